@@ -1,0 +1,144 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// ErrStale says that a run of a higher generation owns the unit: the effect was refused. Ask
+// with errors.Is; [StaleError] has the numbers.
+var ErrStale = errors.New("stale generation")
+
+// ErrRelease, returned from Run, gives the unit back: it is assigned elsewhere, and the node is
+// embargoed for it for a while. It does not count as a failure.
+var ErrRelease = errors.New("release the unit")
+
+// StaleError is an ErrStale with what was held and what the store holds.
+type StaleError struct {
+	Fence Fence // refused
+	Holds int64 // the generation the fence holds
+}
+
+// Error names both generations.
+func (e *StaleError) Error() string {
+	return fmt.Sprintf("fence %s refused: generation %d owns the unit", e.Fence, e.Holds)
+}
+
+// Is makes errors.Is(err, ErrStale) true.
+func (e *StaleError) Is(target error) bool { return target == ErrStale }
+
+// Agent is the user's code.
+//
+// Run is called once per run of a unit, on a goroutine of its own, after the fence was stamped:
+// whatever it reads from then on was written by runs that can no longer write. It should return
+// nil soon after a.Draining() is closed (finish what is in flight) and must return soon after
+// ctx is cancelled (ownership ended: stop now). An early return is no end: nil is started again
+// after the shortest back-off, an error or panic with growing back-off, [ErrRelease] gives the
+// unit back. One agent value serves all units of its daemon on the node, concurrently.
+type Agent interface {
+	Run(ctx context.Context, a *Assignment) error
+}
+
+// AgentFunc is a function as an Agent.
+type AgentFunc func(ctx context.Context, a *Assignment) error
+
+// Run calls f.
+func (f AgentFunc) Run(ctx context.Context, a *Assignment) error { return f(ctx, a) }
+
+// Each makes an Agent of a step that is called again and again until the assignment drains, the
+// context ends or the step fails. A step should be bounded; draining waits for the current one.
+func Each(step func(ctx context.Context, a *Assignment) error) Agent {
+	return AgentFunc(func(ctx context.Context, a *Assignment) error {
+		for {
+			select {
+			case <-a.Draining():
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			default:
+			}
+			if err := step(ctx, a); err != nil {
+				return err
+			}
+		}
+	})
+}
+
+// Assignment is the handle of one run. Its fields never change; its methods may be called from
+// any goroutine.
+type Assignment struct {
+	Unit       Unit
+	Index      int   // of the unit: 0 … Instances-1
+	Generation int64 // names this run
+	Term       int64 // of the leader that assigned the unit
+	Node       string
+
+	draining chan struct{}
+	drain    sync.Once
+	ready    chan struct{}
+	readied  sync.Once
+	progress atomic.Int64
+	stale    func(held int64)
+}
+
+// NewAssignment makes the handle of a run. It is for daemon/supervisor and for tests of agents;
+// refused, which may be nil, is told the generation that a fence held when it refused this run.
+func NewAssignment(f Fence, term int64, nodeName string, refused func(held int64)) *Assignment {
+	return &Assignment{
+		Unit: f.Unit, Index: f.Unit.Index, Generation: f.Generation, Term: term, Node: nodeName,
+		draining: make(chan struct{}), ready: make(chan struct{}), stale: refused,
+	}
+}
+
+// Fence returns the token of this run.
+func (a *Assignment) Fence() Fence { return Fence{Unit: a.Unit, Generation: a.Generation} }
+
+// Draining is closed when the run should finish what is in flight and return.
+func (a *Assignment) Draining() <-chan struct{} { return a.draining }
+
+// BeginDrain closes Draining. It is for daemon/supervisor and for tests of agents.
+func (a *Assignment) BeginDrain() { a.drain.Do(func() { close(a.draining) }) }
+
+// Ready says that the run is ready; it matters when Spec.WaitReady is set.
+func (a *Assignment) Ready() { a.readied.Do(func() { close(a.ready) }) }
+
+// IsReady is closed by Ready. It is for daemon/supervisor.
+func (a *Assignment) IsReady() <-chan struct{} { return a.ready }
+
+// Progress adds n to the run's progress; with Spec.StallTimeout, a run that does not call it for
+// so long has failed.
+func (a *Assignment) Progress(n int) { a.progress.Add(int64(n) + 1) }
+
+// Progressed returns a number that changes with every call of Progress. It is for
+// daemon/supervisor.
+func (a *Assignment) Progressed() int64 { return a.progress.Load() }
+
+// Refused tells the node that a foreign resource refused this run's fence and which generation
+// it holds, so that generations issued from now on are higher.
+func (a *Assignment) Refused(held int64) {
+	if a.stale != nil {
+		a.stale(held)
+	}
+}
+
+type trustKey struct{}
+
+// WithTrust returns a context that tells how long the run may still trust its assignment. It is
+// for daemon/supervisor.
+func WithTrust(ctx context.Context, remaining func() time.Duration) context.Context {
+	return context.WithValue(ctx, trustKey{}, remaining)
+}
+
+// Trust returns how long the run to which ctx belongs may still trust its assignment, and
+// whether ctx belongs to one. Stores bound fenced transactions by it.
+func Trust(ctx context.Context) (time.Duration, bool) {
+	f, ok := ctx.Value(trustKey{}).(func() time.Duration)
+	if !ok {
+		return 0, false
+	}
+	return max(f(), 0), true
+}

@@ -1,0 +1,224 @@
+// Package daemon says what a daemon is, what may happen to its assignment, and what a user
+// writes to run one.
+//
+// A daemon is work known by an [ID]. A [Spec] with Instances N makes N units, daemon/0 …
+// daemon/N-1; a [Unit] is what is placed, and at most one effective holder has it. Every run of
+// a unit has a generation, a number that never repeats and only grows; [Fence] is the pair
+// (unit, generation) that makes effects of earlier runs refusable.
+//
+// The life of an assignment is one table ([Next]):
+//
+//	           assign               acknowledge             revoke               confirm
+//	unassigned ──────▶ assigning ───────────────▶ active ──────────▶ revoking ──────────▶ deleted
+//	     ▲                 │ release, expire         │ release           │ expire             │
+//	     └─────────────────┴────────────────────────┴───────────────────┴─────── (assign) ────┘
+//
+// Only these steps exist; every other pair is refused and changes nothing. Deleted is the end of
+// an assignment, not of the unit: its row stays, with its last generation, and the next
+// assignment starts from it with a higher one.
+//
+// What is promised of an agent's code: at most one *effective* holder (effects that pass the
+// fence come in the order of generations), and running code overlaps only where a process was
+// paused or abandoned. "Exactly one runs" is not promised; no coordinator can.
+//
+// The nouns here are pure values. [Assignment] is the one live thing, a handle made by
+// daemon/supervisor for the user's code.
+package daemon
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/emitd/emitd/node"
+)
+
+// ID names a daemon: ^[a-z0-9][a-z0-9._:/-]{0,127}$. The prefix emit: is reserved for built-in
+// daemons.
+type ID string
+
+// Kind names what a node can run. A spec's kind is its ID unless it says otherwise, so that one
+// kind can cover many daemons (every queue is of the kind emit:queue).
+type Kind string
+
+// Reserved is the prefix of built-in daemons.
+const Reserved = "emit:"
+
+var validID = regexp.MustCompile(`^[a-z0-9][a-z0-9._:/-]{0,127}$`)
+
+// Validate reports why an ID cannot name a daemon, or nil.
+func (id ID) Validate() error {
+	switch {
+	case id == "":
+		return errors.New("daemon id is empty; use a name such as acme:reports")
+	case len(id) > 128:
+		return fmt.Errorf("daemon id %.20q… has %d characters, the limit is 128", string(id), len(id))
+	case !validID.MatchString(string(id)):
+		return fmt.Errorf("daemon id %q does not match %s (lower-case letters, digits and ._:/-)", string(id), validID)
+	}
+	return nil
+}
+
+// Unit is one instance of a daemon. Its text form is <daemon>/<index>, always with the index.
+type Unit struct {
+	Daemon ID
+	Index  int
+}
+
+// String returns <daemon>/<index>.
+func (u Unit) String() string { return string(u.Daemon) + "/" + strconv.Itoa(u.Index) }
+
+// IsZero reports whether u names nothing.
+func (u Unit) IsZero() bool { return u == Unit{} }
+
+// Compare orders units by daemon, then by index.
+func (u Unit) Compare(v Unit) int {
+	return cmp.Or(cmp.Compare(u.Daemon, v.Daemon), cmp.Compare(u.Index, v.Index))
+}
+
+// MarshalText returns the text form; the zero Unit is empty text.
+func (u Unit) MarshalText() ([]byte, error) {
+	if u.IsZero() {
+		return nil, nil
+	}
+	return []byte(u.String()), nil
+}
+
+// UnmarshalText parses the text form.
+func (u *Unit) UnmarshalText(text []byte) error {
+	if len(text) == 0 {
+		*u = Unit{}
+		return nil
+	}
+	v, err := ParseUnit(string(text))
+	if err == nil {
+		*u = v
+	}
+	return err
+}
+
+// ParseUnit parses <daemon>/<index>.
+func ParseUnit(s string) (Unit, error) {
+	i := strings.LastIndexByte(s, '/')
+	if i <= 0 {
+		return Unit{}, fmt.Errorf("unit %q is not of the form daemon/index", s)
+	}
+	n, err := strconv.Atoi(s[i+1:])
+	if err != nil || n < 0 || strconv.Itoa(n) != s[i+1:] {
+		return Unit{}, fmt.Errorf("unit %q does not end in an index", s)
+	}
+	return Unit{Daemon: ID(s[:i]), Index: n}, nil
+}
+
+// Spec declares a daemon. Nodes advertise specs; the leader plans over the union of what live
+// nodes advertise, and where two disagree the newest registration wins.
+type Spec struct {
+	ID   ID   `json:"id"`
+	Kind Kind `json:"kind,omitempty"` // default: the ID
+	// Instances is the number of units; 0 counts as 1.
+	Instances int `json:"instances,omitempty"`
+	// Weight is what one unit adds to a node's load; 0 counts as 1.
+	Weight int `json:"weight,omitempty"`
+	// Requires must all stand among a node's labels.
+	Requires map[string]string `json:"requires,omitempty"`
+	// Spread is the label whose values units are spread over when load ties; default "zone".
+	Spread string `json:"spread,omitempty"`
+	// WaitReady delays the acknowledgement until the agent calls Assignment.Ready. Without it,
+	// entering Run acknowledges. On a store without wake-ups the default timings leave such an
+	// agent about 2 s: raise AcknowledgeTimeout.
+	WaitReady bool `json:"wait_ready,omitempty"`
+	// AcknowledgeTimeout and DrainTimeout override the cluster's, for this daemon only.
+	AcknowledgeTimeout time.Duration `json:"acknowledge_timeout,omitempty"`
+	DrainTimeout       time.Duration `json:"drain_timeout,omitempty"`
+	// StallTimeout makes a run without Assignment.Progress for so long a failure; 0 = never.
+	StallTimeout time.Duration `json:"stall_timeout,omitempty"`
+	// MaxFailures is how many failures in a row the node tolerates before it gives the unit
+	// back and is embargoed for it; 0 counts as 5, -1 means never give up.
+	MaxFailures int `json:"max_failures,omitempty"`
+	// OnAbandoned is "" (go on) or "exit": end the process when an agent ignored its cancelled
+	// context for StopTimeout.
+	OnAbandoned string `json:"on_abandoned,omitempty"`
+}
+
+// WithDefaults returns the spec with the documented defaults in place of zeros.
+func (s Spec) WithDefaults() Spec {
+	s.Kind = cmp.Or(s.Kind, Kind(s.ID))
+	s.Instances = cmp.Or(s.Instances, 1)
+	s.Weight = cmp.Or(s.Weight, 1)
+	s.Spread = cmp.Or(s.Spread, "zone")
+	s.MaxFailures = cmp.Or(s.MaxFailures, 5)
+	return s
+}
+
+// MaxInstances bounds Spec.Instances.
+const MaxInstances = 100_000
+
+// Validate reports why a spec cannot be declared, or nil.
+func (s Spec) Validate() error {
+	if err := s.ID.Validate(); err != nil {
+		return err
+	}
+	var errs []error
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("daemon %s: "+format, append([]any{s.ID}, args...)...))
+	}
+	if s.Instances < 0 || s.Instances > MaxInstances {
+		bad("instances is %d, want 1 to %d", s.Instances, MaxInstances)
+	}
+	if s.Weight < 0 {
+		bad("weight is %d, want 1 or more", s.Weight)
+	}
+	if s.MaxFailures < -1 {
+		bad("max_failures is %d, want -1 (never give up) or more", s.MaxFailures)
+	}
+	if s.OnAbandoned != "" && s.OnAbandoned != "exit" {
+		bad("on_abandoned is %q, want \"\" or \"exit\"", s.OnAbandoned)
+	}
+	for name, d := range map[string]time.Duration{
+		"acknowledge_timeout": s.AcknowledgeTimeout, "drain_timeout": s.DrainTimeout, "stall_timeout": s.StallTimeout,
+	} {
+		if d < 0 {
+			bad("%s is %v, want 0 (the default) or more", name, d)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Units lists the units the spec makes.
+func (s Spec) Units() []Unit {
+	out := make([]Unit, s.WithDefaults().Instances)
+	for i := range out {
+		out[i] = Unit{Daemon: s.ID, Index: i}
+	}
+	return out
+}
+
+// Advert is everything a node advertises. Equal adverts have equal text ([Advert.Encode]), so
+// replicas of one binary share one hash.
+type Advert struct {
+	Traits node.Traits `json:"traits"`
+	Kinds  []Kind      `json:"kinds,omitempty"`
+	Specs  []Spec      `json:"specs,omitempty"`
+}
+
+// Runs reports whether the node can run daemons of kind k.
+func (a Advert) Runs(k Kind) bool { return slices.Contains(a.Kinds, k) }
+
+// Encode returns the text of what replicas share: kinds and specs, sorted, without traits.
+func (a Advert) Encode() []byte {
+	a.Traits = node.Traits{}
+	a.Kinds, a.Specs = slices.Clone(a.Kinds), slices.Clone(a.Specs)
+	slices.Sort(a.Kinds)
+	slices.SortFunc(a.Specs, func(x, y Spec) int { return cmp.Compare(x.ID, y.ID) })
+	text, err := json.Marshal(a)
+	if err != nil {
+		panic("daemon: an advert holds plain values only: " + err.Error())
+	}
+	return text
+}

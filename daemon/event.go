@@ -1,0 +1,86 @@
+package daemon
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/emitd/emitd/node"
+)
+
+// EventKind says what happened.
+type EventKind string
+
+// The kinds of event.
+const (
+	NodeRegistered EventKind = "node.registered"
+	NodeLate       EventKind = "node.late"
+	NodeDeaf       EventKind = "node.deaf"
+	NodeRemoved    EventKind = "node.removed"
+	LeaderElected  EventKind = "leader.elected"
+	LeaderLost     EventKind = "leader.lost"
+
+	AssignmentAssigned  EventKind = "assignment.assigned"
+	AssignmentActive    EventKind = "assignment.active"
+	AssignmentRevoking  EventKind = "assignment.revoking"
+	AssignmentDeleted   EventKind = "assignment.deleted"
+	AssignmentForced    EventKind = "assignment.forced" // ended without the holder's word
+	AssignmentResumed   EventKind = "assignment.resumed"
+	AssignmentFailed    EventKind = "assignment.failed"
+	AssignmentAbandoned EventKind = "assignment.abandoned"
+
+	FenceWaiting   EventKind = "fence.waiting"
+	OperatorResign EventKind = "operator.resign"
+)
+
+// Event is one line of the cluster's history, written in the transaction that made the change.
+// Seq grows by one in commit order, without gaps.
+type Event struct {
+	Seq         int64            `json:"seq"`
+	At          time.Time        `json:"at"` // the store's clock
+	Kind        EventKind        `json:"kind"`
+	Node        string           `json:"node,omitempty"` // name
+	NodeID      node.ID          `json:"node_id,omitempty"`
+	Incarnation node.Incarnation `json:"incarnation,omitempty"`
+	Daemon      ID               `json:"daemon,omitempty"`
+	Unit        Unit             `json:"unit,omitzero"`
+	Term        int64            `json:"term,omitempty"`
+	TermOrdinal int64            `json:"term_ordinal,omitempty"`
+	Generation  int64            `json:"generation,omitempty"`
+	Reason      string           `json:"reason,omitempty"`
+	Detail      json.RawMessage  `json:"detail,omitempty"` // why: see plan.Why
+}
+
+// Fence names one run of one unit. It is a plain value: pass it to store.Fence or store.InTx, or
+// give its text to any resource that remembers the highest generation it has seen per unit and
+// refuses a lower one.
+type Fence struct {
+	Unit       Unit  `json:"unit"`
+	Generation int64 `json:"generation"`
+}
+
+// String returns unit@generation.
+func (f Fence) String() string { return f.Unit.String() + "@" + strconv.FormatInt(f.Generation, 10) }
+
+// MarshalText returns unit@generation.
+func (f Fence) MarshalText() ([]byte, error) { return []byte(f.String()), nil }
+
+// UnmarshalText parses unit@generation.
+func (f *Fence) UnmarshalText(text []byte) error {
+	unit, gen, ok := strings.Cut(string(text), "@")
+	if !ok {
+		return fmt.Errorf("fence %q is not of the form unit@generation", text)
+	}
+	u, err := ParseUnit(unit)
+	if err != nil {
+		return fmt.Errorf("fence %q: %w", text, err)
+	}
+	g, err := strconv.ParseInt(gen, 10, 64)
+	if err != nil || g <= 0 {
+		return fmt.Errorf("fence %q does not end in a generation", text)
+	}
+	*f = Fence{Unit: u, Generation: g}
+	return nil
+}

@@ -1,0 +1,118 @@
+package daemon
+
+import (
+	"time"
+
+	"github.com/emitd/emitd/node"
+)
+
+// State is where an assignment stands.
+type State string
+
+// The states of an assignment. A state that a newer version wrote is kept, reported and left
+// alone.
+const (
+	Unassigned State = "unassigned" // declared, never assigned
+	Assigning  State = "assigning"  // given to a node that has not acknowledged
+	Active     State = "active"     // acknowledged: it runs
+	Revoking   State = "revoking"   // asked back; draining
+	Deleted    State = "deleted"    // the assignment ended; the unit is free
+)
+
+// Free reports whether nobody holds the unit: it can be assigned.
+func (s State) Free() bool { return s == Unassigned || s == Deleted }
+
+// Known reports whether this version knows the state.
+func (s State) Known() bool { return s.Free() || s == Assigning || s == Active || s == Revoking }
+
+// Step is something that may happen to an assignment.
+type Step string
+
+// The steps. Assign, Revoke and Expire are the leader's; the others are the holder's reports.
+const (
+	Assign      Step = "assign"
+	Acknowledge Step = "acknowledge" // the run was entered (or said it is ready)
+	Revoke      Step = "revoke"      // by the leader, or by the holder for itself when it leaves
+	Confirm     Step = "confirm"     // the run has returned after a revoke
+	Abandon     Step = "abandon"     // the run ignored its cancellation; the process may not get the unit again
+	Release     Step = "release"     // the holder gives the unit back; its run has returned
+	Resume      Step = "resume"      // a new run of an active unit on the same node, with a higher generation
+	Expire      Step = "expire"      // the leader frees the unit: a deadline passed or the holder is dead
+)
+
+var lifecycle = map[State]map[Step]State{
+	Unassigned: {Assign: Assigning},
+	Assigning:  {Acknowledge: Active, Revoke: Revoking, Release: Deleted, Expire: Deleted},
+	Active:     {Revoke: Revoking, Release: Deleted, Resume: Active, Expire: Deleted},
+	Revoking:   {Confirm: Deleted, Abandon: Deleted, Expire: Deleted},
+	Deleted:    {Assign: Assigning},
+}
+
+// Next returns the state after step, and whether the table has that pair at all.
+func Next(s State, step Step) (State, bool) {
+	next, ok := lifecycle[s][step]
+	return next, ok
+}
+
+// Record is a unit's row in the store.
+type Record struct {
+	Unit  Unit  `json:"unit"`
+	State State `json:"state"`
+	// Holder is who holds the unit; after the end of an assignment, who held it last.
+	Holder     node.Identity `json:"holder,omitzero"`
+	Generation int64         `json:"generation"`
+	Term       int64         `json:"term"` // that assigned or revoked last
+
+	// Since is when State was written, AssignedAt and RevokedAt when the current assignment was
+	// assigned and revoked: all stamped by the store.
+	Since      time.Time `json:"since"`
+	AssignedAt time.Time `json:"assigned_at,omitzero"`
+	RevokedAt  time.Time `json:"revoked_at,omitzero"`
+	// AcknowledgeTimeout and DrainTimeout are those the current assignment was made with.
+	AcknowledgeTimeout time.Duration `json:"acknowledge_timeout,omitempty"`
+	DrainTimeout       time.Duration `json:"drain_timeout,omitempty"`
+
+	Reason   string `json:"reason,omitempty"` // why it is where it is
+	Forced   bool   `json:"forced,omitempty"` // the last end was not confirmed by the holder
+	Failures int    `json:"failures,omitempty"`
+	Error    string `json:"error,omitempty"` // the last failure reported
+	// Retired is set when the unit is no longer declared.
+	Retired   bool      `json:"retired,omitempty"`
+	Embargoes []Embargo `json:"embargoes,omitempty"`
+}
+
+// Embargo keeps a unit away from a process on which it failed, did not start or was abandoned.
+type Embargo struct {
+	Incarnation node.Incarnation `json:"incarnation"`
+	Until       time.Time        `json:"until"` // by the store's clock; zero = for ever
+	Strikes     int              `json:"strikes"`
+	Reason      string           `json:"reason,omitempty"`
+}
+
+// HeldBy reports whether the process holds the unit now.
+func (r Record) HeldBy(inc node.Incarnation) bool {
+	return !r.State.Free() && r.Holder.Incarnation == inc
+}
+
+// Fence returns the token of the record's current run.
+func (r Record) Fence() Fence { return Fence{Unit: r.Unit, Generation: r.Generation} }
+
+// Snapshot is the whole cluster as one consistent read of the store.
+type Snapshot struct {
+	Now     time.Time          `json:"now"` // the store's clock
+	StoreID string             `json:"store_id"`
+	Term    node.Term          `json:"term"`
+	Lease   node.Lease         `json:"lease"`
+	Nodes   []node.Member      `json:"nodes"` // sorted by incarnation, tombstones included
+	Units   []Record           `json:"units"` // sorted by unit
+	Adverts map[string]*Advert `json:"-"`     // by Member.Advert; shared, never written to
+	Head    int64              `json:"head"`  // newest event
+}
+
+// Advert returns what the member advertises; never nil.
+func (s *Snapshot) Advert(m node.Member) *Advert {
+	if a := s.Adverts[m.Advert]; a != nil {
+		return a
+	}
+	return &Advert{}
+}
