@@ -42,8 +42,8 @@ const (
 
 var lifecycle = map[State]map[Step]State{
 	Unassigned: {Assign: Assigning},
-	Assigning:  {Acknowledge: Active, Revoke: Revoking, Release: Deleted, Expire: Deleted},
-	Active:     {Revoke: Revoking, Release: Deleted, Resume: Active, Expire: Deleted},
+	Assigning:  {Acknowledge: Active, Revoke: Revoking, Release: Deleted, Abandon: Deleted, Expire: Deleted},
+	Active:     {Revoke: Revoking, Release: Deleted, Abandon: Deleted, Resume: Active, Expire: Deleted},
 	Revoking:   {Confirm: Deleted, Abandon: Deleted, Expire: Deleted},
 	Deleted:    {Assign: Assigning},
 }

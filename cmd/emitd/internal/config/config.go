@@ -1,0 +1,205 @@
+// Package config makes emitd's configuration out of four layers and remembers where each value
+// came from.
+//
+//	default (of the profile)  <  file (YAML)  <  EMITD_* variables  <  flags
+//
+// One setting has one name: the YAML path coordinator.lease_duration is the variable
+// EMITD_COORDINATOR_LEASE_DURATION and the flag --coordinator.lease-duration. The variable with
+// _FILE appended names a file that holds the value, for secrets. An empty variable counts as not
+// set.
+//
+// Nothing is ignored: an unknown key or EMITD_* variable, a value of the wrong type and durations
+// that quarrel are faults, each with the place it came from and, where one is near, a suggestion.
+// All are reported at once.
+//
+// Loading reads the file and the secret files and nothing else; it opens no store and resolves no
+// name. Secrets (passwords in URLs, the environment of exec daemons) are kept for use and never
+// stand in faults or in what [Loaded.Settings] returns.
+package config
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/emitd/emitd/coordinator/lease"
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+)
+
+// Config is every setting. Its fields' tags hold the key, the help text, the allowed words
+// (words) and, for keys that this version accepts without using them, why (later).
+type Config struct {
+	Cluster  string `key:"cluster" help:"name of the cluster, for people, logs and metrics"`
+	Profile  string `key:"profile" words:"default,fast" help:"set of default durations: default replaces a dead leader after 60 s, fast after 5 s at 15 times the statements"`
+	Listen   string `key:"listen" help:"host:port of the one HTTP listener (health, metrics); port 0 takes a free one"`
+	Insecure bool   `key:"insecure" help:"accept a listener that is not loopback without TLS and tokens"`
+
+	Node        Node        `key:"node"`
+	Store       Store       `key:"store"`
+	Objects     Objects     `key:"objects"`
+	Coordinator Coordinator `key:"coordinator"`
+	Daemons     Daemons     `key:"daemons"`
+	Queue       Queue       `key:"queue"`
+	Outbox      Outbox      `key:"outbox"`
+	API         API         `key:"api"`
+	Telemetry   Telemetry   `key:"telemetry"`
+}
+
+// Node says who this process is and what it offers.
+type Node struct {
+	Name      string            `key:"name" help:"name for people; the host name by default"`
+	ID        string            `key:"id" help:"UUID of the member; empty draws one per process, which is what most want"`
+	NeverLead bool              `key:"never_lead" help:"never stand for election"`
+	NoDaemons bool              `key:"no_daemons" help:"take no daemons; may still lead"`
+	Capacity  int               `key:"capacity" help:"load is weight divided by capacity"`
+	Labels    map[string]string `key:"labels" help:"what daemons may require and spread over, such as zone=eu-1a"`
+}
+
+// Store names the cluster store.
+type Store struct {
+	URL    string `key:"url" secret:"url" help:"sqlite:///absolute/path.db or postgres://user@host:port/database"`
+	Schema string `key:"schema" help:"Postgres schema that holds the tables"`
+	Prefix string `key:"prefix" help:"prefix of the table names; SQLite's default is emitd_"`
+	Notify string `key:"notify" words:"auto,poll" help:"auto uses the store's wake-ups; poll only heartbeats, for transaction poolers that drop LISTEN"`
+}
+
+// Objects names the object store.
+type Objects struct {
+	URL string `key:"url" secret:"url" later:"no daemon of this version uses an object store" help:"file:///absolute/dir, s3://bucket/prefix or gs://bucket/prefix"`
+}
+
+// Coordinator holds the durations of heartbeat and election.
+type Coordinator struct {
+	HeartbeatInterval   Duration `key:"heartbeat_interval" help:"how often a node writes its row"`
+	QueryTimeout        Duration `key:"query_timeout" help:"bound of every call of the store"`
+	LeaseDuration       Duration `key:"lease_duration" help:"how long a leader keeps its term unrenewed: the gap after a crash"`
+	NodeRegistrationTTL Duration `key:"node_registration_ttl" help:"how long a silent node keeps its units"`
+	SettleWindow        Duration `key:"settle_window" help:"how long the first leader of an idle cluster waits for nodes to arrive"`
+	LeaderStopTimeout   Duration `key:"leader_stop_timeout" help:"how long leader-only work has to return at a clean stop"`
+}
+
+// Daemons holds the durations of assignments, and which daemons run.
+type Daemons struct {
+	AcknowledgeTimeout Duration `key:"acknowledge_timeout" help:"how long a node has to start an assigned unit"`
+	DrainTimeout       Duration `key:"drain_timeout" help:"how long a revoked unit has to finish"`
+	StopTimeout        Duration `key:"stop_timeout" help:"how long an agent has to return once its context is cancelled"`
+	Disabled           []string `key:"disabled" help:"ids of daemons this node does not run"`
+	Exec               []Exec   `key:"exec" help:"external commands run as daemons"`
+}
+
+// Exec is an external command as a daemon.
+type Exec struct {
+	ID                 string            `key:"id" help:"of the daemon, such as acme:reports"`
+	Command            []string          `key:"command" help:"program and arguments; no shell unless named"`
+	Instances          int               `key:"instances" help:"number of units"`
+	Weight             int               `key:"weight" help:"what one unit adds to a node's load"`
+	Dir                string            `key:"dir" help:"working directory; emitd's own by default"`
+	Env                map[string]string `key:"env" secret:"all" help:"variables added to emitd's own environment"`
+	Requires           map[string]string `key:"requires" help:"labels a node must have"`
+	Spread             string            `key:"spread" help:"label to spread units over; zone by default"`
+	AcknowledgeTimeout Duration          `key:"acknowledge_timeout" help:"overrides daemons.acknowledge_timeout"`
+	DrainTimeout       Duration          `key:"drain_timeout" help:"overrides daemons.drain_timeout"`
+	MaxFailures        int               `key:"max_failures" help:"failures in a row before the node gives the unit back; -1 never"`
+}
+
+// Queue holds the defaults of queues.
+type Queue struct {
+	MinGap            string   `key:"min_gap" later:"this version has no queue broker" help:"auto, or the least time between two commits"`
+	Claims            string   `key:"claims" words:"soft,durable" later:"this version has no queue broker" help:"soft or durable claims"`
+	VisibilityTimeout Duration `key:"visibility_timeout" later:"this version has no queue broker" help:"how long a claimed job stays hidden"`
+	DedupWindow       Duration `key:"dedup_window" later:"this version has no queue broker" help:"how long a submitted id is remembered"`
+}
+
+// Outbox has no settings yet.
+type Outbox struct{}
+
+// API secures the listener.
+type API struct {
+	TokensFile string `key:"tokens_file" help:"file with one bearer token a line; with it everything but the health endpoints wants one"`
+	TLS        TLS    `key:"tls"`
+}
+
+// TLS is the listener's certificate.
+type TLS struct {
+	Cert string `key:"cert" help:"PEM file of the certificate chain"`
+	Key  string `key:"key" help:"PEM file of the private key"`
+}
+
+// Telemetry says what is told and how. OTEL_* variables are honoured as they are.
+type Telemetry struct {
+	Log Log `key:"log"`
+}
+
+// Log is the program's own log, on standard error.
+type Log struct {
+	Level  string `key:"level" words:"debug,info,warn,error" help:"least level that is written"`
+	Format string `key:"format" words:"auto,text,json" help:"auto is text on a terminal and json otherwise"`
+}
+
+// Duration is a time.Duration that is written with its unit: 15s, 1m30s, 250ms.
+type Duration time.Duration
+
+// String writes d the way it is read.
+func (d Duration) String() string { return time.Duration(d).String() }
+
+// Defaults returns the settings of a profile; an unknown profile gets those of default.
+func Defaults(profile string) Config {
+	t := profileTiming(profile)
+	return Config{
+		Cluster: "default", Profile: cmp.Or(profile, "default"), Listen: "127.0.0.1:7070",
+		Node:  Node{Capacity: 1},
+		Store: Store{Schema: "emitd", Notify: "auto"},
+		Coordinator: Coordinator{
+			HeartbeatInterval: Duration(t.HeartbeatInterval), QueryTimeout: Duration(t.QueryTimeout),
+			LeaseDuration: Duration(t.LeaseDuration), NodeRegistrationTTL: Duration(t.NodeRegistrationTTL),
+			SettleWindow: Duration(t.SettleWindow), LeaderStopTimeout: Duration(t.LeaderStopTimeout),
+		},
+		Daemons: Daemons{
+			AcknowledgeTimeout: Duration(t.AcknowledgeTimeout), DrainTimeout: Duration(t.DrainTimeout),
+			StopTimeout: Duration(t.StopTimeout),
+		},
+		Queue: Queue{
+			MinGap: "auto", Claims: "soft",
+			VisibilityTimeout: Duration(30 * time.Second), DedupWindow: Duration(10 * time.Minute),
+		},
+		Telemetry: Telemetry{Log: Log{Level: "info", Format: "auto"}},
+	}
+}
+
+func profileTiming(profile string) lease.Timing {
+	if profile == "fast" {
+		return lease.Fast()
+	}
+	return lease.Default()
+}
+
+// Timing returns the protocol's durations; the margins are the profile's.
+func (c Config) Timing() lease.Timing {
+	t := profileTiming(c.Profile)
+	t.HeartbeatInterval = time.Duration(c.Coordinator.HeartbeatInterval)
+	t.QueryTimeout = time.Duration(c.Coordinator.QueryTimeout)
+	t.LeaseDuration = time.Duration(c.Coordinator.LeaseDuration)
+	t.NodeRegistrationTTL = time.Duration(c.Coordinator.NodeRegistrationTTL)
+	t.SettleWindow = time.Duration(c.Coordinator.SettleWindow)
+	t.LeaderStopTimeout = time.Duration(c.Coordinator.LeaderStopTimeout)
+	t.AcknowledgeTimeout = time.Duration(c.Daemons.AcknowledgeTimeout)
+	t.DrainTimeout = time.Duration(c.Daemons.DrainTimeout)
+	t.StopTimeout = time.Duration(c.Daemons.StopTimeout)
+	return t
+}
+
+// Identity returns the node's name and, when fixed, its id.
+func (c Config) Identity() node.Identity {
+	return node.Identity{Name: c.Node.Name, ID: node.ID(c.Node.ID)}
+}
+
+// Spec returns what the exec daemon declares.
+func (e Exec) Spec() daemon.Spec {
+	return daemon.Spec{
+		ID: daemon.ID(e.ID), Instances: e.Instances, Weight: e.Weight,
+		Requires: e.Requires, Spread: e.Spread,
+		AcknowledgeTimeout: time.Duration(e.AcknowledgeTimeout),
+		DrainTimeout:       time.Duration(e.DrainTimeout),
+		MaxFailures:        e.MaxFailures,
+	}
+}

@@ -1,0 +1,290 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+)
+
+// decoder fills a Config from one YAML document, walking the syntax tree so that every value
+// keeps its position. A value that does not fit is a fault and changes nothing.
+type decoder struct {
+	doc    *document
+	found  func(path string, p place, v reflect.Value)
+	faults fault.List
+}
+
+func (d *decoder) complain(code fault.Code, n ast.Node, remark, format string, args ...any) {
+	d.faults = append(d.faults, d.doc.fault(code, at(d.doc, n), fmt.Sprintf(format, args...), remark))
+}
+
+// plain follows anchors, aliases and tags to what they stand for.
+func (d *decoder) plain(n ast.Node) ast.Node {
+	switch n := n.(type) {
+	case *ast.AnchorNode:
+		v := d.plain(n.Value)
+		d.doc.anchors[n.Name.GetToken().Value] = v
+		return v
+	case *ast.AliasNode:
+		if v, ok := d.doc.anchors[n.Value.GetToken().Value]; ok {
+			return v
+		}
+		d.complain(fault.ConfigSyntax, n, "", "alias *%s has no anchor before it", n.Value.GetToken().Value)
+		return nil
+	case *ast.TagNode:
+		return d.plain(n.Value)
+	case *ast.NullNode:
+		return nil
+	}
+	return n
+}
+
+// pairs returns the entries of a mapping; ok is false when n is none.
+func pairs(n ast.Node) (entries []*ast.MappingValueNode, ok bool) {
+	switch n := n.(type) {
+	case *ast.MappingNode:
+		return n.Values, true
+	case *ast.MappingValueNode:
+		return []*ast.MappingValueNode{n}, true
+	}
+	return nil, false
+}
+
+// section fills the struct v from a mapping. A null leaves everything as it is.
+func (d *decoder) section(n ast.Node, v reflect.Value, path string) {
+	if n = d.plain(n); n == nil {
+		return
+	}
+	entries, ok := pairs(n)
+	if !ok {
+		d.complain(fault.BadValue, n, "", "%s is %s, want keys and values", cmp.Or(path, "the file"), kindOf(n))
+		return
+	}
+	for _, e := range entries {
+		name := e.Key.GetToken().Value
+		if _, merge := e.Key.(*ast.MergeKeyNode); merge {
+			d.complain(fault.UnknownKey, e.Key, "", "merge keys (<<) are not supported")
+			continue
+		}
+		f, ok := field(v.Type(), name)
+		if !ok {
+			d.unknown(e.Key, name, path, v.Type())
+			continue
+		}
+		to := v.FieldByIndex(f.Index)
+		if f.Type.Kind() == reflect.Struct {
+			d.section(e.Value, to, join(path, name))
+			continue
+		}
+		d.leaf(e.Value, to, f, join(path, name))
+	}
+}
+
+func (d *decoder) unknown(n ast.Node, name, path string, t reflect.Type) {
+	d.complain(fault.UnknownKey, n, suggestion(name, path, t), "unknown key %q%s", name, in(path))
+}
+
+func in(path string) string {
+	if path == "" {
+		return ""
+	}
+	return " in " + path
+}
+
+// suggestion guesses what an unknown key was meant to be: a key of this section, or one of that
+// name elsewhere.
+func suggestion(name, path string, t reflect.Type) string {
+	if path != "" && !strings.Contains(path, "[") {
+		for _, k := range Keys() {
+			if strings.HasSuffix(k.Path, "."+name) {
+				return fmt.Sprintf("did you mean %s?", k.Path)
+			}
+		}
+	}
+	names := keyNames(t)
+	if near := Nearest(name, names); near != "" {
+		return fmt.Sprintf("did you mean %q?", near)
+	}
+	for _, k := range Keys() {
+		if strings.HasSuffix(k.Path, "."+name) {
+			return fmt.Sprintf("did you mean %s?", k.Path)
+		}
+	}
+	if len(names) == 0 {
+		return "this section has no keys yet"
+	}
+	return "known here: " + strings.Join(names, ", ")
+}
+
+// leaf sets one setting.
+func (d *decoder) leaf(n ast.Node, v reflect.Value, f reflect.StructField, path string) {
+	whole := n
+	if n = d.plain(n); n == nil {
+		return
+	}
+	before := len(d.faults)
+	switch to := v.Addr().Interface().(type) {
+	case *[]string:
+		*to = d.list(n, path)
+	case *map[string]string:
+		*to = d.mapOf(n, path)
+	case *[]Exec:
+		*to = d.execs(n, path)
+	default:
+		d.scalar(n, v, f, path)
+	}
+	if len(d.faults) == before {
+		d.found(path, at(d.doc, whole), v)
+	}
+}
+
+func (d *decoder) scalar(n ast.Node, v reflect.Value, f reflect.StructField, path string) {
+	text, ok := textOf(n)
+	if !ok {
+		d.complain(fault.BadValue, n, "", "%s is %s, want %s", path, kindOf(n), typeName(f))
+		return
+	}
+	if err := setText(v, f, text); err != nil {
+		d.complain(fault.BadValue, n, "", "%s %v", path, err)
+	}
+}
+
+func (d *decoder) list(n ast.Node, path string) []string {
+	seq, ok := n.(*ast.SequenceNode)
+	if !ok {
+		d.complain(fault.BadValue, n, "write it as a list: [a, b]", "%s is %s, want a list", path, kindOf(n))
+		return nil
+	}
+	out := make([]string, 0, len(seq.Values))
+	for i, e := range seq.Values {
+		text, ok := textOf(d.plain(e))
+		if !ok {
+			d.complain(fault.BadValue, e, "", "%s is %s, want text", item(path, i), kindOf(e))
+			continue
+		}
+		out = append(out, text)
+	}
+	return out
+}
+
+func (d *decoder) mapOf(n ast.Node, path string) map[string]string {
+	entries, ok := pairs(n)
+	if !ok {
+		d.complain(fault.BadValue, n, "write it as {name: value}", "%s is %s, want names and values", path, kindOf(n))
+		return nil
+	}
+	out := make(map[string]string, len(entries))
+	for _, e := range entries {
+		name := e.Key.GetToken().Value
+		text, ok := textOf(d.plain(e.Value))
+		if !ok {
+			d.complain(fault.BadValue, e.Value, "", "%s is %s, want text", join(path, name), kindOf(e.Value))
+			continue
+		}
+		out[name] = text
+	}
+	return out
+}
+
+func (d *decoder) execs(n ast.Node, path string) []Exec {
+	seq, ok := n.(*ast.SequenceNode)
+	if !ok {
+		d.complain(fault.BadValue, n, "begin each daemon with a dash", "%s is %s, want a list of daemons", path, kindOf(n))
+		return nil
+	}
+	out := make([]Exec, len(seq.Values))
+	for i, e := range seq.Values {
+		d.section(e, reflect.ValueOf(&out[i]).Elem(), item(path, i))
+		d.found(item(path, i), at(d.doc, e), reflect.Value{})
+	}
+	return out
+}
+
+// textOf returns the text of a scalar other than null.
+func textOf(n ast.Node) (string, bool) {
+	switch n := n.(type) {
+	case *ast.LiteralNode:
+		return n.Value.Value, true
+	case *ast.StringNode:
+		return n.Value, true
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
+		return n.GetToken().Value, true
+	}
+	return "", false
+}
+
+func kindOf(n ast.Node) string {
+	switch n.(type) {
+	case nil, *ast.NullNode:
+		return "nothing"
+	case *ast.MappingNode, *ast.MappingValueNode:
+		return "a mapping"
+	case *ast.SequenceNode:
+		return "a list"
+	case *ast.StringNode, *ast.LiteralNode:
+		return "text"
+	case *ast.IntegerNode, *ast.FloatNode, *ast.InfinityNode, *ast.NanNode:
+		return "a number"
+	case *ast.BoolNode:
+		return "true or false"
+	}
+	return "not a plain value"
+}
+
+// setText sets a scalar from its text. Its errors read on after the setting's name and do not
+// show the value of a secret.
+func setText(v reflect.Value, f reflect.StructField, text string) error {
+	if w := words(f); w != nil && !slices.Contains(w, text) {
+		near := ""
+		if n := Nearest(text, w); n != "" {
+			near = fmt.Sprintf("; did you mean %q?", n)
+		}
+		return fmt.Errorf("is %q, want %s%s", text, strings.Join(w, " or "), near)
+	}
+	switch to := v.Addr().Interface().(type) {
+	case *string:
+		*to = text
+	case *bool:
+		b, err := strconv.ParseBool(text)
+		if err != nil {
+			return fmt.Errorf("is %q, want true or false", text)
+		}
+		*to = b
+	case *int:
+		i, err := strconv.Atoi(text)
+		if err != nil {
+			return fmt.Errorf("is %q, want a whole number", text)
+		}
+		*to = i
+	case *Duration:
+		d, err := parseDuration(text)
+		if err != nil {
+			return err
+		}
+		*to = d
+	default:
+		return fmt.Errorf("cannot be set from plain text")
+	}
+	return nil
+}
+
+// parseDuration reads a duration with its unit.
+func parseDuration(text string) (Duration, error) {
+	d, err := time.ParseDuration(text)
+	if err == nil {
+		return Duration(d), nil
+	}
+	if f, err := strconv.ParseFloat(text, 64); err == nil && !math.IsInf(f, 0) && !math.IsNaN(f) {
+		return 0, fmt.Errorf("is %s without a unit, write %ss for seconds or %sms for milliseconds", text, text, text)
+	}
+	return 0, fmt.Errorf("is %q, want a duration such as 15s, 1m30s or 250ms", text)
+}

@@ -1,0 +1,188 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+
+	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+)
+
+// document is a YAML text with a name for its positions. It hides what looks secret when it
+// shows a line.
+type document struct {
+	name    string
+	lines   []string
+	root    ast.Node
+	anchors map[string]ast.Node
+	secrets []string
+}
+
+// place is where in a document something stands; the zero place is nowhere.
+type place struct {
+	doc          *document
+	line, column int
+}
+
+func (p place) String() string { return fmt.Sprintf("%s:%d:%d", p.doc.name, p.line, p.column) }
+
+// parse reads text as one YAML document. A nil document with nil error is an empty one.
+func parse(name, text string) (doc *document, err error) {
+	doc = &document{name: name, lines: strings.Split(text, "\n"), anchors: map[string]ast.Node{}}
+	defer func() {
+		if p := recover(); p != nil { // the parser's own mistakes are the file's fault to its writer
+			doc, err = nil, fault.New(fault.ConfigSyntax, "%s: not valid YAML: %v", name, p)
+		}
+	}()
+	file, err := parser.ParseBytes([]byte(text), 0)
+	if err != nil {
+		return nil, doc.syntax(err)
+	}
+	for _, d := range file.Docs {
+		switch {
+		case d.Body == nil:
+		case doc.root != nil:
+			return nil, doc.fault(fault.ConfigSyntax, at(doc, d.Body), "more than one YAML document; only one is read", "")
+		default:
+			doc.root = d.Body
+		}
+	}
+	if doc.root == nil {
+		return nil, nil
+	}
+	ast.Walk(secretFinder{doc}, doc.root)
+	return doc, nil
+}
+
+func (d *document) syntax(err error) error {
+	var e yaml.Error
+	if !errors.As(err, &e) || e.GetToken() == nil {
+		return fault.New(fault.ConfigSyntax, "%s: not valid YAML: %s", d.name, firstLine(err.Error()))
+	}
+	return d.fault(fault.ConfigSyntax, atToken(d, e.GetToken()), "not valid YAML: "+firstLine(e.GetMessage()), "")
+}
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(s, "\n")
+	return line
+}
+
+// at returns where the node begins. A block mapping's own token is the colon of its first entry,
+// so the key is taken instead.
+func at(doc *document, n ast.Node) place {
+	switch m := n.(type) {
+	case *ast.MappingNode:
+		if len(m.Values) > 0 && !m.IsFlowStyle {
+			return at(doc, m.Values[0].Key)
+		}
+	case *ast.MappingValueNode:
+		return at(doc, m.Key)
+	}
+	return atToken(doc, n.GetToken())
+}
+
+func atToken(doc *document, t *token.Token) place {
+	if t == nil || t.Position == nil {
+		return place{doc, 1, 1}
+	}
+	return place{doc, t.Position.Line, t.Position.Column}
+}
+
+// fault makes a fault that shows the place; under the caret stands the remark.
+func (d *document) fault(code fault.Code, p place, what, remark string) *fault.Fault {
+	f := fault.New(code, "%s: %s", p, d.hide(what))
+	f.Excerpt = d.excerpt(p, remark)
+	return f
+}
+
+// excerpt shows the line of the place after the one before it, and a caret.
+func (d *document) excerpt(p place, remark string) string {
+	if p.line < 1 || p.line > len(d.lines) {
+		return ""
+	}
+	var b strings.Builder
+	if p.line > 1 && strings.TrimSpace(d.lines[p.line-2]) != "" {
+		fmt.Fprintf(&b, "  %3d | %s\n", p.line-1, d.show(p.line-1))
+	}
+	line := d.show(p.line)
+	fmt.Fprintf(&b, "> %3d | %s\n", p.line, line)
+	column := min(max(p.column, 1), len(line)+1)
+	fmt.Fprintf(&b, "%s^ %s", strings.Repeat(" ", len("> 123 | ")+column-1), remark)
+	return "  " + strings.ReplaceAll(strings.TrimRight(b.String(), " "), "\n", "\n  ")
+}
+
+// widest bounds how much of a line is shown.
+const widest = 160
+
+func (d *document) show(line int) string {
+	text := []rune(strings.Map(printable, d.hide(d.lines[line-1])))
+	if len(text) > widest {
+		text = append(text[:widest], '…')
+	}
+	return string(text)
+}
+
+// printable keeps a file's control characters away from the terminal.
+func printable(r rune) rune {
+	if r == '\t' || r == '\r' {
+		return ' '
+	}
+	if r < ' ' || r == 0x7f {
+		return '?'
+	}
+	return r
+}
+
+var (
+	urlPassword  = regexp.MustCompile(`(://[^/\s:@"']*:)[^/\s"']*@`)
+	namedSecret  = regexp.MustCompile(`(?i)((?:password|passwd|secret|token|api[_-]?key)["']?\s*[:=]\s*)[^\s&,}]+`)
+	secretInText = []*regexp.Regexp{urlPassword, namedSecret}
+)
+
+// hide replaces what is known or looks to be secret.
+func (d *document) hide(text string) string { return Hide(fault.Redact(text, d.secrets...)) }
+
+// Hide replaces what looks like a password in text: in URLs and after words such as password=.
+func Hide(text string) string {
+	text = urlPassword.ReplaceAllString(text, "${1}***@")
+	return namedSecret.ReplaceAllString(text, "${1}***")
+}
+
+// secretFinder collects the values of every mapping called env: an exec daemon's environment
+// often holds secrets, and an excerpt may show its lines.
+type secretFinder struct{ doc *document }
+
+func (s secretFinder) Visit(n ast.Node) ast.Visitor {
+	pair, ok := n.(*ast.MappingValueNode)
+	if ok && pair.Key.GetToken() != nil && pair.Key.GetToken().Value == "env" {
+		ast.Walk(secretScalars(s), pair.Value)
+	}
+	return s
+}
+
+type secretScalars struct{ doc *document }
+
+func (s secretScalars) Visit(n ast.Node) ast.Visitor {
+	if pair, ok := n.(*ast.MappingValueNode); ok {
+		ast.Walk(s, pair.Value)
+		return nil
+	}
+	if t := n.GetToken(); t != nil && isScalar(n) && len(t.Value) >= shortestSecret {
+		s.doc.secrets = append(s.doc.secrets, t.Value)
+	}
+	return s
+}
+
+// shortestSecret keeps words such as "no" from being starred everywhere.
+const shortestSecret = 4
+
+func isScalar(n ast.Node) bool {
+	_, ok := n.(ast.ScalarNode)
+	return ok
+}

@@ -1,0 +1,371 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/google/uuid"
+
+	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/daemon"
+)
+
+// validator judges the values together, each complaint with the place its value came from.
+type validator struct {
+	*Loaded
+	in     Input
+	broken bool // some value could not be read: what rests on all of them is not judged
+	faults fault.List
+}
+
+func validate(l *Loaded, in Input, broken bool) fault.List {
+	v := &validator{Loaded: l, in: in, broken: broken}
+	v.names()
+	v.store()
+	v.objects()
+	v.listen()
+	v.timing()
+	v.queue()
+	v.execs()
+	v.disabled()
+	return v.faults
+}
+
+// complain adds a fault about the setting at path.
+func (v *validator) complain(code fault.Code, path, format string, args ...any) *fault.Fault {
+	o := v.origin(path)
+	what := fmt.Sprintf("%s "+format, append([]any{path}, args...)...)
+	var f *fault.Fault
+	switch {
+	case o.place.doc != nil:
+		f = o.place.doc.fault(code, o.place, what, "")
+	case o.Layer == FromDefault:
+		f = fault.New(code, "%s", what)
+	default:
+		f = fault.New(code, "%s: %s", o.Name, what)
+	}
+	v.faults = append(v.faults, f)
+	return f
+}
+
+var (
+	validCluster = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
+	validSQL     = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
+	validEnv     = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+)
+
+const longestName = 253 // of a host name
+
+func (v *validator) names() {
+	if !validCluster.MatchString(v.Cluster) {
+		v.complain(fault.BadValue, "cluster", "is %q, want lower-case letters, digits and ._- (at most 63)", v.Cluster)
+	}
+	if n := v.Node.Name; len(n) > longestName || strings.ContainsFunc(n, notPrintable) || strings.TrimSpace(n) != n || n == "" {
+		v.complain(fault.BadValue, "node.name", "is %.40q, want 1 to %d printable characters", n, longestName)
+	}
+	if v.Node.ID != "" {
+		if id, err := uuid.Parse(v.Node.ID); err != nil || id.String() != v.Node.ID {
+			v.complain(fault.BadValue, "node.id", "is %.60q, want a UUID such as 0198f3a2-7c1e-7b60-9a53-0e4f6f0f6a11, or nothing", v.Node.ID)
+		}
+	}
+	if v.Node.Capacity < 1 {
+		v.complain(fault.BadValue, "node.capacity", "is %d, want 1 or more", v.Node.Capacity)
+	}
+	for _, name := range sortedKeys(v.Node.Labels) {
+		if name == "" || strings.ContainsFunc(name+v.Node.Labels[name], notPrintable) {
+			v.complain(fault.BadValue, "node.labels", "has %q: %q, want printable text", name, v.Node.Labels[name])
+		}
+	}
+}
+
+func notPrintable(r rune) bool { return !unicode.IsPrint(r) }
+
+func (v *validator) store() {
+	if !validSQL.MatchString(v.Store.Schema) {
+		v.complain(fault.BadValue, "store.schema", "is %.80q, want %s", v.Store.Schema, validSQL)
+	}
+	if v.Store.Prefix != "" && !validSQL.MatchString(v.Store.Prefix) {
+		v.complain(fault.BadValue, "store.prefix", "is %.80q, want %s", v.Store.Prefix, validSQL)
+	}
+	if v.Store.URL == "" {
+		if v.in.Serving && !v.in.Dev && !v.broken {
+			v.faults = append(v.faults, fault.New(fault.StoreURL, "store.url is not set: a node needs the store of its cluster"))
+		}
+		return
+	}
+	if why := storeURL(v.Store.URL); why != "" {
+		v.complain(fault.StoreURL, "store.url", "%s", why)
+	}
+}
+
+// storeURL says why the URL cannot name a store, or "". It never repeats more than the scheme.
+func storeURL(text string) string {
+	u, err := url.Parse(text)
+	if err != nil {
+		return "is not a URL (special characters in a password must be percent-encoded)"
+	}
+	switch u.Scheme {
+	case "sqlite":
+		switch {
+		case u.Host != "":
+			return fmt.Sprintf("names the host %q: a path is absolute, with three slashes: sqlite:///%s", u.Host, path.Join(u.Host, u.Path))
+		case len(u.Path) < 2 || strings.HasSuffix(u.Path, "/"):
+			return "names no file, want sqlite:///absolute/path.db"
+		case u.RawQuery != "" || u.Fragment != "":
+			return "has a query or fragment; only the path counts (a ? or # in it is written %3F or %23)"
+		}
+	case "postgres", "postgresql":
+		if u.Opaque != "" {
+			return "lacks the slashes, want postgres://user@host/database"
+		}
+	case "mem":
+		return "names a store in memory: every process would have its own; see emitd dev --ephemeral"
+	case "":
+		return "has no scheme, want sqlite:///absolute/path.db or postgres://user@host/database"
+	default:
+		near := Nearest(u.Scheme, []string{"sqlite", "postgres"})
+		if near != "" {
+			near = "; did you mean " + near + "?"
+		}
+		return fmt.Sprintf("has the scheme %q, want sqlite or postgres%s", u.Scheme, near)
+	}
+	return ""
+}
+
+// SQLitePath returns the file that a sqlite:// URL names.
+func SQLitePath(text string) (string, bool) {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "sqlite" {
+		return "", false
+	}
+	p := u.Path
+	if len(p) > 2 && p[0] == '/' && p[2] == ':' { // /C:/dir/file.db
+		p = p[1:]
+	}
+	return filepath.FromSlash(p), true
+}
+
+// SQLiteURL returns the URL of an absolute path.
+func SQLiteURL(file string) string {
+	p := filepath.ToSlash(file)
+	if !strings.HasPrefix(p, "/") {
+		p = "/" + p
+	}
+	return (&url.URL{Scheme: "sqlite", Path: p}).String()
+}
+
+func (v *validator) objects() {
+	if v.Objects.URL == "" {
+		return
+	}
+	u, err := url.Parse(v.Objects.URL)
+	switch {
+	case err != nil:
+		v.complain(fault.ObjectsURL, "objects.url", "is not a URL")
+	case u.Scheme == "file" && (u.Host != "" || len(u.Path) < 2):
+		v.complain(fault.ObjectsURL, "objects.url", "is not absolute, want file:///absolute/dir")
+	case (u.Scheme == "s3" || u.Scheme == "gs") && u.Host == "":
+		v.complain(fault.ObjectsURL, "objects.url", "names no bucket, want %s://bucket/prefix", u.Scheme)
+	case !slices.Contains([]string{"file", "s3", "gs"}, u.Scheme):
+		v.complain(fault.ObjectsURL, "objects.url", "has the scheme %q, want file, s3 or gs", u.Scheme)
+	}
+}
+
+func (v *validator) listen() {
+	host, port, err := net.SplitHostPort(v.Listen)
+	if n, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil || n > 65535 {
+		v.complain(fault.BadValue, "listen", "is %.80q, want host:port such as 127.0.0.1:7070", v.Listen)
+		return
+	}
+	if (v.API.TLS.Cert == "") != (v.API.TLS.Key == "") {
+		v.complain(fault.AccessFile, "api.tls.cert", "and api.tls.key belong together: only one is set")
+	}
+	secured := v.API.TLS.Cert != "" && v.API.TokensFile != ""
+	if loopback(host) || v.Insecure || secured || !v.in.Serving {
+		return
+	}
+	v.complain(fault.OpenListen, "listen", "is %s, which is not a loopback address, and %s", v.Listen, v.lacking()).
+		Because("anyone who reaches that address could read what this node tells; nothing was started.")
+}
+
+func (v *validator) lacking() string {
+	var out []string
+	if v.API.TLS.Cert == "" {
+		out = append(out, "api.tls.cert and api.tls.key are not set (no encryption)")
+	}
+	if v.API.TokensFile == "" {
+		out = append(out, "api.tokens_file is not set (no authentication)")
+	}
+	return strings.Join(out, ", and ")
+}
+
+func loopback(host string) bool {
+	if host == "localhost" {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.IsLoopback()
+}
+
+// timingPaths maps the names lease.Timing uses to keys.
+func timingPaths() map[string]string {
+	out := map[string]string{}
+	for _, k := range Keys() {
+		section, name, _ := strings.Cut(k.Path, ".")
+		if section == "coordinator" || section == "daemons" && k.Type == "duration" {
+			out[name] = k.Path
+		}
+	}
+	return out
+}
+
+var timingName = regexp.MustCompile(`[a-z]+(?:_[a-z]+)+`)
+
+// timing turns each quarrel of lease.Timing into a fault that says where the quarrelling values
+// came from.
+func (v *validator) timing() {
+	if v.broken {
+		return
+	}
+	keys := timingPaths()
+	for _, err := range split(v.Timing().Validate()) {
+		var paths, from []string
+		for _, name := range timingName.FindAllString(err.Error(), -1) {
+			if p := keys[name]; p != "" && !slices.Contains(paths, p) {
+				paths = append(paths, p)
+				from = append(from, fmt.Sprintf("%s (%s)", p, v.origin(p)))
+			}
+		}
+		f := fault.New(fault.TimingClash, "%s", err.Error())
+		if len(from) > 0 {
+			f.Why = "the values come from: " + strings.Join(from, ", ")
+		}
+		for _, p := range paths {
+			if o := v.origin(p); o.place.doc != nil {
+				f.What = o.place.String() + ": " + f.What
+				f.Excerpt = o.place.doc.excerpt(o.place, "")
+				break
+			}
+		}
+		v.faults = append(v.faults, f)
+	}
+}
+
+// split returns the errors that were joined.
+func split(err error) []error {
+	if err == nil {
+		return nil
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		var out []error
+		for _, e := range joined.Unwrap() {
+			out = append(out, split(e)...)
+		}
+		return out
+	}
+	return []error{err}
+}
+
+func (v *validator) queue() {
+	if g := v.Queue.MinGap; g != "auto" {
+		if d, err := parseDuration(g); err != nil || d < 0 {
+			v.complain(fault.BadValue, "queue.min_gap", "is %q, want auto or a duration such as 250ms", g)
+		}
+	}
+	if d := v.Queue.VisibilityTimeout; d <= 0 {
+		v.complain(fault.BadValue, "queue.visibility_timeout", "is %v, want more than 0", d)
+	}
+	if d := v.Queue.DedupWindow; d < 0 {
+		v.complain(fault.BadValue, "queue.dedup_window", "is %v, want 0 or more", d)
+	}
+}
+
+func (v *validator) execs() {
+	seen := map[string]int{}
+	for i, e := range v.Daemons.Exec {
+		at := item(execPath, i)
+		if first, twice := seen[e.ID]; twice && e.ID != "" {
+			v.complain(fault.BadDaemon, v.near(at, "id"), "registers %s a second time; %s has it already", e.ID, item(execPath, first))
+			continue
+		}
+		seen[e.ID] = i
+		v.exec(at, e)
+	}
+}
+
+func (v *validator) exec(at string, e Exec) {
+	for _, err := range split(e.Spec().Validate()) {
+		v.complain(fault.BadDaemon, v.near(at, "id"), "cannot be declared: %v", err)
+	}
+	if strings.HasPrefix(e.ID, daemon.Reserved) {
+		v.complain(fault.BadDaemon, v.near(at, "id"), "is %s: the prefix %s is reserved for built-in daemons", e.ID, daemon.Reserved)
+	}
+	if e.Instances == 0 && v.isSet(at, "instances") {
+		v.complain(fault.BadDaemon, v.near(at, "instances"), "is 0, want 1 to %d (to stop a daemon, list it in daemons.disabled or remove it)", daemon.MaxInstances)
+	}
+	if len(e.Command) == 0 || e.Command[0] == "" {
+		v.complain(fault.BadDaemon, v.near(at, "command"), "of daemon %s has no program to run, want a list such as [\"/usr/bin/worker\", \"--quiet\"]", e.ID)
+	}
+	for _, name := range sortedKeys(e.Env) {
+		switch {
+		case !validEnv.MatchString(name):
+			v.complain(fault.BadDaemon, v.near(at, "env"), "has %q, which is no name of a variable", name)
+		case strings.HasPrefix(name, "EMITD_"):
+			v.complain(fault.BadDaemon, v.near(at, "env"), "sets %s; the prefix EMITD_ is reserved", name)
+		case strings.ContainsRune(e.Env[name], 0):
+			v.complain(fault.BadDaemon, v.near(at, "env"), "has a zero byte in %s", name)
+		}
+	}
+}
+
+func (v *validator) isSet(at, key string) bool {
+	_, set := v.origins[join(at, key)]
+	return set
+}
+
+// near returns the path of the entry's key if it is set, else that of the entry.
+func (v *validator) near(at, key string) string {
+	if v.isSet(at, key) {
+		return join(at, key)
+	}
+	if _, set := v.origins[at]; !set {
+		v.origins[at] = v.origins[execPath]
+	}
+	return at
+}
+
+// BuiltIn are the ids that daemons.disabled may name besides those of daemons.exec.
+var BuiltIn = []string{"emit:sweeper", "emit:outbox", "emit:queue"}
+
+func (v *validator) disabled() {
+	known := slices.Clone(BuiltIn)
+	for _, e := range v.Daemons.Exec {
+		known = append(known, e.ID)
+	}
+	for _, id := range v.Daemons.Disabled {
+		if slices.Contains(known, id) || strings.HasPrefix(id, "emit:outbox/") || strings.HasPrefix(id, "emit:queue/") {
+			continue
+		}
+		near := ""
+		if n := Nearest(id, known); n != "" {
+			near = "; did you mean " + n + "?"
+		}
+		v.complain(fault.BadValue, "daemons.disabled", "names %q, which this node does not have%s", id, near)
+	}
+}
+
+// Runs reports whether the daemon is not disabled here.
+func (c Config) Runs(id string) bool {
+	return !slices.ContainsFunc(c.Daemons.Disabled, func(d string) bool {
+		return d == id || (d == "emit:outbox" || d == "emit:queue") && strings.HasPrefix(id, d+"/")
+	})
+}

@@ -1,0 +1,174 @@
+package fault
+
+import "slices"
+
+// The exit codes of the program.
+const (
+	ExitOK          = 0
+	ExitFailed      = 1
+	ExitUsage       = 2
+	ExitNotFound    = 3
+	ExitUnreachable = 4
+	ExitConflict    = 5
+	ExitDegraded    = 6
+)
+
+// Entry is a code's line in the catalogue.
+type Entry struct {
+	Code  Code   `json:"code"`
+	Exit  int    `json:"exit"`
+	Title string `json:"title"`
+	Means string `json:"means"`
+	Do    string `json:"do"`
+}
+
+// The codes. A code keeps its meaning for ever; one that is no longer used is not given out again.
+const (
+	Usage        Code = "E1001"
+	ConfigRead   Code = "E1101"
+	ConfigSyntax Code = "E1102"
+	UnknownKey   Code = "E1203"
+	BadValue     Code = "E1204"
+	UnknownEnv   Code = "E1205"
+	SecretFile   Code = "E1206"
+	TimingClash  Code = "E1207"
+	StoreURL     Code = "E1208"
+	ObjectsURL   Code = "E1209"
+	OpenListen   Code = "E1210"
+	BadDaemon    Code = "E1211"
+	CannotListen Code = "E1301"
+	StateDir     Code = "E1302"
+	AccessFile   Code = "E1303"
+	Telemetry    Code = "E1304"
+	Internal     Code = "E1900"
+
+	IDInUse     Code = "E2101"
+	NoLeader    Code = "E2103"
+	NotLeader   Code = "E2104"
+	NotAnswered Code = "E2105"
+	NoDaemon    Code = "E2201"
+	NoNode      Code = "E2202"
+	Degraded    Code = "E2301"
+	DoctorFails Code = "E2302"
+
+	Unreachable Code = "E5101"
+	ReadOnly    Code = "E5102"
+	OldSchema   Code = "E5103"
+	NewSchema   Code = "E5104"
+	StoreFailed Code = "E5105"
+	NoRight     Code = "E5106"
+	NotMigrated Code = "E5107"
+)
+
+// All returns the catalogue, sorted by code.
+func All() []Entry { return slices.Clone(catalogue) }
+
+// Lookup returns a code's entry.
+func Lookup(code Code) (Entry, bool) {
+	i := slices.IndexFunc(catalogue, func(e Entry) bool { return e.Code == code })
+	if i < 0 {
+		return Entry{}, false
+	}
+	return catalogue[i], true
+}
+
+var catalogue = []Entry{
+	{Usage, ExitUsage, "wrong use of a command",
+		"The command line does not fit: an unknown command or flag, a missing or superfluous argument. Nothing was done.",
+		"see what the command takes: emitd help"},
+	{ConfigRead, ExitUsage, "config file cannot be read",
+		"The file named by --config or EMITD_CONFIG does not exist, is not readable or is larger than 1 MiB. A file that was named is never skipped.",
+		"correct the path or its permissions"},
+	{ConfigSyntax, ExitUsage, "config file is not valid YAML",
+		"The file cannot be parsed, holds more than one document, or its top level is not a mapping.",
+		"correct the line shown; emitd config check reads the file without starting anything"},
+	{UnknownKey, ExitUsage, "unknown config key",
+		"The config file has a key that this version does not know. Keys are never ignored: a misspelt one would silently leave its default in force.",
+		"correct or remove the key; all keys: emitd config show"},
+	{BadValue, ExitUsage, "config value is not usable",
+		"A value has the wrong type, is out of range or is not one of the allowed words. The message names the key and where the value came from.",
+		"correct the value; all keys: docs/reference/config.md"},
+	{UnknownEnv, ExitUsage, "unknown EMITD_ variable",
+		"The environment has a name that begins with EMITD_ and sets nothing. Ignored are only EMITD_DAEMON, EMITD_UNIT, EMITD_GENERATION, EMITD_TERM and EMITD_NODE (given to exec daemons), EMITD_TEST_* and Kubernetes' service links EMITD_SERVICE_*, EMITD_PORT and EMITD_PORT_*.",
+		"correct or unset the variable; a key's variable is EMITD_ and its path in capitals"},
+	{SecretFile, ExitUsage, "secret file cannot be used",
+		"EMITD_X_FILE names a file that cannot be read, or EMITD_X is set as well.",
+		"correct the path, or keep only one of the two variables"},
+	{TimingClash, ExitUsage, "durations that quarrel",
+		"The durations cannot hold what they promise together, for example a lease that ends before a second heartbeat could renew it. The message names each field, its value and the least that would do.",
+		"raise the one or lower the other; leaving all of them out takes the profile's, which fit"},
+	{StoreURL, ExitUsage, "store.url is missing or not usable",
+		"No store was named, its URL has an unknown scheme, or its path is not absolute. Supported: sqlite:///absolute/path.db and postgres://user@host:port/database.",
+		"give --store sqlite:///absolute/path.db or --store postgres://user@host/database, or set store.url or EMITD_STORE_URL"},
+	{ObjectsURL, ExitUsage, "objects.url is not usable",
+		"The URL of the object store has an unknown scheme or no absolute path. Supported: file:///absolute/dir, s3://bucket/prefix, gs://bucket/prefix.",
+		"correct objects.url (--objects), or leave it out"},
+	{OpenListen, ExitUsage, "refused to listen openly",
+		"listen is not a loopback address, and connections would be neither encrypted nor authenticated: health, metrics and, later, the API would be open to the network.",
+		"listen on 127.0.0.1, or set api.tls.cert, api.tls.key and api.tokens_file, or accept the risk with --insecure (a pod behind a network policy, for example)"},
+	{BadDaemon, ExitUsage, "daemon cannot be declared",
+		"An entry of daemons.exec has an id that is empty, too long, malformed, reserved or used twice, no command, or a number out of range.",
+		"correct the entry; an id looks like acme:reports"},
+	{CannotListen, ExitFailed, "cannot listen",
+		"The address of listen cannot be bound: it is in use, needs a privilege or is not of this machine.",
+		"choose another --listen, or end the process that has it"},
+	{StateDir, ExitFailed, "state directory cannot be used",
+		"emitd dev could not create or lock its state directory.",
+		"end the other emitd dev, change directory, or use --ephemeral"},
+	{AccessFile, ExitUsage, "certificate or token file cannot be used",
+		"A file named by api.tls.cert, api.tls.key or api.tokens_file cannot be read or parsed.",
+		"correct the file; a token file has one token a line, at least 16 characters"},
+	{Telemetry, ExitUsage, "telemetry cannot be set up",
+		"An OTEL_* variable names an exporter or protocol that does not exist or cannot be started.",
+		"correct the OTEL_* variables or set OTEL_SDK_DISABLED=true"},
+	{Internal, ExitFailed, "failed",
+		"Something failed that has no code of its own.",
+		"see the message; if it tells nothing, report it with the output of emitd doctor and emitd version"},
+
+	{IDInUse, ExitConflict, "node id in use",
+		"Another live process beats with this node id. Two processes with one id would take turns in ending each other, so this one does not start.",
+		"leave node.id empty (one is drawn per process), or give each process its own; after a kill -9 wait for node_registration_ttl"},
+	{NoLeader, ExitDegraded, "nobody leads",
+		"The store names no leader. After a crash that lasts as long as the lease; longer means that no node may lead or none reaches the store.",
+		"see emitd status and emitd node ls; a node with never_lead does not stand"},
+	{NotLeader, ExitConflict, "not the leader any more",
+		"The term named in a command has ended by the time it was looked at. Nothing was written: the command was refused by its term check, not lost.",
+		"retry, or see why: emitd leader history --since 30m"},
+	{NotAnswered, ExitFailed, "command not carried out yet",
+		"The command stands in the store, but its addressee has not answered within --timeout. It is carried out at the leader's next heartbeat, or refused if another leads by then.",
+		"see emitd status; look whether the leader's heartbeats are answered"},
+	{NoDaemon, ExitNotFound, "no such daemon",
+		"No live node declares a daemon of that id and the store has no unit of it.",
+		"list them: emitd daemon ls"},
+	{NoNode, ExitNotFound, "no such node",
+		"No node of the store has that name or id.",
+		"list them: emitd node ls"},
+	{Degraded, ExitDegraded, "cluster is degraded",
+		"Nobody leads, a node is late or deaf, or a unit is not assigned. Only with status --exit-code.",
+		"see the lines marked ! in emitd status"},
+	{DoctorFails, ExitFailed, "doctor found what is wrong",
+		"At least one check failed; each says what to do.",
+		"see the lines marked fail"},
+
+	{Unreachable, ExitUnreachable, "store unreachable",
+		"The store did not answer: wrong address, no network, the server is down or starting, or it answers later than --timeout.",
+		"check the address with the store's own tools; emitd doctor tells more"},
+	{ReadOnly, ExitFailed, "store is read-only",
+		"The store takes no writes: a standby, a primary set read-only, a file or file system without write permission. A node cannot beat there.",
+		"name the primary (target_session_attrs=read-write), or give the process write permission on the file and its directory"},
+	{OldSchema, ExitFailed, "store schema is too old",
+		"The schema in the store is older than this program needs.",
+		"bring it up to date: emitd migrate up --store URL, or start with --migrate; rows are kept"},
+	{NewSchema, ExitFailed, "store schema is too new",
+		"The schema in the store was written by a newer version than this program understands.",
+		"run the newer emitd"},
+	{StoreFailed, ExitFailed, "store failed",
+		"The store answered with an error that has no code of its own.",
+		"see the message; emitd doctor tells more"},
+	{NoRight, ExitFailed, "store refuses the role",
+		"The role or password is refused, or the role lacks a privilege on the schema.",
+		"correct the URL, or grant what emitd migrate get prints; after that the role needs no DDL rights"},
+	{NotMigrated, ExitFailed, "store has no schema",
+		"The store is reachable but holds no tables of emitd under this schema and prefix.",
+		"create them: emitd migrate up --store URL; or start a node, which does it on an empty store"},
+}

@@ -1,0 +1,163 @@
+// Package fault is how emitd tells a person what went wrong: what — why — do.
+//
+//	error E1203: emitd.yaml:4:3: unknown key "heartbeat_intervall"     what: observed, expected
+//	    3 |   lease_duration: 60s                                      where, for config files
+//	  > 4 |   heartbeat_intervall: 15s
+//	      |   ^ did you mean "heartbeat_interval"?
+//	  nothing was started.                                             why it matters
+//	  do: correct the key; all keys: emitd config show                 what to do now
+//
+// Every fault has a code that never changes its meaning, listed in one catalogue ([All]): E1xxx
+// config and usage, E2xxx coordination, E3xxx objects and queue, E4xxx outbox, E5xxx store. The
+// code decides the exit code of the program. The same text goes to the terminal and, with the
+// code as an attribute, to the log.
+//
+// Secrets never stand in a fault: callers redact URLs, and [Write] replaces what it is told is
+// secret in whatever text comes from elsewhere.
+package fault
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// Code names a kind of fault: E and four digits.
+type Code string
+
+// Fault is an error for a person.
+type Fault struct {
+	Code Code
+	// What happened, in one line: what was seen, what was expected.
+	What string
+	// Excerpt shows the place in a config file; lines without the indent.
+	Excerpt string
+	// Why it matters or what was not done; may be empty.
+	Why string
+	// Do says what to do now; empty takes the catalogue's.
+	Do string
+	// Err is the cause, if there is one.
+	Err error
+}
+
+// New returns a fault with a formatted What; an argument for %w becomes its cause.
+func New(code Code, format string, args ...any) *Fault {
+	err := fmt.Errorf(format, args...)
+	return &Fault{Code: code, What: err.Error(), Err: errors.Unwrap(err)}
+}
+
+// Because adds why it matters.
+func (f *Fault) Because(format string, args ...any) *Fault {
+	f.Why = fmt.Sprintf(format, args...)
+	return f
+}
+
+// Hint says what to do, in place of the catalogue's advice.
+func (f *Fault) Hint(format string, args ...any) *Fault {
+	f.Do = fmt.Sprintf(format, args...)
+	return f
+}
+
+// Error returns code and What, for logs and tests.
+func (f *Fault) Error() string { return string(f.Code) + ": " + f.What }
+
+// Unwrap returns the cause.
+func (f *Fault) Unwrap() error { return f.Err }
+
+// Advice returns what to do.
+func (f *Fault) Advice() string {
+	if f.Do != "" {
+		return f.Do
+	}
+	e, _ := Lookup(f.Code)
+	return e.Do
+}
+
+// List is several faults found at once.
+type List []*Fault
+
+// Error joins the faults' texts.
+func (l List) Error() string {
+	lines := make([]string, len(l))
+	for i, f := range l {
+		lines[i] = f.Error()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Unwrap returns the faults.
+func (l List) Unwrap() []error {
+	out := make([]error, len(l))
+	for i, f := range l {
+		out[i] = f
+	}
+	return out
+}
+
+// Err returns the list as an error, nil when it is empty.
+func (l List) Err() error {
+	if len(l) == 0 {
+		return nil
+	}
+	return l
+}
+
+// Of returns the faults in err; an error that is none of ours becomes one by [From].
+func Of(err error) List {
+	var list List
+	if errors.As(err, &list) {
+		return list
+	}
+	var one *Fault
+	if errors.As(err, &one) {
+		return List{one}
+	}
+	if err == nil {
+		return nil
+	}
+	return List{From(err)}
+}
+
+// Exit returns the exit code for err: the catalogue's of its first fault, 0 for nil.
+func Exit(err error) int {
+	for _, f := range Of(err) {
+		e, ok := Lookup(f.Code)
+		if !ok {
+			return ExitFailed
+		}
+		return e.Exit
+	}
+	return ExitOK
+}
+
+// Write prints err for a person. Each of secrets that occurs in a text is replaced.
+func Write(w io.Writer, err error, secrets ...string) {
+	var b strings.Builder
+	for _, f := range Of(err) {
+		fmt.Fprintf(&b, "error %s: %s\n", f.Code, f.What)
+		b.WriteString(indent(f.Excerpt, ""))
+		b.WriteString(indent(f.Why, "  "))
+		if do := f.Advice(); do != "" {
+			b.WriteString(indent("do: "+do, "  "))
+		}
+	}
+	io.WriteString(w, Redact(b.String(), secrets...))
+}
+
+// Redact replaces each secret in text by ***.
+func Redact(text string, secrets ...string) string {
+	for _, s := range secrets {
+		if s != "" {
+			text = strings.ReplaceAll(text, s, "***")
+		}
+	}
+	return text
+}
+
+func indent(text, by string) string {
+	if text == "" {
+		return ""
+	}
+	return by + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n"+by) + "\n"
+}

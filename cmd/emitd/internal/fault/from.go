@@ -1,0 +1,38 @@
+package fault
+
+import (
+	"context"
+	"errors"
+
+	"github.com/emitd/emitd/storage"
+)
+
+// From turns an error of the packages below into a fault, by its kind.
+func From(err error) *Fault {
+	var (
+		inUse  *storage.IDInUseError
+		schema *storage.SchemaError
+	)
+	switch {
+	case errors.As(err, &inUse):
+		return &Fault{Code: IDInUse, What: inUse.Error(), Err: err}
+	case errors.As(err, &schema):
+		return fromSchema(schema, err)
+	case errors.Is(err, storage.ErrTermLost):
+		return &Fault{Code: NotLeader, What: "not the leader any more: " + err.Error(), Err: err}
+	case errors.Is(err, storage.ErrUnavailable), errors.Is(err, context.DeadlineExceeded):
+		return &Fault{Code: Unreachable, What: "store unreachable: " + err.Error(), Err: err}
+	}
+	return &Fault{Code: Internal, What: err.Error(), Err: err}
+}
+
+func fromSchema(s *storage.SchemaError, err error) *Fault {
+	f := &Fault{Code: OldSchema, What: s.Error(), Do: s.Hint, Err: err}
+	switch {
+	case s.Have == 0:
+		f.Code = NotMigrated
+	case s.Have > s.Want:
+		f.Code = NewSchema
+	}
+	return f
+}

@@ -1,0 +1,172 @@
+package coordinator
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+
+	"github.com/google/uuid"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/emitd/emitd/coordinator/lease"
+	"github.com/emitd/emitd/node"
+)
+
+// Timing is every duration of the protocol; see [lease.Timing] for what each costs.
+type Timing = lease.Timing
+
+// The profiles.
+const (
+	// ProfileDefault replaces a dead leader after 60 s and a dead node after 90 s.
+	ProfileDefault = "default"
+	// ProfileFast does it after 5 s and 6 s, with fifteen times the heartbeats.
+	ProfileFast = "fast"
+)
+
+// Config configures a coordinator. Its zero value is a node that may lead and run daemons, with
+// the profile default. All nodes of a cluster must have equal timings.
+type Config struct {
+	// Cluster names the cluster in logs and metrics; default "default". It does not separate
+	// clusters in one store: schema and prefix of the store do.
+	Cluster string
+	// Node is who this node is. Name defaults to the host's name, ID to a UUID v7 of this
+	// process. Fix the ID only if something keeps two processes from having it at once.
+	Node node.Identity
+	// Labels are what Spec.Requires and Spec.Spread look at.
+	Labels map[string]string
+	// Capacity divides the node's load; 0 counts as 1.
+	Capacity int
+	// Version is the user's program's, shown to people.
+	Version string
+	// Address is host:port of the node's listener, shown to people; empty without one.
+	Address string
+	// NeverLead keeps the node out of elections. A cluster needs one node without it.
+	NeverLead bool
+	// NoDaemons keeps daemons away from the node; it still declares what it registers.
+	NoDaemons bool
+	// Profile is ProfileDefault (also when empty) or ProfileFast.
+	Profile string
+	// Timing overrides the profile's durations; zero fields keep them. A negative SettleWindow
+	// is none at all.
+	Timing Timing
+	// HostLock is the path of a file that this process, and whoever ends its child processes
+	// after it, keeps locked (flock) for as long as any of them lives. With child processes and
+	// without a lock file, peers on the host could prove this process dead while a child runs.
+	HostLock string
+	// Hooks are told what happens on and around this node.
+	Hooks Hooks
+	// Exit ends the process when an agent of a Spec with OnAbandoned "exit" was abandoned;
+	// default os.Exit.
+	Exit func(code int)
+
+	// Logger gets what people need to know; default slog.Default().
+	Logger *slog.Logger
+	// MeterProvider and TracerProvider default to OpenTelemetry's global ones.
+	MeterProvider  metric.MeterProvider
+	TracerProvider trace.TracerProvider
+	// Clock reads the local clock, which must never step and should count the time a machine is
+	// suspended; nil is the system's (CLOCK_BOOTTIME on Linux). Tests in a testing/synctest
+	// bubble must set it, e.g. from time.Since: the kernel's clock does not know of bubbles.
+	Clock func() lease.Instant
+}
+
+// withDefaults returns the configuration with the documented defaults in place of zeros, and the
+// identity complete.
+func (c Config) withDefaults() (Config, error) {
+	c.Cluster = cmp.Or(c.Cluster, "default")
+	c.Profile = cmp.Or(c.Profile, ProfileDefault)
+	c.Capacity = cmp.Or(c.Capacity, 1)
+	c.Labels = maps.Clone(c.Labels)
+	if c.Clock == nil {
+		c.Clock = bootClock
+	}
+	if c.Exit == nil {
+		c.Exit = os.Exit
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	if c.MeterProvider == nil {
+		c.MeterProvider = otel.GetMeterProvider()
+	}
+	if c.TracerProvider == nil {
+		c.TracerProvider = otel.GetTracerProvider()
+	}
+	if c.Node.Name == "" {
+		name, err := os.Hostname()
+		if err != nil {
+			return c, fmt.Errorf("node name: it is empty and the host has none: %w", err)
+		}
+		c.Node.Name = name
+	}
+	var err error
+	if c.Node.ID == "" {
+		if c.Node.ID, err = draw[node.ID](); err != nil {
+			return c, err
+		}
+	}
+	c.Node.Incarnation, err = draw[node.Incarnation]()
+	return c, err
+}
+
+func draw[T ~string]() (T, error) {
+	id, err := uuid.NewV7()
+	if err != nil {
+		return "", fmt.Errorf("draw a node id: %w", err)
+	}
+	return T(id.String()), nil
+}
+
+// validate names every field that cannot be, all at once.
+func (c Config) validate() error {
+	var errs []error
+	if _, ok := profiles[c.Profile]; !ok {
+		errs = append(errs, fmt.Errorf("profile is %q, want %q or %q", c.Profile, ProfileDefault, ProfileFast))
+	}
+	if c.Capacity < 0 {
+		errs = append(errs, fmt.Errorf("capacity is %d, want 1 or more", c.Capacity))
+	}
+	if _, err := uuid.Parse(string(c.Node.ID)); err != nil {
+		errs = append(errs, fmt.Errorf("node id %q is not a UUID; leave it empty to have one drawn: %w", c.Node.ID, err))
+	}
+	if len(errs) > 0 {
+		return errors.Join(errs...)
+	}
+	return c.timing().Validate()
+}
+
+var profiles = map[string]func() lease.Timing{ProfileDefault: lease.Default, ProfileFast: lease.Fast}
+
+// timing returns the profile's durations with the overrides in place.
+func (c Config) timing() lease.Timing {
+	t, o := profiles[c.Profile](), c.Timing
+	t.HeartbeatInterval = cmp.Or(o.HeartbeatInterval, t.HeartbeatInterval)
+	t.QueryTimeout = cmp.Or(o.QueryTimeout, t.QueryTimeout)
+	t.LeaseDuration = cmp.Or(o.LeaseDuration, t.LeaseDuration)
+	t.NodeRegistrationTTL = cmp.Or(o.NodeRegistrationTTL, t.NodeRegistrationTTL)
+	t.AcknowledgeTimeout = cmp.Or(o.AcknowledgeTimeout, t.AcknowledgeTimeout)
+	t.DrainTimeout = cmp.Or(o.DrainTimeout, t.DrainTimeout)
+	t.StopTimeout = cmp.Or(o.StopTimeout, t.StopTimeout)
+	t.LeaderStopTimeout = cmp.Or(o.LeaderStopTimeout, t.LeaderStopTimeout)
+	t.SettleWindow = max(cmp.Or(o.SettleWindow, t.SettleWindow), 0)
+	t.Wakeup = cmp.Or(o.Wakeup, t.Wakeup)
+	t.ClockStep = cmp.Or(o.ClockStep, t.ClockStep)
+	t.Watch = cmp.Or(o.Watch, t.Watch)
+	t.Slack = cmp.Or(o.Slack, t.Slack)
+	return t
+}
+
+// traits returns what the node tells about itself.
+func (c Config) traits() node.Traits {
+	host := thisHost()
+	host.Lock = c.HostLock
+	return node.Traits{
+		Version: c.Version, Address: c.Address, Labels: c.Labels, Capacity: c.Capacity,
+		NeverLead: c.NeverLead, NoDaemons: c.NoDaemons, Host: host,
+	}
+}

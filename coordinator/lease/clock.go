@@ -1,0 +1,145 @@
+package lease
+
+import "time"
+
+// Clock collects samples of the store's clock and knows since when it has not stepped. The zero
+// value has seen nothing. Step and Window must be set before use.
+type Clock struct {
+	// Step is θ, the largest step that may go undetected.
+	Step time.Duration
+	// Window is the longest time that is judged by the store's clock. Samples older than it are
+	// dropped, and a gap between samples as long as it ends the baseline.
+	Window time.Duration
+
+	samples []sample // oldest first; all mutually free of steps
+	current bool     // the reply observed last is the newest sample, not too blunt to be one
+	since   time.Time
+	steps   int
+}
+
+// sample says that the store's clock read store at some moment in [sent, received].
+type sample struct {
+	sent, received Instant
+	store          time.Time
+}
+
+// Observe adds a reply: the store's clock read store somewhen between sent and received. It
+// reports whether the store's clock has stepped since the sample before.
+func (c *Clock) Observe(sent, received Instant, store time.Time) (stepped bool) {
+	s := sample{sent, received, store}
+	if c.current = received.Sub(sent) <= c.Step/2; !c.current {
+		return false // too blunt to judge by
+	}
+	if n := len(c.samples); n > 0 && received.Sub(c.samples[n-1].received) >= c.Window {
+		c.samples = c.samples[:0] // too long unwatched: a step in between could hide in the drift
+	}
+	for _, old := range c.samples {
+		if !steady(old, s) {
+			c.steps++
+			c.samples, c.since = append(c.samples[:0], s), store
+			return true
+		}
+	}
+	if len(c.samples) == 0 {
+		c.since = store
+	}
+	c.keep(s)
+	return false
+}
+
+// keep appends s, thins what is closer together than an eighth of the window and drops what is
+// older than the window: eight to nine samples stay.
+func (c *Clock) keep(s sample) {
+	for len(c.samples) > 0 && s.received.Sub(c.samples[0].received) > c.Window+c.Window/8 {
+		c.samples = c.samples[1:]
+	}
+	if n := len(c.samples); n > 1 && c.samples[n-1].received.Sub(c.samples[n-2].received) < c.Window/8 {
+		c.samples[n-1] = s
+		return
+	}
+	c.samples = append(c.samples, s)
+}
+
+// steady reports whether a and then b can be readings of one clock that did not step in between
+// and whose rate differs from the local clock's by at most ρ.
+func steady(a, b sample) bool {
+	passed := b.store.Sub(a.store)
+	least, most := b.sent.Sub(a.received), b.received.Sub(a.sent)
+	drift := time.Duration(rate * float64(max(most, 0)))
+	return passed >= least-drift && passed <= most+drift
+}
+
+// Passed reports whether the store's clock says that d has gone by since stamp, and may be
+// believed: the stamp came with the reply observed last, no step was seen since the stamp, and d
+// is within the window.
+func (c *Clock) Passed(stamp time.Time, d time.Duration) bool {
+	return c.reaches(stamp, d) && !c.samples[len(c.samples)-1].store.Before(stamp.Add(d))
+}
+
+// Left returns how much of d after stamp was left at some moment, as a bound that holds whatever
+// the latency of the call was: d ends not before at.Add(left). It is ok under the conditions of
+// Passed.
+func (c *Clock) Left(stamp time.Time, d time.Duration) (at Instant, left time.Duration, ok bool) {
+	if !c.reaches(stamp, d) {
+		return 0, 0, false
+	}
+	s := c.samples[len(c.samples)-1]
+	return s.sent, stamp.Add(d).Sub(s.store), !stamp.After(s.store)
+}
+
+// reaches reports whether the reply observed last continues a baseline that began before the
+// stamp. A reply that was too slow says nothing: a step could hide behind it.
+func (c *Clock) reaches(stamp time.Time, d time.Duration) bool {
+	return c.current && d <= c.Window && !stamp.Before(c.since)
+}
+
+// Reset forgets everything: the store became another one.
+func (c *Clock) Reset() { c.samples, c.since, c.current = nil, time.Time{}, false }
+
+// Steps returns how many steps of the store's clock were seen.
+func (c *Clock) Steps() int { return c.steps }
+
+// Offset returns how far the store's clock is ahead of the local wall clock reading given for
+// the newest sample's middle; ok is false before the first sample. It is for people only.
+func (c *Clock) Offset(wall func(Instant) time.Time) (offset time.Duration, ok bool) {
+	n := len(c.samples)
+	if n == 0 {
+		return 0, false
+	}
+	s := c.samples[n-1]
+	return s.store.Sub(wall(s.sent + (s.received-s.sent)/2)), true
+}
+
+// Sightings remember since when, by the local clock, something was seen unchanged.
+type Sightings[K, V comparable] map[K]Sighting[V]
+
+// Sighting is a value and when the reply that first showed it came.
+type Sighting[V comparable] struct {
+	Value V
+	Since Instant
+}
+
+// See notes the value that a reply received at now shows and returns since when it is unchanged.
+func (s Sightings[K, V]) See(key K, value V, now Instant) Instant {
+	if seen, ok := s[key]; ok && seen.Value == value {
+		return seen.Since
+	}
+	s[key] = Sighting[V]{value, now}
+	return now
+}
+
+// Unchanged reports whether key was seen with exactly value for at least d, as of the reply
+// received at now.
+func (s Sightings[K, V]) Unchanged(key K, value V, d time.Duration, now Instant) bool {
+	seen, ok := s[key]
+	return ok && seen.Value == value && now.Sub(seen.Since) >= d
+}
+
+// Keep forgets every key that keep refuses.
+func (s Sightings[K, V]) Keep(keep func(K) bool) {
+	for k := range s {
+		if !keep(k) {
+			delete(s, k)
+		}
+	}
+}

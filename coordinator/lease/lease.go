@@ -1,0 +1,198 @@
+// Package lease decides what time allows: how long a node may believe in itself, and when it may
+// judge that another's time is over.
+//
+// # Two clocks, never compared
+//
+// The store's clock stamps facts (time.Time). The local clock is an [Instant]: it counts suspend
+// and never steps; only differences of it mean anything. The types keep the two apart.
+//
+// # Believe yourself from before the call; judge others from the reply
+//
+// A holder whose call began at a may believe in what the call gave it until
+//
+//	a + D − margin(D)        margin(D) = 0.001·D + σ + θ
+//
+// where σ bounds the latency of waking up and cancelling and θ is the largest step of the
+// store's clock that goes undetected. The store stamped at real time ≥ a. A judge frees at
+// ≥ a + (D−θ)/(1+ρ/2) for clock rates that differ by at most ρ = 0.001; the holder is done by
+// a + (D−margin)/(1−ρ/2) + σ, which is not later. A slow call only shortens the belief.
+//
+// # When a judge may say "passed"
+//
+// That D has passed since a stamp of the store may be said in two ways:
+//
+//   - The store's clock says so, and it did not step since the stamp, as far as the judge's own
+//     samples reach back ([Clock.Passed]).
+//   - The judge watched the fact unchanged for D by its own clock ([Sightings]).
+//
+// The first is fast after a change of leader; the second is right whatever the store's clock
+// does. A step of the store's clock makes the first unavailable until enough time has gone by,
+// never wrong: samples are compared with all others of the window, so many small steps are found
+// like one large one, and a sample whose call took longer than θ/2 is not used at all.
+//
+// The idea of trusting only one's own clock about another's unchanged record is that of the
+// DynamoDB lock client; the trust window anchored before the attempt is River's.
+package lease
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Instant is a reading of the local clock, in nanoseconds since an arbitrary origin. It must
+// count the time a machine is suspended and never step.
+type Instant int64
+
+// Never is later than every reading.
+const Never = Instant(1<<63 - 1)
+
+// Add returns the instant d later.
+func (i Instant) Add(d time.Duration) Instant {
+	if i == Never {
+		return Never
+	}
+	return i + Instant(d)
+}
+
+// Sub returns the time from j to i.
+func (i Instant) Sub(j Instant) time.Duration { return time.Duration(i - j) }
+
+// rate bounds how much the rates of two clocks differ (ρ).
+const rate = 0.001
+
+// Timing is every duration of the protocol. The zero value is not usable: start from Default or
+// Fast.
+type Timing struct {
+	// HeartbeatInterval is how often a node writes its row. Shorter finds work sooner on a
+	// store without wake-ups and costs a statement per node each time.
+	HeartbeatInterval time.Duration
+	// QueryTimeout bounds every call of the store.
+	QueryTimeout time.Duration
+	// LeaseDuration is how long a leader keeps its term unrenewed: the gap after a crash.
+	LeaseDuration time.Duration
+	// NodeRegistrationTTL is how long a silent node keeps its units.
+	NodeRegistrationTTL time.Duration
+	// AcknowledgeTimeout is how long an assigned node has to start a unit.
+	AcknowledgeTimeout time.Duration
+	// DrainTimeout is how long a revoked unit has to finish.
+	DrainTimeout time.Duration
+	// StopTimeout is how long an agent has to return once its context is cancelled.
+	StopTimeout time.Duration
+	// LeaderStopTimeout is how long leader-only work has at a clean stop.
+	LeaderStopTimeout time.Duration
+	// SettleWindow is how long the first leader of an idle cluster waits for nodes to arrive.
+	SettleWindow time.Duration
+
+	// Wakeup (σ) bounds the latency of waking up and cancelling.
+	Wakeup time.Duration
+	// ClockStep (θ) is the largest step of the store's clock that may go undetected.
+	ClockStep time.Duration
+	// Watch is how often the local clock is looked at, so that a suspend is noticed.
+	Watch time.Duration
+	// Slack is the least that a deadline must leave for work after all margins.
+	Slack time.Duration
+}
+
+// Default returns the timings of the profile default: a leader is replaced after 60 s, a node
+// after 90 s.
+func Default() Timing {
+	return Timing{
+		HeartbeatInterval: 15 * time.Second, QueryTimeout: 5 * time.Second,
+		LeaseDuration: 60 * time.Second, NodeRegistrationTTL: 90 * time.Second,
+		AcknowledgeTimeout: 30 * time.Second, DrainTimeout: 30 * time.Second,
+		StopTimeout: 5 * time.Second, LeaderStopTimeout: 5 * time.Second, SettleWindow: 5 * time.Second,
+		Wakeup: time.Second, ClockStep: 250 * time.Millisecond,
+		Watch: 250 * time.Millisecond, Slack: time.Second,
+	}
+}
+
+// Fast returns the timings of the profile fast: a leader is replaced after 5 s, a node after 6 s.
+func Fast() Timing {
+	return Timing{
+		HeartbeatInterval: time.Second, QueryTimeout: 500 * time.Millisecond,
+		LeaseDuration: 5 * time.Second, NodeRegistrationTTL: 6 * time.Second,
+		AcknowledgeTimeout: 5 * time.Second, DrainTimeout: 10 * time.Second,
+		StopTimeout: time.Second, LeaderStopTimeout: time.Second, SettleWindow: 2 * time.Second,
+		Wakeup: 100 * time.Millisecond, ClockStep: 50 * time.Millisecond,
+		Watch: 50 * time.Millisecond, Slack: 100 * time.Millisecond,
+	}
+}
+
+// Margin returns margin(d).
+func (t Timing) Margin(d time.Duration) time.Duration {
+	return time.Duration(rate*float64(d)) + t.Wakeup + t.ClockStep
+}
+
+// TrustFor returns how long after the beginning of an answered call a holder may believe in a
+// fact that judges free after d.
+func (t Timing) TrustFor(d time.Duration) time.Duration { return d - t.Margin(d) }
+
+// Late returns how old a heartbeat may be before its node is called late.
+func (t Timing) Late() time.Duration {
+	return t.HeartbeatInterval + t.HeartbeatInterval/10 + t.QueryTimeout
+}
+
+// Backoff returns the longest pause between two attempts of a failed heartbeat.
+func (t Timing) Backoff() time.Duration {
+	return min(3*t.HeartbeatInterval/10, 500*time.Millisecond)
+}
+
+// Grace returns how long a new leader, or one after an outage of the store, calls nobody dead:
+// every live node has beaten by then.
+func (t Timing) Grace() time.Duration { return t.Late() + t.Backoff() }
+
+// ForceAfter returns how long after a revoke with that drain timeout the unit may be taken from a
+// holder that has said nothing.
+func (t Timing) ForceAfter(drain time.Duration) time.Duration {
+	return max(drain+t.StopTimeout+2*t.Margin(drain), t.NodeRegistrationTTL)
+}
+
+// Validate names the fields and values that quarrel, all of them, or returns nil.
+func (t Timing) Validate() error {
+	var errs []error
+	for _, f := range []struct {
+		name  string
+		value time.Duration
+	}{
+		{"heartbeat_interval", t.HeartbeatInterval}, {"query_timeout", t.QueryTimeout},
+		{"lease_duration", t.LeaseDuration}, {"node_registration_ttl", t.NodeRegistrationTTL},
+		{"acknowledge_timeout", t.AcknowledgeTimeout}, {"drain_timeout", t.DrainTimeout},
+		{"stop_timeout", t.StopTimeout}, {"leader_stop_timeout", t.LeaderStopTimeout},
+	} {
+		if f.value <= 0 {
+			errs = append(errs, fmt.Errorf("%s is %v, want more than 0", f.name, f.value))
+		}
+	}
+	if t.SettleWindow < 0 {
+		errs = append(errs, fmt.Errorf("settle_window is %v, want 0 or more", t.SettleWindow))
+	}
+	if len(errs) > 0 {
+		return errors.Join(errs...)
+	}
+	h, q := t.HeartbeatInterval, t.QueryTimeout
+	beats := h*22/10 + 2*q
+	once := h*11/10 + q
+	if q >= h {
+		errs = append(errs, fmt.Errorf("query_timeout %v is not below heartbeat_interval %v", q, h))
+	}
+	if t.NodeRegistrationTTL <= t.LeaseDuration {
+		errs = append(errs, fmt.Errorf("node_registration_ttl %v is not above lease_duration %v", t.NodeRegistrationTTL, t.LeaseDuration))
+	}
+	for _, f := range []struct {
+		name        string
+		value, need time.Duration
+		why         string
+	}{
+		{"lease_duration", t.LeaseDuration, beats + t.Margin(t.LeaseDuration), "two heartbeats and two query timeouts"},
+		{"node_registration_ttl", t.NodeRegistrationTTL, beats + t.Margin(t.NodeRegistrationTTL) + t.StopTimeout, "two heartbeats, two query timeouts and stop_timeout"},
+		{"acknowledge_timeout", t.AcknowledgeTimeout, once + t.StopTimeout + t.Margin(t.AcknowledgeTimeout) + t.Slack, "one heartbeat, one query timeout, stop_timeout and slack"},
+		{"drain_timeout", t.DrainTimeout, once + t.Margin(t.DrainTimeout) + t.Slack, "one heartbeat, one query timeout and slack"},
+	} {
+		if f.value < f.need {
+			errs = append(errs, fmt.Errorf("%s %v is too short: with heartbeat_interval %v, query_timeout %v and stop_timeout %v it must be at least %v (%s, plus the margin)",
+				f.name, f.value, h, q, t.StopTimeout, f.need.Round(time.Millisecond), f.why))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,279 @@
+package member
+
+import (
+	"time"
+
+	"github.com/emitd/emitd/coordinator/lease"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+)
+
+const storeChanged = node.StoreChanged
+
+// election is what this node knows and wants of the term.
+type election struct {
+	// held is the term this node leads; its Number is 0 while it does not.
+	held node.Term
+	// trust is until when it may act as leader: anchored before the newest answered renewal.
+	trust lease.Instant
+	// lostThrough is the highest number of a term for which Lost was published.
+	lostThrough int64
+
+	// seen is the term last told, with its renewals; since is when the reply came that first
+	// told exactly this (term, renewals), over when the life told with it ends.
+	seen     node.Term
+	renewals int64
+	since    lease.Instant
+	over     lease.Instant
+	// stand is when to stand next; Never while there is no reason to.
+	stand lease.Instant
+
+	// resigning is a term being given up; its Number is 0 when none is.
+	resigning resigning
+	// block keeps this node from standing after a resignation.
+	block block
+}
+
+// resigning is the way from Lost to the resignation: wait for leader-only work, then resign.
+type resigning struct {
+	number   int64
+	reason   node.LossReason
+	deadline lease.Instant // leader-only work must have returned by then
+	idle     bool          // it has
+	sent     bool          // the leave is under way
+	tries    int
+	retry    lease.Instant
+	command  string
+	actor    string
+}
+
+// block holds until another node has led, or until a moment.
+type block struct {
+	term  int64
+	until lease.Instant
+}
+
+func (m *Member) leading() bool { return m.election.held.Number != 0 }
+
+func (e *election) forget() {
+	e.seen, e.renewals, e.stand = node.Term{}, 0, lease.Never
+}
+
+// mine reports whether the term is held by this process.
+func (m *Member) mine(t node.Term) bool {
+	return t.Held() && t.Leader.ID == m.cfg.Node.ID && t.Leader.Incarnation == m.cfg.Node.Incarnation
+}
+
+// mayStand reports whether this node is a candidate at all now.
+func (m *Member) mayStand(now lease.Instant) bool {
+	e := &m.election
+	switch {
+	case m.cfg.Advert.Traits.NeverLead, m.stop.phase != stopNone, e.resigning.number != 0:
+		return false
+	case m.beat.failures > 0 || !m.beat.everAnswered:
+		// A node that hears no replies would be elected again and again without knowing.
+		return false
+	case m.stranger(now, m.t.LeaseDuration):
+		return false
+	case e.block.term != 0 && now < e.block.until && e.seen.Number <= e.block.term:
+		return false
+	}
+	return true
+}
+
+// claim is what the heartbeat sent at now says about the term.
+func (m *Member) claim(now lease.Instant) storage.Claim {
+	e := &m.election
+	c := storage.Claim{Lease: m.t.LeaseDuration, LostThrough: e.lostThrough, PassSeq: m.leader.passSeq}
+	if m.leading() {
+		c.Holds = e.held.Number
+		return c
+	}
+	if !m.mayStand(now) {
+		return c
+	}
+	c.Stand = true // a free term, or one's own whose reply was lost
+	if !e.seen.Held() || m.mine(e.seen) {
+		return c
+	}
+	unchanged := now.Sub(e.since) >= m.t.LeaseDuration
+	if (now >= e.over && !m.cfg.Store.NoClock) || unchanged {
+		c.SeenTerm, c.SeenRenewals, c.Unchanged = e.seen.Number, e.renewals, unchanged
+	}
+	return c
+}
+
+// onTerm takes the term part of the reply to the heartbeat that began at sent.
+func (m *Member) onTerm(now, sent lease.Instant, r *storage.Reply) {
+	m.seeTerm(now, r)
+	e := &m.election
+	switch mine := m.mine(r.Term) && r.Verdict != storage.Refuse; {
+	case m.leading() && (!mine || r.Term.Number != e.held.Number):
+		m.lose(now, node.Replaced)
+	case m.leading():
+		e.trust = sent.Add(m.t.TrustFor(m.t.LeaseDuration))
+	case mine && r.Term.Number > e.lostThrough:
+		m.elected(now, sent, r.Term)
+	}
+	m.schedule(now)
+}
+
+// seeTerm notes what the reply tells of the term.
+func (m *Member) seeTerm(now lease.Instant, r *storage.Reply) {
+	e := &m.election
+	if r.Term.Number == e.seen.Number && r.Lease.Renewals == e.renewals && r.Term.Vacant == e.seen.Vacant && e.seen.Number != 0 {
+		return // told before: neither since nor over moves
+	}
+	e.seen, e.renewals, e.since = r.Term, r.Lease.Renewals, now
+	e.over = now.Add(max(r.Lease.ExpiresAt.Sub(r.Now), 0))
+	if e.block.term != 0 && e.seen.Number > e.block.term {
+		e.block = block{}
+	}
+}
+
+// schedule decides when to stand next, outside of the regular heartbeats.
+func (m *Member) schedule(now lease.Instant) {
+	e := &m.election
+	e.stand = lease.Never
+	if m.leading() || m.cfg.Advert.Traits.NeverLead || m.stop.phase != stopNone || e.resigning.number != 0 {
+		return
+	}
+	spread := m.spread(min(200*time.Millisecond, m.t.HeartbeatInterval/5))
+	unchanged := e.since.Add(m.t.LeaseDuration)
+	switch {
+	case !e.seen.Held() || m.mine(e.seen):
+		e.stand = now
+		if m.beat.stood { // and yet it was refused
+			e.stand = now.Add(m.t.HeartbeatInterval/5 + spread)
+		}
+	case m.cfg.Store.NoClock:
+		e.stand = unchanged.Add(spread)
+	case now < e.over:
+		e.stand = min(e.over, unchanged).Add(spread)
+	default: // it was refused although the life told is over: the store's clock disagrees
+		e.stand = max(unchanged, now.Add(m.t.HeartbeatInterval/5)).Add(spread)
+	}
+	if m.stranger(now, m.t.LeaseDuration) {
+		e.stand = max(e.stand, m.store.changedAt.Add(m.t.LeaseDuration))
+	}
+	if e.block.term != 0 && now < e.block.until {
+		e.stand = max(e.stand, e.block.until)
+	}
+}
+
+func (m *Member) elected(now, sent lease.Instant, t node.Term) {
+	trust := sent.Add(m.t.TrustFor(m.t.LeaseDuration))
+	if now >= trust {
+		return // the answer took longer than it is worth; the next heartbeat keeps the term
+	}
+	e := &m.election
+	e.held, e.trust, e.block = t, trust, block{}
+	m.leader.begin(now, m.t)
+	m.emit(Elected{Term: t})
+}
+
+// lose ends leadership: Lost first, everything else afterwards.
+func (m *Member) lose(now lease.Instant, why node.LossReason) {
+	e := &m.election
+	t := e.held
+	e.held, e.trust = node.Term{}, lease.Never
+	e.lostThrough = max(e.lostThrough, t.Number)
+	m.leader.end()
+	m.emit(Lost{Term: t, Reason: why})
+	m.beatSoon(now)
+}
+
+// resign gives up the term: Lost at once, the resignation itself after leader-only work.
+func (m *Member) resign(now lease.Instant, why node.LossReason, cooldown time.Duration, command, actor string) {
+	if !m.leading() {
+		return
+	}
+	e := &m.election
+	e.resigning = resigning{number: e.held.Number, reason: why, deadline: now.Add(m.t.LeaderStopTimeout), retry: now, command: command, actor: actor}
+	e.block = block{term: e.held.Number, until: now.Add(max(cooldown, 2*m.t.HeartbeatInterval+m.t.QueryTimeout))}
+	m.lose(now, why)
+	m.beat.wake = lease.Never
+}
+
+func (m *Member) onLeaderIdle(now lease.Instant, term int64) {
+	if r := &m.election.resigning; r.number == term {
+		r.idle = true
+		m.watchResign(now)
+	}
+}
+
+// watchResign resigns once leader-only work has returned. Work that has not by its deadline may
+// still act: then the lease is left to run out.
+func (m *Member) watchResign(now lease.Instant) {
+	r := &m.election.resigning
+	switch {
+	case r.number == 0 || r.sent:
+	case !r.idle && now < r.deadline:
+	case !r.idle:
+		m.endResign(now)
+	case now >= r.retry:
+		m.sendLeave(now)
+	}
+}
+
+func (m *Member) nextResign() lease.Instant {
+	r := &m.election.resigning
+	switch {
+	case r.number == 0 || r.sent:
+		return lease.Never
+	case r.idle:
+		return r.retry
+	}
+	return r.deadline
+}
+
+func (m *Member) endResign(now lease.Instant) {
+	m.election.resigning = resigning{}
+	m.schedule(now)
+}
+
+// sendLeave resigns and, when the node stops, marks it draining in the same step.
+func (m *Member) sendLeave(now lease.Instant) {
+	r := &m.election.resigning
+	l := &storage.Leave{
+		Node: m.cfg.Node, Seq: m.nextSeq(), Resign: r.number, Reason: r.reason,
+		Drain: m.stop.phase != stopNone, DrainTimeout: m.t.DrainTimeout, Command: r.command, Actor: r.actor,
+	}
+	if l.Reason == "" {
+		l.Reason = node.Shutdown
+	}
+	r.sent, r.tries = true, r.tries+1
+	m.send(now, callLeave, Call{Leave: l})
+}
+
+// maxLeaveTries bounds how often a resignation is tried; after that the lease runs out.
+const maxLeaveTries = 5
+
+func (m *Member) onLeave(now lease.Instant, c call, res Result) {
+	r := &m.election.resigning
+	r.sent = false
+	if res.Err != nil && r.tries < maxLeaveTries && m.stop.phase == stopNone {
+		r.retry = now.Add(m.jitter(firstRetry << r.tries))
+		return
+	}
+	if c.drains {
+		m.onStopLeave(now, res.Err)
+	}
+	m.endResign(now)
+	if res.Err == nil {
+		m.election.seen.Vacant = m.election.seen.Vacant || m.mine(m.election.seen)
+	}
+}
+
+// onCommands carries out what operators ask of the leader.
+func (m *Member) onCommands(now lease.Instant, commands []storage.Command) {
+	if !m.leading() {
+		return
+	}
+	for _, c := range commands {
+		if c.Kind == storage.CommandResign && (c.Term == 0 || c.Term == m.election.held.Number) {
+			m.resign(now, node.Resigned, c.Cooldown, c.ID, c.Actor)
+			return
+		}
+	}
+}

@@ -1,0 +1,168 @@
+package member
+
+import (
+	"errors"
+	"time"
+
+	"github.com/emitd/emitd/coordinator/lease"
+	"github.com/emitd/emitd/storage"
+)
+
+// beat is the heartbeat loop: when the next one is due and what the last ones brought.
+type beat struct {
+	due  lease.Instant // the regular one; wake-ups never move it
+	wake lease.Instant // an extra one
+	// inFlight is the call under way; 0 = none. sentAt is when it began.
+	inFlight uint64
+	sentAt   lease.Instant
+	again    bool // a wake-up came while one was under way: its reads may be older
+	stood    bool // the newest one stood for election
+
+	failures int
+	// answered is when the newest answered heartbeat began: trust hangs on it.
+	answered     lease.Instant
+	everAnswered bool
+	heard        uint64 // its sequence number
+
+	register    bool // send the advert
+	wantMembers bool
+	cursor      int64 // membership events up to here are known
+}
+
+// firstRetry is the pause after a failed heartbeat; it doubles up to Timing.Backoff.
+const firstRetry = 50 * time.Millisecond
+
+// wakeSpread spreads the heartbeats that one wake-up causes.
+const wakeSpread = 10 * time.Millisecond
+
+func (m *Member) nextBeat() lease.Instant {
+	if m.beat.inFlight != 0 || m.stop.phase >= stopDeregister {
+		return lease.Never
+	}
+	return min(m.beat.due, m.beat.wake, m.election.stand)
+}
+
+// beatSoon asks for an extra heartbeat at once.
+func (m *Member) beatSoon(now lease.Instant) {
+	m.beat.wake = min(m.beat.wake, now)
+	m.beat.again = m.beat.again || m.beat.inFlight != 0
+}
+
+func (m *Member) onWoken(now lease.Instant, w storage.Wake) {
+	if w.Leader && m.leading() {
+		m.leader.want()
+	}
+	mine := len(w.Nodes) == 0 && !w.Leader
+	for _, inc := range w.Nodes {
+		mine = mine || inc == m.cfg.Node.Incarnation
+	}
+	if mine {
+		m.beat.wake = min(m.beat.wake, now.Add(m.spread(wakeSpread)))
+		m.beat.again = m.beat.again || m.beat.inFlight != 0
+	}
+}
+
+// sendHeartbeat sends one if it is due and none is under way.
+func (m *Member) sendHeartbeat(now lease.Instant) {
+	if now < m.nextBeat() {
+		return
+	}
+	if now >= m.beat.due {
+		m.beat.due = now.Add(m.jitter(m.t.HeartbeatInterval))
+	}
+	m.beat.wake, m.beat.again = lease.Never, false
+	hb := &storage.Heartbeat{
+		Node: m.cfg.Node, Seq: m.nextSeq(), Heard: m.beat.heard,
+		HighestTerm: m.highestTerm, HighestGeneration: m.highestGeneration,
+		TTL: m.t.NodeRegistrationTTL, Claim: m.claim(now),
+		EventsAfter: m.beat.cursor, WantMembers: m.beat.wantMembers,
+	}
+	if m.beat.register {
+		advert := m.cfg.Advert
+		hb.Advert = &advert
+	}
+	m.send(now, callHeartbeat, Call{Heartbeat: hb})
+	m.beat.inFlight, m.beat.sentAt, m.beat.stood = m.callID, now, hb.Claim.Stand
+}
+
+func (m *Member) onHeartbeat(now lease.Instant, c call, r Result) {
+	m.beat.inFlight = 0
+	if m.beat.again {
+		m.beat.wake, m.beat.again = min(m.beat.wake, now), false
+	}
+	if r.Err != nil || r.Reply == nil {
+		m.onHeartbeatError(now, r.Err)
+		return
+	}
+	m.onReply(now, c.sent, r.Reply)
+}
+
+func (m *Member) onHeartbeatError(now lease.Instant, err error) {
+	m.beat.failures++
+	pause := min(firstRetry<<min(m.beat.failures-1, 10), m.t.Backoff())
+	switch {
+	case errors.Is(err, storage.ErrNotRegistered):
+		m.beat.register, m.beat.wantMembers = true, true
+		if m.beat.failures == 1 {
+			pause = 0
+		}
+	case errors.Is(err, storage.ErrIDInUse):
+		pause = m.t.HeartbeatInterval // only time or the other process can change it
+		m.emit(Notice{Kind: IDInUse, Err: err})
+	case m.beat.failures&(m.beat.failures-1) == 0: // 1, 2, 4, 8, …
+		m.emit(Notice{Kind: HeartbeatFailed, Err: err})
+	}
+	m.election.stand = lease.Never // nobody stands who is not heard and hearing
+	m.beat.due = min(m.beat.due, now.Add(m.jitter(pause)))
+	if pause >= m.t.HeartbeatInterval {
+		m.beat.due = now.Add(pause)
+	}
+}
+
+// onReply takes the answer to the heartbeat that began at sent.
+func (m *Member) onReply(now, sent lease.Instant, r *storage.Reply) {
+	if m.beat.failures > 0 {
+		m.beat.failures = 0
+		m.emit(Notice{Kind: HeartbeatFine})
+	}
+	if m.beat.everAnswered && sent.Sub(m.beat.answered) > m.t.Grace() {
+		m.leader.grace = now.Add(m.t.Grace()) // an outage: let everybody come back first
+	}
+	m.beat.register = false
+	m.beat.everAnswered, m.beat.answered, m.beat.heard = true, sent, r.Seq
+	m.raise(r.Term.Number, 0)
+	m.observeStore(now, sent, r)
+	m.onTerm(now, sent, r)
+	m.onListed(now, sent, r.Units)
+	m.onMembership(now, r)
+	m.onCommands(now, r.Commands)
+	if m.leading() {
+		m.leader.want()
+	}
+}
+
+// observeStore notices steps of the store's clock and that the store became another one.
+func (m *Member) observeStore(now, sent lease.Instant, r *storage.Reply) {
+	if m.store.id != "" && m.store.id != r.StoreID {
+		m.store.changedAt = now
+		m.clock.Reset()
+		m.leader.forget()
+		m.beat.wantMembers = true
+		m.election.forget()
+		m.emit(Notice{Kind: StoreChanged, Reason: r.StoreID})
+		if m.leading() {
+			// lostThrough is not enough here: the new store may hold our old term as if it
+			// were ours, and that must not be renewed either. It is replaced after LeaseDuration.
+			m.lose(now, storeChanged)
+		}
+	}
+	m.store.id = r.StoreID
+	m.observeClock(now, sent, r.Now)
+}
+
+func (m *Member) observeClock(now, sent lease.Instant, store time.Time) {
+	if !m.cfg.Store.NoClock && m.clock.Observe(sent, now, store) {
+		m.beat.wantMembers = true
+		m.emit(Notice{Kind: ClockStepped})
+	}
+}

@@ -1,0 +1,176 @@
+package member
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/emitd/emitd/coordinator/lease"
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+)
+
+// judge decides what time allows the leader to do with the snapshot at hand, received at now:
+// which nodes are late, deaf or dead, and which units may be taken from their holders. It fills
+// the pass's changes and says when the next judgement will be due.
+func (m *Member) judge(now lease.Instant) {
+	l := &m.leader
+	l.changes, l.nodes = l.changes[:0:0], l.nodes[:0:0]
+	clear(l.verdict)
+	rows := make(map[node.Incarnation]*node.Member, len(l.snap.Nodes))
+	for i := range l.snap.Nodes {
+		p := &l.snap.Nodes[i]
+		rows[p.Incarnation] = p
+		l.see(p, now)
+		m.judgeNode(now, p)
+	}
+	running := false
+	for i := range l.snap.Units {
+		r := &l.snap.Units[i]
+		running = running || (r.State.Known() && !r.State.Free())
+		m.judgeUnit(now, r, rows[r.Holder.Incarnation])
+	}
+	if !l.settled {
+		l.settled = true
+		if !running {
+			l.settle = l.settle.Add(m.t.SettleWindow)
+		}
+	}
+	if now < l.settle {
+		m.dueAt(l.settle)
+	}
+	l.beats.Keep(func(inc node.Incarnation) bool { return rows[inc] != nil || l.holds(inc) })
+	l.heard.Keep(func(inc node.Incarnation) bool { return rows[inc] != nil })
+}
+
+// holds reports whether the process holds a unit in the snapshot.
+func (l *leader) holds(inc node.Incarnation) bool {
+	for i := range l.snap.Units {
+		if l.snap.Units[i].HeldBy(inc) {
+			return true
+		}
+	}
+	return false
+}
+
+// dueAt asks for a pass at the given moment, if none is due earlier.
+func (m *Member) dueAt(at lease.Instant) { m.leader.due = min(m.leader.due, at) }
+
+// elapsed reports whether d has passed since something was stamped, as far as a judge may say
+// so: the store's clock says it and can be believed since the stamp, or this node has watched it
+// unchanged for so long (since). Otherwise it asks for a pass when that may be so.
+func (m *Member) elapsed(now lease.Instant, stamp time.Time, since lease.Instant, d time.Duration) bool {
+	if now.Sub(since) >= d {
+		return true
+	}
+	at := since.Add(d)
+	if _, left, ok := m.clock.Left(stamp, d); ok && !m.cfg.Store.NoClock {
+		if m.clock.Passed(stamp, d) {
+			return true
+		}
+		at = min(at, now.Add(left))
+	}
+	m.dueAt(at.Add(dueSlack))
+	return false
+}
+
+// dueSlack is how much later than a deadline the pass that judges it begins, so that one pass is
+// enough.
+const dueSlack = 5 * time.Millisecond
+
+func (m *Member) judgeNode(now lease.Instant, p *node.Member) {
+	l := &m.leader
+	if !p.Present() {
+		l.verdict[p.Incarnation] = node.Removed
+		return
+	}
+	if why := m.dead(now, p); why != "" {
+		l.verdict[p.Incarnation] = node.Removed
+		l.nodes = append(l.nodes, storage.NodeChange{
+			Guard: storage.NodeGuard{Incarnation: p.Incarnation, Seq: p.Seq}, State: node.Removed, Reason: why,
+		})
+		return
+	}
+	judged, why := node.State(""), ""
+	switch {
+	case m.elapsed(now, p.LastHeartbeatAt, l.beats[p.Incarnation].Since, m.t.Late()):
+		judged, why = node.Late, fmt.Sprintf("no heartbeat for %v", m.t.Late())
+	case m.elapsed(now, p.HeardAt, l.heard[p.Incarnation].Since, m.t.NodeRegistrationTTL):
+		judged, why = node.Deaf, fmt.Sprintf("hears no reply for %v", m.t.NodeRegistrationTTL)
+	}
+	if judged != p.Judged {
+		change := storage.NodeChange{Guard: storage.NodeGuard{Incarnation: p.Incarnation, Seq: p.Seq}, State: judged, Reason: why}
+		if judged == "" {
+			change.State = node.Live
+		}
+		l.nodes = append(l.nodes, change)
+	}
+	switch {
+	case p.State == node.Draining && judged != node.Late:
+		l.verdict[p.Incarnation] = node.Draining
+	case judged != "":
+		l.verdict[p.Incarnation] = judged
+	default:
+		l.verdict[p.Incarnation] = p.State
+	}
+}
+
+// dead says why the process behind the row is dead for the cluster, or "". Its row must not have
+// moved for NodeRegistrationTTL, and everybody must have had the chance to beat since this leader
+// began or came back; or a peer on its host has proof.
+func (m *Member) dead(now lease.Instant, p *node.Member) string {
+	if p.Incarnation == m.cfg.Node.Incarnation {
+		return ""
+	}
+	if p.Witnessed {
+		return "process has ended, as a peer on its host witnessed"
+	}
+	if !m.elapsed(now, p.LastHeartbeatAt, m.leader.beats[p.Incarnation].Since, m.t.NodeRegistrationTTL) {
+		return ""
+	}
+	if now < m.leader.grace {
+		m.dueAt(m.leader.grace)
+		return ""
+	}
+	return fmt.Sprintf("no heartbeat for %v", m.t.NodeRegistrationTTL)
+}
+
+// judgeUnit decides whether the unit may be taken from its holder, whose row is given (nil if
+// there is none).
+func (m *Member) judgeUnit(now lease.Instant, r *daemon.Record, holder *node.Member) {
+	l := &m.leader
+	if r.State.Free() || !r.State.Known() {
+		delete(l.units, r.Unit)
+		return
+	}
+	expire := storage.Change{Unit: r.Unit, Step: daemon.Expire, Generation: r.Generation, State: r.State, Retired: r.Retired}
+	since := l.units.See(r.Unit, holding{r.Generation, r.State}, now)
+	switch {
+	case m.holderGone(now, r.Holder.Incarnation, holder):
+		expire.Dead = &storage.NodeGuard{Incarnation: r.Holder.Incarnation}
+		expire.Reason, expire.Forced = "holder is gone", true
+		if holder != nil {
+			expire.Dead.Seq = holder.Seq
+			expire.Reason = "holder is dead"
+		}
+	case r.State == daemon.Assigning && m.elapsed(now, r.AssignedAt, since, r.AcknowledgeTimeout):
+		expire.Reason = fmt.Sprintf("not acknowledged within %v", r.AcknowledgeTimeout)
+		expire.Embargo = embargoFor(*r, r.Holder.Incarnation, m.t.AcknowledgeTimeout)
+	case r.State == daemon.Revoking && m.elapsed(now, r.RevokedAt, since, m.t.ForceAfter(r.DrainTimeout)):
+		expire.Reason, expire.Forced = fmt.Sprintf("not drained within %v", m.t.ForceAfter(r.DrainTimeout)), true
+	default:
+		return
+	}
+	l.changes = append(l.changes, expire)
+}
+
+// holderGone reports whether the process that holds a unit can be counted on to have ended its
+// runs: its row says so, or there has been no row for as long as a dead node is waited for. A row
+// that is missing otherwise (somebody deleted it) may belong to a live node, which will be back.
+func (m *Member) holderGone(now lease.Instant, inc node.Incarnation, holder *node.Member) bool {
+	if holder != nil {
+		return m.leader.verdict[inc] == node.Removed
+	}
+	since := m.leader.beats.See(inc, 0, now)
+	return m.elapsed(now, time.Time{}, since, m.t.NodeRegistrationTTL)
+}

@@ -1,0 +1,303 @@
+package member
+
+import (
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/emitd/emitd/coordinator/lease"
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+)
+
+// Member is one node. Make it with New; see the package comment for how it is driven.
+type Member struct {
+	cfg Config
+	t   lease.Timing
+	rng *rand.Rand
+	out []Effect
+
+	// calls in flight; an answer to a call that is not here is late and dropped.
+	calls  map[uint64]call
+	callID uint64
+	// seq numbers heartbeats, reports and leaves; see package storage.
+	seq uint64
+
+	beat     beat
+	clock    lease.Clock
+	store    storeIdentity
+	election election
+	runs     runs
+	leader   leader
+	peers    peers
+	stop     stop
+
+	// highest numbers seen anywhere; carried in every heartbeat.
+	highestTerm, highestGeneration int64
+}
+
+// call is what is remembered of a call in flight.
+type call struct {
+	kind callKind
+	sent lease.Instant
+	// term is that of a leader's call; an answer for another term is dropped.
+	term int64
+	// drains is set for a leave that also marks the node draining.
+	drains bool
+}
+
+type callKind uint8
+
+const (
+	callHeartbeat callKind = iota
+	callReport
+	callLeave
+	callDeregister
+	callSnapshot
+	callCompute
+	callCommit
+)
+
+// New returns a member that knows nothing yet; it acts from its first Step on.
+func New(cfg Config, now lease.Instant) *Member {
+	t := cfg.Timing
+	window := max(t.NodeRegistrationTTL, t.ForceAfter(t.DrainTimeout), t.AcknowledgeTimeout)
+	m := &Member{
+		cfg: cfg, t: t,
+		rng:   rand.New(rand.NewPCG(cfg.Seed, 0x656d697464)),
+		calls: map[uint64]call{},
+		clock: lease.Clock{Step: t.ClockStep, Window: window},
+	}
+	m.beat = beat{due: now, wake: lease.Never, register: true, wantMembers: true, cursor: -1}
+	m.election = election{trust: lease.Never, stand: lease.Never}
+	m.stop = stop{by: lease.Never}
+	m.runs.init()
+	m.leader.init()
+	m.peers.known = map[node.Incarnation]node.Member{}
+	return m
+}
+
+// Step takes what happened at now and returns what to do, in order. The slice is valid until the
+// next call.
+func (m *Member) Step(now lease.Instant, in Input) []Effect {
+	m.out = m.out[:0]
+	if m.stop.phase == stopDone {
+		return nil
+	}
+	// What time alone decides comes first: after a pause, an answer that waited in the queue
+	// must not be handled by a node that still believes in itself.
+	m.watch(now)
+	m.handle(now, in)
+	m.act(now)
+	return m.out
+}
+
+func (m *Member) handle(now lease.Instant, in Input) {
+	switch in := in.(type) {
+	case Result:
+		m.onResult(now, in)
+	case Planned:
+		m.onPlanned(now, in)
+	case Woken:
+		m.onWoken(now, in.Wake)
+	case RunStarted:
+		m.onRunStarted(now, in.Fence)
+	case RunEnded:
+		m.onRunEnded(now, in)
+	case RunFailed:
+		m.emit(Notice{Kind: UnitFailed, Fence: in.Fence, Err: in.Err})
+	case FenceHeld:
+		m.raise(0, in.Generation)
+	case Advertise:
+		m.cfg.Advert = in.Advert
+		m.beat.register = true
+		m.beatSoon(now)
+	case Resign:
+		m.resign(now, in.Reason, in.Cooldown, "", "")
+	case LeaderIdle:
+		m.onLeaderIdle(now, in.Term)
+	case Witness:
+		m.runs.witness = append(m.runs.witness, in.Ended...)
+	case Stop:
+		m.beginStop(now)
+	}
+}
+
+// watch does what time alone decides.
+func (m *Member) watch(now lease.Instant) {
+	if m.leading() && now >= m.election.trust {
+		m.lose(now, node.TrustLost)
+	}
+	m.watchResign(now)
+	m.watchRuns(now)
+	m.watchStop(now)
+}
+
+// act sends what is due.
+func (m *Member) act(now lease.Instant) {
+	if m.stop.phase == stopDone {
+		return
+	}
+	m.sendHeartbeat(now)
+	m.sendReports(now)
+	m.startPass(now)
+	m.advanceStop(now)
+}
+
+// Next returns when Step wants to be called with a Tick at the latest.
+func (m *Member) Next() lease.Instant {
+	if m.stop.phase == stopDone {
+		return lease.Never
+	}
+	next := min(m.nextBeat(), m.nextResign(), m.nextRun(), m.nextPass(), m.stop.next())
+	if m.leading() {
+		next = min(next, m.election.trust)
+	}
+	return next
+}
+
+func (m *Member) emit(e Effect) { m.out = append(m.out, e) }
+
+// send emits a call and remembers it.
+func (m *Member) send(now lease.Instant, kind callKind, c Call) {
+	m.callID++
+	c.ID, c.Timeout = m.callID, m.t.QueryTimeout
+	m.calls[c.ID] = call{kind: kind, sent: now, term: m.election.held.Number, drains: c.Leave != nil && c.Leave.Drain}
+	m.emit(c)
+}
+
+func (m *Member) nextSeq() uint64 {
+	m.seq++
+	return m.seq
+}
+
+// raise notes numbers seen somewhere.
+func (m *Member) raise(term, generation int64) {
+	m.highestTerm = max(m.highestTerm, term)
+	m.highestGeneration = max(m.highestGeneration, generation)
+}
+
+// spread returns a random duration in [0, d).
+func (m *Member) spread(d time.Duration) time.Duration {
+	if d <= 0 {
+		return 0
+	}
+	return time.Duration(m.rng.Int64N(int64(d)))
+}
+
+// jitter returns d ± 10 %.
+func (m *Member) jitter(d time.Duration) time.Duration { return d - d/10 + m.spread(d/5) }
+
+func (m *Member) onResult(now lease.Instant, r Result) {
+	c, ok := m.calls[r.ID]
+	if !ok {
+		return
+	}
+	delete(m.calls, r.ID)
+	switch c.kind {
+	case callHeartbeat:
+		m.onHeartbeat(now, c, r)
+	case callReport:
+		m.onReport(now, c, r)
+	case callLeave:
+		m.onLeave(now, c, r)
+	case callDeregister:
+		m.finish()
+	case callSnapshot:
+		m.onSnapshot(now, c, r)
+	case callCommit:
+		m.onCommit(now, c, r)
+	case callCompute:
+	}
+}
+
+// View returns what the member thinks, as a copy.
+func (m *Member) View() View {
+	v := View{
+		Leading: m.leading(), Term: m.election.seen, LeaderTrust: m.election.trust, AgentTrust: m.AgentTrust(),
+		LastAnswered: m.beat.answered, Stopping: m.stop.phase != stopNone, Registered: m.beat.everAnswered,
+		StoreID: m.store.id, ClockSteps: m.clock.Steps(), PassSeq: m.leader.passSeq, PassesFailed: m.leader.failed,
+	}
+	for u, r := range m.runs.live {
+		v.Runs = append(v.Runs, RunView{Fence: daemon.Fence{Unit: u, Generation: r.Generation}, Phase: r.phase(), Trust: r.cancelAt})
+	}
+	slices.SortFunc(v.Runs, func(a, b RunView) int { return a.Fence.Unit.Compare(b.Fence.Unit) })
+	return v
+}
+
+// storeIdentity is which store this is, and since when.
+type storeIdentity struct {
+	id string
+	// changedAt is when this node saw it become another one; 0 = never.
+	changedAt lease.Instant
+}
+
+// stranger reports whether the store became another one less than d ago: what this node knows
+// of others may be wrong.
+func (m *Member) stranger(now lease.Instant, d time.Duration) bool {
+	return m.store.changedAt != 0 && now.Sub(m.store.changedAt) < d
+}
+
+// peers is what this node knows of the membership, for its hooks.
+type peers struct {
+	known map[node.Incarnation]node.Member
+}
+
+func (m *Member) joined(p node.Member) {
+	if _, ok := m.peers.known[p.Incarnation]; !ok {
+		m.peers.known[p.Incarnation] = p
+		m.emit(Notice{Kind: NodeJoined, Member: p})
+	}
+}
+
+func (m *Member) left(p node.Member, reason string) {
+	if old, ok := m.peers.known[p.Incarnation]; ok {
+		delete(m.peers.known, p.Incarnation)
+		m.emit(Notice{Kind: NodeLeft, Member: old, Reason: reason})
+	}
+}
+
+// onMembership takes the membership part of a reply: changes, or the whole list.
+func (m *Member) onMembership(now lease.Instant, r *storage.Reply) {
+	for _, e := range r.Events {
+		p := node.Member{Identity: node.Identity{Name: e.Node, ID: e.NodeID, Incarnation: e.Incarnation}, State: node.Live}
+		switch e.Kind {
+		case daemon.NodeRegistered:
+			m.joined(p)
+		case daemon.NodeRemoved:
+			m.left(p, e.Reason)
+		}
+	}
+	if n := len(r.Events); n > 0 {
+		m.beat.cursor = r.Events[n-1].Seq
+	}
+	if r.Members != nil {
+		m.observeMembers(now, r.Members)
+		m.beat.wantMembers = false
+	}
+	if r.Behind || m.beat.cursor < 0 || r.Head < m.beat.cursor {
+		// Too far behind, at the beginning, or in front of a store that lost events: take the
+		// whole list next time, from before this number on.
+		m.beat.wantMembers = m.beat.wantMembers || r.Members == nil
+		m.beat.cursor = r.Head
+	}
+}
+
+// observeMembers takes the whole list: differences for the hooks, sightings for the judge.
+func (m *Member) observeMembers(now lease.Instant, members []node.Member) {
+	old := make([]node.Member, 0, len(m.peers.known))
+	for _, p := range m.peers.known {
+		old = append(old, p)
+	}
+	for _, c := range node.Diff(old, members) {
+		if c.Kind == node.Joined {
+			m.joined(c.Member)
+		} else {
+			m.left(c.Member, c.Reason)
+		}
+	}
+	for i := range members {
+		m.leader.see(&members[i], now)
+	}
+}

@@ -1,0 +1,49 @@
+package member_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+func TestColdStartSpreadsEvenly(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3)
+	took := c.until(10*time.Second, "six units run", func() bool { return c.total() == 6 })
+	if got := c.spread(); !slices.Equal(got, []int{2, 2, 2}) {
+		t.Fatalf("spread %v after %v, want 2 each\n%s", got, took, c.dump())
+	}
+	c.run(time.Minute)
+	if got := c.spread(); !slices.Equal(got, []int{2, 2, 2}) {
+		t.Fatalf("spread %v a minute later\n%s", got, c.dump())
+	}
+}
+
+func TestKilledLeaderIsReplacedWithinTheBounds(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3)
+	c.until(10*time.Second, "six units run", func() bool { return c.total() == 6 })
+	c.run(20 * time.Second)
+	c.leader().kill()
+	lead := c.until(10*time.Second, "a new leader", func() bool { return c.leader() != nil })
+	if lead > 5*time.Second+250*time.Millisecond {
+		t.Errorf("a new leader after %v, the bound is the lease + 250ms", lead)
+	}
+	run := lead + c.until(10*time.Second, "six units run", func() bool { return c.total() == 6 })
+	if run > 7500*time.Millisecond {
+		t.Errorf("all units run after %v, the bound is 7.5s\n%s", run, c.dump())
+	}
+	t.Logf("leader after %v, units after %v", lead, run)
+}
+
+func TestCleanStopHandsOver(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3)
+	c.until(10*time.Second, "six units run", func() bool { return c.total() == 6 })
+	c.run(20 * time.Second)
+	l := c.leader()
+	l.stop()
+	took := c.until(time.Second, "another leader", func() bool { return c.leader() != nil && c.leader() != l })
+	all := took + c.until(2*time.Second, "six units on two nodes", func() bool { return l.stopped && c.total() == 6 })
+	t.Logf("leader after %v, all after %v", took, all)
+}

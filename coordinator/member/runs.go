@@ -1,0 +1,490 @@
+package member
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/emitd/emitd/coordinator/lease"
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/daemon/reconcile"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+)
+
+// runs is what this process runs and what the store lists for it.
+type runs struct {
+	live   map[daemon.Unit]*run     // not returned yet
+	listed map[daemon.Unit]*listing // held by this incarnation, as last told
+	// ran is the highest generation of each unit that this process started.
+	ran map[daemon.Unit]int64
+	// endings are runs that have ended while the store still lists them.
+	endings map[daemon.Unit]RunEnded
+
+	pending  map[daemon.Unit]storage.UnitReport // to be reported
+	inFlight uint64                             // the report under way
+	batch    []storage.UnitReport
+	failures int
+	retry    lease.Instant
+	witness  []node.Incarnation
+	// told is when the newest answered heartbeat began: what it did not tell is younger.
+	told lease.Instant
+	// next is the earliest deadline of a live run.
+	next lease.Instant
+}
+
+// listing is a record of one's own as the store told it.
+type listing struct {
+	rec  daemon.Record
+	sent lease.Instant // beginning of the newest call that told it
+	// end is when the acknowledge or drain timeout of the state may be over for judges, less
+	// the margin.
+	end lease.Instant
+}
+
+// run is one run that has not returned.
+type run struct {
+	reconcile.Run
+	cancelAt  lease.Instant // trust ends, less StopTimeout
+	ackBy     lease.Instant // Never once acknowledged
+	drainBy   lease.Instant // Never until draining
+	abandonAt lease.Instant // Never until cancelled
+	cause     CancelCause
+}
+
+func (r *run) phase() string {
+	switch {
+	case r.Abandoned:
+		return "abandoned"
+	case r.Cancelled:
+		return "cancelled"
+	case r.Draining:
+		return "draining"
+	case r.Started:
+		return "running"
+	}
+	return "starting"
+}
+
+// deadline returns the next moment at which time alone decides something of the run.
+func (r *run) deadline() lease.Instant {
+	switch {
+	case r.Abandoned:
+		return lease.Never
+	case r.Cancelled:
+		return r.abandonAt
+	}
+	return min(r.cancelAt, r.ackBy, r.drainBy)
+}
+
+func (rs *runs) init() {
+	rs.live, rs.listed = map[daemon.Unit]*run{}, map[daemon.Unit]*listing{}
+	rs.ran, rs.endings = map[daemon.Unit]int64{}, map[daemon.Unit]RunEnded{}
+	rs.pending = map[daemon.Unit]storage.UnitReport{}
+	rs.next = lease.Never
+}
+
+// AgentTrust returns until when the runs of this node may go on without another answered
+// heartbeat: the least of them.
+func (m *Member) AgentTrust() lease.Instant {
+	trust := lease.Never
+	for _, r := range m.runs.live {
+		if !r.Abandoned {
+			trust = min(trust, r.cancelAt)
+		}
+	}
+	return trust
+}
+
+func (m *Member) nextRun() lease.Instant {
+	if m.mayReport() {
+		return min(m.runs.next, m.runs.retry)
+	}
+	return m.runs.next
+}
+
+// mayReport reports whether there is something to report and the way is free: neither a report
+// nor a heartbeat is under way. They share one sequence, and one that overtakes another makes it
+// stale.
+func (m *Member) mayReport() bool {
+	rs := &m.runs
+	return len(rs.pending)+len(rs.witness) > 0 && rs.inFlight == 0 && m.beat.inFlight == 0 &&
+		m.beat.everAnswered && m.stop.phase < stopDeregister
+}
+
+// settleNext recomputes the earliest deadline.
+func (m *Member) settleNext() {
+	m.runs.next = lease.Never
+	for _, r := range m.runs.live {
+		m.runs.next = min(m.runs.next, r.deadline())
+	}
+}
+
+// watchRuns ends what time has ended: trust, acknowledgement, drain, patience.
+func (m *Member) watchRuns(now lease.Instant) {
+	if now < m.runs.next {
+		return
+	}
+	for _, u := range slices.SortedFunc(maps.Keys(m.runs.live), daemon.Unit.Compare) {
+		r := m.runs.live[u]
+		switch {
+		case r.Abandoned:
+		case r.Cancelled:
+			if now >= r.abandonAt {
+				m.abandon(now, u, r)
+			}
+		case now >= r.cancelAt:
+			m.cancel(now, u, r, CauseTrust)
+		case now >= r.ackBy:
+			m.cancel(now, u, r, CauseAckDeadline)
+		case now >= r.drainBy:
+			m.cancel(now, u, r, CauseDrainDeadline)
+		}
+	}
+	m.settleNext()
+}
+
+func (m *Member) cancel(now lease.Instant, u daemon.Unit, r *run, why CancelCause) {
+	r.Cancelled, r.cause, r.abandonAt = true, why, now.Add(m.t.StopTimeout)
+	m.runs.next = min(m.runs.next, r.abandonAt)
+	m.emit(Cancel{Fence: daemon.Fence{Unit: u, Generation: r.Generation}, Cause: why})
+}
+
+func (m *Member) abandon(now lease.Instant, u daemon.Unit, r *run) {
+	r.Abandoned = true
+	f := daemon.Fence{Unit: u, Generation: r.Generation}
+	m.emit(Abandon{Fence: f})
+	m.emit(Notice{Kind: UnitAbandoned, Fence: f, Reason: string(r.cause)})
+	m.reconcile(now, u)
+}
+
+// onListed takes the whole list of own units from the reply to the heartbeat that began at sent.
+func (m *Member) onListed(now, sent lease.Instant, records []daemon.Record) {
+	seen := make(map[daemon.Unit]bool, len(records))
+	for i := range records {
+		seen[records[i].Unit] = true
+		m.list(now, sent, &records[i])
+		m.reconcile(now, records[i].Unit)
+	}
+	for u := range m.runs.listed {
+		if !seen[u] {
+			m.unlist(u)
+		}
+	}
+	for _, u := range slices.SortedFunc(maps.Keys(m.runs.live), daemon.Unit.Compare) {
+		if !seen[u] {
+			m.reconcile(now, u)
+		}
+	}
+	m.runs.told = sent
+	m.settleNext()
+}
+
+func (m *Member) unlist(u daemon.Unit) {
+	delete(m.runs.listed, u)
+	delete(m.runs.endings, u)
+	delete(m.runs.pending, u)
+}
+
+// list takes one record of one's own, told by a call that began at sent.
+func (m *Member) list(now, sent lease.Instant, rec *daemon.Record) {
+	u := rec.Unit
+	m.raise(rec.Term, rec.Generation)
+	old := m.runs.listed[u]
+	switch {
+	case old != nil && rec.Generation < old.rec.Generation && !m.stranger(now, m.t.NodeRegistrationTTL):
+		return // read before a report that was answered already
+	case old == nil || old.rec.Generation != rec.Generation:
+		delete(m.runs.pending, u)
+		if rec.State == daemon.Assigning {
+			m.emit(Notice{Kind: UnitAssigned, Fence: rec.Fence(), Term: rec.Term})
+		}
+		fallthrough
+	case old.rec.State != rec.State:
+		if !rec.State.Known() {
+			m.emit(Notice{Kind: UnitUnknown, Fence: rec.Fence(), Reason: string(rec.State)})
+		}
+		m.runs.listed[u] = &listing{rec: *rec, sent: sent, end: m.stateEnds(rec)}
+	default:
+		old.rec, old.sent = *rec, sent
+	}
+	if r := m.runs.live[u]; r != nil && r.Generation == rec.Generation && !r.Cancelled {
+		r.cancelAt = max(r.cancelAt, m.trusted(sent))
+		if rec.State == daemon.Active {
+			r.ackBy = lease.Never
+		}
+	}
+}
+
+// trusted returns until when a run that was listed by a call that began at sent may go on.
+func (m *Member) trusted(sent lease.Instant) lease.Instant {
+	return sent.Add(m.t.TrustFor(m.t.NodeRegistrationTTL) - m.t.StopTimeout)
+}
+
+// stateEnds returns until when this node may use the timeout of a state that was told for the
+// first time just now. Judges let the timeout pass since the store's stamp. Two bounds on it
+// hold, the later one counts: the stamp is not older than the newest answered heartbeat before,
+// which did not tell it yet; and where the store's clock did not step since the stamp, what it
+// says is left counts from before the call.
+func (m *Member) stateEnds(rec *daemon.Record) lease.Instant {
+	stamp, d := rec.AssignedAt, rec.AcknowledgeTimeout
+	switch rec.State {
+	case daemon.Assigning:
+	case daemon.Revoking:
+		stamp, d = rec.RevokedAt, rec.DrainTimeout
+	default:
+		return lease.Never
+	}
+	end := m.runs.told.Add(d)
+	if at, left, ok := m.clock.Left(stamp, d); ok {
+		end = max(end, at.Add(left))
+	}
+	return end.Add(-m.t.Margin(d))
+}
+
+// reconcile does what package reconcile decides for the unit.
+func (m *Member) reconcile(now lease.Instant, u daemon.Unit) {
+	var listed *daemon.Record
+	l := m.runs.listed[u]
+	if l != nil {
+		listed = &l.rec
+	}
+	var local *reconcile.Run
+	r := m.runs.live[u]
+	if r != nil {
+		local = &r.Run
+	}
+	switch reconcile.Decide(listed, local, m.runs.ran[u]) {
+	case reconcile.Start:
+		m.start(now, l)
+	case reconcile.Acknowledge:
+		m.report(u, listed.Generation, daemon.Acknowledge, storage.UnitReport{})
+	case reconcile.Resume:
+		m.resume(now, *listed)
+	case reconcile.Drain:
+		m.drain(u, r, l.end)
+	case reconcile.Cancel:
+		m.cancel(now, u, r, CauseLost)
+	case reconcile.Confirm:
+		m.report(u, listed.Generation, daemon.Confirm, storage.UnitReport{Reason: m.endReason(u)})
+	case reconcile.Abandon:
+		m.report(u, listed.Generation, daemon.Abandon, storage.UnitReport{Reason: "context ignored", Embargo: -1})
+	case reconcile.Release:
+		m.release(u, *listed)
+	}
+}
+
+func (m *Member) endReason(u daemon.Unit) string {
+	if e, ok := m.runs.endings[u]; ok && e.Err != nil {
+		return e.Err.Error()
+	}
+	return "drained"
+}
+
+// start starts the listed run, unless it could not be acknowledged in time any more.
+func (m *Member) start(now lease.Instant, l *listing) {
+	rec := &l.rec
+	if m.stop.phase != stopNone {
+		m.report(rec.Unit, rec.Generation, daemon.Release, storage.UnitReport{Reason: "node stops"})
+		return
+	}
+	if m.stranger(now, m.t.NodeRegistrationTTL) {
+		return
+	}
+	r := &run{
+		Run: reconcile.Run{Generation: rec.Generation}, cancelAt: m.trusted(l.sent),
+		ackBy: lease.Never, drainBy: lease.Never, abandonAt: lease.Never,
+	}
+	if rec.State == daemon.Assigning {
+		r.ackBy = l.end.Add(-m.t.StopTimeout)
+	}
+	if now >= r.ackBy || now >= r.cancelAt {
+		return // too late: the leader gives it to somebody else
+	}
+	m.runs.live[rec.Unit], m.runs.ran[rec.Unit] = r, rec.Generation
+	delete(m.runs.endings, rec.Unit)
+	m.runs.next = min(m.runs.next, r.deadline())
+	m.emit(Start{Fence: rec.Fence(), Term: rec.Term, Spec: m.spec(rec.Unit.Daemon)})
+}
+
+// spec returns this node's own spec of the daemon.
+func (m *Member) spec(id daemon.ID) daemon.Spec {
+	for _, s := range m.cfg.Advert.Specs {
+		if s.ID == id {
+			return s
+		}
+	}
+	return daemon.Spec{ID: id}
+}
+
+// resume asks for a new generation of an active unit whose run has ended here.
+func (m *Member) resume(now lease.Instant, rec daemon.Record) {
+	u := rec.Unit
+	if e, ok := m.runs.endings[u]; ok && e.How != Returned && e.How != Refused {
+		m.release(u, rec)
+		return
+	}
+	switch {
+	case m.stop.phase != stopNone:
+		m.report(u, rec.Generation, daemon.Release, storage.UnitReport{Reason: "node stops"})
+	case !m.stranger(now, m.t.NodeRegistrationTTL):
+		m.report(u, rec.Generation, daemon.Resume, storage.UnitReport{Reason: "own run had ended"})
+	}
+}
+
+func (m *Member) drain(u daemon.Unit, r *run, by lease.Instant) {
+	r.Draining, r.drainBy, r.ackBy = true, by, lease.Never
+	m.runs.next = min(m.runs.next, r.deadline())
+	f := daemon.Fence{Unit: u, Generation: r.Generation}
+	m.emit(Drain{Fence: f})
+	m.emit(Notice{Kind: UnitDraining, Fence: f})
+}
+
+// release gives a unit back whose run has ended here.
+func (m *Member) release(u daemon.Unit, rec daemon.Record) {
+	e := m.runs.endings[u]
+	rep := storage.UnitReport{Failures: e.Failures, Embargo: m.embargo(rec)}
+	switch e.How {
+	case GaveUp:
+		rep.Reason = fmt.Sprintf("gave up after %d failures", e.Failures)
+	case Released:
+		rep.Reason = "released by the agent"
+	case Refused:
+		rep.Reason = "fence could not be stamped"
+		if errors.Is(e.Err, daemon.ErrStale) {
+			rep.Embargo = 0 // the next generation will be higher
+		}
+	case Forgotten:
+		rep.Reason = "no such agent on this node"
+	case Returned:
+		rep.Reason = "not ready in time"
+	}
+	if e.Err != nil && e.How != Released {
+		rep.Error = e.Err.Error()
+	}
+	m.report(u, rec.Generation, daemon.Release, rep)
+}
+
+// maxEmbargo bounds how long a unit is kept from a node on which it failed.
+const maxEmbargo = 10 * time.Minute
+
+// embargo returns how long the unit should be kept from this process: it doubles each time.
+func (m *Member) embargo(rec daemon.Record) time.Duration {
+	return embargoFor(rec, m.cfg.Node.Incarnation, m.t.AcknowledgeTimeout)
+}
+
+func embargoFor(rec daemon.Record, inc node.Incarnation, base time.Duration) time.Duration {
+	strikes := 0
+	for _, e := range rec.Embargoes {
+		if e.Incarnation == inc {
+			strikes = e.Strikes
+		}
+	}
+	return min(base<<min(strikes, 10), maxEmbargo)
+}
+
+func (m *Member) onRunStarted(now lease.Instant, f daemon.Fence) {
+	r := m.runs.live[f.Unit]
+	if r == nil || r.Generation != f.Generation || r.Started {
+		return
+	}
+	r.Started = true
+	m.emit(Notice{Kind: UnitStarted, Fence: f})
+	m.reconcile(now, f.Unit)
+}
+
+func (m *Member) onRunEnded(now lease.Instant, e RunEnded) {
+	u := e.Fence.Unit
+	r := m.runs.live[u]
+	if r == nil || r.Generation != e.Fence.Generation {
+		return
+	}
+	delete(m.runs.live, u)
+	m.settleNext()
+	reason := string(r.cause)
+	if reason == "" && r.Draining {
+		reason = "drained"
+	}
+	m.emit(Notice{Kind: UnitStopped, Fence: e.Fence, Reason: reason, Err: e.Err})
+	if l := m.runs.listed[u]; l != nil && l.rec.Generation == r.Generation {
+		m.runs.endings[u] = e
+		if r.Abandoned {
+			return // its end was reported already
+		}
+	}
+	if m.stop.phase == stopLeaving && r.Draining {
+		return // the row is not revoking yet; the leave will make it so
+	}
+	m.reconcile(now, u)
+}
+
+// report notes a step to be told to the store; a newer one of the unit replaces it.
+func (m *Member) report(u daemon.Unit, generation int64, step daemon.Step, rep storage.UnitReport) {
+	rep.Unit, rep.Generation, rep.Step = u, generation, step
+	if old, ok := m.runs.pending[u]; ok && old.Step == step && old.Generation == generation {
+		return
+	}
+	m.runs.pending[u] = rep
+}
+
+// maxReports bounds one report.
+const maxReports = 500
+
+// sendReports sends what is pending.
+func (m *Member) sendReports(now lease.Instant) {
+	rs := &m.runs
+	if now < rs.retry || !m.mayReport() {
+		return
+	}
+	rs.batch = rs.batch[:0]
+	for _, rep := range rs.pending {
+		rs.batch = append(rs.batch, rep)
+	}
+	slices.SortFunc(rs.batch, func(a, b storage.UnitReport) int { return a.Unit.Compare(b.Unit) })
+	rs.batch = rs.batch[:min(len(rs.batch), maxReports)]
+	m.send(now, callReport, Call{Report: &storage.Report{
+		Node: m.cfg.Node, Seq: m.nextSeq(), HighestGeneration: m.highestGeneration,
+		Units: slices.Clone(rs.batch), Witness: slices.Clone(rs.witness),
+	}})
+	rs.inFlight, rs.witness = m.callID, nil
+}
+
+func (m *Member) onReport(now lease.Instant, c call, res Result) {
+	rs := &m.runs
+	rs.inFlight = 0
+	if res.Err != nil {
+		rs.failures++
+		rs.retry = now.Add(m.jitter(min(firstRetry<<min(rs.failures-1, 10), m.t.Backoff())))
+		if errors.Is(res.Err, storage.ErrNotRegistered) {
+			m.beat.register = true
+			m.beatSoon(now)
+		}
+		return
+	}
+	rs.failures, rs.retry = 0, now
+	for i := range res.Outcomes {
+		m.onOutcome(now, c.sent, &res.Outcomes[i])
+	}
+	if m.leading() {
+		m.leader.want()
+	}
+}
+
+// onOutcome takes what became of one report. The record in it is as good as a listing.
+func (m *Member) onOutcome(now, sent lease.Instant, o *storage.Outcome) {
+	rs, rec, u := &m.runs, &o.Record, o.Unit
+	for _, rep := range rs.batch {
+		if p, ok := rs.pending[u]; ok && rep.Unit == u && p.Step == rep.Step && p.Generation == rep.Generation {
+			delete(rs.pending, u)
+		}
+	}
+	m.raise(rec.Term, rec.Generation)
+	if rec.HeldBy(m.cfg.Node.Incarnation) {
+		m.list(now, sent, rec)
+	} else {
+		m.unlist(u)
+	}
+	m.reconcile(now, u)
+}

@@ -1,0 +1,170 @@
+package member
+
+import (
+	"errors"
+	"maps"
+	"slices"
+
+	"github.com/emitd/emitd/coordinator/lease"
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+)
+
+// stop is a clean stop: Lost and leader-only work, then resign and mark draining in one step,
+// drain all runs in parallel, each confirmed as it ends, then deregister.
+type stop struct {
+	phase stopPhase
+	by    lease.Instant // deregister then, whatever is left
+	drain lease.Instant // when draining began
+	sent  bool          // a leave without a resignation is under way
+	retry lease.Instant // send it again then
+	left  bool          // the store knows that this node drains
+}
+
+type stopPhase uint8
+
+const (
+	stopNone       stopPhase = iota
+	stopLeaving              // leader-only work ends; the leave is sent
+	stopDraining             // runs drain
+	stopDeregister           // the last call is under way
+	stopDone
+)
+
+func (s *stop) next() lease.Instant {
+	if s.phase != stopLeaving && s.phase != stopDraining {
+		return lease.Never
+	}
+	if s.phase == stopDraining && !s.left && !s.sent {
+		return min(s.by, s.retry)
+	}
+	return s.by
+}
+
+func (m *Member) beginStop(now lease.Instant) {
+	if m.stop.phase != stopNone {
+		return
+	}
+	t := m.t
+	m.stop.phase = stopLeaving
+	m.stop.by = now.Add(t.LeaderStopTimeout + t.DrainTimeout + t.StopTimeout + t.QueryTimeout)
+	m.election.stand = lease.Never
+	switch {
+	case m.leading():
+		m.resign(now, node.Shutdown, 0, "", "")
+	case m.election.resigning.number != 0: // on its way already; the leave will also drain
+	default:
+		m.sendDrainLeave(now)
+	}
+}
+
+// sendDrainLeave marks the node draining without a resignation.
+func (m *Member) sendDrainLeave(now lease.Instant) {
+	if !m.beat.everAnswered {
+		m.stop.left = true // nothing to mark
+		m.beginDrain(now)
+		return
+	}
+	m.stop.sent = true
+	m.send(now, callLeave, Call{Leave: &storage.Leave{
+		Node: m.cfg.Node, Seq: m.nextSeq(), Reason: node.Shutdown, Drain: true, DrainTimeout: m.t.DrainTimeout,
+	}})
+}
+
+// onStopLeave takes the answer of the leave of a stop. A failed one is repeated while the runs
+// drain: without it their rows are not revoked, and the others wait for this node's death.
+func (m *Member) onStopLeave(now lease.Instant, err error) {
+	m.stop.sent = false
+	if err == nil || errors.Is(err, storage.ErrNotRegistered) {
+		m.stop.left = true
+		m.revokeListed(now)
+	} else {
+		m.stop.retry = now.Add(m.jitter(4 * firstRetry))
+	}
+	m.beginDrain(now)
+}
+
+// revokeListed notes what the leave did to the rows, so that runs which have ended are confirmed
+// without another round trip.
+func (m *Member) revokeListed(now lease.Instant) {
+	for _, l := range m.runs.listed {
+		if l.rec.State == daemon.Assigning || l.rec.State == daemon.Active {
+			l.rec.State, l.end = daemon.Revoking, now.Add(m.t.DrainTimeout)
+			if p, ok := m.runs.pending[l.rec.Unit]; ok && p.Step != daemon.Confirm {
+				delete(m.runs.pending, l.rec.Unit)
+			}
+		}
+	}
+}
+
+// beginDrain drains every run.
+func (m *Member) beginDrain(now lease.Instant) {
+	if m.stop.phase != stopLeaving {
+		return
+	}
+	m.stop.phase, m.stop.drain = stopDraining, now
+	m.stop.by = now.Add(m.t.DrainTimeout + m.t.StopTimeout + m.t.QueryTimeout)
+	for _, u := range slices.SortedFunc(maps.Keys(m.runs.live), daemon.Unit.Compare) {
+		if r := m.runs.live[u]; !r.Draining && !r.Cancelled {
+			m.drain(u, r, now.Add(m.t.DrainTimeout))
+		}
+	}
+	for _, u := range slices.SortedFunc(maps.Keys(m.runs.listed), daemon.Unit.Compare) {
+		m.reconcile(now, u)
+	}
+}
+
+// watchStop ends a stop that has taken its time.
+func (m *Member) watchStop(now lease.Instant) {
+	if (m.stop.phase == stopLeaving || m.stop.phase == stopDraining) && now >= m.stop.by {
+		m.deregister(now)
+	}
+}
+
+// advanceStop goes on when a phase has nothing left to do.
+func (m *Member) advanceStop(now lease.Instant) {
+	switch m.stop.phase {
+	case stopLeaving:
+		if m.election.resigning.number == 0 && !m.stop.sent {
+			m.sendDrainLeave(now) // the resignation was given up: the lease runs out
+		}
+	case stopDraining:
+		if !m.stop.left && !m.stop.sent && now >= m.stop.retry {
+			m.sendDrainLeave(now)
+		}
+		if m.drained() {
+			m.deregister(now)
+		}
+	}
+}
+
+// drained reports whether nothing runs here (but what was abandoned) and everything was told.
+func (m *Member) drained() bool {
+	for _, r := range m.runs.live {
+		if !r.Abandoned {
+			return false
+		}
+	}
+	if m.beat.failures > 0 {
+		return true // the store cannot be told; the units are free when this node is dead for it
+	}
+	return len(m.runs.pending) == 0 && m.runs.inFlight == 0 && m.stop.left
+}
+
+// deregister sends the last call. Its answer, or its time-out, ends the member.
+func (m *Member) deregister(now lease.Instant) {
+	m.stop.phase = stopDeregister
+	if !m.beat.everAnswered && m.beat.inFlight == 0 {
+		m.finish()
+		return
+	}
+	m.send(now, callDeregister, Call{Leave: &storage.Leave{
+		Node: m.cfg.Node, Seq: m.nextSeq(), Drain: true, Deregister: true, Reason: node.Shutdown, DrainTimeout: m.t.DrainTimeout,
+	}})
+}
+
+func (m *Member) finish() {
+	m.stop.phase = stopDone
+	m.emit(Stopped{})
+}

@@ -1,0 +1,157 @@
+package coordinator
+
+import (
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/emitd/emitd/coordinator/member"
+	"github.com/emitd/emitd/node"
+)
+
+// maxLostDelay is how long OnLeaderLost waits for OnLeaderElected of the same term to have been
+// entered, so that people see them in order.
+const maxLostDelay = 100 * time.Millisecond
+
+// observers call the Hooks.
+type observers struct {
+	list []*observer
+	log  *slog.Logger
+	m    *instruments
+	done sync.WaitGroup // lanes under way
+}
+
+// observer is one Hooks value with its goroutines.
+type observer struct {
+	Hooks
+	lost, rest *queue[func()]
+}
+
+func newObservers(h Hooks, log *slog.Logger, m *instruments) *observers {
+	o := &observers{log: log, m: m}
+	for _, one := range h.each() {
+		o.list = append(o.list, &observer{Hooks: one, lost: newQueue[func()](), rest: newQueue[func()]()})
+	}
+	return o
+}
+
+// start starts the goroutines; they end after close, once everything was told.
+func (o *observers) start() {
+	for _, one := range o.list {
+		o.done.Add(2)
+		go o.lane(one.lost)
+		go o.lane(one.rest)
+	}
+}
+
+func (o *observers) lane(q *queue[func()]) {
+	defer o.done.Done()
+	for {
+		if f, ok := q.pop(); ok {
+			f()
+			continue
+		}
+		if q.done() {
+			return
+		}
+		<-q.ready
+	}
+}
+
+func (o *observers) close() {
+	for _, one := range o.list {
+		one.lost.close()
+		one.rest.close()
+	}
+}
+
+// call calls a hook and survives its panic.
+func (o *observers) call(event string, f func()) {
+	began := time.Now()
+	err := guarded(func() error { f(); return nil })
+	o.m.observed(event, time.Since(began), err)
+	var p *panicError
+	if errors.As(err, &p) {
+		o.log.Error("hook panicked", "hook", event, "error", err, "stack", string(p.stack))
+	}
+}
+
+// duties returns one duty for each OnLeaderElected.
+func (o *observers) duties() []*duty {
+	var out []*duty
+	for i, one := range o.list {
+		if one.OnLeaderElected == nil {
+			continue
+		}
+		out = append(out, &duty{run: func(r *reign) {
+			close(r.entered[i])
+			o.call("OnLeaderElected", func() { one.OnLeaderElected(r.ctx, r.term) })
+		}})
+	}
+	return out
+}
+
+// gates returns what a reign needs for lost to know that OnLeaderElected was entered.
+func (o *observers) gates() []chan struct{} {
+	out := make([]chan struct{}, len(o.list))
+	for i := range out {
+		out[i] = make(chan struct{})
+	}
+	return out
+}
+
+// lost tells that the reign has ended.
+func (o *observers) lost(r *reign, why node.LossReason) {
+	deadline := time.Now().Add(maxLostDelay)
+	for i, one := range o.list {
+		if one.OnLeaderLost == nil {
+			continue
+		}
+		one.lost.push(func() {
+			if one.OnLeaderElected != nil {
+				awaitUntil(r.entered[i], deadline)
+			}
+			o.call("OnLeaderLost", func() { one.OnLeaderLost(r.term, why) })
+		})
+	}
+}
+
+func awaitUntil(c <-chan struct{}, deadline time.Time) {
+	t := time.NewTimer(time.Until(deadline))
+	defer t.Stop()
+	select {
+	case <-c:
+	case <-t.C:
+	}
+}
+
+// notice tells what a member noticed.
+func (o *observers) notice(n member.Notice) {
+	for _, one := range o.list {
+		if event, f := one.hook(n); f != nil {
+			one.rest.push(func() { o.call(event, f) })
+		}
+	}
+}
+
+// hook returns what the notice calls, if anything.
+func (h *observer) hook(n member.Notice) (string, func()) {
+	switch {
+	case n.Kind == member.NodeJoined && h.OnNodeRegistered != nil:
+		return "OnNodeRegistered", func() { h.OnNodeRegistered(n.Member) }
+	case n.Kind == member.NodeLeft && h.OnNodeRemoved != nil:
+		return "OnNodeRemoved", func() { h.OnNodeRemoved(n.Member, n.Reason) }
+	case n.Kind == member.UnitAssigned && h.OnDaemonAssigned != nil:
+		return "OnDaemonAssigned", func() { h.OnDaemonAssigned(n.Fence) }
+	case n.Kind == member.UnitStarted && h.OnDaemonStarted != nil:
+		return "OnDaemonStarted", func() { h.OnDaemonStarted(n.Fence) }
+	case n.Kind == member.UnitDraining && h.OnDaemonDraining != nil:
+		return "OnDaemonDraining", func() { h.OnDaemonDraining(n.Fence) }
+	case n.Kind == member.UnitStopped && h.OnDaemonStopped != nil:
+		return "OnDaemonStopped", func() { h.OnDaemonStopped(n.Fence, n.Reason) }
+	case n.Kind == member.UnitFailed && h.OnDaemonFailed != nil:
+		return "OnDaemonFailed", func() { h.OnDaemonFailed(n.Fence, n.Err) }
+	}
+	return "", nil
+}

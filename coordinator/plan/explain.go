@@ -1,0 +1,228 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+)
+
+// Explanation is everything that decided where a unit goes, or would go.
+type Explanation struct {
+	Unit daemon.Unit `json:"unit"`
+	// Decision is what the plan does with the unit; nil if nothing.
+	Decision *Decision `json:"decision,omitempty"`
+	// Next is where the unit goes, or would go if it were free and placed last in this plan; the
+	// zero Identity if nowhere. Why is the reason of that.
+	Next node.Identity `json:"next,omitzero"`
+	Why  Why           `json:"why"`
+	Rows []Row         `json:"nodes"` // every present node, sorted by name
+}
+
+// Row is what speaks for and against one node.
+type Row struct {
+	Node     node.Identity `json:"node"`
+	State    node.State    `json:"state"`
+	Eligible bool          `json:"eligible"`
+	// Load is the node's without the unit and before it is placed, Score with it: the least is
+	// chosen.
+	Load  float64 `json:"load"`
+	Score float64 `json:"score"`
+	// Units and ZoneUnits are the units of the daemon on the node and in its zone.
+	Units     int    `json:"units"`
+	ZoneUnits int    `json:"zone_units"`
+	Verdict   string `json:"verdict"`
+}
+
+// Explain recomputes the plan and shows what decided about one unit. Its choice is that of [Make]:
+// the same code makes both.
+func Explain(in Input, u daemon.Unit) Explanation {
+	p := survey(in)
+	p.watch = &watch{unit: u}
+	p.placeAll()
+	g, row := p.find(u)
+	if p.watch.seen == nil {
+		p.suppose(g, u, row)
+	}
+	out := *p.watch.seen
+	for _, d := range p.finish().Decisions {
+		if d.Unit == u {
+			out.Decision = &d
+			break
+		}
+	}
+	return out
+}
+
+// watch notes the table of one unit at the moment in which it is placed.
+type watch struct {
+	unit daemon.Unit
+	seen *Explanation
+}
+
+// find returns what is known of the unit's daemon and the unit's row, if it has one.
+func (p *planner) find(u daemon.Unit) (*group, *daemon.Record) {
+	i, ok := slices.BinarySearchFunc(p.groups, u.Daemon, func(g group, id daemon.ID) int { return cmp.Compare(g.id, id) })
+	if !ok {
+		return &group{id: u.Daemon}, nil
+	}
+	g := &p.groups[i]
+	for _, row := range g.rows {
+		if row.Unit == u {
+			return g, row
+		}
+	}
+	return g, nil
+}
+
+// suppose places a unit that the plan does not place as if it were free, after all others.
+func (p *planner) suppose(g *group, u daemon.Unit, row *daemon.Record) {
+	if why, ok := g.unwanted(u); ok {
+		p.floor = newFloor(p, nil)
+		p.watch.seen = &Explanation{Unit: u, Why: why, Rows: p.table(func(s *site) Row {
+			return Row{Verdict: why.String()}
+		})}
+		return
+	}
+	if row == nil {
+		row = &daemon.Record{Unit: u, State: daemon.Unassigned}
+	}
+	p.floor = newFloor(p, []*daemon.Spec{g.spec})
+	p.replay()
+	rest := *g
+	if s := p.floor.holder(row); s != nil {
+		s.held -= g.weight()
+		s.show()
+		rest.rows = slices.DeleteFunc(slices.Clone(g.rows), func(r *daemon.Record) bool { return r == row })
+	}
+	j := p.begin(&rest)
+	for _, d := range p.decisions[g.lo:g.hi] {
+		if s := p.floor.sites[d.To.Incarnation]; s != nil {
+			j.count(s)
+		}
+	}
+	p.place(j, &Decision{Unit: u}, row)
+}
+
+// unwanted says why a unit is never placed, if so.
+func (g *group) unwanted(u daemon.Unit) (Why, bool) {
+	switch {
+	case g.spec == nil:
+		return Why{Rule: NotAdvertised}, true
+	case u.Index < 0 || u.Index >= g.instances():
+		return reduced(g), true
+	}
+	return Why{}, false
+}
+
+// replay gives a new floor what the plan has placed so far.
+func (p *planner) replay() {
+	for i := range p.groups {
+		g := &p.groups[i]
+		for _, d := range p.decisions[g.lo:g.hi] {
+			if s := p.floor.sites[d.To.Incarnation]; s != nil {
+				s.held += g.weight()
+				s.show()
+			}
+		}
+	}
+}
+
+// record notes the table of a unit for which d was just decided, before it counts.
+func (w *watch) record(p *planner, j *job, d *Decision, row *daemon.Record) {
+	at := hash(d.Unit.String())
+	var lead rank
+	if best := p.floor.sites[d.To.Incarnation]; best != nil {
+		lead = j.rank(best, at)
+	}
+	w.seen = &Explanation{Unit: d.Unit, Next: d.To, Why: d.Why}
+	w.seen.Rows = p.table(func(s *site) Row {
+		r := j.rank(s, at)
+		out := Row{Score: r.load, Units: r.units, ZoneUnits: r.zone}
+		out.Verdict = p.excluded(s, j.spec, row)
+		switch {
+		case out.Verdict != "":
+		case s.Member.Identity == d.To:
+			out.Eligible, out.Verdict = true, "next: "+Why{Rule: d.Why.Rule, Value: d.Why.Value, RunnerUpValue: d.Why.RunnerUpValue}.String()
+		default:
+			out.Eligible, out.Verdict = true, lost(lead, r)
+		}
+		return out
+	})
+}
+
+// table makes a row for every present node.
+func (p *planner) table(fill func(*site) Row) []Row {
+	rows := make([]Row, 0, len(p.floor.sites))
+	for _, s := range p.floor.sites {
+		r := fill(s)
+		r.Node, r.State = s.Member.Identity, s.State
+		r.Load = float64(s.held) / s.class.capacity
+		rows = append(rows, r)
+	}
+	slices.SortFunc(rows, func(a, b Row) int {
+		return cmp.Or(cmp.Compare(a.Node.Name, b.Node.Name), cmp.Compare(a.Node.Incarnation, b.Node.Incarnation))
+	})
+	return rows
+}
+
+// excluded says at length why a node is no candidate for a unit; "" if it is one.
+func (p *planner) excluded(s *site, spec *daemon.Spec, row *daemon.Record) string {
+	switch why := p.floor.filter(s.Node, spec); why {
+	case "":
+	case FilterKind:
+		return "does not run " + string(spec.Kind)
+	case FilterLabels:
+		return "labels: " + mismatch(s.Member.Labels, spec.Requires)
+	default:
+		return string(why)
+	}
+	for _, e := range row.Embargoes {
+		if e.Incarnation == s.Member.Incarnation && p.active(e) {
+			return embargoed(e)
+		}
+	}
+	return ""
+}
+
+// mismatch names the labels that are required and not there.
+func mismatch(has, requires map[string]string) string {
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(requires)) {
+		if value, ok := has[name]; !ok {
+			out = append(out, "no "+name)
+		} else if value != requires[name] {
+			out = append(out, fmt.Sprintf("%s is %s, not %s", name, value, requires[name]))
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+func embargoed(e daemon.Embargo) string {
+	text := string(FilterEmbargoed)
+	if !e.Until.IsZero() {
+		text += " until " + e.Until.UTC().Format(time.RFC3339)
+	}
+	if e.Reason != "" {
+		text += ": " + e.Reason
+	}
+	return text
+}
+
+// lost says by what a candidate lost.
+func lost(lead, r rank) string {
+	switch {
+	case lead.load != r.load:
+		return "more load"
+	case lead.units != r.units:
+		return "more units of the daemon"
+	case lead.zone != r.zone:
+		return "more units of the daemon in its zone"
+	}
+	return "equal; later in hash order"
+}

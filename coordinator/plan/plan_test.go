@@ -1,0 +1,5 @@
+package plan
+
+import "testing"
+
+func TestSmoke(t *testing.T) {}

@@ -1,0 +1,199 @@
+package plan
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+)
+
+// planner is a plan in the making.
+type planner struct {
+	in            Input
+	specs         []declared
+	disagreements []Disagreement
+	groups        []group // sorted by daemon
+	leaving       map[node.Incarnation]Rule
+
+	// decisions are sorted by unit. Those that assign are drafts until their To is set; those
+	// of them that nobody can take become Unplaced. rows are what they were made from, nil for
+	// none.
+	decisions []Decision
+	rows      []*daemon.Record
+	unknown   []Unknown
+
+	floor *floor // set once something is to be placed
+	watch *watch // set by Explain
+}
+
+// group is a daemon: its spec, nil if nobody advertises it, its rows, and its decisions from lo up
+// to hi.
+type group struct {
+	id     daemon.ID
+	spec   *daemon.Spec
+	rows   []*daemon.Record
+	lo, hi int
+	place  int // how many of the decisions are drafts to place
+}
+
+func (g *group) instances() int {
+	if g.spec == nil {
+		return 0
+	}
+	return g.spec.Instances
+}
+
+// weight of one unit; that of a daemon nobody advertises is not known and counts as one.
+func (g *group) weight() int64 {
+	if g.spec == nil {
+		return 1
+	}
+	return int64(g.spec.Weight)
+}
+
+// survey goes through all daemons, known from specs or rows, and decides all but placement.
+func survey(in Input) *planner {
+	p := &planner{in: in}
+	p.specs, p.disagreements = union(in.Nodes)
+	for i := range in.Nodes {
+		n := &in.Nodes[i]
+		if rule, ok := n.leaving(); ok && n.present() {
+			if p.leaving == nil {
+				p.leaving = map[node.Incarnation]Rule{}
+			}
+			p.leaving[n.Member.Incarnation] = rule
+		}
+	}
+	rows, specs := sorted(in.Units), p.specs
+	for len(rows) > 0 || len(specs) > 0 {
+		g := group{lo: len(p.decisions)}
+		if len(specs) > 0 && (len(rows) == 0 || specs[0].spec.ID <= rows[0].Unit.Daemon) {
+			g.id, g.spec, specs = specs[0].spec.ID, &specs[0].spec, specs[1:]
+		} else {
+			g.id = rows[0].Unit.Daemon
+		}
+		n := 0
+		for n < len(rows) && rows[n].Unit.Daemon == g.id {
+			n++
+		}
+		g.rows, rows = rows[:n], rows[n:]
+		p.consider(&g)
+		g.hi = len(p.decisions)
+		p.groups = append(p.groups, g)
+	}
+	return p
+}
+
+// sorted returns the rows in order of units. A store lists them so already.
+func sorted(units []daemon.Record) []*daemon.Record {
+	rows := make([]*daemon.Record, len(units))
+	for i := range units {
+		rows[i] = &units[i]
+	}
+	byUnit := func(a, b *daemon.Record) int {
+		return cmp.Or(cmp.Compare(a.Unit.Daemon, b.Unit.Daemon), cmp.Compare(a.Unit.Index, b.Unit.Index))
+	}
+	if !slices.IsSortedFunc(rows, byUnit) {
+		slices.SortFunc(rows, byUnit)
+	}
+	return rows
+}
+
+// consider decides about the units of one daemon, those with a row and those without.
+func (p *planner) consider(g *group) {
+	next := 0 // lowest index not seen yet
+	declare := func(below int) {
+		for ; next < below; next++ {
+			p.decide(g, Decision{Unit: daemon.Unit{Daemon: g.id, Index: next}, Why: Why{Rule: NewlyDeclared}}, nil)
+		}
+	}
+	for _, row := range g.rows {
+		declare(min(row.Unit.Index, g.instances()))
+		next = max(next, row.Unit.Index+1)
+		p.judge(g, row)
+	}
+	declare(g.instances())
+}
+
+// judge decides about one row: the table of the package comment.
+func (p *planner) judge(g *group, row *daemon.Record) {
+	wanted := row.Unit.Index < g.instances()
+	switch {
+	case !row.State.Known():
+		p.unknown = append(p.unknown, Unknown{Unit: row.Unit, State: row.State})
+	case row.State.Free():
+		p.judgeFree(g, row, wanted)
+	case row.State != daemon.Revoking && g.spec != nil && !wanted:
+		p.revoke(g, row, reduced(g))
+	case row.State != daemon.Revoking && p.leaving[row.Holder.Incarnation] != "":
+		p.revoke(g, row, Why{Rule: p.leaving[row.Holder.Incarnation], Note: row.Holder.Name})
+	case row.Retired && wanted:
+		p.write(g, row, false, Why{Rule: DeclaredAgain})
+	}
+}
+
+func (p *planner) judgeFree(g *group, row *daemon.Record, wanted bool) {
+	switch {
+	case wanted && row.Retired:
+		p.write(g, row, false, Why{Rule: DeclaredAgain})
+	case wanted:
+		g.place++
+		p.decide(g, Decision{Unit: row.Unit, Step: daemon.Assign}, row)
+	case row.Retired:
+	case g.spec != nil:
+		p.write(g, row, true, reduced(g))
+	case p.in.RetireAfter > 0 && p.in.Now.Sub(row.Since) >= p.in.RetireAfter:
+		p.write(g, row, true, Why{Rule: NotAdvertised, Note: "for " + p.in.RetireAfter.String()})
+	default:
+		p.decide(g, Decision{Unit: row.Unit, Step: daemon.Assign, Why: Why{Rule: NotAdvertised}}, row)
+	}
+}
+
+func reduced(g *group) Why {
+	return Why{Rule: InstancesReduced, Note: "to " + strconv.Itoa(g.instances())}
+}
+
+// revoke asks a unit back.
+func (p *planner) revoke(g *group, row *daemon.Record, why Why) {
+	p.decide(g, Decision{Unit: row.Unit, Step: daemon.Revoke, Why: why}, row)
+}
+
+// write retires a row or declares it again.
+func (p *planner) write(g *group, row *daemon.Record, retired bool, why Why) {
+	p.decide(g, Decision{Unit: row.Unit, Retired: retired, Why: why}, row)
+}
+
+// decide adds a decision, guarded by the row it was made from.
+func (p *planner) decide(g *group, d Decision, row *daemon.Record) {
+	if row != nil {
+		d.Generation, d.State = row.Generation, row.State
+	}
+	if g.spec != nil {
+		d.Spec = *g.spec
+	}
+	p.decisions, p.rows = append(p.decisions, d), append(p.rows, row)
+}
+
+// finish makes the plan public: drafts that found no node become Unplaced.
+func (p *planner) finish() Plan {
+	out := Plan{
+		Unknown:       p.unknown,
+		Specs:         make(map[daemon.ID]daemon.Spec, len(p.specs)),
+		Disagreements: p.disagreements,
+	}
+	for i := range p.specs {
+		out.Specs[p.specs[i].spec.ID] = p.specs[i].spec
+	}
+	made := p.decisions[:0]
+	for i, d := range p.decisions {
+		if d.Why.Rule == NoEligibleNode || d.Why.Rule == NotAdvertised && d.Step == daemon.Assign {
+			out.Unplaced = append(out.Unplaced, Unplaced{Unit: d.Unit, Since: p.rows[i].Since, Why: d.Why})
+		} else {
+			made = append(made, d)
+		}
+	}
+	out.Decisions = made
+	return out
+}

@@ -1,0 +1,54 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/emitd/emitd/coordinator/lease"
+)
+
+// clock is the clock of a machine: it counts from an origin of its own, slightly fast or slow,
+// never steps, and counts while the machine is suspended.
+type clock struct {
+	offset int64 // reading at the beginning of the world
+	ppm    int64 // how much it is fast, in millionths
+}
+
+// maxPPM is half of the largest difference of rates that package lease allows for.
+const maxPPM = 500
+
+// at returns the reading at a real time.
+func (c clock) at(real time.Duration) lease.Instant {
+	r := int64(real)
+	return lease.Instant(c.offset + r + r/1e6*c.ppm + r%1e6*c.ppm/1e6)
+}
+
+// real returns the first real time at which the clock reads i or more.
+func (c clock) real(i lease.Instant) time.Duration {
+	local := int64(i) - c.offset
+	r := time.Duration(local - local/(1e6+c.ppm)*c.ppm - local%(1e6+c.ppm)*c.ppm/(1e6+c.ppm))
+	for c.at(r) < i {
+		r++
+	}
+	for c.at(r-1) >= i {
+		r--
+	}
+	return r
+}
+
+// lasts returns how long d of this clock takes in real time, to within a nanosecond.
+func (c clock) lasts(d time.Duration) time.Duration {
+	return d - time.Duration(int64(d)/(1e6+c.ppm)*c.ppm)
+}
+
+// origin is what the store's clock shows at the beginning of the world.
+var origin = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// storeClock is the clock of the store: as that of a machine, but it steps.
+type storeClock struct {
+	clock
+	stepped time.Duration
+}
+
+func (c storeClock) now(real time.Duration) time.Time {
+	return origin.Add(time.Duration(c.at(real)) + c.stepped)
+}

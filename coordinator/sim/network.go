@@ -1,0 +1,286 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/emitd/emitd/coordinator/member"
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/storage"
+	"github.com/emitd/emitd/storage/memory"
+)
+
+// server is the store, as a machine.
+type server struct {
+	store *memory.Store
+	clock storeClock
+	// down says that nothing arrives; quick, that callers are told so at once.
+	down, quick bool
+	failovers   int
+	image       *image // what a failover falls back to
+}
+
+// image is the store at an earlier moment, with what the checks believed of it then.
+type image struct {
+	memory    *memory.Image
+	at        time.Duration
+	resources []resource
+	model     model
+}
+
+// network is what may happen to messages.
+type network struct {
+	// Chances per call: that the request is lost, that the reply is, that the request arrives a
+	// second time, that it is slow.
+	lose, swallow, repeat, slow float64
+}
+
+// call is a request under way to the store.
+type call struct {
+	p      *process
+	req    member.Call
+	run    *run // of a stamp
+	sent   time.Duration
+	done   bool // answered, or given up
+	repeat bool // a second copy: nobody waits for its answer
+	from   int  // failovers there had been
+
+	result member.Result
+}
+
+func (w *world) openServer() {
+	w.server.clock = storeClock{clock: clock{offset: w.rng.Int64N(1e9), ppm: w.drawPPM()}}
+	w.server.store = memory.Open(memory.Config{
+		StoreID:    storeID(0),
+		Now:        func() time.Time { return w.server.clock.now(w.now) },
+		KeepEvents: 1000,
+		OnEvent:    func(e daemon.Event) { w.check.event(w, &e) },
+		OnWake:     w.wake,
+	})
+}
+
+func storeID(failovers int) string { return fmt.Sprintf("store-%d", failovers) }
+
+// wake tells every process of a hint: there is no promise about it.
+func (w *world) wake(hint storage.Wake) {
+	if w.cfg.Store.NoWake {
+		return
+	}
+	in := member.Input(member.Woken{Wake: hint})
+	for _, h := range w.hosts {
+		for _, p := range [...]*process{h.proc, h.twin} {
+			if p == nil || p.state == dead || p.watch.cut || p.watch.deaf || w.server.down {
+				continue
+			}
+			if !w.calm && w.network.lose > 0 && w.chance(w.network.lose) {
+				continue
+			}
+			d := w.between(time.Millisecond/2, 20*time.Millisecond)
+			if !w.calm && w.chance(w.network.slow) {
+				d = w.upTo(w.t.LeaseDuration)
+			}
+			p.later(d, in)
+			if !w.calm && w.chance(w.network.repeat) {
+				p.later(w.upTo(w.t.LeaseDuration), in)
+			}
+		}
+	}
+}
+
+// call sends what the member asks of the store.
+func (p *process) call(c member.Call) {
+	p.w.stats.Calls++
+	cl := &call{p: p, req: c}
+	if p.crashIn > 0 {
+		p.crashIn--
+		if p.crashIn == 0 && p.crashAt == beforeSend {
+			p.kill()
+			return
+		}
+		if p.crashIn == 0 {
+			cl.repeat = false
+			p.watch.doomed = cl
+		}
+	}
+	if p.pauseIn > 0 {
+		p.pauseIn--
+		if p.pauseIn == 0 {
+			p.pause(p.pauseFor)
+			p.frozen = append(p.frozen, event{kind: evSend, p: p, call: cl})
+			return
+		}
+	}
+	p.w.send(cl)
+}
+
+// send puts a request on its way.
+func (w *world) send(c *call) {
+	p := c.p
+	c.sent, c.from = w.now, w.server.failovers
+	timeout := c.req.Timeout
+	if timeout == 0 {
+		timeout = w.t.QueryTimeout
+	}
+	w.queue.push(event{at: w.now + p.host.clock.lasts(timeout) + w.lateness(), kind: evTimeout, p: p, call: c})
+	n := &w.network
+	if n.lose+n.swallow+n.repeat+n.slow > 0 && !w.calm {
+		if w.chance(n.repeat) {
+			again := *c
+			again.repeat = true
+			d := w.upTo(w.t.QueryTimeout)
+			if w.chance(0.3) {
+				d = w.upTo(2 * w.t.NodeRegistrationTTL)
+			}
+			w.queue.push(event{at: w.now + d, kind: evArrive, p: p, call: &again})
+		}
+		if w.chance(n.lose) {
+			return
+		}
+		if w.chance(n.slow) {
+			w.queue.push(event{at: w.now + w.upTo(w.t.QueryTimeout*3/2), kind: evArrive, p: p, call: c})
+			return
+		}
+	}
+	w.queue.push(event{at: w.now + w.latency(), kind: evArrive, p: p, call: c})
+}
+
+// latency draws how long a message takes that nothing happens to.
+func (w *world) latency() time.Duration {
+	return 100*time.Microsecond + time.Duration(w.rng.Uint32()&(1<<21-1)) // up to 2 ms
+}
+
+// arrive lets a request reach the store.
+func (w *world) arrive(c *call) {
+	p := c.p
+	switch {
+	case p.watch.cut:
+		return
+	case c.from != w.server.failovers && !c.repeat:
+		return // its connection ended with the server it was made to
+	case w.server.down:
+		if w.server.quick && !c.repeat {
+			c.result = member.Result{ID: c.req.ID, Err: errRefused}
+			w.reply(c)
+		}
+		return
+	}
+	doomed := p.watch.doomed == c
+	if doomed && p.crashAt == beforeApply {
+		p.kill()
+		return
+	}
+	w.apply(c)
+	if doomed {
+		p.kill()
+		return
+	}
+	if !c.repeat {
+		w.reply(c)
+	}
+}
+
+// reply puts the answer on its way.
+func (w *world) reply(c *call) {
+	if c.p.watch.cut || c.p.watch.deaf || !w.calm && w.chance(w.network.swallow) {
+		return
+	}
+	w.queue.push(event{at: w.now + w.latency(), kind: evReply, p: c.p, call: c})
+}
+
+// apply lets the store do what is asked.
+func (w *world) apply(c *call) {
+	ctx := context.Background()
+	res := member.Result{ID: c.req.ID}
+	store := w.server.store
+	w.check.before(w, c)
+	switch {
+	case c.run != nil:
+		res.Err = store.Stamp(ctx, c.run.fence)
+	case c.req.Heartbeat != nil:
+		res.Reply, res.Err = store.Heartbeat(ctx, *c.req.Heartbeat)
+	case c.req.Report != nil:
+		res.Outcomes, res.Err = store.Report(ctx, *c.req.Report)
+	case c.req.Leave != nil:
+		res.Err = store.Leave(ctx, *c.req.Leave)
+	case c.req.Commit != nil:
+		res.Outcomes, res.Err = store.Commit(ctx, *c.req.Commit)
+	case c.req.Snapshot:
+		res.Snapshot, res.Err = store.Snapshot(ctx)
+	}
+	c.result = res
+	w.check.after(w, c)
+}
+
+// answer gives the process the reply.
+func (p *process) answer(c *call) {
+	if c.run != nil {
+		if !c.done {
+			c.done = true
+			c.run.stamped(c.result.Err)
+		}
+		return
+	}
+	if c.done { // given up already: at times the shell delivers it nevertheless
+		if p.w.chance(0.5) {
+			p.step(c.result)
+		}
+		return
+	}
+	c.done = true
+	p.w.check.answered(p, c)
+	p.step(c.result)
+}
+
+// timeout tells the process that no reply came.
+func (p *process) timeout(c *call) {
+	if c.done {
+		return
+	}
+	c.done = true
+	p.note("timeout", -1, 0, 0)
+	if c.run != nil {
+		c.run.stamped(errTimeout)
+		return
+	}
+	p.step(member.Result{ID: c.req.ID, Err: errTimeout})
+}
+
+// keep takes the image that a later failover falls back to.
+func (w *world) keep() {
+	img := &image{memory: w.server.store.Clone(), at: w.now, model: w.check.model.clone()}
+	for _, u := range w.units {
+		img.resources = append(img.resources, u.resource)
+	}
+	w.server.image = img
+}
+
+// failover makes the kept image the store: another one, that lost what came after.
+func (w *world) failover() {
+	img := w.server.image
+	if img == nil {
+		return
+	}
+	s := &w.server
+	s.failovers++
+	s.image = nil
+	s.store.Restore(img.memory)
+	s.store.SetStoreID(storeID(s.failovers))
+	w.check.model = img.model
+	for i, u := range w.units {
+		if i < len(img.resources) {
+			u.resource = img.resources[i]
+		}
+		for _, r := range u.live {
+			r.read = false // its connection is gone, and what it knew
+		}
+	}
+	w.note(line{what: "failover", proc: -1, unit: -1, a: int64((w.now - img.at) / time.Millisecond)})
+	w.check.failedOver(w)
+}
+
+// holdsUnit reports whether an outcome or reply lists the unit for the process.
+func holdsUnit(records []daemon.Record, u daemon.Unit) bool {
+	return slices.ContainsFunc(records, func(r daemon.Record) bool { return r.Unit == u })
+}

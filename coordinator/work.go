@@ -1,0 +1,85 @@
+package coordinator
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"runtime/debug"
+	"time"
+
+	"github.com/emitd/emitd/node"
+)
+
+// maxWorkFailures is how many failures in a row of leader-only work make the leader resign: the
+// fault may be in this node.
+const maxWorkFailures = 3
+
+// WhileLeader calls f while this node leads, in each of its terms, at once if it leads already.
+// ctx ends when leadership does; f must return then, because the next term's call waits for it
+// and the term is not given up before. nil before that means that f is done for this term. An
+// error or a panic is repeated with growing pauses; after three in a row (a call that lasted
+// LeaseDuration begins a new row) the node resigns. The name is for the log.
+func (c *Coordinator) WhileLeader(name string, f func(ctx context.Context, t node.Term) error) {
+	c.lead.assign(&duty{run: func(r *reign) { c.work(name, f, r) }})
+}
+
+func (c *Coordinator) work(name string, f func(context.Context, node.Term) error, r *reign) {
+	log := c.log.With("work", name, "term", r.term.Number)
+	for failures := 0; r.ctx.Err() == nil; {
+		began := c.clock()
+		err := guarded(func() error { return f(r.ctx, r.term) })
+		if err == nil || r.ctx.Err() != nil {
+			return
+		}
+		if c.clock().Sub(began) >= c.timing.LeaseDuration {
+			failures = 0
+		}
+		failures++
+		if failures == maxWorkFailures {
+			log.Error("leader-only work keeps failing: resigning", "failures", failures, "error", err)
+			c.lead.resign(r, node.PassesFailed, 0)
+			return
+		}
+		pause := backoff(failures, c.timing.HeartbeatInterval/10, c.timing.HeartbeatInterval)
+		log.Warn("leader-only work failed, it will be repeated", "failures", failures, "pause", pause, "error", err)
+		if !sleep(r.ctx, pause) {
+			return
+		}
+	}
+}
+
+// panicError is a panic of the user's code as an error.
+type panicError struct {
+	value any
+	stack []byte
+}
+
+func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
+
+// guarded calls f and returns its panic as an error.
+func guarded(f func() error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &panicError{v, debug.Stack()}
+		}
+	}()
+	return f()
+}
+
+// backoff returns a pause that doubles from first up to limit, ± 10 %.
+func backoff(failures int, first, limit time.Duration) time.Duration {
+	d := min(first<<min(failures-1, 16), limit)
+	return d - d/10 + rand.N(max(d/5, 1))
+}
+
+// sleep waits for d; it reports false if ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

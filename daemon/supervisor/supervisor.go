@@ -1,0 +1,290 @@
+// Package supervisor runs agents. It carries out what a node has decided, and decides nothing
+// itself but how long to wait before an agent that came back is started again.
+//
+// A *run* is one generation of one unit; its fence names it. An *attempt* is one call of
+// Agent.Run within a run. A run has at most one attempt at a time, a unit at most one run.
+//
+//	           stamped           entered / Ready              Drain
+//	Start ──▶ stamping ──▶ attempt ─────────────▶ running ──────────▶ draining ──▶ Ended
+//	             │            ▲                      │ error, panic, nil, stall       ▲
+//	             │            └───── back-off ◀──────┘                                │
+//	             └──────────────────────────────────────── Cancel, refusal ──────────┘
+//
+// What is promised:
+//
+//  1. The fence is stamped before Agent.Run is entered: claim, then read. A stamp whose outcome
+//     is unknown is repeated, with back-off, until it is answered or the run is cancelled.
+//  2. Started is reported once per run: when Run was entered or, with Spec.WaitReady, when the
+//     agent said it is ready. Attempts after a crash do not report it again.
+//  3. Ended is reported exactly once per run, and only when its attempt has returned: no code of
+//     the run runs any more. (Goroutines that an agent left behind are the agent's fault.)
+//  4. Reports of one run come in order, from one goroutine. The unit is free for another Start
+//     before its Ended is reported.
+//  5. Commands return at once. One for a run that does not exist, or for another generation,
+//     changes nothing.
+//
+// How an attempt's return is read, in this order:
+//
+//	after Drain or Cancel           Ended Returned, whatever came back
+//	daemon.ErrStale                 Ended Refused: another run owns the unit; never a failure
+//	daemon.ErrRelease               Ended Released
+//	stalled                         failure
+//	nil                             started again after the shortest back-off; no failure, and
+//	                                the row of failures is broken
+//	error, panic, runtime.Goexit    failure; MaxFailures in a row: Ended GaveUp
+//
+// A run that ignores its cancelled context cannot be ended from outside. Abandon stops waiting
+// for it, logs where it hangs and, if its spec says so, ends the process; should it return one
+// day, Ended is reported then.
+//
+// An agent that panics in a goroutine of its own ends the process: Go allows nothing else.
+package supervisor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/emitd/emitd/daemon"
+)
+
+// Config is what a supervisor is made of. Agent and Stamp are needed.
+type Config struct {
+	// Node is the node's name, told to agents.
+	Node string
+	// Agent returns what runs the daemon on this node.
+	Agent func(daemon.ID) (daemon.Agent, bool)
+	// Stamp claims the unit for the run; see storage.Store. It must respect its context.
+	Stamp func(ctx context.Context, f daemon.Fence) error
+	// Report is told what becomes of runs, from their goroutines; it must not block.
+	Report func(Report)
+	// Held is told a generation that some fence holds when it refused a run, so that the next
+	// one issued is higher. It must not block.
+	Held func(generation int64)
+	// Trust returns how long the unit's run may still trust its assignment.
+	Trust func(daemon.Unit) time.Duration
+
+	// StampTimeout bounds one attempt to stamp; default 5 s.
+	StampTimeout time.Duration
+	// StopTimeout is how long a stalled attempt has to return once it was cancelled before that
+	// is called out; default 5 s.
+	StopTimeout time.Duration
+	// RestartMin and RestartMax bound the back-off; defaults 100 ms and 30 s.
+	RestartMin, RestartMax time.Duration
+	// ResetAfter is how long an attempt must have lived for earlier failures to be forgotten;
+	// default 1 min.
+	ResetAfter time.Duration
+
+	// Exit ends the process (Spec.OnAbandoned); default os.Exit.
+	Exit func(code int)
+	// Logger, MeterProvider and TracerProvider default to slog's and OpenTelemetry's own.
+	Logger         *slog.Logger
+	MeterProvider  metric.MeterProvider
+	TracerProvider trace.TracerProvider
+}
+
+func (c Config) withDefaults() Config {
+	c.StampTimeout = cmp.Or(c.StampTimeout, 5*time.Second)
+	c.StopTimeout = cmp.Or(c.StopTimeout, 5*time.Second)
+	c.RestartMin = cmp.Or(c.RestartMin, 100*time.Millisecond)
+	c.RestartMax = max(cmp.Or(c.RestartMax, 30*time.Second), c.RestartMin)
+	c.ResetAfter = cmp.Or(c.ResetAfter, time.Minute)
+	if c.Report == nil {
+		c.Report = func(Report) {}
+	}
+	if c.Held == nil {
+		c.Held = func(int64) {}
+	}
+	if c.Exit == nil {
+		c.Exit = os.Exit
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return c
+}
+
+// Report is what became of a run.
+type Report struct {
+	Fence daemon.Fence
+	Kind  Kind
+	How   How // of Ended
+	// Err is what went wrong; its text is bounded.
+	Err error
+	// Failures is how many there were in a row.
+	Failures int
+}
+
+// Kind says what a report is about.
+type Kind int
+
+// The kinds of report.
+const (
+	Started Kind = iota + 1 // the run was entered, or is ready
+	Failed                  // an attempt failed; it will be repeated
+	Ended                   // no code of the run runs any more, and none will
+)
+
+// How says how a run ended.
+type How int
+
+// The ways a run ends.
+const (
+	Returned  How = iota // after Drain or Cancel
+	GaveUp               // after MaxFailures failures in a row
+	Released             // the agent returned daemon.ErrRelease
+	Refused              // a higher generation owns the unit, or the fence was not stamped before Cancel
+	Forgotten            // this node has no such agent
+)
+
+// ErrNoAgent is the error of a run that ended Forgotten.
+var ErrNoAgent = errors.New("this node has no agent for the daemon")
+
+// ErrBusy is the error of a run that was refused because an earlier run of the unit has not
+// returned yet.
+var ErrBusy = errors.New("an earlier run of the unit has not returned")
+
+// Supervisor runs agents. Its methods may be called from any goroutine.
+type Supervisor struct {
+	cfg Config
+	tel telemetry
+
+	mu sync.Mutex
+	// units holds the run that occupies each unit: one whose code may run.
+	units map[daemon.Unit]*run
+	// awaited are the goroutines that Wait waits for: runs that were not abandoned, and what
+	// looks into abandoned ones.
+	awaited map[<-chan struct{}]bool
+}
+
+// New returns a supervisor that runs nothing yet.
+func New(cfg Config) *Supervisor {
+	if cfg.Agent == nil || cfg.Stamp == nil {
+		panic("supervisor: Config.Agent and Config.Stamp are needed")
+	}
+	cfg = cfg.withDefaults()
+	return &Supervisor{
+		cfg: cfg, tel: newTelemetry(cfg),
+		units: map[daemon.Unit]*run{}, awaited: map[<-chan struct{}]bool{},
+	}
+}
+
+// Start begins a run. Starting a run that is there already changes nothing; while an earlier run
+// of the unit has not returned, the new one ends Refused with ErrBusy.
+func (s *Supervisor) Start(f daemon.Fence, term int64, spec daemon.Spec) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := s.units[f.Unit]
+	if old != nil && old.fence == f {
+		return
+	}
+	r := newRun(s, f, term, spec.WithDefaults())
+	s.awaited[r.gone] = true
+	if old != nil {
+		go r.refuse(ErrBusy)
+		return
+	}
+	s.units[f.Unit] = r
+	go r.live()
+}
+
+// Drain tells the run to finish what is in flight. A run that was not entered yet, or waits for
+// its next attempt, ends at once.
+func (s *Supervisor) Drain(f daemon.Fence) {
+	if r := s.find(f); r != nil {
+		r.draining.set()
+	}
+}
+
+// Cancel cancels the run's context with the cause. A run that was not entered yet, or waits for
+// its next attempt, ends at once.
+func (s *Supervisor) Cancel(f daemon.Fence, cause error) {
+	if r := s.find(f); r != nil {
+		r.cancel(cause)
+	}
+}
+
+// Abandon stops waiting for a run that ignores its cancelled context, logs where it hangs and,
+// with Spec.OnAbandoned "exit", ends the process. The unit stays occupied until the run returns.
+func (s *Supervisor) Abandon(f daemon.Fence) {
+	r := s.find(f)
+	if r == nil || !r.abandoned.set() {
+		return
+	}
+	r.cancel(errAbandoned)
+	looked := make(chan struct{})
+	s.mu.Lock()
+	delete(s.awaited, r.gone)
+	s.awaited[looked] = true
+	s.mu.Unlock()
+	go func() {
+		defer s.forget(looked)
+		r.ignores("run is abandoned: it ignores its cancelled context")
+	}()
+}
+
+var errAbandoned = errors.New("abandoned")
+
+// Running returns the runs whose code may run, abandoned ones included, sorted by unit.
+func (s *Supervisor) Running() []daemon.Fence {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make([]daemon.Fence, 0, len(s.units))
+	for _, r := range s.units {
+		out = append(out, r.fence)
+	}
+	slices.SortFunc(out, func(a, b daemon.Fence) int { return a.Unit.Compare(b.Unit) })
+	return out
+}
+
+// Wait returns nil once every run has ended or was abandoned, and ctx's error if that takes
+// longer. It starts and ends nothing.
+func (s *Supervisor) Wait(ctx context.Context) error {
+	for {
+		s.mu.Lock()
+		waiting := slices.Collect(maps.Keys(s.awaited))
+		s.mu.Unlock()
+		if len(waiting) == 0 {
+			return nil
+		}
+		// An abandoned run leaves awaited without ending, so one look at a time is not enough:
+		// whatever happens, look again.
+		select {
+		case <-waiting[0]:
+		case <-s.changed(waiting[0]):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// changed returns a channel that is closed when the run behind gone is abandoned.
+func (s *Supervisor) changed(gone <-chan struct{}) <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.units {
+		if r.gone == gone {
+			return r.abandoned.done()
+		}
+	}
+	return nil
+}
+
+// find returns the run that is exactly f.
+func (s *Supervisor) find(f daemon.Fence) *run {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r := s.units[f.Unit]; r != nil && r.fence == f {
+		return r
+	}
+	return nil
+}

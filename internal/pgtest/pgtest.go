@@ -1,0 +1,183 @@
+// Package pgtest gives tests and drills a real Postgres of their own.
+//
+// # What it promises
+//
+//   - [Database] is a fresh, empty database for one test, on one private server per test binary.
+//     The server starts with the first test that asks and is stopped by [Main].
+//   - A [Server] lives in a temporary folder of its own, listens on a loopback port that was free
+//     and on a socket in that folder, and trusts whoever connects. It can be stopped in each of
+//     Postgres' ways, killed, restarted, cloned as a standby, promoted, and given a wrong clock.
+//   - No process outlives the test binary, also when that is killed with SIGKILL (on Linux: the
+//     kernel tells the server). Existing clusters of the machine are never touched.
+//   - Postgres refuses to run as root. Started as root, the server runs as the user postgres, or
+//     nobody where there is none.
+//
+// # Where the binaries come from
+//
+// EMITD_TEST_PG_BIN (a folder with initdb and postgres), else what pg_config --bindir says, else
+// the newest of /usr/lib/postgresql/*/bin. EMITD_TEST_POSTGRES_URL replaces the private server:
+// databases are then created there, by the role in the URL. A missing component fails the test
+// with the line that says how to get it; nothing is skipped.
+package pgtest
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Install is the line that tells how to get a missing Postgres.
+const Install = "make deps, or apt-get install postgresql"
+
+// shared is the server of this test binary.
+var shared struct {
+	sync.Mutex
+	server    *Server
+	err       error
+	templates map[string]string // database by key
+}
+
+// Main runs the tests of a package and stops its server: call it from TestMain.
+func Main(m *testing.M) {
+	code := m.Run()
+	shared.Lock()
+	if shared.server != nil {
+		if err := shared.server.Close(); err != nil {
+			fmt.Fprintln(os.Stderr, "pgtest:", err)
+			code = max(code, 1)
+		}
+	}
+	shared.Unlock()
+	os.Exit(code)
+}
+
+// Database creates an empty database and returns its URL. It is dropped when the test ends,
+// whoever is still connected.
+func Database(t testing.TB) string {
+	t.Helper()
+	return create(t, "template1")
+}
+
+// Template is a Database that prepare has filled: prepare runs once per key in this test binary,
+// every further call copies its result.
+func Template(t testing.TB, key string, prepare func(url string) error) string {
+	t.Helper()
+	shared.Lock()
+	defer shared.Unlock()
+	name, ok := shared.templates[key]
+	if !ok {
+		base := adminURL(t)
+		name = unique("template")
+		admin(t, base, "create database "+name)
+		if err := prepare(with(base, name)); err != nil {
+			t.Fatalf("pgtest: prepare the template %s: %v", key, err)
+		}
+		if shared.templates == nil {
+			shared.templates = map[string]string{}
+		}
+		shared.templates[key] = name
+	}
+	return createLocked(t, name)
+}
+
+func create(t testing.TB, template string) string {
+	t.Helper()
+	shared.Lock()
+	defer shared.Unlock()
+	return createLocked(t, template)
+}
+
+// createLocked copies one database at a time: Postgres refuses to copy what is being copied.
+func createLocked(t testing.TB, template string) string {
+	t.Helper()
+	base := adminURL(t)
+	name := unique("test")
+	admin(t, base, "create database "+name+" template "+template)
+	t.Cleanup(func() { admin(t, base, "drop database if exists "+name+" with (force)") })
+	return with(base, name)
+}
+
+// adminURL returns the URL of a database from which others are created. The lock is held.
+func adminURL(t testing.TB) string {
+	t.Helper()
+	if given := os.Getenv("EMITD_TEST_POSTGRES_URL"); given != "" {
+		return given
+	}
+	if shared.server == nil && shared.err == nil {
+		shared.server, shared.err = Start(Config{})
+	}
+	if shared.err != nil {
+		t.Fatal(shared.err)
+	}
+	return shared.server.URL("postgres")
+}
+
+// admin runs one statement.
+func admin(t testing.TB, base, sql string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, base)
+	if err != nil {
+		t.Fatalf("pgtest: connect: %v", err)
+	}
+	defer conn.Close(ctx)
+	if _, err := conn.Exec(ctx, sql); err != nil {
+		t.Fatalf("pgtest: %s: %v", sql, err)
+	}
+}
+
+// with returns the URL of another database on the same server.
+func with(base, database string) string {
+	u, err := url.Parse(base)
+	if err != nil || !strings.HasPrefix(u.Scheme, "postgres") {
+		panic("pgtest: EMITD_TEST_POSTGRES_URL is not a postgres:// URL")
+	}
+	u.Path = "/" + database
+	return u.String()
+}
+
+// As returns the URL with another user and password.
+func As(base, user, password string) string {
+	u, err := url.Parse(base)
+	if err != nil {
+		panic("pgtest: " + err.Error())
+	}
+	u.User = url.UserPassword(user, password)
+	return u.String()
+}
+
+// unique names a database or role so that no other test binary on the same server has it.
+func unique(kind string) string {
+	var b [6]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return "emitd_" + kind + "_" + hex.EncodeToString(b[:])
+}
+
+// Role creates a role that can log in and owns nothing; it is dropped when the test ends.
+// Whatever was granted to it in the database of the URL goes with it.
+func Role(t testing.TB, base string) string {
+	t.Helper()
+	name := unique("role")
+	admin(t, base, "create role "+name+" login password 'secret'")
+	t.Cleanup(func() {
+		admin(t, base, "drop owned by "+name)
+		admin(t, base, "drop role "+name)
+	})
+	return name
+}
+
+// errMissing says that a component is missing and how to get it.
+func errMissing(what, install string) error {
+	return errors.New("pgtest: " + what + " not found: " + install)
+}

@@ -1,0 +1,345 @@
+package pgtest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Config says what a server should be like. The zero value is a small server that does not wait
+// for the disk.
+type Config struct {
+	// Settings are written into postgresql.conf.
+	Settings map[string]string
+	// HBA are lines of pg_hba.conf that stand before the ones that trust everybody.
+	HBA []string
+	// Durable makes commits wait for the disk, as in production. Benchmarks need it.
+	Durable bool
+	// FakeTime runs the server under libfaketime; see Server.StepClock.
+	FakeTime bool
+}
+
+// Mode is a way to stop a server; the names are those of pg_ctl.
+type Mode syscall.Signal
+
+// The ways to stop a server.
+const (
+	Fast      = Mode(syscall.SIGINT)  // roll back and disconnect everybody, write a checkpoint
+	Immediate = Mode(syscall.SIGQUIT) // no checkpoint: the next start recovers
+	Kill      = Mode(syscall.SIGKILL) // as by the kernel
+)
+
+// Server is one private Postgres. It is not safe for concurrent use.
+type Server struct {
+	Port int
+	dir  string // holds data, log, the socket and the clock's offset
+	bin  string
+	cfg  Config
+	proc *process
+}
+
+// Start initialises a cluster and starts its server.
+func Start(cfg Config) (*Server, error) {
+	s, err := newServer(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.initialise(); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	if err := s.Start(); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// newServer makes the folder.
+func newServer(cfg Config) (*Server, error) {
+	bin, err := Binaries()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "emitd-pg-")
+	if err != nil {
+		return nil, fmt.Errorf("pgtest: make a folder: %w", err)
+	}
+	s := &Server{dir: dir, bin: bin, cfg: cfg}
+	if c := credential(); c != nil {
+		if err := os.Chown(dir, int(c.Uid), int(c.Gid)); err != nil {
+			return nil, errors.Join(fmt.Errorf("pgtest: give the folder away: %w", err), s.Close())
+		}
+	}
+	return s, nil
+}
+
+func (s *Server) initialise() error {
+	// Durability of a cluster that is thrown away means nothing; commits are another matter.
+	err := s.run("initdb", "-D", s.Data(), "-U", "postgres", "--auth=trust", "--no-sync", "--encoding=UTF8", "--locale=C.UTF-8")
+	if err != nil {
+		return err
+	}
+	return s.configure()
+}
+
+// configure appends to the files that initdb or pg_basebackup wrote; what stands last wins.
+func (s *Server) configure() error {
+	settings := map[string]string{
+		"listen_addresses": "127.0.0.1", "unix_socket_directories": s.dir,
+		"max_connections": "200", "shared_buffers": "64MB",
+		"log_min_messages": "warning", "timezone": "UTC", "log_timezone": "UTC",
+	}
+	if !s.cfg.Durable {
+		settings["fsync"], settings["synchronous_commit"] = "off", "off"
+	}
+	maps.Copy(settings, s.cfg.Settings)
+	var text strings.Builder
+	for _, key := range slices.Sorted(maps.Keys(settings)) {
+		fmt.Fprintf(&text, "%s = '%s'\n", key, strings.ReplaceAll(settings[key], "'", "''"))
+	}
+	if err := s.amend("postgresql.conf", func(old string) string { return old + "\n" + text.String() }); err != nil {
+		return err
+	}
+	return s.amend("pg_hba.conf", func(old string) string { return strings.Join(append(slices.Clone(s.cfg.HBA), old), "\n") })
+}
+
+// amend rewrites a file in place, so that its owner and mode stay.
+func (s *Server) amend(name string, change func(string) string) error {
+	path := filepath.Join(s.Data(), name)
+	old, err := os.ReadFile(path)
+	if err == nil {
+		err = os.WriteFile(path, []byte(change(string(old))), 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("pgtest: configure: %w", err)
+	}
+	return nil
+}
+
+// run runs one of Postgres' tools to its end.
+func (s *Server) run(tool string, args ...string) error {
+	cmd := exec.Command(filepath.Join(s.bin, tool), args...)
+	cmd.SysProcAttr = attributes(0)
+	cmd.Env, cmd.Dir = s.environment(), s.dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("pgtest: %s: %w\n%s", tool, err, out)
+	}
+	return nil
+}
+
+// environment is that of the server: none of the test's PG* variables.
+func (s *Server) environment() []string {
+	env := []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C.UTF-8", "HOME=" + s.dir}
+	if lib := os.Getenv("LD_LIBRARY_PATH"); lib != "" {
+		env = append(env, "LD_LIBRARY_PATH="+lib)
+	}
+	return env
+}
+
+// Start starts a stopped server, on the port it had.
+func (s *Server) Start() error {
+	if s.proc != nil {
+		return errors.New("pgtest: the server runs already")
+	}
+	env := s.environment()
+	if s.cfg.FakeTime {
+		lib, err := FakeTime()
+		if err != nil {
+			return err
+		}
+		if err := s.StepClock(0); err != nil {
+			return err
+		}
+		env = append(env, "LD_PRELOAD="+lib, "FAKETIME_TIMESTAMP_FILE="+s.clockFile(),
+			"FAKETIME_NO_CACHE=1", "DONT_FAKE_MONOTONIC=1", "FAKETIME_DISABLE_SHM=1")
+	}
+	var err error
+	for range 10 {
+		if err = s.start(env); err == nil {
+			return nil
+		}
+		// Somebody took the port meanwhile, or children of a killed server still hold its
+		// shared memory: they end within moments, and each try takes one.
+	}
+	return err
+}
+
+func (s *Server) start(env []string) error {
+	port := s.Port
+	if port == 0 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return fmt.Errorf("pgtest: find a free port: %w", err)
+		}
+		port = l.Addr().(*net.TCPAddr).Port
+		l.Close()
+	}
+	log, err := os.OpenFile(s.logFile(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return fmt.Errorf("pgtest: open the log: %w", err)
+	}
+	defer log.Close()
+	cmd := exec.Command(filepath.Join(s.bin, "postgres"), "-D", s.Data(), "-p", strconv.Itoa(port))
+	cmd.SysProcAttr = attributes(syscall.SIGQUIT)
+	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = env, s.dir, log, log
+	proc, err := launch(cmd)
+	if err != nil {
+		return fmt.Errorf("pgtest: start postgres: %w", err)
+	}
+	if err := s.ready(proc); err != nil {
+		proc.signal(syscall.SIGQUIT)
+		<-proc.done
+		return err
+	}
+	s.Port, s.proc = port, proc
+	return nil
+}
+
+// ready waits until the server says in its own pid file that it accepts connections. A port that
+// answers proves nothing: it may be another server's.
+func (s *Server) ready(proc *process) error {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	late := time.NewTimer(time.Minute)
+	defer late.Stop()
+	for {
+		select {
+		case <-proc.done:
+			return fmt.Errorf("pgtest: postgres ended at its start: %w\n%s", proc.err, s.Log())
+		case <-late.C:
+			return fmt.Errorf("pgtest: postgres was not ready in a minute\n%s", s.Log())
+		case <-tick.C:
+		}
+		text, err := os.ReadFile(filepath.Join(s.Data(), "postmaster.pid"))
+		lines := strings.Split(string(text), "\n")
+		if err != nil || len(lines) < 8 || lines[0] != strconv.Itoa(proc.pid()) {
+			continue
+		}
+		if state := strings.TrimSpace(lines[7]); state == "ready" || state == "standby" {
+			return nil
+		}
+	}
+}
+
+// Stop stops the server and waits for its end. A server that is stopped already stays so.
+func (s *Server) Stop(mode Mode) error {
+	if s.proc == nil {
+		return nil
+	}
+	proc := s.proc
+	s.proc = nil
+	proc.signal(syscall.Signal(mode))
+	select {
+	case <-proc.done:
+		return nil
+	case <-time.After(time.Minute):
+		proc.signal(syscall.SIGQUIT)
+		<-proc.done
+		return fmt.Errorf("pgtest: postgres did not stop in a minute and was ended\n%s", s.Log())
+	}
+}
+
+// Restart stops the server so and starts it again.
+func (s *Server) Restart(mode Mode) error {
+	if err := s.Stop(mode); err != nil {
+		return err
+	}
+	return s.Start()
+}
+
+// Close ends the server and removes its folder.
+func (s *Server) Close() error {
+	return errors.Join(s.Stop(Immediate), os.RemoveAll(s.dir))
+}
+
+// Standby clones the running server and starts the clone as its streaming standby, asynchronous
+// unless the settings say otherwise.
+func (s *Server) Standby(cfg Config) (*Server, error) {
+	clone, err := newServer(cfg)
+	if err != nil {
+		return nil, err
+	}
+	err = clone.run("pg_basebackup", "-D", clone.Data(), "-d", s.URL("postgres"), "-R", "-X", "stream", "-c", "fast", "--no-sync")
+	if err == nil {
+		err = clone.configure()
+	}
+	if err == nil {
+		err = clone.Start()
+	}
+	if err != nil {
+		return nil, errors.Join(err, clone.Close())
+	}
+	return clone, nil
+}
+
+// Promote makes a standby a primary on a new timeline, and waits until it is writable.
+func (s *Server) Promote(ctx context.Context) error {
+	conn, err := pgx.Connect(ctx, s.URL("postgres"))
+	if err != nil {
+		return fmt.Errorf("pgtest: promote: %w", err)
+	}
+	defer conn.Close(ctx)
+	var ok bool
+	if err := conn.QueryRow(ctx, "select pg_promote()").Scan(&ok); err != nil || !ok {
+		return fmt.Errorf("pgtest: promote: %t, %w", ok, err)
+	}
+	return nil
+}
+
+// StepClock puts the clock of a server with FakeTime so far ahead (or behind) of the machine's,
+// at once and for all its processes. Timeouts inside the server are not touched.
+func (s *Server) StepClock(offset time.Duration) error {
+	// Written beside and moved, so that no process ever reads half a number.
+	text := fmt.Sprintf("%+.3f\n", offset.Seconds())
+	next := s.clockFile() + ".next"
+	if err := os.WriteFile(next, []byte(text), 0o644); err != nil {
+		return fmt.Errorf("pgtest: step the clock: %w", err)
+	}
+	return os.Rename(next, s.clockFile())
+}
+
+// URL returns the URL of a database over TCP.
+func (s *Server) URL(database string) string {
+	return fmt.Sprintf("postgres://postgres@127.0.0.1:%d/%s?sslmode=disable", s.Port, database)
+}
+
+// SocketURL returns the URL of a database over the Unix socket.
+func (s *Server) SocketURL(database string) string {
+	return fmt.Sprintf("postgres:///%s?host=%s&port=%d&user=postgres", database, s.dir, s.Port)
+}
+
+// Data returns the data folder.
+func (s *Server) Data() string { return filepath.Join(s.dir, "data") }
+
+// PID returns the process id of the running server, 0 if it is stopped.
+func (s *Server) PID() int {
+	if s.proc == nil {
+		return 0
+	}
+	return s.proc.pid()
+}
+
+// Log returns the end of the server's log.
+func (s *Server) Log() string {
+	text, err := os.ReadFile(s.logFile())
+	if err != nil {
+		return ""
+	}
+	lines := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
+	return string(bytes.Join(lines[max(len(lines)-20, 0):], []byte("\n")))
+}
+
+func (s *Server) logFile() string   { return filepath.Join(s.dir, "log") }
+func (s *Server) clockFile() string { return filepath.Join(s.dir, "clock") }

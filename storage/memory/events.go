@@ -1,0 +1,56 @@
+package memory
+
+import (
+	"slices"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/storage"
+)
+
+// eventsAfter returns the kept events after a number, oldest first. The slice is shared.
+func (s *state) eventsAfter(after int64) []daemon.Event {
+	if after >= s.head {
+		return nil
+	}
+	from := max(after+1-s.oldest, 0)
+	return slices.Clip(s.events[from:])
+}
+
+// eventPage returns at most limit events after a number, and where the history begins and ends.
+func (s *state) eventPage(after int64, limit int) *storage.EventPage {
+	page := &storage.EventPage{Events: s.eventsAfter(after), Head: s.head}
+	if len(page.Events) > max(limit, 0) {
+		page.Events = slices.Clip(page.Events[:max(limit, 0)])
+	}
+	if len(s.events) > 0 {
+		page.Oldest = s.oldest
+	}
+	return page
+}
+
+// rollAfter returns the membership events after a number. The reader is behind if an event
+// after that number is gone, or if it knows of events that this store never had (a failover
+// lost them): either way it reads the member list.
+func (s *state) rollAfter(after int64) (out []daemon.Event, behind bool) {
+	i, _ := slices.BinarySearch(s.roll, after+1)
+	for _, seq := range s.roll[i:min(len(s.roll), i+maxRoll)] {
+		out = append(out, s.events[seq-s.oldest])
+	}
+	return out, after+1 < s.oldest || after > s.head
+}
+
+// keepEvents drops the oldest events beyond n.
+func (s *state) keepEvents(n int) {
+	if over := len(s.events) - n; over > 0 {
+		s.dropEvents(over)
+	}
+}
+
+// dropEvents drops the n oldest events: always a beginning, never from the middle, so that
+// readers see no gap.
+func (s *state) dropEvents(n int) {
+	s.events = s.events[n:]
+	s.oldest += int64(n)
+	i, _ := slices.BinarySearch(s.roll, s.oldest)
+	s.roll = s.roll[i:]
+}

@@ -1,0 +1,172 @@
+package memory
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"maps"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+)
+
+// heartbeat writes first (own row, then the claim to the term) and reads afterwards, so the
+// reply shows what is so at its end, not what was so before the write.
+func (s *state) heartbeat(beat storage.Heartbeat, now time.Time) (*storage.Reply, error) {
+	row, err := s.admit(beat, now)
+	if err != nil {
+		return nil, err
+	}
+	row.Seq = beat.Seq
+	row.LastHeartbeatAt = now
+	if beat.Heard > row.Heard {
+		row.Heard, row.HeardAt = beat.Heard, now
+	}
+	row.HighestTerm = max(row.HighestTerm, beat.HighestTerm)
+	row.HighestGeneration = max(row.HighestGeneration, beat.HighestGeneration)
+
+	verdict := s.claim(beat.Claim, row, now)
+	return s.reply(beat, verdict, now), nil
+}
+
+// admit finds or makes the row that a heartbeat speaks for. It changes nothing if it refuses.
+//
+//	row                     with an advert             without
+//	none                    inserted                   ErrNotRegistered
+//	tombstone by leader     revived, if seq is newer   ErrNotRegistered
+//	tombstone by itself     ErrStaleSeq                ErrNotRegistered
+//	present                 advert renewed, no event   kept; both only if seq is newer
+func (s *state) admit(beat storage.Heartbeat, now time.Time) (*member, error) {
+	row := s.nodes[beat.Node.Incarnation]
+	gone := row == nil || !row.Present()
+	switch {
+	case gone && beat.Advert == nil:
+		return nil, storage.ErrNotRegistered
+	case row != nil && (row.left || beat.Seq <= row.Seq):
+		return nil, storage.ErrStaleSeq
+	}
+	if !gone {
+		if beat.Advert != nil {
+			s.advertise(row, beat.Advert)
+		}
+		return row, nil
+	}
+	if err := s.idInUse(beat, now); err != nil {
+		return nil, err
+	}
+	return s.register(row, beat, now), nil
+}
+
+// idInUse refuses a second process with the ID of one that beat within its TTL.
+func (s *state) idInUse(beat storage.Heartbeat, now time.Time) error {
+	for _, m := range s.order {
+		if m.ID == beat.Node.ID && m.Incarnation != beat.Node.Incarnation && m.Present() && now.Sub(m.LastHeartbeatAt) < beat.TTL {
+			return &storage.IDInUseError{ID: m.ID, Holder: m.Identity, SeenAt: m.LastHeartbeatAt}
+		}
+	}
+	return nil
+}
+
+// register inserts the row, or revives the tombstone that a leader made of it. What the process
+// heard and saw survives in the row; judgements do not.
+func (s *state) register(row *member, beat storage.Heartbeat, now time.Time) *member {
+	reason := ""
+	if row == nil {
+		row = s.addNode(beat.Node)
+	} else {
+		reason = "returned"
+	}
+	row.Identity = beat.Node
+	row.State, row.Judged, row.Witnessed = node.Live, "", false
+	row.EndedAt, row.EndReason = time.Time{}, ""
+	row.RegisteredAt, row.HeardAt = now, now
+	s.advertise(row, beat.Advert)
+	s.emit(nodeEvent(daemon.NodeRegistered, row.Identity, reason), now)
+	s.wakeLeader()
+	return row
+}
+
+// advertise writes what the node advertises. Equal texts are kept once and shared; the map is
+// replaced, because snapshots hold the old one.
+func (s *state) advertise(row *member, advert *daemon.Advert) {
+	text := advert.Encode()
+	sum := sha256.Sum256(text)
+	hash := hex.EncodeToString(sum[:16])
+	row.Traits, row.Advert = advert.Traits, hash
+	row.Labels = maps.Clone(advert.Traits.Labels)
+	if s.adverts[hash] != nil {
+		return
+	}
+	kept := &daemon.Advert{}
+	if err := json.Unmarshal(text, kept); err != nil {
+		panic("memory: the text of an advert does not parse: " + err.Error())
+	}
+	adverts := maps.Clone(s.adverts)
+	adverts[hash] = kept
+	s.adverts = adverts
+}
+
+// claim decides about the term by [storage.Decide], after the own row was written. A node that
+// never leads is refused whatever it claims.
+func (s *state) claim(c storage.Claim, row *member, now time.Time) storage.Verdict {
+	if row.NeverLead {
+		return storage.Refuse
+	}
+	verdict := storage.Decide(c, row.Identity, s.term, s.lease, now)
+	switch verdict {
+	case storage.Renew:
+		s.lease.ExpiresAt = now.Add(c.Lease)
+		s.lease.Renewals++
+		if c.PassSeq > s.lease.PassSeq {
+			s.lease.PassSeq, s.lease.LastPassAt = c.PassSeq, now
+		}
+	case storage.Elect:
+		s.elect(c, row, now)
+	}
+	return verdict
+}
+
+// elect begins a new term. A holder that is replaced is named first: expired, or replaced when
+// it is the claimant itself (it had published Lost for that term).
+func (s *state) elect(c storage.Claim, row *member, now time.Time) {
+	old := s.term
+	if old.Held() {
+		reason := node.Expired
+		if old.Leader.Incarnation == row.Incarnation {
+			reason = node.Replaced
+		}
+		s.emit(termEvent(daemon.LeaderLost, old, string(reason)), now)
+	}
+	s.term = node.Term{
+		// row carries what the claim's own heartbeat has seen.
+		Number:    storage.NextNumber(old.Number, now, s.highestTerm()),
+		Ordinal:   old.Ordinal + 1,
+		Leader:    row.Identity,
+		ElectedAt: now,
+	}
+	s.lease = node.Lease{ExpiresAt: now.Add(c.Lease)}
+	s.emit(termEvent(daemon.LeaderElected, s.term, ""), now)
+}
+
+// maxRoll bounds the membership events of one reply; the next heartbeat asks for the rest.
+const maxRoll = 500
+
+// reply reads what the heartbeat is answered with.
+func (s *state) reply(beat storage.Heartbeat, verdict storage.Verdict, now time.Time) *storage.Reply {
+	r := &storage.Reply{
+		Seq: beat.Seq, Now: now, Verdict: verdict,
+		Term: s.term, Lease: s.lease,
+		Units: s.heldBy(beat.Node.Incarnation),
+		Head:  s.head,
+	}
+	if beat.EventsAfter >= 0 {
+		r.Events, r.Behind = s.rollAfter(beat.EventsAfter)
+	}
+	if beat.WantMembers {
+		r.Members = s.members()
+	}
+	r.Commands = s.waiting()
+	return r
+}

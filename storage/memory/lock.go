@@ -1,0 +1,102 @@
+package memory
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/emitd/emitd/storage"
+)
+
+// Acquire implements [storage.Locker].
+func (s *Store) Acquire(ctx context.Context, name, owner string, ttl time.Duration) (storage.Lock, error) {
+	now, err := s.begin(ctx)
+	if err != nil {
+		return storage.Lock{}, fmt.Errorf("acquire lock %q: %w", name, err)
+	}
+	defer s.end()
+	l, err := s.state.acquire(name, owner, ttl, now)
+	if err != nil {
+		return l, fmt.Errorf("acquire lock %q: %w", name, err)
+	}
+	return l, nil
+}
+
+// Extend implements [storage.Locker].
+func (s *Store) Extend(ctx context.Context, held storage.Lock, ttl time.Duration) (storage.Lock, error) {
+	now, err := s.begin(ctx)
+	if err != nil {
+		return storage.Lock{}, fmt.Errorf("extend lock %q: %w", held.Name, err)
+	}
+	defer s.end()
+	l, err := s.state.extend(held, ttl, now)
+	if err != nil {
+		return storage.Lock{}, fmt.Errorf("extend lock %q: %w", held.Name, err)
+	}
+	return l, nil
+}
+
+// Release implements [storage.Locker].
+func (s *Store) Release(ctx context.Context, held storage.Lock) error {
+	now, err := s.begin(ctx)
+	if err != nil {
+		return fmt.Errorf("release lock %q: %w", held.Name, err)
+	}
+	defer s.end()
+	if err := s.state.release(held, now); err != nil {
+		return fmt.Errorf("release lock %q: %w", held.Name, err)
+	}
+	return nil
+}
+
+// acquire gives a free or expired lock to the owner, under a new number. Owner names one
+// acquisition: asking again for what it holds returns the same holding, its time counted anew.
+func (s *state) acquire(name, owner string, ttl time.Duration, now time.Time) (storage.Lock, error) {
+	row, ok := s.locks[name]
+	held := ok && row.Owner != "" && now.Before(row.ExpiresAt)
+	if held && row.Owner != owner {
+		row.Now = now
+		return row, storage.ErrLocked
+	}
+	if !held {
+		row = storage.Lock{Name: name, Owner: owner, Number: s.nextLock(row.Number, now)}
+	}
+	row.ExpiresAt, row.Now = now.Add(ttl), now
+	s.locks[name] = row
+	return row, nil
+}
+
+// nextLock numbers a new holding: higher than the name's last, than any whose row was swept, and
+// as high as the clock, so that a failover that lost the newest rows repeats none.
+func (s *state) nextLock(previous int64, now time.Time) int64 {
+	return storage.NextNumber(max(previous, s.lockFloor), now, 0)
+}
+
+// extend counts the lock's time anew. A holder whose time is over keeps the lock as long as
+// nobody has taken it: a step of the store's clock takes no lock away.
+func (s *state) extend(held storage.Lock, ttl time.Duration, now time.Time) (storage.Lock, error) {
+	row, ok := s.heldLock(held)
+	if !ok {
+		return storage.Lock{}, storage.ErrLockLost
+	}
+	row.ExpiresAt, row.Now = now.Add(ttl), now
+	s.locks[row.Name] = row
+	return row, nil
+}
+
+// release frees the lock. The row stays, with its number, until it is swept.
+func (s *state) release(held storage.Lock, now time.Time) error {
+	row, ok := s.heldLock(held)
+	if !ok {
+		return storage.ErrLockLost
+	}
+	row.Owner, row.ExpiresAt = "", now
+	s.locks[row.Name] = row
+	return nil
+}
+
+// heldLock finds the row that is held under exactly this owner and number.
+func (s *state) heldLock(held storage.Lock) (storage.Lock, bool) {
+	row, ok := s.locks[held.Name]
+	return row, ok && row.Owner != "" && row.Owner == held.Owner && row.Number == held.Number
+}

@@ -1,0 +1,48 @@
+package memory
+
+import (
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+)
+
+// snapshot reads the whole cluster. Rows of nodes are copied, because each heartbeat writes
+// them; units and adverts are shared with other readers.
+func (s *state) snapshot(now time.Time) *daemon.Snapshot {
+	return &daemon.Snapshot{
+		Now: now, Term: s.term, Lease: s.lease,
+		Nodes:   s.members(),
+		Units:   s.units.all(),
+		Adverts: s.adverts,
+		Head:    s.head,
+	}
+}
+
+// Image is the content of a store at one moment.
+type Image struct{ state *state }
+
+// Clone returns the store's present content. It costs a copy of the nodes' rows and one pointer
+// per unit.
+func (s *Store) Clone() *Image {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return &Image{s.state.clone()}
+}
+
+// Restore puts an earlier content back, as an asynchronous failover does that lost the newest
+// rows: terms, generations, fences, events and locks go back to what they were then. The store's
+// identity stays; a failover that changes it is followed by SetStoreID. An image may be restored
+// any number of times, into any store.
+func (s *Store) Restore(image *Image) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.state = image.state.clone()
+	s.told = s.state.head
+}
+
+// SetStoreID makes the store another one.
+func (s *Store) SetStoreID(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.storeID = id
+}

@@ -1,0 +1,190 @@
+package memory
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+)
+
+// state is everything a store knows. Its methods are the specification: each applies one call
+// at now, or returns an answer (an error) and changes nothing.
+type state struct {
+	term  node.Term
+	lease node.Lease
+
+	nodes map[node.Incarnation]*member
+	order []*member // the same, sorted by incarnation
+
+	units table                       // every unit
+	held  map[node.Incarnation]*table // those that somebody holds
+
+	fences   map[daemon.Unit]int64 // stamped generation of each unit
+	adverts  map[string]*daemon.Advert
+	events   []daemon.Event     // without gaps; events[0].Seq is oldest
+	roll     []int64            // numbers of those that are about members
+	oldest   int64              // number of the first event kept, or head+1
+	head     int64              // number of the newest event there was
+	commands []*storage.Command // oldest first; replaced, never changed
+	locks    map[string]storage.Lock
+	// lockFloor is the highest number of a lock whose row was swept.
+	lockFloor int64
+
+	wakes []storage.Wake // hints of the running step
+}
+
+// member is a node's row.
+type member struct {
+	node.Member
+	// left says that the process itself ended the row. It has exited: whatever arrives from it
+	// was delayed on the way, so the row is never revived.
+	left bool
+}
+
+func newState() *state {
+	return &state{
+		nodes:   map[node.Incarnation]*member{},
+		held:    map[node.Incarnation]*table{},
+		fences:  map[daemon.Unit]int64{},
+		adverts: map[string]*daemon.Advert{},
+		oldest:  1,
+		locks:   map[string]storage.Lock{},
+	}
+}
+
+// clone returns an independent copy. Records, commands, events and adverts are never changed in
+// place, so they are shared; an append to a clipped slice moves it.
+func (s *state) clone() *state {
+	c := *s
+	c.nodes = make(map[node.Incarnation]*member, len(s.nodes))
+	c.order = make([]*member, len(s.order))
+	for i, m := range s.order {
+		row := *m
+		c.order[i], c.nodes[row.Incarnation] = &row, &row
+	}
+	c.units = *s.units.clone()
+	c.held = make(map[node.Incarnation]*table, len(s.held))
+	for inc, t := range s.held {
+		c.held[inc] = t.clone()
+	}
+	c.fences, c.locks = maps.Clone(s.fences), maps.Clone(s.locks)
+	c.events, c.roll = slices.Clip(s.events), slices.Clip(s.roll)
+	c.commands = slices.Clone(s.commands)
+	c.wakes = nil
+	return &c
+}
+
+// present returns the row of a process that is a member, or nil.
+func (s *state) present(inc node.Incarnation) *member {
+	if m := s.nodes[inc]; m != nil && m.Present() {
+		return m
+	}
+	return nil
+}
+
+// addNode inserts an empty row.
+func (s *state) addNode(who node.Identity) *member {
+	m := &member{Member: node.Member{Identity: who}}
+	i, _ := slices.BinarySearchFunc(s.order, who.Incarnation, func(m *member, inc node.Incarnation) int {
+		return cmp.Compare(m.Incarnation, inc)
+	})
+	s.order = slices.Insert(s.order, i, m)
+	s.nodes[who.Incarnation] = m
+	return m
+}
+
+// members copies the list of rows, tombstones included, sorted by incarnation.
+func (s *state) members() []node.Member {
+	out := make([]node.Member, len(s.order))
+	for i, m := range s.order {
+		out[i] = m.Member
+	}
+	return out
+}
+
+// highestTerm is the highest term number that any row reports.
+func (s *state) highestTerm() int64 {
+	var n int64
+	for _, m := range s.order {
+		n = max(n, m.HighestTerm)
+	}
+	return n
+}
+
+// highestGeneration is the highest generation that any row reports.
+func (s *state) highestGeneration() int64 {
+	var n int64
+	for _, m := range s.order {
+		n = max(n, m.HighestGeneration)
+	}
+	return n
+}
+
+// put writes a unit's row and keeps the index of holders.
+func (s *state) put(r daemon.Record) {
+	if old := s.units.get(r.Unit); old != nil && !old.State.Free() && !r.HeldBy(old.Holder.Incarnation) {
+		s.held[old.Holder.Incarnation].remove(r.Unit)
+	}
+	s.units.put(&r)
+	if r.State.Free() {
+		return
+	}
+	t := s.held[r.Holder.Incarnation]
+	if t == nil {
+		t = &table{}
+		s.held[r.Holder.Incarnation] = t
+	}
+	t.put(&r)
+}
+
+// heldBy returns the units that a process holds, sorted. The slice is shared.
+func (s *state) heldBy(inc node.Incarnation) []daemon.Record {
+	if t := s.held[inc]; t != nil {
+		return t.all()
+	}
+	return nil
+}
+
+// emit appends an event: the number grows by one, in the order of commits.
+func (s *state) emit(e daemon.Event, now time.Time) {
+	s.head++
+	e.Seq, e.At = s.head, now
+	s.events = append(s.events, e)
+	if isRoll(e.Kind) {
+		s.roll = append(s.roll, e.Seq)
+	}
+}
+
+// isRoll reports whether an event is about membership.
+func isRoll(k daemon.EventKind) bool { return strings.HasPrefix(string(k), "node.") }
+
+// nodeEvent makes an event about a node.
+func nodeEvent(kind daemon.EventKind, who node.Identity, reason string) daemon.Event {
+	return daemon.Event{Kind: kind, Node: who.Name, NodeID: who.ID, Incarnation: who.Incarnation, Reason: reason}
+}
+
+// termEvent makes an event about a term.
+func termEvent(kind daemon.EventKind, t node.Term, reason string) daemon.Event {
+	e := nodeEvent(kind, t.Leader, reason)
+	e.Term, e.TermOrdinal = t.Number, t.Ordinal
+	return e
+}
+
+// unitEvent makes an event about a unit and its present or last holder.
+func unitEvent(kind daemon.EventKind, r daemon.Record) daemon.Event {
+	e := nodeEvent(kind, r.Holder, r.Reason)
+	e.Daemon, e.Unit, e.Term, e.Generation = r.Unit.Daemon, r.Unit, r.Term, r.Generation
+	return e
+}
+
+// wakeLeader hints that the leader has something to do.
+func (s *state) wakeLeader() {
+	if s.term.Held() {
+		s.wakes = append(s.wakes, storage.Wake{Nodes: []node.Incarnation{s.term.Leader.Incarnation}, Leader: true})
+	}
+}

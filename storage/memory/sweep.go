@@ -1,0 +1,121 @@
+package memory
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+)
+
+// SweepNodes implements [storage.Sweeper].
+func (s *Store) SweepNodes(ctx context.Context, fence daemon.Fence, age time.Duration, limit int) (int, error) {
+	return s.sweep(ctx, fence, "nodes", func(now time.Time) int { return s.state.sweepNodes(now.Add(-age), limit) })
+}
+
+// SweepEvents implements [storage.Sweeper].
+func (s *Store) SweepEvents(ctx context.Context, fence daemon.Fence, age time.Duration, keep, limit int) (int, error) {
+	return s.sweep(ctx, fence, "events", func(now time.Time) int {
+		n := s.state.sweepEvents(now.Add(-age), keep, limit)
+		return n + s.state.sweepCommands(now.Add(-age), limit-n)
+	})
+}
+
+// SweepLocks implements [storage.Sweeper].
+func (s *Store) SweepLocks(ctx context.Context, fence daemon.Fence, age time.Duration, limit int) (int, error) {
+	return s.sweep(ctx, fence, "locks", func(now time.Time) int { return s.state.sweepLocks(now.Add(-age), limit) })
+}
+
+// sweep runs one fenced step.
+func (s *Store) sweep(ctx context.Context, fence daemon.Fence, what string, step func(now time.Time) int) (int, error) {
+	now, err := s.begin(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("sweep %s: %w", what, err)
+	}
+	defer s.end()
+	if err := s.state.checkFence(fence); err != nil {
+		return 0, fmt.Errorf("sweep %s: %w", what, err)
+	}
+	return step(now), nil
+}
+
+// sweepNodes removes the oldest tombstones that ended before cut, and adverts that no row has
+// any more.
+func (s *state) sweepNodes(cut time.Time, limit int) int {
+	var old []*member
+	for _, m := range s.order {
+		if !m.Present() && m.EndedAt.Before(cut) {
+			old = append(old, m)
+		}
+	}
+	slices.SortStableFunc(old, func(a, b *member) int { return a.EndedAt.Compare(b.EndedAt) })
+	old = old[:min(len(old), max(limit, 0))]
+	for _, m := range old {
+		delete(s.nodes, m.Incarnation)
+	}
+	s.order = slices.DeleteFunc(s.order, func(m *member) bool { return s.nodes[m.Incarnation] == nil })
+	if len(old) > 0 {
+		s.sweepAdverts()
+	}
+	return len(old)
+}
+
+// sweepAdverts forgets texts and (empty) holdings of processes that are gone.
+func (s *state) sweepAdverts() {
+	used := map[string]bool{}
+	for _, m := range s.order {
+		used[m.Advert] = true
+	}
+	s.adverts = maps.Clone(s.adverts) // snapshots hold the old one
+	maps.DeleteFunc(s.adverts, func(hash string, _ *daemon.Advert) bool { return !used[hash] })
+	maps.DeleteFunc(s.held, func(inc node.Incarnation, t *table) bool { return len(t.rows) == 0 && s.nodes[inc] == nil })
+}
+
+// sweepEvents removes from the beginning of the history what is beyond keep rows or was written
+// before cut, and stops at the first event that stays: a stepped clock makes no gap.
+func (s *state) sweepEvents(cut time.Time, keep, limit int) int {
+	n := 0
+	for n < len(s.events) && n < limit && (len(s.events)-n > keep || s.events[n].At.Before(cut)) {
+		n++
+	}
+	s.dropEvents(n)
+	return n
+}
+
+// sweepCommands removes the oldest commands that were done before cut.
+func (s *state) sweepCommands(cut time.Time, limit int) int {
+	n := 0
+	s.commands = slices.DeleteFunc(s.commands, func(c *storage.Command) bool {
+		if n >= limit || c.DoneAt.IsZero() || !c.DoneAt.Before(cut) {
+			return false
+		}
+		n++
+		return true
+	})
+	return n
+}
+
+// sweepLocks removes the oldest locks that expired or were released before cut; the next holder
+// of such a name still gets a higher number.
+func (s *state) sweepLocks(cut time.Time, limit int) int {
+	var old []storage.Lock
+	for _, l := range s.locks {
+		if l.ExpiresAt.Before(cut) {
+			old = append(old, l)
+		}
+	}
+	slices.SortFunc(old, func(a, b storage.Lock) int {
+		return cmp.Or(a.ExpiresAt.Compare(b.ExpiresAt), cmp.Compare(a.Name, b.Name))
+	})
+	old = old[:min(len(old), max(limit, 0))]
+	for _, l := range old {
+		s.lockFloor = max(s.lockFloor, l.Number)
+		delete(s.locks, l.Name)
+	}
+	return len(old)
+}

@@ -1,0 +1,79 @@
+package memory
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/emitd/emitd/storage"
+)
+
+// watcher holds the hints that one Watch has not passed on yet.
+type watcher struct {
+	mu      sync.Mutex
+	pending []storage.Wake
+	ready   chan struct{} // capacity 1
+}
+
+// maxPending bounds a slow watcher: beyond it, one hint for everybody replaces them all.
+const maxPending = 64
+
+// Watch implements [storage.Waker]. Who may have to stand or has got or lost a unit is hinted
+// at; the leader is hinted at reports, joins, leaves and commands.
+func (s *Store) Watch(ctx context.Context, wake func(storage.Wake)) error {
+	w := &watcher{ready: make(chan struct{}, 1)}
+	s.mu.Lock()
+	s.watchers[w] = struct{}{}
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.watchers, w)
+	}()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-w.ready:
+		}
+		for _, hint := range w.take() {
+			wake(hint)
+		}
+	}
+}
+
+// wake passes a hint on. The store is unlocked.
+func (s *Store) wake(hint storage.Wake) {
+	if s.cfg.OnWake != nil {
+		s.cfg.OnWake(hint)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for w := range s.watchers {
+		w.add(hint)
+	}
+}
+
+func (w *watcher) add(hint storage.Wake) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	same := func(o storage.Wake) bool { return o.Leader == hint.Leader && slices.Equal(o.Nodes, hint.Nodes) }
+	if slices.ContainsFunc(w.pending, same) {
+		return
+	}
+	if w.pending = append(w.pending, hint); len(w.pending) > maxPending {
+		w.pending = append(w.pending[:0], storage.Wake{Leader: true})
+	}
+	select {
+	case w.ready <- struct{}{}:
+	default:
+	}
+}
+
+func (w *watcher) take() []storage.Wake {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	out := w.pending
+	w.pending = nil
+	return out
+}

@@ -1,0 +1,63 @@
+package sqlite
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// writeLockByte is where in the -shm file SQLite locks for writing.
+const writeLockByte = 120
+
+// Blocker finds the process that holds the write lock at this moment, and whether it is stopped;
+// 0 if nobody does or it cannot be told. It reads the kernel's list of locks: asking for the lock
+// itself would mean to open a file whose closing drops locks.
+func (s *Store) Blocker() (pid int, stopped bool) {
+	info, err := os.Stat(s.cfg.Path + "-shm")
+	if err != nil {
+		return 0, false
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, false
+	}
+	locks, err := os.ReadFile("/proc/locks")
+	if err != nil {
+		return 0, false
+	}
+	pid = lockOwner(string(locks), fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino))
+	return pid, pid > 0 && isStopped(pid)
+}
+
+// lockOwner finds in the kernel's list who has the write lock of a file. A line is
+//
+//	1: POSIX  ADVISORY  WRITE 4711 08:01:131074 120 120
+func lockOwner(locks, file string) int {
+	for line := range strings.Lines(locks) {
+		f := strings.Fields(line)
+		if len(f) != 8 || f[3] != "WRITE" || f[5] != file {
+			continue // also those that wait, which have an arrow in front
+		}
+		from, err1 := strconv.Atoi(f[6])
+		to, err2 := strconv.Atoi(f[7])
+		pid, err3 := strconv.Atoi(f[4])
+		if err1 == nil && err2 == nil && err3 == nil && from <= writeLockByte && writeLockByte <= to && pid > 0 {
+			return pid
+		}
+	}
+	return 0
+}
+
+// isStopped looks at the state of a process: T is stopped, t is held by a debugger.
+func isStopped(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	_, rest, ok := strings.Cut(string(stat[strings.LastIndexByte(string(stat), ')')+1:]), " ")
+	return ok && rest != "" && (rest[0] == 'T' || rest[0] == 't')
+}

@@ -1,0 +1,172 @@
+package sqlite
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+)
+
+// meta is the row that says which file this is.
+type meta struct {
+	fileID, bootID string
+	base           int64 // the store's clock at the boot, in nanoseconds
+	latest         int64 // last stamp, on hosts without a boot id
+	head           int64
+	lockFloor      int64
+}
+
+// host is what the store wants of the machine.
+type host struct {
+	// bootID changes with every boot. Empty: unknown here; then there is no sinceBoot either.
+	bootID string
+	// sinceBoot is a clock that counts suspend, never steps, and reads the same in every process.
+	sinceBoot func() (time.Duration, error)
+	// wall is the wall clock.
+	wall func() time.Time
+}
+
+// clock reads the store's clock.
+func (s *Store) clock(m meta) (time.Time, error) {
+	if s.cfg.Now != nil {
+		return moment(nanos(s.cfg.Now())), nil
+	}
+	if s.host.sinceBoot == nil {
+		return moment(max(nanos(s.host.wall()), m.latest+1)), nil
+	}
+	d, err := s.host.sinceBoot()
+	if err != nil {
+		return time.Time{}, fmt.Errorf("read the clock of the host: %w", err)
+	}
+	return moment(m.base + int64(d)), nil
+}
+
+// storeID is the store's identity: another file, another place, another boot is another store.
+func (s *Store) storeID(c *session, m meta) string {
+	return "sqlite:" + m.fileID + ":" + c.place + ":" + m.bootID
+}
+
+// adopt makes the file one of this boot, if it is not yet, and reads the clock. It runs at the
+// beginning of every write transaction and costs nothing more when there is nothing to do.
+func (s *Store) adopt(ctx context.Context, st *step) error {
+	m := &st.meta
+	known := m.fileID != ""
+	switch {
+	case known && m.bootID != s.host.bootID && st.c.adopted:
+		// It was of this boot when the session began: another machine writes it now.
+		return errForeign
+	case known && m.bootID == s.host.bootID && !s.rolledBack(*m):
+		st.c.adopted = true
+		return s.stamp(st)
+	}
+	was := *m
+	if !known || m.bootID == s.host.bootID {
+		m.fileID = randomID() // a new file, or one that an earlier copy was restored into
+	}
+	if m.bootID != s.host.bootID || !known {
+		if err := s.beginBoot(st); err != nil {
+			return err
+		}
+	}
+	st.exec(`INSERT OR REPLACE INTO ~meta (one, file_id, boot_id, clock_base, latest, head, lock_floor) VALUES (1, ?, ?, ?, ?, ?, ?)`,
+		m.fileID, m.bootID, m.base, m.latest, m.head, m.lockFloor)
+	if err := s.stamp(st); err != nil {
+		return err
+	}
+	switch {
+	case known && was.bootID != m.bootID:
+		st.bury()
+		s.cfg.Logger.WarnContext(ctx, "the host was started anew since the store was used: all its nodes are gone", "path", s.cfg.Path)
+	case known:
+		s.cfg.Logger.WarnContext(ctx, "an earlier copy was restored into the database file: it is another store now", "path", s.cfg.Path)
+	}
+	st.c.adopted = true
+	return st.err
+}
+
+// stamp reads the clock of the step.
+func (s *Store) stamp(st *step) (err error) {
+	st.now, err = s.clock(st.meta)
+	if err == nil && s.host.sinceBoot == nil && s.cfg.Now == nil {
+		st.meta.latest = nanos(st.now)
+		st.exec(`UPDATE ~meta SET latest = ?`, st.meta.latest)
+	}
+	return err
+}
+
+// beginBoot sets the clock for this boot: like the wall clock, but after every stamp there is.
+func (s *Store) beginBoot(st *step) error {
+	m := &st.meta
+	m.bootID = s.host.bootID
+	st.one(`SELECT max(?, coalesce((SELECT max(last_heartbeat_at, ended_at) FROM ~node ORDER BY max(last_heartbeat_at, ended_at) DESC LIMIT 1), 0),
+		coalesce((SELECT at FROM ~event ORDER BY seq DESC LIMIT 1), 0),
+		coalesce((SELECT max(since) FROM ~unit), 0),
+		(SELECT elected_at FROM ~term))`, []any{m.latest}, &m.latest)
+	if s.host.sinceBoot == nil {
+		return nil
+	}
+	d, err := s.host.sinceBoot()
+	if err != nil {
+		return fmt.Errorf("read the clock of the host: %w", err)
+	}
+	m.base = max(nanos(s.host.wall()), m.latest+1) - int64(d)
+	return nil
+}
+
+// bury ends everything that lived on the boot before: no process of it is left.
+func (st *step) bury() {
+	if st.term.Held() {
+		st.vacate()
+		st.emit(termEvent(daemon.LeaderLost, st.term, string(node.Expired)))
+	}
+	for _, m := range st.members() {
+		if m.Present() {
+			st.entomb(m.Identity, Rebooted)
+		}
+	}
+	for _, rec := range st.units(`SELECT ` + unitColumns + ` FROM ~unit
+		WHERE state NOT IN ('unassigned', 'deleted') ORDER BY daemon, idx`) {
+		next, ok := daemon.Next(rec.State, daemon.Expire)
+		if !ok {
+			continue // a state that a newer version wrote: left alone
+		}
+		rec.State, rec.Since, rec.Reason, rec.Forced = next, st.now, Rebooted, true
+		st.put(rec)
+		st.emit(unitEvent(daemon.AssignmentForced, rec))
+	}
+	st.exec(`UPDATE ~lock SET owner = '', expires_at = ? WHERE owner <> ''`, nanos(st.now))
+	st.woken = true
+}
+
+// saw remembers the newest event of a file.
+func (s *Store) saw(fileID string, head int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen[fileID] = max(s.seen[fileID], head)
+}
+
+// rolledBack reports whether the file has lost events that this process saw: an earlier copy was
+// restored into it.
+func (s *Store) rolledBack(m meta) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return m.head < s.seen[m.fileID]
+}
+
+func randomID() string {
+	var b [12]byte
+	if _, err := rand.Read(b[:]); err != nil {
+		panic("sqlite: " + err.Error()) // crypto/rand does not fail
+	}
+	return hex.EncodeToString(b[:])
+}
+
+var (
+	errReplaced = errors.New("another file is in its place")
+	errForeign  = errors.New("another machine, or another boot of this one, has written the database file since it was opened here: one file serves the processes of one host; give each host a store of its own, or use Postgres")
+)

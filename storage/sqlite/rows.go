@@ -1,0 +1,244 @@
+package sqlite
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+)
+
+// nanos is how a time stands in a row: nanoseconds since 1970, 0 for never.
+func nanos(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixNano()
+}
+
+// moment is the inverse of nanos.
+func moment(n int64) time.Time {
+	if n == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, n).UTC()
+}
+
+// at reads a time.
+type at struct{ to *time.Time }
+
+// Scan implements sql.Scanner.
+func (a at) Scan(v any) error {
+	n, ok := v.(int64)
+	if !ok {
+		return fmt.Errorf("a time is %T, want an integer", v)
+	}
+	*a.to = moment(n)
+	return nil
+}
+
+// orZero reads a text or number that may be NULL, which is its zero value.
+type orZero struct{ to any }
+
+// Scan implements sql.Scanner.
+func (o orZero) Scan(v any) error {
+	switch to := o.to.(type) {
+	case *string:
+		*to, _ = v.(string)
+	case *int64:
+		*to, _ = v.(int64)
+	case *int:
+		n, _ := v.(int64)
+		*to = int(n)
+	case *json.RawMessage:
+		if text, ok := v.(string); ok {
+			*to = json.RawMessage(text)
+		}
+	default:
+		return fmt.Errorf("no way to read a %T", o.to)
+	}
+	return nil
+}
+
+// fromJSON reads a value from its JSON text; empty text leaves it as it is.
+type fromJSON struct{ to any }
+
+// Scan implements sql.Scanner.
+func (j fromJSON) Scan(v any) error {
+	text, _ := v.(string)
+	if text == "" {
+		return nil
+	}
+	return json.Unmarshal([]byte(text), j.to)
+}
+
+// toJSON is the text of a value that always marshals.
+func toJSON(v any) string {
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic("sqlite: rows hold plain values only: " + err.Error())
+	}
+	return string(text)
+}
+
+// orNull is a JSON text, or NULL.
+func orNull(text json.RawMessage) any {
+	if text == nil {
+		return nil
+	}
+	return string(text)
+}
+
+// member is a node's row.
+type member struct {
+	node.Member
+	// left says that the process itself ended the row. It has exited: whatever arrives from it
+	// was delayed on the way, so the row is never revived.
+	left bool
+}
+
+const memberColumns = `incarnation, id, name, state, judged, seq, heard, advert, traits, highest_term, highest_generation,
+	witnessed, registered_at, last_heartbeat_at, heard_at, ended_at, end_reason, left_itself`
+
+func (m *member) dest() []any {
+	return []any{&m.Incarnation, &m.ID, &m.Name, &m.State, &m.Judged, &m.Seq, &m.Heard, &m.Advert, fromJSON{&m.Traits},
+		&m.HighestTerm, &m.HighestGeneration, &m.Witnessed, at{&m.RegisteredAt}, at{&m.LastHeartbeatAt}, at{&m.HeardAt},
+		at{&m.EndedAt}, &m.EndReason, &m.left}
+}
+
+// node reads a row, present or tombstone; nil if there is none.
+func (q *query) node(inc node.Incarnation) *member {
+	m := &member{}
+	if !q.one(`SELECT `+memberColumns+` FROM ~node WHERE incarnation = ?`, []any{inc}, m.dest()...) {
+		return nil
+	}
+	return m
+}
+
+// present reads the row of a process that is a member; nil if it is not.
+func (q *query) present(inc node.Incarnation) *member {
+	if m := q.node(inc); m != nil && m.Present() {
+		return m
+	}
+	return nil
+}
+
+// members reads the list of rows, tombstones included, sorted by incarnation.
+func (q *query) members() []node.Member {
+	out := []node.Member{}
+	q.each(`SELECT `+memberColumns+` FROM ~node ORDER BY incarnation`, nil, func(scan func(...any) bool) {
+		var m member
+		if scan(m.dest()...) {
+			out = append(out, m.Member)
+		}
+	})
+	return out
+}
+
+const unitColumns = `daemon, idx, state, holder_name, holder_id, holder, generation, term, since, assigned_at, revoked_at,
+	acknowledge_timeout, drain_timeout, reason, forced, failures, error, retired, embargoes`
+
+func unitDest(r *daemon.Record) []any {
+	return []any{
+		&r.Unit.Daemon, &r.Unit.Index, &r.State, &r.Holder.Name, &r.Holder.ID, &r.Holder.Incarnation, &r.Generation, &r.Term,
+		at{&r.Since}, at{&r.AssignedAt}, at{&r.RevokedAt}, &r.AcknowledgeTimeout, &r.DrainTimeout, &r.Reason, &r.Forced,
+		&r.Failures, &r.Error, &r.Retired, fromJSON{&r.Embargoes},
+	}
+}
+
+// unit reads a unit's row; nil if there is none.
+func (q *query) unit(u daemon.Unit) *daemon.Record {
+	r := &daemon.Record{}
+	if !q.one(`SELECT `+unitColumns+` FROM ~unit WHERE daemon = ? AND idx = ?`, []any{u.Daemon, u.Index}, unitDest(r)...) {
+		return nil
+	}
+	return r
+}
+
+// heldBy reads the units that a process holds, sorted.
+func (q *query) heldBy(inc node.Incarnation) []daemon.Record {
+	return q.units(`SELECT `+unitColumns+` FROM ~unit
+		WHERE holder = ? AND state NOT IN ('unassigned', 'deleted') ORDER BY daemon, idx`, inc)
+}
+
+func (q *query) units(text string, args ...any) (out []daemon.Record) {
+	q.each(text, args, func(scan func(...any) bool) {
+		var r daemon.Record
+		if scan(unitDest(&r)...) {
+			out = append(out, r)
+		}
+	})
+	return out
+}
+
+// put writes a unit's row.
+func (q *query) put(r daemon.Record) {
+	embargoes := ""
+	if len(r.Embargoes) > 0 {
+		embargoes = toJSON(r.Embargoes)
+	}
+	q.exec(`INSERT OR REPLACE INTO ~unit (`+unitColumns+`)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		r.Unit.Daemon, r.Unit.Index, r.State, r.Holder.Name, r.Holder.ID, r.Holder.Incarnation, r.Generation, r.Term,
+		nanos(r.Since), nanos(r.AssignedAt), nanos(r.RevokedAt), r.AcknowledgeTimeout, r.DrainTimeout, r.Reason, r.Forced,
+		r.Failures, r.Error, r.Retired, embargoes)
+}
+
+const eventColumns = `seq, at, kind, node, node_id, incarnation, daemon, idx, term, term_ordinal, generation, reason, detail`
+
+// events reads events; text ends the statement.
+func (q *query) events(text string, args ...any) (out []daemon.Event) {
+	q.each(`SELECT `+eventColumns+` FROM ~event `+text, args, func(scan func(...any) bool) {
+		var e daemon.Event
+		var index *int
+		if !scan(&e.Seq, at{&e.At}, &e.Kind, &e.Node, &e.NodeID, &e.Incarnation, &e.Daemon, &index,
+			&e.Term, &e.TermOrdinal, &e.Generation, &e.Reason, orZero{&e.Detail}) {
+			return
+		}
+		if index != nil {
+			e.Unit = daemon.Unit{Daemon: e.Daemon, Index: *index}
+		}
+		out = append(out, e)
+	})
+	return out
+}
+
+// oldest is the number of the first event kept; 0 if none is.
+func (q *query) oldest() (n int64) {
+	q.one(`SELECT min(seq) FROM ~event`, nil, orZero{&n})
+	return n
+}
+
+const commandColumns = `id, kind, actor, reason, term, cooldown, args, created_at, done_at, result`
+
+func commandDest(c *storage.Command) []any {
+	return []any{&c.ID, &c.Kind, &c.Actor, &c.Reason, &c.Term, &c.Cooldown, orZero{&c.Args}, at{&c.CreatedAt}, at{&c.DoneAt}, &c.Result}
+}
+
+// command reads a command; nil if there is none.
+func (q *query) command(id string) *storage.Command {
+	c := &storage.Command{}
+	if !q.one(`SELECT `+commandColumns+` FROM ~command WHERE id = ?`, []any{id}, commandDest(c)...) {
+		return nil
+	}
+	return c
+}
+
+// waiting lists the commands that nobody has fulfilled, oldest first.
+func (q *query) waiting() (out []storage.Command) {
+	q.each(`SELECT `+commandColumns+` FROM ~command WHERE done_at = 0 ORDER BY num`, nil, func(scan func(...any) bool) {
+		var c storage.Command
+		if scan(commandDest(&c)...) {
+			out = append(out, c)
+		}
+	})
+	return out
+}
+
+// fence reads the generation that a unit's fence was stamped with; 0 = never.
+func (q *query) fence(u daemon.Unit) (generation int64) {
+	q.one(`SELECT generation FROM ~fence WHERE daemon = ? AND idx = ?`, []any{u.Daemon, u.Index}, &generation)
+	return generation
+}

@@ -1,0 +1,320 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+)
+
+// query runs statements within one transaction. The first error sticks: later statements do
+// nothing and find nothing, so code that decides reads like the decision. Whoever began the
+// transaction looks at err before anything is committed or believed.
+type query struct {
+	c   *session
+	ctx context.Context
+	err error
+}
+
+// exec runs a statement and returns how many rows it changed.
+func (q *query) exec(text string, args ...any) int64 {
+	st := q.prepare(text)
+	if st == nil {
+		return 0
+	}
+	res, err := st.ExecContext(q.ctx, args...)
+	if err != nil {
+		q.err = err
+		return 0
+	}
+	n, err := res.RowsAffected()
+	if err != nil {
+		q.err = err
+	}
+	return n
+}
+
+// one reads one row into dest and reports whether there was one.
+func (q *query) one(text string, args []any, dest ...any) bool {
+	st := q.prepare(text)
+	if st == nil {
+		return false
+	}
+	switch err := st.QueryRowContext(q.ctx, args...).Scan(dest...); {
+	case err == nil:
+		return true
+	case !errors.Is(err, sql.ErrNoRows):
+		q.err = err
+	}
+	return false
+}
+
+// each reads rows, oldest first or however the text says.
+func (q *query) each(text string, args []any, row func(scan func(dest ...any) bool)) {
+	st := q.prepare(text)
+	if st == nil {
+		return
+	}
+	rows, err := st.QueryContext(q.ctx, args...)
+	if err != nil {
+		q.err = err
+		return
+	}
+	defer rows.Close()
+	for rows.Next() {
+		row(func(dest ...any) bool {
+			if err := rows.Scan(dest...); err != nil && q.err == nil {
+				q.err = err
+			}
+			return q.err == nil
+		})
+	}
+	if err := rows.Err(); err != nil && q.err == nil {
+		q.err = err
+	}
+}
+
+func (q *query) prepare(text string) *sql.Stmt {
+	if q.err != nil {
+		return nil
+	}
+	st, err := q.c.stmt(q.ctx, text)
+	q.err = err
+	return st
+}
+
+// step is one call in one write transaction: what it found, what it has to tell.
+type step struct {
+	query
+	now   time.Time // the store's clock, read after the write lock was taken
+	waited time.Duration // for the write lock
+	meta  meta
+	term  node.Term
+	lease node.Lease
+
+	events []daemon.Event
+	woken  bool
+	// highest is the highest generation of any node's row, once it was asked for; -1 before.
+	highest int64
+}
+
+// write runs fn in one write transaction: fn's error, which is an answer, changes nothing.
+// Another error means that the outcome is unknown; it is an ErrUnavailable where it may pass by
+// itself.
+func (s *Store) write(ctx context.Context, fn func(*step) error) error {
+	var c *session
+	select {
+	case c = <-s.writer:
+	case <-ctx.Done():
+		return s.locked(ctx.Err())
+	}
+	defer func() { s.writer <- c }()
+	c, err := s.ready(ctx, c, s.openWriter)
+	if err != nil {
+		c = nil
+		return err
+	}
+	st, err := s.begin(ctx, c)
+	if err != nil {
+		return err
+	}
+	err = fn(st)
+	if st.err == nil && err == nil {
+		st.flush()
+		st.err = ctx.Err()
+	}
+	if st.err != nil || err != nil {
+		if undo := c.run(ctx, "ROLLBACK"); undo != nil {
+			c.close()
+			c = nil
+		}
+		if st.err != nil {
+			return s.explain(st.err)
+		}
+		return err
+	}
+	return s.commit(ctx, st)
+}
+
+// commit ends a transaction that changes something. After an error, it may have or not.
+func (s *Store) commit(ctx context.Context, st *step) error {
+	err := st.c.run(ctx, "COMMIT")
+	s.breath.ended()
+	if err != nil {
+		if undo := st.c.run(ctx, "ROLLBACK"); undo != nil {
+			st.c.file = nil // not the file at the path: the session is opened anew
+		}
+		return s.explain(err)
+	}
+	if err := s.inPlace(st.c); err != nil {
+		return fmt.Errorf("%w: the database file was replaced during the call: %w", storage.ErrUnavailable, err)
+	}
+	s.saw(st.meta.fileID, st.meta.head)
+	if st.woken {
+		s.wakes.touch(st.meta.head)
+	}
+	return nil
+}
+
+// begin takes the write lock, reads the clock, and makes sure that the file is of this boot.
+func (s *Store) begin(ctx context.Context, c *session) (*step, error) {
+	asked := time.Now()
+	s.breath.take(ctx)
+	tries := 0
+	err := retryBusy(ctx, func() error {
+		tries++
+		return c.run(ctx, "BEGIN IMMEDIATE")
+	})
+	if err != nil {
+		return nil, s.explain(err)
+	}
+	s.breath.began(tries > 1)
+	st := &step{query: query{c: c, ctx: context.WithoutCancel(ctx)}, waited: time.Since(asked), highest: -1}
+	s.load(&st.query, &st.meta, &st.term, &st.lease)
+	if st.err == nil {
+		st.err = s.adopt(ctx, st)
+	}
+	if st.err != nil {
+		err := s.explain(st.err)
+		if undo := c.run(ctx, "ROLLBACK"); undo != nil {
+			c.file = nil
+		}
+		return nil, err
+	}
+	return st, nil
+}
+
+// view is one consistent read.
+type view struct {
+	query
+	now   time.Time
+	meta  meta
+	term  node.Term
+	lease node.Lease
+}
+
+// read runs fn in one read transaction. It waits for no writer.
+func (s *Store) read(ctx context.Context, fn func(*view)) error {
+	var c *session
+	select {
+	case c = <-s.readers:
+	case <-ctx.Done():
+		return s.locked(ctx.Err())
+	}
+	defer func() { s.readers <- c }()
+	c, err := s.ready(ctx, c, s.openReader)
+	if err != nil {
+		c = nil
+		return err
+	}
+	v := &view{query: query{c: c, ctx: ctx}}
+	v.err = retryBusy(ctx, func() error { return c.run(ctx, "BEGIN") })
+	s.load(&v.query, &v.meta, &v.term, &v.lease)
+	if v.err == nil {
+		v.now, v.err = s.clock(v.meta)
+	}
+	if v.err == nil && (v.meta.bootID != s.host.bootID || s.rolledBack(v.meta)) {
+		v.err = errForeign
+	}
+	if v.err == nil {
+		fn(v)
+	}
+	end := c.run(ctx, "ROLLBACK")
+	if v.err != nil || end != nil {
+		c.close() // an interrupted connection is not used again
+		c = nil
+		return s.explain(errors.Join(v.err, end))
+	}
+	return nil
+}
+
+// load reads the rows that every call wants, in one statement.
+func (s *Store) load(q *query, m *meta, t *node.Term, l *node.Lease) {
+	q.one(`SELECT m.file_id, m.boot_id, m.clock_base, m.latest, m.head, m.lock_floor,
+			t.number, t.ordinal, t.name, t.id, t.incarnation, t.elected_at, t.vacant,
+			l.expires_at, l.renewals, l.last_pass_at, l.pass_seq
+		FROM ~term t JOIN ~lease l ON l.one = t.one LEFT JOIN ~meta m ON m.one = t.one`, nil,
+		orZero{&m.fileID}, orZero{&m.bootID}, orZero{&m.base}, orZero{&m.latest}, orZero{&m.head}, orZero{&m.lockFloor},
+		&t.Number, &t.Ordinal, &t.Leader.Name, &t.Leader.ID, &t.Leader.Incarnation, at{&t.ElectedAt}, &t.Vacant,
+		at{&l.ExpiresAt}, &l.Renewals, at{&l.LastPassAt}, &l.PassSeq)
+}
+
+// The pauses between two attempts at a lock: short ones, because the lock is held for less than a
+// millisecond, with jitter, because a regular pause may meet a regular writer for ever.
+const (
+	shortestPause = 200 * time.Microsecond
+	longestPause  = 2 * time.Millisecond
+	patientPause  = 20 * time.Millisecond // once somebody holds it for long
+)
+
+// retryBusy calls attempt until it does not find the file locked or ctx ends.
+func retryBusy(ctx context.Context, attempt func() error) error {
+	var timer *time.Timer
+	began := time.Now()
+	pause := shortestPause
+	for {
+		err := ctx.Err()
+		if err != nil {
+			return err
+		}
+		if err = attempt(); !isBusy(err) {
+			return err
+		}
+		wait := pause/2 + rand.N(pause)
+		if timer == nil {
+			timer = time.NewTimer(wait)
+			defer timer.Stop()
+		} else {
+			timer.Reset(wait)
+		}
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return errors.Join(ctx.Err(), err)
+		}
+		pause = min(pause*3/2, longestPause)
+		if time.Since(began) > time.Second {
+			pause = patientPause
+		}
+	}
+}
+
+// breath makes a process that writes without pause leave the file alone for a moment between two
+// transactions, once it has met others who want it: SQLite has no queue for the lock, and who
+// asks again at once always finds it free.
+type breath struct {
+	met, start, end time.Time
+	last            time.Duration // how long the last transaction took
+}
+
+// considerate is how long a process remembers that it met others.
+const considerate = time.Second
+
+func (b *breath) take(ctx context.Context) {
+	free := max(b.last, shortestPause) - time.Since(b.end)
+	if free <= 0 || time.Since(b.met) > considerate {
+		return
+	}
+	select {
+	case <-time.After(free):
+	case <-ctx.Done():
+	}
+}
+
+func (b *breath) began(met bool) {
+	b.start = time.Now()
+	if met {
+		b.met = b.start
+	}
+}
+
+func (b *breath) ended() {
+	b.end = time.Now()
+	b.last = b.end.Sub(b.start)
+}

@@ -1,0 +1,182 @@
+package storagetest
+
+import (
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/storage"
+)
+
+var clockStories = []story{
+	{"a lease ends to the millisecond", FrozenClock, leaseEnds},
+	{"an ID is in use to the millisecond", FrozenClock, idleEnds},
+	{"a lock ends to the millisecond", FrozenClock, lockEnds},
+	{"facts carry the time of the step that made them", FrozenClock, stampsFacts},
+	{"numbers grow while the clock steps back", Clock, numbersOverStepBack},
+	{"a holder renews over a step forward, and candidates agree that the lease is over", Clock, stepForward},
+	{"a step back keeps the lease of a holder that is gone; the candidate's own clock ends it", Clock, stepBack},
+	{"lock numbers grow while the clock steps back", Clock, lockNumbersOverStepBack},
+	{"history stays without gaps when it is swept after a step back", Clock, sweepOverStepBack},
+	{"a node that comes back after a long time is judged by the store's clock", Clock, returnsAfterLong},
+}
+
+func leaseEnds(w *world) {
+	a, b := w.join("node-a"), w.join("node-b")
+	t := a.beat(stand(time.Minute)).Term
+	w.Advance(time.Minute - time.Millisecond)
+	w.equal("verdict a millisecond before", b.beat(stand(long), seen(t.Number, 0)).Verdict, storage.Refuse)
+	w.Advance(time.Millisecond)
+	w.equal("verdict at the end", b.beat(stand(long), seen(t.Number, 0)).Verdict, storage.Elect)
+}
+
+func idleEnds(w *world) {
+	a := w.join("node-a")
+	b := a.again()
+	w.Advance(time.Minute - time.Millisecond)
+	_, err := b.try(advert(plain), ttl(time.Minute))
+	w.refused(err, storage.ErrIDInUse)
+	w.Advance(time.Millisecond)
+	b.beat(advert(plain), ttl(time.Minute))
+	// A report is no heartbeat.
+	c := b.again()
+	w.Advance(time.Minute)
+	b.tell()
+	c.beat(advert(plain), ttl(time.Minute))
+}
+
+func lockEnds(w *world) {
+	s := w.locker()
+	first, err := s.Acquire(w.ctx, "lock", uuid(3, 1), time.Minute)
+	w.ok(err)
+	w.Advance(time.Minute - time.Millisecond)
+	_, err = s.Acquire(w.ctx, "lock", uuid(3, 2), time.Minute)
+	w.refused(err, storage.ErrLocked)
+	w.Advance(time.Millisecond)
+	second, err := s.Acquire(w.ctx, "lock", uuid(3, 2), time.Minute)
+	w.ok(err)
+	w.holds(second.Number > first.Number, "number %d after %d", second.Number, first.Number)
+}
+
+func stampsFacts(w *world) {
+	l, peers := w.cluster(1)
+	p := peers[0]
+	tick := func() time.Time {
+		w.Advance(time.Second)
+		return w.look().Now
+	}
+	at := func(what string, got, want time.Time) { w.within(what, got, want, want) }
+
+	declared := tick()
+	r := l.change(storage.Change{Unit: unit0})
+	at("since of the declaration", r.Since, declared)
+	assigned := tick()
+	r = l.assign(unit0, p)
+	at("since", r.Since, assigned)
+	at("assigned_at", r.AssignedAt, assigned)
+	active := tick()
+	r = p.step(r, daemon.Acknowledge)
+	at("since", r.Since, active)
+	resumed := tick()
+	r = p.step(r, daemon.Resume)
+	at("since", r.Since, resumed)
+	revoked := tick()
+	r = l.change(on(r, daemon.Revoke))
+	at("since", r.Since, revoked)
+	at("revoked_at", r.RevokedAt, revoked)
+	at("assigned_at", r.AssignedAt, assigned)
+	ended := tick()
+	r = p.step(r, daemon.Confirm)
+	at("since", r.Since, ended)
+	at("revoked_at of an ended assignment", r.RevokedAt, revoked)
+
+	times := []time.Time{assigned, active, resumed, revoked, ended}
+	events := w.history(w.look().Head - int64(len(times)))
+	for i, e := range events {
+		at(string(e.Kind), e.At, times[i])
+	}
+	gone := tick()
+	p.leave(storage.Leave{Deregister: true})
+	at("ended_at", w.row(p).EndedAt, gone)
+}
+
+func numbersOverStepBack(w *world) {
+	a := w.join("node-a")
+	last := a.lead()
+	w.Advance(-time.Hour)
+	for range 5 {
+		a.leave(storage.Leave{Resign: last.Number})
+		next := a.lead()
+		w.equal("number", next.Number, last.Number+1)
+		last = next
+		w.Advance(-time.Minute)
+	}
+	w.Advance(3 * time.Hour)
+	a.leave(storage.Leave{Resign: last.Number})
+	next := a.lead()
+	now := w.look().Now.UnixMilli()
+	w.holds(next.Number > last.Number && next.Number <= now && next.Number > now-int64(patience.Milliseconds()), "number %d at %d", next.Number, now)
+}
+
+func stepForward(w *world) {
+	a, b := w.join("node-a"), w.join("node-b")
+	t := a.beat(stand(time.Minute)).Term
+	w.Advance(time.Hour)
+	r := a.beat(renew(t.Number, time.Minute))
+	w.equal("verdict of the holder", r.Verdict, storage.Renew)
+	w.equal("verdict of a candidate", b.beat(stand(long), seen(t.Number, 1)).Verdict, storage.Refuse)
+	w.Advance(time.Hour)
+	w.equal("verdict of a candidate after the end", b.beat(stand(long), seen(t.Number, 1)).Verdict, storage.Elect)
+}
+
+func stepBack(w *world) {
+	a, b := w.join("node-a"), w.join("node-b")
+	t := a.beat(stand(time.Minute)).Term
+	w.Advance(-time.Hour)
+	w.equal("verdict by the store's clock", b.beat(stand(long), seen(t.Number, 0)).Verdict, storage.Refuse)
+	w.equal("verdict by the own clock", b.beat(stand(long), seen(t.Number, 0), unchanged).Verdict, storage.Elect)
+}
+
+func lockNumbersOverStepBack(w *world) {
+	s := w.locker()
+	last, err := s.Acquire(w.ctx, "lock", uuid(3, 1), over)
+	w.ok(err)
+	w.Advance(-2 * time.Hour)
+	for i := range 4 {
+		next, err := s.Acquire(w.ctx, "lock", uuid(3, 10+i), -3*time.Hour)
+		w.ok(err)
+		w.holds(next.Number > last.Number, "number %d after %d", next.Number, last.Number)
+		last = next
+		if i == 1 {
+			w.sweepLocks()
+		}
+	}
+}
+
+func sweepOverStepBack(w *world) {
+	f := w.sweeper()
+	w.join("now-1")
+	w.join("now-2")
+	w.Advance(-2 * time.Hour)
+	w.join("past")
+	w.Advance(2 * time.Hour)
+	// The third event is older than an hour, the two before it are not.
+	n, err := w.sweep().SweepEvents(w.ctx, f, time.Hour, 100, 100)
+	w.ok(err)
+	w.equal("removed", n, 0)
+	w.Advance(90 * time.Minute)
+	n, err = w.sweep().SweepEvents(w.ctx, f, time.Hour, 100, 100)
+	w.ok(err)
+	w.equal("removed later", n, 3)
+}
+
+func returnsAfterLong(w *world) {
+	a := w.join("node-a")
+	b := a.again()
+	w.Advance(time.Hour)
+	a.beat()
+	_, err := b.try(advert(plain), ttl(time.Minute))
+	w.refused(err, storage.ErrIDInUse)
+	w.Advance(-2 * time.Hour) // the last heartbeat is in the future now: it is not long ago
+	_, err = b.try(advert(plain), ttl(time.Minute))
+	w.refused(err, storage.ErrIDInUse)
+}

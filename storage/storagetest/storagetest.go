@@ -1,0 +1,184 @@
+// Package storagetest is the conformance suite of the cluster store, run by every backend, and
+// the benchmarks that they share.
+//
+// A backend calls it from one test:
+//
+//	func TestConformance(t *testing.T) {
+//		storagetest.Run(t, storagetest.Factory{Open: open})
+//	}
+//
+// One file holds one theme: register, elect, assign, report, leave, events, fence, lock,
+// command, sweep, wake, concurrency, faults. Each case is a short story on a fresh store, told
+// with nodes that heartbeat, a leader that commits and holders that report. The last theme,
+// model, runs random calls against the backend and storage/memory side by side and compares
+// every answer, the whole cluster and the whole history after each.
+//
+// # Time
+//
+// Most cases need no clock: a lease of a negative length is over when it begins, a lock likewise,
+// and a negative age is older than everything. Cases about exact boundaries and about a clock
+// that steps need [Backend.Advance]. A hook that a backend does not offer must be listed in
+// [Factory.Lacks]; the suite then logs which cases it could not run, and fails if a hook is
+// missing without a word.
+//
+// # What it does not test
+//
+// Durability, and what happens to a connection: those are the backend's own tests.
+package storagetest
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/storage"
+)
+
+// Factory makes the stores that the suite tests.
+type Factory struct {
+	// Open returns a fresh, empty store. It registers its own cleanup and ends the test if it
+	// cannot. It is called from several tests at once.
+	Open func(t testing.TB) Backend
+	// Lacks names the hooks that Open leaves nil.
+	Lacks Hooks
+	// Runs is how many random sequences the model theme plays, each on a store of its own;
+	// 0 counts as 100. A backend whose Open is slow takes fewer.
+	Runs int
+}
+
+// Backend is a fresh store and what its tests can do to it from outside. Nil hooks are listed
+// in Factory.Lacks.
+type Backend struct {
+	Store storage.Store
+	// Second is another handle to the same store, with connections of its own, as another
+	// process has it; nil: Store is used twice.
+	Second storage.Store
+	// Advance moves the store's clock by d, back if d is negative.
+	Advance func(d time.Duration)
+	// Frozen says that the clock stands still between calls of Advance, so that boundaries can
+	// be tested to the millisecond and the model can compare numbers and times.
+	Frozen bool
+	// InTx runs fn in a user's own transaction that holds the fence, as the backend's InTx does.
+	InTx func(ctx context.Context, f daemon.Fence, fn func(ctx context.Context) error) error
+	// Plant writes a state into the row of an existing unit behind the store's back, as a newer
+	// version of the program would.
+	Plant func(t testing.TB, u daemon.Unit, s daemon.State)
+	// LoseReply runs call in such a way that the store carries it out and its reply is lost; it
+	// returns what call returned, an error of unknown outcome. It may be nil without a word:
+	// the suite then carries the call out and looks away.
+	LoseReply func(call func() error) error
+}
+
+// Hooks is a set of what a test may do to a store from outside.
+type Hooks uint
+
+// The hooks that a backend may lack.
+const (
+	Clock       Hooks = 1 << iota // Backend.Advance
+	FrozenClock                   // Backend.Frozen
+	Tx                            // Backend.InTx
+	Plant                         // Backend.Plant
+)
+
+func (h Hooks) String() string {
+	var out []string
+	for i, name := range []string{"Clock", "FrozenClock", "Tx", "Plant"} {
+		if h&(1<<i) != 0 {
+			out = append(out, name)
+		}
+	}
+	return strings.Join(out, "|")
+}
+
+// offers returns the hooks that a backend has.
+func (b Backend) offers() Hooks {
+	var h Hooks
+	for hook, has := range map[Hooks]bool{Clock: b.Advance != nil, FrozenClock: b.Advance != nil && b.Frozen, Tx: b.InTx != nil, Plant: b.Plant != nil} {
+		if has {
+			h |= hook
+		}
+	}
+	return h
+}
+
+// story is one case.
+type story struct {
+	name  string
+	needs Hooks
+	tell  func(w *world)
+}
+
+// themes lists the suite in the order of the contract.
+var themes = []struct {
+	name    string
+	stories []story
+}{
+	{"register", registerStories},
+	{"elect", electStories},
+	{"clock", clockStories},
+	{"assign", assignStories},
+	{"guard", guardStories},
+	{"report", reportStories},
+	{"leave", leaveStories},
+	{"events", eventStories},
+	{"fence", fenceStories},
+	{"lock", lockStories},
+	{"command", commandStories},
+	{"sweep", sweepStories},
+	{"wake", wakeStories},
+	{"concurrency", concurrencyStories},
+	{"faults", faultStories},
+}
+
+// Run runs the whole suite.
+func Run(t *testing.T, f Factory) {
+	if f.Open == nil {
+		t.Fatal("storagetest: Factory.Open is nil")
+	}
+	omitted := &omissions{}
+	t.Cleanup(func() { omitted.log(t, f.Lacks) })
+	for _, theme := range themes {
+		t.Run(theme.name, func(t *testing.T) {
+			t.Parallel()
+			for _, s := range theme.stories {
+				t.Run(s.name, func(t *testing.T) {
+					t.Parallel()
+					if s.needs&f.Lacks != 0 {
+						omitted.add(t.Name())
+						return
+					}
+					s.tell(open(t, f))
+				})
+			}
+		})
+	}
+	t.Run("model", func(t *testing.T) {
+		t.Parallel()
+		runModel(t, f)
+	})
+}
+
+// omissions collects what could not be run, to say so in one place.
+type omissions struct {
+	mu    sync.Mutex
+	names []string
+}
+
+func (o *omissions) add(name string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.names = append(o.names, name)
+}
+
+func (o *omissions) log(t *testing.T, lacks Hooks) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.names) > 0 {
+		slices.Sort(o.names)
+		t.Logf("this backend lacks %s; not run:\n\t%s", lacks, strings.Join(o.names, "\n\t"))
+	}
+}
