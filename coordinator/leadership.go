@@ -50,9 +50,11 @@ type leadership struct {
 	late  time.Duration // the watchdog comes so long after the loop should have
 	post  func(member.Input)
 	told  func(r *reign, t Transition) // hooks, log and metrics; must not block
+	gates func() []chan struct{}       // of a new reign
 
 	mu     sync.Mutex
 	reign  *reign          // nil while not leading
+	newest *reign          // the last one begun
 	none   context.Context // cancelled; what Leadership returns then
 	last   Transition
 	duties []*duty
@@ -82,10 +84,10 @@ func newLeadership(clock func() lease.Instant, late time.Duration) *leadership {
 func (l *leadership) begin(base context.Context, t node.Term, trust lease.Instant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	r := &reign{term: t, trust: trust}
+	r := &reign{term: t, trust: trust, entered: l.gates()}
 	r.ctx, r.cancel = context.WithCancelCause(base)
 	r.watchdog = time.AfterFunc(max(trust.Sub(l.clock()), 0)+l.late, func() { l.watch(r) })
-	l.reign = r
+	l.reign, l.newest = r, r
 	for _, d := range l.duties {
 		d.begin(r)
 	}
@@ -102,14 +104,19 @@ func (l *leadership) extend(trust lease.Instant) {
 	}
 }
 
-// end ends the reign of the term, unless that has happened: cancel first, then tell. It returns
-// the reign if it was the present one.
-func (l *leadership) end(term int64, why node.LossReason) {
+// end ends the reign of the term, unless the watchdog has: cancel first, then tell. It returns
+// the reign either way, or nil if there was none.
+func (l *leadership) end(term int64, why node.LossReason) *reign {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if r := l.reign; r != nil && r.term.Number == term {
+	r := l.newest
+	if r == nil || r.term.Number != term {
+		return nil
+	}
+	if l.reign == r {
 		l.endLocked(r, why)
 	}
+	return r
 }
 
 func (l *leadership) endLocked(r *reign, why node.LossReason) {

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/coordinator/lease"
+	"github.com/emitd/emitd/internal/planted"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )
@@ -85,6 +86,9 @@ func (m *Member) mayStand(now lease.Instant) bool {
 func (m *Member) claim(now lease.Instant) storage.Claim {
 	e := &m.election
 	c := storage.Claim{Lease: m.t.LeaseDuration, LostThrough: e.lostThrough, PassSeq: m.leader.passSeq}
+	if planted.Bug(planted.TermKeptAfterLost) {
+		c.LostThrough = 0
+	}
 	if m.leading() {
 		c.Holds = e.held.Number
 		return c
@@ -97,6 +101,9 @@ func (m *Member) claim(now lease.Instant) storage.Claim {
 		return c
 	}
 	unchanged := now.Sub(e.since) >= m.t.LeaseDuration
+	if planted.Bug(planted.StandOnStoreClock) {
+		c.SeenTerm, c.SeenRenewals = e.seen.Number, e.renewals
+	}
 	if (now >= e.over && !m.cfg.Store.NoClock) || unchanged {
 		c.SeenTerm, c.SeenRenewals, c.Unchanged = e.seen.Number, e.renewals, unchanged
 	}
@@ -112,7 +119,7 @@ func (m *Member) onTerm(now, sent lease.Instant, r *storage.Reply) {
 		m.lose(now, node.Replaced)
 	case m.leading():
 		e.trust = sent.Add(m.t.TrustFor(m.t.LeaseDuration))
-	case mine && r.Term.Number > e.lostThrough:
+	case mine && (r.Term.Number > e.lostThrough || planted.Bug(planted.TermKeptAfterLost)):
 		m.elected(now, sent, r.Term)
 	}
 	m.schedule(now)
@@ -191,6 +198,10 @@ func (m *Member) resign(now lease.Instant, why node.LossReason, cooldown time.Du
 	e := &m.election
 	e.resigning = resigning{number: e.held.Number, reason: why, deadline: now.Add(m.t.LeaderStopTimeout), retry: now, command: command, actor: actor}
 	e.block = block{term: e.held.Number, until: now.Add(max(cooldown, 2*m.t.HeartbeatInterval+m.t.QueryTimeout))}
+	if planted.Bug(planted.ResignBeforeLost) {
+		e.resigning.idle = true // and Lost only once the resignation was answered
+		return
+	}
 	m.lose(now, why)
 	m.beat.wake = lease.Never
 }
@@ -255,6 +266,9 @@ func (m *Member) onLeave(now lease.Instant, c call, res Result) {
 	if res.Err != nil && r.tries < maxLeaveTries && m.stop.phase == stopNone {
 		r.retry = now.Add(m.jitter(firstRetry << r.tries))
 		return
+	}
+	if m.leading() && planted.Bug(planted.ResignBeforeLost) {
+		m.lose(now, r.reason)
 	}
 	if c.drains {
 		m.onStopLeave(now, res.Err)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/coordinator/lease"
+	"github.com/emitd/emitd/internal/planted"
 	"github.com/emitd/emitd/storage"
 )
 
@@ -56,7 +57,9 @@ func (m *Member) onWoken(now lease.Instant, w storage.Wake) {
 	for _, inc := range w.Nodes {
 		mine = mine || inc == m.cfg.Node.Incarnation
 	}
-	if mine {
+	if mine && planted.Bug(planted.WakeMovesDeadline) {
+		m.beat.due = now.Add(m.jitter(m.t.HeartbeatInterval))
+	} else if mine {
 		m.beat.wake = min(m.beat.wake, now.Add(m.spread(wakeSpread)))
 		m.beat.again = m.beat.again || m.beat.inFlight != 0
 	}
@@ -143,7 +146,7 @@ func (m *Member) onReply(now, sent lease.Instant, r *storage.Reply) {
 
 // observeStore notices steps of the store's clock and that the store became another one.
 func (m *Member) observeStore(now, sent lease.Instant, r *storage.Reply) {
-	if m.store.id != "" && m.store.id != r.StoreID {
+	if m.store.id != "" && m.store.id != r.StoreID && !planted.Bug(planted.GoOnInChangedStore) {
 		m.store.changedAt = now
 		m.clock.Reset()
 		m.leader.forget()

@@ -6,6 +6,7 @@ import (
 
 	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/planted"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )
@@ -95,7 +96,7 @@ func (m *Member) judgeNode(now lease.Instant, p *node.Member) {
 	switch {
 	case m.elapsed(now, p.LastHeartbeatAt, l.beats[p.Incarnation].Since, m.t.Late()):
 		judged, why = node.Late, fmt.Sprintf("no heartbeat for %v", m.t.Late())
-	case m.elapsed(now, p.HeardAt, l.heard[p.Incarnation].Since, m.t.NodeRegistrationTTL):
+	case !planted.Bug(planted.DeafUnnoticed) && m.elapsed(now, p.HeardAt, l.heard[p.Incarnation].Since, m.t.NodeRegistrationTTL):
 		judged, why = node.Deaf, fmt.Sprintf("hears no reply for %v", m.t.NodeRegistrationTTL)
 	}
 	if judged != p.Judged {
@@ -156,8 +157,8 @@ func (m *Member) judgeUnit(now lease.Instant, r *daemon.Record, holder *node.Mem
 	case r.State == daemon.Assigning && m.elapsed(now, r.AssignedAt, since, r.AcknowledgeTimeout):
 		expire.Reason = fmt.Sprintf("not acknowledged within %v", r.AcknowledgeTimeout)
 		expire.Embargo = embargoFor(*r, r.Holder.Incarnation, m.t.AcknowledgeTimeout)
-	case r.State == daemon.Revoking && m.elapsed(now, r.RevokedAt, since, m.t.ForceAfter(r.DrainTimeout)):
-		expire.Reason, expire.Forced = fmt.Sprintf("not drained within %v", m.t.ForceAfter(r.DrainTimeout)), true
+	case r.State == daemon.Revoking && m.elapsed(now, r.RevokedAt, since, m.forceAfter(r)):
+		expire.Reason, expire.Forced = fmt.Sprintf("not drained within %v", m.forceAfter(r)), true
 	default:
 		return
 	}
@@ -173,4 +174,12 @@ func (m *Member) holderGone(now lease.Instant, inc node.Incarnation, holder *nod
 	}
 	since := m.leader.beats.See(inc, 0, now)
 	return m.elapsed(now, time.Time{}, since, m.t.NodeRegistrationTTL)
+}
+
+// forceAfter returns how long after its revoke the unit may be taken from a silent holder.
+func (m *Member) forceAfter(r *daemon.Record) time.Duration {
+	if planted.Bug(planted.ForceAtDrainDeadline) {
+		return r.DrainTimeout
+	}
+	return m.t.ForceAfter(r.DrainTimeout)
 }

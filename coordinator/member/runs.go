@@ -10,6 +10,7 @@ import (
 	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/daemon/reconcile"
+	"github.com/emitd/emitd/internal/planted"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )
@@ -105,13 +106,13 @@ func (m *Member) nextRun() lease.Instant {
 	return m.runs.next
 }
 
-// mayReport reports whether there is something to report and the way is free: neither a report
-// nor a heartbeat is under way. They share one sequence, and one that overtakes another makes it
-// stale.
+// mayReport reports whether there is something to report and the way is free: the newest
+// heartbeat was answered (what it told comes first after an outage), and neither a report nor a
+// heartbeat is under way (they share one sequence, and one that overtakes another makes it stale).
 func (m *Member) mayReport() bool {
 	rs := &m.runs
 	return len(rs.pending)+len(rs.witness) > 0 && rs.inFlight == 0 && m.beat.inFlight == 0 &&
-		m.beat.everAnswered && m.stop.phase < stopDeregister
+		m.beat.everAnswered && m.beat.failures == 0 && m.stop.phase < stopDeregister
 }
 
 // settleNext recomputes the earliest deadline.
@@ -174,7 +175,9 @@ func (m *Member) onListed(now, sent lease.Instant, records []daemon.Record) {
 		}
 	}
 	for _, u := range slices.SortedFunc(maps.Keys(m.runs.live), daemon.Unit.Compare) {
-		if !seen[u] {
+		if r := m.runs.live[u]; !seen[u] && planted.Bug(planted.TrustUnlisted) {
+			r.cancelAt = max(r.cancelAt, m.trusted(sent))
+		} else if !seen[u] {
 			m.reconcile(now, u)
 		}
 	}
@@ -220,6 +223,9 @@ func (m *Member) list(now, sent lease.Instant, rec *daemon.Record) {
 
 // trusted returns until when a run that was listed by a call that began at sent may go on.
 func (m *Member) trusted(sent lease.Instant) lease.Instant {
+	if planted.Bug(planted.FenceWithoutStop) {
+		return sent.Add(m.t.TrustFor(m.t.NodeRegistrationTTL))
+	}
 	return sent.Add(m.t.TrustFor(m.t.NodeRegistrationTTL) - m.t.StopTimeout)
 }
 
@@ -297,7 +303,7 @@ func (m *Member) start(now lease.Instant, l *listing) {
 		Run: reconcile.Run{Generation: rec.Generation}, cancelAt: m.trusted(l.sent),
 		ackBy: lease.Never, drainBy: lease.Never, abandonAt: lease.Never,
 	}
-	if rec.State == daemon.Assigning {
+	if rec.State == daemon.Assigning && !planted.Bug(planted.AckAfterBound) {
 		r.ackBy = l.end.Add(-m.t.StopTimeout)
 	}
 	if now >= r.ackBy || now >= r.cancelAt {

@@ -97,10 +97,9 @@ func (p *planner) suppose(g *group, u daemon.Unit, row *daemon.Record) {
 	rest := *g
 	if s := p.floor.holder(row); s != nil {
 		s.held -= g.weight()
-		s.show()
 		rest.rows = slices.DeleteFunc(slices.Clone(g.rows), func(r *daemon.Record) bool { return r == row })
 	}
-	j := p.begin(&rest)
+	j := p.floor.begin(&rest)
 	for _, d := range p.decisions[g.lo:g.hi] {
 		if s := p.floor.sites[d.To.Incarnation]; s != nil {
 			j.count(s)
@@ -127,7 +126,6 @@ func (p *planner) replay() {
 		for _, d := range p.decisions[g.lo:g.hi] {
 			if s := p.floor.sites[d.To.Incarnation]; s != nil {
 				s.held += g.weight()
-				s.show()
 			}
 		}
 	}
@@ -135,22 +133,17 @@ func (p *planner) replay() {
 
 // record notes the table of a unit for which d was just decided, before it counts.
 func (w *watch) record(p *planner, j *job, d *Decision, row *daemon.Record) {
-	at := hash(d.Unit.String())
-	var lead rank
-	if best := p.floor.sites[d.To.Incarnation]; best != nil {
-		lead = j.rank(best, at)
-	}
 	w.seen = &Explanation{Unit: d.Unit, Next: d.To, Why: d.Why}
 	w.seen.Rows = p.table(func(s *site) Row {
-		r := j.rank(s, at)
-		out := Row{Score: r.load, Units: r.units, ZoneUnits: r.zone}
-		out.Verdict = p.excluded(s, j.spec, row)
+		k := j.rank(s)
+		out := Row{Score: k.load, Units: k.units, ZoneUnits: k.zone, Verdict: p.excluded(s, j.spec, row)}
 		switch {
 		case out.Verdict != "":
 		case s.Member.Identity == d.To:
-			out.Eligible, out.Verdict = true, "next: "+Why{Rule: d.Why.Rule, Value: d.Why.Value, RunnerUpValue: d.Why.RunnerUpValue}.String()
+			out.Eligible = true
+			out.Verdict = "next: " + Why{Rule: d.Why.Rule, Value: d.Why.Value, RunnerUpValue: d.Why.RunnerUpValue}.String()
 		default:
-			out.Eligible, out.Verdict = true, lost(lead, r)
+			out.Eligible, out.Verdict = true, lost(j.rank(p.floor.sites[d.To.Incarnation]), k)
 		}
 		return out
 	})
@@ -162,7 +155,7 @@ func (p *planner) table(fill func(*site) Row) []Row {
 	for _, s := range p.floor.sites {
 		r := fill(s)
 		r.Node, r.State = s.Member.Identity, s.State
-		r.Load = float64(s.held) / s.class.capacity
+		r.Load = s.load(0)
 		rows = append(rows, r)
 	}
 	slices.SortFunc(rows, func(a, b Row) int {
@@ -215,7 +208,7 @@ func embargoed(e daemon.Embargo) string {
 }
 
 // lost says by what a candidate lost.
-func lost(lead, r rank) string {
+func lost(lead, r key) string {
 	switch {
 	case lead.load != r.load:
 		return "more load"

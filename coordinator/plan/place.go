@@ -1,141 +1,74 @@
 package plan
 
 import (
-	"cmp"
-	"maps"
 	"slices"
-	"strconv"
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/node"
 )
 
-// floor is all present nodes, by class, with what they hold.
+// floor is all present nodes with what they hold, while units are placed.
 type floor struct {
-	sites   map[node.Incarnation]*site
-	classes []*class
-	// adverts numbers the distinct adverts; runs says for each kind that is wanted which of them
-	// contain it, one bit each.
+	sites map[node.Incarnation]*site
+	order []*site // as in the input
+	fits  map[string]*fit
+	// weight is that of a unit of the daemon at hand.
+	weight int64
+	// placed are the nodes that got a unit, in turn: what a fit that was not at hand has missed.
+	placed []*site
+	// adverts numbers the distinct adverts; runs says for each kind that is wanted which of
+	// them contain it, one bit each.
 	adverts map[*daemon.Advert]int
 	runs    map[daemon.Kind][]byte
-	fits    map[string]*fit
 	scratch []byte
 }
 
 // site is a node that may take units.
 type site struct {
 	*Node
-	class *class
-	leaf  int    // its leaf in the tree of the class
-	at    uint64 // hash of its incarnation: its place on a ring
-	held  int64  // Σ weight
-	units int    // of the daemon at hand
+	at       uint64 // hash of its incarnation
+	capacity int64
+	held     int64 // Σ weight
+	units    int   // of the daemon at hand
 }
 
-// show makes the node's key in its class what it holds; hide keeps it from being chosen.
-func (s *site) show() { s.class.tree.set(s.leaf, key{held: s.held, units: s.units}) }
-func (s *site) hide() { s.class.tree.set(s.leaf, taken) }
+// load is what the node would have with so much more. Equal ratios give equal floats, since both
+// operands are exact.
+func (s *site) load(more int64) float64 { return float64(s.held+more) / float64(s.capacity) }
 
-// class is nodes that no spec at hand can tell apart.
-type class struct {
-	number   int
-	like     *Node // any of them
-	capacity float64
-	sites    []*site // by their place on the ring
-	tree     tree
-	names    []string
-}
-
-// from returns the first leaf at or after a place on the ring; the number of leaves if none is.
-func (c *class) from(at uint64) int {
-	leaf, _ := slices.BinarySearchFunc(c.sites, at, func(s *site, at uint64) int { return cmp.Compare(s.at, at) })
-	return leaf
-}
-
-// newFloor sorts the present nodes into classes and adds up what they hold. wanted are the specs
-// of which units will be placed: only what these ask for tells nodes apart.
+// newFloor adds up what present nodes hold. wanted are the specs of which units will be placed.
 func newFloor(p *planner, wanted []*daemon.Spec) *floor {
 	f := &floor{
 		sites:   make(map[node.Incarnation]*site, len(p.in.Nodes)),
+		fits:    map[string]*fit{},
 		adverts: map[*daemon.Advert]int{},
 		runs:    map[daemon.Kind][]byte{},
-		fits:    map[string]*fit{},
 	}
-	labels := map[string]bool{}
-	for _, spec := range wanted {
-		labels[spec.Spread] = true
-		for name := range spec.Requires {
-			labels[name] = true
-		}
-	}
-	asked := slices.Sorted(maps.Keys(labels))
-	classes := map[string]*class{}
 	for i := range p.in.Nodes {
-		if n := &p.in.Nodes[i]; n.present() {
-			f.admit(n, asked, classes)
+		n := &p.in.Nodes[i]
+		if !n.present() {
+			continue
 		}
+		if _, ok := f.adverts[n.Advert]; !ok {
+			f.adverts[n.Advert] = len(f.adverts)
+		}
+		s := &site{Node: n, at: hash(string(n.Member.Incarnation)), capacity: int64(max(n.Member.Capacity, 1))}
+		f.sites[n.Member.Incarnation] = s
+		f.order = append(f.order, s)
 	}
 	f.index(wanted)
-	for _, c := range f.classes {
-		c.build()
-	}
 	for i := range p.groups {
-		f.load(&p.groups[i])
-	}
-	for _, c := range f.classes {
-		for _, s := range c.sites {
-			s.show()
+		g := &p.groups[i]
+		for _, row := range g.rows {
+			if s := f.holder(row); s != nil {
+				s.held += g.weight()
+			}
 		}
 	}
 	return f
 }
 
-// admit puts a node into its class.
-func (f *floor) admit(n *Node, asked []string, classes map[string]*class) {
-	number, ok := f.adverts[n.Advert]
-	if !ok {
-		number = len(f.adverts)
-		f.adverts[n.Advert] = number
-	}
-	capacity := max(n.Member.Capacity, 1)
-	text := strconv.AppendInt(f.scratch[:0], int64(number), 10)
-	text = strconv.AppendInt(append(text, ' '), int64(capacity), 10)
-	text = strconv.AppendBool(append(text, ' '), n.Member.NoDaemons)
-	text = strconv.AppendQuote(append(text, ' '), string(n.State))
-	for _, name := range asked {
-		if value, ok := n.Member.Labels[name]; ok {
-			text = strconv.AppendQuote(append(text, ' '), value)
-		} else {
-			text = append(text, " -"...)
-		}
-	}
-	f.scratch = text
-	c := classes[string(text)]
-	if c == nil {
-		c = &class{number: len(f.classes), like: n, capacity: float64(capacity)}
-		classes[string(text)] = c
-		f.classes = append(f.classes, c)
-	}
-	s := &site{Node: n, class: c, at: hash(string(n.Member.Incarnation))}
-	c.sites = append(c.sites, s)
-	f.sites[n.Member.Incarnation] = s
-}
-
-// build puts the nodes of a class in order.
-func (c *class) build() {
-	slices.SortFunc(c.sites, func(a, b *site) int {
-		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.Member.Incarnation, b.Member.Incarnation))
-	})
-	c.tree = newTree(len(c.sites))
-	names := make([]string, len(c.sites))
-	for i, s := range c.sites {
-		s.leaf, names[i] = i, s.Member.Name
-	}
-	slices.Sort(names)
-	c.names = names[:min(len(names), maxNames)]
-}
-
-// index finds out which adverts contain the kinds that are wanted.
+// index finds out which adverts contain the kinds that are wanted: an advert may list thousands.
 func (f *floor) index(wanted []*daemon.Spec) {
 	for _, spec := range wanted {
 		if f.runs[spec.Kind] == nil {
@@ -154,15 +87,6 @@ func (f *floor) index(wanted []*daemon.Spec) {
 	}
 }
 
-// load adds what is held of a daemon to those who hold it.
-func (f *floor) load(g *group) {
-	for _, row := range g.rows {
-		if s := f.holder(row); s != nil {
-			s.held += g.weight()
-		}
-	}
-}
-
 // holder returns the present node that holds the unit, if any.
 func (f *floor) holder(row *daemon.Record) *site {
 	switch row.State {
@@ -172,52 +96,10 @@ func (f *floor) holder(row *daemon.Record) *site {
 	return nil
 }
 
-// fit is where units of equal requirements can go.
-type fit struct {
-	classes  []*class
-	takes    []bool         // by class number
-	zone     []int          // number of the zone of each of the classes
-	zones    map[string]int // number of a zone by its label
-	filtered map[Filter]Names
-}
-
-// fit finds the classes that can take a daemon; daemons that ask for the same share the answer.
-func (f *floor) fit(spec *daemon.Spec) *fit {
-	text := append(f.scratch[:0], f.runs[spec.Kind]...)
-	text = strconv.AppendQuote(text, spec.Spread)
-	for _, name := range slices.Sorted(maps.Keys(spec.Requires)) {
-		text = strconv.AppendQuote(strconv.AppendQuote(text, name), spec.Requires[name])
-	}
-	f.scratch = text
-	if known := f.fits[string(text)]; known != nil {
-		return known
-	}
-	out := &fit{takes: make([]bool, len(f.classes)), zones: map[string]int{}}
-	counts := map[Filter]Names{}
-	for _, c := range f.classes {
-		if why := f.filter(c.like, spec); why != "" {
-			counts[why] = counts[why].with(len(c.sites), c.names)
-			continue
-		}
-		label := c.like.Member.Labels[spec.Spread]
-		zone, ok := out.zones[label]
-		if !ok {
-			zone = len(out.zones)
-			out.zones[label] = zone
-		}
-		out.takes[c.number] = true
-		out.classes, out.zone = append(out.classes, c), append(out.zone, zone)
-	}
-	if len(counts) > 0 {
-		out.filtered = counts
-	}
-	f.fits[string(text)] = out
-	return out
-}
-
 // filter says why a node is no candidate for any unit of a daemon; "" if it is one.
 func (f *floor) filter(n *Node, spec *daemon.Spec) Filter {
-	switch number := f.adverts[n.Advert]; {
+	number := f.adverts[n.Advert]
+	switch {
 	case n.State != node.Live:
 		return Filter(n.State)
 	case n.Member.NoDaemons:
@@ -233,14 +115,79 @@ func (f *floor) filter(n *Node, spec *daemon.Spec) Filter {
 	return ""
 }
 
-// hash is the same in every process and version: FNV-1a, then a finalizer, since the last bytes of
-// a short text hardly reach the high bits.
-func hash(s string) uint64 {
-	h := uint64(14695981039346656037)
-	for i := range len(s) {
-		h = (h ^ uint64(s[i])) * 1099511628211
+// job is the placing of one daemon's units.
+type job struct {
+	*fit
+	floor   *floor
+	spec    *daemon.Spec
+	holders []*site // that hold units of the daemon
+}
+
+// begin takes a daemon in hand and counts where its units are.
+func (f *floor) begin(g *group) *job {
+	f.weight = g.weight()
+	j := &job{fit: f.fit(g.spec), floor: f, spec: g.spec}
+	j.catchUp(f)
+	for _, row := range g.rows {
+		if s := f.holder(row); s != nil {
+			j.count(s)
+		}
 	}
-	h = (h ^ h>>33) * 0xff51afd7ed558ccd
-	h = (h ^ h>>33) * 0xc4ceb9fe1a85ec53
-	return h ^ h>>33
+	return j
+}
+
+// end forgets the counts: the next daemon has its own.
+func (j *job) end() {
+	for _, s := range j.holders {
+		s.units = 0
+		if z := j.byLabel[s.Member.Labels[j.spec.Spread]]; z != nil {
+			z.units = 0
+		}
+	}
+	for _, s := range j.holders {
+		j.show(s)
+	}
+	j.seen = len(j.floor.placed)
+}
+
+// count notes one more unit of the daemon at a node.
+func (j *job) count(s *site) {
+	if s.units == 0 {
+		j.holders = append(j.holders, s)
+	}
+	s.units++
+	j.show(s)
+	if z := j.byLabel[s.Member.Labels[j.spec.Spread]]; z != nil {
+		z.units++
+		j.lift(z)
+	}
+}
+
+// take gives a unit to a node.
+func (j *job) take(s *site) {
+	s.held += j.floor.weight
+	j.floor.placed = append(j.floor.placed, s)
+	j.count(s)
+}
+
+// key is what the node is compared by; its zone's part is added above it.
+func (f *floor) key(s *site) key { return key{load: s.load(f.weight), units: s.units} }
+
+// show makes the node a candidate as it is now, hide keeps it from being chosen.
+func (j *job) show(s *site) { j.set(s, j.floor.key(s)) }
+func (j *job) hide(s *site) { j.set(s, taken) }
+
+// barred returns the nodes that could take a unit but for an embargo.
+func (j *job) barred(row *daemon.Record, active func(daemon.Embargo) bool) []*site {
+	var out []*site
+	for _, e := range row.Embargoes {
+		s := j.floor.sites[e.Incarnation]
+		if s == nil || !active(e) || slices.Contains(out, s) {
+			continue
+		}
+		if _, ok := j.spots[s]; ok {
+			out = append(out, s)
+		}
+	}
+	return out
 }

@@ -145,10 +145,10 @@ type Unknown struct {
 // Disagreement is a spec that was advertised and is not in force.
 type Disagreement struct {
 	Daemon daemon.ID
-	// Winner is the node whose spec is in force; zero if the loser's spec could not be used at
-	// all. Of the nodes that share an advert the one that registered last is named.
+	// Winner is the node whose spec is in force; zero if no usable one was advertised. Of the
+	// nodes that share an advert the one that registered last is named.
 	Winner, Loser node.Identity
-	// What differs, as "instances 4, not 2", or is wrong.
+	// What differs, as "instances 4, not 2", or what makes the loser's spec unusable.
 	What string
 }
 

@@ -11,11 +11,10 @@ import (
 
 // planner is a plan in the making.
 type planner struct {
-	in            Input
-	specs         []declared
-	disagreements []Disagreement
-	groups        []group // sorted by daemon
-	leaving       map[node.Incarnation]Rule
+	in      Input
+	union   *union
+	groups  []group // sorted by daemon
+	leaving map[node.Incarnation]Rule
 
 	// decisions are sorted by unit. Those that assign are drafts until their To is set; those
 	// of them that nobody can take become Unplaced. rows are what they were made from, nil for
@@ -55,8 +54,7 @@ func (g *group) weight() int64 {
 
 // survey goes through all daemons, known from specs or rows, and decides all but placement.
 func survey(in Input) *planner {
-	p := &planner{in: in}
-	p.specs, p.disagreements = union(in.Nodes)
+	p := &planner{in: in, union: unite(in.Nodes)}
 	for i := range in.Nodes {
 		n := &in.Nodes[i]
 		if rule, ok := n.leaving(); ok && n.present() {
@@ -66,7 +64,8 @@ func survey(in Input) *planner {
 			p.leaving[n.Member.Incarnation] = rule
 		}
 	}
-	rows, specs := sorted(in.Units), p.specs
+	rows, specs := sorted(in.Units), p.union.sorted
+	p.reserve()
 	for len(rows) > 0 || len(specs) > 0 {
 		g := group{lo: len(p.decisions)}
 		if len(specs) > 0 && (len(rows) == 0 || specs[0].spec.ID <= rows[0].Unit.Daemon) {
@@ -84,6 +83,23 @@ func survey(in Input) *planner {
 		p.groups = append(p.groups, g)
 	}
 	return p
+}
+
+// reserve makes room for about as many decisions as there will be: one for each unit that is free
+// or has no row.
+func (p *planner) reserve() {
+	free, missing := 0, -len(p.in.Units)
+	for i := range p.in.Units {
+		if p.in.Units[i].State.Free() {
+			free++
+		}
+	}
+	for i := range p.union.sorted {
+		missing += p.union.sorted[i].spec.Instances
+	}
+	n := free + max(missing, 0)
+	p.decisions, p.rows = make([]Decision, 0, n), make([]*daemon.Record, 0, n)
+	p.groups = make([]group, 0, len(p.union.sorted))
 }
 
 // sorted returns the rows in order of units. A store lists them so already.
@@ -176,22 +192,21 @@ func (p *planner) decide(g *group, d Decision, row *daemon.Record) {
 	p.decisions, p.rows = append(p.decisions, d), append(p.rows, row)
 }
 
+// draft reports whether the decision is to assign and no node was found.
+func (d *Decision) draft() bool {
+	return d.Step == daemon.Assign && (d.Why.Rule == NoEligibleNode || d.Why.Rule == NotAdvertised)
+}
+
 // finish makes the plan public: drafts that found no node become Unplaced.
 func (p *planner) finish() Plan {
-	out := Plan{
-		Unknown:       p.unknown,
-		Specs:         make(map[daemon.ID]daemon.Spec, len(p.specs)),
-		Disagreements: p.disagreements,
-	}
-	for i := range p.specs {
-		out.Specs[p.specs[i].spec.ID] = p.specs[i].spec
-	}
+	out := Plan{Unknown: p.unknown, Specs: p.union.specs, Disagreements: p.union.overruled}
 	made := p.decisions[:0]
-	for i, d := range p.decisions {
-		if d.Why.Rule == NoEligibleNode || d.Why.Rule == NotAdvertised && d.Step == daemon.Assign {
+	for i := range p.decisions {
+		d := &p.decisions[i]
+		if d.draft() {
 			out.Unplaced = append(out.Unplaced, Unplaced{Unit: d.Unit, Since: p.rows[i].Since, Why: d.Why})
 		} else {
-			made = append(made, d)
+			made = append(made, *d)
 		}
 	}
 	out.Decisions = made

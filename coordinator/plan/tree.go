@@ -2,19 +2,25 @@ package plan
 
 import "math"
 
-// key is what nodes of one class are compared by: the weight they hold (their capacity is the
-// same), then the units of the daemon at hand.
+// key is what nodes are compared by, before the hash.
 type key struct {
-	held  int64
-	units int
+	load  float64 // with one more unit of the daemon at hand
+	units int     // of that daemon, on the node
+	zone  int     // of that daemon, in the zone; 0 where only nodes of one zone are compared
 }
 
 func (k key) less(o key) bool {
-	return k.held < o.held || k.held == o.held && k.units < o.units
+	switch {
+	case k.load != o.load:
+		return k.load < o.load
+	case k.units != o.units:
+		return k.units < o.units
+	}
+	return k.zone < o.zone
 }
 
 // taken is the key of a node that cannot be chosen.
-var taken = key{held: math.MaxInt64, units: math.MaxInt}
+var taken = key{load: math.Inf(1), units: math.MaxInt}
 
 // tree holds one key per leaf and, above each pair, the lesser: a tournament. Leaves are padded to
 // a power of two, so that leaves lie in order below every inner node.
@@ -39,15 +45,30 @@ func newTree(n int) tree {
 // least returns the least key of all.
 func (t *tree) least() key { return t.keys[1] }
 
+// fill gives the n leaves their keys.
+func (t *tree) fill(n int, leaf func(int) key) {
+	for i := range n {
+		t.keys[t.width+i] = leaf(i)
+	}
+	for i := t.width - 1; i >= 1; i-- {
+		t.settle(i)
+	}
+}
+
+// settle gives an inner node the lesser of its children.
+func (t *tree) settle(i int) {
+	t.keys[i] = t.keys[2*i]
+	if t.keys[2*i+1].less(t.keys[i]) {
+		t.keys[i] = t.keys[2*i+1]
+	}
+}
+
 // set gives a leaf its key.
 func (t *tree) set(leaf int, k key) {
 	i := leaf + t.width
 	t.keys[i] = k
 	for i /= 2; i >= 1; i /= 2 {
-		t.keys[i] = t.keys[2*i]
-		if t.keys[2*i+1].less(t.keys[i]) {
-			t.keys[i] = t.keys[2*i+1]
-		}
+		t.settle(i)
 	}
 }
 

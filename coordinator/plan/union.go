@@ -10,51 +10,70 @@ import (
 	"github.com/emitd/emitd/daemon"
 )
 
-// declared is a spec in force and the node whose word it is.
-type declared struct {
+// union is what present nodes advertise, taken together.
+type union struct {
+	specs  map[daemon.ID]daemon.Spec // in force, with defaults applied
+	sorted []word                    // the same by daemon
+	// overruled are in the order in which they were met until sort.
+	overruled []Disagreement
+}
+
+// word is a spec in force and the node whose word it is.
+type word struct {
 	spec daemon.Spec
 	by   *Node
 }
 
-// union returns the specs in force, sorted by daemon, and what was overruled.
-func union(nodes []Node) ([]declared, []Disagreement) {
+// unite finds the specs in force.
+func unite(nodes []Node) *union {
 	offers := adverts(nodes)
 	size := 0
 	for _, n := range offers {
 		size = max(size, len(n.Advert.Specs))
 	}
-	var (
-		specs   = make([]declared, 0, size)
-		at      = make(map[daemon.ID]int, size)
-		overrun []Disagreement
-	)
+	u := &union{specs: make(map[daemon.ID]daemon.Spec, size), sorted: make([]word, 0, size)}
 	for _, n := range offers { // newest first: the first usable word on a daemon wins
 		for i := range n.Advert.Specs {
-			spec := n.Advert.Specs[i].WithDefaults()
-			j, known := at[spec.ID]
-			switch {
-			case known:
-				if what := difference(&specs[j].spec, &spec); what != "" {
-					overrun = append(overrun, Disagreement{
-						Daemon: spec.ID, Winner: specs[j].by.Member.Identity, Loser: n.Member.Identity, What: what,
-					})
-				}
-			case unusable(&spec) != "":
-				overrun = append(overrun, Disagreement{Daemon: spec.ID, Loser: n.Member.Identity, What: unusable(&spec)})
-			default:
-				at[spec.ID] = len(specs)
-				specs = append(specs, declared{spec: spec, by: n})
-			}
+			u.hear(n, n.Advert.Specs[i].WithDefaults())
 		}
 	}
-	byID := func(a, b declared) int { return cmp.Compare(a.spec.ID, b.spec.ID) }
-	if !slices.IsSortedFunc(specs, byID) {
-		slices.SortFunc(specs, byID)
+	u.sort()
+	return u
+}
+
+// hear takes a spec in, or notes why not.
+func (u *union) hear(n *Node, spec daemon.Spec) {
+	note := Disagreement{Daemon: spec.ID, Loser: n.Member.Identity}
+	if wins, ok := u.specs[spec.ID]; ok {
+		note.What = difference(&wins, &spec)
+	} else {
+		note.What = unusable(&spec)
+		if note.What == "" {
+			u.specs[spec.ID] = spec
+			u.sorted = append(u.sorted, word{spec: spec, by: n})
+		}
 	}
-	slices.SortStableFunc(overrun, func(a, b Disagreement) int {
+	if note.What != "" {
+		u.overruled = append(u.overruled, note)
+	}
+}
+
+// sort puts everything in order and finds the winners of disagreements.
+func (u *union) sort() {
+	byID := func(a, b word) int { return cmp.Compare(a.spec.ID, b.spec.ID) }
+	if !slices.IsSortedFunc(u.sorted, byID) {
+		slices.SortFunc(u.sorted, byID)
+	}
+	for i := range u.overruled {
+		d := &u.overruled[i]
+		at, ok := slices.BinarySearchFunc(u.sorted, d.Daemon, func(w word, id daemon.ID) int { return cmp.Compare(w.spec.ID, id) })
+		if ok {
+			d.Winner = u.sorted[at].by.Member.Identity
+		}
+	}
+	slices.SortStableFunc(u.overruled, func(a, b Disagreement) int {
 		return cmp.Or(cmp.Compare(a.Daemon, b.Daemon), cmp.Compare(a.Loser.Incarnation, b.Loser.Incarnation))
 	})
-	return specs, overrun
 }
 
 // adverts returns one node for each distinct advert, the one that registered last, newest first.

@@ -59,10 +59,17 @@ type Names struct {
 	Names []string `json:"names"`
 }
 
-// with returns n and count more, of whom names are the first by name.
-func (n Names) with(count int, names []string) Names {
-	all := slices.Sorted(slices.Values(slices.Concat(n.Names, names)))
-	return Names{Count: n.Count + count, Names: all[:min(len(all), maxNames)]}
+// shorten counts names and keeps the first of them; nil for none.
+func shorten(names map[Filter][]string) map[Filter]Names {
+	if len(names) == 0 {
+		return nil
+	}
+	out := make(map[Filter]Names, len(names))
+	for f, all := range names {
+		slices.Sort(all)
+		out[f] = Names{Count: len(all), Names: slices.Clip(all[:min(len(all), maxNames)])}
+	}
+	return out
 }
 
 // Why is the reason of a decision. It marshals to the detail of an event.

@@ -3,7 +3,6 @@ package sim
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/emitd/emitd/coordinator/member"
@@ -41,11 +40,11 @@ type network struct {
 type call struct {
 	p      *process
 	req    member.Call
-	run    *run // of a stamp
-	sent   time.Duration
-	done   bool // answered, or given up
-	repeat bool // a second copy: nobody waits for its answer
-	from   int  // failovers there had been
+	run    *run          // of a stamp
+	asked  time.Duration // when the member wanted it
+	done   bool          // answered, or given up
+	repeat bool          // a second copy: nobody waits for its answer
+	from   int           // failovers there had been
 
 	result member.Result
 }
@@ -71,7 +70,7 @@ func (w *world) wake(hint storage.Wake) {
 	in := member.Input(member.Woken{Wake: hint})
 	for _, h := range w.hosts {
 		for _, p := range [...]*process{h.proc, h.twin} {
-			if p == nil || p.state == dead || p.watch.cut || p.watch.deaf || w.server.down {
+			if p == nil || p.state == dead || p.host.cut || p.host.deaf || w.server.down {
 				continue
 			}
 			if !w.calm && w.network.lose > 0 && w.chance(w.network.lose) {
@@ -92,7 +91,7 @@ func (w *world) wake(hint storage.Wake) {
 // call sends what the member asks of the store.
 func (p *process) call(c member.Call) {
 	p.w.stats.Calls++
-	cl := &call{p: p, req: c}
+	cl := &call{p: p, req: c, asked: p.w.now}
 	if p.crashIn > 0 {
 		p.crashIn--
 		if p.crashIn == 0 && p.crashAt == beforeSend {
@@ -100,7 +99,6 @@ func (p *process) call(c member.Call) {
 			return
 		}
 		if p.crashIn == 0 {
-			cl.repeat = false
 			p.watch.doomed = cl
 		}
 	}
@@ -118,7 +116,7 @@ func (p *process) call(c member.Call) {
 // send puts a request on its way.
 func (w *world) send(c *call) {
 	p := c.p
-	c.sent, c.from = w.now, w.server.failovers
+	c.from = w.server.failovers
 	timeout := c.req.Timeout
 	if timeout == 0 {
 		timeout = w.t.QueryTimeout
@@ -155,7 +153,7 @@ func (w *world) latency() time.Duration {
 func (w *world) arrive(c *call) {
 	p := c.p
 	switch {
-	case p.watch.cut:
+	case p.host.cut:
 		return
 	case c.from != w.server.failovers && !c.repeat:
 		return // its connection ended with the server it was made to
@@ -183,7 +181,7 @@ func (w *world) arrive(c *call) {
 
 // reply puts the answer on its way.
 func (w *world) reply(c *call) {
-	if c.p.watch.cut || c.p.watch.deaf || !w.calm && w.chance(w.network.swallow) {
+	if c.p.host.cut || c.p.host.deaf || !w.calm && w.chance(w.network.swallow) {
 		return
 	}
 	w.queue.push(event{at: w.now + w.latency(), kind: evReply, p: c.p, call: c})
@@ -278,9 +276,4 @@ func (w *world) failover() {
 	}
 	w.note(line{what: "failover", proc: -1, unit: -1, a: int64((w.now - img.at) / time.Millisecond)})
 	w.check.failedOver(w)
-}
-
-// holdsUnit reports whether an outcome or reply lists the unit for the process.
-func holdsUnit(records []daemon.Record, u daemon.Unit) bool {
-	return slices.ContainsFunc(records, func(r daemon.Record) bool { return r.Unit == u })
 }

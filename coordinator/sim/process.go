@@ -36,10 +36,9 @@ type process struct {
 	pauseIn  int
 	pauseFor time.Duration
 
-	stopping  bool
-	stopBy    time.Duration // a clean stop must have ended by then
-	watch     watched       // what the checks remember
-	inherited time.Duration // agents of the process before on this machine are gone since
+	stopping bool
+	stopBy   time.Duration // a clean stop must have ended by then
+	watch    watched       // what the checks remember
 }
 
 type processState uint8
@@ -90,6 +89,7 @@ func (w *world) startAs(h *host, who node.Identity) *process {
 	}
 	p.watch.init()
 	p.note("start", -1, 0, 0)
+	w.disturb("start")
 	p.step(member.Tick{})
 	return p
 }
@@ -243,7 +243,7 @@ func (p *process) pause(d time.Duration) {
 	}
 	p.note("pause", -1, int64(d/time.Millisecond), 0)
 	p.state = paused
-	p.watch.pausedTill = p.w.now + d
+	p.watch.paused, p.watch.pausedTill = true, p.w.now+d
 	p.w.disturb("pause")
 	p.w.after(d, p.resume)
 }
@@ -269,11 +269,15 @@ func (p *process) resume() {
 		}
 		w.queue.push(e)
 	}
-	// The shell looks at its clock every so often and notices.
-	p.tickAt = 0
+	// Timers that are due fire soon after a SIGCONT; after a suspend of the machine it is the
+	// shell's look at its clock that notices, every so often.
 	p.tickGen++
-	p.tickAt = w.now + w.upTo(w.t.Watch) + 1
+	p.tickAt = w.now + w.upTo(10*time.Millisecond)
+	if w.chance(0.5) {
+		p.tickAt = w.now + w.upTo(w.t.Watch)
+	}
 	w.queue.push(event{at: p.tickAt, kind: evTick, p: p, n: p.tickGen})
+	w.check.resumed(w, p)
 }
 
 var (

@@ -45,6 +45,8 @@ type host struct {
 	advert daemon.Advert
 	proc   *process // the newest
 	twin   *process // a second one, at times
+	// cut machines exchange nothing with the store, deaf ones get no replies.
+	cut, deaf bool
 }
 
 // unit is one unit of the cluster's work and who runs it.

@@ -14,7 +14,10 @@
 // in coordinator/member.
 package reconcile
 
-import "github.com/emitd/emitd/daemon"
+import (
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/planted"
+)
 
 // Run is a run of a unit in this process that has not returned.
 type Run struct {
@@ -89,7 +92,7 @@ func idle(listed *daemon.Record, ran int64) Action {
 		}
 		return Start
 	default: // active
-		if ran >= listed.Generation {
+		if ran >= listed.Generation && !planted.Bug(planted.SameGeneration) {
 			return Resume
 		}
 		return Start // resumed before, and the reply was lost

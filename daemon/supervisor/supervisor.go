@@ -45,7 +45,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
 	"os"
 	"slices"
 	"sync"
@@ -161,9 +160,9 @@ type Supervisor struct {
 	mu sync.Mutex
 	// units holds the run that occupies each unit: one whose code may run.
 	units map[daemon.Unit]*run
-	// awaited are the goroutines that Wait waits for: runs that were not abandoned, and what
-	// looks into abandoned ones.
-	awaited map[<-chan struct{}]bool
+	// awaited counts the runs that Wait waits for; idle is closed while there are none.
+	awaited int
+	idle    chan struct{}
 }
 
 // New returns a supervisor that runs nothing yet.
@@ -172,10 +171,12 @@ func New(cfg Config) *Supervisor {
 		panic("supervisor: Config.Agent and Config.Stamp are needed")
 	}
 	cfg = cfg.withDefaults()
-	return &Supervisor{
+	s := &Supervisor{
 		cfg: cfg, tel: newTelemetry(cfg),
-		units: map[daemon.Unit]*run{}, awaited: map[<-chan struct{}]bool{},
+		units: map[daemon.Unit]*run{}, idle: make(chan struct{}),
 	}
+	close(s.idle)
+	return s
 }
 
 // Start begins a run. Starting a run that is there already changes nothing; while an earlier run
@@ -187,8 +188,10 @@ func (s *Supervisor) Start(f daemon.Fence, term int64, spec daemon.Spec) {
 	if old != nil && old.fence == f {
 		return
 	}
+	if s.awaited++; s.awaited == 1 {
+		s.idle = make(chan struct{})
+	}
 	r := newRun(s, f, term, spec.WithDefaults())
-	s.awaited[r.gone] = true
 	if old != nil {
 		go r.refuse(ErrBusy)
 		return
@@ -221,13 +224,8 @@ func (s *Supervisor) Abandon(f daemon.Fence) {
 		return
 	}
 	r.cancel(errAbandoned)
-	looked := make(chan struct{})
-	s.mu.Lock()
-	delete(s.awaited, r.gone)
-	s.awaited[looked] = true
-	s.mu.Unlock()
 	go func() {
-		defer s.forget(looked)
+		defer r.settle()
 		r.ignores("run is abandoned: it ignores its cancelled context")
 	}()
 }
@@ -249,34 +247,15 @@ func (s *Supervisor) Running() []daemon.Fence {
 // Wait returns nil once every run has ended or was abandoned, and ctx's error if that takes
 // longer. It starts and ends nothing.
 func (s *Supervisor) Wait(ctx context.Context) error {
-	for {
-		s.mu.Lock()
-		waiting := slices.Collect(maps.Keys(s.awaited))
-		s.mu.Unlock()
-		if len(waiting) == 0 {
-			return nil
-		}
-		// An abandoned run leaves awaited without ending, so one look at a time is not enough:
-		// whatever happens, look again.
-		select {
-		case <-waiting[0]:
-		case <-s.changed(waiting[0]):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-// changed returns a channel that is closed when the run behind gone is abandoned.
-func (s *Supervisor) changed(gone <-chan struct{}) <-chan struct{} {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, r := range s.units {
-		if r.gone == gone {
-			return r.abandoned.done()
-		}
+	idle := s.idle
+	s.mu.Unlock()
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
-	return nil
 }
 
 // find returns the run that is exactly f.
@@ -287,4 +266,22 @@ func (s *Supervisor) find(f daemon.Fence) *run {
 		return r
 	}
 	return nil
+}
+
+// free makes the unit of r free for another run.
+func (s *Supervisor) free(r *run) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.units[r.fence.Unit] == r {
+		delete(s.units, r.fence.Unit)
+	}
+}
+
+// settled says that Wait need not wait for one more run.
+func (s *Supervisor) settled() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.awaited--; s.awaited == 0 {
+		close(s.idle)
+	}
 }

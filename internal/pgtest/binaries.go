@@ -4,12 +4,10 @@ import (
 	"cmp"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 )
 
 // Binaries returns the folder of Postgres' programs.
@@ -57,23 +55,4 @@ func FakeTime() (string, error) {
 		return "", errMissing("libfaketime", "make deps, or apt-get install libfaketime")
 	}
 	return paths[0], nil
-}
-
-// credential is the user the server runs as: nil for the present one.
-func credential() *syscall.Credential {
-	if os.Geteuid() != 0 {
-		return nil
-	}
-	for _, name := range []string{"postgres", "nobody"} {
-		u, err := user.Lookup(name)
-		if err != nil {
-			continue
-		}
-		uid, uerr := strconv.ParseUint(u.Uid, 10, 32)
-		gid, gerr := strconv.ParseUint(u.Gid, 10, 32)
-		if uerr == nil && gerr == nil {
-			return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
-		}
-	}
-	return nil
 }

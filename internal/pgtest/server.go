@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -77,10 +76,8 @@ func newServer(cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("pgtest: make a folder: %w", err)
 	}
 	s := &Server{dir: dir, bin: bin, cfg: cfg}
-	if c := credential(); c != nil {
-		if err := os.Chown(dir, int(c.Uid), int(c.Gid)); err != nil {
-			return nil, errors.Join(fmt.Errorf("pgtest: give the folder away: %w", err), s.Close())
-		}
+	if err := giveAway(dir); err != nil {
+		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
 }
@@ -102,7 +99,8 @@ func (s *Server) configure() error {
 		"log_min_messages": "warning", "timezone": "UTC", "log_timezone": "UTC",
 	}
 	if !s.cfg.Durable {
-		settings["fsync"], settings["synchronous_commit"] = "off", "off"
+		// What a killed server has written is in the kernel's hands, which outlive it.
+		settings["fsync"] = "off"
 	}
 	maps.Copy(settings, s.cfg.Settings)
 	var text strings.Builder
@@ -165,13 +163,16 @@ func (s *Server) Start() error {
 		env = append(env, "LD_PRELOAD="+lib, "FAKETIME_TIMESTAMP_FILE="+s.clockFile(),
 			"FAKETIME_NO_CACHE=1", "DONT_FAKE_MONOTONIC=1", "FAKETIME_DISABLE_SHM=1")
 	}
+	// Somebody may have taken the port meanwhile, or children of a killed server still hold its
+	// shared memory for a moment.
+	again := time.NewTicker(50 * time.Millisecond)
+	defer again.Stop()
 	var err error
-	for range 10 {
+	for range 100 {
 		if err = s.start(env); err == nil {
 			return nil
 		}
-		// Somebody took the port meanwhile, or children of a killed server still hold its
-		// shared memory: they end within moments, and each try takes one.
+		<-again.C
 	}
 	return err
 }
@@ -179,12 +180,10 @@ func (s *Server) Start() error {
 func (s *Server) start(env []string) error {
 	port := s.Port
 	if port == 0 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return fmt.Errorf("pgtest: find a free port: %w", err)
+		var err error
+		if port, err = freePort(); err != nil {
+			return err
 		}
-		port = l.Addr().(*net.TCPAddr).Port
-		l.Close()
 	}
 	log, err := os.OpenFile(s.logFile(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {

@@ -119,9 +119,9 @@ func (s *Store) waitGate(ctx context.Context, g *gate) error {
 
 // checkFence accepts the run that has stamped the unit's fence last, and no other: a lower
 // generation was overtaken, a higher one has not claimed yet, and who has not claimed may read
-// what an earlier run is still about to change.
+// what an earlier run is still about to change. Generation 0 is nobody's.
 func (s *state) checkFence(f daemon.Fence) error {
-	if held := s.fences[f.Unit]; held != f.Generation {
+	if held := s.fences[f.Unit]; held != f.Generation || f.Generation <= 0 {
 		return &daemon.StaleError{Fence: f, Holds: held}
 	}
 	return nil

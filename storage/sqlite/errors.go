@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	modernc "modernc.org/sqlite"
 	lib "modernc.org/sqlite/lib"
@@ -81,8 +82,11 @@ func code(err error) int {
 
 // isBusy reports whether another connection holds a lock that this one wants.
 func isBusy(err error) bool {
+	if err == nil {
+		return false
+	}
 	c := code(err)
-	return c == lib.SQLITE_BUSY || c == lib.SQLITE_LOCKED
+	return c == lib.SQLITE_BUSY || c == lib.SQLITE_LOCKED || strings.Contains(err.Error(), "database is locked") // of another driver
 }
 
 // explain translates what the driver said into something that can be acted upon.
@@ -109,8 +113,8 @@ func (s *Store) explain(err error) error {
 	case lib.SQLITE_IOERR, lib.SQLITE_INTERRUPT, lib.SQLITE_PROTOCOL:
 		return fmt.Errorf("%w: database file %s: %w", storage.ErrUnavailable, s.cfg.Path, err)
 	}
-	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
-		return s.locked(err)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("%w: database file %s: %w", storage.ErrUnavailable, s.cfg.Path, err)
 	}
 	return err
 }
@@ -118,7 +122,7 @@ func (s *Store) explain(err error) error {
 // locked says who has the lock, after a wait for it has ended. A cancelled call says only that.
 func (s *Store) locked(err error) error {
 	if errors.Is(err, context.Canceled) {
-		return err
+		return context.Canceled
 	}
 	pid, stopped := s.Blocker()
 	if !errors.Is(err, context.DeadlineExceeded) {

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/emitd/emitd/daemon"
@@ -156,6 +157,14 @@ func (s *Store) rolledBack(m meta) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return m.head < s.seen[m.fileID]
+}
+
+// seenHeads is what a read compares with: taken before it begins, so that what is committed
+// meanwhile does not look like a loss.
+func (s *Store) seenHeads() map[string]int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.seen)
 }
 
 func randomID() string {

@@ -188,8 +188,8 @@ func (q *query) put(r daemon.Record) {
 
 const eventColumns = `seq, at, kind, node, node_id, incarnation, daemon, idx, term, term_ordinal, generation, reason, detail`
 
-// events reads events; text ends the statement.
-func (q *query) events(text string, args ...any) (out []daemon.Event) {
+// history reads events; text ends the statement.
+func (q *query) history(text string, args ...any) (out []daemon.Event) {
 	q.each(`SELECT `+eventColumns+` FROM ~event `+text, args, func(scan func(...any) bool) {
 		var e daemon.Event
 		var index *int

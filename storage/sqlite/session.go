@@ -27,6 +27,8 @@ type session struct {
 	stmts  map[string]*sql.Stmt
 	// adopted is set once this session has made sure that the file is of this boot.
 	adopted bool
+	// broken is set when a transaction could not be ended: the connection is not used again.
+	broken bool
 }
 
 // connector opens connections for database/sql.
@@ -122,12 +124,8 @@ func (s *Store) walMode(ctx context.Context, c *session) error {
 	return nil
 }
 
-// openReader opens a session that reads. The writer goes first: it knows how to deal with an old
-// schema, another boot, or a file that was put in place of the one before.
+// openReader opens a session that reads.
 func (s *Store) openReader(ctx context.Context) (*session, error) {
-	if err := s.write(ctx, func(*step) error { return nil }); err != nil {
-		return nil, err
-	}
 	return s.openSession(ctx, "busy_timeout = 0", "query_only = 1")
 }
 
@@ -138,7 +136,7 @@ func (s *Store) ready(ctx context.Context, c *session, open func(context.Context
 		c.close()
 		return nil, errClosed
 	}
-	if c != nil {
+	if c != nil && !c.broken {
 		err := s.inPlace(c)
 		if err == nil {
 			return c, nil
@@ -147,8 +145,10 @@ func (s *Store) ready(ctx context.Context, c *session, open func(context.Context
 		if !errors.Is(err, errReplaced) {
 			return nil, err
 		}
+		c = nil
 		s.cfg.Logger.WarnContext(ctx, "the database file was replaced by another one; going on with it", "path", s.cfg.Path)
 	}
+	c.close()
 	return open(ctx)
 }
 

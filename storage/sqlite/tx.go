@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	lib "modernc.org/sqlite/lib"
+
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
@@ -92,11 +94,11 @@ func (q *query) prepare(text string) *sql.Stmt {
 // step is one call in one write transaction: what it found, what it has to tell.
 type step struct {
 	query
-	now   time.Time // the store's clock, read after the write lock was taken
+	now    time.Time     // the store's clock, read after the write lock was taken
 	waited time.Duration // for the write lock
-	meta  meta
-	term  node.Term
-	lease node.Lease
+	meta   meta
+	term   node.Term
+	lease  node.Lease
 
 	events []daemon.Event
 	woken  bool
@@ -108,6 +110,9 @@ type step struct {
 // Another error means that the outcome is unknown; it is an ErrUnavailable where it may pass by
 // itself.
 func (s *Store) write(ctx context.Context, fn func(*step) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	var c *session
 	select {
 	case c = <-s.writer:
@@ -127,13 +132,12 @@ func (s *Store) write(ctx context.Context, fn func(*step) error) error {
 	err = fn(st)
 	if st.err == nil && err == nil {
 		st.flush()
-		st.err = ctx.Err()
+	}
+	if st.err == nil && err == nil {
+		st.err = ctx.Err() // the last moment to change nothing
 	}
 	if st.err != nil || err != nil {
-		if undo := c.run(ctx, "ROLLBACK"); undo != nil {
-			c.close()
-			c = nil
-		}
+		c.broken = c.run(ctx, "ROLLBACK") != nil
 		if st.err != nil {
 			return s.explain(st.err)
 		}
@@ -147,9 +151,7 @@ func (s *Store) commit(ctx context.Context, st *step) error {
 	err := st.c.run(ctx, "COMMIT")
 	s.breath.ended()
 	if err != nil {
-		if undo := st.c.run(ctx, "ROLLBACK"); undo != nil {
-			st.c.file = nil // not the file at the path: the session is opened anew
-		}
+		st.c.broken = st.c.run(ctx, "ROLLBACK") != nil
 		return s.explain(err)
 	}
 	if err := s.inPlace(st.c); err != nil {
@@ -182,9 +184,7 @@ func (s *Store) begin(ctx context.Context, c *session) (*step, error) {
 	}
 	if st.err != nil {
 		err := s.explain(st.err)
-		if undo := c.run(ctx, "ROLLBACK"); undo != nil {
-			c.file = nil
-		}
+		c.broken = c.run(ctx, "ROLLBACK") != nil
 		return nil, err
 	}
 	return st, nil
@@ -201,37 +201,72 @@ type view struct {
 
 // read runs fn in one read transaction. It waits for no writer.
 func (s *Store) read(ctx context.Context, fn func(*view)) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	var c *session
 	select {
 	case c = <-s.readers:
 	case <-ctx.Done():
-		return s.locked(ctx.Err())
+		return s.explain(ctx.Err())
 	}
 	defer func() { s.readers <- c }()
-	c, err := s.ready(ctx, c, s.openReader)
-	if err != nil {
+	for again := true; ; again = false {
+		var err error
+		if c, err = s.ready(ctx, c, s.openReader); err != nil {
+			return err
+		}
+		if err = s.readOnce(ctx, c, fn); err == nil {
+			return nil
+		}
+		c.close() // an interrupted connection is not used again
 		c = nil
+		if !again || !errors.Is(err, errUnadopted) {
+			return s.explain(err)
+		}
+		if err := s.write(ctx, func(*step) error { return nil }); err != nil {
+			return err
+		}
+	}
+}
+
+// errUnadopted sends a reader to the writer, who deals with the file or says what is wrong.
+var errUnadopted = errors.New("the database file is not the one that was opened, or not of this boot")
+
+// readOnce is one read transaction on one session.
+func (s *Store) readOnce(ctx context.Context, c *session, fn func(*view)) error {
+	seen := s.seenHeads()
+	v := &view{query: query{c: c, ctx: ctx}}
+	if err := s.beginRead(v); err != nil {
 		return err
 	}
-	v := &view{query: query{c: c, ctx: ctx}}
-	v.err = retryBusy(ctx, func() error { return c.run(ctx, "BEGIN") })
-	s.load(&v.query, &v.meta, &v.term, &v.lease)
-	if v.err == nil {
+	if head, known := seen[v.meta.fileID]; !known || v.meta.head < head || v.meta.bootID != s.host.bootID {
+		v.err = errUnadopted
+	} else {
 		v.now, v.err = s.clock(v.meta)
-	}
-	if v.err == nil && (v.meta.bootID != s.host.bootID || s.rolledBack(v.meta)) {
-		v.err = errForeign
 	}
 	if v.err == nil {
 		fn(v)
 	}
-	end := c.run(ctx, "ROLLBACK")
-	if v.err != nil || end != nil {
-		c.close() // an interrupted connection is not used again
-		c = nil
-		return s.explain(errors.Join(v.err, end))
+	return errors.Join(v.err, c.run(ctx, "ROLLBACK"))
+}
+
+// beginRead begins a transaction; its first read fixes what it sees.
+func (s *Store) beginRead(v *view) error {
+	err := retryBusy(v.ctx, func() error {
+		v.err = nil
+		if err := v.c.run(v.ctx, "BEGIN"); err != nil {
+			return err
+		}
+		if s.load(&v.query, &v.meta, &v.term, &v.lease); v.err != nil {
+			return errors.Join(v.err, v.c.run(v.ctx, "ROLLBACK"))
+		}
+		return nil
+	})
+	if code(err) == lib.SQLITE_ERROR {
+		return errUnadopted // a table is missing: another file
 	}
-	return nil
+	return err
 }
 
 // load reads the rows that every call wants, in one statement.

@@ -23,6 +23,7 @@ var assignStories = []story{
 	{"an expiry may embargo the holder and retire the unit", 0, expiresWith},
 	{"holders see only what they hold, all of it, sorted", 0, listsHoldings},
 	{"what was taken away is not reported as held", 0, readsAfterWrite},
+	{"changes of one unit in one commit are made in order", 0, changesInOrder},
 	{"one commit takes 500 changes and not one more", 0, boundsCommits},
 	{"an unknown state is kept, reported and left alone", Plant, keepsUnknownState},
 }
@@ -308,6 +309,22 @@ func readsAfterWrite(w *world) {
 	r = l.assign(unit0, peers[1])
 	w.equal("units of the former holder", len(peers[0].beat().Units), 0)
 	w.equal("units of the new holder", peers[1].beat().Units, []daemon.Record{r})
+}
+
+func changesInOrder(w *world) {
+	l, peers := w.cluster(2)
+	to := func(p *peer) func(*storage.Change) { return func(c *storage.Change) { c.To = p.id } }
+	out := l.commit(storage.Change{Unit: unit0}, storage.Change{Unit: unit0, Step: daemon.Assign, State: daemon.Unassigned, To: peers[0].id})
+	w.equal("applied", out[1].Applied, true)
+	r := out[1].Record
+	gone := r
+	gone.State = daemon.Deleted
+	out = l.commit(on(r, daemon.Expire), on(r, daemon.Revoke), on(gone, daemon.Assign, to(peers[1])))
+	w.equal("expired", out[0].Applied, true)
+	w.equal("revoked as it was before", out[1], storage.Outcome{Unit: unit0, Record: out[0].Record})
+	w.equal("assigned again", out[2].Applied, true)
+	w.equal("row", w.unit(unit0), out[2].Record)
+	w.equal("holder", out[2].Record.Holder, peers[1].id)
 }
 
 func boundsCommits(w *world) {

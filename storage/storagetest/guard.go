@@ -8,6 +8,7 @@ import (
 
 var guardStories = []story{
 	{"a commit under any term but the present one changes nothing", 0, guardsTerm},
+	{"without a term no commit is accepted", 0, guardsNoTerm},
 	{"a commit under an expired term that nobody replaced is accepted", 0, acceptsExpiredTerm},
 	{"a change whose row has moved is skipped, the others happen", 0, guardsRows},
 	{"a change from a stale snapshot is skipped", 0, guardsStaleSnapshot},
@@ -59,10 +60,16 @@ func guardsTerm(w *world) {
 	l.term = l.lead()
 	attempt(ref)
 	l.declare(unit2)
+}
 
-	empty := &world{TB: w.TB, Backend: w.Backend, ctx: w.ctx}
-	_, err := empty.Store.Commit(w.ctx, storage.Commit{})
-	w.refused(err, storage.ErrTermLost)
+func guardsNoTerm(w *world) {
+	p := w.join("node-a")
+	w.unchanged(func() {
+		for _, ref := range []node.TermRef{{}, {Node: p.id.ID, Incarnation: p.id.Incarnation}, {Number: 1, Node: p.id.ID, Incarnation: p.id.Incarnation}} {
+			_, err := w.Store.Commit(w.ctx, storage.Commit{Term: ref, Changes: []storage.Change{{Unit: unit0}}})
+			w.refused(err, storage.ErrTermLost)
+		}
+	})
 }
 
 func acceptsExpiredTerm(w *world) {

@@ -43,7 +43,7 @@ type Factory struct {
 	// Open returns a fresh, empty store. It registers its own cleanup and ends the test if it
 	// cannot. It is called from several tests at once.
 	Open func(t testing.TB) Backend
-	// Lacks names the hooks that Open leaves nil.
+	// Lacks names the hooks that Open leaves nil, and the interfaces that the store lacks.
 	Lacks Hooks
 	// Runs is how many random sequences the model theme plays, each on a store of its own;
 	// 0 counts as 100. A backend whose Open is slow takes fewer.
@@ -64,6 +64,8 @@ type Backend struct {
 	Frozen bool
 	// InTx runs fn in a user's own transaction that holds the fence, as the backend's InTx does.
 	InTx func(ctx context.Context, f daemon.Fence, fn func(ctx context.Context) error) error
+	// OneWriter says that such a transaction keeps every other writer waiting, as in SQLite.
+	OneWriter bool
 	// Plant writes a state into the row of an existing unit behind the store's back, as a newer
 	// version of the program would.
 	Plant func(t testing.TB, u daemon.Unit, s daemon.State)
@@ -73,20 +75,26 @@ type Backend struct {
 	LoseReply func(call func() error) error
 }
 
-// Hooks is a set of what a test may do to a store from outside.
+// Hooks is a set of what a backend offers beyond storage.Store: to tests, and optional
+// interfaces of its store.
 type Hooks uint
 
-// The hooks that a backend may lack.
+// What a backend may lack.
 const (
 	Clock       Hooks = 1 << iota // Backend.Advance
 	FrozenClock                   // Backend.Frozen
 	Tx                            // Backend.InTx
 	Plant                         // Backend.Plant
+	Locks                         // storage.Locker
+	Sweeps                        // storage.Sweeper
+	Wakes                         // storage.Waker
+
+	all = Wakes<<1 - 1
 )
 
 func (h Hooks) String() string {
 	var out []string
-	for i, name := range []string{"Clock", "FrozenClock", "Tx", "Plant"} {
+	for i, name := range []string{"Clock", "FrozenClock", "Tx", "Plant", "Locks", "Sweeps", "Wakes"} {
 		if h&(1<<i) != 0 {
 			out = append(out, name)
 		}
@@ -96,8 +104,14 @@ func (h Hooks) String() string {
 
 // offers returns the hooks that a backend has.
 func (b Backend) offers() Hooks {
+	_, locks := b.Store.(storage.Locker)
+	_, sweeps := b.Store.(storage.Sweeper)
+	_, wakes := b.Store.(storage.Waker)
 	var h Hooks
-	for hook, has := range map[Hooks]bool{Clock: b.Advance != nil, FrozenClock: b.Advance != nil && b.Frozen, Tx: b.InTx != nil, Plant: b.Plant != nil} {
+	for hook, has := range map[Hooks]bool{
+		Clock: b.Advance != nil, FrozenClock: b.Advance != nil && b.Frozen, Tx: b.InTx != nil, Plant: b.Plant != nil,
+		Locks: locks, Sweeps: sweeps, Wakes: wakes,
+	} {
 		if has {
 			h |= hook
 		}

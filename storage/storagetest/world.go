@@ -15,6 +15,9 @@ import (
 // patience bounds every wait of the suite. It is generous: only a broken store uses it up.
 const patience = 30 * time.Second
 
+// briefly is how long a story waits for something that is not to come, or not always.
+const briefly = 200 * time.Millisecond
+
 // Lengths that a story uses where only "long" or "over when it begins" matters.
 const (
 	long = time.Hour
@@ -36,8 +39,11 @@ func open(t testing.TB, f Factory) *world {
 	if b.Store == nil {
 		t.Fatal("storagetest: Factory.Open returned no store")
 	}
-	if missing := (Clock | FrozenClock | Tx | Plant) &^ b.offers() &^ f.Lacks; missing != 0 {
+	if missing := all &^ b.offers() &^ f.Lacks; missing != 0 {
 		t.Fatalf("storagetest: the backend offers no %s: implement it, or list it in Factory.Lacks", missing)
+	}
+	if has := b.offers() & f.Lacks; has != 0 {
+		t.Fatalf("storagetest: the backend offers %s, which Factory.Lacks says it lacks", has)
 	}
 	if b.Second == nil {
 		b.Second = b.Store

@@ -23,7 +23,6 @@ CREATE TABLE ~node (
     heard              INTEGER NOT NULL DEFAULT 0,
     advert             TEXT    NOT NULL DEFAULT '', -- hash; see ~advert
     traits             TEXT    NOT NULL DEFAULT '{}',
-    never_lead         INTEGER NOT NULL DEFAULT 0,
     highest_term       INTEGER NOT NULL DEFAULT 0,
     highest_generation INTEGER NOT NULL DEFAULT 0,
     witnessed          INTEGER NOT NULL DEFAULT 0,

@@ -90,14 +90,7 @@ func (d *decoder) section(n ast.Node, v reflect.Value, path string) {
 }
 
 func (d *decoder) unknown(n ast.Node, name, path string, t reflect.Type) {
-	d.complain(fault.UnknownKey, n, suggestion(name, path, t), "unknown key %q%s", name, in(path))
-}
-
-func in(path string) string {
-	if path == "" {
-		return ""
-	}
-	return " in " + path
+	d.complain(fault.UnknownKey, n, suggestion(name, path, t), "unknown key %q", name)
 }
 
 // suggestion guesses what an unknown key was meant to be: a key of this section, or one of that
@@ -150,12 +143,20 @@ func (d *decoder) leaf(n ast.Node, v reflect.Value, f reflect.StructField, path 
 func (d *decoder) scalar(n ast.Node, v reflect.Value, f reflect.StructField, path string) {
 	text, ok := textOf(n)
 	if !ok {
-		d.complain(fault.BadValue, n, "", "%s is %s, want %s", path, kindOf(n), typeName(f))
+		d.complain(fault.BadValue, n, "", "%s is %s, want %s", path, kindOf(n), article(typeName(f)))
 		return
 	}
 	if err := setText(v, f, text); err != nil {
 		d.complain(fault.BadValue, n, "", "%s %v", path, err)
 	}
+}
+
+// article puts "a" before what is counted.
+func article(kind string) string {
+	if kind == "number" || kind == "duration" {
+		return "a " + kind
+	}
+	return kind
 }
 
 func (d *decoder) list(n ast.Node, path string) []string {

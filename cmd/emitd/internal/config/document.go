@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/goccy/go-yaml"
@@ -107,14 +108,14 @@ func (d *document) excerpt(p place, remark string) string {
 		return ""
 	}
 	var b strings.Builder
+	number := strconv.Itoa(p.line)
 	if p.line > 1 && strings.TrimSpace(d.lines[p.line-2]) != "" {
-		fmt.Fprintf(&b, "  %3d | %s\n", p.line-1, d.show(p.line-1))
+		fmt.Fprintf(&b, "    %*d | %s\n", len(number), p.line-1, d.show(p.line-1))
 	}
-	line := d.show(p.line)
-	fmt.Fprintf(&b, "> %3d | %s\n", p.line, line)
-	column := min(max(p.column, 1), len(line)+1)
-	fmt.Fprintf(&b, "%s^ %s", strings.Repeat(" ", len("> 123 | ")+column-1), remark)
-	return "  " + strings.ReplaceAll(strings.TrimRight(b.String(), " "), "\n", "\n  ")
+	fmt.Fprintf(&b, "  > %s | %s\n", number, d.show(p.line))
+	column := min(max(p.column, 1), widest)
+	fmt.Fprintf(&b, "%*s^ %s", len("  > ")+len(number)+len(" | ")+column-1, "", remark)
+	return strings.TrimRight(b.String(), " ")
 }
 
 // widest bounds how much of a line is shown.
@@ -140,9 +141,8 @@ func printable(r rune) rune {
 }
 
 var (
-	urlPassword  = regexp.MustCompile(`(://[^/\s:@"']*:)[^/\s"']*@`)
-	namedSecret  = regexp.MustCompile(`(?i)((?:password|passwd|secret|token|api[_-]?key)["']?\s*[:=]\s*)[^\s&,}]+`)
-	secretInText = []*regexp.Regexp{urlPassword, namedSecret}
+	urlPassword = regexp.MustCompile(`(://[^/\s:@"']*:)[^/\s"']*@`)
+	namedSecret = regexp.MustCompile(`(?i)((?:password|passwd|secret|token|api[_-]?key)["']?\s*[:=]\s*)[^\s&,}]+`)
 )
 
 // hide replaces what is known or looks to be secret.

@@ -58,8 +58,11 @@ type Origin struct {
 
 // String reads as in: env EMITD_X.
 func (o Origin) String() string {
-	if o.Name == "" {
+	switch {
+	case o.Name == "":
 		return string(o.Layer)
+	case o.Layer == FromDefault:
+		return "default (" + o.Name + ")"
 	}
 	return string(o.Layer) + " " + o.Name
 }

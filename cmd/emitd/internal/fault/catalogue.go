@@ -58,6 +58,7 @@ const (
 	StoreFailed Code = "E5105"
 	NoRight     Code = "E5106"
 	NotMigrated Code = "E5107"
+	Locked      Code = "E5108"
 )
 
 // All returns the catalogue, sorted by code.
@@ -171,4 +172,7 @@ var catalogue = []Entry{
 	{NotMigrated, ExitFailed, "store has no schema",
 		"The store is reachable but holds no tables of emitd under this schema and prefix.",
 		"create them: emitd migrate up --store URL; or start a node, which does it on an empty store"},
+	{Locked, ExitUnreachable, "store is locked",
+		"A process holds the write lock of the SQLite file for longer than a call may wait. Writers wait for it, readers do not; a process that is stopped inside a write transaction holds it until it continues or ends.",
+		"emitd doctor names the process"},
 }

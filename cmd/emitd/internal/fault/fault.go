@@ -131,14 +131,17 @@ func Exit(err error) int {
 	return ExitOK
 }
 
-// Write prints err for a person. Each of secrets that occurs in a text is replaced.
+// Write prints err for a person; advice that several faults in a row share stands once. Each of
+// secrets that occurs in a text is replaced.
 func Write(w io.Writer, err error, secrets ...string) {
 	var b strings.Builder
-	for _, f := range Of(err) {
+	all := Of(err)
+	for i, f := range all {
 		fmt.Fprintf(&b, "error %s: %s\n", f.Code, f.What)
 		b.WriteString(indent(f.Excerpt, ""))
 		b.WriteString(indent(f.Why, "  "))
-		if do := f.Advice(); do != "" {
+		do := f.Advice()
+		if again := i+1 < len(all) && all[i+1].Advice() == do; do != "" && !again {
 			b.WriteString(indent("do: "+do, "  "))
 		}
 	}

@@ -1,0 +1,188 @@
+// Package backend opens the cluster store that store.url names. It is the only place of the
+// program that knows which backends there are; everything else sees storage.Store and faults.
+//
+// # Who migrates
+//
+// A store's schema is created and brought up to date by [Policy]:
+//
+//	           sqlite                     postgres
+//	Look       refuse                     refuse                     reads and operators' commands
+//	Auto       create, bring up to date   create in an empty store,  a node (default)
+//	                                      refuse an older schema
+//	Always     create, bring up to date   create, bring up to date   emitd serve --migrate
+//	Never      refuse                     refuse                     emitd serve --migrate=never
+//
+// A SQLite file belongs to one host, so its processes are replaced together; a Postgres schema is
+// shared with nodes of the version before, so moving it is the operator's decision. A refused
+// schema is a fault that says what to run. No policy goes back: a newer schema is always refused.
+package backend
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/emitd/emitd/cmd/emitd/internal/config"
+	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/storage"
+	"github.com/emitd/emitd/storage/sqlite"
+)
+
+// Policy says what may happen to the schema.
+type Policy string
+
+// The policies.
+const (
+	Look   Policy = "look"
+	Auto   Policy = "auto"
+	Always Policy = "always"
+	Never  Policy = "never"
+)
+
+// Options say how to open a store.
+type Options struct {
+	Config config.Config
+	Policy Policy
+	Logger *slog.Logger
+	Meter  metric.MeterProvider // nil is OpenTelemetry's global one
+}
+
+// Store is an open store.
+type Store struct {
+	storage.Store
+	Kind string // for people: sqlite, postgres
+	// Migrated lists what was applied on opening.
+	Migrated []Migration
+
+	close   func() error
+	blocker func() (pid int, stopped bool)
+}
+
+// Close closes the store.
+func (s *Store) Close() error { return s.close() }
+
+// Blocker names the process that keeps all others from writing, if the backend can tell.
+func (s *Store) Blocker() (pid int, stopped bool) {
+	if s.blocker == nil {
+		return 0, false
+	}
+	return s.blocker()
+}
+
+// Migration is one version of a schema.
+type Migration struct {
+	Version   int       `json:"version"`
+	Name      string    `json:"name"`
+	AppliedAt time.Time `json:"applied_at,omitzero"`
+}
+
+// driver is one kind of store.
+type driver struct {
+	open    func(context.Context, Options) (*Store, error)
+	status  func(context.Context, config.Config) ([]Migration, error)
+	migrate func(context.Context, config.Config) ([]Migration, error)
+	sql     func(config.Config, int) (string, error)
+}
+
+func driverOf(cfg config.Config) (driver, error) {
+	scheme, _, _ := strings.Cut(cfg.Store.URL, ":")
+	switch scheme {
+	case "sqlite":
+		return sqliteDriver, nil
+	case "":
+		return driver{}, fault.New(fault.StoreURL, "store.url is not set: there is nothing to read")
+	}
+	return driver{}, fault.New(fault.StoreURL, "store.url has the scheme %q, want sqlite or postgres", scheme)
+}
+
+// Open opens the store. Its errors are faults.
+func Open(ctx context.Context, o Options) (*Store, error) {
+	d, err := driverOf(o.Config)
+	if err != nil {
+		return nil, err
+	}
+	s, err := d.open(ctx, o)
+	if err != nil {
+		return nil, Fault(err)
+	}
+	return s, nil
+}
+
+// Status lists every version known to the store or the program; those not applied have no time.
+func Status(ctx context.Context, cfg config.Config) ([]Migration, error) {
+	d, err := driverOf(cfg)
+	if err != nil {
+		return nil, err
+	}
+	out, err := d.status(ctx, cfg)
+	if err != nil {
+		return nil, Fault(err)
+	}
+	return out, nil
+}
+
+// Migrate brings the schema up to date and returns what it applied.
+func Migrate(ctx context.Context, cfg config.Config) ([]Migration, error) {
+	d, err := driverOf(cfg)
+	if err != nil {
+		return nil, err
+	}
+	out, err := d.migrate(ctx, cfg)
+	if err != nil {
+		return nil, Fault(err)
+	}
+	return out, nil
+}
+
+// SQL returns the statements that bring a store from a version to the program's.
+func SQL(cfg config.Config, from int) (string, error) {
+	d, err := driverOf(cfg)
+	if err != nil {
+		return "", err
+	}
+	text, err := d.sql(cfg, from)
+	if err != nil {
+		return "", fault.New(fault.Usage, "migrate get: %w", err)
+	}
+	return text, nil
+}
+
+// Fault turns an error of a backend, or any other, into a fault.
+func Fault(err error) *fault.Fault {
+	var (
+		f      *fault.Fault
+		file   *sqlite.FileError
+		locked *sqlite.LockedError
+	)
+	switch {
+	case errors.As(err, &f):
+		return f
+	case errors.As(err, &locked):
+		what, do, _ := strings.Cut(locked.Error(), ": ")
+		return &fault.Fault{Code: fault.Locked, What: what, Do: do, Err: err}
+	case errors.As(err, &file):
+		return fileFault(file, err)
+	}
+	return fault.From(err)
+}
+
+func fileFault(e *sqlite.FileError, err error) *fault.Fault {
+	f := &fault.Fault{Code: fault.StoreFailed, What: "database file " + e.Path + " " + e.Problem, Do: e.Hint, Err: err}
+	if e.Err != nil {
+		f.What += ": " + e.Err.Error()
+	}
+	switch {
+	case e.Problem == "cannot be written":
+		f.Code = fault.ReadOnly
+	case strings.HasPrefix(e.Problem, "cannot be"), errors.Is(e.Err, fs.ErrPermission):
+		f.Code = fault.NoRight
+	case e.Problem == "does not exist", e.Problem == "is gone", e.Problem == "its directory does not exist":
+		f.Code = fault.Unreachable
+	}
+	return f
+}

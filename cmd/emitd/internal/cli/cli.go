@@ -1,0 +1,302 @@
+// Package cli is emitd's command line.
+//
+// What scripts may rely on:
+//
+//   - Data goes to standard output, talk to standard error.
+//   - The exit code is 0 ok, 1 failed, 2 wrong usage or configuration, 3 not found, 4 store
+//     unreachable, 5 conflict (a term has moved on), 6 degraded; see package fault.
+//   - Every read takes -o table, wide, json, jsonl, yaml or name. Tables show ages and may change
+//     with a version; JSON shows times in RFC 3339 UTC and keeps its fields.
+//   - Reads and operators' commands work on the store itself (--store URL): they need no node to
+//     be up. Where no store is named, the state of an emitd dev in the present directory is used.
+//   - A command that changes something names its effect and asks first if standard input is a
+//     terminal; --yes does not ask, --dry-run does nothing.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/mattn/go-isatty"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/emitd/emitd/cmd/emitd/internal/backend"
+	"github.com/emitd/emitd/cmd/emitd/internal/config"
+	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/cmd/emitd/internal/view"
+)
+
+// Streams are what a run of the program is connected to.
+type Streams struct {
+	In       io.Reader
+	Out, Err io.Writer
+	Environ  []string
+}
+
+// Main runs the program and returns its exit code. ctx ends when the program should; it is not
+// the program's to wait for signals, except where a second one should force.
+func Main(ctx context.Context, args []string, s Streams) int {
+	a := &app{Streams: s}
+	root := a.root()
+	root.SetArgs(args)
+	root.SetOut(s.Out)
+	root.SetErr(s.Err)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return fault.ExitOK
+	}
+	err = a.asFault(err)
+	fault.Write(s.Err, err, a.secrets...)
+	return fault.Exit(err)
+}
+
+// app is one run of the program.
+type app struct {
+	Streams
+	flags   map[string]*flagValue // by name
+	ran     bool                  // the arguments were understood
+	secrets []string              // of the configuration, as far as it was loaded
+
+	output  string
+	timeout time.Duration
+	noColor bool
+	quiet   bool
+	yes     bool
+}
+
+// asFault makes faults of errors that are none yet. Before a command runs there are only
+// mistakes of usage.
+func (a *app) asFault(err error) error {
+	if list := (fault.List)(nil); errors.As(err, &list) {
+		return list
+	}
+	if !a.ran && !errors.As(err, new(*fault.Fault)) {
+		return fault.New(fault.Usage, "%s", firstLine(err.Error()))
+	}
+	return backend.Fault(err)
+}
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(s, "\n")
+	return line
+}
+
+// flagValue is the text given for a key; it counts only when it was given.
+type flagValue struct {
+	path  string
+	text  string
+	given bool
+	kind  string
+}
+
+func (f *flagValue) String() string { return f.text }
+func (f *flagValue) Type() string   { return f.kind }
+func (f *flagValue) Set(s string) error {
+	f.text, f.given = s, true
+	return nil
+}
+
+// short are the flags that have a shorter name than their key.
+var short = map[string]string{"store": "store.url", "objects": "objects.url", "node-name": "node.name"}
+
+// shown are the flags that help lists; every other key is a flag as well.
+var shown = []string{"store", "objects", "node-name", "listen", "profile", "cluster", "insecure"}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "emitd",
+		Short: "Elect a leader, assign daemons to nodes, run them",
+		Long: "emitd makes processes on one store a cluster: they elect a leader, the leader assigns daemons to\n" +
+			"nodes, every node runs what is assigned to it and drains what is revoked.\n\n" +
+			"Begin with emitd dev: three nodes in one process, nothing else needed.",
+		SilenceErrors: true, SilenceUsage: true,
+		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
+		Args:              noSuchCommand,
+		RunE:              help,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return a.checkFlags() },
+	}
+	root.SetFlagErrorFunc(flagError)
+	a.bind(root.PersistentFlags())
+	for _, c := range []*cobra.Command{
+		a.serveCommand(), a.devCommand(),
+		a.statusCommand(), a.nodeCommand(), a.daemonCommand(), a.leaderCommand(), a.eventsCommand(),
+		a.migrateCommand(), a.configCommand(), a.doctorCommand(),
+		a.errorCommand(), a.versionCommand(),
+	} {
+		root.AddCommand(c)
+	}
+	return root
+}
+
+func help(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+
+// noSuchCommand refuses arguments where a subcommand is expected.
+func noSuchCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	var names []string
+	for _, c := range cmd.Commands() {
+		names = append(names, c.Name())
+	}
+	f := fault.New(fault.Usage, "%s has no command %q", cmd.CommandPath(), args[0])
+	if near := config.Nearest(args[0], names); near != "" {
+		f.What += fmt.Sprintf("; did you mean %q?", near)
+	}
+	return f.Hint("see %s --help", cmd.CommandPath())
+}
+
+// group makes a command that only has subcommands.
+func group(use, text string, commands ...*cobra.Command) *cobra.Command {
+	g := &cobra.Command{Use: use, Short: text, Args: noSuchCommand, RunE: help}
+	g.AddCommand(commands...)
+	return g
+}
+
+func flagError(cmd *cobra.Command, err error) error {
+	f := fault.New(fault.Usage, "%s: %s", cmd.CommandPath(), firstLine(err.Error()))
+	var unknown *pflag.NotExistError
+	if errors.As(err, &unknown) {
+		var names []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+		if near := config.Nearest(unknown.GetSpecifiedName(), names); near != "" {
+			f.What += fmt.Sprintf("; did you mean --%s?", near)
+		}
+	}
+	return f.Hint("see %s --help", cmd.CommandPath())
+}
+
+// bind makes a flag of every key of the configuration.
+func (a *app) bind(flags *pflag.FlagSet) {
+	a.flags = map[string]*flagValue{}
+	keys := map[string]config.Key{}
+	add := func(name string, k config.Key, hidden bool) {
+		v := &flagValue{path: k.Path, kind: strings.ReplaceAll(k.Type, " or ", "|")}
+		a.flags[name] = v
+		f := flags.VarPF(v, name, "", k.Help)
+		f.Hidden = hidden
+		if k.Type == "true or false" {
+			f.NoOptDefVal, v.kind = "true", "bool"
+		}
+	}
+	isShown := map[string]bool{}
+	for _, name := range shown {
+		isShown[name] = true
+	}
+	for _, k := range config.Keys() {
+		keys[k.Path] = k
+		add(k.Flag(), k, !isShown[k.Flag()])
+	}
+	for name, path := range short {
+		add(name, keys[path], false)
+	}
+	flags.Var(a.metaFlag("config"), "config", "config file; also "+config.FileEnv+", else "+config.DefaultFile+" if there is one")
+	flags.DurationVar(&a.timeout, "timeout", 10*time.Second, "how long a read or an operator's command may take")
+	flags.BoolVar(&a.noColor, "no-color", false, "no colours; also NO_COLOR")
+	flags.BoolVarP(&a.quiet, "quiet", "q", false, "say only what is wrong")
+}
+
+func (a *app) metaFlag(name string) *flagValue {
+	a.flags[name] = &flagValue{kind: "file"}
+	return a.flags[name]
+}
+
+// checkFlags refuses a key given twice under two names, and marks that usage was understood.
+func (a *app) checkFlags() error {
+	for name, path := range short {
+		s, l := a.flags[name], a.flags[strings.ReplaceAll(path, "_", "-")]
+		if s.given && l.given && s.text != l.text {
+			return fault.New(fault.Usage, "--%s and --%s are one setting and say different things", name, strings.ReplaceAll(path, "_", "-"))
+		}
+	}
+	a.ran = true
+	return nil
+}
+
+// input collects what the configuration is made of.
+func (a *app) input() config.Input {
+	in := config.Input{
+		File: a.flags["config"].text, Environ: a.Environ,
+		Flags: map[string]string{}, Flagged: map[string]string{},
+	}
+	for name, v := range a.flags {
+		if v.given && v.path != "" {
+			in.Flags[v.path] = v.text
+			if _, ok := short[name]; ok {
+				in.Flagged[v.path] = name
+			}
+		}
+	}
+	return in
+}
+
+// load makes the configuration and remembers what is secret in it.
+func (a *app) load(in config.Input) (*config.Loaded, error) {
+	cfg, err := config.Load(in)
+	if err != nil {
+		return nil, err
+	}
+	a.secrets = cfg.Secrets()
+	return cfg, nil
+}
+
+// DevDir holds the state of emitd dev, DevConfig in it how to read that.
+const (
+	DevDir    = ".emitd"
+	DevConfig = "emitd.yaml"
+)
+
+// loadToRead makes the configuration of a command that looks at a store. If none is named, the
+// state of an emitd dev in the present directory is meant.
+func (a *app) loadToRead() (*config.Loaded, error) {
+	in := a.input()
+	cfg, err := a.load(in)
+	if err != nil || cfg.Store.URL != "" {
+		return cfg, err
+	}
+	dev := DevDir + string(os.PathSeparator) + DevConfig
+	if _, err := os.Stat(dev); err != nil || cfg.File != "" {
+		return nil, fault.New(fault.StoreURL, "store.url is not set, and there is no emitd dev in this directory: which cluster?")
+	}
+	in.File = dev
+	return a.load(in)
+}
+
+// open opens the store to look at it.
+func (a *app) open(ctx context.Context, cfg *config.Loaded) (*backend.Store, error) {
+	return backend.Open(ctx, backend.Options{Config: cfg.Config, Policy: backend.Look, Logger: a.talk(cfg)})
+}
+
+// reader says how a snapshot is to be seen.
+func reader(cfg *config.Loaded, s *backend.Store, all bool) view.Reader {
+	return view.Reader{Cluster: cfg.Cluster, Store: s.Kind, Timing: cfg.Timing(), All: all}
+}
+
+// say writes talk.
+func (a *app) say(format string, args ...any) {
+	if !a.quiet {
+		fmt.Fprintf(a.Err, format+"\n", args...)
+	}
+}
+
+// terminal reports whether the stream is one.
+func terminal(stream any) bool {
+	f, ok := stream.(*os.File)
+	return ok && (isatty.IsTerminal(f.Fd()) || isatty.IsCygwinTerminal(f.Fd()))
+}
+
+// colours reports whether standard error may be coloured.
+func (a *app) colours() bool {
+	for _, kv := range a.Environ {
+		if name, value, _ := strings.Cut(kv, "="); name == "NO_COLOR" && value != "" {
+			return false
+		}
+	}
+	return !a.noColor && terminal(a.Err)
+}

@@ -1,0 +1,82 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/cmd/emitd/internal/view"
+)
+
+// data is what a read has to show, in every format.
+type data struct {
+	whole any                                // json, yaml
+	items []any                              // jsonl; nil: whole on one line
+	table func(w io.Writer, wide bool) error // table, wide
+	names []string                           // name
+}
+
+// outputFlag adds -o to a read.
+func (a *app) outputFlag(cmd *cobra.Command) *cobra.Command {
+	cmd.Flags().StringVarP(&a.output, "output", "o", "table", "table, wide, json, jsonl, yaml or name")
+	_ = cmd.RegisterFlagCompletionFunc("output", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		var out []string
+		for _, f := range view.Formats() {
+			out = append(out, string(f))
+		}
+		return out, cobra.ShellCompDirectiveNoFileComp
+	})
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if !slices.Contains(view.Formats(), view.Format(a.output)) {
+			return fault.New(fault.Usage, "-o %s is not a format, want table, wide, json, jsonl, yaml or name", a.output)
+		}
+		return run(cmd, args)
+	}
+	return cmd
+}
+
+// print writes d in the format asked for.
+func (a *app) print(d data) error {
+	switch view.Format(a.output) {
+	case view.JSONFormat:
+		return view.JSON(a.Out, d.whole)
+	case view.YAMLFormat:
+		return view.YAML(a.Out, d.whole)
+	case view.JSONLFormat:
+		if d.items == nil {
+			return view.JSONLine(a.Out, d.whole)
+		}
+		for _, item := range d.items {
+			if err := view.JSONLine(a.Out, item); err != nil {
+				return err
+			}
+		}
+		return nil
+	case view.NameFormat:
+		for _, name := range d.names {
+			if _, err := fmt.Fprintln(a.Out, view.Line(name)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return d.table(a.Out, view.Format(a.output) == view.WideFormat)
+}
+
+// list makes data of a list.
+func list[T any](items []T, name func(T) string, table func(wide bool) *view.Table) data {
+	d := data{items: []any{}, table: func(w io.Writer, wide bool) error { return table(wide).Write(w) }}
+	if items == nil {
+		items = []T{}
+	}
+	d.whole = items
+	for _, item := range items {
+		d.items = append(d.items, item)
+		d.names = append(d.names, name(item))
+	}
+	return d
+}

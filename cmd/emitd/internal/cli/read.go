@@ -1,0 +1,201 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/emitd/emitd/cmd/emitd/internal/backend"
+	"github.com/emitd/emitd/cmd/emitd/internal/config"
+	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/cmd/emitd/internal/view"
+	"github.com/emitd/emitd/daemon"
+)
+
+// cluster is an open store with one snapshot of it.
+type cluster struct {
+	cfg   *config.Loaded
+	store *backend.Store
+	snap  *daemon.Snapshot
+	all   bool
+}
+
+func (c *cluster) status() view.Status { return view.Of(c.snap, reader(c.cfg, c.store, c.all)) }
+
+// look opens the store, takes a snapshot and hands it to f, within --timeout.
+func (a *app) look(ctx context.Context, all bool, f func(ctx context.Context, c *cluster) error) error {
+	cfg, err := a.loadToRead()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	s, err := a.open(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	snap, err := s.Snapshot(ctx)
+	if err != nil {
+		return fmt.Errorf("read the cluster: %w", err)
+	}
+	return f(ctx, &cluster{cfg, s, snap, all})
+}
+
+func (a *app) statusCommand() *cobra.Command {
+	var judge bool
+	cmd := &cobra.Command{
+		Use: "status", Short: "Show the cluster: leader, nodes, daemons, and what needs attention",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.look(cmd.Context(), false, func(_ context.Context, c *cluster) error {
+				s := c.status()
+				err := a.print(data{whole: s, table: s.Table, names: []string{s.Cluster}})
+				if err == nil && judge && len(s.Attention) > 0 {
+					err = fault.New(fault.Degraded, "cluster %s is degraded: %s", s.Cluster, s.Attention[0].Text)
+				}
+				return err
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&judge, "exit-code", false, "exit with 6 if anything needs attention")
+	return a.outputFlag(cmd)
+}
+
+func (a *app) nodeCommand() *cobra.Command {
+	var all bool
+	ls := &cobra.Command{
+		Use: "ls", Short: "List nodes", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.look(cmd.Context(), all, func(_ context.Context, c *cluster) error {
+				s := c.status()
+				return a.print(list(s.Nodes, func(n view.Node) string { return n.Name }, s.NodeTable))
+			})
+		},
+	}
+	ls.Flags().BoolVar(&all, "all", false, "also nodes that have left")
+	return group("node", "Look at nodes", a.outputFlag(ls))
+}
+
+func (a *app) daemonCommand() *cobra.Command {
+	var all bool
+	var on string
+	ls := &cobra.Command{
+		Use: "ls", Short: "List daemons, one unit a line", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.look(cmd.Context(), all, func(_ context.Context, c *cluster) error {
+				s := c.status()
+				return a.print(list(s.Daemons, func(u view.Unit) string { return u.Unit.String() }, s.UnitTable))
+			})
+		},
+	}
+	ls.Flags().BoolVar(&all, "all", false, "also units that are no longer declared")
+	explain := &cobra.Command{
+		Use: "explain DAEMON[/INDEX]", Short: "Say why a unit is where it is, and where it would go",
+		Args: exactly(1, "the id of a daemon or unit, such as acme:reports or acme:reports/2"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.look(cmd.Context(), true, func(_ context.Context, c *cluster) error { return a.explain(c, args[0], on) })
+		},
+	}
+	explain.Flags().StringVar(&on, "node", "", "only this node")
+	return group("daemon", "Look at daemons", a.outputFlag(ls), a.outputFlag(explain))
+}
+
+// exactly refuses another number of arguments, naming what is wanted.
+func exactly(n int, what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) == n {
+			return nil
+		}
+		return fault.New(fault.Usage, "%s wants %s; it was given %d arguments", cmd.CommandPath(), what, len(args)).
+			Hint("see %s --help", cmd.CommandPath())
+	}
+}
+
+// explain shows all units of a daemon, or one unit.
+func (a *app) explain(c *cluster, name, on string) error {
+	s := c.status()
+	units := find(s.Daemons, name)
+	if len(units) == 0 {
+		return noDaemon(s, name)
+	}
+	known := on == ""
+	var out []view.Explained
+	for _, u := range units {
+		e := view.Explained{Unit: u, Plan: view.Explain(c.snap, reader(c.cfg, c.store, true), u.Unit)}
+		if on != "" {
+			e = e.Only(on)
+			known = known || len(e.Plan.Rows) > 0
+		}
+		out = append(out, e)
+	}
+	if !known {
+		return fault.New(fault.NoNode, "no node is called %q", on)
+	}
+	d := list(out, func(e view.Explained) string { return e.Unit.Unit.String() }, nil)
+	d.table = func(w io.Writer, _ bool) error {
+		for i, e := range out {
+			if i > 0 {
+				fmt.Fprintln(w)
+			}
+			if err := e.Table(w, s); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return a.print(d)
+}
+
+// find returns the units that a name means: one unit, or all of a daemon.
+func find(units []view.Unit, name string) []view.Unit {
+	var out []view.Unit
+	for _, u := range units {
+		if u.Unit.String() == name {
+			return []view.Unit{u}
+		}
+		if string(u.Daemon) == name {
+			out = append(out, u)
+		}
+	}
+	return out
+}
+
+func noDaemon(s view.Status, name string) error {
+	var ids []string
+	for _, u := range s.Daemons {
+		ids = append(ids, string(u.Daemon))
+		if strings.HasPrefix(name, string(u.Daemon)+"/") {
+			ids = append(ids, u.Unit.String())
+		}
+	}
+	slices.Sort(ids)
+	f := fault.New(fault.NoDaemon, "no daemon or unit is called %q", name)
+	if near := config.Nearest(name, slices.Compact(ids)); near != "" {
+		f.What += fmt.Sprintf("; did you mean %s?", near)
+	}
+	return f
+}
+
+// pages reads the history after a sequence number, as it is now.
+func pages(ctx context.Context, s *backend.Store, after int64, f func([]daemon.Event) error) (int64, error) {
+	for {
+		p, err := s.Events(ctx, after, pageSize)
+		if err != nil {
+			return after, fmt.Errorf("read events: %w", err)
+		}
+		if len(p.Events) == 0 {
+			return after, nil
+		}
+		if err := f(p.Events); err != nil {
+			return after, err
+		}
+		after = p.Events[len(p.Events)-1].Seq
+	}
+}
+
+const pageSize = 500

@@ -1,0 +1,189 @@
+package view
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+)
+
+// attention lists what a person should look at, the worst first.
+func (v *viewer) attention(s Status) []Notice {
+	out := []Notice{}
+	add := func(sev Severity, subject, do, format string, args ...any) {
+		out = append(out, Notice{Severity: sev, Subject: subject, Text: fmt.Sprintf(format, args...), Do: do})
+	}
+	v.aboutLeader(s, add)
+	v.aboutNodes(s, add)
+	v.aboutUnits(s, add)
+	for _, d := range v.plan.Disagreements {
+		if d.Winner.Name == "" {
+			add(Warning, string(d.Daemon), "", "%s declares %s in a way that cannot be planned: %s", d.Loser.Name, d.Daemon, d.What)
+			continue
+		}
+		add(Warning, string(d.Daemon), "", "%s and %s declare %s differently (%s); %s registered last and wins", d.Winner.Name, d.Loser.Name, d.Daemon, d.What, d.Winner.Name)
+	}
+	slices.SortStableFunc(out, func(a, b Notice) int { return cmp.Compare(a.Severity, b.Severity) })
+	return out
+}
+
+type notify func(sev Severity, subject, do, format string, args ...any)
+
+// passesMissed is how many heartbeat intervals a leader may go without a pass before it is told:
+// three failed passes make it resign by itself.
+const passesMissed = 4
+
+func (v *viewer) aboutLeader(s Status, add notify) {
+	l := s.Leader
+	switch {
+	case len(s.Nodes) == 0:
+		add(Failing, "cluster", "emitd serve --store …", "no node is registered in this store")
+	case l == nil && v.Term.Number == 0:
+		add(Failing, "leader", "emitd node ls", "nobody has led yet%s", v.candidates(s))
+	case l == nil:
+		add(Failing, "leader", "emitd leader history", "nobody leads since %s gave up term %d%s", v.Term.Leader.Name, v.Term.Ordinal, v.candidates(s))
+	case l.Expired:
+		add(Failing, "leader", "emitd leader history", "%s's lease is over since %s and nobody has taken over%s",
+			l.Node, Exact(v.age(l.ExpiresAt.Time)), v.candidates(s))
+	default:
+		since := v.age(maxTime(l.LastPassAt.Time, l.ElectedAt.Time))
+		if limit := passesMissed*v.Timing.HeartbeatInterval + v.Timing.SettleWindow; since > limit {
+			add(Failing, "leader", "emitd leader resign", "%s leads but has not finished a pass for %s: nothing is assigned", l.Node, Exact(since))
+		}
+	}
+}
+
+func maxTime(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// candidates says so if no node stands for election.
+func (v *viewer) candidates(s Status) string {
+	for _, n := range s.Nodes {
+		if n.State == node.Live && !n.NeverLead {
+			return ""
+		}
+	}
+	return ": no live node stands for election (never_lead, late or draining)"
+}
+
+func (v *viewer) aboutNodes(s Status, add notify) {
+	names := map[string]int{}
+	for _, n := range s.Nodes {
+		if n.State == node.Removed {
+			continue
+		}
+		age := v.age(n.LastHeartbeatAt.Time)
+		switch n.State {
+		case node.Late:
+			add(Warning, n.Name, "emitd events --kind node.late", "%s late: last heartbeat %s ago (interval %s); %s", n.Name, Exact(age), v.Timing.HeartbeatInterval, v.removal(age))
+		case node.Deaf:
+			add(Warning, n.Name, "emitd doctor", "%s deaf: its heartbeats arrive but it hears no reply; its units are revoked", n.Name)
+		}
+		if names[n.Name]++; names[n.Name] == 2 {
+			add(Warning, n.Name, "emitd node ls -o wide", "two nodes are called %s: give each its own node.name", n.Name)
+		}
+	}
+}
+
+func (v *viewer) removal(age time.Duration) string {
+	if left := v.Timing.NodeRegistrationTTL - age; left > 0 {
+		return "removed in " + Exact(left) + " unless it returns"
+	}
+	return "due to be removed"
+}
+
+// aboutUnits tells of each daemon at most one thing of a kind.
+func (v *viewer) aboutUnits(s Status, add notify) {
+	for rest := s.Daemons; len(rest) > 0; {
+		n := 1
+		for n < len(rest) && rest[n].Daemon == rest[0].Daemon {
+			n++
+		}
+		group := rest[:n]
+		rest = rest[n:]
+		v.unassigned(group, add)
+		for _, u := range group {
+			v.overdue(u, add)
+		}
+	}
+}
+
+// unassigned tells of free units, those that no node can take with the reason of the one that
+// waits longest.
+func (v *viewer) unassigned(group []Unit, add notify) {
+	var free []Unit
+	for _, u := range group {
+		if u.State == daemon.Unassigned {
+			free = append(free, u)
+		}
+	}
+	if len(free) == 0 {
+		return
+	}
+	worst := slices.MinFunc(free, func(a, b Unit) int {
+		if a.nowhere != b.nowhere {
+			return map[bool]int{true: -1, false: 1}[a.nowhere]
+		}
+		return a.Since.Compare(b.Since.Time)
+	})
+	id, which := string(worst.Daemon), "unassigned"
+	if len(group) > 1 {
+		which = fmt.Sprintf("%d of %d unassigned", len(free), len(group))
+	}
+	since := ""
+	if !worst.Since.IsZero() {
+		since = " " + Short(v.age(worst.Since.Time))
+	}
+	sev := Warning
+	if worst.nowhere {
+		sev = Failing
+	}
+	add(sev, id, "emitd daemon explain "+worst.Unit.String(), "%s %s%s: %s", id, which, since, worst.Reason)
+}
+
+// overdue tells of a unit that is longer in a state than it should be, or unreadable.
+func (v *viewer) overdue(u Unit, add notify) {
+	explain := "emitd daemon explain " + u.Unit.String()
+	age := v.age(u.Since.Time)
+	switch {
+	case !u.record.State.Known():
+		add(Warning, string(u.Daemon), "emitd version", "%s is in state %q, which this version does not know: it is left alone", u.Unit, u.record.State)
+	case u.State == daemon.Assigning && age > cmp.Or(u.record.AcknowledgeTimeout, v.Timing.AcknowledgeTimeout):
+		add(Failing, string(u.Daemon), explain, "%s was assigned to %s %s ago and is not acknowledged", u.Unit, u.Node, Exact(age))
+	case u.State == daemon.Revoking:
+		drain := cmp.Or(u.record.DrainTimeout, v.Timing.DrainTimeout)
+		if age > drain {
+			add(Warning, string(u.Daemon), explain, "%s drains on %s for %s, longer than its %s; %s", u.Unit, u.Node, Exact(age), drain, v.force(drain, age))
+		}
+	}
+	if u.Failures > 0 && !u.State.Free() {
+		add(Warning, string(u.Daemon), "emitd events --kind assignment.failed", "%s failed %s on %s: %s", u.Unit, times(u.Failures), u.Node, firstLine(u.Error))
+	}
+}
+
+func (v *viewer) force(drain, age time.Duration) string {
+	if left := v.Timing.ForceAfter(drain) - age; left > 0 {
+		return "forced in " + Exact(left)
+	}
+	return "due to be forced"
+}
+
+func times(n int) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", n)
+}
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(s, "\n")
+	return line
+}

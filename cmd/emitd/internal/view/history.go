@@ -1,0 +1,91 @@
+package view
+
+import (
+	"encoding/json"
+	"slices"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+)
+
+// Event is one line of the cluster's history.
+type Event struct {
+	Seq         int64            `json:"seq"`
+	At          Time             `json:"at"`
+	Kind        daemon.EventKind `json:"kind"`
+	Node        string           `json:"node"`
+	NodeID      node.ID          `json:"node_id"`
+	Incarnation node.Incarnation `json:"incarnation"`
+	Daemon      daemon.ID        `json:"daemon"`
+	Unit        daemon.Unit      `json:"unit"`
+	Term        int64            `json:"term"`
+	TermOrdinal int64            `json:"term_ordinal"`
+	Generation  int64            `json:"generation"`
+	Reason      string           `json:"reason"`
+	Detail      json.RawMessage  `json:"detail,omitempty"`
+}
+
+// EventOf makes the view of an event.
+func EventOf(e daemon.Event) Event {
+	return Event{
+		Seq: e.Seq, At: Time{e.At}, Kind: e.Kind,
+		Node: e.Node, NodeID: e.NodeID, Incarnation: e.Incarnation,
+		Daemon: e.Daemon, Unit: e.Unit,
+		Term: e.Term, TermOrdinal: e.TermOrdinal, Generation: e.Generation,
+		Reason: e.Reason, Detail: e.Detail,
+	}
+}
+
+// Reign is one term as the history tells it.
+type Reign struct {
+	Term        int64   `json:"term"`
+	TermOrdinal int64   `json:"term_ordinal"`
+	Node        string  `json:"node"`
+	NodeID      node.ID `json:"node_id"`
+	ElectedAt   Time    `json:"elected_at"`
+	EndedAt     Time    `json:"ended_at"` // null for the present one
+	EndedBy     string  `json:"ended_by"`
+	// HeldSeconds is until it ended, or until now. GapSeconds is until the next election; null for
+	// the newest term, and for one that expired: the history notes its end when it is replaced.
+	HeldSeconds float64  `json:"held_seconds"`
+	GapSeconds  *float64 `json:"gap_seconds"`
+}
+
+// Reigns reads terms out of the history, newest first. now is the store's clock.
+func Reigns(events []daemon.Event, now time.Time) []Reign {
+	var out []Reign // oldest first
+	for _, e := range events {
+		switch e.Kind {
+		case daemon.LeaderElected:
+			if n := len(out); n > 0 {
+				if out[n-1].EndedBy != string(node.Expired) {
+					gap := max(e.At.Sub(end(out[n-1], e.At)).Seconds(), 0)
+					out[n-1].GapSeconds = &gap
+				}
+				if out[n-1].EndedAt.IsZero() {
+					out[n-1].EndedAt, out[n-1].EndedBy = Time{e.At}, string(node.Replaced)
+				}
+			}
+			out = append(out, Reign{
+				Term: e.Term, TermOrdinal: e.TermOrdinal, Node: e.Node, NodeID: e.NodeID, ElectedAt: Time{e.At},
+			})
+		case daemon.LeaderLost:
+			if n := len(out); n > 0 && out[n-1].Term == e.Term {
+				out[n-1].EndedAt, out[n-1].EndedBy = Time{e.At}, e.Reason
+			}
+		}
+	}
+	for i := range out {
+		out[i].HeldSeconds = max(end(out[i], now).Sub(out[i].ElectedAt.Time).Seconds(), 0)
+	}
+	slices.Reverse(out)
+	return out
+}
+
+func end(r Reign, otherwise time.Time) time.Time {
+	if r.EndedAt.IsZero() {
+		return otherwise
+	}
+	return r.EndedAt.Time
+}

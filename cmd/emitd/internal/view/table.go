@@ -1,0 +1,110 @@
+package view
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/goccy/go-yaml"
+)
+
+// Table is rows for people. A cell is one line; control characters in it are made harmless,
+// because names and errors come from other processes.
+type Table struct {
+	Head []string
+	Rows [][]string
+}
+
+// Add appends a row; empty cells are written as a dash.
+func (t *Table) Add(cells ...string) { t.Rows = append(t.Rows, cells) }
+
+// Write prints the table, columns two spaces apart.
+func (t *Table) Write(w io.Writer) error {
+	width := make([]int, len(t.Head))
+	rows := append([][]string{t.Head}, t.Rows...)
+	clean := make([][]string, len(rows))
+	for i, row := range rows {
+		clean[i] = make([]string, len(row))
+		for j, cell := range row {
+			clean[i][j] = Line(cell)
+			if clean[i][j] == "" {
+				clean[i][j] = "-"
+			}
+			width[j] = max(width[j], utf8.RuneCountInString(clean[i][j]))
+		}
+	}
+	var b strings.Builder
+	for _, row := range clean {
+		for j, cell := range row {
+			if j == len(row)-1 {
+				b.WriteString(cell)
+				break
+			}
+			b.WriteString(cell + strings.Repeat(" ", width[j]-utf8.RuneCountInString(cell)+2))
+		}
+		b.WriteString("\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// Line makes a text safe to print within one line of a terminal.
+func Line(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\t' || r == '\r':
+			return ' '
+		case r == utf8.RuneError || unicode.IsControl(r) || unicode.Is(unicode.Cf, r):
+			return '?'
+		}
+		return r
+	}, s)
+}
+
+// Format is a way to write data.
+type Format string
+
+// The formats. JSONL writes one value a line, Name only names.
+const (
+	TableFormat Format = "table"
+	WideFormat  Format = "wide"
+	JSONFormat  Format = "json"
+	JSONLFormat Format = "jsonl"
+	YAMLFormat  Format = "yaml"
+	NameFormat  Format = "name"
+)
+
+// Formats lists all formats.
+func Formats() []Format {
+	return []Format{TableFormat, WideFormat, JSONFormat, JSONLFormat, YAMLFormat, NameFormat}
+}
+
+// JSON writes v indented.
+func JSON(w io.Writer, v any) error { return encode(w, v, "  ") }
+
+// JSONLine writes v on one line.
+func JSONLine(w io.Writer, v any) error { return encode(w, v, "") }
+
+func encode(w io.Writer, v any, indent string) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", indent)
+	return e.Encode(v)
+}
+
+// YAML writes v as its JSON reads.
+func YAML(w io.Writer, v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	out, err := yaml.JSONToYAML(text)
+	if err != nil {
+		return fmt.Errorf("write YAML: %w", err)
+	}
+	_, err = w.Write(out)
+	return err
+}

@@ -1,0 +1,226 @@
+package view
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/emitd/emitd/coordinator/plan"
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+)
+
+// Table writes the picture of the cluster; wide adds nodes and units.
+func (s Status) Table(w io.Writer, wide bool) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "CLUSTER %s    LEADER %s    STORE %s, event %d\n", Line(s.Cluster), s.leaderCell(), Line(s.Store.Kind), s.Store.Head)
+	fmt.Fprintf(&b, "NODES   %s       DAEMONS %s\n", s.countNodes(), s.countUnits())
+	for _, n := range s.Attention {
+		b.WriteString("! " + Line(n.Text))
+		if n.Do != "" {
+			b.WriteString("    -> " + Line(n.Do))
+		}
+		b.WriteString("\n")
+	}
+	if _, err := io.WriteString(w, b.String()); err != nil || !wide {
+		return err
+	}
+	io.WriteString(w, "\n")
+	if err := s.NodeTable(true).Write(w); err != nil {
+		return err
+	}
+	io.WriteString(w, "\n")
+	return s.UnitTable(true).Write(w)
+}
+
+func (s Status) leaderCell() string {
+	l := s.Leader
+	if l == nil {
+		return "nobody"
+	}
+	left := l.ExpiresAt.Sub(s.At.Time)
+	lease := "LEASE " + Exact(left) + " left"
+	if l.Expired {
+		lease = "LEASE over since " + Exact(-left)
+	}
+	return fmt.Sprintf("%s (term %d, %s)    %s", Line(l.Node), l.TermOrdinal, Short(max(s.At.Sub(l.ElectedAt.Time), 0)), lease)
+}
+
+// countNodes writes "2 live, 1 late".
+func (s Status) countNodes() string {
+	n := map[node.State]int{}
+	for _, m := range s.Nodes {
+		n[m.State]++
+	}
+	return counts(n, []node.State{node.Live, node.Late, node.Deaf, node.Draining, node.Cordoned, node.Removed})
+}
+
+func (s Status) countUnits() string {
+	n := map[daemon.State]int{}
+	for _, u := range s.Daemons {
+		n[u.State]++
+	}
+	return counts(n, []daemon.State{daemon.Active, daemon.Assigning, daemon.Revoking, daemon.Unassigned, daemon.Deleted})
+}
+
+func counts[S ~string](n map[S]int, order []S) string {
+	var out []string
+	for _, s := range order {
+		if n[s] > 0 {
+			out = append(out, fmt.Sprintf("%d %s", n[s], s))
+		}
+		delete(n, s)
+	}
+	rest := 0
+	for _, k := range n {
+		rest += k
+	}
+	if rest > 0 {
+		out = append(out, fmt.Sprintf("%d in an unknown state", rest))
+	}
+	return cmp.Or(strings.Join(out, ", "), "none")
+}
+
+// NodeTable lists the nodes.
+func (s Status) NodeTable(wide bool) *Table {
+	t := &Table{Head: []string{"NAME", "STATE", "LEADER", "HEARTBEAT", "LOAD", "CAPACITY", "UNITS", "VERSION", "ZONE", "AGE"}}
+	if wide {
+		t.Head = append(t.Head, "ADDRESS", "ID", "LABELS")
+	}
+	for _, n := range s.Nodes {
+		leader := ""
+		if n.Leader && s.Leader != nil {
+			leader = "term " + strconv.FormatInt(s.Leader.TermOrdinal, 10)
+		}
+		row := []string{
+			n.Name, string(n.State), leader, Short(max(s.At.Sub(n.LastHeartbeatAt.Time), 0)),
+			strconv.FormatFloat(n.Load, 'f', -1, 64), strconv.Itoa(n.Capacity), strconv.Itoa(n.Units),
+			n.Version, n.Labels["zone"], Short(max(s.At.Sub(n.RegisteredAt.Time), 0)),
+		}
+		if wide {
+			row = append(row, n.Address, string(n.ID), labels(n.Labels))
+		}
+		t.Add(row...)
+	}
+	return t
+}
+
+func labels(m map[string]string) string {
+	out := make([]string, 0, len(m))
+	for k, v := range m {
+		out = append(out, k+"="+v)
+	}
+	slices.Sort(out)
+	return strings.Join(out, ",")
+}
+
+// UnitTable lists the units.
+func (s Status) UnitTable(wide bool) *Table {
+	t := &Table{Head: []string{"UNIT", "STATE", "NODE", "SINCE", "REASON"}}
+	if wide {
+		t.Head = []string{"UNIT", "STATE", "NODE", "SINCE", "GENERATION", "FAILURES", "REASON", "ERROR"}
+	}
+	for _, u := range s.Daemons {
+		since := ""
+		if !u.Since.IsZero() {
+			since = Short(max(s.At.Sub(u.Since.Time), 0))
+		}
+		if wide {
+			t.Add(u.Unit.String(), string(u.State), u.Node, since, strconv.FormatInt(u.Generation, 10), strconv.Itoa(u.Failures), u.Reason, firstLine(u.Error))
+			continue
+		}
+		t.Add(u.Unit.String(), string(u.State), u.Node, since, u.Reason)
+	}
+	return t
+}
+
+// Explained is a unit with what decides about it.
+type Explained struct {
+	Unit Unit             `json:"unit"`
+	Plan plan.Explanation `json:"plan"`
+}
+
+// Table writes why the unit is where it is and where it would go.
+func (e Explained) Table(w io.Writer, s Status) error {
+	u := e.Unit
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s  generation %d  %s", u.Unit, u.Generation, strings.ToUpper(string(u.State)))
+	if u.Node != "" {
+		fmt.Fprintf(&b, " on %s", Line(u.Node))
+	}
+	if !u.Since.IsZero() {
+		fmt.Fprintf(&b, " for %s", Exact(max(s.At.Sub(u.Since.Time), 0)))
+	}
+	b.WriteString("\n")
+	if u.Reason != "" {
+		fmt.Fprintf(&b, "because: %s\n", Line(u.Reason))
+	}
+	if u.Error != "" {
+		fmt.Fprintf(&b, "failed %s, last: %s\n", times(u.Failures), Line(firstLine(u.Error)))
+	}
+	b.WriteString(e.next() + "\n")
+	if _, err := io.WriteString(w, b.String()); err != nil {
+		return err
+	}
+	t := &Table{Head: []string{"  NODE", "ELIGIBLE", "LOAD", "SCORE", "UNITS", "VERDICT"}}
+	for _, r := range e.Plan.Rows {
+		eligible := "no"
+		score := ""
+		if r.Eligible {
+			eligible, score = "yes", strconv.FormatFloat(r.Score, 'f', 1, 64)
+		}
+		t.Add("  "+r.Node.Name, eligible, strconv.FormatFloat(r.Load, 'f', 1, 64), score, strconv.Itoa(r.Units), r.Verdict)
+	}
+	return t.Write(w)
+}
+
+func (e Explained) next() string {
+	switch {
+	case e.Plan.Next.Name == "":
+		return "no node could take it: " + Line(e.Plan.Why.String())
+	case e.Plan.Decision != nil && e.Plan.Decision.Step == daemon.Assign:
+		return fmt.Sprintf("goes to %s: %s", Line(e.Plan.Next.Name), Line(e.Plan.Why.String()))
+	case e.Unit.State.Free():
+		return fmt.Sprintf("would go to %s: %s", Line(e.Plan.Next.Name), Line(e.Plan.Why.String()))
+	}
+	return fmt.Sprintf("if it were free it would go to %s: %s", Line(e.Plan.Next.Name), Line(e.Plan.Why.String()))
+}
+
+// ReignTable lists terms.
+func ReignTable(rs []Reign) *Table {
+	t := &Table{Head: []string{"TERM", "NODE", "ELECTED", "HELD", "ENDED BY", "GAP TO NEXT"}}
+	for _, r := range rs {
+		gap := ""
+		if r.GapSeconds != nil {
+			gap = Exact(seconds(*r.GapSeconds))
+		}
+		t.Add(strconv.FormatInt(r.TermOrdinal, 10), r.Node, stamp(r.ElectedAt.Time), Short(seconds(r.HeldSeconds)), r.EndedBy, gap)
+	}
+	return t
+}
+
+// EventHead is the head of a table of events.
+var EventHead = []string{"SEQ", "AT", "KIND", "NODE", "SUBJECT", "REASON"}
+
+// Row writes the event as a row of a table.
+func (e Event) Row() []string {
+	subject := ""
+	switch {
+	case !e.Unit.IsZero():
+		subject = daemon.Fence{Unit: e.Unit, Generation: e.Generation}.String()
+	case e.TermOrdinal != 0:
+		subject = "term " + strconv.FormatInt(e.TermOrdinal, 10)
+	}
+	return []string{strconv.FormatInt(e.Seq, 10), e.At.UTC().Format("2006-01-02T15:04:05.000Z"), string(e.Kind), e.Node, subject, e.Reason}
+}
+
+// Only keeps the rows of one node, by name or id.
+func (e Explained) Only(name string) Explained {
+	e.Plan.Rows = slices.DeleteFunc(slices.Clone(e.Plan.Rows), func(r plan.Row) bool {
+		return r.Node.Name != name && string(r.Node.ID) != name
+	})
+	return e
+}

@@ -1,0 +1,311 @@
+// Package view turns one consistent read of the store into what people and scripts are shown.
+//
+// Everything here is a pure function of a snapshot (or of events) and of the reader's own
+// configuration; the clock is the store's, as of the snapshot. The structs are interface: scripts
+// read their JSON, so a field never changes its name or meaning, is present also when it is
+// empty, and times are RFC 3339 in UTC (null when there is none yet).
+//
+// What a view adds to the rows:
+//
+//   - A node that the leader has judged late or deaf is shown so, and also one whose last
+//     heartbeat is older than the reader's own timings allow, because without a leader nobody
+//     judges.
+//   - A unit that nobody holds is unassigned, and its reason is recomputed by the code that plans:
+//     why no node can take it, or that the next pass of the leader will place it. A unit that is
+//     declared by a node and has no row yet is shown as well.
+//   - [Status.Attention] lists what a person should look at, each with what to do.
+package view
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/emitd/emitd/coordinator/lease"
+	"github.com/emitd/emitd/coordinator/plan"
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+)
+
+// Reader is what the reader of a snapshot knows by itself.
+type Reader struct {
+	Cluster string
+	Store   string // kind of store, for people
+	Timing  lease.Timing
+	// All includes tombstones of nodes and units that are no longer declared.
+	All bool
+}
+
+// Status is a cluster at a moment.
+type Status struct {
+	Cluster   string   `json:"cluster"`
+	At        Time     `json:"at"` // the store's clock
+	Store     Store    `json:"store"`
+	Leader    *Leader  `json:"leader"` // null when nobody leads
+	Nodes     []Node   `json:"nodes"`
+	Daemons   []Unit   `json:"daemons"`
+	Attention []Notice `json:"attention"`
+}
+
+// Store says which store was read.
+type Store struct {
+	Kind string `json:"kind"`
+	ID   string `json:"id"`
+	Head int64  `json:"head"` // newest event
+}
+
+// Leader is who leads.
+type Leader struct {
+	Node        string           `json:"node"`
+	NodeID      node.ID          `json:"node_id"`
+	Incarnation node.Incarnation `json:"incarnation"`
+	Term        int64            `json:"term"`
+	TermOrdinal int64            `json:"term_ordinal"`
+	ElectedAt   Time             `json:"elected_at"`
+	ExpiresAt   Time             `json:"expires_at"`
+	LastPassAt  Time             `json:"last_pass_at"`
+	PassSeq     uint64           `json:"pass_seq"`
+	// Expired says that the lease is over by the store's clock and nobody has taken over yet.
+	Expired bool `json:"expired"`
+}
+
+// Node is a member.
+type Node struct {
+	Name            string            `json:"name"`
+	ID              node.ID           `json:"id"`
+	Incarnation     node.Incarnation  `json:"incarnation"`
+	State           node.State        `json:"state"`
+	Leader          bool              `json:"leader"`
+	Version         string            `json:"version"`
+	Address         string            `json:"address"`
+	LastHeartbeatAt Time              `json:"last_heartbeat_at"`
+	RegisteredAt    Time              `json:"registered_at"`
+	Load            float64           `json:"load"` // sum of weights of the units it holds
+	Capacity        int               `json:"capacity"`
+	Units           int               `json:"units"`
+	Labels          map[string]string `json:"labels"`
+	NeverLead       bool              `json:"never_lead"`
+	NoDaemons       bool              `json:"no_daemons"`
+	Kinds           []daemon.Kind     `json:"kinds"`
+	Reason          string            `json:"reason"` // why it ended
+}
+
+// Unit is one instance of a daemon.
+type Unit struct {
+	Daemon     daemon.ID    `json:"daemon"`
+	Unit       daemon.Unit  `json:"unit"`
+	State      daemon.State `json:"state"`
+	Node       string       `json:"node"` // who holds it; empty if nobody
+	NodeID     node.ID      `json:"node_id"`
+	Generation int64        `json:"generation"`
+	Since      Time         `json:"since"`
+	Reason     string       `json:"reason"`
+	Failures   int          `json:"failures"`
+	Error      string       `json:"error"`  // the last failure
+	Forced     bool         `json:"forced"` // the last end was not confirmed by the holder
+
+	record  daemon.Record
+	nowhere bool // no node can take it
+}
+
+// Severity orders notices.
+type Severity string
+
+// The severities.
+const (
+	Warning Severity = "warning" // the cluster works; somebody should look
+	Failing Severity = "failing" // something that should run does not
+)
+
+// Notice is something a person should look at.
+type Notice struct {
+	Severity Severity `json:"severity"`
+	Subject  string   `json:"subject"` // a node, a daemon, "leader", "cluster"
+	Text     string   `json:"text"`
+	Do       string   `json:"do"` // a command that tells more, or what to do
+}
+
+// Time is a time of the store in JSON: RFC 3339 in UTC, null for none.
+type Time struct{ time.Time }
+
+// MarshalJSON writes null for the zero time.
+func (t Time) MarshalJSON() ([]byte, error) {
+	if t.IsZero() {
+		return []byte("null"), nil
+	}
+	return t.UTC().MarshalJSON()
+}
+
+// Of makes the view of a snapshot.
+func Of(s *daemon.Snapshot, r Reader) Status {
+	v := &viewer{Snapshot: s, Reader: r}
+	in := v.planInput()
+	v.plan = plan.Make(in)
+	out := Status{
+		Cluster: r.Cluster, At: Time{s.Now},
+		Store:  Store{Kind: r.Store, ID: s.StoreID, Head: s.Head},
+		Leader: v.leader(),
+	}
+	out.Daemons = v.units(out.Leader)
+	out.Nodes = v.nodes(out.Daemons)
+	out.Attention = v.attention(out)
+	return out
+}
+
+// Explain recomputes where a unit goes, and why.
+func Explain(s *daemon.Snapshot, r Reader, u daemon.Unit) plan.Explanation {
+	v := &viewer{Snapshot: s, Reader: r}
+	return plan.Explain(v.planInput(), u)
+}
+
+type viewer struct {
+	*daemon.Snapshot
+	Reader
+	plan plan.Plan
+}
+
+// planInput judges the nodes as far as a reader can.
+func (v *viewer) planInput() plan.Input {
+	in := plan.Input{Now: v.Now, Units: v.Units}
+	for _, m := range v.Nodes {
+		in.Nodes = append(in.Nodes, plan.Node{Member: m, Advert: v.Advert(m), State: v.state(m)})
+	}
+	return in
+}
+
+// state returns what the row and the judgements say of the node. A word that the row's owner or
+// an operator said wins over lateness.
+func (v *viewer) state(m node.Member) node.State {
+	switch {
+	case !m.Present():
+		return node.Removed
+	case m.State != node.Live:
+		return m.State
+	case m.Judged != "":
+		return m.Judged
+	case v.age(m.LastHeartbeatAt) > v.Timing.Late():
+		return node.Late
+	}
+	return node.Live
+}
+
+func (v *viewer) age(t time.Time) time.Duration { return max(v.Now.Sub(t), 0) }
+
+func (v *viewer) leader() *Leader {
+	t := v.Term
+	if !t.Held() {
+		return nil
+	}
+	return &Leader{
+		Node: t.Leader.Name, NodeID: t.Leader.ID, Incarnation: t.Leader.Incarnation,
+		Term: t.Number, TermOrdinal: t.Ordinal,
+		ElectedAt: Time{t.ElectedAt}, ExpiresAt: Time{v.Lease.ExpiresAt},
+		LastPassAt: Time{v.Lease.LastPassAt}, PassSeq: v.Lease.PassSeq,
+		Expired: !v.Now.Before(v.Lease.ExpiresAt),
+	}
+}
+
+func (v *viewer) nodes(units []Unit) []Node {
+	out := []Node{}
+	for _, m := range v.Nodes {
+		state := v.state(m)
+		if state == node.Removed && !v.All {
+			continue
+		}
+		n := Node{
+			Name: m.Name, ID: m.ID, Incarnation: m.Incarnation, State: state,
+			Leader:  v.Term.Held() && v.Term.Leader.Incarnation == m.Incarnation,
+			Version: m.Version, Address: m.Address,
+			LastHeartbeatAt: Time{m.LastHeartbeatAt}, RegisteredAt: Time{m.RegisteredAt},
+			Capacity: cmp.Or(m.Capacity, 1), Labels: m.Labels,
+			NeverLead: m.NeverLead, NoDaemons: m.NoDaemons,
+			Kinds: v.Advert(m).Kinds, Reason: m.EndReason,
+		}
+		if n.Labels == nil {
+			n.Labels = map[string]string{}
+		}
+		if n.Kinds == nil {
+			n.Kinds = []daemon.Kind{}
+		}
+		for _, u := range units {
+			if u.record.HeldBy(m.Incarnation) {
+				n.Units++
+				n.Load += float64(v.weight(u.Daemon))
+			}
+		}
+		out = append(out, n)
+	}
+	slices.SortFunc(out, func(a, b Node) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), a.RegisteredAt.Compare(b.RegisteredAt.Time), cmp.Compare(a.Incarnation, b.Incarnation))
+	})
+	return out
+}
+
+func (v *viewer) weight(id daemon.ID) int { return max(v.plan.Specs[id].Weight, 1) }
+
+// units lists the rows and what is declared without one.
+func (v *viewer) units(leader *Leader) []Unit {
+	out := []Unit{}
+	why := v.whyFree(leader)
+	listed := map[daemon.Unit]bool{}
+	add := func(rec daemon.Record) {
+		listed[rec.Unit] = true
+		if rec.Retired && rec.State.Free() && !v.All {
+			return
+		}
+		u := Unit{
+			Daemon: rec.Unit.Daemon, Unit: rec.Unit, State: rec.State,
+			Generation: rec.Generation, Since: Time{rec.Since},
+			Reason: rec.Reason, Failures: rec.Failures, Error: rec.Error, Forced: rec.Forced,
+			record: rec,
+		}
+		switch {
+		case !rec.State.Free():
+			u.Node, u.NodeID = rec.Holder.Name, rec.Holder.ID
+		case !rec.Retired:
+			u.State = daemon.Unassigned
+			if w, ok := why[rec.Unit]; ok {
+				u.Reason, u.nowhere = w.text, w.nowhere
+			}
+		}
+		out = append(out, u)
+	}
+	for _, rec := range v.Units {
+		add(rec)
+	}
+	for _, d := range v.plan.Decisions {
+		if d.Generation == 0 && d.State == "" && !listed[d.Unit] {
+			add(daemon.Record{Unit: d.Unit, State: daemon.Unassigned, Reason: "declared, no row yet"})
+		}
+	}
+	slices.SortFunc(out, func(a, b Unit) int { return a.Unit.Compare(b.Unit) })
+	return out
+}
+
+type whyFree struct {
+	text    string
+	nowhere bool
+}
+
+// whyFree says of each free unit why it is free.
+func (v *viewer) whyFree(leader *Leader) map[daemon.Unit]whyFree {
+	out := map[daemon.Unit]whyFree{}
+	for _, u := range v.plan.Unplaced {
+		out[u.Unit] = whyFree{u.Why.String(), true}
+	}
+	next := "the next pass of the leader places it"
+	switch {
+	case leader == nil:
+		next = "nobody leads, so nobody assigns it"
+	case leader.Expired:
+		next = "the leader's lease is over, so nobody assigns it"
+	case v.Lease.LastPassAt.IsZero():
+		next = "the leader has not finished its first pass (it waits for nodes to arrive)"
+	}
+	for _, d := range v.plan.Decisions {
+		if d.Step == daemon.Assign || d.Step == "" && !d.Retired {
+			out[d.Unit] = whyFree{next, false}
+		}
+	}
+	return out
+}

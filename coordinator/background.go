@@ -1,0 +1,175 @@
+package coordinator
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/emitd/emitd/coordinator/member"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+)
+
+// own runs f, which ends soon after background has.
+func (s *shell) own(f func()) { s.run1(&s.owned, f) }
+
+// foreign runs f, which calls code that should end soon after background has, but is not ours.
+func (s *shell) foreign(f func()) { s.run1(&s.strangers, f) }
+
+func (s *shell) run1(group *sync.WaitGroup, f func()) {
+	group.Add(1)
+	go func() {
+		defer group.Done()
+		f()
+	}()
+}
+
+// wakes merges the store's hints until the loop takes them: however many come, the loop has at
+// most two inputs of them before it. Hints for other nodes are dropped.
+type wakes struct {
+	self  node.Incarnation
+	ready chan struct{} // capacity 1
+
+	mu           sync.Mutex
+	mine, leader bool
+}
+
+// add takes a hint; it never blocks.
+func (w *wakes) add(hint storage.Wake) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	mine := len(hint.Nodes) == 0 && !hint.Leader // for everybody
+	for _, inc := range hint.Nodes {
+		mine = mine || inc == w.self
+	}
+	w.mine, w.leader = w.mine || mine, w.leader || hint.Leader
+	if w.mine || w.leader {
+		select {
+		case w.ready <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// take returns one merged hint, if there is any.
+func (w *wakes) take() (storage.Wake, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	hint := storage.Wake{Leader: w.leader}
+	if w.mine {
+		hint.Nodes = []node.Incarnation{w.self}
+	}
+	any := w.mine || w.leader
+	w.mine, w.leader = false, false
+	return hint, any
+}
+
+// watchStore listens for the store's hints. Listening that fails is begun again: without it
+// everything is found at the next heartbeat.
+func (s *shell) watchStore() {
+	waker, ok := s.c.store.(storage.Waker)
+	if !ok {
+		return
+	}
+	for failures := 0; s.background.Err() == nil; {
+		began := time.Now()
+		err := waker.Watch(s.background, func(hint storage.Wake) {
+			s.wakes.add(hint)
+			s.c.woken.notify()
+		})
+		if s.background.Err() != nil {
+			return
+		}
+		if time.Since(began) > s.c.timing.HeartbeatInterval {
+			failures = 0
+		}
+		failures++
+		pause := backoff(failures, 100*time.Millisecond, 5*time.Second)
+		s.c.log.Warn("listening for the store's hints ended, it begins again", "pause", pause, "error", err)
+		sleep(s.background, pause)
+	}
+}
+
+// watchHost bears witness of processes of this host that have ended.
+func (s *shell) watchHost() {
+	if s.c.cfg.traits().Host.BootID == "" {
+		return
+	}
+	for sleep(s.background, witnessInterval(s.c.timing.HeartbeatInterval)) {
+		if ended := s.witness.ended(); len(ended) > 0 {
+			s.c.inbox.push(member.Witness{Ended: ended})
+		}
+	}
+}
+
+// bound is the time a stop may take, once it has begun; over ends with it.
+type bound struct {
+	d     time.Duration
+	over  context.Context
+	end   context.CancelFunc
+	once  sync.Once
+	timer *time.Timer
+}
+
+func newBound(d time.Duration) *bound {
+	b := &bound{d: d}
+	b.over, b.end = context.WithCancel(context.Background())
+	return b
+}
+
+func (b *bound) begin() { b.once.Do(func() { b.timer = time.AfterFunc(b.d, b.end) }) }
+
+// cancel makes sure that nothing of it is left.
+func (b *bound) cancel() {
+	b.once.Do(func() {})
+	if b.timer != nil {
+		b.timer.Stop()
+	}
+	b.end()
+}
+
+// wind ends everything that the loop has left, within StopTimeout and the bound of the stop.
+func (s *shell) wind(b *bound) error {
+	c := s.c
+	defer b.cancel()
+	ctx, cancel := context.WithTimeout(b.over, c.timing.StopTimeout)
+	defer cancel()
+	if s.stopped == nil {
+		c.log.Warn("the stop took too long and is cut short: this node's units wait for its death", "bound", b.d)
+	}
+	c.lead.close()
+	s.end()
+	for _, f := range s.sup.Running() {
+		s.sup.Cancel(f, &CancelledError{Fence: f, Cause: causeStopped})
+	}
+	c.observers.close()
+	c.inbox.close()
+	s.owned.Wait()
+	if err := s.sup.Wait(ctx); err != nil {
+		c.log.Warn("the node stopped while agents run", "runs", s.sup.Running())
+	}
+	s.await(ctx, "leader-only work or calls of the store", &s.strangers)
+	s.await(ctx, "hooks", &c.observers.done)
+	c.log.Info("node stopped")
+	if s.stopped != nil {
+		return s.stopped.Err
+	}
+	return nil
+}
+
+// causeStopped is the cause for a run that is still there when the node has stopped.
+const causeStopped member.CancelCause = "node stopped"
+
+// await waits for what may never come, until ctx ends.
+func (s *shell) await(ctx context.Context, what string, group *sync.WaitGroup) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		group.Wait()
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		s.c.log.Warn("the node stopped while something runs", "what", what)
+	}
+}

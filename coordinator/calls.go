@@ -1,0 +1,110 @@
+package coordinator
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/emitd/emitd/coordinator/member"
+)
+
+// calls asks the store. Each call has a goroutine, and exactly one answer: the store's, or an
+// error once its time is over, whatever the store does with its context.
+type calls struct {
+	s *shell
+	// open are those not answered yet; touched by the loop only.
+	open map[uint64]asked
+	// entering is closed when the newest call is about to enter the store: calls enter in the
+	// order in which they were issued, as far as anybody can tell from outside of the store.
+	entering chan struct{}
+}
+
+// asked is a call under way.
+type asked struct {
+	call  member.Call
+	began time.Time
+}
+
+func newCalls(s *shell) *calls {
+	entering := make(chan struct{})
+	close(entering)
+	return &calls{s: s, open: map[uint64]asked{}, entering: entering}
+}
+
+func (cs *calls) issue(call member.Call) {
+	before, entering := cs.entering, make(chan struct{})
+	cs.entering = entering
+	cs.open[call.ID] = asked{call, time.Now()}
+	ctx, cancel := context.WithTimeout(cs.s.background, call.Timeout)
+	var once sync.Once
+	reply := func(r member.Result) {
+		once.Do(func() {
+			r.ID = call.ID
+			cs.s.c.inbox.push(r)
+		})
+	}
+	late := context.AfterFunc(ctx, func() {
+		reply(member.Result{Err: fmt.Errorf("%s: no answer within %v: %w", operation(call), call.Timeout, context.DeadlineExceeded)})
+	})
+	cs.s.foreign(func() {
+		defer cancel()
+		<-before
+		close(entering)
+		r := cs.ask(ctx, call)
+		late()
+		reply(r)
+	})
+}
+
+// ask enters the store.
+func (cs *calls) ask(ctx context.Context, call member.Call) (r member.Result) {
+	store := cs.s.c.store
+	switch {
+	case call.Heartbeat != nil:
+		r.Reply, r.Err = store.Heartbeat(ctx, *call.Heartbeat)
+	case call.Report != nil:
+		r.Outcomes, r.Err = store.Report(ctx, *call.Report)
+	case call.Leave != nil:
+		r.Err = store.Leave(ctx, *call.Leave)
+	case call.Commit != nil:
+		r.Outcomes, r.Err = store.Commit(ctx, *call.Commit)
+	case call.Snapshot:
+		r.Snapshot, r.Err = store.Snapshot(ctx)
+	}
+	return r
+}
+
+// operation names the call for people.
+func operation(c member.Call) string {
+	switch {
+	case c.Heartbeat != nil:
+		return "heartbeat"
+	case c.Report != nil:
+		return "report"
+	case c.Leave != nil:
+		return "leave"
+	case c.Commit != nil:
+		return "commit"
+	}
+	return "snapshot"
+}
+
+// answered notes an answer, before the member sees it.
+func (s *shell) answered(r member.Result) {
+	q, ok := s.calls.open[r.ID]
+	if !ok {
+		return
+	}
+	delete(s.calls.open, r.ID)
+	if isAnswer(r.Err) {
+		s.c.answered.Store(int64(s.c.clock()))
+	}
+	if r.Reply != nil && r.Reply.Members != nil {
+		s.witness.see(r.Reply.Members)
+	}
+	if r.Snapshot != nil {
+		s.witness.see(r.Snapshot.Nodes)
+	}
+	s.stats.answered(q, r)
+}

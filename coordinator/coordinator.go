@@ -1,0 +1,216 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/emitd/emitd/coordinator/lease"
+	"github.com/emitd/emitd/coordinator/member"
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+)
+
+// Coordinator is one node of a cluster. Make it with New. Its methods may be called from any
+// goroutine.
+type Coordinator struct {
+	cfg    Config
+	timing lease.Timing
+	clock  func() lease.Instant
+	store  storage.Store
+	log    *slog.Logger
+	m      *instruments
+
+	lead      *leadership
+	observers *observers
+	inbox     *queue[member.Input]
+	woken     *broadcast // the store hinted at a change
+
+	// published is what the member thought when the loop last looked.
+	published atomic.Pointer[member.View]
+	progress  atomic.Int64 // lease.Instant at which the loop last went round
+	answered  atomic.Int64 // lease.Instant of the store's newest answer
+	phase     atomic.Int32
+
+	mu     sync.Mutex
+	specs  map[daemon.ID]daemon.Spec
+	agents map[daemon.ID]daemon.Agent
+	ping   *ping // readiness: one question to the store at a time
+}
+
+// The phases of a coordinator's life.
+const (
+	phaseNew int32 = iota
+	phaseRunning
+	phaseStopping
+	phaseOver
+)
+
+// New returns a coordinator over the store, which stays the caller's to close, after Run. It does
+// nothing before Run. All that is wrong with the configuration is in the error.
+func New(store storage.Store, cfg Config) (*Coordinator, error) {
+	if store == nil {
+		return nil, errors.New("new coordinator: the store is nil")
+	}
+	cfg, err := cfg.withDefaults()
+	if err == nil {
+		err = cfg.validate()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("new coordinator: %w", err)
+	}
+	c := &Coordinator{
+		cfg: cfg, timing: cfg.timing(), clock: cfg.Clock, store: store,
+		log:   cfg.Logger.With("cluster", cfg.Cluster, "node", cfg.Node.Name),
+		inbox: newQueue[member.Input](), woken: newBroadcast(),
+		specs: map[daemon.ID]daemon.Spec{}, agents: map[daemon.ID]daemon.Agent{},
+	}
+	if c.m, err = newInstruments(c); err != nil {
+		return nil, fmt.Errorf("new coordinator: %w", err)
+	}
+	c.published.Store(&member.View{})
+	c.observers = newObservers(cfg.Hooks, c.log, c.m)
+	c.lead = newLeadership(c.clock, c.timing.Watch/2)
+	c.lead.post = func(in member.Input) { c.inbox.push(in) }
+	c.lead.told, c.lead.gates = c.tellTransition, c.observers.gates
+	for _, d := range c.observers.duties() {
+		c.lead.assign(d)
+	}
+	return c, nil
+}
+
+// Node returns who this node is, the drawn parts included.
+func (c *Coordinator) Node() node.Identity { return c.cfg.Node }
+
+// Register declares a daemon and says what runs its units on this node. It may be called before
+// and while Run is under way; once Run has returned it is refused, as are a second registration
+// of an ID and IDs that begin with "emit:".
+func (c *Coordinator) Register(spec daemon.Spec, agent daemon.Agent) error {
+	if strings.HasPrefix(string(spec.ID), daemon.Reserved) {
+		return fmt.Errorf("register %s: the prefix %s is reserved for built-in daemons", spec.ID, daemon.Reserved)
+	}
+	return c.register(spec, agent)
+}
+
+// RegisterBuiltin is Register for the daemons that come with this module, whose IDs begin with
+// "emit:" and must.
+func (c *Coordinator) RegisterBuiltin(spec daemon.Spec, agent daemon.Agent) error {
+	if !strings.HasPrefix(string(spec.ID), daemon.Reserved) {
+		return fmt.Errorf("register %s: ids of built-in daemons begin with %s", spec.ID, daemon.Reserved)
+	}
+	return c.register(spec, agent)
+}
+
+func (c *Coordinator) register(spec daemon.Spec, agent daemon.Agent) error {
+	if err := spec.Validate(); err != nil {
+		return fmt.Errorf("register: %w", err)
+	}
+	if agent == nil {
+		return fmt.Errorf("register %s: the agent is nil", spec.ID)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, ok := c.agents[spec.ID]; ok {
+		return fmt.Errorf("register %s: it is registered on this node already", spec.ID)
+	}
+	if c.phase.Load() >= phaseStopping {
+		return fmt.Errorf("register %s: the coordinator has stopped", spec.ID)
+	}
+	c.specs[spec.ID], c.agents[spec.ID] = spec, agent
+	if c.phase.Load() == phaseRunning {
+		c.inbox.push(member.Advertise{Advert: c.advert()})
+	}
+	return nil
+}
+
+// advert returns what this node advertises now; c.mu is held.
+func (c *Coordinator) advert() daemon.Advert {
+	a := daemon.Advert{Traits: c.cfg.traits()}
+	for _, id := range slices.Sorted(maps.Keys(c.specs)) {
+		spec := c.specs[id]
+		a.Specs = append(a.Specs, spec)
+		a.Kinds = append(a.Kinds, spec.WithDefaults().Kind)
+	}
+	slices.Sort(a.Kinds)
+	a.Kinds = slices.Compact(a.Kinds)
+	return a
+}
+
+// agent returns what runs the daemon here.
+func (c *Coordinator) agent(id daemon.ID) (daemon.Agent, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	a, ok := c.agents[id]
+	return a, ok
+}
+
+// trust returns how long the unit's run may still trust its assignment.
+func (c *Coordinator) trust(u daemon.Unit) time.Duration {
+	runs := c.published.Load().Runs
+	i, ok := slices.BinarySearchFunc(runs, u, func(r member.RunView, u daemon.Unit) int { return r.Fence.Unit.Compare(u) })
+	if !ok || runs[i].Trust == lease.Never {
+		return 0
+	}
+	return max(runs[i].Trust.Sub(c.clock()), 0)
+}
+
+// Run makes this process a node and blocks. When ctx ends it stops cleanly: it gives up
+// leadership, drains its daemons, deregisters, and returns nil, at the latest
+//
+//	LeaderStopTimeout + DrainTimeout + StopTimeout + 2·QueryTimeout
+//
+// after ctx ended, whatever agents, hooks and the store do; what did not return in time is logged
+// and left behind. Everything else that Run has started has ended by then. Run can be called
+// once; it does not close the store.
+func (c *Coordinator) Run(ctx context.Context) error {
+	c.mu.Lock()
+	first := c.phase.CompareAndSwap(phaseNew, phaseRunning)
+	advert := c.advert()
+	c.mu.Unlock()
+	if !first {
+		return errors.New("run: a coordinator runs once; make a new one")
+	}
+	m := member.New(member.Config{
+		Node: c.cfg.Node, Advert: advert, Timing: c.timing,
+		Store: storage.CapabilitiesOf(c.store), Seed: rand.Uint64(),
+	}, c.clock())
+	s := newShell(c, m, ctx)
+	return s.run(ctx)
+}
+
+// stopBound returns how long a stop may take.
+func (c *Coordinator) stopBound() time.Duration {
+	t := c.timing
+	return t.LeaderStopTimeout + t.DrainTimeout + t.StopTimeout + 2*t.QueryTimeout
+}
+
+// broadcast wakes everybody who waits. Its zero value is not usable.
+type broadcast struct {
+	mu sync.Mutex
+	c  chan struct{}
+}
+
+func newBroadcast() *broadcast { return &broadcast{c: make(chan struct{})} }
+
+// next returns a channel that is closed by the next notify.
+func (b *broadcast) next() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.c
+}
+
+func (b *broadcast) notify() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	close(b.c)
+	b.c = make(chan struct{})
+}

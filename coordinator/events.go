@@ -1,0 +1,95 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+)
+
+// ErrEventsGone says that events a reader wanted were swept before it came. It reads
+// [Coordinator.Snapshot] to know where things stand, and goes on.
+var ErrEventsGone = errors.New("older events are gone")
+
+const (
+	eventPage = 200         // events per question
+	eventPoll = time.Second // without a hint, how often to look
+)
+
+// Events reads the history after the event with that number (0: from the oldest kept), in order
+// and without gaps, and follows it until ctx ends. An error does not end the sequence: after
+// [ErrEventsGone] it continues with the oldest event there is, after any other error with the
+// next attempt. Whoever does not want to wait breaks off.
+func (c *Coordinator) Events(ctx context.Context, after int64) iter.Seq2[daemon.Event, error] {
+	return func(yield func(daemon.Event, error) bool) {
+		for failures := 0; ctx.Err() == nil; {
+			woken := c.woken.next()
+			next, err := c.readEvents(ctx, after, yield)
+			switch {
+			case errors.Is(err, errBroken) || ctx.Err() != nil:
+				return
+			case err != nil:
+				if !yield(daemon.Event{}, err) {
+					return
+				}
+				failures++
+				sleep(ctx, backoff(failures, 100*time.Millisecond, 5*time.Second))
+			case next == after:
+				failures = 0
+				await(ctx, woken, eventPoll)
+			default:
+				failures = 0
+			}
+			after = next
+		}
+	}
+}
+
+var errBroken = errors.New("the reader broke off")
+
+// readEvents reads and yields one page and returns the number of its last event.
+func (c *Coordinator) readEvents(ctx context.Context, after int64, yield func(daemon.Event, error) bool) (int64, error) {
+	ask, cancel := context.WithTimeout(ctx, c.timing.QueryTimeout)
+	defer cancel()
+	page, err := c.store.Events(ask, after, eventPage)
+	if err != nil {
+		return after, fmt.Errorf("read events after %d: %w", after, err)
+	}
+	if gone := page.Oldest - 1; after > 0 && after < gone {
+		if !yield(daemon.Event{}, fmt.Errorf("events %d to %d: %w", after+1, gone, ErrEventsGone)) {
+			return after, errBroken
+		}
+	}
+	for _, e := range page.Events {
+		if !yield(e, nil) {
+			return after, errBroken
+		}
+		after = e.Seq
+	}
+	return after, nil
+}
+
+// await waits for a hint, at most d.
+func await(ctx context.Context, hint <-chan struct{}, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-hint:
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// Snapshot reads the whole cluster from the store, consistently.
+func (c *Coordinator) Snapshot(ctx context.Context) (*daemon.Snapshot, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.timing.QueryTimeout)
+	defer cancel()
+	s, err := c.store.Snapshot(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("snapshot of the cluster: %w", err)
+	}
+	return s, nil
+}

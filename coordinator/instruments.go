@@ -1,0 +1,202 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/emitd/emitd/coordinator/lease"
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+)
+
+// scope names this package to OpenTelemetry.
+const scope = "github.com/emitd/emitd/coordinator"
+
+// Boundaries of the histograms, in seconds: the SDK's default ones are for milliseconds.
+var (
+	callBounds      = []float64{0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10}
+	lifecycleBounds = []float64{0.1, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300}
+)
+
+// instruments is the catalogue: every metric and span that this package makes.
+type instruments struct {
+	cluster attribute.KeyValue
+	meter   metric.Meter
+	tracer  trace.Tracer
+
+	// Told when it happens.
+	transitions           metric.Int64Counter
+	election              metric.Float64Histogram
+	leaderless            metric.Float64Histogram
+	renew                 metric.Float64Histogram
+	heartbeat             metric.Float64Histogram
+	assignmentTransitions metric.Int64Counter
+	acknowledge           metric.Float64Histogram
+	drain                 metric.Float64Histogram
+	unowned               metric.Float64Histogram
+	observer              metric.Float64Histogram
+
+	// Asked for when somebody collects.
+	leader          metric.Int64ObservableGauge
+	term            metric.Int64ObservableGauge
+	trust           metric.Float64ObservableGauge
+	nodeCount       metric.Int64ObservableUpDownCounter
+	assignmentCount metric.Int64ObservableUpDownCounter
+	offset          metric.Float64ObservableGauge
+
+	counts      atomic.Pointer[counts]
+	clockOffset atomic.Pointer[time.Duration]
+}
+
+// counts is what the leader's newest snapshot held.
+type counts struct {
+	nodes map[node.State]int64
+	units map[daemon.State]int64
+}
+
+func newInstruments(c *Coordinator) (*instruments, error) {
+	m := &instruments{
+		cluster: attribute.String("emitd.cluster.name", c.cfg.Cluster),
+		meter:   c.cfg.MeterProvider.Meter(scope),
+		tracer:  c.cfg.TracerProvider.Tracer(scope),
+	}
+	var errs []error
+	histogram := func(into *metric.Float64Histogram, name string, bounds []float64, what string) {
+		var err error
+		*into, err = m.meter.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(what), metric.WithExplicitBucketBoundaries(bounds...))
+		errs = append(errs, err)
+	}
+	counter := func(into *metric.Int64Counter, name, unit, what string) {
+		var err error
+		*into, err = m.meter.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(what))
+		errs = append(errs, err)
+	}
+	counter(&m.transitions, "emitd.coordinator.transitions", "{transition}", "Changes of this node's leadership, by reason.")
+	histogram(&m.election, "emitd.coordinator.election.duration", callBounds, "How long a bid for leadership took.")
+	histogram(&m.leaderless, "emitd.coordinator.leaderless.duration", lifecycleBounds, "From the end of a lease that ran out to the next term, by the store's clock.")
+	histogram(&m.renew, "emitd.lease.renew.duration", callBounds, "How long a renewal took.")
+	histogram(&m.heartbeat, "emitd.node.heartbeat.duration", callBounds, "How long a heartbeat took.")
+	counter(&m.assignmentTransitions, "emitd.assignment.transitions", "{transition}", "Steps of assignments that this node caused.")
+	histogram(&m.acknowledge, "emitd.assignment.acknowledge.duration", lifecycleBounds, "From assignment to acknowledgement.")
+	histogram(&m.drain, "emitd.assignment.drain.duration", lifecycleBounds, "From revocation to confirmation.")
+	histogram(&m.unowned, "emitd.assignment.unowned.duration", lifecycleBounds, "How long a unit ran nowhere, as seen by the leader.")
+	histogram(&m.observer, "emitd.observer.duration", callBounds, "How long a hook took.")
+	errs = append(errs, m.observables())
+	return m, errors.Join(errs...)
+}
+
+func (m *instruments) observables() error {
+	var errs [6]error
+	m.leader, errs[0] = m.meter.Int64ObservableGauge("emitd.coordinator.leader", metric.WithUnit("{leader}"), metric.WithDescription("1 while this node leads."))
+	m.term, errs[1] = m.meter.Int64ObservableGauge("emitd.coordinator.term", metric.WithUnit("{term}"), metric.WithDescription("Ordinal of the newest term this node knows."))
+	m.trust, errs[2] = m.meter.Float64ObservableGauge("emitd.lease.trust.remaining", metric.WithUnit("s"), metric.WithDescription("How long the leader may go on without another renewal."))
+	m.nodeCount, errs[3] = m.meter.Int64ObservableUpDownCounter("emitd.node.count", metric.WithUnit("{node}"), metric.WithDescription("Nodes by state, told by the leader."))
+	m.assignmentCount, errs[4] = m.meter.Int64ObservableUpDownCounter("emitd.assignment.count", metric.WithUnit("{assignment}"), metric.WithDescription("Units by state, told by the leader."))
+	m.offset, errs[5] = m.meter.Float64ObservableGauge("emitd.node.clock.offset", metric.WithUnit("s"), metric.WithDescription("How far this node's wall clock is ahead of the store's."))
+	return errors.Join(errs[:]...)
+}
+
+// observe answers collectors until the returned function is called.
+func (m *instruments) observe(c *Coordinator) (unregister func()) {
+	r, err := m.meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+		m.collect(c, o)
+		return nil
+	}, m.leader, m.term, m.trust, m.nodeCount, m.assignmentCount, m.offset)
+	if err != nil {
+		c.log.Warn("metrics are incomplete", "error", err)
+		return func() {}
+	}
+	return func() { _ = r.Unregister() } // fails only for a registration that is not there
+}
+
+func (m *instruments) collect(c *Coordinator, o metric.Observer) {
+	cluster := metric.WithAttributes(m.cluster)
+	view := c.published.Load()
+	_, _, leading := c.lead.current()
+	o.ObserveInt64(m.term, view.Term.Ordinal, cluster)
+	if d := m.clockOffset.Load(); d != nil {
+		o.ObserveFloat64(m.offset, d.Seconds(), cluster)
+	}
+	if !leading {
+		o.ObserveInt64(m.leader, 0, cluster)
+		return
+	}
+	o.ObserveInt64(m.leader, 1, cluster)
+	if view.LeaderTrust != lease.Never {
+		o.ObserveFloat64(m.trust, max(view.LeaderTrust.Sub(c.clock()), 0).Seconds(), cluster)
+	}
+	if n := m.counts.Load(); n != nil {
+		for _, s := range []node.State{node.Live, node.Late, node.Draining, node.Cordoned, node.Deaf} {
+			o.ObserveInt64(m.nodeCount, n.nodes[s], cluster, metric.WithAttributes(attribute.String("emitd.node.state", string(s))))
+		}
+		for _, s := range []daemon.State{daemon.Unassigned, daemon.Assigning, daemon.Active, daemon.Revoking} {
+			o.ObserveInt64(m.assignmentCount, n.units[s], cluster, metric.WithAttributes(attribute.String("emitd.assignment.state", string(s))))
+		}
+	}
+}
+
+func (m *instruments) transition(reason string) {
+	m.transitions.Add(context.Background(), 1, metric.WithAttributes(m.cluster, attribute.String("emitd.transition.reason", reason)))
+}
+
+// took records a duration with what became of it.
+func (m *instruments) took(h metric.Float64Histogram, d time.Duration, err error, more ...attribute.KeyValue) {
+	if err != nil {
+		more = append(more, attribute.String("error.type", errorType(err)))
+	}
+	h.Record(context.Background(), max(d, 0).Seconds(), metric.WithAttributes(append(more, m.cluster)...))
+}
+
+func (m *instruments) observed(event string, d time.Duration, err error) {
+	m.took(m.observer, d, err, attribute.String("emitd.observer.event", event))
+}
+
+// span records after the fact what took from began until now.
+func (m *instruments) span(name string, began time.Time, err error, attrs ...attribute.KeyValue) {
+	_, s := m.tracer.Start(context.Background(), name, trace.WithTimestamp(began), trace.WithSpanKind(trace.SpanKindInternal),
+		trace.WithAttributes(append(attrs, m.cluster)...))
+	if err != nil {
+		s.RecordError(err)
+		s.SetAttributes(attribute.String("error.type", errorType(err)))
+		s.SetStatus(codes.Error, err.Error())
+	}
+	s.End()
+}
+
+// errorType returns a short, fixed name of what went wrong.
+func errorType(err error) string {
+	var p *panicError
+	switch {
+	case errors.As(err, &p):
+		return "panic"
+	case errors.Is(err, context.DeadlineExceeded):
+		return "timeout"
+	}
+	for _, k := range []struct {
+		err  error
+		name string
+	}{
+		{storage.ErrTermLost, "term_lost"}, {storage.ErrStaleSeq, "stale_seq"}, {storage.ErrNotRegistered, "not_registered"},
+		{storage.ErrIDInUse, "id_in_use"}, {storage.ErrSchema, "schema"}, {storage.ErrUnavailable, "unavailable"},
+		{daemon.ErrStale, "stale_generation"}, {context.Canceled, "canceled"},
+	} {
+		if errors.Is(err, k.err) {
+			return k.name
+		}
+	}
+	return "_OTHER"
+}
+
+// isAnswer reports whether the error, or its absence, shows that the store is reachable.
+func isAnswer(err error) bool {
+	return err == nil || errors.Is(err, storage.ErrTermLost) || errors.Is(err, storage.ErrStaleSeq) ||
+		errors.Is(err, storage.ErrNotRegistered) || errors.Is(err, storage.ErrIDInUse) || errors.Is(err, daemon.ErrStale)
+}

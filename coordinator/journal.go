@@ -1,0 +1,123 @@
+package coordinator
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/emitd/emitd/coordinator/lease"
+	"github.com/emitd/emitd/coordinator/member"
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+)
+
+// journal writes what a member noticed to the log. It is touched by the loop only.
+type journal struct {
+	log *slog.Logger
+	// failing is when the heartbeat began to fail; 0 = it does not.
+	failing lease.Instant
+	// unplaced remembers what was said of a daemon, and when.
+	unplaced map[daemon.ID]said
+}
+
+type said struct {
+	reason string
+	at     lease.Instant
+}
+
+// repeatUnplaced is how soon the same complaint about the same daemon may be logged again.
+const repeatUnplaced = 5 * time.Minute
+
+func newJournal(c *Coordinator) *journal {
+	return &journal{log: c.log, unplaced: map[daemon.ID]said{}}
+}
+
+func (j *journal) notice(now lease.Instant, n member.Notice) {
+	switch n.Kind {
+	case member.NodeJoined, member.NodeLeft:
+		j.membership(n)
+	case member.Unplaced:
+		j.unplacedUnit(now, n)
+	case member.HeartbeatFailed:
+		if j.failing == 0 {
+			j.failing = now
+		}
+		j.log.Warn("heartbeat fails", "for", now.Sub(j.failing), "error", n.Err)
+	case member.HeartbeatFine:
+		j.log.Info("heartbeat is answered again", "after", now.Sub(j.failing))
+		j.failing = 0
+	case member.PassFailed:
+		j.log.Warn("the leader's pass failed, it will be repeated", "term", n.Term, "error", n.Err)
+	case member.StoreChanged:
+		j.log.Warn("the store became another one: waiting before anything is assigned or started", "store", n.Reason)
+	case member.ClockStepped:
+		j.log.Warn("the store's clock stepped: judging by the local clock alone for a while")
+	case member.IDInUse:
+		j.log.Error("another process has this node's id: this node stays out", "error", n.Err)
+	case member.Disagreement:
+		j.log.Warn("nodes describe a daemon differently, the newest registration wins", "daemon", n.Fence.Unit.Daemon, "reason", n.Reason)
+	default:
+		j.unit(n)
+	}
+}
+
+func (j *journal) membership(n member.Notice) {
+	log := j.log.With("peer", n.Member.Name, "peer_id", n.Member.ID, "peer_incarnation", n.Member.Incarnation)
+	if n.Kind == member.NodeJoined {
+		log.Info("node joined")
+		return
+	}
+	log.Info("node left", "reason", n.Reason)
+}
+
+// unplacedUnit says why a unit runs nowhere: once for a daemon and reason, and again when the
+// reason changes or after a while.
+func (j *journal) unplacedUnit(now lease.Instant, n member.Notice) {
+	id := n.Fence.Unit.Daemon
+	if last, ok := j.unplaced[id]; ok && last.reason == n.Reason && now.Sub(last.at) < repeatUnplaced {
+		return
+	}
+	j.unplaced[id] = said{n.Reason, now}
+	j.log.Warn("no node can run the daemon", "daemon", id, "unit", n.Fence.Unit.String(), "reason", n.Reason)
+}
+
+// unit says what became of a run on this node.
+func (j *journal) unit(n member.Notice) {
+	log := j.log.With("daemon", n.Fence.Unit.Daemon, "unit", n.Fence.Unit.String(), "generation", n.Fence.Generation)
+	switch n.Kind {
+	case member.UnitAssigned:
+		log.Debug("daemon assigned", "term", n.Term)
+	case member.UnitStarted:
+		log.Info("daemon started")
+	case member.UnitDraining:
+		log.Info("daemon draining")
+	case member.UnitStopped:
+		log.Info("daemon stopped", "reason", n.Reason, "error", n.Err)
+	case member.UnitFailed:
+		log.Warn("daemon failed", "error", n.Err)
+	case member.UnitAbandoned:
+		log.Error("daemon abandoned: it ignores its cancelled context", "reason", n.Reason)
+	case member.UnitUnknown:
+		log.Warn("the unit's row has a state that this version does not know; it is left alone", "state", n.Reason)
+	default:
+		log.Debug(string(n.Kind), "reason", n.Reason, "error", n.Err)
+	}
+}
+
+// tellTransition tells hooks, log and metrics of a change of leadership. It is called with the
+// leadership's lock held and does not block.
+func (c *Coordinator) tellTransition(r *reign, t Transition) {
+	log := c.log.With("term", t.Term.Number, "term_ordinal", t.Term.Ordinal)
+	if t.Leading {
+		c.m.transition("elected")
+		log.Info("leader elected: this node leads")
+		return
+	}
+	c.observers.lost(r, t.Reason)
+	c.m.transition(string(t.Reason))
+	switch t.Reason {
+	case node.Resigned, node.Shutdown:
+		log.Info("leader lost: this node no longer leads", "reason", t.Reason)
+	default:
+		log.Warn("leader lost: this node no longer leads", "reason", t.Reason)
+	}
+}

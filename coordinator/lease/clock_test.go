@@ -1,0 +1,154 @@
+package lease
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+var epoch = time.Unix(1_800_000_000, 0)
+
+func newClock() *Clock {
+	return &Clock{Step: 250 * time.Millisecond, Window: 90 * time.Second}
+}
+
+// at is a reading of the store's clock and of the local clock, both in seconds.
+func at(s float64) Instant         { return Instant(s * 1e9) }
+func storeAt(s float64) time.Time  { return epoch.Add(time.Duration(s * 1e9)) }
+func secs(s float64) time.Duration { return time.Duration(s * 1e9) }
+
+func TestClockWithoutSteps(t *testing.T) {
+	t.Parallel()
+	c := newClock()
+	for s := 0.0; s <= 200; s += 15 {
+		if c.Observe(at(s), at(s+0.01), storeAt(s+0.005)) {
+			t.Fatalf("a step seen at %v, there was none", s)
+		}
+	}
+	if !c.Passed(storeAt(100), secs(90)) {
+		t.Error("195 - 100 is more than 90, and the clock is steady")
+	}
+	if c.Passed(storeAt(110), secs(90)) {
+		t.Error("195 - 110 is less than 90")
+	}
+	if c.Passed(storeAt(-1), secs(90)) {
+		t.Error("a stamp from before the first sample was believed")
+	}
+	if c.Passed(storeAt(0.005), secs(91)) {
+		t.Error("a time longer than the window was judged by the store's clock")
+	}
+}
+
+func TestClockSeesAStepEitherWay(t *testing.T) {
+	t.Parallel()
+	for _, step := range []float64{3, -3, 3600, -3600, 0.6, -0.6} {
+		c := newClock()
+		c.Observe(at(0), at(0.01), storeAt(0))
+		c.Observe(at(15), at(15.01), storeAt(15))
+		if !c.Observe(at(30), at(30.01), storeAt(30+step)) {
+			t.Errorf("a step of %vs went unseen", step)
+		}
+		if c.Passed(storeAt(10), secs(5)) {
+			t.Errorf("after a step of %vs a stamp from before it was judged", step)
+		}
+	}
+}
+
+func TestClockSeesManySmallSteps(t *testing.T) {
+	t.Parallel()
+	c := newClock()
+	for i := range 40 {
+		s := float64(i)
+		if c.Observe(at(s), at(s+0.001), storeAt(s*1.1)) { // 0.1 s each second
+			return
+		}
+	}
+	t.Error("forty steps of 0.1 s each went unseen")
+}
+
+func TestClockIgnoresSlowReplies(t *testing.T) {
+	t.Parallel()
+	c := newClock()
+	c.Observe(at(0), at(0.01), storeAt(0))
+	if c.Observe(at(10), at(14), storeAt(3600)) {
+		t.Error("a slow reply counted as a step")
+	}
+	if c.Passed(storeAt(0), secs(1)) {
+		t.Error("a slow reply was judged by: a step may hide behind it")
+	}
+	c.Observe(at(15), at(15.01), storeAt(15))
+	if !c.Passed(storeAt(0), secs(15)) {
+		t.Error("the next quick reply was not believed")
+	}
+}
+
+func TestClockUnwatchedForTooLong(t *testing.T) {
+	t.Parallel()
+	c := newClock()
+	c.Observe(at(0), at(0.01), storeAt(0))
+	c.Observe(at(300), at(300.01), storeAt(300))
+	if c.Passed(storeAt(10), secs(60)) {
+		t.Error("a baseline with a hole of five minutes was believed")
+	}
+}
+
+// TestClockNeverSaysPassedTooEarly lets the store's clock and the latency do what they like: what
+// Passed says must be true in real time, but for the margin's share.
+func TestClockNeverSaysPassedTooEarly(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		c := newClock()
+		localRate := 1 + rapid.Float64Range(-rate/2, rate/2).Draw(t, "local rate")
+		storeRate := 1 + rapid.Float64Range(-rate/2, rate/2).Draw(t, "store rate")
+		real, offset := 0.0, 0.0
+		local := func(r float64) Instant { return at(1000 + r*localRate) }
+		store := func(r float64) time.Time { return storeAt(r*storeRate + offset) }
+		type stamp struct {
+			store time.Time
+			real  float64
+		}
+		var stamps []stamp
+		for range rapid.IntRange(1, 60).Draw(t, "replies") {
+			real += rapid.Float64Range(0.1, 20).Draw(t, "pause")
+			if rapid.IntRange(0, 9).Draw(t, "steps") == 0 {
+				offset += rapid.SampledFrom([]float64{-3600, -30, -1, -0.1, 0.1, 1, 30, 3600}).Draw(t, "step")
+			}
+			stamps = append(stamps, stamp{store(real), real})
+			latency := rapid.SampledFrom([]float64{0.001, 0.02, 0.1, 0.12, 0.5, 4}).Draw(t, "latency")
+			read := rapid.Float64Range(0, 1).Draw(t, "read") * latency
+			sent := local(real)
+			now := store(real + read)
+			real += latency
+			c.Observe(sent, local(real), now)
+			d := rapid.Float64Range(1, 90).Draw(t, "d")
+			for _, s := range stamps {
+				least := (d - c.Step.Seconds()) / (1 + rate/2) * (1 - rate)
+				if c.Passed(s.store, secs(d)) && real-s.real < least {
+					t.Fatalf("said that %.3fs had passed after %.3fs", d, real-s.real)
+				}
+			}
+		}
+	})
+}
+
+func TestSightings(t *testing.T) {
+	t.Parallel()
+	s := Sightings[string, int]{}
+	s.See("a", 1, at(0))
+	s.See("a", 1, at(5))
+	if !s.Unchanged("a", 1, secs(10), at(10)) {
+		t.Error("unchanged for ten seconds, and not told so")
+	}
+	if s.Unchanged("a", 2, secs(1), at(10)) || s.Unchanged("b", 1, 0, at(10)) {
+		t.Error("another value or key is not unchanged")
+	}
+	s.See("a", 2, at(11))
+	if s.Unchanged("a", 2, secs(10), at(20)) {
+		t.Error("a change did not begin anew")
+	}
+	s.Keep(func(string) bool { return false })
+	if len(s) != 0 {
+		t.Error("Keep kept what it was told not to")
+	}
+}

@@ -1,0 +1,160 @@
+package plan
+
+import (
+	"cmp"
+	"maps"
+	"math/bits"
+	"slices"
+	"strconv"
+
+	"github.com/emitd/emitd/daemon"
+)
+
+// fit is the nodes that can take daemons of equal requirements, ordered for picking: a tree of
+// zones, and in each zone a tree of nodes. Nodes of one zone differ only in load and units; a
+// count that changes for a whole zone changes one leaf above.
+type fit struct {
+	zones   []*zone // by hash
+	byLabel map[string]*zone
+	tree    tree
+	spots   map[*site]spot
+	// filtered are the nodes that are not in it.
+	filtered map[Filter]Names
+
+	weight int64 // that its keys were made with
+	seen   int   // how many of floor.placed its keys contain
+}
+
+// zone is the nodes that have one value of the label to spread by; those without it are one too.
+type zone struct {
+	label string
+	at    uint64  // hash of the label
+	leaf  int     // in the tree of zones
+	sites []*site // by hash
+	tree  tree
+	units int // of the daemon at hand, also on nodes that are no candidates
+}
+
+// spot is where a node is in a fit.
+type spot struct {
+	zone *zone
+	leaf int
+}
+
+// fit finds the nodes that can take a daemon. Daemons that ask for the same share the answer.
+func (f *floor) fit(spec *daemon.Spec) *fit {
+	text := append(f.scratch[:0], f.runs[spec.Kind]...)
+	text = strconv.AppendQuote(text, spec.Spread)
+	if len(spec.Requires) > 0 {
+		for _, name := range slices.Sorted(maps.Keys(spec.Requires)) {
+			text = strconv.AppendQuote(strconv.AppendQuote(text, name), spec.Requires[name])
+		}
+	}
+	f.scratch = text
+	known := f.fits[string(text)]
+	if known == nil {
+		known = f.newFit(spec)
+		f.fits[string(text)] = known
+	}
+	return known
+}
+
+func (f *floor) newFit(spec *daemon.Spec) *fit {
+	out := &fit{byLabel: map[string]*zone{}, spots: map[*site]spot{}}
+	names := map[Filter][]string{}
+	for _, s := range f.order {
+		if why := f.filter(s.Node, spec); why != "" {
+			names[why] = append(names[why], s.Member.Name)
+			continue
+		}
+		label := s.Member.Labels[spec.Spread]
+		z := out.byLabel[label]
+		if z == nil {
+			z = &zone{label: label, at: hash(label)}
+			out.byLabel[label] = z
+			out.zones = append(out.zones, z)
+		}
+		z.sites = append(z.sites, s)
+	}
+	out.filtered = shorten(names)
+	out.arrange()
+	return out
+}
+
+// arrange puts zones, and the nodes of each, in order.
+func (f *fit) arrange() {
+	slices.SortFunc(f.zones, func(a, b *zone) int {
+		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.label, b.label))
+	})
+	f.tree = newTree(len(f.zones))
+	for i, z := range f.zones {
+		z.leaf = i
+		slices.SortFunc(z.sites, func(a, b *site) int {
+			return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.Member.Incarnation, b.Member.Incarnation))
+		})
+		z.tree = newTree(len(z.sites))
+		for leaf, s := range z.sites {
+			f.spots[s] = spot{zone: z, leaf: leaf}
+		}
+	}
+}
+
+// catchUp makes all keys those for a unit of the weight at hand, with what others were given since.
+func (f *fit) catchUp(now *floor) {
+	missed := now.placed[f.seen:]
+	if f.weight == now.weight && len(missed) < len(f.spots) {
+		for _, s := range missed {
+			f.set(s, now.key(s))
+		}
+	} else {
+		for _, z := range f.zones {
+			z.tree.fill(len(z.sites), func(leaf int) key { return now.key(z.sites[leaf]) })
+		}
+		f.tree.fill(len(f.zones), func(leaf int) key { return f.zones[leaf].key() })
+	}
+	f.weight, f.seen = now.weight, len(now.placed)
+}
+
+// key is that of the zone's best node, with the zone's part.
+func (z *zone) key() key {
+	k := z.tree.least()
+	if k != taken {
+		k.zone = z.units
+	}
+	return k
+}
+
+// set gives a node its key, if it can take the daemon at all.
+func (f *fit) set(s *site, k key) {
+	if at, ok := f.spots[s]; ok {
+		at.zone.tree.set(at.leaf, k)
+		f.lift(at.zone)
+	}
+}
+
+// lift makes a change in a zone known above.
+func (f *fit) lift(z *zone) { f.tree.set(z.leaf, z.key()) }
+
+// pick returns the best node for a unit with this hash; nil if there is none. Of zones, and of
+// nodes, that are equally good the first in hash order counts, from a place that is the unit's: so
+// units spread evenly over equals, and each level has its own bits to do so.
+func (f *fit) pick(hash uint64) *site {
+	if f.tree.least() == taken {
+		return nil
+	}
+	high, _ := bits.Mul64(hash, uint64(len(f.zones)))
+	z := f.zones[f.tree.next(int(high))]
+	return z.sites[z.tree.next(int(hash%uint64(len(z.sites))))]
+}
+
+// hash is the same in every process and version: FNV-1a, then a finalizer, since the last bytes of
+// a short text hardly reach the high bits.
+func hash(s string) uint64 {
+	h := uint64(14695981039346656037)
+	for i := range len(s) {
+		h = (h ^ uint64(s[i])) * 1099511628211
+	}
+	h = (h ^ h>>33) * 0xff51afd7ed558ccd
+	h = (h ^ h>>33) * 0xc4ceb9fe1a85ec53
+	return h ^ h>>33
+}

@@ -1,5 +1,0 @@
-package plan
-
-import "testing"
-
-func TestSmoke(t *testing.T) {}

@@ -1,0 +1,216 @@
+package coordinator
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/emitd/emitd/coordinator/lease"
+	"github.com/emitd/emitd/coordinator/member"
+	"github.com/emitd/emitd/coordinator/plan"
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/daemon/supervisor"
+	"github.com/emitd/emitd/node"
+)
+
+// shell drives one member: it carries out effects and feeds back what happens. It decides
+// nothing. Its loop is the only goroutine that touches the member, and it never waits for
+// anything but the next input or the next moment.
+type shell struct {
+	c   *Coordinator
+	m   *member.Member
+	sup *supervisor.Supervisor
+
+	// background is the context of everything that is to go on through a clean stop; it ends
+	// when the loop has.
+	background context.Context
+	end        context.CancelFunc
+	owned      sync.WaitGroup // goroutines that end with background
+	strangers  sync.WaitGroup // the store's and the user's code, which may not
+
+	calls   *calls
+	wakes   *wakes
+	witness *witness
+	talk    *journal
+	stats   *stats
+
+	due       lease.Instant // the next Tick
+	published lease.Instant // when the view was last published
+	stopped   *member.Stopped
+}
+
+func newShell(c *Coordinator, m *member.Member, ctx context.Context) *shell {
+	s := &shell{c: c, m: m, talk: newJournal(c), stats: newStats(c)}
+	s.background, s.end = context.WithCancel(context.WithoutCancel(ctx))
+	s.calls = newCalls(s)
+	s.wakes = &wakes{self: c.cfg.Node.Incarnation, ready: make(chan struct{}, 1)}
+	s.witness = newWitness(c.cfg.Node, c.cfg.traits().Host)
+	s.sup = supervisor.New(supervisor.Config{
+		Node: c.cfg.Node.Name, Agent: c.agent, Stamp: c.store.Stamp, Trust: c.trust,
+		Report: s.report, Held: func(g int64) { c.inbox.push(member.FenceHeld{Generation: g}) },
+		StampTimeout: c.timing.QueryTimeout, StopTimeout: c.timing.StopTimeout, Exit: c.cfg.Exit,
+		Logger: c.log, MeterProvider: c.cfg.MeterProvider, TracerProvider: c.cfg.TracerProvider,
+	})
+	return s
+}
+
+// run runs the loop until the member has stopped, then everything down.
+func (s *shell) run(ctx context.Context) error {
+	c := s.c
+	unregister := c.m.observe(c)
+	c.observers.start()
+	bound := newBound(c.stopBound())
+	stop := context.AfterFunc(ctx, func() {
+		c.phase.CompareAndSwap(phaseRunning, phaseStopping)
+		bound.begin()
+		c.inbox.push(member.Stop{})
+	})
+	s.foreign(s.watchStore)
+	s.own(s.watchHost)
+	c.log.Info("node starts", "node_id", c.cfg.Node.ID, "incarnation", c.cfg.Node.Incarnation, "profile", c.cfg.Profile)
+
+	s.loop(bound.over.Done())
+
+	stop()
+	c.phase.Store(phaseOver)
+	err := s.wind(bound)
+	unregister()
+	return err
+}
+
+// loop is the one goroutine that calls the member.
+func (s *shell) loop(cut <-chan struct{}) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for s.stopped == nil {
+		now := s.c.clock()
+		s.c.progress.Store(int64(now))
+		if now >= s.due {
+			s.step(now, member.Tick{})
+			continue
+		}
+		if in, ok := s.c.inbox.pop(); ok {
+			s.step(now, in)
+			continue
+		}
+		if w, ok := s.wakes.take(); ok { // last: hints may wait
+			s.step(now, member.Woken{Wake: w})
+			continue
+		}
+		s.publish(now)
+		timer.Reset(s.due.Sub(now))
+		select {
+		case <-s.c.inbox.ready:
+		case <-s.wakes.ready:
+		case <-timer.C:
+		case <-cut:
+			return
+		}
+	}
+}
+
+// step gives the member one input and carries out what it wants. What ends leadership comes
+// before everything else.
+func (s *shell) step(now lease.Instant, in member.Input) {
+	if r, ok := in.(member.Result); ok {
+		s.answered(r)
+	}
+	effects := s.m.Step(now, in)
+	for _, e := range effects {
+		if lost, ok := e.(member.Lost); ok {
+			s.lost(lost)
+		}
+	}
+	for _, e := range effects {
+		s.carryOut(now, e)
+	}
+	// The clock is looked at every Watch, so that a suspend is noticed.
+	s.due = min(s.m.Next(), now.Add(s.c.timing.Watch))
+	if now.Sub(s.published) >= s.c.timing.Watch {
+		s.publish(now)
+	}
+}
+
+func (s *shell) carryOut(now lease.Instant, e member.Effect) {
+	switch e := e.(type) {
+	case member.Elected:
+		s.elected(now, e.Term)
+	case member.Call:
+		s.calls.issue(e)
+	case member.Compute:
+		s.own(func() { s.c.inbox.push(member.Planned{ID: e.ID, Plan: plan.Make(e.Input)}) })
+	case member.Start:
+		s.sup.Start(e.Fence, e.Term, e.Spec)
+	case member.Drain:
+		s.sup.Drain(e.Fence)
+	case member.Cancel:
+		s.sup.Cancel(e.Fence, &CancelledError{Fence: e.Fence, Cause: e.Cause})
+	case member.Abandon:
+		s.sup.Abandon(e.Fence)
+	case member.Notice:
+		s.talk.notice(now, e)
+		s.c.observers.notice(e)
+	case member.Stopped:
+		s.stopped = &e
+	}
+}
+
+func (s *shell) elected(now lease.Instant, t node.Term) {
+	view := s.publish(now)
+	s.stats.elected()
+	s.c.lead.begin(context.WithoutCancel(s.background), t, view.LeaderTrust)
+}
+
+// lost ends leadership here, and tells the member when what ran under it has returned.
+func (s *shell) lost(e member.Lost) {
+	if r := s.c.lead.end(e.Term.Number, e.Reason); r != nil {
+		s.strangers.Add(1)
+		go func() {
+			defer s.strangers.Done()
+			r.work.Wait()
+			s.c.inbox.push(member.LeaderIdle{Term: e.Term.Number})
+		}()
+	}
+}
+
+// publish makes what the member thinks visible to other goroutines.
+func (s *shell) publish(now lease.Instant) *member.View {
+	view := s.m.View()
+	s.published = now
+	s.c.published.Store(&view)
+	if view.Leading {
+		s.c.lead.extend(view.LeaderTrust)
+	}
+	return &view
+}
+
+// report translates what the supervisor tells.
+func (s *shell) report(r supervisor.Report) {
+	switch r.Kind {
+	case supervisor.Started:
+		s.c.inbox.push(member.RunStarted{Fence: r.Fence})
+	case supervisor.Failed:
+		s.c.inbox.push(member.RunFailed{Fence: r.Fence, Err: r.Err, Failures: r.Failures})
+	case supervisor.Ended:
+		s.c.inbox.push(member.RunEnded{Fence: r.Fence, How: endings[r.How], Err: r.Err, Failures: r.Failures})
+	}
+}
+
+var endings = map[supervisor.How]member.Ending{
+	supervisor.Returned:  member.Returned,
+	supervisor.GaveUp:    member.GaveUp,
+	supervisor.Released:  member.Released,
+	supervisor.Refused:   member.Refused,
+	supervisor.Forgotten: member.Forgotten,
+}
+
+// CancelledError is the cause with which the context of an agent's run ends.
+type CancelledError struct {
+	Fence daemon.Fence
+	Cause member.CancelCause
+}
+
+// Error names the run and the cause.
+func (e *CancelledError) Error() string {
+	return "run " + e.Fence.String() + " cancelled: " + string(e.Cause)
+}

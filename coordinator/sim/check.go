@@ -1,0 +1,245 @@
+package sim
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/emitd/emitd/coordinator/member"
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+)
+
+// forever is later than every moment of a world.
+const forever = time.Duration(math.MaxInt64)
+
+// checks is everything that watches a world. It sees calls, replies, events of the store and
+// effects of members; it never asks a member what it thinks.
+type checks struct {
+	model  model // what the store's events say; a failover takes it back
+	terms  terms // of all time
+	reigns []*reign
+	issued []int64 // by unit: the highest generation ever issued
+	owners []owner // by unit: the run entered last
+
+	failedOverAt time.Duration // 0 = never
+
+	settled     bool
+	settleArmed bool
+	disturbedAt time.Duration
+	well        []bool // by unit: was running when the cluster was found well
+
+	// The term before the call that is being applied, and the process that made the call.
+	asOf     model
+	applying *call
+	forged   bool // the world itself writes
+}
+
+// watched is what the checks remember of a process.
+type watched struct {
+	doomed     *call
+	pausedTill time.Duration // while paused: the end; else when it ended last
+	paused     bool
+
+	leading   bool
+	leaseFrom time.Duration // beginning of the newest call whose answer renewed its term
+	movedAt   time.Duration // when its row moved last
+	heard     uint64
+	heardAt   time.Duration // when its row last said that it heard something new
+	known     map[node.Incarnation]bool
+}
+
+func (p *watched) init() { p.known = map[node.Incarnation]bool{} }
+
+// owner is who entered a generation.
+type owner struct {
+	generation int64
+	process    int
+}
+
+func (c *checks) init(*world) { c.well = nil }
+
+// grow makes room for units that were declared meanwhile.
+func (c *checks) grow(n int) {
+	for len(c.model.units) < n {
+		c.model.units = append(c.model.units, unitModel{state: daemon.Unassigned})
+	}
+	for len(c.issued) < n {
+		c.issued, c.owners, c.well = append(c.issued, 0), append(c.owners, owner{process: -1}), append(c.well, false)
+	}
+}
+
+// excuse returns until when the code of a process may act on what a pause has made stale: it
+// needs d to notice and to end.
+func (p *process) excuse(d time.Duration) time.Duration {
+	switch {
+	case p.state == paused:
+		return forever
+	case !p.watch.paused:
+		return 0
+	}
+	return p.watch.pausedTill + d
+}
+
+// noticed is how long after a pause leadership or a run may still go on.
+func (w *world) noticed(then time.Duration) time.Duration {
+	return w.t.Watch + w.t.Wakeup + slow(then)
+}
+
+// slow and quick return the longest and shortest time in which any clock counts d.
+func slow(d time.Duration) time.Duration { return d + d*maxPPM/1e6 + d/1e6 }
+
+func quick(d time.Duration) time.Duration { return d - d*maxPPM/1e6 - d/1e6 }
+
+// event takes an event of the store.
+func (c *checks) event(w *world, e *daemon.Event) {
+	u := -1
+	if !e.Unit.IsZero() {
+		var ok bool
+		if u, ok = w.unitAt[e.Unit]; !ok {
+			w.violate("I8", "event %d is about %s, which nobody declared", e.Seq, e.Unit)
+			return
+		}
+	}
+	who := int32(-1)
+	if p := w.byInc[e.Incarnation]; p != nil {
+		who = int32(p.index)
+	}
+	w.note(line{what: string(e.Kind), more: e.Reason, proc: who, unit: int32(u), a: e.Generation, b: e.Term})
+	c.grow(len(w.units))
+	if err := c.model.event(e, u); err != nil {
+		w.violate(err.rule, "%s", err.what)
+		return
+	}
+	switch e.Kind {
+	case daemon.LeaderElected:
+		w.stats.Elections++
+		if err := c.terms.elected(e.Term); err != nil {
+			w.violate(err.rule, "%s", err.what)
+		}
+	case daemon.AssignmentAssigned, daemon.AssignmentResumed:
+		w.stats.Assignments++
+		if err := issue(&c.issued[u], e); err != nil {
+			w.violate(err.rule, "%s", err.what)
+		}
+	case daemon.NodeRemoved:
+		c.removed(w, e)
+	case daemon.NodeDeaf:
+		c.calledDeaf(w, e)
+	}
+	c.calmly(w, e, u)
+}
+
+// before and after surround a call that the store applies.
+func (c *checks) before(_ *world, cl *call) {
+	c.applying = cl
+	c.asOf.term, c.asOf.leader, c.asOf.vacant = c.model.term, c.model.leader, c.model.vacant
+}
+
+func (c *checks) after(w *world, cl *call) {
+	c.applying = nil
+	res := &cl.result
+	if res.Err != nil {
+		return
+	}
+	c.grow(len(w.units))
+	switch {
+	case cl.req.Heartbeat != nil:
+		c.beat(w, cl, cl.req.Heartbeat, res.Reply)
+	case cl.req.Report != nil:
+		cl.p.watch.movedAt = w.now
+		c.outcomes(w, res.Outcomes)
+	case cl.req.Leave != nil:
+		cl.p.watch.movedAt = w.now
+	case cl.req.Commit != nil:
+		if err := c.asOf.commit(cl.req.Commit.Term); err != nil {
+			w.violate(err.rule, "%s", err.what)
+		}
+		c.outcomes(w, res.Outcomes)
+	}
+}
+
+// beat takes an applied heartbeat.
+func (c *checks) beat(w *world, cl *call, beat *storage.Heartbeat, r *storage.Reply) {
+	p := &cl.p.watch
+	p.movedAt = w.now
+	if beat.Heard > p.heard || beat.Advert != nil {
+		p.heard, p.heardAt = max(p.heard, beat.Heard), w.now
+	}
+	if err := c.model.lists(r.Units, cl.p.who.Incarnation, w.unitAt); err != nil {
+		w.violate(err.rule, "%s", err.what)
+	}
+}
+
+// outcomes compares what the store answered with what its events told. A batch may free a unit
+// and give it away again: only the last word on each unit is what is so now.
+func (c *checks) outcomes(w *world, outcomes []storage.Outcome) {
+	for i := range outcomes {
+		rec := &outcomes[i].Record
+		later := slices.ContainsFunc(outcomes[i+1:], func(o storage.Outcome) bool { return o.Unit == rec.Unit })
+		if rec.Unit.IsZero() || later {
+			continue
+		}
+		if err := c.model.shows(rec, w.unitAt); err != nil {
+			w.violate(err.rule, "%s", err.what)
+		}
+	}
+}
+
+// answered takes a reply that a process is about to be given.
+func (c *checks) answered(p *process, cl *call) {
+	res := &cl.result
+	switch {
+	case res.Err != nil:
+	case res.Reply != nil:
+		r := res.Reply
+		if r.Verdict != storage.Refuse && r.Term.Leader.Incarnation == p.who.Incarnation {
+			p.watch.leaseFrom = cl.asked
+		}
+		for i := range r.Units {
+			p.list(&r.Units[i], cl.asked)
+		}
+	default:
+		for i := range res.Outcomes {
+			p.list(&res.Outcomes[i].Record, cl.asked)
+		}
+	}
+}
+
+// list notes that a reply to a call that began at asked lists the record for the process.
+func (p *process) list(r *daemon.Record, asked time.Duration) {
+	if !r.HeldBy(p.who.Incarnation) {
+		return
+	}
+	l := &p.listings[p.w.unitAt[r.Unit]]
+	if r.Generation != l.generation || asked > l.sent {
+		*l = listed{r.Generation, asked}
+	}
+}
+
+// notice takes what a member tells hooks, log and metrics.
+func (c *checks) notice(w *world, p *process, n *member.Notice) {
+	u := -1
+	if !n.Fence.Unit.IsZero() {
+		u = w.unitAt[n.Fence.Unit]
+	}
+	more := n.Reason
+	if n.Err != nil && more == "" {
+		more = n.Err.Error()
+	}
+	w.note(line{what: string(n.Kind), more: more, proc: int32(p.index), unit: int32(u), a: n.Fence.Generation})
+	inc := n.Member.Incarnation
+	switch n.Kind {
+	case member.NodeJoined:
+		if p.watch.known[inc] {
+			w.violate("hooks", "p%02d was told twice that %s joined", p.index, inc)
+		}
+		p.watch.known[inc] = true
+	case member.NodeLeft:
+		if !p.watch.known[inc] {
+			w.violate("hooks", "p%02d was told that %s left, which never joined", p.index, inc)
+		}
+		delete(p.watch.known, inc)
+	}
+}

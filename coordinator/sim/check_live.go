@@ -1,0 +1,262 @@
+package sim
+
+import (
+	"context"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+)
+
+// disturb says that what is broken has just changed: the cluster has the whole bound from now on.
+func (w *world) disturb(string) {
+	c := &w.check
+	c.settled, c.disturbedAt = false, w.now
+	if !c.settleArmed {
+		c.settleArmed = true
+		w.queue.push(event{at: w.now + w.bound(), kind: evSettled})
+	}
+}
+
+// bound is within what the cluster must be well again, whatever happened before: a lease that a
+// step of the store's clock has lengthened, a TTL after a new store, a death, a forced end of a
+// drain, and a first attempt at running something that failed.
+func (w *world) bound() time.Duration {
+	t := w.t
+	drain := t.DrainTimeout
+	for _, k := range w.works {
+		drain = max(drain, k.Spec.DrainTimeout)
+	}
+	return t.LeaseDuration + 2*t.NodeRegistrationTTL + t.ForceAfter(drain) + 2*t.AcknowledgeTimeout + 4*t.HeartbeatInterval + t.SettleWindow
+}
+
+// settle looks whether the cluster is well, once nothing has changed for the bound.
+func (c *checks) settle(w *world) {
+	c.settleArmed = false
+	if due := c.disturbedAt + w.bound(); w.now < due {
+		c.settleArmed = true
+		w.queue.push(event{at: due, kind: evSettled})
+		return
+	}
+	if w.server.down {
+		return
+	}
+	w.stats.Settled++
+	w.note(line{what: "settled?", proc: -1, unit: -1})
+	c.wellBy(w, "I5")
+	c.settled = w.fail == nil
+}
+
+// healthy reports whether a process can do its part.
+func (p *process) healthy() bool {
+	return p != nil && p.state == running && !p.stopping && !p.host.cut && !p.host.deaf
+}
+
+// wellBy checks that the cluster is well: every healthy process is a member, one leads, and every
+// unit that a healthy node may run is running there.
+func (c *checks) wellBy(w *world, rule string) {
+	snap, err := w.server.store.Snapshot(context.Background())
+	if err != nil {
+		w.violate("I8", "snapshot: %v", err)
+		return
+	}
+	c.grow(len(w.units))
+	for i := range snap.Units {
+		if b := c.model.shows(&snap.Units[i], w.unitAt); b != nil {
+			w.violate(b.rule, "%s", b.what)
+		}
+	}
+	members := w.members(snap)
+	candidates := 0
+	for _, p := range members {
+		if !p.host.advert.Traits.NeverLead {
+			candidates++
+		}
+	}
+	c.everybodyIn(w, snap)
+	if candidates > 0 {
+		c.oneLeads(w, snap, rule)
+		c.unitsRun(w, snap, members, rule)
+	}
+}
+
+// members returns the healthy processes that the store calls live.
+func (w *world) members(snap *daemon.Snapshot) []*process {
+	var out []*process
+	for i := range snap.Nodes {
+		m := &snap.Nodes[i]
+		if p := w.byInc[m.Incarnation]; p.healthy() && m.State == node.Live && m.Judged == "" {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+func (c *checks) everybodyIn(w *world, snap *daemon.Snapshot) {
+	for _, h := range w.hosts {
+		p := h.proc
+		if !p.healthy() || h.twin != nil {
+			continue
+		}
+		in := false
+		for i := range snap.Nodes {
+			m := &snap.Nodes[i]
+			in = in || m.Incarnation == p.who.Incarnation && m.State == node.Live && m.Judged == ""
+		}
+		if !in {
+			w.violate("I5", "p%02d is healthy and no live member", p.index)
+		}
+	}
+}
+
+func (c *checks) oneLeads(w *world, snap *daemon.Snapshot, rule string) {
+	p := w.byInc[snap.Term.Leader.Incarnation]
+	switch {
+	case !snap.Term.Held() || p == nil:
+		w.violate(rule, "nobody leads")
+	case !p.healthy() || !p.watch.leading:
+		w.violate(rule, "p%02d should lead term %d and does not (healthy: %v)", p.index, snap.Term.Number, p.healthy())
+	}
+}
+
+func (c *checks) unitsRun(w *world, snap *daemon.Snapshot, members []*process, rule string) {
+	rows := make([]*daemon.Record, len(w.units))
+	for i := range snap.Units {
+		if u, ok := w.unitAt[snap.Units[i].Unit]; ok {
+			rows[u] = &snap.Units[i]
+		}
+	}
+	for i, u := range w.units {
+		c.well[i] = false
+		if u.work.flaky() || !w.anyEligible(u, rows[i], members, snap.Now) {
+			continue
+		}
+		if why := w.notRunning(u, rows[i]); why != "" {
+			w.violate(rule, "%s does not run: %s", u.Unit, why)
+		}
+		c.well[i] = true
+	}
+}
+
+// anyEligible reports whether some member may run the unit.
+func (w *world) anyEligible(u *unit, row *daemon.Record, members []*process, now time.Time) bool {
+	for _, p := range members {
+		if w.mayRun(p, u.work) && (row == nil || !embargoed(row, p.who.Incarnation, now)) {
+			return true
+		}
+	}
+	return false
+}
+
+func (w *world) mayRun(p *process, k *Work) bool {
+	a := &p.host.advert
+	spec := k.Spec.WithDefaults()
+	if a.Traits.NoDaemons || !a.Runs(spec.Kind) {
+		return false
+	}
+	for name, value := range spec.Requires {
+		if a.Traits.Labels[name] != value {
+			return false
+		}
+	}
+	return true
+}
+
+func embargoed(r *daemon.Record, inc node.Incarnation, now time.Time) bool {
+	for _, e := range r.Embargoes {
+		if e.Incarnation == inc && (e.Until.IsZero() || now.Before(e.Until)) {
+			return true
+		}
+	}
+	return false
+}
+
+// notRunning says why a unit is not running properly; "" if it is.
+func (w *world) notRunning(u *unit, row *daemon.Record) string {
+	if row == nil {
+		return "it has no row"
+	}
+	p := w.byInc[row.Holder.Incarnation]
+	switch {
+	case row.State != daemon.Active:
+		return "its row says " + string(row.State)
+	case !p.healthy():
+		return "it is held by a process that is not healthy: " + string(row.Holder.Incarnation)
+	case u.foreign > row.Generation:
+		return "its generation is below what a foreign resource has seen"
+	}
+	for _, r := range p.runs {
+		if r.u == u && r.phase == live && r.fence.Generation == row.Generation {
+			return ""
+		}
+	}
+	return "no run of its generation is alive on " + string(row.Holder.Incarnation)
+}
+
+// calmly checks that nothing moves in a cluster that was found well.
+func (c *checks) calmly(w *world, e *daemon.Event, unit int) {
+	if !c.settled {
+		return
+	}
+	switch e.Kind {
+	case daemon.LeaderElected, daemon.LeaderLost:
+		w.violate("I5", "%s of term %d in a cluster that was well", e.Kind, e.Term)
+	case daemon.NodeRemoved, daemon.NodeLate, daemon.NodeDeaf:
+		lost := e.Kind == daemon.NodeLate && w.cfg.Faults&Noise != 0 // one lost message is enough
+		if p := w.byInc[e.Incarnation]; p.healthy() && !lost {
+			w.violate("I5", "%s of the healthy p%02d", e.Kind, p.index)
+		}
+	}
+	if unit >= 0 && c.well[unit] {
+		w.violate("I5", "%s of %s in a cluster that was well", e.Kind, e.Unit)
+	}
+}
+
+// sharp checks the bounds after a kill -9 in a cluster that was well: units is what the victim
+// ran, led whether it led.
+func (c *checks) sharp(w *world, units []*unit, led bool) {
+	t := w.t
+	takeover := t.LeaseDuration + 250*time.Millisecond
+	died, at := w.now, c.disturbedAt
+	if led {
+		w.after(takeover, func() {
+			if c.disturbedAt == at && len(c.reigns) == 0 && w.anyCandidate() {
+				w.violate("I5", "nobody leads %v after the leader was killed", w.now-died)
+			}
+		})
+	}
+	wake := 50 * time.Millisecond
+	if w.cfg.Store.NoWake {
+		wake = t.HeartbeatInterval*11/10 + t.QueryTimeout
+	}
+	again := max(t.NodeRegistrationTTL, takeover+t.Grace()) + 100*time.Millisecond + wake
+	for _, u := range units {
+		w.after(again+u.work.Ready.Max, func() {
+			if c.disturbedAt != at || len(u.live) > 0 {
+				return
+			}
+			if w.canRun(u) {
+				w.violate("I5", "%s does not run %v after its node was killed", u.Unit, w.now-died)
+			}
+		})
+	}
+	w.stats.Kills++
+}
+
+func (w *world) anyCandidate() bool {
+	for _, h := range w.hosts {
+		if h.proc.healthy() && !h.advert.Traits.NeverLead {
+			return true
+		}
+	}
+	return false
+}
+
+func (w *world) canRun(u *unit) bool {
+	for _, h := range w.hosts {
+		if h.proc.healthy() && w.mayRun(h.proc, u.work) {
+			return w.anyCandidate()
+		}
+	}
+	return false
+}

@@ -1,0 +1,149 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/emitd/emitd/coordinator/member"
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+)
+
+// reign is a leadership context that is alive, as a process published it.
+type reign struct {
+	p     *process
+	term  int64
+	since time.Duration
+}
+
+// elected takes the beginning of a leadership context.
+func (c *checks) elected(w *world, p *process, t node.Term) {
+	switch {
+	case p.watch.leading:
+		w.violate("hooks", "p%02d was elected twice without having lost", p.index)
+	case t.Leader.Incarnation != p.who.Incarnation:
+		w.violate("I1", "p%02d leads term %d, which is of %s", p.index, t.Number, t.Leader.Incarnation)
+	}
+	p.watch.leading = true
+	c.reigns = append(c.reigns, &reign{p, t.Number, w.now})
+	c.together(w)
+	w.queue.push(event{at: p.watch.leaseFrom + w.leaderTrust(), kind: evReign, p: p, n: t.Number})
+}
+
+// together checks that no two contexts are alive at once, as far as no pause excuses it. After a
+// failover that lost rows a process that knew nothing of the old store may lead at once, while
+// the old leader has not heard of the new store yet.
+func (c *checks) together(w *world) {
+	if len(c.reigns) < 2 || c.failedOverAt != 0 && w.now < c.failedOverAt+w.t.NodeRegistrationTTL {
+		return
+	}
+	for i, a := range c.reigns {
+		for _, b := range c.reigns[:i] {
+			till := max(a.p.excuse(w.noticed(0)), b.p.excuse(w.noticed(0)))
+			switch {
+			case w.now >= till:
+				w.violate("I1", "p%02d leads term %d since %v and p%02d term %d since %v", b.p.index, b.term, b.since, a.p.index, a.term, a.since)
+			case till != forever:
+				w.queue.push(event{at: till, kind: evOverlap, n: -1})
+			}
+		}
+	}
+}
+
+// leaderTrust is how long after the beginning of an answered renewal a leader may go on.
+func (w *world) leaderTrust() time.Duration {
+	t := w.t
+	return slow(t.LeaseDuration-t.Margin(t.LeaseDuration)) + t.Wakeup
+}
+
+// reignTrust checks that a leader that still leads has been renewed.
+func (c *checks) reignTrust(w *world, p *process, term int64) {
+	for _, r := range c.reigns {
+		if r.p != p || r.term != term {
+			continue
+		}
+		end := max(p.watch.leaseFrom+w.leaderTrust(), p.excuse(w.noticed(0)))
+		switch {
+		case w.now >= end:
+			w.violate("I6", "p%02d leads term %d, last renewed by a call from %v", p.index, term, p.watch.leaseFrom)
+		case end == forever:
+			w.queue.push(event{at: p.watch.pausedTill + 1, kind: evReign, p: p, n: term})
+		default:
+			w.queue.push(event{at: end, kind: evReign, p: p, n: term})
+		}
+	}
+}
+
+// lost takes the end of a leadership context.
+func (c *checks) lost(w *world, p *process, e member.Lost) {
+	if !p.watch.leading {
+		w.violate("hooks", "p%02d lost term %d without leading", p.index, e.Term.Number)
+	}
+	p.watch.leading = false
+	c.endReign(p)
+}
+
+func (c *checks) endReign(p *process) {
+	for i, r := range c.reigns {
+		if r.p == p {
+			c.reigns = append(c.reigns[:i], c.reigns[i+1:]...)
+			return
+		}
+	}
+}
+
+// ended takes the end of a process.
+func (c *checks) ended(w *world, p *process) {
+	c.endReign(p)
+	p.watch.leading = false
+	w.disturb("process ended")
+}
+
+// stopped takes the end of a clean stop.
+func (c *checks) stopped(w *world, p *process) {
+	if p.watch.leading {
+		w.violate("stop", "p%02d stopped while it leads", p.index)
+	}
+	for _, r := range p.runs {
+		if r.phase == live && !r.excused(w) && !r.abandoned {
+			w.violate("stop", "p%02d stopped while %s runs", p.index, r.fence)
+		}
+	}
+}
+
+// stopOverdue checks that a clean stop has ended.
+func (c *checks) stopOverdue(w *world, p *process) {
+	if p.state == dead || p.state == paused || p.watch.paused && p.watch.pausedTill > p.stopBy-w.stopBound() {
+		return
+	}
+	w.violate("stop", "p%02d has not stopped within %v", p.index, w.stopBound())
+}
+
+// removed checks a death: the row must not have moved for the whole TTL.
+func (c *checks) removed(w *world, e *daemon.Event) {
+	p := w.byInc[e.Incarnation]
+	if p == nil || c.forged || c.applying != nil && c.applying.p == p {
+		return
+	}
+	if quiet := w.now - p.watch.movedAt; quiet < quick(w.t.NodeRegistrationTTL-w.t.ClockStep) {
+		w.violate("I6", "p%02d was declared dead %v after its row had moved", p.index, quiet)
+	}
+}
+
+// calledDeaf checks a judgement: the node must have echoed nothing new for the whole TTL.
+func (c *checks) calledDeaf(w *world, e *daemon.Event) {
+	p := w.byInc[e.Incarnation]
+	if p == nil {
+		return
+	}
+	if quiet := w.now - p.watch.heardAt; quiet < quick(w.t.NodeRegistrationTTL-w.t.ClockStep) {
+		w.violate("I6", "p%02d was called deaf %v after it had heard something new", p.index, quiet)
+	}
+}
+
+// failedOver takes a failover of the store.
+func (c *checks) failedOver(w *world) {
+	c.failedOverAt = w.now
+	c.grow(len(w.units))
+	w.disturb("failover")
+	w.queue.push(event{at: w.now + w.t.NodeRegistrationTTL + 1, kind: evOverlap, n: -1})
+}

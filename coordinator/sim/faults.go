@@ -1,0 +1,348 @@
+package sim
+
+import (
+	"context"
+	"time"
+
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+)
+
+// director breaks things at times drawn from the seed. It works in episodes: some faults, then
+// repair, then enough quiet for the cluster to be well and to stay so for a while.
+type director struct {
+	w     *world
+	kinds []Faults // those that come in episodes
+	due   int      // faults of this episode that are not over
+}
+
+func (d *director) begin(w *world) {
+	d.w = w
+	for k := Kill; k <= Twins; k <<= 1 {
+		if w.cfg.Faults&k != 0 {
+			d.kinds = append(d.kinds, k)
+		}
+	}
+	d.quiet()
+	if len(d.kinds) > 0 {
+		w.after(w.bound()+w.upTo(w.t.NodeRegistrationTTL), d.episode)
+	}
+}
+
+// quiet sets the network to what it is between episodes.
+func (d *director) quiet() {
+	d.w.network = network{}
+	if d.w.cfg.Faults&Noise != 0 {
+		d.w.network = network{lose: 0.002, swallow: 0.002, repeat: 0.004, slow: 0.002}
+	}
+}
+
+// episode begins the next one.
+func (d *director) episode() {
+	w := d.w
+	w.calm = false
+	n := 1
+	spread := time.Duration(0)
+	if w.chance(0.6) {
+		n = 2 + w.rng.IntN(4)
+		spread = w.upTo(3 * w.t.NodeRegistrationTTL)
+	} else if w.cfg.Faults&Kill != 0 && w.check.settled && w.chance(0.3) {
+		d.sharpKill()
+		return
+	}
+	d.due = n
+	for range n {
+		kind := d.kinds[w.rng.IntN(len(d.kinds))]
+		w.after(w.upTo(spread), func() { d.fault(kind) })
+	}
+}
+
+// over says that a fault has ended; after the last one everything is repaired.
+func (d *director) over() {
+	d.due--
+	if d.due > 0 {
+		return
+	}
+	d.w.after(d.w.upTo(d.w.t.HeartbeatInterval), d.repair)
+}
+
+// end ends a fault after a while.
+func (d *director) end(after time.Duration, do func()) {
+	d.w.after(after, func() {
+		do()
+		d.w.disturb("fault ended")
+		d.over()
+	})
+}
+
+// repair makes everything whole, and plans the next episode for when the cluster was seen well.
+func (d *director) repair() {
+	w := d.w
+	d.quiet()
+	w.server.down = false
+	for _, h := range w.hosts {
+		h.cut, h.deaf = false, false
+		if h.twin != nil {
+			h.twin.kill()
+			h.twin = nil
+		}
+		if p := h.proc; p != nil && p.state == dead && !w.chance(0.1) {
+			w.start(h)
+		}
+	}
+	if w.alive() == 0 {
+		w.start(w.hosts[0])
+	}
+	w.calm = w.chance(0.3)
+	w.disturb("repair")
+	w.after(w.bound()+w.upTo(w.t.NodeRegistrationTTL), d.episode)
+}
+
+func (w *world) alive() int {
+	n := 0
+	for _, h := range w.hosts {
+		if h.proc != nil && h.proc.state != dead {
+			n++
+		}
+	}
+	return n
+}
+
+// victim draws a live process, half of the time the leader; nil if there is none.
+func (d *director) victim() *process {
+	w := d.w
+	if c := &w.check; len(c.reigns) > 0 && w.chance(0.5) {
+		return c.reigns[w.rng.IntN(len(c.reigns))].p
+	}
+	first := w.rng.IntN(len(w.hosts))
+	for i := range w.hosts {
+		if p := w.hosts[(first+i)%len(w.hosts)].proc; p != nil && p.state == running {
+			return p
+		}
+	}
+	return nil
+}
+
+// lasting draws how long a fault lasts: around the deadlines of the protocol, and far beyond.
+func (d *director) lasting() time.Duration {
+	w, t := d.w, d.w.t
+	switch w.rng.IntN(8) {
+	case 0:
+		return w.upTo(t.HeartbeatInterval)
+	case 1, 2:
+		return w.between(t.HeartbeatInterval, t.LeaseDuration)
+	case 3:
+		return w.between(t.LeaseDuration-t.Margin(t.LeaseDuration), t.LeaseDuration+t.HeartbeatInterval)
+	case 4:
+		return w.between(t.NodeRegistrationTTL-t.StopTimeout-t.Margin(t.NodeRegistrationTTL), t.NodeRegistrationTTL+t.HeartbeatInterval)
+	case 5, 6:
+		return w.between(t.LeaseDuration, 4*t.NodeRegistrationTTL)
+	default:
+		return w.between(t.NodeRegistrationTTL, w.bound()+2*t.NodeRegistrationTTL)
+	}
+}
+
+// fault begins one.
+func (d *director) fault(kind Faults) {
+	w := d.w
+	w.stats.Faults++
+	w.disturb("fault")
+	v := d.victim()
+	if v == nil && kind != Outage && kind != BadNetwork && kind != ClockStep && kind != Rollback {
+		d.end(0, func() {})
+		return
+	}
+	w.note(line{what: "fault", more: kind.String(), proc: -1, unit: -1})
+	switch kind {
+	case Kill:
+		v.kill()
+		d.restart(v)
+	case CrashAt:
+		v.crashIn, v.crashAt = 1+w.rng.IntN(6), crashPoint(w.rng.IntN(int(crashPoints)))
+		d.restart(v)
+	case Stop:
+		v.stop()
+		d.restart(v)
+	case Pause:
+		d.pause(v)
+	case Cut:
+		v.host.cut = true
+		d.end(d.lasting(), func() { v.host.cut = false })
+	case Deaf:
+		v.host.deaf = true
+		d.end(d.lasting(), func() { v.host.deaf = false })
+	case Outage:
+		w.server.down, w.server.quick = true, w.chance(0.5)
+		d.end(min(d.lasting(), 5*time.Minute), func() { w.server.down = false })
+	case BadNetwork:
+		w.network = network{lose: w.rng.Float64() * 0.4, swallow: w.rng.Float64() * 0.4, repeat: w.rng.Float64() * 0.4, slow: w.rng.Float64() * 0.4}
+		d.end(min(d.lasting(), w.bound()/2), d.quiet)
+	case ClockStep:
+		d.stepClock()
+	case Rollback:
+		d.rollback()
+	case RowGone:
+		w.removeRow(v)
+		d.end(0, func() {})
+	case Twins:
+		d.twin(v)
+	}
+}
+
+// restart starts another process on the machine of one that is to end.
+func (d *director) restart(v *process) {
+	w := d.w
+	wait := w.upTo(time.Second)
+	switch w.rng.IntN(4) {
+	case 0, 1:
+		wait = w.upTo(2 * w.t.NodeRegistrationTTL)
+	case 2:
+		wait = d.lasting()
+	}
+	d.end(wait, func() {
+		if v.host.proc.state == dead {
+			w.start(v.host)
+		}
+	})
+}
+
+func (d *director) pause(v *process) {
+	w := d.w
+	long := d.lasting()
+	if w.chance(0.05) {
+		long = time.Hour
+	}
+	if w.chance(0.5) {
+		v.pauseIn, v.pauseFor = 1+w.rng.IntN(4), long
+	} else {
+		v.pause(long)
+	}
+	d.end(long+w.upTo(w.t.HeartbeatInterval), func() {})
+}
+
+func (d *director) stepClock() {
+	w := d.w
+	step := func(by time.Duration) {
+		w.server.clock.stepped += by
+		w.note(line{what: "clock step", proc: -1, unit: -1, a: int64(by / time.Millisecond)})
+	}
+	switch w.rng.IntN(6) {
+	case 0:
+		for i := range 60 {
+			w.after(time.Duration(i)*500*time.Millisecond, func() { step(3 * time.Second); w.disturb("step") })
+		}
+		d.end(30*time.Second, func() {})
+	case 1:
+		step(time.Hour)
+		d.end(0, func() {})
+	case 2:
+		step(-time.Hour)
+		d.end(0, func() {})
+	case 3: // many that are too small to be seen one by one
+		by := w.between(-w.t.ClockStep/2, w.t.ClockStep/2)
+		for i := range 60 {
+			w.after(time.Duration(i)*w.t.HeartbeatInterval/4, func() { step(by); w.disturb("step") })
+		}
+		d.end(15*w.t.HeartbeatInterval, func() {})
+	default:
+		step(w.between(-10*time.Second, 10*time.Second))
+		d.end(0, func() {})
+	}
+}
+
+// rollback fails the store over to what it was a while ago.
+func (d *director) rollback() {
+	w := d.w
+	w.keep()
+	gap := w.upTo(time.Second)
+	if w.chance(0.5) {
+		gap = w.upTo(2 * w.t.NodeRegistrationTTL)
+	}
+	out := w.upTo(w.t.HeartbeatInterval)
+	w.after(gap, func() { w.server.down, w.server.quick = true, true })
+	d.end(gap+out, func() {
+		w.failover()
+		w.server.down = false
+	})
+}
+
+// removeRow removes a node's row as an operator might, in the name of the present leader.
+func (w *world) removeRow(v *process) {
+	store := w.server.store
+	snap, err := store.Snapshot(context.Background())
+	if err != nil || !snap.Term.Held() {
+		return
+	}
+	for i := range snap.Nodes {
+		m := &snap.Nodes[i]
+		if m.Incarnation != v.who.Incarnation {
+			continue
+		}
+		w.check.forged = true
+		_, err = store.Commit(context.Background(), storage.Commit{
+			Term: snap.Term.Ref(),
+			Nodes: []storage.NodeChange{{
+				Guard: storage.NodeGuard{Incarnation: m.Incarnation, Seq: m.Seq}, State: node.Removed, Reason: "removed by hand",
+			}},
+		})
+		w.check.forged = false
+		if err != nil {
+			w.violate("I8", "the row of p%02d cannot be removed: %v", v.index, err)
+		}
+	}
+}
+
+// twin starts a second process on a machine, with the name or also the ID of the first.
+func (d *director) twin(v *process) {
+	w, h := d.w, v.host
+	if h.twin != nil || h.proc.state == dead {
+		d.end(0, func() {})
+		return
+	}
+	if w.chance(0.5) {
+		w.start(h)
+	} else {
+		w.startAs(h, node.Identity{Name: h.name, ID: v.who.ID, Incarnation: incarnation(len(w.procs))})
+	}
+	twin := h.twin
+	d.end(d.lasting(), func() {
+		if h.twin == twin && twin != nil {
+			twin.kill()
+			h.twin = nil
+		}
+	})
+}
+
+// sharpKill kills one process of a healthy cluster and demands the sharp bounds.
+func (d *director) sharpKill() {
+	w := d.w
+	v := d.victim()
+	if v == nil || !w.calm {
+		d.due = 1
+		d.fault(Kill)
+		return
+	}
+	w.stats.Faults++
+	var units []*unit
+	for _, r := range v.runs {
+		if w.check.well[r.u.index] {
+			units = append(units, r.u)
+		}
+	}
+	led := v.watch.leading
+	v.kill()
+	w.check.sharp(w, units, led)
+	d.due = 1
+	d.end(w.bound()+time.Second, func() {})
+}
+
+// String names the kind, for one kind.
+func (f Faults) String() string {
+	names := [...]string{"kill", "crash at call", "stop", "pause", "cut", "deaf", "outage", "bad network", "clock step", "rollback", "row gone", "twins", "noise", "bad agents"}
+	for i, name := range names {
+		if f == 1<<i {
+			return name
+		}
+	}
+	return "several"
+}

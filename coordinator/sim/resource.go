@@ -1,0 +1,80 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/emitd/emitd/coordinator/member"
+)
+
+// resource is what the runs of a unit work on: a counter in the store that each run reads once,
+// after its claim, and then writes one higher each time, under its fence. Whoever overwrites what
+// it has not read has lost an acknowledged effect.
+type resource struct {
+	value      int64
+	generation int64 // of the run whose effect was accepted last
+}
+
+// look reads the resource, if the store answers.
+func (r *run) look() {
+	w := r.p.w
+	if w.reachable(r.p) && !r.read {
+		r.read, r.value = true, r.u.resource.value
+	}
+}
+
+func (w *world) reachable(p *process) bool {
+	return !p.host.cut && !p.host.deaf && !w.server.down
+}
+
+// effect sends one effect and plans the next. Some are under way for a while, and arrive
+// whatever became of the run.
+func (r *run) effect(epoch int64) {
+	w := r.p.w
+	if epoch != r.epoch || r.phase != live {
+		return
+	}
+	r.schedule(w.between(w.t.HeartbeatInterval/2, 4*w.t.HeartbeatInterval), evEffect)
+	switch {
+	case r.busy || !w.reachable(r.p):
+	case !r.read:
+		r.look()
+	case w.rng.Uint32()&7 == 0:
+		r.busy = true
+		w.queue.push(event{at: w.now + w.upTo(2*w.t.HeartbeatInterval), kind: evEffectArrive, run: r, n: r.value + 1})
+	default:
+		w.effectArrives(r, r.value+1)
+	}
+}
+
+// effectArrives is the effect at the resource: the write of value under the run's fence.
+func (w *world) effectArrives(r *run, value int64) {
+	r.busy = false
+	if w.server.down {
+		r.read = false
+		return
+	}
+	w.foreignEffect(r)
+	if err := w.server.store.Fence(r.fence); err != nil {
+		w.stats.Refused++
+		return
+	}
+	if !r.read {
+		return // its connection was lost to a failover
+	}
+	w.stats.Effects++
+	w.check.accepted(w, r.u, r.fence.Generation, value)
+	r.u.resource = resource{value: value, generation: r.fence.Generation}
+	r.value = value
+}
+
+// foreignEffect is an effect on a resource outside of the store, which survives every failover
+// and refuses what is lower than what it has seen. The node is told so.
+func (w *world) foreignEffect(r *run) {
+	if r.fence.Generation >= r.u.foreign {
+		r.u.foreign = r.fence.Generation
+		return
+	}
+	if r.p.state == running {
+		r.p.later(time.Millisecond, member.FenceHeld{Generation: r.u.foreign})
+	}
+}

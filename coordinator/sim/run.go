@@ -1,0 +1,328 @@
+package sim
+
+import (
+	"errors"
+	"time"
+
+	"github.com/emitd/emitd/coordinator/member"
+	"github.com/emitd/emitd/daemon"
+)
+
+// Work is a daemon and how its make-believe agents behave.
+type Work struct {
+	Spec daemon.Spec
+	// Ready is how long a run takes to be ready once entered, Drain to return once draining,
+	// Cancel to return once cancelled.
+	Ready, Drain, Cancel Span
+	// Stubborn runs do not return for draining, only when cancelled.
+	Stubborn bool
+	// Stuck is the chance that a run ignores its cancellation, for StuckFor.
+	Stuck    float64
+	StuckFor time.Duration
+	// Fails is the mean time between failures of a run, 0 for never; FailsOn the index of the
+	// machine where it happens, or -1 for all. Returns and Releases are the mean times until a
+	// run returns early or gives its unit back.
+	Fails, Returns, Releases time.Duration
+	FailsOn                  int
+}
+
+// Span is a range of durations; both zero is nothing.
+type Span struct{ Min, Max time.Duration }
+
+// flaky reports whether agents behave such that a unit may rightly not be running at a moment.
+func (k *Work) flaky() bool {
+	return k.Stuck > 0 || k.Fails > 0 || k.Returns > 0 || k.Releases > 0
+}
+
+// run is one run of a unit in a process: the supervisor's side and the agent's.
+type run struct {
+	p     *process
+	u     *unit
+	fence daemon.Fence
+	phase runPhase
+	epoch int64 // what was scheduled in an earlier one is void
+
+	entered   time.Duration
+	returnAt  time.Duration // 0 = not scheduled
+	draining  bool
+	cancelled bool
+	cancelAt  time.Duration
+	abandoned bool
+	stuck     bool // this one ignores its cancellation
+	wasReady  bool
+	failures  int
+	why       runFailure
+
+	// What the agent knows of the resource it works on.
+	read  bool
+	value int64
+	busy  bool // an effect is under way
+}
+
+type runPhase uint8
+
+const (
+	stamping runPhase = iota
+	live              // the agent's code runs
+	waiting           // for the next attempt after a failure
+	over
+)
+
+// runFailure is how the next attempt of a run ends by itself.
+type runFailure uint8
+
+const (
+	byError runFailure = iota
+	byReturn
+	byRelease
+)
+
+var errAgent = errors.New("sim: the agent failed")
+
+func (s Span) draw(w *world) time.Duration { return w.between(s.Min, s.Max) }
+
+// startRun begins a run: its fence is stamped first.
+func (p *process) startRun(e member.Start) {
+	w := p.w
+	i := w.unitAt[e.Fence.Unit]
+	p.note("start run", i, e.Fence.Generation, 0)
+	r := &run{p: p, u: w.units[i], fence: e.Fence}
+	r.stuck = w.chance(r.u.work.Stuck)
+	w.check.started(w, r)
+	p.runs = append(p.runs, r)
+	r.stamp()
+}
+
+func (r *run) stamp() {
+	w := r.p.w
+	w.stats.Calls++
+	w.send(&call{p: r.p, run: r, asked: w.now})
+}
+
+// stamped takes the answer of the store.
+func (r *run) stamped(err error) {
+	w := r.p.w
+	var stale *daemon.StaleError
+	switch {
+	case r.phase != stamping:
+	case r.draining || r.cancelled:
+		r.end(member.Returned, nil)
+	case errors.As(err, &stale):
+		r.p.step(member.FenceHeld{Generation: stale.Holds})
+		r.end(member.Refused, err)
+	case err != nil:
+		r.schedule(w.between(100*time.Millisecond, 500*time.Millisecond), evRetry)
+	default:
+		r.enter()
+	}
+}
+
+// enter enters the agent's code.
+func (r *run) enter() {
+	w := r.p.w
+	r.phase, r.entered, r.returnAt = live, w.now, 0
+	r.epoch++
+	w.stats.Runs++
+	r.p.note("enter", r.u.index, r.fence.Generation, 0)
+	w.check.entered(w, r)
+	r.look()
+	if r.u.work.Spec.WaitReady {
+		r.schedule(r.u.work.Ready.draw(w), evReady)
+	} else {
+		r.ready(r.epoch)
+	}
+	if r.phase == live {
+		r.planEnd()
+		r.schedule(w.between(0, w.t.HeartbeatInterval), evEffect)
+	}
+}
+
+// planEnd draws whether and when this attempt ends by itself.
+func (r *run) planEnd() {
+	k, w := r.u.work, r.p.w
+	for _, end := range [...]struct {
+		mean time.Duration
+		why  runFailure
+	}{{k.Fails, byError}, {k.Returns, byReturn}, {k.Releases, byRelease}} {
+		if end.mean == 0 || end.why == byError && k.FailsOn >= 0 && k.FailsOn != r.p.host.index {
+			continue
+		}
+		r.why = end.why
+		r.schedule(w.upTo(2*end.mean), evFail)
+		return
+	}
+}
+
+func (r *run) ready(epoch int64) {
+	if epoch != r.epoch || r.phase != live || r.wasReady {
+		return
+	}
+	r.wasReady = true
+	r.p.step(member.RunStarted{Fence: r.fence})
+}
+
+// fails ends an attempt without having been asked to.
+func (r *run) fails(epoch int64) {
+	w := r.p.w
+	if epoch != r.epoch || r.phase != live || r.stuck && r.cancelled {
+		return
+	}
+	r.leave()
+	limit := r.u.work.Spec.WithDefaults().MaxFailures
+	pause := time.Second
+	switch {
+	case r.draining || r.cancelled:
+		r.end(member.Returned, nil)
+		return
+	case r.why == byRelease:
+		r.end(member.Released, daemon.ErrRelease)
+		return
+	case r.why == byError:
+		r.failures++
+		r.p.note("fails", r.u.index, int64(r.failures), 0)
+		if limit >= 0 && r.failures >= limit {
+			r.end(member.GaveUp, errAgent)
+			return
+		}
+		pause <<= min(r.failures, 6)
+		r.p.step(member.RunFailed{Fence: r.fence, Err: errAgent, Failures: r.failures})
+	}
+	if r.phase == waiting {
+		r.schedule(w.between(pause/2, pause), evRetry)
+	}
+}
+
+// retry makes the next attempt.
+func (r *run) retry(epoch int64) {
+	switch {
+	case epoch != r.epoch:
+	case r.draining || r.cancelled:
+		r.end(member.Returned, nil)
+	case r.phase == stamping:
+		r.stamp()
+	case r.phase == waiting:
+		r.enter()
+	}
+}
+
+// drainRun tells a run to finish what is in flight.
+func (p *process) drainRun(f daemon.Fence) {
+	r := p.find(f)
+	if r == nil || r.draining {
+		return
+	}
+	p.note("drain", r.u.index, f.Generation, 0)
+	r.draining = true
+	switch {
+	case r.phase != live:
+		r.soon()
+	case !r.u.work.Stubborn:
+		r.returnIn(r.u.work.Drain.draw(p.w))
+	}
+}
+
+// cancelRun cancels a run's context.
+func (p *process) cancelRun(e member.Cancel) {
+	r := p.find(e.Fence)
+	if r == nil || r.cancelled {
+		return
+	}
+	p.w.note(line{what: "cancel", more: string(e.Cause), proc: int32(p.index), unit: int32(r.u.index), a: e.Fence.Generation})
+	r.cancelled, r.cancelAt = true, p.w.now
+	switch {
+	case r.phase != live:
+		r.soon()
+	case !r.stuck:
+		r.returnIn(min(r.u.work.Cancel.draw(p.w), p.w.t.StopTimeout*99/100))
+	default: // it goes on, effects and all
+		r.returnAt = forever
+		if d := r.u.work.StuckFor; d > 0 {
+			r.returnAt = 0
+			r.returnIn(d)
+		}
+	}
+}
+
+// abandonRun gives a run up.
+func (p *process) abandonRun(f daemon.Fence) {
+	r := p.find(f)
+	if r == nil {
+		return
+	}
+	p.note("abandon", r.u.index, f.Generation, 0)
+	p.w.check.abandoned(p.w, r)
+	r.abandoned = true
+}
+
+func (p *process) find(f daemon.Fence) *run {
+	for _, r := range p.runs {
+		if r.fence == f {
+			return r
+		}
+	}
+	return nil
+}
+
+// soon ends a run whose agent is not running: the member hears of it at once, but not within
+// the step that asked for it.
+func (r *run) soon() {
+	r.epoch++
+	r.schedule(r.p.w.upTo(time.Millisecond), evRetry)
+}
+
+// returnIn lets the agent's code return after d, or earlier if that was to be.
+func (r *run) returnIn(d time.Duration) {
+	w := r.p.w
+	if at := w.now + d; r.returnAt == 0 || at < r.returnAt {
+		r.returnAt = at
+		r.schedule(d, evReturn)
+	}
+}
+
+func (r *run) returns(epoch int64) {
+	if epoch != r.epoch || r.phase != live || r.p.w.now < r.returnAt {
+		return
+	}
+	r.leave()
+	r.end(member.Returned, nil)
+}
+
+// leave leaves the agent's code.
+func (r *run) leave() {
+	r.phase = waiting
+	r.epoch++
+	r.p.note("leave", r.u.index, r.fence.Generation, 0)
+	r.p.w.check.left(r)
+}
+
+// end ends the run; the member hears of it.
+func (r *run) end(how member.Ending, err error) {
+	if r.phase == over {
+		return
+	}
+	r.phase = over
+	r.epoch++
+	p := r.p
+	for i, other := range p.runs {
+		if other == r {
+			p.runs = append(p.runs[:i], p.runs[i+1:]...)
+			break
+		}
+	}
+	p.note("run ended", r.u.index, r.fence.Generation, int64(how))
+	p.step(member.RunEnded{Fence: r.fence, How: how, Err: err, Failures: r.failures})
+}
+
+// gone ends a run with its process: nobody hears of it.
+func (r *run) gone() {
+	if r.phase == live {
+		r.p.w.check.left(r)
+	}
+	r.phase = over
+	r.epoch++
+}
+
+func (r *run) schedule(d time.Duration, kind eventKind) {
+	w := r.p.w
+	w.queue.push(event{at: w.now + d, kind: kind, p: r.p, run: r, n: r.epoch})
+}

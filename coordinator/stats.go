@@ -1,0 +1,196 @@
+package coordinator
+
+import (
+	"context"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/emitd/emitd/coordinator/member"
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+)
+
+// stats turns the store's answers into metrics and spans. It is touched by the loop only and has
+// no part in any decision.
+type stats struct {
+	c *Coordinator
+	m *instruments
+
+	// seen is the term last told and the end of its lease.
+	seen    node.Term
+	expires time.Time
+	// own are the states of this node's units as last told.
+	own map[daemon.Unit]daemon.State
+	// freed is since when a unit is free; kept by the leader.
+	freed map[daemon.Unit]time.Time
+}
+
+func newStats(c *Coordinator) *stats {
+	return &stats{c: c, m: c.m, own: map[daemon.Unit]daemon.State{}, freed: map[daemon.Unit]time.Time{}}
+}
+
+// answered takes the answer to a call.
+func (st *stats) answered(q asked, r member.Result) {
+	took := time.Since(q.began)
+	switch {
+	case q.call.Heartbeat != nil:
+		st.heartbeat(q, r, took)
+	case q.call.Report != nil:
+		st.report(q.call.Report, r)
+	case q.call.Commit != nil:
+		st.commit(q.call.Commit, r, q.began)
+	case r.Snapshot != nil:
+		st.snapshot(r.Snapshot)
+	}
+}
+
+func (st *stats) heartbeat(q asked, r member.Result, took time.Duration) {
+	claim := q.call.Heartbeat.Claim
+	// Fine and fast ones are the rule and say nothing: only the others become spans.
+	remarkable := r.Err != nil || took > q.call.Timeout/2
+	st.m.took(st.m.heartbeat, took, r.Err)
+	switch {
+	case claim.Holds != 0:
+		st.m.took(st.m.renew, took, r.Err)
+		if remarkable {
+			st.m.span("emitd.renew", q.began, r.Err, attribute.Int64("emitd.term", claim.Holds))
+		}
+	case claim.Stand:
+		outcome := "lost"
+		if r.Reply != nil && r.Reply.Verdict == storage.Elect {
+			outcome = "won"
+		}
+		st.m.took(st.m.election, took, r.Err, attribute.String("emitd.outcome", outcome))
+		if remarkable || outcome == "won" {
+			st.m.span("emitd.elect", q.began, r.Err, attribute.String("emitd.outcome", outcome))
+		}
+	}
+	if r.Reply != nil {
+		st.reply(q.began, took, r.Reply)
+	}
+}
+
+func (st *stats) reply(began time.Time, took time.Duration, r *storage.Reply) {
+	offset := began.Add(took / 2).Sub(r.Now)
+	st.m.clockOffset.Store(&offset)
+	if r.Verdict == storage.Elect && st.seen.Held() {
+		st.m.took(st.m.leaderless, r.Term.ElectedAt.Sub(st.expires), nil)
+	}
+	st.seen, st.expires = r.Term, r.Lease.ExpiresAt
+	clear(st.own)
+	for i := range r.Units {
+		st.own[r.Units[i].Unit] = r.Units[i].State
+	}
+}
+
+// elected forgets what an earlier reign of this node knew.
+func (st *stats) elected() { clear(st.freed) }
+
+// report counts the steps that this node has reported.
+func (st *stats) report(sent *storage.Report, r member.Result) {
+	steps := make(map[daemon.Unit]daemon.Step, len(sent.Units))
+	for i := range sent.Units {
+		steps[sent.Units[i].Unit] = sent.Units[i].Step
+	}
+	for i := range r.Outcomes {
+		o := &r.Outcomes[i]
+		if !o.Applied {
+			continue
+		}
+		step := steps[o.Unit]
+		st.step(st.own[o.Unit], o.Record.State, string(step))
+		st.own[o.Unit] = o.Record.State
+		id := attribute.String("emitd.daemon.id", string(o.Unit.Daemon))
+		switch step {
+		case daemon.Acknowledge:
+			st.m.took(st.m.acknowledge, o.Record.Since.Sub(o.Record.AssignedAt), nil, id)
+		case daemon.Confirm:
+			st.m.took(st.m.drain, o.Record.Since.Sub(o.Record.RevokedAt), nil, id)
+		}
+	}
+}
+
+// commit counts the steps that this leader has taken.
+func (st *stats) commit(sent *storage.Commit, r member.Result, began time.Time) {
+	st.m.span("emitd.reconcile", began, r.Err, attribute.Int64("emitd.term", sent.Term.Number),
+		attribute.Int("emitd.changes", len(sent.Changes)), attribute.Int("emitd.skipped", skipped(r.Outcomes)))
+	changes := make(map[daemon.Unit]*storage.Change, len(sent.Changes))
+	for i := range sent.Changes {
+		changes[sent.Changes[i].Unit] = &sent.Changes[i]
+	}
+	for i := range r.Outcomes {
+		o := &r.Outcomes[i]
+		c := changes[o.Unit]
+		if !o.Applied || c == nil || c.Step == "" {
+			continue
+		}
+		st.step(c.State, o.Record.State, reason(c))
+		if o.Record.State == daemon.Deleted {
+			st.freed[o.Unit] = o.Record.Since
+		}
+	}
+}
+
+func skipped(outcomes []storage.Outcome) (n int) {
+	for i := range outcomes {
+		if !outcomes[i].Applied {
+			n++
+		}
+	}
+	return n
+}
+
+// reason names why a leader took a step, out of a fixed set.
+func reason(c *storage.Change) string {
+	switch {
+	case c.Step != daemon.Expire:
+		return string(c.Step)
+	case c.Dead != nil:
+		return "node_lost"
+	case c.State == daemon.Assigning:
+		return "ack_timeout"
+	case c.State == daemon.Revoking:
+		return "drain_timeout"
+	}
+	return string(c.Step)
+}
+
+func (st *stats) step(from, to daemon.State, reason string) {
+	st.m.assignmentTransitions.Add(context.Background(), 1, metric.WithAttributes(st.m.cluster,
+		attribute.String("from", string(from)), attribute.String("to", string(to)), attribute.String("reason", reason)))
+}
+
+// snapshot counts nodes and units, and closes the accounts of units that run again.
+func (st *stats) snapshot(s *daemon.Snapshot) {
+	n := &counts{nodes: map[node.State]int64{}, units: map[daemon.State]int64{}}
+	for i := range s.Nodes {
+		state := s.Nodes[i].State
+		if state == node.Live && s.Nodes[i].Judged != "" {
+			state = s.Nodes[i].Judged
+		}
+		n.nodes[state]++
+	}
+	for i := range s.Units {
+		u := &s.Units[i]
+		since, free := st.freed[u.Unit]
+		switch {
+		case u.Retired:
+			delete(st.freed, u.Unit)
+			continue
+		case u.State.Free():
+			n.units[daemon.Unassigned]++
+			if !free {
+				st.freed[u.Unit] = u.Since
+			}
+			continue
+		case u.State == daemon.Active && free:
+			st.m.took(st.m.unowned, u.Since.Sub(since), nil, attribute.String("emitd.daemon.id", string(u.Unit.Daemon)))
+			delete(st.freed, u.Unit)
+		}
+		n.units[u.State]++
+	}
+	st.m.counts.Store(n)
+}

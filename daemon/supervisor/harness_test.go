@@ -1,0 +1,146 @@
+package supervisor
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/emitd/emitd/daemon"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// theatre is a supervisor in a bubble with one agent, and everything it said.
+type theatre struct {
+	*Supervisor
+	t *testing.T
+
+	mu      sync.Mutex
+	lines   []string // reports, stamps, entries, exits, in order
+	reports []Report
+	log     bytes.Buffer
+}
+
+// act runs the story in a bubble. Every run must have ended by its end.
+func act(t *testing.T, cfg Config, agent daemon.AgentFunc, story func(th *theatre)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		th := newTheatre(t, cfg, agent)
+		story(th)
+		synctest.Wait()
+		if left := th.Running(); len(left) > 0 {
+			t.Errorf("still running at the end: %v", left)
+		}
+		if err := th.Wait(t.Context()); err != nil {
+			t.Errorf("wait at the end: %v", err)
+		}
+	})
+}
+
+func newTheatre(t *testing.T, cfg Config, agent daemon.AgentFunc) *theatre {
+	th := &theatre{t: t}
+	cfg.Node = "n1"
+	if cfg.Agent == nil {
+		cfg.Agent = func(daemon.ID) (daemon.Agent, bool) {
+			return daemon.AgentFunc(func(ctx context.Context, a *daemon.Assignment) error {
+				th.say("enter")
+				return agent(ctx, a)
+			}), true
+		}
+	}
+	stamp := cfg.Stamp
+	cfg.Stamp = func(ctx context.Context, f daemon.Fence) error {
+		th.say("stamp")
+		if stamp == nil {
+			return nil
+		}
+		return stamp(ctx, f)
+	}
+	cfg.Report = th.report
+	cfg.Held = func(g int64) { th.say("held %d", g) }
+	cfg.Exit = func(code int) { th.say("exit %d", code) }
+	cfg.Logger = slog.New(slog.NewTextHandler(lockedWriter{th}, nil))
+	th.Supervisor = New(cfg)
+	return th
+}
+
+type lockedWriter struct{ th *theatre }
+
+func (w lockedWriter) Write(p []byte) (int, error) {
+	w.th.mu.Lock()
+	defer w.th.mu.Unlock()
+	return w.th.log.Write(p)
+}
+
+func (th *theatre) say(format string, args ...any) {
+	th.mu.Lock()
+	defer th.mu.Unlock()
+	th.lines = append(th.lines, fmt.Sprintf(format, args...))
+}
+
+func (th *theatre) report(r Report) {
+	line := map[Kind]string{Started: "started", Failed: "failed", Ended: "ended"}[r.Kind]
+	if r.Kind == Ended {
+		line += " " + []string{"returned", "gave up", "released", "refused", "forgotten"}[r.How]
+	}
+	if r.Failures > 0 {
+		line += fmt.Sprintf(" #%d", r.Failures)
+	}
+	if r.Err != nil {
+		line += ": " + r.Err.Error()
+	}
+	th.mu.Lock()
+	defer th.mu.Unlock()
+	th.lines = append(th.lines, line)
+	th.reports = append(th.reports, r)
+}
+
+// expect waits until everything is blocked and compares what was said since the last time.
+func (th *theatre) expect(want ...string) {
+	th.t.Helper()
+	synctest.Wait()
+	th.mu.Lock()
+	defer th.mu.Unlock()
+	if got := strings.Join(th.lines, "\n"); got != strings.Join(want, "\n") {
+		th.t.Errorf("said:\n\t%s\nwant:\n\t%s", strings.Join(th.lines, "\n\t"), strings.Join(want, "\n\t"))
+	}
+	th.lines = nil
+}
+
+// logged waits until everything is blocked and returns the log.
+func (th *theatre) logged() string {
+	synctest.Wait()
+	th.mu.Lock()
+	defer th.mu.Unlock()
+	return th.log.String()
+}
+
+// pass lets virtual time pass.
+func pass(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+var (
+	unit  = daemon.Unit{Daemon: "acme:reports", Index: 2}
+	fence = daemon.Fence{Unit: unit, Generation: 7}
+	next  = daemon.Fence{Unit: unit, Generation: 8}
+)
+
+// obedient returns when told to.
+func obedient(ctx context.Context, a *daemon.Assignment) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-a.Draining():
+		return nil
+	}
+}

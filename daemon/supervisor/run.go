@@ -1,0 +1,223 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+)
+
+// run is one generation of one unit. Its goroutine is live; commands reach it through ctx and
+// the two flags.
+type run struct {
+	s     *Supervisor
+	fence daemon.Fence
+	term  int64
+	spec  daemon.Spec
+	log   *slog.Logger
+
+	ctx       context.Context
+	cancel    context.CancelCauseFunc
+	draining  flag
+	abandoned flag
+	settle    func()
+
+	// What follows belongs to live.
+	started  bool
+	failures int
+	spans    spans
+}
+
+func newRun(s *Supervisor, f daemon.Fence, term int64, spec daemon.Spec) *run {
+	r := &run{
+		s: s, fence: f, term: term, spec: spec, draining: newFlag(), abandoned: newFlag(),
+		settle: sync.OnceFunc(s.settled),
+		log:    s.cfg.Logger.With("unit", f.Unit.String(), "generation", f.Generation),
+	}
+	ctx := context.Background()
+	if s.cfg.Trust != nil {
+		ctx = daemon.WithTrust(ctx, r.trust)
+	}
+	r.ctx, r.cancel = context.WithCancelCause(ctx)
+	return r
+}
+
+// trust is what an abandoned run has none of: the unit may be another's by now.
+func (r *run) trust() time.Duration {
+	if r.abandoned.isSet() {
+		return 0
+	}
+	return r.s.cfg.Trust(r.fence.Unit)
+}
+
+// live is the run from stamp to end.
+func (r *run) live() {
+	stop := r.s.tel.started(r)
+	end := r.perform()
+	stop(end)
+	r.end(end)
+}
+
+// refuse ends a run that never began.
+func (r *run) refuse(err error) { r.end(Report{How: Refused, Err: err}) }
+
+func (r *run) end(rep Report) {
+	rep.Kind, rep.Fence, rep.Failures = Ended, r.fence, r.failures
+	r.cancel(context.Canceled)
+	r.s.free(r)
+	r.s.cfg.Report(rep)
+	r.settle()
+}
+
+// perform resolves, stamps, and attempts until the run is over.
+func (r *run) perform() Report {
+	agent, ok := r.s.cfg.Agent(r.fence.Unit.Daemon)
+	if !ok {
+		return Report{How: Forgotten, Err: ErrNoAgent}
+	}
+	if end, ok := r.stamp(); !ok {
+		return end
+	}
+	for {
+		if r.over() {
+			return Report{How: Returned}
+		}
+		began := time.Now()
+		err := r.attempt(agent)
+		v := r.judge(err)
+		if v.over {
+			return v.end
+		}
+		pause := r.s.cfg.RestartMin
+		if v.failed {
+			if time.Since(began) >= r.s.cfg.ResetAfter {
+				r.failures = 0
+			}
+			r.failures++
+			if r.spec.MaxFailures >= 0 && r.failures >= r.spec.MaxFailures {
+				r.log.Error("run gave up", "failures", r.failures, "error", v.end.Err)
+				return Report{How: GaveUp, Err: v.end.Err}
+			}
+			pause = r.backoff(r.failures)
+			r.log.Warn("attempt failed", "failures", r.failures, "restart_in", pause, "error", v.end.Err)
+			r.s.cfg.Report(Report{Kind: Failed, Fence: r.fence, Err: v.end.Err, Failures: r.failures})
+		} else {
+			r.failures = 0
+		}
+		if !r.sleep(pause) {
+			return Report{How: Returned}
+		}
+		r.s.tel.restarted(r, v.end.Err)
+	}
+}
+
+// over reports whether the run should not be entered (again).
+func (r *run) over() bool { return r.ctx.Err() != nil || r.draining.isSet() }
+
+// stamp claims the unit. It reports false with the end of the run if it could not.
+func (r *run) stamp() (Report, bool) {
+	var last error
+	for n := 1; ; n++ {
+		switch {
+		case r.ctx.Err() != nil:
+			return Report{How: Refused, Err: brief(errors.Join(fmt.Errorf("fence not stamped before the run was cancelled: %w", context.Cause(r.ctx)), last))}, false
+		case r.draining.isSet():
+			return Report{How: Returned}, false
+		}
+		ctx, cancel := context.WithTimeout(r.ctx, r.s.cfg.StampTimeout)
+		last = r.s.cfg.Stamp(ctx, r.fence)
+		cancel()
+		switch {
+		case last == nil:
+			return Report{}, true
+		case errors.Is(last, daemon.ErrStale):
+			r.held(last)
+			return Report{How: Refused, Err: brief(last)}, false
+		case r.ctx.Err() == nil:
+			pause := r.backoff(n)
+			r.log.Warn("fence not stamped", "attempt", n, "retry_in", pause, "error", brief(last))
+			r.sleep(pause)
+		}
+	}
+}
+
+// verdict is what the return of an attempt means.
+type verdict struct {
+	over   bool // the run is over: end says how
+	failed bool // end.Err says how
+	end    Report
+}
+
+// judge reads the return of an attempt; the order is the package comment's.
+func (r *run) judge(err error) verdict {
+	r.held(err)
+	stalled := errors.Is(err, ErrStalled)
+	switch {
+	case r.over():
+		if stalled || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, daemon.ErrRelease) {
+			err = nil
+		}
+		return verdict{over: true, end: Report{How: Returned, Err: brief(err)}}
+	case errors.Is(err, daemon.ErrStale):
+		return verdict{over: true, end: Report{How: Refused, Err: brief(err)}}
+	case errors.Is(err, daemon.ErrRelease):
+		return verdict{over: true, end: Report{How: Released, Err: brief(err)}}
+	}
+	return verdict{failed: err != nil, end: Report{Err: brief(err)}}
+}
+
+// held tells which generation a fence holds, if err knows.
+func (r *run) held(err error) {
+	var stale *daemon.StaleError
+	if errors.As(err, &stale) {
+		r.s.cfg.Held(stale.Holds)
+	}
+}
+
+// backoff returns the pause after n failures in a row: doubled each time, with jitter so that
+// what failed together does not come back together.
+func (r *run) backoff(n int) time.Duration {
+	shortest, longest := r.s.cfg.RestartMin, r.s.cfg.RestartMax
+	d := shortest
+	for i := 1; i < n && d < longest; i++ {
+		d *= 2
+	}
+	d = min(d, longest)
+	return max(d/2+rand.N(d/2+1), shortest) //nolint:gosec // jitter is no secret
+}
+
+// sleep waits and reports true, or false as soon as the run is cancelled or drained.
+func (r *run) sleep(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-r.ctx.Done():
+	case <-r.draining.done():
+	}
+	return false
+}
+
+// flag is something that is set once.
+type flag struct {
+	once *sync.Once
+	c    chan struct{}
+}
+
+func newFlag() flag { return flag{once: new(sync.Once), c: make(chan struct{})} }
+
+// set reports whether this call set it.
+func (f flag) set() (first bool) {
+	f.once.Do(func() { close(f.c); first = true })
+	return first
+}
+
+func (f flag) done() <-chan struct{} { return f.c }
+
+func (f flag) isSet() bool { return isClosed(f.c) }

@@ -1,0 +1,211 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+
+	"github.com/emitd/emitd/daemon"
+)
+
+func waits(ctx context.Context, _ *daemon.Assignment) error { <-ctx.Done(); return ctx.Err() }
+
+func TestAStallIsAFailure(t *testing.T) {
+	t.Parallel()
+	spec := daemon.Spec{StallTimeout: time.Minute}
+	works := func(ctx context.Context, a *daemon.Assignment) error {
+		for range 10 {
+			<-time.After(50 * time.Second)
+			a.Progress(0) // no work done, but alive
+		}
+		return waits(ctx, a)
+	}
+	for name, c := range map[string]struct {
+		agent daemon.AgentFunc
+		after time.Duration
+		err   string
+	}{
+		"from the beginning": {waits, time.Minute, ""},
+		"after progress":     {works, 560 * time.Second, ""},
+		"returns nil":        {func(ctx context.Context, a *daemon.Assignment) error { <-ctx.Done(); return nil }, time.Minute, ""},
+		"returns an error":   {func(ctx context.Context, a *daemon.Assignment) error { <-ctx.Done(); return errors.New("half done") }, time.Minute, ": half done"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			act(t, Config{}, plays(c.agent), func(th *theatre) {
+				th.Start(fence, 1, spec)
+				pass(c.after - time.Second)
+				th.expect("stamp", "enter", "started")
+				pass(time.Minute/4 + time.Second)
+				th.expect("failed #1: no progress within the stall timeout of 1m0s"+c.err, "enter")
+				th.Cancel(fence, errLost)
+				th.expect("ended returned #1")
+			})
+		})
+	}
+}
+
+// What an agent finds out while it is cancelled for a stall still counts.
+func TestAStalledAttemptMayLearnThatItIsStale(t *testing.T) {
+	t.Parallel()
+	agent := func(ctx context.Context, _ *daemon.Assignment) error { <-ctx.Done(); return daemon.ErrStale }
+	act(t, Config{}, agent, func(th *theatre) {
+		th.Start(fence, 1, daemon.Spec{StallTimeout: time.Second})
+		pass(2 * time.Second)
+		th.expect("stamp", "enter", "started", "ended refused: no progress within the stall timeout of 1s: stale generation")
+	})
+}
+
+// While draining, the drain deadline rules, which is another's.
+func TestADrainingRunDoesNotStall(t *testing.T) {
+	t.Parallel()
+	act(t, Config{}, waits, func(th *theatre) {
+		th.Start(fence, 1, daemon.Spec{StallTimeout: time.Second})
+		th.Drain(fence)
+		th.lines = nil
+		synctest.Wait()
+		th.lines = nil
+		pass(time.Minute)
+		th.expect()
+		th.Cancel(fence, errLost)
+	})
+}
+
+// A paused process ticks once when it goes on, however long the pause was.
+func TestAPauseIsNoStall(t *testing.T) {
+	t.Parallel()
+	s := newStall(time.Minute)
+	defer s.stop()
+	if s.expired(0) || s.expired(0) || s.expired(0) {
+		t.Error("stalled after three ticks")
+	}
+	if s.expired(5) || s.expired(5) || s.expired(5) || s.expired(5) {
+		t.Error("progress did not count")
+	}
+	if !s.expired(5) {
+		t.Error("four quiet ticks are no stall")
+	}
+}
+
+func TestAStalledAttemptThatIgnoresItsContext(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		spec daemon.Spec
+		exit []string
+	}{
+		"goes on": {daemon.Spec{StallTimeout: time.Second}, nil},
+		"exits":   {daemon.Spec{StallTimeout: time.Second, OnAbandoned: "exit"}, []string{"exit 1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var hold chan struct{}
+			agent := plays(func(context.Context, *daemon.Assignment) error { hangs(hold); return nil })
+			act(t, Config{StopTimeout: 10 * time.Second}, agent, func(th *theatre) {
+				hold = make(chan struct{})
+				th.Start(fence, 1, c.spec)
+				pass(11250 * time.Millisecond)
+				th.expect(append([]string{"stamp", "enter", "started",
+					"failed #1: no progress within the stall timeout of 1s, and its cancelled context is ignored"}, c.exit...)...)
+				if !strings.Contains(th.logged(), "hangs") {
+					t.Error("the log does not say where it hangs")
+				}
+				pass(time.Minute)
+				th.expect() // never two attempts at once
+				close(hold)
+				pass(time.Second)
+				th.expect("failed #1: no progress within the stall timeout of 1s", "enter")
+				th.Drain(fence)
+				th.expect("ended returned #1")
+			})
+		})
+	}
+}
+
+//go:noinline
+func hangs(hold <-chan struct{}) { <-hold }
+
+// An abandoned run is not waited for, keeps its unit, and is reported when it returns after all.
+func TestAbandon(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		spec daemon.Spec
+		exit []string
+	}{
+		"goes on": {daemon.Spec{}, nil},
+		"exits":   {daemon.Spec{OnAbandoned: "exit"}, []string{"exit 1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var hold chan struct{}
+			agent := func(context.Context, *daemon.Assignment) error {
+				done := make(chan struct{})
+				go func() { defer close(done); hangs(hold) }() // a goroutine of the agent's own
+				<-done
+				return nil
+			}
+			act(t, Config{}, agent, func(th *theatre) {
+				hold = make(chan struct{})
+				th.Start(fence, 1, c.spec)
+				th.Cancel(fence, errLost)
+				synctest.Wait()
+				th.lines = nil
+				th.Abandon(fence)
+				th.Abandon(fence)
+				th.expect(c.exit...)
+				if log := th.logged(); !strings.Contains(log, "supervisor.hangs") {
+					t.Errorf("the log does not say where it hangs: %s", log)
+				}
+				if err := th.Wait(t.Context()); err != nil {
+					t.Errorf("wait waits for an abandoned run: %v", err)
+				}
+				th.Start(next, 1, daemon.Spec{})
+				th.expect("ended refused: an earlier run of the unit has not returned")
+				close(hold)
+				th.expect("ended returned")
+			})
+		})
+	}
+}
+
+func TestStacksOfARunThatIsGone(t *testing.T) {
+	t.Parallel()
+	if got := stacks(daemon.Fence{Unit: daemon.Unit{Daemon: "no:such"}, Generation: 1}); !strings.HasPrefix(got, "none") {
+		t.Errorf("stacks of no run: %s", got)
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	reader := metric.NewManualReader()
+	provider := metric.NewMeterProvider(metric.WithReader(reader))
+	agent := plays(returns(errors.New("boom")), returns(nil), func(context.Context, *daemon.Assignment) error { panic("x") })
+	act(t, Config{MeterProvider: provider}, agent, func(th *theatre) {
+		th.Start(fence, 1, daemon.Spec{})
+		pass(time.Second)
+		var got metricdata.ResourceMetrics
+		if err := reader.Collect(context.Background(), &got); err != nil {
+			t.Fatal(err)
+		}
+		counts := map[string]int64{}
+		for _, m := range got.ScopeMetrics[0].Metrics {
+			for _, p := range m.Data.(metricdata.Sum[int64]).DataPoints {
+				kind, _ := p.Attributes.Value("error.type")
+				counts[strings.TrimSpace(m.Name+" "+kind.AsString())] = p.Value
+			}
+		}
+		for name, want := range map[string]int64{
+			"emitd.daemon.active": 1, "emitd.daemon.restarts error": 1, "emitd.daemon.restarts returned": 1, "emitd.daemon.restarts panic": 1,
+		} {
+			if counts[name] != want {
+				t.Errorf("%s is %d, want %d (all: %v)", name, counts[name], want, counts)
+			}
+		}
+		th.Drain(fence)
+	})
+}

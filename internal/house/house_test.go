@@ -1,0 +1,205 @@
+package house
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/emitd/emitd/"
+
+// arrows lists what each package may import of the module. An arrow never points back: cmd/emitd
+// → coordinator → storage → daemon → node. internal/planted is a leaf and allowed everywhere.
+var arrows = map[string][]string{
+	"node":              {},
+	"daemon":            {"node"},
+	"daemon/reconcile":  {"daemon", "node"},
+	"daemon/supervisor": {"daemon", "daemon/reconcile", "node"},
+	"daemon/sweeper":    {"daemon", "node"},
+	"daemon/exec":       {"daemon", "node"},
+
+	"storage":             {"daemon", "node"},
+	"storage/memory":      {"storage", "daemon", "node"},
+	"storage/postgres":    {"storage", "daemon", "node"},
+	"storage/sqlite":      {"storage", "daemon", "node"},
+	"storage/storagetest": {"storage", "storage/memory", "daemon", "node"},
+
+	"coordinator/lease":  {"node"},
+	"coordinator/plan":   {"daemon", "node"},
+	"coordinator/member": {"coordinator/lease", "coordinator/plan", "daemon/reconcile", "storage", "daemon", "node"},
+	"coordinator": {
+		"coordinator/member", "coordinator/lease", "coordinator/plan", "daemon/reconcile",
+		"daemon/supervisor", "daemon/sweeper", "storage", "daemon", "node",
+	},
+	"coordinator/lock":            {"storage"},
+	"coordinator/admin":           {"daemon", "node", "storage"},
+	"coordinator/coordinatortest": {"coordinator", "coordinator/lease", "storage", "storage/memory", "daemon", "node"},
+	"coordinator/sim": {
+		"coordinator/member", "coordinator/lease", "coordinator/plan", "storage", "storage/memory", "daemon", "node",
+	},
+
+	"internal/planted": {},
+	"internal/house":   {},
+	"internal/pgtest":  {},
+}
+
+// free packages wire everything together.
+func free(pkg string) bool {
+	return strings.HasPrefix(pkg, "cmd/") || strings.HasPrefix(pkg, "examples/") || strings.HasPrefix(pkg, "e2e")
+}
+
+type listed struct {
+	ImportPath, Dir string
+	GoFiles         []string
+	Imports, Deps   []string
+}
+
+// list returns the packages of the module, as the go command sees them.
+func list(t *testing.T) map[string]listed {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-json=ImportPath,Dir,GoFiles,Imports,Deps", "./...")
+	cmd.Dir = filepath.Join("..", "..")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v\n%s", err, stderr.String())
+	}
+	pkgs := map[string]listed{}
+	for dec := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p listed
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			return pkgs
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		pkgs[strings.TrimPrefix(p.ImportPath, module)] = p
+	}
+}
+
+func TestArrowsPointOneWay(t *testing.T) {
+	t.Parallel()
+	for pkg, p := range list(t) {
+		if free(pkg) {
+			continue
+		}
+		allowed, known := arrows[pkg]
+		if !known {
+			t.Errorf("package %s is not in the table of arrows: add it where it belongs, or move the code", pkg)
+			continue
+		}
+		for _, imp := range p.Imports {
+			ours, ok := strings.CutPrefix(imp, module)
+			if ok && ours != "internal/planted" && !slices.Contains(allowed, ours) {
+				t.Errorf("%s imports %s: no arrow goes there (it may import %v)", pkg, ours, allowed)
+			}
+		}
+	}
+}
+
+// pure packages take values and now, and return values.
+var pure = []string{"node", "daemon/reconcile", "coordinator/lease", "coordinator/plan", "coordinator/member"}
+
+// impure imports bring a clock, I/O, concurrency or a log.
+var impure = []string{"context", "database/sql", "io", "log", "log/slog", "net", "net/http", "os", "sync", "sync/atomic", "testing"}
+
+func TestPurePackages(t *testing.T) {
+	t.Parallel()
+	pkgs := list(t)
+	for _, pkg := range pure {
+		p, ok := pkgs[pkg]
+		if !ok {
+			t.Errorf("pure package %s is gone", pkg)
+		}
+		for _, imp := range p.Imports {
+			if slices.Contains(impure, imp) {
+				t.Errorf("%s imports %s, and is pure", pkg, imp)
+			}
+		}
+		inspect(t, p, func(at token.Position, n ast.Node) {
+			switch n := n.(type) {
+			case *ast.GoStmt, *ast.SelectStmt, *ast.SendStmt, *ast.ChanType:
+				t.Errorf("%s: goroutines and channels belong in a shell, %s is pure", at, pkg)
+			case *ast.SelectorExpr:
+				if x, ok := n.X.(*ast.Ident); ok && x.Name == "time" && slices.Contains(clocks, n.Sel.Name) {
+					t.Errorf("%s: time.%s: %s is pure, time comes in as a value", at, n.Sel.Name, pkg)
+				}
+			}
+		})
+	}
+}
+
+var clocks = []string{"Now", "Since", "Until", "After", "AfterFunc", "NewTimer", "NewTicker", "Sleep", "Tick"}
+
+// TestSimulatorDecidesNothing forbids the simulator to make any request of the store itself: all
+// of them come from the product's own member.
+func TestSimulatorDecidesNothing(t *testing.T) {
+	t.Parallel()
+	requests := []string{"Heartbeat", "Claim", "Report", "UnitReport", "Leave", "Commit", "Change", "NodeChange"}
+	inspect(t, list(t)["coordinator/sim"], func(at token.Position, n ast.Node) {
+		lit, ok := n.(*ast.CompositeLit)
+		if !ok {
+			return
+		}
+		if sel, ok := lit.Type.(*ast.SelectorExpr); ok {
+			if x, ok := sel.X.(*ast.Ident); ok && x.Name == "storage" && slices.Contains(requests, sel.Sel.Name) {
+				t.Errorf("%s: the simulator makes a storage.%s of its own", at, sel.Sel.Name)
+			}
+		}
+	})
+}
+
+func inspect(t *testing.T, p listed, visit func(token.Position, ast.Node)) {
+	t.Helper()
+	for _, name := range p.GoFiles {
+		fset := token.NewFileSet()
+		f, err := parser.ParseFile(fset, filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			if n != nil {
+				visit(fset.Position(n.Pos()), n)
+			}
+			return true
+		})
+	}
+}
+
+// heavy modules, and the only packages through which they may come.
+var heavy = map[string][]string{
+	"github.com/jackc/pgx/":           {"storage/postgres", "internal/pgtest"},
+	"modernc.org/":                    {"storage/sqlite"},
+	"github.com/spf13/cobra":          nil,
+	"go.opentelemetry.io/otel/sdk":    nil,
+	"github.com/prometheus/":          nil,
+	"github.com/goccy/go-yaml":        nil,
+	"github.com/lmittmann/tint":       nil,
+	"pgregory.net/rapid":              {"storage/storagetest"},
+	"github.com/rogpeppe/go-internal": nil,
+}
+
+func TestHeavyModulesStayOutOfTheLibrary(t *testing.T) {
+	t.Parallel()
+	for pkg, p := range list(t) {
+		if free(pkg) {
+			continue
+		}
+		for _, dep := range p.Deps {
+			for prefix, allowed := range heavy {
+				if strings.HasPrefix(dep, prefix) && !slices.Contains(allowed, pkg) {
+					t.Errorf("%s depends on %s", pkg, dep)
+				}
+			}
+		}
+	}
+}

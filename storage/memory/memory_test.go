@@ -1,0 +1,51 @@
+package memory_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/storage/memory"
+	"github.com/emitd/emitd/storage/storagetest"
+)
+
+// clock is a store clock that stands still between steps.
+type clock struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+func newClock() *clock { return &clock{now: time.Date(2026, 3, 1, 12, 0, 0, 123456789, time.UTC)} }
+
+func (c *clock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *clock) Advance(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(d)
+}
+
+func open(testing.TB) storagetest.Backend {
+	c := newClock()
+	s := memory.Open(memory.Config{Now: c.Now})
+	return storagetest.Backend{
+		Store:   s,
+		Advance: c.Advance,
+		Frozen:  true,
+		InTx: func(ctx context.Context, f daemon.Fence, fn func(context.Context) error) error {
+			return s.InTx(ctx, f, func() error { return fn(ctx) })
+		},
+		Plant: func(_ testing.TB, u daemon.Unit, state daemon.State) { s.Plant(u, state) },
+	}
+}
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	storagetest.Run(t, storagetest.Factory{Open: open})
+}

@@ -1,0 +1,10 @@
+drop table {{lock}};
+drop table {{command}};
+drop table {{counter}};
+drop table {{event}};
+drop table {{fence}};
+drop table {{unit}};
+drop table {{lease}};
+drop table {{term}};
+drop table {{advert}};
+drop table {{node}};

@@ -1,0 +1,1 @@
+select hash, body from {{advert}} where hash = any($1::text[])

@@ -1,0 +1,9 @@
+-- A follower's whole write: its own row, newer sequence numbers only.
+update {{node}} set
+	seq = $2,
+	last_heartbeat_at = clock_timestamp(),
+	heard_at = case when $3 > heard then clock_timestamp() else heard_at end,
+	heard = greatest(heard, $3),
+	highest_term = greatest(highest_term, $4),
+	highest_generation = greatest(highest_generation, $5)
+where incarnation = $1 and seq < $2 and state <> 'removed'

@@ -1,0 +1,1 @@
+select head, oldest from {{counter}}

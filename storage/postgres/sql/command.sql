@@ -1,0 +1,1 @@
+select {{wish}} from {{command}} k where k.id = $1

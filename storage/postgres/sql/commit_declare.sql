@@ -1,0 +1,30 @@
+-- Declares units, retires them and takes them back. No unit stands twice in the input.
+with clock as materialized (select clock_timestamp() as now),
+input as materialized (
+	select * from json_to_recordset($4) as x (ord int, daemon text, index int, state text, generation bigint,
+		retired boolean, reason text)
+	where {{leads "$1" "$2" "$3"}}
+),
+marked as (
+	update {{unit}} u set retired = i.retired
+	from input i
+	where u.daemon = i.daemon and u.index = i.index and case
+		when i.state = '' and i.generation = 0 then u.retired and not i.retired
+		else u.state = i.state and u.generation = i.generation end
+	returning i.ord, u.*
+),
+made as (
+	insert into {{unit}} (daemon, index, state, name, node_id, incarnation, generation, term, since,
+		acknowledge_timeout, drain_timeout, failures, forced, retired, reason, error)
+	select i.daemon, i.index, 'unassigned', '', '', '', 0, 0, clock.now, 0, 0, 0, false, i.retired, i.reason, ''
+	from input i, clock
+	where i.state = '' and i.generation = 0
+		and not exists (select from {{unit}} u where u.daemon = i.daemon and u.index = i.index)
+	returning *
+)
+select ord, true, {{record "m"}} from marked m
+union all
+select i.ord, true, {{record "m"}} from made m join input i using (daemon, index)
+union all
+select i.ord, false, {{record "u"}} from input i join {{unit}} u using (daemon, index)
+where i.ord not in (select ord from marked)

@@ -1,0 +1,1 @@
+select from {{lease}} for update

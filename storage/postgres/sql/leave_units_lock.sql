@@ -1,0 +1,1 @@
+select from {{unit}} where owner = $1 order by daemon, index for update

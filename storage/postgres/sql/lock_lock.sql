@@ -1,0 +1,1 @@
+select from {{lock}} where name = $1 for update

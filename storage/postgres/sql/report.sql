@@ -1,0 +1,63 @@
+-- The holder's steps. The rows were locked by a statement before, so what this snapshot shows is
+-- what the transaction commits against. No unit stands twice in the input.
+with clock as materialized (select clock_timestamp() as now),
+me as (select * from {{node}} n where n.incarnation = $1 and n.seq = $2 and {{written "n"}}),
+input as materialized (
+	select * from json_to_recordset($3) as x (ord int, daemon text, index int, generation bigint, step text,
+		reason text, error text, failures int, embargo bigint)
+),
+own as materialized (
+	select i.*, u.state as old_state, t.next
+	from input i
+	join {{unit}} u using (daemon, index)
+	join me on u.node_id = me.id and u.incarnation = me.incarnation
+	left join (values {{lifecycle "acknowledge" "confirm" "release" "abandon" "resume"}}) as t (state, step, next)
+		on t.state = u.state and t.step = i.step
+	where u.generation = i.generation
+),
+-- Repeating one's own report is harmless.
+repeated as (
+	select ord from own
+	where step = 'acknowledge' and old_state = 'active' or step in ('confirm', 'release', 'abandon') and old_state = 'deleted'
+),
+stepped as (
+	update {{unit}} u set
+		state = o.next, since = clock.now, reason = o.reason,
+		error = case when o.error <> '' then o.error else u.error end,
+		failures = case
+			when o.step = 'acknowledge' then 0
+			when o.step = 'release' and o.error <> '' then u.failures + greatest(o.failures, 1)
+			else u.failures end,
+		forced = case when o.step in ('confirm', 'release') then false when o.step = 'abandon' then true else u.forced end,
+		generation = case when o.step <> 'resume' then u.generation
+			else {{generation "u.generation" "u.term" "0" "u"}} end,
+		embargoes = case
+			when o.step = 'abandon' then {{embargo "u.embargoes" "u.incarnation" "-1" "o.reason"}}
+			when o.step = 'release' and o.embargo <> 0 then {{embargo "u.embargoes" "u.incarnation" "o.embargo" "o.reason"}}
+			else u.embargoes end
+	from own o, clock
+	where u.daemon = o.daemon and u.index = o.index and o.next is not null
+		and o.ord not in (select ord from repeated)
+	returning o.ord, o.step, o.error as failure, u.*
+),
+news as (
+	select ord, case
+			when step = 'acknowledge' then 'assignment.active'
+			when step = 'abandon' then 'assignment.abandoned'
+			when step = 'resume' then 'assignment.resumed'
+			when step = 'release' and failure <> '' then 'assignment.failed'
+			else 'assignment.deleted' end as kind,
+		name as node, node_id, incarnation, daemon, index, term, 0 as term_ordinal, generation, reason, null::json as detail
+	from stepped
+),
+{{tell}},
+awake as (select t.incarnation, true as leader from {{term}} t where {{held "t"}} and exists (select from stepped)),
+{{wake}},
+outcome as (
+	select ord, true as applied, {{record "s"}} from stepped s
+	union all
+	select i.ord, i.ord in (select ord from repeated), {{record "u"}}
+	from input i join {{unit}} u using (daemon, index)
+	where i.ord not in (select ord from stepped)
+)
+select o.*, (select count(*) from woken) from outcome o

@@ -1,0 +1,51 @@
+-- storage.Decide, clause by clause, for a node that stands, and what follows from it. Term and
+-- lease are locked by statements before this one.
+with clock as materialized (select clock_timestamp() as now),
+seen as materialized (
+	select t.number, t.ordinal, t.node_id, t.incarnation, t.name, {{held "t"}} as held,
+		l.renewals, l.expires_at, n.id as my_id, n.incarnation as me, n.name as my_name,
+		{{held "t"}} and t.node_id = n.id and t.incarnation = n.incarnation as mine
+	from {{term}} t, {{lease}} l, {{node}} n
+	where n.incarnation = $1 and n.seq = $2 and {{written "n"}} and not n.never_lead
+),
+verdict as materialized (
+	select seen.*, clock.now, case
+		when mine and number > $4 then 1
+		when not held or mine then 2
+		when number = $5 and renewals = $6 and ($7 or clock.now >= expires_at) then 2
+		else 0
+	end as verdict
+	from seen, clock
+),
+elected as (
+	update {{term}} t set
+		number = greatest(t.number + 1, floor(extract(epoch from v.now) * 1000)::bigint,
+			(select max(highest_term) from {{node}}) + 1),
+		ordinal = t.ordinal + 1, node_id = v.my_id, incarnation = v.me, name = v.my_name,
+		elected_at = v.now, vacant = false
+	from verdict v where v.verdict = 2
+	returning t.number, t.ordinal
+),
+leased as (
+	update {{lease}} l set
+		term = coalesce((select number from elected), l.term),
+		expires_at = v.now + $3 * interval '1 microsecond',
+		renewals = case v.verdict when 1 then l.renewals + 1 else 0 end,
+		last_pass_at = case when v.verdict = 2 then null when $8 > l.pass_seq then v.now else l.last_pass_at end,
+		pass_seq = case when v.verdict = 2 then 0 else greatest(l.pass_seq, $8) end
+	from verdict v where v.verdict > 0
+),
+news as (
+	select 1 as ord, 'leader.lost' as kind, v.name as node, v.node_id, v.incarnation,
+		'' as daemon, null::int as index, v.number as term, v.ordinal as term_ordinal, 0 as generation,
+		case when v.incarnation = v.me then 'replaced' else 'expired' end as reason, null::json as detail
+	from verdict v, elected where v.held
+	union all
+	select 2, 'leader.elected', v.my_name, v.my_id, v.me, '', null, e.number, e.ordinal, 0, '', null
+	from verdict v, elected e
+),
+{{tell}},
+-- Who was replaced and lives should know.
+awake as (select v.incarnation, true as leader from verdict v, elected where v.held and not v.mine),
+{{wake}}
+select v.verdict, (select count(*) from woken) from verdict v

@@ -1,0 +1,21 @@
+-- A resignation asked of another term than the present one is answered at once.
+with clock as materialized (select clock_timestamp() as now),
+filed as (
+	insert into {{command}} (id, kind, actor, reason, term, cooldown, args, created_at, done_at, result)
+	select $1, $2, $3, $4, $5, $6, $7::json, clock.now,
+		case when late then clock.now end,
+		case when late then 'conflict: expected term ' || $5 || ', the term is ' || t.number else '' end
+	from clock, {{term}} t, lateral (select $2 = 'leader.resign' and $5 <> 0 and $5 <> t.number as late) l
+	where not exists (select from {{command}} where id = $1)
+	returning *
+),
+news as (
+	select 1 as ord, 'operator.resign' as kind, '' as node, '' as node_id, '' as incarnation, '' as daemon, null::int as index,
+		term, 0 as term_ordinal, 0 as generation, reason,
+		json_strip_nulls(json_build_object('command', nullif(id, ''), 'actor', nullif(actor, ''), 'result', nullif(result, ''))) as detail
+	from filed where kind = 'leader.resign'
+),
+{{tell}},
+awake as (select t.incarnation, true as leader from {{term}} t, filed where {{held "t"}}),
+{{wake}}
+select count(*) from woken

@@ -1,0 +1,12 @@
+with old as (
+	select name from {{lock}}
+	where expires_at < clock_timestamp() - $4 * interval '1 microsecond' and {{fenced "$1" "$2" "$3"}}
+	order by expires_at, name limit $5
+	for update
+),
+gone as (delete from {{lock}} l using old where l.name = old.name returning l.number),
+moved as (
+	update {{counter}} c set lock_floor = greatest(c.lock_floor, (select max(number) from gone))
+	where exists (select from gone)
+)
+select count(*) from gone

@@ -1,0 +1,280 @@
+package sqlite
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+)
+
+// The test binary is also the program that tests run as other processes: with this variable set
+// it does what it says and ends.
+const childVar = "EMITD_TEST_SQLITE_CHILD"
+
+func TestMain(m *testing.M) {
+	if role := os.Getenv(childVar); role != "" {
+		if err := roles[role](os.Args[1], os.Args[2:]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// roles are what a child can do with the file at path.
+var roles = map[string]func(path string, args []string) error{
+	"beat":   childBeats,
+	"submit": childSubmits,
+	"hold":   childHolds,
+	"hammer": childHammers,
+	"count":  childCounts,
+}
+
+// child is another process.
+type child struct {
+	t      testing.TB
+	cmd    *exec.Cmd
+	lines  *bufio.Scanner
+	stderr bytes.Buffer
+	ended  bool
+}
+
+// spawn starts a child that is killed with the test at the latest.
+func spawn(t testing.TB, role, path string, args ...string) *child {
+	t.Helper()
+	c := &child{t: t, cmd: exec.Command(os.Args[0], append([]string{path}, args...)...)}
+	c.cmd.Env = append(os.Environ(), childVar+"="+role)
+	c.cmd.Stderr = &c.stderr
+	out, err := c.cmd.StdoutPipe()
+	ok(t, err)
+	c.lines = bufio.NewScanner(out)
+	ok(t, c.cmd.Start())
+	t.Cleanup(c.kill)
+	return c
+}
+
+// line waits for the child's next line.
+func (c *child) line() string {
+	c.t.Helper()
+	if !c.lines.Scan() {
+		err := c.cmd.Wait()
+		c.ended = true
+		c.t.Fatalf("the child said no more: %v\n%s", err, c.stderr.String())
+	}
+	return c.lines.Text()
+}
+
+// rest reads what the child says until it ends, which must be well.
+func (c *child) rest() (lines []string) {
+	c.t.Helper()
+	for c.lines.Scan() {
+		lines = append(lines, c.lines.Text())
+	}
+	c.ended = true
+	if err := c.cmd.Wait(); err != nil {
+		c.t.Fatalf("the child ended with %v\n%s", err, c.stderr.String())
+	}
+	return lines
+}
+
+func (c *child) signal(s syscall.Signal) {
+	c.t.Helper()
+	ok(c.t, c.cmd.Process.Signal(s))
+}
+
+// kill ends the child as nothing can be caught, and returns what it had still said.
+func (c *child) kill() {
+	if c.ended {
+		return
+	}
+	c.ended = true
+	_ = c.cmd.Process.Kill()
+	_ = c.cmd.Wait()
+}
+
+// someone is a process's identity.
+func someone(name string) node.Identity {
+	return node.Identity{Name: name, ID: node.ID(uuid.NewString()), Incarnation: node.Incarnation(uuid.NewString())}
+}
+
+var plainAdvert = &daemon.Advert{Traits: node.Traits{Version: "v1", Capacity: 1}}
+
+func number(args []string, i int) int {
+	n, err := strconv.Atoi(args[i])
+	if err != nil {
+		panic(err)
+	}
+	return n
+}
+
+// childBeats registers and beats N times, standing each time with a lease that is over at once,
+// and says which terms it won.
+func childBeats(path string, args []string) error {
+	ctx := context.Background()
+	s, err := Open(ctx, path)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	who := someone(fmt.Sprint("child-", os.Getpid()))
+	var reply *storage.Reply
+	for seq := range number(args, 0) {
+		beat := storage.Heartbeat{Node: who, Seq: uint64(seq + 1), TTL: time.Hour, EventsAfter: -1}
+		beat.Claim = storage.Claim{Lease: -time.Second, Stand: true}
+		if reply == nil {
+			beat.Advert = plainAdvert
+		} else {
+			beat.Claim.SeenTerm, beat.Claim.SeenRenewals, beat.Claim.LostThrough = reply.Term.Number, reply.Lease.Renewals, reply.Term.Number
+		}
+		if reply, err = s.Heartbeat(ctx, beat); err != nil {
+			return err
+		}
+		if reply.Verdict == storage.Elect {
+			fmt.Println(reply.Term.Number)
+		}
+	}
+	return nil
+}
+
+// childSubmits files commands and says the ID of each once it is filed.
+func childSubmits(path string, args []string) error {
+	ctx := context.Background()
+	s, err := Open(ctx, path)
+	if err != nil {
+		return err
+	}
+	for i := 0; ; i++ {
+		id := args[0] + "-" + strconv.Itoa(i)
+		if _, err := s.Submit(ctx, storage.Command{ID: id, Kind: storage.CommandResign}); err != nil {
+			return err
+		}
+		fmt.Println(id)
+	}
+}
+
+// childHolds opens a fenced transaction, says so and stays inside until it reads a byte.
+func childHolds(path string, args []string) error {
+	ctx := context.Background()
+	s, err := Open(ctx, path)
+	if err != nil {
+		return err
+	}
+	db, err := sql.Open("sqlite", "file:"+path)
+	if err != nil {
+		return err
+	}
+	f := daemon.Fence{Unit: daemon.Unit{Daemon: "acme:holder"}, Generation: int64(number(args, 0))}
+	if err := s.Stamp(ctx, f); err != nil {
+		return err
+	}
+	return s.InTx(ctx, db, f, func(*sql.Tx) error {
+		fmt.Println("inside")
+		return syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+	})
+}
+
+// childHammers stamps without pause for so many milliseconds once it is told the time to begin,
+// and says how often, and the longest a stamp took.
+func childHammers(path string, args []string) error {
+	ctx := context.Background()
+	s, err := Open(ctx, path)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	begin := time.UnixMilli(int64(number(args, 0)))
+	end := begin.Add(time.Duration(number(args, 1)) * time.Millisecond)
+	<-time.After(time.Until(begin))
+	unit := daemon.Unit{Daemon: "acme:hammer", Index: os.Getpid()}
+	n, longest := 0, time.Duration(0)
+	for now := time.Now(); now.Before(end); {
+		n++
+		if err := s.Stamp(ctx, daemon.Fence{Unit: unit, Generation: int64(n)}); err != nil {
+			return err
+		}
+		took := time.Since(now)
+		now, longest = now.Add(took), max(longest, took)
+	}
+	fmt.Println(n, longest.Milliseconds())
+	return nil
+}
+
+// childCounts claims a unit with one generation after another, each higher than all others, and
+// adds to a counter of the user's under its fence until it is overtaken: what a run read after
+// its stamp, nobody may change but itself. It says how many additions were acknowledged.
+func childCounts(path string, args []string) error {
+	ctx := context.Background()
+	s, err := Open(ctx, path)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(5000)")
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	unit := daemon.Unit{Daemon: "acme:counter"}
+	acked := 0
+	for range number(args, 0) {
+		lock, err := s.Acquire(ctx, "generation", uuid.NewString(), -time.Hour)
+		if err != nil {
+			return err
+		}
+		f := daemon.Fence{Unit: unit, Generation: lock.Number}
+		switch err := s.Stamp(ctx, f); {
+		case errors.Is(err, daemon.ErrStale):
+			continue
+		case err != nil:
+			return err
+		}
+		var count int // claim, then read
+		if err := db.QueryRowContext(ctx, "SELECT n FROM counter").Scan(&count); err != nil {
+			return err
+		}
+		for err == nil {
+			count++
+			err = s.InTx(ctx, db, f, func(tx *sql.Tx) error {
+				_, err := tx.ExecContext(ctx, "UPDATE counter SET n = ?", count)
+				return err
+			})
+			if err == nil {
+				acked++
+			}
+			if acked%7 == 0 {
+				break // leave it to the others for a while
+			}
+		}
+		if err != nil && !errors.Is(err, daemon.ErrStale) {
+			return err
+		}
+	}
+	fmt.Println(acked)
+	return nil
+}
+
+func numbers(t testing.TB, line string) (out []int) {
+	t.Helper()
+	for f := range strings.FieldsSeq(line) {
+		n, err := strconv.Atoi(f)
+		ok(t, err)
+		out = append(out, n)
+	}
+	return out
+}

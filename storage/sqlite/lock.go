@@ -1,0 +1,91 @@
+package sqlite
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/emitd/emitd/storage"
+)
+
+// Acquire implements [storage.Locker]. Owner names one acquisition: asking again for what it
+// holds returns the same holding, its time counted anew.
+func (s *Store) Acquire(ctx context.Context, name, owner string, ttl time.Duration) (storage.Lock, error) {
+	var l storage.Lock
+	err := s.call(ctx, "acquire", func(st *step) (err error) {
+		l, err = st.acquire(name, owner, ttl)
+		return err
+	})
+	if err != nil {
+		return l, fmt.Errorf("acquire lock %q: %w", name, err)
+	}
+	return l, nil
+}
+
+// Extend implements [storage.Locker]. A holder whose time is over keeps the lock as long as
+// nobody has taken it.
+func (s *Store) Extend(ctx context.Context, held storage.Lock, ttl time.Duration) (storage.Lock, error) {
+	var l storage.Lock
+	err := s.call(ctx, "extend", func(st *step) error {
+		if l = st.lock(held.Name); !sameHolding(l, held) {
+			return storage.ErrLockLost
+		}
+		l.ExpiresAt, l.Now = st.now.Add(ttl), st.now
+		st.putLock(l)
+		return nil
+	})
+	if err != nil {
+		return storage.Lock{}, fmt.Errorf("extend lock %q: %w", held.Name, err)
+	}
+	return l, nil
+}
+
+// Release implements [storage.Locker]. The row stays, with its number, until it is swept.
+func (s *Store) Release(ctx context.Context, held storage.Lock) error {
+	err := s.call(ctx, "release", func(st *step) error {
+		l := st.lock(held.Name)
+		if !sameHolding(l, held) {
+			return storage.ErrLockLost
+		}
+		l.Owner, l.ExpiresAt = "", st.now
+		st.putLock(l)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("release lock %q: %w", held.Name, err)
+	}
+	return nil
+}
+
+func sameHolding(row, held storage.Lock) bool {
+	return row.Owner != "" && row.Owner == held.Owner && row.Number == held.Number
+}
+
+func (st *step) acquire(name, owner string, ttl time.Duration) (storage.Lock, error) {
+	row := st.lock(name)
+	held := row.Owner != "" && st.now.Before(row.ExpiresAt)
+	if held && row.Owner != owner {
+		row.Now = st.now
+		return row, storage.ErrLocked
+	}
+	if !held {
+		// Higher than the name's last number, than any whose row was swept, and as high as the
+		// clock: a restored copy repeats none.
+		number := storage.NextNumber(max(row.Number, st.meta.lockFloor), st.now, 0)
+		row = storage.Lock{Name: name, Owner: owner, Number: number}
+	}
+	row.ExpiresAt, row.Now = st.now.Add(ttl), st.now
+	st.putLock(row)
+	return row, nil
+}
+
+// lock reads a row; without an owner if nobody holds it.
+func (st *step) lock(name string) storage.Lock {
+	l := storage.Lock{Name: name}
+	st.one(`SELECT owner, number, expires_at FROM ~lock WHERE name = ?`, []any{name}, &l.Owner, &l.Number, at{&l.ExpiresAt})
+	return l
+}
+
+func (st *step) putLock(l storage.Lock) {
+	st.exec(`INSERT OR REPLACE INTO ~lock (name, owner, number, expires_at) VALUES (?, ?, ?, ?)`, l.Name, l.Owner, l.Number, nanos(l.ExpiresAt))
+}

@@ -1,0 +1,211 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/storage"
+)
+
+// Several real processes register, beat and depose each other on one file: numbers of terms and
+// of events never repeat, and the history is what they were told.
+func TestProcessesShareOneFile(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "store.db") // created and migrated by whoever comes first
+	const processes, beats = 4, 60
+	children := make([]*child, processes)
+	for i := range children {
+		children[i] = spawn(t, "beat", path, strconv.Itoa(beats))
+	}
+	var won []int64
+	for _, c := range children {
+		for _, line := range c.rest() {
+			won = append(won, int64(numbers(t, line)[0]))
+		}
+	}
+	slices.Sort(won)
+	if len(won) < processes || len(slices.Compact(slices.Clone(won))) != len(won) {
+		t.Fatalf("%d terms were won, %d of them different", len(won), len(slices.Compact(slices.Clone(won))))
+	}
+	s := mustOpen(t, Config{Path: path})
+	page, err := s.Events(context.Background(), 0, 100_000)
+	ok(t, err)
+	var elected []int64
+	registered := 0
+	for i, e := range page.Events {
+		if e.Seq != int64(i+1) {
+			t.Fatalf("event %d has number %d", i+1, e.Seq)
+		}
+		switch e.Kind {
+		case daemon.LeaderElected:
+			elected = append(elected, e.Term)
+		case daemon.NodeRegistered:
+			registered++
+		}
+	}
+	if registered != processes {
+		t.Errorf("%d nodes registered, want %d", registered, processes)
+	}
+	if !slices.Equal(elected, won) {
+		t.Errorf("history tells of other terms, or in another order, than the processes were told:\n%v\n%v", elected, won)
+	}
+}
+
+// A process is killed in the middle of writing, again and again: what it was told is filed is
+// there, the history has no gap, and the next process writes at once.
+func TestKilledProcessLosesNothingItWasTold(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "store.db")
+	s := mustOpen(t, Config{Path: path})
+	acked := 0
+	for round := range 12 {
+		c := spawn(t, "submit", path, fmt.Sprint("round", round))
+		last := ""
+		for range 5 + 17*round {
+			last = c.line()
+		}
+		c.kill()
+		acked += 5 + 17*round
+		prefix, number, _ := strings.Cut(last, "-")
+		n, err := strconv.Atoi(number)
+		ok(t, err)
+		for i := range n + 1 {
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			got, err := s.Submit(ctx, storage.Command{ID: fmt.Sprint(prefix, "-", i), Kind: "again"})
+			cancel()
+			ok(t, err)
+			if got.Kind != storage.CommandResign {
+				t.Fatalf("command %s-%d was acknowledged and is lost", prefix, i)
+			}
+		}
+	}
+	page, err := s.Events(context.Background(), 0, 100_000)
+	ok(t, err)
+	if len(page.Events) < acked || page.Head != int64(len(page.Events)) || page.Oldest != 1 {
+		t.Errorf("%d events from %d to %d for %d acknowledged commands", len(page.Events), page.Oldest, page.Head, acked)
+	}
+}
+
+// A process that is stopped inside a transaction holds up writers, who are told so in time and
+// by name; readers go on; once it continues, everything does.
+func TestStoppedWriter(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*child){
+		"continued": func(c *child) { c.signal(syscall.SIGCONT); c.rest() },
+		"killed":    func(c *child) { c.kill() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := filepath.Join(t.TempDir(), "store.db")
+			s := mustOpen(t, Config{Path: path})
+			c := spawn(t, "hold", path, "5")
+			if got := c.line(); got != "inside" {
+				t.Fatalf("the child says %q", got)
+			}
+			waitFor(t, "the child to be stopped", func() bool { _, stopped := s.Blocker(); return stopped })
+
+			const limit = 300 * time.Millisecond
+			ctx, cancel := context.WithTimeout(context.Background(), limit)
+			defer cancel()
+			began := time.Now()
+			_, err := s.Heartbeat(ctx, storage.Heartbeat{Node: someone("a"), Seq: 1, Advert: plainAdvert})
+			if took := time.Since(began); took > limit+2*time.Second {
+				t.Errorf("a call with %v to go took %v", limit, took)
+			}
+			var locked *LockedError
+			if !errors.As(err, &locked) || !errors.Is(err, storage.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatalf("got %v, want a LockedError that is unavailable and beyond its deadline", err)
+			}
+			if locked.PID != c.cmd.Process.Pid || !locked.Stopped {
+				t.Errorf("blames process %d (stopped: %v), want %d: %v", locked.PID, locked.Stopped, c.cmd.Process.Pid, err)
+			}
+			if want := fmt.Sprintf("kill -CONT %d", c.cmd.Process.Pid); !strings.Contains(err.Error(), want) {
+				t.Errorf("%q does not say %q", err, want)
+			}
+			_, err = s.Snapshot(context.Background())
+			ok(t, err) // readers go on
+
+			end(c)
+			_, err = s.Heartbeat(context.Background(), storage.Heartbeat{Node: someone("a"), Seq: 1, Advert: plainAdvert})
+			ok(t, err)
+			if pid, _ := s.Blocker(); pid != 0 {
+				t.Errorf("process %d is still named as the blocker", pid)
+			}
+		})
+	}
+}
+
+// Three processes that write without any pause all get on, and none waits for long.
+func TestWritersAreFair(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "store.db")
+	mustOpen(t, Config{Path: path})
+	begin := time.Now().Add(1500 * time.Millisecond)
+	children := make([]*child, 3)
+	for i := range children {
+		children[i] = spawn(t, "hammer", path, strconv.FormatInt(begin.UnixMilli(), 10), "1500")
+	}
+	total, least, longest := 0, 1<<30, 0
+	for _, c := range children {
+		n := numbers(t, c.line())
+		t.Logf("%d stamps, the slowest in %d ms", n[0], n[1])
+		total, least, longest = total+n[0], min(least, n[0]), max(longest, n[1])
+		c.rest()
+	}
+	if least*12 < total {
+		t.Errorf("the least of three made %d of %d stamps", least, total)
+	}
+	if longest > 1000 {
+		t.Errorf("one stamp took %d ms", longest)
+	}
+}
+
+// Processes that take a unit from each other add to a counter under its fence. Each reads it once,
+// after its stamp, and then trusts its own arithmetic: a lost addition would be an effect of an
+// earlier run that came late.
+func TestFencedCounterLosesNothing(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "store.db")
+	mustOpen(t, Config{Path: path})
+	db := userDB(t, path)
+	_, err := db.Exec("CREATE TABLE counter (n INTEGER); INSERT INTO counter VALUES (0)")
+	ok(t, err)
+	children := make([]*child, 3)
+	for i := range children {
+		children[i] = spawn(t, "count", path, "40")
+	}
+	acked := 0
+	for _, c := range children {
+		acked += numbers(t, c.line())[0]
+		c.rest()
+	}
+	var count int
+	ok(t, db.QueryRow("SELECT n FROM counter").Scan(&count))
+	if count != acked || acked < 40 {
+		t.Errorf("counter is %d after %d acknowledged additions", count, acked)
+	}
+}
+
+// waitFor waits until a condition of another process holds.
+func waitFor(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	deadline := time.After(30 * time.Second)
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !cond() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("waited in vain for %s", what)
+		}
+	}
+}

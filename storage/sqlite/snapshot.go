@@ -1,0 +1,106 @@
+package sqlite
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/storage"
+)
+
+// Snapshot implements [storage.Store]: one read transaction, which waits for no writer.
+func (s *Store) Snapshot(ctx context.Context) (*daemon.Snapshot, error) {
+	snap := &daemon.Snapshot{}
+	err := s.look(ctx, "snapshot", func(v *view) {
+		*snap = daemon.Snapshot{
+			Now: v.now, StoreID: s.storeID(v.c, v.meta), Term: v.term, Lease: v.lease,
+			Nodes:   v.members(),
+			Units:   v.units(`SELECT ` + unitColumns + ` FROM ~unit ORDER BY daemon, idx`),
+			Adverts: s.parseAdverts(v),
+			Head:    v.meta.head,
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("snapshot: %w", err)
+	}
+	return snap, nil
+}
+
+// parseAdverts reads what nodes advertise; a text that was parsed before is not parsed again.
+func (s *Store) parseAdverts(v *view) map[string]*daemon.Advert {
+	s.mu.Lock()
+	known := s.adverts
+	s.mu.Unlock()
+	out := map[string]*daemon.Advert{}
+	v.each(`SELECT hash, text FROM ~advert`, nil, func(scan func(...any) bool) {
+		var hash, text string
+		if !scan(&hash, &text) {
+			return
+		}
+		a := known[hash]
+		if a == nil {
+			a = &daemon.Advert{}
+			if err := json.Unmarshal([]byte(text), a); err != nil {
+				v.err = fmt.Errorf("advert %s: %w", hash, err)
+				return
+			}
+		}
+		out[hash] = a
+	})
+	s.mu.Lock()
+	s.adverts = out
+	s.mu.Unlock()
+	return out
+}
+
+// Events implements [storage.Store].
+func (s *Store) Events(ctx context.Context, after int64, limit int) (*storage.EventPage, error) {
+	page := &storage.EventPage{}
+	err := s.look(ctx, "events", func(v *view) {
+		*page = storage.EventPage{
+			Events: v.history(`WHERE seq > ? ORDER BY seq LIMIT ?`, after, max(limit, 0)),
+			Head:   v.meta.head,
+			Oldest: v.oldest(),
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("events after %d: %w", after, err)
+	}
+	return page, nil
+}
+
+// Submit implements [storage.Store]: it files a command, or returns the one that has its ID. A
+// resignation asked of another term than the present one is answered at once.
+func (s *Store) Submit(ctx context.Context, command storage.Command) (*storage.Command, error) {
+	var out *storage.Command
+	err := s.call(ctx, "submit", func(st *step) error {
+		out = st.submit(command)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("submit command %s: %w", command.ID, err)
+	}
+	return out, nil
+}
+
+func (st *step) submit(c storage.Command) *storage.Command {
+	if old := st.command(c.ID); old != nil {
+		return old
+	}
+	c.CreatedAt, c.DoneAt, c.Result = st.now, time.Time{}, ""
+	if c.Kind == storage.CommandResign {
+		if c.Term != 0 && c.Term != st.term.Number {
+			c.DoneAt, c.Result = st.now, conflict(c.Term, st.term)
+		}
+		st.emit(daemon.Event{
+			Kind: daemon.OperatorResign, Term: c.Term, Reason: c.Reason,
+			Detail: commandDetail(c.ID, c.Actor, c.Result),
+		})
+	}
+	st.exec(`INSERT INTO ~command (`+commandColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		c.ID, c.Kind, c.Actor, c.Reason, c.Term, c.Cooldown, orNull(c.Args), nanos(c.CreatedAt), nanos(c.DoneAt), c.Result)
+	st.wakeLeader()
+	return &c
+}

@@ -1,0 +1,197 @@
+package storagetest
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/emitd/emitd/storage"
+)
+
+var lockStories = []story{
+	{"a free lock is taken", Locks, takesLock},
+	{"a held lock is refused and its holder told", Locks, refusesHeldLock},
+	{"asking again returns the same holding", Locks, acquiresAgain},
+	{"an expired lock is taken by another, under a higher number", Locks, takesExpiredLock},
+	{"a holder extends its lock until it is taken", Locks, extendsLock},
+	{"only the exact holding extends or releases", Locks, wantsExactLock},
+	{"a released lock is free at once", Locks, releasesLock},
+	{"numbers of a name never repeat, also after a sweep", Locks | Sweeps, lockNumbersGrow},
+	{"locks of different names know nothing of each other", Locks, locksApart},
+	{"of 16 that race for a lock one gets it", Locks, racesForLock},
+}
+
+func (w *world) locker() storage.Locker {
+	w.Helper()
+	l, ok := w.Store.(storage.Locker)
+	w.holds(ok, "the store is no storage.Locker")
+	return l
+}
+
+// owner makes the n-th owner's name.
+func owner(n int) string { return uuid(3, n) }
+
+func takesLock(w *world) {
+	before := w.look().Now
+	l, err := w.locker().Acquire(w.ctx, "lock", owner(1), time.Minute)
+	w.ok(err)
+	w.within("now", l.Now, before, w.look().Now)
+	w.equal("lifetime", l.ExpiresAt.Sub(l.Now).Round(rounding), time.Minute)
+	w.equal("name", l.Name, "lock")
+	w.equal("owner", l.Owner, owner(1))
+	w.holds(l.Number > 0, "number is %d", l.Number)
+}
+
+func refusesHeldLock(w *world) {
+	held, err := w.locker().Acquire(w.ctx, "lock", owner(1), time.Minute)
+	w.ok(err)
+	for range 2 {
+		got, err := w.locker().Acquire(w.ctx, "lock", owner(2), long)
+		w.refused(err, storage.ErrLocked)
+		w.equal("holder", got.Owner, owner(1))
+		w.equal("number", got.Number, held.Number)
+		w.holds(got.ExpiresAt.Equal(held.ExpiresAt), "expiry moved from %v to %v", held.ExpiresAt, got.ExpiresAt)
+		w.holds(!got.Now.Before(held.Now), "the answer is older than the lock")
+	}
+}
+
+func acquiresAgain(w *world) {
+	first, err := w.locker().Acquire(w.ctx, "lock", owner(1), time.Minute)
+	w.ok(err)
+	again, err := w.locker().Acquire(w.ctx, "lock", owner(1), time.Minute)
+	w.ok(err)
+	w.equal("number", again.Number, first.Number)
+	w.holds(!again.ExpiresAt.Before(first.ExpiresAt), "expiry moved back from %v to %v", first.ExpiresAt, again.ExpiresAt)
+	w.holds(again.ExpiresAt.Sub(again.Now) > time.Minute-rounding, "time left is %v, asked for a minute", again.ExpiresAt.Sub(again.Now))
+}
+
+func takesExpiredLock(w *world) {
+	first, err := w.locker().Acquire(w.ctx, "lock", owner(1), over)
+	w.ok(err)
+	second, err := w.locker().Acquire(w.ctx, "lock", owner(2), time.Minute)
+	w.ok(err)
+	w.holds(second.Number > first.Number, "number %d after %d", second.Number, first.Number)
+	_, err = w.locker().Acquire(w.ctx, "lock", owner(1), time.Minute)
+	w.refused(err, storage.ErrLocked)
+	_, err = w.locker().Extend(w.ctx, first, time.Minute)
+	w.refused(err, storage.ErrLockLost)
+	w.refused(w.locker().Release(w.ctx, first), storage.ErrLockLost)
+	_, err = w.locker().Extend(w.ctx, second, time.Minute)
+	w.ok(err)
+}
+
+func extendsLock(w *world) {
+	l, err := w.locker().Acquire(w.ctx, "lock", owner(1), time.Minute)
+	w.ok(err)
+	before := w.look().Now
+	longer, err := w.locker().Extend(w.ctx, l, long)
+	w.ok(err)
+	w.equal("number", longer.Number, l.Number)
+	w.equal("owner", longer.Owner, l.Owner)
+	w.within("expires_at", longer.ExpiresAt, before.Add(long), longer.Now.Add(long))
+	// Over by the store's clock, taken by nobody: a stepped clock takes no lock away.
+	_, err = w.locker().Extend(w.ctx, longer, over)
+	w.ok(err)
+	back, err := w.locker().Extend(w.ctx, longer, long)
+	w.ok(err)
+	w.equal("number", back.Number, l.Number)
+}
+
+func wantsExactLock(w *world) {
+	l, err := w.locker().Acquire(w.ctx, "lock", owner(1), time.Minute)
+	w.ok(err)
+	for _, wrong := range []storage.Lock{
+		{Name: "lock", Owner: owner(2), Number: l.Number},
+		{Name: "lock", Owner: l.Owner, Number: l.Number + 1},
+		{Name: "lock", Owner: l.Owner, Number: l.Number - 1},
+		{Name: "lock2", Owner: l.Owner, Number: l.Number},
+		{Name: "lock"},
+	} {
+		_, err := w.locker().Extend(w.ctx, wrong, long)
+		w.refused(err, storage.ErrLockLost)
+		w.refused(w.locker().Release(w.ctx, wrong), storage.ErrLockLost)
+	}
+	got, err := w.locker().Acquire(w.ctx, "lock", owner(2), long)
+	w.refused(err, storage.ErrLocked)
+	w.holds(got.ExpiresAt.Equal(l.ExpiresAt), "a refused call moved the expiry")
+}
+
+func releasesLock(w *world) {
+	first, err := w.locker().Acquire(w.ctx, "lock", owner(1), long)
+	w.ok(err)
+	w.ok(w.locker().Release(w.ctx, first))
+	w.refused(w.locker().Release(w.ctx, first), storage.ErrLockLost)
+	_, err = w.locker().Extend(w.ctx, first, long)
+	w.refused(err, storage.ErrLockLost)
+	second, err := w.locker().Acquire(w.ctx, "lock", owner(2), long)
+	w.ok(err)
+	w.holds(second.Number > first.Number, "number %d after %d", second.Number, first.Number)
+	w.ok(w.locker().Release(w.ctx, second))
+	third, err := w.locker().Acquire(w.ctx, "lock", owner(2), long)
+	w.ok(err)
+	w.holds(third.Number > second.Number, "number %d of a new holding after %d", third.Number, second.Number)
+}
+
+// sweepLocks removes every lock that is over.
+func (w *world) sweepLocks() int {
+	w.Helper()
+	n, err := w.sweep().SweepLocks(w.ctx, w.sweeper(), 0, 1000)
+	w.ok(err)
+	return n
+}
+
+func lockNumbersGrow(w *world) {
+	last := map[string]int64{}
+	for i := range 12 {
+		name := []string{"a", "b"}[i%2]
+		ttl := time.Duration(over)
+		if i%3 == 0 {
+			ttl = long
+		}
+		l, err := w.locker().Acquire(w.ctx, name, owner(i), ttl)
+		w.ok(err)
+		w.holds(l.Number > last[name], "%s: number %d after %d", name, l.Number, last[name])
+		last[name] = l.Number
+		if i%3 == 0 {
+			_, err := w.locker().Extend(w.ctx, l, over)
+			w.ok(err)
+		}
+		if i%4 > 1 {
+			w.holds(w.sweepLocks() > 0, "nothing was swept")
+		}
+	}
+}
+
+func locksApart(w *world) {
+	for i, name := range append(hostile, "a", "A", "a ", "") {
+		l, err := w.locker().Acquire(w.ctx, name, owner(i), long)
+		w.ok(err)
+		w.equal("name", l.Name, name)
+		_, err = w.locker().Acquire(w.ctx, name, owner(100+i), long)
+		w.refused(err, storage.ErrLocked)
+	}
+}
+
+func racesForLock(w *world) {
+	second, ok := w.Second.(storage.Locker)
+	w.holds(ok, "the second handle is no storage.Locker")
+	for round := range 5 {
+		name := fmt.Sprint("race-", round)
+		var mu sync.Mutex
+		var winners []storage.Lock
+		w.together(16, func(i int) {
+			via := []storage.Locker{w.locker(), second}[i%2]
+			l, err := via.Acquire(w.ctx, name, owner(i), long)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil:
+				winners = append(winners, l)
+			case !errors.Is(err, storage.ErrLocked):
+				w.Errorf("acquire: %v", err)
+			}
+		})
+		w.equal("winners", len(winners), 1)
+	}
+}

@@ -1,0 +1,3 @@
+package storagetest
+import "testing"
+func runModel(t *testing.T, f Factory) {}

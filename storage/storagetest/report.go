@@ -1,0 +1,353 @@
+package storagetest
+
+import (
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+)
+
+var reportStories = []story{
+	{"exactly the pairs of the lifecycle table are accepted", 0, followsTable},
+	{"the leader's steps are not the holder's to report", 0, refusesLeadersSteps},
+	{"only the exact holder and generation may report", 0, wantsExactHolder},
+	{"repeating one's own report is harmless", 0, repeatsHarmlessly},
+	{"an acknowledgement makes the unit active and clears failures", 0, acknowledges},
+	{"a release with an error is one failure event", 0, releases},
+	{"embargoes grow by strikes and never shrink", 0, embargoes},
+	{"an abandoned unit is kept from its process for ever", 0, abandons},
+	{"a resumed run has a new generation and ends the old one", 0, resumes},
+	{"a resumed generation is past whatever anybody has seen", 0, resumesPastSeen},
+	{"one refused report disturbs no other", 0, judgesReportsAlone},
+	{"steps of one unit in one report are taken in order", 0, reportsInOrder},
+	{"peers witness the end of a process", 0, witnesses},
+	{"a former holder's report is refused once the unit is elsewhere", 0, refusesFormerHolder},
+}
+
+// reportable are the holder's steps, leaderly the leader's.
+var (
+	reportable = []daemon.Step{daemon.Acknowledge, daemon.Confirm, daemon.Release, daemon.Abandon, daemon.Resume}
+	leaderly   = []daemon.Step{daemon.Assign, daemon.Revoke, daemon.Expire}
+)
+
+var allStates = []daemon.State{daemon.Unassigned, daemon.Assigning, daemon.Active, daemon.Revoking, daemon.Deleted}
+
+func followsTable(w *world) {
+	l, peers := w.cluster(1)
+	p := peers[0]
+	for i, from := range allStates {
+		for j, step := range reportable {
+			u := daemon.Unit{Daemon: "acme:table", Index: 10*i + j}
+			r := l.bring(u, p, from)
+			before := w.look()
+			out := p.tell(storage.UnitReport{Unit: u, Generation: r.Generation, Step: step, Reason: "why"})[0]
+			next, ok := daemon.Next(from, step)
+			row := w.unit(u)
+			w.equal("row as read", row, out.Record)
+			switch events := w.history(before.Head); {
+			case !ok:
+				w.equal(string(step)+" in "+string(from)+" changes the row", out.Record, r)
+				w.equal("events", len(events), 0)
+			default:
+				w.equal(string(step)+" in "+string(from)+" is applied", out.Applied, true)
+				w.equal("state", row.State, next)
+				w.equal("reason", row.Reason, "why")
+				w.equal("holder", row.Holder, p.id)
+				w.within("since", row.Since, before.Now, w.look().Now)
+				w.equal("events", len(events), 1)
+				w.equal("unit of the event", events[0].Unit, u)
+				w.equal("generation of the event", events[0].Generation, row.Generation)
+				w.equal("term of the event", events[0].Term, row.Term)
+				w.equal("node of the event", events[0].Incarnation, p.id.Incarnation)
+			}
+		}
+	}
+}
+
+func refusesLeadersSteps(w *world) {
+	l, peers := w.cluster(1)
+	for i, from := range allStates {
+		u := daemon.Unit{Daemon: "acme:table", Index: i}
+		r := l.bring(u, peers[0], from)
+		w.unchangedUnit(u, func() {
+			for _, step := range append([]daemon.Step{"", "explode"}, leaderly...) {
+				out := peers[0].tell(storage.UnitReport{Unit: u, Generation: r.Generation, Step: step})[0]
+				w.equal("outcome of "+string(step), out, storage.Outcome{Unit: u, Record: r})
+			}
+		})
+	}
+}
+
+// unchangedUnit runs act and ends the story if a unit's row or the history has changed; the
+// reporting node's row may.
+func (w *world) unchangedUnit(u daemon.Unit, act func()) {
+	w.Helper()
+	row, head := w.unit(u), w.look().Head
+	act()
+	w.equal("row", w.unit(u), row)
+	w.equal("head", w.look().Head, head)
+}
+
+func wantsExactHolder(w *world) {
+	l, peers := w.cluster(2)
+	a, b := peers[0], peers[1]
+	twin := a.again()
+	twin.beat(advert(plain), ttl(0))
+	for i, from := range []daemon.State{daemon.Assigning, daemon.Active, daemon.Revoking, daemon.Deleted} {
+		u := daemon.Unit{Daemon: "acme:exact", Index: i}
+		r := l.bring(u, a, from)
+		w.unchangedUnit(u, func() {
+			for _, step := range reportable {
+				report := storage.UnitReport{Unit: u, Generation: r.Generation, Step: step}
+				for _, p := range []*peer{b, twin, l.peer} {
+					w.equal("outcome for another", p.tell(report)[0], storage.Outcome{Unit: u, Record: r})
+				}
+				for _, d := range []int64{-1, 1, -r.Generation} {
+					wrong := report
+					wrong.Generation += d
+					w.equal("outcome of another generation", a.tell(wrong)[0], storage.Outcome{Unit: u, Record: r})
+				}
+			}
+			missing := storage.UnitReport{Unit: daemon.Unit{Daemon: "acme:nothing"}, Generation: r.Generation, Step: daemon.Acknowledge}
+			w.equal("outcome of no unit", a.tell(missing)[0], storage.Outcome{Unit: missing.Unit})
+		})
+	}
+}
+
+func repeatsHarmlessly(w *world) {
+	l, peers := w.cluster(1)
+	p := peers[0]
+	for i, c := range []struct {
+		from daemon.State
+		step daemon.Step
+	}{
+		{daemon.Assigning, daemon.Acknowledge}, {daemon.Revoking, daemon.Confirm}, {daemon.Revoking, daemon.Abandon},
+		{daemon.Assigning, daemon.Release}, {daemon.Active, daemon.Release},
+	} {
+		u := daemon.Unit{Daemon: "acme:again", Index: i}
+		r := l.bring(u, p, c.from)
+		report := storage.UnitReport{Unit: u, Generation: r.Generation, Step: c.step, Reason: "first", Error: "boom", Failures: 2, Embargo: time.Minute}
+		first := p.tell(report)[0]
+		w.equal("applied", first.Applied, true)
+		w.unchangedUnit(u, func() {
+			report.Reason, report.Error = "second", "bang"
+			for range 2 {
+				w.equal("outcome of the repetition", p.tell(report)[0], first)
+			}
+		})
+	}
+}
+
+func acknowledges(w *world) {
+	l, peers := w.cluster(2)
+	r := l.assign(unit0, peers[0])
+	out := peers[0].tell(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: daemon.Release, Error: "no disk", Failures: 3})
+	w.equal("failures", out[0].Record.Failures, 3)
+	r = l.assign(unit0, peers[1])
+	head := w.look().Head
+	got := peers[1].step(r, daemon.Acknowledge)
+	want := r
+	want.State, want.Since, want.Reason, want.Failures = daemon.Active, got.Since, "test", 0
+	w.equal("row", got, want)
+	w.equal("kind", w.history(head)[0].Kind, daemon.AssignmentActive)
+}
+
+func releases(w *world) {
+	l, peers := w.cluster(1)
+	p := peers[0]
+	for i, c := range []struct {
+		err      string
+		failures int
+		want     int
+		kind     daemon.EventKind
+	}{
+		{"", 0, 0, daemon.AssignmentDeleted},
+		{"boom", 0, 1, daemon.AssignmentFailed},
+		{"bang", 4, 5, daemon.AssignmentFailed},
+		{"", 3, 5, daemon.AssignmentDeleted},
+	} {
+		r := l.assign(unit0, p)
+		head := w.look().Head
+		got := p.tell(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: daemon.Release, Reason: "why", Error: c.err, Failures: c.failures})[0].Record
+		w.equal("state", got.State, daemon.Deleted)
+		w.equal("forced", got.Forced, false)
+		w.equal("failures", got.Failures, c.want)
+		w.equal("error", got.Error, []string{"", "boom", "bang", "bang"}[i])
+		e := w.history(head)
+		w.equal("events", len(e), 1)
+		w.equal("kind", e[0].Kind, c.kind)
+		w.equal("reason", e[0].Reason, "why")
+	}
+}
+
+func embargoes(w *world) {
+	l, peers := w.cluster(2)
+	strike := func(p *peer, d time.Duration) []daemon.Embargo {
+		w.Helper()
+		r := l.assign(unit0, p)
+		return p.tell(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: daemon.Release, Reason: "why", Embargo: d})[0].Record.Embargoes
+	}
+	find := func(list []daemon.Embargo, p *peer) daemon.Embargo {
+		for _, e := range list {
+			if e.Incarnation == p.id.Incarnation {
+				return e
+			}
+		}
+		return daemon.Embargo{}
+	}
+	a, b := peers[0], peers[1]
+	before := w.look().Now
+	list := strike(a, time.Hour)
+	w.equal("embargoes", len(list), 1)
+	first := find(list, a)
+	w.within("until", first.Until, before.Add(time.Hour), w.look().Now.Add(time.Hour))
+	w.equal("strikes", first.Strikes, 1)
+
+	list = strike(a, time.Second)
+	w.equal("strikes", find(list, a).Strikes, 2)
+	w.holds(find(list, a).Until.Equal(first.Until), "a shorter embargo ended the longer one")
+	list = strike(a, 2*time.Hour)
+	w.equal("strikes", find(list, a).Strikes, 3)
+	w.holds(find(list, a).Until.After(first.Until), "a longer embargo did not count")
+	list = strike(b, time.Minute)
+	w.equal("embargoes", len(list), 2)
+	w.equal("strikes of the other", find(list, b).Strikes, 1)
+	w.equal("strikes of the first", find(list, a).Strikes, 3)
+	list = strike(a, -1)
+	w.equal("until, for ever", find(list, a).Until.IsZero(), true)
+	list = strike(a, time.Minute)
+	w.equal("until after for ever", find(list, a).Until.IsZero(), true)
+	w.equal("strikes", find(list, a).Strikes, 5)
+	w.equal("embargoes as read", w.unit(unit0).Embargoes, list)
+	w.equal("embargoes after a release without one", strike(a, 0), list)
+}
+
+func abandons(w *world) {
+	l, peers := w.cluster(1)
+	p := peers[0]
+	r := l.bring(unit0, p, daemon.Revoking)
+	head := w.look().Head
+	got := p.tell(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: daemon.Abandon, Reason: "ignored its context"})[0].Record
+	w.equal("state", got.State, daemon.Deleted)
+	w.equal("forced", got.Forced, true)
+	w.equal("embargoes", got.Embargoes, []daemon.Embargo{{Incarnation: p.id.Incarnation, Strikes: 1, Reason: "ignored its context"}})
+	e := w.history(head)
+	w.equal("events", len(e), 1)
+	w.equal("kind", e[0].Kind, daemon.AssignmentAbandoned)
+	w.equal("reason", e[0].Reason, "ignored its context")
+}
+
+func resumes(w *world) {
+	l, peers := w.cluster(1)
+	p := peers[0]
+	r := l.bring(unit0, p, daemon.Active)
+	head := w.look().Head
+	got := p.step(r, daemon.Resume)
+	w.equal("generation", got.Generation, r.Generation+1)
+	want := r
+	want.Generation, want.Since, want.Reason = got.Generation, got.Since, "test"
+	w.equal("row", got, want)
+	e := w.history(head)
+	w.equal("events", len(e), 1)
+	w.equal("kind", e[0].Kind, daemon.AssignmentResumed)
+	w.equal("generation of the event", e[0].Generation, got.Generation)
+
+	w.unchangedUnit(unit0, func() {
+		for _, step := range reportable {
+			out := p.tell(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: step})[0]
+			w.equal("outcome of "+string(step)+" by the former run", out, storage.Outcome{Unit: unit0, Record: got})
+		}
+		w.equal("a revoke of the former run", l.commit(on(r, daemon.Revoke))[0].Applied, false)
+	})
+	p.step(l.change(on(got, daemon.Revoke)), daemon.Confirm)
+}
+
+func resumesPastSeen(w *world) {
+	l, peers := w.cluster(2)
+	p := peers[0]
+	r := l.bring(unit0, p, daemon.Active)
+	n := r.Generation
+	resume := func(highest int64) int64 {
+		w.Helper()
+		out, err := p.via.Report(w.ctx, storage.Report{Node: p.id, Seq: p.next(), HighestGeneration: highest,
+			Units: []storage.UnitReport{{Unit: unit0, Generation: w.unit(unit0).Generation, Step: daemon.Resume}}})
+		w.ok(err)
+		w.equal("applied", out[0].Applied, true)
+		return out[0].Record.Generation
+	}
+	w.equal("generation after the reporter's highest", resume(n+50), n+51)
+	peers[1].beat(highest(0, n+70))
+	w.equal("generation after another's highest", resume(0), n+71)
+	w.ok(w.Store.Stamp(w.ctx, daemon.Fence{Unit: unit0, Generation: n + 90}))
+	w.equal("generation after the fence", resume(0), n+91)
+}
+
+func judgesReportsAlone(w *world) {
+	l, peers := w.cluster(1)
+	p := peers[0]
+	good, bad, gone := l.assign(unit0, p), l.assign(unit1, p), l.assign(unit2, p)
+	l.change(on(gone, daemon.Expire))
+	out := p.tell(
+		storage.UnitReport{Unit: unit1, Generation: bad.Generation, Step: daemon.Confirm},
+		storage.UnitReport{Unit: unit0, Generation: good.Generation, Step: daemon.Acknowledge},
+		storage.UnitReport{Unit: unit2, Generation: gone.Generation, Step: daemon.Acknowledge},
+		storage.UnitReport{Unit: unit1, Generation: bad.Generation, Step: daemon.Release},
+	)
+	for i, want := range []bool{false, true, false, true} {
+		w.holds(out[i].Applied == want, "report %d: applied %v, want %v", i, out[i].Applied, want)
+	}
+	w.equal("unit of the second outcome", out[1].Unit, unit0)
+	w.equal("state of what has gone", out[2].Record.State, daemon.Deleted)
+}
+
+func reportsInOrder(w *world) {
+	l, peers := w.cluster(1)
+	r := l.assign(unit0, peers[0])
+	head := w.look().Head
+	out := peers[0].tell(
+		storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: daemon.Acknowledge},
+		storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: daemon.Release, Error: "boom"},
+	)
+	w.equal("state after the first", out[0].Record.State, daemon.Active)
+	w.equal("state after the second", out[1].Record.State, daemon.Deleted)
+	e := w.history(head)
+	w.equal("events", len(e), 2)
+	w.equal("first", e[0].Kind, daemon.AssignmentActive)
+	w.equal("second", e[1].Kind, daemon.AssignmentFailed)
+}
+
+func witnesses(w *world) {
+	_, peers := w.cluster(3)
+	a, b, left := peers[0], peers[1], peers[2]
+	left.leave(storage.Leave{Deregister: true})
+	head := w.look().Head
+	_, err := a.via.Report(w.ctx, storage.Report{Node: a.id, Seq: a.next(),
+		Witness: []node.Incarnation{b.id.Incarnation, a.id.Incarnation, left.id.Incarnation, w.stranger("x").id.Incarnation}})
+	w.ok(err)
+	w.equal("witnessed", w.row(b).Witnessed, true)
+	w.equal("the witness itself", w.row(a).Witnessed, false)
+	w.equal("a tombstone", w.row(left).Witnessed, false)
+	w.equal("seq of the witnessed", w.row(b).Seq, b.seq)
+	w.equal("head", w.look().Head, head)
+}
+
+func refusesFormerHolder(w *world) {
+	l, peers := w.cluster(2)
+	a, b := peers[0], peers[1]
+	old := l.assign(unit0, a)
+	l.change(on(old, daemon.Expire))
+	now := l.assign(unit0, b)
+	w.unchangedUnit(unit0, func() {
+		for _, step := range reportable {
+			w.equal("applied", a.tell(storage.UnitReport{Unit: unit0, Generation: old.Generation, Step: step})[0].Applied, false)
+			w.equal("applied with the new generation", a.tell(storage.UnitReport{Unit: unit0, Generation: now.Generation, Step: step})[0].Applied, false)
+		}
+	})
+	b.step(now, daemon.Acknowledge)
+	// The unit comes back to the first: its former run is still nobody.
+	l.change(on(w.unit(unit0), daemon.Expire))
+	again := l.assign(unit0, a)
+	w.equal("applied", a.tell(storage.UnitReport{Unit: unit0, Generation: old.Generation, Step: daemon.Acknowledge})[0].Applied, false)
+	a.step(again, daemon.Acknowledge)
+}

@@ -1,0 +1,176 @@
+package storagetest
+
+import (
+	"fmt"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/storage"
+)
+
+var sweepStories = []story{
+	{"old tombstones are removed, oldest first, within the limit", Sweeps, sweepsNodes},
+	{"adverts go with their last node", Sweeps, sweepsAdverts},
+	{"events beyond a number are removed from the beginning", Sweeps, sweepsEvents},
+	{"old events and fulfilled commands are removed", Sweeps, sweepsOldEvents},
+	{"locks that are over are removed", Sweeps | Locks, sweepsLocks},
+	{"a sweep needs the sweeper's fence", Sweeps | Locks, sweepsFenced},
+	{"a swept node may register anew", Sweeps, registersAfterSweep},
+}
+
+func (w *world) sweep() storage.Sweeper {
+	w.Helper()
+	s, ok := w.Store.(storage.Sweeper)
+	w.holds(ok, "the store is no storage.Sweeper")
+	return s
+}
+
+func sweepsNodes(w *world) {
+	l, peers := w.cluster(5)
+	f := w.sweeper()
+	for _, p := range []*peer{peers[3], peers[1]} {
+		p.leave(storage.Leave{Deregister: true})
+	}
+	l.bury(peers[4])
+	head := w.look().Head
+	n, err := w.sweep().SweepNodes(w.ctx, f, long, 100)
+	w.ok(err)
+	w.equal("young tombstones removed", n, 0)
+	w.equal("rows", len(w.look().Nodes), 6)
+	total := 0
+	for _, want := range []int{2, 1, 0} {
+		n, err := w.sweep().SweepNodes(w.ctx, f, over, 2)
+		w.ok(err)
+		w.equal("removed", n, want)
+		total += n
+	}
+	w.equal("rows", len(w.look().Nodes), 6-total)
+	for _, m := range w.look().Nodes {
+		w.equal("present", m.Present(), true)
+	}
+	w.equal("head", w.look().Head, head)
+}
+
+func sweepsAdverts(w *world) {
+	a, b := w.join("a"), w.join("b")
+	c := w.join("c", advert(daemon.Advert{Kinds: []daemon.Kind{"only:c"}}))
+	a.leave(storage.Leave{Deregister: true})
+	c.leave(storage.Leave{Deregister: true})
+	_, err := w.sweep().SweepNodes(w.ctx, w.sweeper(), over, 100)
+	w.ok(err)
+	w.equal("advert of the one that stays", string(w.look().Advert(w.row(b)).Encode()), string(plain.Encode()))
+	again := w.join("d", advert(daemon.Advert{Kinds: []daemon.Kind{"only:c"}}))
+	w.equal("an advert that comes back", w.look().Advert(w.row(again)).Runs("only:c"), true)
+}
+
+func sweepsEvents(w *world) {
+	for i := range 10 {
+		w.join(fmt.Sprintf("node-%d", i))
+	}
+	f := w.sweeper()
+	for _, c := range []struct{ keep, limit, removed, oldest int }{
+		{100, 100, 0, 1}, {8, 1, 1, 2}, {8, 100, 1, 3}, {8, 100, 0, 3}, {3, 2, 2, 5}, {3, 100, 3, 8}, {0, 100, 3, 0},
+	} {
+		n, err := w.sweep().SweepEvents(w.ctx, f, long, c.keep, c.limit)
+		w.ok(err)
+		w.equal("removed", n, c.removed)
+		page, err := w.Store.Events(w.ctx, 0, 100)
+		w.ok(err)
+		w.equal("oldest", page.Oldest, int64(c.oldest))
+		w.equal("head", page.Head, int64(10))
+		for i, e := range page.Events {
+			w.equal("number", e.Seq, int64(c.oldest+i))
+		}
+	}
+}
+
+func sweepsOldEvents(w *world) {
+	l, _ := w.cluster(0)
+	f := w.sweeper()
+	for i := range 3 {
+		_, err := w.Store.Submit(w.ctx, storage.Command{ID: uuid(4, i), Kind: "other"})
+		w.ok(err)
+	}
+	l.leave(storage.Leave{Command: uuid(4, 1)})
+	n, err := w.sweep().SweepEvents(w.ctx, f, long, 100, 100)
+	w.ok(err)
+	w.equal("young ones removed", n, 0)
+	n, err = w.sweep().SweepEvents(w.ctx, f, over, 100, 100)
+	w.ok(err)
+	w.equal("removed", n, 3) // two events and one command
+	waiting := l.beat().Commands
+	w.equal("commands that wait", len(waiting), 2)
+	c, err := w.Store.Submit(w.ctx, storage.Command{ID: uuid(4, 1), Kind: "anew"})
+	w.ok(err)
+	w.equal("a command with a swept ID", c.Kind, "anew")
+}
+
+func sweepsLocks(w *world) {
+	for i := range 6 {
+		ttl := long
+		if i%2 == 0 {
+			ttl = over
+		}
+		l, err := w.locker().Acquire(w.ctx, fmt.Sprint("lock-", i), owner(i), ttl)
+		w.ok(err)
+		if i == 1 {
+			w.ok(w.locker().Release(w.ctx, l))
+		}
+	}
+	f := w.sweeper()
+	for _, want := range []int{2, 1, 0} {
+		n, err := w.sweep().SweepLocks(w.ctx, f, long/2, 2)
+		w.ok(err)
+		w.equal("removed", n, want)
+	}
+	n, err := w.sweep().SweepLocks(w.ctx, f, over, 100) // all that end within the hour
+	w.ok(err)
+	w.holds(n >= 1, "a released lock was not removed")
+	_, err = w.locker().Acquire(w.ctx, "lock-3", owner(33), long)
+	w.holds(n == 3 || err != nil, "a held lock was given to another")
+}
+
+func sweepsFenced(w *world) {
+	p := w.join("node-a")
+	p.leave(storage.Leave{Deregister: true})
+	_, err := w.locker().Acquire(w.ctx, "lock", owner(1), over)
+	w.ok(err)
+	f := w.sweeper()
+	lower := f
+	lower.Generation--
+	for _, refused := range []daemon.Fence{lower, {}, {Unit: unit0, Generation: f.Generation}} {
+		w.unchanged(func() {
+			_, err := w.sweep().SweepNodes(w.ctx, refused, over, 100)
+			w.refused(err, daemon.ErrStale)
+			_, err = w.sweep().SweepEvents(w.ctx, refused, over, 0, 100)
+			w.refused(err, daemon.ErrStale)
+			_, err = w.sweep().SweepLocks(w.ctx, refused, over, 100)
+			w.refused(err, daemon.ErrStale)
+		})
+	}
+	next := f
+	next.Generation++
+	w.ok(w.Store.Stamp(w.ctx, next))
+	_, err = w.sweep().SweepNodes(w.ctx, f, over, 100)
+	w.refused(err, daemon.ErrStale)
+	n, err := w.sweep().SweepNodes(w.ctx, next, over, 100)
+	w.ok(err)
+	w.equal("removed", n, 1)
+}
+
+func registersAfterSweep(w *world) {
+	l, peers := w.cluster(1)
+	p := peers[0]
+	l.assign(unit0, p)
+	l.bury(p)
+	_, err := w.sweep().SweepNodes(w.ctx, w.sweeper(), over, 100)
+	w.ok(err)
+	_, err = p.try()
+	w.refused(err, storage.ErrNotRegistered)
+	head := w.look().Head
+	r := p.beat(advert(plain))
+	// The row is new, so is the event; what is still listed for it is still its own.
+	w.equal("units", len(r.Units), 1)
+	e := w.history(head)
+	w.equal("events", len(e), 1)
+	w.equal("reason", e[0].Reason, "")
+}

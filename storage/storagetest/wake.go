@@ -1,0 +1,105 @@
+package storagetest
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/storage"
+)
+
+var wakeStories = []story{
+	{"a watch ends with its context", Wakes, endsWatch},
+	{"a node is told of what it gets", Wakes, wakesHolder},
+	{"everybody is told of a free term", Wakes, wakesCandidates},
+	{"the leader is told of reports", Wakes, wakesLeader},
+}
+
+// watch collects hints until the story ends.
+func (w *world) watch() <-chan storage.Wake {
+	w.Helper()
+	waker, ok := w.Second.(storage.Waker)
+	w.holds(ok, "the second handle is no storage.Waker")
+	ctx, cancel := context.WithCancel(w.ctx)
+	hints, done := make(chan storage.Wake, 1024), make(chan error, 1)
+	go func() {
+		done <- waker.Watch(ctx, func(hint storage.Wake) {
+			select {
+			case hints <- hint:
+			default:
+			}
+		})
+	}()
+	w.Cleanup(func() {
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+			w.Errorf("watch returned %v, want its context's error", err)
+		}
+	})
+	return hints
+}
+
+// hinted repeats act until a hint comes that concerns the node (and the leader, if asked). A
+// hint may be lost, so one act is not enough; a store that never hints is broken.
+func (w *world) hinted(hints <-chan storage.Wake, p *peer, leader bool, act func()) {
+	w.Helper()
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	again := time.NewTicker(briefly)
+	defer again.Stop()
+	act()
+	for {
+		select {
+		case hint := <-hints:
+			all := len(hint.Nodes) == 0
+			if (all || slices.Contains(hint.Nodes, p.id.Incarnation)) && (!leader || all || hint.Leader) {
+				return
+			}
+		case <-again.C:
+			act()
+		case <-deadline.C:
+			w.Fatal("no hint came")
+		}
+	}
+}
+
+func endsWatch(w *world) {
+	ctx, cancel := context.WithCancel(w.ctx)
+	cancel()
+	waker, ok := w.Store.(storage.Waker)
+	w.holds(ok, "the store is no storage.Waker")
+	err := waker.Watch(ctx, func(storage.Wake) {})
+	w.refused(err, context.Canceled)
+	w.watch()
+}
+
+func wakesHolder(w *world) {
+	l, peers := w.cluster(1)
+	hints := w.watch()
+	w.hinted(hints, peers[0], false, func() {
+		if r := w.unit(unit0); r.State != "" && !r.State.Free() {
+			l.change(on(r, daemon.Expire))
+		}
+		l.assign(unit0, peers[0])
+	})
+}
+
+func wakesCandidates(w *world) {
+	l, peers := w.cluster(1)
+	hints := w.watch()
+	w.hinted(hints, peers[0], false, func() {
+		if !w.look().Term.Held() {
+			l.term = l.lead()
+		}
+		l.leave(storage.Leave{Resign: l.term.Number})
+	})
+}
+
+func wakesLeader(w *world) {
+	l, peers := w.cluster(1)
+	l.declare(unit0)
+	hints := w.watch()
+	w.hinted(hints, l.peer, true, func() { peers[0].step(l.assign(unit0, peers[0]), daemon.Release) })
+}
