@@ -91,7 +91,10 @@ func (j *journal) unit(n member.Notice) {
 	case member.UnitDraining:
 		log.Info("daemon draining")
 	case member.UnitStopped:
-		log.Info("daemon stopped", "reason", n.Reason, "error", n.Err)
+		if n.Err != nil {
+			log = log.With("error", n.Err)
+		}
+		log.Info("daemon stopped", "reason", n.Reason)
 	case member.UnitFailed:
 		log.Warn("daemon failed", "error", n.Err)
 	case member.UnitAbandoned:

@@ -2,9 +2,12 @@ package coordinator
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync"
 	"time"
 
+	"github.com/emitd/emitd/coordinator/internal/crash"
 	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/coordinator/member"
 	"github.com/emitd/emitd/coordinator/plan"
@@ -62,6 +65,10 @@ func (s *shell) run(ctx context.Context) error {
 	bound := newBound(c.stopBound())
 	stop := context.AfterFunc(ctx, func() {
 		c.phase.CompareAndSwap(phaseRunning, phaseStopping)
+		if errors.Is(context.Cause(ctx), crash.Killed) {
+			bound.end()
+			return
+		}
 		bound.begin()
 		c.inbox.push(member.Stop{})
 	})
@@ -75,6 +82,9 @@ func (s *shell) run(ctx context.Context) error {
 	c.phase.Store(phaseOver)
 	err := s.wind(bound)
 	unregister()
+	if errors.Is(context.Cause(ctx), crash.Killed) {
+		return fmt.Errorf("run: %w", crash.Killed)
+	}
 	return err
 }
 
@@ -82,7 +92,7 @@ func (s *shell) run(ctx context.Context) error {
 func (s *shell) loop(cut <-chan struct{}) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	for s.stopped == nil {
+	for s.stopped == nil && !isClosed(cut) {
 		now := s.c.clock()
 		s.c.progress.Store(int64(now))
 		if now >= s.due {
@@ -106,6 +116,15 @@ func (s *shell) loop(cut <-chan struct{}) {
 		case <-cut:
 			return
 		}
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
 }
 

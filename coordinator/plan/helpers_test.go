@@ -98,9 +98,13 @@ func settle(t interface {
 
 func carryOut(units []daemon.Record, ds []Decision) []daemon.Record {
 	units = slices.Clone(units)
+	at := make(map[daemon.Unit]int, len(units))
+	for i := range units {
+		at[units[i].Unit] = i
+	}
 	for _, d := range ds {
-		i := slices.IndexFunc(units, func(r daemon.Record) bool { return r.Unit == d.Unit })
-		if i < 0 {
+		i, ok := at[d.Unit]
+		if !ok {
 			units = append(units, daemon.Record{Unit: d.Unit, State: daemon.Unassigned, Since: epoch})
 			continue
 		}

@@ -36,23 +36,23 @@
 //  1. the load it would have with the unit: Σ weight of what it holds, plus the unit's, ÷ capacity
 //  2. the units of the same daemon it holds
 //  3. the units of the same daemon in its zone (the value of the label Spec.Spread)
-//  4. a stable hash of unit and incarnation
+//  4. a stable hash of the unit, the zone and the incarnation
 //
 // gets it. What it holds is what is assigning, active or revoking there, and what this plan has
 // placed so far. The load counts the unit itself because a heavy unit would otherwise fill an empty
 // small node before a large one that hardly notices it; where capacities are equal this makes no
-// difference. Heavier units go first, then in order of units: the greedy rule of Graham's longest
-// processing time, whose worst case is near the best. Equal weights on equal, empty nodes come out
-// within one unit of even.
+// difference. Heavier units go first, then in order of units: Graham's longest processing time
+// first, which on equal machines is never worse than 4/3 of the best. Equal weights on equal, empty
+// nodes come out within one unit of even.
 //
 // # Cost
 //
-// Nodes that no spec at hand can tell apart (one advert, state, capacity and one value for each
-// label that is asked for) form a class, as in Nomad's scheduler. Eligibility is decided per class,
-// and per set of equal requirements, not per node and unit. In a class a tree of minima over the
-// nodes, ordered by their hash, answers 1, 2 and 4 in O(log nodes). A plan costs
-// O(units · (classes + log nodes)) and a plan in which nothing is free O(units + nodes + adverts).
-// If no two nodes are alike, classes are as many as nodes.
+// Eligibility is decided per node and distinct set of requirements (kind, labels, label to spread
+// by), not per node and unit. The nodes that meet one are kept as a tournament of zones over a
+// tournament of nodes, in which a unit is placed in O(log nodes). A plan costs
+// O(units · log nodes + requirements · nodes); one in which nothing is free costs
+// O(units + nodes + adverts). Memory is linear in what comes in, but for one tournament per set of
+// requirements.
 //
 // # What is not done
 //

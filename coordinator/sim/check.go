@@ -46,8 +46,9 @@ type watched struct {
 	leaseFrom time.Duration // beginning of the newest call whose answer renewed its term
 	movedAt   time.Duration // when its row moved last
 	heard     uint64
-	heardAt   time.Duration // when its row last said that it heard something new
-	known     map[node.Incarnation]bool
+	// heardAt is when its row last said that it heard something new, heardBefore the time before.
+	heardAt, heardBefore time.Duration
+	known                map[node.Incarnation]bool
 }
 
 func (p *watched) init() { p.known = map[node.Incarnation]bool{} }
@@ -165,7 +166,7 @@ func (c *checks) beat(w *world, cl *call, beat *storage.Heartbeat, r *storage.Re
 	p := &cl.p.watch
 	p.movedAt = w.now
 	if beat.Heard > p.heard || beat.Advert != nil {
-		p.heard, p.heardAt = max(p.heard, beat.Heard), w.now
+		p.heard, p.heardAt, p.heardBefore = max(p.heard, beat.Heard), w.now, p.heardAt
 	}
 	if err := c.model.lists(r.Units, cl.p.who.Incarnation, w.unitAt); err != nil {
 		w.violate(err.rule, "%s", err.what)

@@ -129,13 +129,18 @@ func (c *checks) removed(w *world, e *daemon.Event) {
 	}
 }
 
-// calledDeaf checks a judgement: the node must have echoed nothing new for the whole TTL.
+// calledDeaf checks a judgement: the node must have echoed nothing new for the whole TTL, as the
+// leader saw it, who read some time before it wrote.
 func (c *checks) calledDeaf(w *world, e *daemon.Event) {
 	p := w.byInc[e.Incarnation]
 	if p == nil {
 		return
 	}
-	if quiet := w.now - p.watch.heardAt; quiet < quick(w.t.NodeRegistrationTTL-w.t.ClockStep) {
+	at := p.watch.heardAt
+	if w.now-at < 4*w.t.QueryTimeout {
+		at = p.watch.heardBefore
+	}
+	if quiet := w.now - at; quiet < quick(w.t.NodeRegistrationTTL-w.t.ClockStep) {
 		w.violate("I6", "p%02d was called deaf %v after it had heard something new", p.index, quiet)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )
@@ -266,30 +267,60 @@ func (d *director) rollback() {
 	})
 }
 
-// removeRow removes a node's row as an operator might, in the name of the present leader.
+// operator is the fence under which the world itself sweeps.
+var operator = daemon.Fence{Unit: daemon.Unit{Daemon: "sim:operator"}, Generation: 1}
+
+// removeRow deletes a node's row, as somebody with a database client might: it is made a
+// tombstone in the name of the present leader and swept at once. Other young tombstones must
+// stay, so nothing is done while there are any.
 func (w *world) removeRow(v *process) {
-	store := w.server.store
-	snap, err := store.Snapshot(context.Background())
+	ctx, store := context.Background(), w.server.store
+	snap, err := store.Snapshot(ctx)
 	if err != nil || !snap.Term.Held() {
 		return
 	}
+	var row *node.Member
 	for i := range snap.Nodes {
 		m := &snap.Nodes[i]
-		if m.Incarnation != v.who.Incarnation {
-			continue
+		if !m.Present() && snap.Now.Sub(m.EndedAt) < 2*w.t.NodeRegistrationTTL {
+			return
 		}
-		w.check.forged = true
-		_, err = store.Commit(context.Background(), storage.Commit{
-			Term: snap.Term.Ref(),
-			Nodes: []storage.NodeChange{{
-				Guard: storage.NodeGuard{Incarnation: m.Incarnation, Seq: m.Seq}, State: node.Removed, Reason: "removed by hand",
-			}},
-		})
-		w.check.forged = false
-		if err != nil {
-			w.violate("I8", "the row of p%02d cannot be removed: %v", v.index, err)
+		if m.Incarnation == v.who.Incarnation {
+			row = m
 		}
 	}
+	if row == nil {
+		return
+	}
+	w.check.forged = true
+	defer func() { w.check.forged = false }()
+	_, err = store.Commit(ctx, storage.Commit{Term: snap.Term.Ref(), Nodes: []storage.NodeChange{{
+		Guard: storage.NodeGuard{Incarnation: row.Incarnation, Seq: row.Seq}, State: node.Removed, Reason: "removed by hand",
+	}}})
+	if err == nil {
+		err = w.sweep(-time.Second)
+	}
+	if err != nil {
+		w.violate("I8", "the row of p%02d cannot be removed: %v", v.index, err)
+	}
+}
+
+// sweep removes tombstones and old events, as the built-in daemon does.
+func (w *world) sweep(age time.Duration) error {
+	ctx, store := context.Background(), w.server.store
+	if err := store.Stamp(ctx, operator); err != nil {
+		return err
+	}
+	_, err := store.SweepNodes(ctx, operator, age, 100)
+	return err
+}
+
+// sweepHourly keeps the store from growing.
+func (w *world) sweepHourly() {
+	if err := w.sweep(2 * w.t.NodeRegistrationTTL); err != nil {
+		w.violate("I8", "sweep: %v", err)
+	}
+	w.after(time.Hour, w.sweepHourly)
 }
 
 // twin starts a second process on a machine, with the name or also the ID of the first.

@@ -1,12 +1,12 @@
 package sim
 
 import (
+	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
-	"fmt"
-	"strings"
 )
 
 func TestSmoke(t *testing.T) {
@@ -37,7 +37,9 @@ func TestSmoke(t *testing.T) {
 			}
 			continue
 		}
-		if seed < 4 || n == 1 { fmt.Printf("seed %d nodes %d ok %v %+v\n", seed, r.Config.Nodes, time.Since(start), r.Stats) }
+		if seed < 4 || n == 1 {
+			fmt.Printf("seed %d nodes %d ok %v %+v\n", seed, r.Config.Nodes, time.Since(start), r.Stats)
+		}
 	}
 	fmt.Println(kinds)
 }

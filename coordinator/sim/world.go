@@ -106,6 +106,7 @@ func (w *world) boot() {
 		w.after(w.upTo(3*time.Second), func() { w.start(h) })
 	}
 	w.disturb("boot")
+	w.after(time.Hour, w.sweepHourly)
 	w.fault.begin(w)
 }
 

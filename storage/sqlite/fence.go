@@ -61,10 +61,8 @@ func (s *Store) Fence(ctx context.Context, tx *sql.Tx, f daemon.Fence) error {
 		return fmt.Errorf("fence %s: %w", f, s.foreign(err))
 	case !s.hasSeen(fileID):
 		return fmt.Errorf("fence %s: %w", f, s.foreign(nil))
-	case held != f.Generation:
-		return &daemon.StaleError{Fence: f, Holds: held}
 	}
-	return nil
+	return judgeFence(f, held)
 }
 
 // InTx runs fn in a transaction of db, which must be the caller's own handle of the store's file,

@@ -98,9 +98,14 @@ func (st *step) entomb(who node.Identity, reason string) {
 	st.emit(nodeEvent(daemon.NodeRemoved, who, reason))
 }
 
-// checkFence accepts the run that has stamped the unit's fence last, and no other.
-func (q *query) checkFence(f daemon.Fence) error {
-	if held := q.fence(f.Unit); held != f.Generation {
+// checkFence asks whether a run may have effects.
+func (q *query) checkFence(f daemon.Fence) error { return judgeFence(f, q.fence(f.Unit)) }
+
+// judgeFence accepts the run that has stamped the unit's fence last, and no other: a lower
+// generation was overtaken, a higher one has not claimed yet, and who has not claimed may read
+// what an earlier run is still about to change. Generation 0 is nobody's.
+func judgeFence(f daemon.Fence, held int64) error {
+	if held != f.Generation || f.Generation <= 0 {
 		return &daemon.StaleError{Fence: f, Holds: held}
 	}
 	return nil

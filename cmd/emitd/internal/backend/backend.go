@@ -22,6 +22,7 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -84,8 +85,8 @@ type Migration struct {
 // driver is one kind of store.
 type driver struct {
 	open    func(context.Context, Options) (*Store, error)
-	status  func(context.Context, config.Config) ([]Migration, error)
-	migrate func(context.Context, config.Config) ([]Migration, error)
+	status  func(context.Context, Options) ([]Migration, error)
+	migrate func(context.Context, Options) ([]Migration, error)
 	sql     func(config.Config, int) (string, error)
 }
 
@@ -106,37 +107,39 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := d.open(ctx, o)
+	return faulty(d.open(ctx, o))
+}
+
+// faulty makes a fault of an error.
+func faulty[T any](v T, err error) (T, error) {
 	if err != nil {
-		return nil, Fault(err)
+		return v, Fault(err)
 	}
-	return s, nil
+	return v, nil
 }
 
 // Status lists every version known to the store or the program; those not applied have no time.
-func Status(ctx context.Context, cfg config.Config) ([]Migration, error) {
-	d, err := driverOf(cfg)
+func Status(ctx context.Context, o Options) ([]Migration, error) {
+	d, err := driverOf(o.Config)
 	if err != nil {
 		return nil, err
 	}
-	out, err := d.status(ctx, cfg)
-	if err != nil {
-		return nil, Fault(err)
-	}
-	return out, nil
+	return faulty(d.status(ctx, o))
+}
+
+// Pending lists the versions that Migrate would apply.
+func Pending(ctx context.Context, o Options) ([]Migration, error) {
+	all, err := Status(ctx, o)
+	return slices.DeleteFunc(all, func(m Migration) bool { return !m.AppliedAt.IsZero() }), err
 }
 
 // Migrate brings the schema up to date and returns what it applied.
-func Migrate(ctx context.Context, cfg config.Config) ([]Migration, error) {
-	d, err := driverOf(cfg)
+func Migrate(ctx context.Context, o Options) ([]Migration, error) {
+	d, err := driverOf(o.Config)
 	if err != nil {
 		return nil, err
 	}
-	out, err := d.migrate(ctx, cfg)
-	if err != nil {
-		return nil, Fault(err)
-	}
-	return out, nil
+	return faulty(d.migrate(ctx, o))
 }
 
 // SQL returns the statements that bring a store from a version to the program's.

@@ -9,11 +9,11 @@ import (
 
 var sqliteDriver = driver{
 	open: openSQLite,
-	status: func(ctx context.Context, cfg config.Config) ([]Migration, error) {
-		return fromSQLite(sqlite.MigrationStatus(ctx, sqliteConfig(cfg)))
+	status: func(ctx context.Context, o Options) ([]Migration, error) {
+		return fromSQLite(sqlite.MigrationStatus(ctx, sqliteConfig(o.Config)))
 	},
-	migrate: func(ctx context.Context, cfg config.Config) ([]Migration, error) {
-		return fromSQLite(sqlite.Migrate(ctx, sqliteConfig(cfg)))
+	migrate: func(ctx context.Context, o Options) ([]Migration, error) {
+		return fromSQLite(sqlite.Migrate(ctx, sqliteConfig(o.Config)))
 	},
 	sql: func(cfg config.Config, from int) (string, error) {
 		prefix := cfg.Store.Prefix

@@ -224,3 +224,30 @@ func (e Explained) Only(name string) Explained {
 	})
 	return e
 }
+
+// LeaderTable shows who leads, one fact a line.
+func (s Status) LeaderTable() *Table {
+	t := &Table{Head: []string{"LEADER", "nobody"}}
+	l := s.Leader
+	if l == nil {
+		return t
+	}
+	ago := func(at Time) string {
+		if at.IsZero() {
+			return "never"
+		}
+		return Exact(max(s.At.Sub(at.Time), 0)) + " ago"
+	}
+	t.Head[1] = l.Node
+	t.Add("term", fmt.Sprintf("%d (number %d)", l.TermOrdinal, l.Term))
+	t.Add("elected", stamp(l.ElectedAt.Time)+", "+ago(l.ElectedAt))
+	left := l.ExpiresAt.Sub(s.At.Time)
+	if l.Expired {
+		t.Add("lease", "over since "+Exact(-left)+", nobody has taken over")
+	} else {
+		t.Add("lease", Exact(left)+" left")
+	}
+	t.Add("last pass", ago(l.LastPassAt))
+	t.Add("node id", string(l.NodeID))
+	return t
+}

@@ -1,0 +1,137 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/emitd/emitd/cmd/emitd/internal/config"
+	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/cmd/emitd/internal/view"
+)
+
+func (a *app) configCommand() *cobra.Command {
+	var origin bool
+	show := &cobra.Command{
+		Use: "show", Short: "Show every setting in force, without secrets", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			cfg, err := a.load(a.input())
+			if err != nil {
+				return err
+			}
+			return a.printSettings(cfg, origin)
+		},
+	}
+	show.Flags().BoolVar(&origin, "origin", false, "also where each value comes from, and what it overrides")
+	check := &cobra.Command{
+		Use: "check", Short: "Judge the configuration as emitd serve would, starting nothing", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			in := a.input()
+			in.Serving, in.Dev = true, true // a missing store is noted below: checks run where it is not known
+			cfg, err := a.load(in)
+			if err != nil {
+				return err
+			}
+			return a.printCheck(cfg)
+		},
+	}
+	return group("config", "Show and check the configuration", a.outputFlag(show), a.outputFlag(check))
+}
+
+func (a *app) printSettings(cfg *config.Loaded, origin bool) error {
+	settings := cfg.Settings()
+	return a.print(list(settings, func(s config.Setting) string { return s.Key }, func(wide bool) *view.Table {
+		t := &view.Table{Head: []string{"KEY", "VALUE"}}
+		if origin || wide {
+			t.Head = append(t.Head, "ORIGIN")
+		}
+		for _, s := range settings {
+			row := []string{s.Key, s.Value}
+			if origin || wide {
+				row = append(row, originCell(s))
+			}
+			t.Add(row...)
+		}
+		return t
+	}))
+}
+
+func originCell(s config.Setting) string {
+	cell := s.Origin
+	for _, o := range s.Overrides {
+		cell += fmt.Sprintf(" (%s says %s)", o, o.Text)
+	}
+	if s.Note != "" {
+		cell += " (" + s.Note + ")"
+	}
+	return cell
+}
+
+// checked is what config check found.
+type checked struct {
+	OK    bool     `json:"ok"`
+	File  string   `json:"file"`
+	Set   int      `json:"set"` // settings that are not defaults
+	Notes []string `json:"notes"`
+}
+
+func (a *app) printCheck(cfg *config.Loaded) error {
+	c := checked{OK: true, File: cfg.File, Notes: append([]string{}, cfg.Notes()...)}
+	for _, s := range cfg.Settings() {
+		if !strings.HasPrefix(s.Origin, string(config.FromDefault)) {
+			c.Set++
+		}
+	}
+	if cfg.Store.URL == "" {
+		c.Notes = append(c.Notes, "store.url is not set: emitd serve wants it")
+	}
+	return a.print(data{whole: c, names: []string{c.File}, table: func(w io.Writer, _ bool) error {
+		file := c.File
+		if file == "" {
+			file = "no file"
+		}
+		fmt.Fprintf(w, "ok: %s, %d settings are not defaults, profile %s\n", file, c.Set, cfg.Profile)
+		for _, n := range c.Notes {
+			fmt.Fprintf(w, "note: %s\n", view.Line(n))
+		}
+		return nil
+	}})
+}
+
+func (a *app) errorCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "error [CODE]", Short: "Say what an error code means; without one, list them",
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				return a.printError(args[0])
+			}
+			all := fault.All()
+			return a.print(list(all, func(e fault.Entry) string { return string(e.Code) }, func(bool) *view.Table {
+				t := &view.Table{Head: []string{"CODE", "EXIT", "TITLE"}}
+				for _, e := range all {
+					t.Add(string(e.Code), fmt.Sprint(e.Exit), e.Title)
+				}
+				return t
+			}))
+		},
+	}
+	return a.outputFlag(cmd)
+}
+
+func (a *app) printError(code string) error {
+	code = strings.ToUpper(code)
+	if !strings.HasPrefix(code, "E") {
+		code = "E" + code
+	}
+	e, ok := fault.Lookup(fault.Code(code))
+	if !ok {
+		return fault.New(fault.Usage, "there is no error code %q", code).Hint("list them: emitd error")
+	}
+	return a.print(data{whole: e, names: []string{code}, table: func(w io.Writer, _ bool) error {
+		_, err := fmt.Fprintf(w, "%s %s (exit code %d)\n%s\ndo: %s\n", e.Code, e.Title, e.Exit, e.Means, e.Do)
+		return err
+	}})
+}

@@ -1,0 +1,194 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/emitd/emitd/cmd/emitd/internal/backend"
+	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/cmd/emitd/internal/view"
+	"github.com/emitd/emitd/daemon"
+)
+
+// eventsFilter says which events are wanted.
+type eventsFilter struct {
+	follow bool
+	since  time.Duration
+	kind   string // a pattern such as leader.*
+	node   string
+	daemon string
+}
+
+func (a *app) eventsCommand() *cobra.Command {
+	var f eventsFilter
+	cmd := &cobra.Command{
+		Use: "events", Short: "Show the history of the cluster",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if _, err := path.Match(f.kind, ""); err != nil {
+				return fault.New(fault.Usage, "--kind %s is not a pattern, want one such as leader.* or assignment.failed", f.kind)
+			}
+			return a.events(cmd.Context(), f)
+		},
+	}
+	fl := cmd.Flags()
+	fl.BoolVarP(&f.follow, "follow", "f", false, "go on with events as they happen, until interrupted")
+	fl.DurationVar(&f.since, "since", 0, "only events of the last so long, by the store's clock")
+	fl.StringVar(&f.kind, "kind", "*", "only kinds that match, such as leader.* or assignment.failed")
+	fl.StringVar(&f.node, "node", "", "only of this node, by name or id")
+	fl.StringVar(&f.daemon, "daemon", "", "only of this daemon or unit")
+	return a.outputFlag(cmd)
+}
+
+// wants reports whether the event is asked for.
+func (f eventsFilter) wants(e daemon.Event, now time.Time) bool {
+	kind, _ := path.Match(f.kind, string(e.Kind))
+	return kind &&
+		(f.since == 0 || now.Sub(e.At) <= f.since) &&
+		(f.node == "" || f.node == e.Node || f.node == string(e.NodeID)) &&
+		(f.daemon == "" || f.daemon == string(e.Daemon) || f.daemon == e.Unit.String())
+}
+
+func (a *app) events(ctx context.Context, f eventsFilter) error {
+	cfg, err := a.loadToRead()
+	if err != nil {
+		return err
+	}
+	first, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	s, err := a.open(first, cfg)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	snap, err := s.Snapshot(first)
+	if err != nil {
+		return fmt.Errorf("read the cluster: %w", err)
+	}
+	p := &eventPrinter{a: a, now: snap.Now, filter: f}
+	after, err := pages(first, s, 0, p.page)
+	if err != nil {
+		return err
+	}
+	if !f.follow {
+		return p.finish()
+	}
+	return a.follow(ctx, s, p, after)
+}
+
+// followEvery is how often the store is asked for newer events.
+const followEvery = 500 * time.Millisecond
+
+// follow prints newer events until ctx ends, which is no failure. It goes on through outages of
+// the store.
+func (a *app) follow(ctx context.Context, s *backend.Store, p *eventPrinter, after int64) error {
+	tick := time.NewTicker(followEvery)
+	defer tick.Stop()
+	down := false
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		round, cancel := context.WithTimeout(ctx, a.timeout)
+		last, err := pages(round, s, after, p.page)
+		cancel()
+		switch after = last; {
+		case ctx.Err() != nil:
+			return nil
+		case p.failed != nil:
+			return p.failed
+		case err != nil && !down:
+			a.say("the store does not answer, trying on: %v", backend.Fault(err).What)
+		case err == nil && down:
+			a.say("the store answers again")
+		}
+		down = err != nil
+	}
+}
+
+// eventPrinter writes events page by page where the format allows it.
+type eventPrinter struct {
+	a      *app
+	now    time.Time
+	filter eventsFilter
+	kept   []view.Event // of formats that need all of them at once
+	headed bool
+	failed error // of the output
+}
+
+// streams reports whether events are written as they come.
+func (p *eventPrinter) streams() bool {
+	return p.filter.follow || view.Format(p.a.output) == view.JSONLFormat
+}
+
+func (p *eventPrinter) page(es []daemon.Event) error {
+	for _, e := range es {
+		if !p.filter.wants(e, p.now) {
+			continue
+		}
+		v := view.EventOf(e)
+		if !p.streams() {
+			p.kept = append(p.kept, v)
+			continue
+		}
+		if p.failed = p.write(v); p.failed != nil {
+			return p.failed
+		}
+	}
+	return nil
+}
+
+func (p *eventPrinter) write(e view.Event) error {
+	switch view.Format(p.a.output) {
+	case view.TableFormat, view.WideFormat:
+		if !p.headed {
+			p.headed = true
+			if err := eventLine(p.a.Out, view.EventHead); err != nil {
+				return err
+			}
+		}
+		return eventLine(p.a.Out, e.Row())
+	case view.NameFormat:
+		_, err := fmt.Fprintln(p.a.Out, e.Seq)
+		return err
+	case view.YAMLFormat:
+		if _, err := io.WriteString(p.a.Out, "---\n"); err != nil {
+			return err
+		}
+		return view.YAML(p.a.Out, e)
+	}
+	return view.JSONLine(p.a.Out, e)
+}
+
+// eventLine writes a row in columns of fixed width, because what comes later is not known.
+func eventLine(w io.Writer, row []string) error {
+	for i := range row {
+		row[i] = view.Line(row[i])
+		if row[i] == "" {
+			row[i] = "-"
+		}
+	}
+	_, err := fmt.Fprintf(w, "%-7s %-24s %-22s %-12s %-36s %s\n", row[0], row[1], row[2], row[3], row[4], strings.TrimSpace(row[5]))
+	return err
+}
+
+func (p *eventPrinter) finish() error {
+	if p.streams() {
+		return nil
+	}
+	return p.a.print(list(p.kept, func(e view.Event) string { return fmt.Sprint(e.Seq) }, func(bool) *view.Table {
+		t := &view.Table{Head: view.EventHead}
+		for _, e := range p.kept {
+			t.Add(e.Row()...)
+		}
+		return t
+	}))
+}

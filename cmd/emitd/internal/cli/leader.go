@@ -1,0 +1,208 @@
+package cli
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"os/user"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/cmd/emitd/internal/view"
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/storage"
+)
+
+func (a *app) leaderCommand() *cobra.Command {
+	show := &cobra.Command{
+		Use: "show", Short: "Show who leads", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.look(cmd.Context(), false, func(_ context.Context, c *cluster) error { return a.showLeader(c.status()) })
+		},
+	}
+	var since time.Duration
+	history := &cobra.Command{
+		Use: "history", Short: "List terms, the newest first", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.look(cmd.Context(), false, func(ctx context.Context, c *cluster) error { return a.history(ctx, c, since) })
+		},
+	}
+	history.Flags().DurationVar(&since, "since", 0, "only terms that ended in the last so long, by the store's clock")
+	return group("leader", "Look at leadership, and move it", a.outputFlag(show), a.outputFlag(history), a.resignCommand())
+}
+
+func (a *app) showLeader(s view.Status) error {
+	d := data{whole: s.Leader, table: func(w io.Writer, _ bool) error { return s.LeaderTable().Write(w) }}
+	if s.Leader != nil {
+		d.names = []string{s.Leader.Node}
+	}
+	if err := a.print(d); err != nil || s.Leader != nil {
+		return err
+	}
+	return fault.New(fault.NoLeader, "nobody leads cluster %s", s.Cluster)
+}
+
+func (a *app) history(ctx context.Context, c *cluster, since time.Duration) error {
+	var all []daemon.Event
+	_, err := pages(ctx, c.store, 0, func(es []daemon.Event) error {
+		for _, e := range es {
+			if e.Kind == daemon.LeaderElected || e.Kind == daemon.LeaderLost {
+				all = append(all, e)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	reigns := view.Reigns(all, c.snap.Now)
+	if since > 0 {
+		for i, r := range reigns {
+			if !r.EndedAt.IsZero() && c.snap.Now.Sub(r.EndedAt.Time) > since {
+				reigns = reigns[:i]
+				break
+			}
+		}
+	}
+	return a.print(list(reigns, func(r view.Reign) string { return fmt.Sprint(r.Term) }, func(bool) *view.Table { return view.ReignTable(reigns) }))
+}
+
+// resignation is what an operator asks for.
+type resignation struct {
+	cooldown      time.Duration
+	reason, actor string
+	dryRun        bool
+	patient       bool // --timeout was given
+}
+
+func (a *app) resignCommand() *cobra.Command {
+	var r resignation
+	cmd := &cobra.Command{
+		Use: "resign", Short: "Ask the leader to give up its term; daemons go on running",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if r.cooldown < 0 {
+				return fault.New(fault.Usage, "--cooldown is %v, want 0 or more", r.cooldown)
+			}
+			r.patient = cmd.Flags().Changed("timeout")
+			return a.resign(cmd.Context(), r)
+		},
+	}
+	fl := cmd.Flags()
+	fl.DurationVar(&r.cooldown, "cooldown", 0, "how long that node does not stand again, unless another has led")
+	fl.StringVar(&r.reason, "reason", "", "why, for the history")
+	fl.StringVar(&r.actor, "actor", "", "who asks, for the history; the user of this process by default")
+	fl.BoolVar(&r.dryRun, "dry-run", false, "only say what would happen")
+	fl.BoolVarP(&a.yes, "yes", "y", false, "do not ask")
+	return a.outputFlag(cmd)
+}
+
+func (a *app) resign(ctx context.Context, r resignation) error {
+	return a.look(ctx, false, func(_ context.Context, c *cluster) error {
+		l := c.status().Leader
+		if l == nil {
+			return fault.New(fault.NoLeader, "nobody leads cluster %s, so there is nobody to resign", c.cfg.Cluster)
+		}
+		effect := fmt.Sprintf("%s gives up term %d; daemons go on running where they are", l.Node, l.TermOrdinal)
+		if r.cooldown > 0 {
+			effect += fmt.Sprintf("; it stands again when another has led or after %s", r.cooldown)
+		}
+		if r.dryRun {
+			a.say("would ask: %s", effect)
+			return nil
+		}
+		if !a.confirm(effect) {
+			return fault.New(fault.Usage, "not confirmed, nothing was done").Hint("answer y, or give --yes")
+		}
+		id, err := uuid.NewV7()
+		if err != nil {
+			return fmt.Errorf("draw an id: %w", err)
+		}
+		wait := a.timeout
+		if !r.patient {
+			t := c.cfg.Timing()
+			wait = max(wait, t.Late()+t.LeaderStopTimeout+t.QueryTimeout)
+		}
+		ctx, cancel := context.WithTimeout(ctx, wait)
+		defer cancel()
+		return a.submit(ctx, c, storage.Command{
+			ID: id.String(), Kind: storage.CommandResign, Actor: cmp.Or(r.actor, actor()),
+			Reason: r.reason, Term: l.Term, Cooldown: r.cooldown,
+		})
+	})
+}
+
+// submitEvery is how often a filed command is looked at.
+const submitEvery = 100 * time.Millisecond
+
+// submit files the command and waits until it is done. Filing is idempotent, so looking at it is
+// filing it again.
+func (a *app) submit(ctx context.Context, c *cluster, cmd storage.Command) error {
+	tick := time.NewTicker(submitEvery)
+	defer tick.Stop()
+	for {
+		done, err := c.store.Submit(ctx, cmd)
+		switch {
+		case ctx.Err() != nil:
+			return fault.New(fault.NotAnswered, "command %s is filed and not carried out yet", cmd.ID)
+		case err != nil:
+			return fmt.Errorf("file the command: %w", err)
+		case !done.DoneAt.IsZero():
+			return a.submitted(c, *done)
+		}
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+		}
+	}
+}
+
+func (a *app) submitted(c *cluster, done storage.Command) error {
+	if why, refused := strings.CutPrefix(done.Result, "conflict"); refused {
+		return fault.New(fault.NotLeader, "not the leader any more%s", why).
+			Because("nothing was written. The command was refused by its term check, not lost.")
+	}
+	return a.print(data{
+		whole: resigned{c.snap.Term.Leader.Name, done.Term, done.ID, done.Result, view.Time{Time: done.DoneAt}},
+		names: []string{done.ID},
+		table: func(w io.Writer, _ bool) error {
+			_, err := fmt.Fprintf(w, "%s resigned term %d after %s\n", view.Line(c.snap.Term.Leader.Name), c.snap.Term.Ordinal, view.Exact(max(done.DoneAt.Sub(done.CreatedAt), 0)))
+			return err
+		},
+	})
+}
+
+type resigned struct {
+	Node    string    `json:"node"`
+	Term    int64     `json:"term"`
+	Command string    `json:"command"`
+	Result  string    `json:"result"`
+	DoneAt  view.Time `json:"done_at"`
+}
+
+// confirm asks if somebody can answer. Scripts are not asked.
+func (a *app) confirm(effect string) bool {
+	if a.yes || !terminal(a.In) {
+		return true
+	}
+	fmt.Fprintf(a.Err, "%s. Continue? [y/N] ", effect)
+	answer, _ := bufio.NewReader(a.In).ReadString('\n')
+	answer = strings.ToLower(strings.TrimSpace(answer))
+	return answer == "y" || answer == "yes"
+}
+
+// actor names the user of this process.
+func actor() string {
+	u, err := user.Current()
+	if err != nil || u.Username == "" {
+		return "cli"
+	}
+	return u.Username
+}
+

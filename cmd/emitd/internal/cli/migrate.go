@@ -1,0 +1,108 @@
+package cli
+
+import (
+	"context"
+	"io"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/emitd/emitd/cmd/emitd/internal/backend"
+	"github.com/emitd/emitd/cmd/emitd/internal/view"
+)
+
+// migration is a version of the schema as it is shown.
+type migration struct {
+	Version   int       `json:"version"`
+	Name      string    `json:"name"`
+	Applied   bool      `json:"applied"`
+	AppliedAt view.Time `json:"applied_at"`
+}
+
+func migrationsOf(ms []backend.Migration) []migration {
+	out := make([]migration, len(ms))
+	for i, m := range ms {
+		out[i] = migration{m.Version, m.Name, !m.AppliedAt.IsZero(), view.Time{Time: m.AppliedAt}}
+	}
+	return out
+}
+
+func (a *app) printMigrations(ms []migration) error {
+	return a.print(list(ms, func(m migration) string { return strconv.Itoa(m.Version) }, func(bool) *view.Table {
+		t := &view.Table{Head: []string{"VERSION", "NAME", "APPLIED"}}
+		for _, m := range ms {
+			applied := "no"
+			if m.Applied {
+				applied = m.AppliedAt.UTC().Format("2006-01-02 15:04:05Z")
+			}
+			t.Add(strconv.Itoa(m.Version), m.Name, applied)
+		}
+		return t
+	}))
+}
+
+func (a *app) migrateCommand() *cobra.Command {
+	status := &cobra.Command{
+		Use: "status", Short: "List the versions of the store's schema", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withSchema(cmd.Context(), backend.Status, a.printMigrations)
+		},
+	}
+	var dryRun bool
+	up := &cobra.Command{
+		Use: "up", Short: "Bring the schema to the version of this program; rows are kept", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if dryRun {
+				return a.withSchema(cmd.Context(), backend.Pending, a.printMigrations)
+			}
+			return a.withSchema(cmd.Context(), backend.Migrate, func(ms []migration) error {
+				if len(ms) == 0 {
+					a.say("the schema is up to date")
+				}
+				return a.printMigrations(ms)
+			})
+		},
+	}
+	up.Flags().BoolVar(&dryRun, "dry-run", false, "only list what would be applied")
+	return group("migrate", "Look at the store's schema, and bring it up to date", a.outputFlag(status), a.outputFlag(up), a.migrateGetCommand())
+}
+
+// withSchema runs what concerns the schema only, which may be missing.
+func (a *app) withSchema(ctx context.Context, do func(context.Context, backend.Options) ([]backend.Migration, error), show func([]migration) error) error {
+	cfg, err := a.loadToRead()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	ms, err := do(ctx, backend.Options{Config: cfg.Config, Logger: a.talk(cfg)})
+	if err != nil {
+		return err
+	}
+	return show(migrationsOf(ms))
+}
+
+func (a *app) migrateGetCommand() *cobra.Command {
+	var from int
+	get := &cobra.Command{
+		Use: "get", Short: "Print the schema as plain SQL, for those who apply it by other means",
+		Long: "Print the schema as plain SQL. The store is not contacted: its URL only says which kind of SQL,\n" +
+			"so --store postgres:// or --store sqlite:///x is enough; store.schema and store.prefix count.",
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			cfg, err := a.loadToRead()
+			if err != nil {
+				return err
+			}
+			text, err := backend.SQL(cfg.Config, from)
+			if err != nil {
+				return err
+			}
+			_, err = io.WriteString(a.Out, text)
+			return err
+		},
+	}
+	get.Flags().IntVar(&from, "from", 0, "version that the store has; 0 is an empty store")
+	return get
+}
+

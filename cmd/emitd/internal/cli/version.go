@@ -1,0 +1,57 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+// Version is the version of the program; a release build sets it with -ldflags -X.
+var Version = ""
+
+// build says which program this is.
+type build struct {
+	Version  string `json:"version"`
+	Commit   string `json:"commit"`
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+func buildInfo() build {
+	b := build{Version: Version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	info, ok := debug.ReadBuildInfo()
+	if ok {
+		if v := info.Main.Version; b.Version == "" && v != "(devel)" {
+			b.Version = v
+		}
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				b.Commit = s.Value[:min(len(s.Value), 12)]
+			}
+		}
+	}
+	if b.Version == "" {
+		b.Version = "devel"
+	}
+	return b
+}
+
+func (a *app) versionCommand() *cobra.Command {
+	return a.outputFlag(&cobra.Command{
+		Use: "version", Short: "Show the version of this program", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			b := buildInfo()
+			return a.print(data{whole: b, names: []string{b.Version}, table: func(w io.Writer, _ bool) error {
+				commit := ""
+				if b.Commit != "" {
+					commit = "commit " + b.Commit + ", "
+				}
+				_, err := fmt.Fprintf(w, "emitd %s (%s%s, %s)\n", b.Version, commit, b.Go, b.Platform)
+				return err
+			}})
+		},
+	})
+}
