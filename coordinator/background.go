@@ -135,7 +135,7 @@ func (s *shell) wind(b *bound) error {
 	ctx, cancel := context.WithTimeout(b.over, c.timing.StopTimeout)
 	defer cancel()
 	if s.stopped == nil {
-		c.log.Warn("the stop took too long and is cut short: this node's units wait for its death", "bound", b.d)
+		s.say("the stop took too long and is cut short: the cluster waits for this node's death", "bound", b.d)
 	}
 	c.lead.close()
 	s.end()
@@ -146,11 +146,13 @@ func (s *shell) wind(b *bound) error {
 	c.inbox.close()
 	s.owned.Wait()
 	if err := s.sup.Wait(ctx); err != nil {
-		c.log.Warn("the node stopped while agents run", "runs", s.sup.Running())
+		s.say("the node stopped while agents run", "runs", s.sup.Running())
 	}
 	s.await(ctx, "leader-only work or calls of the store", &s.strangers)
 	s.await(ctx, "hooks", &c.observers.done)
-	c.log.Info("node stopped")
+	c.voice.push(func() { c.log.Info("node stopped") })
+	c.voice.close()
+	s.await(ctx, "the log", &s.spoken)
 	if s.stopped != nil {
 		return s.stopped.Err
 	}
@@ -159,6 +161,10 @@ func (s *shell) wind(b *bound) error {
 
 // causeStopped is the cause for a run that is still there when the node has stopped.
 const causeStopped member.CancelCause = "node stopped"
+
+func (s *shell) say(what string, args ...any) {
+	s.c.voice.push(func() { s.c.log.Warn(what, args...) })
+}
 
 // await waits for what may never come, until ctx ends.
 func (s *shell) await(ctx context.Context, what string, group *sync.WaitGroup) {
@@ -170,6 +176,6 @@ func (s *shell) await(ctx context.Context, what string, group *sync.WaitGroup) {
 	select {
 	case <-done:
 	case <-ctx.Done():
-		s.c.log.Warn("the node stopped while something runs", "what", what)
+		s.say("the node stopped while something runs", "what", what)
 	}
 }

@@ -34,6 +34,9 @@ type Coordinator struct {
 	observers *observers
 	inbox     *queue[member.Input]
 	woken     *broadcast // the store hinted at a change
+	// voice writes the log for whoever must not wait for it: a log that nobody reads (a full
+	// pipe) would otherwise end a leadership.
+	voice *queue[func()]
 
 	// published is what the member thought when the loop last looked.
 	published atomic.Pointer[member.View]
@@ -71,7 +74,7 @@ func New(store storage.Store, cfg Config) (*Coordinator, error) {
 	c := &Coordinator{
 		cfg: cfg, timing: cfg.timing(), clock: cfg.Clock, store: store,
 		log:   cfg.Logger.With("cluster", cfg.Cluster, "node", cfg.Node.Name),
-		inbox: newQueue[member.Input](), woken: newBroadcast(),
+		inbox: newQueue[member.Input](), woken: newBroadcast(), voice: newQueue[func()](),
 		specs: map[daemon.ID]daemon.Spec{}, agents: map[daemon.ID]daemon.Agent{},
 	}
 	if c.m, err = newInstruments(c); err != nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// journal writes what a member noticed to the log. It is touched by the loop only.
+// journal writes what a member noticed to the log. It is touched by the
+// goroutine of Coordinator.voice only.
 type journal struct {
 	log *slog.Logger
 	// failing is when the heartbeat began to fail; 0 = it does not.
@@ -95,10 +96,10 @@ func (j *journal) unit(n member.Notice) {
 			log = log.With("error", n.Err)
 		}
 		log.Info("daemon stopped", "reason", n.Reason)
-	case member.UnitFailed:
-		log.Warn("daemon failed", "error", n.Err)
-	case member.UnitAbandoned:
-		log.Error("daemon abandoned: it ignores its cancelled context", "reason", n.Reason)
+	case member.UnitFailed: // the supervisor says it at a higher level, and when it tries again
+		log.Debug("daemon failed", "error", n.Err)
+	case member.UnitAbandoned: // the supervisor says where it hangs
+		log.Error("daemon abandoned", "reason", n.Reason)
 	case member.UnitUnknown:
 		log.Warn("the unit's row has a state that this version does not know; it is left alone", "state", n.Reason)
 	default:
@@ -109,16 +110,21 @@ func (j *journal) unit(n member.Notice) {
 // tellTransition tells hooks, log and metrics of a change of leadership. It is called with the
 // leadership's lock held and does not block.
 func (c *Coordinator) tellTransition(r *reign, t Transition) {
-	log := c.log.With("term", t.Term.Number, "term_ordinal", t.Term.Ordinal)
-	if t.Leading {
-		c.m.transition("elected")
-		log.Info("leader elected: this node leads")
-		return
+	why := "elected"
+	if !t.Leading {
+		c.observers.lost(r, t.Reason)
+		why = string(t.Reason)
 	}
-	c.observers.lost(r, t.Reason)
-	c.m.transition(string(t.Reason))
-	switch t.Reason {
-	case node.Resigned, node.Shutdown:
+	c.m.transition(why)
+	c.voice.push(func() { c.logTransition(t) })
+}
+
+func (c *Coordinator) logTransition(t Transition) {
+	log := c.log.With("term", t.Term.Number, "term_ordinal", t.Term.Ordinal)
+	switch {
+	case t.Leading:
+		log.Info("leader elected: this node leads")
+	case t.Reason == node.Resigned || t.Reason == node.Shutdown:
 		log.Info("leader lost: this node no longer leads", "reason", t.Reason)
 	default:
 		log.Warn("leader lost: this node no longer leads", "reason", t.Reason)

@@ -40,13 +40,14 @@ func newObservers(h Hooks, log *slog.Logger, m *instruments) *observers {
 func (o *observers) start() {
 	for _, one := range o.list {
 		o.done.Add(2)
-		go o.lane(one.lost)
-		go o.lane(one.rest)
+		go lane(one.lost, o.done.Done)
+		go lane(one.rest, o.done.Done)
 	}
 }
 
-func (o *observers) lane(q *queue[func()]) {
-	defer o.done.Done()
+// lane calls what comes out of the queue, in order, until that is closed and empty.
+func lane(q *queue[func()], done func()) {
+	defer done()
 	for {
 		if f, ok := q.pop(); ok {
 			f()

@@ -35,6 +35,7 @@ type shell struct {
 	wakes   *wakes
 	witness *witness
 	talk    *journal
+	spoken  sync.WaitGroup // done when the voice has said everything
 	stats   *stats
 
 	due       lease.Instant // the next Tick
@@ -44,6 +45,7 @@ type shell struct {
 
 func newShell(c *Coordinator, m *member.Member, ctx context.Context) *shell {
 	s := &shell{c: c, m: m, talk: newJournal(c), stats: newStats(c)}
+	s.spoken.Add(1)
 	s.background, s.end = context.WithCancel(context.WithoutCancel(ctx))
 	s.calls = newCalls(s)
 	s.wakes = &wakes{self: c.cfg.Node.Incarnation, ready: make(chan struct{}, 1)}
@@ -62,6 +64,7 @@ func (s *shell) run(ctx context.Context) error {
 	c := s.c
 	unregister := c.m.observe(c)
 	c.observers.start()
+	go lane(c.voice, s.spoken.Done)
 	bound := newBound(c.stopBound())
 	stop := context.AfterFunc(ctx, func() {
 		c.phase.CompareAndSwap(phaseRunning, phaseStopping)
@@ -74,7 +77,9 @@ func (s *shell) run(ctx context.Context) error {
 	})
 	s.foreign(s.watchStore)
 	s.own(s.watchHost)
-	c.log.Info("node starts", "node_id", c.cfg.Node.ID, "incarnation", c.cfg.Node.Incarnation, "profile", c.cfg.Profile)
+	c.voice.push(func() {
+		c.log.Info("node starts", "node_id", c.cfg.Node.ID, "incarnation", c.cfg.Node.Incarnation, "profile", c.cfg.Profile)
+	})
 
 	s.loop(bound.over.Done())
 
@@ -167,7 +172,7 @@ func (s *shell) carryOut(now lease.Instant, e member.Effect) {
 	case member.Abandon:
 		s.sup.Abandon(e.Fence)
 	case member.Notice:
-		s.talk.notice(now, e)
+		s.c.voice.push(func() { s.talk.notice(now, e) })
 		s.c.observers.notice(e)
 	case member.Stopped:
 		s.stopped = &e

@@ -73,25 +73,24 @@ func steady(a, b sample) bool {
 // believed: the stamp came with the reply observed last, no step was seen since the stamp, and d
 // is within the window.
 func (c *Clock) Passed(stamp time.Time, d time.Duration) bool {
-	return c.reaches(stamp, d) && !c.samples[len(c.samples)-1].store.Before(stamp.Add(d))
+	return c.Reaches(stamp) && d <= c.Window && !c.samples[len(c.samples)-1].store.Before(stamp.Add(d))
 }
 
 // Left returns how much of d after stamp was left at some moment, as a bound that holds whatever
 // the latency of the call was: d ends not before at.Add(left). It is ok under the conditions of
 // Passed.
 func (c *Clock) Left(stamp time.Time, d time.Duration) (at Instant, left time.Duration, ok bool) {
-	if !c.reaches(stamp, d) {
+	if !c.Reaches(stamp) || d > c.Window {
 		return 0, 0, false
 	}
 	s := c.samples[len(c.samples)-1]
 	return s.sent, stamp.Add(d).Sub(s.store), !stamp.After(s.store)
 }
 
-// reaches reports whether the reply observed last continues a baseline that began before the
-// stamp. A reply that was too slow says nothing: a step could hide behind it.
-func (c *Clock) reaches(stamp time.Time, d time.Duration) bool {
-	return c.current && d <= c.Window && !stamp.Before(c.since)
-}
+// Reaches reports whether the reply observed last continues a baseline that began before the
+// stamp: times of the store since then may be compared. A reply that was too slow says nothing: a
+// step could hide behind it.
+func (c *Clock) Reaches(stamp time.Time) bool { return c.current && !stamp.Before(c.since) }
 
 // Reset forgets everything: the store became another one.
 func (c *Clock) Reset() { c.samples, c.since, c.current = nil, time.Time{}, false }

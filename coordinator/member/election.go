@@ -21,7 +21,9 @@ type election struct {
 	lostThrough int64
 
 	// seen is the term last told, with its renewals; since is when the reply came that first
-	// told exactly this (term, renewals), over when the life told with it ends.
+	// told exactly this (term, renewals). over is when the life told with it ends, or Never
+	// where the store's clock may have stepped since it was stamped: then what is told as left
+	// means nothing, and only unchanged for a whole lease counts.
 	seen     node.Term
 	renewals int64
 	since    lease.Instant
@@ -128,11 +130,15 @@ func (m *Member) onTerm(now, sent lease.Instant, r *storage.Reply) {
 // seeTerm notes what the reply tells of the term.
 func (m *Member) seeTerm(now lease.Instant, r *storage.Reply) {
 	e := &m.election
-	if r.Term.Number == e.seen.Number && r.Lease.Renewals == e.renewals && r.Term.Vacant == e.seen.Vacant && e.seen.Number != 0 {
-		return // told before: neither since nor over moves
+	over := lease.Never
+	if m.clock.Reaches(r.Lease.ExpiresAt.Add(-m.t.LeaseDuration)) {
+		over = now.Add(max(r.Lease.ExpiresAt.Sub(r.Now), 0))
 	}
-	e.seen, e.renewals, e.since = r.Term, r.Lease.Renewals, now
-	e.over = now.Add(max(r.Lease.ExpiresAt.Sub(r.Now), 0))
+	if r.Term.Number == e.seen.Number && r.Lease.Renewals == e.renewals && r.Term.Vacant == e.seen.Vacant && e.seen.Number != 0 {
+		e.over = min(e.over, over) // told before: since does not move
+		return
+	}
+	e.seen, e.renewals, e.since, e.over = r.Term, r.Lease.Renewals, now, over
 	if e.block.term != 0 && e.seen.Number > e.block.term {
 		e.block = block{}
 	}

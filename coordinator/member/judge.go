@@ -114,6 +114,11 @@ func (m *Member) judgeNode(now lease.Instant, p *node.Member) {
 	default:
 		l.verdict[p.Incarnation] = p.State
 	}
+	if judged == node.Deaf && p.Judged != node.Deaf {
+		// Nothing is taken from it before a newer snapshot says the same: its next heartbeat may
+		// be on its way.
+		l.verdict[p.Incarnation], l.redo = node.Late, true
+	}
 }
 
 // dead says why the process behind the row is dead for the cluster, or "". Its row must not have

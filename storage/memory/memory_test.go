@@ -31,13 +31,11 @@ func (c *clock) Advance(d time.Duration) {
 	c.now = c.now.Add(d)
 }
 
-func open(testing.TB) storagetest.Backend {
-	c := newClock()
-	s := memory.Open(memory.Config{Now: c.Now})
+// backend is a store on some clock as the suite sees it.
+func backend(now func() time.Time) storagetest.Backend {
+	s := memory.Open(memory.Config{Now: now})
 	return storagetest.Backend{
-		Store:   s,
-		Advance: c.Advance,
-		Frozen:  true,
+		Store: s,
 		InTx: func(ctx context.Context, f daemon.Fence, fn func(context.Context) error) error {
 			return s.InTx(ctx, f, func() error { return fn(ctx) })
 		},
@@ -45,7 +43,22 @@ func open(testing.TB) storagetest.Backend {
 	}
 }
 
+// TestConformance runs every case there is: this store lacks nothing.
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	storagetest.Run(t, storagetest.Factory{Open: open})
+	storagetest.Run(t, storagetest.Factory{Open: func(testing.TB) storagetest.Backend {
+		c := newClock()
+		b := backend(c.Now)
+		b.Advance, b.Frozen = c.Advance, true
+		return b
+	}})
+}
+
+// TestConformanceOnTheWallClock runs what a backend can run whose clock nobody controls.
+func TestConformanceOnTheWallClock(t *testing.T) {
+	t.Parallel()
+	storagetest.Run(t, storagetest.Factory{
+		Open:  func(testing.TB) storagetest.Backend { return backend(nil) },
+		Lacks: storagetest.Clock | storagetest.FrozenClock,
+	})
 }

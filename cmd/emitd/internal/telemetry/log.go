@@ -1,0 +1,100 @@
+// Package telemetry sets up what the program tells about itself: its log, metrics and traces.
+//
+// The libraries below use the OpenTelemetry API and log/slog only; the SDK and the exporters are
+// here. Metrics always stand on the listener's /metrics. Beyond that the OTEL_* variables of the
+// OpenTelemetry specification are honoured as they are, with two differences:
+//
+//   - Nothing is exported unless asked for: without OTEL_TRACES_EXPORTER and without an
+//     OTEL_EXPORTER_OTLP_*ENDPOINT no collector is looked for (the specification's default would
+//     be one on localhost). The same goes for metrics and logs.
+//   - OTEL_METRICS_EXPORTER=prometheus opens no second port; /metrics is it.
+//
+// A log line is text on a terminal and one JSON object otherwise, on standard error. What is
+// known to be secret is replaced in every line.
+package telemetry
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/lmittmann/tint"
+
+	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+)
+
+// LogOptions say how the log looks.
+type LogOptions struct {
+	Level   *slog.LevelVar
+	Format  string // text, json, auto
+	TTY     bool   // what auto goes by
+	Colour  bool
+	Secrets []string
+}
+
+// NewLog returns a handler that writes to w.
+func NewLog(w io.Writer, o LogOptions) slog.Handler {
+	if len(o.Secrets) > 0 {
+		w = redactor{w, o.Secrets}
+	}
+	if o.Format == "text" || o.Format == "auto" && o.TTY {
+		return tint.NewHandler(w, &tint.Options{Level: o.Level, NoColor: !o.Colour, TimeFormat: "15:04:05.000"})
+	}
+	return slog.NewJSONHandler(w, &slog.HandlerOptions{Level: o.Level, ReplaceAttr: utc})
+}
+
+// utc writes times as everywhere else.
+func utc(groups []string, a slog.Attr) slog.Attr {
+	if len(groups) == 0 && a.Key == slog.TimeKey && a.Value.Kind() == slog.KindTime {
+		return slog.String(slog.TimeKey, a.Value.Time().UTC().Format(time.RFC3339Nano))
+	}
+	return a
+}
+
+// Level parses a level of the configuration.
+func Level(text string) *slog.LevelVar {
+	v := new(slog.LevelVar)
+	_ = v.UnmarshalText([]byte(text)) // the configuration lets only known words through
+	return v
+}
+
+// redactor replaces secrets in what handlers write; they write one whole line at a time.
+type redactor struct {
+	w       io.Writer
+	secrets []string
+}
+
+func (r redactor) Write(line []byte) (int, error) {
+	if _, err := io.WriteString(r.w, fault.Redact(string(line), r.secrets...)); err != nil {
+		return 0, err
+	}
+	return len(line), nil
+}
+
+// both hands every record to two handlers.
+type both [2]slog.Handler
+
+func (b both) Enabled(ctx context.Context, l slog.Level) bool {
+	return b[0].Enabled(ctx, l) || b[1].Enabled(ctx, l)
+}
+
+func (b both) Handle(ctx context.Context, r slog.Record) error {
+	var first error
+	for _, h := range b {
+		if h.Enabled(ctx, r.Level) {
+			if err := h.Handle(ctx, r.Clone()); err != nil && first == nil {
+				first = err
+			}
+		}
+	}
+	return first
+}
+
+func (b both) WithAttrs(as []slog.Attr) slog.Handler {
+	return both{b[0].WithAttrs(as), b[1].WithAttrs(as)}
+}
+
+func (b both) WithGroup(name string) slog.Handler {
+	return both{b[0].WithGroup(name), b[1].WithGroup(name)}
+}

@@ -1,0 +1,179 @@
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.opentelemetry.io/contrib/bridges/otelslog"
+	"go.opentelemetry.io/contrib/exporters/autoexport"
+	"go.opentelemetry.io/contrib/instrumentation/runtime"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	promexport "go.opentelemetry.io/otel/exporters/prometheus"
+	"go.opentelemetry.io/otel/metric"
+	sdklog "go.opentelemetry.io/otel/sdk/log"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// Options say who tells.
+type Options struct {
+	Cluster, Version string
+	Handler          slog.Handler // of the local log
+}
+
+// Telemetry is what was set up. Close it last.
+type Telemetry struct {
+	Logger *slog.Logger
+	Tracer trace.TracerProvider
+
+	opts     Options
+	registry *prometheus.Registry
+	ends     []func(context.Context) error
+	process  bool // the metrics of the process have a provider
+}
+
+// New sets up log and traces; Meter sets up metrics.
+func New(ctx context.Context, o Options) (*Telemetry, error) {
+	t := &Telemetry{opts: o, registry: prometheus.NewRegistry(), Logger: slog.New(o.Handler)}
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { t.Logger.Warn("telemetry", "error", err) }))
+	res, err := t.resource(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := t.traces(ctx, res); err != nil {
+		return nil, errors.Join(err, t.Close(ctx))
+	}
+	if err := t.logs(ctx, res); err != nil {
+		return nil, errors.Join(err, t.Close(ctx))
+	}
+	return t, nil
+}
+
+// resource says which process tells; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win.
+func (t *Telemetry) resource(ctx context.Context, more ...attribute.KeyValue) (*resource.Resource, error) {
+	attrs := append([]attribute.KeyValue{
+		attribute.String("service.name", "emitd"),
+		attribute.String("service.version", t.opts.Version),
+		attribute.String("emitd.cluster.name", t.opts.Cluster),
+	}, more...)
+	res, err := resource.New(ctx, resource.WithAttributes(attrs...), resource.WithTelemetrySDK(), resource.WithFromEnv())
+	if err != nil {
+		return nil, fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: %w", err)
+	}
+	return res, nil
+}
+
+// asked reports whether a signal should be exported.
+func asked(signal string) bool {
+	if strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") {
+		return false
+	}
+	for _, name := range []string{"OTEL_" + signal + "_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_" + signal + "_ENDPOINT"} {
+		if os.Getenv(name) != "" {
+			return true
+		}
+	}
+	return false
+}
+
+func (t *Telemetry) traces(ctx context.Context, res *resource.Resource) error {
+	t.Tracer = otel.GetTracerProvider()
+	if !asked("TRACES") {
+		return nil
+	}
+	exporter, err := autoexport.NewSpanExporter(ctx)
+	if err != nil {
+		return fmt.Errorf("OTEL_TRACES_EXPORTER: %w", err)
+	}
+	if autoexport.IsNoneSpanExporter(exporter) {
+		return nil
+	}
+	p := sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(res))
+	t.Tracer, t.ends = p, append(t.ends, p.Shutdown)
+	otel.SetTracerProvider(p)
+	return nil
+}
+
+func (t *Telemetry) logs(ctx context.Context, res *resource.Resource) error {
+	if !asked("LOGS") {
+		return nil
+	}
+	exporter, err := autoexport.NewLogExporter(ctx)
+	if err != nil {
+		return fmt.Errorf("OTEL_LOGS_EXPORTER: %w", err)
+	}
+	if autoexport.IsNoneLogExporter(exporter) {
+		return nil
+	}
+	p := sdklog.NewLoggerProvider(sdklog.WithProcessor(sdklog.NewBatchProcessor(exporter)), sdklog.WithResource(res))
+	t.ends = append(t.ends, p.Shutdown)
+	t.Logger = slog.New(both{t.opts.Handler, otelslog.NewHandler("emitd", otelslog.WithLoggerProvider(p))})
+	return nil
+}
+
+// Node names whose metrics a provider carries.
+type Node struct {
+	Name, ID string
+	// Label puts the name on every metric, where several nodes share one process.
+	Label bool
+}
+
+// Meter returns a provider whose metrics stand on the handler of Metrics, and are exported if
+// that is asked for. The first one also carries those of the process.
+func (t *Telemetry) Meter(ctx context.Context, n Node) (metric.MeterProvider, error) {
+	res, err := t.resource(ctx, attribute.String("service.instance.id", n.ID))
+	if err != nil {
+		return nil, err
+	}
+	var reg prometheus.Registerer = t.registry
+	if n.Label {
+		reg = prometheus.WrapRegistererWith(prometheus.Labels{"node": n.Name}, reg)
+	}
+	prom, err := promexport.New(promexport.WithRegisterer(reg), promexport.WithoutScopeInfo())
+	if err != nil {
+		return nil, fmt.Errorf("metrics: %w", err)
+	}
+	opts := []sdkmetric.Option{sdkmetric.WithReader(prom), sdkmetric.WithResource(res)}
+	if asked("METRICS") && os.Getenv("OTEL_METRICS_EXPORTER") != "prometheus" {
+		reader, err := autoexport.NewMetricReader(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("OTEL_METRICS_EXPORTER: %w", err)
+		}
+		if !autoexport.IsNoneMetricReader(reader) {
+			opts = append(opts, sdkmetric.WithReader(reader))
+		}
+	}
+	p := sdkmetric.NewMeterProvider(opts...)
+	t.ends = append(t.ends, p.Shutdown)
+	if !t.process {
+		t.process = true
+		if err := runtime.Start(runtime.WithMeterProvider(p)); err != nil {
+			return nil, fmt.Errorf("metrics of the process: %w", err)
+		}
+	}
+	return p, nil
+}
+
+// Metrics serves what Prometheus reads.
+func (t *Telemetry) Metrics() http.Handler {
+	return promhttp.HandlerFor(t.registry, promhttp.HandlerOpts{EnableOpenMetrics: true})
+}
+
+// Close sends what is left, within ctx.
+func (t *Telemetry) Close(ctx context.Context) error {
+	var errs []error
+	for _, end := range t.ends {
+		errs = append(errs, end(ctx))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,239 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"regexp"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/emitd/emitd/storage"
+)
+
+// unavailable is an error that passes by itself.
+type unavailable struct {
+	text  string
+	cause error
+}
+
+func (e *unavailable) Error() string { return storage.ErrUnavailable.Error() + ": " + e.text }
+func (e *unavailable) Unwrap() []error {
+	return []error{storage.ErrUnavailable, e.cause}
+}
+
+// Classes and codes of SQLSTATE that decide what an error is.
+const (
+	codeReadOnly       = "25006" // read_only_sql_transaction
+	codeRecovery       = "55000" // object_not_in_prerequisite_state: log functions of a standby
+	codeStarting       = "57P03" // cannot_connect_now
+	codeLockTimeout    = "55P03" // lock_not_available
+	codeCancelled      = "57014" // query_canceled, statement_timeout among them
+	codeNoTable        = "42P01"
+	codeNoSchema       = "3F000"
+	codeNoPrivilege    = "42501"
+	codeBadPassword    = "28P01"
+	codeNoRole         = "28000"
+	codeNoDatabase     = "3D000"
+	codeTooMany        = "53300"
+	codeSerialization  = "40001"
+	codeDeadlock       = "40P01"
+	codeAdminShutdown  = "57P01"
+	codeCrashShutdown  = "57P02"
+	classConnection    = "08"
+	classNoResources   = "53"
+	codeDuplicateTable = "42P07"
+)
+
+// code returns an error's SQLSTATE, or "".
+func code(err error) string {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return pg.Code
+	}
+	return ""
+}
+
+// misdirected reports whether the server that answered cannot be written to: a standby, or a
+// primary that is recovering. Connections to it are worthless.
+func misdirected(err error) bool {
+	switch code(err) {
+	case codeReadOnly, codeStarting:
+		return true
+	case codeRecovery:
+		return strings.Contains(err.Error(), "recovery")
+	}
+	return false
+}
+
+// fail says what was attempted and, in words, what is wrong. No text of it holds a secret.
+func (s *Store) fail(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", what, explain(err, s.cfg))
+}
+
+// explain makes an error of pgx one of this package: answers stay, the rest says what to do.
+func explain(err error, cfg Config) error {
+	var ours interface{ emitd() }
+	if errors.As(err, &ours) || isAnswer(err) {
+		return err
+	}
+	clean := func(text string) error { return &unavailable{redact(text, cfg.URL), stripped(err, cfg.URL)} }
+	switch c := code(err); {
+	case c == codeNoTable || c == codeNoSchema:
+		return &storage.SchemaError{Want: Version, Hint: hintMigrate(cfg)}
+	case c == codeNoPrivilege:
+		return denied(err, cfg)
+	case c == codeBadPassword || c == codeNoRole:
+		return fmt.Errorf("the server refuses the user or password in store.url: %w", stripped(err, cfg.URL))
+	case c == codeNoDatabase:
+		return fmt.Errorf("the database in store.url does not exist: create it first: %w", stripped(err, cfg.URL))
+	case misdirected(err):
+		return clean("the server that answered is read-only or recovering; its connections were dropped: " + message(err))
+	case c == codeTooMany:
+		return clean("the server has no connection left: lower store's max connections or raise its max_connections: " + message(err))
+	case c == codeCancelled || c == codeLockTimeout:
+		return clean("no answer within the query timeout, something holds a lock: " + message(err))
+	case c == codeSerialization || c == codeDeadlock || c == codeAdminShutdown || c == codeCrashShutdown,
+		strings.HasPrefix(c, classConnection), strings.HasPrefix(c, classNoResources):
+		return clean(message(err))
+	case c != "":
+		return stripped(err, cfg.URL)
+	}
+	return explainTransport(err, cfg)
+}
+
+// explainTransport does the same for errors that no server sent.
+func explainTransport(err error, cfg Config) error {
+	var connect *pgconn.ConnectError
+	var network net.Error
+	switch {
+	case errors.As(err, &connect):
+		return &unavailable{"cannot reach the database: " + redact(connect.Error(), cfg.URL), stripped(err, cfg.URL)}
+	case errors.Is(err, context.Canceled):
+		return err
+	case errors.Is(err, context.DeadlineExceeded):
+		return &unavailable{"no answer in time", err}
+	case errors.As(err, &network), errors.Is(err, net.ErrClosed), pgconn.SafeToRetry(err), pgconn.Timeout(err), isEnd(err):
+		return &unavailable{"the connection broke: " + redact(err.Error(), cfg.URL), stripped(err, cfg.URL)}
+	}
+	return stripped(err, cfg.URL)
+}
+
+// isEnd reports an end of the connection in the middle of an answer.
+func isEnd(err error) bool {
+	text := err.Error()
+	return strings.Contains(text, "EOF") || strings.Contains(text, "conn closed") || strings.Contains(text, "closed pool")
+}
+
+// isAnswer reports whether the error is one of the contract's own.
+func isAnswer(err error) bool {
+	for _, answer := range []error{
+		storage.ErrTermLost, storage.ErrStaleSeq, storage.ErrNotRegistered, storage.ErrIDInUse, storage.ErrUnavailable,
+		storage.ErrSchema, storage.ErrLocked, storage.ErrLockLost,
+	} {
+		if errors.Is(err, answer) {
+			return true
+		}
+	}
+	return false
+}
+
+// denied names the object and what to grant.
+func denied(err error, cfg Config) error {
+	return fmt.Errorf("the role in store.url lacks privileges (%s): grant usage on schema %s and select, insert, update, delete on its tables to it: %w",
+		message(err), cfg.Schema, stripped(err, cfg.URL))
+}
+
+// message is the server's own sentence.
+func message(err error) string {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return pg.Message
+	}
+	return err.Error()
+}
+
+// bare is an error without secrets that still answers errors.As for the server's code.
+type bare struct {
+	text string
+	pg   *pgconn.PgError
+	ctx  error
+}
+
+func (e *bare) Error() string { return e.text }
+func (e *bare) Unwrap() []error {
+	var out []error
+	if e.pg != nil {
+		out = append(out, e.pg)
+	}
+	if e.ctx != nil {
+		out = append(out, e.ctx)
+	}
+	return out
+}
+
+// stripped copies what callers may ask of an error and leaves its chain behind: pgx keeps the
+// configuration, password included, in some of its errors.
+func stripped(err error, connection string) error {
+	b := &bare{text: redact(err.Error(), connection)}
+	errors.As(err, &b.pg)
+	for _, ctx := range []error{context.DeadlineExceeded, context.Canceled} {
+		if errors.Is(err, ctx) {
+			b.ctx = ctx
+		}
+	}
+	return b
+}
+
+var (
+	userinfo = regexp.MustCompile(`(?i)(postgres(?:ql)?://)[^@\s/]*@`)
+	keyvalue = regexp.MustCompile(`(?i)((?:ssl)?password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&]+)`)
+)
+
+// redact removes whatever may be a secret of the connection string from a text.
+func redact(text, connection string) string {
+	for _, secret := range secrets(connection) {
+		text = strings.ReplaceAll(text, secret, "xxxxx")
+	}
+	text = userinfo.ReplaceAllString(text, "${1}xxxxx@")
+	return keyvalue.ReplaceAllString(text, "${1}xxxxx")
+}
+
+// secrets lists the passwords in a connection string, in every spelling they may be quoted in.
+func secrets(connection string) []string {
+	var out []string
+	add := func(s string) {
+		if s != "" {
+			out = append(out, s, url.QueryEscape(s), url.PathEscape(s))
+		}
+	}
+	if u, err := url.Parse(connection); err == nil {
+		password, _ := u.User.Password()
+		add(password)
+		for _, key := range []string{"password", "sslpassword"} {
+			add(u.Query().Get(key))
+		}
+	}
+	if cfg, err := pgconn.ParseConfig(connection); err == nil {
+		add(cfg.Password)
+	}
+	// A string that does not parse as a whole: what stands between the first colon of its
+	// authority and its last @.
+	if _, rest, ok := strings.Cut(connection, "://"); ok {
+		if i := strings.LastIndexByte(rest, '@'); i >= 0 {
+			if _, password, ok := strings.Cut(rest[:i], ":"); ok {
+				add(password)
+			}
+		}
+	}
+	for _, m := range keyvalue.FindAllStringSubmatch(connection, -1) {
+		add(strings.Trim(m[2], "'"))
+	}
+	return out
+}

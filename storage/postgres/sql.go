@@ -1,0 +1,239 @@
+package postgres
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"fmt"
+	"io/fs"
+	"path"
+	"regexp"
+	"strings"
+	"text/template"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/emitd/emitd/daemon"
+)
+
+// sources are the statements, one a file, as text/template: names of tables and pieces that
+// several statements share are functions of [names].
+//
+//go:embed sql/*.sql
+var sources embed.FS
+
+// tables are the names that statements and migrations use as {{node}}, {{term}}, ….
+var tables = []string{
+	"node", "advert", "term", "lease", "unit", "fence", "event", "counter", "command", "lock", "migration",
+}
+
+// validName is the allow-list of schema and prefix: they go into statements as names.
+var validName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
+
+// names says where a store's tables are.
+type names struct {
+	schema, prefix string
+	silent         bool // no notifications
+}
+
+func (n names) validate() error {
+	if !validName.MatchString(n.schema) {
+		return fmt.Errorf("store.schema is %q, want %s", n.schema, validName)
+	}
+	if n.prefix != "" && !validName.MatchString(n.prefix) {
+		return fmt.Errorf("store.prefix is %q, want empty or %s", n.prefix, validName)
+	}
+	if longest := len(n.prefix) + len("unit_owner"); longest > 63 {
+		return fmt.Errorf("store.prefix is %q, %d characters; names would be longer than Postgres' 63 with more than %d",
+			n.prefix, len(n.prefix), 63-len("unit_owner"))
+	}
+	return nil
+}
+
+// table returns the quoted, qualified name of a table.
+func (n names) table(name string) string { return pgx.Identifier{n.schema, n.prefix + name}.Sanitize() }
+
+// scope names the store among others in the same database.
+func (n names) scope() string { return "emitd." + n.schema + "." + n.prefix }
+
+// channel names the notifications. Postgres allows 63 bytes; a longer name keeps its beginning,
+// for people, and a hash.
+func (n names) channel() string {
+	name := strings.TrimSuffix(n.scope(), ".")
+	if len(name) <= 63 {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	return name[:46] + "_" + hex.EncodeToString(sum[:8])
+}
+
+// literal quotes a string.
+func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
+
+// functions are what a template may call.
+func (n names) functions() template.FuncMap {
+	f := template.FuncMap{
+		"schema":     func() string { return pgx.Identifier{n.schema}.Sanitize() },
+		"name":       func(s string) string { return pgx.Identifier{n.prefix + s}.Sanitize() },
+		"literal":    func(s string) string { return literal(n.scope() + ":" + s + ":") },
+		"store_id":   func() string { return storeID },
+		"record":     func(alias string) string { return columns(alias, recordColumns) },
+		"member":     func() string { return columns("n", memberColumns) },
+		"happening":  func() string { return columns("e", eventColumns) },
+		"wish":       func() string { return columns("k", commandColumns) },
+		"held":       func(alias string) string { return fmt.Sprintf("(%[1]s.number <> 0 and not %[1]s.vacant)", alias) },
+		"written":    func(alias string) string { return alias + ".xmin = pg_current_xact_id_if_assigned()::xid" },
+		"lifecycle":  lifecycle,
+		"tell":       n.tell,
+		"wake":       n.wake,
+		"leads":      n.leads,
+		"fenced":     n.fenced,
+		"generation": n.generation,
+		"embargo":    n.embargo,
+	}
+	for _, t := range tables {
+		f[t] = func() string { return n.table(t) }
+	}
+	return f
+}
+
+// storeID is the identity of the server that answers: another system, or another timeline of the
+// same one, has lost what it has lost. The timeline is read from the log that is written now,
+// because a connection outlives a promotion.
+const storeID = `(select system_identifier from pg_control_system()) || '/' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8)`
+
+func columns(alias, list string) string { return alias + "." + strings.ReplaceAll(list, ", ", ", "+alias+".") }
+
+// lifecycle lists the rows (state, step, next) of daemon.Next for some steps: the table stands in
+// package daemon, once.
+func lifecycle(steps ...string) string {
+	var rows []string
+	for _, state := range []daemon.State{daemon.Unassigned, daemon.Assigning, daemon.Active, daemon.Revoking, daemon.Deleted} {
+		for _, step := range steps {
+			if next, ok := daemon.Next(state, daemon.Step(step)); ok {
+				rows = append(rows, fmt.Sprintf("('%s', '%s', '%s')", state, step, next))
+			}
+		}
+	}
+	return strings.Join(rows, ", ")
+}
+
+// tell numbers and writes the events in news, in the order of ord, stamped with clock.now.
+func (n names) tell() string {
+	return fmt.Sprintf(`counted as (
+	update %s c set head = c.head + k.n from (select count(*) as n from news) k where k.n > 0
+	returning c.head - k.n as base
+),
+told as (
+	insert into %s (seq, at, kind, node, node_id, incarnation, daemon, index, term, term_ordinal, generation, reason, detail)
+	select counted.base + row_number() over (order by news.ord), clock.now, news.kind, news.node, news.node_id, news.incarnation,
+		news.daemon, news.index, news.term, news.term_ordinal, news.generation, news.reason, news.detail
+	from news, counted, clock
+)`, n.table("counter"), n.table("event"))
+}
+
+// wake notifies those in awake; a null incarnation is everybody. Notifications leave with the
+// commit. A list that would not fit into one becomes a hint for everybody.
+func (n names) wake() string {
+	if n.silent {
+		return `woken as (select from awake where false)`
+	}
+	return fmt.Sprintf(`woken as (
+	select pg_notify(%s, case when length(payload) > 7000 then '{"Leader":true}' else payload end)
+	from (
+		select json_build_object('Nodes', case when count(*) = count(incarnation) then json_agg(distinct incarnation) end,
+			'Leader', bool_or(leader))::text as payload
+		from awake having count(*) > 0
+	) as hint
+)`, literal(n.channel()))
+}
+
+// leads is true while the term is held exactly so.
+func (n names) leads(number, id, incarnation string) string {
+	return fmt.Sprintf(`exists (select from %s t where t.number = %s and t.node_id = %s and t.incarnation = %s and t.number <> 0 and not t.vacant)`,
+		n.table("term"), number, id, incarnation)
+}
+
+// fenced is true while exactly this run has the fence.
+func (n names) fenced(daemon, index, generation string) string {
+	return fmt.Sprintf(`exists (select from %s f where f.daemon = %s and f.index = %s and f.generation = %s)`,
+		n.table("fence"), daemon, index, generation)
+}
+
+// generation is storage.NextGeneration: higher than the unit's last, the term, whatever anybody
+// has reported or the caller has seen, and what the fence was stamped with (a failover may have
+// kept a stamp and lost the row).
+func (n names) generation(previous, term, seen, unit string) string {
+	return fmt.Sprintf(`greatest(%s + 1, %s, greatest(%s,
+		(select max(g.highest_generation) from %s g),
+		(select f.generation from %s f where f.daemon = %[6]s.daemon and f.index = %[6]s.index)) + 1)`,
+		previous, term, seen, n.table("node"), n.table("fence"), unit)
+}
+
+// forever is the end of an embargo that has none: the zero time as package daemon writes it.
+const forever = `'0001-01-01T00:00:00Z'`
+
+// embargo is a unit's list with one process's embargo added or raised by a strike: until the
+// later of the two ends, for ever if either is (negative microseconds). Embargoes of processes
+// whose row is gone are dropped on this occasion, which bounds the list.
+func (n names) embargo(list, incarnation, micros, reason string) string {
+	return strings.NewReplacer(
+		"LIST", list, "WHO", incarnation, "MICROS", micros, "REASON", reason, "FOREVER", forever, "NODE", n.table("node"),
+	).Replace(`(
+	select jsonb_agg(e order by e->>'incarnation' collate "C") from (
+		select x as e from jsonb_array_elements(coalesce(LIST, '[]')) x
+		where x->>'incarnation' <> WHO and exists (select from NODE k where k.incarnation = x->>'incarnation')
+		union all
+		select jsonb_build_object('incarnation', WHO, 'reason', REASON,
+			'strikes', 1 + coalesce((x->>'strikes')::int, 0),
+			'until', case when MICROS < 0 or x->>'until' = FOREVER then FOREVER else greatest(x->>'until',
+				to_char((clock.now + MICROS * interval '1 microsecond') at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')) end)
+		from (select) as always
+		left join jsonb_array_elements(coalesce(LIST, '[]')) x on x->>'incarnation' = WHO
+	) as embargoed)`)
+}
+
+// statements are the sources with the names filled in, by file name without .sql.
+type statements map[string]string
+
+var comment = regexp.MustCompile(`(?m)^\s*--.*\n`)
+
+// compile fills in the names. An unknown name in a source is a programming error.
+func (n names) compile() statements {
+	out := statements{}
+	files, err := fs.Glob(sources, "sql/*.sql")
+	if err != nil || len(files) == 0 {
+		panic("postgres: the statements are not embedded")
+	}
+	for _, file := range files {
+		text, err := sources.ReadFile(file)
+		if err != nil {
+			panic("postgres: " + err.Error())
+		}
+		out[strings.TrimSuffix(path.Base(file), ".sql")] = n.fill(file, string(text))
+	}
+	return out
+}
+
+// fill expands one template. Comments stay in the source: the server need not read them.
+func (n names) fill(name, text string) string {
+	t, err := template.New(name).Funcs(n.functions()).Parse(comment.ReplaceAllString(text, ""))
+	if err != nil {
+		panic("postgres: " + err.Error())
+	}
+	var out bytes.Buffer
+	if err := t.Execute(&out, nil); err != nil {
+		panic("postgres: " + err.Error())
+	}
+	return out.String()
+}
+
+// get returns a statement; a missing one is a programming error.
+func (s statements) get(name string) string {
+	sql, ok := s[name]
+	if !ok {
+		panic("postgres: no statement " + name)
+	}
+	return sql
+}

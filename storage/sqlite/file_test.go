@@ -1,0 +1,266 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	modernc "modernc.org/sqlite"
+
+	"github.com/emitd/emitd/storage"
+)
+
+// copyOf makes a backup of the store's file as an operator would.
+func copyOf(t testing.TB, s *Store) string {
+	t.Helper()
+	to := filepath.Join(t.TempDir(), "backup.db")
+	_, err := userDB(t, s.Path()).Exec("VACUUM INTO ?", to)
+	ok(t, err)
+	return to
+}
+
+// replace puts another file in the store's place, as mv does, with what belongs to it.
+func replace(t testing.TB, s *Store, by string) {
+	t.Helper()
+	for _, suffix := range []string{"-wal", "-shm"} {
+		if err := os.Remove(s.Path() + suffix); err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Fatal(err)
+		}
+	}
+	ok(t, os.Rename(by, s.Path()))
+}
+
+// restore writes a backup into the live file, as sqlite3's .restore does: the inode stays.
+func restore(t testing.TB, s *Store, from string) {
+	t.Helper()
+	conn, err := userDB(t, s.Path()).Conn(context.Background())
+	ok(t, err)
+	defer conn.Close()
+	ok(t, conn.Raw(func(c any) error {
+		b, err := c.(interface {
+			NewRestore(string) (*modernc.Backup, error)
+		}).NewRestore("file:" + from)
+		if err != nil {
+			return err
+		}
+		if _, err := b.Step(-1); err != nil {
+			return err
+		}
+		return b.Finish()
+	}))
+}
+
+// A copy is another store wherever it is opened, and the original stays what it is.
+func TestCopyIsAnotherStore(t *testing.T) {
+	t.Parallel()
+	s := mustOpen(t, Config{Path: filepath.Join(t.TempDir(), "store.db")})
+	runs(t, s, someone("a"))
+	id := look(t, s).StoreID
+	other := mustOpen(t, Config{Path: copyOf(t, s)})
+	if got := look(t, other).StoreID; got == id {
+		t.Errorf("a copy has the identity %s of the original", got)
+	}
+	again := mustOpen(t, Config{Path: s.Path()})
+	if got := look(t, again).StoreID; got != id {
+		t.Errorf("the identity changed from %s to %s", id, got)
+	}
+}
+
+// A backup that is put in the file's place is noticed by the next call of a running process,
+// whichever call that is.
+func TestReplacedFileIsAnotherStore(t *testing.T) {
+	t.Parallel()
+	for name, call := range map[string]func(*Store) (string, error){
+		"read": func(s *Store) (string, error) {
+			snap, err := s.Snapshot(context.Background())
+			if err != nil {
+				return "", err
+			}
+			return snap.StoreID, nil
+		},
+		"write": func(s *Store) (string, error) {
+			r, err := s.Heartbeat(context.Background(), storage.Heartbeat{Node: someone("b"), Seq: 1, Advert: plainAdvert})
+			if err != nil {
+				return "", err
+			}
+			return r.StoreID, nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := mustOpen(t, Config{Path: filepath.Join(t.TempDir(), "store.db")})
+			backup := copyOf(t, s)
+			runs(t, s, someone("a"))
+			before := look(t, s)
+			replace(t, s, backup)
+			id, err := call(s)
+			ok(t, err)
+			if id == before.StoreID {
+				t.Error("another file has the same identity")
+			}
+			if snap := look(t, s); snap.StoreID != id || snap.Term.Held() {
+				t.Errorf("store %s with term %+v, want the content of the backup under %s", snap.StoreID, snap.Term, id)
+			}
+			beat(t, s, storage.Heartbeat{Node: someone("c"), Seq: 1, Advert: plainAdvert})
+		})
+	}
+}
+
+// A backup that is written into the live file keeps name and inode; whoever saw later events
+// knows better, and the file gets another identity for everybody.
+func TestRestoredFileIsAnotherStore(t *testing.T) {
+	t.Parallel()
+	for name, first := range map[string]func(testing.TB, *Store){
+		"read":  func(t testing.TB, s *Store) { look(t, s) },
+		"write": func(t testing.TB, s *Store) { beat(t, s, storage.Heartbeat{Node: someone("b"), Seq: 1, Advert: plainAdvert}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := mustOpen(t, Config{Path: filepath.Join(t.TempDir(), "store.db")})
+			other := mustOpen(t, Config{Path: s.Path()})
+			backup := copyOf(t, s)
+			runs(t, s, someone("a"))
+			before := look(t, s)
+			restore(t, s, backup)
+			first(t, s)
+			if now := look(t, s); now.StoreID == before.StoreID || now.Term.Held() {
+				t.Errorf("the restored store is %s with term %+v, the one before was %s", now.StoreID, now.Term, before.StoreID)
+			}
+			if a, b := look(t, s).StoreID, look(t, other).StoreID; a != b {
+				t.Errorf("two processes see %s and %s", a, b)
+			}
+		})
+	}
+}
+
+// Readers beside a writer do not take what was committed meanwhile for a loss.
+func TestReadersDoNotMistakeCommitsForALoss(t *testing.T) {
+	t.Parallel()
+	s := mustOpen(t, Config{Path: filepath.Join(t.TempDir(), "store.db")})
+	id := look(t, s).StoreID
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range 300 {
+			if _, err := s.Submit(context.Background(), storage.Command{ID: someone("").Name + string(someone("").ID), Kind: storage.CommandResign}); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	}()
+	for {
+		select {
+		case <-done:
+			return
+		default:
+		}
+		if got := look(t, s).StoreID; got != id {
+			t.Fatalf("the identity changed from %s to %s", id, got)
+		}
+	}
+}
+
+// A file that was removed is not made anew under running processes; put back, it goes on.
+func TestRemovedFile(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := mustOpen(t, Config{Path: filepath.Join(t.TempDir(), "store.db")})
+	runs(t, s, someone("a"))
+	before := look(t, s)
+	away := filepath.Join(t.TempDir(), "away.db")
+	for _, suffix := range []string{"", "-wal", "-shm"} {
+		ok(t, os.Rename(s.Path()+suffix, away+suffix))
+	}
+	for range 2 {
+		_, err := s.Heartbeat(ctx, storage.Heartbeat{Node: someone("b"), Seq: 1, Advert: plainAdvert})
+		refused(t, err, storage.ErrUnavailable)
+		refused(t, err, os.ErrNotExist)
+		_, err = s.Snapshot(ctx)
+		refused(t, err, storage.ErrUnavailable)
+	}
+	if _, err := os.Stat(s.Path()); !errors.Is(err, os.ErrNotExist) {
+		t.Fatalf("the file is there again: %v", err)
+	}
+	for _, suffix := range []string{"", "-wal", "-shm"} {
+		ok(t, os.Rename(away+suffix, s.Path()+suffix))
+	}
+	if now := look(t, s); now.StoreID != before.StoreID || now.Term != before.Term {
+		t.Errorf("store %s with term %+v came back, want %s with %+v", now.StoreID, now.Term, before.StoreID, before.Term)
+	}
+}
+
+// Symbolic links to one file make one store.
+func TestSymbolicLinks(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := mustOpen(t, Config{Path: filepath.Join(dir, "store.db")})
+	ok(t, os.Symlink(s.Path(), filepath.Join(dir, "link.db")))
+	ok(t, os.Symlink(dir, filepath.Join(dir, "linked")))
+	for _, path := range []string{"link.db", "linked/store.db", "linked/link.db"} {
+		other := mustOpen(t, Config{Path: filepath.Join(dir, path)})
+		if other.Path() != s.Path() || look(t, other).StoreID != look(t, s).StoreID {
+			t.Errorf("%s is %s, store %s", path, other.Path(), look(t, other).StoreID)
+		}
+	}
+}
+
+// Paths may have any characters that a file name may have.
+func TestHostilePath(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "a?b#c%20d 'e'&mode=memory.db")
+	s := mustOpen(t, Config{Path: path})
+	runs(t, s, someone("a"))
+	if _, err := os.Stat(path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Two prefixes in one file are two clusters.
+func TestPrefixesShareAFile(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "store.db")
+	one, two := mustOpen(t, Config{Path: path}), mustOpen(t, Config{Path: path, Prefix: "other_"})
+	runs(t, one, someone("a"))
+	if snap := look(t, two); snap.Head != 0 || snap.Term.Held() || snap.StoreID == look(t, one).StoreID {
+		t.Errorf("the other cluster is %+v", snap)
+	}
+	runs(t, two, someone("b"))
+}
+
+func TestClose(t *testing.T) {
+	t.Parallel()
+	s := mustOpen(t, Config{Path: filepath.Join(t.TempDir(), "store.db")})
+	ok(t, s.Close())
+	ok(t, s.Close())
+	_, err := s.Snapshot(context.Background())
+	refused(t, err, errClosed)
+	_, err = s.Acquire(context.Background(), "lock", "me", time.Minute)
+	refused(t, err, errClosed)
+	for _, suffix := range []string{"-wal", "-shm"} {
+		if _, err := os.Stat(s.Path() + suffix); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s is left behind (%v)", suffix, err)
+		}
+	}
+}
+
+// A context that has ended changes nothing and is told as such.
+func TestEndedContext(t *testing.T) {
+	t.Parallel()
+	s := mustOpen(t, Config{Path: filepath.Join(t.TempDir(), "store.db")})
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err := s.Heartbeat(ctx, storage.Heartbeat{Node: someone("a"), Seq: 1, Advert: plainAdvert})
+	refused(t, err, context.Canceled)
+	if strings.Contains(err.Error(), "locked") {
+		t.Errorf("a cancelled call blames a lock: %v", err)
+	}
+	_, err = s.Snapshot(ctx)
+	refused(t, err, context.Canceled)
+	if snap := look(t, s); snap.Head != 0 {
+		t.Errorf("a call with an ended context wrote %d events", snap.Head)
+	}
+}

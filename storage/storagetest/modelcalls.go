@@ -1,0 +1,336 @@
+package storagetest
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+)
+
+// adverts are what processes of the model advertise.
+var adverts = []daemon.Advert{
+	plain,
+	{Traits: node.Traits{Version: "v2", Labels: map[string]string{"zone": "b"}}, Kinds: []daemon.Kind{"acme:b", "acme:a"}},
+	{Traits: node.Traits{Version: "v3", NeverLead: true}},
+}
+
+// actions are what may happen next. Frequent ones stand there twice.
+func (m *model) actions() map[string]func(*rapid.T) {
+	out := map[string]func(*rapid.T){
+		"beat": m.beats, "beat again": m.beats,
+		"take over": m.takesOver,
+		"commit":    m.commits, "commit again": m.commits,
+		"report": m.reports, "report again": m.reports,
+		"leave":  m.leaves,
+		"judge":  m.judges,
+		"stamp":  m.stampsFence,
+		"submit": m.submits,
+		"page":   m.readsPage,
+	}
+	if m.exact {
+		out["wait"] = m.waits
+	}
+	if m.lacks&Locks == 0 {
+		out["lock"] = m.locks
+	}
+	if m.lacks&Sweeps == 0 {
+		out["sweep"] = m.sweeps
+	}
+	return out
+}
+
+// among draws one of the values; the first come more often.
+func among[T any](rt *rapid.T, label string, values ...T) T {
+	i := min(rapid.IntRange(0, len(values)).Draw(rt, label), rapid.IntRange(0, len(values)).Draw(rt, label+"'"))
+	return values[min(i, len(values)-1)]
+}
+
+func chance(rt *rapid.T, label string, percent int) bool {
+	return rapid.IntRange(1, 100).Draw(rt, label) <= percent
+}
+
+// length draws a length of time; without a frozen clock only such as no clock can tell apart.
+func (m *model) length(rt *rapid.T, label string) time.Duration {
+	if m.exact {
+		return among(rt, label, long, time.Minute, over, time.Millisecond, 0)
+	}
+	return among(rt, label, long, over)
+}
+
+func (m *model) process(rt *rapid.T) node.Identity {
+	return m.processes[rapid.IntRange(0, len(m.processes)-1).Draw(rt, "process")]
+}
+
+func (m *model) unit(rt *rapid.T) daemon.Unit {
+	return m.units[rapid.IntRange(0, len(m.units)-1).Draw(rt, "unit")]
+}
+
+// beats sends a heartbeat with any claim, fresh or stale.
+func (m *model) beats(rt *rapid.T) {
+	who := m.process(rt)
+	step := among(rt, "seq", 1, 1, 1, 2, 0, -1)
+	variant := among(rt, "advert", -1, 0, 1, 2)
+	ttl := among(rt, "ttl", long, 0)
+	if m.exact {
+		ttl = among(rt, "ttl", long, time.Minute, 0)
+	}
+	claims := among(rt, "claims", "renews", "nothing", "stands", "stands after its loss")
+	number, renewals := among(rt, "number", 0, 0, 0, -1, 1), among(rt, "renewals", 0, 0, 0, -1, 1)
+	b := storage.Heartbeat{
+		Node: who, TTL: ttl, Heard: rapid.Uint64Range(0, 30).Draw(rt, "heard"),
+		EventsAfter: among(rt, "after", int64(0), -1, 3, 1000), WantMembers: chance(rt, "members", 20),
+		Claim: storage.Claim{Lease: m.length(rt, "lease"), Unchanged: chance(rt, "unchanged", 30), PassSeq: rapid.Uint64Range(0, 9).Draw(rt, "passes")},
+	}
+	termPlus, genPlus := among(rt, "highest term", 0, 0, 0, 1, 50), among(rt, "highest generation", 0, 0, 0, 1, 50)
+	m.do(rt, fmt.Sprintf("%s beats (seq %+d, advert %d, %s)", who.Incarnation, step, variant, claims), func(s *side) string {
+		beat := b
+		beat.Seq = seqPlus(s.row(who).Seq, step)
+		if variant >= 0 {
+			beat.Advert = &adverts[variant]
+		}
+		t := s.snap.Term.Number + int64(number)
+		beat.Claim.SeenTerm, beat.Claim.SeenRenewals = t, s.snap.Lease.Renewals+int64(renewals)
+		switch claims {
+		case "renews":
+			beat.Claim.Holds = t
+		case "stands":
+			beat.Claim.Stand = true
+		case "stands after its loss":
+			beat.Claim.Stand, beat.Claim.LostThrough = true, t
+		}
+		if termPlus > 0 {
+			beat.HighestTerm = s.snap.Term.Number + int64(termPlus)
+		}
+		if genPlus > 0 {
+			beat.HighestGeneration = s.highest() + int64(genPlus)
+		}
+		return s.beat(beat)
+	})
+}
+
+// seqPlus is a sequence number by its distance from the row's.
+func seqPlus(n uint64, step int) uint64 { return uint64(max(int64(n)+int64(step), 0)) }
+
+// takesOver makes another process the leader, so that terms change often enough.
+func (m *model) takesOver(rt *rapid.T) {
+	who := m.process(rt)
+	lease := m.length(rt, "lease")
+	m.do(rt, fmt.Sprintf("%s takes over", who.Incarnation), func(s *side) string {
+		return s.beat(storage.Heartbeat{
+			Node: who, Seq: s.row(who).Seq + 1, Advert: &adverts[0], TTL: 0, EventsAfter: -1,
+			Claim: storage.Claim{Lease: lease, Stand: true, SeenTerm: s.snap.Term.Number, SeenRenewals: s.snap.Lease.Renewals, Unchanged: true},
+		})
+	})
+}
+
+// change is a leader's change in words.
+type change struct {
+	unit     daemon.Unit
+	step     daemon.Step // "fit" is one that the row's state allows
+	gen      int64       // distance from the row's
+	state    daemon.State
+	to       node.Identity
+	dead     int // 0 none, 1 as seen, 2 another seq
+	embargo  time.Duration
+	forced   bool
+	retired  bool
+	ack, drn time.Duration
+}
+
+func (m *model) drawChange(rt *rapid.T) change {
+	return change{
+		unit:    m.unit(rt),
+		step:    among(rt, "step", daemon.Step("fit"), "fit", "fit", daemon.Assign, daemon.Expire, daemon.Revoke, "", daemon.Acknowledge),
+		gen:     among(rt, "generation", int64(0), 0, 0, 0, 1, -1),
+		state:   among(rt, "state", daemon.State("as seen"), "as seen", "as seen", daemon.Active, ""),
+		to:      m.process(rt),
+		dead:    among(rt, "dead", 0, 1, 2),
+		embargo: among(rt, "embargo", 0, long, 2*long),
+		forced:  chance(rt, "forced", 50),
+		retired: chance(rt, "retired", 20),
+		ack:     among(rt, "ack", 0, time.Second), drn: among(rt, "drain", 0, time.Minute),
+	}
+}
+
+// put puts a change into numbers, from what the side holds.
+func (c change) put(s *side) storage.Change {
+	r := s.unit(c.unit)
+	out := storage.Change{
+		Unit: c.unit, Step: c.step, State: r.State, To: c.to, Generation: r.Generation + c.gen,
+		AcknowledgeTimeout: c.ack, DrainTimeout: c.drn, Reason: "r", Forced: c.forced, Retired: c.retired, Embargo: c.embargo,
+	}
+	if c.state != "as seen" {
+		out.State = c.state
+	}
+	if c.step == "fit" {
+		out.Step = map[daemon.State]daemon.Step{
+			daemon.Unassigned: daemon.Assign, daemon.Deleted: daemon.Assign, daemon.Assigning: daemon.Expire,
+			daemon.Active: daemon.Revoke, daemon.Revoking: daemon.Expire,
+		}[r.State]
+	}
+	if c.dead > 0 && out.Step == daemon.Expire {
+		out.Dead = &storage.NodeGuard{Incarnation: r.Holder.Incarnation, Seq: s.row(r.Holder).Seq + uint64(c.dead-1)}
+	}
+	return out
+}
+
+// commits commits some changes, mostly under the present term.
+func (m *model) commits(rt *rapid.T) {
+	changes := make([]change, among(rt, "changes", 1, 2, 3, 0))
+	for i := range changes {
+		changes[i] = m.drawChange(rt)
+	}
+	by, plus := among(rt, "term", "present", "present", "present", "present", "next", "another's"), among(rt, "highest", 0, 0, 1, 50)
+	who := m.process(rt)
+	m.do(rt, fmt.Sprintf("commit of %d under the %s term: %+v", len(changes), by, changes), func(s *side) string {
+		c := storage.Commit{Term: s.snap.Term.Ref()}
+		switch by {
+		case "next":
+			c.Term.Number++
+		case "another's":
+			c.Term.Node, c.Term.Incarnation = who.ID, who.Incarnation
+		}
+		if plus > 0 {
+			c.HighestGeneration = s.highest() + int64(plus)
+		}
+		for _, change := range changes {
+			c.Changes = append(c.Changes, change.put(s))
+		}
+		return s.commit(c)
+	})
+}
+
+// judges commits a judgement of a node, or its death.
+func (m *model) judges(rt *rapid.T) {
+	who, step := m.process(rt), among(rt, "seq", 0, 0, 1)
+	state := among(rt, "state", node.Removed, node.Late, node.Deaf, node.Live)
+	m.do(rt, fmt.Sprintf("%s is judged %s (seq %+d)", who.Incarnation, state, step), func(s *side) string {
+		return s.commit(storage.Commit{Term: s.snap.Term.Ref(), Nodes: []storage.NodeChange{{
+			Guard: storage.NodeGuard{Incarnation: who.Incarnation, Seq: seqPlus(s.row(who).Seq, step)}, State: state, Reason: "j",
+		}}})
+	})
+}
+
+// reports reports steps of one unit or two, mostly by its holder.
+func (m *model) reports(rt *rapid.T) {
+	who, step := m.process(rt), among(rt, "seq", 1, 1, 1, 0)
+	byHolder := chance(rt, "by holder", 80)
+	type words struct {
+		unit daemon.Unit
+		gen  int64
+		r    storage.UnitReport
+	}
+	steps := make([]words, among(rt, "units", 1, 2))
+	for i := range steps {
+		steps[i] = words{m.unit(rt), among(rt, "generation", int64(0), 0, 0, 1, -1), storage.UnitReport{
+			Step:   among(rt, "step", daemon.Acknowledge, daemon.Confirm, daemon.Release, daemon.Resume, daemon.Abandon, daemon.Expire),
+			Reason: "r", Error: among(rt, "error", "", "boom"), Failures: among(rt, "failures", 0, 3), Embargo: among(rt, "embargo", 0, long, 2*long, -1),
+		}}
+	}
+	plus, witness := among(rt, "highest", 0, 0, 1, 50), m.process(rt)
+	m.do(rt, fmt.Sprintf("%s reports (seq %+d, by holder: %v) %+v", who.Incarnation, step, byHolder, steps), func(s *side) string {
+		by := who
+		if h := s.unit(steps[0].unit).Holder; byHolder && h.Incarnation != "" {
+			by = h
+		}
+		r := storage.Report{Node: by, Seq: seqPlus(s.row(by).Seq, step)}
+		if plus > 0 {
+			r.HighestGeneration, r.Witness = s.highest()+int64(plus), []node.Incarnation{witness.Incarnation}
+		}
+		for _, w := range steps {
+			w.r.Unit, w.r.Generation = w.unit, s.unit(w.unit).Generation+w.gen
+			r.Units = append(r.Units, w.r)
+		}
+		return s.report(r)
+	})
+}
+
+// leaves gives up any combination.
+func (m *model) leaves(rt *rapid.T) {
+	who, step := m.process(rt), among(rt, "seq", 1, 1, 1, 0)
+	byLeader := chance(rt, "by leader", 40)
+	resign, number := chance(rt, "resign", 60), among(rt, "number", 0, 0, 1)
+	l := storage.Leave{
+		Drain: chance(rt, "drain", 30), DrainTimeout: time.Minute, Deregister: chance(rt, "deregister", 20), Reason: node.Shutdown,
+		Command: among(rt, "command", "", uuid(4, 0), uuid(4, 1)), Actor: among(rt, "actor", "", "alice"),
+	}
+	m.do(rt, fmt.Sprintf("%s leaves (seq %+d, leader: %v, resign: %v %+d) %+v", who.Incarnation, step, byLeader, resign, number, l), func(s *side) string {
+		l := l
+		l.Node = who
+		if byLeader && s.snap.Term.Number != 0 {
+			l.Node = s.snap.Term.Leader
+		}
+		l.Seq = seqPlus(s.row(l.Node).Seq, step)
+		if resign {
+			l.Resign = s.snap.Term.Number + int64(number)
+		}
+		return s.text.err(s.store.Leave(context.Background(), l))
+	})
+}
+
+// stampsFence stamps a fence near the unit's generation.
+func (m *model) stampsFence(rt *rapid.T) {
+	u, d := m.unit(rt), among(rt, "generation", int64(0), 0, -1, 1, 60)
+	m.do(rt, fmt.Sprintf("stamp of %s at %+d", u, d), func(s *side) string {
+		return s.text.err(s.store.Stamp(context.Background(), daemon.Fence{Unit: u, Generation: s.unit(u).Generation + d}))
+	})
+}
+
+// submits files one of three commands.
+func (m *model) submits(rt *rapid.T) {
+	id, number := uuid(4, rapid.IntRange(0, 2).Draw(rt, "id")), among(rt, "number", -2, 0, 1)
+	kind, actor := among(rt, "kind", storage.CommandResign, "other"), among(rt, "actor", "alice", "")
+	m.do(rt, fmt.Sprintf("command %s (%s, term %+d)", id, kind, number), func(s *side) string {
+		c := storage.Command{ID: id, Kind: kind, Actor: actor, Reason: "why"}
+		if number > -2 {
+			c.Term = s.snap.Term.Number + int64(number)
+		}
+		got, err := s.store.Submit(context.Background(), c)
+		if err != nil {
+			return s.text.err(err)
+		}
+		return s.text.command(*got)
+	})
+}
+
+// readsPage reads part of the history.
+func (m *model) readsPage(rt *rapid.T) {
+	after, limit := rapid.Int64Range(-1, 60).Draw(rt, "after"), rapid.IntRange(0, 10).Draw(rt, "limit")
+	m.do(rt, fmt.Sprintf("events after %d, at most %d", after, limit), func(s *side) string {
+		page, err := s.store.Events(context.Background(), after, limit)
+		if err != nil {
+			return s.text.err(err)
+		}
+		return s.text.page(page)
+	})
+}
+
+// waits moves both clocks, back too.
+func (m *model) waits(rt *rapid.T) {
+	d := among(rt, "time", time.Second, time.Millisecond, 30*time.Second, time.Minute, long, -time.Minute, -long)
+	m.do(rt, fmt.Sprintf("%v pass", d), func(s *side) string { s.advance(d); return "" })
+}
+
+// locks acquires, extends or releases a lock.
+func (m *model) locks(rt *rapid.T) {
+	name, who := among(rt, "name", "a", "b"), owner(rapid.IntRange(0, 2).Draw(rt, "owner"))
+	what, ttl, number := among(rt, "what", "acquire", "extend", "release"), m.length(rt, "ttl"), among(rt, "number", int64(0), 0, 1)
+	m.do(rt, fmt.Sprintf("%s %s lock %s for %v (number %+d)", who, what, name, ttl, number), func(s *side) string {
+		return s.lock(what, name, who, ttl, number)
+	})
+}
+
+// sweeps removes old rows. Limits are not drawn: which of several equally old rows goes first
+// is nobody's business.
+func (m *model) sweeps(rt *rapid.T) {
+	what, age, keep := among(rt, "what", "nodes", "events", "locks"), m.length(rt, "age"), rapid.IntRange(0, 40).Draw(rt, "keep")
+	generation := among(rt, "generation", int64(2), 2, 1)
+	m.do(rt, fmt.Sprintf("sweep of %s older than %v, keeping %d", what, age, keep), func(s *side) string {
+		return s.sweep(what, daemon.Fence{Unit: sweeperUnit, Generation: generation}, age, keep)
+	})
+}
