@@ -18,6 +18,7 @@ import (
 // A node alone elects itself with its first heartbeat, whether the store gives hints or not, and
 // gives everything up when it stops.
 func TestStartGainsStopResigns(t *testing.T) {
+	t.Parallel()
 	for _, hints := range []bool{true, false} {
 		t.Run(map[bool]string{true: "hints", false: "poll"}[hints], func(t *testing.T) {
 			bubble(t, func(t *testing.T) {

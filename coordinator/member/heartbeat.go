@@ -127,6 +127,7 @@ func (m *Member) onReply(now, sent lease.Instant, r *storage.Reply) {
 	if m.beat.failures > 0 {
 		m.beat.failures = 0
 		m.emit(Notice{Kind: HeartbeatFine})
+		m.beatSoon(now) // tell that this was heard: until then the node looks deaf
 	}
 	if m.beat.everAnswered && sent.Sub(m.beat.answered) > m.t.Grace() {
 		m.leader.grace = now.Add(m.t.Grace()) // an outage: let everybody come back first
@@ -150,6 +151,7 @@ func (m *Member) observeStore(now, sent lease.Instant, r *storage.Reply) {
 		m.store.changedAt = now
 		m.clock.Reset()
 		m.leader.forget()
+		m.forgetReports()
 		m.beat.wantMembers = true
 		m.election.forget()
 		m.emit(Notice{Kind: StoreChanged, Reason: r.StoreID})

@@ -199,7 +199,7 @@ func (m *Member) onResult(now lease.Instant, r Result) {
 	case callHeartbeat:
 		m.onHeartbeat(now, c, r)
 	case callReport:
-		m.onReport(now, c, r)
+		m.onReport(now, r)
 	case callLeave:
 		m.onLeave(now, c, r)
 	case callDeregister:

@@ -457,7 +457,7 @@ func (m *Member) sendReports(now lease.Instant) {
 	rs.inFlight, rs.witness = m.callID, nil
 }
 
-func (m *Member) onReport(now lease.Instant, c call, res Result) {
+func (m *Member) onReport(now lease.Instant, res Result) {
 	rs := &m.runs
 	rs.inFlight = 0
 	if res.Err != nil {
@@ -471,15 +471,28 @@ func (m *Member) onReport(now lease.Instant, c call, res Result) {
 	}
 	rs.failures, rs.retry = 0, now
 	for i := range res.Outcomes {
-		m.onOutcome(now, c.sent, &res.Outcomes[i])
+		m.onOutcome(now, &res.Outcomes[i])
 	}
 	if m.leading() {
 		m.leader.want()
 	}
 }
 
-// onOutcome takes what became of one report. The record in it is as good as a listing.
-func (m *Member) onOutcome(now, sent lease.Instant, o *storage.Outcome) {
+// forgetReports drops what was to be told, and was being told, to a store that is gone. What is
+// still true is derived again from what the new one lists.
+func (m *Member) forgetReports() {
+	clear(m.runs.pending)
+	m.runs.inFlight = 0
+	for id, c := range m.calls {
+		if c.kind == callReport {
+			delete(m.calls, id)
+		}
+	}
+}
+
+// onOutcome takes what became of one report. The record in it is as good as a listing, but for
+// trust: the row that judges look at was stamped by the newest answered heartbeat.
+func (m *Member) onOutcome(now lease.Instant, o *storage.Outcome) {
 	rs, rec, u := &m.runs, &o.Record, o.Unit
 	for _, rep := range rs.batch {
 		if p, ok := rs.pending[u]; ok && rep.Unit == u && p.Step == rep.Step && p.Generation == rep.Generation {
@@ -488,7 +501,7 @@ func (m *Member) onOutcome(now, sent lease.Instant, o *storage.Outcome) {
 	}
 	m.raise(rec.Term, rec.Generation)
 	if rec.HeldBy(m.cfg.Node.Incarnation) {
-		m.list(now, sent, rec)
+		m.list(now, m.beat.answered, rec)
 	} else {
 		m.unlist(u)
 	}

@@ -130,15 +130,24 @@ func TestMakeEqualsSlowTwin(t *testing.T) {
 }
 
 // TestMakeEqualsSlowTwinWhenLarge reaches what small clusters do not: deep trees, many rounds of
-// the ring, more than eight names.
+// the hash order, more than eight names, requirements that take turns.
 func TestMakeEqualsSlowTwinWhenLarge(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		a := advert(daemon.Spec{ID: "a", Instances: 40}, daemon.Spec{ID: "b", Instances: 30, Weight: 3},
-			daemon.Spec{ID: "c", Instances: 20, Requires: map[string]string{"zone": "1"}})
+		var specs []daemon.Spec
+		for i := range rapid.IntRange(1, 20).Draw(t, "daemons") {
+			specs = append(specs, daemon.Spec{
+				ID:        daemon.ID(fmt.Sprintf("d%d", i)),
+				Instances: rapid.IntRange(1, 8).Draw(t, "instances"),
+				Weight:    rapid.SampledFrom([]int{1, 1, 1, 3}).Draw(t, "weight"),
+				Requires:  rapid.SampledFrom([]map[string]string{nil, nil, {"zone": "1"}}).Draw(t, "requires"),
+				Spread:    rapid.SampledFrom([]string{"zone", "zone", "host"}).Draw(t, "spread"),
+			})
+		}
+		a := advert(specs...)
 		in := Input{Now: epoch}
 		for i := range rapid.IntRange(1, 40).Draw(t, "nodes") {
-			n := live(fmt.Sprintf("n%02d", i), a).labelled("zone", fmt.Sprint(i%3))
+			n := live(fmt.Sprintf("n%02d", i), a).labelled("zone", fmt.Sprint(i%3), "host", fmt.Sprint(i))
 			n.State = rapid.SampledFrom([]node.State{node.Live, node.Live, node.Live, node.Late}).Draw(t, "state")
 			in.Nodes = append(in.Nodes, n)
 		}

@@ -124,6 +124,10 @@ func (c *checks) event(w *world, e *daemon.Event) {
 		if err := issue(&c.issued[u], e); err != nil {
 			w.violate(err.rule, "%s", err.what)
 		}
+	case daemon.NodeRegistered:
+		if p := w.byInc[e.Incarnation]; p != nil {
+			p.watch.heardAt, p.watch.heardBefore = w.now, w.now
+		}
 	case daemon.NodeRemoved:
 		c.removed(w, e)
 	case daemon.NodeDeaf:
@@ -165,7 +169,7 @@ func (c *checks) after(w *world, cl *call) {
 func (c *checks) beat(w *world, cl *call, beat *storage.Heartbeat, r *storage.Reply) {
 	p := &cl.p.watch
 	p.movedAt = w.now
-	if beat.Heard > p.heard || beat.Advert != nil {
+	if beat.Heard > p.heard {
 		p.heard, p.heardAt, p.heardBefore = max(p.heard, beat.Heard), w.now, p.heardAt
 	}
 	if err := c.model.lists(r.Units, cl.p.who.Incarnation, w.unitAt); err != nil {

@@ -33,7 +33,7 @@ func (c *checks) elected(w *world, p *process, t node.Term) {
 // failover that lost rows a process that knew nothing of the old store may lead at once, while
 // the old leader has not heard of the new store yet.
 func (c *checks) together(w *world) {
-	if len(c.reigns) < 2 || c.failedOverAt != 0 && w.now < c.failedOverAt+w.t.NodeRegistrationTTL {
+	if len(c.reigns) < 2 || c.recentFailover(w) {
 		return
 	}
 	for i, a := range c.reigns {
@@ -47,6 +47,12 @@ func (c *checks) together(w *world) {
 			}
 		}
 	}
+}
+
+// recentFailover reports whether the store lost its newest rows less than a TTL ago: what it says
+// of nodes is older than what they did.
+func (c *checks) recentFailover(w *world) bool {
+	return c.failedOverAt != 0 && w.now < c.failedOverAt+w.t.NodeRegistrationTTL
 }
 
 // leaderTrust is how long after the beginning of an answered renewal a leader may go on.
@@ -121,7 +127,7 @@ func (c *checks) stopOverdue(w *world, p *process) {
 // removed checks a death: the row must not have moved for the whole TTL.
 func (c *checks) removed(w *world, e *daemon.Event) {
 	p := w.byInc[e.Incarnation]
-	if p == nil || c.forged || c.applying != nil && c.applying.p == p {
+	if p == nil || c.forged || c.recentFailover(w) || c.applying != nil && c.applying.p == p {
 		return
 	}
 	if quiet := w.now - p.watch.movedAt; quiet < quick(w.t.NodeRegistrationTTL-w.t.ClockStep) {
@@ -133,7 +139,7 @@ func (c *checks) removed(w *world, e *daemon.Event) {
 // leader saw it, who read some time before it wrote.
 func (c *checks) calledDeaf(w *world, e *daemon.Event) {
 	p := w.byInc[e.Incarnation]
-	if p == nil {
+	if p == nil || c.recentFailover(w) {
 		return
 	}
 	at := p.watch.heardAt

@@ -155,8 +155,8 @@ func (w *world) arrive(c *call) {
 	switch {
 	case p.host.cut:
 		return
-	case c.from != w.server.failovers && !c.repeat:
-		return // its connection ended with the server it was made to
+	case c.from != w.server.failovers && (c.repeat || c.done || w.chance(0.5)):
+		return // its connection ended with the server; some wait in a pooler for the new one
 	case w.server.down:
 		if w.server.quick && !c.repeat {
 			c.result = member.Result{ID: c.req.ID, Err: errRefused}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -25,6 +26,8 @@ var concurrencyStories = []story{
 	{"a run is resumed once", 0, resumesOnce},
 	{"a command is filed once", 0, submitsOnce},
 	{"readers of the history see no gap and no reordering", 0, readsWhileWriting},
+	{"a snapshot shows all of a commit or nothing", 0, looksWhileWriting},
+	{"a node that goes on from each reply's head misses no membership event", 0, followsRoll},
 	{"effects pass the fence in the order of generations", Tx, effectsInOrder},
 }
 
@@ -415,6 +418,108 @@ func (w *world) follow(ctx context.Context, s storage.Store) []daemon.Event {
 			return out
 		}
 	}
+}
+
+func looksWhileWriting(w *world) {
+	l, peers := w.cluster(1)
+	l.declare(unit0, unit1)
+	start := w.look().Head
+	ctx, stop := context.WithCancel(w.ctx)
+	w.together(3, func(i int) {
+		if i == 0 {
+			defer stop()
+			for range 20 {
+				if err := flip(w, l, peers[0]); err != nil {
+					w.Errorf("%v", err)
+					return
+				}
+			}
+			return
+		}
+		for ctx.Err() == nil {
+			snap, err := w.handle(i).Snapshot(w.ctx)
+			if err != nil {
+				w.Errorf("snapshot: %v", err)
+				return
+			}
+			a, b := snap.Units[0], snap.Units[1]
+			odd := (snap.Head-start)/2%2 == 1
+			if a.State != b.State || (snap.Head-start)%2 != 0 || odd == a.State.Free() {
+				w.Errorf("half a commit: %s is %s, %s is %s, %d events", a.Unit, a.State, b.Unit, b.State, snap.Head-start)
+				return
+			}
+		}
+	})
+}
+
+// flip assigns the first two units, or frees them, in one commit: two events.
+func flip(w *world, l leader, p *peer) error {
+	snap, err := w.Store.Snapshot(w.ctx)
+	if err != nil {
+		return err
+	}
+	step := daemon.Expire
+	if snap.Units[0].State.Free() {
+		step = daemon.Assign
+	}
+	to := func(c *storage.Change) { c.To = p.id }
+	out, err := l.try(on(snap.Units[0], step, to), on(snap.Units[1], step, to))
+	if err == nil && !(out[0].Applied && out[1].Applied) {
+		err = fmt.Errorf("%s was skipped: %+v", step, out)
+	}
+	return err
+}
+
+func followsRoll(w *world) {
+	l, _ := w.cluster(0)
+	l.declare(unit0)
+	peers := w.spread(4)
+	reader := w.join("reader")
+	reader.via = w.Second
+	ctx, stop := context.WithCancel(w.ctx)
+	var writers sync.WaitGroup
+	writers.Add(len(peers))
+	go func() { writers.Wait(); stop() }()
+	cursor, roll := int64(0), []daemon.Event(nil)
+	w.together(len(peers)+1, func(i int) {
+		if i < len(peers) {
+			defer writers.Done()
+			if err := flap(w, l, peers[i]); err != nil {
+				w.Errorf("%v", err)
+			}
+			return
+		}
+		for last := false; !last; {
+			last = ctx.Err() != nil
+			r, err := reader.try(after(cursor))
+			if err != nil {
+				w.Errorf("heartbeat: %v", err)
+				return
+			}
+			roll = append(roll, r.Events...)
+			cursor = r.Head
+			if n := len(roll); n > 0 {
+				cursor = max(cursor, roll[n-1].Seq)
+			}
+		}
+	})
+	want := slices.DeleteFunc(w.history(0), func(e daemon.Event) bool { return !strings.HasPrefix(string(e.Kind), "node.") })
+	w.equal("membership events", roll, want)
+}
+
+// flap lets a node be judged and unjudged, with other news between.
+func flap(w *world, l leader, p *peer) error {
+	for i := range 12 {
+		state := []node.State{node.Late, node.Deaf}[i%2]
+		_, err := p.via.Commit(w.ctx, storage.Commit{Term: l.term.Ref(), Nodes: []storage.NodeChange{{Guard: storage.NodeGuard{Incarnation: p.id.Incarnation}, State: state}}})
+		if err != nil {
+			return err
+		}
+		if _, err := p.via.Submit(w.ctx, storage.Command{ID: uuid(5, 100*int(p.seq)+i) + p.id.Name, Kind: storage.CommandResign, Term: 1}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func effectsInOrder(w *world) {

@@ -16,6 +16,7 @@ var reportStories = []story{
 	{"an acknowledgement makes the unit active and clears failures", 0, acknowledges},
 	{"a release with an error is one failure event", 0, releases},
 	{"embargoes grow by strikes and never shrink", 0, embargoes},
+	{"embargoes of processes that are gone are dropped", Sweeps, dropsEmbargoes},
 	{"an abandoned unit is kept from its process for ever", 0, abandons},
 	{"a resumed run has a new generation and ends the old one", 0, resumes},
 	{"a resumed generation is past whatever anybody has seen", 0, resumesPastSeen},
@@ -221,6 +222,29 @@ func embargoes(w *world) {
 	w.equal("strikes", find(list, a).Strikes, 5)
 	w.equal("embargoes as read", w.unit(unit0).Embargoes, list)
 	w.equal("embargoes after a release without one", strike(a, 0), list)
+}
+
+// dropsEmbargoes: a unit that meets a new process every day would otherwise carry them all.
+func dropsEmbargoes(w *world) {
+	l, peers := w.cluster(3)
+	var list []daemon.Embargo
+	for i, p := range peers {
+		r := l.assign(unit0, p)
+		list = p.tell(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: daemon.Release, Embargo: long})[0].Record.Embargoes
+		if i == 0 {
+			p.leave(storage.Leave{Deregister: true})
+		}
+	}
+	w.equal("embargoes while the tombstone is there", len(list), 3)
+	_, err := w.sweep().SweepNodes(w.ctx, w.sweeper(), over, 100)
+	w.ok(err)
+	p := peers[1]
+	r := l.assign(unit0, p)
+	list = p.tell(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: daemon.Release, Embargo: long})[0].Record.Embargoes
+	w.equal("embargoes at the next strike", len(list), 2)
+	for _, e := range list {
+		w.holds(e.Incarnation != peers[0].id.Incarnation, "the embargo of a process that is gone was kept")
+	}
 }
 
 func abandons(w *world) {

@@ -8,7 +8,7 @@ import (
 )
 
 var sweepStories = []story{
-	{"old tombstones are removed, oldest first, within the limit", Sweeps, sweepsNodes},
+	{"old tombstones are removed, within the limit", Sweeps, sweepsNodes},
 	{"adverts go with their last node", Sweeps, sweepsAdverts},
 	{"events beyond a number are removed from the beginning", Sweeps, sweepsEvents},
 	{"old events and fulfilled commands are removed", Sweeps, sweepsOldEvents},

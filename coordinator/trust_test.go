@@ -1,0 +1,423 @@
+package coordinator_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/emitd/emitd/coordinator"
+	"github.com/emitd/emitd/coordinator/coordinatortest"
+	"github.com/emitd/emitd/coordinator/lease"
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+)
+
+// trustFor is how long a leader believes in itself after the beginning of its last answered call.
+func trustFor() time.Duration { return lease.Fast().TrustFor(lease.Fast().LeaseDuration) }
+
+// lastRenewal notes when the newest renewal that was answered began.
+type lastRenewal struct{ at atomic.Pointer[time.Time] }
+
+func (l *lastRenewal) after(_ context.Context, op string, _ any, err error) error {
+	if op == "heartbeat" && err == nil {
+		now := time.Now()
+		l.at.Store(&now)
+	}
+	return err
+}
+
+// However the store fails (no answer, at once, or deaf to contexts), leadership ends exactly at the
+// trust deadline of the last answered renewal: published and cancelled before anything else, and
+// with the same term until then.
+func TestTrustEndsWhateverTheStoreDoes(t *testing.T) {
+	t.Parallel()
+	for name, fail := range map[string]func(release <-chan struct{}) func(context.Context, string, any, error) error{
+		"errors": func(<-chan struct{}) func(context.Context, string, any, error) error {
+			return func(context.Context, string, any, error) error { return storage.ErrUnavailable }
+		},
+		"hangs": func(<-chan struct{}) func(context.Context, string, any, error) error {
+			return func(ctx context.Context, _ string, _ any, _ error) error { <-ctx.Done(); return ctx.Err() }
+		},
+		"ignores its context": func(release <-chan struct{}) func(context.Context, string, any, error) error {
+			return func(context.Context, string, any, error) error { <-release; return storage.ErrUnavailable }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				c, taps := tapped(t, coordinatortest.Config{})
+				var last lastRenewal
+				taps[0].set(nil, last.after)
+				c.Elect()
+				seen := follow(t, c.Node(0))
+				_, ctx, _ := c.Node(0).Leadership()
+				advance(3 * time.Second)
+				release := make(chan struct{})
+				defer close(release)
+				taps[0].set(fail(release), last.after)
+				deadline := last.at.Load().Add(trustFor())
+				<-ctx.Done()
+				if now := time.Now(); !now.Equal(deadline) {
+					t.Errorf("the context ended %v after the trust deadline", now.Sub(deadline))
+				}
+				var lost *coordinator.LostError
+				if !errors.As(context.Cause(ctx), &lost) || lost.Reason != node.TrustLost {
+					t.Errorf("cause: %v", context.Cause(ctx))
+				}
+				advance(0)
+				if tr := seen.all(); len(tr) != 2 || tr[1].Reason != node.TrustLost {
+					t.Errorf("transitions: %+v", tr)
+				}
+				taps[0].set(nil, nil)
+			})
+		})
+	}
+}
+
+// Lost is published, and the context cancelled, before the store hears of a resignation, even if
+// the store hangs for ever.
+func TestLostComesBeforeResign(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c, taps := tapped(t, coordinatortest.Config{})
+		c.Elect()
+		_, ctx, _ := c.Node(0).Leadership()
+		var resigned atomic.Bool
+		taps[0].set(func(call context.Context, op string, _ any, _ error) error {
+			if op == "leave" {
+				resigned.Store(true)
+				if ctx.Err() == nil {
+					t.Error("the store hears of the resignation while the context is live")
+				}
+				<-call.Done()
+				return call.Err()
+			}
+			return nil
+		}, nil)
+		if err := c.Node(0).Resign(t.Context(), 0); err != nil {
+			t.Fatal(err)
+		}
+		if ctx.Err() == nil {
+			t.Error("Resign returned while the context is live")
+		}
+		advance(100 * time.Millisecond)
+		if !resigned.Load() {
+			t.Error("no resignation was sent")
+		}
+		taps[0].set(nil, nil)
+	})
+}
+
+// A renewal that succeeds slowly extends trust from its beginning, not from its answer.
+func TestSlowRenewalDoesNotExtendTrust(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c, taps := tapped(t, coordinatortest.Config{})
+		c.Elect()
+		_, ctx, _ := c.Node(0).Leadership()
+		slow := 400 * time.Millisecond
+		var began atomic.Pointer[time.Time]
+		taps[0].set(func(_ context.Context, op string, _ any, _ error) error {
+			if op != "heartbeat" {
+				return nil
+			}
+			if began.Load() != nil {
+				return storage.ErrUnavailable // this one was the last
+			}
+			now := time.Now()
+			began.Store(&now)
+			return nil
+		}, func(ctx context.Context, op string, _ any, err error) error {
+			if op == "heartbeat" && err == nil {
+				<-time.After(slow)
+			}
+			return err
+		})
+		<-ctx.Done()
+		if held := time.Since(*began.Load()); held != trustFor() {
+			t.Errorf("trust ended %v after the beginning of the slow renewal, want %v", held, trustFor())
+		}
+		taps[0].set(nil, nil)
+	})
+}
+
+// The local clock decides: a machine that was suspended beyond its trust knows at the first look,
+// by Leadership at once and by its context within Timing.Watch, before any store was asked. Its
+// agents are cancelled likewise.
+func TestSuspendIsNoticed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		began := time.Now()
+		var jump atomic.Int64
+		var ended record[string]
+		c, taps := tapped(t, coordinatortest.Config{Configure: func(_ int, cfg *coordinator.Config) {
+			cfg.Clock = func() lease.Instant { return lease.Instant(time.Since(began)+time.Hour) + lease.Instant(jump.Load()) }
+		}})
+		c.Register(daemon.Spec{ID: "acme:x"}, daemon.AgentFunc(func(ctx context.Context, a *daemon.Assignment) error {
+			<-ctx.Done()
+			ended.add(context.Cause(ctx).Error())
+			return ctx.Err()
+		}))
+		c.Await("it runs", func() bool { return c.Holder("acme:x/0") == 0 })
+		_, ctx, _ := c.Node(0).Leadership()
+		taps[0].set(func(ctx context.Context, _ string, _ any, _ error) error { <-ctx.Done(); return ctx.Err() }, nil)
+		woke := time.Now()
+		jump.Store(int64(time.Hour))
+		if _, ctx, ok := c.Node(0).Leadership(); ok || ctx.Err() == nil {
+			t.Error("Leadership says yes an hour later")
+		}
+		<-ctx.Done()
+		if took := time.Since(woke); took > lease.Fast().Watch {
+			t.Errorf("the leadership context ended after %v", took)
+		}
+		advance(lease.Fast().Watch)
+		if len(ended.all()) != 1 || !strings.Contains(ended.all()[0], "trust") {
+			t.Errorf("the agent was told %v", ended.all())
+		}
+		taps[0].set(nil, nil)
+	})
+}
+
+// A loop that hangs (which nothing should make it do) makes nobody believe: Leadership says no
+// from the trust deadline on, and the watchdog ends the context and publishes the loss. When the
+// loop goes on, it agrees.
+func TestStuckLoop(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		began := time.Now()
+		var stick atomic.Bool
+		goOn := make(chan struct{})
+		c, taps := tapped(t, coordinatortest.Config{Nodes: 1, Configure: func(_ int, cfg *coordinator.Config) {
+			cfg.Clock = func() lease.Instant {
+				if stick.Load() && calledFrom("(*shell).loop") {
+					<-goOn
+				}
+				return lease.Instant(time.Since(began) + time.Hour)
+			}
+		}})
+		var last lastRenewal
+		taps[0].set(nil, last.after)
+		c.Elect()
+		advance(2500 * time.Millisecond)
+		seen := follow(t, c.Node(0))
+		_, ctx, _ := c.Node(0).Leadership()
+		stick.Store(true)
+		deadline := last.at.Load().Add(trustFor())
+		<-time.After(time.Until(deadline) - time.Millisecond)
+		if _, _, ok := c.Node(0).Leadership(); !ok {
+			t.Error("trust ended too early")
+		}
+		<-ctx.Done()
+		if late := time.Since(deadline); late < 0 || late > lease.Fast().Watch {
+			t.Errorf("the watchdog ended the context %v after the trust deadline", late)
+		}
+		if _, _, ok := c.Node(0).Leadership(); ok {
+			t.Error("it leads after its trust")
+		}
+		advance(lease.Fast().LeaseDuration)
+		if err := c.Node(0).Live()["loop"]; err == nil {
+			t.Error("nobody notices that the loop is stuck")
+		}
+		stick.Store(false)
+		close(goOn)
+		advance(10 * time.Second)
+		if c.Leader() != 0 {
+			t.Error("it does not lead again")
+		}
+		if err := c.Node(0).Live()["loop"]; err != nil {
+			t.Error(err)
+		}
+		for i, tr := range seen.all() {
+			if tr.Leading != (i%2 == 0) {
+				t.Errorf("transitions: %+v", seen.all())
+			}
+		}
+	})
+}
+
+// The trust deadline holds to the instant even if Leadership is the only one who looks.
+func TestLeadershipLooksAtTheClock(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		began := time.Now()
+		var stick atomic.Bool
+		goOn := make(chan struct{})
+		c, taps := tapped(t, coordinatortest.Config{Configure: func(_ int, cfg *coordinator.Config) {
+			cfg.Clock = func() lease.Instant {
+				if stick.Load() && calledFrom("(*shell).loop") {
+					<-goOn
+				}
+				return lease.Instant(time.Since(began) + time.Hour)
+			}
+		}})
+		var last lastRenewal
+		taps[0].set(nil, last.after)
+		c.Elect()
+		advance(1500 * time.Millisecond)
+		stick.Store(true)
+		<-time.After(time.Until(last.at.Load().Add(trustFor())))
+		if _, ctx, ok := c.Node(0).Leadership(); ok || ctx.Err() == nil {
+			t.Error("Leadership says yes at its trust deadline")
+		}
+		stick.Store(false)
+		close(goOn)
+	})
+}
+
+func calledFrom(function string) bool {
+	pc := make([]uintptr, 32)
+	frames := runtime.CallersFrames(pc[:runtime.Callers(2, pc)])
+	for {
+		f, more := frames.Next()
+		if strings.HasSuffix(f.Function, function) {
+			return true
+		}
+		if !more {
+			return false
+		}
+	}
+}
+
+// A storm of hints neither moves renewals nor trust, and does not pile up.
+func TestHintStorm(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var wake atomic.Pointer[func(storage.Wake)]
+		c, taps := stormy(t, &wake)
+		var beats record[time.Duration]
+		began := time.Now()
+		c.Elect()
+		var fail atomic.Bool
+		var last lastRenewal
+		taps[0].set(func(_ context.Context, op string, _ any, _ error) error {
+			if op == "heartbeat" {
+				beats.add(time.Since(began))
+				if fail.Load() {
+					return storage.ErrUnavailable
+				}
+			}
+			return nil
+		}, last.after)
+		storm, stop := context.WithCancel(t.Context())
+		calm := make(chan struct{})
+		go func() {
+			defer close(calm)
+			for storm.Err() == nil {
+				for range 1000 {
+					(*wake.Load())(storage.Wake{})
+					(*wake.Load())(storage.Wake{Leader: true})
+				}
+				<-time.After(time.Millisecond)
+			}
+		}()
+		_, ctx, _ := c.Node(0).Leadership()
+		advance(20 * time.Second)
+		if ctx.Err() != nil {
+			t.Fatalf("the storm ended leadership: %v", context.Cause(ctx))
+		}
+		longest := time.Duration(0)
+		for i, at := range beats.all()[1:] {
+			longest = max(longest, at-beats.all()[i])
+		}
+		if longest > 1100*time.Millisecond {
+			t.Errorf("a renewal was %v late", longest)
+		}
+		fail.Store(true)
+		deadline := last.at.Load().Add(trustFor())
+		<-ctx.Done()
+		if late := time.Since(deadline); late != 0 {
+			t.Errorf("in the storm, the context ended %v after the trust deadline", late)
+		}
+		stop()
+		<-calm
+		taps[0].set(nil, nil)
+	})
+}
+
+// stormy is a node whose hints the test makes.
+func stormy(t *testing.T, wake *atomic.Pointer[func(storage.Wake)]) (*coordinatortest.Cluster, []*tap) {
+	t.Helper()
+	var taps []*tap
+	c := coordinatortest.New(t, coordinatortest.Config{Wrap: func(_ int, s storage.Store) storage.Store {
+		tp := &tap{Store: s}
+		taps = append(taps, tp)
+		return &hinting{tap: tp, wake: wake}
+	}})
+	return c, taps
+}
+
+type hinting struct {
+	*tap
+	wake *atomic.Pointer[func(storage.Wake)]
+}
+
+func (h *hinting) Watch(ctx context.Context, wake func(storage.Wake)) error {
+	h.wake.Store(&wake)
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// Hints for others, hints of one's own doing and hints that come after the end change nothing;
+// many early ones are merged into few heartbeats.
+func TestHintsAreMergedAndAddressed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var wake atomic.Pointer[func(storage.Wake)]
+		c, taps := stormy(t, &wake)
+		c.Elect()
+		beats := 0
+		taps[0].set(func(_ context.Context, op string, _ any, _ error) error {
+			if op == "heartbeat" {
+				beats++
+			}
+			return nil
+		}, nil)
+		advance(50 * time.Millisecond)
+		beats = 0
+		for range 100 {
+			(*wake.Load())(storage.Wake{Nodes: []node.Incarnation{"somebody else"}})
+		}
+		advance(100 * time.Millisecond)
+		if beats != 0 {
+			t.Errorf("hints for somebody else caused %d heartbeats", beats)
+		}
+		for range 100 {
+			(*wake.Load())(storage.Wake{})
+		}
+		advance(100 * time.Millisecond)
+		if beats < 1 || beats > 2 {
+			t.Errorf("100 hints at once caused %d heartbeats, want one or two", beats)
+		}
+		if err := c.Stop(0); err != nil {
+			t.Fatal(err)
+		}
+		beats = 0
+		(*wake.Load())(storage.Wake{})
+		advance(time.Minute)
+		if beats != 0 {
+			t.Error("a hint after the end caused a heartbeat")
+		}
+	})
+}
+
+// A listener that fails is begun again, with pauses; without hints everything is found by polling.
+func TestListeningBeginsAgain(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var calls atomic.Int32
+		c := coordinatortest.New(t, coordinatortest.Config{Wrap: func(_ int, s storage.Store) storage.Store {
+			return &deafWaker{Store: s, calls: &calls}
+		}})
+		c.Elect()
+		advance(time.Minute)
+		if n := calls.Load(); n < 10 || n > 40 {
+			t.Errorf("listening was begun %d times in a minute", n)
+		}
+	})
+}
+
+type deafWaker struct {
+	storage.Store
+	calls *atomic.Int32
+}
+
+func (d *deafWaker) Watch(context.Context, func(storage.Wake)) error {
+	d.calls.Add(1)
+	return errors.New("connection refused")
+}

@@ -1,0 +1,153 @@
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Config says where the store is. Only URL has no default.
+type Config struct {
+	// URL is a connection string as libpq and pgx understand it. It is never logged, and its
+	// password stands in no error.
+	URL string
+	// Schema holds the tables; default emitd. Several clusters share a database by schema, or
+	// by Prefix, which stands before each table's name; default none.
+	Schema, Prefix string
+	// Notify is "auto" (LISTEN and NOTIFY where they work, the default) or "poll": nobody is
+	// told of changes and everything is found at the next heartbeat. Behind a pooler that hands
+	// connections around, auto finds that out and says so once.
+	Notify string
+	// MaxConns bounds the connections of coordination; default and least 4, so that blocked
+	// calls cannot use them up. One more is used for Watch. Nodes in one process may share one
+	// store.
+	MaxConns int
+	// QueryTimeout bounds every call, the wait for a connection included; default 5 s. It
+	// should be what the coordinator uses.
+	QueryTimeout time.Duration
+	// AutoMigrate brings the schema to this program's version when the store opens. It needs a
+	// role that may create tables; two programs at once do no harm.
+	AutoMigrate bool
+	// Logger tells what cannot be an error of a call; default slog.Default().
+	Logger *slog.Logger
+}
+
+// The values of Config.Notify.
+const (
+	NotifyAuto = "auto"
+	NotifyPoll = "poll"
+)
+
+// LogValue keeps the URL out of logs.
+func (c Config) LogValue() slog.Value {
+	return slog.GroupValue(slog.String("schema", c.Schema), slog.String("prefix", c.Prefix), slog.String("notify", c.Notify),
+		slog.Int("max_conns", c.MaxConns), slog.Duration("query_timeout", c.QueryTimeout))
+}
+
+// String keeps the URL out of texts.
+func (c Config) String() string { return "postgres " + c.LogValue().String() }
+
+// GoString keeps the URL out of %#v.
+func (c Config) GoString() string { return c.String() }
+
+// minConns lets a heartbeat, a report and a commit pass while a call is blocked.
+const minConns = 4
+
+// withDefaults fills in what was left out and validates the rest.
+func (c Config) withDefaults() (Config, error) {
+	c.Schema = cmp.Or(c.Schema, "emitd")
+	c.Notify = cmp.Or(c.Notify, NotifyAuto)
+	c.MaxConns = cmp.Or(c.MaxConns, minConns)
+	c.QueryTimeout = cmp.Or(c.QueryTimeout, 5*time.Second)
+	c.Logger = cmp.Or(c.Logger, slog.Default())
+	var errs []error
+	if c.URL == "" {
+		errs = append(errs, errors.New("store.url is empty, want postgres://…"))
+	}
+	if err := c.names().validate(); err != nil {
+		errs = append(errs, err)
+	}
+	if c.Notify != NotifyAuto && c.Notify != NotifyPoll {
+		errs = append(errs, fmt.Errorf("store.notify is %q, want %q or %q", c.Notify, NotifyAuto, NotifyPoll))
+	}
+	if c.MaxConns < minConns {
+		errs = append(errs, fmt.Errorf("store's max connections is %d, want %d or more", c.MaxConns, minConns))
+	}
+	if c.QueryTimeout < 10*time.Millisecond {
+		errs = append(errs, fmt.Errorf("query_timeout is %v, want 10ms or more", c.QueryTimeout))
+	}
+	return c, errors.Join(errs...)
+}
+
+func (c Config) names() names {
+	return names{schema: c.Schema, prefix: c.Prefix, silent: c.Notify == NotifyPoll}
+}
+
+// pool returns the configuration of the pool. Whatever the URL says, statements go by the simple
+// protocol: see the package comment.
+func (c Config) pool(dial func(ctx context.Context, network, address string) (net.Conn, error)) (*pgxpool.Config, error) {
+	p, err := pgxpool.ParseConfig(c.URL)
+	if err != nil {
+		return nil, fmt.Errorf("store.url is no connection string: %s", redact(err.Error(), c.URL))
+	}
+	p.MaxConns, p.MinConns = int32(c.MaxConns), 0
+	// A connection that broke while it idled is noticed without a round trip: the end of the
+	// stream is here already. Only then a ping is asked for, which fails at once.
+	p.ShouldPing = func(_ context.Context, idle pgxpool.ShouldPingParams) bool {
+		return idle.IdleDuration > time.Second && idle.Conn.PgConn().CheckConn() != nil
+	}
+	c.connection(p.ConnConfig, dial)
+	return p, nil
+}
+
+// connection sets what every connection of the store has in common.
+func (c Config) connection(cc *pgx.ConnConfig, dial func(ctx context.Context, network, address string) (net.Conn, error)) {
+	cc.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
+	cc.StatementCacheCapacity, cc.DescriptionCacheCapacity = 0, 0
+	// Poolers pass these two on; any other start-up parameter may be refused by one.
+	cc.RuntimeParams["client_encoding"] = "UTF8"
+	cc.RuntimeParams["application_name"] = cmp.Or(cc.RuntimeParams["application_name"], "emitd")
+	// A connection that cannot be made must fail before the call that waits for it, or a
+	// partition would fill the pool with attempts that outlive it.
+	cc.ConnectTimeout = c.QueryTimeout * 9 / 10
+	cc.DialFunc = dial
+}
+
+// dialer makes connections that notice a vanished peer within a minute, without any statement.
+var dialer = net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 10 * time.Second, Count: 4}}
+
+// Open opens a store that has been migrated, with defaults: see [Config].
+func Open(ctx context.Context, url string) (*Store, error) {
+	return OpenConfig(ctx, Config{URL: url})
+}
+
+// OpenConfig opens a store. It connects once, to see that the schema fits: a
+// [storage.SchemaError] says what to do if it does not. Errors of the network are
+// [storage.ErrUnavailable]; the caller decides how long to try.
+func OpenConfig(ctx context.Context, cfg Config) (*Store, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("open the Postgres store: %w", err)
+	}
+	if cfg.AutoMigrate {
+		if _, err := Migrate(ctx, cfg, Version); err != nil {
+			return nil, err
+		}
+	}
+	s, err := newStore(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("open the Postgres store: %w", err)
+	}
+	if err := s.checkSchema(ctx); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("open the Postgres store: %w", explain(err, cfg))
+	}
+	return s, nil
+}

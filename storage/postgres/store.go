@@ -1,0 +1,251 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/storage"
+)
+
+// Store is a cluster store in a Postgres schema. Its methods may be called from any goroutine.
+type Store struct {
+	cfg  Config
+	sql  statements
+	pool *pgxpool.Pool
+	take *instruments
+
+	adverts sync.Map // hash → *daemon.Advert, never written to
+	stamps  chan struct{}
+	silent  atomic.Bool // notifications do not arrive
+
+	calls    context.Context // ends when Close begins
+	endCalls context.CancelFunc
+	life     context.Context // ends when connections are cut
+	cut      context.CancelFunc
+	broken   sync.WaitGroup // connections that end outside the pool
+	nBroken  atomic.Int32
+	close    sync.Once
+}
+
+var (
+	_ storage.Store   = (*Store)(nil)
+	_ storage.Waker   = (*Store)(nil)
+	_ storage.Locker  = (*Store)(nil)
+	_ storage.Sweeper = (*Store)(nil)
+	_ storage.Capable = (*Store)(nil)
+)
+
+func newStore(cfg Config) (*Store, error) {
+	// Stamps wait for users' transactions. They may use up half of the pool, never all of it.
+	s := &Store{cfg: cfg, sql: cfg.names().compile(), stamps: make(chan struct{}, cfg.MaxConns/2)}
+	s.calls, s.endCalls = context.WithCancel(context.Background())
+	s.life, s.cut = context.WithCancel(context.Background())
+	s.silent.Store(cfg.Notify == NotifyPoll)
+	var err error
+	if s.take, err = newInstruments(); err != nil {
+		return nil, err
+	}
+	pool, err := cfg.pool(s.dial)
+	if err != nil {
+		return nil, err
+	}
+	if s.pool, err = pgxpool.NewWithConfig(context.Background(), pool); err != nil {
+		return nil, errors.New(redact(err.Error(), cfg.URL))
+	}
+	return s, nil
+}
+
+// dial connects unless the store is closed; a connection is cut at the latest when it is.
+func (s *Store) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.life, cancel)()
+	conn, err := dialer.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return &cutConn{Conn: conn, stop: context.AfterFunc(s.life, func() { conn.Close() })}, nil
+}
+
+// cutConn is a connection that ends with the store.
+type cutConn struct {
+	net.Conn
+	stop func() bool
+}
+
+// Close closes the connection and lets the store forget it.
+func (c *cutConn) Close() error {
+	c.stop()
+	return c.Conn.Close()
+}
+
+// Close ends all calls and connections and waits for them.
+func (s *Store) Close() {
+	s.close.Do(func() {
+		s.endCalls()
+		s.pool.Close()
+		s.cut()
+		s.broken.Wait()
+	})
+}
+
+// Capabilities implements [storage.Capable].
+func (s *Store) Capabilities() storage.Capabilities {
+	return storage.Capabilities{NoWake: s.silent.Load()}
+}
+
+// query is one call's statements, sent together.
+type query struct {
+	pgx.Batch
+	sql statements
+}
+
+// add appends a statement.
+func (q *query) add(name string, args ...any) *pgx.QueuedQuery { return q.Queue(q.sql.get(name), args...) }
+
+// Isolation levels of a call. Every statement of a write sees what was committed before it, so
+// that it is never older than the lock that the statement before it waited for; all statements
+// of a read see the same.
+const (
+	writing = "set transaction isolation level read committed"
+	reading = "set transaction isolation level repeatable read, read only"
+)
+
+// settings hold for one transaction, so nothing rests on a session that a pooler may hand to
+// somebody else. Times are written in one style, whatever the database's is.
+const settings = `select set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true), set_config('DateStyle', 'ISO', true)`
+
+// call sends statements as one message, which is one transaction: the server executes it
+// entirely or not at all, and a process that stops in the middle of sending leaves nothing
+// behind, no lock either. What is wrong with the call comes back untranslated.
+func (s *Store) call(ctx context.Context, op, isolation string, fill func(*query)) error {
+	return s.callWithin(ctx, op, isolation, 0, fill)
+}
+
+// callWithin is call with a bound on each wait for a lock; 0 = as long as the call may take.
+func (s *Store) callWithin(ctx context.Context, op, isolation string, lock time.Duration, fill func(*query)) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
+	defer cancel()
+	defer context.AfterFunc(s.calls, cancel)()
+	began := time.Now()
+	defer func() { s.take.record(op, time.Since(began), err) }()
+
+	conn, err := s.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.release(conn)
+	left := s.cfg.QueryTimeout
+	if deadline, ok := ctx.Deadline(); ok {
+		left = time.Until(deadline)
+	}
+	q := &query{sql: s.sql}
+	q.Queue(isolation)
+	timeout := milliseconds(left)
+	q.Queue(settings, timeout, milliseconds(min(left, max(lock, 0)+orAll(lock))))
+	fill(q)
+	err = conn.SendBatch(ctx, &q.Batch).Close()
+	if err != nil && misdirected(err) {
+		s.pool.Reset()
+	}
+	return err
+}
+
+// orAll makes a bound of 0 no bound.
+func orAll(d time.Duration) time.Duration {
+	if d == 0 {
+		return time.Hour
+	}
+	return 0
+}
+
+// milliseconds is a server-side timeout for a call that ends after left: a little less, so that
+// the server's answer arrives before the caller gives up and with it the connection.
+func milliseconds(left time.Duration) string {
+	return strconv.FormatInt(max((left-left/10).Milliseconds(), 1), 10)
+}
+
+// acquire takes a connection and says clearly why there is none.
+func (s *Store) acquire(ctx context.Context) (*pgxpool.Conn, error) {
+	conn, err := s.pool.Acquire(ctx)
+	if err == nil {
+		return conn, nil
+	}
+	if s.calls.Err() != nil {
+		return nil, errors.New("the store is closed")
+	}
+	if stat := s.pool.Stat(); errors.Is(err, context.DeadlineExceeded) {
+		text := fmt.Sprintf("all %d connections were busy: raise store's max connections", stat.MaxConns())
+		if stat.ConstructingConns() > 0 || stat.AcquiredConns() < stat.MaxConns() {
+			text = "cannot reach the database: no connection could be made in time"
+		}
+		return nil, &unavailable{text, err}
+	}
+	return nil, err
+}
+
+// maxBroken bounds the connections that end outside the pool.
+const maxBroken = 16
+
+// release gives a connection back. pgx takes up to 15 s to end one whose call was cut short, and
+// holds its place in the pool for so long: after a partition no place would be left, and healing
+// would not help. So a broken connection leaves the pool first.
+func (s *Store) release(conn *pgxpool.Conn) {
+	if !conn.Conn().IsClosed() {
+		conn.Release()
+		return
+	}
+	if s.nBroken.Add(1) > maxBroken {
+		s.nBroken.Add(-1)
+		conn.Release()
+		return
+	}
+	raw := conn.Hijack().PgConn()
+	s.broken.Go(func() {
+		defer s.nBroken.Add(-1)
+		<-raw.CleanupDone()
+	})
+}
+
+// plain makes a text that Postgres can hold: valid UTF-8 without NUL. A bad character in a
+// user's error must not keep a report from being written.
+func plain(s string) string {
+	if strings.IndexByte(s, 0) < 0 {
+		return strings.ToValidUTF8(s, "\uFFFD")
+	}
+	return strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", "\uFFFD"), "\uFFFD")
+}
+
+// one reads the only row of a statement; found says whether there was one.
+func one(found *bool, to ...any) func(pgx.Rows) error {
+	return func(rows pgx.Rows) error {
+		*found = rows.Next()
+		if !*found {
+			return rows.Err()
+		}
+		if err := rows.Scan(to...); err != nil {
+			return err
+		}
+		rows.Close()
+		return rows.Err()
+	}
+}
+
+// advertOf returns a parsed advert from the cache.
+func (s *Store) advertOf(hash string) *daemon.Advert {
+	if a, ok := s.adverts.Load(hash); ok {
+		return a.(*daemon.Advert)
+	}
+	return nil
+}
