@@ -384,9 +384,9 @@ func CapabilitiesOf(s Store) Capabilities {
 
 // Wake is a hint that something changed. Its zero value is for everybody.
 type Wake struct {
-	// Nodes are the incarnations concerned; empty = all.
+	// Nodes are the incarnations concerned; empty = all. A hint for the leader alone names it.
 	Nodes []node.Incarnation
-	// Leader says that (also) the leader has something to do.
+	// Leader says that the leader among them has something to do as leader.
 	Leader bool
 }
 

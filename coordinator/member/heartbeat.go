@@ -50,10 +50,13 @@ func (m *Member) beatSoon(now lease.Instant) {
 }
 
 func (m *Member) onWoken(now lease.Instant, w storage.Wake) {
+	mine := len(w.Nodes) == 0
 	if w.Leader && m.leading() {
 		m.leader.want()
+		if len(w.Nodes) == 1 {
+			return // for the leader as such: a pass reads all there is
+		}
 	}
-	mine := len(w.Nodes) == 0 && !w.Leader
 	for _, inc := range w.Nodes {
 		mine = mine || inc == m.cfg.Node.Incarnation
 	}

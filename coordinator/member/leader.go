@@ -315,8 +315,12 @@ func (m *Member) onCommit(now lease.Instant, c call, r Result) {
 		return
 	}
 	for i := range r.Outcomes {
-		m.raise(0, r.Outcomes[i].Record.Generation)
-		l.redo = l.redo || !r.Outcomes[i].Applied
+		o := &r.Outcomes[i]
+		m.raise(0, o.Record.Generation)
+		l.redo = l.redo || !o.Applied
+		if o.Applied && o.Record.HeldBy(m.cfg.Node.Incarnation) {
+			m.beatSoon(now) // one's own units need no wake-up
+		}
 	}
 	m.commitNext(now)
 }

@@ -44,7 +44,7 @@ type watched struct {
 
 	leading   bool
 	leaseFrom time.Duration // beginning of the newest call whose answer renewed its term
-	movedAt   time.Duration // when its row moved last
+	beatAt    time.Duration // when its newest heartbeat was applied
 	heard     uint64
 	// heardAt is when its row last said that it heard something new, heardBefore the time before.
 	heardAt, heardBefore time.Duration
@@ -153,10 +153,7 @@ func (c *checks) after(w *world, cl *call) {
 	case cl.req.Heartbeat != nil:
 		c.beat(w, cl, cl.req.Heartbeat, res.Reply)
 	case cl.req.Report != nil:
-		cl.p.watch.movedAt = w.now
 		c.outcomes(w, res.Outcomes)
-	case cl.req.Leave != nil:
-		cl.p.watch.movedAt = w.now
 	case cl.req.Commit != nil:
 		if err := c.asOf.commit(cl.req.Commit.Term); err != nil {
 			w.violate(err.rule, "%s", err.what)
@@ -168,9 +165,12 @@ func (c *checks) after(w *world, cl *call) {
 // beat takes an applied heartbeat.
 func (c *checks) beat(w *world, cl *call, beat *storage.Heartbeat, r *storage.Reply) {
 	p := &cl.p.watch
-	p.movedAt = w.now
+	p.beatAt = w.now
 	if beat.Heard > p.heard {
-		p.heard, p.heardAt, p.heardBefore = max(p.heard, beat.Heard), w.now, p.heardAt
+		if w.now-p.heardAt > 4*w.t.QueryTimeout {
+			p.heardBefore = p.heardAt
+		}
+		p.heard, p.heardAt = beat.Heard, w.now
 	}
 	if err := c.model.lists(r.Units, cl.p.who.Incarnation, w.unitAt); err != nil {
 		w.violate(err.rule, "%s", err.what)

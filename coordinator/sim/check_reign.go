@@ -124,14 +124,14 @@ func (c *checks) stopOverdue(w *world, p *process) {
 	w.violate("stop", "p%02d has not stopped within %v", p.index, w.stopBound())
 }
 
-// removed checks a death: the row must not have moved for the whole TTL.
+// removed checks a death: no heartbeat must have arrived for the whole TTL.
 func (c *checks) removed(w *world, e *daemon.Event) {
 	p := w.byInc[e.Incarnation]
 	if p == nil || c.forged || c.recentFailover(w) || c.applying != nil && c.applying.p == p {
 		return
 	}
-	if quiet := w.now - p.watch.movedAt; quiet < quick(w.t.NodeRegistrationTTL-w.t.ClockStep) {
-		w.violate("I6", "p%02d was declared dead %v after its row had moved", p.index, quiet)
+	if quiet := w.now - p.watch.beatAt; quiet < quick(w.t.NodeRegistrationTTL-w.t.ClockStep) {
+		w.violate("I6", "p%02d was declared dead %v after a heartbeat", p.index, quiet)
 	}
 }
 

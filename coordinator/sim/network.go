@@ -208,7 +208,40 @@ func (w *world) apply(c *call) {
 		res.Snapshot, res.Err = store.Snapshot(ctx)
 	}
 	c.result = res
+	if w.trace.out != nil {
+		w.detail(c.p, "applied %s", c)
+	}
 	w.check.after(w, c)
+}
+
+// String describes a call that was applied.
+func (c *call) String() string {
+	what, err := "", ""
+	switch r := &c.req; {
+	case c.run != nil:
+		what = "stamp " + c.run.fence.String()
+	case r.Heartbeat != nil:
+		what = fmt.Sprintf("heartbeat %d heard %d claim %+v", r.Heartbeat.Seq, r.Heartbeat.Heard, r.Heartbeat.Claim)
+		if reply := c.result.Reply; reply != nil {
+			what += fmt.Sprintf(": verdict %d term %d (%s) lease %d until %v, %d units", reply.Verdict, reply.Term.Number,
+				reply.Term.Leader.Incarnation, reply.Lease.Renewals, reply.Lease.ExpiresAt.Sub(reply.Now), len(reply.Units))
+		}
+	case r.Report != nil:
+		what = fmt.Sprintf("report %d %v", r.Report.Seq, r.Report.Units)
+	case r.Leave != nil:
+		what = fmt.Sprintf("leave %+v", *r.Leave)
+	case r.Commit != nil:
+		what = fmt.Sprintf("commit of %d: %d changes, nodes %v", r.Commit.Term.Number, len(r.Commit.Changes), r.Commit.Nodes)
+	default:
+		what = "snapshot"
+	}
+	if c.repeat {
+		what += " (repeated)"
+	}
+	if c.result.Err != nil {
+		err = " ERROR " + c.result.Err.Error()
+	}
+	return what + err
 }
 
 // answer gives the process the reply.

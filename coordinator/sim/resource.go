@@ -39,9 +39,10 @@ func (r *run) effect(epoch int64) {
 	case !r.read:
 		r.look()
 	case w.rng.Uint32()&7 == 0:
-		r.busy = true
+		r.busy, r.sentTo = true, w.server.failovers
 		w.queue.push(event{at: w.now + w.upTo(2*w.t.HeartbeatInterval), kind: evEffectArrive, run: r, n: r.value + 1})
 	default:
+		r.sentTo = w.server.failovers
 		w.effectArrives(r, r.value+1)
 	}
 }
@@ -58,8 +59,8 @@ func (w *world) effectArrives(r *run, value int64) {
 		w.stats.Refused++
 		return
 	}
-	if !r.read {
-		return // its connection was lost to a failover
+	if !r.read || r.sentTo != w.server.failovers {
+		return // its connection ended with the server it was made to
 	}
 	w.stats.Effects++
 	w.check.accepted(w, r.u, r.fence.Generation, value)

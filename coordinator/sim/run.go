@@ -57,6 +57,8 @@ type run struct {
 	read  bool
 	value int64
 	busy  bool // an effect is under way
+	// sentTo is which server the newest effect was sent to.
+	sentTo int
 }
 
 type runPhase uint8

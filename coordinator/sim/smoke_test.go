@@ -27,7 +27,9 @@ func TestSmoke(t *testing.T) {
 	kinds := map[string]int{}
 	for seed := first; seed < first+n; seed++ {
 		start := time.Now()
-		r, err := Run(Config{Seed: uint64(seed), Faults: faults})
+		cfg := Config{Seed: uint64(seed), Faults: faults}
+		if os.Getenv("T") != "" { cfg.Trace, _ = os.Create(os.Getenv("T")) }
+		r, err := Run(cfg)
 		if err != nil {
 			v := err.(*Violation)
 			kinds[v.Rule]++

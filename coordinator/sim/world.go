@@ -225,6 +225,13 @@ func (w *world) between(a, b time.Duration) time.Duration { return a + w.upTo(b-
 // chance draws whether something happens that happens with probability x.
 func (w *world) chance(x float64) bool { return x > 0 && w.rng.Float64() < x }
 
+// detail writes a line that only a full trace shows: it is not part of the hash.
+func (w *world) detail(p *process, format string, args ...any) {
+	if w.trace.out != nil {
+		fmt.Fprintf(w.trace.out, "%14.4f p%02d     . %s\n", w.now.Seconds(), p.index, fmt.Sprintf(format, args...))
+	}
+}
+
 func (w *world) note(l line) {
 	l.at = w.now
 	w.trace.add(l)

@@ -45,7 +45,7 @@ func TestAStallIsAFailure(t *testing.T) {
 				pass(time.Minute/4 + time.Second)
 				th.expect("failed #1: no progress within the stall timeout of 1m0s"+c.err, "enter")
 				th.Cancel(fence, errLost)
-				th.expect("ended returned #1")
+				th.expect("ended returned")
 			})
 		})
 	}
@@ -67,13 +67,12 @@ func TestADrainingRunDoesNotStall(t *testing.T) {
 	t.Parallel()
 	act(t, Config{}, waits, func(th *theatre) {
 		th.Start(fence, 1, daemon.Spec{StallTimeout: time.Second})
+		th.expect("stamp", "enter", "started")
 		th.Drain(fence)
-		th.lines = nil
-		synctest.Wait()
-		th.lines = nil
 		pass(time.Minute)
 		th.expect()
 		th.Cancel(fence, errLost)
+		th.expect("ended returned")
 	})
 }
 
@@ -121,7 +120,7 @@ func TestAStalledAttemptThatIgnoresItsContext(t *testing.T) {
 				pass(time.Second)
 				th.expect("failed #1: no progress within the stall timeout of 1s", "enter")
 				th.Drain(fence)
-				th.expect("ended returned #1")
+				th.expect("ended returned")
 			})
 		})
 	}
@@ -152,6 +151,7 @@ func TestAbandon(t *testing.T) {
 			act(t, Config{}, agent, func(th *theatre) {
 				hold = make(chan struct{})
 				th.Start(fence, 1, c.spec)
+				synctest.Wait()
 				th.Cancel(fence, errLost)
 				synctest.Wait()
 				th.lines = nil
@@ -161,7 +161,7 @@ func TestAbandon(t *testing.T) {
 				if log := th.logged(); !strings.Contains(log, "supervisor.hangs") {
 					t.Errorf("the log does not say where it hangs: %s", log)
 				}
-				if err := th.Wait(t.Context()); err != nil {
+				if err := th.Wait(th.t.Context()); err != nil {
 					t.Errorf("wait waits for an abandoned run: %v", err)
 				}
 				th.Start(next, 1, daemon.Spec{})

@@ -269,7 +269,7 @@ func TestTheUnitIsFreeWhenItsEndIsReported(t *testing.T) {
 func TestWait(t *testing.T) {
 	t.Parallel()
 	act(t, Config{}, obedient, func(th *theatre) {
-		if err := th.Wait(t.Context()); err != nil {
+		if err := th.Wait(th.t.Context()); err != nil {
 			t.Errorf("nothing runs: %v", err)
 		}
 		th.Start(fence, 1, daemon.Spec{})
@@ -279,7 +279,7 @@ func TestWait(t *testing.T) {
 			t.Errorf("a run runs: %v", err)
 		}
 		th.Drain(fence)
-		if err := th.Wait(context.Background()); err != nil {
+		if err := th.Wait(th.t.Context()); err != nil {
 			t.Errorf("it ended: %v", err)
 		}
 		th.expect("stamp", "enter", "started", "ended returned")

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -85,15 +84,11 @@ func (b *beat) register(q *query, advert []byte) {
 	q.add("advertise", hash, plain(string(advert)))
 	q.add("node_lock", inc(b.Node))
 	t := &b.taken
-	var admitted bool
+	var found bool
 	var woken int
 	q.add("register", inc(b.Node), string(b.Node.ID), plain(b.Node.Name), micros(b.TTL),
 		number(b.Seq), number(b.Heard), b.HighestTerm, b.HighestGeneration, b.Advert.Traits.NeverLead, hash, string(traits)).
-		Query(func(rows pgx.Rows) error {
-			return one(&b.admitted, &admitted, (*string)(&t.ID), &t.Holder.Name, (*string)(&t.Holder.Incarnation), stamp{&t.SeenAt}, &woken)(rows)
-		})
-	// The row is always there; what it says counts.
-	q.QueuedQueries[len(q.QueuedQueries)-1].Fn = then(q.QueuedQueries[len(q.QueuedQueries)-1].Fn, func() { b.admitted = admitted })
+		Query(one(&found, &b.admitted, (*string)(&t.ID), &t.Holder.Name, (*string)(&t.Holder.Incarnation), stamp{&t.SeenAt}, &woken))
 }
 
 // claim decides about the term.
@@ -172,17 +167,6 @@ func (s *Store) refused(ctx context.Context, who node.Identity, taken storage.ID
 	return storage.ErrStaleSeq
 }
 
-// then runs after once a callback has succeeded.
-func then(first func(pgx.BatchResults) error, after func()) func(pgx.BatchResults) error {
-	return func(br pgx.BatchResults) error {
-		err := first(br)
-		if err == nil {
-			after()
-		}
-		return err
-	}
-}
-
 // hashOf names what a node advertises.
 func hashOf(advert []byte) string {
 	sum := sha256.Sum256(advert)
@@ -221,6 +205,3 @@ func number(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
 func attempt(what string, who node.Identity) string {
 	return fmt.Sprintf("%s %q (incarnation %s)", what, who.Name, who.Incarnation)
 }
-
-// nanoseconds of a duration, as durations are kept.
-func nanoseconds(d time.Duration) int64 { return int64(d) }

@@ -152,22 +152,17 @@ func (s *Store) callWithin(ctx context.Context, op, isolation string, lock time.
 	}
 	q := &query{sql: s.sql}
 	q.Queue(isolation)
-	timeout := milliseconds(left)
-	q.Queue(settings, timeout, milliseconds(min(left, max(lock, 0)+orAll(lock))))
+	wait := left
+	if lock > 0 {
+		wait = min(lock, left)
+	}
+	q.Queue(settings, milliseconds(left), milliseconds(wait))
 	fill(q)
 	err = conn.SendBatch(ctx, &q.Batch).Close()
 	if err != nil && misdirected(err) {
 		s.pool.Reset()
 	}
 	return err
-}
-
-// orAll makes a bound of 0 no bound.
-func orAll(d time.Duration) time.Duration {
-	if d == 0 {
-		return time.Hour
-	}
-	return 0
 }
 
 // milliseconds is a server-side timeout for a call that ends after left: a little less, so that

@@ -39,6 +39,7 @@ func TestMain(m *testing.M) {
 
 // roles are what a child can do with the file at path.
 var roles = map[string]func(path string, args []string) error{
+	"open":   childOpens,
 	"beat":   childBeats,
 	"submit": childSubmits,
 	"hold":   childHolds,
@@ -121,6 +122,15 @@ func number(args []string, i int) int {
 		panic(err)
 	}
 	return n
+}
+
+// childOpens opens and closes the store.
+func childOpens(path string, _ []string) error {
+	s, err := Open(context.Background(), path)
+	if err != nil {
+		return err
+	}
+	return s.Close()
 }
 
 // childBeats registers and beats N times, standing each time with a lease that is over at once,

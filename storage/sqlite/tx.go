@@ -288,29 +288,23 @@ const (
 	patientPause  = 20 * time.Millisecond // once somebody holds it for long
 )
 
-// retryBusy calls attempt until it does not find the file locked or ctx ends.
+// retryBusy calls attempt until it does not find the file locked or ctx ends; then the error says
+// both.
 func retryBusy(ctx context.Context, attempt func() error) error {
-	var timer *time.Timer
-	began := time.Now()
-	pause := shortestPause
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	began, pause := time.Now(), shortestPause
 	for {
-		err := ctx.Err()
-		if err != nil {
+		err := attempt()
+		if !isBusy(err) {
 			return err
 		}
-		if err = attempt(); !isBusy(err) {
-			return err
-		}
-		wait := pause/2 + rand.N(pause)
-		if timer == nil {
-			timer = time.NewTimer(wait)
-			defer timer.Stop()
-		} else {
-			timer.Reset(wait)
-		}
+		timer := time.NewTimer(pause/2 + rand.N(pause))
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
+			timer.Stop()
 			return errors.Join(ctx.Err(), err)
 		}
 		pause = min(pause*3/2, longestPause)

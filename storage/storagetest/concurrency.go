@@ -484,7 +484,7 @@ func followsRoll(w *world) {
 	w.together(len(peers)+1, func(i int) {
 		if i < len(peers) {
 			defer writers.Done()
-			if err := flap(w, l, peers[i]); err != nil {
+			if err := flap(w, l, peers[i], i); err != nil {
 				w.Errorf("%v", err)
 			}
 			return
@@ -508,14 +508,14 @@ func followsRoll(w *world) {
 }
 
 // flap lets a node be judged and unjudged, with other news between.
-func flap(w *world, l leader, p *peer) error {
+func flap(w *world, l leader, p *peer, index int) error {
 	for i := range 12 {
 		state := []node.State{node.Late, node.Deaf}[i%2]
 		_, err := p.via.Commit(w.ctx, storage.Commit{Term: l.term.Ref(), Nodes: []storage.NodeChange{{Guard: storage.NodeGuard{Incarnation: p.id.Incarnation}, State: state}}})
 		if err != nil {
 			return err
 		}
-		if _, err := p.via.Submit(w.ctx, storage.Command{ID: uuid(5, 100*int(p.seq)+i) + p.id.Name, Kind: storage.CommandResign, Term: 1}); err != nil {
+		if _, err := p.via.Submit(w.ctx, storage.Command{ID: uuid(5+index, i), Kind: storage.CommandResign, Term: 1}); err != nil {
 			return err
 		}
 	}

@@ -1,0 +1,14 @@
+//go:build !unix
+
+package cli
+
+import (
+	"context"
+
+	"github.com/emitd/emitd/cmd/emitd/internal/config"
+)
+
+// hangups does nothing: there is no SIGHUP here.
+func hangups(context.Context, func() (*config.Loaded, error)) (<-chan func() (*config.Loaded, error), func()) {
+	return nil, func() {}
+}

@@ -1,0 +1,74 @@
+package cli
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/spf13/cobra"
+
+	"github.com/emitd/emitd/cmd/emitd/internal/backend"
+	"github.com/emitd/emitd/cmd/emitd/internal/config"
+	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/cmd/emitd/internal/host"
+	"github.com/emitd/emitd/cmd/emitd/internal/telemetry"
+)
+
+func (a *app) serveCommand() *cobra.Command {
+	policy := string(backend.Auto)
+	cmd := &cobra.Command{
+		Use: "serve", Short: "Run a node until interrupted",
+		Long: "Run a node: it joins the cluster of its store, may be elected leader, and runs the daemons assigned\n" +
+			"to it. SIGTERM or Ctrl-C hands everything over and ends it with 0; a second one forces.\n" +
+			"SIGHUP reads the log level and the token file again.\n\n" +
+			"Every key of the configuration is also a flag, such as --coordinator.lease-duration 30s; they are in\n" +
+			"emitd config show and docs/reference/config.md.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch backend.Policy(policy) {
+			case backend.Auto, backend.Always, backend.Never:
+			default:
+				return fault.New(fault.Usage, "--migrate=%s is not known, want auto, always or never", policy)
+			}
+			return a.serve(cmd.Context(), backend.Policy(policy))
+		},
+	}
+	cmd.Flags().StringVar(&policy, "migrate", policy, "auto: create the schema in an empty store, and bring a SQLite file up to date; always: also bring Postgres up to date; never")
+	cmd.Flags().Lookup("migrate").NoOptDefVal = string(backend.Always)
+	return cmd
+}
+
+func (a *app) serve(ctx context.Context, p backend.Policy) error {
+	in := a.input()
+	in.Serving = true
+	cfg, err := a.load(in)
+	if err != nil {
+		return err
+	}
+	level := telemetry.Level(cfg.Telemetry.Log.Level)
+	reload, stop := hangups(ctx, func() (*config.Loaded, error) { return config.Load(in) })
+	defer stop()
+	return host.Run(ctx, host.Options{
+		Config: cfg, Version: buildInfo().Version, Handler: a.logHandler(cfg, level), Level: level,
+		Open: func(ctx context.Context, t *telemetry.Telemetry) (*backend.Store, error) {
+			return backend.Open(ctx, backend.Options{Config: cfg.Config, Policy: p, Logger: t.Logger})
+		},
+		Reload: reload,
+	})
+}
+
+func (a *app) logHandler(cfg *config.Loaded, level *slog.LevelVar) slog.Handler {
+	return telemetry.NewLog(a.Err, telemetry.LogOptions{
+		Level: level, Format: cfg.Telemetry.Log.Format, TTY: terminal(a.Err), Colour: a.colours(), Secrets: cfg.Secrets(),
+	})
+}
+
+// talk returns the log of a command that is not a node: only what is wrong.
+func (a *app) talk(cfg *config.Loaded) *slog.Logger {
+	level := telemetry.Level("warn")
+	if a.quiet {
+		level.Set(slog.LevelError)
+	}
+	return slog.New(telemetry.NewLog(a.Err, telemetry.LogOptions{
+		Level: level, Format: "text", Colour: a.colours(), Secrets: cfg.Secrets(),
+	}))
+}

@@ -1,0 +1,280 @@
+// Package host runs nodes inside the process: the listener, telemetry, the store, the built-in
+// and configured daemons, and one coordinator per node.
+//
+//	settings ─▶ telemetry ─▶ listener ─▶ store ─▶ nodes ─▶ … ctx ends … ─▶ nodes stop
+//	                            └────────── health and metrics answer ──────────┘
+//
+// Whatever can be wrong is found before the first node runs, in this order: certificates and
+// tokens, the address, the store and its schema. What was begun is ended in the reverse order,
+// whatever happened. [Run] returns nil after a clean stop because ctx ended.
+//
+// The listener closes last, so that probes see the node drain (/readyz fails, /livez does not).
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/emitd/emitd/cmd/emitd/internal/backend"
+	"github.com/emitd/emitd/cmd/emitd/internal/config"
+	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/cmd/emitd/internal/telemetry"
+	"github.com/emitd/emitd/coordinator"
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+)
+
+// Options say what to run.
+type Options struct {
+	Config  *config.Loaded
+	Version string
+	Handler slog.Handler   // of the log
+	Level   *slog.LevelVar // of the log
+	// Nodes names the nodes; empty is one, called node.name.
+	Nodes []string
+	// Open opens the store.
+	Open func(ctx context.Context, t *telemetry.Telemetry) (*backend.Store, error)
+	// NextPort takes a port near the one of listen if that is in use.
+	NextPort bool
+	// Extra are daemons that the program brings along.
+	Extra []Daemon
+	// Started is called when everything is up and before the nodes run.
+	Started func(r *Running)
+	// Hooks are told what happens, with the name of the node.
+	Hooks func(name string) coordinator.Hooks
+	// Reload delivers wishes to read the configuration again; nil is none.
+	Reload <-chan func() (*config.Loaded, error)
+}
+
+// Daemon is a daemon with what runs it.
+type Daemon struct {
+	Spec  daemon.Spec
+	Agent daemon.Agent
+}
+
+// Running is what is up.
+type Running struct {
+	Address string // host:port of the listener
+	URL     string // of the listener, for people
+	Store   *backend.Store
+	Nodes   []*coordinator.Coordinator
+	Daemons []daemon.Spec
+}
+
+// host is a process while it is being built up and run.
+type host struct {
+	Options
+	tel   *telemetry.Telemetry
+	guard *guard
+	log   *slog.Logger
+	up    Running
+}
+
+// patience bounds what is done after the nodes have stopped: sending telemetry, closing
+// connections.
+const patience = 2 * time.Second
+
+// Run runs the nodes until ctx ends and they have stopped, or one fails.
+func Run(ctx context.Context, o Options) (err error) {
+	h := &host{Options: o}
+	if len(h.Nodes) == 0 {
+		h.Nodes = []string{o.Config.Node.Name}
+	}
+	h.tel, err = telemetry.New(ctx, telemetry.Options{Cluster: o.Config.Cluster, Version: o.Version, Handler: o.Handler})
+	if err != nil {
+		return fault.New(fault.Telemetry, "telemetry: %w", err)
+	}
+	defer func() { err = errors.Join(err, late(ctx, h.tel.Close)) }()
+	h.log = h.tel.Logger
+	if h.guard, err = newGuard(o.Config.API); err != nil {
+		return err
+	}
+	listener, err := listen(ctx, o.Config.Listen, o.NextPort)
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+	h.up.Address = listener.Addr().String()
+	h.up.URL = h.guard.scheme() + "://" + h.up.Address
+	if h.up.Store, err = o.Open(ctx, h.tel); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, h.up.Store.Close()) }()
+	return h.serve(ctx, listener)
+}
+
+// late calls end with a context of its own: what ends the program must not cut it short.
+func late(ctx context.Context, end func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	return end(ctx)
+}
+
+// serve makes the nodes, runs them and the listener.
+func (h *host) serve(ctx context.Context, l net.Listener) error {
+	daemons, end, err := h.daemons()
+	if err != nil {
+		return err
+	}
+	defer end()
+	for _, name := range h.Nodes {
+		if err := h.add(ctx, name, daemons); err != nil {
+			return err
+		}
+	}
+	web := h.web()
+	served := make(chan error, 1)
+	go func() { served <- web.start(l) }()
+	if h.Started != nil {
+		h.Started(&h.up)
+	}
+	h.tell()
+	err = h.runNodes(ctx, served)
+	stop := late(ctx, web.stop)
+	if err == nil {
+		return stop
+	}
+	return err
+}
+
+// runNodes returns when all nodes have stopped. The first failure, of a node or of the listener,
+// stops the others cleanly.
+func (h *host) runNodes(ctx context.Context, served <-chan error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	nodes := new(errgroup.Group)
+	for _, c := range h.up.Nodes {
+		nodes.Go(func() error {
+			defer cancel()
+			return c.Run(ctx)
+		})
+	}
+	done := make(chan struct{})
+	background := new(errgroup.Group)
+	background.Go(func() error { return h.notifySystemd(ctx, done) })
+	background.Go(func() error { h.reloads(done); return nil })
+	var broken error
+	background.Go(func() error {
+		select {
+		case broken = <-served:
+			cancel()
+		case <-done:
+		}
+		return nil
+	})
+	err := nodes.Wait()
+	close(done)
+	if err := background.Wait(); err != nil {
+		h.log.Warn("systemd was not told", "error", err)
+	}
+	return errors.Join(err, broken)
+}
+
+// add makes one node.
+func (h *host) add(ctx context.Context, name string, daemons []Daemon) error {
+	cfg := h.Config
+	id := cfg.Identity()
+	id.Name = name
+	if id.ID == "" {
+		drawn, err := uuid.NewV7()
+		if err != nil {
+			return fmt.Errorf("draw a node id: %w", err)
+		}
+		id.ID = node.ID(drawn.String())
+	}
+	several := len(h.Nodes) > 1
+	meter, err := h.tel.Meter(ctx, telemetry.Node{Name: name, ID: string(id.ID), Label: several})
+	if err != nil {
+		return fault.New(fault.Telemetry, "telemetry: %w", err)
+	}
+	timing := cfg.Timing()
+	if timing.SettleWindow == 0 {
+		timing.SettleWindow = -1 // the coordinator's word for none
+	}
+	c, err := coordinator.New(h.up.Store.Store, coordinator.Config{
+		Cluster: cfg.Cluster, Node: id, Labels: cfg.Node.Labels, Capacity: cfg.Node.Capacity,
+		Version: h.Version, Address: h.up.Address,
+		NeverLead: cfg.Node.NeverLead, NoDaemons: cfg.Node.NoDaemons,
+		Profile: cfg.Profile, Timing: timing, HostLock: h.lockFile(), Hooks: h.hooks(name),
+		Logger: h.log, MeterProvider: meter, TracerProvider: h.tel.Tracer,
+	})
+	if err != nil {
+		return err
+	}
+	for _, d := range daemons {
+		register := c.Register
+		if builtin(d.Spec.ID) {
+			register = c.RegisterBuiltin
+		}
+		if err := register(d.Spec, d.Agent); err != nil {
+			return fault.New(fault.BadDaemon, "%w", err)
+		}
+	}
+	h.up.Nodes = append(h.up.Nodes, c)
+	return nil
+}
+
+func (h *host) hooks(name string) coordinator.Hooks {
+	if h.Hooks == nil {
+		return coordinator.Hooks{}
+	}
+	return h.Options.Hooks(name)
+}
+
+// tell says in the log what is up and what was set without effect.
+func (h *host) tell() {
+	for _, m := range h.up.Store.Migrated {
+		h.log.Info("schema migrated", "version", m.Version, "name", m.Name)
+	}
+	for _, note := range h.Config.Notes() {
+		h.log.Warn("setting without effect", "setting", note)
+	}
+	if h.Config.Insecure && !h.guard.secured() {
+		h.log.Warn("the listener is neither encrypted nor authenticated (insecure)", "listen", h.up.Address)
+	}
+	h.log.Info("listening", "address", h.up.Address, "store", h.up.Store.Kind, "version", h.Version)
+}
+
+// nearby is how many ports after the wanted one are tried.
+const nearby = 30
+
+// listen binds the address. With next, a port that is in use gives way to one near it, and at
+// last to any.
+func listen(ctx context.Context, address string, next bool) (net.Listener, error) {
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", address)
+	if err == nil || !next {
+		if err != nil {
+			return nil, fault.New(fault.CannotListen, "cannot listen on %s: %w", address, reason(err))
+		}
+		return l, nil
+	}
+	name, port, _ := net.SplitHostPort(address)
+	first, _ := strconv.Atoi(port)
+	for i := 1; i <= nearby; i++ {
+		if l, err := lc.Listen(ctx, "tcp", net.JoinHostPort(name, strconv.Itoa(first+i))); err == nil {
+			return l, nil
+		}
+	}
+	if l, err = lc.Listen(ctx, "tcp", net.JoinHostPort(name, "0")); err != nil {
+		return nil, fault.New(fault.CannotListen, "cannot listen on %s nor any other port: %w", address, reason(err))
+	}
+	return l, nil
+}
+
+// reason drops what net repeats about the address.
+func reason(err error) error {
+	var op *net.OpError
+	if errors.As(err, &op) {
+		return op.Err
+	}
+	return err
+}

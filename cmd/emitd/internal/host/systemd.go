@@ -1,0 +1,124 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// notifyEvery is how often a change of status is looked for.
+const notifyEvery = time.Second
+
+// notifySystemd tells the service manager, if there is one (NOTIFY_SOCKET): READY when every
+// node has written its first heartbeat, STATUS when it changes, WATCHDOG while every node makes
+// progress (WATCHDOG_USEC), STOPPING when ctx ends. It returns when done is closed.
+func (h *host) notifySystemd(ctx context.Context, done <-chan struct{}) error {
+	name := os.Getenv("NOTIFY_SOCKET")
+	if name == "" {
+		return nil
+	}
+	if strings.HasPrefix(name, "@") {
+		name = "\x00" + name[1:]
+	}
+	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: name, Net: "unixgram"})
+	if err != nil {
+		return fmt.Errorf("NOTIFY_SOCKET: %w", err)
+	}
+	defer conn.Close()
+	n := &notifier{h: h, send: func(state string) { _, _ = conn.Write([]byte(state)) }, watchdog: watchdog()}
+	tick := time.NewTicker(notifyEvery)
+	defer tick.Stop()
+	ending := ctx.Done()
+	for {
+		select {
+		case <-done:
+			return nil
+		case <-ending:
+			ending = nil
+			n.send("STOPPING=1\nSTATUS=draining")
+		case <-tick.C:
+			n.round()
+		}
+	}
+}
+
+// watchdog reports whether this process is watched.
+func watchdog() bool {
+	usec, err := strconv.ParseInt(os.Getenv("WATCHDOG_USEC"), 10, 64)
+	pid := os.Getenv("WATCHDOG_PID")
+	return err == nil && usec > 0 && (pid == "" || pid == strconv.Itoa(os.Getpid()))
+}
+
+type notifier struct {
+	h        *host
+	send     func(state string)
+	watchdog bool
+	ready    bool
+	status   string
+}
+
+// round says what is new.
+func (n *notifier) round() {
+	if !n.ready && n.h.every(func(checks map[string]error) bool { return passed(checks) }) {
+		n.ready = true
+		n.send("READY=1")
+	}
+	if n.watchdog && n.h.live() {
+		n.send("WATCHDOG=1")
+	}
+	if s := n.h.status(); s != n.status {
+		n.status = s
+		n.send("STATUS=" + s)
+	}
+}
+
+func passed(checks map[string]error) bool {
+	for _, err := range checks {
+		if err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// every reports whether the judgement holds for every node's start.
+func (h *host) every(judge func(map[string]error) bool) bool {
+	for _, c := range h.up.Nodes {
+		if !judge(c.Started()) {
+			return false
+		}
+	}
+	return true
+}
+
+func (h *host) live() bool {
+	for _, c := range h.up.Nodes {
+		if !passed(c.Live()) {
+			return false
+		}
+	}
+	return true
+}
+
+// status reads as in: leader term 42, 3 daemons.
+func (h *host) status() string {
+	var out []string
+	for _, c := range h.up.Nodes {
+		s := c.Status()
+		role := "follower"
+		switch {
+		case s.Stopping:
+			role = "draining"
+		case s.Leading:
+			role = "leader"
+		case !s.Registered:
+			role = "joining"
+		}
+		out = append(out, fmt.Sprintf("%s term %d, %d daemons", role, s.Term.Ordinal, len(s.Runs)))
+	}
+	return strings.Join(out, "; ")
+}

@@ -1,0 +1,171 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+)
+
+// changeInput is one element of the input of commit_units.sql and commit_declare.sql.
+type changeInput struct {
+	Ord         int             `json:"ord"`
+	Daemon      string          `json:"daemon"`
+	Index       int             `json:"index"`
+	Step        string          `json:"step"`
+	State       string          `json:"state"`
+	Generation  int64           `json:"generation"`
+	Target      string          `json:"target"`
+	Acknowledge int64           `json:"acknowledge"` // nanoseconds, as drain
+	Drain       int64           `json:"drain"`
+	Dead        string          `json:"dead"`
+	Seq         int64           `json:"seq"`
+	Forced      bool            `json:"forced"`
+	Embargo     int64           `json:"embargo"` // microseconds; negative: for ever
+	Retired     bool            `json:"retired"`
+	Reason      string          `json:"reason"`
+	Detail      json.RawMessage `json:"detail,omitempty"`
+}
+
+// nodeInput is one element of the input of commit_nodes.sql.
+type nodeInput struct {
+	Ord         int    `json:"ord"`
+	Incarnation string `json:"incarnation"`
+	Seq         int64  `json:"seq"`
+	State       string `json:"state"`
+	Reason      string `json:"reason"`
+}
+
+// Commit implements [storage.Store]: one message that takes every lock, then writes. The term's
+// lock comes first and guards all; it is one that a take-over waits for and a renewal does not
+// touch.
+func (s *Store) Commit(ctx context.Context, c storage.Commit) ([]storage.Outcome, error) {
+	what := fmt.Sprintf("commit of term %d", c.Term.Number)
+	if len(c.Changes) > storage.MaxChanges {
+		return nil, fmt.Errorf("%s: %d changes, the limit is %d", what, len(c.Changes), storage.MaxChanges)
+	}
+	out := make([]storage.Outcome, len(c.Changes))
+	changes := make([]changeInput, len(c.Changes))
+	for i, change := range c.Changes {
+		out[i].Unit, changes[i] = change.Unit, inputOf(i, change)
+	}
+	held := false
+	term := []any{c.Term.Number, string(c.Term.Node), string(c.Term.Incarnation)}
+	err := s.call(ctx, "commit", writing, func(q *query) {
+		q.add("commit_lock", term...).Query(func(rows pgx.Rows) error {
+			held = rows.Next()
+			rows.Close()
+			return rows.Err()
+		})
+		lockRows(q, c, changes)
+		for part := range apart(nodeInputs(c.Nodes), func(in nodeInput) string { return in.Incarnation }) {
+			q.add("commit_nodes", append(slices.Clone(term), encode(part))...)
+		}
+		for _, part := range inOrder(changes) {
+			args := append(slices.Clone(term), encode(part))
+			if part[0].Step == "" {
+				q.add("commit_declare", args...).Query(outcomes(out, false))
+			} else {
+				q.add("commit_units", append(args, c.HighestGeneration)...).Query(outcomes(out, true))
+			}
+		}
+	})
+	if err == nil && !held {
+		err = storage.ErrTermLost
+	}
+	if err != nil {
+		return nil, s.fail(what, err)
+	}
+	return out, nil
+}
+
+// lockRows locks nodes that are judged dead or changed (against their heartbeats), nodes that get
+// units (against their leaving), then the units.
+func lockRows(q *query, c storage.Commit, changes []changeInput) {
+	var judged, targets []node.Incarnation
+	for _, n := range c.Nodes {
+		judged = append(judged, n.Guard.Incarnation)
+	}
+	for _, change := range c.Changes {
+		if change.Dead != nil {
+			judged = append(judged, change.Dead.Incarnation)
+		}
+		if change.Step == daemon.Assign {
+			targets = append(targets, change.To.Incarnation)
+		}
+	}
+	for _, lock := range []struct {
+		statement string
+		rows      []node.Incarnation
+	}{{"nodes_lock", judged}, {"targets_lock", targets}} {
+		slices.Sort(lock.rows)
+		if rows := slices.Compact(lock.rows); len(rows) > 0 {
+			q.add(lock.statement, array(rows))
+		}
+	}
+	if len(changes) > 0 {
+		q.add("units_lock", encode(changes))
+	}
+}
+
+func inputOf(ord int, c storage.Change) changeInput {
+	in := changeInput{
+		Ord: ord, Daemon: string(c.Unit.Daemon), Index: c.Unit.Index, Step: string(c.Step), State: string(c.State),
+		Generation: c.Generation, Target: string(c.To.Incarnation), Acknowledge: int64(c.AcknowledgeTimeout),
+		Drain: int64(c.DrainTimeout), Forced: c.Forced, Embargo: embargo(c.Embargo), Retired: c.Retired,
+		Reason: plain(c.Reason), Detail: c.Detail,
+	}
+	if c.Dead != nil {
+		in.Dead, in.Seq = string(c.Dead.Incarnation), number(c.Dead.Seq)
+	}
+	return in
+}
+
+func nodeInputs(changes []storage.NodeChange) []nodeInput {
+	out := make([]nodeInput, len(changes))
+	for i, c := range changes {
+		out[i] = nodeInput{i, string(c.Guard.Incarnation), number(c.Guard.Seq), string(c.State), plain(c.Reason)}
+	}
+	return out
+}
+
+func (in changeInput) unit() daemon.Unit {
+	return daemon.Unit{Daemon: daemon.ID(in.Daemon), Index: in.Index}
+}
+
+// inOrder cuts changes into parts, one statement each, in which no unit stands twice and all are
+// declarations or all are steps. Declarations that come first for their unit are taken first:
+// they make no event and touch no other unit, so nobody can tell, and a leader that declares and
+// assigns a hundred units needs two statements.
+func inOrder(changes []changeInput) [][]changeInput {
+	var first, rest []changeInput
+	met := map[daemon.Unit]bool{}
+	for _, c := range changes {
+		if c.Step == "" && !met[c.unit()] {
+			first = append(first, c)
+		} else {
+			rest = append(rest, c)
+		}
+		met[c.unit()] = true
+	}
+	var out [][]changeInput
+	if len(first) > 0 {
+		out = append(out, first)
+	}
+	for part := range apart(rest, changeInput.unit) {
+		for len(part) > 0 {
+			n := slices.IndexFunc(part, func(c changeInput) bool { return (c.Step == "") != (part[0].Step == "") })
+			if n < 0 {
+				n = len(part)
+			}
+			out, part = append(out, part[:n]), part[n:]
+		}
+	}
+	return out
+}

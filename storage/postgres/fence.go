@@ -1,0 +1,151 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/storage"
+)
+
+// patience is how long a stamp waits before it is told as an event.
+const patience = time.Second
+
+// Stamp implements [storage.Store]. A stamp that waits for a user's transaction is told as
+// fence.waiting after a second and goes on waiting as long as ctx and the query timeout allow.
+func (s *Store) Stamp(ctx context.Context, f daemon.Fence) error {
+	what := "stamp " + f.String()
+	select {
+	case s.stamps <- struct{}{}:
+		defer func() { <-s.stamps }()
+	case <-ctx.Done():
+		return s.fail(what, ctx.Err())
+	case <-s.calls.Done():
+		return s.fail(what, errClosed)
+	}
+	held, err := s.stamp(ctx, f, min(patience, s.cfg.QueryTimeout/2))
+	if code(err) == codeLockTimeout {
+		s.tellWaiting(ctx, f)
+		held, err = s.stamp(ctx, f, 0)
+	}
+	switch {
+	case err != nil:
+		return s.fail(what, err)
+	case held != f.Generation:
+		return s.fail(what, &daemon.StaleError{Fence: f, Holds: held})
+	}
+	return nil
+}
+
+// stamp raises the fence and returns what it holds then.
+func (s *Store) stamp(ctx context.Context, f daemon.Fence, wait time.Duration) (held int64, err error) {
+	var found bool
+	row := []any{string(f.Unit.Daemon), f.Unit.Index}
+	err = s.callWithin(ctx, "stamp", writing, wait, func(q *query) {
+		q.add("stamp_row", row...)
+		q.add("stamp", append(row, f.Generation)...)
+		q.add("stamped", row...).Query(one(&found, &held))
+	})
+	return held, err
+}
+
+// tellWaiting writes the event. It is news for people: that it could not be written stops
+// nothing.
+func (s *Store) tellWaiting(ctx context.Context, f daemon.Fence) {
+	err := s.call(ctx, "fence waiting", writing, func(q *query) {
+		q.add("fence_waiting", string(f.Unit.Daemon), f.Unit.Index, f.Generation)
+	})
+	if err != nil && ctx.Err() == nil {
+		s.cfg.Logger.Warn("a stamp waits for a transaction of an earlier run", "fence", f.String(), "error", s.fail("write the event", err))
+	}
+}
+
+// idle bounds how long a fenced transaction may idle where ctx knows of no trust.
+const idle = 5 * time.Second
+
+// Fence makes a transaction of the caller's one of a run: it fails with a [daemon.StaleError]
+// unless exactly this run has stamped its unit's fence last, and otherwise holds the fence until
+// the transaction ends, so that no later run can claim the unit before. Call it first in the
+// transaction; a transaction that it refused should be rolled back.
+//
+// The unit's successor, and nobody else, may have to wait for the transaction. So it may idle
+// only as long as the run trusts its assignment (ctx is that of the run, see [daemon.Trust]), and
+// 5 s where ctx does not say. The role of the transaction needs usage of the schema, and select
+// and update on the table fence.
+func (s *Store) Fence(ctx context.Context, tx pgx.Tx, f daemon.Fence) error {
+	what := "fence " + f.String()
+	bound := idle
+	if trust, ok := daemon.Trust(ctx); ok {
+		bound = min(bound, trust)
+	}
+	if bound < time.Millisecond {
+		return fmt.Errorf("%s: the run may not trust its assignment any more: %w", what, &daemon.StaleError{Fence: f})
+	}
+	var held int64
+	var timeout string
+	err := tx.QueryRow(ctx, s.sql.get("fence"), string(f.Unit.Daemon), f.Unit.Index, bound.Milliseconds()).Scan(&held, &timeout)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return s.fail(what, err)
+	}
+	if held != f.Generation {
+		return fmt.Errorf("%s: %w", what, &daemon.StaleError{Fence: f, Holds: held})
+	}
+	return nil
+}
+
+// Beginner begins transactions: a pgxpool.Pool, a pgx.Conn.
+type Beginner interface {
+	Begin(ctx context.Context) (pgx.Tx, error)
+}
+
+// InTx runs fn in a fenced transaction of the caller's database connections and commits it. A
+// run that was overtaken does not run fn and gets a [daemon.StaleError]; an error of fn rolls
+// back.
+//
+// An error of the commit itself that is [storage.ErrUnavailable] means *unknown*: the effects may
+// be there. Find out by reading in a new fenced transaction, or make fn repeatable.
+func (s *Store) InTx(ctx context.Context, pool Beginner, f daemon.Fence, fn func(pgx.Tx) error) error {
+	what := "transaction of " + f.String()
+	tx, err := pool.Begin(ctx)
+	if err != nil {
+		return s.fail(what, err)
+	}
+	defer func() {
+		// After a commit there is nothing to roll back. ctx may have ended: the rollback must
+		// go out nevertheless, for somebody may wait for it.
+		over, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.QueryTimeout)
+		defer cancel()
+		_ = tx.Rollback(over)
+	}()
+	if err := s.Fence(ctx, tx, f); err != nil {
+		return err
+	}
+	if err := fn(tx); err != nil {
+		return err
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return s.fail(what+": commit", unknown(err))
+	}
+	return nil
+}
+
+// unknown marks a commit's error as one after which the effects may be there, unless the server
+// itself said that they are not.
+func unknown(err error) error {
+	if code(err) != "" || errors.Is(err, pgx.ErrTxCommitRollback) || errors.Is(err, pgx.ErrTxClosed) {
+		return err
+	}
+	return &unavailable{"the outcome is unknown, read again before acting", stripped(err, "")}
+}
+
+// sweepFence checks a sweeper's fence and holds it to the end of its step.
+func (q *query) sweepFence(f daemon.Fence, held *int64) {
+	var found bool
+	q.add("sweep_fence", string(f.Unit.Daemon), f.Unit.Index).Query(one(&found, held))
+}
+
+var _ storage.Sweeper = (*Store)(nil)

@@ -1,0 +1,149 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/storage"
+)
+
+// stepInput is one element of the input of report.sql.
+type stepInput struct {
+	Ord        int    `json:"ord"`
+	Daemon     string `json:"daemon"`
+	Index      int    `json:"index"`
+	Generation int64  `json:"generation"`
+	Step       string `json:"step"`
+	Reason     string `json:"reason"`
+	Error      string `json:"error"`
+	Failures   int    `json:"failures"`
+	Embargo    int64  `json:"embargo"` // microseconds; negative: for ever
+}
+
+// Report implements [storage.Store].
+func (s *Store) Report(ctx context.Context, r storage.Report) ([]storage.Outcome, error) {
+	out := make([]storage.Outcome, len(r.Units))
+	input := make([]stepInput, len(r.Units))
+	for i, u := range r.Units {
+		out[i].Unit = u.Unit
+		input[i] = stepInput{
+			Ord: i, Daemon: string(u.Unit.Daemon), Index: u.Unit.Index, Generation: u.Generation, Step: string(u.Step),
+			Reason: plain(u.Reason), Error: plain(u.Error), Failures: u.Failures, Embargo: embargo(u.Embargo),
+		}
+	}
+	admitted := false
+	err := s.call(ctx, "report", writing, func(q *query) {
+		if len(r.Witness) > 0 {
+			q.add("nodes_lock", array(append(slices.Clone(r.Witness), r.Node.Incarnation)))
+		}
+		if len(input) > 0 {
+			q.add("units_lock", encode(input))
+		}
+		q.add("report_row", inc(r.Node), number(r.Seq), r.HighestGeneration).Exec(func(tag pgconn.CommandTag) error {
+			admitted = tag.RowsAffected() == 1
+			return nil
+		})
+		if len(r.Witness) > 0 {
+			q.add("witness", inc(r.Node), number(r.Seq), array(r.Witness))
+		}
+		for part := range apart(input, func(in stepInput) daemon.Unit { return daemon.Unit{Daemon: daemon.ID(in.Daemon), Index: in.Index} }) {
+			q.add("report", inc(r.Node), number(r.Seq), encode(part)).Query(outcomes(out, true))
+		}
+	})
+	if err == nil && !admitted {
+		err = s.refused(ctx, r.Node, storage.IDInUseError{}, func(present, _ bool) bool { return present })
+	}
+	if err != nil {
+		return nil, s.fail(attempt("report of", r.Node), err)
+	}
+	return out, nil
+}
+
+// outcomes reads what became of steps: (ord, applied, row), then a count of wake-ups if any were
+// sent.
+func outcomes(out []storage.Outcome, wakes bool) func(pgx.Rows) error {
+	return func(rows pgx.Rows) error {
+		var ord int
+		var o storage.Outcome
+		to := append([]any{&ord, &o.Applied}, recordInto(&o.Record)...)
+		if wakes {
+			to = append(to, new(int))
+		}
+		for rows.Next() {
+			o = storage.Outcome{}
+			if err := rows.Scan(to...); err != nil {
+				return err
+			}
+			o.Unit = o.Record.Unit
+			out[ord] = o
+		}
+		return rows.Err()
+	}
+}
+
+// apart cuts a list, in order, into parts in which no key stands twice: one statement changes a
+// row once.
+func apart[T any, K comparable](list []T, key func(T) K) func(yield func([]T) bool) {
+	return func(yield func([]T) bool) {
+		seen := map[K]bool{}
+		from := 0
+		for i, item := range list {
+			k := key(item)
+			if seen[k] {
+				if !yield(list[from:i]) {
+					return
+				}
+				from = i
+				clear(seen)
+			}
+			seen[k] = true
+		}
+		if from < len(list) {
+			yield(list[from:])
+		}
+	}
+}
+
+// encode makes the input of json_to_recordset.
+func encode(v any) string {
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic("postgres: inputs hold plain values only: " + err.Error())
+	}
+	return string(text)
+}
+
+// array makes the value of a text[] of names: a text form, because the simple protocol knows no
+// types. Names are UUIDs or were drawn by tests; whatever they hold is quoted.
+func array[T ~string](names []T) string {
+	out := make([]byte, 0, 2+len(names)*40)
+	out = append(out, '{')
+	for i, name := range names {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = append(out, '"')
+		for _, c := range []byte(plain(string(name))) {
+			if c == '"' || c == '\\' {
+				out = append(out, '\\')
+			}
+			out = append(out, c)
+		}
+		out = append(out, '"')
+	}
+	return string(append(out, '}'))
+}
+
+// embargo is a duration in microseconds that keeps its sign.
+func embargo(d time.Duration) int64 {
+	if d < 0 {
+		return -1
+	}
+	return micros(d)
+}
