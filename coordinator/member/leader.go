@@ -79,7 +79,11 @@ func (l *leader) forget() {
 
 func (l *leader) see(p *node.Member, now lease.Instant) {
 	l.beats.See(p.Incarnation, p.Seq, now)
-	l.heard.See(p.Incarnation, p.Heard, now)
+	if p.Present() {
+		l.heard.See(p.Incarnation, p.Heard, now)
+	} else {
+		delete(l.heard, p.Incarnation) // a row that comes back begins anew
+	}
 }
 
 // begin starts the loop of a new term.

@@ -104,7 +104,7 @@ func (m *Member) beginDrain(now lease.Instant) {
 		return
 	}
 	m.stop.phase, m.stop.drain = stopDraining, now
-	m.stop.by = now.Add(m.t.DrainTimeout + m.t.StopTimeout + m.t.QueryTimeout)
+	m.stop.by = min(m.stop.by, now.Add(m.t.DrainTimeout+m.t.StopTimeout+m.t.QueryTimeout))
 	for _, u := range slices.SortedFunc(maps.Keys(m.runs.live), daemon.Unit.Compare) {
 		if r := m.runs.live[u]; !r.Draining && !r.Cancelled {
 			m.drain(u, r, now.Add(m.t.DrainTimeout))

@@ -67,7 +67,7 @@ func (p *planner) active(e daemon.Embargo) bool { return e.Until.IsZero() || e.U
 // rank is all a node is compared by, before the hash.
 func (j *job) rank(s *site) key {
 	k := j.floor.key(s)
-	if z := j.byLabel[s.Member.Labels[j.spec.Spread]]; z != nil {
+	if z := j.zoneOf(s); z != nil {
 		k.zone = z.units
 	}
 	return k

@@ -140,15 +140,17 @@ func (f *floor) begin(g *group) *job {
 func (j *job) end() {
 	for _, s := range j.holders {
 		s.units = 0
-		if z := j.byLabel[s.Member.Labels[j.spec.Spread]]; z != nil {
-			z.units = 0
-		}
-	}
-	for _, s := range j.holders {
 		j.show(s)
+		if z := j.zoneOf(s); z != nil { // also where the holder itself is no candidate
+			z.units = 0
+			j.lift(z)
+		}
 	}
 	j.seen = len(j.floor.placed)
 }
+
+// zoneOf returns the zone of a node, candidate or not; nil if no candidate is in it.
+func (j *job) zoneOf(s *site) *zone { return j.byLabel[s.Member.Labels[j.spec.Spread]] }
 
 // count notes one more unit of the daemon at a node.
 func (j *job) count(s *site) {
@@ -157,7 +159,7 @@ func (j *job) count(s *site) {
 	}
 	s.units++
 	j.show(s)
-	if z := j.byLabel[s.Member.Labels[j.spec.Spread]]; z != nil {
+	if z := j.zoneOf(s); z != nil {
 		z.units++
 		j.lift(z)
 	}

@@ -106,8 +106,14 @@ func equalPlans(t *rapid.T, got, want Plan) {
 	if len(got.Specs) != len(want.Specs) || len(got.Specs) > 0 && !reflect.DeepEqual(got.Specs, want.Specs) {
 		t.Fatalf("specs %v, want %v", got.Specs, want.Specs)
 	}
-	if g, w := told(got), told(want); !slices.Equal(g, w) {
-		t.Fatalf("plan says\n%q\nwant\n%q", g, w)
+	g, w := told(got), told(want)
+	for i := range min(len(g), len(w)) {
+		if g[i] != w[i] {
+			t.Fatalf("line %d of the plan says\n%s\nwant\n%s", i, g[i], w[i])
+		}
+	}
+	if len(g) != len(w) {
+		t.Fatalf("plan says %d things, want %d", len(g), len(w))
 	}
 	for i := range got.Decisions {
 		if !reflect.DeepEqual(got.Decisions[i], want.Decisions[i]) {

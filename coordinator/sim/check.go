@@ -221,6 +221,11 @@ func (p *process) list(r *daemon.Record, asked time.Duration) {
 	if r.Generation != l.generation || asked > l.sent {
 		*l = listed{r.Generation, asked}
 	}
+	for _, run := range p.runs {
+		if run.fence == r.Fence() {
+			run.listed = max(run.listed, asked)
+		}
+	}
 }
 
 // notice takes what a member tells hooks, log and metrics.

@@ -85,11 +85,16 @@ func (w *world) members(snap *daemon.Snapshot) []*process {
 	var out []*process
 	for i := range snap.Nodes {
 		m := &snap.Nodes[i]
-		if p := w.byInc[m.Incarnation]; p.healthy() && m.State == node.Live && m.Judged == "" {
+		if p := w.byInc[m.Incarnation]; p.healthy() && w.in(m) {
 			out = append(out, p)
 		}
 	}
 	return out
+}
+
+// in reports whether a row is that of a member in good standing. One lost message may make it late.
+func (w *world) in(m *node.Member) bool {
+	return m.State == node.Live && (m.Judged == "" || m.Judged == node.Late && w.cfg.Faults&Noise != 0)
 }
 
 func (c *checks) everybodyIn(w *world, snap *daemon.Snapshot) {
@@ -101,7 +106,7 @@ func (c *checks) everybodyIn(w *world, snap *daemon.Snapshot) {
 		in := false
 		for i := range snap.Nodes {
 			m := &snap.Nodes[i]
-			in = in || m.Incarnation == p.who.Incarnation && m.State == node.Live && m.Judged == ""
+			in = in || m.Incarnation == p.who.Incarnation && w.in(m)
 		}
 		if !in {
 			w.violate("I5", "p%02d is healthy and no live member", p.index)

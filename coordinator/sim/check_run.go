@@ -13,6 +13,7 @@ func (c *checks) started(w *world, r *run) {
 	if p.listings[u].generation != r.fence.Generation {
 		w.violate("I6", "p%02d starts %s, which no reply listed for it", p.index, r.fence)
 	}
+	r.listed = p.listings[u].sent
 	for _, other := range p.runs {
 		if other.u == r.u {
 			w.violate("A9", "p%02d starts %s while its run %s has not returned", p.index, r.fence, other.fence)
@@ -113,18 +114,14 @@ func (c *checks) runTrust(w *world, r *run) {
 	if r.phase != live && r.phase != waiting {
 		return
 	}
-	from := time.Duration(0)
-	if l := r.p.listings[r.u.index]; l.generation == r.fence.Generation {
-		from = l.sent
-	}
-	end := from + w.runTrust()
+	end := r.listed + w.runTrust()
 	if r.phase != live {
 		end = max(end, w.now+w.t.NodeRegistrationTTL)
 	}
 	end = max(end, r.excusedTill(w))
 	switch {
 	case w.now >= end:
-		w.violate("I6", "%s runs on p%02d, last listed by a reply to a call from %v", r.fence, r.p.index, from)
+		w.violate("I6", "%s runs on p%02d, last listed by a reply to a call from %v", r.fence, r.p.index, r.listed)
 	case end == forever && r.p.state == paused:
 		w.queue.push(event{at: r.p.watch.pausedTill + 1, kind: evTrust, run: r, n: r.epoch})
 	case end != forever:

@@ -18,7 +18,8 @@ type server struct {
 	// down says that nothing arrives; quick, that callers are told so at once.
 	down, quick bool
 	failovers   int
-	image       *image // what a failover falls back to
+	image       *image    // what a failover falls back to
+	newest      time.Time // the latest that the clock ever showed
 }
 
 // image is the store at an earlier moment, with what the checks believed of it then.
@@ -53,11 +54,20 @@ func (w *world) openServer() {
 	w.server.clock = storeClock{clock: clock{offset: w.rng.Int64N(1e9), ppm: w.drawPPM()}}
 	w.server.store = memory.Open(memory.Config{
 		StoreID:    storeID(0),
-		Now:        func() time.Time { return w.server.clock.now(w.now) },
+		Now:        w.storeNow,
 		KeepEvents: 1000,
 		OnEvent:    func(e daemon.Event) { w.check.event(w, &e) },
 		OnWake:     w.wake,
 	})
+}
+
+// storeNow is the store's clock.
+func (w *world) storeNow() time.Time {
+	now := w.server.clock.now(w.now)
+	if now.After(w.server.newest) {
+		w.server.newest = now
+	}
+	return now
 }
 
 func storeID(failovers int) string { return fmt.Sprintf("store-%d", failovers) }
@@ -296,6 +306,10 @@ func (w *world) failover() {
 	s := &w.server
 	s.failovers++
 	s.image = nil
+	// The copy is another machine, whose clock is not behind what the lost one has stamped.
+	if behind := s.newest.Sub(s.clock.now(w.now)); behind > 0 {
+		s.clock.stepped += behind + w.upTo(time.Second)
+	}
 	s.store.Restore(img.memory)
 	s.store.SetStoreID(storeID(s.failovers))
 	w.check.model = img.model

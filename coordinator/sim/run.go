@@ -42,6 +42,7 @@ type run struct {
 	phase runPhase
 	epoch int64 // what was scheduled in an earlier one is void
 
+	listed    time.Duration // beginning of the newest call whose answer listed it
 	entered   time.Duration
 	returnAt  time.Duration // 0 = not scheduled
 	draining  bool
@@ -127,6 +128,7 @@ func (r *run) enter() {
 	w.stats.Runs++
 	r.p.note("enter", r.u.index, r.fence.Generation, 0)
 	w.check.entered(w, r)
+	r.read = false // claim, then read: also after a failure
 	r.look()
 	if r.u.work.Spec.WaitReady {
 		r.schedule(r.u.work.Ready.draw(w), evReady)

@@ -23,6 +23,7 @@ func (s *state) commit(c storage.Commit, now time.Time) ([]storage.Outcome, erro
 	for _, n := range c.Nodes {
 		s.changeNode(n, now)
 	}
+	c.HighestGeneration = max(c.HighestGeneration, s.highestGeneration())
 	out := make([]storage.Outcome, len(c.Changes))
 	for i, change := range c.Changes {
 		out[i] = s.changeUnit(c, change, now)
@@ -97,7 +98,7 @@ func (s *state) changeUnit(c storage.Commit, change storage.Change, now time.Tim
 	e := unitEvent(kind, rec)
 	e.Term, e.Detail = c.Term.Number, change.Detail
 	s.emit(e, now)
-	s.wakes = append(s.wakes, storage.Wake{Nodes: []node.Incarnation{rec.Holder.Incarnation}})
+	s.wakeNode(rec.Holder.Incarnation)
 	return storage.Outcome{Unit: change.Unit, Applied: true, Record: rec}
 }
 
@@ -129,9 +130,8 @@ func (s *state) assign(rec *daemon.Record, c storage.Commit, change storage.Chan
 	if to == nil || to.State != node.Live {
 		return false
 	}
-	rec.Holder = to.Identity
-	rec.Generation = s.nextGeneration(*rec, c.Term.Number, c.HighestGeneration)
-	rec.Term = c.Term.Number
+	rec.Holder, rec.Term = to.Identity, c.Term.Number
+	rec.Generation = s.nextGeneration(*rec, c.HighestGeneration)
 	rec.AssignedAt, rec.RevokedAt = now, time.Time{}
 	rec.AcknowledgeTimeout, rec.DrainTimeout = change.AcknowledgeTimeout, change.DrainTimeout
 	rec.Forced = false

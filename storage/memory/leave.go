@@ -43,7 +43,7 @@ func (s *state) resign(l storage.Leave, now time.Time) {
 	e := termEvent(daemon.LeaderLost, t, string(l.Reason))
 	e.Detail = commandDetail(l.Command, l.Actor, "")
 	s.emit(e, now)
-	s.wakes = append(s.wakes, storage.Wake{})
+	s.wakeAll()
 }
 
 // drain marks the node draining and asks its units back.

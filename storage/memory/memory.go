@@ -104,8 +104,8 @@ func (s *Store) begin(ctx context.Context) (time.Time, error) {
 	return s.cfg.Now(), nil
 }
 
-// end ends the step: events are told in order, then the history is cut to size, then hints go
-// out with the store unlocked.
+// end ends the step: events are told in order, then the history is cut to size, then the
+// hint goes out with the store unlocked.
 func (s *Store) end() {
 	if s.cfg.OnEvent != nil {
 		for _, e := range s.state.eventsAfter(s.told) {
@@ -114,11 +114,10 @@ func (s *Store) end() {
 	}
 	s.told = s.state.head
 	s.state.keepEvents(s.cfg.KeepEvents)
-	wakes := s.state.wakes
-	s.state.wakes = nil
+	hint, ok := s.state.takeHint()
 	s.mu.Unlock()
-	for _, w := range wakes {
-		s.wake(w)
+	if ok {
+		s.wake(hint)
 	}
 }
 

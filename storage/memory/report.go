@@ -109,17 +109,18 @@ func (s *state) takeStep(rec *daemon.Record, r storage.UnitReport, now time.Time
 		rec.Embargoes = s.embargo(rec.Embargoes, rec.Holder.Incarnation, -1, r.Reason, now)
 		kind = daemon.AssignmentAbandoned
 	case daemon.Resume:
-		rec.Generation = s.nextGeneration(*rec, rec.Term, 0)
+		// Not below the present term: its number is above all that a lost history gave out.
+		rec.Generation = max(s.nextGeneration(*rec, s.highestGeneration()), s.term.Number)
 		kind = daemon.AssignmentResumed
 	}
 	return func(rec daemon.Record) daemon.Event { return unitEvent(kind, rec) }
 }
 
-// nextGeneration returns the generation of the unit's next run: higher than its last one, the
-// term, whatever anybody reported or the caller has seen, and what its fence was stamped with (a
-// failover may have kept a stamp and lost the row).
-func (s *state) nextGeneration(rec daemon.Record, term, seen int64) int64 {
-	return storage.NextGeneration(rec.Generation, term, max(seen, s.highestGeneration(), s.fences[rec.Unit]))
+// nextGeneration returns the generation of the unit's next run: higher than its last one and
+// whatever anybody has seen, not below its term, and higher than its fence was stamped with (a
+// failover may have kept the stamp and lost the row).
+func (s *state) nextGeneration(rec daemon.Record, seen int64) int64 {
+	return storage.NextGeneration(rec.Generation, rec.Term, max(seen, s.fences[rec.Unit]))
 }
 
 // embargo returns the list with one process's embargo added or raised by a strike: until the

@@ -35,7 +35,7 @@ type state struct {
 	// lockFloor is the highest number of a lock whose row was swept.
 	lockFloor int64
 
-	wakes []storage.Wake // hints of the running step
+	hints hints // of the running step
 }
 
 // member is a node's row.
@@ -75,7 +75,7 @@ func (s *state) clone() *state {
 	c.fences, c.locks = maps.Clone(s.fences), maps.Clone(s.locks)
 	c.events, c.roll = slices.Clip(s.events), slices.Clip(s.roll)
 	c.commands = slices.Clone(s.commands)
-	c.wakes = nil
+	c.hints = hints{}
 	return &c
 }
 
@@ -180,11 +180,4 @@ func unitEvent(kind daemon.EventKind, r daemon.Record) daemon.Event {
 	e := nodeEvent(kind, r.Holder, r.Reason)
 	e.Daemon, e.Unit, e.Term, e.Generation = r.Unit.Daemon, r.Unit, r.Term, r.Generation
 	return e
-}
-
-// wakeLeader hints that the leader has something to do.
-func (s *state) wakeLeader() {
-	if s.term.Held() {
-		s.wakes = append(s.wakes, storage.Wake{Nodes: []node.Incarnation{s.term.Leader.Incarnation}, Leader: true})
-	}
 }

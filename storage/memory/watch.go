@@ -5,8 +5,43 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )
+
+// hints are those of one step; they go out as one.
+type hints struct {
+	everybody, leader bool
+	nodes             []node.Incarnation
+}
+
+// wakeAll hints that everybody may have something to do.
+func (s *state) wakeAll() { s.hints.everybody = true }
+
+// wakeNode hints that a node has something to do.
+func (s *state) wakeNode(inc node.Incarnation) {
+	if !slices.Contains(s.hints.nodes, inc) {
+		s.hints.nodes = append(s.hints.nodes, inc)
+	}
+}
+
+// wakeLeader hints that the leader, if there is one, has something to do.
+func (s *state) wakeLeader() {
+	if s.term.Held() {
+		s.hints.leader = true
+		s.wakeNode(s.term.Leader.Incarnation)
+	}
+}
+
+// takeHint returns the hint of the step that ends, if there is one.
+func (s *state) takeHint() (storage.Wake, bool) {
+	h := s.hints
+	s.hints = hints{}
+	if h.everybody {
+		return storage.Wake{}, true
+	}
+	return storage.Wake{Nodes: h.nodes, Leader: h.leader}, len(h.nodes) > 0
+}
 
 // watcher holds the hints that one Watch has not passed on yet.
 type watcher struct {

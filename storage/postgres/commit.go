@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -119,12 +120,24 @@ func inputOf(ord int, c storage.Change) changeInput {
 		Ord: ord, Daemon: string(c.Unit.Daemon), Index: c.Unit.Index, Step: string(c.Step), State: string(c.State),
 		Generation: c.Generation, Target: string(c.To.Incarnation), Acknowledge: int64(c.AcknowledgeTimeout),
 		Drain: int64(c.DrainTimeout), Forced: c.Forced, Embargo: embargo(c.Embargo), Retired: c.Retired,
-		Reason: plain(c.Reason), Detail: c.Detail,
+		Reason: plain(c.Reason), Detail: detail(c.Detail),
 	}
 	if c.Dead != nil {
 		in.Dead, in.Seq = string(c.Dead.Incarnation), number(c.Dead.Seq)
 	}
 	return in
+}
+
+// detail makes a document that Postgres can hold: what is no JSON becomes a string, NUL becomes
+// the sign for what cannot be shown. An explanation must not keep a commit from happening.
+func detail(text json.RawMessage) json.RawMessage {
+	if len(text) == 0 {
+		return nil
+	}
+	if !json.Valid(text) {
+		text = json.RawMessage(encode(plain(string(text))))
+	}
+	return bytes.ReplaceAll(text, []byte(`\u0000`), []byte(`\ufffd`))
 }
 
 func nodeInputs(changes []storage.NodeChange) []nodeInput {

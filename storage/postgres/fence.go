@@ -9,14 +9,13 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/emitd/emitd/daemon"
-	"github.com/emitd/emitd/storage"
 )
 
 // patience is how long a stamp waits before it is told as an event.
 const patience = time.Second
 
-// Stamp implements [storage.Store]. A stamp that waits for a user's transaction is told as
-// fence.waiting after a second and goes on waiting as long as ctx and the query timeout allow.
+// Stamp implements [storage.Store]. A stamp that waits for a user's transaction is told as the
+// event fence.waiting after a second and goes on waiting as long as ctx allows.
 func (s *Store) Stamp(ctx context.Context, f daemon.Fence) error {
 	what := "stamp " + f.String()
 	select {
@@ -27,11 +26,7 @@ func (s *Store) Stamp(ctx context.Context, f daemon.Fence) error {
 	case <-s.calls.Done():
 		return s.fail(what, errClosed)
 	}
-	held, err := s.stamp(ctx, f, min(patience, s.cfg.QueryTimeout/2))
-	if code(err) == codeLockTimeout {
-		s.tellWaiting(ctx, f)
-		held, err = s.stamp(ctx, f, 0)
-	}
+	held, err := s.stampPatiently(ctx, f)
 	switch {
 	case err != nil:
 		return s.fail(what, err)
@@ -39,6 +34,26 @@ func (s *Store) Stamp(ctx context.Context, f daemon.Fence) error {
 		return s.fail(what, &daemon.StaleError{Fence: f, Holds: held})
 	}
 	return nil
+}
+
+// stampPatiently tries until the fence is raised or refused, or something else than waiting goes
+// wrong. Each try is a call of its own, bounded as all calls are.
+func (s *Store) stampPatiently(ctx context.Context, f daemon.Fence) (held int64, err error) {
+	began := time.Now()
+	for told := false; ; {
+		wait := s.cfg.QueryTimeout * 3 / 4
+		if !told {
+			wait = min(wait, max(patience-time.Since(began), time.Millisecond))
+		}
+		held, err = s.stamp(ctx, f, wait)
+		if code(err) != codeLockTimeout || ctx.Err() != nil {
+			return held, err
+		}
+		if !told && time.Since(began) >= patience {
+			told = true
+			s.tellWaiting(ctx, f)
+		}
+	}
 }
 
 // stamp raises the fence and returns what it holds then.
@@ -147,5 +162,3 @@ func (q *query) sweepFence(f daemon.Fence, held *int64) {
 	var found bool
 	q.add("sweep_fence", string(f.Unit.Daemon), f.Unit.Index).Query(one(&found, held))
 }
-
-var _ storage.Sweeper = (*Store)(nil)

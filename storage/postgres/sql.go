@@ -103,7 +103,9 @@ func (n names) functions() template.FuncMap {
 // because a connection outlives a promotion.
 const storeID = `(select system_identifier from pg_control_system()) || '/' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8)`
 
-func columns(alias, list string) string { return alias + "." + strings.ReplaceAll(list, ", ", ", "+alias+".") }
+func columns(alias, list string) string {
+	return alias + "." + strings.ReplaceAll(list, ", ", ", "+alias+".")
+}
 
 // lifecycle lists the rows (state, step, next) of daemon.Next for some steps: the table stands in
 // package daemon, once.

@@ -112,7 +112,9 @@ type query struct {
 }
 
 // add appends a statement.
-func (q *query) add(name string, args ...any) *pgx.QueuedQuery { return q.Queue(q.sql.get(name), args...) }
+func (q *query) add(name string, args ...any) *pgx.QueuedQuery {
+	return q.Queue(q.sql.get(name), args...)
+}
 
 // Isolation levels of a call. Every statement of a write sees what was committed before it, so
 // that it is never older than the lock that the statement before it waited for; all statements
@@ -171,6 +173,9 @@ func milliseconds(left time.Duration) string {
 	return strconv.FormatInt(max((left-left/10).Milliseconds(), 1), 10)
 }
 
+// errClosed says that Close was called.
+var errClosed = errors.New("the store is closed")
+
 // acquire takes a connection and says clearly why there is none.
 func (s *Store) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	conn, err := s.pool.Acquire(ctx)
@@ -178,7 +183,7 @@ func (s *Store) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 		return conn, nil
 	}
 	if s.calls.Err() != nil {
-		return nil, errors.New("the store is closed")
+		return nil, errClosed
 	}
 	if stat := s.pool.Stat(); errors.Is(err, context.DeadlineExceeded) {
 		text := fmt.Sprintf("all %d connections were busy: raise store's max connections", stat.MaxConns())

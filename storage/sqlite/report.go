@@ -104,7 +104,8 @@ func (st *step) takeStep(rec *daemon.Record, r storage.UnitReport) daemon.EventK
 		rec.Failures = 0
 		return daemon.AssignmentActive
 	case daemon.Resume:
-		rec.Generation = st.nextGeneration(*rec, rec.Term, 0)
+		// Not below the present term: its number is above all that a lost history gave out.
+		rec.Generation = st.nextGeneration(*rec, max(rec.Term, st.term.Number), 0)
 		return daemon.AssignmentResumed
 	case daemon.Abandon:
 		// The run goes on somewhere in the process: the hand-over is forced, and the process

@@ -2,6 +2,9 @@
 -- what the transaction commits against. No unit stands twice in the input.
 with clock as materialized (select clock_timestamp() as now),
 me as (select * from {{node}} n where n.incarnation = $1 and n.seq = $2 and {{written "n"}}),
+-- A resumed generation is not below the present term, whose number is above all that a lost
+-- history gave out.
+present as materialized (select number from {{term}}),
 input as materialized (
 	select * from json_to_recordset($3) as x (ord int, daemon text, index int, generation bigint, step text,
 		reason text, error text, failures int, embargo bigint)
@@ -30,7 +33,7 @@ stepped as (
 			else u.failures end,
 		forced = case when o.step in ('confirm', 'release') then false when o.step = 'abandon' then true else u.forced end,
 		generation = case when o.step <> 'resume' then u.generation
-			else {{generation "u.generation" "u.term" "0" "u"}} end,
+			else {{generation "u.generation" "greatest(u.term, (select number from present))" "0" "u"}} end,
 		embargoes = case
 			when o.step = 'abandon' then {{embargo "u.embargoes" "u.incarnation" "-1" "o.reason"}}
 			when o.step = 'release' and o.embargo <> 0 then {{embargo "u.embargoes" "u.incarnation" "o.embargo" "o.reason"}}

@@ -95,6 +95,8 @@ func driverOf(cfg config.Config) (driver, error) {
 	switch scheme {
 	case "sqlite":
 		return sqliteDriver, nil
+	case "postgres", "postgresql":
+		return postgresDriver, nil
 	case "":
 		return driver{}, fault.New(fault.StoreURL, "store.url is not set: there is nothing to read")
 	}
@@ -171,11 +173,14 @@ func Fault(err error) *fault.Fault {
 	case errors.As(err, &file):
 		return fileFault(file, err)
 	}
+	if f := postgresFault(err); f != nil {
+		return f
+	}
 	return fault.From(err)
 }
 
 func fileFault(e *sqlite.FileError, err error) *fault.Fault {
-	f := &fault.Fault{Code: fault.StoreFailed, What: "database file " + e.Path + " " + e.Problem, Do: e.Hint, Err: err}
+	f := &fault.Fault{Code: fault.StoreFailed, What: "database file " + e.Path + ": " + e.Problem, Do: e.Hint, Err: err}
 	if e.Err != nil {
 		f.What += ": " + e.Err.Error()
 	}

@@ -232,4 +232,6 @@ func (d *doctor) versions(s view.Status) {
 	d.add("versions", warn, "finish the upgrade", "nodes run different versions: %s", strings.Join(out, "; "))
 }
 
-func milliseconds(d time.Duration) string { return fmt.Sprintf("%.1fms", float64(d.Microseconds())/1000) }
+func milliseconds(d time.Duration) string {
+	return fmt.Sprintf("%.1fms", float64(d.Microseconds())/1000)
+}

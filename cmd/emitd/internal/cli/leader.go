@@ -109,6 +109,9 @@ func (a *app) resign(ctx context.Context, r resignation) error {
 		if l == nil {
 			return fault.New(fault.NoLeader, "nobody leads cluster %s, so there is nobody to resign", c.cfg.Cluster)
 		}
+		if l.Expired {
+			return fault.New(fault.NoLeader, "the lease of %s is over, so there is nobody to resign", l.Node)
+		}
 		effect := fmt.Sprintf("%s gives up term %d; daemons go on running where they are", l.Node, l.TermOrdinal)
 		if r.cooldown > 0 {
 			effect += fmt.Sprintf("; it stands again when another has led or after %s", r.cooldown)
@@ -205,4 +208,3 @@ func actor() string {
 	}
 	return u.Username
 }
-

@@ -105,4 +105,3 @@ func (a *app) migrateGetCommand() *cobra.Command {
 	get.Flags().IntVar(&from, "from", 0, "version that the store has; 0 is an empty store")
 	return get
 }
-

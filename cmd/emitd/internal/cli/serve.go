@@ -50,7 +50,7 @@ func (a *app) serve(ctx context.Context, p backend.Policy) error {
 	return host.Run(ctx, host.Options{
 		Config: cfg, Version: buildInfo().Version, Handler: a.logHandler(cfg, level), Level: level,
 		Open: func(ctx context.Context, t *telemetry.Telemetry) (*backend.Store, error) {
-			return backend.Open(ctx, backend.Options{Config: cfg.Config, Policy: p, Logger: t.Logger})
+			return backend.Open(ctx, backend.Options{Config: cfg.Config, Policy: p, Logger: t.Logger, Meter: t.Meter})
 		},
 		Reload: reload,
 	})

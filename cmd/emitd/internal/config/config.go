@@ -23,7 +23,6 @@ import (
 
 	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/daemon"
-	"github.com/emitd/emitd/node"
 )
 
 // Config is every setting. Its fields' tags hold the key, the help text, the allowed words
@@ -186,11 +185,6 @@ func (c Config) Timing() lease.Timing {
 	t.DrainTimeout = time.Duration(c.Daemons.DrainTimeout)
 	t.StopTimeout = time.Duration(c.Daemons.StopTimeout)
 	return t
-}
-
-// Identity returns the node's name and, when fixed, its id.
-func (c Config) Identity() node.Identity {
-	return node.Identity{Name: c.Node.Name, ID: node.ID(c.Node.ID)}
 }
 
 // Spec returns what the exec daemon declares.

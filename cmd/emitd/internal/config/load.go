@@ -35,6 +35,9 @@ type Input struct {
 	Serving bool
 	// Dev says that the program brings its own store.
 	Dev bool
+	// Preset overrides defaults, by key path; PresetName says who does.
+	Preset     map[string]string
+	PresetName string
 }
 
 // Layer says which kind of source a value came from.
@@ -80,6 +83,7 @@ type Loaded struct {
 func Load(in Input) (*Loaded, error) {
 	in = in.withDefaults()
 	l := &loader{in: in, out: &Loaded{origins: map[string][]Origin{}}}
+	l.preset()
 	l.file()
 	l.environ()
 	l.flags()
@@ -115,6 +119,14 @@ func (l *loader) note(path string, o Origin, v reflect.Value) {
 		o.Text = showPath(path, v)
 	}
 	l.out.origins[path] = append(l.out.origins[path], o)
+}
+
+func (l *loader) preset() {
+	for _, k := range Keys() {
+		if text, ok := l.in.Preset[k.Path]; ok {
+			l.set(k, Origin{Layer: FromDefault, Name: l.in.PresetName}, text)
+		}
+	}
 }
 
 // MaxFile bounds the config file.

@@ -71,6 +71,9 @@ func (l *Loaded) execSettings() []Setting {
 	return out
 }
 
+// OriginOf returns where the setting's value came from.
+func (l *Loaded) OriginOf(path string) Origin { return l.origin(path) }
+
 // origin returns where the last of the paths that is known came from.
 func (l *Loaded) origin(paths ...string) Origin {
 	o := Origin{Layer: FromDefault}

@@ -59,6 +59,7 @@ const (
 	NoRight     Code = "E5106"
 	NotMigrated Code = "E5107"
 	Locked      Code = "E5108"
+	NoDatabase  Code = "E5109"
 )
 
 // All returns the catalogue, sorted by code.
@@ -175,4 +176,7 @@ var catalogue = []Entry{
 	{Locked, ExitUnreachable, "store is locked",
 		"A process holds the write lock of the SQLite file for longer than a call may wait. Writers wait for it, readers do not; a process that is stopped inside a write transaction holds it until it continues or ends.",
 		"emitd doctor names the process"},
+	{NoDatabase, ExitUnreachable, "database does not exist",
+		"The server is reachable and has no database of the name in store.url.",
+		"create it (createdb NAME), or correct the URL"},
 }

@@ -72,6 +72,7 @@ type Running struct {
 // host is a process while it is being built up and run.
 type host struct {
 	Options
+	nodes []node.Identity
 	tel   *telemetry.Telemetry
 	guard *guard
 	log   *slog.Logger
@@ -85,10 +86,14 @@ const patience = 2 * time.Second
 // Run runs the nodes until ctx ends and they have stopped, or one fails.
 func Run(ctx context.Context, o Options) (err error) {
 	h := &host{Options: o}
-	if len(h.Nodes) == 0 {
-		h.Nodes = []string{o.Config.Node.Name}
+	if h.nodes, err = identities(o); err != nil {
+		return err
 	}
-	h.tel, err = telemetry.New(ctx, telemetry.Options{Cluster: o.Config.Cluster, Version: o.Version, Handler: o.Handler})
+	instance := ""
+	if len(h.nodes) == 1 {
+		instance = string(h.nodes[0].ID)
+	}
+	h.tel, err = telemetry.New(ctx, telemetry.Options{Cluster: o.Config.Cluster, Version: o.Version, Instance: instance, Handler: o.Handler})
 	if err != nil {
 		return fault.New(fault.Telemetry, "telemetry: %w", err)
 	}
@@ -111,6 +116,27 @@ func Run(ctx context.Context, o Options) (err error) {
 	return h.serve(ctx, listener)
 }
 
+// identities draws the ids that are not fixed, so that telemetry can carry them from the start.
+func identities(o Options) ([]node.Identity, error) {
+	names := o.Nodes
+	if len(names) == 0 {
+		names = []string{o.Config.Node.Name}
+	}
+	out := make([]node.Identity, len(names))
+	for i, name := range names {
+		out[i] = node.Identity{Name: name, ID: node.ID(o.Config.Node.ID)}
+		if out[i].ID != "" {
+			continue
+		}
+		id, err := uuid.NewV7()
+		if err != nil {
+			return nil, fmt.Errorf("draw a node id: %w", err)
+		}
+		out[i].ID = node.ID(id.String())
+	}
+	return out, nil
+}
+
 // late calls end with a context of its own: what ends the program must not cut it short.
 func late(ctx context.Context, end func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
@@ -125,8 +151,8 @@ func (h *host) serve(ctx context.Context, l net.Listener) error {
 		return err
 	}
 	defer end()
-	for _, name := range h.Nodes {
-		if err := h.add(ctx, name, daemons); err != nil {
+	for _, id := range h.nodes {
+		if err := h.add(ctx, id, daemons); err != nil {
 			return err
 		}
 	}
@@ -179,21 +205,12 @@ func (h *host) runNodes(ctx context.Context, served <-chan error) error {
 }
 
 // add makes one node.
-func (h *host) add(ctx context.Context, name string, daemons []Daemon) error {
-	cfg := h.Config
-	id := cfg.Identity()
-	id.Name = name
-	if id.ID == "" {
-		drawn, err := uuid.NewV7()
-		if err != nil {
-			return fmt.Errorf("draw a node id: %w", err)
+func (h *host) add(ctx context.Context, id node.Identity, daemons []Daemon) (err error) {
+	cfg, meter := h.Config, h.tel.Meter
+	if len(h.nodes) > 1 {
+		if meter, err = h.tel.Node(ctx, id.Name, string(id.ID)); err != nil {
+			return fault.New(fault.Telemetry, "telemetry: %w", err)
 		}
-		id.ID = node.ID(drawn.String())
-	}
-	several := len(h.Nodes) > 1
-	meter, err := h.tel.Meter(ctx, telemetry.Node{Name: name, ID: string(id.ID), Label: several})
-	if err != nil {
-		return fault.New(fault.Telemetry, "telemetry: %w", err)
 	}
 	timing := cfg.Timing()
 	if timing.SettleWindow == 0 {
@@ -203,7 +220,7 @@ func (h *host) add(ctx context.Context, name string, daemons []Daemon) error {
 		Cluster: cfg.Cluster, Node: id, Labels: cfg.Node.Labels, Capacity: cfg.Node.Capacity,
 		Version: h.Version, Address: h.up.Address,
 		NeverLead: cfg.Node.NeverLead, NoDaemons: cfg.Node.NoDaemons,
-		Profile: cfg.Profile, Timing: timing, HostLock: h.lockFile(), Hooks: h.hooks(name),
+		Profile: cfg.Profile, Timing: timing, HostLock: h.lockFile(), Hooks: h.hooks(id.Name),
 		Logger: h.log, MeterProvider: meter, TracerProvider: h.tel.Tracer,
 	})
 	if err != nil {

@@ -28,6 +28,7 @@ import (
 // Options say who tells.
 type Options struct {
 	Cluster, Version string
+	Instance         string       // id of the node, if the process is one
 	Handler          slog.Handler // of the local log
 }
 
@@ -35,14 +36,14 @@ type Options struct {
 type Telemetry struct {
 	Logger *slog.Logger
 	Tracer trace.TracerProvider
+	Meter  metric.MeterProvider // of the process
 
 	opts     Options
 	registry *prometheus.Registry
 	ends     []func(context.Context) error
-	process  bool // the metrics of the process have a provider
 }
 
-// New sets up log and traces; Meter sets up metrics.
+// New sets up log, traces and metrics.
 func New(ctx context.Context, o Options) (*Telemetry, error) {
 	t := &Telemetry{opts: o, registry: prometheus.NewRegistry(), Logger: slog.New(o.Handler)}
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { t.Logger.Warn("telemetry", "error", err) }))
@@ -56,16 +57,33 @@ func New(ctx context.Context, o Options) (*Telemetry, error) {
 	if err := t.logs(ctx, res); err != nil {
 		return nil, errors.Join(err, t.Close(ctx))
 	}
+	if err := t.process(ctx, res); err != nil {
+		return nil, errors.Join(err, t.Close(ctx))
+	}
 	return t, nil
 }
 
+// process sets up the metrics of the process.
+func (t *Telemetry) process(ctx context.Context, res *resource.Resource) (err error) {
+	if t.Meter, err = t.meter(ctx, t.registry, res); err != nil {
+		return err
+	}
+	if err := runtime.Start(runtime.WithMeterProvider(t.Meter)); err != nil {
+		return fmt.Errorf("metrics of the process: %w", err)
+	}
+	return nil
+}
+
 // resource says which process tells; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win.
-func (t *Telemetry) resource(ctx context.Context, more ...attribute.KeyValue) (*resource.Resource, error) {
-	attrs := append([]attribute.KeyValue{
+func (t *Telemetry) resource(ctx context.Context) (*resource.Resource, error) {
+	attrs := []attribute.KeyValue{
 		attribute.String("service.name", "emitd"),
 		attribute.String("service.version", t.opts.Version),
 		attribute.String("emitd.cluster.name", t.opts.Cluster),
-	}, more...)
+	}
+	if t.opts.Instance != "" {
+		attrs = append(attrs, attribute.String("service.instance.id", t.opts.Instance))
+	}
 	res, err := resource.New(ctx, resource.WithAttributes(attrs...), resource.WithTelemetrySDK(), resource.WithFromEnv())
 	if err != nil {
 		return nil, fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: %w", err)
@@ -121,24 +139,20 @@ func (t *Telemetry) logs(ctx context.Context, res *resource.Resource) error {
 	return nil
 }
 
-// Node names whose metrics a provider carries.
-type Node struct {
-	Name, ID string
-	// Label puts the name on every metric, where several nodes share one process.
-	Label bool
-}
-
-// Meter returns a provider whose metrics stand on the handler of Metrics, and are exported if
-// that is asked for. The first one also carries those of the process.
-func (t *Telemetry) Meter(ctx context.Context, n Node) (metric.MeterProvider, error) {
-	res, err := t.resource(ctx, attribute.String("service.instance.id", n.ID))
+// Node returns a provider whose metrics carry the node's name, for several nodes in one process.
+func (t *Telemetry) Node(ctx context.Context, name, id string) (metric.MeterProvider, error) {
+	own := *t
+	own.opts.Instance = id
+	res, err := own.resource(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var reg prometheus.Registerer = t.registry
-	if n.Label {
-		reg = prometheus.WrapRegistererWith(prometheus.Labels{"node": n.Name}, reg)
-	}
+	return t.meter(ctx, prometheus.WrapRegistererWith(prometheus.Labels{"node": name}, t.registry), res)
+}
+
+// meter returns a provider whose metrics stand in the registry, and are exported if that is
+// asked for.
+func (t *Telemetry) meter(ctx context.Context, reg prometheus.Registerer, res *resource.Resource) (metric.MeterProvider, error) {
 	prom, err := promexport.New(promexport.WithRegisterer(reg), promexport.WithoutScopeInfo())
 	if err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
@@ -155,12 +169,6 @@ func (t *Telemetry) Meter(ctx context.Context, n Node) (metric.MeterProvider, er
 	}
 	p := sdkmetric.NewMeterProvider(opts...)
 	t.ends = append(t.ends, p.Shutdown)
-	if !t.process {
-		t.process = true
-		if err := runtime.Start(runtime.WithMeterProvider(p)); err != nil {
-			return nil, fmt.Errorf("metrics of the process: %w", err)
-		}
-	}
 	return p, nil
 }
 

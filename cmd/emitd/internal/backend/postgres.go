@@ -1,0 +1,138 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/emitd/emitd/cmd/emitd/internal/config"
+	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/storage"
+	"github.com/emitd/emitd/storage/postgres"
+)
+
+var postgresDriver = driver{
+	open: openPostgres,
+	status: func(ctx context.Context, o Options) ([]Migration, error) {
+		return fromPostgres(postgres.MigrationStatus(ctx, postgresConfig(o)))
+	},
+	migrate: func(ctx context.Context, o Options) ([]Migration, error) {
+		return fromPostgres(postgres.Migrate(ctx, postgresConfig(o), postgres.Version))
+	},
+	sql: postgresSQL,
+}
+
+func postgresConfig(o Options) postgres.Config {
+	c := o.Config
+	return postgres.Config{
+		URL: c.Store.URL, Schema: c.Store.Schema, Prefix: c.Store.Prefix, Notify: c.Store.Notify,
+		QueryTimeout: c.Timing().QueryTimeout, Logger: o.Logger,
+	}
+}
+
+func openPostgres(ctx context.Context, o Options) (*Store, error) {
+	cfg := postgresConfig(o)
+	migrated, err := prepare(ctx, cfg, o.Policy)
+	if err != nil {
+		return nil, err
+	}
+	s, err := postgres.OpenConfig(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if o.Policy != Look {
+		if err := writable(ctx, s); err != nil {
+			s.Close()
+			return nil, err
+		}
+	}
+	return &Store{Store: s, Kind: "postgres", Migrated: migrated, close: func() error {
+		s.Close()
+		return nil
+	}}, nil
+}
+
+// prepare applies the policy.
+func prepare(ctx context.Context, cfg postgres.Config, p Policy) ([]Migration, error) {
+	if p == Auto {
+		have, err := fromPostgres(postgres.MigrationStatus(ctx, cfg))
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range have {
+			if !m.AppliedAt.IsZero() {
+				return nil, nil // not empty: an older schema is the operator's to move
+			}
+		}
+	}
+	if p == Auto || p == Always {
+		return fromPostgres(postgres.Migrate(ctx, cfg, postgres.Version))
+	}
+	return nil, nil
+}
+
+// probeTTL bounds the probe's lock if this process dies holding it.
+const probeTTL = 10 * time.Second
+
+// writable takes and releases a lock: a standby answers every question and takes no heartbeat.
+func writable(ctx context.Context, s storage.Locker) error {
+	id, err := uuid.NewV7()
+	if err != nil {
+		return fmt.Errorf("draw an id: %w", err)
+	}
+	held, err := s.Acquire(ctx, "emit:start/"+id.String(), id.String(), probeTTL)
+	if err != nil {
+		return fmt.Errorf("write to the store: %w", err)
+	}
+	return s.Release(ctx, held)
+}
+
+// postgresSQL prints the steps after a version, each in a transaction.
+func postgresSQL(c config.Config, from int) (string, error) {
+	if from < 0 || from > postgres.Version {
+		return "", fmt.Errorf("there is no version %d, the newest is %d", from, postgres.Version)
+	}
+	var b strings.Builder
+	for v := from + 1; v <= postgres.Version; v++ {
+		text, err := postgres.MigrationSQL(postgresConfig(Options{Config: c}), v, true)
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(&b, "begin;\n%scommit;\n", text)
+	}
+	return b.String(), nil
+}
+
+func fromPostgres(ms []postgres.Migration, err error) ([]Migration, error) {
+	out := make([]Migration, len(ms))
+	for i, m := range ms {
+		out[i] = Migration{Version: m.Version, Name: m.Name, AppliedAt: m.AppliedAt}
+	}
+	return out, err
+}
+
+// sqlStates are the server's codes that have a fault of their own.
+var sqlStates = map[string]fault.Code{
+	"25006": fault.ReadOnly,   // read_only_sql_transaction
+	"42501": fault.NoRight,    // insufficient_privilege
+	"28P01": fault.NoRight,    // invalid_password
+	"28000": fault.NoRight,    // invalid_authorization_specification
+	"3D000": fault.NoDatabase, // invalid_catalog_name
+}
+
+// postgresFault recognises what the server said; nil if it said nothing of the kind.
+func postgresFault(err error) *fault.Fault {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) {
+		return nil
+	}
+	if c, ok := sqlStates[pg.Code]; ok {
+		return &fault.Fault{Code: c, What: err.Error(), Err: err}
+	}
+	return nil
+}

@@ -1,0 +1,238 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/emitd/emitd/cmd/emitd/internal/backend"
+	"github.com/emitd/emitd/cmd/emitd/internal/config"
+	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/cmd/emitd/internal/filelock"
+	"github.com/emitd/emitd/cmd/emitd/internal/host"
+	"github.com/emitd/emitd/cmd/emitd/internal/telemetry"
+	"github.com/emitd/emitd/cmd/emitd/internal/view"
+	"github.com/emitd/emitd/coordinator"
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+)
+
+// dev is a run of emitd dev.
+type dev struct {
+	nodes     int
+	ephemeral bool
+	demo      bool
+
+	a   *app
+	cfg *config.Loaded
+	dir string // of the state; empty when there is none
+}
+
+// mostNodes bounds --nodes: they share one process and one file.
+const mostNodes = 50
+
+func (a *app) devCommand() *cobra.Command {
+	d := &dev{a: a}
+	cmd := &cobra.Command{
+		Use: "dev", Short: "Run a cluster of three nodes in this process, to try and to develop",
+		Long: "Run a cluster in this process: three nodes on a SQLite file in ./" + DevDir + ", which is kept, so that a later\n" +
+			"emitd dev in this directory goes on with the same state. The profile is fast, the listener loopback.\n" +
+			"In the same directory emitd status, events and the like need no --store.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return d.run(cmd.Context()) },
+	}
+	cmd.Flags().IntVar(&d.nodes, "nodes", 3, "number of nodes")
+	cmd.Flags().BoolVar(&d.ephemeral, "ephemeral", false, "keep the state in memory: nothing is written, other processes cannot see it")
+	cmd.Flags().BoolVar(&d.demo, "demo", true, "run a sample daemon of six units, unless daemons.exec has some")
+	return cmd
+}
+
+func (d *dev) run(ctx context.Context) error {
+	if d.nodes < 1 || d.nodes > mostNodes {
+		return fault.New(fault.Usage, "--nodes is %d, want 1 to %d", d.nodes, mostNodes)
+	}
+	in, err := d.input()
+	if err != nil {
+		return err
+	}
+	if d.cfg, err = d.a.load(in); err != nil {
+		return err
+	}
+	if d.cfg.Node.ID != "" && d.nodes > 1 {
+		return fault.New(fault.Usage, "node.id is fixed, and %d nodes cannot have one id", d.nodes).Hint("leave node.id out, or give --nodes 1")
+	}
+	unlock, err := d.state()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	level := telemetry.Level(d.cfg.Telemetry.Log.Level)
+	board := &board{out: d.a.Out, quiet: d.a.quiet}
+	_, chosen := in.Flags["listen"]
+	return host.Run(ctx, host.Options{
+		Config: d.cfg, Version: buildInfo().Version,
+		Handler: d.a.logHandler(d.cfg, level), Level: level,
+		Nodes: d.names(), NextPort: !chosen && d.cfg.Listen == config.Defaults("").Listen,
+		Open: d.open, Extra: d.extra(),
+		Started: func(r *host.Running) { board.begin(d, r) },
+		Hooks:   board.hooks,
+	})
+}
+
+// input presets what makes the configuration one of dev; every other layer may override it.
+func (d *dev) input() (config.Input, error) {
+	in := d.a.input()
+	in.Serving, in.Dev = true, true
+	in.Preset = map[string]string{"cluster": "dev", "profile": "fast", "telemetry.log.level": "warn"}
+	in.PresetName = "emitd dev"
+	if d.ephemeral {
+		return in, nil
+	}
+	dir, err := filepath.Abs(DevDir)
+	if err != nil {
+		return in, fault.New(fault.StateDir, "state directory: %w", err)
+	}
+	d.dir = dir
+	in.Preset["store.url"] = config.SQLiteURL(filepath.Join(dir, "emitd.db"))
+	return in, nil
+}
+
+func (d *dev) names() []string {
+	prefix := "dev"
+	if o := d.cfg.OriginOf("node.name"); o.Layer != config.FromDefault {
+		prefix = d.cfg.Node.Name
+	}
+	out := make([]string, d.nodes)
+	for i := range out {
+		out[i] = fmt.Sprintf("%s-%d", prefix, i)
+	}
+	return out
+}
+
+// state makes the state directory, keeps other emitd dev out of it and leaves the configuration
+// with which reads find the cluster.
+func (d *dev) state() (unlock func(), err error) {
+	if d.dir == "" || d.cfg.OriginOf("store.url").Layer != config.FromDefault {
+		if d.ephemeral && d.cfg.Store.URL != "" {
+			return nil, fault.New(fault.Usage, "--ephemeral keeps the state in memory, and store.url (%s) names a store", d.cfg.OriginOf("store.url"))
+		}
+		d.dir = ""
+		return func() {}, nil
+	}
+	if err := os.MkdirAll(d.dir, 0o700); err != nil {
+		return nil, fault.New(fault.StateDir, "state directory: %w", err)
+	}
+	unlock, err = filelock.Lock(filepath.Join(d.dir, "lock"))
+	if errors.Is(err, filelock.ErrHeld) {
+		return nil, fault.New(fault.StateDir, "another emitd dev runs on %s", d.dir)
+	}
+	if err != nil {
+		return nil, fault.New(fault.StateDir, "state directory: %w", err)
+	}
+	text := "# written by emitd dev; read by emitd status and others when they are called beside this directory\n" +
+		fmt.Sprintf("cluster: %q\nprofile: %s\nstore:\n  url: %q\n", d.cfg.Cluster, d.cfg.Profile, d.cfg.Store.URL)
+	if err := os.WriteFile(filepath.Join(d.dir, DevConfig), []byte(text), 0o600); err != nil {
+		unlock()
+		return nil, fault.New(fault.StateDir, "state directory: %w", err)
+	}
+	return unlock, nil
+}
+
+func (d *dev) open(ctx context.Context, t *telemetry.Telemetry) (*backend.Store, error) {
+	if d.ephemeral {
+		return backend.Memory(), nil
+	}
+	return backend.Open(ctx, backend.Options{Config: d.cfg.Config, Policy: backend.Auto, Logger: t.Logger, Meter: t.Meter})
+}
+
+// demoID is the sample daemon.
+const demoID = "demo:clock"
+
+// extra returns the sample daemon: it only waits, so that there is something to place and move.
+func (d *dev) extra() []host.Daemon {
+	if !d.demo || len(d.cfg.Daemons.Exec) > 0 {
+		return nil
+	}
+	wait := daemon.AgentFunc(func(ctx context.Context, a *daemon.Assignment) error {
+		select {
+		case <-a.Draining():
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
+	return []host.Daemon{{Spec: daemon.Spec{ID: demoID, Instances: 6}, Agent: wait}}
+}
+
+// board tells on standard output what a person at the terminal wants to see.
+type board struct {
+	mu    sync.Mutex
+	out   io.Writer
+	quiet bool
+}
+
+func (b *board) say(format string, args ...any) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.quiet {
+		fmt.Fprintf(b.out, format+"\n", args...)
+	}
+}
+
+// begin says what runs where, and what to try.
+func (b *board) begin(d *dev, r *host.Running) {
+	state := "in memory, gone when this ends"
+	switch {
+	case d.dir != "":
+		state = "." + string(filepath.Separator) + DevDir + " (SQLite, kept across restarts)"
+	case !d.ephemeral:
+		state = config.RedactURL(d.cfg.Store.URL)
+	}
+	var names, daemons []string
+	for _, c := range r.Nodes {
+		names = append(names, c.Node().Name)
+	}
+	for _, s := range r.Daemons {
+		daemons = append(daemons, fmt.Sprintf("%s ×%d", s.ID, s.WithDefaults().Instances))
+	}
+	slices.Sort(daemons)
+	b.say("emitd %s dev cluster %q     state: %s", buildInfo().Version, d.cfg.Cluster, state)
+	b.say("  health   %s/readyz     metrics  %s/metrics", r.URL, r.URL)
+	b.say("  nodes    %s     daemons  %s", strings.Join(names, "  "), strings.Join(daemons, "  "))
+	b.say("%s", d.try())
+	b.say("Ctrl-C drains and stops; again to force.  dev mode: profile %s, loopback only, no auth.", d.cfg.Profile)
+}
+
+// try suggests commands that work from here.
+func (d *dev) try() string {
+	if d.ephemeral {
+		return "Try:  without --ephemeral, emitd status and emitd events -f show the cluster from another terminal"
+	}
+	at := ""
+	if d.dir == "" {
+		at = " --store …"
+	}
+	return fmt.Sprintf("Try, from this directory:  emitd status%s      emitd events -f%s      emitd leader resign%s", at, at, at)
+}
+
+// hooks tell of leadership as it happens.
+func (b *board) hooks(name string) coordinator.Hooks {
+	clock := func() string { return time.Now().Format("15:04:05") }
+	return coordinator.Hooks{
+		OnLeaderElected: func(_ context.Context, t node.Term) {
+			b.say("%s  %s leads term %d", clock(), view.Line(name), t.Ordinal)
+		},
+		OnLeaderLost: func(t node.Term, why node.LossReason) {
+			b.say("%s  %s no longer leads term %d: %s", clock(), view.Line(name), t.Ordinal, why)
+		},
+	}
+}

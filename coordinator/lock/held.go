@@ -1,0 +1,155 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/emitd/emitd/storage"
+)
+
+// Held is one holding of a lock. Its methods may be called from any goroutine. Two goroutines
+// belong to it, one that watches the time and one that renews; Release ends both, and so does
+// the loss of the lock.
+type Held struct {
+	locks *Locks
+	row   storage.Lock
+	ctx   context.Context
+	end   context.CancelCauseFunc
+	loops sync.WaitGroup
+	free  sync.Once
+
+	mu      sync.Mutex
+	trusted time.Duration // until when the holding may be believed in, by the local clock
+	moved   chan struct{} // closed when trusted has moved
+}
+
+func newHeld(ctx context.Context, l *Locks, row storage.Lock, trusted time.Duration) *Held {
+	h := &Held{locks: l, row: row, trusted: trusted, moved: make(chan struct{})}
+	h.ctx, h.end = context.WithCancelCause(context.WithoutCancel(ctx))
+	h.loops.Go(h.watch)
+	if l.cfg.Renew > 0 {
+		h.loops.Go(h.renew)
+	}
+	return h
+}
+
+// Name returns the lock's name.
+func (h *Held) Name() string { return h.row.Name }
+
+// Number returns the number that fences: higher than that of every earlier holding of the name.
+func (h *Held) Number() int64 { return h.row.Number }
+
+// Context returns a context that ends when the lock is not held any more, with the reason as its
+// cause. It carries the values of the context that Acquire was called with, not its end.
+func (h *Held) Context() context.Context { return h.ctx }
+
+// Extend renews the holding now. It fails with the cause of the context's end once that has
+// ended; another error means that nobody knows: the time that was left goes on running out.
+func (h *Held) Extend(ctx context.Context) error {
+	if err := h.extend(ctx); err != nil {
+		return fmt.Errorf("extend lock %q: %w", h.row.Name, err)
+	}
+	return nil
+}
+
+func (h *Held) extend(ctx context.Context) error {
+	cfg := h.locks.cfg
+	if h.ctx.Err() != nil {
+		return context.Cause(h.ctx)
+	}
+	ctx, cancel := context.WithTimeout(ctx, cfg.QueryTimeout)
+	defer cancel()
+	began := cfg.Clock()
+	switch _, err := h.locks.store.Extend(ctx, h.row, cfg.TTL); {
+	case errors.Is(err, storage.ErrLockLost):
+		h.end(err)
+		return err
+	case err != nil:
+		return err
+	}
+	// Of two calls that crossed, the one that began later counts: the store stamped both after
+	// their beginnings, and keeps the lock for a TTL after the last stamp.
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if until := began + cfg.trust(); until > h.trusted {
+		h.trusted = until
+		close(h.moved)
+		h.moved = make(chan struct{})
+	}
+	if h.ctx.Err() != nil {
+		return context.Cause(h.ctx) // too late: what was lost stays lost
+	}
+	return nil
+}
+
+// Release ends the holding and frees the lock. The context ends first, then both loops, then the
+// store is told, so nothing of this holding happens after others were let in. An error of the
+// store means that the lock may stay taken until its TTL is over; storage.ErrLockLost, that it
+// was not held any more. Releasing again is harmless.
+func (h *Held) Release(ctx context.Context) (err error) {
+	h.end(ErrReleased)
+	h.loops.Wait()
+	h.free.Do(func() {
+		ctx, cancel := context.WithTimeout(ctx, h.locks.cfg.QueryTimeout)
+		defer cancel()
+		if err = h.locks.store.Release(ctx, h.row); err != nil {
+			err = fmt.Errorf("release lock %q: %w", h.row.Name, err)
+		}
+	})
+	return err
+}
+
+// watch ends the holding when it cannot be believed in any more. It waits for no call, so
+// nothing that hangs can delay it, and it looks at the clock again and again, because a timer
+// does not run while the machine is suspended.
+func (h *Held) watch() {
+	for {
+		left, moved := h.left()
+		if left <= 0 {
+			h.end(ErrUntrusted)
+			return
+		}
+		timer := time.NewTimer(min(left, h.locks.cfg.Watch))
+		select {
+		case <-timer.C:
+		case <-moved:
+		case <-h.ctx.Done():
+			timer.Stop()
+			return
+		}
+		timer.Stop()
+	}
+}
+
+// left returns how long the holding may still be believed in, and what tells that it moved.
+func (h *Held) left() (time.Duration, <-chan struct{}) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.trusted - h.locks.cfg.Clock(), h.moved
+}
+
+// renew extends the holding every Renew, and more often after a failure, until it has ended.
+func (h *Held) renew() {
+	cfg := h.locks.cfg
+	pause := cfg.Renew
+	for sleep(h.ctx, pause-rand.N(pause/10+1)) {
+		err := h.extend(h.ctx)
+		switch {
+		case h.ctx.Err() != nil:
+			return
+		case err == nil:
+			pause = cfg.Renew
+			continue
+		case pause == cfg.Renew:
+			pause = cfg.RetryMin
+			cfg.Logger.WarnContext(h.ctx, "cannot renew a lock; trying again", "lock", h.row.Name, "number", h.row.Number, "error", err)
+		default:
+			pause = min(2*pause, cfg.RetryMax)
+		}
+		pause = min(pause, cfg.Renew)
+	}
+}

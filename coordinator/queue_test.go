@@ -1,0 +1,130 @@
+package coordinator
+
+import (
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+)
+
+// What goes in comes out, once and in order, however pushes and pops mix.
+func TestQueueKeepsOrder(t *testing.T) {
+	t.Parallel()
+	q := newQueue[int]()
+	var got []int
+	next := 0
+	for round := range 200 {
+		for range round % 7 * 13 {
+			q.push(next)
+			next++
+		}
+		for range round % 5 * 11 {
+			if v, ok := q.pop(); ok {
+				got = append(got, v)
+			}
+		}
+	}
+	for {
+		v, ok := q.pop()
+		if !ok {
+			break
+		}
+		got = append(got, v)
+	}
+	if len(got) != next || !slices.IsSorted(got) {
+		t.Errorf("%d of %d came out, sorted: %v", len(got), next, slices.IsSorted(got))
+	}
+	if cap(q.items) > 4096 {
+		t.Errorf("an empty queue keeps room for %d items", cap(q.items))
+	}
+}
+
+// A queue that is never quite empty does not grow.
+func TestQueueForgetsWhatWasTaken(t *testing.T) {
+	t.Parallel()
+	q := newQueue[int]()
+	q.push(-1)
+	for i := range 100_000 {
+		q.push(i)
+		q.pop()
+	}
+	if cap(q.items) > 1024 {
+		t.Errorf("one item in room for %d", cap(q.items))
+	}
+}
+
+// Close lets what is inside out, and nothing in.
+func TestQueueClose(t *testing.T) {
+	t.Parallel()
+	q := newQueue[string]()
+	q.push("a")
+	q.close()
+	if q.push("b") || q.done() {
+		t.Error("a closed queue takes items, or calls itself done with one inside")
+	}
+	if v, ok := q.pop(); !ok || v != "a" || !q.done() {
+		t.Errorf("got %q, %v, done %v", v, ok, q.done())
+	}
+}
+
+// A consumer that waits for ready sees everything that many producers push.
+func TestQueueWakesItsConsumer(t *testing.T) {
+	t.Parallel()
+	q := newQueue[int]()
+	const producers, each = 8, 1000
+	var sum sync.WaitGroup
+	for range producers {
+		sum.Go(func() {
+			for i := range each {
+				q.push(i)
+			}
+		})
+	}
+	go func() { sum.Wait(); q.close() }()
+	n := 0
+	for !q.done() {
+		if _, ok := q.pop(); ok {
+			n++
+			continue
+		}
+		<-q.ready
+	}
+	if n != producers*each {
+		t.Errorf("%d of %d", n, producers*each)
+	}
+}
+
+// Hints are merged: whoever was meant stays meant, and there are never more than one to take.
+func TestWakesMerge(t *testing.T) {
+	t.Parallel()
+	self, other := node.Incarnation("self"), node.Incarnation("other")
+	for _, tc := range []struct {
+		hints []storage.Wake
+		want  storage.Wake
+		any   bool
+	}{
+		{nil, storage.Wake{}, false},
+		{[]storage.Wake{{Nodes: []node.Incarnation{other}}}, storage.Wake{}, false},
+		{[]storage.Wake{{}}, storage.Wake{Nodes: []node.Incarnation{self}}, true},
+		{[]storage.Wake{{Leader: true}}, storage.Wake{Leader: true}, true},
+		{[]storage.Wake{{Leader: true}, {Nodes: []node.Incarnation{other, self}}}, storage.Wake{Leader: true, Nodes: []node.Incarnation{self}}, true},
+		{[]storage.Wake{{Nodes: []node.Incarnation{other}, Leader: true}}, storage.Wake{Leader: true}, true},
+	} {
+		w := &wakes{self: self, ready: make(chan struct{}, 1)}
+		for _, h := range tc.hints {
+			w.add(h)
+		}
+		if (len(w.ready) == 1) != tc.any {
+			t.Errorf("%v: ready %d", tc.hints, len(w.ready))
+		}
+		got, any := w.take()
+		if any != tc.any || got.Leader != tc.want.Leader || !slices.Equal(got.Nodes, tc.want.Nodes) {
+			t.Errorf("%v: got %v, %v", tc.hints, got, any)
+		}
+		if _, any := w.take(); any {
+			t.Errorf("%v: taken twice", tc.hints)
+		}
+	}
+}

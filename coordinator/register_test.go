@@ -1,0 +1,273 @@
+package coordinator_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/emitd/emitd/coordinator"
+	"github.com/emitd/emitd/coordinator/coordinatortest"
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+	"github.com/emitd/emitd/storage/memory"
+)
+
+// What cannot be registered is refused with the reason, and leaves nothing behind.
+func TestRegisterRefuses(t *testing.T) {
+	t.Parallel()
+	c, err := coordinator.New(memory.Open(memory.Config{}), coordinator.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Register(daemon.Spec{ID: "acme:once"}, worker); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name  string
+		spec  daemon.Spec
+		agent daemon.Agent
+		says  string
+	}{
+		{"empty id", daemon.Spec{}, worker, "daemon id is empty"},
+		{"long id", daemon.Spec{ID: daemon.ID(strings.Repeat("x", 200))}, worker, "200 characters"},
+		{"bad id", daemon.Spec{ID: "Acme Reports"}, worker, "does not match"},
+		{"twice", daemon.Spec{ID: "acme:once"}, worker, "registered on this node already"},
+		{"reserved", daemon.Spec{ID: "emit:mine"}, worker, "reserved"},
+		{"no agent", daemon.Spec{ID: "acme:none"}, nil, "agent is nil"},
+		{"bad spec", daemon.Spec{ID: "acme:x", Instances: -1}, worker, "instances is -1"},
+	} {
+		if err := c.Register(tc.spec, tc.agent); err == nil || !strings.Contains(err.Error(), tc.says) {
+			t.Errorf("%s: %v, want %q in it", tc.name, err, tc.says)
+		}
+	}
+	if err := c.RegisterBuiltin(daemon.Spec{ID: "acme:x"}, worker); err == nil {
+		t.Error("a built-in daemon without the prefix was accepted")
+	}
+	if err := c.RegisterBuiltin(daemon.Spec{ID: "emit:sweeper"}, worker); err != nil {
+		t.Error(err)
+	}
+	if err := c.RegisterBuiltin(daemon.Spec{ID: "emit:sweeper"}, worker); err == nil {
+		t.Error("a built-in daemon was registered twice")
+	}
+}
+
+// A daemon registered while the cluster runs is planned at once, also if a node that does not know
+// it leads.
+func TestRegisterAfterRun(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := coordinatortest.New(t, coordinatortest.Config{Nodes: 3})
+		leader := c.Elect()
+		advance(10 * time.Second)
+		other := (leader + 1) % 3
+		began := time.Now()
+		if err := c.Node(other).Register(daemon.Spec{ID: "acme:late", Instances: 2}, worker); err != nil {
+			t.Fatal(err)
+		}
+		c.Await("both run", func() bool { return c.Holder("acme:late/0") == other && c.Holder("acme:late/1") == other })
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("they run after %v", took)
+		}
+	})
+}
+
+// Traits, labels and fixed identity reach the store; parts that are not fixed are drawn.
+func TestIdentityAndTraits(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		id := node.ID("0190ffff-0000-7000-8000-00000000abcd")
+		c := coordinatortest.New(t, coordinatortest.Config{Nodes: 2, Configure: func(i int, cfg *coordinator.Config) {
+			if i == 0 {
+				cfg.Node = node.Identity{Name: "alpha", ID: id, Incarnation: "ignored"}
+				cfg.Labels = map[string]string{"zone": "a"}
+				cfg.Capacity, cfg.Version, cfg.Address, cfg.NeverLead = 3, "1.2.3", "10.0.0.1:7070", true
+			}
+		}})
+		c.Elect()
+		advance(time.Second)
+		snap, err := c.Store().Snapshot(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		i := slices.IndexFunc(snap.Nodes, func(m node.Member) bool { return m.Name == "alpha" })
+		if i < 0 {
+			t.Fatalf("nodes: %+v", snap.Nodes)
+		}
+		m := snap.Nodes[i]
+		if m.ID != id || m.Incarnation == "ignored" || m.Incarnation == "" || m.Labels["zone"] != "a" || m.Capacity != 3 ||
+			m.Version != "1.2.3" || m.Address != "10.0.0.1:7070" || !m.NeverLead {
+			t.Errorf("member: %+v", m)
+		}
+		if o := snap.Nodes[1-i]; o.ID == "" || o.ID == id || o.Incarnation == m.Incarnation {
+			t.Errorf("other: %+v", o.Identity)
+		}
+		if got := c.Node(0).Node(); got != m.Identity {
+			t.Errorf("Node says %+v, the store %+v", got, m.Identity)
+		}
+	})
+}
+
+// The second live process with one id stays out, says why, and joins when the first is gone.
+func TestIDInUse(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		id := node.ID("0190ffff-0000-7000-8000-00000000abcd")
+		c := coordinatortest.New(t, coordinatortest.Config{Nodes: 1, Configure: func(_ int, cfg *coordinator.Config) { cfg.Node.ID = id }})
+		c.Elect()
+		second := c.Add()
+		advance(10 * time.Second)
+		if c.Node(second).Started()["heartbeat"] == nil {
+			t.Error("two live processes have one id")
+		}
+		if c.Leader() != 0 {
+			t.Error("the second disturbed the first")
+		}
+		if err := c.Stop(0); err != nil {
+			t.Fatal(err)
+		}
+		c.Await("the second has joined", func() bool { return c.Node(second).Started()["heartbeat"] == nil })
+	})
+}
+
+// The configuration's faults are named, all at once.
+func TestConfigIsChecked(t *testing.T) {
+	t.Parallel()
+	store := memory.Open(memory.Config{})
+	for name, tc := range map[string]struct {
+		cfg  coordinator.Config
+		says []string
+	}{
+		"several": {
+			coordinator.Config{Profile: "slow", Capacity: -1, Node: node.Identity{ID: "one"}},
+			[]string{`profile is "slow"`, "capacity is -1", `node id "one" is not a UUID`},
+		},
+		"timings that quarrel": {
+			coordinator.Config{Timing: coordinator.Timing{LeaseDuration: 20 * time.Second, QueryTimeout: 20 * time.Second}},
+			[]string{"lease_duration 20s", "query_timeout 20s", "heartbeat_interval 15s"},
+		},
+		"negative": {
+			coordinator.Config{Profile: "fast", Timing: coordinator.Timing{StopTimeout: -time.Second}},
+			[]string{"stop_timeout is -1s"},
+		},
+	} {
+		_, err := coordinator.New(store, tc.cfg)
+		for _, want := range tc.says {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v, want %q in it", name, err, want)
+			}
+		}
+	}
+	if _, err := coordinator.New(nil, coordinator.Config{}); err == nil {
+		t.Error("a nil store was accepted")
+	}
+	for _, cfg := range []coordinator.Config{{}, {Profile: "fast"}, {Profile: "fast", Timing: coordinator.Timing{SettleWindow: -1}}} {
+		if _, err := coordinator.New(store, cfg); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// An agent sees how long it may trust its assignment.
+func TestAgentsSeeTheirTrust(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := coordinatortest.New(t, coordinatortest.Config{})
+		var seen record[bool]
+		c.Register(daemon.Spec{ID: "acme:x"}, daemon.AgentFunc(func(ctx context.Context, a *daemon.Assignment) error {
+			<-time.After(3 * time.Second)
+			left, ok := daemon.Trust(ctx)
+			seen.add(ok && left > time.Second && left < 6*time.Second)
+			return worker(ctx, a)
+		}))
+		c.Await("it looked", func() bool { return len(seen.all()) == 1 })
+		seen.want(t, "trust", true)
+	})
+}
+
+// A commit, report or heartbeat that took effect but whose answer was lost changes nothing for
+// anybody: the unit runs exactly once at a time and goes on.
+func TestLostReplies(t *testing.T) {
+	t.Parallel()
+	for _, op := range []string{"heartbeat", "report", "commit", "snapshot", "stamp", "leave"} {
+		t.Run(op, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				c, taps := tapped(t, coordinatortest.Config{Nodes: 2})
+				var lost atomic.Int32
+				for _, tp := range taps {
+					tp.set(nil, func(ctx context.Context, what string, _ any, err error) error {
+						if what == op && lost.Add(1) <= 2 {
+							<-ctx.Done()
+							return ctx.Err()
+						}
+						return err
+					})
+				}
+				var running [2]atomic.Int32
+				c.Register(daemon.Spec{ID: "acme:x", Instances: 2}, daemon.AgentFunc(func(ctx context.Context, a *daemon.Assignment) error {
+					if running[a.Index].Add(1) > 1 {
+						t.Errorf("%s runs twice", a.Unit)
+					}
+					defer running[a.Index].Add(-1)
+					return worker(ctx, a)
+				}))
+				both := func() bool { return c.Holder("acme:x/0") >= 0 && c.Holder("acme:x/1") >= 0 }
+				c.Await("both run", both)
+				c.Resign()
+				advance(10 * time.Second)
+				c.Await("both run", both)
+				if lost.Load() == 0 && op != "leave" {
+					t.Error("no reply was lost: the test shows nothing")
+				}
+			})
+		})
+	}
+}
+
+// A leader that was paused beyond its lease and goes on does nothing that the store accepts: its
+// commit comes with the replaced term.
+func TestPausedLeaderWritesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c, taps := tapped(t, coordinatortest.Config{Nodes: 2})
+		i := c.Elect()
+		paused, goOn := make(chan struct{}), make(chan struct{})
+		var outcome record[string]
+		taps[i].set(func(ctx context.Context, op string, req any, _ error) error {
+			if op != "commit" || len(outcome.all()) > 0 {
+				return nil
+			}
+			outcome.add("paused")
+			close(paused)
+			<-goOn
+			// What was on its way arrives, although nobody waits for the answer any more.
+			_, err := c.Store().Commit(context.WithoutCancel(ctx), req.(storage.Commit))
+			outcome.add(fmt.Sprint("refused: ", errors.Is(err, storage.ErrTermLost)))
+			return err
+		}, nil)
+		c.Register(daemon.Spec{ID: "acme:x"}, worker)
+		<-paused
+		c.Partition(i)
+		c.Await("the other leads", func() bool { return c.Leader() == 1-i })
+		c.Await("it runs", func() bool { return c.Holder("acme:x/0") >= 0 })
+		gen := generation(t, c)
+		c.Heal(i)
+		outcome.add("resumed")
+		close(goOn)
+		advance(2 * time.Second)
+		outcome.want(t, "the old leader's commit", "paused", "resumed", "refused: true")
+		if generation(t, c) != gen {
+			t.Error("the old leader's commit changed the unit")
+		}
+	})
+}
+
+func generation(t *testing.T, c *coordinatortest.Cluster) int64 {
+	t.Helper()
+	snap, err := c.Store().Snapshot(t.Context())
+	if err != nil || len(snap.Units) != 1 {
+		t.Fatalf("%+v, %v", snap, err)
+	}
+	return snap.Units[0].Generation
+}
+

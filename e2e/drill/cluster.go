@@ -1,0 +1,409 @@
+package drill
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/emitd/emitd/coordinator/lease"
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+)
+
+// Store opens the cluster's store for judging; the drills read it as an operator would.
+type Store interface {
+	storage.Store
+	Close() error
+}
+
+// Cluster is several emitd processes on one store, running tickers.
+type Cluster struct {
+	T         testing.TB
+	URL       string // of the store, for the nodes
+	Store     Store
+	Instances int
+	Profile   string
+	Config    string // more lines of the configuration
+
+	dir   string
+	log   string // of the tickers
+	nodes []*Node
+}
+
+// Node is one emitd process.
+type Node struct {
+	Name string
+	c    *Cluster
+	cmd  *exec.Cmd
+	out  *os.File
+	done chan struct{} // closed when the process has ended
+	err  error
+}
+
+var build struct {
+	sync.Once
+	path string
+	err  error
+}
+
+// Binary returns a fresh build of emitd.
+func Binary(t testing.TB) string {
+	build.Do(func() {
+		dir, err := os.MkdirTemp("", "emitd-drill-")
+		if err != nil {
+			build.err = err
+			return
+		}
+		build.path = filepath.Join(dir, "emitd")
+		cmd := exec.Command("go", "build", "-o", build.path, "./cmd/emitd")
+		cmd.Dir = ".." // the module above this one
+		if out, err := cmd.CombinedOutput(); err != nil {
+			build.err = fmt.Errorf("build emitd: %w\n%s", err, out)
+		}
+	})
+	if build.err != nil {
+		t.Fatal(build.err)
+	}
+	return build.path
+}
+
+// Cleanup removes the build; call it at the end of TestMain.
+func Cleanup() {
+	if build.path != "" {
+		os.RemoveAll(filepath.Dir(build.path))
+	}
+}
+
+// New prepares a cluster without nodes. Everything it starts ends with the test.
+func New(t testing.TB, url string, store Store) *Cluster {
+	t.Helper()
+	dir := t.TempDir()
+	c := &Cluster{T: t, URL: url, Store: store, Instances: 6, Profile: "fast", dir: dir, log: filepath.Join(dir, "ticks")}
+	t.Cleanup(c.end)
+	return c
+}
+
+// end kills what is left and shows the logs of a failed drill.
+func (c *Cluster) end() {
+	for _, n := range c.nodes {
+		if n.Alive() {
+			_ = n.cmd.Process.Signal(syscall.SIGCONT)
+			n.Kill()
+		}
+		n.out.Close()
+		if c.T.Failed() {
+			text, _ := os.ReadFile(n.out.Name())
+			c.T.Logf("log of %s, its end:\n%s", n.Name, tail(text, 6000))
+		}
+	}
+	if c.T.Failed() {
+		c.T.Log("events:\n" + c.history())
+	}
+}
+
+func tail(text []byte, n int) []byte { return text[max(0, len(text)-n):] }
+
+func (c *Cluster) history() string {
+	var b strings.Builder
+	events, err := c.Events(0)
+	if err != nil {
+		return err.Error()
+	}
+	for _, e := range events[max(0, len(events)-80):] {
+		fmt.Fprintf(&b, "%5d %s %s %s %s gen %d term %d %s\n", e.Seq, e.At.Format("15:04:05.000"), e.Kind, e.Node, e.Unit, e.Generation, e.Term, e.Reason)
+	}
+	return b.String()
+}
+
+// config writes the configuration of the nodes once.
+func (c *Cluster) config() string {
+	path := filepath.Join(c.dir, "emitd.yaml")
+	self, err := os.Executable()
+	if err != nil {
+		c.T.Fatal(err)
+	}
+	text := fmt.Sprintf(`%s
+daemons:
+  exec:
+    - id: drill:ticker
+      command: [%q]
+      env: {%s: %q}
+      instances: %d
+`, c.Config, self, tickerEnv, c.log, c.Instances)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		c.T.Fatal(err)
+	}
+	return path
+}
+
+// Start starts a node.
+func (c *Cluster) Start(name string) *Node { return c.StartOn(name, c.URL) }
+
+// StartOn starts a node that reaches the store under another address, e.g. a proxy's.
+func (c *Cluster) StartOn(name, url string) *Node {
+	c.T.Helper()
+	out, err := os.CreateTemp(c.dir, name+"-*.log")
+	if err != nil {
+		c.T.Fatal(err)
+	}
+	cmd := exec.Command(Binary(c.T), "serve", "--store", url, "--listen", freeAddress(c.T),
+		"--node-name", name, "--profile", c.Profile, "--config", c.config())
+	cmd.Dir, cmd.Stdout, cmd.Stderr = c.dir, out, out
+	// Nothing outlives the drill, also when the test binary is killed.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	n := &Node{Name: name, c: c, cmd: cmd, out: out, done: make(chan struct{})}
+	if err := cmd.Start(); err != nil {
+		c.T.Fatal(err)
+	}
+	go func() {
+		defer close(n.done)
+		n.err = cmd.Wait()
+	}()
+	c.nodes = append(c.nodes, n)
+	return n
+}
+
+// freeAddress returns a loopback address that was free a moment ago.
+func freeAddress(t testing.TB) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// Alive reports whether the process has not ended.
+func (n *Node) Alive() bool {
+	select {
+	case <-n.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// Signal sends a signal to emitd itself, not to what it runs.
+func (n *Node) Signal(s syscall.Signal) {
+	n.c.T.Helper()
+	if err := n.cmd.Process.Signal(s); err != nil {
+		n.c.T.Fatalf("signal %v to %s: %v", s, n.Name, err)
+	}
+}
+
+// Kill is kill -9, and returns when the process has ended.
+func (n *Node) Kill() {
+	_ = n.cmd.Process.Kill()
+	<-n.done
+}
+
+// Stop is SIGTERM; it fails the drill when the process does not end cleanly.
+func (n *Node) Stop() {
+	n.c.T.Helper()
+	n.Signal(syscall.SIGTERM)
+	select {
+	case <-n.done:
+	case <-time.After(2 * time.Minute):
+		n.c.T.Fatalf("%s does not stop", n.Name)
+	}
+	if n.err != nil {
+		n.c.T.Errorf("%s ended with %v", n.Name, n.err)
+	}
+}
+
+// Snapshot reads the store.
+func (c *Cluster) Snapshot() (*daemon.Snapshot, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	return c.Store.Snapshot(ctx)
+}
+
+// Events reads the whole history after a number.
+func (c *Cluster) Events(after int64) ([]daemon.Event, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	var all []daemon.Event
+	for {
+		page, err := c.Store.Events(ctx, after, 1000)
+		if err != nil {
+			return nil, err
+		}
+		if len(page.Events) == 0 {
+			return all, nil
+		}
+		all = append(all, page.Events...)
+		after = page.Events[len(page.Events)-1].Seq
+	}
+}
+
+// Until waits for something to be so and returns how long that took. It looks every few
+// milliseconds, because what it waits for happens in other processes; the bound is generous.
+func (c *Cluster) Until(bound time.Duration, what string, ok func() bool) time.Duration {
+	c.T.Helper()
+	began := time.Now()
+	tick := time.NewTicker(3 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.NewTimer(bound)
+	defer deadline.Stop()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			c.T.Fatalf("%s: not within %v", what, bound)
+		}
+	}
+	return time.Since(began)
+}
+
+// Leader returns the node that the store names as leader and that is alive, or nil.
+func (c *Cluster) Leader() *Node {
+	s, err := c.Snapshot()
+	if err != nil || !s.Term.Held() {
+		return nil
+	}
+	i := slices.IndexFunc(c.nodes, func(n *Node) bool { return n.Name == s.Term.Leader.Name && n.Alive() })
+	if i < 0 {
+		return nil
+	}
+	return c.nodes[i]
+}
+
+// Term returns the number of the term in the store; 0 when it cannot be read.
+func (c *Cluster) Term() int64 {
+	s, err := c.Snapshot()
+	if err != nil {
+		return 0
+	}
+	return s.Term.Number
+}
+
+// Spread returns how many units live on each node, by their own signs of life.
+func (c *Cluster) Spread() map[string]int {
+	runs, err := ReadRuns(c.log)
+	if err != nil {
+		c.T.Fatal(err)
+	}
+	now, spread := Boot(), map[string]int{}
+	for _, r := range runs {
+		if r.Living(now, 200*time.Millisecond) {
+			spread[r.Node]++
+		}
+	}
+	return spread
+}
+
+// Running reports whether all units run, on these nodes only.
+func (c *Cluster) Running(names ...string) bool {
+	total := 0
+	for name, n := range c.Spread() {
+		if !slices.Contains(names, name) {
+			return false
+		}
+		total += n
+	}
+	return total == c.Instances
+}
+
+// Settled waits until the nodes are there, one leads, and every unit runs.
+func (c *Cluster) Settled(names ...string) {
+	c.T.Helper()
+	c.Until(time.Minute, "all units run on "+strings.Join(names, ", "), func() bool {
+		return c.Running(names...) && c.Leader() != nil && c.active()
+	})
+}
+
+// active reports whether every unit is active in the store.
+func (c *Cluster) active() bool {
+	s, err := c.Snapshot()
+	if err != nil {
+		return false
+	}
+	n := 0
+	for _, u := range s.Units {
+		if u.Unit.Daemon == "drill:ticker" && u.State == daemon.Active {
+			n++
+		}
+	}
+	return n == c.Instances
+}
+
+// Judge compares the two records with the promises. What is judged is what was written until now.
+func (c *Cluster) Judge() {
+	c.T.Helper()
+	runs, err := ReadRuns(c.log)
+	if err != nil {
+		c.T.Fatal(err)
+	}
+	events, err := c.Events(0)
+	if err != nil {
+		c.T.Fatal(err)
+	}
+	for _, bad := range append(JudgeRuns(runs), JudgeEvents(events)...) {
+		c.T.Error(bad)
+	}
+}
+
+// Timing returns the cluster's timings.
+func (c *Cluster) Timing() lease.Timing {
+	if c.Profile == "default" {
+		return lease.Default()
+	}
+	return lease.Fast()
+}
+
+// Others returns all living nodes but n.
+func (c *Cluster) Others(n *Node) (names []string) {
+	for _, o := range c.nodes {
+		if o != n && o.Alive() {
+			names = append(names, o.Name)
+		}
+	}
+	return names
+}
+
+// Follower returns a living node that does not lead.
+func (c *Cluster) Follower() *Node {
+	c.T.Helper()
+	l := c.Leader()
+	for _, n := range c.nodes {
+		if n != l && n.Alive() {
+			return n
+		}
+	}
+	c.T.Fatal("no follower lives")
+	return nil
+}
+
+// Output returns what the node wrote.
+func (n *Node) Output() string {
+	text, err := os.ReadFile(n.out.Name())
+	if err != nil {
+		n.c.T.Fatal(err)
+	}
+	return string(bytes.ToValidUTF8(text, nil))
+}
+
+// Member returns the node's newest row.
+func (n *Node) Member() (m node.Member, ok bool) {
+	s, err := n.c.Snapshot()
+	if err != nil {
+		return m, false
+	}
+	for _, row := range s.Nodes {
+		if row.Name == n.Name && (!ok || row.RegisteredAt.After(m.RegisteredAt)) {
+			m, ok = row, true
+		}
+	}
+	return m, ok
+}

@@ -1,0 +1,107 @@
+package drill
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// tickerEnv names the file to which a ticker writes; it makes the test binary one.
+const tickerEnv = "DRILL_TICKER"
+
+// tickEvery is how often a ticker says that it lives.
+const tickEvery = 5 * time.Millisecond
+
+// Ticker runs the process as a ticker, if it is one, and does not return then. Call it first in
+// TestMain.
+func Ticker() {
+	path := os.Getenv(tickerEnv)
+	if path == "" {
+		return
+	}
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	term := make(chan os.Signal, 1)
+	signal.Notify(term, syscall.SIGTERM)
+	say := func(what string) {
+		// One write of less than PIPE_BUF with O_APPEND: lines of several processes do not mix.
+		fmt.Fprintf(f, "%s %s %s %s %d\n", what, os.Getenv("EMITD_UNIT"), os.Getenv("EMITD_GENERATION"), os.Getenv("EMITD_NODE"), Boot())
+	}
+	say("start")
+	tick := time.NewTicker(tickEvery)
+	for {
+		select {
+		case <-term:
+			say("end")
+			os.Exit(0)
+		case <-tick.C:
+			say("tick")
+		}
+	}
+}
+
+// Boot returns the host's boot clock, in nanoseconds: the same for all processes, never stepping,
+// counting suspend.
+func Boot() int64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+		panic(err)
+	}
+	return ts.Nano()
+}
+
+// Run is what one ticker wrote about itself.
+type Run struct {
+	Unit       string
+	Generation int64
+	Node       string
+	Start, End int64 // first and last sign of life
+	Clean      bool  // it was asked to end, and did
+}
+
+// Living reports whether the run showed a sign of life within the last d.
+func (r Run) Living(now int64, d time.Duration) bool { return !r.Clean && now-r.End < int64(d) }
+
+// ReadRuns reads what tickers wrote, in order of their starts. A process that crash-restarts under
+// the same generation appears once per process.
+func ReadRuns(path string) ([]Run, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		if os.IsNotExist(err) {
+			return nil, nil
+		}
+		return nil, err
+	}
+	var runs []Run
+	open := map[string]int{}
+	for _, line := range strings.Split(string(text), "\n") {
+		f := strings.Fields(line)
+		if len(f) != 5 {
+			continue // the last line may be on its way
+		}
+		generation, err1 := strconv.ParseInt(f[2], 10, 64)
+		at, err2 := strconv.ParseInt(f[4], 10, 64)
+		if err1 != nil || err2 != nil {
+			return nil, fmt.Errorf("ticker line %q", line)
+		}
+		key := f[1] + "@" + f[2] + "@" + f[3]
+		i, known := open[key]
+		if f[0] == "start" || !known {
+			open[key] = len(runs)
+			runs = append(runs, Run{Unit: f[1], Generation: generation, Node: f[3], Start: at, End: at})
+			continue
+		}
+		runs[i].End = at
+		runs[i].Clean = f[0] == "end"
+	}
+	return runs, nil
+}
