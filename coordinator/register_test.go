@@ -271,3 +271,27 @@ func generation(t *testing.T, c *coordinatortest.Cluster) int64 {
 	return snap.Units[0].Generation
 }
 
+
+// A daemon registered while a heartbeat is under way is not forgotten when that is answered.
+func TestRegisterDuringHeartbeat(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c, taps := tapped(t, coordinatortest.Config{})
+		c.Elect()
+		under, goOn := make(chan struct{}, 1), make(chan struct{})
+		taps[0].set(nil, func(_ context.Context, op string, _ any, err error) error {
+			if op == "heartbeat" {
+				select {
+				case under <- struct{}{}:
+				default:
+				}
+				<-goOn
+			}
+			return err
+		})
+		<-under
+		c.Register(daemon.Spec{ID: "acme:x"}, worker)
+		advance(0)
+		close(goOn)
+		c.Await("it runs", func() bool { return c.Holder("acme:x/0") == 0 })
+	})
+}

@@ -117,14 +117,21 @@ func (st *stats) report(sent *storage.Report, r member.Result) {
 func (st *stats) commit(sent *storage.Commit, r member.Result, began time.Time) {
 	st.m.span("emitd.reconcile", began, r.Err, attribute.Int64("emitd.term", sent.Term.Number),
 		attribute.Int("emitd.changes", len(sent.Changes)), attribute.Int("emitd.skipped", skipped(r.Outcomes)))
-	changes := make(map[daemon.Unit]*storage.Change, len(sent.Changes))
+	// One commit may free a unit and assign it again: outcomes of a unit are in the order of its
+	// changes.
+	changes := make(map[daemon.Unit][]*storage.Change, len(sent.Changes))
 	for i := range sent.Changes {
-		changes[sent.Changes[i].Unit] = &sent.Changes[i]
+		c := &sent.Changes[i]
+		changes[c.Unit] = append(changes[c.Unit], c)
 	}
 	for i := range r.Outcomes {
 		o := &r.Outcomes[i]
-		c := changes[o.Unit]
-		if !o.Applied || c == nil || c.Step == "" {
+		if len(changes[o.Unit]) == 0 {
+			continue
+		}
+		c := changes[o.Unit][0]
+		changes[o.Unit] = changes[o.Unit][1:]
+		if !o.Applied || c.Step == "" {
 			continue
 		}
 		st.step(c.State, o.Record.State, reason(c))

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,23 +19,34 @@ import (
 // line is what lies between a process and the store. Nil funcs let everything through.
 type line struct {
 	storage.Locker
+	mu     sync.Mutex
 	before func(ctx context.Context, call string) error // an error: the store never hears of it
 	after  func(ctx context.Context, call string) error // an error: the reply is lost
 }
 
 func (l *line) carry(ctx context.Context, call string, do func() error) error {
-	if l.before != nil {
-		if err := l.before(ctx, call); err != nil {
+	l.mu.Lock()
+	before, after := l.before, l.after
+	l.mu.Unlock()
+	if before != nil {
+		if err := before(ctx, call); err != nil {
 			return err
 		}
 	}
 	err := do()
-	if l.after != nil {
-		if lost := l.after(ctx, call); lost != nil {
+	if after != nil {
+		if lost := after(ctx, call); lost != nil {
 			return lost
 		}
 	}
 	return err
+}
+
+// set changes the line under way.
+func (l *line) set(before, after func(context.Context, string) error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.before, l.after = before, after
 }
 
 func (l *line) Acquire(ctx context.Context, name, owner string, ttl time.Duration) (row storage.Lock, err error) {
@@ -182,7 +195,7 @@ func TestLossOfTheStoreEndsTheHoldingInTime(t *testing.T) {
 			story(t, func(w *world) {
 				wire := &line{}
 				h := w.acquire(w.process(wire, lock.Config{}))
-				wire.before = cut
+				wire.set(cut, nil)
 				next := make(chan *lock.Held)
 				go func() {
 					h, err := w.process(&line{}, lock.Config{}).Acquire(w.Context(), "lock")
@@ -197,7 +210,7 @@ func TestLossOfTheStoreEndsTheHoldingInTime(t *testing.T) {
 				second := <-next
 				w.within("the next holding", w.clock(), ttl, ttl+2*time.Second)
 				w.refused(h.Extend(w.Context()), lock.ErrUntrusted)
-				wire.before = nil
+				wire.set(nil, nil)
 				w.refused(h.Release(w.Context()), storage.ErrLockLost)
 				w.ok(second.Release(w.Context()))
 			})
@@ -213,7 +226,7 @@ func TestSlowAnswerShortensTheBelief(t *testing.T) {
 		at, why := w.ended(h)
 		w.refused(why, lock.ErrUntrusted)
 		w.within("the end", at, trust, trust)
-		wire.after = nil
+		wire.set(nil, nil)
 		w.ok(h.Release(w.Context())) // the store still keeps it
 	})
 }
@@ -222,17 +235,17 @@ func TestSlowAnswerShortensTheBelief(t *testing.T) {
 // during the call) gives no holding; the next call finds the same one and counts anew.
 func TestLateAnswerIsNoHolding(t *testing.T) {
 	story(t, func(w *world) {
-		var asleep time.Duration
+		var asleep atomic.Int64
 		var numbers []int64
 		wire := &line{after: func(ctx context.Context, call string) error {
 			row, err := w.store.Acquire(ctx, "lock", "other", ttl)
 			w.refused(err, storage.ErrLocked)
 			if numbers = append(numbers, row.Number); len(numbers) == 1 {
-				asleep = time.Minute
+				asleep.Store(int64(time.Minute))
 			}
 			return nil
 		}}
-		locks := w.process(wire, lock.Config{Renew: -1, Clock: func() time.Duration { return w.clock() + asleep }})
+		locks := w.process(wire, lock.Config{Renew: -1, Clock: func() time.Duration { return w.clock() + time.Duration(asleep.Load()) }})
 		h := w.acquire(locks)
 		if len(numbers) != 2 || numbers[0] != h.Number() || numbers[1] != h.Number() {
 			w.Errorf("holding %d after calls that were answered %v", h.Number(), numbers)
@@ -241,7 +254,7 @@ func TestLateAnswerIsNoHolding(t *testing.T) {
 		w.within("the second call", again, 25*time.Millisecond, 75*time.Millisecond)
 		at, _ := w.ended(h)
 		w.within("the end", at-again, trust, trust)
-		wire.after = nil
+		wire.set(nil, nil)
 		w.ok(h.Release(w.Context()))
 	})
 }
@@ -249,9 +262,9 @@ func TestLateAnswerIsNoHolding(t *testing.T) {
 // A lost reply is not a lost lock: the same holding is found again, under the same number.
 func TestLostReplies(t *testing.T) {
 	story(t, func(w *world) {
-		lost := 0
+		var calls atomic.Int64
 		wire := &line{after: func(_ context.Context, call string) error {
-			if lost++; lost%3 != 0 && call != "release" {
+			if calls.Add(1)%3 != 0 && call != "release" {
 				return storage.ErrUnavailable
 			}
 			return nil
@@ -259,8 +272,8 @@ func TestLostReplies(t *testing.T) {
 		h := w.acquire(w.process(wire, lock.Config{}))
 		row, err := w.store.Acquire(w.Context(), "lock", "other", ttl)
 		w.refused(err, storage.ErrLocked)
-		if row.Number != h.Number() || lost < 2 {
-			w.Errorf("holding %d, the store says %d, after %d calls", h.Number(), row.Number, lost)
+		if row.Number != h.Number() || calls.Load() < 3 {
+			w.Errorf("holding %d, the store says %d, after %d calls", h.Number(), row.Number, calls.Load())
 		}
 		pass(10 * ttl)
 		w.ok(h.Context().Err())
@@ -300,10 +313,10 @@ func TestExtendByHand(t *testing.T) {
 // A suspended machine finds out soon after it wakes up, although its timers slept.
 func TestSuspendIsNoticed(t *testing.T) {
 	story(t, func(w *world) {
-		var asleep time.Duration
-		h := w.acquire(w.process(&line{}, lock.Config{Clock: func() time.Duration { return w.clock() + asleep }}))
+		var asleep atomic.Int64
+		h := w.acquire(w.process(&line{}, lock.Config{Clock: func() time.Duration { return w.clock() + time.Duration(asleep.Load()) }}))
 		pass(time.Second)
-		asleep = time.Hour
+		asleep.Store(int64(time.Hour))
 		at, why := w.ended(h)
 		w.refused(why, lock.ErrUntrusted)
 		w.within("the end", at, time.Second, 1250*time.Millisecond)

@@ -175,6 +175,17 @@ func TestCandidates(t *testing.T) {
 	wantTold(t, Make(in), "a/0: assign to n9 (only candidate; 1 cordoned: n3; 1 deaf: n4; 1 draining: n2; 1 kind: n6; 2 labels: n7, n8; 1 late: n1; 1 no daemons: n5)")
 }
 
+// TestARequiredLabelMustBeThere: an empty value is a value, a missing label is none.
+func TestARequiredLabelMustBeThere(t *testing.T) {
+	t.Parallel()
+	a := advert(daemon.Spec{ID: "a", Requires: map[string]string{"spot": ""}})
+	in := Input{
+		Now: epoch, Nodes: []Node{live("n1", a), live("n2", a).labelled("spot", "yes"), live("n3", a).labelled("spot", "")},
+		Units: []daemon.Record{row(t, "a/0", daemon.Unassigned, "")},
+	}
+	wantTold(t, Make(in), "a/0: assign to n3 (only candidate; 2 labels: n1, n2)")
+}
+
 // TestAKindCoversManyDaemons: a node runs a daemon of which it advertises only the kind, and the
 // spec comes from another.
 func TestAKindCoversManyDaemons(t *testing.T) {

@@ -146,7 +146,7 @@ func TestMakeEqualsSlowTwinWhenLarge(t *testing.T) {
 				ID:        daemon.ID(fmt.Sprintf("d%d", i)),
 				Instances: rapid.IntRange(1, 8).Draw(t, "instances"),
 				Weight:    rapid.SampledFrom([]int{1, 1, 1, 3}).Draw(t, "weight"),
-				Requires:  rapid.SampledFrom([]map[string]string{nil, nil, {"zone": "1"}}).Draw(t, "requires"),
+				Requires:  rapid.SampledFrom([]map[string]string{nil, nil, {"zone": "1"}, {"zone": "2"}}).Draw(t, "requires"),
 				Spread:    rapid.SampledFrom([]string{"zone", "zone", "host"}).Draw(t, "spread"),
 			})
 		}

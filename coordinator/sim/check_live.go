@@ -133,7 +133,7 @@ func (c *checks) unitsRun(w *world, snap *daemon.Snapshot, members []*process, r
 	}
 	for i, u := range w.units {
 		c.well[i] = false
-		if u.work.flaky() || !w.anyEligible(u, rows[i], members, snap.Now) {
+		if u.work.flaky() || w.deploying > 0 || !w.anyEligible(u, rows[i], members, snap.Now) {
 			continue
 		}
 		if why := w.notRunning(u, rows[i]); why != "" {

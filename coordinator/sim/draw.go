@@ -33,6 +33,7 @@ func (w *world) drawHost(i int) *host {
 			h.advert.Kinds = append(h.advert.Kinds, k.Spec.WithDefaults().Kind)
 		}
 	}
+	h.full = h.advert
 	return h
 }
 

@@ -2,8 +2,10 @@ package sim
 
 import (
 	"context"
+	"slices"
 	"time"
 
+	"github.com/emitd/emitd/coordinator/member"
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
@@ -41,15 +43,16 @@ func (d *director) quiet() {
 // episode begins the next one.
 func (d *director) episode() {
 	w := d.w
+	if w.calm && w.check.settled && w.cfg.Faults&Kill != 0 {
+		d.sharpKill()
+		return
+	}
 	w.calm = false
 	n := 1
 	spread := time.Duration(0)
 	if w.chance(0.6) {
 		n = 2 + w.rng.IntN(4)
 		spread = w.upTo(3 * w.t.NodeRegistrationTTL)
-	} else if w.cfg.Faults&Kill != 0 && w.check.settled && w.chance(0.3) {
-		d.sharpKill()
-		return
 	}
 	d.due = n
 	for range n {
@@ -82,7 +85,7 @@ func (d *director) repair() {
 	d.quiet()
 	w.server.down = false
 	for _, h := range w.hosts {
-		h.cut, h.deaf = false, false
+		h.cut, h.deaf, h.slow = false, false, 0
 		if h.twin != nil {
 			h.twin.kill()
 			h.twin = nil
@@ -94,7 +97,7 @@ func (d *director) repair() {
 	if w.alive() == 0 {
 		w.start(w.hosts[0])
 	}
-	w.calm = w.chance(0.3)
+	w.calm = w.chance(0.1)
 	w.disturb("repair")
 	w.after(w.bound()+w.upTo(w.t.NodeRegistrationTTL), d.episode)
 }
@@ -177,7 +180,9 @@ func (d *director) fault(kind Faults) {
 		d.end(min(d.lasting(), 5*time.Minute), func() { w.server.down = false })
 	case BadNetwork:
 		w.network = network{lose: w.rng.Float64() * 0.4, swallow: w.rng.Float64() * 0.4, repeat: w.rng.Float64() * 0.4, slow: w.rng.Float64() * 0.4}
-		d.end(min(d.lasting(), w.bound()/2), d.quiet)
+		long := min(d.lasting(), w.bound()/2)
+		d.wakeOften(v, w.now+long)
+		d.end(long, d.quiet)
 	case ClockStep:
 		d.stepClock()
 	case Rollback:
@@ -185,9 +190,44 @@ func (d *director) fault(kind Faults) {
 	case RowGone:
 		w.removeRow(v)
 		d.end(0, func() {})
+	case SlowHost:
+		v.host.slow = w.upTo(w.t.QueryTimeout * 9 / 20)
+		d.end(d.lasting(), func() { v.host.slow = 0 })
+	case Deploy:
+		d.deploy(v)
 	case Twins:
 		d.twin(v)
 	}
+}
+
+// wakeOften wakes one process again and again, for nothing.
+func (d *director) wakeOften(v *process, till time.Duration) {
+	w := d.w
+	if v == nil || v.state == dead || w.now >= till || w.cfg.Store.NoWake {
+		return
+	}
+	v.later(0, member.Woken{})
+	w.after(w.upTo(2*time.Second), func() { d.wakeOften(v, till) })
+}
+
+// deploy lets a node advertise fewer instances of a daemon, and all again later.
+func (d *director) deploy(v *process) {
+	w := d.w
+	i := w.rng.IntN(len(w.works))
+	w.deploying++
+	full := v.host.full
+	less := full
+	less.Specs = slices.Clone(full.Specs)
+	less.Specs[i].Instances = 1 + w.rng.IntN(max(less.Specs[i].Instances, 1))
+	v.host.advert = less
+	v.later(0, member.Advertise{Advert: less})
+	d.end(d.lasting(), func() {
+		w.deploying--
+		v.host.advert = full
+		if p := v.host.proc; p.state != dead {
+			p.later(0, member.Advertise{Advert: full})
+		}
+	})
 }
 
 // restart starts another process on the machine of one that is to end.
@@ -347,10 +387,10 @@ func (d *director) twin(v *process) {
 // sharpKill kills one process of a healthy cluster and demands the sharp bounds.
 func (d *director) sharpKill() {
 	w := d.w
+	d.due = 1
 	v := d.victim()
-	if v == nil || !w.calm {
-		d.due = 1
-		d.fault(Kill)
+	if v == nil {
+		d.over()
 		return
 	}
 	w.stats.Faults++
@@ -363,13 +403,12 @@ func (d *director) sharpKill() {
 	led := v.watch.leading
 	v.kill()
 	w.check.sharp(w, units, led)
-	d.due = 1
 	d.end(w.bound()+time.Second, func() {})
 }
 
 // String names the kind, for one kind.
 func (f Faults) String() string {
-	names := [...]string{"kill", "crash at call", "stop", "pause", "cut", "deaf", "outage", "bad network", "clock step", "rollback", "row gone", "twins", "noise", "bad agents"}
+	names := [...]string{"kill", "crash at call", "stop", "pause", "cut", "deaf", "outage", "bad network", "clock step", "rollback", "row gone", "slow host", "deploy", "twins", "noise", "bad agents"}
 	for i, name := range names {
 		if f == 1<<i {
 			return name

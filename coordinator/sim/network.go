@@ -3,10 +3,12 @@ package sim
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/emitd/emitd/coordinator/member"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/planted"
 	"github.com/emitd/emitd/storage"
 	"github.com/emitd/emitd/storage/memory"
 )
@@ -48,6 +50,8 @@ type call struct {
 	from   int           // failovers there had been
 
 	result member.Result
+	// early is what a planted bug reads before the write.
+	early *daemon.Snapshot
 }
 
 func (w *world) openServer() {
@@ -80,8 +84,8 @@ func (w *world) wake(hint storage.Wake) {
 	in := member.Input(member.Woken{Wake: hint})
 	for _, h := range w.hosts {
 		for _, p := range [...]*process{h.proc, h.twin} {
-			if p == nil || p.state == dead || p.host.cut || p.host.deaf || w.server.down {
-				continue
+			if p == nil || p.state == dead || (p.host.cut || p.host.deaf || w.server.down) && w.rng.Uint32()&1 == 0 {
+				continue // hints come on another connection, which may live or not
 			}
 			if !w.calm && w.network.lose > 0 && w.chance(w.network.lose) {
 				continue
@@ -127,6 +131,9 @@ func (p *process) call(c member.Call) {
 func (w *world) send(c *call) {
 	p := c.p
 	c.from = w.server.failovers
+	if planted.Bug(planted.ReadBeforeWrite) && c.req.Heartbeat != nil {
+		c.early, _ = w.server.store.Snapshot(context.Background())
+	}
 	timeout := c.req.Timeout
 	if timeout == 0 {
 		timeout = w.t.QueryTimeout
@@ -151,12 +158,12 @@ func (w *world) send(c *call) {
 			return
 		}
 	}
-	w.queue.push(event{at: w.now + w.latency(), kind: evArrive, p: p, call: c})
+	w.queue.push(event{at: w.now + w.latency(p.host), kind: evArrive, p: p, call: c})
 }
 
 // latency draws how long a message takes that nothing happens to.
-func (w *world) latency() time.Duration {
-	return 100*time.Microsecond + time.Duration(w.rng.Uint32()&(1<<21-1)) // up to 2 ms
+func (w *world) latency(h *host) time.Duration {
+	return 100*time.Microsecond + time.Duration(w.rng.Uint32()&(1<<21-1)) + w.upTo(h.slow) // up to 2 ms
 }
 
 // arrive lets a request reach the store.
@@ -194,12 +201,12 @@ func (w *world) reply(c *call) {
 	if c.p.host.cut || c.p.host.deaf || !w.calm && w.chance(w.network.swallow) {
 		return
 	}
-	w.queue.push(event{at: w.now + w.latency(), kind: evReply, p: c.p, call: c})
+	w.queue.push(event{at: w.now + w.latency(c.p.host), kind: evReply, p: c.p, call: c})
 }
 
 // apply lets the store do what is asked.
 func (w *world) apply(c *call) {
-	ctx := context.Background()
+	ctx, p := context.Background(), c.p
 	res := member.Result{ID: c.req.ID}
 	store := w.server.store
 	w.check.before(w, c)
@@ -216,6 +223,9 @@ func (w *world) apply(c *call) {
 		res.Outcomes, res.Err = store.Commit(ctx, *c.req.Commit)
 	case c.req.Snapshot:
 		res.Snapshot, res.Err = store.Snapshot(ctx)
+	}
+	if c.early != nil && res.Err == nil {
+		res.Reply.Units = slices.DeleteFunc(slices.Clone(c.early.Units), func(r daemon.Record) bool { return !r.HeldBy(p.who.Incarnation) })
 	}
 	c.result = res
 	if w.trace.out != nil {

@@ -86,6 +86,8 @@ const (
 	ClockStep                     // the store's clock steps
 	Rollback                      // the store fails over and has lost the newest rows
 	RowGone                       // somebody removes the row of a living node
+	SlowHost                      // one machine's messages are slow, nearly too slow
+	Deploy                        // a node advertises another number of instances for a while
 	Twins                         // a second process with the name or the ID of another
 	Noise                         // now and then a message is lost, slow, repeated or late
 	BadAgents                     // agents fail, hang, ignore cancellation, give up units

@@ -28,6 +28,8 @@ type world struct {
 	units   []*unit
 	unitAt  map[daemon.Unit]int
 
+	// deploying counts the nodes that advertise something else for a while.
+	deploying int
 	// calm makes latencies as small as a healthy machine's, for the sharp bounds.
 	calm  bool
 	fault director
@@ -42,11 +44,13 @@ type host struct {
 	index  int
 	name   string
 	clock  clock
+	full   daemon.Advert // what its processes advertise, but while it deploys something else
 	advert daemon.Advert
 	proc   *process // the newest
 	twin   *process // a second one, at times
 	// cut machines exchange nothing with the store, deaf ones get no replies.
 	cut, deaf bool
+	slow      time.Duration // added to each of its messages, at most
 }
 
 // unit is one unit of the cluster's work and who runs it.

@@ -110,7 +110,7 @@ func TestTheCauseOfACancelReachesTheAgent(t *testing.T) {
 		if !errors.Is(context.Cause(ctx), errLost) {
 			t.Errorf("cause is %v", context.Cause(ctx))
 		}
-		return nil
+		return fmt.Errorf("read: %w", context.Cause(ctx))
 	}
 	act(t, Config{}, agent, func(th *theatre) {
 		th.Start(fence, 1, daemon.Spec{})

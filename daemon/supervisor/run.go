@@ -156,10 +156,9 @@ type verdict struct {
 // judge reads the return of an attempt; the order is the package comment's.
 func (r *run) judge(err error) verdict {
 	r.held(err)
-	stalled := errors.Is(err, ErrStalled)
 	switch {
 	case r.over():
-		if stalled || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, daemon.ErrRelease) {
+		if r.expected(err) {
 			err = nil
 		}
 		return verdict{over: true, end: Report{How: Returned, Err: brief(err)}}
@@ -169,6 +168,16 @@ func (r *run) judge(err error) verdict {
 		return verdict{over: true, end: Report{How: Released, Err: brief(err)}}
 	}
 	return verdict{failed: err != nil, end: Report{Err: brief(err)}}
+}
+
+// expected reports whether err is only what an agent returns when it is told to end.
+func (r *run) expected(err error) bool {
+	for _, e := range []error{context.Canceled, context.DeadlineExceeded, daemon.ErrRelease, ErrStalled, context.Cause(r.ctx)} {
+		if e != nil && errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }
 
 // held tells which generation a fence holds, if err knows.

@@ -167,7 +167,11 @@ func (b *broom) step(ctx context.Context) (n int, err error) {
 			b.log.Error("sweep panicked", "error", err, "stack", string(debug.Stack()))
 		}
 	}()
-	return b.task.Step(ctx, b.a.Fence(), b.batch)
+	n, err = b.task.Step(ctx, b.a.Fence(), b.batch)
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) && !errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("%w: %w", context.DeadlineExceeded, err) // a driver's own word for it
+	}
+	return n, err
 }
 
 // The breaker: after so many timeouts in a row batches are halved, after so many full ones in

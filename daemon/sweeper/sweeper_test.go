@@ -324,6 +324,28 @@ func TestTimeoutsMakeBatchesSmaller(t *testing.T) {
 	})
 }
 
+// Some drivers have their own word for a statement that ran into its deadline.
+func TestTimeoutsInADriversOwnWords(t *testing.T) {
+	story(t, func(t *testing.T) {
+		var limits []int
+		task := Task{Name: "events", Every: time.Hour, Step: func(ctx context.Context, _ daemon.Fence, limit int) (int, error) {
+			limits = append(limits, limit)
+			<-ctx.Done()
+			return 0, errors.New("interrupted")
+		}}
+		r := start(t, Config{}, task)
+		pass(5 * time.Minute)
+		r.cancel(nil)
+		<-r.end
+		if last := limits[len(limits)-1]; last >= 500 {
+			t.Errorf("batches stay at %d", last)
+		}
+		if !strings.Contains(r.log.String(), "interrupted") {
+			t.Error("the driver's words are lost")
+		}
+	})
+}
+
 func TestOneTimeoutChangesNothing(t *testing.T) {
 	story(t, func(t *testing.T) {
 		n := 0

@@ -21,17 +21,11 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// Store opens the cluster's store for judging; the drills read it as an operator would.
-type Store interface {
-	storage.Store
-	Close() error
-}
-
 // Cluster is several emitd processes on one store, running tickers.
 type Cluster struct {
 	T         testing.TB
-	URL       string // of the store, for the nodes
-	Store     Store
+	URL       string        // of the store, for the nodes
+	Store     storage.Store // for judging
 	Instances int
 	Profile   string
 	Config    string // more lines of the configuration
@@ -86,7 +80,7 @@ func Cleanup() {
 }
 
 // New prepares a cluster without nodes. Everything it starts ends with the test.
-func New(t testing.TB, url string, store Store) *Cluster {
+func New(t testing.TB, url string, store storage.Store) *Cluster {
 	t.Helper()
 	dir := t.TempDir()
 	c := &Cluster{T: t, URL: url, Store: store, Instances: 6, Profile: "fast", dir: dir, log: filepath.Join(dir, "ticks")}

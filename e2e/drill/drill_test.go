@@ -60,7 +60,7 @@ func onServer(t *testing.T, server *pgtest.Server) *Cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { store.Close() })
+	t.Cleanup(store.Close)
 	return New(t, url, store)
 }
 

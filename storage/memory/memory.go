@@ -27,10 +27,12 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/planted"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )
@@ -108,7 +110,12 @@ func (s *Store) begin(ctx context.Context) (time.Time, error) {
 // hint goes out with the store unlocked.
 func (s *Store) end() {
 	if s.cfg.OnEvent != nil {
-		for _, e := range s.state.eventsAfter(s.told) {
+		news := s.state.eventsAfter(s.told)
+		if planted.Bug(planted.EventsByIdentity) {
+			news = slices.Clone(news) // numbers drawn in one order, committed in another
+			slices.Reverse(news)
+		}
+		for _, e := range news {
 			s.cfg.OnEvent(e)
 		}
 	}

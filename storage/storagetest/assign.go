@@ -116,6 +116,8 @@ func assignKeepsHistory(w *world) {
 	w.equal("failures after an assignment", r.Failures, 5)
 	w.equal("error after an assignment", r.Error, "disk full")
 	w.equal("embargoes after an assignment", r.Embargoes, out[0].Record.Embargoes)
+	r = l.change(on(r, daemon.Revoke))
+	w.equal("revoked_at", r.RevokedAt.IsZero(), false)
 	r = l.change(on(r, daemon.Expire, func(c *storage.Change) { c.Forced = true }))
 	w.equal("forced", r.Forced, true)
 	r = l.assign(unit0, peers[1])

@@ -12,6 +12,7 @@ var clockStories = []story{
 	{"an ID is in use to the millisecond", FrozenClock, idleEnds},
 	{"a lock ends to the millisecond", FrozenClock | Locks, lockEnds},
 	{"facts carry the time of the step that made them", FrozenClock, stampsFacts},
+	{"news is stamped when there is some", Clock, stampsNews},
 	{"numbers grow while the clock steps back", Clock, numbersOverStepBack},
 	{"a holder renews over a step forward, and candidates agree that the lease is over", Clock, stepForward},
 	{"a step back keeps the lease of a holder that is gone; the candidate's own clock ends it", Clock, stepBack},
@@ -97,6 +98,30 @@ func stampsFacts(w *world) {
 	gone := tick()
 	p.leave(storage.Leave{Deregister: true})
 	at("ended_at", w.row(p).EndedAt, gone)
+}
+
+func stampsNews(w *world) {
+	p := w.join("node-a", heard(1))
+	at := w.row(p).HeardAt
+	w.Advance(time.Second)
+	for _, h := range []uint64{1, 0} {
+		p.beat(heard(h))
+		w.holds(w.row(p).HeardAt.Equal(at), "heard_at moved without news")
+	}
+	p.beat(advert(plain), heard(1))
+	w.holds(w.row(p).HeardAt.Equal(at), "heard_at moved with an advert")
+	w.holds(w.row(p).RegisteredAt.Before(w.look().Now), "registered_at moved with an advert")
+	now := w.look().Now
+	p.beat(heard(2))
+	w.within("heard_at", w.row(p).HeardAt, now, w.look().Now)
+	w.Advance(time.Second)
+	now = w.look().Now
+	p.beat()
+	w.within("last_heartbeat_at", w.row(p).LastHeartbeatAt, now, w.look().Now)
+	w.Advance(time.Second)
+	p.tell()
+	p.leave(storage.Leave{Drain: true})
+	w.holds(w.row(p).LastHeartbeatAt.Before(w.look().Now.Add(-rounding)), "a report or a leave counts as a heartbeat")
 }
 
 func numbersOverStepBack(w *world) {

@@ -82,14 +82,15 @@ func (m *model) beats(rt *rapid.T) {
 	claims := among(rt, "claims", "renews", "nothing", "stands", "stands after its loss")
 	number, renewals := among(rt, "number", 0, 0, 0, -1, 1), among(rt, "renewals", 0, 0, 0, -1, 1)
 	b := storage.Heartbeat{
-		Node: who, TTL: ttl, Heard: rapid.Uint64Range(0, 30).Draw(rt, "heard"),
+		Node: who, TTL: ttl,
 		EventsAfter: among(rt, "after", int64(0), -1, 3, 1000), WantMembers: chance(rt, "members", 20),
 		Claim: storage.Claim{Lease: m.length(rt, "lease"), Unchanged: chance(rt, "unchanged", 30), PassSeq: rapid.Uint64Range(0, 9).Draw(rt, "passes")},
 	}
+	heard := among(rt, "heard", 0, 1, -1)
 	termPlus, genPlus := among(rt, "highest term", 0, 0, 0, 1, 50), among(rt, "highest generation", 0, 0, 0, 1, 50)
 	m.do(rt, fmt.Sprintf("%s beats (seq %+d, advert %d, %s)", who.Incarnation, step, variant, claims), func(s *side) string {
 		beat := b
-		beat.Seq = seqPlus(s.row(who).Seq, step)
+		beat.Seq, beat.Heard = seqPlus(s.row(who).Seq, step), seqPlus(s.row(who).Heard, heard)
 		if variant >= 0 {
 			beat.Advert = &adverts[variant]
 		}

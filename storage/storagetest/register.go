@@ -263,13 +263,23 @@ func stampsHeard(w *world) {
 
 func keepsHighest(w *world) {
 	p := w.join("node-a", highest(100, 200))
+	want := func(term, generation int64) {
+		w.Helper()
+		m := w.row(p)
+		w.equal("highest term", m.HighestTerm, term)
+		w.equal("highest generation", m.HighestGeneration, generation)
+	}
 	p.beat(highest(50, 300))
+	want(100, 300)
 	p.beat(highest(150, 10))
-	_, err := w.Store.Report(w.ctx, storage.Report{Node: p.id, Seq: p.next(), HighestGeneration: 400})
-	w.ok(err)
-	m := w.row(p)
-	w.equal("highest term", m.HighestTerm, int64(150))
-	w.equal("highest generation", m.HighestGeneration, int64(400))
+	want(150, 300)
+	p.beat(advert(plain))
+	want(150, 300)
+	for i, n := range []int64{400, 0} {
+		_, err := w.Store.Report(w.ctx, storage.Report{Node: p.id, Seq: p.next(), HighestGeneration: n})
+		w.ok(err)
+		w.holds(w.row(p).HighestGeneration == 400, "report %d: highest generation is %d, want 400", i, w.row(p).HighestGeneration)
+	}
 }
 
 func listsMembers(w *world) {

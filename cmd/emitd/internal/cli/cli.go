@@ -141,12 +141,8 @@ func noSuchCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	var names []string
-	for _, c := range cmd.Commands() {
-		names = append(names, c.Name())
-	}
 	f := fault.New(fault.Usage, "%s has no command %q", cmd.CommandPath(), args[0])
-	if near := config.Nearest(args[0], names); near != "" {
+	if near := config.Nearest(args[0], commandNames(cmd)); near != "" {
 		f.What += fmt.Sprintf("; did you mean %q?", near)
 	}
 	return f.Hint("see %s --help", cmd.CommandPath())
@@ -154,9 +150,22 @@ func noSuchCommand(cmd *cobra.Command, args []string) error {
 
 // group makes a command that only has subcommands.
 func group(use, text string, commands ...*cobra.Command) *cobra.Command {
-	g := &cobra.Command{Use: use, Short: text, Args: noSuchCommand, RunE: help}
+	g := &cobra.Command{Use: use, Short: text, Args: noSuchCommand, RunE: needsCommand}
 	g.AddCommand(commands...)
 	return g
+}
+
+func needsCommand(cmd *cobra.Command, _ []string) error {
+	return fault.New(fault.Usage, "%s needs a command: %s", cmd.CommandPath(), strings.Join(commandNames(cmd), ", ")).
+		Hint("see %s --help", cmd.CommandPath())
+}
+
+func commandNames(cmd *cobra.Command) []string {
+	var names []string
+	for _, c := range cmd.Commands() {
+		names = append(names, c.Name())
+	}
+	return names
 }
 
 func flagError(cmd *cobra.Command, err error) error {

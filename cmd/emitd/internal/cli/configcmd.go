@@ -15,7 +15,7 @@ import (
 func (a *app) configCommand() *cobra.Command {
 	var origin bool
 	show := &cobra.Command{
-		Use: "show", Short: "Show every setting in force, without secrets", Args: cobra.NoArgs,
+		Use: "show", Short: "Show every setting in force, without secrets", Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			cfg, err := a.load(a.input())
 			if err != nil {
@@ -26,7 +26,7 @@ func (a *app) configCommand() *cobra.Command {
 	}
 	show.Flags().BoolVar(&origin, "origin", false, "also where each value comes from, and what it overrides")
 	check := &cobra.Command{
-		Use: "check", Short: "Judge the configuration as emitd serve would, starting nothing", Args: cobra.NoArgs,
+		Use: "check", Short: "Judge the configuration as emitd serve would, starting nothing", Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			in := a.input()
 			in.Serving, in.Dev = true, true // a missing store is noted below: checks run where it is not known

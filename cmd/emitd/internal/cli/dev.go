@@ -47,7 +47,7 @@ func (a *app) devCommand() *cobra.Command {
 		Long: "Run a cluster in this process: three nodes on a SQLite file in ./" + DevDir + ", which is kept, so that a later\n" +
 			"emitd dev in this directory goes on with the same state. The profile is fast, the listener loopback.\n" +
 			"In the same directory emitd status, events and the like need no --store.",
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return d.run(cmd.Context()) },
 	}
 	cmd.Flags().IntVar(&d.nodes, "nodes", 3, "number of nodes")

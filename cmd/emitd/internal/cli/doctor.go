@@ -55,7 +55,7 @@ func (a *app) doctorCommand() *cobra.Command {
 		Use: "doctor", Short: "Check configuration, store and cluster; writes and removes one lock",
 		Long: "Check configuration, store and cluster. To see that the store takes writes, one lock is taken and\n" +
 			"released. The exit code is 1 if a check fails and 6 if one only warns.",
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := a.loadToRead()
 			if err != nil {

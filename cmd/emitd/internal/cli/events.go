@@ -29,7 +29,7 @@ func (a *app) eventsCommand() *cobra.Command {
 	var f eventsFilter
 	cmd := &cobra.Command{
 		Use: "events", Short: "Show the history of the cluster",
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if _, err := path.Match(f.kind, ""); err != nil {
 				return fault.New(fault.Usage, "--kind %s is not a pattern, want one such as leader.* or assignment.failed", f.kind)

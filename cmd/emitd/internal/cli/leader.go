@@ -21,14 +21,14 @@ import (
 
 func (a *app) leaderCommand() *cobra.Command {
 	show := &cobra.Command{
-		Use: "show", Short: "Show who leads", Args: cobra.NoArgs,
+		Use: "show", Short: "Show who leads", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.look(cmd.Context(), false, func(_ context.Context, c *cluster) error { return a.showLeader(c.status()) })
 		},
 	}
 	var since time.Duration
 	history := &cobra.Command{
-		Use: "history", Short: "List terms, the newest first", Args: cobra.NoArgs,
+		Use: "history", Short: "List terms, the newest first", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.look(cmd.Context(), false, func(ctx context.Context, c *cluster) error { return a.history(ctx, c, since) })
 		},
@@ -85,7 +85,7 @@ func (a *app) resignCommand() *cobra.Command {
 	var r resignation
 	cmd := &cobra.Command{
 		Use: "resign", Short: "Ask the leader to give up its term; daemons go on running",
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if r.cooldown < 0 {
 				return fault.New(fault.Usage, "--cooldown is %v, want 0 or more", r.cooldown)

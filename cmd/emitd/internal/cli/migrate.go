@@ -43,14 +43,14 @@ func (a *app) printMigrations(ms []migration) error {
 
 func (a *app) migrateCommand() *cobra.Command {
 	status := &cobra.Command{
-		Use: "status", Short: "List the versions of the store's schema", Args: cobra.NoArgs,
+		Use: "status", Short: "List the versions of the store's schema", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withSchema(cmd.Context(), backend.Status, a.printMigrations)
 		},
 	}
 	var dryRun bool
 	up := &cobra.Command{
-		Use: "up", Short: "Bring the schema to the version of this program; rows are kept", Args: cobra.NoArgs,
+		Use: "up", Short: "Bring the schema to the version of this program; rows are kept", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if dryRun {
 				return a.withSchema(cmd.Context(), backend.Pending, a.printMigrations)
@@ -88,7 +88,7 @@ func (a *app) migrateGetCommand() *cobra.Command {
 		Use: "get", Short: "Print the schema as plain SQL, for those who apply it by other means",
 		Long: "Print the schema as plain SQL. The store is not contacted: its URL only says which kind of SQL,\n" +
 			"so --store postgres:// or --store sqlite:///x is enough; store.schema and store.prefix count.",
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			cfg, err := a.loadToRead()
 			if err != nil {

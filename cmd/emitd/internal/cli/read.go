@@ -50,7 +50,7 @@ func (a *app) statusCommand() *cobra.Command {
 	var judge bool
 	cmd := &cobra.Command{
 		Use: "status", Short: "Show the cluster: leader, nodes, daemons, and what needs attention",
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.look(cmd.Context(), false, func(_ context.Context, c *cluster) error {
 				s := c.status()
@@ -69,7 +69,7 @@ func (a *app) statusCommand() *cobra.Command {
 func (a *app) nodeCommand() *cobra.Command {
 	var all bool
 	ls := &cobra.Command{
-		Use: "ls", Short: "List nodes", Args: cobra.NoArgs,
+		Use: "ls", Short: "List nodes", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.look(cmd.Context(), all, func(_ context.Context, c *cluster) error {
 				s := c.status()
@@ -85,7 +85,7 @@ func (a *app) daemonCommand() *cobra.Command {
 	var all bool
 	var on string
 	ls := &cobra.Command{
-		Use: "ls", Short: "List daemons, one unit a line", Args: cobra.NoArgs,
+		Use: "ls", Short: "List daemons, one unit a line", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.look(cmd.Context(), all, func(_ context.Context, c *cluster) error {
 				s := c.status()
@@ -103,6 +103,15 @@ func (a *app) daemonCommand() *cobra.Command {
 	}
 	explain.Flags().StringVar(&on, "node", "", "only this node")
 	return group("daemon", "Look at daemons", a.outputFlag(ls), a.outputFlag(explain))
+}
+
+// noArgs refuses arguments.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return fault.New(fault.Usage, "%s takes no arguments; it was given %q", cmd.CommandPath(), args).
+		Hint("see %s --help", cmd.CommandPath())
 }
 
 // exactly refuses another number of arguments, naming what is wanted.

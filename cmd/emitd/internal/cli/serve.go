@@ -22,7 +22,7 @@ func (a *app) serveCommand() *cobra.Command {
 			"SIGHUP reads the log level and the token file again.\n\n" +
 			"Every key of the configuration is also a flag, such as --coordinator.lease-duration 30s; they are in\n" +
 			"emitd config show and docs/reference/config.md.",
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch backend.Policy(policy) {
 			case backend.Auto, backend.Always, backend.Never:

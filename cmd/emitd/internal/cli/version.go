@@ -41,7 +41,7 @@ func buildInfo() build {
 
 func (a *app) versionCommand() *cobra.Command {
 	return a.outputFlag(&cobra.Command{
-		Use: "version", Short: "Show the version of this program", Args: cobra.NoArgs,
+		Use: "version", Short: "Show the version of this program", Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			b := buildInfo()
 			return a.print(data{whole: b, names: []string{b.Version}, table: func(w io.Writer, _ bool) error {

@@ -93,12 +93,14 @@ type Exec struct {
 	Instances          int               `key:"instances" help:"number of units"`
 	Weight             int               `key:"weight" help:"what one unit adds to a node's load"`
 	Dir                string            `key:"dir" help:"working directory; emitd's own by default"`
-	Env                map[string]string `key:"env" secret:"all" help:"variables added to emitd's own environment"`
+	Env                map[string]string `key:"env" secret:"all" help:"variables added to emitd's own environment, of which EMITD_* is not passed on"`
 	Requires           map[string]string `key:"requires" help:"labels a node must have"`
 	Spread             string            `key:"spread" help:"label to spread units over; zone by default"`
 	AcknowledgeTimeout Duration          `key:"acknowledge_timeout" help:"overrides daemons.acknowledge_timeout"`
 	DrainTimeout       Duration          `key:"drain_timeout" help:"overrides daemons.drain_timeout"`
+	StallTimeout       Duration          `key:"stall_timeout" help:"a run without a line of output for so long has failed; 0s never"`
 	MaxFailures        int               `key:"max_failures" help:"failures in a row before the node gives the unit back; -1 never"`
+	OnAbandoned        string            `key:"on_abandoned" words:"exit" help:"exit ends the node when a command could not be ended; nothing goes on"`
 }
 
 // Queue holds the defaults of queues.
@@ -194,6 +196,7 @@ func (e Exec) Spec() daemon.Spec {
 		Requires: e.Requires, Spread: e.Spread,
 		AcknowledgeTimeout: time.Duration(e.AcknowledgeTimeout),
 		DrainTimeout:       time.Duration(e.DrainTimeout),
-		MaxFailures:        e.MaxFailures,
+		StallTimeout:       time.Duration(e.StallTimeout),
+		MaxFailures:        e.MaxFailures, OnAbandoned: e.OnAbandoned,
 	}
 }

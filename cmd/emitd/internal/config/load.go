@@ -213,7 +213,10 @@ func (l *loader) environ() {
 // and Kubernetes' service links of a service called emitd.
 func ignoredEnv(name string) bool {
 	switch name {
-	case FileEnv, "EMITD_DAEMON", "EMITD_UNIT", "EMITD_GENERATION", "EMITD_TERM", "EMITD_NODE", "EMITD_PORT":
+	case FileEnv, "EMITD_PORT":
+		return true
+	}
+	if slices.Contains(givenEnv, name) {
 		return true
 	}
 	for _, prefix := range []string{"EMITD_TEST_", "EMITD_SERVICE_", "EMITD_PORT_"} {

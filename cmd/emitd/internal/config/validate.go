@@ -173,10 +173,10 @@ func (v *validator) objects() {
 		v.complain(fault.ObjectsURL, "objects.url", "is not a URL")
 	case u.Scheme == "file" && (u.Host != "" || len(u.Path) < 2):
 		v.complain(fault.ObjectsURL, "objects.url", "is not absolute, want file:///absolute/dir")
-	case (u.Scheme == "s3" || u.Scheme == "gs") && u.Host == "":
+	case u.Scheme == "s3" && u.Host == "", u.Scheme == "gs" && u.Host == "":
 		v.complain(fault.ObjectsURL, "objects.url", "names no bucket, want %s://bucket/prefix", u.Scheme)
-	case !slices.Contains([]string{"file", "s3", "gs"}, u.Scheme):
-		v.complain(fault.ObjectsURL, "objects.url", "has the scheme %q, want file, s3 or gs", u.Scheme)
+	case !slices.Contains([]string{"file", "s3", "gs", "mem"}, u.Scheme):
+		v.complain(fault.ObjectsURL, "objects.url", "has the scheme %q, want file, s3, gs or mem", u.Scheme)
 	}
 }
 
@@ -187,7 +187,8 @@ func (v *validator) listen() {
 		return
 	}
 	if (v.API.TLS.Cert == "") != (v.API.TLS.Key == "") {
-		v.complain(fault.AccessFile, "api.tls.cert", "and api.tls.key belong together: only one is set")
+		v.complain(fault.AccessFile, "api.tls", "needs both cert and key: only one is set").
+			Hint("set api.tls.cert and api.tls.key, or neither")
 	}
 	secured := v.API.TLS.Cert != "" && v.API.TokensFile != ""
 	if loopback(host) || v.Insecure || secured || !v.in.Serving {
@@ -315,17 +316,23 @@ func (v *validator) exec(at string, e Exec) {
 	if len(e.Command) == 0 || e.Command[0] == "" {
 		v.complain(fault.BadDaemon, v.near(at, "command"), "of daemon %s has no program to run, want a list such as [\"/usr/bin/worker\", \"--quiet\"]", e.ID)
 	}
+	if strings.ContainsRune(e.Dir+strings.Join(e.Command, ""), 0) {
+		v.complain(fault.BadDaemon, at, "has a zero byte in command or dir")
+	}
 	for _, name := range sortedKeys(e.Env) {
 		switch {
 		case !validEnv.MatchString(name):
 			v.complain(fault.BadDaemon, v.near(at, "env"), "has %q, which is no name of a variable", name)
-		case strings.HasPrefix(name, "EMITD_"):
-			v.complain(fault.BadDaemon, v.near(at, "env"), "sets %s; the prefix EMITD_ is reserved", name)
+		case slices.Contains(givenEnv, name):
+			v.complain(fault.BadDaemon, v.near(at, "env"), "sets %s, which tells the command what it is", name)
 		case strings.ContainsRune(e.Env[name], 0):
 			v.complain(fault.BadDaemon, v.near(at, "env"), "has a zero byte in %s", name)
 		}
 	}
 }
+
+// givenEnv are the variables that every exec daemon is given.
+var givenEnv = []string{"EMITD_DAEMON", "EMITD_UNIT", "EMITD_GENERATION", "EMITD_TERM", "EMITD_NODE"}
 
 func (v *validator) isSet(at, key string) bool {
 	_, set := v.origins[join(at, key)]

@@ -103,7 +103,7 @@ var catalogue = []Entry{
 		"No store was named, its URL has an unknown scheme, or its path is not absolute. Supported: sqlite:///absolute/path.db and postgres://user@host:port/database.",
 		"give --store sqlite:///absolute/path.db or --store postgres://user@host/database, or set store.url or EMITD_STORE_URL"},
 	{ObjectsURL, ExitUsage, "objects.url is not usable",
-		"The URL of the object store has an unknown scheme or no absolute path. Supported: file:///absolute/dir, s3://bucket/prefix, gs://bucket/prefix.",
+		"The URL of the object store has an unknown scheme or no absolute path. Supported: file:///absolute/dir, s3://bucket/prefix, gs://bucket/prefix, and mem:// to try.",
 		"correct objects.url (--objects), or leave it out"},
 	{OpenListen, ExitUsage, "refused to listen openly",
 		"listen is not a loopback address, and connections would be neither encrypted nor authenticated: health, metrics and, later, the API would be open to the network.",

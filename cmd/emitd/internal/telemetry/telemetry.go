@@ -68,6 +68,7 @@ func (t *Telemetry) process(ctx context.Context, res *resource.Resource) (err er
 	if t.Meter, err = t.meter(ctx, t.registry, res); err != nil {
 		return err
 	}
+	otel.SetMeterProvider(t.Meter)
 	if err := runtime.Start(runtime.WithMeterProvider(t.Meter)); err != nil {
 		return fmt.Errorf("metrics of the process: %w", err)
 	}

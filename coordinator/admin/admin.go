@@ -1,0 +1,89 @@
+// Package admin serves a node's health and metrics over HTTP.
+//
+//	GET /livez     200 while the process makes progress; the store has no part in it
+//	GET /startupz  200 once the node has joined the cluster
+//	GET /readyz    200 while the store answers and the node is not draining; never asks who leads
+//	GET /leaderz   200 on the leader only: for routing, never for restarting or rolling out
+//	GET /metrics   what the given handler says, if there is one
+//
+// Anything else than 200 is 503, with the failed checks one per line. With ?verbose all checks
+// are listed, passed or not. Nothing is cached by proxies.
+//
+// Readiness has nothing to do with leadership on purpose: a rollout that waits until a new
+// process leads waits for ever. Liveness has nothing to do with the store: restarting a process
+// does not mend it.
+package admin
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/emitd/emitd/node"
+)
+
+// Source is what the endpoints ask; *coordinator.Coordinator is one. Each check has a name and
+// is passed when its error is nil.
+type Source interface {
+	Live() map[string]error
+	Started() map[string]error
+	Ready(ctx context.Context) map[string]error
+	Leadership() (node.Term, context.Context, bool)
+}
+
+// Handler serves the endpoints at the root of its paths; put http.StripPrefix before it to have
+// them elsewhere. metrics may be nil.
+func Handler(s Source, metrics http.Handler) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /livez", probe(func(context.Context) map[string]error { return s.Live() }))
+	mux.HandleFunc("GET /startupz", probe(func(context.Context) map[string]error { return s.Started() }))
+	mux.HandleFunc("GET /readyz", probe(s.Ready))
+	mux.HandleFunc("GET /leaderz", probe(func(context.Context) map[string]error { return leader(s) }))
+	if metrics != nil {
+		mux.Handle("GET /metrics", metrics)
+	}
+	return mux
+}
+
+func leader(s Source) map[string]error {
+	_, ctx, ok := s.Leadership()
+	if ok {
+		return map[string]error{"leader": nil}
+	}
+	return map[string]error{"leader": context.Cause(ctx)}
+}
+
+// probe answers with the checks' outcome.
+func probe(checks func(context.Context) map[string]error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		_, verbose := r.URL.Query()["verbose"]
+		status, body := outcome(checks(r.Context()), verbose)
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		w.Header().Set("Cache-Control", "no-store")
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(body)) // the client has gone: nobody to tell
+	}
+}
+
+// outcome returns the status and the text: "ok" or the failed checks, or all of them.
+func outcome(checks map[string]error, verbose bool) (int, string) {
+	status := http.StatusOK
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(checks)) {
+		switch err := checks[name]; {
+		case err != nil:
+			status = http.StatusServiceUnavailable
+			fmt.Fprintf(&b, "[-] %s: %v\n", name, err)
+		case verbose:
+			fmt.Fprintf(&b, "[+] %s: ok\n", name)
+		}
+	}
+	if status == http.StatusOK {
+		b.WriteString("ok\n")
+	}
+	return status, b.String()
+}

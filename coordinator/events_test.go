@@ -1,0 +1,173 @@
+package coordinator_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/emitd/emitd/coordinator"
+	"github.com/emitd/emitd/coordinator/coordinatortest"
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+	"github.com/emitd/emitd/storage/memory"
+)
+
+// A subscriber is first told where the node stands, then everything in order, however slowly it
+// reads and whether or not Run has begun; after Run it gets what is left and the sequence ends.
+func TestSubscribeLosesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := coordinatortest.New(t, coordinatortest.Config{Nodes: 2})
+		first := c.Elect()
+		n := c.Node(first)
+		late := n.Subscribe(t.Context()) // read only at the end
+		for range 10 {
+			c.Resign()
+		}
+		if err := c.Stop(first); err != nil {
+			t.Fatal(err)
+		}
+		var got []coordinator.Transition
+		for tr := range late {
+			got = append(got, tr)
+		}
+		if len(got) != 12 || !got[0].Leading || got[11].Leading {
+			t.Fatalf("%d transitions: %+v", len(got), got)
+		}
+		for i, tr := range got {
+			if tr.Leading != (i%2 == 0) || tr.Term.Number == 0 || (tr.Reason == "") != tr.Leading {
+				t.Errorf("transition %d: %+v", i, tr)
+			}
+			if i > 0 && tr.Term.Number < got[i-1].Term.Number {
+				t.Errorf("transition %d goes back", i)
+			}
+		}
+		for tr := range n.Subscribe(t.Context()) { // after the end: where it stands, no more
+			if tr != got[11] {
+				t.Errorf("after the end: %+v", tr)
+			}
+		}
+	})
+}
+
+// Before Run a subscriber is told that the node does not lead; ending its context ends it.
+func TestSubscribeBeforeRun(t *testing.T) {
+	t.Parallel()
+	c, err := coordinator.New(memory.Open(memory.Config{}), coordinator.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var got []coordinator.Transition
+	for tr := range c.Subscribe(ctx) {
+		got = append(got, tr)
+		cancel()
+	}
+	if !slices.Equal(got, []coordinator.Transition{{}}) {
+		t.Errorf("got %+v", got)
+	}
+	if _, ctx, ok := c.Leadership(); ok || ctx == nil || !errors.Is(context.Cause(ctx), coordinator.ErrNotLeading) {
+		t.Errorf("Leadership before Run: %v", ok)
+	}
+	if err := c.Resign(t.Context(), 0); !errors.Is(err, coordinator.ErrNotLeading) {
+		t.Errorf("Resign before Run: %v", err)
+	}
+}
+
+// Events gives the whole history and what comes, without gaps, also over an outage of the store.
+func TestEventsAreComplete(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c, taps := tapped(t, coordinatortest.Config{Nodes: 2})
+		i := c.Elect()
+		var seqs record[int64]
+		var failures record[string]
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for e, err := range c.Node(i).Events(ctx, 0) {
+				if err != nil {
+					failures.add(err.Error())
+					continue
+				}
+				seqs.add(e.Seq)
+			}
+		}()
+		c.Register(daemon.Spec{ID: "acme:x", Instances: 300}, worker)
+		c.Await("they run", func() bool { return c.Holder("acme:x/299") >= 0 })
+		taps[i].set(func(_ context.Context, op string, _ any, _ error) error {
+			if op == "events" {
+				return storage.ErrUnavailable
+			}
+			return nil
+		}, nil)
+		advance(3 * time.Second)
+		taps[i].set(nil, nil)
+		advance(10 * time.Second)
+		cancel()
+		<-done
+		got := seqs.all()
+		if len(failures.all()) == 0 {
+			t.Error("the outage was not told")
+		}
+		for k, seq := range got {
+			if seq != int64(k+1) {
+				t.Fatalf("event %d has number %d", k, seq)
+			}
+		}
+		snap, err := c.Store().Snapshot(t.Context())
+		if err != nil || int64(len(got)) != snap.Head || len(got) < 600 {
+			t.Errorf("%d events of %d, %v", len(got), snap.Head, err)
+		}
+	})
+}
+
+// A reader that comes too late is told so, and goes on with the oldest there is.
+func TestEventsThatAreGone(t *testing.T) {
+	t.Parallel()
+	store := memory.Open(memory.Config{KeepEvents: 10})
+	for i := range 20 {
+		who := node.Identity{Name: "n", ID: node.ID(rune('a' + i)), Incarnation: node.Incarnation(rune('a' + i))}
+		if _, err := store.Heartbeat(t.Context(), storage.Heartbeat{Node: who, Seq: 1, Advert: &daemon.Advert{}, TTL: time.Minute, EventsAfter: -1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := coordinator.New(store, coordinator.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var told error
+	var got []int64
+	for e, err := range c.Events(t.Context(), 3) {
+		if err != nil {
+			told = err
+			continue
+		}
+		if got = append(got, e.Seq); len(got) == 10 {
+			break
+		}
+	}
+	if !errors.Is(told, coordinator.ErrEventsGone) || got[0] != 11 || got[9] != 20 {
+		t.Errorf("told %v, got %v", told, got)
+	}
+}
+
+// Snapshot reads the store; its errors say what was attempted.
+func TestSnapshot(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c, taps := tapped(t, coordinatortest.Config{})
+		c.Elect()
+		s, err := c.Node(0).Snapshot(t.Context())
+		if err != nil || len(s.Nodes) != 1 || !s.Term.Held() {
+			t.Errorf("%+v, %v", s, err)
+		}
+		taps[0].set(func(ctx context.Context, op string, _ any, _ error) error { <-ctx.Done(); return ctx.Err() }, nil)
+		if _, err := c.Node(0).Snapshot(t.Context()); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a store that hangs: %v", err)
+		}
+		taps[0].set(nil, nil)
+	})
+}

@@ -1,0 +1,50 @@
+package coordinator
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/daemon/sweeper"
+	"github.com/emitd/emitd/storage"
+)
+
+// Retention says what the cluster store keeps. The zero value is good.
+type Retention struct {
+	// Events is how many events are kept; default 100,000. EventAge removes older ones also if
+	// they are fewer; default 30 days. A reader of events that falls further behind misses some.
+	Events   int
+	EventAge time.Duration
+	// LockAge is how long expired locks are kept for people to see; default an hour.
+	LockAge time.Duration
+}
+
+// SweepTasks returns what the built-in daemon emit:sweeper has to do in this node's store; none
+// if the store sweeps nothing. Without a sweeper somewhere in the cluster, the history and the
+// rows of nodes that left grow for ever:
+//
+//	tasks := c.SweepTasks(coordinator.Retention{})
+//	err := c.RegisterBuiltin(sweeper.Spec(), sweeper.New(tasks, sweeper.Config{}))
+//
+// The rows of nodes that left are kept for 2·NodeRegistrationTTL in any case: they refuse
+// messages that are late.
+func (c *Coordinator) SweepTasks(keep Retention) []sweeper.Task {
+	s, ok := c.store.(storage.Sweeper)
+	if !ok {
+		return nil
+	}
+	events, age := cmp.Or(keep.Events, 100_000), cmp.Or(keep.EventAge, 30*24*time.Hour)
+	locks, tombstones := cmp.Or(keep.LockAge, time.Hour), 2*c.timing.NodeRegistrationTTL
+	return []sweeper.Task{
+		{Name: "nodes", Every: tombstones, Step: func(ctx context.Context, f daemon.Fence, limit int) (int, error) {
+			return s.SweepNodes(ctx, f, tombstones, limit)
+		}},
+		{Name: "events", Every: 5 * time.Minute, Step: func(ctx context.Context, f daemon.Fence, limit int) (int, error) {
+			return s.SweepEvents(ctx, f, age, events, limit)
+		}},
+		{Name: "locks", Every: 10 * time.Minute, Step: func(ctx context.Context, f daemon.Fence, limit int) (int, error) {
+			return s.SweepLocks(ctx, f, locks, limit)
+		}},
+	}
+}

@@ -1,0 +1,70 @@
+package coordinator_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/emitd/emitd/coordinator"
+	"github.com/emitd/emitd/coordinator/coordinatortest"
+	"github.com/emitd/emitd/coordinator/lease"
+	"github.com/emitd/emitd/daemon/sweeper"
+	"github.com/emitd/emitd/storage"
+)
+
+// The sweeper, run as a daemon of the cluster, removes what is old and nothing that is not.
+func TestSweeperSweepsTheStore(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := coordinatortest.New(t, coordinatortest.Config{Nodes: 2})
+		for i := range 2 {
+			tasks := c.Node(i).SweepTasks(coordinator.Retention{Events: 20, EventAge: time.Hour, LockAge: time.Minute})
+			if err := c.Node(i).RegisterBuiltin(sweeper.Spec(), sweeper.New(tasks, sweeper.Config{})); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.Await("it runs", func() bool { return c.Holder("emit:sweeper/0") >= 0 })
+		if _, err := c.Store().Acquire(t.Context(), "backup", "owner", time.Second); err != nil {
+			t.Fatal(err)
+		}
+		for range 10 {
+			if err := c.Stop(c.Add()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		advance(lease.Fast().NodeRegistrationTTL)
+		if n := tombstones(t, c); n != 10 {
+			t.Errorf("%d tombstones within 2·TTL, want all 10", n)
+		}
+		advance(20 * time.Minute)
+		if n := tombstones(t, c); n != 0 {
+			t.Errorf("%d tombstones are left", n)
+		}
+		page, err := c.Store().Events(t.Context(), 0, 1000)
+		if err != nil || len(page.Events) > 20 || len(page.Events) < 10 {
+			t.Errorf("%d events are left, %v", len(page.Events), err)
+		}
+	})
+}
+
+func tombstones(t *testing.T, c *coordinatortest.Cluster) (n int) {
+	t.Helper()
+	snap, err := c.Store().Snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range snap.Nodes {
+		if !m.Present() {
+			n++
+		}
+	}
+	return n
+}
+
+// A store that sweeps nothing has no tasks.
+func TestNoSweepTasks(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := coordinatortest.New(t, coordinatortest.Config{Wrap: func(_ int, s storage.Store) storage.Store { return struct{ storage.Store }{s} }})
+		if tasks := c.Node(0).SweepTasks(coordinator.Retention{}); len(tasks) != 0 {
+			t.Errorf("tasks: %+v", tasks)
+		}
+	})
+}

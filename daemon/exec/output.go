@@ -1,0 +1,62 @@
+package exec
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"strings"
+)
+
+// Bounds of what is taken over from a command.
+const (
+	maxOutput = 4 << 10 // bytes of a logged line; the rest of it is dropped
+	maxTail   = 1 << 10 // bytes of stderr in an error
+)
+
+// output logs what a command writes, line by line.
+type output struct {
+	log      *slog.Logger
+	progress func()
+	tail     []byte // the last maxTail bytes or so, whole lines
+}
+
+// drain reads r to its end. It always reads on, whatever comes, so that the command is held up by
+// nothing but the logger.
+func (o *output) drain(r io.Reader) {
+	in := bufio.NewReaderSize(r, maxOutput)
+	for {
+		line, err := in.ReadSlice('\n')
+		cut := errors.Is(err, bufio.ErrBufferFull)
+		if len(line) > 0 {
+			o.line(strings.TrimRight(string(line), "\r\n"), cut)
+		}
+		for errors.Is(err, bufio.ErrBufferFull) {
+			_, err = in.ReadSlice('\n')
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (o *output) line(text string, cut bool) {
+	text = strings.ToValidUTF8(text, "\uFFFD")
+	if cut {
+		o.log.LogAttrs(context.Background(), slog.LevelInfo, text, slog.Bool("cut", true))
+	} else {
+		o.log.LogAttrs(context.Background(), slog.LevelInfo, text)
+	}
+	o.tail = append(append(o.tail, text...), '\n')
+	if over := len(o.tail) - maxTail; over > 0 {
+		o.tail = o.tail[over:]
+		for len(o.tail) > 0 && o.tail[0]&0xC0 == 0x80 { // not in the middle of a character
+			o.tail = o.tail[1:]
+		}
+	}
+	o.progress()
+}
+
+// last returns the tail as text for an error.
+func (o *output) last() string { return strings.TrimSpace(string(o.tail)) }

@@ -1,0 +1,28 @@
+//go:build !linux && !darwin
+
+package exec
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+
+	"github.com/emitd/emitd/daemon"
+)
+
+// Guardian does nothing on this system: commands are not supported.
+type Guardian struct{}
+
+// NewGuardian returns a guardian that watches nothing.
+func NewGuardian(GuardianConfig) *Guardian { return &Guardian{} }
+
+// Close does nothing on this system.
+func (*Guardian) Close() error { return nil }
+
+// GuardianMain does nothing on this system.
+func GuardianMain() {}
+
+// Run says that commands are not supported here.
+func (g *agent) Run(context.Context, *daemon.Assignment) error {
+	return fmt.Errorf("run %s: commands as daemons are not supported on %s", g.cfg.ID, runtime.GOOS)
+}

@@ -1,0 +1,3 @@
+// Package docs tests the documents: every command in README and docs is run, in the order of the
+// page, as a reader would; every Go snippet stands line by line in a program that is built.
+package docs

@@ -1,0 +1,217 @@
+package docs
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const root = "../.."
+
+// block is a fenced block of a page.
+type block struct {
+	page string
+	line int
+	lang string
+	text string
+}
+
+func blocks(t *testing.T) []block {
+	t.Helper()
+	var pages []string
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && strings.HasSuffix(path, ".md") {
+			pages = append(pages, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []block
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var open *block
+		for i, line := range strings.Split(string(text), "\n") {
+			switch {
+			case open == nil && strings.HasPrefix(line, "```"):
+				open = &block{page: strings.TrimPrefix(page, root+"/"), line: i + 1, lang: strings.TrimPrefix(line, "```")}
+			case open != nil && line == "```":
+				out = append(out, *open)
+				open = nil
+			case open != nil:
+				open.text += line + "\n"
+			}
+		}
+	}
+	return out
+}
+
+// TestGoSnippetsAreBuilt compares each Go block, but for indentation, with the examples, which the
+// build and their own tests prove.
+func TestGoSnippetsAreBuilt(t *testing.T) {
+	t.Parallel()
+	var programs string
+	for _, pattern := range []string{"examples/*/*.go", "*/example*_test.go", "*/*/example*_test.go"} {
+		files, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			text, err := os.ReadFile(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			programs += flat(string(text))
+		}
+	}
+	found := 0
+	for _, b := range blocks(t) {
+		if b.lang != "go" {
+			continue
+		}
+		found++
+		if !strings.Contains(programs, flat(b.text)) {
+			t.Errorf("%s:%d: this snippet stands in no program under examples/ and in no example test", b.page, b.line)
+		}
+	}
+	if found == 0 {
+		t.Error("no Go snippet was found: this test looks in the wrong place")
+	}
+}
+
+// flat is the text without indentation and empty lines.
+func flat(text string) string {
+	var b strings.Builder
+	for _, line := range strings.Split(text, "\n") {
+		if line = strings.Join(strings.Fields(line), " "); line != "" {
+			b.WriteString(line + "\n")
+		}
+	}
+	return b.String()
+}
+
+// elsewhere are commands that are run by CI itself, or change the machine.
+var elsewhere = []string{"make ", "apt-get "}
+
+// TestCommandsRun runs the commands of each page in one folder, in order. A command that does not
+// end (dev, serve) goes on beside the others until the page ends, and must then stop cleanly.
+func TestCommandsRun(t *testing.T) {
+	t.Parallel()
+	bin := filepath.Join(t.TempDir(), "emitd")
+	if out, err := build(bin); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	pages := map[string][]block{}
+	for _, b := range blocks(t) {
+		if b.lang == "sh" {
+			pages[b.page] = append(pages[b.page], b)
+		}
+	}
+	for page, bs := range pages {
+		t.Run(page, func(t *testing.T) {
+			t.Parallel()
+			s := &session{t: t, bin: bin, dir: t.TempDir()}
+			defer s.end()
+			for _, b := range bs {
+				for i, line := range strings.Split(strings.ReplaceAll(b.text, "\\\n", " "), "\n") {
+					s.run(fmt.Sprintf("%s:%d", b.page, b.line+1+i), strings.TrimSpace(line))
+				}
+			}
+		})
+	}
+}
+
+func build(bin string) ([]byte, error) {
+	cmd := exec.Command("go", "build", "-o", bin, "./cmd/emitd")
+	cmd.Dir = root
+	return cmd.CombinedOutput()
+}
+
+// session is one reader at one page.
+type session struct {
+	t    *testing.T
+	bin  string
+	dir  string
+	live []*exec.Cmd
+}
+
+func (s *session) run(at, line string) {
+	s.t.Helper()
+	if line == "" || strings.HasPrefix(line, "#") {
+		return
+	}
+	for _, e := range elsewhere {
+		if strings.HasPrefix(line+" ", e) {
+			return
+		}
+	}
+	line = strings.ReplaceAll(line, "go run ./cmd/emitd", "emitd")
+	stays := strings.HasPrefix(line, "emitd dev") || strings.HasPrefix(line, "emitd serve") || strings.Contains(line, " -f")
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	cmd := exec.CommandContext(ctx, "sh", "-c", "exec "+line)
+	if !strings.HasPrefix(line, "emitd") {
+		cmd = exec.CommandContext(ctx, "sh", "-c", line)
+	}
+	s.t.Cleanup(cancel)
+	cmd.Dir = s.dir
+	cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(s.bin)+":"+os.Getenv("PATH"))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	var out bytes.Buffer
+	cmd.Stderr = &out
+	if !stays {
+		cmd.Stdout = &out
+		if err := cmd.Run(); err != nil {
+			s.t.Errorf("%s: %s: %v\n%s", at, line, err, out.String())
+		}
+		return
+	}
+	pipe, err := cmd.StdoutPipe()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		s.t.Fatalf("%s: %v", at, err)
+	}
+	s.live = append(s.live, cmd)
+	s.ready(at, line)
+	go func() { _, _ = out.ReadFrom(pipe) }()
+}
+
+// ready waits until the cluster that was started has a leader.
+func (s *session) ready(at, line string) {
+	s.t.Helper()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); <-tick.C {
+		cmd := exec.Command(s.bin, "status", "-o", "json", "--store", "sqlite://"+filepath.Join(s.dir, ".emitd", "emitd.db"))
+		if out, err := cmd.Output(); err == nil && strings.Contains(string(out), `"term"`) && strings.Contains(string(out), `"active"`) {
+			return
+		}
+	}
+	s.t.Fatalf("%s: %s: nobody leads after a minute", at, line)
+}
+
+// end stops what still runs, the newest first, as Ctrl-C does.
+func (s *session) end() {
+	for i := len(s.live) - 1; i >= 0; i-- {
+		cmd := s.live[i]
+		if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+			s.t.Error(err)
+		}
+		if err := cmd.Wait(); err != nil {
+			s.t.Errorf("%s: after Ctrl-C: %v", cmd, err)
+		}
+	}
+}
