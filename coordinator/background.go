@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,29 +26,28 @@ func (s *shell) run1(group *sync.WaitGroup, f func()) {
 }
 
 // wakes merges the store's hints until the loop takes them: however many come, the loop has at
-// most two inputs of them before it. Hints for other nodes are dropped.
+// most one input of them before it. Hints for other nodes are dropped.
 type wakes struct {
 	self  node.Incarnation
 	ready chan struct{} // capacity 1
 
-	mu           sync.Mutex
-	mine, leader bool
+	mu sync.Mutex
+	// beat says that this node has something to learn, pass that it has to do as leader.
+	beat, pass bool
 }
 
 // add takes a hint; it never blocks.
 func (w *wakes) add(hint storage.Wake) {
+	if len(hint.Nodes) > 0 && !slices.Contains(hint.Nodes, w.self) {
+		return
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	mine := len(hint.Nodes) == 0 && !hint.Leader // for everybody
-	for _, inc := range hint.Nodes {
-		mine = mine || inc == w.self
-	}
-	w.mine, w.leader = w.mine || mine, w.leader || hint.Leader
-	if w.mine || w.leader {
-		select {
-		case w.ready <- struct{}{}:
-		default:
-		}
+	w.pass = w.pass || hint.Leader
+	w.beat = w.beat || !hint.Leader || len(hint.Nodes) != 1
+	select {
+	case w.ready <- struct{}{}:
+	default:
 	}
 }
 
@@ -55,13 +55,12 @@ func (w *wakes) add(hint storage.Wake) {
 func (w *wakes) take() (storage.Wake, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	hint := storage.Wake{Leader: w.leader}
-	if w.mine {
-		hint.Nodes = []node.Incarnation{w.self}
+	hint, some := storage.Wake{Leader: w.pass}, w.beat || w.pass
+	if !w.beat {
+		hint.Nodes = []node.Incarnation{w.self} // for the leader alone
 	}
-	any := w.mine || w.leader
-	w.mine, w.leader = false, false
-	return hint, any
+	w.beat, w.pass = false, false
+	return hint, some
 }
 
 // watchStore listens for the store's hints. Listening that fails is begun again: without it

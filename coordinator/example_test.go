@@ -58,7 +58,7 @@ func Example() {
 	if err := c.Run(ctx); err != nil {
 		log.Fatal(err)
 	}
-	// Output:
+	// Unordered output:
 	// leading, term 1
 	// no longer leading: shutdown
 	// draining acme:reports/0
@@ -96,11 +96,12 @@ func ExampleCoordinator_Subscribe() {
 		log.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
 	transitions := c.Subscribe(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()
 	for t := range transitions { // ends when Run has returned
-		fmt.Println("leading:", t.Leading, t.Reason)
+		fmt.Printf("leading %v, reason %q\n", t.Leading, t.Reason)
 		if t.Leading {
 			stop()
 		}
@@ -109,9 +110,9 @@ func ExampleCoordinator_Subscribe() {
 		log.Fatal(err)
 	}
 	// Output:
-	// leading: false
-	// leading: true
-	// leading: false shutdown
+	// leading false, reason ""
+	// leading true, reason ""
+	// leading false, reason "shutdown"
 }
 
 // Without a sweeper the store's history grows for ever: every node offers to run it, one does.

@@ -203,6 +203,9 @@ func TestElectedMayBlockAndLostDoesNotWait(t *testing.T) {
 				seen.add(fmt.Sprintf("leave %d", term.Ordinal))
 			},
 			OnLeaderLost: func(term node.Term, _ node.LossReason) {
+				if ended.IsZero() {
+					t.Error("the loss was told while the context is live")
+				}
 				lostAfter = time.Since(ended)
 				seen.add(fmt.Sprintf("lost %d", term.Ordinal))
 			},

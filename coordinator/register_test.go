@@ -271,7 +271,6 @@ func generation(t *testing.T, c *coordinatortest.Cluster) int64 {
 	return snap.Units[0].Generation
 }
 
-
 // A daemon registered while a heartbeat is under way is not forgotten when that is answered.
 func TestRegisterDuringHeartbeat(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/emitd/emitd/coordinator/internal/crash"
@@ -38,6 +39,7 @@ type shell struct {
 	spoken  sync.WaitGroup // done when the voice has said everything
 	stats   *stats
 
+	highest   atomic.Int64  // generation that a fence was seen to hold
 	due       lease.Instant // the next Tick
 	published lease.Instant // when the view was last published
 	stopped   *member.Stopped
@@ -52,7 +54,7 @@ func newShell(c *Coordinator, m *member.Member, ctx context.Context) *shell {
 	s.witness = newWitness(c.cfg.Node, c.cfg.traits().Host)
 	s.sup = supervisor.New(supervisor.Config{
 		Node: c.cfg.Node.Name, Agent: c.agent, Stamp: c.store.Stamp, Trust: c.trust,
-		Report: s.report, Held: func(g int64) { c.inbox.push(member.FenceHeld{Generation: g}) },
+		Report: s.report, Held: s.held,
 		StampTimeout: c.timing.QueryTimeout, StopTimeout: c.timing.StopTimeout, Exit: c.cfg.Exit,
 		Logger: c.log, MeterProvider: c.cfg.MeterProvider, TracerProvider: c.cfg.TracerProvider,
 	})
@@ -206,6 +208,21 @@ func (s *shell) publish(now lease.Instant) *member.View {
 		s.c.lead.extend(view.LeaderTrust)
 	}
 	return &view
+}
+
+// held notes a generation that some fence holds. Only a new maximum says anything: an agent that
+// is refused in a tight loop must not fill the inbox.
+func (s *shell) held(generation int64) {
+	for {
+		old := s.highest.Load()
+		if generation <= old {
+			return
+		}
+		if s.highest.CompareAndSwap(old, generation) {
+			s.c.inbox.push(member.FenceHeld{Generation: generation})
+			return
+		}
+	}
 }
 
 // report translates what the supervisor tells.

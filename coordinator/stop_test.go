@@ -296,4 +296,3 @@ func TestAllStopTogether(t *testing.T) {
 		}
 	})
 }
-

@@ -265,4 +265,3 @@ func TestLog(t *testing.T) {
 		}
 	})
 }
-

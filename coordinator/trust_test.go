@@ -428,3 +428,64 @@ func (d *deafWaker) Watch(context.Context, func(storage.Wake)) error {
 	d.calls.Add(1)
 	return errors.New("connection refused")
 }
+
+// One call that the store swallows for ever costs nothing: it is answered by an error in time, and
+// the next one comes.
+func TestSwallowedCalls(t *testing.T) {
+	t.Parallel()
+	for _, op := range []string{"heartbeat", "snapshot", "commit", "report", "stamp"} {
+		t.Run(op, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				c, taps := tapped(t, coordinatortest.Config{})
+				c.Elect()
+				_, ctx, _ := c.Node(0).Leadership()
+				release := make(chan struct{})
+				defer close(release)
+				var swallowed atomic.Bool
+				taps[0].set(func(call context.Context, what string, _ any, _ error) error {
+					if what != op || swallowed.Swap(true) {
+						return nil
+					}
+					if op == "stamp" { // the supervisor asks for it itself, and relies on the context
+						<-call.Done()
+						return call.Err()
+					}
+					<-release
+					return storage.ErrUnavailable
+				}, nil)
+				c.Register(daemon.Spec{ID: "acme:x"}, worker)
+				advance(20 * time.Second)
+				if !swallowed.Load() || ctx.Err() != nil {
+					t.Errorf("swallowed %v, leadership: %v", swallowed.Load(), context.Cause(ctx))
+				}
+				if c.Holder("acme:x/0") != 0 {
+					t.Error("the unit does not run")
+				}
+			})
+		})
+	}
+}
+
+// An agent that is refused in a tight loop disturbs nobody, and later generations are higher than
+// what it was shown.
+func TestRefusedInALoop(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := coordinatortest.New(t, coordinatortest.Config{})
+		high := time.Now().Add(time.Hour).UnixMilli()
+		var generations record[int64]
+		c.Register(daemon.Spec{ID: "acme:x"}, daemon.AgentFunc(func(ctx context.Context, a *daemon.Assignment) error {
+			generations.add(a.Generation)
+			if a.Generation > high {
+				return worker(ctx, a)
+			}
+			for range 100_000 {
+				a.Refused(high)
+			}
+			return daemon.ErrStale
+		}))
+		c.Await("a higher generation runs", func() bool { g := generations.all(); return len(g) > 0 && g[len(g)-1] > high })
+		if c.Leader() != 0 {
+			t.Error("leadership was lost")
+		}
+	})
+}

@@ -216,6 +216,10 @@ type Reply struct {
 	Seq     uint64    // of the heartbeat it answers
 	Now     time.Time // the store's clock
 	StoreID string    // changes when the store becomes another one
+	// StoreSince is when a heartbeat first found the store to be another one than its own rows
+	// say (a failover to a standby, a restored copy): the rows may be those of a lost history.
+	// It is zero in a store that never was.
+	StoreSince time.Time
 	Verdict Verdict
 	Term    node.Term
 	Lease   node.Lease

@@ -29,11 +29,12 @@ func (s source) Ready(context.Context) map[string]error {
 }
 
 func (s source) Leadership() (node.Term, context.Context, bool) {
-	ctx, cancel := context.WithCancelCause(context.Background())
-	if s.lost != nil {
-		cancel(s.lost)
+	if s.lost == nil {
+		return node.Term{Number: 1, Ordinal: 1}, context.Background(), true
 	}
-	return node.Term{}, ctx, s.lost == nil
+	ctx, cancel := context.WithCancelCause(context.Background())
+	cancel(s.lost)
+	return node.Term{}, ctx, false
 }
 
 // Each endpoint follows its own checks and no other's.

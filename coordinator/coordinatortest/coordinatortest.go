@@ -85,7 +85,7 @@ func New(t testing.TB, cfg Config) *Cluster {
 func (c *Cluster) Add() int {
 	c.t.Helper()
 	i := len(c.nodes)
-	n := &member{link: newLink(c.store), ended: make(chan struct{})}
+	n := &member{link: &link{store: c.store}, ended: make(chan struct{})}
 	cfg := coordinator.Config{
 		Cluster: "test", Profile: coordinator.ProfileFast, Node: node.Identity{Name: fmt.Sprintf("node-%d", i)},
 		Clock:  func() lease.Instant { return lease.Instant(time.Since(c.began) + time.Hour) },

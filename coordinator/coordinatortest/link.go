@@ -25,8 +25,6 @@ type link struct {
 
 	mu    sync.Mutex
 	state state
-	// changed is closed when state changes.
-	changed chan struct{}
 }
 
 var (
@@ -36,33 +34,28 @@ var (
 	_ storage.Sweeper = (*link)(nil)
 )
 
-func newLink(s *memory.Store) *link { return &link{store: s, changed: make(chan struct{})} }
-
 func (l *link) set(s state) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.state = s
-	close(l.changed)
-	l.changed = make(chan struct{})
 }
 
-func (l *link) now() (state, <-chan struct{}) {
+func (l *link) now() state {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.state, l.changed
+	return l.state
 }
 
 // through calls f over the link. As with a broken network, a call that was cut off does not come
 // back when the network does: its caller waits until it gives up.
 func through[T any](ctx context.Context, l *link, f func(context.Context) (T, error)) (T, error) {
 	var none T
-	state, _ := l.now()
-	if state == down {
+	if l.now() == down {
 		<-ctx.Done()
 		return none, ctx.Err()
 	}
 	v, err := f(ctx)
-	if state, _ = l.now(); state != up {
+	if l.now() != up {
 		<-ctx.Done()
 		return none, ctx.Err()
 	}
@@ -109,7 +102,7 @@ func (l *link) Submit(ctx context.Context, c storage.Command) (*storage.Command,
 // Watch passes hints on while the link is up.
 func (l *link) Watch(ctx context.Context, wake func(storage.Wake)) error {
 	return l.store.Watch(ctx, func(w storage.Wake) {
-		if state, _ := l.now(); state == up {
+		if l.now() == up {
 			wake(w)
 		}
 	})

@@ -129,7 +129,12 @@ func (w *world) acquire(l *lock.Locks) *lock.Held {
 
 // ended waits for the end of a holding and returns when it was, and why.
 func (w *world) ended(h *lock.Held) (time.Duration, error) {
-	<-h.Context().Done()
+	w.Helper()
+	select {
+	case <-h.Context().Done():
+	case <-time.After(time.Hour):
+		w.Fatal("the holding goes on")
+	}
 	return w.clock(), context.Cause(h.Context())
 }
 
@@ -226,8 +231,15 @@ func TestSlowAnswerShortensTheBelief(t *testing.T) {
 		at, why := w.ended(h)
 		w.refused(why, lock.ErrUntrusted)
 		w.within("the end", at, trust, trust)
-		wire.set(nil, nil)
 		w.ok(h.Release(w.Context())) // the store still keeps it
+
+		h = w.acquire(w.process(wire, lock.Config{Renew: -1}))
+		pass(10 * time.Second)
+		began := w.clock()
+		w.ok(h.Extend(w.Context()))
+		at, _ = w.ended(h)
+		w.within("the end", at-began, trust, trust)
+		w.ok(h.Release(w.Context()))
 	})
 }
 
@@ -278,6 +290,31 @@ func TestLostReplies(t *testing.T) {
 		pass(10 * ttl)
 		w.ok(h.Context().Err())
 		w.ok(h.Release(w.Context()))
+	})
+}
+
+// Nothing of a holding goes on once Release has returned.
+func TestReleaseWaitsForWhatIsUnderWay(t *testing.T) {
+	story(t, func(w *world) {
+		var under atomic.Int64
+		wire := &line{}
+		h := w.acquire(w.process(wire, lock.Config{}))
+		wire.set(func(_ context.Context, call string) error {
+			if call == "extend" {
+				under.Add(1)
+				pass(3 * time.Second) // whatever its context says
+				under.Add(-1)
+			}
+			return nil
+		}, nil)
+		pass(11 * time.Second)
+		if under.Load() != 1 {
+			w.Fatal("no renewal is under way")
+		}
+		w.ok(h.Release(w.Context()))
+		if n := under.Load(); n != 0 {
+			w.Errorf("%d calls go on after Release", n)
+		}
 	})
 }
 

@@ -132,10 +132,15 @@ func (m *Member) seeTerm(now lease.Instant, r *storage.Reply) {
 	e := &m.election
 	over := lease.Never
 	if m.clock.Reaches(r.Lease.ExpiresAt.Add(-m.t.LeaseDuration)) {
-		over = now.Add(max(r.Lease.ExpiresAt.Sub(r.Now), 0))
+		left := max(r.Lease.ExpiresAt.Sub(r.Now), 0)
+		over = now.Add(left + left/1000 + time.Millisecond) // by a clock that may be faster
 	}
 	if r.Term.Number == e.seen.Number && r.Lease.Renewals == e.renewals && r.Term.Vacant == e.seen.Vacant && e.seen.Number != 0 {
-		e.over = min(e.over, over) // told before: since does not move
+		// Told before: since does not move, nor does over to a later time while it is ahead. A
+		// candidate that was refused a little too early learns how much.
+		if over < e.over || (now >= e.over && m.beat.stood && over != lease.Never) {
+			e.over = over
+		}
 		return
 	}
 	e.seen, e.renewals, e.since, e.over = r.Term, r.Lease.Renewals, now, over

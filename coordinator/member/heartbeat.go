@@ -135,7 +135,7 @@ func (m *Member) onReply(now, sent lease.Instant, r *storage.Reply) {
 	if m.beat.everAnswered && sent.Sub(m.beat.answered) > m.t.Grace() {
 		m.leader.grace = now.Add(m.t.Grace()) // an outage: let everybody come back first
 	}
-	m.beat.register = false
+	m.beat.register = false // unless observeStore wants it again
 	m.beat.everAnswered, m.beat.answered, m.beat.heard = true, sent, r.Seq
 	m.raise(r.Term.Number, 0)
 	m.observeStore(now, sent, r)
@@ -155,7 +155,7 @@ func (m *Member) observeStore(now, sent lease.Instant, r *storage.Reply) {
 		m.clock.Reset()
 		m.leader.forget()
 		m.forgetReports()
-		m.beat.wantMembers = true
+		m.beat.wantMembers, m.beat.register = true, true // its row may have an older advert
 		m.election.forget()
 		m.emit(Notice{Kind: StoreChanged, Reason: r.StoreID})
 		if m.leading() {
@@ -163,6 +163,11 @@ func (m *Member) observeStore(now, sent lease.Instant, r *storage.Reply) {
 			// were ours, and that must not be renewed either. It is replaced after LeaseDuration.
 			m.lose(now, storeChanged)
 		}
+	}
+	if m.store.id == "" && !r.StoreSince.IsZero() && r.Now.Sub(r.StoreSince) < m.t.NodeRegistrationTTL {
+		// A process that began after the change: others may still run what the lost history
+		// gave them, and this one is told that it is free.
+		m.store.changedAt = now
 	}
 	m.store.id = r.StoreID
 	m.observeClock(now, sent, r.Now)

@@ -105,9 +105,11 @@ func (m *Member) beginDrain(now lease.Instant) {
 	}
 	m.stop.phase, m.stop.drain = stopDraining, now
 	m.stop.by = min(m.stop.by, now.Add(m.t.DrainTimeout+m.t.StopTimeout+m.t.QueryTimeout))
+	// At the end of the stop every run has been cancelled for StopTimeout, and is over or abandoned.
+	by := min(now.Add(m.t.DrainTimeout), m.stop.by.Add(-m.t.StopTimeout))
 	for _, u := range slices.SortedFunc(maps.Keys(m.runs.live), daemon.Unit.Compare) {
 		if r := m.runs.live[u]; !r.Draining && !r.Cancelled {
-			m.drain(u, r, now.Add(m.t.DrainTimeout))
+			m.drain(u, r, by)
 		}
 	}
 	for _, u := range slices.SortedFunc(maps.Keys(m.runs.listed), daemon.Unit.Compare) {

@@ -241,6 +241,10 @@ func (r *run) end(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("wait for %s: %w", r.cfg.ID, err)
 	}
+	select { // all is read by now
+	case r.failed = <-r.group.became:
+	default:
+	}
 	ended := r.explain(state)
 	switch {
 	case ctx.Err() != nil:
@@ -251,7 +255,7 @@ func (r *run) end(ctx context.Context) error {
 		return fmt.Errorf("start %s: %w", r.cfg.ID, r.failed)
 	case ended == nil:
 		return nil
-	case r.signalled && signalOf(state) == syscall.SIGTERM:
+	case r.signalled && (signalOf(state) == syscall.SIGTERM || state.ExitCode() == 128+int(syscall.SIGTERM)):
 		return nil // as it was told
 	case signalOf(state) == syscall.SIGKILL && trusted(ctx) <= readClock():
 		return r.untrusted(ctx) // by the guardian

@@ -139,7 +139,7 @@ func (s *Store) Heartbeat(ctx context.Context, beat storage.Heartbeat) (*storage
 	if err != nil {
 		return nil, attempted(err, "heartbeat of", beat.Node)
 	}
-	reply.StoreID = s.storeID
+	reply.StoreID, reply.StoreSince = s.storeID, s.state.identify(s.storeID, now)
 	return reply, nil
 }
 

@@ -18,6 +18,11 @@ type state struct {
 	term  node.Term
 	lease node.Lease
 
+	// knownID is the identity under which the newest heartbeat found the store, since when it
+	// differed from the one before.
+	knownID string
+	since   time.Time
+
 	nodes map[node.Incarnation]*member
 	order []*member // the same, sorted by incarnation
 
@@ -77,6 +82,16 @@ func (s *state) clone() *state {
 	c.commands = slices.Clone(s.commands)
 	c.hints = hints{}
 	return &c
+}
+
+// identify compares the store's identity with the one its rows know, and returns since when they
+// differ: a failover brings the rows of the store that was copied.
+func (s *state) identify(id string, now time.Time) time.Time {
+	if s.knownID != "" && s.knownID != id {
+		s.since = now
+	}
+	s.knownID = id
+	return s.since
 }
 
 // present returns the row of a process that is a member, or nil.

@@ -135,7 +135,7 @@ func (d *decoder) leaf(n ast.Node, v reflect.Value, f reflect.StructField, path 
 	default:
 		d.scalar(n, v, f, path)
 	}
-	if len(d.faults) == before {
+	if len(d.faults) == before || v.Kind() == reflect.Slice && v.Len() > 0 { // what is right of a list is judged too
 		d.found(path, at(d.doc, whole), v)
 	}
 }

@@ -23,6 +23,7 @@ type document struct {
 	root    ast.Node
 	anchors map[string]ast.Node
 	secrets []string
+	private bool // no line of it is shown
 }
 
 // place is where in a document something stands; the zero place is nowhere.
@@ -33,9 +34,10 @@ type place struct {
 
 func (p place) String() string { return fmt.Sprintf("%s:%d:%d", p.doc.name, p.line, p.column) }
 
-// parse reads text as one YAML document. A nil document with nil error is an empty one.
-func parse(name, text string) (doc *document, err error) {
-	doc = &document{name: name, lines: strings.Split(text, "\n"), anchors: map[string]ast.Node{}}
+// parse reads text as one YAML document. A nil document with nil error is an empty one. A private
+// text, such as a variable, may be a secret as a whole.
+func parse(name, text string, private bool) (doc *document, err error) {
+	doc = &document{name: name, lines: strings.Split(text, "\n"), anchors: map[string]ast.Node{}, private: private}
 	defer func() {
 		if p := recover(); p != nil { // the parser's own mistakes are the file's fault to its writer
 			doc, err = nil, fault.New(fault.ConfigSyntax, "%s: not valid YAML: %v", name, p)
@@ -98,6 +100,10 @@ func atToken(doc *document, t *token.Token) place {
 // fault makes a fault that shows the place; under the caret stands the remark.
 func (d *document) fault(code fault.Code, p place, what, remark string) *fault.Fault {
 	f := fault.New(code, "%s: %s", p, d.hide(what))
+	if d.private {
+		f.Why = remark
+		return f
+	}
 	f.Excerpt = d.excerpt(p, remark)
 	return f
 }

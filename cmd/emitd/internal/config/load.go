@@ -146,7 +146,7 @@ func (l *loader) file() {
 		return
 	}
 	l.out.File = name
-	doc, err := parse(filepath.Base(name), string(text))
+	doc, err := parse(filepath.Base(name), string(text), false)
 	if doc == nil {
 		l.faults = append(l.faults, fault.Of(err)...)
 		return
@@ -313,7 +313,7 @@ func splitList(text string) []string {
 }
 
 func (l *loader) setYAML(k Key, o Origin, text string) {
-	doc, err := parse(o.Name, text)
+	doc, err := parse(o.Name, text, o.Layer == FromEnv)
 	if doc == nil {
 		l.faults = append(l.faults, fault.Of(err)...)
 		return

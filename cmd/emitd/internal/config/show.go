@@ -147,18 +147,19 @@ func RedactURL(text string) string {
 		}
 		return scheme + "://***"
 	}
-	user := u.User
-	_, hasPassword := user.Password()
-	if hasPassword {
-		u.User = url.UserPassword(user.Username(), "***")
+	q := u.Query()
+	secret := false
+	if _, ok := u.User.Password(); ok {
+		u.User, secret = url.UserPassword(u.User.Username(), "***"), true
 	}
-	if q := u.Query(); u.RawQuery != "" {
-		for name := range q {
-			if slices.Contains(secretParams, strings.ToLower(name)) {
-				q.Set(name, "***")
-				u.RawQuery = q.Encode()
-			}
+	for name := range q {
+		if slices.Contains(secretParams, strings.ToLower(name)) {
+			q.Set(name, "***")
+			u.RawQuery, secret = q.Encode(), true
 		}
+	}
+	if !secret {
+		return text
 	}
 	return strings.NewReplacer("%2A%2A%2A", "***").Replace(u.String())
 }

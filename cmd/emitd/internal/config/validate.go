@@ -253,7 +253,7 @@ func (v *validator) timing() {
 		for _, p := range paths {
 			if o := v.origin(p); o.place.doc != nil {
 				f.What = o.place.String() + ": " + f.What
-				f.Excerpt = o.place.doc.excerpt(o.place, "")
+				f.Excerpt = o.place.doc.fault(f.Code, o.place, "", "").Excerpt
 				break
 			}
 		}

@@ -1,0 +1,306 @@
+package exec
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/emitd/emitd/daemon"
+)
+
+func TestOutputAndEnvironment(t *testing.T) {
+	t.Setenv("EMITD_STORE_URL", "postgres://u:secret@h/db") // hence not parallel
+	dir := t.TempDir()
+	r := try(t, Config{
+		Command: sh(`echo "$EMITD_DAEMON $EMITD_UNIT $EMITD_GENERATION $EMITD_TERM $EMITD_NODE"; echo "$GREETING in $PWD $(pwd)" >&2; env | grep -c ^EMITD_`),
+		Dir:     dir, Env: map[string]string{"GREETING": "hello"},
+	})
+	if err := r.end(t); err != nil {
+		t.Errorf("exit 0: %v", err)
+	}
+	for _, want := range []string{
+		"stdout: acme:ticker acme:ticker/3 77 9 n1", "stderr: hello in " + dir + " " + dir, "stdout: 5",
+	} {
+		if !slices.Contains(r.lines(), want) {
+			t.Errorf("no line %q in:\n%s", want, strings.Join(r.lines(), "\n"))
+		}
+	}
+	if r.a.Progressed() == 0 {
+		t.Error("output is no progress")
+	}
+	select {
+	case <-r.a.IsReady():
+	default:
+		t.Error("a command that runs is not ready")
+	}
+}
+
+func TestHowCommandsEnd(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	script := filepath.Join(dir, "noexec")
+	if err := os.WriteFile(script, []byte("#!/bin/sh\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		cfg  Config
+		want string // "" = nil
+		is   error
+	}{
+		"exit 0":               {cfg: Config{Command: sh("exit 0")}},
+		"exit 3":               {cfg: Config{Command: sh("echo this; echo and that >&2; exit 3")}, want: "run acme:ticker: exit code 3: and that"},
+		"exit 3, says nothing": {cfg: Config{Command: sh("exit 3")}, want: "run acme:ticker: exit code 3"},
+		"exit 75":              {cfg: Config{Command: sh("echo disk is full >&2; exit 75")}, want: "run acme:ticker: release the unit: exit code 75: disk is full", is: daemon.ErrRelease},
+		"signal":               {cfg: Config{Command: sh("kill -9 $$")}, want: "run acme:ticker: signal: killed"},
+		"not found":            {cfg: Config{Command: []string{"no-such-program"}}, want: `start acme:ticker: exec: "no-such-program": executable file not found in $PATH`},
+		"not found, path":      {cfg: Config{Command: []string{"./no-such-program"}, Dir: "/"}, want: `start acme:ticker: exec: "./no-such-program": stat ./no-such-program: no such file or directory`},
+		"not executable":       {cfg: Config{Command: []string{script}}, want: `start acme:ticker: exec: "` + script + `": permission denied`},
+		"not a program":        {cfg: Config{Command: []string{notAProgram(t)}}, want: "exec format error"},
+		"no directory":         {cfg: Config{Command: sh("exit 0"), Dir: "/no/such/dir"}, want: "start acme:ticker: chdir /no/such/dir: no such file or directory"},
+		"own PATH":             {cfg: Config{Command: []string{"noexec"}, Env: map[string]string{"PATH": dir}}, want: "not found in $PATH"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			err := try(t, c.cfg).end(t)
+			switch {
+			case c.want == "" && err != nil, c.want != "" && (err == nil || !strings.HasSuffix(err.Error(), c.want)):
+				t.Errorf("ended with %v, want %q", err, c.want)
+			case c.is != nil && !errors.Is(err, c.is):
+				t.Errorf("%v is not %v", err, c.is)
+			}
+		})
+	}
+}
+
+func notAProgram(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "data")
+	if err := os.WriteFile(path, []byte("\x00\x01\x02"), 0o700); err != nil { //nolint:gosec // it must look executable
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestDrainLetsTheCommandFinish(t *testing.T) {
+	t.Parallel()
+	hold := fifo(t)
+	r := try(t, Config{Command: sh(`trap 'echo finishing; read x <` + hold + `; echo finished; exit 0' TERM; echo up; while :; do sleep 1000 & wait; done`)})
+	r.after(t, "stdout: up")
+	r.a.BeginDrain()
+	r.after(t, "stdout: finishing")
+	r.mustNotReturn(t)
+	release(t, hold)
+	if err := r.end(t); err != nil {
+		t.Errorf("drained: %v", err)
+	}
+	r.after(t, "stdout: finished")
+}
+
+func TestDrainEndsACommandThatKnowsNoSignals(t *testing.T) {
+	t.Parallel()
+	for name, script := range map[string]string{
+		"killed by SIGTERM": forever,
+		"exit code 143":     `trap 'exit 143' TERM; echo up $$; while :; do sleep 1000 & wait; done`,
+		"is stopped":        `echo up $$; kill -STOP $$; sleep 1000`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := try(t, Config{Command: sh(script)})
+			r.after(t, "stdout: up")
+			r.a.BeginDrain()
+			if err := r.end(t); err != nil {
+				t.Errorf("drained: %v", err)
+			}
+		})
+	}
+}
+
+func TestAFailedDrainIsTold(t *testing.T) {
+	t.Parallel()
+	r := try(t, Config{Command: sh(`trap 'echo cannot save >&2; exit 4' TERM; echo up; while :; do sleep 1000 & wait; done`)})
+	r.after(t, "stdout: up")
+	r.a.BeginDrain()
+	if err := r.end(t); err == nil || err.Error() != "run acme:ticker: exit code 4: cannot save" {
+		t.Errorf("drained: %v", err)
+	}
+}
+
+func TestCancelKillsTheGroup(t *testing.T) {
+	t.Parallel()
+	lost := errors.New("lost")
+	for _, drained := range []bool{false, true} { // before the deadline of a drain, and at it
+		r := try(t, Config{Command: sh(`trap 'echo deaf' TERM; (trap '' TERM; echo child $(exec sh -c 'echo $PPID'); exec sleep 1000) & echo up $$; while :; do wait; done`)})
+		leader, child := r.pid(t, "stdout: up "), r.pid(t, "stdout: child ")
+		if drained {
+			r.a.BeginDrain()
+			r.after(t, "stdout: deaf")
+			leader.mustRun(t, "a command that is deaf to SIGTERM")
+		}
+		r.cancel(lost)
+		if err := r.end(t); !errors.Is(err, lost) {
+			t.Errorf("cancelled: %v", err)
+		}
+		if !leader.endsWithin(0) || !child.endsWithin(0) {
+			t.Error("Run returned before the group was gone")
+		}
+	}
+}
+
+// A drain waits for all of the group, not for its first process only.
+func TestDrainWaitsForGrandchildren(t *testing.T) {
+	t.Parallel()
+	hold := fifo(t)
+	r := try(t, Config{Command: sh(`sh -c 'trap "echo busy; read x <` + hold + `; echo saved; exit" TERM; echo child $$; while :; do sleep 1000 & wait; done' & echo up $$; trap 'exit 0' TERM; wait`)})
+	leader, child := r.pid(t, "stdout: up "), r.pid(t, "stdout: child ")
+	r.a.BeginDrain()
+	r.after(t, "stdout: busy")
+	leader.mustEnd(t, "the first process")
+	child.mustRun(t, "the grandchild")
+	r.mustNotReturn(t)
+	release(t, hold)
+	if err := r.end(t); err != nil {
+		t.Errorf("drained: %v", err)
+	}
+	if !slices.Contains(r.lines(), "stdout: saved") {
+		t.Error("the grandchild did not finish")
+	}
+	child.mustEnd(t, "the grandchild")
+}
+
+// A command that leaves processes behind has ended; they are told, and then killed.
+func TestWhatACommandLeavesBehindIsEnded(t *testing.T) {
+	t.Parallel()
+	r := try(t, Config{Command: sh(`sh -c 'trap "echo told" TERM; echo child $$; while :; do sleep 1000 & wait; done' & read x; exec 1>&-; sleep 0; exit 5`)})
+	child := r.pid(t, "stdout: child ")
+	if err := r.end(t); err == nil || err.Error() != "run acme:ticker: exit code 5" {
+		t.Errorf("ended with %v", err)
+	}
+	if !child.endsWithin(0) {
+		t.Error("Run returned before the group was gone")
+	}
+}
+
+// A process that has left the group is out of reach; that it holds the output holds up nobody.
+func TestAnEscapedProcessDoesNotKeepTheRun(t *testing.T) {
+	t.Parallel()
+	r := try(t, Config{Command: sh(`setsid sh -c 'echo away $$; exec sleep 1000' & echo up $$; wait`)})
+	r.after(t, "stdout: up ")
+	away := r.pid(t, "stdout: away ")
+	defer away.signal(t, unix.SIGKILL)
+	r.cancel(nil)
+	if err := r.end(t); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	away.mustRun(t, "the process that left the group")
+}
+
+func TestWhatIsEndedBeforeItBegan(t *testing.T) {
+	t.Parallel()
+	marker := filepath.Join(t.TempDir(), "ran")
+	for name, end := range map[string]func(r *trial){
+		"drained":   func(r *trial) { r.a.BeginDrain() },
+		"cancelled": func(r *trial) { r.cancel(nil) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGuardian(t, newJournal())
+			if _, err := g.reach(); err != nil {
+				t.Fatal(err)
+			}
+			g.process(t).signal(t, unix.SIGSTOP) // the command cannot begin
+			r := try(t, Config{Command: sh("touch " + marker)}, with(g))
+			end(r)
+			if err := r.end(t); name == "drained" && err != nil {
+				t.Errorf("drained: %v", err)
+			}
+			g.process(t).signal(t, unix.SIGCONT)
+		})
+	}
+	t.Cleanup(func() {
+		if _, err := os.Stat(marker); err == nil {
+			t.Error("the command ran")
+		}
+	})
+}
+
+func TestLongAndOddOutput(t *testing.T) {
+	t.Parallel()
+	r := try(t, Config{Command: sh(`head -c 100000 /dev/zero | tr '\0' x; echo; printf 'bad \377 byte\r\n'; printf 'no end'; head -c 3000 /dev/zero | tr '\0' é >&2; exit 1`)})
+	err := r.end(t)
+	if err == nil || len(err.Error()) > maxTail+100 {
+		t.Errorf("error of %d bytes", len(err.Error()))
+	}
+	for _, want := range []string{
+		"stdout: " + strings.Repeat("x", maxOutput) + " [cut=true]", "stdout: bad \uFFFD byte", "stdout: no end",
+	} {
+		if !slices.Contains(r.lines(), want) {
+			t.Errorf("no line %.30q…", want)
+		}
+	}
+	if n := len(r.lines()); n != 4 {
+		t.Errorf("%d lines, want 4", n)
+	}
+}
+
+// Run leaves neither processes nor descriptors behind.
+func TestRunsLeaveNothingBehind(t *testing.T) { //nolint:paralleltest // it counts the descriptors of the process
+	g := newGuardian(t, newJournal())
+	once := func() {
+		if err := try(t, Config{Command: sh("echo hello")}, with(g)).end(t); err != nil {
+			t.Fatal(err)
+		}
+	}
+	once()
+	before := descriptors(t)
+	for range 10 {
+		once()
+	}
+	if after := descriptors(t); after > before {
+		t.Errorf("%d descriptors before, %d after ten runs", before, after)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if n := len(g.link.waiting); n != 0 {
+		t.Errorf("%d requests wait for an answer", n)
+	}
+}
+
+func descriptors(t *testing.T) int {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(fds)
+}
+
+func TestManyAtOnce(t *testing.T) {
+	t.Parallel()
+	g := newGuardian(t, newJournal())
+	var trials []*trial
+	for range 20 {
+		trials = append(trials, try(t, Config{Command: sh(forever)}, with(g), trusting(func() time.Duration { return time.Hour })))
+	}
+	for _, r := range trials {
+		r.after(t, "stdout: up ")
+	}
+	for i, r := range trials {
+		if i%2 == 0 {
+			r.a.BeginDrain()
+		} else {
+			r.cancel(nil)
+		}
+	}
+	for _, r := range trials {
+		if err := r.end(t); err != nil && !errors.Is(err, context.Canceled) {
+			t.Errorf("ended with %v", err)
+		}
+	}
+}
