@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -48,15 +49,15 @@ func TestHooksTellTheStory(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var seen record[string]
 		c := hooked(t, 1, recording(&seen))
-		attempts := 0
+		var attempts atomic.Int32
 		agent := daemon.AgentFunc(func(ctx context.Context, a *daemon.Assignment) error {
-			if attempts++; attempts == 1 {
+			if attempts.Add(1) == 1 {
 				return fmt.Errorf("disk full")
 			}
 			return worker(ctx, a)
 		})
 		c.Register(daemon.Spec{ID: "acme:x"}, agent)
-		c.Await("it runs", func() bool { return attempts == 2 })
+		c.Await("it runs", func() bool { return attempts.Load() == 2 })
 		if err := c.Stop(0); err != nil {
 			t.Fatal(err)
 		}
@@ -192,21 +193,22 @@ func TestElectedMayBlockAndLostDoesNotWait(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		release := make(chan struct{})
 		var seen record[string]
-		var lostAfter time.Duration
-		var ended time.Time
+		var leading atomic.Pointer[context.Context]
+		var ended, lost record[time.Time]
 		c := hooked(t, 2, coordinator.Hooks{
 			OnLeaderElected: func(ctx context.Context, term node.Term) {
+				leading.Store(&ctx)
 				seen.add(fmt.Sprintf("enter %d", term.Ordinal))
 				<-ctx.Done()
-				ended = time.Now()
+				ended.add(time.Now())
 				<-release // ignores it
 				seen.add(fmt.Sprintf("leave %d", term.Ordinal))
 			},
 			OnLeaderLost: func(term node.Term, _ node.LossReason) {
-				if ended.IsZero() {
+				if (*leading.Load()).Err() == nil {
 					t.Error("the loss was told while the context is live")
 				}
-				lostAfter = time.Since(ended)
+				lost.add(time.Now())
 				seen.add(fmt.Sprintf("lost %d", term.Ordinal))
 			},
 		})
@@ -217,8 +219,8 @@ func TestElectedMayBlockAndLostDoesNotWait(t *testing.T) {
 		c.Expire()
 		n := first.Ordinal
 		seen.want(t, "first term", fmt.Sprintf("enter %d", n), fmt.Sprintf("lost %d", n))
-		if lostAfter > 100*time.Millisecond {
-			t.Errorf("the loss was told after %v", lostAfter)
+		if late := lost.all()[0].Sub(ended.all()[0]); late > 100*time.Millisecond {
+			t.Errorf("the loss was told after %v", late)
 		}
 		c.Await("node-0 is back", func() bool { return c.Node(0).Status().Heard < time.Second })
 		c.Resign() // node-1 hands back

@@ -308,7 +308,7 @@ func TestHintStorm(t *testing.T) {
 		go func() {
 			defer close(calm)
 			for storm.Err() == nil {
-				for range 50 {
+				for range 10 {
 					(*wake.Load())(storage.Wake{})
 					(*wake.Load())(storage.Wake{Leader: true})
 				}

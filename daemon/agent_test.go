@@ -78,6 +78,14 @@ func TestRefusedTellsTheNode(t *testing.T) {
 	assignment().Refused(12) // nobody listens
 }
 
+// tooMany ends a loop that should have ended by itself.
+func tooMany(steps int) error {
+	if steps > 10 {
+		return errors.New("the loop does not end")
+	}
+	return nil
+}
+
 func TestEachRunsUntilItDrains(t *testing.T) {
 	t.Parallel()
 	a, steps := assignment(), 0
@@ -85,7 +93,7 @@ func TestEachRunsUntilItDrains(t *testing.T) {
 		if steps++; steps == 3 {
 			a.BeginDrain() // the step at hand ends, no other begins
 		}
-		return nil
+		return tooMany(steps)
 	}).Run(t.Context(), a)
 	if err != nil || steps != 3 {
 		t.Errorf("%d steps, %v", steps, err)
@@ -95,8 +103,7 @@ func TestEachRunsUntilItDrains(t *testing.T) {
 func TestEachBeginsNothingWhenItIsOver(t *testing.T) {
 	t.Parallel()
 	never := daemon.Each(func(context.Context, *daemon.Assignment) error {
-		t.Error("a step was begun")
-		return nil
+		return errors.New("a step was begun")
 	})
 	a := assignment()
 	a.BeginDrain()
@@ -122,7 +129,7 @@ func TestEachEndsWithItsContext(t *testing.T) {
 			case <-ctx.Done(): // a step that notices need not report it
 			case <-time.After(25 * time.Second):
 			}
-			return nil
+			return tooMany(steps)
 		}).Run(ctx, assignment())
 		if !errors.Is(err, context.DeadlineExceeded) || steps != 3 {
 			t.Errorf("%d steps, %v", steps, err)
@@ -134,9 +141,12 @@ func TestEachReturnsTheErrorOfAStep(t *testing.T) {
 	t.Parallel()
 	for _, want := range []error{errors.New("boom"), fmt.Errorf("not here: %w", daemon.ErrRelease)} {
 		steps := 0
-		err := daemon.Each(func(context.Context, *daemon.Assignment) error {
-			if steps++; steps == 2 {
+		err := daemon.Each(func(_ context.Context, a *daemon.Assignment) error {
+			switch steps++; steps {
+			case 2:
 				return want
+			case 10: // so that a loop that swallows errors ends, too
+				a.BeginDrain()
 			}
 			return nil
 		}).Run(t.Context(), assignment())

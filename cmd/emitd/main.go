@@ -14,9 +14,13 @@ import (
 
 	"github.com/emitd/emitd/cmd/emitd/internal/cli"
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/daemon/exec"
 )
 
-func main() { os.Exit(run()) }
+func main() {
+	exec.GuardianMain() // in the processes that guard commands it does not return
+	os.Exit(run())
+}
 
 // run runs the program. The first interrupt ends it cleanly, a second one at once.
 func run() int {

@@ -2,16 +2,25 @@ package sim
 
 import "time"
 
-// queue holds what is going to happen: a heap ordered by time, then by the order of arrival.
+// queue holds what is going to happen: a heap ordered by time, then by the order of arrival. The
+// heap moves small keys without pointers; the events stay in their slots, which are used again.
 type queue struct {
-	heap []event
+	heap  []key
+	slots []event
+	free  []int32
+	seq   uint64
+}
+
+// key orders an event and says where it is.
+type key struct {
+	at   time.Duration
 	seq  uint64
+	slot int32
 }
 
 // event is something that is going to happen. Which fields are set depends on the kind.
 type event struct {
 	at   time.Duration
-	seq  uint64
 	kind eventKind
 	p    *process
 	run  *run
@@ -47,46 +56,67 @@ const (
 	evDo           // in is a func
 )
 
+// empty reports whether nothing is going to happen.
+func (q *queue) empty() bool { return len(q.heap) == 0 }
+
+// next returns when the first event happens; the queue must not be empty.
+func (q *queue) next() time.Duration { return q.heap[0].at }
+
 func (q *queue) push(e event) {
+	slot := int32(len(q.slots))
+	if n := len(q.free); n > 0 {
+		slot, q.free = q.free[n-1], q.free[:n-1]
+		q.slots[slot] = e
+	} else {
+		q.slots = append(q.slots, e)
+	}
 	q.seq++
-	e.seq = q.seq
-	q.heap = append(q.heap, e)
+	k := key{e.at, q.seq, slot}
+	q.heap = append(q.heap, k)
 	i := len(q.heap) - 1
 	for i > 0 {
 		parent := (i - 1) / 4
-		if !before(&q.heap[i], &q.heap[parent]) {
+		if !k.before(&q.heap[parent]) {
 			break
 		}
-		q.heap[i], q.heap[parent] = q.heap[parent], q.heap[i]
+		q.heap[i] = q.heap[parent]
 		i = parent
 	}
+	q.heap[i] = k
 }
 
 // pop removes the first event; the queue must not be empty.
 func (q *queue) pop() event {
-	top := q.heap[0]
+	slot := q.heap[0].slot
 	n := len(q.heap) - 1
-	q.heap[0] = q.heap[n]
-	q.heap[n] = event{}
+	last := q.heap[n]
 	q.heap = q.heap[:n]
-	q.sink(0)
-	return top
+	if n > 0 {
+		q.sink(last)
+	}
+	e := q.slots[slot]
+	q.slots[slot] = event{}
+	q.free = append(q.free, slot)
+	return e
 }
 
-func (q *queue) sink(i int) {
+// sink puts k where the first key was and lets it down to its place.
+func (q *queue) sink(k key) {
+	i := 0
 	for {
-		first := i
+		first := -1
 		for c := 4*i + 1; c <= 4*i+4 && c < len(q.heap); c++ {
-			if before(&q.heap[c], &q.heap[first]) {
+			if first < 0 || q.heap[c].before(&q.heap[first]) {
 				first = c
 			}
 		}
-		if first == i {
-			return
+		if first < 0 || k.before(&q.heap[first]) {
+			break
 		}
-		q.heap[i], q.heap[first] = q.heap[first], q.heap[i]
+		q.heap[i] = q.heap[first]
 		i = first
 	}
+	q.heap[i] = k
 }
 
-func before(a, b *event) bool { return a.at < b.at || a.at == b.at && a.seq < b.seq }
+func (k *key) before(l *key) bool { return k.at < l.at || k.at == l.at && k.seq < l.seq }

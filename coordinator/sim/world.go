@@ -123,7 +123,7 @@ func (w *world) violate(rule, format string, args ...any) {
 
 // runUntil lets time pass until t, or until a promise is broken.
 func (w *world) runUntil(t time.Duration) error {
-	for w.fail == nil && len(w.queue.heap) > 0 && w.queue.heap[0].at <= t {
+	for w.fail == nil && !w.queue.empty() && w.queue.next() <= t {
 		e := w.queue.pop()
 		w.now = e.at
 		w.stats.Events++
@@ -145,11 +145,11 @@ func (w *world) runTill(d time.Duration, cond func() bool) bool {
 		if cond() {
 			return true
 		}
-		if len(w.queue.heap) == 0 || w.queue.heap[0].at > end {
+		if w.queue.empty() || w.queue.next() > end {
 			w.now = end
 			return false
 		}
-		_ = w.runUntil(w.queue.heap[0].at)
+		_ = w.runUntil(w.queue.next())
 	}
 	return false
 }

@@ -275,9 +275,8 @@ func release(t *testing.T, path string) {
 
 // node is a process like emitd with one command, apart from this one: it may be killed.
 type node struct {
-	*held
 	*journal
-	cmd *osexec.Cmd
+	process *held
 }
 
 // nodeConfig is what a node is told.
@@ -309,7 +308,7 @@ func startNode(t *testing.T, cfg nodeConfig) *node {
 		t.Fatal(err)
 	}
 	_ = w.Close()
-	n := &node{held: hold(t, cmd.Process.Pid), journal: newJournal(), cmd: cmd}
+	n := &node{process: hold(t, cmd.Process.Pid), journal: newJournal()}
 	read := make(chan struct{})
 	go func() {
 		defer close(read)

@@ -228,10 +228,12 @@ func (r *run) renew(ctx context.Context) {
 	r.extending = r.link.send(request{verb: extend, pgid: r.group.pgid, deadline: deadline})
 }
 
-// forget has the guardian forget the group before its number is given back. A guardian that is
-// gone has nothing to forget.
+// forget has the guardian forget the group before its number is given back. One that is gone has
+// nothing to forget; one that does not answer is not waited for, as it looks at what it kills.
 func (r *run) forget() {
-	_, _ = r.link.ask(context.Background(), request{verb: forget, pgid: r.group.pgid})
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_, _ = r.link.ask(ctx, request{verb: forget, pgid: r.group.pgid})
 }
 
 // end gives the group's number back and reads how the command ended.

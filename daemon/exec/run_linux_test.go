@@ -214,13 +214,14 @@ func TestWhatIsEndedBeforeItBegan(t *testing.T) {
 			if _, err := g.reach(); err != nil {
 				t.Fatal(err)
 			}
-			g.process(t).signal(t, unix.SIGSTOP) // the command cannot begin
+			guardian := g.process(t)
+			guardian.signal(t, unix.SIGSTOP) // the command cannot begin
 			r := try(t, Config{Command: sh("touch " + marker)}, with(g))
 			end(r)
 			if err := r.end(t); name == "drained" && err != nil {
 				t.Errorf("drained: %v", err)
 			}
-			g.process(t).signal(t, unix.SIGCONT)
+			guardian.signal(t, unix.SIGCONT)
 		})
 	}
 	t.Cleanup(func() {

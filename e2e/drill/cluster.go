@@ -61,7 +61,7 @@ func Binary(t testing.TB) string {
 		}
 		build.path = filepath.Join(dir, "emitd")
 		cmd := exec.Command("go", "build", "-o", build.path, "./cmd/emitd")
-		cmd.Dir = ".." // the module above this one
+		cmd.Dir = filepath.Join("..", "..") // the module above this one
 		if out, err := cmd.CombinedOutput(); err != nil {
 			build.err = fmt.Errorf("build emitd: %w\n%s", err, out)
 		}

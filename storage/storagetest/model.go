@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -25,7 +26,7 @@ import (
 // time and must hold the same numbers; without, numbers are compared by their order and times
 // not at all, and only such lengths of time are drawn as no clock can tell apart.
 func runModel(t *testing.T, f Factory) {
-	runs, played, failed := cmp.Or(f.Runs, 100), 0, false
+	runs, played, failed := cmp.Or(f.Runs, math.MaxInt), 0, false
 	rapid.Check(t, func(rt *rapid.T) {
 		if played++; played > runs && !failed {
 			return

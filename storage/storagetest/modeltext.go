@@ -129,9 +129,9 @@ func (w *writer) records(rs []daemon.Record) string {
 
 func (w *writer) event(e daemon.Event) string {
 	generation := w.number("generation of "+e.Unit.String(), e.Generation)
-	term := w.number("term", e.Term)
-	if e.Kind == daemon.OperatorResign {
-		term = w.only(e.Term) // may be of a term that never was
+	term := w.only(e.Term) // of a command: may be a term that never was
+	if e.Kind != daemon.OperatorResign {
+		term = w.number("term", e.Term)
 	}
 	return fmt.Sprintf("event %d %s at %s node %s %s %s unit %s %s term %s %d generation %s reason %q detail %s",
 		e.Seq, e.Kind, w.time(e.At), e.Node, e.NodeID, e.Incarnation, e.Daemon, e.Unit, term, e.TermOrdinal, generation, e.Reason, detail(e.Detail))

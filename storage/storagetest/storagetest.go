@@ -46,7 +46,7 @@ type Factory struct {
 	// Lacks names the hooks that Open leaves nil, and the interfaces that the store lacks.
 	Lacks Hooks
 	// Runs is how many random sequences the model theme plays, each on a store of its own;
-	// 0 counts as 100. A backend whose Open is slow takes fewer.
+	// 0 leaves it to the flag -rapid.checks (100). A backend whose Open is slow takes fewer.
 	Runs int
 }
 

@@ -15,7 +15,7 @@ stepped as (
 		incarnation = coalesce(n.incarnation, u.incarnation),
 		generation = case when i.step <> 'assign' then u.generation
 			else {{generation "u.generation" "$1" "$5" "u"}} end,
-		term = case when i.step = 'expire' then u.term else $1 end,
+		term = case when i.step = 'expire' then u.term else $1::bigint end,
 		assigned_at = case when i.step = 'assign' then clock.now else u.assigned_at end,
 		revoked_at = case i.step when 'assign' then null when 'revoke' then clock.now else u.revoked_at end,
 		acknowledge_timeout = case when i.step = 'assign' then i.acknowledge else u.acknowledge_timeout end,
@@ -40,7 +40,7 @@ news as (
 			when step = 'revoke' then 'assignment.revoking'
 			when forced then 'assignment.forced'
 			else 'assignment.deleted' end as kind,
-		name as node, node_id, incarnation, daemon, index, $1 as term, 0 as term_ordinal, generation, reason, detail
+		name as node, node_id, incarnation, daemon, index, $1::bigint as term, 0 as term_ordinal, generation, reason, detail
 	from stepped
 ),
 {{tell}},

@@ -4,8 +4,8 @@ filed as (
 	insert into {{command}} (id, kind, actor, reason, term, cooldown, args, created_at, done_at, result)
 	select $1, $2, $3, $4, $5, $6, $7::json, clock.now,
 		case when late then clock.now end,
-		case when late then 'conflict: expected term ' || $5 || ', the term is ' || t.number else '' end
-	from clock, {{term}} t, lateral (select $2 = 'leader.resign' and $5 <> 0 and $5 <> t.number as late) l
+		case when late then 'conflict: expected term ' || $5::bigint || ', the term is ' || t.number else '' end
+	from clock, {{term}} t, lateral (select $2 = 'leader.resign' and $5::bigint <> 0 and $5::bigint <> t.number as late) l
 	where not exists (select from {{command}} where id = $1)
 	returning *
 ),

@@ -1,11 +1,14 @@
-// Package filelock keeps a file locked for as long as the process lives: the kernel releases the
-// lock when the process ends, however it ends. The file itself stays; its content means nothing.
+// Package filelock keeps a file locked for as long as a process has it open: the kernel releases
+// the lock when the last process that has inherited it ends, however it ends. The file itself
+// stays; its content means nothing.
 package filelock
 
 import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"time"
 )
 
 // ErrHeld says that another process holds the lock.
@@ -13,12 +16,59 @@ var ErrHeld = errors.New("the lock is held by another process")
 
 // Lock creates the file if needed and locks it, without waiting. unlock may be called once.
 func Lock(path string) (unlock func(), err error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := open(path, os.O_CREATE|os.O_RDWR)
+	if err != nil {
+		return nil, err
+	}
+	return func() { _ = f.Close() }, nil
+}
+
+func open(path string, flags int) (*os.File, error) {
+	f, err := os.OpenFile(path, flags, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock: %w", err)
 	}
 	if err := lock(f); err != nil {
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
 	}
-	return func() { _ = f.Close() }, nil
+	return f, nil
+}
+
+// leftover is how old a file that nobody holds must be before Temp removes it: by then nobody
+// asks any more whether its process has ended.
+const leftover = 24 * time.Hour
+
+// Temp makes a file of its own in dir, readable for everybody, and locks it. Files that processes
+// which were killed have left behind are removed.
+func Temp(dir string, now time.Time) (*os.File, error) {
+	sweep(dir, now)
+	f, err := os.CreateTemp(dir, "emitd-*.lock")
+	if err != nil {
+		return nil, fmt.Errorf("lock: %w", err)
+	}
+	err = lock(f)
+	if err == nil {
+		err = f.Chmod(0o644) // processes of other users may look whether it is held
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", f.Name(), err), f.Close(), os.Remove(f.Name()))
+	}
+	return f, nil
+}
+
+func sweep(dir string, now time.Time) {
+	files, err := filepath.Glob(filepath.Join(dir, "emitd-*.lock"))
+	if err != nil {
+		return
+	}
+	for _, path := range files {
+		info, err := os.Lstat(path)
+		if err != nil || !info.Mode().IsRegular() || now.Sub(info.ModTime()) < leftover {
+			continue
+		}
+		if f, err := open(path, os.O_RDWR); err == nil {
+			_ = os.Remove(path)
+			_ = f.Close()
+		}
+	}
 }

@@ -76,6 +76,7 @@ type host struct {
 	tel   *telemetry.Telemetry
 	guard *guard
 	log   *slog.Logger
+	lock  string // path of the lock file, if there is one
 	up    Running
 }
 
@@ -145,12 +146,12 @@ func late(ctx context.Context, end func(context.Context) error) error {
 }
 
 // serve makes the nodes, runs them and the listener.
-func (h *host) serve(ctx context.Context, l net.Listener) error {
+func (h *host) serve(ctx context.Context, l net.Listener) (err error) {
 	daemons, end, err := h.daemons()
 	if err != nil {
 		return err
 	}
-	defer end()
+	defer func() { err = errors.Join(err, end()) }()
 	for _, id := range h.nodes {
 		if err := h.add(ctx, id, daemons); err != nil {
 			return err
@@ -220,7 +221,7 @@ func (h *host) add(ctx context.Context, id node.Identity, daemons []Daemon) (err
 		Cluster: cfg.Cluster, Node: id, Labels: cfg.Node.Labels, Capacity: cfg.Node.Capacity,
 		Version: h.Version, Address: h.up.Address,
 		NeverLead: cfg.Node.NeverLead, NoDaemons: cfg.Node.NoDaemons,
-		Profile: cfg.Profile, Timing: timing, HostLock: h.lockFile(), Hooks: h.hooks(id.Name),
+		Profile: cfg.Profile, Timing: timing, HostLock: h.lock, Hooks: h.hooks(id.Name),
 		Logger: h.log, MeterProvider: meter, TracerProvider: h.tel.Tracer,
 	})
 	if err != nil {

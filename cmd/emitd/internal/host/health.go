@@ -1,0 +1,62 @@
+package host
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/emitd/emitd/coordinator"
+	"github.com/emitd/emitd/coordinator/admin"
+	"github.com/emitd/emitd/node"
+)
+
+// mux serves everything that listens here.
+func (h *host) mux() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", h.about)
+	mux.Handle("/", admin.Handler(h.source(), h.tel.Metrics()))
+	return mux
+}
+
+func (h *host) source() admin.Source {
+	if len(h.up.Nodes) == 1 {
+		return h.up.Nodes[0]
+	}
+	return several(h.up.Nodes)
+}
+
+// several nodes in one process are live, started and ready when all of them are, and lead when
+// one of them does.
+type several []*coordinator.Coordinator
+
+var _ admin.Source = several(nil)
+
+func (s several) merge(checks func(*coordinator.Coordinator) map[string]error) map[string]error {
+	out := map[string]error{}
+	for _, c := range s {
+		for name, err := range checks(c) {
+			out[c.Node().Name+" "+name] = err
+		}
+	}
+	return out
+}
+
+// Live implements [admin.Source].
+func (s several) Live() map[string]error { return s.merge((*coordinator.Coordinator).Live) }
+
+// Started implements [admin.Source].
+func (s several) Started() map[string]error { return s.merge((*coordinator.Coordinator).Started) }
+
+// Ready implements [admin.Source].
+func (s several) Ready(ctx context.Context) map[string]error {
+	return s.merge(func(c *coordinator.Coordinator) map[string]error { return c.Ready(ctx) })
+}
+
+// Leadership implements [admin.Source].
+func (s several) Leadership() (t node.Term, ctx context.Context, ok bool) {
+	for _, c := range s {
+		if t, ctx, ok = c.Leadership(); ok {
+			return t, ctx, ok
+		}
+	}
+	return t, ctx, ok
+}

@@ -1,0 +1,555 @@
+package exec
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	osexec "os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// wants waits until the clock of the deadlines shows an instant. The time itself is what these
+// tests are about: nothing else happens by which it could be known.
+func wants(until instant) { <-time.After(time.Duration(until - readClock())) }
+
+// Rule A7: the group ends when trust does, whatever this process does about it: here, nothing.
+func TestTheGuardianKillsAtTheDeadline(t *testing.T) {
+	t.Parallel()
+	end := readClock() + instant(1500*time.Millisecond)
+	r := try(t, Config{Command: sh(`(echo child $(exec sh -c 'echo $PPID'); exec sleep 1000) & trap '' TERM; echo up $$; wait`)},
+		trusting(func() time.Duration { return time.Duration(end - readClock()) }))
+	leader, child := r.pid(t, "stdout: up "), r.pid(t, "stdout: child ")
+	leader.mustEnd(t, "a group whose trust is over")
+	if now := readClock(); now < end || now > end+instant(time.Second) {
+		t.Errorf("it ended %v after its deadline", time.Duration(now-end))
+	}
+	child.mustEnd(t, "the grandchild")
+	if err := r.end(t); !errors.Is(err, errUntrusted) {
+		t.Errorf("ended with %v", err)
+	}
+	r.after(t, "guardian killed a process group")
+}
+
+// A process that was stopped finds its runs killed when it goes on, a moment before it finds
+// that they should end. That is no failure of the command.
+func TestAnEndThatComesTogetherWithTheEndOfTrustIsNoFailure(t *testing.T) {
+	t.Parallel()
+	end := readClock() + instant(time.Second)
+	r := try(t, Config{Command: sh(forever)}, trusting(func() time.Duration { return time.Duration(end - readClock()) }))
+	r.pid(t, "stdout: up ").mustEnd(t, "a group whose trust is over")
+	lost := errors.New("trust")
+	r.cancel(lost)
+	if err := r.end(t); !errors.Is(err, lost) {
+		t.Errorf("ended with %v", err)
+	}
+}
+
+func TestTrustThatIsExtendedKeepsTheGroup(t *testing.T) {
+	t.Parallel()
+	var last atomic.Int64 // until when trust lasts
+	const window = time.Second
+	begin := readClock()
+	grow := func() time.Duration {
+		now := readClock()
+		if now < begin+instant(3*time.Second) {
+			last.Store(int64(now) + int64(window))
+		}
+		return time.Duration(instant(last.Load()) - now)
+	}
+	r := try(t, Config{Command: sh(forever)}, trusting(grow))
+	leader := r.pid(t, "stdout: up ")
+	leader.mustEnd(t, "a group whose trust is not extended any more")
+	end := instant(last.Load())
+	if now := readClock(); now < end-instant(200*time.Millisecond) || now > end+instant(time.Second) {
+		t.Errorf("it ended %v after its last deadline", time.Duration(now-end))
+	}
+	_ = r.end(t)
+}
+
+func TestWithoutTrustNothingIsStarted(t *testing.T) {
+	t.Parallel()
+	marker := filepath.Join(t.TempDir(), "ran")
+	r := try(t, Config{Command: sh("touch " + marker)}, trusting(func() time.Duration { return 0 }))
+	if err := r.end(t); !errors.Is(err, errUntrusted) {
+		t.Errorf("ended with %v", err)
+	}
+	if _, err := os.Stat(marker); err == nil {
+		t.Error("the command ran")
+	}
+}
+
+// Deadlines are absolute: what lay unread while the guardian was stopped gives no second more.
+func TestAPauseOfTheGuardianProlongsNothing(t *testing.T) {
+	t.Parallel()
+	const window = 3 * time.Second
+	var end atomic.Int64 // the last deadline; 0 = always a window from now
+	asked := make(chan struct{}, 1000)
+	trust := func() time.Duration {
+		now := readClock()
+		asked <- struct{}{}
+		if e := instant(end.Load()); e != 0 {
+			return time.Duration(e - now)
+		}
+		return window
+	}
+	r := try(t, Config{Command: sh(forever)}, trusting(trust))
+	leader := r.pid(t, "stdout: up ")
+	guardian := r.guardian.process(t)
+	guardian.signal(t, unix.SIGSTOP)
+	for range len(asked) + 2 { // an extension is in the pipe
+		<-asked
+	}
+	last := readClock() + instant(window)
+	end.Store(int64(last))
+	wants(last)
+	guardian.signal(t, unix.SIGCONT)
+	if !leader.endsWithin(window / 2) {
+		t.Error("the group lives beyond its last deadline")
+	}
+	r.cancel(nil)
+	_ = r.end(t)
+}
+
+// A guardian that was stopped looks at what was said meanwhile before it looks at the time.
+func TestAPauseOfTheGuardianKillsNobodyWhoseTrustWasExtended(t *testing.T) {
+	t.Parallel()
+	window := int64(2 * time.Second)
+	r := try(t, Config{Command: sh(forever)}, trusting(func() time.Duration { return time.Duration(atomic.LoadInt64(&window)) }))
+	leader := r.pid(t, "stdout: up ")
+	guardian := r.guardian.process(t)
+	guardian.signal(t, unix.SIGSTOP)
+	atomic.StoreInt64(&window, int64(time.Hour))
+	wants(readClock() + instant(2500*time.Millisecond))
+	guardian.signal(t, unix.SIGCONT)
+	// Its answer says that it has taken the extension; the deadline before that has passed.
+	if s, err := r.guardian.link.ask(t.Context(), request{verb: extend, pgid: leader.pid, deadline: never}); err != nil || s != statusOK {
+		t.Errorf("extend: %v, %v", s, err)
+	}
+	leader.mustRun(t, "a group whose trust was extended")
+	r.a.BeginDrain()
+	if err := r.end(t); err != nil {
+		t.Errorf("drained: %v", err)
+	}
+}
+
+// emitd killed: the groups end at once, then the guardian, and only then is the lock free.
+func TestKilledNode(t *testing.T) {
+	t.Parallel()
+	lock := filepath.Join(t.TempDir(), "lock")
+	n := startNode(t, nodeConfig{
+		Command: sh(`(trap '' TERM HUP; echo child $(exec sh -c 'echo $PPID'); exec sleep 1000) & echo up $$; wait`),
+		Trust:   time.Hour, Lock: lock,
+	})
+	guardian := n.pid(t, "guardian ")
+	leader, child := n.pid(t, "stdout: up "), n.pid(t, "stdout: child ")
+	guardian.signal(t, unix.SIGSTOP) // so that it can be seen to hold the lock
+	n.process.signal(t, unix.SIGKILL)
+	n.process.mustEnd(t, "the node")
+	f, err := os.Open(lock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
+		t.Errorf("the lock is free while the groups live: %v", err)
+	}
+	leader.mustRun(t, "the command")
+	guardian.signal(t, unix.SIGCONT)
+	leader.mustEnd(t, "the command of a killed node")
+	child.mustEnd(t, "the grandchild of a killed node")
+	guardian.mustEnd(t, "the guardian of a killed node")
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		t.Errorf("the lock is held by nobody: %v", err)
+	}
+}
+
+// emitd stopped: no extension comes, the group ends before its trust does.
+func TestStoppedNode(t *testing.T) {
+	t.Parallel()
+	const window = 2 * time.Second
+	n := startNode(t, nodeConfig{Command: sh(forever), Trust: window})
+	guardian, leader := n.pid(t, "guardian "), n.pid(t, "stdout: up ")
+	n.process.signal(t, unix.SIGSTOP)
+	stopped := time.Now()
+	leader.mustEnd(t, "the command of a stopped node")
+	if d := time.Since(stopped); d > window+time.Second {
+		t.Errorf("it ended %v after the node was stopped; its trust was %v", d, window)
+	}
+	guardian.mustRun(t, "the guardian of a stopped node")
+	n.process.signal(t, unix.SIGCONT)
+	n.after(t, "returned: run acme:ticker: signal: killed")
+	n.after(t, "closed: <nil>")
+	guardian.mustEnd(t, "the guardian")
+}
+
+// The fork window: a node killed after it started the process and before the guardian watches it.
+func TestNodeKilledBeforeItsCommandIsWatched(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	n := startNode(t, nodeConfig{Command: sh("touch " + filepath.Join(dir, "ran") + "; exec sleep 1000"), Trust: time.Hour, StopGuardian: true})
+	guardian := n.pid(t, "guardian ")
+	var gate *held
+	again := time.NewTicker(10 * time.Millisecond)
+	defer again.Stop()
+	for late := time.After(soon); gate == nil; {
+		for pid, name := range children(t, n.process.pid) {
+			if name != roleGuardian && name != "" && name != os.Args[0] {
+				gate = hold(t, pid)
+			}
+		}
+		select {
+		case <-late:
+			t.Fatal("no gate was started")
+		case <-again.C:
+		}
+	}
+	n.process.signal(t, unix.SIGKILL)
+	gate.mustEnd(t, "the gate of a killed node")
+	if _, err := os.Stat(filepath.Join(dir, "ran")); err == nil {
+		t.Error("the command ran although nobody watched it")
+	}
+	guardian.signal(t, unix.SIGCONT)
+	guardian.mustEnd(t, "the guardian of a killed node")
+}
+
+// Rule: no command runs unwatched, also not while nobody dies.
+func TestAGuardianThatDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	log := newJournal()
+	g := newGuardian(t, log)
+	if _, err := g.reach(); err != nil {
+		t.Fatal(err)
+	}
+	stopped := g.process(t)
+	stopped.signal(t, unix.SIGSTOP)
+	marker := filepath.Join(t.TempDir(), "ran")
+	r := try(t, Config{Command: sh("touch " + marker)}, with(g))
+	if err := r.end(t); !errors.Is(err, ErrGuardian) {
+		t.Errorf("ended with %v", err)
+	}
+	if _, err := os.Stat(marker); err == nil {
+		t.Error("the command ran although nobody watched it")
+	}
+	stopped.mustEnd(t, "a guardian that does not answer")
+	log.after(t, "guardian does not answer")
+	if err := try(t, Config{Command: sh("touch " + marker)}, with(g)).end(t); err != nil {
+		t.Errorf("with another guardian: %v", err)
+	}
+}
+
+// The guardian is killed: its groups are killed, the runs fail and say why, the next has another.
+func TestKilledGuardian(t *testing.T) {
+	t.Parallel()
+	log := newJournal()
+	g := newGuardian(t, log)
+	runs := []*trial{try(t, Config{Command: sh(forever)}, with(g)), try(t, Config{Command: sh(forever)}, with(g))}
+	var leaders []*held
+	for _, r := range runs {
+		leaders = append(leaders, r.pid(t, "stdout: up "))
+	}
+	guardian := g.process(t)
+	guardian.signal(t, unix.SIGKILL)
+	for i, r := range runs {
+		err := r.end(t)
+		if !errors.Is(err, ErrGuardian) || err.Error() != "run acme:ticker: the command was killed: guardian is gone: signal: killed" {
+			t.Errorf("ended with %v", err)
+		}
+		leaders[i].mustEnd(t, "the command of a killed guardian")
+	}
+	r := try(t, Config{Command: sh(forever)}, with(g))
+	r.after(t, "stdout: up ")
+	if again := g.process(t); again.pid == guardian.pid {
+		t.Error("there is no new guardian")
+	}
+	r.a.BeginDrain()
+	if err := r.end(t); err != nil {
+		t.Errorf("drained: %v", err)
+	}
+}
+
+// Signals that are meant for emitd (Ctrl-C, a service manager's SIGTERM to all) do not end the
+// guardian before it.
+func TestTheGuardianIsDeaf(t *testing.T) {
+	t.Parallel()
+	r := try(t, Config{Command: sh(forever)})
+	leader := r.pid(t, "stdout: up ")
+	guardian := r.guardian.process(t)
+	if sid, err := unix.Getsid(guardian.pid); err != nil || sid != guardian.pid {
+		t.Errorf("its session is %d (%v), not its own", sid, err)
+	}
+	for _, s := range []unix.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT} {
+		guardian.signal(t, s)
+	}
+	if s, err := r.guardian.link.ask(t.Context(), request{verb: extend, pgid: leader.pid, deadline: never}); err != nil || s != statusOK {
+		t.Errorf("extend: %v, %v", s, err)
+	}
+	if name, err := os.ReadFile("/proc/" + strconv.Itoa(guardian.pid) + "/comm"); err != nil || strings.TrimSpace(string(name)) != roleGuardian {
+		t.Errorf("its name is %q (%v)", name, err)
+	}
+}
+
+func TestCloseEndsTheGuardian(t *testing.T) {
+	t.Parallel()
+	g := NewGuardian(GuardianConfig{Logger: slog.New(newJournal())})
+	if err := g.Close(); err != nil {
+		t.Errorf("close before it was needed: %v", err)
+	}
+	if err := try(t, Config{Command: sh(forever)}, with(g)).end(t); err == nil || err.Error() != "start acme:ticker: guardian is closed" {
+		t.Errorf("a run with a closed guardian: %v", err)
+	}
+
+	g = NewGuardian(GuardianConfig{Logger: slog.New(newJournal())})
+	r := try(t, Config{Command: sh(forever)}, with(g))
+	leader, guardian := r.pid(t, "stdout: up "), g.process(t)
+	for range 2 {
+		if err := g.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	}
+	guardian.mustEnd(t, "a closed guardian")
+	leader.mustEnd(t, "a command that still ran")
+	if err := r.end(t); !errors.Is(err, ErrGuardian) {
+		t.Errorf("ended with %v", err)
+	}
+}
+
+// A program that forgot the hook must not start copies of itself.
+func TestWithoutTheHookNothingIsStarted(t *testing.T) {
+	t.Parallel()
+	cmd := osexec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), roleVar+"="+roleBare)
+	out, err := cmd.Output()
+	if err != nil || strings.TrimSpace(string(out)) != "exec.GuardianMain must be the first call in main" {
+		t.Errorf("said %q (%v)", out, err)
+	}
+}
+
+func TestAGuardianThatTalksNonsense(t *testing.T) {
+	t.Parallel()
+	log := newJournal()
+	in, out := pipe(t), pipe(t)
+	cmd := osexec.Command("sleep", "1000")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	l := &link{cmd: cmd, log: slog.New(log), in: in.w, out: out.r, gone: make(chan struct{}), waiting: map[uint64]*waiting{}}
+	if _, err := out.w.WriteString("what?\n"); err != nil {
+		t.Fatal(err)
+	}
+	l.listen()
+	if _, err := l.ask(context.Background(), request{verb: forget, pgid: 2}); !errors.Is(err, ErrGuardian) {
+		t.Errorf("ask: %v", err)
+	}
+	log.after(t, "guardian says what is no answer")
+}
+
+// The guard below is this process, driven by hand over pipes.
+type hand struct {
+	*guard
+	in, out pair
+	answers *bufio.Scanner
+}
+
+type pair struct{ r, w *os.File }
+
+func pipe(t *testing.T) pair {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closeAll(r, w) })
+	return pair{r, w}
+}
+
+func newHand(t *testing.T) *hand {
+	t.Helper()
+	h := &hand{in: pipe(t), out: pipe(t)}
+	g, err := newGuard(int(h.in.r.Fd()), int(h.out.w.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(g.alarm.timer) })
+	h.guard, h.answers = g, bufio.NewScanner(h.out.r)
+	return h
+}
+
+func (h *hand) says(t *testing.T, want string) {
+	t.Helper()
+	if !h.answers.Scan() || h.answers.Text() != want {
+		t.Errorf("it says %q, want %q", h.answers.Text(), want)
+	}
+}
+
+// group starts a group that sleeps, reaped at the end of the test.
+func sleeper(t *testing.T, command ...string) (*osexec.Cmd, process) {
+	t.Helper()
+	if len(command) == 0 {
+		command = []string{"sleep", "1000"}
+	}
+	cmd := osexec.Command(command[0], command[1:]...)
+	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL); _ = cmd.Wait() })
+	p, err := lookup(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cmd, p
+}
+
+func TestAConversation(t *testing.T) {
+	t.Parallel()
+	h := newHand(t)
+	cmd, p := sleeper(t)
+	child := hold(t, cmd.Process.Pid)
+	id := strconv.Itoa(child.pid)
+	h.take([]byte("extend 1 " + id + " - 99\nforget 2 " + id + " - 0\nwat"))
+	h.says(t, "1 unknown")
+	h.says(t, "2 ok")
+	h.take([]byte("ch 3 " + id + " 1 9223372036854775807\n")) // start 1 is another process's
+	h.says(t, "3 other")
+	h.take([]byte(request{verb: watch, id: 4, pgid: child.pid, start: p.start, deadline: readClock() + instant(time.Hour)}.line()))
+	h.says(t, "4 ok")
+	h.take([]byte(request{verb: watch, id: 5, pgid: child.pid, start: p.start, deadline: never}.line())) // again
+	h.says(t, "5 ok")
+	if h.next() != never {
+		t.Errorf("next is %d", h.next())
+	}
+	h.expire(never - 1)
+	child.mustRun(t, "a group before its deadline")
+	now := readClock()
+	h.take([]byte(request{verb: extend, id: 6, pgid: child.pid, deadline: now + instant(time.Hour)}.line()))
+	h.says(t, "6 ok")
+	if h.next() != now+instant(time.Hour) {
+		t.Errorf("next is %d", h.next())
+	}
+	h.take([]byte(request{verb: extend, id: 7, pgid: child.pid, deadline: now}.line())) // taken back
+	h.says(t, "7 late")
+	child.mustEnd(t, "a group whose deadline was taken back")
+	h.take([]byte(request{verb: extend, id: 8, pgid: child.pid, deadline: never}.line())) // too late
+	h.says(t, "8 late")
+	h.take([]byte(request{verb: forget, id: 9, pgid: child.pid}.line()))
+	h.says(t, "9 ok")
+	if len(h.groups) != 0 {
+		t.Error("a forgotten group is kept")
+	}
+}
+
+// Whoever cannot speak is not emitd, or not this one: better no groups than unwatched ones.
+func TestNonsenseIsTheEnd(t *testing.T) {
+	t.Parallel()
+	for name, input := range map[string]string{"malformed": "watch me\n", "endless": strings.Repeat("x", maxLine+1)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHand(t)
+			cmd, p := sleeper(t)
+			child := hold(t, cmd.Process.Pid)
+			h.take([]byte(request{verb: watch, id: 1, pgid: child.pid, start: p.start, deadline: never}.line()))
+			h.take([]byte(input))
+			child.mustEnd(t, "a group of nonsense")
+			if !h.orphaned {
+				t.Error("the guardian goes on listening")
+			}
+		})
+	}
+}
+
+// An emitd that is stopped does not read; the guardian must not wait for it.
+func TestNobodyReadsTheAnswers(t *testing.T) {
+	t.Parallel()
+	h := newHand(t)
+	for i := range 100_000 {
+		h.take([]byte(request{verb: forget, id: uint64(i) + 1, pgid: 2}.line())) //nolint:gosec // small
+	}
+	if !h.deaf {
+		t.Error("a full pipe was not noticed")
+	}
+}
+
+// The handle of a dead first process still reaches its group, and no other.
+func TestAGroupWhoseFirstProcessIsGone(t *testing.T) {
+	t.Parallel()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	cmd := osexec.Command("/bin/sh", "-c", `sh -c 'echo $$; exec sleep 1000' & read x`)
+	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdout = w
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_ = w.Close()
+	line, err := bufio.NewReader(r).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, _ := strconv.Atoi(strings.TrimSpace(line))
+	child := hold(t, pid)
+	p, err := lookup(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	byHandle, err := aim(cmd.Process.Pid, p.start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer byHandle.close()
+	_ = in.Close()
+	_ = cmd.Wait() // reaped: the number is held by the group alone
+	if !byHandle.runs() {
+		t.Error("a group without its first process is taken for gone")
+	}
+	child.mustRun(t, "the rest of the group")
+	byHandle.kill()
+	child.mustEnd(t, "the rest of the group")
+	if byHandle.reused() {
+		t.Error("the number is another's")
+	}
+}
+
+// Before Linux 6.9 there is no handle: the start time tells ours from others.
+func TestKillWithoutAHandle(t *testing.T) {
+	t.Parallel()
+	cmd, p := sleeper(t)
+	child := hold(t, cmd.Process.Pid)
+	stranger := &target{pgid: child.pid, start: "1", pidfd: -1}
+	stranger.kill()
+	if !stranger.reused() || stranger.runs() {
+		t.Error("a stranger is taken for ours")
+	}
+	child.mustRun(t, "a stranger's group")
+	(&target{pgid: child.pid, start: p.start, pidfd: -1}).kill()
+	child.mustEnd(t, "our group")
+}
+
+func TestAim(t *testing.T) {
+	t.Parallel()
+	cmd, p := sleeper(t)
+	if _, err := aim(cmd.Process.Pid, "1"); !errors.Is(err, errOther) {
+		t.Errorf("aim at another start: %v", err)
+	}
+	if _, err := aim(os.Getpid(), p.start); err == nil {
+		t.Error("aim at another process was accepted")
+	}
+	if _, err := aim(1<<22+1, p.start); err == nil {
+		t.Error("aim at no process was accepted")
+	}
+}
