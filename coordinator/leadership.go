@@ -152,7 +152,7 @@ func (l *leadership) current() (node.Term, context.Context, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r := l.reign
-	if false {
+	if r != nil && l.clock() >= r.trust {
 		l.overdue(r)
 		r = nil
 	}

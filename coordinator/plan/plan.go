@@ -42,8 +42,11 @@
 // placed so far. The load counts the unit itself because a heavy unit would otherwise fill an empty
 // small node before a large one that hardly notices it; where capacities are equal this makes no
 // difference. Heavier units go first, then in order of units: Graham's longest processing time
-// first, which on equal machines is never worse than 4/3 of the best. Equal weights on equal, empty
-// nodes come out within one unit of even.
+// first, whose highest load on equal, empty nodes is at most 4/3 of the best possible (SIAM J. Appl.
+// Math. 17, 1969). Equal weights on such nodes come out within one unit of even.
+//
+// A unit that was just freed by a failure is kept away from where it failed by its embargo, not by
+// a rule here; if no other node can take it, it waits and is listed.
 //
 // # Cost
 //

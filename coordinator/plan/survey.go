@@ -133,7 +133,9 @@ func (p *planner) consider(g *group) {
 	declare(g.instances())
 }
 
-// judge decides about one row: the table of the package comment.
+// judge decides about one row: the table of the package comment. The state is looked at first: what
+// this version cannot read it must not touch. A unit that is both unwanted and on a leaving node is
+// asked back once, for the reason that lasts.
 func (p *planner) judge(g *group, row *daemon.Record) {
 	wanted := row.Unit.Index < g.instances()
 	switch {
@@ -150,6 +152,8 @@ func (p *planner) judge(g *group, row *daemon.Record) {
 	}
 }
 
+// judgeFree decides about a unit nobody holds. A row is written before it is placed on: one decision
+// per unit and plan, so that the guard of each is what the plan has seen.
 func (p *planner) judgeFree(g *group, row *daemon.Record, wanted bool) {
 	switch {
 	case wanted && row.Retired:
@@ -167,6 +171,7 @@ func (p *planner) judgeFree(g *group, row *daemon.Record, wanted bool) {
 	}
 }
 
+// reduced is the reason for what happens to units beyond the last.
 func reduced(g *group) Why {
 	return Why{Rule: InstancesReduced, Note: "to " + strconv.Itoa(g.instances())}
 }

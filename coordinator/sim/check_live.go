@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/emitd/emitd/daemon"
@@ -240,7 +241,7 @@ func (c *checks) sharp(w *world, units []*unit, led bool) {
 			if c.disturbedAt != at || len(u.live) > 0 {
 				return
 			}
-			if w.canRun(u) {
+			if w.anyCandidate() && w.canRun(u) {
 				w.violate("I5", "%s does not run %v after its node was killed", u.Unit, w.now-died)
 			}
 		})
@@ -257,11 +258,12 @@ func (w *world) anyCandidate() bool {
 	return false
 }
 
+// canRun reports whether some healthy node may run the unit now.
 func (w *world) canRun(u *unit) bool {
-	for _, h := range w.hosts {
-		if h.proc.healthy() && w.mayRun(h.proc, u.work) {
-			return w.anyCandidate()
-		}
+	snap, err := w.server.store.Snapshot(context.Background())
+	if err != nil {
+		return false
 	}
-	return false
+	i := slices.IndexFunc(snap.Units, func(r daemon.Record) bool { return r.Unit == u.Unit })
+	return i >= 0 && w.anyEligible(u, &snap.Units[i], w.members(snap), snap.Now)
 }

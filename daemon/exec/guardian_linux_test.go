@@ -436,6 +436,7 @@ func TestAConversation(t *testing.T) {
 		t.Errorf("next is %d", h.next())
 	}
 	h.take([]byte(request{verb: extend, id: 7, pgid: child.pid, deadline: now}.line())) // taken back
+	h.says(t, "0 killed "+id)
 	h.says(t, "7 late")
 	child.mustEnd(t, "a group whose deadline was taken back")
 	h.take([]byte(request{verb: extend, id: 8, pgid: child.pid, deadline: never}.line())) // too late

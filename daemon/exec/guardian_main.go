@@ -53,7 +53,7 @@ func guardianMain() (code int) {
 		return 1
 	}
 	if g.killed > 0 {
-		tell("emit-guardian: emitd has ended, killed %d process groups of its daemons\n", g.killed)
+		tell("emit-guardian: emitd has ended; process groups of its daemons killed: %d\n", g.killed)
 	}
 	return 0
 }
@@ -173,11 +173,19 @@ func (g *guard) handle(req request) status {
 		return statusLate
 	}
 	w.deadline = req.deadline
-	if w.deadline <= readClock() {
-		w.kill()
+	if g.late(req.pgid, w, readClock()) {
 		return statusLate
 	}
 	return statusOK
+}
+
+// late kills a group whose deadline has passed, and tells.
+func (g *guard) late(pgid int, w *ward, now instant) bool {
+	if !w.killed && w.deadline <= now {
+		w.kill()
+		g.say(answer{status: statusKilled, pgid: pgid})
+	}
+	return w.killed
 }
 
 func (w *ward) kill() {
@@ -192,10 +200,7 @@ func (g *guard) expire(now instant) {
 		return
 	}
 	for pgid, w := range g.groups {
-		if !w.killed && w.deadline <= now {
-			w.kill()
-			g.say(answer{status: statusKilled, pgid: pgid})
-		}
+		g.late(pgid, w, now)
 	}
 }
 

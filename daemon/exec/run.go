@@ -104,7 +104,7 @@ func (r *run) abort() {
 	_ = r.group.gate.Close()
 	r.group.signal(unix.SIGKILL)
 	<-r.group.exited
-	r.forget()
+	_ = r.forget()
 	_, _ = r.group.reap()
 }
 
@@ -230,18 +230,22 @@ func (r *run) renew(ctx context.Context) {
 
 // forget has the guardian forget the group before its number is given back. One that is gone has
 // nothing to forget; one that does not answer is not waited for, as it looks at what it kills.
-func (r *run) forget() {
+func (r *run) forget() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_, _ = r.link.ask(ctx, request{verb: forget, pgid: r.group.pgid})
+	_, err := r.link.ask(ctx, request{verb: forget, pgid: r.group.pgid})
+	return err
 }
 
 // end gives the group's number back and reads how the command ended.
 func (r *run) end(ctx context.Context) error {
-	r.forget()
+	guarded := r.forget()
 	state, err := r.group.reap()
 	if err != nil {
 		return fmt.Errorf("wait for %s: %w", r.cfg.ID, err)
+	}
+	if !r.signalled && signalOf(state) == syscall.SIGKILL && errors.Is(guarded, ErrGuardian) {
+		r.lost = guarded // the guardian killed the group when it was closed
 	}
 	select { // all is read by now
 	case r.failed = <-r.group.became:

@@ -2,7 +2,9 @@ package memory_test
 
 import (
 	"context"
+	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -34,11 +36,13 @@ func (c *clock) Advance(d time.Duration) {
 // backend is a store on some clock as the suite sees it.
 func backend(now func() time.Time) storagetest.Backend {
 	s := memory.Open(memory.Config{Now: now})
+	var another atomic.Int64
 	return storagetest.Backend{
 		Store: s,
 		InTx: func(ctx context.Context, f daemon.Fence, fn func(context.Context) error) error {
 			return s.InTx(ctx, f, func() error { return fn(ctx) })
 		},
+		Become: func(testing.TB) { s.SetStoreID(fmt.Sprint("store-", another.Add(1))) },
 		Plant: func(_ testing.TB, u daemon.Unit, state daemon.State) { s.Plant(u, state) },
 	}
 }

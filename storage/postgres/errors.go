@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/storage"
 )
 
@@ -79,8 +80,7 @@ func (s *Store) fail(what string, err error) error {
 
 // explain makes an error of pgx one of this package: answers stay, the rest says what to do.
 func explain(err error, cfg Config) error {
-	var ours interface{ emitd() }
-	if errors.As(err, &ours) || isAnswer(err) {
+	if isAnswer(err) {
 		return err
 	}
 	clean := func(text string) error { return &unavailable{redact(text, cfg.URL), stripped(err, cfg.URL)} }
@@ -135,7 +135,7 @@ func isEnd(err error) bool {
 func isAnswer(err error) bool {
 	for _, answer := range []error{
 		storage.ErrTermLost, storage.ErrStaleSeq, storage.ErrNotRegistered, storage.ErrIDInUse, storage.ErrUnavailable,
-		storage.ErrSchema, storage.ErrLocked, storage.ErrLockLost,
+		storage.ErrSchema, storage.ErrLocked, storage.ErrLockLost, daemon.ErrStale, errClosed,
 	} {
 		if errors.Is(err, answer) {
 			return true

@@ -21,6 +21,7 @@ var faultStories = []story{
 	{"a command whose reply was lost", 0, losesCommand},
 	{"a stamp whose reply was lost", 0, losesStamp},
 	{"a lock whose reply was lost", Locks, losesLock},
+	{"a store that became another one says so and since when", Another, becomesAnother},
 	{"a call whose context has ended changes nothing", 0, respectsContext},
 }
 
@@ -196,6 +197,32 @@ func losesLock(w *world) {
 	w.equal("number", again.Number, held.Number)
 	w.lose(func() error { return w.locker().Release(w.ctx, again) })
 	w.refused(w.locker().Release(w.ctx, again), storage.ErrLockLost)
+}
+
+func becomesAnother(w *world) {
+	l, peers := w.cluster(1)
+	r := l.bring(unit0, peers[0], daemon.Active)
+	before := peers[0].beat()
+	w.equal("another store since", before.StoreSince.IsZero(), true)
+	w.Become(w)
+	asked := w.look()
+	w.holds(asked.StoreID != before.StoreID, "the store is still called %q", asked.StoreID)
+	first := peers[0].beat()
+	w.equal("store id", first.StoreID, asked.StoreID)
+	w.within("another store since", first.StoreSince, asked.Now, first.Now)
+	// The rows are what they were, and the time stays that of the first heartbeat.
+	w.equal("units", first.Units, []daemon.Record{r})
+	w.equal("term", first.Term, l.term)
+	if w.Advance != nil {
+		w.Advance(time.Minute)
+	}
+	for _, p := range []*peer{peers[0], l.peer} {
+		w.holds(p.beat().StoreSince.Equal(first.StoreSince), "the time of the change moved")
+	}
+	w.Become(w)
+	second := l.beat()
+	w.holds(second.StoreID != first.StoreID, "the store is still called %q", second.StoreID)
+	w.holds(!second.StoreSince.Before(first.StoreSince), "since %v, before that since %v", second.StoreSince, first.StoreSince)
 }
 
 func respectsContext(w *world) {

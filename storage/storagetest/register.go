@@ -40,6 +40,7 @@ func registers(w *world) {
 	w.equal("head", r.Head, int64(1))
 	w.equal("store id", r.StoreID, before.StoreID)
 	w.holds(r.StoreID != "", "the store has no identity")
+	w.equal("another store since", r.StoreSince.IsZero(), true)
 	w.holds(r.Members == nil, "members came without being asked for")
 
 	m := w.row(p)

@@ -69,9 +69,12 @@ type Backend struct {
 	// Plant writes a state into the row of an existing unit behind the store's back, as a newer
 	// version of the program would.
 	Plant func(t testing.TB, u daemon.Unit, s daemon.State)
+	// Become makes the store another one, as a failover or a restored copy does. It may be nil
+	// without being listed.
+	Become func(t testing.TB)
 	// LoseReply runs call in such a way that the store carries it out and its reply is lost; it
-	// returns what call returned, an error of unknown outcome. It may be nil without a word:
-	// the suite then carries the call out and looks away.
+	// returns what call returned, an error of unknown outcome. It may be nil without being
+	// listed: the suite then carries the call out and looks away.
 	LoseReply func(call func() error) error
 }
 
@@ -88,13 +91,15 @@ const (
 	Locks                         // storage.Locker
 	Sweeps                        // storage.Sweeper
 	Wakes                         // storage.Waker
+	Another                       // Backend.Become
 
-	all = Wakes<<1 - 1
+	all      = Another<<1 - 1
+	optional = Another // may be missing without being listed
 )
 
 func (h Hooks) String() string {
 	var out []string
-	for i, name := range []string{"Clock", "FrozenClock", "Tx", "Plant", "Locks", "Sweeps", "Wakes"} {
+	for i, name := range []string{"Clock", "FrozenClock", "Tx", "Plant", "Locks", "Sweeps", "Wakes", "Another"} {
 		if h&(1<<i) != 0 {
 			out = append(out, name)
 		}
@@ -110,7 +115,7 @@ func (b Backend) offers() Hooks {
 	var h Hooks
 	for hook, has := range map[Hooks]bool{
 		Clock: b.Advance != nil, FrozenClock: b.Advance != nil && b.Frozen, Tx: b.InTx != nil, Plant: b.Plant != nil,
-		Locks: locks, Sweeps: sweeps, Wakes: wakes,
+		Locks: locks, Sweeps: sweeps, Wakes: wakes, Another: b.Become != nil,
 	} {
 		if has {
 			h |= hook
@@ -154,7 +159,7 @@ func Run(t *testing.T, f Factory) {
 		t.Fatal("storagetest: Factory.Open is nil")
 	}
 	omitted := &omissions{}
-	t.Cleanup(func() { omitted.log(t, f.Lacks) })
+	t.Cleanup(func() { omitted.log(t) })
 	for _, theme := range themes {
 		t.Run(theme.name, func(t *testing.T) {
 			t.Parallel()
@@ -162,10 +167,15 @@ func Run(t *testing.T, f Factory) {
 				t.Run(s.name, func(t *testing.T) {
 					t.Parallel()
 					if s.needs&f.Lacks != 0 {
-						omitted.add(t.Name())
+						omitted.add(t.Name(), s.needs)
 						return
 					}
-					s.tell(open(t, f))
+					w := open(t, f)
+					if s.needs&^w.offers() != 0 {
+						omitted.add(t.Name(), s.needs)
+						return
+					}
+					s.tell(w)
 				})
 			}
 		})
@@ -182,17 +192,17 @@ type omissions struct {
 	names []string
 }
 
-func (o *omissions) add(name string) {
+func (o *omissions) add(name string, needs Hooks) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.names = append(o.names, name)
+	o.names = append(o.names, name+" needs "+needs.String())
 }
 
-func (o *omissions) log(t *testing.T, lacks Hooks) {
+func (o *omissions) log(t *testing.T) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if len(o.names) > 0 {
 		slices.Sort(o.names)
-		t.Logf("this backend lacks %s; not run:\n\t%s", lacks, strings.Join(o.names, "\n\t"))
+		t.Logf("not run, because the backend lacks what they need:\n\t%s", strings.Join(o.names, "\n\t"))
 	}
 }

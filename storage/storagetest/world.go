@@ -39,7 +39,7 @@ func open(t testing.TB, f Factory) *world {
 	if b.Store == nil {
 		t.Fatal("storagetest: Factory.Open returned no store")
 	}
-	if missing := all &^ b.offers() &^ f.Lacks; missing != 0 {
+	if missing := all &^ optional &^ b.offers() &^ f.Lacks; missing != 0 {
 		t.Fatalf("storagetest: the backend offers no %s: implement it, or list it in Factory.Lacks", missing)
 	}
 	if has := b.offers() & f.Lacks; has != 0 {

@@ -1,0 +1,91 @@
+package exec
+
+import (
+	"bytes"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+)
+
+func TestValidate(t *testing.T) {
+	t.Parallel()
+	good := Config{ID: "acme:ticker", Command: []string{"./ticker.sh"}, Instances: 6, Env: map[string]string{"A_1": "x"}}
+	if err := good.Validate(); err != nil {
+		t.Errorf("a good config: %v", err)
+	}
+	for want, change := range map[string]func(*Config){
+		"daemon id is empty":                         func(c *Config) { c.ID = "" },
+		"reserved":                                   func(c *Config) { c.ID = "emit:mine" },
+		"command is empty":                           func(c *Config) { c.Command = nil },
+		"program of command is empty":                func(c *Config) { c.Command = []string{""} },
+		"zero byte":                                  func(c *Config) { c.Command = []string{"a", "b\x00"} },
+		"command and dir cannot contain a zero":      func(c *Config) { c.Dir = "/\x00" },
+		`env "A-B" is no name`:                       func(c *Config) { c.Env = map[string]string{"A-B": ""} },
+		"env EMITD_UNIT is set by emitd":             func(c *Config) { c.Env = map[string]string{"EMITD_UNIT": "x"} },
+		"env A contains a zero byte":                 func(c *Config) { c.Env = map[string]string{"A": "\x00"} },
+		"instances is -1":                            func(c *Config) { c.Instances = -1 },
+		`on_abandoned is "die"`:                      func(c *Config) { c.OnAbandoned = "die" },
+		"stall_timeout is -1s, want 0 (the default)": func(c *Config) { c.StallTimeout = -time.Second },
+	} {
+		c := good
+		change(&c)
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error is %v, want …%s…", err, want)
+		}
+	}
+	bad := Config{ID: "emit:x", Env: map[string]string{"1": ""}, Weight: -1}
+	if err := bad.Validate(); err == nil || strings.Count(err.Error(), "daemon emit:x: ") != 4 {
+		t.Errorf("not everything that is wrong is told: %v", err)
+	}
+}
+
+func TestSpec(t *testing.T) {
+	t.Parallel()
+	got := Config{
+		ID: "acme:ticker", Instances: 6, Weight: 2, Requires: map[string]string{"disk": "ssd"}, Spread: "rack",
+		AcknowledgeTimeout: 1, DrainTimeout: 2, StallTimeout: 3, MaxFailures: -1, OnAbandoned: "exit",
+	}.Spec()
+	if got.ID != "acme:ticker" || got.Instances != 6 || got.Weight != 2 || got.Requires["disk"] != "ssd" || got.Spread != "rack" ||
+		got.AcknowledgeTimeout != 1 || got.DrainTimeout != 2 || got.StallTimeout != 3 || got.MaxFailures != -1 || got.OnAbandoned != "exit" {
+		t.Errorf("spec is %+v", got)
+	}
+}
+
+func TestEnvironment(t *testing.T) {
+	t.Parallel()
+	a := daemon.NewAssignment(daemon.Fence{Unit: daemon.Unit{Daemon: "acme:ticker", Index: 3}, Generation: 77}, 9, "n1", nil)
+	c := Config{Dir: "/srv", Env: map[string]string{"B": "2", "A": "1"}}
+	got := c.environ([]string{"PATH=/bin", "EMITD_STORE_URL=postgres://secret", "EMITD_UNIT=old/1", "PWD=/"}, a)
+	want := []string{
+		"PATH=/bin", "PWD=/", "PWD=/srv", "A=1", "B=2",
+		"EMITD_DAEMON=acme:ticker", "EMITD_UNIT=acme:ticker/3", "EMITD_GENERATION=77", "EMITD_TERM=9", "EMITD_NODE=n1",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("environment is %q, want %q", got, want)
+	}
+}
+
+// The tail of stderr is bounded, whatever was written, and is text.
+func TestTail(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ in, want string }{
+		"nothing":    {"", ""},
+		"short":      {"a\nb\n", "a\nb"},
+		"blank":      {"a\n\n\n", "a"},
+		"characters": {strings.Repeat("é", 2*maxTail) + "\n", strings.Repeat("é", maxTail/2-1)},
+		"lines":      {strings.Repeat("0123456789abcde\n", 1000), strings.TrimSpace(strings.Repeat("0123456789abcde\n", maxTail/16))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := output{log: slog.New(slog.DiscardHandler), progress: func() {}}
+			o.drain(bytes.NewBufferString(c.in))
+			if got := o.last(); got != c.want {
+				t.Errorf("tail of %d bytes is %.60q…, want %.60q…", len(got), got, c.want)
+			}
+		})
+	}
+}
