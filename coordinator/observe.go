@@ -131,7 +131,7 @@ func awaitUntil(c <-chan struct{}, deadline time.Time) {
 func (o *observers) notice(n member.Notice) {
 	for _, one := range o.list {
 		if event, f := one.hook(n); f != nil {
-			o.call(event, f)
+			one.rest.push(func() { o.call(event, f) })
 		}
 	}
 }

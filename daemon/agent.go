@@ -111,7 +111,7 @@ func (a *Assignment) IsReady() <-chan struct{} { return a.ready }
 
 // Progress adds n to the run's progress; with Spec.StallTimeout, a run that does not call it for
 // so long has failed.
-func (a *Assignment) Progress(n int) { a.progress.Add(int64(n) + 1) }
+func (a *Assignment) Progress(n int) { a.progress.Add(int64(max(n, 0)) + 1) }
 
 // Progressed returns a number that changes with every call of Progress. It is for
 // daemon/supervisor.

@@ -156,8 +156,11 @@ func (s Spec) WithDefaults() Spec {
 	return s
 }
 
-// MaxInstances bounds Spec.Instances.
-const MaxInstances = 100_000
+// The bounds of Spec.Instances and Spec.Weight.
+const (
+	MaxInstances = 100_000
+	MaxWeight    = 1 << 30
+)
 
 // Validate reports why a spec cannot be declared, or nil.
 func (s Spec) Validate() error {
@@ -171,8 +174,8 @@ func (s Spec) Validate() error {
 	if s.Instances < 0 || s.Instances > MaxInstances {
 		bad("instances is %d, want 1 to %d", s.Instances, MaxInstances)
 	}
-	if s.Weight < 0 {
-		bad("weight is %d, want 1 or more", s.Weight)
+	if s.Weight < 0 || s.Weight > MaxWeight {
+		bad("weight is %d, want 1 to %d", s.Weight, MaxWeight)
 	}
 	if s.MaxFailures < -1 {
 		bad("max_failures is %d, want -1 (never give up) or more", s.MaxFailures)
@@ -180,11 +183,14 @@ func (s Spec) Validate() error {
 	if s.OnAbandoned != "" && s.OnAbandoned != "exit" {
 		bad("on_abandoned is %q, want \"\" or \"exit\"", s.OnAbandoned)
 	}
-	for name, d := range map[string]time.Duration{
-		"acknowledge_timeout": s.AcknowledgeTimeout, "drain_timeout": s.DrainTimeout, "stall_timeout": s.StallTimeout,
+	for _, f := range []struct {
+		name  string
+		value time.Duration
+	}{
+		{"acknowledge_timeout", s.AcknowledgeTimeout}, {"drain_timeout", s.DrainTimeout}, {"stall_timeout", s.StallTimeout},
 	} {
-		if d < 0 {
-			bad("%s is %v, want 0 (the default) or more", name, d)
+		if f.value < 0 {
+			bad("%s is %v, want 0 (the default) or more", f.name, f.value)
 		}
 	}
 	return errors.Join(errs...)

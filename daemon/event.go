@@ -64,11 +64,20 @@ type Fence struct {
 // String returns unit@generation.
 func (f Fence) String() string { return f.Unit.String() + "@" + strconv.FormatInt(f.Generation, 10) }
 
-// MarshalText returns unit@generation.
-func (f Fence) MarshalText() ([]byte, error) { return []byte(f.String()), nil }
+// MarshalText returns unit@generation; the zero Fence is empty text.
+func (f Fence) MarshalText() ([]byte, error) {
+	if f == (Fence{}) {
+		return nil, nil
+	}
+	return []byte(f.String()), nil
+}
 
 // UnmarshalText parses unit@generation.
 func (f *Fence) UnmarshalText(text []byte) error {
+	if len(text) == 0 {
+		*f = Fence{}
+		return nil
+	}
 	unit, gen, ok := strings.Cut(string(text), "@")
 	if !ok {
 		return fmt.Errorf("fence %q is not of the form unit@generation", text)
@@ -78,7 +87,7 @@ func (f *Fence) UnmarshalText(text []byte) error {
 		return fmt.Errorf("fence %q: %w", text, err)
 	}
 	g, err := strconv.ParseInt(gen, 10, 64)
-	if err != nil || g <= 0 {
+	if err != nil || g <= 0 || strconv.FormatInt(g, 10) != gen {
 		return fmt.Errorf("fence %q does not end in a generation", text)
 	}
 	*f = Fence{Unit: u, Generation: g}

@@ -114,5 +114,7 @@ func (s *Snapshot) Advert(m node.Member) *Advert {
 	if a := s.Adverts[m.Advert]; a != nil {
 		return a
 	}
-	return &Advert{}
+	return &noAdvert
 }
+
+var noAdvert Advert

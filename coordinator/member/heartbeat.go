@@ -25,7 +25,9 @@ type beat struct {
 	everAnswered bool
 	heard        uint64 // its sequence number
 
-	register    bool // send the advert
+	// register asks for the advert to be sent; told is set while the heartbeat under way has the
+	// present one.
+	register, told bool
 	wantMembers bool
 	cursor      int64 // membership events up to here are known
 }
@@ -83,7 +85,7 @@ func (m *Member) sendHeartbeat(now lease.Instant) {
 		TTL: m.t.NodeRegistrationTTL, Claim: m.claim(now),
 		EventsAfter: m.beat.cursor, WantMembers: m.beat.wantMembers,
 	}
-	if m.beat.register {
+	if m.beat.told = m.beat.register; m.beat.told {
 		advert := m.cfg.Advert
 		hb.Advert = &advert
 	}
@@ -135,7 +137,7 @@ func (m *Member) onReply(now, sent lease.Instant, r *storage.Reply) {
 	if m.beat.everAnswered && sent.Sub(m.beat.answered) > m.t.Grace() {
 		m.leader.grace = now.Add(m.t.Grace()) // an outage: let everybody come back first
 	}
-	m.beat.register = false // unless observeStore wants it again
+	m.beat.register = m.beat.register && !m.beat.told
 	m.beat.everAnswered, m.beat.answered, m.beat.heard = true, sent, r.Seq
 	m.raise(r.Term.Number, 0)
 	m.observeStore(now, sent, r)

@@ -111,7 +111,7 @@ func (m *Member) handle(now lease.Instant, in Input) {
 		m.raise(0, in.Generation)
 	case Advertise:
 		m.cfg.Advert = in.Advert
-		m.beat.register = true
+		m.beat.register, m.beat.told = true, false
 		m.beatSoon(now)
 	case Resign:
 		m.resign(now, in.Reason, in.Cooldown, "", "")

@@ -91,7 +91,7 @@ func notAProgram(t *testing.T) string {
 func TestDrainLetsTheCommandFinish(t *testing.T) {
 	t.Parallel()
 	hold := fifo(t)
-	r := try(t, Config{Command: sh(`trap 'echo finishing; read x <` + hold + `; echo finished; exit 0' TERM; echo up; while :; do sleep 1000 & wait; done`)})
+	r := try(t, Config{Command: sh(`trap 'echo finishing; read x <` + hold + `; echo finished; exit 0' TERM; sleep 1000 & echo up; wait`)})
 	r.after(t, "stdout: up")
 	r.a.BeginDrain()
 	r.after(t, "stdout: finishing")
@@ -107,7 +107,7 @@ func TestDrainEndsACommandThatKnowsNoSignals(t *testing.T) {
 	t.Parallel()
 	for name, script := range map[string]string{
 		"killed by SIGTERM": forever,
-		"exit code 143":     `trap 'exit 143' TERM; echo up $$; while :; do sleep 1000 & wait; done`,
+		"exit code 143":     `trap 'exit 143' TERM; sleep 1000 & echo up $$; wait`,
 		"is stopped":        `echo up $$; kill -STOP $$; sleep 1000`,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -124,7 +124,7 @@ func TestDrainEndsACommandThatKnowsNoSignals(t *testing.T) {
 
 func TestAFailedDrainIsTold(t *testing.T) {
 	t.Parallel()
-	r := try(t, Config{Command: sh(`trap 'echo cannot save >&2; exit 4' TERM; echo up; while :; do sleep 1000 & wait; done`)})
+	r := try(t, Config{Command: sh(`trap 'echo cannot save >&2; exit 4' TERM; sleep 1000 & echo up; wait`)})
 	r.after(t, "stdout: up")
 	r.a.BeginDrain()
 	if err := r.end(t); err == nil || err.Error() != "run acme:ticker: exit code 4: cannot save" {
@@ -157,7 +157,7 @@ func TestCancelKillsTheGroup(t *testing.T) {
 func TestDrainWaitsForGrandchildren(t *testing.T) {
 	t.Parallel()
 	hold := fifo(t)
-	r := try(t, Config{Command: sh(`sh -c 'trap "echo busy; read x <` + hold + `; echo saved; exit" TERM; echo child $$; while :; do sleep 1000 & wait; done' & echo up $$; trap 'exit 0' TERM; wait`)})
+	r := try(t, Config{Command: sh(`trap 'exit 0' TERM; sh -c 'trap "echo busy; read x <` + hold + `; echo saved; exit" TERM; sleep 1000 & echo child $$; wait' & echo up $$; wait`)})
 	leader, child := r.pid(t, "stdout: up "), r.pid(t, "stdout: child ")
 	r.a.BeginDrain()
 	r.after(t, "stdout: busy")
@@ -177,13 +177,18 @@ func TestDrainWaitsForGrandchildren(t *testing.T) {
 // A command that leaves processes behind has ended; they are told, and then killed.
 func TestWhatACommandLeavesBehindIsEnded(t *testing.T) {
 	t.Parallel()
-	r := try(t, Config{Command: sh(`sh -c 'trap "echo told" TERM; echo child $$; while :; do sleep 1000 & wait; done' & read x; exec 1>&-; sleep 0; exit 5`)})
+	hold := fifo(t)
+	r := try(t, Config{Command: sh(`sh -c 'trap "echo told" TERM; echo child $$; while :; do sleep 1000; done' & read x <` + hold + `; exit 5`)})
 	child := r.pid(t, "stdout: child ")
+	release(t, hold)
 	if err := r.end(t); err == nil || err.Error() != "run acme:ticker: exit code 5" {
 		t.Errorf("ended with %v", err)
 	}
 	if !child.endsWithin(0) {
 		t.Error("Run returned before the group was gone")
+	}
+	if !slices.Contains(r.lines(), "stdout: told") {
+		t.Error("it was not told before it was killed")
 	}
 }
 

@@ -43,7 +43,7 @@ func backend(now func() time.Time) storagetest.Backend {
 			return s.InTx(ctx, f, func() error { return fn(ctx) })
 		},
 		Become: func(testing.TB) { s.SetStoreID(fmt.Sprint("store-", another.Add(1))) },
-		Plant: func(_ testing.TB, u daemon.Unit, state daemon.State) { s.Plant(u, state) },
+		Plant:  func(_ testing.TB, u daemon.Unit, state daemon.State) { s.Plant(u, state) },
 	}
 }
 
