@@ -116,7 +116,7 @@ func newBound(d time.Duration) *bound {
 	return b
 }
 
-func (b *bound) begin() { b.once.Do(func() {}) }
+func (b *bound) begin() { b.once.Do(func() { b.timer = time.AfterFunc(b.d, b.end) }) }
 
 // cancel makes sure that nothing of it is left.
 func (b *bound) cancel() {

@@ -165,7 +165,7 @@ func TestFences(t *testing.T) {
 		t.Errorf("%+v, %v", back, err)
 	}
 	for _, text := range []string{
-		"", "a/0", "@", "a/0@", "@5", "a@5", "a/0@x", "a/0@0", "a/0@-1", "a/0@1@2", "a/0@1.5", "a/0@99999999999999999999",
+		"a/0@+5", "a/0@05", "", "a/0", "@", "a/0@", "@5", "a@5", "a/0@x", "a/0@0", "a/0@-1", "a/0@1@2", "a/0@1.5", "a/0@99999999999999999999",
 	} {
 		got := f
 		if err := got.UnmarshalText([]byte(text)); err == nil || got != f {
@@ -229,7 +229,7 @@ func TestSpecsThatCannotBeDeclared(t *testing.T) {
 		{daemon.Spec{}, "daemon id is empty"},
 		{daemon.Spec{ID: "a", Instances: -1}, "daemon a: instances is -1, want 1 to 100000"},
 		{daemon.Spec{ID: "a", Instances: daemon.MaxInstances + 1}, "instances is 100001"},
-		{daemon.Spec{ID: "a", Weight: -2}, "weight is -2, want 1 or more"},
+		{daemon.Spec{ID: "a", Weight: -2}, "weight is -2, want 1 to 1073741824"},
 		{daemon.Spec{ID: "a", MaxFailures: -2}, "max_failures is -2"},
 		{daemon.Spec{ID: "a", OnAbandoned: "retry"}, `on_abandoned is "retry", want "" or "exit"`},
 		{daemon.Spec{ID: "a", AcknowledgeTimeout: -time.Second}, "acknowledge_timeout is -1s"},

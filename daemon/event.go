@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -64,20 +65,16 @@ type Fence struct {
 // String returns unit@generation.
 func (f Fence) String() string { return f.Unit.String() + "@" + strconv.FormatInt(f.Generation, 10) }
 
-// MarshalText returns unit@generation; the zero Fence is empty text.
+// MarshalText returns unit@generation. Each fence has one text; the zero Fence has none.
 func (f Fence) MarshalText() ([]byte, error) {
 	if f == (Fence{}) {
-		return nil, nil
+		return nil, errors.New("the zero fence names no run")
 	}
 	return []byte(f.String()), nil
 }
 
 // UnmarshalText parses unit@generation.
 func (f *Fence) UnmarshalText(text []byte) error {
-	if len(text) == 0 {
-		*f = Fence{}
-		return nil
-	}
 	unit, gen, ok := strings.Cut(string(text), "@")
 	if !ok {
 		return fmt.Errorf("fence %q is not of the form unit@generation", text)

@@ -30,7 +30,7 @@ func (s *Store) Stamp(ctx context.Context, f daemon.Fence) error {
 	switch {
 	case err != nil:
 		return s.fail(what, err)
-	case held != f.Generation:
+	case !owns(f, held):
 		return s.fail(what, &daemon.StaleError{Fence: f, Holds: held})
 	}
 	return nil
@@ -79,6 +79,11 @@ func (s *Store) tellWaiting(ctx context.Context, f daemon.Fence) {
 	}
 }
 
+// owns reports whether a run has the fence: it has stamped it last. One that has not stamped has
+// not claimed the unit, and may read what an earlier run is still about to change. Generation 0 is
+// nobody's.
+func owns(f daemon.Fence, held int64) bool { return held == f.Generation && f.Generation > 0 }
+
 // idle bounds how long a fenced transaction may idle where ctx knows of no trust.
 const idle = 5 * time.Second
 
@@ -106,7 +111,7 @@ func (s *Store) Fence(ctx context.Context, tx pgx.Tx, f daemon.Fence) error {
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return s.fail(what, err)
 	}
-	if held != f.Generation {
+	if !owns(f, held) {
 		return fmt.Errorf("%s: %w", what, &daemon.StaleError{Fence: f, Holds: held})
 	}
 	return nil

@@ -159,7 +159,7 @@ func (n names) leads(number, id, incarnation string) string {
 
 // fenced is true while exactly this run has the fence.
 func (n names) fenced(daemon, index, generation string) string {
-	return fmt.Sprintf(`exists (select from %s f where f.daemon = %s and f.index = %s and f.generation = %s)`,
+	return fmt.Sprintf(`exists (select from %s f where f.daemon = %s and f.index = %s and f.generation = %s and f.generation > 0)`,
 		n.table("fence"), daemon, index, generation)
 }
 

@@ -53,7 +53,7 @@ func (s *Store) sweep(ctx context.Context, f daemon.Fence, what string, step fun
 		q.sweepFence(f, &held)
 		step(q, []any{string(f.Unit.Daemon), f.Unit.Index, f.Generation}, &n)
 	})
-	if err == nil && held != f.Generation {
+	if err == nil && !owns(f, held) {
 		err = &daemon.StaleError{Fence: f, Holds: held}
 	}
 	if err != nil {
