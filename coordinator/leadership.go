@@ -199,6 +199,7 @@ func (l *leadership) subscribe() *queue[Transition] {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	q := newQueue[Transition]()
+	q.push(l.last)
 	if l.closed {
 		q.close()
 	}

@@ -239,6 +239,9 @@ func (c *checks) notice(w *world, p *process, n *member.Notice) {
 		more = n.Err.Error()
 	}
 	w.note(line{what: string(n.Kind), more: more, proc: int32(p.index), unit: int32(u), a: n.Fence.Generation})
+	if w.onNotice != nil {
+		w.onNotice(p, n)
+	}
 	inc := n.Member.Incarnation
 	switch n.Kind {
 	case member.NodeJoined:

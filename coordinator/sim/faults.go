@@ -332,6 +332,7 @@ func (w *world) removeRow(v *process) {
 	if row == nil {
 		return
 	}
+	w.disturb("row removed")
 	w.check.forged = true
 	defer func() { w.check.forged = false }()
 	_, err = store.Commit(ctx, storage.Commit{Term: snap.Term.Ref(), Nodes: []storage.NodeChange{{

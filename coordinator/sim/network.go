@@ -198,6 +198,9 @@ func (w *world) arrive(c *call) {
 
 // reply puts the answer on its way.
 func (w *world) reply(c *call) {
+	if w.loseReply != nil && w.loseReply(c) {
+		return
+	}
 	if c.p.host.cut || c.p.host.deaf || !w.calm && w.chance(w.network.swallow) {
 		return
 	}

@@ -205,6 +205,7 @@ func (p *process) stop() {
 		return
 	}
 	p.note("stop", -1, 0, 0)
+	p.w.disturb("stop")
 	p.stopping = true
 	p.stopBy = p.w.now + p.w.stopBound()
 	p.w.queue.push(event{at: p.stopBy, kind: evDo, in: func() { p.w.check.stopOverdue(p.w, p) }})
@@ -262,9 +263,10 @@ func (p *process) resume() {
 	p.frozen = nil
 	at := w.now
 	for _, e := range frozen {
-		e.at = at + w.upTo(time.Millisecond)
-		if e.kind == evReturn || e.kind == evReady || e.kind == evRetry || e.kind == evEffect || e.kind == evFail {
-			at += w.upTo(time.Millisecond / 4) // agents' own order is kept
+		e.at = w.now + w.upTo(time.Millisecond)
+		switch e.kind {
+		case evReturn, evReady, evRetry, evEffect, evFail, evInput: // in the order they have
+			at += w.upTo(time.Millisecond / 4)
 			e.at = at
 		}
 		w.queue.push(e)

@@ -30,6 +30,9 @@ type world struct {
 
 	// deploying counts the nodes that advertise something else for a while.
 	deploying int
+	// onNotice and loseReply are for stories: to listen, and to pick the reply that is lost.
+	onNotice  func(*process, *member.Notice)
+	loseReply func(*call) bool
 	// calm makes latencies as small as a healthy machine's, for the sharp bounds.
 	calm  bool
 	fault director

@@ -25,7 +25,7 @@ func wants(until instant) { <-time.After(time.Duration(until - readClock())) }
 func TestTheGuardianKillsAtTheDeadline(t *testing.T) {
 	t.Parallel()
 	end := readClock() + instant(1500*time.Millisecond)
-	r := try(t, Config{Command: sh(`(echo child $(exec sh -c 'echo $PPID'); exec sleep 1000) & trap '' TERM; echo up $$; wait`)},
+	r := try(t, command("up", "deaf", "-", "child", "deaf", "-"),
 		trusting(func() time.Duration { return time.Duration(end - readClock()) }))
 	leader, child := r.pid(t, "stdout: up "), r.pid(t, "stdout: child ")
 	leader.mustEnd(t, "a group whose trust is over")
@@ -146,8 +146,8 @@ func TestKilledNode(t *testing.T) {
 	t.Parallel()
 	lock := filepath.Join(t.TempDir(), "lock")
 	n := startNode(t, nodeConfig{
-		Command: sh(`(trap '' TERM HUP; echo child $(exec sh -c 'echo $PPID'); exec sleep 1000) & echo up $$; wait`),
-		Trust:   time.Hour, Lock: lock,
+		Command: command("up", "deaf", "-", "child", "deaf", "-").Command, Env: command().Env,
+		Trust: time.Hour, Lock: lock,
 	})
 	guardian := n.pid(t, "guardian ")
 	leader, child := n.pid(t, "stdout: up "), n.pid(t, "stdout: child ")

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	osexec "os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -25,9 +26,10 @@ import (
 
 // The roles in which the tests start this binary; see also GuardianMain.
 const (
-	roleVar  = "EXEC_TEST_ROLE"
-	roleNode = "node"     // a process like emitd, with one command
-	roleBare = "unhooked" // a program that forgot GuardianMain
+	roleVar     = "EXEC_TEST_ROLE"
+	roleNode    = "node"     // a process like emitd, with one command
+	roleCommand = "command"  // a command that does what its arguments say
+	roleBare    = "unhooked" // a program that forgot GuardianMain
 )
 
 func TestMain(m *testing.M) {
@@ -35,8 +37,11 @@ func TestMain(m *testing.M) {
 		os.Exit(bareMain())
 	}
 	GuardianMain()
-	if os.Getenv(roleVar) == roleNode {
+	switch os.Getenv(roleVar) {
+	case roleNode:
 		os.Exit(nodeMain())
+	case roleCommand:
+		os.Exit(commandMain(os.Args[1:]))
 	}
 	goleak.VerifyTestMain(m)
 }
@@ -250,6 +255,60 @@ func sh(script string) []string { return []string{"/bin/sh", "-c", script} }
 // forever is a command that says its pid and waits for a signal.
 const forever = `echo up $$; exec sleep 1000`
 
+// command is this binary as a command. Shells will not do where signals matter: what they fork
+// loses one that comes too early.
+//
+//	NAME exit CODE     says "NAME pid"; on SIGTERM it exits
+//	NAME finish FIFO   on SIGTERM it says "busy", waits for the fifo, says "saved" and exits
+//	NAME deaf -        on SIGTERM it says "deaf" and goes on
+//	NAME leave FIFO    waits for the fifo and exits with code 5, leaving its child
+//
+// More arguments are those of a child in the same group, started first.
+func command(args ...string) Config {
+	self, err := os.Executable()
+	if err != nil {
+		panic(err)
+	}
+	return Config{Command: append([]string{self}, args...), Env: map[string]string{roleVar: roleCommand}}
+}
+
+func commandMain(args []string) int {
+	terms := make(chan os.Signal, 10)
+	signal.Notify(terms, unix.SIGTERM)
+	name, verb, what := args[0], args[1], args[2]
+	if len(args) > 3 {
+		child := osexec.Command(os.Args[0], args[3:]...)
+		child.Stdout, child.Stderr = os.Stdout, os.Stderr
+		if err := child.Start(); err != nil {
+			fmt.Println("child:", err)
+			return 2
+		}
+	}
+	fmt.Println(name, os.Getpid())
+	if verb == "leave" {
+		_, _ = os.ReadFile(what)
+		return 5
+	}
+	for range terms {
+		switch verb {
+		case "exit":
+			code, _ := strconv.Atoi(what)
+			if code != 0 {
+				fmt.Fprintln(os.Stderr, "cannot save")
+			}
+			return code
+		case "finish":
+			fmt.Println("busy")
+			_, _ = os.ReadFile(what)
+			fmt.Println("saved")
+			return 0
+		case "deaf":
+			fmt.Println("deaf")
+		}
+	}
+	return 2
+}
+
 // fifo makes a named pipe on which commands wait for the test.
 func fifo(t *testing.T) string {
 	t.Helper()
@@ -282,6 +341,7 @@ type node struct {
 // nodeConfig is what a node is told.
 type nodeConfig struct {
 	Command []string
+	Env     map[string]string
 	Trust   time.Duration // always so much is left; 0 = no trust is known
 	Lock    string        // path
 	// StopGuardian stops the guardian before the command is begun.
@@ -360,7 +420,7 @@ func nodeMain() int {
 	if cfg.Trust > 0 {
 		ctx = daemon.WithTrust(ctx, func() time.Duration { return cfg.Trust })
 	}
-	agent := New(Config{ID: fence.Unit.Daemon, Command: cfg.Command, Logger: log}, g)
+	agent := New(Config{ID: fence.Unit.Daemon, Command: cfg.Command, Env: cfg.Env, Logger: log}, g)
 	fmt.Println("returned:", agent.Run(ctx, daemon.NewAssignment(fence, 9, "n1", nil)))
 	fmt.Println("closed:", g.Close())
 	return 0

@@ -91,28 +91,28 @@ func notAProgram(t *testing.T) string {
 func TestDrainLetsTheCommandFinish(t *testing.T) {
 	t.Parallel()
 	hold := fifo(t)
-	r := try(t, Config{Command: sh(`trap 'echo finishing; read x <` + hold + `; echo finished; exit 0' TERM; sleep 1000 & echo up; wait`)})
+	r := try(t, command("up", "finish", hold))
 	r.after(t, "stdout: up")
 	r.a.BeginDrain()
-	r.after(t, "stdout: finishing")
+	r.after(t, "stdout: busy")
 	r.mustNotReturn(t)
 	release(t, hold)
 	if err := r.end(t); err != nil {
 		t.Errorf("drained: %v", err)
 	}
-	r.after(t, "stdout: finished")
+	r.after(t, "stdout: saved")
 }
 
 func TestDrainEndsACommandThatKnowsNoSignals(t *testing.T) {
 	t.Parallel()
-	for name, script := range map[string]string{
-		"killed by SIGTERM": forever,
-		"exit code 143":     `trap 'exit 143' TERM; sleep 1000 & echo up $$; wait`,
-		"is stopped":        `echo up $$; kill -STOP $$; sleep 1000`,
+	for name, cfg := range map[string]Config{
+		"killed by SIGTERM": {Command: sh(forever)},
+		"exit code 143":     command("up", "exit", "143"),
+		"is stopped":        {Command: sh(`echo up $$; kill -STOP $$; exec sleep 1000`)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := try(t, Config{Command: sh(script)})
+			r := try(t, cfg)
 			r.after(t, "stdout: up")
 			r.a.BeginDrain()
 			if err := r.end(t); err != nil {
@@ -124,7 +124,7 @@ func TestDrainEndsACommandThatKnowsNoSignals(t *testing.T) {
 
 func TestAFailedDrainIsTold(t *testing.T) {
 	t.Parallel()
-	r := try(t, Config{Command: sh(`trap 'echo cannot save >&2; exit 4' TERM; sleep 1000 & echo up; wait`)})
+	r := try(t, command("up", "exit", "4"))
 	r.after(t, "stdout: up")
 	r.a.BeginDrain()
 	if err := r.end(t); err == nil || err.Error() != "run acme:ticker: exit code 4: cannot save" {
@@ -136,7 +136,7 @@ func TestCancelKillsTheGroup(t *testing.T) {
 	t.Parallel()
 	lost := errors.New("lost")
 	for _, drained := range []bool{false, true} { // before the deadline of a drain, and at it
-		r := try(t, Config{Command: sh(`trap 'echo deaf' TERM; (trap '' TERM; echo child $(exec sh -c 'echo $PPID'); exec sleep 1000) & echo up $$; while :; do wait; done`)})
+		r := try(t, command("up", "deaf", "-", "child", "deaf", "-"))
 		leader, child := r.pid(t, "stdout: up "), r.pid(t, "stdout: child ")
 		if drained {
 			r.a.BeginDrain()
@@ -157,7 +157,7 @@ func TestCancelKillsTheGroup(t *testing.T) {
 func TestDrainWaitsForGrandchildren(t *testing.T) {
 	t.Parallel()
 	hold := fifo(t)
-	r := try(t, Config{Command: sh(`trap 'exit 0' TERM; sh -c 'trap "echo busy; read x <` + hold + `; echo saved; exit" TERM; sleep 1000 & echo child $$; wait' & echo up $$; wait`)})
+	r := try(t, command("up", "exit", "0", "child", "finish", hold))
 	leader, child := r.pid(t, "stdout: up "), r.pid(t, "stdout: child ")
 	r.a.BeginDrain()
 	r.after(t, "stdout: busy")
@@ -178,7 +178,7 @@ func TestDrainWaitsForGrandchildren(t *testing.T) {
 func TestWhatACommandLeavesBehindIsEnded(t *testing.T) {
 	t.Parallel()
 	hold := fifo(t)
-	r := try(t, Config{Command: sh(`sh -c 'trap "echo told" TERM; echo child $$; while :; do sleep 1000; done' & read x <` + hold + `; exit 5`)})
+	r := try(t, command("up", "leave", hold, "child", "deaf", "-"))
 	child := r.pid(t, "stdout: child ")
 	release(t, hold)
 	if err := r.end(t); err == nil || err.Error() != "run acme:ticker: exit code 5" {
@@ -187,7 +187,7 @@ func TestWhatACommandLeavesBehindIsEnded(t *testing.T) {
 	if !child.endsWithin(0) {
 		t.Error("Run returned before the group was gone")
 	}
-	if !slices.Contains(r.lines(), "stdout: told") {
+	if !slices.Contains(r.lines(), "stdout: deaf") {
 		t.Error("it was not told before it was killed")
 	}
 }

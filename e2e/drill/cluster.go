@@ -147,12 +147,18 @@ func (c *Cluster) Start(name string) *Node { return c.StartOn(name, c.URL) }
 // StartOn starts a node that reaches the store under another address, e.g. a proxy's.
 func (c *Cluster) StartOn(name, url string) *Node {
 	c.T.Helper()
+	cmd := exec.Command(Binary(c.T), "serve", "--store", url, "--listen", freeAddress(c.T),
+		"--node-name", name, "--profile", c.Profile, "--config", c.config())
+	return c.launch(name, cmd)
+}
+
+// launch starts a process as a node.
+func (c *Cluster) launch(name string, cmd *exec.Cmd) *Node {
+	c.T.Helper()
 	out, err := os.CreateTemp(c.dir, name+"-*.log")
 	if err != nil {
 		c.T.Fatal(err)
 	}
-	cmd := exec.Command(Binary(c.T), "serve", "--store", url, "--listen", freeAddress(c.T),
-		"--node-name", name, "--profile", c.Profile, "--config", c.config())
 	cmd.Dir, cmd.Stdout, cmd.Stderr = c.dir, out, out
 	// Nothing outlives the drill, also when the test binary is killed.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}

@@ -2,6 +2,7 @@ package drill
 
 import (
 	"context"
+	"fmt"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -19,8 +20,18 @@ import (
 
 func TestMain(m *testing.M) {
 	Ticker()
+	Writer()
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
 	defer Cleanup()
-	pgtest.Main(m)
+	code := pgtest.Run(m)
+	if err := WriteMeasurements(filepath.Join("..", "..", "docs", "measurements.md")); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return code
 }
 
 // onSQLite and onPostgres give a cluster on a fresh store.

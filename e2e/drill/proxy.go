@@ -12,7 +12,7 @@ import (
 // was asked happens and nobody hears of it, and cut all connections.
 type Proxy struct {
 	l      net.Listener
-	target string
+	target atomic.Pointer[string]
 	// swallow drops every byte of the server's while it is set.
 	swallow atomic.Bool
 	// Swallowed counts the bytes that were.
@@ -30,7 +30,8 @@ func NewProxy(t testing.TB, target string) *Proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Proxy{l: l, target: target, conns: map[net.Conn]bool{}}
+	p := &Proxy{l: l, conns: map[net.Conn]bool{}}
+	p.Switch(target)
 	p.wg.Add(1)
 	go p.accept()
 	t.Cleanup(func() {
@@ -43,6 +44,9 @@ func NewProxy(t testing.TB, target string) *Proxy {
 
 // Address is where the proxy listens.
 func (p *Proxy) Address() string { return p.l.Addr().String() }
+
+// Switch sends new connections to another server.
+func (p *Proxy) Switch(target string) { p.target.Store(&target) }
 
 // Swallow begins or ends the swallowing of answers.
 func (p *Proxy) Swallow(on bool) { p.swallow.Store(on) }
@@ -70,7 +74,7 @@ func (p *Proxy) accept() {
 
 func (p *Proxy) serve(client net.Conn) {
 	defer p.wg.Done()
-	server, err := net.Dial("tcp", p.target)
+	server, err := net.Dial("tcp", *p.target.Load())
 	if err != nil {
 		client.Close()
 		return

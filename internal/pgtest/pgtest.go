@@ -47,8 +47,11 @@ var shared struct {
 	templates map[string]string // database by key
 }
 
-// Main runs the tests of a package and stops its server: call it from TestMain.
-func Main(m *testing.M) {
+// Main runs the tests of a package, stops its server and exits: call it from TestMain.
+func Main(m *testing.M) { os.Exit(Run(m)) }
+
+// Run is Main for a TestMain that has more to clean up: it returns the code to exit with.
+func Run(m *testing.M) int {
 	code := m.Run()
 	shared.Lock()
 	if shared.server != nil {
@@ -58,7 +61,7 @@ func Main(m *testing.M) {
 		}
 	}
 	shared.Unlock()
-	os.Exit(code)
+	return code
 }
 
 // Database creates an empty database and returns its URL. It is dropped when the test ends,

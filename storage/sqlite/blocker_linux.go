@@ -25,12 +25,32 @@ func (s *Store) Blocker() (pid int, stopped bool) {
 	if !ok {
 		return 0, false
 	}
-	locks, err := os.ReadFile("/proc/locks")
-	if err != nil {
-		return 0, false
+	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
+	for range 5 { // the list may miss an entry while others come and go
+		if pid = lockOwner(readLocks(), file); pid > 0 {
+			return pid, isStopped(pid)
+		}
 	}
-	pid = lockOwner(string(locks), fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino))
-	return pid, pid > 0 && isStopped(pid)
+	return 0, false
+}
+
+// readLocks reads the kernel's list of locks, as much as possible at a time: between two reads it
+// changes.
+func readLocks() string {
+	f, err := os.Open("/proc/locks")
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	buf := make([]byte, 1<<20)
+	n := 0
+	for n < len(buf) {
+		m, err := f.Read(buf[n:])
+		if n += m; err != nil {
+			break
+		}
+	}
+	return string(buf[:n])
 }
 
 // lockOwner finds in the kernel's list who has the write lock of a file. A line is

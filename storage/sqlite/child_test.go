@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strconv"
 	"strings"
 	"syscall"
@@ -178,7 +179,7 @@ func childSubmits(path string, args []string) error {
 	}
 }
 
-// childHolds opens a fenced transaction, says so and stays inside until it reads a byte.
+// childHolds opens a fenced transaction, says so, stops, and ends it once it is continued.
 func childHolds(path string, args []string) error {
 	ctx := context.Background()
 	s, err := Open(ctx, path)
@@ -194,8 +195,14 @@ func childHolds(path string, args []string) error {
 		return err
 	}
 	return s.InTx(ctx, db, f, func(*sql.Tx) error {
+		continued := make(chan os.Signal, 1)
+		signal.Notify(continued, syscall.SIGCONT)
 		fmt.Println("inside")
-		return syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+		if err := syscall.Kill(os.Getpid(), syscall.SIGSTOP); err != nil {
+			return err
+		}
+		<-continued // this thread may run a little further before all are stopped
+		return nil
 	})
 }
 

@@ -45,6 +45,9 @@ func TestProcessesShareOneFile(t *testing.T) {
 		if e.Seq != int64(i+1) {
 			t.Fatalf("event %d has number %d", i+1, e.Seq)
 		}
+		if i > 0 && e.At.Before(page.Events[i-1].At) {
+			t.Errorf("event %d of %v comes after one of %v: it was not stamped inside its step", e.Seq, e.At, page.Events[i-1].At)
+		}
 		switch e.Kind {
 		case daemon.LeaderElected:
 			elected = append(elected, e.Term)

@@ -217,35 +217,64 @@ func (m *model) judges(rt *rapid.T) {
 	})
 }
 
+// reported is a holder's step in words.
+type reported struct {
+	unit   daemon.Unit
+	gen    int64 // distance from the row's
+	report storage.UnitReport
+}
+
+func (m *model) drawStep(rt *rapid.T) reported {
+	return reported{m.unit(rt), among(rt, "generation", int64(0), 0, 0, 0, 1, -1), storage.UnitReport{
+		Step:   among(rt, "step", daemon.Step("fit"), "fit", "fit", daemon.Release, daemon.Resume, daemon.Abandon, daemon.Acknowledge, daemon.Confirm, daemon.Expire),
+		Reason: "r", Error: among(rt, "error", "", "boom"), Failures: among(rt, "failures", 0, 3), Embargo: among(rt, "embargo", 0, long, 2*long, -1),
+	}}
+}
+
+// put puts a step into numbers, from what the side holds.
+func (r reported) put(s *side) storage.UnitReport {
+	row, out := s.unit(r.unit), r.report
+	out.Unit, out.Generation = r.unit, row.Generation+r.gen
+	if out.Step == "fit" {
+		out.Step = map[daemon.State]daemon.Step{
+			daemon.Assigning: daemon.Acknowledge, daemon.Active: daemon.Release, daemon.Revoking: daemon.Confirm,
+		}[row.State]
+	}
+	return out
+}
+
+// twin returns the other process of the same member.
+func (m *model) twin(who node.Identity) node.Identity {
+	for _, other := range m.processes {
+		if other.ID == who.ID && other.Incarnation != who.Incarnation {
+			return other
+		}
+	}
+	return who
+}
+
 // reports reports steps of one unit or two, mostly by its holder.
 func (m *model) reports(rt *rapid.T) {
 	who, step := m.process(rt), among(rt, "seq", 1, 1, 1, 0)
-	byHolder := chance(rt, "by holder", 80)
-	type words struct {
-		unit daemon.Unit
-		gen  int64
-		r    storage.UnitReport
-	}
-	steps := make([]words, among(rt, "units", 1, 2))
+	speaker := among(rt, "by", "the holder", "the holder", "the holder", "its twin", "another")
+	steps := make([]reported, among(rt, "units", 1, 2))
 	for i := range steps {
-		steps[i] = words{m.unit(rt), among(rt, "generation", int64(0), 0, 0, 1, -1), storage.UnitReport{
-			Step:   among(rt, "step", daemon.Acknowledge, daemon.Confirm, daemon.Release, daemon.Resume, daemon.Abandon, daemon.Expire),
-			Reason: "r", Error: among(rt, "error", "", "boom"), Failures: among(rt, "failures", 0, 3), Embargo: among(rt, "embargo", 0, long, 2*long, -1),
-		}}
+		steps[i] = m.drawStep(rt)
 	}
 	plus, witness := among(rt, "highest", 0, 0, 1, 50), m.process(rt)
-	m.do(rt, fmt.Sprintf("%s reports (seq %+d, by holder: %v) %+v", who.Incarnation, step, byHolder, steps), func(s *side) string {
+	m.do(rt, fmt.Sprintf("%s (or %s) reports (seq %+d) %+v", speaker, who.Incarnation, step, steps), func(s *side) string {
 		by := who
-		if h := s.unit(steps[0].unit).Holder; byHolder && h.Incarnation != "" {
+		if h := s.unit(steps[0].unit).Holder; speaker == "the holder" && h.Incarnation != "" {
 			by = h
+		} else if speaker == "its twin" && h.Incarnation != "" {
+			by = m.twin(h)
 		}
 		r := storage.Report{Node: by, Seq: seqPlus(s.row(by).Seq, step)}
 		if plus > 0 {
 			r.HighestGeneration, r.Witness = s.highest()+int64(plus), []node.Incarnation{witness.Incarnation}
 		}
-		for _, w := range steps {
-			w.r.Unit, w.r.Generation = w.unit, s.unit(w.unit).Generation+w.gen
-			r.Units = append(r.Units, w.r)
+		for _, step := range steps {
+			r.Units = append(r.Units, step.put(s))
 		}
 		return s.report(r)
 	})

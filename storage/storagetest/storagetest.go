@@ -97,6 +97,7 @@ const (
 	optional = Another // may be missing without being listed
 )
 
+// String names what is in the set, as in Clock|Tx.
 func (h Hooks) String() string {
 	var out []string
 	for i, name := range []string{"Clock", "FrozenClock", "Tx", "Plant", "Locks", "Sweeps", "Wakes", "Another"} {

@@ -1,0 +1,124 @@
+package drill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/emitd/emitd/coordinator"
+	"github.com/emitd/emitd/coordinator/lease"
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage/postgres"
+)
+
+// The environment of a writer: the store's URL, its name, and "no" for effects without a fence.
+const (
+	writerEnv      = "DRILL_WRITER"
+	writerNameEnv  = "DRILL_WRITER_NAME"
+	writerFenceEnv = "DRILL_WRITER_FENCE"
+)
+
+// Short is a timing for drills in which many leases must run out: a lease of 1.4 s.
+func Short() lease.Timing {
+	t := lease.Fast()
+	t.HeartbeatInterval, t.QueryTimeout = 250*time.Millisecond, 200*time.Millisecond
+	t.LeaseDuration, t.NodeRegistrationTTL = 1400*time.Millisecond, 1800*time.Millisecond
+	t.AcknowledgeTimeout, t.DrainTimeout = 2*time.Second, 2*time.Second
+	t.StopTimeout, t.LeaderStopTimeout, t.SettleWindow = 300*time.Millisecond, 300*time.Millisecond, 300*time.Millisecond
+	return t
+}
+
+// Writer runs the process as a program that embeds a coordinator, if it is one, and does not
+// return then. Its agent appends numbered rows to a table of its own, each in a fenced
+// transaction, and prints each that was acknowledged.
+func Writer() {
+	url := os.Getenv(writerEnv)
+	if url == "" {
+		return
+	}
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer cancel()
+	if err := write(ctx, url); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+func write(ctx context.Context, url string) error {
+	pool, err := pgxpool.New(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	store, err := postgres.Open(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	c, err := coordinator.New(store, coordinator.Config{
+		Node: node.Identity{Name: os.Getenv(writerNameEnv)}, Profile: coordinator.ProfileFast, Timing: Short(),
+	})
+	if err != nil {
+		return err
+	}
+	if err := c.Register(daemon.Spec{ID: "drill:writer", MaxFailures: -1}, &appender{store, pool}); err != nil {
+		return err
+	}
+	return c.Run(ctx)
+}
+
+// appender appends to the table effect(seq, n, generation).
+type appender struct {
+	store *postgres.Store
+	pool  *pgxpool.Pool
+}
+
+// Run claims, then reads, then appends.
+func (a *appender) Run(ctx context.Context, as *daemon.Assignment) error {
+	var n int64
+	if err := a.pool.QueryRow(ctx, `SELECT coalesce(max(n), 0) FROM effect`).Scan(&n); err != nil {
+		return err
+	}
+	unfenced := os.Getenv(writerFenceEnv) == "no"
+	for {
+		select {
+		case <-as.Draining():
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(5 * time.Millisecond):
+		}
+		n++
+		effect := func(tx pgx.Tx) error {
+			// The work in flight that a pause falls into.
+			if _, err := tx.Exec(ctx, `SELECT pg_sleep(0.01)`); err != nil {
+				return err
+			}
+			_, err := tx.Exec(ctx, `INSERT INTO effect (n, generation) VALUES ($1, $2)`, n, as.Generation)
+			return err
+		}
+		var err error
+		if unfenced {
+			err = pgx.BeginFunc(ctx, a.pool, effect)
+		} else {
+			err = a.store.InTx(ctx, a.pool, as.Fence(), effect)
+		}
+		switch {
+		case errors.Is(err, daemon.ErrStale):
+			fmt.Printf("refused %d\n", as.Generation)
+			return err
+		case err != nil:
+			return err
+		}
+		fmt.Printf("acknowledged %d %d\n", n, as.Generation)
+	}
+}

@@ -1,0 +1,207 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/pgtest"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+	"github.com/emitd/emitd/storage/postgres"
+	"github.com/emitd/emitd/storage/storagetest"
+)
+
+// durable starts a server whose commits wait for the disk, as production's do.
+func durable(b *testing.B) *pgtest.Server {
+	b.Helper()
+	server, err := pgtest.Start(pgtest.Config{Durable: true})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { server.Close() })
+	return server
+}
+
+// BenchmarkStore runs the benchmarks that all backends share.
+func BenchmarkStore(b *testing.B) {
+	url := durable(b).URL("postgres")
+	var n atomic.Int64
+	storagetest.Bench(b, storagetest.Factory{
+		Open: func(t testing.TB) storagetest.Backend {
+			cfg := postgres.Config{URL: url, Schema: fmt.Sprintf("s%d", n.Add(1)), AutoMigrate: true}
+			return storagetest.Backend{Store: open(t, cfg)}
+		},
+		Lacks: storagetest.Clock | storagetest.FrozenClock | storagetest.Tx | storagetest.Plant,
+	})
+}
+
+// BenchmarkHeartbeat compares the heartbeat of this package with the form that comes to mind
+// first: four statements, each a round trip (write the own row, try for the leadership, read the
+// leader, read the own units), by 1 node and by 16 at once. A node has two units in both. Neither
+// prepares statements, as behind a transaction pooler; fourPrepared does.
+func BenchmarkHeartbeat(b *testing.B) {
+	url := durable(b).URL("postgres")
+	for _, nodes := range []int{1, 16} {
+		b.Run(fmt.Sprintf("nodes=%d", nodes), func(b *testing.B) {
+			for _, form := range []struct {
+				name string
+				tick func(i int) error
+			}{
+				{"batch", batchForm(b, url, fmt.Sprintf("batch%d", nodes), nodes)},
+				{"fourStatement", fourForm(b, url, fmt.Sprintf("four%d", nodes), nodes, pgx.QueryExecModeExec)},
+				{"fourPrepared", fourForm(b, url, fmt.Sprintf("prepared%d", nodes), nodes, pgx.QueryExecModeCacheStatement)},
+			} {
+				b.Run(form.name, func(b *testing.B) { race(b, nodes, form.tick) })
+			}
+		})
+	}
+}
+
+// race lets so many nodes tick as fast as they can, b.N times altogether.
+func race(b *testing.B, nodes int, tick func(i int) error) {
+	for i := range nodes {
+		if err := tick(i); err != nil { // connections and plans are made
+			b.Fatal(err)
+		}
+	}
+	var left atomic.Int64
+	left.Store(int64(b.N))
+	b.ResetTimer()
+	began := time.Now()
+	var wg sync.WaitGroup
+	for i := range nodes {
+		wg.Go(func() {
+			for left.Add(-1) >= 0 {
+				if err := tick(i); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	b.ReportMetric(float64(b.N)/time.Since(began).Seconds(), "ticks/s")
+}
+
+// batchForm makes a cluster on a store and returns the heartbeat of its i-th node, a follower but
+// for the first.
+func batchForm(b *testing.B, url, schema string, nodes int) func(i int) error {
+	b.Helper()
+	ctx := context.Background()
+	store := open(b, postgres.Config{URL: url, Schema: schema, AutoMigrate: true, MaxConns: max(nodes, 4)})
+	beats := make([]storage.Heartbeat, nodes)
+	var term node.Term
+	var changes []storage.Change
+	for i := range beats {
+		beats[i] = storage.Heartbeat{
+			Node: node.Identity{Name: fmt.Sprintf("node-%d", i), ID: node.ID(fmt.Sprintf("0198c5a2-0001-7000-8000-%012d", i)),
+				Incarnation: node.Incarnation(fmt.Sprintf("0198c5a2-0002-7000-8000-%012d", i))},
+			Advert: &daemon.Advert{Traits: node.Traits{Version: "v1", Capacity: 4, Labels: map[string]string{"zone": "a"}}},
+			Seq:    1, TTL: time.Minute, Claim: storage.Claim{Stand: i == 0, Lease: time.Hour},
+		}
+		reply, err := store.Heartbeat(ctx, beats[i])
+		if err != nil {
+			b.Fatal(err)
+		}
+		if i == 0 {
+			term = reply.Term
+		}
+		beats[i].Advert, beats[i].Claim = nil, storage.Claim{}
+		for k := range 2 {
+			u := daemon.Unit{Daemon: "acme:bench", Index: 2*i + k}
+			changes = append(changes, storage.Change{Unit: u},
+				storage.Change{Unit: u, Step: daemon.Assign, State: daemon.Unassigned, To: beats[i].Node})
+		}
+	}
+	if _, err := store.Commit(ctx, storage.Commit{Term: term.Ref(), Changes: changes}); err != nil {
+		b.Fatal(err)
+	}
+	beats[0].Claim = storage.Claim{Holds: term.Number, Lease: time.Hour}
+	page, err := store.Events(ctx, 0, 1)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return func(i int) error {
+		beat := &beats[i]
+		beat.Seq++
+		beat.Heard, beat.EventsAfter = beat.Seq-1, page.Head
+		reply, err := store.Heartbeat(ctx, *beat)
+		if err == nil && len(reply.Units) != 2 {
+			err = fmt.Errorf("%d units, want 2", len(reply.Units))
+		}
+		return err
+	}
+}
+
+// fourForm returns the tick of the i-th node in the four-statement form.
+func fourForm(b *testing.B, url, schema string, nodes int, mode pgx.QueryExecMode) func(i int) error {
+	b.Helper()
+	ctx := context.Background()
+	cfg, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		b.Fatal(err)
+	}
+	cfg.MaxConns = int32(max(nodes, 4))
+	cfg.ConnConfig.DefaultQueryExecMode = mode
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(pool.Close)
+	in := strings.NewReplacer("four.", schema+".", "schema four", "schema "+schema).Replace
+	_, err = pool.Exec(ctx, in(`create schema four;
+		create table four.node (id text primary key, name text not null, last_seen_at timestamptz not null);
+		create table four.leader (name text primary key, node text not null, term bigint not null, expires_at timestamptz not null);
+		create table four.assignment (daemon text primary key, node text not null, state text not null, generation bigint not null,
+			assigned_at timestamptz not null, deadline timestamptz);
+		create index on four.assignment (node);
+		insert into four.assignment select 'acme:bench/' || g, 'node-' || g / 2, 'active', 1, now() from generate_series(0, 31) g;`),
+		pgx.QueryExecModeSimpleProtocol)
+	if err != nil {
+		b.Fatal(err)
+	}
+	upsertSQL := in(`insert into four.node (id, name, last_seen_at) values ($1, $1, clock_timestamp())
+		on conflict (id) do update set name = excluded.name, last_seen_at = excluded.last_seen_at`)
+	electSQL := in(`insert into four.leader (name, node, term, expires_at) values ('leader', $1, 1, clock_timestamp() + interval '1 minute')
+		on conflict (name) do update set node = excluded.node, expires_at = excluded.expires_at,
+			term = case when four.leader.node = excluded.node then four.leader.term else four.leader.term + 1 end
+		where four.leader.node = excluded.node or four.leader.expires_at < clock_timestamp()`)
+	leaderSQL := in(`select node, term, expires_at from four.leader where name = 'leader'`)
+	unitsSQL := in(`select daemon, node, state, generation, assigned_at, deadline from four.assignment where node = $1`)
+	return func(i int) error {
+		name := fmt.Sprintf("node-%d", i)
+		_, upsert := pool.Exec(ctx, upsertSQL, name)
+		_, elect := pool.Exec(ctx, electSQL, name)
+		var leader string
+		var term int64
+		var expires time.Time
+		read := pool.QueryRow(ctx, leaderSQL).Scan(&leader, &term, &expires)
+		rows, err := pool.Query(ctx, unitsSQL, name)
+		if err == nil {
+			var got int
+			for rows.Next() {
+				var d, n, s string
+				var g int64
+				var at time.Time
+				var deadline *time.Time
+				err = errors.Join(err, rows.Scan(&d, &n, &s, &g, &at, &deadline))
+				got++
+			}
+			err = errors.Join(err, rows.Err())
+			if got != 2 {
+				err = errors.Join(err, fmt.Errorf("%d units, want 2", got))
+			}
+		}
+		return errors.Join(upsert, elect, read, err)
+	}
+}
