@@ -85,7 +85,7 @@ func (s *shell) watchStore() {
 		failures++
 		pause := backoff(failures, 100*time.Millisecond, 5*time.Second)
 		s.c.log.Warn("listening for the store's hints ended, it begins again", "pause", pause, "error", err)
-		return
+		sleep(s.background, pause)
 	}
 }
 

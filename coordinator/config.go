@@ -109,6 +109,8 @@ func (c Config) withDefaults() (Config, error) {
 		if c.Node.ID, err = draw[node.ID](); err != nil {
 			return c, err
 		}
+	} else if id, err := uuid.Parse(string(c.Node.ID)); err == nil {
+		c.Node.ID = node.ID(id.String()) // as stores write it: a node must know itself in their replies
 	}
 	c.Node.Incarnation, err = draw[node.Incarnation]()
 	return c, err

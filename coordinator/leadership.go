@@ -276,9 +276,10 @@ func (c *Coordinator) Resign(ctx context.Context, cooldown time.Duration) error 
 // does, or after the last transition once Run has returned. It can be ranged over once.
 func (c *Coordinator) Subscribe(ctx context.Context) iter.Seq[Transition] {
 	q := c.lead.subscribe()
-	context.AfterFunc(ctx, func() { c.lead.unsubscribe(q) })
+	forget := context.AfterFunc(ctx, func() { c.lead.unsubscribe(q) })
 	return func(yield func(Transition) bool) {
 		defer c.lead.unsubscribe(q)
+		defer forget()
 		for ctx.Err() == nil {
 			if t, ok := q.pop(); ok {
 				if !yield(t) {

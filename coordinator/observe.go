@@ -14,6 +14,9 @@ import (
 // entered, so that people see them in order.
 const maxLostDelay = 100 * time.Millisecond
 
+// elected is the name of the hook that may block.
+const elected = "OnLeaderElected"
+
 // observers call the Hooks.
 type observers struct {
 	list []*observer
@@ -71,7 +74,9 @@ func (o *observers) close() {
 func (o *observers) call(event string, f func()) {
 	began := time.Now()
 	err := guarded(func() error { f(); return nil })
-	o.m.observed(event, time.Since(began), err)
+	if event != elected || err != nil { // it may block as long as the node leads: no duration worth telling
+		o.m.observed(event, time.Since(began), err)
+	}
 	var p *panicError
 	if errors.As(err, &p) {
 		o.log.Error("hook panicked", "hook", event, "error", err, "stack", string(p.stack))
@@ -87,7 +92,7 @@ func (o *observers) duties() []*duty {
 		}
 		out = append(out, &duty{run: func(r *reign) {
 			close(r.entered[i])
-			o.call("OnLeaderElected", func() { one.OnLeaderElected(r.ctx, r.term) })
+			o.call(elected, func() { one.OnLeaderElected(r.ctx, r.term) })
 		}})
 	}
 	return out

@@ -70,7 +70,7 @@ func TestRegisterAfterRun(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.Await("both run", func() bool { return c.Holder("acme:late/0") == other && c.Holder("acme:late/1") == other })
-		if took := time.Since(began); took > time.Second {
+		if took := time.Since(began); took > 2500*time.Millisecond {
 			t.Errorf("they run after %v", took)
 		}
 	})
@@ -82,7 +82,7 @@ func TestIdentityAndTraits(t *testing.T) {
 		id := node.ID("0190ffff-0000-7000-8000-00000000abcd")
 		c := coordinatortest.New(t, coordinatortest.Config{Nodes: 2, Configure: func(i int, cfg *coordinator.Config) {
 			if i == 0 {
-				cfg.Node = node.Identity{Name: "alpha", ID: id, Incarnation: "ignored"}
+				cfg.Node = node.Identity{Name: "alpha", ID: node.ID(strings.ToUpper(string(id))), Incarnation: "ignored"}
 				cfg.Labels = map[string]string{"zone": "a"}
 				cfg.Capacity, cfg.Version, cfg.Address, cfg.NeverLead = 3, "1.2.3", "10.0.0.1:7070", true
 			}

@@ -86,7 +86,7 @@ func TestMetrics(t *testing.T) {
 		}
 		for name, m := range got {
 			if h, ok := m.Data.(metricdata.Histogram[float64]); ok {
-				if b := h.DataPoints[0].Bounds; b[0] >= 1 {
+				if b := h.DataPoints[0].Bounds; b[0] <= 0 || b[0] >= 1 {
 					t.Errorf("%s has the default boundaries %v", name, b)
 				}
 			}

@@ -210,24 +210,36 @@ func (d *director) wakeOften(v *process, till time.Duration) {
 	w.after(w.upTo(2*time.Second), func() { d.wakeOften(v, till) })
 }
 
-// deploy lets a node advertise fewer instances of a daemon, and all again later.
+// deploy lets a node advertise fewer instances of a daemon, and all again later; at times it
+// cannot make up its mind for a while, so that units are revoked that have hardly been assigned.
 func (d *director) deploy(v *process) {
-	w := d.w
+	w, h := d.w, v.host
 	i := w.rng.IntN(len(w.works))
-	w.deploying++
-	full := v.host.full
-	less := full
-	less.Specs = slices.Clone(full.Specs)
+	less := h.full
+	less.Specs = slices.Clone(h.full.Specs)
 	less.Specs[i].Instances = 1 + w.rng.IntN(max(less.Specs[i].Instances, 1))
-	v.host.advert = less
-	v.later(0, member.Advertise{Advert: less})
-	d.end(d.lasting(), func() {
-		w.deploying--
-		v.host.advert = full
-		if p := v.host.proc; p.state != dead {
-			p.later(0, member.Advertise{Advert: full})
+	w.deploying++
+	h.advertise(less)
+	long := d.lasting()
+	if w.chance(0.5) {
+		for at := time.Duration(0); at < min(long, w.t.LeaseDuration); at += w.upTo(w.t.HeartbeatInterval / 4) {
+			w.after(at, func() { h.advertise(h.full) })
+			at += w.upTo(w.t.QueryTimeout)
+			w.after(at, func() { h.advertise(less) })
 		}
+	}
+	d.end(max(long, w.t.LeaseDuration+w.t.HeartbeatInterval), func() {
+		w.deploying--
+		h.advertise(h.full)
 	})
+}
+
+// advertise makes the machine's process, and those that will follow it, advertise something.
+func (h *host) advertise(a daemon.Advert) {
+	h.advert = a
+	if p := h.proc; p.state != dead {
+		p.later(0, member.Advertise{Advert: a})
+	}
 }
 
 // restart starts another process on the machine of one that is to end.

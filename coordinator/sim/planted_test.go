@@ -20,7 +20,11 @@ func TestPlanted(t *testing.T) { //nolint:paralleltest // the switch is of the p
 	if n, err := strconv.Atoi(os.Getenv("EMITD_TEST_PLANTED_SEEDS")); err == nil {
 		limit = n
 	}
+	only := os.Getenv("EMITD_TEST_PLANTED")
 	for _, bug := range planted.Bugs() {
+		if only != "" && bug.Name != only {
+			continue
+		}
 		t.Run(bug.Name, func(t *testing.T) {
 			planted.On(bug.Name)
 			start := time.Now()

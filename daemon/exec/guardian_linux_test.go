@@ -15,21 +15,64 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/emitd/emitd/daemon"
 )
 
 // wants waits until the clock of the deadlines shows an instant. The time itself is what these
 // tests are about: nothing else happens by which it could be known.
 func wants(until instant) { <-time.After(time.Duration(until - readClock())) }
 
+// credit is trust that always lasts for a window from now, until it is told its end.
+type credit struct {
+	window time.Duration
+	end    atomic.Int64
+}
+
+func (c *credit) left() time.Duration {
+	now := readClock()
+	if e := instant(c.end.Load()); e != 0 {
+		return time.Duration(e - now)
+	}
+	return c.window
+}
+
+// stop fixes the end.
+func (c *credit) stop(left time.Duration) instant {
+	end := readClock() + instant(left)
+	c.end.Store(int64(end))
+	return end
+}
+
+// A pause between the answer of who knows the trust and its use must not prolong it.
+func TestAPauseWhileAskingForTrustProlongsNothing(t *testing.T) {
+	t.Parallel()
+	end := readClock() + instant(time.Hour)
+	ctx := daemon.WithTrust(t.Context(), func() time.Duration {
+		left := time.Duration(end - readClock())
+		wants(readClock() + instant(50*time.Millisecond)) // the process is stopped
+		return left
+	})
+	if got := trusted(ctx); got > end {
+		t.Errorf("trusted %v longer than trust lasts", time.Duration(got-end))
+	}
+	if got := trusted(t.Context()); got != never {
+		t.Errorf("without knowledge of trust: %d", got)
+	}
+	if got := trusted(daemon.WithTrust(t.Context(), func() time.Duration { return 1<<63 - 1 })); got != never {
+		t.Errorf("trust for ever: %d", got)
+	}
+}
+
 // Rule A7: the group ends when trust does, whatever this process does about it: here, nothing.
 func TestTheGuardianKillsAtTheDeadline(t *testing.T) {
 	t.Parallel()
-	end := readClock() + instant(1500*time.Millisecond)
-	r := try(t, command("up", "deaf", "-", "child", "deaf", "-"),
-		trusting(func() time.Duration { return time.Duration(end - readClock()) }))
+	c := &credit{window: 5 * time.Second} // looked at each half second
+	r := try(t, command("up", "deaf", "-", "child", "deaf", "-"), trusting(c.left))
 	leader, child := r.pid(t, "stdout: up "), r.pid(t, "stdout: child ")
+	end := c.stop(1500 * time.Millisecond)
 	leader.mustEnd(t, "a group whose trust is over")
-	if now := readClock(); now < end || now > end+instant(time.Second) {
+	if now := readClock(); now < end-instant(10*time.Millisecond) || now > end+instant(1500*time.Millisecond) {
 		t.Errorf("it ended %v after its deadline", time.Duration(now-end))
 	}
 	child.mustEnd(t, "the grandchild")
@@ -43,9 +86,11 @@ func TestTheGuardianKillsAtTheDeadline(t *testing.T) {
 // that they should end. That is no failure of the command.
 func TestAnEndThatComesTogetherWithTheEndOfTrustIsNoFailure(t *testing.T) {
 	t.Parallel()
-	end := readClock() + instant(time.Second)
-	r := try(t, Config{Command: sh(forever)}, trusting(func() time.Duration { return time.Duration(end - readClock()) }))
-	r.pid(t, "stdout: up ").mustEnd(t, "a group whose trust is over")
+	c := &credit{window: 5 * time.Second}
+	r := try(t, Config{Command: sh(forever)}, trusting(c.left))
+	leader := r.pid(t, "stdout: up ")
+	c.stop(0)
+	leader.mustEnd(t, "a group whose trust is over")
 	lost := errors.New("trust")
 	r.cancel(lost)
 	if err := r.end(t); !errors.Is(err, lost) {
@@ -88,35 +133,26 @@ func TestWithoutTrustNothingIsStarted(t *testing.T) {
 }
 
 // Deadlines are absolute: what lay unread while the guardian was stopped gives no second more.
+// The node is stopped too, so that nobody tells the guardian what time it is.
 func TestAPauseOfTheGuardianProlongsNothing(t *testing.T) {
 	t.Parallel()
 	const window = 3 * time.Second
-	var end atomic.Int64 // the last deadline; 0 = always a window from now
-	asked := make(chan struct{}, 1000)
-	trust := func() time.Duration {
-		now := readClock()
-		asked <- struct{}{}
-		if e := instant(end.Load()); e != 0 {
-			return time.Duration(e - now)
-		}
-		return window
-	}
-	r := try(t, Config{Command: sh(forever)}, trusting(trust))
-	leader := r.pid(t, "stdout: up ")
-	guardian := r.guardian.process(t)
+	n := startNode(t, nodeConfig{Command: sh(forever), Trust: window, Tell: true})
+	guardian, leader := n.pid(t, "guardian "), n.pid(t, "stdout: up ")
 	guardian.signal(t, unix.SIGSTOP)
-	for range len(asked) + 2 { // an extension is in the pipe
-		<-asked
+	asked := 0
+	for _, l := range n.lines() {
+		if strings.HasPrefix(l, "asked ") {
+			asked++
+		}
 	}
-	last := readClock() + instant(window)
-	end.Store(int64(last))
-	wants(last)
+	n.after(t, "asked "+strconv.Itoa(asked+3)) // an extension is in the pipe
+	n.process.signal(t, unix.SIGSTOP)
+	wants(readClock() + instant(window))
 	guardian.signal(t, unix.SIGCONT)
 	if !leader.endsWithin(window / 2) {
 		t.Error("the group lives beyond its last deadline")
 	}
-	r.cancel(nil)
-	_ = r.end(t)
 }
 
 // A guardian that was stopped looks at what was said meanwhile before it looks at the time.

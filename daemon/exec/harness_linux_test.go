@@ -344,6 +344,7 @@ type nodeConfig struct {
 	Env     map[string]string
 	Trust   time.Duration // always so much is left; 0 = no trust is known
 	Lock    string        // path
+	Tell    bool          // say each time trust is asked for
 	// StopGuardian stops the guardian before the command is begun.
 	StopGuardian bool
 }
@@ -418,7 +419,13 @@ func nodeMain() int {
 	fmt.Println("guardian", l.cmd.Process.Pid)
 	ctx := context.Background()
 	if cfg.Trust > 0 {
-		ctx = daemon.WithTrust(ctx, func() time.Duration { return cfg.Trust })
+		asked := 0
+		ctx = daemon.WithTrust(ctx, func() time.Duration {
+			if asked++; cfg.Tell {
+				fmt.Println("asked", asked)
+			}
+			return cfg.Trust
+		})
 	}
 	agent := New(Config{ID: fence.Unit.Daemon, Command: cfg.Command, Env: cfg.Env, Logger: log}, g)
 	fmt.Println("returned:", agent.Run(ctx, daemon.NewAssignment(fence, 9, "n1", nil)))

@@ -82,6 +82,7 @@ func (r *run) guard(ctx context.Context) (bool, error) {
 		case <-stop:
 		}
 	}()
+	_ = r.group.open()
 	s, err := r.link.ask(ctx, request{verb: watch, pgid: r.group.pgid, start: r.group.start, deadline: r.deadline})
 	switch {
 	case ctx.Err() != nil:

@@ -64,5 +64,6 @@ func TestConformanceOnTheWallClock(t *testing.T) {
 	storagetest.Run(t, storagetest.Factory{
 		Open:  func(testing.TB) storagetest.Backend { return backend(nil) },
 		Lacks: storagetest.Clock | storagetest.FrozenClock,
+		Runs:  30,
 	})
 }

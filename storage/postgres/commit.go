@@ -71,9 +71,9 @@ func (s *Store) Commit(ctx context.Context, c storage.Commit) ([]storage.Outcome
 		for _, part := range inOrder(changes) {
 			args := append(slices.Clone(term), encode(part))
 			if part[0].Step == "" {
-				q.add("commit_declare", args...).Query(outcomes(out, false))
+				q.add("commit_declare", args...).Query(outcomes(out))
 			} else {
-				q.add("commit_units", append(args, c.HighestGeneration)...).Query(outcomes(out, true))
+				q.add("commit_units", append(args, c.HighestGeneration)...).Query(outcomes(out))
 			}
 		}
 	})

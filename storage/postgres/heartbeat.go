@@ -1,12 +1,14 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -61,7 +63,25 @@ func (s *Store) Heartbeat(ctx context.Context, hb storage.Heartbeat) (*storage.R
 	if err != nil {
 		return nil, s.fail(what, err)
 	}
+	if err := s.catchUp(ctx, b); err != nil {
+		return nil, s.fail(what, err)
+	}
 	return b.answer(), nil
+}
+
+// maxRoll bounds the membership events of one reply; the next heartbeat asks for the rest.
+const maxRoll = 500
+
+// catchUp reads the events of a node that is further behind than the first look reached. It takes
+// a second round trip, once.
+func (s *Store) catchUp(ctx context.Context, b *beat) error {
+	if b.EventsAfter < 0 || b.state.head <= b.EventsAfter+maxRoll {
+		return nil
+	}
+	b.reply.Events = nil
+	return s.call(ctx, "heartbeat events", reading, func(q *query) {
+		q.add("roll_rest", b.EventsAfter, b.state.head, maxRoll).Query(events(&b.reply.Events))
+	})
 }
 
 // lock takes what the claim may change.
@@ -122,11 +142,10 @@ func (b *beat) read(q *query) {
 	if b.WantMembers {
 		q.add("members").Query(members(&b.reply.Members, &b.members))
 	}
-	var found bool
-	q.add("state").Query(one(&found, b.state.into()...))
+	q.add("state").Query(b.state.read)
 	q.add("held", inc(b.Node)).Query(records(&b.reply.Units))
 	if b.EventsAfter >= 0 {
-		q.add("roll", b.EventsAfter).Query(events(&b.reply.Events))
+		q.add("roll", b.EventsAfter, b.EventsAfter+maxRoll).Query(events(&b.reply.Events))
 	}
 	q.add("waiting").Query(commands(&b.reply.Commands))
 }
@@ -139,6 +158,8 @@ func (b *beat) answer() *storage.Reply {
 	if b.WantMembers {
 		r.Head = b.members
 	}
+	slices.SortFunc(r.Units, func(a, b daemon.Record) int { return a.Unit.Compare(b.Unit) })
+	slices.SortFunc(r.Events, func(a, b daemon.Event) int { return cmp.Compare(a.Seq, b.Seq) })
 	for len(r.Events) > 0 && r.Events[len(r.Events)-1].Seq > r.Head {
 		r.Events = r.Events[:len(r.Events)-1]
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -53,7 +54,7 @@ func (s *Store) Report(ctx context.Context, r storage.Report) ([]storage.Outcome
 			q.add("witness", inc(r.Node), number(r.Seq), array(r.Witness))
 		}
 		for part := range apart(input, func(in stepInput) daemon.Unit { return daemon.Unit{Daemon: daemon.ID(in.Daemon), Index: in.Index} }) {
-			q.add("report", inc(r.Node), number(r.Seq), encode(part)).Query(outcomes(out, true))
+			q.add("report", inc(r.Node), number(r.Seq), encode(part)).Query(outcomes(out))
 		}
 	})
 	if err == nil && !admitted {
@@ -65,25 +66,19 @@ func (s *Store) Report(ctx context.Context, r storage.Report) ([]storage.Outcome
 	return out, nil
 }
 
-// outcomes reads what became of steps: (ord, applied, row), then a count of wake-ups if any were
-// sent.
-func outcomes(out []storage.Outcome, wakes bool) func(pgx.Rows) error {
+// outcomes reads what became of steps: ord, applied, the row; what follows is not looked at.
+func outcomes(out []storage.Outcome) func(pgx.Rows) error {
 	return func(rows pgx.Rows) error {
-		var ord int
-		var o storage.Outcome
-		to := append([]any{&ord, &o.Applied}, recordInto(&o.Record)...)
-		if wakes {
-			to = append(to, new(int))
-		}
-		for rows.Next() {
-			o = storage.Outcome{}
-			if err := rows.Scan(to...); err != nil {
-				return err
+		return eachRow(rows, func(values [][]byte) error {
+			ord, err := strconv.Atoi(string(values[0]))
+			if err != nil || ord < 0 || ord >= len(out) {
+				return errRow
 			}
-			o.Unit = o.Record.Unit
-			out[ord] = o
-		}
-		return rows.Err()
+			c := rowOf(values[2])
+			record := c.record()
+			out[ord] = storage.Outcome{Unit: record.Unit, Applied: string(values[1]) == "t", Record: record}
+			return c.err
+		})
 	}
 }
 

@@ -17,10 +17,9 @@ func (s *Store) Snapshot(ctx context.Context) (*daemon.Snapshot, error) {
 	var st state
 	var head int64
 	err := s.call(ctx, "snapshot", reading, func(q *query) {
-		var found bool
 		q.add("members").Query(members(&snap.Nodes, &head))
 		q.add("units").Query(records(&snap.Units))
-		q.add("state").Query(one(&found, st.into()...))
+		q.add("state").Query(st.read)
 	})
 	if err == nil {
 		snap.Now, snap.StoreID, snap.Term, snap.Lease, snap.Head = st.now, st.id, st.term, st.lease, st.head

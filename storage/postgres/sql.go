@@ -77,11 +77,6 @@ func (n names) functions() template.FuncMap {
 		"schema":     func() string { return pgx.Identifier{n.schema}.Sanitize() },
 		"name":       func(s string) string { return pgx.Identifier{n.prefix + s}.Sanitize() },
 		"literal":    func(s string) string { return literal(n.scope() + ":" + s + ":") },
-		"store_id":   func() string { return storeID },
-		"record":     func(alias string) string { return columns(alias, recordColumns) },
-		"member":     func() string { return columns("n", memberColumns) },
-		"happening":  func() string { return columns("e", eventColumns) },
-		"wish":       func() string { return columns("k", commandColumns) },
 		"held":       func(alias string) string { return fmt.Sprintf("(%[1]s.number <> 0 and not %[1]s.vacant)", alias) },
 		"written":    func(alias string) string { return alias + ".xmin = pg_current_xact_id_if_assigned()::xid" },
 		"lifecycle":  lifecycle,
@@ -96,15 +91,6 @@ func (n names) functions() template.FuncMap {
 		f[t] = func() string { return n.table(t) }
 	}
 	return f
-}
-
-// storeID is the identity of the server that answers: another system, or another timeline of the
-// same one, has lost what it has lost. The timeline is read from the log that is written now,
-// because a connection outlives a promotion.
-const storeID = `(select system_identifier from pg_control_system()) || '/' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8)`
-
-func columns(alias, list string) string {
-	return alias + "." + strings.ReplaceAll(list, ", ", ", "+alias+".")
 }
 
 // lifecycle lists the rows (state, step, next) of daemon.Next for some steps: the table stands in

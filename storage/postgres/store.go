@@ -128,8 +128,14 @@ const (
 // somebody else. Times are written in one style, whatever the database's is. Tables that were
 // never analyzed are taken for large ones: compiling a statement for them costs a second, running
 // it a millisecond.
-const settings = `select set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true),
-	set_config('DateStyle', 'ISO', true), set_config('jit', 'off', true)`
+func settings(total, lock time.Duration) []string {
+	return []string{
+		"set local statement_timeout = " + milliseconds(total),
+		"set local lock_timeout = " + milliseconds(lock),
+		"set local datestyle = 'ISO'",
+		"set local jit = off",
+	}
+}
 
 // call sends statements as one message, which is one transaction: the server executes it
 // entirely or not at all, and a process that stops in the middle of sending leaves nothing
@@ -161,7 +167,9 @@ func (s *Store) callWithin(ctx context.Context, op, isolation string, lock time.
 	if lock > 0 {
 		wait = min(lock, left)
 	}
-	q.Queue(settings, milliseconds(left), milliseconds(wait))
+	for _, statement := range settings(left, wait) {
+		q.Queue(statement)
+	}
 	fill(q)
 	err = conn.SendBatch(ctx, &q.Batch).Close()
 	if err != nil && misdirected(err) {

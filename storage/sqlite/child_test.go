@@ -134,8 +134,8 @@ func childOpens(path string, _ []string) error {
 	return s.Close()
 }
 
-// childBeats registers and beats N times, standing each time with a lease that is over at once,
-// and says which terms it won.
+// childBeats opens the store, waits for the time to begin, registers and beats N times, standing
+// each time with a lease that is over at once, and says which terms it won.
 func childBeats(path string, args []string) error {
 	ctx := context.Background()
 	s, err := Open(ctx, path)
@@ -143,9 +143,10 @@ func childBeats(path string, args []string) error {
 		return err
 	}
 	defer s.Close()
+	<-time.After(time.Until(time.UnixMilli(int64(number(args, 0)))))
 	who := someone(fmt.Sprint("child-", os.Getpid()))
 	var reply *storage.Reply
-	for seq := range number(args, 0) {
+	for seq := range number(args, 1) {
 		beat := storage.Heartbeat{Node: who, Seq: uint64(seq + 1), TTL: time.Hour, EventsAfter: -1}
 		beat.Claim = storage.Claim{Lease: -time.Second, Stand: true}
 		if reply == nil {

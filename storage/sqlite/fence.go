@@ -94,7 +94,7 @@ var errTrust = errors.New("the assignment is not trusted any more")
 // because adds why ctx has ended, if it has.
 func because(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
-		return errors.Join(cause, err)
+		return fmt.Errorf("%w: %w", cause, err)
 	}
 	return err
 }
@@ -106,7 +106,7 @@ func (s *Store) beginFenced(ctx context.Context, db *sql.DB, f daemon.Fence) (tx
 			return err
 		}
 		if err = s.Fence(ctx, tx, f); err != nil {
-			err = errors.Join(err, ignoreDone(tx.Rollback()))
+			_ = tx.Rollback() // nothing was changed, and database/sql may have done it already
 		}
 		return err
 	})
@@ -117,14 +117,6 @@ func (s *Store) beginFenced(ctx context.Context, db *sql.DB, f daemon.Fence) (tx
 		return nil, because(ctx, err)
 	}
 	return tx, nil
-}
-
-// ignoreDone drops the error of a transaction that database/sql has rolled back by itself.
-func ignoreDone(err error) error {
-	if errors.Is(err, sql.ErrTxDone) {
-		return nil
-	}
-	return err
 }
 
 // foreign says what may be wrong with a caller's transaction: it is on another file.

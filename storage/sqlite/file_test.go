@@ -115,8 +115,10 @@ func TestReplacedFileIsAnotherStore(t *testing.T) {
 func TestRestoredFileIsAnotherStore(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]func(testing.TB, *Store){
-		"read":  func(t testing.TB, s *Store) { look(t, s) },
-		"write": func(t testing.TB, s *Store) { beat(t, s, storage.Heartbeat{Node: someone("b"), Seq: 1, Advert: plainAdvert}) },
+		"read": func(t testing.TB, s *Store) { look(t, s) },
+		"write": func(t testing.TB, s *Store) {
+			beat(t, s, storage.Heartbeat{Node: someone("b"), Seq: 1, Advert: plainAdvert})
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -112,7 +112,7 @@ func withSchema(ctx context.Context, cfg Config, fn func(context.Context, *Store
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := s.bounded(ctx)
+	ctx, cancel := s.opening(ctx)
 	defer cancel()
 	c, err := s.openSession(ctx, "busy_timeout = 0")
 	if err != nil {

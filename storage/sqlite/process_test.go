@@ -21,10 +21,11 @@ import (
 func TestProcessesShareOneFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "store.db") // created and migrated by whoever comes first
-	const processes, beats = 4, 60
+	const processes, beats = 4, 100
+	begin := strconv.FormatInt(time.Now().Add(time.Second).UnixMilli(), 10)
 	children := make([]*child, processes)
 	for i := range children {
-		children[i] = spawn(t, "beat", path, strconv.Itoa(beats))
+		children[i] = spawn(t, "beat", path, begin, strconv.Itoa(beats))
 	}
 	var won []int64
 	for _, c := range children {

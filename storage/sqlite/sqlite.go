@@ -100,7 +100,8 @@ type Config struct {
 	// Prefix begins the name of every table; default "emitd_". Two clusters may share a file
 	// under different prefixes.
 	Prefix string
-	// QueryTimeout bounds every call in addition to its context; default 5 s.
+	// QueryTimeout bounds every call in addition to its context; default 5 s. Opening and
+	// migrating may take 10 s at least.
 	QueryTimeout time.Duration
 	// Sync is SyncNormal by default; see there what SyncFull adds and costs.
 	Sync Sync
@@ -154,7 +155,6 @@ type Store struct {
 
 	writer  chan *session // holds the one session that writes, nil if it must be opened
 	readers chan *session // holds sessions that read, nil if to be opened
-	breath  breath        // kept by whoever has the writer
 	wakes   wakeFile
 	timings timings
 
@@ -187,7 +187,7 @@ func OpenConfig(ctx context.Context, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := s.bounded(ctx)
+	ctx, cancel := s.opening(ctx)
 	defer cancel()
 	if err := s.write(ctx, func(*step) error { return nil }); err != nil {
 		return nil, errors.Join(fmt.Errorf("open store %s: %w", s.cfg.Path, err), s.Close())
@@ -253,6 +253,11 @@ func (s *Store) Close() error {
 		return fmt.Errorf("close store %s: %w", s.cfg.Path, err)
 	}
 	return nil
+}
+
+// opening bounds what happens once: it may wait for another process that migrates.
+func (s *Store) opening(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, max(s.cfg.QueryTimeout, 10*time.Second))
 }
 
 // bounded applies QueryTimeout.

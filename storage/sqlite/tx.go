@@ -149,7 +149,6 @@ func (s *Store) write(ctx context.Context, fn func(*step) error) error {
 // commit ends a transaction that changes something. After an error, it may have or not.
 func (s *Store) commit(ctx context.Context, st *step) error {
 	err := st.c.run(ctx, "COMMIT")
-	s.breath.ended()
 	if err != nil {
 		st.c.broken = st.c.run(ctx, "ROLLBACK") != nil
 		return s.explain(err)
@@ -167,16 +166,10 @@ func (s *Store) commit(ctx context.Context, st *step) error {
 // begin takes the write lock, reads the clock, and makes sure that the file is of this boot.
 func (s *Store) begin(ctx context.Context, c *session) (*step, error) {
 	asked := time.Now()
-	s.breath.take(ctx)
-	tries := 0
-	err := retryBusy(ctx, func() error {
-		tries++
-		return c.run(ctx, "BEGIN IMMEDIATE")
-	})
-	if err != nil {
+	if err := retryBusy(ctx, func() error { return c.run(ctx, "BEGIN IMMEDIATE") }); err != nil {
+		c.broken = !isBusy(err) && ctx.Err() == nil
 		return nil, s.explain(err)
 	}
-	s.breath.began(tries > 1)
 	st := &step{query: query{c: c, ctx: context.WithoutCancel(ctx)}, waited: time.Since(asked), highest: -1}
 	s.load(&st.query, &st.meta, &st.term, &st.lease)
 	if st.err == nil {
@@ -281,7 +274,8 @@ func (s *Store) load(q *query, m *meta, t *node.Term, l *node.Lease) {
 }
 
 // The pauses between two attempts at a lock: short ones, because the lock is held for less than a
-// millisecond, with jitter, because a regular pause may meet a regular writer for ever.
+// millisecond, with jitter, because a regular pause may meet a regular writer for ever. SQLite has
+// no queue for the lock; short pauses that hardly grow are what keeps writers even.
 const (
 	shortestPause = 200 * time.Microsecond
 	longestPause  = 2 * time.Millisecond
@@ -312,38 +306,4 @@ func retryBusy(ctx context.Context, attempt func() error) error {
 			pause = patientPause
 		}
 	}
-}
-
-// breath makes a process that writes without pause leave the file alone for a moment between two
-// transactions, once it has met others who want it: SQLite has no queue for the lock, and who
-// asks again at once always finds it free.
-type breath struct {
-	met, start, end time.Time
-	last            time.Duration // how long the last transaction took
-}
-
-// considerate is how long a process remembers that it met others.
-const considerate = time.Second
-
-func (b *breath) take(ctx context.Context) {
-	free := max(b.last, shortestPause) - time.Since(b.end)
-	if free <= 0 || time.Since(b.met) > considerate {
-		return
-	}
-	select {
-	case <-time.After(free):
-	case <-ctx.Done():
-	}
-}
-
-func (b *breath) began(met bool) {
-	b.start = time.Now()
-	if met {
-		b.met = b.start
-	}
-}
-
-func (b *breath) ended() {
-	b.end = time.Now()
-	b.last = b.end.Sub(b.start)
 }

@@ -37,6 +37,7 @@ func runModel(t *testing.T, f Factory) {
 		m := newModel(scope, f)
 		m.begin(rt)
 		rt.Repeat(m.actions())
+		m.do(rt, "the whole history is read again", func(s *side) string { return s.history(0) })
 	})
 }
 
@@ -160,19 +161,24 @@ func diff(got, want string) string {
 	return out.String()
 }
 
-// look reads everything there is.
+// look reads the cluster and what is new in the history.
 func (s *side) look() (string, error) {
-	ctx := context.Background()
-	snap, err := s.store.Snapshot(ctx)
+	snap, err := s.store.Snapshot(context.Background())
 	if err != nil {
 		return "", err
 	}
-	page, err := s.store.Events(ctx, 0, 1<<20)
-	if err != nil {
-		return "", err
-	}
+	news := s.history(s.snap.Head)
 	s.snap = snap
-	return s.text.snapshot(snap) + s.text.page(page), nil
+	return s.text.snapshot(snap) + news, nil
+}
+
+// history reads and writes the events after a number.
+func (s *side) history(after int64) string {
+	page, err := s.store.Events(context.Background(), after, 1<<20)
+	if err != nil {
+		return s.text.err(err)
+	}
+	return s.text.page(page)
 }
 
 // row returns what the side's store holds of a process.

@@ -7,8 +7,8 @@
 //		storagetest.Run(t, storagetest.Factory{Open: open})
 //	}
 //
-// One file holds one theme: register, elect, assign, report, leave, events, fence, lock,
-// command, sweep, wake, concurrency, faults. Each case is a short story on a fresh store, told
+// One file holds one theme: register, elect, clock, assign, guard, report, leave, events, fence,
+// lock, command, sweep, wake, concurrency, faults. Each case is a short story on a fresh store, told
 // with nodes that heartbeat, a leader that commits and holders that report. The last theme,
 // model, runs random calls against the backend and storage/memory side by side and compares
 // every answer, the whole cluster and the whole history after each.
@@ -18,8 +18,8 @@
 // Most cases need no clock: a lease of a negative length is over when it begins, a lock likewise,
 // and a negative age is older than everything. Cases about exact boundaries and about a clock
 // that steps need [Backend.Advance]. A hook that a backend does not offer must be listed in
-// [Factory.Lacks]; the suite then logs which cases it could not run, and fails if a hook is
-// missing without a word.
+// [Factory.Lacks], unless it says that it may be missing; the suite logs which cases it could
+// not run, and fails if a hook is missing without a word.
 //
 // # What it does not test
 //

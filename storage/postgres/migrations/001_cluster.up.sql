@@ -105,7 +105,8 @@ create table {{event}} (
 	term_ordinal bigint not null,
 	generation   bigint not null,
 	reason       text not null,
-	detail       json
+	detail       json,
+	roll         boolean generated always as (starts_with(kind, 'node.')) stored -- about members
 );
 
 -- Numbers that only grow. Whoever makes an event updates this row last before it commits: the

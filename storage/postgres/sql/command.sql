@@ -1,1 +1,1 @@
-select {{wish}} from {{command}} k where k.id = $1
+select k from {{command}} k where k.id = $1

@@ -11,20 +11,20 @@ marked as (
 	where u.daemon = i.daemon and u.index = i.index and case
 		when i.state = '' and i.generation = 0 then u.retired and not i.retired
 		else u.state = i.state and u.generation = i.generation end
-	returning i.ord, u.*
+	returning i.ord, u as whole
 ),
 made as (
-	insert into {{unit}} (daemon, index, state, name, node_id, incarnation, generation, term, since,
+	insert into {{unit}} as u (daemon, index, state, name, node_id, incarnation, generation, term, since,
 		acknowledge_timeout, drain_timeout, failures, forced, retired, reason, error)
 	select i.daemon, i.index, 'unassigned', '', '', '', 0, 0, clock.now, 0, 0, 0, false, i.retired, i.reason, ''
 	from input i, clock
 	where i.state = '' and i.generation = 0
-		and not exists (select from {{unit}} u where u.daemon = i.daemon and u.index = i.index)
-	returning *
+		and not exists (select from {{unit}} o where o.daemon = i.daemon and o.index = i.index)
+	returning u.daemon, u.index, u as whole
 )
-select ord, true, {{record "m"}} from marked m
+select ord, true, whole from marked
 union all
-select i.ord, true, {{record "m"}} from made m join input i using (daemon, index)
+select i.ord, true, m.whole from made m join input i using (daemon, index)
 union all
-select i.ord, false, {{record "u"}} from input i join {{unit}} u using (daemon, index)
+select i.ord, false, u from input i join {{unit}} u using (daemon, index)
 where i.ord not in (select ord from marked)

@@ -32,7 +32,7 @@ stepped as (
 		and (i.step <> 'assign' or n.incarnation is not null)
 		and (i.step <> 'expire' or not exists (
 			select from {{node}} d where d.incarnation = i.dead and d.state <> 'removed' and d.seq <> i.seq))
-	returning i.ord, i.step, i.detail, u.*
+	returning i.ord, i.step, i.detail, u.*, u as whole
 ),
 news as (
 	select ord, case
@@ -47,9 +47,9 @@ news as (
 awake as (select incarnation, false as leader from stepped),
 {{wake}},
 outcome as (
-	select ord, true as applied, {{record "s"}} from stepped s
+	select ord, true as applied, whole from stepped
 	union all
-	select i.ord, false, {{record "u"}} from input i join {{unit}} u using (daemon, index)
+	select i.ord, false, u from input i join {{unit}} u using (daemon, index)
 	where i.ord not in (select ord from stepped)
 )
 select o.*, (select count(*) from woken) from outcome o

@@ -1,1 +1,1 @@
-select {{happening}} from {{event}} e where e.seq > $1 order by e.seq limit $2
+select e from {{event}} e where e.seq > $1 order by e.seq limit $2

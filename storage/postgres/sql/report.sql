@@ -41,7 +41,7 @@ stepped as (
 	from own o, clock
 	where u.daemon = o.daemon and u.index = o.index and o.next is not null
 		and o.ord not in (select ord from repeated)
-	returning o.ord, o.step, o.error as failure, u.*
+	returning o.ord, o.step, o.error as failure, u.*, u as whole
 ),
 news as (
 	select ord, case
@@ -57,9 +57,9 @@ news as (
 awake as (select t.incarnation, true as leader from {{term}} t where {{held "t"}} and exists (select from stepped)),
 {{wake}},
 outcome as (
-	select ord, true as applied, {{record "s"}} from stepped s
+	select ord, true as applied, whole from stepped
 	union all
-	select i.ord, i.ord in (select ord from repeated), {{record "u"}}
+	select i.ord, i.ord in (select ord from repeated), u
 	from input i join {{unit}} u using (daemon, index)
 	where i.ord not in (select ord from stepped)
 )

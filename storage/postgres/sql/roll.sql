@@ -1,1 +1,3 @@
-select {{happening}} from {{event}} e where e.seq > $1 and e.kind like 'node.%' order by e.seq limit 500
+-- As many events as one reply may bring, whatever they are about: no order, no limit, nothing to
+-- plan. Who is further behind asks roll_rest.
+select e from {{event}} e where e.seq > $1 and e.seq <= $2 and e.roll

@@ -1,1 +1,1 @@
-select {{record "u"}} from {{unit}} u order by u.daemon, u.index
+select u from {{unit}} u order by u.daemon, u.index

@@ -1,1 +1,1 @@
-select {{wish}} from {{command}} k where k.done_at is null order by k.number
+select k from {{command}} k where k.done_at is null

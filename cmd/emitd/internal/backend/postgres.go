@@ -19,7 +19,7 @@ import (
 var postgresDriver = driver{
 	open: openPostgres,
 	status: func(ctx context.Context, o Options) ([]Migration, error) {
-		return fromPostgres(postgres.MigrationStatus(ctx, postgresConfig(o)))
+		return postgresStatus(ctx, postgresConfig(o))
 	},
 	migrate: func(ctx context.Context, o Options) ([]Migration, error) {
 		return fromPostgres(postgres.Migrate(ctx, postgresConfig(o), postgres.Version))
@@ -60,7 +60,7 @@ func openPostgres(ctx context.Context, o Options) (*Store, error) {
 // prepare applies the policy.
 func prepare(ctx context.Context, cfg postgres.Config, p Policy) ([]Migration, error) {
 	if p == Auto {
-		have, err := fromPostgres(postgres.MigrationStatus(ctx, cfg))
+		have, err := postgresStatus(ctx, cfg)
 		if err != nil {
 			return nil, err
 		}
@@ -106,6 +106,16 @@ func postgresSQL(c config.Config, from int) (string, error) {
 		fmt.Fprintf(&b, "begin;\n%scommit;\n", text)
 	}
 	return b.String(), nil
+}
+
+// postgresStatus lists the versions. That nothing is applied yet is an answer here, no error.
+func postgresStatus(ctx context.Context, cfg postgres.Config) ([]Migration, error) {
+	ms, err := postgres.MigrationStatus(ctx, cfg)
+	var schema *storage.SchemaError
+	if errors.As(err, &schema) && schema.Have == 0 {
+		err = nil
+	}
+	return fromPostgres(ms, err)
 }
 
 func fromPostgres(ms []postgres.Migration, err error) ([]Migration, error) {

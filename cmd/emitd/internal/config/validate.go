@@ -303,9 +303,16 @@ func (v *validator) execs() {
 	}
 }
 
+// specField finds which field daemon.Spec complains of.
+var specField = regexp.MustCompile(`^daemon \S+: ([a-z_]+) is `)
+
 func (v *validator) exec(at string, e Exec) {
 	for _, err := range split(e.Spec().Validate()) {
-		v.complain(fault.BadDaemon, v.near(at, "id"), "cannot be declared: %v", err)
+		key := "id"
+		if name := specField.FindStringSubmatch(err.Error()); name != nil {
+			key = name[1]
+		}
+		v.complain(fault.BadDaemon, v.near(at, key), "cannot be declared: %v", err)
 	}
 	if strings.HasPrefix(e.ID, daemon.Reserved) {
 		v.complain(fault.BadDaemon, v.near(at, "id"), "is %s: the prefix %s is reserved for built-in daemons", e.ID, daemon.Reserved)

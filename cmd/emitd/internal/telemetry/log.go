@@ -72,6 +72,35 @@ func (r redactor) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
+// coded adds the code of an error that has one to the record: the log names it as the command
+// line does.
+type coded struct {
+	slog.Handler
+	code func(error) string
+}
+
+// WithCodes returns a handler that adds code, where that is not empty for the attribute error.
+func WithCodes(h slog.Handler, code func(error) string) slog.Handler { return coded{h, code} }
+
+func (c coded) Handle(ctx context.Context, r slog.Record) error {
+	found := ""
+	r.Attrs(func(a slog.Attr) bool {
+		if err, ok := a.Value.Any().(error); ok && a.Key == "error" {
+			found = c.code(err)
+		}
+		return found == ""
+	})
+	if found != "" {
+		r = r.Clone()
+		r.AddAttrs(slog.String("code", found))
+	}
+	return c.Handler.Handle(ctx, r)
+}
+
+func (c coded) WithAttrs(as []slog.Attr) slog.Handler { return coded{c.Handler.WithAttrs(as), c.code} }
+
+func (c coded) WithGroup(name string) slog.Handler { return coded{c.Handler.WithGroup(name), c.code} }
+
 // both hands every record to two handlers.
 type both [2]slog.Handler
 

@@ -1,0 +1,352 @@
+// Package story runs scripts against the real program: testscript with the commands that stories
+// about a cluster need. It is for tests.
+//
+//	exits CODE cmd…            run cmd, whose exit code must be CODE
+//	start NAME cmd…            start cmd; its output goes to NAME.out and NAME.err
+//	signal NAME INT|TERM|HUP|KILL   send a signal
+//	ended NAME CODE            wait for it and compare the exit code; KILL is killed by signal
+//	json PATH OP VALUE …       judge the last standard output as JSON, see check
+//	until cmd… -- PATH OP VALUE …  repeat cmd until its JSON is so (at most a minute)
+//	save NAME PATH             put a value of the last standard output into the environment
+//	says FILE REGEXP           wait until a file matches (at most a minute)
+//	get URL CODE [REGEXP]      ask an HTTP endpoint, until it answers with CODE (at most a minute)
+package story
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/emitd/emitd/cmd/emitd/internal/cli"
+	daemonexec "github.com/emitd/emitd/daemon/exec"
+)
+
+// Main is for TestMain: the test binary is the program as well.
+func Main(m testscript.TestingM) {
+	daemonexec.GuardianMain() // guardians of the stories' nodes are this very binary
+	testscript.Main(m, map[string]func(){"emitd": func() { os.Exit(cli.Run()) }})
+}
+
+// Run runs the scripts in dir. Each finds a fresh $STORE: that of store, or a SQLite file.
+func Run(t *testing.T, dir string, store func(env *testscript.Env) string) {
+	if store == nil {
+		store = func(env *testscript.Env) string {
+			return "sqlite://" + filepath.ToSlash(filepath.Join(env.WorkDir, "cluster.db"))
+		}
+	}
+	testscript.Run(t, testscript.Params{
+		Dir: dir,
+		Setup: func(env *testscript.Env) error {
+			env.Values[processes{}] = map[string]*process{}
+			env.Setenv("STORE", store(env))
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits": exits, "start": start, "signal": signalProcess, "ended": ended,
+			"json": judge, "until": until, "save": save, "says": says, "get": get,
+		},
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+	})
+}
+
+// patience bounds every wait for something that should come much sooner.
+const patience = time.Minute
+
+// eventually repeats f, which says what is still missing, until nothing is.
+func eventually(ts *testscript.TestScript, f func() error) {
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := f()
+		if err == nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			ts.Fatalf("after %v still: %v", patience, err)
+		}
+	}
+}
+
+func want(ts *testscript.TestScript, neg bool, ok bool, usage string) {
+	if neg || !ok {
+		ts.Fatalf("usage: %s", usage)
+	}
+}
+
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	want(ts, neg, len(args) >= 2, "exits CODE cmd…")
+	code := 0
+	var failed *exec.ExitError
+	if err := ts.Exec(args[1], args[2:]...); errors.As(err, &failed) {
+		code = failed.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if strconv.Itoa(code) != args[0] {
+		ts.Fatalf("exit code %d, want %s", code, args[0])
+	}
+}
+
+type processes struct{}
+
+type process struct {
+	cmd  *exec.Cmd
+	done chan struct{}
+	err  error
+}
+
+func table(ts *testscript.TestScript) map[string]*process {
+	return ts.Value(processes{}).(map[string]*process)
+}
+
+func start(ts *testscript.TestScript, neg bool, args []string) {
+	want(ts, neg, len(args) >= 2, "start NAME cmd…")
+	path, err := exec.LookPath(args[1])
+	if err != nil {
+		path = filepath.Join(strings.Split(ts.Getenv("PATH"), string(os.PathListSeparator))[0], args[1])
+	}
+	p := &process{cmd: exec.Command(path, args[2:]...), done: make(chan struct{})}
+	p.cmd.Dir = ts.MkAbs(".")
+	for _, name := range []string{"PATH", "HOME", "TMPDIR", "EMITD_CONFIG", "EMITD_STORE_URL"} {
+		if v := ts.Getenv(name); v != "" {
+			p.cmd.Env = append(p.cmd.Env, name+"="+v)
+		}
+	}
+	out, err := os.Create(ts.MkAbs(args[0] + ".out"))
+	ts.Check(err)
+	defer out.Close()
+	log, err := os.Create(ts.MkAbs(args[0] + ".err"))
+	ts.Check(err)
+	defer log.Close()
+	p.cmd.Stdout, p.cmd.Stderr = out, log
+	ts.Check(p.cmd.Start())
+	table(ts)[args[0]] = p
+	go func() {
+		defer close(p.done)
+		p.err = p.cmd.Wait()
+	}()
+	ts.Defer(func() {
+		_ = p.cmd.Process.Kill()
+		<-p.done
+	})
+}
+
+func signalProcess(ts *testscript.TestScript, neg bool, args []string) {
+	want(ts, neg, len(args) == 2, "signal NAME INT|TERM|HUP|KILL")
+	signals := map[string]os.Signal{"INT": os.Interrupt, "TERM": syscall.SIGTERM, "HUP": syscall.SIGHUP, "KILL": os.Kill}
+	ts.Check(table(ts)[args[0]].cmd.Process.Signal(signals[args[1]]))
+}
+
+func ended(ts *testscript.TestScript, neg bool, args []string) {
+	want(ts, neg, len(args) == 2, "ended NAME CODE")
+	p := table(ts)[args[0]]
+	select {
+	case <-p.done:
+	case <-time.After(patience):
+		ts.Fatalf("%s still runs after %v", args[0], patience)
+	}
+	code := strconv.Itoa(p.cmd.ProcessState.ExitCode())
+	if code == "-1" {
+		code = "KILL"
+	}
+	if code != args[1] {
+		log, _ := os.ReadFile(ts.MkAbs(args[0] + ".err"))
+		ts.Fatalf("%s ended with %s, want %s; it said:\n%s", args[0], code, args[1], log)
+	}
+}
+
+func judge(ts *testscript.TestScript, neg bool, args []string) {
+	want(ts, neg, len(args) > 0 && len(args)%3 == 0, "json PATH OP VALUE …")
+	ts.Check(check(ts.ReadFile("stdout"), args))
+}
+
+func until(ts *testscript.TestScript, neg bool, args []string) {
+	split := -1
+	for i, a := range args {
+		if a == "--" {
+			split = i
+		}
+	}
+	want(ts, neg, split > 0 && (len(args)-split-1)%3 == 0, "until cmd… -- PATH OP VALUE …")
+	eventually(ts, func() error {
+		if err := ts.Exec(args[0], args[1:split]...); err != nil {
+			return fmt.Errorf("%w: %s", err, ts.ReadFile("stderr"))
+		}
+		return check(ts.ReadFile("stdout"), args[split+1:])
+	})
+}
+
+func save(ts *testscript.TestScript, neg bool, args []string) {
+	want(ts, neg, len(args) == 2, "save NAME PATH")
+	values, err := values(ts.ReadFile("stdout"), args[1])
+	ts.Check(err)
+	if len(values) != 1 {
+		ts.Fatalf("%s has %d values", args[1], len(values))
+	}
+	ts.Setenv(args[0], values[0])
+}
+
+func says(ts *testscript.TestScript, neg bool, args []string) {
+	want(ts, neg, len(args) == 2, "says FILE REGEXP")
+	re := regexp.MustCompile("(?m)" + args[1])
+	eventually(ts, func() error {
+		text, err := os.ReadFile(ts.MkAbs(args[0]))
+		if err == nil && !re.Match(text) {
+			err = fmt.Errorf("%s does not match %s:\n%s", args[0], args[1], text)
+		}
+		return err
+	})
+}
+
+func get(ts *testscript.TestScript, neg bool, args []string) {
+	want(ts, neg, len(args) == 2 || len(args) == 3, "get URL CODE [REGEXP]")
+	eventually(ts, func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, args[0], nil)
+		if err != nil {
+			return err
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		b, err := io.ReadAll(resp.Body)
+		if err != nil {
+			return err
+		}
+		if strconv.Itoa(resp.StatusCode) != args[1] {
+			return fmt.Errorf("%s answers %d: %s", args[0], resp.StatusCode, b)
+		}
+		if len(args) == 3 && !regexp.MustCompile("(?m)"+args[2]).Match(b) {
+			return fmt.Errorf("%s answers %.2000s, want %s", args[0], b, args[2])
+		}
+		return nil
+	})
+}
+
+// check judges a JSON text by triples of path, operator and value. A path is keys and indexes
+// joined by dots; * stands for every element of a list, count for its length. All values of a path
+// must pass, and there must be one. Operators: == != > matches has (a field of that name).
+func check(text string, triples []string) error {
+	for i := 0; i+2 < len(triples); i += 3 {
+		path, op, want := triples[i], triples[i+1], triples[i+2]
+		got, err := values(text, path)
+		if err != nil {
+			return err
+		}
+		if len(got) == 0 {
+			return fmt.Errorf("%s has no value in %s", path, text)
+		}
+		for _, g := range got {
+			ok, err := compare(g, op, want)
+			if err != nil {
+				return err
+			}
+			if !ok {
+				return fmt.Errorf("%s: %s is not %s %s in %s", path, g, op, want, text)
+			}
+		}
+	}
+	return nil
+}
+
+func compare(got, op, want string) (bool, error) {
+	switch op {
+	case "==":
+		return got == want, nil
+	case "!=":
+		return got != want, nil
+	case "matches":
+		return regexp.MatchString(want, got)
+	case "has":
+		var m map[string]any
+		if err := json.Unmarshal([]byte(got), &m); err != nil {
+			return false, err
+		}
+		_, ok := m[want]
+		return ok, nil
+	case ">":
+		a, err := strconv.ParseFloat(got, 64)
+		if err != nil {
+			return false, err
+		}
+		b, err := strconv.ParseFloat(want, 64)
+		return a > b, err
+	}
+	return false, fmt.Errorf("unknown operator %q", op)
+}
+
+// values returns what a path leads to, as text: strings plain, everything else as JSON.
+func values(text, path string) ([]string, error) {
+	dec := json.NewDecoder(strings.NewReader(text))
+	dec.UseNumber()
+	var root any
+	if err := dec.Decode(&root); err != nil {
+		return nil, fmt.Errorf("not JSON: %w: %s", err, text)
+	}
+	at := []any{root}
+	for key := range strings.SplitSeq(path, ".") {
+		var next []any
+		for _, v := range at {
+			next = append(next, descend(v, key)...)
+		}
+		at = next
+	}
+	out := make([]string, len(at))
+	for i, v := range at {
+		if s, ok := v.(string); ok {
+			out[i] = s
+			continue
+		}
+		b, err := json.Marshal(v)
+		if err != nil {
+			return nil, err
+		}
+		out[i] = string(b)
+	}
+	return out, nil
+}
+
+func descend(v any, key string) []any {
+	switch v := v.(type) {
+	case map[string]any:
+		if key == "" {
+			return []any{v}
+		}
+		if x, ok := v[key]; ok {
+			return []any{x}
+		}
+	case []any:
+		if key == "*" {
+			return v
+		}
+		if key == "count" {
+			return []any{json.Number(strconv.Itoa(len(v)))}
+		}
+		if i, err := strconv.Atoi(key); err == nil && i < len(v) {
+			return []any{v[i]}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,147 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/emitd/emitd/coordinator/lease"
+	"github.com/emitd/emitd/coordinator/member"
+	"github.com/emitd/emitd/node"
+)
+
+// throne is a leadership on its own, with what it posts and tells.
+type throne struct {
+	*leadership
+	posted []member.Input
+	told   []Transition
+}
+
+func newThrone() *throne {
+	began := time.Now()
+	th := &throne{leadership: newLeadership(func() lease.Instant { return lease.Instant(time.Since(began) + time.Hour) }, 25*time.Millisecond)}
+	th.post = func(in member.Input) { th.posted = append(th.posted, in) }
+	th.leadership.told = func(_ *reign, t Transition) { th.told = append(th.told, t) }
+	th.gates = func() []chan struct{} { return nil }
+	return th
+}
+
+func (th *throne) reignFor(number int64, d time.Duration) {
+	th.begin(context.Background(), node.Term{Number: number, Ordinal: number}, th.clock().Add(d))
+}
+
+// A wish to resign that belongs to an earlier term does not touch the present one.
+func TestResignBelongsToItsTerm(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		th := newThrone()
+		th.reignFor(1, time.Minute)
+		old := th.reign
+		th.end(1, node.Replaced)
+		th.reignFor(2, time.Minute)
+		if th.resign(old, node.PassesFailed, 0) || len(th.posted) != 0 {
+			t.Error("work of an earlier term made the present one resign")
+		}
+		if !th.resign(th.reign, node.PassesFailed, 0) || len(th.posted) != 1 {
+			t.Error("work of the present term cannot resign")
+		}
+		th.close()
+	})
+}
+
+// The watchdog comes after the loop should have, follows extensions, and tells the loop once.
+func TestWatchdog(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		th := newThrone()
+		th.reignFor(1, time.Second)
+		ctx := th.reign.ctx
+		<-time.After(900 * time.Millisecond)
+		th.extend(th.clock().Add(time.Second))
+		<-time.After(time.Second)
+		synctest.Wait()
+		if ctx.Err() != nil {
+			t.Fatal("the watchdog came before the loop could have")
+		}
+		<-time.After(30 * time.Millisecond)
+		synctest.Wait()
+		var lost *LostError
+		if !errors.As(context.Cause(ctx), &lost) || lost.Reason != node.TrustLost || lost.Term.Number != 1 {
+			t.Errorf("cause: %v", context.Cause(ctx))
+		}
+		if len(th.posted) != 1 || len(th.told) != 2 {
+			t.Errorf("posted %v, told %v", th.posted, th.told)
+		}
+		if r := th.end(1, node.TrustLost); r == nil || len(th.told) != 2 {
+			t.Error("the loop's own loss is told twice, or its reign is forgotten")
+		}
+		if th.end(7, node.Replaced) != nil {
+			t.Error("a term that never was has a reign")
+		}
+	})
+}
+
+// Closing ends what is left, as a shutdown, and later subscribers get one line.
+func TestCloseEndsLeadership(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		th := newThrone()
+		th.reignFor(1, time.Minute)
+		q := th.subscribe()
+		th.close()
+		for _, want := range []Transition{{Leading: true, Term: node.Term{Number: 1, Ordinal: 1}}, {Term: node.Term{Number: 1, Ordinal: 1}, Reason: node.Shutdown}} {
+			if got, ok := q.pop(); !ok || got != want {
+				t.Errorf("got %+v, want %+v", got, want)
+			}
+		}
+		if !q.done() {
+			t.Error("the subscription goes on")
+		}
+	})
+}
+
+// The bound of a stop runs from its beginning, once.
+func TestBound(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBound(time.Second)
+		<-time.After(time.Minute)
+		if b.over.Err() != nil {
+			t.Fatal("it ran before it began")
+		}
+		began := time.Now()
+		b.begin()
+		<-time.After(500 * time.Millisecond)
+		b.begin()
+		<-b.over.Done()
+		if took := time.Since(began); took != time.Second {
+			t.Errorf("it took %v", took)
+		}
+		b.cancel()
+		never := newBound(time.Second)
+		never.cancel()
+		never.begin()
+		if never.timer != nil {
+			t.Error("a cancelled bound began")
+		}
+	})
+}
+
+// Only a new maximum of what fences hold reaches the loop.
+func TestHeldIsMerged(t *testing.T) {
+	t.Parallel()
+	s := &shell{c: &Coordinator{inbox: newQueue[member.Input]()}}
+	for _, g := range []int64{5, 5, 3, 5, 7, 7, 6} {
+		s.held(g)
+	}
+	for _, want := range []int64{5, 7} {
+		if in, ok := s.c.inbox.pop(); !ok || in != (member.FenceHeld{Generation: want}) {
+			t.Errorf("got %v, want %d", in, want)
+		}
+	}
+	if in, ok := s.c.inbox.pop(); ok {
+		t.Errorf("and %v", in)
+	}
+}
