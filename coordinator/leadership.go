@@ -84,6 +84,9 @@ func newLeadership(clock func() lease.Instant, late time.Duration) *leadership {
 func (l *leadership) begin(base context.Context, t node.Term, trust lease.Instant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.reign != nil {
+		l.endLocked(l.reign, node.Replaced) // at most one is published, whatever the loop forgot
+	}
 	r := &reign{term: t, trust: trust, entered: l.gates()}
 	r.ctx, r.cancel = context.WithCancelCause(base)
 	r.watchdog = time.AfterFunc(max(trust.Sub(l.clock()), 0)+l.late, func() { l.watch(r) })

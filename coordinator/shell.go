@@ -142,12 +142,21 @@ func (s *shell) step(now lease.Instant, in member.Input) {
 		s.answered(r)
 	}
 	effects := s.m.Step(now, in)
-	for _, e := range effects {
+	begun := len(effects) // a Lost behind an Elected ends that term, in its place
+	for i, e := range effects {
+		if _, ok := e.(member.Elected); ok {
+			begun = i
+			break
+		}
 		if lost, ok := e.(member.Lost); ok {
 			s.lost(lost)
 		}
 	}
-	for _, e := range effects {
+	for i, e := range effects {
+		if lost, ok := e.(member.Lost); ok && i > begun {
+			s.lost(lost)
+			continue
+		}
 		s.carryOut(now, e)
 	}
 	// The clock is looked at every Watch, so that a suspend is noticed.
@@ -164,7 +173,7 @@ func (s *shell) carryOut(now lease.Instant, e member.Effect) {
 	case member.Call:
 		s.calls.issue(e)
 	case member.Compute:
-		s.own(func() { s.c.inbox.push(member.Planned{ID: e.ID, Plan: plan.Make(e.Input)}) })
+		s.own(func() { s.c.inbox.push(planned(e)) })
 	case member.Start:
 		s.sup.Start(e.Fence, e.Term, e.Spec)
 	case member.Drain:
@@ -179,6 +188,16 @@ func (s *shell) carryOut(now lease.Instant, e member.Effect) {
 	case member.Stopped:
 		s.stopped = &e
 	}
+}
+
+// planned makes the plan. A panic of it costs the pass, not the process.
+func planned(e member.Compute) (p member.Planned) {
+	defer func() {
+		if r := recover(); r != nil {
+			p = member.Planned{ID: e.ID, Err: fmt.Errorf("plan: panic: %v", r)}
+		}
+	}()
+	return member.Planned{ID: e.ID, Plan: plan.Make(e.Input)}
 }
 
 func (s *shell) elected(now lease.Instant, t node.Term) {

@@ -98,17 +98,6 @@ func (c *Clock) Reset() { c.samples, c.since, c.current = nil, time.Time{}, fals
 // Steps returns how many steps of the store's clock were seen.
 func (c *Clock) Steps() int { return c.steps }
 
-// Offset returns how far the store's clock is ahead of the local wall clock reading given for
-// the newest sample's middle; ok is false before the first sample. It is for people only.
-func (c *Clock) Offset(wall func(Instant) time.Time) (offset time.Duration, ok bool) {
-	n := len(c.samples)
-	if n == 0 {
-		return 0, false
-	}
-	s := c.samples[n-1]
-	return s.store.Sub(wall(s.sent + (s.received-s.sent)/2)), true
-}
-
 // Sightings remember since when, by the local clock, something was seen unchanged.
 type Sightings[K, V comparable] map[K]Sighting[V]
 
@@ -125,13 +114,6 @@ func (s Sightings[K, V]) See(key K, value V, now Instant) Instant {
 	}
 	s[key] = Sighting[V]{value, now}
 	return now
-}
-
-// Unchanged reports whether key was seen with exactly value for at least d, as of the reply
-// received at now.
-func (s Sightings[K, V]) Unchanged(key K, value V, d time.Duration, now Instant) bool {
-	seen, ok := s[key]
-	return ok && seen.Value == value && now.Sub(seen.Since) >= d
 }
 
 // Keep forgets every key that keep refuses.

@@ -135,17 +135,14 @@ func TestClockNeverSaysPassedTooEarly(t *testing.T) {
 func TestSightings(t *testing.T) {
 	t.Parallel()
 	s := Sightings[string, int]{}
-	s.See("a", 1, at(0))
-	s.See("a", 1, at(5))
-	if !s.Unchanged("a", 1, secs(10), at(10)) {
-		t.Error("unchanged for ten seconds, and not told so")
+	if got := s.See("a", 1, at(3)); got != at(3) {
+		t.Errorf("first seen at 3, told %v", got)
 	}
-	if s.Unchanged("a", 2, secs(1), at(10)) || s.Unchanged("b", 1, 0, at(10)) {
-		t.Error("another value or key is not unchanged")
+	if got := s.See("a", 1, at(5)); got != at(3) {
+		t.Errorf("unchanged since 3, told %v", got)
 	}
-	s.See("a", 2, at(11))
-	if s.Unchanged("a", 2, secs(10), at(20)) {
-		t.Error("a change did not begin anew")
+	if got := s.See("a", 2, at(11)); got != at(11) {
+		t.Errorf("a change did not begin anew: %v", got)
 	}
 	s.Keep(func(string) bool { return false })
 	if len(s) != 0 {

@@ -50,10 +50,11 @@ type Result struct {
 	Err      error
 }
 
-// Planned answers the Compute with that ID.
+// Planned answers the Compute with that ID. Err says that there is no plan.
 type Planned struct {
 	ID   uint64
 	Plan plan.Plan
+	Err  error
 }
 
 // Woken is a hint of the store.

@@ -121,6 +121,13 @@ func (m *Member) onTerm(now, sent lease.Instant, r *storage.Reply) {
 		m.lose(now, node.Replaced)
 	case m.leading():
 		e.trust = sent.Add(m.t.TrustFor(m.t.LeaseDuration))
+	case mine && m.stop.phase != stopNone:
+		// Elected by a heartbeat that was under way when the stop began: the next leave gives it up.
+		if r.Term.Number > e.lostThrough {
+			m.stop.resign, m.stop.left = r.Term.Number, false
+		}
+	case mine && m.stranger(now, m.t.LeaseDuration):
+		// It stood before it could know: the holder of the lost history may still believe in itself.
 	case mine && (r.Term.Number > e.lostThrough || planted.Bug(planted.TermKeptAfterLost)):
 		m.elected(now, sent, r.Term)
 	}
@@ -281,8 +288,11 @@ func (m *Member) onLeave(now lease.Instant, c call, res Result) {
 	if m.leading() && planted.Bug(planted.ResignBeforeLost) {
 		m.lose(now, r.reason)
 	}
+	if r.number != 0 && m.stop.phase != stopNone && res.Err != nil {
+		m.stop.resign = r.number // with the next leave
+	}
 	if c.drains {
-		m.onStopLeave(now, res.Err)
+		m.onStopLeave(now, c.sent, res.Err)
 	}
 	m.endResign(now)
 	if res.Err == nil {
@@ -296,9 +306,13 @@ func (m *Member) onCommands(now lease.Instant, commands []storage.Command) {
 		return
 	}
 	for _, c := range commands {
-		if c.Kind == storage.CommandResign && (c.Term == 0 || c.Term == m.election.held.Number) {
+		switch {
+		case c.Kind != storage.CommandResign:
+		case c.Term == 0 || c.Term == m.election.held.Number:
 			m.resign(now, node.Resigned, c.Cooldown, c.ID, c.Actor)
 			return
+		default: // it expected another term; a leave that gives up none answers it with a conflict
+			m.send(now, callAnswer, Call{Leave: &storage.Leave{Node: m.cfg.Node, Seq: m.nextSeq(), Command: c.ID, Actor: c.Actor}})
 		}
 	}
 }

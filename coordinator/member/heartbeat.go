@@ -11,13 +11,11 @@ import (
 
 // beat is the heartbeat loop: when the next one is due and what the last ones brought.
 type beat struct {
-	due  lease.Instant // the regular one; wake-ups never move it
-	wake lease.Instant // an extra one
-	// inFlight is the call under way; 0 = none. sentAt is when it began.
-	inFlight uint64
-	sentAt   lease.Instant
-	again    bool // a wake-up came while one was under way: its reads may be older
-	stood    bool // the newest one stood for election
+	due      lease.Instant // the regular one; wake-ups never move it
+	wake     lease.Instant // an extra one
+	inFlight uint64        // the call under way; 0 = none
+	again    bool          // a wake-up came while one was under way: its reads may be older
+	stood    bool          // the newest one stood for election
 
 	failures int
 	// answered is when the newest answered heartbeat began: trust hangs on it.
@@ -28,8 +26,8 @@ type beat struct {
 	// register asks for the advert to be sent; told is set while the heartbeat under way has the
 	// present one.
 	register, told bool
-	wantMembers bool
-	cursor      int64 // membership events up to here are known
+	wantMembers    bool
+	cursor         int64 // membership events up to here are known
 }
 
 // firstRetry is the pause after a failed heartbeat; it doubles up to Timing.Backoff.
@@ -90,17 +88,18 @@ func (m *Member) sendHeartbeat(now lease.Instant) {
 		hb.Advert = &advert
 	}
 	m.send(now, callHeartbeat, Call{Heartbeat: hb})
-	m.beat.inFlight, m.beat.sentAt, m.beat.stood = m.callID, now, hb.Claim.Stand
+	m.beat.inFlight, m.beat.stood = m.callID, hb.Claim.Stand
 }
 
 func (m *Member) onHeartbeat(now lease.Instant, c call, r Result) {
 	m.beat.inFlight = 0
-	if m.beat.again {
-		m.beat.wake, m.beat.again = min(m.beat.wake, now), false
-	}
 	if r.Err != nil || r.Reply == nil {
+		m.beat.wake, m.beat.again = lease.Never, false // hints do not shorten the back-off
 		m.onHeartbeatError(now, r.Err)
 		return
+	}
+	if m.beat.again {
+		m.beat.wake, m.beat.again = min(m.beat.wake, now), false
 	}
 	m.onReply(now, c.sent, r.Reply)
 }
@@ -141,10 +140,19 @@ func (m *Member) onReply(now, sent lease.Instant, r *storage.Reply) {
 	m.beat.everAnswered, m.beat.answered, m.beat.heard = true, sent, r.Seq
 	m.raise(r.Term.Number, 0)
 	m.observeStore(now, sent, r)
+	led := m.leading()
 	m.onTerm(now, sent, r)
 	m.onListed(now, sent, r.Units)
 	m.onMembership(now, r)
-	m.onCommands(now, r.Commands)
+	switch {
+	case led:
+		m.onCommands(now, r.Commands)
+	case m.leading() && len(r.Commands) > 0:
+		m.beatSoon(now) // a term is first published, then given up
+	}
+	if m.leading() {
+		m.countFailedPasses(now)
+	}
 	if m.leading() {
 		m.leader.want()
 	}

@@ -3,6 +3,7 @@ package member
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -38,12 +39,18 @@ type leader struct {
 	redo    bool // something was skipped or only declared: another pass at once
 
 	passSeq uint64
-	failed  int // passes in a row
-	retry   lease.Instant
+	failed  int // passes in a row, while heartbeats were answered
+	// unsure counts those failed since the newest answered heartbeat: if the store is away as a
+	// whole, another leader would not do better.
+	unsure int
+	retry  lease.Instant
 	// quiet is the fingerprint of the newest pass that had nothing to do; the same cluster
 	// again needs no plan.
 	quiet    fingerprint
 	unplaced map[daemon.Unit]string // told to the hooks already
+	// disagreed are the disagreements told already.
+	disagreed map[string]bool
+	patience  lease.Instant // a plan that takes longer has failed
 }
 
 // holding is what must stay unchanged for a unit's deadline to run.
@@ -91,22 +98,37 @@ func (l *leader) begin(now lease.Instant, t lease.Timing) {
 	l.end()
 	l.grace = max(l.grace, now.Add(t.Grace()))
 	l.settle, l.settled = now, false
+	l.passSeq = 0
 	l.want()
 }
 
 // end stops the loop; answers that are still under way are dropped.
 func (l *leader) end() {
 	l.phase, l.wanted, l.due, l.retry = passIdle, false, lease.Never, 0
-	l.failed, l.quiet, l.snap, l.redo = 0, fingerprint{}, nil, false
+	l.failed, l.unsure, l.quiet, l.snap, l.redo = 0, 0, fingerprint{}, nil, false
 	l.unplaced = map[daemon.Unit]string{}
 }
 
 // want asks for a pass as soon as the one under way has ended.
 func (l *leader) want() { l.wanted = true }
 
+// planPatience is how many query timeouts a plan may take.
+const planPatience = 4
+
+// watchPass fails a pass whose plan does not come.
+func (m *Member) watchPass(now lease.Instant) {
+	if m.leading() && m.leader.phase == passPlanning && now >= m.leader.patience {
+		m.passFailed(now, errNoPlan)
+	}
+}
+
+var errNoPlan = errors.New("the plan takes too long")
+
 func (m *Member) nextPass() lease.Instant {
 	l := &m.leader
 	switch {
+	case m.leading() && l.phase == passPlanning:
+		return l.patience
 	case !m.leading() || l.phase != passIdle:
 		return lease.Never
 	case l.wanted:
@@ -118,7 +140,7 @@ func (m *Member) nextPass() lease.Instant {
 // startPass begins a pass when one is wanted or due.
 func (m *Member) startPass(now lease.Instant) {
 	l := &m.leader
-	if !m.leading() || now < m.nextPass() {
+	if !m.leading() || l.phase != passIdle || now < m.nextPass() {
 		return
 	}
 	l.wanted, l.due, l.redo = false, lease.Never, false
@@ -136,9 +158,15 @@ func (m *Member) fresh(c call, phase passPhase) bool {
 func (m *Member) passFailed(now lease.Instant, err error) {
 	l := &m.leader
 	l.phase, l.wanted = passIdle, true
-	l.failed++
-	l.retry = now.Add(m.jitter(min(firstRetry<<min(l.failed, 10), m.t.Backoff())))
+	l.unsure++
+	l.retry = now.Add(m.jitter(min(firstRetry<<min(l.failed+l.unsure, 10), m.t.Backoff())))
 	m.emit(Notice{Kind: PassFailed, Err: err, Term: m.election.held.Number})
+}
+
+// countFailedPasses makes sure of failed passes when a heartbeat was answered.
+func (m *Member) countFailedPasses(now lease.Instant) {
+	l := &m.leader
+	l.failed, l.unsure = l.failed+l.unsure, 0
 	if l.failed >= maxPassesFailed {
 		m.resign(now, node.PassesFailed, 0, "", "")
 	}
@@ -172,6 +200,7 @@ func (m *Member) onSnapshot(now lease.Instant, c call, r Result) {
 		return
 	}
 	l.phase = passPlanning
+	l.patience = now.Add(planPatience * m.t.QueryTimeout)
 	m.callID++
 	m.calls[m.callID] = call{kind: callCompute, sent: now, term: m.election.held.Number}
 	m.emit(Compute{ID: m.callID, Input: m.planInput()})
@@ -245,11 +274,16 @@ func (m *Member) onPlanned(now lease.Instant, p Planned) {
 		return
 	}
 	l := &m.leader
+	if p.Err != nil {
+		m.passFailed(now, p.Err)
+		return
+	}
 	for i := range p.Plan.Decisions {
 		l.changes = append(l.changes, m.change(&p.Plan.Decisions[i]))
 		l.redo = l.redo || p.Plan.Decisions[i].Step == ""
 	}
 	m.tellUnplaced(&p.Plan)
+	m.tellDisagreements(&p.Plan)
 	if len(l.changes) == 0 && len(l.nodes) == 0 {
 		l.quiet = m.fingerprint()
 	}
@@ -286,6 +320,20 @@ func (m *Member) tellUnplaced(p *plan.Plan) {
 		}
 	}
 	m.leader.unplaced = told
+}
+
+// tellDisagreements tells where nodes describe one daemon differently, once each.
+func (m *Member) tellDisagreements(p *plan.Plan) {
+	told := make(map[string]bool, len(p.Disagreements))
+	for i := range p.Disagreements {
+		d := &p.Disagreements[i]
+		what := fmt.Sprintf("%s: %s says otherwise than %s: %s", d.Daemon, d.Loser.Name, d.Winner.Name, d.What)
+		told[what] = true
+		if !m.leader.disagreed[what] {
+			m.emit(Notice{Kind: Disagreement, Fence: daemon.Fence{Unit: daemon.Unit{Daemon: d.Daemon}}, Reason: what})
+		}
+	}
+	m.leader.disagreed = told
 }
 
 // commitNext commits the next part of what the pass has to change, or ends the pass.
@@ -331,7 +379,7 @@ func (m *Member) onCommit(now lease.Instant, c call, r Result) {
 
 func (m *Member) passDone(now lease.Instant) {
 	l := &m.leader
-	l.phase, l.failed, l.retry = passIdle, 0, now.Add(passPause)
+	l.phase, l.failed, l.unsure, l.retry = passIdle, 0, 0, now.Add(passPause)
 	l.passSeq++
 	l.snap = nil
 	l.wanted = l.wanted || l.redo

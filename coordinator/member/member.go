@@ -57,6 +57,7 @@ const (
 	callSnapshot
 	callCompute
 	callCommit
+	callAnswer // to a command; repeated with the next heartbeat if it failed
 )
 
 // New returns a member that knows nothing yet; it acts from its first Step on.
@@ -118,7 +119,7 @@ func (m *Member) handle(now lease.Instant, in Input) {
 	case LeaderIdle:
 		m.onLeaderIdle(now, in.Term)
 	case Witness:
-		m.runs.witness = append(m.runs.witness, in.Ended...)
+		m.runs.witness = in.Ended // all that are not known to the store yet
 	case Stop:
 		m.beginStop(now)
 	}
@@ -131,6 +132,7 @@ func (m *Member) watch(now lease.Instant) {
 	}
 	m.watchResign(now)
 	m.watchRuns(now)
+	m.watchPass(now)
 	m.watchStop(now)
 }
 
@@ -208,7 +210,7 @@ func (m *Member) onResult(now lease.Instant, r Result) {
 		m.onSnapshot(now, c, r)
 	case callCommit:
 		m.onCommit(now, c, r)
-	case callCompute:
+	case callCompute, callAnswer:
 	}
 }
 
@@ -297,7 +299,10 @@ func (m *Member) observeMembers(now lease.Instant, members []node.Member) {
 			m.left(c.Member, c.Reason)
 		}
 	}
+	present := make(map[node.Incarnation]bool, len(members))
 	for i := range members {
 		m.leader.see(&members[i], now)
+		present[members[i].Incarnation] = true
 	}
+	m.leader.beats.Keep(func(inc node.Incarnation) bool { return present[inc] || m.leading() })
 }

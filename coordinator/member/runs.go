@@ -359,7 +359,7 @@ func (m *Member) release(u daemon.Unit, rec daemon.Record) {
 		rep.Reason = "released by the agent"
 	case Refused:
 		rep.Reason = "fence could not be stamped"
-		if errors.Is(e.Err, daemon.ErrStale) {
+		if outrun(e) {
 			rep.Embargo = 0 // the next generation will be higher
 		}
 	case Forgotten:
@@ -413,6 +413,9 @@ func (m *Member) onRunEnded(now lease.Instant, e RunEnded) {
 	if reason == "" && r.Draining {
 		reason = "drained"
 	}
+	if e.How == GaveUp {
+		m.emit(Notice{Kind: UnitFailed, Fence: e.Fence, Err: e.Err})
+	}
 	m.emit(Notice{Kind: UnitStopped, Fence: e.Fence, Reason: reason, Err: e.Err})
 	if l := m.runs.listed[u]; l != nil && l.rec.Generation == r.Generation {
 		m.runs.endings[u] = e
@@ -423,7 +426,17 @@ func (m *Member) onRunEnded(now lease.Instant, e RunEnded) {
 	if m.stop.phase == stopLeaving && r.Draining {
 		return // the row is not revoking yet; the leave will make it so
 	}
+	if l := m.runs.listed[u]; e.How == Refused && !outrun(e) && l != nil && l.rec.State == daemon.Active {
+		return // resumed with the next heartbeat: an agent that refuses itself must not spin
+	}
 	m.reconcile(now, u)
+}
+
+// outrun reports whether a run was refused for a generation that is too low, which the next one
+// will not be.
+func outrun(e RunEnded) bool {
+	var stale *daemon.StaleError
+	return errors.As(e.Err, &stale) && stale.Holds > e.Fence.Generation
 }
 
 // report notes a step to be told to the store; a newer one of the unit replaces it.
@@ -454,6 +467,8 @@ func (m *Member) sendReports(now lease.Instant) {
 		Node: m.cfg.Node, Seq: m.nextSeq(), HighestGeneration: m.highestGeneration,
 		Units: slices.Clone(rs.batch), Witness: slices.Clone(rs.witness),
 	}})
+	// What others know by then is seen in the member list, and no longer witnessed.
+	m.beat.wantMembers = m.beat.wantMembers || len(rs.witness) > 0
 	rs.inFlight, rs.witness = m.callID, nil
 }
 
@@ -470,6 +485,9 @@ func (m *Member) onReport(now lease.Instant, res Result) {
 		return
 	}
 	rs.failures, rs.retry = 0, now
+	if m.beat.wantMembers {
+		m.beatSoon(now)
+	}
 	for i := range res.Outcomes {
 		m.onOutcome(now, &res.Outcomes[i])
 	}
@@ -500,6 +518,9 @@ func (m *Member) onOutcome(now lease.Instant, o *storage.Outcome) {
 		}
 	}
 	m.raise(rec.Term, rec.Generation)
+	if l := rs.listed[u]; l != nil && rec.Generation < l.rec.Generation && !m.stranger(now, m.t.NodeRegistrationTTL) {
+		return // a heartbeat that read later was answered before
+	}
 	if rec.HeldBy(m.cfg.Node.Incarnation) {
 		m.list(now, m.beat.answered, rec)
 	} else {

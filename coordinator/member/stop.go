@@ -4,6 +4,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/daemon"
@@ -20,6 +21,9 @@ type stop struct {
 	sent  bool          // a leave without a resignation is under way
 	retry lease.Instant // send it again then
 	left  bool          // the store knows that this node drains
+	// resign is a term that the next leave gives up: the resignation failed, or the node was
+	// elected by a heartbeat that was under way. 0 = none.
+	resign int64
 }
 
 type stopPhase uint8
@@ -63,34 +67,38 @@ func (m *Member) beginStop(now lease.Instant) {
 func (m *Member) sendDrainLeave(now lease.Instant) {
 	if !m.beat.everAnswered {
 		m.stop.left = true // nothing to mark
-		m.beginDrain(now)
+		m.beginDrain(now, now)
 		return
 	}
 	m.stop.sent = true
 	m.send(now, callLeave, Call{Leave: &storage.Leave{
-		Node: m.cfg.Node, Seq: m.nextSeq(), Reason: node.Shutdown, Drain: true, DrainTimeout: m.t.DrainTimeout,
+		Node: m.cfg.Node, Seq: m.nextSeq(), Resign: m.stop.resign, Reason: node.Shutdown, Drain: true, DrainTimeout: m.t.DrainTimeout,
 	}})
 }
 
 // onStopLeave takes the answer of the leave of a stop. A failed one is repeated while the runs
 // drain: without it their rows are not revoked, and the others wait for this node's death.
-func (m *Member) onStopLeave(now lease.Instant, err error) {
+func (m *Member) onStopLeave(now, sent lease.Instant, err error) {
 	m.stop.sent = false
 	if err == nil || errors.Is(err, storage.ErrNotRegistered) {
 		m.stop.left = true
-		m.revokeListed(now)
+		m.revokeListed(sent)
 	} else {
 		m.stop.retry = now.Add(m.jitter(4 * firstRetry))
 	}
-	m.beginDrain(now)
+	m.beginDrain(now, sent)
 }
 
-// revokeListed notes what the leave did to the rows, so that runs which have ended are confirmed
-// without another round trip.
-func (m *Member) revokeListed(now lease.Instant) {
+// revokeListed notes what the leave that was sent did to the rows, so that runs which have ended
+// are confirmed without another round trip.
+func (m *Member) revokeListed(sent lease.Instant) {
 	for _, l := range m.runs.listed {
 		if l.rec.State == daemon.Assigning || l.rec.State == daemon.Active {
-			l.rec.State, l.end = daemon.Revoking, now.Add(m.t.DrainTimeout)
+			d := m.drainTimeout(l)
+			l.rec.State, l.end = daemon.Revoking, sent.Add(d-m.t.Margin(d))
+			if r := m.runs.live[l.rec.Unit]; r != nil && r.Generation == l.rec.Generation {
+				r.ackBy = lease.Never
+			}
 			if p, ok := m.runs.pending[l.rec.Unit]; ok && p.Step != daemon.Confirm {
 				delete(m.runs.pending, l.rec.Unit)
 			}
@@ -98,20 +106,38 @@ func (m *Member) revokeListed(now lease.Instant) {
 	}
 }
 
-// beginDrain drains every run.
-func (m *Member) beginDrain(now lease.Instant) {
+// drainTimeout is what the store goes by for the unit, if it is listed.
+func (m *Member) drainTimeout(l *listing) time.Duration {
+	if l != nil && l.rec.DrainTimeout > 0 {
+		return l.rec.DrainTimeout
+	}
+	return m.t.DrainTimeout
+}
+
+// beginDrain drains every run. The store counts their drain timeouts from a moment after sent, when
+// the leave began; while it is not known to have arrived, an acknowledgement deadline stands.
+func (m *Member) beginDrain(now, sent lease.Instant) {
 	if m.stop.phase != stopLeaving {
 		return
 	}
 	m.stop.phase, m.stop.drain = stopDraining, now
 	m.stop.by = min(m.stop.by, now.Add(m.t.DrainTimeout+m.t.StopTimeout+m.t.QueryTimeout))
 	// At the end of the stop every run has been cancelled for StopTimeout, and is over or abandoned.
-	by := min(now.Add(m.t.DrainTimeout), m.stop.by.Add(-m.t.StopTimeout))
+	last := m.stop.by.Add(-m.t.StopTimeout)
 	for _, u := range slices.SortedFunc(maps.Keys(m.runs.live), daemon.Unit.Compare) {
-		if r := m.runs.live[u]; !r.Draining && !r.Cancelled {
-			m.drain(u, r, by)
+		r := m.runs.live[u]
+		switch ackBy := r.ackBy; {
+		case r.Cancelled:
+		case r.Draining: // asked back before, perhaps with more time than there is
+			r.drainBy = min(r.drainBy, last)
+		default:
+			m.drain(u, r, min(sent.Add(m.drainTimeout(m.runs.listed[u])), last))
+			if !m.stop.left {
+				r.ackBy = ackBy
+			}
 		}
 	}
+	m.settleNext()
 	for _, u := range slices.SortedFunc(maps.Keys(m.runs.listed), daemon.Unit.Compare) {
 		m.reconcile(now, u)
 	}
@@ -162,7 +188,7 @@ func (m *Member) deregister(now lease.Instant) {
 		return
 	}
 	m.send(now, callDeregister, Call{Leave: &storage.Leave{
-		Node: m.cfg.Node, Seq: m.nextSeq(), Drain: true, Deregister: true, Reason: node.Shutdown, DrainTimeout: m.t.DrainTimeout,
+		Node: m.cfg.Node, Seq: m.nextSeq(), Resign: m.stop.resign, Drain: true, Deregister: true, Reason: node.Shutdown, DrainTimeout: m.t.DrainTimeout,
 	}})
 }
 

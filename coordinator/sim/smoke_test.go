@@ -28,7 +28,9 @@ func TestSmoke(t *testing.T) {
 	for seed := first; seed < first+n; seed++ {
 		start := time.Now()
 		cfg := Config{Seed: uint64(seed), Faults: faults}
-		if os.Getenv("T") != "" { cfg.Trace, _ = os.Create(os.Getenv("T")) }
+		if os.Getenv("T") != "" {
+			cfg.Trace, _ = os.Create(os.Getenv("T"))
+		}
 		r, err := Run(cfg)
 		if err != nil {
 			v := err.(*Violation)

@@ -241,13 +241,14 @@ func (l *link) overdue() bool {
 
 func (l *link) kill() { _ = l.cmd.Process.Kill() }
 
-// send sends a request; the answer comes on the channel, or never if the link is gone.
+// send sends a request; the answer comes on the channel, or never if the link ends. The channel
+// is nil if it has ended already.
 func (l *link) send(req request) <-chan status {
 	w := &waiting{answer: make(chan status, 1)}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closing {
-		return w.answer
+		return nil
 	}
 	l.last++
 	req.id = l.last
@@ -263,8 +264,12 @@ func (l *link) send(req request) <-chan status {
 
 // ask sends a request and waits for its answer.
 func (l *link) ask(ctx context.Context, req request) (status, error) {
+	sent := l.send(req)
+	if sent == nil {
+		return "", fmt.Errorf("%w: it was closed", ErrGuardian)
+	}
 	select {
-	case s := <-l.send(req):
+	case s := <-sent:
 		return s, nil
 	case <-l.gone:
 		return "", l.why

@@ -565,14 +565,28 @@ func TestAGroupWhoseFirstProcessIsGone(t *testing.T) {
 // Before Linux 6.9 there is no handle: the start time tells ours from others.
 func TestKillWithoutAHandle(t *testing.T) {
 	t.Parallel()
-	cmd, p := sleeper(t)
-	child := hold(t, cmd.Process.Pid)
-	stranger := &target{pgid: child.pid, start: "1", pidfd: -1}
+	cmd := osexec.Command("/bin/sh", "-c", "read x; exit 7")
+	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stranger := &target{pgid: cmd.Process.Pid, start: "1", pidfd: -1}
 	stranger.kill()
 	if !stranger.reused() || stranger.runs() {
 		t.Error("a stranger is taken for ours")
 	}
-	child.mustRun(t, "a stranger's group")
+	_ = in.Close() // it ends by itself, unless it was killed
+	_ = cmd.Wait()
+	if cmd.ProcessState.ExitCode() != 7 {
+		t.Errorf("a stranger's group: %v", cmd.ProcessState)
+	}
+
+	ours, p := sleeper(t)
+	child := hold(t, ours.Process.Pid)
 	(&target{pgid: child.pid, start: p.start, pidfd: -1}).kill()
 	child.mustEnd(t, "our group")
 }

@@ -82,7 +82,6 @@ func (r *run) guard(ctx context.Context) (bool, error) {
 		case <-stop:
 		}
 	}()
-	_ = r.group.open()
 	s, err := r.link.ask(ctx, request{verb: watch, pgid: r.group.pgid, start: r.group.start, deadline: r.deadline})
 	switch {
 	case ctx.Err() != nil:

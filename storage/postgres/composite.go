@@ -16,8 +16,9 @@ import (
 // Fields come in the order of the table's columns. What a later version of the schema appends is
 // not read. The first error stays and is asked for once, at the end.
 type composite struct {
-	rest []byte
-	err  error
+	rest   []byte
+	values [][]byte // instead of rest: the columns of a row that is no composite
+	err    error
 }
 
 // errRow says that a value is no row.
@@ -35,6 +36,10 @@ func rowOf(text []byte) *composite {
 func (c *composite) field() (text []byte, null bool) {
 	if c.err != nil {
 		return nil, true
+	}
+	if len(c.values) > 0 {
+		text, c.values = c.values[0], c.values[1:]
+		return text, text == nil
 	}
 	if len(c.rest) == 0 {
 		c.err = errRow
@@ -111,13 +116,18 @@ func (c *composite) text() string {
 
 // int reads a whole number; null is 0.
 func (c *composite) int() int64 {
+	n, _ := c.intOrNull()
+	return n
+}
+
+func (c *composite) intOrNull() (n int64, null bool) {
 	t, null := c.field()
 	if null {
-		return 0
+		return 0, true
 	}
 	n, err := strconv.ParseInt(string(t), 10, 64)
 	c.fail(err)
-	return n
+	return n, false
 }
 
 // bool reads t or f; null is false.

@@ -2,11 +2,7 @@ package postgres
 
 import (
 	"cmp"
-	"slices"
 	"time"
-
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/node"
@@ -49,23 +45,20 @@ func (c *composite) event() (e daemon.Event) {
 	e.Seq, e.At, e.Kind = c.int(), c.time(), daemon.EventKind(c.text())
 	e.Node, e.NodeID, e.Incarnation = c.text(), node.ID(c.text()), node.Incarnation(c.text())
 	e.Daemon = daemon.ID(c.text())
-	if index, null := c.field(); !null {
-		n := composite{rest: append(slices.Clone(index), ',')}
-		e.Unit = daemon.Unit{Daemon: e.Daemon, Index: int(n.int())}
-		c.fail(n.err)
+	if index, null := c.intOrNull(); !null {
+		e.Unit = daemon.Unit{Daemon: e.Daemon, Index: int(index)}
 	}
 	e.Term, e.TermOrdinal, e.Generation = c.int(), c.int(), c.int()
 	e.Reason, e.Detail = c.text(), c.raw()
 	return e
 }
 
-// command reads a command and its place in the order of submission.
-func (c *composite) command() (w storage.Command, number int64) {
-	w.ID, number = c.text(), c.int()
+func (c *composite) command() (w command) {
+	w.ID, w.number = c.text(), c.int()
 	w.Kind, w.Actor, w.Reason = c.text(), c.text(), c.text()
 	w.Term, w.Cooldown, w.Args = c.int(), time.Duration(c.int()), c.raw()
 	w.CreatedAt, w.DoneAt, w.Result = c.time(), c.time(), c.text()
-	return w, number
+	return w
 }
 
 func (c *composite) term() (t node.Term) {
@@ -76,7 +69,8 @@ func (c *composite) term() (t node.Term) {
 }
 
 func (c *composite) lease() (l node.Lease) {
-	c.int() // the term's number
+	c.int()  // the term's number
+	c.text() // and its holder
 	l.ExpiresAt, l.Renewals = c.time(), c.int()
 	l.LastPassAt, l.PassSeq = c.time(), uint64(c.int())
 	return l
@@ -93,89 +87,55 @@ type state struct {
 	head, oldest int64
 }
 
-func (s *state) read(rows pgx.Rows) error {
-	return eachRow(rows, func(values [][]byte) (err error) {
-		if s.now, err = parseTime(string(values[0])); err != nil {
-			return err
-		}
-		// The first eight digits of a log file's name are the timeline.
-		s.id = string(values[1]) + "/" + string(values[2][:min(len(values[2]), 8)])
-		term, lease, counter := rowOf(values[3]), rowOf(values[4]), rowOf(values[5])
-		s.term, s.lease = term.term(), lease.lease()
-		s.head, s.oldest = counter.int(), counter.int()
-		return cmp.Or(term.err, lease.err, counter.err)
-	})
-}
-
-// eachRow hands over the texts of each row, which are valid until the next.
-func eachRow(rows pgx.Rows, take func(values [][]byte) error) error {
-	for rows.Next() {
-		if err := take(rows.RawValues()); err != nil {
-			return err
-		}
+func (s *state) read(values [][]byte) (err error) {
+	if s.now, err = parseTime(string(values[0])); err != nil {
+		return err
 	}
-	return rows.Err()
+	// The first eight digits of a log file's name are the timeline.
+	s.id = string(values[1]) + "/" + string(values[2][:min(len(values[2]), 8)])
+	term, lease, counter := rowOf(values[3]), rowOf(values[4]), rowOf(values[5])
+	s.term, s.lease = term.term(), lease.lease()
+	s.head, s.oldest = counter.int(), counter.int()
+	return cmp.Or(term.err, lease.err, counter.err)
 }
 
 // list reads rows of one composite each.
-func list[T any](into *[]T, read func(*composite) T) func(pgx.Rows) error {
-	return func(rows pgx.Rows) error {
-		return eachRow(rows, func(values [][]byte) error {
-			c := rowOf(values[0])
-			*into = append(*into, read(c))
-			return c.err
-		})
+func list[T any](into *[]T, read func(*composite) T) func([][]byte) error {
+	return func(values [][]byte) error {
+		c := rowOf(values[0])
+		*into = append(*into, read(c))
+		return c.err
 	}
 }
 
-func records(into *[]daemon.Record) func(pgx.Rows) error { return list(into, (*composite).record) }
-func events(into *[]daemon.Event) func(pgx.Rows) error   { return list(into, (*composite).event) }
+func records(into *[]daemon.Record) func([][]byte) error { return list(into, (*composite).record) }
+func events(into *[]daemon.Event) func([][]byte) error   { return list(into, (*composite).event) }
 
-// commands reads commands, oldest first.
-func commands(into *[]storage.Command) func(pgx.Rows) error {
-	type numbered struct {
-		storage.Command
-		number int64
-	}
-	return func(rows pgx.Rows) error {
-		var all []numbered
-		err := list(&all, func(c *composite) (n numbered) {
-			n.Command, n.number = c.command()
-			return n
-		})(rows)
-		slices.SortFunc(all, func(a, b numbered) int { return cmp.Compare(a.number, b.number) })
-		for _, c := range all {
-			*into = append(*into, c.Command)
-		}
-		return err
-	}
+// command is a command and its place in the order of submission.
+type command struct {
+	storage.Command
+	number int64
 }
+
+func commands(into *[]command) func([][]byte) error { return list(into, (*composite).command) }
 
 // members reads the newest event and, of the same snapshot, the member list. There is always a
 // row, because whoever asks has one.
-func members(into *[]node.Member, head *int64) func(pgx.Rows) error {
-	return func(rows pgx.Rows) error {
-		return eachRow(rows, func(values [][]byte) error {
-			at := composite{rest: append(slices.Clone(values[0]), ',')}
-			c := rowOf(values[1])
-			*head = at.int()
-			*into = append(*into, c.member())
-			return cmp.Or(at.err, c.err)
-		})
+func members(into *[]node.Member, head *int64) func([][]byte) error {
+	return func(values [][]byte) error {
+		at, c := &composite{values: values[:1]}, rowOf(values[1])
+		*head = at.int()
+		*into = append(*into, c.member())
+		return cmp.Or(at.err, c.err)
 	}
 }
 
-// stamp receives a time of the store in a column of its own: null is the zero time, and the zone
-// is UTC.
-type stamp struct{ to *time.Time }
-
-// ScanTimestamptz implements [pgtype.TimestamptzScanner].
-func (s stamp) ScanTimestamptz(v pgtype.Timestamptz) error {
-	*s.to = time.Time{}
-	if v.Valid && v.InfinityModifier == pgtype.Finite {
-		*s.to = v.Time.UTC()
+// columns reads a row of plain columns, as the fields of a row that is no composite.
+func columns(take func(c *composite) error) func([][]byte) error {
+	return func(values [][]byte) error {
+		c := &composite{values: values}
+		return cmp.Or(take(c), c.err)
 	}
-	return nil
 }
 
 // micros is a duration in the unit of Postgres' intervals, rounded up: a lease is never shorter

@@ -78,7 +78,9 @@ func (n names) functions() template.FuncMap {
 		"name":       func(s string) string { return pgx.Identifier{n.prefix + s}.Sanitize() },
 		"literal":    func(s string) string { return literal(n.scope() + ":" + s + ":") },
 		"held":       func(alias string) string { return fmt.Sprintf("(%[1]s.number <> 0 and not %[1]s.vacant)", alias) },
-		"written":    func(alias string) string { return alias + ".xmin = pg_current_xact_id_if_assigned()::xid" },
+		"mark":       func(who string) string { return "set_config('emitd.written', " + who + ", true)" },
+		"written":    func(who string) string { return "current_setting('emitd.written', true) in (" + who + ", " + who + " || '!')" },
+		"eligible":   func(who string) string { return "current_setting('emitd.written', true) = " + who + " || '!'" },
 		"lifecycle":  lifecycle,
 		"tell":       n.tell,
 		"wake":       n.wake,
@@ -183,7 +185,7 @@ func (n names) embargo(list, incarnation, micros, reason string) string {
 }
 
 // statements are the sources with the names filled in, by file name without .sql.
-type statements map[string]string
+type statements map[string]statement
 
 var comment = regexp.MustCompile(`(?m)^\s*--.*\n`)
 
@@ -199,7 +201,7 @@ func (n names) compile() statements {
 		if err != nil {
 			panic("postgres: " + err.Error())
 		}
-		out[strings.TrimSuffix(path.Base(file), ".sql")] = n.fill(file, string(text))
+		out[strings.TrimSuffix(path.Base(file), ".sql")] = cut(strings.TrimSpace(n.fill(file, string(text))))
 	}
 	return out
 }
@@ -218,10 +220,22 @@ func (n names) fill(name, text string) string {
 }
 
 // get returns a statement; a missing one is a programming error.
-func (s statements) get(name string) string {
+func (s statements) get(name string) statement {
 	sql, ok := s[name]
 	if !ok {
 		panic("postgres: no statement " + name)
 	}
 	return sql
+}
+
+// String returns a statement as it is written, with its placeholders, for the extended protocol.
+func (s statement) String() string {
+	var out strings.Builder
+	for i, part := range s {
+		if i%2 == 1 {
+			out.WriteByte('$')
+		}
+		out.WriteString(part)
+	}
+	return out.String()
 }

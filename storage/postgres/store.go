@@ -5,13 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/emitd/emitd/daemon"
@@ -105,47 +102,15 @@ func (s *Store) Capabilities() storage.Capabilities {
 	return storage.Capabilities{NoWake: s.silent.Load()}
 }
 
-// query is one call's statements, sent together.
-type query struct {
-	pgx.Batch
-	sql statements
-}
-
-// add appends a statement.
-func (q *query) add(name string, args ...any) *pgx.QueuedQuery {
-	return q.Queue(q.sql.get(name), args...)
-}
-
-// Isolation levels of a call. Every statement of a write sees what was committed before it, so
-// that it is never older than the lock that the statement before it waited for; all statements
-// of a read see the same.
-const (
-	writing = "set transaction isolation level read committed"
-	reading = "set transaction isolation level repeatable read, read only"
-)
-
-// settings hold for one transaction, so nothing rests on a session that a pooler may hand to
-// somebody else. Times are written in one style, whatever the database's is. Tables that were
-// never analyzed are taken for large ones: compiling a statement for them costs a second, running
-// it a millisecond.
-func settings(total, lock time.Duration) []string {
-	return []string{
-		"set local statement_timeout = " + milliseconds(total),
-		"set local lock_timeout = " + milliseconds(lock),
-		"set local datestyle = 'ISO'",
-		"set local jit = off",
-	}
-}
-
 // call sends statements as one message, which is one transaction: the server executes it
 // entirely or not at all, and a process that stops in the middle of sending leaves nothing
 // behind, no lock either. What is wrong with the call comes back untranslated.
-func (s *Store) call(ctx context.Context, op, isolation string, fill func(*query)) error {
+func (s *Store) call(ctx context.Context, op, isolation string, fill func(*message)) error {
 	return s.callWithin(ctx, op, isolation, 0, fill)
 }
 
 // callWithin is call with a bound on each wait for a lock; 0 = as long as the call may take.
-func (s *Store) callWithin(ctx context.Context, op, isolation string, lock time.Duration, fill func(*query)) (err error) {
+func (s *Store) callWithin(ctx context.Context, op, isolation string, lock time.Duration, fill func(*message)) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
 	defer cancel()
 	defer context.AfterFunc(s.calls, cancel)()
@@ -161,27 +126,18 @@ func (s *Store) callWithin(ctx context.Context, op, isolation string, lock time.
 	if deadline, ok := ctx.Deadline(); ok {
 		left = time.Until(deadline)
 	}
-	q := &query{sql: s.sql}
-	q.Queue(isolation)
 	wait := left
 	if lock > 0 {
 		wait = min(lock, left)
 	}
-	for _, statement := range settings(left, wait) {
-		q.Queue(statement)
-	}
-	fill(q)
-	err = conn.SendBatch(ctx, &q.Batch).Close()
+	m := &message{statements: s.sql}
+	m.begin(isolation, left, wait)
+	fill(m)
+	err = m.send(ctx, conn.Conn().PgConn())
 	if err != nil && misdirected(err) {
 		s.pool.Reset()
 	}
 	return err
-}
-
-// milliseconds is a server-side timeout for a call that ends after left: a little less, so that
-// the server's answer arrives before the caller gives up and with it the connection.
-func milliseconds(left time.Duration) string {
-	return strconv.FormatInt(max((left-left/10).Milliseconds(), 1), 10)
 }
 
 // errClosed says that Close was called.
@@ -227,30 +183,6 @@ func (s *Store) release(conn *pgxpool.Conn) {
 		defer s.nBroken.Add(-1)
 		<-raw.CleanupDone()
 	})
-}
-
-// plain makes a text that Postgres can hold: valid UTF-8 without NUL. A bad character in a
-// user's error must not keep a report from being written.
-func plain(s string) string {
-	if strings.IndexByte(s, 0) < 0 {
-		return strings.ToValidUTF8(s, "\uFFFD")
-	}
-	return strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", "\uFFFD"), "\uFFFD")
-}
-
-// one reads the only row of a statement; found says whether there was one.
-func one(found *bool, to ...any) func(pgx.Rows) error {
-	return func(rows pgx.Rows) error {
-		*found = rows.Next()
-		if !*found {
-			return rows.Err()
-		}
-		if err := rows.Scan(to...); err != nil {
-			return err
-		}
-		rows.Close()
-		return rows.Err()
-	}
 }
 
 // advertOf returns a parsed advert from the cache.

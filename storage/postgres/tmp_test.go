@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -36,7 +37,7 @@ func TestTmpCost(t *testing.T) {
 			}
 			best = min(best, time.Since(a)/50)
 		}
-		fmt.Printf("%-30s %v\n", name, best)
+		fmt.Printf("%10v %.60s\n", best, name)
 	}
 	cost("select 1", "select 1")
 	cost("set transaction", "set lock_timeout = 5000")
@@ -46,8 +47,9 @@ func TestTmpCost(t *testing.T) {
 	cost("held1", "select u.daemon from cost.unit u where u.owner = $1", "inc1")
 	cost("roll", s.sql.get("roll"), 5, 505)
 	cost("waiting", s.sql.get("waiting"))
-	for _, q := range []string{os.Getenv("Q1"), os.Getenv("Q2"), os.Getenv("Q3"), os.Getenv("Q4")} {
-		if q != "" {
+	text, _ := os.ReadFile("/tmp/pgx/q.sql")
+	for _, q := range strings.Split(string(text), ";\n") {
+		if strings.TrimSpace(q) != "" {
 			cost(q, q)
 		}
 	}

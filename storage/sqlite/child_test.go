@@ -9,10 +9,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"os/signal"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -43,9 +41,14 @@ var roles = map[string]func(path string, args []string) error{
 	"open":   childOpens,
 	"beat":   childBeats,
 	"submit": childSubmits,
-	"hold":   childHolds,
 	"hammer": childHammers,
 	"count":  childCounts,
+}
+
+// also adds a role that not every system can play.
+func also(name string, role func(path string, args []string) error) bool {
+	roles[name] = role
+	return true
 }
 
 // child is another process.
@@ -93,11 +96,6 @@ func (c *child) rest() (lines []string) {
 		c.t.Fatalf("the child ended with %v\n%s", err, c.stderr.String())
 	}
 	return lines
-}
-
-func (c *child) signal(s syscall.Signal) {
-	c.t.Helper()
-	ok(c.t, c.cmd.Process.Signal(s))
 }
 
 // kill ends the child as nothing can be caught, and returns what it had still said.
@@ -178,33 +176,6 @@ func childSubmits(path string, args []string) error {
 		}
 		fmt.Println(id)
 	}
-}
-
-// childHolds opens a fenced transaction, says so, stops, and ends it once it is continued.
-func childHolds(path string, args []string) error {
-	ctx := context.Background()
-	s, err := Open(ctx, path)
-	if err != nil {
-		return err
-	}
-	db, err := sql.Open("sqlite", "file:"+path)
-	if err != nil {
-		return err
-	}
-	f := daemon.Fence{Unit: daemon.Unit{Daemon: "acme:holder"}, Generation: int64(number(args, 0))}
-	if err := s.Stamp(ctx, f); err != nil {
-		return err
-	}
-	return s.InTx(ctx, db, f, func(*sql.Tx) error {
-		continued := make(chan os.Signal, 1)
-		signal.Notify(continued, syscall.SIGCONT)
-		fmt.Println("inside")
-		if err := syscall.Kill(os.Getpid(), syscall.SIGSTOP); err != nil {
-			return err
-		}
-		<-continued // this thread may run a little further before all are stopped
-		return nil
-	})
 }
 
 // childHammers stamps without pause for so many milliseconds once it is told the time to begin,

@@ -194,3 +194,11 @@ func TestStampTellsOfALongWait(t *testing.T) {
 		t.Errorf("events are %+v", events)
 	}
 }
+
+// addAnd adds an entry and does something more inside the transaction.
+func addAnd(more func()) func(*sql.Tx) error {
+	return func(tx *sql.Tx) error {
+		more()
+		return add(tx)
+	}
+}

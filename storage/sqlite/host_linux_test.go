@@ -60,3 +60,12 @@ func TestLockOwner(t *testing.T) {
 		t.Error("a running process, or none, is stopped")
 	}
 }
+
+func TestNetworkFileSystems(t *testing.T) {
+	t.Parallel()
+	for magic, want := range map[int64]string{0x6969: "NFS", 0xff534d42: "SMB", -11317950: "SMB", 0xef53: "", 0x01021994: "", 0x9123683e: ""} {
+		if got := networkMagic(magic); got != want {
+			t.Errorf("%x is %q, want %q", magic, got, want)
+		}
+	}
+}

@@ -2,13 +2,11 @@ package sqlite
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -96,55 +94,6 @@ func TestKilledProcessLosesNothingItWasTold(t *testing.T) {
 	ok(t, err)
 	if len(page.Events) < acked || page.Head != int64(len(page.Events)) || page.Oldest != 1 {
 		t.Errorf("%d events from %d to %d for %d acknowledged commands", len(page.Events), page.Oldest, page.Head, acked)
-	}
-}
-
-// A process that is stopped inside a transaction holds up writers, who are told so in time and
-// by name; readers go on; once it continues, everything does.
-func TestStoppedWriter(t *testing.T) {
-	t.Parallel()
-	for name, end := range map[string]func(*child){
-		"continued": func(c *child) { c.signal(syscall.SIGCONT); c.rest() },
-		"killed":    func(c *child) { c.kill() },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			path := filepath.Join(t.TempDir(), "store.db")
-			s := mustOpen(t, Config{Path: path})
-			c := spawn(t, "hold", path, "5")
-			if got := c.line(); got != "inside" {
-				t.Fatalf("the child says %q", got)
-			}
-			waitFor(t, "the child to be stopped", func() bool { _, stopped := s.Blocker(); return stopped })
-
-			const limit = 300 * time.Millisecond
-			ctx, cancel := context.WithTimeout(context.Background(), limit)
-			defer cancel()
-			began := time.Now()
-			_, err := s.Heartbeat(ctx, storage.Heartbeat{Node: someone("a"), Seq: 1, Advert: plainAdvert})
-			if took := time.Since(began); took > limit+2*time.Second {
-				t.Errorf("a call with %v to go took %v", limit, took)
-			}
-			var locked *LockedError
-			if !errors.As(err, &locked) || !errors.Is(err, storage.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
-				t.Fatalf("got %v, want a LockedError that is unavailable and beyond its deadline", err)
-			}
-			if locked.PID != c.cmd.Process.Pid || !locked.Stopped {
-				t.Errorf("blames process %d (stopped: %v), want %d: %v", locked.PID, locked.Stopped, c.cmd.Process.Pid, err)
-			}
-			if want := fmt.Sprintf("kill -CONT %d", c.cmd.Process.Pid); !strings.Contains(err.Error(), want) {
-				t.Errorf("%q does not say %q", err, want)
-			}
-			_, err = s.Snapshot(context.Background())
-			ok(t, err) // readers go on
-
-			end(c)
-			_, err = s.Heartbeat(context.Background(), storage.Heartbeat{Node: someone("a"), Seq: 1, Advert: plainAdvert})
-			ok(t, err)
-			if pid, _ := s.Blocker(); pid != 0 {
-				t.Errorf("process %d is still named as the blocker", pid)
-			}
-		})
 	}
 }
 

@@ -46,15 +46,17 @@ create table {{term}} (
 );
 insert into {{term}} (number, ordinal, node_id, incarnation, name, vacant) values (0, 0, '', '', '', false);
 
+-- Who may renew is repeated here: a renewal touches, and waits for, this row alone.
 create table {{lease}} (
-	term         bigint not null,
+	term         bigint not null, -- 0: nobody renews
+	incarnation  text collate "C" not null,
 	expires_at   timestamptz,
 	renewals     bigint not null,
 	last_pass_at timestamptz,
 	pass_seq     bigint not null,
 	one          boolean primary key default true check (one)
 ) with (fillfactor = 10);
-insert into {{lease}} (term, renewals, pass_seq) values (0, 0, 0);
+insert into {{lease}} (term, incarnation, renewals, pass_seq) values (0, '', 0, 0);
 
 create table {{unit}} (
 	daemon              text collate "C" not null,

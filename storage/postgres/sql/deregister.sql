@@ -1,15 +1,15 @@
 with clock as materialized (select clock_timestamp() as now),
-old as (select n.* from {{node}} n where n.incarnation = $1 and n.seq = $2 and {{written "n"}}),
+old as (select n.* from {{node}} n where n.incarnation = $1 and {{written "$1"}}),
 me as (
 	update {{node}} n set
 		departed = true, state = 'removed',
 		ended_at = case when old.state = 'removed' then n.ended_at else clock.now end,
-		end_reason = case when old.state = 'removed' then n.end_reason else $3 end
+		end_reason = case when old.state = 'removed' then n.end_reason else $2 end
 	from old, clock where n.incarnation = old.incarnation
 	returning n.*, old.state <> 'removed' as ended
 ),
 freed as (
-	update {{unit}} u set state = t.next, since = clock.now, reason = $3, forced = true
+	update {{unit}} u set state = t.next, since = clock.now, reason = $2, forced = true
 	from me, clock, (values {{lifecycle "expire"}}) as t (state, step, next)
 	where me.ended and u.owner = me.incarnation and t.state = u.state
 	returning u.*
@@ -19,7 +19,7 @@ news as (
 		daemon, index, term, 0 as term_ordinal, generation, reason, null::json as detail
 	from freed
 	union all
-	select 1 + (select count(*) from freed), 'node.removed', name, id, incarnation, '', null, 0, 0, 0, $3, null
+	select 1 + (select count(*) from freed), 'node.removed', name, id, incarnation, '', null, 0, 0, 0, $2, null
 	from me where ended
 ),
 {{tell}},

@@ -1,13 +1,13 @@
 with clock as materialized (select clock_timestamp() as now),
 me as (
 	update {{node}} n set state = 'draining'
-	where n.incarnation = $1 and n.seq = $2 and {{written "n"}}
+	where n.incarnation = $1 and {{written "$1"}}
 	returning n.incarnation
 ),
 revoked as (
 	update {{unit}} u set
-		state = t.next, since = clock.now, revoked_at = clock.now, reason = $3,
-		drain_timeout = case when u.drain_timeout = 0 then $4 else u.drain_timeout end
+		state = t.next, since = clock.now, revoked_at = clock.now, reason = $2,
+		drain_timeout = case when u.drain_timeout = 0 then $3 else u.drain_timeout end
 	from me, clock, (values {{lifecycle "revoke"}}) as t (state, step, next)
 	where u.owner = me.incarnation and t.state = u.state
 	returning u.*

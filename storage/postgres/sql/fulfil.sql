@@ -1,7 +1,7 @@
 update {{command}} k set
 	done_at = clock_timestamp(),
-	result = case when k.term <> 0 and k.term <> $4
+	result = case when k.term <> 0 and k.term <> $3
 		then 'conflict: expected term ' || k.term || ', the term is ' || (select number from {{term}})
 		else 'done' end
-where k.id = $3 and k.done_at is null
-	and exists (select from {{node}} n where n.incarnation = $1 and n.seq = $2 and {{written "n"}})
+where k.id = $2 and k.done_at is null
+	and {{written "$1"}}

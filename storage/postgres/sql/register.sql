@@ -50,5 +50,6 @@ awake as (select t.incarnation, true as leader from {{term}} t, news where {{hel
 {{wake}}
 select (select count(*) from inserted) + (select count(*) from kept) > 0,
 	coalesce(t.id, ''), coalesce(t.name, ''), coalesce(t.incarnation, ''), t.last_heartbeat_at,
-	(select count(*) from woken)
+	(select count(*) from woken),
+	case when exists (select from inserted) or exists (select from kept) then {{mark "$1 || case when $9 then '' else '!' end"}} end
 from (select) as always left join taken t on true

@@ -1,11 +1,8 @@
--- storage.Decide for a holder that does not stand. The lease row is locked: an election takes
--- the same lock before it changes anything, so the term read here is the term at the commit.
-update {{lease}} l set
-	expires_at = clock_timestamp() + $5 * interval '1 microsecond',
-	renewals = l.renewals + 1,
-	last_pass_at = case when $6 > l.pass_seq then clock_timestamp() else l.last_pass_at end,
-	pass_seq = greatest(l.pass_seq, $6)
-from {{term}} t, {{node}} n
-where n.incarnation = $1 and n.seq = $2 and {{written "n"}} and not n.never_lead
-	and t.number = $3 and t.number > $4 and {{held "t"}} and t.node_id = n.id and t.incarnation = n.incarnation
-	and l.term = t.number
+-- storage.Decide for a holder that does not stand. Everything it needs is in the one row, so that
+-- a renewal that waited for an election finds the new term here.
+update {{lease}} set
+	expires_at = clock_timestamp() + $4 * interval '1 microsecond',
+	renewals = renewals + 1,
+	last_pass_at = case when $5 > pass_seq then clock_timestamp() else last_pass_at end,
+	pass_seq = greatest(pass_seq, $5)
+where term = $2 and incarnation = $1 and $2 > $3 and {{eligible "$1"}}

@@ -1,12 +1,12 @@
 -- The holder's steps. The rows were locked by a statement before, so what this snapshot shows is
 -- what the transaction commits against. No unit stands twice in the input.
 with clock as materialized (select clock_timestamp() as now),
-me as (select * from {{node}} n where n.incarnation = $1 and n.seq = $2 and {{written "n"}}),
+me as (select * from {{node}} n where n.incarnation = $1 and {{written "$1"}}),
 -- A resumed generation is not below the present term, whose number is above all that a lost
 -- history gave out.
 present as materialized (select number from {{term}}),
 input as materialized (
-	select * from json_to_recordset($3) as x (ord int, daemon text, index int, generation bigint, step text,
+	select * from json_to_recordset($2) as x (ord int, daemon text, index int, generation bigint, step text,
 		reason text, error text, failures int, embargo bigint)
 ),
 own as materialized (

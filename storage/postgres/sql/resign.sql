@@ -1,14 +1,14 @@
 with clock as materialized (select clock_timestamp() as now),
 vacated as (
 	update {{term}} t set vacant = true
-	from {{node}} n
-	where n.incarnation = $1 and n.seq = $2 and {{written "n"}}
-		and t.number = $3 and {{held "t"}} and t.node_id = $4 and t.incarnation = $1
+	where t.number = $2 and {{held "t"}} and t.node_id = $3 and t.incarnation = $1 and {{written "$1"}}
 	returning t.*
 ),
+-- Nobody renews a vacant term.
+ended as (update {{lease}} l set term = 0 from vacated),
 news as (
 	select 1 as ord, 'leader.lost' as kind, name as node, node_id, incarnation, '' as daemon, null::int as index,
-		number as term, ordinal as term_ordinal, 0 as generation, $5 as reason, $6::json as detail
+		number as term, ordinal as term_ordinal, 0 as generation, $4 as reason, $5::json as detail
 	from vacated
 ),
 {{tell}},

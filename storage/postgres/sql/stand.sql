@@ -6,13 +6,13 @@ seen as materialized (
 		l.renewals, l.expires_at, n.id as my_id, n.incarnation as me, n.name as my_name,
 		{{held "t"}} and t.node_id = n.id and t.incarnation = n.incarnation as mine
 	from {{term}} t, {{lease}} l, {{node}} n
-	where n.incarnation = $1 and n.seq = $2 and {{written "n"}} and not n.never_lead
+	where n.incarnation = $1 and {{eligible "$1"}}
 ),
 verdict as materialized (
 	select seen.*, clock.now, case
-		when mine and number > $4 then 1
+		when mine and number > $3 then 1
 		when not held or mine then 2
-		when number = $5 and renewals = $6 and ($7 or clock.now >= expires_at) then 2
+		when number = $4 and renewals = $5 and ($6 or clock.now >= expires_at) then 2
 		else 0
 	end as verdict
 	from seen, clock
@@ -28,11 +28,11 @@ elected as (
 ),
 leased as (
 	update {{lease}} l set
-		term = coalesce((select number from elected), l.term),
-		expires_at = v.now + $3 * interval '1 microsecond',
+		term = coalesce((select number from elected), l.term), incarnation = v.me,
+		expires_at = v.now + $2 * interval '1 microsecond',
 		renewals = case v.verdict when 1 then l.renewals + 1 else 0 end,
-		last_pass_at = case when v.verdict = 2 then null when $8 > l.pass_seq then v.now else l.last_pass_at end,
-		pass_seq = case when v.verdict = 2 then 0 else greatest(l.pass_seq, $8) end
+		last_pass_at = case when v.verdict = 2 then null when $7 > l.pass_seq then v.now else l.last_pass_at end,
+		pass_seq = case when v.verdict = 2 then 0 else greatest(l.pass_seq, $7) end
 	from verdict v where v.verdict > 0
 ),
 news as (

@@ -1,7 +1,7 @@
 with seen as (
 	update {{node}} n set witnessed = true
-	where n.incarnation = any($3::text[]) and n.incarnation <> $1 and n.state <> 'removed' and not n.witnessed
-		and exists (select from {{node}} m where m.incarnation = $1 and m.seq = $2 and {{written "m"}})
+	where n.incarnation = any($2::text[]) and n.incarnation <> $1 and n.state <> 'removed' and not n.witnessed
+		and {{written "$1"}}
 	returning 1
 ),
 awake as (select t.incarnation, true as leader from {{term}} t where {{held "t"}} and exists (select from seen)),

@@ -2,6 +2,7 @@ package pgtest
 
 import (
 	"net/url"
+	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -29,7 +30,7 @@ func TestStories(t *testing.T) {
 		env.Setenv("READ_ONLY_STORE", with(tb, store, func(u *url.URL) {
 			q := u.Query()
 			q.Set("options", "-c default_transaction_read_only=on")
-			u.RawQuery = q.Encode()
+			u.RawQuery = strings.ReplaceAll(q.Encode(), "+", "%20") // libpq's form knows no plus
 		}))
 		return store
 	})

@@ -1,0 +1,80 @@
+package cli
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/emitd/emitd/cmd/emitd/internal/reference"
+)
+
+var update = flag.Bool("update", false, "write docs/reference/cli.md")
+
+func testRoot() *cobra.Command {
+	a := &app{Streams: Streams{Out: io.Discard, Err: io.Discard}}
+	return a.root()
+}
+
+func TestReference(t *testing.T) {
+	t.Parallel()
+	var b strings.Builder
+	root := testRoot()
+	b.WriteString("## Flags of every command\n\n")
+	flags(&b, root.PersistentFlags())
+	walk(root, func(c *cobra.Command) {
+		if c.HasSubCommands() || c.Hidden {
+			return
+		}
+		text := c.Long
+		if text == "" {
+			text = c.Short + "."
+		}
+		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n", c.UseLine(), strings.ReplaceAll(text, "\n", " "))
+		flags(&b, c.LocalNonPersistentFlags())
+	})
+	reference.Check(t, "../../../../docs/reference/cli.md", b.String(), *update)
+}
+
+func walk(c *cobra.Command, f func(*cobra.Command)) {
+	f(c)
+	for _, sub := range c.Commands() {
+		walk(sub, f)
+	}
+}
+
+func flags(b *strings.Builder, fs *pflag.FlagSet) {
+	head := "| flag | what it is |\n|---|---|\n"
+	fs.VisitAll(func(f *pflag.Flag) {
+		if f.Hidden || f.Name == "help" {
+			return
+		}
+		name := "`--" + f.Name + "`"
+		if f.Shorthand != "" {
+			name = "`-" + f.Shorthand + "`, " + name
+		}
+		fmt.Fprintf(b, "%s| %s | %s |\n", head, name, reference.Cell(f.Usage))
+		head = ""
+	})
+}
+
+// TestEveryReadHasFormats: a command that shows data takes -o; those that do not are listed here.
+func TestEveryReadHasFormats(t *testing.T) {
+	t.Parallel()
+	without := map[string]bool{"emitd serve": true, "emitd dev": true, "emitd migrate get": true}
+	walk(testRoot(), func(c *cobra.Command) {
+		if c.HasSubCommands() || c.Hidden {
+			return
+		}
+		if has := c.Flags().Lookup("output") != nil; has == without[c.CommandPath()] {
+			t.Errorf("%s: -o is there: %v", c.CommandPath(), has)
+		}
+		if c.Short == "" || strings.HasSuffix(c.Short, ".") {
+			t.Errorf("%s: short text %q", c.CommandPath(), c.Short)
+		}
+	})
+}

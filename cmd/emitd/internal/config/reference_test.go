@@ -1,0 +1,33 @@
+package config
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/emitd/emitd/cmd/emitd/internal/reference"
+)
+
+func TestReference(t *testing.T) {
+	t.Parallel()
+	var b strings.Builder
+	def, fast := reflect.ValueOf(Defaults("default")), reflect.ValueOf(Defaults("fast"))
+	b.WriteString("| key | type | default | what it is |\n|---|---|---|---|\n")
+	for _, k := range Keys() {
+		text := showPath(k.Path, def.FieldByIndex(k.index))
+		if other := showPath(k.Path, fast.FieldByIndex(k.index)); other != text && k.Path != "profile" {
+			text += ", fast: " + other
+		}
+		help := k.Help
+		if k.Later != "" {
+			help += " (accepted, not used: " + k.Later + ")"
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", k.Path, k.Type, reference.Cell(text), reference.Cell(help))
+	}
+	b.WriteString("\nEach entry of `daemons.exec`:\n\n| key | type | what it is |\n|---|---|---|\n")
+	for _, k := range ItemKeys() {
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", k.Path, k.Type, reference.Cell(k.Help))
+	}
+	reference.Check(t, "../../../../docs/reference/config.md", b.String(), *update)
+}
