@@ -223,6 +223,9 @@ func (c *checks) calmly(w *world, e *daemon.Event, unit int) {
 func (c *checks) sharp(w *world, units []*unit, led bool) {
 	t := w.t
 	takeover := t.LeaseDuration + 250*time.Millisecond
+	if w.cfg.Store.NoClock {
+		takeover += t.Late() // until a candidate saw the last renewal
+	}
 	died, at := w.now, c.disturbedAt
 	if led {
 		w.after(takeover, func() {
@@ -236,6 +239,12 @@ func (c *checks) sharp(w *world, units []*unit, led bool) {
 		wake = t.HeartbeatInterval*11/10 + t.QueryTimeout
 	}
 	again := max(t.NodeRegistrationTTL, takeover+t.Grace()) + 100*time.Millisecond + wake
+	switch {
+	case w.cfg.Store.NoClock && led: // only what the next leader has watched itself counts
+		again = takeover + t.NodeRegistrationTTL + 100*time.Millisecond + wake
+	case w.cfg.Store.NoClock: // this one saw the last beat up to an interval late
+		again += t.Late()
+	}
 	for _, u := range units {
 		w.after(again+u.work.Ready.Max, func() {
 			if c.disturbedAt != at || len(u.live) > 0 {

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
@@ -58,22 +56,18 @@ func (s *Store) Commit(ctx context.Context, c storage.Commit) ([]storage.Outcome
 	}
 	held := false
 	term := []any{c.Term.Number, string(c.Term.Node), string(c.Term.Incarnation)}
-	err := s.call(ctx, "commit", writing, func(q *query) {
-		q.add("commit_lock", term...).Query(func(rows pgx.Rows) error {
-			held = rows.Next()
-			rows.Close()
-			return rows.Err()
-		})
-		lockRows(q, c, changes)
+	err := s.call(ctx, "commit", writing, func(m *message) {
+		m.count(func(n int64) { held = n == 1 }, "commit_lock", term...)
+		lockRows(m, c, changes)
 		for part := range apart(nodeInputs(c.Nodes), func(in nodeInput) string { return in.Incarnation }) {
-			q.add("commit_nodes", append(slices.Clone(term), encode(part))...)
+			m.do("commit_nodes", append(slices.Clone(term), encode(part))...)
 		}
 		for _, part := range inOrder(changes) {
 			args := append(slices.Clone(term), encode(part))
 			if part[0].Step == "" {
-				q.add("commit_declare", args...).Query(outcomes(out))
+				m.ask(outcomes(out), "commit_declare", args...)
 			} else {
-				q.add("commit_units", append(args, c.HighestGeneration)...).Query(outcomes(out))
+				m.ask(outcomes(out), "commit_units", append(args, c.HighestGeneration)...)
 			}
 		}
 	})
@@ -88,7 +82,7 @@ func (s *Store) Commit(ctx context.Context, c storage.Commit) ([]storage.Outcome
 
 // lockRows locks nodes that are judged dead or changed (against their heartbeats), nodes that get
 // units (against their leaving), then the units.
-func lockRows(q *query, c storage.Commit, changes []changeInput) {
+func lockRows(m *message, c storage.Commit, changes []changeInput) {
 	var judged, targets []node.Incarnation
 	for _, n := range c.Nodes {
 		judged = append(judged, n.Guard.Incarnation)
@@ -107,11 +101,11 @@ func lockRows(q *query, c storage.Commit, changes []changeInput) {
 	}{{"nodes_lock", judged}, {"targets_lock", targets}} {
 		slices.Sort(lock.rows)
 		if rows := slices.Compact(lock.rows); len(rows) > 0 {
-			q.add(lock.statement, array(rows))
+			m.do(lock.statement, array(rows))
 		}
 	}
 	if len(changes) > 0 {
-		q.add("units_lock", encode(changes))
+		m.do("units_lock", encode(changes))
 	}
 }
 

@@ -94,14 +94,14 @@ func explain(err error, cfg Config) error {
 	case c == codeNoDatabase:
 		return fmt.Errorf("the database in store.url does not exist: create it first: %w", stripped(err, cfg.URL))
 	case misdirected(err):
-		return clean("the server that answered is read-only or recovering; its connections were dropped: " + message(err))
+		return clean("the server that answered is read-only or recovering; its connections were dropped: " + sentence(err))
 	case c == codeTooMany:
-		return clean("the server has no connection left: lower store's max connections or raise its max_connections: " + message(err))
+		return clean("the server has no connection left: lower store's max connections or raise its max_connections: " + sentence(err))
 	case c == codeCancelled || c == codeLockTimeout:
-		return clean("no answer within the query timeout, something holds a lock: " + message(err))
+		return clean("no answer within the query timeout, something holds a lock: " + sentence(err))
 	case c == codeSerialization || c == codeDeadlock || c == codeAdminShutdown || c == codeCrashShutdown,
 		strings.HasPrefix(c, classConnection), strings.HasPrefix(c, classNoResources):
-		return clean(message(err))
+		return clean(sentence(err))
 	case c != "":
 		return stripped(err, cfg.URL)
 	}
@@ -147,11 +147,11 @@ func isAnswer(err error) bool {
 // denied names the object and what to grant.
 func denied(err error, cfg Config) error {
 	return fmt.Errorf("the role in store.url lacks privileges (%s): grant usage on schema %s and select, insert, update, delete on its tables to it: %w",
-		message(err), cfg.Schema, stripped(err, cfg.URL))
+		sentence(err), cfg.Schema, stripped(err, cfg.URL))
 }
 
-// message is the server's own sentence.
-func message(err error) string {
+// sentence is the server's own sentence.
+func sentence(err error) string {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) {
 		return pg.Message

@@ -58,21 +58,26 @@ func (s *Store) stampPatiently(ctx context.Context, f daemon.Fence) (held int64,
 
 // stamp raises the fence and returns what it holds then.
 func (s *Store) stamp(ctx context.Context, f daemon.Fence, wait time.Duration) (held int64, err error) {
-	var found bool
-	row := []any{string(f.Unit.Daemon), f.Unit.Index}
-	err = s.callWithin(ctx, "stamp", writing, wait, func(q *query) {
-		q.add("stamp_row", row...)
-		q.add("stamp", append(row, f.Generation)...)
-		q.add("stamped", row...).Query(one(&found, &held))
+	err = s.callWithin(ctx, "stamp", writing, wait, func(m *message) {
+		d, i := unitOf(f)
+		m.do("stamp_row", d, i)
+		m.do("stamp", d, i, f.Generation)
+		m.ask(number64(&held), "stamped", d, i)
 	})
 	return held, err
+}
+
+// unitOf returns a fence's unit as arguments.
+func unitOf(f daemon.Fence) (daemon string, index int) {
+	return plain(string(f.Unit.Daemon)), f.Unit.Index
 }
 
 // tellWaiting writes the event. It is news for people: that it could not be written stops
 // nothing.
 func (s *Store) tellWaiting(ctx context.Context, f daemon.Fence) {
-	err := s.call(ctx, "fence waiting", writing, func(q *query) {
-		q.add("fence_waiting", string(f.Unit.Daemon), f.Unit.Index, f.Generation)
+	err := s.call(ctx, "fence waiting", writing, func(m *message) {
+		d, i := unitOf(f)
+		m.do("fence_waiting", d, i, f.Generation)
 	})
 	if err != nil && ctx.Err() == nil {
 		s.cfg.Logger.Warn("a stamp waits for a transaction of an earlier run", "fence", f.String(), "error", s.fail("write the event", err))
@@ -107,7 +112,7 @@ func (s *Store) Fence(ctx context.Context, tx pgx.Tx, f daemon.Fence) error {
 	}
 	var held int64
 	var timeout string
-	err := tx.QueryRow(ctx, s.sql.get("fence"), string(f.Unit.Daemon), f.Unit.Index, bound.Milliseconds()).Scan(&held, &timeout)
+	err := tx.QueryRow(ctx, s.sql.get("fence").String(), string(f.Unit.Daemon), f.Unit.Index, bound.Milliseconds()).Scan(&held, &timeout)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return s.fail(what, err)
 	}
@@ -160,10 +165,4 @@ func unknown(err error) error {
 		return err
 	}
 	return &unavailable{"the outcome is unknown, read again before acting", stripped(err, "")}
-}
-
-// sweepFence checks a sweeper's fence and holds it to the end of its step.
-func (q *query) sweepFence(f daemon.Fence, held *int64) {
-	var found bool
-	q.add("sweep_fence", string(f.Unit.Daemon), f.Unit.Index).Query(one(&found, held))
 }

@@ -5,13 +5,9 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
-
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/node"
@@ -25,6 +21,7 @@ type beat struct {
 	admitted bool
 	taken    storage.IDInUseError
 	state    state
+	waiting  []command
 	members  int64 // newest event as of the member list
 }
 
@@ -38,22 +35,22 @@ func (s *Store) Heartbeat(ctx context.Context, hb storage.Heartbeat) (*storage.R
 	if hb.Advert != nil {
 		advert = hb.Advert.Encode()
 	}
-	err := s.call(ctx, "heartbeat", writing, func(q *query) {
+	err := s.call(ctx, "heartbeat", writing, func(m *message) {
 		if advert != nil {
-			q.add("register_lock", string(hb.Node.ID))
+			m.do("register_lock", plain(string(hb.Node.ID)))
 		}
-		b.lock(q)
+		if hb.Claim.Stand {
+			m.do("term_lock")
+			m.do("lease_lock")
+		}
 		if advert != nil {
-			b.register(q, advert)
+			b.register(m, advert)
 		} else {
-			q.add("beat", inc(hb.Node), number(hb.Seq), number(hb.Heard), hb.HighestTerm, hb.HighestGeneration).
-				Exec(func(tag pgconn.CommandTag) error {
-					b.admitted = tag.RowsAffected() == 1
-					return nil
-				})
+			m.count(func(n int64) { b.admitted = n == 1 },
+				"beat", inc(hb.Node), number(hb.Seq), number(hb.Heard), hb.HighestTerm, hb.HighestGeneration)
 		}
-		b.claim(q)
-		b.read(q)
+		b.claim(m)
+		b.read(m)
 	})
 	if err == nil && !b.admitted {
 		err = s.refused(ctx, hb.Node, b.taken, func(present, departed bool) bool {
@@ -79,75 +76,56 @@ func (s *Store) catchUp(ctx context.Context, b *beat) error {
 		return nil
 	}
 	b.reply.Events = nil
-	return s.call(ctx, "heartbeat events", reading, func(q *query) {
-		q.add("roll_rest", b.EventsAfter, b.state.head, maxRoll).Query(events(&b.reply.Events))
+	return s.call(ctx, "heartbeat events", reading, func(m *message) {
+		m.ask(events(&b.reply.Events), "roll_rest", b.EventsAfter, b.state.head, maxRoll)
 	})
 }
 
-// lock takes what the claim may change.
-func (b *beat) lock(q *query) {
-	if b.Claim.Stand {
-		q.add("term_lock")
-	}
-	if b.Claim.Stand || b.Claim.Holds != 0 {
-		q.add("lease_lock")
-	}
-}
-
 // register writes the own row and what the node advertises.
-func (b *beat) register(q *query, advert []byte) {
+func (b *beat) register(m *message, advert []byte) {
 	hash := hashOf(advert)
-	traits, err := json.Marshal(cleaned(b.Advert.Traits))
-	if err != nil {
-		panic("postgres: traits hold plain values only: " + err.Error())
-	}
-	q.add("advertise", hash, plain(string(advert)))
-	q.add("node_lock", inc(b.Node))
-	t := &b.taken
-	var found bool
-	var woken int
-	q.add("register", inc(b.Node), string(b.Node.ID), plain(b.Node.Name), micros(b.TTL),
-		number(b.Seq), number(b.Heard), b.HighestTerm, b.HighestGeneration, b.Advert.Traits.NeverLead, hash, string(traits)).
-		Query(one(&found, &b.admitted, (*string)(&t.ID), &t.Holder.Name, (*string)(&t.Holder.Incarnation), stamp{&t.SeenAt}, &woken))
+	m.do("advertise", hash, plain(string(advert)))
+	m.do("node_lock", inc(b.Node))
+	m.ask(columns(func(c *composite) error {
+		b.admitted = c.bool()
+		b.taken.ID, b.taken.Holder.Name = node.ID(c.text()), c.text()
+		b.taken.Holder.Incarnation, b.taken.SeenAt = node.Incarnation(c.text()), c.time()
+		return nil
+	}), "register", inc(b.Node), plain(string(b.Node.ID)), plain(b.Node.Name), micros(b.TTL), number(b.Seq), number(b.Heard),
+		b.HighestTerm, b.HighestGeneration, b.Advert.Traits.NeverLead, hash, encode(cleaned(b.Advert.Traits)))
 }
 
 // claim decides about the term.
-func (b *beat) claim(q *query) {
+func (b *beat) claim(m *message) {
 	c := b.Claim
 	lease, pass := micros(c.Lease), number(c.PassSeq)
 	switch {
 	case c.Stand:
-		var verdict, woken int
-		var found bool
-		q.add("stand", inc(b.Node), number(b.Seq), lease, c.LostThrough, c.SeenTerm, c.SeenRenewals, c.Unchanged, pass).
-			Query(func(rows pgx.Rows) error {
-				err := one(&found, &verdict, &woken)(rows)
-				b.reply.Verdict = storage.Verdict(verdict)
-				return err
-			})
+		m.ask(columns(func(row *composite) error {
+			b.reply.Verdict = storage.Verdict(row.int())
+			return nil
+		}), "stand", inc(b.Node), lease, c.LostThrough, c.SeenTerm, c.SeenRenewals, c.Unchanged, pass)
 	case c.Holds != 0:
-		q.add("renew", inc(b.Node), number(b.Seq), c.Holds, c.LostThrough, lease, pass).
-			Exec(func(tag pgconn.CommandTag) error {
-				if tag.RowsAffected() == 1 {
-					b.reply.Verdict = storage.Renew
-				}
-				return nil
-			})
+		m.count(func(n int64) {
+			if n == 1 {
+				b.reply.Verdict = storage.Renew
+			}
+		}, "renew", inc(b.Node), c.Holds, c.LostThrough, lease, pass)
 	}
 }
 
 // read asks for the reply. The member list comes before the newest event, the newest event
 // before the events: whatever happens in between is told by the next heartbeat, once.
-func (b *beat) read(q *query) {
+func (b *beat) read(m *message) {
 	if b.WantMembers {
-		q.add("members").Query(members(&b.reply.Members, &b.members))
+		m.ask(members(&b.reply.Members, &b.members), "members")
 	}
-	q.add("state").Query(b.state.read)
-	q.add("held", inc(b.Node)).Query(records(&b.reply.Units))
+	m.ask(b.state.read, "state")
+	m.ask(records(&b.reply.Units), "held", inc(b.Node))
 	if b.EventsAfter >= 0 {
-		q.add("roll", b.EventsAfter, b.EventsAfter+maxRoll).Query(events(&b.reply.Events))
+		m.ask(events(&b.reply.Events), "roll", b.EventsAfter, b.EventsAfter+maxRoll)
 	}
-	q.add("waiting").Query(commands(&b.reply.Commands))
+	m.ask(commands(&b.waiting), "waiting")
 }
 
 // answer puts the reply together.
@@ -160,6 +138,7 @@ func (b *beat) answer() *storage.Reply {
 	}
 	slices.SortFunc(r.Units, func(a, b daemon.Record) int { return a.Unit.Compare(b.Unit) })
 	slices.SortFunc(r.Events, func(a, b daemon.Event) int { return cmp.Compare(a.Seq, b.Seq) })
+	r.Commands = inTurn(b.waiting)
 	for len(r.Events) > 0 && r.Events[len(r.Events)-1].Seq > r.Head {
 		r.Events = r.Events[:len(r.Events)-1]
 	}
@@ -175,9 +154,11 @@ func (s *Store) refused(ctx context.Context, who node.Identity, taken storage.ID
 		return &taken
 	}
 	var found, present, departed bool
-	var seq int64
-	err := s.call(ctx, "standing", reading, func(q *query) {
-		q.add("standing", inc(who)).Query(one(&found, &present, &departed, &seq))
+	err := s.call(ctx, "standing", reading, func(m *message) {
+		m.ask(columns(func(c *composite) error {
+			found, present, departed = true, c.bool(), c.bool()
+			return nil
+		}), "standing", inc(who))
 	})
 	switch {
 	case err != nil:
@@ -208,16 +189,7 @@ func cleaned(t node.Traits) node.Traits {
 	return t
 }
 
-// parseAdvert reads the text of an advert.
-func parseAdvert(hash, body string) (*daemon.Advert, error) {
-	a := &daemon.Advert{}
-	if err := json.Unmarshal([]byte(body), a); err != nil {
-		return nil, fmt.Errorf("advert %s does not parse: %w", hash, err)
-	}
-	return a, nil
-}
-
-func inc(who node.Identity) string { return string(who.Incarnation) }
+func inc(who node.Identity) string { return plain(string(who.Incarnation)) }
 
 // number fits a sequence number into a bigint; no process ever sends so many.
 func number(n uint64) int64 { return int64(min(n, math.MaxInt64)) }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 
-	"github.com/jackc/pgx/v5/pgconn"
-
 	"github.com/emitd/emitd/storage"
 )
 
@@ -14,29 +12,26 @@ func (s *Store) Leave(ctx context.Context, l storage.Leave) error {
 	admitted := false
 	reason := plain(string(l.Reason))
 	me, seq := inc(l.Node), number(l.Seq)
-	err := s.call(ctx, "leave", writing, func(q *query) {
+	err := s.call(ctx, "leave", writing, func(m *message) {
 		if l.Resign != 0 {
-			q.add("term_lock")
+			m.do("term_lock")
 		}
-		q.add("node_lock", me)
+		m.do("node_lock", me)
 		if l.Drain || l.Deregister {
-			q.add("leave_units_lock", me)
+			m.do("leave_units_lock", me)
 		}
-		q.add("leave_row", me, seq, l.Deregister).Exec(func(tag pgconn.CommandTag) error {
-			admitted = tag.RowsAffected() == 1
-			return nil
-		})
+		m.count(func(n int64) { admitted = n == 1 }, "leave_row", me, seq, l.Deregister)
 		if l.Resign != 0 {
-			q.add("resign", me, seq, l.Resign, string(l.Node.ID), reason, commandDetail(l.Command, l.Actor))
+			m.do("resign", me, l.Resign, string(l.Node.ID), reason, commandDetail(l.Command, l.Actor))
 		}
 		switch {
 		case l.Deregister:
-			q.add("deregister", me, seq, reason)
+			m.do("deregister", me, reason)
 		case l.Drain:
-			q.add("drain", me, seq, reason, int64(l.DrainTimeout))
+			m.do("drain", me, reason, int64(l.DrainTimeout))
 		}
 		if l.Command != "" {
-			q.add("fulfil", me, seq, plain(l.Command), l.Resign)
+			m.do("fulfil", me, plain(l.Command), l.Resign)
 		}
 	})
 	if err == nil && !admitted {

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
-
 	"github.com/emitd/emitd/storage"
 )
 
@@ -18,11 +16,14 @@ func (s *Store) Acquire(ctx context.Context, name, owner string, ttl time.Durati
 	for range 3 {
 		lock := storage.Lock{Name: name}
 		var found, taken bool
-		err := s.call(ctx, "acquire", writing, func(q *query) {
-			q.add("lock_row", plain(name))
-			q.add("lock_lock", plain(name))
-			q.add("acquire", plain(name), plain(owner), micros(ttl)).
-				Query(one(&found, &taken, &lock.Owner, &lock.Number, stamp{&lock.ExpiresAt}, stamp{&lock.Now}))
+		err := s.call(ctx, "acquire", writing, func(m *message) {
+			m.do("lock_row", plain(name))
+			m.do("lock_lock", plain(name))
+			m.ask(columns(func(c *composite) error {
+				found, taken = true, c.bool()
+				lock.Owner, lock.Number, lock.ExpiresAt, lock.Now = c.text(), c.int(), c.time(), c.time()
+				return nil
+			}), "acquire", plain(name), plain(owner), micros(ttl))
 		})
 		switch {
 		case err != nil:
@@ -40,9 +41,11 @@ func (s *Store) Acquire(ctx context.Context, name, owner string, ttl time.Durati
 func (s *Store) Extend(ctx context.Context, held storage.Lock, ttl time.Duration) (storage.Lock, error) {
 	what := fmt.Sprintf("extend lock %q", held.Name)
 	var found bool
-	err := s.call(ctx, "extend", writing, func(q *query) {
-		q.add("extend", plain(held.Name), plain(held.Owner), held.Number, micros(ttl)).
-			Query(one(&found, stamp{&held.ExpiresAt}, stamp{&held.Now}))
+	err := s.call(ctx, "extend", writing, func(m *message) {
+		m.ask(columns(func(c *composite) error {
+			found, held.ExpiresAt, held.Now = true, c.time(), c.time()
+			return nil
+		}), "extend", plain(held.Name), plain(held.Owner), held.Number, micros(ttl))
 	})
 	if err == nil && !found {
 		err = storage.ErrLockLost
@@ -56,11 +59,8 @@ func (s *Store) Extend(ctx context.Context, held storage.Lock, ttl time.Duration
 // Release implements [storage.Locker].
 func (s *Store) Release(ctx context.Context, held storage.Lock) error {
 	found := false
-	err := s.call(ctx, "release", writing, func(q *query) {
-		q.add("release", plain(held.Name), plain(held.Owner), held.Number).Exec(func(tag pgconn.CommandTag) error {
-			found = tag.RowsAffected() == 1
-			return nil
-		})
+	err := s.call(ctx, "release", writing, func(m *message) {
+		m.count(func(n int64) { found = n == 1 }, "release", plain(held.Name), plain(held.Owner), held.Number)
 	})
 	if err == nil && !found {
 		err = storage.ErrLockLost

@@ -115,7 +115,7 @@ func MigrationSQL(cfg Config, version int, up bool) (string, error) {
 	}
 	text := n.up(m)
 	if version == 1 {
-		text = n.fill("schema", "create schema if not exists {{schema}};\n") + n.compile().get("bootstrap") + ";\n" + text
+		text = n.fill("schema", "create schema if not exists {{schema}};\n") + n.compile().get("bootstrap").String() + ";\n" + text
 	}
 	return text, nil
 }
@@ -194,7 +194,7 @@ func bootstrap(ctx context.Context, conn *pgx.Conn, n names) error {
 		if table {
 			return nil
 		}
-		_, err := tx.Exec(ctx, n.compile().get("bootstrap"))
+		_, err := tx.Exec(ctx, n.compile().get("bootstrap").String())
 		return err
 	})
 }
@@ -244,9 +244,10 @@ func applied(ctx context.Context, q querier, n names) ([]Migration, error) {
 	var out []Migration
 	for rows.Next() {
 		var m Migration
-		if err := rows.Scan(&m.Version, &m.Name, &m.Compatible, stamp{&m.AppliedAt}); err != nil {
+		if err := rows.Scan(&m.Version, &m.Name, &m.Compatible, &m.AppliedAt); err != nil {
 			return nil, err
 		}
+		m.AppliedAt = m.AppliedAt.UTC()
 		out = append(out, m)
 	}
 	if err := rows.Err(); err != nil && (code(err) == codeNoTable || code(err) == codeNoSchema) {

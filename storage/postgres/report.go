@@ -4,11 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
-	"strconv"
 	"time"
-
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/storage"
@@ -39,22 +35,19 @@ func (s *Store) Report(ctx context.Context, r storage.Report) ([]storage.Outcome
 		}
 	}
 	admitted := false
-	err := s.call(ctx, "report", writing, func(q *query) {
+	err := s.call(ctx, "report", writing, func(m *message) {
 		if len(r.Witness) > 0 {
-			q.add("nodes_lock", array(append(slices.Clone(r.Witness), r.Node.Incarnation)))
+			m.do("nodes_lock", array(append(slices.Clone(r.Witness), r.Node.Incarnation)))
 		}
 		if len(input) > 0 {
-			q.add("units_lock", encode(input))
+			m.do("units_lock", encode(input))
 		}
-		q.add("report_row", inc(r.Node), number(r.Seq), r.HighestGeneration).Exec(func(tag pgconn.CommandTag) error {
-			admitted = tag.RowsAffected() == 1
-			return nil
-		})
+		m.count(func(n int64) { admitted = n == 1 }, "report_row", inc(r.Node), number(r.Seq), r.HighestGeneration)
 		if len(r.Witness) > 0 {
-			q.add("witness", inc(r.Node), number(r.Seq), array(r.Witness))
+			m.do("witness", inc(r.Node), array(r.Witness))
 		}
 		for part := range apart(input, func(in stepInput) daemon.Unit { return daemon.Unit{Daemon: daemon.ID(in.Daemon), Index: in.Index} }) {
-			q.add("report", inc(r.Node), number(r.Seq), encode(part)).Query(outcomes(out))
+			m.ask(outcomes(out), "report", inc(r.Node), encode(part))
 		}
 	})
 	if err == nil && !admitted {
@@ -67,19 +60,18 @@ func (s *Store) Report(ctx context.Context, r storage.Report) ([]storage.Outcome
 }
 
 // outcomes reads what became of steps: ord, applied, the row; what follows is not looked at.
-func outcomes(out []storage.Outcome) func(pgx.Rows) error {
-	return func(rows pgx.Rows) error {
-		return eachRow(rows, func(values [][]byte) error {
-			ord, err := strconv.Atoi(string(values[0]))
-			if err != nil || ord < 0 || ord >= len(out) {
-				return errRow
-			}
-			c := rowOf(values[2])
-			record := c.record()
-			out[ord] = storage.Outcome{Unit: record.Unit, Applied: string(values[1]) == "t", Record: record}
-			return c.err
-		})
-	}
+func outcomes(out []storage.Outcome) func([][]byte) error {
+	return columns(func(c *composite) error {
+		ord, applied := c.int(), c.bool()
+		if ord < 0 || ord >= int64(len(out)) {
+			return errRow
+		}
+		row, _ := c.field()
+		unit := rowOf(row)
+		record := unit.record()
+		out[ord] = storage.Outcome{Unit: record.Unit, Applied: applied, Record: record}
+		return unit.err
+	})
 }
 
 // apart cuts a list, in order, into parts in which no key stands twice: one statement changes a

@@ -4,8 +4,6 @@ import (
 	"context"
 	"slices"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/storage"
 )
@@ -16,10 +14,10 @@ func (s *Store) Snapshot(ctx context.Context) (*daemon.Snapshot, error) {
 	snap := &daemon.Snapshot{}
 	var st state
 	var head int64
-	err := s.call(ctx, "snapshot", reading, func(q *query) {
-		q.add("members").Query(members(&snap.Nodes, &head))
-		q.add("units").Query(records(&snap.Units))
-		q.add("state").Query(st.read)
+	err := s.call(ctx, "snapshot", reading, func(m *message) {
+		m.ask(members(&snap.Nodes, &head), "members")
+		m.ask(records(&snap.Units), "units")
+		m.ask(st.read, "state")
 	})
 	if err == nil {
 		snap.Now, snap.StoreID, snap.Term, snap.Lease, snap.Head = st.now, st.id, st.term, st.lease, st.head
@@ -49,32 +47,32 @@ func (s *Store) attachAdverts(ctx context.Context, snap *daemon.Snapshot) error 
 	if len(missing) == 0 {
 		return nil
 	}
-	return s.call(ctx, "adverts", reading, func(q *query) {
-		q.add("adverts", array(missing)).Query(func(rows pgx.Rows) error {
-			var hash, body string
-			_, err := pgx.ForEachRow(rows, []any{&hash, &body}, func() error {
-				a, err := parseAdvert(hash, body)
-				if err != nil {
-					// One unreadable text must not blind the leader to all nodes.
-					s.cfg.Logger.Warn("a node's advert cannot be read", "advert", hash, "error", err)
-					return nil
-				}
-				s.adverts.Store(hash, a)
-				snap.Adverts[hash] = a
+	return s.call(ctx, "adverts", reading, func(m *message) {
+		m.ask(columns(func(c *composite) error {
+			hash := c.text()
+			a := &daemon.Advert{}
+			if c.json(a); c.err != nil {
+				// One unreadable text must not blind the leader to all nodes.
+				s.cfg.Logger.Warn("what a node advertises cannot be read", "advert", hash, "error", c.err)
+				c.err = nil
 				return nil
-			})
-			return err
-		})
+			}
+			s.adverts.Store(hash, a)
+			snap.Adverts[hash] = a
+			return nil
+		}), "adverts", array(missing))
 	})
 }
 
 // Events implements [storage.Store].
 func (s *Store) Events(ctx context.Context, after int64, limit int) (*storage.EventPage, error) {
 	page := &storage.EventPage{}
-	err := s.call(ctx, "events", reading, func(q *query) {
-		var found bool
-		q.add("events", after, max(limit, 0)).Query(events(&page.Events))
-		q.add("bounds").Query(one(&found, &page.Head, &page.Oldest))
+	err := s.call(ctx, "events", reading, func(m *message) {
+		m.ask(events(&page.Events), "events", after, max(limit, 0))
+		m.ask(columns(func(c *composite) error {
+			page.Head, page.Oldest = c.int(), c.int()
+			return nil
+		}), "bounds")
 	})
 	if err != nil {
 		return nil, s.fail("read events", err)

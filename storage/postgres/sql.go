@@ -74,12 +74,14 @@ func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + 
 // functions are what a template may call.
 func (n names) functions() template.FuncMap {
 	f := template.FuncMap{
-		"schema":     func() string { return pgx.Identifier{n.schema}.Sanitize() },
-		"name":       func(s string) string { return pgx.Identifier{n.prefix + s}.Sanitize() },
-		"literal":    func(s string) string { return literal(n.scope() + ":" + s + ":") },
-		"held":       func(alias string) string { return fmt.Sprintf("(%[1]s.number <> 0 and not %[1]s.vacant)", alias) },
-		"mark":       func(who string) string { return "set_config('emitd.written', " + who + ", true)" },
-		"written":    func(who string) string { return "current_setting('emitd.written', true) in (" + who + ", " + who + " || '!')" },
+		"schema":  func() string { return pgx.Identifier{n.schema}.Sanitize() },
+		"name":    func(s string) string { return pgx.Identifier{n.prefix + s}.Sanitize() },
+		"literal": func(s string) string { return literal(n.scope() + ":" + s + ":") },
+		"held":    func(alias string) string { return fmt.Sprintf("(%[1]s.number <> 0 and not %[1]s.vacant)", alias) },
+		"mark":    func(who string) string { return "set_config('emitd.written', " + who + ", true)" },
+		"written": func(who string) string {
+			return "current_setting('emitd.written', true) in (" + who + ", " + who + " || '!')"
+		},
 		"eligible":   func(who string) string { return "current_setting('emitd.written', true) = " + who + " || '!'" },
 		"lifecycle":  lifecycle,
 		"tell":       n.tell,

@@ -1,8 +1,10 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/emitd/emitd/storage"
 )
@@ -13,12 +15,12 @@ func (s *Store) Submit(ctx context.Context, c storage.Command) (*storage.Command
 	if len(c.Args) > 0 {
 		args = string(c.Args)
 	}
-	var filed []storage.Command
+	var filed []command
 	id := plain(c.ID)
-	err := s.call(ctx, "submit", writing, func(q *query) {
-		q.add("submit_lock", id)
-		q.add("submit", id, plain(c.Kind), plain(c.Actor), plain(c.Reason), c.Term, int64(c.Cooldown), args)
-		q.add("command", id).Query(commands(&filed))
+	err := s.call(ctx, "submit", writing, func(m *message) {
+		m.do("submit_lock", id)
+		m.do("submit", id, plain(c.Kind), plain(c.Actor), plain(c.Reason), c.Term, int64(c.Cooldown), args)
+		m.ask(commands(&filed), "command", id)
 	})
 	if err == nil && len(filed) != 1 {
 		err = fmt.Errorf("%d rows, want 1", len(filed))
@@ -26,5 +28,15 @@ func (s *Store) Submit(ctx context.Context, c storage.Command) (*storage.Command
 	if err != nil {
 		return nil, s.fail("submit command "+c.ID, err)
 	}
-	return &filed[0], nil
+	return &filed[0].Command, nil
+}
+
+// inTurn puts commands in the order of their submission.
+func inTurn(found []command) []storage.Command {
+	slices.SortFunc(found, func(a, b command) int { return cmp.Compare(a.number, b.number) })
+	var out []storage.Command
+	for _, c := range found {
+		out = append(out, c.Command)
+	}
+	return out
 }

@@ -126,7 +126,7 @@ func (s *Store) probe(ctx context.Context, conn *pgx.Conn) error {
 	if _, err := conn.Exec(ctx, "listen "+pgx.Identifier{channel}.Sanitize()); err != nil {
 		return err
 	}
-	if err := s.call(ctx, "probe", writing, func(q *query) { q.Queue("select pg_notify($1, '')", channel) }); err != nil {
+	if err := s.call(ctx, "probe", writing, func(m *message) { m.set("select pg_notify(" + literal(channel) + ", '')") }); err != nil {
 		return err
 	}
 	for {

@@ -191,6 +191,13 @@ func (c *session) run(ctx context.Context, text string) error {
 	return err
 }
 
+// rollback ends a transaction that must change nothing. After some errors (a full disk) SQLite has
+// done so by itself.
+func (c *session) rollback(ctx context.Context) {
+	err := c.run(ctx, "ROLLBACK")
+	c.broken = err != nil && !strings.Contains(err.Error(), "no transaction is active")
+}
+
 // close ends the session; nil is fine.
 func (c *session) close() {
 	if c == nil {

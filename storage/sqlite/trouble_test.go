@@ -6,7 +6,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/storage"
 )
 
@@ -47,33 +49,52 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// A connection that breaks is replaced at the next call at the latest, for writing and reading.
-func TestBrokenConnections(t *testing.T) {
+// A read that is interrupted costs its connection, and nothing else: the next one works, and no
+// connection is left behind.
+func TestInterruptedReads(t *testing.T) {
 	t.Parallel()
-	ctx := context.Background()
+	s := mustOpen(t, Config{Path: filepath.Join(t.TempDir(), "store.db")})
+	term, _ := runs(t, s, someone("a"))
+	var changes []storage.Change
+	for i := range storage.MaxChanges {
+		changes = append(changes, storage.Change{Unit: daemon.Unit{Daemon: "acme:many", Index: i}})
+	}
+	_, err := s.Commit(context.Background(), storage.Commit{Term: term.Ref(), Changes: changes})
+	ok(t, err)
+	cut := 0
+	for i := range 60 {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Duration(i)*100*time.Microsecond)
+		if _, err := s.Snapshot(ctx); err != nil {
+			cut++
+			if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, storage.ErrUnavailable) {
+				t.Errorf("cut after %d00 µs: %v", i, err)
+			}
+		}
+		cancel()
+		if got := len(look(t, s).Units); got != storage.MaxChanges+1 {
+			t.Fatalf("%d units", got)
+		}
+	}
+	if n := s.db.Stats().OpenConnections; cut == 0 || n > 1+maxReaders {
+		t.Errorf("%d reads were cut, %d connections are open", cut, n)
+	}
+}
+
+// A transaction that could not be ended takes its connection with it.
+func TestBrokenWriter(t *testing.T) {
+	t.Parallel()
 	s := mustOpen(t, Config{Path: filepath.Join(t.TempDir(), "store.db")})
 	runs(t, s, someone("a"))
-	for range maxReaders {
-		look(t, s) // every reading session has been used
+	c := <-s.writer
+	ok(t, c.run(context.Background(), "BEGIN IMMEDIATE")) // and nobody ends it
+	s.writer <- c
+	if _, err := s.Acquire(context.Background(), "lock", "me", 0); err == nil {
+		t.Error("a transaction began within another")
 	}
-	for range 3 {
-		c := <-s.writer
-		ok(t, c.conn.Close())
-		s.writer <- c
-		for range maxReaders {
-			c := <-s.readers
-			ok(t, c.conn.Close())
-			s.readers <- c
-		}
-		_, _ = s.Acquire(ctx, "lock", "me", 0)
-		for range maxReaders {
-			_, _ = s.Snapshot(ctx)
-		}
-		_, err := s.Acquire(ctx, "lock", "me", 0)
-		ok(t, err)
-		for range maxReaders {
-			look(t, s)
-		}
+	_, err := s.Acquire(context.Background(), "lock", "me", 0)
+	ok(t, err)
+	if n := s.db.Stats().OpenConnections; n > 1+maxReaders {
+		t.Errorf("%d connections are open", n)
 	}
 }
 

@@ -137,7 +137,7 @@ func (s *Store) write(ctx context.Context, fn func(*step) error) error {
 		st.err = ctx.Err() // the last moment to change nothing
 	}
 	if st.err != nil || err != nil {
-		c.broken = c.run(ctx, "ROLLBACK") != nil
+		c.rollback(ctx)
 		if st.err != nil {
 			return s.explain(st.err)
 		}
@@ -150,7 +150,7 @@ func (s *Store) write(ctx context.Context, fn func(*step) error) error {
 func (s *Store) commit(ctx context.Context, st *step) error {
 	err := st.c.run(ctx, "COMMIT")
 	if err != nil {
-		st.c.broken = st.c.run(ctx, "ROLLBACK") != nil
+		st.c.rollback(ctx)
 		return s.explain(err)
 	}
 	if err := s.inPlace(st.c); err != nil {
@@ -177,7 +177,7 @@ func (s *Store) begin(ctx context.Context, c *session) (*step, error) {
 	}
 	if st.err != nil {
 		err := s.explain(st.err)
-		c.broken = c.run(ctx, "ROLLBACK") != nil
+		c.rollback(ctx)
 		return nil, err
 	}
 	return st, nil

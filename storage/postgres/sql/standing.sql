@@ -1,2 +1,2 @@
 -- Asked when a call was refused: why.
-select state <> 'removed', departed, seq from {{node}} where incarnation = $1
+select state <> 'removed', departed from {{node}} where incarnation = $1

@@ -1,0 +1,170 @@
+package telemetry
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"go.opentelemetry.io/otel/metric"
+)
+
+func TestLog(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		o    LogOptions
+		json bool
+	}{
+		{LogOptions{Format: "auto"}, true}, {LogOptions{Format: "auto", TTY: true}, false},
+		{LogOptions{Format: "json", TTY: true}, true}, {LogOptions{Format: "text"}, false},
+	} {
+		var b strings.Builder
+		c.o.Level, c.o.Secrets = Level("warn"), []string{"hunter2"}
+		log := slog.New(NewLog(&b, c.o))
+		log.Info("not told")
+		log.Warn("told", "url", "postgres://u:hunter2@h/d")
+		if text := b.String(); strings.Count(text, "\n") != 1 || strings.Contains(text, "hunter2") || !strings.Contains(text, "u:***@h") {
+			t.Errorf("%+v: %q", c.o, text)
+		}
+		var line map[string]any
+		if err := json.Unmarshal([]byte(b.String()), &line); (err == nil) != c.json {
+			t.Errorf("%+v: JSON %v: %v", c.o, c.json, err)
+		} else if c.json && !strings.HasSuffix(line["time"].(string), "Z") {
+			t.Errorf("time %v is not UTC", line["time"])
+		}
+	}
+}
+
+func TestCodes(t *testing.T) {
+	t.Parallel()
+	known := errors.New("known")
+	var b strings.Builder
+	h := WithCodes(NewLog(&b, LogOptions{Format: "json", Level: Level("info")}), func(err error) string {
+		if errors.Is(err, known) {
+			return "E0001"
+		}
+		return ""
+	})
+	log := slog.New(h).With("a", 1).WithGroup("g")
+	log.Info("x", "error", fmt.Errorf("w: %w", known))
+	log.Info("x", "error", errors.New("other"), "cause", known)
+	lines := strings.Split(b.String(), "\n")
+	if !strings.Contains(lines[0], `"code":"E0001"`) || strings.Contains(lines[1], "code") {
+		t.Errorf("got %s", b.String())
+	}
+}
+
+func TestBothHandlers(t *testing.T) {
+	t.Parallel()
+	var one, two strings.Builder
+	h := both{NewLog(&one, LogOptions{Format: "json", Level: Level("error")}), NewLog(&two, LogOptions{Format: "json", Level: Level("info")})}
+	slog.New(h).With("a", 1).WithGroup("g").Info("x", "b", 2)
+	if one.String() != "" || !strings.Contains(two.String(), `"a":1`) || !strings.Contains(two.String(), `"g":{"b":2}`) {
+		t.Errorf("one %q, two %q", one.String(), two.String())
+	}
+}
+
+func scrape(tel *Telemetry) string {
+	w := httptest.NewRecorder()
+	tel.Metrics().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	return w.Body.String()
+}
+
+// count adds one to a counter of the provider.
+func count(t *testing.T, p metric.MeterProvider) {
+	t.Helper()
+	c, err := p.Meter("test").Int64Counter("emitd.test.things", metric.WithUnit("{thing}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Add(context.Background(), 1)
+}
+
+// The tests below set the environment, so they are not parallel.
+
+// TestMetrics: several nodes of one process do not overwrite each other.
+func TestMetrics(t *testing.T) {
+	clear(t)
+	ctx := context.Background()
+	tel, err := New(ctx, Options{Cluster: "c", Version: "v", Instance: "i", Handler: slog.DiscardHandler})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"a", "b"} {
+		p, err := tel.Node(ctx, name, "id-"+name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		count(t, p)
+	}
+	text := scrape(tel)
+	for _, want := range []string{
+		`emitd_test_things_total{node="a"} 1`, `emitd_test_things_total{node="b"} 1`, "go_goroutine_count ",
+		`service_instance_id="i"`, `emitd_cluster_name="c"`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %s in\n%s", want, text)
+		}
+	}
+	if err := tel.Close(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+// clear unsets what would export.
+func clear(t *testing.T) {
+	for _, signal := range []string{"TRACES", "METRICS", "LOGS"} {
+		t.Setenv("OTEL_"+signal+"_EXPORTER", "")
+		t.Setenv("OTEL_EXPORTER_OTLP_"+signal+"_ENDPOINT", "")
+	}
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "")
+	t.Setenv("OTEL_SDK_DISABLED", "")
+}
+
+func TestNothingIsExportedUnlessAsked(t *testing.T) {
+	clear(t)
+	for _, signal := range []string{"TRACES", "METRICS", "LOGS"} {
+		if asked(signal) {
+			t.Errorf("%s is exported although nobody asked", signal)
+		}
+	}
+	t.Setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://127.0.0.1:1")
+	if !asked("TRACES") || asked("METRICS") {
+		t.Error("an endpoint of one signal is another's")
+	}
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+	if !asked("METRICS") {
+		t.Error("the common endpoint does not count")
+	}
+	t.Setenv("OTEL_SDK_DISABLED", "true")
+	if asked("TRACES") {
+		t.Error("a disabled SDK exports")
+	}
+}
+
+func TestBadExporter(t *testing.T) {
+	for _, signal := range []string{"TRACES", "METRICS", "LOGS"} {
+		clear(t)
+		t.Setenv("OTEL_"+signal+"_EXPORTER", "carrier-pigeon")
+		_, err := New(context.Background(), Options{Handler: slog.DiscardHandler})
+		if err == nil || !strings.Contains(err.Error(), "OTEL_"+signal+"_EXPORTER") {
+			t.Errorf("%s: %v", signal, err)
+		}
+	}
+	clear(t)
+	for _, none := range []string{"TRACES", "METRICS", "LOGS"} {
+		t.Setenv("OTEL_"+none+"_EXPORTER", "none")
+	}
+	tel, err := New(context.Background(), Options{Handler: slog.DiscardHandler})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tel.Close(context.Background()); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,282 @@
+package member_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/emitd/emitd/coordinator/lease"
+	"github.com/emitd/emitd/coordinator/member"
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+)
+
+// overlap runs the cluster and reports the first moment at which a unit runs on two nodes.
+func (c *cluster) overlap(d time.Duration) string {
+	end := c.now.Add(d)
+	for c.now < end {
+		c.run(10 * time.Millisecond)
+		at := map[daemon.Unit]string{}
+		for _, p := range c.nodes {
+			for u := range p.running {
+				if o, ok := at[u]; ok {
+					return u.String() + " on " + o + " and " + p.id.Name
+				}
+				at[u] = p.id.Name
+			}
+		}
+	}
+	return ""
+}
+
+// The leader forces by the drain timeout of the unit; the node that stops must not drain longer.
+func TestStopDrainsByTheUnitsOwnTimeout(t *testing.T) {
+	t.Parallel()
+	a := advert("acme:work", 6)
+	a.Specs[0].DrainTimeout = 3 * time.Second
+	c := newCluster(t, 3, a)
+	c.until(10*time.Second, "run", func() bool { return c.total() == 6 })
+	c.run(20 * time.Second)
+	p := c.nodes[0]
+	if p == c.leader() {
+		p = c.nodes[1]
+	}
+	for u := range p.running {
+		p.slow[u] = true
+	}
+	p.stop()
+	if s := c.overlap(15 * time.Second); s != "" {
+		t.Errorf("two runs: %s\n%s", s, c.dump())
+	}
+}
+
+// defaults makes a cluster with the timings of the profile default.
+func defaults(t *testing.T, n int, a daemon.Advert) *cluster {
+	c := newCluster(t, 0)
+	for i := range n {
+		p := c.join(fmt.Sprintf("n%d", i), a)
+		p.m = member.New(member.Config{Node: p.id, Advert: a, Timing: lease.Default(), Seed: uint64(i + 1)}, c.now)
+	}
+	return c
+}
+
+// The node is cut off and stops while a run of its is assigning: the acknowledge deadline stands.
+func TestStopWhileAssigningAndCutOff(t *testing.T) {
+	t.Parallel()
+	c := defaults(t, 3, advert("acme:work", 6))
+	c.until(60*time.Second, "run", func() bool { return c.total() == 6 })
+	c.run(60 * time.Second)
+	a := advert("acme:work", 6)
+	a.Kinds = append(a.Kinds, "acme:new")
+	a.Specs = append(a.Specs, daemon.Spec{ID: "acme:new", Instances: 3})
+	var p *peer
+	for _, q := range c.nodes {
+		if q != c.leader() {
+			p = q
+		}
+	}
+	for _, q := range c.nodes {
+		q.step(member.Advertise{Advert: a})
+	}
+	for range 10000 {
+		c.run(500 * time.Microsecond)
+		for u := range p.running {
+			if u.Daemon == "acme:new" {
+				p.slow[u] = true
+				p.cut = true
+			}
+		}
+		if p.cut {
+			break
+		}
+	}
+	c.run(time.Second)
+	p.stop()
+	if s := c.overlap(60 * time.Second); s != "" {
+		t.Errorf("two runs: %s\n%s", s, c.dump())
+	}
+}
+
+// A run that drains already, with a long timeout, when the stop begins.
+func TestStopWhileDrainingWithALongTimeout(t *testing.T) {
+	t.Parallel()
+	a := advert("acme:work", 6)
+	a.Specs[0].DrainTimeout = 10 * time.Minute
+	c := newCluster(t, 3, a)
+	c.until(10*time.Second, "run", func() bool { return c.total() == 6 })
+	c.run(20 * time.Second)
+	s := c.snapshot()
+	p := c.nodes[0]
+	if p == c.leader() {
+		p = c.nodes[1]
+	}
+	var ch []storage.Change
+	for _, r := range s.Units {
+		if r.HeldBy(p.id.Incarnation) {
+			ch = append(ch, storage.Change{Unit: r.Unit, Step: daemon.Revoke, Generation: r.Generation, State: r.State})
+			p.slow[r.Unit] = true
+		}
+	}
+	if _, err := c.store.Commit(t.Context(), storage.Commit{Term: s.Term.Ref(), Changes: ch}); err != nil {
+		t.Fatal(err)
+	}
+	c.run(3 * time.Second)
+	p.stop()
+	cancelled := false
+	for range 3000 {
+		c.run(10 * time.Millisecond)
+		cancelled = cancelled || p.said("cancel")
+		if p.stopped {
+			break
+		}
+	}
+	if len(p.running) > 0 && !cancelled {
+		t.Errorf("deregistered while runs were never cancelled\n%s", c.dump())
+	}
+}
+
+// The leave that resigns and drains fails once: the next one resigns as well.
+func TestStopWhoseResignationFailsOnce(t *testing.T) {
+	t.Parallel()
+	c := defaults(t, 3, advert("acme:work", 6))
+	c.until(60*time.Second, "run", func() bool { return c.total() == 6 })
+	c.run(60 * time.Second)
+	p := c.leader()
+	first := true
+	p.loseOne = func(call member.Call) bool {
+		p.cut = call.Leave != nil && first
+		first = first && call.Leave == nil
+		return false
+	}
+	began := c.now
+	p.stop()
+	c.until(100*time.Second, "another leads", func() bool { l := c.leader(); return l != nil && l != p })
+	if took := c.now.Sub(began); took > 12*time.Second {
+		t.Errorf("another leads after %v only", took)
+	}
+}
+
+// A heartbeat that stands is under way when the stop begins.
+func TestElectedWhileStopping(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 1)
+	p := c.nodes[0]
+	c.latency = 100 * time.Millisecond
+	c.until(10*time.Second, "stand", func() bool {
+		n := len(p.calls)
+		return n > 0 && p.calls[n-1].Heartbeat != nil && p.calls[n-1].Heartbeat.Claim.Stand
+	})
+	p.stop()
+	c.run(2 * time.Second)
+	if p.said("elected") {
+		t.Errorf("elected while stopping; term vacant %v stopped %v\n%s", c.snapshot().Term.Vacant, p.stopped, c.dump())
+	}
+}
+
+// A follower tells the death that it witnessed once, and in an outage keeps only the newest word.
+func TestWitnessTellsOnce(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3)
+	c.until(10*time.Second, "run", func() bool { return c.total() == 6 })
+	c.run(5 * time.Second)
+	var p, victim *peer
+	for _, q := range c.nodes {
+		if q == c.leader() {
+			continue
+		}
+		if p == nil {
+			p = q
+		} else {
+			victim = q
+		}
+	}
+	victim.kill()
+	n := len(p.calls)
+	// what watchHost does until a member list says that it is known
+	for range 100 {
+		p.step(member.Witness{Ended: []node.Incarnation{victim.id.Incarnation}})
+		c.run(250 * time.Millisecond)
+	}
+	lists := 0
+	for _, call := range p.calls[n:] {
+		if call.Heartbeat != nil && call.Heartbeat.WantMembers {
+			lists++
+		}
+	}
+	if lists == 0 {
+		t.Error("it never asked for the member list, which ends its witness")
+	}
+	p.cut = true
+	for range 400 {
+		p.step(member.Witness{Ended: []node.Incarnation{victim.id.Incarnation}})
+		c.run(250 * time.Millisecond)
+	}
+	p.cut = false
+	n = len(p.calls)
+	c.run(5 * time.Second)
+	for _, call := range p.calls[n:] {
+		if call.Report != nil {
+			if n := len(call.Report.Witness); n > 1 {
+				t.Errorf("after an outage: a report with %d witnesses of one death", n)
+			}
+			break
+		}
+	}
+}
+
+// An agent that returns ErrStale at once, whatever the fence says.
+func TestAgentThatRefusesItselfDoesNotSpin(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 1)
+	c.until(10*time.Second, "run", func() bool { return c.total() == 6 })
+	c.run(5 * time.Second)
+	p := c.nodes[0]
+	head, n := c.snapshot().Head, len(p.calls)
+	end := c.now.Add(5 * time.Second)
+	u := daemon.Unit{Daemon: "acme:work", Index: 0}
+	for c.now < end {
+		c.run(time.Millisecond)
+		if g, ok := p.running[u]; ok {
+			delete(p.running, u)
+			c.deliver(p, member.RunEnded{Fence: daemon.Fence{Unit: u, Generation: g}, How: member.Refused, Err: daemon.ErrStale})
+		}
+	}
+	if events, calls := c.snapshot().Head-head, len(p.calls)-n; events > 20 || calls > 60 {
+		t.Errorf("%d events and %d calls in 5 s", events, calls)
+	}
+}
+
+// A heartbeat that stands reaches the changed store first: its reply tells of the change.
+func TestFirstReplyOfAnotherStoreElectsNobody(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3)
+	c.until(10*time.Second, "run", func() bool { return c.total() == 6 })
+	l := c.leader()
+	// the image: the term vacant (a resignation), the newest history: another leads by now
+	l.step(member.Resign{Reason: node.Resigned, Cooldown: time.Minute})
+	c.until(time.Second, "vacant", func() bool { return c.snapshot().Term.Vacant })
+	image := c.store.Clone()
+	c.until(5*time.Second, "another leads", func() bool { return c.leader() != nil })
+	c.run(3 * time.Second)
+	c.store.Restore(image)
+	c.store.SetStoreID("another")
+	for range 200 {
+		c.run(5 * time.Millisecond)
+		n := 0
+		for _, p := range c.nodes {
+			if p.leading {
+				n++
+			}
+		}
+		if n > 1 {
+			t.Errorf("two lead\n%s", c.dump())
+			return
+		}
+	}
+	for _, p := range c.nodes {
+		if p.leading {
+			t.Errorf("%s leads within a second of the change\n", p.id.Name)
+		}
+	}
+}

@@ -1,0 +1,256 @@
+package sim
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/emitd/emitd/coordinator/lease"
+	"github.com/emitd/emitd/storage"
+)
+
+// TestStorm plays seeds of a virtual day with every kind of fault. The environment chooses them:
+//
+//	EMITD_TEST_SEEDS=a..b           which seeds, both included; default 1..20
+//	EMITD_TEST_STORM_PROGRESS=FILE  seeds that passed are noted there and not played again
+//	EMITD_TEST_STORM_TRACE=FILE     the whole history of the (one) seed
+//
+// A seed that fails is printed with the end of its history and replays exactly.
+func TestStorm(t *testing.T) {
+	t.Parallel()
+	first, last, err := seeds(os.Getenv("EMITD_TEST_SEEDS"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	done, err := openProgress(os.Getenv("EMITD_TEST_STORM_PROGRESS"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var total tally
+	t.Cleanup(func() {
+		if err := done.close(); err != nil {
+			t.Error(err)
+		}
+		t.Log(total.String())
+	})
+	for seed := first; seed <= last; seed++ {
+		if done.has(seed) {
+			continue
+		}
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			cfg := storm(seed)
+			if name := os.Getenv("EMITD_TEST_STORM_TRACE"); name != "" {
+				out, err := os.Create(name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer out.Close()
+				cfg.Trace = out
+			}
+			r, err := Run(cfg)
+			total.add(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := done.add(seed); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// storm is what a seed plays: a day of the default profile. What a store lacks is drawn: one seed
+// in eight has no wake-ups, one in sixteen also no clock that counts.
+func storm(seed uint64) Config {
+	cfg := Config{Seed: seed, Faults: All}
+	cfg.Store = storage.Capabilities{NoWake: seed%8 == 0, NoClock: seed%16 == 0}
+	return cfg
+}
+
+// The fast profile has tighter margins for its latencies and fifteen times the heartbeats.
+func TestStormFast(t *testing.T) {
+	t.Parallel()
+	first, last, err := seeds(os.Getenv("EMITD_TEST_SEEDS"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for seed := first; seed <= last; seed++ {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			cfg := storm(seed)
+			cfg.Timing, cfg.Duration = lease.Fast(), 90*time.Minute
+			if _, err := Run(cfg); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// Equal seeds make equal histories, to the last line: a seed is a bug report.
+func TestSeedReplaysExactly(t *testing.T) {
+	t.Parallel()
+	hashes := map[uint64]bool{}
+	for seed := range uint64(10) {
+		cfg := Config{Seed: seed + 1, Faults: All, Duration: 6 * time.Hour}
+		a, errA := Run(cfg)
+		b, errB := Run(cfg)
+		if a.Hash != b.Hash || a.Stats != b.Stats || fmt.Sprint(errA) != fmt.Sprint(errB) {
+			t.Errorf("seed %d: %x and %x, %+v and %+v", seed+1, a.Hash, b.Hash, a.Stats, b.Stats)
+		}
+		hashes[a.Hash] = true
+	}
+	if len(hashes) != 10 {
+		t.Errorf("10 seeds made %d histories", len(hashes))
+	}
+}
+
+// A storm in which nothing breaks, or in which the checks never get to look, proves nothing.
+func TestStormHasTeeth(t *testing.T) {
+	t.Parallel()
+	var total tally
+	for seed := range uint64(5) {
+		r, err := Run(storm(seed + 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		total.add(r)
+	}
+	s := total.Stats
+	for name, n := range map[string]uint64{
+		"faults": s.Faults / 500, "elections": s.Elections / 100, "assignments": s.Assignments / 100, "runs": s.Runs / 100,
+		"effects": s.Effects / 1000, "refused effects": s.Refused, "settled": s.Settled / 100, "sharp kills": s.Kills,
+	} {
+		if n == 0 {
+			t.Errorf("too few %s: %+v", name, s)
+		}
+	}
+}
+
+// seeds parses "a..b" or "a".
+func seeds(text string) (first, last uint64, err error) {
+	if text == "" {
+		return 1, 20, nil
+	}
+	from, to, ok := strings.Cut(text, "..")
+	if !ok {
+		to = from
+	}
+	first, err1 := strconv.ParseUint(from, 10, 64)
+	last, err2 := strconv.ParseUint(to, 10, 64)
+	if err := errors.Join(err1, err2); err != nil || first > last {
+		return 0, 0, fmt.Errorf("EMITD_TEST_SEEDS=%q is not of the form a..b", text)
+	}
+	return first, last, nil
+}
+
+// tally sums what seeds did.
+type tally struct {
+	mu    sync.Mutex
+	days  float64
+	Stats Stats
+}
+
+func (t *tally) add(r *Result) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.days += r.Config.Duration.Hours() / 24
+	s, x := &t.Stats, r.Stats
+	s.Events, s.Steps, s.Calls, s.Faults = s.Events+x.Events, s.Steps+x.Steps, s.Calls+x.Calls, s.Faults+x.Faults
+	s.Elections, s.Assignments, s.Runs = s.Elections+x.Elections, s.Assignments+x.Assignments, s.Runs+x.Runs
+	s.Effects, s.Refused, s.Settled, s.Kills = s.Effects+x.Effects, s.Refused+x.Refused, s.Settled+x.Settled, s.Kills+x.Kills
+}
+
+func (t *tally) String() string {
+	return fmt.Sprintf("%.1f virtual days: %+v", t.days, t.Stats)
+}
+
+// progress remembers which seeds passed, so that a long storm can be interrupted.
+type progress struct {
+	mu   sync.Mutex
+	seen map[uint64]bool
+	file *os.File
+}
+
+func openProgress(name string) (*progress, error) {
+	p := &progress{seen: map[uint64]bool{}}
+	if name == "" {
+		return p, nil
+	}
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("EMITD_TEST_STORM_PROGRESS: %w", err)
+	}
+	p.file = f
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		if seed, err := strconv.ParseUint(lines.Text(), 10, 64); err == nil {
+			p.seen[seed] = true
+		}
+	}
+	return p, lines.Err()
+}
+
+func (p *progress) has(seed uint64) bool { return p.seen[seed] }
+
+func (p *progress) add(seed uint64) error {
+	if p.file == nil {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, err := fmt.Fprintln(p.file, seed)
+	return err
+}
+
+func (p *progress) close() error {
+	if p.file == nil {
+		return nil
+	}
+	return p.file.Close()
+}
+
+func TestProgressIsResumed(t *testing.T) {
+	t.Parallel()
+	name := t.TempDir() + "/progress"
+	for _, seed := range []uint64{3, 7} {
+		p, err := openProgress(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.has(seed) {
+			t.Errorf("seed %d passed before it was played", seed)
+		}
+		if err := errors.Join(p.add(seed), p.close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p, err := openProgress(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.close()
+	if !p.has(3) || !p.has(7) || p.has(4) {
+		t.Errorf("resumed with %v, want 3 and 7", p.seen)
+	}
+}
+
+func TestSeedRange(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string][2]uint64{"": {1, 20}, "5": {5, 5}, "3..9": {3, 9}} {
+		if a, b, err := seeds(text); err != nil || a != want[0] || b != want[1] {
+			t.Errorf("%q: %d..%d, %v", text, a, b, err)
+		}
+	}
+	for _, text := range []string{"x", "9..3", "1..", "-1"} {
+		if _, _, err := seeds(text); err == nil {
+			t.Errorf("%q was accepted", text)
+		}
+	}
+}
