@@ -76,6 +76,11 @@ func (c *Clock) Passed(stamp time.Time, d time.Duration) bool {
 	return c.Reaches(stamp) && d <= c.Window && !c.samples[len(c.samples)-1].store.Before(stamp.Add(d))
 }
 
+// Fits reports whether a stamp may be of the time since the sighting's floor.
+func (c *Clock) Fits(stamp time.Time, seen Seen) bool {
+	return seen.Floor.IsZero() || !stamp.Before(seen.Floor.Add(-c.Step))
+}
+
 // Left returns how much of d after stamp was left at some moment, as a bound that holds whatever
 // the latency of the call was: d ends not before at.Add(left). It is ok under the conditions of
 // Passed.
@@ -101,19 +106,35 @@ func (c *Clock) Steps() int { return c.steps }
 // Sightings remember since when, by the local clock, something was seen unchanged.
 type Sightings[K, V comparable] map[K]Sighting[V]
 
-// Sighting is a value and when the reply that first showed it came.
+// Sighting is a value and since when it is known.
 type Sighting[V comparable] struct {
 	Value V
+	Seen
+}
+
+// Seen is since when something is known to be as it is.
+type Seen struct {
+	// Since is when the reply that first showed it came.
 	Since Instant
+	// Floor is the store's clock at the newest read that still showed something else: what was
+	// stamped since is not older. A stamp that is was made while the clock stood wrong, between
+	// two samples. Zero if nothing else was ever shown.
+	Floor time.Time
 }
 
 // See notes the value that a reply received at now shows and returns since when it is unchanged.
-func (s Sightings[K, V]) See(key K, value V, now Instant) Instant {
-	if seen, ok := s[key]; ok && seen.Value == value {
-		return seen.Since
+// before is the store's clock at the newest read before this one.
+func (s Sightings[K, V]) See(key K, value V, now Instant, before time.Time) Seen {
+	old, known := s[key]
+	if known && old.Value == value {
+		return old.Seen
 	}
-	s[key] = Sighting[V]{value, now}
-	return now
+	seen := Seen{Since: now}
+	if known {
+		seen.Floor = before
+	}
+	s[key] = Sighting[V]{value, seen}
+	return seen
 }
 
 // Keep forgets every key that keep refuses.

@@ -20,14 +20,15 @@ type election struct {
 	// lostThrough is the highest number of a term for which Lost was published.
 	lostThrough int64
 
-	// seen is the term last told, with its renewals; since is when the reply came that first
-	// told exactly this (term, renewals). over is when the life told with it ends, or Never
+	// seen is the term last told, with its renewals; seenAt is since when exactly this (term,
+	// renewals) is told, told the store's clock at the newest reply. over is when the life told with it ends, or Never
 	// where the store's clock may have stepped since it was stamped: then what is told as left
 	// means nothing, and only unchanged for a whole lease counts.
 	seen     node.Term
 	renewals int64
-	since    lease.Instant
 	over     lease.Instant
+	told     time.Time
+	seenAt   lease.Seen
 	// stand is when to stand next; Never while there is no reason to.
 	stand lease.Instant
 
@@ -59,7 +60,7 @@ type block struct {
 func (m *Member) leading() bool { return m.election.held.Number != 0 }
 
 func (e *election) forget() {
-	e.seen, e.renewals, e.stand = node.Term{}, 0, lease.Never
+	e.seen, e.renewals, e.stand, e.told = node.Term{}, 0, lease.Never, time.Time{}
 }
 
 // mine reports whether the term is held by this process.
@@ -102,7 +103,7 @@ func (m *Member) claim(now lease.Instant) storage.Claim {
 	if !e.seen.Held() || m.mine(e.seen) {
 		return c
 	}
-	unchanged := now.Sub(e.since) >= m.t.LeaseDuration
+	unchanged := now.Sub(e.seenAt.Since) >= m.t.LeaseDuration
 	if planted.Bug(planted.StandOnStoreClock) {
 		c.SeenTerm, c.SeenRenewals = e.seen.Number, e.renewals
 	}
@@ -137,12 +138,17 @@ func (m *Member) onTerm(now, sent lease.Instant, r *storage.Reply) {
 // seeTerm notes what the reply tells of the term.
 func (m *Member) seeTerm(now lease.Instant, r *storage.Reply) {
 	e := &m.election
-	over := lease.Never
-	if m.clock.Reaches(r.Lease.ExpiresAt.Add(-m.t.LeaseDuration)) {
+	same := r.Term.Number == e.seen.Number && r.Lease.Renewals == e.renewals && r.Term.Vacant == e.seen.Vacant && e.seen.Number != 0
+	if !same {
+		e.seenAt = lease.Seen{Since: now, Floor: e.told}
+	}
+	e.told = r.Now
+	over, stamp := lease.Never, r.Lease.ExpiresAt.Add(-m.t.LeaseDuration)
+	if m.clock.Reaches(stamp) && m.clock.Fits(stamp, e.seenAt) {
 		left := max(r.Lease.ExpiresAt.Sub(r.Now), 0)
 		over = now.Add(left + left/1000 + time.Millisecond) // by a clock that may be faster
 	}
-	if r.Term.Number == e.seen.Number && r.Lease.Renewals == e.renewals && r.Term.Vacant == e.seen.Vacant && e.seen.Number != 0 {
+	if same {
 		// Told before: since does not move, nor does over to a later time while it is ahead. A
 		// candidate that was refused a little too early learns how much.
 		if over < e.over || (now >= e.over && m.beat.stood && over != lease.Never) {
@@ -150,7 +156,7 @@ func (m *Member) seeTerm(now lease.Instant, r *storage.Reply) {
 		}
 		return
 	}
-	e.seen, e.renewals, e.since, e.over = r.Term, r.Lease.Renewals, now, over
+	e.seen, e.renewals, e.over = r.Term, r.Lease.Renewals, over
 	if e.block.term != 0 && e.seen.Number > e.block.term {
 		e.block = block{}
 	}
@@ -164,7 +170,7 @@ func (m *Member) schedule(now lease.Instant) {
 		return
 	}
 	spread := m.spread(min(200*time.Millisecond, m.t.HeartbeatInterval/5))
-	unchanged := e.since.Add(m.t.LeaseDuration)
+	unchanged := e.seenAt.Since.Add(m.t.LeaseDuration)
 	switch {
 	case !e.seen.Held() || m.mine(e.seen):
 		e.stand = now

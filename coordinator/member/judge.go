@@ -40,6 +40,7 @@ func (m *Member) judge(now lease.Instant) {
 	if now < l.settle {
 		m.dueAt(l.settle)
 	}
+	l.read = l.snap.Now
 	l.beats.Keep(func(inc node.Incarnation) bool { return rows[inc] != nil || l.holds(inc) })
 	l.heard.Keep(func(inc node.Incarnation) bool { return rows[inc] != nil })
 }
@@ -59,13 +60,13 @@ func (m *Member) dueAt(at lease.Instant) { m.leader.due = min(m.leader.due, at) 
 
 // elapsed reports whether d has passed since something was stamped, as far as a judge may say
 // so: the store's clock says it and can be believed since the stamp, or this node has watched it
-// unchanged for so long (since). Otherwise it asks for a pass when that may be so.
-func (m *Member) elapsed(now lease.Instant, stamp time.Time, since lease.Instant, d time.Duration) bool {
-	if now.Sub(since) >= d {
+// unchanged for so long (seen). Otherwise it asks for a pass when that may be so.
+func (m *Member) elapsed(now lease.Instant, stamp time.Time, seen lease.Seen, d time.Duration) bool {
+	if now.Sub(seen.Since) >= d {
 		return true
 	}
-	at := since.Add(d)
-	if _, left, ok := m.clock.Left(stamp, d); ok && !m.cfg.Store.NoClock {
+	at := seen.Since.Add(d)
+	if _, left, ok := m.clock.Left(stamp, d); ok && m.clock.Fits(stamp, seen) && !m.cfg.Store.NoClock {
 		if m.clock.Passed(stamp, d) {
 			return true
 		}
@@ -94,9 +95,9 @@ func (m *Member) judgeNode(now lease.Instant, p *node.Member) {
 	}
 	judged, why := node.State(""), ""
 	switch {
-	case m.elapsed(now, p.LastHeartbeatAt, l.beats[p.Incarnation].Since, m.t.Late()):
+	case m.elapsed(now, p.LastHeartbeatAt, l.beats[p.Incarnation].Seen, m.t.Late()):
 		judged, why = node.Late, fmt.Sprintf("no heartbeat for %v", m.t.Late())
-	case !planted.Bug(planted.DeafUnnoticed) && m.elapsed(now, p.HeardAt, l.heard[p.Incarnation].Since, m.t.NodeRegistrationTTL):
+	case !planted.Bug(planted.DeafUnnoticed) && m.elapsed(now, p.HeardAt, l.heard[p.Incarnation].Seen, m.t.NodeRegistrationTTL):
 		judged, why = node.Deaf, fmt.Sprintf("hears no reply for %v", m.t.NodeRegistrationTTL)
 	}
 	if judged != p.Judged {
@@ -131,7 +132,7 @@ func (m *Member) dead(now lease.Instant, p *node.Member) string {
 	if p.Witnessed {
 		return "process has ended, as a peer on its host witnessed"
 	}
-	if !m.elapsed(now, p.LastHeartbeatAt, m.leader.beats[p.Incarnation].Since, m.t.NodeRegistrationTTL) {
+	if !m.elapsed(now, p.LastHeartbeatAt, m.leader.beats[p.Incarnation].Seen, m.t.NodeRegistrationTTL) {
 		return ""
 	}
 	if now < m.leader.grace {
@@ -150,7 +151,7 @@ func (m *Member) judgeUnit(now lease.Instant, r *daemon.Record, holder *node.Mem
 		return
 	}
 	expire := storage.Change{Unit: r.Unit, Step: daemon.Expire, Generation: r.Generation, State: r.State, Retired: r.Retired}
-	since := l.units.See(r.Unit, holding{r.Generation, r.State}, now)
+	seen := l.units.See(r.Unit, holding{r.Generation, r.State}, now, l.read)
 	switch {
 	case m.holderGone(now, r.Holder.Incarnation, holder):
 		expire.Dead = &storage.NodeGuard{Incarnation: r.Holder.Incarnation}
@@ -159,10 +160,10 @@ func (m *Member) judgeUnit(now lease.Instant, r *daemon.Record, holder *node.Mem
 			expire.Dead.Seq = holder.Seq
 			expire.Reason = "holder is dead"
 		}
-	case r.State == daemon.Assigning && m.elapsed(now, r.AssignedAt, since, r.AcknowledgeTimeout):
+	case r.State == daemon.Assigning && m.elapsed(now, r.AssignedAt, seen, r.AcknowledgeTimeout):
 		expire.Reason = fmt.Sprintf("not acknowledged within %v", r.AcknowledgeTimeout)
 		expire.Embargo = embargoFor(*r, r.Holder.Incarnation, m.t.AcknowledgeTimeout)
-	case r.State == daemon.Revoking && m.elapsed(now, r.RevokedAt, since, m.forceAfter(r)):
+	case r.State == daemon.Revoking && m.elapsed(now, r.RevokedAt, seen, m.forceAfter(r)):
 		expire.Reason, expire.Forced = fmt.Sprintf("not drained within %v", m.forceAfter(r)), true
 	default:
 		return
@@ -177,8 +178,8 @@ func (m *Member) holderGone(now lease.Instant, inc node.Incarnation, holder *nod
 	if holder != nil {
 		return m.leader.verdict[inc] == node.Removed
 	}
-	since := m.leader.beats.See(inc, 0, now)
-	return m.elapsed(now, time.Time{}, since, m.t.NodeRegistrationTTL)
+	seen := m.leader.beats.See(inc, 0, now, m.leader.read)
+	return m.elapsed(now, time.Time{}, seen, m.t.NodeRegistrationTTL)
 }
 
 // forceAfter returns how long after its revoke the unit may be taken from a silent holder.

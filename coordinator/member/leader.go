@@ -22,6 +22,7 @@ type leader struct {
 	beats lease.Sightings[node.Incarnation, uint64]
 	heard lease.Sightings[node.Incarnation, uint64]
 	units lease.Sightings[daemon.Unit, holding]
+	read  time.Time // the store's clock at the newest read of all rows
 
 	// grace is until when nobody is called dead: after election and after an outage.
 	grace lease.Instant
@@ -82,12 +83,13 @@ func (l *leader) forget() {
 	l.beats = lease.Sightings[node.Incarnation, uint64]{}
 	l.heard = lease.Sightings[node.Incarnation, uint64]{}
 	l.units = lease.Sightings[daemon.Unit, holding]{}
+	l.read = time.Time{}
 }
 
 func (l *leader) see(p *node.Member, now lease.Instant) {
-	l.beats.See(p.Incarnation, p.Seq, now)
+	l.beats.See(p.Incarnation, p.Seq, now, l.read)
 	if p.Present() {
-		l.heard.See(p.Incarnation, p.Heard, now)
+		l.heard.See(p.Incarnation, p.Heard, now, l.read)
 	} else {
 		delete(l.heard, p.Incarnation) // a row that comes back begins anew
 	}

@@ -275,7 +275,7 @@ func (m *Member) onMembership(now lease.Instant, r *storage.Reply) {
 		m.beat.cursor = r.Events[n-1].Seq
 	}
 	if r.Members != nil {
-		m.observeMembers(now, r.Members)
+		m.observeMembers(now, r.Now, r.Members)
 		m.beat.wantMembers = false
 	}
 	if r.Behind || m.beat.cursor < 0 || r.Head < m.beat.cursor {
@@ -287,7 +287,7 @@ func (m *Member) onMembership(now lease.Instant, r *storage.Reply) {
 }
 
 // observeMembers takes the whole list: differences for the hooks, sightings for the judge.
-func (m *Member) observeMembers(now lease.Instant, members []node.Member) {
+func (m *Member) observeMembers(now lease.Instant, store time.Time, members []node.Member) {
 	old := make([]node.Member, 0, len(m.peers.known))
 	for _, p := range m.peers.known {
 		old = append(old, p)
@@ -304,5 +304,6 @@ func (m *Member) observeMembers(now lease.Instant, members []node.Member) {
 		m.leader.see(&members[i], now)
 		present[members[i].Incarnation] = true
 	}
+	m.leader.read = store
 	m.leader.beats.Keep(func(inc node.Incarnation) bool { return present[inc] || m.leading() })
 }

@@ -32,8 +32,17 @@ type group struct {
 	readers        sync.WaitGroup
 }
 
+// launch says what a gate will become.
+type launch struct {
+	dir      string
+	command  []string
+	env      []string
+	log      *slog.Logger // of the output
+	progress func()       // called for each line of it
+}
+
 // spawn starts a gate that will become the command.
-func spawn(dir string, command, env []string, log *slog.Logger, progress func()) (*group, error) {
+func spawn(c launch) (*group, error) {
 	path, err := self()
 	if err != nil {
 		return nil, err
@@ -50,7 +59,7 @@ func spawn(dir string, command, env []string, log *slog.Logger, progress func())
 	}
 	ours[3], theirs[3] = theirs[3], ours[3] // the gate reads
 	cmd := &osexec.Cmd{
-		Path: path, Args: append([]string{roleGate, dir}, command...), Env: env,
+		Path: path, Args: append([]string{roleGate, c.dir}, c.command...), Env: c.env,
 		Stdout: theirs[0], Stderr: theirs[1], ExtraFiles: []*os.File{theirs[3], theirs[2]},
 		SysProcAttr: &syscall.SysProcAttr{Setpgid: true},
 	}
@@ -62,9 +71,9 @@ func spawn(dir string, command, env []string, log *slog.Logger, progress func())
 		pgid: cmd.Process.Pid, process: cmd.Process, gate: ours[3],
 		became: make(chan error, 1), exited: make(chan struct{}), pipes: ours[:3],
 	}
-	log = log.With("pid", g.pgid)
-	g.stdout = output{log: log.With("stream", "stdout"), progress: progress}
-	g.stderr = output{log: log.With("stream", "stderr"), progress: progress}
+	log := c.log.With("pid", g.pgid)
+	g.stdout = output{log: log.With("stream", "stdout"), progress: c.progress}
+	g.stderr = output{log: log.With("stream", "stderr"), progress: c.progress}
 	g.readers.Go(func() { g.stdout.drain(ours[0]) })
 	g.readers.Go(func() { g.stderr.drain(ours[1]) })
 	g.readers.Go(func() { g.became <- readStatus(ours[2]) })

@@ -168,6 +168,9 @@ func (h *held) signal(t *testing.T, s unix.Signal) {
 	if err := unix.PidfdSendSignal(h.fd, s, nil, 0); err != nil {
 		t.Fatalf("signal %v to %d: %v", s, h.pid, err)
 	}
+	if s == unix.SIGSTOP { // a test that fails must not leave it stopped for ever
+		t.Cleanup(func() { _ = unix.PidfdSendSignal(h.fd, unix.SIGCONT, nil, 0) })
+	}
 }
 
 // newGuardian returns a guardian that ends with the test.

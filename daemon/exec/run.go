@@ -58,7 +58,10 @@ func (r *run) begin(ctx context.Context, guardian *Guardian) (bool, error) {
 	if r.deadline = trusted(ctx); r.deadline <= readClock() {
 		return false, r.untrusted(ctx)
 	}
-	r.group, err = spawn(r.cfg.Dir, r.cfg.Command, r.cfg.environ(os.Environ(), r.a), r.log, func() { r.a.Progress(1) })
+	r.group, err = spawn(launch{
+		dir: r.cfg.Dir, command: r.cfg.Command, env: r.cfg.environ(os.Environ(), r.a),
+		log: r.log, progress: func() { r.a.Progress(1) },
+	})
 	if err != nil {
 		return false, err
 	}

@@ -81,7 +81,7 @@ func (s *Store) InTx(ctx context.Context, db *sql.DB, f daemon.Fence, fn func(*s
 	}
 	defer tx.Rollback() // does nothing after Commit
 	if err := fn(tx); err != nil {
-		return err
+		return because(ctx, err)
 	}
 	if err := tx.Commit(); err != nil {
 		return fmt.Errorf("transaction of %s: commit: %w", f, because(ctx, err))

@@ -25,9 +25,7 @@ type Migration struct {
 	text string // ~ stands for the table prefix
 }
 
-// SchemaVersion is the version of the schema that this program needs.
-func SchemaVersion() int { return len(migrations) }
-
+// migrations are all versions; the last is the one this program needs.
 var migrations = mustReadMigrations(migrationFiles)
 
 // mustReadMigrations reads files named NNNN_name.sql, numbered from one without gaps.
@@ -151,29 +149,32 @@ func (s *Store) fitSchema(ctx context.Context, c *session) error {
 }
 
 // applyNext applies the version after have, unless another process was faster.
-func (s *Store) applyNext(ctx context.Context, c *session, have int) (err error) {
+func (s *Store) applyNext(ctx context.Context, c *session, have int) error {
 	if err := retryBusy(ctx, func() error { return c.run(ctx, "BEGIN IMMEDIATE") }); err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, c.run(ctx, "ROLLBACK"))
-		}
-	}()
 	applied, err := appliedMigrations(ctx, c)
-	if err != nil || len(applied) != have {
-		return errors.Join(err, c.run(ctx, "ROLLBACK"))
+	if err == nil && len(applied) == have {
+		err = s.apply(ctx, c, migrations[have])
 	}
-	m := migrations[have]
+	if err != nil {
+		c.rollback(ctx)
+		return err
+	}
+	return c.run(ctx, "COMMIT")
+}
+
+func (s *Store) apply(ctx context.Context, c *session, m Migration) error {
 	for _, text := range []string{migrationTable, m.text} {
 		if err := c.run(ctx, strings.ReplaceAll(text, "~", c.prefix)); err != nil {
 			return fmt.Errorf("apply version %d (%s): %w", m.Version, m.Name, err)
 		}
 	}
-	if _, err := c.conn.ExecContext(ctx, "INSERT INTO "+c.prefix+"migration VALUES (?, ?, ?)", m.Version, m.Name, nanos(s.host.wall())); err != nil {
+	_, err := c.conn.ExecContext(ctx, "INSERT INTO "+c.prefix+"migration VALUES (?, ?, ?)", m.Version, m.Name, nanos(s.host.wall()))
+	if err != nil {
 		return fmt.Errorf("apply version %d (%s): %w", m.Version, m.Name, err)
 	}
-	return c.run(ctx, "COMMIT")
+	return nil
 }
 
 // appliedMigrations lists what the file says was applied, oldest first.

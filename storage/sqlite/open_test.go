@@ -87,7 +87,7 @@ func TestOpenAtOnce(t *testing.T) {
 	}
 	status, err := MigrationStatus(context.Background(), Config{Path: path})
 	ok(t, err)
-	if len(status) != SchemaVersion() || status[0].AppliedAt.IsZero() {
+	if len(status) != len(migrations) || status[0].AppliedAt.IsZero() {
 		t.Errorf("status is %+v", status)
 	}
 }
@@ -109,13 +109,13 @@ func TestMigrationsByHand(t *testing.T) {
 	}
 	s := mustOpen(t, Config{Path: path, Prefix: "mine_", NoMigrate: true})
 	runs(t, s, someone("a"))
-	if rest, err := MigrationSQL("mine_", SchemaVersion()); err != nil || strings.Contains(rest, "CREATE") {
+	if rest, err := MigrationSQL("mine_", len(migrations)); err != nil || strings.Contains(rest, "CREATE") {
 		t.Errorf("nothing is left to apply, but: %s (%v)", rest, err)
 	}
 	for _, c := range []struct {
 		prefix string
 		from   int
-	}{{"a-b", 0}, {"a_", -1}, {"a_", SchemaVersion() + 1}} {
+	}{{"a-b", 0}, {"a_", -1}, {"a_", len(migrations) + 1}} {
 		if _, err := MigrationSQL(c.prefix, c.from); err == nil {
 			t.Errorf("MigrationSQL(%q, %d) has no error", c.prefix, c.from)
 		}
@@ -133,19 +133,19 @@ func TestMigrate(t *testing.T) {
 	ok(t, os.WriteFile(cfg.Path, nil, 0o600))
 	status, err := MigrationStatus(ctx, cfg)
 	ok(t, err)
-	if len(status) != SchemaVersion() || !status[0].AppliedAt.IsZero() {
+	if len(status) != len(migrations) || !status[0].AppliedAt.IsZero() {
 		t.Errorf("the status of an empty file is %+v", status)
 	}
 	manual := cfg
 	manual.NoMigrate = true
 	_, err = OpenConfig(ctx, manual)
 	var schema *storage.SchemaError
-	if !errors.As(err, &schema) || schema.Have != 0 || schema.Want != SchemaVersion() || !strings.Contains(err.Error(), "emitd migrate up") {
+	if !errors.As(err, &schema) || schema.Have != 0 || schema.Want != len(migrations) || !strings.Contains(err.Error(), "emitd migrate up") {
 		t.Fatalf("got %v", err)
 	}
 	applied, err := Migrate(ctx, cfg)
 	ok(t, err)
-	if len(applied) != SchemaVersion() {
+	if len(applied) != len(migrations) {
 		t.Errorf("applied %+v", applied)
 	}
 	if applied, err = Migrate(ctx, cfg); err != nil || len(applied) != 0 {
@@ -159,17 +159,17 @@ func TestNewerSchema(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	s := mustOpen(t, Config{Path: filepath.Join(t.TempDir(), "store.db")})
-	_, err := userDB(t, s.Path()).Exec("INSERT INTO emitd_migration VALUES (?, 'of tomorrow', 1)", SchemaVersion()+1)
+	_, err := userDB(t, s.Path()).Exec("INSERT INTO emitd_migration VALUES (?, 'of tomorrow', 1)", len(migrations)+1)
 	ok(t, err)
 	_, err = Open(ctx, s.Path())
 	refused(t, err, storage.ErrSchema)
 	var schema *storage.SchemaError
-	if !errors.As(err, &schema) || schema.Have != SchemaVersion()+1 || schema.Want != SchemaVersion() {
+	if !errors.As(err, &schema) || schema.Have != len(migrations)+1 || schema.Want != len(migrations) {
 		t.Errorf("got %v", err)
 	}
 	status, err := MigrationStatus(ctx, Config{Path: s.Path()})
 	ok(t, err)
-	if len(status) != SchemaVersion()+1 {
+	if len(status) != len(migrations)+1 {
 		t.Errorf("status is %+v", status)
 	}
 	if _, err := Migrate(ctx, Config{Path: s.Path()}); !errors.Is(err, storage.ErrSchema) {

@@ -241,7 +241,10 @@ func (s *Store) readOnce(ctx context.Context, c *session, fn func(*view)) error 
 	if v.err == nil {
 		fn(v)
 	}
-	return errors.Join(v.err, c.run(ctx, "ROLLBACK"))
+	if v.err != nil {
+		return v.err // the session ends, and the transaction with it
+	}
+	return c.run(ctx, "ROLLBACK")
 }
 
 // beginRead begins a transaction; its first read fixes what it sees.
@@ -252,7 +255,8 @@ func (s *Store) beginRead(v *view) error {
 			return err
 		}
 		if s.load(&v.query, &v.meta, &v.term, &v.lease); v.err != nil {
-			return errors.Join(v.err, v.c.run(v.ctx, "ROLLBACK"))
+			v.c.rollback(v.ctx)
+			return v.err
 		}
 		return nil
 	})

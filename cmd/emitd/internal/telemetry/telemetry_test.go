@@ -89,7 +89,7 @@ func count(t *testing.T, p metric.MeterProvider) {
 
 // TestMetrics: several nodes of one process do not overwrite each other.
 func TestMetrics(t *testing.T) {
-	clear(t)
+	unset(t)
 	ctx := context.Background()
 	tel, err := New(ctx, Options{Cluster: "c", Version: "v", Instance: "i", Handler: slog.DiscardHandler})
 	if err != nil {
@@ -116,8 +116,8 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// clear unsets what would export.
-func clear(t *testing.T) {
+// unset takes away what would export.
+func unset(t *testing.T) {
 	for _, signal := range []string{"TRACES", "METRICS", "LOGS"} {
 		t.Setenv("OTEL_"+signal+"_EXPORTER", "")
 		t.Setenv("OTEL_EXPORTER_OTLP_"+signal+"_ENDPOINT", "")
@@ -127,7 +127,7 @@ func clear(t *testing.T) {
 }
 
 func TestNothingIsExportedUnlessAsked(t *testing.T) {
-	clear(t)
+	unset(t)
 	for _, signal := range []string{"TRACES", "METRICS", "LOGS"} {
 		if asked(signal) {
 			t.Errorf("%s is exported although nobody asked", signal)
@@ -149,14 +149,14 @@ func TestNothingIsExportedUnlessAsked(t *testing.T) {
 
 func TestBadExporter(t *testing.T) {
 	for _, signal := range []string{"TRACES", "METRICS", "LOGS"} {
-		clear(t)
+		unset(t)
 		t.Setenv("OTEL_"+signal+"_EXPORTER", "carrier-pigeon")
 		_, err := New(context.Background(), Options{Handler: slog.DiscardHandler})
 		if err == nil || !strings.Contains(err.Error(), "OTEL_"+signal+"_EXPORTER") {
 			t.Errorf("%s: %v", signal, err)
 		}
 	}
-	clear(t)
+	unset(t)
 	for _, none := range []string{"TRACES", "METRICS", "LOGS"} {
 		t.Setenv("OTEL_"+none+"_EXPORTER", "none")
 	}
