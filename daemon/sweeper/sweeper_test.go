@@ -117,6 +117,7 @@ func TestSweepsInBatchesWithPauses(t *testing.T) {
 		h := &heap{rows: 1250}
 		r := start(t, Config{Pause: time.Second}, h.task("events", time.Hour))
 		pass(2 * time.Minute)
+		r.drain(t)
 		if h.rows != 0 || len(h.steps) != 3 {
 			t.Fatalf("%d rows left after steps %v", h.rows, h.steps)
 		}
@@ -128,7 +129,6 @@ func TestSweepsInBatchesWithPauses(t *testing.T) {
 				t.Errorf("step %d came %v after the one before", i, s.at.Sub(h.steps[i-1].at))
 			}
 		}
-		r.drain(t)
 	})
 }
 
@@ -138,6 +138,7 @@ func TestRepeatsAtItsInterval(t *testing.T) {
 		r := start(t, Config{}, h.task("events", 10*time.Minute))
 		begin := time.Now()
 		pass(24 * time.Hour)
+		r.drain(t)
 		if first := h.steps[0].at.Sub(begin); first > time.Minute {
 			t.Errorf("the first step came after %v", first)
 		}
@@ -152,7 +153,6 @@ func TestRepeatsAtItsInterval(t *testing.T) {
 		if len(different) < 10 {
 			t.Error("there is no jitter")
 		}
-		r.drain(t)
 	})
 }
 
@@ -166,6 +166,7 @@ func TestTasksStartApart(t *testing.T) {
 		}
 		r := start(t, Config{}, tasks...)
 		pass(time.Minute)
+		r.drain(t)
 		at := map[time.Time]bool{}
 		for _, h := range heaps {
 			at[h.steps[0].at] = true
@@ -173,7 +174,6 @@ func TestTasksStartApart(t *testing.T) {
 		if len(at) < 2 {
 			t.Error("all tasks started at once")
 		}
-		r.drain(t)
 	})
 }
 
@@ -191,6 +191,10 @@ func TestOneBadTaskBlocksNoOther(t *testing.T) {
 				h := &heap{}
 				r := start(t, Config{}, Task{Name: "bad", Every: time.Minute, Step: count}, h.task("good", time.Minute))
 				pass(time.Hour)
+				r.a.BeginDrain() // what was written is read once nobody writes any more
+				if err := <-r.end; err != nil {
+					t.Errorf("drained: %v", err)
+				}
 				if len(h.steps) < 50 {
 					t.Errorf("the good task took %d steps in an hour", len(h.steps))
 				}
@@ -199,10 +203,6 @@ func TestOneBadTaskBlocksNoOther(t *testing.T) {
 				}
 				if !strings.Contains(r.log.String(), "task=bad") || strings.Contains(r.log.String(), "task=good") {
 					t.Errorf("log: %.500s", r.log)
-				}
-				r.a.BeginDrain()
-				if err := <-r.end; err != nil {
-					t.Errorf("drained: %v", err)
 				}
 			})
 		})
@@ -220,6 +220,7 @@ func TestAFailedStepIsRetriedSoon(t *testing.T) {
 		}}
 		r := start(t, Config{}, h.task("events", 24*time.Hour))
 		pass(time.Minute + 10*time.Second)
+		r.drain(t)
 		if h.rows != 0 {
 			t.Errorf("%d rows are left after %v", h.rows, h.steps)
 		}
@@ -228,7 +229,6 @@ func TestAFailedStepIsRetriedSoon(t *testing.T) {
 				t.Errorf("pause %d was %v, want about %v", i, d, want)
 			}
 		}
-		r.drain(t)
 	})
 }
 
@@ -376,10 +376,10 @@ func TestStepsAreBounded(t *testing.T) {
 		}}
 		r := start(t, Config{StepTimeout: 3 * time.Second}, task)
 		pass(time.Minute)
+		r.drain(t)
 		if left != 3*time.Second {
 			t.Errorf("a step has %v", left)
 		}
-		r.drain(t)
 	})
 }
 
