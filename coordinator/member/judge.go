@@ -41,8 +41,7 @@ func (m *Member) judge(now lease.Instant) {
 		m.dueAt(l.settle)
 	}
 	l.read = l.snap.Now
-	l.beats.Keep(func(inc node.Incarnation) bool { return rows[inc] != nil || l.holds(inc) })
-	l.heard.Keep(func(inc node.Incarnation) bool { return rows[inc] != nil })
+	l.keep(func(inc node.Incarnation) bool { return rows[inc] != nil || l.holds(inc) })
 }
 
 // holds reports whether the process holds a unit in the snapshot.
@@ -95,7 +94,7 @@ func (m *Member) judgeNode(now lease.Instant, p *node.Member) {
 	}
 	judged, why := node.State(""), ""
 	switch {
-	case m.elapsed(now, p.LastHeartbeatAt, l.beats[p.Incarnation].Seen, m.t.Late()):
+	case m.elapsed(now, p.LastHeartbeatAt, l.beat(p.Incarnation), m.t.Late()):
 		judged, why = node.Late, fmt.Sprintf("no heartbeat for %v", m.t.Late())
 	case !planted.Bug(planted.DeafUnnoticed) && m.elapsed(now, p.HeardAt, l.heard[p.Incarnation].Seen, m.t.NodeRegistrationTTL):
 		judged, why = node.Deaf, fmt.Sprintf("hears no reply for %v", m.t.NodeRegistrationTTL)
@@ -132,7 +131,7 @@ func (m *Member) dead(now lease.Instant, p *node.Member) string {
 	if p.Witnessed {
 		return "process has ended, as a peer on its host witnessed"
 	}
-	if !m.elapsed(now, p.LastHeartbeatAt, m.leader.beats[p.Incarnation].Seen, m.t.NodeRegistrationTTL) {
+	if !m.elapsed(now, p.LastHeartbeatAt, m.leader.beat(p.Incarnation), m.t.NodeRegistrationTTL) {
 		return ""
 	}
 	if now < m.leader.grace {

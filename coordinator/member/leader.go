@@ -20,9 +20,11 @@ type leader struct {
 	// and what it says to have heard last changed. They are kept by followers too, as far as
 	// they see rows, so that a new leader need not begin from nothing.
 	beats lease.Sightings[node.Incarnation, uint64]
-	heard lease.Sightings[node.Incarnation, uint64]
-	units lease.Sightings[daemon.Unit, holding]
-	read  time.Time // the store's clock at the newest read of all rows
+	// stamps are the heartbeats' stamps alone: reports move the sequence number as well.
+	stamps lease.Sightings[node.Incarnation, int64]
+	heard  lease.Sightings[node.Incarnation, uint64]
+	units  lease.Sightings[daemon.Unit, holding]
+	read   time.Time // the store's clock at the newest read of all rows
 
 	// grace is until when nobody is called dead: after election and after an outage.
 	grace lease.Instant
@@ -81,6 +83,7 @@ func (l *leader) init() {
 // forget drops all sightings: the store became another one.
 func (l *leader) forget() {
 	l.beats = lease.Sightings[node.Incarnation, uint64]{}
+	l.stamps = lease.Sightings[node.Incarnation, int64]{}
 	l.heard = lease.Sightings[node.Incarnation, uint64]{}
 	l.units = lease.Sightings[daemon.Unit, holding]{}
 	l.read = time.Time{}
@@ -88,11 +91,24 @@ func (l *leader) forget() {
 
 func (l *leader) see(p *node.Member, now lease.Instant) {
 	l.beats.See(p.Incarnation, p.Seq, now, l.read)
+	l.stamps.See(p.Incarnation, p.LastHeartbeatAt.UnixNano(), now, l.read)
 	if p.Present() {
 		l.heard.See(p.Incarnation, p.Heard, now, l.read)
 	} else {
 		delete(l.heard, p.Incarnation) // a row that comes back begins anew
 	}
+}
+
+// beat returns since when the node's row is unmoved, and what its heartbeat's stamp must fit.
+func (l *leader) beat(inc node.Incarnation) lease.Seen {
+	return lease.Seen{Since: l.beats[inc].Since, Floor: l.stamps[inc].Floor}
+}
+
+// keep forgets the rows that nobody asks for any more.
+func (l *leader) keep(row func(node.Incarnation) bool) {
+	l.beats.Keep(row)
+	l.stamps.Keep(row)
+	l.heard.Keep(row)
 }
 
 // begin starts the loop of a new term.

@@ -305,5 +305,5 @@ func (m *Member) observeMembers(now lease.Instant, store time.Time, members []no
 		present[members[i].Incarnation] = true
 	}
 	m.leader.read = store
-	m.leader.beats.Keep(func(inc node.Incarnation) bool { return present[inc] || m.leading() })
+	m.leader.keep(func(inc node.Incarnation) bool { return present[inc] || m.leading() })
 }

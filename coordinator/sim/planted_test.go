@@ -29,11 +29,11 @@ func TestPlanted(t *testing.T) { //nolint:paralleltest // the switch is of the p
 			planted.On(bug.Name)
 			start := time.Now()
 			for seed := range uint64(limit) {
-				_, err := Run(Config{Seed: seed + 1, Faults: All})
+				_, err := Run(storm(seed + 1))
 				var v *Violation
 				if errors.As(err, &v) {
 					planted.On("")
-					if _, err := Run(Config{Seed: seed + 1, Faults: All}); err != nil {
+					if _, err := Run(storm(seed + 1)); err != nil {
 						t.Fatalf("seed %d fails without the bug too: %v", seed+1, err)
 					}
 					t.Logf("seed %d, %s: %s (%v)", seed+1, v.Rule, v.What, time.Since(start).Round(time.Millisecond))
