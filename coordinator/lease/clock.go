@@ -14,6 +14,7 @@ type Clock struct {
 	samples []sample // oldest first; all mutually free of steps
 	current bool     // the reply observed last is the newest sample, not too blunt to be one
 	since   time.Time
+	began   Instant // when the baseline began, by the local clock
 	steps   int
 }
 
@@ -36,12 +37,12 @@ func (c *Clock) Observe(sent, received Instant, store time.Time) (stepped bool) 
 	for _, old := range c.samples {
 		if !steady(old, s) {
 			c.steps++
-			c.samples, c.since = append(c.samples[:0], s), store
+			c.samples, c.since, c.began = append(c.samples[:0], s), store, sent
 			return true
 		}
 	}
 	if len(c.samples) == 0 {
-		c.since = store
+		c.since, c.began = store, sent
 	}
 	c.keep(s)
 	return false
@@ -76,9 +77,10 @@ func (c *Clock) Passed(stamp time.Time, d time.Duration) bool {
 	return c.Reaches(stamp) && d <= c.Window && !c.samples[len(c.samples)-1].store.Before(stamp.Add(d))
 }
 
-// Fits reports whether a stamp may be of the time since the sighting's floor.
+// Fits reports whether a stamp may be of the time since the sighting's floor. A floor from before
+// the baseline says nothing: the clock may have stepped since.
 func (c *Clock) Fits(stamp time.Time, seen Seen) bool {
-	return seen.Floor.IsZero() || !stamp.Before(seen.Floor.Add(-c.Step))
+	return seen.Floor.Store.IsZero() || seen.Floor.At < c.began || !stamp.Before(seen.Floor.Store.Add(-c.Step))
 }
 
 // Left returns how much of d after stamp was left at some moment, as a bound that holds whatever
@@ -116,15 +118,21 @@ type Sighting[V comparable] struct {
 type Seen struct {
 	// Since is when the reply that first showed it came.
 	Since Instant
-	// Floor is the store's clock at the newest read that still showed something else: what was
-	// stamped since is not older. A stamp that is was made while the clock stood wrong, between
-	// two samples. Zero if nothing else was ever shown.
-	Floor time.Time
+	// Floor is the newest read that still showed something else: what was stamped since is not
+	// older. A stamp that is was made while the clock stood wrong, between two samples. Zero if
+	// nothing else was ever shown.
+	Floor Read
+}
+
+// Read is a moment at which the store was read.
+type Read struct {
+	At    Instant   // by the local clock
+	Store time.Time // by the store's
 }
 
 // See notes the value that a reply received at now shows and returns since when it is unchanged.
-// before is the store's clock at the newest read before this one.
-func (s Sightings[K, V]) See(key K, value V, now Instant, before time.Time) Seen {
+// before is the newest read before this one.
+func (s Sightings[K, V]) See(key K, value V, now Instant, before Read) Seen {
 	old, known := s[key]
 	if known && old.Value == value {
 		return old.Seen

@@ -135,21 +135,25 @@ func TestClockNeverSaysPassedTooEarly(t *testing.T) {
 func TestSightings(t *testing.T) {
 	t.Parallel()
 	s := Sightings[string, int]{}
-	if got := s.See("a", 1, at(3), storeAt(10)).Since; got != at(3) {
+	if got := s.See("a", 1, at(3), Read{at(10), storeAt(10)}).Since; got != at(3) {
 		t.Errorf("first seen at 3, told %v", got)
 	}
-	if got := s.See("a", 1, at(5), storeAt(10)).Since; got != at(3) {
+	if got := s.See("a", 1, at(5), Read{at(10), storeAt(10)}).Since; got != at(3) {
 		t.Errorf("unchanged since 3, told %v", got)
 	}
-	if got := s.See("a", 2, at(11), storeAt(10)).Since; got != at(11) {
+	if got := s.See("a", 2, at(11), Read{at(10), storeAt(10)}).Since; got != at(11) {
 		t.Errorf("a change did not begin anew: %v", got)
 	}
-	if got := s["a"].Floor; got != storeAt(10) {
+	if got := s["a"].Floor.Store; got != storeAt(10) {
 		t.Errorf("the floor of a change is %v, want the read before", got)
 	}
 	c := newClock()
 	if c.Fits(storeAt(9), s["a"].Seen) || !c.Fits(storeAt(9.9), s["a"].Seen) || !c.Fits(storeAt(0), Seen{}) {
 		t.Error("a stamp from before the floor fits, or one from after it does not")
+	}
+	c.Observe(at(20), at(20), storeAt(20))
+	if !c.Fits(storeAt(9), s["a"].Seen) {
+		t.Error("a floor from before the baseline was compared")
 	}
 	s.Keep(func(string) bool { return false })
 	if len(s) != 0 {

@@ -21,13 +21,13 @@ type election struct {
 	lostThrough int64
 
 	// seen is the term last told, with its renewals; seenAt is since when exactly this (term,
-	// renewals) is told, told the store's clock at the newest reply. over is when the life told with it ends, or Never
+	// renewals) is told, told the newest reply. over is when the life told with it ends, or Never
 	// where the store's clock may have stepped since it was stamped: then what is told as left
 	// means nothing, and only unchanged for a whole lease counts.
 	seen     node.Term
 	renewals int64
 	over     lease.Instant
-	told     time.Time
+	told     lease.Read
 	seenAt   lease.Seen
 	// stand is when to stand next; Never while there is no reason to.
 	stand lease.Instant
@@ -60,7 +60,7 @@ type block struct {
 func (m *Member) leading() bool { return m.election.held.Number != 0 }
 
 func (e *election) forget() {
-	e.seen, e.renewals, e.stand, e.told = node.Term{}, 0, lease.Never, time.Time{}
+	e.seen, e.renewals, e.stand, e.told = node.Term{}, 0, lease.Never, lease.Read{}
 }
 
 // mine reports whether the term is held by this process.
@@ -142,7 +142,7 @@ func (m *Member) seeTerm(now lease.Instant, r *storage.Reply) {
 	if !same {
 		e.seenAt = lease.Seen{Since: now, Floor: e.told}
 	}
-	e.told = r.Now
+	e.told = lease.Read{At: now, Store: r.Now}
 	over, stamp := lease.Never, r.Lease.ExpiresAt.Add(-m.t.LeaseDuration)
 	if m.clock.Reaches(stamp) && m.clock.Fits(stamp, e.seenAt) {
 		left := max(r.Lease.ExpiresAt.Sub(r.Now), 0)

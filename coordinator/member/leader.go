@@ -22,9 +22,9 @@ type leader struct {
 	beats lease.Sightings[node.Incarnation, uint64]
 	// stamps are the heartbeats' stamps alone: reports move the sequence number as well.
 	stamps lease.Sightings[node.Incarnation, int64]
-	heard  lease.Sightings[node.Incarnation, uint64]
+	heard  lease.Sightings[node.Incarnation, echo]
 	units  lease.Sightings[daemon.Unit, holding]
-	read   time.Time // the store's clock at the newest read of all rows
+	read   lease.Read // the newest read of all rows
 
 	// grace is until when nobody is called dead: after election and after an outage.
 	grace lease.Instant
@@ -56,6 +56,12 @@ type leader struct {
 	patience  lease.Instant // a plan that takes longer has failed
 }
 
+// echo is what a node says to have heard, since it registered last.
+type echo struct {
+	heard      uint64
+	registered int64
+}
+
 // holding is what must stay unchanged for a unit's deadline to run.
 type holding struct {
 	generation int64
@@ -84,16 +90,16 @@ func (l *leader) init() {
 func (l *leader) forget() {
 	l.beats = lease.Sightings[node.Incarnation, uint64]{}
 	l.stamps = lease.Sightings[node.Incarnation, int64]{}
-	l.heard = lease.Sightings[node.Incarnation, uint64]{}
+	l.heard = lease.Sightings[node.Incarnation, echo]{}
 	l.units = lease.Sightings[daemon.Unit, holding]{}
-	l.read = time.Time{}
+	l.read = lease.Read{}
 }
 
 func (l *leader) see(p *node.Member, now lease.Instant) {
 	l.beats.See(p.Incarnation, p.Seq, now, l.read)
 	l.stamps.See(p.Incarnation, p.LastHeartbeatAt.UnixNano(), now, l.read)
 	if p.Present() {
-		l.heard.See(p.Incarnation, p.Heard, now, l.read)
+		l.heard.See(p.Incarnation, echo{p.Heard, p.RegisteredAt.UnixNano()}, now, l.read)
 	} else {
 		delete(l.heard, p.Incarnation) // a row that comes back begins anew
 	}
