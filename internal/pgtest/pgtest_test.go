@@ -183,6 +183,49 @@ func TestPooler(t *testing.T) {
 	}
 }
 
+// A reply that is lost was carried out; what is stalled arrives later; a cut connection is gone.
+func TestProxy(t *testing.T) {
+	t.Parallel()
+	base := pgtest.Database(t)
+	p := pgtest.NewProxy(t, base)
+	direct, through := connect(t, base), connect(t, p.URL())
+	tell(t, through, "create table thing (i int)")
+
+	p.LoseReplies(1)
+	if _, err := through.Exec(t.Context(), "insert into thing values (1)"); err == nil {
+		t.Error("the reply was not lost")
+	}
+	if n := ask[int](t, direct, "select count(*) from thing"); n != 1 {
+		t.Errorf("the statement whose reply was lost left %d rows, want 1", n)
+	}
+
+	through = connect(t, p.URL())
+	before := p.Queries()
+	p.Stall(true)
+	answered := make(chan error, 1)
+	go func() {
+		_, err := through.Exec(context.Background(), "insert into thing values (2)", pgx.QueryExecModeSimpleProtocol)
+		answered <- err
+	}()
+	for range 20 {
+		if n := ask[int](t, direct, "select count(*) from thing"); n != 1 {
+			t.Fatalf("a stalled statement arrived")
+		}
+	}
+	p.Stall(false)
+	if err := <-answered; err != nil {
+		t.Error(err)
+	}
+	if n := p.Queries() - before; n != 1 {
+		t.Errorf("%d round trips were counted, want 1", n)
+	}
+
+	p.Cut()
+	if _, err := through.Exec(t.Context(), "select 1"); err == nil {
+		t.Error("a cut connection answers")
+	}
+}
+
 // A missing server is an error that says how to get one.
 func TestMissing(t *testing.T) {
 	t.Setenv("EMITD_TEST_PG_BIN", t.TempDir())
@@ -231,11 +274,18 @@ func TestKilled(t *testing.T) {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	late := time.After(30 * time.Second)
-	for syscall.Kill(pid, 0) == nil {
+	for syscall.Kill(pid, 0) == nil && !zombie(pid) {
 		select {
 		case <-tick.C:
 		case <-late:
 			t.Fatalf("the server (pid %d) outlives the test binary", pid)
 		}
 	}
+}
+
+// zombie reports whether a process has ended and only waits to be asked how, as where nobody
+// adopts orphans.
+func zombie(pid int) bool {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	return err == nil && strings.Contains(string(text), ") Z ")
 }

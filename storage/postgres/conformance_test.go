@@ -3,7 +3,6 @@ package postgres_test
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/pgtest"
+	"github.com/emitd/emitd/storage"
 	"github.com/emitd/emitd/storage/postgres"
 	"github.com/emitd/emitd/storage/storagetest"
 )
@@ -87,32 +87,82 @@ func open(t testing.TB, cfg postgres.Config) *postgres.Store {
 	return store
 }
 
-// The whole suite, by a role that may do nothing but read and write rows, on a clock that stands
-// still unless it is told to step.
+// backend opens a store in a schema of its own, twice, on a clock that stands still unless it is
+// told to step. The first store's replies can be lost.
+func (s *stage) backend(t testing.TB, edits ...func(*postgres.Config)) storagetest.Backend {
+	t.Helper()
+	cfg := s.schema(t, edits...)
+	clock := cfg.Schema + ".clock"
+	s.exec(t, "create table "+clock+" as select date_trunc('second', clock_timestamp()) as now")
+	proxy := pgtest.NewProxy(t, cfg.URL)
+	first, second := cfg, cfg
+	first.URL = proxy.URL()
+	stores := []*postgres.Store{open(t, first), open(t, second)}
+	for _, store := range stores {
+		store.FakeClock("(select c.now from " + clock + " c)")
+	}
+	return storagetest.Backend{
+		Store: stores[0], Second: stores[1], Frozen: true,
+		Advance: func(d time.Duration) {
+			s.exec(t, "update "+clock+" set now = now + $1 * interval '1 microsecond'", d.Microseconds())
+		},
+		InTx: func(ctx context.Context, f daemon.Fence, fn func(context.Context) error) error {
+			return stores[0].InTx(ctx, s.pool, f, func(pgx.Tx) error { return fn(ctx) })
+		},
+		Plant: func(t testing.TB, u daemon.Unit, state daemon.State) {
+			s.exec(t, "update "+cfg.Schema+".unit set state = $3 where daemon = $1 and index = $2", string(u.Daemon), u.Index, string(state))
+		},
+		LoseReply: func(call func() error) error {
+			proxy.LoseReplies(1)
+			defer proxy.LoseReplies(0)
+			return call()
+		},
+	}
+}
+
+// noDeadlocks fails the test if any transaction of the stage had to be ended to let others pass:
+// the order of locks is wrong then, whatever the callers saw.
+func (s *stage) noDeadlocks(t testing.TB) {
+	t.Helper()
+	s.exec(t, "select pg_stat_force_next_flush()")
+	if n := value[int](t, s, "select deadlocks from pg_stat_database where datname = current_database()"); n != 0 {
+		t.Errorf("%d deadlocks, want none", n)
+	}
+}
+
+// The whole suite, by a role that may do nothing but read and write rows.
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
-	storagetest.Run(t, storagetest.Factory{Open: func(t testing.TB) storagetest.Backend {
-		cfg := s.schema(t)
-		clock := cfg.Schema + ".clock"
-		s.exec(t, "create table "+clock+" as select date_trunc('second', clock_timestamp()) as now")
-		first, second := open(t, cfg), open(t, cfg)
-		for _, store := range []*postgres.Store{first, second} {
-			store.FakeClock("(select c.now from " + clock + " c)")
-		}
-		return storagetest.Backend{
-			Store: first, Second: second, Frozen: true,
-			Advance: func(d time.Duration) {
-				s.exec(t, "update "+clock+" set now = now + $1 * interval '1 microsecond'", d.Microseconds())
-			},
-			InTx: func(ctx context.Context, f daemon.Fence, fn func(context.Context) error) error {
-				return first.InTx(ctx, s.pool, f, func(pgx.Tx) error { return fn(ctx) })
-			},
-			Plant: func(t testing.TB, u daemon.Unit, state daemon.State) {
-				s.exec(t, "update "+cfg.Schema+".unit set state = $3 where daemon = $1 and index = $2", string(u.Daemon), u.Index, string(state))
-			},
-		}
-	}, Runs: 20})
+	t.Cleanup(func() { s.noDeadlocks(t) })
+	storagetest.Run(t, storagetest.Factory{Open: func(t testing.TB) storagetest.Backend { return s.backend(t) }, Runs: 300})
 }
 
-var _ = strings.Contains
+// deaf is a store without its Watch.
+type deaf struct {
+	storage.Store
+	storage.Locker
+	storage.Sweeper
+}
+
+// The whole suite again through a transaction pooler, where every transaction may run on another
+// connection: only notifications are missing.
+func TestConformanceThroughPooler(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	pooled := pgtest.Pooler(t, s.user)
+	storagetest.Run(t, storagetest.Factory{
+		Open: func(t testing.TB) storagetest.Backend {
+			b := s.backend(t, func(c *postgres.Config) {
+				if c.URL == s.user {
+					c.URL = pooled
+				}
+			})
+			first, second := b.Store.(*postgres.Store), b.Second.(*postgres.Store)
+			b.Store, b.Second = deaf{first, first, first}, deaf{second, second, second}
+			return b
+		},
+		Lacks: storagetest.Wakes,
+		Runs:  3,
+	})
+}

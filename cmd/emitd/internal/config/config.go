@@ -33,19 +33,19 @@ type Config struct {
 	Listen   string `key:"listen" help:"host:port of the one HTTP listener (health, metrics); port 0 takes a free one"`
 	Insecure bool   `key:"insecure" help:"accept a listener that is not loopback without TLS and tokens"`
 
-	Node        Node        `key:"node"`
-	Store       Store       `key:"store"`
-	Objects     Objects     `key:"objects"`
-	Coordinator Coordinator `key:"coordinator"`
-	Daemons     Daemons     `key:"daemons"`
-	Queue       Queue       `key:"queue"`
-	Outbox      Outbox      `key:"outbox"`
-	API         API         `key:"api"`
-	Telemetry   Telemetry   `key:"telemetry"`
+	Node        nodeKeys        `key:"node"`
+	Store       storeKeys       `key:"store"`
+	Objects     objectsKeys     `key:"objects"`
+	Coordinator coordinatorKeys `key:"coordinator"`
+	Daemons     daemonsKeys     `key:"daemons"`
+	Queue       queueKeys       `key:"queue"`
+	Outbox      outboxKeys      `key:"outbox"`
+	API         API             `key:"api"`
+	Telemetry   telemetryKeys   `key:"telemetry"`
 }
 
-// Node says who this process is and what it offers.
-type Node struct {
+// nodeKeys says who this process is and what it offers.
+type nodeKeys struct {
 	Name      string            `key:"name" help:"name for people; the host name by default"`
 	ID        string            `key:"id" help:"UUID of the member; empty draws one per process, which is what most want"`
 	NeverLead bool              `key:"never_lead" help:"never stand for election"`
@@ -54,21 +54,21 @@ type Node struct {
 	Labels    map[string]string `key:"labels" help:"what daemons may require and spread over, such as zone=eu-1a"`
 }
 
-// Store names the cluster store.
-type Store struct {
+// storeKeys names the cluster store.
+type storeKeys struct {
 	URL    string `key:"url" secret:"url" help:"sqlite:///absolute/path.db or postgres://user@host:port/database"`
 	Schema string `key:"schema" help:"Postgres schema that holds the tables"`
 	Prefix string `key:"prefix" help:"prefix of the table names; SQLite's default is emitd_"`
 	Notify string `key:"notify" words:"auto,poll" help:"auto uses the store's wake-ups; poll only heartbeats, for transaction poolers that drop LISTEN"`
 }
 
-// Objects names the object store.
-type Objects struct {
+// objectsKeys names the object store.
+type objectsKeys struct {
 	URL string `key:"url" secret:"url" later:"no daemon of this version uses an object store" help:"file:///absolute/dir, s3://bucket/prefix or gs://bucket/prefix"`
 }
 
-// Coordinator holds the durations of heartbeat and election.
-type Coordinator struct {
+// coordinatorKeys holds the durations of heartbeat and election.
+type coordinatorKeys struct {
 	HeartbeatInterval   Duration `key:"heartbeat_interval" help:"how often a node writes its row"`
 	QueryTimeout        Duration `key:"query_timeout" help:"bound of every call of the store"`
 	LeaseDuration       Duration `key:"lease_duration" help:"how long a leader keeps its term unrenewed: the gap after a crash"`
@@ -77,8 +77,8 @@ type Coordinator struct {
 	LeaderStopTimeout   Duration `key:"leader_stop_timeout" help:"how long leader-only work has to return at a clean stop"`
 }
 
-// Daemons holds the durations of assignments, and which daemons run.
-type Daemons struct {
+// daemonsKeys holds the durations of assignments, and which daemons run.
+type daemonsKeys struct {
 	AcknowledgeTimeout Duration `key:"acknowledge_timeout" help:"how long a node has to start an assigned unit"`
 	DrainTimeout       Duration `key:"drain_timeout" help:"how long a revoked unit has to finish"`
 	StopTimeout        Duration `key:"stop_timeout" help:"how long an agent has to return once its context is cancelled"`
@@ -103,16 +103,16 @@ type Exec struct {
 	OnAbandoned        string            `key:"on_abandoned" words:"exit" help:"exit ends the node when a command could not be ended; nothing goes on"`
 }
 
-// Queue holds the defaults of queues.
-type Queue struct {
+// queueKeys holds the defaults of queues.
+type queueKeys struct {
 	MinGap            string   `key:"min_gap" later:"this version has no queue broker" help:"auto, or the least time between two commits"`
 	Claims            string   `key:"claims" words:"soft,durable" later:"this version has no queue broker" help:"soft or durable claims"`
 	VisibilityTimeout Duration `key:"visibility_timeout" later:"this version has no queue broker" help:"how long a claimed job stays hidden"`
 	DedupWindow       Duration `key:"dedup_window" later:"this version has no queue broker" help:"how long a submitted id is remembered"`
 }
 
-// Outbox has no settings yet.
-type Outbox struct{}
+// outboxKeys has no settings yet.
+type outboxKeys struct{}
 
 // API secures the listener.
 type API struct {
@@ -126,13 +126,13 @@ type TLS struct {
 	Key  string `key:"key" help:"PEM file of the private key"`
 }
 
-// Telemetry says what is told and how. OTEL_* variables are honoured as they are.
-type Telemetry struct {
-	Log Log `key:"log"`
+// telemetryKeys says what is told and how. OTEL_* variables are honoured as they are.
+type telemetryKeys struct {
+	Log logKeys `key:"log"`
 }
 
-// Log is the program's own log, on standard error.
-type Log struct {
+// logKeys is the program's own log, on standard error.
+type logKeys struct {
 	Level  string `key:"level" words:"debug,info,warn,error" help:"least level that is written"`
 	Format string `key:"format" words:"auto,text,json" help:"auto is text on a terminal and json otherwise"`
 }
@@ -148,22 +148,22 @@ func Defaults(profile string) Config {
 	t := profileTiming(profile)
 	return Config{
 		Cluster: "default", Profile: cmp.Or(profile, "default"), Listen: "127.0.0.1:7070",
-		Node:  Node{Capacity: 1},
-		Store: Store{Schema: "emitd", Notify: "auto"},
-		Coordinator: Coordinator{
+		Node:  nodeKeys{Capacity: 1},
+		Store: storeKeys{Schema: "emitd", Notify: "auto"},
+		Coordinator: coordinatorKeys{
 			HeartbeatInterval: Duration(t.HeartbeatInterval), QueryTimeout: Duration(t.QueryTimeout),
 			LeaseDuration: Duration(t.LeaseDuration), NodeRegistrationTTL: Duration(t.NodeRegistrationTTL),
 			SettleWindow: Duration(t.SettleWindow), LeaderStopTimeout: Duration(t.LeaderStopTimeout),
 		},
-		Daemons: Daemons{
+		Daemons: daemonsKeys{
 			AcknowledgeTimeout: Duration(t.AcknowledgeTimeout), DrainTimeout: Duration(t.DrainTimeout),
 			StopTimeout: Duration(t.StopTimeout),
 		},
-		Queue: Queue{
+		Queue: queueKeys{
 			MinGap: "auto", Claims: "soft",
 			VisibilityTimeout: Duration(30 * time.Second), DedupWindow: Duration(10 * time.Minute),
 		},
-		Telemetry: Telemetry{Log: Log{Level: "info", Format: "auto"}},
+		Telemetry: telemetryKeys{Log: logKeys{Level: "info", Format: "auto"}},
 	}
 }
 

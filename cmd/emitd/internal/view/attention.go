@@ -14,7 +14,7 @@ import (
 // attention lists what a person should look at, the worst first.
 func (v *viewer) attention(s Status) []Notice {
 	out := []Notice{}
-	add := func(sev Severity, subject, do, format string, args ...any) {
+	add := func(sev severity, subject, do, format string, args ...any) {
 		out = append(out, Notice{Severity: sev, Subject: subject, Text: fmt.Sprintf(format, args...), Do: do})
 	}
 	v.aboutLeader(s, add)
@@ -22,16 +22,16 @@ func (v *viewer) attention(s Status) []Notice {
 	v.aboutUnits(s, add)
 	for _, d := range v.plan.Disagreements {
 		if d.Winner.Name == "" {
-			add(Warning, string(d.Daemon), "", "%s declares %s in a way that cannot be planned: %s", d.Loser.Name, d.Daemon, d.What)
+			add(warning, string(d.Daemon), "", "%s declares %s in a way that cannot be planned: %s", d.Loser.Name, d.Daemon, d.What)
 			continue
 		}
-		add(Warning, string(d.Daemon), "", "%s and %s declare %s differently (%s); %s registered last and wins", d.Winner.Name, d.Loser.Name, d.Daemon, d.What, d.Winner.Name)
+		add(warning, string(d.Daemon), "", "%s and %s declare %s differently (%s); %s registered last and wins", d.Winner.Name, d.Loser.Name, d.Daemon, d.What, d.Winner.Name)
 	}
 	slices.SortStableFunc(out, func(a, b Notice) int { return cmp.Compare(a.Severity, b.Severity) })
 	return out
 }
 
-type notify func(sev Severity, subject, do, format string, args ...any)
+type notify func(sev severity, subject, do, format string, args ...any)
 
 // passesMissed is how many heartbeat intervals a leader may go without a pass before it is told:
 // three failed passes make it resign by itself.
@@ -41,18 +41,18 @@ func (v *viewer) aboutLeader(s Status, add notify) {
 	l := s.Leader
 	switch {
 	case len(s.Nodes) == 0:
-		add(Failing, "cluster", "emitd serve --store …", "no node is registered in this store")
+		add(failing, "cluster", "emitd serve --store …", "no node is registered in this store")
 	case l == nil && v.Term.Number == 0:
-		add(Failing, "leader", "emitd node ls", "nobody has led yet%s", v.candidates(s))
+		add(failing, "leader", "emitd node ls", "nobody has led yet%s", v.candidates(s))
 	case l == nil:
-		add(Failing, "leader", "emitd leader history", "nobody leads since %s gave up term %d%s", v.Term.Leader.Name, v.Term.Ordinal, v.candidates(s))
+		add(failing, "leader", "emitd leader history", "nobody leads since %s gave up term %d%s", v.Term.Leader.Name, v.Term.Ordinal, v.candidates(s))
 	case l.Expired:
-		add(Failing, "leader", "emitd leader history", "%s's lease is over since %s and nobody has taken over%s",
+		add(failing, "leader", "emitd leader history", "%s's lease is over since %s and nobody has taken over%s",
 			l.Node, Exact(v.age(l.ExpiresAt.Time)), v.candidates(s))
 	default:
 		since := v.age(maxTime(l.LastPassAt.Time, l.ElectedAt.Time))
 		if limit := passesMissed*v.Timing.HeartbeatInterval + v.Timing.SettleWindow; since > limit {
-			add(Failing, "leader", "emitd leader resign", "%s leads but has not finished a pass for %s: nothing is assigned", l.Node, Exact(since))
+			add(failing, "leader", "emitd leader resign", "%s leads but has not finished a pass for %s: nothing is assigned", l.Node, Exact(since))
 		}
 	}
 }
@@ -83,12 +83,12 @@ func (v *viewer) aboutNodes(s Status, add notify) {
 		age := v.age(n.LastHeartbeatAt.Time)
 		switch n.State {
 		case node.Late:
-			add(Warning, n.Name, "emitd events --kind node.late", "%s late: last heartbeat %s ago (interval %s); %s", n.Name, Exact(age), v.Timing.HeartbeatInterval, v.removal(age))
+			add(warning, n.Name, "emitd events --kind node.late", "%s late: last heartbeat %s ago (interval %s); %s", n.Name, Exact(age), v.Timing.HeartbeatInterval, v.removal(age))
 		case node.Deaf:
-			add(Warning, n.Name, "emitd doctor", "%s deaf: its heartbeats arrive but it hears no reply; its units are revoked", n.Name)
+			add(warning, n.Name, "emitd doctor", "%s deaf: its heartbeats arrive but it hears no reply; its units are revoked", n.Name)
 		}
 		if names[n.Name]++; names[n.Name] == 2 {
-			add(Warning, n.Name, "emitd node ls -o wide", "two nodes are called %s: give each its own node.name", n.Name)
+			add(warning, n.Name, "emitd node ls -o wide", "two nodes are called %s: give each its own node.name", n.Name)
 		}
 	}
 }
@@ -140,11 +140,11 @@ func (v *viewer) unassigned(group []Unit, add notify) {
 	}
 	since := ""
 	if !worst.Since.IsZero() {
-		since = " " + Short(v.age(worst.Since.Time))
+		since = " " + short(v.age(worst.Since.Time))
 	}
-	sev := Warning
+	sev := warning
 	if worst.nowhere {
-		sev = Failing
+		sev = failing
 	}
 	add(sev, id, "emitd daemon explain "+worst.Unit.String(), "%s %s%s: %s", id, which, since, worst.Reason)
 }
@@ -155,17 +155,17 @@ func (v *viewer) overdue(u Unit, add notify) {
 	age := v.age(u.Since.Time)
 	switch {
 	case !u.record.State.Known():
-		add(Warning, string(u.Daemon), "emitd version", "%s is in state %q, which this version does not know: it is left alone", u.Unit, u.record.State)
+		add(warning, string(u.Daemon), "emitd version", "%s is in state %q, which this version does not know: it is left alone", u.Unit, u.record.State)
 	case u.State == daemon.Assigning && age > cmp.Or(u.record.AcknowledgeTimeout, v.Timing.AcknowledgeTimeout):
-		add(Failing, string(u.Daemon), explain, "%s was assigned to %s %s ago and is not acknowledged", u.Unit, u.Node, Exact(age))
+		add(failing, string(u.Daemon), explain, "%s was assigned to %s %s ago and is not acknowledged", u.Unit, u.Node, Exact(age))
 	case u.State == daemon.Revoking:
 		drain := cmp.Or(u.record.DrainTimeout, v.Timing.DrainTimeout)
 		if age > drain {
-			add(Warning, string(u.Daemon), explain, "%s drains on %s for %s, longer than its %s; %s", u.Unit, u.Node, Exact(age), drain, v.force(drain, age))
+			add(warning, string(u.Daemon), explain, "%s drains on %s for %s, longer than its %s; %s", u.Unit, u.Node, Exact(age), drain, v.force(drain, age))
 		}
 	}
 	if u.Failures > 0 && !u.State.Free() {
-		add(Warning, string(u.Daemon), "emitd events --kind assignment.failed", "%s failed %s on %s: %s", u.Unit, times(u.Failures), u.Node, firstLine(u.Error))
+		add(warning, string(u.Daemon), "emitd events --kind assignment.failed", "%s failed %s on %s: %s", u.Unit, times(u.Failures), u.Node, firstLine(u.Error))
 	}
 }
 

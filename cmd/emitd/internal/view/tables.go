@@ -46,7 +46,7 @@ func (s Status) leaderCell() string {
 	if l.Expired {
 		lease = "LEASE over since " + Exact(-left)
 	}
-	return fmt.Sprintf("%s (term %d, %s)    %s", Line(l.Node), l.TermOrdinal, Short(max(s.At.Sub(l.ElectedAt.Time), 0)), lease)
+	return fmt.Sprintf("%s (term %d, %s)    %s", Line(l.Node), l.TermOrdinal, short(max(s.At.Sub(l.ElectedAt.Time), 0)), lease)
 }
 
 // countNodes writes "2 live, 1 late".
@@ -96,9 +96,9 @@ func (s Status) NodeTable(wide bool) *Table {
 			leader = "term " + strconv.FormatInt(s.Leader.TermOrdinal, 10)
 		}
 		row := []string{
-			n.Name, string(n.State), leader, Short(max(s.At.Sub(n.LastHeartbeatAt.Time), 0)),
+			n.Name, string(n.State), leader, short(max(s.At.Sub(n.LastHeartbeatAt.Time), 0)),
 			strconv.FormatFloat(n.Load, 'f', -1, 64), strconv.Itoa(n.Capacity), strconv.Itoa(n.Units),
-			n.Version, n.Labels["zone"], Short(max(s.At.Sub(n.RegisteredAt.Time), 0)),
+			n.Version, n.Labels["zone"], short(max(s.At.Sub(n.RegisteredAt.Time), 0)),
 		}
 		if wide {
 			row = append(row, n.Address, string(n.ID), labels(n.Labels))
@@ -126,7 +126,7 @@ func (s Status) UnitTable(wide bool) *Table {
 	for _, u := range s.Daemons {
 		since := ""
 		if !u.Since.IsZero() {
-			since = Short(max(s.At.Sub(u.Since.Time), 0))
+			since = short(max(s.At.Sub(u.Since.Time), 0))
 		}
 		if wide {
 			t.Add(u.Unit.String(), string(u.State), u.Node, since, strconv.FormatInt(u.Generation, 10), strconv.Itoa(u.Failures), u.Reason, firstLine(u.Error))
@@ -197,7 +197,7 @@ func ReignTable(rs []Reign) *Table {
 		if r.GapSeconds != nil {
 			gap = Exact(seconds(*r.GapSeconds))
 		}
-		t.Add(strconv.FormatInt(r.TermOrdinal, 10), r.Node, stamp(r.ElectedAt.Time), Short(seconds(r.HeldSeconds)), r.EndedBy, gap)
+		t.Add(strconv.FormatInt(r.TermOrdinal, 10), r.Node, stamp(r.ElectedAt.Time), short(seconds(r.HeldSeconds)), r.EndedBy, gap)
 	}
 	return t
 }

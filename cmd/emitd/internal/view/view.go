@@ -38,17 +38,17 @@ type Reader struct {
 
 // Status is a cluster at a moment.
 type Status struct {
-	Cluster   string   `json:"cluster"`
-	At        Time     `json:"at"` // the store's clock
-	Store     Store    `json:"store"`
-	Leader    *Leader  `json:"leader"` // null when nobody leads
-	Nodes     []Node   `json:"nodes"`
-	Daemons   []Unit   `json:"daemons"`
-	Attention []Notice `json:"attention"`
+	Cluster   string    `json:"cluster"`
+	At        Time      `json:"at"` // the store's clock
+	Store     storeRead `json:"store"`
+	Leader    *Leader   `json:"leader"` // null when nobody leads
+	Nodes     []Node    `json:"nodes"`
+	Daemons   []Unit    `json:"daemons"`
+	Attention []Notice  `json:"attention"`
 }
 
-// Store says which store was read.
-type Store struct {
+// storeRead says which store was read.
+type storeRead struct {
 	Kind string `json:"kind"`
 	ID   string `json:"id"`
 	Head int64  `json:"head"` // newest event
@@ -108,18 +108,18 @@ type Unit struct {
 	nowhere bool // no node can take it
 }
 
-// Severity orders notices.
-type Severity string
+// severity orders notices.
+type severity string
 
 // The severities.
 const (
-	Warning Severity = "warning" // the cluster works; somebody should look
-	Failing Severity = "failing" // something that should run does not
+	warning severity = "warning" // the cluster works; somebody should look
+	failing severity = "failing" // something that should run does not
 )
 
 // Notice is something a person should look at.
 type Notice struct {
-	Severity Severity `json:"severity"`
+	Severity severity `json:"severity"`
 	Subject  string   `json:"subject"` // a node, a daemon, "leader", "cluster"
 	Text     string   `json:"text"`
 	Do       string   `json:"do"` // a command that tells more, or what to do
@@ -143,7 +143,7 @@ func Of(s *daemon.Snapshot, r Reader) Status {
 	v.plan = plan.Make(in)
 	out := Status{
 		Cluster: r.Cluster, At: Time{s.Now},
-		Store:  Store{Kind: r.Store, ID: s.StoreID, Head: s.Head},
+		Store:  storeRead{Kind: r.Store, ID: s.StoreID, Head: s.Head},
 		Leader: v.leader(),
 	}
 	out.Daemons = v.units(out.Leader)
