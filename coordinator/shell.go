@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -106,12 +107,14 @@ func (s *shell) loop(cut <-chan struct{}) {
 			s.step(now, member.Tick{})
 			continue
 		}
+		// The clock is read again after an input was taken: an answer must not look as if it had
+		// been received before it was there.
 		if in, ok := s.c.inbox.pop(); ok {
-			s.step(now, in)
+			s.step(s.c.clock(), in)
 			continue
 		}
 		if w, ok := s.wakes.take(); ok { // last: hints may wait
-			s.step(now, member.Woken{Wake: w})
+			s.step(s.c.clock(), member.Woken{Wake: w})
 			continue
 		}
 		s.publish(now)
@@ -152,6 +155,9 @@ func (s *shell) step(now lease.Instant, in member.Input) {
 			s.lost(lost)
 		}
 	}
+	if slices.ContainsFunc(effects, isStart) {
+		s.publish(now) // a run may ask for its trust as soon as it is started
+	}
 	for i, e := range effects {
 		if lost, ok := e.(member.Lost); ok && i > begun {
 			s.lost(lost)
@@ -164,6 +170,11 @@ func (s *shell) step(now lease.Instant, in member.Input) {
 	if now.Sub(s.published) >= s.c.timing.Watch {
 		s.publish(now)
 	}
+}
+
+func isStart(e member.Effect) bool {
+	_, ok := e.(member.Start)
+	return ok
 }
 
 func (s *shell) carryOut(now lease.Instant, e member.Effect) {

@@ -138,8 +138,8 @@ func (m *Member) onReply(now, sent lease.Instant, r *storage.Reply) {
 	}
 	m.beat.register = m.beat.register && !m.beat.told
 	m.beat.everAnswered, m.beat.answered, m.beat.heard = true, sent, r.Seq
-	m.raise(r.Term.Number, 0)
 	m.observeStore(now, sent, r)
+	m.raise(r.Term.Number, 0)
 	led := m.leading()
 	m.onTerm(now, sent, r)
 	m.onListed(now, sent, r.Units)
@@ -161,7 +161,7 @@ func (m *Member) onReply(now, sent lease.Instant, r *storage.Reply) {
 // observeStore notices steps of the store's clock and that the store became another one.
 func (m *Member) observeStore(now, sent lease.Instant, r *storage.Reply) {
 	if m.store.id != "" && m.store.id != r.StoreID && !planted.Bug(planted.GoOnInChangedStore) {
-		m.store.changedAt = now
+		m.store.changedAt, m.store.term = now, m.highestTerm
 		m.clock.Reset()
 		m.leader.forget()
 		m.forgetReports()

@@ -233,6 +233,9 @@ type storeIdentity struct {
 	id string
 	// changedAt is when this node saw it become another one; 0 = never.
 	changedAt lease.Instant
+	// term is the highest term number known then. A later one is above every generation that the
+	// lost history gave out; before it, none may be asked for.
+	term int64
 }
 
 // stranger reports whether the store became another one less than d ago: what this node knows

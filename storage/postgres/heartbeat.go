@@ -60,10 +60,28 @@ func (s *Store) Heartbeat(ctx context.Context, hb storage.Heartbeat) (*storage.R
 	if err != nil {
 		return nil, s.fail(what, err)
 	}
-	if err := s.catchUp(ctx, b); err != nil {
-		return nil, s.fail(what, err)
+	for _, more := range []func(context.Context, *beat) error{s.identify, s.catchUp} {
+		if err := more(ctx, b); err != nil {
+			return nil, s.fail(what, err)
+		}
 	}
 	return b.answer(), nil
+}
+
+// identify makes the rows know the server they are on. It takes a second round trip, once in the
+// life of a server.
+func (s *Store) identify(ctx context.Context, b *beat) error {
+	if b.state.knownID == b.state.id {
+		return nil
+	}
+	var then state
+	err := s.call(ctx, "identify", writing, func(m *message) {
+		m.do("identify", b.state.id)
+		m.ask(then.read, "state")
+	})
+	// Everything else in the reply is of the moment of the heartbeat.
+	b.state.now, b.state.id, b.state.since = then.now, then.id, then.since
+	return err
 }
 
 // maxRoll bounds the membership events of one reply; the next heartbeat asks for the rest.
@@ -131,7 +149,7 @@ func (b *beat) read(m *message) {
 // answer puts the reply together.
 func (b *beat) answer() *storage.Reply {
 	r, st := &b.reply, &b.state
-	r.Seq, r.Now, r.StoreID, r.Term, r.Lease = b.Seq, st.now, st.id, st.term, st.lease
+	r.Seq, r.Now, r.StoreID, r.StoreSince, r.Term, r.Lease = b.Seq, st.now, st.id, st.since, st.term, st.lease
 	r.Head = st.head
 	if b.WantMembers {
 		r.Head = b.members

@@ -85,6 +85,8 @@ type state struct {
 	term         node.Term
 	lease        node.Lease
 	head, oldest int64
+	knownID      string    // the identity that the rows know
+	since        time.Time // when they last noticed that it is another one
 }
 
 func (s *state) read(values [][]byte) (err error) {
@@ -96,6 +98,8 @@ func (s *state) read(values [][]byte) (err error) {
 	term, lease, counter := rowOf(values[3]), rowOf(values[4]), rowOf(values[5])
 	s.term, s.lease = term.term(), lease.lease()
 	s.head, s.oldest = counter.int(), counter.int()
+	counter.int() // lock_floor
+	s.knownID, s.since = counter.text(), counter.time()
 	return cmp.Or(term.err, lease.err, counter.err)
 }
 

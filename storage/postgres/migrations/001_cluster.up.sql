@@ -117,9 +117,13 @@ create table {{counter}} (
 	head       bigint not null, -- the newest event there was
 	oldest     bigint not null, -- the first event that is kept, or head + 1
 	lock_floor bigint not null, -- the highest number of a lock whose row was swept
+	-- The server under which the newest heartbeat found these rows, and since when it is another
+	-- than before: a failover brings the rows of the server that was copied.
+	store_id    text not null,
+	other_since timestamptz,
 	one        boolean primary key default true check (one)
 ) with (fillfactor = 10);
-insert into {{counter}} (head, oldest, lock_floor) values (0, 1, 0);
+insert into {{counter}} (head, oldest, lock_floor, store_id) values (0, 1, 0, '');
 
 create table {{command}} (
 	id         text collate "C" primary key,

@@ -33,13 +33,19 @@ func (h *host) notifySystemd(ctx context.Context, done <-chan struct{}) error {
 	tick := time.NewTicker(notifyEvery)
 	defer tick.Stop()
 	ending := ctx.Done()
+	stopping := func() {
+		ending = nil
+		n.send("STOPPING=1\nSTATUS=draining")
+	}
 	for {
 		select {
 		case <-done:
+			if ending != nil { // a node that stops at once ends both together
+				stopping()
+			}
 			return nil
 		case <-ending:
-			ending = nil
-			n.send("STOPPING=1\nSTATUS=draining")
+			stopping()
 		case <-tick.C:
 			n.round()
 		}

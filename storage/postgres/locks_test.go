@@ -1,0 +1,263 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+	"github.com/emitd/emitd/storage/postgres"
+)
+
+// cluster is a leader and a worker on one stage.
+type cluster struct {
+	*stage
+	cfg            postgres.Config
+	store          *postgres.Store
+	leader, worker *actor
+	term           node.Term
+	run            daemon.Record // of unit 0, active on the worker
+}
+
+func newCluster(t *testing.T, edits ...func(*postgres.Config)) *cluster {
+	t.Helper()
+	c := &cluster{stage: newStage(t)}
+	c.cfg = c.schema(t, edits...)
+	c.store = open(t, c.cfg)
+	c.leader, c.worker = join(t, c.store, "leader"), join(t, c.store, "worker")
+	c.term = c.leader.lead()
+	c.run = c.leader.assign(c.term, unit(0), c.worker)
+	return c
+}
+
+// in names a table of the cluster.
+func (c *cluster) in(sql string) string { return fmt.Sprintf(sql, c.cfg.Schema) }
+
+// A take-over waits for a commit that is under way, a renewal does not, and what the commit did
+// stands before the take-over in the history.
+func TestTakeOverWaitsForCommit(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	// The commit is caught in the middle: it holds the term and waits for a unit.
+	middle := c.begin(t, c.in("select from %s.unit for update"))
+	committed := later(func() ([]storage.Outcome, error) {
+		return c.store.Commit(context.Background(), storage.Commit{Term: c.term.Ref(), Changes: []storage.Change{
+			{Unit: unit(0), Step: daemon.Revoke, Generation: c.run.Generation, State: daemon.Active}}})
+	})
+	c.blocked(t, 1)
+
+	if r := c.leader.beat(renew(c.term)); r.Verdict != storage.Renew {
+		t.Fatalf("verdict %v of a renewal during a commit", r.Verdict)
+	}
+	lease := c.leader.beat().Lease
+	taken := later(func() (*storage.Reply, error) { return c.worker.try(depose(c.term, lease)) })
+	c.blocked(t, 2)
+	if r := c.leader.beat(renew(c.term)); r.Verdict != storage.Renew || r.Term.Number != c.term.Number {
+		t.Fatalf("verdict %v, term %d: a renewal waited for a candidate", r.Verdict, r.Term.Number)
+	}
+
+	commit(t, middle)
+	if out := await(t, "the commit", committed).get(t); !out[0].Applied {
+		t.Errorf("the commit was skipped: %+v", out)
+	}
+	// The candidate had seen fewer renewals than there are by now.
+	if r := await(t, "the take-over", taken).get(t); r.Verdict != storage.Refuse {
+		t.Errorf("verdict %v over a lease that was renewed meanwhile", r.Verdict)
+	}
+	if r := c.worker.beat(depose(c.term, c.worker.beat().Lease)); r.Verdict != storage.Elect {
+		t.Errorf("verdict %v", r.Verdict)
+	}
+	if !before(kinds(t, c.store), daemon.AssignmentRevoking, daemon.LeaderElected) {
+		t.Error("the take-over stands before the commit it waited for")
+	}
+}
+
+// A commit that comes while a take-over is under way waits for it and finds the term lost.
+func TestCommitWaitsForTakeOver(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	// The take-over is caught in the middle: it holds term and lease and waits for its own row.
+	middle := c.begin(t, c.in("select from %s.node where name = 'worker' for update"))
+	taken := later(func() (*storage.Reply, error) { return c.worker.try(depose(c.term, node.Lease{})) })
+	c.blocked(t, 1)
+	committed := later(func() ([]storage.Outcome, error) {
+		return c.store.Commit(context.Background(), storage.Commit{Term: c.term.Ref(), Changes: []storage.Change{
+			{Unit: unit(0), Step: daemon.Revoke, Generation: c.run.Generation, State: daemon.Active}}})
+	})
+	c.blocked(t, 2)
+	commit(t, middle)
+	if r := await(t, "the take-over", taken).get(t); r.Verdict != storage.Elect {
+		t.Fatalf("verdict %v", r.Verdict)
+	}
+	if r := await(t, "the commit", committed); !errors.Is(r.err, storage.ErrTermLost) {
+		t.Errorf("error %v, want %v", r.err, storage.ErrTermLost)
+	}
+}
+
+// A heartbeat that waited for a commit answers with what is so after it: a unit that was taken
+// away meanwhile is not reported as the caller's own.
+func TestReplyIsFromAfterTheWait(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	taking := c.begin(t, c.in("select from %s.node where name = 'worker' for update"),
+		c.in("update %s.unit set state = 'deleted'"))
+	beat := later(func() (*storage.Reply, error) { return c.worker.try() })
+	c.blocked(t, 1)
+	commit(t, taking)
+	if r := await(t, "the heartbeat", beat).get(t); len(r.Units) != 0 {
+		t.Errorf("the reply lists %d units, want none", len(r.Units))
+	}
+}
+
+// A node whose heartbeat is under way while it is declared dead is not dead.
+func TestDeathWaitsForHeartbeat(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	beating := c.begin(t, c.in("update %s.node set seq = seq + 1 where name = 'worker'"))
+	guard := storage.NodeGuard{Incarnation: c.worker.id.Incarnation, Seq: c.worker.seq}
+	committed := later(func() ([]storage.Outcome, error) {
+		return c.store.Commit(context.Background(), storage.Commit{Term: c.term.Ref(),
+			Changes: []storage.Change{{Unit: unit(0), Step: daemon.Expire, Generation: c.run.Generation, State: daemon.Active, Dead: &guard, Forced: true}},
+			Nodes:   []storage.NodeChange{{Guard: guard, State: node.Removed, Reason: "silent"}},
+		})
+	})
+	c.blocked(t, 1)
+	commit(t, beating)
+	if out := await(t, "the commit", committed).get(t); out[0].Applied {
+		t.Error("the unit of a node that beats was taken away")
+	}
+	snap, err := c.store.Snapshot(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range snap.Nodes {
+		if !m.Present() {
+			t.Errorf("%s was removed although it beats", m.Name)
+		}
+	}
+}
+
+// A unit is not given to a node that is leaving; the assignment waits to find that out.
+func TestAssignWaitsForLeave(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	leaving := c.begin(t, c.in("select from %s.node where name = 'worker' for update"),
+		c.in("update %s.node set state = 'draining' where name = 'worker'"))
+	committed := later(func() ([]storage.Outcome, error) {
+		return c.store.Commit(context.Background(), storage.Commit{Term: c.term.Ref(), Changes: []storage.Change{
+			{Unit: unit(1)}, {Unit: unit(1), Step: daemon.Assign, State: daemon.Unassigned, To: c.worker.id}}})
+	})
+	c.blocked(t, 1)
+	commit(t, leaving)
+	out := await(t, "the commit", committed).get(t)
+	if !out[0].Applied || out[1].Applied {
+		t.Errorf("declared %t, assigned %t; want the first only", out[0].Applied, out[1].Applied)
+	}
+}
+
+// An assignment does not disturb the heartbeats of the node it is for.
+func TestAssignDoesNotBlockHeartbeats(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.begin(t, c.in("select from %s.node where name = 'worker' for key share")) // as a commit holds it
+	c.worker.beat()
+}
+
+// Everything at once, for as long as it takes, by nodes that share units: no transaction has to
+// be ended for another, and the history has no gap.
+func TestNoDeadlocks(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	cfg := s.schema(t)
+	var actors []*actor
+	for i := range 6 {
+		actors = append(actors, join(t, open(t, cfg), fmt.Sprint("n", i)))
+	}
+	var wg sync.WaitGroup
+	for i, a := range actors {
+		wg.Go(func() { storm(t, a, actors, rand.New(rand.NewPCG(1, uint64(i)))) })
+	}
+	wg.Wait()
+	s.noDeadlocks(t)
+	page, err := actors[0].store.Events(context.Background(), 0, 100_000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, e := range page.Events {
+		if e.Seq != int64(i+1) {
+			t.Fatalf("event %d has the number %d", i+1, e.Seq)
+		}
+	}
+}
+
+// storm does what nodes do, in any order. Refusals are fine, trouble is not.
+func storm(t *testing.T, a *actor, all []*actor, r *rand.Rand) {
+	ctx := context.Background()
+	fine := func(err error) {
+		for _, answer := range []error{nil, storage.ErrTermLost, storage.ErrNotRegistered, storage.ErrStaleSeq, daemon.ErrStale, storage.ErrIDInUse} {
+			if errors.Is(err, answer) {
+				return
+			}
+		}
+		t.Errorf("%s: %v", a.id.Name, err)
+	}
+	var last *storage.Reply
+	for range 60 {
+		a.seq++
+		switch r.IntN(6) {
+		case 0, 1:
+			b := storage.Heartbeat{Node: a.id, Seq: a.seq, TTL: time.Nanosecond, Claim: storage.Claim{Lease: time.Millisecond, Stand: r.IntN(2) == 0}}
+			if r.IntN(4) == 0 {
+				b.Advert = &daemon.Advert{Kinds: []daemon.Kind{daemon.Kind(fmt.Sprint("k", r.IntN(3)))}}
+			}
+			if last != nil {
+				b.Claim.SeenTerm, b.Claim.SeenRenewals, b.Claim.Holds = last.Term.Number, last.Lease.Renewals, last.Term.Number
+			}
+			reply, err := a.store.Heartbeat(ctx, b)
+			if fine(err); err == nil {
+				last = reply
+			}
+		case 2:
+			if last == nil {
+				continue
+			}
+			c := storage.Commit{Term: node.TermRef{Number: last.Term.Number, Node: a.id.ID, Incarnation: a.id.Incarnation}}
+			for _, i := range r.Perm(5)[:3] {
+				to := all[r.IntN(len(all))]
+				c.Changes = append(c.Changes, storage.Change{Unit: unit(i)},
+					storage.Change{Unit: unit(i), Step: daemon.Assign, State: daemon.Unassigned, To: to.id})
+				c.Nodes = append(c.Nodes, storage.NodeChange{Guard: storage.NodeGuard{Incarnation: to.id.Incarnation}, State: node.Late})
+			}
+			_, err := a.store.Commit(ctx, c)
+			fine(err)
+		case 3:
+			rep := storage.Report{Node: a.id, Seq: a.seq, Witness: []node.Incarnation{all[r.IntN(len(all))].id.Incarnation}}
+			for _, i := range r.Perm(5)[:3] {
+				rep.Units = append(rep.Units, storage.UnitReport{Unit: unit(i), Step: daemon.Release, Error: "no"})
+			}
+			if last != nil {
+				for _, u := range last.Units {
+					rep.Units = append(rep.Units, storage.UnitReport{Unit: u.Unit, Generation: u.Generation, Step: daemon.Acknowledge})
+				}
+			}
+			_, err := a.store.Report(ctx, rep)
+			fine(err)
+		case 4:
+			l := storage.Leave{Node: a.id, Seq: a.seq, Drain: r.IntN(4) == 0}
+			if last != nil {
+				l.Resign = last.Term.Number
+			}
+			fine(a.store.Leave(ctx, l))
+		case 5:
+			fine(a.store.Stamp(ctx, daemon.Fence{Unit: unit(0), Generation: int64(a.seq)}))
+			_, err := a.store.Snapshot(ctx)
+			fine(err)
+		}
+	}
+}
