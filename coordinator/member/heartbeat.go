@@ -162,6 +162,8 @@ func (m *Member) onReply(now, sent lease.Instant, r *storage.Reply) {
 func (m *Member) observeStore(now, sent lease.Instant, r *storage.Reply) {
 	if m.store.id != "" && m.store.id != r.StoreID && !planted.Bug(planted.GoOnInChangedStore) {
 		m.store.changedAt, m.store.term = now, m.highestTerm
+		// No term of the history before is kept, not even one's own whose election went unheard.
+		m.election.lostThrough = max(m.election.lostThrough, m.highestTerm)
 		m.clock.Reset()
 		m.leader.forget()
 		m.forgetReports()
@@ -169,8 +171,6 @@ func (m *Member) observeStore(now, sent lease.Instant, r *storage.Reply) {
 		m.election.forget()
 		m.emit(Notice{Kind: StoreChanged, Reason: r.StoreID})
 		if m.leading() {
-			// lostThrough is not enough here: the new store may hold our old term as if it
-			// were ours, and that must not be renewed either. It is replaced after LeaseDuration.
 			m.lose(now, storeChanged)
 		}
 	}

@@ -48,6 +48,7 @@ func TestOneRoundTrip(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	mustSnapshot(t, store)
 	trips("a snapshot of texts that are known", func() { mustSnapshot(t, store) })
 }
 
@@ -215,8 +216,7 @@ func TestForeignSettings(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	cfg := s.schema(t)
-	var database string
-	database = value[string](t, s, "select current_database()::text")
+	database := value[string](t, s, "select current_database()::text")
 	for _, setting := range []string{
 		"DateStyle = 'German, DMY'", "TimeZone = 'Asia/Kolkata'", "IntervalStyle = 'sql_standard'", "search_path = ''",
 		"default_transaction_isolation = 'serializable'", "statement_timeout = '1h'", "extra_float_digits = 0",

@@ -236,7 +236,8 @@ type querier interface {
 
 // applied lists the steps that the schema has.
 func applied(ctx context.Context, q querier, n names) ([]Migration, error) {
-	rows, err := q.Query(ctx, n.fill("applied", "select version, name, compatible, applied_at from {{migration}} order by version"))
+	// As a number, because a session may write times in any style.
+	rows, err := q.Query(ctx, n.fill("applied", "select version, name, compatible, (extract(epoch from applied_at) * 1000000)::bigint from {{migration}} order by version"))
 	if err != nil {
 		return nil, err
 	}
@@ -244,10 +245,11 @@ func applied(ctx context.Context, q querier, n names) ([]Migration, error) {
 	var out []Migration
 	for rows.Next() {
 		var m Migration
-		if err := rows.Scan(&m.Version, &m.Name, &m.Compatible, &m.AppliedAt); err != nil {
+		var at int64
+		if err := rows.Scan(&m.Version, &m.Name, &m.Compatible, &at); err != nil {
 			return nil, err
 		}
-		m.AppliedAt = m.AppliedAt.UTC()
+		m.AppliedAt = time.UnixMicro(at).UTC()
 		out = append(out, m)
 	}
 	if err := rows.Err(); err != nil && (code(err) == codeNoTable || code(err) == codeNoSchema) {
