@@ -4,7 +4,7 @@ GO ?= go
 TOOL = $(GO) tool -modfile=tools/go.mod
 export CGO_ENABLED ?= 1
 
-.PHONY: help deps test test-go check drills storm matrix bench fmt lint build
+.PHONY: help deps test test-go check drills storm bench fmt lint build
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,9 +45,6 @@ drills: deps ## the counts of the promises on real processes; writes docs/measur
 SEEDS ?= 1..2000
 storm: ## many seeds of 24 virtual hours: make storm SEEDS=1..2000 (resumable)
 	EMITD_TEST_SEEDS=$(SEEDS) EMITD_TEST_STORM_PROGRESS=$(CURDIR)/.storm $(GO) test -count=1 -timeout 0 -run 'TestStorm' -v ./coordinator/sim
-
-matrix: ## the conformance suite on Postgres 14 to 18
-	cd e2e && $(GO) run ./pgmatrix
 
 bench: ## benchmarks, as ratios within one run
 	$(GO) test -run '^$$' -bench . -benchtime 2s ./...

@@ -184,9 +184,14 @@ func errorType(err error) string {
 		err  error
 		name string
 	}{
-		{storage.ErrTermLost, "term_lost"}, {storage.ErrStaleSeq, "stale_seq"}, {storage.ErrNotRegistered, "not_registered"},
-		{storage.ErrIDInUse, "id_in_use"}, {storage.ErrSchema, "schema"}, {storage.ErrUnavailable, "unavailable"},
-		{daemon.ErrStale, "stale_generation"}, {context.Canceled, "canceled"},
+		{storage.ErrTermLost, "term_lost"},
+		{storage.ErrStaleSeq, "stale_seq"},
+		{storage.ErrNotRegistered, "not_registered"},
+		{storage.ErrIDInUse, "id_in_use"},
+		{storage.ErrSchema, "schema"},
+		{storage.ErrUnavailable, "unavailable"},
+		{daemon.ErrStale, "stale_generation"},
+		{context.Canceled, "canceled"},
 	} {
 		if errors.Is(err, k.err) {
 			return k.name

@@ -220,9 +220,9 @@ type Reply struct {
 	// say (a failover to a standby, a restored copy): the rows may be those of a lost history.
 	// It is zero in a store that never was.
 	StoreSince time.Time
-	Verdict Verdict
-	Term    node.Term
-	Lease   node.Lease
+	Verdict    Verdict
+	Term       node.Term
+	Lease      node.Lease
 	// Units are all units this incarnation holds, sorted.
 	Units []daemon.Record
 	// Events are the membership events (node.*) after EventsAfter, oldest first; Head is the

@@ -155,10 +155,14 @@ func (t Timing) Validate() error {
 		name  string
 		value time.Duration
 	}{
-		{"heartbeat_interval", t.HeartbeatInterval}, {"query_timeout", t.QueryTimeout},
-		{"lease_duration", t.LeaseDuration}, {"node_registration_ttl", t.NodeRegistrationTTL},
-		{"acknowledge_timeout", t.AcknowledgeTimeout}, {"drain_timeout", t.DrainTimeout},
-		{"stop_timeout", t.StopTimeout}, {"leader_stop_timeout", t.LeaderStopTimeout},
+		{"heartbeat_interval", t.HeartbeatInterval},
+		{"query_timeout", t.QueryTimeout},
+		{"lease_duration", t.LeaseDuration},
+		{"node_registration_ttl", t.NodeRegistrationTTL},
+		{"acknowledge_timeout", t.AcknowledgeTimeout},
+		{"drain_timeout", t.DrainTimeout},
+		{"stop_timeout", t.StopTimeout},
+		{"leader_stop_timeout", t.LeaderStopTimeout},
 	} {
 		if f.value <= 0 {
 			errs = append(errs, fmt.Errorf("%s is %v, want more than 0", f.name, f.value))

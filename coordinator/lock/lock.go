@@ -120,8 +120,12 @@ func (c Config) validate() error {
 		name  string
 		value time.Duration
 	}{
-		{"TTL", c.TTL}, {"QueryTimeout", c.QueryTimeout}, {"RetryMin", c.RetryMin}, {"Wakeup", c.Wakeup},
-		{"ClockStep", c.ClockStep}, {"Watch", c.Watch},
+		{"TTL", c.TTL},
+		{"QueryTimeout", c.QueryTimeout},
+		{"RetryMin", c.RetryMin},
+		{"Wakeup", c.Wakeup},
+		{"ClockStep", c.ClockStep},
+		{"Watch", c.Watch},
 	} {
 		if f.value <= 0 {
 			return fmt.Errorf("%s is %v, want more than 0", f.name, f.value)

@@ -83,7 +83,8 @@ func row(t testing.TB, text string, s daemon.State, holder string) daemon.Record
 func settle(t interface {
 	Helper()
 	Fatal(...any)
-}, in Input) Input {
+}, in Input,
+) Input {
 	t.Helper()
 	for range 10 {
 		p := Make(in)

@@ -83,34 +83,47 @@ func TestLifeOfAUnit(t *testing.T) {
 		{"already asked back: not twice", []Node{live("n1", one).being(node.Draining)}, row(t, "a/0", daemon.Revoking, "n1"), 0, nil},
 
 		{
-			"index too high and running: asked back", []Node{live("n1", one)}, row(t, "a/1", daemon.Active, "n1"), 0,
+			"index too high and running: asked back",
+			[]Node{live("n1", one)},
+			row(t, "a/1", daemon.Active, "n1"), 0,
 			[]string{"a/0: declare (declared)", "a/1: revoke (instances reduced to 1)"},
 		},
 		{
-			"index too high and free: retired", []Node{live("n1", one)}, row(t, "a/1", daemon.Deleted, "n1"), 0,
+			"index too high and free: retired",
+			[]Node{live("n1", one)},
+			row(t, "a/1", daemon.Deleted, "n1"), 0,
 			[]string{"a/0: declare (declared)", "a/1: retire (instances reduced to 1)"},
 		},
 		{
-			"state of a newer version: left alone", []Node{live("n1", one).being(node.Draining)}, row(t, "a/0", "hibernating", "n1"), 0,
+			"state of a newer version: left alone",
+			[]Node{live("n1", one).being(node.Draining)},
+			row(t, "a/0", "hibernating", "n1"), 0,
 			[]string{"a/0: unknown state hibernating"},
 		},
 
 		{
-			"nobody advertises it, free: waits", []Node{live("n1", none)}, row(t, "a/0", daemon.Deleted, ""), 2 * time.Minute,
+			"nobody advertises it, free: waits",
+			[]Node{live("n1", none)},
+			row(t, "a/0", daemon.Deleted, ""), 2 * time.Minute,
 			[]string{"a/0: unplaced (no node advertises it)"},
 		},
 		{
-			"nobody advertises it for long: retired", []Node{live("n1", none)}, row(t, "a/0", daemon.Deleted, ""), time.Minute,
+			"nobody advertises it for long: retired",
+			[]Node{live("n1", none)},
+			row(t, "a/0", daemon.Deleted, ""), time.Minute,
 			[]string{"a/0: retire (no node advertises it for 1m0s)"},
 		},
 		{"nobody advertises it, running: kept", []Node{live("n1", none)}, row(t, "a/0", daemon.Active, "n1"), time.Second, nil},
 		{
 			"a late node advertises it: waits for a candidate, is not retired",
-			[]Node{live("n1", one).being(node.Late)}, row(t, "a/0", daemon.Deleted, ""), time.Second,
+			[]Node{live("n1", one).being(node.Late)},
+			row(t, "a/0", daemon.Deleted, ""), time.Second,
 			[]string{"a/0: unplaced (no eligible node; 1 late: n1)"},
 		},
 		{
-			"a dead node advertised it", []Node{live("n1", one).being(node.Removed)}, row(t, "a/0", daemon.Deleted, ""), 0,
+			"a dead node advertised it",
+			[]Node{live("n1", one).being(node.Removed)},
+			row(t, "a/0", daemon.Deleted, ""), 0,
 			[]string{"a/0: unplaced (no node advertises it)"},
 		},
 	} {
@@ -281,7 +294,8 @@ func TestWhatDecides(t *testing.T) {
 		},
 		{
 			"all equal: the hash",
-			livesOf(2, heavy), []daemon.Record{free},
+			livesOf(2, heavy),
+			[]daemon.Record{free},
 			"a/0: assign to n1 (stable hash; runner-up n2)",
 		},
 	} {

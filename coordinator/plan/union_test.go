@@ -32,12 +32,14 @@ func TestTheUnionOfWhatNodesAdvertise(t *testing.T) {
 		{
 			"each losing advert is named once, by its youngest node",
 			[]Node{live("n0", old).born(4 * hour), live("n1", old).born(2 * hour), live("n2", young).born(hour), live("n3", old).born(3 * hour)},
-			2, []string{over},
+			2,
+			[]string{over},
 		},
 		{
 			"the youngest node of an advert speaks for all who share it",
 			[]Node{live("n2", young).born(2 * hour), live("n1", old).born(3 * hour), live("n3", old).born(hour)},
-			1, []string{"a: n3 over n2: instances 1, not 2; weight 1, not 5"},
+			1,
+			[]string{"a: n3 over n2: instances 1, not 2; weight 1, not 5"},
 		},
 	} {
 		t.Run(tt.story, func(t *testing.T) {

@@ -83,8 +83,10 @@ func (r *run) stalled(result <-chan error) error {
 			if r.over() {
 				continue // whoever ended the run waits for it, and abandons it
 			}
-			r.s.cfg.Report(Report{Kind: Failed, Fence: r.fence, Failures: r.failures + 1,
-				Err: fmt.Errorf("%w, and its cancelled context is ignored", fail)})
+			r.s.cfg.Report(Report{
+				Kind: Failed, Fence: r.fence, Failures: r.failures + 1,
+				Err: fmt.Errorf("%w, and its cancelled context is ignored", fail),
+			})
 			r.ignores("stalled attempt ignores its cancelled context")
 		}
 	}

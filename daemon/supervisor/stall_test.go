@@ -109,8 +109,10 @@ func TestAStalledAttemptThatIgnoresItsContext(t *testing.T) {
 				hold = make(chan struct{})
 				th.Start(fence, 1, c.spec)
 				pass(11250 * time.Millisecond)
-				th.expect(append([]string{"stamp", "enter", "started",
-					"failed #1: no progress within the stall timeout of 1s, and its cancelled context is ignored"}, c.exit...)...)
+				th.expect(append([]string{
+					"stamp", "enter", "started",
+					"failed #1: no progress within the stall timeout of 1s, and its cancelled context is ignored",
+				}, c.exit...)...)
 				if !strings.Contains(th.logged(), "hangs") {
 					t.Error("the log does not say where it hangs")
 				}

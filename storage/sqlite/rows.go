@@ -103,9 +103,16 @@ const memberColumns = `incarnation, id, name, state, judged, seq, heard, advert,
 	witnessed, registered_at, last_heartbeat_at, heard_at, ended_at, end_reason, left_itself`
 
 func (m *member) dest() []any {
-	return []any{&m.Incarnation, &m.ID, &m.Name, &m.State, &m.Judged, &m.Seq, &m.Heard, &m.Advert, fromJSON{&m.Traits},
-		&m.HighestTerm, &m.HighestGeneration, &m.Witnessed, at{&m.RegisteredAt}, at{&m.LastHeartbeatAt}, at{&m.HeardAt},
-		at{&m.EndedAt}, &m.EndReason, &m.left}
+	return []any{
+		&m.Incarnation, &m.ID, &m.Name, &m.State, &m.Judged, &m.Seq, &m.Heard, &m.Advert,
+		fromJSON{&m.Traits},
+		&m.HighestTerm, &m.HighestGeneration, &m.Witnessed,
+		at{&m.RegisteredAt},
+		at{&m.LastHeartbeatAt},
+		at{&m.HeardAt},
+		at{&m.EndedAt},
+		&m.EndReason, &m.left,
+	}
 }
 
 // node reads a row, present or tombstone; nil if there is none.
@@ -143,8 +150,12 @@ const unitColumns = `daemon, idx, state, holder_name, holder_id, holder, generat
 func unitDest(r *daemon.Record) []any {
 	return []any{
 		&r.Unit.Daemon, &r.Unit.Index, &r.State, &r.Holder.Name, &r.Holder.ID, &r.Holder.Incarnation, &r.Generation, &r.Term,
-		at{&r.Since}, at{&r.AssignedAt}, at{&r.RevokedAt}, &r.AcknowledgeTimeout, &r.DrainTimeout, &r.Reason, &r.Forced,
-		&r.Failures, &r.Error, &r.Retired, fromJSON{&r.Embargoes},
+		at{&r.Since},
+		at{&r.AssignedAt},
+		at{&r.RevokedAt},
+		&r.AcknowledgeTimeout, &r.DrainTimeout, &r.Reason, &r.Forced,
+		&r.Failures, &r.Error, &r.Retired,
+		fromJSON{&r.Embargoes},
 	}
 }
 

@@ -155,8 +155,10 @@ func generationsPastSeen(w *world) {
 			l.declare(unit0)
 			r = w.unit(unit0)
 		}
-		out, err := l.via.Commit(w.ctx, storage.Commit{Term: l.term.Ref(), HighestGeneration: highest,
-			Changes: []storage.Change{on(r, daemon.Assign, func(c *storage.Change) { c.To = p.id })}})
+		out, err := l.via.Commit(w.ctx, storage.Commit{
+			Term: l.term.Ref(), HighestGeneration: highest,
+			Changes: []storage.Change{on(r, daemon.Assign, func(c *storage.Change) { c.To = p.id })},
+		})
 		w.ok(err)
 		w.equal("applied", out[0].Applied, true)
 		return out[0].Record

@@ -31,7 +31,8 @@ func guardsTerm(w *world) {
 				Term:  ref,
 				Nodes: []storage.NodeChange{{Guard: storage.NodeGuard{Incarnation: p.id.Incarnation, Seq: p.seq}, State: node.Removed}},
 				Changes: []storage.Change{
-					{Unit: unit2}, on(r, daemon.Revoke),
+					{Unit: unit2},
+					on(r, daemon.Revoke),
 					{Unit: unit1, Step: daemon.Assign, State: daemon.Unassigned, To: peers[0].id},
 				},
 			})
@@ -42,7 +43,9 @@ func guardsTerm(w *world) {
 	}
 	ref := l.term.Ref()
 	for _, wrong := range []node.TermRef{
-		{}, {Number: ref.Number}, {Number: ref.Number + 1, Node: ref.Node, Incarnation: ref.Incarnation},
+		{},
+		{Number: ref.Number},
+		{Number: ref.Number + 1, Node: ref.Node, Incarnation: ref.Incarnation},
 		{Number: ref.Number - 1, Node: ref.Node, Incarnation: ref.Incarnation},
 		{Number: ref.Number, Node: ref.Node, Incarnation: p.id.Incarnation},
 		{Number: ref.Number, Node: p.id.ID, Incarnation: ref.Incarnation},
@@ -171,8 +174,10 @@ func guardsRemoval(w *world) {
 	l, peers := w.cluster(1)
 	p := peers[0]
 	for _, wrong := range []storage.NodeGuard{
-		{Incarnation: p.id.Incarnation, Seq: p.seq - 1}, {Incarnation: p.id.Incarnation, Seq: p.seq + 1},
-		{Incarnation: p.id.Incarnation}, {Incarnation: w.stranger("nobody").id.Incarnation, Seq: p.seq},
+		{Incarnation: p.id.Incarnation, Seq: p.seq - 1},
+		{Incarnation: p.id.Incarnation, Seq: p.seq + 1},
+		{Incarnation: p.id.Incarnation},
+		{Incarnation: w.stranger("nobody").id.Incarnation, Seq: p.seq},
 	} {
 		w.unchanged(func() { l.judge(storage.NodeChange{Guard: wrong, State: node.Removed, Reason: "silent"}) })
 	}

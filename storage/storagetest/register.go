@@ -89,8 +89,10 @@ func refusesOldSeq(w *world) {
 			w.refused(err, storage.ErrStaleSeq)
 			_, err = p.try(seq(old), advert(daemon.Advert{Traits: node.Traits{Version: "v9"}}))
 			w.refused(err, storage.ErrStaleSeq)
-			_, err = w.Store.Report(w.ctx, storage.Report{Node: p.id, Seq: old, HighestGeneration: 1 << 50, Witness: []node.Incarnation{l.id.Incarnation},
-				Units: []storage.UnitReport{{Unit: unit0, Generation: r.Generation, Step: daemon.Acknowledge}}})
+			_, err = w.Store.Report(w.ctx, storage.Report{
+				Node: p.id, Seq: old, HighestGeneration: 1 << 50, Witness: []node.Incarnation{l.id.Incarnation},
+				Units: []storage.UnitReport{{Unit: unit0, Generation: r.Generation, Step: daemon.Acknowledge}},
+			})
 			w.refused(err, storage.ErrStaleSeq)
 			w.refused(p.tryLeave(storage.Leave{Seq: old, Drain: true, Deregister: true}), storage.ErrStaleSeq)
 		})

@@ -123,8 +123,11 @@ func repeatsHarmlessly(w *world) {
 		from daemon.State
 		step daemon.Step
 	}{
-		{daemon.Assigning, daemon.Acknowledge}, {daemon.Revoking, daemon.Confirm}, {daemon.Revoking, daemon.Abandon},
-		{daemon.Assigning, daemon.Release}, {daemon.Active, daemon.Release},
+		{daemon.Assigning, daemon.Acknowledge},
+		{daemon.Revoking, daemon.Confirm},
+		{daemon.Revoking, daemon.Abandon},
+		{daemon.Assigning, daemon.Release},
+		{daemon.Active, daemon.Release},
 	} {
 		u := daemon.Unit{Daemon: "acme:again", Index: i}
 		r := l.bring(u, p, c.from)
@@ -294,8 +297,10 @@ func resumesPastSeen(w *world) {
 	n := r.Generation
 	resume := func(highest int64) int64 {
 		w.Helper()
-		out, err := p.via.Report(w.ctx, storage.Report{Node: p.id, Seq: p.next(), HighestGeneration: highest,
-			Units: []storage.UnitReport{{Unit: unit0, Generation: w.unit(unit0).Generation, Step: daemon.Resume}}})
+		out, err := p.via.Report(w.ctx, storage.Report{
+			Node: p.id, Seq: p.next(), HighestGeneration: highest,
+			Units: []storage.UnitReport{{Unit: unit0, Generation: w.unit(unit0).Generation, Step: daemon.Resume}},
+		})
 		w.ok(err)
 		w.equal("applied", out[0].Applied, true)
 		return out[0].Record.Generation
@@ -346,8 +351,10 @@ func witnesses(w *world) {
 	a, b, left := peers[0], peers[1], peers[2]
 	left.leave(storage.Leave{Deregister: true})
 	head := w.look().Head
-	_, err := a.via.Report(w.ctx, storage.Report{Node: a.id, Seq: a.next(),
-		Witness: []node.Incarnation{b.id.Incarnation, a.id.Incarnation, left.id.Incarnation, w.stranger("x").id.Incarnation}})
+	_, err := a.via.Report(w.ctx, storage.Report{
+		Node: a.id, Seq: a.next(),
+		Witness: []node.Incarnation{b.id.Incarnation, a.id.Incarnation, left.id.Incarnation, w.stranger("x").id.Incarnation},
+	})
 	w.ok(err)
 	w.equal("witnessed", w.row(b).Witnessed, true)
 	w.equal("the witness itself", w.row(a).Witnessed, false)

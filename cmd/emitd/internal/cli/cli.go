@@ -73,7 +73,7 @@ type app struct {
 // asFault makes faults of errors that are none yet. Before a command runs there are only
 // mistakes of usage.
 func (a *app) asFault(err error) error {
-	if list := (fault.List)(nil); errors.As(err, &list) {
+	if list := fault.List(nil); errors.As(err, &list) {
 		return list
 	}
 	if !a.ran && !errors.As(err, new(*fault.Fault)) {

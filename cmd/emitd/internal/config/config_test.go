@@ -235,8 +235,14 @@ func TestSQLitePath(t *testing.T) {
 func TestNearest(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ name, want string }{
-		{"heartbeat_intervall", "heartbeat_interval"}, {"haertbeat_interval", "heartbeat_interval"},
-		{"lease", ""}, {"xyz", ""}, {"", ""}, {"tl", "tls"}, {"tls", "tls"}, {"tsl", "tls"},
+		{"heartbeat_intervall", "heartbeat_interval"},
+		{"haertbeat_interval", "heartbeat_interval"},
+		{"lease", ""},
+		{"xyz", ""},
+		{"", ""},
+		{"tl", "tls"},
+		{"tls", "tls"},
+		{"tsl", "tls"},
 	} {
 		if got := Nearest(c.name, []string{"heartbeat_interval", "lease_duration", "tls"}); got != c.want {
 			t.Errorf("Nearest(%q) is %q, want %q", c.name, got, c.want)

@@ -56,10 +56,19 @@ func TestGuard(t *testing.T) {
 		path, auth string
 		want       int
 	}{
-		{"/metrics", "", 401}, {"/metrics", "Bearer wrong", 401}, {"/metrics", token, 401}, {"/metrics", "Bearer ", 401},
-		{"/metrics", "Bearer # readers", 401}, {"/metrics", "Bearer " + token, 418}, {"/", "", 401},
-		{"/livez", "", 418}, {"/readyz", "", 418}, {"/leaderz", "", 418}, {"/startupz", "", 418},
-		{"/livez/", "", 401}, {"//livez", "", 401},
+		{"/metrics", "", 401},
+		{"/metrics", "Bearer wrong", 401},
+		{"/metrics", token, 401},
+		{"/metrics", "Bearer ", 401},
+		{"/metrics", "Bearer # readers", 401},
+		{"/metrics", "Bearer " + token, 418},
+		{"/", "", 401},
+		{"/livez", "", 418},
+		{"/readyz", "", 418},
+		{"/leaderz", "", 418},
+		{"/startupz", "", 418},
+		{"/livez/", "", 401},
+		{"//livez", "", 401},
 	} {
 		r := httptest.NewRequest(http.MethodGet, "http://x"+c.path, nil)
 		if c.auth != "" {

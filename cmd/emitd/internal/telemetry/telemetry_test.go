@@ -20,8 +20,10 @@ func TestLog(t *testing.T) {
 		o    LogOptions
 		json bool
 	}{
-		{LogOptions{Format: "auto"}, true}, {LogOptions{Format: "auto", TTY: true}, false},
-		{LogOptions{Format: "json", TTY: true}, true}, {LogOptions{Format: "text"}, false},
+		{LogOptions{Format: "auto"}, true},
+		{LogOptions{Format: "auto", TTY: true}, false},
+		{LogOptions{Format: "json", TTY: true}, true},
+		{LogOptions{Format: "text"}, false},
 	} {
 		var b strings.Builder
 		c.o.Level, c.o.Secrets = Level("warn"), []string{"hunter2"}
