@@ -38,7 +38,8 @@
 // # What is not simulated
 //
 // Threads of one process: its goroutines pause and die together. Files and disks. The supervisor
-// of agents, which is a dozen dumb lines here, and the shell around member.
+// of agents, for which run.go is a plain stand-in, and the shell around member. Backends other than
+// storage/memory: what only transactions can get wrong is for the conformance suite.
 package sim
 
 import (

@@ -46,14 +46,7 @@ func TestStorm(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			cfg := storm(seed)
-			if name := os.Getenv("EMITD_TEST_STORM_TRACE"); name != "" {
-				out, err := os.Create(name)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer out.Close()
-				cfg.Trace = out
-			}
+			traced(t, &cfg)
 			r, err := Run(cfg)
 			total.add(r)
 			if err != nil {
@@ -64,6 +57,21 @@ func TestStorm(t *testing.T) {
 			}
 		})
 	}
+}
+
+// traced sends the whole history to the file that the environment names.
+func traced(t *testing.T, cfg *Config) {
+	t.Helper()
+	name := os.Getenv("EMITD_TEST_STORM_TRACE")
+	if name == "" {
+		return
+	}
+	out, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = out.Close() })
+	cfg.Trace = out
 }
 
 // storm is what a seed plays: a day of the default profile. What a store lacks is drawn: one seed
@@ -86,6 +94,7 @@ func TestStormFast(t *testing.T) {
 			t.Parallel()
 			cfg := storm(seed)
 			cfg.Timing, cfg.Duration = lease.Fast(), 90*time.Minute
+			traced(t, &cfg)
 			if _, err := Run(cfg); err != nil {
 				t.Fatal(err)
 			}
