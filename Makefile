@@ -2,9 +2,10 @@
 
 GO ?= go
 TOOL = $(GO) tool -modfile=tools/go.mod
+SOURCES = $$(git ls-files '*.go' | grep -v -e '\.pb\.go$$' -e '\.connect\.go$$')
 export CGO_ENABLED ?= 1
 
-.PHONY: help deps test test-go check drills storm bench fmt lint build
+.PHONY: help deps test test-go check drills storm matrix bench fmt lint build
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,9 +19,10 @@ build: ## build bin/emitd
 test: deps ## everything: unit, stories, conformance, 300 seeds, planted bugs, each drill twice
 	$(GO) vet ./...
 	$(GO) test -timeout 20m ./...
-	EMITD_TEST_SEEDS=1..300 $(GO) test -count=1 -timeout 30m -run 'TestStorm' ./coordinator/sim
-	$(GO) test -count=1 -timeout 20m -tags planted -run 'TestPlanted' ./coordinator/sim
-	cd e2e && $(GO) vet ./... && $(GO) test -count=2 -timeout 30m ./...
+	EMITD_TEST_SEEDS=1..300 GOGC=400 $(GO) test -count=1 -timeout 30m -run 'TestStorm$$' ./coordinator/sim
+	EMITD_TEST_SEEDS=1..100 GOGC=400 $(GO) test -count=1 -timeout 30m -run 'TestStormFast$$' ./coordinator/sim
+	GOGC=400 $(GO) test -count=1 -timeout 20m -tags planted -run 'TestPlanted' ./coordinator/sim ./daemon/queue/journal/sim
+	cd e2e && $(GO) vet ./... && $(GO) test -count=1 -timeout 30m ./blob ./docs ./sink && $(GO) test -p 1 -count=2 -timeout 30m ./drill ./queue
 
 test-go: ## what needs nothing but Go; says at the end what did not run
 	$(GO) vet ./...
@@ -28,23 +30,26 @@ test-go: ## what needs nothing but Go; says at the end what did not run
 	@echo "not run: storage/postgres and e2e need a Postgres server (make test installs it)"
 
 check: ## format, vet, linters, house rules, unit, stories and 100 seeds of a virtual hour, -race
-	@test -z "$$($(TOOL) gofumpt -l $$(git ls-files '*.go'))" || { $(TOOL) gofumpt -l $$(git ls-files '*.go'); echo "run: make fmt"; exit 1; }
+	@test -z "$$($(TOOL) gofumpt -l $(SOURCES))" || { $(TOOL) gofumpt -l $(SOURCES); echo "run: make fmt"; exit 1; }
 	$(GO) vet ./...
 	$(TOOL) golangci-lint run ./...
 	EMITD_TEST_SEEDS=1..100 EMITD_TEST_HOURS=1 $(GO) test -race -timeout 10m $$($(GO) list ./... | grep -v -e /storage/postgres -e /internal/pgtest)
 
 fmt: ## format all files
-	$(TOOL) gofumpt -w $$(git ls-files '*.go')
+	$(TOOL) gofumpt -w $(SOURCES)
 
 lint: ## run the linters
 	$(TOOL) golangci-lint run ./...
 
 drills: deps ## the counts of the promises on real processes; writes docs/measurements.md
-	cd e2e && EMITD_TEST_DRILLS=full $(GO) test -count=1 -timeout 60m -run 'TestDrill' -v ./...
+	cd e2e && EMITD_TEST_DRILLS=full $(GO) test -p 1 -count=1 -timeout 60m -run 'TestDrill' -v ./drill ./queue
 
 SEEDS ?= 1..2000
 storm: ## many seeds of 24 virtual hours: make storm SEEDS=1..2000 (resumable)
 	EMITD_TEST_SEEDS=$(SEEDS) EMITD_TEST_STORM_PROGRESS=$(CURDIR)/.storm $(GO) test -count=1 -timeout 0 -run 'TestStorm' -v ./coordinator/sim
 
-bench: ## benchmarks, as ratios within one run
-	$(GO) test -run '^$$' -bench . -benchtime 2s ./...
+matrix: ## the tests of storage/postgres on Postgres 14 to 18, each fetched once
+	cd e2e && $(GO) run ./pgmatrix
+
+bench: deps ## the benchmarks of the promises, as ratios within one run; writes docs/measurements.md
+	cd e2e && $(GO) run ./benchdoc

@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -84,7 +85,7 @@ func (s *shell) watchStore() {
 		}
 		failures++
 		pause := backoff(failures, 100*time.Millisecond, 5*time.Second)
-		s.c.log.Warn("listening for the store's hints ended, it begins again", "pause", pause, "error", err)
+		s.c.aside.Warn("listening for the store's hints ended, it begins again", "pause", pause, "error", err)
 		sleep(s.background, pause)
 	}
 }
@@ -152,8 +153,8 @@ func (s *shell) wind(b *bound) error {
 	c.voice.push(func() { c.log.Info("node stopped") })
 	c.voice.close()
 	s.await(ctx, "the log", &s.spoken)
-	if s.stopped != nil {
-		return s.stopped.Err
+	if s.stopped != nil && s.stopped.Err != nil {
+		return fmt.Errorf("run: %w", s.stopped.Err)
 	}
 	return nil
 }

@@ -27,7 +27,8 @@ type Coordinator struct {
 	timing lease.Timing
 	clock  func() lease.Instant
 	store  storage.Store
-	log    *slog.Logger
+	log    *slog.Logger // may block: for the goroutine of voice
+	aside  *slog.Logger // the same, never blocking: for all others
 	m      *instruments
 
 	lead      *leadership
@@ -40,9 +41,11 @@ type Coordinator struct {
 
 	// published is what the member thought when the loop last looked.
 	published atomic.Pointer[member.View]
-	progress  atomic.Int64 // lease.Instant at which the loop last went round
-	answered  atomic.Int64 // lease.Instant of the store's newest answer
-	phase     atomic.Int32
+	// storeClock is what the store's clock said last.
+	storeClock atomic.Pointer[reading]
+	progress   atomic.Int64 // lease.Instant at which the loop last went round
+	answered   atomic.Int64 // lease.Instant of the store's newest answer
+	phase      atomic.Int32
 
 	mu     sync.Mutex
 	specs  map[daemon.ID]daemon.Spec
@@ -77,11 +80,12 @@ func New(store storage.Store, cfg Config) (*Coordinator, error) {
 		inbox: newQueue[member.Input](), woken: newBroadcast(), voice: newQueue[func()](),
 		specs: map[daemon.ID]daemon.Spec{}, agents: map[daemon.ID]daemon.Agent{},
 	}
+	c.aside = slog.New(voiced{c.log.Handler(), c.voice})
 	if c.m, err = newInstruments(c); err != nil {
 		return nil, fmt.Errorf("new coordinator: %w", err)
 	}
 	c.published.Store(&member.View{})
-	c.observers = newObservers(cfg.Hooks, c.log, c.m)
+	c.observers = newObservers(cfg.Hooks, c.aside, c.m)
 	c.lead = newLeadership(c.clock, c.timing.Watch/2)
 	c.lead.post = func(in member.Input) { c.inbox.push(in) }
 	c.lead.told, c.lead.gates = c.tellTransition, c.observers.gates
@@ -174,6 +178,10 @@ func (c *Coordinator) trust(u daemon.Unit) time.Duration {
 // after ctx ended, whatever agents, hooks and the store do; what did not return in time is logged
 // and left behind. Everything else that Run has started has ended by then. Run can be called
 // once; it does not close the store.
+//
+// It returns by itself, with an error, if another live process has this node's id
+// (storage.ErrIDInUse): that one was seen to beat while this one was refused. The row of a process
+// that was killed a moment ago is waited for instead, at most NodeRegistrationTTL.
 func (c *Coordinator) Run(ctx context.Context) error {
 	c.mu.Lock()
 	first := c.phase.CompareAndSwap(phaseNew, phaseRunning)
@@ -186,7 +194,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 		Node: c.cfg.Node, Advert: advert, Timing: c.timing,
 		Store: storage.CapabilitiesOf(c.store), Seed: rand.Uint64(),
 	}, c.clock())
-	s := newShell(c, m, ctx)
+	s := newShell(ctx, c, m)
 	return s.run(ctx)
 }
 

@@ -96,7 +96,6 @@ func ExampleCoordinator_Subscribe() {
 		log.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	defer stop()
 	transitions := c.Subscribe(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()
@@ -106,6 +105,7 @@ func ExampleCoordinator_Subscribe() {
 			stop()
 		}
 	}
+	stop()
 	if err := <-ended; err != nil {
 		log.Fatal(err)
 	}

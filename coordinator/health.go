@@ -77,10 +77,10 @@ func remaining(until, now lease.Instant) time.Duration {
 func (c *Coordinator) Live() map[string]error {
 	loop := error(nil)
 	limit := max(20*c.timing.Watch, 5*time.Second)
-	switch phase := c.phase.Load(); {
-	case phase == phaseOver:
+	switch c.phase.Load() {
+	case phaseOver:
 		loop = errors.New("the coordinator has stopped")
-	case phase == phaseNew: // whether it has started is not asked here
+	case phaseNew: // whether it has started is not asked here
 	default:
 		if idle := c.clock().Sub(lease.Instant(c.progress.Load())); c.progress.Load() != 0 && idle > limit {
 			loop = fmt.Errorf("the loop has not gone round for %v, at most %v is fine", idle.Round(time.Millisecond), limit)
@@ -154,4 +154,18 @@ func (c *Coordinator) ask(p *ping) {
 	c.ping = nil
 	c.mu.Unlock()
 	close(p.done)
+}
+
+// reading is what the store's clock said at a moment of this process, in the middle of a call.
+type reading struct{ store, here time.Time }
+
+// StoreTime estimates what the store's clock says now: what it said in the newest answer, and the
+// time that has passed since by this process's monotonic clock. ok is false before the first
+// answer. It stamps what agents keep elsewhere; it decides nothing about leases and assignments.
+func (c *Coordinator) StoreTime() (t time.Time, ok bool) {
+	r := c.storeClock.Load()
+	if r == nil {
+		return t, false
+	}
+	return r.store.Add(time.Since(r.here)), true
 }

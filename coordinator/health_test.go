@@ -149,3 +149,26 @@ func TestStatus(t *testing.T) {
 		}
 	})
 }
+
+// A node knows the time of the store between two answers, and none before the first.
+func TestStoreTime(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := coordinatortest.New(t, coordinatortest.Config{})
+		c.Elect()
+		advance(300 * time.Millisecond)
+		s, err := c.Node(0).Snapshot(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if now, known := c.Node(0).StoreTime(); !known || now.Sub(s.Now).Abs() > 50*time.Millisecond {
+			t.Errorf("the store's time is %v (%v), the store says %v", now, known, s.Now)
+		}
+		fresh, err := coordinator.New(memory.Open(memory.Config{}), coordinator.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, known := fresh.StoreTime(); known {
+			t.Error("a node that has heard nothing knows the store's time")
+		}
+	})
+}

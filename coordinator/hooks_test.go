@@ -3,6 +3,7 @@ package coordinator_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/emitd/emitd/coordinator"
 	"github.com/emitd/emitd/coordinator/coordinatortest"
+	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
@@ -323,6 +325,77 @@ func TestBlockedLoggerDelaysNothing(t *testing.T) {
 			t.Errorf("stopping took %v", took)
 		}
 		close(release)
+	})
+}
+
+// Nor does it delay the end of an agent that has failed, nor the end of the process that its spec
+// wants: that waits a moment for the last words to be read.
+func TestBlockedLoggerDelaysNoAgent(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		release := make(chan struct{})
+		var exited atomic.Int64
+		began := time.Now()
+		c := coordinatortest.New(t, coordinatortest.Config{Nodes: 1, Configure: func(_ int, cfg *coordinator.Config) {
+			cfg.Logger = slog.New(blockedHandler{release})
+			cfg.Exit = func(int) { exited.Store(int64(time.Since(began))) }
+		}})
+		var attempts atomic.Int64
+		c.Register(daemon.Spec{ID: "acme:fails", MaxFailures: -1}, daemon.AgentFunc(func(context.Context, *daemon.Assignment) error {
+			attempts.Add(1)
+			return errors.New("boom")
+		}))
+		c.Node(0).WhileLeader("work", func(context.Context, node.Term) error { return errors.New("boom") })
+		hangs := make(chan struct{})
+		c.Register(daemon.Spec{ID: "acme:hangs", OnAbandoned: "exit"}, daemon.AgentFunc(func(context.Context, *daemon.Assignment) error {
+			<-hangs
+			return nil
+		}))
+		c.Await("both run", func() bool { return c.Holder("acme:fails/0") == 0 && c.Holder("acme:hangs/0") == 0 })
+		advance(30 * time.Second)
+		if n := attempts.Load(); n < 5 {
+			t.Errorf("%d attempts in half a minute: the log holds them up", n)
+		}
+		if c.Node(0).Status().Term.Ordinal < 2 {
+			t.Error("leader-only work that keeps failing does not resign: the log holds it up")
+		}
+		began = time.Now()
+		if err := c.Stop(0); err != nil {
+			t.Error(err)
+		}
+		bound := lease.Fast().DrainTimeout + lease.Fast().StopTimeout + 2*time.Second
+		if at := time.Duration(exited.Load()); at == 0 || at > bound {
+			t.Errorf("the process would have ended after %v, want within %v", at, bound)
+		}
+		close(hangs)
+		close(release)
+	})
+}
+
+// What is said before the process is ended is in the log by then.
+func TestLastWords(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var log bytes.Buffer
+		var mu sync.Mutex
+		said := ""
+		c := coordinatortest.New(t, coordinatortest.Config{Nodes: 1, Configure: func(_ int, cfg *coordinator.Config) {
+			cfg.Logger = slog.New(slog.NewTextHandler(&locked{mu: &mu, b: &log}, nil)).WithGroup("app").With("x", 1)
+			cfg.Exit = func(int) { mu.Lock(); said = log.String(); mu.Unlock() }
+		}})
+		hangs := make(chan struct{})
+		c.Register(daemon.Spec{ID: "acme:hangs", OnAbandoned: "exit"}, daemon.AgentFunc(func(context.Context, *daemon.Assignment) error {
+			<-hangs
+			return nil
+		}))
+		c.Await("it runs", func() bool { return c.Holder("acme:hangs/0") == 0 })
+		if err := c.Stop(0); err != nil {
+			t.Error(err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if !strings.Contains(said, "run is abandoned") || !strings.Contains(said, "app.unit=acme:hangs/0") {
+			t.Errorf("the log said before the end:\n%s", said)
+		}
+		close(hangs)
 	})
 }
 

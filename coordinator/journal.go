@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"context"
 	"log/slog"
 	"time"
 
@@ -9,6 +10,46 @@ import (
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/node"
 )
+
+// voiced is a log handler that never blocks whoever logs: what it is given is written by the
+// goroutine of Coordinator.voice.
+type voiced struct {
+	to    slog.Handler
+	voice *queue[func()]
+}
+
+// Enabled implements slog.Handler.
+func (v voiced) Enabled(ctx context.Context, level slog.Level) bool { return v.to.Enabled(ctx, level) }
+
+// Handle implements slog.Handler. What the handler behind it answers is lost, as with slog.Logger.
+func (v voiced) Handle(ctx context.Context, r slog.Record) error {
+	ctx, r = context.WithoutCancel(ctx), r.Clone()
+	v.voice.push(func() { _ = v.to.Handle(ctx, r) })
+	return nil
+}
+
+// WithAttrs implements slog.Handler.
+func (v voiced) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return voiced{v.to.WithAttrs(attrs), v.voice}
+}
+
+// WithGroup implements slog.Handler.
+func (v voiced) WithGroup(name string) slog.Handler { return voiced{v.to.WithGroup(name), v.voice} }
+
+// lastWords is how long the log is waited for before the process is ended.
+const lastWords = 500 * time.Millisecond
+
+// exit ends the process when what was said before is in the log, or nobody reads it.
+func (c *Coordinator) exit(code int) {
+	said := make(chan struct{})
+	if c.voice.push(func() { close(said) }) {
+		select {
+		case <-said:
+		case <-time.After(lastWords):
+		}
+	}
+	c.cfg.Exit(code)
+}
 
 // journal writes what a member noticed to the log. It is touched by the
 // goroutine of Coordinator.voice only.
@@ -53,7 +94,7 @@ func (j *journal) notice(now lease.Instant, n member.Notice) {
 	case member.ClockStepped:
 		j.log.Warn("the store's clock stepped: judging by the local clock alone for a while")
 	case member.IDInUse:
-		j.log.Error("another process has this node's id: this node stays out", "error", n.Err)
+		j.log.Error("another process has this node's id: this node joins once that one is gone, and ends if it lives", "error", n.Err)
 	case member.Disagreement:
 		j.log.Warn("nodes describe a daemon differently, the newest registration wins", "daemon", n.Fence.Unit.Daemon, "reason", n.Reason)
 	default:

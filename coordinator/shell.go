@@ -46,7 +46,7 @@ type shell struct {
 	stopped   *member.Stopped
 }
 
-func newShell(c *Coordinator, m *member.Member, ctx context.Context) *shell {
+func newShell(ctx context.Context, c *Coordinator, m *member.Member) *shell {
 	s := &shell{c: c, m: m, talk: newJournal(c), stats: newStats(c)}
 	s.spoken.Add(1)
 	s.background, s.end = context.WithCancel(context.WithoutCancel(ctx))
@@ -56,8 +56,8 @@ func newShell(c *Coordinator, m *member.Member, ctx context.Context) *shell {
 	s.sup = supervisor.New(supervisor.Config{
 		Node: c.cfg.Node.Name, Agent: c.agent, Stamp: c.store.Stamp, Trust: c.trust,
 		Report: s.report, Held: s.held,
-		StampTimeout: c.timing.QueryTimeout, StopTimeout: c.timing.StopTimeout, Exit: c.cfg.Exit,
-		Logger: c.log, MeterProvider: c.cfg.MeterProvider, TracerProvider: c.cfg.TracerProvider,
+		StampTimeout: c.timing.QueryTimeout, StopTimeout: c.timing.StopTimeout, Exit: c.exit,
+		Logger: c.aside, MeterProvider: c.cfg.MeterProvider, TracerProvider: c.cfg.TracerProvider,
 	})
 	return s
 }
@@ -71,7 +71,7 @@ func (s *shell) run(ctx context.Context) error {
 	bound := newBound(c.stopBound())
 	stop := context.AfterFunc(ctx, func() {
 		c.phase.CompareAndSwap(phaseRunning, phaseStopping)
-		if errors.Is(context.Cause(ctx), crash.Killed) {
+		if errors.Is(context.Cause(ctx), crash.ErrKilled) {
 			bound.end()
 			return
 		}
@@ -90,8 +90,8 @@ func (s *shell) run(ctx context.Context) error {
 	c.phase.Store(phaseOver)
 	err := s.wind(bound)
 	unregister()
-	if errors.Is(context.Cause(ctx), crash.Killed) {
-		return fmt.Errorf("run: %w", crash.Killed)
+	if errors.Is(context.Cause(ctx), crash.ErrKilled) {
+		return fmt.Errorf("run: %w", crash.ErrKilled)
 	}
 	return err
 }

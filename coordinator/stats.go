@@ -74,8 +74,10 @@ func (st *stats) heartbeat(q asked, r member.Result, took time.Duration) {
 }
 
 func (st *stats) reply(began time.Time, took time.Duration, r *storage.Reply) {
-	offset := began.Add(took / 2).Sub(r.Now)
+	middle := began.Add(took / 2)
+	offset := middle.Sub(r.Now)
 	st.m.clockOffset.Store(&offset)
+	st.c.storeClock.Store(&reading{r.Now, middle})
 	if r.Verdict == storage.Elect && st.seen.Held() {
 		st.m.took(st.m.leaderless, r.Term.ElectedAt.Sub(st.expires), nil)
 	}

@@ -31,8 +31,9 @@ func (w *witness) see(members []node.Member) {
 	clear(w.peers)
 	for i := range members {
 		m := &members[i]
+		// Nodes of this very process live as long as who looks, and there may be a thousand.
 		if m.Present() && !m.Witnessed && m.Host.BootID != "" && m.Host.BootID == w.self.Host.BootID &&
-			m.Incarnation != w.self.Incarnation {
+			(m.Host.PID != w.self.Host.PID || m.Host.Start != w.self.Host.Start) {
 			w.peers[m.Incarnation] = m.Host
 		}
 	}
@@ -48,8 +49,14 @@ func (w *witness) ended() []node.Incarnation {
 	}
 	w.mu.Unlock()
 	var out []node.Incarnation
+	over := map[node.Host]bool{} // a process with many nodes is looked at once
 	for inc, h := range peers {
-		if w.host.ended(h) {
+		ended, looked := over[h]
+		if !looked {
+			ended = w.host.ended(h)
+			over[h] = ended
+		}
+		if ended {
 			out = append(out, inc)
 		}
 	}

@@ -24,7 +24,7 @@ func (c *Coordinator) WhileLeader(name string, f func(ctx context.Context, t nod
 }
 
 func (c *Coordinator) work(name string, f func(context.Context, node.Term) error, r *reign) {
-	log := c.log.With("work", name, "term", r.term.Number)
+	log := c.aside.With("work", name, "term", r.term.Number)
 	for failures := 0; r.ctx.Err() == nil; {
 		began := c.clock()
 		err := guarded(func() error { return f(r.ctx, r.term) })

@@ -13,7 +13,7 @@ import (
 // with errors.Is; [StaleError] has the numbers.
 var ErrStale = errors.New("stale generation")
 
-// ErrRelease, returned from Run, gives the unit back: it is assigned elsewhere, and the node is
+// ErrRelease returned from Run gives the unit back: it is assigned elsewhere, and the node is
 // embargoed for it for a while. It does not count as a failure.
 var ErrRelease = errors.New("release the unit")
 

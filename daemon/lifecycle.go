@@ -54,6 +54,10 @@ func Next(s State, step Step) (State, bool) {
 	return next, ok
 }
 
+// Stays reports whether the step leaves the unit where it is: what the assignment was made for is
+// still why.
+func (s Step) Stays() bool { return s == Acknowledge || s == Resume }
+
 // Record is a unit's row in the store.
 type Record struct {
 	Unit  Unit  `json:"unit"`
@@ -72,7 +76,9 @@ type Record struct {
 	AcknowledgeTimeout time.Duration `json:"acknowledge_timeout,omitempty"`
 	DrainTimeout       time.Duration `json:"drain_timeout,omitempty"`
 
-	Reason   string `json:"reason,omitempty"` // why it is where it is
+	// Reason is why it is where it is: while somebody holds it, why it was assigned there or
+	// asked back; when it is free, why the assignment ended.
+	Reason   string `json:"reason,omitempty"`
 	Forced   bool   `json:"forced,omitempty"` // the last end was not confirmed by the holder
 	Failures int    `json:"failures,omitempty"`
 	Error    string `json:"error,omitempty"` // the last failure reported

@@ -142,6 +142,15 @@ type Heartbeat struct {
 	WantMembers bool
 }
 
+// InUse is the rule by which an ID is taken, the same for every backend: the other process beat
+// within ttl, by the store's clock. A stamp that is further ahead than ttl was made before the clock
+// was set back. It proves nothing, and without a leader that removes the row it would be in the way
+// for as long as the step was.
+func InUse(lastBeat, now time.Time, ttl time.Duration) bool {
+	age := now.Sub(lastBeat)
+	return age < ttl && age > -ttl
+}
+
 // Claim is a node's wish about the term, decided in the same step by [Decide].
 type Claim struct {
 	// Lease is LeaseDuration: how long a renewal or election lasts.
@@ -196,6 +205,27 @@ func Decide(c Claim, who node.Identity, term node.Term, lease node.Lease, now ti
 		return Elect
 	}
 	return Refuse
+}
+
+// LostDetail is the detail of a leader.lost event with which an election replaces a term that was
+// not given up.
+type LostDetail struct {
+	// LeaseEndedAt is when the lease was over by the store's clock, at the latest the moment of
+	// the election: between it and the election nobody led.
+	LeaseEndedAt time.Time `json:"lease_ended_at"`
+}
+
+// Lost returns the detail of the leader.lost event of an election at now.
+func Lost(lease node.Lease, now time.Time) json.RawMessage {
+	end := lease.ExpiresAt
+	if now.Before(end) {
+		end = now
+	}
+	text, err := json.Marshal(LostDetail{end.UTC()})
+	if err != nil {
+		panic("storage: a time of the store does not marshal: " + err.Error())
+	}
+	return text
 }
 
 // NextNumber returns the number of the term after previous.
@@ -253,9 +283,11 @@ type UnitReport struct {
 	Unit       daemon.Unit
 	Generation int64
 	Step       daemon.Step
-	Reason     string
-	Error      string // of a failure
-	Failures   int
+	// Reason goes into the event, and into the row unless the unit stays where it is
+	// (Step.Stays): there the reason of its assignment is kept.
+	Reason   string
+	Error    string // of a failure
+	Failures int
 	// Embargo keeps the unit away from this process for so long (Release) or, negative, for
 	// ever (Abandon).
 	Embargo time.Duration
@@ -333,9 +365,14 @@ type NodeGuard struct {
 
 // NodeChange is a step taken by the leader with a node.
 type NodeChange struct {
-	Guard NodeGuard // for Removed exactly; for a judgement only the incarnation counts
+	Guard NodeGuard // for Removed exactly; for a judgement only the incarnation counts, and Stamp
 	// State is Removed (dead: tombstone), Late, Deaf, or Live to take a judgement back.
-	State  node.State
+	State node.State
+	// Stamp, for Late and Deaf, is what was found too old: the row's LastHeartbeatAt or HeardAt. A
+	// row that has another one by now is not judged: a commit that was long on its way, or comes a
+	// second time, says nothing about a node that was heard, or has heard, since. Zero judges
+	// whatever the row says.
+	Stamp  time.Time
 	Reason string
 }
 

@@ -67,6 +67,7 @@ type member struct {
 	cancel context.CancelCauseFunc
 	ended  chan struct{}
 	err    error // of Run
+	told   bool  // the test has err
 }
 
 // New starts a cluster; it ends with the test. It must be called inside a synctest bubble.
@@ -127,7 +128,7 @@ func (c *Cluster) close() {
 	}
 	for i, n := range c.nodes {
 		<-n.ended
-		if n.err != nil && !errors.Is(n.err, crash.Killed) {
+		if n.err != nil && !n.told && !errors.Is(n.err, crash.ErrKilled) {
 			c.t.Errorf("node-%d: %v", i, n.err)
 		}
 	}
@@ -202,15 +203,23 @@ func (c *Cluster) Heal(i int) { c.nodes[i].link.set(up) }
 // goroutines away.
 func (c *Cluster) Kill(i int) {
 	c.nodes[i].link.set(down)
-	c.nodes[i].cancel(crash.Killed)
+	c.nodes[i].cancel(crash.ErrKilled)
 	<-c.nodes[i].ended
 }
 
 // Stop stops a node cleanly and returns what its Run returned.
 func (c *Cluster) Stop(i int) error {
 	c.nodes[i].cancel(context.Canceled)
-	<-c.nodes[i].ended
-	return c.nodes[i].err
+	return c.Ended(i)
+}
+
+// Ended waits until a node has stopped, by itself or because it was told to, and returns what its
+// Run returned.
+func (c *Cluster) Ended(i int) error {
+	n := c.nodes[i]
+	<-n.ended
+	n.told = true
+	return n.err
 }
 
 // Advance lets virtual time pass, and everything happen that happens in it.

@@ -137,11 +137,11 @@ func (c Config) validate() error {
 	}
 	switch {
 	case c.RetryMax < c.RetryMin:
-		return fmt.Errorf("RetryMax %v is below RetryMin %v", c.RetryMax, c.RetryMin)
+		return fmt.Errorf("the field RetryMax %v is below RetryMin %v", c.RetryMax, c.RetryMin)
 	case c.Watch > c.Wakeup:
-		return fmt.Errorf("Watch %v is above Wakeup %v: an end would be noticed too late", c.Watch, c.Wakeup)
+		return fmt.Errorf("the field Watch %v is above Wakeup %v: an end would be noticed too late", c.Watch, c.Wakeup)
 	case c.trust() < need:
-		return fmt.Errorf("TTL %v is too short: %v of it can be believed in, a renewal every %v that may take %v needs %v",
+		return fmt.Errorf("the field TTL %v is too short: %v of it can be believed in, a renewal every %v that may take %v needs %v",
 			c.TTL, c.trust(), c.Renew, c.QueryTimeout, need)
 	}
 	return nil

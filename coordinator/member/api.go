@@ -226,7 +226,8 @@ const (
 	Disagreement    NoticeKind = "disagreement" // two nodes advertise one daemon differently
 )
 
-// Stopped ends a clean stop: nothing more will be asked for.
+// Stopped ends a clean stop: nothing more will be asked for. Err says why if nobody asked for the
+// stop: another live process has this node's id (storage.ErrIDInUse).
 type Stopped struct{ Err error }
 
 func (Call) effect()    {}

@@ -43,6 +43,7 @@ type peer struct {
 	loseOne func(member.Call) bool
 	leading bool
 	stopped bool
+	ended   error // of Stopped
 	running map[daemon.Unit]int64
 	stuck   map[daemon.Unit]bool // ignores its cancellation
 	slow    map[daemon.Unit]bool // ignores Drain
@@ -210,7 +211,7 @@ func (p *peer) do(e member.Effect) {
 		p.note("%s %v %s %v", e.Kind, e.Fence, e.Reason, e.Err)
 	case member.Stopped:
 		p.note("stopped")
-		p.stopped, p.dead = true, true
+		p.stopped, p.dead, p.ended = true, true, e.Err
 	}
 }
 
@@ -246,7 +247,7 @@ func (p *peer) call(call member.Call) {
 		r = member.Result{ID: call.ID, Err: errLost}
 	}
 	d := delivery{c.now.Add(c.latency), p, r}
-	if r.Err == errLost {
+	if errors.Is(r.Err, errLost) {
 		d.at = c.now.Add(call.Timeout)
 	}
 	c.queue = append(c.queue, d)

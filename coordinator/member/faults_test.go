@@ -2,6 +2,7 @@ package member_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -402,13 +403,58 @@ func TestTwoProcessesWithOneID(t *testing.T) {
 	t.Parallel()
 	c := settled(t, 2)
 	twin := c.join("n0", advert("acme:work", 6))
-	c.run(5 * time.Second)
+	c.until(5*time.Second, "the twin ends", func() bool { return twin.stopped })
 	twin.mustSay("id in use")
+	if !errors.Is(twin.ended, storage.ErrIDInUse) {
+		t.Errorf("the twin ends with %v, want that its id is in use", twin.ended)
+	}
 	if len(twin.running) != 0 || c.total() != 6 {
 		t.Errorf("the twin runs %v, all run %v", twin.running, c.spread())
 	}
-	c.nodes[0].kill()
-	c.until(15*time.Second, "the twin is let in after the other's death", func() bool { return len(twin.running) > 0 })
+	if c.nodes[0].stopped || c.nodes[1].stopped {
+		t.Error("it took another with it")
+	}
+}
+
+// A process that is started again at once, with a fixed id, finds its own row: it must not end for
+// that, nor for a heartbeat of its dead self that was still on its way.
+func TestRestartWithOneID(t *testing.T) {
+	t.Parallel()
+	c := settled(t, 2)
+	old := c.nodes[0]
+	last := storage.Heartbeat{Node: old.id, Seq: 1 << 40}
+	old.kill()
+	again := c.join("n0", advert("acme:work", 6))
+	c.until(2*time.Second, "it is refused", func() bool { return again.said("id in use") })
+	if _, err := c.store.Heartbeat(context.Background(), last); err != nil {
+		t.Fatal(err)
+	}
+	c.until(15*time.Second, "it is let in", func() bool { return len(again.running) > 0 })
+}
+
+// A member whose row was removed, and whose id another process has taken since, ends what it runs
+// before it ends.
+func TestMemberWhoseIDWasTaken(t *testing.T) {
+	t.Parallel()
+	c := settled(t, 2)
+	old := c.nodes[0]
+	old.cut = true
+	c.until(15*time.Second, "it is taken for dead", func() bool {
+		for _, m := range c.snapshot().Nodes {
+			if m.Incarnation == old.id.Incarnation {
+				return !m.Present()
+			}
+		}
+		return false
+	})
+	c.join("n0", advert("acme:work", 6))
+	c.run(3 * time.Second)
+	old.cut = false
+	c.until(15*time.Second, "it ends", func() bool { return old.stopped })
+	if !errors.Is(old.ended, storage.ErrIDInUse) || len(old.running) != 0 {
+		t.Errorf("it ends with %v and runs %v", old.ended, old.running)
+	}
+	c.until(15*time.Second, "everything runs", func() bool { return c.total() == 6 })
 }
 
 func TestTenNodesFortyDaemons(t *testing.T) {

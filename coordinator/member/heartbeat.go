@@ -6,6 +6,7 @@ import (
 
 	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/internal/planted"
+	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )
 
@@ -27,8 +28,27 @@ type beat struct {
 	// present one.
 	register, told bool
 	wantMembers    bool
-	cursor         int64 // membership events up to here are known
+	// newcomers says that processes joined of which only an event told; listed is when the newest
+	// member list came.
+	newcomers bool
+	listed    lease.Instant
+	cursor    int64 // membership events up to here are known
+
+	rival rival
 }
+
+// rival is another process that has this node's id, as the store showed it when it refused this
+// one. One that was seen to beat is alive; another may have been killed a moment ago, and its row
+// is in the way for NodeRegistrationTTL.
+type rival struct {
+	incarnation node.Incarnation
+	seenAt      time.Time // its newest heartbeat
+	beats       int       // how often that was seen to move
+}
+
+// rivalBeats proves that a rival lives. One beat is none: the last of a process that was killed
+// may have been on its way.
+const rivalBeats = 2
 
 // firstRetry is the pause after a failed heartbeat; it doubles up to Timing.Backoff.
 const firstRetry = 50 * time.Millisecond
@@ -81,7 +101,7 @@ func (m *Member) sendHeartbeat(now lease.Instant) {
 		Node: m.cfg.Node, Seq: m.nextSeq(), Heard: m.beat.heard,
 		HighestTerm: m.highestTerm, HighestGeneration: m.highestGeneration,
 		TTL: m.t.NodeRegistrationTTL, Claim: m.claim(now),
-		EventsAfter: m.beat.cursor, WantMembers: m.beat.wantMembers,
+		EventsAfter: m.beat.cursor, WantMembers: m.beat.wantMembers || m.wantHosts(now),
 	}
 	if m.beat.told = m.beat.register; m.beat.told {
 		advert := m.cfg.Advert
@@ -89,6 +109,20 @@ func (m *Member) sendHeartbeat(now lease.Instant) {
 	}
 	m.send(now, callHeartbeat, Call{Heartbeat: hb})
 	m.beat.inFlight, m.beat.stood = m.callID, hb.Claim.Stand
+}
+
+// rowsPerBeat bounds how many rows of members a node reads, per interval, to know its neighbours.
+const rowsPerBeat = 100
+
+// wantHosts asks for the member list after others have joined: an event does not say on which host
+// a process runs, and who is to bear witness of its end must know. It goes with a heartbeat that is
+// due anyway, and in a large cluster, where each list is long, waits until enough have passed.
+func (m *Member) wantHosts(now lease.Instant) bool {
+	if !m.beat.newcomers || m.cfg.Advert.Traits.Host.BootID == "" {
+		return false
+	}
+	pause := m.t.HeartbeatInterval * time.Duration(len(m.peers.known)/rowsPerBeat)
+	return now.Sub(m.beat.listed) >= pause
 }
 
 func (m *Member) onHeartbeat(now lease.Instant, c call, r Result) {
@@ -116,6 +150,7 @@ func (m *Member) onHeartbeatError(now lease.Instant, err error) {
 	case errors.Is(err, storage.ErrIDInUse):
 		pause = m.t.HeartbeatInterval // only time or the other process can change it
 		m.emit(Notice{Kind: IDInUse, Err: err})
+		m.seeRival(now, err)
 	case m.beat.failures&(m.beat.failures-1) == 0: // 1, 2, 4, 8, …
 		m.emit(Notice{Kind: HeartbeatFailed, Err: err})
 	}
@@ -123,6 +158,26 @@ func (m *Member) onHeartbeatError(now lease.Instant, err error) {
 	m.beat.due = min(m.beat.due, now.Add(m.jitter(pause)))
 	if pause >= m.t.HeartbeatInterval {
 		m.beat.due = now.Add(pause)
+	}
+}
+
+// seeRival waits for a rival that may be dead, and ends this node if it is seen to live: two
+// processes with one id would take turns for ever.
+func (m *Member) seeRival(now lease.Instant, err error) {
+	var inUse *storage.IDInUseError
+	if !errors.As(err, &inUse) {
+		return
+	}
+	r := &m.beat.rival
+	switch {
+	case r.incarnation != inUse.Holder.Incarnation:
+		*r = rival{incarnation: inUse.Holder.Incarnation, seenAt: inUse.SeenAt}
+	case inUse.SeenAt.After(r.seenAt):
+		r.seenAt, r.beats = inUse.SeenAt, r.beats+1
+	}
+	if r.beats >= rivalBeats && m.stop.phase == stopNone {
+		m.stop.err = err
+		m.beginStop(now)
 	}
 }
 
@@ -136,7 +191,7 @@ func (m *Member) onReply(now, sent lease.Instant, r *storage.Reply) {
 	if m.beat.everAnswered && sent.Sub(m.beat.answered) > m.t.Grace() {
 		m.leader.grace = now.Add(m.t.Grace()) // an outage: let everybody come back first
 	}
-	m.beat.register = m.beat.register && !m.beat.told
+	m.beat.register, m.beat.rival = m.beat.register && !m.beat.told, rival{}
 	m.beat.everAnswered, m.beat.answered, m.beat.heard = true, sent, r.Seq
 	m.observeStore(now, sent, r)
 	m.raise(r.Term.Number, 0)

@@ -2,6 +2,7 @@ package member
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/emitd/emitd/coordinator/lease"
@@ -33,7 +34,7 @@ func (m *Member) judge(now lease.Instant) {
 	}
 	if !l.settled {
 		l.settled = true
-		if !running {
+		if !running && m.young() {
 			l.settle = l.settle.Add(m.t.SettleWindow)
 		}
 	}
@@ -42,6 +43,23 @@ func (m *Member) judge(now lease.Instant) {
 	}
 	l.read = lease.Read{At: now, Store: l.snap.Now}
 	l.keep(func(inc node.Incarnation) bool { return rows[inc] != nil || l.holds(inc) })
+}
+
+// young reports whether the cluster has only just come together, so that more nodes may be about
+// to arrive: no node that was heard of since this one joined has been a member for a settle window.
+// A cluster in which nothing runs for a moment, because its leader ran everything and has left, is
+// not young.
+func (m *Member) young() bool {
+	l := &m.leader
+	joined := l.snap.Now
+	for i := range l.snap.Nodes {
+		if p := &l.snap.Nodes[i]; p.Incarnation == m.cfg.Node.Incarnation {
+			joined = p.RegisteredAt
+		}
+	}
+	return !slices.ContainsFunc(l.snap.Nodes, func(p node.Member) bool {
+		return p.Present() && !p.LastHeartbeatAt.Before(joined) && l.snap.Now.Sub(p.RegisteredAt) >= m.t.SettleWindow
+	})
 }
 
 // holds reports whether the process holds a unit in the snapshot.
@@ -101,7 +119,12 @@ func (m *Member) judgeNode(now lease.Instant, p *node.Member) {
 	}
 	if judged != p.Judged {
 		change := storage.NodeChange{Guard: storage.NodeGuard{Incarnation: p.Incarnation, Seq: p.Seq}, State: judged, Reason: why}
-		if judged == "" {
+		switch judged {
+		case node.Late:
+			change.Stamp = p.LastHeartbeatAt
+		case node.Deaf:
+			change.Stamp = p.HeardAt
+		default:
 			change.State = node.Live
 		}
 		l.nodes = append(l.nodes, change)

@@ -28,7 +28,7 @@ type leader struct {
 
 	// grace is until when nobody is called dead: after election and after an outage.
 	grace lease.Instant
-	// settle is until when the first leader of an idle cluster waits for nodes to arrive.
+	// settle is until when the leader of a young cluster in which nothing runs waits for nodes to arrive.
 	settle  lease.Instant
 	settled bool // whether it had to wait was decided
 
@@ -280,7 +280,7 @@ func (m *Member) planInput() plan.Input {
 			continue
 		}
 		r := &in.Units[i]
-		r.State, r.Since = daemon.Deleted, s.Now
+		r.State, r.Since, r.Reason = daemon.Deleted, s.Now, c.Reason
 		if c.Embargo > 0 {
 			r.Embargoes = append(slices.Clone(r.Embargoes), daemon.Embargo{Incarnation: r.Holder.Incarnation, Until: s.Now.Add(c.Embargo)})
 		}

@@ -270,6 +270,7 @@ func (m *Member) onMembership(now lease.Instant, r *storage.Reply) {
 		switch e.Kind {
 		case daemon.NodeRegistered:
 			m.joined(p)
+			m.beat.newcomers = m.beat.newcomers || p.Incarnation != m.cfg.Node.Incarnation
 		case daemon.NodeRemoved:
 			m.left(p, e.Reason)
 		}
@@ -279,7 +280,7 @@ func (m *Member) onMembership(now lease.Instant, r *storage.Reply) {
 	}
 	if r.Members != nil {
 		m.observeMembers(now, r.Now, r.Members)
-		m.beat.wantMembers = false
+		m.beat.wantMembers, m.beat.newcomers, m.beat.listed = false, false, now
 	}
 	if r.Behind || m.beat.cursor < 0 || r.Head < m.beat.cursor {
 		// Too far behind, at the beginning, or in front of a store that lost events: take the

@@ -29,7 +29,10 @@ type runs struct {
 	batch    []storage.UnitReport
 	failures int
 	retry    lease.Instant
-	witness  []node.Incarnation
+	// unsure is when a report was last known to have failed, whatever came of it: what is told to
+	// the store next waits for a heartbeat that began since.
+	unsure  lease.Instant
+	witness []node.Incarnation
 	// told is when the newest answered heartbeat began: what it did not tell is younger.
 	told lease.Instant
 	// next is the earliest deadline of a live run.
@@ -107,12 +110,14 @@ func (m *Member) nextRun() lease.Instant {
 }
 
 // mayReport reports whether there is something to report and the way is free: the newest
-// heartbeat was answered (what it told comes first after an outage), and neither a report nor a
-// heartbeat is under way (they share one sequence, and one that overtakes another makes it stale).
+// heartbeat was answered (what it told comes first after an outage) and began after the newest
+// failure of a report (the store may be another one, to which this was never told), and neither a
+// report nor a heartbeat is under way (they share one sequence, and one that overtakes another
+// makes it stale).
 func (m *Member) mayReport() bool {
 	rs := &m.runs
 	return len(rs.pending)+len(rs.witness) > 0 && rs.inFlight == 0 && m.beat.inFlight == 0 &&
-		m.beat.everAnswered && m.beat.failures == 0 && m.stop.phase < stopDeregister
+		m.beat.everAnswered && m.beat.failures == 0 && m.beat.answered >= rs.unsure && m.stop.phase < stopDeregister
 }
 
 // settleNext recomputes the earliest deadline.
@@ -262,7 +267,9 @@ func (m *Member) reconcile(now lease.Instant, u daemon.Unit) {
 	if r != nil {
 		local = &r.Run
 	}
+	//exhaustive:enforce
 	switch reconcile.Decide(listed, local, m.runs.ran[u]) {
+	case reconcile.Nothing:
 	case reconcile.Start:
 		m.start(now, l)
 	case reconcile.Acknowledge:
@@ -479,8 +486,9 @@ func (m *Member) onReport(now lease.Instant, res Result) {
 	if res.Err != nil {
 		rs.failures++
 		rs.retry = now.Add(m.jitter(min(firstRetry<<min(rs.failures-1, 10), m.t.Backoff())))
-		if errors.Is(res.Err, storage.ErrNotRegistered) {
-			m.beat.register = true
+		rs.unsure = now
+		m.beat.register = m.beat.register || errors.Is(res.Err, storage.ErrNotRegistered)
+		if m.beat.failures == 0 {
 			m.beatSoon(now)
 		}
 		return

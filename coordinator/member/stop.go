@@ -24,6 +24,7 @@ type stop struct {
 	// resign is a term that the next leave gives up: the resignation failed, or the node was
 	// elected by a heartbeat that was under way. 0 = none.
 	resign int64
+	err    error // why the node stops by itself; nil if it was told to
 }
 
 type stopPhase uint8
@@ -194,5 +195,5 @@ func (m *Member) deregister(now lease.Instant) {
 
 func (m *Member) finish() {
 	m.stop.phase = stopDone
-	m.emit(Stopped{})
+	m.emit(Stopped{Err: m.stop.err})
 }

@@ -1,7 +1,10 @@
 package member_test
 
 import (
+	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -207,6 +210,12 @@ func TestWitnessTellsOnce(t *testing.T) {
 	if lists == 0 {
 		t.Error("it never asked for the member list, which ends its witness")
 	}
+	told := slices.ContainsFunc(mustEvents(c, 0), func(e daemon.Event) bool {
+		return e.Kind == daemon.NodeRemoved && e.Incarnation == victim.id.Incarnation && strings.Contains(e.Reason, "witnessed")
+	})
+	if !told {
+		t.Error("the history does not say that a peer witnessed the death")
+	}
 	p.cut = true
 	for range 400 {
 		p.step(member.Witness{Ended: []node.Incarnation{victim.id.Incarnation}})
@@ -222,6 +231,93 @@ func TestWitnessTellsOnce(t *testing.T) {
 			}
 			break
 		}
+	}
+}
+
+// Who may have to bear witness of a process learns its host also when it joined later, without a
+// call of its own for that.
+func TestFollowersLearnTheHostsOfThoseWhoJoin(t *testing.T) {
+	t.Parallel()
+	on := func(boot string) daemon.Advert {
+		a := advert("acme:work", 6)
+		a.Traits.Host.BootID = boot
+		return a
+	}
+	c := newCluster(t, 3, on("b"), on("b"), on(""))
+	c.until(10*time.Second, "run", func() bool { return c.total() == 6 })
+	c.run(5 * time.Second)
+	first := make([]int, len(c.nodes))
+	for i, p := range c.nodes {
+		first[i] = len(p.calls)
+	}
+	c.join("late", on("b"))
+	c.run(10 * time.Second)
+	for i, p := range c.nodes[:3] {
+		lists, beats := 0, 0
+		for _, call := range p.calls[first[i]:] {
+			if call.Heartbeat == nil {
+				continue
+			}
+			beats++
+			if call.Heartbeat.WantMembers {
+				lists++
+			}
+		}
+		want := 1
+		if i == 2 {
+			want = 0 // it cannot be a witness
+		}
+		if lists != want {
+			t.Errorf("%s asked for the member list %d times, want %d", p.id.Name, lists, want)
+		}
+		if beats > 13 {
+			t.Errorf("%s beat %d times in ten intervals", p.id.Name, beats)
+		}
+	}
+}
+
+// Where the list is long it is not read again for everybody who joins.
+func TestHostsOfALargeClusterAreLearntInTurn(t *testing.T) {
+	t.Parallel()
+	none := daemon.Advert{Traits: node.Traits{Host: node.Host{BootID: "b"}}}
+	c := newCluster(t, 1, none)
+	c.run(3 * time.Second)
+	var joined []node.Identity
+	seq := uint64(0)
+	join := func(n int) { // and everybody who has joined before beats
+		for range n {
+			id := fmt.Sprintf("00000000-0000-7000-8000-%012d", len(joined))
+			joined = append(joined, node.Identity{Name: "x", ID: node.ID(id), Incarnation: node.Incarnation(id)})
+		}
+		seq++
+		for _, who := range joined {
+			if _, err := c.store.Heartbeat(context.Background(), storage.Heartbeat{Node: who, Seq: seq, Advert: &none, EventsAfter: -1}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	lists := func(calls []member.Call) (n int) {
+		for _, call := range calls {
+			if call.Heartbeat != nil && call.Heartbeat.WantMembers {
+				n++
+			}
+		}
+		return n
+	}
+	p := c.nodes[0]
+	from := len(p.calls)
+	join(450)
+	c.run(2500 * time.Millisecond)
+	if n := lists(p.calls[from:]); n != 1 {
+		t.Errorf("%d lists after many have joined, want 1", n)
+	}
+	from = len(p.calls)
+	for range 12 { // intervals
+		join(1)
+		c.run(time.Second)
+	}
+	if n := lists(p.calls[from:]); n < 2 || n > 3 {
+		t.Errorf("%d lists of 450 members in 12 intervals, want one in 4", n)
 	}
 }
 
@@ -278,5 +374,24 @@ func TestFirstReplyOfAnotherStoreElectsNobody(t *testing.T) {
 		if p.leading {
 			t.Errorf("%s leads within a second of the change\n", p.id.Name)
 		}
+	}
+}
+
+// The leader ran all there is and stops: nothing runs for a moment, and yet this is no new cluster
+// whose first leader waits for nodes to arrive.
+func TestHandOverOfEverythingWaitsForNobody(t *testing.T) {
+	t.Parallel()
+	a := advert("acme:work", 1)
+	c := newCluster(t, 1, a)
+	c.until(10*time.Second, "the unit runs", func() bool { return c.total() == 1 })
+	for _, name := range []string{"late", "later"} {
+		c.join(name, a)
+	}
+	c.run(20 * time.Second)
+	old := c.leader()
+	old.stop()
+	took := c.until(10*time.Second, "the unit runs elsewhere", func() bool { return len(old.running) == 0 && c.total() == 1 })
+	if took >= lease.Fast().SettleWindow {
+		t.Errorf("the unit ran elsewhere after %v\n%s", took, c.dump())
 	}
 }

@@ -25,7 +25,7 @@ func cluster() plan.Input {
 		},
 		Units: []daemon.Record{
 			{Unit: daemon.Unit{Daemon: "acme:reports", Index: 0}, State: daemon.Active, Holder: node1, Generation: 5},
-			{Unit: daemon.Unit{Daemon: "acme:reports", Index: 1}, State: daemon.Deleted, Holder: node2, Generation: 6},
+			{Unit: daemon.Unit{Daemon: "acme:reports", Index: 1}, State: daemon.Deleted, Holder: node2, Generation: 6, Reason: "not drained within 30s"},
 		},
 	}
 }
@@ -34,7 +34,7 @@ func ExampleMake() {
 	for _, d := range plan.Make(cluster()).Decisions {
 		fmt.Printf("%s %s to %s: %s\n", d.Step, d.Unit, d.To.Name, d.Why)
 	}
-	// Output: assign acme:reports/1 to n1: only candidate; 1 late: n2
+	// Output: assign acme:reports/1 to n1: only candidate; left n2: not drained within 30s; 1 late: n2
 }
 
 func ExampleExplain() {

@@ -92,6 +92,8 @@ func (p *planner) suppose(g *group, u daemon.Unit, row *daemon.Record) {
 	if row == nil {
 		row = &daemon.Record{Unit: u, State: daemon.Unassigned}
 	}
+	spec := g.said.WithDefaults()
+	g.spec = &spec
 	p.floor = newFloor(p, []*daemon.Spec{g.spec})
 	p.replay()
 	rest := *g
@@ -111,7 +113,7 @@ func (p *planner) suppose(g *group, u daemon.Unit, row *daemon.Record) {
 // unwanted says why a unit is never placed, if so.
 func (g *group) unwanted(u daemon.Unit) (Why, bool) {
 	switch {
-	case g.spec == nil:
+	case g.said == nil:
 		return Why{Rule: NotAdvertised}, true
 	case u.Index < 0 || u.Index >= g.instances():
 		return reduced(g), true

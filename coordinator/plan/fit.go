@@ -43,7 +43,8 @@ type spot struct {
 
 // fit finds the nodes that can take a daemon. Daemons that ask for the same share the answer.
 func (f *floor) fit(spec *daemon.Spec) *fit {
-	text := append(f.scratch[:0], f.runs[spec.Kind]...)
+	text := f.scratch[:0]
+	text = append(text, f.runs[spec.Kind]...)
 	text = strconv.AppendQuote(text, spec.Spread)
 	if len(spec.Requires) > 0 {
 		for _, name := range slices.Sorted(maps.Keys(spec.Requires)) {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/emitd/emitd/daemon"
 )
@@ -20,9 +21,10 @@ func (p *planner) placeAll() {
 		return
 	}
 	slices.SortStableFunc(jobs, func(a, b *group) int { return cmp.Compare(b.weight(), a.weight()) })
-	wanted := make([]*daemon.Spec, len(jobs))
+	specs, wanted := make([]daemon.Spec, len(jobs)), make([]*daemon.Spec, len(jobs))
 	for i, g := range jobs {
-		wanted[i] = g.spec
+		specs[i] = g.said.WithDefaults()
+		g.spec, wanted[i] = &specs[i], &specs[i]
 	}
 	p.floor = newFloor(p, wanted)
 	for _, g := range jobs {
@@ -48,6 +50,7 @@ func (p *planner) place(j *job, d *Decision, row *daemon.Record) {
 	if best != nil {
 		j.hide(best)
 		d.To, d.Why = best.Member.Identity, j.choice(best, j.pick(place))
+		d.Why.Left = left(row)
 	}
 	d.Why.Filtered = withBarred(j.filtered, barred)
 	if p.watch != nil && p.watch.unit == d.Unit {
@@ -91,6 +94,25 @@ func (j *job) choice(best, second *site) Why {
 		w.Rule = StableHash
 	}
 	return w
+}
+
+// maxLeft bounds, in bytes, what is repeated of why an assignment ended: an agent may have written it.
+const maxLeft = 200
+
+// left says where the unit was before and why it is not there any more; "" if it was nowhere, or
+// nobody said why.
+func left(row *daemon.Record) string {
+	if row.State != daemon.Deleted || row.Holder.Name == "" || row.Reason == "" {
+		return ""
+	}
+	reason, _, more := strings.Cut(row.Reason, "\n")
+	if len(reason) > maxLeft {
+		reason, more = strings.ToValidUTF8(reason[:maxLeft], ""), true
+	}
+	if more {
+		reason += "…"
+	}
+	return row.Holder.Name + ": " + reason
 }
 
 // withBarred adds those who are under an embargo to those who could take no unit of the daemon.

@@ -110,9 +110,10 @@ type Plan struct {
 	Decisions []Decision // sorted by unit, one per unit
 	Unplaced  []Unplaced // free units that nobody can take, sorted by unit
 	Unknown   []Unknown  // units whose row this version cannot read, sorted by unit
-	// Specs are those in force, with defaults applied.
-	Specs         map[daemon.ID]daemon.Spec
-	Disagreements []Disagreement // sorted by daemon, then by loser
+	Specs     Specs      // in force
+	// Disagreements are specs that were advertised and are not in force, sorted by daemon, then by
+	// loser.
+	Disagreements []Disagreement
 }
 
 // Decision is one change the leader should make.

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -210,6 +211,38 @@ func TestAKindCoversManyDaemons(t *testing.T) {
 		Units: []daemon.Record{row(t, "emit:queue/mail/0", daemon.Unassigned, "")},
 	}
 	wantTold(t, Make(in), "emit:queue/mail/0: assign to n1 (only candidate; 1 kind: n2)")
+}
+
+// TestWhatAUnitLeft: who reads why a unit runs where it runs also wants to know why it moved.
+func TestWhatAUnitLeft(t *testing.T) {
+	t.Parallel()
+	a := advert(daemon.Spec{ID: "a"})
+	for _, tt := range []struct {
+		story  string
+		state  daemon.State
+		holder string
+		reason string
+		want   string
+	}{
+		{"a node that died", daemon.Deleted, "n9", "holder is dead", "a/0: assign to n1 (only candidate; left n9: holder is dead)"},
+		{"the same node", daemon.Deleted, "n1", "gave up after 5 failures", "a/0: assign to n1 (only candidate; left n1: gave up after 5 failures)"},
+		{"of a long story the beginning", daemon.Deleted, "n9", strings.Repeat("ä", 101) + "\nstack", "a/0: assign to n1 (only candidate; left n9: " + strings.Repeat("ä", 100) + "…)"},
+		{"of many lines the first", daemon.Deleted, "n9", "panic\nstack", "a/0: assign to n1 (only candidate; left n9: panic…)"},
+		{"nobody said why", daemon.Deleted, "n9", "", "a/0: assign to n1 (only candidate)"},
+		{"nobody held it", daemon.Unassigned, "", "declared", "a/0: assign to n1 (only candidate)"},
+	} {
+		t.Run(tt.story, func(t *testing.T) {
+			t.Parallel()
+			r := row(t, "a/0", tt.state, tt.holder)
+			r.Reason = tt.reason
+			wantTold(t, Make(Input{Now: epoch, Nodes: livesOf(1, a), Units: []daemon.Record{r}}), tt.want)
+		})
+	}
+	held := row(t, "a/0", daemon.Active, "n1")
+	held.Reason = "least loaded"
+	if e := Explain(Input{Now: epoch, Nodes: livesOf(1, a), Units: []daemon.Record{held}}, held.Unit); e.Why.Left != "" {
+		t.Errorf("a unit that runs has left %q", e.Why.Left)
+	}
 }
 
 func TestEmbargoes(t *testing.T) {

@@ -27,29 +27,30 @@ type planner struct {
 	watch *watch // set by Explain
 }
 
-// group is a daemon: its spec, nil if nobody advertises it, its rows, and its decisions from lo up
-// to hi.
+// group is a daemon: what is said of it, nil if nobody advertises it, its rows, and its decisions
+// from lo up to hi.
 type group struct {
 	id     daemon.ID
-	spec   *daemon.Spec
+	said   *daemon.Spec // without defaults
+	spec   *daemon.Spec // the same with defaults, once units are placed
 	rows   []*daemon.Record
 	lo, hi int
 	place  int // how many of the decisions are drafts to place
 }
 
 func (g *group) instances() int {
-	if g.spec == nil {
+	if g.said == nil {
 		return 0
 	}
-	return g.spec.Instances
+	return cmp.Or(g.said.Instances, 1)
 }
 
 // weight of one unit; that of a daemon nobody advertises is not known and counts as one.
 func (g *group) weight() int64 {
-	if g.spec == nil {
+	if g.said == nil {
 		return 1
 	}
-	return int64(g.spec.Weight)
+	return int64(cmp.Or(g.said.Weight, 1))
 }
 
 // survey goes through all daemons, known from specs or rows, and decides all but placement.
@@ -64,12 +65,12 @@ func survey(in Input) *planner {
 			p.leaving[n.Member.Incarnation] = rule
 		}
 	}
-	rows, specs := sorted(in.Units), p.union.sorted
+	rows, words := sorted(in.Units), p.union.words
 	p.reserve()
-	for len(rows) > 0 || len(specs) > 0 {
+	for len(rows) > 0 || len(words) > 0 {
 		g := group{lo: len(p.decisions)}
-		if len(specs) > 0 && (len(rows) == 0 || specs[0].spec.ID <= rows[0].Unit.Daemon) {
-			g.id, g.spec, specs = specs[0].spec.ID, &specs[0].spec, specs[1:]
+		if len(words) > 0 && (len(rows) == 0 || words[0].spec.ID <= rows[0].Unit.Daemon) {
+			g.id, g.said, words = words[0].spec.ID, words[0].spec, words[1:]
 		} else {
 			g.id = rows[0].Unit.Daemon
 		}
@@ -94,12 +95,12 @@ func (p *planner) reserve() {
 			free++
 		}
 	}
-	for i := range p.union.sorted {
-		missing += p.union.sorted[i].spec.Instances
+	for _, w := range p.union.words {
+		missing += cmp.Or(w.spec.Instances, 1)
 	}
 	n := free + max(missing, 0)
 	p.decisions, p.rows = make([]Decision, 0, n), make([]*daemon.Record, 0, n)
-	p.groups = make([]group, 0, len(p.union.sorted))
+	p.groups = make([]group, 0, len(p.union.words))
 }
 
 // sorted returns the rows in order of units. A store lists them so already.
@@ -143,7 +144,7 @@ func (p *planner) judge(g *group, row *daemon.Record) {
 		p.unknown = append(p.unknown, Unknown{Unit: row.Unit, State: row.State})
 	case row.State.Free():
 		p.judgeFree(g, row, wanted)
-	case row.State != daemon.Revoking && g.spec != nil && !wanted:
+	case row.State != daemon.Revoking && g.said != nil && !wanted:
 		p.revoke(g, row, reduced(g))
 	case row.State != daemon.Revoking && p.leaving[row.Holder.Incarnation] != "":
 		p.revoke(g, row, Why{Rule: p.leaving[row.Holder.Incarnation], Note: row.Holder.Name})
@@ -162,7 +163,7 @@ func (p *planner) judgeFree(g *group, row *daemon.Record, wanted bool) {
 		g.place++
 		p.decide(g, Decision{Unit: row.Unit, Step: daemon.Assign}, row)
 	case row.Retired:
-	case g.spec != nil:
+	case g.said != nil:
 		p.write(g, row, true, reduced(g))
 	case p.in.RetireAfter > 0 && p.in.Now.Sub(row.Since) >= p.in.RetireAfter:
 		p.write(g, row, true, Why{Rule: NotAdvertised, Note: "for " + p.in.RetireAfter.String()})
@@ -191,8 +192,8 @@ func (p *planner) decide(g *group, d Decision, row *daemon.Record) {
 	if row != nil {
 		d.Generation, d.State = row.Generation, row.State
 	}
-	if g.spec != nil {
-		d.Spec = *g.spec
+	if g.said != nil {
+		d.Spec = g.said.WithDefaults()
 	}
 	p.decisions, p.rows = append(p.decisions, d), append(p.rows, row)
 }
@@ -204,7 +205,7 @@ func (d *Decision) draft() bool {
 
 // finish makes the plan public: drafts that found no node become Unplaced.
 func (p *planner) finish() Plan {
-	out := Plan{Unknown: p.unknown, Specs: p.union.specs, Disagreements: p.union.overruled}
+	out := Plan{Unknown: p.unknown, Specs: Specs{p.union.words}, Disagreements: p.union.overruled}
 	made := p.decisions[:0]
 	for i := range p.decisions {
 		d := &p.decisions[i]

@@ -15,7 +15,11 @@ import (
 // every node. It shares with the product only the types, the hash and the words for differences.
 func slow(in Input) Plan {
 	specs, disagreements := slowSpecs(in.Nodes)
-	out := Plan{Specs: specs, Disagreements: disagreements}
+	out := Plan{Disagreements: disagreements}
+	for _, id := range slices.Sorted(maps.Keys(specs)) {
+		spec := specs[id]
+		out.Specs.words = append(out.Specs.words, word{spec: &spec})
+	}
 	rows := map[daemon.Unit]daemon.Record{}
 	for _, r := range in.Units {
 		rows[r.Unit] = r
@@ -151,6 +155,9 @@ func slowPlace(in Input, specs map[daemon.ID]daemon.Spec, rows map[daemon.Unit]d
 		slices.SortFunc(can, slowCandidate.compare)
 		best := can[0]
 		why.Chosen = best.node.Member.Name
+		if r.State == daemon.Deleted && r.Holder.Name != "" && r.Reason != "" {
+			why.Left = r.Holder.Name + ": " + r.Reason
+		}
 		if len(can) == 1 {
 			why.Rule = OnlyCandidate
 		} else {

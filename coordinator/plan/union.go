@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -12,16 +13,45 @@ import (
 
 // union is what present nodes advertise, taken together.
 type union struct {
-	specs  map[daemon.ID]daemon.Spec // in force, with defaults applied
-	sorted []word                    // the same by daemon
+	words []word // in force, by daemon once sort was called
+	// known is where each daemon is in words while they are heard; nil where none can come twice.
+	known map[daemon.ID]int
 	// overruled are in the order in which they were met until sort.
 	overruled []Disagreement
 }
 
-// word is a spec in force and the node whose word it is.
+// word is a spec in force, as it was advertised, and the node whose word it is. It is not copied:
+// there may be thousands, and hardly any of them is asked for.
 type word struct {
-	spec daemon.Spec
+	spec *daemon.Spec
 	by   *Node
+}
+
+// Specs are the specs in force.
+type Specs struct{ words []word }
+
+// Of returns the spec of a daemon, with defaults applied.
+func (s Specs) Of(id daemon.ID) (daemon.Spec, bool) {
+	at, ok := find(s.words, id)
+	if !ok {
+		return daemon.Spec{}, false
+	}
+	return s.words[at].spec.WithDefaults(), true
+}
+
+// All returns the specs, with defaults applied, in order of daemons.
+func (s Specs) All() iter.Seq[daemon.Spec] {
+	return func(yield func(daemon.Spec) bool) {
+		for _, w := range s.words {
+			if !yield(w.spec.WithDefaults()) {
+				return
+			}
+		}
+	}
+}
+
+func find(words []word, id daemon.ID) (int, bool) {
+	return slices.BinarySearchFunc(words, id, func(w word, id daemon.ID) int { return cmp.Compare(w.spec.ID, id) })
 }
 
 // unite finds the specs in force.
@@ -31,44 +61,58 @@ func unite(nodes []Node) *union {
 	for _, n := range offers {
 		size = max(size, len(n.Advert.Specs))
 	}
-	u := &union{specs: make(map[daemon.ID]daemon.Spec, size), sorted: make([]word, 0, size)}
+	u := &union{words: make([]word, 0, size)}
+	if len(offers) > 1 || len(offers) == 1 && !inOrder(offers[0].Advert.Specs) {
+		u.known = make(map[daemon.ID]int, size)
+	}
 	for _, n := range offers { // newest first: the first usable word on a daemon wins
 		for i := range n.Advert.Specs {
-			u.hear(n, n.Advert.Specs[i].WithDefaults())
+			u.hear(n, &n.Advert.Specs[i])
 		}
 	}
 	u.sort()
 	return u
 }
 
-// hear takes a spec in, or notes why not.
-func (u *union) hear(n *Node, spec daemon.Spec) {
-	note := Disagreement{Daemon: spec.ID, Loser: n.Member.Identity}
-	if wins, ok := u.specs[spec.ID]; ok {
-		note.What = difference(&wins, &spec)
-	} else {
-		note.What = unusable(&spec)
-		if note.What == "" {
-			u.specs[spec.ID] = spec
-			u.sorted = append(u.sorted, word{spec: spec, by: n})
+// inOrder reports whether the specs are in order and none is of the same daemon as another, as
+// nodes send them.
+func inOrder(specs []daemon.Spec) bool {
+	for i := 1; i < len(specs); i++ {
+		if specs[i-1].ID >= specs[i].ID {
+			return false
 		}
 	}
-	if note.What != "" {
-		u.overruled = append(u.overruled, note)
+	return true
+}
+
+// hear takes a spec in, or notes why not.
+func (u *union) hear(n *Node, said *daemon.Spec) {
+	spec := said.WithDefaults()
+	var what string
+	if at, ok := u.known[said.ID]; ok {
+		wins := u.words[at].spec.WithDefaults()
+		what = difference(&wins, &spec)
+	} else if what = unusable(&spec); what == "" {
+		if u.known != nil {
+			u.known[said.ID] = len(u.words)
+		}
+		u.words = append(u.words, word{spec: said, by: n})
+	}
+	if what != "" {
+		u.overruled = append(u.overruled, Disagreement{Daemon: said.ID, Loser: n.Member.Identity, What: what})
 	}
 }
 
 // sort puts everything in order and finds the winners of disagreements.
 func (u *union) sort() {
 	byID := func(a, b word) int { return cmp.Compare(a.spec.ID, b.spec.ID) }
-	if !slices.IsSortedFunc(u.sorted, byID) {
-		slices.SortFunc(u.sorted, byID)
+	if !slices.IsSortedFunc(u.words, byID) {
+		slices.SortFunc(u.words, byID)
 	}
 	for i := range u.overruled {
 		d := &u.overruled[i]
-		at, ok := slices.BinarySearchFunc(u.sorted, d.Daemon, func(w word, id daemon.ID) int { return cmp.Compare(w.spec.ID, id) })
-		if ok {
-			d.Winner = u.sorted[at].by.Member.Identity
+		if at, ok := find(u.words, d.Daemon); ok {
+			d.Winner = u.words[at].by.Member.Identity
 		}
 	}
 	slices.SortStableFunc(u.overruled, func(a, b Disagreement) int {

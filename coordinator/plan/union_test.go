@@ -24,6 +24,7 @@ func TestTheUnionOfWhatNodesAdvertise(t *testing.T) {
 	}{
 		{"one voice", []Node{live("n1", old)}, 1, nil},
 		{"replicas of one binary agree", []Node{live("n1", old), live("n2", advert(a1))}, 1, nil},
+		{"an advert that names a daemon twice: the first word", []Node{live("n1", advert(a1, a2))}, 1, []string{"a: n1 over n1: instances 1, not 2; weight 1, not 5"}},
 		{"a default and its zero are the same", []Node{live("n1", advert(daemon.Spec{ID: "a"})), live("n2", advert(daemon.Spec{ID: "a", Weight: 1, Kind: "a", Spread: "zone"}))}, 1, nil},
 		{"the newest registration wins", []Node{live("n1", old).born(2 * hour), live("n2", young).born(hour)}, 2, []string{over}},
 		{"also one that takes nothing", []Node{live("n1", old).born(2 * hour), live("n2", young).born(hour).being(node.Draining)}, 2, []string{over}},
@@ -45,8 +46,8 @@ func TestTheUnionOfWhatNodesAdvertise(t *testing.T) {
 		t.Run(tt.story, func(t *testing.T) {
 			t.Parallel()
 			p := Make(Input{Now: epoch, Nodes: tt.nodes})
-			if got := p.Specs["a"].Instances; got != tt.instances {
-				t.Errorf("%d instances, want %d", got, tt.instances)
+			if got, _ := p.Specs.Of("a"); got.Instances != tt.instances {
+				t.Errorf("%d instances, want %d", got.Instances, tt.instances)
 			}
 			p.Decisions, p.Unplaced = nil, nil
 			wantTold(t, p, tt.want...)

@@ -84,11 +84,13 @@ type Why struct {
 	// units of the daemon on the node or in its zone.
 	Value         float64 `json:"value,omitempty"`
 	RunnerUpValue float64 `json:"runner_up_value,omitempty"`
+	// Left is where the unit was before and why that ended, as "n3: holder is dead".
+	Left string `json:"left,omitempty"`
 	// Filtered are the nodes that were no candidates. It is shared between units: do not write.
 	Filtered map[Filter]Names `json:"filtered,omitempty"`
 }
 
-// String is for people: "least loaded (2.0 < 3.0); runner-up n2; 1 late: n3".
+// String is for people: "least loaded (2.0 < 3.0); runner-up n2; left n3: holder is dead".
 func (w Why) String() string {
 	var b strings.Builder
 	b.WriteString(string(w.Rule))
@@ -104,6 +106,9 @@ func (w Why) String() string {
 	}
 	if w.RunnerUp != "" {
 		b.WriteString("; runner-up " + w.RunnerUp)
+	}
+	if w.Left != "" {
+		b.WriteString("; left " + w.Left)
 	}
 	for _, f := range slices.Sorted(maps.Keys(w.Filtered)) {
 		n := w.Filtered[f]

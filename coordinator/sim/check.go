@@ -46,9 +46,9 @@ type watched struct {
 	leaseFrom time.Duration // beginning of the newest call whose answer renewed its term
 	beatAt    time.Duration // when its newest heartbeat was applied
 	heard     uint64
-	// heardAt is when its row last said that it heard something new, heardBefore the time before.
-	heardAt, heardBefore time.Duration
-	known                map[node.Incarnation]bool
+	heardAt   time.Duration // when its row last said that it heard something new
+	sawTerm   int64         // the highest number of a term that any answer told it
+	known     map[node.Incarnation]bool
 }
 
 func (p *watched) init() { p.known = map[node.Incarnation]bool{} }
@@ -109,6 +109,7 @@ func (c *checks) event(w *world, e *daemon.Event) {
 	}
 	w.note(line{what: string(e.Kind), more: e.Reason, proc: who, unit: int32(u), a: e.Generation, b: e.Term})
 	c.grow(len(w.units))
+	before := c.model.term
 	if err := c.model.event(e, u); err != nil {
 		w.violate(err.rule, "%s", err.what)
 		return
@@ -116,6 +117,9 @@ func (c *checks) event(w *world, e *daemon.Event) {
 	switch e.Kind {
 	case daemon.LeaderElected:
 		w.stats.Elections++
+		if c.terms.forgotten(e.At) && !w.anySaw(c.terms.highest) {
+			c.terms.highest = before
+		}
 		if err := c.terms.elected(e.Term); err != nil {
 			w.violate(err.rule, "%s", err.what)
 		}
@@ -126,7 +130,7 @@ func (c *checks) event(w *world, e *daemon.Event) {
 		}
 	case daemon.NodeRegistered:
 		if p := w.byInc[e.Incarnation]; p != nil {
-			p.watch.heardAt, p.watch.heardBefore = w.now, w.now
+			p.watch.heardAt = w.now
 		}
 	case daemon.NodeRemoved:
 		c.removed(w, e)
@@ -166,10 +170,8 @@ func (c *checks) after(w *world, cl *call) {
 func (c *checks) beat(w *world, cl *call, beat *storage.Heartbeat, r *storage.Reply) {
 	p := &cl.p.watch
 	p.beatAt = w.now
+	c.terms.told(beat.HighestTerm)
 	if beat.Heard > p.heard {
-		if w.now-p.heardAt > 4*w.t.QueryTimeout {
-			p.heardBefore = p.heardAt
-		}
 		p.heard, p.heardAt = beat.Heard, w.now
 	}
 	if err := c.model.lists(r.Units, cl.p.who.Incarnation, w.unitAt); err != nil {
@@ -197,8 +199,11 @@ func (c *checks) answered(p *process, cl *call) {
 	res := &cl.result
 	switch {
 	case res.Err != nil:
+	case res.Snapshot != nil:
+		p.watch.sawTerm = max(p.watch.sawTerm, res.Snapshot.Term.Number)
 	case res.Reply != nil:
 		r := res.Reply
+		p.watch.sawTerm = max(p.watch.sawTerm, r.Term.Number)
 		if r.Verdict != storage.Refuse && r.Term.Leader.Incarnation == p.who.Incarnation {
 			p.watch.leaseFrom = cl.asked
 		}
@@ -217,6 +222,7 @@ func (p *process) list(r *daemon.Record, asked time.Duration) {
 	if !r.HeldBy(p.who.Incarnation) {
 		return
 	}
+	p.watch.sawTerm = max(p.watch.sawTerm, r.Term)
 	l := &p.listings[p.w.unitAt[r.Unit]]
 	if r.Generation != l.generation || asked > l.sent {
 		*l = listed{r.Generation, asked}

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"slices"
 	"time"
 
 	"github.com/emitd/emitd/coordinator/member"
@@ -135,25 +136,27 @@ func (c *checks) removed(w *world, e *daemon.Event) {
 	}
 }
 
-// calledDeaf checks a judgement: the node must have echoed nothing new for the whole TTL, as the
-// leader saw it, who read some time before it wrote.
+// calledDeaf checks a judgement: the node must have echoed nothing new for the whole TTL.
 func (c *checks) calledDeaf(w *world, e *daemon.Event) {
 	p := w.byInc[e.Incarnation]
 	if p == nil || c.recentFailover(w) {
 		return
 	}
-	at := p.watch.heardAt
-	if w.now-at < 4*w.t.QueryTimeout {
-		at = p.watch.heardBefore
-	}
-	if quiet := w.now - at; quiet < quick(w.t.NodeRegistrationTTL-w.t.ClockStep) {
+	if quiet := w.now - p.watch.heardAt; quiet < quick(w.t.NodeRegistrationTTL-w.t.ClockStep) {
 		w.violate("I6", "p%02d was called deaf %v after it had heard something new", p.index, quiet)
 	}
+}
+
+// anySaw reports whether a process that has not ended was ever told of a term of at least that
+// number: it will tell the store, so the number is not lost.
+func (w *world) anySaw(number int64) bool {
+	return slices.ContainsFunc(w.procs, func(p *process) bool { return p.state != dead && p.watch.sawTerm >= number })
 }
 
 // failedOver takes a failover of the store.
 func (c *checks) failedOver(w *world) {
 	c.failedOverAt = w.now
+	c.terms.failedOver(c.model.term)
 	c.grow(len(w.units))
 	w.disturb("failover")
 	w.queue.push(event{at: w.now + w.t.NodeRegistrationTTL + 1, kind: evOverlap, n: -1})

@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/node"
@@ -65,7 +66,7 @@ func (m *model) event(e *daemon.Event, unit int) *broken {
 func (m *model) unitEvent(u *unitModel, e *daemon.Event) *broken {
 	was := *u
 	free := was.state == daemon.Unassigned || was.state == daemon.Deleted
-	ok := false
+	var ok bool
 	switch e.Kind {
 	case daemon.AssignmentAssigned:
 		ok = free
@@ -139,13 +140,29 @@ func (m *model) commit(term node.TermRef) *broken {
 }
 
 // terms are the numbers of terms of all time, over failovers.
-type terms struct{ highest int64 }
+type terms struct {
+	highest int64
+	// lost says that a failover lost the term of the highest number, and that no heartbeat has told
+	// the store of it since.
+	lost bool
+}
+
+// failedOver takes a failover to a copy whose newest term is given.
+func (t *terms) failedOver(newest int64) { t.lost = t.lost || newest < t.highest }
+
+// told takes the highest number that a heartbeat told the store.
+func (t *terms) told(number int64) { t.lost = t.lost && number < t.highest }
+
+// forgotten reports whether the store cannot know the highest number at now, its own clock: the
+// term was lost, nobody told, and the clock stands before the number. Only a process that still
+// lives and saw the term could, and the store has yet to hear of it.
+func (t *terms) forgotten(now time.Time) bool { return t.lost && now.UnixMilli() <= t.highest }
 
 func (t *terms) elected(number int64) *broken {
 	if number <= t.highest {
 		return breaks("I1", "term %d was elected after %d", number, t.highest)
 	}
-	t.highest = number
+	t.highest, t.lost = number, false
 	return nil
 }
 

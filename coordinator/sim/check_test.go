@@ -371,6 +371,61 @@ func TestJudgements(t *testing.T) {
 	}
 }
 
+// The number of a term may be below an earlier one only where nobody could know: the store has lost
+// the term, its clock went back, and no process lives that saw it, or told the new store.
+func TestTermThatNobodyRemembers(t *testing.T) {
+	t.Parallel()
+	const lostTerm = 2000
+	for _, c := range []struct {
+		name, rule string
+		number     int64 // of the next term
+		clock      int64 // of the store, in milliseconds
+		then       func(w *world, saw *process)
+	}{
+		{"nobody remembers", "", 1001, 900, func(_ *world, saw *process) { saw.state = dead }},
+		{"who saw it lives", "I1", 1001, 900, func(*world, *process) {}},
+		{"who saw it is paused", "I1", 1001, 900, func(_ *world, saw *process) { saw.state = paused }},
+		{"who saw it told before it ended", "I1", 1001, 900, func(w *world, saw *process) {
+			w.check.terms.told(lostTerm)
+			saw.state = dead
+		}},
+		{"the clock did not go back", "I1", 1001, lostTerm + 1, func(_ *world, saw *process) { saw.state = dead }},
+		{"not above what the store has", "I1", 1000, 900, func(_ *world, saw *process) { saw.state = dead }},
+		{"above all there was", "", lostTerm + 1, 900, func(*world, *process) {}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w, a, b := scene(t)
+			elect := func(number, clock int64, p *process) {
+				e := happened(w.check.model.seq+1, daemon.LeaderElected, 0, number, p.who.Incarnation)
+				e.At = time.UnixMilli(clock)
+				w.check.event(w, &e)
+			}
+			elect(1000, 1000, a)
+			kept := w.check.model.clone()
+			kept.vacant = true
+			w.check.model.vacant = true
+			elect(lostTerm, lostTerm, b)
+			b.watch.sawTerm = lostTerm
+			w.check.model = kept
+			w.check.failedOver(w)
+			c.then(w, b)
+			elect(c.number, c.clock, a)
+			demand(t, w, c.rule)
+		})
+	}
+
+	// The same without a failover: the store itself must remember.
+	w, a, _ := scene(t)
+	for i, number := range []int64{2000, 1001} {
+		e := happened(int64(i+1), daemon.LeaderElected, 0, number, a.who.Incarnation)
+		e.At = time.UnixMilli(900)
+		w.check.event(w, &e)
+		w.check.model.vacant = true
+	}
+	demand(t, w, "I1")
+}
+
 func TestStops(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -426,7 +481,6 @@ func TestLiveness(t *testing.T) {
 		w.check.calmly(w, &e, 0)
 		demand(t, w, "I5")
 	}
-
 }
 
 // After a kill in a cluster that was well, the sharp bounds count to the millisecond.

@@ -234,11 +234,13 @@ func (d *director) deploy(v *process) {
 	})
 }
 
-// advertise makes the machine's process, and those that will follow it, advertise something.
+// advertise makes the machine's processes, and those that will follow them, advertise something.
 func (h *host) advertise(a daemon.Advert) {
 	h.advert = a
-	if p := h.proc; p.state != dead {
-		p.later(0, member.Advertise{Advert: a})
+	for _, p := range [...]*process{h.proc, h.twin} {
+		if p != nil && p.state != dead {
+			p.later(0, member.Advertise{Advert: a})
+		}
 	}
 }
 

@@ -239,7 +239,7 @@ func (w *world) apply(c *call) {
 
 // String describes a call that was applied.
 func (c *call) String() string {
-	what, err := "", ""
+	var what, err string
 	switch r := &c.req; {
 	case c.run != nil:
 		what = "stamp " + c.run.fence.String()

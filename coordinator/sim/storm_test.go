@@ -92,14 +92,47 @@ func TestStormFast(t *testing.T) {
 	for seed := first; seed <= last; seed++ {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
-			cfg := storm(seed)
-			cfg.Timing, cfg.Duration = lease.Fast(), 90*time.Minute
+			cfg := fast(storm(seed))
 			traced(t, &cfg)
 			if _, err := Run(cfg); err != nil {
 				t.Fatal(err)
 			}
 		})
 	}
+}
+
+// Seeds that found something once, and are played every time.
+func TestStormKept(t *testing.T) {
+	t.Parallel()
+	kept := map[string][]uint64{
+		// 1463: the store lost the newest term, its clock went back, and nobody who saw the term was
+		// left. 677, 816, 1177: a resume was told again to the store that a failover had made another.
+		// 1435: a commit that called a node deaf came a second time.
+		// 342: a heartbeat that lay ahead of a clock that was set back kept an id in use.
+		"default": {342, 677, 816, 1177, 1435, 1463},
+		// 746: as 1435. 921: a second process went on advertising less.
+		"fast": {746, 921},
+	}
+	for profile, seeds := range kept {
+		for _, seed := range seeds {
+			t.Run(fmt.Sprint(profile, " ", seed), func(t *testing.T) {
+				t.Parallel()
+				cfg := storm(seed)
+				if profile == "fast" {
+					cfg = fast(cfg)
+				}
+				if _, err := Run(cfg); err != nil {
+					t.Fatal(err)
+				}
+			})
+		}
+	}
+}
+
+// fast is the same storm with the fast profile, for as long as it takes to see as much.
+func fast(cfg Config) Config {
+	cfg.Timing, cfg.Duration = lease.Fast(), 90*time.Minute
+	return cfg
 }
 
 // Equal seeds make equal histories, to the last line: a seed is a bug report.

@@ -243,8 +243,9 @@ func TestStoryTwoProcessesWithOneName(t *testing.T) {
 	}
 }
 
-// Scenario 4: of two processes with one ID the second is refused, again and again, and disturbs
-// nobody; once the first is gone for a TTL it gets in.
+// Scenario 4: of two processes with one ID the second is refused, disturbs nobody, and ends once
+// the first was seen to live. One that is started after a kill -9 of the first waits for a TTL and
+// gets in.
 func TestStoryTwoProcessesWithOneID(t *testing.T) {
 	t.Parallel()
 	s := onStage(t, Config{Nodes: 3}).begin()
@@ -255,7 +256,11 @@ func TestStoryTwoProcessesWithOneID(t *testing.T) {
 			told++
 		}
 	}
-	twin := s.startAs(first.host, node.Identity{Name: first.who.Name, ID: first.who.ID, Incarnation: incarnation(len(s.procs))})
+	again := func() *process {
+		return s.startAs(first.host, node.Identity{Name: first.who.Name, ID: first.who.ID, Incarnation: incarnation(len(s.procs))})
+	}
+	twin := again()
+	s.within(4*s.t.HeartbeatInterval, "the second process ends", func() bool { return twin.state == dead })
 	s.pass(10 * time.Minute)
 	if told == 0 {
 		t.Error("the second process was never told that its ID is in use")
@@ -269,6 +274,7 @@ func TestStoryTwoProcessesWithOneID(t *testing.T) {
 		t.Errorf("%d elections, want 1", s.elections())
 	}
 	first.kill()
+	twin = again()
 	s.within(3*s.t.NodeRegistrationTTL, "the second process is let in", func() bool {
 		for _, m := range s.snapshot().Nodes {
 			if m.Incarnation == twin.who.Incarnation && m.State == node.Live {

@@ -45,13 +45,11 @@ func guardianMain() (code int) {
 		syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU, syscall.SIGUSR1, syscall.SIGUSR2)
 	_ = os.Chdir("/") // hold no mount
 	g, err := newGuard(0, 1)
-	if err == nil {
-		err = g.run()
-	}
 	if err != nil {
 		tell("emit-guardian: %v\n", err)
 		return 1
 	}
+	g.run()
 	if g.killed > 0 {
 		tell("emit-guardian: emitd has ended; process groups of its daemons killed: %d\n", g.killed)
 	}
@@ -72,7 +70,7 @@ func newGuard(in, out int) (*guard, error) {
 }
 
 // run returns when emitd is gone and nothing of its groups is left.
-func (g *guard) run() error {
+func (g *guard) run() {
 	for !g.orphaned || len(g.groups) > 0 {
 		in := g.in
 		if g.orphaned {
@@ -86,7 +84,6 @@ func (g *guard) run() error {
 		}
 		g.expire(readClock())
 	}
-	return nil
 }
 
 // next returns when there is something to do without input.

@@ -28,7 +28,8 @@ type Cluster struct {
 	Store     storage.Store // for judging
 	Instances int
 	Profile   string
-	Config    string // more lines of the configuration
+	Config    string   // more lines of the configuration
+	Args, Env []string // more arguments and variables of emitd serve
 
 	dir   string
 	log   string // of the tickers
@@ -37,12 +38,13 @@ type Cluster struct {
 
 // Node is one emitd process.
 type Node struct {
-	Name string
-	c    *Cluster
-	cmd  *exec.Cmd
-	out  *os.File
-	done chan struct{} // closed when the process has ended
-	err  error
+	Name    string
+	Address string // of its listener
+	c       *Cluster
+	cmd     *exec.Cmd
+	out     *os.File
+	done    chan struct{} // closed when the process has ended
+	err     error
 }
 
 var build struct {
@@ -127,14 +129,20 @@ func (c *Cluster) config() string {
 	if err != nil {
 		c.T.Fatal(err)
 	}
-	text := fmt.Sprintf(`%s
+	if c.Instances == 0 {
+		return c.write(path, c.Config+"\n")
+	}
+	return c.write(path, fmt.Sprintf(`%s
 daemons:
   exec:
     - id: drill:ticker
       command: [%q]
       env: {%s: %q}
       instances: %d
-`, c.Config, self, tickerEnv, c.log, c.Instances)
+`, c.Config, self, tickerEnv, c.log, c.Instances))
+}
+
+func (c *Cluster) write(path, text string) string {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		c.T.Fatal(err)
 	}
@@ -147,9 +155,15 @@ func (c *Cluster) Start(name string) *Node { return c.StartOn(name, c.URL) }
 // StartOn starts a node that reaches the store under another address, e.g. a proxy's.
 func (c *Cluster) StartOn(name, url string) *Node {
 	c.T.Helper()
-	cmd := exec.Command(Binary(c.T), "serve", "--store", url, "--listen", freeAddress(c.T),
-		"--node-name", name, "--profile", c.Profile, "--config", c.config())
-	return c.launch(name, cmd)
+	address := freeAddress(c.T)
+	cmd := exec.Command(Binary(c.T), append([]string{
+		"serve", "--store", url, "--listen", address,
+		"--node-name", name, "--profile", c.Profile, "--config", c.config(),
+	}, c.Args...)...)
+	cmd.Env = append(os.Environ(), c.Env...)
+	n := c.launch(name, cmd)
+	n.Address = address
+	return n
 }
 
 // launch starts a process as a node.
@@ -323,6 +337,18 @@ func (c *Cluster) Settled(names ...string) {
 	})
 }
 
+// Known waits until every member has been one for so long: a cluster whose nodes are all new is
+// thought to be starting.
+func (c *Cluster) Known(d time.Duration) {
+	c.T.Helper()
+	c.Until(time.Minute, "all members are known", func() bool {
+		s, err := c.Snapshot()
+		return err == nil && !slices.ContainsFunc(s.Nodes, func(m node.Member) bool {
+			return m.Present() && s.Now.Sub(m.RegisteredAt) < d
+		})
+	})
+}
+
 // active reports whether every unit is active in the store.
 func (c *Cluster) active() bool {
 	s, err := c.Snapshot()
@@ -371,6 +397,9 @@ func (c *Cluster) Others(n *Node) (names []string) {
 	}
 	return names
 }
+
+// Nodes returns all that were started.
+func (c *Cluster) Nodes() []*Node { return c.nodes }
 
 // Follower returns a living node that does not lead.
 func (c *Cluster) Follower() *Node {

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 func run(m *testing.M) int {
 	defer Cleanup()
 	code := pgtest.Run(m)
-	if err := WriteMeasurements(filepath.Join("..", "..", "docs", "measurements.md")); err != nil {
+	if err := WriteMeasurements(filepath.Join("..", "..", "docs", "measurements.md"), "drills"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

@@ -37,6 +37,7 @@ func handOver(t *testing.T, store string, c *Cluster) {
 	var stopLead, stopRun, killLead, killRun []time.Duration
 	for range Times(20) {
 		c.Settled(c.Others(nil)...)
+		c.Known(x.SettleWindow)
 		l, term, began := c.Leader(), c.Term(), time.Now()
 		l.Signal(syscall.SIGTERM)
 		lead := c.Until(time.Minute, "a new leader", func() bool { return c.Term() > term && c.Leader() != nil })

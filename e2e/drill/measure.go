@@ -35,30 +35,25 @@ func Measure(t testing.TB, what, promised string, took []time.Duration) {
 		return sorted[min(int(p*float64(len(sorted))), len(sorted)-1)].Round(time.Millisecond)
 	}
 	t.Logf("%s: n %d, p50 %v, p99 %v, max %v (promised: %s)", what, len(took), at(0.5), at(0.99), at(1), promised)
-	note("| %s | %d | %v | %v | %v | %s |", what, len(took), at(0.5), at(0.99), at(1), promised)
+	Note("| %s | %d | %v | %v | %v | %s |", what, len(took), at(0.5), at(0.99), at(1), promised)
 }
 
 // Count notes a number that must be what was promised.
 func Count(t testing.TB, what string, got int, promised string) {
 	t.Helper()
 	t.Logf("%s: %d (promised: %s)", what, got, promised)
-	note("| %s | %d | | | | %s |", what, got, promised)
+	Note("| %s | %d | | | | %s |", what, got, promised)
 }
 
-func note(format string, args ...any) {
+// Note adds a row to the table of the document.
+func Note(format string, args ...any) {
 	measured.Lock()
 	defer measured.Unlock()
 	measured.rows = append(measured.rows, fmt.Sprintf(format, args...))
 }
 
-// The part of the document that WriteMeasurements replaces.
-const (
-	drillsBegin = "<!-- drills: begin (make drills) -->"
-	drillsEnd   = "<!-- drills: end -->"
-)
-
-// WriteMeasurements puts the figures of this run into the document, if it was a full one.
-func WriteMeasurements(path string) error {
+// WriteMeasurements puts the figures of this run into a part of the document, if it was a full one.
+func WriteMeasurements(path, part string) error {
 	if !Full() || len(measured.rows) == 0 {
 		return nil
 	}
@@ -66,12 +61,13 @@ func WriteMeasurements(path string) error {
 	if err != nil {
 		return err
 	}
-	before, rest, ok1 := strings.Cut(string(text), drillsBegin)
-	_, after, ok2 := strings.Cut(rest, drillsEnd)
+	begin, end := "<!-- "+part+": begin (make drills) -->", "<!-- "+part+": end -->"
+	before, rest, ok1 := strings.Cut(string(text), begin)
+	_, after, ok2 := strings.Cut(rest, end)
 	if !ok1 || !ok2 {
-		return fmt.Errorf("%s has no part for the drills", path)
+		return fmt.Errorf("%s has no part for %s", path, part)
 	}
 	slices.Sort(measured.rows)
 	table := "\n\n| what | n | p50 | p99 | max | promised |\n|---|---|---|---|---|---|\n" + strings.Join(measured.rows, "\n") + "\n\n"
-	return os.WriteFile(path, []byte(before+drillsBegin+table+drillsEnd+after), 0o644)
+	return os.WriteFile(path, []byte(before+begin+table+end+after), 0o644)
 }

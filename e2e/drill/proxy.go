@@ -17,6 +17,8 @@ type Proxy struct {
 	swallow atomic.Bool
 	// Swallowed counts the bytes that were.
 	Swallowed atomic.Int64
+	// Trips counts round trips: how often a client spoke after the server had.
+	Trips atomic.Int64
 
 	mu    sync.Mutex
 	conns map[net.Conn]bool
@@ -81,14 +83,21 @@ func (p *Proxy) serve(client net.Conn) {
 	}
 	p.track(client, server)
 	done := make(chan struct{})
+	var answered atomic.Bool
+	answered.Store(true)
 	go func() {
 		defer close(done)
-		_, _ = io.Copy(server, client)
+		_, _ = io.Copy(server, said{client, func() {
+			if answered.Swap(false) {
+				p.Trips.Add(1)
+			}
+		}})
 		server.Close()
 	}()
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := server.Read(buf)
+		answered.Store(true)
 		if p.swallow.Load() {
 			p.Swallowed.Add(int64(n))
 		} else if n > 0 {
@@ -115,4 +124,19 @@ func (p *Proxy) track(conns ...net.Conn) {
 	for _, c := range conns {
 		p.conns[c] = true
 	}
+}
+
+// said is a reader that tells when something was read.
+type said struct {
+	io.Reader
+	tell func()
+}
+
+// Read implements io.Reader.
+func (s said) Read(b []byte) (int, error) {
+	n, err := s.Reader.Read(b)
+	if n > 0 {
+		s.tell()
+	}
+	return n, err
 }

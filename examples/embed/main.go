@@ -27,8 +27,9 @@ func main() {
 	name := flag.String("name", "", "the node's name; default: the host's")
 	flag.Parse()
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer cancel()
-	if err := run(ctx, *path, *name); err != nil {
+	err := run(ctx, *path, *name)
+	cancel()
+	if err != nil {
 		log.Fatal(err)
 	}
 }

@@ -24,15 +24,20 @@ import (
 
 func main() {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer cancel()
-	pool, err := pgxpool.New(ctx, os.Getenv("DATABASE_URL"))
+	err := connect(ctx)
+	cancel()
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer pool.Close()
-	if err := run(ctx, pool); err != nil {
-		log.Fatal(err)
+}
+
+func connect(ctx context.Context) error {
+	pool, err := pgxpool.New(ctx, os.Getenv("DATABASE_URL"))
+	if err != nil {
+		return err
 	}
+	defer pool.Close()
+	return run(ctx, pool)
 }
 
 // run is the README's, line by line; a test compares them.

@@ -33,6 +33,68 @@ var arrows = map[string][]string{
 	"storage/sqlite":      {"storage", "daemon", "node"},
 	"storage/storagetest": {"storage", "storage/memory", "daemon", "node"},
 
+	"storage/object": {"storage", "storage/blob", "daemon", "node"},
+
+	"storage/blob":                 {},
+	"storage/blob/internal/settle": {"storage/blob"},
+	"storage/blob/mem":             {"storage/blob"},
+	"storage/blob/dir":             {"storage/blob"},
+	"storage/blob/s3":              {"storage/blob", "storage/blob/internal/settle"},
+	"storage/blob/gcs":             {"storage/blob", "storage/blob/internal/settle"},
+	"storage/blob/throttle":        {"storage/blob"},
+	"storage/blob/blobtest":        {"storage/blob"},
+
+	"daemon/queue/ledger":                   {},
+	"daemon/queue/journal/format":           {},
+	"daemon/queue/journal/owner":            {"daemon/queue/journal/format"},
+	"daemon/queue/journal/internal/courier": {"daemon/queue/journal/format", "daemon/queue/journal/owner", "storage/blob"},
+	"daemon/queue/journal": {
+		"daemon/queue/journal/format", "daemon/queue/journal/owner", "daemon/queue/journal/internal/courier", "storage/blob", "daemon",
+	},
+	"daemon/queue/journal/sim": {
+		"daemon/queue/journal/format", "daemon/queue/journal/owner", "daemon/queue/journal/internal/courier", "storage/blob", "storage/blob/mem",
+	},
+	"daemon/queue":        {"daemon/queue/ledger", "daemon/queue/journal", "storage/blob", "daemon", "node"},
+	"daemon/queue/worker": {"daemon/queue", "daemon"},
+
+	// The wire: limits, what is generated from .proto files, the bodies, then client and server.
+	"daemon/queue/api/limits":                     {"daemon/queue"},
+	"daemon/queue/api/refusal":                    {"daemon/queue", "daemon/queue/api/limits"},
+	"daemon/queue/api/osqueuev1":                  {},
+	"daemon/queue/api/osqueuev1/osqueuev1connect": {"daemon/queue/api/osqueuev1"},
+	"daemon/queue/api/queuev1":                    {},
+	"daemon/queue/api/queuev1/queuev1connect":     {"daemon/queue/api/queuev1"},
+	"daemon/queue/api/batch":                      {"daemon/queue", "daemon/queue/api/wire", "daemon/queue/api/limits", "daemon/queue/api/refusal", "daemon/queue/api/queuev1"},
+	"daemon/queue/api/wire":                       {"daemon/queue", "daemon/queue/api/limits", "daemon/queue/api/refusal"},
+	"daemon/queue/api/operate":                    {"daemon/queue", "daemon/queue/api/limits", "daemon/queue/api/wire"},
+	"daemon/queue/api/queuetest":                  {"daemon/queue", "daemon/queue/api/limits"},
+	"daemon/queue/client": {
+		"daemon/queue", "daemon/queue/api/batch", "daemon/queue/api/limits", "daemon/queue/api/operate", "daemon/queue/api/refusal",
+		"daemon/queue/api/wire", "daemon/queue/api/queuev1", "daemon/queue/api/queuev1/queuev1connect",
+	},
+	"daemon/queue/api": {
+		"daemon/queue", "daemon/queue/client", "daemon/queue/api/batch", "daemon/queue/api/limits", "daemon/queue/api/operate",
+		"daemon/queue/api/refusal", "daemon/queue/api/wire", "daemon/queue/api/queuev1", "daemon/queue/api/queuev1/queuev1connect",
+		"daemon/queue/api/osqueuev1", "daemon/queue/api/osqueuev1/osqueuev1connect",
+	},
+
+	"outbox":                                 {"daemon", "daemon/sweeper", "node"},
+	"outbox/logtest":                         {"outbox"},
+	"outbox/sqlitelog":                       {"outbox", "daemon", "daemon/sweeper"},
+	"outbox/sink":                            {"outbox"},
+	"outbox/sink/sinktest":                   {"outbox", "outbox/sink"},
+	"outbox/sink/internal/amazon":            {"outbox", "outbox/sink"},
+	"outbox/sink/internal/amazon/amazontest": {"outbox", "outbox/sink", "outbox/sink/sinktest"},
+	"outbox/sink/webhook":                    {"outbox", "outbox/sink"},
+	"outbox/sink/kafka":                      {"outbox", "outbox/sink"},
+	"outbox/sink/nats":                       {"outbox", "outbox/sink"},
+	"outbox/sink/rabbitmq":                   {"outbox", "outbox/sink"},
+	"outbox/sink/sqs":                        {"outbox", "outbox/sink", "outbox/sink/internal/amazon"},
+	"outbox/sink/sns":                        {"outbox", "outbox/sink", "outbox/sink/internal/amazon"},
+	"outbox/sink/postgres":                   {"outbox", "outbox/sink"},
+	"outbox/sink/stdout":                     {"outbox", "outbox/sink"},
+	"outbox/sink/queue":                      {"outbox", "outbox/sink", "daemon/queue"},
+
 	"coordinator/lease":  {"node"},
 	"coordinator/plan":   {"daemon", "node"},
 	"coordinator/member": {"coordinator/lease", "coordinator/plan", "daemon/reconcile", "storage", "daemon", "node"},
@@ -108,7 +170,7 @@ func TestArrowsPointOneWay(t *testing.T) {
 }
 
 // pure packages take values and now, and return values.
-var pure = []string{"node", "daemon/reconcile", "coordinator/lease", "coordinator/plan", "coordinator/member"}
+var pure = []string{"node", "daemon/reconcile", "coordinator/lease", "coordinator/plan", "coordinator/member", "daemon/queue/ledger", "daemon/queue/journal/owner"}
 
 // impure imports bring a clock, I/O, concurrency or a log.
 var impure = []string{"context", "database/sql", "io", "log", "log/slog", "net", "net/http", "os", "sync", "sync/atomic", "testing"}
@@ -179,8 +241,15 @@ func inspect(t *testing.T, p listed, visit func(token.Position, ast.Node)) {
 
 // heavy modules, and the only packages through which they may come.
 var heavy = map[string][]string{
-	"github.com/jackc/pgx/":           {"storage/postgres", "internal/pgtest"},
-	"modernc.org/":                    {"storage/sqlite"},
+	"github.com/jackc/pgx/":           {"storage/postgres", "outbox/sink/postgres", "internal/pgtest"},
+	"modernc.org/":                    {"storage/sqlite", "outbox/sqlitelog"},
+	"github.com/aws/":                 {"storage/blob/s3", "outbox/sink/internal/amazon", "outbox/sink/sqs", "outbox/sink/sns"},
+	"golang.org/x/oauth2":             {"storage/blob/gcs"},
+	"github.com/twmb/franz-go":        {"outbox/sink/kafka"},
+	"github.com/nats-io/":             {"outbox/sink/nats"},
+	"github.com/rabbitmq/":            {"outbox/sink/rabbitmq"},
+	"connectrpc.com/":                 {"daemon/queue/api", "daemon/queue/api/osqueuev1/osqueuev1connect", "daemon/queue/api/queuev1/queuev1connect", "daemon/queue/client"},
+	"github.com/coder/websocket":      {"daemon/queue/api"},
 	"github.com/spf13/cobra":          nil,
 	"go.opentelemetry.io/otel/sdk":    nil,
 	"github.com/prometheus/":          nil,

@@ -36,7 +36,8 @@ func (s *state) commit(c storage.Commit, now time.Time) ([]storage.Outcome, erro
 //
 //   - Removed: the row must stand exactly as the leader saw it, (incarnation, seq): a node that
 //     beat meanwhile is not dead.
-//   - Late, Deaf: a judgement beside the state, told once.
+//   - Late, Deaf: a judgement beside the state, told once, of a row that still has the stamp it
+//     was made of.
 //   - Live: takes a judgement back, which is no news.
 func (s *state) changeNode(n storage.NodeChange, now time.Time) {
 	row := s.present(n.Guard.Incarnation)
@@ -51,7 +52,7 @@ func (s *state) changeNode(n storage.NodeChange, now time.Time) {
 	case node.Live:
 		row.Judged = ""
 	case node.Late, node.Deaf:
-		if row.Judged == n.State {
+		if row.Judged == n.State || !judgedBy(n, row.Member) {
 			return
 		}
 		row.Judged = n.State
@@ -61,6 +62,15 @@ func (s *state) changeNode(n storage.NodeChange, now time.Time) {
 		}
 		s.emit(nodeEvent(kind, row.Identity, n.Reason), now)
 	}
+}
+
+// judgedBy reports whether the row still has the stamp that a judgement was made of.
+func judgedBy(n storage.NodeChange, row node.Member) bool {
+	stamp := row.LastHeartbeatAt
+	if n.State == node.Deaf {
+		stamp = row.HeardAt
+	}
+	return n.Stamp.IsZero() || n.Stamp.Equal(stamp)
 }
 
 // changeUnit takes the leader's step with a unit, or skips it and changes nothing.

@@ -63,7 +63,7 @@ func (s *state) admit(beat storage.Heartbeat, now time.Time) (*member, error) {
 // idInUse refuses a second process with the ID of one that beat within its TTL.
 func (s *state) idInUse(beat storage.Heartbeat, now time.Time) error {
 	for _, m := range s.order {
-		if m.ID == beat.Node.ID && m.Incarnation != beat.Node.Incarnation && m.Present() && now.Sub(m.LastHeartbeatAt) < beat.TTL {
+		if m.ID == beat.Node.ID && m.Incarnation != beat.Node.Incarnation && m.Present() && storage.InUse(m.LastHeartbeatAt, now, beat.TTL) {
 			return &storage.IDInUseError{ID: m.ID, Holder: m.Identity, SeenAt: m.LastHeartbeatAt}
 		}
 	}
@@ -138,7 +138,9 @@ func (s *state) elect(c storage.Claim, row *member, now time.Time) {
 		if old.Leader.Incarnation == row.Incarnation {
 			reason = node.Replaced
 		}
-		s.emit(termEvent(daemon.LeaderLost, old, string(reason)), now)
+		e := termEvent(daemon.LeaderLost, old, string(reason))
+		e.Detail = storage.Lost(s.lease, now)
+		s.emit(e, now)
 	}
 	s.term = node.Term{
 		// row carries what the claim's own heartbeat has seen.

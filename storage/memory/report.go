@@ -54,13 +54,18 @@ func (s *state) reportUnit(who node.Identity, r storage.UnitReport, now time.Tim
 		return storage.Outcome{Unit: r.Unit, Record: *old}
 	}
 	rec := *old
-	rec.State, rec.Since, rec.Reason = next, now, r.Reason
+	rec.State, rec.Since = next, now
+	if !r.Step.Stays() {
+		rec.Reason = r.Reason
+	}
 	if r.Error != "" {
 		rec.Error = r.Error
 	}
-	event := s.takeStep(&rec, r, now)
+	kind := s.takeStep(&rec, r, now)
+	event := unitEvent(kind, rec)
+	event.Reason = r.Reason
 	s.put(rec)
-	s.emit(event(rec), now)
+	s.emit(event, now)
 	s.wakeLeader()
 	return storage.Outcome{Unit: r.Unit, Applied: true, Record: rec}
 }
@@ -86,10 +91,10 @@ func already(s daemon.State, step daemon.Step) bool {
 	return false
 }
 
-// takeStep writes what a step changes besides state, time and reason, and returns how to tell
+// takeStep writes what a step changes besides state, time and reason, and returns as what to tell
 // of it. Every change of state has exactly one event: a release that carries a failure is told
 // as the failure.
-func (s *state) takeStep(rec *daemon.Record, r storage.UnitReport, now time.Time) func(daemon.Record) daemon.Event {
+func (s *state) takeStep(rec *daemon.Record, r storage.UnitReport, now time.Time) daemon.EventKind {
 	kind := daemon.AssignmentDeleted
 	switch r.Step {
 	case daemon.Acknowledge:
@@ -117,7 +122,7 @@ func (s *state) takeStep(rec *daemon.Record, r storage.UnitReport, now time.Time
 		rec.Generation = max(s.nextGeneration(*rec, s.highestGeneration()), s.term.Number)
 		kind = daemon.AssignmentResumed
 	}
-	return func(rec daemon.Record) daemon.Event { return unitEvent(kind, rec) }
+	return kind
 }
 
 // nextGeneration returns the generation of the unit's next run: higher than its last one and

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/node"
@@ -39,6 +40,8 @@ type nodeInput struct {
 	Seq         int64  `json:"seq"`
 	State       string `json:"state"`
 	Reason      string `json:"reason"`
+	// Stamp is what a judgement was made of; zero: it does not matter.
+	Stamp time.Time `json:"stamp,omitzero"`
 }
 
 // Commit implements [storage.Store]: one message that takes every lock, then writes. The term's
@@ -137,7 +140,7 @@ func detail(text json.RawMessage) json.RawMessage {
 func nodeInputs(changes []storage.NodeChange) []nodeInput {
 	out := make([]nodeInput, len(changes))
 	for i, c := range changes {
-		out[i] = nodeInput{i, string(c.Guard.Incarnation), number(c.Guard.Seq), string(c.State), plain(c.Reason)}
+		out[i] = nodeInput{i, string(c.Guard.Incarnation), number(c.Guard.Seq), string(c.State), plain(c.Reason), c.Stamp}
 	}
 	return out
 }

@@ -16,9 +16,10 @@ import (
 // Fields come in the order of the table's columns. What a later version of the schema appends is
 // not read. The first error stays and is asked for once, at the end.
 type composite struct {
-	rest   []byte
-	values [][]byte // instead of rest: the columns of a row that is no composite
-	err    error
+	rest    []byte
+	bracket byte     // that closes rest
+	values  [][]byte // instead of rest: the columns of a row that is no composite
+	err     error
 }
 
 // errRow says that a value is no row.
@@ -28,8 +29,7 @@ func rowOf(text []byte) *composite {
 	if len(text) < 2 || text[0] != '(' || text[len(text)-1] != ')' {
 		return &composite{err: errRow}
 	}
-	// The closing bracket becomes a comma: every field ends with one.
-	return &composite{rest: text[1:]}
+	return &composite{rest: text[1:], bracket: ')'}
 }
 
 // field returns the next field; null is nil.
@@ -45,13 +45,13 @@ func (c *composite) field() (text []byte, null bool) {
 		c.err = errRow
 		return nil, true
 	}
-	if ends(c.rest[0]) {
+	if c.ends(c.rest[0]) {
 		c.rest = c.rest[1:]
 		return nil, true
 	}
 	if c.rest[0] != '"' {
 		for i, b := range c.rest {
-			if ends(b) {
+			if c.ends(b) {
 				text, c.rest = c.rest[:i], c.rest[i+1:]
 				return text, false
 			}
@@ -62,8 +62,30 @@ func (c *composite) field() (text []byte, null bool) {
 	return c.quoted(), false
 }
 
+// array hands over the elements of an array of rows, each as the text of a row.
+func (c *composite) array(take func(row []byte) error) {
+	text, null := c.field()
+	if null || c.err != nil {
+		return
+	}
+	if len(text) < 2 || text[0] != '{' || text[len(text)-1] != '}' {
+		c.err = errRow
+		return
+	}
+	// Elements are quoted as fields are, with backslashes. A row holds commas, so it is quoted.
+	list := composite{rest: text[1:], bracket: '}'}
+	for len(list.rest) > 1 {
+		row, null := list.field()
+		if list.err != nil || null {
+			c.err = errRow
+			return
+		}
+		c.fail(take(row))
+	}
+}
+
 // ends reports whether a byte outside quotes ends a field.
-func ends(b byte) bool { return b == ',' || b == ')' }
+func (c *composite) ends(b byte) bool { return b == ',' || b == c.bracket }
 
 // quoted reads a field in quotes, in which quotes and backslashes are doubled.
 func (c *composite) quoted() []byte {
@@ -80,7 +102,7 @@ func (c *composite) quoted() []byte {
 				i++
 				continue
 			}
-			if i+1 == len(in) || !ends(in[i+1]) {
+			if i+1 == len(in) || !c.ends(in[i+1]) {
 				c.err = errRow
 				return nil
 			}
@@ -106,6 +128,22 @@ func unquote(in []byte) []byte {
 		}
 	}
 	return out
+}
+
+// skip passes over n fields.
+func (c *composite) skip(n int) {
+	for range n {
+		c.field()
+	}
+}
+
+// row reads a field that is a row.
+func (c *composite) row() *composite {
+	text, null := c.field()
+	if null {
+		return &composite{err: errRow}
+	}
+	return rowOf(text)
 }
 
 // text reads a string; null is empty.

@@ -101,7 +101,7 @@ func (c Config) pool(dial func(ctx context.Context, network, address string) (ne
 	// A connection that broke while it idled is noticed without a round trip: the end of the
 	// stream is here already. Only then a ping is asked for, which fails at once.
 	p.ShouldPing = func(_ context.Context, idle pgxpool.ShouldPingParams) bool {
-		return idle.IdleDuration > time.Second && idle.Conn.PgConn().CheckConn() != nil
+		return idle.IdleDuration > time.Second && idle.Conn.PgConn().CheckConn() != nil //nolint:staticcheck // no round trip
 	}
 	c.connection(p.ConnConfig, dial)
 	return p, nil

@@ -98,9 +98,12 @@ func (s *stage) backend(t testing.TB, edits ...func(*postgres.Config)) storagete
 	first, second := cfg, cfg
 	first.URL = proxy.URL()
 	stores := []*postgres.Store{open(t, first), open(t, second)}
+	now, id := "(select c.now from "+clock+" c)", "(select c.id::text from "+clock+" c)"
+	s.exec(t, "drop procedure "+cfg.Schema+".heartbeat_1;"+postgres.FakeProcedure(cfg, now, id))
 	for _, store := range stores {
-		store.FakeServer("(select c.now from "+clock+" c)", "(select c.id from "+clock+" c)")
+		store.FakeServer(now, id)
 	}
+	t.Cleanup(func() { s.counted(t, cfg.Schema) })
 	return storagetest.Backend{
 		Store: stores[0], Second: stores[1], Frozen: true,
 		Advance: func(d time.Duration) {
@@ -125,7 +128,9 @@ func (s *stage) backend(t testing.TB, edits ...func(*postgres.Config)) storagete
 // the order of locks is wrong then, whatever the callers saw.
 func (s *stage) noDeadlocks(t testing.TB) {
 	t.Helper()
-	s.exec(t, "select pg_stat_force_next_flush()")
+	if value[int](t, s, "select current_setting('server_version_num')::int") >= 150_000 { // before, deadlocks are told at once
+		s.exec(t, "select pg_stat_force_next_flush()")
+	}
 	if n := value[int](t, s, "select deadlocks from pg_stat_database where datname = current_database()"); n != 0 {
 		t.Errorf("%d deadlocks, want none", n)
 	}
@@ -166,4 +171,16 @@ func TestConformanceThroughPooler(t *testing.T) {
 		Lacks: storagetest.Wakes,
 		Runs:  3,
 	})
+}
+
+// through connects to the stage's database as its owner, over a network that can be disturbed.
+func (s *stage) through(t testing.TB) (*pgxpool.Pool, *pgtest.Proxy) {
+	t.Helper()
+	proxy := pgtest.NewProxy(t, s.url)
+	pool, err := pgxpool.New(context.Background(), proxy.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool, proxy
 }

@@ -10,6 +10,8 @@
 //   - A follower's heartbeat writes its own row and nothing else, in place.
 //   - Names are quoted and come from an allow-list; values never become SQL.
 //   - The role needs USAGE on the schema and SELECT, INSERT, UPDATE and DELETE on its tables.
+//     EXECUTE on the procedure heartbeat_1, which everybody has unless it is revoked, makes
+//     heartbeats cheap: without, they do the same by statements, and a warning says so once.
 //   - No error and no log has a password in it.
 //
 // # The rules of the statements
@@ -20,15 +22,19 @@
 //   - Lock first, act in the next statement. Statements that decide never wait, so what they saw
 //     is what their transaction commits against, and clock_timestamp() in them is not from before
 //     a wait. Reads come last.
-//   - One order of locks: IDs being registered, term, lease, adverts, nodes by incarnation, units,
-//     fences, counter. Who takes them in this order cannot deadlock.
+//   - One order of locks: IDs being registered, term, adverts, nodes by incarnation, units, commands,
+//     lease, fences, counter. Who takes them in this order cannot deadlock.
 //   - The row of the term is locked FOR KEY SHARE by a leader's write and FOR UPDATE by whoever
 //     replaces or vacates the term: a take-over waits for a commit that runs, and a commit that
 //     comes later finds another term. A renewal writes the row of the lease and waits for neither.
 //     The row of a node that gets a unit is locked FOR KEY SHARE (it may beat, not leave), that of
 //     one that is declared dead FOR UPDATE (it may not beat).
 //   - Statements after a node's own write do something only if that write happened in this very
-//     transaction (xmin): a late or repeated heartbeat that is refused renews nothing.
+//     transaction, which a setting of the transaction tells: a late or repeated heartbeat that is
+//     refused renews nothing.
+//   - A heartbeat of a node that neither registers nor stands is one call of a procedure: the same
+//     statements, each with a snapshot of its own, planned once in a session. It does not ask for
+//     what the counter says is not there: events about members (rolled), open commands (waiting).
 //   - Events are numbered from one row, counter, that is updated last; its lock makes the order of
 //     numbers the order of commits. I8 holds statement by statement: the rows that a statement
 //     changed are the events that it writes.

@@ -35,6 +35,7 @@ const (
 	codeCancelled      = "57014" // query_canceled, statement_timeout among them
 	codeNoTable        = "42P01"
 	codeNoSchema       = "3F000"
+	codeNoFunction     = "42883"
 	codeNoPrivilege    = "42501"
 	codeBadPassword    = "28P01"
 	codeNoRole         = "28000"

@@ -11,49 +11,68 @@ import (
 	"github.com/emitd/emitd/daemon"
 )
 
-// patience is how long a stamp waits before it is told as an event.
-const patience = time.Second
+// How a stamp waits for users' transactions.
+const (
+	patience = time.Second            // then it is told as an event
+	glance   = 25 * time.Millisecond  // a look whether the fence is free
+	between  = 200 * time.Millisecond // two looks
+)
 
 // Stamp implements [storage.Store]. A stamp that waits for a user's transaction is told as the
 // event fence.waiting after a second and goes on waiting as long as ctx allows.
 func (s *Store) Stamp(ctx context.Context, f daemon.Fence) error {
-	what := "stamp " + f.String()
-	select {
-	case s.stamps <- struct{}{}:
-		defer func() { <-s.stamps }()
-	case <-ctx.Done():
-		return s.fail(what, ctx.Err())
-	case <-s.calls.Done():
-		return s.fail(what, errClosed)
-	}
 	held, err := s.stampPatiently(ctx, f)
-	switch {
-	case err != nil:
-		return s.fail(what, err)
-	case !owns(f, held):
-		return s.fail(what, &daemon.StaleError{Fence: f, Holds: held})
+	if err == nil && !owns(f, held) {
+		err = &daemon.StaleError{Fence: f, Holds: held}
 	}
-	return nil
+	return s.fail("stamp "+f.String(), err)
 }
 
 // stampPatiently tries until the fence is raised or refused, or something else than waiting goes
-// wrong. Each try is a call of its own, bounded as all calls are.
+// wrong. Stamps use up half of the connections at most, so that blocked ones cannot keep
+// heartbeats from theirs, and only half of those wait in line at the fence; the others look in
+// now and then, so that they cannot keep stamps from passing that wait for nobody.
 func (s *Store) stampPatiently(ctx context.Context, f daemon.Fence) (held int64, err error) {
 	began := time.Now()
+	tries := []struct {
+		turns        chan struct{}
+		inTurn, lock time.Duration
+	}{{s.glances, time.Hour, glance}, {s.line, between, patience}}
 	for told := false; ; {
-		wait := s.cfg.QueryTimeout * 3 / 4
-		if !told {
-			wait = min(wait, max(patience-time.Since(began), time.Millisecond))
+		for _, try := range tries {
+			if !s.turn(ctx, try.turns, try.inTurn) {
+				continue
+			}
+			held, err = s.stamp(ctx, f, try.lock)
+			<-try.turns
+			if code(err) != codeLockTimeout {
+				return held, err
+			}
 		}
-		held, err = s.stamp(ctx, f, wait)
-		if code(err) != codeLockTimeout || ctx.Err() != nil {
-			return held, err
-		}
-		if !told && time.Since(began) >= patience {
+		switch {
+		case ctx.Err() != nil:
+			return 0, ctx.Err()
+		case s.calls.Err() != nil:
+			return 0, errClosed
+		case !told && time.Since(began) >= patience:
 			told = true
 			s.tellWaiting(ctx, f)
 		}
 	}
+}
+
+// turn waits for one of the turns, and reports whether it came.
+func (s *Store) turn(ctx context.Context, turns chan struct{}, wait time.Duration) bool {
+	late := time.NewTimer(wait)
+	defer late.Stop()
+	select {
+	case turns <- struct{}{}:
+		return true
+	case <-ctx.Done():
+	case <-s.calls.Done():
+	case <-late.C:
+	}
+	return false
 }
 
 // stamp raises the fence and returns what it holds then.

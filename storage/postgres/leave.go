@@ -21,6 +21,9 @@ func (s *Store) Leave(ctx context.Context, l storage.Leave) error {
 			m.do("leave_units_lock", me)
 		}
 		m.count(func(n int64) { admitted = n == 1 }, "leave_row", me, seq, l.Deregister)
+		if l.Command != "" {
+			m.do("fulfil", me, plain(l.Command), l.Resign) // before the counter's row is locked
+		}
 		if l.Resign != 0 {
 			m.do("resign", me, l.Resign, string(l.Node.ID), reason, commandDetail(l.Command, l.Actor))
 		}
@@ -31,7 +34,7 @@ func (s *Store) Leave(ctx context.Context, l storage.Leave) error {
 			m.do("drain", me, reason, int64(l.DrainTimeout))
 		}
 		if l.Command != "" {
-			m.do("fulfil", me, plain(l.Command), l.Resign)
+			m.recount()
 		}
 	})
 	if err == nil && !admitted {

@@ -48,7 +48,8 @@ func TestTakeOverWaitsForCommit(t *testing.T) {
 	middle := c.begin(t, c.in("select from %s.unit for update"))
 	committed := later(func() ([]storage.Outcome, error) {
 		return c.store.Commit(context.Background(), storage.Commit{Term: c.term.Ref(), Changes: []storage.Change{
-			{Unit: unit(0), Step: daemon.Revoke, Generation: c.run.Generation, State: daemon.Active}}})
+			{Unit: unit(0), Step: daemon.Revoke, Generation: c.run.Generation, State: daemon.Active},
+		}})
 	})
 	c.blocked(t, 1)
 
@@ -88,7 +89,8 @@ func TestCommitWaitsForTakeOver(t *testing.T) {
 	c.blocked(t, 1)
 	committed := later(func() ([]storage.Outcome, error) {
 		return c.store.Commit(context.Background(), storage.Commit{Term: c.term.Ref(), Changes: []storage.Change{
-			{Unit: unit(0), Step: daemon.Revoke, Generation: c.run.Generation, State: daemon.Active}}})
+			{Unit: unit(0), Step: daemon.Revoke, Generation: c.run.Generation, State: daemon.Active},
+		}})
 	})
 	c.blocked(t, 2)
 	commit(t, middle)
@@ -122,7 +124,8 @@ func TestDeathWaitsForHeartbeat(t *testing.T) {
 	beating := c.begin(t, c.in("update %s.node set seq = seq + 1 where name = 'worker'"))
 	guard := storage.NodeGuard{Incarnation: c.worker.id.Incarnation, Seq: c.worker.seq}
 	committed := later(func() ([]storage.Outcome, error) {
-		return c.store.Commit(context.Background(), storage.Commit{Term: c.term.Ref(),
+		return c.store.Commit(context.Background(), storage.Commit{
+			Term:    c.term.Ref(),
 			Changes: []storage.Change{{Unit: unit(0), Step: daemon.Expire, Generation: c.run.Generation, State: daemon.Active, Dead: &guard, Forced: true}},
 			Nodes:   []storage.NodeChange{{Guard: guard, State: node.Removed, Reason: "silent"}},
 		})
@@ -151,7 +154,8 @@ func TestAssignWaitsForLeave(t *testing.T) {
 		c.in("update %s.node set state = 'draining' where name = 'worker'"))
 	committed := later(func() ([]storage.Outcome, error) {
 		return c.store.Commit(context.Background(), storage.Commit{Term: c.term.Ref(), Changes: []storage.Change{
-			{Unit: unit(1)}, {Unit: unit(1), Step: daemon.Assign, State: daemon.Unassigned, To: c.worker.id}}})
+			{Unit: unit(1)}, {Unit: unit(1), Step: daemon.Assign, State: daemon.Unassigned, To: c.worker.id},
+		}})
 	})
 	c.blocked(t, 1)
 	commit(t, leaving)

@@ -160,7 +160,7 @@ func (t take) receive(r *pgconn.ResultReader) (err error) {
 	}
 	tag, closed := r.Close()
 	if closed != nil {
-		return nil // said again by the whole
+		return nil //nolint:nilerr // said again by the whole
 	}
 	if t.rows != nil {
 		t.rows(tag.RowsAffected())
@@ -180,12 +180,16 @@ const (
 // pooler may hand to somebody else. Times are written in one style, whatever the database's is.
 // Tables that were never analyzed are taken for large ones: compiling a statement for them costs
 // a second, running it a millisecond.
-func (m *message) begin(isolation string, total, lock time.Duration) {
+func (m *message) begin(conn *pgconn.PgConn, isolation string, total, lock time.Duration) {
 	m.set(isolation)
 	m.set("set local statement_timeout = " + milliseconds(total))
-	m.set("set local lock_timeout = " + milliseconds(lock))
-	m.set("set local datestyle = 'ISO'")
 	m.set("set local jit = off")
+	if !strings.HasPrefix(conn.ParameterStatus("DateStyle"), "ISO") {
+		m.set("set local datestyle = 'ISO'")
+	}
+	if lock > 0 {
+		m.set("set local lock_timeout = " + milliseconds(lock))
+	}
 }
 
 // milliseconds is a server-side timeout for a call that ends after left: a little less, so that

@@ -81,7 +81,7 @@ func Migrate(ctx context.Context, cfg Config, target int) ([]Migration, error) {
 }
 
 // MigrationStatus lists the steps that this program knows and those, of a newer program, that the
-// schema has.
+// schema has. Where nothing was applied, or there is no schema yet, no step has a time.
 func MigrationStatus(ctx context.Context, cfg Config) ([]Migration, error) {
 	out := known()
 	err := withConn(ctx, cfg, "read the schema's version", func(conn *pgx.Conn, n names) error {
@@ -143,6 +143,15 @@ func (n names) migration(m Migration, direction string) string {
 		panic("postgres: " + err.Error())
 	}
 	return n.fill(file, string(text))
+}
+
+// include reads a part of a migration that has a file of its own.
+func (n names) include(part string) string {
+	text, err := migrationFiles.ReadFile("migrations/" + part + ".sql")
+	if err != nil {
+		panic("postgres: " + err.Error())
+	}
+	return n.fill(part, string(text))
 }
 
 // withConn connects and runs one thing.
@@ -234,10 +243,18 @@ type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// applied lists the steps that the schema has.
+// applied lists the steps that the schema has; none where there is no schema.
 func applied(ctx context.Context, q querier, n names) ([]Migration, error) {
+	// Asked first, because an error would end the transaction that this may be part of.
+	rows, err := q.Query(ctx, "select to_regclass($1) is not null", n.table("migration"))
+	if err != nil {
+		return nil, err
+	}
+	if found, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[bool]); err != nil || !found {
+		return nil, err
+	}
 	// As a number, because a session may write times in any style.
-	rows, err := q.Query(ctx, n.fill("applied", "select version, name, compatible, (extract(epoch from applied_at) * 1000000)::bigint from {{migration}} order by version"))
+	rows, err = q.Query(ctx, n.fill("applied", "select version, name, compatible, (extract(epoch from applied_at) * 1000000)::bigint from {{migration}} order by version"))
 	if err != nil {
 		return nil, err
 	}
@@ -251,9 +268,6 @@ func applied(ctx context.Context, q querier, n names) ([]Migration, error) {
 		}
 		m.AppliedAt = time.UnixMicro(at).UTC()
 		out = append(out, m)
-	}
-	if err := rows.Err(); err != nil && (code(err) == codeNoTable || code(err) == codeNoSchema) {
-		return nil, nil
 	}
 	return out, rows.Err()
 }

@@ -66,8 +66,7 @@ func outcomes(out []storage.Outcome) func([][]byte) error {
 		if ord < 0 || ord >= int64(len(out)) {
 			return errRow
 		}
-		row, _ := c.field()
-		unit := rowOf(row)
+		unit := c.row()
 		record := unit.record()
 		out[ord] = storage.Outcome{Unit: record.Unit, Applied: applied, Record: record}
 		return unit.err

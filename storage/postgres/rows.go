@@ -31,9 +31,9 @@ func (c *composite) member() (m node.Member) {
 	m.LastHeartbeatAt, m.HeardAt = c.time(), c.time()
 	m.HighestTerm, m.HighestGeneration = c.int(), c.int()
 	m.RegisteredAt, m.EndedAt = c.time(), c.time()
-	c.bool() // never_lead is one of the traits
+	c.skip(1) // never_lead is one of the traits
 	m.Witnessed = c.bool()
-	c.bool() // departed
+	c.skip(1) // departed
 	m.State, m.Judged = node.State(c.text()), node.State(c.text())
 	m.ID, m.Name = node.ID(c.text()), c.text()
 	m.Advert, m.EndReason = c.text(), c.text()
@@ -69,44 +69,50 @@ func (c *composite) term() (t node.Term) {
 }
 
 func (c *composite) lease() (l node.Lease) {
-	c.int()  // the term's number
-	c.text() // and its holder
 	l.ExpiresAt, l.Renewals = c.time(), c.int()
 	l.LastPassAt, l.PassSeq = c.time(), uint64(c.int())
 	return l
 }
 
-// state is what one row says of the cluster. The store's identity is that of the server which
-// answers: another system, or another timeline of the same one, has lost what it has lost. The
-// timeline is that of the log which is written now, because a connection outlives a promotion.
+// state is what the rows of which there is one each say of the cluster.
 type state struct {
-	now          time.Time
-	id           string
-	term         node.Term
-	lease        node.Lease
+	now    time.Time
+	server string // the process that answered: its start
+	line   string // the timeline of the log that it writes
+
+	term  node.Term
+	lease node.Lease
+
 	head, oldest int64
 	knownID      string    // the identity that the rows know
 	since        time.Time // when they last noticed that it is another one
 }
 
-func (s *state) read(values [][]byte) (err error) {
-	if s.now, err = parseTime(string(values[0])); err != nil {
-		return err
-	}
-	// The first eight digits of a log file's name are the timeline.
-	s.id = string(values[1]) + "/" + string(values[2][:min(len(values[2]), 8)])
-	term, lease, counter := rowOf(values[3]), rowOf(values[4]), rowOf(values[5])
-	s.term, s.lease = term.term(), lease.lease()
+// row reads the columns of the statement single.
+func (s *state) row(c *composite) error {
+	counter := c.row()
 	s.head, s.oldest = counter.int(), counter.int()
-	counter.int() // lock_floor
+	counter.skip(3) // rolled, waiting, lock_floor
 	s.knownID, s.since = counter.text(), counter.time()
-	return cmp.Or(term.err, lease.err, counter.err)
+	s.now, s.server = c.time(), c.text()
+	log := c.text()
+	s.line = log[:min(len(log), 8)]
+	term, lease := c.row(), c.row()
+	s.term = term.term()
+	lease.skip(2) // the term's number and its holder
+	s.lease = lease.lease()
+	return cmp.Or(counter.err, term.err, lease.err)
 }
 
 // list reads rows of one composite each.
 func list[T any](into *[]T, read func(*composite) T) func([][]byte) error {
-	return func(values [][]byte) error {
-		c := rowOf(values[0])
+	return func(values [][]byte) error { return item(into, read)(values[0]) }
+}
+
+// item reads one composite.
+func item[T any](into *[]T, read func(*composite) T) func([]byte) error {
+	return func(row []byte) error {
+		c := rowOf(row)
 		*into = append(*into, read(c))
 		return c.err
 	}

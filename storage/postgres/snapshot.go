@@ -17,11 +17,13 @@ func (s *Store) Snapshot(ctx context.Context) (*daemon.Snapshot, error) {
 	err := s.call(ctx, "snapshot", reading, func(m *message) {
 		m.ask(members(&snap.Nodes, &head), "members")
 		m.ask(records(&snap.Units), "units")
-		m.ask(st.read, "state")
+		m.ask(columns(st.row), "single")
 	})
 	if err == nil {
-		snap.Now, snap.StoreID, snap.Term, snap.Lease, snap.Head = st.now, st.id, st.term, st.lease, st.head
-		err = s.attachAdverts(ctx, snap)
+		snap.Now, snap.Term, snap.Lease, snap.Head = st.now, st.term, st.lease, st.head
+		if snap.StoreID, err = s.system(ctx, &st); err == nil {
+			err = s.attachAdverts(ctx, snap)
+		}
 	}
 	if err != nil {
 		return nil, s.fail("snapshot", err)
@@ -55,7 +57,7 @@ func (s *Store) attachAdverts(ctx context.Context, snap *daemon.Snapshot) error 
 				// One unreadable text must not blind the leader to all nodes.
 				s.cfg.Logger.Warn("what a node advertises cannot be read", "advert", hash, "error", c.err)
 				c.err = nil
-				return nil
+				return nil //nolint:nilerr // told
 			}
 			s.adverts.Store(hash, a)
 			snap.Adverts[hash] = a

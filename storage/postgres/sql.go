@@ -28,6 +28,9 @@ var tables = []string{
 	"node", "advert", "term", "lease", "unit", "fence", "event", "counter", "command", "lock", "migration",
 }
 
+// longestName is the longest name that a prefix stands before.
+const longestName = "heartbeat_1"
+
 // validName is the allow-list of schema and prefix: they go into statements as names.
 var validName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
 
@@ -44,9 +47,9 @@ func (n names) validate() error {
 	if n.prefix != "" && !validName.MatchString(n.prefix) {
 		return fmt.Errorf("store.prefix is %q, want empty or %s", n.prefix, validName)
 	}
-	if longest := len(n.prefix) + len("unit_owner"); longest > 63 {
+	if longest := len(n.prefix) + len(longestName); longest > 63 {
 		return fmt.Errorf("store.prefix is %q, %d characters; names would be longer than Postgres' 63 with more than %d",
-			n.prefix, len(n.prefix), 63-len("unit_owner"))
+			n.prefix, len(n.prefix), 63-len(longestName))
 	}
 	return nil
 }
@@ -83,6 +86,7 @@ func (n names) functions() template.FuncMap {
 			return "current_setting('emitd.written', true) in (" + who + ", " + who + " || '!')"
 		},
 		"eligible":   func(who string) string { return "current_setting('emitd.written', true) = " + who + " || '!'" },
+		"include":    n.include,
 		"lifecycle":  lifecycle,
 		"tell":       n.tell,
 		"wake":       n.wake,
@@ -114,7 +118,8 @@ func lifecycle(steps ...string) string {
 // tell numbers and writes the events in news, in the order of ord, stamped with clock.now.
 func (n names) tell() string {
 	return fmt.Sprintf(`counted as (
-	update %s c set head = c.head + k.n from (select count(*) as n from news) k where k.n > 0
+	update %s c set head = c.head + k.n, rolled = case when k.roll then c.head + k.n else c.rolled end
+	from (select count(*) as n, bool_or(kind like 'node.%%') as roll from news) k where k.n > 0
 	returning c.head - k.n as base
 ),
 told as (

@@ -22,9 +22,13 @@ type Store struct {
 	pool *pgxpool.Pool
 	take *instruments
 
-	adverts sync.Map // hash → *daemon.Advert, never written to
-	stamps  chan struct{}
-	silent  atomic.Bool // notifications do not arrive
+	adverts  sync.Map      // hash → *daemon.Advert, never written to
+	systems  sync.Map      // start of a server process → its system identifier
+	glances  chan struct{} // stamps that look whether their fence is free
+	line     chan struct{} // stamps that wait for it
+	silent   atomic.Bool   // notifications do not arrive
+	audience audience
+	quick    atomic.Bool // the procedure of heartbeats may be called
 
 	calls    context.Context // ends when Close begins
 	endCalls context.CancelFunc
@@ -44,11 +48,12 @@ var (
 )
 
 func newStore(cfg Config) (*Store, error) {
-	// Stamps wait for users' transactions. They may use up half of the pool, never all of it.
-	s := &Store{cfg: cfg, sql: cfg.names().compile(), stamps: make(chan struct{}, cfg.MaxConns/2)}
+	s := &Store{cfg: cfg, sql: cfg.names().compile()}
+	s.glances, s.line = make(chan struct{}, cfg.MaxConns/4), make(chan struct{}, cfg.MaxConns/4)
 	s.calls, s.endCalls = context.WithCancel(context.Background())
 	s.life, s.cut = context.WithCancel(context.Background())
 	s.silent.Store(cfg.Notify == NotifyPoll)
+	s.quick.Store(true)
 	var err error
 	if s.take, err = newInstruments(); err != nil {
 		return nil, err
@@ -126,12 +131,8 @@ func (s *Store) callWithin(ctx context.Context, op, isolation string, lock time.
 	if deadline, ok := ctx.Deadline(); ok {
 		left = time.Until(deadline)
 	}
-	wait := left
-	if lock > 0 {
-		wait = min(lock, left)
-	}
 	m := &message{statements: s.sql}
-	m.begin(isolation, left, wait)
+	m.begin(conn.Conn().PgConn(), isolation, left, min(lock, left))
 	fill(m)
 	err = m.send(ctx, conn.Conn().PgConn())
 	if err != nil && misdirected(err) {

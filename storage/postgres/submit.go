@@ -21,6 +21,7 @@ func (s *Store) Submit(ctx context.Context, c storage.Command) (*storage.Command
 		m.do("submit_lock", id)
 		m.do("submit", id, plain(c.Kind), plain(c.Actor), plain(c.Reason), c.Term, int64(c.Cooldown), args)
 		m.ask(commands(&filed), "command", id)
+		m.recount()
 	})
 	if err == nil && len(filed) != 1 {
 		err = fmt.Errorf("%d rows, want 1", len(filed))
@@ -29,6 +30,13 @@ func (s *Store) Submit(ctx context.Context, c storage.Command) (*storage.Command
 		return nil, s.fail("submit command "+c.ID, err)
 	}
 	return &filed[0].Command, nil
+}
+
+// recount notes how many commands wait. Whoever counted before the counter's row was locked would
+// not count what another submitted meanwhile, and nobody would ever ask for it.
+func (m *message) recount() {
+	m.do("counter_lock")
+	m.do("recount")
 }
 
 // inTurn puts commands in the order of their submission.

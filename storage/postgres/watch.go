@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -20,21 +21,77 @@ const reconnectFirst, reconnectCap = 100 * time.Millisecond, 5 * time.Second
 // errDeaf says that notifications are accepted and do not arrive.
 var errDeaf = errors.New("notifications do not arrive")
 
-// Watch implements [storage.Waker]: one connection of its own that listens and says nothing while
-// all is well. Where notifications do not arrive, which a pooler that hands connections around
-// makes so, Watch says it once and from then on only waits for ctx.
+// Watch implements [storage.Waker]. However many watch, one connection of its own listens for them,
+// and says nothing while all is well: thousands of nodes in one process need no more. Where
+// notifications do not arrive, which a pooler that hands connections around makes so, that is said
+// once, and from then on Watch only waits for ctx. wake is called on a goroutine of the store and
+// must not block.
 func (s *Store) Watch(ctx context.Context, wake func(storage.Wake)) error {
+	defer s.audience.join(wake, s.hear)()
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// audience is who watches. While there is anybody, one goroutine hears for all; who leaves last
+// ends it and waits for its end.
+type audience struct {
+	mu    sync.Mutex
+	seat  int
+	wakes map[int]func(storage.Wake)
+	end   func()
+}
+
+// join takes a seat and returns what gives it up. Who comes later is hinted at once, because what
+// happened before is not told again.
+func (a *audience) join(wake func(storage.Wake), hear func(context.Context)) (leave func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.wakes) > 0 {
+		wake(storage.Wake{Leader: true})
+	} else {
+		a.wakes = map[int]func(storage.Wake){}
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan struct{})
+		a.end = func() { cancel(); <-done }
+		go func() { defer close(done); hear(ctx) }()
+	}
+	a.seat++
+	seat := a.seat
+	a.wakes[seat] = wake
+	return func() { a.leave(seat) }
+}
+
+func (a *audience) leave(seat int) {
+	a.mu.Lock()
+	delete(a.wakes, seat)
+	end := a.end
+	last := len(a.wakes) == 0
+	a.mu.Unlock()
+	if last {
+		end()
+	}
+}
+
+// tell passes a hint on to everybody.
+func (a *audience) tell(w storage.Wake) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, wake := range a.wakes {
+		wake(w)
+	}
+}
+
+// hear listens until ctx ends, and connects again and again for that.
+func (s *Store) hear(ctx context.Context) {
 	if s.silent.Load() {
-		return s.waitFor(ctx)
+		return
 	}
 	wait, deaf := reconnectFirst, 0
 	for {
-		listened, err := s.listen(ctx, wake)
+		listened, err := s.listen(ctx)
 		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case s.calls.Err() != nil:
-			return s.waitFor(ctx)
+		case ctx.Err() != nil, s.calls.Err() != nil:
+			return
 		case errors.Is(err, errDeaf):
 			deaf++
 		}
@@ -43,7 +100,7 @@ func (s *Store) Watch(ctx context.Context, wake func(storage.Wake)) error {
 			s.cfg.Logger.Warn("notifications do not arrive, changes are found at the next heartbeat: "+
 				"is there a transaction pooler before the database? give coordination a direct connection, or set store.notify: poll to keep it so",
 				"channel", s.cfg.names().channel())
-			return s.waitFor(ctx)
+			return
 		}
 		if listened {
 			wait = reconnectFirst
@@ -59,15 +116,9 @@ func (s *Store) Watch(ctx context.Context, wake func(storage.Wake)) error {
 	}
 }
 
-// waitFor is a watch that hears nothing.
-func (s *Store) waitFor(ctx context.Context) error {
-	<-ctx.Done()
-	return ctx.Err()
-}
-
 // listen connects, makes sure that notifications arrive, and passes them on until the connection
 // ends. Whatever happened while nobody listened is covered by one hint for everybody.
-func (s *Store) listen(ctx context.Context, wake func(storage.Wake)) (listened bool, err error) {
+func (s *Store) listen(ctx context.Context) (listened bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.calls, cancel)()
@@ -83,13 +134,13 @@ func (s *Store) listen(ctx context.Context, wake func(storage.Wake)) (listened b
 	if err := s.probe(ctx, conn); err != nil {
 		return false, err
 	}
-	wake(storage.Wake{Leader: true})
+	s.audience.tell(storage.Wake{Leader: true})
 	for {
 		n, err := conn.WaitForNotification(ctx)
 		if err != nil {
 			return true, err
 		}
-		wake(parseWake(n.Payload))
+		s.audience.tell(parseWake(n.Payload))
 	}
 }
 

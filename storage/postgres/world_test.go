@@ -39,8 +39,10 @@ func join(t testing.TB, store *postgres.Store, name string, edits ...func(*stora
 	}}
 	a.beat(append([]func(*storage.Heartbeat){func(b *storage.Heartbeat) {
 		b.Advert = &daemon.Advert{
-			Traits: node.Traits{Version: "v1.2.3", Address: "10.0.0.1:7070", Capacity: 4, Labels: map[string]string{"zone": "a"},
-				Host: node.Host{BootID: "d7a4a3f6-9a55-4a3e-8d2b-6a34a1f7f3a1", PID: 4711, Start: "123456"}},
+			Traits: node.Traits{
+				Version: "v1.2.3", Address: "10.0.0.1:7070", Capacity: 4, Labels: map[string]string{"zone": "a"},
+				Host: node.Host{BootID: "d7a4a3f6-9a55-4a3e-8d2b-6a34a1f7f3a1", PID: 4711, Start: "123456"},
+			},
 			Kinds: []daemon.Kind{"acme:reports"},
 		}
 	}}, edits...)...)
@@ -101,7 +103,8 @@ func (a *actor) assign(term node.Term, u daemon.Unit, to *actor) daemon.Record {
 	}
 	to.seq++
 	done, err := to.store.Report(context.Background(), storage.Report{Node: to.id, Seq: to.seq, Units: []storage.UnitReport{
-		{Unit: u, Generation: out[1].Record.Generation, Step: daemon.Acknowledge}}})
+		{Unit: u, Generation: out[1].Record.Generation, Step: daemon.Acknowledge},
+	}})
 	if err != nil || !done[0].Applied {
 		a.t.Fatalf("acknowledge: %+v, %v", done, err)
 	}

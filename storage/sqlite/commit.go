@@ -47,7 +47,8 @@ func (st *step) commit(c storage.Commit) ([]storage.Outcome, error) {
 //
 //   - Removed: the row must stand exactly as the leader saw it, (incarnation, seq): a node that
 //     beat meanwhile is not dead.
-//   - Late, Deaf: a judgement beside the state, told once.
+//   - Late, Deaf: a judgement beside the state, told once, of a row that still has the stamp it
+//     was made of.
 //   - Live: takes a judgement back, which is no news.
 func (st *step) changeNode(n storage.NodeChange) {
 	row := st.present(n.Guard.Incarnation)
@@ -62,7 +63,7 @@ func (st *step) changeNode(n storage.NodeChange) {
 	case node.Live:
 		st.judge(row, "")
 	case node.Late, node.Deaf:
-		if row.Judged == n.State {
+		if row.Judged == n.State || !judgedBy(n, row.Member) {
 			return
 		}
 		st.judge(row, n.State)
@@ -72,6 +73,15 @@ func (st *step) changeNode(n storage.NodeChange) {
 		}
 		st.emit(nodeEvent(kind, row.Identity, n.Reason))
 	}
+}
+
+// judgedBy reports whether the row still has the stamp that a judgement was made of.
+func judgedBy(n storage.NodeChange, row node.Member) bool {
+	stamp := row.LastHeartbeatAt
+	if n.State == node.Deaf {
+		stamp = row.HeardAt
+	}
+	return n.Stamp.IsZero() || n.Stamp.Equal(stamp)
 }
 
 func (st *step) judge(row *member, judged node.State) {

@@ -67,7 +67,7 @@ func (st *step) idInUse(beat storage.Heartbeat) error {
 			WHERE id = ? AND incarnation <> ? AND state <> 'removed' ORDER BY incarnation`,
 		[]any{beat.Node.ID, beat.Node.Incarnation}, func(scan func(...any) bool) {
 			e := &storage.IDInUseError{ID: beat.Node.ID, Holder: node.Identity{ID: beat.Node.ID}}
-			if scan(&e.Holder.Incarnation, &e.Holder.Name, at{&e.SeenAt}) && found == nil && st.now.Sub(e.SeenAt) < beat.TTL {
+			if scan(&e.Holder.Incarnation, &e.Holder.Name, at{&e.SeenAt}) && found == nil && storage.InUse(e.SeenAt, st.now, beat.TTL) {
 				found = e
 			}
 		})
@@ -143,7 +143,9 @@ func (st *step) elect(c storage.Claim, row *member) {
 		if old.Leader.Incarnation == row.Incarnation {
 			reason = node.Replaced
 		}
-		st.emit(termEvent(daemon.LeaderLost, old, string(reason)))
+		e := termEvent(daemon.LeaderLost, old, string(reason))
+		e.Detail = storage.Lost(st.lease, st.now)
+		st.emit(e)
 	}
 	st.term = node.Term{
 		// The own row carries what the claim's heartbeat has seen.

@@ -9,7 +9,7 @@ func networkFS(dir string) string {
 	if err := unix.Statfs(dir, &st); err != nil {
 		return ""
 	}
-	return networkMagic(int64(st.Type))
+	return networkMagic(int64(st.Type)) //nolint:unconvert // another width on other architectures
 }
 
 // networkMagic names the network file systems among the kernel's magic numbers.

@@ -64,13 +64,18 @@ func (st *step) reportUnit(who node.Identity, r storage.UnitReport) storage.Outc
 		return storage.Outcome{Unit: r.Unit, Record: *old}
 	}
 	rec := *old
-	rec.State, rec.Since, rec.Reason = next, st.now, r.Reason
+	rec.State, rec.Since = next, st.now
+	if !r.Step.Stays() {
+		rec.Reason = r.Reason
+	}
 	if r.Error != "" {
 		rec.Error = r.Error
 	}
 	kind := st.takeStep(&rec, r)
 	st.put(rec)
-	st.emit(unitEvent(kind, rec))
+	event := unitEvent(kind, rec)
+	event.Reason = r.Reason
+	st.emit(event)
 	st.wakeLeader()
 	return storage.Outcome{Unit: r.Unit, Applied: true, Record: rec}
 }

@@ -308,7 +308,7 @@ func readsAfterWrite(w *world) {
 	l, peers := w.cluster(2)
 	r := l.assign(unit0, peers[0])
 	w.equal("units", len(peers[0].beat().Units), 1)
-	r = l.change(on(r, daemon.Expire))
+	l.change(on(r, daemon.Expire))
 	w.equal("units after they were taken away", len(peers[0].beat().Units), 0)
 	r = l.assign(unit0, peers[1])
 	w.equal("units of the former holder", len(peers[0].beat().Units), 0)

@@ -18,6 +18,7 @@ var clockStories = []story{
 	{"a step back keeps the lease of a holder that is gone; the candidate's own clock ends it", Clock, stepBack},
 	{"lock numbers grow while the clock steps back", Clock | Locks | Sweeps, lockNumbersOverStepBack},
 	{"history stays without gaps when it is swept after a step back", Clock | Sweeps, sweepOverStepBack},
+	{"an id is not in use for as long as the clock was set back", Clock, idleAfterStepBack},
 	{"a node that comes back after a long time is judged by the store's clock", Clock, returnsAfterLong},
 }
 
@@ -43,6 +44,17 @@ func idleEnds(w *world) {
 	w.Advance(time.Minute)
 	b.tell()
 	c.beat(advert(plain), ttl(time.Minute))
+}
+
+// The heartbeat of a process that was killed may lie ahead of a clock that was set back since.
+func idleAfterStepBack(w *world) {
+	a := w.join("node-a")
+	b := a.again()
+	w.Advance(-time.Minute + time.Millisecond)
+	_, err := b.try(advert(plain), ttl(time.Minute))
+	w.refused(err, storage.ErrIDInUse)
+	w.Advance(-time.Hour)
+	b.beat(advert(plain), ttl(time.Minute))
 }
 
 func lockEnds(w *world) {
@@ -139,7 +151,7 @@ func numbersOverStepBack(w *world) {
 	a.leave(storage.Leave{Resign: last.Number})
 	next := a.lead()
 	now := w.look().Now.UnixMilli()
-	w.holds(next.Number > last.Number && next.Number <= now && next.Number > now-int64(patience.Milliseconds()), "number %d at %d", next.Number, now)
+	w.holds(next.Number > last.Number && next.Number <= now && next.Number > now-patience.Milliseconds(), "number %d at %d", next.Number, now)
 }
 
 func stepForward(w *world) {
@@ -201,7 +213,7 @@ func returnsAfterLong(w *world) {
 	a.beat()
 	_, err := b.try(advert(plain), ttl(time.Minute))
 	w.refused(err, storage.ErrIDInUse)
-	w.Advance(-2 * time.Hour) // the last heartbeat is in the future now: it is not long ago
+	w.Advance(-30 * time.Second) // the last heartbeat is in the future now: it is not long ago
 	_, err = b.try(advert(plain), ttl(time.Minute))
 	w.refused(err, storage.ErrIDInUse)
 }

@@ -464,7 +464,7 @@ func flip(w *world, l leader, p *peer) error {
 	}
 	to := func(c *storage.Change) { c.To = p.id }
 	out, err := l.try(on(snap.Units[0], step, to), on(snap.Units[1], step, to))
-	if err == nil && !(out[0].Applied && out[1].Applied) {
+	if err == nil && (!out[0].Applied || !out[1].Applied) {
 		err = fmt.Errorf("%s was skipped: %+v", step, out)
 	}
 	return err

@@ -1,6 +1,7 @@
 package storagetest
 
 import (
+	"encoding/json"
 	"time"
 
 	"github.com/emitd/emitd/daemon"
@@ -98,19 +99,33 @@ func replacesExpired(w *world) {
 
 	e := w.history(head)
 	w.equal("events", len(e), 2)
+	w.equal("when the lease ended", leaseEnd(w, e[0]), old.Lease.ExpiresAt)
 	w.equal("first event", e[0], daemon.Event{
 		Seq: head + 1, At: e[0].At, Kind: daemon.LeaderLost, Node: a.id.Name, NodeID: a.id.ID, Incarnation: a.id.Incarnation,
-		Term: old.Term.Number, TermOrdinal: old.Term.Ordinal, Reason: string(node.Expired),
+		Term: old.Term.Number, TermOrdinal: old.Term.Ordinal, Reason: string(node.Expired), Detail: e[0].Detail,
 	})
 	w.equal("second event", e[1].Kind, daemon.LeaderElected)
 	w.equal("node of the second event", e[1].Incarnation, b.id.Incarnation)
+}
+
+// leaseEnd reads from an event of a term that was not given up when its lease was over.
+func leaseEnd(w *world, e daemon.Event) time.Time {
+	w.Helper()
+	var d storage.LostDetail
+	w.ok(json.Unmarshal(e.Detail, &d))
+	return d.LeaseEndedAt
 }
 
 func replacesUnchanged(w *world) {
 	l, peers := w.cluster(1)
 	l.beat(renew(l.term.Number, long))
 	w.equal("verdict with a renewal missed", peers[0].beat(stand(long), seen(l.term.Number, 0), unchanged).Verdict, storage.Refuse)
-	w.equal("verdict", peers[0].beat(stand(long), seen(l.term.Number, 1), unchanged).Verdict, storage.Elect)
+	head := w.look().Head
+	r := peers[0].beat(stand(long), seen(l.term.Number, 1), unchanged)
+	w.equal("verdict", r.Verdict, storage.Elect)
+	// By the store's clock the lease would have gone on: what ends it is the election.
+	e := w.history(head)
+	w.equal("when the lease ended", leaseEnd(w, e[0]), e[0].At)
 }
 
 func renews(w *world) {
@@ -174,6 +189,7 @@ func replacesOwnLost(w *world) {
 	w.equal("kind of the first", e[0].Kind, daemon.LeaderLost)
 	w.equal("reason of the first", e[0].Reason, string(node.Replaced))
 	w.equal("term of the first", e[0].Term, l.term.Number)
+	w.equal("when the lease ended", leaseEnd(w, e[0]), e[0].At)
 	_, err := l.try()
 	w.refused(err, storage.ErrTermLost)
 }

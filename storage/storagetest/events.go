@@ -138,7 +138,7 @@ func tellsLife(w *world) {
 	p := peers[0]
 	r := l.bring(unit0, p, daemon.Active)
 	r = p.step(r, daemon.Resume)
-	r = p.step(l.change(on(r, daemon.Revoke)), daemon.Confirm)
+	p.step(l.change(on(r, daemon.Revoke)), daemon.Confirm)
 	r = l.change(on(l.assign(unit0, p), daemon.Expire, func(c *storage.Change) { c.Forced = true }))
 	p.tell(storage.UnitReport{Unit: unit0, Generation: l.assign(unit0, p).Generation, Step: daemon.Release, Error: "boom"})
 	p.step(l.bring(unit1, p, daemon.Revoking), daemon.Abandon)

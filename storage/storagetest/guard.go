@@ -1,6 +1,8 @@
 package storagetest
 
 import (
+	"time"
+
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
@@ -17,6 +19,7 @@ var guardStories = []story{
 	{"a node is declared dead only if its row still stands still", 0, guardsRemoval},
 	{"a node removed and its units freed are one commit", 0, buriesInOneCommit},
 	{"judgements are told once, and heartbeats do not touch them", 0, judges},
+	{"a judgement is of the stamp it was made of", Clock, guardsJudgements},
 }
 
 func guardsTerm(w *world) {
@@ -266,4 +269,36 @@ func judges(w *world) {
 	}
 	p.beat(advert(plain))
 	w.equal("judged after a heartbeat", w.row(p).Judged, node.Deaf)
+}
+
+// A commit that comes late, or a second time, must not call late or deaf a node that was heard, or
+// has heard, since its leader looked.
+func guardsJudgements(w *world) {
+	l, peers := w.cluster(1)
+	p := peers[0]
+	stamp := map[node.State]func(node.Member) time.Time{
+		node.Late: func(m node.Member) time.Time { return m.LastHeartbeatAt },
+		node.Deaf: func(m node.Member) time.Time { return m.HeardAt },
+	}
+	judged := func(state node.State, of node.Member) node.State {
+		w.Helper()
+		l.judge(storage.NodeChange{Guard: storage.NodeGuard{Incarnation: p.id.Incarnation}, State: state, Stamp: stamp[state](of), Reason: "old"})
+		return w.row(p).Judged
+	}
+	for _, state := range []node.State{node.Late, node.Deaf} {
+		old := w.row(p)
+		w.Advance(time.Second)
+		p.beat(heard(p.seq))
+		w.unchanged(func() { judged(state, old) })
+		w.equal("judged by its newest stamp", judged(state, w.row(p)), state)
+		l.judge(storage.NodeChange{Guard: storage.NodeGuard{Incarnation: p.id.Incarnation}, State: node.Live})
+	}
+
+	// A node that beats and hears nothing is deaf all the same, and not late.
+	old := w.row(p)
+	w.Advance(time.Second)
+	old.HeardAt = w.row(p).HeardAt
+	p.beat()
+	w.unchanged(func() { judged(node.Late, old) })
+	w.equal("judged while it beats", judged(node.Deaf, old), node.Deaf)
 }

@@ -145,7 +145,7 @@ func lockNumbersGrow(w *world) {
 	last := map[string]int64{}
 	for i := range 12 {
 		name := []string{"a", "b"}[i%2]
-		ttl := time.Duration(over)
+		ttl := over
 		if i%3 == 0 {
 			ttl = long
 		}

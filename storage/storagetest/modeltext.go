@@ -134,11 +134,11 @@ func (w *writer) event(e daemon.Event) string {
 		term = w.number("term", e.Term)
 	}
 	return fmt.Sprintf("event %d %s at %s node %s %s %s unit %s %s term %s %d generation %s reason %q detail %s",
-		e.Seq, e.Kind, w.time(e.At), e.Node, e.NodeID, e.Incarnation, e.Daemon, e.Unit, term, e.TermOrdinal, generation, e.Reason, detail(e.Detail))
+		e.Seq, e.Kind, w.time(e.At), e.Node, e.NodeID, e.Incarnation, e.Daemon, e.Unit, term, e.TermOrdinal, generation, e.Reason, w.detail(e.Detail))
 }
 
 // detail writes an event's detail without the numbers that stand in a conflict.
-func detail(text json.RawMessage) string {
+func (w *writer) detail(text json.RawMessage) string {
 	if len(text) == 0 {
 		return "none"
 	}
@@ -148,6 +148,13 @@ func detail(text json.RawMessage) string {
 	}
 	if fields["result"] != "" {
 		fields["result"] = outcome(fields["result"])
+	}
+	if end, ok := fields["lease_ended_at"]; ok {
+		at, err := time.Parse(time.RFC3339Nano, end)
+		if err != nil {
+			return err.Error()
+		}
+		fields["lease_ended_at"] = w.time(at)
 	}
 	return fmt.Sprint(fields)
 }

@@ -14,6 +14,7 @@ var reportStories = []story{
 	{"only the exact holder and generation may report", 0, wantsExactHolder},
 	{"repeating one's own report is harmless", 0, repeatsHarmlessly},
 	{"an acknowledgement makes the unit active and clears failures", 0, acknowledges},
+	{"a unit that runs keeps the reason of its assignment", 0, keepsReason},
 	{"a release with an error is one failure event", 0, releases},
 	{"embargoes grow by strikes and never shrink", 0, embargoes},
 	{"embargoes of processes that are gone are dropped", Sweeps, dropsEmbargoes},
@@ -41,7 +42,10 @@ func followsTable(w *world) {
 		for j, step := range reportable {
 			u := daemon.Unit{Daemon: "acme:table", Index: 10*i + j}
 			r := l.bring(u, p, from)
-			before := w.look()
+			before, because := w.look(), "why"
+			if step.Stays() {
+				because = r.Reason
+			}
 			out := p.tell(storage.UnitReport{Unit: u, Generation: r.Generation, Step: step, Reason: "why"})[0]
 			next, ok := daemon.Next(from, step)
 			row := w.unit(u)
@@ -53,10 +57,11 @@ func followsTable(w *world) {
 			default:
 				w.equal(string(step)+" in "+string(from)+" is applied", out.Applied, true)
 				w.equal("state", row.State, next)
-				w.equal("reason", row.Reason, "why")
+				w.equal("reason", row.Reason, because)
 				w.equal("holder", row.Holder, p.id)
 				w.within("since", row.Since, before.Now, w.look().Now)
 				w.equal("events", len(events), 1)
+				w.equal("reason of the event", events[0].Reason, "why")
 				w.equal("unit of the event", events[0].Unit, u)
 				w.equal("generation of the event", events[0].Generation, row.Generation)
 				w.equal("term of the event", events[0].Term, row.Term)
@@ -152,9 +157,30 @@ func acknowledges(w *world) {
 	head := w.look().Head
 	got := peers[1].step(r, daemon.Acknowledge)
 	want := r
-	want.State, want.Since, want.Reason, want.Failures = daemon.Active, got.Since, "test", 0
+	want.State, want.Since, want.Failures = daemon.Active, got.Since, 0
 	w.equal("row", got, want)
 	w.equal("kind", w.history(head)[0].Kind, daemon.AssignmentActive)
+}
+
+func keepsReason(w *world) {
+	l, peers := w.cluster(1)
+	l.change(storage.Change{Unit: unit0})
+	r := l.change(storage.Change{Unit: unit0, State: daemon.Unassigned, Step: daemon.Assign, To: peers[0].id, Reason: "least loaded"})
+	for _, step := range []daemon.Step{daemon.Acknowledge, daemon.Resume, daemon.Resume} {
+		for _, said := range []string{"", "own run had ended"} {
+			head := w.look().Head
+			out := peers[0].tell(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: step, Reason: said})[0]
+			w.equal("applied", out.Applied, true)
+			r = out.Record
+			w.equal("reason after "+string(step), r.Reason, "least loaded")
+			w.equal("reason as read", w.unit(unit0).Reason, "least loaded")
+			if e := w.history(head); len(e) > 0 { // a second acknowledgement is none
+				w.equal("reason of the event", e[0].Reason, said)
+			}
+		}
+	}
+	r = l.change(on(r, daemon.Revoke, func(c *storage.Change) { c.Reason = "node draining" }))
+	w.equal("reason once it is asked back", r.Reason, "node draining")
 }
 
 func releases(w *world) {
@@ -273,7 +299,7 @@ func resumes(w *world) {
 	got := p.step(r, daemon.Resume)
 	w.equal("generation", got.Generation, r.Generation+1)
 	want := r
-	want.Generation, want.Since, want.Reason = got.Generation, got.Since, "test"
+	want.Generation, want.Since = got.Generation, got.Since
 	w.equal("row", got, want)
 	e := w.history(head)
 	w.equal("events", len(e), 1)

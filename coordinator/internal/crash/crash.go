@@ -3,6 +3,6 @@ package crash
 
 import "errors"
 
-// Killed, as the cause with which the context of Run is cancelled, makes Run return at once:
-// nothing is resigned, drained or deregistered.
-var Killed = errors.New("killed by a test")
+// ErrKilled is the cause of a cancelled context that makes Run return at once: nothing is resigned,
+// drained or deregistered.
+var ErrKilled = errors.New("killed by a test")

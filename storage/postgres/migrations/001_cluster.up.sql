@@ -116,6 +116,8 @@ create table {{event}} (
 create table {{counter}} (
 	head       bigint not null, -- the newest event there was
 	oldest     bigint not null, -- the first event that is kept, or head + 1
+	rolled     bigint not null, -- not below the newest event about members
+	waiting    bigint not null, -- commands that nobody has fulfilled
 	lock_floor bigint not null, -- the highest number of a lock whose row was swept
 	-- The server under which the newest heartbeat found these rows, and since when it is another
 	-- than before: a failover brings the rows of the server that was copied.
@@ -123,7 +125,7 @@ create table {{counter}} (
 	other_since timestamptz,
 	one        boolean primary key default true check (one)
 ) with (fillfactor = 10);
-insert into {{counter}} (head, oldest, lock_floor, store_id) values (0, 1, 0, '');
+insert into {{counter}} (head, oldest, rolled, waiting, lock_floor, store_id) values (0, 1, 0, 0, 0, '');
 
 create table {{command}} (
 	id         text collate "C" primary key,
@@ -145,3 +147,5 @@ create table {{lock}} (
 	number     bigint not null,
 	expires_at timestamptz not null
 ) with (fillfactor = 50);
+
+{{include "001_heartbeat"}}

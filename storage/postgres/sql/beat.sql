@@ -7,4 +7,3 @@ update {{node}} set
 	highest_term = greatest(highest_term, $4),
 	highest_generation = greatest(highest_generation, $5)
 where incarnation = $1 and seq < $2 and state <> 'removed'
-returning {{mark "$1 || case when never_lead then '' else '!' end"}}

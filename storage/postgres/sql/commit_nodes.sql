@@ -1,7 +1,7 @@
 -- The leader's steps with nodes. No node stands twice in the input.
 with clock as materialized (select clock_timestamp() as now),
 input as materialized (
-	select * from json_to_recordset($4) as x (ord int, incarnation text, seq bigint, state text, reason text)
+	select * from json_to_recordset($4) as x (ord int, incarnation text, seq bigint, state text, reason text, stamp timestamptz)
 	where {{leads "$1" "$2" "$3"}}
 ),
 changed as (
@@ -14,8 +14,9 @@ changed as (
 	where n.incarnation = i.incarnation and n.state <> 'removed' and case i.state
 		when 'removed' then n.seq = i.seq
 		when 'live' then n.judged <> ''
-		when 'late' then n.judged <> 'late'
-		when 'deaf' then n.judged <> 'deaf'
+		-- A judgement is of the stamp that it was made of.
+		when 'late' then n.judged <> 'late' and coalesce(i.stamp = n.last_heartbeat_at, true)
+		when 'deaf' then n.judged <> 'deaf' and coalesce(i.stamp = n.heard_at, true)
 		else false end
 	returning i.ord, i.state as step, i.reason, n.name, n.id, n.incarnation
 ),

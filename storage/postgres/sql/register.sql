@@ -7,7 +7,9 @@ taken as (
 	select n.id, n.name, n.incarnation, n.last_heartbeat_at
 	from {{node}} n, clock
 	where n.id = $2 and n.incarnation <> $1 and n.state <> 'removed'
+		-- A stamp that is further ahead was made before the clock was set back.
 		and clock.now - n.last_heartbeat_at < $4 * interval '1 microsecond'
+		and n.last_heartbeat_at - clock.now < $4 * interval '1 microsecond'
 		and not exists (select from old where old.state <> 'removed' or old.departed or old.seq >= $5)
 	order by n.incarnation limit 1
 ),

@@ -25,7 +25,9 @@ repeated as (
 ),
 stepped as (
 	update {{unit}} u set
-		state = o.next, since = clock.now, reason = o.reason,
+		state = o.next, since = clock.now,
+		-- A unit that runs keeps the reason of its assignment.
+		reason = case when o.step in ('acknowledge', 'resume') then u.reason else o.reason end,
 		error = case when o.error <> '' then o.error else u.error end,
 		failures = case
 			when o.step = 'acknowledge' then 0
@@ -41,7 +43,7 @@ stepped as (
 	from own o, clock
 	where u.daemon = o.daemon and u.index = o.index and o.next is not null
 		and o.ord not in (select ord from repeated)
-	returning o.ord, o.step, o.error as failure, u.*, u as whole
+	returning o.ord, o.step, o.reason as told, o.error as failure, u.*, u as whole
 ),
 news as (
 	select ord, case
@@ -50,7 +52,7 @@ news as (
 			when step = 'resume' then 'assignment.resumed'
 			when step = 'release' and failure <> '' then 'assignment.failed'
 			else 'assignment.deleted' end as kind,
-		name as node, node_id, incarnation, daemon, index, term, 0 as term_ordinal, generation, reason, null::json as detail
+		name as node, node_id, incarnation, daemon, index, term, 0 as term_ordinal, generation, told as reason, null::json as detail
 	from stepped
 ),
 {{tell}},

@@ -38,7 +38,9 @@ leased as (
 news as (
 	select 1 as ord, 'leader.lost' as kind, v.name as node, v.node_id, v.incarnation,
 		'' as daemon, null::int as index, v.number as term, v.ordinal as term_ordinal, 0 as generation,
-		case when v.incarnation = v.me then 'replaced' else 'expired' end as reason, null::json as detail
+		case when v.incarnation = v.me then 'replaced' else 'expired' end as reason,
+		json_build_object('lease_ended_at',
+			to_char(least(v.expires_at, v.now) at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')) as detail
 	from verdict v, elected where v.held
 	union all
 	select 2, 'leader.elected', v.my_name, v.my_id, v.me, '', null, e.number, e.ordinal, 0, '', null

@@ -12,6 +12,8 @@
 //	Always     create, bring up to date   create, bring up to date   emitd serve --migrate
 //	Never      refuse                     refuse                     emitd serve --migrate=never
 //
+// An object store has no schema: each object says its format, and a newer one is refused.
+//
 // A SQLite file belongs to one host, so its processes are replaced together; a Postgres schema is
 // shared with nodes of the version before, so moving it is the operator's decision. A refused
 // schema is a fault that says what to run. No policy goes back: a newer schema is always refused.
@@ -56,7 +58,7 @@ type Options struct {
 // Store is an open store.
 type Store struct {
 	storage.Store
-	Kind string // for people: sqlite, postgres
+	Kind string // for people: sqlite, postgres, object, memory
 	// Migrated lists what was applied on opening.
 	Migrated []Migration
 
@@ -97,10 +99,12 @@ func driverOf(cfg config.Config) (driver, error) {
 		return sqliteDriver, nil
 	case "postgres", "postgresql":
 		return postgresDriver, nil
+	case "file", "s3", "gs":
+		return objectDriver, nil
 	case "":
 		return driver{}, fault.New(fault.StoreURL, "store.url is not set: there is nothing to read")
 	}
-	return driver{}, fault.New(fault.StoreURL, "store.url has the scheme %q, want sqlite or postgres", scheme)
+	return driver{}, fault.New(fault.StoreURL, "store.url has the scheme %q, want sqlite, postgres, file, s3 or gs", scheme)
 }
 
 // Open opens the store. Its errors are faults.
@@ -174,6 +178,9 @@ func Fault(err error) *fault.Fault {
 		return fileFault(file, err)
 	}
 	if f := postgresFault(err); f != nil {
+		return f
+	}
+	if f := objectFault(err); f != nil {
 		return f
 	}
 	return fault.From(err)

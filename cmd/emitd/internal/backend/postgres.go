@@ -108,14 +108,9 @@ func postgresSQL(c config.Config, from int) (string, error) {
 	return b.String(), nil
 }
 
-// postgresStatus lists the versions. That nothing is applied yet is an answer here, no error.
+// postgresStatus lists the versions.
 func postgresStatus(ctx context.Context, cfg postgres.Config) ([]Migration, error) {
-	ms, err := postgres.MigrationStatus(ctx, cfg)
-	var schema *storage.SchemaError
-	if errors.As(err, &schema) && schema.Have == 0 {
-		err = nil
-	}
-	return fromPostgres(ms, err)
+	return fromPostgres(postgres.MigrationStatus(ctx, cfg))
 }
 
 func fromPostgres(ms []postgres.Migration, err error) ([]Migration, error) {

@@ -95,6 +95,7 @@ func (d *dev) input() (config.Input, error) {
 	in.Preset = map[string]string{"cluster": "dev", "profile": "fast", "telemetry.log.level": "warn"}
 	in.PresetName = "emitd dev"
 	if d.ephemeral {
+		in.Preset["objects.url"] = "mem://"
 		return in, nil
 	}
 	dir, err := filepath.Abs(DevDir)
@@ -103,6 +104,7 @@ func (d *dev) input() (config.Input, error) {
 	}
 	d.dir = dir
 	in.Preset["store.url"] = config.SQLiteURL(filepath.Join(dir, "emitd.db"))
+	in.Preset["objects.url"] = config.FileURL(filepath.Join(dir, "objects"))
 	return in, nil
 }
 
@@ -193,7 +195,7 @@ func (b *board) begin(d *dev, r *host.Running) {
 	state := "in memory, gone when this ends"
 	switch {
 	case d.dir != "":
-		state = "." + string(filepath.Separator) + DevDir + " (SQLite, kept across restarts)"
+		state = "." + string(filepath.Separator) + DevDir + " (SQLite and a directory of objects, kept across restarts)"
 	case !d.ephemeral:
 		state = config.RedactURL(d.cfg.Store.URL)
 	}
@@ -203,6 +205,9 @@ func (b *board) begin(d *dev, r *host.Running) {
 	}
 	for _, s := range r.Daemons {
 		daemons = append(daemons, fmt.Sprintf("%s ×%d", s.ID, s.WithDefaults().Instances))
+	}
+	if r.Queues {
+		daemons = append(daemons, "emit:queue/…")
 	}
 	slices.Sort(daemons)
 	b.say("emitd %s dev cluster %q     state: %s", buildInfo().Version, d.cfg.Cluster, state)
@@ -221,7 +226,8 @@ func (d *dev) try() string {
 	if d.dir == "" {
 		at = " --store …"
 	}
-	return fmt.Sprintf("Try, from this directory:  emitd status%s      emitd events -f%s      emitd leader resign%s", at, at, at)
+	return fmt.Sprintf("Try, from this directory:  emitd status%s      emitd events -f%s      emitd leader resign%s\n"+
+		"      emitd queue enqueue default '{\"hello\":\"world\"}'%s      emitd queue ls%s", at, at, at, at, at)
 }
 
 // hooks tell of leadership as it happens.

@@ -52,9 +52,10 @@ func (d *doctor) bad(check string, err error) {
 
 func (a *app) doctorCommand() *cobra.Command {
 	return a.outputFlag(&cobra.Command{
-		Use: "doctor", Short: "Check configuration, store and cluster; writes and removes one lock",
+		Use: "doctor", Short: "Check configuration, store, object store and cluster; writes and removes a lock and scratch objects",
 		Long: "Check configuration, store and cluster. To see that the store takes writes, one lock is taken and\n" +
-			"released. The exit code is 1 if a check fails and 6 if one only warns.",
+			"released; to see that the object store keeps conditional writes, some objects below probe/ are written and\n" +
+			"removed. The exit code is 1 if a check fails and 6 if one only warns.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := a.loadToRead()
@@ -66,6 +67,7 @@ func (a *app) doctorCommand() *cobra.Command {
 			d := &doctor{cfg: cfg}
 			d.config()
 			d.store(ctx, a)
+			d.objects(ctx)
 			return a.printFindings(d.found)
 		},
 	})
@@ -105,12 +107,25 @@ func (a *app) printFindings(found []finding) error {
 func (d *doctor) config() {
 	d.add("config", fine, "", "%s, profile %s", cmp.Or(d.cfg.File, "no file"), d.cfg.Profile)
 	for _, note := range d.cfg.Notes() {
-		d.add("config", warn, "remove the key until a version uses it", "%s", note)
+		d.add("config", warn, "remove the key, or set what it needs", "%s", note)
 	}
 	t := d.cfg.Timing()
 	beats := float64(t.LeaseDuration) / float64(t.HeartbeatInterval)
 	d.add("timing", fine, "", "lease %v is %.1f heartbeats of %v; a dead leader is replaced within %v, a dead node within %v",
 		t.LeaseDuration, beats, t.HeartbeatInterval, t.LeaseDuration, t.NodeRegistrationTTL)
+}
+
+// objects probes the object store, if there is one.
+func (d *doctor) objects(ctx context.Context) {
+	if d.cfg.Objects.URL == "" {
+		return
+	}
+	begun := time.Now()
+	if _, err := backend.Bucket(ctx, d.cfg.Objects.URL); err != nil {
+		d.bad("objects", err)
+		return
+	}
+	d.add("objects", fine, "", "%s keeps conditional writes; probed in %s", config.RedactURL(d.cfg.Objects.URL), milliseconds(time.Since(begun)))
 }
 
 func (d *doctor) store(ctx context.Context, a *app) {

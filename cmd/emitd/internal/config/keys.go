@@ -2,6 +2,7 @@ package config
 
 import (
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -11,7 +12,6 @@ type Key struct {
 	Path  string // coordinator.lease_duration
 	Help  string
 	Words []string // allowed values, if they are words
-	Later string   // accepted and not used: why
 	Type  string   // for people
 	index []int
 }
@@ -36,13 +36,13 @@ func keysOf(t reflect.Type, prefix string, index []int) []Key {
 	var out []Key
 	for i := range t.NumField() {
 		f := t.Field(i)
-		path, at := join(prefix, f.Tag.Get("key")), append(index[:len(index):len(index)], i)
+		path, at := join(prefix, f.Tag.Get("key")), append(slices.Clone(index), i)
 		if f.Type.Kind() == reflect.Struct {
 			out = append(out, keysOf(f.Type, path, at)...)
 			continue
 		}
 		out = append(out, Key{
-			Path: path, Help: f.Tag.Get("help"), Later: f.Tag.Get("later"),
+			Path: path, Help: f.Tag.Get("help"),
 			Words: words(f), Type: typeName(f), index: at,
 		})
 	}

@@ -20,9 +20,6 @@ func TestReference(t *testing.T) {
 			text += ", fast: " + other
 		}
 		help := k.Help
-		if k.Later != "" {
-			help += " (accepted, not used: " + k.Later + ")"
-		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", k.Path, k.Type, reference.Cell(text), reference.Cell(help))
 	}
 	b.WriteString("\nEach entry of `daemons.exec`:\n\n| key | type | what it is |\n|---|---|---|\n")

@@ -31,8 +31,8 @@ func (l *Loaded) Settings() []Setting {
 			continue
 		}
 		s := l.setting(k.Path, v.FieldByIndex(k.index))
-		if k.Later != "" && l.origin(k.Path).Layer != FromDefault {
-			s.Note = "not used: " + k.Later
+		if strings.HasPrefix(k.Path, "queue.") && l.Objects.URL == "" && l.origin(k.Path).Layer != FromDefault {
+			s.Note = "not used: objects.url names no object store, so there are no queues"
 		}
 		out = append(out, s)
 	}

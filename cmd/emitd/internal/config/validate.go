@@ -127,16 +127,18 @@ func storeURL(text string) string {
 		if u.Opaque != "" {
 			return "lacks the slashes, want postgres://user@host/database"
 		}
+	case "file", "s3", "gs":
+		return objectURL(text)
 	case "mem":
 		return "names a store in memory: every process would have its own; see emitd dev --ephemeral"
 	case "":
 		return "has no scheme, want sqlite:///absolute/path.db or postgres://user@host/database"
 	default:
-		near := Nearest(u.Scheme, []string{"sqlite", "postgres"})
+		near := Nearest(u.Scheme, []string{"sqlite", "postgres", "file"})
 		if near != "" {
 			near = "; did you mean " + near + "?"
 		}
-		return fmt.Sprintf("has the scheme %q, want sqlite or postgres%s", u.Scheme, near)
+		return fmt.Sprintf("has the scheme %q, want sqlite, postgres, file, s3 or gs%s", u.Scheme, near)
 	}
 	return ""
 }
@@ -155,29 +157,42 @@ func SQLitePath(text string) (string, bool) {
 }
 
 // SQLiteURL returns the URL of an absolute path.
-func SQLiteURL(file string) string {
+func SQLiteURL(file string) string { return pathURL("sqlite", file) }
+
+// FileURL returns the URL of an absolute directory.
+func FileURL(dir string) string { return pathURL("file", dir) }
+
+func pathURL(scheme, file string) string {
 	p := filepath.ToSlash(file)
 	if !strings.HasPrefix(p, "/") {
 		p = "/" + p
 	}
-	return (&url.URL{Scheme: "sqlite", Path: p}).String()
+	return (&url.URL{Scheme: scheme, Path: p}).String()
 }
 
 func (v *validator) objects() {
 	if v.Objects.URL == "" {
 		return
 	}
-	u, err := url.Parse(v.Objects.URL)
+	if why := objectURL(v.Objects.URL); why != "" {
+		v.complain(fault.ObjectsURL, "objects.url", "%s", why)
+	}
+}
+
+// objectURL says why the URL cannot name an object store, or "".
+func objectURL(text string) string {
+	u, err := url.Parse(text)
 	switch {
 	case err != nil:
-		v.complain(fault.ObjectsURL, "objects.url", "is not a URL")
+		return "is not a URL"
 	case u.Scheme == "file" && (u.Host != "" || len(u.Path) < 2):
-		v.complain(fault.ObjectsURL, "objects.url", "is not absolute, want file:///absolute/dir")
+		return "is not absolute, want file:///absolute/dir"
 	case u.Scheme == "s3" && u.Host == "", u.Scheme == "gs" && u.Host == "":
-		v.complain(fault.ObjectsURL, "objects.url", "names no bucket, want %s://bucket/prefix", u.Scheme)
+		return fmt.Sprintf("names no bucket, want %s://bucket/prefix", u.Scheme)
 	case !slices.Contains([]string{"file", "s3", "gs", "mem"}, u.Scheme):
-		v.complain(fault.ObjectsURL, "objects.url", "has the scheme %q, want file, s3, gs or mem", u.Scheme)
+		return fmt.Sprintf("has the scheme %q, want file, s3, gs or mem", u.Scheme)
 	}
+	return ""
 }
 
 func (v *validator) listen() {

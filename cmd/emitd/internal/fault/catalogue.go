@@ -51,6 +51,18 @@ const (
 	Degraded    Code = "E2301"
 	DoctorFails Code = "E2302"
 
+	QueueDown      Code = "E3101"
+	NoQueue        Code = "E3102"
+	NoJob          Code = "E3103"
+	StaleClaim     Code = "E3104"
+	QueueFull      Code = "E3105"
+	QueueUnknown   Code = "E3106"
+	BadJob         Code = "E3107"
+	NotAllowed     Code = "E3108"
+	ObjectsUnfit   Code = "E3301"
+	ObjectsFailed  Code = "E3302"
+	ForeignObjects Code = "E3303"
+
 	Unreachable Code = "E5101"
 	ReadOnly    Code = "E5102"
 	OldSchema   Code = "E5103"
@@ -163,8 +175,8 @@ var catalogue = []Entry{
 
 	{
 		IDInUse, ExitConflict, "node id in use",
-		"Another live process beats with this node id. Two processes with one id would take turns in ending each other, so this one does not start.",
-		"leave node.id empty (one is drawn per process), or give each process its own; after a kill -9 wait for node_registration_ttl",
+		"Another live process beats with this node id: it was seen to go on while this one was refused. Two processes with one id would take turns in ending each other, so this one ends. After a kill -9 with a fixed id there is no such process, only its row: a node waits for that (node_registration_ttl) and joins.",
+		"leave node.id empty (one is drawn per process), or give each process its own",
 	},
 	{
 		NoLeader, ExitDegraded, "nobody leads",
@@ -202,6 +214,61 @@ var catalogue = []Entry{
 		"see the lines marked fail",
 	},
 
+	{
+		QueueDown, ExitUnreachable, "no broker of the queue answers",
+		"No node could be reached, or none of them knows a node that serves the queue now. A takeover lasts a second or less after a clean stop, and the node's registration after a crash.",
+		"try again; see where the queue's daemon is: emitd daemon ls, emitd daemon explain emit:queue/<queue>",
+	},
+	{
+		NoQueue, ExitNotFound, "no such queue",
+		"The queue is not declared. Nothing was done.",
+		"list the queues with emitd queue ls, or make it be with emitd queue declare",
+	},
+	{
+		NoJob, ExitNotFound, "no such job",
+		"The queue has no job of that id: it never had, or has forgotten it after the dedup window.",
+		"see emitd queue peek",
+	},
+	{
+		StaleClaim, ExitConflict, "the claim is over",
+		"The token is not that of a living claim: its time ran out, the job was settled or cancelled, or the token is not of this queue. Nothing was changed.",
+		"claim the job again; a worker that needs longer extends its claims",
+	},
+	{
+		QueueFull, ExitFailed, "the queue is full",
+		"The broker has no memory or no bandwidth for more jobs. Nothing of the call was kept.",
+		"try again later; see emitd queue stats, add workers or shards",
+	},
+	{
+		QueueUnknown, ExitFailed, "it is not known whether the call has happened",
+		"The answer was lost after the call was sent, and repeating it did not help in time.",
+		"repeat the command with the same --id or --key: what has happened does not happen twice",
+	},
+	{
+		BadJob, ExitUsage, "the queue refuses what was sent",
+		"A field is missing, too long or of no known value. Nothing of the call was kept.",
+		"correct what the message names",
+	},
+	{
+		NotAllowed, ExitFailed, "the node wants a bearer token",
+		"The nodes were started with api.tokens_file, and the call had no token or not one of those.",
+		"name a file with a token: --token-file",
+	},
+	{
+		ObjectsUnfit, ExitFailed, "the object store does not keep conditional writes",
+		"A write that had to be refused, because the object had changed, was accepted. Two brokers would overwrite each other's acknowledged jobs there, so none was started.",
+		"use a store with conditional writes, or leave objects.url out: then this node runs no queues",
+	},
+	{
+		ObjectsFailed, ExitUnreachable, "the object store cannot be used",
+		"The object store that objects.url names cannot be reached, does not exist, or refuses this program.",
+		"check the address, the bucket and the credentials: emitd doctor",
+	},
+	{
+		ForeignObjects, ExitConflict, "the queues in the object store belong to another cluster",
+		"The queues were written under another cluster store: two clusters on one bucket and prefix, or a cluster store that was replaced. Nothing was changed.",
+		"give this cluster a prefix of its own, or take the queues over with emitd queue adopt",
+	},
 	{
 		Unreachable, ExitUnreachable, "store unreachable",
 		"The store did not answer: wrong address, no network, the server is down or starting, or it answers later than --timeout.",

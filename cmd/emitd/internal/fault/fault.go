@@ -121,14 +121,14 @@ func Of(err error) List {
 
 // Exit returns the exit code for err: the catalogue's of its first fault, 0 for nil.
 func Exit(err error) int {
-	for _, f := range Of(err) {
-		e, ok := Lookup(f.Code)
-		if !ok {
-			return ExitFailed
-		}
+	all := Of(err)
+	if len(all) == 0 {
+		return ExitOK
+	}
+	if e, ok := Lookup(all[0].Code); ok {
 		return e.Exit
 	}
-	return ExitOK
+	return ExitFailed
 }
 
 // Write prints err for a person; advice that several faults in a row share stands once. Each of

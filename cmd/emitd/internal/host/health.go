@@ -13,6 +13,13 @@ import (
 func (h *host) mux() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", h.about)
+	for _, path := range queuePaths {
+		if h.queues != nil {
+			mux.Handle(path, h.queues.handler)
+		} else {
+			mux.HandleFunc(path, noQueues)
+		}
+	}
 	mux.Handle("/", admin.Handler(h.source(), h.tel.Metrics()))
 	return mux
 }

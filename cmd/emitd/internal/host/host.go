@@ -67,6 +67,7 @@ type Running struct {
 	Store   *backend.Store
 	Nodes   []*coordinator.Coordinator
 	Daemons []daemon.Spec
+	Queues  bool // queues are served
 }
 
 // host is a process while it is being built up and run.
@@ -77,7 +78,9 @@ type host struct {
 	guard *guard
 	log   *slog.Logger
 	lock  string // path of the lock file, if there is one
-	up    Running
+
+	queues *queues // nil without an object store
+	up     Running
 }
 
 // patience bounds what is done after the nodes have stopped: sending telemetry, closing
@@ -157,6 +160,15 @@ func (h *host) serve(ctx context.Context, l net.Listener) (err error) {
 			return err
 		}
 	}
+	if h.queues, err = h.openQueues(ctx); err != nil {
+		return err
+	}
+	if h.up.Queues = h.queues != nil; h.up.Queues {
+		defer func() { err = errors.Join(err, h.queues.forward.Close()) }()
+		if err := h.queues.begin(ctx); err != nil {
+			return err
+		}
+	}
 	web := h.web()
 	served := make(chan error, 1)
 	go func() { served <- web.start(l) }()
@@ -188,6 +200,9 @@ func (h *host) runNodes(ctx context.Context, served <-chan error) error {
 	background := new(errgroup.Group)
 	background.Go(func() error { return h.notifySystemd(ctx, done) })
 	background.Go(func() error { h.reloads(done); return nil })
+	if h.queues != nil {
+		background.Go(func() error { h.queues.follow(ctx, done); return nil })
+	}
 	var broken error
 	background.Go(func() error {
 		select {
@@ -244,7 +259,7 @@ func (h *host) hooks(name string) coordinator.Hooks {
 	if h.Hooks == nil {
 		return coordinator.Hooks{}
 	}
-	return h.Options.Hooks(name)
+	return h.Hooks(name)
 }
 
 // tell says in the log what is up and what was set without effect.

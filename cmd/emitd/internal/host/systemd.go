@@ -69,7 +69,7 @@ type notifier struct {
 
 // round says what is new.
 func (n *notifier) round() {
-	if !n.ready && n.h.every(func(checks map[string]error) bool { return passed(checks) }) {
+	if !n.ready && n.h.every(passed) {
 		n.ready = true
 		n.send("READY=1")
 	}

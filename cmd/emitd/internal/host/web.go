@@ -18,6 +18,7 @@ import (
 
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/daemon/queue/api"
 )
 
 // guard is what stands between the network and the mux: a certificate and bearer tokens. Health
@@ -80,6 +81,14 @@ func (g *guard) scheme() string {
 	return "http"
 }
 
+// peers says how this node calls others: they listen as it does.
+func (g *guard) peers() *tls.Config {
+	if g.cert == nil {
+		return nil
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS12}
+}
+
 func (g *guard) secured() bool { return g.cert != nil && g.tokens.Load() != nil }
 
 // knows compares in constant time, so that an answer's time tells nothing of a token.
@@ -91,7 +100,7 @@ func (g *guard) knows(token string) bool {
 	return found == 1
 }
 
-var open = map[string]bool{"/livez": true, "/readyz": true, "/leaderz": true, "/startupz": true}
+var open = map[string]bool{"/livez": true, "/readyz": true, "/leaderz": true, "/startupz": true, "/healthz": true}
 
 // wrap asks for a token.
 func (g *guard) wrap(next http.Handler) http.Handler {
@@ -112,9 +121,11 @@ func (g *guard) wrap(next http.Handler) http.Handler {
 type web struct {
 	server *http.Server
 	tls    bool
+	// sockets ends what the server does not know of.
+	sockets func(context.Context) error
 }
 
-// Timeouts of the listener; no answer of this program takes long.
+// Timeouts of the listener. Answers have none: a claim may wait for jobs as long as it likes.
 const (
 	headerTimeout = 5 * time.Second
 	idleTimeout   = 60 * time.Second
@@ -124,12 +135,16 @@ func (h *host) web() *web {
 	s := &http.Server{
 		Handler:           h.guard.wrap(h.mux()),
 		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
-		ErrorLog: slog.NewLogLogger(h.log.Handler(), slog.LevelDebug),
+		ErrorLog: slog.NewLogLogger(h.log.Handler(), slog.LevelDebug), Protocols: api.Protocols(),
 	}
 	if h.guard.cert != nil {
 		s.TLSConfig = &tls.Config{Certificates: []tls.Certificate{*h.guard.cert}, MinVersion: tls.VersionTLS12}
 	}
-	return &web{s, h.guard.cert != nil}
+	w := &web{s, h.guard.cert != nil, func(context.Context) error { return nil }}
+	if h.queues != nil {
+		w.sockets = h.queues.handler.Shutdown
+	}
+	return w
 }
 
 // start serves until stop; only a failure is an error.
@@ -148,8 +163,11 @@ func (w *web) start(l net.Listener) error {
 
 // stop lets answers under way finish within ctx.
 func (w *web) stop(ctx context.Context) error {
-	if err := w.server.Shutdown(ctx); err != nil {
-		return errors.Join(w.server.Close())
+	ended := make(chan error, 1)
+	go func() { ended <- w.sockets(ctx) }()
+	err := w.server.Shutdown(ctx)
+	if err = errors.Join(err, <-ended); err != nil {
+		return w.server.Close() // what is left is cut off: the nodes have stopped
 	}
 	return nil
 }

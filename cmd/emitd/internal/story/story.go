@@ -124,7 +124,7 @@ func start(ts *testscript.TestScript, neg bool, args []string) {
 	if err != nil {
 		path = filepath.Join(strings.Split(ts.Getenv("PATH"), string(os.PathListSeparator))[0], args[1])
 	}
-	p := &process{cmd: exec.Command(path, args[2:]...), done: make(chan struct{})}
+	p := &process{cmd: exec.CommandContext(context.Background(), path, args[2:]...), done: make(chan struct{})}
 	p.cmd.Dir = ts.MkAbs(".")
 	for _, name := range []string{"PATH", "HOME", "TMPDIR", "EMITD_CONFIG", "EMITD_STORE_URL"} {
 		if v := ts.Getenv(name); v != "" {

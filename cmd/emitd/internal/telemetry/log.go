@@ -39,7 +39,7 @@ func NewLog(w io.Writer, o LogOptions) slog.Handler {
 		w = redactor{w, o.Secrets}
 	}
 	if o.Format == "text" || o.Format == "auto" && o.TTY {
-		return tint.NewHandler(w, &tint.Options{Level: o.Level, NoColor: !o.Colour, TimeFormat: "15:04:05.000"})
+		return tint.NewTextHandler(w, &tint.Options{Level: o.Level, NoColor: !o.Colour, TimeFormat: "15:04:05.000"})
 	}
 	return slog.NewJSONHandler(w, &slog.HandlerOptions{Level: o.Level, ReplaceAttr: utc})
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
 )
 
 // Event is one line of the cluster's history.
@@ -46,8 +47,8 @@ type Reign struct {
 	ElectedAt   Time    `json:"elected_at"`
 	EndedAt     Time    `json:"ended_at"` // null for the present one
 	EndedBy     string  `json:"ended_by"`
-	// HeldSeconds is until it ended, or until now. GapSeconds is until the next election; null for
-	// the newest term, and for one that expired: the history notes its end when it is replaced.
+	// HeldSeconds is until it ended, or until now. GapSeconds is until the next election, null for
+	// the newest term. A term that expired ended with its lease, not when it was replaced.
 	HeldSeconds float64  `json:"held_seconds"`
 	GapSeconds  *float64 `json:"gap_seconds"`
 }
@@ -59,10 +60,8 @@ func Reigns(events []daemon.Event, now time.Time) []Reign {
 		switch e.Kind {
 		case daemon.LeaderElected:
 			if n := len(out); n > 0 {
-				if out[n-1].EndedBy != string(node.Expired) {
-					gap := max(e.At.Sub(end(out[n-1], e.At)).Seconds(), 0)
-					out[n-1].GapSeconds = &gap
-				}
+				gap := max(e.At.Sub(end(out[n-1], e.At)).Seconds(), 0)
+				out[n-1].GapSeconds = &gap
 				if out[n-1].EndedAt.IsZero() {
 					out[n-1].EndedAt, out[n-1].EndedBy = Time{e.At}, string(node.Replaced)
 				}
@@ -72,7 +71,7 @@ func Reigns(events []daemon.Event, now time.Time) []Reign {
 			})
 		case daemon.LeaderLost:
 			if n := len(out); n > 0 && out[n-1].Term == e.Term {
-				out[n-1].EndedAt, out[n-1].EndedBy = Time{e.At}, e.Reason
+				out[n-1].EndedAt, out[n-1].EndedBy = Time{lostAt(e)}, e.Reason
 			}
 		}
 	}
@@ -81,6 +80,15 @@ func Reigns(events []daemon.Event, now time.Time) []Reign {
 	}
 	slices.Reverse(out)
 	return out
+}
+
+// lostAt returns when a leadership ended: with its lease, if it was not given up.
+func lostAt(e daemon.Event) time.Time {
+	var d storage.LostDetail
+	if json.Unmarshal(e.Detail, &d) == nil && !d.LeaseEndedAt.IsZero() && d.LeaseEndedAt.Before(e.At) {
+		return d.LeaseEndedAt
+	}
+	return e.At
 }
 
 func end(r Reign, otherwise time.Time) time.Time {

@@ -241,7 +241,10 @@ func (v *viewer) nodes(units []Unit) []Node {
 	return out
 }
 
-func (v *viewer) weight(id daemon.ID) int { return max(v.plan.Specs[id].Weight, 1) }
+func (v *viewer) weight(id daemon.ID) int {
+	spec, _ := v.plan.Specs.Of(id)
+	return max(spec.Weight, 1)
+}
 
 // units lists the rows and what is declared without one.
 func (v *viewer) units(leader *Leader) []Unit {

@@ -13,6 +13,7 @@ import (
 	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
 )
 
 var update = flag.Bool("update", false, "write what came out into testdata")
@@ -281,10 +282,15 @@ func TestReigns(t *testing.T) {
 	lost := func(at time.Time, ordinal int64, why node.LossReason) daemon.Event {
 		return daemon.Event{At: at, Kind: daemon.LeaderLost, Term: 1000 + ordinal, TermOrdinal: ordinal, Reason: string(why)}
 	}
+	expired := func(at time.Time, ordinal int64, end time.Time) daemon.Event {
+		e := lost(at, ordinal, node.Expired)
+		e.Detail = storage.Lost(node.Lease{ExpiresAt: end}, at)
+		return e
+	}
 	events := []daemon.Event{
 		lost(at(0, 0), 38, node.Resigned), // its election is no longer kept
 		elected(at(0, 1), 39, "emitd-0"), elected(at(1, 0), 40, "emitd-2"),
-		lost(at(7, 46), 40, node.Expired), elected(at(7, 46), 41, "emitd-0"),
+		expired(at(7, 46), 40, at(6, 58)), elected(at(7, 46), 41, "emitd-0"),
 		{At: at(8, 0), Kind: daemon.NodeLate, Node: "x"},
 		lost(at(14, 2), 41, node.Resigned), elected(at(14, 3), 42, "emitd-1"),
 	}

@@ -1,0 +1,468 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/emitd/emitd/cmd/emitd/internal/backend"
+	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/cmd/emitd/internal/view"
+	"github.com/emitd/emitd/daemon/queue"
+	"github.com/emitd/emitd/daemon/queue/api/operate"
+	"github.com/emitd/emitd/daemon/queue/api/wire"
+	"github.com/emitd/emitd/daemon/queue/client"
+)
+
+// queues is what the commands of queue share: how to reach a node, any of which forwards.
+type queues struct {
+	a       *app
+	address string
+	token   string // file
+	tls     bool
+}
+
+func (a *app) queueCommand() *cobra.Command {
+	q := &queues{a: a}
+	g := group("queue", "Submit jobs, work on them, look after queues",
+		q.ls(), q.declare(), q.remove(), q.stats(),
+		q.enqueue(), q.importing(), q.claim(), q.settle(queue.Complete), q.settle(queue.Fail), q.settle(queue.Release), q.settle(queue.Extend),
+		q.peek(), q.act(queue.RunNow), q.act(queue.Redrive), q.act(queue.Cancel), q.act(queue.Pause), q.act(queue.Resume), q.act(queue.Purge),
+		q.bench(), q.adopt())
+	fl := g.PersistentFlags()
+	fl.StringVar(&q.address, "addr", "", "host:port or URL of a node; by default a live node of the store's cluster")
+	fl.StringVar(&q.token, "token-file", "", "file with the bearer token of the nodes' API")
+	fl.BoolVar(&q.tls, "tls", false, "nodes listen with TLS")
+	return g
+}
+
+// with makes a client and hands it to f, within --timeout and what f waits for besides.
+func (q *queues) with(ctx context.Context, wait time.Duration, f func(ctx context.Context, c *client.Client) error) error {
+	ctx, cancel := context.WithTimeout(ctx, q.a.timeout+wait)
+	defer cancel()
+	c, err := q.client(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return queueFault(f(ctx, c))
+}
+
+func (q *queues) client(ctx context.Context) (*client.Client, error) {
+	cfg := client.Config{Addresses: []string{q.address}}
+	if q.address == "" {
+		found, err := q.nodes(ctx)
+		if err != nil {
+			return nil, err
+		}
+		cfg.Addresses = found
+	}
+	if q.token != "" {
+		text, err := os.ReadFile(q.token)
+		if err != nil {
+			return nil, fault.New(fault.AccessFile, "--token-file: %w", err)
+		}
+		cfg.Token = strings.TrimSpace(string(text))
+		q.a.secrets = append(q.a.secrets, cfg.Token)
+	}
+	if q.tls {
+		for i, a := range cfg.Addresses {
+			if !strings.Contains(a, "://") {
+				cfg.Addresses[i] = "https://" + a
+			}
+		}
+	}
+	c, err := client.New(cfg)
+	if err != nil {
+		return nil, fault.New(fault.Usage, "--addr: %w", err)
+	}
+	return c, nil
+}
+
+// nodes returns the addresses of the live nodes of the store's cluster.
+func (q *queues) nodes(ctx context.Context) (found []string, err error) {
+	err = q.a.look(ctx, false, func(_ context.Context, c *cluster) error {
+		for _, n := range c.snap.Nodes {
+			if n.Present() && n.Judged == "" && n.Address != "" {
+				found = append(found, n.Address)
+			}
+		}
+		if len(found) == 0 {
+			return fault.New(fault.QueueDown, "no node of cluster %s is up, so no queue is served", c.cfg.Cluster).
+				Hint("start one with emitd serve, or name a node with --addr")
+		}
+		return nil
+	})
+	return found, err
+}
+
+// queueFaults are the codes of what a queue refuses.
+var queueFaults = map[queue.Tag]fault.Code{
+	queue.Unavailable: fault.QueueDown, queue.QueueNotOwner: fault.QueueDown, queue.UnknownOutcome: fault.QueueUnknown,
+	queue.QueueNotFound: fault.NoQueue, queue.JobNotFound: fault.NoJob, queue.StaleClaim: fault.StaleClaim,
+	queue.QueueFull: fault.QueueFull, queue.Unauthorized: fault.NotAllowed,
+}
+
+// queueFault makes a fault of what a broker refused; what is no refusal stays as it is.
+func queueFault(err error) error {
+	refused, ok := errors.AsType[*queue.Error](err)
+	if !ok {
+		return err
+	}
+	code, ok := queueFaults[refused.Tag]
+	if !ok {
+		code = fault.BadJob
+	}
+	f := fault.New(code, "%s", refused.Message)
+	if refused.Hint != "" {
+		f = f.Hint("%s", refused.Hint)
+	}
+	return f
+}
+
+// loose makes of JSON what every output format can show.
+func loose(text []byte) any {
+	dec := json.NewDecoder(strings.NewReader(string(text)))
+	dec.UseNumber()
+	var v any
+	if err := dec.Decode(&v); err != nil {
+		return string(text)
+	}
+	return v
+}
+
+// field takes the list out of an answer of the API.
+func field(text []byte, name string) []any {
+	m, _ := loose(text).(map[string]any)
+	l, _ := m[name].([]any)
+	return l
+}
+
+func (q *queues) ls() *cobra.Command {
+	return q.a.outputFlag(&cobra.Command{
+		Use: "ls", Short: "List queues", Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return q.with(cmd.Context(), 0, func(ctx context.Context, c *client.Client) error {
+				declared, err := c.Queues(ctx)
+				if err != nil {
+					return err
+				}
+				var all []operate.Stats
+				for _, d := range declared {
+					s := operate.Stats{Queue: d.Name, Shards: max(d.Shards, 1)}
+					if got, err := c.Stats(ctx, d.Name); err == nil {
+						s = operate.StatsOf(got)
+					} else if ctx.Err() != nil {
+						return err
+					} else {
+						q.a.say("queue %s: %v", d.Name, err)
+					}
+					all = append(all, s)
+				}
+				return q.a.print(list(all, func(s operate.Stats) string { return s.Queue }, func(wide bool) *view.Table { return statsTable(all, wide) }))
+			})
+		},
+	})
+}
+
+func statsTable(all []operate.Stats, wide bool) *view.Table {
+	t := &view.Table{Head: []string{"QUEUE", "WAITING", "DELAYED", "ACTIVE", "DEAD", "OLDEST", "IN/S", "DONE/S", "BROKER", "STATE"}}
+	if wide {
+		t.Head = append(t.Head, "SHARDS", "ENQUEUED", "COMPLETED", "FAILED", "DEDUP")
+	}
+	for _, s := range all {
+		state := "running"
+		switch {
+		case s.Paused:
+			state = "paused"
+		case s.Broker == "":
+			state = "no broker"
+		}
+		row := []string{
+			s.Queue, fmt.Sprint(s.Waiting), fmt.Sprint(s.Delayed), fmt.Sprint(s.Active), fmt.Sprint(s.Dead),
+			view.Exact(time.Duration(s.OldestAgeMS) * time.Millisecond), fmt.Sprintf("%.1f", s.EnqueueRate), fmt.Sprintf("%.1f", s.CompleteRate),
+			s.Broker, state,
+		}
+		if wide {
+			row = append(row, fmt.Sprint(s.Shards), fmt.Sprint(s.Enqueued), fmt.Sprint(s.Completed), fmt.Sprint(s.Failed), fmt.Sprint(s.DedupIDs))
+		}
+		t.Add(row...)
+	}
+	return t
+}
+
+func (q *queues) stats() *cobra.Command {
+	return q.a.outputFlag(&cobra.Command{
+		Use: "stats QUEUE", Short: "Show a queue's counts, ages, rates and memory",
+		Args: exactly(1, "the name of a queue"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return q.with(cmd.Context(), 0, func(ctx context.Context, c *client.Client) error {
+				got, err := c.Stats(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				s := operate.StatsOf(got)
+				return q.a.print(data{whole: s, names: []string{s.Queue}, table: func(w io.Writer, wide bool) error {
+					return statsTable([]operate.Stats{s}, wide).Write(w)
+				}})
+			})
+		},
+	})
+}
+
+func (q *queues) declare() *cobra.Command {
+	var d operate.Declaration
+	var visibility, dedup time.Duration
+	var attempts int
+	cmd := &cobra.Command{
+		Use: "declare QUEUE", Short: "Make a queue be, or change its settings",
+		Args: exactly(1, "the name of a queue"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			d.Name, d.VisibilityMS, d.DedupWindowMS = args[0], visibility.Milliseconds(), dedup.Milliseconds()
+			if attempts > 0 {
+				d.Retry = &wire.Retry{MaxAttempts: attempts}
+			}
+			return q.with(cmd.Context(), 0, func(ctx context.Context, c *client.Client) error {
+				if err := c.Declare(ctx, d); err != nil {
+					return err
+				}
+				return q.named(d.Name, "declared %s", d)
+			})
+		},
+	}
+	fl := cmd.Flags()
+	fl.IntVar(&d.Shards, "shards", 0, "how many brokers share the queue; order holds within one (default 1)")
+	fl.StringVar(&d.Claims, "claims", "", "soft or durable (default soft)")
+	fl.DurationVar(&visibility, "visibility-timeout", 0, "how long a claimed job stays hidden (default 30s)")
+	fl.DurationVar(&dedup, "dedup-window", 0, "how long an id is remembered (default 10m)")
+	fl.IntVar(&attempts, "max-attempts", 0, "before a job is dead (default 3)")
+	return q.a.outputFlag(cmd)
+}
+
+// named prints that something was done to a queue.
+func (q *queues) named(name, text string, whole any) error {
+	return q.a.print(data{whole: whole, names: []string{name}, table: func(w io.Writer, _ bool) error {
+		_, err := fmt.Fprintf(w, text+"\n", view.Line(name))
+		return err
+	}})
+}
+
+func (q *queues) remove() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "remove QUEUE", Short: "Take a queue and all its jobs away",
+		Args: exactly(1, "the name of a queue"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !q.a.confirm(fmt.Sprintf("queue %s and all its jobs are removed for good", args[0])) {
+				return fault.New(fault.Usage, "not confirmed, nothing was done").Hint("answer y, or give --yes")
+			}
+			return q.with(cmd.Context(), 0, func(ctx context.Context, c *client.Client) error {
+				if err := c.Remove(ctx, args[0]); err != nil {
+					return err
+				}
+				return q.named(args[0], "removed %s", map[string]string{"queue": args[0]})
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&q.a.yes, "yes", "y", false, "do not ask")
+	return q.a.outputFlag(cmd)
+}
+
+func (q *queues) peek() *cobra.Command {
+	var query queue.Query
+	var state string
+	cmd := &cobra.Command{
+		Use: "peek QUEUE [JOB]", Short: "List jobs without claiming them, or show one",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 2 {
+				return nil
+			}
+			return exactly(1, "the name of a queue, and perhaps the id of a job")(cmd, args)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			query.State = queue.State(state)
+			return q.with(cmd.Context(), 0, func(ctx context.Context, c *client.Client) error {
+				if len(args) == 2 {
+					return q.show(ctx, c, args[0], args[1])
+				}
+				return q.list(ctx, c, args[0], query)
+			})
+		},
+	}
+	fl := cmd.Flags()
+	fl.StringVar(&state, "state", "", "waiting, delayed, active, completed, dead or cancelled; empty: all that are kept")
+	fl.StringVar(&query.Type, "type", "", "only jobs of this type")
+	fl.IntVar(&query.Limit, "limit", 100, "how many")
+	fl.BoolVar(&query.Payload, "payload", false, "with payloads")
+	return q.a.outputFlag(cmd)
+}
+
+// list reads pages until there are as many jobs as asked for.
+func (q *queues) list(ctx context.Context, c *client.Client, name string, query queue.Query) error {
+	var all queue.Page
+	for want := cmp.Or(query.Limit, 100); want > 0; want = query.Limit - len(all.Jobs) {
+		query := query
+		query.Limit, query.Cursor = min(want, queue.MaxPage), all.Cursor
+		page, err := c.List(ctx, name, query)
+		if err != nil {
+			return err
+		}
+		all.Jobs, all.Payloads, all.Cursor = append(all.Jobs, page.Jobs...), append(all.Payloads, page.Payloads...), page.Cursor
+		if page.Cursor == "" {
+			break
+		}
+	}
+	items := field(wire.AppendPage(nil, &all), "jobs")
+	d := data{whole: items, items: items, table: func(w io.Writer, _ bool) error { return jobTable(all).Write(w) }}
+	if items == nil {
+		d.whole, d.items = []any{}, []any{}
+	}
+	for _, j := range all.Jobs {
+		d.names = append(d.names, j.ID)
+	}
+	if err := q.a.print(d); err != nil || all.Cursor == "" {
+		return err
+	}
+	q.a.say("there are more jobs: --limit %d", 10*len(all.Jobs))
+	return nil
+}
+
+func (q *queues) show(ctx context.Context, c *client.Client, name, id string) error {
+	info, payload, err := c.Get(ctx, name, id)
+	if err != nil {
+		return err
+	}
+	page := queue.Page{Jobs: []queue.Info{*info}, Payloads: [][]byte{payload}}
+	return q.a.print(data{
+		whole: loose(wire.AppendJob(nil, info, payload)), names: []string{info.ID},
+		table: func(w io.Writer, _ bool) error { return jobTable(page).Write(w) },
+	})
+}
+
+func jobTable(p queue.Page) *view.Table {
+	t := &view.Table{Head: []string{"JOB", "TYPE", "STATE", "PRIORITY", "ATTEMPTS", "WORKER", "CREATED", "CAUSE"}}
+	payloads := slices.ContainsFunc(p.Payloads, func(b []byte) bool { return b != nil })
+	if payloads {
+		t.Head = append(t.Head, "PAYLOAD")
+	}
+	for i, j := range p.Jobs {
+		row := []string{
+			j.ID, j.Type, string(j.State), fmt.Sprint(j.Priority), fmt.Sprintf("%d/%d", j.Attempts, j.MaxAttempts),
+			j.Worker, j.CreatedAt.UTC().Format(time.RFC3339), j.Cause,
+		}
+		if payloads {
+			row = append(row, string(p.Payloads[i]))
+		}
+		t.Add(row...)
+	}
+	return t
+}
+
+// acts says what each act is for people; the texts name the effect.
+var acts = map[queue.Act]struct{ use, short, effect string }{
+	queue.RunNow:  {"retry QUEUE [JOB…]", "Let delayed jobs run now", "delayed jobs of %s wait now"},
+	queue.Redrive: {"redrive QUEUE [JOB…]", "Give dead jobs fresh attempts", "dead jobs of %s are tried again"},
+	queue.Cancel:  {"cancel QUEUE JOB…", "Take jobs back; workers lose their claims", "jobs of %s are cancelled"},
+	queue.Pause:   {"pause QUEUE", "Hand out no more jobs", "queue %s hands out no more jobs"},
+	queue.Resume:  {"resume QUEUE", "Hand out jobs again", "queue %s hands out jobs again"},
+	queue.Purge:   {"purge QUEUE", "Remove jobs for good", "jobs of %s are removed for good"},
+}
+
+func (q *queues) act(act queue.Act) *cobra.Command {
+	text := acts[act]
+	c := queue.Command{Act: act}
+	var state string
+	cmd := &cobra.Command{
+		Use: text.use, Short: text.short,
+		Args: func(cmd *cobra.Command, args []string) error {
+			jobs := act == queue.RunNow || act == queue.Redrive || act == queue.Cancel
+			if len(args) == 0 || (len(args) > 1 && !jobs) || (len(args) == 1 && act == queue.Cancel) {
+				return exactly(1, strings.ToLower(strings.TrimPrefix(text.use, string(act)+" ")))(cmd, slices.Concat(args, []string{"", ""}))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if c.State = queue.State(state); len(args) > 1 {
+				c.IDs = args[1:]
+			}
+			effect := fmt.Sprintf(text.effect, args[0])
+			if (act == queue.Purge || act == queue.Cancel) && !q.a.confirm(effect) {
+				return fault.New(fault.Usage, "not confirmed, nothing was done").Hint("answer y, or give --yes")
+			}
+			return q.with(cmd.Context(), 0, func(ctx context.Context, cl *client.Client) error {
+				n, err := cl.Do(ctx, args[0], c)
+				if err != nil {
+					return err
+				}
+				return q.a.print(data{
+					whole: map[string]any{"queue": args[0], "act": act, "jobs": n}, names: []string{args[0]},
+					table: func(w io.Writer, _ bool) error {
+						if act == queue.Pause || act == queue.Resume {
+							_, err := fmt.Fprintln(w, view.Line(effect))
+							return err
+						}
+						_, err := fmt.Fprintf(w, "%d jobs\n", n)
+						return err
+					},
+				})
+			})
+		},
+	}
+	fl := cmd.Flags()
+	if act == queue.Purge {
+		fl.StringVar(&state, "state", "", "only jobs in this state; active ones only if named so")
+	}
+	if act != queue.Pause && act != queue.Resume {
+		fl.StringVar(&c.Type, "type", "", "only jobs of this type")
+	}
+	if act == queue.Purge || act == queue.Cancel {
+		fl.BoolVarP(&q.a.yes, "yes", "y", false, "do not ask")
+	}
+	return q.a.outputFlag(cmd)
+}
+
+// adopt needs no node: it works on the object store and the cluster store themselves.
+func (q *queues) adopt() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "adopt QUEUE", Short: "Take a queue over that belonged to another cluster store",
+		Long: "Take a queue over whose objects were written under another cluster store: after that was lost and made\n" +
+			"anew, or when the bucket was copied. No node of the other cluster may run any more. Needs --objects and\n" +
+			"--store (or their settings).",
+		Args: exactly(1, "the name of a queue"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !q.a.confirm(fmt.Sprintf("queue %s belongs to this cluster from now on; nodes of another one lose it", args[0])) {
+				return fault.New(fault.Usage, "not confirmed, nothing was done").Hint("answer y, or give --yes")
+			}
+			return q.a.look(cmd.Context(), false, func(ctx context.Context, c *cluster) error {
+				if c.cfg.Objects.URL == "" {
+					return fault.New(fault.ObjectsURL, "objects.url is not set: where are the queues?")
+				}
+				bucket, err := backend.Bucket(ctx, c.cfg.Objects.URL)
+				if err != nil {
+					return err
+				}
+				b, err := queue.NewBroker(queue.Config{
+					Bucket: bucket, StoreID: backend.LastingID(c.snap.StoreID), Owner: "adopt-" + client.NewID(),
+					Now: func() time.Time { return c.snap.Now }, Logger: q.a.talk(c.cfg),
+				})
+				if err != nil {
+					return err
+				}
+				if err := b.Adopt(ctx, args[0]); err != nil {
+					return queueFault(err)
+				}
+				return q.named(args[0], "adopted %s", map[string]string{"queue": args[0], "store_id": backend.LastingID(c.snap.StoreID)})
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&q.a.yes, "yes", "y", false, "do not ask")
+	return q.a.outputFlag(cmd)
+}

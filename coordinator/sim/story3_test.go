@@ -1,0 +1,158 @@
+package sim
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/emitd/emitd/coordinator/lease"
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+)
+
+// A run is resumed, the reply is lost, and the store fails over to a copy from before. Told again
+// without another look, the new store would give out a generation that the old one has given out
+// already (I3 watches).
+func TestStoryResumeWhoseReplyIsLostInAFailover(t *testing.T) {
+	t.Parallel()
+	profiles(t, func(t *testing.T, timing lease.Timing) {
+		s := onStage(t, Config{Nodes: 3, Timing: timing}).begin()
+		s.server.down, s.server.quick = true, true
+		s.disturb("outage")
+		s.pass(timing.NodeRegistrationTTL)
+		if s.allRun() {
+			t.Fatal("something runs without the store")
+		}
+		s.keep()
+		lost := false
+		s.loseReply = func(c *call) bool {
+			if lost || c.req.Report == nil || !resumes(c.req.Report) {
+				return false
+			}
+			lost = true
+			s.after(timing.QueryTimeout/2, s.failover)
+			return true
+		}
+		s.server.down = false
+		s.disturb("outage ended")
+		s.pass(s.bound() + timing.QueryTimeout)
+		if !lost || s.server.failovers != 1 {
+			t.Fatal("nothing was resumed")
+		}
+		s.pass(s.bound())
+		if !s.allRun() || !s.check.settled {
+			t.Fatalf("not all is well again\n%s", lastLines(s.world, 40))
+		}
+	})
+}
+
+func resumes(r *storage.Report) bool {
+	return slices.ContainsFunc(r.Units, func(u storage.UnitReport) bool { return u.Step == daemon.Resume })
+}
+
+// A commit that calls a node late or deaf comes a second time when the node has long been well: it
+// says nothing of what is so now (I5 and I6 watch).
+func TestStoryJudgementComesTwice(t *testing.T) {
+	t.Parallel()
+	profiles(t, func(t *testing.T, timing lease.Timing) {
+		s := onStage(t, Config{Nodes: 3, Timing: timing}).begin()
+		p := s.follower()
+		kept := map[node.State]*call{}
+		s.loseReply = func(c *call) bool {
+			if c.req.Commit != nil {
+				for _, n := range c.req.Commit.Nodes {
+					again := *c
+					again.repeat, kept[n.State] = true, &again
+				}
+			}
+			return false
+		}
+		p.host.cut = true
+		s.disturb("cut")
+		s.within(2*timing.Late(), "it is late", func() bool { return kept[node.Late] != nil })
+		p.host.cut, p.host.deaf = false, true
+		s.within(2*timing.NodeRegistrationTTL, "it is deaf", func() bool { return kept[node.Deaf] != nil })
+		p.host.deaf = false
+		s.disturb("it is well")
+		s.pass(s.bound() + time.Second)
+		for _, state := range []node.State{node.Late, node.Deaf} {
+			s.apply(kept[state])
+			s.pass(timing.QueryTimeout)
+		}
+	})
+}
+
+// A single node whose id is fixed is killed, and the store's clock is set back an hour: the heartbeat
+// of the dead process lies in the future, and there is no leader to remove its row.
+func TestStoryClockSetBackBehindADeadTwin(t *testing.T) {
+	t.Parallel()
+	profiles(t, func(t *testing.T, timing lease.Timing) {
+		s := onStage(t, Config{Nodes: 1, Timing: timing}).begin()
+		p := s.leader()
+		p.kill()
+		s.server.clock.stepped -= time.Hour
+		again := s.startAs(p.host, node.Identity{Name: p.who.Name, ID: p.who.ID, Incarnation: incarnation(len(s.procs))})
+		s.within(s.bound(), "it runs everything", func() bool { return s.leader() == again && s.allRun() })
+	})
+}
+
+// A node advertises less for a while and everything again, while a second process of its name
+// began with the lesser: once both say the same, all runs.
+func TestStoryDeployWithATwin(t *testing.T) {
+	t.Parallel()
+	s := onStage(t, Config{Nodes: 3}).begin()
+	h := s.follower().host
+	less := h.full
+	less.Specs = slices.Clone(less.Specs)
+	less.Specs[0].Instances--
+	s.disturb("deploy")
+	h.advertise(less)
+	s.pass(s.t.HeartbeatInterval)
+	s.start(h)
+	s.pass(s.t.HeartbeatInterval)
+	h.advertise(h.full)
+	s.disturb("all again")
+	s.pass(s.bound() + time.Second)
+	if !s.allRun() || !s.check.settled {
+		t.Fatalf("not all runs\n%s", lastLines(s.world, 40))
+	}
+}
+
+// The limit of what numbers can promise: a failover loses the newest term, the store's clock stands
+// before it, and whoever saw the term has ended. The next term's number is below the lost one; all
+// else holds.
+func TestStoryNewestTermIsForgotten(t *testing.T) {
+	t.Parallel()
+	profiles(t, func(t *testing.T, timing lease.Timing) {
+		for _, seen := range []bool{false, true} {
+			s := onStage(t, Config{Nodes: 2, Timing: timing}).begin()
+			witness := s.start(s.hosts[0]) // a second process there, which hears of every term
+			witness.host.twin = nil
+			s.pass(timing.HeartbeatInterval)
+			s.keep()
+			first := s.leader()
+			first.kill()
+			s.within(2*timing.LeaseDuration, "another leads", func() bool { return s.leader() != nil })
+			lost := s.check.model.term
+			if seen {
+				s.pass(2 * timing.HeartbeatInterval)
+			}
+			s.leader().kill()
+			if !seen {
+				witness.kill()
+			}
+			s.failover()
+			s.server.clock.stepped -= time.Hour
+			for _, h := range s.hosts {
+				if h.proc.state == dead {
+					s.start(h)
+				}
+			}
+			s.pass(s.bound() + time.Second)
+			if forgotten := s.check.model.term < lost; forgotten == seen {
+				t.Errorf("somebody saw the lost term: %v; the next number is lower: %v", seen, forgotten)
+			}
+		}
+	})
+}

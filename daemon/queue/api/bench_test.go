@@ -1,0 +1,283 @@
+//go:build unix
+
+package api_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/emitd/emitd/daemon/queue"
+	"github.com/emitd/emitd/daemon/queue/api"
+	"github.com/emitd/emitd/daemon/queue/api/batch"
+	"github.com/emitd/emitd/daemon/queue/api/queuev1"
+	"github.com/emitd/emitd/daemon/queue/api/wire"
+)
+
+// fifo is the least a queue can be, so that the benchmarks measure the wire.
+type fifo struct {
+	queue.Service
+	mu      sync.Mutex
+	waiting []*queue.Job
+	head    int
+	active  map[string]struct{}
+	last    int
+}
+
+func (f *fifo) Enqueue(_ context.Context, _ string, jobs []queue.Job) ([]queue.Receipt, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := make([]queue.Receipt, len(jobs))
+	for i := range jobs {
+		f.last++
+		jobs[i].ID = strconv.Itoa(f.last)
+		f.waiting = append(f.waiting, &jobs[i])
+		out[i] = queue.Receipt{ID: jobs[i].ID, State: queue.Waiting}
+	}
+	return out, nil
+}
+
+func (f *fifo) Claim(_ context.Context, name string, r queue.ClaimRequest) ([]queue.Claimed, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := min(max(r.Max, 1), len(f.waiting)-f.head)
+	out := make([]queue.Claimed, n)
+	for i := range out {
+		j := f.waiting[f.head]
+		f.waiting[f.head] = nil
+		f.head++
+		f.active[j.ID] = struct{}{}
+		out[i] = queue.Claimed{
+			Job:     queue.Info{ID: j.ID, Queue: name, Type: j.Type, State: queue.Active, Deliveries: 1, MaxAttempts: 3, Worker: r.Worker, Size: len(j.Payload)},
+			Payload: j.Payload, Token: "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA" + j.ID, For: osqueueLength,
+		}
+	}
+	return out, nil
+}
+
+const osqueueLength = 30e9
+
+func (f *fifo) Settle(_ context.Context, _ string, what []queue.Settlement) ([]queue.Outcome, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := make([]queue.Outcome, len(what))
+	for i := range what {
+		out[i] = queue.Outcome{ID: what[i].ID, State: queue.Completed}
+		if _, ok := f.active[what[i].ID]; !ok {
+			out[i].Err = queue.Refuse(queue.StaleClaim, "stale")
+		}
+		delete(f.active, what[i].ID)
+	}
+	return out, nil
+}
+
+// raw is a connection that speaks as little HTTP as goes, to leave the processor to the server.
+type raw struct {
+	conn net.Conn
+	in   *bufio.Reader
+	out  []byte
+	body []byte
+}
+
+func (r *raw) call(b *testing.B, path, kind string, body []byte) []byte {
+	r.out = append(r.out[:0], "POST "...)
+	r.out = append(r.out, path...)
+	r.out = append(r.out, " HTTP/1.1\r\nHost: x\r\nContent-Type: "...)
+	r.out = append(r.out, kind...)
+	r.out = append(r.out, "\r\nContent-Length: "...)
+	r.out = strconv.AppendInt(r.out, int64(len(body)), 10)
+	r.out = append(r.out, "\r\n\r\n"...)
+	r.out = append(r.out, body...)
+	if _, err := r.conn.Write(r.out); err != nil {
+		b.Error(err)
+		return nil
+	}
+	status, length := "", -1
+	for {
+		line, err := r.in.ReadSlice('\n')
+		if err != nil {
+			b.Error(err)
+			return nil
+		}
+		if status == "" {
+			status = string(line[9:12])
+		}
+		if len(line) > 16 && strings.EqualFold(string(line[:16]), "Content-Length: ") {
+			length, _ = strconv.Atoi(string(bytes.TrimSpace(line[16:])))
+		}
+		if len(line) <= 2 {
+			break
+		}
+	}
+	r.body = r.body[:0]
+	switch {
+	case length >= 0:
+		r.read(b, length)
+	case status != "204":
+		for size := -1; size != 0; { // chunked
+			line, _ := r.in.ReadSlice('\n')
+			n, _ := strconv.ParseInt(string(bytes.TrimSpace(line)), 16, 64)
+			size = int(n)
+			r.read(b, size)
+			_, _ = r.in.Discard(2)
+		}
+	}
+	if status[0] != '2' {
+		b.Errorf("%s: %s %s", path, status, r.body)
+		return nil
+	}
+	return r.body
+}
+
+// read appends n bytes to the body.
+func (r *raw) read(b *testing.B, n int) {
+	have := len(r.body)
+	r.body = slices.Grow(r.body, n)[:have+n]
+	if _, err := io.ReadFull(r.in, r.body[have:]); err != nil {
+		b.Error(err)
+	}
+}
+
+// processor returns the processor time of this process so far.
+func processor() time.Duration {
+	var u syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// cycles runs b.N jobs over n connections, batch jobs a cycle, and reports jobs per second.
+func cycles(b *testing.B, n, batch int, cycle func(b *testing.B, r *raw)) {
+	b.Run("fifo", func(b *testing.B) { cyclesOn(b, &fifo{active: map[string]struct{}{}}, n, batch, cycle) })
+	b.Run("broker", func(b *testing.B) { cyclesOn(b, broker(b), n, batch, cycle) })
+}
+
+func cyclesOn(b *testing.B, svc queue.Service, n, batch int, cycle func(b *testing.B, r *raw)) {
+	h, err := api.New(svc, api.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	s := httptest.NewUnstartedServer(h)
+	s.Config.Protocols = api.Protocols()
+	s.Start()
+	defer s.Close()
+	var left atomic.Int64
+	left.Store(int64(b.N))
+	var all sync.WaitGroup
+	before := processor()
+	b.ResetTimer()
+	for range n {
+		conn, err := net.Dial("tcp", s.Listener.Addr().String())
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer conn.Close()
+		r := &raw{conn: conn, in: bufio.NewReaderSize(conn, 64<<10)}
+		all.Go(func() {
+			for left.Add(int64(-batch)) > int64(-batch) && !b.Failed() {
+				cycle(b, r)
+			}
+		})
+	}
+	all.Wait()
+	b.StopTimer()
+	// Where others use the machine too, the processor time (server and client) says more.
+	b.ReportMetric(float64((processor()-before).Nanoseconds())/float64(b.N), "cpu-ns/job")
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "jobs/s")
+}
+
+var hundred = []byte(`"` + strings.Repeat("x", 98) + `"`)
+
+// BenchmarkSingle is submit, claim and complete of one job a call.
+func BenchmarkSingle(b *testing.B) {
+	submit := fmt.Appendf(nil, `{"type":"t","payload":%s}`, hundred)
+	cycles(b, 64, 1, func(b *testing.B, r *raw) {
+		r.call(b, "/v1/queues/q/jobs", "application/json", submit)
+		got := r.call(b, "/v1/queues/q/claim", "application/json", []byte(`{"worker":"w"}`))
+		id, token := between(got, `"id":"`), between(got, `"token":"`)
+		r.call(b, "/v1/queues/q/jobs/"+id+"/complete", "application/json", fmt.Appendf(nil, `{"token":%q}`, token))
+	})
+}
+
+// BenchmarkOsqueue is the same by osqueue's REST.
+func BenchmarkOsqueue(b *testing.B) {
+	submit := fmt.Appendf(nil, `{"type":"t","payload":%s}`, hundred)
+	cycles(b, 64, 1, func(b *testing.B, r *raw) {
+		r.call(b, "/v1/jobs", "application/json", submit)
+		got := r.call(b, "/v1/jobs/claim", "application/json", []byte(`{"workerId":"w"}`))
+		r.call(b, "/v1/jobs/"+between(got, `"jobId":"`)+"/complete", "application/json", []byte(`{"workerId":"w"}`))
+	})
+}
+
+func between(b []byte, begin string) string {
+	_, rest, _ := bytes.Cut(b, []byte(begin))
+	out, _, _ := bytes.Cut(rest, []byte(`"`))
+	return string(out)
+}
+
+// BenchmarkJSON100 is a hundred jobs a call as JSON.
+func BenchmarkJSON100(b *testing.B) {
+	jobs := make([]queue.Job, 100)
+	for i := range jobs {
+		jobs[i] = queue.Job{Type: "t", Payload: hundred}
+	}
+	submit := wire.AppendEnqueue(nil, jobs)
+	cycles(b, 8, 100, func(b *testing.B, r *raw) {
+		r.call(b, "/v1/queues/q/jobs", "application/json", submit)
+		var got struct {
+			Jobs []struct {
+				ID    string `json:"id"`
+				Token string `json:"token"`
+			} `json:"jobs"`
+		}
+		if err := json.Unmarshal(r.call(b, "/v1/queues/q/claim", "application/json", []byte(`{"max":100}`)), &got); err != nil {
+			b.Error(err)
+		}
+		done := make([]queue.Settlement, len(got.Jobs))
+		for i, j := range got.Jobs {
+			done[i] = queue.Settlement{Verb: queue.Complete, ID: j.ID, Token: j.Token}
+		}
+		r.call(b, "/v1/queues/q/settle", "application/json", wire.AppendSettle(nil, done))
+	})
+}
+
+// BenchmarkProtobuf100 is a hundred jobs a call as protobuf.
+func BenchmarkProtobuf100(b *testing.B) {
+	jobs := make([]queue.Job, 100)
+	for i := range jobs {
+		jobs[i] = queue.Job{Type: "t", Payload: hundred}
+	}
+	const kind, service = "application/proto", "/emitd.queue.v1.QueueService/"
+	submit, _ := proto.Marshal(batch.EnqueueRequest("q", jobs))
+	claim, _ := proto.Marshal(&queuev1.ClaimRequest{Queue: "q", Max: 100})
+	cycles(b, 8, 100, func(b *testing.B, r *raw) {
+		r.call(b, service+"Enqueue", kind, submit)
+		var got queuev1.ClaimResponse
+		if err := proto.Unmarshal(r.call(b, service+"Claim", kind, claim), &got); err != nil {
+			b.Error(err)
+		}
+		done := make([]queue.Settlement, len(got.Jobs))
+		for i, j := range got.Jobs {
+			done[i] = queue.Settlement{Verb: queue.Complete, ID: j.Id, Token: j.Token}
+		}
+		out, _ := proto.Marshal(batch.SettleRequest("q", done))
+		r.call(b, service+"Settle", kind, out)
+	})
+}
+
+var _ http.Handler = (*api.Handler)(nil)

@@ -1,0 +1,142 @@
+package api
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/emitd/emitd/daemon/queue"
+)
+
+// bounded is a service whose calls end: a broker that waits for a store that hangs must not keep
+// callers for ever.
+type bounded struct {
+	svc   queue.Service
+	limit time.Duration
+}
+
+var _ queue.Service = bounded{}
+
+// within makes one call of at most limit. tag is what a call without an answer means.
+func within[T any](ctx context.Context, limit time.Duration, tag queue.Tag, do func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	out, err := do(ctx)
+	if err != nil && ctx.Err() != nil && queue.TagOf(err) == "" {
+		e := queue.Refuse(tag, "the call had no answer in time: %w", err)
+		if tag == queue.UnknownOutcome {
+			e = e.WithHint("repeat it with the same ids, keys or request_id")
+		}
+		return out, e
+	}
+	return out, err
+}
+
+func (b bounded) Enqueue(ctx context.Context, name string, jobs []queue.Job) ([]queue.Receipt, error) {
+	return within(ctx, b.limit, queue.UnknownOutcome, func(ctx context.Context) ([]queue.Receipt, error) {
+		return b.svc.Enqueue(ctx, name, jobs)
+	})
+}
+
+func (b bounded) Claim(ctx context.Context, name string, req queue.ClaimRequest) ([]queue.Claimed, error) {
+	return within(ctx, b.limit+req.Wait, queue.UnknownOutcome, func(ctx context.Context) ([]queue.Claimed, error) {
+		return b.svc.Claim(ctx, name, req)
+	})
+}
+
+func (b bounded) Settle(ctx context.Context, name string, what []queue.Settlement) ([]queue.Outcome, error) {
+	return within(ctx, b.limit, queue.UnknownOutcome, func(ctx context.Context) ([]queue.Outcome, error) {
+		return b.svc.Settle(ctx, name, what)
+	})
+}
+
+func (b bounded) Get(ctx context.Context, name, id string) (*queue.Info, []byte, error) {
+	var payload []byte
+	info, err := within(ctx, b.limit, queue.Unavailable, func(ctx context.Context) (info *queue.Info, err error) {
+		info, payload, err = b.svc.Get(ctx, name, id)
+		return info, err
+	})
+	return info, payload, err
+}
+
+func (b bounded) List(ctx context.Context, name string, q queue.Query) (*queue.Page, error) {
+	return within(ctx, b.limit, queue.Unavailable, func(ctx context.Context) (*queue.Page, error) {
+		return b.svc.List(ctx, name, q)
+	})
+}
+
+func (b bounded) Stats(ctx context.Context, name string) (*queue.Stats, error) {
+	return within(ctx, b.limit, queue.Unavailable, func(ctx context.Context) (*queue.Stats, error) {
+		return b.svc.Stats(ctx, name)
+	})
+}
+
+func (b bounded) Do(ctx context.Context, name string, c queue.Command) (int, error) {
+	return within(ctx, b.limit, queue.UnknownOutcome, func(ctx context.Context) (int, error) {
+		return b.svc.Do(ctx, name, c)
+	})
+}
+
+// freeBody is how much of a body is not counted: as much as its connection's own buffers, so
+// that small calls, and long polls above all, do not use the room of large ones up.
+const freeBody = 64 << 10
+
+// meter is a body that is counted against the room for all bodies.
+type meter struct {
+	io.ReadCloser
+	room       *semaphore.Weighted
+	read, held int64
+}
+
+// Read reads on, as long as there is room.
+func (m *meter) Read(p []byte) (int, error) {
+	n, err := m.ReadCloser.Read(p)
+	m.read += int64(n)
+	for m.read > m.held+freeBody {
+		if !m.room.TryAcquire(freeBody) {
+			return n, errCrowded()
+		}
+		m.held += freeBody
+	}
+	return n, err
+}
+
+func (m *meter) release() {
+	if m.held > 0 {
+		m.room.Release(m.held)
+		m.held = 0
+	}
+}
+
+func errCrowded() *queue.Error {
+	return queue.Refuse(queue.QueueFull, "too many large bodies are being read").WithHint("try again a little later")
+}
+
+// metered counts the bodies of an RPC service.
+func (h *Handler) metered(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		m := &meter{ReadCloser: r.Body, room: h.room}
+		defer m.release()
+		r.Body = rpcBody{meter: m, h: h, r: r}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// rpcBody gives a refused body the form in which the RPC library passes it on.
+type rpcBody struct {
+	*meter
+	h *Handler
+	r *http.Request
+}
+
+// Read reads on, as long as there is room.
+func (b rpcBody) Read(p []byte) (int, error) {
+	n, err := b.meter.Read(p)
+	if queue.TagOf(err) == queue.QueueFull {
+		return n, b.h.rpcError(b.r.Context(), err)
+	}
+	return n, err
+}

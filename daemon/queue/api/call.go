@@ -1,0 +1,155 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/emitd/emitd/daemon/queue"
+	"github.com/emitd/emitd/daemon/queue/api/limits"
+	"github.com/emitd/emitd/daemon/queue/api/wire"
+)
+
+// call is one HTTP call being answered.
+type call struct {
+	h     *Handler
+	w     http.ResponseWriter
+	r     *http.Request
+	buf   *bytes.Buffer
+	meter meter
+}
+
+// buffers are reused: a body is decoded into copies before its buffer goes back.
+var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+const maxPooled = 1 << 20
+
+func (c *call) release() {
+	if c.buf != nil && c.buf.Cap() <= maxPooled {
+		c.buf.Reset()
+		buffers.Put(c.buf)
+	}
+	c.buf = nil
+	c.meter.release()
+}
+
+// body reads the whole body, within the limits.
+func (c *call) body() ([]byte, error) {
+	limit := c.h.opts.MaxBody
+	if c.r.ContentLength > limit {
+		return nil, tooLarge(limit)
+	}
+	buf, _ := buffers.Get().(*bytes.Buffer)
+	c.buf = buf
+	c.meter = meter{ReadCloser: http.MaxBytesReader(c.w, c.r.Body, limit), room: c.h.room}
+	if _, err := buf.ReadFrom(&c.meter); err != nil {
+		if e, ok := errors.AsType[*queue.Error](err); ok {
+			return nil, e
+		}
+		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+			return nil, tooLarge(limit)
+		}
+		return nil, queue.Refuse(queue.BadRequest, "the body broke off: %w", err)
+	}
+	return buf.Bytes(), nil
+}
+
+func tooLarge(limit int64) error {
+	return queue.Refuse(queue.PayloadTooLarge, "the body is larger than the %d bytes that are taken", limit).
+		WithHint("split the call; a large payload is better stored elsewhere and named in the job")
+}
+
+// decode reads the body into v; it must be there.
+func (c *call) decode(v any) error {
+	b, err := c.body()
+	if err != nil {
+		return err
+	}
+	return wire.Decode(b, v)
+}
+
+// decodeAny is decode for calls whose body may be empty.
+func (c *call) decodeAny(v any) error {
+	b, err := c.body()
+	if err != nil || len(bytes.TrimSpace(b)) == 0 {
+		return err
+	}
+	return wire.Decode(b, v)
+}
+
+// queue returns the queue the path names.
+func (c *call) queue() (string, error) {
+	name := c.r.PathValue("queue")
+	return name, limits.Queue(name)
+}
+
+// id returns the job the path names.
+func (c *call) id() (string, error) {
+	id := c.r.PathValue("id")
+	return id, limits.ID(id)
+}
+
+// reply answers 200 with a JSON body that is already written.
+func (c *call) reply(body []byte) error {
+	h := c.w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	_, _ = c.w.Write(body) // the client has gone: nobody to tell
+	return nil
+}
+
+// json answers 200 with v.
+func (c *call) json(v any) error { return c.reply(encode(v)) }
+
+// append answers 200 with what the function appends, in a buffer that is used again.
+func (c *call) append(add func(b []byte) []byte) error {
+	buf, _ := buffers.Get().(*bytes.Buffer)
+	b := add(buf.AvailableBuffer())
+	err := c.reply(b)
+	if cap(b) <= maxPooled {
+		buffers.Put(bytes.NewBuffer(b[:0]))
+	}
+	return err
+}
+
+// nothing answers 204.
+func (c *call) nothing() error {
+	c.w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// parameters returns the query's, each at most once and none but the known.
+func (c *call) parameters(known ...string) (map[string]string, error) {
+	out := make(map[string]string, len(known))
+	values := c.r.URL.Query()
+	for _, k := range known {
+		if v := values[k]; len(v) > 1 {
+			return nil, queue.Refuse(queue.BadRequest, "%s is given %d times", k, len(v))
+		} else if len(v) == 1 {
+			out[k] = v[0]
+		}
+		delete(values, k)
+	}
+	for k := range values {
+		return nil, queue.Refuse(queue.BadRequest, "unknown parameter %.80q", k).WithHint("known: %s", strings.Join(known, ", "))
+	}
+	return out, nil
+}
+
+// encode writes v as JSON without HTML escapes; v is a body of this package and always encodes.
+func encode(v any) []byte {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return []byte("{}")
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+}
+
+// seconds rounds up, as Retry-After knows no fractions.
+func seconds(ms int64) string { return strconv.FormatInt((ms+999)/1000, 10) }

@@ -1,0 +1,113 @@
+package api_test
+
+import (
+	"os"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/emitd/emitd/daemon/queue"
+	"github.com/emitd/emitd/daemon/queue/api"
+	"github.com/emitd/emitd/daemon/queue/api/operate"
+	"github.com/emitd/emitd/daemon/queue/api/refusal"
+	"github.com/emitd/emitd/daemon/queue/api/wire"
+)
+
+func reference(t *testing.T) string {
+	t.Helper()
+	b, err := os.ReadFile("../../../docs/reference/queue-http.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// TestReferenceHasEveryRoute: the page and the mux list the same paths.
+func TestReferenceHasEveryRoute(t *testing.T) {
+	t.Parallel()
+	h, _ := newAPI(t, api.Options{})
+	var documented []string
+	for _, m := range regexp.MustCompile("(?m)^\\| `((?:GET|PUT|POST|DELETE) [^`]+)`").FindAllStringSubmatch(reference(t), -1) {
+		documented = append(documented, m[1])
+	}
+	for _, m := range regexp.MustCompile("(?m)^`(/[a-z0-9.]+QueueService/)`").FindAllStringSubmatch(reference(t), -1) {
+		documented = append(documented, m[1])
+	}
+	served := h.Routes()
+	slices.Sort(served)
+	slices.Sort(documented)
+	if !slices.Equal(served, documented) {
+		t.Errorf("served     %q\ndocumented %q", served, documented)
+	}
+}
+
+// TestReferenceHasEveryField: no body has a field, and no refusal a tag, that the page leaves out.
+func TestReferenceHasEveryField(t *testing.T) {
+	t.Parallel()
+	page := reference(t)
+	for _, v := range []any{
+		wire.Job{},
+		wire.Retry{},
+		wire.ClaimRequest{},
+		wire.Claimed{},
+		wire.Settlement{},
+		wire.Outcome{},
+		wire.JobView{},
+		wire.Info{},
+		operate.ActRequest{},
+		operate.Stats{},
+		refusal.Problem{},
+		operate.Declaration{},
+		wire.Receipt{},
+	} {
+		typ := reflect.TypeOf(v)
+		for i := range typ.NumField() {
+			name, _, _ := strings.Cut(typ.Field(i).Tag.Get("json"), ",")
+			if name != "" && !strings.Contains(page, "`"+name+"`") && !strings.Contains(page, `"`+name+`"`) {
+				t.Errorf("%v.%s: `%s` is not in the page", typ, typ.Field(i).Name, name)
+			}
+		}
+	}
+	for _, m := range regexp.MustCompile("(?m)^\\| `([A-Za-z]+)` \\| (\\d+) \\|").FindAllStringSubmatch(page, -1) {
+		if got := refusal.Status(queue.Tag(m[1])); m[2] != strconv.Itoa(got) {
+			t.Errorf("%s is %d, the page says %s", m[1], got, m[2])
+		}
+	}
+	for _, tag := range refusal.Tags() {
+		if !strings.Contains(page, "| `"+string(tag)+"` |") {
+			t.Errorf("tag %s is not in the page", tag)
+		}
+	}
+}
+
+// TestReferenceTranscript plays what the page says.
+func TestReferenceTranscript(t *testing.T) {
+	t.Parallel()
+	_, rest, _ := strings.Cut(reference(t), "```transcript\n")
+	script, _, ok := strings.Cut(rest, "```")
+	if !ok {
+		t.Fatal("no transcript")
+	}
+	h, _ := newAPI(t, api.Options{})
+	var last answer
+	n := 0
+	for line := range strings.Lines(script) {
+		line = strings.TrimSpace(line)
+		if sent, ok := strings.CutPrefix(line, "> "); ok {
+			parts := strings.SplitN(sent, " ", 3)
+			last = send(h, parts[0], parts[1], parts[2])
+			continue
+		}
+		n++
+		got := "< " + strconv.Itoa(last.status) + " " + times.ReplaceAllString(last.body, "…")
+		if got != line {
+			t.Errorf("got  %s\npage %s", got, line)
+		}
+	}
+	if n < 5 {
+		t.Errorf("only %d answers", n)
+	}
+}

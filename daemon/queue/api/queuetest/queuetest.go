@@ -1,0 +1,431 @@
+// Package queuetest is a queue in memory, plain and slow, for tests: of job handlers, of code that
+// enqueues, of whatever speaks to a [queue.Service]. It behaves as a broker does as far as a
+// caller can see, but keeps nothing, has one shard, knows every queue that is named, and never
+// forgets an ID.
+//
+//	q := queuetest.New()
+//	q.Enqueue(ctx, "default", []queue.Job{{Type: "email:send", Payload: payload}})
+//
+// Time is time.Now, so that it runs in a testing/synctest bubble. Claims end when somebody looks:
+// no goroutine runs.
+package queuetest
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/emitd/emitd/daemon/queue"
+)
+
+const (
+	visibility  = 30 * time.Second
+	maxAttempts = 3
+	backoff     = time.Second
+)
+
+// Queue is a queue service in memory. Make it with [New].
+type Queue struct {
+	mu     sync.Mutex
+	queues map[string]*state
+	tokens int
+	calls  map[string]int
+}
+
+var _ queue.Service = (*Queue)(nil)
+
+// state of one named queue.
+type state struct {
+	jobs    []*job // in the order they were submitted
+	byID    map[string]*job
+	paused  bool
+	claims  map[string][]*job // by request ID
+	changed chan struct{}     // closed when a claim that waits should look again
+	stats   queue.Stats
+}
+
+type job struct {
+	info    queue.Info
+	payload []byte
+	retry   queue.Retry
+	token   string // of the newest claim; empty: tokenless
+	settled string // token or worker that completed it
+}
+
+// New makes an empty queue service.
+func New() *Queue { return &Queue{queues: map[string]*state{}, calls: map[string]int{}} }
+
+// Calls returns how often a method (such as "Claim") was called.
+func (q *Queue) Calls(method string) int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.calls[method]
+}
+
+// enter takes the lock and returns the queue with all that time has done to it.
+func (q *Queue) enter(method, name string) (*state, time.Time) {
+	q.mu.Lock()
+	q.calls[method]++
+	s := q.queues[name]
+	if s == nil {
+		s = &state{byID: map[string]*job{}, claims: map[string][]*job{}, changed: make(chan struct{})}
+		s.stats = queue.Stats{Queue: name, Shards: 1, Broker: "127.0.0.1:7070", Epoch: 1}
+		q.queues[name] = s
+	}
+	now := time.Now()
+	s.pass(now)
+	return s, now
+}
+
+// pass ends claims, delays and lives that are over.
+func (s *state) pass(now time.Time) {
+	for _, j := range s.jobs {
+		i := &j.info
+		if i.State == queue.Active && !now.Before(i.Until) {
+			i.Attempts++
+			s.giveBack(j, now, "the claim was not extended in time", 0)
+		}
+		if i.State == queue.Delayed && !now.Before(i.RunAt) {
+			i.State, i.RunAt = queue.Waiting, time.Time{}
+		}
+		if i.State == queue.Waiting && !i.ExpiresAt.IsZero() && !now.Before(i.ExpiresAt) {
+			i.State, i.Cause, i.EndedAt = queue.Dead, "expired before it was claimed", now
+			s.stats.Expired++
+		}
+	}
+}
+
+// giveBack ends an attempt that failed: the job waits for its next one, or is dead.
+func (s *state) giveBack(j *job, now time.Time, cause string, after time.Duration) {
+	i := &j.info
+	i.Cause, i.Until, j.token = cause, time.Time{}, ""
+	switch {
+	case i.Attempts >= i.MaxAttempts:
+		i.State, i.EndedAt = queue.Dead, now
+		s.stats.Died++
+	case after > 0:
+		i.State, i.RunAt = queue.Delayed, now.Add(after)
+	default:
+		i.State = queue.Waiting
+	}
+	s.wake()
+}
+
+func (s *state) wake() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// Enqueue implements [queue.Producer].
+func (q *Queue) Enqueue(_ context.Context, name string, jobs []queue.Job) ([]queue.Receipt, error) {
+	s, now := q.enter("Enqueue", name)
+	defer q.mu.Unlock()
+	out := make([]queue.Receipt, len(jobs))
+	for n, j := range jobs {
+		id := j.ID
+		switch {
+		case id != "":
+		case j.Key != "":
+			id = "key-" + j.Key
+		default:
+			id = fmt.Sprintf("job-%d", len(s.jobs)+1)
+		}
+		if old := s.byID[id]; old != nil {
+			out[n] = queue.Receipt{ID: id, Duplicate: true, State: old.info.State}
+			s.stats.Duplicates++
+			continue
+		}
+		added := newJob(name, id, j, now)
+		s.jobs, s.byID[id] = append(s.jobs, added), added
+		s.stats.Enqueued++
+		out[n] = queue.Receipt{ID: id, State: added.info.State}
+	}
+	s.wake()
+	return out, nil
+}
+
+func newJob(name, id string, j queue.Job, now time.Time) *job {
+	out := &job{payload: slices.Clone(j.Payload), retry: j.Retry, info: queue.Info{
+		ID: id, Queue: name, Type: j.Type, Group: j.Group, State: queue.Waiting, Priority: j.Priority,
+		MaxAttempts: cmp.Or(j.Retry.MaxAttempts, maxAttempts), CreatedAt: now, Size: len(j.Payload),
+	}}
+	at := j.RunAt
+	if j.Delay > 0 {
+		at = now.Add(j.Delay)
+	}
+	if at.After(now) {
+		out.info.State, out.info.RunAt = queue.Delayed, at
+	}
+	if j.TTL > 0 {
+		out.info.ExpiresAt = now.Add(j.TTL)
+	}
+	return out
+}
+
+// Claim implements [queue.Consumer].
+func (q *Queue) Claim(ctx context.Context, name string, req queue.ClaimRequest) ([]queue.Claimed, error) {
+	var deadline <-chan time.Time
+	if req.Wait > 0 {
+		t := time.NewTimer(req.Wait)
+		defer t.Stop()
+		deadline = t.C
+	}
+	for {
+		s, now := q.enter("Claim", name)
+		out := q.claim(s, req, now)
+		changed, next := s.changed, s.next(now)
+		q.mu.Unlock()
+		if len(out) > 0 || req.Wait <= 0 {
+			return out, nil
+		}
+		t := time.NewTimer(next)
+		select {
+		case <-changed:
+		case <-t.C:
+		case <-deadline:
+			t.Stop()
+			return nil, nil
+		case <-ctx.Done():
+			t.Stop()
+			return nil, ctx.Err()
+		}
+		t.Stop()
+	}
+}
+
+// next returns how long nothing changes by time alone.
+func (s *state) next(now time.Time) time.Duration {
+	wait := queue.MaxWait
+	for _, j := range s.jobs {
+		for _, at := range []time.Time{j.info.Until, j.info.RunAt, j.info.ExpiresAt} {
+			if !at.IsZero() && at.After(now) {
+				wait = min(wait, at.Sub(now))
+			}
+		}
+	}
+	return wait
+}
+
+func (q *Queue) claim(s *state, req queue.ClaimRequest, now time.Time) []queue.Claimed {
+	length := cmp.Or(req.Visibility, visibility)
+	if again, ok := s.claims[req.RequestID]; ok && req.RequestID != "" {
+		return handOut(again, length)
+	}
+	if s.paused {
+		return nil
+	}
+	var ready []*job
+	for _, j := range s.jobs {
+		if j.info.State == queue.Waiting && (len(req.Types) == 0 || slices.Contains(req.Types, j.info.Type)) {
+			ready = append(ready, j)
+		}
+	}
+	slices.SortStableFunc(ready, func(a, b *job) int { return cmp.Compare(b.info.Priority, a.info.Priority) })
+	ready = ready[:min(len(ready), max(req.Max, 1))]
+	for _, j := range ready {
+		j.info.State, j.info.Worker, j.info.Until = queue.Active, req.Worker, now.Add(length)
+		j.info.Deliveries++
+		j.token = ""
+		if !req.Tokenless {
+			q.tokens++
+			j.token = fmt.Sprintf("token-%d", q.tokens)
+		}
+	}
+	if req.RequestID != "" && len(ready) > 0 {
+		s.claims[req.RequestID] = ready
+	}
+	return handOut(ready, length)
+}
+
+func handOut(jobs []*job, length time.Duration) []queue.Claimed {
+	var out []queue.Claimed
+	for _, j := range jobs {
+		if j.info.State == queue.Active {
+			out = append(out, queue.Claimed{
+				Job: j.info, Payload: slices.Clone(j.payload), Token: j.token, Until: j.info.Until, For: length,
+			})
+		}
+	}
+	return out
+}
+
+// Settle implements [queue.Consumer].
+func (q *Queue) Settle(_ context.Context, name string, what []queue.Settlement) ([]queue.Outcome, error) {
+	s, now := q.enter("Settle", name)
+	defer q.mu.Unlock()
+	out := make([]queue.Outcome, len(what))
+	for n, w := range what {
+		out[n] = s.settle(w, now)
+	}
+	return out, nil
+}
+
+func (s *state) settle(w queue.Settlement, now time.Time) queue.Outcome {
+	out := queue.Outcome{ID: w.ID}
+	j := s.byID[w.ID]
+	if j == nil {
+		out.Err = queue.Refuse(queue.JobNotFound, "there is no job %q", w.ID)
+		return out
+	}
+	i := &j.info
+	proof := cmp.Or(w.Token, w.Worker)
+	if i.State == queue.Completed && w.Verb == queue.Complete && j.settled == proof {
+		out.State = i.State
+		return out
+	}
+	holds := i.State == queue.Active && (w.Token != "" && w.Token == j.token || w.Token == "" && j.token == "" && w.Worker == i.Worker)
+	if !holds {
+		out.Err = queue.Refuse(queue.StaleClaim, "job %q is %s: this claim is over", w.ID, i.State).
+			WithHint("stop working on it; somebody else may have it")
+		return out
+	}
+	s.carry(j, w, proof, now)
+	out.State = i.State
+	if w.Verb == queue.Extend {
+		out.For = i.Until.Sub(now)
+	}
+	return out
+}
+
+// carry does what the holder of a claim says.
+func (s *state) carry(j *job, w queue.Settlement, proof string, now time.Time) {
+	i := &j.info
+	switch w.Verb {
+	case queue.Extend:
+		i.Until = now.Add(cmp.Or(w.Visibility, visibility))
+	case queue.Complete:
+		i.Attempts++
+		i.State, i.EndedAt, i.Result, i.Until = queue.Completed, now, slices.Clone(w.Result), time.Time{}
+		j.settled = proof
+		s.stats.Completed++
+	case queue.Release:
+		i.State, i.Until, j.token = queue.Waiting, time.Time{}, ""
+		s.wake()
+	case queue.Fail:
+		i.Attempts++
+		s.stats.Failed++
+		after := cmp.Or(j.retry.Backoff, backoff) << (i.Attempts - 1)
+		if w.RetryAfter != nil {
+			after = *w.RetryAfter
+		}
+		if w.Dead {
+			i.Attempts = max(i.Attempts, i.MaxAttempts)
+		}
+		s.giveBack(j, now, w.Cause, after)
+	}
+}
+
+// Get implements [queue.Operator].
+func (q *Queue) Get(_ context.Context, name, id string) (*queue.Info, []byte, error) {
+	s, _ := q.enter("Get", name)
+	defer q.mu.Unlock()
+	j := s.byID[id]
+	if j == nil {
+		return nil, nil, queue.Refuse(queue.JobNotFound, "there is no job %q", id)
+	}
+	info := j.info
+	return &info, slices.Clone(j.payload), nil
+}
+
+// List implements [queue.Operator]. A cursor is the ID of the last job of the page before.
+func (q *Queue) List(_ context.Context, name string, query queue.Query) (*queue.Page, error) {
+	s, _ := q.enter("List", name)
+	defer q.mu.Unlock()
+	begin := 0
+	if query.Cursor != "" {
+		begin = slices.IndexFunc(s.jobs, func(j *job) bool { return j.info.ID == query.Cursor }) + 1
+		if begin == 0 {
+			return nil, queue.Refuse(queue.BadRequest, "cursor: %q is none of this list", query.Cursor)
+		}
+	}
+	page := &queue.Page{}
+	for _, j := range s.jobs[begin:] {
+		if !kept(j.info, query) {
+			continue
+		}
+		if len(page.Jobs) == cmp.Or(query.Limit, 100) {
+			page.Cursor = page.Jobs[len(page.Jobs)-1].ID
+			break
+		}
+		page.Jobs = append(page.Jobs, j.info)
+		if query.Payload {
+			page.Payloads = append(page.Payloads, slices.Clone(j.payload))
+		}
+	}
+	return page, nil
+}
+
+func kept(i queue.Info, q queue.Query) bool {
+	live := i.State != queue.Completed && i.State != queue.Cancelled
+	return (q.State == i.State || q.State == "" && live) && (q.Type == "" || q.Type == i.Type)
+}
+
+// Stats implements [queue.Operator].
+func (q *Queue) Stats(_ context.Context, name string) (*queue.Stats, error) {
+	s, now := q.enter("Stats", name)
+	defer q.mu.Unlock()
+	out := s.stats
+	out.Paused = s.paused
+	for _, j := range s.jobs {
+		switch j.info.State {
+		case queue.Waiting:
+			out.Waiting++
+			out.OldestAge = max(out.OldestAge, now.Sub(j.info.CreatedAt))
+		case queue.Delayed:
+			out.Delayed++
+		case queue.Active:
+			out.Active++
+		case queue.Dead:
+			out.Dead++
+		default:
+		}
+	}
+	return &out, nil
+}
+
+// Do implements [queue.Operator].
+func (q *Queue) Do(_ context.Context, name string, c queue.Command) (int, error) {
+	s, now := q.enter("Do", name)
+	defer q.mu.Unlock()
+	switch c.Act {
+	case queue.Pause, queue.Resume:
+		s.paused = c.Act == queue.Pause
+		s.wake()
+		return 0, nil
+	case queue.Cancel, queue.Redrive, queue.RunNow, queue.Purge:
+	default:
+		return 0, queue.Refuse(queue.BadRequest, "act: %q is unknown", string(c.Act))
+	}
+	n := 0
+	for _, j := range slices.Clone(s.jobs) {
+		chosen := len(c.IDs) == 0 || slices.Contains(c.IDs, j.info.ID)
+		if chosen && (c.Type == "" || c.Type == j.info.Type) && s.meet(j, c, now) {
+			n++
+		}
+	}
+	s.wake()
+	return n, nil
+}
+
+// meet does an act to one job, if the act is for its state.
+func (s *state) meet(j *job, c queue.Command, now time.Time) bool {
+	i := &j.info
+	switch {
+	case c.Act == queue.Cancel && (i.State == queue.Waiting || i.State == queue.Delayed || i.State == queue.Active):
+		i.State, i.EndedAt, j.token = queue.Cancelled, now, ""
+		s.stats.Cancelled++
+	case c.Act == queue.Redrive && i.State == queue.Dead:
+		i.State, i.Attempts, i.Deliveries, i.EndedAt = queue.Waiting, 0, 0, time.Time{}
+	case c.Act == queue.RunNow && i.State == queue.Delayed:
+		i.State, i.RunAt = queue.Waiting, time.Time{}
+	case c.Act == queue.Purge && (i.State == c.State || c.State == "" && i.State != queue.Active):
+		s.jobs = slices.DeleteFunc(s.jobs, func(other *job) bool { return other == j })
+		delete(s.byID, i.ID)
+	default:
+		return false
+	}
+	return true
+}

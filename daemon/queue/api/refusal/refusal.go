@@ -1,0 +1,130 @@
+// Package refusal is how the queue's HTTP API says no: an RFC 9457 problem with the queue's own
+// members.
+//
+//	{"type": "urn:emitd:queue:StaleClaim", "title": "Conflict", "status": 409,
+//	 "_tag": "StaleClaim", "message": "…", "detail": "…", "hint": "…", "retry_after_ms": 500, "holder": "…"}
+//
+// "_tag" is what programs act upon; "message" and "detail" are the same text, once under the name
+// osqueue's clients read and once under the standard's.
+package refusal
+
+import (
+	"encoding/json"
+	"maps"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/emitd/emitd/daemon/queue"
+	"github.com/emitd/emitd/daemon/queue/api/limits"
+)
+
+// Problem is a refusal on the wire.
+type Problem struct {
+	Type         string    `json:"type"`
+	Title        string    `json:"title"`
+	Status       int       `json:"status"`
+	Tag          queue.Tag `json:"_tag"`
+	Message      string    `json:"message"`
+	Detail       string    `json:"detail"`
+	Hint         string    `json:"hint,omitempty"`
+	RetryAfterMS int64     `json:"retry_after_ms,omitempty"`
+	Holder       string    `json:"holder,omitempty"`
+}
+
+// MediaType is the media type of a refusal.
+const MediaType = "application/problem+json"
+
+// Tags of refusals that only the wire knows.
+const (
+	NotFound         queue.Tag = "NotFound"         // 404: no such path
+	MethodNotAllowed queue.Tag = "MethodNotAllowed" // 405
+	Forbidden        queue.Tag = "Forbidden"        // 403: a page of another origin
+	Unsupported      queue.Tag = "Unsupported"      // 501: this server has no such ability
+	Internal         queue.Tag = "Internal"         // 500: a mistake on this side
+)
+
+var statuses = map[queue.Tag]int{
+	queue.BadRequest: http.StatusBadRequest, queue.TooManyJobs: http.StatusBadRequest,
+	queue.Unauthorized: http.StatusUnauthorized, Forbidden: http.StatusForbidden,
+	queue.JobNotFound: http.StatusNotFound, queue.QueueNotFound: http.StatusNotFound, NotFound: http.StatusNotFound,
+	MethodNotAllowed: http.StatusMethodNotAllowed, queue.StaleClaim: http.StatusConflict,
+	queue.PayloadTooLarge: http.StatusRequestEntityTooLarge, queue.QueueFull: http.StatusTooManyRequests,
+	queue.QueueNotOwner: http.StatusServiceUnavailable, queue.Unavailable: http.StatusServiceUnavailable,
+	queue.UnknownOutcome: http.StatusServiceUnavailable,
+	Unsupported:          http.StatusNotImplemented, Internal: http.StatusInternalServerError,
+}
+
+// Tags lists all tags, sorted.
+func Tags() []queue.Tag { return slices.Sorted(maps.Keys(statuses)) }
+
+// Status returns the HTTP status of a tag.
+func Status(t queue.Tag) int {
+	if s, ok := statuses[t]; ok {
+		return s
+	}
+	return http.StatusInternalServerError
+}
+
+// retryable are the tags after which the same call may be made again, with the least wait that is
+// told where the refusal names none.
+var retryable = map[queue.Tag]time.Duration{
+	queue.QueueFull: time.Second, queue.QueueNotOwner: 200 * time.Millisecond,
+	queue.Unavailable: 500 * time.Millisecond, queue.UnknownOutcome: 200 * time.Millisecond,
+}
+
+// Retryable reports whether the same call may succeed later, and how long to wait at least.
+func Retryable(e *queue.Error) (time.Duration, bool) {
+	least, ok := retryable[e.Tag]
+	if e.RetryAfter > 0 {
+		least = e.RetryAfter
+	}
+	return least, ok
+}
+
+// Of writes a refusal down.
+func Of(e *queue.Error) *Problem {
+	status := Status(e.Tag)
+	p := &Problem{
+		Type: "urn:emitd:queue:" + string(e.Tag), Title: http.StatusText(status), Status: status,
+		Tag: e.Tag, Message: e.Message, Detail: e.Message, Hint: e.Hint, Holder: e.Holder,
+	}
+	if wait, ok := Retryable(e); ok {
+		p.RetryAfterMS = limits.InMillis(wait)
+	}
+	return p
+}
+
+// Refusal is the way back of Of.
+func (p *Problem) Refusal() *queue.Error {
+	message := p.Message
+	if message == "" {
+		message = p.Detail
+	}
+	e := queue.Refuse(p.Tag, "%s", message)
+	e.Hint, e.Holder = p.Hint, p.Holder
+	e.RetryAfter = time.Duration(p.RetryAfterMS) * time.Millisecond
+	return e
+}
+
+// Parse reads a refusal from the body of an answer. A body that is none (a proxy's page,
+// say) becomes Unavailable where the status says that the server is, else Internal.
+func Parse(status int, body []byte) *queue.Error {
+	var p Problem
+	if err := json.Unmarshal(body, &p); err == nil && p.Tag != "" {
+		return p.Refusal()
+	}
+	switch status {
+	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return queue.Refuse(queue.Unavailable, "status %d without a refusal in the body", status)
+	case http.StatusUnauthorized:
+		return queue.Refuse(queue.Unauthorized, "the server wants a token, or another one")
+	case http.StatusForbidden:
+		return queue.Refuse(Forbidden, "the server forbids it")
+	case http.StatusRequestEntityTooLarge:
+		return queue.Refuse(queue.PayloadTooLarge, "the body is larger than the server takes")
+	case http.StatusNotFound:
+		return queue.Refuse(NotFound, "the server has no such path").WithHint("is this the address of emitd?")
+	}
+	return queue.Refuse(Internal, "status %d without a refusal in the body", status)
+}

@@ -1,0 +1,383 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"hash/fnv"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/emitd/emitd/daemon/queue"
+	"github.com/emitd/emitd/daemon/queue/client"
+)
+
+// Sharding says where the things of a queue with several shards are.
+type Sharding interface {
+	// Shards returns how many shards a queue has. [queue.QueueNotFound] if there is none.
+	Shards(ctx context.Context, queue string) (int, error)
+	// OfJob returns the shard of a job that has an ID or a key.
+	OfJob(j *queue.Job, shards int) int
+	// OfSettlement returns the shard of a claim, as far as its token, or else its job's ID, says.
+	OfSettlement(s *queue.Settlement, shards int) int
+}
+
+// claimSlice is how long a claim that waits does so at one node before it asks the next.
+const claimSlice = 500 * time.Millisecond
+
+// place is a node that serves shards of a queue.
+type place struct {
+	first  int // its lowest shard
+	shards []int
+	svc    queue.Service
+	ctx    context.Context // carries the generation to the call at this node
+	err    error           // nobody serves these shards now
+}
+
+// places returns who serves a queue: one place for most queues, whose node has all shards.
+func (f *Forwarder) places(ctx context.Context, name string) ([]place, error) {
+	n := 1
+	if f.cfg.Sharding != nil && !hopOf(ctx).forwarded {
+		var err error
+		if n, err = f.cfg.Sharding.Shards(ctx, name); err != nil {
+			return nil, err
+		}
+	}
+	var out []place
+	for shard := range n {
+		svc, at, err := f.route(ctx, name, shard)
+		i := slices.IndexFunc(out, func(p place) bool { return p.svc == svc && (p.err == nil) == (err == nil) })
+		if i < 0 {
+			out = append(out, place{first: shard, svc: svc, ctx: at, err: err})
+			i = len(out) - 1
+		}
+		out[i].shards = append(out[i].shards, shard)
+	}
+	return out, nil
+}
+
+// single returns the only place, if there is one.
+func single(places []place) (place, bool) {
+	return places[0], len(places) == 1
+}
+
+// scatter makes a call on a list at the places where its elements belong, at once, and puts the
+// answers in the list's order. If it fails at one place and may have happened at another its
+// outcome is unknown: the caller repeats the whole, which changes nothing where it happened.
+func scatter[T any](f *Forwarder, name string, places []place, shards []int, do func(p place, positions []int) ([]T, error)) ([]T, error) {
+	out := make([]T, len(shards))
+	errs := make([]error, len(places))
+	asked := 0
+	var all sync.WaitGroup
+	for i, p := range places {
+		var positions []int
+		for at, shard := range shards {
+			if slices.Contains(p.shards, shard) {
+				positions = append(positions, at)
+			}
+		}
+		if len(positions) == 0 {
+			continue
+		}
+		asked++
+		all.Go(func() {
+			if errs[i] = p.err; p.err != nil {
+				return
+			}
+			part, err := do(p, positions)
+			if errs[i] = f.settled(p.ctx, name, p.first, err); err != nil {
+				return
+			}
+			for n, at := range positions {
+				out[at] = part[n]
+			}
+		})
+	}
+	all.Wait()
+	return out, verdict(errs, asked)
+}
+
+// verdict joins the errors of places that were asked.
+func verdict(errs []error, asked int) error {
+	var failed []error
+	for _, err := range errs {
+		if err != nil {
+			failed = append(failed, err)
+		}
+	}
+	switch {
+	case len(failed) == 0:
+		return nil
+	case asked == 1:
+		return failed[0]
+	case len(failed) == asked && !slices.ContainsFunc(failed, func(err error) bool { return queue.TagOf(err) == queue.UnknownOutcome }):
+		return failed[0]
+	}
+	return queue.Refuse(queue.UnknownOutcome, "it may have happened at some of the queue's shards: %w", errors.Join(failed...)).
+		WithHint("repeat it with the same ids, keys or tokens")
+}
+
+// pick returns the elements at some positions.
+func pick[T any](list []T, positions []int) []T {
+	out := make([]T, len(positions))
+	for i, at := range positions {
+		out[i] = list[at]
+	}
+	return out
+}
+
+// Enqueue implements [queue.Producer].
+func (f *Forwarder) Enqueue(ctx context.Context, name string, jobs []queue.Job) ([]queue.Receipt, error) {
+	places, err := f.places(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if p, only := single(places); only {
+		return at(f, name, p, func() ([]queue.Receipt, error) { return p.svc.Enqueue(p.ctx, name, jobs) })
+	}
+	count := shardCount(places)
+	named := slices.Clone(jobs)
+	shards := make([]int, len(jobs))
+	for i := range named {
+		if named[i].ID == "" && named[i].Key == "" { // the shard is that of the ID
+			named[i].ID = client.NewID()
+		}
+		shards[i] = f.cfg.Sharding.OfJob(&named[i], count)
+	}
+	return scatter(f, name, places, shards, func(p place, positions []int) ([]queue.Receipt, error) {
+		return p.svc.Enqueue(p.ctx, name, pick(named, positions))
+	})
+}
+
+// Settle implements [queue.Consumer].
+func (f *Forwarder) Settle(ctx context.Context, name string, what []queue.Settlement) ([]queue.Outcome, error) {
+	places, err := f.places(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if p, only := single(places); only {
+		return at(f, name, p, func() ([]queue.Outcome, error) { return p.svc.Settle(p.ctx, name, what) })
+	}
+	count := shardCount(places)
+	shards := make([]int, len(what))
+	for i := range what {
+		shards[i] = f.cfg.Sharding.OfSettlement(&what[i], count)
+	}
+	return scatter(f, name, places, shards, func(p place, positions []int) ([]queue.Outcome, error) {
+		return p.svc.Settle(p.ctx, name, pick(what, positions))
+	})
+}
+
+func shardCount(places []place) int {
+	n := 0
+	for _, p := range places {
+		n += len(p.shards)
+	}
+	return n
+}
+
+// Claim implements [queue.Consumer]. Of several places the first that has jobs answers; a claim
+// that waits does so at each for a while. The same request ID asks in the same order, so that its
+// repetition meets the place that has answered it before.
+func (f *Forwarder) Claim(ctx context.Context, name string, req queue.ClaimRequest) ([]queue.Claimed, error) {
+	places, err := f.places(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if p, only := single(places); only {
+		return at(f, name, p, func() ([]queue.Claimed, error) { return p.svc.Claim(p.ctx, name, req) })
+	}
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(cmp.Or(req.RequestID, req.Worker, client.NewID())))
+	begin := int(h.Sum32() % uint32(len(places))) // a few places
+	deadline := time.Now().Add(req.Wait)
+	for n := 0; ; n++ {
+		p, part := places[(begin+n)%len(places)], req
+		if part.Wait = 0; n >= len(places) { // once round without waiting
+			part.Wait = min(claimSlice, time.Until(deadline))
+		}
+		last := n >= len(places)-1 && time.Until(deadline) <= 0
+		claims, err := at(f, name, p, func() ([]queue.Claimed, error) { return p.svc.Claim(p.ctx, name, part) })
+		switch {
+		case len(claims) > 0 || ctx.Err() != nil || queue.TagOf(err) == queue.UnknownOutcome:
+			return claims, err
+		case last && shut(places):
+			return nil, err // nobody serves any of it
+		case last:
+			return nil, nil
+		case err != nil && part.Wait > 0 && !pause(ctx, part.Wait):
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// shut reports whether nobody serves any shard.
+func shut(places []place) bool {
+	return !slices.ContainsFunc(places, func(p place) bool { return p.err == nil })
+}
+
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// at makes a call at one place.
+func at[T any](f *Forwarder, name string, p place, do func() (T, error)) (T, error) {
+	if p.err != nil {
+		var none T
+		return none, p.err
+	}
+	out, err := do()
+	return out, f.settled(p.ctx, name, p.first, err)
+}
+
+// Get implements [queue.Operator]. A job with a group is not on the shard of its ID, so all are
+// asked, its own first.
+func (f *Forwarder) Get(ctx context.Context, name, id string) (*queue.Info, []byte, error) {
+	places, err := f.places(ctx, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(places) > 1 {
+		own := f.cfg.Sharding.OfJob(&queue.Job{ID: id}, shardCount(places))
+		slices.SortStableFunc(places, func(a, b place) int {
+			return cmp.Compare(away(a, own), away(b, own))
+		})
+	}
+	var unsure error
+	for _, p := range places {
+		var payload []byte
+		info, err := at(f, name, p, func() (info *queue.Info, err error) {
+			info, payload, err = p.svc.Get(p.ctx, name, id)
+			return info, err
+		})
+		if err == nil {
+			return info, payload, nil
+		}
+		if unsure == nil || queue.TagOf(err) != queue.JobNotFound { // where nobody answered it may be
+			unsure = err
+		}
+	}
+	return nil, nil, unsure
+}
+
+func away(p place, shard int) int {
+	if slices.Contains(p.shards, shard) {
+		return 0
+	}
+	return 1
+}
+
+// List implements [queue.Operator]: place by place. A cursor is "<lowest shard of the place>~<its
+// own cursor>".
+func (f *Forwarder) List(ctx context.Context, name string, q queue.Query) (*queue.Page, error) {
+	places, err := f.places(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if p, only := single(places); only {
+		return at(f, name, p, func() (*queue.Page, error) { return p.svc.List(p.ctx, name, q) })
+	}
+	from := 0
+	if q.Cursor != "" {
+		shard, inner, ok := strings.Cut(q.Cursor, "~")
+		if from, err = strconv.Atoi(shard); err != nil || !ok {
+			return nil, queue.Refuse(queue.BadRequest, "cursor: %.80q is none of a page", q.Cursor)
+		}
+		q.Cursor = inner
+	}
+	for i, p := range places {
+		if p.first < from {
+			continue
+		}
+		page, err := at(f, name, p, func() (*queue.Page, error) { return p.svc.List(p.ctx, name, q) })
+		switch {
+		case err != nil:
+			return nil, err
+		case page.Cursor != "":
+			page.Cursor = strconv.Itoa(p.first) + "~" + page.Cursor
+		case i+1 < len(places):
+			page.Cursor = strconv.Itoa(places[i+1].first) + "~"
+		}
+		if len(page.Jobs) > 0 || page.Cursor == "" {
+			return page, nil
+		}
+		q.Cursor = ""
+	}
+	return &queue.Page{}, nil
+}
+
+// Stats implements [queue.Operator]: the sum over all places.
+func (f *Forwarder) Stats(ctx context.Context, name string) (*queue.Stats, error) {
+	places, err := f.places(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	var sum *queue.Stats
+	for _, p := range places {
+		s, err := at(f, name, p, func() (*queue.Stats, error) { return p.svc.Stats(p.ctx, name) })
+		if err != nil {
+			return nil, err
+		}
+		if sum == nil {
+			sum = s
+			continue
+		}
+		add(sum, s)
+	}
+	return sum, nil
+}
+
+func add(sum, s *queue.Stats) {
+	sum.Shards += s.Shards
+	sum.Paused = sum.Paused && s.Paused
+	for _, c := range []struct{ to, from *int64 }{
+		{&sum.Waiting, &s.Waiting},
+		{&sum.Delayed, &s.Delayed},
+		{&sum.Active, &s.Active},
+		{&sum.Dead, &s.Dead},
+		{&sum.Enqueued, &s.Enqueued},
+		{&sum.Completed, &s.Completed},
+		{&sum.Failed, &s.Failed},
+		{&sum.Expired, &s.Expired},
+		{&sum.Cancelled, &s.Cancelled},
+		{&sum.Died, &s.Died},
+		{&sum.Duplicates, &s.Duplicates},
+		{&sum.IndexBytes, &s.IndexBytes},
+		{&sum.PayloadBytes, &s.PayloadBytes},
+		{&sum.DedupBytes, &s.DedupBytes},
+		{&sum.DedupIDs, &s.DedupIDs},
+	} {
+		*c.to += *c.from
+	}
+	sum.OldestAge = max(sum.OldestAge, s.OldestAge)
+	sum.EnqueueRate += s.EnqueueRate
+	sum.CompleteRate += s.CompleteRate
+	sum.Broker += "," + s.Broker
+	sum.Epoch = max(sum.Epoch, s.Epoch)
+}
+
+// Do implements [queue.Operator]: at every place.
+func (f *Forwarder) Do(ctx context.Context, name string, c queue.Command) (int, error) {
+	places, err := f.places(ctx, name)
+	if err != nil {
+		return 0, err
+	}
+	sum := 0
+	errs := make([]error, len(places))
+	for i, p := range places {
+		n, err := at(f, name, p, func() (int, error) { return p.svc.Do(p.ctx, name, c) })
+		sum += n
+		errs[i] = err
+	}
+	return sum, verdict(errs, len(places))
+}

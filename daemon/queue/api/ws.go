@@ -1,0 +1,264 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/emitd/emitd/daemon/queue"
+	"github.com/emitd/emitd/daemon/queue/api/refusal"
+	"github.com/emitd/emitd/daemon/queue/api/wire"
+)
+
+const (
+	socketCalls = 64               // of one connection at a time; more wait unread
+	socketWrite = 30 * time.Second // a reader slower than this is cut off
+	socketPing  = 30 * time.Second // between proofs that the client is still there
+	socketMaxID = 256              // bytes of a message's id, which is sent back
+)
+
+// message is a call over osqueue's WebSocket.
+type message struct {
+	ID     json.RawMessage `json:"id"`
+	Method string          `json:"method"`
+	Params json.RawMessage `json:"params"`
+}
+
+// response is the answer to a message.
+type response struct {
+	ID     json.RawMessage  `json:"id"`
+	OK     bool             `json:"ok"`
+	Result any              `json:"result,omitempty"`
+	Error  *refusal.Problem `json:"error,omitempty"`
+}
+
+// socket serves osqueue's WebSocket protocol until either side ends it.
+func (h *Handler) socket(c *call) error {
+	if origin := c.r.Header.Get("Origin"); origin != "" && !h.sameOrigin(origin, c.r.Host) {
+		return queue.Refuse(refusal.Forbidden, "the origin %.100q is not named", origin).
+			WithHint("name the origin in the server's configuration")
+	}
+	if !upgrade(c.r) {
+		return queue.Refuse(queue.BadRequest, "a WebSocket is expected here").WithHint("GET with Upgrade: websocket")
+	}
+	conn, err := websocket.Accept(c.w, c.r, &websocket.AcceptOptions{InsecureSkipVerify: true}) // checked above
+	if err != nil {
+		return nil //nolint:nilerr // Accept has answered
+	}
+	conn.SetReadLimit(h.opts.MaxBody)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(c.r.Context()))
+	defer cancel()
+	done, ok := h.sockets.add(cancel)
+	if !ok {
+		_ = conn.Close(websocket.StatusGoingAway, "the server stops")
+		return nil
+	}
+	defer done()
+	h.converse(ctx, conn)
+	return nil
+}
+
+func upgrade(r *http.Request) bool {
+	return r.ProtoMajor == 1 && r.Header.Get("Upgrade") != "" && r.Header.Get("Sec-WebSocket-Key") != ""
+}
+
+func (h *Handler) sameOrigin(origin, host string) bool {
+	u, err := url.Parse(origin)
+	return err == nil && u.Host == host || slices.Contains(h.opts.Origins, origin)
+}
+
+// converse reads calls and answers each on a goroutine of its own, so that one that waits holds
+// up no other. It returns when the connection has ended and all calls with it.
+func (h *Handler) converse(ctx context.Context, conn *websocket.Conn) {
+	var calls sync.WaitGroup
+	defer func() {
+		calls.Wait()
+		_ = conn.Close(websocket.StatusGoingAway, "") // ended already, mostly
+	}()
+	alive, cancel := context.WithCancel(ctx)
+	defer cancel() // calls end with their connection
+	calls.Go(func() { ping(alive, cancel, conn) })
+	room := make(chan struct{}, socketCalls)
+	for {
+		_, text, err := conn.Read(alive)
+		if err != nil {
+			return
+		}
+		room <- struct{}{}
+		calls.Go(func() {
+			defer func() { <-room }()
+			out := encode(h.dispatch(alive, text))
+			writing, stop := context.WithTimeout(context.WithoutCancel(alive), socketWrite)
+			defer stop()
+			if err := conn.Write(writing, websocket.MessageText, out); err != nil {
+				cancel()
+			}
+		})
+	}
+}
+
+// ping ends a connection whose client no longer answers.
+func ping(ctx context.Context, cancel context.CancelFunc, conn *websocket.Conn) {
+	tick := time.NewTicker(socketPing)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		probe, stop := context.WithTimeout(ctx, socketPing)
+		err := conn.Ping(probe)
+		stop()
+		if err != nil {
+			cancel()
+			return
+		}
+	}
+}
+
+// dispatch answers one message.
+func (h *Handler) dispatch(ctx context.Context, text []byte) response {
+	if n := int64(len(text)) - freeBody; n > 0 {
+		if !h.room.TryAcquire(n) {
+			return h.refused(ctx, nil, errCrowded())
+		}
+		defer h.room.Release(n)
+	}
+	var m message
+	if err := wire.Decode(text, &m); err != nil {
+		return h.refused(ctx, nil, err)
+	}
+	if len(m.ID) > socketMaxID {
+		return h.refused(ctx, nil, queue.Refuse(queue.BadRequest, "id: %d bytes, at most %d", len(m.ID), socketMaxID))
+	}
+	result, err := h.socketCall(ctx, m)
+	if err != nil {
+		return h.refused(ctx, m.ID, err)
+	}
+	return response{ID: null(m.ID), OK: true, Result: result}
+}
+
+func (h *Handler) refused(ctx context.Context, id json.RawMessage, err error) response {
+	return response{ID: null(id), Error: refusal.Of(h.refusal(ctx, err))}
+}
+
+func null(id json.RawMessage) json.RawMessage {
+	if id == nil {
+		return json.RawMessage("null")
+	}
+	return id
+}
+
+// settleParams: what REST has in the path stands in the parameters here.
+type settleParams struct {
+	JobID    string `json:"jobId"`
+	WorkerID string `json:"workerId"`
+}
+
+func (h *Handler) socketCall(ctx context.Context, m message) (any, error) {
+	switch m.Method {
+	case "submitJob":
+		var p submitBody
+		if err := params(m, &p); err != nil {
+			return nil, err
+		}
+		return h.submit(ctx, p)
+	case "claimJob":
+		var p claimBody
+		if err := params(m, &p); err != nil {
+			return nil, err
+		}
+		return h.claimOne(ctx, p)
+	case "heartbeat", "completeJob":
+		var p settleParams
+		if err := params(m, &p); err != nil {
+			return nil, err
+		}
+		verb := queue.Complete
+		if m.Method == "heartbeat" {
+			verb = queue.Extend
+		}
+		return struct{}{}, h.settleWorker(ctx, verb, p.JobID, p.WorkerID)
+	case "getStats":
+		if err := params(m, &struct{}{}); err != nil {
+			return nil, err
+		}
+		return h.osqueueStats(ctx)
+	case "listJobs":
+		if err := params(m, &struct{}{}); err != nil {
+			return nil, err
+		}
+		return h.osqueueList(ctx)
+	}
+	return nil, queue.Refuse(queue.BadRequest, "method: %.40q is none of submitJob, claimJob, heartbeat, completeJob, getStats, listJobs", m.Method)
+}
+
+func params(m message, v any) error {
+	if len(m.Params) == 0 {
+		return wire.Decode([]byte("{}"), v)
+	}
+	return wire.Decode(m.Params, v)
+}
+
+// sockets are the open WebSockets, which a server's own shutdown does not know.
+type sockets struct {
+	mu     sync.Mutex
+	closed bool
+	last   int
+	cancel map[int]context.CancelFunc
+	open   sync.WaitGroup
+}
+
+// add notes a connection; false: the server stops. The function returned forgets it.
+func (s *sockets) add(cancel context.CancelFunc) (func(), bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, false
+	}
+	if s.cancel == nil {
+		s.cancel = map[int]context.CancelFunc{}
+	}
+	s.last++
+	id := s.last
+	s.cancel[id] = cancel
+	s.open.Add(1)
+	return func() {
+		s.mu.Lock()
+		delete(s.cancel, id)
+		s.mu.Unlock()
+		s.open.Done()
+	}, true
+}
+
+// end ends all and takes no more.
+func (s *sockets) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	for _, cancel := range s.cancel {
+		cancel()
+	}
+}
+
+// Shutdown ends the WebSockets and waits for them until ctx ends. Call it beside the server's own
+// Shutdown, which does not know them.
+func (h *Handler) Shutdown(ctx context.Context) error {
+	h.sockets.end()
+	ended := make(chan struct{})
+	go func() { h.sockets.open.Wait(); close(ended) }()
+	select {
+	case <-ended:
+		return nil
+	case <-ctx.Done():
+		return errors.Join(errors.New("websockets still open"), ctx.Err())
+	}
+}

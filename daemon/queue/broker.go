@@ -1,0 +1,290 @@
+package queue
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/daemon/queue/journal"
+	"github.com/emitd/emitd/storage/blob"
+)
+
+// Config of a broker. Bucket, StoreID, Owner and Now must be given.
+type Config struct {
+	Bucket blob.Bucket
+	// Root is the prefix of all keys; may be empty.
+	Root string
+	// StoreID is the identity of the cluster store, which hands out generations.
+	StoreID string
+	// Owner is the incarnation of this process.
+	Owner string
+	// Address is where clients reach this node; it stands in statistics.
+	Address string
+	// Now estimates the clock of the cluster store: its time in the last heartbeat's reply plus what
+	// has passed since. Delays, times to live and the dedup window go by it; durability does not.
+	Now func() time.Time
+	// Holder returns the address of the node that serves a shard (-1: any shard), "" if it is not
+	// known. May be nil.
+	Holder func(queue string, shard int) string
+	// MinGap and Window are the journal's; see there.
+	MinGap time.Duration
+	Window int
+	// Logger; default slog.Default().
+	Logger *slog.Logger
+}
+
+// Broker serves the queue shards that are assigned to this node: it is their agent, and the
+// Service for their callers. A call for a shard of another node is refused with QueueNotOwner.
+type Broker struct {
+	cfg         Config
+	registry    *Registry
+	instruments *instruments
+	turn        atomic.Uint32
+	due         func(l *journal.Log, stateBytes int64) bool // when a checkpoint pays
+
+	mu     sync.RWMutex
+	queues map[string]*served
+}
+
+// served is a queue of which this node has shards.
+type served struct {
+	settings *Settings
+	shards   []*shard // by index
+}
+
+var (
+	_ Service      = (*Broker)(nil)
+	_ daemon.Agent = (*Broker)(nil)
+)
+
+// NewBroker makes a broker. It does nothing until it is given a run.
+func NewBroker(cfg Config) (*Broker, error) {
+	switch {
+	case cfg.Bucket == nil:
+		return nil, errors.New("queue broker: Bucket is not given")
+	case cfg.StoreID == "" || cfg.Owner == "":
+		return nil, fmt.Errorf("queue broker: StoreID is %q and Owner %q, both are needed", cfg.StoreID, cfg.Owner)
+	case cfg.Now == nil:
+		return nil, errors.New("queue broker: Now is not given")
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	b := &Broker{cfg: cfg, queues: map[string]*served{}, due: (*journal.Log).CheckpointDue}
+	b.registry = NewRegistry(cfg.Bucket, cfg.Root)
+	b.registry.onChange = b.changed
+	var err error
+	b.instruments, err = newInstruments(b)
+	return b, err
+}
+
+// Queues returns the list of queues.
+func (b *Broker) Queues() *Registry { return b.registry }
+
+// NewRegistry returns the list of queues below the root, for those who declare queues and serve
+// none.
+func NewRegistry(bucket blob.Bucket, root string) *Registry {
+	return &Registry{bucket: bucket, key: join(root, "v1/queues"), turn: make(chan struct{}, 1)}
+}
+
+func join(root, key string) string {
+	if root = strings.Trim(root, "/"); root != "" {
+		return root + "/" + key
+	}
+	return key
+}
+
+// prefix is where a shard's objects are. The hash spreads shards over a store that splits its load
+// by prefix; the incarnation makes a queue that is declared again another one.
+func prefix(root string, set *Settings, index int) string {
+	path := fmt.Sprintf("%s/%d/%d", set.Name, set.Incarnation, index)
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(path))
+	return join(root, fmt.Sprintf("v1/%02x/%s", h.Sum32()&0xff, path))
+}
+
+func (s *shard) prefix() string { return prefix(s.b.cfg.Root, &s.settings, s.index) }
+
+// Run serves one shard: the unit's index.
+func (b *Broker) Run(ctx context.Context, a *daemon.Assignment) error {
+	name, ok := strings.CutPrefix(string(a.Unit.Daemon), specPrefix)
+	if !ok {
+		return fmt.Errorf("unit %s is none of a queue", a.Unit)
+	}
+	set, err := b.registry.get(ctx, name, 0)
+	if err != nil {
+		return fmt.Errorf("serve %s: %w", a.Unit, err)
+	}
+	if a.Index >= set.Shards {
+		return fmt.Errorf("serve %s: the queue has %d shards", a.Unit, set.Shards)
+	}
+	s, err := b.takeOver(ctx, a, set)
+	if err != nil {
+		return err
+	}
+	b.add(s)
+	a.Ready()
+	var helpers sync.WaitGroup
+	helpers.Go(func() { s.sweep(ctx) })
+	helpers.Go(func() { s.follow(ctx) })
+	defer helpers.Wait()
+	defer func() { _ = s.log.Close(ctx) }() // ended already: waits for its goroutines
+	err = s.run(a.Draining())
+	if errors.Is(err, journal.ErrFenced) {
+		b.instruments.conflict(name)
+	}
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+func (b *Broker) add(s *shard) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	q := b.queues[s.name]
+	if q == nil {
+		q = &served{}
+		b.queues[s.name] = q
+	}
+	set := s.settings
+	q.settings = &set
+	q.shards = append(slices.DeleteFunc(slices.Clone(q.shards), func(o *shard) bool { return o.index == s.index }), s)
+	slices.SortFunc(q.shards, func(x, y *shard) int { return cmp.Compare(x.index, y.index) })
+}
+
+// forget takes a shard off the list that callers look at.
+func (b *Broker) forget(s *shard) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	q := b.queues[s.name]
+	if q == nil {
+		return
+	}
+	q.shards = slices.DeleteFunc(slices.Clone(q.shards), func(o *shard) bool { return o == s })
+	if len(q.shards) == 0 {
+		delete(b.queues, s.name)
+	}
+}
+
+// local returns the queue's shards that this node serves.
+func (b *Broker) local(name string) []*shard {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	if q := b.queues[name]; q != nil {
+		return slices.Clone(q.shards)
+	}
+	return nil
+}
+
+func (b *Broker) shard(name string, index int) *shard {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	if q := b.queues[name]; q != nil {
+		for _, s := range q.shards {
+			if s.index == index {
+				return s
+			}
+		}
+	}
+	return nil
+}
+
+// missAge is how old the list of queues may be that tells a queue nobody serves from one that does
+// not exist.
+const missAge = 2 * time.Second
+
+// open begins a call: the queue's settings, as the shards that this node serves have them.
+func (b *Broker) open(ctx context.Context, name string) (*Settings, error) {
+	if err := over(ctx); err != nil {
+		return nil, err
+	}
+	b.mu.RLock()
+	q := b.queues[name]
+	var set *Settings
+	if q != nil {
+		set = q.settings
+	}
+	b.mu.RUnlock()
+	if set != nil {
+		return set, nil
+	}
+	if err := checkName(name); err != nil {
+		return nil, err
+	}
+	if _, err := b.registry.get(ctx, name, missAge); err != nil {
+		return nil, err
+	}
+	return nil, b.notOwner(name, -1)
+}
+
+func (b *Broker) notOwner(name string, index int) *Error {
+	e := Refuse(QueueNotOwner, "this node does not serve shard %d of the queue %q", index, name)
+	if index < 0 {
+		e = Refuse(QueueNotOwner, "this node serves no shard of the queue %q", name)
+	}
+	e.Hint, e.RetryAfter = "ask again, or ask the holder", 100*time.Millisecond
+	if b.cfg.Holder != nil {
+		e.Holder = b.cfg.Holder(name, index)
+	}
+	return e
+}
+
+// changed passes new settings of a queue on to its shards.
+func (b *Broker) changed(set Settings) {
+	set = set.withDefaults()
+	for _, s := range b.local(set.Name) {
+		s.tell(set)
+	}
+}
+
+func (s *shard) tell(set Settings) {
+	select {
+	case s.changes <- set:
+	default: // it is told again soon
+	}
+}
+
+const followEvery = 30 * time.Second
+
+// follow watches the queue's settings until the shard is gone.
+func (s *shard) follow(ctx context.Context) {
+	ticker := time.NewTicker(followEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-s.gone:
+			return
+		}
+		if set, err := s.b.registry.get(ctx, s.name, followEvery/2); err == nil {
+			s.tell(*set)
+		}
+	}
+}
+
+// snapshots returns what the shards of this node counted last, by queue.
+func (b *Broker) snapshots() map[string]Stats {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	out := map[string]Stats{}
+	for name, q := range b.queues {
+		total := Stats{Queue: name}
+		for _, s := range q.shards {
+			if st := s.snapshot.Load(); st != nil {
+				total.add(st)
+			}
+		}
+		out[name] = total
+	}
+	return out
+}

@@ -1,0 +1,91 @@
+package queue
+
+import (
+	"github.com/emitd/emitd/daemon/queue/journal"
+	"github.com/emitd/emitd/daemon/queue/ledger"
+)
+
+// checkpoint is one under way, if there is one. It begins with a slot; the state is cut when all
+// slots up to it, and no later one, are applied; then it is written a little in each round.
+type checkpoint struct {
+	log  *journal.Checkpoint
+	upTo uint64
+	cut  *ledger.Cut
+	buf  []byte
+}
+
+const (
+	checkpointStep    = 256 << 10
+	checkpointBacklog = 16 << 20
+)
+
+// moved is signalled when there may be room to write more.
+func (c *checkpoint) moved() <-chan struct{} {
+	if c.log == nil {
+		return nil
+	}
+	return c.log.Moved()
+}
+
+// eager reports whether more of it can be written now.
+func (c *checkpoint) eager() bool {
+	return c.log != nil && c.cut != nil && c.log.Backlog() < checkpointBacklog
+}
+
+func (c *checkpoint) abort() {
+	if c.log == nil {
+		return
+	}
+	c.log.Abort()
+	if c.cut != nil {
+		c.cut.Abort()
+	}
+	*c = checkpoint{}
+}
+
+// cutBefore cuts the state if all up to the checkpoint's slot is applied and the next slot to be
+// applied lies behind it.
+func (s *shard) cutBefore(next uint64) {
+	if s.ckpt.log != nil && s.ckpt.cut == nil && next > s.ckpt.upTo {
+		s.ckpt.cut = s.ledger.Cut()
+	}
+}
+
+// checkpoint begins one when it pays, and writes a step of the one under way.
+func (s *shard) checkpoint() {
+	c := &s.ckpt
+	switch {
+	case s.drained:
+	case c.log == nil:
+		if s.b.due(s.log, s.ledger.Bytes()) {
+			s.beginCheckpoint()
+		}
+	case c.log.Err() != nil:
+		s.b.cfg.Logger.Warn("a checkpoint was given up", "unit", s.unit.String(), "error", c.log.Err())
+		c.abort()
+	case c.eager():
+		var more bool
+		if c.buf, more = c.cut.Write(c.buf[:0], checkpointStep); len(c.buf) > 0 {
+			if err := c.log.Write(c.buf); err != nil {
+				c.abort()
+				return
+			}
+		}
+		if !more {
+			if err := c.log.Commit(nil); err != nil {
+				c.abort()
+				return
+			}
+			*c = checkpoint{}
+		}
+	}
+}
+
+func (s *shard) beginCheckpoint() {
+	log, upTo, err := s.log.Checkpoint()
+	if err != nil {
+		return // one is still being finished, or the log has ended
+	}
+	s.ckpt = checkpoint{log: log, upTo: upTo}
+	s.cutBefore(s.log.Durable() + 1)
+}

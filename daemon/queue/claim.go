@@ -1,0 +1,334 @@
+package queue
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"hash/fnv"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/emitd/emitd/daemon/queue/ledger"
+)
+
+// Claim hands out jobs of the shards that this node serves.
+func (b *Broker) Claim(ctx context.Context, name string, req ClaimRequest) (_ []Claimed, err error) {
+	defer b.instruments.operation(ctx, name, "claim", "receive")(&err)
+	set, err := b.open(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if refusal := req.check(set); refusal != nil {
+		return nil, refusal
+	}
+	shards := b.local(name)
+	if len(shards) == 0 {
+		return nil, b.notOwner(name, -1)
+	}
+	got, err := b.claimNow(ctx, shards, req)
+	if len(got) == 0 && err == nil && req.Wait > 0 {
+		got, err = b.poll(ctx, shards, req)
+	}
+	if len(got) == 0 && err != nil {
+		return nil, err
+	}
+	b.instruments.consumed(ctx, name, len(got))
+	return b.claims(ctx, got)
+}
+
+// handed is a claimed job as the shard hands it out: what takes time is left to the caller.
+type handed struct {
+	shard *shard
+	job   ledger.Job
+	until time.Duration // from now
+}
+
+// claimNow asks one shard after the other, beginning with another one each time.
+func (b *Broker) claimNow(ctx context.Context, shards []*shard, req ClaimRequest) ([]handed, error) {
+	if len(shards) == 1 && req.Wait > 0 {
+		return nil, nil // the poll is served at once if there are jobs
+	}
+	var claims []handed
+	ask := func(again bool) error {
+		first := int(b.turn.Add(1)) % len(shards)
+		for n := range shards {
+			part := req
+			part.Max -= len(claims)
+			c := claimCall(&part, new(atomic.Bool), make(chan *call, 1))
+			c.retried = again
+			if err := shards[(first+n)%len(shards)].do(ctx, c); err != nil {
+				return err
+			}
+			if claims = append(claims, c.claims...); len(claims) >= req.Max || again && len(claims) > 0 {
+				return nil
+			}
+		}
+		return nil
+	}
+	if req.RequestID != "" && len(shards) > 1 { // whoever has answered this call before, first
+		if err := ask(true); err != nil || len(claims) > 0 {
+			return claims, err
+		}
+	}
+	return claims, ask(false)
+}
+
+// poll waits at all shards; the first one that has jobs answers.
+func (b *Broker) poll(ctx context.Context, shards []*shard, req ClaimRequest) ([]handed, error) {
+	taken, done := new(atomic.Bool), make(chan *call, 1)
+	calls := make([]*call, len(shards))
+	for i, s := range shards {
+		calls[i] = claimCall(&req, taken, done)
+		calls[i].wait = true
+		if err := s.submit(ctx, calls[i]); err != nil {
+			if taken.Swap(true) {
+				return answerOf(<-done)
+			}
+			return nil, err
+		}
+	}
+	timer := time.NewTimer(req.Wait)
+	defer timer.Stop()
+	select {
+	case c := <-done:
+		return answerOf(c)
+	case <-shards[0].gone:
+		if !taken.Swap(true) {
+			return nil, shards[0].notOwner()
+		}
+		return answerOf(<-done)
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	if taken.Swap(true) {
+		return answerOf(<-done) // jobs are being handed out: they must not be lost
+	}
+	for i, s := range shards {
+		s.withdraw(calls[i])
+	}
+	if ctx.Err() != nil {
+		return nil, canceled(ctx, Unavailable)
+	}
+	return nil, nil
+}
+
+func answerOf(c *call) ([]handed, error) {
+	if c.err != nil {
+		return nil, c.err
+	}
+	return c.claims, nil
+}
+
+func claimCall(req *ClaimRequest, taken *atomic.Bool, done chan *call) *call {
+	return &call{step: claimStep, claim: req, taken: taken, done: done}
+}
+
+// withdraw takes a poll off the list that nobody waits for any more.
+func (s *shard) withdraw(c *call) {
+	select {
+	case s.left <- c:
+	default: // the shard is busy, and finds out itself when it serves the poll
+	}
+}
+
+// claims makes of what shards handed out what the worker gets: with tokens, and with payloads, also
+// those that are objects of their own.
+func (b *Broker) claims(ctx context.Context, got []handed) ([]Claimed, error) {
+	out := make([]Claimed, len(got))
+	for i := range got {
+		h := &got[i]
+		j := &h.job
+		out[i] = Claimed{Job: h.shard.info(j), Payload: []byte(j.Payload), Until: time.UnixMilli(j.At), For: h.until}
+		if !j.Tokenless {
+			t := token{shard: h.shard.index, number: j.Number, epoch: j.Epoch, delivery: uint64(j.Deliveries), nonce: j.Nonce}
+			seal := h.shard.sealers.Get().(*sealer)
+			out[i].Token = seal.seal(t, j.ID)
+			h.shard.sealers.Put(seal)
+		}
+		if j.Blob != "" {
+			payload, err := b.payload(ctx, j.Blob, j.ID)
+			if err != nil {
+				return nil, err // the claims end by themselves
+			}
+			out[i].Payload = payload
+		}
+	}
+	return out, nil
+}
+
+func claimStep(s *shard, c *call) progress {
+	if c.decided { // its durable claims were written
+		return placed
+	}
+	if again := s.repeated(c); again != nil {
+		return *again
+	}
+	if !c.retried && s.hand(c) {
+		return placed
+	}
+	if c.wait && !s.full() {
+		s.polls = append(s.polls, c)
+		return placed
+	}
+	if !c.take() {
+		return placed
+	}
+	if s.full() && !c.retried {
+		c.refuse(full("too much is being written at the moment"))
+		return placed
+	}
+	c.answer()
+	return placed
+}
+
+// repeated answers a call that has been made before with the same claims.
+func (s *shard) repeated(c *call) *progress {
+	if c.claim.RequestID == "" {
+		return nil
+	}
+	if w := s.requests[c.claim.RequestID]; w != nil {
+		p := s.park(c, w)
+		return &p
+	}
+	var claims []handed
+	for _, n := range s.ledger.Requested(c.claim.RequestID) {
+		if j, ok := s.ledger.Job(n); ok && !j.Held {
+			claims = append(claims, handed{shard: s, job: j, until: millisecond(j.At - s.now)})
+		}
+	}
+	if len(claims) == 0 {
+		return nil
+	}
+	p := placed
+	if c.take() {
+		c.claims = claims
+		c.answer()
+	}
+	return &p
+}
+
+// serve hands jobs to those who wait, in the order in which they came.
+func (s *shard) serve() {
+	for more := true; more; {
+		select {
+		case c := <-s.left:
+			s.polls = slices.DeleteFunc(s.polls, func(p *call) bool { return p == c })
+		default:
+			more = false
+		}
+	}
+	if len(s.polls) == 0 || s.stuck {
+		return
+	}
+	kept := s.polls[:0]
+	for i, c := range s.polls {
+		if _, any := s.ledger.Best(nil); !any || s.ledger.Paused() {
+			kept = append(kept, s.polls[i:]...)
+			break
+		}
+		if c.taken.Load() || s.hand(c) {
+			continue
+		}
+		kept = append(kept, c)
+	}
+	clear(s.polls[len(kept):])
+	s.polls = kept
+}
+
+// hand gives the best jobs to a call, if there are any and the caller still waits.
+func (s *shard) hand(c *call) bool {
+	req := c.claim
+	if s.ledger.Paused() || s.full() {
+		return false
+	}
+	n, ok := s.ledger.Best(req.Types)
+	if !ok {
+		return false
+	}
+	if !c.take() {
+		return true
+	}
+	r := ledger.Record{
+		Kind: ledger.Claim, Worker: req.Worker, Request: req.RequestID, Epoch: s.epoch, Nonce: nonce(req),
+		Until: s.now + millis(req.Visibility), Visibility: millis(req.Visibility), Tokenless: req.Tokenless,
+	}
+	durable := req.Tokenless || s.settings.Claims == DurableClaims
+	one := r
+	c.claims = make([]handed, 0, min(req.Max, s.ledger.Waiting()))
+	for ; ok && len(c.claims) < req.Max; n, ok = s.ledger.Best(req.Types) {
+		c.claims = append(c.claims, handed{shard: s, until: req.Visibility})
+		j := &c.claims[len(c.claims)-1].job
+		*j, _ = s.ledger.Job(n)
+		r.Numbers = append(r.Numbers, n)
+		r.Deliveries = append(r.Deliveries, uint64(j.Deliveries)+1)
+		if durable {
+			if err := s.ledger.Hold(n); err != nil {
+				panic(err) // it is the best one
+			}
+		} else { // at once, or it would stay the best one
+			one.At, one.Numbers, one.Deliveries = s.now, r.Numbers[len(r.Numbers)-1:], r.Deliveries[len(r.Deliveries)-1:]
+			s.must(&one, s.now)
+		}
+		// As it is then.
+		j.State, j.At, j.Worker, j.Epoch, j.Nonce, j.Begun = ledger.Active, r.Until, r.Worker, r.Epoch, r.Nonce, false
+		j.Visibility, j.Tokenless, j.Deliveries = r.Visibility, r.Tokenless, j.Deliveries+1
+	}
+	if durable {
+		s.durably(c, r)
+		return true
+	}
+	r.At = s.now
+	s.softly(&r)
+	c.answer()
+	return true
+}
+
+// durably makes the claims wait for their commit.
+func (s *shard) durably(c *call, r ledger.Record) {
+	w := s.gather()
+	if r.Request != "" {
+		s.requests[r.Request] = w
+		w.requests = append(w.requests, r.Request)
+	}
+	s.record(c, r)
+	c.decided = true
+}
+
+// nonce tells claims apart that agree in everything else. One without a token has one by its
+// worker, so that the worker's repeated complete is known as such.
+func nonce(req *ClaimRequest) uint32 {
+	if req.Tokenless {
+		return workerNonce(req.Worker)
+	}
+	var b [4]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return binary.BigEndian.Uint32(b[:])
+}
+
+func workerNonce(worker string) uint32 {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(worker))
+	return h.Sum32()
+}
+
+// info is a job as people see it.
+func (s *shard) info(j *ledger.Job) Info {
+	i := Info{
+		ID: j.ID, Queue: s.name, Type: j.Type, Group: j.Group, State: stateOf(j.State), Priority: int(j.Priority), Attempts: j.Attempts,
+		Deliveries: j.Deliveries, MaxAttempts: int(j.Policy.Max), Worker: j.Worker, CreatedAt: time.UnixMilli(j.Created), Cause: j.Cause, Size: j.Size,
+	}
+	if j.Expires != 0 {
+		i.ExpiresAt = time.UnixMilli(j.Expires)
+	}
+	switch j.State {
+	case ledger.Delayed:
+		i.RunAt = time.UnixMilli(j.At)
+	case ledger.Active:
+		i.Until = time.UnixMilli(j.At)
+	case ledger.Dead:
+		i.EndedAt = time.UnixMilli(j.At)
+	default:
+	}
+	return i
+}

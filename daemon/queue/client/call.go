@@ -1,0 +1,248 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptrace"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/emitd/emitd/daemon/queue"
+	"github.com/emitd/emitd/daemon/queue/api/batch"
+	"github.com/emitd/emitd/daemon/queue/api/queuev1"
+	"github.com/emitd/emitd/daemon/queue/api/refusal"
+)
+
+// maxAnswer bounds an answer: a thousand jobs of a page, with payloads as they travel in the log.
+const maxAnswer = 512 << 20
+
+// request is one call, in a form that can be sent again.
+type request struct {
+	queue, method, path string
+	kind                string // media type of the body
+	body                []byte
+	wait                time.Duration // the server may take so much longer
+	repeatable          bool          // twice does nothing more than once
+	read                func(body []byte) error
+}
+
+// call makes a call until it is answered, or may not be repeated, or time is up.
+func (c *Client) call(ctx context.Context, r request) error {
+	if _, bounded := ctx.Deadline(); !bounded && c.cfg.RetryFor > 0 && !c.cfg.Once {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, c.cfg.RetryFor+r.wait)
+		defer cancel()
+	}
+	var (
+		unsure bool // some attempt may have taken effect
+		last   *queue.Error
+		failed place
+	)
+	for pause := c.cfg.Backoff; ; pause = min(2*pause, c.cfg.MaxBackoff) {
+		p, err := c.find(ctx, r.queue, failed)
+		if err == nil {
+			err = c.attempt(ctx, p, r)
+		}
+		if err == nil {
+			return nil
+		}
+		e := asRefusal(err)
+		least, again := refusal.Retryable(e)
+		if !again {
+			return e
+		}
+		unsure = unsure || e.Tag == queue.UnknownOutcome
+		if last == nil || ctx.Err() == nil { // that time is up says less than what went before
+			last = e
+		}
+		if e.Tag != queue.QueueFull {
+			c.forget(r.queue, p, e.Holder)
+			failed = p
+		}
+		if c.cfg.Once || unsure && !r.repeatable {
+			return e
+		}
+		if e.Holder == "" || e.Tag == queue.QueueFull {
+			least = max(min(least, c.cfg.MaxBackoff), jitter(pause))
+		} else {
+			least = jitter(c.cfg.Backoff)
+		}
+		if err := sleep(ctx, least); err != nil {
+			return giveUp(last, unsure, err)
+		}
+	}
+}
+
+// giveUp says what is known when time is up.
+func giveUp(last *queue.Error, unsure bool, err error) error {
+	if unsure {
+		return queue.Refuse(queue.UnknownOutcome, "%w; the last attempt: %s", err, last.Message).
+			WithHint("it may have happened; repeat it with the same ids, keys or request_id")
+	}
+	return queue.Refuse(last.Tag, "%w; the last attempt: %s", err, last.Message)
+}
+
+func asRefusal(err error) *queue.Error {
+	if e, ok := errors.AsType[*queue.Error](err); ok {
+		return e
+	}
+	return queue.Refuse(refusal.Internal, "%w", err)
+}
+
+// attempt makes a call once.
+func (c *Client) attempt(ctx context.Context, p place, r request) error {
+	bounded, cancel := context.WithTimeout(ctx, c.cfg.Timeout+r.wait)
+	defer cancel()
+	var connected atomic.Bool // before that nothing was sent
+	bounded = httptrace.WithClientTrace(bounded, &httptrace.ClientTrace{
+		GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
+	})
+	var body io.Reader
+	if r.body != nil {
+		body = bytes.NewReader(r.body)
+	}
+	req, err := http.NewRequestWithContext(bounded, r.method, p.base+r.path, body)
+	if err != nil {
+		return queue.Refuse(queue.BadRequest, "%s %s: %w", r.method, r.path, err)
+	}
+	c.dress(req, r)
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return r.broken(err, connected.Load())
+	}
+	defer resp.Body.Close()
+	answer, err := readAll(resp)
+	if err != nil {
+		return r.broken(err, true)
+	}
+	if resp.StatusCode/100 != 2 {
+		return r.refused(resp.StatusCode, answer)
+	}
+	if err := r.read(answer); err != nil {
+		// The call took effect, but the answer makes no sense: not this server's.
+		return queue.Refuse(refusal.Internal, "the answer to %s %s: %w", r.method, r.path, err)
+	}
+	return nil
+}
+
+func (c *Client) dress(req *http.Request, r request) {
+	if r.body != nil {
+		req.Header.Set("Content-Type", r.kind)
+	}
+	if r.kind == protobuf {
+		req.Header.Set("Connect-Protocol-Version", "1")
+	}
+	req.Header.Set("User-Agent", "emitd-queue-client")
+	if c.cfg.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.cfg.Token)
+	}
+	if c.cfg.Prepare != nil {
+		c.cfg.Prepare(req)
+	}
+}
+
+// readAll reads an answer into a buffer of its size.
+func readAll(resp *http.Response) ([]byte, error) {
+	if n := resp.ContentLength; n >= 0 && n <= maxAnswer {
+		b := make([]byte, n)
+		_, err := io.ReadFull(resp.Body, b)
+		return b, err
+	}
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	if err == nil && len(b) > maxAnswer {
+		err = errors.New("the answer is too large")
+	}
+	return b, err
+}
+
+// broken says what a call without an answer means: without a connection nothing was sent, else a
+// write may have happened.
+func (r request) broken(err error, connected bool) *queue.Error {
+	if !connected || r.method == http.MethodGet {
+		return queue.Refuse(queue.Unavailable, "no answer: %w", err)
+	}
+	return queue.Refuse(queue.UnknownOutcome, "no answer: %w", err)
+}
+
+// refused reads a refusal in either form: a problem, or Connect's error with a Refusal in it.
+func (r request) refused(status int, body []byte) *queue.Error {
+	if r.kind == protobuf {
+		if e := connectRefusal(body); e != nil {
+			return e
+		}
+	}
+	e := refusal.Parse(status, body)
+	gateway := status == http.StatusBadGateway || status == http.StatusGatewayTimeout
+	if gateway && e.Tag == queue.Unavailable && r.method != http.MethodGet {
+		// A proxy that lost the server on the way does not know what became of the call.
+		return queue.Refuse(queue.UnknownOutcome, "%s", e.Message)
+	}
+	return e
+}
+
+// connectError is an error in Connect's own form.
+type connectError struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+	Details []struct {
+		Type  string `json:"type"`
+		Value string `json:"value"`
+	} `json:"details"`
+}
+
+// connectRefusal returns the refusal in an error of Connect; nil if the body is none (a proxy's
+// page, say).
+func connectRefusal(body []byte) *queue.Error {
+	var e connectError
+	if err := json.Unmarshal(body, &e); err == nil {
+		return e.refusal()
+	}
+	return nil
+}
+
+func (e *connectError) refusal() *queue.Error {
+	for _, d := range e.Details {
+		var r queuev1.Refusal
+		raw, err := base64.RawStdEncoding.DecodeString(d.Value)
+		if err == nil && d.Type == "emitd.queue.v1.Refusal" && proto.Unmarshal(raw, &r) == nil {
+			return batch.Refused(&r)
+		}
+	}
+	switch e.Code {
+	case "invalid_argument":
+		return queue.Refuse(queue.BadRequest, "%s", e.Message)
+	case "resource_exhausted": // Connect's own limit of a message
+		return queue.Refuse(queue.PayloadTooLarge, "%s", e.Message)
+	case "unimplemented":
+		return queue.Refuse(refusal.NotFound, "%s", e.Message)
+	}
+	return nil
+}
+
+// jitter spreads a pause over its second half, so that clients that failed together do not come
+// back together.
+func jitter(d time.Duration) time.Duration {
+	return d/2 + rand.N(d/2+1) // no secret
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < d {
+		return context.DeadlineExceeded // there will be no attempt after it
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}

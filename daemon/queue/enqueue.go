@@ -1,0 +1,252 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/emitd/emitd/daemon/queue/ledger"
+	"github.com/emitd/emitd/storage/blob"
+)
+
+// Enqueue makes jobs durable.
+func (b *Broker) Enqueue(ctx context.Context, name string, jobs []Job) (_ []Receipt, err error) {
+	defer b.instruments.operation(ctx, name, "enqueue", "send")(&err)
+	set, err := b.open(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if len(jobs) > MaxCall {
+		return nil, Refuse(TooManyJobs, "%d jobs in one call, the limit is %d", len(jobs), MaxCall)
+	}
+	if len(jobs) == 0 {
+		return []Receipt{}, nil
+	}
+	parts := map[int][]int{} // positions by shard
+	ready := make([]prepared, len(jobs))
+	for i := range jobs {
+		p, refusal := set.prepare(&jobs[i])
+		if refusal != nil {
+			return nil, refusal
+		}
+		ready[i] = p
+		parts[p.shard] = append(parts[p.shard], i)
+	}
+	shards := map[int]*shard{}
+	for index := range parts {
+		if shards[index] = b.shard(name, index); shards[index] == nil {
+			return nil, b.notOwner(name, index)
+		}
+	}
+	if err := b.upload(ctx, shards, ready); err != nil {
+		return nil, err
+	}
+	receipts := make([]Receipt, len(jobs))
+	err = b.enqueueParts(ctx, shards, parts, ready, receipts)
+	b.orphans(shards, ready, receipts, err)
+	if err != nil {
+		return nil, err
+	}
+	b.instruments.sent(ctx, name, len(jobs))
+	return receipts, nil
+}
+
+func (b *Broker) enqueueParts(ctx context.Context, shards map[int]*shard, parts map[int][]int, ready []prepared, receipts []Receipt) error {
+	calls := map[int]*call{}
+	for index, positions := range parts {
+		c := newCall(enqueueStep)
+		if c.jobs = ready; len(parts) > 1 {
+			c.jobs = make([]prepared, len(positions))
+			for n, at := range positions {
+				c.jobs[n] = ready[at]
+			}
+		}
+		c.receipts = make([]Receipt, 0, len(c.jobs))
+		if err := shards[index].submit(ctx, c); err != nil {
+			if len(calls) > 0 {
+				err = errors.Join(unknown("some of the jobs were submitted already"), err)
+			}
+			return err
+		}
+		calls[index] = c
+	}
+	var failed error
+	for index, c := range calls {
+		if err := shards[index].wait(ctx, c); err != nil {
+			// Of several refusals, one that leaves room for doubt wins.
+			if failed == nil || TagOf(err) == UnknownOutcome {
+				failed = err
+			}
+			continue
+		}
+		for n, at := range parts[index] {
+			receipts[at] = c.receipts[n]
+		}
+	}
+	if failed != nil && len(calls) > 1 && TagOf(failed) != UnknownOutcome {
+		return unknown(fmt.Sprintf("some of the jobs may have been enqueued; one shard says: %v", failed))
+	}
+	return failed
+}
+
+// enqueueStep decides jobs until one is met whose ID is on its way.
+func enqueueStep(s *shard, c *call) progress {
+	if c.next == 0 {
+		if err := s.room(c); err != nil {
+			c.refuse(err)
+			return placed
+		}
+	}
+	for ; c.next < len(c.jobs); c.next++ {
+		j := &c.jobs[c.next]
+		if w := s.busyIDs[j.id]; w != nil {
+			return s.park(c, w)
+		}
+		if state, held := s.ledger.Known(j.id); held {
+			return s.held(c)
+		} else if state != ledger.None {
+			s.duplicate(c, j.id, stateOf(state))
+			continue
+		}
+		if len(s.buf) > roundBytes {
+			return later
+		}
+		s.enqueue(c, j)
+	}
+	return decided
+}
+
+func (s *shard) duplicate(c *call, id string, state State) {
+	s.rates.duplicates++
+	c.receipts = append(c.receipts, Receipt{ID: id, Duplicate: true, State: state})
+	s.barrier(c)
+}
+
+func (s *shard) enqueue(c *call, j *prepared) {
+	w := s.gather()
+	r := w.add()
+	r.Kind, r.Numbers, r.ID, r.Type, r.Group = ledger.Enqueue, []uint64{s.ledger.Number()}, j.id, j.kind, j.group
+	r.Payload, r.Blob, r.Size, r.Priority, r.RunAt, r.Policy = j.payload, j.blob, j.size, j.priority, j.runAt, j.policy
+	state := Waiting
+	if j.delay > 0 {
+		r.RunAt = s.now + millis(j.delay)
+	}
+	if r.RunAt <= s.now {
+		r.RunAt = 0
+	} else {
+		state = Delayed
+	}
+	if j.ttl > 0 {
+		r.Expires = s.now + j.ttl
+	}
+	s.recorded(c, w)
+	s.busyIDs[j.id] = w
+	s.inflight.jobs++
+	s.inflight.bytes += int64(len(j.payload))
+	c.receipts = append(c.receipts, Receipt{ID: j.id, State: state})
+}
+
+// room refuses a call for which there is no memory.
+func (s *shard) room(c *call) *Error {
+	if s.full() {
+		return full("too much is being written at the moment")
+	}
+	var bytes int64
+	for i := range c.jobs {
+		bytes += int64(len(c.jobs[i].payload)) + 100
+	}
+	if jobs := s.ledger.Jobs() + s.inflight.jobs + len(c.jobs); jobs > s.settings.MaxJobs {
+		return full(fmt.Sprintf("the shard holds %d jobs, the limit is %d", s.ledger.Jobs(), s.settings.MaxJobs))
+	}
+	if s.ledger.Bytes()+s.inflight.bytes+bytes > s.settings.MaxBytes {
+		return full(fmt.Sprintf("the shard's jobs take %d bytes of memory, the limit is %d", s.ledger.Bytes(), s.settings.MaxBytes))
+	}
+	return nil
+}
+
+// upload writes payloads that are too large for the log, before any record names them.
+func (b *Broker) upload(ctx context.Context, shards map[int]*shard, jobs []prepared) error {
+	for i := range jobs {
+		j := &jobs[i]
+		if len(j.payload) <= InlinePayload {
+			continue
+		}
+		key := shards[j.shard].prefix() + "/blob/" + uuid.NewString()
+		if _, err := b.cfg.Bucket.Create(ctx, key, j.payload); err != nil {
+			return Refuse(Unavailable, "store the payload of job %q: %w", j.id, err)
+		}
+		j.blob, j.size, j.payload = key, len(j.payload), nil
+	}
+	return nil
+}
+
+// orphans deletes payloads that no job refers to.
+func (b *Broker) orphans(shards map[int]*shard, jobs []prepared, receipts []Receipt, err error) {
+	for i := range jobs {
+		switch {
+		case jobs[i].blob == "":
+		case err == nil && receipts[i].Duplicate, err != nil && TagOf(err) != UnknownOutcome:
+			shards[jobs[i].shard].trash(jobs[i].blob)
+		}
+	}
+}
+
+// payload reads one that is an object of its own.
+func (b *Broker) payload(ctx context.Context, key, id string) ([]byte, error) {
+	o, err := b.cfg.Bucket.Read(ctx, key)
+	switch {
+	case errors.Is(err, blob.ErrNotFound):
+		return nil, Refuse(JobNotFound, "the payload of job %q is gone: the job has ended", id)
+	case err != nil:
+		return nil, Refuse(Unavailable, "read the payload of job %q: %w", id, err)
+	}
+	return o.Data, nil
+}
+
+// unlink notes the payload objects of jobs that a record ends.
+func (s *shard) unlink(r *ledger.Record) {
+	if r.Kind != ledger.Complete && r.Kind != ledger.Cancel && r.Kind != ledger.Purge {
+		return
+	}
+	for _, n := range r.Numbers {
+		if key := s.ledger.Blob(n); key != "" {
+			s.trash(key)
+		}
+	}
+}
+
+// trash hands an object to the one goroutine that deletes. If that is behind, the object stays: it
+// costs storage and nothing else.
+func (s *shard) trash(key string) {
+	select {
+	case s.rubbish <- key:
+	default:
+	}
+}
+
+// sweep deletes what trash was given, until the shard is gone.
+func (s *shard) sweep(ctx context.Context) {
+	for {
+		select {
+		case key := <-s.rubbish:
+			s.remove(ctx, key)
+		case <-s.gone:
+			for len(s.rubbish) > 0 && ctx.Err() == nil {
+				s.remove(ctx, <-s.rubbish)
+			}
+			return
+		}
+	}
+}
+
+func (s *shard) remove(ctx context.Context, key string) {
+	if err := s.b.cfg.Bucket.Delete(ctx, key); err != nil && ctx.Err() == nil {
+		s.b.cfg.Logger.WarnContext(ctx, "a payload was not deleted", "key", key, "error", err)
+	}
+}
+
+func stateOf(s ledger.State) State {
+	return [...]State{"", Waiting, Delayed, Active, Dead, Completed, Cancelled}[s]
+}

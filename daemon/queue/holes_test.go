@@ -1,0 +1,478 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/emitd/emitd/storage/blob/mem"
+)
+
+// The tests of this file are named after weaknesses that were found, and reproduced, in another
+// queue on object storage. Each fails if the broker behaves like it.
+
+// TestHole01CommitsDoNotRaceThemselves: one broker, many callers: no write is refused, none is
+// wasted, and no caller fails.
+func TestHole01CommitsDoNotRaceThemselves(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		bucket := mem.New(mem.Config{Latency: mem.Constant(50 * time.Millisecond)})
+		w := newWorld(t, bucket)
+		w.declare(Settings{})
+		n := w.node("n1")
+		n.serve(DefaultQueue, 0)
+		before := bucket.Stats()
+		var callers sync.WaitGroup
+		begun := time.Now()
+		for i := range 128 {
+			callers.Go(func() {
+				for j := range 10 {
+					n.enqueue(Job{ID: fmt.Sprint(i, "-", j)})
+					c := n.claim(ClaimRequest{Wait: MaxWait})[0]
+					want(t, n.say(Complete, c), Completed, "")
+				}
+			})
+		}
+		callers.Wait()
+		after := bucket.Stats()
+		if failed := after[mem.Create].Failed - before[mem.Create].Failed; failed != 0 {
+			t.Errorf("%d writes were refused", failed)
+		}
+		if puts := after[mem.Create].Calls - before[mem.Create].Calls; puts > 600 {
+			t.Errorf("%d writes for 1,280 jobs", puts)
+		}
+		if rate := 1280 / time.Since(begun).Seconds(); rate < 800 {
+			t.Errorf("%.0f jobs a second", rate)
+		}
+		if st := n.stat(); st.Completed != 1280 || st.Waiting+st.Active != 0 {
+			t.Errorf("%+v", st)
+		}
+	})
+}
+
+// TestHole02NoSplitBrain: of two brokers one ends, and it does not take the queue back.
+func TestHole02NoSplitBrain(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w, _, a, b := slow(t, Settings{})
+		old := a.serve(DefaultQueue, 0)
+		b.serve(DefaultQueue, 0)
+		for i := range 20 {
+			_, err := a.Enqueue(w.ctx, DefaultQueue, []Job{{ID: fmt.Sprint("a", i)}})
+			if err == nil {
+				t.Fatal("the old broker acknowledged a job")
+			}
+			b.enqueue(Job{ID: fmt.Sprint("b", i)})
+		}
+		<-old.done
+		if st := b.stat(); st.Waiting != 20 || st.Epoch != 2 {
+			t.Fatalf("%+v", st)
+		}
+	})
+}
+
+// TestHole03AmbiguousWrite: a write whose answer is lost happens once, whatever is retried.
+func TestHole03AmbiguousWrite(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		_, bucket, a, b := slow(t, Settings{})
+		r := a.serve(DefaultQueue, 0)
+		for i := range 100 {
+			bucket.Inject(mem.Create, "", mem.Fault{Kind: mem.LostReply})
+			a.enqueue(Job{ID: fmt.Sprint(i)})
+			bucket.Inject(mem.Create, "", mem.Fault{Kind: mem.LostReply}, mem.Fault{Kind: mem.LostRequest}, mem.Fault{Kind: mem.Conflict})
+			want(t, a.say(Complete, a.one(fmt.Sprint(i))), Completed, "")
+		}
+		if st := a.stat(); st.Enqueued != 100 || st.Completed != 100 {
+			t.Fatalf("%+v", st)
+		}
+		r.kill()
+		b.serve(DefaultQueue, 0)
+		if st := b.stat(); st.Enqueued != 100 || st.Completed != 100 || st.Waiting+st.Active+st.Dead != 0 {
+			t.Fatalf("after a takeover: %+v", st)
+		}
+	})
+}
+
+// TestHole03RetriedSubmit: a caller that does not know repeats with the same ID or key.
+func TestHole03RetriedSubmit(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w, _, a, b := slow(t, Settings{})
+		r := a.serve(DefaultQueue, 0)
+		result := make(chan error)
+		jobs := []Job{{ID: "a"}, {Key: "k"}}
+		go func() {
+			_, err := a.Enqueue(w.ctx, DefaultQueue, jobs)
+			result <- err
+		}()
+		time.Sleep(latency * 3 / 4) // it is durable, and the answer is not there yet
+		r.kill()
+		refusedAs(t, <-result, UnknownOutcome)
+		b.serve(DefaultQueue, 0)
+		if got := b.enqueue(jobs...); !got[0].Duplicate || !got[1].Duplicate {
+			t.Fatalf("%+v", got)
+		}
+		if st := b.stat(); st.Waiting != 2 {
+			t.Fatalf("%+v", st)
+		}
+	})
+}
+
+// TestHole04JobsDoNotVanish: claims that nobody worked on do not use up attempts, and a job that is
+// given up is kept with its cause.
+func TestHole04JobsDoNotVanish(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		_, n, r := serving(t, Settings{})
+		n.enqueue(Job{ID: "a"})
+		for range 8 {
+			c := n.one("a")
+			if c.Job.Attempts != 0 {
+				t.Fatalf("%+v", c)
+			}
+			want(t, n.say(Release, c), Waiting, "")
+		}
+		n.one("a")
+		time.Sleep(31 * time.Second)
+		i := n.get("a")
+		if i.State != Dead || i.Cause == "" || n.stat().Dead != 1 || n.stat().Completed != 0 {
+			t.Fatalf("%+v", i)
+		}
+		r.kill()
+		n.serve(DefaultQueue, 0)
+		if i = n.get("a"); i.State != Dead || i.Cause == "" {
+			t.Fatalf("%+v", i)
+		}
+	})
+}
+
+// TestHole05EveryCallEnds: with a store that does not answer, and with one that refuses everything.
+func TestHole05EveryCallEnds(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		for _, fault := range []mem.Fault{{Kind: mem.Unavailable}, {Kind: mem.LostRequest, Hang: true}, {Kind: mem.Denied}} {
+			down := false
+			bucket := mem.New(mem.Config{Faults: func(mem.Call) mem.Fault {
+				if down {
+					return fault
+				}
+				return mem.Fault{}
+			}})
+			w := newWorld(t, bucket)
+			w.declare(Settings{})
+			n := w.node("n1")
+			r := n.serve(DefaultQueue, 0)
+			n.enqueue(ids(1)...)
+			c := n.one("j0")
+			down = true
+			ctx, cancel := context.WithTimeout(w.ctx, 10*time.Second)
+			_, err := n.Enqueue(ctx, DefaultQueue, []Job{{ID: "x"}})
+			if tag := TagOf(err); tag != UnknownOutcome && tag != QueueNotOwner {
+				t.Errorf("%v: enqueue: %v", fault.Kind, err)
+			}
+			_, err = n.Settle(ctx, DefaultQueue, []Settlement{{Verb: Complete, ID: "j0", Token: c.Token}})
+			if tag := TagOf(err); tag != UnknownOutcome && tag != QueueNotOwner && tag != Unavailable {
+				t.Errorf("%v: settle: %v", fault.Kind, err)
+			}
+			cancel()
+			rest := make(chan error)
+			go func() {
+				_, err := n.Enqueue(w.ctx, DefaultQueue, []Job{{ID: "y"}})
+				rest <- err
+			}()
+			synctest.Wait()
+			r.kill()
+			if err := <-rest; err == nil {
+				t.Errorf("%v: acknowledged by nobody", fault.Kind)
+			}
+		}
+	})
+}
+
+// TestHole06TwoWritersLoseNothing: brokers that take over from each other again and again, each
+// believing to be the owner, lose nothing that any of them acknowledged.
+func TestHole06TwoWritersLoseNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w, _, a, b := slow(t, Settings{})
+		nodes := []*node{a, b}
+		acked := map[string]bool{}
+		for i := range 30 {
+			n := nodes[i%2]
+			n.serve(DefaultQueue, 0)
+			for j := range 5 {
+				id := fmt.Sprint(i, "-", j)
+				n.enqueue(Job{ID: id})
+				acked[id] = true
+			}
+			// The one before still tries.
+			if _, err := nodes[(i+1)%2].Enqueue(w.ctx, DefaultQueue, []Job{{ID: fmt.Sprint("lost", i)}}); err == nil {
+				t.Fatal("a deposed broker acknowledged a job")
+			}
+		}
+		last := nodes[1]
+		for id := range acked {
+			if i := last.get(id); i.State != Waiting {
+				t.Fatalf("%+v", i)
+			}
+		}
+	})
+}
+
+// TestHole07TheSameAddress: who is who does not depend on an address: with the same one on two
+// machines the newer assignment wins, and the older one ends.
+func TestHole07TheSameAddress(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w, _, a, b := slow(t, Settings{})
+		a.cfg.Address, b.cfg.Address = "0.0.0.0:8080", "0.0.0.0:8080"
+		old := a.serve(DefaultQueue, 0)
+		b.serve(DefaultQueue, 0)
+		b.enqueue(ids(1)...)
+		if _, err := a.Enqueue(w.ctx, DefaultQueue, ids(2)); err == nil {
+			t.Fatal("two brokers serve")
+		}
+		<-old.done
+	})
+}
+
+// TestHole08StaleClaims: who lost a claim is told, also the worker that has claimed the job anew.
+func TestHole08StaleClaims(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		_, n, _ := serving(t, Settings{})
+		n.enqueue(ids(1)...)
+		first := n.one("j0")
+		time.Sleep(31 * time.Second)
+		second := n.one("j0") // the same worker
+		for _, v := range []Verb{Extend, Complete, Fail, Release} {
+			want(t, n.say(v, first), "", StaleClaim)
+		}
+		want(t, n.say(Complete, second), Completed, "")
+	})
+}
+
+// TestHole09TheHolderIsNamed: a node that does not serve the queue says who does.
+func TestHole09TheHolderIsNamed(t *testing.T) {
+	t.Parallel()
+	w, _, _ := serving(t, Settings{})
+	other := w.node("other")
+	other.cfg.Holder = func(string, int) string { return "n1:7070" }
+	_, err := other.Enqueue(w.ctx, DefaultQueue, ids(1))
+	refusedAs(t, err, QueueNotOwner)
+	if e, _ := errors.AsType[*Error](err); e.Holder != "n1:7070" || e.RetryAfter <= 0 {
+		t.Fatalf("%+v", e)
+	}
+	_, err = other.Enqueue(w.ctx, "nowhere", ids(1))
+	refusedAs(t, err, QueueNotFound)
+}
+
+// TestHole10IdleCostsNothing: neither an idle broker nor an empty claim, heartbeat or refused call
+// makes a request; and MinGap really limits them.
+func TestHole10IdleCostsNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		bucket := mem.New(mem.Config{})
+		w := newWorld(t, bucket)
+		w.declare(Settings{})
+		n := w.node("n1")
+		n.cfg.MinGap = time.Second
+		n.serve(DefaultQueue, 0)
+		n.enqueue(ids(1)...)
+		c := n.one("j0")
+		n.say(Extend, c)
+		time.Sleep(2 * time.Second) // the claim is written
+		writes := func() int64 {
+			s := bucket.Stats()
+			return s[mem.Create].Calls + s[mem.Replace].Calls + s[mem.Write].Calls + s[mem.Delete].Calls
+		}
+		before := writes()
+		for range 100 {
+			n.claim(ClaimRequest{Wait: time.Second})
+			want(t, n.say(Extend, c), Active, "")
+			want(t, n.say(Complete, Claimed{Job: Info{ID: "nobody"}, Token: c.Token}), "", StaleClaim)
+			n.stat()
+		}
+		time.Sleep(time.Hour)
+		if got := writes() - before; got != 1 { // the end of the claim
+			t.Errorf("%d writes", got)
+		}
+		before = writes()
+		var callers sync.WaitGroup
+		for i := range 50 {
+			callers.Go(func() {
+				for j := range 20 {
+					n.enqueue(Job{ID: fmt.Sprint("x", i, "-", j)})
+				}
+			})
+		}
+		begun := time.Now()
+		callers.Wait()
+		if got, most := writes()-before, int64(time.Since(begun)/time.Second)+2; got > most {
+			t.Errorf("%d writes in %v", got, time.Since(begun))
+		}
+	})
+}
+
+// TestHole12ClocksOfNodes: the queue's time never goes back, and a step forward of one node's clock
+// is all that a node can do: durability does not depend on it.
+func TestHole12ClocksOfNodes(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w, _, a, b := slow(t, Settings{})
+		r := a.serve(DefaultQueue, 0)
+		a.enqueue(Job{ID: "later", Delay: time.Minute}, Job{ID: "now"})
+		c := a.one("now")
+		time.Sleep(2 * time.Second)
+		r.kill()
+		w.clock = func() time.Time { return time.Now().Add(-time.Hour) } // the other node's clock
+		b.serve(DefaultQueue, 0)
+		b.enqueue(Job{ID: "new", Priority: -1})
+		if i, j := b.get("new"), b.get("now"); i.CreatedAt.Before(j.CreatedAt) {
+			t.Fatalf("time went back: %v, then %v", j.CreatedAt, i.CreatedAt)
+		}
+		want(t, b.say(Extend, c), Active, "")
+		want(t, b.say(Complete, c), Completed, "")
+	})
+}
+
+// TestHole13TheBacklogCostsNothing: bytes written per job do not depend on how many wait.
+func TestHole13TheBacklogCostsNothing(t *testing.T) {
+	t.Parallel()
+	bucket := mem.New(mem.Config{})
+	w := newWorld(t, bucket)
+	w.declare(Settings{})
+	n := w.node("n1")
+	n.serve(DefaultQueue, 0)
+	cycle := func() int64 {
+		before := bucket.Stats()[mem.Create].BytesIn
+		for i := range 50 {
+			n.enqueue(Job{Priority: 1, ID: fmt.Sprint("one", before, "-", i)})
+			want(t, n.say(Complete, n.claim(ClaimRequest{})[0]), Completed, "")
+		}
+		return (bucket.Stats()[mem.Create].BytesIn - before) / 50
+	}
+	empty := cycle()
+	for i := range 20 {
+		jobs := make([]Job, MaxCall)
+		for j := range jobs {
+			jobs[j] = Job{ID: fmt.Sprint(i, "-", j), Payload: make([]byte, 100)}
+		}
+		n.enqueue(jobs...)
+	}
+	if full := cycle(); full > empty+empty/2+20 {
+		t.Errorf("%d bytes a job with 20,000 waiting, %d with none", full, empty)
+	}
+}
+
+// TestHole15Shutdown: a broker that is stopped flushes what it has, resigns, and its successor does
+// not wait for any timeout.
+func TestHole15Shutdown(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w, _, a, b := slow(t, Settings{})
+		r := a.serve(DefaultQueue, 0)
+		results := make(chan error, 50)
+		for i := range 50 {
+			go func() {
+				_, err := a.Enqueue(w.ctx, DefaultQueue, []Job{{ID: fmt.Sprint(i)}})
+				results <- err
+			}()
+		}
+		synctest.Wait()
+		begun := time.Now()
+		r.drain(t)
+		b.serve(DefaultQueue, 0)
+		if took := time.Since(begun); took > 8*latency+100*time.Millisecond {
+			t.Errorf("took %v", took)
+		}
+		for range 50 {
+			if err := <-results; err != nil {
+				t.Errorf("not flushed: %v", err)
+			}
+		}
+		if st := b.stat(); st.Waiting != 50 {
+			t.Errorf("%+v", st)
+		}
+	})
+}
+
+// TestHole16BadInput: what makes no sense is refused as the caller's mistake, and nothing is kept.
+func TestHole16BadInput(t *testing.T) {
+	t.Parallel()
+	w, n, _ := serving(t, Settings{})
+	long := strings.Repeat("x", 65)
+	for name, job := range map[string]Job{
+		"negative attempts": {Retry: Retry{MaxAttempts: -5}}, "many attempts": {Retry: Retry{MaxAttempts: 1 << 20}}, "long id": {ID: long},
+		"control": {ID: "a\n"}, "not text": {ID: "\xff"}, "long key": {Key: long}, "id and key": {ID: "a", Key: "b"}, "long type": {Type: long},
+		"long group": {Group: long}, "priority": {Priority: 128}, "priority low": {Priority: -129}, "delay": {Delay: -1},
+		"delay and run-at": {Delay: 1, RunAt: time.Now()}, "date": {RunAt: time.Date(1, 1, 2, 0, 0, 0, 0, time.UTC)}, "ttl": {TTL: -1},
+		"backoff": {Retry: Retry{Backoff: -1}}, "factor": {Retry: Retry{Factor: 0.5}}, "jitter": {Retry: Retry{Jitter: 2}},
+	} {
+		if _, err := n.Enqueue(w.ctx, DefaultQueue, []Job{{ID: "good"}, job}); TagOf(err) != BadRequest {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	_, err := n.Enqueue(w.ctx, DefaultQueue, make([]Job, MaxCall+1))
+	refusedAs(t, err, TooManyJobs)
+	for _, name := range []string{"", "A", "a/b", "-a", "a.", long, "../x"} {
+		_, err := n.Enqueue(w.ctx, name, nil)
+		refusedAs(t, err, BadRequest)
+	}
+	for name, req := range map[string]ClaimRequest{
+		"worker": {Worker: long}, "tokenless": {Tokenless: true}, "wait": {Wait: -1}, "long wait": {Wait: time.Hour}, "visibility": {Visibility: -1},
+		"type": {Types: []string{long}}, "request": {RequestID: long},
+	} {
+		if _, err := n.Claim(w.ctx, DefaultQueue, req); TagOf(err) != BadRequest {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	_, err = n.Claim(w.ctx, DefaultQueue, ClaimRequest{Max: MaxCall + 1})
+	refusedAs(t, err, TooManyJobs)
+	later := -time.Second
+	for name, x := range map[string]Settlement{
+		"verb": {ID: "a", Verb: "eat", Token: "t"}, "no id": {Verb: Complete, Token: "t"}, "no proof": {ID: "a", Verb: Complete},
+		"retry": {ID: "a", Verb: Fail, Token: "t", RetryAfter: &later}, "visibility": {ID: "a", Verb: Extend, Token: "t", Visibility: -1},
+	} {
+		out, err := n.Settle(w.ctx, DefaultQueue, []Settlement{x})
+		if err != nil || out[0].Err == nil || out[0].Err.Tag != BadRequest {
+			t.Errorf("%s: %+v, %v", name, out, err)
+		}
+	}
+	for name, q := range map[string]Query{"cursor": {Cursor: "x"}, "limit": {Limit: -1}, "page": {Limit: MaxPage + 1}, "state": {State: Completed}} {
+		if _, err := n.List(w.ctx, DefaultQueue, q); TagOf(err) != BadRequest {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for name, cmd := range map[string]Command{"act": {Act: "x"}, "state": {Act: Purge, State: Completed}, "ids": {Act: Purge, IDs: []string{"a"}}, "id": {Act: Cancel, IDs: []string{""}}} {
+		if _, err := n.Do(w.ctx, DefaultQueue, cmd); TagOf(err) != BadRequest {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	_, _, err = n.Get(w.ctx, DefaultQueue, "nobody")
+	refusedAs(t, err, JobNotFound)
+	if st := n.stat(); st.Enqueued != 0 {
+		t.Errorf("something was kept: %+v", st)
+	}
+}
+
+// TestHole17ElectionsDoNotRace: of brokers that start at the same moment one serves.
+func TestHole17ElectionsDoNotRace(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, mem.New(mem.Config{Latency: mem.Constant(latency)}))
+		w.declare(Settings{})
+		var runs []*run
+		var nodes []*node
+		for i := range 6 {
+			n := w.node(fmt.Sprint("n", i))
+			nodes = append(nodes, n)
+			runs = append(runs, n.begin(DefaultQueue, 0))
+		}
+		time.Sleep(5 * time.Second)
+		acked := 0
+		for i, n := range nodes {
+			if _, err := n.Enqueue(w.ctx, DefaultQueue, []Job{{ID: fmt.Sprint("from", i)}}); err == nil {
+				acked++
+			} else {
+				<-runs[i].done
+			}
+		}
+		if acked != 1 {
+			t.Errorf("%d brokers serve", acked)
+		}
+	})
+}

@@ -1,0 +1,163 @@
+// Package format is what stands in the objects of a journal, byte by byte. It is pure; the
+// message definitions are in journal.proto, so that other languages can read a journal.
+//
+// # Segments
+//
+// A segment, a fence and a part of a checkpoint have one form: a header of 48 bytes, little
+// endian, and a body.
+//
+//	 0  magic    "EMSG"
+//	 4  version  1
+//	 5  flags    1 body is zstd · 2 fence · 4 part of a checkpoint
+//	 6  zero     2 bytes
+//	 8  slot     of the segment; of a part: the first slot the checkpoint does not cover
+//	16  epoch    of the writer
+//	24  put id   random; of a part: the checkpoint's id
+//	32  records  count
+//	36  raw      length of the body before compression
+//	40  crc32c   of the header without this field and of the body as it is stored
+//	44  jump     of a fence: slots to go on by, itself included; of a part: its number
+//
+// The body is the message Body of journal.proto: a time and batches of records. A version or a flag
+// that is not listed is [ErrNewer], everything else that is not as it should be [ErrCorrupt].
+//
+// A fence has no records and is exactly [FenceSize] bytes; every other segment is longer. A
+// listing therefore tells fences, which are never deleted, from segments without reading them.
+//
+// # HEAD
+//
+//	0  magic    "EMHD"
+//	4  crc32c   of what follows
+//	8  message Head of journal.proto
+package format
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+)
+
+// The kinds of errors; ask with errors.Is.
+var (
+	ErrCorrupt = errors.New("the object is corrupt")
+	ErrNewer   = errors.New("the object has a newer format")
+)
+
+// Sizes in bytes.
+const (
+	HeaderSize = 48
+	FenceSize  = HeaderSize + timeSize
+	MaxRaw     = 64 << 20 // of a body before compression
+	// compressAbove is where zstd begins to pay.
+	compressAbove = 512
+)
+
+// MaxWindow bounds the window, and so the jump of a fence: a corrupt number must not lead far away.
+const MaxWindow = 1 << 16
+
+const version = 1
+
+// The flags of a header.
+const (
+	flagZstd  = 1
+	flagFence = 2
+	flagPart  = 4
+	allFlags  = flagZstd | flagFence | flagPart
+)
+
+var (
+	magicSegment = [4]byte{'E', 'M', 'S', 'G'}
+	magicHead    = [4]byte{'E', 'M', 'H', 'D'}
+	castagnoli   = crc32.MakeTable(crc32.Castagnoli)
+)
+
+// Header is the first 48 bytes of a segment.
+type Header struct {
+	Slot    uint64
+	Epoch   int64
+	PutID   uint64
+	Records uint32
+	Raw     uint32
+	CRC     uint32
+	Jump    uint32
+	Fence   bool
+	Part    bool
+	zstd    bool
+}
+
+// SamePut reports whether both headers are of one write: two writes of one slot never share the
+// random number, and what it does not tell apart (a cloned machine that repeats its random
+// numbers), the count and the checksum do.
+func (h Header) SamePut(o Header) bool {
+	return h.PutID == o.PutID && h.Records == o.Records && h.CRC == o.CRC
+}
+
+func (h Header) put(b []byte) {
+	copy(b, magicSegment[:])
+	b[4], b[5], b[6], b[7] = version, 0, 0, 0
+	if h.zstd {
+		b[5] |= flagZstd
+	}
+	if h.Fence {
+		b[5] |= flagFence
+	}
+	if h.Part {
+		b[5] |= flagPart
+	}
+	binary.LittleEndian.PutUint64(b[8:], h.Slot)
+	binary.LittleEndian.PutUint64(b[16:], uint64(h.Epoch))
+	binary.LittleEndian.PutUint64(b[24:], h.PutID)
+	binary.LittleEndian.PutUint32(b[32:], h.Records)
+	binary.LittleEndian.PutUint32(b[36:], h.Raw)
+	binary.LittleEndian.PutUint32(b[40:], h.CRC)
+	binary.LittleEndian.PutUint32(b[44:], h.Jump)
+}
+
+// DecodeHeader reads the header of an object of which at least the first 48 bytes are given. The
+// checksum covers the body too and is not checked.
+func DecodeHeader(b []byte) (Header, error) {
+	switch {
+	case len(b) < HeaderSize:
+		return Header{}, fmt.Errorf("%w: it has %d bytes, a header has %d", ErrCorrupt, len(b), HeaderSize)
+	case [4]byte(b) != magicSegment:
+		return Header{}, fmt.Errorf("%w: it does not begin with %q", ErrCorrupt, magicSegment)
+	case b[4] != version:
+		return Header{}, fmt.Errorf("%w: segment version %d, this program reads %d", ErrNewer, b[4], version)
+	case b[5]&^allFlags != 0 || b[6] != 0 || b[7] != 0:
+		return Header{}, fmt.Errorf("%w: segment flags % x", ErrNewer, b[5:8])
+	}
+	h := Header{
+		Slot:    binary.LittleEndian.Uint64(b[8:]),
+		Epoch:   int64(binary.LittleEndian.Uint64(b[16:])),
+		PutID:   binary.LittleEndian.Uint64(b[24:]),
+		Records: binary.LittleEndian.Uint32(b[32:]),
+		Raw:     binary.LittleEndian.Uint32(b[36:]),
+		CRC:     binary.LittleEndian.Uint32(b[40:]),
+		Jump:    binary.LittleEndian.Uint32(b[44:]),
+		zstd:    b[5]&flagZstd != 0,
+		Fence:   b[5]&flagFence != 0,
+		Part:    b[5]&flagPart != 0,
+	}
+	return h, h.check()
+}
+
+// check refuses headers that no writer makes.
+func (h Header) check() error {
+	switch {
+	case h.Raw > MaxRaw:
+		return fmt.Errorf("%w: a body of %d bytes, at most %d are allowed", ErrCorrupt, h.Raw, MaxRaw)
+	case h.Epoch < 1:
+		return fmt.Errorf("%w: epoch %d", ErrCorrupt, h.Epoch)
+	case h.Fence && (h.Part || h.zstd || h.Records != 0 || h.Raw != timeSize || h.Jump < 1 || h.Jump > MaxWindow):
+		return fmt.Errorf("%w: a fence with %d records, %d bytes, jump %d", ErrCorrupt, h.Records, h.Raw, h.Jump)
+	case !h.Fence && h.Records == 0, !h.Fence && !h.Part && h.Jump != 0:
+		return fmt.Errorf("%w: a segment with %d records and jump %d", ErrCorrupt, h.Records, h.Jump)
+	}
+	return nil
+}
+
+func checksum(b []byte) uint32 {
+	sum := crc32.Update(0, castagnoli, b[:40])
+	return crc32.Update(sum, castagnoli, b[44:])
+}

@@ -1,0 +1,244 @@
+package format
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// Head says who owns a journal and where its newest checkpoint is.
+type Head struct {
+	// Features are bits of what a program must know to own the journal; none is defined yet.
+	Features   uint64
+	Epoch      int64 // grows with every takeover
+	StoreID    string
+	Generation int64
+	Owner      string
+	// Nonce is random and new with every write: no two HEADs have the same bytes, so that a version
+	// names one of them and an ambiguous write can be recognised.
+	Nonce uint64
+	// Window is how far beyond the first empty slot any owner since the last fence may have
+	// written, that slot included.
+	Window int
+	Secret []byte
+	// Checkpoint is the newest one, Previous the one before, which stays restorable.
+	Checkpoint, Previous Checkpoint
+	// Closed is the first slot that was not written when the owner closed; 0: it did not.
+	Closed uint64
+}
+
+// Checkpoint names a state. The zero Checkpoint is the empty state before slot 1.
+type Checkpoint struct {
+	Slot  uint64 // the first that the state does not cover
+	ID    uint64 // random
+	Parts int
+	Bytes int64
+	Kept  int   // slots below Slot that the state refers to; their list is an object of its own
+	Time  int64 // the newest of the journal then, µs since 1970
+}
+
+// Start returns the slot at which replay begins.
+func (c Checkpoint) Start() uint64 { return max(c.Slot, 1) }
+
+const headFormat = 1
+
+// The fields of the messages Head and Checkpoint.
+const (
+	headFormatField = iota + 1
+	headFeatures
+	headEpoch
+	headStoreID
+	headGeneration
+	headOwner
+	headNonce
+	headWindow
+	headSecret
+	headCheckpoint
+	headPrevious
+	headClosed
+)
+
+const (
+	ckptSlot = iota + 1
+	ckptID
+	ckptParts
+	ckptBytes
+	ckptKept
+	ckptTime
+)
+
+// EncodeHead returns the bytes of HEAD.
+func EncodeHead(h Head) []byte {
+	b := make([]byte, 8, 256)
+	copy(b, magicHead[:])
+	b = appendNumber(b, headFormatField, headFormat)
+	b = appendNumber(b, headFeatures, h.Features)
+	b = appendNumber(b, headEpoch, uint64(h.Epoch))
+	b = appendBytes(b, headStoreID, []byte(h.StoreID))
+	b = appendNumber(b, headGeneration, uint64(h.Generation))
+	b = appendBytes(b, headOwner, []byte(h.Owner))
+	b = protowire.AppendTag(b, headNonce, protowire.Fixed64Type)
+	b = protowire.AppendFixed64(b, h.Nonce)
+	b = appendNumber(b, headWindow, uint64(h.Window))
+	b = appendBytes(b, headSecret, h.Secret)
+	b = appendBytes(b, headCheckpoint, h.Checkpoint.encode())
+	b = appendBytes(b, headPrevious, h.Previous.encode())
+	b = appendNumber(b, headClosed, h.Closed)
+	binary.LittleEndian.PutUint32(b[4:], crc32.Checksum(b[8:], castagnoli))
+	return b
+}
+
+func (c Checkpoint) encode() []byte {
+	var b []byte
+	b = appendNumber(b, ckptSlot, c.Slot)
+	b = appendNumber(b, ckptID, c.ID)
+	b = appendNumber(b, ckptParts, uint64(c.Parts))
+	b = appendNumber(b, ckptBytes, uint64(c.Bytes))
+	b = appendNumber(b, ckptKept, uint64(c.Kept))
+	return appendNumber(b, ckptTime, uint64(c.Time))
+}
+
+func appendNumber(b []byte, field protowire.Number, v uint64) []byte {
+	if v == 0 {
+		return b
+	}
+	return protowire.AppendVarint(protowire.AppendTag(b, field, protowire.VarintType), v)
+}
+
+func appendBytes(b []byte, field protowire.Number, v []byte) []byte {
+	if len(v) == 0 {
+		return b
+	}
+	return protowire.AppendBytes(protowire.AppendTag(b, field, protowire.BytesType), v)
+}
+
+// DecodeHead reads HEAD.
+func DecodeHead(b []byte) (Head, error) {
+	if len(b) < 8 || [4]byte(b) != magicHead {
+		return Head{}, fmt.Errorf("%w: HEAD does not begin with %q", ErrCorrupt, magicHead)
+	}
+	if sum := crc32.Checksum(b[8:], castagnoli); sum != binary.LittleEndian.Uint32(b[4:]) {
+		return Head{}, fmt.Errorf("%w: the checksum of HEAD is wrong", ErrCorrupt)
+	}
+	var h Head
+	var form uint64
+	err := fields(b[8:], func(num protowire.Number, v uint64, s []byte) error {
+		switch num {
+		case headFormatField:
+			form = v
+		case headCheckpoint, headPrevious:
+			c, err := decodeCheckpoint(s)
+			if num == headCheckpoint {
+				h.Checkpoint = c
+			} else {
+				h.Previous = c
+			}
+			return err
+		default:
+			h.set(num, v, s)
+		}
+		return nil
+	})
+	switch {
+	case form != headFormat || h.Features != 0:
+		return Head{}, fmt.Errorf("%w: HEAD has format %d, features %#x; this program knows %d, 0", ErrNewer, form, h.Features, headFormat)
+	case err != nil:
+		return Head{}, err
+	}
+	return h, h.check()
+}
+
+func (h *Head) set(num protowire.Number, v uint64, s []byte) {
+	switch num {
+	case headFeatures:
+		h.Features = v
+	case headEpoch:
+		h.Epoch = int64(v)
+	case headStoreID:
+		h.StoreID = string(s)
+	case headGeneration:
+		h.Generation = int64(v)
+	case headOwner:
+		h.Owner = string(s)
+	case headNonce:
+		h.Nonce = v
+	case headWindow:
+		h.Window = int(min(v, MaxWindow+1))
+	case headSecret:
+		h.Secret = append([]byte(nil), s...)
+	case headClosed:
+		h.Closed = v
+	}
+}
+
+func (h *Head) check() error {
+	c, p := h.Checkpoint, h.Previous
+	switch {
+	case h.Epoch < 1, h.Window < 1, h.Window > MaxWindow:
+		return fmt.Errorf("%w: HEAD has epoch %d and window %d", ErrCorrupt, h.Epoch, h.Window)
+	case c.Slot < p.Slot, h.Closed != 0 && h.Closed < c.Slot:
+		return fmt.Errorf("%w: HEAD has checkpoints %d and %d and was closed at %d", ErrCorrupt, p.Slot, c.Slot, h.Closed)
+	}
+	return nil
+}
+
+func decodeCheckpoint(b []byte) (Checkpoint, error) {
+	var c Checkpoint
+	err := fields(b, func(num protowire.Number, v uint64, _ []byte) error {
+		switch num {
+		case ckptSlot:
+			c.Slot = v
+		case ckptID:
+			c.ID = v
+		case ckptParts:
+			c.Parts = int(min(v, 1<<31))
+		case ckptBytes:
+			c.Bytes = int64(v)
+		case ckptKept:
+			c.Kept = int(min(v, 1<<31))
+		case ckptTime:
+			c.Time = int64(v)
+		}
+		return nil
+	})
+	if err == nil && (c.Parts > MaxParts || c.Bytes < 0) {
+		err = fmt.Errorf("%w: a checkpoint of %d parts and %d bytes", ErrCorrupt, c.Parts, c.Bytes)
+	}
+	return c, err
+}
+
+// MaxParts bounds the parts of a checkpoint: a corrupt number must not ask for ever.
+const MaxParts = 1 << 20
+
+// fields calls f for every field of a message; those of other wire types are skipped.
+func fields(b []byte, f func(num protowire.Number, v uint64, s []byte) error) error {
+	for len(b) > 0 {
+		num, typ, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return fmt.Errorf("%w: %w", ErrCorrupt, protowire.ParseError(n))
+		}
+		b = b[n:]
+		var v uint64
+		var s []byte
+		switch typ {
+		case protowire.VarintType:
+			v, n = protowire.ConsumeVarint(b)
+		case protowire.Fixed64Type:
+			v, n = protowire.ConsumeFixed64(b)
+		case protowire.BytesType:
+			s, n = protowire.ConsumeBytes(b)
+		default:
+			n = protowire.ConsumeFieldValue(num, typ, b)
+		}
+		if n < 0 {
+			return fmt.Errorf("%w: field %d: %w", ErrCorrupt, num, protowire.ParseError(n))
+		}
+		if err := f(num, v, s); err != nil {
+			return err
+		}
+		b = b[n:]
+	}
+	return nil
+}

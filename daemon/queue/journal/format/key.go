@@ -1,0 +1,74 @@
+package format
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// The keys of a journal, below its prefix.
+const (
+	HeadKey    = "HEAD"
+	LogPrefix  = "log/"
+	CkptPrefix = "ckpt/"
+	keptPart   = "kept"
+)
+
+// SlotKey is the key of a slot.
+func SlotKey(slot uint64) string { return fmt.Sprintf("%s%020d", LogPrefix, slot) }
+
+// ParseSlotKey reads a SlotKey.
+func ParseSlotKey(key string) (uint64, bool) {
+	digits, ok := strings.CutPrefix(key, LogPrefix)
+	if !ok || len(digits) != 20 {
+		return 0, false
+	}
+	slot, err := strconv.ParseUint(digits, 10, 64)
+	return slot, err == nil
+}
+
+// PartKey is the key of part n of a checkpoint; n < 0 is that of the list of kept slots.
+func PartKey(c Checkpoint, n int) string {
+	part := keptPart
+	if n >= 0 {
+		part = fmt.Sprintf("%06d", n)
+	}
+	return fmt.Sprintf("%s%020d-%016x/%s", CkptPrefix, c.Slot, c.ID, part)
+}
+
+// ParsePartKey returns the slot and ID of the checkpoint to which the key of a part belongs.
+func ParsePartKey(key string) (c Checkpoint, ok bool) {
+	rest, ok := strings.CutPrefix(key, CkptPrefix)
+	if !ok || len(rest) < 38 || rest[20] != '-' || rest[37] != '/' {
+		return Checkpoint{}, false
+	}
+	slot, err1 := strconv.ParseUint(rest[:20], 10, 64)
+	id, err2 := strconv.ParseUint(rest[21:37], 16, 64)
+	return Checkpoint{Slot: slot, ID: id}, err1 == nil && err2 == nil
+}
+
+// EncodeKept is the record that lists slots, ascending: the first one and then the distances.
+func EncodeKept(slots []uint64) []byte {
+	b, last := make([]byte, 0, 2*len(slots)), uint64(0)
+	for _, s := range slots {
+		b = protowire.AppendVarint(b, s-last)
+		last = s
+	}
+	return b
+}
+
+// DecodeKept reads the record of EncodeKept.
+func DecodeKept(b []byte) ([]uint64, error) {
+	var slots []uint64
+	for last := uint64(0); len(b) > 0; {
+		d, n := protowire.ConsumeVarint(b)
+		if n < 0 || len(slots) > 0 && d == 0 || last+d < last {
+			return nil, fmt.Errorf("%w: the list of kept slots", ErrCorrupt)
+		}
+		b, last = b[n:], last+d
+		slots = append(slots, last)
+	}
+	return slots, nil
+}

@@ -1,0 +1,94 @@
+package format
+
+import (
+	"fmt"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// Segment is a decoded object. Its slices belong to the bytes it was decoded of.
+type Segment struct {
+	Header  Header
+	At      int64 // time of the body, µs since 1970
+	Batches []Batch
+	Size    int // bytes of the object
+}
+
+// Last returns the time of the newest batch.
+func (s *Segment) Last() int64 {
+	if len(s.Batches) == 0 {
+		return s.At
+	}
+	return s.Batches[len(s.Batches)-1].At
+}
+
+// Codec turns segments into bytes and back. It may be used by several goroutines.
+type Codec struct {
+	enc *zstd.Encoder
+	dec *zstd.Decoder
+}
+
+// NewCodec returns a codec. It holds no goroutines and needs no closing.
+func NewCodec() *Codec {
+	enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1),
+		zstd.WithEncoderCRC(false), zstd.WithWindowSize(1<<20), zstd.WithLowerEncoderMem(true))
+	if err != nil {
+		panic(err) // the options are constants
+	}
+	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderMaxMemory(MaxRaw))
+	if err != nil {
+		panic(err)
+	}
+	return &Codec{enc: enc, dec: dec}
+}
+
+// Encode returns the bytes of a segment with this body, and completes h by what it computed.
+func (c *Codec) Encode(h *Header, body *Body) []byte {
+	h.Records, h.Raw, h.zstd = body.records, uint32(len(body.raw)), false
+	out := make([]byte, HeaderSize, HeaderSize+len(body.raw))
+	if len(body.raw) > compressAbove {
+		packed := c.enc.EncodeAll(body.raw, out)
+		// What compresses to the size of a fence must not look like one in a listing.
+		if h.zstd = len(packed) < HeaderSize+len(body.raw) && len(packed) > FenceSize; h.zstd {
+			out = packed
+		}
+	}
+	if !h.zstd {
+		out = append(out[:HeaderSize], body.raw...)
+	}
+	h.put(out)
+	h.CRC = checksum(out)
+	h.put(out)
+	return out
+}
+
+// Decode reads a whole object.
+func (c *Codec) Decode(b []byte) (*Segment, error) {
+	h, err := DecodeHeader(b)
+	if err != nil {
+		return nil, err
+	}
+	if sum := checksum(b); sum != h.CRC {
+		return nil, fmt.Errorf("%w: checksum %08x of %d bytes, the header says %08x", ErrCorrupt, sum, len(b), h.CRC)
+	}
+	raw := b[HeaderSize:]
+	if h.zstd {
+		// A corrupt length must not ask for much memory; where it is honest, it is enough.
+		room := min(int(h.Raw), 256*len(b))
+		if raw, err = c.dec.DecodeAll(raw, make([]byte, 0, room)); err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+	}
+	if len(raw) != int(h.Raw) {
+		return nil, fmt.Errorf("%w: a body of %d bytes, the header says %d", ErrCorrupt, len(raw), h.Raw)
+	}
+	s := &Segment{Header: h, Size: len(b)}
+	var records uint32
+	if s.At, s.Batches, records, err = parseBody(raw); err != nil {
+		return nil, err
+	}
+	if records != h.Records {
+		return nil, fmt.Errorf("%w: %d records, the header says %d", ErrCorrupt, records, h.Records)
+	}
+	return s, nil
+}

@@ -1,0 +1,104 @@
+// Package courier carries one call of an owner to the bucket and says, in the words of the
+// protocol, how it ended. The shell and the simulator use the same courier.
+package courier
+
+import (
+	"context"
+	"errors"
+
+	"github.com/emitd/emitd/daemon/queue/journal/format"
+	"github.com/emitd/emitd/daemon/queue/journal/owner"
+	"github.com/emitd/emitd/storage/blob"
+)
+
+// Courier knows where the journal is. It may be used by several goroutines, for different calls.
+type Courier struct {
+	Bucket blob.Bucket
+	Prefix string // without a slash at the end
+	Codec  *format.Codec
+}
+
+// Key is the key of an object of the journal in the bucket.
+func (c *Courier) Key(k string) string { return c.Prefix + "/" + k }
+
+// Carry sends the request of a call once.
+func (c *Courier) Carry(ctx context.Context, call *owner.Call) owner.Result {
+	r := owner.Result{ID: call.ID}
+	if err := c.send(ctx, call, &r); err != nil {
+		r.Answer, r.Err, r.Retry = classify(call.Op, err), err, blob.RetryAfter(err)
+	}
+	return r
+}
+
+func (c *Courier) send(ctx context.Context, call *owner.Call, r *owner.Result) (err error) {
+	b, key := c.Bucket, c.Key(call.Key)
+	var v blob.Version
+	switch call.Op {
+	case owner.ReadHead, owner.ReadSlot, owner.ReadPart, owner.ReadHeader:
+		return c.read(ctx, call, r)
+	case owner.CreateHead:
+		v, err = b.Create(ctx, key, call.Data)
+	case owner.ReplaceHead:
+		v, err = b.Replace(ctx, key, call.Data, blob.Version(call.Old))
+	case owner.CreateSlot, owner.CreatePart:
+		_, err = b.Create(ctx, key, call.Write.Bytes(c.Codec))
+	case owner.Delete:
+		err = b.Delete(ctx, key)
+	case owner.List:
+		err = c.list(ctx, call, r)
+	}
+	r.Version = string(v)
+	return err
+}
+
+func (c *Courier) read(ctx context.Context, call *owner.Call, r *owner.Result) error {
+	key := c.Key(call.Key)
+	if call.Op == owner.ReadHeader {
+		o, err := c.Bucket.ReadPrefix(ctx, key, format.HeaderSize)
+		if err == nil {
+			r.Header, err = format.DecodeHeader(o.Data)
+		}
+		return err
+	}
+	o, err := c.Bucket.Read(ctx, key)
+	switch {
+	case err != nil:
+	case call.Op == owner.ReadHead:
+		r.Data, r.Version = o.Data, string(o.Version)
+	default:
+		r.Segment, err = c.Codec.Decode(o.Data)
+	}
+	return err
+}
+
+func (c *Courier) list(ctx context.Context, call *owner.Call, r *owner.Result) error {
+	after := ""
+	if call.Cursor != "" {
+		after = c.Key(call.Cursor)
+	}
+	page, err := c.Bucket.List(ctx, c.Key(call.Key), after, 0)
+	if err != nil {
+		return err
+	}
+	r.More = page.More
+	for _, e := range page.Entries {
+		r.Entries = append(r.Entries, owner.Entry{Key: e.Key[len(c.Key("")):], Size: e.Size})
+	}
+	return nil
+}
+
+// classify says what an error of the bucket means for the protocol.
+func classify(op owner.Op, err error) owner.Answer {
+	switch {
+	case errors.Is(err, format.ErrCorrupt), errors.Is(err, format.ErrNewer):
+		return owner.Broken
+	case errors.Is(err, blob.ErrExists), errors.Is(err, blob.ErrChanged):
+		// Also if the outcome is unknown: whoever is refused looks at what is there.
+		return owner.Refused
+	case errors.Is(err, blob.ErrNotFound) && !op.Writes():
+		return owner.NotFound
+	case op.Writes() && !blob.NotApplied(err):
+		return owner.Unknown
+	}
+	return owner.Failed
+}

@@ -1,0 +1,184 @@
+// Package journal is a durable, fenced log of records on a bucket.
+//
+// One process at a time owns a journal. It appends records, which are gathered into segments; a
+// segment becomes durable by one conditional write of one object, and only then are its records
+// acknowledged. Whoever takes the journal over finds every acknowledged record, and from then on
+// the former owner cannot acknowledge anything: not after a pause of any length, not with requests
+// that a proxy held back, and without any clock. What the records mean is the caller's affair; the
+// caller folds them into a state ([Fold]) and hands that state back as a checkpoint.
+//
+// # Objects
+//
+// Everything lies below the caller's prefix. Package journal/format says what is in the objects.
+//
+//	HEAD                        who owns the journal and where its newest checkpoint is; only ever
+//	                            replaced if unchanged
+//	log/<slot, 20 digits>       one segment; only ever created
+//	ckpt/<slot>-<id>/<part>     the state that covers all slots below <slot>
+//
+// # Words
+//
+// A *slot* is the number of a segment; slots are filled in order, from 1. An *epoch* is one
+// ownership: every takeover, also of the same process, begins the next one. The *window* is how
+// many slots an owner may have outstanding, counted from the lowest one that is not acknowledged.
+// A *fence* is a segment without records that ends all earlier epochs: it stands in the first slot
+// that was empty, and the slots behind it, as many as any earlier owner may still fill, are void
+// whatever may land there. Their number, the fence's *jump*, costs nothing.
+//
+// # Taking over
+//
+//	R1  replace HEAD by one with epoch+1. Refused if HEAD belongs to another store
+//	    ([ErrForeign]) or to a generation that is not lower ([GenerationError]; the same one
+//	    may come again from the same owner). HEAD's window becomes the larger of what it was and
+//	    eight times our own.
+//	R2  read the checkpoint and the slots that follow, until the first empty slot F. A fence at s
+//	    means: go on at s + its jump. A segment of our epoch or a higher one means that somebody
+//	    has taken over meanwhile.
+//	R3  create a fence in F; its jump is HEAD's window. If the slot is taken, read it as in R2
+//	    and go on from there. What was read before does not count: only a creation tells that a
+//	    slot is empty.
+//	R4  read HEAD again: it must still be what R1 wrote, else begin again.
+//	R5  the first slot for records is F + jump.
+//
+// Why nobody else can acknowledge then: the lowest unacknowledged slot of every earlier owner is F,
+// F is taken, and acknowledgements are given in order. Why no slot of theirs is taken for ours: they
+// lie in the window, and the window is void. Why the window in HEAD must only grow until a fence
+// stands: who is interrupted between R1 and R3 has not ended the pipeline before. Why R4: who reads
+// slowly may meet slots that a later owner has collected, and take the first of them for F.
+//
+// If an owner is still writing, and so fast that F is taken again and again, a *barrier* stops it: a
+// fence in the last slot that the window in HEAD covers. The slots before it are read as ever; what
+// is met first, an empty slot or the barrier, becomes the fence.
+//
+// An owner that closes says so in HEAD, after everything it wrote was acknowledged. Nothing can be
+// outstanding then, so R3 and R4 fall away. A takeover costs, in store latencies one after the
+// other: HEAD, its replacement (during which checkpoint and slots are already read) and, unless
+// closed cleanly, the fence and HEAD once more; reading more than [Config.Readahead] slots costs
+// another one each time (after a crash it begins with 32). The former owner's Close costs one for
+// what is in flight and one for HEAD.
+//
+// An object that HEAD or a checkpoint refers to and that is not there is [ErrMissing], never
+// "empty"; the attempt begins again if HEAD has moved, for then another owner may have cleaned up.
+//
+// # Committing
+//
+// The first record after a pause is written at once. Under load, segments are cut [Config.MinGap]
+// apart, at 4 MiB, and never more than the window allows. An attempt whose outcome is unknown is
+// repeated with the same bytes; if the slot is then taken, its header tells by a random number
+// whether it is ours. If it is not, the owner is *fenced*: the log ends with [ErrFenced], and what
+// was not acknowledged has an unknown outcome. Acknowledgements are given strictly in the order of
+// slots. An idle journal writes nothing and reads nothing.
+//
+// # Time
+//
+// Every record has a time of the caller's clock that never goes back, over all owners. The journal
+// decides nothing by it.
+//
+// # Checkpoints and garbage
+//
+// A checkpoint is written part by part, beside the log, and counts when HEAD names it. Then slots
+// are deleted that neither it nor the previous checkpoint needs, and older checkpoints. Fences are
+// never deleted: a name that is created only if absent must not become absent again while a
+// request for it may be under way. (Deleting them lost a third of the acknowledged records in
+// simulation.) Names below a checkpoint may re-appear; nobody reads them.
+//
+// # What is not promised
+//
+// A record that was never acknowledged may still be found by a later owner: it is durable if it
+// landed before the fence. Two owners may believe at one time that they are the owner; only
+// one of them can acknowledge. The bucket must keep the contract of package blob; a bucket that
+// ignores conditions loses data.
+//
+// The protocol descends from the Delta Lake log (commit by create-if-absent), from SlateDB's
+// write-ahead log (random id in the segment; fencing by writing into the log) and from Lampson's
+// use of epochs; the fence that is a slot of the log and is never deleted is this package's own.
+package journal
+
+import (
+	"iter"
+	"time"
+
+	"github.com/emitd/emitd/storage/blob"
+)
+
+// Config says which journal, for whom, and at which pace. Bucket, Prefix, StoreID, Generation and
+// Owner must be given; the zero value of everything else is a good default.
+type Config struct {
+	Bucket blob.Bucket
+	// Prefix of all keys, without a slash at the end. It is never used for another journal.
+	Prefix string
+
+	// StoreID is the identity of the cluster store that hands out generations. A journal belongs
+	// to one store, so that two clusters on one bucket do not fight.
+	StoreID string
+	// Generation of the run that opens the journal. A journal that saw a higher one refuses.
+	Generation int64
+	// Owner is the incarnation of the process. The same owner may open again with the same
+	// generation; others need a higher one.
+	Owner string
+	// Adopt takes the journal although it belongs to another store, whatever its generation.
+	Adopt bool
+
+	// Window is how many slots may be outstanding; default 8, at most 8,192. More keep a slow store
+	// busier under load; each holds a segment in memory.
+	Window int
+	// MinGap is the least time between two segments under load; default 5 ms. A longer one costs
+	// latency and saves requests: at most one write each MinGap.
+	MinGap time.Duration
+	// MaxPending bounds the bytes of records that are not acknowledged; default 64 MiB. Beyond,
+	// Append returns ErrFull.
+	MaxPending int
+	// PartSize is about how many bytes of state go into one object of a checkpoint; default 8 MiB.
+	PartSize int
+	// Readahead is how many slots a takeover reads at a time, as long as they are small; default
+	// 256. Large ones are read fewer at a time, so that about 64 MiB wait in memory.
+	Readahead int
+	// CallTimeout bounds a single request; default 15 s. It is repeated until the context ends,
+	// except by Open, which gives up when nothing was read for OpenTimeout; default 1 min.
+	CallTimeout, OpenTimeout time.Duration
+
+	Hooks Hooks
+}
+
+// Hooks tell what happens. Nil ones are skipped. They are called on goroutines of the log, one at
+// a time; a slow one delays the log.
+type Hooks struct {
+	// Trouble is told of every request that failed and will be repeated.
+	Trouble func(op string, attempt int, err error)
+	// Checkpointed is told of every checkpoint that HEAD names now.
+	Checkpointed func(upTo uint64, bytes int64)
+	// Collected is told how many objects were deleted, and what went wrong, if anything did.
+	Collected func(deleted int, err error)
+}
+
+// Fold is the state that the records make. Open calls its methods, on its own goroutine and in
+// this order: Reset, Restore for each chunk of the checkpoint, Replay for what followed. Reset may
+// come again, when the takeover begins again; everything before it is void. The slices are valid
+// during the call only. An error ends Open.
+type Fold interface {
+	Reset()
+	// Restore is handed the chunks of the newest checkpoint, as they were written.
+	Restore(chunk []byte) error
+	// Replay is handed the records of one call of Append, in order; at is their time.
+	Replay(slot uint64, at time.Time, records iter.Seq[[]byte]) error
+}
+
+// Stats is what a log did and what it has to do.
+type Stats struct {
+	Epoch   int64
+	Head    uint64 // the highest slot that has a record of this log, durable or not
+	Durable uint64 // the highest slot that is acknowledged
+
+	PendingBytes int // of records that are not acknowledged
+	Outstanding  int // slots that are being written
+
+	// Since the newest checkpoint; replay reads so much. See CheckpointDue.
+	Slots int
+	Bytes int64
+
+	// Segments and records since Open, and the bytes that were stored of them.
+	Segments, Records, SegmentBytes int64
+	// Repeated counts requests that were sent again, Recognised those slots that were found to
+	// be our own after an unknown outcome.
+	Repeated, Recognised int64
+}

@@ -1,0 +1,216 @@
+package journal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"sync"
+	"time"
+
+	"github.com/emitd/emitd/daemon/queue/journal/format"
+	"github.com/emitd/emitd/daemon/queue/journal/internal/courier"
+	"github.com/emitd/emitd/daemon/queue/journal/owner"
+)
+
+// The bounds of one call of Append, and of a segment.
+const (
+	MaxCall    = 32 << 20 // bytes of records in one call of Append
+	maxSegment = 4 << 20  // bytes of records at which a segment is cut; a larger call has its own
+)
+
+// Log is a journal that this process owns. Its methods may be called from any goroutine and never
+// wait for the store, except Close and Read; the broker calls them from the goroutine that owns
+// the state.
+type Log struct {
+	cfg     Config
+	courier courier.Courier
+	begun   time.Time // the machine's time 0
+
+	ctx     context.Context // of all requests
+	cancel  context.CancelFunc
+	calls   sync.WaitGroup // requests under way
+	answers chan answer
+	rearm   chan struct{} // wakeAt has changed
+
+	acks chan uint64
+	done chan struct{} // the log has ended
+	gone chan struct{} // and so have its goroutines
+
+	mu      sync.Mutex // guards what follows; the machine is not called without
+	machine *owner.Machine
+	wakeAt  time.Duration
+	ckpt    *Checkpoint
+	owned   bool
+	err     error
+	notices []func() // hooks to be called without mu
+}
+
+// Now returns the time to give to Append: the estimate, or the newest time in the journal if that
+// is later, in whole microseconds (what the journal keeps). Decisions that replay repeats use this
+// one.
+func (l *Log) Now(estimate time.Time) time.Time {
+	return time.UnixMicro(max(estimate.UnixMicro(), l.view().Time))
+}
+
+// Append adds records to the segment that is being gathered and returns its slot: the records are
+// durable when the slot is. All records of a call are in one segment and one call of Replay. They
+// are copied. at is the time of the records; see Now. Without records, Append does nothing and
+// returns Barrier.
+//
+// Errors: ErrFull, ErrTooLarge (nothing was appended), and Err once the log has ended.
+func (l *Log) Append(at time.Time, records ...[]byte) (slot uint64, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	slot, effects, err := l.machine.Append(l.now(), at.UnixMicro(), records)
+	l.perform(effects)
+	return slot, l.because(err)
+}
+
+// Full reports whether Append would return ErrFull whatever its size. Only acknowledgements change
+// that.
+func (l *Log) Full() bool {
+	return l.view().Full
+}
+
+// Barrier returns the highest slot that has a record, or is being gathered. An answer that rests
+// on the state but writes nothing (a duplicate, a repeated complete) is true once Durable has
+// reached it; if it has already, the answer needs no wait.
+func (l *Log) Barrier() uint64 {
+	return l.view().Barrier
+}
+
+// Durable returns the highest slot that is acknowledged: everything appended to it and to lower
+// slots is durable, and known to be. After Done is closed it does not change any more; what lies
+// above has an unknown outcome.
+func (l *Log) Durable() uint64 {
+	return l.view().Durable
+}
+
+// Acks delivers Durable after it grew. The channel holds the newest value only, and is never
+// closed: receive from it and from Done.
+func (l *Log) Acks() <-chan uint64 { return l.acks }
+
+// Done is closed when the log has ended: fenced, closed, or because its context ended.
+func (l *Log) Done() <-chan struct{} { return l.done }
+
+// Err says why the log has ended: ErrFenced, ErrClosed, ErrCorrupt, …; nil before.
+func (l *Log) Err() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
+}
+
+// Epoch returns the number of this ownership; it grows with every takeover.
+func (l *Log) Epoch() int64 {
+	return l.view().Epoch
+}
+
+// Secret returns 32 random bytes that were made with the journal and are the same for all its
+// owners, for MACs over what the caller hands out.
+func (l *Log) Secret() []byte {
+	return l.view().Secret
+}
+
+// Stats returns what the log did and has to do.
+func (l *Log) Stats() Stats {
+	v := l.view()
+	return Stats{
+		Epoch: v.Epoch, Head: v.Barrier, Durable: v.Durable, PendingBytes: v.Pending, Outstanding: v.Outstanding,
+		Slots: v.Stats.Slots, Bytes: v.Stats.Bytes,
+		Segments: v.Stats.Segments, Records: v.Stats.Records, SegmentBytes: v.Stats.SegmentBytes,
+		Repeated: v.Stats.Repeated, Recognised: v.Stats.Recognised,
+	}
+}
+
+// view is what the machine says of itself.
+func (l *Log) view() owner.View {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.machine.View()
+}
+
+// Where replay becomes long: about a second at 60 ms per request, or a quarter of a second of
+// decoding.
+const (
+	dueSlots = 4096
+	dueBytes = 64 << 20
+)
+
+// CheckpointDue reports whether replay has become long enough for a checkpoint to pay: 4,096 slots
+// or 64 MiB since the last one; for a state that is large itself, a quarter of its bytes. Before
+// Close, one pays above Config.Readahead slots.
+func (l *Log) CheckpointDue(stateBytes int64) bool {
+	s := l.Stats()
+	return s.Slots >= dueSlots || s.Bytes >= max(dueBytes, stateBytes/4)
+}
+
+// Read returns the records of a durable slot with their positions, in the order of replay. It is
+// for payloads that the state refers to, which a checkpoint kept (Checkpoint.Commit).
+// Errors: ErrMissing, ErrCorrupt, ErrNewer, and those of the bucket.
+func (l *Log) Read(ctx context.Context, slot uint64) (iter.Seq2[int, []byte], error) {
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.CallTimeout)
+	defer cancel()
+	o, err := l.cfg.Bucket.Read(ctx, l.courier.Key(format.SlotKey(slot)))
+	if err != nil {
+		return nil, l.wrap(readError(err))
+	}
+	s, err := l.courier.Codec.Decode(o.Data)
+	if err == nil && s.Header.Slot != slot {
+		err = fmt.Errorf("%w: it says slot %d", format.ErrCorrupt, s.Header.Slot)
+	}
+	if err != nil {
+		return nil, l.wrap(readError(err))
+	}
+	return func(yield func(int, []byte) bool) {
+		i := 0
+		for _, b := range s.Batches {
+			for r := range b.Records() {
+				if !yield(i, r) {
+					return
+				}
+				i++
+			}
+		}
+	}, nil
+}
+
+// Close writes what is left, waits until all of it is acknowledged, and marks the journal as closed
+// so that the next owner starts at once. A checkpoint that is not committed is given up; one that
+// is gets finished first. If ctx ends before, or the log ends otherwise, the next owner takes over
+// as after a crash and the error says why. No goroutine of the log is left when Close returns.
+// Close may be called once the log has ended; it then returns Err, or nil if it was closed cleanly.
+func (l *Log) Close(ctx context.Context) error {
+	l.mu.Lock()
+	l.perform(l.machine.Close(l.now()))
+	l.mu.Unlock()
+	select {
+	case <-l.done:
+	case <-ctx.Done():
+		l.mu.Lock()
+		l.perform(l.machine.Stop(fmt.Errorf("%w before everything was acknowledged: %w", ErrClosed, ctx.Err())))
+		l.mu.Unlock()
+	}
+	<-l.gone
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.machine.View().Err != nil {
+		return l.err
+	}
+	return nil
+}
+
+// because gives errors of the machine the form of this package.
+func (l *Log) because(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case l.err != nil && !errors.Is(err, ErrFull) && !errors.Is(err, ErrTooLarge):
+		return l.err
+	}
+	return err
+}
+
+func (l *Log) wrap(err error) error { return fmt.Errorf("journal %s: %w", l.cfg.Prefix, err) }
+
+func (l *Log) now() time.Duration { return time.Since(l.begun) }

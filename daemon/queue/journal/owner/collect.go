@@ -1,0 +1,162 @@
+package owner
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/emitd/emitd/daemon/queue/journal/format"
+)
+
+// collector deletes what neither the newest checkpoint nor the previous one needs: slots below the
+// previous checkpoint that neither refers to, and checkpoints older than it. It never deletes a
+// fence, which a listing knows by its size, nor anything a later owner may have written: that lies
+// above. So it is harmless if it runs late, even when its owner has been replaced.
+type collector struct {
+	kept    []uint64 // slots the newest checkpoint refers to
+	before  []uint64 // and the one before it
+	spared  []uint64 // slots below swept that were kept
+	swept   uint64   // everything below was looked at
+	bound   uint64   // everything below is being looked at; 0: nothing is going on
+	again   bool     // another checkpoint came meanwhile
+	prefix  string   // being listed
+	more    bool     // there is another page, behind cursor
+	cursor  string
+	queue   []string // keys to delete
+	under   int      // calls under way
+	deleted int
+}
+
+const (
+	deletesAtOnce = 16
+	givesUpAfter  = 5
+)
+
+// collect begins a collection after a checkpoint; kept are the slots it refers to.
+func (m *Machine) collect(kept []uint64) {
+	g := &m.gc
+	g.before, g.kept = g.kept, kept
+	if g.bound != 0 {
+		g.again = true
+		return
+	}
+	m.sweep()
+}
+
+func (m *Machine) sweep() {
+	g := &m.gc
+	g.bound, g.again, g.deleted = m.head.Previous.Slot, false, 0
+	if g.bound == 0 {
+		return
+	}
+	var spared []uint64
+	for _, slot := range g.spared {
+		if m.needs(slot) {
+			spared = append(spared, slot)
+		} else {
+			g.queue = append(g.queue, format.SlotKey(slot))
+		}
+	}
+	g.spared = spared
+	g.prefix, g.more, g.cursor = format.LogPrefix, true, ""
+	if g.swept > 0 {
+		g.cursor = format.SlotKey(g.swept - 1)
+	}
+	m.collectNext()
+}
+
+// needs reports whether a checkpoint refers to a slot.
+func (m *Machine) needs(slot uint64) bool {
+	if bug(collectReferenced) {
+		return false
+	}
+	_, now := slices.BinarySearch(m.gc.kept, slot)
+	_, before := slices.BinarySearch(m.gc.before, slot)
+	return now || before
+}
+
+// collectNext goes on: deletions first, then the next page.
+func (m *Machine) collectNext() {
+	g := &m.gc
+	for len(g.queue) > 0 && g.under < deletesAtOnce {
+		m.call(&Call{Op: Delete, Key: g.queue[0]})
+		g.queue = g.queue[1:]
+		g.under++
+	}
+	switch {
+	case g.under > 0:
+	case g.more:
+		g.under++
+		m.call(&Call{Op: List, Key: g.prefix, Cursor: g.cursor})
+	case g.prefix == format.LogPrefix:
+		g.swept = g.bound
+		g.prefix, g.more, g.cursor = format.CkptPrefix, true, ""
+		m.collectNext()
+	default:
+		m.collectEnd(nil)
+	}
+}
+
+func (m *Machine) collectEnd(err error) {
+	g := &m.gc
+	m.emit(Progress{Collected: true, Deleted: g.deleted, Err: err})
+	g.bound, g.queue, g.more, g.under = 0, nil, false, 0
+	maps.DeleteFunc(m.calls, func(_ uint64, c *Call) bool { return c.Op == List || c.Op == Delete })
+	if g.again && err == nil && m.owns() {
+		m.sweep()
+	}
+}
+
+// collected takes the answer to a listing or a deletion.
+func (m *Machine) collected(c *Call, r Result) {
+	if m.phase == taking {
+		if r.Answer != Done {
+			m.again(c, r.Retry)
+			return
+		}
+		m.listed(r)
+		return
+	}
+	g := &m.gc
+	if r.Answer == Failed || r.Answer == Unknown {
+		if c.Attempt < givesUpAfter {
+			m.again(c, r.Retry)
+		} else {
+			m.collectEnd(r.Err)
+		}
+		return
+	}
+	g.under--
+	if c.Op == Delete {
+		g.deleted++
+	} else {
+		m.page(r)
+	}
+	m.collectNext()
+}
+
+// page sorts the keys of a listing.
+func (m *Machine) page(r Result) {
+	g := &m.gc
+	g.more = r.More
+	for _, e := range r.Entries {
+		g.cursor = e.Key
+		if g.prefix == format.CkptPrefix {
+			if c, ok := format.ParsePartKey(e.Key); ok && c.Slot < g.bound {
+				g.queue = append(g.queue, e.Key)
+			}
+			continue
+		}
+		slot, ok := format.ParseSlotKey(e.Key)
+		switch {
+		case !ok:
+		case slot >= g.bound:
+			g.more = false
+			return
+		case e.Size <= format.FenceSize && !bug(fenceDeleted): // for ever; see the package comment of journal
+		case m.needs(slot):
+			g.spared = append(g.spared, slot)
+		default:
+			g.queue = append(g.queue, e.Key)
+		}
+	}
+}

@@ -1,0 +1,250 @@
+package owner
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/emitd/emitd/daemon/queue/journal/format"
+)
+
+// minTime is before every time of a journal.
+const minTime = math.MinInt64
+
+// commits is the pipeline of segments:
+//
+//	gather ─▶ sealed ─▶ window (outstanding, at most W) ─▶ durable
+//
+// Slots are numbered in this order without gaps, so the slot of a record is known when it is
+// appended.
+type commits struct {
+	gather  *format.Body // records of the next segment; nil if there are none
+	sealed  []format.Body
+	window  []outstanding // slots durable+1 … next-1
+	next    uint64        // the next slot to be cut
+	durable uint64
+	pending int // bytes in all three
+	lastCut time.Duration
+	wake    time.Duration // when Tick was asked for
+}
+
+type outstanding struct {
+	write  *Write
+	bytes  int
+	landed bool
+}
+
+// overhead is what a record takes in a body beyond its bytes, at most.
+const overhead = 16
+
+// own begins the ownership with the first slot for records.
+func (m *Machine) own(first uint64) {
+	t := &m.take
+	m.phase, m.head, m.version = owning, t.mine, t.version
+	m.log.next, m.log.durable = first, first-1
+	m.gc.kept = t.kept
+	m.take = takeover{}
+	clear(m.calls)
+	m.emit(Own{})
+}
+
+// newest returns the highest slot that has a record.
+func (m *Machine) newest() uint64 {
+	slot := m.log.next + uint64(len(m.log.sealed))
+	if m.log.gather == nil {
+		slot--
+	}
+	return slot
+}
+
+// Append adds records to the segment being gathered and returns its slot. at is made monotone.
+func (m *Machine) Append(now time.Duration, at int64, records [][]byte) (uint64, []Effect, error) {
+	size := 0
+	for _, r := range records {
+		size += len(r) + overhead
+	}
+	switch {
+	case m.phase == ended && m.err != nil:
+		return 0, nil, m.err
+	case m.phase != owning:
+		return 0, nil, ErrClosed
+	case len(records) == 0:
+		return m.newest(), nil, nil
+	case size > m.cfg.MaxCall:
+		return 0, nil, fmt.Errorf("%w: about %d bytes, at most %d are allowed", ErrTooLarge, size, m.cfg.MaxCall)
+	case m.log.pending > 0 && m.log.pending+size > m.cfg.MaxPending:
+		return 0, nil, ErrFull
+	}
+	l := &m.log
+	if l.gather != nil && l.gather.Len()+size > m.cfg.MaxSegment {
+		m.seal()
+	}
+	m.time = max(m.time, at)
+	fresh := l.gather == nil
+	if fresh {
+		b := format.NewBody(m.time)
+		l.gather = &b
+	}
+	before := l.gather.Len()
+	if fresh {
+		before = 0
+	}
+	l.gather.Add(m.time, records...)
+	l.pending += l.gather.Len() - before
+	slot := m.newest()
+	if l.gather.Len() >= m.cfg.MaxSegment {
+		m.seal()
+	}
+	m.pump(now)
+	return slot, m.effects(), nil
+}
+
+// seal ends the segment being gathered, if there is one: it is cut as soon as the window allows.
+func (m *Machine) seal() {
+	if m.log.gather != nil {
+		m.log.sealed = append(m.log.sealed, *m.log.gather)
+		m.log.gather = nil
+	}
+}
+
+// Tick lets time pass.
+func (m *Machine) Tick(now time.Duration) []Effect {
+	m.log.wake = never
+	if m.owns() {
+		m.pump(now)
+	}
+	return m.effects()
+}
+
+// pump cuts segments while the window has room.
+func (m *Machine) pump(now time.Duration) {
+	for l := &m.log; m.room(); {
+		switch due := l.lastCut + m.cfg.MinGap; {
+		case len(l.sealed) > 0:
+			body := l.sealed[0]
+			l.sealed[0] = format.Body{}
+			l.sealed = l.sealed[1:]
+			m.cut(now, body)
+		case l.gather == nil:
+			return
+		case now >= due || m.phase == closing:
+			body := *l.gather
+			l.gather = nil
+			m.cut(now, body)
+		default:
+			if l.wake != due {
+				l.wake = due
+				m.emit(Wake{At: due})
+			}
+			return
+		}
+	}
+}
+
+// room reports whether another slot may be outstanding. The window counts from the lowest slot that
+// is not acknowledged, whatever has landed above it: the next owner's fence voids just so many.
+func (m *Machine) room() bool {
+	if bug(unboundedWindow) {
+		under := 0
+		for _, o := range m.log.window {
+			if !o.landed {
+				under++
+			}
+		}
+		return under < m.cfg.Window
+	}
+	return len(m.log.window) < m.cfg.Window
+}
+
+func (m *Machine) cut(now time.Duration, body format.Body) {
+	l := &m.log
+	w := &Write{Header: format.Header{Slot: l.next, Epoch: m.head.Epoch, PutID: m.cfg.Rand()}, Body: body}
+	l.window = append(l.window, outstanding{write: w, bytes: body.Len()})
+	m.stats.Segments++
+	m.stats.Records += int64(body.Records())
+	c := slotCall(CreateSlot, l.next)
+	c.Write = w
+	l.next++
+	l.lastCut = now
+	m.call(c)
+}
+
+// wrote takes the answer to the write of a segment or of a part of a checkpoint.
+func (m *Machine) wrote(now time.Duration, c *Call, r Result) {
+	if r.Answer == Done {
+		m.done(now, c)
+		return
+	}
+	// The key is taken: by an earlier attempt of ours, or by somebody else. The header tells.
+	m.call(&Call{Op: ReadHeader, Key: c.Key, write: c})
+}
+
+func (m *Machine) done(now time.Duration, c *Call) {
+	if c.Op == CreatePart {
+		m.stored(c)
+	} else {
+		m.landed(now, c.slot)
+	}
+}
+
+// compare takes the header of an object that was there already.
+func (m *Machine) compare(now time.Duration, c *Call, r Result) {
+	h, w := r.Header, c.write
+	switch {
+	case r.Answer == NotFound: // refused and yet empty: stores do that
+		m.again(w, 0)
+	case h.SamePut(w.Write.Header):
+		m.stats.Recognised++
+		m.done(now, w)
+	case h.Epoch > m.head.Epoch && w.Op == CreateSlot:
+		m.end(fmt.Errorf("slot %d: %w: epoch %d, ours is %d", w.slot, ErrFenced, h.Epoch, m.head.Epoch))
+	default:
+		m.end(corrupt(w.Key, "epoch %d wrote it, in the window of epoch %d", h.Epoch, m.head.Epoch))
+	}
+}
+
+// landed marks a slot as durable and acknowledges, strictly in order.
+func (m *Machine) landed(now time.Duration, slot uint64) {
+	l := &m.log
+	o := &l.window[slot-l.durable-1]
+	if o.landed {
+		return
+	}
+	o.landed = true
+	size := int64(o.write.Size())
+	m.stats.Slots++
+	m.stats.Bytes += size
+	m.stats.SegmentBytes += size
+	if bug(ackOutOfOrder) {
+		m.emit(Ack{Slot: slot})
+	}
+	before := l.durable
+	for len(l.window) > 0 && l.window[0].landed {
+		l.pending -= l.window[0].bytes
+		l.window[0] = outstanding{}
+		l.window = l.window[1:]
+		l.durable++
+	}
+	if l.durable > before {
+		m.emit(Ack{Slot: l.durable})
+	}
+	m.pump(now)
+	m.progress()
+}
+
+// Close appends nothing more, writes what is left and then marks HEAD as closed.
+func (m *Machine) Close(now time.Duration) []Effect {
+	switch m.phase {
+	case owning:
+		m.phase = closing
+		if m.ckpt != nil && !m.ckpt.committed {
+			m.ckpt = nil
+		}
+		m.seal()
+		m.pump(now)
+		m.progress()
+	case idle, taking:
+		m.end(ErrClosed)
+	}
+	return m.effects()
+}

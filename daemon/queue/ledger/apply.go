@@ -1,0 +1,331 @@
+package ledger
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
+
+// Apply changes the state by one record. now is the time of the log at that record; it moves the
+// ledger's time forward. An error is ErrVoid: a record that makes no sense for the state, or for
+// some of its jobs, has changed nothing of them. Live, that is a bug of the caller.
+func (l *Ledger) Apply(r *Record, now int64) error {
+	l.Advance(max(now, r.At))
+	switch r.Kind {
+	case Enqueue:
+		return l.enqueue(r)
+	case Claim:
+		return l.each(r, (*Ledger).claim)
+	case Started:
+		return l.each(r, (*Ledger).started)
+	case Complete:
+		return l.each(r, (*Ledger).complete)
+	case Fail:
+		return l.each(r, (*Ledger).fail)
+	case Release:
+		return l.each(r, (*Ledger).release)
+	case Expire:
+		return l.each(r, (*Ledger).expire)
+	case Cancel, Purge:
+		return l.each(r, (*Ledger).cancel)
+	case Kill:
+		return l.each(r, (*Ledger).kill)
+	case Redrive:
+		return l.each(r, (*Ledger).redrive)
+	case Run:
+		return l.each(r, (*Ledger).run)
+	case Pause, Resume:
+		l.paused = r.Kind == Pause
+	case Configure:
+		l.config = r.Config.withDefaults()
+		l.window.forget(l.now, l.config.DedupIDs)
+	default:
+		return fmt.Errorf("apply a record of kind %d: %w", r.Kind, ErrVoid)
+	}
+	return nil
+}
+
+// each applies a record to each of its jobs; n is the position in the record.
+func (l *Ledger) each(r *Record, step func(l *Ledger, i uint32, r *Record, n int) bool) error {
+	void := 0
+	for n, number := range r.Numbers {
+		i, ok := l.numbers.get(number)
+		if !ok || !step(l, i, r, n) {
+			void++
+		}
+	}
+	if void > 0 {
+		return fmt.Errorf("apply a record of kind %d to %d jobs, %d of them: %w", r.Kind, len(r.Numbers), void, ErrVoid)
+	}
+	return nil
+}
+
+func (l *Ledger) enqueue(r *Record) error {
+	number, id := r.Numbers[0], pack(r.ID)
+	_, taken := l.numbers.get(number)
+	_, live := l.ids.get(id)
+	if _, known := l.window.get(id, l.now); taken || live || known {
+		return fmt.Errorf("enqueue job %d: %w", number, ErrVoid)
+	}
+	i := l.insert(r, id)
+	l.totals.Enqueued++
+	t := times{at: r.RunAt, expires: r.Expires}
+	if r.RunAt > l.now {
+		l.attach(i, Delayed, t)
+	} else {
+		l.attach(i, Waiting, t)
+	}
+	return nil
+}
+
+// insert makes a job of a record; it is not attached.
+func (l *Ledger) insert(r *Record, id packed) uint32 {
+	number := r.Numbers[0]
+	l.next = max(l.next, number+1)
+	i := l.jobs.alloc()
+	j := l.jobs.at(i)
+	j.id, j.idLen, j.number, j.created, j.priority = id.id, id.len, number, r.At, r.Priority
+	j.flags = l.phase
+	j.payload = string(r.Payload)
+	j.typ = l.types.intern(r.Type)
+	policy := cmp.Or(r.Policy, DefaultPolicy)
+	j.policy = l.policies.intern(policy)
+	if id.len == idLong || r.Group != "" || r.Blob != "" || j.policy == ownPolicy {
+		l.change(j, func(m *more) {
+			m.id, m.group, m.blob, m.size = id.long, r.Group, r.Blob, r.Size
+			if j.policy == ownPolicy {
+				m.policy = &policy
+			}
+		})
+	}
+	l.payloads += int64(len(j.payload))
+	l.ids.add(id, i)
+	l.numbers.add(number, i)
+	return i
+}
+
+func (l *Ledger) claim(i uint32, r *Record, n int) bool {
+	j := l.jobs.at(i)
+	// The same delivery again is news only as that of a later epoch: two owners in a row handed the
+	// job out, neither's record of it survived, and both claims were presented and adopted.
+	if d := uint64(j.delivers); d > r.Deliveries[n] || d == r.Deliveries[n] && (j.state != Active || j.more.claim.epoch >= r.Epoch) {
+		return true // known already
+	}
+	if j.state == Dead {
+		return false
+	}
+	t := l.detach(i)
+	l.unclaim(j)
+	j.delivers = uint16(r.Deliveries[n])
+	j.flags &^= begun
+	l.change(j, func(m *more) {
+		m.claim = &claim{
+			worker: r.Worker, request: r.Request, epoch: r.Epoch,
+			visibility: r.Visibility, nonce: r.Nonce, tokenless: r.Tokenless,
+		}
+	})
+	l.remember(j)
+	t.at = r.Until
+	l.attach(i, Active, t)
+	return true
+}
+
+// remember keeps which call made a claim, so that its repetition finds it.
+func (l *Ledger) remember(j *job) {
+	if request := j.more.claim.request; request != "" {
+		l.requests[request] = append(l.requests[request], j.number)
+		l.extra += int64(len(request)) + 80
+	}
+}
+
+// unclaim ends the claim of a job, if it has one.
+func (l *Ledger) unclaim(j *job) {
+	if j.more == nil || j.more.claim == nil || j.state != Active {
+		return
+	}
+	if request := j.more.claim.request; request != "" {
+		left := slices.DeleteFunc(l.requests[request], func(n uint64) bool { return n == j.number })
+		l.requests[request] = left
+		if len(left) == 0 {
+			delete(l.requests, request)
+		}
+		l.extra -= int64(len(request)) + 80
+	}
+}
+
+// forgetClaim drops what is known about the last claim.
+func (l *Ledger) forgetClaim(j *job) {
+	if j.more != nil && j.more.claim != nil {
+		l.change(j, func(m *more) { m.claim = nil })
+	}
+}
+
+// isClaim reports whether the record is about the claim that the job is in now.
+func (j *job) isClaim(r *Record, n int) bool {
+	return j.state == Active && uint64(j.delivers) == r.Deliveries[n] && j.more.claim.epoch == r.Epoch
+}
+
+func (l *Ledger) started(i uint32, r *Record, n int) bool {
+	j := l.jobs.at(i)
+	if j.isClaim(r, n) {
+		l.save(i)
+		l.begin(j)
+	}
+	return true
+}
+
+// begin counts the current delivery as an attempt, once.
+func (l *Ledger) begin(j *job) {
+	if j.flags&begun == 0 {
+		j.flags |= begun
+		j.attempts = min(j.attempts+1, 1<<15)
+	}
+}
+
+func (l *Ledger) complete(i uint32, r *Record, _ int) bool {
+	j := l.jobs.at(i)
+	if j.state != Active {
+		return false
+	}
+	l.totals.Completed++
+	l.end(i, ended{at: r.At, state: Completed, nonce: j.more.claim.nonce}, r.Result)
+	return true
+}
+
+// end removes a job and remembers its ID.
+func (l *Ledger) end(i uint32, e ended, result []byte) {
+	j := l.jobs.at(i)
+	l.detach(i)
+	l.unclaim(j)
+	if len(result) > 0 {
+		result = slices.Clone(result)
+	} else {
+		result = nil
+	}
+	p := j.packed()
+	l.remove(i)
+	l.window.add(p, e, l.config.DedupWindow, result)
+	l.window.forget(l.now, l.config.DedupIDs)
+}
+
+func (l *Ledger) fail(i uint32, r *Record, n int) bool {
+	j := l.jobs.at(i)
+	if j.state != Active {
+		return false
+	}
+	t := l.detach(i)
+	l.unclaim(j)
+	l.begin(j)
+	l.totals.Failed++
+	l.change(j, func(m *more) { m.cause = r.Cause })
+	if r.Dead {
+		l.totals.Died++
+		t.at = r.At
+		l.attach(i, Dead, t)
+		return true
+	}
+	l.forgetClaim(j)
+	l.move(j, r, n)
+	t.at = r.RunAt
+	if r.RunAt > l.now {
+		l.attach(i, Delayed, t)
+	} else {
+		l.attach(i, Waiting, t)
+	}
+	return true
+}
+
+// move gives a job another place if the record says so.
+func (l *Ledger) move(j *job, r *Record, n int) {
+	if len(r.Places) == 0 || r.Places[n] == 0 {
+		return
+	}
+	j.flags |= back
+	l.enrich(j).place = r.Places[n]
+	l.next = max(l.next, r.Places[n]+1)
+}
+
+func (l *Ledger) release(i uint32, r *Record, n int) bool {
+	j := l.jobs.at(i)
+	if j.state != Active {
+		return false
+	}
+	t := l.detach(i)
+	l.unclaim(j)
+	l.forgetClaim(j)
+	l.move(j, r, n)
+	l.attach(i, Waiting, times{expires: t.expires})
+	return true
+}
+
+func (l *Ledger) expire(i uint32, r *Record, n int) bool {
+	j := l.jobs.at(i)
+	if !j.isClaim(r, n) {
+		return true // known already
+	}
+	t := l.detach(i)
+	l.unclaim(j)
+	l.begin(j)
+	l.totals.Failed++
+	l.forgetClaim(j)
+	if r.Cause != "" {
+		l.change(j, func(m *more) { m.cause = r.Cause })
+	}
+	l.move(j, r, n)
+	l.attach(i, Waiting, times{expires: t.expires})
+	return true
+}
+
+func (l *Ledger) cancel(i uint32, r *Record, _ int) bool {
+	if r.Kind == Cancel {
+		l.totals.Cancelled++
+	}
+	l.end(i, ended{at: r.At, state: Cancelled}, nil)
+	return true
+}
+
+func (l *Ledger) kill(i uint32, r *Record, _ int) bool {
+	j := l.jobs.at(i)
+	if j.state == Dead {
+		return false
+	}
+	t := l.detach(i)
+	l.unclaim(j)
+	if j.state == Active {
+		l.begin(j)
+		l.totals.Failed++
+	}
+	if r.Late {
+		l.totals.Expired++
+	} else {
+		l.totals.Died++
+	}
+	l.change(j, func(m *more) { m.cause = r.Cause })
+	t.at = r.At
+	l.attach(i, Dead, t)
+	return true
+}
+
+func (l *Ledger) redrive(i uint32, _ *Record, _ int) bool {
+	j := l.jobs.at(i)
+	if j.state != Dead {
+		return false
+	}
+	l.detach(i)
+	l.forgetClaim(j)
+	l.change(j, func(m *more) { m.cause, m.base = "", j.delivers })
+	j.attempts = 0
+	j.flags &^= begun
+	// Its time to live is over already if that was why it died; an operator wants it now.
+	l.attach(i, Waiting, times{})
+	return true
+}
+
+func (l *Ledger) run(i uint32, _ *Record, _ int) bool {
+	if s := l.jobs.at(i).state; s != Delayed && s != Waiting { // it may have become due meanwhile
+		return false
+	}
+	t := l.detach(i)
+	l.attach(i, Waiting, times{expires: t.expires})
+	return true
+}

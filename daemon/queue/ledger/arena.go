@@ -1,0 +1,268 @@
+package ledger
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"unsafe"
+)
+
+// job is what every job has. Its size decides what a waiting job costs: 80 bytes.
+type job struct {
+	id       [16]byte
+	payload  string
+	more     *more // what few jobs have; nil
+	number   uint64
+	created  int64
+	pos      uint32 // in the heap of its state
+	ttl      uint32 // in the heap of times to live, + 1; 0: not in it
+	typ      uint32
+	policy   uint16
+	attempts uint16
+	delivers uint16
+	priority int8
+	state    State
+	idLen    uint8
+	flags    uint8
+}
+
+// flags of a job.
+const (
+	held  = 1 << iota // waits for the record about it to be durable
+	phase             // parity of the checkpoint in which it was saved last
+	back              // its place is not its number: see more.place
+	begun             // the current delivery was counted as an attempt
+)
+
+// more is what active, dead, retried, grouped and otherwise unusual jobs have.
+type more struct {
+	id      string // of more than 16 bytes
+	group   string
+	blob    string // key of a payload that is an object of its own
+	size    int    // of that payload
+	cause   string
+	place   uint64
+	expires int64 // of active and dead jobs
+	died    int64
+	base    uint16  // deliveries before the last redrive
+	policy  *Policy // if it could not be interned
+	claim   *claim  // of active jobs; the last one otherwise, as far as it is known
+}
+
+// claim is one delivery of a job.
+type claim struct {
+	worker     string
+	request    string
+	epoch      int64
+	visibility int64
+	until      int64 // while the job is held
+	nonce      uint32
+	tokenless  bool
+}
+
+const (
+	moreSize  = int64(unsafe.Sizeof(more{}))
+	claimSize = int64(unsafe.Sizeof(claim{}))
+)
+
+func (m *more) bytes() int64 {
+	n := moreSize + int64(len(m.id)+len(m.group)+len(m.blob)+len(m.cause))
+	if m.claim != nil {
+		n += claimSize + int64(len(m.claim.worker)+len(m.claim.request))
+	}
+	return n
+}
+
+// change runs f on what few jobs have and keeps count of its bytes.
+func (l *Ledger) change(j *job, f func(*more)) {
+	m := l.enrich(j)
+	l.extra -= m.bytes()
+	f(m)
+	l.extra += m.bytes()
+}
+
+func (l *Ledger) enrich(j *job) *more {
+	if j.more == nil {
+		j.more = &more{}
+		l.extra += j.more.bytes()
+	}
+	return j.more
+}
+
+// thin drops what few jobs have from a job that has nothing of it.
+func (l *Ledger) thin(j *job) {
+	m := j.more
+	if m == nil || m.id != "" || m.group != "" || m.blob != "" || m.cause != "" || m.place != 0 || m.base != 0 || m.policy != nil {
+		return
+	}
+	l.extra -= m.bytes()
+	j.more = nil
+}
+
+// place orders jobs of one priority.
+func (j *job) place() uint64 {
+	if j.flags&back != 0 {
+		return j.more.place
+	}
+	return j.number
+}
+
+func (j *job) packed() packed {
+	p := packed{id: j.id, len: j.idLen}
+	if j.idLen == idLong {
+		p.long = j.more.id
+	}
+	return p
+}
+
+// packed is an ID in 16 bytes: a UUID in its canonical text, or up to 16 bytes as they are. A
+// longer one is its hash here, and its text besides.
+type packed struct {
+	id   [16]byte
+	len  uint8
+	long string
+}
+
+const (
+	idUUID = 0x20
+	idLong = 0x21
+)
+
+func pack(id string) packed {
+	p := packed{len: uint8(min(len(id), idLong))}
+	switch {
+	case len(id) <= 16:
+		copy(p.id[:], id)
+	case len(id) == 36 && parseUUID(id, &p.id):
+		p.len = idUUID
+	default:
+		p.len, p.long = idLong, id
+		sum := sha256.Sum256([]byte(id))
+		copy(p.id[:], sum[:])
+	}
+	return p
+}
+
+// uuidHex is where each byte stands in the text.
+var uuidHex = [16]int{0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34}
+
+// parseUUID reads the canonical text, in lower case, only: it must come back as it was.
+func parseUUID(id string, to *[16]byte) bool {
+	if len(id) != 36 || id[8] != '-' || id[13] != '-' || id[18] != '-' || id[23] != '-' {
+		return false
+	}
+	for i, at := range uuidHex {
+		high, low := unhex[id[at]], unhex[id[at+1]]
+		if high|low > 15 {
+			return false
+		}
+		to[i] = high<<4 | low
+	}
+	return true
+}
+
+// unhex is the value of a digit, or more than 15.
+var unhex = func() (t [256]byte) {
+	for c := range t {
+		t[c] = 0xff
+	}
+	for v, c := range "0123456789abcdef" {
+		t[c] = byte(v)
+	}
+	return t
+}()
+
+func (p packed) String() string {
+	switch p.len {
+	case idLong:
+		return p.long
+	case idUUID:
+		var text [36]byte
+		text[8], text[13], text[18], text[23] = '-', '-', '-', '-'
+		for i, at := range uuidHex {
+			hex.Encode(text[at:at+2], p.id[i:i+1])
+		}
+		return string(text[:])
+	}
+	return string(p.id[:p.len])
+}
+
+// arena keeps jobs in chunks, so that growing never copies, and gives chunks back that are empty.
+type arena struct {
+	chunks []*chunk
+	room   []uint32 // chunks that have free places; the last one is used
+	n      int
+	spare  uint32 // a chunk that is kept although it is empty
+}
+
+const (
+	chunkBits = 10
+	chunkSize = 1 << chunkBits
+)
+
+type chunk struct {
+	jobs [chunkSize]job
+	live int
+	used int    // places that were used at least once
+	next uint32 // free places, chained by job.pos; chunkSize: none
+}
+
+func (a *arena) at(i uint32) *job { return &a.chunks[i>>chunkBits].jobs[i&(chunkSize-1)] }
+
+// alloc returns a zero job.
+func (a *arena) alloc() uint32 {
+	if len(a.room) == 0 {
+		a.chunks = append(a.chunks, nil)
+		a.room = append(a.room, uint32(len(a.chunks)-1))
+	}
+	n := a.room[len(a.room)-1]
+	c := a.chunks[n]
+	if c == nil {
+		c = &chunk{next: chunkSize}
+		a.chunks[n] = c
+	}
+	at := c.next
+	if at != chunkSize {
+		c.next = c.jobs[at].pos
+		c.jobs[at] = job{}
+	} else {
+		at = uint32(c.used)
+		c.used++
+	}
+	c.live++
+	a.n++
+	if c.live == chunkSize {
+		a.room = a.room[:len(a.room)-1]
+	}
+	return n<<chunkBits | at
+}
+
+func (a *arena) free(i uint32) {
+	n, at := i>>chunkBits, i&(chunkSize-1)
+	c := a.chunks[n]
+	if c.live == chunkSize {
+		a.room = append(a.room, n)
+	}
+	c.jobs[at] = job{pos: c.next}
+	c.next = at
+	c.live--
+	a.n--
+	if c.live > 0 {
+		return
+	}
+	// One chunk stays, lest a queue that is nearly empty allocates for every job.
+	if s := a.chunks[a.spare]; s != nil && s.live == 0 && a.spare != n {
+		a.chunks[n] = nil
+		return
+	}
+	a.spare = n
+}
+
+func (a *arena) bytes() int64 {
+	n := int64(cap(a.chunks))*8 + int64(cap(a.room))*4
+	for _, c := range a.chunks {
+		if c != nil {
+			n += int64(unsafe.Sizeof(*c))
+		}
+	}
+	return n
+}

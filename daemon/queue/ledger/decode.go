@@ -1,0 +1,263 @@
+package ledger
+
+import (
+	"math"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// decodeFact reads the fields of a fact. A known field of the wrong wire type is ErrCorrupt.
+func (r *Record) decodeFact(b []byte) error {
+	if r.Kind == Enqueue || r.Kind == saved {
+		r.Policy = DefaultPolicy
+	}
+	for len(b) > 0 {
+		num, typ, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return ErrCorrupt
+		}
+		b = b[n:]
+		switch typ {
+		case protowire.VarintType:
+			v, n := protowire.ConsumeVarint(b)
+			if n < 0 || !r.setInt(num, v) {
+				return ErrCorrupt
+			}
+			b = b[n:]
+		case protowire.BytesType:
+			v, n := protowire.ConsumeBytes(b)
+			if n < 0 || !r.setBytes(num, v) {
+				return ErrCorrupt
+			}
+			b = b[n:]
+		case protowire.Fixed32Type:
+			v, n := protowire.ConsumeFixed32(b)
+			if n < 0 || num <= fCounts && num != fNonce {
+				return ErrCorrupt
+			}
+			if num == fNonce {
+				r.Nonce = v
+			}
+			b = b[n:]
+		default:
+			if n = protowire.ConsumeFieldValue(num, typ, b); n < 0 || num <= fCounts {
+				return ErrCorrupt
+			}
+			b = b[n:]
+		}
+	}
+	return r.valid()
+}
+
+// setInt reports whether the field may hold v; unknown fields may hold anything.
+func (r *Record) setInt(f protowire.Number, v uint64) bool {
+	switch f {
+	case fAt:
+		return setTime(&r.At, v)
+	case fSize:
+		r.Size = int(v)
+		return v <= math.MaxInt32
+	case fPriority:
+		p := protowire.DecodeZigZag(v)
+		r.Priority = int8(p)
+		return p >= math.MinInt8 && p <= math.MaxInt8
+	case fRunAt:
+		return setTime(&r.RunAt, v)
+	case fExpires:
+		return setTime(&r.Expires, v)
+	case fEpoch:
+		return setTime(&r.Epoch, v)
+	case fUntil:
+		return setTime(&r.Until, v)
+	case fVisibility:
+		return setTime(&r.Visibility, v)
+	case fTokenless:
+		r.Tokenless = v != 0
+	case fDead:
+		r.Dead = v != 0
+	case fLate:
+		r.Late = v != 0
+	case fWindow:
+		return setTime(&r.Config.DedupWindow, v)
+	case fIDs:
+		r.Config.DedupIDs = int(v)
+		return v <= math.MaxInt32
+	default:
+		if r.save == nil { // a record of the log may have it, and means nothing by it
+			return true
+		}
+		return r.save.setInt(f, v)
+	}
+	return true
+}
+
+func (s *saving) setInt(f protowire.Number, v uint64) bool {
+	switch f {
+	case fState:
+		s.state = State(v)
+		return v <= uint64(Cancelled)
+	case fAttempts:
+		return setShort(&s.attempts, v)
+	case fDelivers:
+		return setShort(&s.delivers, v)
+	case fBase:
+		return setShort(&s.base, v)
+	case fBegun:
+		s.begun = v != 0
+	case fPaused:
+		s.paused = v != 0
+	case fPlace:
+		s.place = v
+	case fDied:
+		return setTime(&s.died, v)
+	default:
+		return f > fCounts
+	}
+	return true
+}
+
+// maxTime keeps sums of two times from overflowing.
+const maxTime = math.MaxInt64 / 4
+
+func setTime(to *int64, v uint64) bool {
+	*to = int64(v)
+	return v <= maxTime
+}
+
+func setShort(to *uint16, v uint64) bool {
+	*to = uint16(v)
+	return v <= math.MaxUint16
+}
+
+func (r *Record) setBytes(f protowire.Number, v []byte) bool {
+	ok := true
+	switch f {
+	case fNumbers:
+		r.Numbers, ok = unpack(r.Numbers, v)
+	case fDeliveries:
+		r.Deliveries, ok = unpack(r.Deliveries, v)
+	case fPlaces:
+		r.Places, ok = unpack(r.Places, v)
+	case fID:
+		r.ID = string(v)
+	case fUUID:
+		if len(v) != 16 {
+			return false
+		}
+		r.ID = packed{id: [16]byte(v), len: idUUID}.String()
+	case fType:
+		r.Type = string(v)
+	case fGroup:
+		r.Group = string(v)
+	case fPayload:
+		r.Payload = v
+	case fBlob:
+		r.Blob = string(v)
+	case fPolicy:
+		return r.Policy.decode(v)
+	case fWorker:
+		r.Worker = string(v)
+	case fRequest:
+		r.Request = string(v)
+	case fResult:
+		r.Result = v
+	case fCause:
+		r.Cause = string(v)
+	case fCounts:
+		var counts []uint64
+		if counts, ok = unpack(nil, v); r.save != nil {
+			copy(r.save.counts[:], counts)
+		}
+	default:
+		return f > fCounts
+	}
+	return ok
+}
+
+func unpack(to []uint64, b []byte) ([]uint64, bool) {
+	for len(b) > 0 {
+		v, n := protowire.ConsumeVarint(b)
+		if n < 0 {
+			return to, false
+		}
+		to, b = append(to, v), b[n:]
+	}
+	return to, true
+}
+
+func (p *Policy) decode(b []byte) bool {
+	*p = Policy{}
+	for len(b) > 0 {
+		num, typ, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return false
+		}
+		b = b[n:]
+		if typ != protowire.VarintType {
+			if n = protowire.ConsumeFieldValue(num, typ, b); n < 0 || num <= 6 {
+				return false
+			}
+			b = b[n:]
+			continue
+		}
+		v, n := protowire.ConsumeVarint(b)
+		if n < 0 || !p.set(num, v) {
+			return false
+		}
+		b = b[n:]
+	}
+	return p.Max > 0
+}
+
+func (p *Policy) set(f protowire.Number, v uint64) bool {
+	switch f {
+	case 1:
+		return setShort(&p.Max, v)
+	case 2:
+		p.Back = v != 0
+	case 3:
+		return setFloat(&p.Factor, v)
+	case 4:
+		return setFloat(&p.Jitter, v)
+	case 5:
+		return setTime(&p.Backoff, v)
+	case 6:
+		return setTime(&p.MaxBackoff, v)
+	}
+	return true
+}
+
+// setFloat refuses what does not equal itself: a policy is a key.
+func setFloat(to *float32, v uint64) bool {
+	*to = math.Float32frombits(uint32(v))
+	return v <= math.MaxUint32 && *to >= -1e9 && *to <= 1e9
+}
+
+// valid reports what is missing for the record's kind.
+func (r *Record) valid() error {
+	ok := len(r.Places) == 0 || len(r.Places) == len(r.Numbers)
+	switch r.Kind {
+	case Enqueue, saved:
+		ok = ok && len(r.Numbers) == 1 && r.ID != "" && r.Numbers[0] < math.MaxInt64
+	case Complete, Fail:
+		ok = ok && len(r.Numbers) == 1
+	case Claim, Started, Expire:
+		ok = ok && len(r.Numbers) > 0 && len(r.Deliveries) == len(r.Numbers)
+		for _, d := range r.Deliveries {
+			ok = ok && d <= math.MaxUint16
+		}
+	case Release, Cancel, Kill, Redrive, Purge, Run:
+		ok = ok && len(r.Numbers) > 0
+	case ending:
+		ok = ok && r.ID != "" && r.save.state >= Completed
+	case header:
+		ok = ok && len(r.Numbers) == 1
+	}
+	if r.Kind == saved {
+		ok = ok && r.save.state >= Waiting && r.save.state <= Dead
+	}
+	if !ok {
+		return ErrCorrupt
+	}
+	return nil
+}

@@ -1,0 +1,315 @@
+package ledger
+
+import (
+	"fmt"
+	"math"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// Kind says what a record is about; it is the number of the record's field in ledger.proto.
+type Kind uint8
+
+// The kinds of records. See the package comment for which are hard and which soft.
+const (
+	Enqueue   Kind = 1
+	Claim     Kind = 2 // soft, unless the caller waits for it
+	Started   Kind = 3 // soft: the first proof that a delivery was begun
+	Complete  Kind = 4
+	Fail      Kind = 5
+	Release   Kind = 6
+	Expire    Kind = 7 // soft: a claim's time is over
+	Cancel    Kind = 8
+	Kill      Kind = 9 // the job is dead
+	Redrive   Kind = 10
+	Purge     Kind = 11
+	Pause     Kind = 12
+	Resume    Kind = 13
+	Configure Kind = 14
+	Run       Kind = 15 // a delayed job may be claimed now
+
+	// Those of checkpoints.
+	header  Kind = 32
+	saved   Kind = 33 // a job
+	ending  Kind = 34 // an ID in the dedup window
+	trailer Kind = 35
+)
+
+func (k Kind) known() bool { return k >= Enqueue && k <= Run || k >= header && k <= trailer }
+
+// Record is one fact. Which fields count depends on its kind.
+type Record struct {
+	Kind Kind
+	At   int64 // when it was decided
+
+	// Numbers of the jobs it is about; one for Enqueue, Complete, Fail.
+	Numbers []uint64
+	// Deliveries, parallel to Numbers, of Claim, Started and Expire: which delivery it is.
+	Deliveries []uint64
+	// Places, parallel to Numbers, of Fail, Expire and Release: the job's new place; none or 0: it
+	// keeps its own.
+	Places []uint64
+
+	// Enqueue.
+	ID, Type, Group string
+	Payload         []byte // valid while the decoded bytes are; Apply copies
+	Blob            string // instead of Payload: key of an object
+	Size            int    // of that object
+	Priority        int8
+	RunAt           int64 // also Fail: when the job may be claimed; 0 is now
+	Expires         int64 // 0 is never
+	Policy          Policy
+
+	// Claim. Epoch is also of Started and Expire: with the delivery, it says which claim they are about.
+	Worker, Request   string
+	Epoch             int64
+	Nonce             uint32
+	Until, Visibility int64
+	Tokenless         bool
+
+	Result []byte // Complete
+	Cause  string // Fail, Expire, Kill
+	Dead   bool   // Fail: no further attempt
+	Late   bool   // Kill: because its time to live was over
+
+	Config Config // Configure
+
+	save *saving // of checkpoints
+}
+
+// saving is what only checkpoints have.
+type saving struct {
+	state              State
+	attempts, delivers uint16
+	base               uint16
+	begun, paused      bool
+	place              uint64
+	died               int64
+	counts             [6]uint64
+}
+
+// DefaultPolicy is not written out in records; therefore it never changes.
+var DefaultPolicy = Policy{Max: 3, Factor: 2, Jitter: 0.2, Backoff: 1000, MaxBackoff: 300_000}
+
+// The fields of a fact in ledger.proto.
+const (
+	fAt         protowire.Number = 1
+	fNumbers    protowire.Number = 2
+	fDeliveries protowire.Number = 3
+	fID         protowire.Number = 4
+	fUUID       protowire.Number = 5
+	fType       protowire.Number = 6
+	fGroup      protowire.Number = 7
+	fPayload    protowire.Number = 8
+	fBlob       protowire.Number = 9
+	fSize       protowire.Number = 10
+	fPriority   protowire.Number = 11
+	fRunAt      protowire.Number = 12
+	fExpires    protowire.Number = 13
+	fPolicy     protowire.Number = 14
+	fWorker     protowire.Number = 15
+	fRequest    protowire.Number = 16
+	fEpoch      protowire.Number = 17
+	fNonce      protowire.Number = 18
+	fUntil      protowire.Number = 19
+	fVisibility protowire.Number = 20
+	fTokenless  protowire.Number = 21
+	fResult     protowire.Number = 22
+	fCause      protowire.Number = 23
+	fPlaces     protowire.Number = 24
+	fDead       protowire.Number = 25
+	fLate       protowire.Number = 26
+	fWindow     protowire.Number = 27
+	fIDs        protowire.Number = 28
+	fState      protowire.Number = 29
+	fAttempts   protowire.Number = 30
+	fDelivers   protowire.Number = 31
+	fBase       protowire.Number = 32
+	fBegun      protowire.Number = 33
+	fPaused     protowire.Number = 34
+	fPlace      protowire.Number = 35
+	fDied       protowire.Number = 36
+	fCounts     protowire.Number = 37
+)
+
+// Append appends the record in wire format to b.
+func (r *Record) Append(b []byte) []byte {
+	b = protowire.AppendTag(b, protowire.Number(r.Kind), protowire.BytesType)
+	// The length goes before what is not yet written: room for two bytes, moved if it takes more.
+	start := len(b)
+	b = append(b, 0, 0)
+	b = r.appendFact(b)
+	size := len(b) - start - 2
+	if need := protowire.SizeVarint(uint64(size)); need > 2 {
+		var room [8]byte
+		b = append(b, room[:need-2]...)
+		copy(b[start+need:], b[start+2:start+2+size])
+		protowire.AppendVarint(b[:start], uint64(size))
+		return b
+	}
+	b[start], b[start+1] = byte(size)|0x80, byte(size>>7)
+	return b
+}
+
+func (r *Record) appendFact(b []byte) []byte {
+	b = appendInt(b, fAt, uint64(r.At))
+	b = appendPacked(b, fNumbers, r.Numbers)
+	b = appendPacked(b, fDeliveries, r.Deliveries)
+	b = appendPacked(b, fPlaces, r.Places)
+	switch r.Kind {
+	case Enqueue, saved, ending:
+		b = r.appendJob(b)
+	}
+	switch r.Kind {
+	case Claim, saved:
+		b = appendText(b, fWorker, r.Worker)
+		b = appendText(b, fRequest, r.Request)
+		b = appendInt(b, fUntil, uint64(r.Until))
+		b = appendInt(b, fVisibility, uint64(r.Visibility))
+		b = appendBool(b, fTokenless, r.Tokenless)
+	}
+	b = appendInt(b, fEpoch, uint64(r.Epoch))
+	if r.Nonce != 0 {
+		b = protowire.AppendTag(b, fNonce, protowire.Fixed32Type)
+		b = protowire.AppendFixed32(b, r.Nonce)
+	}
+	b = appendInt(b, fRunAt, uint64(r.RunAt))
+	b = appendBytes(b, fResult, r.Result)
+	b = appendText(b, fCause, r.Cause)
+	b = appendBool(b, fDead, r.Dead)
+	b = appendBool(b, fLate, r.Late)
+	b = appendInt(b, fWindow, uint64(r.Config.DedupWindow))
+	b = appendInt(b, fIDs, uint64(r.Config.DedupIDs))
+	if r.save != nil {
+		b = r.save.append(b)
+	}
+	return b
+}
+
+func (r *Record) appendJob(b []byte) []byte {
+	var uuid [16]byte
+	if parseUUID(r.ID, &uuid) {
+		b = appendBytes(b, fUUID, uuid[:])
+	} else {
+		b = appendText(b, fID, r.ID)
+	}
+	b = appendText(b, fType, r.Type)
+	b = appendText(b, fGroup, r.Group)
+	b = appendBytes(b, fPayload, r.Payload)
+	b = appendText(b, fBlob, r.Blob)
+	b = appendInt(b, fSize, uint64(r.Size))
+	b = appendInt(b, fPriority, protowire.EncodeZigZag(int64(r.Priority)))
+	b = appendInt(b, fExpires, uint64(r.Expires))
+	if r.Policy != DefaultPolicy && r.Policy != (Policy{}) {
+		b = protowire.AppendTag(b, fPolicy, protowire.BytesType)
+		b = protowire.AppendBytes(b, r.Policy.append(nil))
+	}
+	return b
+}
+
+func (s *saving) append(b []byte) []byte {
+	b = appendInt(b, fState, uint64(s.state))
+	b = appendInt(b, fAttempts, uint64(s.attempts))
+	b = appendInt(b, fDelivers, uint64(s.delivers))
+	b = appendInt(b, fBase, uint64(s.base))
+	b = appendBool(b, fBegun, s.begun)
+	b = appendBool(b, fPaused, s.paused)
+	b = appendInt(b, fPlace, s.place)
+	b = appendInt(b, fDied, uint64(s.died))
+	if s.counts != [6]uint64{} {
+		b = appendPacked(b, fCounts, s.counts[:])
+	}
+	return b
+}
+
+func (p Policy) append(b []byte) []byte {
+	b = appendInt(b, 1, uint64(p.Max))
+	b = appendBool(b, 2, p.Back)
+	b = appendInt(b, 3, uint64(math.Float32bits(p.Factor)))
+	b = appendInt(b, 4, uint64(math.Float32bits(p.Jitter)))
+	b = appendInt(b, 5, uint64(p.Backoff))
+	return appendInt(b, 6, uint64(p.MaxBackoff))
+}
+
+func appendInt(b []byte, f protowire.Number, v uint64) []byte {
+	if v == 0 {
+		return b
+	}
+	return protowire.AppendVarint(protowire.AppendTag(b, f, protowire.VarintType), v)
+}
+
+func appendBool(b []byte, f protowire.Number, v bool) []byte {
+	if !v {
+		return b
+	}
+	return appendInt(b, f, 1)
+}
+
+func appendText(b []byte, f protowire.Number, v string) []byte {
+	if v == "" {
+		return b
+	}
+	return protowire.AppendString(protowire.AppendTag(b, f, protowire.BytesType), v)
+}
+
+func appendBytes(b []byte, f protowire.Number, v []byte) []byte {
+	if len(v) == 0 {
+		return b
+	}
+	return protowire.AppendBytes(protowire.AppendTag(b, f, protowire.BytesType), v)
+}
+
+func appendPacked(b []byte, f protowire.Number, v []uint64) []byte {
+	if len(v) == 0 {
+		return b
+	}
+	size := 0
+	for _, n := range v {
+		size += protowire.SizeVarint(n)
+	}
+	b = protowire.AppendTag(b, f, protowire.BytesType)
+	b = protowire.AppendVarint(b, uint64(size))
+	for _, n := range v {
+		b = protowire.AppendVarint(b, n)
+	}
+	return b
+}
+
+// Decode reads one record. Payload and Result alias b; slices of r are used again. Fields that this
+// version does not know are ignored; a kind that it does not know is ErrNewer.
+func (r *Record) Decode(b []byte) error {
+	*r = Record{Numbers: r.Numbers[:0], Deliveries: r.Deliveries[:0], Places: r.Places[:0]}
+	newer := false
+	for len(b) > 0 {
+		num, typ, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return fmt.Errorf("decode a record: %w", ErrCorrupt)
+		}
+		b = b[n:]
+		if typ != protowire.BytesType || num > math.MaxUint8 || !Kind(num).known() {
+			if n = protowire.ConsumeFieldValue(num, typ, b); n < 0 {
+				return fmt.Errorf("decode a record: %w", ErrCorrupt)
+			}
+			newer, b = true, b[n:]
+			continue
+		}
+		fact, n := protowire.ConsumeBytes(b)
+		if n < 0 || r.Kind != 0 {
+			return fmt.Errorf("decode a record: %w", ErrCorrupt)
+		}
+		r.Kind, b = Kind(num), b[n:]
+		if r.Kind >= header {
+			r.save = &saving{}
+		}
+		if err := r.decodeFact(fact); err != nil {
+			return fmt.Errorf("decode a record of kind %d: %w", num, err)
+		}
+	}
+	switch {
+	case r.Kind == 0 && newer:
+		return fmt.Errorf("decode a record: %w", ErrNewer)
+	case r.Kind == 0:
+		return fmt.Errorf("decode an empty record: %w", ErrCorrupt)
+	}
+	return nil
+}

@@ -1,0 +1,285 @@
+package ledger
+
+import (
+	"math"
+	"slices"
+)
+
+// Job is a job as it stands. It is a copy, except that Payload is shared and immutable.
+type Job struct {
+	Number              uint64
+	ID, Type, Group     string
+	Payload             string
+	Blob                string // key of the object that is the payload
+	Size                int    // of the payload
+	State               State
+	Held                bool
+	Priority            int8
+	Policy              Policy
+	Attempts            int
+	Deliveries          int
+	Begun               bool  // the current delivery counts as an attempt
+	Created             int64 // milliseconds, as all times here
+	At                  int64 // Delayed: due. Active: the claim's end. Dead: since
+	Expires             int64 // its time to live is over; 0: never
+	Cause               string
+	Worker, Request     string // of the claim; of the last one if Dead
+	Epoch, Visibility   int64
+	Nonce               uint32
+	Tokenless           bool
+	deliveriesSinceBase int
+}
+
+// Find returns the live job of an ID.
+func (l *Ledger) Find(id string) (Job, bool) {
+	i, ok := l.ids.get(pack(id))
+	if !ok {
+		return Job{}, false
+	}
+	return l.view(i), true
+}
+
+// Job returns a live job by number.
+func (l *Ledger) Job(number uint64) (Job, bool) {
+	i, ok := l.numbers.get(number)
+	if !ok {
+		return Job{}, false
+	}
+	return l.view(i), true
+}
+
+// Known looks an ID up among live jobs and those that have ended.
+func (l *Ledger) Known(id string) (s State, isHeld bool) {
+	p := pack(id)
+	if i, ok := l.ids.get(p); ok {
+		return l.jobs.at(i).state, l.jobs.at(i).flags&held != 0
+	}
+	if pos, ok := l.window.get(p, l.now); ok {
+		return l.window.at(pos).state, false
+	}
+	return None, false
+}
+
+// Glance is Job without ID and payload, for those who know them.
+func (l *Ledger) Glance(number uint64) (Job, bool) {
+	i, ok := l.numbers.get(number)
+	if !ok {
+		return Job{}, false
+	}
+	return l.glance(i), true
+}
+
+func (l *Ledger) view(i uint32) Job {
+	v := l.glance(i)
+	j := l.jobs.at(i)
+	v.ID, v.Payload = j.packed().String(), j.payload
+	return v
+}
+
+func (l *Ledger) glance(i uint32) Job {
+	j := l.jobs.at(i)
+	t := l.times(i)
+	v := Job{
+		Number: j.number, Type: l.types.text[j.typ], Size: len(j.payload),
+		State: j.state, Held: j.flags&held != 0, Priority: j.priority, Policy: l.policy(j), Attempts: int(j.attempts),
+		Deliveries: int(j.delivers), Begun: j.flags&begun != 0, Created: j.created, At: t.at, Expires: t.expires,
+		deliveriesSinceBase: int(j.delivers),
+	}
+	if m := j.more; m != nil {
+		v.Group, v.Cause = m.group, m.cause
+		v.deliveriesSinceBase -= int(m.base)
+		if m.blob != "" {
+			v.Blob, v.Size = m.blob, m.size
+		}
+		if c := m.claim; c != nil {
+			v.Worker, v.Request, v.Epoch, v.Visibility = c.worker, c.request, c.epoch, c.visibility
+			v.Nonce, v.Tokenless = c.nonce, c.tokenless
+		}
+	}
+	return v
+}
+
+// Exhausted reports whether the job is dead when its current delivery ends: by a failed attempt,
+// or, if attempt is false, without one.
+func (j *Job) Exhausted(attempt bool) bool {
+	attempts := j.Attempts
+	if attempt && !j.Begun {
+		attempts++
+	}
+	return attempts >= int(j.Policy.Max) || j.deliveriesSinceBase >= 3*int(j.Policy.Max) || j.Deliveries >= math.MaxUint16-1
+}
+
+// End is what is remembered of a job that has ended.
+type End struct {
+	State  State // Completed or Cancelled
+	At     int64
+	Nonce  uint32 // of the claim that completed it
+	Result []byte // shared: not to be changed
+}
+
+// Ended returns how the job of an ID has ended, within the dedup window.
+func (l *Ledger) Ended(id string) (End, bool) {
+	pos, ok := l.window.get(pack(id), l.now)
+	if !ok {
+		return End{}, false
+	}
+	e := l.window.at(pos)
+	return End{State: e.state, At: e.at, Nonce: e.nonce, Result: l.window.result[pos]}, true
+}
+
+// Paused reports whether claims are stopped.
+func (l *Ledger) Paused() bool { return l.paused }
+
+// Config returns the settings that the fold depends on.
+func (l *Ledger) Config() Config { return l.config }
+
+// Best returns the waiting job to be claimed next, of any type if there are none in types. It does
+// not ask whether the queue is paused.
+func (l *Ledger) Best(types []string) (number uint64, ok bool) {
+	best := uint32(math.MaxUint32)
+	consider := func(typ uint32) {
+		if int(typ) >= len(l.lanes) || len(l.lanes[typ].heap) == 0 {
+			return
+		}
+		if top := l.lanes[typ].heap[0]; best == math.MaxUint32 || l.less(top, best) {
+			best = top
+		}
+	}
+	if len(types) == 0 {
+		for _, typ := range l.busy {
+			consider(typ)
+		}
+	}
+	for _, name := range types {
+		if typ, known := l.types.get(name); known {
+			consider(typ)
+		}
+	}
+	if best == math.MaxUint32 {
+		return 0, false
+	}
+	return l.jobs.at(best).number, true
+}
+
+// Due returns up to limit jobs whose claim has ended by now, among them the one that ended first.
+func (l *Ledger) Due(now int64, limit int) []uint64 { return l.claims.due(now, limit) }
+
+// Late returns up to limit waiting or delayed jobs whose time to live is over by now.
+func (l *Ledger) Late(now int64, limit int) []uint64 { return l.ttl.due(now, limit) }
+
+// due lists entries by walking the heap from the top; it changes nothing.
+func (t *timers) due(now int64, limit int) []uint64 {
+	var out []uint64
+	for open := []int{0}; len(open) > 0 && len(out) < limit; open = open[1:] {
+		at := open[0]
+		if at >= len(t.heap) || t.heap[at].at > now {
+			continue
+		}
+		out = append(out, t.jobs.at(t.heap[at].job).number)
+		for c := arity*at + 1; c <= arity*at+arity; c++ {
+			open = append(open, c)
+		}
+	}
+	return out
+}
+
+// Next returns when something will happen by itself: a job becomes due, a claim or a time to live
+// ends. ok is false if nothing will.
+func (l *Ledger) Next() (at int64, ok bool) {
+	for _, t := range []*timers{&l.delayed, &l.claims, &l.ttl} {
+		if len(t.heap) > 0 && (!ok || t.heap[0].at < at) {
+			at, ok = t.heap[0].at, true
+		}
+	}
+	return at, ok
+}
+
+// Extend gives an active job's claim another end. It is no record: after a takeover every claim
+// has a fresh visibility timeout anyway.
+func (l *Ledger) Extend(number uint64, until int64) bool {
+	i, ok := l.numbers.get(number)
+	if !ok || l.jobs.at(i).state != Active || l.jobs.at(i).flags&held != 0 {
+		return false
+	}
+	l.claims.move(l.jobs.at(i).pos, until)
+	return true
+}
+
+// TakeOver gives every claim one fresh visibility timeout. It is no record.
+func (l *Ledger) TakeOver(now int64) {
+	l.Advance(now)
+	for _, number := range l.claims.due(math.MaxInt64, len(l.claims.heap)) {
+		i, _ := l.numbers.get(number)
+		l.Extend(number, now+l.jobs.at(i).more.claim.visibility)
+	}
+}
+
+// Requested returns the jobs that the call of this name has claimed and that are still claimed so.
+func (l *Ledger) Requested(request string) []uint64 {
+	return slices.Sorted(slices.Values(l.requests[request]))
+}
+
+// From calls f for the jobs from number on, in the order of their numbers, until f returns false.
+// f may change the job it is called for, no other.
+func (l *Ledger) From(number uint64, f func(Job) bool) {
+	l.numbers.from(number, func(_ uint64, i uint32) bool { return f(l.view(i)) })
+}
+
+// Stats are the numbers of a ledger.
+type Stats struct {
+	Waiting, Delayed, Active, Dead int
+	Paused                         bool
+	Oldest                         int64 // when the oldest waiting job was enqueued; 0: none waits
+	Totals                         Totals
+	Next                           uint64 // the next job's number
+	// Bytes: of the index, of payloads in memory, of the dedup window.
+	IndexBytes, PayloadBytes, DedupBytes int64
+	DedupIDs                             int
+}
+
+// Stats counts. Finding the oldest waiting job is amortized: each number is passed once.
+func (l *Ledger) Stats() Stats {
+	s := Stats{
+		Waiting: l.count[Waiting], Delayed: l.count[Delayed], Active: l.count[Active], Dead: l.count[Dead],
+		Paused: l.paused, Totals: l.totals, Next: l.next,
+		IndexBytes: l.bytes(), PayloadBytes: l.payloads, DedupBytes: l.window.bytes(), DedupIDs: l.window.ids.n,
+	}
+	if s.Waiting > 0 {
+		l.numbers.from(l.oldest, func(number uint64, i uint32) bool {
+			if l.jobs.at(i).state != Waiting {
+				return true
+			}
+			l.oldest, s.Oldest = number, l.jobs.at(i).created
+			return false
+		})
+	}
+	return s
+}
+
+// Waiting returns how many jobs wait; not all of them may be claimed at the moment.
+func (l *Ledger) Waiting() int { return l.count[Waiting] }
+
+// Jobs returns how many jobs are live, and Bytes what they take, for limits.
+func (l *Ledger) Jobs() int { return l.jobs.n }
+
+// Bytes returns the memory of live jobs, index and payloads, estimated in constant time.
+func (l *Ledger) Bytes() int64 { return int64(l.jobs.n)*100 + l.payloads + l.extra }
+
+// bytes is the memory of the index.
+func (l *Ledger) bytes() int64 {
+	n := l.jobs.bytes() + l.ids.bytes() + l.numbers.bytes() + l.delayed.bytes() + l.claims.bytes() + l.ttl.bytes()
+	n += l.extra + l.types.size + int64(len(l.held))*64
+	for i := range l.lanes {
+		n += int64(cap(l.lanes[i].heap))*4 + 24
+	}
+	return n
+}
+
+// Blob returns the key of the object that is the job's payload, or "".
+func (l *Ledger) Blob(number uint64) string {
+	i, ok := l.numbers.get(number)
+	if !ok || l.jobs.at(i).more == nil {
+		return ""
+	}
+	return l.jobs.at(i).more.blob
+}

@@ -1,0 +1,142 @@
+package ledger
+
+import "slices"
+
+// window remembers the IDs of jobs that have ended, in the order in which they ended.
+type window struct {
+	chunks []*[windowChunk]ended // the first one begins at position base
+	base   uint64                // position of the first entry of the first chunk
+	head   uint64                // the oldest entry
+	tail   uint64                // behind the newest
+	ids    index                 // by position modulo references
+	long   map[uint64]string     // IDs of more than 16 bytes, by position
+	result map[uint64][]byte
+	extra  int64
+	spans  []int64 // that entries were to be remembered
+	// leaving is told of entries before they are forgotten, for a checkpoint under way.
+	leaving func(pos uint64)
+}
+
+const windowChunk = 1024
+
+// ended is an ID in the window: 32 bytes with its table entry some 40.
+type ended struct {
+	id    [16]byte
+	at    int64 // when it ended
+	nonce uint32
+	len   uint8
+	state State
+	span  uint16 // for how long: each keeps the window in which it ended
+}
+
+func (w *window) init() {
+	w.long, w.result = map[uint64]string{}, map[uint64][]byte{}
+	w.ids.init(func(ref uint32) packed { return w.packed(w.position(ref)) })
+}
+
+// position completes a reference: the window never holds so many entries.
+func (w *window) position(ref uint32) uint64 {
+	return w.head + (uint64(ref)+references-w.head%references)%references
+}
+
+func reference(pos uint64) uint32 { return uint32(pos % references) }
+
+func (w *window) at(pos uint64) *ended {
+	n := pos - w.base
+	return &w.chunks[n/windowChunk][n%windowChunk]
+}
+
+func (w *window) packed(pos uint64) packed {
+	e := w.at(pos)
+	p := packed{id: e.id, len: e.len}
+	if e.len == idLong {
+		p.long = w.long[pos]
+	}
+	return p
+}
+
+// get finds an ID that is remembered at this time.
+func (w *window) get(p packed, now int64) (uint64, bool) {
+	ref, ok := w.ids.get(p)
+	if !ok {
+		return 0, false
+	}
+	pos := w.position(ref)
+	return pos, !w.over(w.at(pos), now)
+}
+
+// over reports whether an entry is to be forgotten. It goes by the window in which the job ended: if
+// a wider one could revive it, what a replay finds would depend on when the settings were applied.
+func (w *window) over(e *ended, now int64) bool { return e.at+w.spans[e.span] <= now }
+
+// span numbers a length.
+func (w *window) span(length int64) uint16 {
+	at := slices.Index(w.spans, length)
+	if at < 0 && len(w.spans) < 1<<16 {
+		w.spans, at = append(w.spans, length), len(w.spans)
+	}
+	return uint16(max(0, at))
+}
+
+// add remembers an ID for so long. If it is there, its time was over.
+func (w *window) add(p packed, e ended, length int64, result []byte) {
+	if ref, ok := w.ids.get(p); ok {
+		w.drop(w.position(ref))
+	}
+	e.span = w.span(length)
+	if w.tail-w.base == uint64(len(w.chunks))*windowChunk {
+		w.chunks = append(w.chunks, new([windowChunk]ended))
+	}
+	e.id, e.len = p.id, p.len
+	*w.at(w.tail) = e
+	if p.len == idLong {
+		w.long[w.tail] = p.long
+		w.extra += int64(len(p.long)) + 64
+	}
+	if result != nil {
+		w.result[w.tail] = result
+		w.extra += int64(len(result)) + 64
+	}
+	w.ids.add(p, reference(w.tail))
+	w.tail++
+}
+
+// drop forgets the entry at pos; its place stays until the window has moved past it.
+func (w *window) drop(pos uint64) {
+	if w.leaving != nil {
+		w.leaving(pos)
+	}
+	w.ids.remove(w.packed(pos), reference(pos))
+	w.at(pos).state = None
+	if id, ok := w.long[pos]; ok {
+		w.extra -= int64(len(id)) + 64
+		delete(w.long, pos)
+	}
+	if r, ok := w.result[pos]; ok {
+		w.extra -= int64(len(r)) + 64
+		delete(w.result, pos)
+	}
+}
+
+// forget drops what is over, and the oldest beyond so many.
+func (w *window) forget(now int64, most int) {
+	for w.head < w.tail {
+		e := w.at(w.head)
+		if e.state != None && !w.over(e, now) && w.ids.n <= most {
+			break
+		}
+		if e.state != None {
+			w.drop(w.head)
+		}
+		w.head++
+		if w.head-w.base == windowChunk {
+			w.chunks[0] = nil
+			w.chunks = w.chunks[1:]
+			w.base = w.head
+		}
+	}
+}
+
+func (w *window) bytes() int64 {
+	return int64(len(w.chunks))*windowChunk*32 + w.ids.bytes() + w.extra
+}

@@ -1,0 +1,379 @@
+package queue
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/emitd/emitd/daemon/queue/ledger"
+)
+
+func millisecond(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }
+
+// Get returns a job with its payload.
+func (b *Broker) Get(ctx context.Context, name, id string) (*Info, []byte, error) {
+	set, err := b.open(ctx, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if refusal := checkID(id); refusal != nil {
+		return nil, nil, refusal
+	}
+	shards := b.local(name)
+	if len(shards) == 0 {
+		return nil, nil, b.notOwner(name, -1)
+	}
+	// The job's own shard first; a job with a group may be on another one.
+	slices.SortStableFunc(shards, func(x, y *shard) int {
+		own := shardOf(id, set.Shards)
+		return boolInt(x.index != own) - boolInt(y.index != own)
+	})
+	for _, s := range shards {
+		c := newCall(getStep)
+		c.id = id
+		if err := s.do(ctx, c); err != nil {
+			if TagOf(err) == JobNotFound {
+				continue
+			}
+			return nil, nil, err
+		}
+		if c.blob != "" {
+			payload, err := b.payload(ctx, c.blob, id)
+			return c.info, payload, err
+		}
+		return c.info, c.payload, nil
+	}
+	if len(shards) < set.Shards {
+		return nil, nil, b.notOwner(name, shardOf(id, set.Shards))
+	}
+	return nil, nil, Refuse(JobNotFound, "there is no job %q, or it ended too long ago", id)
+}
+
+func boolInt(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func getStep(s *shard, c *call) progress {
+	if j, ok := s.ledger.Find(c.id); ok {
+		i := s.info(&j)
+		c.info, c.payload, c.blob = &i, []byte(j.Payload), j.Blob
+		return decided
+	}
+	if end, ok := s.ledger.Ended(c.id); ok {
+		c.info = &Info{
+			ID: c.id, Queue: s.name, State: stateOf(end.State), EndedAt: time.UnixMilli(end.At), Result: slices.Clone(end.Result),
+		}
+		return decided
+	}
+	c.refuse(Refuse(JobNotFound, "there is no job %q, or it ended too long ago", c.id))
+	return placed
+}
+
+const listStep = 20_000 // jobs looked at for one page
+
+// List returns a page of jobs, shard by shard, in each the oldest first. A page may be short, even
+// empty, and have a cursor: no more than so many jobs are looked at for one.
+func (b *Broker) List(ctx context.Context, name string, q Query) (*Page, error) {
+	if _, err := b.open(ctx, name); err != nil {
+		return nil, err
+	}
+	index, _, refusal := parseCursor(q.Cursor)
+	switch {
+	case refusal != nil:
+		return nil, refusal
+	case q.Limit < 0 || q.Limit > MaxPage:
+		return nil, Refuse(BadRequest, "the limit is %d, want 1 to %d", q.Limit, MaxPage)
+	case !slices.Contains([]State{"", Waiting, Delayed, Active, Dead}, q.State):
+		return nil, Refuse(BadRequest, "jobs of the state %.20q are not listed", q.State).
+			WithHint("states that are: waiting, delayed, active, dead; a completed or cancelled job can be asked for by its ID")
+	}
+	if q.Limit == 0 {
+		q.Limit = 100
+	}
+	shards := b.local(name)
+	if len(shards) == 0 {
+		return nil, b.notOwner(name, -1)
+	}
+	page := &Page{Jobs: []Info{}}
+	for n, s := range shards {
+		if s.index < index {
+			continue
+		}
+		part := q
+		part.Limit -= len(page.Jobs)
+		c := newCall(pageStep)
+		c.query, c.page = &part, page
+		if s.index == index && q.Cursor != "" {
+			_, c.number, _ = parseCursor(q.Cursor)
+		}
+		if err := s.do(ctx, c); err != nil {
+			return nil, err
+		}
+		if page.Cursor != "" {
+			return page, nil
+		}
+		if len(page.Jobs) >= q.Limit {
+			if n+1 < len(shards) {
+				page.Cursor = cursorOf(shards[n+1].index, 0)
+			}
+			return page, nil
+		}
+	}
+	return page, nil
+}
+
+func pageStep(s *shard, c *call) progress {
+	seen := 0
+	limit := len(c.page.Jobs) + c.query.Limit
+	s.ledger.From(c.number, func(j ledger.Job) bool {
+		if len(c.page.Jobs) == limit || seen == listStep {
+			c.page.Cursor = cursorOf(s.index, j.Number)
+			return false
+		}
+		seen++
+		if c.query.State != "" && stateOf(j.State) != c.query.State || c.query.Type != "" && j.Type != c.query.Type {
+			return true
+		}
+		c.page.Jobs = append(c.page.Jobs, s.info(&j))
+		if c.query.Payload {
+			c.page.Payloads = append(c.page.Payloads, []byte(j.Payload))
+		}
+		return true
+	})
+	return decided
+}
+
+// Stats adds up the shards that this node serves.
+func (b *Broker) Stats(ctx context.Context, name string) (*Stats, error) {
+	if _, err := b.open(ctx, name); err != nil {
+		return nil, err
+	}
+	shards := b.local(name)
+	if len(shards) == 0 {
+		return nil, b.notOwner(name, -1)
+	}
+	total := &Stats{Queue: name, Broker: b.cfg.Address, Paused: true}
+	for _, s := range shards {
+		c := newCall(statsStep)
+		if err := s.do(ctx, c); err != nil {
+			return nil, err
+		}
+		total.add(c.stats)
+	}
+	return total, nil
+}
+
+func statsStep(s *shard, c *call) progress {
+	c.stats = s.stats()
+	return decided
+}
+
+// stats counts the shard.
+func (s *shard) stats() *Stats {
+	l := s.ledger.Stats()
+	enqueued, completed := s.rates.perSecond(s.wall)
+	st := &Stats{
+		Queue: s.name, Shards: 1, Paused: l.Paused,
+		Waiting: int64(l.Waiting), Delayed: int64(l.Delayed), Active: int64(l.Active), Dead: int64(l.Dead),
+		Enqueued: int64(l.Totals.Enqueued), Completed: int64(l.Totals.Completed), Failed: int64(l.Totals.Failed),
+		Expired: int64(l.Totals.Expired), Cancelled: int64(l.Totals.Cancelled), Died: int64(l.Totals.Died), Duplicates: s.rates.duplicates,
+		EnqueueRate: enqueued, CompleteRate: completed,
+		IndexBytes: l.IndexBytes, PayloadBytes: l.PayloadBytes, DedupBytes: l.DedupBytes, DedupIDs: int64(l.DedupIDs),
+		Broker: s.b.cfg.Address, Epoch: s.epoch,
+	}
+	if l.Oldest != 0 {
+		st.OldestAge = millisecond(max(0, s.now-l.Oldest))
+	}
+	return st
+}
+
+func (t *Stats) add(s *Stats) {
+	t.Shards += s.Shards
+	t.Paused = t.Paused && s.Paused
+	t.Waiting += s.Waiting
+	t.Delayed += s.Delayed
+	t.Active += s.Active
+	t.Dead += s.Dead
+	t.OldestAge = max(t.OldestAge, s.OldestAge)
+	t.Enqueued += s.Enqueued
+	t.Completed += s.Completed
+	t.Failed += s.Failed
+	t.Expired += s.Expired
+	t.Cancelled += s.Cancelled
+	t.Died += s.Died
+	t.Duplicates += s.Duplicates
+	t.EnqueueRate += s.EnqueueRate
+	t.CompleteRate += s.CompleteRate
+	t.IndexBytes += s.IndexBytes
+	t.PayloadBytes += s.PayloadBytes
+	t.DedupBytes += s.DedupBytes
+	t.DedupIDs += s.DedupIDs
+	t.Epoch = max(t.Epoch, s.Epoch)
+}
+
+// Do carries an act out on all shards that this node serves.
+func (b *Broker) Do(ctx context.Context, name string, cmd Command) (int, error) {
+	set, err := b.open(ctx, name)
+	if err != nil {
+		return 0, err
+	}
+	if refusal := cmd.check(); refusal != nil {
+		return 0, refusal
+	}
+	shards := b.local(name)
+	if len(shards) < set.Shards {
+		for index := range set.Shards {
+			if !slices.ContainsFunc(shards, func(s *shard) bool { return s.index == index }) {
+				return 0, b.notOwner(name, index)
+			}
+		}
+	}
+	met := 0
+	for _, s := range shards {
+		c := newCall(commandStep)
+		c.command = &cmd
+		if err := s.do(ctx, c); err != nil {
+			return met, err
+		}
+		met += c.met
+	}
+	return met, nil
+}
+
+func (cmd *Command) check() *Error {
+	switch {
+	case !slices.Contains([]Act{Cancel, Redrive, RunNow, Purge, Pause, Resume}, cmd.Act):
+		return Refuse(BadRequest, "the act %.20q is not one of cancel, redrive, retry, purge, pause, resume", cmd.Act)
+	case len(cmd.IDs) > MaxCall:
+		return Refuse(TooManyJobs, "%d IDs in one call, the limit is %d", len(cmd.IDs), MaxCall)
+	case len(cmd.IDs) > 0 && (cmd.Act == Purge || cmd.Act == Pause || cmd.Act == Resume):
+		return Refuse(BadRequest, "%s takes no IDs", cmd.Act)
+	case cmd.State != "" && cmd.Act != Purge:
+		return Refuse(BadRequest, "%s takes no state", cmd.Act)
+	case !slices.Contains([]State{"", Waiting, Delayed, Active, Dead}, cmd.State):
+		return Refuse(BadRequest, "jobs of the state %.20q cannot be purged", cmd.State).WithHint("states that can: waiting, delayed, active, dead")
+	}
+	for _, id := range cmd.IDs {
+		if err := checkID(id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// qualifies reports whether the act is for jobs of this state.
+func (cmd *Command) qualifies(s ledger.State) bool {
+	switch cmd.Act {
+	case Cancel: // one that is named may be dead, too
+		return s != ledger.Dead || len(cmd.IDs) > 0
+	case Redrive:
+		return s == ledger.Dead
+	case RunNow:
+		return s == ledger.Delayed
+	case Purge:
+		return stateOf(s) == cmd.State || cmd.State == "" && s != ledger.Active
+	default:
+		return false
+	}
+}
+
+const (
+	commandJobs = 500    // in one record
+	commandSeen = 10_000 // jobs looked at in one turn
+)
+
+var commandKinds = map[Act]ledger.Kind{
+	Cancel: ledger.Cancel, Redrive: ledger.Redrive, RunNow: ledger.Run, Purge: ledger.Purge, Pause: ledger.Pause, Resume: ledger.Resume,
+}
+
+// commandStep makes one record for up to commandJobs jobs, and comes back for more.
+func commandStep(s *shard, c *call) progress {
+	cmd := c.command
+	if s.full() {
+		switch {
+		case c.wrote && (s.cur != nil || len(s.works) > 0):
+			return s.held(c) // it goes on when there is room again
+		case c.wrote:
+			return later
+		}
+		c.refuse(full("too much is being written at the moment"))
+		return placed
+	}
+	if cmd.Act == Pause || cmd.Act == Resume {
+		s.hard(c, ledger.Record{Kind: commandKinds[cmd.Act]})
+		return decided
+	}
+	if len(cmd.IDs) > 0 {
+		return s.commandIDs(c)
+	}
+	return s.commandAll(c)
+}
+
+func (s *shard) commandIDs(c *call) progress {
+	r := ledger.Record{Kind: commandKinds[c.command.Act]}
+	var coming *work
+	wait := false
+	for ; c.next < len(c.command.IDs); c.next++ {
+		id := c.command.IDs[c.next]
+		j, ok := s.ledger.Find(id)
+		if coming = s.busyIDs[id]; coming != nil {
+			break
+		}
+		if wait = ok && (j.Held || slices.Contains(r.Numbers, j.Number)); wait {
+			break
+		}
+		if !ok && c.command.Act == Cancel {
+			s.barrier(c)
+		}
+		if ok && c.command.qualifies(j.State) && (c.command.Type == "" || c.command.Type == j.Type) {
+			r.Numbers = append(r.Numbers, j.Number)
+		}
+	}
+	if len(r.Numbers) > 0 {
+		c.met += len(r.Numbers)
+		s.hard(c, r)
+	}
+	switch {
+	case coming != nil:
+		return s.park(c, coming)
+	case wait:
+		return s.held(c)
+	}
+	return decided
+}
+
+func (s *shard) commandAll(c *call) progress {
+	if c.limit == 0 { // jobs that come later are not meant
+		c.limit = s.ledger.Stats().Next
+	}
+	r := ledger.Record{Kind: commandKinds[c.command.Act]}
+	seen, end, wait := 0, true, false
+	s.ledger.From(c.number, func(j ledger.Job) bool {
+		if j.Number >= c.limit {
+			return false
+		}
+		if wait = j.Held; wait || len(r.Numbers) == commandJobs || seen == commandSeen {
+			c.number, end = j.Number, false
+			return false
+		}
+		seen++
+		if c.command.qualifies(j.State) && (c.command.Type == "" || c.command.Type == j.Type) {
+			r.Numbers = append(r.Numbers, j.Number)
+		}
+		return true
+	})
+	if len(r.Numbers) > 0 {
+		c.met += len(r.Numbers)
+		s.hard(c, r)
+	}
+	switch {
+	case end:
+		return decided
+	case wait:
+		return s.held(c)
+	}
+	return later
+}

@@ -1,0 +1,134 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/emitd/emitd/storage/blob/mem"
+)
+
+func TestLargePayload(t *testing.T) {
+	t.Parallel()
+	bucket := mem.New(mem.Config{})
+	w := newWorld(t, bucket)
+	w.declare(Settings{})
+	n := w.node("n1")
+	r := n.serve(DefaultQueue, 0)
+	large := make([]byte, InlinePayload+1)
+	large[InlinePayload] = 7
+	n.enqueue(Job{ID: "large", Payload: large})
+	n.enqueue(Job{ID: "large", Payload: large}) // its upload is an orphan
+	blobs := func(want int) {
+		deadline := time.Now().Add(20 * time.Second)
+		for got := -1; got != want; n.stat() { // they are deleted in the background
+			if got = strings.Count(strings.Join(bucket.Keys(), " "), "/blob/"); got != want && time.Now().After(deadline) {
+				t.Fatalf("left: %v", bucket.Keys())
+			}
+		}
+	}
+	blobs(1)
+	r.kill()
+	n.serve(DefaultQueue, 0)
+	if _, p, err := n.Get(w.ctx, DefaultQueue, "large"); err != nil || len(p) != len(large) {
+		t.Fatalf("%d bytes, %v", len(p), err)
+	}
+	c := n.one("large")
+	if len(c.Payload) != len(large) || c.Payload[InlinePayload] != 7 || c.Job.Size != len(large) {
+		t.Fatalf("%d bytes", len(c.Payload))
+	}
+	want(t, n.say(Complete, c), Completed, "")
+	blobs(0)
+	_, err := n.Enqueue(w.ctx, DefaultQueue, []Job{{Payload: make([]byte, MaxPayload+1)}})
+	refusedAs(t, err, PayloadTooLarge)
+}
+
+// TestMoreThanTheJournalTakes: a call with more bytes than may be under way is written bit by bit.
+func TestMoreThanTheJournalTakes(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		_, _, a, b := slow(t, Settings{})
+		r := a.serve(DefaultQueue, 0)
+		jobs := ids(300)
+		for i := range jobs {
+			jobs[i].Payload = make([]byte, InlinePayload)
+		}
+		if got := a.enqueue(jobs...); len(got) != 300 || got[299].ID != "j299" || got[299].Duplicate {
+			t.Fatalf("%d receipts", len(got))
+		}
+		r.kill()
+		b.serve(DefaultQueue, 0)
+		if st := b.stat(); st.Waiting != 300 || st.PayloadBytes != 300*InlinePayload {
+			t.Fatalf("%+v", st)
+		}
+	})
+}
+
+// TestAStoreThatIsDown: what cannot be written is bounded; beyond, callers are told to come later,
+// and everything goes on when the store does.
+func TestAStoreThatIsDown(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var down atomic.Bool
+		bucket := mem.New(mem.Config{Faults: func(c mem.Call) mem.Fault {
+			if down.Load() && c.Op == mem.Create {
+				return mem.Fault{Kind: mem.Unavailable}
+			}
+			return mem.Fault{}
+		}})
+		w := newWorld(t, bucket)
+		w.declare(Settings{})
+		n := w.node("n1")
+		n.serve(DefaultQueue, 0)
+		n.enqueue(Job{ID: "before"})
+		down.Store(true)
+		var callers sync.WaitGroup
+		var full, acked atomic.Int64
+		for i := range 40 {
+			callers.Go(func() {
+				jobs := make([]Job, 10)
+				for j := range jobs {
+					jobs[j] = Job{ID: fmt.Sprint(i, "-", j), Payload: make([]byte, InlinePayload)}
+				}
+				switch _, err := n.Enqueue(w.ctx, DefaultQueue, jobs); {
+				case err == nil:
+					acked.Add(1)
+				case TagOf(err) == QueueFull:
+					full.Add(1)
+				default:
+					t.Errorf("%v", err)
+				}
+			})
+		}
+		time.Sleep(10 * time.Second)
+		s := n.shard(DefaultQueue, 0)
+		synctest.Wait()
+		if s.inflight.bytes > 100<<20 || full.Load() == 0 || acked.Load() != 0 {
+			t.Errorf("%d bytes are under way, %d calls were refused, %d acknowledged", s.inflight.bytes, full.Load(), acked.Load())
+		}
+		down.Store(false)
+		callers.Wait()
+		if st := n.stat(); st.Waiting != acked.Load()*10+1 || full.Load()+acked.Load() != 40 {
+			t.Errorf("%+v, %d acknowledged, %d refused", st, acked.Load(), full.Load())
+		}
+	})
+}
+
+// TestGivingUpKeepsThePayload: a caller who gives up does not know; if the job is there, it is whole.
+func TestGivingUpKeepsThePayload(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w, _, a, _ := slow(t, Settings{})
+		a.serve(DefaultQueue, 0)
+		ctx, cancel := context.WithTimeout(w.ctx, latency*3/2) // uploaded, not committed
+		defer cancel()
+		_, err := a.Enqueue(ctx, DefaultQueue, []Job{{ID: "large", Payload: make([]byte, 2*InlinePayload)}})
+		refusedAs(t, err, UnknownOutcome)
+		time.Sleep(time.Second)
+		if c := a.one("large"); len(c.Payload) != 2*InlinePayload {
+			t.Fatalf("%d bytes", len(c.Payload))
+		}
+	})
+}

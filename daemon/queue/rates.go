@@ -1,0 +1,52 @@
+package queue
+
+import (
+	"time"
+
+	"github.com/emitd/emitd/daemon/queue/ledger"
+)
+
+// rates counts what happened in each second of the last minute.
+type rates struct {
+	begun      time.Time
+	second     int64 // the newest one counted
+	enqueued   [rateSeconds]int
+	completed  [rateSeconds]int
+	duplicates int64
+}
+
+const rateSeconds = 60
+
+func (r *rates) count(rec *ledger.Record, now time.Time) {
+	switch rec.Kind {
+	case ledger.Enqueue:
+		r.enqueued[r.slot(now)]++
+	case ledger.Complete:
+		r.completed[r.slot(now)]++
+	default:
+	}
+}
+
+// slot returns where the current second is counted, and empties those that passed unseen.
+func (r *rates) slot(now time.Time) int {
+	if r.begun.IsZero() {
+		r.begun = now
+	}
+	second := int64(now.Sub(r.begun) / time.Second)
+	for n := max(r.second+1, second-rateSeconds+1); n <= second; n++ {
+		r.enqueued[n%rateSeconds], r.completed[n%rateSeconds] = 0, 0
+	}
+	r.second = max(r.second, second)
+	return int(second % rateSeconds)
+}
+
+// perSecond returns the averages of the last minute, or since the beginning if that is later.
+func (r *rates) perSecond(now time.Time) (enqueued, completed float64) {
+	r.slot(now)
+	for i := range rateSeconds {
+		enqueued += float64(r.enqueued[i])
+		completed += float64(r.completed[i])
+	}
+	over := float64(min(r.second+1, rateSeconds))
+	return enqueued / over, completed / over
+}

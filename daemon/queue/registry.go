@@ -1,0 +1,405 @@
+package queue
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/storage/blob"
+)
+
+// How claims become durable.
+const (
+	SoftClaims    = "soft"    // answered at once, durable within a second
+	DurableClaims = "durable" // answered when durable: one holder per attempt, exact counts
+)
+
+// Settings of a queue. Zero fields take the default.
+type Settings struct {
+	Name string
+	// Incarnation is given by Declare: a queue that was removed and is declared again is another
+	// one, with its own objects.
+	Incarnation uint64
+	// Shards is fixed once the queue exists; default 1. Order and deduplication are per shard.
+	Shards int
+	// Claims is SoftClaims (default) or DurableClaims.
+	Claims string
+	// Visibility is how long a claim lasts without an extension; default 30 s.
+	Visibility time.Duration
+	// Retry is for jobs that do not say otherwise.
+	Retry Retry
+	// TTL is for jobs that have none; default 0: for ever.
+	TTL time.Duration
+	// DedupWindow and DedupIDs bound for how long, and how many, IDs of ended jobs are remembered
+	// per shard; default 10 min and 1,000,000.
+	DedupWindow time.Duration
+	DedupIDs    int
+	// MaxJobs and MaxBytes bound what a shard holds in memory; beyond, enqueueing is refused with
+	// QueueFull. Default 5,000,000 and 1 GiB.
+	MaxJobs  int
+	MaxBytes int64
+}
+
+// maxShards bounds what one queue may ask of a cluster.
+const maxShards = 256
+
+// specPrefix begins the daemon of a queue.
+const specPrefix = daemon.Reserved + "queue/"
+
+// Kind is what a node advertises that can serve queues: it covers all of them.
+const Kind daemon.Kind = daemon.Reserved + "queue"
+
+// Spec returns the daemon that serves the queue: one unit per shard.
+func (set Settings) Spec() daemon.Spec {
+	return daemon.Spec{ID: daemon.ID(specPrefix + set.Name), Kind: Kind, Instances: max(1, set.Shards)}
+}
+
+func (set Settings) withDefaults() Settings {
+	set.Shards = cmp.Or(set.Shards, 1)
+	set.Claims = cmp.Or(set.Claims, SoftClaims)
+	set.Visibility = cmp.Or(set.Visibility, 30*time.Second)
+	set.Retry = set.Retry.or(defaultRetry)
+	set.DedupWindow = cmp.Or(set.DedupWindow, 10*time.Minute)
+	set.DedupIDs = cmp.Or(set.DedupIDs, 1_000_000)
+	set.MaxJobs = cmp.Or(set.MaxJobs, 5_000_000)
+	set.MaxBytes = cmp.Or(set.MaxBytes, 1<<30)
+	return set
+}
+
+func (set *Settings) check() *Error {
+	if err := checkName(set.Name); err != nil {
+		return err
+	}
+	bad := func(format string, args ...any) *Error {
+		return Refuse(BadRequest, "queue %q: "+format, append([]any{set.Name}, args...)...)
+	}
+	switch {
+	case set.Shards < 0 || set.Shards > maxShards:
+		return bad("shards is %d, want 1 to %d", set.Shards, maxShards)
+	case set.Claims != "" && set.Claims != SoftClaims && set.Claims != DurableClaims:
+		return bad("claims is %.20q, want %q or %q", set.Claims, SoftClaims, DurableClaims)
+	case set.Visibility < 0 || set.Visibility > maxVisibility || set.Visibility > 0 && set.Visibility < time.Second:
+		return bad("the visibility timeout is %v, want 1s to %v", set.Visibility, maxVisibility)
+	case set.TTL < 0 || set.TTL > maxAhead:
+		return bad("the time to live is %v, want 0 (for ever) to %v", set.TTL, maxAhead)
+	case set.DedupWindow < 0 || set.DedupWindow > 30*24*time.Hour:
+		return bad("the dedup window is %v, want up to 30 days", set.DedupWindow)
+	case set.DedupIDs < 0 || set.DedupIDs > 100_000_000:
+		return bad("the dedup window has %d IDs, want up to 100,000,000", set.DedupIDs)
+	case set.MaxJobs < 0 || set.MaxJobs > 100_000_000 || set.MaxBytes < 0:
+		return bad("max jobs is %d (up to 100,000,000), max bytes %d; want 0 (the default) or more", set.MaxJobs, set.MaxBytes)
+	}
+	if why := set.Retry.check(); why != "" {
+		return bad("%s", why)
+	}
+	return nil
+}
+
+// Registry is the list of queues: one small object, <root>/v1/queues, that is only ever replaced
+// if unchanged.
+type Registry struct {
+	bucket   blob.Bucket
+	key      string
+	onChange func(Settings)
+
+	turn    chan struct{} // taken by whoever reads or writes what follows, and the object
+	version blob.Version
+	list    registryFile
+	read    time.Time // when list was current; zero: never
+}
+
+// registryFile is what is in the object. Two of them never have the same bytes: see package blob.
+type registryFile struct {
+	Format int             `json:"format"`
+	Nonce  string          `json:"nonce"`
+	Next   uint64          `json:"next_incarnation"`
+	Queues []registryQueue `json:"queues"`
+}
+
+// registryQueue is Settings as they are stored; times are milliseconds.
+type registryQueue struct {
+	Name        string        `json:"name"`
+	Incarnation uint64        `json:"incarnation"`
+	Shards      int           `json:"shards"`
+	Claims      string        `json:"claims,omitempty"`
+	Visibility  int64         `json:"visibility_ms,omitempty"`
+	TTL         int64         `json:"ttl_ms,omitempty"`
+	DedupWindow int64         `json:"dedup_window_ms,omitempty"`
+	DedupIDs    int           `json:"dedup_ids,omitempty"`
+	MaxJobs     int           `json:"max_jobs,omitempty"`
+	MaxBytes    int64         `json:"max_bytes,omitempty"`
+	Retry       registryRetry `json:"retry,omitzero"`
+}
+
+type registryRetry struct {
+	MaxAttempts int     `json:"max_attempts,omitempty"`
+	Backoff     int64   `json:"backoff_ms,omitempty"`
+	MaxBackoff  int64   `json:"max_backoff_ms,omitempty"`
+	Factor      float64 `json:"factor,omitempty"`
+	Jitter      float64 `json:"jitter,omitempty"`
+	Back        bool    `json:"back,omitempty"`
+}
+
+const registryFormat = 1
+
+func (set Settings) stored() registryQueue {
+	r := set.Retry
+	return registryQueue{
+		Name: set.Name, Incarnation: set.Incarnation, Shards: max(1, set.Shards), Claims: set.Claims, Visibility: millis(set.Visibility),
+		TTL: millis(set.TTL), DedupWindow: millis(set.DedupWindow), DedupIDs: set.DedupIDs, MaxJobs: set.MaxJobs, MaxBytes: set.MaxBytes,
+		Retry: registryRetry{r.MaxAttempts, millis(r.Backoff), millis(r.MaxBackoff), r.Factor, r.Jitter, r.Back},
+	}
+}
+
+func (q registryQueue) settings() Settings {
+	return Settings{
+		Name: q.Name, Incarnation: q.Incarnation, Shards: q.Shards, Claims: q.Claims, Visibility: millisecond(q.Visibility),
+		TTL: millisecond(q.TTL), DedupWindow: millisecond(q.DedupWindow), DedupIDs: q.DedupIDs, MaxJobs: q.MaxJobs, MaxBytes: q.MaxBytes,
+		Retry: Retry{q.Retry.MaxAttempts, millisecond(q.Retry.Backoff), millisecond(q.Retry.MaxBackoff), q.Retry.Factor, q.Retry.Jitter, q.Retry.Back},
+	}
+}
+
+// Declare makes a queue be, or changes its settings; the same again changes nothing. It returns the
+// settings with the queue's incarnation. Running shards follow within half a minute.
+func (r *Registry) Declare(ctx context.Context, set Settings) (Settings, error) {
+	if err := set.check(); err != nil {
+		return Settings{}, err
+	}
+	var made Settings
+	err := r.change(ctx, func(f *registryFile) (bool, error) {
+		at := slices.IndexFunc(f.Queues, func(q registryQueue) bool { return q.Name == set.Name })
+		made = set
+		if at < 0 {
+			f.Next++
+			made.Incarnation = f.Next
+			f.Queues = append(f.Queues, made.stored())
+			slices.SortFunc(f.Queues, func(a, b registryQueue) int { return cmp.Compare(a.Name, b.Name) })
+			return true, nil
+		}
+		old := f.Queues[at]
+		made.Incarnation, made.Shards = old.Incarnation, cmp.Or(set.Shards, old.Shards)
+		if made.Shards != old.Shards {
+			return false, Refuse(BadRequest, "queue %q has %d shards: their number cannot be changed", set.Name, old.Shards).
+				WithHint("declare another queue with %d shards, let workers drain this one, then remove it", set.Shards)
+		}
+		if old == made.stored() {
+			return false, nil
+		}
+		f.Queues[at] = made.stored()
+		return true, nil
+	})
+	if err != nil {
+		return Settings{}, err
+	}
+	if r.onChange != nil {
+		r.onChange(made)
+	}
+	return made, nil
+}
+
+// List returns the queues by name.
+func (r *Registry) List(ctx context.Context) ([]Settings, error) {
+	if err := r.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer r.unlock()
+	if err := r.refresh(ctx); err != nil {
+		return nil, err
+	}
+	out := make([]Settings, len(r.list.Queues))
+	for i, q := range r.list.Queues {
+		out[i] = q.settings()
+	}
+	return out, nil
+}
+
+// Remove takes a queue off the list. Its objects stay and are not used again.
+func (r *Registry) Remove(ctx context.Context, name string) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	return r.change(ctx, func(f *registryFile) (bool, error) {
+		before := len(f.Queues)
+		f.Queues = slices.DeleteFunc(f.Queues, func(q registryQueue) bool { return q.Name == name })
+		if len(f.Queues) == before {
+			return false, noQueue(name)
+		}
+		return true, nil
+	})
+}
+
+// lock is held during requests, so whoever waits for it can give up.
+func (r *Registry) lock(ctx context.Context) error {
+	select {
+	case r.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return canceled(ctx, Unavailable)
+	}
+}
+
+func (r *Registry) unlock() { <-r.turn }
+
+func noQueue(name string) *Error {
+	return Refuse(QueueNotFound, "there is no queue %q", name).WithHint("declare it first")
+}
+
+// get returns a queue's settings with defaults, from a list that is at most so old.
+func (r *Registry) get(ctx context.Context, name string, age time.Duration) (*Settings, error) {
+	if err := r.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer r.unlock()
+	if r.read.IsZero() || time.Since(r.read) >= age {
+		if err := r.refresh(ctx); err != nil {
+			return nil, err
+		}
+	}
+	for _, q := range r.list.Queues {
+		if q.Name == name {
+			set := q.settings().withDefaults()
+			return &set, nil
+		}
+	}
+	return nil, noQueue(name)
+}
+
+// refresh reads the list if it is another one than is known. The caller has the lock.
+func (r *Registry) refresh(ctx context.Context) error {
+	begun := time.Now()
+	var o *blob.Object
+	var err error
+	if r.version == "" {
+		o, err = r.bucket.Read(ctx, r.key)
+	} else {
+		o, err = r.bucket.ReadNewer(ctx, r.key, r.version)
+	}
+	switch {
+	case errors.Is(err, blob.ErrUnchanged):
+	case errors.Is(err, blob.ErrNotFound):
+		r.version, r.list = "", registryFile{}
+	case err != nil:
+		return Refuse(Unavailable, "read the list of queues: %w", err)
+	default:
+		f, err := parseRegistry(o.Data)
+		if err != nil {
+			return err
+		}
+		r.version, r.list = o.Version, *f
+	}
+	r.read = begun
+	return nil
+}
+
+func parseRegistry(data []byte) (*registryFile, error) {
+	var f registryFile
+	if err := json.Unmarshal(data, &f); err != nil {
+		return nil, Refuse(Unavailable, "the list of queues is corrupt: %w", err)
+	}
+	if f.Format != registryFormat {
+		return nil, Refuse(Unavailable, "the list of queues has format %d, this version knows %d", f.Format, registryFormat).
+			WithHint("run the newest version on all nodes")
+	}
+	for _, q := range f.Queues {
+		set := q.settings()
+		if err := set.check(); err != nil || q.Shards < 1 || q.Incarnation == 0 || q.Incarnation > f.Next {
+			return nil, Refuse(Unavailable, "the list of queues is corrupt at %.80q: %w", q.Name, errors.Join(err))
+		}
+	}
+	return &f, nil
+}
+
+const registryTries = 10
+
+// change replaces the list by one that f makes of it, however many others do the same.
+func (r *Registry) change(ctx context.Context, f func(*registryFile) (bool, error)) error {
+	if err := r.lock(ctx); err != nil {
+		return err
+	}
+	defer r.unlock()
+	for range registryTries {
+		if err := r.refresh(ctx); err != nil {
+			return err
+		}
+		next := r.list
+		next.Queues = slices.Clone(next.Queues)
+		changed, err := f(&next)
+		if err != nil || !changed {
+			return err
+		}
+		next.Format, next.Nonce = registryFormat, nonceText()
+		done, err := r.write(ctx, &next)
+		if err != nil {
+			return err
+		}
+		if done {
+			return nil
+		}
+	}
+	return Refuse(Unavailable, "the list of queues was changed by others %d times in a row", registryTries)
+}
+
+// write reports whether the list is the new one; if not, it was changed by somebody else. After an
+// unknown outcome the nonce tells.
+func (r *Registry) write(ctx context.Context, next *registryFile) (bool, error) {
+	data, err := json.MarshalIndent(next, "", "  ")
+	if err != nil {
+		return false, Refuse(Unavailable, "encode the list of queues: %w", err)
+	}
+	var version blob.Version
+	if r.version == "" {
+		version, err = r.bucket.Create(ctx, r.key, data)
+	} else {
+		version, err = r.bucket.Replace(ctx, r.key, data, r.version)
+	}
+	switch {
+	case err == nil:
+		r.version, r.list = version, *next
+		return true, nil
+	case errors.Is(err, blob.ErrUnknownOutcome):
+		if r.refresh(ctx) == nil && r.list.Nonce == next.Nonce {
+			return true, nil
+		}
+		return false, Refuse(UnknownOutcome, "write the list of queues: %w", err).WithHint("repeat the call")
+	case errors.Is(err, blob.ErrChanged), errors.Is(err, blob.ErrExists):
+		return false, nil
+	}
+	return false, Refuse(Unavailable, "write the list of queues: %w", err)
+}
+
+func nonceText() string {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+// registryAge is how old the list may be that tells where jobs belong: the number of a queue's shards
+// never changes.
+const registryAge = 30 * time.Second
+
+// Shards returns how many shards a queue has. QueueNotFound if there is none.
+func (r *Registry) Shards(ctx context.Context, name string) (int, error) {
+	set, err := r.get(ctx, name, registryAge)
+	if err != nil && TagOf(err) == QueueNotFound {
+		set, err = r.get(ctx, name, 0)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return set.Shards, nil
+}
+
+// OfJob returns the shard of a job that has an ID or a key, in a queue of so many.
+func (*Registry) OfJob(j *Job, shards int) int {
+	id, _ := jobID(j) // one that is refused is refused anywhere
+	return shardOf(cmp.Or(j.Group, id), shards)
+}
+
+// OfSettlement returns the shard of a claim, as far as its token, or else its job's ID, says.
+func (*Registry) OfSettlement(x *Settlement, shards int) int { return shardOfClaim(x, shards) }

@@ -1,0 +1,286 @@
+package queue
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/storage/blob/mem"
+)
+
+func TestRegistry(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	r := NewRegistry(w.bucket, "/root/")
+	if list, err := r.List(w.ctx); err != nil || len(list) != 0 {
+		t.Fatalf("%v, %v", list, err)
+	}
+	full := Settings{
+		Name: "mail", Shards: 4, Claims: DurableClaims, Visibility: time.Minute, TTL: time.Hour, DedupWindow: time.Hour, DedupIDs: 5, MaxJobs: 6, MaxBytes: 7,
+		Retry: Retry{MaxAttempts: 9, Backoff: time.Second, MaxBackoff: time.Minute, Factor: 1.5, Jitter: -1, Back: true},
+	}
+	made, err := r.Declare(w.ctx, full)
+	full.Incarnation = 1
+	if err != nil || made != full {
+		t.Fatalf("%+v, %v", made, err)
+	}
+	if _, err := r.Declare(w.ctx, Settings{Name: "default"}); err != nil {
+		t.Fatal(err)
+	}
+	other := NewRegistry(w.bucket, "root")
+	list, err := other.List(w.ctx)
+	if err != nil || len(list) != 2 || list[0].Name != "default" || list[1] != full {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	before := w.bucket.(*mem.Bucket).Stats()[mem.Replace].Calls
+	if again, err := other.Declare(w.ctx, full); err != nil || again != full {
+		t.Fatalf("%+v, %v", again, err)
+	}
+	if after := w.bucket.(*mem.Bucket).Stats()[mem.Replace].Calls; after != before {
+		t.Error("the same declaration was written")
+	}
+	_, err = other.Declare(w.ctx, Settings{Name: "mail", Shards: 5})
+	refusedAs(t, err, BadRequest)
+	if err := other.Remove(w.ctx, "mail"); err != nil {
+		t.Fatal(err)
+	}
+	refusedAs(t, r.Remove(w.ctx, "mail"), QueueNotFound)
+	if made, err = r.Declare(w.ctx, Settings{Name: "mail", Shards: 5}); err != nil || made.Incarnation != 3 {
+		t.Fatalf("%+v, %v", made, err)
+	}
+	s := made.Spec()
+	if s.ID != "emit:queue/mail" || s.Kind != "emit:queue" || s.Instances != 5 || s.Validate() != nil {
+		t.Fatalf("%+v", s)
+	}
+}
+
+// TestRemovedQueueComesBackEmpty: nothing of a queue is found in one of the same name.
+func TestRemovedQueueComesBackEmpty(t *testing.T) {
+	t.Parallel()
+	w, n, r := serving(t, Settings{})
+	n.enqueue(ids(3)...)
+	if err := n.Queues().Remove(w.ctx, DefaultQueue); err != nil {
+		t.Fatal(err)
+	}
+	r.drain(t)
+	gone := n.begin(DefaultQueue, 0)
+	<-gone.done
+	refusedAs(t, gone.err, QueueNotFound)
+	w.declare(Settings{})
+	n.serve(DefaultQueue, 0)
+	if st := n.stat(); st.Waiting != 0 || st.Enqueued != 0 || st.Epoch != 1 {
+		t.Fatalf("%+v", st)
+	}
+}
+
+func TestBadDeclarations(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	r := NewRegistry(w.bucket, "")
+	for name, set := range map[string]Settings{
+		"no name": {}, "name": {Name: "Mail"}, "shards": {Name: "a", Shards: -1}, "many shards": {Name: "a", Shards: 257}, "claims": {Name: "a", Claims: "hard"},
+		"visibility": {Name: "a", Visibility: time.Millisecond}, "ttl": {Name: "a", TTL: -1}, "window": {Name: "a", DedupWindow: -1},
+		"ids": {Name: "a", DedupIDs: -1}, "jobs": {Name: "a", MaxJobs: -1}, "retry": {Name: "a", Retry: Retry{MaxAttempts: -1}},
+	} {
+		if _, err := r.Declare(w.ctx, set); TagOf(err) != BadRequest {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for name, text := range map[string]string{
+		"text": "x", "newer": `{"format":2}`, "queue": `{"format":1,"next_incarnation":1,"queues":[{"name":"A","shards":1,"incarnation":1}]}`,
+		"shards": `{"format":1,"next_incarnation":1,"queues":[{"name":"a","incarnation":1}]}`, "incarnation": `{"format":1,"queues":[{"name":"a","shards":1,"incarnation":1}]}`,
+	} {
+		bucket := mem.New(mem.Config{})
+		if _, err := bucket.Create(w.ctx, "v1/queues", []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		_, err := NewRegistry(bucket, "").Declare(w.ctx, Settings{Name: "a"})
+		if TagOf(err) != Unavailable {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestDeclaredAtOnce: declarations by many processes, some of whose answers are lost, are all kept.
+func TestDeclaredAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		bucket := mem.New(mem.Config{Latency: mem.Constant(time.Millisecond)})
+		w := newWorld(t, bucket)
+		var all sync.WaitGroup
+		for i := range 8 {
+			all.Go(func() {
+				r := NewRegistry(bucket, "")
+				for range 100 {
+					bucket.Inject(mem.Replace, "", mem.Fault{Kind: mem.LostReply})
+					_, err := r.Declare(w.ctx, Settings{Name: fmt.Sprint("q", i)})
+					if err == nil {
+						return
+					}
+					time.Sleep(time.Duration(i+1) * 7 * time.Millisecond)
+				}
+				t.Error("not declared")
+			})
+		}
+		all.Wait()
+		list, err := NewRegistry(bucket, "").List(w.ctx)
+		if err != nil || len(list) != 8 {
+			t.Fatalf("%+v, %v", list, err)
+		}
+		seen := map[uint64]bool{}
+		for _, set := range list {
+			if seen[set.Incarnation] {
+				t.Errorf("incarnation %d twice", set.Incarnation)
+			}
+			seen[set.Incarnation] = true
+		}
+	})
+}
+
+func TestConfig(t *testing.T) {
+	t.Parallel()
+	bucket := mem.New(mem.Config{})
+	for name, cfg := range map[string]Config{
+		"bucket": {StoreID: "s", Owner: "o", Now: time.Now}, "store": {Bucket: bucket, Owner: "o", Now: time.Now},
+		"owner": {Bucket: bucket, StoreID: "s", Now: time.Now}, "clock": {Bucket: bucket, StoreID: "s", Owner: "o"},
+	} {
+		if _, err := NewBroker(cfg); err == nil {
+			t.Errorf("a broker without its %s was made", name)
+		}
+	}
+	w := newWorld(t, bucket)
+	n := w.node("n")
+	a := daemon.NewAssignment(daemon.Fence{Unit: daemon.Unit{Daemon: "other"}, Generation: 1}, 1, "n", nil)
+	if err := n.Run(w.ctx, a); err == nil {
+		t.Error("a unit of no queue was served")
+	}
+	w.declare(Settings{})
+	r := n.begin(DefaultQueue, 1)
+	if <-r.done; r.err == nil {
+		t.Error("a shard that the queue does not have was served")
+	}
+}
+
+const queueJSON = `{"broker":"host:8080","brokerHeartbeat":1700000000000,"completedTotal":7,"jobs":[
+ {"id":"6f1a","status":"unclaimed","payload":{"to" : "a"},"type":"mail","createdAt":1700000000000,"attempts":0},
+ {"id":"6f1b","status":"in_progress","payload":[1],"heartbeat":1700000000001,"workerId":"w","createdAt":1700000000000,"attempts":2,"maxAttempts":5},
+ {"id":"6f1c","status":"in_progress","payload":null,"createdAt":1700000000000,"attempts":9}]}`
+
+func TestImport(t *testing.T) {
+	t.Parallel()
+	got, err := ParseOsqueue([]byte(queueJSON))
+	if err != nil || len(got) != 3 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	if j := got[0]; j.ID != "6f1a" || string(j.Payload) != `{"to":"a"}` || j.Type != "mail" || got[1].Retry.MaxAttempts != 5 {
+		t.Errorf("%+v", got)
+	}
+	_, n, _ := serving(t, Settings{})
+	n.enqueue(got...)
+	if again := n.enqueue(got...); !again[0].Duplicate || !again[2].Duplicate {
+		t.Errorf("imported again: %+v", again)
+	}
+	if c := n.claim(ClaimRequest{Max: 3}); len(c) != 3 || string(c[2].Payload) != "null" {
+		t.Errorf("%+v", c)
+	}
+}
+
+func TestBadImports(t *testing.T) {
+	t.Parallel()
+	for name, text := range map[string]string{
+		"nothing": "", "a list": "[]", "half": queueJSON[:200], "more": queueJSON + "{}", "unknown field": `{"jobs":[],"completedTotal":0,"x":1}`, "no jobs": `{"completedTotal":0}`,
+		"no total": `{"jobs":[]}`, "negative total": `{"jobs":[],"completedTotal":-1}`,
+		"status":     strings.Replace(queueJSON, "unclaimed", "done", 1),
+		"id":         strings.Replace(queueJSON, "6f1a", "", 1),
+		"same id":    strings.Replace(queueJSON, "6f1a", "6f1b", 1),
+		"long id":    strings.Replace(queueJSON, "6f1a", strings.Repeat("x", 65), 1),
+		"attempts":   strings.Replace(queueJSON, `"attempts":0`, `"attempts":-1`, 1),
+		"long type":  strings.Replace(queueJSON, `"mail"`, `"`+strings.Repeat("x", 65)+`"`, 1),
+		"type":       strings.Replace(queueJSON, `"mail"`, `7`, 1),
+		"fractional": strings.Replace(queueJSON, `"attempts":0`, `"attempts":0.5`, 1),
+	} {
+		if _, err := ParseOsqueue([]byte(text)); TagOf(err) != BadRequest {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func FuzzParseOsqueue(f *testing.F) {
+	f.Add([]byte(queueJSON))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		got, err := ParseOsqueue(data)
+		if err != nil {
+			if TagOf(err) != BadRequest {
+				t.Fatal(err)
+			}
+			return
+		}
+		set := Settings{}.withDefaults()
+		for i := range got {
+			if _, err := set.prepare(&got[i]); err != nil {
+				t.Fatalf("%+v: %v", got[i], err)
+			}
+		}
+	})
+}
+
+func FuzzToken(f *testing.F) {
+	seal := newSealers([]byte("key")).Get().(*sealer)
+	whole := seal.seal(token{shard: 3, number: 1 << 40, epoch: 7, delivery: 9, nonce: 1 << 31}, "id")
+	f.Add(whole, "id")
+	f.Fuzz(func(t *testing.T, text, id string) {
+		seal := newSealers([]byte("key")).Get().(*sealer)
+		got, ok := seal.open(text, id)
+		if ok && (text != whole || id != "id") && seal.seal(got, id) != text {
+			t.Fatalf("%q is accepted as %+v", text, got)
+		}
+	})
+}
+
+func FuzzRegistry(f *testing.F) {
+	f.Add([]byte(`{"format":1,"next_incarnation":1,"queues":[{"name":"a","shards":1,"incarnation":1,"retry":{"factor":2}}]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		got, err := parseRegistry(data)
+		if err != nil {
+			if _, tagged := errors.AsType[*Error](err); !tagged {
+				t.Fatal(err)
+			}
+			return
+		}
+		for _, q := range got.Queues {
+			set := q.settings()
+			if err := set.check(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// TestJumpHash: every key has one shard; adding one moves few keys.
+func TestJumpHash(t *testing.T) {
+	t.Parallel()
+	moved := 0
+	count := [8]int{}
+	for i := range 8000 {
+		key := fmt.Sprint("key", i)
+		at := shardOf(key, 8)
+		count[at]++
+		if next := shardOf(key, 9); next != at {
+			moved++
+			if next != 8 {
+				t.Fatalf("%s moved from %d to %d", key, at, next)
+			}
+		}
+	}
+	for i, n := range count {
+		if n < 800 || n > 1200 {
+			t.Errorf("shard %d has %d of 8,000 keys", i, n)
+		}
+	}
+	if moved < 700 || moved > 1100 {
+		t.Errorf("%d keys moved", moved)
+	}
+}

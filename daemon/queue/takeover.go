@@ -1,0 +1,171 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/daemon/queue/journal"
+	"github.com/emitd/emitd/daemon/queue/ledger"
+)
+
+// folder rebuilds a ledger from a journal. It begins with the ledger's own defaults, never with
+// today's settings: what the records were decided under is in the log.
+type folder struct {
+	restore *ledger.Restore
+	l       *ledger.Ledger
+	rec     ledger.Record
+	records int
+	void    int // records that made no sense
+}
+
+var _ journal.Fold = (*folder)(nil)
+
+// Reset begins again with nothing.
+func (f *folder) Reset() { *f = folder{} }
+
+// Restore reads a chunk of the checkpoint.
+func (f *folder) Restore(chunk []byte) error {
+	if f.restore == nil {
+		f.restore = ledger.NewRestore()
+	}
+	return f.restore.Add(chunk)
+}
+
+// Replay applies records of the log. One that does not apply is skipped: it changed nothing for
+// the owner who wrote it either.
+func (f *folder) Replay(slot uint64, at time.Time, records iter.Seq[[]byte]) error {
+	l, err := f.ledger()
+	if err != nil {
+		return err
+	}
+	for b := range records {
+		if err := f.rec.Decode(b); err != nil {
+			return fmt.Errorf("slot %d: %w", slot, err)
+		}
+		f.records++
+		if err := l.Apply(&f.rec, at.UnixMilli()); err != nil {
+			f.void++
+		}
+	}
+	return nil
+}
+
+// ledger returns the state so far.
+func (f *folder) ledger() (*ledger.Ledger, error) {
+	if f.l == nil && f.restore == nil {
+		f.l = ledger.New(ledger.Config{})
+	}
+	if f.l != nil {
+		return f.l, nil
+	}
+	l, err := f.restore.Ledger()
+	f.l, f.restore = l, nil
+	return l, err
+}
+
+func (set *Settings) ledgerConfig() ledger.Config {
+	return ledger.Config{DedupWindow: millis(set.DedupWindow), DedupIDs: set.DedupIDs}
+}
+
+func (b *Broker) journalConfig(set *Settings, index int, generation int64) journal.Config {
+	return journal.Config{
+		Bucket: b.cfg.Bucket, Prefix: prefix(b.cfg.Root, set, index), StoreID: b.cfg.StoreID, Generation: generation, Owner: b.cfg.Owner,
+		MinGap: b.cfg.MinGap, Window: b.cfg.Window,
+		Hooks: journal.Hooks{
+			Trouble: func(op string, attempt int, err error) {
+				b.cfg.Logger.Warn("a request of a queue's journal failed and is repeated", "queue", set.Name, "shard", index, "op", op, "attempt", attempt, "error", err)
+			},
+			Collected: func(_ int, err error) {
+				if err != nil {
+					b.cfg.Logger.Warn("garbage of a queue's journal was not deleted", "queue", set.Name, "shard", index, "error", err)
+				}
+			},
+		},
+	}
+}
+
+// takeOver makes this process the owner of a shard and rebuilds its state.
+func (b *Broker) takeOver(ctx context.Context, a *daemon.Assignment, set *Settings) (*shard, error) {
+	begun := time.Now()
+	f := &folder{}
+	log, err := journal.Open(ctx, b.journalConfig(set, a.Index, a.Generation), f)
+	if err != nil {
+		return nil, b.refused(a, set, err)
+	}
+	l, err := f.ledger()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("take over %s: %w", a.Unit, err), log.Close(ctx))
+	}
+	now := log.Now(b.cfg.Now()).UnixMilli()
+	l.TakeOver(now)
+	s := &shard{
+		b: b, unit: a.Unit, name: set.Name, index: a.Index, settings: *set, ctx: ctx, log: log, ledger: l, epoch: log.Epoch(),
+		sealers: newSealers(log.Secret()), calls: make(chan *call, inbox), changes: make(chan Settings, 1), gone: make(chan struct{}),
+		left: make(chan *call, inbox), rubbish: make(chan string, inbox),
+		busyIDs: map[string]*work{}, requests: map[string]*work{}, stale: true, now: now, void: f.void,
+	}
+	s.changes <- *set // the first round writes what of it the log does not know
+	b.cfg.Logger.InfoContext(ctx, "a queue's shard was taken over", "unit", a.Unit.String(), "epoch", s.epoch, "jobs", l.Jobs(),
+		"records", f.records, "void", f.void, "took", time.Since(begun))
+	return s, nil
+}
+
+// refused translates why a journal could not be opened, and reports what the cluster must know.
+func (b *Broker) refused(a *daemon.Assignment, set *Settings, err error) error {
+	if g, ok := errors.AsType[*journal.GenerationError](err); ok {
+		a.Refused(g.Held)
+		return fmt.Errorf("take over %s: %w", a.Unit, err)
+	}
+	if errors.Is(err, journal.ErrForeign) {
+		return fmt.Errorf("take over %s: %w; to move the queue to this cluster, stop the other one and run: emitd queue adopt %s", a.Unit, err, set.Name)
+	}
+	return fmt.Errorf("take over %s: %w", a.Unit, err)
+}
+
+// Adopt takes a queue over that belonged to another cluster store, whose brokers must not run any
+// more: they would lose it for good.
+func (b *Broker) Adopt(ctx context.Context, name string) error {
+	set, err := b.registry.get(ctx, name, 0)
+	if err != nil {
+		return err
+	}
+	for index := range set.Shards {
+		cfg := b.journalConfig(set, index, 1)
+		cfg.Adopt = true
+		log, err := journal.Open(ctx, cfg, &folder{})
+		if err == nil {
+			err = log.Close(ctx)
+		}
+		if err != nil {
+			return fmt.Errorf("adopt shard %d of queue %s: %w", index, name, err)
+		}
+	}
+	return nil
+}
+
+// configure makes new settings hold. What the fold depends on goes through the log.
+func (s *shard) configure(next Settings) {
+	if s.drained || next.Incarnation != s.settings.Incarnation || next.Shards != s.settings.Shards {
+		return // another queue of this name: this one is about to be revoked
+	}
+	s.settings = next
+	s.b.add(s)
+	if c := next.ledgerConfig(); c != s.ledger.Config() && s.configuring == nil && !s.stuck {
+		s.clock()
+		s.hard(nil, ledger.Record{Kind: ledger.Configure, Config: c})
+		s.configuring = s.cur
+		s.flush()
+	}
+}
+
+// show publishes what the shard counts, for metrics.
+func (s *shard) show() {
+	if s.stale && s.wall.Sub(s.shown) >= showEvery {
+		s.snapshot.Store(s.stats())
+		s.shown, s.stale = s.wall, false
+	}
+}

@@ -1,0 +1,102 @@
+package queue
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"hash"
+	"sync"
+)
+
+// A token proves a claim:
+//
+//	base64url(version 1 · shard · number · epoch · delivery · nonce (4 bytes) · MAC (16 bytes))
+//
+// with the numbers as varints. The MAC is HMAC-SHA256, cut to 128 bits, over what precedes it and
+// the job's ID, by a key that was made with the shard's journal: it holds across brokers. A token
+// of another queue, shard or job, or one that somebody made up, is refused.
+type token struct {
+	shard    int
+	number   uint64
+	epoch    int64
+	delivery uint64
+	nonce    uint32
+}
+
+const (
+	tokenVersion = 1
+	macSize      = 16
+	maxToken     = 256
+)
+
+// sealer makes and checks tokens. It belongs to one goroutine at a time; a shard has a pool.
+type sealer struct {
+	mac  hash.Hash
+	sum  []byte
+	body []byte
+	text []byte
+}
+
+func newSealers(key []byte) *sync.Pool {
+	return &sync.Pool{New: func() any { return &sealer{mac: hmac.New(sha256.New, key)} }}
+}
+
+// sign returns the MAC of a token's first part; it is valid until the next call.
+func (s *sealer) sign(body []byte, id string) []byte {
+	s.mac.Reset()
+	s.mac.Write(body)
+	s.text = append(s.text[:0], id...)
+	s.mac.Write(s.text)
+	s.sum = s.mac.Sum(s.sum[:0])
+	return s.sum[:macSize]
+}
+
+func (s *sealer) seal(t token, id string) string {
+	b := s.body[:0]
+	b = append(b, tokenVersion)
+	b = binary.AppendUvarint(b, uint64(t.shard))
+	b = binary.AppendUvarint(b, t.number)
+	b = binary.AppendUvarint(b, uint64(t.epoch))
+	b = binary.AppendUvarint(b, t.delivery)
+	b = binary.BigEndian.AppendUint32(b, t.nonce)
+	b = append(b, s.sign(b, id)...)
+	s.body = b
+	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+// open returns what the token says, if it is genuine and of this job.
+func (s *sealer) open(text, id string) (token, bool) {
+	t, body, mac, ok := parseToken(text)
+	if !ok || !hmac.Equal(mac, s.sign(body, id)) {
+		return token{}, false
+	}
+	return t, true
+}
+
+// parseToken reads a token without believing it.
+func parseToken(text string) (t token, body, mac []byte, ok bool) {
+	if len(text) > maxToken {
+		return token{}, nil, nil, false
+	}
+	raw, err := base64.RawURLEncoding.Strict().DecodeString(text)
+	if err != nil || len(raw) < 1+macSize || raw[0] != tokenVersion {
+		return token{}, nil, nil, false
+	}
+	body, mac = raw[:len(raw)-macSize], raw[len(raw)-macSize:]
+	rest := body[1:]
+	var numbers [4]uint64
+	for i := range numbers {
+		v, n := binary.Uvarint(rest)
+		if n <= 0 {
+			return token{}, nil, nil, false
+		}
+		numbers[i], rest = v, rest[n:]
+	}
+	if len(rest) != 4 || numbers[0] >= maxShards || numbers[2] > 1<<62 {
+		return token{}, nil, nil, false
+	}
+	return token{
+		shard: int(numbers[0]), number: numbers[1], epoch: int64(numbers[2]), delivery: numbers[3], nonce: binary.BigEndian.Uint32(rest),
+	}, body, mac, true
+}

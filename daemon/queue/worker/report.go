@@ -1,0 +1,123 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/emitd/emitd/daemon/queue"
+)
+
+const (
+	reporters   = 4       // calls under way at a time
+	reportBytes = 4 << 20 // of results and causes in one call
+)
+
+// reporter sends settlements together: what comes while calls are under way goes with the next,
+// so that many short jobs cost few calls and a single one waits for nothing.
+type reporter struct {
+	svc   queue.Consumer
+	queue string
+	ctx   context.Context // of all calls: ended by end
+	end   context.CancelFunc
+
+	mu      sync.Mutex
+	waiting []*report
+	sending int
+	senders sync.WaitGroup
+}
+
+// report is one settlement on its way.
+type report struct {
+	what queue.Settlement
+	out  queue.Outcome
+	err  error
+	done chan struct{}
+}
+
+func newReporter(svc queue.Consumer, name string) *reporter {
+	r := &reporter{svc: svc, queue: name}
+	r.ctx, r.end = context.WithCancel(context.Background())
+	return r
+}
+
+// settle sends one settlement and waits for its outcome.
+func (r *reporter) settle(s queue.Settlement) (queue.Outcome, error) {
+	mine := &report{what: s, done: make(chan struct{})}
+	r.mu.Lock()
+	r.waiting = append(r.waiting, mine)
+	if r.sending < reporters {
+		r.sending++
+		r.senders.Go(r.send)
+	}
+	r.mu.Unlock()
+	<-mine.done
+	return mine.out, mine.err
+}
+
+// send sends until nothing waits.
+func (r *reporter) send() {
+	for batch := r.take(); len(batch) > 0; batch = r.take() {
+		r.call(batch)
+	}
+}
+
+// take takes the next batch; if nothing waits the sender is done.
+func (r *reporter) take() []*report {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n, size := 0, 0
+	for n < len(r.waiting) && n < queue.MaxCall {
+		size += len(r.waiting[n].what.Result) + len(r.waiting[n].what.Cause)
+		if n > 0 && size > reportBytes {
+			break
+		}
+		n++
+	}
+	batch := r.waiting[:n:n]
+	r.waiting = r.waiting[n:]
+	if n == 0 {
+		r.sending--
+		r.waiting = nil
+	}
+	return batch
+}
+
+// call sends a batch and gives each its outcome. If the batch is refused, each is sent alone: one
+// report that makes no sense must not take the others with it.
+func (r *reporter) call(batch []*report) {
+	what := make([]queue.Settlement, len(batch))
+	for i, b := range batch {
+		what[i] = b.what
+	}
+	outcomes, err := r.svc.Settle(r.ctx, r.queue, what)
+	if err == nil && len(outcomes) != len(batch) {
+		err = fmt.Errorf("%d outcomes of %d settlements", len(outcomes), len(batch))
+	}
+	if err != nil && !transient(err) && len(batch) > 1 {
+		for i := range batch {
+			r.call(batch[i : i+1])
+		}
+		return
+	}
+	for i, b := range batch {
+		if err == nil {
+			b.out = outcomes[i]
+		}
+		b.err = err
+		close(b.done)
+	}
+}
+
+// sleep waits, unless the reporter ends.
+func (r *reporter) sleep(d time.Duration) error {
+	rest(r.ctx, d)
+	return r.ctx.Err()
+}
+
+// close ends the calls under way and waits for their goroutines.
+func (r *reporter) close() {
+	r.end()
+	r.senders.Wait()
+}

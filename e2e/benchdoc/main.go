@@ -1,0 +1,224 @@
+// Benchdoc runs the benchmarks of the promises and puts their figures into docs/measurements.md:
+//
+//	go run ./benchdoc [word …]
+//
+// Words choose the suites whose packages contain one of them; without words all run. The parts of
+// suites that were not chosen stay as they were.
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// suite is what runs together, so that its figures may be compared.
+type suite struct {
+	name, pkg, bench, time string
+	ratios                 []ratio
+}
+
+// ratio compares two benchmarks of one run by a metric of theirs, or is a metric that is a ratio
+// already; more is better.
+type ratio struct{ what, metric, over, under, promised string }
+
+var suites = []suite{
+	{
+		name: "plan", pkg: "./coordinator/plan", bench: "Full|NoChange|OneNodeLost|Size", time: "1s",
+	},
+	{name: "sim", pkg: "./coordinator/sim", bench: "Sim$", time: "20s"},
+	{
+		name: "heartbeat", pkg: "./storage/postgres", bench: "Heartbeat", time: "5s",
+		ratios: []ratio{
+			{"one node, against four statements", "x", "BenchmarkHeartbeat/nodes=1/batchOverFourStatement", "", "≥ 1.8"},
+			{"16 nodes, against four statements", "x", "BenchmarkHeartbeat/nodes=16/batchOverFourStatement", "", "≥ 3.5"},
+		},
+	},
+	{name: "journal", pkg: "./daemon/queue/journal", bench: ".", time: "2s"},
+	{name: "broker", pkg: "./daemon/queue", bench: ".", time: "2s"},
+	{name: "wire", pkg: "./daemon/queue/api", bench: ".", time: "3s"},
+}
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "benchdoc:", err)
+		os.Exit(1)
+	}
+}
+
+func run(words []string) error {
+	document := filepath.Join("..", "docs", "measurements.md")
+	for _, s := range suites {
+		if len(words) > 0 && !slices.ContainsFunc(words, func(w string) bool { return strings.Contains(s.pkg+" "+s.name, w) }) {
+			continue
+		}
+		table, err := s.run()
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		fmt.Print(table)
+		if err := replace(document, s.name, table); err != nil {
+			return err
+		}
+	}
+	if len(words) > 0 && !slices.Contains(words, "version") {
+		return nil
+	}
+	table, err := version()
+	if err != nil {
+		return err
+	}
+	fmt.Print(table)
+	return replace(document, "version", table)
+}
+
+// result is one line of a benchmark: metrics by unit.
+type result struct {
+	name    string
+	metrics map[string]float64
+	units   []string
+}
+
+var line = regexp.MustCompile(`^(Benchmark\S+?)(-\d+)?\s+\d+\s+(.*)$`)
+
+// run runs the suite and makes a table of it.
+func (s suite) run() (string, error) {
+	cmd := exec.Command("go", "test", "-run", "^$", "-bench", s.bench, "-benchtime", s.time, "-benchmem", "-timeout", "60m", s.pkg)
+	cmd.Dir = ".." // the module above this one
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%w\n%s", err, out)
+	}
+	results := parse(out)
+	var b strings.Builder
+	b.WriteString("| benchmark | time | metrics |\n|---|---|---|\n")
+	for _, r := range results {
+		var rest []string
+		for _, u := range r.units {
+			if u != "ns/op" {
+				rest = append(rest, number(r.metrics[u])+" "+u)
+			}
+		}
+		took := time.Duration(r.metrics["ns/op"])
+		fmt.Fprintf(&b, "| %s | %v | %s |\n", strings.TrimPrefix(r.name, "Benchmark"), round(took), strings.Join(rest, ", "))
+	}
+	if len(s.ratios) > 0 {
+		b.WriteString("\n| ratio | | promised |\n|---|---|---|\n")
+	}
+	for _, r := range s.ratios {
+		over, under := find(results, r.over, r.metric), 1.0
+		if r.under != "" {
+			under = find(results, r.under, r.metric)
+		}
+		if over == 0 || under == 0 {
+			return "", fmt.Errorf("no figures for %q", r.what)
+		}
+		fmt.Fprintf(&b, "| %s | %.2f× | %s |\n", r.what, over/under, r.promised)
+	}
+	return b.String(), nil
+}
+
+func find(all []result, name, metric string) float64 {
+	for _, r := range all {
+		if r.name == name {
+			return r.metrics[metric]
+		}
+	}
+	return 0
+}
+
+func parse(out []byte) (all []result) {
+	for l := range bytes.Lines(out) {
+		m := line.FindStringSubmatch(strings.TrimSpace(string(l)))
+		if m == nil {
+			continue
+		}
+		r := result{name: m[1], metrics: map[string]float64{}}
+		f := strings.Fields(m[3])
+		for i := 0; i+1 < len(f); i += 2 {
+			v, err := strconv.ParseFloat(f[i], 64)
+			if err != nil {
+				break
+			}
+			r.metrics[f[i+1]] = v
+			r.units = append(r.units, f[i+1])
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+// number prints three digits or whole numbers, with thousands apart.
+func number(v float64) string {
+	if v < 100 {
+		return strconv.FormatFloat(v, 'g', 3, 64)
+	}
+	digits := strconv.FormatInt(int64(v+0.5), 10)
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + " " + digits[i:]
+	}
+	return digits
+}
+
+func round(d time.Duration) time.Duration {
+	for unit := time.Duration(1); unit <= time.Second; unit *= 10 {
+		if d < 1000*unit {
+			return d.Round(unit)
+		}
+	}
+	return d.Round(time.Second)
+}
+
+// version measures how long the program takes to say its version, started again and again.
+func version() (string, error) {
+	dir, err := os.MkdirTemp("", "emitd-benchdoc-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(dir)
+	bin := filepath.Join(dir, "emitd")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", bin, "./cmd/emitd")
+	build.Dir = ".."
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build emitd: %w\n%s", err, out)
+	}
+	var took []time.Duration
+	for range 50 {
+		began := time.Now()
+		if err := exec.Command(bin, "version").Run(); err != nil {
+			return "", fmt.Errorf("emitd version: %w", err)
+		}
+		took = append(took, time.Since(began))
+	}
+	slices.Sort(took)
+	info, err := os.Stat(bin)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("| program | | promised |\n|---|---|---|\n| `emitd version`, 50 times, p50 | %v | ≤ 20 ms |\n| `emitd version`, slowest | %v | |\n| size, stripped | %.1f MB | |\n",
+		round(took[25]), round(took[49]), float64(info.Size())/1e6), nil
+}
+
+// replace puts a table between the marks of its part.
+func replace(path, part, table string) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	begin, end := "<!-- "+part+": begin (make bench) -->", "<!-- "+part+": end -->"
+	before, rest, ok1 := strings.Cut(string(text), begin)
+	_, after, ok2 := strings.Cut(rest, end)
+	if !ok1 || !ok2 {
+		return errors.New(path + " has no part for " + part)
+	}
+	return os.WriteFile(path, []byte(before+begin+"\n\n"+table+"\n"+end+after), 0o644)
+}

@@ -1,0 +1,142 @@
+package blob
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/emitd/emitd/storage/blob"
+	"github.com/emitd/emitd/storage/blob/blobtest"
+)
+
+func TestMain(m *testing.M) { Main(m) }
+
+var kinds = []Kind{Versity, FakeGCS}
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	for _, kind := range kinds {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			s := Start(t, kind)
+			var n atomic.Int64
+			t.Run("suite", func(t *testing.T) {
+				blobtest.Run(t, blobtest.Config{Divide: 3, Open: func(t *testing.T) func() blob.Bucket {
+					prefix := fmt.Sprintf("case%d", n.Add(1))
+					return func() blob.Bucket { return s.Open(t, prefix) }
+				}})
+			})
+		})
+	}
+}
+
+// TestKilled: the server is killed -9 in the middle of a storm and started again, several times.
+// No acknowledged write may be lost, none doubled, and none that was refused may be there.
+// (fake-gcs-server keeps nothing when it is killed; see TestTroubledNetwork.)
+func TestKilled(t *testing.T) {
+	t.Parallel()
+	s := Start(t, Versity)
+	done := make(chan struct{})
+	ended := make(chan int)
+	go func() {
+		kills := 0
+		defer func() { ended <- kills }()
+		tick := time.NewTicker(500 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-tick.C:
+				s.Kill()
+				if err := s.Run(); err != nil {
+					t.Error(err)
+					return
+				}
+				kills++
+			}
+		}
+	}()
+	storm := blobtest.Storm{Steps: 150, Timeout: 10 * time.Second, Judge: s.Open(t, "storm")}
+	for range 4 {
+		storm.Buckets = append(storm.Buckets, s.Open(t, "storm"))
+	}
+	chain, slots := blobtest.Chain(t, storm), blobtest.Slots(t, storm)
+	close(done)
+	kills := <-ended
+	t.Logf("%d kills; chain %+v, slots %+v", kills, chain, slots)
+	if kills < 3 || chain.Acknowledged == 0 || slots.Acknowledged == 0 {
+		t.Errorf("too little has happened to prove anything")
+	}
+}
+
+// TestTroubledNetwork: requests and answers get lost on the way to real servers.
+func TestTroubledNetwork(t *testing.T) {
+	t.Parallel()
+	for _, kind := range kinds {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			s := Start(t, kind)
+			network := &blobtest.Network{}
+			var mu sync.Mutex
+			rng := rand.New(rand.NewPCG(1, 61))
+			troubles := []blobtest.Trouble{
+				blobtest.LostRequest, blobtest.LostReply, blobtest.Late, blobtest.InternalYet, blobtest.Unavailable, blobtest.Conflict,
+			}
+			network.Script(func(*http.Request) blobtest.Trouble {
+				mu.Lock()
+				defer mu.Unlock()
+				if rng.IntN(4) > 0 {
+					return blobtest.None
+				}
+				return troubles[rng.IntN(len(troubles))]
+			})
+			storm := blobtest.Storm{Steps: 80, Timeout: 10 * time.Second, Judge: s.Open(t, "storm"), Settle: func() { network.Land() }}
+			for range 4 {
+				storm.Buckets = append(storm.Buckets, s.OpenOver(t, "storm", &http.Client{Transport: network}))
+			}
+			chain, slots := blobtest.Chain(t, storm), blobtest.Slots(t, storm)
+			t.Logf("%v; chain %+v, slots %+v", network.Met(), chain, slots)
+			if chain.Acknowledged == 0 || slots.Acknowledged == 0 || network.Met()[blobtest.LostReply] < 20 {
+				t.Errorf("too little has happened to prove anything")
+			}
+		})
+	}
+}
+
+func TestWrongCredentials(t *testing.T) {
+	t.Parallel()
+	s := Start(t, Versity)
+	b, err := s.openS3("denied", "not-"+secret, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, create := b.Create(t.Context(), "a", nil)
+	_, read := b.Read(t.Context(), "a")
+	for _, err := range []error{create, read, blob.Probe(t.Context(), b)} {
+		if !errors.Is(err, blob.ErrDenied) || strings.Contains(err.Error(), secret) {
+			t.Errorf("got %v, want ErrDenied without the secret", err)
+		}
+	}
+}
+
+func TestNoServer(t *testing.T) {
+	t.Parallel()
+	for _, kind := range kinds {
+		s := Start(t, kind)
+		b := s.Open(t, "gone")
+		s.Kill()
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		defer cancel()
+		if _, err := b.Create(ctx, "a", nil); !errors.Is(err, blob.ErrUnavailable) || !blob.NotApplied(err) {
+			t.Errorf("%s: got %v, want a certain ErrUnavailable", kind, err)
+		}
+	}
+}

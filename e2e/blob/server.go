@@ -1,0 +1,208 @@
+// Package blob runs the object stores against real servers: versitygw, an S3 gateway over a
+// directory, and fake-gcs-server. Each runs in a process of its own, so that it can be killed.
+//
+// The process is the test binary itself, started again with [serverVariable] set: a test package
+// that uses Start calls [Main] from its TestMain.
+package blob
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/credentials"
+
+	"github.com/emitd/emitd/storage/blob"
+	"github.com/emitd/emitd/storage/blob/gcs"
+	"github.com/emitd/emitd/storage/blob/s3"
+)
+
+// Kind is one of the servers.
+type Kind string
+
+// The servers.
+const (
+	Versity Kind = "versitygw"
+	FakeGCS Kind = "fake-gcs-server"
+)
+
+const (
+	serverVariable = "EMITD_E2E_BLOB_SERVER" // kind,address,directory
+	bucket         = "emitd-test"
+	access         = "emitd-test-access"
+	secret         = "emitd-test-secret"
+	patience       = 30 * time.Second
+)
+
+// Main runs a server instead of the tests if the process was started as one.
+func Main(m interface{ Run() int }) {
+	if what := os.Getenv(serverVariable); what != "" {
+		fmt.Fprintln(os.Stderr, serve(what))
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+func serve(what string) error {
+	part := strings.SplitN(what, ",", 3)
+	if len(part) != 3 {
+		return fmt.Errorf("%s=%q: want kind,address,directory", serverVariable, what)
+	}
+	// The server ends with the test that holds the other end of its standard input.
+	go func() {
+		_, _ = bufio.NewReader(os.Stdin).ReadByte()
+		os.Exit(0)
+	}()
+	if Kind(part[0]) == FakeGCS {
+		return serveGCS(part[1])
+	}
+	return serveVersity(part[1], part[2])
+}
+
+// Server is a server's process and what it keeps.
+type Server struct {
+	kind    Kind
+	address string
+	dir     string
+
+	mu  sync.Mutex
+	cmd *exec.Cmd
+	in  *os.File
+}
+
+// Start starts a server on an empty directory; it ends with the test.
+func Start(t testing.TB, kind Kind) *Server {
+	t.Helper()
+	s := &Server{kind: kind, address: freeAddress(t), dir: t.TempDir()}
+	if err := os.Mkdir(filepath.Join(s.dir, bucket), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Kill)
+	if err := s.Run(); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func freeAddress(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// Run starts the process and waits until it accepts connections.
+func (s *Server) Run() error {
+	read, write, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer read.Close()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s,%s,%s", serverVariable, s.kind, s.address, s.dir))
+	cmd.Stdin, cmd.Stderr = read, os.Stderr
+	if err := cmd.Start(); err != nil {
+		return errors.Join(err, write.Close())
+	}
+	s.mu.Lock()
+	s.cmd, s.in = cmd, write
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", s.address)
+		if err == nil {
+			return conn.Close()
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("%s does not listen on %s after %s", s.kind, s.address, patience)
+		}
+	}
+}
+
+// Kill ends the process as kill -9 does, and waits for it.
+func (s *Server) Kill() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cmd == nil {
+		return
+	}
+	_ = s.cmd.Process.Kill()
+	_ = s.cmd.Wait()
+	_ = s.in.Close()
+	s.cmd = nil
+}
+
+// URL is the address of a prefix as users write it.
+func (s *Server) URL(prefix string) string {
+	if s.kind == FakeGCS {
+		return fmt.Sprintf("gs://%s/%s?endpoint=http://%s", bucket, prefix, s.address)
+	}
+	return fmt.Sprintf("s3://%s/%s?endpoint=http://%s&path_style=true&region=us-east-1", bucket, prefix, s.address)
+}
+
+// Credentials are the variables of the environment with which URL works.
+func (s *Server) Credentials() []string {
+	if s.kind == FakeGCS {
+		return nil
+	}
+	return []string{"AWS_ACCESS_KEY_ID=" + access, "AWS_SECRET_ACCESS_KEY=" + secret}
+}
+
+// Open opens a prefix by its URL.
+func (s *Server) Open(t testing.TB, prefix string) blob.Bucket {
+	t.Helper()
+	return s.OpenOver(t, prefix, nil)
+}
+
+// OpenOver is Open with a client of one's own, if it is not nil.
+func (s *Server) OpenOver(t testing.TB, prefix string, client *http.Client) blob.Bucket {
+	t.Helper()
+	var b blob.Bucket
+	var err error
+	if s.kind == FakeGCS {
+		b, err = s.openGCS(prefix, client)
+	} else {
+		b, err = s.openS3(prefix, secret, client)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func (s *Server) openGCS(prefix string, client *http.Client) (blob.Bucket, error) {
+	config, err := gcs.ParseURL(s.URL(prefix), "")
+	if err != nil {
+		return nil, err
+	}
+	config.Client = client
+	return gcs.Open(context.Background(), config)
+}
+
+func (s *Server) openS3(prefix, secret string, client *http.Client) (blob.Bucket, error) {
+	config, err := s3.ParseURL(s.URL(prefix))
+	if err != nil {
+		return nil, err
+	}
+	config.Client = client
+	config.Credentials = credentials.NewStaticCredentialsProvider(access, secret, "")
+	return s3.Open(context.Background(), config)
+}

@@ -1,0 +1,74 @@
+package drill
+
+import (
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestDrillLostHost stops the leader's process with SIGSTOP for good. For the others that is what
+// the loss of its host is: nobody can bear witness that the process has ended, so its lease and
+// then its registration have to run out.
+func TestDrillLostHost(t *testing.T) {
+	t.Parallel()
+	for name, open := range stores {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := open(t)
+			x := c.Timing()
+			lostHost(t, c, name+": host lost, fast", Times(5), x.LeaseDuration+500*time.Millisecond, x.NodeRegistrationTTL+1500*time.Millisecond)
+		})
+	}
+}
+
+// TestDrillDefaultProfile is the same with the timings that are used unless told otherwise, with
+// wake-ups and without. It takes minutes and runs with the full counts only.
+func TestDrillDefaultProfile(t *testing.T) {
+	if !Full() {
+		t.Log("the default profile takes minutes: make drills measures it")
+		return
+	}
+	t.Parallel()
+	for name, d := range map[string]struct {
+		config string
+		run    time.Duration
+	}{
+		"with wake-ups":    {"", 93 * time.Second},
+		"without wake-ups": {"store: {notify: poll}", 115 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := onPostgres(t)
+			c.Profile, c.Config = "default", d.config
+			lostHost(t, c, "postgres: host lost, default, "+name, 1, 62*time.Second, d.run)
+		})
+	}
+}
+
+func lostHost(t *testing.T, c *Cluster, what string, times int, leader, elsewhere time.Duration) {
+	next := 0
+	start := func() {
+		next++
+		c.Start(fmt.Sprintf("n%d", next))
+	}
+	for range 3 {
+		start()
+	}
+	var lead, run []time.Duration
+	for range times {
+		c.Settled(c.Others(nil)...)
+		c.Known(c.Timing().HeartbeatInterval)
+		l, term := c.Leader(), c.Term()
+		l.Signal(syscall.SIGSTOP)
+		took := c.Until(2*leader, "a new leader", func() bool { return c.Term() > term && c.Leader() != l })
+		lead = append(lead, took)
+		took += c.Until(2*elsewhere, "its units run elsewhere", func() bool { return c.Running(c.Others(l)...) })
+		run = append(run, took)
+		l.Kill()
+		start()
+	}
+	Measure(t, what+", new leader", fmt.Sprintf("≤ %v", leader), lead)
+	Measure(t, what+", its units run elsewhere", fmt.Sprintf("≤ %v", elsewhere), run)
+	c.Judge()
+}

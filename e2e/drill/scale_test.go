@@ -1,0 +1,244 @@
+package drill
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/emitd/emitd/coordinator"
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/pgtest"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage/postgres"
+)
+
+// TestDrillManyNodes runs many nodes in one process, on one pool of one Postgres, with the profile
+// fast: every heartbeat comes in time.
+func TestDrillManyNodes(t *testing.T) {
+	const units = 20
+	nodes, window := 100, 5*time.Second
+	if Full() {
+		nodes, window = 1000, 30*time.Second
+	}
+	server, err := pgtest.Start(pgtest.Config{Durable: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Close() })
+	ctx := context.Background()
+	store, err := postgres.OpenConfig(ctx, postgres.Config{URL: server.URL("postgres"), AutoMigrate: true, MaxConns: 16})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(store.Close)
+	run, cancel := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	t.Cleanup(func() { cancel(); all.Wait() })
+	arrivals := time.NewTicker(30 * time.Millisecond)
+	defer arrivals.Stop()
+	for i := range nodes {
+		c, err := coordinator.New(store, coordinator.Config{
+			Node: node.Identity{Name: fmt.Sprintf("n%d", i)}, Profile: coordinator.ProfileFast,
+			Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		spec := daemon.Spec{ID: "drill:idle", Instances: units}
+		if err := c.Register(spec, daemon.AgentFunc(func(ctx context.Context, a *daemon.Assignment) error {
+			select {
+			case <-a.Draining():
+			case <-ctx.Done():
+			}
+			return nil
+		})); err != nil {
+			t.Fatal(err)
+		}
+		all.Go(func() {
+			if err := c.Run(run); err != nil {
+				t.Error(err)
+			}
+		})
+		// A deployment does not start a thousand replicas in one instant.
+		<-arrivals.C
+	}
+	cluster := New(t, server.URL("postgres"), store)
+	cluster.Until(2*time.Minute, "every node is there and every unit active", func() bool {
+		s, err := cluster.Snapshot()
+		if err != nil {
+			return false
+		}
+		active, there := 0, 0
+		for _, u := range s.Units {
+			if u.State == daemon.Active {
+				active++
+			}
+		}
+		for _, m := range s.Nodes {
+			if m.Present() {
+				there++
+			}
+		}
+		return active == units && there == nodes
+	})
+	s, err := cluster.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, term, head := cluster.Timing(), s.Term.Number, s.Head
+	cpu, began := serverCPU(t, server), time.Now()
+	var oldest []time.Duration
+	look := time.NewTicker(250 * time.Millisecond) // looking costs the server as well
+	defer look.Stop()
+	for time.Since(began) < window {
+		<-look.C
+		s, err := cluster.Snapshot()
+		if err != nil {
+			t.Fatal(err)
+		}
+		worst := time.Duration(0)
+		for _, m := range s.Nodes {
+			worst = max(worst, s.Now.Sub(m.LastHeartbeatAt))
+		}
+		oldest = append(oldest, worst)
+	}
+	used := serverCPU(t, server) - cpu
+	if s, err = cluster.Snapshot(); err != nil {
+		t.Fatal(err)
+	}
+	late := 0
+	events, err := cluster.Events(head)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range events {
+		if e.Kind == daemon.NodeLate || e.Kind == daemon.NodeRemoved {
+			late++
+			t.Errorf("%s: %s %s", e.Kind, e.Node, e.Reason)
+		}
+	}
+	if s.Term.Number != term {
+		t.Errorf("the leader changed")
+	}
+	what := fmt.Sprintf("postgres: %d nodes in one process on one pool, fast", nodes)
+	Count(t, what+", late heartbeats", late, "0")
+	Measure(t, what+", oldest heartbeat seen", fmt.Sprintf("≤ %v", x.HeartbeatInterval*11/10+x.QueryTimeout), oldest)
+	took := time.Since(began)
+	Note("| %s, CPU of the server | %.0f %% of one core | | | | reported |", what, 100*used.Seconds()/took.Seconds())
+	t.Logf("%s: CPU of the server %.0f %% of one core", what, 100*used.Seconds()/took.Seconds())
+}
+
+// serverCPU returns the CPU time of the server's processes, those that have ended included.
+func serverCPU(t *testing.T, s *pgtest.Server) time.Duration {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(s.Data(), "postmaster.pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	master, _, _ := strings.Cut(string(text), "\n")
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ticks := 0
+	for _, path := range stats {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			continue // it has ended
+		}
+		pid, _, _ := strings.Cut(string(text), " ")
+		// The fields after the name, which may contain spaces: state, parent, …
+		f := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+		if pid != master && f[1] != master {
+			continue
+		}
+		last := 13 // utime and stime
+		if pid == master {
+			last = 15 // and those of children that have ended
+		}
+		for _, v := range f[11:last] {
+			n, _ := strconv.Atoi(v)
+			ticks += n
+		}
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond // the kernel counts hundredths for user space
+}
+
+// TestDrillIdle measures what a cluster costs in which nothing happens, with the profile default.
+func TestDrillIdle(t *testing.T) {
+	t.Parallel()
+	window := 2 * time.Second
+	if Full() {
+		window = 2 * time.Minute
+	}
+	c := onPostgres(t)
+	c.Profile, c.Config = "default", ""
+	direct, err := url.Parse(c.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxies := map[string]*Proxy{}
+	for _, name := range []string{"a", "b", "c"} {
+		u := *direct
+		proxies[name] = NewProxy(t, u.Host)
+		u.Host = proxies[name].Address()
+		c.StartOn(name, u.String())
+	}
+	c.Settled("a", "b", "c")
+	before, began := map[string]int64{}, time.Now()
+	for name, p := range proxies {
+		before[name] = p.Trips.Load()
+	}
+	c.Until(2*window, "time passes", func() bool { return time.Since(began) >= window })
+	took := time.Since(began).Seconds()
+	sweeping := ""
+	s, err := c.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, u := range s.Units {
+		if u.Unit.Daemon == "emit:sweeper" {
+			sweeping = u.Holder.Name
+		}
+	}
+	for _, n := range c.nodes {
+		role, bound := "follower", 0.1
+		if n == c.Leader() {
+			role, bound = "leader", 0.3
+		}
+		if n.Name == sweeping {
+			role += " that sweeps"
+		}
+		rate := float64(proxies[n.Name].Trips.Load()-before[n.Name]) / took
+		rss := resident(t, n)
+		t.Logf("idle, default, %s: %.3f round trips/s (promised: ≤ %v), %.1f MB resident (promised: ≤ 40)", role, rate, bound, rss)
+		Note("| idle, default, %s | %.3f round trips/s | | | | ≤ %v |", role, rate, bound)
+		Note("| idle, default, %s, resident | %.1f MB | | | | ≤ 40 MB |", role, rss)
+		if rss > 40 {
+			t.Errorf("%.1f MB resident", rss)
+		}
+	}
+}
+
+// resident returns the resident memory of a node's process in MB.
+func resident(t *testing.T, n *Node) float64 {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", n.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "VmRSS:")
+	kb := 0
+	if _, err := fmt.Sscan(rest, &kb); err != nil {
+		t.Fatal(err)
+	}
+	return float64(kb) / 1000
+}

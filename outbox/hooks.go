@@ -1,0 +1,117 @@
+package outbox
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+)
+
+// hookBuffer is how many events a hook may be behind.
+const hookBuffer = 1024
+
+// hooks call the observers, each on a goroutine of its own.
+type hooks struct {
+	h      Hooks
+	log    *slog.Logger
+	missed func(hook string)
+	on     *line
+	fail   *line
+	died   *line
+}
+
+func newHooks(h Hooks, log *slog.Logger, missed func(string)) *hooks {
+	return &hooks{h: h, log: log, missed: missed, on: &line{}, fail: &line{}, died: &line{}}
+}
+
+func (h *hooks) delivered(subscription string, rows []Row) {
+	if h.h.OnDelivered != nil {
+		h.put(h.on, "OnDelivered", func() { h.h.OnDelivered(subscription, rows) })
+	}
+}
+
+func (h *hooks) failed(subscription string, row Row, err error) {
+	if h.h.OnFailed != nil {
+		h.put(h.fail, "OnFailed", func() { h.h.OnFailed(subscription, row, err) })
+	}
+}
+
+func (h *hooks) dead(subscription string, row Row, cause string) {
+	if h.h.OnDeadLettered != nil {
+		h.put(h.died, "OnDeadLettered", func() { h.h.OnDeadLettered(subscription, row, cause) })
+	}
+}
+
+func (h *hooks) put(l *line, hook string, call func()) {
+	if !l.put(func() {
+		defer func() {
+			if p := recover(); p != nil {
+				h.log.Error("outbox hook panicked", "hook", hook, "panic", p)
+			}
+		}()
+		call()
+	}) {
+		h.missed(hook)
+	}
+}
+
+func (h *hooks) close(ctx context.Context) error {
+	for _, l := range []*line{h.on, h.fail, h.died} {
+		if err := l.close(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// line runs calls in order on one goroutine, which begins with the first.
+type line struct {
+	mu     sync.Mutex
+	calls  chan func()
+	ended  chan struct{}
+	closed atomic.Bool
+}
+
+// put adds a call; false says that there is no room.
+func (l *line) put(call func()) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed.Load() {
+		return false
+	}
+	if l.calls == nil {
+		l.calls, l.ended = make(chan func(), hookBuffer), make(chan struct{})
+		go func() {
+			defer close(l.ended)
+			for call := range l.calls {
+				call()
+			}
+		}()
+	}
+	select {
+	case l.calls <- call:
+		return true
+	default:
+		return false
+	}
+}
+
+// close waits for what was put, until ctx ends.
+func (l *line) close(ctx context.Context) error {
+	l.mu.Lock()
+	if l.calls != nil && !l.closed.Load() {
+		close(l.calls)
+	}
+	l.closed.Store(true)
+	ended := l.ended
+	l.mu.Unlock()
+	if ended == nil {
+		return nil
+	}
+	select {
+	case <-ended:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

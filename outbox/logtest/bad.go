@@ -1,0 +1,88 @@
+package logtest
+
+import (
+	"strings"
+	"time"
+
+	"github.com/emitd/emitd/outbox"
+)
+
+// What callers, operators and relays get wrong.
+var badInputs = []story{
+	{"a message that is not valid is refused, and its transaction can go on without", func(w *world) {
+		bad := []outbox.Message{
+			{},
+			{Topic: strings.Repeat("t", outbox.MaxTopic+1)},
+			{Topic: "t", Key: strings.Repeat("k", outbox.MaxKey+1)},
+			{Topic: "t", Key: "not \xff text"},
+			{Topic: "t", Key: "zero\x00"},
+			{Topic: "t", Payload: make([]byte, outbox.MaxPayload+1)},
+			{Topic: "t", Headers: map[string]string{"a b": ""}},
+			{Topic: "t", Headers: map[string]string{"a": "line\nbreak"}},
+		}
+		tx := w.begin()
+		for i, m := range bad {
+			if err := tx.Publish(w.ctx, msg("k:good"), m); err == nil {
+				w.Errorf("message %d was taken", i)
+			}
+		}
+		w.ok(tx.Publish(w.ctx, msg("k:after")))
+		w.ok(tx.Publish(w.ctx)) // none
+		w.ok(tx.Commit(w.ctx))
+		w.same("messages", texts(w.reader(claim(1)).drain()), []string{"k:after"})
+	}},
+	{"a subscription that nobody knows", func(w *world) {
+		_, err := w.Operator.Retry(w.ctx, "nobody")
+		w.is(err, outbox.ErrNotFound)
+		_, err = w.Operator.Replay(w.ctx, "nobody", outbox.Position{})
+		w.is(err, outbox.ErrNotFound)
+		w.is(w.Operator.Pause(w.ctx, "nobody", true), outbox.ErrNotFound)
+		w.is(w.Operator.Forget(w.ctx, "nobody"), outbox.ErrNotFound)
+		w.is(w.Operator.Skip(w.ctx, "nobody", 1), outbox.ErrNotFound)
+		for _, name := range []string{"", "nobody"} {
+			all, err := w.Operator.Stats(w.ctx, name)
+			w.ok(err)
+			w.same("subscriptions", len(all), 0)
+			w.same("entries", len(w.list(outbox.Filter{Subscription: name})), 0)
+		}
+	}},
+	{"a message that is not there cannot be skipped, nor those named with it", func(w *world) {
+		w.send("a:1", "b:1")
+		r := w.reader(claim(1))
+		r.deal(failing(fails(outbox.Held, 1, 0), "a:1"))
+		w.is(w.Operator.Skip(w.ctx, sub, seqOf(w, "a:1"), 4711), outbox.ErrNotFound)
+		w.same("listed", w.list(outbox.Filter{}), []string{"a:1 held"})
+	}},
+	{"a retry of nothing", func(w *world) {
+		w.send("a:1")
+		w.reader(claim(1)).deal(failing(fails(outbox.Waiting, 2, time.Hour), "a:1"))
+		_, err := w.Operator.Retry(w.ctx, sub, 4711)
+		w.is(err, outbox.ErrNotFound)
+		n, err := w.Operator.Retry(w.ctx, sub)
+		w.ok(err)
+		w.same("of all that is held or dead", n, 0)
+	}},
+	{"a mark of another kind", func(w *world) {
+		w.send("a:1")
+		r := w.reader(claim(1))
+		for _, mark := range []outbox.Mark{nil, 7, "x"} {
+			if err := w.claimed(claim(1)).Advance(w.ctx, mark, nil); err == nil {
+				w.Errorf("advanced to %v", mark)
+			}
+		}
+		w.same("messages", texts(r.drain()), []string{"a:1"})
+	}},
+	{"names that are SQL", func(w *world) {
+		name := `x'; DROP TABLE emitd_outbox; --"`
+		m := msg("a:1")
+		m.Key, m.Topic, m.Type, m.Headers = name, name, name, map[string]string{"'": name}
+		w.publish(m)
+		c := claim(1)
+		c.Subscription, c.Node = name, name
+		r := w.reader(c)
+		r.deal(func(string) outbox.Outcome { return outbox.Outcome{Kind: outbox.Held, Attempts: 1, Cause: name} })
+		e := w.entry(outbox.Filter{Subscription: name, Key: name})
+		w.same("fields", []string{e.Key, e.Cause, e.Subscription}, []string{name, name, name})
+		w.ok(w.Operator.Forget(w.ctx, name))
+	}},
+}

@@ -1,0 +1,223 @@
+package logtest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/emitd/emitd/outbox"
+)
+
+// What becomes of messages that were not delivered.
+var lanes = []story{
+	{"a failed message waits, its key behind it, others go on", func(w *world) {
+		w.send("a:1", "b:1", "a:2")
+		r := w.reader(claim(1))
+		r.deal(failing(fails(outbox.Waiting, 3, time.Hour), "a:1", "a:2"))
+		w.same("due an hour too early", len(r.due()), 0)
+		w.same("listed", w.list(outbox.Filter{}), []string{"a:1 waiting", "a:2 behind"})
+		w.same("parked", w.reader(claim(1)).Parked(), []string{"a"})
+		w.same("pages", len(w.reader(claim(1)).drain()), 0)
+	}},
+	{"a lane comes in log order when its time has come", func(w *world) {
+		w.send("a:1", "a:2", "b:1", "a:3")
+		r := w.reader(claim(1))
+		r.deal(failing(fails(outbox.Waiting, 3, 30*time.Millisecond), "a:1", "a:2", "a:3"))
+		w.eventually("the page says that a lane is due", func() bool { return r.page(full).Due })
+		w.same("due", r.due(), [][]string{{"a:1", "a:2", "a:3"}})
+		w.same("attempt", r.dueLane()[0].Attempt, 4)
+	}},
+	{"a lane that is delivered is gone, and says so", func(w *world) {
+		w.send("a:1", "a:2")
+		r := parkedDue(w, "a:1", "a:2")
+		rows := r.dueLane()
+		w.same("emptied by the first", r.settle(rows[0], outbox.Outcome{Kind: outbox.Delivered}), []string{})
+		w.same("left", r.due(), [][]string{{"a:2"}})
+		w.same("attempt of the next", r.dueLane()[0].Attempt, 1)
+		w.same("emptied by the last", r.settle(rows[1], outbox.Outcome{Kind: outbox.Delivered}), []string{"a"})
+		w.same("left", len(r.due()), 0)
+		w.same("listed", len(w.list(outbox.Filter{})), 0)
+		w.same("parked", len(w.reader(claim(1)).Parked()), 0)
+	}},
+	{"one settlement may hold all kinds", allKinds},
+	{"a retry that fails waits again", func(w *world) {
+		w.send("a:1", "a:2")
+		r := parkedDue(w, "a:1", "a:2")
+		r.settle(r.dueLane()[0], fails(outbox.Waiting, 7, time.Hour))
+		w.same("due", len(r.due()), 0)
+		e := w.entry(outbox.Filter{Kind: outbox.Waiting})
+		w.same("entry", []any{string(e.Payload), e.Attempt, e.Cause, e.Subscription}, []any{"a:1", 7, "no luck", sub})
+		if wait := time.Until(e.NextAt); wait < 50*time.Minute || wait > 70*time.Minute {
+			w.Errorf("the next attempt is in %v, want an hour", wait)
+		}
+	}},
+	{"a held key waits for an operator", func(w *world) {
+		w.send("a:1", "a:2")
+		r := w.reader(claim(1))
+		r.deal(failing(fails(outbox.Held, 10, 0), "a:1", "a:2"))
+		w.same("due", len(r.due()), 0)
+		w.same("page", r.page(full).Due, false)
+		w.same("listed", w.list(outbox.Filter{}), []string{"a:1 held", "a:2 behind"})
+		w.same("parked", w.reader(claim(1)).Parked(), []string{"a"})
+	}},
+	{"messages without key are a lane each", func(w *world) {
+		w.send(":1", ":2", ":3")
+		r := w.reader(claim(1))
+		r.deal(func(text string) outbox.Outcome {
+			if text == ":2" {
+				return fails(outbox.Waiting, 1, time.Hour)
+			}
+			return fails(outbox.Waiting, 1, 0)
+		})
+		w.eventually("two lanes are due", func() bool { return len(r.due()) == 2 })
+		w.same("due", r.due(), [][]string{{":1"}, {":3"}})
+		w.same("parked keys", len(w.reader(claim(1)).Parked()), 0)
+		r = w.reader(claim(1))
+		for _, lane := range r.dueRows() {
+			w.same("emptied", len(slices.DeleteFunc(r.settle(lane[0], outbox.Outcome{Kind: outbox.Delivered}), func(k string) bool { return k == "" })), 0)
+		}
+		w.same("listed", w.list(outbox.Filter{}), []string{":2 waiting"})
+	}},
+	{"a dead message is kept with its cause, a dropped one is not, their keys go on", func(w *world) {
+		w.send("a:1", "b:1", "a:2")
+		r := w.reader(claim(1))
+		r.deal(func(text string) outbox.Outcome {
+			switch text {
+			case "a:1":
+				return outbox.Outcome{Kind: outbox.Dead, Attempts: 10, Cause: "no such \x00 \xff table"}
+			case "b:1":
+				return outbox.Outcome{Kind: outbox.Dropped, Attempts: 10, Cause: "x"}
+			}
+			return outbox.Outcome{}
+		})
+		e := w.entry(outbox.Filter{})
+		w.same("entry", []any{string(e.Payload), e.Kind, e.Attempt, e.Key}, []any{"a:1", outbox.Dead, 10, "a"})
+		if !strings.HasPrefix(e.Cause, "no such ") {
+			w.Errorf("the cause is %q", e.Cause)
+		}
+		w.same("parked", len(w.reader(claim(1)).Parked()), 0)
+	}},
+	{"outcomes are stored with the position, or neither", func(w *world) {
+		w.send("a:1", "b:1", "c:1")
+		old := w.reader(claim(1))
+		p := old.page(full)
+		taker := w.reader(claim(2))
+		w.fencedBy(old.Advance(w.ctx, p.Mark, outcomes(p.Rows, failing(fails(outbox.Held, 1, 0), "a:1"))), 2)
+		w.same("listed", len(w.list(outbox.Filter{})), 0)
+		taker.deal(failing(fails(outbox.Held, 1, 0), "b:1"))
+		w.same("listed", w.list(outbox.Filter{}), []string{"b:1 held"})
+		w.same("read again", len(w.reader(claim(3)).drain()), 0)
+	}},
+	{"later messages of a parked key get behind it", func(w *world) {
+		w.send("a:1")
+		w.reader(claim(1)).deal(failing(fails(outbox.Held, 1, 0), "a:1"))
+		w.send("a:2", "a:3")
+		w.reader(claim(1)).deal(failing(fails(outbox.Behind, 0, 0), "a:2", "a:3"))
+		w.same("listed", w.list(outbox.Filter{}), []string{"a:1 held", "a:2 behind", "a:3 behind"})
+		_, err := w.Operator.Retry(w.ctx, sub)
+		w.ok(err)
+		w.same("due", w.reader(claim(1)).due(), [][]string{{"a:1", "a:2", "a:3"}})
+	}},
+	{"a message behind a lane that is gone is due at once", func(w *world) {
+		w.send("a:1")
+		r := w.reader(claim(1))
+		r.deal(failing(fails(outbox.Behind, 0, 0), "", "a:1"))
+		w.same("due", r.due(), [][]string{{"a:1"}})
+		w.same("parked", w.reader(claim(1)).Parked(), []string{"a"})
+	}},
+	{"a long lane comes in pieces", longLane},
+	{"a lane of large messages comes in pieces of a mebibyte", func(w *world) {
+		big := strings.Repeat("x", 400<<10)
+		r := w.reader(claim(1))
+		for i := range 4 {
+			w.send(fmt.Sprint("a:", i, big))
+		}
+		r.deal(func(string) outbox.Outcome { return fails(outbox.Waiting, 1, 0) })
+		w.eventually("the lane is due", func() bool { return len(r.dueRows()) == 1 })
+		if n := len(r.dueLane()); n < 1 || n > 2 {
+			w.Errorf("%d messages of 400 KiB came at once", n)
+		}
+	}},
+	{"lanes are asked for in numbers", func(w *world) {
+		w.send("a:1", "b:1", "c:1")
+		r := w.reader(claim(1))
+		r.deal(func(string) outbox.Outcome { return fails(outbox.Waiting, 1, 0) })
+		w.eventually("lanes are due", func() bool { return len(r.due()) == 3 })
+		two, err := r.Due(w.ctx, 2)
+		w.ok(err)
+		w.same("lanes", len(two), 2)
+	}},
+}
+
+// parkedDue parks messages of a key and waits until they are due.
+func parkedDue(w *world, texts ...string) *reader {
+	w.Helper()
+	r := w.reader(claim(1))
+	r.deal(failing(fails(outbox.Waiting, 1, 0), texts...))
+	w.eventually("the lane is due", func() bool { return len(r.due()) == 1 })
+	return r
+}
+
+// allKinds settles four messages of a key, and one of another, in every way.
+func allKinds(w *world) {
+	w.send("a:1", "a:2", "a:3", "a:4", "b:1", "c:1")
+	r := w.reader(claim(1))
+	r.deal(func(text string) outbox.Outcome {
+		switch text {
+		case "a:2", "a:3", "a:4":
+			return outbox.Outcome{Kind: outbox.Behind}
+		}
+		return fails(outbox.Waiting, 1, 0)
+	})
+	w.eventually("lanes are due", func() bool { return len(r.due()) == 3 })
+	var all []outbox.Outcome
+	for _, lane := range r.dueRows() {
+		all = append(all, outcomes(lane, func(text string) outbox.Outcome {
+			switch text {
+			case "a:2":
+				return outbox.Outcome{Kind: outbox.Dead, Attempts: 1, Cause: "bad"}
+			case "a:3":
+				return outbox.Outcome{Kind: outbox.Dropped}
+			case "a:4":
+				return fails(outbox.Held, 5, 0)
+			case "b:1":
+				return fails(outbox.Waiting, 2, time.Hour)
+			}
+			return outbox.Outcome{} // a:1, c:1
+		})...)
+	}
+	emptied, err := r.Settle(w.ctx, all)
+	w.ok(err)
+	w.same("emptied", emptied, []string{"c"})
+	w.same("listed", w.list(outbox.Filter{}), []string{"a:2 dead", "a:4 held", "b:1 waiting"})
+	w.same("due", len(r.due()), 0)
+}
+
+// longLane has more messages than come at once.
+func longLane(w *world) {
+	all := numbered("a", 150)
+	var messages []outbox.Message
+	for _, text := range all {
+		messages = append(messages, msg(text))
+	}
+	w.publish(messages...)
+	r := w.reader(claim(1))
+	r.deal(func(text string) outbox.Outcome {
+		if text == all[0] {
+			return fails(outbox.Waiting, 1, 0)
+		}
+		return outbox.Outcome{Kind: outbox.Behind}
+	})
+	w.eventually("the lane is due", func() bool { return len(r.due()) == 1 })
+	rows := r.dueLane()
+	w.same("the first piece", texts(rows), all[:100])
+	emptied, err := r.Settle(w.ctx, outcomes(rows, func(string) outbox.Outcome { return outbox.Outcome{} }))
+	w.ok(err)
+	w.same("emptied", len(emptied), 0)
+	rows = r.dueLane()
+	w.same("the second piece", texts(rows), all[100:])
+	emptied, err = r.Settle(w.ctx, outcomes(rows, func(string) outbox.Outcome { return outbox.Outcome{} }))
+	w.ok(err)
+	w.same("emptied", emptied, []string{"a"})
+}

@@ -1,0 +1,85 @@
+// Package logtest is the conformance suite of outbox logs: what the comments of [outbox.Log],
+// [outbox.Cursor] and [outbox.Operator] promise, asked of a backend. A backend's test is
+//
+//	func TestConformance(t *testing.T) {
+//		logtest.Run(t, func(t testing.TB) logtest.Backend { … })
+//	}
+//
+// Every test opens a fresh, empty log and runs in parallel with the others. Times are real, because
+// they are the database's: what must not happen early is asked with delays of an hour, what must
+// happen is waited for.
+package logtest
+
+import (
+	"context"
+	"runtime/debug"
+	"testing"
+
+	"github.com/emitd/emitd/outbox"
+)
+
+// Backend is one fresh log.
+type Backend struct {
+	Log      outbox.Log
+	Operator outbox.Operator
+	// Begin begins a transaction of a caller. Commits need not wake relays, but for those of a backend
+	// that says so (Wakes).
+	Begin func(ctx context.Context) (Tx, error)
+	// Concurrent says that several transactions can publish at the same time; otherwise Begin or
+	// Publish waits until the one before has ended.
+	Concurrent bool
+	// Wakes says that a commit is told to [outbox.Log.Wake] within a few seconds.
+	Wakes bool
+}
+
+// Tx is a transaction of a caller, which publishes.
+type Tx interface {
+	Publish(ctx context.Context, messages ...outbox.Message) error
+	Commit(ctx context.Context) error
+	Rollback(ctx context.Context) error
+}
+
+// Factory opens a fresh log; it registers the closing with t.
+type Factory func(t testing.TB) Backend
+
+// Run runs the whole suite.
+func Run(t *testing.T, open Factory) {
+	for _, theme := range []struct {
+		name  string
+		tests []story
+	}{
+		{"Pages", pages},
+		{"Claims", claims},
+		{"Ranges", ranges},
+		{"Lanes", lanes},
+		{"Delayed", delayed},
+		{"Operator", operators},
+		{"Listing", listings},
+		{"BadInput", badInputs},
+	} {
+		t.Run(theme.name, func(t *testing.T) {
+			t.Parallel()
+			for _, s := range theme.tests {
+				t.Run(s.name, func(t *testing.T) {
+					t.Parallel()
+					defer func() { // a row that is missing must not end the other tests
+						if p := recover(); p != nil {
+							t.Fatalf("%v\n%s", p, debug.Stack())
+						}
+					}()
+					s.run(newWorld(t, open(t)))
+				})
+			}
+		})
+	}
+	t.Run("Storm", func(t *testing.T) {
+		t.Parallel()
+		Storm(t, open, StormConfig{})
+	})
+}
+
+// story is one test.
+type story struct {
+	name string
+	run  func(w *world)
+}

@@ -1,0 +1,231 @@
+package logtest
+
+import (
+	"time"
+
+	"github.com/emitd/emitd/outbox"
+)
+
+// What people do, and that relays notice without a restart.
+var operators = []story{
+	{"a held key is retried from its first message, attempts counted anew", func(w *world) {
+		w.send("a:1", "a:2", "b:1")
+		r := w.reader(claim(1))
+		r.deal(failing(fails(outbox.Held, 10, 0), "a:1", "a:2"))
+		n, err := w.Operator.Retry(w.ctx, sub)
+		w.ok(err)
+		w.same("retried", n, 1)
+		w.same("page", r.page(full).Due, true)
+		w.same("due", r.due(), [][]string{{"a:1", "a:2"}})
+		w.same("attempt", r.dueLane()[0].Attempt, 1)
+	}},
+	{"a waiting message is retried before its time, by its number", func(w *world) {
+		w.send("a:1", "b:1")
+		r := w.reader(claim(1))
+		r.deal(func(string) outbox.Outcome { return fails(outbox.Waiting, 3, time.Hour) })
+		n, err := w.Operator.Retry(w.ctx, sub, seqOf(w, "a:1"))
+		w.ok(err)
+		w.same("retried", n, 1)
+		w.same("due", r.due(), [][]string{{"a:1"}})
+		n, err = w.Operator.Retry(w.ctx, sub)
+		w.ok(err)
+		w.same("of all that is held or dead", n, 0)
+	}},
+	{"a dead message is put back as a lane of its own", func(w *world) {
+		w.send("a:1", "a:2", ":3")
+		r := w.reader(claim(1))
+		r.deal(func(text string) outbox.Outcome {
+			if text == "a:2" {
+				return fails(outbox.Held, 1, 0)
+			}
+			return outbox.Outcome{Kind: outbox.Dead, Attempts: 4, Cause: "bad"}
+		})
+		n, err := w.Operator.Retry(w.ctx, sub, seqOf(w, "a:1"), seqOf(w, ":3"))
+		w.ok(err)
+		w.same("retried", n, 2)
+		w.same("due", r.due(), [][]string{{":3"}, {"a:1"}})
+		for _, lane := range r.dueRows() {
+			w.same("key", lane[0].Key, string(lane[0].Payload[:len(lane[0].Payload)-2]))
+			for _, key := range r.settle(lane[0], outbox.Outcome{Kind: outbox.Delivered}) {
+				if key == "a" {
+					w.Error("key a is said to be free, though it is held")
+				}
+			}
+		}
+		w.same("listed", w.list(outbox.Filter{}), []string{"a:2 held"})
+	}},
+	{"everything held or dead is retried", func(w *world) {
+		w.send("a:1", "b:1", "c:1", "d:1")
+		r := w.reader(claim(1))
+		r.deal(func(text string) outbox.Outcome {
+			switch text {
+			case "a:1":
+				return fails(outbox.Held, 1, 0)
+			case "b:1":
+				return outbox.Outcome{Kind: outbox.Dead, Attempts: 1}
+			}
+			return fails(outbox.Waiting, 1, time.Hour)
+		})
+		n, err := w.Operator.Retry(w.ctx, sub)
+		w.ok(err)
+		w.same("retried", n, 2)
+		w.same("due", r.due(), [][]string{{"a:1"}, {"b:1"}})
+		w.same("dead", w.stats().Dead, 0)
+	}},
+	{"a skipped message is dead, its key goes on", func(w *world) {
+		w.send("a:1", "a:2", "a:3")
+		r := w.reader(claim(1))
+		r.deal(failing(fails(outbox.Held, 10, 0), "a:1", "a:2", "a:3"))
+		w.ok(w.Operator.Skip(w.ctx, sub, seqOf(w, "a:1")))
+		w.same("due", r.due(), [][]string{{"a:2", "a:3"}})
+		w.same("listed", w.list(outbox.Filter{}), []string{"a:1 dead", "a:2 waiting", "a:3 behind"})
+		w.same("attempt", r.dueLane()[0].Attempt, 1)
+	}},
+	{"the last message of a lane may be skipped, and its relay may not know yet", func(w *world) {
+		w.send("a:1")
+		r := parkedDue(w, "a:1")
+		rows := r.dueLane()
+		w.ok(w.Operator.Skip(w.ctx, sub, rows[0].Seq))
+		w.same("due", len(r.due()), 0)
+		r.again(func() error {
+			_, err := r.Settle(w.ctx, outcomes(rows, func(string) outbox.Outcome { return fails(outbox.Waiting, 2, 0) }))
+			return err
+		})
+		w.same("listed", w.list(outbox.Filter{}), []string{"a:1 dead"})
+		w.send("a:2") // the relay still takes the key for parked
+		r.deal(failing(outbox.Outcome{Kind: outbox.Behind}, "a:2"))
+		w.same("due", r.due(), [][]string{{"a:2"}})
+	}},
+	{"a replay delivers again what is in the log, then what follows", func(w *world) {
+		w.send(numbered("a", 5)...)
+		r := w.reader(claim(1))
+		rows := r.drain()
+		used, err := w.Operator.Replay(w.ctx, sub, outbox.Position{After: rows[1].Seq})
+		w.ok(err)
+		w.same("position", used, rows[1].Seq)
+		w.send("a:new")
+		w.same("messages", texts(r.drain()), append(numbered("a", 5)[2:], "a:new"))
+		w.same("once", len(r.drain()), 0)
+	}},
+	{"a replay passes over nothing that is not delivered", func(w *world) {
+		w.send(numbered("a", 5)...)
+		r := w.reader(claim(1))
+		p := r.page(outbox.Limit{Rows: 2, Bytes: 1 << 20})
+		w.ok(r.Advance(w.ctx, p.Mark, nil))
+		last := r.page(full).Rows[2].Seq
+		_, err := w.Operator.Replay(w.ctx, sub, outbox.Position{After: last})
+		w.ok(err)
+		w.same("messages", texts(w.reader(claim(2)).drain()), numbered("a", 5)[2:])
+	}},
+	{"a replay since a time", func(w *world) {
+		w.send(numbered("a", 3)...)
+		r := w.reader(claim(1))
+		rows := r.drain()
+		_, err := w.Operator.Replay(w.ctx, sub, outbox.Position{Since: rows[0].CreatedAt.Add(-time.Minute)})
+		w.ok(err)
+		w.same("all", texts(r.drain()), numbered("a", 3))
+		_, err = w.Operator.Replay(w.ctx, sub, outbox.Position{Since: time.Now().Add(time.Hour)})
+		w.ok(err)
+		w.same("none", len(r.drain()), 0)
+	}},
+	{"a replay is of one subscription, whatever its ranges", func(w *world) {
+		all := spread(w, 60)
+		other := w.reader(outbox.Claim{Subscription: "other", Instances: 1, Epoch: 1})
+		other.drain()
+		units := []*reader{w.reader(unit(0, 2, 1)), w.reader(unit(1, 2, 1))}
+		for _, u := range units {
+			u.drain()
+		}
+		_, err := w.Operator.Replay(w.ctx, sub, outbox.Position{})
+		w.ok(err)
+		var got []string
+		for _, u := range units {
+			got = append(got, texts(u.drain())...)
+		}
+		sameSet(w, got, all)
+		w.same("other", len(other.drain()), 0)
+	}},
+	{"a replay by an owner that is in the middle of a page loses nothing", func(w *world) {
+		w.send(numbered("a", 6)...)
+		r := w.reader(claim(1))
+		p := r.page(outbox.Limit{Rows: 4, Bytes: 1 << 20})
+		_, err := w.Operator.Replay(w.ctx, sub, outbox.Position{})
+		w.ok(err)
+		_ = r.Advance(w.ctx, p.Mark, nil) // refused, or it counts before the replay
+		got := texts(r.drain())
+		for _, text := range numbered("a", 6) {
+			if !contains(got, text) {
+				w.Errorf("message %s was not delivered again", text)
+			}
+		}
+	}},
+	{"a paused subscription has empty pages that say so", func(w *world) {
+		w.send("a:1")
+		r := w.reader(claim(1))
+		w.ok(w.Operator.Pause(w.ctx, sub, true))
+		p := r.page(full)
+		w.same("paused", p.Paused, true)
+		w.same("messages", len(p.Rows), 0)
+		w.same("statistics", w.stats().Paused, true)
+		w.ok(w.Operator.Pause(w.ctx, sub, false))
+		w.same("resumed", texts(r.drain()), []string{"a:1"})
+	}},
+	{"what is under way at a pause is finished", func(w *world) {
+		w.send("a:1")
+		r := w.reader(claim(1))
+		p := r.page(full)
+		w.ok(w.Operator.Pause(w.ctx, sub, true))
+		w.ok(r.Advance(w.ctx, p.Mark, nil))
+		w.ok(w.Operator.Pause(w.ctx, sub, false))
+		w.same("messages", len(w.reader(claim(2)).drain()), 0)
+	}},
+	{"a forgotten subscription is gone with all it has, and begins anew", forget},
+}
+
+// contains reports whether a text is among others.
+func contains(all []string, text string) bool {
+	for _, t := range all {
+		if t == text {
+			return true
+		}
+	}
+	return false
+}
+
+// seqOf finds a listed message.
+func seqOf(w *world, text string) int64 {
+	w.Helper()
+	entries, err := w.Operator.List(w.ctx, outbox.Filter{Subscription: sub})
+	w.ok(err)
+	for _, e := range entries {
+		if string(e.Payload) == text {
+			return e.Seq
+		}
+	}
+	w.Fatalf("message %s is not listed", text)
+	return 0
+}
+
+func forget(w *world) {
+	w.send("a:1", "b:1", "c:1")
+	r := w.reader(claim(5))
+	other := w.reader(outbox.Claim{Subscription: "other", Instances: 1, Epoch: 5})
+	other.deal(failing(fails(outbox.Held, 1, 0), "a:1"))
+	p := r.page(full)
+	w.ok(r.Advance(w.ctx, p.Mark, []outbox.Outcome{
+		{Row: p.Rows[0], Kind: outbox.Held, Attempts: 1}, {Row: p.Rows[1], Kind: outbox.Dead, Attempts: 1},
+	}))
+	w.send("d:1")
+	p = r.page(full)
+	w.ok(w.Operator.Forget(w.ctx, sub))
+	if err := r.Advance(w.ctx, p.Mark, nil); err == nil {
+		w.Error("a cursor of a forgotten subscription advanced")
+	}
+	w.same("listed", w.list(outbox.Filter{}), []string{"a:1 held"})
+	all, err := w.Operator.Stats(w.ctx, "")
+	w.ok(err)
+	w.same("subscriptions", len(all), 1)
+	anew := w.reader(claim(1)) // no epoch is remembered
+	w.same("parked", len(anew.Parked()), 0)
+	w.same("messages", len(anew.drain()), 4)
+}

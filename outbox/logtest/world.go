@@ -1,0 +1,343 @@
+package logtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/emitd/emitd/outbox"
+)
+
+// patience bounds every wait for what must happen.
+const patience = 20 * time.Second
+
+// sub is the subscription of tests that need one.
+const sub = "orders"
+
+// world is a log under test.
+type world struct {
+	testing.TB
+	Backend
+	Log outbox.Log // the backend's, not testing's
+	ctx context.Context
+}
+
+func newWorld(t testing.TB, b Backend) *world {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	t.Cleanup(cancel)
+	return &world{t, b, b.Log, ctx}
+}
+
+// ok ends the test on an error.
+func (w *world) ok(err error) {
+	w.Helper()
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+// is ends the test unless err is of a kind.
+func (w *world) is(err, kind error) {
+	w.Helper()
+	if !errors.Is(err, kind) {
+		w.Fatalf("got error %v, want %v", err, kind)
+	}
+}
+
+// same compares.
+func (w *world) same(what string, got, want any) {
+	w.Helper()
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		w.Fatalf("%s: got %v, want %v", what, got, want)
+	}
+}
+
+// begin begins a transaction.
+func (w *world) begin() Tx {
+	w.Helper()
+	tx, err := w.Begin(w.ctx)
+	w.ok(err)
+	return tx
+}
+
+// publish commits messages in one transaction.
+func (w *world) publish(messages ...outbox.Message) {
+	w.Helper()
+	tx := w.begin()
+	w.ok(tx.Publish(w.ctx, messages...))
+	w.ok(tx.Commit(w.ctx))
+}
+
+// msg is a message whose payload is its text: "key:anything", or without a key if it begins with ":".
+func msg(text string) outbox.Message {
+	key := text[:slices.Index([]byte(text), ':')]
+	return outbox.Message{Topic: "topic", Key: key, Payload: []byte(text)}
+}
+
+// send commits each text as a message in a transaction of its own.
+func (w *world) send(texts ...string) {
+	w.Helper()
+	for _, text := range texts {
+		w.publish(msg(text))
+	}
+}
+
+// numbered are n messages of a key.
+func numbered(key string, n int) (texts []string) {
+	for i := range n {
+		texts = append(texts, fmt.Sprintf("%s:%03d", key, i))
+	}
+	return texts
+}
+
+// texts are the payloads of rows.
+func texts(rows []outbox.Row) []string {
+	out := []string{}
+	for _, r := range rows {
+		out = append(out, string(r.Payload))
+	}
+	return out
+}
+
+// keyIn returns a key whose shard is in a range; n tells several apart.
+func keyIn(r outbox.Range, n int) string {
+	for i := 0; ; i++ {
+		key := fmt.Sprintf("key-%d-%d", n, i)
+		if s := outbox.ShardOf(key); s >= r.Lo && s <= r.Hi {
+			return key
+		}
+	}
+}
+
+// claim is unit 0 of 1 of sub, at an epoch.
+func claim(epoch int64) outbox.Claim {
+	return outbox.Claim{Subscription: sub, Instances: 1, Epoch: epoch, Node: "node"}
+}
+
+// unit is a unit of sub.
+func unit(index, instances int, epoch int64) outbox.Claim {
+	return outbox.Claim{Subscription: sub, Index: index, Instances: instances, Epoch: epoch, Node: fmt.Sprint("node-", index)}
+}
+
+// claimed returns the bare cursor of a claim.
+func (w *world) claimed(c outbox.Claim) outbox.Cursor {
+	w.Helper()
+	cur, err := w.Log.Claim(w.ctx, c)
+	w.ok(err)
+	w.Cleanup(cur.Close)
+	return cur
+}
+
+// reader is a cursor that is claimed again when it was moved, as relays do.
+type reader struct {
+	w     *world
+	claim outbox.Claim
+	outbox.Cursor
+}
+
+func (w *world) reader(c outbox.Claim) *reader {
+	w.Helper()
+	return &reader{w, c, w.claimed(c)}
+}
+
+// again runs an operation until the cursor was not moved under it.
+func (r *reader) again(op func() error) {
+	r.w.Helper()
+	for range 10 {
+		err := op()
+		if !errors.Is(err, outbox.ErrMoved) {
+			r.w.ok(err)
+			return
+		}
+		r.Cursor = r.w.claimed(r.claim)
+	}
+	r.w.Fatal("the cursor is moved without end")
+}
+
+// page is the next page.
+func (r *reader) page(limit outbox.Limit) (p outbox.Page) {
+	r.w.Helper()
+	r.again(func() (err error) {
+		p, err = r.Next(r.w.ctx, limit)
+		return err
+	})
+	return p
+}
+
+// full are limits that no test reaches by chance.
+var full = outbox.Limit{Rows: 1000, Bytes: 8 << 20}
+
+// drain reads and advances until nothing is to be delivered.
+func (r *reader) drain() (rows []outbox.Row) {
+	r.w.Helper()
+	return r.drainBy(full)
+}
+
+func (r *reader) drainBy(limit outbox.Limit) (rows []outbox.Row) {
+	r.w.Helper()
+	for more := true; more; {
+		r.again(func() error {
+			p, err := r.Next(r.w.ctx, limit)
+			if err != nil {
+				return err
+			}
+			if p.Mark != nil {
+				if err := r.Advance(r.w.ctx, p.Mark, nil); err != nil {
+					return err
+				}
+			}
+			rows, more = append(rows, p.Rows...), p.More || len(p.Rows) > 0
+			return nil
+		})
+	}
+	return rows
+}
+
+// fate says what becomes of a message, by its text; an outcome without kind delivers.
+type fate func(text string) outbox.Outcome
+
+// deal reads everything and advances over it with what becomes of each message.
+func (r *reader) deal(f fate) {
+	r.w.Helper()
+	for {
+		p := r.page(full)
+		if p.Mark != nil {
+			r.w.ok(r.Advance(r.w.ctx, p.Mark, outcomes(p.Rows, f)))
+		}
+		if !p.More && len(p.Rows) == 0 {
+			return
+		}
+	}
+}
+
+func outcomes(rows []outbox.Row, f fate) (out []outbox.Outcome) {
+	for _, row := range rows {
+		o := f(string(row.Payload))
+		if o.Kind == "" {
+			o.Kind = outbox.Delivered
+		}
+		o.Row = row
+		out = append(out, o)
+	}
+	return out
+}
+
+// failing parks the first of the texts and the others behind it; the rest is delivered.
+func failing(first outbox.Outcome, texts ...string) fate {
+	return func(text string) outbox.Outcome {
+		switch i := slices.Index(texts, text); {
+		case i == 0:
+			return first
+		case i > 0:
+			return outbox.Outcome{Kind: outbox.Behind}
+		}
+		return outbox.Outcome{}
+	}
+}
+
+// fails is a failed attempt.
+func fails(kind outbox.Kind, attempts int, in time.Duration) outbox.Outcome {
+	return outbox.Outcome{Kind: kind, Attempts: attempts, RetryIn: in, Cause: "no luck"}
+}
+
+// due returns what is due now, as texts by lane.
+func (r *reader) due() (out [][]string) {
+	r.w.Helper()
+	lanes := r.dueRows()
+	for _, lane := range lanes {
+		out = append(out, texts(lane))
+	}
+	slices.SortFunc(out, slices.Compare)
+	return out
+}
+
+// dueLane is the one lane that is due.
+func (r *reader) dueLane() []outbox.Row {
+	r.w.Helper()
+	lanes := r.dueRows()
+	r.w.same("lanes that are due", len(lanes), 1)
+	return lanes[0]
+}
+
+func (r *reader) dueRows() (lanes [][]outbox.Row) {
+	r.w.Helper()
+	r.again(func() (err error) {
+		lanes, err = r.Due(r.w.ctx, 100)
+		return err
+	})
+	return lanes
+}
+
+// settle settles one row.
+func (r *reader) settle(row outbox.Row, o outbox.Outcome) (emptied []string) {
+	r.w.Helper()
+	o.Row = row
+	emptied, err := r.Settle(r.w.ctx, []outbox.Outcome{o})
+	r.w.ok(err)
+	return emptied
+}
+
+// eventually waits until a condition holds.
+func (w *world) eventually(what string, cond func() bool) {
+	w.Helper()
+	deadline := time.After(patience)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !cond() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			w.Fatalf("waited in vain: %s", what)
+		}
+	}
+}
+
+// list lists, as "text kind".
+func (w *world) list(f outbox.Filter) (out []string) {
+	w.Helper()
+	entries, err := w.Operator.List(w.ctx, f)
+	w.ok(err)
+	for _, e := range entries {
+		out = append(out, fmt.Sprint(string(e.Payload), " ", e.Kind))
+	}
+	return out
+}
+
+// entry is the one that a filter finds.
+func (w *world) entry(f outbox.Filter) outbox.Entry {
+	w.Helper()
+	entries, err := w.Operator.List(w.ctx, f)
+	w.ok(err)
+	w.same("entries", len(entries), 1)
+	return entries[0]
+}
+
+// stats are those of sub.
+func (w *world) stats() outbox.Stats {
+	w.Helper()
+	all, err := w.Operator.Stats(w.ctx, sub)
+	w.ok(err)
+	if len(all) != 1 || all[0].Subscription != sub {
+		w.Fatalf("statistics of %q: got %+v", sub, all)
+	}
+	return all[0]
+}
+
+// fencedBy ends the test unless err says that a floor is to be exceeded.
+func (w *world) fencedBy(err error, floor int64) {
+	w.Helper()
+	w.same("floor", w.fenced(err).Floor, floor)
+}
+
+// fenced is what a refusal says.
+func (w *world) fenced(err error) *outbox.FencedError {
+	w.Helper()
+	var fenced *outbox.FencedError
+	if !errors.As(err, &fenced) || !errors.Is(err, outbox.ErrFenced) {
+		w.Fatalf("got error %v, want a FencedError", err)
+	}
+	return fenced
+}

@@ -1,0 +1,208 @@
+package outbox_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/emitd/emitd/outbox"
+)
+
+// memLog is the contract of [outbox.Log] in memory, one range per subscription: the plain form that
+// relays are tested against without a database and under a clock of their own.
+type memLog struct {
+	mu   sync.Mutex
+	rows []outbox.Row
+	subs map[string]*memSub
+	wake chan struct{}
+	// fail, if set, may refuse a call.
+	fail func(call string) error
+}
+
+type memSub struct {
+	at, rev int
+	epoch   int64
+	lanes   map[string]*memLane // by key, or by seq
+	dead    []outbox.Outcome
+	paused  bool
+}
+
+type memLane struct {
+	rows     []outbox.Row
+	held     bool
+	attempts int
+	next     time.Time
+}
+
+func newMemLog() *memLog { return &memLog{subs: map[string]*memSub{}, wake: make(chan struct{}, 1)} }
+
+func (l *memLog) publish(messages ...outbox.Message) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, m := range messages {
+		l.rows = append(l.rows, outbox.Row{Message: m, Seq: int64(len(l.rows) + 1), Shard: m.Shard(), CreatedAt: time.Now(), Attempt: 1})
+	}
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (l *memLog) sub(name string) *memSub {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.subs[name] == nil {
+		l.subs[name] = &memSub{lanes: map[string]*memLane{}}
+	}
+	return l.subs[name]
+}
+
+func (l *memLog) refuse(call string) error {
+	if l.fail == nil {
+		return nil
+	}
+	return l.fail(call)
+}
+
+func (l *memLog) Wake(context.Context) <-chan struct{} { return l.wake }
+
+func (l *memLog) Claim(_ context.Context, c outbox.Claim) (outbox.Cursor, error) {
+	s := l.sub(c.Subscription)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.refuse("claim"); err != nil {
+		return nil, err
+	}
+	if s.epoch > c.Epoch {
+		return nil, &outbox.FencedError{Floor: s.epoch}
+	}
+	s.epoch = c.Epoch
+	s.rev++
+	cur := &memCursor{l: l, s: s, rev: s.rev, at: s.at}
+	for _, lane := range s.lanes {
+		if key := lane.rows[0].Key; key != "" {
+			cur.parked = append(cur.parked, key)
+		}
+	}
+	return cur, nil
+}
+
+type memCursor struct {
+	l       *memLog
+	s       *memSub
+	rev, at int
+	parked  []string
+}
+
+func (c *memCursor) Parked() []string { return c.parked }
+func (c *memCursor) Close()           {}
+
+// locked runs a call under the lock, unless it is refused.
+func (c *memCursor) locked(call string, do func() error) error {
+	c.l.mu.Lock()
+	defer c.l.mu.Unlock()
+	if err := c.l.refuse(call); err != nil {
+		return err
+	}
+	if c.rev != c.s.rev {
+		return outbox.ErrMoved
+	}
+	return do()
+}
+
+func (c *memCursor) Next(_ context.Context, limit outbox.Limit) (page outbox.Page, err error) {
+	err = c.locked("next", func() error {
+		for _, lane := range c.s.lanes {
+			page.Due = page.Due || !lane.held && !lane.next.After(time.Now())
+		}
+		if page.Paused = c.s.paused; page.Paused {
+			return nil
+		}
+		n := min(limit.Rows, len(c.l.rows)-c.at)
+		page.Rows = slices.Clone(c.l.rows[c.at : c.at+n])
+		if c.at += n; n > 0 {
+			page.Mark = c.at
+		}
+		page.More = c.at < len(c.l.rows)
+		return nil
+	})
+	return page, err
+}
+
+func laneOf(r outbox.Row) string {
+	if r.Key != "" {
+		return "key " + r.Key
+	}
+	return fmt.Sprint("seq ", r.Seq)
+}
+
+func (c *memCursor) Advance(_ context.Context, to outbox.Mark, outcomes []outbox.Outcome) error {
+	return c.locked("advance", func() error {
+		c.s.at = to.(int)
+		for _, o := range outcomes {
+			switch o.Kind {
+			case outbox.Dead:
+				c.s.dead = append(c.s.dead, o)
+			case outbox.Waiting, outbox.Held, outbox.Behind:
+				lane := c.s.lanes[laneOf(o.Row)]
+				if lane == nil {
+					lane = &memLane{next: time.Now()}
+					c.s.lanes[laneOf(o.Row)] = lane
+				}
+				lane.rows = append(lane.rows, o.Row)
+				slices.SortFunc(lane.rows, func(a, b outbox.Row) int { return int(a.Seq - b.Seq) })
+				if o.Kind != outbox.Behind {
+					lane.held, lane.attempts, lane.next = o.Kind == outbox.Held, o.Attempts, time.Now().Add(o.RetryIn)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+func (c *memCursor) Due(_ context.Context, limit int) (out [][]outbox.Row, err error) {
+	err = c.locked("due", func() error {
+		for _, lane := range c.s.lanes {
+			if lane.held || lane.next.After(time.Now()) || len(out) == limit {
+				continue
+			}
+			rows := slices.Clone(lane.rows[:min(len(lane.rows), 100)])
+			rows[0].Attempt = lane.attempts + 1
+			out = append(out, rows)
+		}
+		return nil
+	})
+	return out, err
+}
+
+func (c *memCursor) Settle(_ context.Context, outcomes []outbox.Outcome) (emptied []string, err error) {
+	err = c.locked("settle", func() error {
+		for _, o := range outcomes {
+			lane := c.s.lanes[laneOf(o.Row)]
+			switch o.Kind {
+			case outbox.Behind:
+				continue
+			case outbox.Waiting, outbox.Held:
+				if lane.rows[0].Seq != o.Row.Seq {
+					return fmt.Errorf("message %d is not the first of its lane", o.Row.Seq)
+				}
+				lane.held, lane.attempts, lane.next = o.Kind == outbox.Held, o.Attempts, time.Now().Add(o.RetryIn)
+				continue
+			case outbox.Dead:
+				c.s.dead = append(c.s.dead, o)
+			}
+			lane.rows = slices.DeleteFunc(lane.rows, func(r outbox.Row) bool { return r.Seq == o.Row.Seq })
+			lane.attempts, lane.next = 0, time.Now()
+			if len(lane.rows) == 0 {
+				delete(c.s.lanes, laneOf(o.Row))
+				emptied = append(emptied, o.Row.Key)
+			}
+		}
+		return nil
+	})
+	return emptied, err
+}
+
+func (c *memCursor) Promote(context.Context, int) (int, error) { return 0, nil }

@@ -1,0 +1,248 @@
+package outbox
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/emitd/emitd/daemon"
+)
+
+// ID names the daemon that relays a subscription: emit:outbox/<name>.
+func ID(name string) daemon.ID { return daemon.ID(daemon.Reserved + "outbox/" + name) }
+
+// Config is what a relay is made of. Name, Log and Sink are needed.
+type Config struct {
+	// Name is that of the subscription; lower case, digits and ._:/-.
+	Name string
+	Log  Log
+	Sink Sink
+	// Instances is how many units share the shards, each on a node of its own if there are enough;
+	// default 1, at most Shards. While it is changed, relays of the old number and of the new take
+	// shards from each other until only one number is left; nothing is lost by it.
+	Instances int
+	// Topics chooses messages: names, or beginnings that end in *. None choose all.
+	Topics []string
+	// Newest begins a new subscription with what is published from then on, instead of with what is
+	// in the log.
+	Newest bool
+	// Policy says what follows a message that cannot be delivered; default Hold.
+	Policy Policy
+	Retry  Retry
+	Hooks  Hooks
+
+	// PageRows and PageBytes bound what is asked for at once; defaults 1,000 and 4 MiB.
+	PageRows, PageBytes int
+	// Window is how many pages may be under way; default 3.
+	Window int
+	// Parallel is how many calls of the sink may be under way, for different keys; default 4.
+	Parallel int
+	// DeliverTimeout bounds one call of the sink; default 30 s. What hangs is tried again in halves,
+	// until it is one key, whose failure it is then.
+	DeliverTimeout time.Duration
+	// MinPoll and MaxPoll bound the pause between looks at the log; defaults 2 ms and 1 s.
+	MinPoll, MaxPoll time.Duration
+
+	Logger         *slog.Logger         // default slog.Default()
+	MeterProvider  metric.MeterProvider // default that of OpenTelemetry
+	TracerProvider trace.TracerProvider // default that of OpenTelemetry
+}
+
+func (c Config) withDefaults() (Config, error) {
+	c.Instances = cmp.Or(c.Instances, 1)
+	c.Policy = cmp.Or(c.Policy, Hold)
+	c.PageRows, c.PageBytes = cmp.Or(c.PageRows, 1000), cmp.Or(c.PageBytes, 4<<20)
+	c.Window, c.Parallel = cmp.Or(c.Window, 3), cmp.Or(c.Parallel, 4)
+	c.DeliverTimeout = cmp.Or(c.DeliverTimeout, 30*time.Second)
+	c.MinPoll, c.MaxPoll = cmp.Or(c.MinPoll, 2*time.Millisecond), cmp.Or(c.MaxPoll, time.Second)
+	c.Retry = c.Retry.withDefaults()
+	c.Logger = cmp.Or(c.Logger, slog.Default())
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if err := ID(c.Name).Validate(); err != nil || c.Name == "" {
+		bad("the subscription's name is %q, want lower-case letters, digits and ._:/-", c.Name)
+	}
+	if c.Log == nil {
+		bad("subscription %q has no log", c.Name)
+	}
+	if c.Sink == nil {
+		bad("subscription %q has no sink", c.Name)
+	}
+	if c.Instances < 1 || c.Instances > Shards {
+		bad("instances is %d, want 1 to %d", c.Instances, Shards)
+	}
+	if !slices.Contains([]Policy{Hold, Skip, Drop}, c.Policy) {
+		bad("policy is %q, want %q, %q or %q", c.Policy, Hold, Skip, Drop)
+	}
+	for _, f := range []struct {
+		name  string
+		value int
+	}{{"page rows", c.PageRows}, {"page bytes", c.PageBytes}, {"window", c.Window}, {"parallel", c.Parallel}} {
+		if f.value < 1 {
+			bad("%s is %d, want 1 or more", f.name, f.value)
+		}
+	}
+	if c.MinPoll <= 0 || c.MaxPoll < c.MinPoll {
+		bad("max poll is %v, min poll %v: want 0 < min ≤ max", c.MaxPoll, c.MinPoll)
+	}
+	if c.DeliverTimeout <= 0 {
+		bad("deliver timeout is %v, want more than 0", c.DeliverTimeout)
+	}
+	for _, t := range c.Topics {
+		if t == "" || strings.Contains(strings.TrimSuffix(t, "*"), "*") {
+			bad("topic filter %q: want a name, or a beginning and *", t)
+		}
+	}
+	return c, errors.Join(append(errs, c.Retry.validate())...)
+}
+
+// wants reports whether the subscription is for a topic.
+func (c Config) wants(topic string) bool {
+	return len(c.Topics) == 0 || slices.ContainsFunc(c.Topics, func(f string) bool {
+		beginning, any := strings.CutSuffix(f, "*")
+		return f == topic || any && strings.HasPrefix(topic, beginning)
+	})
+}
+
+// Relay delivers the messages of one subscription. It is the agent of all its units on a node.
+type Relay struct {
+	cfg   Config
+	take  *instruments
+	hooks *hooks
+}
+
+var _ daemon.Agent = (*Relay)(nil)
+
+// NewRelay makes a relay. Close it when its last run has ended.
+func NewRelay(cfg Config) (*Relay, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("make an outbox relay: %w", err)
+	}
+	r := &Relay{cfg: cfg, take: newInstruments(cfg)}
+	r.hooks = newHooks(cfg.Hooks, cfg.Logger, r.take.missed)
+	return r, nil
+}
+
+// Close ends the hooks, after what they have been given, until ctx ends.
+func (r *Relay) Close(ctx context.Context) error {
+	r.take.close()
+	return r.hooks.close(ctx)
+}
+
+// Spec declares the relay's daemon.
+func (r *Relay) Spec() daemon.Spec {
+	return daemon.Spec{ID: ID(r.cfg.Name), Instances: r.cfg.Instances, MaxFailures: -1}
+}
+
+// Run delivers until the assignment drains or ctx ends. Trouble with the log or the sink does not
+// end it: it waits and tries again.
+func (r *Relay) Run(ctx context.Context, a *daemon.Assignment) error {
+	if a.Index >= r.cfg.Instances {
+		r.cfg.Logger.Warn("this node relays with fewer instances than the cluster; it gives the unit back", "unit", a.Unit.String(), "instances", r.cfg.Instances)
+		return fmt.Errorf("unit %s of %d instances: %w", a.Unit, r.cfg.Instances, daemon.ErrRelease)
+	}
+	ctx, cancel := trusted(ctx)
+	defer cancel(nil)
+	log := r.cfg.Logger.With("subscription", r.cfg.Name, "unit", a.Unit.String(), "generation", a.Generation)
+	shards := RangeOf(a.Index, r.cfg.Instances)
+	wake := r.cfg.Log.Wake(ctx)
+	sampling := r.sample(ctx, a, log)
+	defer sampling()
+	for pause := firstPause; ; {
+		began := time.Now()
+		err := r.session(ctx, a, shards, wake, log)
+		switch {
+		case err == nil, errors.Is(err, errDrained):
+			return nil
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case errors.Is(err, ErrMoved):
+			log.Debug("outbox cursor moved; claiming again", "error", err)
+			if time.Since(began) < firstPause && !sleep(ctx, a.Draining(), firstPause/2+rand.N(firstPause)) { //nolint:gosec // jitter is no secret
+				return context.Cause(ctx) // nil when it drains
+			}
+			continue
+		case errors.Is(err, ErrFenced):
+			return r.fenced(a, err, log)
+		}
+		if time.Since(began) > time.Minute {
+			pause = firstPause
+		}
+		wait := pause/2 + rand.N(pause) //nolint:gosec // jitter is no secret
+		log.Warn("outbox relay is interrupted", "error", err, "retry_in", wait)
+		if !sleep(ctx, a.Draining(), wait) {
+			return context.Cause(ctx) // nil when it drains
+		}
+		pause = min(2*pause, lastPause)
+	}
+}
+
+// Pauses after the log failed.
+const (
+	firstPause = 50 * time.Millisecond
+	lastPause  = 5 * time.Second
+)
+
+// fenced tells the node why this run is over.
+func (r *Relay) fenced(a *daemon.Assignment, err error, log *slog.Logger) error {
+	r.take.fenced()
+	var f *FencedError
+	if !errors.As(err, &f) {
+		log.Info("outbox relay was refused by the receiver", "error", err)
+		return fmt.Errorf("relay %s: %w: %w", r.cfg.Name, daemon.ErrStale, err)
+	}
+	a.Refused(f.Floor)
+	log.Info("outbox relay was overtaken", "error", err)
+	if f.Resized {
+		return fmt.Errorf("relay %s with %d instances: %w: %w", r.cfg.Name, r.cfg.Instances, daemon.ErrRelease, err)
+	}
+	return &daemon.StaleError{Fence: a.Fence(), Holds: f.Floor}
+}
+
+// errTrust is why deliveries end when the node has not heard from the store for too long.
+var errTrust = errors.New("the assignment can no longer be trusted")
+
+// trusted returns a context that ends when the run's assignment can no longer be trusted: another
+// relay may own the shards from then on.
+func trusted(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	if _, ok := daemon.Trust(ctx); !ok {
+		return ctx, cancel
+	}
+	go func() {
+		for {
+			left, _ := daemon.Trust(ctx)
+			if left <= 0 {
+				cancel(errTrust)
+				return
+			}
+			if !sleep(ctx, nil, min(left, time.Second)) {
+				return
+			}
+		}
+	}()
+	return ctx, cancel
+}
+
+// sleep waits; false says that ctx or done has ended it.
+func sleep(ctx context.Context, done <-chan struct{}, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-done:
+	case <-ctx.Done():
+	}
+	return false
+}

@@ -1,0 +1,206 @@
+// Package amazon is what the sinks for SQS and SNS share: how a message becomes a body and at most
+// ten attributes, how a client is configured, and what errors mean.
+package amazon
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/smithy-go"
+
+	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/outbox/sink"
+)
+
+// Limits of both services.
+const (
+	MaxEntries    = 10        // of a batch
+	MaxBytes      = 256 << 10 // of a batch, and so of a message
+	maxAttributes = 10        // of a message
+	maxName       = 256       // bytes of an attribute's name
+	Encoding      = sink.Prefix + "encoding"
+	Headers       = sink.Prefix + "headers"
+)
+
+// Login is how to reach the service. The zero value takes everything from the environment, as
+// Amazon's tools do.
+type Login struct {
+	Region string `yaml:"region"`
+	// Endpoint instead of Amazon's, e.g. http://localhost:9324.
+	Endpoint string `yaml:"endpoint"`
+	// AccessKey and SecretKey instead of what the environment, a profile or the machine's role gives.
+	AccessKey string      `yaml:"access_key"`
+	SecretKey sink.Secret `yaml:"secret_key"`
+}
+
+// Load makes the client's configuration.
+func (l Login) Load(ctx context.Context) (aws.Config, error) {
+	if (l.AccessKey == "") != (l.SecretKey == "") {
+		return aws.Config{}, errors.New("access_key and secret_key go together")
+	}
+	var opts []func(*config.LoadOptions) error
+	if l.Region != "" {
+		opts = append(opts, config.WithRegion(l.Region))
+	}
+	if l.AccessKey != "" {
+		opts = append(opts, config.WithCredentialsProvider(credentials.NewStaticCredentialsProvider(l.AccessKey, string(l.SecretKey), "")))
+	}
+	cfg, err := config.LoadDefaultConfig(ctx, opts...)
+	if err != nil {
+		return aws.Config{}, fmt.Errorf("load the configuration of AWS: %w", err)
+	}
+	if cfg.Region == "" {
+		return aws.Config{}, errors.New("no region: set it here, in AWS_REGION or in the profile")
+	}
+	if l.Endpoint != "" {
+		cfg.BaseEndpoint = aws.String(l.Endpoint)
+	}
+	return cfg, nil
+}
+
+// Message is a row as the services take it.
+type Message struct {
+	Body       string
+	Attributes []sink.Header
+	Size       int // in bytes, as the services count: body, names, types and values
+	Err        error
+}
+
+// NewMessage makes the body and attributes of a row. The payload is the body if it is text that XML
+// can hold; else the body is its base64 and the attribute emitd-encoding says base64; an empty payload
+// is a space and says empty. Headers are attributes if all of them can be; else they are one, the JSON
+// object emitd-headers.
+func NewMessage(d outbox.Delivery, row outbox.Row, limit int) Message {
+	m := Message{Body: string(row.Payload)}
+	all := sink.Headers(d, row)
+	own := sink.Own(row)
+	m.Attributes = append(m.Attributes, all[:len(all)-len(own)]...)
+	m.Attributes = append(m.Attributes, sink.Header{Name: sink.Topic, Value: row.Topic})
+	switch {
+	case len(row.Payload) == 0:
+		m.Body = " "
+		m.Attributes = append(m.Attributes, sink.Header{Name: Encoding, Value: "empty"})
+	case !text(m.Body):
+		m.Body = base64.StdEncoding.EncodeToString(row.Payload)
+		m.Attributes = append(m.Attributes, sink.Header{Name: Encoding, Value: "base64"})
+	}
+	m.fit(own)
+	m.Size = len(m.Body)
+	for _, a := range m.Attributes {
+		m.Size += len(a.Name) + len("String") + len(a.Value)
+	}
+	if m.Size > limit {
+		m.Err = sink.Permanent("the message has %d bytes with its attributes, the limit is %d", m.Size, limit)
+	}
+	return m
+}
+
+// fit adds the message's headers, and keeps to the number of attributes: what there is no room for is
+// in the object, too.
+func (m *Message) fit(own []sink.Header) {
+	fits := len(m.Attributes)+len(own) <= maxAttributes
+	for _, h := range own {
+		fits = fits && named(h.Name) && h.Value != "" && text(h.Value)
+	}
+	if fits {
+		m.Attributes = append(m.Attributes, own...)
+		return
+	}
+	object := map[string]string{}
+	for _, h := range own {
+		object[h.Name] = h.Value
+	}
+	for len(m.Attributes) >= maxAttributes { // the last facts, but not the encoding
+		n := len(m.Attributes) - 1
+		if m.Attributes[n].Name == Encoding {
+			m.Attributes[n-1], m.Attributes[n] = m.Attributes[n], m.Attributes[n-1]
+		}
+		object[m.Attributes[n].Name] = m.Attributes[n].Value
+		m.Attributes = m.Attributes[:n]
+	}
+	value, err := json.Marshal(object)
+	if err != nil {
+		panic(fmt.Sprintf("amazon: encode strings: %v", err))
+	}
+	m.Attributes = append(m.Attributes, sink.Header{Name: Headers, Value: string(value)})
+}
+
+// text reports whether the services take it as it is: the characters of XML 1.0.
+func text(s string) bool {
+	return utf8.ValidString(s) && strings.IndexFunc(s, func(r rune) bool {
+		return r < ' ' && r != '\t' && r != '\n' && r != '\r' || r == 0xfffe || r == 0xffff
+	}) < 0
+}
+
+// named reports whether an attribute may have this name.
+func named(name string) bool {
+	lower := strings.ToLower(name)
+	ok := len(name) <= maxName && !strings.HasPrefix(lower, "aws.") && !strings.HasPrefix(lower, "amazon.") &&
+		!strings.HasPrefix(name, ".") && !strings.HasSuffix(name, ".") && !strings.Contains(name, "..")
+	return ok && strings.IndexFunc(name, func(r rune) bool {
+		return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.", r)
+	}) < 0
+}
+
+// Group returns the message group of a row: its key where a group can be named so, else the key's
+// base64 with a mark; a row of no key is a group of its own.
+func Group(row outbox.Row) string {
+	if row.Key == "" {
+		return row.ID.String()
+	}
+	plain := len(row.Key) <= 128 && strings.IndexFunc(row.Key, func(r rune) bool { return r <= ' ' || r > '~' }) < 0
+	if plain && !strings.HasPrefix(row.Key, "emitd:") {
+		return row.Key
+	}
+	return "emitd:" + digest(row.Key)
+}
+
+// Errors of the services by what they mean to us.
+var (
+	missing = []string{"QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue", "NotFound", "NotFoundException", "InvalidAddress"}
+	busy    = []string{"Throttling", "ThrottlingException", "RequestThrottled", "Throttled", "ThrottledException", "OverLimit", "KmsThrottled", "TooManyRequestsException"}
+	login   = []string{
+		"AccessDenied", "AccessDeniedException", "AuthorizationError", "ExpiredToken", "ExpiredTokenException", "IncompleteSignature",
+		"InvalidClientTokenId", "InvalidSecurity", "MissingAuthenticationToken", "OptInRequired", "RequestExpired", "SignatureDoesNotMatch",
+		"UnrecognizedClientException", "InvalidAccessKeyId", "KmsAccessDenied", "KmsDisabled", "KmsInvalidState", "KmsNotFound",
+	}
+)
+
+// Classify says what an error of a call means. Fixed says that the destination is the
+// configuration's, so that nothing can be delivered without it. A call that is refused for good has one
+// message to blame at least: the caller repeats it message by message.
+func Classify(ctx context.Context, what string, fixed bool, err error) error {
+	api, _ := errors.AsType[smithy.APIError](err)
+	switch {
+	case api == nil && ctx.Err() != nil:
+		return fmt.Errorf("%s: not confirmed: %w", what, context.Cause(ctx))
+	case api == nil:
+		return sink.Down(what, bare(err))
+	case has(missing, api.ErrorCode()) && !fixed:
+		return sink.Permanent("%s: %s: %s", what, api.ErrorCode(), api.ErrorMessage())
+	case has(busy, api.ErrorCode()), has(missing, api.ErrorCode()), has(login, api.ErrorCode()),
+		status(err) == 401, status(err) == 403, status(err) >= 500:
+		return sink.Down(what, short(api))
+	case status(err) >= 400:
+		return sink.Permanent("%s: %w", what, short(api))
+	default:
+		return fmt.Errorf("%s: %w", what, short(api))
+	}
+}
+
+// Entry says what a failed entry of a batch means.
+func Entry(what, code, message string, senderFault bool) error {
+	err := fmt.Errorf("%s: %s: %s", what, code, message)
+	if senderFault && !has(busy, code) {
+		return sink.Permanent("%w", err)
+	}
+	return err
+}

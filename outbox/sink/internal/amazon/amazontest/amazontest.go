@@ -1,0 +1,282 @@
+// Package amazontest is a server that speaks as much of SQS (JSON) and SNS (query) as sending needs, and
+// looks at what it is sent as closely as the real ones: limits, names, groups and deduplication ids.
+package amazontest
+
+import (
+	"crypto/md5"
+	"encoding/hex"
+	"encoding/json"
+	"encoding/xml"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/emitd/emitd/outbox/sink/sinktest"
+)
+
+// Entry is a message as it was sent.
+type Entry struct {
+	ID, Body, Group, Dedup string
+	Attributes             map[string]string
+}
+
+// Server is the fake.
+type Server struct {
+	URL string
+
+	server *httptest.Server
+	mu     sync.Mutex
+	taken  []Entry
+	known  map[string]bool // deduplication ids
+	faults map[string]sinktest.Fault
+	answer func(w http.ResponseWriter) bool // instead of the usual
+	calls  int
+}
+
+// New starts a server.
+func New(t *testing.T) *Server {
+	s := &Server{known: map[string]bool{}}
+	s.server = httptest.NewServer(s)
+	s.URL = s.server.URL
+	t.Cleanup(func() { s.server.CloseClientConnections(); s.server.Close() })
+	return s
+}
+
+// Fail makes entries fail, as sinktest.Harness wants it.
+func (s *Server) Fail(_ *testing.T, f sinktest.Fault, ids []uuid.UUID) {
+	if f == sinktest.Down {
+		s.server.Close()
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.faults = map[string]sinktest.Fault{}
+	for _, id := range ids {
+		s.faults[id.String()] = f
+	}
+}
+
+// Answer makes every call be answered so.
+func (s *Server) Answer(f func(w http.ResponseWriter) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.answer = f
+}
+
+// Entries returns what was taken, and Calls how many calls there were.
+func (s *Server) Entries() []Entry {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.taken)
+}
+
+// Calls returns how many batches came.
+func (s *Server) Calls() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.calls
+}
+
+// Received returns what was taken, as sinktest.Harness wants it.
+func (s *Server) Received(*testing.T) []sinktest.Taken {
+	var out []sinktest.Taken
+	for _, e := range s.Entries() {
+		key := e.Attributes["emitd-key"]
+		var more map[string]string
+		if json.Unmarshal([]byte(e.Attributes["emitd-headers"]), &more) == nil && key == "" {
+			key = more["emitd-key"]
+		}
+		out = append(out, sinktest.Taken{ID: e.Attributes["emitd-id"], Key: key})
+	}
+	return out
+}
+
+// failure is an entry that was not taken.
+type failure struct {
+	ID, Code, Message string
+	Sender            bool
+}
+
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	s.mu.Lock()
+	answer := s.answer
+	s.mu.Unlock()
+	if answer != nil && answer(w) {
+		return
+	}
+	if target := r.Header.Get("X-Amz-Target"); target != "" {
+		s.sqs(w, r, strings.TrimPrefix(target, "AmazonSQS."), body)
+		return
+	}
+	s.sns(w, r, string(body))
+}
+
+// take takes the entries of a batch for a destination.
+func (s *Server) take(r *http.Request, destination string, entries []Entry) (ok []Entry, failed []failure) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls++
+	size := 0
+	for _, e := range entries {
+		size += len(e.Body)
+		for name, value := range e.Attributes {
+			size += len(name) + len("String") + len(value)
+		}
+	}
+	for _, e := range entries {
+		switch why := wrong(e, destination); {
+		case why != "":
+			failed = append(failed, failure{e.ID, "InvalidParameterValue", why, true})
+			continue
+		case size > 256<<10:
+			failed = append(failed, failure{e.ID, "BatchRequestTooLong", "too long", true})
+			continue
+		}
+		switch s.faults[e.Attributes["emitd-id"]] {
+		case sinktest.Refuse:
+			failed = append(failed, failure{e.ID, "InvalidMessageContents", "not these", true})
+			continue
+		case sinktest.Falter:
+			failed = append(failed, failure{e.ID, "InternalError", "try again", false})
+			continue
+		case sinktest.Hang:
+			s.mu.Unlock()
+			<-r.Context().Done()
+			s.mu.Lock()
+			continue
+		}
+		ok = append(ok, e)
+		if e.Dedup != "" && s.known[e.Dedup] {
+			continue
+		}
+		s.known[e.Dedup] = true
+		s.taken = append(s.taken, e)
+	}
+	return ok, failed
+}
+
+// wrong says what the real service would refuse.
+func wrong(e Entry, destination string) string {
+	fifo := strings.HasSuffix(destination, ".fifo")
+	switch {
+	case e.Body == "":
+		return "empty body"
+	case len(e.Attributes) > 10:
+		return fmt.Sprintf("%d attributes", len(e.Attributes))
+	case fifo != (e.Group != "") || fifo != (e.Dedup != ""):
+		return "group and deduplication id belong to FIFO"
+	case len(e.Group) > 128 || strings.ContainsFunc(e.Group, func(r rune) bool { return r <= ' ' || r > '~' }):
+		return "bad group " + e.Group
+	}
+	for name, value := range e.Attributes {
+		if value == "" || name == "" || strings.ContainsFunc(name, func(r rune) bool {
+			return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.", r)
+		}) {
+			return fmt.Sprintf("bad attribute %q = %q", name, value)
+		}
+	}
+	return ""
+}
+
+func (s *Server) sqs(w http.ResponseWriter, r *http.Request, action string, body []byte) {
+	var in struct {
+		QueueName, QueueUrl string //nolint:revive // as SQS writes it
+		Entries             []struct {
+			Id, MessageBody, MessageGroupId, MessageDeduplicationId string //nolint:revive // as SQS writes it
+			MessageAttributes                                       map[string]struct{ StringValue string }
+		}
+	}
+	if err := json.Unmarshal(body, &in); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	w.Header().Set("Content-Type", "application/x-amz-json-1.0")
+	if action == "GetQueueUrl" {
+		if strings.Contains(in.QueueName, "nowhere") {
+			Refuse(w, http.StatusBadRequest, "com.amazonaws.sqs#QueueDoesNotExist", "no such queue")
+			return
+		}
+		_ = json.NewEncoder(w).Encode(map[string]string{"QueueUrl": s.URL + "/1/" + in.QueueName})
+		return
+	}
+	var entries []Entry
+	for _, e := range in.Entries {
+		one := Entry{ID: e.Id, Body: e.MessageBody, Group: e.MessageGroupId, Dedup: e.MessageDeduplicationId, Attributes: map[string]string{}}
+		for name, a := range e.MessageAttributes {
+			one.Attributes[name] = a.StringValue
+		}
+		entries = append(entries, one)
+	}
+	ok, failed := s.take(r, in.QueueUrl, entries)
+	out := map[string][]map[string]any{"Successful": {}, "Failed": {}}
+	for _, e := range ok {
+		sum := md5.Sum([]byte(e.Body))
+		out["Successful"] = append(out["Successful"], map[string]any{"Id": e.ID, "MessageId": uuid.NewString(), "MD5OfMessageBody": hex.EncodeToString(sum[:])})
+	}
+	for _, f := range failed {
+		out["Failed"] = append(out["Failed"], map[string]any{"Id": f.ID, "Code": f.Code, "Message": f.Message, "SenderFault": f.Sender})
+	}
+	_ = json.NewEncoder(w).Encode(out)
+}
+
+// Refuse answers a call of SQS with an error.
+func Refuse(w http.ResponseWriter, status int, code, message string) {
+	w.Header().Set("Content-Type", "application/x-amz-json-1.0")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(map[string]string{"__type": code, "message": message})
+}
+
+// RefuseXML answers a call of SNS with an error.
+func RefuseXML(w http.ResponseWriter, status int, code, message string) {
+	w.WriteHeader(status)
+	fmt.Fprintf(w, "<ErrorResponse><Error><Type>Sender</Type><Code>%s</Code><Message>%s</Message></Error></ErrorResponse>", code, message)
+}
+
+func (s *Server) sns(w http.ResponseWriter, r *http.Request, body string) {
+	form, err := url.ParseQuery(body)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	arn := form.Get("TopicArn")
+	if strings.Contains(arn, "nowhere") {
+		RefuseXML(w, http.StatusNotFound, "NotFound", "Topic does not exist")
+		return
+	}
+	var entries []Entry
+	for n := 1; ; n++ {
+		p := fmt.Sprintf("PublishBatchRequestEntries.member.%d.", n)
+		if form.Get(p+"Id") == "" {
+			break
+		}
+		e := Entry{ID: form.Get(p + "Id"), Body: form.Get(p + "Message"), Group: form.Get(p + "MessageGroupId"), Dedup: form.Get(p + "MessageDeduplicationId"), Attributes: map[string]string{}}
+		for a := 1; form.Get(fmt.Sprintf("%sMessageAttributes.entry.%d.Name", p, a)) != ""; a++ {
+			e.Attributes[form.Get(fmt.Sprintf("%sMessageAttributes.entry.%d.Name", p, a))] = form.Get(fmt.Sprintf("%sMessageAttributes.entry.%d.Value.StringValue", p, a))
+		}
+		entries = append(entries, e)
+	}
+	ok, failed := s.take(r, arn, entries)
+	fmt.Fprint(w, "<PublishBatchResponse><PublishBatchResult><Successful>")
+	for _, e := range ok {
+		fmt.Fprintf(w, "<member><Id>%s</Id><MessageId>%s</MessageId></member>", e.ID, uuid.NewString())
+	}
+	fmt.Fprint(w, "</Successful><Failed>")
+	for _, f := range failed {
+		fmt.Fprintf(w, "<member><Id>%s</Id><Code>%s</Code><Message>", f.ID, f.Code)
+		_ = xml.EscapeText(w, []byte(f.Message))
+		fmt.Fprintf(w, "</Message><SenderFault>%v</SenderFault></member>", f.Sender)
+	}
+	fmt.Fprint(w, "</Failed></PublishBatchResult></PublishBatchResponse>")
+}

@@ -1,0 +1,71 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/outbox/sink"
+)
+
+// Errors of Kafka by what they mean to us.
+var (
+	refused = []error{kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord, kerr.InvalidTimestamp, kerr.InvalidTopicException}
+	unknown = []error{kerr.UnknownTopicOrPartition, kerr.UnknownTopicID}
+	fenced  = []error{kerr.ProducerFenced, kerr.InvalidProducerEpoch}
+	down    = []error{
+		kgo.ErrRecordTimeout, kgo.ErrClientClosed, kerr.SaslAuthenticationFailed, kerr.ClusterAuthorizationFailed,
+		kerr.TransactionalIDAuthorizationFailed, kerr.UnsupportedSaslMechanism, kerr.IllegalSaslState,
+		kerr.InvalidTransactionTimeout, kerr.CoordinatorNotAvailable, kerr.BrokerNotAvailable,
+	}
+)
+
+func oneOf(err error, kinds []error) bool {
+	for _, kind := range kinds {
+		if errors.Is(err, kind) {
+			return true
+		}
+	}
+	return false
+}
+
+// classify says what an error of producing means.
+func (s *Sink) classify(ctx context.Context, topic string, err error) error {
+	what := fmt.Sprintf("produce to %.80q", topic)
+	switch {
+	case err == nil:
+		return nil
+	case oneOf(err, fenced) && s.cfg.Transactional:
+		return fmt.Errorf("%w: %s: %w", outbox.ErrFenced, what, err)
+	case oneOf(err, refused):
+		return sink.Permanent("%s: %w", what, err)
+	case oneOf(err, unknown) && s.cfg.Topic == "":
+		return sink.Permanent("%s: no such topic: %w", what, err)
+	case oneOf(err, unknown), oneOf(err, down), unreachable(err) && ctx.Err() == nil:
+		return sink.Down(what, s.redacted(err))
+	default:
+		return fmt.Errorf("%s: %w", what, err)
+	}
+}
+
+// unreachable reports whether an error is one of connections. Producing is repeated by the client
+// until the record's time ends, so that what comes through is not about the record.
+func unreachable(err error) bool {
+	_, network := errors.AsType[net.Error](err)
+	return network || sink.Unreachable(err)
+}
+
+// redacted takes the password out of what a library says.
+func (s *Sink) redacted(err error) error {
+	if text := err.Error(); s.cfg.SASL.Password != "" {
+		if clean := sink.Redact(text, s.cfg.SASL.Password); clean != text {
+			return errors.New(clean)
+		}
+	}
+	return err
+}

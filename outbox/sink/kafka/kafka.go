@@ -1,0 +1,298 @@
+// Package kafka is the sink that produces messages to Apache Kafka and what speaks its protocol.
+//
+// # What is produced
+//
+// A record in the topic that the message names (or in Config.Topic) with the message's key, so that
+// messages of a key are in one partition; the partition is chosen as Kafka's own Java client does.
+// Messages of no key are spread. Headers are those of package sink (emitd-id, emitd-generation, …)
+// and the message's own. An empty payload is an empty value, never a tombstone.
+//
+// # Idempotent, the default
+//
+// A record counts as taken when all in-sync replicas have it. The client numbers its records, so that
+// its own repetitions are dropped by the broker. One record of a key is under way at a time: a batch
+// that fails never lets a later record of a key pass an earlier one. A batch that the broker refuses
+// for good is repeated record by record, so that only the one to blame is given up. Brokers that
+// cannot be reached for Config.Timeout are a sink that is down.
+//
+// A deposed relay that is paused while it produces can still produce when it resumes: consumers drop
+// repetitions by the header emitd-id, and may drop lower generations of a shard.
+//
+// # Transactional
+//
+// Config.Transactional makes each delivery one transaction of the transactional id
+// emitd/<subscription>/<range>. Fence initialises the producer, after which the broker refuses every
+// older producer of that id and aborts what it had begun: consumers that read committed records see
+// nothing of a deposed relay. Ids of the same subscription whose ranges overlap, which are left from
+// another number of relays, are fenced with it, as far as the broker tells them. A delivery is
+// visible as a whole; a record that cannot be produced is left out and the rest is produced again.
+//
+// Kafka knows no epochs of ours: the last producer to initialise wins. A relay that was deposed
+// between its claim and Fence would win for a moment. Relays therefore look at their claim once more
+// after Fence and before the first delivery; the one that was fenced wrongly claims and fences anew.
+//
+// # What an error means
+//
+//	record too large or invalid, topic's name invalid  permanent
+//	no such topic                                      permanent; of Config.Topic: the sink is down
+//	no broker, login refused, timeout                  the sink is down
+//	transactional id taken over                        fenced
+//	topic not allowed, others                          another attempt
+package kafka
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
+
+	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/outbox/sink"
+)
+
+// Config of the sink. Only Brokers is required.
+type Config struct {
+	// Brokers to ask for the others, host:port.
+	Brokers []string `yaml:"brokers"`
+	// Topic for all messages, instead of each one's own.
+	Topic string `yaml:"topic"`
+	// ClientID as brokers log it; default emitd.
+	ClientID string `yaml:"client_id"`
+	// Transactional fences deposed relays at the price of about two round trips a delivery.
+	Transactional bool `yaml:"transactional"`
+	// TransactionTimeout is after what time the broker aborts by itself; default 40 s.
+	TransactionTimeout time.Duration `yaml:"transaction_timeout"`
+	// Timeout of a record, repetitions included; default 30 s.
+	Timeout time.Duration `yaml:"timeout"`
+	// Linger is how long a batch waits for more records; default none.
+	Linger time.Duration `yaml:"linger"`
+	// MaxBytes of a batch, and so of a record; default 1,000,012 as in Kafka's clients. It must not
+	// exceed message.max.bytes of the topic.
+	MaxBytes int `yaml:"max_bytes"`
+	// Parallel is how many keys of a delivery have a record under way; default 1,000.
+	Parallel int `yaml:"parallel"`
+	// Compression: none (default), gzip, snappy, lz4 or zstd.
+	Compression string `yaml:"compression"`
+	// TLS is used if it is there, even if it is empty.
+	TLS *sink.TLS `yaml:"tls"`
+	// SASL is how to log in, if need be.
+	SASL SASL `yaml:"sasl"`
+	// Options are added to the client's, last.
+	Options []kgo.Opt `yaml:"-"`
+}
+
+// SASL is a login.
+type SASL struct {
+	Mechanism string      `yaml:"mechanism"` // plain, scram-sha-256 or scram-sha-512; empty: no login
+	User      string      `yaml:"user"`
+	Password  sink.Secret `yaml:"password"`
+}
+
+// Sink produces messages. It is safe for concurrent use.
+type Sink struct {
+	cfg    Config
+	opts   []kgo.Opt
+	client *kgo.Client // not for transactions
+
+	alone struct { // for records that are to be the only one of their batch
+		turn   chan struct{}
+		client *kgo.Client
+	}
+
+	mu        sync.Mutex
+	producers map[string]*producer // by transactional id
+	closed    bool
+}
+
+var (
+	_ outbox.Sink   = (*Sink)(nil)
+	_ outbox.Fencer = (*Sink)(nil)
+)
+
+// New checks the configuration. It does not connect.
+func New(_ context.Context, cfg Config) (*Sink, error) {
+	s := &Sink{cfg: cfg, producers: map[string]*producer{}}
+	if err := s.configure(); err != nil {
+		return nil, fmt.Errorf("kafka: %w", err)
+	}
+	if s.cfg.Transactional {
+		return s, nil
+	}
+	var err error
+	if s.client, err = kgo.NewClient(s.opts...); err != nil {
+		return nil, fmt.Errorf("kafka: %w", err)
+	}
+	s.alone.turn = make(chan struct{}, 1)
+	if s.alone.client, err = kgo.NewClient(s.opts...); err != nil {
+		s.client.Close()
+		return nil, fmt.Errorf("kafka: %w", err)
+	}
+	return s, nil
+}
+
+// configure fills in defaults, says what is wrong and makes the client's options.
+func (s *Sink) configure() error {
+	c := &s.cfg
+	if len(c.Brokers) == 0 {
+		return errors.New("brokers is empty")
+	}
+	if c.Timeout < 0 || c.Linger < 0 || c.MaxBytes < 0 || c.Parallel < 0 || c.TransactionTimeout < 0 {
+		return errors.New("timeout, transaction_timeout, linger, max_bytes and parallel must not be negative")
+	}
+	c.Timeout = sink.Default(c.Timeout, 30*time.Second)
+	c.TransactionTimeout = sink.Default(c.TransactionTimeout, 40*time.Second)
+	if c.MaxBytes == 0 {
+		c.MaxBytes = 1_000_012
+	}
+	if c.Parallel == 0 {
+		c.Parallel = 1000
+	}
+	if c.ClientID == "" {
+		c.ClientID = "emitd"
+	}
+	codec, err := codecOf(c.Compression)
+	if err != nil {
+		return err
+	}
+	s.opts = []kgo.Opt{
+		kgo.SeedBrokers(c.Brokers...), kgo.ClientID(c.ClientID), kgo.RequiredAcks(kgo.AllISRAcks()),
+		kgo.RecordDeliveryTimeout(c.Timeout), kgo.RetryTimeout(c.Timeout), kgo.ProducerLinger(c.Linger),
+		kgo.ProducerBatchMaxBytes(int32(min(c.MaxBytes, 1<<30))), kgo.ProducerBatchCompression(codec), //nolint:gosec // bounded
+		kgo.UnknownTopicRetries(8), kgo.MetadataMinAge(500 * time.Millisecond), kgo.DisableClientMetrics(),
+	}
+	if c.TLS != nil {
+		var cfg *tls.Config
+		if cfg, err = c.TLS.Config(); err != nil {
+			return err
+		}
+		s.opts = append(s.opts, kgo.DialTLSConfig(cfg))
+	}
+	login, err := c.SASL.mechanism()
+	if err != nil {
+		return err
+	}
+	if login != nil {
+		s.opts = append(s.opts, kgo.SASL(login))
+	}
+	s.opts = append(s.opts, c.Options...)
+	return nil
+}
+
+func codecOf(name string) (kgo.CompressionCodec, error) {
+	switch name {
+	case "", "none":
+		return kgo.NoCompression(), nil
+	case "gzip":
+		return kgo.GzipCompression(), nil
+	case "snappy":
+		return kgo.SnappyCompression(), nil
+	case "lz4":
+		return kgo.Lz4Compression(), nil
+	case "zstd":
+		return kgo.ZstdCompression(), nil
+	}
+	return kgo.CompressionCodec{}, fmt.Errorf("compression %q is none of none, gzip, snappy, lz4, zstd", name)
+}
+
+func (a SASL) mechanism() (sasl.Mechanism, error) {
+	user, password := a.User, string(a.Password)
+	switch a.Mechanism {
+	case "":
+		if user != "" || password != "" {
+			return nil, errors.New("sasl has a user or password, but no mechanism")
+		}
+		return nil, nil
+	case "plain":
+		return plain.Auth{User: user, Pass: password}.AsMechanism(), nil
+	case "scram-sha-256":
+		return scram.Auth{User: user, Pass: password}.AsSha256Mechanism(), nil
+	case "scram-sha-512":
+		return scram.Auth{User: user, Pass: password}.AsSha512Mechanism(), nil
+	}
+	return nil, fmt.Errorf("sasl.mechanism %q is none of plain, scram-sha-256, scram-sha-512", a.Mechanism)
+}
+
+// Close closes the connections. Records that are under way fail.
+func (s *Sink) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	producers := s.producers
+	s.producers = map[string]*producer{}
+	s.mu.Unlock()
+	for _, p := range producers {
+		p.close()
+	}
+	if s.client != nil {
+		s.client.Close()
+		s.alone.client.Close()
+	}
+	return nil
+}
+
+// Deliver produces the rows.
+func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
+	if len(d.Rows) == 0 {
+		return nil
+	}
+	if s.cfg.Transactional {
+		return s.deliverInTx(ctx, d)
+	}
+	return sink.Each(ctx, d.Rows, s.cfg.Parallel, func(ctx context.Context, i int) error {
+		err := s.produce(ctx, s.client, s.record(d, d.Rows[i]))
+		if oneOf(err, refused) {
+			return s.produceAlone(ctx, s.record(d, d.Rows[i]))
+		}
+		return err
+	})
+}
+
+// produce waits until the record is durable, or not.
+func (s *Sink) produce(ctx context.Context, client *kgo.Client, r *kgo.Record) error {
+	done := make(chan error, 1)
+	client.Produce(ctx, r, func(_ *kgo.Record, err error) { done <- err })
+	select {
+	case err := <-done:
+		return s.classify(ctx, r.Topic, err)
+	case <-ctx.Done(): // a record that is on its way is not given up by the client
+		return fmt.Errorf("produce to %.80q: not confirmed: %w", r.Topic, context.Cause(ctx))
+	}
+}
+
+// produceAlone produces a record that shares its batch with no other: a broker refuses batches.
+func (s *Sink) produceAlone(ctx context.Context, r *kgo.Record) error {
+	select {
+	case s.alone.turn <- struct{}{}:
+		defer func() { <-s.alone.turn }()
+	case <-ctx.Done():
+		return fmt.Errorf("produce to %.80q: not confirmed: %w", r.Topic, context.Cause(ctx))
+	}
+	return s.produce(ctx, s.alone.client, r)
+}
+
+// record makes a record of a row.
+func (s *Sink) record(d outbox.Delivery, row outbox.Row) *kgo.Record {
+	r := &kgo.Record{Topic: row.Topic, Value: row.Payload}
+	if s.cfg.Topic != "" {
+		r.Topic = s.cfg.Topic
+		r.Headers = append(r.Headers, kgo.RecordHeader{Key: sink.Topic, Value: []byte(row.Topic)})
+	}
+	if row.Key != "" {
+		r.Key = []byte(row.Key)
+	}
+	if r.Value == nil {
+		r.Value = []byte{}
+	}
+	for _, h := range sink.Headers(d, row) {
+		if h.Name != sink.Key {
+			r.Headers = append(r.Headers, kgo.RecordHeader{Key: h.Name, Value: []byte(h.Value)})
+		}
+	}
+	return r
+}

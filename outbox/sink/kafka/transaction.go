@@ -1,0 +1,412 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/outbox/sink"
+)
+
+// errAborted is what became of rows whose transaction another row spoiled.
+var errAborted = errors.New("the transaction was aborted on another message's account")
+
+// producer is the owner of a transactional id. It has one transaction at a time.
+type producer struct {
+	id     string
+	epoch  int64
+	client *kgo.Client
+	turn   chan struct{}
+	once   sync.Once
+	// fenced: a newer producer has the id. Only Fence makes another of the same epoch.
+	fenced bool // under Sink.mu
+}
+
+func (p *producer) close() { p.once.Do(p.client.Close) }
+
+// idOf is the transactional id of a range.
+func idOf(subscription, shards string) string { return prefixOf(subscription) + shards }
+
+func prefixOf(subscription string) string { return "emitd/" + subscription + "/" }
+
+// Fence makes the broker refuse older producers of the range, and of ranges that overlap it. It does
+// nothing if the sink is not transactional.
+func (s *Sink) Fence(ctx context.Context, subscription, shards string, epoch int64) error {
+	if !s.cfg.Transactional {
+		return nil
+	}
+	p, err := s.initialise(ctx, subscription, shards, epoch)
+	if err != nil {
+		return err
+	}
+	return s.fenceOthers(ctx, p, subscription, shards)
+}
+
+// initialise makes a producer of a new generation of the transactional id.
+func (s *Sink) initialise(ctx context.Context, subscription, shards string, epoch int64) (*producer, error) {
+	id := idOf(subscription, shards)
+	if err := s.superseded(id, epoch); err != nil {
+		return nil, err
+	}
+	opts := append([]kgo.Opt{kgo.TransactionalID(id), kgo.TransactionTimeout(s.cfg.TransactionTimeout)}, s.opts...)
+	client, err := kgo.NewClient(opts...)
+	if err != nil {
+		return nil, fmt.Errorf("kafka: fence %s: %w", id, err)
+	}
+	bounded, cancel := sink.Limit(ctx, sink.Deadline{What: "the transaction coordinator", After: s.cfg.Timeout})
+	defer cancel()
+	if _, _, err := client.ProducerID(bounded); err != nil {
+		client.Close()
+		return nil, s.initFailed(ctx, bounded, id, err)
+	}
+	p := &producer{id: id, epoch: epoch, client: client, turn: make(chan struct{}, 1)}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := s.producers[id]
+	if s.closed || old != nil && old.epoch > epoch {
+		go p.close()
+		return nil, fmt.Errorf("%w: %s", outbox.ErrFenced, id)
+	}
+	s.producers[id] = p
+	if old != nil {
+		go old.close() // its transaction was aborted by the broker
+	}
+	return p, nil
+}
+
+func (s *Sink) initFailed(ctx, bounded context.Context, id string, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("fence %s: %w", id, context.Cause(ctx))
+	case bounded.Err() != nil:
+		return sink.Down("fence "+id, context.Cause(bounded))
+	case oneOf(err, fenced):
+		return fmt.Errorf("%w: %s: %w", outbox.ErrFenced, id, err)
+	default:
+		return sink.Down("fence "+id, s.redacted(err))
+	}
+}
+
+// superseded refuses an epoch below one that this process has seen.
+func (s *Sink) superseded(id string, epoch int64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.producers[id]; p != nil && p.epoch > epoch {
+		return fmt.Errorf("%w: %s has epoch %d, this is %d", outbox.ErrFenced, id, p.epoch, epoch)
+	}
+	return nil
+}
+
+// fenceOthers initialises the transactional ids of overlapping ranges, so that their producers are
+// refused. A broker that does not list transactions, or not to us, keeps them.
+func (s *Sink) fenceOthers(ctx context.Context, p *producer, subscription, shards string) error {
+	own, err := sink.Range(shards)
+	if err != nil {
+		return nil //nolint:nilerr // a range of another kind overlaps none
+	}
+	ctx, cancel := sink.Limit(ctx, sink.Deadline{What: "the brokers", After: s.cfg.Timeout})
+	defer cancel()
+	for _, shard := range p.client.RequestSharded(ctx, kmsg.NewPtrListTransactionsRequest()) {
+		resp, ok := shard.Resp.(*kmsg.ListTransactionsResponse)
+		if shard.Err != nil || !ok {
+			continue
+		}
+		for _, t := range resp.TransactionStates {
+			name, ours := strings.CutPrefix(t.TransactionalID, prefixOf(subscription))
+			other, err := sink.Range(name)
+			if !ours || err != nil || name == shards || !sink.Overlaps(own, other) {
+				continue
+			}
+			if err := s.bump(ctx, p.client, t.TransactionalID); err != nil {
+				return fmt.Errorf("fence %s: %w", t.TransactionalID, err)
+			}
+		}
+	}
+	return nil
+}
+
+// bump raises the producer epoch of a transactional id that nobody is to use any more.
+func (s *Sink) bump(ctx context.Context, client *kgo.Client, id string) error {
+	for {
+		req := kmsg.NewPtrInitProducerIDRequest()
+		req.TransactionalID = &id
+		req.TransactionTimeoutMillis = int32(min(s.cfg.TransactionTimeout.Milliseconds(), 1<<30)) //nolint:gosec // bounded
+		req.ProducerID, req.ProducerEpoch = -1, -1
+		resp, err := req.RequestWith(ctx, client)
+		if err != nil {
+			return s.redacted(err)
+		}
+		if err = kerr.ErrorForCode(resp.ErrorCode); !errors.Is(err, kerr.ConcurrentTransactions) {
+			return err // nil, if the epoch is raised
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// owner returns the producer of a delivery, and makes it when the relay did not call Fence.
+func (s *Sink) owner(ctx context.Context, d outbox.Delivery) (*producer, error) {
+	id := idOf(d.Subscription, d.Range)
+	if err := s.superseded(id, d.Epoch); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	p := s.producers[id]
+	lost := p != nil && p.fenced && p.epoch == d.Epoch
+	s.mu.Unlock()
+	switch {
+	case lost:
+		return nil, fmt.Errorf("%w: %s", outbox.ErrFenced, id)
+	case p != nil && p.epoch == d.Epoch:
+		return p, nil
+	default:
+		return s.initialise(ctx, d.Subscription, d.Range, d.Epoch)
+	}
+}
+
+// discard forgets a producer whose state is unknown, or marks it as fenced.
+func (s *Sink) discard(p *producer, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.producers[p.id] != p {
+		return
+	}
+	if p.fenced || errors.Is(err, outbox.ErrFenced) { // what follows a fence is its consequence
+		p.fenced = true
+	} else {
+		delete(s.producers, p.id)
+	}
+	go p.close()
+}
+
+// deliverInTx produces a delivery in one transaction. Its end is not hurried by the context: a
+// commit that is on its way is waited for by the next delivery of the range.
+func (s *Sink) deliverInTx(ctx context.Context, d outbox.Delivery) []error {
+	p, err := s.owner(ctx, d)
+	if err != nil {
+		return []error{err}
+	}
+	select {
+	case p.turn <- struct{}{}:
+	case <-ctx.Done():
+		return []error{fmt.Errorf("produce: not attempted: %w", context.Cause(ctx))}
+	}
+	done := make(chan []error, 1)
+	go func() {
+		defer func() { <-p.turn }()
+		done <- s.transactions(ctx, p, d)
+	}()
+	select {
+	case errs := <-done:
+		return errs
+	case <-ctx.Done():
+		return []error{fmt.Errorf("produce: not confirmed: %w", context.Cause(ctx))}
+	}
+}
+
+// transactions produces all rows in one transaction. Those that spoil it are suspects, together with
+// what follows in their keys: the others are produced without them, and the suspects then one by one,
+// because a broker refuses batches and not records.
+func (s *Sink) transactions(ctx context.Context, p *producer, d outbox.Delivery) []error {
+	result := make([]error, len(d.Rows))
+	rows := make([]int, len(d.Rows))
+	for i := range rows {
+		rows[i] = i
+	}
+	var suspects []int
+	for len(rows) > 0 {
+		errs := s.transaction(ctx, p, d, rows)
+		if errs == nil {
+			break
+		}
+		blamed, err := blame(errs)
+		if len(blamed) == 0 {
+			for _, i := range rows {
+				result[i] = err
+			}
+			break
+		}
+		var out []int
+		rows, out = part(d, rows, blamed, func(n int) bool {
+			sure := len(blamed) == 1 || oneOf(errs[n], unknown) // else it may have shared its batch
+			if sure {
+				result[rows[n]] = errs[n]
+			}
+			return sure
+		}, result)
+		suspects = append(suspects, out...)
+	}
+	s.oneByOne(ctx, p, d, suspects, result)
+	for _, err := range result {
+		if err != nil {
+			return result
+		}
+	}
+	return nil
+}
+
+// blame returns the places of rows that were refused for good, or else what befell all.
+func blame(errs []error) (places map[int]bool, err error) {
+	places = map[int]bool{}
+	for n, e := range errs {
+		if errors.Is(e, outbox.ErrPermanent) {
+			places[n] = true
+		}
+		if err == nil || errors.Is(err, errAborted) {
+			err = e
+		}
+	}
+	return places, err
+}
+
+// part takes the blamed rows and what follows in their keys out of a list: what follows one that is
+// guilty for sure is skipped, the others are suspects.
+func part(d outbox.Delivery, rows []int, blamed map[int]bool, guilty func(n int) bool, result []error) (rest, suspects []int) {
+	const suspect, dead = 1, 2
+	keys := map[string]int{}
+	for n, i := range rows {
+		key := d.Rows[i].Key
+		state := 0
+		if key != "" {
+			state = keys[key]
+		}
+		switch {
+		case state == dead:
+			result[i] = sink.ErrSkipped
+		case state == suspect:
+			suspects = append(suspects, i)
+		case !blamed[n]:
+			rest = append(rest, i)
+		case guilty(n):
+			keys[key] = dead
+		default:
+			keys[key] = suspect
+			suspects = append(suspects, i)
+		}
+	}
+	return rest, suspects
+}
+
+// oneByOne gives each suspect a transaction of its own.
+func (s *Sink) oneByOne(ctx context.Context, p *producer, d outbox.Delivery, suspects []int, result []error) {
+	failed := map[string]bool{}
+	for _, i := range suspects {
+		key := d.Rows[i].Key
+		if key != "" && failed[key] {
+			result[i] = sink.ErrSkipped
+			continue
+		}
+		if errs := s.transaction(ctx, p, d, []int{i}); errs != nil {
+			result[i] = errs[0]
+			failed[key] = true
+		}
+	}
+}
+
+// transaction produces rows and commits: nil, or an error for each row, none of which is visible.
+func (s *Sink) transaction(ctx context.Context, p *producer, d outbox.Delivery, rows []int) []error {
+	all := func(err error) []error {
+		errs := make([]error, len(rows))
+		for n := range errs {
+			errs[n] = err
+		}
+		return errs
+	}
+	if ctx.Err() != nil {
+		return all(fmt.Errorf("produce: not attempted: %w", context.Cause(ctx)))
+	}
+	if err := p.client.BeginTransaction(); err != nil {
+		return all(s.spoiled(p, err))
+	}
+	errs, failed := s.fill(ctx, p, d, rows)
+	for _, err := range errs {
+		if errors.Is(err, outbox.ErrFenced) {
+			s.discard(p, err) // the broker has aborted what there was
+			return all(err)
+		}
+	}
+	// The end must not be cut short: what became of the transaction would be unknown.
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.TransactionTimeout)
+	defer cancel()
+	commit := kgo.TransactionEndTry(!failed && ctx.Err() == nil)
+	if err := p.client.EndTransaction(end, commit); err != nil {
+		err = s.spoiled(p, err)
+		if errors.Is(err, outbox.ErrFenced) || !failed {
+			return all(err)
+		}
+	}
+	switch {
+	case failed:
+		return errs
+	case !bool(commit):
+		return all(fmt.Errorf("produce: not confirmed: %w", context.Cause(ctx)))
+	default:
+		return nil
+	}
+}
+
+// fill produces rows into the open transaction and waits for all. When the context ends, what is
+// still buffered is given up.
+func (s *Sink) fill(ctx context.Context, p *producer, d outbox.Delivery, rows []int) (errs []error, failed bool) {
+	errs = make([]error, len(rows))
+	var wg sync.WaitGroup
+	for n, i := range rows {
+		wg.Add(1)
+		p.client.Produce(ctx, s.record(d, d.Rows[i]), func(r *kgo.Record, err error) {
+			errs[n] = s.classify(ctx, r.Topic, err)
+			wg.Done()
+		})
+	}
+	settled := make(chan struct{})
+	go func() { wg.Wait(); close(settled) }()
+	select {
+	case <-settled:
+	case <-ctx.Done():
+		s.giveUp(ctx, p)
+		<-settled
+	}
+	for _, err := range errs {
+		failed = failed || err != nil
+	}
+	if failed {
+		for n, err := range errs {
+			if err == nil {
+				errs[n] = errAborted
+			}
+		}
+	}
+	return errs, failed
+}
+
+// giveUp makes all records of the producer settle. A broker that does not answer cannot be asked
+// what it has: then the producer goes, and with it what it holds.
+func (s *Sink) giveUp(ctx context.Context, p *producer) {
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Timeout)
+	defer cancel()
+	if err := p.client.AbortBufferedRecords(bounded); err != nil {
+		s.discard(p, err)
+	}
+}
+
+// spoiled says why a transaction could not begin or end, and gives the producer up: the next delivery
+// initialises another one, unless this one was fenced.
+func (s *Sink) spoiled(p *producer, err error) error {
+	switch {
+	case oneOf(err, fenced) || errors.Is(err, kerr.InvalidProducerIDMapping):
+		err = fmt.Errorf("%w: %s: %w", outbox.ErrFenced, p.id, err)
+	case oneOf(err, down) || unreachable(err) || errors.Is(err, context.DeadlineExceeded):
+		err = sink.Down("end the transaction of "+p.id, s.redacted(err))
+	default:
+		err = fmt.Errorf("end the transaction of %s: %w", p.id, err)
+	}
+	s.discard(p, err)
+	return err
+}

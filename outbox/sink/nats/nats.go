@@ -1,0 +1,292 @@
+// Package nats is the sink that publishes messages to streams of NATS JetStream.
+//
+// # What is published
+//
+// A message to the subject that the outbox message names as its topic, with Nats-Msg-Id as its id:
+// a stream drops repetitions within its duplicate window, which is to be longer than a take-over takes
+// (a few times the lease; JetStream's default of two minutes is enough for the profiles of emitd).
+// Headers are those of package sink (emitd-key, emitd-generation, …) and the message's own.
+//
+// A message counts as taken when the stream has acknowledged it. One message of a key is under way at
+// a time, all keys of a delivery at once.
+//
+// # The fence
+//
+// Config.Fence makes the stream itself refuse a deposed relay. For every shard the stream holds a
+// marker: an empty message on the subject <fence_subject>.<subscription>.<shard>, whose header
+// emitd-generation is the epoch of the shard's relay. Fence replaces the markers, by compare-and-set
+// on their sequence, unless one has a higher epoch. Every message is published on the condition that
+// its shard's marker is still the one that this relay wrote (Nats-Expected-Last-Subject-Sequence for
+// the marker's subject), so that from the moment of a take-over nothing of the deposed relay is stored,
+// whenever it wakes up. It costs: the stream must bind the marker subjects too, consumers should not
+// (or skip them), and messages of one shard go one after the other, because a stream with replicas
+// checks one condition on a subject at a time. A marker that the stream's limits removed is written
+// anew.
+//
+// # What an error means
+//
+//	message too large, subject invalid               permanent
+//	no stream has the subject                        permanent, if JetStream answers so
+//	not connected, login refused, no space (503)     the sink is down
+//	the stream is full                               another attempt; Config.Stream: the sink is down
+//	another relay's marker                           fenced
+//	no acknowledgement within Config.Timeout, others another attempt
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/outbox/sink"
+)
+
+// Config of the sink. Only URL is required.
+type Config struct {
+	// URL of one or more servers, separated by commas. It may contain credentials, which are kept out
+	// of errors.
+	URL sink.Secret `yaml:"url"`
+	// Stream that messages must go to; default whichever binds the subject. Required with Fence.
+	Stream string `yaml:"stream"`
+	// Domain of JetStream; default the server's.
+	Domain string `yaml:"domain"`
+	// Fence makes the stream refuse deposed relays.
+	Fence bool `yaml:"fence"`
+	// FenceSubject is the beginning of the markers' subjects; default emitd.fence.
+	FenceSubject string `yaml:"fence_subject"`
+	// Timeout of one acknowledgement; default 5 s.
+	Timeout time.Duration `yaml:"timeout"`
+	// Parallel is how many messages are under way at once in a delivery; default 1,000.
+	Parallel int `yaml:"parallel"`
+	// Name of the connection, as the server shows it; default emitd.
+	Name string `yaml:"name"`
+	// User, Password and Token log in; Credentials is a .creds file, NKey a file with a seed.
+	User        string      `yaml:"user"`
+	Password    sink.Secret `yaml:"password"`
+	Token       sink.Secret `yaml:"token"`
+	Credentials string      `yaml:"credentials"`
+	NKey        string      `yaml:"nkey"`
+	// TLS is used if it is there, even if it is empty, or if the URL says tls://.
+	TLS *sink.TLS `yaml:"tls"`
+}
+
+// Sink publishes messages. It is safe for concurrent use.
+type Sink struct {
+	cfg  Config
+	conn *nats.Conn
+	js   jetstream.JetStream
+
+	mu      sync.Mutex
+	markers map[string]marker // by subject
+	denied  map[string]string // subjects that the server does not let us publish to
+}
+
+var (
+	_ outbox.Sink   = (*Sink)(nil)
+	_ outbox.Fencer = (*Sink)(nil)
+)
+
+// New checks the configuration and begins to connect. A server that is not there is no error: it is
+// connected to when it comes, and until then the sink is down.
+func New(_ context.Context, cfg Config) (*Sink, error) {
+	s := &Sink{cfg: cfg, markers: map[string]marker{}, denied: map[string]string{}}
+	opts, err := s.options()
+	if err != nil {
+		return nil, fmt.Errorf("nats: %w", err)
+	}
+	if s.conn, err = nats.Connect(string(cfg.URL), opts...); err != nil {
+		return nil, fmt.Errorf("nats: connect: %s", s.redact(err))
+	}
+	js := []jetstream.JetStreamOpt{jetstream.WithPublishAsyncMaxPending(4 * s.cfg.Parallel)}
+	if cfg.Domain != "" {
+		s.js, err = jetstream.NewWithDomain(s.conn, cfg.Domain, js...)
+	} else {
+		s.js, err = jetstream.New(s.conn, js...)
+	}
+	if err != nil {
+		s.conn.Close()
+		return nil, fmt.Errorf("nats: %w", err)
+	}
+	return s, nil
+}
+
+// options fills in defaults, says what is wrong and makes the connection's options.
+func (s *Sink) options() ([]nats.Option, error) {
+	c := &s.cfg
+	switch {
+	case c.URL == "":
+		return nil, errors.New("url is empty")
+	case c.Fence && c.Stream == "":
+		return nil, errors.New("fence needs the stream that has the markers and the messages")
+	case c.Timeout < 0 || c.Parallel < 0:
+		return nil, errors.New("timeout and parallel must not be negative")
+	}
+	c.Timeout = sink.Default(c.Timeout, 5*time.Second)
+	if c.Parallel == 0 {
+		c.Parallel = 1000
+	}
+	if c.FenceSubject == "" {
+		c.FenceSubject = "emitd.fence"
+	}
+	if !valid(c.FenceSubject) {
+		return nil, fmt.Errorf("fence_subject %q is no subject", c.FenceSubject)
+	}
+	if c.Name == "" {
+		c.Name = "emitd"
+	}
+	opts := []nats.Option{
+		nats.Name(c.Name), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
+		nats.ReconnectWait(time.Second), nats.Timeout(c.Timeout),
+		nats.ReconnectBufSize(-1), // what is published while there is no connection fails at once
+		nats.ErrorHandler(s.asyncError),
+	}
+	if c.User != "" || c.Password != "" {
+		opts = append(opts, nats.UserInfo(c.User, string(c.Password)))
+	}
+	if c.Token != "" {
+		opts = append(opts, nats.Token(string(c.Token)))
+	}
+	if c.Credentials != "" {
+		opts = append(opts, nats.UserCredentials(c.Credentials))
+	}
+	if c.NKey != "" {
+		key, err := nats.NkeyOptionFromSeed(c.NKey)
+		if err != nil {
+			return nil, fmt.Errorf("read nkey: %w", err)
+		}
+		opts = append(opts, key)
+	}
+	if c.TLS != nil {
+		cfg, err := c.TLS.Config()
+		if err != nil {
+			return nil, err
+		}
+		opts = append(opts, nats.Secure(cfg))
+	}
+	return opts, nil
+}
+
+// Close ends the connection.
+func (s *Sink) Close() error {
+	s.conn.Close()
+	return nil
+}
+
+// Deliver publishes the rows.
+func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
+	if len(d.Rows) == 0 {
+		return nil
+	}
+	if ctx.Err() == nil && !s.conn.IsConnected() {
+		if err := s.connected(ctx); err != nil {
+			return []error{err}
+		}
+	}
+	plan := sink.Plan{Parallel: s.cfg.Parallel}
+	if s.cfg.Fence {
+		plan.Lane = func(i int) string { return s.markerSubject(d.Subscription, d.Rows[i].Shard) }
+	}
+	errs := sink.Run(ctx, d.Rows, plan, func(ctx context.Context, rows []int) []error {
+		return []error{s.publish(ctx, d, d.Rows[rows[0]])}
+	})
+	if !s.cfg.Fence || len(errs) == 0 {
+		return errs
+	}
+	return s.otherKeys(ctx, d, errs)
+}
+
+// otherKeys publishes what was held up only because another key of its shard failed.
+func (s *Sink) otherKeys(ctx context.Context, d outbox.Delivery, errs []error) []error {
+	for ctx.Err() == nil {
+		failed := map[string]bool{}
+		var again []int
+		for i, err := range errs {
+			key := d.Rows[i].Key
+			switch {
+			case err == nil:
+			case errors.Is(err, outbox.ErrSinkDown), errors.Is(err, outbox.ErrFenced):
+				return errs
+			case errors.Is(err, sink.ErrSkipped) && (key == "" || !failed[key]):
+				again = append(again, i)
+			case key != "":
+				failed[key] = true
+			}
+		}
+		if len(again) == 0 {
+			return errs
+		}
+		rows := make([]outbox.Row, len(again))
+		for n, i := range again {
+			rows[n] = d.Rows[i]
+		}
+		part := sink.Run(ctx, rows, sink.Plan{
+			Parallel: s.cfg.Parallel, Lane: func(n int) string { return s.markerSubject(d.Subscription, rows[n].Shard) },
+		}, func(ctx context.Context, r []int) []error { return []error{s.publish(ctx, d, rows[r[0]])} })
+		for n, i := range again {
+			errs[i] = nil
+			if len(part) > 0 {
+				errs[i] = part[n]
+			}
+		}
+	}
+	return errs
+}
+
+// connected waits for a connection for as long as a publish may take.
+func (s *Sink) connected(ctx context.Context) error {
+	bounded, cancel := sink.Limit(ctx, sink.Deadline{What: "the server", After: s.cfg.Timeout})
+	defer cancel()
+	changes := s.conn.StatusChanged(nats.CONNECTED, nats.CLOSED)
+	defer s.conn.RemoveStatusListener(changes)
+	for !s.conn.IsConnected() && !s.conn.IsClosed() {
+		select {
+		case <-changes:
+		case <-bounded.Done():
+			return s.disconnected()
+		}
+	}
+	if s.conn.IsClosed() {
+		return sink.Down("publish", errors.New("the connection is closed"))
+	}
+	return nil
+}
+
+// disconnected is the error of a sink without a connection, with its cause.
+func (s *Sink) disconnected() error {
+	if err := s.conn.LastError(); err != nil {
+		return sink.Down("publish", errors.New("not connected: "+s.redact(err)))
+	}
+	return sink.Down("publish", errors.New("not connected"))
+}
+
+// redact takes what the URL has besides hosts out of a library's text.
+func (s *Sink) redact(err error) string {
+	secrets := []sink.Secret{s.cfg.Password, s.cfg.Token}
+	for one := range strings.SplitSeq(string(s.cfg.URL), ",") {
+		if login, _, has := strings.Cut(one, "@"); has {
+			_, login, _ = strings.Cut(login, "://")
+			secrets = append(secrets, sink.Secret(login))
+			if _, password, has := strings.Cut(login, ":"); has {
+				secrets = append(secrets, sink.Secret(password))
+			}
+		}
+	}
+	return sink.Redact(err.Error(), secrets...)
+}
+
+// valid reports whether a subject can be published to.
+func valid(subject string) bool {
+	for token := range strings.SplitSeq(subject, ".") {
+		if token == "" || strings.ContainsAny(token, " \t\r\n*>") {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,161 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/outbox/sink"
+)
+
+// Codes of JetStream's errors that have no name in the client.
+const (
+	codeTooLarge      = 10054 // the stream's own limit
+	codeFull          = 10077 // the stream's limits, which refuse what is new: one stream of several
+	codeOtherStream   = 10060 // the subject belongs to a stream that is not Config.Stream
+	codeWrongSequence = 10071
+	codeBusySequence  = 10164 // the same, or another message of the condition's subject is under way
+)
+
+// publish publishes one row and waits for the acknowledgement.
+func (s *Sink) publish(ctx context.Context, d outbox.Delivery, row outbox.Row) error {
+	if !valid(row.Topic) {
+		return sink.Permanent("publish: the topic %.80q is no subject", row.Topic)
+	}
+	if !s.cfg.Fence {
+		return s.send(ctx, d, row)
+	}
+	// The marker may have been removed by the stream's limits, or another message of the shard, of
+	// a delivery that was given up, may still be under way: look, and try again.
+	var err error
+	for range 3 {
+		var m marker
+		if m, err = s.held(ctx, d, row.Shard); err != nil {
+			return err
+		}
+		err = s.send(ctx, d, row, jetstream.WithExpectLastSequenceForSubject(m.sequence, m.subject))
+		if code := codeOf(err); code != codeWrongSequence && code != codeBusySequence {
+			return err
+		}
+		s.forget(m)
+	}
+	return err
+}
+
+// send publishes a row once, under conditions.
+func (s *Sink) send(ctx context.Context, d outbox.Delivery, row outbox.Row, opts ...jetstream.PublishOpt) error {
+	ctx, cancel := sink.Limit(ctx, sink.Deadline{What: "the stream", After: s.cfg.Timeout})
+	defer cancel()
+	opts = append(opts, jetstream.WithMsgID(row.ID.String()))
+	if s.cfg.Stream != "" {
+		opts = append(opts, jetstream.WithExpectStream(s.cfg.Stream))
+	}
+	ack, err := s.js.PublishMsgAsync(message(d, row), opts...)
+	if err != nil {
+		return s.classify(ctx, row.Topic, err)
+	}
+	select {
+	case <-ack.Ok():
+		return nil
+	case err := <-ack.Err():
+		return s.classify(ctx, row.Topic, err)
+	case <-ctx.Done():
+		return s.unacknowledged(ctx, row.Topic)
+	}
+}
+
+func message(d outbox.Delivery, row outbox.Row) *nats.Msg {
+	m := &nats.Msg{Subject: row.Topic, Data: row.Payload, Header: nats.Header{}}
+	for _, h := range sink.Headers(d, row) {
+		if !strings.HasPrefix(strings.ToLower(h.Name), "nats-") { // orders to the server
+			m.Header[h.Name] = []string{h.Value}
+		}
+	}
+	return m
+}
+
+// unacknowledged says why there may be no answer: a server that does not let us publish says so
+// without naming the message.
+func (s *Sink) unacknowledged(ctx context.Context, subject string) error {
+	s.mu.Lock()
+	why, denied := s.denied[subject]
+	s.mu.Unlock()
+	switch {
+	case denied:
+		return fmt.Errorf("publish to %.80q: %s", subject, why)
+	case !s.conn.IsConnected():
+		return s.disconnected()
+	default:
+		return fmt.Errorf("publish to %.80q: not confirmed: %w", subject, context.Cause(ctx))
+	}
+}
+
+// asyncError notes what the server says without being asked.
+func (s *Sink) asyncError(_ *nats.Conn, _ *nats.Subscription, err error) {
+	if !errors.Is(err, nats.ErrPermissionViolation) {
+		return
+	}
+	text := err.Error()
+	_, rest, _ := strings.Cut(text, `to "`)
+	subject, _, found := strings.Cut(rest, `"`)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if found && len(s.denied) < 1000 {
+		s.denied[subject] = s.redact(err)
+	}
+}
+
+// classify says what an error of publishing means.
+func (s *Sink) classify(ctx context.Context, subject string, err error) error {
+	what := fmt.Sprintf("publish to %.80q", subject)
+	api, _ := errors.AsType[*jetstream.APIError](err)
+	switch {
+	case errors.Is(err, nats.ErrMaxPayload), errors.Is(err, nats.ErrBadSubject), errors.Is(err, nats.ErrInvalidMsg):
+		return sink.Permanent("%s: %w", what, err)
+	case errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, nats.ErrNoResponders):
+		return s.noStream(ctx, subject, err)
+	case api != nil && int(api.ErrorCode) == codeTooLarge:
+		return sink.Permanent("%s: %w", what, err)
+	case api != nil && int(api.ErrorCode) == codeOtherStream:
+		return sink.Permanent("%s: the subject is not of the stream %s: %w", what, s.cfg.Stream, err)
+	case api != nil && api.Code == 503 && (s.cfg.Stream != "" || int(api.ErrorCode) != codeFull):
+		return sink.Down(what, err)
+	case api != nil:
+		return fmt.Errorf("%s: %w", what, err)
+	case ctx.Err() != nil:
+		return s.unacknowledged(ctx, subject)
+	case !s.conn.IsConnected() || errors.Is(err, nats.ErrReconnectBufExceeded) || errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, nats.ErrDisconnected):
+		return s.disconnected()
+	default:
+		return fmt.Errorf("%s: %s", what, s.redact(err))
+	}
+}
+
+// noStream asks why nobody answered: a stream without a leader is silent for a moment, too.
+func (s *Sink) noStream(ctx context.Context, subject string, err error) error {
+	what := fmt.Sprintf("publish to %.80q", subject)
+	_, asked := s.js.StreamNameBySubject(ctx, subject)
+	switch {
+	case asked == nil:
+		return fmt.Errorf("%s: the stream has no leader now: %w", what, err)
+	case errors.Is(asked, jetstream.ErrStreamNotFound):
+		return sink.Permanent("%s: no stream has this subject: create one that binds it", what)
+	case ctx.Err() != nil:
+		return s.unacknowledged(ctx, subject)
+	default:
+		return sink.Down(what, fmt.Errorf("JetStream does not answer: %w", asked))
+	}
+}
+
+// codeOf returns the code of a JetStream error, or 0.
+func codeOf(err error) int {
+	if api, ok := errors.AsType[*jetstream.APIError](err); ok {
+		return int(api.ErrorCode)
+	}
+	return 0
+}

@@ -1,0 +1,276 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/outbox/sink"
+)
+
+// pruneEvery is how often ids that are too old are removed, a thousand at a time.
+const pruneEvery = time.Minute
+
+// Deliver writes the rows in one transaction.
+func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
+	if len(d.Rows) == 0 {
+		return nil
+	}
+	c := claim{subscription: d.Subscription, epoch: d.Epoch}
+	for _, row := range d.Rows {
+		c.shards = append(c.shards, int32(row.Shard)) //nolint:gosec // below 64
+	}
+	slices.Sort(c.shards)
+	c.shards = slices.Compact(c.shards)
+
+	err := s.inTx(ctx, "write", func(ctx context.Context, tx pgx.Tx) error {
+		if err := s.hold(ctx, tx, c); err != nil {
+			return err
+		}
+		return s.together(ctx, tx, d)
+	})
+	if !ofRow(err) {
+		if err == nil {
+			s.prune(ctx)
+			return nil
+		}
+		return []error{err}
+	}
+	// Some row is to blame: each gets a savepoint.
+	errs := make([]error, len(d.Rows))
+	err = s.inTx(ctx, "write", func(ctx context.Context, tx pgx.Tx) error {
+		clear(errs) // of an attempt that was rolled back
+		if err := s.hold(ctx, tx, c); err != nil {
+			return err
+		}
+		return s.apart(ctx, tx, d, errs)
+	})
+	if err != nil {
+		return []error{err}
+	}
+	return errs
+}
+
+// together writes all rows in one go.
+func (s *Sink) together(ctx context.Context, tx pgx.Tx, d outbox.Delivery) error {
+	fresh, err := s.fresh(ctx, tx, d.Subscription, d.Rows)
+	if err != nil {
+		return err
+	}
+	batch := &pgx.Batch{}
+	for _, row := range fresh {
+		s.queue(batch, d, row)
+	}
+	return tx.SendBatch(ctx, batch).Close()
+}
+
+// apart writes row by row, and what one fails by is its own.
+func (s *Sink) apart(ctx context.Context, tx pgx.Tx, d outbox.Delivery, errs []error) error {
+	failed := map[string]bool{}
+	for i, row := range d.Rows {
+		if row.Key != "" && failed[row.Key] {
+			errs[i] = sink.ErrSkipped
+			continue
+		}
+		err := pgx.BeginFunc(ctx, tx, func(point pgx.Tx) error { // a savepoint
+			one := d
+			one.Rows = d.Rows[i : i+1]
+			return s.together(ctx, point, one)
+		})
+		if err == nil {
+			continue
+		}
+		if conflict(err) {
+			return err
+		}
+		if err = classify(ctx, "write", err); !ofRow(err) {
+			return err
+		}
+		errs[i], failed[row.Key] = err, true
+	}
+	return nil
+}
+
+// fresh returns the rows that a statement is still to be run for, in order. The table of messages
+// knows by itself.
+func (s *Sink) fresh(ctx context.Context, tx pgx.Tx, subscription string, all []outbox.Row) ([]outbox.Row, error) {
+	if s.cfg.Statement == "" {
+		return all, nil
+	}
+	ids := make([]uuid.UUID, len(all))
+	for i, row := range all {
+		ids[i] = row.ID
+	}
+	result, err := tx.Query(ctx, s.sql.note, subscription, ids)
+	if err != nil {
+		return nil, err
+	}
+	noted, err := pgx.CollectRows(result, pgx.RowTo[uuid.UUID])
+	if err != nil {
+		return nil, err
+	}
+	left := map[uuid.UUID]bool{}
+	for _, id := range noted {
+		left[id] = true
+	}
+	var out []outbox.Row
+	for _, row := range all {
+		if left[row.ID] {
+			out = append(out, row)
+			delete(left, row.ID) // the same id twice in a delivery is one message
+		}
+	}
+	return out, nil
+}
+
+// queue adds a row's statement to a batch.
+func (s *Sink) queue(batch *pgx.Batch, d outbox.Delivery, row outbox.Row) {
+	headers, err := json.Marshal(row.Headers)
+	if err != nil {
+		panic(fmt.Sprintf("postgres sink: encode strings: %v", err))
+	}
+	if len(row.Headers) == 0 {
+		headers = []byte("{}")
+	}
+	payload := row.Payload
+	if payload == nil {
+		payload = []byte{}
+	}
+	if s.cfg.Statement != "" {
+		batch.Queue(s.cfg.Statement, pgx.NamedArgs{
+			"id": row.ID, "subscription": d.Subscription, "topic": row.Topic, "key": row.Key, "type": row.Type,
+			"headers": headers, "payload": payload, "created_at": row.CreatedAt,
+		})
+		return
+	}
+	batch.Queue(s.sql.insert, row.ID, d.Subscription, row.Topic, row.Key, row.Type, headers, payload,
+		row.TraceParent, row.TraceState, row.CreatedAt)
+}
+
+// prune removes ids that are older than Keep, now and then. That it fails is of no consequence.
+func (s *Sink) prune(ctx context.Context) {
+	if s.cfg.Statement == "" {
+		return
+	}
+	s.mu.Lock()
+	due := time.Since(s.pruned) >= pruneEvery
+	if due {
+		s.pruned = time.Now()
+	}
+	s.mu.Unlock()
+	if due {
+		_, _ = s.pool.Exec(ctx, s.sql.prune, s.cfg.Keep)
+	}
+}
+
+// inTx runs f in a transaction that is bounded in time, and says what its error means.
+func (s *Sink) inTx(ctx context.Context, what string, f func(ctx context.Context, tx pgx.Tx) error) error {
+	ctx, cancel := sink.Limit(ctx, sink.Deadline{What: "the database", After: s.cfg.Timeout})
+	defer cancel()
+	if err := s.prepare(ctx); err != nil {
+		return classify(ctx, "make the tables", err)
+	}
+	for attempt := 1; ; attempt++ {
+		err := s.once(ctx, what, f)
+		if attempt < 3 && conflict(err) && ctx.Err() == nil {
+			continue
+		}
+		return classify(ctx, what, err)
+	}
+}
+
+// conflict reports whether a transaction failed only because of others: it was rolled back, and is
+// worth repeating at once.
+func conflict(err error) bool {
+	pg, _ := errors.AsType[*pgconn.PgError](err)
+	return pg != nil && (pg.Code == "40001" || pg.Code == "40P01")
+}
+
+// once runs f in one transaction.
+func (s *Sink) once(ctx context.Context, what string, f func(ctx context.Context, tx pgx.Tx) error) error {
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+			return fmt.Errorf("%s: not attempted: %w", what, context.Cause(ctx))
+		}
+		return sink.Down("connect", plain(ctx, err))
+	}
+	defer conn.Release()
+	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { return f(ctx, tx) })
+}
+
+// prepare makes the tables once, if that is asked for.
+func (s *Sink) prepare(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ready {
+		return nil
+	}
+	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		// Two relays that begin at once would get in each other's way.
+		if _, err := tx.Exec(ctx, `select pg_advisory_xact_lock(hashtextextended('emitd sink', 0))`); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, s.sql.create)
+		return err
+	})
+	s.ready = err == nil
+	return err
+}
+
+// rowError is what one row failed by: the others can be written without it.
+type rowError struct{ error }
+
+func (e rowError) Unwrap() error { return e.error }
+
+func ofRow(err error) bool {
+	_, is := errors.AsType[rowError](err)
+	return is
+}
+
+// classify says what an error of a statement means.
+func classify(ctx context.Context, what string, err error) error {
+	pg, _ := errors.AsType[*pgconn.PgError](err)
+	switch {
+	case err == nil, errors.Is(err, outbox.ErrFenced), errors.Is(err, outbox.ErrSinkDown), ofRow(err):
+		return err
+	case pg == nil && ctx.Err() != nil:
+		return fmt.Errorf("%s: not confirmed: %w", what, context.Cause(ctx))
+	case pg == nil:
+		return sink.Down(what, plain(ctx, err))
+	}
+	text := fmt.Errorf("%s: %s (SQLSTATE %s)", what, pg.Message, pg.Code) // Detail may hold the payload
+	switch class := pg.Code[:min(2, len(pg.Code))]; {
+	case pg.Code == "57014": // by a timeout of the server's: the message may be the cause
+		return rowError{text}
+	case pg.Code == "23503":
+		return rowError{text}
+	case class == "22", class == "23", pg.Code == "P0001":
+		return rowError{sink.Permanent("%w", text)}
+	case class == "08", class == "28", class == "42", class == "53", class == "57", class == "3D", class == "3F", pg.Code == "25006":
+		return fmt.Errorf("%w: %w", outbox.ErrSinkDown, text)
+	case class == "40": // still in conflict after repetitions
+		return text
+	default:
+		return rowError{text}
+	}
+}
+
+// plain is a connection's error without what it was configured by.
+func plain(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if c, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		return c.Unwrap()
+	}
+	return err
+}

@@ -1,0 +1,79 @@
+package postgres
+
+import "strings"
+
+// statements are those of a configuration.
+type statements struct {
+	create, raise, hold, insert, note, prune string
+}
+
+// The templates: {schema} and {table} are names that match identifier.
+const (
+	createSQL = `create schema if not exists {schema};
+create table if not exists {schema}.fence (
+	subscription text not null,
+	shard int not null,
+	epoch bigint not null,
+	primary key (subscription, shard)
+) with (fillfactor = 50);
+create table if not exists {schema}.delivered (
+	subscription text not null,
+	id uuid not null,
+	at timestamptz not null default clock_timestamp(),
+	primary key (subscription, id)
+);
+create index if not exists delivered_at on {schema}.delivered (at);
+`
+	createTableSQL = `create table if not exists {table} (
+	id uuid primary key,
+	subscription text not null,
+	topic text not null,
+	key text,
+	type text,
+	headers jsonb,
+	payload bytea not null,
+	traceparent text,
+	tracestate text,
+	created_at timestamptz,
+	delivered_at timestamptz not null default clock_timestamp()
+);
+`
+	// The rows are locked in the order of their shards, as hold does: two relays that overlap wait for
+	// each other, and do not deadlock.
+	raiseSQL = `with claim as (
+	select s.shard from unnest($2::int[]) s (shard) order by s.shard
+), raised as (
+	insert into {schema}.fence as f (subscription, shard, epoch)
+	select $1, claim.shard, $3 from claim
+	on conflict (subscription, shard) do update set epoch = greatest(f.epoch, excluded.epoch)
+	returning f.epoch
+)
+select max(epoch) from raised`
+
+	holdSQL = `with held as (
+	select epoch from {schema}.fence where subscription = $1 and shard = any ($2::int[]) order by shard for share
+)
+select count(*), coalesce(min(epoch), 0), coalesce(max(epoch), 0) from held`
+
+	insertSQL = `insert into {table} (id, subscription, topic, key, type, headers, payload, traceparent, tracestate, created_at)
+values ($1, $2, $3, nullif($4, ''), nullif($5, ''), $6, $7, nullif($8, ''), nullif($9, ''), $10)
+on conflict (id) do nothing`
+
+	noteSQL = `insert into {schema}.delivered (subscription, id) select $1, unnest($2::uuid[])
+on conflict do nothing returning id`
+
+	pruneSQL = `delete from {schema}.delivered where ctid = any (array(
+	select ctid from {schema}.delivered where at < clock_timestamp() - $1::interval limit 1000 for update skip locked))`
+)
+
+func (c Config) statements() statements {
+	fill := strings.NewReplacer("{schema}", c.Schema, "{table}", c.Table).Replace
+	s := statements{
+		create: fill(createSQL), raise: fill(raiseSQL), hold: fill(holdSQL),
+		insert: fill(insertSQL), note: fill(noteSQL), prune: fill(pruneSQL),
+	}
+	if c.Statement == "" {
+		s.create += fill(createTableSQL)
+	}
+	return s
+}

@@ -1,0 +1,127 @@
+package sink
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/emitd/emitd/outbox"
+)
+
+// Unreachable reports whether an error says that no connection could be made: the name does not
+// resolve, the port refuses, the certificate is not to be trusted. No message can be delivered then.
+// An error after the connection stood is no such one: the message may be the cause of it.
+func Unreachable(err error) bool {
+	if op, ok := errors.AsType[*net.OpError](err); ok && (op.Op == "dial" || op.Op == "proxyconnect") {
+		return true
+	}
+	if _, ok := errors.AsType[*net.DNSError](err); ok {
+		return true
+	}
+	return Untrusted(err)
+}
+
+// Untrusted reports whether an error says that TLS could not agree: a certificate that expired, is
+// for another name or of an unknown authority, or a peer that speaks no TLS.
+func Untrusted(err error) bool {
+	_, verify := errors.AsType[*tls.CertificateVerificationError](err)
+	_, invalid := errors.AsType[x509.CertificateInvalidError](err)
+	_, host := errors.AsType[x509.HostnameError](err)
+	_, unknown := errors.AsType[x509.UnknownAuthorityError](err)
+	_, plain := errors.AsType[tls.RecordHeaderError](err)
+	_, alert := errors.AsType[tls.AlertError](err)
+	return verify || invalid || host || unknown || plain || alert || errors.Is(err, http.ErrSchemeMismatch)
+}
+
+// Down wraps an error as [outbox.ErrSinkDown], with what was attempted.
+func Down(what string, err error) error {
+	return fmt.Errorf("%w: %s: %w", outbox.ErrSinkDown, what, err)
+}
+
+// Permanent makes an [outbox.ErrPermanent] with what happened.
+func Permanent(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", outbox.ErrPermanent, fmt.Errorf(format, args...))
+}
+
+// Bare takes the URL out of an HTTP client's error: its query may hold a token.
+func Bare(err error) error {
+	if u, ok := errors.AsType[*url.Error](err); ok {
+		return u.Err
+	}
+	return err
+}
+
+// Host names where a URL leads, without user, password, path and query.
+func Host(raw string) string {
+	u, err := url.Parse(raw)
+	if err != nil || u.Host == "" {
+		return "(no host)"
+	}
+	return u.Scheme + "://" + u.Host
+}
+
+// TLS is how a connection is protected. The zero value trusts the system's authorities and presents
+// no certificate.
+type TLS struct {
+	CA         string `yaml:"ca"`          // file of authorities to trust instead of the system's
+	Cert       string `yaml:"cert"`        // file of the certificate to present
+	Key        string `yaml:"key"`         // file of its private key
+	ServerName string `yaml:"server_name"` // name to expect instead of the address's
+	// Insecure trusts any certificate. For trying things only.
+	Insecure bool `yaml:"insecure"`
+}
+
+// Config reads the files.
+func (t TLS) Config() (*tls.Config, error) {
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName, InsecureSkipVerify: t.Insecure} //nolint:gosec // the user's own choice
+	if t.CA != "" {
+		pem, err := os.ReadFile(t.CA)
+		if err != nil {
+			return nil, fmt.Errorf("read tls.ca: %w", err)
+		}
+		cfg.RootCAs = x509.NewCertPool()
+		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("tls.ca %s has no certificates", t.CA)
+		}
+	}
+	if t.Cert != "" || t.Key != "" {
+		pair, err := tls.LoadX509KeyPair(t.Cert, t.Key)
+		if err != nil {
+			return nil, fmt.Errorf("read tls.cert and tls.key: %w", err)
+		}
+		cfg.Certificates = []tls.Certificate{pair}
+	}
+	return cfg, nil
+}
+
+// Limit is how long one call may take: at most d, and not longer than the delivery.
+func Limit(ctx context.Context, d Deadline) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, d.After, d)
+}
+
+// Deadline is the cause of a context that ended because a call took too long.
+type Deadline struct {
+	What  string
+	After time.Duration
+}
+
+// Error says what did not answer.
+func (d Deadline) Error() string { return fmt.Sprintf("%s did not answer within %v", d.What, d.After) }
+
+// Redact replaces secrets in a text, for messages of libraries that may repeat what they were given.
+func Redact(text string, secrets ...Secret) string {
+	for _, s := range secrets {
+		if len(s) > 0 {
+			text = strings.ReplaceAll(text, string(s), s.String())
+		}
+	}
+	return text
+}

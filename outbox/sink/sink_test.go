@@ -1,0 +1,301 @@
+package sink_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"pgregory.net/rapid"
+
+	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/outbox/sink"
+	"github.com/emitd/emitd/outbox/sink/sinktest"
+)
+
+// receiver is the plainest one: a list.
+type receiver struct {
+	mu     sync.Mutex
+	taken  []sinktest.Taken
+	faults map[uuid.UUID]sinktest.Fault
+	down   bool
+}
+
+func (r *receiver) take(ctx context.Context, row outbox.Row) error {
+	r.mu.Lock()
+	fault, down := r.faults[row.ID], r.down
+	r.mu.Unlock()
+	switch {
+	case down:
+		return sink.Down("dial", errors.New("refused"))
+	case fault == sinktest.Refuse:
+		return sink.Permanent("refused")
+	case fault == sinktest.Falter:
+		return errors.New("try again")
+	case fault == sinktest.Hang:
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.taken = append(r.taken, sinktest.Taken{ID: row.ID.String(), Key: row.Key})
+	return nil
+}
+
+func (r *receiver) fail(_ *testing.T, f sinktest.Fault, messages []uuid.UUID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.faults = map[uuid.UUID]sinktest.Fault{}
+	r.down = f == sinktest.Down
+	for _, id := range messages {
+		r.faults[id] = f
+	}
+}
+
+func (r *receiver) received(*testing.T) []sinktest.Taken {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.taken)
+}
+
+func suite(plan sink.Plan) sinktest.Suite {
+	return sinktest.Suite{Atomic: plan.Whole, New: func(*testing.T) *sinktest.Harness {
+		r := &receiver{}
+		return &sinktest.Harness{Received: r.received, Fail: r.fail, Sink: outbox.SinkFunc(func(ctx context.Context, d outbox.Delivery) []error {
+			p := plan
+			p.Size = func(i int) int { return len(d.Rows[i].Payload) }
+			return sink.Run(ctx, d.Rows, p, func(ctx context.Context, rows []int) []error {
+				if p.Whole {
+					return r.whole(ctx, d, rows)
+				}
+				errs := make([]error, len(rows))
+				for n, i := range rows {
+					errs[n] = r.take(ctx, d.Rows[i])
+				}
+				return errs
+			})
+		})}
+	}}
+}
+
+// whole takes all rows or none.
+func (r *receiver) whole(ctx context.Context, d outbox.Delivery, rows []int) []error {
+	probe := &receiver{faults: r.faults, down: r.down}
+	for _, i := range rows {
+		if err := probe.take(ctx, d.Rows[i]); err != nil {
+			return []error{err}
+		}
+	}
+	for _, i := range rows {
+		if err := r.take(ctx, d.Rows[i]); err != nil {
+			return []error{err}
+		}
+	}
+	return nil
+}
+
+func TestPlansKeepThePromises(t *testing.T) {
+	t.Parallel()
+	for name, p := range map[string]sink.Plan{
+		"one after the other": {},
+		"one a call":          {Parallel: 8},
+		"calls of ten":        {Parallel: 3, Rows: 10},
+		"calls of few bytes":  {Parallel: 3, Rows: 10, Bytes: 30},
+		"whole calls":         {Parallel: 3, Rows: 10, Whole: true},
+		"one whole call":      {Rows: 1000, Whole: true},
+		"two targets":         {Parallel: 3, Rows: 10, Target: func(i int) string { return fmt.Sprint(i % 2) }},
+		"two targets, whole":  {Parallel: 3, Rows: 10, Whole: true, Target: func(i int) string { return fmt.Sprint(i / 3 % 2) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			suite(p).Run(t)
+		})
+	}
+}
+
+// Whatever the plan and the faults: keys in order, nothing behind a failure, limits kept, every
+// row asked at most once by parts, none left without an answer.
+func TestAnyPlanAnyFaults(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(0, 60).Draw(t, "rows")
+		rows := sinktest.Rows("t", n, rapid.IntRange(0, 6).Draw(t, "keys"))
+		bad := map[int]bool{}
+		for _, i := range rapid.SliceOf(rapid.IntRange(0, 59)).Draw(t, "bad") {
+			bad[i] = true
+		}
+		p := sink.Plan{
+			Parallel: rapid.IntRange(0, 5).Draw(t, "parallel"), Rows: rapid.IntRange(0, 12).Draw(t, "per call"),
+			Bytes: rapid.IntRange(0, 100).Draw(t, "bytes"), Size: func(i int) int { return 1 + i%20 },
+		}
+		targets := rapid.IntRange(1, 4).Draw(t, "targets")
+		p.Target = func(i int) string { return fmt.Sprint(i % targets) }
+		var mu sync.Mutex
+		asked := map[int]int{}
+		last := map[string]int{}
+		errs := sink.Run(context.Background(), rows, p, func(_ context.Context, call []int) []error {
+			mu.Lock()
+			defer mu.Unlock()
+			bytes, keys, out := 0, map[string]bool{}, make([]error, len(call))
+			for m, i := range call {
+				asked[i]++
+				bytes += p.Size(i)
+				if p.Target(i) != p.Target(call[0]) {
+					t.Fatalf("call %v has two targets", call)
+				}
+				key := rows[i].Key
+				if key != "" && (keys[key] || i < last[key]) {
+					t.Fatalf("call %v breaks the order of %s", call, key)
+				}
+				keys[key], last[key] = true, i
+				if bad[i] {
+					out[m] = errors.New("no")
+				}
+			}
+			if len(call) > max(p.Rows, 1) || p.Bytes > 0 && bytes > p.Bytes && len(call) > 1 {
+				t.Fatalf("call of %d rows, %d bytes", len(call), bytes)
+			}
+			return out
+		})
+		failed := map[string]bool{}
+		for i, err := range sinktest.Spread(errs, n) {
+			behind := rows[i].Key != "" && failed[rows[i].Key]
+			switch {
+			case behind != errors.Is(err, sink.ErrSkipped), behind == (asked[i] == 1):
+				t.Fatalf("row %d: asked %d times, %v", i, asked[i], err)
+			case !behind && bad[i] != (err != nil):
+				t.Fatalf("row %d: %v", i, err)
+			}
+			failed[rows[i].Key] = failed[rows[i].Key] || err != nil
+		}
+	})
+}
+
+func TestNothingBeginsOnceTheSinkIsDown(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []error{outbox.ErrSinkDown, outbox.ErrFenced} {
+		calls := 0
+		errs := sink.Each(t.Context(), sinktest.Rows("t", 100, 5), 1, func(context.Context, int) error {
+			if calls++; calls == 10 {
+				return fmt.Errorf("%w: gone", kind)
+			}
+			return nil
+		})
+		if calls != 10 {
+			t.Errorf("%v: %d calls", kind, calls)
+		}
+		taken := 0
+		for i, err := range errs {
+			if err == nil {
+				taken++
+			} else if !errors.Is(err, kind) {
+				t.Errorf("row %d: %v", i, err)
+			}
+		}
+		if taken != 9 {
+			t.Errorf("%v: %d taken", kind, taken)
+		}
+	}
+}
+
+// A receiver that ignores even the end of its context does not hold the delivery.
+func TestADeafReceiverIsLeftBehind(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		rows := sinktest.Rows("t", 3, 0)
+		start := time.Now()
+		errs := sink.Each(ctx, rows, 3, func(_ context.Context, i int) error {
+			if i == 1 {
+				<-release
+			}
+			return nil
+		})
+		if took := time.Since(start); took != time.Minute {
+			t.Errorf("took %v", took)
+		}
+		close(release)
+		synctest.Wait()
+		if errs[0] != nil || errs[2] != nil || !errors.Is(errs[1], context.DeadlineExceeded) {
+			t.Errorf("%v", errs)
+		}
+	})
+}
+
+func TestParallelIsBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		now, most := 0, 0
+		sink.Each(t.Context(), sinktest.Rows("t", 50, 0), 4, func(context.Context, int) error {
+			mu.Lock()
+			now++
+			most = max(most, now)
+			mu.Unlock()
+			time.Sleep(time.Second) // of the bubble
+			mu.Lock()
+			now--
+			mu.Unlock()
+			return nil
+		})
+		if most != 4 {
+			t.Errorf("%d calls at once, want 4", most)
+		}
+	})
+}
+
+func TestHeaders(t *testing.T) {
+	t.Parallel()
+	row := sinktest.Rows("t", 1, 1)[0]
+	row.TraceParent = "00-a-b-01"
+	row.Headers = map[string]string{"b": "2", "a": "1", "Emitd-Generation": "99", "Traceparent": "forged", "tracestate": "kept"}
+	var got []string
+	for _, h := range sink.Headers(sinktest.Delivery(nil), row) {
+		got = append(got, h.Name+"="+h.Value)
+	}
+	want := []string{
+		"emitd-id=" + row.ID.String(), "emitd-subscription=billing", fmt.Sprintf("emitd-shard=%d", row.Shard), "emitd-generation=7",
+		"emitd-key=key-0", "emitd-type=order.placed", "traceparent=00-a-b-01", "a=1", "b=2", "tracestate=kept",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
+func TestRange(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]outbox.Range{"0-31": {Lo: 0, Hi: 31}, "7": {Lo: 7, Hi: 7}, "63": {Lo: 63, Hi: 63}} {
+		if got, err := sink.Range(name); err != nil || got != want || got.String() != name {
+			t.Errorf("%q: %v, %v", name, got, err)
+		}
+	}
+	for _, name := range []string{"", "-1", "a", "3-1", "0-64", "1-2-3"} {
+		if got, err := sink.Range(name); err == nil {
+			t.Errorf("%q is %v", name, got)
+		}
+	}
+}
+
+func TestSecretsDoNotPrint(t *testing.T) {
+	t.Parallel()
+	cfg := struct{ Password sink.Secret }{"hunter2"}
+	for _, format := range []string{"%v", "%+v", "%#v", "%s", "%q"} {
+		if got := fmt.Sprintf(format, cfg); strings.Contains(got, "hunter2") {
+			t.Errorf("%s: %s", format, got)
+		}
+	}
+	if got := sink.Redact("login with hunter2 refused", cfg.Password, ""); got != "login with *** refused" {
+		t.Errorf("redacted: %s", got)
+	}
+	if got := sink.Host("amqp://user:hunter2@mq:5672/v?token=x"); got != "amqp://mq:5672" {
+		t.Errorf("host: %s", got)
+	}
+}

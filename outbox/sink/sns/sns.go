@@ -1,0 +1,183 @@
+// Package sns is the sink that publishes messages to topics of Amazon SNS and what speaks its protocol.
+//
+// # What is published
+//
+// Batches of up to ten messages and 256 KiB. The SNS topic is the one whose ARN the message's topic
+// is, or Config.ARN with {topic} replaced by it. Body and attributes are as in the sink for SQS: the
+// payload or its base64, the facts of package sink and the message's headers; beyond ten attributes,
+// headers are the JSON object emitd-headers. Subscriptions with raw delivery get them as they are.
+//
+// In a FIFO topic (its ARN ends in .fifo) the message group is the key, or a digest of a key that is
+// longer than 128 bytes or not printable ASCII, and the deduplication id is the message's id: SNS
+// drops repetitions within five minutes. Of a key at most one message is in a batch.
+//
+// # What an error means
+//
+//	an entry's sender fault, message too large     permanent
+//	an entry's other fault                         another attempt
+//	no such topic                                  permanent; an ARN without {topic}: the sink is down
+//	no connection, login refused, throttled, 5xx   the sink is down
+//	no answer within Config.Timeout                another attempt
+//
+// # What is not promised
+//
+// A fence: SNS knows none, but in a FIFO topic what a deposed relay publishes again within five minutes
+// is dropped.
+package sns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/sns"
+	"github.com/aws/aws-sdk-go-v2/service/sns/types"
+
+	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/outbox/sink"
+	"github.com/emitd/emitd/outbox/sink/internal/amazon"
+)
+
+// Login is how to reach the service; the zero value takes everything from the environment.
+type Login = amazon.Login
+
+// Config of the sink. The zero value publishes to the ARNs that the topics are, as the environment's
+// account.
+type Config struct {
+	Login `yaml:",inline"`
+	// ARN of the topic; may contain {topic}, e.g. arn:aws:sns:eu-central-1:123456789012:{topic}.
+	// Default {topic}.
+	ARN string `yaml:"arn"`
+	// Timeout of one call, with the client's repetitions; default 30 s.
+	Timeout time.Duration `yaml:"timeout"`
+	// Parallel is how many calls are under way at once in a delivery; default 16.
+	Parallel int `yaml:"parallel"`
+}
+
+// Sink publishes messages. It is safe for concurrent use.
+type Sink struct {
+	cfg    Config
+	client *sns.Client
+}
+
+var _ outbox.Sink = (*Sink)(nil)
+
+// New loads the configuration of AWS. It does not connect, unless credentials are to be fetched.
+func New(ctx context.Context, cfg Config) (*Sink, error) {
+	if cfg.ARN == "" {
+		cfg.ARN = "{topic}"
+	}
+	switch {
+	case cfg.Timeout < 0 || cfg.Parallel < 0:
+		return nil, errors.New("sns: timeout and parallel must not be negative")
+	case !strings.HasPrefix(cfg.ARN, "arn:") && cfg.ARN != "{topic}":
+		return nil, fmt.Errorf("sns: arn %q is no ARN", cfg.ARN)
+	}
+	cfg.Timeout = sink.Default(cfg.Timeout, 30*time.Second)
+	if cfg.Parallel == 0 {
+		cfg.Parallel = 16
+	}
+	login, err := cfg.Load(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("sns: %w", err)
+	}
+	return &Sink{cfg: cfg, client: sns.NewFromConfig(login)}, nil
+}
+
+// Close does nothing: connections end when they are idle.
+func (s *Sink) Close() error { return nil }
+
+// Deliver publishes the rows.
+func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
+	messages := make([]amazon.Message, len(d.Rows))
+	for i, row := range d.Rows {
+		messages[i] = amazon.NewMessage(d, row, amazon.MaxBytes)
+		if arn := s.target(row); messages[i].Err == nil && !strings.HasPrefix(arn, "arn:") {
+			messages[i].Err = sink.Permanent("publish: the topic %.80q is no ARN", arn)
+		}
+	}
+	plan := sink.Plan{
+		Parallel: s.cfg.Parallel, Rows: amazon.MaxEntries, Bytes: amazon.MaxBytes,
+		Size:   func(i int) int { return messages[i].Size },
+		Target: func(i int) string { return s.target(d.Rows[i]) },
+	}
+	return sink.Run(ctx, d.Rows, plan, func(ctx context.Context, rows []int) []error {
+		errs := s.publish(ctx, d, rows, messages)
+		if len(rows) > 1 && len(errs) == 1 && errors.Is(errs[0], outbox.ErrPermanent) {
+			errs = make([]error, len(rows)) // the call was refused: find out on whose account
+			for n := range rows {
+				errs[n] = s.publish(ctx, d, rows[n:n+1], messages)[0]
+			}
+		}
+		return errs
+	})
+}
+
+func (s *Sink) target(row outbox.Row) string {
+	return strings.ReplaceAll(s.cfg.ARN, "{topic}", row.Topic)
+}
+
+// publish publishes one batch.
+func (s *Sink) publish(ctx context.Context, d outbox.Delivery, rows []int, messages []amazon.Message) []error {
+	arn := s.target(d.Rows[rows[0]])
+	what := fmt.Sprintf("publish to %.120q", arn)
+	ctx, cancel := sink.Limit(ctx, sink.Deadline{What: "SNS", After: s.cfg.Timeout})
+	defer cancel()
+	errs := make([]error, len(rows))
+	var entries []types.PublishBatchRequestEntry
+	for n, i := range rows {
+		if errs[n] = messages[i].Err; errs[n] == nil {
+			entries = append(entries, entry(n, d.Rows[i], messages[i], strings.HasSuffix(arn, ".fifo")))
+		}
+	}
+	if len(entries) == 0 {
+		return errs
+	}
+	out, err := s.client.PublishBatch(ctx, &sns.PublishBatchInput{TopicArn: aws.String(arn), PublishBatchRequestEntries: entries})
+	if err != nil {
+		err = amazon.Classify(ctx, what, !strings.Contains(s.cfg.ARN, "{topic}"), err)
+		if len(entries) == len(rows) {
+			return []error{err}
+		}
+	}
+	confirmed := map[string]bool{}
+	failed := map[string]error{}
+	if err == nil {
+		for _, ok := range out.Successful {
+			confirmed[aws.ToString(ok.Id)] = true
+		}
+		for _, f := range out.Failed {
+			failed[aws.ToString(f.Id)] = amazon.Entry(what, aws.ToString(f.Code), aws.ToString(f.Message), f.SenderFault)
+		}
+		err = fmt.Errorf("%s: the answer does not mention the message", what)
+	}
+	for _, e := range entries {
+		n, _ := strconv.Atoi(*e.Id) // we made it
+		switch {
+		case failed[*e.Id] != nil:
+			errs[n] = failed[*e.Id]
+		case !confirmed[*e.Id]:
+			errs[n] = err
+		}
+	}
+	return errs
+}
+
+func entry(n int, row outbox.Row, m amazon.Message, fifo bool) types.PublishBatchRequestEntry {
+	e := types.PublishBatchRequestEntry{
+		Id: aws.String(strconv.Itoa(n)), Message: aws.String(m.Body),
+		MessageAttributes: make(map[string]types.MessageAttributeValue, len(m.Attributes)),
+	}
+	for _, a := range m.Attributes {
+		e.MessageAttributes[a.Name] = types.MessageAttributeValue{DataType: aws.String("String"), StringValue: aws.String(a.Value)}
+	}
+	if fifo {
+		e.MessageGroupId = aws.String(amazon.Group(row))
+		e.MessageDeduplicationId = aws.String(row.ID.String())
+	}
+	return e
+}

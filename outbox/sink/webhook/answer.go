@@ -1,0 +1,117 @@
+package webhook
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/outbox/sink"
+)
+
+// Of an answer's body, how much is read and how much is kept as cause, in bytes.
+const (
+	maxRead = 4 << 10
+	maxKept = 200
+)
+
+// maxRetryAfter bounds what a receiver may ask for.
+const maxRetryAfter = 24 * time.Hour
+
+// send posts and says what the answer means.
+func (s *Sink) send(ctx context.Context, req *http.Request) error {
+	resp, err := s.client.Do(req)
+	if err != nil {
+		return s.unanswered(ctx, req, err)
+	}
+	defer resp.Body.Close()
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxRead)) // the status says it all
+	if resp.StatusCode/100 == 2 {
+		return nil
+	}
+	return s.classify(resp, body)
+}
+
+// unanswered says why there is no answer.
+func (s *Sink) unanswered(ctx context.Context, req *http.Request, err error) error {
+	err = sink.Bare(err)
+	what := "post to " + sink.Host(req.URL.String())
+	switch {
+	case sink.Unreachable(err) && ctx.Err() == nil:
+		return sink.Down(what, err)
+	case ctx.Err() != nil:
+		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
+	default:
+		return fmt.Errorf("%s: %s", what, s.redact(err.Error()))
+	}
+}
+
+// classify says what an answer other than 2xx means.
+func (s *Sink) classify(resp *http.Response, body []byte) error {
+	code := resp.StatusCode
+	err := errors.New(s.describe(resp, body))
+	switch {
+	case code == http.StatusUnauthorized, code == http.StatusProxyAuthRequired, slices.Contains(s.cfg.DownOn, code):
+		err = fmt.Errorf("%w: %w", outbox.ErrSinkDown, err)
+	case code == http.StatusRequestTimeout, code == http.StatusTooEarly, code == http.StatusTooManyRequests, code >= 500, code < 400:
+	default:
+		return fmt.Errorf("%w: %w", outbox.ErrPermanent, err)
+	}
+	if after := retryAfter(resp.Header.Get("Retry-After"), s.now()); after > 0 {
+		return &outbox.RetryAfterError{After: after, Err: err}
+	}
+	return err
+}
+
+// describe is the cause as operators read it.
+func (s *Sink) describe(resp *http.Response, body []byte) string {
+	text := fmt.Sprintf("%s answered %s", sink.Host(resp.Request.URL.String()), resp.Status)
+	if resp.StatusCode/100 == 3 {
+		return text + " to " + sink.Host(resp.Header.Get("Location")) + ", which is not followed"
+	}
+	// Redact before cutting: a secret that is cut in half is not found any more.
+	kept := strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, strings.ToValidUTF8(s.redact(string(body)), "?"))
+	kept = strings.Join(strings.Fields(kept), " ")
+	if len(kept) > maxKept {
+		kept = strings.ToValidUTF8(kept[:maxKept], "") + "…"
+	}
+	if kept == "" {
+		return s.redact(text)
+	}
+	return s.redact(text) + ": " + kept
+}
+
+// redact hides the configured credentials, with which a receiver may answer.
+func (s *Sink) redact(text string) string {
+	text = sink.Redact(text, s.cfg.Secrets...)
+	for _, value := range s.cfg.Headers {
+		text = sink.Redact(text, value)
+		if _, credential, two := strings.Cut(string(value), " "); two { // Bearer …
+			text = sink.Redact(text, sink.Secret(credential))
+		}
+	}
+	return text
+}
+
+// retryAfter reads seconds or a date; 0 is none.
+func retryAfter(value string, now time.Time) time.Duration {
+	var after time.Duration
+	if seconds, err := strconv.ParseInt(value, 10, 32); err == nil {
+		after = time.Duration(seconds) * time.Second
+	} else if at, err := http.ParseTime(value); err == nil {
+		after = at.Sub(now)
+	}
+	return min(max(after, 0), maxRetryAfter)
+}

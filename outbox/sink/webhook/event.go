@@ -1,0 +1,152 @@
+package webhook
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"mime"
+	"net/http"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/outbox/sink"
+)
+
+// event is a CloudEvent, version 1.0.
+type event struct {
+	attributes []sink.Header // in order; without specversion
+	content    string        // datacontenttype
+	headers    []sink.Header // of the message
+	data       []byte
+}
+
+func (s *Sink) event(d outbox.Delivery, row outbox.Row) event {
+	source, kind := s.cfg.Source, row.Type
+	if source == "" {
+		source = "emitd/" + d.Subscription
+	}
+	if kind == "" {
+		kind = "emitd.message" // a type is required
+	}
+	e := event{data: row.Payload, headers: sink.Own(row)}
+	for _, a := range []sink.Header{
+		{Name: "id", Value: row.ID.String()},
+		{Name: "source", Value: source},
+		{Name: "type", Value: kind},
+		{Name: "time", Value: row.CreatedAt.UTC().Format(time.RFC3339Nano)},
+		{Name: "subject", Value: row.Topic},
+		{Name: "partitionkey", Value: row.Key},
+		{Name: "traceparent", Value: row.TraceParent},
+		{Name: "tracestate", Value: row.TraceState},
+	} {
+		if a.Value != "" {
+			e.attributes = append(e.attributes, a)
+		}
+	}
+	guess := "application/octet-stream"
+	if utf8.Valid(row.Payload) && json.Valid(row.Payload) {
+		guess = "application/json"
+	}
+	e.content = sink.ContentType(row, guess)
+	return e
+}
+
+// binary writes the event's attributes and the message's headers as headers of HTTP.
+func (e event) binary(h http.Header) {
+	for _, own := range e.headers {
+		if !reserved(own.Name) {
+			h.Set(own.Name, own.Value)
+		}
+	}
+	h.Set("Content-Type", e.content)
+	h.Set("Ce-Specversion", "1.0")
+	for _, a := range e.attributes {
+		h.Set("Ce-"+a.Name, escape(a.Value))
+	}
+}
+
+// reserved reports whether a header belongs to HTTP itself, to CloudEvents or to the signature.
+func reserved(name string) bool {
+	lower := strings.ToLower(name)
+	switch lower {
+	case "host", "connection", "content-length", "content-type", "transfer-encoding", "te", "trailer", "upgrade",
+		"keep-alive", "expect", "user-agent", "idempotency-key", "x-idempotency-key", "accept-encoding", "content-encoding":
+		return true
+	}
+	return strings.HasPrefix(lower, "ce-") || strings.HasPrefix(lower, "webhook-") || strings.HasPrefix(lower, "proxy-") ||
+		!token(name)
+}
+
+// token reports whether HTTP knows a name as that of a header.
+func token(name string) bool {
+	return name != "" && strings.IndexFunc(name, func(r rune) bool {
+		return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!#$%&'*+-.^_`|~", r)
+	}) < 0
+}
+
+// escape encodes an attribute as the HTTP binding wants it: everything but printable ASCII, and
+// space, quote and percent, as percent and two digits for each byte.
+func escape(value string) string {
+	var b strings.Builder
+	for i := range len(value) {
+		if c := value[i]; c <= ' ' || c >= 0x7f || c == '"' || c == '%' {
+			fmt.Fprintf(&b, "%%%02X", c)
+		} else {
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
+}
+
+// structured encodes the event as a JSON object.
+func (e event) structured() []byte {
+	var b bytes.Buffer
+	b.WriteString(`{"specversion":"1.0"`)
+	member := func(name string, value any) {
+		fmt.Fprintf(&b, ",%s:%s", encode(name), encode(value))
+	}
+	for _, a := range e.attributes {
+		member(a.Name, a.Value)
+	}
+	if len(e.headers) > 0 {
+		own := map[string]string{}
+		for _, h := range e.headers {
+			own[h.Name] = h.Value
+		}
+		member("emitdheaders", string(encode(own)))
+	}
+	member("datacontenttype", e.content)
+	media, _, _ := mime.ParseMediaType(e.content)
+	switch isJSON := media == "application/json" || strings.HasSuffix(media, "+json"); {
+	case len(e.data) == 0:
+	case isJSON && utf8.Valid(e.data) && json.Valid(e.data):
+		fmt.Fprintf(&b, `,"data":%s`, e.data)
+	case strings.HasPrefix(media, "text/") && utf8.Valid(e.data):
+		member("data", string(e.data))
+	default:
+		member("data_base64", e.data) // encoding/json writes bytes as base64
+	}
+	b.WriteByte('}')
+	return b.Bytes()
+}
+
+// encode is json.Marshal for what always can be.
+func encode(v any) []byte {
+	out, err := json.Marshal(v)
+	if err != nil {
+		panic(fmt.Sprintf("webhook: encode %T: %v", v, err))
+	}
+	return out
+}
+
+// setTrace hands the producer's span on.
+func setTrace(h http.Header, row outbox.Row) {
+	if row.TraceParent != "" {
+		h.Set(sink.TraceParent, row.TraceParent)
+		if row.TraceState != "" {
+			h.Set(sink.TraceState, row.TraceState)
+		}
+	}
+}

@@ -1,0 +1,8 @@
+//go:build !unix
+
+package sqlitelog
+
+import "time"
+
+// cpu is not known here.
+func cpu() time.Duration { return 0 }

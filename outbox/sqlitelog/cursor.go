@@ -1,0 +1,292 @@
+package sqlitelog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/emitd/emitd/outbox"
+)
+
+// cursor reads one range of one subscription. Next uses pos, floors and kept; the other methods use
+// parts; so Next may run beside one of them.
+type cursor struct {
+	log   *Log
+	claim outbox.Claim
+	outbox.Range
+	file   os.FileInfo // that was claimed in
+	parked []string
+
+	floors []part // the rows as of the claim: a message up to its row's position is not read again
+	pos    int64  // read so far, of all rows
+	kept   int64  // the last position that was offered as a mark
+	keptAt time.Time
+
+	parts []part // the rows as this cursor left them
+}
+
+var _ outbox.Cursor = (*cursor)(nil)
+
+// Bounds of one page. Messages of other ranges lie between those of this one; a page looks at so
+// many ids at most, so that the time of a call does not depend on whose messages follow.
+const (
+	defaultRows  = 1000
+	defaultBytes = 4 << 20
+	window       = 50_000
+	// An empty page carries a mark when so many messages of others, or so much time, have passed:
+	// the stored position must follow, for messages are removed when all have passed them.
+	keepEvery = 1000
+	keepAfter = time.Second
+)
+
+// mark is a position behind a page.
+type mark struct {
+	cursor *cursor
+	pos    int64
+}
+
+// Parked implements [outbox.Cursor].
+func (c *cursor) Parked() []string { return c.parked }
+
+// Close implements [outbox.Cursor]. Connections are the log's.
+func (c *cursor) Close() {}
+
+func (c *cursor) explain(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return explain(fmt.Sprintf("%s of %q, shards %v", what, c.claim.Subscription, c.Range), c.log.cfg.Path, err)
+}
+
+// Next implements [outbox.Cursor].
+func (c *cursor) Next(ctx context.Context, limit outbox.Limit) (outbox.Page, error) {
+	if limit.Rows <= 0 {
+		limit.Rows = defaultRows
+	}
+	if limit.Bytes <= 0 {
+		limit.Bytes = defaultBytes
+	}
+	ctx, cancel := c.log.bounded(ctx)
+	defer cancel()
+	var page outbox.Page
+	pos := c.pos
+	err := c.log.read(ctx, func(q *query) (err error) {
+		page, pos, err = c.next(q, limit)
+		return err
+	})
+	if err != nil {
+		return outbox.Page{}, c.explain("read messages", err)
+	}
+	c.pos = pos
+	if len(page.Rows) > 0 || pos-c.kept >= keepEvery || pos > c.kept && c.log.cfg.Now().Sub(c.keptAt) >= keepAfter {
+		page.Mark = mark{c, pos}
+		c.kept, c.keptAt = pos, c.log.cfg.Now()
+	}
+	return page, nil
+}
+
+// next reads a page and returns the position behind it.
+func (c *cursor) next(q *query, limit outbox.Limit) (page outbox.Page, pos int64, err error) {
+	pos = c.pos
+	if err := c.owned(q); err != nil {
+		return page, pos, err
+	}
+	var oldest, end int64
+	q.one(`SELECT (SELECT paused FROM ~outbox_subscription WHERE name = ?1),
+			coalesce((SELECT min(id) FROM ~outbox), 0), coalesce((SELECT seq FROM sqlite_sequence WHERE name = '~outbox'), 0),
+			EXISTS (SELECT 1 FROM ~outbox_lane WHERE subscription = ?1 AND held = 0 AND next_at <= ?4 AND shard BETWEEN ?2 AND ?3),
+			EXISTS (SELECT 1 FROM ~outbox_delayed WHERE not_before <= ?4 AND shard BETWEEN ?2 AND ?3)`,
+		[]any{c.claim.Subscription, c.Lo, c.Hi, nanos(q.now)}, &page.Paused, &oldest, &end, &page.Due, &page.Delayed)
+	switch {
+	case q.err != nil:
+		return page, pos, q.err
+	case pos > end:
+		return page, pos, outbox.ErrMoved // the log went back: it is not the one that was read
+	case page.Paused:
+		page.Due = false
+		return page, pos, nil
+	}
+	from := max(pos, oldest-1)
+	to := min(end, from+window)
+	rows, cut := c.rows(q, from, to, limit)
+	if q.err != nil {
+		return page, pos, q.err
+	}
+	pos = max(pos, to)
+	if cut {
+		pos = rows[len(rows)-1].Seq
+	}
+	page.Rows, page.More = rows, pos < end
+	return page, pos, nil
+}
+
+// owned makes sure that the rows are of this claim, untouched by operators, and in the same file.
+func (c *cursor) owned(q *query) error {
+	if !os.SameFile(c.file, q.s.file) {
+		return errReplaced
+	}
+	shards := q.number(`SELECT sum(hi - lo + 1) FROM ~outbox_cursor WHERE subscription = ? AND lo >= ? AND hi <= ? AND epoch = ? AND turn = ?`,
+		c.claim.Subscription, c.Lo, c.Hi, c.claim.Epoch, c.floors[0].turn)
+	if q.err == nil && int(shards) != c.Hi-c.Lo+1 {
+		return c.refusal(q)
+	}
+	return q.err
+}
+
+// bodyOf lists the columns of a message, as scanRow reads them.
+const bodyOf = "id, shard, created_at, dedup_id, key, topic, type, headers, traceparent, tracestate, payload"
+
+// rows reads what is in (from, to] of the range, and whether it stopped at the limit.
+func (c *cursor) rows(q *query, from, to int64, limit outbox.Limit) (rows []outbox.Row, cut bool) {
+	text := strings.Builder{}
+	text.WriteString("SELECT " + bodyOf + " FROM ~outbox WHERE id > ? AND id <= ?")
+	args := []any{from, to}
+	switch behind := c.behind(from); {
+	case behind != nil:
+		text.WriteString(" AND (0")
+		for _, p := range behind {
+			text.WriteString(" OR shard BETWEEN ? AND ? AND id > ?")
+			args = append(args, p.Lo, p.Hi, p.last)
+		}
+		text.WriteString(")")
+	case c.Lo > 0 || c.Hi < outbox.Shards-1:
+		text.WriteString(" AND shard BETWEEN ? AND ?")
+		args = append(args, c.Lo, c.Hi)
+	}
+	text.WriteString(" ORDER BY id LIMIT ?")
+	args = append(args, limit.Rows)
+	size := 0
+	var dec decoder
+	q.each(text.String(), args, func(scan func(...any) error) (bool, error) {
+		r, n, err := dec.row(scan)
+		if err != nil {
+			return false, err
+		}
+		if rows == nil {
+			rows = make([]outbox.Row, 0, min(limit.Rows, int(to-from)))
+		}
+		r.Attempt = 1
+		rows = append(rows, r)
+		size += n
+		cut = len(rows) >= limit.Rows || size >= limit.Bytes
+		return !cut, nil
+	})
+	return rows, cut
+}
+
+// behind are the rows of the claim, if one was ahead of where reading goes on.
+func (c *cursor) behind(from int64) []part {
+	for _, p := range c.floors {
+		if p.last > from {
+			return c.floors
+		}
+	}
+	return nil
+}
+
+// Advance implements [outbox.Cursor].
+func (c *cursor) Advance(ctx context.Context, to outbox.Mark, outcomes []outbox.Outcome) error {
+	m, ok := to.(mark)
+	if !ok || m.cursor != c {
+		return c.explain("advance", errors.New("the mark is not of this cursor"))
+	}
+	ctx, cancel := c.log.bounded(ctx)
+	defer cancel()
+	var moved []part
+	err := c.log.write(ctx, func(q *query) (err error) {
+		if moved, err = c.move(q, m.pos); err != nil {
+			return err
+		}
+		for _, o := range outcomes {
+			if err := c.leave(q, o, m.pos); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return c.explain("advance", err)
+	}
+	c.parts = moved
+	return nil
+}
+
+// move writes a position to the rows, which must be as this cursor left them, and returns how they
+// are now. Each row is compared in full, so that a cursor of an older copy of the file, or of another
+// run, cannot write even if one of its numbers is right by chance. When all stand at one position
+// they become one.
+func (c *cursor) move(q *query, pos int64) ([]part, error) {
+	if !os.SameFile(c.file, q.s.file) {
+		return nil, errReplaced
+	}
+	moved := make([]part, len(c.parts))
+	same := true
+	for i, p := range c.parts {
+		n := q.exec(`UPDATE ~outbox_cursor SET last = max(last, ?), rev = rev + 1, updated_at = ?
+			WHERE subscription = ? AND lo = ? AND hi = ? AND epoch = ? AND turn = ? AND rev = ? AND last = ?`,
+			pos, nanos(q.now), c.claim.Subscription, p.Lo, p.Hi, p.epoch, p.turn, p.rev, p.last)
+		if q.err != nil {
+			return nil, q.err
+		}
+		if n != 1 {
+			return nil, c.refusal(q)
+		}
+		p.last, p.rev = max(p.last, pos), p.rev+1
+		moved[i] = p
+		same = same && p.last == moved[0].last
+	}
+	if !same || len(moved) == 1 {
+		return moved, nil
+	}
+	whole := moved[0]
+	whole.Hi = moved[len(moved)-1].Hi
+	q.exec(`DELETE FROM ~outbox_cursor WHERE subscription = ? AND lo > ? AND hi <= ?`, c.claim.Subscription, whole.Lo, whole.Hi)
+	q.exec(`UPDATE ~outbox_cursor SET hi = ? WHERE subscription = ? AND lo = ?`, whole.Hi, c.claim.Subscription, whole.Lo)
+	return []part{whole}, q.err
+}
+
+// hold makes sure that the rows are this cursor's, and says that they were used.
+func (c *cursor) hold(q *query) ([]part, error) { return c.move(q, 0) }
+
+// Promote implements [outbox.Cursor].
+func (c *cursor) Promote(ctx context.Context, limit int) (int, error) {
+	if limit <= 0 {
+		limit = defaultRows
+	}
+	ctx, cancel := c.log.bounded(ctx)
+	defer cancel()
+	var held []part
+	promoted := 0
+	err := c.log.write(ctx, func(q *query) (err error) {
+		if held, err = c.hold(q); err != nil {
+			return err
+		}
+		var due []int64
+		q.each(`SELECT id FROM ~outbox_delayed WHERE not_before <= ? AND shard BETWEEN ? AND ? ORDER BY not_before, id LIMIT ?`,
+			[]any{nanos(q.now), c.Lo, c.Hi, limit}, func(scan func(...any) error) (bool, error) {
+				var id int64
+				err := scan(&id)
+				due = append(due, id)
+				return true, err
+			})
+		for _, id := range due {
+			// It is as old as its time: what nobody could deliver yet does not lag.
+			q.exec(`INSERT INTO ~outbox (shard, created_at, `+bodyColumns+`)
+				SELECT shard, max(created_at, not_before), `+bodyColumns+` FROM ~outbox_delayed WHERE id = ?`, id)
+			q.exec(`DELETE FROM ~outbox_delayed WHERE id = ?`, id)
+		}
+		promoted = len(due)
+		return q.err
+	})
+	if err != nil {
+		return 0, c.explain("promote delayed messages", err)
+	}
+	c.parts = held
+	if promoted > 0 {
+		commits.ring(c.log.cfg.Path)
+	}
+	return promoted, nil
+}

@@ -1,0 +1,71 @@
+package sqlitelog
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/emitd/emitd/outbox"
+)
+
+// decoder reads messages. Topics and types repeat from row to row and are kept once.
+type decoder struct {
+	id      []byte
+	headers string
+	created int64
+	texts   map[string]string
+}
+
+// row reads the columns of bodyOf, and what follows them into more; n is the size of payload and
+// headers. Programs in other languages may have written the row: what cannot be understood is left
+// out, because an error would stop all messages behind it.
+func (d *decoder) row(scan func(...any) error, more ...any) (r outbox.Row, n int, err error) {
+	dest := append([]any{
+		&r.Seq, &r.Shard, &d.created, &d.id, &r.Key, &r.Topic, &r.Type, &d.headers, &r.TraceParent, &r.TraceState, &r.Payload,
+	}, more...)
+	if err := scan(dest...); err != nil {
+		return r, 0, err
+	}
+	r.CreatedAt = time.Unix(0, d.created)
+	if id, err := uuid.FromBytes(d.id); err == nil {
+		r.ID = id
+	}
+	r.Topic, r.Type = d.intern(r.Topic), d.intern(r.Type)
+	if d.headers != "" {
+		r.Headers = headersOf(d.headers)
+	}
+	return r, len(r.Payload) + len(d.headers), nil
+}
+
+// intern keeps one copy of texts that repeat.
+func (d *decoder) intern(s string) string {
+	if known, ok := d.texts[s]; ok {
+		return known
+	}
+	if d.texts == nil {
+		d.texts = map[string]string{}
+	}
+	if len(d.texts) < 100 {
+		d.texts[s] = s
+	}
+	return s
+}
+
+// headersOf reads headers; a value that is no string is read as its text.
+func headersOf(text string) map[string]string {
+	var out map[string]string
+	if json.Unmarshal([]byte(text), &out) == nil {
+		return out
+	}
+	var loose map[string]any
+	if json.Unmarshal([]byte(text), &loose) != nil {
+		return nil
+	}
+	out = make(map[string]string, len(loose))
+	for name, value := range loose {
+		out[name] = fmt.Sprint(value)
+	}
+	return out
+}

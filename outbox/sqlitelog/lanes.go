@@ -1,0 +1,237 @@
+package sqlitelog
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/emitd/emitd/outbox"
+)
+
+// Bounds of a lane in one answer of Due, and of a cause.
+const (
+	laneRows  = 100
+	laneBytes = 1 << 20
+	maxCause  = 2000
+)
+
+// lane names a key that waits, or one message alone (solo is its id).
+type lane struct {
+	shard int
+	key   string
+	solo  int64
+}
+
+// laneOf is the lane that a message of the log gets into.
+func laneOf(r outbox.Row) lane {
+	if r.Key == "" {
+		return lane{r.Shard, "", r.Seq}
+	}
+	return lane{r.Shard, r.Key, 0}
+}
+
+// clean makes an error storable: valid text of bounded length.
+func clean(cause string) string {
+	cause = strings.ToValidUTF8(strings.ReplaceAll(cause, "\x00", " "), "\uFFFD")
+	if len(cause) > maxCause {
+		cause = strings.ToValidUTF8(cause[:maxCause], "")
+	}
+	return cause
+}
+
+// leave stores what became of a message of the log up to a position.
+func (c *cursor) leave(q *query, o outbox.Outcome, pos int64) error {
+	if o.Row.Seq > pos || o.Row.Shard < c.Lo || o.Row.Shard > c.Hi {
+		return fmt.Errorf("message %d of shard %d is not in what is advanced over", o.Row.Seq, o.Row.Shard)
+	}
+	sub, at := c.claim.Subscription, laneOf(o.Row)
+	switch o.Kind {
+	case outbox.Delivered, outbox.Dropped:
+		return nil
+	case outbox.Dead:
+		q.exec(`INSERT OR REPLACE INTO ~outbox_dead (subscription, id, shard, attempts, died_at, cause, created_at, `+bodyColumns+`)
+			SELECT ?, id, shard, ?, ?, ?, created_at, `+bodyColumns+` FROM ~outbox WHERE id = ?`, sub, o.Attempts, nanos(q.now), clean(o.Cause), o.Row.Seq)
+		return q.err
+	case outbox.Waiting, outbox.Held:
+		q.setLane(sub, at, o)
+	case outbox.Behind:
+		// The lane may be gone because an operator emptied it: then it is made again, due at once.
+		q.exec(`INSERT OR IGNORE INTO ~outbox_lane (subscription, shard, key, solo, next_at) VALUES (?, ?, ?, ?, ?)`,
+			sub, at.shard, at.key, at.solo, nanos(q.now))
+	default:
+		return fmt.Errorf("message %d is %q, which is no outcome", o.Row.Seq, o.Kind)
+	}
+	// It is there already if it was replayed.
+	q.exec(`INSERT OR IGNORE INTO ~outbox_parked (subscription, id, shard, solo, parked_at, created_at, `+bodyColumns+`)
+		SELECT ?, id, shard, ?, ?, created_at, `+bodyColumns+` FROM ~outbox WHERE id = ?`, sub, at.solo, nanos(q.now), o.Row.Seq)
+	return q.err
+}
+
+// setLane says what the first message of a lane waits for.
+func (q *query) setLane(sub string, at lane, o outbox.Outcome) {
+	q.exec(`INSERT INTO ~outbox_lane (subscription, shard, key, solo, held, attempts, next_at, cause) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+		ON CONFLICT DO UPDATE SET held = excluded.held, attempts = excluded.attempts, next_at = excluded.next_at, cause = excluded.cause`,
+		sub, at.shard, at.key, at.solo, o.Kind == outbox.Held, o.Attempts, nanos(q.now.Add(max(o.RetryIn, 0))), clean(o.Cause))
+}
+
+// Due implements [outbox.Cursor].
+func (c *cursor) Due(ctx context.Context, limit int) ([][]outbox.Row, error) {
+	if limit <= 0 {
+		limit = defaultRows
+	}
+	ctx, cancel := c.log.bounded(ctx)
+	defer cancel()
+	var out [][]outbox.Row
+	err := c.log.read(ctx, func(q *query) error {
+		if err := c.owned(q); err != nil {
+			return err
+		}
+		var lanes []lane
+		var attempts []int
+		q.each(`SELECT shard, key, solo, attempts FROM ~outbox_lane
+			WHERE subscription = ? AND held = 0 AND next_at <= ? AND shard BETWEEN ? AND ? ORDER BY next_at, shard, key, solo LIMIT ?`,
+			[]any{c.claim.Subscription, nanos(q.now), c.Lo, c.Hi, limit}, func(scan func(...any) error) (bool, error) {
+				var at lane
+				var n int
+				err := scan(&at.shard, &at.key, &at.solo, &n)
+				lanes, attempts = append(lanes, at), append(attempts, n)
+				return true, err
+			})
+		for i, at := range lanes {
+			if rows := q.lane(c.claim.Subscription, at); len(rows) > 0 {
+				rows[0].Attempt = attempts[i] + 1
+				out = append(out, rows)
+			}
+		}
+		return q.err
+	})
+	if err != nil {
+		return nil, c.explain("read parked messages", err)
+	}
+	return out, nil
+}
+
+// lane reads the first messages of a lane.
+func (q *query) lane(sub string, at lane) (rows []outbox.Row) {
+	var dec decoder
+	size := 0
+	q.each(`SELECT `+bodyOf+` FROM ~outbox_parked WHERE subscription = ? AND shard = ? AND key = ? AND solo = ? ORDER BY id LIMIT ?`,
+		[]any{sub, at.shard, at.key, at.solo, laneRows}, func(scan func(...any) error) (bool, error) {
+			r, n, err := dec.row(scan)
+			if err != nil {
+				return false, err
+			}
+			if size += n; size > laneBytes && len(rows) > 0 {
+				return false, nil
+			}
+			r.Attempt = 1
+			rows = append(rows, r)
+			return true, nil
+		})
+	return rows
+}
+
+// Settle implements [outbox.Cursor]. Messages that an operator has taken out of their lane since are
+// passed over.
+func (c *cursor) Settle(ctx context.Context, outcomes []outbox.Outcome) (emptied []string, err error) {
+	if len(outcomes) == 0 {
+		return nil, nil
+	}
+	ctx, cancel := c.log.bounded(ctx)
+	defer cancel()
+	var held []part
+	err = c.log.write(ctx, func(q *query) (err error) {
+		if held, err = c.hold(q); err != nil {
+			return err
+		}
+		emptied, err = c.settle(q, outcomes)
+		return err
+	})
+	if err != nil {
+		return nil, c.explain("settle parked messages", err)
+	}
+	c.parts = held
+	return emptied, nil
+}
+
+func (c *cursor) settle(q *query, outcomes []outbox.Outcome) (emptied []string, err error) {
+	sub := c.claim.Subscription
+	for _, o := range outcomes { // first what leaves, so that what stays is found to be first
+		at, found := q.find(sub, o.Row.Seq)
+		switch {
+		case q.err != nil:
+			return nil, q.err
+		case !found:
+			continue
+		case at.shard < c.Lo || at.shard > c.Hi:
+			return nil, fmt.Errorf("message %d is of shard %d", o.Row.Seq, at.shard)
+		case o.Kind == outbox.Dead:
+			q.bury(sub, o.Row.Seq, o.Attempts, o.Cause)
+		case o.Kind != outbox.Delivered && o.Kind != outbox.Dropped:
+			continue
+		}
+		if q.leaveLane(sub, at, o.Row.Seq) && at.solo == 0 {
+			emptied = append(emptied, at.key)
+		}
+	}
+	for _, o := range outcomes {
+		switch o.Kind {
+		case outbox.Waiting, outbox.Held:
+			at, found := q.find(sub, o.Row.Seq)
+			if !found {
+				continue
+			}
+			if q.first(sub, at) != o.Row.Seq && q.err == nil {
+				return nil, fmt.Errorf("message %d is %s, but is not the first of its lane", o.Row.Seq, o.Kind)
+			}
+			q.setLane(sub, at, o)
+		case outbox.Delivered, outbox.Dropped, outbox.Dead, outbox.Behind:
+		default:
+			return nil, fmt.Errorf("message %d is %q, which is no outcome", o.Row.Seq, o.Kind)
+		}
+	}
+	return emptied, q.err
+}
+
+// find says which lane a message is in.
+func (q *query) find(sub string, seq int64) (at lane, found bool) {
+	found = q.one(`SELECT shard, key, solo FROM ~outbox_parked WHERE subscription = ? AND id = ?`, []any{sub, seq}, &at.shard, &at.key, &at.solo)
+	return at, found
+}
+
+// first is the first message of a lane, 0 if it is empty.
+func (q *query) first(sub string, at lane) int64 {
+	return q.number(`SELECT min(id) FROM ~outbox_parked WHERE subscription = ? AND shard = ? AND key = ? AND solo = ?`, sub, at.shard, at.key, at.solo)
+}
+
+// bury copies a parked message to the dead letters.
+func (q *query) bury(sub string, seq int64, attempts int, cause string) {
+	q.exec(`INSERT OR REPLACE INTO ~outbox_dead (subscription, id, shard, attempts, died_at, cause, created_at, `+bodyColumns+`)
+		SELECT subscription, id, shard, ?, ?, ?, created_at, `+bodyColumns+` FROM ~outbox_parked WHERE subscription = ? AND id = ?`,
+		attempts, nanos(q.now), clean(cause), sub, seq)
+}
+
+// leaveLane removes a message from its lane and says whether the lane is gone with it. If it was the
+// first one, the next is due at once, its attempts counted anew.
+func (q *query) leaveLane(sub string, at lane, seq int64) (gone bool) {
+	head := q.first(sub, at) == seq
+	q.exec(`DELETE FROM ~outbox_parked WHERE subscription = ? AND id = ?`, sub, seq)
+	if !head {
+		return false
+	}
+	if q.first(sub, at) == 0 && q.err == nil {
+		q.exec(`DELETE FROM ~outbox_lane WHERE subscription = ? AND shard = ? AND key = ? AND solo = ?`, sub, at.shard, at.key, at.solo)
+		return true
+	}
+	q.wakeLane(sub, at)
+	return false
+}
+
+// wakeLane makes a lane due at once.
+func (q *query) wakeLane(sub string, at lane) {
+	q.exec(`UPDATE ~outbox_lane SET held = 0, attempts = 0, next_at = ?, cause = '' WHERE subscription = ? AND shard = ? AND key = ? AND solo = ?`,
+		nanos(q.now), sub, at.shard, at.key, at.solo)
+}
+
+// skipCause is what a dead letter says that an operator made.
+const skipCause = "skipped by an operator"

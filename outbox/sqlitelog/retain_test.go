@@ -1,0 +1,204 @@
+package sqlitelog
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/outbox"
+)
+
+// clock is a clock that tests move.
+type clock struct{ now time.Time }
+
+func newClock() *clock { return &clock{time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)} }
+
+func (c *clock) pass(d time.Duration) { c.now = c.now.Add(d) }
+func (c *clock) read() time.Time      { return c.now }
+
+// many publishes n messages.
+func (w *world) many(t testing.TB, n int) {
+	t.Helper()
+	all := make([]outbox.Message, n)
+	for i := range all {
+		all[i] = text(fmt.Sprint("k", i%50), fmt.Sprint(i))
+	}
+	w.publish(t, all...)
+}
+
+// left counts the log.
+func (w *world) left(t testing.TB) (n int) {
+	t.Helper()
+	ok(t, w.db.QueryRow("SELECT count(*) FROM emitd_outbox").Scan(&n))
+	return n
+}
+
+func (w *world) sweepAll(t testing.TB) (n int) {
+	t.Helper()
+	for {
+		m, err := w.Sweep(context.Background(), 500)
+		ok(t, err)
+		if n += m; m < 500 {
+			return n
+		}
+	}
+}
+
+// What every cursor has passed goes when it is old enough, in bounded transactions; ids go on.
+func TestSweep(t *testing.T) {
+	t.Parallel()
+	c := newClock()
+	w := newWorld(t, Config{Now: c.read, Retention: time.Hour})
+	a, b := w.claim(t, "a", 1), w.claim(t, "b", 1)
+	w.many(t, 1200)
+	drain(t, a)
+	c.pass(2 * time.Hour)
+	if n := w.sweepAll(t); n != 0 {
+		t.Errorf("%d messages went that b has not read", n)
+	}
+	p, err := b.Next(t.Context(), outbox.Limit{Rows: 700})
+	ok(t, err)
+	if n := w.sweepAll(t); n != 0 {
+		t.Errorf("%d messages went that b has read but not confirmed", n)
+	}
+	ok(t, b.Advance(t.Context(), p.Mark, nil))
+	if n := w.sweepAll(t); n != 700 || w.left(t) != 500 {
+		t.Errorf("%d messages went, %d are left", n, w.left(t))
+	}
+	drain(t, b)
+	w.many(t, 10) // young
+	drain(t, a)
+	drain(t, b)
+	if n := w.sweepAll(t); n != 500 || w.left(t) != 10 {
+		t.Errorf("%d messages went, %d are left", n, w.left(t))
+	}
+	c.pass(2 * time.Hour)
+	if n := w.sweepAll(t); n != 10 || w.left(t) != 0 {
+		t.Errorf("%d messages went, %d are left", n, w.left(t))
+	}
+	w.publish(t, text("k", "next"))
+	if got := drain(t, a); len(got) != 1 {
+		t.Errorf("after the log was empty, %d messages came", len(got))
+	}
+	if first := w.claim(t, "new", 1); len(drain(t, first)) != 1 {
+		t.Error("a new subscription does not begin with the oldest message")
+	}
+}
+
+// A range without messages of its own does not hold back the others' for ever.
+func TestIdleRangeIsNoBound(t *testing.T) {
+	t.Parallel()
+	c := newClock()
+	w := newWorld(t, Config{Now: c.read, Retention: -1})
+	var units []outbox.Cursor
+	for i := range 2 {
+		u, err := w.Claim(t.Context(), outbox.Claim{Subscription: "s", Index: i, Instances: 2, Epoch: 1})
+		ok(t, err)
+		units = append(units, u)
+	}
+	busy := units[outbox.ShardOf("busy")/32]
+	for range 3 {
+		w.publish(t, text("busy", "x"), text("busy", "y"))
+		c.pass(2 * time.Second)
+		for _, u := range units {
+			drain(t, u)
+		}
+	}
+	_ = busy
+	if n := w.sweepAll(t); n != 6 {
+		t.Errorf("%d of 6 messages went", n)
+	}
+}
+
+// After the clock was set back, young ids carry old times: the log is still cut from its beginning.
+func TestSweepLeavesNoHoles(t *testing.T) {
+	t.Parallel()
+	c := newClock()
+	w := newWorld(t, Config{Now: c.read, Retention: time.Hour})
+	w.many(t, 5)
+	c.pass(-10 * time.Hour)
+	w.many(t, 5)
+	c.pass(10*time.Hour + time.Minute)
+	if n := w.sweepAll(t); n != 0 {
+		t.Errorf("%d messages went from the middle", n)
+	}
+	c.pass(time.Hour)
+	if n := w.sweepAll(t); n != 10 {
+		t.Errorf("%d of 10 messages went", n)
+	}
+}
+
+// Lanes and dead letters outlive the log.
+func TestLanesOutliveTheLog(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Config{Retention: -1})
+	w.publish(t, text("a", "a1"), text("b", "b1"))
+	cur := w.claim(t, "s", 1)
+	p, err := cur.Next(t.Context(), outbox.Limit{})
+	ok(t, err)
+	ok(t, cur.Advance(t.Context(), p.Mark, []outbox.Outcome{
+		{Row: p.Rows[0], Kind: outbox.Held, Attempts: 1}, {Row: p.Rows[1], Kind: outbox.Dead, Attempts: 1},
+	}))
+	if n := w.sweepAll(t); n != 2 {
+		t.Fatalf("%d messages went", n)
+	}
+	n, err := w.Retry(t.Context(), "s")
+	ok(t, err)
+	lanes, err := cur.Due(t.Context(), 10)
+	ok(t, err)
+	if n != 2 || len(lanes) != 2 {
+		t.Errorf("%d retried, %d due", n, len(lanes))
+	}
+}
+
+// A log that is too large forgets who lags, if that is wanted, and says so in any case.
+func TestMaxRetained(t *testing.T) {
+	t.Parallel()
+	for _, policy := range []string{LagKeep, LagForget} {
+		t.Run(policy, func(t *testing.T) {
+			t.Parallel()
+			var told bytes.Buffer
+			c := newClock()
+			w := newWorld(t, Config{Now: c.read, Retention: time.Hour, MaxRetained: 10_000, OnLag: policy, Logger: slog.New(slog.NewTextHandler(&told, nil))})
+			w.claim(t, "slow", 1)
+			fast := w.claim(t, "fast", 1)
+			w.many(t, 1000)
+			drain(t, fast)
+			w.sweepAll(t)
+			if told.Len() > 0 {
+				t.Errorf("within the retention: %s", told.String())
+			}
+			c.pass(2 * time.Hour)
+			w.sweepAll(t)
+			removed := w.sweepAll(t)
+			all, err := w.Stats(t.Context(), "")
+			ok(t, err)
+			if !strings.Contains(told.String(), "slow") || strings.Contains(told.String(), "fast") {
+				t.Errorf("told: %s", told.String())
+			}
+			if policy == LagKeep && (len(all) != 2 || w.left(t) != 1000) || policy == LagForget && (len(all) != 1 || w.left(t) != 0) {
+				t.Errorf("%d subscriptions, %d messages removed, %d left", len(all), removed, w.left(t))
+			}
+		})
+	}
+}
+
+// The sweeper's task does the same.
+func TestTasks(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Config{Retention: -1})
+	w.many(t, 30)
+	task := w.Tasks()[0]
+	n, err := task.Step(t.Context(), daemon.Fence{}, 20)
+	ok(t, err)
+	m, err := task.Step(t.Context(), daemon.Fence{}, 20)
+	ok(t, err)
+	if n != 20 || m != 10 || task.Name == "" || task.Every <= 0 {
+		t.Errorf("%d and %d messages went by %+v", n, m, task)
+	}
+}

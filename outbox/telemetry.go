@@ -1,0 +1,205 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/emitd/emitd/daemon"
+)
+
+// scope names this package to OpenTelemetry.
+const scope = "github.com/emitd/emitd/outbox"
+
+const (
+	maxLinks    = 128 // producers that a span of a delivery is linked to
+	sampleEvery = 15 * time.Second
+)
+
+// instruments is the catalogue: every metric and span of relays. Without a provider they cost next
+// to nothing.
+type instruments struct {
+	name   attribute.KeyValue
+	tracer trace.Tracer
+	sink   metric.MeasurementOption
+
+	latency metric.Float64Histogram // published → delivered
+	publish metric.Float64Histogram
+	sent    metric.Int64Counter
+	fences  metric.Int64Counter
+	polls   metric.Int64Counter
+	lost    metric.Int64Counter
+
+	stats   atomic.Pointer[Stats] // the newest sample of the unit 0, if it runs here
+	observe metric.Registration
+}
+
+func newInstruments(cfg Config) *instruments {
+	meters, tracers := cfg.MeterProvider, cfg.TracerProvider
+	if meters == nil {
+		meters = otel.GetMeterProvider()
+	}
+	if tracers == nil {
+		tracers = otel.GetTracerProvider()
+	}
+	m := meters.Meter(scope)
+	i := &instruments{name: attribute.String("emitd.outbox.subscription", cfg.Name), tracer: tracers.Tracer(scope)}
+	i.sink = metric.WithAttributeSet(attribute.NewSet(i.name))
+	// The API promises a usable instrument beside every error, and the names are constants.
+	bounds := metric.WithExplicitBucketBoundaries(0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60, 300)
+	i.latency, _ = m.Float64Histogram("emitd.outbox.delivery.duration", metric.WithUnit("s"), bounds,
+		metric.WithDescription("From when a message was published, by the log's clock, to when the receiver had it, by this node's."))
+	i.publish, _ = m.Float64Histogram("emitd.outbox.publish.duration", metric.WithUnit("s"), bounds, metric.WithDescription("Calls of the sink."))
+	i.sent, _ = m.Int64Counter("messaging.client.sent.messages", metric.WithUnit("{message}"), metric.WithDescription("Messages that a receiver has taken."))
+	i.fences, _ = m.Int64Counter("emitd.outbox.fenced", metric.WithUnit("{relay}"), metric.WithDescription("Relays that were refused because another one owns their shards."))
+	i.polls, _ = m.Int64Counter("emitd.outbox.poll.empty", metric.WithUnit("{poll}"), metric.WithDescription("Looks at the log that found nothing."))
+	i.lost, _ = m.Int64Counter("emitd.outbox.hook.missed", metric.WithUnit("{event}"), metric.WithDescription("Events that a slow hook missed."))
+	i.gauges(m)
+	return i
+}
+
+// gauges are asked for when somebody collects; they tell the newest sample.
+func (i *instruments) gauges(m metric.Meter) {
+	count := func(name, unit, about string) metric.Int64ObservableUpDownCounter {
+		c, _ := m.Int64ObservableUpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(about))
+		return c
+	}
+	pending := count("emitd.outbox.pending", "{message}", "Messages that are not delivered, at most 10,000 of them counted.")
+	dead := count("emitd.outbox.dead", "{message}", "Messages that were given up and kept.")
+	parked := count("emitd.outbox.parked", "{key}", "Keys that wait after a failure.")
+	retained := count("emitd.outbox.retained.size", "By", "What the log takes on disk.")
+	ahead := count("emitd.outbox.partitions", "{partition}", "Partitions that are ready to be written.")
+	oldest, _ := m.Float64ObservableGauge("emitd.outbox.oldest.age", metric.WithUnit("s"), metric.WithDescription("Age of the oldest message that is not delivered."))
+	i.observe, _ = m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+		s := i.stats.Load()
+		if s == nil {
+			return nil
+		}
+		o.ObserveInt64(pending, s.Pending, i.sink)
+		o.ObserveInt64(dead, s.Dead, i.sink)
+		o.ObserveInt64(parked, s.Lanes, i.sink)
+		o.ObserveInt64(retained, s.Retained, i.sink)
+		if s.Ahead >= 0 {
+			o.ObserveInt64(ahead, int64(s.Ahead), i.sink)
+		}
+		age := 0.0
+		if !s.OldestAt.IsZero() {
+			age = max(s.Now.Sub(s.OldestAt).Seconds(), 0)
+		}
+		o.ObserveFloat64(oldest, age, i.sink)
+		return nil
+	}, pending, dead, parked, retained, ahead, oldest)
+}
+
+func (i *instruments) close() {
+	if i.observe != nil {
+		_ = i.observe.Unregister()
+	}
+}
+
+// delivered measures messages that a receiver has.
+func (i *instruments) delivered(rows []Row) {
+	ctx := context.Background()
+	i.sent.Add(ctx, int64(len(rows)), i.sink)
+	if !i.latency.Enabled(ctx) {
+		return
+	}
+	now := time.Now()
+	var topic string
+	var about metric.MeasurementOption
+	for _, row := range rows {
+		if about == nil || row.Topic != topic {
+			topic = row.Topic
+			about = metric.WithAttributeSet(attribute.NewSet(i.name, attribute.String("messaging.destination.name", topic)))
+		}
+		i.latency.Record(ctx, max(now.Sub(row.CreatedAt).Seconds(), 0), about)
+	}
+}
+
+// publishing begins the span of one call of the sink, linked to the producers of its messages.
+func (i *instruments) publishing(ctx context.Context, d Delivery) (context.Context, func(time.Duration, []error)) {
+	ctx, span := i.tracer.Start(ctx, "send "+d.Subscription, trace.WithSpanKind(trace.SpanKindProducer))
+	if span.IsRecording() {
+		span.SetAttributes(i.name, attribute.Int("messaging.batch.message_count", len(d.Rows)),
+			attribute.Int64("emitd.generation", d.Epoch), attribute.String("emitd.outbox.shards", d.Range))
+		links := 0
+		for _, row := range d.Rows {
+			if row.TraceParent == "" {
+				continue
+			}
+			if sc, ok := spanContext(row.TraceParent, row.TraceState); ok {
+				span.AddLink(trace.Link{SpanContext: sc, Attributes: []attribute.KeyValue{attribute.String("messaging.message.id", row.ID.String())}})
+				if links++; links == maxLinks {
+					break
+				}
+			}
+		}
+	}
+	return ctx, func(took time.Duration, errs []error) {
+		outcome, failed := "delivered", 0
+		var first error
+		for _, err := range errs {
+			if err != nil {
+				failed++
+				if first == nil {
+					first = err
+				}
+			}
+		}
+		if failed > 0 {
+			outcome = "partly"
+			if failed == len(d.Rows) {
+				outcome = "failed"
+			}
+			span.SetStatus(codes.Error, first.Error())
+			span.SetAttributes(attribute.Int("emitd.outbox.failed", failed))
+		}
+		span.End()
+		i.publish.Record(context.Background(), took.Seconds(), metric.WithAttributes(i.name, attribute.String("emitd.outcome", outcome)))
+	}
+}
+
+func (i *instruments) fenced() { i.fences.Add(context.Background(), 1, i.sink) }
+
+func (i *instruments) polled(rows int) {
+	if rows == 0 {
+		i.polls.Add(context.Background(), 1, i.sink)
+	}
+}
+
+func (i *instruments) missed(hook string) {
+	i.lost.Add(context.Background(), 1, metric.WithAttributes(i.name, attribute.String("emitd.observer.event", hook)))
+}
+
+// sample reads the subscription's state now and then, for the metrics, from the node that runs the
+// unit 0. It returns what ends it.
+func (r *Relay) sample(ctx context.Context, a *daemon.Assignment, log *slog.Logger) (stop func()) {
+	op, ok := r.cfg.Log.(Operator)
+	if !ok || a.Index != 0 {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for sleep(ctx, nil, sampleEvery) {
+			all, err := op.Stats(ctx, r.cfg.Name)
+			if err != nil && !errors.Is(err, context.Canceled) {
+				log.Debug("outbox is not measured", "error", err)
+			}
+			for _, s := range all {
+				r.take.stats.Store(&s)
+			}
+		}
+		r.take.stats.Store(nil)
+	}()
+	return func() { cancel(); <-ended }
+}

@@ -1,0 +1,231 @@
+// Package blob is the contract of an object store: whole objects, written only if unchanged.
+//
+// # What a bucket is
+//
+// A bucket maps keys to objects. An object is a byte slice that is written whole and read whole
+// (or its beginning); nothing appends, nothing is half visible. [Bucket.Create] writes only if the
+// key has no object, [Bucket.Replace] only if the object is the very one the caller read. Of any
+// number of such calls that race for one key, in any number of processes, at most one happens.
+//
+// A bucket is strongly consistent: a call that begins after another returned sees its effect, in
+// Read, ReadPrefix, ReadNewer and List alike.
+//
+// # Versions
+//
+// A [Version] names the state of one key. It is opaque: compare it for equality, store it, hand it
+// back; its order and its form mean nothing. Writes of different bytes have different versions.
+// Writes of the *same* bytes to the same key may have the same version (an S3 ETag is a checksum),
+// so an object that goes A, B, A can be mistaken for one that never moved. Who replaces therefore
+// makes each content unique: a counter, or a random number in it. No design may rest on versions
+// that do not repeat. A version of one key says nothing about another key, nor about another bucket.
+//
+// # What an error says
+//
+// The errors of a call that only reads change nothing and may be repeated at will. A call that
+// writes (Create, Replace, Write, Delete) and returns an error falls in one of two classes, and
+// [NotApplied] tells which:
+//
+//   - It has *certainly not happened* and never will: the error is of one of the kinds
+//     [ErrNotFound], [ErrExists], [ErrChanged], [ErrDenied], [ErrNoBucket], [ErrThrottled],
+//     [ErrBudget], [ErrUnavailable], [ErrUnfit], [ErrKey] or [ErrTooLarge], and is not an
+//     [ErrUnknownOutcome].
+//   - Anything else is an *unknown outcome*: it has happened, or has not, or will happen later,
+//     after the call returned and even after the process is gone (a request that a proxy still
+//     holds). Backends say so by [ErrUnknownOutcome]; an error of no known kind means the same.
+//
+// ErrUnknownOutcome wins over every other kind that the same error has. An error that is both
+// ErrChanged (or ErrExists) and ErrUnknownOutcome says: the object is now another one, and whether
+// the caller's write was the one before it cannot be told any more.
+//
+// When the context ends before anything was sent, the error is ErrUnavailable and the context's;
+// when it ends later, ErrUnknownOutcome and the context's.
+//
+// What to do about an unknown outcome: read the object and look for a number that only this write
+// carries; or repeat the same call with the same bytes, which is harmless for Create and Replace:
+// at most one of the two happens, and ErrExists or ErrChanged of the repetition says that somebody
+// was first, possibly oneself. Backends do both by themselves, with a nonce they keep beside the
+// data, for as long as the caller's context allows; what they return is what was left.
+//
+// # Time
+//
+// Every call ends soon after its context does. Nothing in this contract needs a clock; the times
+// in a listing are the store's and for the eye only.
+//
+// # Keys
+//
+// A key is 1 to [MaxKey] bytes: segments joined by "/", each of 1 to [MaxSegment] letters, digits,
+// ".", "_" and "-" of ASCII, neither beginning nor ending with ".". The caller promises two things
+// that some stores (those on a file system) cannot keep apart: no key is another one's directory
+// ("a" and "a/b"), and no two keys differ in case alone.
+package blob
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// The bounds of a key, an object and a page.
+const (
+	MaxKey     = 512     // bytes of a key
+	MaxSegment = 200     // bytes of a key between two slashes
+	MaxSize    = 1 << 30 // bytes of an object
+	MaxPage    = 1000    // entries of one List
+)
+
+// Bucket is what the users of an object store need. Its methods may be called from any goroutine.
+// The slices handed in are not kept nor changed; those handed out are the caller's.
+// Every method may return ErrDenied, ErrNoBucket, ErrThrottled, ErrBudget, ErrUnavailable or
+// ErrKey; only the others are named.
+type Bucket interface {
+	// Read returns the object and the version of exactly these bytes. Errors: ErrNotFound,
+	// ErrCorrupt.
+	Read(ctx context.Context, key string) (*Object, error)
+
+	// ReadPrefix returns the first n bytes (n > 0), or all if there are fewer, and the version of
+	// the whole object. Errors: ErrNotFound, ErrCorrupt.
+	ReadPrefix(ctx context.Context, key string, n int) (*Object, error)
+
+	// ReadNewer is Read that transfers nothing and returns ErrUnchanged while the object has the
+	// version that the caller knows. Errors: ErrUnchanged, ErrNotFound, ErrCorrupt.
+	ReadNewer(ctx context.Context, key string, known Version) (*Object, error)
+
+	// Create writes a key that has no object. Errors: ErrExists, ErrUnknownOutcome, ErrTooLarge.
+	Create(ctx context.Context, key string, data []byte) (Version, error)
+
+	// Replace writes the key if its object still has the version old, which is never empty.
+	// A key without object is ErrChanged. Errors: ErrChanged, ErrUnknownOutcome, ErrTooLarge.
+	Replace(ctx context.Context, key string, data []byte, old Version) (Version, error)
+
+	// Write writes without condition. It is for keys that only one process writes, and which
+	// nobody creates or replaces; a late Write overwrites a newer one.
+	// Errors: ErrUnknownOutcome, ErrTooLarge.
+	Write(ctx context.Context, key string, data []byte) (Version, error)
+
+	// List returns the keys that begin with prefix and sort after `after` (both may be empty), in
+	// the order of their bytes, at most limit of them: 0 and more than MaxPage mean MaxPage.
+	// A prefix need not end at a slash.
+	List(ctx context.Context, prefix, after string, limit int) (*Page, error)
+
+	// Delete removes the object, without condition; no object is no error. A deletion that is
+	// late removes what was created since: names that matter are not used twice.
+	// Errors: ErrUnknownOutcome.
+	Delete(ctx context.Context, key string) error
+}
+
+// Version names one state of one key; see the package comment for what it is not. The empty
+// Version is of no object.
+type Version string
+
+// Object is what was read.
+type Object struct {
+	Data    []byte
+	Version Version
+}
+
+// Entry is one line of a listing.
+type Entry struct {
+	Key      string
+	Version  Version // as Read would return it
+	Size     int64
+	Modified time.Time // by a clock of the store, coarse; it decides nothing
+}
+
+// Page is one answer of List. If More, the next page begins after the last entry's key; a page may
+// hold fewer entries than asked for and still not be the last.
+type Page struct {
+	Entries []Entry
+	More    bool
+}
+
+// The kinds of errors; ask with errors.Is. See the package comment for what each class promises.
+var (
+	ErrNotFound       = errors.New("no such object")
+	ErrExists         = errors.New("the object exists already")
+	ErrChanged        = errors.New("the object is not the one that was read")
+	ErrUnchanged      = errors.New("the object is the known one")
+	ErrUnknownOutcome = errors.New("it is not known whether the write has happened or still will")
+	ErrDenied         = errors.New("permission denied")
+	ErrNoBucket       = errors.New("no such bucket")
+	ErrThrottled      = errors.New("the store asks for fewer requests")
+	ErrBudget         = errors.New("the budget of requests is used up")
+	ErrUnavailable    = errors.New("the store is not available")
+	ErrCorrupt        = errors.New("the object is not what was written")
+	ErrKey            = errors.New("not a valid key")
+	ErrTooLarge       = errors.New("the object is too large")
+	ErrUnfit          = errors.New("the store does not keep the contract")
+)
+
+// certain are the kinds that say a write has not happened and never will.
+var certain = []error{
+	ErrNotFound, ErrExists, ErrChanged, ErrDenied, ErrNoBucket, ErrThrottled,
+	ErrBudget, ErrUnavailable, ErrUnfit, ErrKey, ErrTooLarge,
+}
+
+// NotApplied reports whether a call that returned err has certainly not changed anything and never
+// will. It is false for nil, for every ErrUnknownOutcome and for errors of no kind of this package.
+func NotApplied(err error) bool {
+	if err == nil || errors.Is(err, ErrUnknownOutcome) {
+		return false
+	}
+	for _, kind := range certain {
+		if errors.Is(err, kind) {
+			return true
+		}
+	}
+	return false
+}
+
+// Error is how backends report. It never holds credentials, signed addresses nor data.
+type Error struct {
+	Op         string        // read, create, replace, write, list, delete
+	Key        string        // or the prefix of a list
+	Kind       error         // one of the kinds above; nil if there is none but Unknown
+	Unknown    bool          // it is an ErrUnknownOutcome, too
+	RetryAfter time.Duration // of an ErrThrottled or ErrBudget, if known
+	Err        error         // the cause
+}
+
+// Error says what was attempted, the kind and the cause.
+func (e *Error) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %q", e.Op, e.Key)
+	if e.Kind != nil {
+		fmt.Fprintf(&b, ": %v", e.Kind)
+	}
+	if e.Unknown {
+		fmt.Fprintf(&b, ": %v", ErrUnknownOutcome)
+	}
+	if e.RetryAfter > 0 {
+		fmt.Fprintf(&b, " (retry after %s)", e.RetryAfter)
+	}
+	if e.Err != nil {
+		fmt.Fprintf(&b, ": %v", e.Err)
+	}
+	return b.String()
+}
+
+// Unwrap makes errors.Is find the kind, ErrUnknownOutcome and the cause.
+func (e *Error) Unwrap() []error {
+	wrapped := make([]error, 0, 3)
+	if e.Kind != nil {
+		wrapped = append(wrapped, e.Kind)
+	}
+	if e.Unknown {
+		wrapped = append(wrapped, ErrUnknownOutcome)
+	}
+	if e.Err != nil {
+		wrapped = append(wrapped, e.Err)
+	}
+	return wrapped
+}
+
+// RetryAfter returns how long the store or the budget asks to wait, 0 if it does not say.
+func RetryAfter(err error) time.Duration {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.RetryAfter
+	}
+	return 0
+}

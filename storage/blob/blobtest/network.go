@@ -1,0 +1,235 @@
+package blobtest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"sync"
+)
+
+// Network is a transport on which requests and answers get lost, for backends that speak HTTP.
+type Network struct {
+	// Base carries what arrives; nil is http.DefaultTransport.
+	Base http.RoundTripper
+
+	mu     sync.Mutex
+	script func(*http.Request) Trouble
+	met    map[Trouble]int
+	late   []*http.Request
+	seen   []string
+}
+
+// Trouble is what happens to one request.
+type Trouble int
+
+// The troubles.
+const (
+	None        Trouble = iota
+	LostRequest         // a reset before anything arrived
+	LostReply           // a reset after it was carried out
+	Late                // a reset; it arrives when Land is called
+	Internal            // 500, not carried out
+	InternalYet         // 500, though carried out
+	Unavailable         // 503, not carried out
+	TooMany             // 429, not carried out
+	Conflict            // 409, not carried out
+	Refused             // 412, not carried out
+	Sent2               // carried out twice, the second answer comes back: an eager proxy
+	Torn                // the answer's body ends in the middle
+	Hang                // no answer until the request's context ends; not carried out
+	HangYet             // the same, though carried out
+)
+
+var troubleNames = [...]string{
+	"none", "lost request", "lost reply", "late", "internal error", "internal error though carried out", "unavailable",
+	"too many requests", "conflict", "refused", "sent twice", "torn", "hang", "hang though carried out",
+}
+
+// String names the trouble.
+func (t Trouble) String() string { return troubleNames[t] }
+
+// errReset is what a broken connection looks like.
+var errReset = errors.New("connection reset by peer")
+
+// Script sets what happens to each request from now on; nil is nothing.
+func (n *Network) Script(script func(*http.Request) Trouble) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.script = script
+}
+
+// Next is a script: the troubles for the next requests of a method, in order, then none.
+func (n *Network) Next(method string, troubles ...Trouble) {
+	n.Script(func(r *http.Request) Trouble {
+		if r.Method != method || len(troubles) == 0 {
+			return None
+		}
+		trouble := troubles[0]
+		troubles = troubles[1:]
+		return trouble
+	})
+}
+
+// Met returns how often each trouble has happened.
+func (n *Network) Met() map[Trouble]int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	met := map[Trouble]int{}
+	for trouble, count := range n.met {
+		met[trouble] = count
+	}
+	return met
+}
+
+// Requests returns the methods of the requests so far, those of lost ones as well, and forgets them.
+func (n *Network) Requests() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	seen := n.seen
+	n.seen = nil
+	return seen
+}
+
+// Land carries out what is late, and returns how many requests that were.
+func (n *Network) Land() int {
+	n.mu.Lock()
+	late := n.late
+	n.late = nil
+	n.mu.Unlock()
+	for _, r := range late {
+		if response, err := n.base().RoundTrip(r); err == nil {
+			response.Body.Close()
+		}
+	}
+	return len(late)
+}
+
+func (n *Network) base() http.RoundTripper {
+	if n.Base != nil {
+		return n.Base
+	}
+	return http.DefaultTransport
+}
+
+// RoundTrip implements http.RoundTripper.
+func (n *Network) RoundTrip(r *http.Request) (*http.Response, error) {
+	r, again, err := buffered(r)
+	if err != nil {
+		return nil, err
+	}
+	switch n.meet(r) {
+	case LostRequest:
+		return nil, errReset
+	case LostReply:
+		return n.dropped(r)
+	case Late:
+		n.mu.Lock()
+		n.late = append(n.late, again())
+		n.mu.Unlock()
+		return nil, errReset
+	case Internal:
+		return answer(r, http.StatusInternalServerError), nil
+	case InternalYet:
+		if _, err := n.dropped(r); !errors.Is(err, errReset) {
+			return nil, err
+		}
+		return answer(r, http.StatusInternalServerError), nil
+	case Unavailable:
+		return answer(r, http.StatusServiceUnavailable), nil
+	case TooMany:
+		return answer(r, http.StatusTooManyRequests), nil
+	case Conflict:
+		return answer(r, http.StatusConflict), nil
+	case Refused:
+		return answer(r, http.StatusPreconditionFailed), nil
+	case Sent2:
+		_, _ = n.dropped(again())
+	case Torn:
+		return n.torn(r)
+	case HangYet:
+		_, _ = n.dropped(again())
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	case Hang:
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	case None:
+	}
+	return n.base().RoundTrip(r)
+}
+
+// meet asks the script, and counts.
+func (n *Network) meet(r *http.Request) Trouble {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.seen = append(n.seen, r.Method)
+	if n.script == nil {
+		return None
+	}
+	trouble := n.script(r)
+	if n.met == nil {
+		n.met = map[Trouble]int{}
+	}
+	n.met[trouble]++
+	return trouble
+}
+
+// dropped carries a request out and loses its answer.
+func (n *Network) dropped(r *http.Request) (*http.Response, error) {
+	response, err := n.base().RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	response.Body.Close()
+	return nil, errReset
+}
+
+// torn carries a request out and loses the second half of the body.
+func (n *Network) torn(r *http.Request) (*http.Response, error) {
+	response, err := n.base().RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	body, err := io.ReadAll(response.Body)
+	response.Body.Close()
+	if err != nil {
+		return nil, err
+	}
+	response.Body = io.NopCloser(io.MultiReader(bytes.NewReader(body[:len(body)/2]), cutReader{}))
+	return response, nil
+}
+
+type cutReader struct{}
+
+func (cutReader) Read([]byte) (int, error) { return 0, errReset }
+
+// buffered makes a request that can be sent now and, by again, independent of its context, later.
+func buffered(r *http.Request) (*http.Request, func() *http.Request, error) {
+	var body []byte
+	if r.Body != nil {
+		var err error
+		if body, err = io.ReadAll(r.Body); err != nil {
+			return nil, nil, err
+		}
+		r.Body.Close()
+	}
+	copied := func(ctx context.Context) *http.Request {
+		c := r.Clone(ctx)
+		if r.Body != nil {
+			c.Body = io.NopCloser(bytes.NewReader(body))
+			c.ContentLength = int64(len(body))
+		}
+		return c
+	}
+	return copied(r.Context()), func() *http.Request { return copied(context.WithoutCancel(r.Context())) }, nil
+}
+
+// answer is one without a body that says more.
+func answer(r *http.Request, status int) *http.Response {
+	return &http.Response{
+		Status: http.StatusText(status), StatusCode: status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: http.Header{}, Body: http.NoBody, Request: r,
+	}
+}

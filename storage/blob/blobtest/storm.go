@@ -1,0 +1,175 @@
+package blobtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/emitd/emitd/storage/blob"
+)
+
+// Storm is what Chain and Slots run on.
+type Storm struct {
+	// Buckets are handles of one store, one for each writer. Faults go below them.
+	Buckets []blob.Bucket
+
+	// Steps is how many writes each writer attempts.
+	Steps int
+
+	// Timeout bounds each call; 0 is the patience of the suite.
+	Timeout time.Duration
+
+	// Judge reads when the storm is over. It must be without faults; nil is the first bucket.
+	Judge blob.Bucket
+
+	// Settle runs before the judge reads: it lands late writes.
+	Settle func()
+}
+
+// Counts is how a storm went.
+type Counts struct {
+	Acknowledged, Refused, Unknown int
+	UnknownApplied                 int // of the unknown ones, those that turned out to have happened
+}
+
+// outcomeOf is the class of one write.
+type outcomeOf map[string]error // by mark; nil is acknowledged
+
+func (s Storm) judge() blob.Bucket {
+	if s.Judge != nil {
+		return s.Judge
+	}
+	return s.Buckets[0]
+}
+
+func (s Storm) call(t *testing.T) (context.Context, context.CancelFunc) {
+	timeout := s.Timeout
+	if timeout == 0 {
+		timeout = patience
+	}
+	return context.WithTimeout(t.Context(), timeout)
+}
+
+// run lets each writer do its steps and collects the outcomes by mark.
+func (s Storm) run(t *testing.T, step func(b blob.Bucket, mark string, n int) error) outcomeOf {
+	t.Helper()
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	outcomes := outcomeOf{}
+	for w, b := range s.Buckets {
+		all.Go(func() {
+			for n := range s.Steps {
+				mark := fmt.Sprintf("w%d.%d", w, n)
+				err := step(b, mark, n)
+				mu.Lock()
+				outcomes[mark] = err
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	if s.Settle != nil {
+		s.Settle()
+	}
+	return outcomes
+}
+
+// count compares how often each mark is in the store with what its writer was told.
+func (o outcomeOf) count(t *testing.T, found map[string]int) (c Counts) {
+	t.Helper()
+	for mark, err := range o {
+		n := found[mark]
+		switch {
+		case n > 1:
+			t.Errorf("write %s happened %d times (its writer was told: %v)", mark, n, err)
+		case err == nil:
+			c.Acknowledged++
+			if n == 0 {
+				t.Errorf("write %s was acknowledged and is lost", mark)
+			}
+		case blob.NotApplied(err):
+			c.Refused++
+			if n != 0 {
+				t.Errorf("write %s happened, and its writer was told that it has not: %v", mark, err)
+			}
+		default:
+			c.Unknown++
+			c.UnknownApplied += n
+		}
+	}
+	return c
+}
+
+// read is Read that is repeated while the store has nothing but troubles.
+func (s Storm) read(t *testing.T, b blob.Bucket, key string) (*blob.Object, error) {
+	for {
+		ctx, cancel := s.call(t)
+		o, err := b.Read(ctx, key)
+		cancel()
+		if err == nil || errors.Is(err, blob.ErrNotFound) || t.Context().Err() != nil {
+			return o, err
+		}
+	}
+}
+
+// Chain lets all writers append a mark to one object by Read and Replace, never repeating a mark,
+// whatever they are told. At the end each acknowledged mark is there once, each refused one is not,
+// and each unknown one at most once.
+func Chain(t *testing.T, s Storm) Counts {
+	t.Helper()
+	const key = "chain/HEAD"
+	if _, err := s.judge().Create(t.Context(), key, []byte("begin")); err != nil {
+		t.Fatal(err)
+	}
+	outcomes := s.run(t, func(b blob.Bucket, mark string, _ int) error {
+		for {
+			o, err := s.read(t, b, key)
+			if err != nil {
+				return fmt.Errorf("%w: %w", blob.ErrUnavailable, err)
+			}
+			ctx, cancel := s.call(t)
+			_, err = b.Replace(ctx, key, append(o.Data, " "+mark...), o.Version)
+			cancel()
+			if errors.Is(err, blob.ErrChanged) && blob.NotApplied(err) {
+				continue // somebody else was faster: not what is tested
+			}
+			return err
+		}
+	})
+	o, err := s.judge().Read(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]int{}
+	for _, mark := range strings.Fields(string(o.Data))[1:] {
+		found[mark]++
+	}
+	return outcomes.count(t, found)
+}
+
+// Slots lets all writers race to create the same names. At the end the writer of what is in a slot
+// is one that was told so, or was told nothing; no two were told so.
+func Slots(t *testing.T, s Storm) Counts {
+	t.Helper()
+	name := func(n int) string { return fmt.Sprintf("slots/%020d", n) }
+	outcomes := s.run(t, func(b blob.Bucket, mark string, n int) error {
+		ctx, cancel := s.call(t)
+		defer cancel()
+		_, err := b.Create(ctx, name(n), []byte(mark))
+		return err
+	})
+	found := map[string]int{}
+	for n := range s.Steps {
+		o, err := s.judge().Read(t.Context(), name(n))
+		if err == nil {
+			found[string(o.Data)]++
+		} else if !errors.Is(err, blob.ErrNotFound) {
+			t.Fatal(err)
+		}
+	}
+	return outcomes.count(t, found)
+}

@@ -1,0 +1,152 @@
+package dir
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/emitd/emitd/storage/blob"
+)
+
+// TestDamage: what was changed behind the bucket's back is ErrCorrupt, never data.
+func TestDamage(t *testing.T) {
+	t.Parallel()
+	for name, damage := range map[string]func([]byte) []byte{
+		"bit of the data":   func(d []byte) []byte { d[len(d)-1] ^= 1; return d },
+		"bit of the header": func(d []byte) []byte { d[20] ^= 1; return d },
+		"bit of the length": func(d []byte) []byte { d[len(magic)+32] ^= 1; return d },
+		"cut":               func(d []byte) []byte { return d[:len(d)-1] },
+		"cut in the header": func(d []byte) []byte { return d[:headerSize-3] },
+		"empty":             func([]byte) []byte { return nil },
+		"longer":            func(d []byte) []byte { return append(d, 0) },
+		"foreign":           func([]byte) []byte { return bytes.Repeat([]byte("foreign "), 20) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := mustOpen(t, t.TempDir())
+			v, err := b.Create(t.Context(), "a/b", []byte("some data"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			path := b.path("a/b")
+			raw, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, damage(raw), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if o, err := b.Read(t.Context(), "a/b"); !errors.Is(err, blob.ErrCorrupt) {
+				t.Errorf("read: got %v, %v, want ErrCorrupt", o, err)
+			}
+			if strings.HasPrefix(name, "bit of the data") {
+				return // only who reads all of it can see that
+			}
+			_, err = b.Replace(t.Context(), "a/b", []byte("new"), v)
+			if !errors.Is(err, blob.ErrCorrupt) || !blob.NotApplied(err) {
+				t.Errorf("replace: got %v, want a certain ErrCorrupt", err)
+			}
+			if _, err := b.List(t.Context(), "a/", "", 0); !errors.Is(err, blob.ErrCorrupt) || !strings.Contains(err.Error(), "a/b") {
+				t.Errorf("list: got %v, want ErrCorrupt that names the key", err)
+			}
+			if err := b.Delete(t.Context(), "a/b"); err != nil {
+				t.Errorf("delete: %v", err)
+			}
+		})
+	}
+}
+
+// TestListReadsNoMoreThanItMust: a damaged file outside of the prefix, or before and behind the
+// page, is not even opened.
+func TestListReadsNoMoreThanItMust(t *testing.T) {
+	t.Parallel()
+	b := mustOpen(t, t.TempDir())
+	for _, key := range []string{"a/1", "b/log/1", "b/log/2", "b/log/3", "b/log/4", "b/lot/1", "c/1"} {
+		if _, err := b.Create(t.Context(), key, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, key := range []string{"a/1", "b/log/1", "b/log/4", "b/lot/1", "c/1"} {
+		if err := os.WriteFile(b.path(key), []byte("damaged"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	page, err := b.List(t.Context(), "b/log/", "b/log/1", 2)
+	if err != nil || len(page.Entries) != 2 || !page.More {
+		t.Errorf("got %+v, %v", page, err)
+	}
+}
+
+func TestTheBucketIsGone(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "mount")
+	b := mustOpen(t, path)
+	if err := os.RemoveAll(path); err != nil {
+		t.Fatal(err)
+	}
+	_, create := b.Create(t.Context(), "a", nil)
+	_, write := b.Write(t.Context(), "a", nil)
+	_, read := b.Read(t.Context(), "a")
+	_, list := b.List(t.Context(), "", "", 0)
+	for _, err := range []error{create, write, read, list, b.Delete(t.Context(), "a")} {
+		if !errors.Is(err, blob.ErrNoBucket) || !blob.NotApplied(err) {
+			t.Errorf("got %v, want a certain ErrNoBucket: an unmounted disk is not an empty bucket", err)
+		}
+	}
+	if _, err := os.Stat(path); err == nil {
+		t.Error("the bucket was created again")
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"", file} {
+		if _, err := Open(Config{Path: path}); err == nil || !blob.NotApplied(err) {
+			t.Errorf("%q: got %v", path, err)
+		}
+	}
+}
+
+func TestParseURL(t *testing.T) {
+	t.Parallel()
+	for raw, want := range map[string]Config{
+		"file:///var/lib/emitd":           {Path: filepath.FromSlash("/var/lib/emitd")},
+		"file://localhost/var":            {Path: filepath.FromSlash("/var")},
+		"file:///a%20b?sync=false":        {Path: filepath.FromSlash("/a b"), NoSync: true},
+		"file:///var/lib/emitd?sync=true": {Path: filepath.FromSlash("/var/lib/emitd")},
+	} {
+		if got, err := ParseURL(raw); err != nil || got != want {
+			t.Errorf("%s: got %+v, %v", raw, got, err)
+		}
+	}
+	for _, raw := range []string{"file://", "file:relative", "file://host/path", "/var", "s3://b", "file:///a?sync=perhaps", "file:///a?fsync=true"} {
+		if _, err := ParseURL(raw); err == nil {
+			t.Errorf("%s: no error", raw)
+		}
+	}
+}
+
+// FuzzDecode: no bytes make a header that encode would write otherwise.
+func FuzzDecode(f *testing.F) {
+	f.Add(newHeader([]byte("data")).encode(), int64(headerSize+4))
+	f.Add([]byte(magic), int64(0))
+	f.Fuzz(func(t *testing.T, raw []byte, size int64) {
+		h, err := decode(raw, size)
+		if err != nil {
+			if !errors.Is(err, blob.ErrCorrupt) {
+				t.Fatalf("got %v, want ErrCorrupt", err)
+			}
+			return
+		}
+		if !bytes.Equal(h.encode(), raw) || int64(h.length)+int64(headerSize) != size {
+			t.Fatalf("%x of a file of %d bytes was decoded as %+v", raw, size, h)
+		}
+	})
+}

@@ -1,0 +1,162 @@
+package dir
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/emitd/emitd/storage/blob"
+)
+
+// Read implements blob.Bucket.
+func (b *Bucket) Read(ctx context.Context, key string) (*blob.Object, error) {
+	return b.read(ctx, key, blob.MaxSize, "")
+}
+
+// ReadPrefix implements blob.Bucket.
+func (b *Bucket) ReadPrefix(ctx context.Context, key string, n int) (*blob.Object, error) {
+	return b.read(ctx, key, max(n, 0), "")
+}
+
+// ReadNewer implements blob.Bucket.
+func (b *Bucket) ReadNewer(ctx context.Context, key string, known blob.Version) (*blob.Object, error) {
+	return b.read(ctx, key, blob.MaxSize, known)
+}
+
+func (b *Bucket) read(ctx context.Context, key string, n int, known blob.Version) (*blob.Object, error) {
+	if err := blob.CheckKey(key); err != nil {
+		return nil, &blob.Error{Op: "read", Key: key, Kind: err}
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, &blob.Error{Op: "read", Key: key, Kind: blob.ErrUnavailable, Err: err}
+	}
+	s, f, err := b.current(b.path(key))
+	if errors.Is(err, blob.ErrNotFound) && b.gone() {
+		err = blob.ErrNoBucket
+	}
+	if err != nil {
+		return nil, asError("read", key, err)
+	}
+	defer f.Close()
+	if known != "" && s.version() == known {
+		return nil, asError("read", key, blob.ErrUnchanged)
+	}
+	data, err := f.data(n)
+	if err != nil {
+		return nil, asError("read", key, err)
+	}
+	return &blob.Object{Data: data, Version: s.version()}, nil
+}
+
+// gone reports whether the bucket itself is missing: an unmounted disk must not look empty.
+func (b *Bucket) gone() bool {
+	_, err := os.Lstat(b.tmp())
+	return err != nil
+}
+
+// List implements blob.Bucket. It reads the directories that can hold keys of the page, and the
+// headers of the files on it, no others.
+func (b *Bucket) List(ctx context.Context, prefix, after string, limit int) (*blob.Page, error) {
+	if err := blob.CheckPrefix(prefix); err != nil {
+		return nil, &blob.Error{Op: "list", Key: prefix, Kind: err}
+	}
+	w := walk{bucket: b, prefix: prefix, after: after, limit: blob.PageLimit(limit), page: &blob.Page{}}
+	base := prefix[:strings.LastIndexByte(prefix, '/')+1]
+	if err := w.dir(ctx, base); err != nil {
+		return nil, asError("list", prefix, err)
+	}
+	if len(w.page.Entries) == 0 && b.gone() {
+		return nil, asError("list", prefix, blob.ErrNoBucket)
+	}
+	return w.page, nil
+}
+
+// walk is one listing under way.
+type walk struct {
+	bucket        *Bucket
+	prefix, after string
+	limit         int
+	page          *blob.Page
+}
+
+// dir lists the keys that begin with base, which is empty or ends with a slash.
+func (w *walk) dir(ctx context.Context, base string) error {
+	if err := ctx.Err(); err != nil {
+		return with(blob.ErrUnavailable, err)
+	}
+	path := w.bucket.path(base)
+	entries, err := os.ReadDir(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, name := range w.names(base, entries) {
+		if w.page.More {
+			return nil
+		}
+		if strings.HasSuffix(name, "/") {
+			err = w.dir(ctx, base+name)
+		} else {
+			err = w.file(base + name)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// names returns what in a directory can be on the page, in the order of the keys; a directory has
+// a slash at its end, which is what its keys are compared by.
+func (w *walk) names(base string, entries []os.DirEntry) []string {
+	names := make([]string, 0, len(entries))
+	for _, entry := range entries {
+		name := entry.Name()
+		if name[0] == '.' || strings.HasSuffix(name, "@") {
+			continue
+		}
+		if entry.IsDir() {
+			name += "/"
+		}
+		if w.mayHold(base + name) {
+			names = append(names, name)
+		}
+	}
+	slices.SortFunc(names, cmp.Compare[string])
+	return names
+}
+
+// mayHold reports whether a key, or a key in a directory, can be on the page.
+func (w *walk) mayHold(key string) bool {
+	if strings.HasSuffix(key, "/") {
+		return (strings.HasPrefix(key, w.prefix) || strings.HasPrefix(w.prefix, key)) &&
+			(key > w.after || strings.HasPrefix(w.after, key))
+	}
+	return strings.HasPrefix(key, w.prefix) && key > w.after
+}
+
+// file puts a key on the page, unless it has been deleted meanwhile.
+func (w *walk) file(key string) error {
+	if len(w.page.Entries) == w.limit {
+		w.page.More = true
+		return nil
+	}
+	s, f, err := w.bucket.current(w.bucket.path(key))
+	if errors.Is(err, blob.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("%q: %w", key, err)
+	}
+	defer f.Close()
+	w.page.Entries = append(w.page.Entries, blob.Entry{
+		Key: key, Version: s.version(), Size: int64(f.length), Modified: f.info.ModTime(),
+	})
+	return nil
+}

@@ -1,0 +1,105 @@
+package dir
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// removeBelow removes the versions that nobody needs, in ascending order: judge relies on it.
+func (b *Bucket) removeBelow(path string, root nonce, live []uint64, top uint64) {
+	slices.Sort(live)
+	for _, n := range live {
+		if n+keep > top || b.at("collect") != nil || !bequeath(path, root, n) {
+			return
+		}
+		if err := os.Remove(versionFile(path, root, n)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return // in this order or not at all
+		}
+	}
+}
+
+// bequeath marks a version that its successor names, before it goes: its writer, if it has not
+// looked yet, finds the mark on the name that it still has. It reports whether the version may go.
+func bequeath(path string, root nonce, n uint64) bool {
+	f, err := open(versionFile(path, root, n))
+	if err != nil {
+		return errors.Is(err, os.ErrNotExist)
+	}
+	defer f.Close()
+	next, err := open(versionFile(path, root, n+1))
+	if err != nil {
+		return errors.Is(err, os.ErrNotExist) // linked into a gap, or collected by another process
+	}
+	next.Close()
+	return next.replaced != f.self || mark(f) == nil
+}
+
+// isMarked reports whether a file has been the object and was replaced.
+func isMarked(info os.FileInfo) bool { return info.Mode().Perm()&0o200 == 0 }
+
+// remove deletes an object: the rename is the deletion, the rest is tidying up. It is a rename and
+// not an unlink because the nonce of exactly the file that was removed says which versions died.
+func (b *Bucket) remove(key string) error {
+	path := b.path(key)
+	if err := b.at("rename"); err != nil {
+		return err
+	}
+	if info, err := os.Lstat(path); err == nil && info.IsDir() {
+		return nil // a directory of keys is no object
+	}
+	grave := filepath.Join(b.tmp(), newNonce().String())
+	err := os.Rename(path, grave)
+	if errors.Is(err, os.ErrNotExist) {
+		if _, err := os.Lstat(b.tmp()); err != nil {
+			return err
+		}
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := b.publish(filepath.Dir(path)); err != nil {
+		return err
+	}
+	b.bury(path, grave)
+	return nil
+}
+
+// bury removes what is left of a deleted object. Whatever fails here is rubbish, not state.
+func (b *Bucket) bury(path, grave string) {
+	f, err := open(grave)
+	if err == nil {
+		f.Close()
+		b.removeVersions(path, f.self)
+	}
+	if b.at("bury") == nil {
+		_ = os.Remove(grave)
+	}
+	for parent := filepath.Dir(path); parent != b.root; parent = filepath.Dir(parent) {
+		if b.at("prune") != nil || os.Remove(parent) != nil {
+			return // not empty
+		}
+	}
+}
+
+func (b *Bucket) removeVersions(path string, dead nonce) {
+	entries, err := os.ReadDir(versions(path))
+	if err != nil {
+		return
+	}
+	for _, entry := range entries {
+		if root, _, ok := parseVersionFile(entry.Name()); ok && root == dead.String() && b.at("bury") == nil {
+			_ = os.Remove(filepath.Join(versions(path), entry.Name()))
+		}
+	}
+	_ = os.Remove(versions(path)) // unless another root has begun
+}
+
+// discard removes a temporary file, linked or not.
+func (b *Bucket) discard(tmp string) {
+	if b.at("discard") == nil {
+		_ = os.Remove(tmp)
+	}
+}

@@ -1,0 +1,297 @@
+package dir
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/emitd/emitd/storage/blob"
+)
+
+// state says which file is the object.
+type state struct {
+	root nonce  // of the file of the key itself
+	n    uint64 // 1 is that file
+	self nonce  // of the file that is the object
+}
+
+// version repeats only if a nonce does.
+func (s state) version() blob.Version {
+	return blob.Version(s.root.String() + "-" + strconv.FormatUint(s.n, 10))
+}
+
+// versions is the directory of the replacements of a key; no key has an "@".
+func versions(path string) string { return path + "@" }
+
+func versionFile(path string, root nonce, n uint64) string {
+	return filepath.Join(versions(path), root.String()+"-"+strconv.FormatUint(n, 10))
+}
+
+// parseVersionFile is the inverse of versionFile for a name in its directory.
+func parseVersionFile(name string) (root string, n uint64, ok bool) {
+	root, number, found := strings.Cut(name, "-")
+	n, err := strconv.ParseUint(number, 10, 64)
+	return root, n, found && err == nil && len(root) == 2*len(nonce{})
+}
+
+// highest returns the highest replacement of a root, 1 if there is none. The directory holds few
+// files, so that one system call lists it, in one step.
+func highest(path string, root nonce) (uint64, error) {
+	entries, err := os.ReadDir(versions(path))
+	if errors.Is(err, os.ErrNotExist) {
+		return 1, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	top, want := uint64(1), root.String()
+	for _, entry := range entries {
+		if r, n, ok := parseVersionFile(entry.Name()); ok && r == want {
+			top = max(top, n)
+		}
+	}
+	return top, nil
+}
+
+// current opens the file that is the object: blob.ErrNotFound if there is none. It looks again
+// when a writer or a deletion passed by between its steps.
+func (b *Bucket) current(path string) (state, *file, error) {
+	for range attempts {
+		s, f, err := b.look(path)
+		if err == nil || !errors.Is(err, os.ErrNotExist) {
+			return s, f, err
+		}
+	}
+	return state{}, nil, errBusy
+}
+
+// look is one attempt of current; os.ErrNotExist asks for another one.
+func (b *Bucket) look(path string) (state, *file, error) {
+	first, err := open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return state{}, nil, blob.ErrNotFound
+	}
+	if err != nil {
+		return state{}, nil, err
+	}
+	root, n := first.self, uint64(0)
+	if err = b.at("look"); err == nil {
+		n, err = highest(path, root)
+	}
+	if err == nil {
+		err = sameFile(path, first)
+	}
+	if err == nil && n == 1 {
+		return state{root: root, n: 1, self: root}, first, nil
+	}
+	first.Close()
+	if err != nil {
+		return state{}, nil, err
+	}
+	f, err := open(versionFile(path, root, n))
+	if err != nil {
+		return state{}, nil, err
+	}
+	return state{root: root, n: n, self: f.self}, f, nil
+}
+
+// sameFile returns os.ErrNotExist if the path does not lead to the open file any more: only then
+// are the versions that were listed in between those of the object.
+func sameFile(path string, f *file) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	if !os.SameFile(info, f.info) {
+		return os.ErrNotExist
+	}
+	return nil
+}
+
+// create links the first file of a key.
+func (b *Bucket) create(ctx context.Context, key string, data []byte, h header) (state, error) {
+	tmp, err := b.temporary(h, data)
+	if err != nil {
+		return state{}, err
+	}
+	defer b.discard(tmp)
+	path := b.path(key)
+	if err := b.link(ctx, tmp, path); err != nil {
+		if errors.Is(err, os.ErrExist) {
+			// Whoever is told that it exists may act upon that: make it durable first.
+			return state{}, with(blob.ErrExists, b.syncDir(filepath.Dir(path)))
+		}
+		return state{}, err
+	}
+	return state{root: h.self, n: 1, self: h.self}, b.publish(filepath.Dir(path))
+}
+
+// replace links the next version if the current one pleases.
+func (b *Bucket) replace(ctx context.Context, key string, data []byte, h header, pleases func(state) bool) (state, error) {
+	path := b.path(key)
+	old, f, err := b.current(path)
+	if errors.Is(err, blob.ErrNotFound) {
+		return state{}, blob.ErrChanged
+	}
+	if err != nil {
+		return state{}, err
+	}
+	f.Close()
+	if !pleases(old) {
+		return state{}, with(blob.ErrChanged, b.syncDir(versions(path)))
+	}
+	h.replaced = old.self
+	tmp, err := b.temporary(h, data)
+	if err != nil {
+		return state{}, err
+	}
+	defer b.discard(tmp)
+	next := state{root: old.root, n: old.n + 1, self: h.self}
+	if err := b.link(ctx, tmp, versionFile(path, next.root, next.n)); err != nil {
+		if errors.Is(err, os.ErrExist) {
+			return state{}, with(blob.ErrChanged, b.syncDir(versions(path)))
+		}
+		return state{}, err
+	}
+	// Look before the sync: it is slow, and the versions that can tell may be collected meanwhile.
+	if err := b.confirm(path, tmp, next); err != nil {
+		return state{}, err
+	}
+	if err := b.publish(versions(path)); err != nil {
+		return state{}, err
+	}
+	b.collect(path)
+	return next, nil
+}
+
+// link gives a temporary file its name, and makes the directory if it is missing. It is os.ErrExist
+// if the name is another file's.
+func (b *Bucket) link(ctx context.Context, tmp, path string) error {
+	for range attempts {
+		if err := ctx.Err(); err != nil {
+			return with(blob.ErrUnavailable, err)
+		}
+		if err := b.at("link"); err != nil {
+			return err
+		}
+		err := os.Link(tmp, path)
+		if errors.Is(err, os.ErrExist) {
+			return b.mine(tmp, path, err)
+		}
+		if !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		if _, err := os.Lstat(tmp); err != nil {
+			return fmt.Errorf("%w: the temporary file is gone: %w", blob.ErrUnavailable, err)
+		}
+		if err := b.makeDir(filepath.Dir(path)); err != nil {
+			return err
+		}
+	}
+	return errBusy
+}
+
+// mine returns nil if path is the very file tmp: the answer of an earlier link was lost.
+func (b *Bucket) mine(tmp, path string, exists error) error {
+	a, errA := os.Lstat(tmp)
+	c, errC := os.Lstat(path)
+	if errA == nil && errC == nil && os.SameFile(a, c) {
+		return nil
+	}
+	return exists
+}
+
+// publish makes a linked name durable. Others may have seen it already: a failure is an unknown
+// outcome.
+func (b *Bucket) publish(dir string) error {
+	err := b.at("sync")
+	if err == nil {
+		err = b.syncDir(dir)
+	}
+	if err != nil {
+		return with(blob.ErrUnknownOutcome, err)
+	}
+	return nil
+}
+
+// confirm looks whether the link was made in time; see the package comment.
+func (b *Bucket) confirm(path, tmp string, mine state) error {
+	if err := b.at("confirm"); err != nil {
+		return with(blob.ErrUnknownOutcome, err)
+	}
+	if !isRoot(path, mine.root) {
+		return with(blob.ErrChanged, blob.ErrUnknownOutcome) // deleted, before the link or since
+	}
+	top, err := highest(path, mine.root)
+	switch {
+	case err != nil:
+		return with(blob.ErrUnknownOutcome, err)
+	case top == mine.n:
+		return nil
+	}
+	return b.judge(path, tmp, mine, top)
+}
+
+// judge tells a version that was the object, until it was replaced, from one that was linked into
+// a gap. The true one is named by its successor or, once collected, marked.
+func (b *Bucket) judge(path, tmp string, mine state, top uint64) error {
+	if f, err := open(versionFile(path, mine.root, mine.n+1)); err == nil {
+		f.Close()
+		if f.replaced == mine.self {
+			return nil
+		}
+	}
+	info, err := os.Stat(tmp) // the same file under its first name
+	switch {
+	case err != nil:
+		return with(blob.ErrUnknownOutcome, err)
+	case isMarked(info):
+		return nil
+	case !isRoot(path, mine.root):
+		return with(blob.ErrChanged, blob.ErrUnknownOutcome)
+	}
+	// Nobody has seen it: there was a higher one before it.
+	_ = os.Remove(versionFile(path, mine.root, mine.n))
+	return fmt.Errorf("%w: it is at version %d", blob.ErrChanged, top)
+}
+
+func isRoot(path string, root nonce) bool {
+	f, err := open(path)
+	if err != nil {
+		return false
+	}
+	f.Close()
+	return f.self == root
+}
+
+// collect removes versions below the last few, from the lowest, and those of roots that are dead.
+// The listing comes before the look at the root: a root that has files by then, and is not the
+// key's afterwards, is not coming back.
+func (b *Bucket) collect(path string) {
+	entries, err := os.ReadDir(versions(path))
+	if err != nil || len(entries) <= keep {
+		return
+	}
+	first, err := open(path)
+	if err != nil {
+		return
+	}
+	first.Close()
+	root := first.self.String()
+	var top uint64
+	var live []uint64
+	for _, entry := range entries {
+		r, n, ok := parseVersionFile(entry.Name())
+		switch {
+		case ok && r == root:
+			top, live = max(top, n), append(live, n)
+		case ok && b.at("collect") == nil:
+			_ = os.Remove(filepath.Join(versions(path), entry.Name()))
+		}
+	}
+	b.removeBelow(path, first.self, live, top)
+}

@@ -1,0 +1,23 @@
+//go:build !windows
+
+package dir
+
+import (
+	"errors"
+	"os"
+)
+
+// syncDir makes the names in a directory durable.
+func syncDir(path string) error {
+	d, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // removed since, and all its names with it
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// mark makes a file read-only under all its names.
+func mark(f *file) error { return f.Chmod(0o400) }

@@ -1,0 +1,218 @@
+// Package gcs is a bucket in Google Cloud Storage, by a small client of its JSON API.
+//
+// # Conditions
+//
+// The version of an object is its generation, which the store gives to each write and never
+// repeats. Create is an upload with ifGenerationMatch=0, Replace one with the generation that was
+// read. The generation always comes from the answer that brings the data, or that confirms the
+// write, never from a second request: in between, somebody else may have written, and a writer who
+// pairs its own data with the other's generation overwrites the other.
+//
+// # Doubt
+//
+// Each conditional upload carries a random number in the metadata of the object, emitd-nonce.
+// After a timeout, a reset or a 5xx the metadata is read back: the same number means that the
+// write has happened. What is sent again, and what is reported when it cannot be told, is in
+// package settle. All of it ends with the caller's context.
+//
+// # Limits
+//
+// The store takes about one write a second of one name; more is answered with 429 and waited for.
+// New names are not limited like that. Uploads are single requests.
+//
+// # Permissions
+//
+// storage.objects.get, create, delete and list (roles/storage.objectUser). Credentials are the
+// application default ones; with an emulator (STORAGE_EMULATOR_HOST, or an endpoint) there are none.
+package gcs
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"golang.org/x/oauth2"
+	"golang.org/x/oauth2/google"
+
+	"github.com/emitd/emitd/storage/blob"
+	"github.com/emitd/emitd/storage/blob/internal/settle"
+)
+
+// Config says where the bucket is. Only Bucket is required.
+type Config struct {
+	Bucket string
+	Prefix string // before every key, with a slash between; valid as a key, or empty
+
+	// Endpoint is the address of an emulator, with its scheme. It is called without credentials,
+	// unless Tokens are given.
+	Endpoint string
+
+	// Tokens replace the application default credentials. They are asked for with each request,
+	// and keep a token as long as it is good (as oauth2.ReuseTokenSource does).
+	Tokens oauth2.TokenSource
+	// Client replaces http.DefaultClient below the credentials, for tests and proxies.
+	Client *http.Client
+	// Policy bounds the repetitions of a call.
+	Policy Policy
+}
+
+// Policy bounds the repetitions of one call; its zero value is good.
+type Policy = settle.Policy
+
+const (
+	googleEndpoint = "https://storage.googleapis.com"
+	scope          = "https://www.googleapis.com/auth/devstorage.read_write"
+	nonceName      = "emitd-nonce"
+)
+
+// Bucket is a blob.Bucket in Google Cloud Storage. Use Open.
+type Bucket struct {
+	config Config
+	client *http.Client
+}
+
+var _ blob.Bucket = (*Bucket)(nil)
+
+// Open finds credentials. It does not call the store; blob.Probe does.
+func Open(ctx context.Context, config Config) (*Bucket, error) {
+	config.Prefix = strings.Trim(config.Prefix, "/")
+	config.Endpoint = strings.TrimRight(config.Endpoint, "/")
+	if err := config.validate(); err != nil {
+		return nil, err
+	}
+	client := config.Client
+	if client == nil {
+		client = &http.Client{Transport: transport()}
+	}
+	tokens := config.Tokens
+	if tokens == nil && config.Endpoint == "" {
+		found, err := google.FindDefaultCredentials(ctx, scope)
+		if err != nil {
+			return nil, fmt.Errorf("open gcs bucket %q: %w: %w", config.Bucket, blob.ErrDenied, err)
+		}
+		tokens = found.TokenSource
+	}
+	config.Policy = config.Policy.Over(client)
+	if config.Endpoint == "" {
+		config.Endpoint = googleEndpoint
+	}
+	if tokens != nil {
+		client = &http.Client{
+			Transport:     &oauth2.Transport{Source: tokens, Base: client.Transport},
+			CheckRedirect: client.CheckRedirect,
+		}
+	}
+	return &Bucket{config: config, client: client}, nil
+}
+
+// transport has room for the parallel uploads of a pipeline.
+func transport() http.RoundTripper {
+	t, ok := http.DefaultTransport.(*http.Transport)
+	if !ok {
+		return http.DefaultTransport
+	}
+	t = t.Clone()
+	t.MaxIdleConnsPerHost = 64
+	return t
+}
+
+// validate names the field and the value.
+func (c Config) validate() error {
+	var errs []error
+	if c.Bucket == "" || strings.ContainsAny(c.Bucket, "/ ?#") {
+		errs = append(errs, fmt.Errorf("gcs: bucket %q: a bucket name is required", c.Bucket))
+	}
+	if c.Prefix != "" && blob.CheckKey(c.Prefix) != nil {
+		errs = append(errs, fmt.Errorf("gcs: prefix %q: %w", c.Prefix, blob.CheckKey(c.Prefix)))
+	}
+	if c.Endpoint != "" {
+		u, err := url.Parse(c.Endpoint)
+		if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.User != nil || u.RawQuery != "" {
+			errs = append(errs, errors.New("gcs: endpoint: want http://host:port or https://host:port, without credentials and parameters"))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (b *Bucket) name(key string) string {
+	if b.config.Prefix == "" {
+		return key
+	}
+	return b.config.Prefix + "/" + key
+}
+
+// Create implements blob.Bucket.
+func (b *Bucket) Create(ctx context.Context, key string, data []byte) (blob.Version, error) {
+	call := settle.Call{Op: "create", Key: key, Size: len(data), Kind: blob.ErrExists}
+	return b.conditional(ctx, call, data, "0")
+}
+
+// Replace implements blob.Bucket.
+func (b *Bucket) Replace(ctx context.Context, key string, data []byte, old blob.Version) (blob.Version, error) {
+	if !isGeneration(old) && blob.CheckKey(key) == nil && ctx.Err() == nil {
+		return "", &blob.Error{Op: "replace", Key: key, Kind: blob.ErrChanged}
+	}
+	call := settle.Call{Op: "replace", Key: key, Size: len(data), Kind: blob.ErrChanged, Old: old}
+	return b.conditional(ctx, call, data, string(old))
+}
+
+// isGeneration reports whether a version is one of this store: others would be a bad request, and
+// 0 would mean that there is no object.
+func isGeneration(v blob.Version) bool {
+	return v != "" && v != "0" && len(v) < 20 && strings.Trim(string(v), "0123456789") == ""
+}
+
+// Write implements blob.Bucket.
+func (b *Bucket) Write(ctx context.Context, key string, data []byte) (blob.Version, error) {
+	call := settle.Call{Op: "write", Key: key, Size: len(data)}
+	if err := check(call); err != nil {
+		return "", err
+	}
+	call.Send = func(ctx context.Context) settle.Answer { return b.upload(ctx, key, data, rand.Text(), "") }
+	return b.config.Policy.Repeat(ctx, call, true)
+}
+
+// check is done before anything is sent.
+func check(call settle.Call) error {
+	if err := blob.CheckKey(call.Key); err != nil {
+		return &blob.Error{Op: call.Op, Key: call.Key, Kind: err}
+	}
+	if call.Size > blob.MaxSize {
+		return &blob.Error{Op: call.Op, Key: call.Key, Kind: blob.ErrTooLarge}
+	}
+	return nil
+}
+
+// conditional is Create and Replace.
+func (b *Bucket) conditional(ctx context.Context, call settle.Call, data []byte, generation string) (blob.Version, error) {
+	if err := check(call); err != nil {
+		return "", err
+	}
+	call.Nonce = rand.Text()
+	call.Send = func(ctx context.Context) settle.Answer {
+		return b.upload(ctx, call.Key, data, call.Nonce, generation)
+	}
+	call.Look = func(ctx context.Context) (settle.Seen, settle.Answer) { return b.look(ctx, call.Key) }
+	return b.config.Policy.Write(ctx, call)
+}
+
+// Delete implements blob.Bucket.
+func (b *Bucket) Delete(ctx context.Context, key string) error {
+	call := settle.Call{Op: "delete", Key: key}
+	if err := check(call); err != nil {
+		return err
+	}
+	call.Send = func(ctx context.Context) settle.Answer {
+		_, answer := b.do(ctx, request{method: http.MethodDelete, path: b.object(key)})
+		if answer.Verdict == settle.Failed && errors.Is(answer.Err.Kind, blob.ErrNotFound) {
+			return settle.Answer{}
+		}
+		return answer
+	}
+	_, err := b.config.Policy.Repeat(ctx, call, true)
+	return err
+}

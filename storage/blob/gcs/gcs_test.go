@@ -1,0 +1,293 @@
+package gcs_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/oauth2"
+
+	"github.com/emitd/emitd/storage/blob"
+	"github.com/emitd/emitd/storage/blob/blobtest"
+	"github.com/emitd/emitd/storage/blob/gcs"
+)
+
+const token = "ya29.very-secret"
+
+type world struct {
+	*gcs.Bucket
+	fake   *fake
+	net    *blobtest.Network
+	config gcs.Config
+	server *httptest.Server
+}
+
+func newWorld(t *testing.T, change ...func(*gcs.Config)) *world {
+	t.Helper()
+	w := &world{fake: &fake{objects: map[string]stored{}, token: token}, net: &blobtest.Network{}}
+	w.server = httptest.NewServer(w.fake)
+	t.Cleanup(w.server.Close)
+	base := &http.Transport{MaxIdleConnsPerHost: 32}
+	t.Cleanup(base.CloseIdleConnections)
+	w.net.Base = base
+	w.config = gcs.Config{
+		Bucket: "bucket", Prefix: "some/where", Endpoint: w.server.URL,
+		Client: &http.Client{Transport: w.net},
+		Policy: gcs.Policy{Pause: time.Millisecond, AttemptTimeout: 20 * time.Second},
+		Tokens: oauth2.StaticTokenSource(&oauth2.Token{AccessToken: token}),
+	}
+	for _, c := range change {
+		c(&w.config)
+	}
+	w.Bucket = w.open(t)
+	return w
+}
+
+func (w *world) open(t *testing.T) *gcs.Bucket {
+	t.Helper()
+	b, err := gcs.Open(t.Context(), w.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	blobtest.Run(t, blobtest.Config{Divide: 2, Open: func(t *testing.T) func() blob.Bucket {
+		w := newWorld(t)
+		return func() blob.Bucket { return w.open(t) }
+	}})
+}
+
+// TestTroubleOfOneWrite goes through what can happen to the first attempt of a write.
+func TestTroubleOfOneWrite(t *testing.T) {
+	t.Parallel()
+	for trouble, requests := range map[blobtest.Trouble]string{
+		blobtest.LostRequest: "POST GET POST",
+		blobtest.LostReply:   "POST GET",
+		blobtest.InternalYet: "POST GET",
+		blobtest.Unavailable: "POST GET POST",
+		blobtest.TooMany:     "POST POST",
+		blobtest.Conflict:    "POST GET POST",
+		blobtest.Refused:     "POST GET POST",
+		blobtest.Late:        "POST GET POST",
+		blobtest.Torn:        "POST GET",
+	} {
+		t.Run(fmt.Sprint(trouble), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.net.Next(http.MethodPost, trouble)
+			v, err := w.Create(t.Context(), "a", []byte("one"))
+			if err != nil {
+				t.Fatalf("create: %v", err)
+			}
+			if got := strings.Join(w.net.Requests(), " "); got != requests {
+				t.Errorf("create sent %s, want %s", got, requests)
+			}
+			w.net.Land()
+			w.net.Next(http.MethodPost, trouble)
+			if v, err = w.Replace(t.Context(), "a", []byte("two"), v); err != nil {
+				t.Fatalf("replace: %v", err)
+			}
+			w.net.Land()
+			o, err := w.Read(t.Context(), "a")
+			if err != nil || string(o.Data) != "two" || o.Version != v {
+				t.Fatalf("read: %v, %v; want two of version %s", o, err, v)
+			}
+		})
+	}
+}
+
+// TestGenerationOfTheSameAnswer: somebody else writes right after each answer. A generation asked
+// for by a second request would be the other's, and the next replacement would erase it.
+func TestGenerationOfTheSameAnswer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	between := func() {
+		o := w.fake.objects["some/where/a"]
+		w.fake.generation++
+		o.data, o.generation = append([]byte("other's after "), o.data...), w.fake.generation
+		w.fake.objects["some/where/a"] = o
+	}
+	set := func(f func()) {
+		w.fake.mu.Lock()
+		defer w.fake.mu.Unlock()
+		w.fake.between = f
+	}
+	set(between)
+	created, err := w.Create(t.Context(), "a", []byte("mine"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	read, err := w.Read(t.Context(), "a")
+	if err != nil || string(read.Data) != "other's after mine" {
+		t.Fatalf("got %v, %v", read, err)
+	}
+	set(nil)
+	for _, v := range []blob.Version{created, read.Version} {
+		if _, err := w.Replace(t.Context(), "a", []byte("mine again"), v); !errors.Is(err, blob.ErrChanged) {
+			t.Errorf("replace of generation %s: got %v, want ErrChanged: the other's write is lost", v, err)
+		}
+	}
+}
+
+func TestNoAnswerAtAll(t *testing.T) {
+	t.Parallel()
+	for trouble, certain := range map[blobtest.Trouble]bool{
+		blobtest.LostReply: false, blobtest.Late: false, blobtest.HangYet: false, blobtest.Internal: false,
+		blobtest.TooMany: true, blobtest.Conflict: true,
+	} {
+		t.Run(fmt.Sprint(trouble), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.net.Script(func(r *http.Request) blobtest.Trouble {
+				if r.Method == http.MethodPost {
+					return trouble
+				}
+				return blobtest.Unavailable
+			})
+			ctx, cancel := context.WithTimeout(t.Context(), 150*time.Millisecond)
+			defer cancel()
+			_, err := w.Create(ctx, "a", []byte("one"))
+			if err == nil || blob.NotApplied(err) != certain || !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatalf("got %v (certain %v), want certain %v and the context's end", err, blob.NotApplied(err), certain)
+			}
+		})
+	}
+}
+
+func TestStorm(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	rng := rand.New(rand.NewPCG(2, 71))
+	var mu sync.Mutex
+	troubles := []blobtest.Trouble{
+		blobtest.LostRequest, blobtest.LostReply, blobtest.Late, blobtest.Internal, blobtest.InternalYet,
+		blobtest.Unavailable, blobtest.Conflict, blobtest.Torn, blobtest.TooMany,
+	}
+	w.net.Script(func(*http.Request) blobtest.Trouble {
+		mu.Lock()
+		defer mu.Unlock()
+		if rng.IntN(3) > 0 {
+			return blobtest.None
+		}
+		return troubles[rng.IntN(len(troubles))]
+	})
+	calm := w.config
+	calm.Client = &http.Client{Transport: w.net.Base}
+	judge, err := gcs.Open(t.Context(), calm)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := blobtest.Storm{Steps: 80, Judge: judge, Settle: func() { w.net.Land() }, Timeout: 10 * time.Second}
+	for range 6 {
+		s.Buckets = append(s.Buckets, w.open(t))
+	}
+	chain, slots := blobtest.Chain(t, s), blobtest.Slots(t, s)
+	met := w.net.Met()
+	doubtful := met[blobtest.LostRequest] + met[blobtest.LostReply] + met[blobtest.Late] + met[blobtest.Internal] + met[blobtest.InternalYet] + met[blobtest.Unavailable]
+	t.Logf("%d doubtful requests; chain %+v, slots %+v", doubtful, chain, slots)
+	if doubtful < 500 || chain.Acknowledged == 0 || slots.Acknowledged == 0 {
+		t.Errorf("too little has happened to prove anything")
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	for status, want := range map[int]error{
+		http.StatusForbidden: blob.ErrDenied, http.StatusUnauthorized: blob.ErrDenied,
+		http.StatusBadRequest: blob.ErrUnavailable, http.StatusNotImplemented: blob.ErrUnfit,
+	} {
+		w := newWorld(t)
+		w.fake.refuse = status
+		_, create := w.Create(t.Context(), "a", []byte("one"))
+		_, read := w.Read(t.Context(), "a")
+		_, list := w.List(t.Context(), "", "", 0)
+		for _, err := range []error{create, read, list, w.Delete(t.Context(), "a")} {
+			if !errors.Is(err, want) || !blob.NotApplied(err) || strings.Contains(err.Error(), token) {
+				t.Errorf("status %d: got %v, want a certain %v without the token", status, err, want)
+			}
+		}
+	}
+}
+
+func TestNoBucket(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(c *gcs.Config) { c.Bucket = "other" })
+	_, create := w.Create(t.Context(), "a", []byte("one"))
+	_, read := w.Read(t.Context(), "a")
+	_, list := w.List(t.Context(), "", "", 0)
+	for _, err := range []error{create, read, list} {
+		if !errors.Is(err, blob.ErrNoBucket) || !blob.NotApplied(err) {
+			t.Errorf("got %v, want a certain ErrNoBucket", err)
+		}
+	}
+}
+
+type brokenTokens struct{}
+
+func (brokenTokens) Token() (*oauth2.Token, error) {
+	return nil, &oauth2.RetrieveError{Response: &http.Response{StatusCode: http.StatusBadRequest}, ErrorCode: "invalid_grant", Body: []byte(token)}
+}
+
+func TestTokenIsRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(c *gcs.Config) { c.Tokens = brokenTokens{} })
+	_, err := w.Create(t.Context(), "a", nil)
+	if !errors.Is(err, blob.ErrDenied) || !blob.NotApplied(err) || strings.Contains(err.Error(), token) {
+		t.Fatalf("got %v, want a certain ErrDenied without the token server's body", err)
+	}
+}
+
+func TestReadWithoutGenerationIsRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	if _, err := w.Create(t.Context(), "a", []byte("one")); err != nil {
+		t.Fatal(err)
+	}
+	w.fake.mute = true
+	if _, err := w.Read(t.Context(), "a"); !errors.Is(err, blob.ErrUnfit) {
+		t.Fatalf("got %v, want ErrUnfit", err)
+	}
+}
+
+func TestProbeRefusesIgnoredConditions(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fake.bad = true
+	if err := blob.Probe(t.Context(), w); !errors.Is(err, blob.ErrUnfit) {
+		t.Fatalf("got %v, want ErrUnfit", err)
+	}
+	if len(w.fake.objects) != 0 {
+		t.Errorf("the probe left %d objects", len(w.fake.objects))
+	}
+}
+
+func TestParseURL(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ raw, emulator, prefix, endpoint string }{
+		{"gs://bucket", "", "", ""},
+		{"gs://bucket/a/b/", "", "a/b", ""},
+		{"gs://bucket", "localhost:4443", "", "http://localhost:4443"},
+		{"gs://bucket", "https://localhost:4443", "", "https://localhost:4443"},
+		{"gs://bucket/a?endpoint=http://h:1", "localhost:4443", "a", "http://h:1"},
+	} {
+		got, err := gcs.ParseURL(c.raw, c.emulator)
+		if err != nil || got.Bucket != "bucket" || got.Prefix != c.prefix || got.Endpoint != c.endpoint {
+			t.Errorf("%s with %q: got %+v, %v", c.raw, c.emulator, got, err)
+		}
+	}
+	for _, raw := range []string{"gs://", "s3://b", "gs://b?x=1", "gs://b?endpoint=h", "gs://u:hunter2@b", "gs://b?endpoint=http://u:hunter2@h", "gs://b/a//b"} {
+		if _, err := gcs.ParseURL(raw, ""); err == nil || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: got %v", raw, err)
+		}
+	}
+}

@@ -1,0 +1,196 @@
+package gcs
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/oauth2"
+
+	"github.com/emitd/emitd/storage/blob"
+	"github.com/emitd/emitd/storage/blob/internal/settle"
+)
+
+// request is one call of the API.
+type request struct {
+	method, path string
+	query        url.Values
+	header       http.Header
+	body         []byte
+}
+
+// reply is its answer, read to the end.
+type reply struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+// resource is what is used of an object's metadata.
+type resource struct {
+	Name       string            `json:"name,omitempty"`
+	Generation string            `json:"generation,omitempty"` // a number in quotes
+	Size       string            `json:"size,omitempty"`       // as well
+	Updated    time.Time         `json:"updated,omitzero"`
+	Metadata   map[string]string `json:"metadata,omitempty"`
+}
+
+// object is the path of a key; a slash in it is escaped.
+func (b *Bucket) object(key string) string {
+	return "/storage/v1/b/" + url.PathEscape(b.config.Bucket) + "/o/" + url.PathEscape(b.name(key))
+}
+
+// do sends one request and reads its answer. A body of more than blob.MaxSize is an error.
+func (b *Bucket) do(ctx context.Context, r request) (*reply, settle.Answer) {
+	address := b.config.Endpoint + r.path
+	if len(r.query) > 0 {
+		address += "?" + r.query.Encode()
+	}
+	var body io.Reader
+	if r.body != nil {
+		body = bytes.NewReader(r.body)
+	}
+	req, err := http.NewRequestWithContext(ctx, r.method, address, body)
+	if err != nil {
+		return nil, settle.Answer{Verdict: settle.Failed, Err: &blob.Error{Kind: blob.ErrUnavailable, Err: errors.New("the endpoint is no address")}}
+	}
+	for name, values := range r.header {
+		req.Header[name] = values
+	}
+	response, err := b.client.Do(req)
+	if err != nil {
+		return nil, classify(ctx, err)
+	}
+	defer response.Body.Close()
+	data, err := io.ReadAll(io.LimitReader(response.Body, blob.MaxSize+1))
+	if err == nil && response.ContentLength >= 0 && int64(len(data)) != response.ContentLength {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil {
+		return nil, settle.Transport(ctx, err)
+	}
+	return answered(&reply{status: response.StatusCode, header: response.Header, body: data})
+}
+
+// classify tells a refusal of the token server from trouble on the way.
+func classify(ctx context.Context, err error) settle.Answer {
+	if token, ok := errors.AsType[*oauth2.RetrieveError](err); ok && token.Response != nil && token.Response.StatusCode < 500 {
+		return settle.Answer{Verdict: settle.Failed, Err: &blob.Error{
+			Kind: blob.ErrDenied, Err: fmt.Errorf("no access token: status %d %s", token.Response.StatusCode, token.ErrorCode),
+		}}
+	}
+	return settle.Transport(ctx, err)
+}
+
+// errRange is the answer to a range of an empty object (416).
+var errRange = errors.New("the range is not in the object")
+
+// answered says what a complete answer means.
+func answered(r *reply) (*reply, settle.Answer) {
+	if r.status < 300 {
+		if len(r.body) > blob.MaxSize {
+			return nil, settle.Answer{Verdict: settle.Failed, Err: &blob.Error{Kind: blob.ErrTooLarge}}
+		}
+		return r, settle.Answer{}
+	}
+	verdict, kind := settle.Status(r.status)
+	message := message(r.body)
+	switch {
+	case r.status == http.StatusNotFound && strings.Contains(message, "bucket does not exist"):
+		kind = blob.ErrNoBucket
+	case r.status == http.StatusRequestedRangeNotSatisfiable:
+		kind = errRange
+	}
+	return nil, settle.Answer{Verdict: verdict, Err: &blob.Error{
+		Kind: kind, RetryAfter: settle.RetryAfter(r.header), Err: fmt.Errorf("status %d %s", r.status, message),
+	}}
+}
+
+// message finds the store's own words in an error, which names no credentials.
+func message(body []byte) string {
+	var e struct {
+		Error struct {
+			Message string `json:"message"`
+		} `json:"error"`
+	}
+	if json.Unmarshal(body, &e) != nil || e.Error.Message == "" {
+		e.Error.Message = strings.TrimSpace(string(body[:min(len(body), 200)]))
+	}
+	return e.Error.Message
+}
+
+// upload sends metadata and data in one request; generation "" is no condition.
+func (b *Bucket) upload(ctx context.Context, key string, data []byte, nonce, generation string) settle.Answer {
+	meta, err := json.Marshal(resource{Name: b.name(key), Metadata: map[string]string{nonceName: nonce}})
+	if err != nil {
+		return settle.Answer{Verdict: settle.Failed, Err: &blob.Error{Kind: blob.ErrUnavailable, Err: err}}
+	}
+	query := url.Values{"uploadType": {"multipart"}, "fields": {"generation"}}
+	if generation != "" {
+		query.Set("ifGenerationMatch", generation)
+	}
+	boundary := "emitd-" + nonce + nonce // 260 random bits do not occur in data
+	got, answer := b.do(ctx, request{
+		method: http.MethodPost,
+		path:   "/upload/storage/v1/b/" + url.PathEscape(b.config.Bucket) + "/o",
+		query:  query,
+		header: http.Header{"Content-Type": {"multipart/related; boundary=" + boundary}},
+		body:   multipart(boundary, meta, data),
+	})
+	if answer.Verdict != settle.Done {
+		if answer.Verdict == settle.Failed && errors.Is(answer.Err.Kind, blob.ErrNotFound) {
+			answer.Err.Kind = blob.ErrNoBucket
+		}
+		return answer
+	}
+	var written resource
+	if err := json.Unmarshal(got.body, &written); err != nil || !isGeneration(blob.Version(written.Generation)) {
+		return settle.Answer{Verdict: settle.Doubtful, Err: &blob.Error{Err: errors.New("the answer has no generation")}}
+	}
+	return settle.Answer{Version: blob.Version(written.Generation)}
+}
+
+// multipart is the body of an upload: RFC 2387, two parts.
+func multipart(boundary string, meta, data []byte) []byte {
+	body := make([]byte, 0, len(meta)+len(data)+4*len(boundary)+200)
+	body = append(body, "--"+boundary+"\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n"...)
+	body = append(body, meta...)
+	body = append(body, "\r\n--"+boundary+"\r\nContent-Type: application/octet-stream\r\n\r\n"...)
+	body = append(body, data...)
+	return append(body, "\r\n--"+boundary+"--\r\n"...)
+}
+
+// look reads the metadata of an object, whose absence is an answer.
+func (b *Bucket) look(ctx context.Context, key string) (settle.Seen, settle.Answer) {
+	got, answer := b.do(ctx, request{
+		method: http.MethodGet, path: b.object(key), query: url.Values{"fields": {"generation,metadata"}},
+	})
+	if answer.Verdict == settle.Failed && errors.Is(answer.Err.Kind, blob.ErrNotFound) {
+		return settle.Seen{}, settle.Answer{}
+	}
+	if answer.Verdict != settle.Done {
+		return settle.Seen{}, answer
+	}
+	var found resource
+	if err := json.Unmarshal(got.body, &found); err != nil {
+		return settle.Seen{}, settle.Answer{Verdict: settle.Doubtful, Err: &blob.Error{Kind: blob.ErrUnavailable, Err: errors.New("the answer cannot be understood")}}
+	}
+	return settle.Seen{Exists: true, Nonce: found.Metadata[nonceName], Version: blob.Version(found.Generation)}, settle.Answer{}
+}
+
+// size is a number in quotes.
+func (r resource) size() int64 {
+	n, err := strconv.ParseInt(r.Size, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}

@@ -1,0 +1,107 @@
+package settle
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/emitd/emitd/storage/blob"
+)
+
+// Status is what an answer of HTTP says about the effect of its request.
+func Status(code int) (Verdict, error) {
+	switch code {
+	case http.StatusPreconditionFailed:
+		return Refused, nil
+	case http.StatusConflict:
+		return Conflict, blob.ErrUnavailable
+	case http.StatusNotModified:
+		return Failed, blob.ErrUnchanged
+	case http.StatusNotFound:
+		return Failed, blob.ErrNotFound
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return Failed, blob.ErrDenied
+	case http.StatusRequestEntityTooLarge:
+		return Failed, blob.ErrTooLarge
+	case http.StatusTooManyRequests:
+		return NotSent, blob.ErrThrottled
+	case http.StatusNotImplemented:
+		return Failed, blob.ErrUnfit
+	case http.StatusServiceUnavailable:
+		return Doubtful, blob.ErrThrottled
+	case http.StatusRequestTimeout:
+		return Doubtful, blob.ErrUnavailable
+	}
+	if code >= 500 {
+		return Doubtful, blob.ErrUnavailable
+	}
+	return Failed, blob.ErrUnavailable
+}
+
+// RetryAfter reads the header of that name in its form of seconds, at most an hour.
+func RetryAfter(header http.Header) time.Duration {
+	seconds, err := strconv.Atoi(header.Get("Retry-After"))
+	if err != nil || seconds < 0 {
+		return 0
+	}
+	return min(time.Duration(seconds)*time.Second, time.Hour)
+}
+
+// Transport is what an error without an answer says: only one that comes before the connection
+// stands is sure that nothing was sent. The address is left out of the error, because those of
+// some stores carry signatures.
+func Transport(ctx context.Context, err error) Answer {
+	if u, ok := errors.AsType[*url.Error](err); ok {
+		err = u.Err
+	}
+	answer := Answer{Verdict: Doubtful, Err: &blob.Error{Kind: blob.ErrUnavailable, Err: err}}
+	if ctx.Err() != nil {
+		answer.Err.Err = with(ctx.Err(), err)
+	}
+	switch {
+	case untrusted(err):
+		answer.Verdict = Failed // waiting does not make a certificate good
+	case neverConnected(err):
+		answer.Verdict = NotSent
+	}
+	return answer
+}
+
+// connection watches whether a request got one.
+type connection struct{ wanted, got atomic.Bool }
+
+// watch makes a context that reports to a connection.
+func watch(ctx context.Context) (context.Context, *connection) {
+	c := &connection{}
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GetConn: func(string) { c.wanted.Store(true) },
+		GotConn: func(httptrace.GotConnInfo) { c.got.Store(true) },
+	}), c
+}
+
+// never reports whether a request got no connection: then nothing was sent, whatever ended the
+// wait. A transport that is not known to report, and has not, proves nothing.
+func (c *connection) never(traced bool) bool { return (traced || c.wanted.Load()) && !c.got.Load() }
+
+func neverConnected(err error) bool {
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+		return true
+	}
+	_, unresolved := errors.AsType[*net.DNSError](err)
+	return unresolved
+}
+
+func untrusted(err error) bool {
+	_, verification := errors.AsType[*tls.CertificateVerificationError](err)
+	_, record := errors.AsType[tls.RecordHeaderError](err)
+	_, authority := errors.AsType[x509.UnknownAuthorityError](err)
+	return verification || record || authority
+}

@@ -1,0 +1,310 @@
+// Package settle finds out what became of a write to a store at the other end of a network.
+//
+// A conditional write (create if absent, replace if unchanged) is sent once at a time. What comes
+// back is a [Verdict]; the network adds those that say nothing. Each write carries a nonce beside
+// its data, and after a verdict that says nothing the writer looks at the object:
+//
+//	nonce is mine                    it has happened
+//	object is as the condition wants send the same bytes under the same condition again
+//	object is another one            ErrExists or ErrChanged; and ErrUnknownOutcome, too, if an
+//	                                 earlier attempt may have happened and been replaced since
+//	cannot look                      wait, look again
+//
+// Sending again is harmless even if the first request is still under way: both have one condition,
+// and what satisfies it once does not satisfy it again. A refusal (412) after a doubtful attempt
+// may be the refusal of one's own write, so it is looked at as well. A conflict (409) says that the
+// store was busy with the key: this attempt has not happened, look and send again.
+//
+// It ends with the caller's context at the latest, and after Limit if that has no deadline. A
+// single attempt may take AttemptTimeout, so that one dead connection does not use up the call.
+//
+// Everything here works on one call at a time and starts no goroutines.
+package settle
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	"github.com/emitd/emitd/storage/blob"
+)
+
+// Verdict is what one request says about its effect.
+type Verdict int
+
+// The verdicts.
+const (
+	Done     Verdict = iota // it has happened, or it is the answer asked for
+	Refused                 // the condition does not hold (412); it has not happened
+	Conflict                // the store is busy with the key (409); it has not happened
+	Failed                  // it has not happened, and sending again does not help
+	NotSent                 // it has not happened; sending again may help
+	Doubtful                // nobody knows
+)
+
+// Answer is the outcome of one request.
+type Answer struct {
+	Verdict Verdict
+	Version blob.Version
+	Err     *blob.Error // of every verdict but Done
+}
+
+// Seen is what a look at an object found.
+type Seen struct {
+	Exists  bool
+	Nonce   string
+	Version blob.Version
+}
+
+// Policy bounds the repetitions of one call. Its zero value is good.
+type Policy struct {
+	AttemptTimeout time.Duration // of one request; 0 is 15 s, plus 1 s for each MiB
+	Limit          time.Duration // of a call whose context has no deadline; 0 is 1 min
+	Pause          time.Duration // before the second attempt, doubling up to 40 times; 0 is 50 ms
+
+	traced bool // see Over
+}
+
+// Over is the policy for calls over a client; nil is one of net/http's own. Those report each
+// connection that a request gets, so that none means that nothing was sent.
+func (p Policy) Over(client *http.Client) Policy {
+	transport := http.DefaultTransport
+	if client != nil && client.Transport != nil {
+		transport = client.Transport
+	}
+	_, p.traced = transport.(*http.Transport)
+	return p
+}
+
+func (p Policy) attemptTimeout(size int) time.Duration {
+	timeout := p.AttemptTimeout
+	if timeout == 0 {
+		timeout = 15 * time.Second
+	}
+	return timeout + time.Duration(size>>20)*time.Second
+}
+
+func (p Policy) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, bounded := ctx.Deadline(); bounded {
+		return ctx, func() {}
+	}
+	limit := p.Limit
+	if limit == 0 {
+		limit = time.Minute
+	}
+	return context.WithTimeout(ctx, limit)
+}
+
+// pause waits before attempt n (1 is the first repetition): at random between half and all of a
+// growing time, or what the store asked for if that is longer.
+func (p Policy) pause(ctx context.Context, n int, asked time.Duration) error {
+	base := p.Pause
+	if base == 0 {
+		base = 50 * time.Millisecond
+	}
+	d := min(base<<min(n-1, 10), 40*base)
+	d = max(d/2+rand.N(d/2+1), asked)
+	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= d {
+		return context.DeadlineExceeded // it would end in the pause: say so at once
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Call is one conditional write.
+type Call struct {
+	Op, Key string
+	Size    int
+	Nonce   string
+	Kind    error        // of a refusal: blob.ErrExists or blob.ErrChanged
+	Old     blob.Version // that the object must have; empty: there must be none
+	Send    func(context.Context) Answer
+	Look    func(context.Context) (Seen, Answer)
+
+	// Twice is for stores that may answer a look with the nonce of one write and the version of the
+	// next: one's own nonce counts only if a second look finds the same. What the first one found
+	// was then the object at some moment in between, because a nonce does not come back.
+	Twice bool
+}
+
+// writing is a conditional write under way.
+type writing struct {
+	Policy
+	Call
+	pauses   int  // so far
+	refusals int  // so far
+	doubt    bool // an attempt may have happened
+}
+
+// Write brings a conditional write to its end.
+func (p Policy) Write(ctx context.Context, call Call) (blob.Version, error) {
+	ctx, cancel := p.bound(ctx)
+	defer cancel()
+	if err := ctx.Err(); err != nil {
+		return "", &blob.Error{Op: call.Op, Key: call.Key, Kind: blob.ErrUnavailable, Err: err}
+	}
+	w := &writing{Policy: p, Call: call}
+	for {
+		answer := p.once(ctx, call.Size, call.Send)
+		switch answer.Verdict {
+		case Done:
+			return answer.Version, nil
+		case Failed:
+			return "", call.finish(answer.Err, w.doubt)
+		case Refused:
+			w.refusals++
+		case Doubtful:
+			w.doubt = true
+		case Conflict, NotSent:
+		}
+		version, again, err := w.look(ctx, answer)
+		if !again {
+			return version, err
+		}
+	}
+}
+
+// look reads the object back until it is clear what to do; again asks to send again.
+func (w *writing) look(ctx context.Context, answer Answer) (v blob.Version, again bool, err error) {
+	refused := answer.Verdict == Refused
+	for last, first := answer.Err, true; ; first = false {
+		if stopped := w.rest(ctx, first && refused, last.RetryAfter); stopped != nil {
+			if refused && !w.doubt {
+				return "", false, w.finish(&blob.Error{Kind: w.Kind}, false) // the store's word
+			}
+			return "", false, w.ended(last, stopped, w.doubt)
+		}
+		if answer.Verdict == NotSent && !w.doubt {
+			return "", true, nil // this call has changed nothing
+		}
+		var seen Seen
+		looked := w.once(ctx, 0, func(ctx context.Context) (a Answer) { seen, a = w.Look(ctx); return a })
+		switch {
+		case looked.Verdict == Failed && refused && !w.doubt:
+			return "", false, w.finish(&blob.Error{Kind: w.Kind}, false)
+		case looked.Verdict == Failed:
+			return "", false, w.finish(looked.Err, w.doubt)
+		case looked.Verdict != Done:
+			last = looked.Err
+			continue
+		case seen.Exists && seen.Nonce == w.Nonce:
+			w.doubt = true // it has happened: from here on it can only have been replaced
+			if !w.Twice || w.same(ctx, seen) {
+				return seen.Version, false, nil
+			}
+			last = &blob.Error{Kind: blob.ErrUnavailable, Err: errDiffer}
+			continue
+		case w.holds(seen) && w.refusals < maxRefusals:
+			return "", true, nil
+		}
+		return "", false, w.finish(&blob.Error{Kind: w.Kind}, w.doubt)
+	}
+}
+
+// errDiffer is the trouble of a second look.
+var errDiffer = errors.New("the object changed between two looks")
+
+// same looks again.
+func (w *writing) same(ctx context.Context, first Seen) bool {
+	var second Seen
+	looked := w.once(ctx, 0, func(ctx context.Context) (a Answer) { second, a = w.Look(ctx); return a })
+	return looked.Verdict == Done && second == first
+}
+
+// maxRefusals bounds how often a refusal is not believed although the condition seems to hold.
+const maxRefusals = 4
+
+// holds reports whether an object is as the condition wants it.
+func (w *writing) holds(seen Seen) bool {
+	return seen.Exists == (w.Old != "") && seen.Version == w.Old
+}
+
+// rest pauses before the next request, unless there is a reason to look at once.
+func (w *writing) rest(ctx context.Context, atOnce bool, asked time.Duration) error {
+	if atOnce && w.refusals == 1 {
+		return ctx.Err()
+	}
+	w.pauses++
+	return w.pause(ctx, w.pauses, asked)
+}
+
+// finish names the call in its error, and keeps the doubt.
+func (c Call) finish(e *blob.Error, doubt bool) error {
+	e.Op, e.Key = c.Op, c.Key
+	e.Unknown = doubt
+	return e
+}
+
+// ended is the error of a call whose time is up.
+func (c Call) ended(last *blob.Error, stopped error, doubt bool) error {
+	e := &blob.Error{Kind: blob.ErrUnavailable, Err: stopped}
+	if last != nil {
+		e.Kind, e.RetryAfter, e.Err = last.Kind, last.RetryAfter, with(stopped, last.Err)
+	}
+	if e.Kind == nil && !doubt {
+		e.Kind = blob.ErrUnavailable
+	}
+	return c.finish(e, doubt)
+}
+
+// with joins the end of the context and the last trouble before it, in one line.
+func with(stopped, trouble error) error {
+	if trouble == nil || errors.Is(trouble, stopped) {
+		return stopped
+	}
+	return &both{stopped, trouble}
+}
+
+type both struct{ stopped, trouble error }
+
+func (b *both) Error() string   { return b.stopped.Error() + ", after: " + b.trouble.Error() }
+func (b *both) Unwrap() []error { return []error{b.stopped, b.trouble} }
+
+// Repeat brings a call that may be sent any number of times to its end: reads, unconditional
+// writes, deletions. If writes, its error keeps the doubt.
+func (p Policy) Repeat(ctx context.Context, call Call, writes bool) (blob.Version, error) {
+	ctx, cancel := p.bound(ctx)
+	defer cancel()
+	if err := ctx.Err(); err != nil {
+		return "", &blob.Error{Op: call.Op, Key: call.Key, Kind: blob.ErrUnavailable, Err: err}
+	}
+	doubt := false
+	for n := 1; ; n++ {
+		answer := p.once(ctx, call.Size, call.Send)
+		switch answer.Verdict {
+		case Done:
+			return answer.Version, nil
+		case Failed, Refused:
+			return "", call.finish(answer.Err, doubt)
+		case Doubtful:
+			doubt = writes
+		case Conflict, NotSent:
+		}
+		if stopped := p.pause(ctx, n, answer.Err.RetryAfter); stopped != nil {
+			return "", call.ended(answer.Err, stopped, doubt)
+		}
+	}
+}
+
+// once sends one request within its time.
+func (p Policy) once(ctx context.Context, size int, send func(context.Context) Answer) Answer {
+	attempt, cancel := context.WithTimeout(ctx, p.attemptTimeout(size))
+	defer cancel()
+	traced, conn := watch(attempt)
+	answer := send(traced)
+	if answer.Verdict == Doubtful && conn.never(p.traced) {
+		answer.Verdict = NotSent
+	}
+	if answer.Verdict != Done && answer.Err == nil {
+		answer.Err = &blob.Error{}
+	}
+	return answer
+}

@@ -1,0 +1,373 @@
+package settle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/emitd/emitd/storage/blob"
+)
+
+// scene is a store for one key, and what the network does to the requests of a call.
+type scene struct {
+	now    Seen
+	send   []Verdict // of the attempts, in order; the last goes on
+	apply  []bool    // whether an attempt happens in spite of its verdict
+	look   []Verdict
+	before func(n int) // runs before look n
+	sent   int
+	looked int
+}
+
+func at[T any](list []T, n int) (v T) {
+	if len(list) == 0 {
+		return v
+	}
+	return list[min(n, len(list)-1)]
+}
+
+func (s *scene) call(old blob.Version) Call {
+	kind := blob.ErrExists
+	if old != "" {
+		kind = blob.ErrChanged
+	}
+	c := Call{Op: "create", Key: "k", Nonce: "mine", Kind: kind, Old: old}
+	c.Send = func(context.Context) Answer {
+		verdict, happens := at(s.send, s.sent), at(s.apply, s.sent)
+		s.sent++
+		if holds := s.now.Version == old; verdict == Done && !holds {
+			verdict = Refused
+		} else if holds && (verdict == Done || happens) {
+			s.now = Seen{Exists: true, Nonce: "mine", Version: "v-mine"}
+		}
+		return Answer{Verdict: verdict, Version: "v-mine", Err: trouble(verdict)}
+	}
+	c.Look = func(context.Context) (Seen, Answer) {
+		if s.before != nil {
+			s.before(s.looked)
+		}
+		verdict := at(s.look, s.looked)
+		s.looked++
+		return s.now, Answer{Verdict: verdict, Err: trouble(verdict)}
+	}
+	return c
+}
+
+func trouble(v Verdict) *blob.Error {
+	switch v {
+	case Done, Refused:
+		return nil
+	case Failed:
+		return &blob.Error{Kind: blob.ErrDenied}
+	}
+	return &blob.Error{Kind: blob.ErrUnavailable, Err: errors.New("trouble")}
+}
+
+var (
+	other   = Seen{Exists: true, Nonce: "other", Version: "v-other"}
+	another = Seen{Exists: true, Nonce: "another", Version: "v-another"}
+)
+
+// TestWrite is the table of the package comment.
+func TestWrite(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name    string
+		scene   scene
+		old     blob.Version
+		want    error // nil is success
+		unknown bool
+		sent    int
+	}{
+		{name: "plain", scene: scene{send: []Verdict{Done}}, sent: 1},
+		{name: "refused", scene: scene{now: other, send: []Verdict{Done}}, want: blob.ErrExists, sent: 1},
+		{name: "stale", scene: scene{now: other, send: []Verdict{Done}}, old: "v-old", want: blob.ErrChanged, sent: 1},
+		{name: "replaced", scene: scene{now: other, send: []Verdict{Done}}, old: "v-other", sent: 1},
+		{name: "lost reply", scene: scene{send: []Verdict{Doubtful}, apply: []bool{true}}, sent: 1},
+		{name: "lost request", scene: scene{send: []Verdict{Doubtful, Done}}, sent: 2},
+		{name: "lost request of a replacement", scene: scene{now: other, send: []Verdict{Doubtful, Done}}, old: "v-other", sent: 2},
+		{name: "lost, and another was first", scene: scene{now: other, send: []Verdict{Doubtful}}, want: blob.ErrExists, unknown: true, sent: 1},
+		{name: "lost many times", scene: scene{send: []Verdict{Doubtful, Doubtful, Doubtful, Done}}, sent: 4},
+		{name: "lost, cannot look at first", scene: scene{send: []Verdict{Doubtful}, apply: []bool{true}, look: []Verdict{Doubtful, NotSent, Done}}, sent: 1},
+		{name: "lost, may not look", scene: scene{send: []Verdict{Doubtful}, look: []Verdict{Failed}}, want: blob.ErrDenied, unknown: true, sent: 1},
+		{name: "conflict", scene: scene{send: []Verdict{Conflict, Done}}, sent: 2},
+		{name: "conflict, and another was first", scene: scene{now: other, send: []Verdict{Conflict}}, want: blob.ErrExists, sent: 1},
+		{name: "own write refused after a resend", scene: scene{send: []Verdict{Refused}, apply: []bool{true}}, sent: 1},
+		{name: "not sent", scene: scene{send: []Verdict{NotSent, NotSent, Done}}, sent: 3},
+		{name: "refused though nothing is there", scene: scene{send: []Verdict{Refused, Done}}, sent: 2},
+		{name: "always refused", scene: scene{send: []Verdict{Refused}}, want: blob.ErrExists, sent: maxRefusals},
+		{name: "refused, may not look", scene: scene{send: []Verdict{Refused}, look: []Verdict{Failed}}, want: blob.ErrExists, sent: 1},
+		{name: "denied", scene: scene{send: []Verdict{Failed}}, want: blob.ErrDenied, sent: 1},
+		{name: "doubt, then denied", scene: scene{send: []Verdict{Doubtful, Failed}}, want: blob.ErrDenied, unknown: true, sent: 2},
+		{name: "doubt, then not sent", scene: scene{send: []Verdict{Doubtful, NotSent, Done}}, sent: 3},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				v, err := Policy{}.Write(t.Context(), c.scene.call(c.old))
+				if c.want == nil && (err != nil || v != "v-mine") || !errors.Is(err, c.want) {
+					t.Fatalf("got %q, %v; want %v", v, err, c.want)
+				}
+				if err != nil && errors.Is(err, blob.ErrUnknownOutcome) != c.unknown || err != nil && blob.NotApplied(err) == c.unknown {
+					t.Errorf("got %v, want unknown outcome %v", err, c.unknown)
+				}
+				if c.scene.sent != c.sent {
+					t.Errorf("sent %d times, want %d", c.scene.sent, c.sent)
+				}
+			})
+		})
+	}
+}
+
+// TestReplacedBeforeTheLook: one's own write happened and was replaced: it is not said that it has
+// not happened.
+func TestReplacedBeforeTheLook(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := scene{now: other, send: []Verdict{Doubtful}, apply: []bool{true}}
+		s.before = func(int) { s.now = another }
+		_, err := Policy{}.Write(t.Context(), s.call("v-other"))
+		if !errors.Is(err, blob.ErrChanged) || blob.NotApplied(err) {
+			t.Errorf("got %v, want ErrChanged of unknown outcome", err)
+		}
+	})
+}
+
+// TestMetadataAndVersionOfDifferentMoments: a store answers the first look with one's own nonce and
+// the version of the write after it. Taking that for one's own would overwrite the other's write.
+func TestMetadataAndVersionOfDifferentMoments(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := scene{send: []Verdict{Doubtful}, apply: []bool{true}}
+		s.before = func(n int) {
+			if s.now = another; n == 0 {
+				s.now.Nonce = "mine"
+			}
+		}
+		c := s.call("")
+		c.Twice = true
+		v, err := Policy{}.Write(t.Context(), c)
+		if !errors.Is(err, blob.ErrExists) || blob.NotApplied(err) {
+			t.Errorf("got %q, %v, want ErrExists of unknown outcome", v, err)
+		}
+		s = scene{send: []Verdict{Doubtful}, apply: []bool{true}}
+		c = s.call("")
+		c.Twice = true
+		if v, err := (Policy{}).Write(t.Context(), c); err != nil || v != "v-mine" || s.looked != 2 {
+			t.Errorf("got %q, %v after %d looks, want success after 2", v, err, s.looked)
+		}
+	})
+}
+
+// TestDoubtIsKept: a refusal after a doubtful attempt is certain of nothing.
+func TestDoubtIsKept(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := scene{send: []Verdict{Doubtful, Done}}
+		s.before = func(n int) {
+			if n == 1 {
+				s.now = another
+			}
+		}
+		c := s.call("")
+		plain := c.Send
+		c.Send = func(ctx context.Context) Answer {
+			if s.sent == 1 {
+				s.now = other // somebody is faster than the second attempt
+			}
+			return plain(ctx)
+		}
+		_, err := Policy{}.Write(t.Context(), c)
+		if !errors.Is(err, blob.ErrExists) || blob.NotApplied(err) || s.sent != 2 {
+			t.Errorf("got %v after %d attempts", err, s.sent)
+		}
+	})
+}
+
+// TestItEnds: with the context, with the limit, and not before it has tried for most of the time.
+func TestItEnds(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		verdict Verdict
+		timeout time.Duration // 0 is none
+		within  time.Duration
+		unknown bool
+	}{
+		{Doubtful, 10 * time.Second, 10 * time.Second, true},
+		{NotSent, 10 * time.Second, 10 * time.Second, false},
+		{Conflict, 10 * time.Second, 10 * time.Second, false},
+		{Doubtful, 0, time.Minute, true},
+	} {
+		t.Run(fmt.Sprint(c), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				ctx := t.Context()
+				if c.timeout > 0 {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, c.timeout)
+					defer cancel()
+				}
+				begin := time.Now()
+				s := scene{send: []Verdict{c.verdict}, look: []Verdict{Doubtful}}
+				_, err := Policy{}.Write(ctx, s.call(""))
+				if took := time.Since(begin); took > c.within || took < c.within/2 {
+					t.Errorf("took %s, want up to %s", took, c.within)
+				}
+				if !errors.Is(err, context.DeadlineExceeded) || blob.NotApplied(err) == c.unknown || strings.Contains(err.Error(), "\n") {
+					t.Errorf("got %v", err)
+				}
+			})
+		})
+	}
+}
+
+// TestOneDeadConnection does not use up the call.
+func TestOneDeadConnection(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		s := scene{send: []Verdict{Done}}
+		c := s.call("")
+		plain, hangs := c.Send, true
+		c.Send = func(ctx context.Context) Answer {
+			if hangs {
+				hangs = false
+				<-ctx.Done()
+				return Transport(ctx, ctx.Err())
+			}
+			return plain(ctx)
+		}
+		begin := time.Now()
+		if _, err := (Policy{}).Write(ctx, c); err != nil || time.Since(begin) > 20*time.Second {
+			t.Errorf("after %s: %v", time.Since(begin), err)
+		}
+	})
+}
+
+func TestRetryAfterIsObeyed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := 0
+		begin := time.Now()
+		send := func(context.Context) Answer {
+			if n++; n == 1 {
+				return Answer{Verdict: NotSent, Err: &blob.Error{Kind: blob.ErrThrottled, RetryAfter: 7 * time.Second}}
+			}
+			return Answer{}
+		}
+		if _, err := (Policy{}).Repeat(t.Context(), Call{Send: send}, true); err != nil || time.Since(begin) != 7*time.Second {
+			t.Errorf("after %s: %v", time.Since(begin), err)
+		}
+		// A wait that is longer than the call may take is not begun.
+		n = 0
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		begin = time.Now()
+		_, err := Policy{}.Repeat(ctx, Call{Op: "write", Key: "k", Send: send}, true)
+		if !errors.Is(err, blob.ErrThrottled) || !blob.NotApplied(err) || blob.RetryAfter(err) != 7*time.Second || time.Since(begin) != 0 {
+			t.Errorf("after %s: %v", time.Since(begin), err)
+		}
+	})
+}
+
+func TestRepeatKeepsTheDoubtOfWritesOnly(t *testing.T) {
+	t.Parallel()
+	for _, writes := range []bool{true, false} {
+		n := 0
+		send := func(context.Context) Answer {
+			if n++; n == 1 {
+				return Answer{Verdict: Doubtful, Err: &blob.Error{Kind: blob.ErrUnavailable}}
+			}
+			return Answer{Verdict: Failed, Err: &blob.Error{Kind: blob.ErrDenied}}
+		}
+		_, err := Policy{Pause: time.Microsecond}.Repeat(t.Context(), Call{Send: send}, writes)
+		if !errors.Is(err, blob.ErrDenied) || blob.NotApplied(err) == writes {
+			t.Errorf("writes %v: got %v", writes, err)
+		}
+	}
+}
+
+func TestTransport(t *testing.T) {
+	t.Parallel()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	dial := &net.OpError{Op: "dial", Err: errors.New("refused")}
+	for _, c := range []struct {
+		ctx  context.Context
+		err  error
+		want Verdict
+	}{
+		{t.Context(), errors.New("reset"), Doubtful},
+		{t.Context(), &net.OpError{Op: "read", Err: errors.New("reset")}, Doubtful},
+		{t.Context(), dial, NotSent},
+		{t.Context(), &url.Error{URL: "https://h/?X-Amz-Signature=hunter2", Err: dial}, NotSent},
+		{t.Context(), &net.DNSError{Err: "no such host"}, NotSent},
+		{ended, dial, NotSent},
+		{ended, context.Canceled, Doubtful},
+	} {
+		got := Transport(c.ctx, c.err)
+		if got.Verdict != c.want || strings.Contains(got.Err.Error(), "hunter2") {
+			t.Errorf("%v: got %v: %v, want %v", c.err, got.Verdict, got.Err, c.want)
+		}
+	}
+}
+
+type strange struct{ http.RoundTripper }
+
+// TestNoConnection: a request that ended while it waited for a connection was not sent; one that
+// had a connection may have been, and so may one over a transport that tells nothing.
+func TestNoConnection(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		client      *http.Client
+		wanted, got bool
+		want        Verdict
+	}{
+		{&http.Client{Transport: strange{}}, true, false, NotSent},
+		{&http.Client{Transport: strange{}}, true, true, Doubtful},
+		{&http.Client{Transport: strange{}}, false, false, Doubtful},
+		{&http.Client{Transport: strange{}}, false, true, Doubtful},
+		{&http.Client{Transport: &http.Transport{}}, false, false, NotSent},
+		{&http.Client{}, false, false, NotSent},
+		{nil, false, false, NotSent},
+		{nil, true, true, Doubtful},
+	} {
+		answer := Policy{}.Over(c.client).once(t.Context(), 0, func(ctx context.Context) Answer {
+			trace := httptrace.ContextClientTrace(ctx)
+			if c.wanted {
+				trace.GetConn("host:443")
+			}
+			if c.got {
+				trace.GotConn(httptrace.GotConnInfo{})
+			}
+			return Answer{Verdict: Doubtful}
+		})
+		if answer.Verdict != c.want {
+			t.Errorf("%+v: got %v", c, answer.Verdict)
+		}
+	}
+}
+
+func TestStatusNeverClaimsTooMuch(t *testing.T) {
+	t.Parallel()
+	for code := 300; code < 600; code++ {
+		verdict, _ := Status(code)
+		if doubtful := verdict == Doubtful; doubtful != (code == 408 || code >= 500 && code != 501) {
+			t.Errorf("status %d: verdict %v", code, verdict)
+		}
+	}
+	for value, want := range map[string]time.Duration{"": 0, "x": 0, "-1": 0, "3": 3 * time.Second, "999999": time.Hour} {
+		if got := RetryAfter(http.Header{"Retry-After": {value}}); got != want {
+			t.Errorf("Retry-After %q: %s, want %s", value, got, want)
+		}
+	}
+}

@@ -1,0 +1,203 @@
+package mem
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/emitd/emitd/storage/blob"
+)
+
+// FaultKind is what goes wrong with a call.
+type FaultKind int
+
+// The kinds of faults. Those that make no sense for a call (a torn read of a write) do nothing.
+const (
+	// NoFault lets the call happen.
+	NoFault FaultKind = iota
+
+	// Conflict: the store is busy with another write of the key (409). Nothing happens;
+	// blob.ErrUnavailable.
+	Conflict
+
+	// Refused: a conditional write is refused though its condition holds (412), as if somebody
+	// had been first and was gone again. Nothing happens; blob.ErrExists or blob.ErrChanged.
+	Refused
+
+	// Throttled: the store asks for fewer requests (503). Nothing happens; blob.ErrThrottled
+	// with Delay as the time to wait.
+	Throttled
+
+	// Unavailable: the store was not reached. Nothing happens; blob.ErrUnavailable.
+	Unavailable
+
+	// Denied: blob.ErrDenied, nothing happens.
+	Denied
+
+	// LostRequest: nothing happens, but nobody knows: blob.ErrUnknownOutcome for a write,
+	// blob.ErrUnavailable for a read.
+	LostRequest
+
+	// LostReply: it happens, and the answer is lost: as LostRequest for the caller.
+	LostReply
+
+	// Late: the answer is as of LostRequest, and the write arrives after Delay (its condition is
+	// judged then), or by Land if Delay is 0.
+	Late
+
+	// TornRead: a read returns half of the bytes with the whole object's version and no error.
+	TornRead
+
+	// ConditionIgnored: Create and Replace happen whatever is there.
+	ConditionIgnored
+)
+
+var faultNames = map[FaultKind]string{
+	NoFault: "no fault", Conflict: "conflict", Refused: "refused", Throttled: "throttled",
+	Unavailable: "unavailable", Denied: "denied", LostRequest: "lost request", LostReply: "lost reply",
+	Late: "late", TornRead: "torn read", ConditionIgnored: "condition ignored",
+}
+
+// String names the kind.
+func (k FaultKind) String() string { return faultNames[k] }
+
+// Fault is one thing that goes wrong. The zero Fault is none.
+type Fault struct {
+	Kind  FaultKind
+	Delay time.Duration // of Late and Throttled
+	Hang  bool          // answer only once the caller's context has ended
+}
+
+// injection is a fault that waits for its call.
+type injection struct {
+	op    Op
+	key   string // "" is any
+	fault Fault
+}
+
+// lateWrite is a write that is still on its way.
+type lateWrite struct {
+	call   Call
+	due    time.Time // zero: only Land lands it
+	effect func(Fault) error
+}
+
+// Inject lines up faults for the next calls of a method on a key ("" is any key): the first fault
+// for the first such call, and so on. A zero Fault lets a call pass unharmed.
+func (b *Bucket) Inject(op Op, key string, faults ...Fault) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, fault := range faults {
+		b.injected = append(b.injected, injection{op: op, key: key, fault: fault})
+	}
+}
+
+// Late returns the writes that are still on their way, in the order of their calls.
+func (b *Bucket) Late() []Call {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.land(false)
+	calls := make([]Call, 0, len(b.late))
+	for _, w := range b.late {
+		calls = append(calls, w.call)
+	}
+	return calls
+}
+
+// Land lets all late writes arrive now, in the order of their calls, and returns how many took
+// effect.
+func (b *Bucket) Land() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.land(true)
+}
+
+// LandOne lets the late write of call number n arrive now and reports whether it took effect.
+func (b *Bucket) LandOne(n int) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i, w := range b.late {
+		if w.call.N == n {
+			b.late = slices.Delete(b.late, i, i+1)
+			return w.effect(Fault{}) == nil
+		}
+	}
+	return false
+}
+
+// land lets the late writes arrive that are due, or all.
+func (b *Bucket) land(all bool) int {
+	if len(b.late) == 0 {
+		return 0
+	}
+	now, landed := b.config.Now(), 0
+	b.late = slices.DeleteFunc(b.late, func(w lateWrite) bool {
+		if !all && (w.due.IsZero() || w.due.After(now)) {
+			return false
+		}
+		if w.effect(Fault{}) == nil {
+			landed++
+		}
+		return true
+	})
+	return landed
+}
+
+// pick finds the fault of a call.
+func (b *Bucket) pick(call Call) Fault {
+	for i, in := range b.injected {
+		if in.op == call.Op && (in.key == "" || in.key == call.Key) {
+			b.injected = slices.Delete(b.injected, i, i+1)
+			return in.fault
+		}
+	}
+	if b.config.Faults != nil {
+		return b.config.Faults(call)
+	}
+	return Fault{}
+}
+
+// apply lets the call happen as its fault allows.
+func (b *Bucket) apply(call Call, fault Fault, effect func(Fault) error) error {
+	answer := &blob.Error{Op: string(call.Op), Key: call.Key, Err: fmt.Errorf("injected: %v", fault.Kind)}
+	switch fault.Kind {
+	case Conflict, Unavailable:
+		answer.Kind = blob.ErrUnavailable
+	case Denied:
+		answer.Kind = blob.ErrDenied
+	case Throttled:
+		answer.Kind, answer.RetryAfter = blob.ErrThrottled, fault.Delay
+	case Refused:
+		switch call.Op {
+		case Create:
+			answer.Kind = blob.ErrExists
+		case Replace:
+			answer.Kind = blob.ErrChanged
+		default:
+			return fail(call, effect(fault))
+		}
+	case LostRequest, LostReply, Late:
+		b.lose(call, fault, effect)
+		answer.Unknown = call.Op.writes()
+		if !answer.Unknown {
+			answer.Kind = blob.ErrUnavailable
+		}
+	default:
+		return fail(call, effect(fault))
+	}
+	return answer
+}
+
+// lose does what a call does whose answer nobody gets.
+func (b *Bucket) lose(call Call, fault Fault, effect func(Fault) error) {
+	switch {
+	case fault.Kind == LostReply:
+		_ = effect(fault) // the answer is lost, whatever it is
+	case fault.Kind == Late && call.Op.writes():
+		w := lateWrite{call: call, effect: effect}
+		if fault.Delay > 0 {
+			w.due = b.config.Now().Add(fault.Delay)
+		}
+		b.late = append(b.late, w)
+	}
+}

@@ -1,0 +1,278 @@
+package s3
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+	"github.com/aws/smithy-go"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
+
+	"github.com/emitd/emitd/storage/blob"
+	"github.com/emitd/emitd/storage/blob/internal/settle"
+)
+
+func (b *Bucket) input(key string, data []byte, nonce string) *s3.PutObjectInput {
+	in := &s3.PutObjectInput{
+		Bucket:        &b.config.Bucket,
+		Key:           aws.String(b.name(key)),
+		Body:          bytes.NewReader(data),
+		ContentLength: aws.Int64(int64(len(data))),
+		Metadata:      map[string]string{nonceName: nonce},
+	}
+	in.ServerSideEncryption = types.ServerSideEncryption(b.config.SSE)
+	if b.config.KMSKey != "" {
+		in.SSEKMSKeyId = &b.config.KMSKey
+	}
+	return in
+}
+
+// put sends one PUT.
+func (b *Bucket) put(ctx context.Context, in *s3.PutObjectInput) settle.Answer {
+	out, err := b.client.PutObject(ctx, in)
+	if err != nil {
+		return classify(ctx, err)
+	}
+	version := unquote(out.ETag)
+	if version == "" {
+		return settle.Answer{Verdict: settle.Doubtful, Err: &blob.Error{Err: errors.New("the answer has no ETag")}}
+	}
+	return settle.Answer{Version: version}
+}
+
+// look reads the metadata of an object, whose absence is an answer.
+func (b *Bucket) look(ctx context.Context, key string) (settle.Seen, settle.Answer) {
+	out, err := b.client.HeadObject(ctx, &s3.HeadObjectInput{Bucket: &b.config.Bucket, Key: aws.String(b.name(key))})
+	if err != nil {
+		answer := classify(ctx, err)
+		if errors.Is(kind(answer), blob.ErrNotFound) {
+			return settle.Seen{}, settle.Answer{}
+		}
+		return settle.Seen{}, answer
+	}
+	return settle.Seen{Exists: true, Nonce: metadata(out.Metadata), Version: unquote(out.ETag)}, settle.Answer{}
+}
+
+// metadata finds the nonce: some stores change the case of names.
+func metadata(m map[string]string) string {
+	for name, value := range m {
+		if strings.EqualFold(name, nonceName) {
+			return value
+		}
+	}
+	return ""
+}
+
+// Read implements blob.Bucket.
+func (b *Bucket) Read(ctx context.Context, key string) (*blob.Object, error) {
+	return b.read(ctx, key, func(*s3.GetObjectInput) {})
+}
+
+// ReadPrefix implements blob.Bucket.
+func (b *Bucket) ReadPrefix(ctx context.Context, key string, n int) (*blob.Object, error) {
+	if n <= 0 {
+		n = 1 // a range is never empty
+	}
+	o, err := b.read(ctx, key, func(in *s3.GetObjectInput) { in.Range = aws.String(fmt.Sprintf("bytes=0-%d", n-1)) })
+	if errors.Is(err, errRange) {
+		return b.Read(ctx, key) // it is empty, or was
+	}
+	if err == nil && len(o.Data) > n {
+		o.Data = o.Data[:n] // the store does not know ranges
+	}
+	return o, err
+}
+
+// ReadNewer implements blob.Bucket.
+func (b *Bucket) ReadNewer(ctx context.Context, key string, known blob.Version) (*blob.Object, error) {
+	o, err := b.read(ctx, key, func(in *s3.GetObjectInput) {
+		if known != "" {
+			in.IfNoneMatch = aws.String(quote(known))
+		}
+	})
+	if err == nil && known != "" && o.Version == known { // the store does not know the condition
+		return nil, &blob.Error{Op: "read", Key: key, Kind: blob.ErrUnchanged}
+	}
+	return o, err
+}
+
+// errRange is the answer to a range of an empty object (416).
+var errRange = errors.New("the range is not in the object")
+
+func (b *Bucket) read(ctx context.Context, key string, change func(*s3.GetObjectInput)) (*blob.Object, error) {
+	call := settle.Call{Op: "read", Key: key}
+	if err := check(call); err != nil {
+		return nil, err
+	}
+	var o *blob.Object
+	call.Send = func(ctx context.Context) (answer settle.Answer) {
+		in := &s3.GetObjectInput{Bucket: &b.config.Bucket, Key: aws.String(b.name(key))}
+		change(in)
+		o, answer = b.get(ctx, in)
+		return answer
+	}
+	if _, err := b.config.Policy.Repeat(ctx, call, false); err != nil {
+		return nil, err
+	}
+	return o, nil
+}
+
+// get sends one GET and reads all of its answer: data and version are of one moment.
+func (b *Bucket) get(ctx context.Context, in *s3.GetObjectInput) (*blob.Object, settle.Answer) {
+	out, err := b.client.GetObject(ctx, in)
+	if err != nil {
+		return nil, classify(ctx, err)
+	}
+	defer out.Body.Close()
+	data, err := io.ReadAll(io.LimitReader(out.Body, blob.MaxSize+1))
+	if err == nil && out.ContentLength != nil && int64(len(data)) != *out.ContentLength {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil {
+		return nil, settle.Transport(ctx, err)
+	}
+	if len(data) > blob.MaxSize {
+		return nil, settle.Answer{Verdict: settle.Failed, Err: &blob.Error{Kind: blob.ErrTooLarge}}
+	}
+	return &blob.Object{Data: data, Version: unquote(out.ETag)}, settle.Answer{}
+}
+
+// List implements blob.Bucket.
+func (b *Bucket) List(ctx context.Context, prefix, after string, limit int) (*blob.Page, error) {
+	if err := blob.CheckPrefix(prefix); err != nil {
+		return nil, &blob.Error{Op: "list", Key: prefix, Kind: err}
+	}
+	root := b.name("")
+	start := root + after
+	for {
+		page, last, err := b.page(ctx, prefix, start, limit)
+		if err != nil || len(page.Entries) > 0 || !page.More || last <= start {
+			return page, err
+		}
+		start = last // nothing but what is not ours: go on
+	}
+}
+
+// page reads one page of the store, and returns the last name on it.
+func (b *Bucket) page(ctx context.Context, prefix, start string, limit int) (*blob.Page, string, error) {
+	root := b.name("")
+	in := &s3.ListObjectsV2Input{
+		Bucket: &b.config.Bucket, Prefix: aws.String(root + prefix), MaxKeys: aws.Int32(int32(blob.PageLimit(limit))),
+	}
+	if start != "" {
+		in.StartAfter = aws.String(start)
+	}
+	var out *s3.ListObjectsV2Output
+	call := settle.Call{Op: "list", Key: prefix, Send: func(ctx context.Context) settle.Answer {
+		var err error
+		if out, err = b.client.ListObjectsV2(ctx, in); err != nil {
+			answer := classify(ctx, err)
+			if errors.Is(kind(answer), blob.ErrNotFound) {
+				answer.Err.Kind = blob.ErrNoBucket
+			}
+			return answer
+		}
+		return settle.Answer{}
+	}}
+	if _, err := b.config.Policy.Repeat(ctx, call, false); err != nil {
+		return nil, "", err
+	}
+	page, last := &blob.Page{More: aws.ToBool(out.IsTruncated)}, ""
+	for _, object := range out.Contents {
+		last = aws.ToString(object.Key)
+		key := strings.TrimPrefix(last, root)
+		if blob.CheckKey(key) == nil && last > start { // markers of directories and the like are not ours
+			page.Entries = append(page.Entries, blob.Entry{
+				Key: key, Version: unquote(object.ETag), Size: aws.ToInt64(object.Size), Modified: aws.ToTime(object.LastModified),
+			})
+		}
+	}
+	return page, last, nil
+}
+
+// quote and unquote turn versions into ETags: stores do not agree whether the quotes belong to it.
+func quote(v blob.Version) string { return `"` + string(v) + `"` }
+
+func unquote(etag *string) blob.Version { return blob.Version(strings.Trim(aws.ToString(etag), `"`)) }
+
+// kind is the kind of an answer's error, nil if it has none.
+func kind(a settle.Answer) error {
+	if a.Err == nil {
+		return nil
+	}
+	return a.Err.Kind
+}
+
+// classify says what an error of the SDK means for the effect of its request.
+func classify(ctx context.Context, err error) settle.Answer {
+	if err == nil {
+		return settle.Answer{}
+	}
+	response, ok := errors.AsType[*smithyhttp.ResponseError](err)
+	if !ok || response.HTTPStatusCode() == 0 {
+		return classifyLocal(ctx, err)
+	}
+	verdict, what := settle.Status(response.HTTPStatusCode())
+	answer := settle.Answer{Verdict: verdict, Err: &blob.Error{
+		Kind: what, RetryAfter: settle.RetryAfter(response.Response.Header), Err: describe(response, err),
+	}}
+	api, ok := errors.AsType[smithy.APIError](err)
+	switch {
+	case response.HTTPStatusCode() < 300: // a good status with a body that cannot be understood
+		answer.Verdict, answer.Err.Kind = settle.Doubtful, blob.ErrUnavailable
+	case response.HTTPStatusCode() == http.StatusRequestedRangeNotSatisfiable:
+		answer.Err.Kind = errRange
+	case ok:
+		byCode(&answer, api.ErrorCode())
+	}
+	return answer
+}
+
+// byCode corrects what the status alone does not say.
+func byCode(answer *settle.Answer, code string) {
+	switch code {
+	case "NoSuchBucket":
+		answer.Verdict, answer.Err.Kind = settle.Failed, blob.ErrNoBucket
+	case "ExpiredToken", "InvalidToken", "TokenRefreshRequired":
+		answer.Verdict, answer.Err.Kind = settle.Failed, blob.ErrDenied
+	case "EntityTooLarge":
+		answer.Verdict, answer.Err.Kind = settle.Failed, blob.ErrTooLarge
+	case "RequestTimeout": // a 400: the store gave up waiting for the body
+		answer.Verdict, answer.Err.Kind = settle.Doubtful, blob.ErrUnavailable
+	}
+}
+
+// classifyLocal is about requests without an answer: not signed, not sent, or cut off.
+func classifyLocal(ctx context.Context, err error) settle.Answer {
+	if send, ok := errors.AsType[*smithyhttp.RequestSendError](err); ok {
+		return settle.Transport(ctx, send.Err)
+	}
+	if ctx.Err() != nil {
+		return settle.Transport(ctx, ctx.Err())
+	}
+	if op, ok := errors.AsType[*smithy.OperationError](err); ok {
+		err = op.Err
+	}
+	if _, ok := errors.AsType[*smithy.DeserializationError](err); ok {
+		return settle.Answer{Verdict: settle.Doubtful, Err: &blob.Error{Kind: blob.ErrUnavailable, Err: errors.New("the answer cannot be understood")}}
+	}
+	// Before it is sent, a request fails for want of credentials or of a usable address.
+	return settle.Answer{Verdict: settle.Failed, Err: &blob.Error{Kind: blob.ErrDenied, Err: err}}
+}
+
+// describe keeps of an answer what helps and is no secret.
+func describe(response *smithyhttp.ResponseError, err error) error {
+	code, message := "", ""
+	if api, ok := errors.AsType[smithy.APIError](err); ok {
+		code, message = api.ErrorCode(), api.ErrorMessage()
+	}
+	return fmt.Errorf("status %d %s %s (request %s)", response.HTTPStatusCode(), code, message,
+		response.Response.Header.Get("X-Amz-Request-Id"))
+}

@@ -1,0 +1,65 @@
+package s3
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+// ParseURL reads
+//
+//	s3://bucket/prefix?region=eu-central-1&endpoint=https://host:port&path_style=true&sse=aws:kms&kms_key=ID
+//
+// where everything behind the bucket is optional. Credentials are refused: an address is shown in
+// logs and by ps; they belong into the environment (AWS_ACCESS_KEY_ID, ...) or a role.
+func ParseURL(raw string) (Config, error) {
+	u, err := url.Parse(raw)
+	if err != nil || u.Scheme != "s3" || u.Host == "" || u.Opaque != "" {
+		return Config{}, errors.New("object store address: want s3://bucket/prefix, and behind it ?region=, endpoint=, path_style=, sse= and kms_key=")
+	}
+	if u.User != nil {
+		return Config{}, errors.New("object store address: credentials do not belong into it: use AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or a role")
+	}
+	config := Config{Bucket: u.Host, Prefix: strings.Trim(u.Path, "/")}
+	for name, values := range u.Query() {
+		if err := config.set(name, values[len(values)-1]); err != nil {
+			return Config{}, fmt.Errorf("object store address s3://%s: parameter %s: %w", u.Host, name, err)
+		}
+	}
+	return config, config.validate()
+}
+
+func (c *Config) set(name, value string) (err error) {
+	switch name {
+	case "region":
+		c.Region = value
+	case "endpoint":
+		c.Endpoint, err = endpoint(value)
+	case "path_style":
+		c.PathStyle, err = strconv.ParseBool(value)
+		if err != nil {
+			err = fmt.Errorf("%q is neither true nor false", value)
+		}
+	case "sse":
+		c.SSE = value
+	case "kms_key":
+		c.KMSKey = value
+	default:
+		err = errors.New("not known: region, endpoint, path_style, sse and kms_key are")
+	}
+	return err
+}
+
+// endpoint refuses what would end up in errors and logs.
+func endpoint(value string) (string, error) {
+	u, err := url.Parse(value)
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
+		return "", errors.New("want http://host:port or https://host:port")
+	}
+	if u.User != nil || u.RawQuery != "" {
+		return "", errors.New("an endpoint has neither credentials nor parameters")
+	}
+	return value, nil
+}

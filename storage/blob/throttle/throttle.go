@@ -1,0 +1,267 @@
+// Package throttle wraps a bucket so that it costs no more than allowed: a rate for each class of
+// requests, and a budget of writes for each day.
+//
+// # Rates
+//
+// Each [Class] has a token bucket of its own. A call takes its token before it waits, so callers
+// that come at once are spread out, each behind the one before: a hundred reads at a rate of one a
+// second take a hundred seconds, less the burst, however many callers there are. A caller whose
+// context would end before its turn is refused at once with blob.ErrThrottled, and its place is
+// given back.
+//
+// # Budget
+//
+// [Config.WritesPerDay] bounds the Create, Replace, Write and Delete of a day that begins when the
+// first of them is made and ends 24 hours later, and then anew; no more than that many are ever
+// sent in one such day by this process. Beyond it a call is refused with blob.ErrBudget and the
+// time until the next day (blob.RetryAfter), or waits for that long if [Config.WaitForBudget].
+// A refused call has not been sent, and has not happened.
+//
+// # What is not counted
+//
+// What a backend does by itself inside one call (repetitions, reading back an ambiguous write) is
+// not seen here. It is rare, and bounded by the call's context; the price list of a store counts it.
+package throttle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/emitd/emitd/storage/blob"
+)
+
+// Rate is a token bucket. The zero Rate does not limit.
+type Rate struct {
+	PerSecond float64 // tokens; 0 is no limit
+	Burst     int     // that may be saved up; 0 is 1
+}
+
+// Config says what is allowed. Its zero value allows everything.
+type Config struct {
+	Reads, Writes, Lists, Deletes Rate
+
+	// WritesPerDay is the budget; 0 is none. Deletes count: most stores do not bill them, but a
+	// runaway deletes, too.
+	WritesPerDay int64
+
+	// WaitForBudget lets calls wait for the next day rather than fail: for copies and imports.
+	WaitForBudget bool
+}
+
+// validate names the field and what is wrong with it.
+func (c Config) validate() error {
+	var errs []error
+	for class, r := range c.rates() {
+		if r.PerSecond < 0 || math.IsNaN(r.PerSecond) || math.IsInf(r.PerSecond, 0) {
+			errs = append(errs, fmt.Errorf("throttle: %s per second are %v: want 0 (no limit) or more", class, r.PerSecond))
+		}
+		if r.Burst < 0 {
+			errs = append(errs, fmt.Errorf("throttle: burst of %s is %d: want 0 (that is 1) or more", class, r.Burst))
+		}
+	}
+	if c.WritesPerDay < 0 {
+		errs = append(errs, fmt.Errorf("throttle: writes per day are %d: want 0 (no budget) or more", c.WritesPerDay))
+	}
+	return errors.Join(errs...)
+}
+
+func (c Config) rates() map[Class]Rate {
+	return map[Class]Rate{Reads: c.Reads, Writes: c.Writes, Lists: c.Lists, Deletes: c.Deletes}
+}
+
+// Class is a kind of requests with a rate of its own.
+type Class string
+
+// The classes.
+const (
+	Reads   Class = "reads"
+	Writes  Class = "writes"
+	Lists   Class = "lists"
+	Deletes Class = "deletes"
+)
+
+// Stats is what became of the requests of one class.
+type Stats struct {
+	Sent     int64         // to the bucket
+	Delayed  int64         // of those sent, after a wait
+	Waited   time.Duration // in sum
+	Refused  int64         // blob.ErrThrottled
+	OverPlan int64         // blob.ErrBudget
+}
+
+// Bucket is a throttled blob.Bucket. Use New.
+type Bucket struct {
+	inner  blob.Bucket
+	config Config
+
+	mu      sync.Mutex
+	buckets map[Class]*tokens
+	stats   map[Class]Stats
+	day     day
+}
+
+var _ blob.Bucket = (*Bucket)(nil)
+
+// New wraps a bucket.
+func New(inner blob.Bucket, config Config) (*Bucket, error) {
+	if err := config.validate(); err != nil {
+		return nil, err
+	}
+	b := &Bucket{inner: inner, config: config, buckets: map[Class]*tokens{}, stats: map[Class]Stats{}}
+	for class, rate := range config.rates() {
+		if rate.PerSecond > 0 {
+			b.buckets[class] = newTokens(rate)
+		}
+	}
+	b.day.limit = config.WritesPerDay
+	return b, nil
+}
+
+// Stats returns the counts by class.
+func (b *Bucket) Stats() map[Class]Stats {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	stats := make(map[Class]Stats, len(b.stats))
+	for class, s := range b.stats {
+		stats[class] = s
+	}
+	return stats
+}
+
+// Budget returns how many writes of the current day were made, of how many, and when the next day
+// begins (zero before the first write).
+func (b *Bucket) Budget() (used, limit int64, next time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.day.roll(time.Now())
+	if b.day.begin.IsZero() {
+		return 0, b.day.limit, time.Time{}
+	}
+	return b.day.used, b.day.limit, b.day.begin.Add(dayLength)
+}
+
+// admit waits for the turn of a request.
+func (b *Bucket) admit(ctx context.Context, class Class, op, key string) error {
+	if err := ctx.Err(); err != nil {
+		return &blob.Error{Op: op, Key: key, Kind: blob.ErrUnavailable, Err: err}
+	}
+	deadline, bounded := ctx.Deadline()
+	for {
+		wait, err := b.reserve(class, deadline, bounded)
+		if err != nil {
+			err.Op, err.Key = op, key
+			return err
+		}
+		again := wait.again
+		if stopped := sleep(ctx, wait.d); stopped != nil {
+			b.release(class, wait)
+			return &blob.Error{Op: op, Key: key, Kind: blob.ErrUnavailable, Err: stopped}
+		}
+		b.waited(class, wait, !again)
+		if !again {
+			return nil
+		}
+	}
+}
+
+// errTooLong is told to a caller whose context would end before its turn.
+var errTooLong = fmt.Errorf("the configured rate is used up for longer than the call may take: %w", context.DeadlineExceeded)
+
+// turn is a place in the queue.
+type turn struct {
+	d     time.Duration
+	took  bool // a token was taken, and a write of the day
+	again bool // the day's budget is used up: ask again after d
+}
+
+// reserve takes a place, without waiting for it.
+func (b *Bucket) reserve(class Class, deadline time.Time, bounded bool) (turn, *blob.Error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := time.Now()
+	if class == Writes || class == Deletes {
+		if left := b.day.full(now); left > 0 {
+			return b.overPlan(class, left, bounded && deadline.Before(now.Add(left)))
+		}
+	}
+	var d time.Duration
+	if tokens := b.buckets[class]; tokens != nil {
+		d = tokens.next(now)
+		if d > 0 && bounded && deadline.Before(now.Add(d)) {
+			b.count(class, func(s *Stats) { s.Refused++ })
+			return turn{}, &blob.Error{Kind: blob.ErrThrottled, RetryAfter: d, Err: errTooLong}
+		}
+		tokens.take(now)
+	}
+	if class == Writes || class == Deletes {
+		b.day.take(now)
+	}
+	return turn{d: d, took: true}, nil
+}
+
+// overPlan refuses a write beyond the budget, or lets it wait.
+func (b *Bucket) overPlan(class Class, left time.Duration, tooLong bool) (turn, *blob.Error) {
+	if b.config.WaitForBudget && !tooLong {
+		return turn{d: left, again: true}, nil
+	}
+	b.count(class, func(s *Stats) { s.OverPlan++ })
+	return turn{}, &blob.Error{
+		Kind: blob.ErrBudget, RetryAfter: left,
+		Err: fmt.Errorf("%d of %d writes of this day are made: raise the writes per day, or wait", b.day.used, b.day.limit),
+	}
+}
+
+// release gives back the place of a caller that did not wait.
+func (b *Bucket) release(class Class, t turn) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !t.took {
+		return
+	}
+	if tokens := b.buckets[class]; tokens != nil {
+		tokens.giveBack()
+	}
+	if class == Writes || class == Deletes {
+		b.day.giveBack()
+	}
+}
+
+func (b *Bucket) waited(class Class, t turn, sent bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.count(class, func(s *Stats) {
+		if sent {
+			s.Sent++
+		}
+		if t.d > 0 {
+			s.Waited += t.d
+			if sent {
+				s.Delayed++
+			}
+		}
+	})
+}
+
+func (b *Bucket) count(class Class, change func(*Stats)) {
+	s := b.stats[class]
+	change(&s)
+	b.stats[class] = s
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return nil
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

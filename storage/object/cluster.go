@@ -1,0 +1,291 @@
+package object
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+)
+
+// cluster is the content of the object of that name: all that must change in one step. Its
+// methods are the rules: each applies one call at now, or returns an answer (an error) and is
+// thrown away.
+//
+// A cluster that was read or written is never changed again; readers share it. A step works on a
+// clone. Records, events, commands and adverts are replaced, never changed in place.
+type cluster struct {
+	// N counts the contents of the object, Nonce tells two contents of one number apart, and
+	// Past holds the nonces of the contents N-1, N-2, … as far as they are kept. Together they
+	// answer whether a write of unknown outcome has happened, and whether what is read now
+	// continues what was read before.
+	N     uint64   `json:"n"`
+	Nonce uint64   `json:"nonce"`
+	Past  []uint64 `json:"past,omitempty"`
+
+	// StoreID names this history. KnownID is the identity under which the newest heartbeat found
+	// the store, Since when that differed from the one before.
+	StoreID string    `json:"store_id"`
+	KnownID string    `json:"known_id,omitempty"`
+	Since   time.Time `json:"since,omitzero"`
+
+	Term  node.Term  `json:"term"`
+	Lease node.Lease `json:"lease"`
+
+	Members []*member                 `json:"members,omitempty"` // sorted by incarnation
+	Units   []*daemon.Record          `json:"units,omitempty"`   // sorted by unit
+	Fences  map[daemon.Unit]int64     `json:"fences,omitempty"`
+	Adverts map[string]*daemon.Advert `json:"adverts,omitempty"`
+
+	// The history is Segments and then Ring, without gaps, from Oldest (of which the first
+	// segment may hold a few that were swept already) to Head.
+	Segments []segment      `json:"segments,omitempty"`
+	Ring     []daemon.Event `json:"ring,omitempty"`
+	Oldest   int64          `json:"oldest"`
+	Head     int64          `json:"head"`
+
+	Commands  []*storage.Command `json:"commands,omitempty"` // oldest first
+	Locks     map[string]lock    `json:"locks,omitempty"`
+	LockFloor int64              `json:"lock_floor,omitempty"` // highest number whose row was swept
+}
+
+// member is a node's row. What its heartbeats say since it last wrote here stands in its own
+// object; see pulse.
+type member struct {
+	node.Member
+	// Left says that the process itself ended the row: it is never revived.
+	Left bool `json:"left,omitempty"`
+	// BeatSeq is the sequence number of the newest heartbeat that is part of the row.
+	BeatSeq uint64 `json:"beat_seq"`
+	// Within says that the node's heartbeats are written here, each of them: it leads. Its own
+	// object is not looked at.
+	Within bool `json:"within,omitempty"`
+	// Doubt is set while a leader means to declare the node dead: the sequence number at which it
+	// saw the row stand still. A node that finds it takes it away before its heartbeat is answered.
+	Doubt *uint64 `json:"doubt,omitempty"`
+}
+
+// keepPast is how many nonces are kept: a writer whose reply was lost learns what became of its
+// write while no more contents than these have followed.
+const keepPast = 64
+
+// found makes the first content of a history after number n.
+func found(n uint64) *cluster {
+	return &cluster{N: n + 1, Nonce: rand.Uint64(), StoreID: fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64()), Oldest: 1}
+}
+
+// clone returns a copy that may be changed.
+func (c *cluster) clone() *cluster {
+	d := *c
+	d.Members = make([]*member, len(c.Members))
+	for i, m := range c.Members {
+		row := *m
+		d.Members[i] = &row
+	}
+	d.Past, d.Segments, d.Ring = slices.Clip(c.Past), slices.Clip(c.Segments), slices.Clip(c.Ring)
+	d.Units, d.Commands = slices.Clone(c.Units), slices.Clone(c.Commands)
+	d.Fences, d.Locks, d.Adverts = cloned(c.Fences), cloned(c.Locks), cloned(c.Adverts)
+	return &d
+}
+
+// cloned copies a map; the copy is never nil.
+func cloned[K comparable, V any](m map[K]V) map[K]V {
+	if m == nil {
+		return map[K]V{}
+	}
+	return maps.Clone(m)
+}
+
+// follow makes the clone the content after the one it was cloned from.
+func (c *cluster) follow() {
+	c.Past = append([]uint64{c.Nonce}, c.Past[:min(len(c.Past), keepPast-1)]...)
+	c.N++
+	c.Nonce = rand.Uint64()
+}
+
+// nonceOf returns the nonce of the content with number n of this history, if it is still known.
+func (c *cluster) nonceOf(n uint64) (uint64, bool) {
+	if n == c.N {
+		return c.Nonce, true
+	}
+	if back := c.N - n; n < c.N && back <= uint64(len(c.Past)) {
+		return c.Past[back-1], true
+	}
+	return 0, false
+}
+
+// continues reports whether c can be what became of old. If it cannot, the bucket was restored.
+func (c *cluster) continues(old *cluster) bool {
+	if c.StoreID != old.StoreID {
+		return true // another one, and says so
+	}
+	nonce, known := c.nonceOf(old.N)
+	return c.N >= old.N && (!known || nonce == old.Nonce)
+}
+
+// valid says what is wrong with a decoded content.
+func (c *cluster) valid() error {
+	first := c.Head - int64(len(c.Ring)) + 1
+	switch {
+	case c.N == 0 || c.StoreID == "":
+		return errors.New("it has no number or no store id")
+	case slices.Contains(c.Members, nil) || slices.Contains(c.Units, nil) || slices.Contains(c.Commands, nil):
+		return errors.New("it has an empty row")
+	case !slices.IsSortedFunc(c.Members, func(a, b *member) int { return distinct(cmp.Compare(a.Incarnation, b.Incarnation)) }):
+		return errors.New("its members are not in order")
+	case !slices.IsSortedFunc(c.Units, func(a, b *daemon.Record) int { return distinct(a.Unit.Compare(b.Unit)) }):
+		return errors.New("its units are not in order")
+	case c.Oldest < 1 || c.Oldest > c.Head+1:
+		return errors.New("its history begins after its end")
+	}
+	for i, e := range c.Ring {
+		if e.Seq != first+int64(i) {
+			return errors.New("its newest events have a gap")
+		}
+	}
+	return validSegments(c.Segments, c.Oldest, first)
+}
+
+// distinct makes equal neighbours count as out of order.
+func distinct(order int) int {
+	if order == 0 {
+		return -1
+	}
+	return order
+}
+
+// validSegments checks that segments lead without a gap from oldest to the event before ring.
+func validSegments(segments []segment, oldest, ring int64) error {
+	at := min(oldest, ring)
+	if len(segments) > 0 {
+		at = segments[0].First
+	}
+	for _, s := range segments {
+		if s.First != at || s.Count < 1 || s.Count > maxSegment {
+			return errors.New("its history has a gap")
+		}
+		at += int64(s.Count)
+	}
+	if at != ring || len(segments) > 0 && segments[0].First > oldest {
+		return errors.New("its history has a gap")
+	}
+	return nil
+}
+
+// row returns a node's row, tombstones included, or nil.
+func (c *cluster) row(inc node.Incarnation) *member {
+	i, ok := slices.BinarySearchFunc(c.Members, inc, byIncarnation)
+	if !ok {
+		return nil
+	}
+	return c.Members[i]
+}
+
+// present returns the row of a process that is a member, or nil.
+func (c *cluster) present(inc node.Incarnation) *member {
+	if m := c.row(inc); m != nil && m.Present() {
+		return m
+	}
+	return nil
+}
+
+func byIncarnation(m *member, inc node.Incarnation) int { return cmp.Compare(m.Incarnation, inc) }
+
+// addRow inserts an empty row.
+func (c *cluster) addRow(who node.Identity) *member {
+	m := &member{Member: node.Member{Identity: who}}
+	i, _ := slices.BinarySearchFunc(c.Members, who.Incarnation, byIncarnation)
+	c.Members = slices.Insert(c.Members, i, m)
+	return m
+}
+
+// everybody lists the processes that are members.
+func (c *cluster) everybody() []node.Incarnation {
+	var out []node.Incarnation
+	for _, m := range c.Members {
+		if m.Present() {
+			out = append(out, m.Incarnation)
+		}
+	}
+	return out
+}
+
+// list copies the rows for a reply.
+func (c *cluster) list() []node.Member {
+	out := make([]node.Member, len(c.Members))
+	for i, m := range c.Members {
+		out[i] = m.Member
+	}
+	return out
+}
+
+// highest returns the highest numbers of a term and of a generation that any row reports.
+func (c *cluster) highest() (term, generation int64) {
+	for _, m := range c.Members {
+		term, generation = max(term, m.HighestTerm), max(generation, m.HighestGeneration)
+	}
+	return term, generation
+}
+
+// unit returns a unit's row, or nil. It must not be written to.
+func (c *cluster) unit(u daemon.Unit) *daemon.Record {
+	if i, ok := slices.BinarySearchFunc(c.Units, u, byUnit); ok {
+		return c.Units[i]
+	}
+	return nil
+}
+
+func byUnit(r *daemon.Record, u daemon.Unit) int { return r.Unit.Compare(u) }
+
+// put writes a unit's row.
+func (c *cluster) put(r daemon.Record) {
+	i, ok := slices.BinarySearchFunc(c.Units, r.Unit, byUnit)
+	if ok {
+		c.Units[i] = &r
+		return
+	}
+	c.Units = slices.Insert(c.Units, i, &r)
+}
+
+// heldBy returns the units that a process holds, sorted.
+func (c *cluster) heldBy(inc node.Incarnation) []daemon.Record {
+	var out []daemon.Record
+	for _, r := range c.Units {
+		if r.HeldBy(inc) {
+			out = append(out, *r)
+		}
+	}
+	return out
+}
+
+// emit appends an event: the number grows by one, in the order of the contents.
+func (c *cluster) emit(e daemon.Event, now time.Time) {
+	c.Head++
+	e.Seq, e.At = c.Head, now
+	c.Ring = append(c.Ring, e)
+}
+
+// nodeEvent makes an event about a node.
+func nodeEvent(kind daemon.EventKind, who node.Identity, reason string) daemon.Event {
+	return daemon.Event{Kind: kind, Node: who.Name, NodeID: who.ID, Incarnation: who.Incarnation, Reason: reason}
+}
+
+// termEvent makes an event about a term.
+func termEvent(kind daemon.EventKind, t node.Term, reason string) daemon.Event {
+	e := nodeEvent(kind, t.Leader, reason)
+	e.Term, e.TermOrdinal = t.Number, t.Ordinal
+	return e
+}
+
+// unitEvent makes an event about a unit and its present or last holder.
+func unitEvent(kind daemon.EventKind, r daemon.Record) daemon.Event {
+	e := nodeEvent(kind, r.Holder, r.Reason)
+	e.Daemon, e.Unit, e.Term, e.Generation = r.Unit.Daemon, r.Unit, r.Term, r.Generation
+	return e
+}

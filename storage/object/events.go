@@ -1,0 +1,192 @@
+package object
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/storage"
+	"github.com/emitd/emitd/storage/blob"
+)
+
+// perSegment is how many events leave the cluster object together. It keeps at least as many, and
+// less than two such lots, but for what one step adds.
+const perSegment = 256
+
+// maxSegment bounds what a reader accepts.
+const maxSegment = 1 << 16
+
+// segment is an object of events that the cluster object does not hold any more. It is written
+// before they leave it, under a name that no other writer uses, and counts from when the cluster
+// object names it; what else is found under ev/ is litter.
+type segment struct {
+	First int64     `json:"first"` // number of its first event
+	Count int       `json:"count"`
+	Nonce uint64    `json:"nonce"`
+	At    time.Time `json:"at"` // of its first event
+}
+
+// last is the number of its last event.
+func (g segment) last() int64 { return g.First + int64(g.Count) - 1 }
+
+func (g segment) key() string { return fmt.Sprintf("%s%020d-%016x", segmentPrefix, g.First, g.Nonce) }
+
+// lot is the content of a segment.
+type lot struct {
+	Events []daemon.Event `json:"events"`
+}
+
+// maxLots is how many lots of events may wait in the cluster object while segments cannot be
+// written: nobody's heartbeat fails because of history.
+const maxLots = 8
+
+// spill writes the oldest events of the ring to segments, as long as there are more than it is to
+// hold. Only events up to committed may leave: the others have not happened yet.
+func (s *Store) spill(ctx context.Context, c *cluster, committed int64) error {
+	for len(c.Ring) >= 2*perSegment && c.Ring[perSegment-1].Seq <= committed {
+		out := c.Ring[:perSegment]
+		g := segment{First: out[0].Seq, Count: len(out), Nonce: rand.Uint64(), At: out[0].At}
+		if s.spilled.id == c.StoreID && s.spilled.segment.First == g.First {
+			g = s.spilled.segment // of an attempt that came to nothing
+		} else if err := s.writeSegment(ctx, g, out); err != nil {
+			if len(c.Ring) < maxLots*perSegment {
+				return nil
+			}
+			return fmt.Errorf("write events %d to %d: %w", g.First, g.last(), err)
+		}
+		s.spilled.id, s.spilled.segment = c.StoreID, g
+		c.Segments = append(c.Segments, g)
+		c.Ring = slices.Clone(c.Ring[perSegment:])
+	}
+	return nil
+}
+
+// writeSegment creates a segment, in one attempt. Its name was drawn for this, so one that exists is
+// the same; and because the events are about to leave the cluster object, that is looked at.
+func (s *Store) writeSegment(ctx context.Context, g segment, events []daemon.Event) error {
+	data, err := seal(kindEvents, lot{events})
+	if err != nil {
+		return err
+	}
+	_, err = s.bucket.Create(ctx, g.key(), data)
+	if errors.Is(err, blob.ErrExists) {
+		_, err = s.readSegment(ctx, g)
+	}
+	return err
+}
+
+// readSegment reads a segment and checks that it is the named one.
+func (s *Store) readSegment(ctx context.Context, g segment) ([]daemon.Event, error) {
+	var l lot
+	err := s.insist(ctx, func() error {
+		o, err := s.bucket.Read(ctx, g.key())
+		if err != nil {
+			return err
+		}
+		l = lot{}
+		if err := open(kindEvents, o.Data, &l); err != nil {
+			return err
+		}
+		return corrupt(kindEvents, g.fits(l.Events))
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read events %d to %d: %w", g.First, g.last(), err)
+	}
+	return l.Events, nil
+}
+
+func (g segment) fits(events []daemon.Event) error {
+	if len(events) != g.Count {
+		return fmt.Errorf("it has %d events, not %d", len(events), g.Count)
+	}
+	for i, e := range events {
+		if e.Seq != g.First+int64(i) {
+			return fmt.Errorf("event %d stands in the place of %d", e.Seq, g.First+int64(i))
+		}
+	}
+	return nil
+}
+
+// history passes the events after a number to yield, oldest first, until it wants no more. It
+// reads only the segments that it must.
+func (s *Store) history(ctx context.Context, c *cluster, after int64, yield func(daemon.Event) bool) error {
+	after = max(after, c.Oldest-1)
+	for _, g := range c.Segments {
+		if g.last() <= after {
+			continue
+		}
+		events, err := s.readSegment(ctx, g)
+		if err != nil {
+			return err
+		}
+		for _, e := range events {
+			if e.Seq > after && !yield(e) {
+				return nil
+			}
+		}
+	}
+	for _, e := range c.Ring {
+		if e.Seq > after && !yield(e) {
+			return nil
+		}
+	}
+	return nil
+}
+
+// page reads at most limit events after a number.
+func (s *Store) page(ctx context.Context, after int64, limit int) (*storage.EventPage, error) {
+	for range tries {
+		c, err := s.look(ctx)
+		if err != nil {
+			return nil, err
+		}
+		page := &storage.EventPage{Head: c.Head}
+		if c.Oldest <= c.Head {
+			page.Oldest = c.Oldest
+		}
+		if after >= c.Head || limit <= 0 {
+			return page, nil
+		}
+		err = s.history(ctx, c, after, func(e daemon.Event) bool {
+			page.Events = append(page.Events, e)
+			return len(page.Events) < limit
+		})
+		if !errors.Is(err, blob.ErrNotFound) {
+			return page, err
+		} // else it was swept meanwhile
+	}
+	return nil, fmt.Errorf("%w: the history is swept faster than it can be read", blob.ErrUnavailable)
+}
+
+// The bounds of the membership events in one reply: their number, and how far back they are
+// looked for. A reader that is further behind reads the member list, which costs less.
+const (
+	maxRoll         = 500
+	maxRollSegments = 8
+)
+
+// roll adds the membership events after a number to a reply. The reader is behind if an event after
+// that number is gone, or if it knows of events that this store never had.
+func (s *Store) roll(ctx context.Context, c *cluster, after int64, r *storage.Reply) error {
+	r.Behind = after+1 < c.Oldest || after > c.Head
+	if n := len(c.Segments); n > maxRollSegments && c.Segments[n-maxRollSegments-1].last() > after {
+		r.Behind = true
+		after = c.Segments[n-maxRollSegments-1].last()
+	}
+	err := s.history(ctx, c, after, func(e daemon.Event) bool {
+		if strings.HasPrefix(string(e.Kind), "node.") {
+			r.Events = append(r.Events, e)
+		}
+		return len(r.Events) < maxRoll
+	})
+	if errors.Is(err, blob.ErrNotFound) {
+		r.Events, r.Behind = nil, true // swept meanwhile
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,35 @@
+package object
+
+import (
+	"context"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+)
+
+// Plant writes a state into a unit's row, as a newer version of the program would.
+func (s *Store) Plant(ctx context.Context, u daemon.Unit, state daemon.State) error {
+	_, err := s.run(ctx, step{apply: func(c *cluster, _ time.Time) (bool, error) {
+		rec := *c.unit(u)
+		rec.State = state
+		c.put(rec)
+		return true, nil
+	}})
+	return err
+}
+
+// Names of what the tests in package object_test look at.
+const (
+	ClusterKey = clusterKey
+	PerSegment = perSegment
+)
+
+// Older returns a content of the cluster object that says the same as data, and came before it.
+func Older(data []byte) ([]byte, error) {
+	c := &cluster{}
+	if err := open(kindCluster, data, c); err != nil {
+		return nil, err
+	}
+	c.N, c.Nonce, c.Past = c.N-1, c.Past[0], c.Past[1:]
+	return seal(kindCluster, c)
+}

@@ -1,0 +1,275 @@
+package object
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"maps"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+	"github.com/emitd/emitd/storage/blob"
+)
+
+// heartbeat goes one of two ways. One that, as far as is known, changes nothing but its own row is
+// written to the node's own object, and the cluster is read afterwards: a follower's, always. Any
+// other is one step of the cluster object: a registration, a renewal, an election. If the first way
+// ends in what needs the second, that follows.
+func (s *Store) heartbeat(ctx context.Context, b storage.Heartbeat) (*storage.Reply, error) {
+	if v := s.seen.Load(); v != nil && v.quiet(b, s.identity(v.cluster), s.now()) {
+		written, err := s.beatAside(ctx, b, v.cluster)
+		if err != nil {
+			return nil, err
+		}
+		if written {
+			c, err := s.look(ctx)
+			switch {
+			case err != nil:
+				return nil, err
+			case c.present(b.Node.Incarnation) == nil:
+				return nil, storage.ErrNotRegistered
+			case c.quiet(b, s.identity(c), s.now()):
+				return s.reply(ctx, c, b, storage.Refuse)
+			}
+			return s.beatWithin(ctx, b, true)
+		}
+	}
+	return s.beatWithin(ctx, b, false)
+}
+
+// quiet reports whether a heartbeat changes nothing but its own row.
+func (c *cluster) quiet(b storage.Heartbeat, identity string, now time.Time) bool {
+	row := c.present(b.Node.Incarnation)
+	return row != nil && !row.Within && row.Doubt == nil && b.Advert == nil && c.KnownID == identity &&
+		(row.NeverLead || storage.Decide(b.Claim, row.Identity, c.Term, c.Lease, now) == storage.Refuse)
+}
+
+// beatAside writes a heartbeat to the node's own object. It reports false, and has written nothing,
+// if the sequence number is not newer than what is known.
+func (s *Store) beatAside(ctx context.Context, b storage.Heartbeat, c *cluster) (bool, error) {
+	inc := b.Node.Incarnation
+	k, ok := s.pulses.get(inc)
+	for round := 0; round < rounds; round++ {
+		if !ok {
+			var err error
+			if k, err = s.readPulse(ctx, inc); err != nil {
+				return false, err
+			}
+		}
+		row := *c.present(inc)
+		row.merge(k.pulse)
+		if b.Seq <= row.Seq {
+			return false, nil
+		}
+		row.beat(b, s.now())
+		if err := s.writePulse(ctx, inc, k, row.pulse()); !isConflict(err) {
+			return err == nil, err
+		}
+		ok = false
+	}
+	return false, blob.ErrUnavailable
+}
+
+// beatWithin is a heartbeat as a step of the cluster object. Admitted says that its own row was
+// written already.
+func (s *Store) beatWithin(ctx context.Context, b storage.Heartbeat, admitted bool) (*storage.Reply, error) {
+	verdict := storage.Refuse
+	c, err := s.run(ctx, step{
+		guess: b.Advert == nil && !admitted,
+		prepare: func(ctx context.Context, c *cluster, now time.Time) error {
+			return s.refresh(ctx, c, s.concerned(c, b, now))
+		},
+		apply: func(c *cluster, now time.Time) (bool, error) {
+			row, err := c.admit(b, admitted, s.silent, now)
+			if err != nil {
+				return false, err
+			}
+			row.beat(b, now)
+			c.identify(s.identity(c), now)
+			verdict = c.claim(b.Claim, row, now)
+			row.Doubt, row.Within = nil, verdict != storage.Refuse
+			return true, nil
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if k, ok := s.pulses.get(b.Node.Incarnation); !ok || !k.own {
+		s.pulses.put(b.Node.Incarnation, k.pulse, k.version, true)
+	}
+	return s.reply(ctx, c, b, verdict)
+}
+
+// concerned lists the processes whose rows a heartbeat depends on: all, for the number of a new
+// term; those with the same ID, if it registers; its own, unless this process knows it.
+func (s *Store) concerned(c *cluster, b storage.Heartbeat, now time.Time) []node.Incarnation {
+	if b.Claim.Stand && storage.Decide(b.Claim, b.Node, c.Term, c.Lease, now) == storage.Elect {
+		return c.everybody()
+	}
+	row := c.present(b.Node.Incarnation)
+	if row == nil {
+		return c.rivals(b.Node)
+	}
+	if k, ok := s.pulses.get(b.Node.Incarnation); ok && k.own {
+		row.merge(k.pulse)
+		return nil
+	}
+	return []node.Incarnation{b.Node.Incarnation}
+}
+
+// rivals lists other members with the same ID.
+func (c *cluster) rivals(who node.Identity) []node.Incarnation {
+	var out []node.Incarnation
+	for _, m := range c.Members {
+		if m.ID == who.ID && m.Incarnation != who.Incarnation && m.Present() {
+			out = append(out, m.Incarnation)
+		}
+	}
+	return out
+}
+
+// admit finds or makes the row that a heartbeat speaks for.
+//
+//	row                     with an advert             without
+//	none                    inserted                   ErrNotRegistered
+//	tombstone by leader     revived, if seq is newer   ErrNotRegistered
+//	tombstone by itself     ErrStaleSeq                ErrNotRegistered
+//	present                 advert renewed, no event   kept; both only if seq is newer
+//
+// A heartbeat that was admitted before finds its own sequence number in the row.
+func (c *cluster) admit(b storage.Heartbeat, admitted bool, silent silence, now time.Time) (*member, error) {
+	row := c.row(b.Node.Incarnation)
+	gone := row == nil || !row.Present()
+	switch {
+	case gone && (b.Advert == nil || admitted):
+		return nil, storage.ErrNotRegistered
+	case row != nil && (row.Left || b.Seq < row.Seq || b.Seq == row.Seq && !admitted):
+		return nil, storage.ErrStaleSeq
+	}
+	if !gone {
+		if b.Advert != nil {
+			c.advertise(row, b.Advert)
+		}
+		return row, nil
+	}
+	for _, inc := range c.rivals(b.Node) {
+		if m := c.row(inc); !silent(m, b.TTL, now) {
+			return nil, &storage.IDInUseError{ID: m.ID, Holder: m.Identity, SeenAt: m.LastHeartbeatAt}
+		}
+	}
+	return c.register(row, b, now), nil
+}
+
+// register inserts the row, or revives the tombstone that a leader made of it. What the process
+// heard and saw survives in the row; judgements do not.
+func (c *cluster) register(row *member, b storage.Heartbeat, now time.Time) *member {
+	reason := ""
+	if row == nil {
+		row = c.addRow(b.Node)
+	} else {
+		reason = "returned"
+	}
+	row.Identity = b.Node
+	row.State, row.Judged, row.Witnessed = node.Live, "", false
+	row.EndedAt, row.EndReason = time.Time{}, ""
+	row.RegisteredAt, row.HeardAt = now, now
+	c.advertise(row, b.Advert)
+	c.emit(nodeEvent(daemon.NodeRegistered, row.Identity, reason), now)
+	return row
+}
+
+// advertise writes what the node advertises; equal texts are kept once.
+func (c *cluster) advertise(row *member, advert *daemon.Advert) {
+	text := advert.Encode()
+	sum := sha256.Sum256(text)
+	hash := hex.EncodeToString(sum[:16])
+	row.Traits, row.Advert = advert.Traits, hash
+	row.Labels = maps.Clone(advert.Traits.Labels)
+	if c.Adverts[hash] != nil {
+		return
+	}
+	kept := &daemon.Advert{}
+	if err := json.Unmarshal(text, kept); err != nil {
+		panic("object: the text of an advert does not parse: " + err.Error())
+	}
+	c.Adverts[hash] = kept
+}
+
+// identify compares the store's identity with the one that the newest heartbeat knew.
+func (c *cluster) identify(identity string, now time.Time) {
+	if c.KnownID != "" && c.KnownID != identity {
+		c.Since = now
+	}
+	c.KnownID = identity
+}
+
+// claim decides about the term by [storage.Decide], after the own row was written. A node that
+// never leads is refused whatever it claims.
+func (c *cluster) claim(claim storage.Claim, row *member, now time.Time) storage.Verdict {
+	if row.NeverLead {
+		return storage.Refuse
+	}
+	verdict := storage.Decide(claim, row.Identity, c.Term, c.Lease, now)
+	switch verdict {
+	case storage.Renew:
+		c.Lease.ExpiresAt = now.Add(claim.Lease)
+		c.Lease.Renewals++
+		if claim.PassSeq > c.Lease.PassSeq {
+			c.Lease.PassSeq, c.Lease.LastPassAt = claim.PassSeq, now
+		}
+	case storage.Elect:
+		c.elect(claim, row, now)
+	}
+	return verdict
+}
+
+// elect begins a new term. A holder that is replaced is named first: expired, or replaced when it
+// is the claimant itself, which had published Lost for that term.
+func (c *cluster) elect(claim storage.Claim, row *member, now time.Time) {
+	old := c.Term
+	if old.Held() {
+		reason := node.Expired
+		if old.Leader.Incarnation == row.Incarnation {
+			reason = node.Replaced
+		}
+		e := termEvent(daemon.LeaderLost, old, string(reason))
+		e.Detail = storage.Lost(c.Lease, now)
+		c.emit(e, now)
+	}
+	highest, _ := c.highest()
+	c.Term = node.Term{
+		Number:    storage.NextNumber(old.Number, now, highest),
+		Ordinal:   old.Ordinal + 1,
+		Leader:    row.Identity,
+		ElectedAt: now,
+	}
+	c.Lease = node.Lease{ExpiresAt: now.Add(claim.Lease)}
+	c.emit(termEvent(daemon.LeaderElected, c.Term, ""), now)
+}
+
+// reply reads what a heartbeat is answered with.
+func (s *Store) reply(ctx context.Context, c *cluster, b storage.Heartbeat, verdict storage.Verdict) (*storage.Reply, error) {
+	r := &storage.Reply{
+		Seq: b.Seq, Now: s.now(), StoreID: s.identity(c), StoreSince: c.Since, Verdict: verdict,
+		Term: c.Term, Lease: c.Lease,
+		Units: c.heldBy(b.Node.Incarnation),
+		Head:  c.Head, Commands: c.waiting(),
+	}
+	var errs []error
+	if b.EventsAfter >= 0 {
+		errs = append(errs, s.roll(ctx, c, b.EventsAfter, r))
+	}
+	if b.WantMembers {
+		c = c.clone()
+		errs = append(errs, s.refresh(ctx, c, c.everybody()))
+		r.Members = c.list()
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return r, nil
+}

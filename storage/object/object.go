@@ -1,0 +1,191 @@
+package object
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+	"github.com/emitd/emitd/storage/blob"
+)
+
+// The keys of a bucket. A node's own object is found through its row.
+const (
+	clusterKey    = "cluster"
+	segmentPrefix = "ev/"
+)
+
+// Config configures a store. Its zero value is a good one.
+type Config struct {
+	// Name tells this bucket from a copy of it: its address without credentials and options, the
+	// same text in every process of the cluster. It becomes part of the store's identity, so that
+	// a cluster that was moved to a copy knows that it was.
+	Name string
+	// MaxBytes bounds the cluster object; default DefaultMaxBytes. It is written with each renewal
+	// of the lease and read by every node once per interval.
+	MaxBytes int
+	// MustExist refuses a bucket that holds no cluster: for commands that only look.
+	MustExist bool
+	// NoProbe leaves out the check that the bucket honours conditions, which costs about thirty
+	// requests at each start. Only for buckets that were checked.
+	NoProbe bool
+	// Clock is a clock that all processes of the cluster share, if there is one: the store then
+	// has a clock that decides, as a database has. Two hosts with synchronised clocks do not have
+	// one. It serves tests, and several nodes in one process.
+	Clock func() time.Time
+}
+
+// DefaultMaxBytes is enough for some fifty thousand units on a few hundred nodes.
+const DefaultMaxBytes = 4 << 20
+
+// Store is a cluster store in a bucket. Its methods may be called from any goroutine; each process
+// opens one. It starts no goroutines that outlive a call and needs no closing.
+type Store struct {
+	cfg    Config
+	bucket blob.Bucket
+
+	turn chan struct{}        // held by who reads or writes the cluster object
+	seen atomic.Pointer[view] // its newest content, as far as this process knows
+
+	// With the turn: a write of unknown outcome that may still happen, and the segment written
+	// last, which an attempt that came to nothing leaves for the next.
+	loose   *cluster
+	spilled struct {
+		id      string
+		segment segment
+	}
+
+	pulses    pulses
+	seenSince sightings
+}
+
+var (
+	_ storage.Store   = (*Store)(nil)
+	_ storage.Locker  = (*Store)(nil)
+	_ storage.Sweeper = (*Store)(nil)
+	_ storage.Capable = (*Store)(nil)
+)
+
+// Open checks the bucket and reads the cluster, or founds it. Errors: blob.ErrUnfit for a bucket
+// that ignores conditions, storage.ErrSchema for one that a newer emitd has written.
+func Open(ctx context.Context, bucket blob.Bucket, cfg Config) (*Store, error) {
+	cfg.MaxBytes = cmp.Or(cfg.MaxBytes, DefaultMaxBytes)
+	s := &Store{
+		cfg: cfg, bucket: bucket, turn: make(chan struct{}, 1),
+		pulses: pulses{of: map[node.Incarnation]known{}}, seenSince: sightings{of: map[string]sighting{}},
+	}
+	if !cfg.NoProbe {
+		if err := blob.Probe(ctx, bucket); err != nil {
+			return nil, attempted(err, "open the cluster store")
+		}
+	}
+	if _, err := s.look(ctx); err != nil {
+		return nil, attempted(err, "open the cluster store")
+	}
+	return s, nil
+}
+
+// Capabilities declares where a bucket is weaker than a database.
+func (s *Store) Capabilities() storage.Capabilities {
+	return storage.Capabilities{NoWake: true, NoClock: s.cfg.Clock == nil, Requests: 2}
+}
+
+// now is what facts are stamped with: the common clock, or this process's estimate.
+func (s *Store) now() time.Time {
+	if s.cfg.Clock != nil {
+		return s.cfg.Clock().Round(0).UTC()
+	}
+	return time.Now().Round(0).UTC()
+}
+
+// identity names the store.
+func (s *Store) identity(c *cluster) string {
+	if s.cfg.Name == "" {
+		return c.StoreID
+	}
+	return c.StoreID + "@" + s.cfg.Name
+}
+
+// Heartbeat implements [storage.Store].
+func (s *Store) Heartbeat(ctx context.Context, beat storage.Heartbeat) (*storage.Reply, error) {
+	reply, err := s.heartbeat(ctx, beat)
+	if err != nil {
+		return nil, attempted(err, "heartbeat of %q (incarnation %s)", beat.Node.Name, beat.Node.Incarnation)
+	}
+	return reply, nil
+}
+
+// Report implements [storage.Store].
+func (s *Store) Report(ctx context.Context, report storage.Report) ([]storage.Outcome, error) {
+	out, err := s.report(ctx, report)
+	return out, attempted(err, "report of %q (incarnation %s)", report.Node.Name, report.Node.Incarnation)
+}
+
+// Leave implements [storage.Store].
+func (s *Store) Leave(ctx context.Context, leave storage.Leave) error {
+	return attempted(s.leave(ctx, leave), "leave of %q (incarnation %s)", leave.Node.Name, leave.Node.Incarnation)
+}
+
+// Commit implements [storage.Store].
+func (s *Store) Commit(ctx context.Context, commit storage.Commit) ([]storage.Outcome, error) {
+	out, err := s.commit(ctx, commit)
+	return out, attempted(err, "commit of term %d", commit.Term.Number)
+}
+
+// Snapshot implements [storage.Store].
+func (s *Store) Snapshot(ctx context.Context) (*daemon.Snapshot, error) {
+	c, err := s.look(ctx)
+	if err != nil {
+		return nil, attempted(err, "snapshot")
+	}
+	c = c.clone()
+	if err := s.refresh(ctx, c, c.everybody()); err != nil {
+		return nil, attempted(err, "snapshot")
+	}
+	snap := &daemon.Snapshot{
+		Now: s.now(), StoreID: s.identity(c), Term: c.Term, Lease: c.Lease,
+		Nodes: c.list(), Units: make([]daemon.Record, len(c.Units)), Adverts: c.Adverts, Head: c.Head,
+	}
+	for i, r := range c.Units {
+		snap.Units[i] = *r
+	}
+	return snap, nil
+}
+
+// Events implements [storage.Store].
+func (s *Store) Events(ctx context.Context, after int64, limit int) (*storage.EventPage, error) {
+	page, err := s.page(ctx, after, limit)
+	if err != nil {
+		return nil, attempted(err, "events after %d", after)
+	}
+	return page, nil
+}
+
+// Stamp implements [storage.Store].
+func (s *Store) Stamp(ctx context.Context, fence daemon.Fence) error {
+	return attempted(s.stamp(ctx, fence), "stamp %s", fence)
+}
+
+// Fence tells whether effects of a run are accepted at this moment: a [daemon.StaleError] if not.
+// A bucket has no transactions: an effect that must not be overtaken carries the fence to where it
+// is written, and is compared there.
+func (s *Store) Fence(ctx context.Context, fence daemon.Fence) error {
+	c, err := s.look(ctx)
+	if err == nil {
+		err = c.checkFence(fence)
+	}
+	return attempted(err, "fence %s", fence)
+}
+
+// Submit implements [storage.Store].
+func (s *Store) Submit(ctx context.Context, command storage.Command) (*storage.Command, error) {
+	filed, err := s.submit(ctx, command)
+	if err != nil {
+		return nil, attempted(err, "submit command %s", fmt.Sprintf("%q", command.ID))
+	}
+	return filed, nil
+}

@@ -1,0 +1,203 @@
+package object
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"sync"
+	"time"
+
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+	"github.com/emitd/emitd/storage/blob"
+)
+
+// pulse is the content of a node's own object: what its newest heartbeat said. It is part of the
+// node's row as long as that is the row of a member; see member.merge.
+//
+// Only its own process writes the object, and yet each write is conditional: a heartbeat that
+// comes late or twice finds the object moved and is refused, as the sequence number demands.
+type pulse struct {
+	Seq               uint64    `json:"seq"`
+	Heard             uint64    `json:"heard"`
+	HeardAt           time.Time `json:"heard_at"`
+	At                time.Time `json:"at"`
+	HighestTerm       int64     `json:"highest_term,omitempty"`
+	HighestGeneration int64     `json:"highest_generation,omitempty"`
+	Nonce             uint64    `json:"nonce"` // makes each content unique
+}
+
+// merge brings the row up to its pulse. An older pulse is part of the row already, that of a
+// tombstone is of a process that did not know yet, and a leader has none.
+func (m *member) merge(p pulse) {
+	if !m.Present() || m.Within || p.Seq <= m.BeatSeq {
+		return
+	}
+	m.Seq, m.BeatSeq = max(m.Seq, p.Seq), p.Seq
+	m.LastHeartbeatAt, m.Heard, m.HeardAt = p.At, p.Heard, p.HeardAt
+	m.HighestTerm = max(m.HighestTerm, p.HighestTerm)
+	m.HighestGeneration = max(m.HighestGeneration, p.HighestGeneration)
+}
+
+// beat writes a heartbeat into the row.
+func (m *member) beat(b storage.Heartbeat, now time.Time) {
+	m.Seq, m.BeatSeq = max(m.Seq, b.Seq), b.Seq
+	m.LastHeartbeatAt = now
+	if b.Heard > m.Heard {
+		m.Heard, m.HeardAt = b.Heard, now
+	}
+	m.HighestTerm = max(m.HighestTerm, b.HighestTerm)
+	m.HighestGeneration = max(m.HighestGeneration, b.HighestGeneration)
+}
+
+// pulse returns what of the row is the heartbeats'.
+func (m *member) pulse() pulse {
+	return pulse{
+		Seq: m.BeatSeq, Heard: m.Heard, HeardAt: m.HeardAt, At: m.LastHeartbeatAt,
+		HighestTerm: m.HighestTerm, HighestGeneration: m.HighestGeneration, Nonce: rand.Uint64(),
+	}
+}
+
+// pulses are the nodes' own objects as this process last knew them.
+type pulses struct {
+	mu sync.Mutex
+	of map[node.Incarnation]known
+}
+
+// known is one such object.
+type known struct {
+	pulse   pulse
+	version blob.Version // empty: there is no object
+	own     bool         // this process writes it
+}
+
+func (ps *pulses) get(inc node.Incarnation) (known, bool) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	k, ok := ps.of[inc]
+	return k, ok
+}
+
+// put notes what was read or written. Of two reads that end in another order than they began, the
+// newer content counts.
+func (ps *pulses) put(inc node.Incarnation, p pulse, v blob.Version, own bool) known {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	old := ps.of[inc]
+	if p.Seq < old.pulse.Seq {
+		p = old.pulse
+	}
+	k := known{p, v, own || old.own}
+	ps.of[inc] = k
+	return k
+}
+
+// keep forgets the objects of processes that have no row any more.
+func (ps *pulses) keep(c *cluster) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	for inc := range ps.of {
+		if c.row(inc) == nil {
+			delete(ps.of, inc)
+		}
+	}
+}
+
+var plainSegment = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`)
+
+// pulseKey is the key of a node's own object.
+func pulseKey(inc node.Incarnation) string {
+	name := string(inc)
+	if !plainSegment.MatchString(name) {
+		sum := sha256.Sum256([]byte(name))
+		name = "x-" + hex.EncodeToString(sum[:16])
+	}
+	return "in/n/" + name
+}
+
+// readPulse reads a node's own object; that there is none is no error.
+func (s *Store) readPulse(ctx context.Context, inc node.Incarnation) (known, error) {
+	k, _ := s.pulses.get(inc)
+	var o *blob.Object
+	err := s.insist(ctx, func() (err error) {
+		if o, err = s.readNewer(ctx, pulseKey(inc), k.version); err != nil || o == nil {
+			return err
+		}
+		var p pulse
+		if err = open(kindNode, o.Data, &p); err == nil {
+			k = s.pulses.put(inc, p, o.Version, false)
+		}
+		return err
+	})
+	switch {
+	case errors.Is(err, blob.ErrNotFound):
+		return s.pulses.put(inc, k.pulse, "", false), nil
+	case err != nil:
+		return k, fmt.Errorf("read the heartbeats of %s: %w", inc, err)
+	}
+	return k, nil
+}
+
+// writePulse writes a node's own object if it is still the known one. It returns blob.ErrChanged
+// if it is not.
+func (s *Store) writePulse(ctx context.Context, inc node.Incarnation, old known, p pulse) error {
+	data, err := seal(kindNode, p)
+	if err != nil {
+		return err
+	}
+	unknown := false
+	return s.insist(ctx, func() error {
+		v, err := s.put(ctx, pulseKey(inc), data, old.version)
+		switch {
+		case err == nil:
+			s.pulses.put(inc, p, v, true)
+			return nil
+		case errors.Is(err, blob.ErrUnknownOutcome):
+			unknown = true
+		case !isConflict(err) || !unknown:
+			return err
+		}
+		// It may have been this very write.
+		now, reread := s.readPulse(ctx, inc)
+		switch {
+		case reread != nil:
+			return reread
+		case now.pulse.Nonce == p.Nonce:
+			s.pulses.put(inc, p, now.version, true)
+			return nil
+		case now.version != old.version:
+			return blob.ErrChanged
+		}
+		return err // nothing has happened yet: the same bytes again
+	})
+}
+
+// refresh brings the rows of the given processes up to their pulses. Several are read at once.
+func (s *Store) refresh(ctx context.Context, c *cluster, of []node.Incarnation) error {
+	errs := make([]error, len(of))
+	gate := make(chan struct{}, parallel)
+	var readers sync.WaitGroup
+	for i, inc := range of {
+		row := c.present(inc)
+		if row == nil || row.Within {
+			continue
+		}
+		gate <- struct{}{}
+		readers.Go(func() {
+			defer func() { <-gate }()
+			var k known
+			if k, errs[i] = s.readPulse(ctx, inc); errs[i] == nil {
+				row.merge(k.pulse)
+			}
+		})
+	}
+	readers.Wait()
+	return errors.Join(errs...)
+}
+
+// parallel bounds the requests that one call has under way.
+const parallel = 16

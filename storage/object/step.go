@@ -1,0 +1,313 @@
+package object
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/emitd/emitd/storage/blob"
+)
+
+// view is a content of the cluster object as it was read or written.
+type view struct {
+	*cluster
+	version blob.Version
+}
+
+// step is one change of the cluster object.
+type step struct {
+	// guess allows the first attempt to begin with what this process last saw of the cluster,
+	// instead of reading it: a write proves that nothing has changed since, any other outcome is
+	// worked out again from what is read.
+	guess bool
+	// prepare brings into the clone what the step needs from other objects; nil is nothing.
+	prepare func(ctx context.Context, c *cluster, now time.Time) error
+	// apply changes the clone and reports whether it is to be written. It may be called several
+	// times, each time on another clone. An error is an answer: nothing is written.
+	apply func(c *cluster, now time.Time) (bool, error)
+}
+
+// rounds bounds how often a step begins again because another process was first.
+const rounds = 100
+
+// run carries a step out and returns the cluster as it is afterwards.
+func (s *Store) run(ctx context.Context, st step) (*cluster, error) {
+	guess := st.guess
+	for round := range rounds {
+		began := time.Now()
+		c, err := s.attempt(ctx, st, guess)
+		if err != errConflict { //nolint:errorlint // never wrapped
+			return c, err
+		}
+		// The pause grows with how long an attempt takes: two that collide want to be that far
+		// apart.
+		took := max(time.Since(began), time.Microsecond)
+		if !guess {
+			if err := sleep(ctx, min(rand.N(took<<min(round, 4)), maxPause)); err != nil { //nolint:gosec // jitter is no secret
+				return nil, err
+			}
+		}
+		guess = false
+	}
+	return nil, fmt.Errorf("%w: another process was first %d times", blob.ErrUnavailable, rounds)
+}
+
+// errConflict says that another process was first, or that a guess was no good.
+var errConflict = errors.New("the cluster object was changed by another process")
+
+// attempt carries a step out once. One attempt at a time runs in a process: they would only be in
+// each other's way.
+func (s *Store) attempt(ctx context.Context, st step, guess bool) (*cluster, error) {
+	release, err := s.take(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	v := s.seen.Load()
+	if guess = guess && v != nil && s.loose == nil; !guess {
+		if v, err = s.read(ctx); err != nil {
+			return nil, err
+		}
+	}
+	next, now := v.clone(), s.now()
+	if st.prepare != nil {
+		if err := st.prepare(ctx, next, now); err != nil {
+			return nil, err
+		}
+	}
+	switch write, err := st.apply(next, now); {
+	case guess && (err != nil || !write):
+		return nil, errConflict
+	case err != nil:
+		return nil, err
+	case !write:
+		return next, nil
+	}
+	if err := s.spill(ctx, next, v.Head); err != nil {
+		return nil, err
+	}
+	return next, s.replace(ctx, v, next)
+}
+
+// take waits for the turn to touch the cluster object.
+func (s *Store) take(ctx context.Context) (release func(), err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	select {
+	case s.turn <- struct{}{}:
+		return func() { <-s.turn }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// look reads the cluster as it is now.
+func (s *Store) look(ctx context.Context) (*cluster, error) {
+	release, err := s.take(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	v, err := s.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return v.cluster, nil
+}
+
+// read returns the newest content. What it returns continues all that this process has seen, and
+// no earlier write of this process can still replace it. The caller has the turn.
+func (s *Store) read(ctx context.Context) (*view, error) {
+	for range tries {
+		v, err := s.fetch(ctx)
+		if err != nil {
+			return nil, err
+		}
+		next := s.settled(v)
+		if next == nil {
+			s.saw(v)
+			return v, nil
+		}
+		if err := s.replace(ctx, v, next); err != nil && err != errConflict { //nolint:errorlint // never wrapped
+			return nil, err
+		}
+	}
+	return nil, fmt.Errorf("read the cluster: %w: it keeps changing", blob.ErrUnavailable)
+}
+
+// settled returns what must be written before the content may be believed, or nil:
+//
+//   - It does not continue what was seen before (the bucket was restored, or emptied): from now on
+//     it is another history, by another name, so that everybody learns of it.
+//   - A write of this process that was based on it is still on its way: a content in between makes
+//     it fail.
+func (s *Store) settled(v *view) *cluster {
+	old := s.seen.Load()
+	if old != nil && !v.continues(old.cluster) {
+		next, name := v.clone(), found(0).StoreID
+		next.follow()
+		next.N, next.Past, next.StoreID = max(v.N, old.N)+1, nil, name
+		return next
+	}
+	if s.loose != nil && s.loose.StoreID == v.StoreID && s.loose.N == v.N+1 {
+		next := v.clone()
+		next.follow()
+		return next
+	}
+	s.loose = nil
+	return nil
+}
+
+// fetch reads the object, or makes the first.
+func (s *Store) fetch(ctx context.Context) (v *view, err error) {
+	old := s.seen.Load()
+	known := blob.Version("")
+	if old != nil {
+		known = old.version
+	}
+	err = s.insist(ctx, func() error {
+		o, err := s.readNewer(ctx, clusterKey, known)
+		switch {
+		case errors.Is(err, blob.ErrNotFound):
+			v, err = s.begin(ctx, old)
+			return err
+		case err != nil:
+			return err
+		case o == nil:
+			v = old
+			return nil
+		}
+		v, err = decode(o)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the cluster: %w", err)
+	}
+	return v, nil
+}
+
+// decode makes a view of an object.
+func decode(o *blob.Object) (*view, error) {
+	v := &view{&cluster{}, o.Version}
+	if err := open(kindCluster, o.Data, v.cluster); err != nil {
+		return nil, err
+	}
+	return v, corrupt(kindCluster, v.valid())
+}
+
+// begin creates the first content, or the first after the object was lost.
+func (s *Store) begin(ctx context.Context, old *view) (*view, error) {
+	first := found(0)
+	switch {
+	case old != nil:
+		first = found(old.N)
+		first.KnownID = s.identity(old.cluster)
+	case s.cfg.MustExist:
+		return nil, fmt.Errorf("the bucket holds no cluster: %w", blob.ErrNotFound)
+	}
+	data, err := seal(kindCluster, first)
+	if err != nil {
+		return nil, err
+	}
+	version, err := s.bucket.Create(ctx, clusterKey, data)
+	if errors.Is(err, blob.ErrExists) {
+		return nil, fmt.Errorf("%w: %w", blob.ErrUnavailable, err) // another process was first: read it
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &view{first, version}, nil
+}
+
+// saw notes the newest content.
+func (s *Store) saw(v *view) {
+	if old := s.seen.Swap(v); old == nil || old.cluster != v.cluster {
+		s.pulses.keep(v.cluster)
+	}
+}
+
+// replace writes next if v is still the content. It returns errConflict if another process was
+// first, and any other error when the outcome is unknown or nothing could be done.
+//
+// After an answer that leaves it open, the object is read: the nonce of the content n+1 tells
+// whether this write was it; if the content is still n, the same bytes are sent again, which is
+// harmless. When ctx ends before that is known, the write is remembered; see settled.
+func (s *Store) replace(ctx context.Context, v *view, next *cluster) error {
+	if next.N == v.N {
+		next.follow()
+	}
+	data, err := seal(kindCluster, next)
+	if err != nil {
+		return err
+	}
+	if len(data) > s.cfg.MaxBytes {
+		return fmt.Errorf("%w: the cluster would have %d bytes, the limit is %d: use a database for a cluster of this size",
+			blob.ErrTooLarge, len(data), s.cfg.MaxBytes)
+	}
+	w := &write{next: next, base: v, data: data}
+	if err = s.insist(ctx, func() error { return s.send(ctx, w) }); err == nil {
+		s.loose = nil
+	} else if w.open {
+		s.loose = next
+	}
+	return err
+}
+
+// write is a replacement of the cluster object under way.
+type write struct {
+	next *cluster
+	base *view
+	data []byte
+	open bool // it may have happened, or still will
+}
+
+// send sends a write and finds out what became of it.
+func (s *Store) send(ctx context.Context, w *write) error {
+	version, err := s.bucket.Replace(ctx, clusterKey, w.data, w.base.version)
+	switch {
+	case err == nil:
+		w.open = false
+		s.saw(&view{w.next, version})
+		return nil
+	case errors.Is(err, blob.ErrUnknownOutcome) || !blob.NotApplied(err):
+		w.open = true
+	case !isConflict(err):
+		return err
+	case !w.open:
+		return errConflict
+	}
+	o, reread := s.bucket.Read(ctx, clusterKey)
+	if reread != nil {
+		return fmt.Errorf("%w (%w)", err, reread)
+	}
+	now, reread := decode(o)
+	if reread != nil {
+		return fmt.Errorf("%w (%w)", err, reread)
+	}
+	return s.judge(w, now, err)
+}
+
+// judge tells from the present content what became of a write.
+func (s *Store) judge(w *write, now *view, err error) error {
+	nonce, known := now.nonceOf(w.next.N)
+	switch {
+	case now.StoreID == w.base.StoreID && now.N == w.base.N && now.Nonce == w.base.Nonce:
+		return fmt.Errorf("%w: %w", blob.ErrUnknownOutcome, err) // not yet: the same bytes again
+	case now.N < w.next.N || now.StoreID != w.next.StoreID || !known:
+		// The history was replaced, or has gone on for too long to tell.
+		return fmt.Errorf("write the cluster: what became of it cannot be told any more: %s", err.Error())
+	case nonce == w.next.Nonce:
+		w.open = false
+		if now.N == w.next.N {
+			s.saw(&view{w.next, now.version})
+		} else {
+			s.saw(now)
+		}
+		return nil
+	}
+	w.open = false
+	return errConflict
+}

@@ -1,0 +1,209 @@
+package object
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+)
+
+// SweepNodes implements [storage.Sweeper].
+func (s *Store) SweepNodes(ctx context.Context, fence daemon.Fence, age time.Duration, limit int) (int, error) {
+	var gone []node.Incarnation
+	_, err := s.run(ctx, step{apply: func(c *cluster, now time.Time) (bool, error) {
+		if err := c.checkFence(fence); err != nil {
+			return false, err
+		}
+		gone = c.sweepNodes(now.Add(-age), limit)
+		return len(gone) > 0, nil
+	}})
+	if err != nil {
+		return 0, attempted(err, "sweep nodes")
+	}
+	for _, inc := range gone {
+		s.discard(ctx, pulseKey(inc))
+	}
+	return len(gone), nil
+}
+
+// discard deletes an object that nothing names any more. One that stays is litter.
+func (s *Store) discard(ctx context.Context, key string) { _ = s.bucket.Delete(ctx, key) }
+
+// sweepNodes removes the oldest tombstones that ended before cut, and adverts that no row has any
+// more.
+func (c *cluster) sweepNodes(cut time.Time, limit int) []node.Incarnation {
+	var old []*member
+	for _, m := range c.Members {
+		if !m.Present() && m.EndedAt.Before(cut) {
+			old = append(old, m)
+		}
+	}
+	slices.SortStableFunc(old, func(a, b *member) int { return a.EndedAt.Compare(b.EndedAt) })
+	old = old[:min(len(old), max(limit, 0))]
+	var gone []node.Incarnation
+	for _, m := range old {
+		gone = append(gone, m.Incarnation)
+	}
+	c.Members = slices.DeleteFunc(c.Members, func(m *member) bool { return slices.Contains(gone, m.Incarnation) })
+	used := map[string]bool{}
+	for _, m := range c.Members {
+		used[m.Advert] = true
+	}
+	maps.DeleteFunc(c.Adverts, func(hash string, _ *daemon.Advert) bool { return !used[hash] })
+	return gone
+}
+
+// SweepEvents implements [storage.Sweeper].
+func (s *Store) SweepEvents(ctx context.Context, fence daemon.Fence, age time.Duration, keep, limit int) (int, error) {
+	var oldEvents, oldCommands int
+	var dropped []segment
+	c, err := s.run(ctx, step{
+		prepare: func(ctx context.Context, c *cluster, now time.Time) (err error) {
+			oldEvents = 0
+			if c.checkFence(fence) == nil {
+				oldEvents, err = s.countOld(ctx, c, now.Add(-age), keep, limit)
+			}
+			return err
+		},
+		apply: func(c *cluster, now time.Time) (bool, error) {
+			if err := c.checkFence(fence); err != nil {
+				return false, err
+			}
+			dropped = c.dropEvents(oldEvents)
+			oldCommands = c.sweepCommands(now.Add(-age), limit-oldEvents)
+			return oldEvents+oldCommands > 0, nil
+		},
+	})
+	if err != nil {
+		return 0, attempted(err, "sweep events")
+	}
+	if len(dropped) > 0 {
+		s.sweepSegments(ctx, c, dropped)
+	}
+	return oldEvents + oldCommands, nil
+}
+
+// countOld counts the events at the beginning of the history that are beyond keep or were written
+// before cut, and stops at the first event that stays: a stepped clock makes no gap.
+func (s *Store) countOld(ctx context.Context, c *cluster, cut time.Time, keep, limit int) (int, error) {
+	all := int(c.Head - c.Oldest + 1)
+	n := max(min(all-keep, limit), 0) // whatever their age
+	if n >= limit || n >= all {
+		return n, nil
+	}
+	next := c.Oldest + int64(n)
+	for _, g := range c.Segments {
+		if g.First == next && !g.At.Before(cut) {
+			return n, nil // without reading it
+		}
+	}
+	err := s.history(ctx, c, next-1, func(e daemon.Event) bool {
+		if n >= limit || !e.At.Before(cut) {
+			return false
+		}
+		n++
+		return true
+	})
+	return n, err
+}
+
+// dropEvents drops the n oldest events, and returns the segments of which nothing is left.
+func (c *cluster) dropEvents(n int) []segment {
+	c.Oldest += int64(n)
+	i := 0
+	for i < len(c.Segments) && c.Segments[i].last() < c.Oldest {
+		i++
+	}
+	dropped := c.Segments[:i]
+	c.Segments = c.Segments[i:]
+	if len(c.Ring) > 0 {
+		c.Ring = c.Ring[min(max(c.Oldest-c.Ring[0].Seq, 0), int64(len(c.Ring))):]
+	}
+	return dropped
+}
+
+// sweepSegments deletes segments that the cluster does not name any more, and those of writers that
+// ended before it did. A writer at work names the events that are still in the cluster.
+func (s *Store) sweepSegments(ctx context.Context, c *cluster, dropped []segment) {
+	for _, g := range dropped {
+		s.discard(ctx, g.key())
+	}
+	named := map[string]bool{}
+	for _, g := range c.Segments {
+		named[g.key()] = true
+	}
+	end := fmt.Sprintf("%s%020d", segmentPrefix, c.Head-int64(len(c.Ring))+1)
+	page, err := s.bucket.List(ctx, segmentPrefix, "", 0)
+	if err != nil {
+		return // next time
+	}
+	for _, e := range page.Entries {
+		if e.Key < end && !named[e.Key] && !strings.HasPrefix(e.Key, end) {
+			s.discard(ctx, e.Key)
+		}
+	}
+}
+
+// sweepCommands removes the oldest commands that were done before cut.
+func (c *cluster) sweepCommands(cut time.Time, limit int) int {
+	n := 0
+	c.Commands = slices.DeleteFunc(c.Commands, func(command *storage.Command) bool {
+		if n >= limit || command.DoneAt.IsZero() || !command.DoneAt.Before(cut) {
+			return false
+		}
+		n++
+		return true
+	})
+	return n
+}
+
+// SweepLocks implements [storage.Sweeper].
+func (s *Store) SweepLocks(ctx context.Context, fence daemon.Fence, age time.Duration, limit int) (int, error) {
+	n := 0
+	_, err := s.run(ctx, step{apply: func(c *cluster, now time.Time) (bool, error) {
+		if err := c.checkFence(fence); err != nil {
+			return false, err
+		}
+		n = c.sweepLocks(now.Add(-age), limit, s.expires, now)
+		return n > 0, nil
+	}})
+	if err != nil {
+		return 0, attempted(err, "sweep locks")
+	}
+	return n, nil
+}
+
+// sweepLocks removes the oldest locks that expired or were released before cut; the next holder of
+// such a name still gets a higher number.
+func (c *cluster) sweepLocks(cut time.Time, limit int, expires expiry, now time.Time) int {
+	var old []storage.Lock
+	for _, l := range c.Locks {
+		if end := l.end(expires, now); end.Before(cut) {
+			old = append(old, storage.Lock{Name: l.Name, Number: l.Number, ExpiresAt: end})
+		}
+	}
+	slices.SortFunc(old, func(a, b storage.Lock) int {
+		return cmp.Or(a.ExpiresAt.Compare(b.ExpiresAt), cmp.Compare(a.Name, b.Name))
+	})
+	old = old[:min(len(old), max(limit, 0))]
+	for _, l := range old {
+		c.LockFloor = max(c.LockFloor, l.Number)
+		delete(c.Locks, l.Name)
+	}
+	return len(old)
+}
+
+// end is when a lock was released, or is over.
+func (l lock) end(expires expiry, now time.Time) time.Time {
+	if l.Owner == "" {
+		return l.ExpiresAt
+	}
+	return expires(l, now)
+}

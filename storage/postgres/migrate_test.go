@@ -1,0 +1,214 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/emitd/emitd/storage"
+	"github.com/emitd/emitd/storage/postgres"
+)
+
+// bare is a configuration of the owner, for a schema that nobody has made.
+func (s *stage) bare() postgres.Config {
+	return postgres.Config{URL: s.url, Schema: fmt.Sprintf("s%d", s.n.Add(1))}
+}
+
+// steps tells which steps of the status were taken.
+func steps(t *testing.T, cfg postgres.Config) (taken []bool) {
+	t.Helper()
+	all, err := postgres.MigrationStatus(context.Background(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, m := range all {
+		if m.Version != i+1 || m.Name == "" {
+			t.Errorf("step %d is %+v", i+1, m)
+		}
+		taken = append(taken, !m.AppliedAt.IsZero())
+	}
+	return taken
+}
+
+// The status of a database tells what was applied: nothing where there is no schema, nothing where
+// there is an empty one, and nothing again after the way down.
+func TestMigrationStatus(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	cfg := s.bare()
+	want := func(taken bool) {
+		t.Helper()
+		got := steps(t, cfg)
+		if len(got) != postgres.Version {
+			t.Fatalf("%d steps, want %d", len(got), postgres.Version)
+		}
+		for i, have := range got {
+			if have != taken {
+				t.Errorf("step %d: applied %v, want %v", i+1, have, taken)
+			}
+		}
+	}
+	want(false)
+	s.exec(t, "create schema "+cfg.Schema)
+	want(false)
+	migrate(t, cfg, postgres.Version, postgres.Version)
+	want(true)
+	migrate(t, cfg, postgres.Version, 0)
+	migrate(t, cfg, 0, postgres.Version)
+	want(false)
+	if n := value[int](t, s, "select count(*) from pg_class where relnamespace = $1::regnamespace", cfg.Schema); n != 0 {
+		t.Errorf("%d tables and indexes are left", n)
+	}
+	if n := value[int](t, s, "select count(*) from pg_proc where pronamespace = $1::regnamespace", cfg.Schema); n != 0 {
+		t.Errorf("%d functions are left", n)
+	}
+}
+
+// migrate takes so many steps.
+func migrate(t *testing.T, cfg postgres.Config, target, want int) {
+	t.Helper()
+	taken, err := postgres.Migrate(context.Background(), cfg, target)
+	if err != nil || len(taken) != want {
+		t.Fatalf("migrate to %d: %d steps, want %d: %v", target, len(taken), want, err)
+	}
+}
+
+// Programs that start at once take each step once.
+func TestMigrateAtOnce(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	cfg := s.bare()
+	var all []<-chan result[[]postgres.Migration]
+	for range 4 {
+		all = append(all, later(func() ([]postgres.Migration, error) {
+			return postgres.Migrate(context.Background(), cfg, postgres.Version)
+		}))
+	}
+	taken := 0
+	for _, c := range all {
+		taken += len(await(t, "a migration", c).get(t))
+	}
+	if taken != postgres.Version {
+		t.Errorf("%d steps were taken, want %d", taken, postgres.Version)
+	}
+}
+
+// What is printed for a database that the program may not change makes the same schema.
+func TestMigrationSQL(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	cfg := s.bare()
+	print := func(up bool) string {
+		text, err := postgres.MigrationSQL(cfg, 1, up)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return "begin;\n" + text + "commit;\n"
+	}
+	s.exec(t, print(true))
+	join(t, open(t, cfg), "a").beat()
+	other := s.bare()
+	migrate(t, other, postgres.Version, postgres.Version)
+	const shape = `select string_agg(line, e'\n' order by line) from (
+		select concat_ws(' ', c.relname, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, c.reloptions) as line
+		from pg_class c join pg_attribute a on a.attrelid = c.oid
+		where c.relnamespace = $1::text::regnamespace and a.attnum > 0
+		union all
+		select replace(pg_get_functiondef(p.oid), $1::text, 'schema') from pg_proc p where p.pronamespace = $1::text::regnamespace) as x`
+	if a, b := value[string](t, s, shape, cfg.Schema), value[string](t, s, shape, other.Schema); a != b {
+		t.Errorf("the printed schema is another:\n%s\n%s", a, b)
+	}
+	s.exec(t, print(false))
+	if _, err := postgres.OpenConfig(context.Background(), cfg); !errors.Is(err, storage.ErrSchema) {
+		t.Errorf("error %v after the way down", err)
+	}
+	for _, version := range []int{0, postgres.Version + 1} {
+		if _, err := postgres.MigrationSQL(cfg, version, true); err == nil {
+			t.Errorf("version %d was printed", version)
+		}
+	}
+}
+
+// A store opens only on a schema that fits: what is older, and what a newer program made that this
+// one does not understand, is refused with what to do. A newer one that this program works with
+// is not.
+func TestOpenWantsItsSchema(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name    string
+		migrate bool
+		spoil   string // with the schema
+		have    int
+		hint    string // empty: it opens
+	}{
+		{"no schema", false, "", 0, "emitd migrate up"},
+		{"an empty schema", false, "create schema %s", 0, "emitd migrate up"},
+		{"an older schema", true, "delete from %s.migration where version = (select max(version) from %[1]s.migration)", postgres.Version - 1, "emitd migrate up"},
+		{"a newer schema", true, "insert into %s.migration (version, name, compatible) values (99, 'later', 99)", 99, "upgrade"},
+		{"a newer schema that is compatible", true, "insert into %s.migration (version, name, compatible) values (99, 'later', 1)", 99, ""},
+		{"its own schema", true, "select '%s'", postgres.Version, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t)
+			cfg := s.bare()
+			if tt.migrate {
+				migrate(t, cfg, postgres.Version, postgres.Version)
+			}
+			if tt.spoil != "" {
+				s.exec(t, fmt.Sprintf(tt.spoil, cfg.Schema))
+			}
+			store, err := postgres.OpenConfig(context.Background(), cfg)
+			if tt.hint == "" {
+				if err != nil {
+					t.Fatal(err)
+				}
+				store.Close()
+				return
+			}
+			var schema *storage.SchemaError
+			if !errors.As(err, &schema) || schema.Have != tt.have || schema.Want != postgres.Version || !strings.Contains(schema.Hint, tt.hint) {
+				t.Fatalf("error %v (%+v), want version %d and a hint of %q", err, schema, tt.have, tt.hint)
+			}
+			if strings.Contains(err.Error(), "secret") {
+				t.Errorf("the error holds the password: %v", err)
+			}
+		})
+	}
+}
+
+// No program migrates what a newer one has migrated further.
+func TestMigrateLeavesNewerAlone(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	cfg := s.bare()
+	migrate(t, cfg, postgres.Version, postgres.Version)
+	s.exec(t, "insert into "+cfg.Schema+".migration (version, name, compatible) values (99, 'later', 1)")
+	for _, target := range []int{0, postgres.Version} {
+		var schema *storage.SchemaError
+		if taken, err := postgres.Migrate(context.Background(), cfg, target); !errors.As(err, &schema) || schema.Have != 99 || len(taken) != 0 {
+			t.Errorf("migrate to %d: %v, error %v", target, taken, err)
+		}
+	}
+	if _, err := postgres.Migrate(context.Background(), cfg, postgres.Version+1); err == nil {
+		t.Error("a version that does not exist was migrated to")
+	}
+	all, err := postgres.MigrationStatus(context.Background(), cfg)
+	if err != nil || len(all) != postgres.Version+1 || all[len(all)-1].Version != 99 {
+		t.Errorf("status %+v, error %v", all, err)
+	}
+}
+
+// A role that may use the tables and make none opens the store and cannot migrate; the error says
+// so.
+func TestMigrateNeedsRights(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	cfg := s.bare()
+	cfg.URL = s.user
+	if _, err := postgres.Migrate(context.Background(), cfg, postgres.Version); err == nil || !strings.Contains(err.Error(), "privileges") {
+		t.Errorf("error %v, want what is missing", err)
+	}
+}

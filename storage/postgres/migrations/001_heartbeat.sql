@@ -1,0 +1,58 @@
+-- A heartbeat of a node that neither registers nor stands: what the statements beat, renew, single
+-- with held, roll and waiting of package storage/postgres do, in this order. Each statement of a
+-- procedure has a snapshot of its own, so none that reads is older than what one before it waited
+-- for. They are planned once in a session and not at every heartbeat, and those are left out for
+-- which the counter says that nothing is there: that is more than half of a heartbeat's work.
+--
+-- The name has the version: programs of this one go on calling it while a later one migrates.
+create or replace procedure {{schema}}.{{name "heartbeat_1"}}(
+	who text, beat bigint, heard_by bigint, term_seen bigint, generation_seen bigint,
+	holds bigint, lost_through bigint, lease_micros bigint, pass bigint, roll_after bigint, roll_to bigint,
+	out admitted boolean, out renewed boolean,
+	out counter text, out now timestamptz, out server timestamptz, out log text, out term text, out lease text,
+	out units text[], out roll text[], out waiting text[]
+) language plpgsql security invoker as $heartbeat$
+#variable_conflict use_variable
+declare
+	candidate boolean;
+	rolled bigint;
+	open bigint;
+begin
+	update {{node}} n set
+		seq = beat,
+		last_heartbeat_at = clock_timestamp(),
+		heard_at = case when heard_by > n.heard then clock_timestamp() else n.heard_at end,
+		heard = greatest(n.heard, heard_by),
+		highest_term = greatest(n.highest_term, term_seen),
+		highest_generation = greatest(n.highest_generation, generation_seen)
+	where n.incarnation = who and n.seq < beat and n.state <> 'removed'
+	returning not n.never_lead into candidate;
+	admitted := found;
+	renewed := false;
+	if not admitted then
+		return;
+	end if;
+	if holds > lost_through and candidate then
+		update {{lease}} l set
+			expires_at = clock_timestamp() + lease_micros * interval '1 microsecond',
+			renewals = l.renewals + 1,
+			last_pass_at = case when pass > l.pass_seq then clock_timestamp() else l.last_pass_at end,
+			pass_seq = greatest(l.pass_seq, pass)
+		where l.term = holds and l.incarnation = who;
+		renewed := found;
+	end if;
+	-- No join: tables that were never analyzed look large, and three of them joined are taken for so
+	-- much work that the server compiles the statement.
+	select c::text, clock_timestamp(), pg_postmaster_start_time(), pg_walfile_name(pg_current_wal_insert_lsn()),
+			(select t::text from {{term}} t), (select l::text from {{lease}} l),
+			array(select u::text from {{unit}} u where u.owner = who), c.rolled, c.waiting
+		into counter, now, server, log, term, lease, units, rolled, open
+		from {{counter}} c;
+	if roll_after >= 0 and roll_after < rolled then
+		roll := array(select e::text from {{event}} e where e.seq > roll_after and e.seq <= roll_to and e.roll);
+	end if;
+	if open > 0 then
+		waiting := array(select k::text from {{command}} k where k.done_at is null);
+	end if;
+end
+$heartbeat$;

@@ -1,0 +1,370 @@
+package postgres_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/pgtest"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+	"github.com/emitd/emitd/storage/postgres"
+	"github.com/emitd/emitd/storage/storagetest"
+)
+
+// counted fails the test if the counter does not say what heartbeats rely on: that there is no
+// event about members after rolled, and how many commands wait.
+func (s *stage) counted(t testing.TB, schema string) {
+	t.Helper()
+	// One snapshot: a call whose reply was lost may still be under way.
+	wrong := value[string](t, s, fmt.Sprintf(`select concat_ws('; ',
+		case when exists (select from %[1]s.event e where e.roll and e.seq > c.rolled) then 'an event about members is after rolled' end,
+		case when c.rolled > c.head then 'rolled is after head' end,
+		case when c.waiting <> k.n then format('waiting is %%s, %%s commands wait', c.waiting, k.n) end)
+		from %[1]s.counter c, (select count(*) as n from %[1]s.command where done_at is null) k`, schema))
+	if wrong != "" {
+		t.Error("the counter is wrong: " + wrong)
+	}
+}
+
+// The whole suite for a role that may not execute the procedure.
+func TestConformanceWithoutProcedure(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	storagetest.Run(t, storagetest.Factory{
+		Open: func(t testing.TB) storagetest.Backend {
+			b := s.backend(t)
+			for _, store := range []storage.Store{b.Store, b.Second} {
+				store.(*postgres.Store).Slow()
+			}
+			return b
+		},
+		Runs: 3,
+	})
+}
+
+// A database whose procedure is forbidden or missing costs one heartbeat a second round trip, once.
+func TestProcedureIsNotNeeded(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]string{
+		"forbidden": "revoke execute on procedure %s.heartbeat_1 from public",
+		"missing":   "drop procedure %s.heartbeat_1",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t)
+			cfg := s.schema(t)
+			proxy := pgtest.NewProxy(t, cfg.URL)
+			cfg.URL = proxy.URL()
+			var told bytes.Buffer
+			cfg.Logger = slog.New(slog.NewTextHandler(&told, nil))
+			store := open(t, cfg)
+			a, b := join(t, store, "a"), join(t, store, "b")
+			term := a.lead()
+			a.assign(term, unit(0), b)
+			s.exec(t, fmt.Sprintf(spoil, cfg.Schema))
+
+			trips := func(want int64, beat func()) {
+				t.Helper()
+				before := proxy.Queries()
+				beat()
+				if n := proxy.Queries() - before; n != want {
+					t.Errorf("%d round trips, want %d", n, want)
+				}
+			}
+			trips(2, func() {
+				if r := a.beat(renew(term)); r.Verdict != storage.Renew {
+					t.Errorf("verdict %v, want a renewal", r.Verdict)
+				}
+			})
+			if store.Quick() {
+				t.Error("the store goes on trying")
+			}
+			if n := strings.Count(told.String(), "heartbeats cost"); n != 1 {
+				t.Errorf("it was told %d times, want once:\n%s", n, &told)
+			}
+			trips(1, func() {
+				if r := b.beat(); len(r.Units) != 1 {
+					t.Errorf("%d units, want 1", len(r.Units))
+				}
+			})
+		})
+	}
+}
+
+// A role that may not even write rows is told so, and that is not the procedure's fault.
+func TestDeniedRowsAreNotTheProcedures(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	cfg := s.schema(t)
+	store := open(t, cfg)
+	a := join(t, store, "a")
+	role, err := url.Parse(cfg.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.exec(t, "revoke update on "+cfg.Schema+".node from "+role.User.Username())
+	if _, err := a.try(); err == nil || errors.Is(err, storage.ErrUnavailable) {
+		t.Errorf("error %v, want what to grant", err)
+	}
+	if !store.Quick() {
+		t.Error("the procedure was given up")
+	}
+}
+
+// Whether the procedure answers or the statements do, a heartbeat says the same and does the same.
+func TestBothWaysAnswerAlike(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		who  func(c *cluster) *actor
+		edit func(c *cluster) func(*storage.Heartbeat)
+	}{
+		{"a follower with a unit", worker, everything},
+		{"a leader that renews", leader, func(c *cluster) func(*storage.Heartbeat) { return renew(c.term) }},
+		{"a pass is told", leader, func(c *cluster) func(*storage.Heartbeat) {
+			return func(b *storage.Heartbeat) { b.Claim.Holds, b.Claim.PassSeq = c.term.Number, 7 }
+		}},
+		{"a term that was published as lost", leader, func(c *cluster) func(*storage.Heartbeat) {
+			return func(b *storage.Heartbeat) { b.Claim.Holds, b.Claim.LostThrough = c.term.Number, c.term.Number }
+		}},
+		{"a leader that may lead no longer", barred, func(c *cluster) func(*storage.Heartbeat) { return renew(c.term) }},
+		{"a term of another", worker, func(c *cluster) func(*storage.Heartbeat) { return renew(c.term) }},
+		{"a term that is over", leader, func(c *cluster) func(*storage.Heartbeat) {
+			return func(b *storage.Heartbeat) { b.Claim.Holds = c.term.Number - 1 }
+		}},
+		{"no events wanted", worker, func(*cluster) func(*storage.Heartbeat) { return func(*storage.Heartbeat) {} }},
+		{"events from the middle", worker, func(*cluster) func(*storage.Heartbeat) {
+			return func(b *storage.Heartbeat) { b.EventsAfter = 2 }
+		}},
+		{"a reader that is ahead", worker, func(*cluster) func(*storage.Heartbeat) {
+			return func(b *storage.Heartbeat) { b.EventsAfter = 1000 }
+		}},
+		{"higher numbers seen", worker, func(*cluster) func(*storage.Heartbeat) {
+			return func(b *storage.Heartbeat) { b.HighestTerm, b.HighestGeneration = 1<<50, 1<<51 }
+		}},
+		{"a late repetition", worker, func(*cluster) func(*storage.Heartbeat) {
+			return func(b *storage.Heartbeat) { b.Seq = 1 }
+		}},
+		{"a node that left", departed, everything},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			quick, slow := newTwin(t, false), newTwin(t, true)
+			type answer struct {
+				reply *storage.Reply
+				err   error
+			}
+			var answers []answer
+			for _, c := range []*cluster{quick, slow} {
+				who := tt.who(c)
+				r, err := who.try(tt.edit(c))
+				answers = append(answers, answer{r, err})
+			}
+			if fmt.Sprint(answers[0].err != nil, errors.Unwrap(answers[0].err)) != fmt.Sprint(answers[1].err != nil, errors.Unwrap(answers[1].err)) {
+				t.Errorf("errors %v and %v", answers[0].err, answers[1].err)
+			}
+			if a, b := essence(quick, answers[0].reply), essence(slow, answers[1].reply); !reflect.DeepEqual(a, b) {
+				t.Errorf("replies differ:\n%+v\n%+v", a, b)
+			}
+			const row = "select string_agg(concat_ws(' ', name, seq, heard, heard_at > registered_at, highest_term > 0, highest_generation, state), e'\\n' order by name) from %s.node"
+			if a, b := value[string](t, quick.stage, quick.in(row)), value[string](t, slow.stage, slow.in(row)); a != b {
+				t.Errorf("nodes differ:\n%s\n%s", a, b)
+			}
+			const lease = "select concat_ws(' ', renewals, pass_seq, last_pass_at is not null, expires_at > clock_timestamp()) from %s.lease"
+			if a, b := value[string](t, quick.stage, quick.in(lease)), value[string](t, slow.stage, slow.in(lease)); a != b {
+				t.Errorf("leases differ: %s and %s", a, b)
+			}
+		})
+	}
+}
+
+func worker(c *cluster) *actor { return c.worker }
+func leader(c *cluster) *actor { return c.leader }
+
+func departed(c *cluster) *actor {
+	c.worker.seq++
+	err := c.store.Leave(context.Background(), storage.Leave{Node: c.worker.id, Seq: c.worker.seq, Deregister: true, Reason: node.Resigned})
+	if err != nil {
+		c.worker.t.Fatal(err)
+	}
+	return c.worker
+}
+
+// barred registers the leader anew, as one that may never lead.
+func barred(c *cluster) *actor {
+	c.leader.beat(func(b *storage.Heartbeat) { b.Advert = &daemon.Advert{Traits: node.Traits{NeverLead: true}} })
+	return c.leader
+}
+
+func everything(*cluster) func(*storage.Heartbeat) {
+	return func(b *storage.Heartbeat) { b.EventsAfter = 0 }
+}
+
+// newTwin is a cluster in which two commands wait, with or without the procedure.
+func newTwin(t *testing.T, slow bool) *cluster {
+	t.Helper()
+	c := newCluster(t)
+	if slow {
+		c.store.Slow()
+	}
+	for _, id := range []string{"first", "second"} {
+		if _, err := c.store.Submit(context.Background(), storage.Command{ID: id, Kind: "test", Args: []byte(`{"a": "\"(,)"}`)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c
+}
+
+// essence is what replies of two clusters have in common that did the same.
+func essence(c *cluster, r *storage.Reply) any {
+	if r == nil {
+		return nil
+	}
+	type event struct {
+		Seq  int64
+		Kind daemon.EventKind
+		Node string
+	}
+	var events []event
+	for _, e := range r.Events {
+		events = append(events, event{e.Seq, e.Kind, e.Node})
+	}
+	var units, commands []string
+	for _, u := range r.Units {
+		units = append(units, fmt.Sprint(u.Unit, u.State, u.Holder.Name, u.Generation == c.run.Generation, u.Term == c.term.Number))
+	}
+	for _, k := range r.Commands {
+		commands = append(commands, k.ID+string(k.Args))
+	}
+	return []any{
+		r.Seq, r.Verdict, r.Head, r.Behind, r.Term.Ordinal, r.Term.Leader.Name, r.Lease.Renewals, r.Lease.PassSeq,
+		r.StoreID != "", r.StoreSince.IsZero(), events, units, commands,
+	}
+}
+
+// The procedure reads after it wrote, each time anew: what another transaction committed while the
+// heartbeat waited for its row is in the reply, whatever it is.
+func TestProcedureReadsAfterItsWrite(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	head := c.worker.beat().Head
+	middle := c.begin(t, c.in("select from %s.node where name = 'worker' for update"))
+	reply := later(func() (*storage.Reply, error) {
+		return c.worker.try(func(b *storage.Heartbeat) { b.EventsAfter = head })
+	})
+	c.blocked(t, 1)
+	join(t, c.store, "other")
+	if _, err := c.store.Submit(context.Background(), storage.Command{ID: "c", Kind: "test"}); err != nil {
+		t.Fatal(err)
+	}
+	out, err := c.store.Commit(context.Background(), storage.Commit{Term: c.term.Ref(), Changes: []storage.Change{
+		{Unit: unit(0), Step: daemon.Revoke, Generation: c.run.Generation, State: daemon.Active},
+	}})
+	if err != nil || !out[0].Applied {
+		t.Fatalf("%+v, %v", out, err)
+	}
+	renewals := c.leader.beat(renew(c.term)).Lease.Renewals
+	commit(t, middle)
+	r := await(t, "the heartbeat", reply).get(t)
+	if len(r.Events) != 1 || r.Events[0].Kind != daemon.NodeRegistered || r.Head != head+2 {
+		t.Errorf("events %+v up to %d, want the registration up to %d", r.Events, r.Head, head+2)
+	}
+	if len(r.Commands) != 1 || len(r.Units) != 1 || r.Units[0].State != daemon.Revoking || r.Lease.Renewals != renewals {
+		t.Errorf("commands %+v, units %+v, lease %+v", r.Commands, r.Units, r.Lease)
+	}
+}
+
+// A command that is submitted while another is fulfilled is counted, whoever commits first: a
+// command that is not counted is never asked for.
+func TestCommandsAreCountedInTurn(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	ctx := context.Background()
+	submit := func(id string) (*storage.Command, error) {
+		return c.store.Submit(ctx, storage.Command{ID: id, Kind: "test"})
+	}
+	if _, err := submit("old"); err != nil {
+		t.Fatal(err)
+	}
+	middle := c.begin(t, c.in("select from %s.counter for update"))
+	submitted := later(func() (*storage.Command, error) { return submit("new") })
+	c.blocked(t, 1)
+	c.leader.seq++
+	left := later(func() (struct{}, error) {
+		return struct{}{}, c.store.Leave(ctx, storage.Leave{Node: c.leader.id, Seq: c.leader.seq, Command: "old"})
+	})
+	c.blocked(t, 2)
+	commit(t, middle)
+	await(t, "the submission", submitted).get(t)
+	await(t, "the fulfilment", left).get(t)
+	c.counted(t, c.cfg.Schema)
+	got := c.worker.beat().Commands
+	if ids := slices.Collect(func(yield func(string) bool) {
+		for _, k := range got {
+			yield(k.ID)
+		}
+	}); !slices.Equal(ids, []string{"new"}) {
+		t.Errorf("commands %v, want [new]", ids)
+	}
+}
+
+// Two that fulfil one command at once, one of them with an event and one without, end both.
+func TestFulfilmentDoesNotDeadlock(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	t.Cleanup(func() { c.noDeadlocks(t) })
+	ctx := context.Background()
+	if _, err := c.store.Submit(ctx, storage.Command{ID: "c", Kind: "test"}); err != nil {
+		t.Fatal(err)
+	}
+	middle := c.begin(t, c.in("select from %s.command for update"))
+	leave := func(a *actor, resign int64) <-chan result[struct{}] {
+		a.seq++
+		l := storage.Leave{Node: a.id, Seq: a.seq, Resign: resign, Command: "c"}
+		return later(func() (struct{}, error) { return struct{}{}, c.store.Leave(ctx, l) })
+	}
+	worker := leave(c.worker, 0)
+	c.blocked(t, 1)
+	leader := leave(c.leader, c.term.Number)
+	c.blocked(t, 2)
+	commit(t, middle)
+	await(t, "the worker's call", worker).get(t)
+	await(t, "the leader's call", leader).get(t)
+	c.counted(t, c.cfg.Schema)
+}
+
+// A heartbeat works on a schema that was taken down and made again under the store: nothing that
+// a session planned outlives its tables.
+func TestSchemaMadeAgain(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	cfg := s.schema(t)
+	store := open(t, cfg)
+	a := join(t, store, "a")
+	for range 8 {
+		a.beat() // until the session keeps its plans
+	}
+	owner := cfg
+	owner.URL = s.url
+	for _, version := range []int{0, postgres.Version} {
+		if _, err := postgres.Migrate(context.Background(), owner, version); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.try(); version == 0 && !errors.Is(err, storage.ErrSchema) || version != 0 && !errors.Is(err, storage.ErrNotRegistered) {
+			t.Errorf("version %d: error %v", version, err)
+		}
+	}
+	b := join(t, store, "b")
+	if r := b.beat(); r.Head != 1 || !store.Quick() {
+		t.Errorf("head %d, want 1; quick %v", r.Head, store.Quick())
+	}
+}

@@ -1,0 +1,60 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/emitd/emitd/storage"
+)
+
+// Many nodes of one process watch through one connection, which ends with the last of them.
+func TestManyWatchOneConnection(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	store := open(t, s.schema(t))
+	const nodes = 40
+	ctx, cancel := context.WithCancel(context.Background())
+	heard := make([]chan storage.Wake, nodes)
+	var wg sync.WaitGroup
+	for i := range heard {
+		heard[i] = make(chan storage.Wake, 1000)
+		wg.Go(func() {
+			err := store.Watch(ctx, func(w storage.Wake) { heard[i] <- w })
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("watch ended with %v", err)
+			}
+		})
+	}
+	for _, c := range heard {
+		await(t, "the first hint", c)
+	}
+	listeners := func() int {
+		return value[int](t, s, `select count(*)::int from pg_stat_activity
+			where datname = current_database() and query ~ '^(un)?listen'`)
+	}
+	if n := listeners(); n != 1 {
+		t.Errorf("%d connections listen for %d watchers, want 1", n, nodes)
+	}
+	for _, c := range heard {
+		for len(c) > 0 {
+			<-c
+		}
+	}
+	join(t, store, "a").lead()
+	_, err := store.Submit(ctx, storage.Command{ID: uuid.NewString(), Kind: storage.CommandResign})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range heard {
+		if w := await(t, "a hint of the command", c); i == 0 && len(w.Nodes) == 0 && !w.Leader {
+			t.Errorf("the hint says nothing: %+v", w)
+		}
+	}
+	cancel()
+	wg.Wait()
+	eventually(t, "nobody listens", func() bool { return listeners() == 0 })
+}
