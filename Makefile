@@ -3,9 +3,13 @@
 GO ?= go
 TOOL = $(GO) tool -modfile=tools/go.mod
 SOURCES = $$(git ls-files '*.go' | grep -v -e '\.pb\.go$$' -e '\.connect\.go$$')
+# Packages whose tests need a Postgres server.
+POSTGRES = -e "/storage/postgres$$" -e "/outbox/pglog$$" -e "/internal/pgtest$$"
+# Packages without goroutines: the race detector finds nothing in them and makes them ten times slower.
+ALONE = -e "/coordinator/sim$$" -e "/coordinator/member$$" -e "/coordinator/plan$$" -e "/coordinator/lease$$" -e "/queue/ledger$$" -e "/journal/owner$$"
 export CGO_ENABLED ?= 1
 
-.PHONY: help deps test test-go check drills storm matrix bench fmt lint build
+.PHONY: help deps test test-go check cross drills storm matrix bench fmt lint build
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,18 +26,25 @@ test: deps ## everything: unit, stories, conformance, 300 seeds, planted bugs, e
 	EMITD_TEST_SEEDS=1..300 GOGC=400 $(GO) test -count=1 -timeout 30m -run 'TestStorm$$' ./coordinator/sim
 	EMITD_TEST_SEEDS=1..100 GOGC=400 $(GO) test -count=1 -timeout 30m -run 'TestStormFast$$' ./coordinator/sim
 	GOGC=400 $(GO) test -count=1 -timeout 20m -tags planted -run 'TestPlanted' ./coordinator/sim ./daemon/queue/journal/sim
-	cd e2e && $(GO) vet ./... && $(GO) test -count=1 -timeout 30m ./blob ./docs ./sink && $(GO) test -p 1 -count=2 -timeout 30m ./drill ./queue
+	cd e2e && $(GO) vet ./... && $(GO) test -count=1 -timeout 30m ./blob ./docs ./sink && $(GO) test -p 1 -count=2 -timeout 30m ./drill ./queue ./outbox
 
 test-go: ## what needs nothing but Go; says at the end what did not run
 	$(GO) vet ./...
-	$(GO) test -timeout 20m $$($(GO) list ./... | grep -v -e /storage/postgres -e /internal/pgtest)
+	$(GO) test -timeout 20m $$($(GO) list ./... | grep -v $(POSTGRES))
 	@echo "not run: storage/postgres and e2e need a Postgres server (make test installs it)"
 
 check: ## format, vet, linters, house rules, unit, stories and 100 seeds of a virtual hour, -race
 	@test -z "$$($(TOOL) gofumpt -l $(SOURCES))" || { $(TOOL) gofumpt -l $(SOURCES); echo "run: make fmt"; exit 1; }
 	$(GO) vet ./...
 	$(TOOL) golangci-lint run ./...
-	EMITD_TEST_SEEDS=1..100 EMITD_TEST_HOURS=1 $(GO) test -race -timeout 10m $$($(GO) list ./... | grep -v -e /storage/postgres -e /internal/pgtest)
+	EMITD_TEST_SEEDS=1..100 EMITD_TEST_HOURS=1 $(GO) test -timeout 10m $$($(GO) list ./... | grep $(ALONE))
+	$(GO) test -race -timeout 10m $$($(GO) list ./... | grep -v $(POSTGRES) $(ALONE))
+
+cross: ## build and vet for macOS and Windows
+	for os in darwin windows; do \
+		echo "GOOS=$$os"; \
+		GOOS=$$os CGO_ENABLED=0 $(GO) vet ./... && GOOS=$$os CGO_ENABLED=0 $(GO) build ./... || exit 1; \
+	done
 
 fmt: ## format all files
 	$(TOOL) gofumpt -w $(SOURCES)
@@ -42,7 +53,7 @@ lint: ## run the linters
 	$(TOOL) golangci-lint run ./...
 
 drills: deps ## the counts of the promises on real processes; writes docs/measurements.md
-	cd e2e && EMITD_TEST_DRILLS=full $(GO) test -p 1 -count=1 -timeout 60m -run 'TestDrill' -v ./drill ./queue
+	cd e2e && EMITD_TEST_DRILLS=full $(GO) test -p 1 -count=1 -timeout 60m -run 'TestDrill' -v ./drill ./queue ./outbox
 
 SEEDS ?= 1..2000
 storm: ## many seeds of 24 virtual hours: make storm SEEDS=1..2000 (resumable)

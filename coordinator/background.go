@@ -27,14 +27,16 @@ func (s *shell) run1(group *sync.WaitGroup, f func()) {
 }
 
 // wakes merges the store's hints until the loop takes them: however many come, the loop has at
-// most one input of them before it. Hints for other nodes are dropped.
+// most two inputs of them before it. Hints for other nodes are dropped.
 type wakes struct {
 	self  node.Incarnation
 	ready chan struct{} // capacity 1
 
 	mu sync.Mutex
-	// beat says that this node has something to learn, pass that it has to do as leader.
+	// beat says that this node has something to learn, pass that it has to do as leader. named are
+	// those who have to learn it together; empty = everybody.
 	beat, pass bool
+	named      []node.Incarnation
 }
 
 // add takes a hint; it never blocks.
@@ -45,22 +47,28 @@ func (w *wakes) add(hint storage.Wake) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.pass = w.pass || hint.Leader
-	w.beat = w.beat || !hint.Leader || len(hint.Nodes) != 1
+	if !hint.Leader || len(hint.Nodes) != 1 {
+		if !w.beat || len(w.named) == 0 || len(hint.Nodes) > 0 && len(hint.Nodes) < len(w.named) {
+			w.named = hint.Nodes // the smaller crowd waits less
+		}
+		w.beat = true
+	}
 	select {
 	case w.ready <- struct{}{}:
 	default:
 	}
 }
 
-// take returns one merged hint, if there is any.
+// take returns one merged hint, if there is any: first that for the leader alone.
 func (w *wakes) take() (storage.Wake, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	hint, some := storage.Wake{Leader: w.pass}, w.beat || w.pass
-	if !w.beat {
-		hint.Nodes = []node.Incarnation{w.self} // for the leader alone
+	if w.pass {
+		w.pass = false
+		return storage.Wake{Leader: true, Nodes: []node.Incarnation{w.self}}, true
 	}
-	w.beat, w.pass = false, false
+	hint, some := storage.Wake{Nodes: w.named}, w.beat
+	w.beat, w.named = false, nil
 	return hint, some
 }
 

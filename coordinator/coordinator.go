@@ -139,6 +139,21 @@ func (c *Coordinator) register(spec daemon.Spec, agent daemon.Agent) error {
 	return nil
 }
 
+// Unregister takes a daemon back that this node has declared; one that is not declared is no error.
+// Its units end in order once no node declares it any more.
+func (c *Coordinator) Unregister(id daemon.ID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, ok := c.agents[id]; !ok {
+		return
+	}
+	delete(c.specs, id)
+	delete(c.agents, id)
+	if c.phase.Load() == phaseRunning {
+		c.inbox.push(member.Advertise{Advert: c.advert()})
+	}
+}
+
 // advert returns what this node advertises now; c.mu is held.
 func (c *Coordinator) advert() daemon.Advert {
 	a := daemon.Advert{Traits: c.cfg.traits()}
@@ -152,12 +167,21 @@ func (c *Coordinator) advert() daemon.Advert {
 	return a
 }
 
-// agent returns what runs the daemon here.
+// agent returns what runs the daemon here. A node that advertises a built-in kind runs every daemon of
+// it ("emit:queue/…"), also one that another node has declared a moment ago and this one has not
+// heard of yet: the leader counts on that.
 func (c *Coordinator) agent(id daemon.ID) (daemon.Agent, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	a, ok := c.agents[id]
-	return a, ok
+	if a, ok := c.agents[id]; ok {
+		return a, true
+	}
+	for _, s := range c.specs {
+		if k := string(s.Kind); strings.HasPrefix(k, daemon.Reserved) && strings.HasPrefix(string(id), k+"/") {
+			return c.agents[s.ID], true
+		}
+	}
+	return nil, false
 }
 
 // trust returns how long the unit's run may still trust its assignment.

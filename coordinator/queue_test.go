@@ -96,37 +96,40 @@ func TestQueueWakesItsConsumer(t *testing.T) {
 	}
 }
 
-// Hints are merged: whoever was meant stays meant, and there is never more than one to take.
+// Hints are merged: whoever was meant stays meant, and there are never more than two to take, that for
+// the leader alone first. Of the crowds that are to learn something, the smallest is named.
 func TestWakesMerge(t *testing.T) {
 	t.Parallel()
-	self, other := node.Incarnation("self"), node.Incarnation("other")
-	for _, tc := range []struct {
-		hints []storage.Wake
-		want  storage.Wake
-		some  bool
-	}{
-		{nil, storage.Wake{}, false},
-		{[]storage.Wake{{Nodes: []node.Incarnation{other}}}, storage.Wake{}, false},
-		{[]storage.Wake{{Nodes: []node.Incarnation{other}, Leader: true}}, storage.Wake{}, false},
-		{[]storage.Wake{{}}, storage.Wake{}, true},
-		{[]storage.Wake{{Nodes: []node.Incarnation{self}}}, storage.Wake{}, true},
-		{[]storage.Wake{{Leader: true}}, storage.Wake{Leader: true}, true},
-		{[]storage.Wake{{Nodes: []node.Incarnation{self}, Leader: true}}, storage.Wake{Leader: true, Nodes: []node.Incarnation{self}}, true},
-		{[]storage.Wake{{Nodes: []node.Incarnation{self}, Leader: true}, {Nodes: []node.Incarnation{other, self}}}, storage.Wake{Leader: true}, true},
+	self, other, third := node.Incarnation("self"), node.Incarnation("other"), node.Incarnation("third")
+	list := func(nodes ...node.Incarnation) []node.Incarnation { return nodes }
+	leader, all := storage.Wake{Leader: true, Nodes: list(self)}, storage.Wake{}
+	for _, tc := range []struct{ hints, want []storage.Wake }{
+		{nil, nil},
+		{[]storage.Wake{{Nodes: list(other)}}, nil},
+		{[]storage.Wake{{Nodes: list(other), Leader: true}}, nil},
+		{[]storage.Wake{all}, []storage.Wake{all}},
+		{[]storage.Wake{{Nodes: list(self)}}, []storage.Wake{{Nodes: list(self)}}},
+		{[]storage.Wake{{Leader: true}}, []storage.Wake{leader, all}},
+		{[]storage.Wake{leader}, []storage.Wake{leader}},
+		{[]storage.Wake{leader, leader, leader}, []storage.Wake{leader}},
+		{[]storage.Wake{leader, {Nodes: list(other, self)}}, []storage.Wake{leader, {Nodes: list(other, self)}}},
+		{[]storage.Wake{{Nodes: list(self, other, third)}, {Nodes: list(other, self)}, all}, []storage.Wake{{Nodes: list(other, self)}}},
+		{[]storage.Wake{all, {Nodes: list(self, other)}, {Nodes: list(self, other, third)}}, []storage.Wake{{Nodes: list(self, other)}}},
 	} {
 		w := &wakes{self: self, ready: make(chan struct{}, 1)}
 		for _, h := range tc.hints {
 			w.add(h)
 		}
-		if (len(w.ready) == 1) != tc.some {
+		if (len(w.ready) == 1) != (len(tc.want) > 0) {
 			t.Errorf("%v: ready %d", tc.hints, len(w.ready))
 		}
-		got, some := w.take()
-		if some != tc.some || some && (got.Leader != tc.want.Leader || !slices.Equal(got.Nodes, tc.want.Nodes)) {
-			t.Errorf("%v: got %v, %v", tc.hints, got, some)
+		var got []storage.Wake
+		for h, some := w.take(); some; h, some = w.take() {
+			got = append(got, h)
 		}
-		if _, some := w.take(); some {
-			t.Errorf("%v: taken twice", tc.hints)
+		same := func(a, b storage.Wake) bool { return a.Leader == b.Leader && slices.Equal(a.Nodes, b.Nodes) }
+		if !slices.EqualFunc(got, tc.want, same) {
+			t.Errorf("%v: got %v, want %v", tc.hints, got, tc.want)
 		}
 	}
 }

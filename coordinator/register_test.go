@@ -300,3 +300,40 @@ func TestRegisterDuringHeartbeat(t *testing.T) {
 		c.Await("it runs", func() bool { return c.Holder("acme:x/0") == 0 })
 	})
 }
+
+// A node that advertises a built-in kind runs a daemon of it that only another node has declared, at
+// once and without a failure.
+func TestAKindRunsItsDaemons(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := coordinatortest.New(t, coordinatortest.Config{Nodes: 2})
+		kind := func(id daemon.ID, instances int) daemon.Spec {
+			return daemon.Spec{ID: id, Kind: "emit:queue", Instances: instances}
+		}
+		for i := range 2 {
+			if err := c.Node(i).RegisterBuiltin(kind("emit:queue/a", 1), worker); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.Elect()
+		c.Await("the first runs", func() bool { return c.Holder("emit:queue/a/0") >= 0 })
+		if err := c.Node(0).RegisterBuiltin(kind("emit:queue/b", 3), worker); err != nil {
+			t.Fatal(err)
+		}
+		c.Await("the second runs on both nodes", func() bool {
+			held := map[int]bool{}
+			for i := range 3 {
+				held[c.Holder(fmt.Sprint("emit:queue/b/", i))] = true
+			}
+			return held[0] && held[1] && !held[-1]
+		})
+		snap, err := c.Store().Snapshot(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, u := range snap.Units {
+			if u.Failures > 0 || len(u.Embargoes) > 0 {
+				t.Errorf("%s has failed %d times, embargoes %v", u.Unit, u.Failures, u.Embargoes)
+			}
+		}
+	})
+}

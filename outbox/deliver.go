@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"runtime/debug"
 	"time"
+
+	"github.com/emitd/emitd/daemon"
 )
 
 // handle delivers a worker's part of a page. After a failure of the session it leaves the part
@@ -15,34 +17,16 @@ func (s *session) handle(ctx context.Context, l lot) {
 	if ctx.Err() != nil {
 		return
 	}
-	live := l.rows
-	var outcomes []Outcome
-	for i, row := range l.rows {
-		if !s.behind(row.Key) {
-			if outcomes != nil {
-				live = append(live, row)
-			}
-			continue
-		}
-		if outcomes == nil {
-			live = append(make([]Row, 0, len(l.rows)), l.rows[:i]...)
-		}
-		outcomes = append(outcomes, Outcome{Row: row, Kind: Behind})
-	}
-	tried, err := s.deliver(ctx, live)
+	live, outcomes := s.behind(l.rows)
+	tried, err := s.deliver(ctx, live, fromPage)
 	if err != nil {
 		return
 	}
-	for _, o := range tried {
-		switch o.Kind {
-		case Delivered:
-			continue
-		case Waiting, Held, Behind:
-			s.park(o.Row.Key)
-		}
-		outcomes = append(outcomes, o)
+	if len(tried) > 0 {
+		s.park(tried)
+		outcomes = append(outcomes, tried...)
 	}
-	if outcomes != nil {
+	if len(outcomes) > 0 {
 		l.work.mu.Lock()
 		l.work.outcomes = append(l.work.outcomes, outcomes...)
 		l.work.mu.Unlock()
@@ -50,56 +34,103 @@ func (s *session) handle(ctx context.Context, l lot) {
 	l.work.part()
 }
 
-// deliver tries rows until each is delivered or has an outcome of its own; rows of a key in their
+// source is where rows that are delivered come from. Those of pages must not keep others waiting.
+type source bool
+
+const (
+	fromPage  source = true
+	fromLanes source = false
+)
+
+// gaveUp is how often in one delivery the rest of a key is tried after a message of it was given up.
+// Then it waits in its lane: a key of which all are bad does not hold its page.
+const gaveUp = 3
+
+// deliver tries rows until each was taken or has an outcome, which is returned; rows of a key in their
 // order. An error says that it is unknown which were taken: the session is over, or ctx is.
-// Outcomes of rows that were delivered are left out of pages' but not of lanes' accounts, so all are
-// returned.
-func (s *session) deliver(ctx context.Context, rows []Row) ([]Outcome, error) {
-	outcomes := make([]Outcome, 0, len(rows))
-	for len(rows) > 0 {
-		errs, err := s.call(ctx, rows)
+func (s *session) deliver(ctx context.Context, rows []Row, from source) (outcomes []Outcome, err error) {
+	for round := 1; len(rows) > 0; round++ {
+		errs, err := s.call(ctx, rows, from)
 		if err != nil {
 			return nil, err
 		}
-		var again []Row
 		if errs == nil {
-			for _, row := range rows {
-				outcomes = append(outcomes, Outcome{Row: row, Kind: Delivered})
-			}
 			s.delivered(rows)
 			break
 		}
-		var taken []Row
-		stuck := map[string]bool{} // keys that wait from now on
-		down := map[string]bool{}  // keys whose next message found the sink down
+		t := tally{from: from, last: round >= gaveUp, blamed: blamed(errs), keys: map[string]fate{}}
 		for i, row := range rows {
-			keyed := row.Key != ""
-			switch err := errs[i]; {
-			case err == nil:
-				taken = append(taken, row)
-				outcomes = append(outcomes, Outcome{Row: row, Kind: Delivered})
-			case keyed && stuck[row.Key]:
-				outcomes = append(outcomes, Outcome{Row: row, Kind: Behind})
-			case keyed && down[row.Key]:
-				again = append(again, row)
-			case errors.Is(err, ErrSinkDown):
-				down[row.Key] = true
-				again = append(again, row)
-			default:
-				o := s.r.cfg.judge(row, err, rand.Float64()) //nolint:gosec // jitter is no secret
-				s.failed(o, err)
-				outcomes = append(outcomes, o)
-				if o.Kind == Waiting || o.Kind == Held {
-					stuck[row.Key] = true
-				} else {
-					down[row.Key] = true // the rest of its key was not tried: once more, without it
-				}
-			}
+			s.judge(&t, row, errs[i])
 		}
-		s.delivered(taken)
-		rows = again
+		s.delivered(t.taken)
+		if t.hung > 0 {
+			s.log.Warn("outbox sink is slow; messages leave their page for the lanes of their keys", "messages", t.hung, "patience", s.r.cfg.Patience)
+		}
+		outcomes, rows = append(outcomes, t.outcomes...), t.again
 	}
 	return outcomes, nil
+}
+
+// tally is what became of the rows of one call.
+type tally struct {
+	from     source
+	last     bool // no key is tried again because a message of it was given up
+	blamed   bool // there are failures that explain what was skipped
+	keys     map[string]fate
+	taken    []Row
+	again    []Row
+	outcomes []Outcome
+	hung     int
+}
+
+// fate is what follows for the rest of a key when a message of it was not taken.
+type fate int
+
+const (
+	waits   fate = iota + 1 // in its lane
+	repeats                 // it is given to the sink once more
+)
+
+// judge decides what becomes of a row.
+func (s *session) judge(t *tally, row Row, err error) {
+	if err == nil {
+		t.taken = append(t.taken, row)
+		return
+	}
+	f := fate(0)
+	if row.Key != "" {
+		f = t.keys[row.Key]
+	}
+	switch {
+	case f == waits:
+		t.outcomes = append(t.outcomes, Outcome{Row: row, Kind: Behind})
+	case f == repeats, errors.Is(err, ErrSinkDown), t.blamed && errors.Is(err, ErrSkipped):
+		t.again = append(t.again, row)
+		f = repeats
+	case t.from == fromPage && hung(err): // nothing is known about the row itself
+		t.outcomes = append(t.outcomes, Outcome{Row: row, Kind: Behind})
+		t.hung++
+		f = waits
+	default:
+		o := s.r.cfg.judge(row, err, rand.Float64()) //nolint:gosec // jitter is no secret
+		s.failed(o, err)
+		t.outcomes = append(t.outcomes, o)
+		f = waits
+		if (o.Kind == Dead || o.Kind == Dropped) && !t.last {
+			f = repeats
+		}
+	}
+	t.keys[row.Key] = f
+}
+
+// blamed reports whether something failed for a reason of its own.
+func blamed(errs []error) bool {
+	for _, err := range errs {
+		if err != nil && !errors.Is(err, ErrSkipped) {
+			return true
+		}
+	}
+	return false
 }
 
 // delivered and failed tell the observers.
@@ -121,123 +152,92 @@ func (s *session) failed(o Outcome, err error) {
 	}
 }
 
-// call makes one call of the sink, or several if it hangs: nil says that all rows were taken, else
-// there is an error or nil for each.
-func (s *session) call(ctx context.Context, rows []Row) ([]error, error) {
+// call makes one call of the sink, or several if it hangs or is down: nil says that all rows were
+// taken, else there is an error or nil for each.
+func (s *session) call(ctx context.Context, rows []Row, from source) ([]error, error) {
 	for {
-		done, err := s.breaker.pass(ctx, s.a.Draining())
+		done, err := s.r.breaker.pass(ctx, s.a.Draining())
 		if err != nil {
 			s.fail(err) // what was not tried is delivered again by whoever is next
 			return nil, err
 		}
-		errs, hung := s.once(ctx, rows)
-		if ctx.Err() != nil {
-			done(true)
-			return nil, context.Cause(ctx)
+		if left, ok := daemon.Trust(ctx); ok && left <= 0 {
+			done(unclear, 0)
+			s.fail(errTrust)
+			return nil, errTrust
 		}
-		for _, err := range errs {
-			if errors.Is(err, ErrFenced) {
-				done(true)
-				s.fail(err)
-				return nil, err
-			}
+		errs := s.once(ctx, rows, from)
+		if anyHung(errs) {
+			done(unclear, 0) // others may try meanwhile
+			done = s.r.breaker.result
+			errs = s.untangle(ctx, rows, errs, from)
 		}
-		if hung && lanesOf(rows) > 1 {
-			errs = s.halves(ctx, rows)
-			if ctx.Err() != nil {
-				done(true)
-				return nil, context.Cause(ctx)
-			}
+		if err := over(ctx, errs); err != nil {
+			done(unclear, 0)
+			s.fail(err)
+			return nil, err
 		}
-		down := anyDown(errs)
-		done(!down)
-		if down && len(errs) > 0 && allDown(errs) {
-			s.log.Warn("outbox sink is down", "error", errs[0])
+		down, all, rest := resting(errs)
+		if !down {
+			done(isUp, 0)
+			return errs, nil
+		}
+		done(isDown, rest)
+		if !all {
+			return errs, nil
+		}
+		s.log.Warn("outbox sink is down", "error", errs[0])
+	}
+}
+
+// over says why no more deliveries are to be made: the context has ended, or the receiver refused.
+func over(ctx context.Context, errs []error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	for _, err := range errs {
+		if err != nil && errors.Is(err, ErrFenced) {
+			return err
+		}
+	}
+	return nil
+}
+
+// resting reports whether the sink is down for some rows or for all, and for how long it asks for a
+// rest.
+func resting(errs []error) (some, all bool, rest time.Duration) {
+	all = len(errs) > 0
+	for _, err := range errs {
+		if err == nil || !errors.Is(err, ErrSinkDown) {
+			all = false
 			continue
 		}
-		return errs, nil
-	}
-}
-
-// halves delivers rows that hang together: each half by itself, down to one key. If nothing at all
-// comes through, the sink is down.
-func (s *session) halves(ctx context.Context, rows []Row) []error {
-	out := make([]error, len(rows))
-	left, right := split(rows)
-	progress := false
-	for _, half := range [][]int{left, right} {
-		part := make([]Row, len(half))
-		for i, at := range half {
-			part[i] = rows[at]
-		}
-		errs, hung := s.once(ctx, part)
-		if ctx.Err() != nil {
-			return out
-		}
-		if hung && lanesOf(part) > 1 && (progress || len(left) > 0 && half[0] == left[0]) {
-			errs = s.halves(ctx, part)
-		}
-		for i, at := range half {
-			if errs != nil {
-				out[at] = errs[i]
-			}
-			progress = progress || out[at] == nil
+		some = true
+		var later *RetryAfterError
+		if errors.As(err, &later) {
+			rest = max(rest, later.After)
 		}
 	}
-	if !progress {
-		for i := range out {
-			out[i] = fmt.Errorf("%w: nothing was taken within %v", ErrSinkDown, s.r.cfg.DeliverTimeout)
-		}
-	}
-	return out
-}
-
-// split parts rows into two by their lanes; both keep the order.
-func split(rows []Row) (left, right []int) {
-	side := map[string]bool{}
-	lanes := 0
-	half := lanesOf(rows) / 2
-	for i, row := range rows {
-		to, ok := side[row.Key]
-		if !ok || row.Key == "" {
-			lanes++
-			to = lanes <= half
-			side[row.Key] = to
-		}
-		if to {
-			left = append(left, i)
-		} else {
-			right = append(right, i)
-		}
-	}
-	return left, right
-}
-
-// lanesOf counts keys; messages of no key count each.
-func lanesOf(rows []Row) int {
-	keys := map[string]bool{}
-	n := 0
-	for _, row := range rows {
-		if row.Key == "" {
-			n++
-		} else {
-			keys[row.Key] = true
-		}
-	}
-	return n + len(keys)
+	return some, all, rest
 }
 
 // once calls the sink. What it returns becomes nil, or one entry per row.
-func (s *session) once(ctx context.Context, rows []Row) (errs []error, hung bool) {
-	bounded, cancel := context.WithTimeout(ctx, s.r.cfg.DeliverTimeout)
+func (s *session) once(ctx context.Context, rows []Row, from source) []error {
+	limit := s.r.cfg.DeliverTimeout
+	if from == fromPage {
+		limit = s.r.cfg.Patience
+	}
+	bounded, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	began := time.Now()
-	d := Delivery{Subscription: s.r.cfg.Name, Epoch: s.a.Generation, Range: s.shards.String(), Rows: rows}
-	spanned, end := s.r.take.publishing(bounded, d)
-	errs = spread(s.protected(spanned, d), len(rows))
-	hung = bounded.Err() != nil && ctx.Err() == nil && errs != nil
-	end(time.Since(began), errs)
-	return errs, hung
+	d := Delivery{Subscription: s.r.cfg.Name, Epoch: s.a.Generation, Range: s.shards, Rows: rows}
+	spanned, span := s.r.take.publishing(bounded, d)
+	errs := spread(s.protected(spanned, d), len(rows))
+	s.r.take.published(span, time.Since(began), errs)
+	if errs != nil && bounded.Err() != nil {
+		return cutOff(errs, limit)
+	}
+	return errs
 }
 
 // protected turns a panic of the sink into an error.
@@ -272,22 +272,4 @@ func spread(errs []error, n int) []error {
 		out[i] = err
 	}
 	return out
-}
-
-func anyDown(errs []error) bool {
-	for _, err := range errs {
-		if errors.Is(err, ErrSinkDown) {
-			return true
-		}
-	}
-	return false
-}
-
-func allDown(errs []error) bool {
-	for _, err := range errs {
-		if !errors.Is(err, ErrSinkDown) {
-			return false
-		}
-	}
-	return true
 }

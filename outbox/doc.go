@@ -4,7 +4,7 @@
 // # Words
 //
 //   - A [Message] is published as part of the caller's own transaction, by a backend's publisher
-//     (such as outbox/sqlitelog). From then on it is a [Row] of the log.
+//     (outbox/pglog, outbox/sqlitelog). From then on it is a [Row] of the log.
 //   - A *subscription* is a reader of the log with a position of its own; there may be several.
 //   - A key falls into one of [Shards] shards; a *range* of shards is a unit of the daemon
 //     emit:outbox/<subscription> and has one relay at a time.
@@ -19,8 +19,9 @@
 //  2. Messages of one key are delivered in the order in which their transactions took the key's lock.
 //     After a crash or a hand-over some come again; the first deliveries are in order, always. The ID
 //     of a message stays the same, so receivers can drop what they have.
-//  3. No message that cannot be delivered, no sink that hangs on one key and no stranger's open
-//     transaction holds back other keys.
+//  3. No message that cannot be delivered, however many of them there are, and no stranger's open
+//     transaction holds back other keys. A key on which the sink hangs holds back the others of its
+//     page once, for Config.Patience.
 //  4. A relay that was overtaken stores nothing: every write compares epoch and revision. It stops
 //     giving messages to the sink when its assignment can no longer be trusted. What is under way
 //     then may still arrive, unless the receiver fences ([Fencer]).
@@ -35,8 +36,10 @@
 //
 // A failure of kind [ErrPermanent], or of the last attempt, is what the [Policy] is for: hold the
 // key, skip the message, or drop it. [ErrSinkDown] is no failure of the message: the sink rests
-// behind a breaker, and nothing is counted. A call that hangs is cut off after a while and repeated in
-// halves, until it is one key, whose failure it is.
+// behind a breaker, and nothing is counted. A call for a page that hangs is cut off after
+// Config.Patience; what the sink has not taken then goes to the lanes of its keys without an attempt
+// counted, and is tried there for up to Config.DeliverTimeout, in halves until it is one key, whose
+// failure it is. If nothing at all of a page comes through, it is the sink that is down.
 //
 // A key has its lane until the lane is empty *and* no message is on its way into it; then it is read
 // from pages again. This is what keeps its order.
@@ -45,7 +48,8 @@
 //
 // After any error of the log the relay forgets what it has in memory and claims again; until then
 // nothing is delivered. Deliveries that were not stored are repeated: at most Config.Window pages for
-// each interruption.
+// each interruption. A receiver that refuses the relay ([ErrFenced]) is no proof that the relay was
+// deposed, the claim is: as long as the log lets it claim, it fences the receiver anew.
 //
 // # What is not promised
 //

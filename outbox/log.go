@@ -22,15 +22,20 @@ type Log interface {
 	// reads from them. In one transaction it
 	//
 	//  1. makes the subscription, with cursors for all shards, when the log does not know it;
-	//  2. refuses with a [*FencedError] whose Floor is the highest epoch found when a cursor row that
-	//     overlaps the range has a higher epoch, or has other bounds and the same epoch;
+	//  2. refuses with a [*FencedError] when a cursor row that overlaps the range has a higher epoch, or
+	//     has other bounds and the same epoch;
 	//  3. refuses likewise, with Resized set, when the subscription was claimed with another number of
-	//     instances at an equal or higher epoch; else notes this number and this epoch for it;
+	//     instances at an equal or higher epoch; else notes this number, and as its epoch the highest
+	//     one that it was ever claimed at: units have generations of their own, and one of a low
+	//     generation must not make the log forget a higher one;
 	//  4. cuts overlapping rows at the bounds of the range: what is outside keeps position and epoch
 	//     (its owner is refused at its next write, because its bounds are gone, and claims again), what
 	//     is inside gets this epoch. Rows inside at different positions stay apart until each has
 	//     caught up, and are made one then; the caller does not notice;
 	//  5. raises rev of what it took, so that earlier claims of the same run are refused too.
+	//
+	// Wherever a [*FencedError] is returned, its Floor is the maximum of all epochs that refused: those
+	// of the overlapping rows and that of the number. A generation above it is not refused.
 	//
 	// The same epoch may claim the same range again, any number of times. A claim says whether the
 	// server can be read from at all: not while it recovers, and after it turned out to be another
@@ -72,19 +77,31 @@ type Cursor interface {
 	Next(ctx context.Context, limit Limit) (Page, error)
 	// Advance stores the position behind a page, and with it, in the same atomic step, what became of
 	// messages up to there that were not delivered: Waiting, Held and Behind messages are copied into
-	// the lane of their key, Dead ones to the dead letters. Marks are passed in the order of their
+	// the lane of their key, Dead ones to the dead letters. A Behind message whose key has no lane (an
+	// operator may have emptied it) makes one, due at once. Marks are passed in the order of their
 	// pages; some may be left out, their outcomes may not.
 	Advance(ctx context.Context, to Mark, outcomes []Outcome) error
 	// Parked lists the keys of the range that have a lane, as of the claim. Their messages must not
-	// be delivered from pages but be given to Advance as Behind.
+	// be delivered from pages but be given to Advance as Behind. Lanes that stand for no key (see Due)
+	// are not among them.
 	Parked() []string
-	// Due returns messages of lanes whose time has come, by the log's clock: up to limit lanes, of
-	// each the first messages in log order (at most 100 and 1 MiB, but one), the lane's attempts in
-	// the first one's Attempt. Messages of no key are a lane each.
+	// Due returns messages of lanes whose time has come, by the log's clock, those that are due
+	// longest first: up to limit lanes, of each the first messages in log order (at most 100 and
+	// 1 MiB, but one). A message of no key, and a dead message that an operator put back, is a lane by
+	// itself and stands for no key: it has no order, neither against messages of its key nor against
+	// their lane.
+	//
+	// Attempt of a lane's first message is the number of the attempt that is to be made now: one more
+	// than the Attempts with which it was last stored as Waiting, 1 if it never was or if an operator
+	// retried it. All others have Attempt 1.
 	Due(ctx context.Context, limit int) ([][]Row, error)
 	// Settle stores what became of messages that Due returned: Delivered and Dropped ones leave their
 	// lane, Dead ones go to the dead letters, Waiting and Held change their lane (they must be its
-	// first message). It returns the keys whose lanes are empty, and therefore gone, afterwards.
+	// first message), Behind ones stay as they are. When the first message of a lane leaves it, the next
+	// one is due at once, its attempts counted anew. A message that is not in a lane any more, because
+	// an operator took it out, is passed over. Outcomes of a lane come in the order in which Due returned
+	// its messages. It returns the keys whose lanes are empty, and therefore
+	// gone, afterwards; never that of a lane that stands for no key.
 	Settle(ctx context.Context, outcomes []Outcome) (emptied []string, err error)
 	// Promote moves delayed messages of the range whose time has come into the log, in the order of
 	// their times, and returns how many. Fewer than limit says that no more are due.
@@ -174,9 +191,10 @@ type Operator interface {
 	Stats(ctx context.Context, subscription string) ([]Stats, error)
 	// List returns messages that wait, are held or dead, in log order.
 	List(ctx context.Context, f Filter) ([]Entry, error)
-	// Retry makes lanes due at once, with attempts counted anew, and puts dead messages back into
-	// the lane of their key (where later messages of the key may have been delivered meanwhile). No seqs: everything that is held or dead.
-	// It returns how many lanes and messages.
+	// Retry makes lanes due at once, with attempts counted anew, and puts dead messages back, each as a
+	// lane by itself that stands for no key: later messages of its key may have been delivered
+	// meanwhile, so it has lost its order, and if it fails again nothing waits behind it. No seqs:
+	// everything that is held or dead. It returns how many lanes and messages.
 	Retry(ctx context.Context, subscription string, seqs ...int64) (int, error)
 	// Skip makes messages dead that wait or are held; their key goes on. Those that are not there are
 	// [ErrNotFound].

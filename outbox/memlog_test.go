@@ -17,8 +17,9 @@ type memLog struct {
 	rows []outbox.Row
 	subs map[string]*memSub
 	wake chan struct{}
-	// fail, if set, may refuse a call.
-	fail func(call string) error
+	// fail, if set, may refuse a call; takes says how long one takes.
+	fail  func(call string) error
+	takes func(call string) time.Duration
 }
 
 type memSub struct {
@@ -101,12 +102,15 @@ func (c *memCursor) Close()           {}
 
 // locked runs a call under the lock, unless it is refused.
 func (c *memCursor) locked(call string, do func() error) error {
+	if c.l.takes != nil {
+		time.Sleep(c.l.takes(call))
+	}
 	c.l.mu.Lock()
 	defer c.l.mu.Unlock()
 	if err := c.l.refuse(call); err != nil {
 		return err
 	}
-	if c.rev != c.s.rev {
+	if c.rev != c.s.rev && call != "next" { // reading need not be refused
 		return outbox.ErrMoved
 	}
 	return do()
@@ -152,7 +156,9 @@ func (c *memCursor) Advance(_ context.Context, to outbox.Mark, outcomes []outbox
 					c.s.lanes[laneOf(o.Row)] = lane
 				}
 				lane.rows = append(lane.rows, o.Row)
-				slices.SortFunc(lane.rows, func(a, b outbox.Row) int { return int(a.Seq - b.Seq) })
+				if n := len(lane.rows); n > 1 && lane.rows[n-2].Seq > o.Row.Seq {
+					slices.SortFunc(lane.rows, func(a, b outbox.Row) int { return int(a.Seq - b.Seq) })
+				}
 				if o.Kind != outbox.Behind {
 					lane.held, lane.attempts, lane.next = o.Kind == outbox.Held, o.Attempts, time.Now().Add(o.RetryIn)
 				}
@@ -193,7 +199,11 @@ func (c *memCursor) Settle(_ context.Context, outcomes []outbox.Outcome) (emptie
 			case outbox.Dead:
 				c.s.dead = append(c.s.dead, o)
 			}
-			lane.rows = slices.DeleteFunc(lane.rows, func(r outbox.Row) bool { return r.Seq == o.Row.Seq })
+			if lane.rows[0].Seq == o.Row.Seq {
+				lane.rows = lane.rows[1:]
+			} else {
+				lane.rows = slices.DeleteFunc(lane.rows, func(r outbox.Row) bool { return r.Seq == o.Row.Seq })
+			}
 			lane.attempts, lane.next = 0, time.Now()
 			if len(lane.rows) == 0 {
 				delete(c.s.lanes, laneOf(o.Row))

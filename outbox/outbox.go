@@ -69,8 +69,12 @@ type Sink interface {
 	// Deliver publishes the rows and returns when the receiver has taken them durably: nil, or an
 	// error for each row that was not taken (index as in d.Rows; nil for a taken one), or a slice
 	// of one error for all. It may publish rows of different keys at once, and must not publish a
-	// row when an earlier one of the same key was not taken. Which rows are published at all when
-	// ctx ends is unknown; they are delivered again. It is called from many goroutines.
+	// row when an earlier one of the same key was not taken: that row has failed with [ErrSkipped].
+	//
+	// Which rows are published at all when ctx ends is unknown; they are delivered again. It must
+	// return soon after that: the relay waits for it and cannot go on with these rows before. It is
+	// called from many goroutines. It may keep the rows, and must not change them: observers get the
+	// same.
 	Deliver(ctx context.Context, d Delivery) []error
 }
 
@@ -82,8 +86,11 @@ func (f SinkFunc) Deliver(ctx context.Context, d Delivery) []error { return f(ct
 
 // Fencer is implemented by sinks whose receiver can refuse a deposed relay by itself.
 type Fencer interface {
-	// Fence makes the receiver refuse lower epochs of the range from now on. It is called once
-	// after each take-over, before the first delivery.
+	// Fence makes the receiver refuse lower epochs of the range from now on. It is called after each
+	// claim, before the first delivery; the same epoch may come again. The relay claims once more
+	// afterwards: a relay that was paused in between and is deposed by now finds out there. If its late
+	// call made the receiver refuse the new owner (some receivers cannot compare epochs, only the order
+	// of calls), the new owner gets [ErrFenced], claims, and fences again.
 	Fence(ctx context.Context, subscription, shards string, epoch int64) error
 }
 
@@ -93,13 +100,21 @@ var (
 	// ErrPermanent says that another attempt of this message is useless: it is dead at once.
 	ErrPermanent = errors.New("permanent")
 	// ErrSinkDown says that no message can be delivered now: the sink is given a rest, no attempt
-	// is counted, no key is parked.
+	// is counted, no key is parked. In a [RetryAfterError] it says how long a rest at least.
 	ErrSinkDown = errors.New("sink is down")
-	// ErrFenced says that the receiver refused a deposed relay.
+	// ErrSkipped says that a row was not published, because an earlier one was not taken in the same
+	// call. No attempt of it is counted: it waits behind that one if they are of one key, else it is
+	// given to the sink again. It says so only beside another failure; alone it is one like any other.
+	ErrSkipped = errors.New("not attempted: an earlier message was not delivered")
+	// ErrFenced says that the receiver refused a deposed relay. The relay claims again, which tells
+	// whether it is deposed; if it is not, it fences the receiver again. A receiver that knows the
+	// epoch that refused returns a [FencedError]: if it is higher than the relay's own, which can be
+	// only when the cluster's store has lost it, the unit gets a generation above it.
 	ErrFenced = errors.New("fenced by a newer relay")
 )
 
-// RetryAfterError asks for another attempt not before a while has passed.
+// RetryAfterError asks for another attempt of the message not before a while has passed, a day at
+// most; around an [ErrSinkDown], for a rest of the sink so long, an hour at most.
 type RetryAfterError struct {
 	After time.Duration
 	Err   error
@@ -131,9 +146,9 @@ type Retry struct {
 }
 
 // Hooks observe. Nil ones are skipped. Each has an ordered goroutine of its own; a slow one delays
-// only itself, and misses what its buffer could not hold, which is counted.
+// only itself, and misses what its buffer could not hold, which is counted. What was published is
+// observed where it is: see OnPublished in the publisher's configuration.
 type Hooks struct {
-	OnPublished    func(messages []Message)                         // after the commit, with InTx and Wrap only
 	OnDelivered    func(subscription string, rows []Row)            // the receiver has them
 	OnFailed       func(subscription string, row Row, err error)    // one attempt
 	OnDeadLettered func(subscription string, row Row, cause string) // given up

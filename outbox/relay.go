@@ -42,13 +42,18 @@ type Config struct {
 
 	// PageRows and PageBytes bound what is asked for at once; defaults 1,000 and 4 MiB.
 	PageRows, PageBytes int
-	// Window is how many pages may be under way; default 3.
+	// Window is how many full pages may be under way; default 3. Smaller ones count by their rows.
 	Window int
 	// Parallel is how many calls of the sink may be under way, for different keys; default 4.
 	Parallel int
 	// DeliverTimeout bounds one call of the sink; default 30 s. What hangs is tried again in halves,
 	// until it is one key, whose failure it is then.
 	DeliverTimeout time.Duration
+	// Patience is how long a page waits for one call of the sink; default a third of DeliverTimeout, and
+	// not more than that. What the sink has not taken by then leaves the page for the lanes of its keys,
+	// where it is tried for as long as DeliverTimeout while other keys flow. Less hurts a sink whose calls
+	// are slow by nature: its messages are written to lanes and may arrive twice.
+	Patience time.Duration
 	// MinPoll and MaxPoll bound the pause between looks at the log; defaults 2 ms and 1 s.
 	MinPoll, MaxPoll time.Duration
 
@@ -63,6 +68,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.PageRows, c.PageBytes = cmp.Or(c.PageRows, 1000), cmp.Or(c.PageBytes, 4<<20)
 	c.Window, c.Parallel = cmp.Or(c.Window, 3), cmp.Or(c.Parallel, 4)
 	c.DeliverTimeout = cmp.Or(c.DeliverTimeout, 30*time.Second)
+	c.Patience = cmp.Or(c.Patience, c.DeliverTimeout/3)
 	c.MinPoll, c.MaxPoll = cmp.Or(c.MinPoll, 2*time.Millisecond), cmp.Or(c.MaxPoll, time.Second)
 	c.Retry = c.Retry.withDefaults()
 	c.Logger = cmp.Or(c.Logger, slog.Default())
@@ -96,6 +102,8 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.DeliverTimeout <= 0 {
 		bad("deliver timeout is %v, want more than 0", c.DeliverTimeout)
+	} else if c.Patience <= 0 || c.Patience > c.DeliverTimeout {
+		bad("patience is %v, deliver timeout %v: want 0 < patience ≤ deliver timeout", c.Patience, c.DeliverTimeout)
 	}
 	for _, t := range c.Topics {
 		if t == "" || strings.Contains(strings.TrimSuffix(t, "*"), "*") {
@@ -106,7 +114,7 @@ func (c Config) withDefaults() (Config, error) {
 }
 
 // wants reports whether the subscription is for a topic.
-func (c Config) wants(topic string) bool {
+func (c *Config) wants(topic string) bool {
 	return len(c.Topics) == 0 || slices.ContainsFunc(c.Topics, func(f string) bool {
 		beginning, any := strings.CutSuffix(f, "*")
 		return f == topic || any && strings.HasPrefix(topic, beginning)
@@ -115,9 +123,10 @@ func (c Config) wants(topic string) bool {
 
 // Relay delivers the messages of one subscription. It is the agent of all its units on a node.
 type Relay struct {
-	cfg   Config
-	take  *instruments
-	hooks *hooks
+	cfg     Config
+	take    *instruments
+	hooks   *hooks
+	breaker *breaker
 }
 
 var _ daemon.Agent = (*Relay)(nil)
@@ -128,7 +137,7 @@ func NewRelay(cfg Config) (*Relay, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make an outbox relay: %w", err)
 	}
-	r := &Relay{cfg: cfg, take: newInstruments(cfg)}
+	r := &Relay{cfg: cfg, take: newInstruments(cfg), breaker: newBreaker()}
 	r.hooks = newHooks(cfg.Hooks, cfg.Logger, r.take.missed)
 	return r, nil
 }
@@ -173,7 +182,10 @@ func (r *Relay) Run(ctx context.Context, a *daemon.Assignment) error {
 			}
 			continue
 		case errors.Is(err, ErrFenced):
-			return r.fenced(a, err, log)
+			r.take.fenced()
+			if end := r.deposed(a, err, log); end != nil {
+				return end
+			}
 		}
 		if time.Since(began) > time.Minute {
 			pause = firstPause
@@ -193,13 +205,13 @@ const (
 	lastPause  = 5 * time.Second
 )
 
-// fenced tells the node why this run is over.
-func (r *Relay) fenced(a *daemon.Assignment, err error, log *slog.Logger) error {
-	r.take.fenced()
+// deposed tells the node why this run is over, if it is: an epoch that is not below the run's own has
+// refused it. A receiver that does not name one may have been fenced by a relay that was deposed and
+// did not know: then the log's claim decides, and nil is returned.
+func (r *Relay) deposed(a *daemon.Assignment, err error, log *slog.Logger) error {
 	var f *FencedError
-	if !errors.As(err, &f) {
-		log.Info("outbox relay was refused by the receiver", "error", err)
-		return fmt.Errorf("relay %s: %w: %w", r.cfg.Name, daemon.ErrStale, err)
+	if !errors.As(err, &f) || f.Floor < a.Generation {
+		return nil
 	}
 	a.Refused(f.Floor)
 	log.Info("outbox relay was overtaken", "error", err)

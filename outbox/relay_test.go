@@ -15,11 +15,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.opentelemetry.io/otel/sdk/metric"
-	"go.opentelemetry.io/otel/sdk/metric/metricdata"
-	"go.opentelemetry.io/otel/sdk/trace"
-	"go.opentelemetry.io/otel/sdk/trace/tracetest"
-
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/outbox"
 )
@@ -46,6 +41,12 @@ type stage struct {
 func bubble(t *testing.T, story func(s *stage)) {
 	t.Helper()
 	t.Parallel()
+	staged(t, story)
+}
+
+// staged runs a story while its test waits.
+func staged(t *testing.T, story func(s *stage)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		s := &stage{t: t, log: newMemLog(), done: make(chan error, 1)}
 		s.cfg = outbox.Config{Name: "sub", Log: s.log, Sink: s, Logger: quiet, Retry: outbox.Retry{Jitter: -1}}
@@ -435,8 +436,7 @@ func TestTopics(t *testing.T) {
 	})
 }
 
-// How a run ends: overtaken, with another number of instances, refused by the receiver, drained,
-// cancelled, out of trust.
+// How a run ends: overtaken, with another number of instances, drained, cancelled.
 func TestEnds(t *testing.T) {
 	for name, c := range map[string]struct {
 		arrange func(s *stage)
@@ -450,11 +450,11 @@ func TestEnds(t *testing.T) {
 			s.log.mu.Lock()
 			sub.epoch, sub.rev = 8, sub.rev+1
 			s.log.mu.Unlock()
+			s.log.publish(m("a", 1))
 		}, daemon.ErrStale, 8},
 		"resized": {func(s *stage) {
 			s.log.fail = func(string) error { return &outbox.FencedError{Floor: 7, Resized: true} }
 		}, nil, daemon.ErrRelease, 7},
-		"receiver":  {func(s *stage) { s.sink(func(outbox.Row) error { return outbox.ErrFenced }) }, func(s *stage) { s.log.publish(m("a", 1)) }, daemon.ErrStale, 0},
 		"drained":   {nil, func(s *stage) { s.a.BeginDrain() }, nil, 0},
 		"cancelled": {nil, func(s *stage) { s.stop() }, context.Canceled, 0},
 	} {
@@ -619,131 +619,4 @@ func trouble(s *stage, seed uint64) {
 		s.t.Errorf("%d repeated without an interruption", repeated)
 	}
 	_ = s.drain()
-}
-
-// Metrics by their names, spans linked to the producers, hooks in order.
-func TestObserved(t *testing.T) {
-	bubble(t, func(s *stage) {
-		reader := metric.NewManualReader()
-		spans := tracetest.NewSpanRecorder()
-		s.cfg.MeterProvider = metric.NewMeterProvider(metric.WithReader(reader))
-		s.cfg.TracerProvider = trace.NewTracerProvider(trace.WithSpanProcessor(spans))
-		var events []string
-		s.cfg.Hooks = outbox.Hooks{
-			OnDelivered: func(_ string, rows []outbox.Row) { events = append(events, fmt.Sprint("delivered ", len(rows))) },
-			OnFailed:    func(_ string, r outbox.Row, err error) { events = append(events, fmt.Sprint("failed ", err)) },
-		}
-		s.sink(refuse("bad", errBad))
-		s.start(1)
-		msg := m("good", 1)
-		msg.TraceParent, msg.TraceState = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "a=b"
-		s.log.publish(msg)
-		s.after(time.Second)
-		s.log.publish(m("bad", 1))
-		s.after(time.Millisecond)
-		if err := s.drain(); err != nil {
-			t.Error(err)
-		}
-		slices.Sort(events)
-		if fmt.Sprint(events) != "[delivered 1 failed bad]" {
-			t.Errorf("hooks: %q", events)
-		}
-		var all metricdata.ResourceMetrics
-		if err := reader.Collect(context.Background(), &all); err != nil {
-			t.Fatal(err)
-		}
-		var names []string
-		for _, scope := range all.ScopeMetrics {
-			for _, m := range scope.Metrics {
-				names = append(names, m.Name)
-			}
-		}
-		for _, want := range []string{"emitd.outbox.delivery.duration", "emitd.outbox.publish.duration", "messaging.client.sent.messages", "emitd.outbox.poll.empty"} {
-			if !slices.Contains(names, want) {
-				t.Errorf("no metric %s among %q", want, names)
-			}
-		}
-		ended := spans.Ended()
-		if len(ended) != 2 || len(ended[0].Links()) != 1 {
-			t.Fatalf("%d spans", len(ended))
-		}
-		if link := ended[0].Links()[0].SpanContext; link.TraceID().String() != "0af7651916cd43dd8448eb211c80319c" || !link.IsSampled() || link.TraceState().String() != "a=b" {
-			t.Errorf("the link is %v", link)
-		}
-	})
-}
-
-// A slow hook delays nobody.
-func TestSlowHook(t *testing.T) {
-	bubble(t, func(s *stage) {
-		block := make(chan struct{})
-		s.cfg.Hooks.OnDelivered = func(string, []outbox.Row) { <-block; panic("a hook must not end the process") }
-		s.start(1)
-		for i := range 2000 {
-			s.log.publish(m("a", i))
-			if i%10 == 0 {
-				s.after(time.Millisecond)
-			}
-		}
-		s.after(time.Second)
-		if len(s.came()) != 2000 {
-			t.Errorf("%d came", len(s.came()))
-		}
-		close(block)
-		if err := s.drain(); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
-func TestConfig(t *testing.T) {
-	t.Parallel()
-	good := outbox.Config{Name: "a", Log: newMemLog(), Sink: outbox.SinkFunc(nil)}
-	for want, edit := range map[string]func(*outbox.Config){
-		"name is \"\"":           func(c *outbox.Config) { c.Name = "" },
-		"name is \"A B\"":        func(c *outbox.Config) { c.Name = "A B" },
-		"has no log":             func(c *outbox.Config) { c.Log = nil },
-		"has no sink":            func(c *outbox.Config) { c.Sink = nil },
-		"instances is 65":        func(c *outbox.Config) { c.Instances = 65 },
-		"policy is \"explode\"":  func(c *outbox.Config) { c.Policy = "explode" },
-		"page rows is -1":        func(c *outbox.Config) { c.PageRows = -1 },
-		"max poll is 1ms":        func(c *outbox.Config) { c.MaxPoll = time.Millisecond },
-		"deliver timeout is -1s": func(c *outbox.Config) { c.DeliverTimeout = -time.Second },
-		"topic filter \"a*b\"":   func(c *outbox.Config) { c.Topics = []string{"a*b"} },
-		"retry.max_backoff":      func(c *outbox.Config) { c.Retry.Backoff = time.Hour },
-		"retry.factor is 0.5":    func(c *outbox.Config) { c.Retry.Factor = 0.5 },
-		"retry.jitter is 2":      func(c *outbox.Config) { c.Retry.Jitter = 2 },
-	} {
-		c := good
-		edit(&c)
-		if _, err := outbox.NewRelay(c); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("want %q, got %v", want, err)
-		}
-	}
-	if _, err := outbox.NewRelay(good); err != nil {
-		t.Error(err)
-	}
-}
-
-// Shards: every unit has its own, together they have all, and a key never moves.
-func TestShards(t *testing.T) {
-	t.Parallel()
-	for n := 1; n <= outbox.Shards; n++ {
-		next := 0
-		for i := range n {
-			r := outbox.RangeOf(i, n)
-			if r.Lo != next || r.Hi < r.Lo {
-				t.Fatalf("unit %d of %d has %v", i, n, r)
-			}
-			next = r.Hi + 1
-		}
-		if next != outbox.Shards {
-			t.Fatalf("%d units end at %d", n, next)
-		}
-	}
-	for key, want := range map[string]int{"a": 10, "customer-4711": 5, "schlüssel": 12} {
-		if got := outbox.ShardOf(key); got != want {
-			t.Errorf("the shard of %q is %d, was always %d", key, got, want)
-		}
-	}
 }

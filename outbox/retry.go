@@ -40,8 +40,11 @@ func (r Retry) after(attempts int, dice float64) time.Duration {
 	return time.Duration(d * (1 + r.Jitter*(2*dice-1)))
 }
 
+// maxRetryAfter bounds what a receiver may ask for: nonsense must not hold a key for ever.
+const maxRetryAfter = 24 * time.Hour
+
 // judge decides what becomes of a message that failed.
-func (c Config) judge(row Row, err error, dice float64) Outcome {
+func (c *Config) judge(row Row, err error, dice float64) Outcome {
 	o := Outcome{Row: row, Attempts: row.Attempt, Cause: err.Error()}
 	if errors.Is(err, ErrPermanent) || c.Retry.MaxAttempts > 0 && row.Attempt >= c.Retry.MaxAttempts {
 		switch c.Policy {
@@ -57,18 +60,20 @@ func (c Config) judge(row Row, err error, dice float64) Outcome {
 	o.Kind, o.RetryIn = Waiting, c.Retry.after(row.Attempt, dice)
 	var later *RetryAfterError
 	if errors.As(err, &later) {
-		o.RetryIn = max(o.RetryIn, later.After)
+		o.RetryIn = max(o.RetryIn, min(later.After, maxRetryAfter))
 	}
 	return o
 }
 
-// Pauses of a breaker.
+// Pauses of a breaker. A sink may ask for a longer one, up to breakMost.
 const (
 	breakFirst = 100 * time.Millisecond
 	breakLast  = 30 * time.Second
+	breakMost  = time.Hour
 )
 
-// breaker rests a sink that is down: after a pause one call tries, and when it got through all may.
+// breaker rests a sink that is down: after a pause one call tries, and when it got through all may. It
+// is shared by all units of a relay, because they share the sink.
 type breaker struct {
 	mu    sync.Mutex
 	pause time.Duration // 0 = closed: calls pass
@@ -82,12 +87,21 @@ func newBreaker() *breaker {
 	return b
 }
 
+// state is what a call says about the sink.
+type state int
+
+const (
+	unclear state = iota
+	isUp
+	isDown
+)
+
 // errDrained is why a session ends that would have to wait for its sink while it should end.
 var errDrained = errors.New("drained")
 
-// pass waits until a call may be made, or gives up when the run drains. done must be called with its
-// success.
-func (b *breaker) pass(ctx context.Context, draining <-chan struct{}) (done func(up bool), err error) {
+// pass waits until a call may be made, or gives up when the run drains. done must be called with what
+// the call says, and with the rest that the sink asked for, if any.
+func (b *breaker) pass(ctx context.Context, draining <-chan struct{}) (done func(s state, rest time.Duration), err error) {
 	if b.closed() {
 		return b.result, nil
 	}
@@ -99,17 +113,21 @@ func (b *breaker) pass(ctx context.Context, draining <-chan struct{}) (done func
 		return nil, context.Cause(ctx)
 	}
 	back := func() { b.probe <- struct{}{} }
+	if b.closed() { // whoever tried before got through
+		back()
+		return b.result, nil
+	}
 	b.mu.Lock()
 	wait := time.Until(b.until)
 	b.mu.Unlock()
-	if !b.closed() && wait > 0 && !sleep(ctx, draining, wait) {
+	if wait > 0 && !sleep(ctx, draining, wait) {
 		back()
 		if ctx.Err() == nil {
 			return nil, errDrained
 		}
 		return nil, context.Cause(ctx)
 	}
-	return func(up bool) { b.result(up); back() }, nil
+	return func(s state, rest time.Duration) { b.result(s, rest); back() }, nil
 }
 
 func (b *breaker) closed() bool {
@@ -118,16 +136,24 @@ func (b *breaker) closed() bool {
 	return b.pause == 0
 }
 
-func (b *breaker) result(up bool) {
+func (b *breaker) result(s state, rest time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if up {
+	now := time.Now()
+	switch {
+	case s == unclear:
+		return
+	case s == isUp:
+		if now.Before(b.until) && b.pause > 0 {
+			return // it was under way when another one found out; who tries after the pause decides
+		}
 		b.pause = 0
 		return
+	case b.pause == 0 || !now.Before(b.until): // else it was under way, too: the pause is not doubled
+		b.pause = min(max(2*b.pause, breakFirst), breakLast)
+		b.until = now.Add(b.pause/2 + rand.N(b.pause)) //nolint:gosec // jitter is no secret
 	}
-	if b.pause > 0 && time.Now().Before(b.until) {
-		return // calls that were under way when another one found out
+	if at := now.Add(min(rest, breakMost)); at.After(b.until) {
+		b.until = at
 	}
-	b.pause = min(max(2*b.pause, breakFirst), breakLast)
-	b.until = time.Now().Add(b.pause/2 + rand.N(b.pause)) //nolint:gosec // jitter is no secret
 }

@@ -20,30 +20,70 @@ import (
 // A row is given to the worker of its key, so that pages overtake each other and rows of a key do
 // not. The committer stores positions in the order of pages.
 type session struct {
-	r       *Relay
-	a       *daemon.Assignment
-	cur     Cursor
-	shards  Range
-	log     *slog.Logger
-	breaker *breaker
-	fail    context.CancelCauseFunc
+	r      *Relay
+	a      *daemon.Assignment
+	cur    Cursor
+	shards string
+	log    *slog.Logger
+	fail   context.CancelCauseFunc
 
-	store sync.Mutex // one call of the cursor beside Next
+	store turn // one call of the cursor beside Next
 
 	mu     sync.Mutex
 	parked map[string]int // key → messages on their way to its lane
 
-	next    int // worker of the next message of no key
-	window  chan struct{}
+	next    uint32 // worker of the last message of no key
+	window  window
 	workers []chan lot
 	commits chan *work
 	due     chan struct{}
 	delayed chan struct{}
 }
 
+// mostPages is how many pages may be under way, however small they are.
+const mostPages = 64
+
+// window bounds what is under way by the rows of full pages, so that many small pages need not wait
+// for each other's positions to be stored.
+type window struct {
+	full        int // with more rows than that under way, none is read
+	pages, rows atomic.Int64
+	freed       chan struct{}
+}
+
+// wait waits until a page may be read; false says that ctx has ended.
+func (w *window) wait(ctx context.Context) bool {
+	for w.pages.Load() >= mostPages || w.rows.Load() > int64(w.full) {
+		select {
+		case <-w.freed:
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return ctx.Err() == nil
+}
+
+func (w *window) enter(rows int) {
+	w.pages.Add(1)
+	w.rows.Add(int64(rows))
+}
+
+func (w *window) leave(pages, rows int) {
+	w.pages.Add(int64(-pages))
+	w.rows.Add(int64(-rows))
+	signal(w.freed, true)
+}
+
+// turn is a lock that may be held for as long as a database takes.
+type turn chan struct{}
+
+func (t turn) take()  { t <- struct{}{} }
+func (t turn) leave() { <-t }
+
 // work is a page under way.
 type work struct {
-	page     Page
+	mark     Mark
+	rows     int
 	left     atomic.Int32 // lots that are not done
 	done     chan struct{}
 	mu       sync.Mutex
@@ -58,24 +98,17 @@ type lot struct {
 
 // session claims and delivers.
 func (r *Relay) session(ctx context.Context, a *daemon.Assignment, shards Range, wake <-chan struct{}, log *slog.Logger) error {
-	cur, err := r.cfg.Log.Claim(ctx, Claim{
-		Subscription: r.cfg.Name, Index: a.Index, Instances: r.cfg.Instances, Epoch: a.Generation, Node: a.Node, Newest: r.cfg.Newest,
-	})
+	cur, err := r.claim(ctx, a, shards)
 	if err != nil {
 		return err
 	}
 	defer cur.Close()
-	if f, ok := r.cfg.Sink.(Fencer); ok {
-		if err := f.Fence(ctx, r.cfg.Name, shards.String(), a.Generation); err != nil {
-			return fmt.Errorf("fence the receiver: %w", err)
-		}
-	}
 	a.Ready()
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	s := &session{
-		r: r, a: a, cur: cur, shards: shards, log: log, breaker: newBreaker(), fail: fail, parked: map[string]int{},
-		window: make(chan struct{}, r.cfg.Window), commits: make(chan *work, r.cfg.Window),
+		r: r, a: a, cur: cur, shards: shards.String(), log: log, fail: fail, store: make(turn, 1), parked: map[string]int{},
+		window: window{full: r.cfg.PageRows * (r.cfg.Window - 1), freed: make(chan struct{}, 1)}, commits: make(chan *work, mostPages),
 		due: make(chan struct{}, 1), delayed: make(chan struct{}, 1),
 	}
 	for _, key := range cur.Parked() {
@@ -84,11 +117,35 @@ func (r *Relay) session(ctx context.Context, a *daemon.Assignment, shards Range,
 	return s.run(ctx, wake)
 }
 
+// claim takes the range in the log, and makes the receiver refuse its former owners. Then it claims
+// again: who was deposed between the two, and has fenced the new owner's calls by its late one, is
+// refused here and delivers nothing; the new owner fences once more.
+func (r *Relay) claim(ctx context.Context, a *daemon.Assignment, shards Range) (Cursor, error) {
+	c := Claim{Subscription: r.cfg.Name, Index: a.Index, Instances: r.cfg.Instances, Epoch: a.Generation, Node: a.Node, Newest: r.cfg.Newest}
+	cur, err := r.cfg.Log.Claim(ctx, c)
+	f, ok := r.cfg.Sink.(Fencer)
+	if err != nil || !ok {
+		return cur, err
+	}
+	cur.Close()
+	if err := r.fence(ctx, f, shards.String(), a.Generation); err != nil {
+		return nil, fmt.Errorf("fence the receiver: %w", err)
+	}
+	return r.cfg.Log.Claim(ctx, c)
+}
+
+// fence is bounded as deliveries are: a receiver that hangs is tried again.
+func (r *Relay) fence(ctx context.Context, f Fencer, shards string, epoch int64) error {
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.DeliverTimeout)
+	defer cancel()
+	return f.Fence(ctx, r.cfg.Name, shards, epoch)
+}
+
 // run starts the goroutines and waits for them, in the order in which they feed each other.
 func (s *session) run(ctx context.Context, wake <-chan struct{}) error {
 	var workers, rest sync.WaitGroup
 	for range s.r.cfg.Parallel {
-		lots := make(chan lot, s.r.cfg.Window)
+		lots := make(chan lot, mostPages)
 		s.workers = append(s.workers, lots)
 		workers.Go(func() {
 			for l := range lots {
@@ -123,9 +180,7 @@ func (s *session) read(ctx context.Context, wake <-chan struct{}) {
 	cfg := s.r.cfg
 	pause := cfg.MinPoll
 	for {
-		select {
-		case s.window <- struct{}{}:
-		case <-ctx.Done():
+		if !s.window.wait(ctx) {
 			return
 		}
 		page, err := s.cur.Next(ctx, Limit{cfg.PageRows, cfg.PageBytes})
@@ -138,9 +193,8 @@ func (s *session) read(ctx context.Context, wake <-chan struct{}) {
 		signal(s.due, page.Due)
 		signal(s.delayed, page.Delayed)
 		s.r.take.polled(len(page.Rows))
-		if len(page.Rows) == 0 && page.Mark == nil {
-			<-s.window
-		} else {
+		if len(page.Rows) > 0 || page.Mark != nil {
+			s.window.enter(len(page.Rows))
 			s.dispatch(page)
 		}
 		switch {
@@ -179,24 +233,8 @@ func signal(c chan<- struct{}, on bool) {
 
 // dispatch gives the rows of a page to the workers of their keys.
 func (s *session) dispatch(page Page) {
-	w := &work{page: page, done: make(chan struct{})}
-	n := len(s.workers)
-	parts := make([][]Row, n)
-	for _, row := range page.Rows {
-		if !s.r.cfg.wants(row.Topic) {
-			continue
-		}
-		i := s.next
-		if row.Key != "" {
-			i = int(hash(row.Key) % uint32(n)) //nolint:gosec // small
-		} else if s.next++; s.next == n {
-			s.next = 0
-		}
-		if parts[i] == nil {
-			parts[i] = make([]Row, 0, len(page.Rows)/n+8)
-		}
-		parts[i] = append(parts[i], row)
-	}
+	w := &work{mark: page.Mark, rows: len(page.Rows), done: make(chan struct{})}
+	parts := s.part(page.Rows)
 	w.left.Store(1)
 	for i, rows := range parts {
 		if len(rows) > 0 {
@@ -206,6 +244,42 @@ func (s *session) dispatch(page Page) {
 	}
 	w.part()
 	s.commits <- w // never full either
+}
+
+// part copies the rows that the subscription is for into one part for each worker. A row is large: the
+// parts share memory that is made once.
+func (s *session) part(rows []Row) [][]Row {
+	n := len(s.workers)
+	parts, sizes, to := make([][]Row, n), make([]int, n), make([]int32, len(rows))
+	total := 0
+	for i := range rows {
+		to[i] = -1
+		if row := &rows[i]; s.r.cfg.wants(row.Topic) {
+			to[i] = s.worker(row.Key)
+			sizes[to[i]]++
+			total++
+		}
+	}
+	all := make([]Row, total)
+	for i, size := range sizes {
+		parts[i], all = all[:0:size], all[size:]
+	}
+	for i, at := range to {
+		if at >= 0 {
+			parts[at] = append(parts[at], rows[i])
+		}
+	}
+	return parts
+}
+
+// worker is that of a key; rows of no key go round.
+func (s *session) worker(key string) int32 {
+	n := uint32(len(s.workers)) //nolint:gosec // few
+	if key == "" {
+		s.next++
+		return int32(s.next % n) //nolint:gosec // less than n
+	}
+	return int32(hash(key) % n) //nolint:gosec // less than n
 }
 
 // part says that a part of the work is done.
@@ -230,7 +304,7 @@ func (s *session) commit(ctx context.Context) {
 		if !wait(ctx, w) {
 			return
 		}
-		last, outcomes, n, rows := w.page.Mark, w.outcomes, 1, len(w.page.Rows)
+		last, outcomes, n, rows := w.mark, w.outcomes, 1, w.rows
 	more:
 		for {
 			select {
@@ -241,7 +315,7 @@ func (s *session) commit(ctx context.Context) {
 				if !wait(ctx, w) {
 					return // what is finished is delivered again: nothing may be stored after a failure
 				}
-				last, n, rows = w.page.Mark, n+1, rows+len(w.page.Rows)
+				last, n, rows = w.mark, n+1, rows+w.rows
 				outcomes = append(outcomes, w.outcomes...)
 			default:
 				break more
@@ -252,9 +326,7 @@ func (s *session) commit(ctx context.Context) {
 			return
 		}
 		s.a.Progress(rows)
-		for range n {
-			<-s.window
-		}
+		s.window.leave(n, rows)
 	}
 }
 
@@ -271,8 +343,8 @@ func wait(ctx context.Context, w *work) bool {
 // advance stores a position and what became of messages. Only then are keys free of messages that
 // were on their way to a lane.
 func (s *session) advance(ctx context.Context, to Mark, outcomes []Outcome) error {
-	s.store.Lock()
-	defer s.store.Unlock()
+	s.store.take()
+	defer s.store.leave()
 	if err := s.cur.Advance(ctx, to, outcomes); err != nil {
 		return err
 	}
@@ -286,31 +358,40 @@ func (s *session) advance(ctx context.Context, to Mark, outcomes []Outcome) erro
 	return nil
 }
 
-// behind reports whether a message must wait behind its key's lane, and counts it if so.
-func (s *session) behind(key string) bool {
-	if key == "" {
-		return false
-	}
+// behind returns the rows that may be delivered. Those whose keys have a lane wait behind it, and are
+// counted.
+func (s *session) behind(rows []Row) (live []Row, outcomes []Outcome) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, ok := s.parked[key]; !ok {
-		return false
+	if len(s.parked) == 0 {
+		return rows, nil
 	}
-	s.parked[key]++
-	return true
+	live = rows[:0] // the part is ours
+	for _, row := range rows {
+		if _, ok := s.parked[row.Key]; !ok || row.Key == "" {
+			live = append(live, row)
+			continue
+		}
+		s.parked[row.Key]++
+		outcomes = append(outcomes, Outcome{Row: row, Kind: Behind})
+	}
+	return live, outcomes
 }
 
-// park makes a lane for a key, with one message on its way.
-func (s *session) park(key string) {
-	if key == "" {
-		return
-	}
+// park makes lanes for keys, with these messages on their way.
+func (s *session) park(outcomes []Outcome) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.parked[key]++
+	for _, o := range outcomes {
+		if o.Row.Key != "" && (o.Kind == Waiting || o.Kind == Held || o.Kind == Behind) {
+			s.parked[o.Row.Key]++
+		}
+	}
 }
 
 // retry delivers the messages of lanes that are due, until stop; what is under way then is finished.
+// Lanes of which nothing was delivered are followed by a pause: what cannot be delivered takes a part
+// of one processor and of the log's time only, however much there is of it.
 func (s *session) retry(ctx context.Context, stop <-chan struct{}) {
 	for {
 		select {
@@ -319,9 +400,10 @@ func (s *session) retry(ctx context.Context, stop <-chan struct{}) {
 			return
 		}
 		for again := true; again && !closed(stop); {
-			s.store.Lock()
+			began := time.Now()
+			s.store.take()
 			lanes, err := s.cur.Due(ctx, dueLanes)
-			s.store.Unlock()
+			s.store.leave()
 			if err != nil {
 				if ctx.Err() == nil {
 					s.fail(err)
@@ -329,40 +411,69 @@ func (s *session) retry(ctx context.Context, stop <-chan struct{}) {
 				return
 			}
 			again = len(lanes) > 0
-			s.tryLanes(ctx, lanes)
+			if !s.tryLanes(ctx, lanes) && again {
+				sleep(ctx, stop, min(3*time.Since(began), lanesPause))
+			}
 		}
 	}
 }
 
-// dueLanes is how many lanes are tried at once.
-const dueLanes = 32
+// dueLanes is how many lanes are tried at once, lanesPause the longest pause between them.
+const (
+	dueLanes   = 32
+	lanesPause = time.Second
+)
 
-// tryLanes delivers lanes in as many calls as there are workers.
-func (s *session) tryLanes(ctx context.Context, lanes [][]Row) {
+// tryLanes delivers lanes in as many calls as there are workers, and reports whether anything was
+// delivered.
+func (s *session) tryLanes(ctx context.Context, lanes [][]Row) bool {
 	parts := make([][]Row, min(s.r.cfg.Parallel, len(lanes)))
 	for i, lane := range lanes {
 		parts[i%len(parts)] = append(parts[i%len(parts)], lane...)
 	}
 	var wg sync.WaitGroup
+	var some atomic.Bool
 	for _, rows := range parts {
 		wg.Go(func() {
-			outcomes, err := s.deliver(ctx, rows)
+			outcomes, err := s.deliver(ctx, rows, fromLanes)
 			if err != nil {
 				return // deliver has told, or ctx has ended
 			}
-			if err := s.settle(ctx, outcomes); err != nil && ctx.Err() == nil {
+			if len(outcomes) < len(rows) {
+				some.Store(true)
+			}
+			if err := s.settle(ctx, complete(rows, outcomes)); err != nil && ctx.Err() == nil {
 				s.fail(err)
 			}
 		})
 	}
 	wg.Wait()
+	return some.Load()
+}
+
+// complete adds what was delivered, the rows that have no other outcome, and returns all in the order
+// of the rows: what leaves a lane comes before what waits in it.
+func complete(rows []Row, outcomes []Outcome) []Outcome {
+	other := make(map[int64]Outcome, len(outcomes))
+	for _, o := range outcomes {
+		other[o.Row.Seq] = o
+	}
+	all := make([]Outcome, 0, len(rows))
+	for _, row := range rows {
+		o, ok := other[row.Seq]
+		if !ok {
+			o = Outcome{Row: row, Kind: Delivered}
+		}
+		all = append(all, o)
+	}
+	return all
 }
 
 // settle stores outcomes of lanes. A key whose lane is empty is free, unless messages are on their
 // way into it: their Advance makes the lane again.
 func (s *session) settle(ctx context.Context, outcomes []Outcome) error {
-	s.store.Lock()
-	defer s.store.Unlock()
+	s.store.take()
+	defer s.store.leave()
 	emptied, err := s.cur.Settle(ctx, outcomes)
 	if err != nil {
 		return err
@@ -399,9 +510,9 @@ func (s *session) promote(ctx context.Context, stop <-chan struct{}) {
 		}
 		for n := promoted; n == promoted && !closed(stop); {
 			var err error
-			s.store.Lock()
+			s.store.take()
 			n, err = s.cur.Promote(ctx, promoted)
-			s.store.Unlock()
+			s.store.leave()
 			if err != nil {
 				if ctx.Err() == nil {
 					s.fail(err)

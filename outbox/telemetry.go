@@ -1,9 +1,11 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,8 +22,16 @@ import (
 const scope = "github.com/emitd/emitd/outbox"
 
 const (
-	maxLinks    = 128 // producers that a span of a delivery is linked to
+	maxLinks    = 128  // producers that a span of a delivery is linked to
+	maxTopics   = 1000 // whose options are kept
 	sampleEvery = 15 * time.Second
+)
+
+// What became of a call of the sink.
+const (
+	outcomeDelivered = "delivered"
+	outcomePartly    = "partly"
+	outcomeFailed    = "failed"
 )
 
 // instruments is the catalogue: every metric and span of relays. Without a provider they cost next
@@ -30,6 +40,10 @@ type instruments struct {
 	name   attribute.KeyValue
 	tracer trace.Tracer
 	sink   metric.MeasurementOption
+	// Options are made once: a set of attributes costs more than what it is counted with.
+	outcomes map[string][]metric.RecordOption
+	mu       sync.Mutex
+	topics   map[string][]metric.RecordOption
 
 	latency metric.Float64Histogram // published → delivered
 	publish metric.Float64Histogram
@@ -53,6 +67,10 @@ func newInstruments(cfg Config) *instruments {
 	m := meters.Meter(scope)
 	i := &instruments{name: attribute.String("emitd.outbox.subscription", cfg.Name), tracer: tracers.Tracer(scope)}
 	i.sink = metric.WithAttributeSet(attribute.NewSet(i.name))
+	i.topics, i.outcomes = map[string][]metric.RecordOption{}, map[string][]metric.RecordOption{}
+	for _, outcome := range []string{outcomeDelivered, outcomePartly, outcomeFailed} {
+		i.outcomes[outcome] = []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(i.name, attribute.String("emitd.outcome", outcome)))}
+	}
 	// The API promises a usable instrument beside every error, and the names are constants.
 	bounds := metric.WithExplicitBucketBoundaries(0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60, 300)
 	i.latency, _ = m.Float64Histogram("emitd.outbox.delivery.duration", metric.WithUnit("s"), bounds,
@@ -114,57 +132,72 @@ func (i *instruments) delivered(rows []Row) {
 	}
 	now := time.Now()
 	var topic string
-	var about metric.MeasurementOption
-	for _, row := range rows {
-		if about == nil || row.Topic != topic {
+	var about []metric.RecordOption
+	for n := range rows {
+		if row := &rows[n]; about == nil || row.Topic != topic {
 			topic = row.Topic
-			about = metric.WithAttributeSet(attribute.NewSet(i.name, attribute.String("messaging.destination.name", topic)))
+			about = i.topic(topic)
 		}
-		i.latency.Record(ctx, max(now.Sub(row.CreatedAt).Seconds(), 0), about)
+		i.latency.Record(ctx, max(now.Sub(rows[n].CreatedAt).Seconds(), 0), about...)
 	}
 }
 
+// topic returns the options of a measurement for a topic.
+func (i *instruments) topic(name string) []metric.RecordOption {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	about := i.topics[name]
+	if about == nil {
+		about = []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(i.name, attribute.String("messaging.destination.name", name)))}
+		if len(i.topics) >= maxTopics {
+			clear(i.topics) // topics without end
+		}
+		i.topics[name] = about
+	}
+	return about
+}
+
 // publishing begins the span of one call of the sink, linked to the producers of its messages.
-func (i *instruments) publishing(ctx context.Context, d Delivery) (context.Context, func(time.Duration, []error)) {
+func (i *instruments) publishing(ctx context.Context, d Delivery) (context.Context, trace.Span) {
 	ctx, span := i.tracer.Start(ctx, "send "+d.Subscription, trace.WithSpanKind(trace.SpanKindProducer))
-	if span.IsRecording() {
-		span.SetAttributes(i.name, attribute.Int("messaging.batch.message_count", len(d.Rows)),
-			attribute.Int64("emitd.generation", d.Epoch), attribute.String("emitd.outbox.shards", d.Range))
-		links := 0
-		for _, row := range d.Rows {
-			if row.TraceParent == "" {
-				continue
-			}
-			if sc, ok := spanContext(row.TraceParent, row.TraceState); ok {
-				span.AddLink(trace.Link{SpanContext: sc, Attributes: []attribute.KeyValue{attribute.String("messaging.message.id", row.ID.String())}})
-				if links++; links == maxLinks {
-					break
-				}
+	if !span.IsRecording() {
+		return ctx, span
+	}
+	span.SetAttributes(i.name, attribute.Int("messaging.batch.message_count", len(d.Rows)),
+		attribute.Int64("emitd.generation", d.Epoch), attribute.String("emitd.outbox.shards", d.Range))
+	links := 0
+	for n := range d.Rows {
+		row := &d.Rows[n]
+		if sc, ok := spanContext(row.TraceParent, row.TraceState); ok {
+			span.AddLink(trace.Link{SpanContext: sc, Attributes: []attribute.KeyValue{attribute.String("messaging.message.id", row.ID.String())}})
+			if links++; links == maxLinks {
+				break
 			}
 		}
 	}
-	return ctx, func(took time.Duration, errs []error) {
-		outcome, failed := "delivered", 0
-		var first error
-		for _, err := range errs {
-			if err != nil {
-				failed++
-				if first == nil {
-					first = err
-				}
-			}
+	return ctx, span
+}
+
+// published ends it.
+func (i *instruments) published(span trace.Span, took time.Duration, errs []error) {
+	outcome, failed := outcomeDelivered, 0
+	var first error
+	for _, err := range errs {
+		if err != nil {
+			failed++
+			first = cmp.Or(first, err)
 		}
-		if failed > 0 {
-			outcome = "partly"
-			if failed == len(d.Rows) {
-				outcome = "failed"
-			}
-			span.SetStatus(codes.Error, first.Error())
-			span.SetAttributes(attribute.Int("emitd.outbox.failed", failed))
-		}
-		span.End()
-		i.publish.Record(context.Background(), took.Seconds(), metric.WithAttributes(i.name, attribute.String("emitd.outcome", outcome)))
 	}
+	if failed > 0 {
+		outcome = outcomePartly
+		if failed == len(errs) {
+			outcome = outcomeFailed
+		}
+		span.SetStatus(codes.Error, first.Error())
+		span.SetAttributes(attribute.Int("emitd.outbox.failed", failed))
+	}
+	span.End()
+	i.publish.Record(context.Background(), took.Seconds(), i.outcomes[outcome]...)
 }
 
 func (i *instruments) fenced() { i.fences.Add(context.Background(), 1, i.sink) }
@@ -190,7 +223,7 @@ func (r *Relay) sample(ctx context.Context, a *daemon.Assignment, log *slog.Logg
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		for sleep(ctx, nil, sampleEvery) {
+		for more := true; more; more = sleep(ctx, nil, sampleEvery) {
 			all, err := op.Stats(ctx, r.cfg.Name)
 			if err != nil && !errors.Is(err, context.Canceled) {
 				log.Debug("outbox is not measured", "error", err)

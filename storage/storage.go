@@ -26,10 +26,18 @@
 // refuses one that is not higher than the row's ([ErrStaleSeq]), so a message that was delayed or
 // repeated by the network changes nothing. Rows of nodes that left or died stay as tombstones.
 //
+// # Which store
+//
+// A store may become another one under those who use it: a standby is promoted, a backup restored,
+// a file replaced. Its identity ([Reply].StoreID) changes then, and its rows may be those of a
+// history that lacks what the caller has read. Reports and commits therefore name the store whose
+// rows they were decided from; any other refuses them, in the step itself ([ErrStoreChanged]).
+// Heartbeats are taken by every store: they are how a node learns of the change.
+//
 // # Errors
 //
-// [ErrTermLost], [ErrStaleSeq], [ErrNotRegistered], [ErrIDInUse] and daemon.ErrStale are answers:
-// nothing was changed. [ErrUnavailable] marks what passes by itself. [ErrSchema] says which
+// [ErrTermLost], [ErrStaleSeq], [ErrNotRegistered], [ErrIDInUse], [ErrStoreChanged] and
+// daemon.ErrStale are answers: nothing was changed. [ErrUnavailable] marks what passes by itself. [ErrSchema] says which
 // version the store has and which the program wants.
 package storage
 
@@ -54,7 +62,7 @@ type Store interface {
 
 	// Report tells what became of the holder's units. Each report is judged by itself: one that
 	// the lifecycle table, holder or generation forbids is refused and changes nothing.
-	// Errors: ErrStaleSeq, ErrNotRegistered.
+	// Errors: ErrStaleSeq, ErrNotRegistered, ErrStoreChanged.
 	Report(ctx context.Context, report Report) ([]Outcome, error)
 
 	// Leave resigns a term, marks the node draining (which revokes all its units) or
@@ -62,8 +70,9 @@ type Store interface {
 	// Errors: ErrStaleSeq, ErrNotRegistered.
 	Leave(ctx context.Context, leave Leave) error
 
-	// Commit applies a leader's changes. The term guards all of them: ErrTermLost changes
-	// nothing. A change whose row has moved is skipped and returned; the others happen.
+	// Commit applies a leader's changes. The term and the store's identity guard all of them:
+	// ErrTermLost and ErrStoreChanged change nothing. A change whose row has moved is skipped and
+	// returned; the others happen.
 	Commit(ctx context.Context, commit Commit) ([]Outcome, error)
 
 	// Snapshot reads the whole cluster consistently.
@@ -87,6 +96,7 @@ var (
 	ErrStaleSeq      = errors.New("sequence number is not newer than the row's")
 	ErrNotRegistered = errors.New("the node is not registered")
 	ErrIDInUse       = errors.New("another live process has this node id")
+	ErrStoreChanged  = errors.New("the store has become another one since it was read")
 	ErrUnavailable   = errors.New("store unavailable")
 	ErrSchema        = errors.New("store schema does not fit")
 )
@@ -270,6 +280,8 @@ type Reply struct {
 type Report struct {
 	Node node.Identity
 	Seq  uint64
+	// StoreID is that of the reply that the report was decided from; "" reports to any store.
+	StoreID string
 	// HighestGeneration raises the node's highest seen generation, as a heartbeat does.
 	HighestGeneration int64
 	Units             []UnitReport
@@ -323,6 +335,8 @@ type Leave struct {
 // Commit is a leader's batch. At most MaxChanges changes.
 type Commit struct {
 	Term node.TermRef
+	// StoreID is that of the snapshot that the changes were decided from; "" commits to any store.
+	StoreID string
 	// HighestGeneration is the highest generation the leader has seen anywhere.
 	HighestGeneration int64
 	Changes           []Change

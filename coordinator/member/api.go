@@ -175,7 +175,6 @@ const (
 	CauseTrust         CancelCause = "trust"          // no answered heartbeat in time: self-fencing
 	CauseDrainDeadline CancelCause = "drain deadline" // still running at the drain deadline
 	CauseAckDeadline   CancelCause = "acknowledge deadline"
-	CauseStoreChanged  CancelCause = "store changed"
 )
 
 // Abandon gives the run up: its context was cancelled StopTimeout ago and it has not returned.

@@ -41,6 +41,7 @@ type peer struct {
 	cut     bool // calls do not reach the store
 	deaf    bool // answers do not reach the node
 	loseOne func(member.Call) bool
+	forge   func(*storage.Reply) // what another version wrote
 	leading bool
 	stopped bool
 	ended   error // of Stopped
@@ -233,6 +234,9 @@ func (p *peer) call(call member.Call) {
 		switch {
 		case call.Heartbeat != nil:
 			r.Reply, r.Err = c.store.Heartbeat(ctx, *call.Heartbeat)
+			if p.forge != nil && r.Err == nil {
+				p.forge(r.Reply)
+			}
 		case call.Report != nil:
 			r.Outcomes, r.Err = c.store.Report(ctx, *call.Report)
 		case call.Leave != nil:

@@ -99,15 +99,15 @@ func (m *Member) claim(now lease.Instant) storage.Claim {
 	if !m.mayStand(now) {
 		return c
 	}
-	c.Stand = true // a free term, or one's own whose reply was lost
-	if !e.seen.Held() || m.mine(e.seen) {
+	// A free term, or one's own whose reply was lost.
+	c.Stand = !e.seen.Held() || m.mine(e.seen)
+	if c.Stand {
 		return c
 	}
 	unchanged := now.Sub(e.seenAt.Since) >= m.t.LeaseDuration
-	if planted.Bug(planted.StandOnStoreClock) {
-		c.SeenTerm, c.SeenRenewals = e.seen.Number, e.renewals
-	}
-	if (now >= e.over && !m.cfg.Store.NoClock) || unchanged {
+	// A term that is held is left alone until its life is over: standing writes more than the own row.
+	c.Stand = (now >= e.over && !m.cfg.Store.NoClock) || unchanged || planted.Bug(planted.StandOnStoreClock)
+	if c.Stand {
 		c.SeenTerm, c.SeenRenewals, c.Unchanged = e.seen.Number, e.renewals, unchanged
 	}
 	return c

@@ -53,8 +53,17 @@ const rivalBeats = 2
 // firstRetry is the pause after a failed heartbeat; it doubles up to Timing.Backoff.
 const firstRetry = 50 * time.Millisecond
 
-// wakeSpread spreads the heartbeats that one wake-up causes.
-const wakeSpread = 10 * time.Millisecond
+// A hint reaches everybody whom it concerns in the same instant. wakeSpread spreads the heartbeats
+// that it causes, and beatCost, about what one costs a store, those of a crowd further apart.
+const (
+	wakeSpread = 10 * time.Millisecond
+	beatCost   = time.Millisecond / 2
+)
+
+// wakeWithin returns within what time the heartbeats of so many nodes follow a hint.
+func (m *Member) wakeWithin(nodes int) time.Duration {
+	return min(max(wakeSpread, beatCost*time.Duration(nodes)), m.t.HeartbeatInterval/2)
+}
 
 func (m *Member) nextBeat() lease.Instant {
 	if m.beat.inFlight != 0 || m.stop.phase >= stopDeregister {
@@ -70,7 +79,10 @@ func (m *Member) beatSoon(now lease.Instant) {
 }
 
 func (m *Member) onWoken(now lease.Instant, w storage.Wake) {
-	mine := len(w.Nodes) == 0
+	mine, crowd := len(w.Nodes) == 0, len(w.Nodes)
+	if mine {
+		crowd = len(m.peers.known)
+	}
 	if w.Leader && m.leading() {
 		m.leader.want()
 		if len(w.Nodes) == 1 {
@@ -83,7 +95,7 @@ func (m *Member) onWoken(now lease.Instant, w storage.Wake) {
 	if mine && planted.Bug(planted.WakeMovesDeadline) {
 		m.beat.due = now.Add(m.jitter(m.t.HeartbeatInterval))
 	} else if mine {
-		m.beat.wake = min(m.beat.wake, now.Add(m.spread(wakeSpread)))
+		m.beat.wake = min(m.beat.wake, now.Add(m.spread(m.wakeWithin(crowd))))
 		m.beat.again = m.beat.again || m.beat.inFlight != 0
 	}
 }
@@ -111,8 +123,10 @@ func (m *Member) sendHeartbeat(now lease.Instant) {
 	m.beat.inFlight, m.beat.stood = m.callID, hb.Claim.Stand
 }
 
-// rowsPerBeat bounds how many rows of members a node reads, per interval, to know its neighbours.
-const rowsPerBeat = 100
+// smallCluster is how many nodes may read the member list after every interval in which one joined.
+// In larger ones the pause grows by the square: all nodes of a cluster together read no more than
+// smallCluster² rows an interval to know their neighbours.
+const smallCluster = 100
 
 // wantHosts asks for the member list after others have joined: an event does not say on which host
 // a process runs, and who is to bear witness of its end must know. It goes with a heartbeat that is
@@ -121,7 +135,8 @@ func (m *Member) wantHosts(now lease.Instant) bool {
 	if !m.beat.newcomers || m.cfg.Advert.Traits.Host.BootID == "" {
 		return false
 	}
-	pause := m.t.HeartbeatInterval * time.Duration(len(m.peers.known)/rowsPerBeat)
+	n := len(m.peers.known)
+	pause := m.t.HeartbeatInterval * time.Duration(n*n/(smallCluster*smallCluster))
 	return now.Sub(m.beat.listed) >= pause
 }
 

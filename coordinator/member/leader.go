@@ -33,6 +33,7 @@ type leader struct {
 	settled bool // whether it had to wait was decided
 
 	phase   passPhase
+	began   lease.Instant // of the newest pass
 	wanted  bool
 	due     lease.Instant // a pass that deadlines ask for
 	snap    *daemon.Snapshot
@@ -168,7 +169,7 @@ func (m *Member) startPass(now lease.Instant) {
 		return
 	}
 	l.wanted, l.due, l.redo = false, lease.Never, false
-	l.phase = passReading
+	l.phase, l.began = passReading, now
 	m.send(now, callSnapshot, Call{Snapshot: true})
 }
 
@@ -369,7 +370,7 @@ func (m *Member) commitNext(now lease.Instant) {
 	}
 	n := min(len(l.changes), storage.MaxChanges)
 	commit := &storage.Commit{
-		Term: m.election.held.Ref(), HighestGeneration: m.highestGeneration,
+		Term: m.election.held.Ref(), StoreID: l.snap.StoreID, HighestGeneration: m.highestGeneration,
 		Changes: l.changes[:n:n], Nodes: l.nodes,
 	}
 	l.changes, l.nodes = l.changes[n:], nil
@@ -385,6 +386,10 @@ func (m *Member) onCommit(now lease.Instant, c call, r Result) {
 	switch {
 	case errors.Is(r.Err, storage.ErrTermLost):
 		m.lose(now, node.Replaced)
+		return
+	case errors.Is(r.Err, storage.ErrStoreChanged):
+		l.phase = passIdle
+		m.beatSoon(now) // as with a snapshot: the heartbeat is told of it
 		return
 	case r.Err != nil:
 		m.passFailed(now, r.Err)
@@ -403,12 +408,17 @@ func (m *Member) onCommit(now lease.Instant, c call, r Result) {
 
 func (m *Member) passDone(now lease.Instant) {
 	l := &m.leader
-	l.phase, l.failed, l.unsure, l.retry = passIdle, 0, 0, now.Add(passPause)
+	pause := min(max(passPause, now.Sub(l.began)), maxPassPause)
+	l.phase, l.failed, l.unsure, l.retry = passIdle, 0, 0, now.Add(pause)
 	l.passSeq++
 	l.snap = nil
 	l.wanted = l.wanted || l.redo
 }
 
 // passPause lies between two passes, so that a burst of wake-ups, or rows that move all the time,
-// do not make the leader spin.
-const passPause = 10 * time.Millisecond
+// do not make the leader spin. After a long pass, of a large cluster or over a slow line, the pause is
+// as long as the pass was, up to maxPassPause.
+const (
+	passPause    = 10 * time.Millisecond
+	maxPassPause = 100 * time.Millisecond
+)

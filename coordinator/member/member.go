@@ -217,7 +217,7 @@ func (m *Member) onResult(now lease.Instant, r Result) {
 // View returns what the member thinks, as a copy.
 func (m *Member) View() View {
 	v := View{
-		Leading: m.leading(), Term: m.election.seen, LeaderTrust: m.election.trust, AgentTrust: m.AgentTrust(),
+		Leading: m.leading(), Term: m.election.seen, LeaderTrust: m.election.trust, AgentTrust: m.agentTrust(),
 		LastAnswered: m.beat.answered, Stopping: m.stop.phase != stopNone, Registered: m.beat.everAnswered,
 		StoreID: m.store.id, ClockSteps: m.clock.Steps(), PassSeq: m.leader.passSeq, PassesFailed: m.leader.failed,
 	}

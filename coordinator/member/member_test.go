@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/emitd/emitd/coordinator/member"
 )
 
 func TestColdStartSpreadsEvenly(t *testing.T) {
@@ -46,4 +48,30 @@ func TestCleanStopHandsOver(t *testing.T) {
 	took := c.until(time.Second, "another leader", func() bool { return c.leader() != nil && c.leader() != l })
 	all := took + c.until(2*time.Second, "six units on two nodes", func() bool { return l.stopped && c.total() == 6 })
 	t.Logf("leader after %v, all after %v", took, all)
+}
+
+// TestFollowersLeaveTheTermAlone: standing locks and reads the rows of the term, so in a cluster
+// whose leader renews nobody stands, whatever wakes the followers.
+func TestFollowersLeaveTheTermAlone(t *testing.T) {
+	t.Parallel()
+	c := settled(t, 5)
+	for _, p := range c.nodes {
+		p.calls = nil
+	}
+	for range 300 {
+		for _, p := range c.nodes {
+			p.step(member.Woken{})
+		}
+		c.run(100 * time.Millisecond)
+	}
+	for _, p := range c.nodes {
+		for _, call := range p.calls {
+			if call.Heartbeat != nil && call.Heartbeat.Claim.Stand {
+				t.Fatalf("%s stood against a leader that renews", p.id.Name)
+			}
+		}
+	}
+	l := c.leader()
+	l.dead = true
+	c.until(6*time.Second, "another leader", func() bool { return c.leader() != nil && c.leader() != l })
 }

@@ -90,9 +90,9 @@ func (rs *runs) init() {
 	rs.next = lease.Never
 }
 
-// AgentTrust returns until when the runs of this node may go on without another answered
+// agentTrust returns until when the runs of this node may go on without another answered
 // heartbeat: the least of them.
-func (m *Member) AgentTrust() lease.Instant {
+func (m *Member) agentTrust() lease.Instant {
 	trust := lease.Never
 	for _, r := range m.runs.live {
 		if !r.Abandoned {
@@ -472,7 +472,7 @@ func (m *Member) sendReports(now lease.Instant) {
 	slices.SortFunc(rs.batch, func(a, b storage.UnitReport) int { return a.Unit.Compare(b.Unit) })
 	rs.batch = rs.batch[:min(len(rs.batch), maxReports)]
 	m.send(now, callReport, Call{Report: &storage.Report{
-		Node: m.cfg.Node, Seq: m.nextSeq(), HighestGeneration: m.highestGeneration,
+		Node: m.cfg.Node, Seq: m.nextSeq(), StoreID: m.store.id, HighestGeneration: m.highestGeneration,
 		Units: slices.Clone(rs.batch), Witness: slices.Clone(rs.witness),
 	}})
 	// What others know by then is seen in the member list, and no longer witnessed.

@@ -48,6 +48,7 @@ type watched struct {
 	heard     uint64
 	heardAt   time.Duration // when its row last said that it heard something new
 	sawTerm   int64         // the highest number of a term that any answer told it
+	store     string        // as the newest answered heartbeat named it
 	known     map[node.Incarnation]bool
 }
 
@@ -153,6 +154,9 @@ func (c *checks) after(w *world, cl *call) {
 		return
 	}
 	c.grow(len(w.units))
+	if err := decided(cl, storeID(w.server.failovers)); err != nil {
+		w.violate(err.rule, "%s", err.what)
+	}
 	switch {
 	case cl.req.Heartbeat != nil:
 		c.beat(w, cl, cl.req.Heartbeat, res.Reply)
@@ -164,6 +168,15 @@ func (c *checks) after(w *world, cl *call) {
 		}
 		c.outcomes(w, res.Outcomes)
 	}
+}
+
+// decided takes a call that the store of that name has accepted: a report or a commit must have been
+// decided by a process that knew of no other store.
+func decided(cl *call, store string) *broken {
+	if (cl.req.Report != nil || cl.req.Commit != nil) && cl.read != store {
+		return breaks("store identity", "%s accepted what was decided from %s: %s", store, cl.read, cl)
+	}
+	return nil
 }
 
 // beat takes an applied heartbeat.
@@ -203,6 +216,7 @@ func (c *checks) answered(p *process, cl *call) {
 		p.watch.sawTerm = max(p.watch.sawTerm, res.Snapshot.Term.Number)
 	case res.Reply != nil:
 		r := res.Reply
+		p.watch.store = r.StoreID
 		p.watch.sawTerm = max(p.watch.sawTerm, r.Term.Number)
 		if r.Verdict != storage.Refuse && r.Term.Leader.Incarnation == p.who.Incarnation {
 			p.watch.leaseFrom = cl.asked

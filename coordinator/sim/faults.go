@@ -83,7 +83,7 @@ func (d *director) end(after time.Duration, do func()) {
 func (d *director) repair() {
 	w := d.w
 	d.quiet()
-	w.server.down = false
+	w.open()
 	for _, h := range w.hosts {
 		h.cut, h.deaf, h.slow = false, false, 0
 		if h.twin != nil {
@@ -177,7 +177,7 @@ func (d *director) fault(kind Faults) {
 		d.end(d.lasting(), func() { v.host.deaf = false })
 	case Outage:
 		w.server.down, w.server.quick = true, w.chance(0.5)
-		d.end(min(d.lasting(), 5*time.Minute), func() { w.server.down = false })
+		d.end(min(d.lasting(), 5*time.Minute), w.open)
 	case BadNetwork:
 		w.network = network{lose: w.rng.Float64() * 0.4, swallow: w.rng.Float64() * 0.4, repeat: w.rng.Float64() * 0.4, slow: w.rng.Float64() * 0.4}
 		long := min(d.lasting(), w.bound()/2)
@@ -314,10 +314,11 @@ func (d *director) rollback() {
 		gap = w.upTo(2 * w.t.NodeRegistrationTTL)
 	}
 	out := w.upTo(w.t.HeartbeatInterval)
-	w.after(gap, func() { w.server.down, w.server.quick = true, true })
+	pooled := w.chance(0.5)
+	w.after(gap, func() { w.server.down, w.server.quick, w.server.pooled = true, true, pooled })
 	d.end(gap+out, func() {
 		w.failover()
-		w.server.down = false
+		w.open()
 	})
 }
 

@@ -17,11 +17,13 @@ import (
 type server struct {
 	store *memory.Store
 	clock storeClock
-	// down says that nothing arrives; quick, that callers are told so at once.
-	down, quick bool
-	failovers   int
-	image       *image    // what a failover falls back to
-	newest      time.Time // the latest that the clock ever showed
+	// down says that nothing arrives; quick, that callers are told so at once; pooled, that requests
+	// wait in a pooler meanwhile.
+	down, quick, pooled bool
+	waiting             []*call // in the pooler
+	failovers           int
+	image               *image    // what a failover falls back to
+	newest              time.Time // the latest that the clock ever showed
 }
 
 // image is the store at an earlier moment, with what the checks believed of it then.
@@ -48,6 +50,7 @@ type call struct {
 	done   bool          // answered, or given up
 	repeat bool          // a second copy: nobody waits for its answer
 	from   int           // failovers there had been
+	read   string        // the store that the process had heard of last when the member wanted it
 
 	result member.Result
 	// early is what a planted bug reads before the write.
@@ -105,7 +108,7 @@ func (w *world) wake(hint storage.Wake) {
 // call sends what the member asks of the store.
 func (p *process) call(c member.Call) {
 	p.w.stats.Calls++
-	cl := &call{p: p, req: c, asked: p.w.now}
+	cl := &call{p: p, req: c, asked: p.w.now, read: p.watch.store}
 	if p.crashIn > 0 {
 		p.crashIn--
 		if p.crashIn == 0 && p.crashAt == beforeSend {
@@ -174,6 +177,9 @@ func (w *world) arrive(c *call) {
 		return
 	case c.from != w.server.failovers && (c.repeat || c.done || w.chance(0.5)):
 		return // its connection ended with the server; some wait in a pooler for the new one
+	case w.server.down && w.server.pooled:
+		w.server.waiting = append(w.server.waiting, c)
+		return
 	case w.server.down:
 		if w.server.quick && !c.repeat {
 			c.result = member.Result{ID: c.req.ID, Err: errRefused}
@@ -193,6 +199,20 @@ func (w *world) arrive(c *call) {
 	}
 	if !c.repeat {
 		w.reply(c)
+	}
+}
+
+// open lets the store be reached again. What has waited in a pooler reaches it, even if it is another
+// store by now; what its callers have given up is forgotten.
+func (w *world) open() {
+	s := &w.server
+	waiting := s.waiting
+	s.down, s.pooled, s.waiting = false, false, nil
+	for _, c := range waiting {
+		if !c.done && !c.repeat {
+			c.from = s.failovers // the pooler's connection is a new one
+			w.queue.push(event{at: w.now + w.latency(c.p.host), kind: evArrive, p: c.p, call: c})
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -43,6 +44,40 @@ func TestStoryResumeWhoseReplyIsLostInAFailover(t *testing.T) {
 		s.pass(s.bound())
 		if !s.allRun() || !s.check.settled {
 			t.Fatalf("not all is well again\n%s", lastLines(s.world, 40))
+		}
+	})
+}
+
+// A report and a commit wait in a pooler while the store fails over to a copy from before. The new
+// store refuses both, whatever its rows say: they were decided from a history that it does not have.
+func TestStoryWritesWaitInAPoolerDuringAFailover(t *testing.T) {
+	t.Parallel()
+	profiles(t, func(t *testing.T, timing lease.Timing) {
+		s := onStage(t, Config{Nodes: 3, Timing: timing}).begin()
+		s.keep()
+		var report, commit *call
+		s.loseReply = func(c *call) bool {
+			late := *c
+			switch {
+			case c.req.Report != nil:
+				report = &late
+			case c.req.Commit != nil && len(c.req.Commit.Changes) > 0:
+				commit = &late
+			}
+			return false
+		}
+		s.follower().kill()
+		s.within(s.bound(), "its units are given away and acknowledged", func() bool { return report != nil && commit != nil })
+		s.failover()
+		for _, late := range []*call{report, commit} {
+			if s.apply(late); !errors.Is(late.result.Err, storage.ErrStoreChanged) {
+				t.Errorf("the new store answers %v", late)
+			}
+		}
+		s.disturb("failover")
+		s.pass(s.bound() + timing.NodeRegistrationTTL)
+		if !s.allRun() {
+			t.Fatalf("not all runs again\n%s", lastLines(s.world, 40))
 		}
 	})
 }

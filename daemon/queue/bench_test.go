@@ -1,15 +1,18 @@
 package queue
 
 import (
+	"crypto/rand"
 	"fmt"
+	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/emitd/emitd/internal/cputime"
 	"github.com/emitd/emitd/storage/blob/dir"
 	"github.com/emitd/emitd/storage/blob/mem"
 )
@@ -31,7 +34,8 @@ func BenchmarkBroker(b *testing.B) {
 
 const benchTime = 3 * time.Second
 
-func bench(b *testing.B, whole bool, clients, jobs, waiting int) {
+// filled is a broker with so many jobs waiting, on a bucket that has latency from now on.
+func filled(b *testing.B, waiting int) (*node, *mem.Bucket) {
 	var slow atomic.Bool
 	bucket := mem.New(mem.Config{Latency: func(mem.Call) time.Duration {
 		if slow.Load() {
@@ -51,27 +55,38 @@ func bench(b *testing.B, whole bool, clients, jobs, waiting int) {
 		}
 		n.enqueue(batch...)
 	}
-	index := float64(n.stat().IndexBytes)
 	slow.Store(true)
-	before := bucket.Stats()[mem.Create]
-	var done atomic.Int64
+	return n, bucket
+}
+
+// drive has clients work for a while, and returns how many jobs they did, in how much time of the
+// clock and of the processor.
+func drive(b *testing.B, n *node, clients, jobs int, whole bool, during time.Duration) (done float64, took, used time.Duration) {
+	var count atomic.Int64
 	var callers sync.WaitGroup
-	cpuBefore := cpu()
-	begun := time.Now()
-	for b.Loop() { // once: it takes its time by itself
-		for range clients {
-			callers.Go(func() {
-				for time.Since(begun) < benchTime {
-					done.Add(int64(cycle(b, n, payload, jobs, whole)))
-				}
-			})
-		}
-		callers.Wait()
+	before, begun := cputime.Used(), time.Now()
+	payload := make([]byte, 100)
+	for range clients {
+		callers.Go(func() {
+			for time.Since(begun) < during {
+				count.Add(int64(cycle(b, n, payload, jobs, whole)))
+			}
+		})
 	}
-	took := time.Since(begun)
-	used := cpu() - cpuBefore
+	callers.Wait()
+	return float64(count.Load()), time.Since(begun), cputime.Used() - before
+}
+
+func bench(b *testing.B, whole bool, clients, jobs, waiting int) {
+	n, bucket := filled(b, waiting)
+	index := float64(n.stat().IndexBytes)
+	before := bucket.Stats()[mem.Create]
+	var total float64
+	var took, used time.Duration
+	for b.Loop() { // once: it takes its time by itself
+		total, took, used = drive(b, n, clients, jobs, whole, benchTime)
+	}
 	after := bucket.Stats()[mem.Create]
-	total := float64(done.Load())
 	if waiting > 0 {
 		b.ReportMetric(index/float64(waiting), "B/waiting")
 	}
@@ -80,6 +95,35 @@ func bench(b *testing.B, whole bool, clients, jobs, waiting int) {
 	b.ReportMetric(float64(after.Calls-before.Calls)/total*1000, "PUT/1000jobs")
 	b.ReportMetric(float64(after.BytesIn-before.BytesIn)/total, "B/job")
 	b.ReportMetric(0, "ns/op")
+}
+
+// BenchmarkWaiting compares whole cycles on brokers with 10,000, 100,000 and a million jobs waiting,
+// in turns, so that all meet the same machine: how many times the jobs per second, and the processor
+// time of a job, of the first.
+func BenchmarkWaiting(b *testing.B) {
+	for _, c := range []struct{ clients, jobs int }{{2048, 1}, {512, 100}} {
+		b.Run(fmt.Sprintf("clients=%d/jobs=%d", c.clients, c.jobs), func(b *testing.B) {
+			sizes := []int{10_000, 100_000, 1_000_000}
+			var nodes [3]*node
+			for i, waiting := range sizes {
+				nodes[i], _ = filled(b, waiting)
+			}
+			var rate, cost [3]float64
+			for b.Loop() {
+				for i := range nodes {
+					done, took, used := drive(b, nodes[i], c.clients, c.jobs, true, benchTime/2)
+					rate[i] += done / took.Seconds()
+					cost[i] += used.Seconds() / done
+				}
+			}
+			for i, waiting := range sizes[1:] {
+				b.ReportMetric(rate[i+1]/rate[0], fmt.Sprintf("x-jobs/s-%dk", waiting/1000))
+				b.ReportMetric(cost[i+1]/cost[0], fmt.Sprintf("x-cpu-%dk", waiting/1000))
+			}
+			b.ReportMetric(rate[0]/float64(b.N), "jobs/s-10k")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
 }
 
 // cycle submits, claims and completes jobs, and returns how many.
@@ -117,17 +161,9 @@ func cycle(b *testing.B, n *node, payload []byte, jobs int, whole bool) int {
 	return len(claims)
 }
 
-// cpu is what this process has used: on a busy machine it says more than the clock.
-func cpu() time.Duration {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		return 0
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
-
-// BenchmarkTakeover measures, on a directory, from the start of a run until it serves, with a million
-// jobs waiting; after a kill, and after a drain.
+// BenchmarkTakeover measures, on a directory, with a million jobs waiting: from the start of a run
+// until it serves, after a kill; and for how long nobody serves when a broker drains (a checkpoint
+// is written before, while it serves: drain is the time of all).
 func BenchmarkTakeover(b *testing.B) {
 	bucket, err := dir.Open(dir.Config{Path: b.TempDir(), NoSync: true})
 	if err != nil {
@@ -138,24 +174,40 @@ func BenchmarkTakeover(b *testing.B) {
 	n := w.node("n")
 	r := n.serve(DefaultQueue, 0)
 	payload := make([]byte, 100)
-	for range 1000 {
-		batch := make([]Job, MaxCall)
-		for i := range batch {
-			batch[i].Payload = payload
+	fill := func(jobs int) {
+		for range jobs / MaxCall {
+			batch := make([]Job, MaxCall)
+			for i := range batch {
+				_, _ = rand.Read(payload[:50])
+				batch[i].Payload = slices.Clone(payload)
+			}
+			n.enqueue(batch...)
 		}
-		n.enqueue(batch...)
 	}
+	fill(1_000_000)
+	var kill, used, drain, gap []time.Duration
 	for b.Loop() {
 		r.kill()
-		begun := time.Now()
+		begun, before := time.Now(), cputime.Used()
 		r = n.serve(DefaultQueue, 0)
-		b.ReportMetric(time.Since(begun).Seconds(), "s/kill")
+		kill, used = append(kill, time.Since(begun)), append(used, cputime.Used()-before)
+		fill(100_000) // a log to replay
 		begun = time.Now()
-		r.drain(b)
+		r.a.BeginDrain()
+		last := begun
+		for n.shard(DefaultQueue, 0) != nil { // it serves on
+			last = time.Now()
+			runtime.Gosched()
+		}
+		<-r.done
 		r = n.serve(DefaultQueue, 0)
-		b.ReportMetric(time.Since(begun).Seconds(), "s/drain")
+		gap, drain = append(gap, time.Since(last)), append(drain, time.Since(begun))
 	}
-	if st := n.stat(); st.Waiting != 1_000_000 {
+	for name, all := range map[string][]time.Duration{"kill": kill, "kill-cpu": used, "drain": drain, "gap": gap} {
+		b.ReportMetric(slices.Min(all).Seconds(), "s/"+name)
+		b.ReportMetric(slices.Max(all).Seconds(), "most-s/"+name)
+	}
+	if st := n.stat(); st.Waiting != int64(1_000_000+100_000*len(kill)) {
 		b.Fatalf("%+v", st)
 	}
 }

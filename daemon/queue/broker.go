@@ -93,7 +93,7 @@ func (b *Broker) Queues() *Registry { return b.registry }
 // NewRegistry returns the list of queues below the root, for those who declare queues and serve
 // none.
 func NewRegistry(bucket blob.Bucket, root string) *Registry {
-	return &Registry{bucket: bucket, key: join(root, "v1/queues"), turn: make(chan struct{}, 1)}
+	return &Registry{bucket: bucket, root: root, key: join(root, "v1/queues"), turn: make(chan struct{}, 1)}
 }
 
 func join(root, key string) string {
@@ -112,8 +112,6 @@ func prefix(root string, set *Settings, index int) string {
 	return join(root, fmt.Sprintf("v1/%02x/%s", h.Sum32()&0xff, path))
 }
 
-func (s *shard) prefix() string { return prefix(s.b.cfg.Root, &s.settings, s.index) }
-
 // Run serves one shard: the unit's index.
 func (b *Broker) Run(ctx context.Context, a *daemon.Assignment) error {
 	name, ok := strings.CutPrefix(string(a.Unit.Daemon), specPrefix)
@@ -122,7 +120,8 @@ func (b *Broker) Run(ctx context.Context, a *daemon.Assignment) error {
 	}
 	set, err := b.registry.get(ctx, name, 0)
 	if err != nil {
-		return fmt.Errorf("serve %s: %w", a.Unit, err)
+		b.bury(ctx)
+		return gone(a.Unit, err)
 	}
 	if a.Index >= set.Shards {
 		return fmt.Errorf("serve %s: the queue has %d shards", a.Unit, set.Shards)
@@ -139,6 +138,10 @@ func (b *Broker) Run(ctx context.Context, a *daemon.Assignment) error {
 	defer helpers.Wait()
 	defer func() { _ = s.log.Close(ctx) }() // ended already: waits for its goroutines
 	err = s.run(a.Draining())
+	if s.removed && ctx.Err() == nil {
+		b.bury(ctx)
+		return gone(a.Unit, noQueue(name))
+	}
 	if errors.Is(err, journal.ErrFenced) {
 		b.instruments.conflict(name)
 	}
@@ -146,6 +149,15 @@ func (b *Broker) Run(ctx context.Context, a *daemon.Assignment) error {
 		return context.Cause(ctx)
 	}
 	return err
+}
+
+// gone is the end of a run that has no queue to serve. One that was removed is given back at once: to
+// try again would not bring it back.
+func gone(u daemon.Unit, err error) error {
+	if TagOf(err) == QueueNotFound {
+		return fmt.Errorf("serve %s: %w (%w)", u, err, daemon.ErrRelease)
+	}
+	return fmt.Errorf("serve %s: %w", u, err)
 }
 
 func (b *Broker) add(s *shard) {
@@ -266,9 +278,23 @@ func (s *shard) follow(ctx context.Context) {
 		case <-s.gone:
 			return
 		}
-		if set, err := s.b.registry.get(ctx, s.name, followEvery/2); err == nil {
+		set, err := s.b.registry.get(ctx, s.name, followEvery/2)
+		switch {
+		case err == nil:
 			s.tell(*set)
+		case TagOf(err) == QueueNotFound:
+			s.tell(Settings{Name: s.name})
 		}
+		if s.index == 0 {
+			s.b.bury(ctx)
+		}
+	}
+}
+
+// bury deletes what removed queues have left.
+func (b *Broker) bury(ctx context.Context) {
+	if err := b.registry.bury(ctx); err != nil && ctx.Err() == nil {
+		b.cfg.Logger.WarnContext(ctx, "the objects of removed queues were not all deleted", "error", err)
 	}
 }
 
@@ -281,7 +307,7 @@ func (b *Broker) snapshots() map[string]Stats {
 		total := Stats{Queue: name}
 		for _, s := range q.shards {
 			if st := s.snapshot.Load(); st != nil {
-				total.add(st)
+				total.Add(st)
 			}
 		}
 		out[name] = total

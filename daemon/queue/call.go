@@ -36,6 +36,7 @@ type call struct {
 	outcomes []Outcome
 	claim    *ClaimRequest
 	claims   []handed
+	room     int // of a claim: bytes that its payloads may still take
 	command  *Command
 	met      int
 	query    *Query
@@ -44,6 +45,7 @@ type call struct {
 	info     *Info
 	payload  []byte
 	blob     string
+	keys     []string
 	stats    *Stats
 }
 

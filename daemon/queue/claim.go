@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/emitd/emitd/daemon/queue/ledger"
 )
 
@@ -50,16 +52,18 @@ func (b *Broker) claimNow(ctx context.Context, shards []*shard, req ClaimRequest
 		return nil, nil // the poll is served at once if there are jobs
 	}
 	var claims []handed
+	room := MaxPayload
 	ask := func(again bool) error {
 		first := int(b.turn.Add(1)) % len(shards)
 		for n := range shards {
 			part := req
 			part.Max -= len(claims)
 			c := claimCall(&part, new(atomic.Bool), make(chan *call, 1))
-			c.retried = again
+			c.retried, c.room = again, room
 			if err := shards[(first+n)%len(shards)].do(ctx, c); err != nil {
 				return err
 			}
+			room = c.room
 			if claims = append(claims, c.claims...); len(claims) >= req.Max || again && len(claims) > 0 {
 				return nil
 			}
@@ -121,7 +125,7 @@ func answerOf(c *call) ([]handed, error) {
 }
 
 func claimCall(req *ClaimRequest, taken *atomic.Bool, done chan *call) *call {
-	return &call{step: claimStep, claim: req, taken: taken, done: done}
+	return &call{step: claimStep, claim: req, taken: taken, done: done, room: MaxPayload}
 }
 
 // withdraw takes a poll off the list that nobody waits for any more.
@@ -146,15 +150,32 @@ func (b *Broker) claims(ctx context.Context, got []handed) ([]Claimed, error) {
 			out[i].Token = seal.seal(t, j.ID)
 			h.shard.sealers.Put(seal)
 		}
-		if j.Blob != "" {
-			payload, err := b.payload(ctx, j.Blob, j.ID)
-			if err != nil {
-				return nil, err // the claims end by themselves
-			}
-			out[i].Payload = payload
-		}
+	}
+	if err := b.fetch(ctx, got, out); err != nil {
+		return nil, err
 	}
 	return out, nil
+}
+
+// readsAtOnce is how many payload objects of a claim are read at a time.
+const readsAtOnce = 16
+
+// fetch reads the payloads that are objects of their own. If one fails, so does the call, and its
+// claims end by themselves.
+func (b *Broker) fetch(ctx context.Context, got []handed, out []Claimed) error {
+	var all errgroup.Group
+	all.SetLimit(readsAtOnce)
+	for i := range got {
+		j := &got[i].job
+		if j.Blob == "" {
+			continue
+		}
+		all.Go(func() (err error) {
+			out[i].Payload, err = b.payload(ctx, j.Blob, j.ID)
+			return err
+		})
+	}
+	return all.Wait()
 }
 
 func claimStep(s *shard, c *call) progress {
@@ -243,7 +264,7 @@ func (s *shard) hand(c *call) bool {
 		return false
 	}
 	n, ok := s.ledger.Best(req.Types)
-	if !ok {
+	if !ok || s.ledger.Size(n) > c.room {
 		return false
 	}
 	if !c.take() {
@@ -257,6 +278,11 @@ func (s *shard) hand(c *call) bool {
 	one := r
 	c.claims = make([]handed, 0, min(req.Max, s.ledger.Waiting()))
 	for ; ok && len(c.claims) < req.Max; n, ok = s.ledger.Best(req.Types) {
+		size := s.ledger.Size(n)
+		if size > c.room {
+			break // for another call
+		}
+		c.room -= size
 		c.claims = append(c.claims, handed{shard: s, until: req.Visibility})
 		j := &c.claims[len(c.claims)-1].job
 		*j, _ = s.ledger.Job(n)
@@ -275,7 +301,7 @@ func (s *shard) hand(c *call) bool {
 		j.Visibility, j.Tokenless, j.Deliveries = r.Visibility, r.Tokenless, j.Deliveries+1
 	}
 	if durable {
-		s.durably(c, r)
+		s.durably(c, &r)
 		return true
 	}
 	r.At = s.now
@@ -285,7 +311,7 @@ func (s *shard) hand(c *call) bool {
 }
 
 // durably makes the claims wait for their commit.
-func (s *shard) durably(c *call, r ledger.Record) {
+func (s *shard) durably(c *call, r *ledger.Record) {
 	w := s.gather()
 	if r.Request != "" {
 		s.requests[r.Request] = w

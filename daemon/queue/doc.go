@@ -52,7 +52,10 @@
 // timeout. A claim whose record was lost with the former owner is honoured when its holder speaks
 // up, unless the job was handed out again: its token proves it (HMAC by a key kept with the
 // journal). A run that drains flushes, answers what is under way, refuses the rest with
-// [QueueNotOwner] and closes the journal, so that the successor starts at once.
+// [QueueNotOwner] and closes the journal, so that the successor starts at once. If there is much to
+// replay, it writes a checkpoint before, and serves meanwhile.
+//
+// A run ends when its queue was removed. The brokers of other queues delete the objects.
 //
 // # Time
 //
@@ -64,7 +67,7 @@
 // A shard holds its jobs in memory, about 100 bytes each besides payloads; MaxJobs and MaxBytes
 // bound them, and what is beyond is refused with [QueueFull]. Payloads above InlinePayload are
 // objects of their own, written before the record that names them and deleted after the job's end.
-// One whose broker dies in between stays as garbage.
+// One whose broker dies in between is deleted by the next broker.
 //
 // # Not promised
 //

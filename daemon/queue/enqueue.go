@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 
 	"github.com/google/uuid"
 
@@ -126,8 +128,8 @@ func (s *shard) duplicate(c *call, id string, state State) {
 
 func (s *shard) enqueue(c *call, j *prepared) {
 	w := s.gather()
-	r := w.add()
-	r.Kind, r.Numbers, r.ID, r.Type, r.Group = ledger.Enqueue, []uint64{s.ledger.Number()}, j.id, j.kind, j.group
+	r := s.add(w)
+	r.Kind, r.Numbers, r.ID, r.Type, r.Group = ledger.Enqueue, w.one(s.ledger.Number()), j.id, j.kind, j.group
 	r.Payload, r.Blob, r.Size, r.Priority, r.RunAt, r.Policy = j.payload, j.blob, j.size, j.priority, j.runAt, j.policy
 	state := Waiting
 	if j.delay > 0 {
@@ -173,7 +175,7 @@ func (b *Broker) upload(ctx context.Context, shards map[int]*shard, jobs []prepa
 		if len(j.payload) <= InlinePayload {
 			continue
 		}
-		key := shards[j.shard].prefix() + "/blob/" + uuid.NewString()
+		key := shards[j.shard].blobKey()
 		if _, err := b.cfg.Bucket.Create(ctx, key, j.payload); err != nil {
 			return Refuse(Unavailable, "store the payload of job %q: %w", j.id, err)
 		}
@@ -226,8 +228,16 @@ func (s *shard) trash(key string) {
 	}
 }
 
-// sweep deletes what trash was given, until the shard is gone.
+// blobPrefix is where a shard's payload objects are. Their keys begin with the epoch in which they
+// were written.
+func blobPrefix(shard string) string { return shard + "/blob/" }
+
+func (s *shard) blobKey() string { return fmt.Sprintf("%s%d-%s", s.blobs, s.epoch, uuid.NewString()) }
+
+// sweep deletes payload objects that nobody needs, until the shard is gone: those that earlier
+// brokers left behind, then what trash is given.
 func (s *shard) sweep(ctx context.Context) {
+	s.sweepLeft(ctx)
 	for {
 		select {
 		case key := <-s.rubbish:
@@ -237,6 +247,50 @@ func (s *shard) sweep(ctx context.Context) {
 				s.remove(ctx, <-s.rubbish)
 			}
 			return
+		}
+	}
+}
+
+// sweepLeft deletes the payload objects of earlier epochs that no job refers to: of a broker that died
+// between the object and its job's record, or between the job's end and the deletion. What an
+// earlier broker has recorded is in the ledger, and it records nothing any more.
+func (s *shard) sweepLeft(ctx context.Context) {
+	left, err := s.blobsBefore(ctx)
+	if err != nil && ctx.Err() == nil {
+		s.b.cfg.Logger.WarnContext(ctx, "payloads that nobody needs were not looked for", "unit", s.unit.String(), "error", err)
+	}
+	if len(left) == 0 {
+		return
+	}
+	c := newCall(func(s *shard, c *call) progress {
+		c.keys = s.ledger.Unreferenced(left)
+		return decided
+	})
+	if s.do(ctx, c) != nil {
+		return // the shard is gone: the next broker looks
+	}
+	for _, key := range c.keys {
+		s.remove(ctx, key)
+	}
+}
+
+// blobsBefore lists the payload objects of earlier epochs.
+func (s *shard) blobsBefore(ctx context.Context) (map[string]bool, error) {
+	out := map[string]bool{}
+	for after := ""; ; {
+		page, err := s.b.cfg.Bucket.List(ctx, s.blobs, after, 0)
+		if err != nil {
+			return out, err
+		}
+		for _, e := range page.Entries {
+			epoch, _, _ := strings.Cut(e.Key[len(s.blobs):], "-")
+			if n, err := strconv.ParseInt(epoch, 10, 64); err == nil && n < s.epoch {
+				out[e.Key] = true
+			}
+			after = e.Key
+		}
+		if !page.More {
+			return out, nil
 		}
 	}
 }

@@ -2,11 +2,48 @@ package queue
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"time"
 
 	"github.com/emitd/emitd/daemon/queue/ledger"
 )
+
+type shardsKey struct{}
+
+// OnShards makes a call on a queue as a whole (Get, List, Stats, Do) one on these of its shards: a
+// node that gathers the answers of several brokers says so to each what it is asked for. A broker
+// that does not serve all of them refuses with QueueNotOwner, so that no answer is silently one of a
+// part. Without it all shards are meant.
+func OnShards(ctx context.Context, shards []int) context.Context {
+	return context.WithValue(ctx, shardsKey{}, shards)
+}
+
+// ShardsOf returns the shards that a context names by [OnShards]; nil: all.
+func ShardsOf(ctx context.Context) []int {
+	shards, _ := ctx.Value(shardsKey{}).([]int)
+	return shards
+}
+
+// meant returns the shards that a call on the queue is for, by index.
+func (b *Broker) meant(ctx context.Context, set *Settings) ([]*shard, error) {
+	here := b.local(set.Name)
+	if len(here) == 0 {
+		return nil, b.notOwner(set.Name, -1)
+	}
+	wanted := ShardsOf(ctx)
+	for index := range set.Shards {
+		i := slices.IndexFunc(here, func(s *shard) bool { return s.index == index })
+		switch asked := wanted == nil || slices.Contains(wanted, index); {
+		case asked && i < 0:
+			return nil, b.notOwner(set.Name, index)
+		case !asked && i >= 0:
+			here = slices.Delete(here, i, i+1)
+		}
+	}
+	return here, nil
+}
 
 func millisecond(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }
 
@@ -19,9 +56,9 @@ func (b *Broker) Get(ctx context.Context, name, id string) (*Info, []byte, error
 	if refusal := checkID(id); refusal != nil {
 		return nil, nil, refusal
 	}
-	shards := b.local(name)
-	if len(shards) == 0 {
-		return nil, nil, b.notOwner(name, -1)
+	shards, err := b.meant(ctx, set)
+	if err != nil {
+		return nil, nil, err
 	}
 	// The job's own shard first; a job with a group may be on another one.
 	slices.SortStableFunc(shards, func(x, y *shard) int {
@@ -42,9 +79,6 @@ func (b *Broker) Get(ctx context.Context, name, id string) (*Info, []byte, error
 			return c.info, payload, err
 		}
 		return c.info, c.payload, nil
-	}
-	if len(shards) < set.Shards {
-		return nil, nil, b.notOwner(name, shardOf(id, set.Shards))
 	}
 	return nil, nil, Refuse(JobNotFound, "there is no job %q, or it ended too long ago", id)
 }
@@ -77,7 +111,8 @@ const listStep = 20_000 // jobs looked at for one page
 // List returns a page of jobs, shard by shard, in each the oldest first. A page may be short, even
 // empty, and have a cursor: no more than so many jobs are looked at for one.
 func (b *Broker) List(ctx context.Context, name string, q Query) (*Page, error) {
-	if _, err := b.open(ctx, name); err != nil {
+	set, err := b.open(ctx, name)
+	if err != nil {
 		return nil, err
 	}
 	index, _, refusal := parseCursor(q.Cursor)
@@ -93,9 +128,9 @@ func (b *Broker) List(ctx context.Context, name string, q Query) (*Page, error) 
 	if q.Limit == 0 {
 		q.Limit = 100
 	}
-	shards := b.local(name)
-	if len(shards) == 0 {
-		return nil, b.notOwner(name, -1)
+	shards, err := b.meant(ctx, set)
+	if err != nil {
+		return nil, err
 	}
 	page := &Page{Jobs: []Info{}}
 	for n, s := range shards {
@@ -146,14 +181,15 @@ func pageStep(s *shard, c *call) progress {
 	return decided
 }
 
-// Stats adds up the shards that this node serves.
+// Stats adds up the shards that are asked for.
 func (b *Broker) Stats(ctx context.Context, name string) (*Stats, error) {
-	if _, err := b.open(ctx, name); err != nil {
+	set, err := b.open(ctx, name)
+	if err != nil {
 		return nil, err
 	}
-	shards := b.local(name)
-	if len(shards) == 0 {
-		return nil, b.notOwner(name, -1)
+	shards, err := b.meant(ctx, set)
+	if err != nil {
+		return nil, err
 	}
 	total := &Stats{Queue: name, Broker: b.cfg.Address, Paused: true}
 	for _, s := range shards {
@@ -161,7 +197,7 @@ func (b *Broker) Stats(ctx context.Context, name string) (*Stats, error) {
 		if err := s.do(ctx, c); err != nil {
 			return nil, err
 		}
-		total.add(c.stats)
+		total.Add(c.stats)
 	}
 	return total, nil
 }
@@ -190,7 +226,8 @@ func (s *shard) stats() *Stats {
 	return st
 }
 
-func (t *Stats) add(s *Stats) {
+// Add counts other shards of the same queue in. Broker stays.
+func (t *Stats) Add(s *Stats) {
 	t.Shards += s.Shards
 	t.Paused = t.Paused && s.Paused
 	t.Waiting += s.Waiting
@@ -214,7 +251,7 @@ func (t *Stats) add(s *Stats) {
 	t.Epoch = max(t.Epoch, s.Epoch)
 }
 
-// Do carries an act out on all shards that this node serves.
+// Do carries an act out, shard by shard.
 func (b *Broker) Do(ctx context.Context, name string, cmd Command) (int, error) {
 	set, err := b.open(ctx, name)
 	if err != nil {
@@ -223,19 +260,18 @@ func (b *Broker) Do(ctx context.Context, name string, cmd Command) (int, error) 
 	if refusal := cmd.check(); refusal != nil {
 		return 0, refusal
 	}
-	shards := b.local(name)
-	if len(shards) < set.Shards {
-		for index := range set.Shards {
-			if !slices.ContainsFunc(shards, func(s *shard) bool { return s.index == index }) {
-				return 0, b.notOwner(name, index)
-			}
-		}
+	shards, err := b.meant(ctx, set)
+	if err != nil {
+		return 0, err
 	}
 	met := 0
-	for _, s := range shards {
+	for n, s := range shards {
 		c := newCall(commandStep)
 		c.command = &cmd
 		if err := s.do(ctx, c); err != nil {
+			if n > 0 && TagOf(err) != UnknownOutcome { // it has happened on the shards before
+				err = errors.Join(unknown(fmt.Sprintf("the act was carried out on %d of %d shards", n, len(shards))), err)
+			}
 			return met, err
 		}
 		met += c.met
@@ -303,7 +339,7 @@ func commandStep(s *shard, c *call) progress {
 		return placed
 	}
 	if cmd.Act == Pause || cmd.Act == Resume {
-		s.hard(c, ledger.Record{Kind: commandKinds[cmd.Act]})
+		s.hard(c, &ledger.Record{Kind: commandKinds[cmd.Act]})
 		return decided
 	}
 	if len(cmd.IDs) > 0 {
@@ -334,7 +370,7 @@ func (s *shard) commandIDs(c *call) progress {
 	}
 	if len(r.Numbers) > 0 {
 		c.met += len(r.Numbers)
-		s.hard(c, r)
+		s.hard(c, &r)
 	}
 	switch {
 	case coming != nil:
@@ -367,7 +403,7 @@ func (s *shard) commandAll(c *call) progress {
 	})
 	if len(r.Numbers) > 0 {
 		c.met += len(r.Numbers)
-		s.hard(c, r)
+		s.hard(c, &r)
 	}
 	switch {
 	case end:

@@ -48,6 +48,69 @@ func TestLargePayload(t *testing.T) {
 	refusedAs(t, err, PayloadTooLarge)
 }
 
+// TestPayloadsOfTheDeadAreSwept: what a broker left behind that died between a payload and its job's
+// record, or between the job's end and the payload's deletion, goes with the next takeover; what a
+// job refers to stays, and so does what is being uploaded.
+func TestPayloadsOfTheDeadAreSwept(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		_, bucket, a, b := slow(t, Settings{})
+		r := a.serve(DefaultQueue, 0)
+		large := make([]byte, InlinePayload+1)
+		a.enqueue(Job{ID: "lives", Payload: large}, Job{ID: "waits", Payload: large, Delay: time.Hour})
+		s := a.shard(DefaultQueue, 0)
+		put := func(epoch int) string {
+			key := fmt.Sprintf("%s%d-of-the-test-%d", s.blobs, epoch, len(bucket.Keys()))
+			if _, err := bucket.Create(a.w.ctx, key, large); err != nil {
+				t.Fatal(err)
+			}
+			return key
+		}
+		orphan, later, foreign := put(1), put(2), s.blobs+"README"
+		if _, err := bucket.Create(a.w.ctx, foreign, large); err != nil {
+			t.Fatal(err)
+		}
+		r.kill()
+		b.serve(DefaultQueue, 0)
+		time.Sleep(time.Minute)
+		left := strings.Join(bucket.Keys(), " ")
+		if strings.Contains(left, orphan) || !strings.Contains(left, later) || !strings.Contains(left, foreign) {
+			t.Errorf("left: %s", left)
+		}
+		for _, id := range []string{"lives", "waits"} {
+			if _, p, err := b.Get(b.w.ctx, DefaultQueue, id); err != nil || len(p) != len(large) {
+				t.Errorf("%s: %d bytes, %v", id, len(p), err)
+			}
+		}
+	})
+}
+
+// TestAClaimIsBounded: the payloads of one claim fit into one answer, over all shards; the rest is
+// for the next claim.
+func TestAClaimIsBounded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.declare(Settings{Shards: 2})
+	n := w.node("n1")
+	n.serve(DefaultQueue, 0)
+	n.serve(DefaultQueue, 1)
+	for i := range 6 { // two of them fit into one claim
+		n.enqueue(Job{ID: fmt.Sprint("large", i), Payload: make([]byte, 7<<20)})
+	}
+	n.enqueue(Job{ID: "largest", Payload: make([]byte, MaxPayload)}, Job{ID: "least"})
+	seen := map[string]bool{}
+	for calls := 1; len(seen) < 8; calls++ {
+		bytes := 0
+		got := n.claim(ClaimRequest{Max: MaxCall, Wait: time.Duration(calls%2) * time.Millisecond})
+		for _, c := range got {
+			seen[c.Job.ID] = true
+			bytes += len(c.Payload)
+		}
+		if bytes > MaxPayload || len(got) == 0 || calls > 8 {
+			t.Fatalf("claim %d: %d jobs, %d bytes", calls, len(got), bytes)
+		}
+	}
+}
+
 // TestMoreThanTheJournalTakes: a call with more bytes than may be under way is written bit by bit.
 func TestMoreThanTheJournalTakes(t *testing.T) {
 	bubble(t, func(t *testing.T) {

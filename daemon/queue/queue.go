@@ -87,7 +87,7 @@ const (
 type ClaimRequest struct {
 	Worker string   // names the claimer to people; and fences it where Tokenless
 	Types  []string // of jobs; empty: any
-	Max    int      // jobs; default 1
+	Max    int      // jobs; default 1. Fewer come if their payloads are more than MaxPayload together
 	// Wait is how long an empty claim waits for jobs (long poll), at most MaxWait. An empty claim
 	// costs no storage request.
 	Wait time.Duration

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/emitd/emitd/daemon"
@@ -105,8 +106,10 @@ func (set *Settings) check() *Error {
 // if unchanged.
 type Registry struct {
 	bucket   blob.Bucket
+	root     string
 	key      string
 	onChange func(Settings)
+	quiet    sync.Map // removed queues of which nothing was found, and since when
 
 	turn    chan struct{} // taken by whoever reads or writes what follows, and the object
 	version blob.Version
@@ -120,6 +123,15 @@ type registryFile struct {
 	Nonce  string          `json:"nonce"`
 	Next   uint64          `json:"next_incarnation"`
 	Queues []registryQueue `json:"queues"`
+	// Removed are queues whose objects are not all deleted.
+	Removed []registryGrave `json:"removed,omitempty"`
+}
+
+// registryGrave says where the objects of a removed queue are.
+type registryGrave struct {
+	Name        string `json:"name"`
+	Incarnation uint64 `json:"incarnation"`
+	Shards      int    `json:"shards"`
 }
 
 // registryQueue is Settings as they are stored; times are milliseconds.
@@ -219,19 +231,26 @@ func (r *Registry) List(ctx context.Context) ([]Settings, error) {
 	return out, nil
 }
 
-// Remove takes a queue off the list. Its objects stay and are not used again.
+// Remove takes a queue off the list. Brokers stop serving it within a minute, and delete its objects
+// then: the broker of any queue does.
 func (r *Registry) Remove(ctx context.Context, name string) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
-	return r.change(ctx, func(f *registryFile) (bool, error) {
-		before := len(f.Queues)
-		f.Queues = slices.DeleteFunc(f.Queues, func(q registryQueue) bool { return q.Name == name })
-		if len(f.Queues) == before {
+	err := r.change(ctx, func(f *registryFile) (bool, error) {
+		at := slices.IndexFunc(f.Queues, func(q registryQueue) bool { return q.Name == name })
+		if at < 0 {
 			return false, noQueue(name)
 		}
+		q := f.Queues[at]
+		f.Queues = slices.Delete(f.Queues, at, at+1)
+		f.Removed = append(slices.Clone(f.Removed), registryGrave{q.Name, q.Incarnation, q.Shards})
 		return true, nil
 	})
+	if err == nil && r.onChange != nil {
+		r.onChange(Settings{Name: name})
+	}
+	return err
 }
 
 // lock is held during requests, so whoever waits for it can give up.
@@ -310,6 +329,11 @@ func parseRegistry(data []byte) (*registryFile, error) {
 		set := q.settings()
 		if err := set.check(); err != nil || q.Shards < 1 || q.Incarnation == 0 || q.Incarnation > f.Next {
 			return nil, Refuse(Unavailable, "the list of queues is corrupt at %.80q: %w", q.Name, errors.Join(err))
+		}
+	}
+	for _, g := range f.Removed {
+		if checkName(g.Name) != nil || g.Shards < 1 || g.Shards > maxShards || g.Incarnation == 0 {
+			return nil, Refuse(Unavailable, "the list of queues is corrupt at the removed queue %.80q", g.Name)
 		}
 	}
 	return &f, nil

@@ -15,7 +15,7 @@ import (
 func TestRegistry(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
-	r := NewRegistry(w.bucket, "/root/")
+	r := NewRegistry(w.bucket, "/teams/a/")
 	if list, err := r.List(w.ctx); err != nil || len(list) != 0 {
 		t.Fatalf("%v, %v", list, err)
 	}
@@ -31,7 +31,7 @@ func TestRegistry(t *testing.T) {
 	if _, err := r.Declare(w.ctx, Settings{Name: "default"}); err != nil {
 		t.Fatal(err)
 	}
-	other := NewRegistry(w.bucket, "root")
+	other := NewRegistry(w.bucket, "teams/a")
 	list, err := other.List(w.ctx)
 	if err != nil || len(list) != 2 || list[0].Name != "default" || list[1] != full {
 		t.Fatalf("%+v, %v", list, err)
@@ -66,7 +66,8 @@ func TestRemovedQueueComesBackEmpty(t *testing.T) {
 	if err := n.Queues().Remove(w.ctx, DefaultQueue); err != nil {
 		t.Fatal(err)
 	}
-	r.drain(t)
+	<-r.done
+	refusedAs(t, r.err, QueueNotFound)
 	gone := n.begin(DefaultQueue, 0)
 	<-gone.done
 	refusedAs(t, gone.err, QueueNotFound)
@@ -75,6 +76,84 @@ func TestRemovedQueueComesBackEmpty(t *testing.T) {
 	if st := n.stat(); st.Waiting != 0 || st.Enqueued != 0 || st.Epoch != 1 {
 		t.Fatalf("%+v", st)
 	}
+}
+
+// TestRemovedQueuesAreBuried: of a queue that was removed elsewhere nothing is served any more, and
+// nothing is left; whoever serves another queue sees to it. What was declared in its place stays.
+func TestRemovedQueuesAreBuried(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w, bucket, a, b := slow(t, Settings{Shards: 2})
+		w.declare(Settings{Name: "other"})
+		a.serve(DefaultQueue, 0)
+		r := a.serve(DefaultQueue, 1)
+		b.serve("other", 0)
+		a.enqueue(ids(50)...)
+		a.enqueue(Job{Payload: make([]byte, InlinePayload+1)})
+		old := registryGrave{DefaultQueue, 1, 2}
+		of := func(g registryGrave) (n int) {
+			for _, key := range bucket.Keys() {
+				for index := range g.Shards {
+					if strings.HasPrefix(key, prefix("", &Settings{Name: g.Name, Incarnation: g.Incarnation}, index)+"/") {
+						n++
+					}
+				}
+			}
+			return n
+		}
+		if of(old) < 5 {
+			t.Fatalf("%v", bucket.Keys())
+		}
+		if err := NewRegistry(bucket, "").Remove(w.ctx, DefaultQueue); err != nil {
+			t.Fatal(err)
+		}
+		made := w.declare(Settings{})
+		time.Sleep(followEvery + time.Second)
+		// Somebody who has not heard of it yet.
+		if _, err := bucket.Create(w.ctx, prefix("", &Settings{Name: DefaultQueue, Incarnation: 1}, 1)+"/log/late", nil); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3 * time.Minute)
+		<-r.done
+		refusedAs(t, r.err, QueueNotFound)
+		if n := of(old); n != 0 {
+			t.Errorf("%d objects are left: %v", n, bucket.Keys())
+		}
+		a.serve(DefaultQueue, 0)
+		a.enqueue(ids(3)...)
+		time.Sleep(3 * time.Minute)
+		if st := a.stat(); st.Waiting != 3 || of(registryGrave{DefaultQueue, made.Incarnation, 1}) == 0 {
+			t.Errorf("%+v", st)
+		}
+		if _, err := b.Queues().List(w.ctx); err != nil || len(b.Queues().list.Removed) != 0 {
+			t.Errorf("%v, %+v", err, b.Queues().list.Removed)
+		}
+	})
+}
+
+// TestAGraveIsStillForAWhile: a removed queue is struck off when nothing was found of it for long
+// enough, one round after the other.
+func TestAGraveIsStillForAWhile(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r, g := NewRegistry(mem.New(mem.Config{}), ""), registryGrave{"a", 1, 1}
+		for n, round := range []struct {
+			after         time.Duration
+			nothing, want bool
+		}{
+			{0, true, false},
+			{0, true, false},
+			{buryAfter - 1, true, false},
+			{1, true, true},
+			{0, true, false},
+			{buryAfter - 1, false, false},
+			{buryAfter, true, false},
+			{buryAfter, true, true},
+		} {
+			time.Sleep(round.after)
+			if got := r.still(g, round.nothing); got != round.want {
+				t.Errorf("round %d: %t", n, got)
+			}
+		}
+	})
 }
 
 func TestBadDeclarations(t *testing.T) {
@@ -93,6 +172,7 @@ func TestBadDeclarations(t *testing.T) {
 	for name, text := range map[string]string{
 		"text": "x", "newer": `{"format":2}`, "queue": `{"format":1,"next_incarnation":1,"queues":[{"name":"A","shards":1,"incarnation":1}]}`,
 		"shards": `{"format":1,"next_incarnation":1,"queues":[{"name":"a","incarnation":1}]}`, "incarnation": `{"format":1,"queues":[{"name":"a","shards":1,"incarnation":1}]}`,
+		"removed": `{"format":1,"next_incarnation":1,"queues":[],"removed":[{"name":"a","incarnation":1}]}`,
 	} {
 		bucket := mem.New(mem.Config{})
 		if _, err := bucket.Create(w.ctx, "v1/queues", []byte(text)); err != nil {

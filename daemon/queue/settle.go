@@ -226,7 +226,7 @@ func stale(x *Settlement, why string) Outcome {
 
 // carryOut does what the holder of the claim says.
 func (s *shard) carryOut(c *call, x *Settlement, j *ledger.Job) Outcome {
-	r := ledger.Record{Numbers: []uint64{j.Number}}
+	var r ledger.Record
 	out := Outcome{ID: x.ID}
 	switch x.Verb {
 	case Extend:
@@ -251,7 +251,8 @@ func (s *shard) carryOut(c *call, x *Settlement, j *ledger.Job) Outcome {
 			r.Places = []uint64{s.ledger.Number()}
 		}
 	}
-	s.hard(c, r)
+	r.Numbers = s.gather().one(j.Number)
+	s.hard(c, &r)
 	return out
 }
 

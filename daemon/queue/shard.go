@@ -26,6 +26,7 @@ type shard struct {
 	unit     daemon.Unit
 	name     string // of the queue
 	index    int
+	blobs    string // prefix of payload objects
 	settings Settings
 	ctx      context.Context // of the run; carries the trust
 	log      *journal.Log
@@ -39,8 +40,10 @@ type shard struct {
 	calls       chan *call
 	changes     chan Settings // of the queue, from whoever re-reads the registry
 	configuring *work         // settings that are on their way into the log
+	leave       time.Time     // when the drain begins at the latest; zero: none is wanted
 	closing     chan error    // answer of log.Close
 	drained     bool
+	removed     bool // the queue is no more
 	gone        chan struct{}
 	snapshot    atomic.Pointer[Stats]
 	shown       time.Time // when snapshot was made
@@ -57,7 +60,8 @@ type shard struct {
 	soft  time.Time
 	stuck bool // the journal takes nothing more for now
 
-	works    []*work          // appended, in the order of slots
+	works    []*work // appended, in the order of slots
+	spare    [][]ledger.Record
 	busyIDs  map[string]*work // jobs that are being enqueued; others are held in the ledger
 	requests map[string]*work // durable claims that are being written, by request ID
 	again    []*call          // get another turn
@@ -68,7 +72,8 @@ type shard struct {
 		bytes int64
 	}
 	ckpt    checkpoint
-	rubbish chan string // keys of payload objects to be deleted
+	written *journal.Checkpoint // the newest one that was committed
+	rubbish chan string         // keys of payload objects to be deleted
 }
 
 // work is what waits for one slot.
@@ -76,6 +81,7 @@ type work struct {
 	slot    uint64 // 0: not appended yet
 	at      int64
 	records [][]ledger.Record // in chunks: they are large, and are not to be copied
+	numbers []uint64          // of records that are about one job
 	waiters []*call           // answered when it is applied
 	parked  []*call           // decided anew when it is applied
 	// requests are claim calls whose claims it has.
@@ -102,6 +108,9 @@ func (s *shard) run(draining <-chan struct{}) error {
 		var calls chan *call
 		if !s.drained {
 			calls = s.calls
+		}
+		if s.ready() {
+			s.drain()
 		}
 		if s.restless() {
 			select {
@@ -130,7 +139,8 @@ func (s *shard) run(draining <-chan struct{}) error {
 			s.configure(next)
 		case <-draining:
 			draining = nil
-			s.drain()
+			s.part()
+		case <-s.prepared():
 		case <-s.log.Done():
 			return s.ended()
 		}
@@ -242,7 +252,7 @@ func (s *shard) park(c *call, w *work) progress {
 }
 
 // hard makes a record that is applied when it is durable. Its jobs are held until then.
-func (s *shard) hard(c *call, r ledger.Record) {
+func (s *shard) hard(c *call, r *ledger.Record) {
 	if r.Kind != ledger.Enqueue {
 		for _, n := range r.Numbers {
 			if err := s.ledger.Hold(n); err != nil {
@@ -254,9 +264,9 @@ func (s *shard) hard(c *call, r ledger.Record) {
 }
 
 // record is hard for jobs that are held already.
-func (s *shard) record(c *call, r ledger.Record) {
+func (s *shard) record(c *call, r *ledger.Record) {
 	w := s.gather()
-	*w.add() = r
+	*s.add(w) = *r
 	s.recorded(c, w)
 }
 
@@ -272,22 +282,57 @@ func (s *shard) recorded(c *call, w *work) {
 	}
 }
 
-const recordChunk = 32
+const (
+	recordChunk = 32
+	spareChunks = 128
+)
 
 // add makes room for a record.
-func (w *work) add() *ledger.Record {
+func (s *shard) add(w *work) *ledger.Record {
 	n := len(w.records)
 	if n == 0 || len(w.records[n-1]) == cap(w.records[n-1]) {
-		size := 1 // most works of a quiet queue have one
-		if n > 0 {
-			size = recordChunk
-		}
-		w.records = append(w.records, make([]ledger.Record, 0, size))
+		w.records = append(w.records, s.chunk(n == 0))
 		n++
 	}
 	chunk := &w.records[n-1]
 	*chunk = (*chunk)[:len(*chunk)+1]
 	return &(*chunk)[len(*chunk)-1]
+}
+
+// chunk returns room for records: for one if it is the first, as most works of a quiet queue have
+// one.
+func (s *shard) chunk(first bool) []ledger.Record {
+	n := len(s.spare)
+	switch {
+	case n > 0:
+		chunk := s.spare[n-1]
+		s.spare = s.spare[:n-1]
+		return chunk
+	case first:
+		return make([]ledger.Record, 0, 1)
+	}
+	return make([]ledger.Record, 0, recordChunk)
+}
+
+// reuse keeps the chunks of a work that is done.
+func (s *shard) reuse(w *work) {
+	for _, chunk := range w.records {
+		if cap(chunk) == recordChunk && len(s.spare) < spareChunks {
+			clear(chunk)
+			s.spare = append(s.spare, chunk[:0])
+		}
+	}
+	w.records = nil
+}
+
+// one is the list of one number.
+func (w *work) one(number uint64) []uint64 {
+	if len(w.numbers) == cap(w.numbers) {
+		w.numbers = make([]uint64, 0, max(1, min(2*cap(w.numbers), 1024)))
+	}
+	w.numbers = append(w.numbers, number)
+	n := len(w.numbers)
+	return w.numbers[n-1 : n : n]
 }
 
 func (s *shard) gather() *work {
@@ -416,6 +461,7 @@ func (s *shard) settled(w *work) {
 	if len(w.records) > 0 {
 		s.b.instruments.commit(s.name, s.wall.Sub(w.begun))
 	}
+	s.reuse(w)
 	if s.configuring == w {
 		s.configuring = nil
 	}
@@ -443,12 +489,12 @@ func (s *shard) applied(r *ledger.Record, at int64) {
 // due does what time brings: claims end, jobs are given up.
 func (s *shard) due() {
 	for _, n := range s.ledger.Late(s.now, dueStep) {
-		s.hard(nil, ledger.Record{Kind: ledger.Kill, Numbers: []uint64{n}, Cause: "it waited longer than its time to live", Late: true})
+		s.hard(nil, &ledger.Record{Kind: ledger.Kill, Numbers: []uint64{n}, Cause: "it waited longer than its time to live", Late: true})
 	}
 	for _, n := range s.ledger.Due(s.now, dueStep) {
 		j, _ := s.ledger.Glance(n)
 		if j.Exhausted(true) {
-			s.hard(nil, ledger.Record{Kind: ledger.Kill, Numbers: []uint64{n}, Cause: exhausted(&j, "its last claim ended without a word of the worker "+j.Worker)})
+			s.hard(nil, &ledger.Record{Kind: ledger.Kill, Numbers: []uint64{n}, Cause: exhausted(&j, "its last claim ended without a word of the worker "+j.Worker)})
 			continue
 		}
 		r := ledger.Record{
@@ -474,6 +520,9 @@ func (s *shard) sleep() time.Duration {
 	}
 	if !s.soft.IsZero() && !s.stuck {
 		wait = min(wait, max(0, softDelay-time.Since(s.soft)))
+	}
+	if !s.leave.IsZero() {
+		wait = min(wait, max(0, time.Until(s.leave)))
 	}
 	if s.stale {
 		wait = min(wait, max(0, showEvery-time.Since(s.shown)))
@@ -504,7 +553,7 @@ func unknown(why string) *Error {
 // away, and the journal is closed so that the successor starts at once.
 func (s *shard) drain() {
 	s.clock()
-	s.drained = true
+	s.drained, s.leave = true, time.Time{}
 	s.b.forget(s)
 	s.flush()
 	s.dismiss()

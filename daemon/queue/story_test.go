@@ -139,6 +139,7 @@ func TestLongPoll(t *testing.T) {
 		w.declare(Settings{})
 		n := w.node("n1")
 		n.serve(DefaultQueue, 0)
+		time.Sleep(time.Second) // it looks for payloads that nobody needs
 		before := bucket.Requests()
 		begun := time.Now()
 		if c := n.claim(ClaimRequest{Wait: 10 * time.Second}); len(c) != 0 || time.Since(begun) != 10*time.Second {

@@ -17,7 +17,6 @@ import (
 type folder struct {
 	restore *ledger.Restore
 	l       *ledger.Ledger
-	rec     ledger.Record
 	records int
 	void    int // records that made no sense
 }
@@ -43,12 +42,12 @@ func (f *folder) Replay(slot uint64, at time.Time, records iter.Seq[[]byte]) err
 		return err
 	}
 	for b := range records {
-		if err := f.rec.Decode(b); err != nil {
-			return fmt.Errorf("slot %d: %w", slot, err)
-		}
 		f.records++
-		if err := l.Apply(&f.rec, at.UnixMilli()); err != nil {
+		switch err := l.Replay(b, at.UnixMilli()); {
+		case errors.Is(err, ledger.ErrVoid):
 			f.void++
+		case err != nil:
+			return fmt.Errorf("slot %d: %w", slot, err)
 		}
 	}
 	return nil
@@ -106,6 +105,7 @@ func (b *Broker) takeOver(ctx context.Context, a *daemon.Assignment, set *Settin
 		b: b, unit: a.Unit, name: set.Name, index: a.Index, settings: *set, ctx: ctx, log: log, ledger: l, epoch: log.Epoch(),
 		sealers: newSealers(log.Secret()), calls: make(chan *call, inbox), changes: make(chan Settings, 1), gone: make(chan struct{}),
 		left: make(chan *call, inbox), rubbish: make(chan string, inbox),
+		blobs:   blobPrefix(prefix(b.cfg.Root, set, a.Index)),
 		busyIDs: map[string]*work{}, requests: map[string]*work{}, stale: true, now: now, void: f.void,
 	}
 	s.changes <- *set // the first round writes what of it the log does not know
@@ -149,14 +149,18 @@ func (b *Broker) Adopt(ctx context.Context, name string) error {
 
 // configure makes new settings hold. What the fold depends on goes through the log.
 func (s *shard) configure(next Settings) {
-	if s.drained || next.Incarnation != s.settings.Incarnation || next.Shards != s.settings.Shards {
-		return // another queue of this name: this one is about to be revoked
+	if s.drained {
+		return
+	}
+	if next.Incarnation != s.settings.Incarnation { // it was removed, and perhaps declared again
+		s.removed, s.leave = true, time.Now()
+		return
 	}
 	s.settings = next
 	s.b.add(s)
 	if c := next.ledgerConfig(); c != s.ledger.Config() && s.configuring == nil && !s.stuck {
 		s.clock()
-		s.hard(nil, ledger.Record{Kind: ledger.Configure, Config: c})
+		s.hard(nil, &ledger.Record{Kind: ledger.Configure, Config: c})
 		s.configuring = s.cur
 		s.flush()
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -398,6 +399,63 @@ func TestCheckpointUnderLoad(t *testing.T) {
 			if _, payload, err := b.Get(w.ctx, DefaultQueue, id); err != nil || len(payload) != 3000 {
 				t.Fatalf("%s: %d bytes, %v", id, len(payload), err)
 			}
+		}
+	})
+}
+
+// TestPartingCheckpoint: a broker that drains and has much in its log writes a checkpoint first, and
+// serves meanwhile; so its successor has little to read.
+func TestPartingCheckpoint(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		_, bucket, a, b := slow(t, Settings{})
+		r := a.serve(DefaultQueue, 0)
+		for i := range partSlots + 10 {
+			a.enqueue(Job{ID: fmt.Sprint("j", i)})
+		}
+		r.a.BeginDrain()
+		synctest.Wait()
+		a.enqueue(Job{ID: "late"}) // one latency; the checkpoint takes two
+		<-r.done
+		if r.err != nil {
+			t.Fatal(r.err)
+		}
+		before := bucket.Stats()[mem.Read].Calls
+		begun := time.Now()
+		b.serve(DefaultQueue, 0)
+		if n := bucket.Stats()[mem.Read].Calls - before; n > 10 {
+			t.Errorf("%d reads", n)
+		}
+		if took := time.Since(begun); took > 4*latency {
+			t.Errorf("the successor needs %v", took)
+		}
+		if st := b.stat(); st.Waiting != partSlots+11 {
+			t.Errorf("%+v", st)
+		}
+	})
+}
+
+// TestPartingHasAnEnd: a store that takes no checkpoint does not hold up a drain.
+func TestPartingHasAnEnd(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var stuck atomic.Bool
+		bucket := mem.New(mem.Config{Latency: mem.Constant(latency), Faults: func(c mem.Call) mem.Fault {
+			if stuck.Load() && c.Op == mem.Create && strings.Contains(c.Key, "/ckpt/") {
+				return mem.Fault{Kind: mem.Unavailable}
+			}
+			return mem.Fault{}
+		}})
+		w := newWorld(t, bucket)
+		w.declare(Settings{})
+		a := w.node("a")
+		r := a.serve(DefaultQueue, 0)
+		for i := range partSlots + 10 {
+			a.enqueue(Job{ID: fmt.Sprint("j", i)})
+		}
+		stuck.Store(true)
+		begun := time.Now()
+		r.a.BeginDrain()
+		if <-r.done; r.err != nil || time.Since(begun) > partWait+time.Second {
+			t.Errorf("the drain ended after %v: %v", time.Since(begun), r.err)
 		}
 	})
 }

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -18,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { Main(m) }
 
-var kinds = []Kind{Versity, FakeGCS}
+var kinds = []Kind{Versity, FakeGCS, Memory}
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
@@ -39,7 +37,7 @@ func TestConformance(t *testing.T) {
 
 // TestKilled: the server is killed -9 in the middle of a storm and started again, several times.
 // No acknowledged write may be lost, none doubled, and none that was refused may be there.
-// (fake-gcs-server keeps nothing when it is killed; see TestTroubledNetwork.)
+// (fake-gcs-server and memory keep nothing when they are killed; see TestTroubledNetwork.)
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	s := Start(t, Versity)
@@ -85,19 +83,7 @@ func TestTroubledNetwork(t *testing.T) {
 			t.Parallel()
 			s := Start(t, kind)
 			network := &blobtest.Network{}
-			var mu sync.Mutex
-			rng := rand.New(rand.NewPCG(1, 61))
-			troubles := []blobtest.Trouble{
-				blobtest.LostRequest, blobtest.LostReply, blobtest.Late, blobtest.InternalYet, blobtest.Unavailable, blobtest.Conflict,
-			}
-			network.Script(func(*http.Request) blobtest.Trouble {
-				mu.Lock()
-				defer mu.Unlock()
-				if rng.IntN(4) > 0 {
-					return blobtest.None
-				}
-				return troubles[rng.IntN(len(troubles))]
-			})
+			network.Shake(1, 4, blobtest.LostRequest, blobtest.LostReply, blobtest.Late, blobtest.InternalYet, blobtest.Unavailable, blobtest.Conflict)
 			storm := blobtest.Storm{Steps: 80, Timeout: 10 * time.Second, Judge: s.Open(t, "storm"), Settle: func() { network.Land() }}
 			for range 4 {
 				storm.Buckets = append(storm.Buckets, s.OpenOver(t, "storm", &http.Client{Transport: network}))

@@ -1,5 +1,5 @@
 // Package blob runs the object stores against real servers: versitygw, an S3 gateway over a
-// directory, and fake-gcs-server. Each runs in a process of its own, so that it can be killed.
+// directory, fake-gcs-server, and the bucket in memory behind the protocol of S3. Each runs in a process of its own, so that it can be killed.
 //
 // The process is the test binary itself, started again with [serverVariable] set: a test package
 // that uses Start calls [Main] from its TestMain.
@@ -34,6 +34,7 @@ type Kind string
 const (
 	Versity Kind = "versitygw"
 	FakeGCS Kind = "fake-gcs-server"
+	Memory  Kind = "memory"
 )
 
 const (
@@ -63,8 +64,11 @@ func serve(what string) error {
 		_, _ = bufio.NewReader(os.Stdin).ReadByte()
 		os.Exit(0)
 	}()
-	if Kind(part[0]) == FakeGCS {
+	switch Kind(part[0]) {
+	case FakeGCS:
 		return serveGCS(part[1])
+	case Memory:
+		return serveMemory(part[1])
 	}
 	return serveVersity(part[1], part[2])
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -110,13 +111,19 @@ var elsewhere = []string{"make ", "apt-get "}
 func TestCommandsRun(t *testing.T) {
 	t.Parallel()
 	bin := filepath.Join(t.TempDir(), "emitd")
-	if out, err := build(bin); err != nil {
+	if out, err := build(bin, "./cmd/emitd"); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	pages := map[string][]block{}
 	for _, b := range blocks(t) {
-		if b.lang == "sh" {
-			pages[b.page] = append(pages[b.page], b)
+		if b.lang != "sh" {
+			continue
+		}
+		pages[b.page] = append(pages[b.page], b)
+		for _, m := range example.FindAllStringSubmatch(b.text, -1) {
+			if out, err := build(filepath.Join(filepath.Dir(bin), "example-"+m[1]), "./examples/"+m[1]); err != nil {
+				t.Fatalf("%s: %v\n%s", b.page, err, out)
+			}
 		}
 	}
 	for page, bs := range pages {
@@ -133,8 +140,11 @@ func TestCommandsRun(t *testing.T) {
 	}
 }
 
-func build(bin string) ([]byte, error) {
-	cmd := exec.Command("go", "build", "-o", bin, "./cmd/emitd")
+// example is the start of a program of ours.
+var example = regexp.MustCompile(`go run \./examples/(\w+)`)
+
+func build(bin, pkg string) ([]byte, error) {
+	cmd := exec.Command("go", "build", "-o", bin, pkg)
 	cmd.Dir = root
 	return cmd.CombinedOutput()
 }
@@ -157,7 +167,7 @@ func (s *session) run(at, line string) {
 			return
 		}
 	}
-	line = strings.ReplaceAll(line, "go run ./cmd/emitd", "emitd")
+	line = example.ReplaceAllString(strings.ReplaceAll(line, "go run ./cmd/emitd", "emitd"), "example-$1")
 	stays := strings.HasPrefix(line, "emitd dev") || strings.HasPrefix(line, "emitd serve") || strings.Contains(line, " -f")
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	cmd := exec.CommandContext(ctx, "sh", "-c", "exec "+line)

@@ -104,13 +104,14 @@ func (c *Cluster) end() {
 		}
 	}
 	if c.T.Failed() {
-		c.T.Log("events:\n" + c.history())
+		c.T.Log("events:\n" + c.History())
 	}
 }
 
 func tail(text []byte, n int) []byte { return text[max(0, len(text)-n):] }
 
-func (c *Cluster) history() string {
+// History returns the newest events, for people.
+func (c *Cluster) History() string {
 	var b strings.Builder
 	events, err := c.Events(0)
 	if err != nil {
@@ -283,7 +284,15 @@ func (c *Cluster) Until(bound time.Duration, what string, ok func() bool) time.D
 // Leader returns the node that the store names as leader and that is alive, or nil.
 func (c *Cluster) Leader() *Node {
 	s, err := c.Snapshot()
-	if err != nil || !s.Term.Held() {
+	if err != nil {
+		return nil
+	}
+	return c.leader(s)
+}
+
+// leader returns the living node that the snapshot names as leader, or nil.
+func (c *Cluster) leader(s *daemon.Snapshot) *Node {
+	if !s.Term.Held() {
 		return nil
 	}
 	i := slices.IndexFunc(c.nodes, func(n *Node) bool { return n.Name == s.Term.Leader.Name && n.Alive() })
@@ -291,6 +300,22 @@ func (c *Cluster) Leader() *Node {
 		return nil
 	}
 	return c.nodes[i]
+}
+
+// Leading waits until a living node leads, and returns it with the number of its term, both from
+// one reading of the store. A single reading may fail while a drill does harm to the store.
+func (c *Cluster) Leading() (leader *Node, term int64) {
+	c.T.Helper()
+	c.Until(time.Minute, "a leader", func() bool {
+		s, err := c.Snapshot()
+		if err != nil {
+			c.T.Logf("reading the store: %v", err)
+			return false
+		}
+		leader, term = c.leader(s), s.Term.Number
+		return leader != nil
+	})
+	return leader, term
 }
 
 // Term returns the number of the term in the store; 0 when it cannot be read.
@@ -404,7 +429,7 @@ func (c *Cluster) Nodes() []*Node { return c.nodes }
 // Follower returns a living node that does not lead.
 func (c *Cluster) Follower() *Node {
 	c.T.Helper()
-	l := c.Leader()
+	l, _ := c.Leading()
 	for _, n := range c.nodes {
 		if n != l && n.Alive() {
 			return n

@@ -110,7 +110,7 @@ func life(t *testing.T, c *Cluster) {
 	c.Start("d")
 
 	t.Log("kill -9 of the leader")
-	l, term := c.Leader(), c.Term()
+	l, term := c.Leading()
 	l.Kill()
 	took = c.Until(patience, "a new leader", func() bool { return c.Term() > term && c.Leader() != nil })
 	t.Logf("a new leader after %v (promised: lease + 0.5 s = %v)", took, x.LeaseDuration+500*time.Millisecond)
@@ -120,7 +120,7 @@ func life(t *testing.T, c *Cluster) {
 	c.Settled(c.Others(nil)...)
 
 	t.Log("SIGSTOP of the leader beyond its lease, then SIGCONT")
-	l, term = c.Leader(), c.Term()
+	l, term = c.Leading()
 	l.Signal(syscall.SIGSTOP)
 	c.Until(patience, "a new leader", func() bool { return c.Term() > term && c.Leader() != l })
 	c.Until(patience, "its units run on the others", func() bool { return c.Running(c.Others(l)...) })
@@ -130,7 +130,7 @@ func life(t *testing.T, c *Cluster) {
 
 	t.Log("SIGTERM of the leader")
 	c.Settled(c.Others(nil)...)
-	l, term = c.Leader(), c.Term()
+	l, term = c.Leading()
 	began := time.Now()
 	l.Signal(syscall.SIGTERM)
 	took = c.Until(patience, "a new leader", func() bool { return c.Term() > term && c.Leader() != nil })

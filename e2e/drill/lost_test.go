@@ -2,7 +2,6 @@ package drill
 
 import (
 	"fmt"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -59,8 +58,8 @@ func lostHost(t *testing.T, c *Cluster, what string, times int, leader, elsewher
 	for range times {
 		c.Settled(c.Others(nil)...)
 		c.Known(c.Timing().HeartbeatInterval)
-		l, term := c.Leader(), c.Term()
-		l.Signal(syscall.SIGSTOP)
+		l, term := c.Leading()
+		l.Freeze()
 		took := c.Until(2*leader, "a new leader", func() bool { return c.Term() > term && c.Leader() != l })
 		lead = append(lead, took)
 		took += c.Until(2*elsewhere, "its units run elsewhere", func() bool { return c.Running(c.Others(l)...) })

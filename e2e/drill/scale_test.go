@@ -71,7 +71,10 @@ func TestDrillManyNodes(t *testing.T) {
 		<-arrivals.C
 	}
 	cluster := New(t, server.URL("postgres"), store)
+	look := time.NewTicker(250 * time.Millisecond) // looking costs the server as well
+	defer look.Stop()
 	cluster.Until(2*time.Minute, "every node is there and every unit active", func() bool {
+		<-look.C
 		s, err := cluster.Snapshot()
 		if err != nil {
 			return false
@@ -96,8 +99,6 @@ func TestDrillManyNodes(t *testing.T) {
 	x, term, head := cluster.Timing(), s.Term.Number, s.Head
 	cpu, began := serverCPU(t, server), time.Now()
 	var oldest []time.Duration
-	look := time.NewTicker(250 * time.Millisecond) // looking costs the server as well
-	defer look.Stop()
 	for time.Since(began) < window {
 		<-look.C
 		s, err := cluster.Snapshot()

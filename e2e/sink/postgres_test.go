@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -165,6 +166,64 @@ func TestPostgresTakeOverWaitsForWhatIsUnderWay(t *testing.T) {
 	}
 	all(t, deliver(t, old, "0-63", 5, rows), outbox.ErrFenced)
 	all(t, deliver(t, young, "0-63", 6, rows), nil)
+	if n := len(d.received(t)); n != 5 {
+		t.Errorf("%d messages, want 5", n)
+	}
+}
+
+// A relay that is stopped in the middle of a delivery does not hold off its successor for longer than
+// the database's patience with it, and nothing of that delivery is to be seen.
+func TestPostgresTakeOverFromAStoppedRelay(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	u, err := url.Parse(d.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWire(t, u.Host)
+	u.Host = w.addr()
+	old, err := postgres.New(t.Context(), postgres.Config{URL: sinkpkg.Secret(u.String())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = old.Close() })
+	young := d.open(t, postgres.Config{})
+	all(t, []error{raise(t, old, "0-63", 5)}, nil)
+	rows := sinktest.Rows("orders", 5, 2)
+	d.fail(t, "wait", []uuid.UUID{rows[4].ID})
+
+	holder, err := d.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer holder.Rollback(context.WithoutCancel(t.Context()))
+	if _, err := holder.Exec(t.Context(), "select pg_advisory_xact_lock(4711)"); err != nil {
+		t.Fatal(err)
+	}
+	delivered := make(chan []error, 1)
+	go func() {
+		delivered <- old.Deliver(t.Context(), outbox.Delivery{Subscription: "billing", Range: "0-63", Epoch: 5, Rows: rows})
+	}()
+	d.waiting(t, 1)
+	w.hold(true) // it does not hear that its statements are done, and will not commit
+	if err := holder.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	bounded, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	defer cancel()
+	if err := young.Fence(bounded, "billing", "0-63", 6); err != nil {
+		t.Fatalf("the take-over: %v", err)
+	}
+	if n := len(d.received(t)); n != 0 {
+		t.Errorf("%d messages of a delivery that was rolled back", n)
+	}
+	all(t, deliver(t, young, "0-63", 6, rows), nil)
+	w.hold(false)
+	for i, err := range sinktest.Spread(<-delivered, len(rows)) {
+		if err == nil || errors.Is(err, outbox.ErrPermanent) {
+			t.Errorf("row %d of the stopped relay: %v, want another attempt", i, err)
+		}
+	}
 	if n := len(d.received(t)); n != 5 {
 		t.Errorf("%d messages, want 5", n)
 	}

@@ -46,6 +46,7 @@ const (
 	WriteWithoutTermGuard = "leader write without term guard"
 	FenceWithoutStamp     = "fence without stamp"
 	EventsByIdentity      = "event numbers by identity column"
+	WriteToAnotherStore   = "report or commit accepted by another store than was read"
 )
 
 // Bugs lists every planted bug.
@@ -70,5 +71,6 @@ func Bugs() []Info {
 		{WriteWithoutTermGuard, "A3: a replaced leader's commit is applied"},
 		{FenceWithoutStamp, "A10: the fence compares but the claim is not stamped before the run"},
 		{EventsByIdentity, "A13: event numbers are drawn when the change begins: gaps and disorder"},
+		{WriteToAnotherStore, "store identity: what was decided from a lost history is written into the one that took its place"},
 	}
 }

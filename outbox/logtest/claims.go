@@ -71,6 +71,14 @@ var claims = []story{
 		w.same("lanes", w.list(outbox.Filter{}), []string{"a:1 waiting", "a:2 behind"})
 	}},
 	{"a resize refuses the former number at its epochs", resize},
+	{"a unit of a low epoch does not make the log forget a higher one", func(w *world) {
+		w.reader(unit(1, 2, 12))
+		w.reader(unit(0, 2, 10))
+		_, err := w.Log.Claim(w.ctx, unit(0, 4, 11)) // overlaps only what has epoch 10
+		w.fencedBy(err, 12)
+		w.same("resized", w.fenced(err).Resized, true)
+		w.same("instances", w.stats().Instances, 2)
+	}},
 	{"other bounds at the same epoch are refused", func(w *world) {
 		w.reader(unit(0, 2, 4))
 		_, err := w.Log.Claim(w.ctx, unit(0, 1, 4))

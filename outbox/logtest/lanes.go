@@ -126,6 +126,46 @@ var lanes = []story{
 		w.same("due", r.due(), [][]string{{"a:1"}})
 		w.same("parked", w.reader(claim(1)).Parked(), []string{"a"})
 	}},
+	{"so is one of no key, which is a lane by itself", func(w *world) {
+		w.send(":1", "a:1")
+		r := w.reader(claim(1))
+		r.deal(failing(outbox.Outcome{Kind: outbox.Behind}, ":1"))
+		w.same("due", r.due(), [][]string{{":1"}})
+		w.same("attempt", r.dueLane()[0].Attempt, 1)
+		w.same("parked", len(w.reader(claim(1)).Parked()), 0)
+	}},
+	{"what waits behind in a settlement stays as it is", func(w *world) {
+		w.send("a:1", "a:2", "a:3")
+		r := w.reader(claim(1))
+		r.deal(failing(fails(outbox.Waiting, 4, 0), "a:1", "a:2", "a:3"))
+		w.eventually("the lane is due", func() bool { return len(r.due()) == 1 })
+		rows := r.dueLane()
+		w.same("attempt", []int{rows[0].Attempt, rows[1].Attempt, rows[2].Attempt}, []int{5, 1, 1})
+		_, err := r.Settle(w.ctx, outcomes(rows, func(string) outbox.Outcome { return outbox.Outcome{Kind: outbox.Behind} }))
+		w.ok(err)
+		w.same("due", r.due(), [][]string{{"a:1", "a:2", "a:3"}})
+		w.same("attempt", r.dueLane()[0].Attempt, 5)
+		_, err = r.Settle(w.ctx, outcomes(rows, func(text string) outbox.Outcome {
+			if text == "a:1" {
+				return outbox.Outcome{Kind: outbox.Dead, Attempts: 5, Cause: "bad"}
+			}
+			return outbox.Outcome{Kind: outbox.Behind}
+		}))
+		w.ok(err)
+		w.same("due", r.due(), [][]string{{"a:2", "a:3"}})
+		w.same("attempt", r.dueLane()[0].Attempt, 1)
+	}},
+	{"lanes that are due longest come first", func(w *world) {
+		w.send("a:1", "b:1", "c:1")
+		r := w.reader(claim(1))
+		r.deal(func(text string) outbox.Outcome {
+			return fails(outbox.Waiting, 1, map[string]time.Duration{"a:1": 40, "b:1": 20, "c:1": 60}[text]*time.Millisecond)
+		})
+		w.eventually("lanes are due", func() bool { return len(r.due()) == 3 })
+		one, err := r.Due(w.ctx, 1)
+		w.ok(err)
+		w.same("first", texts(one[0]), []string{"b:1"})
+	}},
 	{"a long lane comes in pieces", longLane},
 	{"a lane of large messages comes in pieces of a mebibyte", func(w *world) {
 		big := strings.Repeat("x", 400<<10)

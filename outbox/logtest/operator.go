@@ -54,6 +54,20 @@ var operators = []story{
 		}
 		w.same("listed", w.list(outbox.Filter{}), []string{"a:2 held"})
 	}},
+	{"nothing waits behind a dead message that was put back", func(w *world) {
+		w.send("a:1", "a:2")
+		r := w.reader(claim(1))
+		r.deal(failing(outbox.Outcome{Kind: outbox.Dead, Attempts: 4, Cause: "bad"}, "a:1"))
+		_, err := w.Operator.Retry(w.ctx, sub, seqOf(w, "a:1"))
+		w.ok(err)
+		w.same("parked", len(w.reader(claim(1)).Parked()), 0)
+		r = w.reader(claim(1))
+		r.settle(r.dueLane()[0], fails(outbox.Waiting, 1, time.Hour))
+		w.same("parked when it failed again", len(w.reader(claim(1)).Parked()), 0)
+		w.send("a:3")
+		w.same("messages", texts(w.reader(claim(1)).drain()), []string{"a:3"})
+		w.same("listed", w.list(outbox.Filter{}), []string{"a:1 waiting"})
+	}},
 	{"everything held or dead is retried", func(w *world) {
 		w.send("a:1", "b:1", "c:1", "d:1")
 		r := w.reader(claim(1))

@@ -9,7 +9,7 @@
 //  2. Rows of one key are given to the receiver in the order of the delivery, and a row only after
 //     the one before it was confirmed (or together with it, where the receiver takes a call as a
 //     whole). When a row of a key is not taken, no later row of the key is published in that
-//     delivery: those are reported with [ErrSkipped]. Rows of other keys, and rows of no key, are
+//     delivery: those are reported with [outbox.ErrSkipped]. Rows of other keys, and rows of no key, are
 //     not held up.
 //  3. Every attempt of a message carries the same id, in the receiver's own field for it where there
 //     is one, so that receivers can drop repetitions.
@@ -22,9 +22,9 @@
 //
 //	the receiver refused this message, and will again     outbox.ErrPermanent
 //	nothing can be delivered: unreachable, refused, login   outbox.ErrSinkDown
-//	a newer relay owns the shards                           outbox.ErrFenced
-//	the receiver named a time                               *outbox.RetryAfterError
-//	an earlier row of the key was not taken                 ErrSkipped
+//	a newer relay owns the shards                           outbox.ErrFenced, with its epoch a *outbox.FencedError
+//	the receiver named a time                               *outbox.RetryAfterError, around any of these
+//	an earlier row of the key was not taken                 outbox.ErrSkipped
 //	anything else                                           worth another attempt of that key
 //
 // After ErrSinkDown and ErrFenced no further call is begun: the rows that are left get the same
@@ -45,10 +45,6 @@ import (
 
 	"github.com/emitd/emitd/outbox"
 )
-
-// ErrSkipped says that a row was not published, because an earlier row of its key was not taken in
-// the same delivery. Nothing is known about the row itself: no attempt of it is to be counted.
-var ErrSkipped = errors.New("not attempted: an earlier message of its key was not delivered")
 
 // Plan says how the rows of a delivery are spread over calls. The zero value is one row a call, one
 // call at a time.
@@ -146,14 +142,33 @@ func newRun(ctx context.Context, rows []outbox.Row, p Plan, send Send) *run {
 
 // startLocked begins as many calls as may be, and notices the end.
 func (r *run) startLocked() {
-	for r.calls < r.plan.Parallel && len(r.ready) > 0 && r.stop == nil && r.ctx.Err() == nil {
+	for r.calls < r.plan.Parallel && r.moreLocked() {
 		rows, lanes := r.nextLocked()
 		r.calls++
-		go r.carry(rows, lanes)
+		go r.work(rows, lanes)
 	}
 	if r.calls == 0 && !r.idle {
 		r.idle = true
 		close(r.done)
+	}
+}
+
+func (r *run) moreLocked() bool { return len(r.ready) > 0 && r.stop == nil && r.ctx.Err() == nil }
+
+// work makes one call after the other, as long as there are any: clients have deep stacks, which grow
+// once for each goroutine.
+func (r *run) work(rows []int, lanes []*lane) {
+	for more := true; more; {
+		errs := r.carry(rows)
+		r.mu.Lock()
+		r.settledLocked(rows, lanes, errs)
+		if more = r.moreLocked(); more {
+			rows, lanes = r.nextLocked()
+		} else {
+			r.calls--
+		}
+		r.startLocked()
+		r.mu.Unlock()
 	}
 }
 
@@ -207,14 +222,17 @@ func (c *call) add(i int) bool {
 	return true
 }
 
-// carry publishes rows and gives their lanes back.
-func (r *run) carry(rows []int, lanes []*lane) {
+// carry publishes rows.
+func (r *run) carry(rows []int) []error {
 	errs := r.send(r.ctx, rows)
 	if r.plan.Whole && len(rows) > 1 && len(errs) > 0 && errors.Is(errs[0], outbox.ErrPermanent) {
 		errs = r.oneByOne(rows)
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	return errs
+}
+
+// settledLocked notes what became of rows and gives their lanes back.
+func (r *run) settledLocked(rows []int, lanes []*lane, errs []error) {
 	failed := map[string]bool{}
 	for n, i := range rows {
 		err := at(errs, n)
@@ -229,14 +247,12 @@ func (r *run) carry(rows []int, lanes []*lane) {
 		}
 		if failed[r.plan.Lane(l.rows[0])] {
 			for _, i := range l.rows {
-				r.settleLocked(i, ErrSkipped)
+				r.settleLocked(i, outbox.ErrSkipped)
 			}
 			continue
 		}
 		r.ready = append(r.ready, l)
 	}
-	r.calls--
-	r.startLocked()
 }
 
 // oneByOne finds out which rows of a refused call are to blame.
@@ -246,7 +262,7 @@ func (r *run) oneByOne(rows []int) []error {
 	for n, i := range rows {
 		name := r.plan.Lane(i)
 		if failed[name] && name != "" {
-			errs[n] = ErrSkipped
+			errs[n] = outbox.ErrSkipped
 			continue
 		}
 		errs[n] = at(r.send(r.ctx, []int{i}), 0)
@@ -295,7 +311,7 @@ func (r *run) result() []error {
 	for i := range r.rows {
 		if !r.settled[i] {
 			r.settleLocked(i, rest)
-		} else if r.stop != nil && errors.Is(r.errs[i], ErrSkipped) {
+		} else if r.stop != nil && errors.Is(r.errs[i], outbox.ErrSkipped) {
 			r.errs[i] = r.stop
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -86,7 +87,9 @@ func suite(plan sink.Plan) sinktest.Suite {
 
 // whole takes all rows or none.
 func (r *receiver) whole(ctx context.Context, d outbox.Delivery, rows []int) []error {
-	probe := &receiver{faults: r.faults, down: r.down}
+	r.mu.Lock()
+	probe := &receiver{faults: maps.Clone(r.faults), down: r.down}
+	r.mu.Unlock()
 	for _, i := range rows {
 		if err := probe.take(ctx, d.Rows[i]); err != nil {
 			return []error{err}
@@ -167,7 +170,7 @@ func TestAnyPlanAnyFaults(t *testing.T) {
 		for i, err := range sinktest.Spread(errs, n) {
 			behind := rows[i].Key != "" && failed[rows[i].Key]
 			switch {
-			case behind != errors.Is(err, sink.ErrSkipped), behind == (asked[i] == 1):
+			case behind != errors.Is(err, outbox.ErrSkipped), behind == (asked[i] == 1):
 				t.Fatalf("row %d: asked %d times, %v", i, asked[i], err)
 			case !behind && bad[i] != (err != nil):
 				t.Fatalf("row %d: %v", i, err)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/emitd/emitd/internal/cputime"
 	"github.com/emitd/emitd/outbox"
 )
 
@@ -18,7 +19,7 @@ func BenchmarkRead(b *testing.B) {
 			w := newWorld(b, Config{Sync: SyncNormal})
 			fill(b, w, backlog)
 			b.ResetTimer()
-			before := cpu()
+			before := cputime.Used()
 			for n, epoch := 0, int64(1); n < b.N; epoch++ {
 				c := w.claim(b, fmt.Sprint("s", epoch), 1)
 				for n < b.N {
@@ -32,7 +33,7 @@ func BenchmarkRead(b *testing.B) {
 				}
 			}
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "messages/s")
-			b.ReportMetric(float64((cpu()-before).Nanoseconds())/float64(b.N), "cpu-ns/message")
+			b.ReportMetric(float64((cputime.Used()-before).Nanoseconds())/float64(b.N), "cpu-ns/message")
 		})
 	}
 }

@@ -10,8 +10,11 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// decoder reads messages. Topics and types repeat from row to row and are kept once.
+// decoder reads messages. Topics and types repeat from row to row and are kept once. What is scanned
+// into is the decoder's own, made once for all rows.
 type decoder struct {
+	scanned outbox.Row
+	dest    []any
 	id      []byte
 	headers string
 	created int64
@@ -22,12 +25,15 @@ type decoder struct {
 // headers. Programs in other languages may have written the row: what cannot be understood is left
 // out, because an error would stop all messages behind it.
 func (d *decoder) row(scan func(...any) error, more ...any) (r outbox.Row, n int, err error) {
-	dest := append([]any{
-		&r.Seq, &r.Shard, &d.created, &d.id, &r.Key, &r.Topic, &r.Type, &d.headers, &r.TraceParent, &r.TraceState, &r.Payload,
-	}, more...)
-	if err := scan(dest...); err != nil {
+	if s := &d.scanned; d.dest == nil {
+		d.dest = []any{
+			&s.Seq, &s.Shard, &d.created, &d.id, &s.Key, &s.Topic, &s.Type, &d.headers, &s.TraceParent, &s.TraceState, &s.Payload,
+		}
+	}
+	if err := scan(append(d.dest[:len(d.dest):len(d.dest)], more...)...); err != nil {
 		return r, 0, err
 	}
+	r = d.scanned
 	r.CreatedAt = time.Unix(0, d.created)
 	if id, err := uuid.FromBytes(d.id); err == nil {
 		r.ID = id

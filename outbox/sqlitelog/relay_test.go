@@ -1,6 +1,7 @@
 package sqlitelog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,13 +13,14 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/cputime"
 	"github.com/emitd/emitd/outbox"
 )
 
 // relay runs the real relay on a log until the test ends or stop is called, which drains it.
 func (w *world) relay(t testing.TB, cfg outbox.Config) (stop func()) {
 	t.Helper()
-	cfg.Name, cfg.Log, cfg.Logger = "s", w.Log, slog.New(slog.DiscardHandler)
+	cfg.Name, cfg.Log, cfg.Logger = "s", w.Log, cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	r, err := outbox.NewRelay(cfg)
 	ok(t, err)
 	a := daemon.NewAssignment(daemon.Fence{Unit: daemon.Unit{Daemon: outbox.ID("s")}, Generation: 1}, 1, "n", nil)
@@ -119,12 +121,12 @@ func BenchmarkRelay(b *testing.B) {
 		return nil
 	})
 	b.ResetTimer()
-	before := cpu()
+	before := cputime.Used()
 	stop := w.relay(b, outbox.Config{Sink: sink, Parallel: 1})
 	<-done
 	b.StopTimer()
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "messages/s")
-	b.ReportMetric(float64((cpu()-before).Nanoseconds())/float64(b.N), "cpu-ns/message")
+	b.ReportMetric(float64((cputime.Used()-before).Nanoseconds())/float64(b.N), "cpu-ns/message")
 	stop()
 }
 

@@ -17,7 +17,7 @@ const ProbePrefix = "probe/"
 const probeCreators = 16
 
 // cleanup bounds what Probe does after the caller's context has ended.
-const cleanup = 5 * time.Second
+const cleanup = 2 * time.Second
 
 // Probe checks that a bucket keeps the contract where object stores are known not to: some that
 // speak the protocol of S3 accept conditions and ignore them. It works on scratch keys under

@@ -4,16 +4,13 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/planted"
-	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
+	"github.com/emitd/emitd/storage/internal/rules"
 )
 
-// commit applies a leader's batch: all of it under the exact term, each change under its row.
-// Nodes come first (the cause), then units in the order given. There is one outcome for each of
-// Changes, in order; a node change whose guard fails is skipped silently, for the next snapshot
-// shows it.
+// commit applies a leader's batch: all of it under the exact term, each change under its row. Whose
+// unit was changed is woken.
 func (s *state) commit(c storage.Commit, now time.Time) ([]storage.Outcome, error) {
 	if len(c.Changes) > storage.MaxChanges {
 		return nil, fmt.Errorf("%d changes, the limit is %d", len(c.Changes), storage.MaxChanges)
@@ -21,149 +18,11 @@ func (s *state) commit(c storage.Commit, now time.Time) ([]storage.Outcome, erro
 	if (!s.term.Held() || s.term.Ref() != c.Term) && !planted.Bug(planted.WriteWithoutTermGuard) {
 		return nil, storage.ErrTermLost
 	}
-	for _, n := range c.Nodes {
-		s.changeNode(n, now)
-	}
-	c.HighestGeneration = max(c.HighestGeneration, s.highestGeneration())
-	out := make([]storage.Outcome, len(c.Changes))
-	for i, change := range c.Changes {
-		out[i] = s.changeUnit(c, change, now)
+	out := rules.Commit(s, c, now)
+	for i, o := range out {
+		if o.Applied && c.Changes[i].Step != "" {
+			s.wakeNode(o.Record.Holder.Incarnation)
+		}
 	}
 	return out, nil
-}
-
-// changeNode takes the leader's step with a node.
-//
-//   - Removed: the row must stand exactly as the leader saw it, (incarnation, seq): a node that
-//     beat meanwhile is not dead.
-//   - Late, Deaf: a judgement beside the state, told once, of a row that still has the stamp it
-//     was made of.
-//   - Live: takes a judgement back, which is no news.
-func (s *state) changeNode(n storage.NodeChange, now time.Time) {
-	row := s.present(n.Guard.Incarnation)
-	if row == nil {
-		return
-	}
-	switch n.State {
-	case node.Removed:
-		if row.Seq == n.Guard.Seq || planted.Bug(planted.DeathWithoutCheck) {
-			s.entomb(row, n.Reason, now)
-		}
-	case node.Live:
-		row.Judged = ""
-	case node.Late, node.Deaf:
-		if row.Judged == n.State || !judgedBy(n, row.Member) {
-			return
-		}
-		row.Judged = n.State
-		kind := daemon.NodeLate
-		if n.State == node.Deaf {
-			kind = daemon.NodeDeaf
-		}
-		s.emit(nodeEvent(kind, row.Identity, n.Reason), now)
-	}
-}
-
-// judgedBy reports whether the row still has the stamp that a judgement was made of.
-func judgedBy(n storage.NodeChange, row node.Member) bool {
-	stamp := row.LastHeartbeatAt
-	if n.State == node.Deaf {
-		stamp = row.HeardAt
-	}
-	return n.Stamp.IsZero() || n.Stamp.Equal(stamp)
-}
-
-// changeUnit takes the leader's step with a unit, or skips it and changes nothing.
-func (s *state) changeUnit(c storage.Commit, change storage.Change, now time.Time) storage.Outcome {
-	old := s.units.get(change.Unit)
-	if change.Step == "" {
-		return s.declare(old, change, now)
-	}
-	if old == nil {
-		return storage.Outcome{Unit: change.Unit}
-	}
-	skipped := storage.Outcome{Unit: change.Unit, Record: *old}
-	next, ok := daemon.Next(old.State, change.Step)
-	if !ok || old.State != change.State || old.Generation != change.Generation {
-		return skipped
-	}
-	rec := *old
-	rec.State, rec.Since, rec.Reason = next, now, change.Reason
-	var kind daemon.EventKind
-	switch change.Step {
-	case daemon.Assign:
-		kind, ok = daemon.AssignmentAssigned, s.assign(&rec, c, change, now)
-	case daemon.Revoke:
-		// The deadline of a drain is counted from here and never extended: a second revoke is
-		// not in the table.
-		kind, rec.RevokedAt, rec.Term = daemon.AssignmentRevoking, now, c.Term.Number
-	case daemon.Expire:
-		kind, ok = s.expire(&rec, change, now)
-	default:
-		return skipped // the holder's to take
-	}
-	if !ok {
-		return skipped
-	}
-	s.put(rec)
-	e := unitEvent(kind, rec)
-	e.Term, e.Detail = c.Term.Number, change.Detail
-	s.emit(e, now)
-	s.wakeNode(rec.Holder.Incarnation)
-	return storage.Outcome{Unit: change.Unit, Applied: true, Record: rec}
-}
-
-// declare creates the row (guard: none), or marks an existing one retired or not. A unit that
-// is declared again takes its retired row back, with its last generation.
-func (s *state) declare(old *daemon.Record, change storage.Change, now time.Time) storage.Outcome {
-	fresh := change.Generation == 0 && change.State == ""
-	var rec daemon.Record
-	switch {
-	case old == nil && fresh:
-		rec = daemon.Record{Unit: change.Unit, State: daemon.Unassigned, Since: now, Reason: change.Reason, Retired: change.Retired}
-	case old == nil:
-		return storage.Outcome{Unit: change.Unit}
-	case fresh && old.Retired && !change.Retired,
-		!fresh && old.State == change.State && old.Generation == change.Generation:
-		rec = *old
-		rec.Retired = change.Retired
-	default:
-		return storage.Outcome{Unit: change.Unit, Record: *old}
-	}
-	s.put(rec)
-	return storage.Outcome{Unit: change.Unit, Applied: true, Record: rec}
-}
-
-// assign gives the unit to a node that is present and neither leaving nor gone. Failures, the
-// last error and embargoes belong to the unit and stay.
-func (s *state) assign(rec *daemon.Record, c storage.Commit, change storage.Change, now time.Time) bool {
-	to := s.present(change.To.Incarnation)
-	if to == nil || to.State != node.Live {
-		return false
-	}
-	rec.Holder, rec.Term = to.Identity, c.Term.Number
-	rec.Generation = s.nextGeneration(*rec, c.HighestGeneration)
-	rec.AssignedAt, rec.RevokedAt = now, time.Time{}
-	rec.AcknowledgeTimeout, rec.DrainTimeout = change.AcknowledgeTimeout, change.DrainTimeout
-	rec.Forced = false
-	return true
-}
-
-// expire frees the unit without or after the holder's word. Where the reason is the holder's
-// death, its row is looked at again: one that moved since is not dead.
-func (s *state) expire(rec *daemon.Record, change storage.Change, now time.Time) (daemon.EventKind, bool) {
-	if dead := change.Dead; dead != nil && !planted.Bug(planted.DeathWithoutCheck) {
-		if row := s.present(dead.Incarnation); row != nil && row.Seq != dead.Seq {
-			return "", false
-		}
-	}
-	rec.Forced = change.Forced
-	rec.Retired = rec.Retired || change.Retired
-	if change.Embargo != 0 {
-		rec.Embargoes = s.embargo(rec.Embargoes, rec.Holder.Incarnation, change.Embargo, change.Reason, now)
-	}
-	if change.Forced {
-		return daemon.AssignmentForced, true
-	}
-	return daemon.AssignmentDeleted, true
 }

@@ -8,5 +8,5 @@ func (s *Store) Plant(u daemon.Unit, state daemon.State) {
 	defer s.mu.Unlock()
 	rec := *s.state.units.get(u)
 	rec.State = state
-	s.state.put(rec)
+	s.state.Put(rec)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/emitd/emitd/internal/planted"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
+	"github.com/emitd/emitd/storage/internal/rules"
 )
 
 // heartbeat writes first (own row, then the claim to the term) and reads afterwards, so the
@@ -28,7 +29,7 @@ func (s *state) heartbeat(beat storage.Heartbeat, now time.Time) (*storage.Reply
 	row.HighestTerm = max(row.HighestTerm, beat.HighestTerm)
 	row.HighestGeneration = max(row.HighestGeneration, beat.HighestGeneration)
 
-	verdict := s.claim(beat.Claim, row, now)
+	verdict := rules.Claim(s, rules.Reign{Term: &s.term, Lease: &s.lease}, beat.Claim, &row.Member, now)
 	return s.reply(beat, verdict, now), nil
 }
 
@@ -84,7 +85,7 @@ func (s *state) register(row *member, beat storage.Heartbeat, now time.Time) *me
 	row.EndedAt, row.EndReason = time.Time{}, ""
 	row.RegisteredAt, row.HeardAt = now, now
 	s.advertise(row, beat.Advert)
-	s.emit(nodeEvent(daemon.NodeRegistered, row.Identity, reason), now)
+	s.Emit(rules.NodeEvent(daemon.NodeRegistered, row.Identity, reason), now)
 	s.wakeLeader()
 	return row
 }
@@ -109,50 +110,6 @@ func (s *state) advertise(row *member, advert *daemon.Advert) {
 	s.adverts = adverts
 }
 
-// claim decides about the term by [storage.Decide], after the own row was written. A node that
-// never leads is refused whatever it claims.
-func (s *state) claim(c storage.Claim, row *member, now time.Time) storage.Verdict {
-	if row.NeverLead {
-		return storage.Refuse
-	}
-	verdict := storage.Decide(c, row.Identity, s.term, s.lease, now)
-	switch verdict {
-	case storage.Renew:
-		s.lease.ExpiresAt = now.Add(c.Lease)
-		s.lease.Renewals++
-		if c.PassSeq > s.lease.PassSeq {
-			s.lease.PassSeq, s.lease.LastPassAt = c.PassSeq, now
-		}
-	case storage.Elect:
-		s.elect(c, row, now)
-	}
-	return verdict
-}
-
-// elect begins a new term. A holder that is replaced is named first: expired, or replaced when
-// it is the claimant itself (it had published Lost for that term).
-func (s *state) elect(c storage.Claim, row *member, now time.Time) {
-	old := s.term
-	if old.Held() {
-		reason := node.Expired
-		if old.Leader.Incarnation == row.Incarnation {
-			reason = node.Replaced
-		}
-		e := termEvent(daemon.LeaderLost, old, string(reason))
-		e.Detail = storage.Lost(s.lease, now)
-		s.emit(e, now)
-	}
-	s.term = node.Term{
-		// row carries what the claim's own heartbeat has seen.
-		Number:    storage.NextNumber(old.Number, now, s.highestTerm()),
-		Ordinal:   old.Ordinal + 1,
-		Leader:    row.Identity,
-		ElectedAt: now,
-	}
-	s.lease = node.Lease{ExpiresAt: now.Add(c.Lease)}
-	s.emit(termEvent(daemon.LeaderElected, s.term, ""), now)
-}
-
 // maxRoll bounds the membership events of one reply; the next heartbeat asks for the rest.
 const maxRoll = 500
 
@@ -161,7 +118,7 @@ func (s *state) reply(beat storage.Heartbeat, verdict storage.Verdict, now time.
 	r := &storage.Reply{
 		Seq: beat.Seq, Now: now, Verdict: verdict,
 		Term: s.term, Lease: s.lease,
-		Units: s.heldBy(beat.Node.Incarnation),
+		Units: s.HeldBy(beat.Node.Incarnation),
 		Head:  s.head,
 	}
 	if beat.EventsAfter >= 0 {
@@ -170,6 +127,6 @@ func (s *state) reply(beat storage.Heartbeat, verdict storage.Verdict, now time.
 	if beat.WantMembers {
 		r.Members = s.members()
 	}
-	r.Commands = s.waiting()
+	r.Commands = s.commands.Waiting()
 	return r
 }

@@ -150,6 +150,9 @@ func (s *Store) Report(ctx context.Context, report storage.Report) ([]storage.Ou
 		return nil, attempted(err, "report of", report.Node)
 	}
 	defer s.end()
+	if s.isAnother(report.StoreID) {
+		return nil, attempted(storage.ErrStoreChanged, "report of", report.Node)
+	}
 	out, err := s.state.report(report, now)
 	return out, attempted(err, "report of", report.Node)
 }
@@ -171,11 +174,19 @@ func (s *Store) Commit(ctx context.Context, commit storage.Commit) ([]storage.Ou
 		return nil, fmt.Errorf("commit of term %d: %w", commit.Term.Number, err)
 	}
 	defer s.end()
+	if s.isAnother(commit.StoreID) {
+		return nil, fmt.Errorf("commit of term %d: %w", commit.Term.Number, storage.ErrStoreChanged)
+	}
 	out, err := s.state.commit(commit, now)
 	if err != nil {
 		return nil, fmt.Errorf("commit of term %d: %w", commit.Term.Number, err)
 	}
 	return out, nil
+}
+
+// isAnother reports whether a call was decided from another store than this one is now.
+func (s *Store) isAnother(read string) bool {
+	return read != "" && read != s.storeID && !planted.Bug(planted.WriteToAnotherStore)
 }
 
 // Snapshot implements [storage.Store].

@@ -10,6 +10,7 @@ import (
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
+	"github.com/emitd/emitd/storage/internal/rules"
 )
 
 // state is everything a store knows. Its methods are the specification: each applies one call
@@ -31,11 +32,11 @@ type state struct {
 
 	fences   map[daemon.Unit]int64 // stamped generation of each unit
 	adverts  map[string]*daemon.Advert
-	events   []daemon.Event     // without gaps; events[0].Seq is oldest
-	roll     []int64            // numbers of those that are about members
-	oldest   int64              // number of the first event kept, or head+1
-	head     int64              // number of the newest event there was
-	commands []*storage.Command // oldest first; replaced, never changed
+	events   []daemon.Event // without gaps; events[0].Seq is oldest
+	roll     []int64        // numbers of those that are about members
+	oldest   int64          // number of the first event kept, or head+1
+	head     int64          // number of the newest event there was
+	commands rules.Commands
 	locks    map[string]storage.Lock
 	// lockFloor is the highest number of a lock whose row was swept.
 	lockFloor int64
@@ -122,26 +123,38 @@ func (s *state) members() []node.Member {
 	return out
 }
 
-// highestTerm is the highest term number that any row reports.
-func (s *state) highestTerm() int64 {
-	var n int64
-	for _, m := range s.order {
-		n = max(n, m.HighestTerm)
+var _ rules.Rows = (*state)(nil)
+
+// Node implements [rules.Rows].
+func (s *state) Node(inc node.Incarnation) *node.Member {
+	if m := s.nodes[inc]; m != nil {
+		return &m.Member
 	}
-	return n
+	return nil
 }
 
-// highestGeneration is the highest generation that any row reports.
-func (s *state) highestGeneration() int64 {
-	var n int64
-	for _, m := range s.order {
-		n = max(n, m.HighestGeneration)
-	}
-	return n
+// Still implements [rules.Rows].
+func (s *state) Still(g storage.NodeGuard) bool {
+	m := s.nodes[g.Incarnation]
+	return m != nil && m.Seq == g.Seq
 }
 
-// put writes a unit's row and keeps the index of holders.
-func (s *state) put(r daemon.Record) {
+// Unit implements [rules.Rows].
+func (s *state) Unit(u daemon.Unit) *daemon.Record { return s.units.get(u) }
+
+// Fence implements [rules.Rows].
+func (s *state) Fence(u daemon.Unit) int64 { return s.fences[u] }
+
+// Highest implements [rules.Rows].
+func (s *state) Highest() (term, generation int64) {
+	for _, m := range s.order {
+		term, generation = max(term, m.HighestTerm), max(generation, m.HighestGeneration)
+	}
+	return term, generation
+}
+
+// Put writes a unit's row and keeps the index of holders.
+func (s *state) Put(r daemon.Record) {
 	if old := s.units.get(r.Unit); old != nil && !old.State.Free() && !r.HeldBy(old.Holder.Incarnation) {
 		s.held[old.Holder.Incarnation].remove(r.Unit)
 	}
@@ -157,16 +170,16 @@ func (s *state) put(r daemon.Record) {
 	t.put(&r)
 }
 
-// heldBy returns the units that a process holds, sorted. The slice is shared.
-func (s *state) heldBy(inc node.Incarnation) []daemon.Record {
+// HeldBy returns the units that a process holds, sorted. The slice is shared.
+func (s *state) HeldBy(inc node.Incarnation) []daemon.Record {
 	if t := s.held[inc]; t != nil {
 		return t.all()
 	}
 	return nil
 }
 
-// emit appends an event: the number grows by one, in the order of commits.
-func (s *state) emit(e daemon.Event, now time.Time) {
+// Emit appends an event: the number grows by one, in the order of commits.
+func (s *state) Emit(e daemon.Event, now time.Time) {
 	s.head++
 	e.Seq, e.At = s.head, now
 	s.events = append(s.events, e)
@@ -177,22 +190,3 @@ func (s *state) emit(e daemon.Event, now time.Time) {
 
 // isRoll reports whether an event is about membership.
 func isRoll(k daemon.EventKind) bool { return strings.HasPrefix(string(k), "node.") }
-
-// nodeEvent makes an event about a node.
-func nodeEvent(kind daemon.EventKind, who node.Identity, reason string) daemon.Event {
-	return daemon.Event{Kind: kind, Node: who.Name, NodeID: who.ID, Incarnation: who.Incarnation, Reason: reason}
-}
-
-// termEvent makes an event about a term.
-func termEvent(kind daemon.EventKind, t node.Term, reason string) daemon.Event {
-	e := nodeEvent(kind, t.Leader, reason)
-	e.Term, e.TermOrdinal = t.Number, t.Ordinal
-	return e
-}
-
-// unitEvent makes an event about a unit and its present or last holder.
-func unitEvent(kind daemon.EventKind, r daemon.Record) daemon.Event {
-	e := nodeEvent(kind, r.Holder, r.Reason)
-	e.Daemon, e.Unit, e.Term, e.Generation = r.Unit.Daemon, r.Unit, r.Term, r.Generation
-	return e
-}

@@ -22,7 +22,7 @@ func (s *Store) SweepNodes(ctx context.Context, fence daemon.Fence, age time.Dur
 func (s *Store) SweepEvents(ctx context.Context, fence daemon.Fence, age time.Duration, keep, limit int) (int, error) {
 	return s.sweep(ctx, fence, "events", func(now time.Time) int {
 		n := s.state.sweepEvents(now.Add(-age), keep, limit)
-		return n + s.state.sweepCommands(now.Add(-age), limit-n)
+		return n + s.state.commands.Sweep(now.Add(-age), limit-n)
 	})
 }
 
@@ -84,19 +84,6 @@ func (s *state) sweepEvents(cut time.Time, keep, limit int) int {
 		n++
 	}
 	s.dropEvents(n)
-	return n
-}
-
-// sweepCommands removes the oldest commands that were done before cut.
-func (s *state) sweepCommands(cut time.Time, limit int) int {
-	n := 0
-	s.commands = slices.DeleteFunc(s.commands, func(c *storage.Command) bool {
-		if n >= limit || c.DoneAt.IsZero() || !c.DoneAt.Before(cut) {
-			return false
-		}
-		n++
-		return true
-	})
 	return n
 }
 

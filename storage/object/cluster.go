@@ -11,7 +11,7 @@ import (
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/node"
-	"github.com/emitd/emitd/storage"
+	"github.com/emitd/emitd/storage/internal/rules"
 )
 
 // cluster is the content of the object of that name: all that must change in one step. Its
@@ -50,9 +50,9 @@ type cluster struct {
 	Oldest   int64          `json:"oldest"`
 	Head     int64          `json:"head"`
 
-	Commands  []*storage.Command `json:"commands,omitempty"` // oldest first
-	Locks     map[string]lock    `json:"locks,omitempty"`
-	LockFloor int64              `json:"lock_floor,omitempty"` // highest number whose row was swept
+	Commands  rules.Commands  `json:"commands,omitempty"`
+	Locks     map[string]lock `json:"locks,omitempty"`
+	LockFloor int64           `json:"lock_floor,omitempty"` // highest number whose row was swept
 }
 
 // member is a node's row. What its heartbeats say since it last wrote here stands in its own
@@ -225,16 +225,29 @@ func (c *cluster) list() []node.Member {
 	return out
 }
 
-// highest returns the highest numbers of a term and of a generation that any row reports.
-func (c *cluster) highest() (term, generation int64) {
+var _ rules.Rows = (*cluster)(nil)
+
+// Node implements [rules.Rows].
+func (c *cluster) Node(inc node.Incarnation) *node.Member {
+	if m := c.row(inc); m != nil {
+		return &m.Member
+	}
+	return nil
+}
+
+// Fence implements [rules.Rows].
+func (c *cluster) Fence(u daemon.Unit) int64 { return c.Fences[u] }
+
+// Highest implements [rules.Rows].
+func (c *cluster) Highest() (term, generation int64) {
 	for _, m := range c.Members {
 		term, generation = max(term, m.HighestTerm), max(generation, m.HighestGeneration)
 	}
 	return term, generation
 }
 
-// unit returns a unit's row, or nil. It must not be written to.
-func (c *cluster) unit(u daemon.Unit) *daemon.Record {
+// Unit implements [rules.Rows].
+func (c *cluster) Unit(u daemon.Unit) *daemon.Record {
 	if i, ok := slices.BinarySearchFunc(c.Units, u, byUnit); ok {
 		return c.Units[i]
 	}
@@ -243,8 +256,8 @@ func (c *cluster) unit(u daemon.Unit) *daemon.Record {
 
 func byUnit(r *daemon.Record, u daemon.Unit) int { return r.Unit.Compare(u) }
 
-// put writes a unit's row.
-func (c *cluster) put(r daemon.Record) {
+// Put writes a unit's row.
+func (c *cluster) Put(r daemon.Record) {
 	i, ok := slices.BinarySearchFunc(c.Units, r.Unit, byUnit)
 	if ok {
 		c.Units[i] = &r
@@ -253,8 +266,8 @@ func (c *cluster) put(r daemon.Record) {
 	c.Units = slices.Insert(c.Units, i, &r)
 }
 
-// heldBy returns the units that a process holds, sorted.
-func (c *cluster) heldBy(inc node.Incarnation) []daemon.Record {
+// HeldBy returns the units that a process holds, sorted.
+func (c *cluster) HeldBy(inc node.Incarnation) []daemon.Record {
 	var out []daemon.Record
 	for _, r := range c.Units {
 		if r.HeldBy(inc) {
@@ -264,28 +277,9 @@ func (c *cluster) heldBy(inc node.Incarnation) []daemon.Record {
 	return out
 }
 
-// emit appends an event: the number grows by one, in the order of the contents.
-func (c *cluster) emit(e daemon.Event, now time.Time) {
+// Emit appends an event: the number grows by one, in the order of the contents.
+func (c *cluster) Emit(e daemon.Event, now time.Time) {
 	c.Head++
 	e.Seq, e.At = c.Head, now
 	c.Ring = append(c.Ring, e)
-}
-
-// nodeEvent makes an event about a node.
-func nodeEvent(kind daemon.EventKind, who node.Identity, reason string) daemon.Event {
-	return daemon.Event{Kind: kind, Node: who.Name, NodeID: who.ID, Incarnation: who.Incarnation, Reason: reason}
-}
-
-// termEvent makes an event about a term.
-func termEvent(kind daemon.EventKind, t node.Term, reason string) daemon.Event {
-	e := nodeEvent(kind, t.Leader, reason)
-	e.Term, e.TermOrdinal = t.Number, t.Ordinal
-	return e
-}
-
-// unitEvent makes an event about a unit and its present or last holder.
-func unitEvent(kind daemon.EventKind, r daemon.Record) daemon.Event {
-	e := nodeEvent(kind, r.Holder, r.Reason)
-	e.Daemon, e.Unit, e.Term, e.Generation = r.Unit.Daemon, r.Unit, r.Term, r.Generation
-	return e
 }

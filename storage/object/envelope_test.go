@@ -209,8 +209,8 @@ func FuzzOpen(f *testing.F) {
 			}
 			c := v.clone()
 			c.list()
-			c.heldBy("inc")
-			c.waiting()
+			c.HeldBy("inc")
+			c.Commands.Waiting()
 			c.dropEvents(1)
 			c.follow()
 			again, err := seal(kindCluster, c)

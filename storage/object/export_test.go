@@ -10,9 +10,9 @@ import (
 // Plant writes a state into a unit's row, as a newer version of the program would.
 func (s *Store) Plant(ctx context.Context, u daemon.Unit, state daemon.State) error {
 	_, err := s.run(ctx, step{apply: func(c *cluster, _ time.Time) (bool, error) {
-		rec := *c.unit(u)
+		rec := *c.Unit(u)
 		rec.State = state
-		c.put(rec)
+		c.Put(rec)
 		return true, nil
 	}})
 	return err

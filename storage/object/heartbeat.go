@@ -13,6 +13,7 @@ import (
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 	"github.com/emitd/emitd/storage/blob"
+	"github.com/emitd/emitd/storage/internal/rules"
 )
 
 // heartbeat goes one of two ways. One that, as far as is known, changes nothing but its own row is
@@ -90,7 +91,7 @@ func (s *Store) beatWithin(ctx context.Context, b storage.Heartbeat, admitted bo
 			}
 			row.beat(b, now)
 			c.identify(s.identity(c), now)
-			verdict = c.claim(b.Claim, row, now)
+			verdict = rules.Claim(c, rules.Reign{Term: &c.Term, Lease: &c.Lease}, b.Claim, &row.Member, now)
 			row.Doubt, row.Within = nil, verdict != storage.Refuse
 			return true, nil
 		},
@@ -178,7 +179,7 @@ func (c *cluster) register(row *member, b storage.Heartbeat, now time.Time) *mem
 	row.EndedAt, row.EndReason = time.Time{}, ""
 	row.RegisteredAt, row.HeardAt = now, now
 	c.advertise(row, b.Advert)
-	c.emit(nodeEvent(daemon.NodeRegistered, row.Identity, reason), now)
+	c.Emit(rules.NodeEvent(daemon.NodeRegistered, row.Identity, reason), now)
 	return row
 }
 
@@ -207,57 +208,13 @@ func (c *cluster) identify(identity string, now time.Time) {
 	c.KnownID = identity
 }
 
-// claim decides about the term by [storage.Decide], after the own row was written. A node that
-// never leads is refused whatever it claims.
-func (c *cluster) claim(claim storage.Claim, row *member, now time.Time) storage.Verdict {
-	if row.NeverLead {
-		return storage.Refuse
-	}
-	verdict := storage.Decide(claim, row.Identity, c.Term, c.Lease, now)
-	switch verdict {
-	case storage.Renew:
-		c.Lease.ExpiresAt = now.Add(claim.Lease)
-		c.Lease.Renewals++
-		if claim.PassSeq > c.Lease.PassSeq {
-			c.Lease.PassSeq, c.Lease.LastPassAt = claim.PassSeq, now
-		}
-	case storage.Elect:
-		c.elect(claim, row, now)
-	}
-	return verdict
-}
-
-// elect begins a new term. A holder that is replaced is named first: expired, or replaced when it
-// is the claimant itself, which had published Lost for that term.
-func (c *cluster) elect(claim storage.Claim, row *member, now time.Time) {
-	old := c.Term
-	if old.Held() {
-		reason := node.Expired
-		if old.Leader.Incarnation == row.Incarnation {
-			reason = node.Replaced
-		}
-		e := termEvent(daemon.LeaderLost, old, string(reason))
-		e.Detail = storage.Lost(c.Lease, now)
-		c.emit(e, now)
-	}
-	highest, _ := c.highest()
-	c.Term = node.Term{
-		Number:    storage.NextNumber(old.Number, now, highest),
-		Ordinal:   old.Ordinal + 1,
-		Leader:    row.Identity,
-		ElectedAt: now,
-	}
-	c.Lease = node.Lease{ExpiresAt: now.Add(claim.Lease)}
-	c.emit(termEvent(daemon.LeaderElected, c.Term, ""), now)
-}
-
 // reply reads what a heartbeat is answered with.
 func (s *Store) reply(ctx context.Context, c *cluster, b storage.Heartbeat, verdict storage.Verdict) (*storage.Reply, error) {
 	r := &storage.Reply{
 		Seq: b.Seq, Now: s.now(), StoreID: s.identity(c), StoreSince: c.Since, Verdict: verdict,
 		Term: c.Term, Lease: c.Lease,
-		Units: c.heldBy(b.Node.Incarnation),
-		Head:  c.Head, Commands: c.waiting(),
+		Units: c.HeldBy(b.Node.Incarnation),
+		Head:  c.Head, Commands: c.Commands.Waiting(),
 	}
 	var errs []error
 	if b.EventsAfter >= 0 {

@@ -110,6 +110,14 @@ func (s *Store) identity(c *cluster) string {
 	return c.StoreID + "@" + s.cfg.Name
 }
 
+// same refuses a call that was decided from another store than the content belongs to.
+func (s *Store) same(c *cluster, read string) error {
+	if read != "" && read != s.identity(c) {
+		return storage.ErrStoreChanged
+	}
+	return nil
+}
+
 // Heartbeat implements [storage.Store].
 func (s *Store) Heartbeat(ctx context.Context, beat storage.Heartbeat) (*storage.Reply, error) {
 	reply, err := s.heartbeat(ctx, beat)

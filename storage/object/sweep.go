@@ -77,7 +77,7 @@ func (s *Store) SweepEvents(ctx context.Context, fence daemon.Fence, age time.Du
 				return false, err
 			}
 			dropped = c.dropEvents(oldEvents)
-			oldCommands = c.sweepCommands(now.Add(-age), limit-oldEvents)
+			oldCommands = c.Commands.Sweep(now.Add(-age), limit-oldEvents)
 			return oldEvents+oldCommands > 0, nil
 		},
 	})
@@ -149,19 +149,6 @@ func (s *Store) sweepSegments(ctx context.Context, c *cluster, dropped []segment
 			s.discard(ctx, e.Key)
 		}
 	}
-}
-
-// sweepCommands removes the oldest commands that were done before cut.
-func (c *cluster) sweepCommands(cut time.Time, limit int) int {
-	n := 0
-	c.Commands = slices.DeleteFunc(c.Commands, func(command *storage.Command) bool {
-		if n >= limit || command.DoneAt.IsZero() || !command.DoneAt.Before(cut) {
-			return false
-		}
-		n++
-		return true
-	})
-	return n
 }
 
 // SweepLocks implements [storage.Sweeper].

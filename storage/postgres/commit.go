@@ -57,11 +57,12 @@ func (s *Store) Commit(ctx context.Context, c storage.Commit) ([]storage.Outcome
 	for i, change := range c.Changes {
 		out[i].Unit, changes[i] = change.Unit, inputOf(i, change)
 	}
-	held := false
+	same, held, read := false, false, s.heads()[c.StoreID]
 	term := []any{c.Term.Number, string(c.Term.Node), string(c.Term.Incarnation)}
 	err := s.call(ctx, "commit", writing, func(m *message) {
 		m.count(func(n int64) { held = n == 1 }, "commit_lock", term...)
 		lockRows(m, c, changes)
+		m.ask(isSame(&same), "same", plain(c.StoreID), read)
 		for part := range apart(nodeInputs(c.Nodes), func(in nodeInput) string { return in.Incarnation }) {
 			m.do("commit_nodes", append(slices.Clone(term), encode(part))...)
 		}
@@ -74,7 +75,11 @@ func (s *Store) Commit(ctx context.Context, c storage.Commit) ([]storage.Outcome
 			}
 		}
 	})
-	if err == nil && !held {
+	switch {
+	case err != nil:
+	case !same:
+		err = storage.ErrStoreChanged
+	case !held:
 		err = storage.ErrTermLost
 	}
 	if err != nil {

@@ -30,7 +30,8 @@ type Config struct {
 	// store.
 	MaxConns int
 	// QueryTimeout bounds every call, the wait for a connection included; default 5 s. It
-	// should be what the coordinator uses.
+	// should be what the coordinator uses. A call that was begun may take up to half of it, at
+	// most a second, longer than that or than its context, to keep its connection.
 	QueryTimeout time.Duration
 	// AutoMigrate brings the schema to this program's version when the store opens. It needs a
 	// role that may create tables; two programs at once do no harm.

@@ -46,6 +46,20 @@
 // connections around accepts LISTEN and forgets it; Watch finds that out by a probe, says so once,
 // and [Store.Capabilities] tells it. Heartbeats themselves notify nobody.
 //
+// # Many nodes in one process
+//
+// Thousands of nodes may share a store and its few connections. When all of them want something at
+// once, they must not drown each other or the server:
+//
+//   - Everyday heartbeats have a quarter of the connections to themselves, of eight or more the
+//     leader's renewals an eighth; registrations, reports, commits and all else share the rest.
+//   - A call that got its connection only when less than a fifth of its time was left is not begun.
+//     In a crowd that waits in line, all would be late otherwise, with the server's work done in vain.
+//   - A call whose time is over in the middle of a statement ends when the server says that it has
+//     ended it, half of Config.QueryTimeout and at most a second later: the connection stays. Only
+//     one on which nothing comes even then is dropped.
+//   - Stamps that are asked for at the same time travel together.
+//
 // # Fences
 //
 // [Store.Stamp] raises a unit's row in the table fence; nothing else touches it. [Store.Fence]
@@ -64,6 +78,6 @@
 //
 // Postgres stores what it acknowledged only as durably as it is configured: with
 // synchronous_commit off, or after an asynchronous failover, the newest rows are lost. Numbers do
-// not repeat even then, and the store's identity (system identifier and timeline) changes; the
-// coordinator does the rest. A role that can write these tables can do anything to the cluster.
+// not repeat even then, and the store's identity changes (system identifier, timeline, or a mark in
+// the rows if they went back in time on the same server); the coordinator does the rest. A role that can write these tables can do anything to the cluster.
 package postgres

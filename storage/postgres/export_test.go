@@ -1,6 +1,11 @@
 package postgres
 
-import "strings"
+import (
+	"strings"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+)
 
 // fake replaces the server's clock and identity by SQL expressions.
 func fake(clock, id string) *strings.Replacer {
@@ -26,3 +31,38 @@ func (s *Store) Slow() { s.quick.Store(false) }
 
 // Quick reports whether heartbeats use the procedure.
 func (s *Store) Quick() bool { return s.quick.Load() }
+
+// Connections counts those that were ever made for calls.
+func (s *Store) Connections() int64 { return s.pool.Stat().NewConnsCount() }
+
+// Hopeless is what it is called in the package.
+func Hopeless(left, total time.Duration) bool { return hopeless(left, total) }
+
+// StampsWaiting counts the stamps that no call has taken along.
+func (s *Store) StampsWaiting() int {
+	s.stamps.mu.Lock()
+	defer s.stamps.mu.Unlock()
+	return len(s.stamps.waiting)
+}
+
+// StampsTravel reports whether a call with stamps is under way.
+func (s *Store) StampsTravel() bool {
+	s.stamps.mu.Lock()
+	defer s.stamps.mu.Unlock()
+	return s.stamps.sending
+}
+
+// StampBatch stamps in one call and returns what the fences hold.
+func (s *Store) StampBatch(fences ...daemon.Fence) []int64 {
+	batch, held := make([]*wanted, len(fences)), make([]int64, len(fences))
+	for i, f := range fences {
+		batch[i] = &wanted{fence: f, done: make(chan struct{})}
+	}
+	s.sendBatch(batch)
+	for i, w := range batch {
+		if held[i] = w.held; w.err != nil {
+			panic(w.err)
+		}
+	}
+	return held
+}

@@ -29,22 +29,25 @@ func (s *Store) Stamp(ctx context.Context, f daemon.Fence) error {
 }
 
 // stampPatiently tries until the fence is raised or refused, or something else than waiting goes
-// wrong. Stamps use up half of the connections at most, so that blocked ones cannot keep
+// wrong: first together with others, without waiting for anybody. Stamps that wait use up half of the connections at most, so that blocked ones cannot keep
 // heartbeats from theirs, and only half of those wait in line at the fence; the others look in
 // now and then, so that they cannot keep stamps from passing that wait for nobody.
 func (s *Store) stampPatiently(ctx context.Context, f daemon.Fence) (held int64, err error) {
 	began := time.Now()
+	if held, err = s.stampTogether(ctx, f); err != nil || held >= f.Generation {
+		return held, err
+	}
 	tries := []struct {
-		turns        chan struct{}
+		places       chan struct{}
 		inTurn, lock time.Duration
 	}{{s.glances, time.Hour, glance}, {s.line, between, patience}}
 	for told := false; ; {
 		for _, try := range tries {
-			if !s.turn(ctx, try.turns, try.inTurn) {
+			if !s.turn(ctx, try.places, try.inTurn) {
 				continue
 			}
 			held, err = s.stamp(ctx, f, try.lock)
-			<-try.turns
+			<-try.places
 			if code(err) != codeLockTimeout {
 				return held, err
 			}
@@ -61,12 +64,12 @@ func (s *Store) stampPatiently(ctx context.Context, f daemon.Fence) (held int64,
 	}
 }
 
-// turn waits for one of the turns, and reports whether it came.
-func (s *Store) turn(ctx context.Context, turns chan struct{}, wait time.Duration) bool {
+// turn waits for one of the places, and reports whether it came.
+func (s *Store) turn(ctx context.Context, places chan struct{}, wait time.Duration) bool {
 	late := time.NewTimer(wait)
 	defer late.Stop()
 	select {
-	case turns <- struct{}{}:
+	case places <- struct{}{}:
 		return true
 	case <-ctx.Done():
 	case <-s.calls.Done():

@@ -22,6 +22,7 @@ type beat struct {
 	taken    storage.IDInUseError
 	state    state
 	id       string // of the store
+	before   heads  // as of the beginning
 	waiting  []command
 	members  int64 // newest event as of the member list
 }
@@ -30,13 +31,13 @@ type beat struct {
 // then the own row is written, then the claim is decided, then all is read: each a statement of
 // its own, so that none answers from before a wait.
 func (s *Store) Heartbeat(ctx context.Context, hb storage.Heartbeat) (*storage.Reply, error) {
-	b := &beat{Heartbeat: hb}
+	b := &beat{Heartbeat: hb, before: s.heads()}
 	what := attempt("heartbeat of", hb.Node)
 	var advert []byte
 	if hb.Advert != nil {
 		advert = hb.Advert.Encode()
 	}
-	err := s.call(ctx, "heartbeat", writing, func(m *message) { b.say(m, advert, s.quick.Load()) })
+	err := s.call(ctx, b.operation(), writing, func(m *message) { b.say(m, advert, s.quick.Load()) })
 	if c := code(err); c == codeNoPrivilege || c == codeNoFunction {
 		err = s.slowDown(ctx, b, advert, err)
 	}
@@ -56,46 +57,6 @@ func (s *Store) Heartbeat(ctx context.Context, hb storage.Heartbeat) (*storage.R
 	return b.answer(), nil
 }
 
-// identify names the server, and makes the rows know it. That takes a second round trip once for
-// each process of the server, and once in the life of the rows on it.
-func (s *Store) identify(ctx context.Context, b *beat) (err error) {
-	if b.id, err = s.system(ctx, &b.state); err != nil || b.state.knownID == b.id {
-		return err
-	}
-	var then state
-	err = s.call(ctx, "identify", writing, func(m *message) {
-		m.do("identify", b.id)
-		m.ask(columns(then.row), "single")
-	})
-	// Everything else in the reply is of the moment of the heartbeat.
-	b.state.now, b.state.since = then.now, then.since
-	return err
-}
-
-// system returns the store's identity: system identifier and timeline. Another system, or another
-// timeline of the same one, has lost what it has lost. The timeline is that of the log which is
-// written now, because a connection outlives a promotion. The identifier is read from a file by
-// the server, so it is asked for once for each server process, which has one for life.
-func (s *Store) system(ctx context.Context, st *state) (string, error) {
-	for range 3 {
-		if id, ok := s.systems.Load(st.server); ok {
-			return id.(string) + "/" + st.line, nil
-		}
-		var server, id string
-		err := s.call(ctx, "identify", reading, func(m *message) {
-			m.ask(columns(func(c *composite) error {
-				server, id = c.text(), c.text()
-				return nil
-			}), "system")
-		})
-		if err != nil {
-			return "", err
-		}
-		s.systems.Store(server, id)
-	}
-	return "", &unavailable{"the server was restarted again and again", context.DeadlineExceeded}
-}
-
 // maxRoll bounds the membership events of one reply; the next heartbeat asks for the rest.
 const maxRoll = 500
 
@@ -109,6 +70,20 @@ func (s *Store) catchUp(ctx context.Context, b *beat) error {
 	return s.call(ctx, "heartbeat events", reading, func(m *message) {
 		m.ask(events(&b.reply.Events), "roll_rest", b.EventsAfter, b.state.head, maxRoll)
 	})
+}
+
+// operation names the heartbeat by what it does besides: one that registers is many statements, and a
+// thousand nodes may begin at once.
+func (b *beat) operation() string {
+	switch {
+	case b.Advert != nil:
+		return "register"
+	case b.Claim.Stand:
+		return "stand"
+	case b.Claim.Holds != 0:
+		return "renew"
+	}
+	return "heartbeat"
 }
 
 // say says a heartbeat in statements.
@@ -163,8 +138,8 @@ func (s *Store) slowDown(ctx context.Context, b *beat, advert []byte, cause erro
 	if !s.quick.Load() {
 		return cause
 	}
-	*b = beat{Heartbeat: b.Heartbeat}
-	err := s.call(ctx, "heartbeat", writing, func(m *message) { b.say(m, advert, false) })
+	*b = beat{Heartbeat: b.Heartbeat, before: b.before}
+	err := s.call(ctx, b.operation(), writing, func(m *message) { b.say(m, advert, false) })
 	if err == nil && s.quick.CompareAndSwap(true, false) {
 		s.cfg.Logger.Warn("heartbeats cost the database more than they need to: the role cannot execute the procedure heartbeat_1",
 			"schema", s.cfg.Schema, "error", sentence(cause))

@@ -291,11 +291,11 @@ func (s *Store) checkSchema(ctx context.Context) error {
 	var have []Migration
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
 	defer cancel()
-	conn, err := s.acquire(ctx)
+	conn, leave, err := s.enter(ctx, "schema")
 	if err != nil {
 		return err
 	}
-	defer s.release(conn)
+	defer leave()
 	if have, err = applied(ctx, conn, s.cfg.names()); err != nil {
 		return err
 	}

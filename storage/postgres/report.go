@@ -34,7 +34,7 @@ func (s *Store) Report(ctx context.Context, r storage.Report) ([]storage.Outcome
 			Reason: plain(u.Reason), Error: plain(u.Error), Failures: u.Failures, Embargo: embargo(u.Embargo),
 		}
 	}
-	admitted := false
+	same, admitted, read := false, false, s.heads()[r.StoreID]
 	err := s.call(ctx, "report", writing, func(m *message) {
 		if len(r.Witness) > 0 {
 			m.do("nodes_lock", array(append(slices.Clone(r.Witness), r.Node.Incarnation)))
@@ -42,6 +42,7 @@ func (s *Store) Report(ctx context.Context, r storage.Report) ([]storage.Outcome
 		if len(input) > 0 {
 			m.do("units_lock", encode(input))
 		}
+		m.ask(isSame(&same), "same", plain(r.StoreID), read)
 		m.count(func(n int64) { admitted = n == 1 }, "report_row", inc(r.Node), number(r.Seq), r.HighestGeneration)
 		if len(r.Witness) > 0 {
 			m.do("witness", inc(r.Node), array(r.Witness))
@@ -50,13 +51,25 @@ func (s *Store) Report(ctx context.Context, r storage.Report) ([]storage.Outcome
 			m.ask(outcomes(out), "report", inc(r.Node), encode(part))
 		}
 	})
-	if err == nil && !admitted {
+	switch {
+	case err != nil:
+	case !same:
+		err = storage.ErrStoreChanged
+	case !admitted:
 		err = s.refused(ctx, r.Node, storage.IDInUseError{}, func(present, _ bool) bool { return present })
 	}
 	if err != nil {
 		return nil, s.fail(attempt("report of", r.Node), err)
 	}
 	return out, nil
+}
+
+// isSame reads what same.sql answers.
+func isSame(same *bool) func([][]byte) error {
+	return columns(func(c *composite) error {
+		*same = c.text() == "same"
+		return nil
+	})
 }
 
 // outcomes reads what became of steps: ord, applied, the row; what follows is not looked at.

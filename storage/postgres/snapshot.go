@@ -21,9 +21,11 @@ func (s *Store) Snapshot(ctx context.Context) (*daemon.Snapshot, error) {
 	})
 	if err == nil {
 		snap.Now, snap.Term, snap.Lease, snap.Head = st.now, st.term, st.lease, st.head
-		if snap.StoreID, err = s.system(ctx, &st); err == nil {
-			err = s.attachAdverts(ctx, snap)
-		}
+		snap.StoreID, err = s.system(ctx, &st)
+	}
+	if err == nil {
+		snap.StoreID = st.identity(snap.StoreID)
+		err = s.attachAdverts(ctx, snap)
 	}
 	if err != nil {
 		return nil, s.fail("snapshot", err)

@@ -85,6 +85,7 @@ func (n names) functions() template.FuncMap {
 		"written": func(who string) string {
 			return "current_setting('emitd.written', true) in (" + who + ", " + who + " || '!')"
 		},
+		"same":       func() string { return sameStore },
 		"eligible":   func(who string) string { return "current_setting('emitd.written', true) = " + who + " || '!'" },
 		"include":    n.include,
 		"lifecycle":  lifecycle,
@@ -146,10 +147,14 @@ func (n names) wake() string {
 )`, literal(n.channel()))
 }
 
-// leads is true while the term is held exactly so.
+// sameStore is true if same.sql has found, in this transaction, that the store is the one that the
+// caller has read.
+const sameStore = `current_setting('emitd.store', true) = 'same'`
+
+// leads is true while the term is held exactly so, in the store that the leader has read.
 func (n names) leads(number, id, incarnation string) string {
-	return fmt.Sprintf(`exists (select from %s t where t.number = %s and t.node_id = %s and t.incarnation = %s and t.number <> 0 and not t.vacant)`,
-		n.table("term"), number, id, incarnation)
+	return fmt.Sprintf(`(%s and exists (select from %s t where t.number = %s and t.node_id = %s and t.incarnation = %s and t.number <> 0 and not t.vacant))`,
+		sameStore, n.table("term"), number, id, incarnation)
 }
 
 // fenced is true while exactly this run has the fence.

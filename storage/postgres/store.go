@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -22,8 +21,11 @@ type Store struct {
 	pool *pgxpool.Pool
 	take *instruments
 
-	adverts  sync.Map      // hash → *daemon.Advert, never written to
-	systems  sync.Map      // start of a server process → its system identifier
+	adverts  sync.Map // hash → *daemon.Advert, never written to
+	systems  sync.Map // start of a server process → its system identifier
+	seen     atomic.Pointer[heads]
+	turns    turns // of calls
+	stamps   stamps
 	glances  chan struct{} // stamps that look whether their fence is free
 	line     chan struct{} // stamps that wait for it
 	silent   atomic.Bool   // notifications do not arrive
@@ -34,6 +36,7 @@ type Store struct {
 	endCalls context.CancelFunc
 	life     context.Context // ends when connections are cut
 	cut      context.CancelFunc
+	own      sync.WaitGroup // calls for many callers
 	broken   sync.WaitGroup // connections that end outside the pool
 	nBroken  atomic.Int32
 	close    sync.Once
@@ -49,6 +52,7 @@ var (
 
 func newStore(cfg Config) (*Store, error) {
 	s := &Store{cfg: cfg, sql: cfg.names().compile()}
+	s.turns = newTurns(cfg.MaxConns)
 	s.glances, s.line = make(chan struct{}, cfg.MaxConns/4), make(chan struct{}, cfg.MaxConns/4)
 	s.calls, s.endCalls = context.WithCancel(context.Background())
 	s.life, s.cut = context.WithCancel(context.Background())
@@ -62,6 +66,7 @@ func newStore(cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
+	pool.ConnConfig.BuildContextWatcherHandler = s.patience
 	if s.pool, err = pgxpool.NewWithConfig(context.Background(), pool); err != nil {
 		return nil, errors.New(redact(err.Error(), cfg.URL))
 	}
@@ -96,6 +101,8 @@ func (c *cutConn) Close() error {
 func (s *Store) Close() {
 	s.close.Do(func() {
 		s.endCalls()
+		s.stamps.end()
+		s.own.Wait()
 		s.pool.Close()
 		s.cut()
 		s.broken.Wait()
@@ -122,11 +129,11 @@ func (s *Store) callWithin(ctx context.Context, op, isolation string, lock time.
 	began := time.Now()
 	defer func() { s.take.record(op, time.Since(began), err) }()
 
-	conn, err := s.acquire(ctx)
+	conn, leave, err := s.enter(ctx, op)
 	if err != nil {
 		return err
 	}
-	defer s.release(conn)
+	defer leave()
 	left := s.cfg.QueryTimeout
 	if deadline, ok := ctx.Deadline(); ok {
 		left = time.Until(deadline)
@@ -143,25 +150,6 @@ func (s *Store) callWithin(ctx context.Context, op, isolation string, lock time.
 
 // errClosed says that Close was called.
 var errClosed = errors.New("the store is closed")
-
-// acquire takes a connection and says clearly why there is none.
-func (s *Store) acquire(ctx context.Context) (*pgxpool.Conn, error) {
-	conn, err := s.pool.Acquire(ctx)
-	if err == nil {
-		return conn, nil
-	}
-	if s.calls.Err() != nil {
-		return nil, errClosed
-	}
-	if stat := s.pool.Stat(); errors.Is(err, context.DeadlineExceeded) {
-		text := fmt.Sprintf("all %d connections were busy: raise store's max connections", stat.MaxConns())
-		if stat.ConstructingConns() > 0 || stat.AcquiredConns() < stat.MaxConns() {
-			text = "cannot reach the database: no connection could be made in time"
-		}
-		return nil, &unavailable{text, err}
-	}
-	return nil, err
-}
 
 // maxBroken bounds the connections that end outside the pool.
 const maxBroken = 16

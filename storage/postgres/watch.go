@@ -103,7 +103,7 @@ func (s *Store) hear(ctx context.Context) {
 			return
 		}
 		if listened {
-			wait = reconnectFirst
+			wait, deaf = reconnectFirst, 0
 		} else {
 			wait = min(2*wait, reconnectCap)
 		}
@@ -172,16 +172,19 @@ func (s *Store) connectListener(ctx context.Context) (*pgx.Conn, error) {
 // pooler accepts LISTEN and forgets it: nothing else would show that.
 func (s *Store) probe(ctx context.Context, conn *pgx.Conn) error {
 	channel := "emitd_probe_" + uuid.NewString()
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
+	asking, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
 	defer cancel()
-	if _, err := conn.Exec(ctx, "listen "+pgx.Identifier{channel}.Sanitize()); err != nil {
+	if _, err := conn.Exec(asking, "listen "+pgx.Identifier{channel}.Sanitize()); err != nil {
 		return err
 	}
 	if err := s.call(ctx, "probe", writing, func(m *message) { m.set("select pg_notify(" + literal(channel) + ", '')") }); err != nil {
 		return err
 	}
+	// A busy server may take long for the statements; the notification is there when they are.
+	arrival, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
+	defer cancel()
 	for {
-		n, err := conn.WaitForNotification(ctx)
+		n, err := conn.WaitForNotification(arrival)
 		if errors.Is(err, context.DeadlineExceeded) {
 			return fmt.Errorf("%w: %w", errDeaf, err)
 		}
@@ -192,6 +195,6 @@ func (s *Store) probe(ctx context.Context, conn *pgx.Conn) error {
 			break
 		}
 	}
-	_, err := conn.Exec(ctx, "unlisten "+pgx.Identifier{channel}.Sanitize())
+	_, err := conn.Exec(arrival, "unlisten "+pgx.Identifier{channel}.Sanitize())
 	return err
 }

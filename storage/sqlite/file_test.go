@@ -139,6 +139,37 @@ func TestRestoredFileIsAnotherStore(t *testing.T) {
 	}
 }
 
+// What was decided from a file is refused by an earlier copy that was restored into it, also if it is
+// the first call that finds the copy.
+func TestWritesForTheFileBefore(t *testing.T) {
+	t.Parallel()
+	s := mustOpen(t, Config{Path: filepath.Join(t.TempDir(), "store.db")})
+	a := someone("a")
+	read := beat(t, s, storage.Heartbeat{Node: a, Seq: 1, Advert: plainAdvert, Claim: storage.Claim{Stand: true, Lease: time.Hour}})
+	backup := copyOf(t, s)
+	calls := map[string]func(store string) error{
+		"report": func(store string) error {
+			_, err := s.Report(t.Context(), storage.Report{Node: a, Seq: 2, StoreID: store})
+			return err
+		},
+		"commit": func(store string) error {
+			_, err := s.Commit(t.Context(), storage.Commit{Term: read.Term.Ref(), StoreID: store})
+			return err
+		},
+	}
+	for what, call := range calls {
+		beat(t, s, storage.Heartbeat{Node: someone("b"), Seq: 1, Advert: plainAdvert}) // is lost
+		read.StoreID = look(t, s).StoreID
+		restore(t, s, backup)
+		if err := call(read.StoreID); !errors.Is(err, storage.ErrStoreChanged) {
+			t.Errorf("%s: error %v, want %v", what, err, storage.ErrStoreChanged)
+		}
+		if err := call(look(t, s).StoreID); err != nil {
+			t.Errorf("%s to the file as it is: %v", what, err)
+		}
+	}
+}
+
 // Readers beside a writer do not take what was committed meanwhile for a loss.
 func TestReadersDoNotMistakeCommitsForALoss(t *testing.T) {
 	t.Parallel()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
 )
 
 // meta is the row that says which file this is.
@@ -50,6 +51,14 @@ func (s *Store) clock(m meta) (time.Time, error) {
 // storeID is the store's identity: another file, another place, another boot is another store.
 func (s *Store) storeID(c *session, m meta) string {
 	return "sqlite:" + m.fileID + ":" + c.place + ":" + m.bootID
+}
+
+// same refuses a call that was decided from another store than the one whose write lock it has.
+func (s *Store) same(st *step, read string) error {
+	if read != "" && read != s.storeID(st.c, st.meta) {
+		return storage.ErrStoreChanged
+	}
+	return nil
 }
 
 // adopt makes the file one of this boot, if it is not yet, and reads the clock. It runs at the

@@ -22,6 +22,7 @@ var faultStories = []story{
 	{"a stamp whose reply was lost", 0, losesStamp},
 	{"a lock whose reply was lost", Locks, losesLock},
 	{"a store that became another one says so and since when", Another, becomesAnother},
+	{"what was decided from another store is refused", Another, refusesForeign},
 	{"a call whose context has ended changes nothing", 0, respectsContext},
 }
 
@@ -223,6 +224,47 @@ func becomesAnother(w *world) {
 	second := l.beat()
 	w.holds(second.StoreID != first.StoreID, "the store is still called %q", second.StoreID)
 	w.holds(!second.StoreSince.Before(first.StoreSince), "since %v, before that since %v", second.StoreSince, first.StoreSince)
+}
+
+// refusesForeign sends what would be accepted if it named the right store: right after the change,
+// when no heartbeat has found it yet, and later.
+func refusesForeign(w *world) {
+	l, peers := w.cluster(1)
+	p := peers[0]
+	r := l.assign(unit0, p)
+	report := storage.Report{Node: p.id, Units: []storage.UnitReport{{Unit: unit0, Generation: r.Generation, Step: daemon.Acknowledge}}}
+	commit := storage.Commit{
+		Term: l.term.Ref(), Changes: []storage.Change{on(r, daemon.Revoke), {Unit: unit1}},
+		Nodes: []storage.NodeChange{{Guard: storage.NodeGuard{Incarnation: p.id.Incarnation}, State: node.Late, Reason: "silent"}},
+	}
+	tell := func(store string) ([]storage.Outcome, error) {
+		report.Seq, report.StoreID = p.next(), store
+		return p.via.Report(w.ctx, report)
+	}
+	change := func(store string) ([]storage.Outcome, error) {
+		commit.StoreID = store
+		return l.via.Commit(w.ctx, commit)
+	}
+	read := p.beat().StoreID
+	w.Become(w)
+	for _, found := range []bool{false, true} {
+		if found {
+			w.holds(p.beat().StoreID != read, "the store is still called %q", read)
+		}
+		w.unchanged(func() {
+			_, err := tell(read)
+			w.refused(err, storage.ErrStoreChanged)
+			_, err = change(read)
+			w.refused(err, storage.ErrStoreChanged)
+		})
+	}
+	present := l.beat().StoreID
+	out, err := tell(present)
+	w.ok(err)
+	w.equal("applied", out[0].Applied, true)
+	out, err = change(present)
+	w.ok(err)
+	w.equal("applied", out[1].Applied, true)
 }
 
 func respectsContext(w *world) {

@@ -167,7 +167,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			WithHint("name the origin in the server's configuration"))
 		return
 	}
-	r = r.WithContext(withHop(r.Context(), r))
+	if ctx := withHop(r.Context(), r); ctx != r.Context() {
+		r = r.WithContext(ctx) // a copy of the request
+	}
 	if _, pattern := h.mux.Handler(r); pattern == "" {
 		h.lost(w, r)
 		return

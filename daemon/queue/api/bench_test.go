@@ -17,7 +17,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -28,6 +27,8 @@ import (
 	"github.com/emitd/emitd/daemon/queue/api/batch"
 	"github.com/emitd/emitd/daemon/queue/api/queuev1"
 	"github.com/emitd/emitd/daemon/queue/api/wire"
+	"github.com/emitd/emitd/internal/cputime"
+	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 // fifo is the least a queue can be, so that the benchmarks measure the wire.
@@ -154,20 +155,14 @@ func (r *raw) read(b *testing.B, n int) {
 	}
 }
 
-// processor returns the processor time of this process so far.
-func processor() time.Duration {
-	var u syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
-
 // cycles runs b.N jobs over n connections, batch jobs a cycle, and reports jobs per second.
 func cycles(b *testing.B, n, batch int, cycle func(b *testing.B, r *raw)) {
 	b.Run("fifo", func(b *testing.B) { cyclesOn(b, &fifo{active: map[string]struct{}{}}, n, batch, cycle) })
-	b.Run("broker", func(b *testing.B) { cyclesOn(b, broker(b), n, batch, cycle) })
+	b.Run("broker", func(b *testing.B) { cyclesOn(b, broker(b, mem.Config{}), n, batch, cycle) })
 }
 
-func cyclesOn(b *testing.B, svc queue.Service, n, batch int, cycle func(b *testing.B, r *raw)) {
+// cyclesOn returns how long the cycles took, sorted.
+func cyclesOn(b *testing.B, svc queue.Service, n, batch int, cycle func(b *testing.B, r *raw)) []time.Duration {
 	h, err := api.New(svc, api.Options{})
 	if err != nil {
 		b.Fatal(err)
@@ -179,9 +174,10 @@ func cyclesOn(b *testing.B, svc queue.Service, n, batch int, cycle func(b *testi
 	var left atomic.Int64
 	left.Store(int64(b.N))
 	var all sync.WaitGroup
-	before := processor()
+	took := make([][]time.Duration, n)
+	before := cputime.Used()
 	b.ResetTimer()
-	for range n {
+	for i := range n {
 		conn, err := net.Dial("tcp", s.Listener.Addr().String())
 		if err != nil {
 			b.Fatal(err)
@@ -190,34 +186,50 @@ func cyclesOn(b *testing.B, svc queue.Service, n, batch int, cycle func(b *testi
 		r := &raw{conn: conn, in: bufio.NewReaderSize(conn, 64<<10)}
 		all.Go(func() {
 			for left.Add(int64(-batch)) > int64(-batch) && !b.Failed() {
+				begun := time.Now()
 				cycle(b, r)
+				took[i] = append(took[i], time.Since(begun))
 			}
 		})
 	}
 	all.Wait()
 	b.StopTimer()
 	// Where others use the machine too, the processor time (server and client) says more.
-	b.ReportMetric(float64((processor()-before).Nanoseconds())/float64(b.N), "cpu-ns/job")
+	b.ReportMetric(float64((cputime.Used()-before).Nanoseconds())/float64(b.N), "cpu-ns/job")
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "jobs/s")
+	return slices.Sorted(slices.Values(slices.Concat(took...)))
+}
+
+// clients is how many connections single calls come by.
+const clients = 128
+
+// BenchmarkFar is BenchmarkSingle with storage that takes 50 ms: each cycle waits for it twice.
+func BenchmarkFar(b *testing.B) {
+	took := cyclesOn(b, broker(b, mem.Config{Latency: mem.Constant(50 * time.Millisecond)}), clients, 1, single("/v1/queues/q"))
+	b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")
+	b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")
 }
 
 var hundred = []byte(`"` + strings.Repeat("x", 98) + `"`)
 
 // BenchmarkSingle is submit, claim and complete of one job a call.
-func BenchmarkSingle(b *testing.B) {
+func BenchmarkSingle(b *testing.B) { cycles(b, clients, 1, single("/v1/queues/q")) }
+
+// single is the cycle of one job on the queue at this path.
+func single(path string) func(b *testing.B, r *raw) {
 	submit := fmt.Appendf(nil, `{"type":"t","payload":%s}`, hundred)
-	cycles(b, 64, 1, func(b *testing.B, r *raw) {
-		r.call(b, "/v1/queues/q/jobs", "application/json", submit)
-		got := r.call(b, "/v1/queues/q/claim", "application/json", []byte(`{"worker":"w"}`))
+	return func(b *testing.B, r *raw) {
+		r.call(b, path+"/jobs", "application/json", submit)
+		got := r.call(b, path+"/claim", "application/json", []byte(`{"worker":"w"}`))
 		id, token := between(got, `"id":"`), between(got, `"token":"`)
-		r.call(b, "/v1/queues/q/jobs/"+id+"/complete", "application/json", fmt.Appendf(nil, `{"token":%q}`, token))
-	})
+		r.call(b, path+"/jobs/"+id+"/complete", "application/json", fmt.Appendf(nil, `{"token":%q}`, token))
+	}
 }
 
 // BenchmarkOsqueue is the same by osqueue's REST.
 func BenchmarkOsqueue(b *testing.B) {
 	submit := fmt.Appendf(nil, `{"type":"t","payload":%s}`, hundred)
-	cycles(b, 64, 1, func(b *testing.B, r *raw) {
+	cycles(b, clients, 1, func(b *testing.B, r *raw) {
 		r.call(b, "/v1/jobs", "application/json", submit)
 		got := r.call(b, "/v1/jobs/claim", "application/json", []byte(`{"workerId":"w"}`))
 		r.call(b, "/v1/jobs/"+between(got, `"jobId":"`)+"/complete", "application/json", []byte(`{"workerId":"w"}`))

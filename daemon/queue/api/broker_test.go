@@ -13,11 +13,11 @@ import (
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
-// broker returns a broker on a bucket in memory without latency, that serves q and default.
-func broker(b testing.TB) *queue.Broker {
+// broker returns a broker on a bucket in memory, that serves q and default.
+func broker(b testing.TB, bucket mem.Config) *queue.Broker {
 	b.Helper()
 	out, err := queue.NewBroker(queue.Config{
-		Bucket: mem.New(mem.Config{}), StoreID: "s", Owner: "o", Now: time.Now, Logger: quiet,
+		Bucket: mem.New(bucket), StoreID: "s", Owner: "o", Now: time.Now, Logger: quiet,
 	})
 	if err != nil {
 		b.Fatal(err)
@@ -45,7 +45,7 @@ func broker(b testing.TB) *queue.Broker {
 // broker itself.
 func TestBadCallsAtTheBroker(t *testing.T) {
 	t.Parallel()
-	q := broker(t)
+	q := broker(t, mem.Config{})
 	h, err := api.New(q, api.Options{Logger: quiet, Queues: q.Queues()})
 	if err != nil {
 		t.Fatal(err)
@@ -72,7 +72,7 @@ func TestBadCallsAtTheBroker(t *testing.T) {
 // TestOsqueueAtTheBroker: osqueue's way of a job, and who is stale, against the broker itself.
 func TestOsqueueAtTheBroker(t *testing.T) {
 	t.Parallel()
-	h, err := api.New(broker(t), api.Options{Logger: quiet})
+	h, err := api.New(broker(t, mem.Config{}), api.Options{Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}

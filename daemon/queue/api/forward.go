@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -25,6 +26,10 @@ type Locator interface {
 // HeaderForwarded marks a call that a node has passed on; its value is the generation of the
 // broker it was meant for.
 const HeaderForwarded = "Emitd-Forwarded"
+
+// HeaderShards names the shards that a forwarded call on a queue as a whole is for, as numbers joined by
+// commas; without it all are meant.
+const HeaderShards = "Emitd-Shards"
 
 // forwardRetry is what a caller is told to wait where no broker answers: a takeover is shorter
 // than a second, mostly.
@@ -97,7 +102,31 @@ func withHop(ctx context.Context, r *http.Request) context.Context {
 	if v == (hop{}) {
 		return ctx
 	}
+	if shards := parseShards(r.Header.Get(HeaderShards)); v.forwarded && shards != nil {
+		ctx = queue.OnShards(ctx, shards)
+	}
 	return context.WithValue(ctx, hopKey{}, v)
+}
+
+// parseShards returns nil, all shards, for what makes no sense: a broker of only some then refuses.
+func parseShards(text string) []int {
+	var out []int
+	for _, n := range strings.Split(text, ",") {
+		shard, err := strconv.Atoi(n)
+		if err != nil {
+			return nil
+		}
+		out = append(out, shard)
+	}
+	return out
+}
+
+func formatShards(shards []int) string {
+	out := make([]string, len(shards))
+	for i, n := range shards {
+		out[i] = strconv.Itoa(n)
+	}
+	return strings.Join(out, ",")
 }
 
 func hopOf(ctx context.Context) hop {
@@ -157,6 +186,9 @@ func (f *Forwarder) peer(addr string) (*client.Client, error) {
 func mark(r *http.Request) {
 	generation, _ := r.Context().Value(generationKey{}).(int64)
 	r.Header.Set(HeaderForwarded, strconv.FormatInt(generation, 10))
+	if shards := queue.ShardsOf(r.Context()); shards != nil {
+		r.Header.Set(HeaderShards, formatShards(shards))
+	}
 	if a := hopOf(r.Context()).authorization; a != "" {
 		r.Header.Set("Authorization", a)
 	}

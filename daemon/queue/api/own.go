@@ -125,7 +125,7 @@ func (h *Handler) settleOne(v queue.Verb) endpoint {
 		if err != nil {
 			return err
 		}
-		return c.json(wire.OutcomeOf(o))
+		return c.append(func(b []byte) []byte { return wire.AppendOutcome(b, &o) })
 	}
 }
 

@@ -33,8 +33,15 @@ type place struct {
 	first  int // its lowest shard
 	shards []int
 	svc    queue.Service
-	ctx    context.Context // carries the generation to the call at this node
+	ctx    context.Context // carries the generation and the shards to the call at this node
 	err    error           // nobody serves these shards now
+}
+
+// on returns the place as one of only some of its shards.
+func (p place) on(shards ...int) place {
+	p.shards, p.first = shards, shards[0]
+	p.ctx = queue.OnShards(p.ctx, shards)
+	return p
 }
 
 // places returns who serves a queue: one place for most queues, whose node has all shards.
@@ -55,6 +62,11 @@ func (f *Forwarder) places(ctx context.Context, name string) ([]place, error) {
 			i = len(out) - 1
 		}
 		out[i].shards = append(out[i].shards, shard)
+	}
+	if len(out) > 1 {
+		for i := range out {
+			out[i] = out[i].on(out[i].shards...)
+		}
 	}
 	return out, nil
 }
@@ -277,8 +289,11 @@ func away(p place, shard int) int {
 	return 1
 }
 
-// List implements [queue.Operator]: place by place. A cursor is "<lowest shard of the place>~<its
-// own cursor>".
+// pageLimit is the length of a page for who names none.
+const pageLimit = 100
+
+// List implements [queue.Operator]: shard by shard, wherever each is, so that a queue whose shards move
+// meanwhile is still listed whole. A cursor is "<shard>~<its own cursor>".
 func (f *Forwarder) List(ctx context.Context, name string, q queue.Query) (*queue.Page, error) {
 	places, err := f.places(ctx, name)
 	if err != nil {
@@ -287,97 +302,85 @@ func (f *Forwarder) List(ctx context.Context, name string, q queue.Query) (*queu
 	if p, only := single(places); only {
 		return at(f, name, p, func() (*queue.Page, error) { return p.svc.List(p.ctx, name, q) })
 	}
-	from := 0
+	shard := 0
 	if q.Cursor != "" {
-		shard, inner, ok := strings.Cut(q.Cursor, "~")
-		if from, err = strconv.Atoi(shard); err != nil || !ok {
+		first, inner, ok := strings.Cut(q.Cursor, "~")
+		if shard, err = strconv.Atoi(first); err != nil || !ok || shard < 0 {
 			return nil, queue.Refuse(queue.BadRequest, "cursor: %.80q is none of a page", q.Cursor)
 		}
 		q.Cursor = inner
 	}
-	for i, p := range places {
-		if p.first < from {
-			continue
-		}
+	out, limit := &queue.Page{Jobs: []queue.Info{}}, cmp.Or(q.Limit, pageLimit)
+	for ; shard < shardCount(places); shard++ {
+		p := of(places, shard)
+		q.Limit = limit - len(out.Jobs)
 		page, err := at(f, name, p, func() (*queue.Page, error) { return p.svc.List(p.ctx, name, q) })
-		switch {
-		case err != nil:
+		if err != nil {
 			return nil, err
-		case page.Cursor != "":
-			page.Cursor = strconv.Itoa(p.first) + "~" + page.Cursor
-		case i+1 < len(places):
-			page.Cursor = strconv.Itoa(places[i+1].first) + "~"
 		}
-		if len(page.Jobs) > 0 || page.Cursor == "" {
-			return page, nil
+		out.Jobs, out.Payloads = append(out.Jobs, page.Jobs...), append(out.Payloads, page.Payloads...)
+		switch {
+		case page.Cursor != "":
+			out.Cursor = strconv.Itoa(shard) + "~" + page.Cursor
+			return out, nil
+		case len(out.Jobs) >= limit && shard+1 < shardCount(places):
+			out.Cursor = strconv.Itoa(shard+1) + "~"
+			return out, nil
 		}
 		q.Cursor = ""
 	}
-	return &queue.Page{}, nil
+	return out, nil
 }
 
-// Stats implements [queue.Operator]: the sum over all places.
+// of returns the place of one shard.
+func of(places []place, shard int) place {
+	i := slices.IndexFunc(places, func(p place) bool { return slices.Contains(p.shards, shard) })
+	return places[i].on(shard)
+}
+
+// gather makes a call at every place, at once; answers and errors are in the order of the places.
+func gather[T any](f *Forwarder, name string, places []place, do func(p place) (T, error)) ([]T, []error) {
+	out, errs := make([]T, len(places)), make([]error, len(places))
+	var all sync.WaitGroup
+	for i, p := range places {
+		all.Go(func() { out[i], errs[i] = at(f, name, p, func() (T, error) { return do(p) }) })
+	}
+	all.Wait()
+	return out, errs
+}
+
+// Stats implements [queue.Operator]: the sum over all shards, or none.
 func (f *Forwarder) Stats(ctx context.Context, name string) (*queue.Stats, error) {
 	places, err := f.places(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	var sum *queue.Stats
-	for _, p := range places {
-		s, err := at(f, name, p, func() (*queue.Stats, error) { return p.svc.Stats(p.ctx, name) })
+	parts, errs := gather(f, name, places, func(p place) (*queue.Stats, error) { return p.svc.Stats(p.ctx, name) })
+	for _, err := range errs {
 		if err != nil {
 			return nil, err
 		}
-		if sum == nil {
-			sum = s
-			continue
-		}
-		add(sum, s)
 	}
-	return sum, nil
+	sum, brokers := *parts[0], []string{parts[0].Broker}
+	for _, part := range parts[1:] {
+		sum.Add(part)
+		brokers = append(brokers, part.Broker)
+	}
+	sum.Broker = strings.Join(brokers, ",")
+	return &sum, nil
 }
 
-func add(sum, s *queue.Stats) {
-	sum.Shards += s.Shards
-	sum.Paused = sum.Paused && s.Paused
-	for _, c := range []struct{ to, from *int64 }{
-		{&sum.Waiting, &s.Waiting},
-		{&sum.Delayed, &s.Delayed},
-		{&sum.Active, &s.Active},
-		{&sum.Dead, &s.Dead},
-		{&sum.Enqueued, &s.Enqueued},
-		{&sum.Completed, &s.Completed},
-		{&sum.Failed, &s.Failed},
-		{&sum.Expired, &s.Expired},
-		{&sum.Cancelled, &s.Cancelled},
-		{&sum.Died, &s.Died},
-		{&sum.Duplicates, &s.Duplicates},
-		{&sum.IndexBytes, &s.IndexBytes},
-		{&sum.PayloadBytes, &s.PayloadBytes},
-		{&sum.DedupBytes, &s.DedupBytes},
-		{&sum.DedupIDs, &s.DedupIDs},
-	} {
-		*c.to += *c.from
-	}
-	sum.OldestAge = max(sum.OldestAge, s.OldestAge)
-	sum.EnqueueRate += s.EnqueueRate
-	sum.CompleteRate += s.CompleteRate
-	sum.Broker += "," + s.Broker
-	sum.Epoch = max(sum.Epoch, s.Epoch)
-}
-
-// Do implements [queue.Operator]: at every place.
+// Do implements [queue.Operator]: at every place. After an unknown outcome the count is of the places
+// that are known to have carried it out; repeating it does nothing there.
 func (f *Forwarder) Do(ctx context.Context, name string, c queue.Command) (int, error) {
 	places, err := f.places(ctx, name)
 	if err != nil {
 		return 0, err
 	}
+	met, errs := gather(f, name, places, func(p place) (int, error) { return p.svc.Do(p.ctx, name, c) })
 	sum := 0
-	errs := make([]error, len(places))
-	for i, p := range places {
-		n, err := at(f, name, p, func() (int, error) { return p.svc.Do(p.ctx, name, c) })
+	for _, n := range met {
 		sum += n
-		errs[i] = err
 	}
 	return sum, verdict(errs, len(places))
 }

@@ -122,8 +122,9 @@ type Config struct {
 	// Window is how many slots may be outstanding; default 8, at most 8,192. More keep a slow store
 	// busier under load; each holds a segment in memory.
 	Window int
-	// MinGap is the least time between two segments under load; default 5 ms. A longer one costs
-	// latency and saves requests: at most one write each MinGap.
+	// MinGap is the least time between two segments under load. A longer one costs latency and saves
+	// requests: at most one write each MinGap. Default: what keeps the window full, that is a
+	// Window-th of what a write takes, but at least 2 ms and at most 5 ms.
 	MinGap time.Duration
 	// MaxPending bounds the bytes of records that are not acknowledged; default 64 MiB. Beyond,
 	// Append returns ErrFull.

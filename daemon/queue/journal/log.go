@@ -176,8 +176,8 @@ func (l *Log) Read(ctx context.Context, slot uint64) (iter.Seq2[int, []byte], er
 }
 
 // Close writes what is left, waits until all of it is acknowledged, and marks the journal as closed
-// so that the next owner starts at once. A checkpoint that is not committed is given up; one that
-// is gets finished first. If ctx ends before, or the log ends otherwise, the next owner takes over
+// so that the next owner starts at once. A checkpoint that HEAD does not name, nor is about to name,
+// is given up. If ctx ends before, or the log ends otherwise, the next owner takes over
 // as after a crash and the error says why. No goroutine of the log is left when Close returns.
 // Close may be called once the log has ended; it then returns Err, or nil if it was closed cleanly.
 func (l *Log) Close(ctx context.Context) error {

@@ -17,7 +17,8 @@ import (
 // The defaults of Config.
 const (
 	defaultWindow      = 8
-	defaultMinGap      = 5 * time.Millisecond
+	leastGap           = 2 * time.Millisecond
+	mostGap            = 5 * time.Millisecond
 	defaultMaxPending  = 64 << 20
 	defaultPartSize    = 8 << 20
 	defaultReadahead   = 256
@@ -29,7 +30,6 @@ const (
 // withDefaults fills what is zero, and names what is wrong.
 func (c Config) withDefaults() (Config, error) {
 	defaulted(&c.Window, defaultWindow)
-	defaulted(&c.MinGap, defaultMinGap)
 	defaulted(&c.MaxPending, defaultMaxPending)
 	defaulted(&c.PartSize, defaultPartSize)
 	defaulted(&c.Readahead, defaultReadahead)
@@ -63,9 +63,13 @@ func defaulted[T int | time.Duration](v *T, standard T) {
 }
 
 func (c Config) machine() owner.Config {
+	least, most := c.MinGap, c.MinGap
+	if c.MinGap == 0 {
+		least, most = leastGap, mostGap
+	}
 	return owner.Config{
 		StoreID: c.StoreID, Generation: c.Generation, Owner: c.Owner, Adopt: c.Adopt,
-		Window: c.Window, MinGap: c.MinGap, MaxSegment: maxSegment, MaxCall: MaxCall, MaxPending: c.MaxPending,
+		Window: c.Window, MinGap: least, MaxGap: most, MaxSegment: maxSegment, MaxCall: MaxCall, MaxPending: c.MaxPending,
 		PartSize: c.PartSize, Readahead: c.Readahead, ReadBytes: readBytes, Rand: random,
 	}
 }

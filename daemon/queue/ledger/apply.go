@@ -45,6 +45,18 @@ func (l *Ledger) Apply(r *Record, now int64) error {
 	return nil
 }
 
+// Replay applies a record of the log as it was written. ErrVoid is as of Apply; ErrCorrupt and
+// ErrNewer say that it is no record that this version knows.
+func (l *Ledger) Replay(b []byte, now int64) error {
+	if l.replayed == nil {
+		l.replayed = &Record{memo: &memo{}}
+	}
+	if err := l.replayed.decode(b); err != nil {
+		return err
+	}
+	return l.Apply(l.replayed, now)
+}
+
 // each applies a record to each of its jobs; n is the position in the record.
 func (l *Ledger) each(r *Record, step func(l *Ledger, i uint32, r *Record, n int) bool) error {
 	void := 0
@@ -61,7 +73,7 @@ func (l *Ledger) each(r *Record, step func(l *Ledger, i uint32, r *Record, n int
 }
 
 func (l *Ledger) enqueue(r *Record) error {
-	number, id := r.Numbers[0], pack(r.ID)
+	number, id := r.Numbers[0], r.packed()
 	_, taken := l.numbers.get(number)
 	_, live := l.ids.get(id)
 	if _, known := l.window.get(id, l.now); taken || live || known {
@@ -118,16 +130,33 @@ func (l *Ledger) claim(i uint32, r *Record, n int) bool {
 	l.unclaim(j)
 	j.delivers = uint16(r.Deliveries[n])
 	j.flags &^= begun
-	l.change(j, func(m *more) {
-		m.claim = &claim{
-			worker: r.Worker, request: r.Request, epoch: r.Epoch,
-			visibility: r.Visibility, nonce: r.Nonce, tokenless: r.Tokenless,
-		}
-	})
+	l.grant(j, r)
 	l.remember(j)
 	t.at = r.Until
 	l.attach(i, Active, t)
 	return true
+}
+
+// grant gives a job the claim of a record.
+func (l *Ledger) grant(j *job, r *Record) {
+	if j.more == nil {
+		both := new(struct { // one piece of memory for both
+			more  more
+			claim claim
+		})
+		j.more = &both.more
+		j.more.claim = &both.claim
+		l.extra += j.more.bytes()
+	}
+	l.change(j, func(m *more) {
+		if m.claim == nil {
+			m.claim = new(claim)
+		}
+		*m.claim = claim{
+			worker: r.Worker, request: r.Request, epoch: r.Epoch,
+			visibility: r.Visibility, nonce: r.Nonce, tokenless: r.Tokenless,
+		}
+	})
 }
 
 // remember keeps which call made a claim, so that its repetition finds it.

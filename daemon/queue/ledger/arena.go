@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"crypto/sha256"
-	"encoding/hex"
 	"unsafe"
 )
 
@@ -160,12 +159,14 @@ func parseUUID(id string, to *[16]byte) bool {
 	return true
 }
 
+const digits = "0123456789abcdef"
+
 // unhex is the value of a digit, or more than 15.
 var unhex = func() (t [256]byte) {
 	for c := range t {
 		t[c] = 0xff
 	}
-	for v, c := range "0123456789abcdef" {
+	for v, c := range digits {
 		t[c] = byte(v)
 	}
 	return t
@@ -179,7 +180,7 @@ func (p packed) String() string {
 		var text [36]byte
 		text[8], text[13], text[18], text[23] = '-', '-', '-', '-'
 		for i, at := range uuidHex {
-			hex.Encode(text[at:at+2], p.id[i:i+1])
+			text[at], text[at+1] = digits[p.id[i]>>4], digits[p.id[i]&15]
 		}
 		return string(text[:])
 	}

@@ -7,7 +7,7 @@ import (
 )
 
 // Cut is a checkpoint that is being written: the state as it was when Ledger.Cut was called. It is
-// a sequence of length-delimited records: one header, the dedup window from the oldest ID on, jobs
+// a sequence of length-delimited records: one header, which says how many there are, the dedup window from the oldest ID on, jobs
 // in any order, one trailer with their number.
 type Cut struct {
 	l     *Ledger
@@ -17,6 +17,8 @@ type Cut struct {
 	limit uint64
 	jobs  int
 	done  bool
+	rec   Record // of the job that is being written
+	save  saving
 }
 
 // Cut begins a checkpoint. There is one at a time.
@@ -29,7 +31,7 @@ func (l *Ledger) Cut() *Cut {
 	l.cut, l.window.leaving = c, c.leaving
 	t := l.totals
 	c.put(&Record{
-		Kind: header, At: l.now, Numbers: []uint64{l.next}, Config: l.config,
+		Kind: header, At: l.now, Numbers: []uint64{l.next, uint64(l.jobs.n), uint64(l.window.ids.n)}, Config: l.config,
 		save: &saving{
 			paused: l.paused,
 			counts: [6]uint64{t.Enqueued, t.Completed, t.Failed, t.Expired, t.Cancelled, t.Died},
@@ -63,32 +65,32 @@ func (l *Ledger) save(i uint32) {
 
 func (c *Cut) job(i uint32) {
 	l := c.l
-	j, v := l.jobs.at(i), l.view(i)
-	r := Record{
-		Kind: saved, At: v.Created, Numbers: []uint64{v.Number}, ID: v.ID, Type: v.Type, Group: v.Group,
-		Payload: []byte(v.Payload), Blob: v.Blob, Priority: v.Priority, Policy: v.Policy, Expires: v.Expires,
-		Worker: v.Worker, Request: v.Request, Epoch: v.Epoch, Nonce: v.Nonce, Visibility: v.Visibility, Tokenless: v.Tokenless,
-		Cause: v.Cause,
-		save:  &saving{state: v.State, attempts: j.attempts, delivers: j.delivers, begun: v.Begun},
+	j, t := l.jobs.at(i), l.times(i)
+	r, s := &c.rec, &c.save
+	*s = saving{state: j.state, attempts: j.attempts, delivers: j.delivers, begun: j.flags&begun != 0}
+	*r = Record{
+		Kind: saved, At: j.created, Numbers: append(r.Numbers[:0], j.number), id: j.packed(), Type: l.types.text[j.typ],
+		text: j.payload, Priority: j.priority, Policy: l.policy(j), Expires: t.expires, save: s,
 	}
-	if v.Blob != "" {
-		r.Size = v.Size
-	}
-	switch v.State {
+	switch j.state {
 	case Delayed:
-		r.RunAt = v.At
+		r.RunAt = t.at
 	case Active:
-		r.Until = v.At
+		r.Until = t.at
 	case Dead:
-		r.save.died = v.At
+		s.died = t.at
 	}
 	if m := j.more; m != nil {
-		r.save.base = m.base
+		r.Group, r.Blob, r.Size, r.Cause, s.base = m.group, m.blob, m.size, m.cause, m.base
+		if j.flags&back != 0 {
+			s.place = m.place
+		}
+		if m.claim != nil {
+			r.Worker, r.Request, r.Epoch, r.Nonce = m.claim.worker, m.claim.request, m.claim.epoch, m.claim.nonce
+			r.Visibility, r.Tokenless = m.claim.visibility, m.claim.tokenless
+		}
 	}
-	if j.flags&back != 0 {
-		r.save.place = j.more.place
-	}
-	c.put(&r)
+	c.put(r)
 }
 
 // Write appends about so many bytes of the checkpoint to b, whole records only. more is false when
@@ -127,7 +129,7 @@ func (c *Cut) remembered(pos uint64) {
 	}
 	e := w.at(pos)
 	c.put(&Record{
-		Kind: ending, At: e.at, ID: w.packed(pos).String(), Nonce: e.nonce, Result: w.result[pos],
+		Kind: ending, At: e.at, id: w.packed(pos), Nonce: e.nonce, Result: w.result[pos],
 		Config: Config{DedupWindow: w.spans[e.span]},
 		save:   &saving{state: e.state},
 	})
@@ -171,7 +173,12 @@ type Restore struct {
 	jobs uint64
 	open bool // header was read, trailer not
 	done bool
-	rec  Record
+	// Records are decoded some at a time, so that looking for their IDs can be begun for all of them
+	// before the first is waited for.
+	recs  [64]Record
+	n     int
+	memo  memo
+	touch uint32
 }
 
 // NewRestore begins with nothing.
@@ -185,11 +192,35 @@ func (r *Restore) Add(b []byte) error {
 			return fmt.Errorf("restore a checkpoint: %w", ErrCorrupt)
 		}
 		b = b[n:]
-		if err := r.rec.Decode(record); err != nil {
+		rec := &r.recs[r.n]
+		rec.memo = &r.memo
+		if err := rec.decode(record); err != nil {
 			return fmt.Errorf("restore a checkpoint: %w", err)
 		}
-		if !r.add(&r.rec) {
-			return fmt.Errorf("restore a checkpoint: a record of kind %d is out of place: %w", r.rec.Kind, ErrCorrupt)
+		if r.n++; r.n == len(r.recs) || len(b) == 0 {
+			if err := r.addAll(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// addAll adds what was decoded.
+func (r *Restore) addAll() error {
+	recs := r.recs[:r.n]
+	r.n = 0
+	for i := range recs {
+		switch recs[i].Kind {
+		case saved:
+			r.touch += r.l.ids.touch(recs[i].packed())
+		case ending:
+			r.touch += r.l.window.ids.touch(recs[i].packed())
+		}
+	}
+	for i := range recs {
+		if !r.add(&recs[i]) {
+			return fmt.Errorf("restore a checkpoint: a record of kind %d is out of place: %w", recs[i].Kind, ErrCorrupt)
 		}
 	}
 	return nil
@@ -205,8 +236,10 @@ func (r *Restore) add(rec *Record) bool {
 		c := rec.save.counts
 		l.config, l.now, l.next, l.paused = rec.Config.withDefaults(), rec.At, max(1, rec.Numbers[0]), rec.save.paused
 		l.totals = Totals{c[0], c[1], c[2], c[3], c[4], c[5]}
+		l.ids.reserve(rec.Numbers[1])
+		l.window.ids.reserve(rec.Numbers[2])
 	case rec.Kind == ending:
-		p := pack(rec.ID)
+		p := rec.packed()
 		if _, known := l.window.get(p, l.now); known {
 			return false
 		}
@@ -228,7 +261,7 @@ func (r *Restore) add(rec *Record) bool {
 }
 
 func (l *Ledger) restore(r *Record) bool {
-	id := pack(r.ID)
+	id := r.packed()
 	if _, live := l.ids.get(id); live {
 		return false
 	}
@@ -249,12 +282,7 @@ func (l *Ledger) restore(r *Record) bool {
 		}
 	}
 	if s.state == Active || r.Worker != "" || r.Epoch != 0 {
-		l.change(j, func(m *more) {
-			m.claim = &claim{
-				worker: r.Worker, request: r.Request, epoch: r.Epoch,
-				visibility: r.Visibility, nonce: r.Nonce, tokenless: r.Tokenless,
-			}
-		})
+		l.grant(j, r)
 	}
 	t := times{expires: r.Expires}
 	switch s.state {

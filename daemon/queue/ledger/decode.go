@@ -12,9 +12,11 @@ func (r *Record) decodeFact(b []byte) error {
 		r.Policy = DefaultPolicy
 	}
 	for len(b) > 0 {
-		num, typ, n := protowire.ConsumeTag(b)
-		if n < 0 {
-			return ErrCorrupt
+		num, typ, n := protowire.Number(b[0]>>3), protowire.Type(b[0]&7), 1
+		if num == 0 || b[0] >= 0x80 { // not one of the frequent ones
+			if num, typ, n = protowire.ConsumeTag(b); n < 0 {
+				return ErrCorrupt
+			}
 		}
 		b = b[n:]
 		switch typ {
@@ -139,14 +141,14 @@ func (r *Record) setBytes(f protowire.Number, v []byte) bool {
 	case fPlaces:
 		r.Places, ok = unpack(r.Places, v)
 	case fID:
-		r.ID = string(v)
+		r.ID, r.id = string(v), packed{}
 	case fUUID:
 		if len(v) != 16 {
 			return false
 		}
-		r.ID = packed{id: [16]byte(v), len: idUUID}.String()
+		r.ID, r.id = "", packed{id: [16]byte(v), len: idUUID}
 	case fType:
-		r.Type = string(v)
+		r.Type = r.remember(0, v)
 	case fGroup:
 		r.Group = string(v)
 	case fPayload:
@@ -156,7 +158,7 @@ func (r *Record) setBytes(f protowire.Number, v []byte) bool {
 	case fPolicy:
 		return r.Policy.decode(v)
 	case fWorker:
-		r.Worker = string(v)
+		r.Worker = r.remember(1, v)
 	case fRequest:
 		r.Request = string(v)
 	case fResult:
@@ -172,6 +174,17 @@ func (r *Record) setBytes(f protowire.Number, v []byte) bool {
 		return f > fCounts
 	}
 	return ok
+}
+
+// remember makes a string, or returns the last one if it is the same.
+func (r *Record) remember(which int, v []byte) string {
+	if r.memo == nil {
+		return string(v)
+	}
+	if r.memo[which] != string(v) {
+		r.memo[which] = string(v)
+	}
+	return r.memo[which]
 }
 
 func unpack(to []uint64, b []byte) ([]uint64, bool) {
@@ -233,12 +246,14 @@ func setFloat(to *float32, v uint64) bool {
 	return v <= math.MaxUint32 && *to >= -1e9 && *to <= 1e9
 }
 
+func (r *Record) named() bool { return r.ID != "" || r.id.len != 0 }
+
 // valid reports what is missing for the record's kind.
 func (r *Record) valid() error {
 	ok := len(r.Places) == 0 || len(r.Places) == len(r.Numbers)
 	switch r.Kind {
 	case Enqueue, saved:
-		ok = ok && len(r.Numbers) == 1 && r.ID != "" && r.Numbers[0] < math.MaxInt64
+		ok = ok && len(r.Numbers) == 1 && r.named() && r.Numbers[0] < math.MaxInt64
 	case Complete, Fail:
 		ok = ok && len(r.Numbers) == 1
 	case Claim, Started, Expire:
@@ -249,9 +264,9 @@ func (r *Record) valid() error {
 	case Release, Cancel, Kill, Redrive, Purge, Run:
 		ok = ok && len(r.Numbers) > 0
 	case ending:
-		ok = ok && r.ID != "" && r.save.state >= Completed
+		ok = ok && r.named() && r.save.state >= Completed
 	case header:
-		ok = ok && len(r.Numbers) == 1
+		ok = ok && len(r.Numbers) == 3
 	}
 	if r.Kind == saved {
 		ok = ok && r.save.state >= Waiting && r.save.state <= Dead

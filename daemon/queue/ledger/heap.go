@@ -107,8 +107,9 @@ type timers struct {
 }
 
 type timer struct {
-	at  int64
-	job uint32
+	at    int64
+	job   uint32
+	order uint32 // the lower half of the job's number: kept here, as the job itself is far away
 }
 
 const timerSize = 16
@@ -125,21 +126,17 @@ func (t *timers) place(at int, e timer) {
 }
 
 // before orders by time, then by number, so that equal states act alike.
-func (t *timers) before(a, b timer) bool {
-	if a.at != b.at {
-		return a.at < b.at
-	}
-	return t.jobs.at(a.job).number < t.jobs.at(b.job).number
-}
+func before(a, b timer) bool { return a.at < b.at || a.at == b.at && a.order < b.order }
 
 func (t *timers) add(at int64, job uint32) {
 	t.heap = append(t.heap, timer{})
-	t.up(len(t.heap)-1, timer{at, job})
+	t.up(len(t.heap)-1, timer{at, job, uint32(t.jobs.at(job).number)})
 }
 
 // move gives an entry another time.
 func (t *timers) move(pos uint32, at int64) {
-	e := timer{at, t.heap[pos].job}
+	e := t.heap[pos]
+	e.at = at
 	t.down(int(pos), e)
 	t.up(int(t.posOf(e.job)), e)
 }
@@ -171,7 +168,7 @@ func (t *timers) remove(pos uint32) {
 func (t *timers) up(at int, e timer) {
 	for at > 0 {
 		parent := (at - 1) / arity
-		if !t.before(e, t.heap[parent]) {
+		if !before(e, t.heap[parent]) {
 			break
 		}
 		t.place(at, t.heap[parent])
@@ -188,11 +185,11 @@ func (t *timers) down(at int, e timer) {
 		}
 		best := first
 		for c := first + 1; c < min(first+arity, len(t.heap)); c++ {
-			if t.before(t.heap[c], t.heap[best]) {
+			if before(t.heap[c], t.heap[best]) {
 				best = c
 			}
 		}
-		if !t.before(t.heap[best], e) {
+		if !before(t.heap[best], e) {
 			break
 		}
 		t.place(at, t.heap[best])

@@ -53,6 +53,16 @@ func (x *index) get(p packed) (uint32, bool) {
 	return 0, false
 }
 
+// touch reads where an ID will be looked for, so that it is in the processor's cache then.
+func (x *index) touch(p packed) uint32 {
+	h := x.hash(p)
+	t := &x.parts[h>>56]
+	if len(t.slots) == 0 {
+		return 0
+	}
+	return t.slots[h&uint64(len(t.slots)-1)]
+}
+
 // add enters a reference that is not in the table.
 func (x *index) add(p packed, ref uint32) {
 	h := x.hash(p)
@@ -63,6 +73,20 @@ func (x *index) add(p packed, ref uint32) {
 	t.put(h, slot(h, ref))
 	t.n++
 	x.n++
+}
+
+// reserve makes room for so many that will be added: as much as they would take anyway.
+func (x *index) reserve(n uint64) {
+	each := int(min(n, references)) / parts
+	for i := range x.parts {
+		t, size := &x.parts[i], 8
+		for 4*each > 3*size {
+			size *= 2
+		}
+		if each > 0 && size > len(t.slots) {
+			x.resize(t, size)
+		}
+	}
 }
 
 func (t *part) put(h uint64, s uint32) {
@@ -121,6 +145,9 @@ func (x *index) bytes() int64 {
 type numbers struct {
 	blocks map[uint64]*block
 	order  []uint64 // of blocks, ascending; those that are gone are skipped
+	// The block that was asked for last: mostly the next one, too.
+	key  uint64
+	last *block
 }
 
 const (
@@ -144,8 +171,16 @@ func (b *block) find(low uint32) (int, bool) {
 	return slices.BinarySearchFunc(b.list, low, func(p pair, low uint32) int { return int(p.low) - int(low) })
 }
 
+// block returns the block of a number, or nil.
+func (x *numbers) block(key uint64) *block {
+	if x.last == nil || x.key != key {
+		x.key, x.last = key, x.blocks[key]
+	}
+	return x.last
+}
+
 func (x *numbers) get(number uint64) (uint32, bool) {
-	b := x.blocks[number>>blockBits]
+	b := x.block(number >> blockBits)
 	if b == nil {
 		return 0, false
 	}
@@ -162,13 +197,13 @@ func (x *numbers) get(number uint64) (uint32, bool) {
 
 func (x *numbers) add(number uint64, job uint32) {
 	key, low := number>>blockBits, uint32(number&(blockSize-1))
-	b := x.blocks[key]
+	b := x.block(key)
 	if b == nil {
 		if x.blocks == nil {
 			x.blocks = map[uint64]*block{}
 		}
 		b = &block{}
-		x.blocks[key] = b
+		x.blocks[key], x.last = b, b
 		if at, ok := slices.BinarySearch(x.order, key); !ok {
 			x.order = slices.Insert(x.order, at, key)
 		}
@@ -191,11 +226,12 @@ func (x *numbers) add(number uint64, job uint32) {
 
 func (x *numbers) remove(number uint64) {
 	key, low := number>>blockBits, uint32(number&(blockSize-1))
-	b := x.blocks[key]
+	b := x.block(key)
 	b.live--
 	switch {
 	case b.live == 0:
 		delete(x.blocks, key)
+		x.last = nil
 		if len(x.order) > 64 && len(x.order) > 2*len(x.blocks) {
 			x.order = slices.DeleteFunc(x.order, func(key uint64) bool { return x.blocks[key] == nil })
 		}

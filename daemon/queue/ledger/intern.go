@@ -7,6 +7,7 @@ type names struct {
 	uses []int
 	free []uint32
 	size int64
+	last uint32 // that was interned: mostly the next one, too
 }
 
 func (n *names) init() { n.of = map[string]uint32{} }
@@ -17,6 +18,10 @@ func (n *names) get(s string) (uint32, bool) {
 }
 
 func (n *names) intern(s string) uint32 {
+	if id := n.last; int(id) < len(n.text) && n.uses[id] > 0 && n.text[id] == s {
+		n.uses[id]++
+		return id
+	}
 	id, ok := n.of[s]
 	if !ok {
 		if last := len(n.free) - 1; last >= 0 {
@@ -29,6 +34,7 @@ func (n *names) intern(s string) uint32 {
 		n.size += int64(len(s)) + 64
 	}
 	n.uses[id]++
+	n.last = id
 	return id
 }
 
@@ -69,6 +75,7 @@ type policies struct {
 	all  []Policy
 	uses []int
 	free []uint16
+	last uint16
 }
 
 const ownPolicy = 0xffff
@@ -76,6 +83,10 @@ const ownPolicy = 0xffff
 func (p *policies) init() { p.of = map[Policy]uint16{} }
 
 func (p *policies) intern(v Policy) uint16 {
+	if id := p.last; int(id) < len(p.all) && p.uses[id] > 0 && p.all[id] == v {
+		p.uses[id]++
+		return id
+	}
 	id, ok := p.of[v]
 	if !ok {
 		if last := len(p.free) - 1; last >= 0 {
@@ -90,6 +101,7 @@ func (p *policies) intern(v Policy) uint16 {
 		p.of[v] = id
 	}
 	p.uses[id]++
+	p.last = id
 	return id
 }
 

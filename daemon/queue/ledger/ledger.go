@@ -140,8 +140,9 @@ type Ledger struct {
 	payloads int64  // bytes
 	extra    int64  // bytes of what few jobs have
 
-	cut   *Cut
-	phase uint8 // flips with each checkpoint; see saved
+	cut      *Cut
+	phase    uint8   // flips with each checkpoint; see saved
+	replayed *Record // for Replay
 }
 
 // New returns an empty ledger.

@@ -75,7 +75,16 @@ type Record struct {
 	Config Config // Configure
 
 	save *saving // of checkpoints
+
+	// What spares copies, for those who read or write many records. id stands for ID, text for
+	// Payload, if they are given; memo keeps texts that come again and again.
+	id   packed
+	text string
+	memo *memo
 }
+
+// memo is the last Type and Worker that were decoded.
+type memo [2]string
 
 // saving is what only checkpoints have.
 type saving struct {
@@ -188,14 +197,20 @@ func (r *Record) appendFact(b []byte) []byte {
 
 func (r *Record) appendJob(b []byte) []byte {
 	var uuid [16]byte
-	if parseUUID(r.ID, &uuid) {
+	switch {
+	case r.id.len == idUUID:
+		b = appendBytes(b, fUUID, r.id.id[:])
+	case r.id.len != 0:
+		b = appendText(b, fID, r.id.String())
+	case parseUUID(r.ID, &uuid):
 		b = appendBytes(b, fUUID, uuid[:])
-	} else {
+	default:
 		b = appendText(b, fID, r.ID)
 	}
 	b = appendText(b, fType, r.Type)
 	b = appendText(b, fGroup, r.Group)
 	b = appendBytes(b, fPayload, r.Payload)
+	b = appendText(b, fPayload, r.text)
 	b = appendText(b, fBlob, r.Blob)
 	b = appendInt(b, fSize, uint64(r.Size))
 	b = appendInt(b, fPriority, protowire.EncodeZigZag(int64(r.Priority)))
@@ -278,7 +293,25 @@ func appendPacked(b []byte, f protowire.Number, v []uint64) []byte {
 // Decode reads one record. Payload and Result alias b; slices of r are used again. Fields that this
 // version does not know are ignored; a kind that it does not know is ErrNewer.
 func (r *Record) Decode(b []byte) error {
-	*r = Record{Numbers: r.Numbers[:0], Deliveries: r.Deliveries[:0], Places: r.Places[:0]}
+	err := r.decode(b)
+	if r.id.len != 0 {
+		r.ID, r.id = r.id.String(), packed{}
+	}
+	return err
+}
+
+// packed returns the ID of a job's record.
+func (r *Record) packed() packed {
+	if r.id.len != 0 {
+		return r.id
+	}
+	return pack(r.ID)
+}
+
+// decode is Decode that leaves an ID packed if it is.
+func (r *Record) decode(b []byte) error {
+	spare := r.save
+	*r = Record{Numbers: r.Numbers[:0], Deliveries: r.Deliveries[:0], Places: r.Places[:0], memo: r.memo}
 	newer := false
 	for len(b) > 0 {
 		num, typ, n := protowire.ConsumeTag(b)
@@ -299,7 +332,10 @@ func (r *Record) Decode(b []byte) error {
 		}
 		r.Kind, b = Kind(num), b[n:]
 		if r.Kind >= header {
-			r.save = &saving{}
+			if spare == nil {
+				spare = new(saving)
+			}
+			*spare, r.save = saving{}, spare
 		}
 		if err := r.decodeFact(fact); err != nil {
 			return fmt.Errorf("decode a record of kind %d: %w", num, err)

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"maps"
 	"math"
 	"slices"
 )
@@ -205,8 +206,9 @@ func (l *Ledger) Extend(number uint64, until int64) bool {
 	return true
 }
 
-// TakeOver gives every claim one fresh visibility timeout. It is no record.
+// TakeOver ends the replay and gives every claim one fresh visibility timeout. It is no record.
 func (l *Ledger) TakeOver(now int64) {
+	l.replayed = nil // it holds the last segment
 	l.Advance(now)
 	for _, number := range l.claims.due(math.MaxInt64, len(l.claims.heap)) {
 		i, _ := l.numbers.get(number)
@@ -273,6 +275,31 @@ func (l *Ledger) bytes() int64 {
 		n += int64(cap(l.lanes[i].heap))*4 + 24
 	}
 	return n
+}
+
+// Size returns the bytes of a job's payload, wherever it is; 0 if there is no such job.
+func (l *Ledger) Size(number uint64) int {
+	i, ok := l.numbers.get(number)
+	if !ok {
+		return 0
+	}
+	j := l.jobs.at(i)
+	if j.more != nil && j.more.blob != "" {
+		return j.more.size
+	}
+	return len(j.payload)
+}
+
+// Unreferenced returns those of some keys that are no job's payload.
+func (l *Ledger) Unreferenced(keys map[string]bool) []string {
+	left := maps.Clone(keys)
+	l.numbers.from(0, func(_ uint64, i uint32) bool {
+		if m := l.jobs.at(i).more; m != nil && m.blob != "" {
+			delete(left, m.blob)
+		}
+		return true
+	})
+	return slices.Sorted(maps.Keys(left))
 }
 
 // Blob returns the key of the object that is the job's payload, or "".

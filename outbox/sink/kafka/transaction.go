@@ -99,7 +99,7 @@ func (s *Sink) superseded(id string, epoch int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p := s.producers[id]; p != nil && p.epoch > epoch {
-		return fmt.Errorf("%w: %s has epoch %d, this is %d", outbox.ErrFenced, id, p.epoch, epoch)
+		return fmt.Errorf("%s at epoch %d: %w", id, epoch, &outbox.FencedError{Floor: p.epoch})
 	}
 	return nil
 }
@@ -280,7 +280,7 @@ func part(d outbox.Delivery, rows []int, blamed map[int]bool, guilty func(n int)
 		}
 		switch {
 		case state == dead:
-			result[i] = sink.ErrSkipped
+			result[i] = outbox.ErrSkipped
 		case state == suspect:
 			suspects = append(suspects, i)
 		case !blamed[n]:
@@ -301,7 +301,7 @@ func (s *Sink) oneByOne(ctx context.Context, p *producer, d outbox.Delivery, sus
 	for _, i := range suspects {
 		key := d.Rows[i].Key
 		if key != "" && failed[key] {
-			result[i] = sink.ErrSkipped
+			result[i] = outbox.ErrSkipped
 			continue
 		}
 		if errs := s.transaction(ctx, p, d, []int{i}); errs != nil {

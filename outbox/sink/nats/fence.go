@@ -66,7 +66,7 @@ func (s *Sink) held(ctx context.Context, d outbox.Delivery, shard int) (marker, 
 	case known && m.epoch == d.Epoch:
 		return m, nil
 	case known && m.epoch > d.Epoch:
-		return marker{}, fmt.Errorf("%w: shard %d of %s has epoch %d, this is %d", outbox.ErrFenced, shard, d.Subscription, m.epoch, d.Epoch)
+		return marker{}, fmt.Errorf("shard %d of %s at epoch %d: %w", shard, d.Subscription, d.Epoch, &outbox.FencedError{Floor: m.epoch})
 	}
 	return s.raise(ctx, subject, d.Epoch)
 }
@@ -82,7 +82,7 @@ func (s *Sink) raise(ctx context.Context, subject string, epoch int64) (marker, 
 			return marker{}, err
 		case m.epoch > epoch:
 			s.remember(m)
-			return marker{}, fmt.Errorf("%w: %s has epoch %d, this is %d", outbox.ErrFenced, subject, m.epoch, epoch)
+			return marker{}, fmt.Errorf("%s at epoch %d: %w", subject, epoch, &outbox.FencedError{Floor: m.epoch})
 		case m.epoch == epoch:
 			s.remember(m)
 			return m, nil

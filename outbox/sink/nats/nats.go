@@ -213,7 +213,7 @@ func (s *Sink) otherKeys(ctx context.Context, d outbox.Delivery, errs []error) [
 			case err == nil:
 			case errors.Is(err, outbox.ErrSinkDown), errors.Is(err, outbox.ErrFenced):
 				return errs
-			case errors.Is(err, sink.ErrSkipped) && (key == "" || !failed[key]):
+			case errors.Is(err, outbox.ErrSkipped) && (key == "" || !failed[key]):
 				again = append(again, i)
 			case key != "":
 				failed[key] = true

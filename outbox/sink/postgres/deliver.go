@@ -77,7 +77,7 @@ func (s *Sink) apart(ctx context.Context, tx pgx.Tx, d outbox.Delivery, errs []e
 	failed := map[string]bool{}
 	for i, row := range d.Rows {
 		if row.Key != "" && failed[row.Key] {
-			errs[i] = sink.ErrSkipped
+			errs[i] = outbox.ErrSkipped
 			continue
 		}
 		err := pgx.BeginFunc(ctx, tx, func(point pgx.Tx) error { // a savepoint
@@ -257,7 +257,7 @@ func classify(ctx context.Context, what string, err error) error {
 		return rowError{sink.Permanent("%w", text)}
 	case class == "08", class == "28", class == "42", class == "53", class == "57", class == "3D", class == "3F", pg.Code == "25006":
 		return fmt.Errorf("%w: %w", outbox.ErrSinkDown, text)
-	case class == "40": // still in conflict after repetitions
+	case class == "40", pg.Code == "25P03": // still in conflict after repetitions; stopped for too long
 		return text
 	default:
 		return rowError{text}

@@ -20,7 +20,8 @@
 // The fence table holds the epoch of each (subscription, shard). Fence raises it, and refuses an epoch
 // lower than what is there. A delivery reads it with a lock that holds off a raise until the
 // transaction has ended: so either it commits before the new relay begins, which then finds its ids, or
-// it sees the higher epoch and writes nothing.
+// it sees the higher epoch and writes nothing. A relay that stops in the middle of a delivery (a paused
+// process, a lost host) holds its successor off for five seconds: then the database rolls it back.
 //
 // # What an error means
 //
@@ -198,7 +199,7 @@ type claim struct {
 // raise writes the epoch where it is lower, and refuses it where it is higher.
 func (s *Sink) raise(ctx context.Context, tx pgx.Tx, c claim) error {
 	var highest int64
-	if err := tx.QueryRow(ctx, s.sql.raise, c.subscription, c.shards, c.epoch).Scan(&highest); err != nil {
+	if err := tx.QueryRow(ctx, s.sql.raise, c.subscription, c.shards, c.epoch).Scan(&highest, nil); err != nil {
 		return err
 	}
 	return c.compare(highest)
@@ -206,7 +207,7 @@ func (s *Sink) raise(ctx context.Context, tx pgx.Tx, c claim) error {
 
 func (c claim) compare(highest int64) error {
 	if highest > c.epoch {
-		return fmt.Errorf("%w: shards of %s have epoch %d, this is %d", outbox.ErrFenced, c.subscription, highest, c.epoch)
+		return fmt.Errorf("subscription %s at epoch %d: %w", c.subscription, c.epoch, &outbox.FencedError{Floor: highest})
 	}
 	return nil
 }
@@ -216,7 +217,7 @@ func (c claim) compare(highest int64) error {
 func (s *Sink) hold(ctx context.Context, tx pgx.Tx, c claim) error {
 	var found int
 	var lowest, highest int64
-	if err := tx.QueryRow(ctx, s.sql.hold, c.subscription, c.shards).Scan(&found, &lowest, &highest); err != nil {
+	if err := tx.QueryRow(ctx, s.sql.hold, c.subscription, c.shards).Scan(&found, &lowest, &highest, nil); err != nil {
 		return err
 	}
 	if err := c.compare(highest); err != nil {

@@ -48,12 +48,16 @@ create index if not exists delivered_at on {schema}.delivered (at);
 	on conflict (subscription, shard) do update set epoch = greatest(f.epoch, excluded.epoch)
 	returning f.epoch
 )
-select max(epoch) from raised`
+select max(epoch), {idle} from raised`
 
 	holdSQL = `with held as (
 	select epoch from {schema}.fence where subscription = $1 and shard = any ($2::int[]) order by shard for share
 )
-select count(*), coalesce(min(epoch), 0), coalesce(max(epoch), 0) from held`
+select count(*), coalesce(min(epoch), 0), coalesce(max(epoch), 0), {idle} from held`
+
+	// What holds the fence must not hold it for ever: a relay that is stopped between two statements,
+	// or whose host is gone, is rolled back, so that its successor can begin.
+	idleSQL = `set_config('idle_in_transaction_session_timeout', '5s', true)`
 
 	insertSQL = `insert into {table} (id, subscription, topic, key, type, headers, payload, traceparent, tracestate, created_at)
 values ($1, $2, $3, nullif($4, ''), nullif($5, ''), $6, $7, nullif($8, ''), nullif($9, ''), $10)
@@ -67,7 +71,7 @@ on conflict do nothing returning id`
 )
 
 func (c Config) statements() statements {
-	fill := strings.NewReplacer("{schema}", c.Schema, "{table}", c.Table).Replace
+	fill := strings.NewReplacer("{schema}", c.Schema, "{table}", c.Table, "{idle}", idleSQL).Replace
 	s := statements{
 		create: fill(createSQL), raise: fill(raiseSQL), hold: fill(holdSQL),
 		insert: fill(insertSQL), note: fill(noteSQL), prune: fill(pruneSQL),

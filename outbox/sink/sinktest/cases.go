@@ -112,7 +112,7 @@ func (s Suite) manyRefused(t *testing.T, h *Harness) {
 		case counts[id] > 0:
 			t.Errorf("row %d was refused, and is there", i)
 		case rows[i].Key != "" && !first:
-			if !isSkipped(err) {
+			if !errors.Is(err, outbox.ErrSkipped) {
 				t.Errorf("row %d behind a refused one: %v, want skipped", i, err)
 			}
 		default:
@@ -208,7 +208,7 @@ func blocked(t *testing.T, rows []outbox.Row, errs []error, counts map[string]in
 				t.Error("the failed message is at the receiver")
 			}
 		case same && i > bad:
-			if !isSkipped(err) {
+			if !errors.Is(err, outbox.ErrSkipped) {
 				t.Errorf("row %d behind the failed one: %v, want skipped", i, err)
 			}
 			if counts[rows[i].ID.String()] > 0 {

@@ -8,7 +8,6 @@ package sinktest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,7 +17,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/emitd/emitd/outbox"
-	"github.com/emitd/emitd/outbox/sink"
 )
 
 // Bound is how long anything may take that has to come.
@@ -230,6 +228,3 @@ func allTaken(t *testing.T, errs []error) {
 		}
 	}
 }
-
-// isSkipped reports whether a row was not tried on its key's account.
-func isSkipped(err error) bool { return errors.Is(err, sink.ErrSkipped) }

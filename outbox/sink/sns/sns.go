@@ -167,13 +167,16 @@ func (s *Sink) publish(ctx context.Context, d outbox.Delivery, rows []int, messa
 	return errs
 }
 
+// isString is the type of all attributes.
+var isString = aws.String("String")
+
 func entry(n int, row outbox.Row, m amazon.Message, fifo bool) types.PublishBatchRequestEntry {
 	e := types.PublishBatchRequestEntry{
 		Id: aws.String(strconv.Itoa(n)), Message: aws.String(m.Body),
 		MessageAttributes: make(map[string]types.MessageAttributeValue, len(m.Attributes)),
 	}
 	for _, a := range m.Attributes {
-		e.MessageAttributes[a.Name] = types.MessageAttributeValue{DataType: aws.String("String"), StringValue: aws.String(a.Value)}
+		e.MessageAttributes[a.Name] = types.MessageAttributeValue{DataType: isString, StringValue: aws.String(a.Value)}
 	}
 	if fifo {
 		e.MessageGroupId = aws.String(amazon.Group(row))

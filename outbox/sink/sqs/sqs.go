@@ -179,13 +179,16 @@ func (s *Sink) send(ctx context.Context, d outbox.Delivery, rows []int, messages
 	return errs
 }
 
+// isString is the type of all attributes.
+var isString = aws.String("String")
+
 func entry(n int, row outbox.Row, m amazon.Message, fifo bool) types.SendMessageBatchRequestEntry {
 	e := types.SendMessageBatchRequestEntry{
 		Id: aws.String(strconv.Itoa(n)), MessageBody: aws.String(m.Body),
 		MessageAttributes: make(map[string]types.MessageAttributeValue, len(m.Attributes)),
 	}
 	for _, a := range m.Attributes {
-		e.MessageAttributes[a.Name] = types.MessageAttributeValue{DataType: aws.String("String"), StringValue: aws.String(a.Value)}
+		e.MessageAttributes[a.Name] = types.MessageAttributeValue{DataType: isString, StringValue: aws.String(a.Value)}
 	}
 	if fifo {
 		e.MessageGroupId = aws.String(amazon.Group(row))

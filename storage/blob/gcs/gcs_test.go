@@ -1,14 +1,11 @@
 package gcs_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -139,65 +136,29 @@ func TestGenerationOfTheSameAnswer(t *testing.T) {
 	}
 }
 
+// TestNoAnswerAtAll: the caller's time ends, and nothing is claimed that is not known.
 func TestNoAnswerAtAll(t *testing.T) {
 	t.Parallel()
-	for trouble, certain := range map[blobtest.Trouble]bool{
+	blobtest.NoAnswer(t, http.MethodPost, map[blobtest.Trouble]bool{
 		blobtest.LostReply: false, blobtest.Late: false, blobtest.HangYet: false, blobtest.Internal: false,
 		blobtest.TooMany: true, blobtest.Conflict: true,
-	} {
-		t.Run(fmt.Sprint(trouble), func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			w.net.Script(func(r *http.Request) blobtest.Trouble {
-				if r.Method == http.MethodPost {
-					return trouble
-				}
-				return blobtest.Unavailable
-			})
-			ctx, cancel := context.WithTimeout(t.Context(), 150*time.Millisecond)
-			defer cancel()
-			_, err := w.Create(ctx, "a", []byte("one"))
-			if err == nil || blob.NotApplied(err) != certain || !errors.Is(err, context.DeadlineExceeded) {
-				t.Fatalf("got %v (certain %v), want certain %v and the context's end", err, blob.NotApplied(err), certain)
-			}
-		})
-	}
+	}, func(t *testing.T) (*blobtest.Network, blob.Bucket) {
+		w := newWorld(t)
+		return w.net, w
+	})
 }
 
+// TestStorm: hundreds of doubtful writes, none doubled, none lost.
 func TestStorm(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	rng := rand.New(rand.NewPCG(2, 71))
-	var mu sync.Mutex
-	troubles := []blobtest.Trouble{
-		blobtest.LostRequest, blobtest.LostReply, blobtest.Late, blobtest.Internal, blobtest.InternalYet,
-		blobtest.Unavailable, blobtest.Conflict, blobtest.Torn, blobtest.TooMany,
-	}
-	w.net.Script(func(*http.Request) blobtest.Trouble {
-		mu.Lock()
-		defer mu.Unlock()
-		if rng.IntN(3) > 0 {
-			return blobtest.None
-		}
-		return troubles[rng.IntN(len(troubles))]
-	})
 	calm := w.config
 	calm.Client = &http.Client{Transport: w.net.Base}
 	judge, err := gcs.Open(t.Context(), calm)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := blobtest.Storm{Steps: 80, Judge: judge, Settle: func() { w.net.Land() }, Timeout: 10 * time.Second}
-	for range 6 {
-		s.Buckets = append(s.Buckets, w.open(t))
-	}
-	chain, slots := blobtest.Chain(t, s), blobtest.Slots(t, s)
-	met := w.net.Met()
-	doubtful := met[blobtest.LostRequest] + met[blobtest.LostReply] + met[blobtest.Late] + met[blobtest.Internal] + met[blobtest.InternalYet] + met[blobtest.Unavailable]
-	t.Logf("%d doubtful requests; chain %+v, slots %+v", doubtful, chain, slots)
-	if doubtful < 500 || chain.Acknowledged == 0 || slots.Acknowledged == 0 {
-		t.Errorf("too little has happened to prove anything")
-	}
+	blobtest.Weather(t, w.net, judge, func() blob.Bucket { return w.open(t) })
 }
 
 func TestRefusals(t *testing.T) {

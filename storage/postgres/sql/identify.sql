@@ -1,5 +1,5 @@
--- The first heartbeat that finds the rows on another server notes when.
+-- The first heartbeat that finds the rows on another server, or gone back in time ($3), notes when.
 update {{counter}} set
-	other_since = case when store_id = '' then other_since else clock_timestamp() end,
+	other_since = case when store_id = '' and not $3 then other_since else clock_timestamp() end,
 	store_id = $1
-where store_id <> $1
+where store_id = $2

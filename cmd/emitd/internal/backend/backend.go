@@ -1,5 +1,6 @@
-// Package backend opens the cluster store that store.url names. It is the only place of the
-// program that knows which backends there are; everything else sees storage.Store and faults.
+// Package backend opens the cluster store that store.url names, and the outbox's database that
+// outbox.url names. It is the only place of the program that knows which backends there are;
+// everything else sees storage.Store, outbox.Log and faults.
 //
 // # Who migrates
 //
@@ -93,8 +94,7 @@ type driver struct {
 }
 
 func driverOf(cfg config.Config) (driver, error) {
-	scheme, _, _ := strings.Cut(cfg.Store.URL, ":")
-	switch scheme {
+	switch scheme(cfg.Store.URL) {
 	case "sqlite":
 		return sqliteDriver, nil
 	case "postgres", "postgresql":
@@ -104,7 +104,12 @@ func driverOf(cfg config.Config) (driver, error) {
 	case "":
 		return driver{}, fault.New(fault.StoreURL, "store.url is not set: there is nothing to read")
 	}
-	return driver{}, fault.New(fault.StoreURL, "store.url has the scheme %q, want sqlite, postgres, file, s3 or gs", scheme)
+	return driver{}, fault.New(fault.StoreURL, "store.url has the scheme %q, want sqlite, postgres, file, s3 or gs", scheme(cfg.Store.URL))
+}
+
+func scheme(address string) string {
+	s, _, _ := strings.Cut(address, ":")
+	return s
 }
 
 // Open opens the store. Its errors are faults.
@@ -136,7 +141,11 @@ func Status(ctx context.Context, o Options) ([]Migration, error) {
 // Pending lists the versions that Migrate would apply.
 func Pending(ctx context.Context, o Options) ([]Migration, error) {
 	all, err := Status(ctx, o)
-	return slices.DeleteFunc(all, func(m Migration) bool { return !m.AppliedAt.IsZero() }), err
+	return pending(all), err
+}
+
+func pending(all []Migration) []Migration {
+	return slices.DeleteFunc(all, func(m Migration) bool { return !m.AppliedAt.IsZero() })
 }
 
 // Migrate brings the schema up to date and returns what it applied.
@@ -145,7 +154,19 @@ func Migrate(ctx context.Context, o Options) ([]Migration, error) {
 	if err != nil {
 		return nil, err
 	}
-	return faulty(d.migrate(ctx, o))
+	return faulty(dated(ctx, o, d.migrate, d.status))
+}
+
+// dated migrates, and returns the steps that were taken with the times that the store has for them.
+func dated(ctx context.Context, o Options, migrate, status func(context.Context, Options) ([]Migration, error)) ([]Migration, error) {
+	taken, err := migrate(ctx, o)
+	if err != nil || len(taken) == 0 {
+		return taken, err
+	}
+	all, err := status(ctx, o)
+	return slices.DeleteFunc(all, func(m Migration) bool {
+		return !slices.ContainsFunc(taken, func(t Migration) bool { return t.Version == m.Version })
+	}), err
 }
 
 // SQL returns the statements that bring a store from a version to the program's.
@@ -176,6 +197,9 @@ func Fault(err error) *fault.Fault {
 		return &fault.Fault{Code: fault.Locked, What: what, Do: do, Err: err}
 	case errors.As(err, &file):
 		return fileFault(file, err)
+	}
+	if f := outboxFault(err); f != nil {
+		return f
 	}
 	if f := postgresFault(err); f != nil {
 		return f

@@ -10,49 +10,76 @@ import (
 	"github.com/emitd/emitd/storage/blob"
 	"github.com/emitd/emitd/storage/blob/dir"
 	"github.com/emitd/emitd/storage/blob/gcs"
+	"github.com/emitd/emitd/storage/blob/instrument"
 	"github.com/emitd/emitd/storage/blob/mem"
 	"github.com/emitd/emitd/storage/blob/s3"
 )
 
-// Bucket opens the object store of an address, and makes sure before its first use that it keeps
-// conditional writes. Its errors are faults.
-func Bucket(ctx context.Context, address string) (blob.Bucket, error) {
-	b, err := openBucket(ctx, address)
+// Opener opens an object store, and makes sure that it keeps conditional writes: some 40 requests.
+// Its errors are faults: ObjectsUnfit for a store on which writes would be lost, and ObjectsFailed
+// for one that cannot be used now, which may be tried again.
+type Opener func(ctx context.Context) (blob.Bucket, error)
+
+// Objects reads the address of an object store; nothing is called yet. A wrong address is a fault.
+func Objects(address string) (Opener, error) {
+	open, err := parse(address, instrument.Config{Use: "queues", Roots: true})
 	if err != nil {
 		return nil, err
 	}
-	if err := blob.Probe(ctx, b); err != nil {
-		return nil, bucketFault(err)
-	}
-	return b, nil
-}
-
-func openBucket(ctx context.Context, address string) (blob.Bucket, error) {
-	scheme, _, _ := strings.Cut(address, ":")
-	switch scheme {
-	case "file":
-		return opened(dir.ParseURL(address))(func(c dir.Config) (blob.Bucket, error) { return dir.Open(c) })
-	case "mem":
-		return opened(mem.ParseURL(address))(func(c mem.Config) (blob.Bucket, error) { return mem.New(c), nil })
-	case "s3":
-		return opened(s3.ParseURL(address))(func(c s3.Config) (blob.Bucket, error) { return s3.Open(ctx, c) })
-	case "gs":
-		return opened(gcs.ParseURL(address, os.Getenv("STORAGE_EMULATOR_HOST")))(func(c gcs.Config) (blob.Bucket, error) { return gcs.Open(ctx, c) })
-	}
-	return nil, fault.New(fault.ObjectsURL, "objects.url has the scheme %q, want file, s3, gs or mem", scheme)
-}
-
-// opened opens what an address was parsed to; a wrong address is a fault of its own.
-func opened[C any](c C, err error) func(func(C) (blob.Bucket, error)) (blob.Bucket, error) {
-	return func(open func(C) (blob.Bucket, error)) (blob.Bucket, error) {
+	return func(ctx context.Context) (blob.Bucket, error) {
+		b, err := open(ctx)
 		if err != nil {
-			return nil, fault.New(fault.ObjectsURL, "objects.url: %w", err)
+			return nil, err
 		}
-		b, err := open(c)
-		if err != nil {
+		if err := blob.Probe(ctx, b); err != nil {
 			return nil, bucketFault(err)
 		}
 		return b, nil
+	}, nil
+}
+
+// Bucket opens the object store of an address. Its errors are faults.
+func Bucket(ctx context.Context, address string) (blob.Bucket, error) {
+	open, err := Objects(address)
+	if err != nil {
+		return nil, err
+	}
+	return open(ctx)
+}
+
+// parse returns what opens a bucket without looking at it, and tells of its calls as given.
+func parse(address string, as instrument.Config) (Opener, error) {
+	as.System, _, _ = strings.Cut(address, ":")
+	switch as.System {
+	case "file":
+		return of(dir.ParseURL(address))(as, func(_ context.Context, c dir.Config) (blob.Bucket, error) { return dir.Open(c) })
+	case "mem":
+		return of(mem.ParseURL(address))(as, func(_ context.Context, c mem.Config) (blob.Bucket, error) { return mem.New(c), nil })
+	case "s3":
+		return of(s3.ParseURL(address))(as, func(ctx context.Context, c s3.Config) (blob.Bucket, error) { return s3.Open(ctx, c) })
+	case "gs":
+		return of(gcs.ParseURL(address, os.Getenv("STORAGE_EMULATOR_HOST")))(as, func(ctx context.Context, c gcs.Config) (blob.Bucket, error) { return gcs.Open(ctx, c) })
+	}
+	return nil, fault.New(fault.ObjectsURL, "objects.url has the scheme %q, want file, s3, gs or mem", as.System)
+}
+
+// of makes an opener of what an address was parsed to; a wrong address is a fault of its own.
+func of[C any](c C, err error) func(instrument.Config, func(context.Context, C) (blob.Bucket, error)) (Opener, error) {
+	return func(as instrument.Config, open func(context.Context, C) (blob.Bucket, error)) (Opener, error) {
+		if err != nil {
+			return nil, fault.New(fault.ObjectsURL, "objects.url: %w", err)
+		}
+		return func(ctx context.Context) (blob.Bucket, error) {
+			b, err := open(ctx, c)
+			if err != nil {
+				return nil, bucketFault(err)
+			}
+			watched, err := instrument.New(b, as)
+			if err != nil {
+				return nil, fault.New(fault.Telemetry, "telemetry: %w", err)
+			}
+			return watched, nil
+		}, nil
 	}
 }
 

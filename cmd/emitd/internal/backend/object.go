@@ -8,6 +8,7 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/storage/blob"
+	"github.com/emitd/emitd/storage/blob/instrument"
 	"github.com/emitd/emitd/storage/object"
 )
 
@@ -26,7 +27,11 @@ var objectDriver = driver{
 
 func openObject(ctx context.Context, o Options) (*Store, error) {
 	address := o.Config.Store.URL
-	bucket, err := openBucket(ctx, address)
+	open, err := parse(address, instrument.Config{Use: "cluster"})
+	if err != nil {
+		return nil, err
+	}
+	bucket, err := open(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -30,6 +30,7 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/cmd/emitd/internal/view"
+	"github.com/emitd/emitd/daemon/queue"
 )
 
 // Streams are what a run of the program is connected to.
@@ -125,7 +126,7 @@ func (a *app) root() *cobra.Command {
 	a.bind(root.PersistentFlags())
 	for _, c := range []*cobra.Command{
 		a.serveCommand(), a.devCommand(),
-		a.statusCommand(), a.nodeCommand(), a.daemonCommand(), a.leaderCommand(), a.eventsCommand(), a.queueCommand(),
+		a.statusCommand(), a.nodeCommand(), a.daemonCommand(), a.leaderCommand(), a.eventsCommand(), a.queueCommand(), a.outboxCommand(),
 		a.migrateCommand(), a.configCommand(), a.doctorCommand(),
 		a.errorCommand(), a.versionCommand(),
 	} {
@@ -284,7 +285,10 @@ func (a *app) open(ctx context.Context, cfg *config.Loaded) (*backend.Store, err
 
 // reader says how a snapshot is to be seen.
 func reader(cfg *config.Loaded, s *backend.Store, all bool) view.Reader {
-	return view.Reader{Cluster: cfg.Cluster, Store: s.Kind, Timing: cfg.Timing(), All: all}
+	return view.Reader{
+		Cluster: cfg.Cluster, Store: s.Kind, Timing: cfg.Timing(), All: all,
+		Queues: cfg.Objects.URL != "" && cfg.Runs(string(queue.Kind)),
+	}
 }
 
 // say writes talk.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/cmd/emitd/internal/sinks"
 	"github.com/emitd/emitd/cmd/emitd/internal/view"
 )
 
@@ -27,10 +29,13 @@ func (a *app) configCommand() *cobra.Command {
 	show.Flags().BoolVar(&origin, "origin", false, "also where each value comes from, and what it overrides")
 	check := &cobra.Command{
 		Use: "check", Short: "Judge the configuration as emitd serve would, starting nothing", Args: noArgs,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			in := a.input()
 			in.Serving, in.Dev = true, true // a missing store is noted below: checks run where it is not known
 			cfg, err := a.load(in)
+			if err == nil {
+				err = checkSinks(cmd.Context(), cfg)
+			}
 			if err != nil {
 				return err
 			}
@@ -38,6 +43,17 @@ func (a *app) configCommand() *cobra.Command {
 		},
 	}
 	return group("config", "Show and check the configuration", a.outputFlag(show), a.outputFlag(check))
+}
+
+// checkSinks judges what only the sinks themselves know.
+func checkSinks(ctx context.Context, cfg *config.Loaded) error {
+	var bad fault.List
+	for i, s := range cfg.Outbox.Subscriptions {
+		if err := sinks.Check(ctx, s.Sink.Settings); err != nil {
+			bad = append(bad, fault.New(fault.BadOutbox, "subscription %s (%s): %w", s.Name, cfg.OriginOf(fmt.Sprintf("outbox.subscriptions[%d]", i)), err))
+		}
+	}
+	return bad.Err()
 }
 
 func (a *app) printSettings(cfg *config.Loaded, origin bool) error {

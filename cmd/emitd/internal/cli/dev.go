@@ -30,11 +30,13 @@ import (
 type dev struct {
 	nodes     int
 	ephemeral bool
+	sample    bool
 	demo      bool
 
-	a   *app
-	cfg *config.Loaded
-	dir string // of the state; empty when there is none
+	a    *app
+	cfg  *config.Loaded
+	dir  string // of the state; empty when there is none
+	show *demo  // nil without --demo
 }
 
 // mostNodes bounds --nodes: they share one process and one file.
@@ -52,7 +54,8 @@ func (a *app) devCommand() *cobra.Command {
 	}
 	cmd.Flags().IntVar(&d.nodes, "nodes", 3, "number of nodes")
 	cmd.Flags().BoolVar(&d.ephemeral, "ephemeral", false, "keep the state in memory: nothing is written, other processes cannot see it")
-	cmd.Flags().BoolVar(&d.demo, "demo", true, "run a sample daemon of six units, unless daemons.exec has some")
+	cmd.Flags().BoolVar(&d.sample, "sample", true, "run a sample daemon of six units, unless daemons.exec has some")
+	cmd.Flags().BoolVar(&d.demo, "demo", false, "publish sample orders, which flow through the outbox to a queue and to a webhook")
 	return cmd
 }
 
@@ -77,12 +80,20 @@ func (d *dev) run(ctx context.Context) error {
 	defer unlock()
 	level := telemetry.Level(d.cfg.Telemetry.Log.Level)
 	board := &board{out: d.a.Out, quiet: d.a.quiet}
+	var beside func(context.Context, *host.Running)
+	if d.demo {
+		if d.show, err = newDemo(ctx, d.cfg, board); err != nil {
+			return err
+		}
+		defer d.show.close()
+		beside = d.show.run
+	}
 	_, chosen := in.Flags["listen"]
 	return host.Run(ctx, host.Options{
 		Config: d.cfg, Version: buildInfo().Version,
 		Handler: d.a.logHandler(d.cfg, level), Level: level,
 		Nodes: d.names(), NextPort: !chosen && d.cfg.Listen == config.Defaults("").Listen,
-		Open: d.open, Extra: d.extra(),
+		Open: d.open, OpenOutbox: d.openOutbox, Extra: d.extra(), Beside: beside,
 		Started: func(r *host.Running) { board.begin(d, r) },
 		Hooks:   board.hooks,
 	})
@@ -141,7 +152,7 @@ func (d *dev) state() (unlock func(), err error) {
 		return nil, fault.New(fault.StateDir, "state directory: %w", err)
 	}
 	text := "# written by emitd dev; read by emitd status and others when they are called beside this directory\n" +
-		fmt.Sprintf("cluster: %q\nprofile: %s\nstore:\n  url: %q\n", d.cfg.Cluster, d.cfg.Profile, d.cfg.Store.URL)
+		fmt.Sprintf("cluster: %q\nprofile: %s\nstore:\n  url: %q\nobjects:\n  url: %q\n", d.cfg.Cluster, d.cfg.Profile, d.cfg.Store.URL, d.cfg.Objects.URL)
 	if err := os.WriteFile(filepath.Join(d.dir, DevConfig), []byte(text), 0o600); err != nil {
 		unlock()
 		return nil, fault.New(fault.StateDir, "state directory: %w", err)
@@ -156,12 +167,16 @@ func (d *dev) open(ctx context.Context, t *telemetry.Telemetry) (*backend.Store,
 	return backend.Open(ctx, backend.Options{Config: d.cfg.Config, Policy: backend.Auto, Logger: t.Logger, Meter: t.Meter})
 }
 
-// demoID is the sample daemon.
-const demoID = "demo:clock"
+func (d *dev) openOutbox(ctx context.Context, t *telemetry.Telemetry) (*backend.Outbox, error) {
+	return backend.OpenOutbox(ctx, backend.Options{Config: d.cfg.Config, Policy: backend.Auto, Logger: t.Logger, Meter: t.Meter})
+}
+
+// sampleID is the sample daemon.
+const sampleID = "demo:clock"
 
 // extra returns the sample daemon: it only waits, so that there is something to place and move.
 func (d *dev) extra() []host.Daemon {
-	if !d.demo || len(d.cfg.Daemons.Exec) > 0 {
+	if !d.sample || len(d.cfg.Daemons.Exec) > 0 {
 		return nil
 	}
 	wait := daemon.AgentFunc(func(ctx context.Context, a *daemon.Assignment) error {
@@ -172,7 +187,7 @@ func (d *dev) extra() []host.Daemon {
 			return ctx.Err()
 		}
 	})
-	return []host.Daemon{{Spec: daemon.Spec{ID: demoID, Instances: 6}, Agent: wait}}
+	return []host.Daemon{{Spec: daemon.Spec{ID: sampleID, Instances: 6}, Agent: wait}}
 }
 
 // board tells on standard output what a person at the terminal wants to see.
@@ -226,8 +241,12 @@ func (d *dev) try() string {
 	if d.dir == "" {
 		at = " --store …"
 	}
-	return fmt.Sprintf("Try, from this directory:  emitd status%s      emitd events -f%s      emitd leader resign%s\n"+
+	text := fmt.Sprintf("Try, from this directory:  emitd status%s      emitd events -f%s      emitd leader resign%s\n"+
 		"      emitd queue enqueue default '{\"hello\":\"world\"}'%s      emitd queue ls%s", at, at, at, at, at)
+	if d.show != nil {
+		text += fmt.Sprintf("\n      emitd outbox stats%s      emitd outbox ls%s      emitd outbox retry %s%s", at, at, demoToHook, at)
+	}
+	return text
 }
 
 // hooks tell of leadership as it happens.

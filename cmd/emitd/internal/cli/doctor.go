@@ -52,7 +52,7 @@ func (d *doctor) bad(check string, err error) {
 
 func (a *app) doctorCommand() *cobra.Command {
 	return a.outputFlag(&cobra.Command{
-		Use: "doctor", Short: "Check configuration, store, object store and cluster; writes and removes a lock and scratch objects",
+		Use: "doctor", Short: "Check configuration, store, object store, outbox and cluster; writes and removes a lock and scratch objects",
 		Long: "Check configuration, store and cluster. To see that the store takes writes, one lock is taken and\n" +
 			"released; to see that the object store keeps conditional writes, some objects below probe/ are written and\n" +
 			"removed. The exit code is 1 if a check fails and 6 if one only warns.",
@@ -68,6 +68,7 @@ func (a *app) doctorCommand() *cobra.Command {
 			d.config()
 			d.store(ctx, a)
 			d.objects(ctx)
+			d.outbox(ctx, a)
 			return a.printFindings(d.found)
 		},
 	})

@@ -41,11 +41,30 @@ func (a *app) printMigrations(ms []migration) error {
 	}))
 }
 
+// schema is whose versions a command is about.
+type schema struct{ outbox bool }
+
+func (s *schema) flag(cmd *cobra.Command) *cobra.Command {
+	cmd.Flags().BoolVar(&s.outbox, "outbox", false, "the schema of the outbox (outbox.url, else store.url) instead of the cluster store's")
+	return cmd
+}
+
+type schemaCall func(context.Context, backend.Options) ([]backend.Migration, error)
+
+// of chooses between a call about the store and one about the outbox.
+func (s *schema) of(store, outbox schemaCall) schemaCall {
+	if s.outbox {
+		return outbox
+	}
+	return store
+}
+
 func (a *app) migrateCommand() *cobra.Command {
+	var of schema
 	status := &cobra.Command{
 		Use: "status", Short: "List the versions of the store's schema", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withSchema(cmd.Context(), backend.Status, a.printMigrations)
+			return a.withSchema(cmd.Context(), of.of(backend.Status, backend.OutboxStatus), a.printMigrations)
 		},
 	}
 	var dryRun bool
@@ -53,9 +72,9 @@ func (a *app) migrateCommand() *cobra.Command {
 		Use: "up", Short: "Bring the schema to the version of this program; rows are kept", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if dryRun {
-				return a.withSchema(cmd.Context(), backend.Pending, a.printMigrations)
+				return a.withSchema(cmd.Context(), of.of(backend.Pending, backend.PendingOutbox), a.printMigrations)
 			}
-			return a.withSchema(cmd.Context(), backend.Migrate, func(ms []migration) error {
+			return a.withSchema(cmd.Context(), of.of(backend.Migrate, backend.MigrateOutbox), func(ms []migration) error {
 				if len(ms) == 0 {
 					a.say("the schema is up to date")
 				}
@@ -64,11 +83,11 @@ func (a *app) migrateCommand() *cobra.Command {
 		},
 	}
 	up.Flags().BoolVar(&dryRun, "dry-run", false, "only list what would be applied")
-	return group("migrate", "Look at the store's schema, and bring it up to date", a.outputFlag(status), a.outputFlag(up), a.migrateGetCommand())
+	return group("migrate", "Look at the store's schema, and bring it up to date", of.flag(a.outputFlag(status)), of.flag(a.outputFlag(up)), of.flag(a.migrateGetCommand(&of)))
 }
 
 // withSchema runs what concerns the schema only, which may be missing.
-func (a *app) withSchema(ctx context.Context, do func(context.Context, backend.Options) ([]backend.Migration, error), show func([]migration) error) error {
+func (a *app) withSchema(ctx context.Context, do schemaCall, show func([]migration) error) error {
 	cfg, err := a.loadToRead()
 	if err != nil {
 		return err
@@ -82,7 +101,7 @@ func (a *app) withSchema(ctx context.Context, do func(context.Context, backend.O
 	return show(migrationsOf(ms))
 }
 
-func (a *app) migrateGetCommand() *cobra.Command {
+func (a *app) migrateGetCommand(of *schema) *cobra.Command {
 	var from int
 	get := &cobra.Command{
 		Use: "get", Short: "Print the schema as plain SQL, for those who apply it by other means",
@@ -94,7 +113,11 @@ func (a *app) migrateGetCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			text, err := backend.SQL(cfg.Config, from)
+			print := backend.SQL
+			if of.outbox {
+				print = backend.OutboxSQL
+			}
+			text, err := print(cfg.Config, from)
 			if err != nil {
 				return err
 			}

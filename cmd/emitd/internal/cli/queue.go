@@ -88,13 +88,22 @@ func (q *queues) client(ctx context.Context) (*client.Client, error) {
 	return c, nil
 }
 
-// nodes returns the addresses of the live nodes of the store's cluster.
+// nodes returns the addresses of the live nodes of the store's cluster: of those that serve queues, if
+// there are any, because only they have the list of queues.
 func (q *queues) nodes(ctx context.Context) (found []string, err error) {
 	err = q.a.look(ctx, false, func(_ context.Context, c *cluster) error {
+		var serving []string
 		for _, n := range c.snap.Nodes {
-			if n.Present() && n.Judged == "" && n.Address != "" {
-				found = append(found, n.Address)
+			if !n.Present() || n.Judged != "" || n.Address == "" {
+				continue
 			}
+			found = append(found, n.Address)
+			if slices.Contains(c.snap.Advert(n).Kinds, queue.Kind) {
+				serving = append(serving, n.Address)
+			}
+		}
+		if len(serving) > 0 {
+			found = serving
 		}
 		if len(found) == 0 {
 			return fault.New(fault.QueueDown, "no node of cluster %s is up, so no queue is served", c.cfg.Cluster).

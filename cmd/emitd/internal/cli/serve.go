@@ -52,6 +52,9 @@ func (a *app) serve(ctx context.Context, p backend.Policy) error {
 		Open: func(ctx context.Context, t *telemetry.Telemetry) (*backend.Store, error) {
 			return backend.Open(ctx, backend.Options{Config: cfg.Config, Policy: p, Logger: t.Logger, Meter: t.Meter})
 		},
+		OpenOutbox: func(ctx context.Context, t *telemetry.Telemetry) (*backend.Outbox, error) {
+			return backend.OpenOutbox(ctx, backend.Options{Config: cfg.Config, Policy: p, Logger: t.Logger, Meter: t.Meter})
+		},
 		Reload: reload,
 	})
 }

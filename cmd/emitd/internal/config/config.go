@@ -13,8 +13,8 @@
 // All are reported at once.
 //
 // Loading reads the file and the secret files and nothing else; it opens no store and resolves no
-// name. Secrets (passwords in URLs, the environment of exec daemons) are kept for use and never
-// stand in faults or in what [Loaded.Settings] returns.
+// name. Secrets (passwords in URLs, the environment of exec daemons, what sinks log in and sign with)
+// are kept for use and never stand in faults or in what [Loaded.Settings] returns.
 package config
 
 import (
@@ -23,6 +23,7 @@ import (
 
 	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/outbox"
 )
 
 // Config is every setting. Its fields' tags hold the key, the help text and the allowed words.
@@ -104,14 +105,50 @@ type Exec struct {
 
 // queueKeys holds the defaults of queues.
 type queueKeys struct {
-	MinGap            string   `key:"min_gap" help:"least time between two commits of a queue: auto keeps 5 ms under load, 250ms costs fewer requests"`
+	MinGap            string   `key:"min_gap" help:"least time between two commits of a queue: auto keeps 2 to 5 ms under load, 250ms costs fewer requests"`
 	Claims            string   `key:"claims" words:"soft,durable" help:"soft or durable claims"`
 	VisibilityTimeout Duration `key:"visibility_timeout" help:"how long a claimed job stays hidden"`
 	DedupWindow       Duration `key:"dedup_window" help:"how long a submitted id is remembered"`
 }
 
-// outboxKeys has no settings yet.
-type outboxKeys struct{}
+// outboxKeys says where the transactional outbox is and who reads it.
+type outboxKeys struct {
+	URL           string         `key:"url" secret:"url" help:"database of the outbox, which is that of the applications that publish: sqlite:///absolute/path.db or postgres://user@host:port/database; store.url by default, if that is one"`
+	Schema        string         `key:"schema" help:"Postgres schema that holds the outbox's tables; store.schema by default"`
+	Prefix        string         `key:"prefix" help:"prefix of the outbox's table names; store.prefix by default"`
+	Retention     Duration       `key:"retention" help:"how long delivered messages stay for a replay; 0s: until they are delivered"`
+	MaxRetained   int            `key:"max_retained" help:"bytes that the log may take before on_lag decides about subscriptions that hold its beginning; 0: any"`
+	OnLag         string         `key:"on_lag" words:"keep,forget" help:"keep only warns of such a subscription; forget removes it with what it has not delivered"`
+	Subscriptions []Subscription `key:"subscriptions" help:"who reads the outbox and delivers where; each is a daemon emit:outbox/<name>"`
+}
+
+// Subscription is a reader of the outbox.
+type Subscription struct {
+	Name           string    `key:"name" help:"of the subscription: lower-case letters, digits and ._:/-; its daemon is emit:outbox/<name>"`
+	Topics         []string  `key:"topics" help:"topics to deliver, or beginnings that end in *; all by default, the others are passed over"`
+	Sink           *Sink     `key:"sink" help:"where to: {kind: webhook, url: …} with the settings of docs/how-to/outbox-sinks.md, or a kind or URL alone"`
+	Instances      int       `key:"instances" help:"units that share the 64 shards, on nodes of their own if there are enough; 1 by default"`
+	Start          string    `key:"start" words:"oldest,newest" help:"where a subscription that is new begins: oldest (the default) with what is in the log, newest behind it"`
+	Policy         string    `key:"policy" words:"hold,skip,drop" help:"what follows a message that cannot be delivered: hold (the default) its key waits for an operator, skip it is kept as a dead letter, drop it is gone"`
+	Retry          retryKeys `key:"retry"`
+	DeliverTimeout Duration  `key:"deliver_timeout" help:"bound of one call of the sink; 30s by default"`
+	Patience       Duration  `key:"patience" help:"how long other keys wait for a call of the sink that hangs; a third of deliver_timeout by default"`
+	Parallel       int       `key:"parallel" help:"calls of the sink at once, for different keys; 4 by default"`
+	PageRows       int       `key:"page_rows" help:"messages that are read at once; 1000 by default"`
+}
+
+// retryKeys say how a key that failed is tried again.
+type retryKeys struct {
+	MaxAttempts int      `key:"max_attempts" help:"attempts before the policy decides; 10 by default, -1: for ever"`
+	Backoff     Duration `key:"backoff" help:"pause after the first failure, doubled after each; 1s by default"`
+	MaxBackoff  Duration `key:"max_backoff" help:"longest pause; 5m by default"`
+}
+
+// Sink is where a subscription delivers to.
+type Sink struct {
+	Kind     string
+	Settings any // pointer to the Config of the kind's package
+}
 
 // API secures the listener.
 type API struct {
@@ -163,6 +200,7 @@ func Defaults(profile string) Config {
 			MinGap: "auto", Claims: "soft",
 			VisibilityTimeout: Duration(30 * time.Second), DedupWindow: Duration(10 * time.Minute),
 		},
+		Outbox:    outboxKeys{Retention: Duration(24 * time.Hour), OnLag: "keep"},
 		Telemetry: telemetryKeys{Log: logKeys{Level: "info", Format: "auto"}},
 	}
 }
@@ -193,6 +231,33 @@ func (c Config) Timing() lease.Timing {
 func (c Config) MinGap() time.Duration {
 	d, _ := time.ParseDuration(c.Queue.MinGap) // was validated
 	return d
+}
+
+// HasOutbox reports whether this node has to do with an outbox.
+func (c Config) HasOutbox() bool { return c.Outbox.URL != "" || len(c.Outbox.Subscriptions) > 0 }
+
+// OutboxURL returns the database of the outbox, or "" if none is named.
+func (c Config) OutboxURL() string {
+	if c.Outbox.URL == "" && isSQL(c.Store.URL) {
+		return c.Store.URL
+	}
+	return c.Outbox.URL
+}
+
+// OutboxSchema returns the Postgres schema of the outbox and the prefix of its tables.
+func (c Config) OutboxSchema() (schema, prefix string) {
+	return cmp.Or(c.Outbox.Schema, c.Store.Schema), cmp.Or(c.Outbox.Prefix, c.Store.Prefix)
+}
+
+// Relay returns the subscription as the outbox knows it; log, sink and observers are the caller's.
+func (s Subscription) Relay() outbox.Config {
+	return outbox.Config{
+		Name: s.Name, Topics: s.Topics, Instances: s.Instances, Newest: s.Start == "newest", Policy: outbox.Policy(s.Policy),
+		Retry: outbox.Retry{
+			MaxAttempts: s.Retry.MaxAttempts, Backoff: time.Duration(s.Retry.Backoff), MaxBackoff: time.Duration(s.Retry.MaxBackoff),
+		},
+		DeliverTimeout: time.Duration(s.DeliverTimeout), Patience: time.Duration(s.Patience), Parallel: s.Parallel, PageRows: s.PageRows,
+	}
 }
 
 // Spec returns what the exec daemon declares.

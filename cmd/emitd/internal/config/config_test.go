@@ -45,7 +45,9 @@ func TestKeysAreNamedAsTheirFields(t *testing.T) {
 		}
 	}
 	walk(reflect.TypeFor[Config](), "")
-	walk(reflect.TypeFor[Exec](), "daemons.exec[]")
+	for list, entry := range blocks {
+		walk(entry, list+"[]")
+	}
 }
 
 // TestVariablesAreUnambiguous: a variable names one key, and none of them is ignored.
@@ -89,6 +91,8 @@ func TestEveryKeyInEveryLayer(t *testing.T) {
 		"daemons.acknowledge_timeout": "31s", "daemons.drain_timeout": "32s", "daemons.stop_timeout": "6s",
 		"daemons.disabled": "[emit:sweeper]", "daemons.exec": `[{id: "a:b", command: [x]}]`,
 		"queue.min_gap": "5ms", "queue.claims": "durable", "queue.visibility_timeout": "31s", "queue.dedup_window": "1m0s",
+		"outbox.url": "sqlite:///y.db", "outbox.schema": "o", "outbox.prefix": "o_", "outbox.retention": "1h0m0s",
+		"outbox.max_retained": "1000", "outbox.on_lag": "forget", "outbox.subscriptions": "[{name: a, sink: stdout}]",
 		"api.tokens_file": "/t", "api.origins": "[https://a.example]", "api.tls.cert": "/c", "api.tls.key": "/k",
 		"telemetry.log.level": "debug", "telemetry.log.format": "json",
 	}
@@ -314,6 +318,8 @@ func FuzzFile(f *testing.F) {
 	f.Add("a: &x [1, *x]\nb: !!int \"3\"\n? c\n: d\n")
 	f.Add("cluster: |\n  x\n---\n...\n\t")
 	f.Add("coordinator: {lease_duration: 1e9h}\n")
+	f.Add("outbox:\n  subscriptions:\n    - {name: a, sink: {kind: webhook, secrets: [" + secret + "], headers: {A: " + secret + "}, tls: {}, url: \"https://h/" + secret + "\"}}\n")
+	f.Add("outbox: {url: \"postgres://u:" + secret + "@h/d\", subscriptions: [{name: b, sink: {kind: kafka, sasl: {password: " + secret + ", x: y}}}, {sink: {kind: {}}}, {sink: {kind: nats, tls: 7}}, 3]}\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		in := withFile(text + "\nstore: {urll: \"postgres://u:" + secret + "@h/x\"}\n")
 		judgeLoad(t, in)

@@ -13,6 +13,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/cmd/emitd/internal/sinks"
 )
 
 // decoder fills a Config from one YAML document, walking the syntax tree so that every value
@@ -69,6 +70,11 @@ func (d *decoder) section(n ast.Node, v reflect.Value, path string) {
 		d.complain(fault.BadValue, n, "", "%s is %s, want keys and values", cmp.Or(path, "the file"), kindOf(n))
 		return
 	}
+	d.entries(entries, v, path)
+}
+
+// entries fills the struct v.
+func (d *decoder) entries(entries []*ast.MappingValueNode, v reflect.Value, path string) {
 	for _, e := range entries {
 		name := e.Key.GetToken().Value
 		if _, merge := e.Key.(*ast.MergeKeyNode); merge {
@@ -81,12 +87,23 @@ func (d *decoder) section(n ast.Node, v reflect.Value, path string) {
 			continue
 		}
 		to := v.FieldByIndex(f.Index)
-		if f.Type.Kind() == reflect.Struct {
+		switch {
+		case f.Type.Kind() == reflect.Struct:
 			d.section(e.Value, to, join(path, name))
-			continue
+		case optional(f.Type):
+			if d.plain(e.Value) != nil {
+				to.Set(reflect.New(f.Type.Elem()))
+				d.section(e.Value, to.Elem(), join(path, name))
+			}
+		default:
+			d.leaf(e.Value, to, f, join(path, name))
 		}
-		d.leaf(e.Value, to, f, join(path, name))
 	}
+}
+
+// optional reports whether a setting is a section that counts by being there.
+func optional(t reflect.Type) bool {
+	return t.Kind() == reflect.Pointer && t != reflect.TypeFor[*Sink]()
 }
 
 func (d *decoder) unknown(n ast.Node, name, path string, t reflect.Type) {
@@ -108,12 +125,9 @@ func suggestion(name, path string, t reflect.Type) string {
 		return fmt.Sprintf("did you mean %q?", near)
 	}
 	for _, k := range Keys() {
-		if strings.HasSuffix(k.Path, "."+name) {
+		if strings.HasSuffix(k.Path, "."+name) && !strings.HasPrefix(path, subscriptionPath) { // a sink's url is none of ours
 			return fmt.Sprintf("did you mean %s?", k.Path)
 		}
-	}
-	if len(names) == 0 {
-		return "this section has no keys yet"
 	}
 	return "known here: " + strings.Join(names, ", ")
 }
@@ -126,17 +140,29 @@ func (d *decoder) leaf(n ast.Node, v reflect.Value, f reflect.StructField, path 
 	}
 	before := len(d.faults)
 	switch to := v.Addr().Interface().(type) {
-	case *[]string:
-		*to = d.list(n, path)
-	case *map[string]string:
-		*to = d.mapOf(n, path)
+	case **Sink:
+		*to = d.sink(n, path)
 	case *[]Exec:
-		*to = d.execs(n, path)
+		*to = blocksOf[Exec](d, n, path, "daemon")
+	case *[]Subscription:
+		*to = blocksOf[Subscription](d, n, path, "subscription")
 	default:
-		d.scalar(n, v, f, path)
+		d.value(n, v, f, path)
 	}
 	if len(d.faults) == before || v.Kind() == reflect.Slice && v.Len() > 0 { // what is right of a list is judged too
 		d.found(path, at(d.doc, whole), v)
+	}
+}
+
+// value sets what is no block.
+func (d *decoder) value(n ast.Node, v reflect.Value, f reflect.StructField, path string) {
+	switch v.Kind() {
+	case reflect.Slice:
+		d.list(n, v, path)
+	case reflect.Map:
+		d.mapOf(n, v, path)
+	default:
+		d.scalar(n, v, f, path)
 	}
 }
 
@@ -159,55 +185,116 @@ func article(kind string) string {
 	return kind
 }
 
-func (d *decoder) list(n ast.Node, path string) []string {
+func (d *decoder) list(n ast.Node, v reflect.Value, path string) {
+	v.SetZero()
 	seq, ok := n.(*ast.SequenceNode)
 	if !ok {
 		d.complain(fault.BadValue, n, "write it as a list: [a, b]", "%s is %s, want a list", path, kindOf(n))
-		return nil
+		return
 	}
-	out := make([]string, 0, len(seq.Values))
+	out := reflect.MakeSlice(v.Type(), 0, len(seq.Values))
 	for i, e := range seq.Values {
-		text, ok := textOf(d.plain(e))
-		if !ok {
-			d.complain(fault.BadValue, e, "", "%s is %s, want text", item(path, i), kindOf(e))
-			continue
+		if one := reflect.New(v.Type().Elem()).Elem(); d.element(e, one, item(path, i)) {
+			out = reflect.Append(out, one)
 		}
-		out = append(out, text)
 	}
-	return out
+	v.Set(out)
 }
 
-func (d *decoder) mapOf(n ast.Node, path string) map[string]string {
+func (d *decoder) mapOf(n ast.Node, v reflect.Value, path string) {
+	v.SetZero()
 	entries, ok := pairs(n)
 	if !ok {
 		d.complain(fault.BadValue, n, "write it as {name: value}", "%s is %s, want names and values", path, kindOf(n))
-		return nil
+		return
 	}
-	out := make(map[string]string, len(entries))
+	out := reflect.MakeMapWithSize(v.Type(), len(entries))
 	for _, e := range entries {
 		name := e.Key.GetToken().Value
-		text, ok := textOf(d.plain(e.Value))
-		if !ok {
-			d.complain(fault.BadValue, e.Value, "", "%s is %s, want text", join(path, name), kindOf(e.Value))
-			continue
+		if one := reflect.New(v.Type().Elem()).Elem(); d.element(e.Value, one, join(path, name)) {
+			out.SetMapIndex(reflect.ValueOf(name), one)
 		}
-		out[name] = text
 	}
-	return out
+	v.Set(out)
 }
 
-func (d *decoder) execs(n ast.Node, path string) []Exec {
+// element sets one value of a list or map, and reports whether it fits.
+func (d *decoder) element(n ast.Node, v reflect.Value, path string) bool {
+	f := reflect.StructField{Type: v.Type()}
+	text, ok := textOf(d.plain(n))
+	if !ok {
+		d.complain(fault.BadValue, n, "", "%s is %s, want %s", path, kindOf(n), article(typeName(f)))
+		return false
+	}
+	if err := setText(v, f, text); err != nil {
+		d.complain(fault.BadValue, n, "", "%s %v", path, err)
+		return false
+	}
+	return true
+}
+
+// blocksOf reads a list of blocks, each of which is called a noun.
+func blocksOf[T any](d *decoder, n ast.Node, path, noun string) []T {
 	seq, ok := n.(*ast.SequenceNode)
 	if !ok {
-		d.complain(fault.BadValue, n, "begin each daemon with a dash", "%s is %s, want a list of daemons", path, kindOf(n))
+		d.complain(fault.BadValue, n, "begin each "+noun+" with a dash", "%s is %s, want a list of %ss", path, kindOf(n), noun)
 		return nil
 	}
-	out := make([]Exec, len(seq.Values))
+	out := make([]T, len(seq.Values))
 	for i, e := range seq.Values {
 		d.section(e, reflect.ValueOf(&out[i]).Elem(), item(path, i))
 		d.found(item(path, i), at(d.doc, e), reflect.Value{})
 	}
 	return out
+}
+
+// sink reads where a subscription delivers to: a kind, an address that says the kind, or a block of
+// a kind and its settings. It returns nil if it is none of them.
+func (d *decoder) sink(n ast.Node, path string) *Sink {
+	if text, ok := textOf(n); ok {
+		if kind, settings, ok := sinks.Address(text); ok {
+			return &Sink{Kind: kind, Settings: settings}
+		}
+		return d.kind(n, text, path)
+	}
+	entries, ok := pairs(n)
+	if !ok {
+		d.complain(fault.BadValue, n, "write it as {kind: webhook, url: …}", "%s is %s, want a kind, a URL or a block with both", path, kindOf(n))
+		return nil
+	}
+	i := slices.IndexFunc(entries, func(e *ast.MappingValueNode) bool { return e.Key.GetToken().Value == "kind" })
+	if i < 0 {
+		d.complain(fault.BadValue, n, "add kind: one of "+strings.Join(sinks.Kinds(), ", "), "%s has no kind", path)
+		return nil
+	}
+	kind := entries[i].Value
+	text, ok := textOf(d.plain(kind))
+	if !ok {
+		d.complain(fault.BadValue, kind, "", "%s is %s, want text", join(path, "kind"), kindOf(kind))
+		return nil
+	}
+	to := d.kind(kind, text, join(path, "kind"))
+	if to != nil {
+		d.entries(slices.Delete(slices.Clone(entries), i, i+1), reflect.ValueOf(to.Settings).Elem(), path)
+	}
+	return to
+}
+
+// kind makes a sink of a kind without settings.
+func (d *decoder) kind(n ast.Node, text, path string) *Sink {
+	if settings, ok := sinks.Settings(text); ok {
+		return &Sink{Kind: text, Settings: settings}
+	}
+	if scheme, _, address := strings.Cut(text, "://"); address { // the rest may hold a password
+		d.complain(fault.BadOutbox, n, "", "%s is an address with the scheme %.20q; only http, https, nats, tls, amqp, amqps and postgres say the kind by themselves: write {kind: …}", path, scheme)
+		return nil
+	}
+	remark := "known are " + strings.Join(sinks.Kinds(), ", ")
+	if near := Nearest(text, sinks.Kinds()); near != "" {
+		remark = fmt.Sprintf("did you mean %q?", near)
+	}
+	d.complain(fault.BadOutbox, n, remark, "%s is %.40q, and there is no such sink", path, text)
+	return nil
 }
 
 // textOf returns the text of a scalar other than null.
@@ -272,8 +359,17 @@ func setText(v reflect.Value, f reflect.StructField, text string) error {
 			return err
 		}
 		*to = d
+	case *time.Duration:
+		d, err := parseDuration(text)
+		if err != nil {
+			return err
+		}
+		*to = time.Duration(d)
 	default:
-		return fmt.Errorf("cannot be set from plain text")
+		if v.Kind() != reflect.String {
+			return fmt.Errorf("cannot be set from plain text")
+		}
+		v.SetString(text)
 	}
 	return nil
 }

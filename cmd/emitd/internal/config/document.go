@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -160,13 +161,16 @@ func Hide(text string) string {
 	return namedSecret.ReplaceAllString(text, "${1}***")
 }
 
-// secretFinder collects the values of every mapping called env: an exec daemon's environment
-// often holds secrets, and an excerpt may show its lines.
+// secretKeys are those whose values are secret as a whole, or may be: the environment of an exec
+// daemon, what a sink logs in with.
+var secretKeys = []string{"env", "secrets", "headers", "password", "token", "access_key", "secret_key"}
+
+// secretFinder collects the values of secretKeys, because an excerpt may show their lines.
 type secretFinder struct{ doc *document }
 
 func (s secretFinder) Visit(n ast.Node) ast.Visitor {
 	pair, ok := n.(*ast.MappingValueNode)
-	if ok && pair.Key.GetToken() != nil && pair.Key.GetToken().Value == "env" {
+	if ok && pair.Key.GetToken() != nil && slices.Contains(secretKeys, pair.Key.GetToken().Value) {
 		ast.Walk(secretScalars(s), pair.Value)
 	}
 	return s

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Key is one setting.
@@ -29,14 +30,25 @@ func envName(path string) string {
 // Keys returns every setting in the order of the struct.
 func Keys() []Key { return keysOf(reflect.TypeFor[Config](), "", nil) }
 
-// ItemKeys returns the settings of one entry of daemons.exec; their paths are relative.
-func ItemKeys() []Key { return keysOf(reflect.TypeFor[Exec](), "", nil) }
+// The settings that are lists of blocks.
+const (
+	execPath         = "daemons.exec"
+	subscriptionPath = "outbox.subscriptions"
+)
+
+// blocks are the types of their entries.
+var blocks = map[string]reflect.Type{
+	execPath:         reflect.TypeFor[Exec](),
+	subscriptionPath: reflect.TypeFor[Subscription](),
+}
+
+// ItemKeys returns the settings of one entry of a list of blocks; their paths are relative.
+func ItemKeys(list string) []Key { return keysOf(blocks[list], "", nil) }
 
 func keysOf(t reflect.Type, prefix string, index []int) []Key {
 	var out []Key
-	for i := range t.NumField() {
-		f := t.Field(i)
-		path, at := join(prefix, f.Tag.Get("key")), append(slices.Clone(index), i)
+	for _, f := range fields(t) {
+		path, at := join(prefix, keyOf(f)), append(slices.Clone(index), f.Index...)
 		if f.Type.Kind() == reflect.Struct {
 			out = append(out, keysOf(f.Type, path, at)...)
 			continue
@@ -65,27 +77,45 @@ func join(prefix, key string) string {
 
 func item(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }
 
-var typeNames = map[reflect.Type]string{
-	reflect.TypeFor[string]():            "text",
-	reflect.TypeFor[bool]():              "true or false",
-	reflect.TypeFor[int]():               "number",
-	reflect.TypeFor[Duration]():          "duration",
-	reflect.TypeFor[[]string]():          "list",
-	reflect.TypeFor[map[string]string](): "map",
-	reflect.TypeFor[[]Exec]():            "list of daemons",
-}
-
+// typeName says for people what a setting is.
 func typeName(f reflect.StructField) string {
 	if w := words(f); w != nil {
 		return strings.Join(w, " or ")
 	}
-	return typeNames[f.Type]
+	switch f.Type {
+	case reflect.TypeFor[Duration](), reflect.TypeFor[time.Duration]():
+		return "duration"
+	case reflect.TypeFor[[]Exec]():
+		return "list of daemons"
+	case reflect.TypeFor[[]Subscription]():
+		return "list of subscriptions"
+	case reflect.TypeFor[*Sink]():
+		return "a kind, a URL or a block"
+	}
+	return map[reflect.Kind]string{
+		reflect.String: "text", reflect.Bool: "true or false", reflect.Int: "number", reflect.Slice: "list", reflect.Map: "map",
+	}[f.Type.Kind()]
+}
+
+// keyOf returns the key of a field, or "" if it has none: the tag key of our own structs, the tag
+// yaml of a sink's settings.
+func keyOf(f reflect.StructField) string {
+	if key, ok := f.Tag.Lookup("key"); ok {
+		return key
+	}
+	name, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+	return strings.TrimPrefix(name, "-")
+}
+
+// fields returns the fields that have a key, those of embedded structs among them.
+func fields(t reflect.Type) []reflect.StructField {
+	return slices.DeleteFunc(reflect.VisibleFields(t), func(f reflect.StructField) bool { return keyOf(f) == "" })
 }
 
 // field finds the field of a struct that a key names.
 func field(t reflect.Type, key string) (reflect.StructField, bool) {
-	for i := range t.NumField() {
-		if f := t.Field(i); f.Tag.Get("key") == key {
+	for _, f := range fields(t) {
+		if keyOf(f) == key {
 			return f, true
 		}
 	}
@@ -93,9 +123,9 @@ func field(t reflect.Type, key string) (reflect.StructField, bool) {
 }
 
 func keyNames(t reflect.Type) []string {
-	out := make([]string, t.NumField())
-	for i := range out {
-		out[i] = t.Field(i).Tag.Get("key")
+	var out []string
+	for _, f := range fields(t) {
+		out = append(out, keyOf(f))
 	}
 	return out
 }

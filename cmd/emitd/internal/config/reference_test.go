@@ -22,9 +22,11 @@ func TestReference(t *testing.T) {
 		help := k.Help
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", k.Path, k.Type, reference.Cell(text), reference.Cell(help))
 	}
-	b.WriteString("\nEach entry of `daemons.exec`:\n\n| key | type | what it is |\n|---|---|---|\n")
-	for _, k := range ItemKeys() {
-		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", k.Path, k.Type, reference.Cell(k.Help))
+	for _, list := range []string{execPath, subscriptionPath} {
+		fmt.Fprintf(&b, "\nEach entry of `%s`:\n\n| key | type | what it is |\n|---|---|---|\n", list)
+		for _, k := range ItemKeys(list) {
+			fmt.Fprintf(&b, "| `%s` | %s | %s |\n", k.Path, k.Type, reference.Cell(k.Help))
+		}
 	}
 	reference.Check(t, "../../../../docs/reference/config.md", b.String(), *update)
 }

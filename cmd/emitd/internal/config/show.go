@@ -2,13 +2,16 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"net/url"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/outbox/sink"
 )
 
 // Setting is one line of what is in force.
@@ -26,20 +29,30 @@ func (l *Loaded) Settings() []Setting {
 	var out []Setting
 	v := reflect.ValueOf(l.Config)
 	for _, k := range Keys() {
-		if k.Path == execPath {
-			out = append(out, l.execSettings()...)
+		if _, list := blocks[k.Path]; list {
+			out = append(out, l.blockSettings(k.Path, v.FieldByIndex(k.index))...)
 			continue
 		}
 		s := l.setting(k.Path, v.FieldByIndex(k.index))
-		if strings.HasPrefix(k.Path, "queue.") && l.Objects.URL == "" && l.origin(k.Path).Layer != FromDefault {
-			s.Note = "not used: objects.url names no object store, so there are no queues"
-		}
+		s.Note = l.unused(k.Path)
 		out = append(out, s)
 	}
 	return out
 }
 
-const execPath = "daemons.exec"
+// unused says why a setting has no effect, if that is so.
+func (l *Loaded) unused(path string) string {
+	if l.origin(path).Layer == FromDefault {
+		return ""
+	}
+	switch {
+	case strings.HasPrefix(path, "queue.") && l.Objects.URL == "":
+		return "not used: objects.url names no object store, so there are no queues"
+	case slices.Contains([]string{"outbox.retention", "outbox.max_retained", "outbox.on_lag"}, path) && !l.HasOutbox():
+		return "not used: there is neither outbox.url nor a subscription, so this node keeps no outbox"
+	}
+	return ""
+}
 
 func (l *Loaded) setting(path string, v reflect.Value) Setting {
 	s := Setting{Key: path, Value: showPath(path, v), Origin: l.origin(path).String()}
@@ -52,23 +65,44 @@ func (l *Loaded) setting(path string, v reflect.Value) Setting {
 	return s
 }
 
-// execSettings lists what each exec daemon sets.
-func (l *Loaded) execSettings() []Setting {
-	if len(l.Daemons.Exec) == 0 {
-		return []Setting{l.setting(execPath, reflect.ValueOf(l.Daemons.Exec))}
+// blockSettings lists what each block of a list sets.
+func (l *Loaded) blockSettings(path string, list reflect.Value) []Setting {
+	if list.Len() == 0 {
+		return []Setting{l.setting(path, list)}
 	}
 	var out []Setting
-	for i, e := range l.Daemons.Exec {
-		v := reflect.ValueOf(e)
-		for _, k := range ItemKeys() {
-			if f := v.FieldByIndex(k.index); !f.IsZero() {
-				s := l.setting(join(item(execPath, i), k.Path), f)
-				s.Origin = l.origin(item(execPath, i), s.Key).String()
-				out = append(out, s)
-			}
-		}
+	for i := range list.Len() {
+		block := item(path, i)
+		walk(list.Index(i), block, func(path string, v reflect.Value) {
+			s := l.setting(path, v)
+			s.Origin = l.origin(block, join(block, "sink"), path).String()
+			out = append(out, s)
+		})
 	}
 	return out
+}
+
+// walk visits what is set in a block, with its path.
+func walk(v reflect.Value, path string, visit func(path string, v reflect.Value)) {
+	for _, f := range fields(v.Type()) {
+		at, to := join(path, keyOf(f)), v.FieldByIndex(f.Index)
+		if to.IsZero() {
+			continue
+		}
+		if s, ok := to.Interface().(*Sink); ok {
+			visit(join(at, "kind"), reflect.ValueOf(s.Kind))
+			walk(reflect.ValueOf(s.Settings).Elem(), at, visit)
+			continue
+		}
+		switch to.Kind() {
+		case reflect.Pointer:
+			walk(to.Elem(), at, visit)
+		case reflect.Struct:
+			walk(to, at, visit)
+		default:
+			visit(at, to)
+		}
+	}
 }
 
 // OriginOf returns where the setting's value came from.
@@ -96,16 +130,54 @@ func (l *Loaded) Notes() []string {
 	return out
 }
 
-// Secrets returns the texts that must not be shown: passwords of URLs and the values given to
-// exec daemons.
+// Secrets returns the texts that must not be shown: passwords of URLs, the values given to exec
+// daemons, and what sinks log in and sign with.
 func (l *Loaded) Secrets() []string {
-	out := append(urlSecrets(l.Store.URL), urlSecrets(l.Objects.URL)...)
+	out := slices.Concat(urlSecrets(l.Store.URL), urlSecrets(l.Objects.URL), urlSecrets(l.Outbox.URL))
+	var long []string
 	for _, e := range l.Daemons.Exec {
-		for _, v := range e.Env {
-			if len(v) >= shortestSecret {
-				out = append(out, v)
+		long = slices.AppendSeq(long, maps.Values(e.Env))
+	}
+	for _, s := range l.Outbox.Subscriptions {
+		walk(reflect.ValueOf(s), "", func(path string, v reflect.Value) {
+			if strings.HasSuffix(path, ".url") {
+				out = append(out, addressSecrets(v.String())...)
+				return
 			}
-		}
+			switch x := v.Interface().(type) {
+			case sink.Secret:
+				long = append(long, parts(x)...)
+			case []sink.Secret:
+				for _, s := range x {
+					long = append(long, parts(s)...)
+				}
+			case map[string]sink.Secret:
+				for _, s := range x {
+					long = append(long, parts(s)...)
+				}
+			}
+		})
+	}
+	return append(out, slices.DeleteFunc(long, func(s string) bool { return len(s) < shortestSecret })...)
+}
+
+// parts returns a secret and what is secret of it without its kind: Bearer …, whsec_….
+func parts(s sink.Secret) []string {
+	_, word, _ := strings.Cut(string(s), " ")
+	_, key, _ := strings.Cut(string(s), "_")
+	return []string{string(s), word, key}
+}
+
+// keyPassword finds the password of a database's address that is no URL.
+var keyPassword = regexp.MustCompile(`password\s*=\s*'?([^'\s]+)`)
+
+// addressSecrets are those of a sink's address, which may be several URLs or no URL at all.
+func addressSecrets(text string) (out []string) {
+	for part := range strings.SplitSeq(text, ",") {
+		out = append(out, urlSecrets(part)...)
+	}
+	if m := keyPassword.FindStringSubmatch(text); m != nil && !strings.Contains(text, "://") {
+		out = append(out, m[1])
 	}
 	return out
 }
@@ -169,6 +241,8 @@ func showPath(path string, v reflect.Value) string {
 	switch tagAt(path) {
 	case "url":
 		return RedactURL(v.String())
+	case "address":
+		return showAddress(v.String())
 	case "all":
 		names := sortedKeys(v.Interface().(map[string]string))
 		for i, n := range names {
@@ -179,11 +253,28 @@ func showPath(path string, v reflect.Value) string {
 	return show(v)
 }
 
-// tagAt returns the secret tag of the setting.
+// showAddress tells where a sink's address leads: the path of a webhook may be as good as a password.
+func showAddress(text string) string {
+	parts := strings.Split(text, ",")
+	for i, part := range parts {
+		u, err := url.Parse(strings.ReplaceAll(part, "{topic}", "topic"))
+		switch {
+		case err != nil || u.Host == "":
+			parts[i] = "***"
+		case strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.User != nil:
+			parts[i] = u.Scheme + "://" + u.Host + "/***"
+		default:
+			parts[i] = u.Scheme + "://" + u.Host
+		}
+	}
+	return strings.Join(parts, ",")
+}
+
+// tagAt returns the secret tag of the setting; a sink's url is an "address".
 func tagAt(path string) string {
 	t := reflect.TypeFor[Config]()
-	if rest, ok := strings.CutPrefix(path, execPath+"["); ok {
-		t = reflect.TypeFor[Exec]()
+	if list, rest, ok := strings.Cut(path, "["); ok {
+		t = blocks[list]
 		_, path, _ = strings.Cut(rest, "].")
 	}
 	var f reflect.StructField
@@ -195,33 +286,36 @@ func tagAt(path string) string {
 		if f, ok = field(t, part); !ok {
 			return ""
 		}
-		t = f.Type
+		if t = f.Type; t == reflect.TypeFor[*Sink]() && strings.HasSuffix(path, ".url") {
+			return "address"
+		}
 	}
 	return f.Tag.Get("secret")
 }
 
 func show(v reflect.Value) string {
-	switch x := v.Interface().(type) {
-	case []string:
-		parts := make([]string, len(x))
-		for i, s := range x {
-			parts[i] = quoteIfNeeded(s)
+	switch v.Kind() {
+	case reflect.Slice:
+		parts := make([]string, v.Len())
+		for i := range parts {
+			parts[i] = quoteIfNeeded(show(v.Index(i)))
 		}
 		return "[" + strings.Join(parts, ", ") + "]"
-	case map[string]string:
-		names := sortedKeys(x)
-		for i, n := range names {
-			names[i] = n + ": " + quoteIfNeeded(x[n])
+	case reflect.Map:
+		var parts []string
+		for _, name := range v.MapKeys() {
+			parts = append(parts, name.String()+": "+quoteIfNeeded(show(v.MapIndex(name))))
 		}
-		return "{" + strings.Join(names, ", ") + "}"
-	case []Exec:
-		ids := make([]string, len(x))
-		for i, e := range x {
-			ids[i] = quoteIfNeeded(e.ID)
-		}
-		return "[" + strings.Join(ids, ", ") + "]"
-	case Duration:
-		return x.String()
+		slices.Sort(parts)
+		return "{" + strings.Join(parts, ", ") + "}"
+	}
+	switch x := v.Interface().(type) {
+	case Exec:
+		return x.ID
+	case Subscription:
+		return x.Name
+	case *Sink:
+		return x.Kind
 	}
 	return fmt.Sprint(v.Interface())
 }

@@ -32,6 +32,7 @@ func validate(l *Loaded, in Input, broken bool) fault.List {
 	v.names()
 	v.store()
 	v.objects()
+	v.outbox()
 	v.listen()
 	v.timing()
 	v.queue()
@@ -93,8 +94,12 @@ func (v *validator) store() {
 	if !validSQL.MatchString(v.Store.Schema) {
 		v.complain(fault.BadValue, "store.schema", "is %.80q, want %s", v.Store.Schema, validSQL)
 	}
-	if v.Store.Prefix != "" && !validSQL.MatchString(v.Store.Prefix) {
-		v.complain(fault.BadValue, "store.prefix", "is %.80q, want %s", v.Store.Prefix, validSQL)
+	for _, n := range []struct{ path, name string }{
+		{"store.prefix", v.Store.Prefix}, {"outbox.schema", v.Outbox.Schema}, {"outbox.prefix", v.Outbox.Prefix},
+	} {
+		if n.name != "" && !validSQL.MatchString(n.name) {
+			v.complain(fault.BadValue, n.path, "is %.80q, want %s", n.name, validSQL)
+		}
 	}
 	if v.Store.URL == "" {
 		if v.in.Serving && !v.in.Dev && !v.broken {
@@ -367,13 +372,14 @@ func (v *validator) near(at, key string) string {
 		return join(at, key)
 	}
 	if _, set := v.origins[at]; !set {
-		v.origins[at] = v.origins[execPath]
+		list, _, _ := strings.Cut(at, "[")
+		v.origins[at] = v.origins[list]
 	}
 	return at
 }
 
 // BuiltIn are the ids that daemons.disabled may name besides those of daemons.exec.
-var BuiltIn = []string{"emit:sweeper", "emit:outbox", "emit:queue"}
+var BuiltIn = []string{"emit:sweeper", "emit:sweeper/outbox", "emit:outbox", "emit:queue"}
 
 func (v *validator) disabled() {
 	known := slices.Clone(BuiltIn)

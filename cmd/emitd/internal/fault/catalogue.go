@@ -36,6 +36,8 @@ const (
 	ObjectsURL   Code = "E1209"
 	OpenListen   Code = "E1210"
 	BadDaemon    Code = "E1211"
+	BadOutbox    Code = "E1212"
+	OutboxURL    Code = "E1213"
 	CannotListen Code = "E1301"
 	StateDir     Code = "E1302"
 	AccessFile   Code = "E1303"
@@ -62,6 +64,11 @@ const (
 	ObjectsUnfit   Code = "E3301"
 	ObjectsFailed  Code = "E3302"
 	ForeignObjects Code = "E3303"
+
+	NoSubscription Code = "E4101"
+	NoMessage      Code = "E4102"
+	BadMessage     Code = "E4103"
+	OutboxSchema   Code = "E4104"
 
 	Unreachable Code = "E5101"
 	ReadOnly    Code = "E5102"
@@ -146,6 +153,16 @@ var catalogue = []Entry{
 		BadDaemon, ExitUsage, "daemon cannot be declared",
 		"An entry of daemons.exec has an id that is empty, too long, malformed, reserved or used twice, no command, or a number out of range.",
 		"correct the entry; an id looks like acme:reports",
+	},
+	{
+		BadOutbox, ExitUsage, "a subscription of the outbox is not usable",
+		"An entry of outbox.subscriptions lacks something, has a value out of range, is there twice, or its sink cannot be made: an unknown kind, a setting that is missing, a file that cannot be read. No node was started.",
+		"correct the entry; sinks and their settings: docs/how-to/outbox-sinks.md",
+	},
+	{
+		OutboxURL, ExitUsage, "the outbox has no database",
+		"Messages are published in the transactions of applications, so the outbox is in their database: SQLite or Postgres. outbox.url names none, and neither does store.url.",
+		"set outbox.url: sqlite:///absolute/app.db or postgres://user@host/database",
 	},
 	{
 		CannotListen, ExitFailed, "cannot listen",
@@ -256,18 +273,38 @@ var catalogue = []Entry{
 	},
 	{
 		ObjectsUnfit, ExitFailed, "the object store does not keep conditional writes",
-		"A write that had to be refused, because the object had changed, was accepted. Two brokers would overwrite each other's acknowledged jobs there, so none was started.",
-		"use a store with conditional writes, or leave objects.url out: then this node runs no queues",
+		"A write that had to be refused, because the object had changed, was accepted. Two brokers would overwrite each other's acknowledged jobs there, so none was started and none will be. Other daemons run, and calls about queues are forwarded to nodes that serve them.",
+		"use a store with conditional writes, or leave objects.url out: then this node runs no queues; details: emitd doctor",
 	},
 	{
 		ObjectsFailed, ExitUnreachable, "the object store cannot be used",
-		"The object store that objects.url names cannot be reached, does not exist, or refuses this program.",
+		"The object store that objects.url names cannot be reached, does not exist, or refuses this program. A node runs its other daemons meanwhile and tries again, after a second at first and after 12 at most.",
 		"check the address, the bucket and the credentials: emitd doctor",
 	},
 	{
 		ForeignObjects, ExitConflict, "the queues in the object store belong to another cluster",
 		"The queues were written under another cluster store: two clusters on one bucket and prefix, or a cluster store that was replaced. Nothing was changed.",
 		"give this cluster a prefix of its own, or take the queues over with emitd queue adopt",
+	},
+	{
+		NoSubscription, ExitNotFound, "no such subscription of the outbox",
+		"The outbox knows no subscription of that name. It begins to know one when a relay first claims it. Nothing was done.",
+		"list them: emitd outbox stats",
+	},
+	{
+		NoMessage, ExitNotFound, "no such message waits or is dead",
+		"The subscription has no message of that number that waits, is held or is dead: it was delivered, skipped or put back, or never had it. Nothing was done.",
+		"list them: emitd outbox ls",
+	},
+	{
+		BadMessage, ExitUsage, "the message cannot be published",
+		"A field is missing, too long or of a form that no sink could carry. Nothing was published.",
+		"correct what the message names",
+	},
+	{
+		OutboxSchema, ExitFailed, "the outbox's tables are missing or of another version",
+		"The database is reachable, and the tables of the outbox are not those that this program works with. Nothing was done.",
+		"make them, or bring them up to date: emitd migrate up --outbox; if they are newer, run the newer emitd",
 	},
 	{
 		Unreachable, ExitUnreachable, "store unreachable",

@@ -14,11 +14,7 @@ func (h *host) mux() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", h.about)
 	for _, path := range queuePaths {
-		if h.queues != nil {
-			mux.Handle(path, h.queues.handler)
-		} else {
-			mux.HandleFunc(path, noQueues)
-		}
+		mux.Handle(path, h.front)
 	}
 	mux.Handle("/", admin.Handler(h.source(), h.tel.Metrics()))
 	return mux

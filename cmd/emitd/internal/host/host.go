@@ -6,7 +6,9 @@
 //
 // Whatever can be wrong is found before the first node runs, in this order: certificates and
 // tokens, the address, the store and its schema. What was begun is ended in the reverse order,
-// whatever happened. [Run] returns nil after a clean stop because ctx ended.
+// whatever happened. [Run] returns nil after a clean stop because ctx ended. Only the object store of
+// the queues, and a database of the outbox that cannot be reached yet, are opened beside the nodes, see
+// front and relays: without them they do everything else.
 //
 // The listener closes last, so that probes see the node drain (/readyz fails, /livez does not).
 package host
@@ -29,6 +31,7 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/telemetry"
 	"github.com/emitd/emitd/coordinator"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/daemon/queue"
 	"github.com/emitd/emitd/node"
 )
 
@@ -42,10 +45,14 @@ type Options struct {
 	Nodes []string
 	// Open opens the store.
 	Open func(ctx context.Context, t *telemetry.Telemetry) (*backend.Store, error)
+	// OpenOutbox opens the outbox, for a configuration that has one.
+	OpenOutbox func(ctx context.Context, t *telemetry.Telemetry) (*backend.Outbox, error)
 	// NextPort takes a port near the one of listen if that is in use.
 	NextPort bool
 	// Extra are daemons that the program brings along.
 	Extra []Daemon
+	// Beside runs beside the nodes until its context ends, which it does when they stop; nil is none.
+	Beside func(ctx context.Context, r *Running)
 	// Started is called when everything is up and before the nodes run.
 	Started func(r *Running)
 	// Hooks are told what happens, with the name of the node.
@@ -67,7 +74,14 @@ type Running struct {
 	Store   *backend.Store
 	Nodes   []*coordinator.Coordinator
 	Daemons []daemon.Spec
-	Queues  bool // queues are served
+	Queues  bool // queues are run here, once the object store answers
+
+	// Outbox is nil while it is not open, or when there is none.
+	Outbox func() *backend.Outbox
+	// Jobs are the queues, wherever they are served.
+	Jobs func() queue.Service
+	// Declare makes a queue be; an error while the object store is not open.
+	Declare func(ctx context.Context, s queue.Settings) error
 }
 
 // host is a process while it is being built up and run.
@@ -79,7 +93,8 @@ type host struct {
 	log   *slog.Logger
 	lock  string // path of the lock file, if there is one
 
-	queues *queues // nil without an object store
+	front  *front
+	relays *relays
 	up     Running
 }
 
@@ -160,15 +175,16 @@ func (h *host) serve(ctx context.Context, l net.Listener) (err error) {
 			return err
 		}
 	}
-	if h.queues, err = h.openQueues(ctx); err != nil {
+	if h.front, err = h.newFront(); err != nil {
 		return err
 	}
-	if h.up.Queues = h.queues != nil; h.up.Queues {
-		defer func() { err = errors.Join(err, h.queues.forward.Close()) }()
-		if err := h.queues.begin(ctx); err != nil {
-			return err
-		}
+	h.up.Queues = h.front.open != nil
+	defer func() { err = errors.Join(err, h.front.close()) }()
+	if h.relays, err = h.newRelays(ctx); err != nil {
+		return err
 	}
+	defer func() { err = errors.Join(err, h.relays.close(ctx)) }()
+	h.up.Outbox, h.up.Jobs, h.up.Declare = h.relays.box.Load, h.front.jobs, h.front.declare
 	web := h.web()
 	served := make(chan error, 1)
 	go func() { served <- web.start(l) }()
@@ -200,8 +216,10 @@ func (h *host) runNodes(ctx context.Context, served <-chan error) error {
 	background := new(errgroup.Group)
 	background.Go(func() error { return h.notifySystemd(ctx, done) })
 	background.Go(func() error { h.reloads(done); return nil })
-	if h.queues != nil {
-		background.Go(func() error { h.queues.follow(ctx, done); return nil })
+	background.Go(func() error { h.front.run(ctx, done); return nil })
+	background.Go(func() error { h.relays.run(ctx, done); return nil })
+	if h.Beside != nil {
+		background.Go(func() error { h.Beside(ctx, &h.up); return nil })
 	}
 	var broken error
 	background.Go(func() error {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/daemon/queue"
+	"github.com/emitd/emitd/daemon/queue/api"
 	"github.com/emitd/emitd/storage"
 )
 
@@ -15,7 +16,7 @@ import (
 // against a call.
 const fresh = 250 * time.Millisecond
 
-// locator finds brokers in the cluster store.
+// locator finds brokers in the cluster store, and the shards of queues, which are units there.
 type locator struct {
 	store storage.Store
 	// exists says whether a queue is declared; it is asked only where no broker is found.
@@ -26,8 +27,15 @@ type locator struct {
 	at   time.Time
 }
 
+var (
+	_ api.Locator  = (*locator)(nil)
+	_ api.Sharding = (*locator)(nil)
+)
+
 // Broker returns where a shard of a queue is served: the address of the node that holds its unit,
 // and the generation.
+//
+// Nobody is no error, unless there is no such queue or this process cannot know.
 func (l *locator) Broker(ctx context.Context, name string, shard int) (addr string, generation int64, err error) {
 	snap, err := l.snapshot(ctx)
 	if err != nil {
@@ -45,10 +53,42 @@ func (l *locator) Broker(ctx context.Context, name string, shard int) (addr stri
 			}
 		}
 	}
-	if known, err := l.exists(ctx, name); err == nil && !known {
+	known, err := l.exists(ctx, name)
+	switch {
+	case err == nil && !known:
 		return "", 0, queue.Refuse(queue.QueueNotFound, "there is no queue %q", name).WithHint("emitd queue declare %s makes it", name)
+	case err != nil && shards(snap, name) == 0:
+		return "", 0, err
 	}
-	return "", 0, nil
+	return "", 0, nil // between two brokers
+}
+
+// shards counts the units of a queue.
+func shards(s *daemon.Snapshot, name string) int {
+	id, n := daemon.ID("emit:queue/"+name), 0
+	for i := range s.Units {
+		if u := &s.Units[i]; u.Unit.Daemon == id && !u.Retired {
+			n++
+		}
+	}
+	return n
+}
+
+// Shards implements [api.Sharding] for a process that cannot read the list of queues.
+func (l *locator) Shards(ctx context.Context, name string) (int, error) {
+	snap, err := l.snapshot(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("read the cluster: %w", err)
+	}
+	return max(shards(snap, name), 1), nil // without a unit, route says what is the matter
+}
+
+// OfJob implements [api.Sharding].
+func (*locator) OfJob(j *queue.Job, shards int) int { return (*queue.Registry)(nil).OfJob(j, shards) }
+
+// OfSettlement implements [api.Sharding].
+func (*locator) OfSettlement(x *queue.Settlement, shards int) int {
+	return (*queue.Registry)(nil).OfSettlement(x, shards)
 }
 
 // snapshot returns one that is fresh; callers that come at once wait for the same one.

@@ -3,7 +3,6 @@ package host
 import (
 	"cmp"
 	"context"
-	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -16,13 +15,11 @@ import (
 	"github.com/emitd/emitd/daemon/queue/api"
 )
 
-// queues are the queues of a process: one broker for all shards that are assigned to its nodes,
-// the list of queues, and the API, which forwards to whichever process has the shard.
+// queues are the queues of a process: one broker for all shards that are assigned to its nodes, and
+// the list of queues.
 type queues struct {
-	h       *host
-	broker  *queue.Broker
-	forward *api.Forwarder
-	handler *api.Handler
+	h      *host
+	broker *queue.Broker
 
 	mu    sync.Mutex
 	known map[string]bool // registered with this process's nodes
@@ -30,50 +27,47 @@ type queues struct {
 
 var _ api.Directory = (*queues)(nil)
 
-// openQueues opens the object store and makes the broker. It returns nil when there is no object
-// store, or when the queues are disabled here.
-func (h *host) openQueues(ctx context.Context) (*queues, error) {
-	if h.Config.Objects.URL == "" || !h.Config.Runs("emit:queue") {
-		return nil, nil
-	}
-	bucket, err := backend.Bucket(ctx, h.Config.Objects.URL)
+// newQueues opens the object store and makes the broker. It returns the queues that are declared, too.
+func (f *front) newQueues(ctx context.Context) (*queues, []queue.Settings, error) {
+	h := f.h
+	bucket, err := f.open(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
+	}
+	list, err := h.declared(ctx, queue.NewRegistry(bucket, ""))
+	if err != nil {
+		return nil, nil, fault.New(fault.ObjectsFailed, "the list of queues: %w", err)
 	}
 	snap, err := h.up.Store.Snapshot(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	owner, err := uuid.NewV7()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	q := &queues{h: h, known: map[string]bool{}}
-	where := &locator{store: h.up.Store.Store, exists: q.exists}
 	q.broker, err = queue.NewBroker(queue.Config{
 		Bucket: bucket, StoreID: backend.LastingID(snap.StoreID), Owner: owner.String(), Address: h.up.Address,
 		Now: h.storeTime, MinGap: h.Config.MinGap(), Logger: h.log,
 		Holder: func(name string, shard int) string {
-			ctx, cancel := context.WithTimeout(ctx, h.Config.Timing().QueryTimeout)
+			ctx, cancel := context.WithTimeout(context.Background(), h.Config.Timing().QueryTimeout)
 			defer cancel()
-			addr, _, _ := where.Broker(ctx, name, max(shard, 0))
+			addr, _, _ := f.where.Broker(ctx, name, max(shard, 0))
 			return addr
 		},
 	})
-	if err != nil {
-		return nil, err
+	return q, list, err
+}
+
+// declared returns the queues that are declared; if there is none, it declares the default queue.
+func (h *host) declared(ctx context.Context, r *queue.Registry) ([]queue.Settings, error) {
+	list, err := r.List(ctx)
+	if err != nil || len(list) > 0 {
+		return list, err
 	}
-	q.forward, err = api.NewForwarder(api.ForwarderConfig{
-		Locator: where, Sharding: q.broker.Queues(), Self: h.up.Address, Local: q.broker, TLS: h.guard.peers(),
-	})
-	if err != nil {
-		return nil, err
-	}
-	q.handler, err = api.New(q.forward, api.Options{Queues: q, Origins: h.Config.API.Origins, Logger: h.log})
-	if err != nil {
-		return nil, fault.New(fault.BadValue, "api.origins: %w", err)
-	}
-	return q, nil
+	made, err := r.Declare(ctx, h.defaults(queue.DefaultQueue))
+	return []queue.Settings{made}, err
 }
 
 // storeTime estimates the clock of the cluster store.
@@ -86,28 +80,9 @@ func (h *host) storeTime() time.Time {
 	return time.Now() // nothing is assigned before the first answer
 }
 
-// begin declares the default queue and offers every queue to the cluster, and goes on looking for
-// new ones until done is closed.
-func (q *queues) begin(ctx context.Context) error {
-	list, err := q.broker.Queues().List(ctx)
-	if err != nil {
-		return bucketFailed(err)
-	}
-	if len(list) == 0 {
-		if _, err := q.broker.Queues().Declare(ctx, q.defaults(queue.DefaultQueue)); err != nil {
-			return bucketFailed(err)
-		}
-	}
-	return q.look(ctx)
-}
-
-func bucketFailed(err error) error {
-	return fault.New(fault.ObjectsFailed, "the list of queues: %w", err)
-}
-
 // defaults are the settings of a queue that was declared without any.
-func (q *queues) defaults(name string) queue.Settings {
-	c := q.h.Config.Queue
+func (h *host) defaults(name string) queue.Settings {
+	c := h.Config.Queue
 	return queue.Settings{
 		Name: name, Claims: c.Claims, Visibility: time.Duration(c.VisibilityTimeout), DedupWindow: time.Duration(c.DedupWindow),
 	}
@@ -130,12 +105,13 @@ func (q *queues) follow(ctx context.Context, done <-chan struct{}) {
 	}
 }
 
-// look registers queues that are new.
+// look registers queues that are new, and takes those back that were removed.
 func (q *queues) look(ctx context.Context) error {
 	list, err := q.broker.Queues().List(ctx)
 	if err != nil {
-		return bucketFailed(err)
+		return fault.New(fault.ObjectsFailed, "the list of queues: %w", err)
 	}
+	q.withdraw(list)
 	for _, set := range list {
 		if err := q.offer(set); err != nil {
 			return err
@@ -161,6 +137,21 @@ func (q *queues) offer(set queue.Settings) error {
 	return nil
 }
 
+// withdraw takes back what is not on the list any more.
+func (q *queues) withdraw(list []queue.Settings) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for name := range q.known {
+		if slices.ContainsFunc(list, func(s queue.Settings) bool { return s.Name == name }) {
+			continue
+		}
+		delete(q.known, name)
+		for _, c := range q.h.up.Nodes {
+			c.Unregister(queue.Settings{Name: name}.Spec().ID)
+		}
+	}
+}
+
 // List implements [api.Directory].
 func (q *queues) List(ctx context.Context) ([]queue.Settings, error) {
 	return q.broker.Queues().List(ctx)
@@ -174,7 +165,7 @@ func (q *queues) exists(ctx context.Context, name string) (bool, error) {
 
 // Declare implements [api.Directory]. What is left out is this node's default.
 func (q *queues) Declare(ctx context.Context, set queue.Settings) (queue.Settings, error) {
-	d := q.defaults(set.Name)
+	d := q.h.defaults(set.Name)
 	set.Claims = cmp.Or(set.Claims, d.Claims)
 	set.Visibility, set.DedupWindow = cmp.Or(set.Visibility, d.Visibility), cmp.Or(set.DedupWindow, d.DedupWindow)
 	made, err := q.broker.Queues().Declare(ctx, set)
@@ -186,15 +177,13 @@ func (q *queues) Declare(ctx context.Context, set queue.Settings) (queue.Setting
 
 // Remove implements [api.Directory].
 func (q *queues) Remove(ctx context.Context, name string) error {
-	return q.broker.Queues().Remove(ctx, name)
+	if err := q.broker.Queues().Remove(ctx, name); err != nil {
+		return err
+	}
+	return q.look(ctx)
 }
 
 // queuePaths are where the queue's API is, its own and osqueue's.
 var queuePaths = []string{
 	"/v1/", "/state", "/healthz", "/osqueue.v1.QueueService/", "/emitd.queue.v1.QueueService/",
-}
-
-// noQueues answers the queue's paths on a node that has no object store.
-func noQueues(w http.ResponseWriter, _ *http.Request) {
-	http.Error(w, "this node serves no queues: objects.url names no object store", http.StatusNotFound)
 }

@@ -140,11 +140,7 @@ func (h *host) web() *web {
 	if h.guard.cert != nil {
 		s.TLSConfig = &tls.Config{Certificates: []tls.Certificate{*h.guard.cert}, MinVersion: tls.VersionTLS12}
 	}
-	w := &web{s, h.guard.cert != nil, func(context.Context) error { return nil }}
-	if h.queues != nil {
-		w.sockets = h.queues.handler.Shutdown
-	}
-	return w
+	return &web{s, h.guard.cert != nil, h.front.shutdown}
 }
 
 // start serves until stop; only a failure is an error.

@@ -10,6 +10,10 @@
 //	save NAME PATH             put a value of the last standard output into the environment
 //	says FILE REGEXP           wait until a file matches (at most a minute)
 //	get URL CODE [REGEXP]      ask an HTTP endpoint, until it answers with CODE (at most a minute)
+//	objects NAME yes|denies|hangs   serve Google's object storage badly, at the address put into NAME:
+//	                           every write is accepted, or refused, or nothing is ever answered
+//	receiver NAME              receive webhooks at the address put into NAME; a body with the word
+//	                           poison is refused with 422, what is taken is a line of NAME.log
 package story
 
 import (
@@ -19,12 +23,15 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -57,7 +64,7 @@ func Run(t *testing.T, dir string, store func(env *testscript.Env) string) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": exits, "start": start, "signal": signalProcess, "ended": ended,
-			"json": judge, "until": until, "save": save, "says": says, "get": get,
+			"json": judge, "until": until, "save": save, "says": says, "get": get, "objects": objects, "receiver": receiver,
 		},
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
@@ -243,6 +250,48 @@ func get(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		return nil
 	})
+}
+
+func objects(ts *testscript.TestScript, neg bool, args []string) {
+	want(ts, neg, len(args) == 2 && slices.Contains([]string{"yes", "denies", "hangs"}, args[1]), "objects NAME yes|denies|hangs")
+	var generation atomic.Int64
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case args[1] == "hangs":
+			_, _ = io.Copy(io.Discard, r.Body) // only then it is seen that the client is gone
+			<-r.Context().Done()
+		case args[1] == "denies":
+			http.Error(w, `{"error":{"message":"the key of bob is not allowed to"}}`, http.StatusForbidden)
+		case r.Method == http.MethodPost:
+			fmt.Fprintf(w, `{"generation":"%d"}`, generation.Add(1))
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	ts.Defer(s.Close)
+	ts.Setenv(args[0], s.Listener.Addr().String())
+}
+
+func receiver(ts *testscript.TestScript, neg bool, args []string) {
+	want(ts, neg, len(args) == 1, "receiver NAME")
+	log, err := os.Create(ts.MkAbs(args[0] + ".log"))
+	ts.Check(err)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		switch {
+		case err != nil:
+			http.Error(w, err.Error(), http.StatusBadRequest)
+		case strings.Contains(string(body), "poison"):
+			http.Error(w, "no such customer", http.StatusUnprocessableEntity)
+		default:
+			fmt.Fprintf(log, "%s\n", body) // one write, so lines stay whole
+		}
+	}))
+	ts.Defer(func() {
+		s.Close()
+		_ = log.Close()
+	})
+	ts.Setenv(args[0], s.Listener.Addr().String())
 }
 
 // check judges a JSON text by triples of path, operator and value. A path is keys and indexes

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/daemon/queue"
 	"github.com/emitd/emitd/node"
 )
 
@@ -20,6 +21,7 @@ func (v *viewer) attention(s Status) []Notice {
 	v.aboutLeader(s, add)
 	v.aboutNodes(s, add)
 	v.aboutUnits(s, add)
+	v.aboutQueues(s, add)
 	for _, d := range v.plan.Disagreements {
 		if d.Winner.Name == "" {
 			add(warning, string(d.Daemon), "", "%s declares %s in a way that cannot be planned: %s", d.Loser.Name, d.Daemon, d.What)
@@ -90,6 +92,16 @@ func (v *viewer) aboutNodes(s Status, add notify) {
 		if names[n.Name]++; names[n.Name] == 2 {
 			add(warning, n.Name, "emitd node ls -o wide", "two nodes are called %s: give each its own node.name", n.Name)
 		}
+	}
+}
+
+// aboutQueues tells if no node could open the object store, without which it does not advertise
+// queues: then there is no unit that could be late.
+func (v *viewer) aboutQueues(s Status, add notify) {
+	live := slices.DeleteFunc(slices.Clone(s.Nodes), func(n Node) bool { return n.State == node.Removed })
+	serves := func(n Node) bool { return slices.Contains(n.Kinds, queue.Kind) }
+	if v.Queues && len(live) > 0 && !slices.ContainsFunc(live, serves) {
+		add(failing, "queues", "emitd doctor", "no node serves queues: none has opened the object store yet, and the log of each says why")
 	}
 }
 

@@ -32,6 +32,8 @@ type Reader struct {
 	Cluster string
 	Store   string // kind of store, for people
 	Timing  lease.Timing
+	// Queues says that the reader's configuration has an object store, so nodes should serve queues.
+	Queues bool
 	// All includes tombstones of nodes and units that are no longer declared.
 	All bool
 }

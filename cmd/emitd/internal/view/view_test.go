@@ -6,12 +6,14 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/daemon/queue"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )
@@ -299,6 +301,28 @@ func TestReigns(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden(t, "history.txt", b.Bytes())
+}
+
+// TestNobodyServesQueues: a reader that knows of an object store is told if no node could open it.
+func TestNobodyServesQueues(t *testing.T) {
+	t.Parallel()
+	told := func(s *daemon.Snapshot, r Reader) bool {
+		return slices.ContainsFunc(Of(s, r).Attention, func(n Notice) bool {
+			return n.Subject == "queues" && n.Severity == failing && n.Do == "emitd doctor"
+		})
+	}
+	wants := reader
+	wants.Queues = true
+	serving := healthy()
+	serving.Adverts["a"].Kinds = append(serving.Adverts["a"].Kinds, queue.Kind)
+	switch {
+	case !told(healthy(), wants):
+		t.Error("nothing is said of the queues")
+	case told(healthy(), reader):
+		t.Error("queues are missed where none are configured")
+	case told(serving, wants):
+		t.Error("queues are missed though they are served")
+	}
 }
 
 func TestDurations(t *testing.T) {

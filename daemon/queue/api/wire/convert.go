@@ -5,7 +5,6 @@ import (
 
 	"github.com/emitd/emitd/daemon/queue"
 	"github.com/emitd/emitd/daemon/queue/api/limits"
-	"github.com/emitd/emitd/daemon/queue/api/refusal"
 )
 
 // List returns the request's jobs, one or many, as the queue knows them. The error is a refusal.
@@ -134,16 +133,7 @@ func (s *Settlement) Settlement() (queue.Settlement, error) {
 	return out, limits.Settlement(&out)
 }
 
-// OutcomeOf writes an outcome down.
-func OutcomeOf(o queue.Outcome) Outcome {
-	out := Outcome{ID: o.ID, State: o.State, VisibilityMS: limits.InMillis(o.For)}
-	if o.Err != nil {
-		out.Error = refusal.Of(o.Err)
-	}
-	return out
-}
-
-// Outcome is the way back of OutcomeOf.
+// Outcome returns it as the queue knows it.
 func (o *Outcome) Outcome() queue.Outcome {
 	out := queue.Outcome{ID: o.ID, State: o.State, For: time.Duration(o.VisibilityMS) * time.Millisecond}
 	if o.Error != nil {

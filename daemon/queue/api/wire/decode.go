@@ -13,9 +13,21 @@ import (
 	"github.com/emitd/emitd/daemon/queue"
 )
 
-// Decode reads one JSON object from body into v and refuses what is missing, malformed, unknown,
-// of the wrong type, or followed by more. The error is a refusal that names the field.
+// Decode reads one JSON object from body into v, which points to a zero value, and refuses what is
+// missing, malformed, unknown, of the wrong type, or followed by more. The error is a refusal that
+// names the field. The bytes in v are copies.
 func Decode(body []byte, v any) error {
+	if f, ok := v.(scanned); ok {
+		if scan(body, f) {
+			return nil
+		}
+		reflect.ValueOf(v).Elem().SetZero()
+	}
+	return decode(body, v)
+}
+
+// decode is Decode by encoding/json.
+func decode(body []byte, v any) error {
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(v); err != nil {

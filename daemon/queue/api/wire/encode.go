@@ -106,18 +106,23 @@ func appendSettlement(b []byte, s *queue.Settlement) []byte {
 func AppendOutcomes(b []byte, os []queue.Outcome) []byte {
 	b = append(b, `{"outcomes":[`...)
 	for i := range os {
-		o := object{b: append(comma(b, i), '{')}
-		o.text("id", os[i].ID)
-		o.text("state", string(os[i].State))
-		o.int("visibility_ms", limits.InMillis(os[i].For))
-		if e := os[i].Err; e != nil {
-			o.name("error")
-			raw, _ := json.Marshal(refusal.Of(e)) // strings and numbers only
-			o.b = append(o.b, raw...)
-		}
-		b = o.end()
+		b = AppendOutcome(comma(b, i), &os[i])
 	}
 	return append(b, "]}"...)
+}
+
+// AppendOutcome appends an Outcome.
+func AppendOutcome(b []byte, outcome *queue.Outcome) []byte {
+	o := object{b: append(b, '{')}
+	o.text("id", outcome.ID)
+	o.text("state", string(outcome.State))
+	o.int("visibility_ms", limits.InMillis(outcome.For))
+	if e := outcome.Err; e != nil {
+		o.name("error")
+		raw, _ := json.Marshal(refusal.Of(e)) // strings and numbers only
+		o.b = append(o.b, raw...)
+	}
+	return o.end()
 }
 
 // AppendJob appends a JobView.

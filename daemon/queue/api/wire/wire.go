@@ -179,7 +179,7 @@ func split(b []byte) (text json.RawMessage, bin []byte) {
 // plain reports whether b may stand in a JSON body as it is and will come out the same: one
 // valid value with nothing around it.
 func plain(b []byte) bool {
-	return b[0] > ' ' && b[len(b)-1] > ' ' && utf8.Valid(b) && json.Valid(b)
+	return b[0] > ' ' && b[len(b)-1] > ' ' && utf8.Valid(b) && valid(b)
 }
 
 // join is the way back of split. The bytes are the caller's own.

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"iter"
+	"slices"
 
 	"google.golang.org/protobuf/encoding/protowire"
 )
@@ -15,6 +16,9 @@ const (
 	batchAfter   = 1
 	batchRecords = 2
 )
+
+// overhead is what a batch takes beyond its message, at most.
+const overhead = 16
 
 // timeSize is what the time of a body takes: a tag and 8 bytes.
 const timeSize = 9
@@ -42,6 +46,7 @@ func (b *Body) Add(at int64, records ...[]byte) {
 	if after > 0 {
 		size += 1 + protowire.SizeVarint(after)
 	}
+	b.raw = slices.Grow(b.raw, size+overhead)
 	b.raw = protowire.AppendTag(b.raw, bodyBatch, protowire.BytesType)
 	b.raw = protowire.AppendVarint(b.raw, uint64(size))
 	if after > 0 {

@@ -25,12 +25,14 @@ type commits struct {
 	durable uint64
 	pending int // bytes in all three
 	lastCut time.Duration
+	latency time.Duration // of a write, smoothed
 	wake    time.Duration // when Tick was asked for
 }
 
 type outstanding struct {
 	write  *Write
 	bytes  int
+	cut    time.Duration // when
 	landed bool
 }
 
@@ -42,6 +44,7 @@ func (m *Machine) own(first uint64) {
 	t := &m.take
 	m.phase, m.head, m.version = owning, t.mine, t.version
 	m.log.next, m.log.durable = first, first-1
+	m.log.latency = m.cfg.MaxGap * time.Duration(m.cfg.Window) // until a write tells
 	m.gc.kept = t.kept
 	m.take = takeover{}
 	clear(m.calls)
@@ -119,7 +122,7 @@ func (m *Machine) Tick(now time.Duration) []Effect {
 // pump cuts segments while the window has room.
 func (m *Machine) pump(now time.Duration) {
 	for l := &m.log; m.room(); {
-		switch due := l.lastCut + m.cfg.MinGap; {
+		switch due := l.lastCut + m.gap(); {
 		case len(l.sealed) > 0:
 			body := l.sealed[0]
 			l.sealed[0] = format.Body{}
@@ -141,6 +144,11 @@ func (m *Machine) pump(now time.Duration) {
 	}
 }
 
+// gap is how far apart segments are cut under load.
+func (m *Machine) gap() time.Duration {
+	return max(m.cfg.MinGap, min(m.cfg.MaxGap, m.log.latency/time.Duration(m.cfg.Window)))
+}
+
 // room reports whether another slot may be outstanding. The window counts from the lowest slot that
 // is not acknowledged, whatever has landed above it: the next owner's fence voids just so many.
 func (m *Machine) room() bool {
@@ -159,7 +167,7 @@ func (m *Machine) room() bool {
 func (m *Machine) cut(now time.Duration, body format.Body) {
 	l := &m.log
 	w := &Write{Header: format.Header{Slot: l.next, Epoch: m.head.Epoch, PutID: m.cfg.Rand()}, Body: body}
-	l.window = append(l.window, outstanding{write: w, bytes: body.Len()})
+	l.window = append(l.window, outstanding{write: w, bytes: body.Len(), cut: now})
 	m.stats.Segments++
 	m.stats.Records += int64(body.Records())
 	c := slotCall(CreateSlot, l.next)
@@ -211,6 +219,7 @@ func (m *Machine) landed(now time.Duration, slot uint64) {
 		return
 	}
 	o.landed = true
+	l.latency += (now - o.cut - l.latency) / 8
 	size := int64(o.write.Size())
 	m.stats.Slots++
 	m.stats.Bytes += size
@@ -237,7 +246,7 @@ func (m *Machine) Close(now time.Duration) []Effect {
 	switch m.phase {
 	case owning:
 		m.phase = closing
-		if m.ckpt != nil && !m.ckpt.committed {
+		if m.change == nil { // else HEAD is about to name it
 			m.ckpt = nil
 		}
 		m.seal()

@@ -43,18 +43,10 @@ func TestGroupCommit(t *testing.T) {
 	r := started(t, empty(), config("a", 1))
 	r.hold = writesSlots
 	r.add("first")
-	append1 := func(at time.Duration) uint64 {
-		r.now += at
-		slot, effects, err := r.m.Append(r.now, 0, [][]byte{[]byte("x")})
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.do(effects)
-		return slot
-	}
 	cutAt := r.now
 	for range 3 {
-		if slot := append1(time.Millisecond); slot != 2 {
+		r.now += time.Millisecond
+		if slot := r.append("x"); slot != 2 {
 			t.Errorf("slot %d", slot)
 		}
 	}
@@ -70,6 +62,41 @@ func TestGroupCommit(t *testing.T) {
 	r.run()
 	if n := r.segment(2).Header.Records; n != 3 || r.m.View().Durable != 2 {
 		t.Errorf("%d records in slot 2, durable %d", n, r.m.View().Durable)
+	}
+}
+
+// TestGapFollowsTheStore: segments are cut as close as a write of theirs lets the window be full,
+// within the bounds.
+func TestGapFollowsTheStore(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ least, most, write, want time.Duration }{
+		{2 * time.Millisecond, 5 * time.Millisecond, 0, 2 * time.Millisecond},
+		{2 * time.Millisecond, 5 * time.Millisecond, 12 * time.Millisecond, 3 * time.Millisecond},
+		{2 * time.Millisecond, 5 * time.Millisecond, time.Second, 5 * time.Millisecond},
+		{250 * time.Millisecond, 250 * time.Millisecond, 0, 250 * time.Millisecond},
+		{250 * time.Millisecond, 0, time.Minute, 250 * time.Millisecond},
+	} {
+		cfg := config("a", 1) // of window 4
+		cfg.MinGap, cfg.MaxGap = c.least, c.most
+		r := started(t, empty(), cfg)
+		var gap time.Duration
+		for range 100 {
+			r.hold = writesSlots
+			r.now += time.Hour
+			r.append("at once")
+			r.append("a gap later")
+			gap = r.wake - r.now
+			r.now += c.write
+			r.release(format.SlotKey(r.m.View().Durable + 1))
+			r.now = max(r.now, r.wake)
+			r.do(r.m.Tick(r.now))
+			r.now += c.write
+			r.hold = nil
+			r.run()
+		}
+		if d := gap - c.want; d < -time.Microsecond || d > time.Microsecond {
+			t.Errorf("between %v and %v, when a write takes %v: %v, want %v", c.least, c.most, c.write, gap, c.want)
+		}
 	}
 }
 

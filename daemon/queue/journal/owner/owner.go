@@ -33,14 +33,16 @@ type Config struct {
 	Owner      string
 	Adopt      bool
 
-	Window     int
-	MinGap     time.Duration
-	MaxSegment int
-	MaxCall    int
-	MaxPending int
-	PartSize   int
-	Readahead  int
-	ReadBytes  int // of slots that wait for being replayed
+	Window int
+	// MinGap is the least time between two cuts under load. If MaxGap is longer, it is a Window-th of
+	// what a write takes, within the two: closer cuts would only fill the window.
+	MinGap, MaxGap time.Duration
+	MaxSegment     int
+	MaxCall        int
+	MaxPending     int
+	PartSize       int
+	Readahead      int
+	ReadBytes      int // of slots that wait for being replayed
 
 	// Rand returns 64 random bits that no other process, nor a copy of this one, draws.
 	Rand func() uint64

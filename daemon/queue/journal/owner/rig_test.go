@@ -143,13 +143,20 @@ func (r *rig) release(key string) {
 	r.carry(c)
 }
 
+// add appends a second later: what is cut is cut at once.
 func (r *rig) add(records ...string) uint64 {
+	r.t.Helper()
+	r.now += time.Second
+	return r.append(records...)
+}
+
+// append appends now.
+func (r *rig) append(records ...string) uint64 {
 	r.t.Helper()
 	raw := make([][]byte, len(records))
 	for i, x := range records {
 		raw[i] = []byte(x)
 	}
-	r.now += time.Second
 	slot, effects, err := r.m.Append(r.now, int64(r.now/time.Microsecond), raw)
 	if err != nil {
 		r.t.Fatal(err)

@@ -37,7 +37,7 @@ type broker struct {
 func (w *world) start(generation int64, name string) *broker {
 	b := &broker{w: w, name: name, generation: generation, since: w.now, window: 1 + w.rng.IntN(8)}
 	b.m = owner.New(owner.Config{
-		StoreID: "store", Generation: generation, Owner: name, Window: b.window, MinGap: 5 * time.Millisecond,
+		StoreID: "store", Generation: generation, Owner: name, Window: b.window, MinGap: 2 * time.Millisecond, MaxGap: 5 * time.Millisecond,
 		MaxSegment: 200, MaxCall: 1 << 20, MaxPending: 1 << 20, PartSize: 2000,
 		Readahead: 8 + w.rng.IntN(120), ReadBytes: 1 << 20, Rand: w.rng.Uint64,
 	})

@@ -8,10 +8,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/smithy-go"
@@ -46,7 +48,7 @@ func (l Login) Load(ctx context.Context) (aws.Config, error) {
 	if (l.AccessKey == "") != (l.SecretKey == "") {
 		return aws.Config{}, errors.New("access_key and secret_key go together")
 	}
-	var opts []func(*config.LoadOptions) error
+	opts := []func(*config.LoadOptions) error{config.WithHTTPClient(awshttp.NewBuildableClient().WithTransportOptions(keep))}
 	if l.Region != "" {
 		opts = append(opts, config.WithRegion(l.Region))
 	}
@@ -65,6 +67,10 @@ func (l Login) Load(ctx context.Context) (aws.Config, error) {
 	}
 	return cfg, nil
 }
+
+// keep keeps the connections of all calls that a relay has under way: by default all but ten are closed
+// after each.
+func keep(t *http.Transport) { t.MaxIdleConns, t.MaxIdleConnsPerHost = 1000, 256 }
 
 // Message is a row as the services take it.
 type Message struct {

@@ -1,15 +1,14 @@
 //go:build unix
 
-package sqlitelog
+package cputime
 
 import (
 	"syscall"
 	"time"
 )
 
-// cpu is what the process has used of the processors so far: on a shared machine it says more than
-// the time that passed.
-func cpu() time.Duration {
+// Used returns the processor time of this process so far, 0 where it is not known.
+func Used() time.Duration {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
 		return 0

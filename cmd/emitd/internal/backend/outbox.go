@@ -1,0 +1,146 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/emitd/emitd/cmd/emitd/internal/config"
+	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/daemon/sweeper"
+	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/outbox/sink"
+)
+
+// Outbox is an open outbox: its log, what operators do with it, and a publisher for trying it.
+type Outbox struct {
+	outbox.Log
+	outbox.Operator
+	Kind string // for people: sqlite, postgres
+	// Migrated lists what was applied on opening.
+	Migrated []Migration
+	// Tasks are the sweeper's.
+	Tasks []sweeper.Task
+
+	publish func(ctx context.Context, messages []outbox.Message) error
+	close   func(ctx context.Context) error
+}
+
+// Publish publishes messages in a transaction of their own.
+func (o *Outbox) Publish(ctx context.Context, messages ...outbox.Message) error {
+	return o.publish(ctx, messages)
+}
+
+// Close closes the outbox; relays are told until ctx ends.
+func (o *Outbox) Close(ctx context.Context) error { return o.close(ctx) }
+
+// outboxDriver is one kind of database.
+type outboxDriver struct {
+	open    func(context.Context, Options) (*Outbox, error)
+	status  func(context.Context, Options) ([]Migration, error)
+	migrate func(context.Context, Options) ([]Migration, error)
+	sql     func(cfg config.Config, from int) (string, error)
+}
+
+func outboxDriverOf(cfg config.Config) (outboxDriver, error) {
+	address := cfg.OutboxURL()
+	switch scheme(address) {
+	case "sqlite":
+		return sqliteOutbox, nil
+	case "postgres", "postgresql":
+		return postgresOutbox, nil
+	}
+	if cfg.Store.URL == "" {
+		return outboxDriver{}, fault.New(fault.OutboxURL, "neither outbox.url nor store.url is set: where are the messages?")
+	}
+	return outboxDriver{}, fault.New(fault.OutboxURL, "outbox.url is not set, and store.url is %s, which is no SQL database", config.RedactURL(cfg.Store.URL))
+}
+
+// OpenOutbox opens the outbox of a configuration. The policy is that of the cluster store. Its
+// errors are faults.
+func OpenOutbox(ctx context.Context, o Options) (*Outbox, error) {
+	d, err := outboxDriverOf(o.Config)
+	if err != nil {
+		return nil, err
+	}
+	return outboxFaulty(d.open(ctx, o))
+}
+
+// OutboxStatus lists every version of the outbox's schema; those not applied have no time.
+func OutboxStatus(ctx context.Context, o Options) ([]Migration, error) {
+	d, err := outboxDriverOf(o.Config)
+	if err != nil {
+		return nil, err
+	}
+	return outboxFaulty(d.status(ctx, o))
+}
+
+// PendingOutbox lists the versions that MigrateOutbox would apply.
+func PendingOutbox(ctx context.Context, o Options) ([]Migration, error) {
+	all, err := OutboxStatus(ctx, o)
+	return pending(all), err
+}
+
+// MigrateOutbox brings the outbox's schema up to date and returns what it applied.
+func MigrateOutbox(ctx context.Context, o Options) ([]Migration, error) {
+	d, err := outboxDriverOf(o.Config)
+	if err != nil {
+		return nil, err
+	}
+	return outboxFaulty(dated(ctx, o, d.migrate, d.status))
+}
+
+// OutboxSQL returns the statements that bring the outbox from a version to the program's.
+func OutboxSQL(cfg config.Config, from int) (string, error) {
+	d, err := outboxDriverOf(cfg)
+	if err != nil {
+		return "", err
+	}
+	text, err := d.sql(cfg, from)
+	if err != nil {
+		return "", fault.New(fault.Usage, "migrate get --outbox: %w", err)
+	}
+	return text, nil
+}
+
+func outboxFaulty[T any](v T, err error) (T, error) {
+	if err != nil {
+		return v, OutboxFault(err)
+	}
+	return v, nil
+}
+
+// OutboxFault makes a fault of what an outbox answers.
+func OutboxFault(err error) *fault.Fault {
+	f := Fault(err)
+	switch {
+	case f.Code != fault.Internal:
+		return f
+	case unreachable(err):
+		return &fault.Fault{Code: fault.Unreachable, What: strings.Join(strings.Fields(err.Error()), " "), Err: err} // the driver writes a line for each attempt
+	}
+	return fault.New(fault.StoreFailed, "%w", err)
+}
+
+// outboxFault recognises what is the outbox's alone; nil if it is not.
+func outboxFault(err error) *fault.Fault {
+	switch {
+	case errors.Is(err, outbox.ErrSchema):
+		return fault.New(fault.OutboxSchema, "%w", err)
+	case errors.Is(err, outbox.ErrNotFound):
+		return fault.New(fault.NoMessage, "%w", err)
+	}
+	return nil
+}
+
+// away are the server's codes that say: not now.
+var away = []string{"57P01", "57P02", "57P03", "53300"} // ended by an operator, crashed, starting, no connection left
+
+// unreachable reports whether the outbox's database may well answer later.
+func unreachable(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return sink.Unreachable(err) || ok && slices.Contains(away, pg.Code)
+}

@@ -1,0 +1,176 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/emitd/emitd/cmd/emitd/internal/config"
+	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/cmd/emitd/internal/host"
+	"github.com/emitd/emitd/cmd/emitd/internal/sinks"
+	"github.com/emitd/emitd/daemon/queue"
+	"github.com/emitd/emitd/daemon/queue/worker"
+	"github.com/emitd/emitd/outbox"
+	queuesink "github.com/emitd/emitd/outbox/sink/queue"
+	"github.com/emitd/emitd/outbox/sink/webhook"
+)
+
+// demo is the traffic of emitd dev --demo: orders that are published into the outbox and delivered
+// twice, to a queue on which a worker works and to a webhook of this process.
+//
+//	orders ──▶ outbox ──┬─ demo-queue ───▶ queue demo ──▶ worker
+//	                    └─ demo-webhook ─▶ POST /orders, which refuses orders of nothing
+type demo struct {
+	board    *board
+	listener net.Listener
+	hook     *http.Server
+	jobs     bool // queues are served
+
+	mu             sync.Mutex
+	taken, refused int
+}
+
+// The names of the demo.
+const (
+	demoTopic   = "demo.orders"
+	demoType    = "order.placed"
+	demoQueue   = "demo"
+	demoToQueue = "demo-queue"
+	demoToHook  = "demo-webhook"
+)
+
+const (
+	demoEvery   = 500 * time.Millisecond // between two orders
+	demoTell    = 20                     // orders between two lines on the board
+	demoNothing = 100                    // every so many orders, one is of nothing
+)
+
+// demoOrder is a payload.
+type demoOrder struct {
+	Order    int    `json:"order"`
+	Customer string `json:"customer"`
+	Amount   int    `json:"amount"`
+}
+
+// newDemo begins to listen and adds the demo's subscriptions to the configuration.
+func newDemo(ctx context.Context, cfg *config.Loaded, b *board) (*demo, error) {
+	if cfg.OutboxURL() == "" {
+		return nil, fault.New(fault.Usage, "--demo publishes messages, and there is no database for them").
+			Hint("leave --ephemeral out, or set outbox.url")
+	}
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fault.New(fault.CannotListen, "the webhook of --demo: %w", err)
+	}
+	d := &demo{board: b, listener: l, jobs: cfg.Objects.URL != "" && cfg.Runs(string(queue.Kind))}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /orders", d.receive)
+	d.hook = &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	subs := &cfg.Outbox.Subscriptions
+	if d.jobs {
+		*subs = append(*subs, config.Subscription{
+			Name: demoToQueue, Topics: []string{demoTopic},
+			Sink: &config.Sink{Kind: sinks.Queue, Settings: &queuesink.Config{Queue: demoQueue}},
+		})
+	}
+	*subs = append(*subs, config.Subscription{
+		Name: demoToHook, Topics: []string{demoTopic}, Policy: string(outbox.Skip),
+		Sink: &config.Sink{Kind: "webhook", Settings: &webhook.Config{URL: "http://" + l.Addr().String() + "/orders"}},
+	})
+	return d, nil
+}
+
+// receive is the webhook.
+func (d *demo) receive(w http.ResponseWriter, r *http.Request) {
+	var o demoOrder
+	if err := json.NewDecoder(io.LimitReader(r.Body, outbox.MaxPayload)).Decode(&o); err != nil {
+		http.Error(w, "the body is no order", http.StatusBadRequest)
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if o.Amount == 0 {
+		d.refused++
+		http.Error(w, fmt.Sprintf("order %d is of nothing", o.Order), http.StatusUnprocessableEntity)
+		return
+	}
+	if d.taken++; d.taken%demoTell == 1 {
+		d.board.say("%s  webhook took %d orders, refused %d", time.Now().Format("15:04:05"), d.taken, d.refused)
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// run goes on until ctx ends.
+func (d *demo) run(ctx context.Context, r *host.Running) {
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = d.hook.Serve(d.listener) }) // returns when it is closed
+	if d.jobs {
+		wg.Go(func() { d.work(ctx, r) })
+	}
+	d.publish(ctx, r)
+	_ = d.hook.Close()
+	wg.Wait()
+}
+
+// close is for a demo that was never run.
+func (d *demo) close() { _ = d.listener.Close() }
+
+// publish places orders.
+func (d *demo) publish(ctx context.Context, r *host.Running) {
+	tick := time.NewTicker(demoEvery)
+	defer tick.Stop()
+	for n := 1; ; n++ {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		o := demoOrder{Order: n, Customer: fmt.Sprintf("customer-%d", n%7), Amount: 10 + n%90}
+		if n%demoNothing == demoNothing/10 {
+			o.Amount = 0
+		}
+		payload, err := json.Marshal(o)
+		if err != nil {
+			panic("demo: " + err.Error()) // numbers and a string
+		}
+		box := r.Outbox()
+		if box == nil {
+			continue
+		}
+		m := outbox.Message{Topic: demoTopic, Type: demoType, Key: o.Customer, Payload: payload}
+		if err := box.Publish(ctx, m); err != nil && ctx.Err() == nil {
+			d.board.say("order %d was not published: %v", n, err)
+		}
+	}
+}
+
+// work declares the queue, as soon as that goes, and takes what is in it.
+func (d *demo) work(ctx context.Context, r *host.Running) {
+	tick := time.NewTicker(demoEvery)
+	defer tick.Stop()
+	for r.Declare(ctx, queue.Settings{Name: demoQueue}) != nil {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+	w, err := worker.New(r.Jobs(), worker.Config{
+		Queue: demoQueue, Name: demoQueue, DrainTimeout: time.Second, StopTimeout: time.Second,
+		Logger: slog.New(slog.DiscardHandler), // it is told that the queue moves, which is what one tries here
+	})
+	if err != nil {
+		d.board.say("the worker of --demo does not run: %v", err)
+		return
+	}
+	worker.Handle(w, demoType, func(context.Context, worker.Job[demoOrder]) error { return nil })
+	_ = w.Run(ctx) // an unfinished job comes back by itself
+}

@@ -1,0 +1,71 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/emitd/emitd/cmd/emitd/internal/backend"
+	"github.com/emitd/emitd/cmd/emitd/internal/view"
+	"github.com/emitd/emitd/outbox"
+)
+
+// What is not alarming yet of an outbox.
+const (
+	oldestLimit    = time.Minute // the age of what is not delivered
+	partitionsLeft = 2           // ready to be written
+)
+
+// outbox looks at the outbox, if the configuration has one.
+func (d *doctor) outbox(ctx context.Context, a *app) {
+	if !d.cfg.HasOutbox() {
+		return
+	}
+	begun := time.Now()
+	box, err := backend.OpenOutbox(ctx, backend.Options{Config: d.cfg.Config, Policy: backend.Look, Logger: a.talk(d.cfg)})
+	if err != nil {
+		d.bad("outbox", err)
+		return
+	}
+	defer box.Close(ctx)
+	all, err := box.Stats(ctx, "")
+	if err != nil {
+		d.bad("outbox", backend.OutboxFault(err))
+		return
+	}
+	d.add("outbox", fine, "", "%s, %d subscriptions, read in %s", box.Kind, len(all), milliseconds(time.Since(begun)))
+	known := map[string]bool{}
+	for _, s := range all {
+		known[s.Subscription] = true
+		d.subscription(s)
+	}
+	for _, s := range d.cfg.Outbox.Subscriptions {
+		if !known[s.Name] {
+			d.add("outbox", warn, "emitd daemon explain "+string(outbox.ID(s.Name)), "no relay has claimed the subscription %s yet", s.Name)
+		}
+	}
+}
+
+// subscription judges how a subscription is.
+func (d *doctor) subscription(s outbox.Stats) {
+	var wrong []string
+	do := "emitd outbox ls " + s.Subscription
+	if s.Dead > 0 || s.HeldLanes > 0 {
+		wrong = append(wrong, fmt.Sprintf("%d dead messages, %d keys are held", s.Dead, s.HeldLanes))
+	}
+	if s.Ahead >= 0 && s.Ahead < partitionsLeft {
+		do = "let a node run the sweeper, with the right to execute the outbox's functions"
+		wrong = append(wrong, fmt.Sprintf("%d partitions are ready to be written: publishing fails when there is none", s.Ahead))
+	}
+	if age := s.Now.Sub(s.OldestAt); !s.OldestAt.IsZero() && age > oldestLimit {
+		wrong = append(wrong, "the oldest message waits for "+view.Exact(age))
+	}
+	if s.Paused {
+		do = "emitd outbox resume " + s.Subscription
+		wrong = append(wrong, "it is paused")
+	}
+	if len(wrong) > 0 {
+		d.add("outbox", warn, do, "subscription %s: %s", s.Subscription, strings.Join(wrong, "; "))
+	}
+}

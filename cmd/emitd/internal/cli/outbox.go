@@ -1,0 +1,366 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/emitd/emitd/cmd/emitd/internal/backend"
+	"github.com/emitd/emitd/cmd/emitd/internal/config"
+	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/cmd/emitd/internal/view"
+	"github.com/emitd/emitd/outbox"
+)
+
+// outboxes is what the commands of outbox share: they work on the database itself.
+type outboxes struct{ a *app }
+
+func (a *app) outboxCommand() *cobra.Command {
+	o := &outboxes{a: a}
+	return group("outbox", "Look at the outbox, and after messages that could not be delivered",
+		o.stats(), o.ls(), o.show(), o.retry(), o.skip(), o.replay(), o.pause(true), o.pause(false), o.forget(), o.publish())
+}
+
+// with opens the outbox and hands it to f, within --timeout.
+func (o *outboxes) with(ctx context.Context, f func(ctx context.Context, box *backend.Outbox) error) (err error) {
+	cfg, err := o.a.loadToRead()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, o.a.timeout)
+	defer cancel()
+	box, err := backend.OpenOutbox(ctx, backend.Options{Config: cfg.Config, Policy: backend.Look, Logger: o.a.talk(cfg)})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, box.Close(ctx)) }()
+	if err := f(ctx, box); err != nil {
+		return backend.OutboxFault(err)
+	}
+	return nil
+}
+
+// of is with, for one subscription that must be there.
+func (o *outboxes) of(ctx context.Context, name string, f func(ctx context.Context, box *backend.Outbox) error) error {
+	return o.with(ctx, func(ctx context.Context, box *backend.Outbox) error {
+		all, err := box.Stats(ctx, "")
+		if err != nil {
+			return err
+		}
+		var names []string
+		for _, s := range all {
+			if s.Subscription == name {
+				return f(ctx, box)
+			}
+			names = append(names, s.Subscription)
+		}
+		return noSubscription(name, names)
+	})
+}
+
+func noSubscription(name string, names []string) error {
+	out := fault.New(fault.NoSubscription, "the outbox has no subscription %q", name)
+	switch near := config.Nearest(name, names); {
+	case near != "":
+		out.What += fmt.Sprintf("; did you mean %s?", near)
+	case len(names) == 0:
+		return out.Hint("start a node with outbox.subscriptions: no relay has claimed one yet")
+	}
+	return out
+}
+
+func (o *outboxes) stats() *cobra.Command {
+	return o.a.outputFlag(&cobra.Command{
+		Use: "stats [SUBSCRIPTION]", Short: "Show what waits, how old it is, and who reads",
+		Args: atMost(1, "the name of a subscription"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return o.with(cmd.Context(), func(ctx context.Context, box *backend.Outbox) error {
+				found, err := box.Stats(ctx, "")
+				if err != nil {
+					return err
+				}
+				all, names := []view.OutboxStats{}, []string{}
+				for _, s := range found {
+					if names = append(names, s.Subscription); len(args) == 0 || args[0] == s.Subscription {
+						all = append(all, view.OutboxStatsOf(s))
+					}
+				}
+				if len(args) == 1 && len(all) == 0 {
+					return noSubscription(args[0], names)
+				}
+				d := list(all, func(s view.OutboxStats) string { return s.Subscription }, func(wide bool) *view.Table { return view.OutboxTable(all, wide) })
+				if len(args) == 1 {
+					d.whole = all[0]
+				}
+				return o.a.print(d)
+			})
+		},
+	})
+}
+
+func (o *outboxes) ls() *cobra.Command {
+	f := outbox.Filter{}
+	var kind string
+	cmd := &cobra.Command{
+		Use: "ls [SUBSCRIPTION]", Short: "List messages that wait after a failure, are held or dead",
+		Long: "List messages that could not be delivered, in log order: waiting (tried again), held (for an operator),\n" +
+			"behind (another one of the key) and dead. What only waits for its turn is counted by emitd outbox stats.",
+		Args: atMost(1, "the name of a subscription"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.Kind = outbox.Kind(kind); f.Limit < 1 {
+				return fault.New(fault.Usage, "--limit is %d, want 1 or more", f.Limit)
+			}
+			switch f.Kind {
+			case "", outbox.Waiting, outbox.Held, outbox.Behind, outbox.Dead:
+			default:
+				return fault.New(fault.Usage, "--kind %s is not known, want waiting, held, behind or dead", kind)
+			}
+			if len(args) == 1 {
+				f.Subscription = args[0]
+				return o.of(cmd.Context(), args[0], func(ctx context.Context, box *backend.Outbox) error { return o.list(ctx, box, f) })
+			}
+			return o.with(cmd.Context(), func(ctx context.Context, box *backend.Outbox) error { return o.list(ctx, box, f) })
+		},
+	}
+	fl := cmd.Flags()
+	fl.StringVar(&kind, "kind", "", "waiting, held, behind or dead; empty: all")
+	fl.StringVar(&f.Key, "key", "", "only messages of this key")
+	fl.Int64Var(&f.After, "after", 0, "only messages behind this number")
+	fl.IntVar(&f.Limit, "limit", 100, "how many")
+	return o.a.outputFlag(cmd)
+}
+
+func (o *outboxes) list(ctx context.Context, box *backend.Outbox, f outbox.Filter) error {
+	want := f.Limit
+	f.Limit++ // to see whether there are more
+	found, err := box.List(ctx, f)
+	if err != nil {
+		return err
+	}
+	var all []view.OutboxMessage
+	for _, e := range found[:min(len(found), want)] {
+		all = append(all, view.OutboxMessageOf(e, false))
+	}
+	err = o.a.print(list(all, func(m view.OutboxMessage) string { return strconv.FormatInt(m.Seq, 10) },
+		func(wide bool) *view.Table { return view.OutboxMessages(all, wide) }))
+	if err == nil && len(found) > want {
+		o.a.say("there are more messages: --after %d", all[want-1].Seq)
+	}
+	return err
+}
+
+func (o *outboxes) show() *cobra.Command {
+	return o.a.outputFlag(&cobra.Command{
+		Use: "show SUBSCRIPTION SEQ", Short: "Show a message that could not be delivered, with its payload and why",
+		Args: exactly(2, "the name of a subscription and the number of a message"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			seqs, err := numbers(args[1:])
+			if err != nil {
+				return err
+			}
+			return o.of(cmd.Context(), args[0], func(ctx context.Context, box *backend.Outbox) error {
+				found, err := box.List(ctx, outbox.Filter{Subscription: args[0], Seq: seqs[0]})
+				if err != nil {
+					return err
+				}
+				if len(found) == 0 {
+					return fault.New(fault.NoMessage, "no message %d of %s waits or is dead", seqs[0], args[0])
+				}
+				m := view.OutboxMessageOf(found[0], true)
+				return o.a.print(data{whole: m, names: args[1:], table: func(w io.Writer, _ bool) error { return m.Table().Write(w) }})
+			})
+		},
+	})
+}
+
+// numbers reads the numbers of messages.
+func numbers(args []string) ([]int64, error) {
+	out := make([]int64, len(args))
+	for i, arg := range args {
+		n, err := strconv.ParseInt(arg, 10, 64)
+		if err != nil || n < 1 {
+			return nil, fault.New(fault.Usage, "%q is no number of a message", arg).Hint("see the column SEQ of emitd outbox ls")
+		}
+		out[i] = n
+	}
+	return out, nil
+}
+
+func (o *outboxes) retry() *cobra.Command {
+	return o.a.outputFlag(&cobra.Command{
+		Use: "retry SUBSCRIPTION [SEQ…]", Short: "Try messages again now: those given, or all that are held or dead",
+		Long: "Try messages again now, with attempts counted anew. Without numbers, all that are held or dead. A dead\n" +
+			"message comes after what was delivered of its key meanwhile; receivers see its old id.",
+		Args: atLeast(1, "the name of a subscription, and perhaps numbers of messages"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			seqs, err := numbers(args[1:])
+			if err != nil {
+				return err
+			}
+			return o.of(cmd.Context(), args[0], func(ctx context.Context, box *backend.Outbox) error {
+				n, err := box.Retry(ctx, args[0], seqs...)
+				if err != nil {
+					return err
+				}
+				return o.done(args[0], "retry", fmt.Sprintf("%d keys and messages of %s are tried again", n, args[0]), map[string]any{"retried": n})
+			})
+		},
+	})
+}
+
+// done says what was done to a subscription.
+func (o *outboxes) done(name, act, text string, more map[string]any) error {
+	whole := map[string]any{"subscription": name, "act": act}
+	for k, v := range more {
+		whole[k] = v
+	}
+	return o.a.print(data{whole: whole, names: []string{name}, table: func(w io.Writer, _ bool) error {
+		_, err := fmt.Fprintln(w, view.Line(text))
+		return err
+	}})
+}
+
+// sure adds --yes to a command and asks before it runs.
+func (o *outboxes) sure(cmd *cobra.Command, effect func(args []string) string) *cobra.Command {
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if !o.a.confirm(effect(args)) {
+			return fault.New(fault.Usage, "not confirmed, nothing was done").Hint("answer y, or give --yes")
+		}
+		return run(cmd, args)
+	}
+	cmd.Flags().BoolVarP(&o.a.yes, "yes", "y", false, "do not ask")
+	return o.a.outputFlag(cmd)
+}
+
+func (o *outboxes) skip() *cobra.Command {
+	return o.sure(&cobra.Command{
+		Use: "skip SUBSCRIPTION SEQ…", Short: "Give messages up that wait or are held; their keys go on",
+		Long: "Give messages up that wait or are held: they become dead letters, which are kept, and their keys go on\n" +
+			"without them. All of them or none.",
+		Args: atLeast(2, "the name of a subscription and numbers of messages"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			seqs, err := numbers(args[1:])
+			if err != nil {
+				return err
+			}
+			return o.of(cmd.Context(), args[0], func(ctx context.Context, box *backend.Outbox) error {
+				if err := box.Skip(ctx, args[0], seqs...); err != nil {
+					return err
+				}
+				return o.done(args[0], "skip", fmt.Sprintf("%d messages of %s are dead letters; their keys go on", len(seqs), args[0]), map[string]any{"skipped": seqs})
+			})
+		},
+	}, func(args []string) string {
+		return fmt.Sprintf("%d messages of %s are given up, and their keys go on without them", len(args)-1, args[0])
+	})
+}
+
+func (o *outboxes) replay() *cobra.Command {
+	var after int64
+	var since string
+	cmd := &cobra.Command{
+		Use: "replay SUBSCRIPTION --after SEQ | --since TIME", Short: "Deliver again what is in the log behind a place",
+		Long: "Deliver again what is in the log behind a message, or was published since a time, in log order and before\n" +
+			"what comes next. The log keeps delivered messages for outbox.retention. Receivers see the old ids.",
+		Args: exactly(1, "the name of a subscription"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			from := outbox.Position{After: after}
+			var err error
+			if from.Since, err = moment(since, time.Now()); err != nil {
+				return err
+			}
+			if after < 0 || cmd.Flags().Changed("after") == (since != "") {
+				return fault.New(fault.Usage, "want either --after with the number of a message, 0 being before the first, or --since with a time")
+			}
+			return o.of(cmd.Context(), args[0], func(ctx context.Context, box *backend.Outbox) error {
+				at, err := box.Replay(ctx, args[0], from)
+				if err != nil {
+					return err
+				}
+				return o.done(args[0], "replay", fmt.Sprintf("%s delivers again what is behind message %d", args[0], at), map[string]any{"after": at})
+			})
+		},
+	}
+	cmd.Flags().Int64Var(&after, "after", 0, "behind this message; 0: from the beginning")
+	cmd.Flags().StringVar(&since, "since", "", "what was published since a time (RFC 3339), or in the last so long, such as 1h")
+	return o.sure(cmd, func(args []string) string { return "messages that " + args[0] + " has delivered are delivered again" })
+}
+
+// moment reads a time, or how long before now it was; empty is none.
+func moment(text string, now time.Time) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	if d, err := time.ParseDuration(text); err == nil && d > 0 {
+		return now.Add(-d), nil
+	}
+	t, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return t, fault.New(fault.Usage, "--since %s is neither a time such as 2030-01-31T09:00:00Z nor a duration such as 1h", text)
+	}
+	return t, nil
+}
+
+func (o *outboxes) pause(paused bool) *cobra.Command {
+	use, short, text := "resume", "Deliver again", "%s delivers"
+	if paused {
+		use, short, text = "pause", "Deliver nothing until it is resumed; messages are kept", "%s delivers nothing until it is resumed"
+	}
+	return o.a.outputFlag(&cobra.Command{
+		Use: use + " SUBSCRIPTION", Short: short, Args: exactly(1, "the name of a subscription"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return o.of(cmd.Context(), args[0], func(ctx context.Context, box *backend.Outbox) error {
+				if err := box.Pause(ctx, args[0], paused); err != nil {
+					return err
+				}
+				return o.done(args[0], use, fmt.Sprintf(text, args[0]), map[string]any{"paused": paused})
+			})
+		},
+	})
+}
+
+func (o *outboxes) forget() *cobra.Command {
+	return o.sure(&cobra.Command{
+		Use: "forget SUBSCRIPTION", Short: "Remove a subscription that nobody reads any more, so that the log can be swept",
+		Long: "Remove a subscription with its place in the log, its waiting keys and its dead letters. Do so after it was\n" +
+			"taken out of every node's configuration: until then the log is kept for it, and a relay that still runs\n" +
+			"would make it anew, from the oldest message that is there.",
+		Args: exactly(1, "the name of a subscription"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return o.of(cmd.Context(), args[0], func(ctx context.Context, box *backend.Outbox) error {
+				if err := box.Forget(ctx, args[0]); err != nil {
+					return err
+				}
+				return o.done(args[0], "forget", "forgot "+args[0], nil)
+			})
+		},
+	}, func(args []string) string {
+		return fmt.Sprintf("subscription %s is removed with what it has not delivered and its dead letters", args[0])
+	})
+}
+
+// atMost refuses more arguments.
+func atMost(n int, what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) <= n {
+			return nil
+		}
+		return exactly(n, "at most "+what)(cmd, args)
+	}
+}
+
+// atLeast refuses fewer arguments.
+func atLeast(n int, what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) >= n {
+			return nil
+		}
+		return exactly(n, what)(cmd, args)
+	}
+}

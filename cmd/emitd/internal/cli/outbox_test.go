@@ -1,0 +1,77 @@
+package cli
+
+import (
+	"bytes"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/emitd/emitd/cmd/emitd/internal/config"
+	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/outbox"
+)
+
+// emitd runs the program on an empty outbox of its own.
+func emitd(t *testing.T) func(in string, args ...string) (code int, out, err string) {
+	t.Helper()
+	store := config.SQLiteURL(filepath.Join(t.TempDir(), "app.db"))
+	run := func(in string, args ...string) (int, string, string) {
+		var out, err bytes.Buffer
+		code := Main(t.Context(), append(args, "--store", store, "--timeout", "1m"), Streams{In: strings.NewReader(in), Out: &out, Err: &err})
+		return code, out.String(), err.String()
+	}
+	if code, _, err := run("", "migrate", "up", "--outbox"); code != 0 {
+		t.Fatal(err)
+	}
+	return run
+}
+
+// TestPayloadLimit: what is too long is refused with all that shares its transaction.
+func TestPayloadLimit(t *testing.T) {
+	t.Parallel()
+	run := emitd(t)
+	fits := strings.Repeat("x", outbox.MaxPayload)
+	if code, _, err := run("small\n"+fits+"x\n", "outbox", "publish", "t", "-"); code != fault.ExitUsage ||
+		!strings.Contains(err, "error E4103: publish message 2 of 2 to \"t\": the payload has 1048577 bytes, the limit is 1048576") {
+		t.Errorf("code %d: %s", code, err)
+	}
+	code, out, err := run(fits+"\r\n\nlast line without an end", "outbox", "publish", "t", "-", "-o", "name")
+	if code != 0 || len(strings.Fields(out)) != 2 {
+		t.Errorf("code %d, ids %q: %s", code, out, err)
+	}
+}
+
+// TestManyLines: more than fit into one transaction are published, each once.
+func TestManyLines(t *testing.T) {
+	t.Parallel()
+	run := emitd(t)
+	code, out, err := run(strings.Repeat("x\n", 2*linesOnce+1), "outbox", "publish", "t", "-", "-o", "name")
+	ids := map[string]bool{}
+	for _, id := range strings.Fields(out) {
+		ids[id] = true
+	}
+	if code != 0 || len(ids) != 2*linesOnce+1 {
+		t.Errorf("code %d, %d ids: %s", code, len(ids), err)
+	}
+	if code, out, _ := run("", "outbox", "publish", "t", "-"); code != 0 || out != "" {
+		t.Errorf("nothing: code %d, %q", code, out)
+	}
+}
+
+func TestMoment(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2030, 1, 31, 9, 0, 0, 0, time.UTC)
+	for text, want := range map[string]time.Time{
+		"": {}, "1h": now.Add(-time.Hour), "2030-01-01T00:00:00Z": time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC),
+	} {
+		if got, err := moment(text, now); err != nil || !got.Equal(want) {
+			t.Errorf("%q: %v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"-1h", "0s", "yesterday", "2030-01-01"} {
+		if _, err := moment(text, now); err == nil {
+			t.Errorf("%q is a moment", text)
+		}
+	}
+}

@@ -1,0 +1,228 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/emitd/emitd/cmd/emitd/internal/backend"
+	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/daemon/queue"
+	"github.com/emitd/emitd/daemon/queue/api"
+)
+
+// front is the queues' API of a process. It answers from the first moment on every node, and
+// forwards to whoever serves the shard; once the object store is open, this process serves shards
+// as well.
+//
+//	forwarding ──▶ object store opened ──▶ serving
+//	    ▲  │ cannot be used: again after a pause
+//	    └──┤
+//	       └ unfit (E3301): forwarding for good
+//
+// All of this is beside the way of the nodes: they start, lead and run other daemons whether the
+// object store answers or not.
+type front struct {
+	h     *host
+	where *locator
+	open  backend.Opener // nil: this process has no queues
+
+	answers atomic.Pointer[answers]
+	queues  atomic.Pointer[queues]      // nil until served
+	failed  atomic.Pointer[fault.Fault] // why the object store is not open
+	past    []*answers                  // replaced, to be closed; of run's goroutine
+}
+
+// answers is what answers calls.
+type answers struct {
+	forward *api.Forwarder
+	handler *api.Handler
+}
+
+// newFront makes the API, which forwards. What is wrong with the configuration is an error.
+func (h *host) newFront() (*front, error) {
+	f := &front{h: h}
+	f.where = &locator{store: h.up.Store.Store, exists: f.exists}
+	var list api.Directory // none: a node without an object store declares no queues
+	if h.Config.Objects.URL != "" && h.Config.Runs(string(queue.Kind)) {
+		open, err := backend.Objects(h.Config.Objects.URL)
+		if err != nil {
+			return nil, err
+		}
+		f.open, list = open, closed{f}
+	}
+	a, err := f.assemble(f.where, nil, list)
+	if err != nil {
+		return nil, err
+	}
+	f.answers.Store(a)
+	return f, nil
+}
+
+// assemble makes what answers calls, with the broker of this process if there is one.
+func (f *front) assemble(s api.Sharding, local queue.Service, d api.Directory) (*answers, error) {
+	forward, err := api.NewForwarder(api.ForwarderConfig{
+		Locator: f.where, Sharding: s, Self: f.h.up.Address, Local: local, TLS: f.h.guard.peers(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	handler, err := api.New(forward, api.Options{Queues: d, Origins: f.h.Config.API.Origins, Logger: f.h.log})
+	if err != nil {
+		return nil, fault.New(fault.BadValue, "api.origins: %w", err)
+	}
+	return &answers{forward, handler}, nil
+}
+
+// ServeHTTP answers one call.
+func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	f.answers.Load().handler.ServeHTTP(w, r)
+}
+
+// jobs are the queues as this process reaches them now.
+func (f *front) jobs() queue.Service { return f.answers.Load().forward }
+
+// declare makes a queue be.
+func (f *front) declare(ctx context.Context, s queue.Settings) error {
+	q := f.queues.Load()
+	if q == nil {
+		return f.why()
+	}
+	_, err := q.Declare(ctx, s)
+	return err
+}
+
+// shutdown ends the WebSockets.
+func (f *front) shutdown(ctx context.Context) error { return f.answers.Load().handler.Shutdown(ctx) }
+
+// close gives the connections to other nodes up; run has returned.
+func (f *front) close() error {
+	var errs []error
+	for _, a := range append(f.past, f.answers.Load()) {
+		errs = append(errs, a.forward.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// run opens the object store and looks for queues, until done is closed.
+func (f *front) run(ctx context.Context, done <-chan struct{}) {
+	if f.open == nil {
+		return
+	}
+	if q := f.begin(ctx); q != nil {
+		q.follow(ctx, done)
+	}
+}
+
+// The first attempt to open the object store may take firstAttempt, each one after it twice as long, at
+// most lastAttempt; between them is a fifth of it.
+const (
+	firstAttempt = 5 * time.Second
+	lastAttempt  = time.Minute
+)
+
+// begin tries until the queues are served. It returns nil if they never will be: the object store
+// is unfit, or ctx has ended.
+func (f *front) begin(ctx context.Context) *queues {
+	for limit := firstAttempt; ; limit = min(2*limit, lastAttempt) {
+		begun := time.Now()
+		q, err := f.attempt(ctx, limit)
+		if err == nil {
+			f.h.log.Info("the queue broker runs", "took", time.Since(begun).Round(time.Millisecond))
+			return q
+		}
+		if ctx.Err() != nil || !f.note(err, limit/5) {
+			return nil
+		}
+		select {
+		case <-time.After(limit / 5):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// note keeps and tells why the queues are not served, and reports whether it makes sense to try again.
+func (f *front) note(err error, pause time.Duration) bool {
+	why := backend.Fault(err)
+	f.failed.Store(why)
+	args := []any{"code", why.Code, "error", why.What, "do", why.Advice()}
+	if why.Code == fault.ObjectsUnfit {
+		f.h.log.Error("the queue broker was not started; other daemons run", args...)
+		return false
+	}
+	f.h.log.Warn("the queue broker was not started yet; other daemons run", append(args, "again_in", pause)...)
+	return true
+}
+
+// attempt opens the object store and begins to serve the queues in it.
+func (f *front) attempt(ctx context.Context, limit time.Duration) (*queues, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	q, list, err := f.newQueues(ctx)
+	if err != nil {
+		return nil, err
+	}
+	a, err := f.assemble(q.broker.Queues(), q.broker, q)
+	if err != nil {
+		return nil, err
+	}
+	f.queues.Store(q)
+	old := f.answers.Swap(a)
+	f.past = append(f.past, old)
+	if err := late(ctx, old.handler.Shutdown); err != nil { // its WebSockets would go on being forwarded
+		f.h.log.Debug("WebSockets from before the queue broker", "error", err)
+	}
+	for _, set := range list {
+		if err := q.offer(set); err != nil {
+			f.h.log.Error("a queue cannot be offered to the cluster", "queue", set.Name, "error", err)
+		}
+	}
+	return q, nil
+}
+
+// exists reports whether a queue is declared. This process knows once it has the list of queues;
+// before, the error says why not.
+func (f *front) exists(ctx context.Context, name string) (bool, error) {
+	if q := f.queues.Load(); q != nil {
+		return q.exists(ctx, name)
+	}
+	if f.open == nil {
+		return false, queue.Refuse(queue.QueueNotFound, "no node is known to serve a queue %q, and this one runs no queues", name).
+			WithHint("nodes with an object store (objects.url) do, unless daemons.disabled has %s", queue.Kind)
+	}
+	return false, f.why()
+}
+
+// why says what keeps the object store from being open.
+func (f *front) why() error {
+	if failed := f.failed.Load(); failed != nil {
+		return fmt.Errorf("the object store of this node is not open: %w", failed)
+	}
+	return errors.New("this node is opening its object store")
+}
+
+// closed is the list of queues while it cannot be read.
+type closed struct{ f *front }
+
+var _ api.Directory = closed{}
+
+func (c closed) refuse() error {
+	e := queue.Refuse(queue.Unavailable, "%w", c.f.why()).WithHint("ask another node; emitd doctor tells more")
+	e.RetryAfter = time.Second
+	return e
+}
+
+// List implements [api.Directory].
+func (c closed) List(context.Context) ([]queue.Settings, error) { return nil, c.refuse() }
+
+// Declare implements [api.Directory].
+func (c closed) Declare(context.Context, queue.Settings) (queue.Settings, error) {
+	return queue.Settings{}, c.refuse()
+}
+
+// Remove implements [api.Directory].
+func (c closed) Remove(context.Context, string) error { return c.refuse() }

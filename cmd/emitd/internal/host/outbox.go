@@ -1,0 +1,149 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/emitd/emitd/cmd/emitd/internal/backend"
+	"github.com/emitd/emitd/cmd/emitd/internal/config"
+	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/cmd/emitd/internal/sinks"
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/daemon/queue"
+	"github.com/emitd/emitd/daemon/sweeper"
+	"github.com/emitd/emitd/outbox"
+)
+
+// relays are the subscriptions of a process: a relay and a sink for each, on one open outbox.
+//
+// What is wrong with the configuration or the schema ends the start. A database that cannot be
+// reached does not: the nodes run their other daemons, and the relays are offered to the cluster once
+// it answers.
+type relays struct {
+	h    *host
+	subs []subscription
+
+	box   atomic.Pointer[backend.Outbox] // nil until it is open
+	hooks []*outbox.Relay
+}
+
+// subscription is one with its sink.
+type subscription struct {
+	config.Subscription
+	sink sinks.Sink
+}
+
+// newRelays makes the sinks of what this process runs, and opens the outbox if that goes at once.
+func (h *host) newRelays(ctx context.Context) (*relays, error) {
+	r := &relays{h: h}
+	if !h.Config.HasOutbox() {
+		return r, nil
+	}
+	for _, s := range h.Config.Outbox.Subscriptions {
+		if !h.Config.Runs(string(outbox.ID(s.Name))) {
+			continue
+		}
+		to, err := sinks.Open(ctx, s.Sink.Settings, jobs{h})
+		if err != nil {
+			return nil, errors.Join(fault.New(fault.BadOutbox, "subscription %s: %w", s.Name, err), r.close(ctx))
+		}
+		r.subs = append(r.subs, subscription{s, to})
+	}
+	err := r.open(ctx)
+	if err != nil && backend.OutboxFault(err).Code != fault.Unreachable {
+		return nil, errors.Join(err, r.close(ctx))
+	}
+	if err != nil {
+		h.log.Warn("the outbox cannot be reached yet; other daemons run", "error", err)
+	}
+	return r, nil
+}
+
+// ID of the daemon that keeps the log of the outbox short. It is not the sweeper's own unit: that may
+// be on a node which knows no outbox.
+const outboxSweeper = sweeper.ID + "/outbox"
+
+// open opens the outbox and offers its daemons to the cluster.
+func (r *relays) open(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, firstAttempt)
+	defer cancel()
+	box, err := r.h.OpenOutbox(ctx, r.h.tel)
+	if err != nil {
+		return err
+	}
+	r.box.Store(box)
+	for _, m := range box.Migrated {
+		r.h.log.Info("schema of the outbox migrated", "version", m.Version, "name", m.Name)
+	}
+	var all []Daemon
+	for _, s := range r.subs {
+		cfg := s.Relay()
+		cfg.Log, cfg.Sink = box, s.sink
+		cfg.Logger, cfg.MeterProvider, cfg.TracerProvider = r.h.log, r.h.tel.Meter, r.h.tel.Tracer
+		relay, err := outbox.NewRelay(cfg)
+		if err != nil {
+			return fault.New(fault.BadOutbox, "%w", err)
+		}
+		r.hooks = append(r.hooks, relay)
+		all = append(all, Daemon{relay.Spec(), relay})
+	}
+	if r.h.Config.Runs(string(outboxSweeper)) {
+		spec := daemon.Spec{ID: outboxSweeper, Instances: 1, MaxFailures: -1}
+		all = append(all, Daemon{spec, sweeper.New(box.Tasks, sweeper.Config{Logger: r.h.log})})
+	}
+	return r.offer(all)
+}
+
+func (r *relays) offer(all []Daemon) error {
+	for _, d := range all {
+		for _, c := range r.h.up.Nodes {
+			if err := c.RegisterBuiltin(d.Spec, d.Agent); err != nil {
+				return fault.New(fault.BadDaemon, "%w", err)
+			}
+		}
+		r.h.up.Daemons = append(r.h.up.Daemons, d.Spec)
+	}
+	return nil
+}
+
+// run opens the outbox, if it is not open yet, until done is closed.
+func (r *relays) run(ctx context.Context, done <-chan struct{}) {
+	for pause := time.Second; r.box.Load() == nil && r.h.Config.HasOutbox(); pause = min(2*pause, lastAttempt) {
+		select {
+		case <-time.After(pause):
+		case <-done:
+			return
+		}
+		if err := r.open(ctx); err != nil && ctx.Err() == nil {
+			why := backend.OutboxFault(err)
+			r.h.log.Warn("the outbox is not open; other daemons run", "code", why.Code, "error", why.What, "do", why.Advice(), "again_in", pause)
+		}
+	}
+}
+
+// close ends observers and sinks; the nodes have stopped.
+func (r *relays) close(ctx context.Context) error {
+	var errs []error
+	for _, h := range r.hooks {
+		errs = append(errs, late(ctx, h.Close))
+	}
+	for _, s := range r.subs {
+		errs = append(errs, s.sink.Close())
+	}
+	if box := r.box.Load(); box != nil {
+		errs = append(errs, late(ctx, box.Close))
+	}
+	return errors.Join(errs...)
+}
+
+// jobs is where the sink of the kind queue delivers to: whichever node serves the queue.
+type jobs struct{ h *host }
+
+var _ queue.Producer = jobs{}
+
+// Enqueue implements [queue.Producer].
+func (j jobs) Enqueue(ctx context.Context, name string, list []queue.Job) ([]queue.Receipt, error) {
+	return j.h.front.jobs().Enqueue(ctx, name, list)
+}

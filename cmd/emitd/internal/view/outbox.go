@@ -1,0 +1,199 @@
+package view
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	"github.com/emitd/emitd/outbox"
+)
+
+// OutboxStats is how a subscription of the outbox is.
+type OutboxStats struct {
+	Subscription string `json:"subscription"`
+	Paused       bool   `json:"paused"`
+	// Pending is how many messages are not delivered, those of waiting keys included and dead ones not;
+	// without Exact there are at least so many.
+	Pending     int64 `json:"pending"`
+	Exact       bool  `json:"exact"`
+	OldestAt    Time  `json:"oldest_at"` // of pending ones
+	OldestAgeMS int64 `json:"oldest_age_ms"`
+	KeysWaiting int64 `json:"keys_waiting"` // after a failure, held ones included
+	KeysHeld    int64 `json:"keys_held"`    // for an operator
+	Dead        int64 `json:"dead"`
+	Instances   int   `json:"instances"`
+	// Retained is what the log takes on disk; PartitionsAhead are ready to be written, -1 where there
+	// are none.
+	Retained        int64          `json:"retained_bytes"`
+	PartitionsAhead int            `json:"partitions_ahead"`
+	Cursors         []OutboxCursor `json:"cursors"`
+}
+
+// OutboxCursor is who reads a range of shards.
+type OutboxCursor struct {
+	Shards     string `json:"shards"`
+	Generation int64  `json:"generation"`
+	Node       string `json:"node"`
+	UpdatedAt  Time   `json:"updated_at"`
+}
+
+// OutboxStatsOf shows what the log said.
+func OutboxStatsOf(s outbox.Stats) OutboxStats {
+	out := OutboxStats{
+		Subscription: s.Subscription, Paused: s.Paused, Pending: s.Pending, Exact: s.Exact, OldestAt: Time{s.OldestAt},
+		KeysWaiting: s.Lanes, KeysHeld: s.HeldLanes, Dead: s.Dead, Instances: s.Instances,
+		Retained: s.Retained, PartitionsAhead: s.Ahead, Cursors: []OutboxCursor{},
+	}
+	if !s.OldestAt.IsZero() {
+		out.OldestAgeMS = max(s.Now.Sub(s.OldestAt).Milliseconds(), 0)
+	}
+	for _, c := range s.Cursors {
+		out.Cursors = append(out.Cursors, OutboxCursor{c.Range.String(), c.Epoch, c.Node, Time{c.UpdatedAt}})
+	}
+	return out
+}
+
+// OutboxTable lists subscriptions, wide ones with a line for each range of shards.
+func OutboxTable(all []OutboxStats, wide bool) *Table {
+	t := &Table{Head: []string{"SUBSCRIPTION", "STATE", "PENDING", "OLDEST", "KEYS WAITING", "HELD", "DEAD", "RETAINED"}}
+	if wide {
+		t.Head = append(t.Head, "SHARDS", "NODE", "GENERATION", "STORED")
+	}
+	for _, s := range all {
+		row := s.cells()
+		if !wide {
+			t.Add(row...)
+			continue
+		}
+		for _, c := range s.Cursors {
+			t.Add(append(row[:len(row):len(row)], c.Shards, c.Node, fmt.Sprint(c.Generation), stamp(c.UpdatedAt.Time))...)
+		}
+	}
+	return t
+}
+
+func (s OutboxStats) cells() []string {
+	state, more, oldest := "running", "", ""
+	if s.Paused {
+		state = "paused"
+	}
+	if !s.Exact {
+		more = "+"
+	}
+	if s.Pending > 0 {
+		oldest = Exact(time.Duration(s.OldestAgeMS) * time.Millisecond)
+	}
+	return []string{
+		s.Subscription, state, fmt.Sprint(s.Pending) + more, oldest,
+		fmt.Sprint(s.KeysWaiting), fmt.Sprint(s.KeysHeld), fmt.Sprint(s.Dead), size(s.Retained),
+	}
+}
+
+// size writes bytes for people.
+func size(n int64) string {
+	const unit = 1024
+	if n < unit {
+		return fmt.Sprintf("%d B", n)
+	}
+	value, names := float64(n), []string{"KiB", "MiB", "GiB", "TiB"}
+	for i, name := range names {
+		if value /= unit; value < unit || i == len(names)-1 {
+			return fmt.Sprintf("%.1f %s", value, name)
+		}
+	}
+	return ""
+}
+
+// OutboxMessage is a message that waits, is held or dead.
+type OutboxMessage struct {
+	Seq          int64             `json:"seq"`
+	Subscription string            `json:"subscription"`
+	Kind         outbox.Kind       `json:"kind"`
+	ID           string            `json:"id"`
+	Key          string            `json:"key"`
+	Topic        string            `json:"topic"`
+	Type         string            `json:"type"`
+	Shard        int               `json:"shard"`
+	Headers      map[string]string `json:"headers"`
+	Attempts     int               `json:"attempts"`
+	Cause        string            `json:"cause"`
+	NextAt       Time              `json:"next_at"` // of waiting ones
+	ParkedAt     Time              `json:"parked_at"`
+	CreatedAt    Time              `json:"created_at"`
+	TraceParent  string            `json:"traceparent"`
+	// Payload is the text, Base64 what is none; neither in lists.
+	Payload *string `json:"payload,omitempty"`
+	Base64  []byte  `json:"payload_base64,omitempty"`
+}
+
+// OutboxMessageOf shows an entry.
+func OutboxMessageOf(e outbox.Entry, payload bool) OutboxMessage {
+	m := OutboxMessage{
+		Seq: e.Seq, Subscription: e.Subscription, Kind: e.Kind, ID: e.ID.String(), Key: e.Key, Topic: e.Topic, Type: e.Type,
+		Shard: e.Shard, Headers: e.Headers, Attempts: e.Attempt, Cause: e.Cause,
+		NextAt: Time{e.NextAt}, ParkedAt: Time{e.ParkedAt}, CreatedAt: Time{e.CreatedAt}, TraceParent: e.TraceParent,
+	}
+	if m.Headers == nil {
+		m.Headers = map[string]string{}
+	}
+	switch text := string(e.Payload); {
+	case !payload:
+	case utf8.ValidString(text):
+		m.Payload = &text
+	default:
+		m.Base64 = e.Payload
+	}
+	return m
+}
+
+// OutboxMessages lists messages.
+func OutboxMessages(all []OutboxMessage, wide bool) *Table {
+	t := &Table{Head: []string{"SEQ", "SUBSCRIPTION", "STATE", "TOPIC", "KEY", "ATTEMPTS", "NEXT", "CAUSE"}}
+	if wide {
+		t.Head = append(t.Head[:len(t.Head)-1], "ID", "TYPE", "CREATED", "CAUSE")
+	}
+	for _, m := range all {
+		row := []string{
+			fmt.Sprint(m.Seq), m.Subscription, string(m.Kind), m.Topic, m.Key, fmt.Sprint(m.Attempts), stamp(m.NextAt.Time),
+		}
+		if wide {
+			row = append(row, m.ID, m.Type, stamp(m.CreatedAt.Time))
+		}
+		t.Add(append(row, m.Cause)...)
+	}
+	return t
+}
+
+// Table shows one message, a field a line.
+func (m OutboxMessage) Table() *Table {
+	payload := fmt.Sprintf("%d bytes that are no text", len(m.Base64))
+	if m.Payload != nil {
+		payload = *m.Payload
+	}
+	t := &Table{Head: []string{"FIELD", "VALUE"}}
+	for _, f := range [][2]string{
+		{"seq", fmt.Sprint(m.Seq)},
+		{"subscription", m.Subscription},
+		{"state", string(m.Kind)},
+		{"id", m.ID},
+		{"topic", m.Topic},
+		{"key", m.Key},
+		{"type", m.Type},
+		{"shard", fmt.Sprint(m.Shard)},
+		{"attempts", fmt.Sprint(m.Attempts)},
+		{"cause", m.Cause},
+		{"next attempt", stamp(m.NextAt.Time)},
+		{"since", stamp(m.ParkedAt.Time)},
+		{"published", stamp(m.CreatedAt.Time)},
+		{"traceparent", m.TraceParent},
+	} {
+		t.Add(f[0], f[1])
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.Headers)) {
+		t.Add("header "+name, m.Headers[name])
+	}
+	t.Add("payload", payload)
+	return t
+}

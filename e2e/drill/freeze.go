@@ -1,0 +1,40 @@
+package drill
+
+import (
+	"context"
+	"database/sql"
+	"strings"
+	"syscall"
+	"time"
+
+	_ "modernc.org/sqlite" // to see whether a file can be written
+)
+
+// Freeze is SIGSTOP at a moment at which the process is not inside a write transaction of SQLite:
+// such a process keeps all others from writing until it goes on or ends, which is a stated limit.
+func (n *Node) Freeze() {
+	n.c.T.Helper()
+	path, file := strings.CutPrefix(n.c.URL, "sqlite://")
+	n.c.Until(time.Minute, n.Name+" is stopped outside a transaction", func() bool {
+		n.Signal(syscall.SIGSTOP)
+		if !file || writable(path) {
+			return true
+		}
+		n.Signal(syscall.SIGCONT)
+		return false
+	})
+}
+
+// writable reports whether the file can be written within the time that other writers need.
+func writable(path string) bool {
+	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(200)&_txlock=immediate")
+	if err != nil {
+		return false
+	}
+	defer db.Close()
+	tx, err := db.BeginTx(context.Background(), nil)
+	if err != nil {
+		return false
+	}
+	return tx.Rollback() == nil
+}

@@ -1,0 +1,96 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/emitd/emitd/e2e/drill"
+	"github.com/emitd/emitd/outbox"
+)
+
+// TestDrillStorm kills relays with -9, and stops one cleanly, while 32 writers publish: savepoints,
+// rollbacks, commits in any order, and on Postgres a stranger's transaction of 4 s that is waited for
+// by nobody.
+func TestDrillStorm(t *testing.T) {
+	for _, s := range []struct{ database, receiver string }{
+		{"sqlite", "webhook"},
+		{"sqlite", "nats"},
+		{"sqlite", "queue"},
+		{"postgres", "webhook"},
+		{"postgres", "postgres"},
+		{"postgres", "kafka"},
+	} {
+		t.Run(s.database+" to "+s.receiver, func(t *testing.T) {
+			aside(t)
+			storm(t, databases[s.database](t), receivers[s.receiver](t), s.receiver)
+		})
+	}
+}
+
+func storm(t *testing.T, db *database, to receiver, name string) {
+	c := relays(t, db, to, 2)
+	c.relaying()
+	w := write(t, db, 32)
+	kills := 1
+	if drill.Full() {
+		kills = 10
+	}
+	for i := range kills {
+		w.more(500)
+		victim := c.relaying()[i%2]
+		victim.node.Kill()
+		c.join()
+		c.moved(victim)
+	}
+	if db.stranger != nil {
+		c.stranger(w, to)
+	}
+	w.more(500)
+	leaver := c.relaying()[kills%2]
+	leaver.node.Stop()
+	c.join()
+	c.moved(leaver)
+	w.more(500)
+	w.end()
+	c.drained()
+	w.ledger.judge(to.arrivals(c)).report(t, fmt.Sprintf("%s to %s, relays killed %d times", db.name, name, kills), to.again)
+}
+
+// stranger holds a transaction open for 4 s, in which a message was published at the beginning;
+// meanwhile what others commit is delivered.
+func (c *cluster) stranger(w *writers, to receiver) {
+	c.t.Helper()
+	done := make(chan error, 1)
+	m := message("key-of-a-stranger")
+	go func() {
+		done <- c.db.stranger(context.Background(), m, func() { w.ledger.note([]outbox.Message{m}, nil) })
+	}()
+	if to.arrived == nil { // that it is not lost is seen in the end
+		if err := <-done; err != nil {
+			c.t.Error(err)
+		}
+		return
+	}
+	var took []time.Duration
+	for {
+		probe := message("key-of-a-passer-by")
+		began := time.Now()
+		w.publish(probe)
+		until(c.t, time.Minute, "a message arrives", func() bool { return to.arrived(probe.ID) })
+		select {
+		case err := <-done:
+			if err != nil {
+				c.t.Error(err)
+			}
+			drill.Measure(c.t, c.db.name+": commit until arrival, 32 writers beside, a stranger's transaction open for 4 s", "nobody waits for it", took)
+			if len(took) < 3 {
+				c.t.Errorf("%d messages arrived while a transaction was open for 4 s: the relays wait for it", len(took))
+			}
+			return
+		default:
+			took = append(took, time.Since(began)) // it arrived while the transaction was open
+		}
+	}
+}

@@ -1,0 +1,193 @@
+package outbox_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/outbox"
+)
+
+// guarded is a sink with a receiver that knows only the order of calls: whoever fenced last may
+// deliver.
+type guarded struct {
+	*stage
+	last  atomic.Int64 // epoch of the last Fence
+	fence func(epoch int64) error
+	count atomic.Int64
+}
+
+func (g *guarded) Fence(_ context.Context, _, _ string, epoch int64) error {
+	g.count.Add(1)
+	if g.fence != nil {
+		if err := g.fence(epoch); err != nil {
+			return err
+		}
+	}
+	g.last.Store(epoch)
+	return nil
+}
+
+func (g *guarded) Deliver(ctx context.Context, d outbox.Delivery) []error {
+	if g.last.Load() != d.Epoch {
+		return []error{fmt.Errorf("epoch %d: %w", d.Epoch, outbox.ErrFenced)}
+	}
+	return g.stage.Deliver(ctx, d)
+}
+
+// guard puts such a receiver behind the stage's relay.
+func (s *stage) guard() *guarded {
+	g := &guarded{stage: s}
+	s.cfg.Sink = g
+	return g
+}
+
+// A relay that was deposed before its Fence came through delivers nothing: its second claim is
+// refused.
+func TestDeposedWhileFencing(t *testing.T) {
+	bubble(t, func(s *stage) {
+		g := s.guard()
+		g.fence = func(epoch int64) error {
+			sub := s.log.sub("sub")
+			s.log.mu.Lock()
+			defer s.log.mu.Unlock()
+			sub.epoch, sub.rev = 9, sub.rev+1 // somebody else claims meanwhile
+			return nil
+		}
+		s.log.publish(m("a", 1))
+		s.start(5)
+		s.after(time.Minute)
+		if err := <-s.done; !errors.Is(err, daemon.ErrStale) {
+			t.Errorf("ended with %v", err)
+		}
+		s.want("of a deposed relay")
+		if fmt.Sprint(s.floor) != "[9]" {
+			t.Errorf("the node was told of %v", s.floor)
+		}
+	})
+}
+
+// The owner whom a deposed relay's late Fence made the receiver refuse fences again, and goes on.
+func TestOwnerFencesAgain(t *testing.T) {
+	bubble(t, func(s *stage) {
+		g := s.guard()
+		s.start(5)
+		s.log.publish(m("a", 1))
+		s.after(time.Second)
+		s.want("before", "a1@1")
+		g.last.Store(4) // the late call
+		s.log.publish(m("a", 2))
+		s.after(time.Minute)
+		s.want("after", "a2@1")
+		if n := g.count.Load(); n != 2 {
+			t.Errorf("fenced %d times, want 2", n)
+		}
+		if err := s.drain(); err != nil || len(s.floor) > 0 {
+			t.Errorf("ended with %v, told of %v", err, s.floor)
+		}
+	})
+}
+
+// A receiver that never lets the owner in is asked again with growing pauses, and draining ends that.
+func TestReceiverRefusesForEver(t *testing.T) {
+	bubble(t, func(s *stage) {
+		g := s.guard()
+		g.fence = func(int64) error { return outbox.ErrFenced }
+		s.log.publish(m("a", 1))
+		s.start(5)
+		s.after(time.Minute)
+		if n := g.count.Load(); n < 5 || n > 40 {
+			t.Errorf("fenced %d times in a minute", n)
+		}
+		if err := s.drain(); err != nil {
+			t.Error(err)
+		}
+		s.want("in spite of it")
+	})
+}
+
+// A receiver that holds a higher epoch than the log knows, because the log or the cluster's store lost
+// it: the run ends, and the node is told, so that the next generation is above it.
+func TestReceiverKnowsHigherEpoch(t *testing.T) {
+	for name, refuse := range map[string]func(s *stage, err error){
+		"fencing":    func(s *stage, err error) { s.guard().fence = func(int64) error { return err } },
+		"delivering": func(s *stage, err error) { s.sink(func(outbox.Row) error { return err }) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(s *stage) {
+				refuse(s, fmt.Errorf("shard 3: %w", &outbox.FencedError{Floor: 17}))
+				s.log.publish(m("a", 1))
+				s.start(5)
+				s.after(time.Minute)
+				var stale *daemon.StaleError
+				if err := <-s.done; !errors.As(err, &stale) || stale.Holds != 17 {
+					t.Errorf("ended with %v", err)
+				}
+				if fmt.Sprint(s.floor) != "[17]" {
+					t.Errorf("the node was told of %v", s.floor)
+				}
+			})
+		})
+	}
+}
+
+// A Fence that hangs is cut off and tried again.
+func TestFenceHangs(t *testing.T) {
+	bubble(t, func(s *stage) {
+		f := &slowFence{stage: s}
+		s.cfg.Sink = f
+		s.log.publish(m("a", 1))
+		s.start(1)
+		s.after(time.Minute)
+		s.want("in the end", "a1@1")
+		if f.calls != 2 {
+			t.Errorf("%d calls", f.calls)
+		}
+		if err := s.drain(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// slowFence answers the second call of Fence.
+type slowFence struct {
+	*stage
+	calls int
+}
+
+func (f *slowFence) Fence(ctx context.Context, _, _ string, _ int64) error {
+	if f.calls++; f.calls == 1 {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return nil
+}
+
+// A process that was stopped for so long that its assignment can no longer be trusted delivers nothing
+// when it goes on, not even before its timers have noticed.
+func TestNoTrustNoCall(t *testing.T) {
+	bubble(t, func(s *stage) {
+		var left atomic.Int64
+		left.Store(int64(time.Hour))
+		r, err := outbox.NewRelay(s.cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := daemon.NewAssignment(daemon.Fence{Unit: daemon.Unit{Daemon: outbox.ID("sub")}, Generation: 1}, 1, "n", nil)
+		ctx := daemon.WithTrust(context.Background(), func() time.Duration { return time.Duration(left.Load()) })
+		go func() { s.done <- r.Run(ctx, a) }()
+		s.after(100 * time.Millisecond)
+		left.Store(0) // its timer looks again in a second
+		s.log.publish(m("a", 1))
+		s.after(10 * time.Millisecond)
+		s.want("without trust")
+		if err := <-s.done; err == nil {
+			t.Error("it ended as if drained")
+		}
+		_ = r.Close(context.Background())
+	})
+}

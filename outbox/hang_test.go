@@ -1,0 +1,228 @@
+package outbox_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/emitd/emitd/outbox"
+)
+
+// partial is a sink as those of this tree are: keys are tried side by side, each takes a while, and what
+// hangs is given up when the context ends. It returns what it knows then.
+func (s *stage) partial(parallel int, took time.Duration, hangs func(r outbox.Row) bool) {
+	s.do = func(ctx context.Context, d outbox.Delivery) []error {
+		errs := make([]error, len(d.Rows))
+		lanes := map[string][]int{}
+		var order []string
+		for i, r := range d.Rows {
+			errs[i] = context.DeadlineExceeded
+			if lanes[r.Key] == nil {
+				order = append(order, r.Key)
+			}
+			lanes[r.Key] = append(lanes[r.Key], i)
+		}
+		slots := make(chan struct{}, parallel)
+		var wg sync.WaitGroup
+		for _, key := range order {
+			select {
+			case slots <- struct{}{}:
+			case <-ctx.Done():
+				continue
+			}
+			wg.Go(func() {
+				defer func() { <-slots }()
+				for _, i := range lanes[key] {
+					if hangs(d.Rows[i]) {
+						<-ctx.Done()
+						return
+					}
+					select {
+					case <-time.After(took):
+					case <-ctx.Done():
+						return
+					}
+					s.take(d.Rows[i])
+					errs[i] = nil
+				}
+			})
+		}
+		wg.Wait()
+		return errs
+	}
+}
+
+// twice are the messages that came more than once.
+func twice(got []string) (out []string) {
+	seen := map[string]bool{}
+	for _, g := range got {
+		p, _, _ := strings.Cut(g, "@")
+		if seen[p] {
+			out = append(out, p)
+		}
+		seen[p] = true
+	}
+	return out
+}
+
+// A key that hangs delays the others of its page by the relay's patience once, and nobody after that;
+// nothing that was taken comes again.
+func TestHungKeyLeavesItsPage(t *testing.T) {
+	bubble(t, func(s *stage) {
+		s.partial(8, time.Millisecond, func(r outbox.Row) bool { return r.Key == "k7" })
+		s.cfg.Retry.MaxAttempts, s.cfg.Policy = 2, outbox.Skip
+		s.start(1)
+		for i := range 64 {
+			s.log.publish(m(fmt.Sprint("k", i), 1), m(fmt.Sprint("k", i), 2))
+		}
+		s.after(11 * time.Second)
+		if n := len(s.came()); n != 126 {
+			t.Errorf("%d came within the patience of 10 s, want 126", n)
+		}
+		began := len(s.came())
+		for i := range 64 {
+			s.log.publish(m(fmt.Sprint("k", i), 3))
+		}
+		s.after(100 * time.Millisecond)
+		if n := len(s.came()) - began; n != 63 {
+			t.Errorf("%d came while the key hangs in its lane, want 63", n)
+		}
+		s.after(10 * time.Minute)
+		if again := twice(s.came()); len(again) > 0 {
+			t.Errorf("came again: %q", again)
+		}
+		if dead := s.log.sub("sub").dead; len(dead) != 3 || !strings.Contains(dead[0].Cause, "not taken within 30s") {
+			t.Errorf("dead %v", dead)
+		}
+		if err := s.drain(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Many keys that hang, in a receiver that takes a few at a time: the others wait behind them in lanes,
+// and come as soon as they are tried without.
+func TestManyHungKeys(t *testing.T) {
+	bubble(t, func(s *stage) {
+		bad := func(r outbox.Row) bool { return strings.HasPrefix(r.Key, "bad") }
+		s.partial(4, time.Millisecond, bad)
+		s.cfg.Retry.MaxAttempts, s.cfg.Policy = 1, outbox.Skip
+		for i := range 20 {
+			s.log.publish(m(fmt.Sprint("bad", i), 1))
+		}
+		for i := range 200 {
+			s.log.publish(m(fmt.Sprint("good", i), 1))
+		}
+		s.start(1)
+		s.after(time.Hour)
+		if n := len(s.came()); n != 200 || len(twice(s.came())) > 0 {
+			t.Errorf("%d came, %q again", n, twice(s.came()))
+		}
+		if n := len(s.log.sub("sub").dead); n != 20 {
+			t.Errorf("%d are dead, want 20", n)
+		}
+		for _, g := range s.came() {
+			if !strings.HasSuffix(g, "@1") {
+				t.Errorf("an attempt was counted against %s", g)
+			}
+		}
+		if err := s.drain(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A receiver that answers nothing at all is a sink that is down: no key is blamed, no lane is made
+// for what was not tried.
+func TestNothingAnswers(t *testing.T) {
+	bubble(t, func(s *stage) {
+		var silent atomic.Bool
+		silent.Store(true)
+		s.partial(8, time.Millisecond, func(outbox.Row) bool { return silent.Load() })
+		s.cfg.Parallel = 1
+		for i := range 50 {
+			s.log.publish(m(fmt.Sprint("k", i), 1))
+		}
+		s.start(1)
+		s.after(5 * time.Minute)
+		if lanes := len(s.log.sub("sub").lanes); lanes > 0 {
+			t.Errorf("%d lanes", lanes)
+		}
+		silent.Store(false)
+		s.after(5 * time.Minute)
+		if n := len(s.came()); n != 50 {
+			t.Errorf("%d came", n)
+		}
+		if err := s.drain(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A sink that is slow by nature, slower than a page has patience, is slow and delivers everything.
+func TestSlowSink(t *testing.T) {
+	bubble(t, func(s *stage) {
+		s.partial(4, 7*time.Second, func(outbox.Row) bool { return false })
+		for i := range 60 {
+			s.log.publish(m(fmt.Sprint("k", i%20), i))
+		}
+		s.start(1)
+		s.after(30 * time.Minute)
+		if n := len(s.came()) - len(twice(s.came())); n != 60 {
+			t.Errorf("%d came", n)
+		}
+		if sub := s.log.sub("sub"); len(sub.lanes)+len(sub.dead) > 0 {
+			t.Errorf("lanes %v, dead %v", sub.lanes, sub.dead)
+		}
+		if err := s.drain(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A receiver that closes in the middle of a page: what it took is not given again, the rest comes in
+// order.
+func TestClosesMidPage(t *testing.T) {
+	bubble(t, func(s *stage) {
+		var calls atomic.Int64
+		s.sink(func(outbox.Row) error {
+			if n := calls.Add(1); n > 30 && n <= 90 {
+				return errors.New("connection reset")
+			}
+			return nil
+		})
+		s.cfg.Parallel = 1
+		var want []string
+		for i := range 100 {
+			s.log.publish(m(fmt.Sprint("k", i%10), i))
+			want = append(want, fmt.Sprintf("k%d%d", i%10, i))
+		}
+		s.start(1)
+		s.after(10 * time.Minute)
+		var got []string
+		last := map[string]int{}
+		for _, g := range s.came() {
+			p, _, _ := strings.Cut(g, "@")
+			at := slices.Index(want, p)
+			if at < last[p[:2]] {
+				t.Errorf("%s is out of order", p)
+			}
+			last[p[:2]] = at
+			got = append(got, p)
+		}
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Errorf("got %q", got)
+		}
+		if err := s.drain(); err != nil {
+			t.Error(err)
+		}
+	})
+}

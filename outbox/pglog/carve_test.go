@@ -1,0 +1,67 @@
+package pglog
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/emitd/emitd/outbox"
+)
+
+// Whatever is claimed in whatever order, the rows cover all shards, none twice, each shard keeps its
+// position, and those inside belong to the claim. Beside it stands the plain version: an array of
+// shards.
+func TestCarve(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(200) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		rows := []part{{Range: outbox.Range{Lo: 0, Hi: outbox.Shards - 1}, claim: outbox.Range{Lo: 0, Hi: outbox.Shards - 1}}}
+		var last [outbox.Shards]int64
+		var epochs [outbox.Shards]int64
+		for epoch := int64(1); epoch < 20; epoch++ {
+			n := 1 + rng.IntN(8)
+			r := outbox.RangeOf(rng.IntN(n), n)
+			rest, mine := carve(rows, r, epoch)
+			rows = slices.Concat(rest, mine)
+			slices.SortFunc(rows, func(a, b part) int { return a.Lo - b.Lo }) // as they are read
+			for i := range rows {
+				if rng.IntN(3) == 0 { // somebody advances
+					rows[i].last += rng.Int64N(3)
+					for s := rows[i].Lo; s <= rows[i].Hi; s++ {
+						last[s] = rows[i].last
+					}
+				}
+			}
+			for s := r.Lo; s <= r.Hi; s++ {
+				epochs[s] = epoch
+			}
+			checkRows(t, seed, rows, last, epochs)
+			for _, p := range rows {
+				if overlap(p.Range, r) && (p.claim != r || p.epoch != epoch) {
+					t.Fatalf("seed %d: row %+v inside %v is not of the claim", seed, p, r)
+				}
+				if !overlap(p.Range, r) && overlap(p.claim, r) {
+					t.Fatalf("seed %d: row %+v outside of %v says that it was claimed with it", seed, p, r)
+				}
+			}
+		}
+	}
+}
+
+func checkRows(t *testing.T, seed uint64, rows []part, last, epochs [outbox.Shards]int64) {
+	t.Helper()
+	var covered [outbox.Shards]int
+	for _, p := range rows {
+		for s := p.Lo; s <= p.Hi; s++ {
+			covered[s]++
+			if p.last != last[s] || p.epoch != epochs[s] {
+				t.Fatalf("seed %d: shard %d stands at %d, epoch %d; want %d, %d", seed, s, p.last, p.epoch, last[s], epochs[s])
+			}
+		}
+	}
+	for s, n := range covered {
+		if n != 1 {
+			t.Fatalf("seed %d: shard %d is in %d rows", seed, s, n)
+		}
+	}
+}

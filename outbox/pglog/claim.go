@@ -1,0 +1,250 @@
+package pglog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/emitd/emitd/outbox"
+)
+
+// Claim implements [outbox.Log].
+func (l *Log) Claim(ctx context.Context, c outbox.Claim) (outbox.Cursor, error) {
+	what := fmt.Sprintf("claim %q, unit %d of %d at epoch %d", c.Subscription, c.Index, c.Instances, c.Epoch)
+	if err := checkClaim(c); err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	l.tend(ctx)
+	ctx, cancel := l.bounded(ctx)
+	defer cancel()
+	cur := &cursor{log: l, claim: c, Range: outbox.RangeOf(c.Index, c.Instances)}
+	conn, err := l.acquire(ctx)
+	if err != nil {
+		return nil, l.cfg.explain(what, err)
+	}
+	cur.server = serverBehind(conn)
+	if cur.wrote, err = draw(ctx, conn, l.names); err != nil {
+		conn.Release()
+		return nil, l.cfg.explain(what, err)
+	}
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		q := &query{n: l.names, on: tx, ctx: ctx}
+		return errors.Join(cur.take(q), q.err)
+	})
+	conn.Release()
+	if err != nil {
+		return nil, l.cfg.explain(what, err)
+	}
+	cur.begin()
+	return cur, nil
+}
+
+func checkClaim(c outbox.Claim) error {
+	switch {
+	case c.Subscription == "" || len(c.Subscription) > 255:
+		return fmt.Errorf("the subscription's name has %d bytes, want 1 to 255", len(c.Subscription))
+	case c.Instances < 1 || c.Instances > outbox.Shards:
+		return fmt.Errorf("there are %d instances, want 1 to %d", c.Instances, outbox.Shards)
+	case c.Index < 0 || c.Index >= c.Instances:
+		return fmt.Errorf("there is no unit %d of %d", c.Index, c.Instances)
+	case c.Epoch < 1:
+		return errors.New("the epoch is less than 1")
+	}
+	return nil
+}
+
+// witness is what a transaction knows of itself: the last id that was drawn before it drew its number.
+// What has a higher number has higher ids. A snapshot that sees it tells others from it: what had not
+// begun by then has ids above drawn.
+type witness struct {
+	drawn int64
+	tx    uint64
+}
+
+// reading the sequence comes first: the columns of a row are computed when the row is there.
+const writing = `with seen as materialized (select case when is_called then last_value else 0 end as drawn from ~outbox_id),
+	at as materialized (select drawn, pg_current_xact_id() as tx from seen)`
+
+// draw makes a witness, in a transaction of its own.
+func draw(ctx context.Context, conn *pgxpool.Conn, n names) (w witness, err error) {
+	q := &query{n: n, on: conn, ctx: ctx}
+	var recovering bool
+	if q.one(`select pg_is_in_recovery()`, nil, &recovering); recovering {
+		return w, errStandby
+	}
+	q.one(writing+` select drawn, tx::text::bigint from at`, nil, &w.drawn, &w.tx)
+	return w, q.err
+}
+
+// take makes the range the cursor's.
+func (c *cursor) take(q *query) error {
+	instances, since := c.subscribe(q)
+	rows, owners := q.parts(c.claim.Subscription)
+	// Looked at when nobody can move a row any more: no position of this server is ahead of it.
+	var now string
+	if q.one(`select pg_current_snapshot()::text`, nil, &now); q.err != nil {
+		return q.err
+	}
+	fenced := &outbox.FencedError{Instances: instances}
+	for _, r := range rows {
+		if overlap(r.Range, c.Range) && (r.epoch > c.claim.Epoch || r.epoch == c.claim.Epoch && r.claim != c.Range) {
+			fenced.Floor = max(fenced.Floor, r.epoch)
+		}
+	}
+	if instances != c.claim.Instances && since >= c.claim.Epoch {
+		fenced.Floor, fenced.Resized = max(fenced.Floor, since), true
+	}
+	if fenced.Floor > 0 {
+		return fenced
+	}
+	q.exec(`update ~outbox_subscription set instances = $2, instances_epoch = greatest(instances_epoch, $3) where name = $1`,
+		c.claim.Subscription, c.claim.Instances, c.claim.Epoch)
+	era, err := c.era(q, rows, snapshot(now))
+	if err != nil {
+		return err
+	}
+	// What neither the range nor another era concerns stays as it is: its owner may be writing it.
+	var ofClaim []part
+	for _, r := range rows {
+		if r.era < era {
+			r.position, r.era = r.moved(r.drawn), era
+			r.floor = 0
+		} else if !overlap(r.Range, c.Range) && !overlap(r.claim, c.Range) {
+			continue
+		}
+		ofClaim = append(ofClaim, r)
+	}
+	rest, mine := carve(ofClaim, c.Range, c.claim.Epoch)
+	c.stored = mine
+	c.parked = q.keys(c.claim.Subscription, c.Range)
+	return q.rewrite(c.claim, ofClaim, rest, mine, owners)
+}
+
+// subscribe makes the subscription if it is new, and returns how many instances it is claimed by and
+// the epoch of that. The row stays locked: claims and operators take turns.
+func (c *cursor) subscribe(q *query) (instances int, since int64) {
+	name := c.claim.Subscription
+	made := q.exec(`insert into ~outbox_subscription (name, instances, instances_epoch) values ($1, $2, 0) on conflict do nothing`, name, c.claim.Instances)
+	q.one(`select instances, instances_epoch from ~outbox_subscription where name = $1 for update`, []any{name}, &instances, &since)
+	if made == 0 {
+		return instances, since
+	}
+	// Newest: behind what this transaction sees, which includes what was published before it was called.
+	from, floor := string(nothing), int64(0)
+	if c.claim.Newest {
+		floor = c.wrote.drawn
+		q.one(`select pg_current_snapshot()::text`, nil, &from)
+	}
+	q.exec(`insert into ~outbox_cursor (subscription, lo, hi, claim_lo, claim_hi, epoch, turn, rev, era, snap_from, base_from, floor, drawn)
+		select $1, 0, $2::int, 0, $2::int, 0, 0, 0, s.era, $3::pg_snapshot, case when $4 then s.base else 0 end, $5,
+			case when $4 then (select last_value from ~outbox_id) else 0 end
+		from ~outbox_state s`,
+		name, outbox.Shards-1, from, c.claim.Newest, floor)
+	return c.claim.Instances, 0
+}
+
+// era returns that of the server, and begins it if this server is not the one that numbered the
+// transactions so far.
+func (c *cursor) era(q *query, rows []part, now snapshot) (era int, err error) {
+	var sysid *string
+	q.one(`select era, sysid from ~outbox_state`, nil, &era, &sysid)
+	other := sysid != nil && c.server.id != "" && *sysid != c.server.id
+	for _, r := range rows {
+		other = other || r.era == era && r.again == never && r.from.at.xmax() > now.xmax()
+	}
+	switch {
+	case q.err != nil:
+		return 0, q.err
+	case other:
+		q.exec(`select ~outbox_begin_era($1, $2)`, era, c.server.id)
+		q.one(`select era from ~outbox_state`, nil, &era)
+	case sysid == nil && c.server.id != "":
+		q.exec(`update ~outbox_state set sysid = $1 where sysid is null`, c.server.id)
+	}
+	return era, q.err
+}
+
+// owner is what a claim leaves as it is outside its range.
+type owner struct {
+	outbox.Range
+	node string
+	at   time.Time
+}
+
+// parts are all rows of a subscription, in the order of the shards, locked.
+func (q *query) parts(subscription string) (out []part, owners []owner) {
+	q.each(`select lo, hi, claim_lo, claim_hi, snap_from::text, base_from, coalesce(snap_to::text, ''), base_to, last, coalesce(again, -1), floor,
+			drawn, epoch, turn, rev, era, node, updated_at
+		from ~outbox_cursor where subscription = $1 order by lo for update`, []any{subscription}, func(row pgx.Rows) error {
+		var p part
+		var o owner
+		err := row.Scan(&p.Lo, &p.Hi, &p.claim.Lo, &p.claim.Hi, &p.from.at, &p.from.base, &p.to.at, &p.to.base, &p.last, &p.again, &p.floor,
+			&p.drawn, &p.epoch, &p.turn, &p.rev, &p.era, &o.node, &o.at)
+		o.Range = p.Range
+		out, owners = append(out, p), append(owners, o)
+		return err
+	})
+	return out, owners
+}
+
+// rewrite replaces rows of a subscription. Those outside a claim keep node and time.
+func (q *query) rewrite(c outbox.Claim, old, rest, mine []part, owners []owner) error {
+	var at []int
+	for _, p := range old {
+		at = append(at, p.Lo)
+	}
+	q.exec(`delete from ~outbox_cursor where subscription = $1 and lo = any($2)`, c.Subscription, at)
+	put := func(p part, node string, at *time.Time) {
+		q.exec(`insert into ~outbox_cursor (subscription, lo, hi, claim_lo, claim_hi, snap_from, base_from, snap_to, base_to, last, again, floor,
+				drawn, epoch, turn, rev, era, node, updated_at)
+			values ($1, $2, $3, $4, $5, $6::pg_snapshot, $7, nullif($8::text, '')::pg_snapshot, $9, $10, nullif($11::bigint, -1), $12, $13, $14, $15, $16, $17, $18, coalesce($19, clock_timestamp()))`,
+			c.Subscription, p.Lo, p.Hi, p.claim.Lo, p.claim.Hi, string(p.from.at), p.from.base, string(p.to.at), p.to.base, p.last, p.again, p.floor,
+			p.drawn, p.epoch, p.turn, p.rev, p.era, node, at)
+	}
+	for _, p := range rest {
+		for _, o := range owners {
+			if overlap(o.Range, p.Range) {
+				put(p, o.node, &o.at)
+				break
+			}
+		}
+	}
+	for _, p := range mine {
+		put(p, c.Node, nil)
+	}
+	return q.err
+}
+
+// keys are the keys of a range that have a lane. A lane of one message stands for no key.
+func (q *query) keys(subscription string, r outbox.Range) (out []string) {
+	q.each(`select key from ~outbox_lane where subscription = $1 and shard between $2 and $3 and solo = 0`,
+		[]any{subscription, r.Lo, r.Hi}, func(row pgx.Rows) error {
+			var key string
+			err := row.Scan(&key)
+			out = append(out, key)
+			return err
+		})
+	return out
+}
+
+// refusal says why a cursor's rows are not as it left them.
+func (c *cursor) refusal(q *query) error {
+	fenced := &outbox.FencedError{}
+	fenced.Floor = q.number(`select max(epoch) from ~outbox_cursor where subscription = $1 and lo <= $3 and hi >= $2 and epoch > $4`,
+		c.claim.Subscription, c.Lo, c.Hi, c.claim.Epoch)
+	if q.err != nil {
+		return q.err
+	}
+	if fenced.Floor == 0 {
+		return outbox.ErrMoved
+	}
+	since := int64(0)
+	if q.one(`select instances, instances_epoch from ~outbox_subscription where name = $1`, []any{c.claim.Subscription}, &fenced.Instances, &since) {
+		fenced.Resized = fenced.Instances != c.claim.Instances && since >= c.claim.Epoch
+	}
+	return fenced
+}

@@ -1,0 +1,339 @@
+package pglog
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/emitd/emitd/outbox"
+)
+
+// Bounds of a lane in one answer of Due, and of a cause.
+const (
+	laneRows  = 100
+	laneBytes = 1 << 20
+	maxCause  = 2000
+)
+
+// lane names a key that waits, or one message alone (solo is its id).
+type lane struct {
+	shard int
+	key   string
+	solo  int64
+}
+
+// laneOf is the lane that a message of the log gets into.
+func laneOf(r outbox.Row) lane {
+	if r.Key == "" {
+		return lane{r.Shard, "", r.Seq}
+	}
+	return lane{r.Shard, r.Key, 0}
+}
+
+// clean makes an error storable: valid text of bounded length.
+func clean(cause string) string {
+	cause = strings.ToValidUTF8(strings.ReplaceAll(cause, "\x00", " "), "\uFFFD")
+	if len(cause) > maxCause {
+		cause = strings.ToValidUTF8(cause[:maxCause], "")
+	}
+	return cause
+}
+
+// laneTable are columns of lanes, as a statement takes them.
+type laneTable struct {
+	shards   []int16
+	keys     []string
+	solos    []int64
+	held     []bool
+	attempts []int
+	micros   []int64 // until the next attempt
+	causes   []string
+}
+
+func (t *laneTable) add(at lane, o outbox.Outcome) {
+	t.shards, t.keys, t.solos = append(t.shards, int16(at.shard)), append(t.keys, at.key), append(t.solos, at.solo) //nolint:gosec // below Shards
+	t.held, t.attempts = append(t.held, o.Kind == outbox.Held), append(t.attempts, o.Attempts)
+	t.micros, t.causes = append(t.micros, max(o.RetryIn, 0).Microseconds()), append(t.causes, clean(o.Cause))
+}
+
+// inDue says how a waiting lane's time is written.
+const inDue = `clock_timestamp() + l.micros * interval '1 microsecond'`
+
+// leave stores what became of messages of the log.
+func (c *cursor) leave(q *query, outcomes []outbox.Outcome) error {
+	var dead, attempts, parked, solos []int64
+	var causes, keys []string
+	behind := laneTable{}
+	first := map[lane]outbox.Outcome{} // the last word on each
+	for _, o := range outcomes {
+		if o.Row.Shard < c.Lo || o.Row.Shard > c.Hi {
+			return fmt.Errorf("message %d of shard %d is not in what is advanced over", o.Row.Seq, o.Row.Shard)
+		}
+		at := laneOf(o.Row)
+		switch o.Kind {
+		case outbox.Delivered, outbox.Dropped:
+			continue
+		case outbox.Dead:
+			dead, attempts, causes = append(dead, o.Row.Seq), append(attempts, int64(o.Attempts)), append(causes, clean(o.Cause))
+			continue
+		case outbox.Waiting, outbox.Held:
+			first[at] = o
+		case outbox.Behind:
+			// The lane may be gone because an operator emptied it: then it is made again, due at once.
+			behind.add(at, outbox.Outcome{})
+		default:
+			return fmt.Errorf("message %d is %q, which is no outcome", o.Row.Seq, o.Kind)
+		}
+		parked, solos, keys = append(parked, o.Row.Seq), append(solos, at.solo), append(keys, at.key)
+	}
+	sub := c.claim.Subscription
+	if len(dead) > 0 {
+		q.exec(`insert into ~outbox_dead (subscription, id, shard, attempts, cause, created_at, `+bodyColumns+`)
+			select $1, o.id, o.shard, d.attempts, d.cause, o.created_at, `+bodyColumns+`
+			from (select distinct on (d.id) d.* from unnest($2::bigint[], $3::bigint[], $4::text[]) with ordinality d (id, attempts, cause, n) order by d.id, d.n desc) d
+			cross join lateral (select * from ~outbox o where o.id = d.id offset 0) o
+			on conflict (subscription, id) do update set attempts = excluded.attempts, cause = excluded.cause, died_at = excluded.died_at`, sub, dead, attempts, causes)
+	}
+	q.setLanes(sub, first, false)
+	if len(behind.keys) > 0 {
+		q.exec(`insert into ~outbox_lane (subscription, shard, key, solo)
+			select distinct $1, l.shard, l.key, l.solo from unnest($2::smallint[], $3::text[], $4::bigint[]) l (shard, key, solo) on conflict do nothing`,
+			sub, behind.shards, behind.keys, behind.solos)
+	}
+	if len(parked) > 0 { // it is there already if it was replayed
+		q.exec(`insert into ~outbox_parked (subscription, id, shard, lane, solo, created_at, `+bodyColumns+`)
+			select $1, o.id, o.shard, p.lane, p.solo, o.created_at, `+bodyColumns+`
+			from unnest($2::bigint[], $3::bigint[], $4::text[]) p (id, solo, lane)
+			cross join lateral (select * from ~outbox o where o.id = p.id offset 0) o on conflict do nothing`, sub, parked, solos, keys)
+	}
+	return q.err
+}
+
+// setLanes says what the first messages of lanes wait for; of lanes that are there only, or making
+// them.
+func (q *query) setLanes(sub string, first map[lane]outbox.Outcome, there bool) {
+	if len(first) == 0 {
+		return
+	}
+	var t laneTable
+	for at, o := range first {
+		t.add(at, o)
+	}
+	const from = `unnest($2::smallint[], $3::text[], $4::bigint[], $5::boolean[], $6::integer[], $7::bigint[], $8::text[]) l (shard, key, solo, held, attempts, micros, cause)`
+	text := `insert into ~outbox_lane (subscription, shard, key, solo, held, attempts, next_at, cause)
+		select $1, l.shard, l.key, l.solo, l.held, l.attempts, ` + inDue + `, l.cause from ` + from + `
+		on conflict (subscription, shard, key, solo) do update
+		set held = excluded.held, attempts = excluded.attempts, next_at = excluded.next_at, cause = excluded.cause`
+	if there {
+		text = `update ~outbox_lane n set held = l.held, attempts = l.attempts, next_at = ` + inDue + `, cause = l.cause
+			from ` + from + ` where n.subscription = $1 and n.shard = l.shard and n.key = l.key and n.solo = l.solo`
+	}
+	q.exec(text, sub, t.shards, t.keys, t.solos, t.held, t.attempts, t.micros, t.causes)
+}
+
+// parkedOf lists the columns of a message with its lane, as scanBody reads them.
+const parkedOf = "p.id, p.shard, p.created_at, p.dedup_id, p.key, p.topic, p.type, p.headers::text, p.traceparent, p.tracestate, p.payload"
+
+// body reads the columns of a message that come by the driver's own way, and what follows them.
+type body struct {
+	row                                    outbox.Row
+	key, kind, headers, parent, traceState *string
+}
+
+func (b *body) scan(row pgx.Rows, more ...any) error {
+	*b = body{}
+	r := &b.row
+	err := row.Scan(append([]any{
+		&r.Seq, &r.Shard, &r.CreatedAt, &r.ID, &b.key, &r.Topic, &b.kind, &b.headers, &b.parent, &b.traceState, &r.Payload,
+	}, more...)...)
+	for _, f := range []struct {
+		to   *string
+		from *string
+	}{{&r.Key, b.key}, {&r.Type, b.kind}, {&r.TraceParent, b.parent}, {&r.TraceState, b.traceState}} {
+		if f.from != nil {
+			*f.to = *f.from
+		}
+	}
+	if b.headers != nil {
+		r.Headers = headersOf([]byte(*b.headers))
+	}
+	return err
+}
+
+// Due implements [outbox.Cursor].
+func (c *cursor) Due(ctx context.Context, limit int) (out [][]outbox.Row, err error) {
+	if limit <= 0 {
+		limit = defaultRows
+	}
+	ctx, cancel := c.log.bounded(ctx)
+	defer cancel()
+	err = c.log.read(ctx, &c.server, func(q *query) error {
+		owned := q.number(`select sum(hi - lo + 1) from ~outbox_cursor where subscription = $1 and lo >= $2 and hi <= $3 and epoch = $4 and turn = $5`,
+			c.claim.Subscription, c.Lo, c.Hi, c.claim.Epoch, c.reader.turn)
+		if q.err == nil && int(owned) != c.Hi-c.Lo+1 {
+			return c.refusal(q)
+		}
+		var b body
+		var place, last int64
+		var attempts int
+		q.each(`select `+parkedOf+`, n.place, n.attempts from (
+				select l.*, row_number() over (order by next_at, shard, key, solo) as place from ~outbox_lane l
+				where subscription = $1 and not held and next_at <= clock_timestamp() and shard between $2 and $3
+				order by next_at, shard, key, solo limit $4) n
+			cross join lateral (
+				select * from (
+					select p.*, sum(coalesce(octet_length(p.payload), 0)) over (order by p.id) as size
+					from (select * from ~outbox_parked p where p.subscription = n.subscription and p.shard = n.shard and p.lane = n.key and p.solo = n.solo
+						order by p.id limit $5) p) p
+				where p.size <= $6 or p.size = octet_length(p.payload)) p order by n.place, p.id`,
+			[]any{c.claim.Subscription, c.Lo, c.Hi, limit, laneRows, laneBytes}, func(row pgx.Rows) error {
+				if err := b.scan(row, &place, &attempts); err != nil {
+					return err
+				}
+				b.row.Attempt = 1
+				if place != last || len(out) == 0 {
+					b.row.Attempt = attempts + 1
+					out = append(out, nil)
+				}
+				last = place
+				out[len(out)-1] = append(out[len(out)-1], b.row)
+				return nil
+			})
+		return q.err
+	})
+	if err != nil {
+		return nil, c.explain("read parked messages", err)
+	}
+	return out, nil
+}
+
+// Settle implements [outbox.Cursor]. Messages that an operator has taken out of their lane since are
+// passed over.
+func (c *cursor) Settle(ctx context.Context, outcomes []outbox.Outcome) (emptied []string, err error) {
+	if len(outcomes) == 0 {
+		return nil, nil
+	}
+	err = c.held(ctx, "settle parked messages", func(q *query) (err error) {
+		emptied, err = c.settle(q, outcomes)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return emptied, nil
+}
+
+func (c *cursor) settle(q *query, outcomes []outbox.Outcome) (emptied []string, err error) {
+	sub := c.claim.Subscription
+	seqs := make([]int64, len(outcomes))
+	for i, o := range outcomes {
+		seqs[i] = o.Row.Seq
+	}
+	where := q.find(sub, seqs)
+	var gone, dead, attempts []int64
+	var causes []string
+	stay := map[int64]outbox.Outcome{}
+	for _, o := range outcomes {
+		at, found := where[o.Row.Seq]
+		if found && (at.shard < c.Lo || at.shard > c.Hi) {
+			return nil, fmt.Errorf("message %d is of shard %d", o.Row.Seq, at.shard)
+		}
+		switch o.Kind {
+		case outbox.Delivered, outbox.Dropped:
+		case outbox.Dead:
+			dead, attempts, causes = append(dead, o.Row.Seq), append(attempts, int64(o.Attempts)), append(causes, clean(o.Cause))
+		case outbox.Waiting, outbox.Held:
+			if found {
+				stay[o.Row.Seq] = o
+			}
+			continue
+		case outbox.Behind:
+			continue
+		default:
+			return nil, fmt.Errorf("message %d is %q, which is no outcome", o.Row.Seq, o.Kind)
+		}
+		gone = append(gone, o.Row.Seq)
+	}
+	q.bury(sub, dead, attempts, causes)
+	emptied = q.leaveLanes(sub, gone, where)
+	return emptied, q.keep(sub, stay, where)
+}
+
+// keep sets the lanes of messages that stay, which must be their first.
+func (q *query) keep(sub string, stay map[int64]outbox.Outcome, where map[int64]lane) error {
+	if len(stay) == 0 || q.err != nil {
+		return q.err
+	}
+	seqs, first := []int64{}, map[lane]outbox.Outcome{}
+	for seq, o := range stay {
+		seqs, first[where[seq]] = append(seqs, seq), o
+	}
+	late := q.number(`select p.id from ~outbox_parked p where p.subscription = $1 and p.id = any($2) and exists (
+		select from ~outbox_parked f where f.subscription = p.subscription and f.shard = p.shard and f.lane = p.lane and f.solo = p.solo and f.id < p.id) limit 1`, sub, seqs)
+	if late != 0 {
+		return fmt.Errorf("message %d waits, but is not the first of its lane", late)
+	}
+	q.setLanes(sub, first, true)
+	return q.err
+}
+
+// find says which lanes messages are in.
+func (q *query) find(sub string, seqs []int64) map[int64]lane {
+	out := map[int64]lane{}
+	q.each(`select id, shard, lane, solo from ~outbox_parked where subscription = $1 and id = any($2)`, []any{sub, seqs}, func(row pgx.Rows) error {
+		var seq int64
+		var at lane
+		err := row.Scan(&seq, &at.shard, &at.key, &at.solo)
+		out[seq] = at
+		return err
+	})
+	return out
+}
+
+// bury copies parked messages to the dead letters.
+func (q *query) bury(sub string, seqs, attempts []int64, causes []string) {
+	if len(seqs) == 0 {
+		return
+	}
+	q.exec(`insert into ~outbox_dead (subscription, id, shard, attempts, cause, created_at, `+bodyColumns+`)
+		select p.subscription, p.id, p.shard, d.attempts, d.cause, p.created_at, `+bodyColumns+`
+		from unnest($2::bigint[], $3::bigint[], $4::text[]) d (id, attempts, cause)
+		join ~outbox_parked p on p.subscription = $1 and p.id = d.id
+		on conflict (subscription, id) do update set attempts = excluded.attempts, cause = excluded.cause, died_at = excluded.died_at`,
+		sub, seqs, attempts, causes)
+}
+
+// leaveLanes removes messages from their lanes and returns the keys whose lanes are gone with them.
+// Where the first one left, the next is due at once, its attempts counted anew.
+func (q *query) leaveLanes(sub string, seqs []int64, where map[int64]lane) (emptied []string) {
+	seen := map[lane]bool{}
+	var t laneTable
+	for _, seq := range seqs {
+		if at, found := where[seq]; found && !seen[at] {
+			seen[at] = true
+			t.add(at, outbox.Outcome{})
+		}
+	}
+	if len(t.keys) == 0 {
+		return nil
+	}
+	lanes := []any{sub, t.shards, t.keys, t.solos, seqs}
+	const ofThese = `unnest($2::smallint[], $3::text[], $4::bigint[]) l (shard, key, solo)`
+	const first = `(select min(p.id) from ~outbox_parked p where p.subscription = $1 and p.shard = l.shard and p.lane = l.key and p.solo = l.solo)`
+	q.exec(`update ~outbox_lane n set held = false, attempts = 0, next_at = clock_timestamp(), cause = '' from `+ofThese+`
+		where n.subscription = $1 and n.shard = l.shard and n.key = l.key and n.solo = l.solo and `+first+` = any($5)`, lanes...)
+	q.exec(`delete from ~outbox_parked where subscription = $1 and id = any($2)`, sub, seqs)
+	q.each(`delete from ~outbox_lane n using `+ofThese+` where n.subscription = $1 and n.shard = l.shard and n.key = l.key and n.solo = l.solo
+		and `+first+` is null returning n.key, n.solo`, lanes[:4], func(row pgx.Rows) error {
+		var key string
+		var solo int64
+		err := row.Scan(&key, &solo)
+		if solo == 0 {
+			emptied = append(emptied, key)
+		}
+		return err
+	})
+	return emptied
+}

@@ -1,0 +1,108 @@
+package pglog
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/emitd/emitd/outbox"
+)
+
+// Up, twice at once, down and up again; the printed text does the same.
+func TestMigrate(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := newStage(t)
+	cfg := Config{URL: s.url, Schema: "m", Prefix: "my_"}
+	status := func(want bool) {
+		t.Helper()
+		all, err := MigrationStatus(ctx, cfg)
+		ok(t, err)
+		if len(all) != Version || all[0].AppliedAt.IsZero() == want {
+			t.Errorf("status: %+v", all)
+		}
+	}
+	status(false)
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			if _, err := Migrate(ctx, cfg, Version); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	status(true)
+	w := openWorld(t, cfg)
+	w.publish(text("k", "x"))
+	w.sweepAll()
+	if got := drain(t, w.claim("s", 1)); len(got) != 1 {
+		t.Errorf("got %v", got)
+	}
+	down, err := Migrate(ctx, cfg, 0)
+	ok(t, err)
+	var left int
+	ok(t, s.pool.QueryRow(ctx, `select count(*) from pg_class c join pg_namespace n on n.oid = c.relnamespace where n.nspname = 'm'`).Scan(&left))
+	if len(down) != Version || left != 0 {
+		t.Errorf("%d steps down, %d relations left", len(down), left)
+	}
+	status(false)
+	for _, up := range []bool{true, false, true} {
+		text, err := MigrationSQL(cfg, 1, up)
+		ok(t, err)
+		ok(t, pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, text)
+			return err
+		}))
+		status(up)
+	}
+	w = openWorld(t, cfg)
+	w.publish(text("k", "x"))
+	for _, bad := range []int{-1, Version + 1} {
+		if _, err := Migrate(ctx, cfg, bad); err == nil {
+			t.Errorf("migrated to %d", bad)
+		}
+		if _, err := MigrationSQL(cfg, bad, true); err == nil {
+			t.Errorf("printed step %d", bad)
+		}
+	}
+	s.exec(t, "insert into m.my_outbox_migration values (99, 'future')")
+	if _, err := Open(ctx, cfg); !errors.Is(err, outbox.ErrSchema) || !strings.Contains(err.Error(), "upgrade") {
+		t.Errorf("a newer schema: %v", err)
+	}
+	if _, err := Migrate(ctx, cfg, Version); !errors.Is(err, outbox.ErrSchema) {
+		t.Errorf("migrating a newer schema: %v", err)
+	}
+}
+
+// A role without any right to make tables does everything that programs do, partitions included; one
+// that may only publish does that; one that may only look removes nothing.
+func TestRights(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := newStage(t)
+	w := s.world(t, Config{width: 10, Retention: -1}) // as the role without DDL
+	if _, err := w.app.Exec(ctx, "create table "+w.cfg.Schema+".x (n int)"); code(err) != "42501" {
+		t.Fatalf("the role may make tables: %v", err)
+	}
+	c := w.claim("s", 1)
+	w.many(30)
+	w.sweepAll()
+	w.many(15)
+	drain(t, c)
+	w.goes(4, c)
+	n := w.names
+	s.exec(t, "revoke all on all tables in schema "+n.schema+" from "+s.role+"; revoke all on all functions in schema "+n.schema+" from "+s.role+
+		"; grant insert on "+n.table("outbox")+", "+n.table("outbox_delayed")+" to "+s.role)
+	w.publish(text("k", "x"), text("k", "y"))
+	if _, err := w.Sweep(ctx, 1); err == nil || !strings.Contains(err.Error(), "grant") {
+		t.Errorf("sweeping without rights: %v", err)
+	}
+	if _, err := w.app.Exec(ctx, n.q("select ~outbox_empty(1, 0)")); code(err) != "42501" {
+		t.Errorf("whoever may use the schema may empty the log: %v", err)
+	}
+}

@@ -1,0 +1,15 @@
+drop function {{function "outbox_publish"}}(text, bytea, text, text, json, timestamptz, uuid, text, text);
+drop function {{function "outbox_begin_era"}}(integer, text);
+drop function {{function "outbox_drop"}}(bigint, boolean);
+drop function {{function "outbox_empty"}}(bigint, bigint);
+drop function {{function "outbox_extend"}}(bigint, bigint);
+drop table {{outbox_dead}};
+drop table {{outbox_parked}};
+drop table {{outbox_lane}};
+drop table {{outbox_cursor}};
+drop table {{outbox_subscription}};
+drop table {{outbox_delayed}};
+drop table {{outbox_state}};
+drop table {{outbox_partition}};
+drop table {{outbox}};
+drop sequence {{outbox_id}};

@@ -1,0 +1,382 @@
+package pglog
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/emitd/emitd/outbox"
+)
+
+// Publisher puts messages into the log, in transactions of the caller. Its methods may be called from
+// any goroutine.
+type Publisher struct {
+	cfg       Config
+	names     names
+	notifier  *notifier
+	unordered bool
+}
+
+// New makes a publisher. pool is the caller's; New does not use it yet, and nothing but notifications
+// after commits is sent by it. It may be nil: then nobody is woken. The database must have the outbox's
+// tables ([Migrate]).
+func New(pool *pgxpool.Pool, cfg Config) (*Publisher, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("make an outbox publisher: %w", err)
+	}
+	return &Publisher{cfg: cfg, names: cfg.names(), notifier: newNotifier(pool, cfg)}, nil
+}
+
+// Close tells what is left to hooks and relays, until ctx ends.
+func (p *Publisher) Close(ctx context.Context) error { return p.notifier.close(ctx) }
+
+// Ordered returns the publisher with or without locks on keys; it shares everything else. On is the
+// default: Publish waits until no other transaction that has published for the same key is open, so
+// that messages of a key are in the order of their commits. Off saves that wait, and is right where the
+// caller's transaction has locked a row that stands for the key before it publishes, or where order
+// does not matter.
+func (p *Publisher) Ordered(on bool) *Publisher {
+	out := *p
+	out.unordered = !on
+	return &out
+}
+
+// Publish puts messages into the log as part of tx. If tx is one of [Publisher.InTx] or
+// [Publisher.Wrap], relays are told when it has committed; else they find the messages by polling.
+//
+// One message is one statement, and one more locks its key; many are a statement with arrays, very many
+// a COPY. An error ends the transaction, as after any statement, unless it is one of validation.
+func (p *Publisher) Publish(ctx context.Context, tx pgx.Tx, messages ...outbox.Message) error {
+	messages, err := outbox.Prepare(ctx, messages)
+	if err != nil || len(messages) == 0 {
+		return err
+	}
+	if err := p.publish(ctx, tx, messages); err != nil {
+		return p.cfg.explain("publish", err)
+	}
+	if w, ok := tx.(*Tx); ok {
+		w.published = append(w.published, messages...)
+	}
+	return nil
+}
+
+// copyFrom is how many messages are worth a COPY, which costs a round trip more.
+const copyFrom = 1000
+
+func (p *Publisher) publish(ctx context.Context, tx pgx.Tx, messages []outbox.Message) error {
+	for _, s := range p.lockKeys(messages) {
+		if _, err := tx.Exec(ctx, s.text, s.args...); err != nil {
+			return err
+		}
+	}
+	if len(messages) >= copyFrom && !anyDelayed(messages) {
+		columns := []string{"shard", "dedup_id", "key", "topic", "type", "headers", "traceparent", "tracestate", "payload"}
+		_, err := tx.CopyFrom(ctx, pgx.Identifier{p.names.schema, p.names.prefix + "outbox"}, columns,
+			pgx.CopyFromSlice(len(messages), func(i int) ([]any, error) { return values(messages[i]), nil }))
+		return err
+	}
+	s := p.insert(messages)
+	_, err := tx.Exec(ctx, s.text, s.args...)
+	return err
+}
+
+// Queue adds what Publish does to a batch of the caller's, which must run in a transaction. An error
+// adds nothing. Relays find the messages by polling.
+func (p *Publisher) Queue(ctx context.Context, batch *pgx.Batch, messages ...outbox.Message) error {
+	messages, err := outbox.Prepare(ctx, messages)
+	if err != nil || len(messages) == 0 {
+		return err
+	}
+	for _, s := range append(p.lockKeys(messages), p.insert(messages)) {
+		batch.Queue(s.text, s.args...)
+	}
+	return nil
+}
+
+// together is how many messages one statement of PublishTx inserts.
+const together = 50
+
+// PublishTx is [Publisher.Publish] for a transaction of database/sql, of any driver for Postgres.
+// Relays find the messages by polling.
+func (p *Publisher) PublishTx(ctx context.Context, tx *sql.Tx, messages ...outbox.Message) error {
+	messages, err := outbox.Prepare(ctx, messages)
+	if err != nil {
+		return err
+	}
+	for part := range slices.Chunk(messages, together) {
+		for _, s := range append(p.lockRows(part), p.insertRows(part)) {
+			if _, err := tx.ExecContext(ctx, s.text, s.args...); err != nil {
+				return p.cfg.explain("publish", err)
+			}
+		}
+	}
+	return nil
+}
+
+// statement is one with its arguments.
+type statement struct {
+	text string
+	args []any
+}
+
+// locks are the keys of messages, or their shards if there are too many of them: Postgres has room
+// for some thousand locks. Who locks a key shares its shard, so that the two ways exclude each other.
+// All in one order: calls do not wait for each other in a circle.
+func (p *Publisher) locks(messages []outbox.Message) (shards, keys []int32, whole bool) {
+	if p.unordered {
+		return nil, nil, false
+	}
+	const most = 64
+	ofShards, ofKeys := map[int32]bool{}, map[int32]bool{}
+	for _, m := range messages {
+		if m.Key == "" {
+			continue
+		}
+		ofShards[int32(outbox.ShardOf(m.Key))] = true //nolint:gosec // below Shards
+		if len(ofKeys) <= most {
+			ofKeys[outbox.LockOf(m.Key)] = true
+		}
+	}
+	shards = slices.Sorted(maps.Keys(ofShards))
+	if len(ofKeys) > most {
+		return shards, nil, true
+	}
+	return shards, slices.Sorted(maps.Keys(ofKeys)), false
+}
+
+// lockKeys are the statements that lock what messages need, before their ids are drawn.
+func (p *Publisher) lockKeys(messages []outbox.Message) []statement {
+	shards, keys, whole := p.locks(messages)
+	class := p.names.locks()
+	switch {
+	case len(shards) == 0:
+		return nil
+	case whole:
+		return []statement{{`select pg_advisory_xact_lock($1::int, s) from unnest($2::int[]) s`, []any{class, shards}}}
+	case len(keys) == 1:
+		return []statement{{`select pg_advisory_xact_lock_shared($1::int, $2::int), pg_advisory_xact_lock($3::int, $4::int)`, []any{class, shards[0], class + 1, keys[0]}}}
+	}
+	return []statement{
+		{`select pg_advisory_xact_lock_shared($1::int, s) from unnest($2::int[]) s`, []any{class, shards}},
+		{`select pg_advisory_xact_lock($1::int, k) from unnest($2::int[]) k`, []any{class + 1, keys}},
+	}
+}
+
+// lockRows are the same without arrays, which database/sql does not know. The numbers are ours.
+func (p *Publisher) lockRows(messages []outbox.Message) []statement {
+	shards, keys, whole := p.locks(messages)
+	if len(shards) == 0 {
+		return nil
+	}
+	list := func(function string, class int32, numbers []int32) string {
+		var calls []string
+		for _, n := range numbers {
+			calls = append(calls, fmt.Sprintf("%s(%d, %d)", function, class, n))
+		}
+		return "select " + strings.Join(calls, ", ")
+	}
+	class := p.names.locks()
+	if whole {
+		return []statement{{text: list("pg_advisory_xact_lock", class, shards)}}
+	}
+	return []statement{
+		{text: list("pg_advisory_xact_lock_shared", class, shards)},
+		{text: list("pg_advisory_xact_lock", class+1, keys)},
+	}
+}
+
+func anyDelayed(messages []outbox.Message) bool {
+	return slices.ContainsFunc(messages, func(m outbox.Message) bool { return !m.NotBefore.IsZero() })
+}
+
+// nullable is null for what is empty: a null takes no room.
+func nullable(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
+// headerText writes headers as JSON; none are null.
+func headerText(headers map[string]string) *string {
+	if len(headers) == 0 {
+		return nil
+	}
+	text, err := json.Marshal(headers)
+	if err != nil {
+		panic("pglog: headers are plain text: " + err.Error())
+	}
+	s := string(text)
+	return &s
+}
+
+// payloadOf keeps an empty payload apart from none.
+func payloadOf(m outbox.Message) any {
+	if m.Payload == nil {
+		return nil
+	}
+	return m.Payload
+}
+
+// values are the columns of a message in a COPY.
+func values(m outbox.Message) []any {
+	return []any{int16(m.Shard()), m.ID, nullable(m.Key), m.Topic, nullable(m.Type), headerText(m.Headers), nullable(m.TraceParent), nullable(m.TraceState), payloadOf(m)} //nolint:gosec // below Shards
+}
+
+const inserted = "shard, dedup_id, key, topic, type, headers, traceparent, tracestate, payload"
+
+// insert is the statement for one message, or many by arrays.
+func (p *Publisher) insert(messages []outbox.Message) statement {
+	if len(messages) == 1 && messages[0].NotBefore.IsZero() {
+		m := messages[0]
+		return statement{
+			p.names.q(`insert into ~outbox (` + inserted + `) values ($1::smallint, $2::uuid, $3::text, $4::text, $5::text, $6::json, $7::text, $8::text, $9::bytea)`),
+			[]any{int16(m.Shard()), m.ID.String(), nullable(m.Key), m.Topic, nullable(m.Type), headerText(m.Headers), nullable(m.TraceParent), nullable(m.TraceState), payloadOf(m)}, //nolint:gosec // below Shards
+		}
+	}
+	n := len(messages)
+	shards, ids, topics, payloads := make([]int16, n), make([]string, n), make([]string, n), make([][]byte, n)
+	keys, types, headers, parents, states := make([]*string, n), make([]*string, n), make([]*string, n), make([]*string, n), make([]*string, n)
+	due := make([]pgtype.Timestamptz, n)
+	for i, m := range messages {
+		shards[i], ids[i], topics[i], payloads[i] = int16(m.Shard()), m.ID.String(), m.Topic, m.Payload //nolint:gosec // below Shards
+		keys[i], types[i], headers[i], parents[i], states[i] = nullable(m.Key), nullable(m.Type), headerText(m.Headers), nullable(m.TraceParent), nullable(m.TraceState)
+		due[i] = timeOf(m.NotBefore)
+	}
+	args := []any{shards, ids, keys, topics, types, headers, parents, states, payloads}
+	const from = ` from unnest($1::smallint[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::json[], $7::text[], $8::text[], $9::bytea[]`
+	if !anyDelayed(messages) {
+		return statement{p.names.q(`insert into ~outbox (` + inserted + `) select ` + inserted + from + `) m (` + inserted + `)`), args}
+	}
+	return statement{p.names.q(`with m as materialized (select *` + from + `, $10::timestamptz[]) with ordinality m (` + inserted + `, due, n))` + byTime), append(args, due)}
+}
+
+// byTime puts the rows of m into the log or among those that are not due, by one clock.
+const byTime = `, clock as materialized (select clock_timestamp() as now),
+	later as (insert into ~outbox_delayed (not_before, ` + inserted + `) select due, ` + inserted + ` from m, clock where due > now order by n)
+	insert into ~outbox (` + inserted + `) select ` + inserted + ` from m, clock where due is null or due <= now order by n`
+
+// timeOf writes a time; one that is too far away for Postgres is infinite.
+func timeOf(t time.Time) pgtype.Timestamptz {
+	switch {
+	case t.IsZero():
+		return pgtype.Timestamptz{}
+	case t.Year() > 200_000:
+		return pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
+	case t.Year() < -4000:
+		return pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}
+	}
+	return pgtype.Timestamptz{Time: t, Valid: true}
+}
+
+// rowTypes are the types of the columns inserted, and of the time before which a message is not due.
+var rowTypes = [...]string{"smallint", "uuid", "text", "text", "text", "json", "text", "text", "bytea", "timestamptz"}
+
+// insertRows is the statement for messages as rows of plain values.
+func (p *Publisher) insertRows(messages []outbox.Message) statement {
+	var args []any
+	var rows []string
+	for i, m := range messages {
+		var due any
+		if t := timeOf(m.NotBefore); t.Valid {
+			if due = t.Time.UTC().Format("2006-01-02 15:04:05.999999Z07:00"); t.InfinityModifier != pgtype.Finite {
+				due = t.InfinityModifier.String()
+			}
+		}
+		args = append(args, m.Shard(), m.ID.String(), nullable(m.Key), m.Topic, nullable(m.Type), headerText(m.Headers), nullable(m.TraceParent), nullable(m.TraceState), payloadOf(m), due)
+		var row strings.Builder
+		for j, kind := range rowTypes {
+			fmt.Fprintf(&row, "$%d::%s, ", len(rowTypes)*i+j+1, kind)
+		}
+		rows = append(rows, fmt.Sprintf("(%s%d)", row.String(), i))
+	}
+	if !anyDelayed(messages) {
+		return statement{p.names.q(`insert into ~outbox (` + inserted + `) select ` + inserted + ` from (values ` + strings.Join(rows, ", ") + `) m (` + inserted + `, due, n) order by n`), args}
+	}
+	return statement{p.names.q(`with m (` + inserted + `, due, n) as materialized (values ` + strings.Join(rows, ", ") + `)` + byTime), args}
+}
+
+// Beginner begins transactions: a [*pgxpool.Pool], a [*pgx.Conn], or a [pgx.Tx] for a savepoint.
+type Beginner interface {
+	Begin(ctx context.Context) (pgx.Tx, error)
+}
+
+// InTx runs fn in a transaction of its own: committed when fn returns nil, rolled back otherwise. After
+// the commit relays are told, and Config.OnPublished is. If db is a [*Tx], it is a savepoint of that,
+// and the messages are told with it.
+func (p *Publisher) InTx(ctx context.Context, db Beginner, fn func(tx *Tx) error) error {
+	began, err := db.Begin(ctx)
+	if err != nil {
+		return p.cfg.explain("begin", err)
+	}
+	w, ours := began.(*Tx)
+	if !ours {
+		w = p.Wrap(began)
+	}
+	defer w.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // after a commit it does nothing; a panic of fn must not leave the transaction open
+	if err := fn(w); err != nil {
+		return err
+	}
+	if err := w.Commit(ctx); err != nil {
+		return p.cfg.explain("commit", err)
+	}
+	return nil
+}
+
+// Tx is a transaction whose commit tells relays and hooks.
+type Tx struct {
+	pgx.Tx
+	p         *Publisher
+	outer     *Tx // of a savepoint
+	published []outbox.Message
+}
+
+// Wrap makes the commit of tx tell relays and hooks. The caller commits what Wrap returned.
+func (p *Publisher) Wrap(tx pgx.Tx) *Tx { return &Tx{Tx: tx, p: p} }
+
+// Begin makes a savepoint. Messages published in it are told with the commit of the whole, unless it
+// is rolled back.
+func (t *Tx) Begin(ctx context.Context) (pgx.Tx, error) {
+	inner, err := t.Tx.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &Tx{Tx: inner, p: t.p, outer: t}, nil
+}
+
+// Commit commits and tells. After an error of which the outcome is unknown relays are told too: a
+// wake-up for nothing does no harm.
+func (t *Tx) Commit(ctx context.Context) error {
+	published := t.published
+	t.published = nil
+	err := t.Tx.Commit(ctx)
+	switch {
+	case len(published) == 0, errors.Is(err, pgx.ErrTxClosed), errors.Is(err, pgx.ErrTxCommitRollback):
+	case t.outer != nil:
+		if err == nil {
+			t.outer.published = append(t.outer.published, published...)
+		}
+	case err != nil:
+		t.p.notifier.committed(nil)
+	default:
+		t.p.notifier.committed(published)
+	}
+	return err
+}
+
+// Rollback rolls back.
+func (t *Tx) Rollback(ctx context.Context) error {
+	t.published = nil
+	return t.Tx.Rollback(ctx)
+}

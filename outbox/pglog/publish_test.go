@@ -1,0 +1,297 @@
+package pglog
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	_ "github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/emitd/emitd/outbox"
+)
+
+// Every way to publish stores the same, in order, with locks and without.
+func TestWaysToPublish(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Config{})
+	ctx := context.Background()
+	db, err := sql.Open("pgx", w.cfg.URL)
+	ok(t, err)
+	defer db.Close()
+	simple, err := pgx.Connect(ctx, w.cfg.URL+"&default_query_exec_mode=simple_protocol")
+	ok(t, err)
+	defer simple.Close(ctx)
+	c := w.claim("s", 1)
+	for _, pub := range []*Publisher{w.pub, w.pub.Ordered(false)} {
+		for name, publish := range map[string]func(all []outbox.Message) error{
+			"Publish": func(all []outbox.Message) error {
+				return pgx.BeginFunc(ctx, w.app, func(tx pgx.Tx) error { return pub.Publish(ctx, tx, all...) })
+			},
+			"Publish by the simple protocol": func(all []outbox.Message) error {
+				return pgx.BeginFunc(ctx, simple, func(tx pgx.Tx) error { return pub.Publish(ctx, tx, all...) })
+			},
+			"PublishTx": func(all []outbox.Message) error {
+				tx, err := db.Begin()
+				ok(t, err)
+				defer tx.Rollback()
+				return errors.Join(pub.PublishTx(ctx, tx, all...), tx.Commit())
+			},
+			"Queue": func(all []outbox.Message) error {
+				batch := &pgx.Batch{}
+				ok(t, pub.Queue(ctx, batch, all...))
+				return pgx.BeginFunc(ctx, w.app, func(tx pgx.Tx) error { return tx.SendBatch(ctx, batch).Close() })
+			},
+		} {
+			for _, n := range []int{1, 2, 70, 1200} {
+				all := make([]outbox.Message, n)
+				for i := range all {
+					all[i] = outbox.Message{
+						ID: uuid.New(), Topic: "t", Key: fmt.Sprint("k", i%100), Payload: fmt.Append(nil, i), Type: "type",
+						Headers: map[string]string{"quote\"d": "a'b\\"}, TraceParent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", TraceState: "a=1",
+					}
+					if n == 70 && i%2 == 1 {
+						all[i].NotBefore = time.Now().Add(-time.Hour) // is none
+					}
+				}
+				ok(t, publish(all))
+				sameMessages(t, fmt.Sprint(name, " of ", n), c, all)
+			}
+		}
+	}
+}
+
+// sameMessages compares what comes with what was published.
+func sameMessages(t *testing.T, what string, c outbox.Cursor, want []outbox.Message) {
+	t.Helper()
+	var got []outbox.Row
+	for {
+		p, err := c.Next(t.Context(), outbox.Limit{})
+		ok(t, err)
+		if p.Mark != nil {
+			ok(t, c.Advance(t.Context(), p.Mark, nil))
+		}
+		if got = append(got, p.Rows...); len(p.Rows) == 0 && !p.More {
+			break
+		}
+	}
+	if len(got) != len(want) {
+		t.Fatalf("%s: %d messages, want %d", what, len(got), len(want))
+	}
+	for i, r := range got {
+		m := want[i]
+		m.NotBefore = time.Time{}
+		if fmt.Sprint(r.Message) != fmt.Sprint(m) {
+			t.Fatalf("%s: message %d is %v, want %v", what, i, r.Message, m)
+		}
+	}
+}
+
+// Programs in other languages publish by a function of the schema, which computes the same shard and
+// takes the same lock.
+func TestPublishInSQL(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Config{})
+	ctx := context.Background()
+	c := w.claim("s", 1)
+	keys := []string{"", "a", "customer-7", "日本語"}
+	for _, key := range keys {
+		w.exec("select ~outbox_publish('t', 'x', $1, 'type', '{\"a\": \"b\"}')", key)
+	}
+	w.exec("select ~outbox_publish('t', 'later', not_before => now() + interval '1 hour')")
+	p, err := c.Next(ctx, outbox.Limit{})
+	ok(t, err)
+	for i, r := range p.Rows {
+		if r.Key != keys[i] || r.Key != "" && r.Shard != outbox.ShardOf(r.Key) || r.Type != "type" || r.Headers["a"] != "b" || r.ID == uuid.Nil {
+			t.Errorf("got %+v", r)
+		}
+	}
+	if len(p.Rows) != len(keys) {
+		t.Errorf("%d messages", len(p.Rows))
+	}
+	tx := w.begin()
+	_, err = tx.Exec(ctx, w.names.q("select ~outbox_publish('t', 'x', 'customer-7')"))
+	ok(t, err)
+	w.waits(t, "customer-7", true)
+	for _, bad := range []string{"''", "null", "repeat('t', 256)"} {
+		if _, err := w.app.Exec(ctx, w.names.q("select ~outbox_publish("+bad+", 'x')")); err == nil {
+			t.Errorf("topic %s was taken", bad)
+		}
+	}
+}
+
+// waits asserts whether publishing for a key waits for somebody.
+func (w *world) waits(t *testing.T, key string, want bool) {
+	t.Helper()
+	ctx := context.Background()
+	tx := w.begin()
+	_, err := tx.Exec(ctx, "set local lock_timeout = '30ms'")
+	ok(t, err)
+	err = w.pub.Publish(ctx, tx, text(key, "x"))
+	if (code(err) == "55P03") != want || err != nil && !want {
+		t.Errorf("publishing for key %q: %v, want to wait: %v", key, err, want)
+	}
+	ok(t, tx.Rollback(ctx))
+}
+
+// Publish waits for those who published for the same key, and for nobody else; for many keys it locks
+// their shards, which excludes those who lock one key of them.
+func TestOrdered(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Config{})
+	ctx := context.Background()
+	other := ""
+	for i := 0; other == "" || outbox.ShardOf(other) != outbox.ShardOf("a"); i++ {
+		other = fmt.Sprint("other", i)
+	}
+	one := w.begin()
+	ok(t, w.pub.Publish(ctx, one, text("a", "1"), text("", "2")))
+	w.waits(t, "a", true)
+	w.waits(t, other, false)
+	w.waits(t, "", false)
+	ok(t, one.Rollback(ctx))
+	w.waits(t, "a", false)
+
+	unlocked := w.begin()
+	ok(t, w.pub.Ordered(false).Publish(ctx, unlocked, text("a", "1")))
+	w.waits(t, "a", false)
+	ok(t, unlocked.Rollback(ctx))
+
+	many := make([]outbox.Message, 5000)
+	for i := range many {
+		many[i] = text(fmt.Sprint("k", i), "x")
+	}
+	bulk := w.begin()
+	ok(t, w.pub.Publish(ctx, bulk, many...))
+	if n := value[int](w, "select count(*) from pg_locks where locktype = 'advisory' and database = (select oid from pg_database where datname = current_database())"); n > outbox.Shards {
+		t.Errorf("5,000 keys took %d locks", n)
+	}
+	w.waits(t, "k77", true)
+	ok(t, bulk.Rollback(ctx))
+	single := w.begin()
+	ok(t, w.pub.Publish(ctx, single, text("k77", "x")))
+	second := w.begin()
+	_, err := second.Exec(ctx, "set local lock_timeout = '30ms'")
+	ok(t, err)
+	if err := w.pub.Publish(ctx, second, many...); code(err) != "55P03" {
+		t.Errorf("a bulk beside one of its keys: %v", err)
+	}
+}
+
+// The hook is told after the commit and only then, savepoints apart; it may be slow or panic.
+func TestOnPublished(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var told []string
+	w := newWorld(t, Config{Logger: slog.New(slog.DiscardHandler), OnPublished: func(m []outbox.Message) {
+		mu.Lock()
+		defer mu.Unlock()
+		names := ""
+		for _, x := range m {
+			names += string(x.Payload)
+		}
+		told = append(told, names)
+		if len(told) == 1 {
+			panic("hook")
+		}
+	}})
+	ctx := context.Background()
+	w.publish(text("k", "a"), text("k", "b"))
+	_ = w.pub.InTx(ctx, w.app, func(tx *Tx) error {
+		ok(t, w.pub.Publish(ctx, tx, text("k", "undone")))
+		return errors.New("undo")
+	})
+	w.publish()
+	ok(t, w.pub.InTx(ctx, w.app, func(tx *Tx) error {
+		ok(t, w.pub.Publish(ctx, tx, text("k", "c")))
+		_ = w.pub.InTx(ctx, tx, func(inner *Tx) error {
+			ok(t, w.pub.Publish(ctx, inner, text("k", "undone")))
+			return errors.New("undo")
+		})
+		return w.pub.InTx(ctx, tx, func(inner *Tx) error { return w.pub.Publish(ctx, inner, text("k", "d")) })
+	}))
+	wrapped := w.pub.Wrap(w.begin())
+	ok(t, w.pub.Publish(ctx, wrapped, text("k", "e")))
+	ok(t, wrapped.Commit(ctx))
+	if err := wrapped.Commit(ctx); !errors.Is(err, pgx.ErrTxClosed) {
+		t.Errorf("a second commit: %v", err)
+	}
+	// A commit that fails is none.
+	err := w.pub.InTx(ctx, w.app, func(tx *Tx) error {
+		_, err := tx.Exec(ctx, "create temp table u (n int unique deferrable initially deferred) on commit drop; insert into u values (1), (1)")
+		return errors.Join(err, w.pub.Publish(ctx, tx, text("k", "undone")))
+	})
+	if code(err) != "23505" {
+		t.Errorf("a commit that fails: %v", err)
+	}
+	ok(t, w.pub.Close(ctx)) // tells what is left
+	if want := []string{"ab", "cd", "e"}; !slices.Equal(told, want) {
+		t.Errorf("the hook was told of %v, want %v", told, want)
+	}
+	if got := drain(t, w.claim("s", 1)); !slices.Equal(got, []string{"a", "b", "c", "d", "e"}) {
+		t.Errorf("delivered: %v", got)
+	}
+}
+
+// A commit wakes relays of other processes; a rollback, and publishing before the commit, does not.
+func TestWake(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Config{})
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	wake := w.Wake(ctx)
+	<-wake // it listens
+	_ = w.pub.InTx(ctx, w.app, func(tx *Tx) error {
+		return errors.Join(w.pub.Publish(ctx, tx, text("k", "undone")), errors.New("undo"))
+	})
+	tx := w.pub.Wrap(w.begin())
+	ok(t, w.pub.Publish(ctx, tx, text("k", "1")))
+	if n := value[int](w, "select count(*) from pg_stat_activity where query like '%pg_notify%' and query not like '%count%'"); n != 0 {
+		t.Errorf("%d sessions notified before a commit", n)
+	}
+	ok(t, tx.Commit(ctx))
+	select {
+	case <-wake:
+	case <-ctx.Done():
+		t.Fatal("a commit did not wake")
+	}
+}
+
+// Bad input is refused before anything is sent; a mistake names itself.
+func TestBadConfig(t *testing.T) {
+	t.Parallel()
+	_, err := New(nil, Config{Schema: "x; drop", Prefix: strings.Repeat("p", 60), Notify: "no", OnLag: "panic", MaxConns: 1, QueryTimeout: 1, MaxRetained: -1})
+	for _, want := range []string{"schema", "notify", "on_lag", "max connections", "query_timeout", "max_retained"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not in %v", want, err)
+		}
+	}
+	if _, err := New(nil, Config{Prefix: strings.Repeat("p", 60)}); err == nil || !strings.Contains(err.Error(), "63") {
+		t.Errorf("a long prefix: %v", err)
+	}
+	if _, err := Open(context.Background(), Config{}); err == nil || !strings.Contains(err.Error(), "outbox.url") {
+		t.Errorf("no url: %v", err)
+	}
+}
+
+// Rows that other programs wrote into the log are delivered as far as they can be understood: they do
+// not stop those behind them.
+func TestForeignRows(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Config{})
+	for _, headers := range []string{`{"a": "b"}`, `{"a": 1, "b": null}`, `[1]`, `7`} {
+		w.exec(`insert into ~outbox (shard, topic, headers, payload, created_at) values (3, 't', $1, 'text', 'infinity')`, headers)
+	}
+	w.publish(text("k", "behind"))
+	if got := drain(t, w.claim("s", 1)); len(got) != 5 || got[4] != "behind" {
+		t.Errorf("got %v", got)
+	}
+}

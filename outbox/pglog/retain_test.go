@@ -1,0 +1,267 @@
+package pglog
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/outbox"
+)
+
+// many publishes n messages, one at a time.
+func (w *world) many(n int) {
+	w.t.Helper()
+	for i := range n {
+		w.publish(text(fmt.Sprint("k", i%50), fmt.Sprint(i)))
+	}
+}
+
+func (w *world) sweepAll() (n int) {
+	w.t.Helper()
+	for {
+		m, err := w.Sweep(context.Background(), 1)
+		ok(w.t, err)
+		if n += m; m < 1 {
+			return n
+		}
+	}
+}
+
+func (w *world) left() int { return value[int](w, "select count(*) from ~outbox") }
+
+// keep stores a cursor's position as it does when it has nothing to read and somebody waits for it.
+func (w *world) keep(c *cursor) {
+	w.t.Helper()
+	c.reader.keptAt = time.Time{}
+	drain(w.t, c)
+}
+
+// goes waits until so many partitions went: an open transaction of any test on the server delays it.
+func (w *world) goes(want int, cursors ...*cursor) {
+	w.t.Helper()
+	n := 0
+	eventually(w.t, fmt.Sprintf("%d partitions go", want), func() bool {
+		for _, c := range cursors {
+			w.keep(c)
+		}
+		n += w.sweepAll()
+		return n >= want
+	})
+	if n != want {
+		w.t.Errorf("%d partitions went, want %d", n, want)
+	}
+}
+
+// Full partitions go when every cursor has passed them and they are old enough; others are made ahead.
+func TestSweep(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Config{width: 10, Retention: time.Hour})
+	a, b := w.claim("a", 1), w.claim("b", 1)
+	w.many(25) // two partitions are full
+	drain(t, a)
+	w.sweepAll()
+	old := func() { w.exec("update ~outbox_partition set passed_at = passed_at - interval '2 hours'") }
+	old()
+	if n := w.sweepAll(); n != 0 || w.left() != 25 {
+		t.Errorf("%d partitions went that b has not read", n)
+	}
+	p, err := b.Next(t.Context(), outbox.Limit{})
+	ok(t, err)
+	if n := w.sweepAll(); n != 0 {
+		t.Errorf("%d partitions went that b has read but not confirmed", n)
+	}
+	ok(t, b.Advance(t.Context(), p.Mark, nil))
+	if n := w.sweepAll(); n != 0 {
+		t.Errorf("%d partitions went that a's stored position may still need", n)
+	}
+	w.goes(2, a, b)
+	if w.left() != 5 {
+		t.Errorf("%d messages are left", w.left())
+	}
+	eventually(t, "empty partitions are dropped", func() bool {
+		w.sweepAll()
+		return value[int](w, "select count(*) from ~outbox_partition where hi <= 21") == 0
+	})
+	w.many(10)
+	w.sweepAll() // the next one is full now, and young
+	w.keep(a)
+	w.keep(b)
+	if n := w.sweepAll(); n != 0 || w.left() != 15 {
+		t.Errorf("%d young partitions went", n)
+	}
+	if got := drain(t, w.claim("new", 1)); len(got) != 15 {
+		t.Errorf("a new subscription begins with %d messages", len(got))
+	}
+	s, err := w.Stats(t.Context(), "a")
+	ok(t, err)
+	if s[0].Ahead < minAhead-1 || s[0].Retained <= 0 {
+		t.Errorf("%d partitions ahead, %d bytes", s[0].Ahead, s[0].Retained)
+	}
+}
+
+// A transaction that began before its partition was full, and commits after everything else would let
+// the partition go, loses nothing.
+func TestLateCommitIntoFullPartition(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Config{width: 10, Retention: -1})
+	ctx := context.Background()
+	c := w.claim("s", 1)
+	late := w.begin()
+	ok(t, w.pub.Publish(ctx, late, text("late", "late")))
+	w.many(30)
+	for range 3 {
+		w.keep(c)
+		if n := w.sweepAll(); n != 0 {
+			t.Fatalf("%d partitions went beside an open transaction", n)
+		}
+	}
+	ok(t, late.Commit(ctx))
+	if n := w.sweepAll(); n != 0 {
+		t.Fatalf("%d partitions went before the late message was read", n)
+	}
+	if got := drain(t, c); !slices.Equal(got, []string{"late"}) {
+		t.Fatalf("got %v", got)
+	}
+	w.goes(3, c)
+}
+
+// A partition that few messages come into is filled up, so that it goes in time.
+func TestOldPartitionIsFilledUp(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Config{width: 1000, Retention: 2 * time.Hour, age: time.Minute})
+	c := w.claim("s", 1)
+	w.many(3)
+	w.sweepAll()
+	if last := value[int](w, "select last_value from ~outbox_id"); last != 3 {
+		t.Fatalf("a young partition was filled up to %d", last)
+	}
+	w.exec("update ~outbox set created_at = created_at - interval '3 hours'")
+	w.sweepAll()
+	drain(t, c)
+	w.exec("update ~outbox_partition set passed_at = passed_at - interval '3 hours'")
+	w.goes(1, c)
+	if w.left() != 0 {
+		t.Errorf("%d messages are left", w.left())
+	}
+	w.publish(text("k", "next"))
+	if got := drain(t, c); !slices.Equal(got, []string{"next"}) {
+		t.Errorf("then came %v", got)
+	}
+}
+
+// Lanes and dead letters outlive the log.
+func TestLanesOutliveTheLog(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Config{width: 2, Retention: -1})
+	w.publish(text("a", "a1"), text("b", "b1"))
+	c := w.claim("s", 1)
+	p, err := c.Next(t.Context(), outbox.Limit{})
+	ok(t, err)
+	ok(t, c.Advance(t.Context(), p.Mark, []outbox.Outcome{
+		{Row: p.Rows[0], Kind: outbox.Held, Attempts: 1}, {Row: p.Rows[1], Kind: outbox.Dead, Attempts: 1},
+	}))
+	w.goes(1, c)
+	n, err := w.Retry(t.Context(), "s")
+	ok(t, err)
+	lanes, err := c.Due(t.Context(), 10)
+	ok(t, err)
+	if n != 2 || len(lanes) != 2 {
+		t.Errorf("%d retried, %d due", n, len(lanes))
+	}
+}
+
+// A log that is too large forgets who lags, if that is wanted, and says so in any case.
+func TestMaxRetained(t *testing.T) {
+	t.Parallel()
+	for _, policy := range []string{LagKeep, LagForget} {
+		t.Run(policy, func(t *testing.T) {
+			t.Parallel()
+			var told bytes.Buffer
+			w := newWorld(t, Config{width: 10, Retention: time.Hour, MaxRetained: 1000, OnLag: policy, Logger: slog.New(slog.NewTextHandler(&told, nil))})
+			w.claim("slow", 1)
+			fast := w.claim("fast", 1)
+			w.many(25)
+			drain(t, fast)
+			w.sweepAll()
+			w.keep(fast)
+			w.sweepAll()
+			if told.Len() > 0 {
+				t.Errorf("within the retention: %s", told.String())
+			}
+			w.exec("update ~outbox_partition set passed_at = passed_at - interval '2 hours'")
+			removed := w.sweepAll()
+			if policy == LagForget {
+				w.goes(2-removed, fast)
+			}
+			all, err := w.Stats(t.Context(), "")
+			ok(t, err)
+			if !strings.Contains(told.String(), "slow") || strings.Contains(told.String(), "fast") {
+				t.Errorf("told: %s", told.String())
+			}
+			if policy == LagKeep && (len(all) != 2 || w.left() != 25) || policy == LagForget && (len(all) != 1 || w.left() != 5) {
+				t.Errorf("%d subscriptions, %d messages left", len(all), w.left())
+			}
+		})
+	}
+}
+
+// Partitions are made ahead for three days at the highest speed of late, and not by the thousand.
+func TestPartitionsKeepAhead(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Config{width: 1000})
+	w.exec("update ~outbox_state set peak = 5000, drawn_at = clock_timestamp()")
+	task := w.Tasks()[0]
+	_, err := task.Step(t.Context(), daemon.Fence{}, 10)
+	ok(t, err)
+	ahead := value[int64](w, "select max(hi) from ~outbox_partition")
+	n := value[int](w, "select count(*) from ~outbox_partition")
+	if want := int64(5000 * 3 * 24 * 3600 * 99 / 100); ahead < want || n > 40 || task.Every <= 0 || task.Name == "" {
+		t.Errorf("%d partitions reach to %d, want %d at least", n, ahead, want)
+	}
+}
+
+// Reading does not begin at the first id that ever was, and gets over gaps of any length.
+func TestGaps(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	w := s.world(t, Config{})
+	c := w.claim("s", 1)
+	w.publish(text("k", "0"))
+	s.exec(t, w.names.q("select setval('~outbox_id', 3000000)"))
+	w.publish(text("k", "1"))
+	if got := drain(t, c); !slices.Equal(got, []string{"0", "1"}) {
+		t.Errorf("got %v", got)
+	}
+	if c.reader.parts[0].floor < 1 {
+		t.Errorf("the floor is %d", c.reader.parts[0].floor)
+	}
+	w.publish(text("k", "2"))
+	if got := drain(t, c); !slices.Equal(got, []string{"2"}) || c.reader.parts[0].floor < 3_000_001 {
+		t.Errorf("got %v, the floor is %d", got, c.reader.parts[0].floor)
+	}
+}
+
+// After a pause in which much was published, the floor is not that of before the pause: what is
+// delivered then is not looked at again.
+func TestFloorAfterPause(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Config{})
+	c := w.claim("s", 1)
+	drain(t, c)
+	ok(t, w.Pause(t.Context(), "s", true))
+	w.exec("insert into ~outbox (shard, topic) select 1, 't' from generate_series(1, $1::int)", 2*window)
+	drain(t, c)
+	ok(t, w.Pause(t.Context(), "s", false))
+	if got := drain(t, c); len(got) != 2*window {
+		t.Errorf("%d messages came", len(got))
+	}
+	if floor := c.reader.parts[0].floor; floor < 2*window {
+		t.Errorf("the floor is %d", floor)
+	}
+}

@@ -1,0 +1,86 @@
+package blobtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/emitd/emitd/storage/blob"
+)
+
+// weather are the troubles of Shake: all that end by themselves.
+var weather = []Trouble{LostRequest, LostReply, Late, Internal, InternalYet, Unavailable, Conflict, Torn, TooMany}
+
+// doubtful are those after which nobody knows whether a write has happened.
+var doubtful = []Trouble{LostRequest, LostReply, Late, Internal, InternalYet, Unavailable}
+
+// Shake is a script: of `of` requests one meets a trouble, chosen from the seed among those given, or
+// all that end by themselves.
+func (n *Network) Shake(seed uint64, of int, troubles ...Trouble) {
+	if len(troubles) == 0 {
+		troubles = weather
+	}
+	var mu sync.Mutex
+	rng := rand.New(rand.NewPCG(seed, 71))
+	n.Script(func(*http.Request) Trouble {
+		mu.Lock()
+		defer mu.Unlock()
+		if rng.IntN(of) > 0 {
+			return None
+		}
+		return troubles[rng.IntN(len(troubles))]
+	})
+}
+
+// Weather runs both storms over a network that troubles one request of three, with six clients that
+// open makes; judge reaches the store by a calm one. Of hundreds of doubtful writes none is doubled and
+// none lost.
+func Weather(t *testing.T, net *Network, judge blob.Bucket, open func() blob.Bucket) {
+	t.Helper()
+	net.Shake(2, 3)
+	s := Storm{Steps: 80, Judge: judge, Settle: func() { net.Land() }, Timeout: 10 * time.Second}
+	for range 6 {
+		s.Buckets = append(s.Buckets, open())
+	}
+	chain, slots := Chain(t, s), Slots(t, s)
+	met, doubts := net.Met(), 0
+	for _, trouble := range doubtful {
+		doubts += met[trouble]
+	}
+	t.Logf("%d doubtful requests; chain %+v, slots %+v", doubts, chain, slots)
+	if doubts < 500 || chain.Acknowledged == 0 || slots.Acknowledged == 0 {
+		t.Errorf("too little has happened to prove anything")
+	}
+}
+
+// NoAnswer lets every request of the method with which a backend writes meet one trouble, and its
+// readings fail, until the caller's time ends: nothing is claimed that is not known. The troubles say
+// whether it is certain that nothing has happened.
+func NoAnswer(t *testing.T, method string, troubles map[Trouble]bool, open func(t *testing.T) (*Network, blob.Bucket)) {
+	for trouble, certain := range troubles {
+		t.Run(fmt.Sprint(trouble), func(t *testing.T) {
+			t.Parallel()
+			net, b := open(t)
+			net.Script(func(r *http.Request) Trouble {
+				if r.Method == method {
+					return trouble
+				}
+				return Unavailable
+			})
+			ctx, cancel := context.WithTimeout(t.Context(), 150*time.Millisecond)
+			defer cancel()
+			_, err := b.Create(ctx, "a", []byte("one"))
+			if err == nil || blob.NotApplied(err) != certain || errors.Is(err, blob.ErrUnknownOutcome) == certain {
+				t.Fatalf("got %v (certain %v), want certain %v", err, blob.NotApplied(err), certain)
+			}
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("got %v, want the context's end in it", err)
+			}
+		})
+	}
+}

@@ -1,0 +1,82 @@
+package rules
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+)
+
+// Commands are what operators asked for, oldest first. Each is replaced, never changed.
+type Commands []*storage.Command
+
+// File files a command, or returns the one that has its ID, and reports whether it is new. A
+// resignation asked of another term than the present one is answered at once.
+func (cs *Commands) File(r Rows, c storage.Command, t node.Term, now time.Time) (storage.Command, bool) {
+	for _, old := range *cs {
+		if old.ID == c.ID {
+			return *old, false
+		}
+	}
+	c.CreatedAt, c.DoneAt, c.Result = now, time.Time{}, ""
+	if c.Kind == storage.CommandResign {
+		if c.Term != 0 && c.Term != t.Number {
+			c.DoneAt, c.Result = now, conflict(c.Term, t)
+		}
+		r.Emit(daemon.Event{
+			Kind: daemon.OperatorResign, Term: c.Term, Reason: c.Reason,
+			Detail: commandDetail(c.ID, c.Actor, c.Result),
+		}, now)
+	}
+	kept := c
+	*cs = append(*cs, &kept)
+	return c, true
+}
+
+// Waiting lists the commands that nobody has fulfilled, oldest first.
+func (cs Commands) Waiting() []storage.Command {
+	var out []storage.Command
+	for _, c := range cs {
+		if c.DoneAt.IsZero() {
+			out = append(out, *c)
+		}
+	}
+	return out
+}
+
+// Fulfil marks the command that a node left for done: with a conflict if it expected another term than
+// the one that was given up.
+func (cs Commands) Fulfil(l storage.Leave, t node.Term, now time.Time) {
+	for i, old := range cs {
+		if l.Command == "" || old.ID != l.Command || !old.DoneAt.IsZero() {
+			continue
+		}
+		done := *old
+		done.DoneAt, done.Result = now, "done"
+		if done.Term != 0 && done.Term != l.Resign {
+			done.Result = conflict(done.Term, t)
+		}
+		cs[i] = &done
+	}
+}
+
+// Sweep removes the oldest commands that were done before cut, at most limit, and returns how many.
+func (cs *Commands) Sweep(cut time.Time, limit int) int {
+	n := 0
+	*cs = slices.DeleteFunc(*cs, func(c *storage.Command) bool {
+		if n >= limit || c.DoneAt.IsZero() || !c.DoneAt.Before(cut) {
+			return false
+		}
+		n++
+		return true
+	})
+	return n
+}
+
+// conflict is the result of a command that expected another term.
+func conflict(expected int64, t node.Term) string {
+	return fmt.Sprintf("conflict: expected term %d, the term is %d", expected, t.Number)
+}

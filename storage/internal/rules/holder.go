@@ -1,0 +1,132 @@
+package rules
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/planted"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+)
+
+// Report applies one report of a holder, or refuses it and changes nothing. It wants the exact holder
+// and generation, and a pair of the lifecycle table. Repeating one's own report is harmless. Term is
+// the number of the present term.
+func Report(r Rows, who node.Identity, u storage.UnitReport, term int64, now time.Time) storage.Outcome {
+	old := r.Unit(u.Unit)
+	if old == nil {
+		return storage.Outcome{Unit: u.Unit}
+	}
+	own := old.Holder.ID == who.ID && old.Holder.Incarnation == who.Incarnation && old.Generation == u.Generation
+	if own && already(old.State, u.Step) {
+		return storage.Outcome{Unit: u.Unit, Applied: true, Record: *old}
+	}
+	next, ok := daemon.Next(old.State, u.Step)
+	if planted.Bug(planted.AckFromRevoking) && old.State == daemon.Revoking && u.Step == daemon.Acknowledge {
+		next, ok = daemon.Active, true
+	}
+	if !own || !ok || !holders(u.Step) {
+		return storage.Outcome{Unit: u.Unit, Record: *old}
+	}
+	rec := *old
+	rec.State, rec.Since = next, now
+	if !u.Step.Stays() {
+		rec.Reason = u.Reason
+	}
+	rec.Error = cmp.Or(u.Error, rec.Error)
+	kind := takeStep(r, &rec, u, term, now)
+	event := unitEvent(kind, rec)
+	event.Reason = u.Reason
+	r.Put(rec)
+	r.Emit(event, now)
+	return storage.Outcome{Unit: u.Unit, Applied: true, Record: rec}
+}
+
+// holders reports whether a step is the holder's to take; the others are the leader's.
+func holders(step daemon.Step) bool {
+	switch step {
+	case daemon.Acknowledge, daemon.Confirm, daemon.Release, daemon.Abandon, daemon.Resume:
+		return true
+	}
+	return false
+}
+
+// already reports whether a row of the same holder and generation shows that a step was taken. A
+// resumption is not seen that way: it gave the row another generation.
+func already(s daemon.State, step daemon.Step) bool {
+	switch step {
+	case daemon.Acknowledge:
+		return s == daemon.Active
+	case daemon.Confirm, daemon.Release, daemon.Abandon:
+		return s == daemon.Deleted
+	}
+	return false
+}
+
+// takeStep writes what a step changes besides state, time and reason, and returns as what to tell of
+// it. Every change of state has exactly one event: a release that carries a failure is told as the
+// failure.
+func takeStep(r Rows, rec *daemon.Record, u storage.UnitReport, term int64, now time.Time) daemon.EventKind {
+	switch u.Step {
+	case daemon.Acknowledge:
+		rec.Failures = 0
+		return daemon.AssignmentActive
+	case daemon.Release:
+		rec.Forced = false
+		if u.Embargo != 0 {
+			rec.Embargoes = embargo(r, rec.Embargoes, rec.Holder.Incarnation, u.Embargo, u.Reason, now)
+		}
+		if u.Error != "" {
+			rec.Failures += max(u.Failures, 1)
+			return daemon.AssignmentFailed
+		}
+	case daemon.Abandon:
+		// The run goes on somewhere in the process: the hand-over is forced, and the process never
+		// gets the unit again.
+		rec.Forced = true
+		rec.Embargoes = embargo(r, rec.Embargoes, rec.Holder.Incarnation, -1, u.Reason, now)
+		return daemon.AssignmentAbandoned
+	case daemon.Resume:
+		// Not below the present term: its number is above all that a lost history gave out.
+		_, seen := r.Highest()
+		rec.Generation = max(nextGeneration(r, *rec, seen), term)
+		return daemon.AssignmentResumed
+	default:
+		rec.Forced = false
+	}
+	return daemon.AssignmentDeleted
+}
+
+// nextGeneration returns the generation of the unit's next run: higher than its last one and whatever
+// anybody has seen, not below its term, and higher than its fence was stamped with (a failover may
+// have kept the stamp and lost the row).
+func nextGeneration(r Rows, rec daemon.Record, seen int64) int64 {
+	return storage.NextGeneration(rec.Generation, rec.Term, max(seen, r.Fence(rec.Unit)))
+}
+
+// embargo returns the list with one process's embargo added or raised by a strike: until the later of
+// the two ends, for ever if either is (a negative duration, a zero Until). Embargoes of processes whose
+// row is gone are dropped on this occasion, which bounds the list.
+func embargo(r Rows, list []daemon.Embargo, inc node.Incarnation, d time.Duration, reason string, now time.Time) []daemon.Embargo {
+	e := daemon.Embargo{Incarnation: inc, Strikes: 1, Reason: reason}
+	if d >= 0 {
+		e.Until = now.Add(d)
+	}
+	out := make([]daemon.Embargo, 0, len(list)+1)
+	for _, old := range list {
+		switch {
+		case old.Incarnation == inc:
+			e.Strikes = old.Strikes + 1
+			if old.Until.IsZero() || !e.Until.IsZero() && old.Until.After(e.Until) {
+				e.Until = old.Until
+			}
+		case r.Node(old.Incarnation) != nil:
+			out = append(out, old)
+		}
+	}
+	out = append(out, e)
+	slices.SortFunc(out, func(a, b daemon.Embargo) int { return cmp.Compare(a.Incarnation, b.Incarnation) })
+	return out
+}

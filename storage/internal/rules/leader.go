@@ -1,0 +1,167 @@
+package rules
+
+import (
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/planted"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+)
+
+// Commit applies a leader's batch under its term, which the store has checked: nodes first (the cause),
+// then units in the order given. There is one outcome for each of Changes; a node's change whose guard
+// fails is skipped silently, for the next snapshot shows it.
+func Commit(r Rows, c storage.Commit, now time.Time) []storage.Outcome {
+	for _, n := range c.Nodes {
+		judge(r, n, now)
+	}
+	_, highest := r.Highest()
+	c.HighestGeneration = max(c.HighestGeneration, highest)
+	out := make([]storage.Outcome, len(c.Changes))
+	for i, change := range c.Changes {
+		out[i] = step(r, c, change, now)
+	}
+	return out
+}
+
+// judge takes the leader's step with a node.
+//
+//   - Removed: the row must stand exactly as the leader saw it: a node that beat meanwhile is not
+//     dead.
+//   - Late, Deaf: a judgement beside the state, told once, of a row that still has the stamp it was
+//     made of.
+//   - Live: takes a judgement back, which is no news.
+func judge(r Rows, n storage.NodeChange, now time.Time) {
+	row := present(r, n.Guard.Incarnation)
+	if row == nil {
+		return
+	}
+	switch n.State {
+	case node.Removed:
+		if r.Still(n.Guard) || planted.Bug(planted.DeathWithoutCheck) {
+			Entomb(r, row, n.Reason, now)
+		}
+	case node.Live:
+		row.Judged = ""
+	case node.Late, node.Deaf:
+		if row.Judged == n.State || !judgedBy(n, row) {
+			return
+		}
+		row.Judged = n.State
+		kind := daemon.NodeLate
+		if n.State == node.Deaf {
+			kind = daemon.NodeDeaf
+		}
+		r.Emit(NodeEvent(kind, row.Identity, n.Reason), now)
+	}
+}
+
+// judgedBy reports whether the row still has the stamp that a judgement was made of.
+func judgedBy(n storage.NodeChange, row *node.Member) bool {
+	stamp := row.LastHeartbeatAt
+	if n.State == node.Deaf {
+		stamp = row.HeardAt
+	}
+	return n.Stamp.IsZero() || n.Stamp.Equal(stamp)
+}
+
+// Entomb turns a row into a tombstone.
+func Entomb(r Rows, row *node.Member, reason string, now time.Time) {
+	row.State, row.EndedAt, row.EndReason = node.Removed, now, reason
+	r.Emit(NodeEvent(daemon.NodeRemoved, row.Identity, reason), now)
+}
+
+// step takes the leader's step with a unit, or skips it and changes nothing.
+func step(r Rows, c storage.Commit, change storage.Change, now time.Time) storage.Outcome {
+	old := r.Unit(change.Unit)
+	if change.Step == "" {
+		return declare(r, old, change, now)
+	}
+	if old == nil {
+		return storage.Outcome{Unit: change.Unit}
+	}
+	skipped := storage.Outcome{Unit: change.Unit, Record: *old}
+	next, ok := daemon.Next(old.State, change.Step)
+	if !ok || old.State != change.State || old.Generation != change.Generation {
+		return skipped
+	}
+	rec := *old
+	rec.State, rec.Since, rec.Reason = next, now, change.Reason
+	var kind daemon.EventKind
+	switch change.Step {
+	case daemon.Assign:
+		kind, ok = daemon.AssignmentAssigned, assign(r, &rec, c, change, now)
+	case daemon.Revoke:
+		// The deadline of a drain is counted from here and never extended: a second revoke is not in
+		// the table.
+		kind, rec.RevokedAt, rec.Term = daemon.AssignmentRevoking, now, c.Term.Number
+	case daemon.Expire:
+		kind, ok = expire(r, &rec, change, now)
+	default:
+		return skipped // the holder's to take
+	}
+	if !ok {
+		return skipped
+	}
+	r.Put(rec)
+	e := unitEvent(kind, rec)
+	e.Term, e.Detail = c.Term.Number, change.Detail
+	r.Emit(e, now)
+	return storage.Outcome{Unit: change.Unit, Applied: true, Record: rec}
+}
+
+// declare creates the row (guard: none), or marks an existing one retired or not. A unit that is
+// declared again takes its retired row back, with its last generation.
+func declare(r Rows, old *daemon.Record, change storage.Change, now time.Time) storage.Outcome {
+	fresh := change.Generation == 0 && change.State == ""
+	var rec daemon.Record
+	switch {
+	case old == nil && fresh:
+		rec = daemon.Record{Unit: change.Unit, State: daemon.Unassigned, Since: now, Reason: change.Reason, Retired: change.Retired}
+	case old == nil:
+		return storage.Outcome{Unit: change.Unit}
+	case fresh && old.Retired && !change.Retired,
+		!fresh && old.State == change.State && old.Generation == change.Generation:
+		rec = *old
+		rec.Retired = change.Retired
+	default:
+		return storage.Outcome{Unit: change.Unit, Record: *old}
+	}
+	r.Put(rec)
+	return storage.Outcome{Unit: change.Unit, Applied: true, Record: rec}
+}
+
+// assign gives the unit to a node that is present and neither leaving nor gone. Failures, the last
+// error and embargoes belong to the unit and stay.
+func assign(r Rows, rec *daemon.Record, c storage.Commit, change storage.Change, now time.Time) bool {
+	to := present(r, change.To.Incarnation)
+	if to == nil || to.State != node.Live {
+		return false
+	}
+	rec.Holder, rec.Term = to.Identity, c.Term.Number
+	rec.Generation = nextGeneration(r, *rec, c.HighestGeneration)
+	rec.AssignedAt, rec.RevokedAt = now, time.Time{}
+	rec.AcknowledgeTimeout, rec.DrainTimeout = change.AcknowledgeTimeout, change.DrainTimeout
+	rec.Forced = false
+	return true
+}
+
+// expire frees the unit without or after the holder's word. Where the reason is the holder's death, its
+// row is looked at again: one that moved since is not dead.
+func expire(r Rows, rec *daemon.Record, change storage.Change, now time.Time) (daemon.EventKind, bool) {
+	if dead := change.Dead; dead != nil && !planted.Bug(planted.DeathWithoutCheck) {
+		if present(r, dead.Incarnation) != nil && !r.Still(*dead) {
+			return "", false
+		}
+	}
+	rec.Forced = change.Forced
+	rec.Retired = rec.Retired || change.Retired
+	if change.Embargo != 0 {
+		rec.Embargoes = embargo(r, rec.Embargoes, rec.Holder.Incarnation, change.Embargo, change.Reason, now)
+	}
+	if change.Forced {
+		return daemon.AssignmentForced, true
+	}
+	return daemon.AssignmentDeleted, true
+}

@@ -1,0 +1,83 @@
+// Package rules is the part of the store's contract that is about rows and not about how they are
+// kept: what a step of the lifecycle needs and writes, what an election makes of the term, what leaving
+// frees, and which event tells of it. The stores whose rows are Go values share it, so that each rule
+// is written once; stores with SQL have their own, and storage/storagetest compares all of them.
+//
+// A rule is a function of the rows ([Rows]), the call and now. It either changes rows and emits one
+// event for each change, or changes nothing and answers so. It never looks at a clock, and waits for
+// nothing: the store makes a call one step.
+//
+// Left to the stores: whose call is admitted (sequence numbers, tombstones), what proves that a node
+// stood still, who is woken, and when a lock has expired.
+package rules
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+)
+
+// Rows is what a rule reads and writes, within one step.
+type Rows interface {
+	// Node returns a process's row, tombstones included, or nil. The rule may change it.
+	Node(inc node.Incarnation) *node.Member
+	// Still reports whether a row that is there has not moved since the leader saw it so.
+	Still(g storage.NodeGuard) bool
+	// Unit returns a unit's row, or nil. It is never changed in place.
+	Unit(u daemon.Unit) *daemon.Record
+	Put(r daemon.Record)
+	// HeldBy returns the units that a process holds, sorted; the caller may not change the slice.
+	HeldBy(inc node.Incarnation) []daemon.Record
+	// Fence returns the generation that the unit's fence was stamped with.
+	Fence(u daemon.Unit) int64
+	// Highest returns the highest numbers of a term and of a generation that any row reports.
+	Highest() (term, generation int64)
+	// Emit appends an event; the store gives it number and time.
+	Emit(e daemon.Event, now time.Time)
+}
+
+// present returns the row of a process that is a member, or nil.
+func present(r Rows, inc node.Incarnation) *node.Member {
+	if m := r.Node(inc); m != nil && m.Present() {
+		return m
+	}
+	return nil
+}
+
+// NodeEvent makes an event about a node.
+func NodeEvent(kind daemon.EventKind, who node.Identity, reason string) daemon.Event {
+	return daemon.Event{Kind: kind, Node: who.Name, NodeID: who.ID, Incarnation: who.Incarnation, Reason: reason}
+}
+
+// termEvent makes an event about a term.
+func termEvent(kind daemon.EventKind, t node.Term, reason string) daemon.Event {
+	e := NodeEvent(kind, t.Leader, reason)
+	e.Term, e.TermOrdinal = t.Number, t.Ordinal
+	return e
+}
+
+// unitEvent makes an event about a unit and its present or last holder.
+func unitEvent(kind daemon.EventKind, r daemon.Record) daemon.Event {
+	e := NodeEvent(kind, r.Holder, r.Reason)
+	e.Daemon, e.Unit, e.Term, e.Generation = r.Unit.Daemon, r.Unit, r.Term, r.Generation
+	return e
+}
+
+// commandDetail is the detail of an event that a command caused; nil if none did.
+func commandDetail(command, actor, result string) json.RawMessage {
+	if command == "" && actor == "" {
+		return nil
+	}
+	text, err := json.Marshal(struct {
+		Command string `json:"command,omitempty"`
+		Actor   string `json:"actor,omitempty"`
+		Result  string `json:"result,omitempty"`
+	}{command, actor, result})
+	if err != nil {
+		panic("strings always marshal: " + err.Error())
+	}
+	return text
+}

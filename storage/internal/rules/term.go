@@ -1,0 +1,105 @@
+package rules
+
+import (
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+)
+
+// Reign is the term and its lease.
+type Reign struct {
+	Term  *node.Term
+	Lease *node.Lease
+}
+
+// Claim decides about the term by [storage.Decide], after the claimant's row was written. A node that
+// never leads is refused whatever it claims.
+func Claim(r Rows, reign Reign, c storage.Claim, row *node.Member, now time.Time) storage.Verdict {
+	if row.NeverLead {
+		return storage.Refuse
+	}
+	l := reign.Lease
+	verdict := storage.Decide(c, row.Identity, *reign.Term, *l, now)
+	switch verdict {
+	case storage.Renew:
+		l.ExpiresAt = now.Add(c.Lease)
+		l.Renewals++
+		if c.PassSeq > l.PassSeq {
+			l.PassSeq, l.LastPassAt = c.PassSeq, now
+		}
+	case storage.Elect:
+		elect(r, reign, c, row, now)
+	}
+	return verdict
+}
+
+// elect begins a new term. A holder that is replaced is named first: expired, or replaced when it is
+// the claimant itself, which had published Lost for that term.
+func elect(r Rows, reign Reign, c storage.Claim, row *node.Member, now time.Time) {
+	old := *reign.Term
+	if old.Held() {
+		reason := node.Expired
+		if old.Leader.Incarnation == row.Incarnation {
+			reason = node.Replaced
+		}
+		e := termEvent(daemon.LeaderLost, old, string(reason))
+		e.Detail = storage.Lost(*reign.Lease, now)
+		r.Emit(e, now)
+	}
+	highest, _ := r.Highest() // row carries what the claim's own heartbeat has seen
+	*reign.Term = node.Term{
+		Number:    storage.NextNumber(old.Number, now, highest),
+		Ordinal:   old.Ordinal + 1,
+		Leader:    row.Identity,
+		ElectedAt: now,
+	}
+	*reign.Lease = node.Lease{ExpiresAt: now.Add(c.Lease)}
+	r.Emit(termEvent(daemon.LeaderElected, *reign.Term, ""), now)
+}
+
+// Resign vacates the term if this process holds exactly it, and reports whether it did.
+func Resign(r Rows, term *node.Term, l storage.Leave, now time.Time) bool {
+	t := *term
+	if l.Resign == 0 || !t.Held() || t.Number != l.Resign || t.Leader.ID != l.Node.ID || t.Leader.Incarnation != l.Node.Incarnation {
+		return false
+	}
+	term.Vacant = true
+	e := termEvent(daemon.LeaderLost, t, string(l.Reason))
+	e.Detail = commandDetail(l.Command, l.Actor, "")
+	r.Emit(e, now)
+	return true
+}
+
+// Drain marks a node draining and asks its units back.
+func Drain(r Rows, row *node.Member, l storage.Leave, now time.Time) {
+	row.State = node.Draining
+	for _, rec := range r.HeldBy(row.Incarnation) {
+		next, ok := daemon.Next(rec.State, daemon.Revoke)
+		if !ok {
+			continue
+		}
+		rec.State, rec.Since, rec.RevokedAt, rec.Reason = next, now, now, string(l.Reason)
+		if rec.DrainTimeout == 0 {
+			rec.DrainTimeout = l.DrainTimeout
+		}
+		r.Put(rec)
+		r.Emit(unitEvent(daemon.AssignmentRevoking, rec), now)
+	}
+}
+
+// Deregister makes a row a tombstone. Units still held are freed without waiting: the process says
+// that it ends, not that its runs have.
+func Deregister(r Rows, row *node.Member, l storage.Leave, now time.Time) {
+	for _, rec := range r.HeldBy(row.Incarnation) {
+		next, ok := daemon.Next(rec.State, daemon.Expire)
+		if !ok {
+			continue
+		}
+		rec.State, rec.Since, rec.Reason, rec.Forced = next, now, string(l.Reason), true
+		r.Put(rec)
+		r.Emit(unitEvent(daemon.AssignmentForced, rec), now)
+	}
+	Entomb(r, row, string(l.Reason), now)
+}

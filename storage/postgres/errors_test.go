@@ -1,0 +1,118 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/emitd/emitd/internal/pgtest"
+	"github.com/emitd/emitd/storage"
+	"github.com/emitd/emitd/storage/postgres"
+)
+
+// What is wrong with a store is said in words, with what to do, and without the password.
+func TestWhatOpenSays(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	good := s.schema(t)
+	const secret = "s3cr3t"
+	with := func(user string, edit func(*postgres.Config)) postgres.Config {
+		cfg := good
+		cfg.URL = pgtest.As(s.url, user, secret)
+		edit(&cfg)
+		return cfg
+	}
+	stranger, name := pgtest.Role(t, s.url), "/"+value[string](t, s, "select current_database()")
+	for what, tt := range map[string]struct {
+		cfg  postgres.Config
+		kind error // nil: not one of the contract's
+		says string
+	}{
+		"nobody listens": {
+			with("postgres", func(c *postgres.Config) { c.URL = "postgres://u:" + secret + "@127.0.0.1:1/db" }),
+			storage.ErrUnavailable, "cannot reach the database",
+		},
+		"no database": {
+			with("postgres", func(c *postgres.Config) { c.URL = strings.Replace(c.URL, name, "/nowhere", 1) }),
+			nil, "does not exist: create it first",
+		},
+		"no role":   {with("nobody_at_all", func(*postgres.Config) {}), nil, "refuses the user or password"},
+		"no schema": {with("postgres", func(c *postgres.Config) { c.Schema = "elsewhere" }), storage.ErrSchema, "emitd migrate up"},
+		"no rights": {with(stranger, func(*postgres.Config) {}), nil, "grant usage on schema " + good.Schema},
+		"no URL":    {with("postgres", func(c *postgres.Config) { c.URL = "" }), nil, "store.url is empty"},
+		"no text of a URL": {
+			with("postgres", func(c *postgres.Config) { c.URL = "postgres://u:" + secret + "@host:port:/db" }), nil, "no connection string",
+		},
+		"a schema that is no name": {with("postgres", func(c *postgres.Config) { c.Schema = `x"; drop` }), nil, "store.schema is"},
+		"too few connections":      {with("postgres", func(c *postgres.Config) { c.MaxConns = 3 }), nil, "max connections is 3, want 4 or more"},
+		"hardly any time":          {with("postgres", func(c *postgres.Config) { c.QueryTimeout = time.Millisecond }), nil, "query_timeout is 1ms"},
+		"another way of waking":    {with("postgres", func(c *postgres.Config) { c.Notify = "shout" }), nil, `want "auto" or "poll"`},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			store, err := postgres.OpenConfig(context.Background(), tt.cfg)
+			if err == nil {
+				store.Close()
+				t.Fatal("it opened")
+			}
+			if tt.kind != nil && !errors.Is(err, tt.kind) {
+				t.Errorf("error %v, want one that is %v", err, tt.kind)
+			}
+			if tt.kind == nil && errors.Is(err, storage.ErrUnavailable) {
+				t.Errorf("error %v passes by itself", err)
+			}
+			if !strings.Contains(err.Error(), tt.says) {
+				t.Errorf("error %q, want one that says %q", err, tt.says)
+			}
+			if strings.Contains(err.Error(), secret) {
+				t.Errorf("error %q has the password", err)
+			}
+		})
+	}
+}
+
+// A server that became read-only, as a demoted primary does, is said to be, and loses its connections:
+// the next call finds the one that can be written to.
+func TestReadOnlyServer(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	cfg := s.schema(t)
+	store := open(t, cfg)
+	a := join(t, store, "a")
+	name := pgx.Identifier{value[string](t, s, "select current_database()")}.Sanitize()
+	s.exec(t, "alter database "+name+" set default_transaction_read_only = on")
+	s.exec(t, "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and application_name = 'emitd'")
+	eventually(t, "the store says that it is read-only", func() bool {
+		_, err := a.try()
+		if err == nil {
+			t.Fatal("a read-only server took a heartbeat")
+		}
+		if !errors.Is(err, storage.ErrUnavailable) {
+			t.Fatalf("error %v, want one that is %v", err, storage.ErrUnavailable)
+		}
+		return strings.Contains(err.Error(), "read-only")
+	})
+	s.exec(t, "alter database "+name+" reset default_transaction_read_only")
+	a.beat()
+}
+
+// A store that is closed says so, whatever is asked.
+func TestClosedStore(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	store := open(t, s.schema(t))
+	a := join(t, store, "a")
+	store.Close()
+	store.Close()
+	_, beat := a.try()
+	_, snap := store.Snapshot(context.Background())
+	for what, err := range map[string]error{"heartbeat": beat, "snapshot": snap, "stamp": store.Stamp(context.Background(), fence(1))} {
+		if err == nil || !strings.Contains(err.Error(), "closed") {
+			t.Errorf("%s: error %v", what, err)
+		}
+	}
+}

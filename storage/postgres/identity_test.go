@@ -1,0 +1,73 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"testing"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/storage"
+	"github.com/emitd/emitd/storage/postgres"
+)
+
+// Rows that went back in time on one and the same server make another store of it, for whoever saw
+// newer ones: at once for his own writes, and for everybody from his next heartbeat on.
+func TestRowsThatWentBackInTime(t *testing.T) {
+	t.Parallel()
+	for how, goBack := range map[string]string{
+		"an earlier copy was restored": `
+			delete from %[1]s.event where seq > %[2]d;
+			delete from %[1]s.unit where index = 1;
+			update %[1]s.counter set head = %[2]d, rolled = least(rolled, %[2]d)`,
+		"the tables were made anew": `
+			delete from %[1]s.event; delete from %[1]s.unit;
+			update %[1]s.counter set head = 0 * %[2]d, oldest = 1, rolled = 0, store_id = '', other_since = null`,
+	} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t)
+			cfg := s.schema(t, func(c *postgres.Config) { c.Logger = slog.New(slog.DiscardHandler) })
+			a, b := join(t, open(t, cfg), "a"), join(t, open(t, cfg), "b")
+			term := a.lead()
+			run := a.assign(term, unit(0), b)
+			before := b.beat()
+			if got := a.beat(); got.StoreID != before.StoreID || !got.StoreSince.IsZero() {
+				t.Fatalf("the store is %q since %v, and %q for another process", got.StoreID, got.StoreSince, before.StoreID)
+			}
+			a.assign(term, unit(1), b)
+			a.beat() // sees what is to be lost
+			s.exec(t, fmt.Sprintf(goBack, cfg.Schema, before.Head))
+
+			ctx := context.Background()
+			commit := storage.Commit{Term: term.Ref(), StoreID: before.StoreID, Changes: []storage.Change{{Unit: unit(2)}}}
+			if _, err := a.store.Commit(ctx, commit); !errors.Is(err, storage.ErrStoreChanged) {
+				t.Errorf("a commit of who saw more: %v, want %v", err, storage.ErrStoreChanged)
+			}
+			now := a.beat()
+			if now.StoreID == before.StoreID || now.StoreSince.IsZero() {
+				t.Errorf("the store is %q since %v, was %q", now.StoreID, now.StoreSince, before.StoreID)
+			}
+			b.seq++
+			_, err := b.store.Report(ctx, storage.Report{Node: b.id, Seq: b.seq, StoreID: before.StoreID, Units: []storage.UnitReport{
+				{Unit: unit(0), Generation: run.Generation, Step: daemon.Release},
+			}})
+			if !errors.Is(err, storage.ErrStoreChanged) {
+				t.Errorf("a report of who read the store before: %v, want %v", err, storage.ErrStoreChanged)
+			}
+			for _, p := range []*actor{b, a} {
+				if r := p.beat(); r.StoreID != now.StoreID || !r.StoreSince.Equal(now.StoreSince) {
+					t.Errorf("%s: the store is %q since %v, want %q since %v", p.id.Name, r.StoreID, r.StoreSince, now.StoreID, now.StoreSince)
+				}
+			}
+			if got := mustSnapshot(t, b.store).StoreID; got != now.StoreID {
+				t.Errorf("the snapshot is of %q, want %q", got, now.StoreID)
+			}
+			commit.StoreID = now.StoreID
+			if _, err := a.store.Commit(ctx, commit); err != nil {
+				t.Errorf("a commit to the store as it is: %v", err)
+			}
+		})
+	}
+}

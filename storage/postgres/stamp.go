@@ -1,0 +1,124 @@
+package postgres
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/emitd/emitd/daemon"
+)
+
+// stamps collects stamps that are asked for at the same time: a process in which a thousand runs
+// begin sends a handful of calls.
+type stamps struct {
+	mu      sync.Mutex
+	waiting []*wanted
+	sending bool
+}
+
+// wanted is a stamp that waits for its call.
+type wanted struct {
+	ctx   context.Context // of who waits
+	fence daemon.Fence
+	held  int64
+	err   error
+	done  chan struct{}
+}
+
+// stampInput is one element of the input of stamps.sql and its like.
+type stampInput struct {
+	Ord        int    `json:"ord"`
+	Daemon     string `json:"daemon"`
+	Index      int    `json:"index"`
+	Generation int64  `json:"generation"`
+}
+
+// maxStamps bounds one call.
+const maxStamps = 200
+
+// stampTogether raises the fence in one call with others, unless some transaction holds it, and
+// returns what it holds then: less than was asked for says that it could not be raised without
+// waiting. A caller that gives up may be stamped nevertheless.
+func (s *Store) stampTogether(ctx context.Context, f daemon.Fence) (held int64, err error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	w := &wanted{ctx: ctx, fence: f, done: make(chan struct{})}
+	if !s.queueStamp(w) {
+		return 0, errClosed
+	}
+	select {
+	case <-w.done:
+		return w.held, w.err
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+}
+
+// queueStamp lets a stamp travel with the next call. It reports false once the store is closed.
+func (s *Store) queueStamp(w *wanted) bool {
+	q := &s.stamps
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if s.calls.Err() != nil {
+		return false
+	}
+	q.waiting = append(q.waiting, w)
+	if !q.sending {
+		q.sending = true
+		s.own.Go(s.sendStamps)
+	}
+	return true
+}
+
+// end lets no stamp begin that has not, once the store's calls have ended.
+func (q *stamps) end() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+}
+
+// next takes what travels together: what somebody still waits for.
+func (q *stamps) next() []*wanted {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.waiting = slices.DeleteFunc(q.waiting, func(w *wanted) bool { return w.ctx.Err() != nil })
+	n := min(len(q.waiting), maxStamps)
+	batch := slices.Clone(q.waiting[:n])
+	q.waiting = slices.Delete(q.waiting, 0, n)
+	q.sending = n > 0
+	return batch
+}
+
+// sendStamps sends what waits, one call after the other, until nothing does.
+func (s *Store) sendStamps() {
+	for batch := s.stamps.next(); len(batch) > 0; batch = s.stamps.next() {
+		s.sendBatch(batch)
+	}
+}
+
+// sendBatch raises the fences of a batch that nobody holds, in one transaction that waits for none.
+func (s *Store) sendBatch(batch []*wanted) {
+	input := make([]stampInput, len(batch))
+	for i, w := range batch {
+		input[i] = stampInput{i, plain(string(w.fence.Unit.Daemon)), w.fence.Unit.Index, w.fence.Generation}
+	}
+	text := encode(input)
+	err := s.callWithin(s.calls, "stamp", writing, glance, func(m *message) {
+		m.do("stamps_rows", text)
+		m.do("stamps", text)
+		m.ask(columns(func(c *composite) error {
+			ord, held := c.int(), c.int()
+			if ord < 0 || ord >= int64(len(batch)) {
+				return errRow
+			}
+			batch[ord].held = held
+			return nil
+		}), "stamps_held", text)
+	})
+	for _, w := range batch {
+		if code(err) != codeLockTimeout { // else each is tried by itself
+			w.err = err
+		}
+		close(w.done)
+	}
+}

@@ -1,0 +1,202 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/pgtest"
+	"github.com/emitd/emitd/storage"
+	"github.com/emitd/emitd/storage/postgres"
+)
+
+// A call that is given up in the middle of a statement leaves its connection alone: what it waits for
+// comes, and no other connection is made.
+func TestGivenUpCallKeepsItsConnection(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	middle := c.begin(t, c.in("select from %s.node where name = 'worker' for update"))
+	made := c.store.Connections()
+	ctx, cancel := context.WithCancel(context.Background())
+	beat := later(func() (*storage.Reply, error) {
+		return c.store.Heartbeat(ctx, storage.Heartbeat{Node: c.worker.id, Seq: 1000, TTL: time.Hour, EventsAfter: -1})
+	})
+	c.blocked(t, 1)
+	cancel()
+	select {
+	case r := <-beat:
+		t.Fatalf("the connection was dropped: %v", r.err)
+	case <-time.After(100 * time.Millisecond): // what is not to come
+	}
+	commit(t, middle)
+	await(t, "the heartbeat", beat).get(t)
+	c.worker.seq = 1000
+	c.worker.beat()
+	if n := c.store.Connections(); n != made {
+		t.Errorf("%d connections were made meanwhile", n-made)
+	}
+}
+
+// What the server does not answer in time for good costs the connection.
+func TestSilentServerCostsTheConnection(t *testing.T) {
+	t.Parallel()
+	cfg := newStage(t).schema(t)
+	proxy := pgtest.NewProxy(t, cfg.URL)
+	cfg.URL, cfg.QueryTimeout = proxy.URL(), 10*time.Second
+	store := open(t, cfg)
+	a := join(t, store, "a")
+	made := store.Connections()
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	proxy.Stall(true)
+	if _, err := store.Heartbeat(ctx, storage.Heartbeat{Node: a.id, Seq: 1000, TTL: time.Hour, EventsAfter: -1}); !errors.Is(err, storage.ErrUnavailable) {
+		t.Errorf("error %v, want %v", err, storage.ErrUnavailable)
+	}
+	proxy.Stall(false)
+	a.seq = 1000
+	a.beat()
+	if n := store.Connections(); n != made+1 {
+		t.Errorf("%d connections were made, want one more", n-made)
+	}
+}
+
+// blockReports lets n nodes report, which takes every connection that others than heartbeats may have,
+// three of four: they wait for the transaction that is returned.
+func (c *cluster) blockReports(t *testing.T, n int) (middle pgx.Tx, reports []<-chan result[[]storage.Outcome]) {
+	t.Helper()
+	var actors []*actor
+	for range n {
+		actors = append(actors, join(t, c.store, "a"))
+	}
+	middle = c.begin(t, c.in("select from %s.unit for update"))
+	for _, a := range actors {
+		reports = append(reports, later(func() ([]storage.Outcome, error) {
+			return c.store.Report(context.Background(), storage.Report{Node: a.id, Seq: 1000, Units: []storage.UnitReport{
+				{Unit: unit(0), Generation: 1, Step: daemon.Acknowledge},
+			}})
+		}))
+	}
+	c.blocked(t, 3)
+	return middle, reports
+}
+
+// However many other calls are blocked, a heartbeat finds a connection.
+func TestOtherCallsLeaveRoomForHeartbeats(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	middle, reports := c.blockReports(t, 8)
+	for range 20 {
+		c.worker.beat()
+	}
+	if n := c.waiting(t); n != 3 {
+		t.Errorf("%d calls are blocked, want three of four connections", n)
+	}
+	commit(t, middle)
+	for _, r := range reports {
+		await(t, "a report", r).get(t)
+	}
+}
+
+// A call that has waited for nearly all of its time is not begun.
+func TestHopelessCalls(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		left, total time.Duration
+		want        bool
+	}{
+		{500 * time.Millisecond, 500 * time.Millisecond, false},
+		{100 * time.Millisecond, 500 * time.Millisecond, false},
+		{99 * time.Millisecond, 500 * time.Millisecond, true},
+		{-time.Second, 5 * time.Second, true},
+	} {
+		if got := postgres.Hopeless(tt.left, tt.total); got != tt.want {
+			t.Errorf("%v left of %v: %v", tt.left, tt.total, got)
+		}
+	}
+}
+
+// Stamps that are asked for while one is on its way travel together.
+func TestStampsTravelTogether(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	const many = 100
+	middle, reports := c.blockReports(t, 3)
+	stamped := []<-chan result[struct{}]{}
+	ask := func(ctx context.Context, f daemon.Fence) {
+		stamped = append(stamped, later(func() (struct{}, error) { return struct{}{}, c.store.Stamp(ctx, f) }))
+	}
+	ask(context.Background(), daemon.Fence{Unit: unit(0), Generation: 7})
+	eventually(t, "the first is on its way", func() bool { return c.store.StampsWaiting() == 0 && c.store.StampsTravel() })
+	for i := range many {
+		ask(context.Background(), daemon.Fence{Unit: unit(i + 1), Generation: 7})
+	}
+	gone, cancel := context.WithCancel(context.Background())
+	ask(gone, daemon.Fence{Unit: unit(many + 1), Generation: 7})
+	eventually(t, "the others wait", func() bool { return c.store.StampsWaiting() == many+1 })
+	cancel()
+	if r := await(t, "who gives up", stamped[many+1]); !errors.Is(r.err, context.Canceled) {
+		t.Errorf("error %v, want %v", r.err, context.Canceled)
+	}
+	commit(t, middle)
+	for _, r := range reports {
+		await(t, "a report", r).get(t)
+	}
+	for _, r := range stamped[:many+1] {
+		await(t, "a stamp", r).get(t)
+	}
+	if n := value[int](t, c.stage, c.in("select count(*) from %s.fence where generation = 7")); n != many+1 {
+		t.Errorf("%d fences are stamped, want %d: all but that of who gave up", n, many+1)
+	}
+	if n := value[int](t, c.stage, c.in("select count(distinct xmin::text) from %s.fence where generation = 7")); n != 2 {
+		t.Errorf("%d transactions stamped, want two", n)
+	}
+}
+
+// Of stamps of one unit that travel together, the highest generation has it; one whose fence a
+// transaction holds keeps none of the others.
+func TestStampsThatTravelAreJudgedApart(t *testing.T) {
+	t.Parallel()
+	s, store := effects(t)
+	ctx := context.Background()
+	held := daemon.Fence{Unit: unit(1), Generation: 1}
+	stamp(t, store, held)
+	tx := s.begin(t)
+	if err := store.Fence(ctx, tx, held); err != nil {
+		t.Fatal(err)
+	}
+	got := store.StampBatch(
+		daemon.Fence{Unit: unit(0), Generation: 5}, daemon.Fence{Unit: unit(0), Generation: 6},
+		daemon.Fence{Unit: unit(1), Generation: 2}, daemon.Fence{Unit: unit(2), Generation: 3}, daemon.Fence{Unit: unit(1), Generation: 1},
+	)
+	if want := []int64{6, 6, 1, 3, 1}; !slices.Equal(got, want) {
+		t.Errorf("the fences hold %v, want %v", got, want)
+	}
+}
+
+// A crowd of heartbeats leaves room for the leader's.
+func TestHeartbeatsLeaveRoomForTheLeader(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, func(cfg *postgres.Config) { cfg.MaxConns = 8 })
+	middle := c.begin(t, c.in("select from %s.node where name <> 'leader' for update"))
+	var beats []<-chan result[*storage.Reply]
+	for range 10 {
+		beats = append(beats, later(func() (*storage.Reply, error) {
+			return c.store.Heartbeat(context.Background(), storage.Heartbeat{Node: c.worker.id, Seq: 1000, TTL: time.Hour, EventsAfter: -1})
+		}))
+	}
+	c.blocked(t, 7) // of eight connections
+	if r := c.leader.beat(renew(c.term)); r.Verdict != storage.Renew {
+		t.Errorf("verdict %v", r.Verdict)
+	}
+	commit(t, middle)
+	for _, b := range beats {
+		if r := await(t, "a heartbeat", b); r.err != nil && !errors.Is(r.err, storage.ErrStaleSeq) {
+			t.Error(r.err)
+		}
+	}
+}
