@@ -216,6 +216,7 @@ func (h *host) runNodes(ctx context.Context, served <-chan error) error {
 	background := new(errgroup.Group)
 	background.Go(func() error { return h.notifySystemd(ctx, done) })
 	background.Go(func() error { h.reloads(done); return nil })
+	background.Go(func() error { settle(ctx); return nil })
 	background.Go(func() error { h.front.run(ctx, done); return nil })
 	background.Go(func() error { h.relays.run(ctx, done); return nil })
 	if h.Beside != nil {

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package host
+
+import "context"
+
+func settle(context.Context) {}
