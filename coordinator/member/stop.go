@@ -144,9 +144,17 @@ func (m *Member) beginDrain(now, sent lease.Instant) {
 	}
 }
 
-// watchStop ends a stop that has taken its time.
+// watchStop ends a stop that has taken its time. A process that was paused meanwhile may not have
+// asked its runs to end: they get the time that a cancelled run has.
 func (m *Member) watchStop(now lease.Instant) {
-	if (m.stop.phase == stopLeaving || m.stop.phase == stopDraining) && now >= m.stop.by {
+	if now < m.stop.by {
+		return
+	}
+	switch m.stop.phase {
+	case stopLeaving:
+		m.stop.by = now.Add(m.t.StopTimeout)
+		m.beginDrain(now, now)
+	case stopDraining:
 		m.deregister(now)
 	}
 }

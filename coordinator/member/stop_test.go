@@ -396,3 +396,29 @@ func TestHandOverOfEverythingWaitsForNobody(t *testing.T) {
 		t.Errorf("the unit ran elsewhere after %v\n%s", took, c.dump())
 	}
 }
+
+// TestPausedStopEndsItsRuns: a process that is paused while it stops, until all the time of the stop
+// has gone by, still gives its runs the time of a cancelled run before it says that it has stopped.
+func TestPausedStopEndsItsRuns(t *testing.T) {
+	t.Parallel()
+	c := settled(t, 3)
+	p := c.nodes[0]
+	if p == c.leader() {
+		p = c.nodes[1]
+	}
+	for u := range p.running {
+		p.stuck[u], p.slow[u] = true, true
+	}
+	x := lease.Fast()
+	// Nobody hears that it leaves, and that becomes known late.
+	p.cut, c.latency = true, 5*time.Minute
+	p.step(member.Stop{})
+	p.cut, c.latency = false, time.Millisecond
+	p.paused = true
+	c.run(x.LeaderStopTimeout + x.DrainTimeout + x.StopTimeout + x.QueryTimeout)
+	p.paused = false
+	took := c.until(x.StopTimeout+2*x.QueryTimeout+time.Second, "it has stopped", func() bool { return p.stopped })
+	if took < x.StopTimeout || !p.said("abandon") {
+		t.Errorf("it stopped after %v, before its runs had %v to end\n%s", took, x.StopTimeout, c.dump())
+	}
+}
