@@ -1,8 +1,12 @@
 package postgres
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/emitd/emitd/daemon"
 )
@@ -34,6 +38,23 @@ func (s *Store) Quick() bool { return s.quick.Load() }
 
 // Connections counts those that were ever made for calls.
 func (s *Store) Connections() int64 { return s.pool.Stat().NewConnsCount() }
+
+// CheckIdle looks whether an idle connection has broken, as the pool does before it hands one out.
+// The connection is one of those whose calls have a minute of grace.
+func (s *Store) CheckIdle(ctx context.Context) error {
+	s.grace = time.Minute
+	s.pool.Reset()
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	check := s.pool.Config().ShouldPing
+	if check(ctx, pgxpool.ShouldPingParams{Conn: conn.Conn(), IdleDuration: time.Hour}) {
+		return errors.New("the connection is said to be broken")
+	}
+	return nil
+}
 
 // Hopeless is what it is called in the package.
 func Hopeless(left, total time.Duration) bool { return hopeless(left, total) }

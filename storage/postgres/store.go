@@ -24,7 +24,8 @@ type Store struct {
 	adverts  sync.Map // hash → *daemon.Advert, never written to
 	systems  sync.Map // start of a server process → its system identifier
 	seen     atomic.Pointer[heads]
-	turns    turns // of calls
+	turns    turns         // of calls
+	grace    time.Duration // of answers
 	stamps   stamps
 	glances  chan struct{} // stamps that look whether their fence is free
 	line     chan struct{} // stamps that wait for it
@@ -52,7 +53,7 @@ var (
 
 func newStore(cfg Config) (*Store, error) {
 	s := &Store{cfg: cfg, sql: cfg.names().compile()}
-	s.turns = newTurns(cfg.MaxConns)
+	s.turns, s.grace = newTurns(cfg.MaxConns), graceOf(cfg.QueryTimeout)
 	s.glances, s.line = make(chan struct{}, cfg.MaxConns/4), make(chan struct{}, cfg.MaxConns/4)
 	s.calls, s.endCalls = context.WithCancel(context.Background())
 	s.life, s.cut = context.WithCancel(context.Background())
@@ -141,7 +142,7 @@ func (s *Store) callWithin(ctx context.Context, op, isolation string, lock time.
 	m := &message{statements: s.sql}
 	m.begin(conn.Conn().PgConn(), isolation, left, min(lock, left))
 	fill(m)
-	err = m.send(ctx, conn.Conn().PgConn())
+	err = m.send(context.WithValue(ctx, asking{}, true), conn.Conn().PgConn())
 	if err != nil && misdirected(err) {
 		s.pool.Reset()
 	}

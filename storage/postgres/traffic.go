@@ -102,12 +102,16 @@ func (s *Store) crowded(err error, text string) error {
 
 // patient keeps a connection when the call on it is over: the server ends statements a moment before
 // their callers give up, and its answer is on its way. A connection that is dropped instead takes
-// another one to tell the server, and one more in its place, of a server that is late already.
+// another one to tell the server, and one more in its place, of a server that is late already. What
+// else ends on a connection, such as the look whether an idle one has broken, ends at once.
 type patient struct {
 	net.Conn
 	calls context.Context // ends when Close begins: then nobody waits
 	grace time.Duration
 }
+
+// asking marks the contexts of calls, which have an answer to come.
+type asking struct{}
 
 var _ ctxwatch.Handler = (*patient)(nil)
 
@@ -116,13 +120,13 @@ func graceOf(query time.Duration) time.Duration { return min(query/2, time.Secon
 
 // patience makes the connections of a pool patient.
 func (s *Store) patience(conn *pgconn.PgConn) ctxwatch.Handler {
-	return &patient{conn.Conn(), s.calls, graceOf(s.cfg.QueryTimeout)}
+	return &patient{conn.Conn(), s.calls, s.grace}
 }
 
 // HandleCancel is called when the time of a call is over.
-func (p *patient) HandleCancel(context.Context) {
+func (p *patient) HandleCancel(over context.Context) {
 	end := time.Now()
-	if p.calls.Err() == nil {
+	if over.Value(asking{}) != nil && p.calls.Err() == nil {
 		end = end.Add(p.grace)
 	}
 	_ = p.SetDeadline(end) // fails if the connection has ended

@@ -65,6 +65,15 @@ func TestSilentServerCostsTheConnection(t *testing.T) {
 	}
 }
 
+// Only calls wait for what is to come: the look whether an idle connection has broken does not, or
+// each one that has idled would cost the call that takes it the whole grace.
+func TestIdleConnectionsAreTakenAtOnce(t *testing.T) {
+	t.Parallel()
+	store := open(t, newStage(t).schema(t))
+	checked := later(func() (struct{}, error) { return struct{}{}, store.CheckIdle(context.Background()) })
+	await(t, "a look at an idle connection", checked).get(t)
+}
+
 // blockReports lets n nodes report, which takes every connection that others than heartbeats may have,
 // three of four: they wait for the transaction that is returned.
 func (c *cluster) blockReports(t *testing.T, n int) (middle pgx.Tx, reports []<-chan result[[]storage.Outcome]) {
