@@ -152,6 +152,17 @@ func (m *Member) watchRuns(now lease.Instant) {
 	m.settleNext()
 }
 
+// patience returns when the last cancelled run that has not returned is given up.
+func (rs *runs) patience() lease.Instant {
+	var last lease.Instant
+	for _, r := range rs.live {
+		if r.Cancelled && !r.Abandoned {
+			last = max(last, r.abandonAt)
+		}
+	}
+	return last
+}
+
 func (m *Member) cancel(now lease.Instant, u daemon.Unit, r *run, why CancelCause) {
 	r.Cancelled, r.cause, r.abandonAt = true, why, now.Add(m.t.StopTimeout)
 	m.runs.next = min(m.runs.next, r.abandonAt)

@@ -145,7 +145,7 @@ func (m *Member) beginDrain(now, sent lease.Instant) {
 }
 
 // watchStop ends a stop that has taken its time. A process that was paused meanwhile may not have
-// asked its runs to end: they get the time that a cancelled run has.
+// asked its runs to end, or only just now: they get the time that a cancelled run has.
 func (m *Member) watchStop(now lease.Instant) {
 	if now < m.stop.by {
 		return
@@ -155,6 +155,10 @@ func (m *Member) watchStop(now lease.Instant) {
 		m.stop.by = now.Add(m.t.StopTimeout)
 		m.beginDrain(now, now)
 	case stopDraining:
+		if last := m.runs.patience(); last > now {
+			m.stop.by = last
+			return
+		}
 		m.deregister(now)
 	}
 }

@@ -422,3 +422,26 @@ func TestPausedStopEndsItsRuns(t *testing.T) {
 		t.Errorf("it stopped after %v, before its runs had %v to end\n%s", took, x.StopTimeout, c.dump())
 	}
 }
+
+// A process that was paused while its runs drained cancels them late, and gives them their time.
+func TestPausedDrainEndsItsRuns(t *testing.T) {
+	t.Parallel()
+	c := settled(t, 3)
+	p := c.nodes[0]
+	if p == c.leader() {
+		p = c.nodes[1]
+	}
+	for u := range p.running {
+		p.stuck[u], p.slow[u] = true, true
+	}
+	x := lease.Fast()
+	p.step(member.Stop{})
+	c.until(x.QueryTimeout, "its runs drain", func() bool { return p.said("drain") })
+	p.paused = true
+	c.run(x.DrainTimeout + x.StopTimeout + x.QueryTimeout)
+	p.paused = false
+	took := c.until(x.StopTimeout+2*x.QueryTimeout+time.Second, "it has stopped", func() bool { return p.stopped })
+	if took < x.StopTimeout || !p.said("abandon") {
+		t.Errorf("it stopped after %v, before its runs had %v to end\n%s", took, x.StopTimeout, c.dump())
+	}
+}
