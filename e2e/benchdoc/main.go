@@ -40,6 +40,7 @@ var suites = []suite{
 		ratios: []ratio{
 			{"one node, against four statements", "x", "BenchmarkHeartbeat/nodes=1/batchOverFourStatement", "", "≥ 1.8"},
 			{"16 nodes, against four statements", "x", "BenchmarkHeartbeat/nodes=16/batchOverFourStatement", "", "≥ 3.5"},
+			{"16 nodes, bare statements sent together, against four statements", "x", "BenchmarkHeartbeat/nodes=16/bareOverFourStatement", "", "reported"},
 		},
 	},
 	{name: "journal", pkg: "./daemon/queue/journal", bench: ".", time: "2s"},
