@@ -176,9 +176,10 @@ func serverCPU(t *testing.T, s *pgtest.Server) time.Duration {
 // TestDrillIdle measures what a cluster costs in which nothing happens, with the profile default.
 func TestDrillIdle(t *testing.T) {
 	t.Parallel()
-	window := 2 * time.Second
+	// The sweeper's first round, which comes within a minute of its start, is not idleness.
+	start, window := time.Duration(0), 2*time.Second
 	if Full() {
-		window = 2 * time.Minute
+		start, window = time.Minute, 5*time.Minute
 	}
 	c := onPostgres(t)
 	c.Profile, c.Config = "default", ""
@@ -194,12 +195,17 @@ func TestDrillIdle(t *testing.T) {
 		c.StartOn(name, u.String())
 	}
 	c.Settled("a", "b", "c")
-	before, began := map[string]int64{}, time.Now()
+	passed := func(d time.Duration) (began time.Time) {
+		began = time.Now()
+		c.Until(2*d+time.Second, "time passes", func() bool { return time.Since(began) >= d })
+		return began
+	}
+	passed(start)
+	before := map[string]int64{}
 	for name, p := range proxies {
 		before[name] = p.Trips.Load()
 	}
-	c.Until(2*window, "time passes", func() bool { return time.Since(began) >= window })
-	took := time.Since(began).Seconds()
+	took := time.Since(passed(window)).Seconds()
 	sweeping := ""
 	s, err := c.Snapshot()
 	if err != nil {
