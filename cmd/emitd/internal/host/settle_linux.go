@@ -12,18 +12,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// startUp is how long a process is thought to be starting.
-const startUp = 5 * time.Second
+// startUp is how long a process is thought to be starting, on a machine with time for it and on one
+// that has little.
+var startUp = []time.Duration{5 * time.Second, time.Minute}
 
-// settle gives back what only the start needed: heap that is free again, and the pages of the program
-// itself, of which the packages' initialisation touches most and a node at work a few. They are clean
-// pages of a file; what is needed is mapped again when it is touched.
+// settle gives back what only the start needed.
 func settle(ctx context.Context) {
-	select {
-	case <-ctx.Done():
-		return
-	case <-time.After(startUp):
+	for _, d := range startUp {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(d):
+			giveBack()
+		}
 	}
+}
+
+// giveBack gives back heap that is free, and the pages of the program itself, of which the packages'
+// initialisation touches most and a node at work a few. They are clean pages of a file; what is needed
+// is mapped again when it is touched.
+func giveBack() {
 	debug.FreeOSMemory()
 	maps, err := os.Open("/proc/self/maps")
 	if err != nil {
