@@ -123,7 +123,7 @@ func (c *Cluster) History() string {
 	return b.String()
 }
 
-// config writes the configuration of the nodes once.
+// config writes the configuration of the nodes.
 func (c *Cluster) config() string {
 	path := filepath.Join(c.dir, "emitd.yaml")
 	self, err := os.Executable()
@@ -143,8 +143,12 @@ daemons:
 `, c.Config, self, tickerEnv, c.log, c.Instances))
 }
 
+// write replaces a file as a whole: a node that starts may be reading it.
 func (c *Cluster) write(path, text string) string {
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
+		c.T.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
 		c.T.Fatal(err)
 	}
 	return path
