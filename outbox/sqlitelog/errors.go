@@ -1,6 +1,7 @@
 package sqlitelog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -89,9 +90,13 @@ func retryBusy(ctx context.Context, attempt func() error) error {
 		if ctx.Err() != nil {
 			return errors.Join(ctx.Err(), err)
 		}
-		err = attempt()
-		if !isBusy(err) {
-			return err
+		switch now := attempt(); {
+		case isBusy(now):
+			err = now
+		case now != nil && ctx.Err() != nil: // its time was up in the middle of an attempt
+			return errors.Join(ctx.Err(), cmp.Or(err, now))
+		default:
+			return now
 		}
 		timer := time.NewTimer(pause/2 + rand.N(pause)) //nolint:gosec // jitter is no secret
 		select {

@@ -1,0 +1,29 @@
+package sqlitelog
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+)
+
+// Whoever waits for a lock until time is up hears what it waited for, also when time is up in the
+// middle of an attempt.
+func TestRetryBusySaysWhy(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(context.Background())
+	attempts := 0
+	err := retryBusy(ctx, func() error {
+		if attempts++; attempts == 1 {
+			return errors.New("database is locked")
+		}
+		cancel()
+		return ctx.Err()
+	})
+	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "database is locked") {
+		t.Errorf("got %v", err)
+	}
+	if explained := explain("publish", "", err); !strings.Contains(explained.Error(), "another transaction writes") {
+		t.Errorf("got %v", explained)
+	}
+}
