@@ -49,10 +49,12 @@ type Broker struct {
 	registry    *Registry
 	instruments *instruments
 	turn        atomic.Uint32
+	hands       sync.Pool                                   // of *[]handed: they are large
 	due         func(l *journal.Log, stateBytes int64) bool // when a checkpoint pays
 
-	mu     sync.RWMutex
-	queues map[string]*served
+	mu       sync.RWMutex
+	queues   map[string]*served
+	arriving map[place]chan struct{} // shards that are being taken over; closed at the end
 }
 
 // served is a queue of which this node has shards.
@@ -79,7 +81,7 @@ func NewBroker(cfg Config) (*Broker, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	b := &Broker{cfg: cfg, queues: map[string]*served{}, due: (*journal.Log).CheckpointDue}
+	b := &Broker{cfg: cfg, queues: map[string]*served{}, arriving: map[place]chan struct{}{}, due: (*journal.Log).CheckpointDue}
 	b.registry = NewRegistry(cfg.Bucket, cfg.Root)
 	b.registry.onChange = b.changed
 	var err error
@@ -118,19 +120,15 @@ func (b *Broker) Run(ctx context.Context, a *daemon.Assignment) error {
 	if !ok {
 		return fmt.Errorf("unit %s is none of a queue", a.Unit)
 	}
-	set, err := b.registry.get(ctx, name, 0)
-	if err != nil {
-		b.bury(ctx)
-		return gone(a.Unit, err)
-	}
-	if a.Index >= set.Shards {
-		return fmt.Errorf("serve %s: the queue has %d shards", a.Unit, set.Shards)
-	}
-	s, err := b.takeOver(ctx, a, set)
+	arrived := b.arrive(place{name, a.Index})
+	defer arrived()
+	s, err := b.begin(ctx, a, name)
 	if err != nil {
 		return err
 	}
+	s.tell(s.settings) // the first round writes what of them the log does not know
 	b.add(s)
+	arrived()
 	a.Ready()
 	var helpers sync.WaitGroup
 	helpers.Go(func() { s.sweep(ctx) })
@@ -220,23 +218,31 @@ func (b *Broker) open(ctx context.Context, name string) (*Settings, error) {
 	if err := over(ctx); err != nil {
 		return nil, err
 	}
-	b.mu.RLock()
-	q := b.queues[name]
-	var set *Settings
-	if q != nil {
-		set = q.settings
-	}
-	b.mu.RUnlock()
-	if set != nil {
+	if set := b.settings(name); set != nil {
 		return set, nil
 	}
 	if err := checkName(name); err != nil {
 		return nil, err
 	}
+	if b.await(ctx, name, -1) {
+		if set := b.settings(name); set != nil {
+			return set, nil
+		}
+	}
 	if _, err := b.registry.get(ctx, name, missAge); err != nil {
 		return nil, err
 	}
 	return nil, b.notOwner(name, -1)
+}
+
+// settings returns a queue's settings; nil if this node serves no shard of it.
+func (b *Broker) settings(name string) *Settings {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	if q := b.queues[name]; q != nil {
+		return q.settings
+	}
+	return nil
 }
 
 func (b *Broker) notOwner(name string, index int) *Error {

@@ -30,9 +30,11 @@ func checkName(name string) *Error {
 // prepared is a job as the shard takes it.
 type prepared struct {
 	id       string
+	packed   ledger.ID
 	kind     string
 	group    string
-	payload  []byte
+	text     string // the payload, if it travels inside the log
+	payload  []byte // otherwise
 	blob     string
 	size     int
 	priority int8
@@ -79,11 +81,16 @@ func (set *Settings) prepare(j *Job) (prepared, *Error) {
 		return prepared{}, err
 	}
 	p := prepared{
-		id: id, kind: j.Type, group: j.Group, payload: j.Payload, priority: int8(j.Priority), delay: j.Delay,
+		id: id, packed: ledger.Pack(id), kind: j.Type, group: j.Group, priority: int8(j.Priority), delay: j.Delay,
 		ttl: millis(cmp.Or(j.TTL, set.TTL)), policy: policy, shard: shardOf(cmp.Or(j.Group, id), set.Shards),
 	}
 	if !j.RunAt.IsZero() {
 		p.runAt = max(1, j.RunAt.UnixMilli())
+	}
+	if len(j.Payload) > InlinePayload {
+		p.payload = j.Payload
+	} else {
+		p.text = string(j.Payload) // the caller may write there when it has given up
 	}
 	return p, nil
 }
@@ -239,6 +246,9 @@ func cut(text string, most int) string {
 // shardOf spreads keys over shards (Lamping and Veach, A Fast, Minimal Memory, Consistent Hash
 // Algorithm): going from n to n+1 shards moves one key in n+1.
 func shardOf(key string, shards int) int {
+	if shards == 1 {
+		return 0
+	}
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(key))
 	k := h.Sum64()

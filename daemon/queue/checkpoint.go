@@ -1,8 +1,6 @@
 package queue
 
 import (
-	"time"
-
 	"github.com/emitd/emitd/daemon/queue/journal"
 	"github.com/emitd/emitd/daemon/queue/ledger"
 )
@@ -43,53 +41,6 @@ func (c *checkpoint) abort() {
 		c.cut.Abort()
 	}
 	*c = checkpoint{}
-}
-
-const (
-	// A successor has read so much in no time.
-	partSlots = 256
-	partBytes = 4 << 20
-	// partWait is how long a drain waits for a checkpoint.
-	partWait = 3 * time.Second
-)
-
-// part prepares a drain. If the successor would have much to replay, a checkpoint is written first,
-// while everybody is served: what callers wait for is the successor.
-func (s *shard) part() {
-	s.leave = time.Now()
-	if st := s.log.Stats(); st.Slots > partSlots || st.Bytes > max(partBytes, s.ledger.Bytes()/16) {
-		s.leave = s.leave.Add(partWait)
-		if s.ckpt.log == nil {
-			s.beginCheckpoint()
-		}
-	}
-}
-
-// ready reports whether the drain is to begin: the checkpoint counts, or has failed, or is waited
-// for too long.
-func (s *shard) ready() bool {
-	switch {
-	case s.leave.IsZero():
-		return false
-	case !time.Now().Before(s.leave):
-		return true
-	case s.ckpt.log != nil:
-		return false
-	}
-	select {
-	case <-s.prepared():
-		return true
-	default:
-		return s.written == nil
-	}
-}
-
-// prepared is closed when the checkpoint that a drain waits for is complete.
-func (s *shard) prepared() <-chan struct{} {
-	if s.leave.IsZero() || s.ckpt.log != nil || s.written == nil {
-		return nil
-	}
-	return s.written.Done()
 }
 
 // cutBefore cuts the state if all up to the checkpoint's slot is applied and the next slot to be

@@ -36,14 +36,36 @@ func (b *Broker) Claim(ctx context.Context, name string, req ClaimRequest) (_ []
 		return nil, err
 	}
 	b.instruments.consumed(ctx, name, len(got))
-	return b.claims(ctx, got)
+	out, err := b.claims(ctx, got)
+	if cap(got) > 0 {
+		clear(got)
+		b.hands.Put(&got)
+	}
+	return out, err
+}
+
+// room is for so many claims.
+func (b *Broker) room(jobs int) []handed {
+	if kept, _ := b.hands.Get().(*[]handed); kept != nil && cap(*kept) >= jobs {
+		return (*kept)[:0]
+	}
+	return make([]handed, 0, jobs)
 }
 
 // handed is a claimed job as the shard hands it out: what takes time is left to the caller.
 type handed struct {
 	shard *shard
-	job   ledger.Job
+	id    ledger.ID
+	job   ledger.Job    // without the text of its ID
 	until time.Duration // from now
+}
+
+// take fills in a job as it stands, if there is one of this number.
+func (h *handed) take(s *shard, number uint64) (ok bool) {
+	h.shard = s
+	h.job, ok = s.ledger.Glance(number)
+	h.id, h.job.Payload = s.ledger.Content(number)
+	return ok
 }
 
 // claimNow asks one shard after the other, beginning with another one each time.
@@ -143,6 +165,7 @@ func (b *Broker) claims(ctx context.Context, got []handed) ([]Claimed, error) {
 	for i := range got {
 		h := &got[i]
 		j := &h.job
+		j.ID = h.id.String()
 		out[i] = Claimed{Job: h.shard.info(j), Payload: []byte(j.Payload), Until: time.UnixMilli(j.At), For: h.until}
 		if !j.Tokenless {
 			t := token{shard: h.shard.index, number: j.Number, epoch: j.Epoch, delivery: uint64(j.Deliveries), nonce: j.Nonce}
@@ -214,8 +237,10 @@ func (s *shard) repeated(c *call) *progress {
 	}
 	var claims []handed
 	for _, n := range s.ledger.Requested(c.claim.RequestID) {
-		if j, ok := s.ledger.Job(n); ok && !j.Held {
-			claims = append(claims, handed{shard: s, job: j, until: millisecond(j.At - s.now)})
+		var h handed
+		if h.take(s, n) && !h.job.Held {
+			h.until = millisecond(h.job.At - s.now)
+			claims = append(claims, h)
 		}
 	}
 	if len(claims) == 0 {
@@ -276,16 +301,17 @@ func (s *shard) hand(c *call) bool {
 	}
 	durable := req.Tokenless || s.settings.Claims == DurableClaims
 	one := r
-	c.claims = make([]handed, 0, min(req.Max, s.ledger.Waiting()))
+	c.claims = s.b.room(min(req.Max, s.ledger.Waiting()))
 	for ; ok && len(c.claims) < req.Max; n, ok = s.ledger.Best(req.Types) {
 		size := s.ledger.Size(n)
 		if size > c.room {
 			break // for another call
 		}
 		c.room -= size
-		c.claims = append(c.claims, handed{shard: s, until: req.Visibility})
-		j := &c.claims[len(c.claims)-1].job
-		*j, _ = s.ledger.Job(n)
+		c.claims = append(c.claims, handed{until: req.Visibility})
+		h := &c.claims[len(c.claims)-1]
+		h.take(s, n)
+		j := &h.job
 		r.Numbers = append(r.Numbers, n)
 		r.Deliveries = append(r.Deliveries, uint64(j.Deliveries)+1)
 		if durable {
@@ -317,7 +343,7 @@ func (s *shard) durably(c *call, r *ledger.Record) {
 		s.requests[r.Request] = w
 		w.requests = append(w.requests, r.Request)
 	}
-	s.record(c, r)
+	s.pend(c, pending{other: r})
 	c.decided = true
 }
 

@@ -34,13 +34,18 @@ func (b *Broker) Enqueue(ctx context.Context, name string, jobs []Job) (_ []Rece
 			return nil, refusal
 		}
 		ready[i] = p
+		if parts[p.shard] == nil {
+			parts[p.shard] = make([]int, 0, len(jobs)/set.Shards+1)
+		}
 		parts[p.shard] = append(parts[p.shard], i)
 	}
 	shards := map[int]*shard{}
 	for index := range parts {
-		if shards[index] = b.shard(name, index); shards[index] == nil {
-			return nil, b.notOwner(name, index)
+		s, err := b.serving(ctx, name, index)
+		if err != nil {
+			return nil, err
 		}
+		shards[index] = s
 	}
 	if err := b.upload(ctx, shards, ready); err != nil {
 		return nil, err
@@ -59,13 +64,12 @@ func (b *Broker) enqueueParts(ctx context.Context, shards map[int]*shard, parts 
 	calls := map[int]*call{}
 	for index, positions := range parts {
 		c := newCall(enqueueStep)
-		if c.jobs = ready; len(parts) > 1 {
-			c.jobs = make([]prepared, len(positions))
+		if c.jobs, c.receipts = ready, receipts[:0]; len(parts) > 1 {
+			c.jobs, c.receipts = make([]prepared, len(positions)), make([]Receipt, 0, len(positions))
 			for n, at := range positions {
 				c.jobs[n] = ready[at]
 			}
 		}
-		c.receipts = make([]Receipt, 0, len(c.jobs))
 		if err := shards[index].submit(ctx, c); err != nil {
 			if len(calls) > 0 {
 				err = errors.Join(unknown("some of the jobs were submitted already"), err)
@@ -103,10 +107,7 @@ func enqueueStep(s *shard, c *call) progress {
 	}
 	for ; c.next < len(c.jobs); c.next++ {
 		j := &c.jobs[c.next]
-		if w := s.busyIDs[j.id]; w != nil {
-			return s.park(c, w)
-		}
-		if state, held := s.ledger.Known(j.id); held {
+		if state, held := s.ledger.Known(j.packed); held {
 			return s.held(c)
 		} else if state != ledger.None {
 			s.duplicate(c, j.id, stateOf(state))
@@ -127,27 +128,31 @@ func (s *shard) duplicate(c *call, id string, state State) {
 }
 
 func (s *shard) enqueue(c *call, j *prepared) {
-	w := s.gather()
-	r := s.add(w)
-	r.Kind, r.Numbers, r.ID, r.Type, r.Group = ledger.Enqueue, w.one(s.ledger.Number()), j.id, j.kind, j.group
-	r.Payload, r.Blob, r.Size, r.Priority, r.RunAt, r.Policy = j.payload, j.blob, j.size, j.priority, j.runAt, j.policy
 	state := Waiting
-	if j.delay > 0 {
-		r.RunAt = s.now + millis(j.delay)
-	}
-	if r.RunAt <= s.now {
-		r.RunAt = 0
-	} else {
+	number := s.ledger.Number()
+	s.ledger.Expect(number, j.packed)
+	if r := s.pend(c, pending{number: number, job: j}); r.RunAt > 0 {
 		state = Delayed
 	}
-	if j.ttl > 0 {
-		r.Expires = s.now + j.ttl
-	}
-	s.recorded(c, w)
-	s.busyIDs[j.id] = w
 	s.inflight.jobs++
-	s.inflight.bytes += int64(len(j.payload))
+	s.inflight.bytes += int64(len(j.text))
 	c.receipts = append(c.receipts, Receipt{ID: j.id, State: state})
+}
+
+// fill makes the record of a job that is submitted at the record's time.
+func (j *prepared) fill(r *ledger.Record) {
+	r.Kind, r.Packed, r.Type, r.Group = ledger.Enqueue, j.packed, j.kind, j.group
+	r.Text, r.Blob, r.Size, r.Priority, r.Policy = j.text, j.blob, j.size, j.priority, j.policy
+	r.RunAt = j.runAt
+	if j.delay > 0 {
+		r.RunAt = r.At + millis(j.delay)
+	}
+	if r.RunAt <= r.At {
+		r.RunAt = 0
+	}
+	if j.ttl > 0 {
+		r.Expires = r.At + j.ttl
+	}
 }
 
 // room refuses a call for which there is no memory.
@@ -157,7 +162,7 @@ func (s *shard) room(c *call) *Error {
 	}
 	var bytes int64
 	for i := range c.jobs {
-		bytes += int64(len(c.jobs[i].payload)) + 100
+		bytes += int64(len(c.jobs[i].text)) + 100
 	}
 	if jobs := s.ledger.Jobs() + s.inflight.jobs + len(c.jobs); jobs > s.settings.MaxJobs {
 		return full(fmt.Sprintf("the shard holds %d jobs, the limit is %d", s.ledger.Jobs(), s.settings.MaxJobs))
@@ -172,7 +177,7 @@ func (s *shard) room(c *call) *Error {
 func (b *Broker) upload(ctx context.Context, shards map[int]*shard, jobs []prepared) error {
 	for i := range jobs {
 		j := &jobs[i]
-		if len(j.payload) <= InlinePayload {
+		if j.payload == nil {
 			continue
 		}
 		key := shards[j.shard].blobKey()

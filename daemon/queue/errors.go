@@ -51,7 +51,11 @@ func (e *Error) Is(target error) bool {
 // Refuse makes an Error.
 func Refuse(tag Tag, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
-	return &Error{Tag: tag, Message: err.Error(), cause: errors.Unwrap(err)}
+	cause := errors.Unwrap(err)
+	if _, several := err.(interface{ Unwrap() []error }); several {
+		cause = err
+	}
+	return &Error{Tag: tag, Message: err.Error(), cause: cause}
 }
 
 // WithHint says what to do about it.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -151,9 +152,9 @@ func TestHole04JobsDoNotVanish(t *testing.T) {
 func TestHole05EveryCallEnds(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		for _, fault := range []mem.Fault{{Kind: mem.Unavailable}, {Kind: mem.LostRequest, Hang: true}, {Kind: mem.Denied}} {
-			down := false
+			var down atomic.Bool
 			bucket := mem.New(mem.Config{Faults: func(mem.Call) mem.Fault {
-				if down {
+				if down.Load() {
 					return fault
 				}
 				return mem.Fault{}
@@ -164,7 +165,7 @@ func TestHole05EveryCallEnds(t *testing.T) {
 			r := n.serve(DefaultQueue, 0)
 			n.enqueue(ids(1)...)
 			c := n.one("j0")
-			down = true
+			down.Store(true)
 			ctx, cancel := context.WithTimeout(w.ctx, 10*time.Second)
 			_, err := n.Enqueue(ctx, DefaultQueue, []Job{{ID: "x"}})
 			if tag := TagOf(err); tag != UnknownOutcome && tag != QueueNotOwner {

@@ -28,19 +28,17 @@ func ShardsOf(ctx context.Context) []int {
 
 // meant returns the shards that a call on the queue is for, by index.
 func (b *Broker) meant(ctx context.Context, set *Settings) ([]*shard, error) {
-	here := b.local(set.Name)
-	if len(here) == 0 {
-		return nil, b.notOwner(set.Name, -1)
-	}
 	wanted := ShardsOf(ctx)
+	var here []*shard
 	for index := range set.Shards {
-		i := slices.IndexFunc(here, func(s *shard) bool { return s.index == index })
-		switch asked := wanted == nil || slices.Contains(wanted, index); {
-		case asked && i < 0:
-			return nil, b.notOwner(set.Name, index)
-		case !asked && i >= 0:
-			here = slices.Delete(here, i, i+1)
+		if wanted != nil && !slices.Contains(wanted, index) {
+			continue
 		}
+		s, err := b.serving(ctx, set.Name, index)
+		if err != nil {
+			return nil, err
+		}
+		here = append(here, s)
 	}
 	return here, nil
 }
@@ -350,15 +348,12 @@ func commandStep(s *shard, c *call) progress {
 
 func (s *shard) commandIDs(c *call) progress {
 	r := ledger.Record{Kind: commandKinds[c.command.Act]}
-	var coming *work
 	wait := false
 	for ; c.next < len(c.command.IDs); c.next++ {
 		id := c.command.IDs[c.next]
 		j, ok := s.ledger.Find(id)
-		if coming = s.busyIDs[id]; coming != nil {
-			break
-		}
-		if wait = ok && (j.Held || slices.Contains(r.Numbers, j.Number)); wait {
+		_, held := s.ledger.Known(ledger.Pack(id)) // it may be on its way, too
+		if wait = held || ok && slices.Contains(r.Numbers, j.Number); wait {
 			break
 		}
 		if !ok && c.command.Act == Cancel {
@@ -372,10 +367,7 @@ func (s *shard) commandIDs(c *call) progress {
 		c.met += len(r.Numbers)
 		s.hard(c, &r)
 	}
-	switch {
-	case coming != nil:
-		return s.park(c, coming)
-	case wait:
+	if wait {
 		return s.held(c)
 	}
 	return decided

@@ -280,13 +280,21 @@ func (r *Registry) get(ctx context.Context, name string, age time.Duration) (*Se
 			return nil, err
 		}
 	}
+	if set := r.find(name); set != nil {
+		return set, nil
+	}
+	return nil, noQueue(name)
+}
+
+// find returns a queue's settings with defaults, nil if it is not on the list. The caller has the lock.
+func (r *Registry) find(name string) *Settings {
 	for _, q := range r.list.Queues {
 		if q.Name == name {
 			set := q.settings().withDefaults()
-			return &set, nil
+			return &set
 		}
 	}
-	return nil, noQueue(name)
+	return nil
 }
 
 // refresh reads the list if it is another one than is known. The caller has the lock.

@@ -27,6 +27,9 @@ func (b *Broker) Settle(ctx context.Context, name string, what []Settlement) (_ 
 			continue
 		}
 		index := shardOfClaim(&what[i], set.Shards)
+		if parts[index] == nil {
+			parts[index] = make([]int, 0, len(what)/set.Shards+1)
+		}
 		parts[index] = append(parts[index], i)
 	}
 	var failed error
@@ -47,8 +50,9 @@ func (b *Broker) Settle(ctx context.Context, name string, what []Settlement) (_ 
 
 // shardOfClaim is what the token says, or where a job of this ID is if it has no group.
 func shardOfClaim(x *Settlement, shards int) int {
-	if x.Token != "" {
-		if t, _, _, ok := parseToken(x.Token); ok && t.shard < shards {
+	if x.Token != "" && shards > 1 {
+		var room [maxToken]byte
+		if t, _, _, ok := parseToken(x.Token, &room); ok && t.shard < shards {
 			return t.shard
 		}
 	}
@@ -56,9 +60,9 @@ func shardOfClaim(x *Settlement, shards int) int {
 }
 
 func (b *Broker) settlePart(ctx context.Context, name string, index int, what []Settlement, positions []int, outcomes []Outcome) error {
-	s := b.shard(name, index)
-	if s == nil {
-		return b.notOwner(name, index)
+	s, err := b.serving(ctx, name, index)
+	if err != nil {
+		return err
 	}
 	c := newCall(settleStep)
 	c.settle = make([]Settlement, len(positions))
@@ -226,11 +230,22 @@ func stale(x *Settlement, why string) Outcome {
 
 // carryOut does what the holder of the claim says.
 func (s *shard) carryOut(c *call, x *Settlement, j *ledger.Job) Outcome {
+	switch {
+	case x.Verb == Extend:
+		return s.extend(x, j)
+	case x.Verb == Complete && len(x.Result) == 0:
+		s.hold(j.Number)
+		s.pend(c, pending{number: j.Number})
+		return Outcome{ID: x.ID, State: Completed}
+	}
+	return s.write(c, x, j)
+}
+
+// write makes a record of what the holder says.
+func (s *shard) write(c *call, x *Settlement, j *ledger.Job) Outcome {
 	var r ledger.Record
 	out := Outcome{ID: x.ID}
 	switch x.Verb {
-	case Extend:
-		return s.extend(x, j)
 	case Complete:
 		r.Kind, r.Result, out.State = ledger.Complete, x.Result, Completed
 	case Fail:
@@ -251,7 +266,7 @@ func (s *shard) carryOut(c *call, x *Settlement, j *ledger.Job) Outcome {
 			r.Places = []uint64{s.ledger.Number()}
 		}
 	}
-	r.Numbers = s.gather().one(j.Number)
+	r.Numbers = []uint64{j.Number}
 	s.hard(c, &r)
 	return out
 }

@@ -89,6 +89,9 @@ func (b *Broker) journalConfig(set *Settings, index int, generation int64) journ
 
 // takeOver makes this process the owner of a shard and rebuilds its state.
 func (b *Broker) takeOver(ctx context.Context, a *daemon.Assignment, set *Settings) (*shard, error) {
+	if a.Index >= set.Shards {
+		return nil, fmt.Errorf("serve %s: the queue has %d shards", a.Unit, set.Shards)
+	}
 	begun := time.Now()
 	f := &folder{}
 	log, err := journal.Open(ctx, b.journalConfig(set, a.Index, a.Generation), f)
@@ -105,10 +108,9 @@ func (b *Broker) takeOver(ctx context.Context, a *daemon.Assignment, set *Settin
 		b: b, unit: a.Unit, name: set.Name, index: a.Index, settings: *set, ctx: ctx, log: log, ledger: l, epoch: log.Epoch(),
 		sealers: newSealers(log.Secret()), calls: make(chan *call, inbox), changes: make(chan Settings, 1), gone: make(chan struct{}),
 		left: make(chan *call, inbox), rubbish: make(chan string, inbox),
-		blobs:   blobPrefix(prefix(b.cfg.Root, set, a.Index)),
-		busyIDs: map[string]*work{}, requests: map[string]*work{}, stale: true, now: now, void: f.void,
+		blobs:    blobPrefix(prefix(b.cfg.Root, set, a.Index)),
+		requests: map[string]*work{}, stale: true, now: now, void: f.void,
 	}
-	s.changes <- *set // the first round writes what of it the log does not know
 	b.cfg.Logger.InfoContext(ctx, "a queue's shard was taken over", "unit", a.Unit.String(), "epoch", s.epoch, "jobs", l.Jobs(),
 		"records", f.records, "void", f.void, "took", time.Since(begun))
 	return s, nil

@@ -544,8 +544,8 @@ func TestNothingPilesUp(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
 		s := a.shard(DefaultQueue, 0)
-		if n := len(s.polls) + len(s.works) + len(s.busyIDs) + len(s.requests) + len(s.again) + s.inflight.jobs + int(s.inflight.bytes) + len(s.buf); n != 0 {
-			t.Errorf("left: %d polls, %d works, %d IDs, %d requests, %+v, %d bytes", len(s.polls), len(s.works), len(s.busyIDs), len(s.requests), s.inflight, len(s.buf))
+		if n := len(s.polls) + len(s.works) + len(s.requests) + len(s.again) + s.inflight.jobs + int(s.inflight.bytes) + len(s.buf); n != 0 {
+			t.Errorf("left: %d polls, %d works, %d requests, %+v, %d bytes", len(s.polls), len(s.works), len(s.requests), s.inflight, len(s.buf))
 		}
 	})
 }

@@ -36,7 +36,11 @@ type sealer struct {
 	sum  []byte
 	body []byte
 	text []byte
+	raw  [maxToken]byte
 }
+
+// tokenText is how a token is written: there is one way.
+var tokenText = base64.RawURLEncoding.Strict()
 
 func newSealers(key []byte) *sync.Pool {
 	return &sync.Pool{New: func() any { return &sealer{mac: hmac.New(sha256.New, key)} }}
@@ -61,25 +65,26 @@ func (s *sealer) seal(t token, id string) string {
 	b = binary.AppendUvarint(b, t.delivery)
 	b = binary.BigEndian.AppendUint32(b, t.nonce)
 	b = append(b, s.sign(b, id)...)
-	s.body = b
-	return base64.RawURLEncoding.EncodeToString(b)
+	s.body, s.text = b, tokenText.AppendEncode(s.text[:0], b)
+	return string(s.text)
 }
 
 // open returns what the token says, if it is genuine and of this job.
 func (s *sealer) open(text, id string) (token, bool) {
-	t, body, mac, ok := parseToken(text)
+	t, body, mac, ok := parseToken(text, &s.raw)
 	if !ok || !hmac.Equal(mac, s.sign(body, id)) {
 		return token{}, false
 	}
 	return t, true
 }
 
-// parseToken reads a token without believing it.
-func parseToken(text string) (t token, body, mac []byte, ok bool) {
+// parseToken reads a token without believing it; what it returns points into room.
+func parseToken(text string, room *[maxToken]byte) (t token, body, mac []byte, ok bool) {
 	if len(text) > maxToken {
 		return token{}, nil, nil, false
 	}
-	raw, err := base64.RawURLEncoding.Strict().DecodeString(text)
+	n, err := tokenText.Decode(room[:], []byte(text))
+	raw := room[:n]
 	if err != nil || len(raw) < 1+macSize || raw[0] != tokenVersion {
 		return token{}, nil, nil, false
 	}

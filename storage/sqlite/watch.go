@@ -11,8 +11,11 @@ import (
 )
 
 // Watch implements [storage.Waker]. It looks at the status of the wake file every
-// [Config.WatchInterval]: one system call, no statement. Every hint is for everybody.
+// [Config.WatchInterval], and on Linux as soon as the kernel says that it has changed: one system
+// call, no statement. Every hint is for everybody.
 func (s *Store) Watch(ctx context.Context, wake func(storage.Wake)) error {
+	told, end := s.wakes.changes() // before the first look: nothing falls between
+	defer end()
 	last := s.wakes.look()
 	tick := time.NewTicker(s.cfg.WatchInterval)
 	defer tick.Stop()
@@ -21,6 +24,7 @@ func (s *Store) Watch(ctx context.Context, wake func(storage.Wake)) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-tick.C:
+		case <-told:
 		}
 		if now := s.wakes.look(); now != last {
 			last = now
@@ -47,10 +51,8 @@ func (w *wakeFile) touch(head int64) {
 	size := 1 + head%wakeSizes
 	err := os.Truncate(w.path, size)
 	if os.IsNotExist(err) {
-		var f *os.File
-		if f, err = os.OpenFile(w.path, os.O_CREATE|os.O_WRONLY, 0o666); err == nil {
-			err = f.Truncate(size)
-			f.Close()
+		if err = w.create(); err == nil {
+			err = os.Truncate(w.path, size)
 		}
 	}
 	if err != nil {
@@ -58,6 +60,15 @@ func (w *wakeFile) touch(head int64) {
 			w.log.Warn("cannot write the wake file: changes are found at the next heartbeat only", "path", w.path, "error", err)
 		})
 	}
+}
+
+// create makes the file be.
+func (w *wakeFile) create() error {
+	f, err := os.OpenFile(w.path, os.O_CREATE|os.O_WRONLY, 0o666)
+	if err == nil {
+		err = f.Close()
+	}
+	return err
 }
 
 // look returns what changes with every touch.

@@ -48,6 +48,9 @@ type ForwarderConfig struct {
 	TLS *tls.Config
 	// Timeout bounds a call to another node, on top of what a claim waits; default 10 s.
 	Timeout time.Duration
+	// Patience is for how long a call waits for the next broker of a queue that is between two;
+	// default 1 s, less than 0: not at all.
+	Patience time.Duration
 }
 
 // Forwarder is the queue service of any node: it answers from the broker in this process, or
@@ -57,8 +60,9 @@ type ForwarderConfig struct {
 //
 //   - One hop. A call that was passed on already is answered here or refused with
 //     [queue.Unavailable], at most a second's Retry-After, and the holder if one is known.
-//   - No call is repeated: whether a lost answer to a write may be asked for again is for the
-//     caller to decide, who knows its keys.
+//   - No call is repeated that may have happened: whether a lost answer to a write may be asked for
+//     again is for the caller to decide, who knows its keys. A call that was refused because the queue
+//     is being handed over waits for the next broker, see ForwarderConfig.Patience.
 //   - The caller's bearer token goes along, so the broker's node judges it as its own.
 type Forwarder struct {
 	cfg ForwarderConfig
@@ -73,6 +77,9 @@ var _ queue.Service = (*Forwarder)(nil)
 func NewForwarder(c ForwarderConfig) (*Forwarder, error) {
 	if c.Locator == nil {
 		return nil, errors.New("queue forwarder: no locator")
+	}
+	if c.Patience == 0 {
+		c.Patience = defaultPatience
 	}
 	return &Forwarder{cfg: c, peers: map[string]*client.Client{}}, nil
 }
@@ -137,26 +144,30 @@ func hopOf(ctx context.Context) hop {
 type generationKey struct{}
 
 // route returns who answers for a queue's shard, and the context to ask with.
-func (f *Forwarder) route(ctx context.Context, name string, shard int) (queue.Service, context.Context, error) {
+func (f *Forwarder) route(ctx context.Context, name string, shard int) place {
 	addr, generation, err := f.cfg.Locator.Broker(ctx, name, shard)
+	p := place{first: shard, shards: []int{shard}, asked: ctx, ctx: ctx, generation: generation}
 	local := f.cfg.Local
 	switch {
 	case local != nil && (hopOf(ctx).forwarded || err == nil && addr == f.cfg.Self && addr != ""):
-		return local, ctx, nil
+		p.svc = local
 	case queue.TagOf(err) == queue.QueueNotFound:
-		return nil, ctx, err
+		p.err = err
 	case err != nil:
-		return nil, ctx, f.nobody("", "no broker of queue %q is known: %w", name, err)
+		p.err = f.nobody("", "no broker of queue %q is known: %w", name, err)
 	case addr == "" || addr == f.cfg.Self:
-		return nil, ctx, f.nobody("", "no broker of queue %q is known", name)
+		p.err = f.nobody("", "no broker of queue %q is known: %w", name, errMoved)
 	case hopOf(ctx).forwarded:
-		return nil, ctx, f.nobody(addr, "this node is not the broker of queue %q, and a call is passed on once", name)
+		p.err = f.nobody(addr, "this node is not the broker of queue %q, and a call is passed on once", name)
+	default:
+		peer, err := f.peer(addr)
+		if err != nil {
+			p.err = f.nobody(addr, "the broker of queue %q: %w", name, err)
+			break
+		}
+		p.svc, p.ctx = peer, context.WithValue(ctx, generationKey{}, generation)
 	}
-	peer, err := f.peer(addr)
-	if err != nil {
-		return nil, ctx, f.nobody(addr, "the broker of queue %q: %w", name, err)
-	}
-	return peer, context.WithValue(ctx, generationKey{}, generation), nil
+	return p
 }
 
 func (f *Forwarder) nobody(holder, format string, args ...any) error {
@@ -196,13 +207,13 @@ func mark(r *http.Request) {
 
 // settled turns the refusal of a broker that is none any more into what a forwarded call's
 // sender expects.
-func (f *Forwarder) settled(ctx context.Context, name string, shard int, err error) error {
+func (f *Forwarder) settled(p place, name string, err error) error {
 	if err == nil || queue.TagOf(err) != queue.QueueNotOwner {
 		return err
 	}
 	holder := ""
-	if addr, _, lost := f.cfg.Locator.Broker(ctx, name, shard); lost == nil && addr != f.cfg.Self {
+	if addr, _, lost := f.cfg.Locator.Broker(p.asked, name, p.first); lost == nil && addr != f.cfg.Self {
 		holder = addr
 	}
-	return f.nobody(holder, "the broker of queue %q has moved: %w", name, err)
+	return f.nobody(holder, "the broker of queue %q: %w: %w", name, errMoved, err)
 }

@@ -30,16 +30,19 @@ const claimSlice = 500 * time.Millisecond
 
 // place is a node that serves shards of a queue.
 type place struct {
-	first  int // its lowest shard
-	shards []int
-	svc    queue.Service
-	ctx    context.Context // carries the generation and the shards to the call at this node
-	err    error           // nobody serves these shards now
+	first      int // its lowest shard
+	shards     []int
+	part       bool // not all of the queue's
+	svc        queue.Service
+	generation int64           // of the run that serves the first shard
+	asked      context.Context // of the caller
+	ctx        context.Context // carries the generation and the shards to the call at this node
+	err        error           // nobody serves these shards now
 }
 
 // on returns the place as one of only some of its shards.
 func (p place) on(shards ...int) place {
-	p.shards, p.first = shards, shards[0]
+	p.shards, p.first, p.part = shards, shards[0], true
 	p.ctx = queue.OnShards(p.ctx, shards)
 	return p
 }
@@ -55,11 +58,11 @@ func (f *Forwarder) places(ctx context.Context, name string) ([]place, error) {
 	}
 	var out []place
 	for shard := range n {
-		svc, at, err := f.route(ctx, name, shard)
-		i := slices.IndexFunc(out, func(p place) bool { return p.svc == svc && (p.err == nil) == (err == nil) })
+		p := f.route(ctx, name, shard)
+		i := slices.IndexFunc(out, func(o place) bool { return o.svc == p.svc && (o.err == nil) == (p.err == nil) })
 		if i < 0 {
-			out = append(out, place{first: shard, svc: svc, ctx: at, err: err})
-			i = len(out) - 1
+			out = append(out, p)
+			continue
 		}
 		out[i].shards = append(out[i].shards, shard)
 	}
@@ -86,9 +89,9 @@ func scatter[T any](f *Forwarder, name string, places []place, shards []int, do 
 	var all sync.WaitGroup
 	for i, p := range places {
 		var positions []int
-		for at, shard := range shards {
+		for position, shard := range shards {
 			if slices.Contains(p.shards, shard) {
-				positions = append(positions, at)
+				positions = append(positions, position)
 			}
 		}
 		if len(positions) == 0 {
@@ -96,15 +99,12 @@ func scatter[T any](f *Forwarder, name string, places []place, shards []int, do 
 		}
 		asked++
 		all.Go(func() {
-			if errs[i] = p.err; p.err != nil {
+			part, err := at(f, name, p, func(p place) ([]T, error) { return do(p, positions) })
+			if errs[i] = err; err != nil {
 				return
 			}
-			part, err := do(p, positions)
-			if errs[i] = f.settled(p.ctx, name, p.first, err); err != nil {
-				return
-			}
-			for n, at := range positions {
-				out[at] = part[n]
+			for n, position := range positions {
+				out[position] = part[n]
 			}
 		})
 	}
@@ -148,7 +148,7 @@ func (f *Forwarder) Enqueue(ctx context.Context, name string, jobs []queue.Job) 
 		return nil, err
 	}
 	if p, only := single(places); only {
-		return at(f, name, p, func() ([]queue.Receipt, error) { return p.svc.Enqueue(p.ctx, name, jobs) })
+		return at(f, name, p, func(p place) ([]queue.Receipt, error) { return p.svc.Enqueue(p.ctx, name, jobs) })
 	}
 	count := shardCount(places)
 	named := slices.Clone(jobs)
@@ -171,7 +171,7 @@ func (f *Forwarder) Settle(ctx context.Context, name string, what []queue.Settle
 		return nil, err
 	}
 	if p, only := single(places); only {
-		return at(f, name, p, func() ([]queue.Outcome, error) { return p.svc.Settle(p.ctx, name, what) })
+		return at(f, name, p, func(p place) ([]queue.Outcome, error) { return p.svc.Settle(p.ctx, name, what) })
 	}
 	count := shardCount(places)
 	shards := make([]int, len(what))
@@ -200,7 +200,7 @@ func (f *Forwarder) Claim(ctx context.Context, name string, req queue.ClaimReque
 		return nil, err
 	}
 	if p, only := single(places); only {
-		return at(f, name, p, func() ([]queue.Claimed, error) { return p.svc.Claim(p.ctx, name, req) })
+		return at(f, name, p, func(p place) ([]queue.Claimed, error) { return p.svc.Claim(p.ctx, name, req) })
 	}
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(cmp.Or(req.RequestID, req.Worker, client.NewID())))
@@ -212,7 +212,7 @@ func (f *Forwarder) Claim(ctx context.Context, name string, req queue.ClaimReque
 			part.Wait = min(claimSlice, time.Until(deadline))
 		}
 		last := n >= len(places)-1 && time.Until(deadline) <= 0
-		claims, err := at(f, name, p, func() ([]queue.Claimed, error) { return p.svc.Claim(p.ctx, name, part) })
+		claims, err := ask(f, name, p, func(p place) ([]queue.Claimed, error) { return p.svc.Claim(p.ctx, name, part) })
 		switch {
 		case len(claims) > 0 || ctx.Err() != nil || queue.TagOf(err) == queue.UnknownOutcome:
 			return claims, err
@@ -242,16 +242,6 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// at makes a call at one place.
-func at[T any](f *Forwarder, name string, p place, do func() (T, error)) (T, error) {
-	if p.err != nil {
-		var none T
-		return none, p.err
-	}
-	out, err := do()
-	return out, f.settled(p.ctx, name, p.first, err)
-}
-
 // Get implements [queue.Operator]. A job with a group is not on the shard of its ID, so all are
 // asked, its own first.
 func (f *Forwarder) Get(ctx context.Context, name, id string) (*queue.Info, []byte, error) {
@@ -268,7 +258,7 @@ func (f *Forwarder) Get(ctx context.Context, name, id string) (*queue.Info, []by
 	var unsure error
 	for _, p := range places {
 		var payload []byte
-		info, err := at(f, name, p, func() (info *queue.Info, err error) {
+		info, err := at(f, name, p, func(p place) (info *queue.Info, err error) {
 			info, payload, err = p.svc.Get(p.ctx, name, id)
 			return info, err
 		})
@@ -300,7 +290,7 @@ func (f *Forwarder) List(ctx context.Context, name string, q queue.Query) (*queu
 		return nil, err
 	}
 	if p, only := single(places); only {
-		return at(f, name, p, func() (*queue.Page, error) { return p.svc.List(p.ctx, name, q) })
+		return at(f, name, p, func(p place) (*queue.Page, error) { return p.svc.List(p.ctx, name, q) })
 	}
 	shard := 0
 	if q.Cursor != "" {
@@ -314,7 +304,7 @@ func (f *Forwarder) List(ctx context.Context, name string, q queue.Query) (*queu
 	for ; shard < shardCount(places); shard++ {
 		p := of(places, shard)
 		q.Limit = limit - len(out.Jobs)
-		page, err := at(f, name, p, func() (*queue.Page, error) { return p.svc.List(p.ctx, name, q) })
+		page, err := at(f, name, p, func(p place) (*queue.Page, error) { return p.svc.List(p.ctx, name, q) })
 		if err != nil {
 			return nil, err
 		}
@@ -343,7 +333,7 @@ func gather[T any](f *Forwarder, name string, places []place, do func(p place) (
 	out, errs := make([]T, len(places)), make([]error, len(places))
 	var all sync.WaitGroup
 	for i, p := range places {
-		all.Go(func() { out[i], errs[i] = at(f, name, p, func() (T, error) { return do(p) }) })
+		all.Go(func() { out[i], errs[i] = at(f, name, p, do) })
 	}
 	all.Wait()
 	return out, errs

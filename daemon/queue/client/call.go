@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptrace"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -45,6 +46,7 @@ func (c *Client) call(ctx context.Context, r request) error {
 		unsure bool // some attempt may have taken effect
 		last   *queue.Error
 		failed place
+		tried  []place
 	)
 	for pause := c.cfg.Backoff; ; pause = min(2*pause, c.cfg.MaxBackoff) {
 		p, err := c.find(ctx, r.queue, failed)
@@ -70,6 +72,9 @@ func (c *Client) call(ctx context.Context, r request) error {
 		if c.cfg.Once || unsure && !r.repeatable {
 			return e
 		}
+		if tried = append(tried, p); c.elsewhere(ctx, r.queue, e, tried) {
+			continue
+		}
 		if e.Holder == "" || e.Tag == queue.QueueFull {
 			least = max(min(least, c.cfg.MaxBackoff), jitter(pause))
 		} else {
@@ -80,6 +85,26 @@ func (c *Client) call(ctx context.Context, r request) error {
 		}
 	}
 }
+
+// elsewhere reports whether another place is known that was not tried yet: when a node is gone, or names
+// the holder, the next one is asked at once. A node that answered is believed if it asks for a pause.
+func (c *Client) elsewhere(ctx context.Context, name string, e *queue.Error, tried []place) bool {
+	if !errors.Is(e, errNoAnswer) && (e.Holder == "" || e.Tag == queue.QueueFull) {
+		return false
+	}
+	next, err := c.find(ctx, name, tried[len(tried)-1])
+	if err != nil {
+		return false
+	}
+	if slices.Contains(tried, next) {
+		c.drop(name, next) // after the pause there may be another
+		return false
+	}
+	return true
+}
+
+// errNoAnswer is how an attempt ends whose node is gone, or hangs.
+var errNoAnswer = errors.New("no answer")
 
 // giveUp says what is known when time is up.
 func giveUp(last *queue.Error, unsure bool, err error) error {
@@ -167,9 +192,9 @@ func readAll(resp *http.Response) ([]byte, error) {
 // write may have happened.
 func (r request) broken(err error, connected bool) *queue.Error {
 	if !connected || r.method == http.MethodGet {
-		return queue.Refuse(queue.Unavailable, "no answer: %w", err)
+		return queue.Refuse(queue.Unavailable, "%w: %w", errNoAnswer, err)
 	}
-	return queue.Refuse(queue.UnknownOutcome, "no answer: %w", err)
+	return queue.Refuse(queue.UnknownOutcome, "%w: %w", errNoAnswer, err)
 }
 
 // refused reads a refusal in either form: a problem, or Connect's error with a Refusal in it.

@@ -235,6 +235,15 @@ func (c *Client) keep(name string, p place) {
 	c.places[name] = p
 }
 
+// drop lets the next call look for the queue's place again.
+func (c *Client) drop(name string, p place) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.places[name] == p {
+		delete(c.places, name)
+	}
+}
+
 // forget drops a place that failed, unless another call has found a better one meanwhile, and
 // remembers the holder that was named in its stead.
 func (c *Client) forget(name string, failed place, holder string) {

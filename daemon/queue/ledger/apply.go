@@ -61,7 +61,7 @@ func (l *Ledger) Replay(b []byte, now int64) error {
 func (l *Ledger) each(r *Record, step func(l *Ledger, i uint32, r *Record, n int) bool) error {
 	void := 0
 	for n, number := range r.Numbers {
-		i, ok := l.numbers.get(number)
+		i, ok := l.live(number)
 		if !ok || !step(l, i, r, n) {
 			void++
 		}
@@ -74,12 +74,16 @@ func (l *Ledger) each(r *Record, step func(l *Ledger, i uint32, r *Record, n int
 
 func (l *Ledger) enqueue(r *Record) error {
 	number, id := r.Numbers[0], r.packed()
-	_, taken := l.numbers.get(number)
-	_, live := l.ids.get(id)
-	if _, known := l.window.get(id, l.now); taken || live || known {
+	i, taken := l.numbers.get(number)
+	switch {
+	case taken && l.jobs.at(i).state == None && l.jobs.at(i).has(id):
+		l.coming--
+	case taken || l.taken(id):
 		return fmt.Errorf("enqueue job %d: %w", number, ErrVoid)
+	default:
+		i = l.admit(number, id)
 	}
-	i := l.insert(r, id)
+	l.fill(i, r)
 	l.totals.Enqueued++
 	t := times{at: r.RunAt, expires: r.Expires}
 	if r.RunAt > l.now {
@@ -90,30 +94,51 @@ func (l *Ledger) enqueue(r *Record) error {
 	return nil
 }
 
-// insert makes a job of a record; it is not attached.
-func (l *Ledger) insert(r *Record, id packed) uint32 {
-	number := r.Numbers[0]
+// taken reports whether an ID is that of a live job, or of one that has ended.
+func (l *Ledger) taken(id ID) bool {
+	_, live := l.ids.get(id)
+	if live {
+		return true
+	}
+	_, known := l.window.get(id, l.now)
+	return known
+}
+
+// admit makes a job of which nothing is known but its name.
+func (l *Ledger) admit(number uint64, id ID) uint32 {
 	l.next = max(l.next, number+1)
 	i := l.jobs.alloc()
 	j := l.jobs.at(i)
-	j.id, j.idLen, j.number, j.created, j.priority = id.id, id.len, number, r.At, r.Priority
+	j.id, j.idLen, j.number = id.id, id.len, number
+	if id.len == idLong {
+		l.change(j, func(m *more) { m.id = id.long })
+	}
+	l.ids.add(id, i)
+	l.numbers.add(number, i)
+	return i
+}
+
+// fill gives a job what its record says; it is not attached.
+func (l *Ledger) fill(i uint32, r *Record) {
+	j := l.jobs.at(i)
+	j.created, j.priority = r.At, r.Priority
 	j.flags = l.phase
-	j.payload = string(r.Payload)
+	if j.payload = r.Text; j.payload == "" {
+		j.payload = string(r.Payload)
+	}
 	j.typ = l.types.intern(r.Type)
 	policy := cmp.Or(r.Policy, DefaultPolicy)
 	j.policy = l.policies.intern(policy)
-	if id.len == idLong || r.Group != "" || r.Blob != "" || j.policy == ownPolicy {
+	if r.Group != "" || r.Blob != "" || j.policy == ownPolicy {
 		l.change(j, func(m *more) {
-			m.id, m.group, m.blob, m.size = id.long, r.Group, r.Blob, r.Size
+			m.group, m.blob, m.size = r.Group, r.Blob, r.Size
 			if j.policy == ownPolicy {
-				m.policy = &policy
+				own := policy
+				m.policy = &own
 			}
 		})
 	}
 	l.payloads += int64(len(j.payload))
-	l.ids.add(id, i)
-	l.numbers.add(number, i)
-	return i
 }
 
 func (l *Ledger) claim(i uint32, r *Record, n int) bool {

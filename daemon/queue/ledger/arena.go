@@ -30,6 +30,7 @@ const (
 	phase             // parity of the checkpoint in which it was saved last
 	back              // its place is not its number: see more.place
 	begun             // the current delivery was counted as an attempt
+	lined             // it waits in the line of its lane, not in the heap
 )
 
 // more is what active, dead, retried, grouped and otherwise unusual jobs have.
@@ -105,17 +106,22 @@ func (j *job) place() uint64 {
 	return j.number
 }
 
-func (j *job) packed() packed {
-	p := packed{id: j.id, len: j.idLen}
+func (j *job) packed() ID {
+	p := ID{id: j.id, len: j.idLen}
 	if j.idLen == idLong {
 		p.long = j.more.id
 	}
 	return p
 }
 
-// packed is an ID in 16 bytes: a UUID in its canonical text, or up to 16 bytes as they are. A
+// has reports whether p is the job's ID.
+func (j *job) has(p ID) bool {
+	return j.id == p.id && j.idLen == p.len && (p.len != idLong || j.more.id == p.long)
+}
+
+// ID is a job's ID in 16 bytes: a UUID in its canonical text, or up to 16 bytes as they are. A
 // longer one is its hash here, and its text besides.
-type packed struct {
+type ID struct {
 	id   [16]byte
 	len  uint8
 	long string
@@ -126,8 +132,9 @@ const (
 	idLong = 0x21
 )
 
-func pack(id string) packed {
-	p := packed{len: uint8(min(len(id), idLong))}
+// Pack makes an ID of its text.
+func Pack(id string) ID {
+	p := ID{len: uint8(min(len(id), idLong))}
 	switch {
 	case len(id) <= 16:
 		copy(p.id[:], id)
@@ -172,7 +179,7 @@ var unhex = func() (t [256]byte) {
 	return t
 }()
 
-func (p packed) String() string {
+func (p ID) String() string {
 	switch p.len {
 	case idLong:
 		return p.long

@@ -27,11 +27,11 @@ func (l *Ledger) Cut() *Cut {
 		l.cut.Abort()
 	}
 	l.phase ^= phase
-	c := &Cut{l: l, ended: [2]uint64{l.window.head, l.window.tail}, limit: l.next, jobs: l.jobs.n}
+	c := &Cut{l: l, ended: [2]uint64{l.window.head, l.window.tail}, limit: l.next, jobs: l.Jobs()}
 	l.cut, l.window.leaving = c, c.leaving
 	t := l.totals
 	c.put(&Record{
-		Kind: header, At: l.now, Numbers: []uint64{l.next, uint64(l.jobs.n), uint64(l.window.ids.n)}, Config: l.config,
+		Kind: header, At: l.now, Numbers: []uint64{l.next, uint64(l.Jobs()), uint64(l.window.ids.n)}, Config: l.config,
 		save: &saving{
 			paused: l.paused,
 			counts: [6]uint64{t.Enqueued, t.Completed, t.Failed, t.Expired, t.Cancelled, t.Died},
@@ -69,8 +69,8 @@ func (c *Cut) job(i uint32) {
 	r, s := &c.rec, &c.save
 	*s = saving{state: j.state, attempts: j.attempts, delivers: j.delivers, begun: j.flags&begun != 0}
 	*r = Record{
-		Kind: saved, At: j.created, Numbers: append(r.Numbers[:0], j.number), id: j.packed(), Type: l.types.text[j.typ],
-		text: j.payload, Priority: j.priority, Policy: l.policy(j), Expires: t.expires, save: s,
+		Kind: saved, At: j.created, Numbers: append(r.Numbers[:0], j.number), Packed: j.packed(), Type: l.types.text[j.typ],
+		Text: j.payload, Priority: j.priority, Policy: l.policy(j), Expires: t.expires, save: s,
 	}
 	switch j.state {
 	case Delayed:
@@ -129,7 +129,7 @@ func (c *Cut) remembered(pos uint64) {
 	}
 	e := w.at(pos)
 	c.put(&Record{
-		Kind: ending, At: e.at, id: w.packed(pos), Nonce: e.nonce, Result: w.result[pos],
+		Kind: ending, At: e.at, Packed: w.packed(pos), Nonce: e.nonce, Result: w.result[pos],
 		Config: Config{DedupWindow: w.spans[e.span]},
 		save:   &saving{state: e.state},
 	})
@@ -143,7 +143,9 @@ func (l *Ledger) step(c *Cut, bytes int) uint64 {
 			next = number
 			return false
 		}
-		l.save(i)
+		if l.jobs.at(i).state != None {
+			l.save(i)
+		}
 		return true
 	})
 	return next
@@ -268,7 +270,8 @@ func (l *Ledger) restore(r *Record) bool {
 	if _, taken := l.numbers.get(r.Numbers[0]); taken || r.Numbers[0] >= l.next {
 		return false
 	}
-	i := l.insert(r, id)
+	i := l.admit(r.Numbers[0], id)
+	l.fill(i, r)
 	j := l.jobs.at(i)
 	s := r.save
 	j.attempts, j.delivers = s.attempts, s.delivers

@@ -141,12 +141,12 @@ func (r *Record) setBytes(f protowire.Number, v []byte) bool {
 	case fPlaces:
 		r.Places, ok = unpack(r.Places, v)
 	case fID:
-		r.ID, r.id = string(v), packed{}
+		r.ID, r.Packed = string(v), ID{}
 	case fUUID:
 		if len(v) != 16 {
 			return false
 		}
-		r.ID, r.id = "", packed{id: [16]byte(v), len: idUUID}
+		r.ID, r.Packed = "", ID{id: [16]byte(v), len: idUUID}
 	case fType:
 		r.Type = r.remember(0, v)
 	case fGroup:
@@ -246,7 +246,7 @@ func setFloat(to *float32, v uint64) bool {
 	return v <= math.MaxUint32 && *to >= -1e9 && *to <= 1e9
 }
 
-func (r *Record) named() bool { return r.ID != "" || r.id.len != 0 }
+func (r *Record) named() bool { return r.ID != "" || r.Packed.len != 0 }
 
 // valid reports what is missing for the record's kind.
 func (r *Record) valid() error {

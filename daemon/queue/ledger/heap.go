@@ -1,12 +1,25 @@
 package ledger
 
-// A lane is the waiting jobs of one type, as a heap with four children per node: fewer cache misses
-// than with two.
+import (
+	"slices"
+	"unsafe"
+)
+
+// A lane is the waiting jobs of one type: those that came in order in a line, the others, which are
+// retried or of a higher priority than others before them, in a heap. It has four children per node:
+// fewer cache misses than with two.
 type lane struct {
+	line line
 	heap []uint32
+	most int // of the heap since the last tidying
 }
 
-const arity = 4
+func (n *lane) len() int { return n.line.live + len(n.heap) }
+
+const (
+	arity    = 4
+	laneSize = int64(unsafe.Sizeof(lane{}))
+)
 
 // less reports whether job a is claimed before job b.
 func (l *Ledger) less(a, b uint32) bool {
@@ -27,10 +40,16 @@ func (l *Ledger) ready(i uint32) {
 		l.oldest = j.number
 	}
 	n := &l.lanes[j.typ]
-	if len(n.heap) == 0 {
+	if n.len() == 0 {
 		l.busy = append(l.busy, j.typ)
 	}
+	if n.line.live == 0 || l.less(n.line.last(), i) {
+		j.flags |= lined
+		j.pos = n.line.push(i)
+		return
+	}
 	n.heap = append(n.heap, i)
+	n.most = max(n.most, len(n.heap))
 	l.up(n, len(n.heap)-1)
 }
 
@@ -38,7 +57,24 @@ func (l *Ledger) ready(i uint32) {
 func (l *Ledger) unready(i uint32) {
 	j := l.jobs.at(i)
 	n := &l.lanes[j.typ]
-	at, last := int(j.pos), len(n.heap)-1
+	if j.flags&lined != 0 {
+		j.flags &^= lined
+		n.line.remove(j.pos)
+		if n.line.gaping() {
+			n.line.close(func(i, pos uint32) { l.jobs.at(i).pos = pos })
+		}
+	} else {
+		l.unheap(n, int(j.pos))
+	}
+	if n.len() == 0 {
+		at := slices.Index(l.busy, j.typ)
+		l.busy[at] = l.busy[len(l.busy)-1]
+		l.busy = l.busy[:len(l.busy)-1]
+	}
+}
+
+func (l *Ledger) unheap(n *lane, at int) {
+	last := len(n.heap) - 1
 	n.heap[at] = n.heap[last]
 	n.heap = n.heap[:last]
 	if at < last {
@@ -46,18 +82,17 @@ func (l *Ledger) unready(i uint32) {
 		l.down(n, at)
 		l.up(n, at)
 	}
-	if cap(n.heap) > 1024 && cap(n.heap) > 4*last {
-		n.heap = append(make([]uint32, 0, 2*last), n.heap...)
+}
+
+// best returns the job of a lane that is claimed first; there is one.
+func (l *Ledger) best(n *lane) uint32 {
+	switch {
+	case n.line.live == 0:
+		return n.heap[0]
+	case len(n.heap) > 0 && l.less(n.heap[0], n.line.jobs[n.line.front]):
+		return n.heap[0]
 	}
-	if last == 0 {
-		for at, typ := range l.busy {
-			if typ == j.typ {
-				l.busy[at] = l.busy[len(l.busy)-1]
-				l.busy = l.busy[:len(l.busy)-1]
-				break
-			}
-		}
-	}
+	return n.line.jobs[n.line.front]
 }
 
 func (l *Ledger) up(n *lane, at int) {
@@ -102,6 +137,7 @@ func (l *Ledger) down(n *lane, at int) {
 // timers is a heap of times at which something happens to jobs.
 type timers struct {
 	heap []timer
+	most int // since the last tidying
 	jobs *arena
 	ttl  bool // the heap of times to live: the position is kept apart
 }
@@ -130,6 +166,7 @@ func before(a, b timer) bool { return a.at < b.at || a.at == b.at && a.order < b
 
 func (t *timers) add(at int64, job uint32) {
 	t.heap = append(t.heap, timer{})
+	t.most = max(t.most, len(t.heap))
 	t.up(len(t.heap)-1, timer{at, job, uint32(t.jobs.at(job).number)})
 }
 
@@ -160,9 +197,15 @@ func (t *timers) remove(pos uint32) {
 	if t.ttl {
 		t.jobs.at(gone).ttl = 0
 	}
-	if cap(t.heap) > 1024 && cap(t.heap) > 4*last {
-		t.heap = append(make([]timer, 0, 2*last), t.heap...)
+}
+
+// tidied gives a heap's room back that was not needed: most is how long it was since the last time.
+func tidied[T any](heap []T, most *int) []T {
+	if cap(heap) > 1024 && cap(heap) > 4**most {
+		heap = append(make([]T, 0, 2*len(heap)), heap...)
 	}
+	*most = len(heap)
+	return heap
 }
 
 func (t *timers) up(at int, e timer) {

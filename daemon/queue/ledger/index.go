@@ -6,128 +6,164 @@ import (
 	"unsafe"
 )
 
-// index finds what an ID stands for: an open-addressed table of 32-bit slots, in parts that grow one
-// by one, so that no insertion waits for a rehash of all. A slot has a reference of 27 bits and five
-// bits of the ID's hash: looking for an ID that is not there, the usual case, touches few jobs.
+// index finds what an ID stands for: a table in parts that grow one by one, so that no insertion waits
+// for a rehash of all. A part is buckets of one cache line (as in Facebook's F14): an ID stands in the
+// bucket of its hash, or in one behind it if that is full. Looking for an ID touches one line, mostly,
+// and a job only if eight bits of the hash agree; taking one out moves no other and reads no job.
 type index struct {
 	seed  maphash.Seed
 	parts [parts]part
 	n     int
-	of    func(uint32) packed // the ID of a reference
+	key   func(ref uint32) [16]byte   // what is hashed of a reference's ID
+	same  func(ref uint32, p ID) bool // whether it has this ID
 }
 
 const (
-	parts = 256
+	parts      = 256
+	bucketSize = 12
 	// references is how many there are, from 0 on.
-	references = 1<<27 - 1
+	references = 1 << 32
 )
 
 type part struct {
-	slots []uint32 // tag, reference + 1; 0 is empty
-	n     int
+	buckets []bucket
+	n       int
+	most    int // n at its highest since the last tidying
 }
 
-func (x *index) init(of func(uint32) packed) { x.seed, x.of = maphash.MakeSeed(), of }
-
-func (x *index) hash(p packed) uint64 {
-	return maphash.Bytes(x.seed, p.id[:]) // the length is compared, not hashed
+type bucket struct {
+	tags [bucketSize]uint8 // of the hash; 0: the place is free
+	away uint32            // how many IDs stand behind this bucket because it was full
+	refs [bucketSize]uint32
 }
 
-// slot is what stands for a reference; its upper bits are those of the hash below the part's.
-func slot(h uint64, ref uint32) uint32 { return uint32(h>>51)<<27 | (ref + 1) }
+func (x *index) init(key func(uint32) [16]byte, same func(uint32, ID) bool) {
+	x.seed, x.key, x.same = maphash.MakeSeed(), key, same
+}
 
-func refOf(slot uint32) uint32 { return (slot & references) - 1 }
+// hash goes by the first bytes only: the length is compared.
+func (x *index) hash(id [16]byte) uint64 { return maphash.Bytes(x.seed, id[:]) }
 
-func (x *index) get(p packed) (uint32, bool) {
-	h := x.hash(p)
+func tagOf(h uint64) uint8 { return max(1, uint8(h>>48)) }
+
+func (t *part) home(h uint64) int { return int(h & (1<<32 - 1) * uint64(len(t.buckets)) >> 32) }
+
+func (t *part) next(at int) int {
+	if at++; at == len(t.buckets) {
+		return 0
+	}
+	return at
+}
+
+func (x *index) get(p ID) (uint32, bool) {
+	h := x.hash(p.id)
 	t := &x.parts[h>>56]
 	if t.n == 0 {
 		return 0, false
 	}
-	mask, tag := uint64(len(t.slots)-1), uint32(h>>51)&31
-	for at := h & mask; t.slots[at] != 0; at = (at + 1) & mask {
-		if s := t.slots[at]; s>>27 == tag && x.of(refOf(s)) == p {
-			return refOf(s), true
+	tag, at := tagOf(h), t.home(h)
+	for range t.buckets { // in a small part, IDs may stand behind every bucket
+		b := &t.buckets[at]
+		for i, other := range b.tags {
+			if other == tag && x.same(b.refs[i], p) {
+				return b.refs[i], true
+			}
 		}
+		if b.away == 0 {
+			break
+		}
+		at = t.next(at)
 	}
 	return 0, false
 }
 
 // touch reads where an ID will be looked for, so that it is in the processor's cache then.
-func (x *index) touch(p packed) uint32 {
-	h := x.hash(p)
+func (x *index) touch(p ID) uint32 {
+	h := x.hash(p.id)
 	t := &x.parts[h>>56]
-	if len(t.slots) == 0 {
+	if len(t.buckets) == 0 {
 		return 0
 	}
-	return t.slots[h&uint64(len(t.slots)-1)]
+	return t.buckets[t.home(h)].away
 }
 
 // add enters a reference that is not in the table.
-func (x *index) add(p packed, ref uint32) {
-	h := x.hash(p)
+func (x *index) add(p ID, ref uint32) {
+	h := x.hash(p.id)
 	t := &x.parts[h>>56]
-	if 4*(t.n+1) > 3*len(t.slots) {
-		x.resize(t, max(8, 2*len(t.slots)))
+	if 8*(t.n+1) > 7*bucketSize*len(t.buckets) {
+		x.resize(t, len(t.buckets)+len(t.buckets)/2+1)
 	}
-	t.put(h, slot(h, ref))
+	t.put(h, ref)
 	t.n++
+	t.most = max(t.most, t.n)
 	x.n++
 }
 
-// reserve makes room for so many that will be added: as much as they would take anyway.
-func (x *index) reserve(n uint64) {
-	each := int(min(n, references)) / parts
-	for i := range x.parts {
-		t, size := &x.parts[i], 8
-		for 4*each > 3*size {
-			size *= 2
+func (t *part) put(h uint64, ref uint32) {
+	for at := t.home(h); ; at = t.next(at) {
+		b := &t.buckets[at]
+		for i, tag := range b.tags {
+			if tag == 0 {
+				b.tags[i], b.refs[i] = tagOf(h), ref
+				return
+			}
 		}
-		if each > 0 && size > len(t.slots) {
-			x.resize(t, size)
-		}
+		b.away++
 	}
 }
 
-func (t *part) put(h uint64, s uint32) {
-	mask := uint64(len(t.slots) - 1)
-	at := h & mask
-	for t.slots[at] != 0 {
-		at = (at + 1) & mask
-	}
-	t.slots[at] = s
-}
-
-// remove takes a reference out and closes the gap, so that no tombstones gather.
-func (x *index) remove(p packed, ref uint32) {
-	h := x.hash(p)
+// remove takes a reference out that is in the table.
+func (x *index) remove(id [16]byte, ref uint32) {
+	h := x.hash(id)
 	t := &x.parts[h>>56]
-	mask := uint64(len(t.slots) - 1)
-	at := h & mask
-	for t.slots[at] != slot(h, ref) {
-		at = (at + 1) & mask
-	}
-	for next := (at + 1) & mask; t.slots[next] != 0; next = (next + 1) & mask {
-		home := x.hash(x.of(refOf(t.slots[next]))) & mask
-		if (next-home)&mask >= (next-at)&mask { // it may stand where the gap is
-			t.slots[at] = t.slots[next]
-			at = next
-		}
-	}
-	t.slots[at] = 0
 	t.n--
 	x.n--
-	if len(t.slots) > 8 && 8*t.n < len(t.slots) {
-		x.resize(t, len(t.slots)/2)
+	for at := t.home(h); ; at = t.next(at) {
+		b := &t.buckets[at]
+		for i, other := range b.refs {
+			if other == ref && b.tags[i] != 0 {
+				b.tags[i] = 0
+				return
+			}
+		}
+		b.away--
+	}
+}
+
+// fitting is how many buckets so many IDs take that will be more.
+func fitting(n int) int { return (n*3/2 + bucketSize - 1) / bucketSize }
+
+// reserve makes room for so many that will be added: as much as they would take anyway.
+func (x *index) reserve(n uint64) {
+	each := fitting(int(min(n, references)) / parts)
+	for i := range x.parts {
+		if t := &x.parts[i]; each > len(t.buckets) {
+			x.resize(t, each)
+		}
+	}
+}
+
+// tidy gives back what was not needed since it was called last.
+func (x *index) tidy() {
+	for i := range x.parts {
+		t := &x.parts[i]
+		if size := fitting(t.most); 4*size < len(t.buckets) {
+			x.resize(t, size)
+		}
+		t.most = t.n
 	}
 }
 
 func (x *index) resize(t *part, size int) {
-	old := t.slots
-	t.slots = make([]uint32, size)
-	for _, s := range old {
-		if s != 0 {
-			t.put(x.hash(x.of(refOf(s))), s)
+	old := t.buckets
+	t.buckets = make([]bucket, size)
+	for i := range old {
+		b := &old[i]
+		for n, tag := range b.tags {
+			if tag != 0 {
+				t.put(x.hash(x.key(b.refs[n])), b.refs[n])
+			}
 		}
 	}
 }
@@ -135,7 +171,7 @@ func (x *index) resize(t *part, size int) {
 func (x *index) bytes() int64 {
 	var n int64
 	for i := range x.parts {
-		n += 4 * int64(len(x.parts[i].slots))
+		n += int64(unsafe.Sizeof(bucket{})) * int64(cap(x.parts[i].buckets))
 	}
 	return n
 }

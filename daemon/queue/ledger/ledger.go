@@ -14,7 +14,8 @@
 //
 //   - A *hard* record is applied once it is durable: enqueue, complete, fail, release, cancel,
 //     purge, redrive, run, dead, pause, resume, config. Nobody sees the change before. Until then
-//     the caller holds the job ([Ledger.Hold]), so that nothing else happens to it. Applied to a job
+//     the caller holds the job ([Ledger.Hold]), so that nothing else happens to it, or keeps the ID of
+//     one that is to be enqueued ([Ledger.Expect]). Applied to a job
 //     for which it makes no sense, it is refused with [ErrVoid] and changes nothing.
 //   - A *soft* record (claim, started, expire) may be applied at once and becomes durable a little
 //     later. A checkpoint may therefore contain it although the log that follows has it again: it
@@ -118,11 +119,13 @@ type Ledger struct {
 	config Config
 	now    int64  // the newest time that was applied
 	next   uint64 // the next job's number
+	tidied int64  // when room was given back last
 	paused bool
 	totals Totals
 	count  [Dead + 1]int // of jobs by state
 
 	jobs     arena
+	coming   int // of them, those that are expected: their state is None
 	ids      index
 	numbers  numbers
 	types    names
@@ -148,7 +151,7 @@ type Ledger struct {
 // New returns an empty ledger.
 func New(c Config) *Ledger {
 	l := &Ledger{config: c.withDefaults(), next: 1, held: map[uint64]times{}, requests: map[string][]uint64{}}
-	l.ids.init(func(i uint32) packed { return l.jobs.at(i).packed() })
+	l.ids.init(func(i uint32) [16]byte { return l.jobs.at(i).id }, func(i uint32, p ID) bool { return l.jobs.at(i).has(p) })
 	l.window.init()
 	l.delayed.init(&l.jobs, false)
 	l.claims.init(&l.jobs, false)
@@ -175,6 +178,26 @@ func (l *Ledger) Advance(now int64) {
 		l.attach(i, Waiting, t)
 	}
 	l.window.forget(now, l.config.DedupIDs)
+	if now-l.tidied >= tidyEvery {
+		l.tidied = now
+		l.tidy()
+	}
+}
+
+// tidyEvery is how long, in milliseconds, tables keep room that is not needed.
+const tidyEvery = 10_000
+
+// tidy gives back what was not needed for a while. A queue that is filled and emptied many times a
+// second keeps its tables.
+func (l *Ledger) tidy() {
+	l.ids.tidy()
+	l.window.ids.tidy()
+	for _, t := range []*timers{&l.delayed, &l.claims, &l.ttl} {
+		t.heap = tidied(t.heap, &t.most)
+	}
+	for i := range l.lanes {
+		l.lanes[i].heap = tidied(l.lanes[i].heap, &l.lanes[i].most)
+	}
 }
 
 // Number hands out the number of a job that is about to be enqueued, or a new place for one that
@@ -275,10 +298,23 @@ func (l *Ledger) attach(i uint32, s State, t times) {
 	l.thin(j)
 }
 
+// Expect keeps an ID that is not known for the job of this number until the record that enqueues it is
+// applied: the ID is known as held, and the job is none yet. The number was handed out for it.
+func (l *Ledger) Expect(number uint64, id ID) {
+	l.jobs.at(l.admit(number, id)).flags |= held
+	l.coming++
+}
+
+// live finds a job by its number.
+func (l *Ledger) live(number uint64) (uint32, bool) {
+	i, ok := l.numbers.get(number)
+	return i, ok && l.jobs.at(i).state != None
+}
+
 // Hold keeps a job from being claimed, promoted, expired or listed as due until the next record
 // about it is applied.
 func (l *Ledger) Hold(number uint64) error {
-	i, ok := l.numbers.get(number)
+	i, ok := l.live(number)
 	if !ok || l.jobs.at(i).flags&held != 0 {
 		return fmt.Errorf("hold job %d: %w", number, ErrVoid)
 	}
@@ -298,7 +334,7 @@ func (l *Ledger) Hold(number uint64) error {
 // remove forgets a detached job.
 func (l *Ledger) remove(i uint32) {
 	j := l.jobs.at(i)
-	l.ids.remove(j.packed(), i)
+	l.ids.remove(j.id, i)
 	l.numbers.remove(j.number)
 	l.types.release(j.typ)
 	l.policies.release(j.policy)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"testing"
@@ -68,6 +69,10 @@ func (b *both) same(t fataler, ids []string) {
 		if want := w.find(id); ok != (want != nil) || ok && j.Number != want.Number {
 			t.Fatalf("found %q: %+v, want %+v", id, j, want)
 		}
+		state, held := l.Known(Pack(id))
+		if want, wantHeld := w.known(id); state != want || held != wantHeld {
+			t.Fatalf("%q is known as %d, held %t, want %d, %t", id, state, held, want, wantHeld)
+		}
 	}
 	for _, types := range [][]string{nil, {"a"}, {"b", ""}, {"none"}} {
 		want := w.order(types)
@@ -102,6 +107,14 @@ func (b *both) sameStats(t fataler) {
 	if [4]int{s.Waiting, s.Delayed, s.Active, s.Dead} != [4]int(count[1:]) || s.Totals != w.totals || s.Oldest != oldest ||
 		s.Paused != w.paused || s.PayloadBytes != payload || s.DedupIDs != len(w.ended) || b.now != w.now {
 		t.Fatalf("stats %+v at %d, want %v, %+v, oldest %d, at %d, %d ended", s, b.now, count, w.totals, oldest, w.now, len(w.ended))
+	}
+	if b.Jobs() != len(w.jobs) {
+		t.Fatalf("%d jobs, want %d", b.Jobs(), len(w.jobs))
+	}
+	for number := range w.coming {
+		if j, ok := b.Job(number); ok || b.Hold(number) == nil {
+			t.Fatalf("a job that is expected is there: %+v", j)
+		}
 	}
 	if w.next != b.next {
 		t.Fatalf("next number %d, want %d", b.next, w.next)
@@ -154,11 +167,23 @@ func TestLikeItsTwin(t *testing.T) {
 // step does one thing at random.
 func (b *both) step(t *rapid.T, ids []string, now int64) {
 	what := rapid.SampledFrom([]string{
-		"enqueue", "enqueue", "enqueue", "claim", "claim", "claim", "record", "record", "record", "record", "hold", "again", "advance", "cut", "write", "write", "takeover", "config",
+		"enqueue", "enqueue", "enqueue", "expect", "arrive", "claim", "claim", "claim", "record", "record", "record", "record", "hold", "again", "advance", "cut", "write", "write", "takeover", "config",
 	}).Draw(t, "what")
 	switch what {
 	case "enqueue":
-		b.apply(t, b.randomJob(t, rapid.SampledFrom(ids).Draw(t, "id"), now), now)
+		if id := rapid.SampledFrom(ids).Draw(t, "id"); b.w.expected(id) == nil {
+			b.apply(t, b.randomJob(t, id, now), now)
+		}
+	case "expect":
+		if id := rapid.SampledFrom(ids).Draw(t, "id"); b.w.fresh(id) {
+			r := b.randomJob(t, id, now)
+			b.Expect(r.Numbers[0], Pack(id))
+			b.w.coming[r.Numbers[0]] = r
+		}
+	case "arrive":
+		if numbers := slices.Sorted(maps.Keys(b.w.coming)); len(numbers) > 0 {
+			b.apply(t, b.w.coming[rapid.SampledFrom(numbers).Draw(t, "number")], now)
+		}
 	case "claim":
 		number, ok := b.Best(nil)
 		if !ok {
@@ -367,10 +392,10 @@ func (b *both) equal(t *rapid.T, l *Ledger, from int, ids []string) {
 	other.drained(t)
 }
 
-// free returns a copy in which nothing is held: what a replay knows.
+// free returns a copy in which nothing is held or expected: what a replay knows.
 func (w *twin) free() *twin {
 	c := *w
-	c.jobs = map[uint64]*twinJob{}
+	c.jobs, c.coming = map[uint64]*twinJob{}, nil
 	for n, j := range w.jobs {
 		k := *j
 		k.Held = false

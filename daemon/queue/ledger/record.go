@@ -52,7 +52,9 @@ type Record struct {
 
 	// Enqueue.
 	ID, Type, Group string
+	Packed          ID     // instead of ID, if it is given
 	Payload         []byte // valid while the decoded bytes are; Apply copies
+	Text            string // instead of Payload, if it is given: Apply keeps it
 	Blob            string // instead of Payload: key of an object
 	Size            int    // of that object
 	Priority        int8
@@ -76,11 +78,7 @@ type Record struct {
 
 	save *saving // of checkpoints
 
-	// What spares copies, for those who read or write many records. id stands for ID, text for
-	// Payload, if they are given; memo keeps texts that come again and again.
-	id   packed
-	text string
-	memo *memo
+	memo *memo // keeps texts that come again and again
 }
 
 // memo is the last Type and Worker that were decoded.
@@ -198,10 +196,12 @@ func (r *Record) appendFact(b []byte) []byte {
 func (r *Record) appendJob(b []byte) []byte {
 	var uuid [16]byte
 	switch {
-	case r.id.len == idUUID:
-		b = appendBytes(b, fUUID, r.id.id[:])
-	case r.id.len != 0:
-		b = appendText(b, fID, r.id.String())
+	case r.Packed.len == idUUID:
+		b = appendBytes(b, fUUID, r.Packed.id[:])
+	case r.Packed.len == idLong:
+		b = appendText(b, fID, r.Packed.long)
+	case r.Packed.len != 0:
+		b = appendBytes(b, fID, r.Packed.id[:r.Packed.len])
 	case parseUUID(r.ID, &uuid):
 		b = appendBytes(b, fUUID, uuid[:])
 	default:
@@ -210,7 +210,7 @@ func (r *Record) appendJob(b []byte) []byte {
 	b = appendText(b, fType, r.Type)
 	b = appendText(b, fGroup, r.Group)
 	b = appendBytes(b, fPayload, r.Payload)
-	b = appendText(b, fPayload, r.text)
+	b = appendText(b, fPayload, r.Text)
 	b = appendText(b, fBlob, r.Blob)
 	b = appendInt(b, fSize, uint64(r.Size))
 	b = appendInt(b, fPriority, protowire.EncodeZigZag(int64(r.Priority)))
@@ -294,18 +294,18 @@ func appendPacked(b []byte, f protowire.Number, v []uint64) []byte {
 // version does not know are ignored; a kind that it does not know is ErrNewer.
 func (r *Record) Decode(b []byte) error {
 	err := r.decode(b)
-	if r.id.len != 0 {
-		r.ID, r.id = r.id.String(), packed{}
+	if r.Packed.len != 0 {
+		r.ID, r.Packed = r.Packed.String(), ID{}
 	}
 	return err
 }
 
 // packed returns the ID of a job's record.
-func (r *Record) packed() packed {
-	if r.id.len != 0 {
-		return r.id
+func (r *Record) packed() ID {
+	if r.Packed.len != 0 {
+		return r.Packed
 	}
-	return pack(r.ID)
+	return Pack(r.ID)
 }
 
 // decode is Decode that leaves an ID packed if it is.

@@ -3,6 +3,7 @@ package ledger
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -301,12 +302,12 @@ func TestManyTypesAndPolicies(t *testing.T) {
 func TestIndexLikeAMap(t *testing.T) {
 	t.Parallel()
 	rnd := rand.New(rand.NewPCG(1, 2))
-	keys := make([]packed, 4000)
+	keys := make([]ID, 4000)
 	for i := range keys {
-		keys[i] = pack(fmt.Sprint("key ", i))
+		keys[i] = Pack(fmt.Sprint("key ", i))
 	}
 	var x index
-	x.init(func(ref uint32) packed { return keys[ref] })
+	x.init(func(ref uint32) [16]byte { return keys[ref].id }, func(ref uint32, p ID) bool { return keys[ref] == p })
 	var nums numbers
 	in := map[uint32]bool{}
 	for step := range 60_000 {
@@ -322,7 +323,7 @@ func TestIndexLikeAMap(t *testing.T) {
 		}
 		number := uint64(ref) * 3
 		if in[ref] {
-			x.remove(keys[ref], ref)
+			x.remove(keys[ref].id, ref)
 			nums.remove(number)
 			delete(in, ref)
 		} else {
@@ -359,13 +360,81 @@ func TestWindowGoesRound(t *testing.T) {
 	w.init()
 	w.base, w.head, w.tail = 3*references-5, 3*references-5, 3*references-5
 	for i := range 3000 {
-		w.add(pack(fmt.Sprint(i)), ended{at: int64(i), state: Completed}, 100, nil)
+		w.add(Pack(fmt.Sprint(i)), ended{at: int64(i), state: Completed}, 100, nil)
 		w.forget(0, 2000)
 	}
 	for i := range 3000 {
-		pos, ok := w.get(pack(fmt.Sprint(i)), 0)
+		pos, ok := w.get(Pack(fmt.Sprint(i)), 0)
 		if ok != (i >= 1000) || ok && w.at(pos).at != int64(i) {
 			t.Fatalf("%d is found at %d, %t", i, pos, ok)
 		}
 	}
+}
+
+// TestLineLikeAList: jobs leave a line anywhere, and its order stays.
+func TestLineLikeAList(t *testing.T) {
+	t.Parallel()
+	rnd := rand.New(rand.NewPCG(3, 4))
+	var n line
+	var want []uint32
+	at := map[uint32]uint32{}
+	n.base = math.MaxUint32 - 5000 // positions go round
+	longest := 0
+	for step := range uint32(100_000) {
+		fill := (step/20_000)%2 == 0
+		switch k := rnd.IntN(10); {
+		case len(want) == 0 || k < 3 || fill && k < 8:
+			at[step] = n.push(step)
+			want = append(want, step)
+		default:
+			pick := 0 // mostly the first one
+			if k == 9 || !fill {
+				pick = rnd.IntN(len(want))
+			}
+			n.remove(at[want[pick]])
+			want = slices.Delete(want, pick, pick+1)
+		}
+		if n.gaping() {
+			n.close(func(i, pos uint32) { at[i] = pos })
+		}
+		if n.live != len(want) || len(want) > 0 && (n.jobs[n.front] != want[0] || n.last() != want[len(want)-1]) {
+			t.Fatalf("step %d: %d jobs, want %d", step, n.live, len(want))
+		}
+		longest = max(longest, n.live)
+		if most := 8*longest + 4*shortLine; cap(n.jobs) > most {
+			t.Fatalf("step %d: room for %d, there were %d at most", step, cap(n.jobs), longest)
+		}
+	}
+	got := slices.DeleteFunc(slices.Clone(n.jobs[n.front:]), func(i uint32) bool { return i == gap })
+	if !slices.Equal(got, want) {
+		t.Errorf("left %v, want %v", got, want)
+	}
+}
+
+// TestIndexOfFullBuckets: an ID that is not there is not looked for for ever, whatever stands behind
+// the buckets of its part.
+func TestIndexOfFullBuckets(t *testing.T) {
+	t.Parallel()
+	var keys []ID
+	var x index
+	x.init(func(ref uint32) [16]byte { return keys[ref].id }, func(ref uint32, p ID) bool { return keys[ref] == p })
+	crowded := func(t *part) bool {
+		return len(t.buckets) > 1 && !slices.ContainsFunc(t.buckets, func(b bucket) bool { return b.away == 0 })
+	}
+	for n := range 1_000_000 { // the oldest of some leaves for each that comes
+		keys = append(keys, Pack(fmt.Sprint("key ", n)))
+		x.add(keys[n], uint32(n))
+		if old := n - 47*parts; old >= 0 {
+			x.remove(keys[old].id, uint32(old))
+		}
+		if h := x.hash(keys[n].id); crowded(&x.parts[h>>56]) {
+			for other := range 10_000 {
+				if ref, ok := x.get(Pack(fmt.Sprint("other ", other))); ok {
+					t.Fatalf("found %d", ref)
+				}
+			}
+			return
+		}
+	}
+	t.Error("no part was crowded")
 }

@@ -15,6 +15,7 @@ type twin struct {
 	totals Totals
 	jobs   map[uint64]*twinJob
 	ended  []twinEnd // in the order in which they ended
+	coming map[uint64]*Record
 }
 
 type twinJob struct {
@@ -29,7 +30,9 @@ type twinEnd struct {
 	End
 }
 
-func newTwin(c Config) *twin { return &twin{config: c, next: 1, jobs: map[uint64]*twinJob{}} }
+func newTwin(c Config) *twin {
+	return &twin{config: c, next: 1, jobs: map[uint64]*twinJob{}, coming: map[uint64]*Record{}}
+}
 
 func (w *twin) advance(now int64) {
 	w.now = max(w.now, now)
@@ -50,6 +53,33 @@ func (w *twin) find(id string) *twinJob {
 		}
 	}
 	return nil
+}
+
+// expected returns the record of the job that an ID is kept for.
+func (w *twin) expected(id string) *Record {
+	for _, r := range w.coming {
+		if r.ID == id {
+			return r
+		}
+	}
+	return nil
+}
+
+func (w *twin) known(id string) (State, bool) {
+	if w.expected(id) != nil {
+		return None, true
+	}
+	if j := w.find(id); j != nil {
+		return j.State, j.Held
+	}
+	e, _ := w.end(id)
+	return e.State, false
+}
+
+// fresh reports whether nothing is known of an ID.
+func (w *twin) fresh(id string) bool {
+	state, held := w.known(id)
+	return state == None && !held
 }
 
 func (w *twin) end(id string) (End, bool) {
@@ -85,6 +115,10 @@ func (w *twin) apply(r *Record, now int64) bool {
 }
 
 func (w *twin) enqueue(r *Record) bool {
+	if e := w.expected(r.ID); e != nil && e.Numbers[0] != r.Numbers[0] {
+		return false
+	}
+	delete(w.coming, r.Numbers[0])
 	if _, known := w.end(r.ID); known || w.jobs[r.Numbers[0]] != nil || w.find(r.ID) != nil {
 		return false
 	}

@@ -33,8 +33,8 @@ type Job struct {
 
 // Find returns the live job of an ID.
 func (l *Ledger) Find(id string) (Job, bool) {
-	i, ok := l.ids.get(pack(id))
-	if !ok {
+	i, ok := l.ids.get(Pack(id))
+	if !ok || l.jobs.at(i).state == None {
 		return Job{}, false
 	}
 	return l.view(i), true
@@ -42,20 +42,20 @@ func (l *Ledger) Find(id string) (Job, bool) {
 
 // Job returns a live job by number.
 func (l *Ledger) Job(number uint64) (Job, bool) {
-	i, ok := l.numbers.get(number)
+	i, ok := l.live(number)
 	if !ok {
 		return Job{}, false
 	}
 	return l.view(i), true
 }
 
-// Known looks an ID up among live jobs and those that have ended.
-func (l *Ledger) Known(id string) (s State, isHeld bool) {
-	p := pack(id)
-	if i, ok := l.ids.get(p); ok {
+// Known looks an ID up among live jobs and those that have ended. That of a job that is expected is
+// held, and its state None.
+func (l *Ledger) Known(id ID) (s State, isHeld bool) {
+	if i, ok := l.ids.get(id); ok {
 		return l.jobs.at(i).state, l.jobs.at(i).flags&held != 0
 	}
-	if pos, ok := l.window.get(p, l.now); ok {
+	if pos, ok := l.window.get(id, l.now); ok {
 		return l.window.at(pos).state, false
 	}
 	return None, false
@@ -63,11 +63,20 @@ func (l *Ledger) Known(id string) (s State, isHeld bool) {
 
 // Glance is Job without ID and payload, for those who know them.
 func (l *Ledger) Glance(number uint64) (Job, bool) {
-	i, ok := l.numbers.get(number)
+	i, ok := l.live(number)
 	if !ok {
 		return Job{}, false
 	}
 	return l.glance(i), true
+}
+
+// Content returns what Glance leaves out of a live job.
+func (l *Ledger) Content(number uint64) (id ID, payload string) {
+	i, ok := l.live(number)
+	if !ok {
+		return ID{}, ""
+	}
+	return l.jobs.at(i).packed(), l.jobs.at(i).payload
 }
 
 func (l *Ledger) view(i uint32) Job {
@@ -120,7 +129,7 @@ type End struct {
 
 // Ended returns how the job of an ID has ended, within the dedup window.
 func (l *Ledger) Ended(id string) (End, bool) {
-	pos, ok := l.window.get(pack(id), l.now)
+	pos, ok := l.window.get(Pack(id), l.now)
 	if !ok {
 		return End{}, false
 	}
@@ -139,10 +148,10 @@ func (l *Ledger) Config() Config { return l.config }
 func (l *Ledger) Best(types []string) (number uint64, ok bool) {
 	best := uint32(math.MaxUint32)
 	consider := func(typ uint32) {
-		if int(typ) >= len(l.lanes) || len(l.lanes[typ].heap) == 0 {
+		if int(typ) >= len(l.lanes) || l.lanes[typ].len() == 0 {
 			return
 		}
-		if top := l.lanes[typ].heap[0]; best == math.MaxUint32 || l.less(top, best) {
+		if top := l.best(&l.lanes[typ]); best == math.MaxUint32 || l.less(top, best) {
 			best = top
 		}
 	}
@@ -198,7 +207,7 @@ func (l *Ledger) Next() (at int64, ok bool) {
 // Extend gives an active job's claim another end. It is no record: after a takeover every claim
 // has a fresh visibility timeout anyway.
 func (l *Ledger) Extend(number uint64, until int64) bool {
-	i, ok := l.numbers.get(number)
+	i, ok := l.live(number)
 	if !ok || l.jobs.at(i).state != Active || l.jobs.at(i).flags&held != 0 {
 		return false
 	}
@@ -224,7 +233,7 @@ func (l *Ledger) Requested(request string) []uint64 {
 // From calls f for the jobs from number on, in the order of their numbers, until f returns false.
 // f may change the job it is called for, no other.
 func (l *Ledger) From(number uint64, f func(Job) bool) {
-	l.numbers.from(number, func(_ uint64, i uint32) bool { return f(l.view(i)) })
+	l.numbers.from(number, func(_ uint64, i uint32) bool { return l.jobs.at(i).state == None || f(l.view(i)) })
 }
 
 // Stats are the numbers of a ledger.
@@ -262,7 +271,7 @@ func (l *Ledger) Stats() Stats {
 func (l *Ledger) Waiting() int { return l.count[Waiting] }
 
 // Jobs returns how many jobs are live, and Bytes what they take, for limits.
-func (l *Ledger) Jobs() int { return l.jobs.n }
+func (l *Ledger) Jobs() int { return l.jobs.n - l.coming }
 
 // Bytes returns the memory of live jobs, index and payloads, estimated in constant time.
 func (l *Ledger) Bytes() int64 { return int64(l.jobs.n)*100 + l.payloads + l.extra }
@@ -272,14 +281,14 @@ func (l *Ledger) bytes() int64 {
 	n := l.jobs.bytes() + l.ids.bytes() + l.numbers.bytes() + l.delayed.bytes() + l.claims.bytes() + l.ttl.bytes()
 	n += l.extra + l.types.size + int64(len(l.held))*64
 	for i := range l.lanes {
-		n += int64(cap(l.lanes[i].heap))*4 + 24
+		n += int64(cap(l.lanes[i].heap)+cap(l.lanes[i].line.jobs))*4 + laneSize
 	}
 	return n
 }
 
 // Size returns the bytes of a job's payload, wherever it is; 0 if there is no such job.
 func (l *Ledger) Size(number uint64) int {
-	i, ok := l.numbers.get(number)
+	i, ok := l.live(number)
 	if !ok {
 		return 0
 	}
@@ -304,7 +313,7 @@ func (l *Ledger) Unreferenced(keys map[string]bool) []string {
 
 // Blob returns the key of the object that is the job's payload, or "".
 func (l *Ledger) Blob(number uint64) string {
-	i, ok := l.numbers.get(number)
+	i, ok := l.live(number)
 	if !ok || l.jobs.at(i).more == nil {
 		return ""
 	}

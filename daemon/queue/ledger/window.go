@@ -31,32 +31,38 @@ type ended struct {
 
 func (w *window) init() {
 	w.long, w.result = map[uint64]string{}, map[uint64][]byte{}
-	w.ids.init(func(ref uint32) packed { return w.packed(w.position(ref)) })
+	w.ids.init(func(ref uint32) [16]byte { return w.at(w.position(ref)).id }, func(ref uint32, p ID) bool { return w.has(w.position(ref), p) })
 }
 
 // position completes a reference: the window never holds so many entries.
 func (w *window) position(ref uint32) uint64 {
-	return w.head + (uint64(ref)+references-w.head%references)%references
+	return w.head + uint64(ref-uint32(w.head))
 }
 
-func reference(pos uint64) uint32 { return uint32(pos % references) }
+func reference(pos uint64) uint32 { return uint32(pos) }
 
 func (w *window) at(pos uint64) *ended {
 	n := pos - w.base
 	return &w.chunks[n/windowChunk][n%windowChunk]
 }
 
-func (w *window) packed(pos uint64) packed {
+func (w *window) packed(pos uint64) ID {
 	e := w.at(pos)
-	p := packed{id: e.id, len: e.len}
+	p := ID{id: e.id, len: e.len}
 	if e.len == idLong {
 		p.long = w.long[pos]
 	}
 	return p
 }
 
+// has reports whether p is the ID at a position.
+func (w *window) has(pos uint64, p ID) bool {
+	e := w.at(pos)
+	return e.id == p.id && e.len == p.len && (p.len != idLong || w.long[pos] == p.long)
+}
+
 // get finds an ID that is remembered at this time.
-func (w *window) get(p packed, now int64) (uint64, bool) {
+func (w *window) get(p ID, now int64) (uint64, bool) {
 	ref, ok := w.ids.get(p)
 	if !ok {
 		return 0, false
@@ -79,7 +85,7 @@ func (w *window) span(length int64) uint16 {
 }
 
 // add remembers an ID for so long. If it is there, its time was over.
-func (w *window) add(p packed, e ended, length int64, result []byte) {
+func (w *window) add(p ID, e ended, length int64, result []byte) {
 	if ref, ok := w.ids.get(p); ok {
 		w.drop(w.position(ref))
 	}
@@ -106,7 +112,7 @@ func (w *window) drop(pos uint64) {
 	if w.leaving != nil {
 		w.leaving(pos)
 	}
-	w.ids.remove(w.packed(pos), reference(pos))
+	w.ids.remove(w.at(pos).id, reference(pos))
 	w.at(pos).state = None
 	if id, ok := w.long[pos]; ok {
 		w.extra -= int64(len(id)) + 64
@@ -120,6 +126,7 @@ func (w *window) drop(pos uint64) {
 
 // forget drops what is over, and the oldest beyond so many.
 func (w *window) forget(now int64, most int) {
+	before := w.head
 	for w.head < w.tail {
 		e := w.at(w.head)
 		if e.state != None && !w.over(e, now) && w.ids.n <= most {
@@ -134,6 +141,9 @@ func (w *window) forget(now int64, most int) {
 			w.chunks = w.chunks[1:]
 			w.base = w.head
 		}
+	}
+	if before < w.head && w.head == w.tail {
+		w.ids.parts = [parts]part{}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/emitd/emitd/daemon"
@@ -13,14 +14,20 @@ import (
 )
 
 // fresh is how long the newest snapshot answers where a broker is: short against a takeover, long
-// against a call.
-const fresh = 250 * time.Millisecond
+// against a call. While a queue is between two brokers, it is doubted after doubted: what calls wait
+// for is then the next snapshot.
+const (
+	fresh   = 250 * time.Millisecond
+	doubted = 10 * time.Millisecond
+)
 
 // locator finds brokers in the cluster store, and the shards of queues, which are units there.
 type locator struct {
 	store storage.Store
 	// exists says whether a queue is declared; it is asked only where no broker is found.
 	exists func(ctx context.Context, queue string) (bool, error)
+
+	doubt atomic.Bool
 
 	mu   sync.Mutex
 	snap *daemon.Snapshot
@@ -29,8 +36,12 @@ type locator struct {
 
 var (
 	_ api.Locator  = (*locator)(nil)
+	_ api.Doubter  = (*locator)(nil)
 	_ api.Sharding = (*locator)(nil)
 )
+
+// Doubt implements [api.Doubter].
+func (l *locator) Doubt() { l.doubt.Store(true) }
 
 // Broker returns where a shard of a queue is served: the address of the node that holds its unit,
 // and the generation.
@@ -95,9 +106,11 @@ func (*locator) OfSettlement(x *queue.Settlement, shards int) int {
 func (l *locator) snapshot(ctx context.Context) (*daemon.Snapshot, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.snap != nil && time.Since(l.at) < fresh {
+	age := time.Since(l.at)
+	if l.snap != nil && (age < doubted || age < fresh && !l.doubt.Load()) {
 		return l.snap, nil
 	}
+	l.doubt.Store(false) // before the look: doubts that come during it are about what was before
 	snap, err := l.store.Snapshot(ctx)
 	if err != nil {
 		return nil, err

@@ -1,7 +1,9 @@
 package format
 
 import (
+	"bytes"
 	"fmt"
+	"sync"
 
 	"github.com/klauspost/compress/zstd"
 )
@@ -24,8 +26,9 @@ func (s *Segment) Last() int64 {
 
 // Codec turns segments into bytes and back. It may be used by several goroutines.
 type Codec struct {
-	enc *zstd.Encoder
-	dec *zstd.Decoder
+	enc   *zstd.Encoder
+	dec   *zstd.Decoder
+	rooms sync.Pool // of *[]byte, to compress into: nobody knows how much it will be
 }
 
 // NewCodec returns a codec. It holds no goroutines and needs no closing.
@@ -39,22 +42,26 @@ func NewCodec() *Codec {
 	if err != nil {
 		panic(err)
 	}
-	return &Codec{enc: enc, dec: dec}
+	c := &Codec{enc: enc, dec: dec}
+	c.rooms.New = func() any { return new(make([]byte, HeaderSize, 64<<10)) }
+	return c
 }
 
 // Encode returns the bytes of a segment with this body, and completes h by what it computed.
 func (c *Codec) Encode(h *Header, body *Body) []byte {
 	h.Records, h.Raw, h.zstd = body.records, uint32(len(body.raw)), false
-	out := make([]byte, HeaderSize, HeaderSize+len(body.raw))
+	var out []byte
 	if len(body.raw) > compressAbove {
-		packed := c.enc.EncodeAll(body.raw, out)
+		room := c.rooms.Get().(*[]byte)
+		*room = c.enc.EncodeAll(body.raw, (*room)[:HeaderSize])
 		// What compresses to the size of a fence must not look like one in a listing.
-		if h.zstd = len(packed) < HeaderSize+len(body.raw) && len(packed) > FenceSize; h.zstd {
-			out = packed
+		if h.zstd = len(*room) < HeaderSize+len(body.raw) && len(*room) > FenceSize; h.zstd {
+			out = bytes.Clone(*room)
 		}
+		c.rooms.Put(room)
 	}
 	if !h.zstd {
-		out = append(out[:HeaderSize], body.raw...)
+		out = append(make([]byte, HeaderSize, HeaderSize+len(body.raw)), body.raw...)
 	}
 	h.put(out)
 	h.CRC = checksum(out)

@@ -1,0 +1,222 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/storage/blob"
+	"github.com/emitd/emitd/storage/blob/mem"
+)
+
+// gated is a bucket whose reads and replacements wait for a test.
+type gated struct {
+	blob.Bucket
+	before func(op, key string)
+}
+
+func (g gated) Read(ctx context.Context, key string) (*blob.Object, error) {
+	g.before("read", key)
+	return g.Bucket.Read(ctx, key)
+}
+
+func (g gated) ReadNewer(ctx context.Context, key string, known blob.Version) (*blob.Object, error) {
+	g.before("read newer", key)
+	return g.Bucket.ReadNewer(ctx, key, known)
+}
+
+func (g gated) Replace(ctx context.Context, key string, data []byte, old blob.Version) (blob.Version, error) {
+	g.before("replace", key)
+	return g.Bucket.Replace(ctx, key, data, old)
+}
+
+// TestHandoverInLatencies: what callers wait for at a clean handover is few requests, one after the
+// other. The former owner writes what is under way and closes HEAD; the successor, which knows the list
+// of queues from before, reads HEAD and replaces it; then the call writes its job.
+func TestHandoverInLatencies(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w, _, a, b := slow(t, Settings{})
+		r := a.serve(DefaultQueue, 0)
+		a.enqueue(ids(300)...)
+		if _, err := b.Queues().List(w.ctx); err != nil {
+			t.Fatal(err)
+		}
+		var under sync.WaitGroup
+		under.Go(func() { a.enqueue(Job{ID: "under way"}) })
+		synctest.Wait()
+		begun := time.Now()
+		r.drain(t)
+		under.Wait()
+		if took := time.Since(begun); took > 2*latency {
+			t.Errorf("the former owner took %v", took)
+		}
+		b.begin(DefaultQueue, 0)
+		synctest.Wait() // the call meets a shard that is being taken over
+		b.enqueue(Job{ID: "next"})
+		if took := time.Since(begun); took > 5*latency {
+			t.Errorf("the handover took %v, that is %d latencies", took, took/latency)
+		}
+		if st := b.stat(); st.Waiting != 302 {
+			t.Errorf("%+v", st)
+		}
+	})
+}
+
+// TestCallsWaitForTheTakeover: who asks the successor too early waits instead of being sent away, but
+// not for ever.
+func TestCallsWaitForTheTakeover(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var blocked atomic.Bool
+		free := make(chan struct{})
+		bucket := gated{mem.New(mem.Config{}), func(op, key string) {
+			if op == "replace" && strings.HasSuffix(key, "/HEAD") && blocked.Load() {
+				<-free
+			}
+		}}
+		w := newWorld(t, bucket)
+		w.declare(Settings{Shards: 2})
+		a, b := w.node("a"), w.node("b")
+		a.serve(DefaultQueue, 0)
+		a.serve(DefaultQueue, 1)
+		a.enqueue(Job{ID: "x"}, Job{ID: "y"}, Job{ID: "z"})
+		for _, r := range a.runs {
+			r.drain(t)
+		}
+		refusedAs(t, enqueueErr(w, b, "before"), QueueNotOwner) // nobody is on the way
+		b.serve(DefaultQueue, 1)
+		blocked.Store(true)
+		r := b.begin(DefaultQueue, 0)
+		synctest.Wait()
+
+		begun := time.Now()
+		_, err := b.Stats(w.ctx, DefaultQueue)
+		if refusedAs(t, err, QueueNotOwner); time.Since(begun) != arrivalWait {
+			t.Errorf("it waited for %v", time.Since(begun))
+		}
+		var waiting sync.WaitGroup
+		waiting.Go(func() {
+			if st := b.stat(); st.Waiting < 3 {
+				t.Errorf("%+v", st)
+			}
+		})
+		waiting.Go(func() { b.enqueue(ids(20)...) })
+		waiting.Go(func() {
+			want(t, b.say(Complete, Claimed{Job: Info{ID: "x"}, Token: "none"}), "", StaleClaim)
+		})
+		synctest.Wait()
+		close(free)
+		waiting.Wait()
+		r.ready(t)
+
+		// A run that fails sends the calls away.
+		b.runs[len(b.runs)-1].drain(t)
+		refusedAs(t, enqueueErr(w, b, "after", "after1", "after2", "after3"), QueueNotOwner)
+	})
+}
+
+func enqueueErr(w *world, n *node, ids ...string) error {
+	var jobs []Job
+	for _, id := range ids {
+		jobs = append(jobs, Job{ID: id})
+	}
+	_, err := n.Enqueue(w.ctx, DefaultQueue, jobs)
+	return err
+}
+
+// TestTakeoverDoesNotWaitForTheList: the list is read beside the takeover, and what has changed in it
+// counts.
+func TestTakeoverDoesNotWaitForTheList(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var waits atomic.Bool
+		replaced := make(chan struct{})
+		bucket := gated{mem.New(mem.Config{}), func(op, key string) {
+			switch {
+			case op == "read newer" && waits.Load():
+				<-replaced
+			case op == "replace" && strings.HasSuffix(key, "/HEAD") && waits.Load():
+				close(replaced)
+			}
+		}}
+		w := newWorld(t, bucket)
+		w.declare(Settings{})
+		a, b := w.node("a"), w.node("b")
+		r := a.serve(DefaultQueue, 0)
+		if _, err := b.Queues().List(w.ctx); err != nil {
+			t.Fatal(err)
+		}
+		r.drain(t)
+		w.declare(Settings{Visibility: 7 * time.Minute})
+		waits.Store(true)
+		b.serve(DefaultQueue, 0)
+		waits.Store(false)
+		if got := b.settings(DefaultQueue).Visibility; got != 7*time.Minute {
+			t.Errorf("the settings are old: visibility %v", got)
+		}
+	})
+}
+
+// TestTakeoverOfAnotherQueue: a queue that was removed, and perhaps declared again, since the list was
+// read is not served as it was, and nothing of it is left.
+func TestTakeoverOfAnotherQueue(t *testing.T) {
+	for name, again := range map[string]bool{"removed": false, "declared again": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w, bucket, a, b := slow(t, Settings{})
+				r := a.serve(DefaultQueue, 0)
+				a.enqueue(ids(5)...)
+				r.drain(t)
+				if _, err := b.Queues().List(w.ctx); err != nil {
+					t.Fatal(err)
+				}
+				if err := a.Queues().Remove(w.ctx, DefaultQueue); err != nil {
+					t.Fatal(err)
+				}
+				if again {
+					w.declare(Settings{})
+				}
+				r = b.begin(DefaultQueue, 0)
+				if !again {
+					<-r.done
+					if refusedAs(t, r.err, QueueNotFound); !errors.Is(r.err, daemon.ErrRelease) {
+						t.Errorf("%v", r.err)
+					}
+				} else if r.ready(t); b.stat().Waiting != 0 || b.stat().Epoch != 1 {
+					t.Errorf("%+v", b.stat())
+				}
+				for _, key := range bucket.Keys() {
+					if strings.HasPrefix(key, prefix("", &Settings{Name: DefaultQueue, Incarnation: 1}, 0)) {
+						t.Errorf("%s is left", key)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestListThatCannotBeRead: who knows the queue serves it, and reads the list later.
+func TestListThatCannotBeRead(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		bucket := mem.New(mem.Config{})
+		w := newWorld(t, unread{bucket})
+		w.declare(Settings{})
+		n := w.node("a")
+		if _, err := n.Queues().List(w.ctx); err != nil {
+			t.Fatal(err)
+		}
+		n.serve(DefaultQueue, 0)
+		n.enqueue(Job{ID: "x"})
+	})
+}
+
+// unread is a bucket whose changed objects cannot be read.
+type unread struct{ blob.Bucket }
+
+func (u unread) ReadNewer(context.Context, string, blob.Version) (*blob.Object, error) {
+	return nil, errors.New("the store is away")
+}

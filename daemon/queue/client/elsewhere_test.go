@@ -1,0 +1,71 @@
+package client_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/emitd/emitd/daemon/queue"
+	"github.com/emitd/emitd/daemon/queue/api/queuetest"
+	"github.com/emitd/emitd/daemon/queue/client"
+)
+
+// moving is a locator that names the first address once, and then the second.
+type moving struct {
+	addrs [2]string
+	asked atomic.Int32
+}
+
+func (m *moving) Broker(context.Context, string, int) (string, int64, error) {
+	n := min(m.asked.Add(1), 2)
+	return m.addrs[n-1], int64(n), nil
+}
+
+// patient makes a client whose calls end where they would pause.
+func patient(t *testing.T, c client.Config) *client.Client {
+	t.Helper()
+	c.Backoff = time.Hour
+	out, err := client.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(out.Close)
+	return out
+}
+
+// TestGoneNodeIsLeftAtOnce: when a node does not answer and another is known, there is no pause: with
+// this one the call would end before it.
+func TestGoneNodeIsLeftAtOnce(t *testing.T) {
+	t.Parallel()
+	q := queuetest.New()
+	dead, alive := serve(t, q, nil), serve(t, q, nil)
+	dead.Close()
+	byAddress := patient(t, client.Config{Addresses: []string{dead.URL, alive.URL}})
+	byLocator := patient(t, client.Config{
+		Locator: &moving{addrs: [2]string{dead.Listener.Addr().String(), alive.Listener.Addr().String()}},
+	})
+	enqueue(t, byAddress, "a")
+	enqueue(t, byLocator, "b")
+}
+
+// TestPausesAreMade: a node that answers and asks for a pause gets it, though another is known; and so
+// do nodes that were all tried.
+func TestPausesAreMade(t *testing.T) {
+	t.Parallel()
+	q := queuetest.New()
+	busy, other, dead := serve(t, moved{}, nil), serve(t, q, nil), serve(t, q, nil)
+	dead.Close()
+	for _, c := range []client.Config{
+		{Addresses: []string{busy.URL, other.URL}},
+		{Addresses: []string{dead.URL, dead.URL}},
+		{Locator: &moving{addrs: [2]string{dead.Listener.Addr().String(), dead.Listener.Addr().String()}}},
+	} {
+		if _, err := patient(t, c).Enqueue(t.Context(), "q", []queue.Job{{ID: "x"}}); err == nil {
+			t.Errorf("%+v: there was no pause", c)
+		}
+	}
+	if q.Calls("Enqueue") != 0 {
+		t.Error("another node was asked at once")
+	}
+}

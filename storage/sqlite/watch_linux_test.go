@@ -1,0 +1,49 @@
+package sqlite
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// A change is heard of when it happens, not at the next look.
+func TestWatchIsToldAtOnce(t *testing.T) {
+	t.Parallel()
+	cfg := Config{Path: filepath.Join(t.TempDir(), "store.db"), WatchInterval: time.Hour}
+	s, other := mustOpen(t, cfg), mustOpen(t, cfg)
+	hints := watch(t, s)
+	timeout := time.After(30 * time.Second)
+	for heard := false; !heard; { // a change before the first look is not one
+		runsCommand(t, other)
+		select {
+		case <-hints:
+			heard = true
+		case <-time.After(5 * time.Millisecond):
+		case <-timeout:
+			t.Fatal("no hint came")
+		}
+	}
+}
+
+// Without the kernel's help the looks go on: the file was replaced.
+func TestWatchLooksAtAReplacedFile(t *testing.T) {
+	t.Parallel()
+	cfg := Config{Path: filepath.Join(t.TempDir(), "store.db"), WatchInterval: 2 * time.Millisecond}
+	s, other := mustOpen(t, cfg), mustOpen(t, cfg)
+	hints := watch(t, s)
+	timeout := time.After(30 * time.Second)
+	for heard := 0; heard < 2; {
+		if heard == 1 {
+			_ = os.Remove(s.wakes.path)
+		}
+		runsCommand(t, other)
+		select {
+		case <-hints:
+			heard++
+		case <-time.After(5 * time.Millisecond):
+		case <-timeout:
+			t.Fatal("no hint came")
+		}
+	}
+}
