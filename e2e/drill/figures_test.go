@@ -19,8 +19,12 @@ import (
 
 // TestDrillHandOver stops leaders cleanly, again and again, and then kills them.
 func TestDrillHandOver(t *testing.T) {
+	Aside(t)
 	for name, open := range stores {
-		t.Run(name, func(t *testing.T) { handOver(t, name, open(t)) })
+		t.Run(name, func(t *testing.T) {
+			Aside(t)
+			handOver(t, name, open(t))
+		})
 	}
 }
 

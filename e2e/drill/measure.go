@@ -21,6 +21,13 @@ func Times(n int) int {
 	return 1
 }
 
+// Aside lets drills run beside each other, unless their figures are noted: what else runs would be in them.
+func Aside(t *testing.T) {
+	if !Full() {
+		t.Parallel()
+	}
+}
+
 // measured collects figures for docs/measurements.md.
 var measured struct {
 	sync.Mutex

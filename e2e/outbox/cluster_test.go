@@ -27,13 +27,6 @@ func run(m *testing.M) int {
 	return code
 }
 
-// aside lets drills run beside each other where no figure is taken.
-func aside(t *testing.T) {
-	if !drill.Full() {
-		t.Parallel()
-	}
-}
-
 // subscription is the drills' reader of the log.
 const subscription = "drill"
 

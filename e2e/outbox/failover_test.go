@@ -21,12 +21,13 @@ import (
 // are lower. What is on the new server is delivered, in order; what was lost with the old one may have
 // been delivered before.
 func TestDrillOtherServer(t *testing.T) {
+	drill.Aside(t)
 	for name, move := range map[string]func(t *testing.T, from *pgtest.Server) (prepare func(), finish func() *pgtest.Server){
 		"promotion": promotion,
 		"restore":   restore,
 	} {
 		t.Run(name, func(t *testing.T) {
-			aside(t)
+			drill.Aside(t)
 			otherServer(t, name, move)
 		})
 	}

@@ -104,11 +104,12 @@ func (c *cluster) handOver(w *writers, index int, end func(*drill.Node) func()) 
 // where the receiver fences, readers see nothing of it. The webhook has no fence: there the drill
 // must see it.
 func TestDrillZombie(t *testing.T) {
+	drill.Aside(t)
 	for _, s := range []struct{ database, receiver string }{
 		{"sqlite", "webhook"}, {"sqlite", "nats, forgetful"}, {"postgres", "postgres"}, {"postgres", "kafka"},
 	} {
 		t.Run(s.database+" to "+s.receiver, func(t *testing.T) {
-			aside(t)
+			drill.Aside(t)
 			zombie(t, databases[s.database](t), receivers[s.receiver](t), s.receiver)
 		})
 	}

@@ -17,12 +17,14 @@ import (
 // log, which the receiver refuses to take, and compares the latency of other keys with that of a log
 // without them, in runs by turns.
 func TestDrillHeadOfLine(t *testing.T) {
+	drill.Aside(t)
 	stuck, bad, good, runs := 1000, 100, 200, 1
 	if drill.Full() {
 		stuck, bad, good, runs = 10_000, 1_000, 2_000, 5
 	}
 	for name, open := range databases {
 		t.Run(name, func(t *testing.T) {
+			drill.Aside(t)
 			var without, with, behind []time.Duration
 			for range runs {
 				took, _ := latency(t, open(t), nil, good)

@@ -14,6 +14,7 @@ import (
 // rollbacks, commits in any order, and on Postgres a stranger's transaction of 4 s that is waited for
 // by nobody.
 func TestDrillStorm(t *testing.T) {
+	drill.Aside(t)
 	for _, s := range []struct{ database, receiver string }{
 		{"sqlite", "webhook"},
 		{"sqlite", "nats"},
@@ -23,7 +24,7 @@ func TestDrillStorm(t *testing.T) {
 		{"postgres", "kafka"},
 	} {
 		t.Run(s.database+" to "+s.receiver, func(t *testing.T) {
-			aside(t)
+			drill.Aside(t)
 			storm(t, databases[s.database](t), receivers[s.receiver](t), s.receiver)
 		})
 	}
@@ -85,8 +86,8 @@ func (c *cluster) stranger(w *writers, to receiver) {
 				c.t.Error(err)
 			}
 			drill.Measure(c.t, c.db.name+": commit until arrival, 32 writers beside, a stranger's transaction open for 4 s", "nobody waits for it", took)
-			if len(took) < 3 {
-				c.t.Errorf("%d messages arrived while a transaction was open for 4 s: the relays wait for it", len(took))
+			if len(took) == 0 {
+				c.t.Error("no message arrived while a transaction was open for 4 s: the relays wait for it")
 			}
 			return
 		default:
