@@ -41,6 +41,10 @@
 // counted, and is tried there for up to Config.DeliverTimeout, in halves until it is one key, whose
 // failure it is. If nothing at all of a page comes through, it is the sink that is down.
 //
+// Lanes are tried many at once as long as anything of them is delivered. If nothing is, they are tried
+// four at once, in a quarter of the time, so that a thousand bad keys take neither the sink nor the log
+// nor the processor from others; a thousand keys that each hang for long are therefore tried slowly.
+//
 // A key has its lane until the lane is empty *and* no message is on its way into it; then it is read
 // from pages again. This is what keeps its order.
 //

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -16,9 +17,23 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
+// PgBouncer is a pooler in transaction mode.
+type PgBouncer struct {
+	URL string // of the database behind it, through it
+
+	bin, dir string
+	proc     *process
+}
+
 // Pooler starts PgBouncer in transaction mode before the server of a URL and returns the URL of
 // the same database through it. It ends with the test.
 func Pooler(t testing.TB, base string) string {
+	t.Helper()
+	return NewPgBouncer(t, base).URL
+}
+
+// NewPgBouncer is Pooler for tests that restart it. Settings are lines of its configuration.
+func NewPgBouncer(t testing.TB, base string, settings ...string) *PgBouncer {
 	t.Helper()
 	bin, err := findPooler()
 	if err != nil {
@@ -37,17 +52,23 @@ func Pooler(t testing.TB, base string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	password, _ := u.User.Password()
-	write := func(name, text string) string {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return path
+	b := &PgBouncer{bin: bin, dir: dir}
+	if err := b.configure(u, port, settings); err != nil {
+		t.Fatalf("pgtest: configure pgbouncer: %v", err)
 	}
-	users := write("users", fmt.Sprintf("%q %q\n", u.User.Username(), password))
+	u.Host = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+	b.URL = u.String()
+	b.start(t)
+	t.Cleanup(b.kill)
+	return b
+}
+
+// configure writes the files.
+func (b *PgBouncer) configure(server *url.URL, port int, settings []string) error {
+	password, _ := server.User.Password()
+	users := fmt.Sprintf("%q %q\n", server.User.Username(), password)
 	// Three server connections for all clients: they change hands at every transaction.
-	ini := write("ini", fmt.Sprintf(`[databases]
+	ini := fmt.Sprintf(`[databases]
 * = host=%s port=%s
 [pgbouncer]
 listen_addr = 127.0.0.1
@@ -58,33 +79,46 @@ auth_file = %s
 pool_mode = transaction
 default_pool_size = 3
 server_idle_timeout = 5
-`, u.Hostname(), u.Port(), port, users))
-	if err := giveAway(dir); err != nil {
-		t.Fatal(err)
+%s
+`, server.Hostname(), server.Port(), port, filepath.Join(b.dir, "users"), strings.Join(settings, "\n"))
+	for name, text := range map[string]string{"users": users, "ini": ini} {
+		if err := os.WriteFile(filepath.Join(b.dir, name), []byte(text), 0o644); err != nil {
+			return err
+		}
 	}
-	cmd := exec.Command(bin, "-q", ini)
-	cmd.SysProcAttr, cmd.Dir = attributes(syscall.SIGKILL), dir
-	log, err := os.Create(filepath.Join(dir, "log"))
+	return giveAway(b.dir)
+}
+
+// start runs the process and waits until it answers.
+func (b *PgBouncer) start(t testing.TB) {
+	t.Helper()
+	cmd := exec.Command(b.bin, "-q", filepath.Join(b.dir, "ini"))
+	cmd.SysProcAttr, cmd.Dir = attributes(syscall.SIGKILL), b.dir
+	log, err := os.Create(filepath.Join(b.dir, "log"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer log.Close()
 	cmd.Stdout, cmd.Stderr = log, log
-	proc, err := launch(cmd)
-	if err != nil {
+	if b.proc, err = launch(cmd); err != nil {
 		t.Fatalf("pgtest: start pgbouncer: %v", err)
 	}
-	t.Cleanup(func() {
-		proc.signal(syscall.SIGKILL)
-		<-proc.done
-	})
-	u.Host = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-	pooled := u.String()
-	if err := answers(proc, pooled); err != nil {
+	if err := answers(b.proc, b.URL); err != nil {
 		text, _ := os.ReadFile(log.Name())
 		t.Fatalf("pgtest: pgbouncer: %v\n%s", err, text)
 	}
-	return pooled
+}
+
+func (b *PgBouncer) kill() {
+	b.proc.signal(syscall.SIGKILL)
+	<-b.proc.done
+}
+
+// Restart kills the process, and with it all connections, and starts it again at the same address.
+func (b *PgBouncer) Restart(t testing.TB) {
+	t.Helper()
+	b.kill()
+	b.start(t)
 }
 
 func findPooler() (string, error) {

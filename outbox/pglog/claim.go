@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/emitd/emitd/outbox"
 )
@@ -22,20 +21,17 @@ func (l *Log) Claim(ctx context.Context, c outbox.Claim) (outbox.Cursor, error) 
 	ctx, cancel := l.bounded(ctx)
 	defer cancel()
 	cur := &cursor{log: l, claim: c, Range: outbox.RangeOf(c.Index, c.Instances)}
-	conn, err := l.acquire(ctx)
-	if err != nil {
+	var err error
+	if cur.server, err = l.where(ctx); err != nil {
 		return nil, l.cfg.explain(what, err)
 	}
-	cur.server = serverBehind(conn)
-	if cur.wrote, err = draw(ctx, conn, l.names); err != nil {
-		conn.Release()
-		return nil, l.cfg.explain(what, err)
-	}
-	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		q := &query{n: l.names, on: tx, ctx: ctx}
-		return errors.Join(cur.take(q), q.err)
+	err = l.read(ctx, &cur.server, func(q *query) error {
+		cur.wrote, err = q.draw()
+		return err
 	})
-	conn.Release()
+	if err == nil {
+		err = l.write(ctx, &cur.server, cur.take)
+	}
 	if err != nil {
 		return nil, l.cfg.explain(what, err)
 	}
@@ -70,8 +66,7 @@ const writing = `with seen as materialized (select case when is_called then last
 	at as materialized (select drawn, pg_current_xact_id() as tx from seen)`
 
 // draw makes a witness, in a transaction of its own.
-func draw(ctx context.Context, conn *pgxpool.Conn, n names) (w witness, err error) {
-	q := &query{n: n, on: conn, ctx: ctx}
+func (q *query) draw() (w witness, err error) {
 	var recovering bool
 	if q.one(`select pg_is_in_recovery()`, nil, &recovering); recovering {
 		return w, errStandby

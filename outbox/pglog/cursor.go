@@ -178,7 +178,7 @@ func (c *cursor) Promote(ctx context.Context, limit int) (promoted int, err erro
 	}
 	err = c.held(ctx, "promote delayed messages", func(q *query) error {
 		var due []int64
-		q.each(`select id from ~outbox_delayed where not_before <= clock_timestamp() and shard between $1 and $2
+		q.each(`select id from ~outbox_delayed where not_before <= `+clock+` and shard between $1 and $2
 			order by not_before, id limit $3 for update`, []any{c.Lo, c.Hi, limit}, func(row pgx.Rows) error {
 			due = append(due, 0)
 			return row.Scan(&due[len(due)-1])

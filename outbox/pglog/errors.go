@@ -65,7 +65,7 @@ func hintOf(code string, c Config) string {
 	case "25006":
 		return "the server is read-only or a standby: connect to the primary"
 	case "08P01":
-		return "the connection is refused, perhaps by a pooler that hands sessions around: relays need a direct connection, or a pooler in session mode"
+		return "the connection is refused, perhaps by a pooler: its log says why"
 	case "53300":
 		return "the server has no connection left: lower the outbox's max connections or raise its max_connections"
 	case "57014", "55P03":

@@ -140,6 +140,11 @@ func TestPromotion(t *testing.T) {
 		t.Errorf("reading on a standby: %v", err)
 	}
 
+	pooler := pgtest.NewPgBouncer(t, standby.URL("postgres"))
+	if _, err := Open(ctx, Config{URL: pooler.URL, Logger: slog.New(slog.DiscardHandler)}); !errors.Is(err, errStandby) {
+		t.Errorf("a pooler before a standby: %v", err)
+	}
+
 	// The standby receives no more.
 	hot.Close()
 	wrong.Close()

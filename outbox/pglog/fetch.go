@@ -13,7 +13,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/emitd/emitd/outbox"
 )
@@ -78,19 +77,11 @@ func (r *reader) flight() error {
 	r.next = (r.next + 1) % len(r.parts)
 	ctx, cancel := r.c.log.bounded(r.ctx)
 	defer cancel()
-	conn, err := r.c.log.acquire(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Release()
-	if serverBehind(conn) != r.c.server {
-		return errServer
-	}
-	return r.read(ctx, conn, i)
+	return r.c.log.session(ctx, &r.c.server, func(conn *pgx.Conn) error { return r.read(ctx, conn, i) })
 }
 
 // read reads a chunk of a part.
-func (r *reader) read(ctx context.Context, conn *pgxpool.Conn, i int) error {
+func (r *reader) read(ctx context.Context, conn *pgx.Conn, i int) error {
 	p := &r.parts[i]
 	if !p.set {
 		if err := r.start(ctx, conn, p); err != nil {
@@ -155,7 +146,7 @@ func (p *tick) beyond() int64 {
 }
 
 // start prepares a part's tick: from where the log is read, and what lies before that.
-func (r *reader) start(ctx context.Context, conn *pgxpool.Conn, p *tick) error {
+func (r *reader) start(ctx context.Context, conn *pgx.Conn, p *tick) error {
 	if p.to.at == "" {
 		p.to, p.last = r.target, 0
 	}
@@ -238,7 +229,7 @@ func idsText(ids []int64) string {
 	return string(append(text, '}'))
 }
 
-func nextID(ctx context.Context, conn *pgxpool.Conn, n names, after int64) (int64, error) {
+func nextID(ctx context.Context, conn *pgx.Conn, n names, after int64) (int64, error) {
 	q := &query{n: n, on: conn, ctx: ctx}
 	return q.number(`select id from ~outbox where id > $1 order by id limit 1`, after), q.err
 }
@@ -276,19 +267,18 @@ var errEnough = errors.New("enough")
 
 // run reads what a statement returns; whole is false if it was cut off because it is too much at
 // once: then the connection is given up, which is what makes the server stop.
-func (f *fetch) run(ctx context.Context, conn *pgxpool.Conn, text string, args ...string) (whole bool, err error) {
+func (f *fetch) run(ctx context.Context, conn *pgx.Conn, text string, args ...string) (whole bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	statement := f.r.c.log.names.q(text)
-	sd, err := conn.Conn().Prepare(ctx, statement, statement)
-	if err != nil {
-		return false, err
-	}
 	values := make([][]byte, len(args))
 	for i, a := range args {
 		values[i] = []byte(a)
 	}
-	result := conn.Conn().PgConn().ExecPrepared(ctx, sd.Name, values, nil, []int16{1})
+	result, err := f.r.c.log.result(ctx, conn, statement, values)
+	if err != nil {
+		return false, err
+	}
 	for result.NextRow() {
 		if err = f.row(result.Values()); err != nil {
 			cancel()
@@ -301,7 +291,7 @@ func (f *fetch) run(ctx context.Context, conn *pgxpool.Conn, text string, args .
 	}
 	switch {
 	case errors.Is(err, errEnough):
-		_ = conn.Conn().Close(ctx) // broken already
+		_ = conn.Close(ctx) // broken already
 		return false, nil
 	case err == nil:
 		err = closed

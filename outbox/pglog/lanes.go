@@ -180,7 +180,7 @@ func (c *cursor) Due(ctx context.Context, limit int) (out [][]outbox.Row, err er
 		var attempts int
 		q.each(`select `+parkedOf+`, n.place, n.attempts from (
 				select l.*, row_number() over (order by next_at, shard, key, solo) as place from ~outbox_lane l
-				where subscription = $1 and not held and next_at <= clock_timestamp() and shard between $2 and $3
+				where subscription = $1 and not held and next_at <= `+clock+` and shard between $2 and $3
 				order by next_at, shard, key, solo limit $4) n
 			cross join lateral (
 				select * from (

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -19,6 +18,8 @@ type Log struct {
 	cfg     Config
 	names   names
 	pool    *pgxpool.Pool
+	pooled  bool   // there is a pooler that hands sessions around,
+	begin   string // and transactions begin with that
 	bell    bell
 	listen  sync.Once
 	ctx     context.Context // ends with Close
@@ -45,19 +46,12 @@ func Open(ctx context.Context, cfg Config) (*Log, error) {
 			return nil, err
 		}
 	}
-	pool, err := cfg.pool(identify)
-	if err != nil {
-		return nil, fmt.Errorf("open the outbox: %w", err)
-	}
 	l := &Log{cfg: cfg, names: cfg.names()}
-	if l.pool, err = pgxpool.NewWithConfig(context.Background(), pool); err != nil {
-		return nil, cfg.explain("open the outbox", err)
-	}
 	l.ctx, l.stop = context.WithCancel(context.Background())
 	ctx, cancel := l.bounded(ctx)
 	defer cancel()
-	if err := checkSchema(ctx, l.pool, l.names); err != nil {
-		l.Close()
+	if err := l.open(ctx); err != nil {
+		l.stop()
 		return nil, cfg.explain("open the outbox", err)
 	}
 	return l, nil
@@ -82,21 +76,33 @@ func (l *Log) bounded(ctx context.Context) (context.Context, context.CancelFunc)
 // server says which run of which server a connection leads to.
 type server struct {
 	id      string // the system identifier, "" if the role may not ask
-	started time.Time
+	started int64
 }
 
 const serverOf = "emitd.server"
 
-// identify notes the server on a new connection.
+// identify notes the server on a new connection, which must have the settings that it asked for.
 func identify(ctx context.Context, conn *pgx.Conn) error {
-	var s server
+	s, err := ask(ctx, conn)
+	conn.PgConn().CustomData()[serverOf] = s
+	if err != nil {
+		return err
+	}
+	var mode string
+	if err = conn.QueryRow(ctx, "select current_setting('plan_cache_mode')").Scan(&mode); err == nil && mode != generic {
+		err = errPooled
+	}
+	return err
+}
+
+// ask returns the server of a session.
+func ask(ctx context.Context, conn *pgx.Conn) (s server, err error) {
 	var may bool
-	err := conn.QueryRow(ctx, "select pg_postmaster_start_time(), has_function_privilege('pg_control_system()', 'execute')").Scan(&s.started, &may)
+	err = conn.QueryRow(ctx, "select "+started+", has_function_privilege('pg_control_system()', 'execute')").Scan(&s.started, &may)
 	if err == nil && may {
 		err = conn.QueryRow(ctx, "select system_identifier::text from pg_control_system()").Scan(&s.id)
 	}
-	conn.PgConn().CustomData()[serverOf] = s
-	return err
+	return s, err
 }
 
 func serverBehind(conn *pgxpool.Conn) server {
@@ -130,23 +136,43 @@ type query struct {
 	}
 	ctx context.Context
 	err error
+	// wrap runs a statement in a transaction of its own; nil: it is part of one, or needs none.
+	wrap func(statement func() error) error
 }
 
-// exec returns how many rows were changed.
-func (q *query) exec(text string, args ...any) int64 {
+// run runs a statement and reads its rows until take fails. Nil takes none.
+func (q *query) run(text string, args []any, take func(row pgx.Rows) error) (changed int64) {
 	if q.err != nil {
 		return 0
 	}
-	rows, err := q.on.Query(q.ctx, q.n.q(text), args...)
-	if err == nil {
+	statement := func() error {
+		rows, err := q.on.Query(q.ctx, q.n.q(text), args...)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for take != nil && rows.Next() {
+			if err := take(rows); err != nil {
+				return err
+			}
+		}
 		rows.Close()
-		err = rows.Err()
+		changed = rows.CommandTag().RowsAffected()
+		return rows.Err()
 	}
-	if q.err = err; err != nil {
+	if q.wrap != nil {
+		q.err = q.wrap(statement)
+	} else {
+		q.err = statement()
+	}
+	if q.err != nil {
 		return 0
 	}
-	return rows.CommandTag().RowsAffected()
+	return changed
 }
+
+// exec returns how many rows were changed.
+func (q *query) exec(text string, args ...any) int64 { return q.run(text, args, nil) }
 
 // one reads one row and reports whether there is one.
 func (q *query) one(text string, args []any, dest ...any) (found bool) {
@@ -170,55 +196,32 @@ func (q *query) number(text string, args ...any) (n int64) {
 }
 
 // each reads rows until take fails.
-func (q *query) each(text string, args []any, take func(row pgx.Rows) error) {
-	if q.err != nil {
-		return
-	}
-	rows, err := q.on.Query(q.ctx, q.n.q(text), args...)
-	if err != nil {
-		q.err = err
-		return
-	}
-	defer rows.Close()
-	for rows.Next() {
-		if q.err = take(rows); q.err != nil {
-			return
-		}
-	}
-	q.err = rows.Err()
-}
+func (q *query) each(text string, args []any, take func(row pgx.Rows) error) { q.run(text, args, take) }
 
 // write runs fn in one transaction. An error of fn, or of a statement, changes nothing; one of the
 // commit leaves open whether it has. at is the server that it must be, if that is known.
 func (l *Log) write(ctx context.Context, at *server, fn func(*query) error) error {
-	conn, err := l.acquire(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Release()
-	if at != nil && *at != serverBehind(conn) {
-		return errServer
-	}
-	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		q := &query{n: l.names, on: tx, ctx: ctx}
-		if err := fn(q); err != nil {
-			return errors.Join(err, q.err)
+	return l.on(ctx, at, func(conn *pgx.Conn) error {
+		if l.pooled {
+			return l.transact(ctx, conn, at, func() error { return (&query{n: l.names, on: conn, ctx: ctx}).do(fn) })
 		}
-		return q.err
+		return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { return (&query{n: l.names, on: tx, ctx: ctx}).do(fn) })
 	})
 }
 
 // read runs fn on a connection, each statement by itself.
 func (l *Log) read(ctx context.Context, at *server, fn func(*query) error) error {
-	conn, err := l.acquire(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Release()
-	if at != nil && *at != serverBehind(conn) {
-		return errServer
-	}
-	q := &query{n: l.names, on: conn, ctx: ctx}
+	return l.on(ctx, at, func(conn *pgx.Conn) error {
+		q := &query{n: l.names, on: conn, ctx: ctx}
+		if l.pooled {
+			q.wrap = func(statement func() error) error { return l.transact(ctx, conn, at, statement) }
+		}
+		return q.do(fn)
+	})
+}
+
+// do runs fn.
+func (q *query) do(fn func(*query) error) error {
 	if err := fn(q); err != nil {
 		return errors.Join(err, q.err)
 	}

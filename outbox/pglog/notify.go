@@ -52,9 +52,9 @@ func (b *bell) ear(ctx context.Context) <-chan struct{} {
 }
 
 // Wake implements [outbox.Log]. There are hints for commits of [Publisher.InTx] and [Publisher.Wrap],
-// of any process, and for what operators did.
+// of any process, and for what operators did; behind a pooler, of this log alone.
 func (l *Log) Wake(ctx context.Context) <-chan struct{} {
-	if l.cfg.Notify == NotifyAuto {
+	if l.cfg.Notify == NotifyAuto && !l.pooled {
 		l.listen.Do(func() { l.wg.Go(l.listenOn) })
 	}
 	return l.bell.ear(ctx)

@@ -59,10 +59,17 @@
 // snapshot of every cursor. So a transaction that commits late is never cut off. A partition that is
 // half full at the end of the retention is filled up with ids that nobody gets.
 //
+// # Poolers
+//
+// Publishers work behind any pooler, as far as the caller's pool does. A [Log] notices one that hands
+// sessions around (PgBouncer in transaction mode) when it opens, and keeps nothing in a session then:
+// every statement asks which run of which server it is in. Relays are not woken but poll, and reading
+// costs several times as many round trips; a direct connection is better where there is one. Who has
+// a pooler that takes a connection's parameters and forgets them with the session says so in
+// the URL: default_query_exec_mode=exec.
+//
 // # What it does not promise
 //
-//   - A [Log] needs sessions of its own: a direct connection, or a pooler in session mode. Publishers
-//     work behind any pooler.
 //   - With synchronous_commit off, or after an asynchronous failover, Postgres loses commits that it
 //     has acknowledged, and messages of them may have been delivered.
 //   - Ids have gaps, and the sequence must stay without a cache.
@@ -76,8 +83,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
-	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -94,7 +101,8 @@ type Config struct {
 	URL string
 	// Schema holds the tables; default emitd. Prefix stands before each table's name; default none.
 	Schema, Prefix string
-	// Notify is "auto" (LISTEN and NOTIFY, the default) or "poll": relays find messages by polling.
+	// Notify is "auto" (LISTEN and NOTIFY, the default) or "poll": relays find messages by polling, as
+	// they do behind a pooler that hands sessions around.
 	Notify string
 	// MaxConns bounds the connections of a Log; default 8, at least 2. One more listens. A relay uses
 	// two at a time while it is busy, none while it has nothing to do.
@@ -194,25 +202,23 @@ func (c Config) withURL() (Config, error) {
 // dialer makes connections that notice a vanished peer within a minute, without any statement.
 var dialer = net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 10 * time.Second, Count: 4}}
 
-// connection sets what every connection of a log has in common. The statements have one good plan
-// each, by index, whatever the statistics say: a plan of the hour when the table was empty would be
-// many times slower.
-func (c Config) connection(cc *pgx.ConnConfig) {
-	for name, value := range map[string]string{
-		"client_encoding": "UTF8", "default_transaction_isolation": "read committed", "default_transaction_read_only": "off",
-		"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "enable_bitmapscan": "off", "jit": "off",
-		"max_parallel_workers_per_gather": "0", "statement_timeout": strconv.FormatInt(c.QueryTimeout.Milliseconds(), 10),
-		"idle_in_transaction_session_timeout": strconv.FormatInt(c.QueryTimeout.Milliseconds(), 10),
-	} {
-		cc.RuntimeParams[name] = value
-	}
+// connection sets what every connection of a log has in common. Poolers pass the first two parameters
+// on, and may refuse any other.
+func (c Config) connection(cc *pgx.ConnConfig, pooled bool) {
+	cc.RuntimeParams["client_encoding"] = "UTF8"
 	cc.RuntimeParams["application_name"] = cmp.Or(cc.RuntimeParams["application_name"], "emitd")
-	cc.DefaultQueryExecMode = pgx.QueryExecModeCacheStatement
+	cc.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+	if !pooled {
+		maps.Copy(cc.RuntimeParams, c.settings())
+		cc.RuntimeParams["default_transaction_isolation"] = "read committed"
+		cc.RuntimeParams["default_transaction_read_only"] = "off"
+		cc.DefaultQueryExecMode = pgx.QueryExecModeCacheStatement
+	}
 	cc.ConnectTimeout = c.QueryTimeout * 9 / 10
 	cc.DialFunc = dialer.DialContext
 }
 
-// pool returns the configuration of the pool.
+// pool returns the configuration of the pool; without connected, of one behind a pooler.
 func (c Config) pool(connected func(context.Context, *pgx.Conn) error) (*pgxpool.Config, error) {
 	p, err := pgxpool.ParseConfig(c.URL)
 	if err != nil {
@@ -223,6 +229,6 @@ func (c Config) pool(connected func(context.Context, *pgx.Conn) error) (*pgxpool
 		return idle.IdleDuration > time.Second && idle.Conn.PgConn().CheckConn() != nil //nolint:staticcheck // no round trip
 	}
 	p.AfterConnect = connected
-	c.connection(p.ConnConfig)
+	c.connection(p.ConnConfig, connected == nil)
 	return p, nil
 }

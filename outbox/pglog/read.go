@@ -270,12 +270,11 @@ func (r *reader) fresh(ctx context.Context, seen look) (look, error) {
 	}
 	ctx, cancel := r.c.log.bounded(ctx)
 	defer cancel()
-	conn, err := r.c.log.acquire(ctx)
-	if err != nil {
-		return seen, err
-	}
-	w, err := draw(ctx, conn, r.c.log.names)
-	conn.Release()
+	var w witness
+	err := r.c.log.read(ctx, &r.c.server, func(q *query) (err error) {
+		w, err = q.draw()
+		return err
+	})
 	if err != nil {
 		return seen, err
 	}
@@ -338,8 +337,8 @@ func (r *reader) look(ctx context.Context, ask bool) (s look, err error) {
 				coalesce((select sum(c.hi - c.lo + 1) from ~outbox_cursor c
 					where c.subscription = $1 and c.lo >= $2 and c.hi <= $3 and c.epoch = $4 and c.turn = $5), 0)::int,
 				coalesce((select s.paused from ~outbox_subscription s where s.name = $1), false),
-				exists (select from ~outbox_lane n where n.subscription = $1 and not n.held and n.next_at <= clock_timestamp() and n.shard between $2 and $3),
-				exists (select from ~outbox_delayed d where d.not_before <= clock_timestamp() and d.shard between $2 and $3),
+				exists (select from ~outbox_lane n where n.subscription = $1 and not n.held and n.next_at <= `+clock+` and n.shard between $2 and $3),
+				exists (select from ~outbox_delayed d where d.not_before <= `+clock+` and d.shard between $2 and $3),
 				pg_is_in_recovery(), pg_current_snapshot()::text, (select s.base from ~outbox_state s),
 				(select case when is_called then last_value else 0 end from ~outbox_id),
 				coalesce((select max(n.hi) - 1 from ~outbox_partition n where n.x0 < pg_snapshot_xmin($6::pg_snapshot)), 0),
@@ -380,3 +379,7 @@ func (r *reader) look(ctx context.Context, ask bool) (s look, err error) {
 }
 
 const windowText = "100000" // window
+
+// clock is the log's time as what is due is compared with it: read once, because a comparison with a
+// function that may differ from row to row finds nothing by an index, and reads all that waits.
+const clock = "(select clock_timestamp())"

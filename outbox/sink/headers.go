@@ -34,22 +34,30 @@ type Header struct{ Name, Value string }
 // Headers returns what travels along with a row, facts first, in a fixed order: id, subscription,
 // shard and generation always, the others if they are not empty.
 func Headers(d outbox.Delivery, row outbox.Row) []Header {
-	hs := []Header{
-		{ID, row.ID.String()},
-		{Subscription, d.Subscription},
-		{Shard, strconv.Itoa(row.Shard)},
-		{Generation, strconv.FormatInt(d.Epoch, 10)},
-	}
-	for _, h := range []Header{{Key, row.Key}, {Type, row.Type}, {TraceParent, row.TraceParent}, {TraceState, row.TraceState}} {
+	return append(Facts(d, row, len(row.Headers)), Own(row)...)
+}
+
+// Facts are Headers without the message's own, with room for more.
+func Facts(d outbox.Delivery, row outbox.Row, more int) []Header {
+	hs := append(make([]Header, 0, 8+more),
+		Header{ID, row.ID.String()},
+		Header{Subscription, d.Subscription},
+		Header{Shard, strconv.Itoa(row.Shard)},
+		Header{Generation, strconv.FormatInt(d.Epoch, 10)},
+	)
+	for _, h := range [...]Header{{Key, row.Key}, {Type, row.Type}, {TraceParent, row.TraceParent}, {TraceState, row.TraceState}} {
 		if h.Value != "" {
 			hs = append(hs, h)
 		}
 	}
-	return append(hs, Own(row)...)
+	return hs
 }
 
 // Own returns the headers of the message itself, sorted by name, without those that are ours.
 func Own(row outbox.Row) []Header {
+	if len(row.Headers) == 0 {
+		return nil
+	}
 	var hs []Header
 	for _, name := range slices.Sorted(maps.Keys(row.Headers)) {
 		lower := strings.ToLower(name)

@@ -176,14 +176,12 @@ func (r *run) work(rows []int, lanes []*lane) {
 // receiver keeps their order.
 func (r *run) nextLocked() (rows []int, lanes []*lane) {
 	c := call{plan: &r.plan}
-	rest := r.ready[:0:0]
-	for n, l := range r.ready {
-		if c.full {
-			rest = append(rest, r.ready[n:]...)
-			break
-		}
+	var passed []*lane // they have no place in this call
+	next := 0
+	for ; next < len(r.ready) && !c.full; next++ {
+		l := r.ready[next]
 		if !c.add(l.rows[0]) {
-			rest = append(rest, l)
+			passed = append(passed, l)
 			continue
 		}
 		l.rows = l.rows[1:]
@@ -192,7 +190,8 @@ func (r *run) nextLocked() (rows []int, lanes []*lane) {
 		}
 		lanes = append(lanes, l)
 	}
-	r.ready = rest
+	next -= copy(r.ready[next-len(passed):next], passed)
+	r.ready = r.ready[next:]
 	return c.rows, lanes
 }
 
@@ -233,13 +232,17 @@ func (r *run) carry(rows []int) []error {
 
 // settledLocked notes what became of rows and gives their lanes back.
 func (r *run) settledLocked(rows []int, lanes []*lane, errs []error) {
-	failed := map[string]bool{}
+	var failed map[string]bool
 	for n, i := range rows {
 		err := at(errs, n)
 		r.settleLocked(i, err)
-		if err != nil {
-			failed[r.plan.Lane(i)] = true
+		if err == nil {
+			continue
 		}
+		if failed == nil {
+			failed = map[string]bool{}
+		}
+		failed[r.plan.Lane(i)] = true
 	}
 	for _, l := range lanes {
 		if len(l.rows) == 0 {

@@ -2,6 +2,7 @@ package sqlitelog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -155,42 +156,66 @@ func (c *cursor) Settle(ctx context.Context, outcomes []outbox.Outcome) (emptied
 }
 
 func (c *cursor) settle(q *query, outcomes []outbox.Outcome) (emptied []string, err error) {
-	sub := c.claim.Subscription
 	for _, o := range outcomes { // first what leaves, so that what stays is found to be first
-		at, found := q.find(sub, o.Row.Seq)
-		switch {
-		case q.err != nil:
-			return nil, q.err
-		case !found:
-			continue
-		case at.shard < c.Lo || at.shard > c.Hi:
-			return nil, fmt.Errorf("message %d is of shard %d", o.Row.Seq, at.shard)
-		case o.Kind == outbox.Dead:
-			q.bury(sub, o.Row.Seq, o.Attempts, o.Cause)
-		case o.Kind != outbox.Delivered && o.Kind != outbox.Dropped:
-			continue
+		switch o.Kind {
+		case outbox.Delivered, outbox.Dropped, outbox.Dead:
+			emptied, err = c.release(q, o, emptied)
+		case outbox.Waiting, outbox.Held, outbox.Behind:
+		default:
+			err = fmt.Errorf("message %d is %q, which is no outcome", o.Row.Seq, o.Kind)
 		}
-		if q.leaveLane(sub, at, o.Row.Seq) && at.solo == 0 {
-			emptied = append(emptied, at.key)
+		if err != nil || q.err != nil {
+			return nil, errors.Join(err, q.err)
 		}
 	}
 	for _, o := range outcomes {
-		switch o.Kind {
-		case outbox.Waiting, outbox.Held:
-			at, found := q.find(sub, o.Row.Seq)
-			if !found {
-				continue
-			}
-			if q.first(sub, at) != o.Row.Seq && q.err == nil {
-				return nil, fmt.Errorf("message %d is %s, but is not the first of its lane", o.Row.Seq, o.Kind)
-			}
-			q.setLane(sub, at, o)
-		case outbox.Delivered, outbox.Dropped, outbox.Dead, outbox.Behind:
-		default:
-			return nil, fmt.Errorf("message %d is %q, which is no outcome", o.Row.Seq, o.Kind)
+		if o.Kind != outbox.Waiting && o.Kind != outbox.Held {
+			continue
+		}
+		if err := c.keep(q, o); err != nil || q.err != nil {
+			return nil, errors.Join(err, q.err)
 		}
 	}
-	return emptied, q.err
+	return emptied, nil
+}
+
+// release takes a message out of its lane, and adds the key of a lane that is gone with it.
+func (c *cursor) release(q *query, o outbox.Outcome, emptied []string) ([]string, error) {
+	sub := c.claim.Subscription
+	at, found, err := c.find(q, o.Row.Seq)
+	if !found {
+		return emptied, err
+	}
+	if o.Kind == outbox.Dead {
+		q.bury(sub, o.Row.Seq, o.Attempts, o.Cause)
+	}
+	if q.leaveLane(sub, at, o.Row.Seq) && at.solo == 0 {
+		emptied = append(emptied, at.key)
+	}
+	return emptied, nil
+}
+
+// keep sets the lane of a message that stays, which must be its first.
+func (c *cursor) keep(q *query, o outbox.Outcome) error {
+	sub := c.claim.Subscription
+	at, found, err := c.find(q, o.Row.Seq)
+	if !found {
+		return err
+	}
+	if q.first(sub, at) != o.Row.Seq && q.err == nil {
+		return fmt.Errorf("message %d is %s, but is not the first of its lane", o.Row.Seq, o.Kind)
+	}
+	q.setLane(sub, at, o)
+	return nil
+}
+
+// find says which lane of the range a message is in.
+func (c *cursor) find(q *query, seq int64) (at lane, found bool, err error) {
+	at, found = q.find(c.claim.Subscription, seq)
+	if found && (at.shard < c.Lo || at.shard > c.Hi) {
+		return at, false, fmt.Errorf("message %d is of shard %d", seq, at.shard)
+	}
+	return at, found, nil
 }
 
 // find says which lane a message is in.

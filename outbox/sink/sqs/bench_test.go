@@ -1,10 +1,14 @@
 package sqs_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,6 +18,52 @@ import (
 	"github.com/emitd/emitd/outbox/sink/internal/amazon/amazontest"
 	"github.com/emitd/emitd/outbox/sink/sinktest"
 )
+
+// BenchmarkFake is what the fake itself can take, and the connections to it: calls of ten messages as
+// large as those of BenchmarkDrain, written once, from as many goroutines. What it leaves of the
+// processors is the sink's and the relay's.
+func BenchmarkFake(b *testing.B) {
+	server := amazontest.New(b)
+	server.Forget()
+	var text []byte
+	text = append(text, `{"Entries":[`...)
+	for i := range 10 {
+		if i > 0 {
+			text = append(text, ',')
+		}
+		text = fmt.Appendf(text, `{"Id":"%d","MessageBody":"{\"order\":%d,\"note\":\"%0150d\"}","MessageAttributes":{`, i, i, i)
+		for n := range 8 {
+			text = fmt.Appendf(text, `"emitd-attribute-%d":{"DataType":"String","StringValue":"%020d"},`, n, i)
+		}
+		text = append(text[:len(text)-1], "}}"...)
+	}
+	text = append(text, `],"QueueUrl":"http://127.0.0.1/1/orders"}`...)
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16, WriteBufferSize: 16 << 10}}
+	defer client.CloseIdleConnections()
+	var left atomic.Int64
+	left.Store(int64(b.N))
+	var wg sync.WaitGroup
+	began := time.Now()
+	for range 16 {
+		wg.Go(func() {
+			for left.Add(-10) >= 0 {
+				req, _ := http.NewRequestWithContext(b.Context(), http.MethodPost, server.URL, bytes.NewReader(text))
+				req.Header.Set("X-Amz-Target", "AmazonSQS.SendMessageBatch")
+				answer, err := client.Do(req)
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				if n, err := io.Copy(io.Discard, answer.Body); err != nil || n < 500 {
+					b.Errorf("an answer of %d bytes: %v", n, err)
+				}
+				_ = answer.Body.Close()
+			}
+		})
+	}
+	wg.Wait()
+	b.ReportMetric(float64(b.N)/time.Since(began).Seconds(), "messages/s")
+}
 
 // BenchmarkDrain is a relay that empties a backlog into the fake of SQS, which runs in the same process:
 // client, server and relay share the processors.

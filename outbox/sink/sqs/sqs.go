@@ -31,7 +31,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -93,7 +93,8 @@ func New(ctx context.Context, cfg Config) (*Sink, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sqs: %w", err)
 	}
-	return &Sink{cfg: cfg, client: sqs.NewFromConfig(login), urls: map[string]string{}}, nil
+	client := sqs.NewFromConfig(login, func(o *sqs.Options) { o.Protocol = protocol{o.Protocol} })
+	return &Sink{cfg: cfg, client: client, urls: map[string]string{}}, nil
 }
 
 // Close does nothing: connections end when they are idle.
@@ -140,15 +141,11 @@ func (s *Sink) send(ctx context.Context, d outbox.Delivery, rows []int, messages
 		return []error{amazon.Classify(ctx, what, s.cfg.Queue != "", err)}
 	}
 	errs := make([]error, len(rows))
-	var entries []types.SendMessageBatchRequestEntry
-	for n, i := range rows {
-		if errs[n] = messages[i].Err; errs[n] == nil {
-			entries = append(entries, entry(n, d.Rows[i], messages[i], strings.HasSuffix(url, ".fifo")))
-		}
-	}
+	entries, text := encode(url, d, rows, messages, errs)
 	if len(entries) == 0 {
 		return errs
 	}
+	ctx = context.WithValue(ctx, body{}, text)
 	out, err := s.client.SendMessageBatch(ctx, &sqs.SendMessageBatchInput{QueueUrl: aws.String(url), Entries: entries})
 	if err != nil {
 		err = amazon.Classify(ctx, what, s.cfg.Queue != "", err)
@@ -156,45 +153,60 @@ func (s *Sink) send(ctx context.Context, d outbox.Delivery, rows []int, messages
 			return []error{err}
 		}
 	}
-	confirmed := map[string]bool{}
-	failed := map[string]error{}
 	if err == nil {
-		for _, ok := range out.Successful {
-			confirmed[aws.ToString(ok.Id)] = true
-		}
-		for _, f := range out.Failed {
-			failed[aws.ToString(f.Id)] = amazon.Entry(what, aws.ToString(f.Code), aws.ToString(f.Message), f.SenderFault)
-		}
-		err = fmt.Errorf("%s: the answer does not mention the message", what)
+		judge(what, out, errs)
+		return errs
 	}
-	for _, e := range entries {
-		n, _ := strconv.Atoi(*e.Id) // we made it
-		switch {
-		case failed[*e.Id] != nil:
-			errs[n] = failed[*e.Id]
-		case !confirmed[*e.Id]:
+	for n := range errs {
+		if errs[n] == nil {
 			errs[n] = err
 		}
 	}
 	return errs
 }
 
-// isString is the type of all attributes.
-var isString = aws.String("String")
+// ids are the names of a batch's messages.
+var ids = [amazon.MaxEntries]string{"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"}
 
-func entry(n int, row outbox.Row, m amazon.Message, fifo bool) types.SendMessageBatchRequestEntry {
-	e := types.SendMessageBatchRequestEntry{
-		Id: aws.String(strconv.Itoa(n)), MessageBody: aws.String(m.Body),
-		MessageAttributes: make(map[string]types.MessageAttributeValue, len(m.Attributes)),
+// encode writes the messages that can be sent, and returns what the client looks at of them: names, and
+// bodies for their checksums. It notes why others cannot.
+func encode(url string, d outbox.Delivery, rows []int, messages []amazon.Message, errs []error) ([]types.SendMessageBatchRequestEntry, []byte) {
+	size, attributes := 0, 0
+	for _, i := range rows {
+		size, attributes = size+messages[i].Size, attributes+len(messages[i].Attributes)
 	}
-	for _, a := range m.Attributes {
-		e.MessageAttributes[a.Name] = types.MessageAttributeValue{DataType: isString, StringValue: aws.String(a.Value)}
+	b := newBatch(url, strings.HasSuffix(url, ".fifo"), size, attributes)
+	entries := make([]types.SendMessageBatchRequestEntry, 0, len(rows))
+	for n, i := range rows {
+		m := &messages[i]
+		if errs[n] = m.Err; m.Err == nil {
+			b.add(n, d.Rows[i], *m)
+			entries = append(entries, types.SendMessageBatchRequestEntry{Id: &ids[n], MessageBody: &m.Body})
+		}
 	}
-	if fifo {
-		e.MessageGroupId = aws.String(amazon.Group(row))
-		e.MessageDeduplicationId = aws.String(row.ID.String())
+	return entries, b.end()
+}
+
+// judge notes what became of the messages that were sent, by the answer: those that it does not mention
+// have failed.
+func judge(what string, out *sqs.SendMessageBatchOutput, errs []error) {
+	for i := range out.Failed {
+		f := &out.Failed[i]
+		if n := slices.Index(ids[:len(errs)], aws.ToString(f.Id)); n >= 0 && errs[n] == nil {
+			errs[n] = amazon.Entry(what, aws.ToString(f.Code), aws.ToString(f.Message), f.SenderFault)
+		}
 	}
-	return e
+	var confirmed [amazon.MaxEntries]bool
+	for i := range out.Successful {
+		if n := slices.Index(ids[:], aws.ToString(out.Successful[i].Id)); n >= 0 {
+			confirmed[n] = true
+		}
+	}
+	for n := range errs {
+		if errs[n] == nil && !confirmed[n] {
+			errs[n] = fmt.Errorf("%s: the answer does not mention the message", what)
+		}
+	}
 }
 
 // url returns the URL of a queue, and asks for it once.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
@@ -88,6 +89,7 @@ func postgresPublisher(ctx context.Context, cfg pglog.Config) (*pgxpool.Pool, *p
 		return nil, nil, errors.New("outbox.url does not parse as a connection string of Postgres")
 	}
 	pc.MinConns, pc.MaxConns = 0, 2
+	pc.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe // nothing is left in a session, which a pooler may hand on
 	pool, err := pgxpool.NewWithConfig(ctx, pc)
 	if err != nil {
 		return nil, nil, fmt.Errorf("make a pool for publishing: %w", err)

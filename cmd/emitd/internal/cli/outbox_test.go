@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"net"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -56,6 +57,29 @@ func TestManyLines(t *testing.T) {
 	}
 	if code, out, _ := run("", "outbox", "publish", "t", "-"); code != 0 || out != "" {
 		t.Errorf("nothing: code %d, %q", code, out)
+	}
+}
+
+// TestStatusDoesNotWait: an outbox that accepts connections and never answers is shown as unknown.
+func TestStatusDoesNotWait(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	store := config.SQLiteURL(filepath.Join(t.TempDir(), "app.db"))
+	run := func(args ...string) (int, string, string) {
+		var out, err bytes.Buffer
+		code := Main(t.Context(), append(args, "--store", store, "--timeout", "1m", "--outbox.url", "postgres://u@"+l.Addr().String()+"/d"), Streams{Out: &out, Err: &err})
+		return code, out.String(), err.String()
+	}
+	if code, _, err := run("migrate", "up"); code != 0 {
+		t.Fatal(err)
+	}
+	code, out, text := run("status")
+	if code != 0 || !strings.HasPrefix(out, "CLUSTER ") || !strings.Contains(out, " OUTBOX unknown: it has not answered within 1.0s\n") {
+		t.Errorf("code %d: %s%s", code, out, text)
 	}
 }
 

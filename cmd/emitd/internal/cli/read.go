@@ -34,6 +34,11 @@ func (a *app) look(ctx context.Context, all bool, f func(ctx context.Context, c 
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
+	return a.lookAt(ctx, cfg, all, f)
+}
+
+// lookAt is look with the configuration.
+func (a *app) lookAt(ctx context.Context, cfg *config.Loaded, all bool, f func(ctx context.Context, c *cluster) error) error {
 	s, err := a.open(ctx, cfg)
 	if err != nil {
 		return err
@@ -49,11 +54,23 @@ func (a *app) look(ctx context.Context, all bool, f func(ctx context.Context, c 
 func (a *app) statusCommand() *cobra.Command {
 	var judge bool
 	cmd := &cobra.Command{
-		Use: "status", Short: "Show the cluster: leader, nodes, daemons, and what needs attention",
+		Use: "status", Short: "Show the cluster: leader, nodes, daemons, outbox, and what needs attention",
+		Long: "Show the cluster: leader, nodes, daemons, and what needs attention. Of the outbox, if the configuration\n" +
+			"or the store's database has one: the age of the oldest message that is not delivered, how many there are,\n" +
+			"and what is parked or dead; -o wide and json tell it of each subscription. An outbox that does not answer\n" +
+			"within a second is shown as unknown.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.look(cmd.Context(), false, func(_ context.Context, c *cluster) error {
+			cfg, err := a.loadToRead()
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), a.timeout)
+			defer cancel()
+			box := a.glance(ctx, cfg)
+			return a.lookAt(ctx, cfg, false, func(_ context.Context, c *cluster) error {
 				s := c.status()
+				s.Outbox = box()
 				err := a.print(data{whole: s, table: s.Table, names: []string{s.Cluster}})
 				if err == nil && judge && len(s.Attention) > 0 {
 					err = fault.New(fault.Degraded, "cluster %s is degraded: %s", s.Cluster, s.Attention[0].Text)

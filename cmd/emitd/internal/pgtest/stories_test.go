@@ -18,7 +18,8 @@ func (m withServer) Run() int { return pgtest.Run(m.M) }
 
 func TestMain(m *testing.M) { story.Main(withServer{m}) }
 
-// TestStories runs the scripts in testdata, each on an empty database of its own ($STORE).
+// TestStories runs the scripts in testdata, each on an empty database of its own ($STORE), which can be
+// reached in other ways as well.
 func TestStories(t *testing.T) {
 	t.Parallel()
 	story.Run(t, "testdata", func(env *testscript.Env) string {
@@ -26,6 +27,7 @@ func TestStories(t *testing.T) {
 		store := pgtest.Database(tb)
 		env.Setenv("ROLE_STORE", pgtest.As(store, pgtest.Role(tb, store), "secret"))
 		env.Setenv("STRANGER_STORE", pgtest.As(store, "nobody_at_all", "hunter2hunter2"))
+		env.Setenv("POOLED_STORE", pgtest.Pooler(tb, store))
 		env.Setenv("MISSING_STORE", with(tb, store, func(u *url.URL) { u.Path = "/nowhere_at_all" }))
 		env.Setenv("READ_ONLY_STORE", with(tb, store, func(u *url.URL) {
 			q := u.Query()

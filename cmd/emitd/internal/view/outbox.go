@@ -55,6 +55,84 @@ func OutboxStatsOf(s outbox.Stats) OutboxStats {
 	return out
 }
 
+// Outbox is how the outbox of a cluster is: its subscriptions, and all of them together. The oldest
+// message is that of the subscription that is furthest behind.
+type Outbox struct {
+	Kind string `json:"kind"` // of database, for people
+	// Problem says why nothing is known; empty if it is.
+	Problem       string        `json:"problem"`
+	Pending       int64         `json:"pending"`
+	Exact         bool          `json:"exact"`
+	OldestAt      Time          `json:"oldest_at"`
+	OldestAgeMS   int64         `json:"oldest_age_ms"`
+	KeysWaiting   int64         `json:"keys_waiting"`
+	KeysHeld      int64         `json:"keys_held"`
+	Dead          int64         `json:"dead"`
+	Subscriptions []OutboxStats `json:"subscriptions"`
+}
+
+// NoOutbox is an outbox of which nothing is known.
+func NoOutbox(problem string) *Outbox {
+	return &Outbox{Problem: problem, Subscriptions: []OutboxStats{}}
+}
+
+// OutboxOf sums up what the log said of all subscriptions.
+func OutboxOf(kind string, all []outbox.Stats) *Outbox {
+	out := &Outbox{Kind: kind, Exact: true, Subscriptions: []OutboxStats{}}
+	for _, one := range all {
+		s := OutboxStatsOf(one)
+		out.Subscriptions = append(out.Subscriptions, s)
+		out.Pending, out.Exact = out.Pending+s.Pending, out.Exact && s.Exact
+		out.KeysWaiting, out.KeysHeld, out.Dead = out.KeysWaiting+s.KeysWaiting, out.KeysHeld+s.KeysHeld, out.Dead+s.Dead
+		if !s.OldestAt.IsZero() && (out.OldestAt.IsZero() || s.OldestAt.Before(out.OldestAt.Time)) {
+			out.OldestAt, out.OldestAgeMS = s.OldestAt, s.OldestAgeMS
+		}
+	}
+	return out
+}
+
+// cell is the outbox in the line of a status: its age and length, and what is not as it should be: keys
+// that are parked after a failure, those of them that are held for an operator, dead messages.
+func (o *Outbox) cell() string {
+	if o == nil {
+		return ""
+	}
+	const name = "       OUTBOX "
+	switch {
+	case o.Problem != "":
+		return name + "unknown: " + Line(o.Problem)
+	case len(o.Subscriptions) == 0:
+		return name + "no subscriptions"
+	}
+	text := name + "empty"
+	if o.Pending > 0 {
+		text = fmt.Sprintf("%soldest %s (%s)", name, Exact(time.Duration(o.OldestAgeMS)*time.Millisecond), atLeast(o.Pending, o.Exact))
+	}
+	paused := 0
+	for _, s := range o.Subscriptions {
+		if s.Paused {
+			paused++
+		}
+	}
+	for _, n := range []struct {
+		n    int64
+		what string
+	}{{o.KeysWaiting, "parked"}, {o.KeysHeld, "held"}, {o.Dead, "dead"}, {int64(paused), "paused"}} {
+		if n.n > 0 {
+			text += fmt.Sprintf(", %d %s", n.n, n.what)
+		}
+	}
+	return text
+}
+
+// atLeast writes a number that may be larger.
+func atLeast(n int64, exact bool) string {
+	if exact {
+		return fmt.Sprint(n)
+	}
+	return fmt.Sprint(n) + "+"
+}
+
 // OutboxTable lists subscriptions, wide ones with a line for each range of shards.
 func OutboxTable(all []OutboxStats, wide bool) *Table {
 	t := &Table{Head: []string{"SUBSCRIPTION", "STATE", "PENDING", "OLDEST", "KEYS WAITING", "HELD", "DEAD", "RETAINED"}}
@@ -75,18 +153,15 @@ func OutboxTable(all []OutboxStats, wide bool) *Table {
 }
 
 func (s OutboxStats) cells() []string {
-	state, more, oldest := "running", "", ""
+	state, oldest := "running", ""
 	if s.Paused {
 		state = "paused"
-	}
-	if !s.Exact {
-		more = "+"
 	}
 	if s.Pending > 0 {
 		oldest = Exact(time.Duration(s.OldestAgeMS) * time.Millisecond)
 	}
 	return []string{
-		s.Subscription, state, fmt.Sprint(s.Pending) + more, oldest,
+		s.Subscription, state, atLeast(s.Pending, s.Exact), oldest,
 		fmt.Sprint(s.KeysWaiting), fmt.Sprint(s.KeysHeld), fmt.Sprint(s.Dead), size(s.Retained),
 	}
 }

@@ -41,6 +41,48 @@ busy          running  10000+   1m30s   3             1     2     3.0 MiB   32-6
 	}
 }
 
+// The status of a cluster says how old and long its outbox is, and what is not as it should be; what is
+// right is left out.
+func TestOutboxInStatus(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2030, 1, 31, 9, 0, 0, 0, time.UTC)
+	quiet := outbox.Stats{Subscription: "quiet", Exact: true, Now: now}
+	behind := outbox.Stats{Subscription: "behind", Pending: 30, Exact: true, OldestAt: now.Add(-400 * time.Millisecond), Now: now, Lanes: 1, Dead: 1}
+	stuck := outbox.Stats{Subscription: "stuck", Paused: true, Pending: 7, OldestAt: now.Add(-3 * time.Minute), Now: now, Lanes: 3, HeldLanes: 1, Dead: 2}
+	for _, c := range []struct {
+		box  *Outbox
+		want string
+		json string
+	}{
+		{nil, "", `"outbox":null`},
+		{OutboxOf("postgres", nil), "       OUTBOX no subscriptions", `"subscriptions":[]`},
+		{OutboxOf("postgres", []outbox.Stats{quiet}), "       OUTBOX empty", `"pending":0,"exact":true,"oldest_at":null,"oldest_age_ms":0`},
+		{OutboxOf("postgres", []outbox.Stats{behind, quiet}), "       OUTBOX oldest 0.4s (30), 1 parked, 1 dead", `"oldest_age_ms":400,"keys_waiting":1,"keys_held":0,"dead":1`},
+		{OutboxOf("postgres", []outbox.Stats{behind, stuck}), "       OUTBOX oldest 3m00s (37+), 4 parked, 1 held, 3 dead, 1 paused", `"pending":37,"exact":false,"oldest_at":"2030-01-31T08:57:00Z","oldest_age_ms":180000`},
+		{NoOutbox("no route\nat all"), "       OUTBOX unknown: no route at all", `"problem":"no route\nat all"`},
+	} {
+		s := Of(healthy(), reader)
+		s.Outbox = c.box
+		var b bytes.Buffer
+		if err := s.Table(&b, false); err != nil {
+			t.Fatal(err)
+		}
+		if line := strings.Split(b.String(), "\n")[1]; !strings.HasPrefix(line, "NODES   ") || !strings.HasSuffix(line, " active"+c.want) {
+			t.Errorf("the line %q, want it to end in %q", line, c.want)
+		}
+		b.Reset()
+		if err := JSONLine(&b, s); err != nil || !strings.Contains(b.String(), c.json) {
+			t.Errorf("%v: %s\nwant %s", err, b.String(), c.json)
+		}
+	}
+	s := Of(healthy(), reader)
+	s.Outbox = OutboxOf("sqlite", []outbox.Stats{behind, stuck})
+	var b bytes.Buffer
+	if err := s.Table(&b, true); err != nil || !strings.Contains(b.String(), "\nstuck         paused   7+ ") {
+		t.Errorf("wide: %v\n%s", err, b.String())
+	}
+}
+
 // A message is text for people, and for scripts whatever it is; a list has no payloads.
 func TestOutboxMessage(t *testing.T) {
 	t.Parallel()

@@ -13,11 +13,11 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// Table writes the picture of the cluster; wide adds nodes and units.
+// Table writes the picture of the cluster; wide adds nodes, units and subscriptions of the outbox.
 func (s Status) Table(w io.Writer, wide bool) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "CLUSTER %s    LEADER %s    STORE %s, event %d\n", Line(s.Cluster), s.leaderCell(), Line(s.Store.Kind), s.Store.Head)
-	fmt.Fprintf(&b, "NODES   %s       DAEMONS %s\n", s.countNodes(), s.countUnits())
+	fmt.Fprintf(&b, "NODES   %s       DAEMONS %s%s\n", s.countNodes(), s.countUnits(), s.Outbox.cell())
 	for _, n := range s.Attention {
 		b.WriteString("! " + Line(n.Text))
 		if n.Do != "" {
@@ -33,7 +33,11 @@ func (s Status) Table(w io.Writer, wide bool) error {
 		return err
 	}
 	io.WriteString(w, "\n")
-	return s.UnitTable(true).Write(w)
+	if err := s.UnitTable(true).Write(w); err != nil || s.Outbox == nil || len(s.Outbox.Subscriptions) == 0 {
+		return err
+	}
+	io.WriteString(w, "\n")
+	return OutboxTable(s.Outbox.Subscriptions, false).Write(w)
 }
 
 func (s Status) leaderCell() string {

@@ -46,6 +46,7 @@ type Status struct {
 	Leader    *Leader   `json:"leader"` // null when nobody leads
 	Nodes     []Node    `json:"nodes"`
 	Daemons   []Unit    `json:"daemons"`
+	Outbox    *Outbox   `json:"outbox"` // null when there is none
 	Attention []Notice  `json:"attention"`
 }
 

@@ -69,8 +69,11 @@ func (l Login) Load(ctx context.Context) (aws.Config, error) {
 }
 
 // keep keeps the connections of all calls that a relay has under way: by default all but ten are closed
-// after each.
-func keep(t *http.Transport) { t.MaxIdleConns, t.MaxIdleConnsPerHost = 1000, 256 }
+// after each. A batch of small messages is written at once.
+func keep(t *http.Transport) {
+	t.MaxIdleConns, t.MaxIdleConnsPerHost = 1000, 256
+	t.WriteBufferSize = 16 << 10
+}
 
 // Message is a row as the services take it.
 type Message struct {
@@ -86,10 +89,9 @@ type Message struct {
 // object emitd-headers.
 func NewMessage(d outbox.Delivery, row outbox.Row, limit int) Message {
 	m := Message{Body: string(row.Payload)}
-	all := sink.Headers(d, row)
 	own := sink.Own(row)
-	m.Attributes = append(m.Attributes, all[:len(all)-len(own)]...)
-	m.Attributes = append(m.Attributes, sink.Header{Name: sink.Topic, Value: row.Topic})
+	const more = 2 // topic and encoding
+	m.Attributes = append(sink.Facts(d, row, more+len(own)), sink.Header{Name: sink.Topic, Value: row.Topic})
 	switch {
 	case len(row.Payload) == 0:
 		m.Body = " "

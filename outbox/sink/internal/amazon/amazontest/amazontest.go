@@ -3,6 +3,7 @@
 package amazontest
 
 import (
+	"bytes"
 	"crypto/md5"
 	"encoding/hex"
 	"encoding/json"
@@ -115,8 +116,12 @@ type failure struct {
 
 // ServeHTTP speaks both protocols.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
+	if r.ContentLength < 0 { // neither client does
+		http.Error(w, "a body has a length", http.StatusLengthRequired)
+		return
+	}
+	body := make([]byte, r.ContentLength)
+	if _, err := io.ReadFull(r.Body, body); err != nil {
 		return
 	}
 	s.mu.Lock()
@@ -249,24 +254,51 @@ func (s *Server) quick(w http.ResponseWriter, action string, body []byte) bool {
 	s.mu.Lock()
 	forget := s.forget && action == "SendMessageBatch"
 	s.mu.Unlock()
-	var in struct {
-		Entries []struct {
-			Id, MessageBody string //nolint:revive // as SQS writes it
-		}
-	}
-	if !forget || json.Unmarshal(body, &in) != nil {
+	if !forget {
 		return false
 	}
 	w.Header().Set("Content-Type", "application/x-amz-json-1.0")
-	out := []byte(`{"Failed":[],"Successful":[`)
-	for i, e := range in.Entries {
-		if i > 0 {
+	out := append(make([]byte, 0, 1024), `{"Failed":[],"Successful":[`...)
+	for n := 0; ; n++ {
+		id, rest, more := cut(body, "Id")
+		if !more {
+			break
+		}
+		var text []byte
+		if text, body, more = cut(rest, "MessageBody"); !more {
+			return false
+		}
+		if n > 0 {
 			out = append(out, ',')
 		}
-		out = fmt.Appendf(out, `{"Id":%q,"MessageId":"m","MD5OfMessageBody":"%x"}`, e.Id, md5.Sum([]byte(e.MessageBody)))
+		sum := md5.Sum(text)
+		out = append(append(out, `{"Id":"`...), id...)
+		out = hex.AppendEncode(append(out, `","MessageId":"m","MD5OfMessageBody":"`...), sum[:])
+		out = append(out, `"}`...)
 	}
 	_, _ = w.Write(append(out, "]}"...))
 	return true
+}
+
+// cut finds the next field of that name whose value is a string, and returns the value and what is
+// behind it. No string contains what it looks for: quotes are escaped there.
+func cut(text []byte, name string) (value, rest []byte, found bool) {
+	_, rest, found = bytes.Cut(text, []byte(`"`+name+`":"`))
+	for end := 0; found && end < len(rest); end++ {
+		switch rest[end] {
+		case '\\':
+			end++
+		case '"':
+			value, rest = rest[:end], rest[end+1:]
+			if bytes.IndexByte(value, '\\') < 0 {
+				return value, rest, true
+			}
+			var plain string
+			found = json.Unmarshal(append(append([]byte{'"'}, value...), '"'), &plain) == nil
+			return []byte(plain), rest, found
+		}
+	}
+	return nil, nil, false
 }
 
 // Refuse answers a call of SQS with an error.

@@ -1,0 +1,69 @@
+package cli
+
+import (
+	"context"
+	"time"
+
+	"github.com/emitd/emitd/cmd/emitd/internal/backend"
+	"github.com/emitd/emitd/cmd/emitd/internal/config"
+	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/cmd/emitd/internal/view"
+	"github.com/emitd/emitd/outbox"
+)
+
+// glanceLimit is how long the status of a cluster waits for its outbox.
+const glanceLimit = time.Second
+
+// glance looks at the outbox while the cluster is read, and returns what waits for the answer, until
+// glanceLimit has passed since the beginning. What is wrong with the outbox is part of the answer, for
+// the cluster is shown all the same; nil says that there is no outbox. What does not answer is left
+// to itself: its context has ended.
+func (a *app) glance(ctx context.Context, cfg *config.Loaded) (wait func() *view.Outbox) {
+	ctx, cancel := context.WithTimeout(ctx, glanceLimit)
+	answer := make(chan *view.Outbox, 1)
+	go func() { answer <- a.summary(ctx, cfg) }()
+	return func() *view.Outbox {
+		defer cancel()
+		select {
+		case out := <-answer:
+			return out
+		case <-ctx.Done():
+		}
+		select {
+		case out := <-answer: // in time; it was the cluster that took long
+			return out
+		default:
+			return tooLate()
+		}
+	}
+}
+
+func tooLate() *view.Outbox {
+	return view.NoOutbox("it has not answered within " + view.Exact(glanceLimit))
+}
+
+// summary asks the outbox. Where none is configured, a database without its tables has none.
+func (a *app) summary(ctx context.Context, cfg *config.Loaded) *view.Outbox {
+	kind, all, err := a.askOutbox(ctx, cfg)
+	if err == nil {
+		return view.OutboxOf(kind, all)
+	}
+	if ctx.Err() != nil {
+		return tooLate()
+	}
+	f := backend.OutboxFault(err)
+	if f.Code == fault.OutboxURL || !cfg.HasOutbox() && (f.Code == fault.OutboxSchema || f.Code == fault.Unreachable) {
+		return nil
+	}
+	return view.NoOutbox(string(f.Code) + ": " + f.What)
+}
+
+func (a *app) askOutbox(ctx context.Context, cfg *config.Loaded) (kind string, all []outbox.Stats, err error) {
+	box, err := backend.OpenOutbox(ctx, backend.Options{Config: cfg.Config, Policy: backend.Look, Logger: a.talk(cfg)})
+	if err != nil {
+		return "", nil, err
+	}
+	defer box.Close(ctx)
+	all, err = box.Stats(ctx, "")
+	return box.Kind, all, err
+}
