@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/emitd/emitd/internal/child"
 )
 
 const root = "../.."
@@ -154,7 +156,7 @@ type session struct {
 	t    *testing.T
 	bin  string
 	dir  string
-	live []*exec.Cmd
+	live []*child.Process
 }
 
 func (s *session) run(at, line string) {
@@ -179,24 +181,20 @@ func (s *session) run(at, line string) {
 	cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(s.bin)+":"+os.Getenv("PATH"))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var out bytes.Buffer
-	cmd.Stderr = &out
+	cmd.Stdout, cmd.Stderr = &out, &out
+	proc, err := child.Start(cmd)
+	if err != nil {
+		s.t.Fatalf("%s: %v", at, err)
+	}
 	if !stays {
-		cmd.Stdout = &out
-		if err := cmd.Run(); err != nil {
+		<-proc.Done
+		if err := proc.Err(); err != nil {
 			s.t.Errorf("%s: %s: %v\n%s", at, line, err, out.String())
 		}
 		return
 	}
-	pipe, err := cmd.StdoutPipe()
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		s.t.Fatalf("%s: %v", at, err)
-	}
-	s.live = append(s.live, cmd)
+	s.live = append(s.live, proc)
 	s.ready(at, line)
-	go func() { _, _ = out.ReadFrom(pipe) }()
 }
 
 // ready waits until the cluster that was started has a leader.
@@ -216,12 +214,11 @@ func (s *session) ready(at, line string) {
 // end stops what still runs, the newest first, as Ctrl-C does.
 func (s *session) end() {
 	for i := len(s.live) - 1; i >= 0; i-- {
-		cmd := s.live[i]
-		if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
-			s.t.Error(err)
-		}
-		if err := cmd.Wait(); err != nil {
-			s.t.Errorf("%s: after Ctrl-C: %v", cmd, err)
+		proc := s.live[i]
+		proc.Signal(syscall.SIGINT)
+		<-proc.Done
+		if err := proc.Err(); err != nil {
+			s.t.Errorf("%s: after Ctrl-C: %v", proc.Cmd, err)
 		}
 	}
 }

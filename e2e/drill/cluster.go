@@ -17,6 +17,7 @@ import (
 
 	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/child"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )
@@ -41,10 +42,8 @@ type Node struct {
 	Name    string
 	Address string // of its listener
 	c       *Cluster
-	cmd     *exec.Cmd
+	proc    *child.Process
 	out     *os.File
-	done    chan struct{} // closed when the process has ended
-	err     error
 }
 
 var build struct {
@@ -94,7 +93,7 @@ func New(t testing.TB, url string, store storage.Store) *Cluster {
 func (c *Cluster) end() {
 	for _, n := range c.nodes {
 		if n.Alive() {
-			_ = n.cmd.Process.Signal(syscall.SIGCONT)
+			_ = n.proc.Cmd.Process.Signal(syscall.SIGCONT)
 			n.Kill()
 		}
 		n.out.Close()
@@ -181,14 +180,11 @@ func (c *Cluster) launch(name string, cmd *exec.Cmd) *Node {
 	cmd.Dir, cmd.Stdout, cmd.Stderr = c.dir, out, out
 	// Nothing outlives the drill, also when the test binary is killed.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
-	n := &Node{Name: name, c: c, cmd: cmd, out: out, done: make(chan struct{})}
-	if err := cmd.Start(); err != nil {
+	proc, err := child.Start(cmd)
+	if err != nil {
 		c.T.Fatal(err)
 	}
-	go func() {
-		defer close(n.done)
-		n.err = cmd.Wait()
-	}()
+	n := &Node{Name: name, c: c, proc: proc, out: out}
 	c.nodes = append(c.nodes, n)
 	return n
 }
@@ -206,7 +202,7 @@ func freeAddress(t testing.TB) string {
 // Alive reports whether the process has not ended.
 func (n *Node) Alive() bool {
 	select {
-	case <-n.done:
+	case <-n.proc.Done:
 		return false
 	default:
 		return true
@@ -216,15 +212,15 @@ func (n *Node) Alive() bool {
 // Signal sends a signal to emitd itself, not to what it runs.
 func (n *Node) Signal(s syscall.Signal) {
 	n.c.T.Helper()
-	if err := n.cmd.Process.Signal(s); err != nil {
+	if err := n.proc.Cmd.Process.Signal(s); err != nil {
 		n.c.T.Fatalf("signal %v to %s: %v", s, n.Name, err)
 	}
 }
 
 // Kill is kill -9, and returns when the process has ended.
 func (n *Node) Kill() {
-	_ = n.cmd.Process.Kill()
-	<-n.done
+	_ = n.proc.Cmd.Process.Kill()
+	<-n.proc.Done
 }
 
 // Stop is SIGTERM; it fails the drill when the process does not end cleanly.
@@ -232,12 +228,12 @@ func (n *Node) Stop() {
 	n.c.T.Helper()
 	n.Signal(syscall.SIGTERM)
 	select {
-	case <-n.done:
+	case <-n.proc.Done:
 	case <-time.After(2 * time.Minute):
 		n.c.T.Fatalf("%s does not stop", n.Name)
 	}
-	if n.err != nil {
-		n.c.T.Errorf("%s ended with %v", n.Name, n.err)
+	if err := n.proc.Err(); err != nil {
+		n.c.T.Errorf("%s ended with %v", n.Name, err)
 	}
 }
 

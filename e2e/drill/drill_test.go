@@ -144,12 +144,12 @@ func life(t *testing.T, c *Cluster) {
 func (n *Node) Ended(began time.Time) {
 	n.c.T.Helper()
 	select {
-	case <-n.done:
+	case <-n.proc.Done:
 	case <-time.After(time.Minute):
 		n.c.T.Fatalf("%s does not stop", n.Name)
 	}
-	if n.err != nil {
-		n.c.T.Errorf("%s ended with %v", n.Name, n.err)
+	if err := n.proc.Err(); err != nil {
+		n.c.T.Errorf("%s ended with %v", n.Name, err)
 	}
 	n.c.T.Logf("%s stopped after %v", n.Name, time.Since(began))
 }

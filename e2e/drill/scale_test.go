@@ -238,7 +238,7 @@ func TestDrillIdle(t *testing.T) {
 // resident returns the resident memory of a node's process in MB.
 func resident(t *testing.T, n *Node) float64 {
 	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", n.cmd.Process.Pid))
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", n.proc.PID()))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -115,7 +115,8 @@ var arrows = map[string][]string{
 
 	"internal/planted": {},
 	"internal/house":   {},
-	"internal/pgtest":  {},
+	"internal/child":   {},
+	"internal/pgtest":  {"internal/child"},
 	"internal/cputime": {},
 }
 

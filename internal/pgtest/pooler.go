@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/emitd/emitd/internal/child"
 )
 
 // PgBouncer is a pooler in transaction mode.
@@ -22,7 +24,7 @@ type PgBouncer struct {
 	URL string // of the database behind it, through it
 
 	bin, dir string
-	proc     *process
+	proc     *child.Process
 }
 
 // Pooler starts PgBouncer in transaction mode before the server of a URL and returns the URL of
@@ -100,7 +102,7 @@ func (b *PgBouncer) start(t testing.TB) {
 	}
 	defer log.Close()
 	cmd.Stdout, cmd.Stderr = log, log
-	if b.proc, err = launch(cmd); err != nil {
+	if b.proc, err = child.Start(cmd); err != nil {
 		t.Fatalf("pgtest: start pgbouncer: %v", err)
 	}
 	if err := answers(b.proc, b.URL); err != nil {
@@ -110,8 +112,8 @@ func (b *PgBouncer) start(t testing.TB) {
 }
 
 func (b *PgBouncer) kill() {
-	b.proc.signal(syscall.SIGKILL)
-	<-b.proc.done
+	b.proc.Signal(syscall.SIGKILL)
+	<-b.proc.Done
 }
 
 // Restart kills the process, and with it all connections, and starts it again at the same address.
@@ -140,7 +142,7 @@ func freePort() (int, error) {
 }
 
 // answers waits until the server behind a URL answers.
-func answers(proc *process, base string) error {
+func answers(proc *child.Process, base string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -151,8 +153,8 @@ func answers(proc *process, base string) error {
 			return conn.Close(ctx)
 		}
 		select {
-		case <-proc.done:
-			return fmt.Errorf("ended at its start: %w", proc.err)
+		case <-proc.Done:
+			return fmt.Errorf("ended at its start: %w", proc.Err())
 		case <-ctx.Done():
 			return err
 		case <-tick.C:

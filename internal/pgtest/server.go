@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/emitd/emitd/internal/child"
 )
 
 // Config says what a server should be like. The zero value is a small server that does not wait
@@ -47,7 +49,7 @@ type Server struct {
 	dir  string // holds data, log, the socket and the clock's offset
 	bin  string
 	cfg  Config
-	proc *process
+	proc *child.Process
 }
 
 // Start initialises a cluster and starts its server.
@@ -193,13 +195,13 @@ func (s *Server) start(env []string) error {
 	cmd := exec.Command(filepath.Join(s.bin, "postgres"), "-D", s.Data(), "-p", strconv.Itoa(port))
 	cmd.SysProcAttr = attributes(syscall.SIGQUIT)
 	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = env, s.dir, log, log
-	proc, err := launch(cmd)
+	proc, err := child.Start(cmd)
 	if err != nil {
 		return fmt.Errorf("pgtest: start postgres: %w", err)
 	}
 	if err := s.ready(proc); err != nil {
-		proc.signal(syscall.SIGQUIT)
-		<-proc.done
+		proc.Signal(syscall.SIGQUIT)
+		<-proc.Done
 		return err
 	}
 	s.Port, s.proc = port, proc
@@ -208,22 +210,22 @@ func (s *Server) start(env []string) error {
 
 // ready waits until the server says in its own pid file that it accepts connections. A port that
 // answers proves nothing: it may be another server's.
-func (s *Server) ready(proc *process) error {
+func (s *Server) ready(proc *child.Process) error {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	late := time.NewTimer(time.Minute)
 	defer late.Stop()
 	for {
 		select {
-		case <-proc.done:
-			return fmt.Errorf("pgtest: postgres ended at its start: %w\n%s", proc.err, s.Log())
+		case <-proc.Done:
+			return fmt.Errorf("pgtest: postgres ended at its start: %w\n%s", proc.Err(), s.Log())
 		case <-late.C:
 			return fmt.Errorf("pgtest: postgres was not ready in a minute\n%s", s.Log())
 		case <-tick.C:
 		}
 		text, err := os.ReadFile(filepath.Join(s.Data(), "postmaster.pid"))
 		lines := strings.Split(string(text), "\n")
-		if err != nil || len(lines) < 8 || lines[0] != strconv.Itoa(proc.pid()) {
+		if err != nil || len(lines) < 8 || lines[0] != strconv.Itoa(proc.PID()) {
 			continue
 		}
 		if state := strings.TrimSpace(lines[7]); state == "ready" || state == "standby" {
@@ -239,13 +241,13 @@ func (s *Server) Stop(mode Mode) error {
 	}
 	proc := s.proc
 	s.proc = nil
-	proc.signal(syscall.Signal(mode))
+	proc.Signal(syscall.Signal(mode))
 	select {
-	case <-proc.done:
+	case <-proc.Done:
 		return nil
 	case <-time.After(time.Minute):
-		proc.signal(syscall.SIGQUIT)
-		<-proc.done
+		proc.Signal(syscall.SIGQUIT)
+		<-proc.Done
 		return fmt.Errorf("pgtest: postgres did not stop in a minute and was ended\n%s", s.Log())
 	}
 }
@@ -327,7 +329,7 @@ func (s *Server) PID() int {
 	if s.proc == nil {
 		return 0
 	}
-	return s.proc.pid()
+	return s.proc.PID()
 }
 
 // Log returns the end of the server's log.

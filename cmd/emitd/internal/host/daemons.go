@@ -44,7 +44,7 @@ const (
 	keepEvents   = 100_000
 	keepEventAge = 30 * 24 * time.Hour
 	keepLocks    = 24 * time.Hour
-	sweepOften   = time.Minute
+	sweepOften   = 5 * time.Minute // an idle cluster costs its store next to nothing
 	sweepSeldom  = 10 * time.Minute
 )
 
