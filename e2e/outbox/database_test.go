@@ -22,8 +22,8 @@ type database struct {
 	// inTx runs fn in a transaction of a caller: committed when fn returns nil.
 	inTx func(ctx context.Context, fn func(transaction) error) error
 	// stranger holds a transaction open that has written and published, and that no relay waits for,
-	// for 4 s, and commits it. Nil where one transaction writes at a time.
-	stranger func(ctx context.Context, m outbox.Message, note func()) error
+	// for 4 s and until enough is closed, and commits it. Nil where one transaction writes at a time.
+	stranger func(ctx context.Context, m outbox.Message, enough <-chan struct{}, note func()) error
 }
 
 // transaction is a writer's.

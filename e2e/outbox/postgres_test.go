@@ -81,12 +81,17 @@ func reach(t *testing.T, server *pgtest.Server) *database {
 		inTx: func(ctx context.Context, fn func(transaction) error) error {
 			return pub.InTx(ctx, pool, func(tx *pglog.Tx) error { return fn(&postgresTx{tx, pub}) })
 		},
-		stranger: func(ctx context.Context, m outbox.Message, note func()) error {
+		stranger: func(ctx context.Context, m outbox.Message, enough <-chan struct{}, note func()) error {
 			return pub.InTx(ctx, pool, func(tx *pglog.Tx) error {
 				if err := pub.Publish(ctx, tx, m); err != nil {
 					return err
 				}
 				_, err := tx.Exec(ctx, `SELECT pg_sleep(4)`)
+				select {
+				case <-enough:
+				case <-ctx.Done():
+					return ctx.Err()
+				}
 				note()
 				return err
 			})
