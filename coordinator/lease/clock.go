@@ -1,6 +1,9 @@
 package lease
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Clock collects samples of the store's clock and knows since when it has not stepped. The zero
 // value has seen nothing. Step and Window must be set before use.
@@ -25,27 +28,27 @@ type sample struct {
 }
 
 // Observe adds a reply: the store's clock read store somewhen between sent and received. It
-// reports whether the store's clock has stepped since the sample before.
+// reports whether the store's clock has stepped since the sample before. A reply that was slow is
+// too blunt to judge by and never becomes a sample, but a step that is longer than its call shows in
+// it all the same, and may be undone before the next one.
 func (c *Clock) Observe(sent, received Instant, store time.Time) (stepped bool) {
 	s := sample{sent, received, store}
-	if c.current = received.Sub(sent) <= c.Step/2; !c.current {
-		return false // too blunt to judge by
-	}
+	c.current = received.Sub(sent) <= c.Step/2
 	if n := len(c.samples); n > 0 && received.Sub(c.samples[n-1].received) >= c.Window {
 		c.samples = c.samples[:0] // too long unwatched: a step in between could hide in the drift
 	}
-	for _, old := range c.samples {
-		if !steady(old, s) {
-			c.steps++
-			c.samples, c.since, c.began = append(c.samples[:0], s), store, sent
-			return true
-		}
+	if stepped = slices.ContainsFunc(c.samples, func(old sample) bool { return !steady(old, s) }); stepped {
+		c.steps++
+		c.samples = c.samples[:0]
+	}
+	if !c.current {
+		return stepped
 	}
 	if len(c.samples) == 0 {
 		c.since, c.began = store, sent
 	}
 	c.keep(s)
-	return false
+	return stepped
 }
 
 // keep appends s, thins what is closer together than an eighth of the window and drops what is
@@ -99,6 +102,10 @@ func (c *Clock) Left(stamp time.Time, d time.Duration) (at Instant, left time.Du
 // step could hide behind it.
 func (c *Clock) Reaches(stamp time.Time) bool { return c.current && !stamp.Before(c.since) }
 
+// Sharp reports whether the reply observed last was quick enough to judge by: only such a read is
+// a floor for what comes after it.
+func (c *Clock) Sharp() bool { return c.current }
+
 // Reset forgets everything: the store became another one.
 func (c *Clock) Reset() { c.samples, c.since, c.current = nil, time.Time{}, false }
 
@@ -118,9 +125,9 @@ type Sighting[V comparable] struct {
 type Seen struct {
 	// Since is when the reply that first showed it came.
 	Since Instant
-	// Floor is the newest read that still showed something else: what was stamped since is not
-	// older. A stamp that is was made while the clock stood wrong, between two samples. Zero if
-	// nothing else was ever shown.
+	// Floor is the newest sharp read that still showed something else: what was stamped since is
+	// not older. A stamp that is was made while the clock stood wrong, between two samples. Zero
+	// if nothing else was ever shown.
 	Floor Read
 }
 
@@ -131,7 +138,7 @@ type Read struct {
 }
 
 // See notes the value that a reply received at now shows and returns since when it is unchanged.
-// before is the newest read before this one.
+// before is the newest sharp read before this one.
 func (s Sightings[K, V]) See(key K, value V, now Instant, before Read) Seen {
 	old, known := s[key]
 	if known && old.Value == value {

@@ -67,19 +67,37 @@ func TestClockSeesManySmallSteps(t *testing.T) {
 	t.Error("forty steps of 0.1 s each went unseen")
 }
 
-func TestClockIgnoresSlowReplies(t *testing.T) {
+func TestClockDoesNotJudgeBySlowReplies(t *testing.T) {
 	t.Parallel()
 	c := newClock()
 	c.Observe(at(0), at(0.01), storeAt(0))
-	if c.Observe(at(10), at(14), storeAt(3600)) {
-		t.Error("a slow reply counted as a step")
+	if c.Observe(at(10), at(14), storeAt(11)) {
+		t.Error("a slow reply within its call counted as a step")
 	}
-	if c.Passed(storeAt(0), secs(1)) {
+	if c.Sharp() || c.Passed(storeAt(0), secs(1)) {
 		t.Error("a slow reply was judged by: a step may hide behind it")
 	}
 	c.Observe(at(15), at(15.01), storeAt(15))
-	if !c.Passed(storeAt(0), secs(15)) {
+	if !c.Sharp() || !c.Passed(storeAt(0), secs(15)) {
 		t.Error("the next quick reply was not believed")
+	}
+}
+
+// A step that shows in a slow reply only: it is undone before the next quick one.
+func TestClockSeesAStepInASlowReply(t *testing.T) {
+	t.Parallel()
+	c := newClock()
+	c.Observe(at(0), at(0.01), storeAt(0))
+	if !c.Observe(at(10), at(14), storeAt(3600)) {
+		t.Error("a step of an hour went unseen in a call of four seconds")
+	}
+	c.Observe(at(15), at(15.01), storeAt(15))
+	if c.Passed(storeAt(0), secs(1)) || c.Passed(storeAt(14), secs(0.5)) {
+		t.Error("a stamp from before the clock was seen to be right again was judged")
+	}
+	c.Observe(at(30), at(30.01), storeAt(30))
+	if !c.Passed(storeAt(16), secs(14)) {
+		t.Error("a stamp since then was not judged")
 	}
 }
 
@@ -126,7 +144,7 @@ func TestClockNeverSaysPassedTooEarly(t *testing.T) {
 			now := store(real + read)
 			real += latency
 			c.Observe(sent, local(real), now)
-			if c.current {
+			if c.Sharp() {
 				floor = stamp{seen: Seen{Floor: Read{local(real), now}}, floor: real - latency + read, steps: steps}
 			}
 			d := rapid.Float64Range(1, 90).Draw(t, "d")

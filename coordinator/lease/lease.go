@@ -28,7 +28,12 @@
 // The first is fast after a change of leader; the second is right whatever the store's clock
 // does. A step of the store's clock makes the first unavailable until enough time has gone by,
 // never wrong: samples are compared with all others of the window, so many small steps are found
-// like one large one, and a sample whose call took longer than θ/2 is not used at all.
+// like one large one. The reply of a call that took longer than θ/2 is compared too, but nothing is
+// judged by it or rests on it.
+//
+// Two steps that undo each other between two samples leave no trace in them. What was stamped
+// meanwhile is believed only if it is not older than the read before it ([Clock.Fits]): then the
+// judge is early by less than the time between these two reads.
 //
 // The idea of trusting only one's own clock about another's unchanged record is that of the
 // DynamoDB lock client; the trust window anchored before the attempt is River's.

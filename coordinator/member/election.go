@@ -21,7 +21,7 @@ type election struct {
 	lostThrough int64
 
 	// seen is the term last told, with its renewals; seenAt is since when exactly this (term,
-	// renewals) is told, told the newest reply. over is when the life told with it ends, or Never
+	// renewals) is told, told the newest sharp reply. over is when the life told with it ends, or Never
 	// where the store's clock may have stepped since it was stamped: then what is told as left
 	// means nothing, and only unchanged for a whole lease counts.
 	seen     node.Term
@@ -142,7 +142,9 @@ func (m *Member) seeTerm(now lease.Instant, r *storage.Reply) {
 	if !same {
 		e.seenAt = lease.Seen{Since: now, Floor: e.told}
 	}
-	e.told = lease.Read{At: now, Store: r.Now}
+	if m.clock.Sharp() {
+		e.told = lease.Read{At: now, Store: r.Now}
+	}
 	over, stamp := lease.Never, r.Lease.ExpiresAt.Add(-m.t.LeaseDuration)
 	if m.clock.Reaches(stamp) && m.clock.Fits(stamp, e.seenAt) {
 		left := max(r.Lease.ExpiresAt.Sub(r.Now), 0)

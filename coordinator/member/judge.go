@@ -41,7 +41,7 @@ func (m *Member) judge(now lease.Instant) {
 	if now < l.settle {
 		m.dueAt(l.settle)
 	}
-	l.read = lease.Read{At: now, Store: l.snap.Now}
+	m.readRows(now, l.snap.Now)
 	l.keep(func(inc node.Incarnation) bool { return rows[inc] != nil || l.holds(inc) })
 }
 

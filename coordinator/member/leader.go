@@ -24,7 +24,7 @@ type leader struct {
 	stamps lease.Sightings[node.Incarnation, int64]
 	heard  lease.Sightings[node.Incarnation, echo]
 	units  lease.Sightings[daemon.Unit, holding]
-	read   lease.Read // the newest read of all rows
+	read   lease.Read // the newest sharp read of all rows
 
 	// grace is until when nobody is called dead: after election and after an outage.
 	grace lease.Instant
@@ -103,6 +103,13 @@ func (l *leader) see(p *node.Member, now lease.Instant) {
 		l.heard.See(p.Incarnation, echo{p.Heard, p.RegisteredAt.UnixNano()}, now, l.read)
 	} else {
 		delete(l.heard, p.Incarnation) // a row that comes back begins anew
+	}
+}
+
+// readRows notes that a reply observed at now told all rows.
+func (m *Member) readRows(now lease.Instant, store time.Time) {
+	if m.clock.Sharp() {
+		m.leader.read = lease.Read{At: now, Store: store}
 	}
 }
 

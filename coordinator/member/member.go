@@ -308,6 +308,6 @@ func (m *Member) observeMembers(now lease.Instant, store time.Time, members []no
 		m.leader.see(&members[i], now)
 		present[members[i].Incarnation] = true
 	}
-	m.leader.read = lease.Read{At: now, Store: store}
+	m.readRows(now, store)
 	m.leader.keep(func(inc node.Incarnation) bool { return present[inc] || m.leading() })
 }
