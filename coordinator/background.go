@@ -112,20 +112,19 @@ func (s *shell) watchHost() {
 
 // bound is the time a stop may take, once it has begun; over ends with it.
 type bound struct {
-	d     time.Duration
 	over  context.Context
 	end   context.CancelFunc
 	once  sync.Once
 	timer *time.Timer
 }
 
-func newBound(d time.Duration) *bound {
-	b := &bound{d: d}
+func newBound() *bound {
+	b := &bound{}
 	b.over, b.end = context.WithCancel(context.Background())
 	return b
 }
 
-func (b *bound) begin() { b.once.Do(func() { b.timer = time.AfterFunc(b.d, b.end) }) }
+func (b *bound) begin(d time.Duration) { b.once.Do(func() { b.timer = time.AfterFunc(d, b.end) }) }
 
 // cancel makes sure that nothing of it is left.
 func (b *bound) cancel() {
@@ -143,7 +142,7 @@ func (s *shell) wind(b *bound) error {
 	ctx, cancel := context.WithTimeout(b.over, c.timing.StopTimeout)
 	defer cancel()
 	if s.stopped == nil {
-		s.say("the stop took too long and is cut short: the cluster waits for this node's death", "bound", b.d)
+		s.say("the stop took too long and is cut short: the cluster waits for this node's death", "bound", c.stopBound())
 	}
 	c.lead.close()
 	s.end()

@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/emitd/emitd/coordinator/lease"
+	"github.com/emitd/emitd/internal/bootclock"
 	"github.com/emitd/emitd/node"
 )
 
@@ -29,7 +30,8 @@ const (
 )
 
 // Config configures a coordinator. Its zero value is a node that may lead and run daemons, with
-// the profile default. All nodes of a cluster must have equal timings.
+// the profile default. All nodes of a cluster must have equal timings ([node.Timing]): one that joins
+// nodes that live with others ends ([TimingError]).
 type Config struct {
 	// Cluster names the cluster in logs and metrics; default "default". It does not separate
 	// clusters in one store: schema and prefix of the store do.
@@ -83,7 +85,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.Capacity = cmp.Or(c.Capacity, 1)
 	c.Labels = maps.Clone(c.Labels)
 	if c.Clock == nil {
-		c.Clock = bootClock
+		c.Clock = func() lease.Instant { return lease.Instant(bootclock.Now()) }
 	}
 	if c.Exit == nil {
 		c.Exit = os.Exit
@@ -170,5 +172,6 @@ func (c Config) traits() node.Traits {
 	return node.Traits{
 		Version: c.Version, Address: c.Address, Labels: c.Labels, Capacity: c.Capacity,
 		NeverLead: c.NeverLead, NoDaemons: c.NoDaemons, Host: host,
+		Cluster: c.Cluster, Timing: c.timing().Shared(),
 	}
 }

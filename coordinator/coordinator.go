@@ -95,6 +95,9 @@ func New(store storage.Store, cfg Config) (*Coordinator, error) {
 	return c, nil
 }
 
+// TimingError says that a node which was in the cluster before lives with other timings than this one.
+type TimingError = member.TimingError
+
 // Node returns who this node is, the drawn parts included.
 func (c *Coordinator) Node() node.Identity { return c.cfg.Node }
 
@@ -199,13 +202,14 @@ func (c *Coordinator) trust(u daemon.Unit) time.Duration {
 //
 //	LeaderStopTimeout + DrainTimeout + StopTimeout + 2·QueryTimeout
 //
-// after ctx ended, whatever agents, hooks and the store do; what did not return in time is logged
-// and left behind. Everything else that Run has started has ended by then. Run can be called
-// once; it does not close the store.
+// after ctx ended, whatever agents, hooks and the store do; DrainTimeout is the longest of the node's and
+// its registered daemons'. What did not return in time is logged and left behind. Everything else that
+// Run has started has ended by then. Run can be called once; it does not close the store.
 //
 // It returns by itself, with an error, if another live process has this node's id
-// (storage.ErrIDInUse): that one was seen to beat while this one was refused. The row of a process
-// that was killed a moment ago is waited for instead, at most NodeRegistrationTTL.
+// (storage.ErrIDInUse): that one was seen to beat while this one was refused; or if one that was there
+// first lives with other timings ([TimingError]). The row of a process that was killed a moment ago is
+// waited for instead, at most its NodeRegistrationTTL.
 func (c *Coordinator) Run(ctx context.Context) error {
 	c.mu.Lock()
 	first := c.phase.CompareAndSwap(phaseNew, phaseRunning)
@@ -225,7 +229,13 @@ func (c *Coordinator) Run(ctx context.Context) error {
 // stopBound returns how long a stop may take.
 func (c *Coordinator) stopBound() time.Duration {
 	t := c.timing
-	return t.LeaderStopTimeout + t.DrainTimeout + t.StopTimeout + 2*t.QueryTimeout
+	drain := t.DrainTimeout
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.specs {
+		drain = max(drain, s.DrainTimeout)
+	}
+	return t.LeaderStopTimeout + drain + t.StopTimeout + 2*t.QueryTimeout
 }
 
 // broadcast wakes everybody who waits. Its zero value is not usable.

@@ -142,12 +142,3 @@ func TestWitness(t *testing.T) {
 		t.Errorf("after the list has shown it: %v", got)
 	}
 }
-
-// The clock counts on.
-func TestBootClock(t *testing.T) {
-	t.Parallel()
-	a := bootClock()
-	if b := bootClock(); a <= 0 || b < a {
-		t.Errorf("%d, then %d", a, b)
-	}
-}

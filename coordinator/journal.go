@@ -95,6 +95,8 @@ func (j *journal) notice(now lease.Instant, n member.Notice) {
 		j.log.Warn("the store's clock stepped: judging by the local clock alone for a while")
 	case member.IDInUse:
 		j.log.Error("another process has this node's id: this node joins once that one is gone, and ends if it lives", "error", n.Err)
+	case member.TimingsDiffer:
+		j.log.Warn("another node has other timings: this node waits until that one is known to be dead, and ends if it lives", "error", n.Err)
 	case member.Disagreement:
 		j.log.Warn("nodes describe a daemon differently, the newest registration wins", "daemon", n.Fence.Unit.Daemon, "reason", n.Reason)
 	default:
@@ -135,6 +137,10 @@ func (j *journal) unit(n member.Notice) {
 	case member.UnitStopped:
 		if n.Err != nil {
 			log = log.With("error", n.Err)
+		}
+		if n.Reason == string(member.CauseDrainDeadline) {
+			log.Warn("daemon stopped at its drain deadline, its work unfinished")
+			break
 		}
 		log.Info("daemon stopped", "reason", n.Reason)
 	case member.UnitFailed: // the supervisor says it at a higher level, and when it tries again

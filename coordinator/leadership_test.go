@@ -106,23 +106,23 @@ func TestCloseEndsLeadership(t *testing.T) {
 func TestBound(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBound(time.Second)
+		b := newBound()
 		<-time.After(time.Minute)
 		if b.over.Err() != nil {
 			t.Fatal("it ran before it began")
 		}
 		began := time.Now()
-		b.begin()
+		b.begin(time.Second)
 		<-time.After(500 * time.Millisecond)
-		b.begin()
+		b.begin(time.Second)
 		<-b.over.Done()
 		if took := time.Since(began); took != time.Second {
 			t.Errorf("it took %v", took)
 		}
 		b.cancel()
-		never := newBound(time.Second)
+		never := newBound()
 		never.cancel()
-		never.begin()
+		never.begin(time.Second)
 		if never.timer != nil {
 			t.Error("a cancelled bound began")
 		}

@@ -68,14 +68,14 @@ func (s *shell) run(ctx context.Context) error {
 	unregister := c.m.observe(c)
 	c.observers.start()
 	go lane(c.voice, s.spoken.Done)
-	bound := newBound(c.stopBound())
+	bound := newBound()
 	stop := context.AfterFunc(ctx, func() {
 		c.phase.CompareAndSwap(phaseRunning, phaseStopping)
 		if errors.Is(context.Cause(ctx), crash.ErrKilled) {
 			bound.end()
 			return
 		}
-		bound.begin()
+		bound.begin(c.stopBound())
 		c.inbox.push(member.Stop{})
 	})
 	s.foreign(s.watchStore)

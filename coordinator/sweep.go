@@ -18,6 +18,9 @@ type Retention struct {
 	EventAge time.Duration
 	// LockAge is how long expired locks are kept for people to see; default an hour.
 	LockAge time.Duration
+	// NodeAge is how long the rows of nodes that left are kept for people to see; default, and the
+	// least, is 2·NodeRegistrationTTL: they refuse messages that are late.
+	NodeAge time.Duration
 }
 
 // SweepTasks returns what the built-in daemon emit:sweeper has to do in this node's store; none
@@ -26,18 +29,15 @@ type Retention struct {
 //
 //	tasks := c.SweepTasks(coordinator.Retention{})
 //	err := c.RegisterBuiltin(sweeper.Spec(), sweeper.New(tasks, sweeper.Config{}))
-//
-// The rows of nodes that left are kept for 2·NodeRegistrationTTL in any case: they refuse
-// messages that are late.
 func (c *Coordinator) SweepTasks(keep Retention) []sweeper.Task {
 	s, ok := c.store.(storage.Sweeper)
 	if !ok {
 		return nil
 	}
 	events, age := cmp.Or(keep.Events, 100_000), cmp.Or(keep.EventAge, 30*24*time.Hour)
-	locks, tombstones := cmp.Or(keep.LockAge, time.Hour), 2*c.timing.NodeRegistrationTTL
-	return []sweeper.Task{
-		{Name: "nodes", Every: tombstones, Step: func(ctx context.Context, f daemon.Fence, limit int) (int, error) {
+	locks, tombstones := cmp.Or(keep.LockAge, time.Hour), max(keep.NodeAge, 2*c.timing.NodeRegistrationTTL)
+	return []sweeper.Task{ // seldom: an idle cluster costs its store next to nothing
+		{Name: "nodes", Every: min(tombstones, 5*time.Minute), Step: func(ctx context.Context, f daemon.Fence, limit int) (int, error) {
 			return s.SweepNodes(ctx, f, tombstones, limit)
 		}},
 		{Name: "events", Every: 5 * time.Minute, Step: func(ctx context.Context, f daemon.Fence, limit int) (int, error) {

@@ -45,6 +45,29 @@ func TestSweeperSweepsTheStore(t *testing.T) {
 	})
 }
 
+// Rows of nodes that left can be kept longer for people to see.
+func TestNodeAge(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := coordinatortest.New(t, coordinatortest.Config{Nodes: 1})
+		tasks := c.Node(0).SweepTasks(coordinator.Retention{NodeAge: time.Hour})
+		if err := c.Node(0).RegisterBuiltin(sweeper.Spec(), sweeper.New(tasks, sweeper.Config{})); err != nil {
+			t.Fatal(err)
+		}
+		c.Await("it runs", func() bool { return c.Holder("emit:sweeper/0") >= 0 })
+		if err := c.Stop(c.Add()); err != nil {
+			t.Fatal(err)
+		}
+		advance(59 * time.Minute)
+		if n := tombstones(t, c); n != 1 {
+			t.Errorf("%d tombstones within the age, want 1", n)
+		}
+		advance(10 * time.Minute)
+		if n := tombstones(t, c); n != 0 {
+			t.Errorf("%d tombstones are left", n)
+		}
+	})
+}
+
 func tombstones(t *testing.T, c *coordinatortest.Cluster) (n int) {
 	t.Helper()
 	snap, err := c.Store().Snapshot(t.Context())

@@ -20,7 +20,9 @@ package node
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -64,6 +66,44 @@ type Traits struct {
 	NeverLead bool `json:"never_lead,omitempty"`
 	NoDaemons bool `json:"no_daemons,omitempty"`
 	Host      Host `json:"host,omitzero"`
+	// Cluster is the name under which the node knows the cluster; it is for people.
+	Cluster string `json:"cluster,omitempty"`
+	// Timing is what the node judges others by; all nodes of a cluster must have the same.
+	Timing Timing `json:"timing,omitzero"`
+}
+
+// Timing is what the nodes of a cluster must have in common, in nanoseconds; package lease says what each
+// is.
+type Timing struct {
+	HeartbeatInterval   time.Duration `json:"heartbeat_interval"`
+	QueryTimeout        time.Duration `json:"query_timeout"`
+	LeaseDuration       time.Duration `json:"lease_duration"`
+	NodeRegistrationTTL time.Duration `json:"node_registration_ttl"`
+	StopTimeout         time.Duration `json:"stop_timeout"`
+	Wakeup              time.Duration `json:"wakeup"`
+	ClockStep           time.Duration `json:"clock_step"`
+}
+
+// Diff names what differs: "heartbeat_interval 1s, here 15s; …".
+func (t Timing) Diff(other Timing) string {
+	var out []string
+	for _, f := range []struct {
+		name         string
+		mine, theirs time.Duration
+	}{
+		{"heartbeat_interval", t.HeartbeatInterval, other.HeartbeatInterval},
+		{"query_timeout", t.QueryTimeout, other.QueryTimeout},
+		{"lease_duration", t.LeaseDuration, other.LeaseDuration},
+		{"node_registration_ttl", t.NodeRegistrationTTL, other.NodeRegistrationTTL},
+		{"stop_timeout", t.StopTimeout, other.StopTimeout},
+		{"wakeup", t.Wakeup, other.Wakeup},
+		{"clock_step", t.ClockStep, other.ClockStep},
+	} {
+		if f.mine != f.theirs {
+			out = append(out, fmt.Sprintf("%s %v, here %v", f.name, f.theirs, f.mine))
+		}
+	}
+	return strings.Join(out, "; ")
 }
 
 // Host identifies the process to peers on the same machine, who can witness its death.

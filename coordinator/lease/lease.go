@@ -40,9 +40,12 @@
 package lease
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/emitd/emitd/node"
 )
 
 // Instant is a reading of the local clock, in nanoseconds since an arbitrary origin. It must
@@ -122,6 +125,26 @@ func Fast() Timing {
 		Wakeup: 100 * time.Millisecond, ClockStep: 50 * time.Millisecond,
 		Watch: 50 * time.Millisecond, Slack: 100 * time.Millisecond,
 	}
+}
+
+// Shared returns what all nodes of a cluster must have in common.
+func (t Timing) Shared() node.Timing {
+	return node.Timing{
+		HeartbeatInterval: t.HeartbeatInterval, QueryTimeout: t.QueryTimeout, LeaseDuration: t.LeaseDuration,
+		NodeRegistrationTTL: t.NodeRegistrationTTL, StopTimeout: t.StopTimeout, Wakeup: t.Wakeup, ClockStep: t.ClockStep,
+	}
+}
+
+// With returns the timing with what a node says of itself in place of its own; what it does not say stays.
+func (t Timing) With(s node.Timing) Timing {
+	t.HeartbeatInterval = cmp.Or(s.HeartbeatInterval, t.HeartbeatInterval)
+	t.QueryTimeout = cmp.Or(s.QueryTimeout, t.QueryTimeout)
+	t.LeaseDuration = cmp.Or(s.LeaseDuration, t.LeaseDuration)
+	t.NodeRegistrationTTL = cmp.Or(s.NodeRegistrationTTL, t.NodeRegistrationTTL)
+	t.StopTimeout = cmp.Or(s.StopTimeout, t.StopTimeout)
+	t.Wakeup = cmp.Or(s.Wakeup, t.Wakeup)
+	t.ClockStep = cmp.Or(s.ClockStep, t.ClockStep)
+	return t
 }
 
 // Margin returns margin(d).

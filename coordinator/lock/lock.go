@@ -53,6 +53,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/emitd/emitd/internal/bootclock"
 	"github.com/emitd/emitd/storage"
 )
 
@@ -103,7 +104,7 @@ func (c Config) withDefaults() Config {
 	c.ClockStep = cmp.Or(c.ClockStep, min(250*time.Millisecond, c.TTL/60))
 	c.Watch = cmp.Or(c.Watch, min(250*time.Millisecond, max(c.Wakeup/2, time.Millisecond)))
 	if c.Clock == nil {
-		c.Clock = bootClock
+		c.Clock = bootclock.Now
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()

@@ -222,11 +222,13 @@ const (
 	StoreChanged    NoticeKind = "store changed"
 	ClockStepped    NoticeKind = "clock stepped"
 	IDInUse         NoticeKind = "id in use"
-	Disagreement    NoticeKind = "disagreement" // two nodes advertise one daemon differently
+	TimingsDiffer   NoticeKind = "timings differ" // from those of a node that may live
+	Disagreement    NoticeKind = "disagreement"   // two nodes advertise one daemon differently
 )
 
 // Stopped ends a clean stop: nothing more will be asked for. Err says why if nobody asked for the
-// stop: another live process has this node's id (storage.ErrIDInUse).
+// stop: another live process has this node's id (storage.ErrIDInUse), or lives with other timings
+// (TimingError).
 type Stopped struct{ Err error }
 
 func (Call) effect()    {}

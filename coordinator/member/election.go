@@ -77,7 +77,7 @@ func (m *Member) mayStand(now lease.Instant) bool {
 	case m.beat.failures > 0 || !m.beat.everAnswered:
 		// A node that hears no replies would be elected again and again without knowing.
 		return false
-	case m.stranger(now, m.t.LeaseDuration):
+	case m.stranger(now, m.t.LeaseDuration), m.foreign.waiting:
 		return false
 	case e.block.term != 0 && now < e.block.until && e.seen.Number <= e.block.term:
 		return false
@@ -168,7 +168,7 @@ func (m *Member) seeTerm(now lease.Instant, r *storage.Reply) {
 func (m *Member) schedule(now lease.Instant) {
 	e := &m.election
 	e.stand = lease.Never
-	if m.leading() || m.cfg.Advert.Traits.NeverLead || m.stop.phase != stopNone || e.resigning.number != 0 {
+	if m.leading() || m.cfg.Advert.Traits.NeverLead || m.stop.phase != stopNone || e.resigning.number != 0 || m.foreign.waiting {
 		return
 	}
 	spread := m.spread(min(200*time.Millisecond, m.t.HeartbeatInterval/5))

@@ -130,7 +130,7 @@ func (m *Member) judgeNode(now lease.Instant, p *node.Member) {
 		l.nodes = append(l.nodes, change)
 	}
 	switch {
-	case p.State == node.Draining && judged != node.Late:
+	case (p.State == node.Draining || m.differs(p)) && judged != node.Late:
 		l.verdict[p.Incarnation] = node.Draining
 	case judged != "":
 		l.verdict[p.Incarnation] = judged

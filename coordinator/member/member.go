@@ -31,6 +31,7 @@ type Member struct {
 	runs     runs
 	leader   leader
 	peers    peers
+	foreign  foreign
 	stop     stop
 
 	// highest numbers seen anywhere; carried in every heartbeat.
@@ -76,6 +77,7 @@ func New(cfg Config, now lease.Instant) *Member {
 	m.runs.init()
 	m.leader.init()
 	m.peers.known = map[node.Incarnation]node.Member{}
+	m.foreign.rows = lease.Sightings[node.Incarnation, uint64]{}
 	return m
 }
 
@@ -281,6 +283,7 @@ func (m *Member) onMembership(now lease.Instant, r *storage.Reply) {
 	if r.Members != nil {
 		m.observeMembers(now, r.Now, r.Members)
 		m.beat.wantMembers, m.beat.newcomers, m.beat.listed = false, false, now
+		m.compareTimings(now, r.Members)
 	}
 	if r.Behind || m.beat.cursor < 0 || r.Head < m.beat.cursor {
 		// Too far behind, at the beginning, or in front of a store that lost events: take the

@@ -22,7 +22,7 @@ type runs struct {
 	// ran is the highest generation of each unit that this process started.
 	ran map[daemon.Unit]int64
 	// endings are runs that have ended while the store still lists them.
-	endings map[daemon.Unit]RunEnded
+	endings map[daemon.Unit]ending
 
 	pending  map[daemon.Unit]storage.UnitReport // to be reported
 	inFlight uint64                             // the report under way
@@ -58,6 +58,12 @@ type run struct {
 	cause     CancelCause
 }
 
+// ending is how a run ended; cause says why it was cancelled, if it was.
+type ending struct {
+	RunEnded
+	cause CancelCause
+}
+
 func (r *run) phase() string {
 	switch {
 	case r.Abandoned:
@@ -85,7 +91,7 @@ func (r *run) deadline() lease.Instant {
 
 func (rs *runs) init() {
 	rs.live, rs.listed = map[daemon.Unit]*run{}, map[daemon.Unit]*listing{}
-	rs.ran, rs.endings = map[daemon.Unit]int64{}, map[daemon.Unit]RunEnded{}
+	rs.ran, rs.endings = map[daemon.Unit]int64{}, map[daemon.Unit]ending{}
 	rs.pending = map[daemon.Unit]storage.UnitReport{}
 	rs.next = lease.Never
 }
@@ -300,8 +306,14 @@ func (m *Member) reconcile(now lease.Instant, u daemon.Unit) {
 	}
 }
 
+// endReason says how a run came to its end that is confirmed now.
 func (m *Member) endReason(u daemon.Unit) string {
-	if e, ok := m.runs.endings[u]; ok && e.Err != nil {
+	switch e := m.runs.endings[u]; {
+	case e.cause != "" && e.Err != nil:
+		return fmt.Sprintf("cancelled: %s: %v", e.cause, e.Err)
+	case e.cause != "":
+		return "cancelled: " + string(e.cause)
+	case e.Err != nil:
 		return e.Err.Error()
 	}
 	return "drained"
@@ -378,7 +390,7 @@ func (m *Member) release(u daemon.Unit, rec daemon.Record) {
 		rep.Reason = "released by the agent"
 	case Refused:
 		rep.Reason = "fence could not be stamped"
-		if outrun(e) {
+		if outrun(e.RunEnded) {
 			rep.Embargo = 0 // the next generation will be higher
 		}
 	case Forgotten:
@@ -437,7 +449,7 @@ func (m *Member) onRunEnded(now lease.Instant, e RunEnded) {
 	}
 	m.emit(Notice{Kind: UnitStopped, Fence: e.Fence, Reason: reason, Err: e.Err})
 	if l := m.runs.listed[u]; l != nil && l.rec.Generation == r.Generation {
-		m.runs.endings[u] = e
+		m.runs.endings[u] = ending{e, r.cause}
 		if r.Abandoned {
 			return // its end was reported already
 		}

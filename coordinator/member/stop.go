@@ -53,7 +53,7 @@ func (m *Member) beginStop(now lease.Instant) {
 	}
 	t := m.t
 	m.stop.phase = stopLeaving
-	m.stop.by = now.Add(t.LeaderStopTimeout + t.DrainTimeout + t.StopTimeout + t.QueryTimeout)
+	m.stop.by = now.Add(t.LeaderStopTimeout + m.longestDrain() + t.StopTimeout + t.QueryTimeout)
 	m.election.stand = lease.Never
 	switch {
 	case m.leading():
@@ -115,6 +115,16 @@ func (m *Member) drainTimeout(l *listing) time.Duration {
 	return m.t.DrainTimeout
 }
 
+// longestDrain is within what every run here has drained: the timeout of the node, or the longest of a
+// daemon that asks for more.
+func (m *Member) longestDrain() time.Duration {
+	longest := m.t.DrainTimeout
+	for u := range m.runs.live {
+		longest = max(longest, m.drainTimeout(m.runs.listed[u]))
+	}
+	return longest
+}
+
 // beginDrain drains every run. The store counts their drain timeouts from a moment after sent, when
 // the leave began; while it is not known to have arrived, an acknowledgement deadline stands.
 func (m *Member) beginDrain(now, sent lease.Instant) {
@@ -122,7 +132,7 @@ func (m *Member) beginDrain(now, sent lease.Instant) {
 		return
 	}
 	m.stop.phase, m.stop.drain = stopDraining, now
-	m.stop.by = min(m.stop.by, now.Add(m.t.DrainTimeout+m.t.StopTimeout+m.t.QueryTimeout))
+	m.stop.by = min(m.stop.by, now.Add(m.longestDrain()+m.t.StopTimeout+m.t.QueryTimeout))
 	// At the end of the stop every run has been cancelled for StopTimeout, and is over or abandoned.
 	last := m.stop.by.Add(-m.t.StopTimeout)
 	for _, u := range slices.SortedFunc(maps.Keys(m.runs.live), daemon.Unit.Compare) {

@@ -101,41 +101,55 @@ func TestStopWhileAssigningAndCutOff(t *testing.T) {
 	}
 }
 
-// A run that drains already, with a long timeout, when the stop begins.
-func TestStopWhileDrainingWithALongTimeout(t *testing.T) {
+// A daemon may ask for longer to drain than its node: it gets that at a stop too, whether the drain began
+// before it or with it, and then is cancelled. The row says which it was.
+func TestStopWaitsForALongDrain(t *testing.T) {
 	t.Parallel()
-	a := advert("acme:work", 6)
-	a.Specs[0].DrainTimeout = 10 * time.Minute
-	c := newCluster(t, 3, a)
-	c.until(10*time.Second, "run", func() bool { return c.total() == 6 })
-	c.run(20 * time.Second)
-	s := c.snapshot()
-	p := c.nodes[0]
-	if p == c.leader() {
-		p = c.nodes[1]
-	}
-	var ch []storage.Change
-	for _, r := range s.Units {
-		if r.HeldBy(p.id.Incarnation) {
-			ch = append(ch, storage.Change{Unit: r.Unit, Step: daemon.Revoke, Generation: r.Generation, State: r.State})
-			p.slow[r.Unit] = true
-		}
-	}
-	if _, err := c.store.Commit(t.Context(), storage.Commit{Term: s.Term.Ref(), Changes: ch}); err != nil {
-		t.Fatal(err)
-	}
-	c.run(3 * time.Second)
-	p.stop()
-	cancelled := false
-	for range 3000 {
-		c.run(10 * time.Millisecond)
-		cancelled = cancelled || p.said("cancel")
-		if p.stopped {
-			break
-		}
-	}
-	if len(p.running) > 0 && !cancelled {
-		t.Errorf("deregistered while runs were never cancelled\n%s", c.dump())
+	for _, before := range []bool{false, true} {
+		t.Run(fmt.Sprintf("begun before: %v", before), func(t *testing.T) {
+			t.Parallel()
+			a := advert("acme:work", 6)
+			a.Specs[0].DrainTimeout = time.Minute
+			c := newCluster(t, 3, a)
+			c.until(10*time.Second, "run", func() bool { return c.total() == 6 })
+			c.run(20 * time.Second)
+			s := c.snapshot()
+			p := c.nodes[0]
+			if p == c.leader() {
+				p = c.nodes[1]
+			}
+			var ch []storage.Change
+			for _, r := range s.Units {
+				if r.HeldBy(p.id.Incarnation) {
+					ch = append(ch, storage.Change{Unit: r.Unit, Step: daemon.Revoke, Generation: r.Generation, State: r.State})
+					p.slow[r.Unit] = true
+				}
+			}
+			if before {
+				if _, err := c.store.Commit(t.Context(), storage.Commit{Term: s.Term.Ref(), Changes: ch}); err != nil {
+					t.Fatal(err)
+				}
+				c.run(3 * time.Second)
+			}
+			p.stop()
+			took := c.until(70*time.Second, "stop", func() bool { return p.stopped })
+			if took < 50*time.Second {
+				t.Errorf("stopped after %v, with a minute to drain\n%s", took, c.dump())
+			}
+			if len(p.running) > 0 || !p.said("cancel") {
+				t.Errorf("deregistered while runs were never cancelled\n%s", c.dump())
+			}
+			events, err := c.store.Events(t.Context(), 0, 1000)
+			if err != nil {
+				t.Fatal(err)
+			}
+			told := slices.ContainsFunc(events.Events, func(e daemon.Event) bool {
+				return e.Kind == daemon.AssignmentDeleted && e.Reason == "cancelled: drain deadline"
+			})
+			if !told {
+				t.Error("no event says that the drain was cut off")
+			}
+		})
 	}
 }
 

@@ -24,11 +24,16 @@ func (w *world) disturb(string) {
 // drain, and a first attempt at running something that failed.
 func (w *world) bound() time.Duration {
 	t := w.t
-	drain := t.DrainTimeout
+	return t.LeaseDuration + 2*t.NodeRegistrationTTL + t.ForceAfter(w.longestDrain()) + 2*t.AcknowledgeTimeout + 4*t.HeartbeatInterval + t.SettleWindow
+}
+
+// longestDrain is within what any unit has to drain.
+func (w *world) longestDrain() time.Duration {
+	longest := w.t.DrainTimeout
 	for _, k := range w.works {
-		drain = max(drain, k.Spec.DrainTimeout)
+		longest = max(longest, k.Spec.DrainTimeout)
 	}
-	return t.LeaseDuration + 2*t.NodeRegistrationTTL + t.ForceAfter(drain) + 2*t.AcknowledgeTimeout + 4*t.HeartbeatInterval + t.SettleWindow
+	return longest
 }
 
 // settle looks whether the cluster is well, once nothing has changed for the bound.

@@ -214,8 +214,8 @@ func (p *process) stop() {
 
 // stopBound is within what a clean stop ends, whatever store and agents do.
 func (w *world) stopBound() time.Duration {
-	t := w.t
-	return t.LeaderStopTimeout + t.DrainTimeout + t.StopTimeout + 2*t.QueryTimeout + t.Margin(t.DrainTimeout) + t.Wakeup
+	t, drain := w.t, w.longestDrain()
+	return t.LeaderStopTimeout + drain + t.StopTimeout + 2*t.QueryTimeout + t.Margin(drain) + t.Wakeup
 }
 
 // kill ends the process at once, with everything in it.

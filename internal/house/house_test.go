@@ -29,8 +29,8 @@ var arrows = map[string][]string{
 
 	"storage":             {"daemon", "node"},
 	"storage/memory":      {"storage", "storage/internal/rules", "daemon", "node"},
-	"storage/postgres":    {"storage", "daemon", "node"},
-	"storage/sqlite":      {"storage", "daemon", "node"},
+	"storage/postgres":    {"storage", "internal/pgerror", "internal/pgschema", "internal/schema", "daemon", "node"},
+	"storage/sqlite":      {"storage", "storage/internal/rules", "internal/bootclock", "internal/schema", "internal/sqlitefile", "daemon", "node"},
 	"storage/storagetest": {"storage", "storage/memory", "daemon", "node"},
 
 	"storage/internal/rules": {"storage", "daemon", "node"},
@@ -74,6 +74,7 @@ var arrows = map[string][]string{
 		"daemon/queue", "daemon/queue/api/batch", "daemon/queue/api/limits", "daemon/queue/api/operate", "daemon/queue/api/refusal",
 		"daemon/queue/api/wire", "daemon/queue/api/queuev1", "daemon/queue/api/queuev1/queuev1connect",
 	},
+	"daemon/queue/client/locate": {"daemon/queue", "daemon"},
 	"daemon/queue/api": {
 		"daemon/queue", "daemon/queue/client", "daemon/queue/api/batch", "daemon/queue/api/limits", "daemon/queue/api/operate",
 		"daemon/queue/api/refusal", "daemon/queue/api/wire", "daemon/queue/api/queuev1", "daemon/queue/api/queuev1/queuev1connect",
@@ -82,8 +83,10 @@ var arrows = map[string][]string{
 
 	"outbox":                                 {"daemon", "daemon/sweeper", "node"},
 	"outbox/logtest":                         {"outbox"},
-	"outbox/sqlitelog":                       {"outbox", "daemon", "daemon/sweeper"},
-	"outbox/pglog":                           {"outbox", "daemon", "daemon/sweeper"},
+	"outbox/internal/rules":                  {"outbox"},
+	"outbox/internal/herald":                 {"outbox"},
+	"outbox/sqlitelog":                       {"outbox", "outbox/internal/herald", "outbox/internal/rules", "internal/schema", "internal/sqlitefile", "daemon", "daemon/sweeper"},
+	"outbox/pglog":                           {"outbox", "outbox/internal/herald", "outbox/internal/rules", "internal/pgerror", "internal/pgschema", "internal/schema", "daemon", "daemon/sweeper"},
 	"outbox/sink":                            {"outbox"},
 	"outbox/sink/sinktest":                   {"outbox"},
 	"outbox/sink/internal/amazon":            {"outbox", "outbox/sink"},
@@ -103,9 +106,9 @@ var arrows = map[string][]string{
 	"coordinator/member": {"coordinator/lease", "coordinator/plan", "daemon/reconcile", "storage", "daemon", "node"},
 	"coordinator": {
 		"coordinator/member", "coordinator/lease", "coordinator/plan", "coordinator/internal/crash", "daemon/reconcile",
-		"daemon/supervisor", "daemon/sweeper", "storage", "daemon", "node",
+		"daemon/supervisor", "daemon/sweeper", "internal/bootclock", "storage", "daemon", "node",
 	},
-	"coordinator/lock":            {"storage"},
+	"coordinator/lock":            {"internal/bootclock", "storage"},
 	"coordinator/admin":           {"daemon", "node", "storage"},
 	"coordinator/internal/crash":  {},
 	"coordinator/coordinatortest": {"coordinator", "coordinator/internal/crash", "coordinator/lease", "storage", "storage/memory", "daemon", "node"},
@@ -118,6 +121,14 @@ var arrows = map[string][]string{
 	"internal/child":   {},
 	"internal/pgtest":  {"internal/child"},
 	"internal/cputime": {},
+
+	// What stores and outbox logs share: the versions of tables, and what is a driver's own.
+	"internal/schema":     {},
+	"internal/pgschema":   {},
+	"internal/pgerror":    {},
+	"internal/sqlitefile": {},
+
+	"internal/bootclock": {},
 }
 
 // free packages wire everything together.
@@ -246,8 +257,8 @@ func inspect(t *testing.T, p listed, visit func(token.Position, ast.Node)) {
 
 // heavy modules, and the only packages through which they may come.
 var heavy = map[string][]string{
-	"github.com/jackc/pgx/":           {"storage/postgres", "outbox/pglog", "outbox/sink/postgres", "internal/pgtest"},
-	"modernc.org/":                    {"storage/sqlite", "outbox/sqlitelog"},
+	"github.com/jackc/pgx/":           {"storage/postgres", "outbox/pglog", "outbox/sink/postgres", "internal/pgerror", "internal/pgschema", "internal/pgtest"},
+	"modernc.org/":                    {"storage/sqlite", "outbox/sqlitelog", "internal/sqlitefile"},
 	"github.com/aws/":                 {"storage/blob/s3", "outbox/sink/internal/amazon", "outbox/sink/sqs", "outbox/sink/sns"},
 	"golang.org/x/oauth2":             {"storage/blob/gcs"},
 	"github.com/twmb/franz-go":        {"outbox/sink/kafka"},

@@ -1,15 +1,12 @@
 package memory
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"maps"
 	"time"
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/planted"
-	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 	"github.com/emitd/emitd/storage/internal/rules"
 )
@@ -51,7 +48,8 @@ func (s *state) admit(beat storage.Heartbeat, now time.Time) (*member, error) {
 	}
 	if !gone {
 		if beat.Advert != nil {
-			s.advertise(row, beat.Advert)
+			text := rules.Advertise(&row.Member, beat.Advert)
+			s.keepAdvert(row.Advert, text)
 		}
 		return row, nil
 	}
@@ -71,33 +69,20 @@ func (s *state) idInUse(beat storage.Heartbeat, now time.Time) error {
 	return nil
 }
 
-// register inserts the row, or revives the tombstone that a leader made of it. What the process
-// heard and saw survives in the row; judgements do not.
+// register inserts the row, or revives the tombstone that a leader made of it.
 func (s *state) register(row *member, beat storage.Heartbeat, now time.Time) *member {
-	reason := ""
 	if row == nil {
 		row = s.addNode(beat.Node)
-	} else {
-		reason = "returned"
 	}
-	row.Identity = beat.Node
-	row.State, row.Judged, row.Witnessed = node.Live, "", false
-	row.EndedAt, row.EndReason = time.Time{}, ""
-	row.RegisteredAt, row.HeardAt = now, now
-	s.advertise(row, beat.Advert)
-	s.Emit(rules.NodeEvent(daemon.NodeRegistered, row.Identity, reason), now)
+	text := rules.Register(s, &row.Member, beat, now)
+	s.keepAdvert(row.Advert, text)
 	s.wakeLeader()
 	return row
 }
 
-// advertise writes what the node advertises. Equal texts are kept once and shared; the map is
-// replaced, because snapshots hold the old one.
-func (s *state) advertise(row *member, advert *daemon.Advert) {
-	text := advert.Encode()
-	sum := sha256.Sum256(text)
-	hash := hex.EncodeToString(sum[:16])
-	row.Traits, row.Advert = advert.Traits, hash
-	row.Labels = maps.Clone(advert.Traits.Labels)
+// keepAdvert keeps what nodes advertise, equal texts once; the map is replaced, because snapshots hold
+// the old one.
+func (s *state) keepAdvert(hash string, text []byte) {
 	if s.adverts[hash] != nil {
 		return
 	}

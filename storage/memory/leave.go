@@ -27,11 +27,11 @@ func (s *state) leave(l storage.Leave, now time.Time) error {
 	case l.Deregister:
 		row.left = true
 		if row.Present() {
-			rules.Deregister(s, &row.Member, l, now)
+			rules.Deregister(s, row.Member, l, now)
 			s.wakeLeader()
 		}
 	case l.Drain:
-		rules.Drain(s, &row.Member, l, now)
+		rules.Drain(s, row.Member, l, now)
 		s.wakeLeader()
 	}
 	s.commands.Fulfil(l, s.term, now)

@@ -133,6 +133,9 @@ func (s *state) Node(inc node.Incarnation) *node.Member {
 	return nil
 }
 
+// PutNode implements [rules.Rows].
+func (s *state) PutNode(m node.Member) { s.nodes[m.Incarnation].Member = m }
+
 // Still implements [rules.Rows].
 func (s *state) Still(g storage.NodeGuard) bool {
 	m := s.nodes[g.Incarnation]

@@ -235,6 +235,9 @@ func (c *cluster) Node(inc node.Incarnation) *node.Member {
 	return nil
 }
 
+// PutNode implements [rules.Rows].
+func (c *cluster) PutNode(m node.Member) { c.row(m.Incarnation).Member = m }
+
 // Fence implements [rules.Rows].
 func (c *cluster) Fence(u daemon.Unit) int64 { return c.Fences[u] }
 

@@ -2,11 +2,8 @@ package object
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"maps"
 	"time"
 
 	"github.com/emitd/emitd/daemon"
@@ -153,7 +150,8 @@ func (c *cluster) admit(b storage.Heartbeat, admitted bool, silent silence, now 
 	}
 	if !gone {
 		if b.Advert != nil {
-			c.advertise(row, b.Advert)
+			text := rules.Advertise(&row.Member, b.Advert)
+			c.keepAdvert(row.Advert, text)
 		}
 		return row, nil
 	}
@@ -165,31 +163,18 @@ func (c *cluster) admit(b storage.Heartbeat, admitted bool, silent silence, now 
 	return c.register(row, b, now), nil
 }
 
-// register inserts the row, or revives the tombstone that a leader made of it. What the process
-// heard and saw survives in the row; judgements do not.
+// register inserts the row, or revives the tombstone that a leader made of it.
 func (c *cluster) register(row *member, b storage.Heartbeat, now time.Time) *member {
-	reason := ""
 	if row == nil {
 		row = c.addRow(b.Node)
-	} else {
-		reason = "returned"
 	}
-	row.Identity = b.Node
-	row.State, row.Judged, row.Witnessed = node.Live, "", false
-	row.EndedAt, row.EndReason = time.Time{}, ""
-	row.RegisteredAt, row.HeardAt = now, now
-	c.advertise(row, b.Advert)
-	c.Emit(rules.NodeEvent(daemon.NodeRegistered, row.Identity, reason), now)
+	text := rules.Register(c, &row.Member, b, now)
+	c.keepAdvert(row.Advert, text)
 	return row
 }
 
-// advertise writes what the node advertises; equal texts are kept once.
-func (c *cluster) advertise(row *member, advert *daemon.Advert) {
-	text := advert.Encode()
-	sum := sha256.Sum256(text)
-	hash := hex.EncodeToString(sum[:16])
-	row.Traits, row.Advert = advert.Traits, hash
-	row.Labels = maps.Clone(advert.Traits.Labels)
+// keepAdvert keeps what nodes advertise, equal texts once.
+func (c *cluster) keepAdvert(hash string, text []byte) {
 	if c.Adverts[hash] != nil {
 		return
 	}

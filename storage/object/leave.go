@@ -40,10 +40,10 @@ func (c *cluster) leave(l storage.Leave, now time.Time) error {
 	case l.Deregister:
 		row.Left, row.Doubt = true, nil
 		if row.Present() {
-			rules.Deregister(c, &row.Member, l, now)
+			rules.Deregister(c, row.Member, l, now)
 		}
 	case l.Drain:
-		rules.Drain(c, &row.Member, l, now)
+		rules.Drain(c, row.Member, l, now)
 	}
 	c.Commands.Fulfil(l, c.Term, now)
 	return nil

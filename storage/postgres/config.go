@@ -11,6 +11,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/emitd/emitd/internal/pgerror"
 )
 
 // Config says where the store is. Only URL has no default.
@@ -25,9 +27,9 @@ type Config struct {
 	// told of changes and everything is found at the next heartbeat. Behind a pooler that hands
 	// connections around, auto finds that out and says so once.
 	Notify string
-	// MaxConns bounds the connections of coordination; default and least 4, so that blocked
-	// calls cannot use them up. One more is used for Watch. Nodes in one process may share one
-	// store.
+	// MaxConns bounds the connections of coordination, emitd's store.max_connections; default and
+	// least 4, so that blocked calls cannot use them up. One more is used for Watch. Nodes in one
+	// process may share one store.
 	MaxConns int
 	// QueryTimeout bounds every call, the wait for a connection included; default 5 s. It
 	// should be what the coordinator uses. A call that was begun may take up to half of it, at
@@ -79,7 +81,7 @@ func (c Config) withDefaults() (Config, error) {
 		errs = append(errs, fmt.Errorf("store.notify is %q, want %q or %q", c.Notify, NotifyAuto, NotifyPoll))
 	}
 	if c.MaxConns < minConns {
-		errs = append(errs, fmt.Errorf("store's max connections is %d, want %d or more", c.MaxConns, minConns))
+		errs = append(errs, fmt.Errorf("store.max_connections is %d, want %d or more", c.MaxConns, minConns))
 	}
 	if c.QueryTimeout < 10*time.Millisecond {
 		errs = append(errs, fmt.Errorf("query_timeout is %v, want 10ms or more", c.QueryTimeout))
@@ -96,7 +98,7 @@ func (c Config) names() names {
 func (c Config) pool(dial func(ctx context.Context, network, address string) (net.Conn, error)) (*pgxpool.Config, error) {
 	p, err := pgxpool.ParseConfig(c.URL)
 	if err != nil {
-		return nil, fmt.Errorf("store.url is no connection string: %s", redact(err.Error(), c.URL))
+		return nil, fmt.Errorf("store.url is no connection string: %s", pgerror.Redact(err.Error(), c.URL))
 	}
 	p.MaxConns, p.MinConns = int32(c.MaxConns), 0
 	// A connection that broke while it idled is noticed without a round trip: the end of the

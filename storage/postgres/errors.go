@@ -5,13 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/url"
-	"regexp"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/pgerror"
 	"github.com/emitd/emitd/storage"
 )
 
@@ -50,19 +49,10 @@ const (
 	codeDuplicateTable = "42P07"
 )
 
-// code returns an error's SQLSTATE, or "".
-func code(err error) string {
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) {
-		return pg.Code
-	}
-	return ""
-}
-
 // misdirected reports whether the server that answered cannot be written to: a standby, or a
 // primary that is recovering. Connections to it are worthless.
 func misdirected(err error) bool {
-	switch code(err) {
+	switch pgerror.Code(err) {
 	case codeReadOnly, codeStarting:
 		return true
 	case codeRecovery:
@@ -84,27 +74,29 @@ func explain(err error, cfg Config) error {
 	if isAnswer(err) {
 		return err
 	}
-	clean := func(text string) error { return &unavailable{redact(text, cfg.URL), stripped(err, cfg.URL)} }
-	switch c := code(err); {
+	clean := func(text string) error {
+		return &unavailable{pgerror.Redact(text, cfg.URL), pgerror.Strip(err, cfg.URL)}
+	}
+	switch c := pgerror.Code(err); {
 	case c == codeNoTable || c == codeNoSchema:
 		return &storage.SchemaError{Want: Version, Hint: hintMigrate(cfg)}
 	case c == codeNoPrivilege:
 		return denied(err, cfg)
 	case c == codeBadPassword || c == codeNoRole:
-		return fmt.Errorf("the server refuses the user or password in store.url: %w", stripped(err, cfg.URL))
+		return fmt.Errorf("the server refuses the user or password in store.url: %w", pgerror.Strip(err, cfg.URL))
 	case c == codeNoDatabase:
-		return fmt.Errorf("the database in store.url does not exist: create it first: %w", stripped(err, cfg.URL))
+		return fmt.Errorf("the database in store.url does not exist: create it first: %w", pgerror.Strip(err, cfg.URL))
 	case misdirected(err):
 		return clean("the server that answered is read-only or recovering; its connections were dropped: " + sentence(err))
 	case c == codeTooMany:
-		return clean("the server has no connection left: lower store's max connections or raise its max_connections: " + sentence(err))
+		return clean("the server has no connection left: lower store.max_connections or raise the server's max_connections: " + sentence(err))
 	case c == codeCancelled || c == codeLockTimeout:
 		return clean("no answer within the query timeout, something holds a lock: " + sentence(err))
 	case c == codeSerialization || c == codeDeadlock || c == codeAdminShutdown || c == codeCrashShutdown,
 		strings.HasPrefix(c, classConnection), strings.HasPrefix(c, classNoResources):
 		return clean(sentence(err))
 	case c != "":
-		return stripped(err, cfg.URL)
+		return pgerror.Strip(err, cfg.URL)
 	}
 	return explainTransport(err, cfg)
 }
@@ -115,15 +107,15 @@ func explainTransport(err error, cfg Config) error {
 	var network net.Error
 	switch {
 	case errors.As(err, &connect):
-		return &unavailable{"cannot reach the database: " + redact(connect.Error(), cfg.URL), stripped(err, cfg.URL)}
+		return &unavailable{"cannot reach the database: " + pgerror.Redact(connect.Error(), cfg.URL), pgerror.Strip(err, cfg.URL)}
 	case errors.Is(err, context.Canceled):
 		return err
 	case errors.Is(err, context.DeadlineExceeded):
 		return &unavailable{"no answer in time", err}
 	case errors.As(err, &network), errors.Is(err, net.ErrClosed), pgconn.SafeToRetry(err), pgconn.Timeout(err), isEnd(err):
-		return &unavailable{"the connection broke: " + redact(err.Error(), cfg.URL), stripped(err, cfg.URL)}
+		return &unavailable{"the connection broke: " + pgerror.Redact(err.Error(), cfg.URL), pgerror.Strip(err, cfg.URL)}
 	}
-	return stripped(err, cfg.URL)
+	return pgerror.Strip(err, cfg.URL)
 }
 
 // isEnd reports an end of the connection in the middle of an answer.
@@ -148,7 +140,7 @@ func isAnswer(err error) bool {
 // denied names the object and what to grant.
 func denied(err error, cfg Config) error {
 	return fmt.Errorf("the role in store.url lacks privileges (%s): grant usage on schema %s and select, insert, update, delete on its tables to it: %w",
-		sentence(err), cfg.Schema, stripped(err, cfg.URL))
+		sentence(err), cfg.Schema, pgerror.Strip(err, cfg.URL))
 }
 
 // sentence is the server's own sentence.
@@ -158,83 +150,4 @@ func sentence(err error) string {
 		return pg.Message
 	}
 	return err.Error()
-}
-
-// bare is an error without secrets that still answers errors.As for the server's code.
-type bare struct {
-	text string
-	pg   *pgconn.PgError
-	ctx  error
-}
-
-func (e *bare) Error() string { return e.text }
-func (e *bare) Unwrap() []error {
-	var out []error
-	if e.pg != nil {
-		out = append(out, e.pg)
-	}
-	if e.ctx != nil {
-		out = append(out, e.ctx)
-	}
-	return out
-}
-
-// stripped copies what callers may ask of an error and leaves its chain behind: pgx keeps the
-// configuration, password included, in some of its errors.
-func stripped(err error, connection string) error {
-	b := &bare{text: redact(err.Error(), connection)}
-	errors.As(err, &b.pg)
-	for _, ctx := range []error{context.DeadlineExceeded, context.Canceled} {
-		if errors.Is(err, ctx) {
-			b.ctx = ctx
-		}
-	}
-	return b
-}
-
-var (
-	userinfo = regexp.MustCompile(`(?i)(postgres(?:ql)?://)[^@\s/]*@`)
-	keyvalue = regexp.MustCompile(`(?i)((?:ssl)?password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&]+)`)
-)
-
-// redact removes whatever may be a secret of the connection string from a text.
-func redact(text, connection string) string {
-	for _, secret := range secrets(connection) {
-		text = strings.ReplaceAll(text, secret, "xxxxx")
-	}
-	text = userinfo.ReplaceAllString(text, "${1}xxxxx@")
-	return keyvalue.ReplaceAllString(text, "${1}xxxxx")
-}
-
-// secrets lists the passwords in a connection string, in every spelling they may be quoted in.
-func secrets(connection string) []string {
-	var out []string
-	add := func(s string) {
-		if s != "" {
-			out = append(out, s, url.QueryEscape(s), url.PathEscape(s))
-		}
-	}
-	if u, err := url.Parse(connection); err == nil {
-		password, _ := u.User.Password()
-		add(password)
-		for _, key := range []string{"password", "sslpassword"} {
-			add(u.Query().Get(key))
-		}
-	}
-	if cfg, err := pgconn.ParseConfig(connection); err == nil {
-		add(cfg.Password)
-	}
-	// A string that does not parse as a whole: what stands between the first colon of its
-	// authority and its last @.
-	if _, rest, ok := strings.Cut(connection, "://"); ok {
-		if i := strings.LastIndexByte(rest, '@'); i >= 0 {
-			if _, password, ok := strings.Cut(rest[:i], ":"); ok {
-				add(password)
-			}
-		}
-	}
-	for _, m := range keyvalue.FindAllStringSubmatch(connection, -1) {
-		add(strings.Trim(m[2], "'"))
-	}
-	return out
 }

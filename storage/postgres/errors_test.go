@@ -27,6 +27,8 @@ func TestWhatOpenSays(t *testing.T) {
 		return cfg
 	}
 	stranger, name := pgtest.Role(t, s.url), "/"+value[string](t, s, "select current_database()")
+	crowd := pgtest.Role(t, s.url)
+	s.exec(t, "alter role "+crowd+" connection limit 0")
 	for what, tt := range map[string]struct {
 		cfg  postgres.Config
 		kind error // nil: not one of the contract's
@@ -34,7 +36,11 @@ func TestWhatOpenSays(t *testing.T) {
 	}{
 		"nobody listens": {
 			with("postgres", func(c *postgres.Config) { c.URL = "postgres://u:" + secret + "@127.0.0.1:1/db" }),
-			storage.ErrUnavailable, "cannot reach the database",
+			storage.ErrUnavailable, "cannot reach the database: failed to connect to `user=u database=db`: 127.0.0.1:1 (127.0.0.1): dial error",
+		},
+		"no connection left": {
+			with(crowd, func(*postgres.Config) {}), storage.ErrUnavailable,
+			"no connection left: lower store.max_connections or raise the server's max_connections: too many connections for role",
 		},
 		"no database": {
 			with("postgres", func(c *postgres.Config) { c.URL = strings.Replace(c.URL, name, "/nowhere", 1) }),
@@ -48,7 +54,7 @@ func TestWhatOpenSays(t *testing.T) {
 			with("postgres", func(c *postgres.Config) { c.URL = "postgres://u:" + secret + "@host:port:/db" }), nil, "no connection string",
 		},
 		"a schema that is no name": {with("postgres", func(c *postgres.Config) { c.Schema = `x"; drop` }), nil, "store.schema is"},
-		"too few connections":      {with("postgres", func(c *postgres.Config) { c.MaxConns = 3 }), nil, "max connections is 3, want 4 or more"},
+		"too few connections":      {with("postgres", func(c *postgres.Config) { c.MaxConns = 3 }), nil, "store.max_connections is 3, want 4 or more"},
 		"hardly any time":          {with("postgres", func(c *postgres.Config) { c.QueryTimeout = time.Millisecond }), nil, "query_timeout is 1ms"},
 		"another way of waking":    {with("postgres", func(c *postgres.Config) { c.Notify = "shout" }), nil, `want "auto" or "poll"`},
 	} {
@@ -68,8 +74,8 @@ func TestWhatOpenSays(t *testing.T) {
 			if !strings.Contains(err.Error(), tt.says) {
 				t.Errorf("error %q, want one that says %q", err, tt.says)
 			}
-			if strings.Contains(err.Error(), secret) {
-				t.Errorf("error %q has the password", err)
+			if strings.Contains(err.Error(), secret) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("error %q has the password or more than a line", err)
 			}
 		})
 	}

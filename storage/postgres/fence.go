@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/pgerror"
 )
 
 // How a stamp waits for users' transactions.
@@ -48,7 +49,7 @@ func (s *Store) stampPatiently(ctx context.Context, f daemon.Fence) (held int64,
 			}
 			held, err = s.stamp(ctx, f, try.lock)
 			<-try.places
-			if code(err) != codeLockTimeout {
+			if pgerror.Code(err) != codeLockTimeout {
 				return held, err
 			}
 		}
@@ -183,8 +184,8 @@ func (s *Store) InTx(ctx context.Context, pool Beginner, f daemon.Fence, fn func
 // unknown marks a commit's error as one after which the effects may be there, unless the server
 // itself said that they are not.
 func unknown(err error) error {
-	if code(err) != "" || errors.Is(err, pgx.ErrTxCommitRollback) || errors.Is(err, pgx.ErrTxClosed) {
+	if pgerror.Code(err) != "" || errors.Is(err, pgx.ErrTxCommitRollback) || errors.Is(err, pgx.ErrTxClosed) {
 		return err
 	}
-	return &unavailable{"the outcome is unknown, read again before acting", stripped(err, "")}
+	return &unavailable{"the outcome is unknown, read again before acting", pgerror.Strip(err, "")}
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/pgerror"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )
@@ -38,7 +39,7 @@ func (s *Store) Heartbeat(ctx context.Context, hb storage.Heartbeat) (*storage.R
 		advert = hb.Advert.Encode()
 	}
 	err := s.call(ctx, b.operation(), writing, func(m *message) { b.say(m, advert, s.quick.Load()) })
-	if c := code(err); c == codeNoPrivilege || c == codeNoFunction {
+	if c := pgerror.Code(err); c == codeNoPrivilege || c == codeNoFunction {
 		err = s.slowDown(ctx, b, advert, err)
 	}
 	if err == nil && !b.admitted {

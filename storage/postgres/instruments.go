@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
+	"github.com/emitd/emitd/internal/pgerror"
 	"github.com/emitd/emitd/storage"
 )
 
@@ -46,7 +47,7 @@ func (i *instruments) record(op string, d time.Duration, err error) {
 
 // errorType is the server's code, or one word for what no server said.
 func errorType(err error) string {
-	switch c := code(err); {
+	switch c := pgerror.Code(err); {
 	case c != "":
 		return c
 	case errors.Is(err, context.DeadlineExceeded):

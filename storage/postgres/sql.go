@@ -2,9 +2,7 @@ package postgres
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"embed"
-	"encoding/hex"
 	"fmt"
 	"io/fs"
 	"path"
@@ -15,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/pgschema"
 )
 
 // sources are the statements, one a file, as text/template: names of tables and pieces that
@@ -31,28 +30,13 @@ var tables = []string{
 // longestName is the longest name that a prefix stands before.
 const longestName = "heartbeat_1"
 
-// validName is the allow-list of schema and prefix: they go into statements as names.
-var validName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
-
 // names says where a store's tables are.
 type names struct {
 	schema, prefix string
 	silent         bool // no notifications
 }
 
-func (n names) validate() error {
-	if !validName.MatchString(n.schema) {
-		return fmt.Errorf("store.schema is %q, want %s", n.schema, validName)
-	}
-	if n.prefix != "" && !validName.MatchString(n.prefix) {
-		return fmt.Errorf("store.prefix is %q, want empty or %s", n.prefix, validName)
-	}
-	if longest := len(n.prefix) + len(longestName); longest > 63 {
-		return fmt.Errorf("store.prefix is %q, %d characters; names would be longer than Postgres' 63 with more than %d",
-			n.prefix, len(n.prefix), 63-len(longestName))
-	}
-	return nil
-}
+func (n names) validate() error { return pgschema.CheckNames("store", n.schema, n.prefix, longestName) }
 
 // table returns the quoted, qualified name of a table.
 func (n names) table(name string) string { return pgx.Identifier{n.schema, n.prefix + name}.Sanitize() }
@@ -60,26 +44,15 @@ func (n names) table(name string) string { return pgx.Identifier{n.schema, n.pre
 // scope names the store among others in the same database.
 func (n names) scope() string { return "emitd." + n.schema + "." + n.prefix }
 
-// channel names the notifications. Postgres allows 63 bytes; a longer name keeps its beginning,
-// for people, and a hash.
-func (n names) channel() string {
-	name := strings.TrimSuffix(n.scope(), ".")
-	if len(name) <= 63 {
-		return name
-	}
-	sum := sha256.Sum256([]byte(name))
-	return name[:46] + "_" + hex.EncodeToString(sum[:8])
-}
-
-// literal quotes a string.
-func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
+// channel names the notifications.
+func (n names) channel() string { return pgschema.Channel(strings.TrimSuffix(n.scope(), ".")) }
 
 // functions are what a template may call.
 func (n names) functions() template.FuncMap {
 	f := template.FuncMap{
 		"schema":  func() string { return pgx.Identifier{n.schema}.Sanitize() },
 		"name":    func(s string) string { return pgx.Identifier{n.prefix + s}.Sanitize() },
-		"literal": func(s string) string { return literal(n.scope() + ":" + s + ":") },
+		"literal": func(s string) string { return pgschema.Literal(n.scope() + ":" + s + ":") },
 		"held":    func(alias string) string { return fmt.Sprintf("(%[1]s.number <> 0 and not %[1]s.vacant)", alias) },
 		"mark":    func(who string) string { return "set_config('emitd.written', " + who + ", true)" },
 		"written": func(who string) string {
@@ -144,7 +117,7 @@ func (n names) wake() string {
 			'Leader', bool_or(leader))::text as payload
 		from awake having count(*) > 0
 	) as hint
-)`, literal(n.channel()))
+)`, pgschema.Literal(n.channel()))
 }
 
 // sameStore is true if same.sql has found, in this transaction, that the store is the one that the

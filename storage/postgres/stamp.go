@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/pgerror"
 )
 
 // stamps collects stamps that are asked for at the same time: a process in which a thousand runs
@@ -116,7 +117,7 @@ func (s *Store) sendBatch(batch []*wanted) {
 		}), "stamps_held", text)
 	})
 	for _, w := range batch {
-		if code(err) != codeLockTimeout { // else each is tried by itself
+		if pgerror.Code(err) != codeLockTimeout { // else each is tried by itself
 			w.err = err
 		}
 		close(w.done)

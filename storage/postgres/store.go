@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/pgerror"
 	"github.com/emitd/emitd/storage"
 )
 
@@ -69,7 +70,7 @@ func newStore(cfg Config) (*Store, error) {
 	}
 	pool.ConnConfig.BuildContextWatcherHandler = s.patience
 	if s.pool, err = pgxpool.NewWithConfig(context.Background(), pool); err != nil {
-		return nil, errors.New(redact(err.Error(), cfg.URL))
+		return nil, errors.New(pgerror.Redact(err.Error(), cfg.URL))
 	}
 	return s, nil
 }

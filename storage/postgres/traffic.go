@@ -86,7 +86,7 @@ func (s *Store) enter(ctx context.Context, op string) (conn *pgxpool.Conn, leave
 func hopeless(left, total time.Duration) bool { return left < total/5 }
 
 func (s *Store) busy() string {
-	return fmt.Sprintf("all %d connections were busy: raise store's max connections", s.cfg.MaxConns)
+	return fmt.Sprintf("all %d connections were busy: raise store.max_connections", s.cfg.MaxConns)
 }
 
 // crowded says why a call got no connection; text, if its time went by.

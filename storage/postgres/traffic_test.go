@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -109,6 +110,57 @@ func TestOtherCallsLeaveRoomForHeartbeats(t *testing.T) {
 	for _, r := range reports {
 		await(t, "a report", r).get(t)
 	}
+}
+
+// A call that finds all connections busy until its time is over says so and what would help; when they
+// are free again, the same call succeeds.
+func TestAllConnectionsBusy(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	middle, reports := c.blockReports(t, 3)
+	report := storage.Report{Node: c.worker.id, Seq: 1000, Units: []storage.UnitReport{{Unit: unit(0), Generation: 1, Step: daemon.Acknowledge}}}
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	_, err := c.store.Report(ctx, report)
+	if !errors.Is(err, storage.ErrUnavailable) || !strings.Contains(err.Error(), "all 4 connections were busy: raise store.max_connections") {
+		t.Errorf("error %v", err)
+	}
+	commit(t, middle)
+	for _, r := range reports {
+		await(t, "a report", r).get(t)
+	}
+	if _, err := c.store.Report(context.Background(), report); err != nil {
+		t.Error(err)
+	}
+}
+
+// A server that has no connection left for the store's role refuses calls in words; as soon as it has
+// one, they succeed.
+func TestServerWithoutConnections(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	cfg := s.schema(t)
+	role := pgtest.Role(t, s.url)
+	s.exec(t, "grant all on schema "+cfg.Schema+" to "+role+"; grant all on all tables in schema "+cfg.Schema+" to "+role)
+	cfg.URL = pgtest.As(s.url, role, "secret")
+	store := open(t, cfg)
+	s.exec(t, "alter role "+role+" connection limit 0")
+	s.exec(t, "select pg_terminate_backend(pid) from pg_stat_activity where usename = $1", role)
+	eventually(t, "the store is refused", func() bool {
+		_, err := store.Snapshot(context.Background())
+		if err == nil || !errors.Is(err, storage.ErrUnavailable) {
+			t.Fatalf("error %v, want one that is %v", err, storage.ErrUnavailable)
+		}
+		return strings.Contains(err.Error(), "the server has no connection left: lower store.max_connections or raise the server's max_connections")
+	})
+	s.exec(t, "alter role "+role+" connection limit 1") // those that were refused count until they have ended
+	eventually(t, "the store answers", func() bool {
+		_, err := store.Snapshot(context.Background())
+		if err != nil && !errors.Is(err, storage.ErrUnavailable) {
+			t.Fatalf("error %v, want one that is %v", err, storage.ErrUnavailable)
+		}
+		return err == nil
+	})
 }
 
 // A call that has waited for nearly all of its time is not begun.

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/emitd/emitd/internal/pgschema"
 	"github.com/emitd/emitd/storage"
 )
 
@@ -177,7 +178,7 @@ func (s *Store) probe(ctx context.Context, conn *pgx.Conn) error {
 	if _, err := conn.Exec(asking, "listen "+pgx.Identifier{channel}.Sanitize()); err != nil {
 		return err
 	}
-	if err := s.call(ctx, "probe", writing, func(m *message) { m.set("select pg_notify(" + literal(channel) + ", '')") }); err != nil {
+	if err := s.call(ctx, "probe", writing, func(m *message) { m.set("select pg_notify(" + pgschema.Literal(channel) + ", '')") }); err != nil {
 		return err
 	}
 	// A busy server may take long for the statements; the notification is there when they are.

@@ -23,7 +23,7 @@ type machine struct {
 func newMachine() *machine {
 	m := &machine{time: time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC), up: time.Hour}
 	m.wall = func() time.Time { return m.time }
-	m.sinceBoot = func() (time.Duration, error) { return m.up, nil }
+	m.sinceBoot = func() time.Duration { return m.up }
 	m.bootID = "boot-1"
 	return m
 }

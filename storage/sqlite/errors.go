@@ -6,11 +6,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
-	modernc "modernc.org/sqlite"
 	lib "modernc.org/sqlite/lib"
 
+	"github.com/emitd/emitd/internal/sqlitefile"
 	"github.com/emitd/emitd/storage"
 )
 
@@ -71,24 +70,6 @@ func (e *LockedError) Unwrap() error { return e.Err }
 
 var errClosed = errors.New("the store is closed")
 
-// code is the driver's primary result code, 0 if err is not of the driver.
-func code(err error) int {
-	var e *modernc.Error
-	if errors.As(err, &e) {
-		return e.Code() & 0xff
-	}
-	return 0
-}
-
-// isBusy reports whether another connection holds a lock that this one wants.
-func isBusy(err error) bool {
-	if err == nil {
-		return false
-	}
-	c := code(err)
-	return c == lib.SQLITE_BUSY || c == lib.SQLITE_LOCKED || strings.Contains(err.Error(), "database is locked") // of another driver
-}
-
 // explain translates what the driver said into something that can be acted upon.
 func (s *Store) explain(err error) error {
 	if err == nil {
@@ -97,7 +78,7 @@ func (s *Store) explain(err error) error {
 	file := func(problem, hint string) error {
 		return &FileError{Path: s.cfg.Path, Problem: problem, Hint: hint, Err: err}
 	}
-	switch code(err) {
+	switch sqlitefile.Code(err) {
 	case lib.SQLITE_BUSY, lib.SQLITE_LOCKED:
 		return s.locked(err)
 	case lib.SQLITE_READONLY, lib.SQLITE_PERM:

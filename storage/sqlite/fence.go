@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/sqlitefile"
 	"github.com/emitd/emitd/storage"
 )
 
@@ -19,17 +20,17 @@ const tellWait = time.Second
 // that hold the fence. A stamp that is already there costs no write.
 func (s *Store) Stamp(ctx context.Context, f daemon.Fence) error {
 	err := s.call(ctx, "stamp", func(st *step) error {
-		held := st.fence(f.Unit)
+		held := st.Fence(f.Unit)
 		if held >= f.Generation {
 			return st.checkFence(f)
 		}
 		st.exec(`INSERT OR REPLACE INTO ~fence (daemon, idx, generation, stamped_at) VALUES (?, ?, ?, ?)`,
 			f.Unit.Daemon, f.Unit.Index, f.Generation, nanos(st.now))
 		if st.waited > tellWait {
-			st.emit(daemon.Event{
+			st.Emit(daemon.Event{
 				Kind: daemon.FenceWaiting, Daemon: f.Unit.Daemon, Unit: f.Unit, Generation: f.Generation,
 				Reason: fmt.Sprintf("waited %v for the write lock of the file", st.waited.Round(time.Millisecond)),
-			})
+			}, st.now)
 		}
 		return nil
 	})
@@ -101,7 +102,7 @@ func because(ctx context.Context, err error) error {
 
 // beginFenced begins a transaction and fences it, again and again while others write.
 func (s *Store) beginFenced(ctx context.Context, db *sql.DB, f daemon.Fence) (tx *sql.Tx, err error) {
-	err = retryBusy(ctx, func() error {
+	err = sqlitefile.RetryBusy(ctx, func() error {
 		if tx, err = db.BeginTx(ctx, nil); err != nil {
 			return err
 		}
@@ -110,7 +111,7 @@ func (s *Store) beginFenced(ctx context.Context, db *sql.DB, f daemon.Fence) (tx
 		}
 		return err
 	})
-	if isBusy(err) {
+	if sqlitefile.IsBusy(err) {
 		return nil, s.locked(err)
 	}
 	if err != nil {
@@ -128,7 +129,7 @@ func (s *Store) foreign(err error) error {
 	if strings.Contains(err.Error(), "no such table") {
 		return fmt.Errorf(text+": %w", s.cfg.Path, s.cfg.Prefix, err)
 	}
-	if isBusy(err) {
+	if sqlitefile.IsBusy(err) {
 		return fmt.Errorf("%w: %w", storage.ErrUnavailable, err)
 	}
 	return err

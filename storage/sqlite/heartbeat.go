@@ -2,12 +2,11 @@ package sqlite
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
+	"github.com/emitd/emitd/storage/internal/rules"
 )
 
 // Heartbeat implements [storage.Store]: one short write transaction that writes the own row,
@@ -20,7 +19,8 @@ func (s *Store) Heartbeat(ctx context.Context, beat storage.Heartbeat) (*storage
 			return err
 		}
 		st.beat(row, beat)
-		verdict := st.claim(beat.Claim, row)
+		verdict := rules.Claim(st, rules.Reign{Term: &st.term, Lease: &st.lease}, beat.Claim, &row.Member, st.now)
+		st.putReign(verdict)
 		st.flush() // the reply shows this call's own events
 		reply = st.reply(beat, verdict)
 		reply.StoreID = s.storeID(st.c, st.meta)
@@ -55,7 +55,8 @@ func (st *step) admit(beat storage.Heartbeat) (*member, error) {
 		return st.register(row, beat), nil
 	}
 	if beat.Advert != nil {
-		st.advertise(row, beat.Advert)
+		text := rules.Advertise(&row.Member, beat.Advert)
+		st.keepAdvert(row, text)
 	}
 	return row, nil
 }
@@ -74,31 +75,24 @@ func (st *step) idInUse(beat storage.Heartbeat) error {
 	return found
 }
 
-// register inserts the row, or revives the tombstone that a leader made of it. What the process
-// heard and saw survives in the row; judgements do not.
+// register inserts the row, or revives the tombstone that a leader made of it.
 func (st *step) register(row *member, beat storage.Heartbeat) *member {
-	reason := "returned"
 	if row == nil {
-		reason = ""
 		row = &member{}
 		st.exec(`INSERT INTO ~node (incarnation, id, name, state, seq, registered_at, last_heartbeat_at, heard_at)
 			VALUES (?, '', '', '', 0, 0, 0, 0)`, beat.Node.Incarnation)
 	}
-	row.Identity, row.State, row.HeardAt = beat.Node, node.Live, st.now
-	st.exec(`UPDATE ~node SET id = ?, name = ?, state = ?, judged = '', witnessed = 0, registered_at = ?, heard_at = ?,
-			ended_at = 0, end_reason = '' WHERE incarnation = ?`,
-		row.ID, row.Name, row.State, nanos(st.now), nanos(st.now), row.Incarnation)
-	st.advertise(row, beat.Advert)
-	st.emit(nodeEvent(daemon.NodeRegistered, row.Identity, reason))
+	text := rules.Register(st, &row.Member, beat, st.now)
+	st.exec(`UPDATE ~node SET id = ?, name = ?, witnessed = ?, registered_at = ?, heard_at = ? WHERE incarnation = ?`,
+		row.ID, row.Name, row.Witnessed, nanos(row.RegisteredAt), nanos(row.HeardAt), row.Incarnation)
+	st.PutNode(row.Member)
+	st.keepAdvert(row, text)
 	st.wakeLeader()
 	return row
 }
 
-// advertise writes what the node advertises. Equal texts are kept once.
-func (st *step) advertise(row *member, advert *daemon.Advert) {
-	text := advert.Encode()
-	sum := sha256.Sum256(text)
-	row.Traits, row.Advert = advert.Traits, hex.EncodeToString(sum[:16])
+// keepAdvert keeps what the node of a row advertises, equal texts once.
+func (st *step) keepAdvert(row *member, text []byte) {
 	st.exec(`INSERT OR IGNORE INTO ~advert (hash, text) VALUES (?, ?)`, row.Advert, string(text))
 	st.exec(`UPDATE ~node SET advert = ?, traits = ? WHERE incarnation = ?`, row.Advert, toJSON(row.Traits), row.Incarnation)
 }
@@ -113,59 +107,22 @@ func (st *step) beat(row *member, beat storage.Heartbeat) {
 		int64(beat.Seq), nanos(st.now), int64(row.Heard), nanos(row.HeardAt), beat.HighestTerm, beat.HighestGeneration, row.Incarnation)
 }
 
-// claim decides about the term by [storage.Decide], after the own row was written. A node that
-// never leads is refused whatever it claims.
-func (st *step) claim(c storage.Claim, row *member) storage.Verdict {
-	if row.NeverLead {
-		return storage.Refuse
+// putReign writes what a claim has changed.
+func (st *step) putReign(verdict storage.Verdict) {
+	if verdict == storage.Elect {
+		st.putTerm()
 	}
-	verdict := storage.Decide(c, row.Identity, st.term, st.lease, st.now)
-	switch verdict {
-	case storage.Renew:
-		st.lease.ExpiresAt = st.now.Add(c.Lease)
-		st.lease.Renewals++
-		if c.PassSeq > st.lease.PassSeq {
-			st.lease.PassSeq, st.lease.LastPassAt = c.PassSeq, st.now
-		}
-		st.putLease()
-	case storage.Elect:
-		st.elect(c, row)
+	if verdict == storage.Elect || verdict == storage.Renew {
+		l := st.lease
+		st.exec(`UPDATE ~lease SET expires_at = ?, renewals = ?, last_pass_at = ?, pass_seq = ?`,
+			nanos(l.ExpiresAt), l.Renewals, nanos(l.LastPassAt), int64(l.PassSeq))
 	}
-	return verdict
 }
 
-// elect begins a new term. A holder that is replaced is named first: expired, or replaced when
-// it is the claimant itself (it had published Lost for that term).
-func (st *step) elect(c storage.Claim, row *member) {
-	old := st.term
-	if old.Held() {
-		reason := node.Expired
-		if old.Leader.Incarnation == row.Incarnation {
-			reason = node.Replaced
-		}
-		e := termEvent(daemon.LeaderLost, old, string(reason))
-		e.Detail = storage.Lost(st.lease, st.now)
-		st.emit(e)
-	}
-	st.term = node.Term{
-		// The own row carries what the claim's heartbeat has seen.
-		Number:    storage.NextNumber(old.Number, st.now, st.highestTerm()),
-		Ordinal:   old.Ordinal + 1,
-		Leader:    row.Identity,
-		ElectedAt: st.now,
-	}
-	st.lease = node.Lease{ExpiresAt: st.now.Add(c.Lease)}
+func (st *step) putTerm() {
 	t := st.term
-	st.exec(`UPDATE ~term SET number = ?, ordinal = ?, name = ?, id = ?, incarnation = ?, elected_at = ?, vacant = 0`,
-		t.Number, t.Ordinal, t.Leader.Name, t.Leader.ID, t.Leader.Incarnation, nanos(t.ElectedAt))
-	st.putLease()
-	st.emit(termEvent(daemon.LeaderElected, t, ""))
-}
-
-func (st *step) putLease() {
-	l := st.lease
-	st.exec(`UPDATE ~lease SET expires_at = ?, renewals = ?, last_pass_at = ?, pass_seq = ?`,
-		nanos(l.ExpiresAt), l.Renewals, nanos(l.LastPassAt), int64(l.PassSeq))
+	st.exec(`UPDATE ~term SET number = ?, ordinal = ?, name = ?, id = ?, incarnation = ?, elected_at = ?, vacant = ?`,
+		t.Number, t.Ordinal, t.Leader.Name, t.Leader.ID, t.Leader.Incarnation, nanos(t.ElectedAt), t.Vacant)
 }
 
 // maxRoll bounds the membership events of one reply; the next heartbeat asks for the rest.
@@ -176,7 +133,7 @@ func (st *step) reply(beat storage.Heartbeat, verdict storage.Verdict) *storage.
 	r := &storage.Reply{
 		Seq: beat.Seq, Now: st.now, Verdict: verdict,
 		Term: st.term, Lease: st.lease,
-		Units:    st.heldBy(beat.Node.Incarnation),
+		Units:    st.HeldBy(beat.Node.Incarnation),
 		Head:     st.meta.head,
 		Commands: st.waiting(),
 	}

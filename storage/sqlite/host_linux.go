@@ -6,10 +6,10 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/emitd/emitd/internal/bootclock"
 )
 
-// thisHost uses the kernel's boot id and CLOCK_BOOTTIME. A time namespace shifts that clock for
+// thisHost uses the kernel's boot id and the clock of the boot. A time namespace shifts that clock for
 // the processes in it; the shift is taken out again, so that a container agrees with its host.
 func thisHost() (*host, error) {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
@@ -25,15 +25,9 @@ func thisHost() (*host, error) {
 		return nil, err
 	}
 	return &host{
-		bootID: strings.TrimSpace(string(id)),
-		wall:   time.Now,
-		sinceBoot: func() (time.Duration, error) {
-			var ts unix.Timespec
-			if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
-				return 0, fmt.Errorf("CLOCK_BOOTTIME: %w", err)
-			}
-			return time.Duration(ts.Nano()) - shift, nil
-		},
+		bootID:    strings.TrimSpace(string(id)),
+		wall:      time.Now,
+		sinceBoot: func() time.Duration { return bootclock.Now() - shift },
 	}, nil
 }
 

@@ -2,11 +2,9 @@ package sqlite
 
 import (
 	"context"
-	"fmt"
 
-	"github.com/emitd/emitd/daemon"
-	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
+	"github.com/emitd/emitd/storage/internal/rules"
 )
 
 // Leave implements [storage.Store].
@@ -26,88 +24,32 @@ func (st *step) leave(l storage.Leave) error {
 		return storage.ErrStaleSeq
 	}
 	st.exec(`UPDATE ~node SET seq = ? WHERE incarnation = ?`, int64(l.Seq), row.Incarnation)
-	st.resign(l)
+	if rules.Resign(st, &st.term, l, st.now) {
+		st.putTerm()
+		st.woken = true // everybody is told: whoever may stand, should
+	}
 	switch {
 	case l.Deregister:
-		st.deregister(row, l)
+		st.exec(`UPDATE ~node SET left_itself = 1 WHERE incarnation = ?`, row.Incarnation)
+		if row.Present() {
+			rules.Deregister(st, row.Member, l, st.now)
+			st.wakeLeader()
+		}
 	case l.Drain:
-		st.drain(row, l)
+		rules.Drain(st, row.Member, l, st.now)
+		st.wakeLeader()
 	}
 	st.fulfil(l)
 	return nil
 }
 
-// resign vacates the term if this process holds exactly it. Everybody is told: whoever may
-// stand, should.
-func (st *step) resign(l storage.Leave) {
-	t := st.term
-	if l.Resign == 0 || !t.Held() || t.Number != l.Resign || t.Leader.ID != l.Node.ID || t.Leader.Incarnation != l.Node.Incarnation {
-		return
-	}
-	st.term.Vacant = true
-	st.vacate()
-	e := termEvent(daemon.LeaderLost, t, string(l.Reason))
-	e.Detail = commandDetail(l.Command, l.Actor, "")
-	st.emit(e)
-	st.woken = true
-}
-
-// drain marks the node draining and asks its units back.
-func (st *step) drain(row *member, l storage.Leave) {
-	st.exec(`UPDATE ~node SET state = ? WHERE incarnation = ?`, node.Draining, row.Incarnation)
-	for _, rec := range st.heldBy(row.Incarnation) {
-		next, ok := daemon.Next(rec.State, daemon.Revoke)
-		if !ok {
-			continue
-		}
-		rec.State, rec.Since, rec.RevokedAt, rec.Reason = next, st.now, st.now, string(l.Reason)
-		if rec.DrainTimeout == 0 {
-			rec.DrainTimeout = l.DrainTimeout
-		}
-		st.put(rec)
-		st.emit(unitEvent(daemon.AssignmentRevoking, rec))
-	}
-	st.wakeLeader()
-}
-
-// deregister makes the row a tombstone. Units still held are freed without waiting: the process
-// says that it ends, not that its runs have.
-func (st *step) deregister(row *member, l storage.Leave) {
-	st.exec(`UPDATE ~node SET left_itself = 1 WHERE incarnation = ?`, row.Incarnation)
-	if !row.Present() {
-		return
-	}
-	for _, rec := range st.heldBy(row.Incarnation) {
-		next, ok := daemon.Next(rec.State, daemon.Expire)
-		if !ok {
-			continue
-		}
-		rec.State, rec.Since, rec.Reason, rec.Forced = next, st.now, string(l.Reason), true
-		st.put(rec)
-		st.emit(unitEvent(daemon.AssignmentForced, rec))
-	}
-	st.entomb(row.Identity, string(l.Reason))
-	st.wakeLeader()
-}
-
-// fulfil marks the operator's command done: with a conflict if it expected another term than
-// the one that was given up.
+// fulfil marks the command that a node left for done.
 func (st *step) fulfil(l storage.Leave) {
 	if l.Command == "" {
 		return
 	}
-	c := st.command(l.Command)
-	if c == nil || !c.DoneAt.IsZero() {
-		return
+	if c := st.command(l.Command); c != nil && c.DoneAt.IsZero() {
+		done := rules.Done(*c, l, st.term, st.now)
+		st.exec(`UPDATE ~command SET done_at = ?, result = ? WHERE id = ?`, nanos(done.DoneAt), done.Result, done.ID)
 	}
-	result := "done"
-	if c.Term != 0 && c.Term != l.Resign {
-		result = conflict(c.Term, st.term)
-	}
-	st.exec(`UPDATE ~command SET done_at = ?, result = ? WHERE id = ?`, nanos(st.now), result, c.ID)
-}
-
-// conflict is the result of a command that expected another term.
-func conflict(expected int64, t node.Term) string {
-	return fmt.Sprintf("conflict: expected term %d, the term is %d", expected, t.Number)
 }

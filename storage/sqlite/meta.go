@@ -5,13 +5,12 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"maps"
 	"time"
 
-	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
+	"github.com/emitd/emitd/storage/internal/rules"
 )
 
 // meta is the row that says which file this is.
@@ -28,24 +27,20 @@ type host struct {
 	// bootID changes with every boot. Empty: unknown here; then there is no sinceBoot either.
 	bootID string
 	// sinceBoot is a clock that counts suspend, never steps, and reads the same in every process.
-	sinceBoot func() (time.Duration, error)
+	sinceBoot func() time.Duration
 	// wall is the wall clock.
 	wall func() time.Time
 }
 
 // clock reads the store's clock.
-func (s *Store) clock(m meta) (time.Time, error) {
-	if s.cfg.Now != nil {
-		return moment(nanos(s.cfg.Now())), nil
+func (s *Store) clock(m meta) time.Time {
+	switch {
+	case s.cfg.Now != nil:
+		return moment(nanos(s.cfg.Now()))
+	case s.host.sinceBoot == nil:
+		return moment(max(nanos(s.host.wall()), m.latest+1))
 	}
-	if s.host.sinceBoot == nil {
-		return moment(max(nanos(s.host.wall()), m.latest+1)), nil
-	}
-	d, err := s.host.sinceBoot()
-	if err != nil {
-		return time.Time{}, fmt.Errorf("read the clock of the host: %w", err)
-	}
-	return moment(m.base + int64(d)), nil
+	return moment(m.base + int64(s.host.sinceBoot()))
 }
 
 // storeID is the store's identity: another file, another place, another boot is another store.
@@ -72,22 +67,19 @@ func (s *Store) adopt(ctx context.Context, st *step) error {
 		return errForeign
 	case known && m.bootID == s.host.bootID && !s.rolledBack(*m):
 		st.c.adopted = true
-		return s.stamp(st)
+		s.stamp(st)
+		return nil
 	}
 	was := *m
 	if !known || m.bootID == s.host.bootID {
 		m.fileID = randomID() // a new file, or one that an earlier copy was restored into
 	}
 	if m.bootID != s.host.bootID || !known {
-		if err := s.beginBoot(st); err != nil {
-			return err
-		}
+		s.beginBoot(st)
 	}
 	st.exec(`INSERT OR REPLACE INTO ~meta (one, file_id, boot_id, clock_base, latest, head, lock_floor) VALUES (1, ?, ?, ?, ?, ?, ?)`,
 		m.fileID, m.bootID, m.base, m.latest, m.head, m.lockFloor)
-	if err := s.stamp(st); err != nil {
-		return err
-	}
+	s.stamp(st)
 	switch {
 	case known && was.bootID != m.bootID:
 		st.bury()
@@ -100,55 +92,40 @@ func (s *Store) adopt(ctx context.Context, st *step) error {
 }
 
 // stamp reads the clock of the step.
-func (s *Store) stamp(st *step) (err error) {
-	st.now, err = s.clock(st.meta)
-	if err == nil && s.host.sinceBoot == nil && s.cfg.Now == nil {
+func (s *Store) stamp(st *step) {
+	st.now = s.clock(st.meta)
+	if s.host.sinceBoot == nil && s.cfg.Now == nil {
 		st.meta.latest = nanos(st.now)
 		st.exec(`UPDATE ~meta SET latest = ?`, st.meta.latest)
 	}
-	return err
 }
 
 // beginBoot sets the clock for this boot: like the wall clock, but after every stamp there is.
-func (s *Store) beginBoot(st *step) error {
+func (s *Store) beginBoot(st *step) {
 	m := &st.meta
 	m.bootID = s.host.bootID
 	st.one(`SELECT max(?, coalesce((SELECT max(last_heartbeat_at, ended_at) FROM ~node ORDER BY max(last_heartbeat_at, ended_at) DESC LIMIT 1), 0),
 		coalesce((SELECT at FROM ~event ORDER BY seq DESC LIMIT 1), 0),
 		coalesce((SELECT max(since) FROM ~unit), 0),
 		(SELECT elected_at FROM ~term))`, []any{m.latest}, &m.latest)
-	if s.host.sinceBoot == nil {
-		return nil
+	if s.host.sinceBoot != nil {
+		m.base = max(nanos(s.host.wall()), m.latest+1) - int64(s.host.sinceBoot())
 	}
-	d, err := s.host.sinceBoot()
-	if err != nil {
-		return fmt.Errorf("read the clock of the host: %w", err)
-	}
-	m.base = max(nanos(s.host.wall()), m.latest+1) - int64(d)
-	return nil
 }
 
 // bury ends everything that lived on the boot before: no process of it is left.
 func (st *step) bury() {
 	if st.term.Held() {
-		st.vacate()
-		st.emit(termEvent(daemon.LeaderLost, st.term, string(node.Expired)))
+		rules.Vacate(st, &st.term, node.Expired, nil, st.now)
+		st.putTerm()
 	}
 	for _, m := range st.members() {
 		if m.Present() {
-			st.entomb(m.Identity, Rebooted)
+			rules.Entomb(st, m, Rebooted, st.now)
 		}
 	}
-	for _, rec := range st.units(`SELECT ` + unitColumns + ` FROM ~unit
-		WHERE state NOT IN ('unassigned', 'deleted') ORDER BY daemon, idx`) {
-		next, ok := daemon.Next(rec.State, daemon.Expire)
-		if !ok {
-			continue // a state that a newer version wrote: left alone
-		}
-		rec.State, rec.Since, rec.Reason, rec.Forced = next, st.now, Rebooted, true
-		st.put(rec)
-		st.emit(unitEvent(daemon.AssignmentForced, rec))
-	}
+	rules.Free(st, st.units(`SELECT `+unitColumns+` FROM ~unit
+		WHERE state NOT IN ('unassigned', 'deleted') ORDER BY daemon, idx`), Rebooted, st.now)
 	st.exec(`UPDATE ~lock SET owner = '', expires_at = ? WHERE owner <> ''`, nanos(st.now))
 	st.woken = true
 }

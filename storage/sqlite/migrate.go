@@ -5,11 +5,11 @@ import (
 	"embed"
 	"errors"
 	"fmt"
-	"io/fs"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/emitd/emitd/internal/schema"
+	"github.com/emitd/emitd/internal/sqlitefile"
 	"github.com/emitd/emitd/storage"
 )
 
@@ -21,34 +21,13 @@ type Migration struct {
 	Version   int       `json:"version"`
 	Name      string    `json:"name"`
 	AppliedAt time.Time `json:"applied_at,omitzero"` // by the wall clock; zero = not applied
-
-	text string // ~ stands for the table prefix
 }
 
-// migrations are all versions; the last is the one this program needs.
-var migrations = mustReadMigrations(migrationFiles)
+// version is the schema version that this program needs.
+const version = 1
 
-// mustReadMigrations reads files named NNNN_name.sql, numbered from one without gaps.
-func mustReadMigrations(files fs.FS) []Migration {
-	names, err := fs.Glob(files, "migrations/*.sql")
-	if err != nil || len(names) == 0 {
-		panic(fmt.Sprintf("sqlite: no migrations are built in: %v", err))
-	}
-	out := make([]Migration, len(names))
-	for i, name := range names {
-		number, title, _ := strings.Cut(strings.TrimSuffix(strings.TrimPrefix(name, "migrations/"), ".sql"), "_")
-		version, err := strconv.Atoi(number)
-		if err != nil || version != i+1 {
-			panic(fmt.Sprintf("sqlite: migration %q should have number %d", name, i+1))
-		}
-		text, err := fs.ReadFile(files, name)
-		if err != nil {
-			panic("sqlite: " + err.Error())
-		}
-		out[i] = Migration{Version: version, Name: title, text: string(text)}
-	}
-	return out
-}
+// migrations are all versions. In their texts, ~ stands for the table prefix.
+var migrations = schema.Steps(migrationFiles, version)
 
 const migrationTable = `CREATE TABLE IF NOT EXISTS ~migration (
     version    INTEGER PRIMARY KEY,
@@ -69,7 +48,7 @@ func MigrationSQL(prefix string, from int) (string, error) {
 	b.WriteString("PRAGMA journal_mode = WAL;\n")
 	for _, m := range migrations[from:] {
 		fmt.Fprintf(&b, "\n-- version %d: %s\nBEGIN IMMEDIATE;\n%s;\n\n%s\nINSERT INTO ~migration VALUES (%d, '%s', unixepoch() * 1000000000);\nCOMMIT;\n",
-			m.Version, m.Name, migrationTable, strings.TrimSpace(m.text), m.Version, m.Name)
+			m.Version, m.Name, migrationTable, strings.TrimSpace(m.Up), m.Version, m.Name)
 	}
 	return strings.ReplaceAll(b.String(), "~", prefix), nil
 }
@@ -100,7 +79,10 @@ func MigrationStatus(ctx context.Context, cfg Config) ([]Migration, error) {
 	if err != nil {
 		return nil, fmt.Errorf("migration status of %s: %w", cfg.Path, err)
 	}
-	return append(applied, migrations[min(len(applied), len(migrations)):]...), nil
+	for _, m := range migrations[min(len(applied), len(migrations)):] {
+		applied = append(applied, Migration{Version: m.Version, Name: m.Name})
+	}
+	return applied, nil
 }
 
 // withSchema runs fn with a connection to a file whose schema may not fit, and returns what is
@@ -112,7 +94,7 @@ func withSchema(ctx context.Context, cfg Config, fn func(context.Context, *Store
 	}
 	ctx, cancel := s.opening(ctx)
 	defer cancel()
-	c, err := s.openSession(ctx, "busy_timeout = 0")
+	c, err := s.openSession(ctx)
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -150,7 +132,7 @@ func (s *Store) fitSchema(ctx context.Context, c *session) error {
 
 // applyNext applies the version after have, unless another process was faster.
 func (s *Store) applyNext(ctx context.Context, c *session, have int) error {
-	if err := retryBusy(ctx, func() error { return c.run(ctx, "BEGIN IMMEDIATE") }); err != nil {
+	if err := sqlitefile.RetryBusy(ctx, func() error { return c.Run(ctx, "BEGIN IMMEDIATE") }); err != nil {
 		return err
 	}
 	applied, err := appliedMigrations(ctx, c)
@@ -158,19 +140,19 @@ func (s *Store) applyNext(ctx context.Context, c *session, have int) error {
 		err = s.apply(ctx, c, migrations[have])
 	}
 	if err != nil {
-		c.rollback(ctx)
+		c.Rollback(ctx)
 		return err
 	}
-	return c.run(ctx, "COMMIT")
+	return c.Run(ctx, "COMMIT")
 }
 
-func (s *Store) apply(ctx context.Context, c *session, m Migration) error {
-	for _, text := range []string{migrationTable, m.text} {
-		if err := c.run(ctx, strings.ReplaceAll(text, "~", c.prefix)); err != nil {
+func (s *Store) apply(ctx context.Context, c *session, m schema.Step) error {
+	for _, text := range []string{migrationTable, m.Up} {
+		if err := c.Run(ctx, strings.ReplaceAll(text, "~", c.Prefix)); err != nil {
 			return fmt.Errorf("apply version %d (%s): %w", m.Version, m.Name, err)
 		}
 	}
-	_, err := c.conn.ExecContext(ctx, "INSERT INTO "+c.prefix+"migration VALUES (?, ?, ?)", m.Version, m.Name, nanos(s.host.wall()))
+	_, err := c.Conn.ExecContext(ctx, "INSERT INTO "+c.Prefix+"migration VALUES (?, ?, ?)", m.Version, m.Name, nanos(s.host.wall()))
 	if err != nil {
 		return fmt.Errorf("apply version %d (%s): %w", m.Version, m.Name, err)
 	}
@@ -180,13 +162,13 @@ func (s *Store) apply(ctx context.Context, c *session, m Migration) error {
 // appliedMigrations lists what the file says was applied, oldest first.
 func appliedMigrations(ctx context.Context, c *session) (out []Migration, err error) {
 	var tables int
-	err = retryBusy(ctx, func() error {
-		return c.conn.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ?", c.prefix+"migration").Scan(&tables)
+	err = sqlitefile.RetryBusy(ctx, func() error {
+		return c.Conn.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ?", c.Prefix+"migration").Scan(&tables)
 	})
 	if err != nil || tables == 0 {
 		return nil, err
 	}
-	err = retryBusy(ctx, func() error {
+	err = sqlitefile.RetryBusy(ctx, func() error {
 		out = nil
 		q := &query{c: c, ctx: ctx}
 		q.each("SELECT version, name, applied_at FROM ~migration ORDER BY version", nil, func(scan func(...any) bool) {

@@ -159,8 +159,8 @@ func unitDest(r *daemon.Record) []any {
 	}
 }
 
-// unit reads a unit's row; nil if there is none.
-func (q *query) unit(u daemon.Unit) *daemon.Record {
+// Unit reads a unit's row; nil if there is none.
+func (q *query) Unit(u daemon.Unit) *daemon.Record {
 	r := &daemon.Record{}
 	if !q.one(`SELECT `+unitColumns+` FROM ~unit WHERE daemon = ? AND idx = ?`, []any{u.Daemon, u.Index}, unitDest(r)...) {
 		return nil
@@ -168,8 +168,8 @@ func (q *query) unit(u daemon.Unit) *daemon.Record {
 	return r
 }
 
-// heldBy reads the units that a process holds, sorted.
-func (q *query) heldBy(inc node.Incarnation) []daemon.Record {
+// HeldBy reads the units that a process holds, sorted.
+func (q *query) HeldBy(inc node.Incarnation) []daemon.Record {
 	return q.units(`SELECT `+unitColumns+` FROM ~unit
 		WHERE holder = ? AND state NOT IN ('unassigned', 'deleted') ORDER BY daemon, idx`, inc)
 }
@@ -184,8 +184,8 @@ func (q *query) units(text string, args ...any) (out []daemon.Record) {
 	return out
 }
 
-// put writes a unit's row.
-func (q *query) put(r daemon.Record) {
+// Put writes a unit's row.
+func (q *query) Put(r daemon.Record) {
 	embargoes := ""
 	if len(r.Embargoes) > 0 {
 		embargoes = toJSON(r.Embargoes)
@@ -248,8 +248,8 @@ func (q *query) waiting() (out []storage.Command) {
 	return out
 }
 
-// fence reads the generation that a unit's fence was stamped with; 0 = never.
-func (q *query) fence(u daemon.Unit) (generation int64) {
+// Fence reads the generation that a unit's fence was stamped with; 0 = never.
+func (q *query) Fence(u daemon.Unit) (generation int64) {
 	q.one(`SELECT generation FROM ~fence WHERE daemon = ? AND idx = ?`, []any{u.Daemon, u.Index}, &generation)
 	return generation
 }

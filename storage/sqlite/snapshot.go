@@ -4,10 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"time"
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/storage"
+	"github.com/emitd/emitd/storage/internal/rules"
 )
 
 // Snapshot implements [storage.Store]: one read transaction, which waits for no writer.
@@ -71,8 +71,7 @@ func (s *Store) Events(ctx context.Context, after int64, limit int) (*storage.Ev
 	return page, nil
 }
 
-// Submit implements [storage.Store]: it files a command, or returns the one that has its ID. A
-// resignation asked of another term than the present one is answered at once.
+// Submit implements [storage.Store]: it files a command, or returns the one that has its ID.
 func (s *Store) Submit(ctx context.Context, command storage.Command) (*storage.Command, error) {
 	var out *storage.Command
 	err := s.call(ctx, "submit", func(st *step) error {
@@ -89,16 +88,7 @@ func (st *step) submit(c storage.Command) *storage.Command {
 	if old := st.command(c.ID); old != nil {
 		return old
 	}
-	c.CreatedAt, c.DoneAt, c.Result = st.now, time.Time{}, ""
-	if c.Kind == storage.CommandResign {
-		if c.Term != 0 && c.Term != st.term.Number {
-			c.DoneAt, c.Result = st.now, conflict(c.Term, st.term)
-		}
-		st.emit(daemon.Event{
-			Kind: daemon.OperatorResign, Term: c.Term, Reason: c.Reason,
-			Detail: commandDetail(c.ID, c.Actor, c.Result),
-		})
-	}
+	c = rules.Filed(st, c, st.term, st.now)
 	st.exec(`INSERT INTO ~command (`+commandColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		c.ID, c.Kind, c.Actor, c.Reason, c.Term, c.Cooldown, orNull(c.Args), nanos(c.CreatedAt), nanos(c.DoneAt), c.Result)
 	st.wakeLeader()

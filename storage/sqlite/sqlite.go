@@ -75,6 +75,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/sqlitefile"
 	"github.com/emitd/emitd/storage"
 )
 
@@ -221,7 +222,7 @@ func prepare(cfg Config) (*Store, error) {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
 	s.wakes = wakeFile{path: cfg.Path + ".wake", log: cfg.Logger}
-	s.db = sql.OpenDB(&connector{s})
+	s.db = sql.OpenDB(&sqlitefile.Connector{Path: cfg.Path, Create: func() bool { return !s.cfg.MustExist }})
 	s.db.SetMaxIdleConns(-1) // a session owns its connection; none is kept for another file's session
 	s.writer <- nil
 	for range maxReaders {

@@ -17,7 +17,7 @@ func onWriter(t testing.TB, s *Store, text string) {
 	t.Helper()
 	c := <-s.writer
 	defer func() { s.writer <- c }()
-	_, err := c.conn.ExecContext(context.Background(), text)
+	_, err := c.Conn.ExecContext(context.Background(), text)
 	ok(t, err)
 }
 
@@ -86,7 +86,7 @@ func TestBrokenWriter(t *testing.T) {
 	s := mustOpen(t, Config{Path: filepath.Join(t.TempDir(), "store.db")})
 	runs(t, s, someone("a"))
 	c := <-s.writer
-	ok(t, c.run(context.Background(), "BEGIN IMMEDIATE")) // and nobody ends it
+	ok(t, c.Run(context.Background(), "BEGIN IMMEDIATE")) // and nobody ends it
 	s.writer <- c
 	if _, err := s.Acquire(context.Background(), "lock", "me", 0); err == nil {
 		t.Error("a transaction began within another")

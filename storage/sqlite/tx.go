@@ -5,12 +5,12 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	lib "modernc.org/sqlite/lib"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/sqlitefile"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )
@@ -86,7 +86,7 @@ func (q *query) prepare(text string) *sql.Stmt {
 	if q.err != nil {
 		return nil
 	}
-	st, err := q.c.stmt(q.ctx, text)
+	st, err := q.c.Stmt(q.ctx, text)
 	q.err = err
 	return st
 }
@@ -102,8 +102,6 @@ type step struct {
 
 	events []daemon.Event
 	woken  bool
-	// highest is the highest generation of any node's row, once it was asked for; -1 before.
-	highest int64
 }
 
 // write runs fn in one write transaction: fn's error, which is an answer, changes nothing.
@@ -137,7 +135,7 @@ func (s *Store) write(ctx context.Context, fn func(*step) error) error {
 		st.err = ctx.Err() // the last moment to change nothing
 	}
 	if st.err != nil || err != nil {
-		c.rollback(ctx)
+		c.Rollback(ctx)
 		if st.err != nil {
 			return s.explain(st.err)
 		}
@@ -148,9 +146,9 @@ func (s *Store) write(ctx context.Context, fn func(*step) error) error {
 
 // commit ends a transaction that changes something. After an error, it may have or not.
 func (s *Store) commit(ctx context.Context, st *step) error {
-	err := st.c.run(ctx, "COMMIT")
+	err := st.c.Run(ctx, "COMMIT")
 	if err != nil {
-		st.c.rollback(ctx)
+		st.c.Rollback(ctx)
 		return s.explain(err)
 	}
 	if err := s.inPlace(st.c); err != nil {
@@ -166,18 +164,18 @@ func (s *Store) commit(ctx context.Context, st *step) error {
 // begin takes the write lock, reads the clock, and makes sure that the file is of this boot.
 func (s *Store) begin(ctx context.Context, c *session) (*step, error) {
 	asked := time.Now()
-	if err := retryBusy(ctx, func() error { return c.run(ctx, "BEGIN IMMEDIATE") }); err != nil {
-		c.broken = !isBusy(err) && ctx.Err() == nil
+	if err := sqlitefile.RetryBusy(ctx, func() error { return c.Run(ctx, "BEGIN IMMEDIATE") }); err != nil {
+		c.Broken = !sqlitefile.IsBusy(err) && ctx.Err() == nil
 		return nil, s.explain(err)
 	}
-	st := &step{query: query{c: c, ctx: context.WithoutCancel(ctx)}, waited: time.Since(asked), highest: -1}
+	st := &step{query: query{c: c, ctx: context.WithoutCancel(ctx)}, waited: time.Since(asked)}
 	s.load(&st.query, &st.meta, &st.term, &st.lease)
 	if st.err == nil {
 		st.err = s.adopt(ctx, st)
 	}
 	if st.err != nil {
 		err := s.explain(st.err)
-		c.rollback(ctx)
+		c.Rollback(ctx)
 		return nil, err
 	}
 	return st, nil
@@ -236,7 +234,7 @@ func (s *Store) readOnce(ctx context.Context, c *session, fn func(*view)) error 
 	if head, known := seen[v.meta.fileID]; !known || v.meta.head < head || v.meta.bootID != s.host.bootID {
 		v.err = errUnadopted
 	} else {
-		v.now, v.err = s.clock(v.meta)
+		v.now = s.clock(v.meta)
 	}
 	if v.err == nil {
 		fn(v)
@@ -244,23 +242,23 @@ func (s *Store) readOnce(ctx context.Context, c *session, fn func(*view)) error 
 	if v.err != nil {
 		return v.err // the session ends, and the transaction with it
 	}
-	return c.run(ctx, "ROLLBACK")
+	return c.Run(ctx, "ROLLBACK")
 }
 
 // beginRead begins a transaction; its first read fixes what it sees.
 func (s *Store) beginRead(v *view) error {
-	err := retryBusy(v.ctx, func() error {
+	err := sqlitefile.RetryBusy(v.ctx, func() error {
 		v.err = nil
-		if err := v.c.run(v.ctx, "BEGIN"); err != nil {
+		if err := v.c.Run(v.ctx, "BEGIN"); err != nil {
 			return err
 		}
 		if s.load(&v.query, &v.meta, &v.term, &v.lease); v.err != nil {
-			v.c.rollback(v.ctx)
+			v.c.Rollback(v.ctx)
 			return v.err
 		}
 		return nil
 	})
-	if code(err) == lib.SQLITE_ERROR {
+	if sqlitefile.Code(err) == lib.SQLITE_ERROR {
 		return errUnadopted // a table is missing: another file
 	}
 	return err
@@ -275,39 +273,4 @@ func (s *Store) load(q *query, m *meta, t *node.Term, l *node.Lease) {
 		orZero{&m.fileID}, orZero{&m.bootID}, orZero{&m.base}, orZero{&m.latest}, orZero{&m.head}, orZero{&m.lockFloor},
 		&t.Number, &t.Ordinal, &t.Leader.Name, &t.Leader.ID, &t.Leader.Incarnation, at{&t.ElectedAt}, &t.Vacant,
 		at{&l.ExpiresAt}, &l.Renewals, at{&l.LastPassAt}, &l.PassSeq)
-}
-
-// The pauses between two attempts at a lock: short ones, because the lock is held for less than a
-// millisecond, with jitter, because a regular pause may meet a regular writer for ever. SQLite has
-// no queue for the lock; short pauses that hardly grow are what keeps writers even.
-const (
-	shortestPause = 200 * time.Microsecond
-	longestPause  = 2 * time.Millisecond
-	patientPause  = 20 * time.Millisecond // once somebody holds it for long
-)
-
-// retryBusy calls attempt until it does not find the file locked or ctx ends; then the error says
-// both.
-func retryBusy(ctx context.Context, attempt func() error) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	began, pause := time.Now(), shortestPause
-	for {
-		err := attempt()
-		if !isBusy(err) {
-			return err
-		}
-		timer := time.NewTimer(pause/2 + rand.N(pause))
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return errors.Join(ctx.Err(), err)
-		}
-		pause = min(pause*3/2, longestPause)
-		if time.Since(began) > time.Second {
-			pause = patientPause
-		}
-	}
 }

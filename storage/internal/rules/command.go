@@ -13,14 +13,22 @@ import (
 // Commands are what operators asked for, oldest first. Each is replaced, never changed.
 type Commands []*storage.Command
 
-// File files a command, or returns the one that has its ID, and reports whether it is new. A
-// resignation asked of another term than the present one is answered at once.
+// File files a command, or returns the one that has its ID, and reports whether it is new.
 func (cs *Commands) File(r Rows, c storage.Command, t node.Term, now time.Time) (storage.Command, bool) {
 	for _, old := range *cs {
 		if old.ID == c.ID {
 			return *old, false
 		}
 	}
+	c = Filed(r, c, t, now)
+	kept := c
+	*cs = append(*cs, &kept)
+	return c, true
+}
+
+// Filed returns a new command as it is filed. A resignation asked of another term than the present one
+// is answered at once.
+func Filed(r Rows, c storage.Command, t node.Term, now time.Time) storage.Command {
 	c.CreatedAt, c.DoneAt, c.Result = now, time.Time{}, ""
 	if c.Kind == storage.CommandResign {
 		if c.Term != 0 && c.Term != t.Number {
@@ -31,9 +39,7 @@ func (cs *Commands) File(r Rows, c storage.Command, t node.Term, now time.Time) 
 			Detail: commandDetail(c.ID, c.Actor, c.Result),
 		}, now)
 	}
-	kept := c
-	*cs = append(*cs, &kept)
-	return c, true
+	return c
 }
 
 // Waiting lists the commands that nobody has fulfilled, oldest first.
@@ -47,20 +53,24 @@ func (cs Commands) Waiting() []storage.Command {
 	return out
 }
 
-// Fulfil marks the command that a node left for done: with a conflict if it expected another term than
-// the one that was given up.
+// Fulfil marks the command that a node left for done.
 func (cs Commands) Fulfil(l storage.Leave, t node.Term, now time.Time) {
 	for i, old := range cs {
-		if l.Command == "" || old.ID != l.Command || !old.DoneAt.IsZero() {
-			continue
+		if l.Command != "" && old.ID == l.Command && old.DoneAt.IsZero() {
+			done := Done(*old, l, t, now)
+			cs[i] = &done
 		}
-		done := *old
-		done.DoneAt, done.Result = now, "done"
-		if done.Term != 0 && done.Term != l.Resign {
-			done.Result = conflict(done.Term, t)
-		}
-		cs[i] = &done
 	}
+}
+
+// Done returns a command that waited as done by the node that left for it: with a conflict if it
+// expected another term than the one that was given up.
+func Done(c storage.Command, l storage.Leave, t node.Term, now time.Time) storage.Command {
+	c.DoneAt, c.Result = now, "done"
+	if c.Term != 0 && c.Term != l.Resign {
+		c.Result = conflict(c.Term, t)
+	}
+	return c
 }
 
 // Sweep removes the oldest commands that were done before cut, at most limit, and returns how many.

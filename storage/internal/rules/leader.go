@@ -33,10 +33,11 @@ func Commit(r Rows, c storage.Commit, now time.Time) []storage.Outcome {
 //     made of.
 //   - Live: takes a judgement back, which is no news.
 func judge(r Rows, n storage.NodeChange, now time.Time) {
-	row := present(r, n.Guard.Incarnation)
-	if row == nil {
+	old := present(r, n.Guard.Incarnation)
+	if old == nil {
 		return
 	}
+	row := *old
 	switch n.State {
 	case node.Removed:
 		if r.Still(n.Guard) || planted.Bug(planted.DeathWithoutCheck) {
@@ -44,11 +45,13 @@ func judge(r Rows, n storage.NodeChange, now time.Time) {
 		}
 	case node.Live:
 		row.Judged = ""
+		r.PutNode(row)
 	case node.Late, node.Deaf:
 		if row.Judged == n.State || !judgedBy(n, row) {
 			return
 		}
 		row.Judged = n.State
+		r.PutNode(row)
 		kind := daemon.NodeLate
 		if n.State == node.Deaf {
 			kind = daemon.NodeDeaf
@@ -58,7 +61,7 @@ func judge(r Rows, n storage.NodeChange, now time.Time) {
 }
 
 // judgedBy reports whether the row still has the stamp that a judgement was made of.
-func judgedBy(n storage.NodeChange, row *node.Member) bool {
+func judgedBy(n storage.NodeChange, row node.Member) bool {
 	stamp := row.LastHeartbeatAt
 	if n.State == node.Deaf {
 		stamp = row.HeardAt
@@ -67,8 +70,9 @@ func judgedBy(n storage.NodeChange, row *node.Member) bool {
 }
 
 // Entomb turns a row into a tombstone.
-func Entomb(r Rows, row *node.Member, reason string, now time.Time) {
+func Entomb(r Rows, row node.Member, reason string, now time.Time) {
 	row.State, row.EndedAt, row.EndReason = node.Removed, now, reason
+	r.PutNode(row)
 	r.Emit(NodeEvent(daemon.NodeRemoved, row.Identity, reason), now)
 }
 

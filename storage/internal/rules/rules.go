@@ -1,7 +1,8 @@
 // Package rules is the part of the store's contract that is about rows and not about how they are
 // kept: what a step of the lifecycle needs and writes, what an election makes of the term, what leaving
-// frees, and which event tells of it. The stores whose rows are Go values share it, so that each rule
-// is written once; stores with SQL have their own, and storage/storagetest compares all of them.
+// frees, and which event tells of it. The stores that decide in Go share it, so that each rule is
+// written once; storage/postgres decides inside the database and has its own, and storage/storagetest
+// compares all of them with a model.
 //
 // A rule is a function of the rows ([Rows]), the call and now. It either changes rows and emits one
 // event for each change, or changes nothing and answers so. It never looks at a clock, and waits for
@@ -22,8 +23,10 @@ import (
 
 // Rows is what a rule reads and writes, within one step.
 type Rows interface {
-	// Node returns a process's row, tombstones included, or nil. The rule may change it.
+	// Node returns a process's row, tombstones included, or nil. It is never changed in place.
 	Node(inc node.Incarnation) *node.Member
+	// PutNode writes the state of a process's row, which is there, what it is judged, and its end.
+	PutNode(m node.Member)
 	// Still reports whether a row that is there has not moved since the leader saw it so.
 	Still(g storage.NodeGuard) bool
 	// Unit returns a unit's row, or nil. It is never changed in place.
@@ -50,6 +53,19 @@ func present(r Rows, inc node.Incarnation) *node.Member {
 // NodeEvent makes an event about a node.
 func NodeEvent(kind daemon.EventKind, who node.Identity, reason string) daemon.Event {
 	return daemon.Event{Kind: kind, Node: who.Name, NodeID: who.ID, Incarnation: who.Incarnation, Reason: reason}
+}
+
+// Free frees units without waiting for their holders' word.
+func Free(r Rows, units []daemon.Record, reason string, now time.Time) {
+	for _, rec := range units {
+		next, ok := daemon.Next(rec.State, daemon.Expire)
+		if !ok {
+			continue // a state that a newer version wrote: left alone
+		}
+		rec.State, rec.Since, rec.Reason, rec.Forced = next, now, reason, true
+		r.Put(rec)
+		r.Emit(unitEvent(daemon.AssignmentForced, rec), now)
+	}
 }
 
 // termEvent makes an event about a term.

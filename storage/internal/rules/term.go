@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"encoding/json"
 	"time"
 
 	"github.com/emitd/emitd/daemon"
@@ -65,16 +66,22 @@ func Resign(r Rows, term *node.Term, l storage.Leave, now time.Time) bool {
 	if l.Resign == 0 || !t.Held() || t.Number != l.Resign || t.Leader.ID != l.Node.ID || t.Leader.Incarnation != l.Node.Incarnation {
 		return false
 	}
-	term.Vacant = true
-	e := termEvent(daemon.LeaderLost, t, string(l.Reason))
-	e.Detail = commandDetail(l.Command, l.Actor, "")
-	r.Emit(e, now)
+	Vacate(r, term, l.Reason, commandDetail(l.Command, l.Actor, ""), now)
 	return true
 }
 
+// Vacate takes a term that is held from its holder: its number is used, nobody leads.
+func Vacate(r Rows, term *node.Term, reason node.LossReason, detail json.RawMessage, now time.Time) {
+	e := termEvent(daemon.LeaderLost, *term, string(reason))
+	e.Detail = detail
+	term.Vacant = true
+	r.Emit(e, now)
+}
+
 // Drain marks a node draining and asks its units back.
-func Drain(r Rows, row *node.Member, l storage.Leave, now time.Time) {
+func Drain(r Rows, row node.Member, l storage.Leave, now time.Time) {
 	row.State = node.Draining
+	r.PutNode(row)
 	for _, rec := range r.HeldBy(row.Incarnation) {
 		next, ok := daemon.Next(rec.State, daemon.Revoke)
 		if !ok {
@@ -91,15 +98,7 @@ func Drain(r Rows, row *node.Member, l storage.Leave, now time.Time) {
 
 // Deregister makes a row a tombstone. Units still held are freed without waiting: the process says
 // that it ends, not that its runs have.
-func Deregister(r Rows, row *node.Member, l storage.Leave, now time.Time) {
-	for _, rec := range r.HeldBy(row.Incarnation) {
-		next, ok := daemon.Next(rec.State, daemon.Expire)
-		if !ok {
-			continue
-		}
-		rec.State, rec.Since, rec.Reason, rec.Forced = next, now, string(l.Reason), true
-		r.Put(rec)
-		r.Emit(unitEvent(daemon.AssignmentForced, rec), now)
-	}
+func Deregister(r Rows, row node.Member, l storage.Leave, now time.Time) {
+	Free(r, r.HeldBy(row.Incarnation), string(l.Reason), now)
 	Entomb(r, row, string(l.Reason), now)
 }

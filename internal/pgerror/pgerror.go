@@ -1,0 +1,117 @@
+// Package pgerror makes errors of pgx fit to be shown: in one line, without the secrets of a connection
+// string, which some of them repeat, and without the chain behind them, which keeps the configuration.
+package pgerror
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/url"
+	"regexp"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Code returns an error's SQLSTATE, or "".
+func Code(err error) string {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return pg.Code
+	}
+	return ""
+}
+
+// bare is an error without secrets that still answers for the server's code, the end of a context and
+// a network that leads nowhere.
+type bare struct {
+	text   string
+	causes []error
+}
+
+func (e *bare) Error() string   { return e.text }
+func (e *bare) Unwrap() []error { return e.causes }
+
+// Strip copies what callers may ask of an error and leaves its chain behind. Its text holds no secret of
+// the connection string.
+func Strip(err error, connection string) error {
+	b := &bare{text: Redact(err.Error(), connection)}
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+		b.causes = append(b.causes, pg)
+	}
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		b.causes = append(b.causes, op)
+	}
+	if dns, ok := errors.AsType[*net.DNSError](err); ok {
+		b.causes = append(b.causes, dns)
+	}
+	for _, ctx := range []error{context.DeadlineExceeded, context.Canceled} {
+		if errors.Is(err, ctx) {
+			b.causes = append(b.causes, ctx)
+		}
+	}
+	return b
+}
+
+var (
+	userinfo = regexp.MustCompile(`(?i)(postgres(?:ql)?://)[^@\s/]*@`)
+	keyvalue = regexp.MustCompile(`(?i)((?:ssl)?password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&]+)`)
+)
+
+// Redact removes whatever may be a secret of the connection string from a text, and makes one line of it.
+func Redact(text, connection string) string {
+	for _, secret := range secrets(connection) {
+		text = strings.ReplaceAll(text, secret, "xxxxx")
+	}
+	text = userinfo.ReplaceAllString(text, "${1}xxxxx@")
+	return line(keyvalue.ReplaceAllString(text, "${1}xxxxx"))
+}
+
+// line joins the lines of a text, each once: an error of connecting has one for each attempt, of which
+// there are two for each address where TLS is optional, and they mostly say the same.
+func line(text string) string {
+	var out []string
+next:
+	for l := range strings.Lines(strings.TrimSpace(text)) {
+		l = strings.TrimSpace(l)
+		for _, said := range out {
+			if strings.Contains(said, l) {
+				continue next
+			}
+		}
+		out = append(out, l)
+	}
+	return strings.ReplaceAll(strings.Join(out, "; "), ":; ", ": ")
+}
+
+// secrets lists the passwords in a connection string, in every spelling they may be quoted in.
+func secrets(connection string) []string {
+	var out []string
+	add := func(s string) {
+		if s != "" {
+			out = append(out, s, url.QueryEscape(s), url.PathEscape(s))
+		}
+	}
+	if u, err := url.Parse(connection); err == nil {
+		password, _ := u.User.Password()
+		add(password)
+		for _, key := range []string{"password", "sslpassword"} {
+			add(u.Query().Get(key))
+		}
+	}
+	if cfg, err := pgconn.ParseConfig(connection); err == nil {
+		add(cfg.Password)
+	}
+	// A string that does not parse as a whole: what stands between the first colon of its
+	// authority and its last @.
+	if _, rest, ok := strings.Cut(connection, "://"); ok {
+		if i := strings.LastIndexByte(rest, '@'); i >= 0 {
+			if _, password, ok := strings.Cut(rest[:i], ":"); ok {
+				add(password)
+			}
+		}
+	}
+	for _, m := range keyvalue.FindAllStringSubmatch(connection, -1) {
+		add(strings.Trim(m[2], "'"))
+	}
+	return out
+}

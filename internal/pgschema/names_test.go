@@ -1,0 +1,37 @@
+package pgschema_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/emitd/emitd/internal/pgschema"
+)
+
+// Names go into statements: what is no name, and what Postgres would cut, is refused.
+func TestCheckNames(t *testing.T) {
+	t.Parallel()
+	const longest = "subscription"
+	for _, tt := range []struct{ schema, prefix, says string }{
+		{"emitd", "", ""},
+		{"emitd", strings.Repeat("p", 63-len(longest)), ""},
+		{"", "", "outbox.schema"},
+		{`x"; drop`, "", "outbox.schema"},
+		{"emitd", "A", "outbox.prefix"},
+		{"emitd", strings.Repeat("p", 64-len(longest)), "longer than Postgres' 63"},
+	} {
+		err := pgschema.CheckNames("outbox", tt.schema, tt.prefix, longest)
+		if (err == nil) != (tt.says == "") || err != nil && !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("%q, %q: error %v, want one that says %q", tt.schema, tt.prefix, err, tt.says)
+		}
+	}
+}
+
+// Two scopes never share a channel, however long they are.
+func TestChannel(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("s", 63)
+	a, b := pgschema.Channel(long+"a"), pgschema.Channel(long+"b")
+	if pgschema.Channel(long) != long || len(a) != 63 || len(b) != 63 || a == b {
+		t.Errorf("channels %q and %q", a, b)
+	}
+}

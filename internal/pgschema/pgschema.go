@@ -1,0 +1,191 @@
+// Package pgschema brings the tables of one prefix in a Postgres schema to a version, up or down, and
+// knows which names they may have.
+//
+// A table of its own records the steps that were taken. Each step is a transaction together with its
+// record, so an interrupted migration goes on where it stopped; programs that migrate at once take
+// turns by an advisory lock. Versions are numbered from 1, and 0 is no table at all, not even the
+// record's. What a newer program has migrated further is left alone.
+package pgschema
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Step is one step of the schema, from the version below its own.
+type Step struct {
+	Version int
+	Name    string
+	// Compatible is the oldest program, by the version it needs, that works with this one; only where
+	// the record has it.
+	Compatible int
+	// AppliedAt is zero for a step that was not taken.
+	AppliedAt time.Time
+
+	Up, Down string // the statements, without the record; not of a step that was read
+}
+
+// Schema is what a program knows of its tables.
+type Schema struct {
+	Name   string // the schema, not quoted
+	Table  string // that records the steps, quoted and qualified
+	Record string // the statement that makes this table, if it is not there
+	// Compatible says that the record has a column of that name.
+	Compatible bool
+	Scope      string // names the tables among all of a database: who has one scope takes turns
+	Steps      []Step // in order, from version 1
+	TooNew     func(have int) error
+}
+
+// Querier is a connection, a pool or a transaction.
+type Querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// Migrate brings the schema to a version and returns the steps taken. The role needs to create in the
+// schema, and in the database if the schema is missing.
+func (s Schema) Migrate(ctx context.Context, conn *pgx.Conn, target int) (taken []Step, err error) {
+	if target < 0 || target > len(s.Steps) {
+		return nil, fmt.Errorf("there is no version %d, want 0 to %d", target, len(s.Steps))
+	}
+	if err := s.bootstrap(ctx, conn); err != nil {
+		return nil, err
+	}
+	for {
+		step, err := s.step(ctx, conn, target)
+		if err != nil || step == nil {
+			return taken, err
+		}
+		taken = append(taken, *step)
+	}
+}
+
+// Status lists the steps that this program knows and those, of a newer program, that the schema has.
+// Those that were not taken have no time. It changes nothing.
+func (s Schema) Status(ctx context.Context, q Querier) ([]Step, error) {
+	have, err := s.Applied(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	return slices.Concat(have, s.Steps[min(len(have), len(s.Steps)):]), nil
+}
+
+// Text returns one step as text, complete with the record of itself, for a database that this program
+// may not change: run it in one transaction.
+func (s Schema) Text(version int, up bool) (string, error) {
+	if version < 1 || version > len(s.Steps) {
+		return "", fmt.Errorf("there is no version %d, want 1 to %d", version, len(s.Steps))
+	}
+	step := s.Steps[version-1]
+	switch {
+	case !up:
+		return s.down(step), nil
+	case version == 1:
+		return "create schema if not exists " + quoted(s.Name) + ";\n" + s.Record + ";\n" + s.up(step), nil
+	}
+	return s.up(step), nil
+}
+
+// up returns a step and its record.
+func (s Schema) up(step Step) string {
+	name := Literal(step.Name)
+	if s.Compatible {
+		return step.Up + fmt.Sprintf("insert into %s (version, name, compatible) values (%d, %s, %d);\n", s.Table, step.Version, name, step.Compatible)
+	}
+	return step.Up + fmt.Sprintf("insert into %s (version, name) values (%d, %s);\n", s.Table, step.Version, name)
+}
+
+// down returns a step back. The first step takes the record's table with it.
+func (s Schema) down(step Step) string {
+	if step.Version == 1 {
+		return step.Down + "drop table " + s.Table + ";\n"
+	}
+	return step.Down + fmt.Sprintf("delete from %s where version = %d;\n", s.Table, step.Version)
+}
+
+// locked runs one transaction that no other migration of this scope runs beside.
+func (s Schema) locked(ctx context.Context, conn *pgx.Conn, do func(pgx.Tx) error) error {
+	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock(hashtextextended($1, 0))", s.Scope+":migrate"); err != nil {
+			return err
+		}
+		return do(tx)
+	})
+}
+
+// bootstrap makes what the first step needs. A schema that exists is not created: that would need a
+// privilege on the database for nothing.
+func (s Schema) bootstrap(ctx context.Context, conn *pgx.Conn) error {
+	return s.locked(ctx, conn, func(tx pgx.Tx) error {
+		var schema, table bool
+		err := tx.QueryRow(ctx, "select to_regnamespace($1) is not null, to_regclass($2) is not null", quoted(s.Name), s.Table).Scan(&schema, &table)
+		if err == nil && !schema {
+			_, err = tx.Exec(ctx, "create schema "+quoted(s.Name))
+		}
+		if err == nil && !table {
+			_, err = tx.Exec(ctx, s.Record)
+		}
+		return err
+	})
+}
+
+// step takes the next step towards a version; nil if it is reached. The version is read under the lock.
+func (s Schema) step(ctx context.Context, conn *pgx.Conn, target int) (taken *Step, err error) {
+	err = s.locked(ctx, conn, func(tx pgx.Tx) error {
+		have, err := s.Applied(ctx, tx)
+		if err != nil {
+			return err
+		}
+		at := len(have)
+		var text string
+		switch {
+		case at > 0 && have[at-1].Version > len(s.Steps):
+			return s.TooNew(have[at-1].Version)
+		case at < target:
+			taken, text = &s.Steps[at], s.up(s.Steps[at])
+		case at > target:
+			taken, text = &s.Steps[at-1], s.down(s.Steps[at-1])
+		default:
+			return nil
+		}
+		_, err = tx.Exec(ctx, text)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return taken, nil
+}
+
+// Applied lists the steps that the schema has; none where there is no schema.
+func (s Schema) Applied(ctx context.Context, q Querier) ([]Step, error) {
+	// Asked first, because an error would end the transaction that this may be part of.
+	rows, err := q.Query(ctx, "select to_regclass($1) is not null", s.Table)
+	if err != nil {
+		return nil, err
+	}
+	if found, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[bool]); err != nil || !found {
+		return nil, err
+	}
+	compatible := "0"
+	if s.Compatible {
+		compatible = "compatible"
+	}
+	// As a number, because a session may write times in any style.
+	rows, err = q.Query(ctx, "select version, name, "+compatible+", (extract(epoch from applied_at) * 1000000)::bigint from "+s.Table+" order by version")
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (step Step, err error) {
+		var at int64
+		err = row.Scan(&step.Version, &step.Name, &step.Compatible, &at)
+		step.AppliedAt = time.UnixMicro(at).UTC()
+		return step, err
+	})
+}
+
+func quoted(name string) string { return pgx.Identifier{name}.Sanitize() }

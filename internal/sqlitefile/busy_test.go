@@ -1,0 +1,28 @@
+package sqlitefile_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/emitd/emitd/internal/sqlitefile"
+)
+
+// Whoever waits for a lock until time is up hears what it waited for, also when time is up in the
+// middle of an attempt.
+func TestRetryBusySaysWhy(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(context.Background())
+	attempts := 0
+	err := sqlitefile.RetryBusy(ctx, func() error {
+		if attempts++; attempts == 1 {
+			return errors.New("database is locked")
+		}
+		cancel()
+		return ctx.Err()
+	})
+	if !errors.Is(err, context.Canceled) || !sqlitefile.IsBusy(err) || !strings.Contains(err.Error(), "database is locked") {
+		t.Errorf("got %v", err)
+	}
+}

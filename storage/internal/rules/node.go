@@ -1,0 +1,38 @@
+package rules
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"maps"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+)
+
+// Register fills the row of a process that joins: an empty one, or the tombstone that a leader made of
+// it. What the process heard and saw survives in the row; judgements do not. It returns the text of what
+// the node advertises, see [Advertise]. The store writes the row.
+func Register(r Rows, row *node.Member, b storage.Heartbeat, now time.Time) (advert []byte) {
+	reason := ""
+	if row.State == node.Removed {
+		reason = "returned"
+	}
+	row.Identity = b.Node
+	row.State, row.Judged, row.Witnessed = node.Live, "", false
+	row.EndedAt, row.EndReason = time.Time{}, ""
+	row.RegisteredAt, row.HeardAt = now, now
+	r.Emit(NodeEvent(daemon.NodeRegistered, row.Identity, reason), now)
+	return Advertise(row, b.Advert)
+}
+
+// Advertise fills in what the node advertises, and returns the text of it, which stores keep once under
+// the hash that the row has.
+func Advertise(row *node.Member, a *daemon.Advert) (text []byte) {
+	text = a.Encode()
+	sum := sha256.Sum256(text)
+	row.Traits, row.Advert = a.Traits, hex.EncodeToString(sum[:16])
+	row.Labels = maps.Clone(a.Traits.Labels)
+	return text
+}
