@@ -8,6 +8,19 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
+// A header's name is one that every protocol can carry: otherwise it would be lost on the way.
+func TestHeaderNames(t *testing.T) {
+	t.Parallel()
+	for name, good := range map[string]bool{
+		"content-type": true, "X_y.z": true, "a!#$%&'*+-.^_`|~9": true,
+		"": false, "a/b": false, "x@y": false, "a b": false, "a:b": false, "a(b)": false, `a"b`: false, "ä": false, "a\x7f": false,
+	} {
+		if err := (outbox.Message{Topic: "t", Headers: map[string]string{name: "v"}}).Validate(); (err == nil) != good {
+			t.Errorf("the name %q: %v", name, err)
+		}
+	}
+}
+
 func TestConfig(t *testing.T) {
 	t.Parallel()
 	good := outbox.Config{Name: "a", Log: newMemLog(), Sink: outbox.SinkFunc(nil)}

@@ -138,7 +138,7 @@ func (s *session) delivered(rows []Row) {
 	if len(rows) == 0 {
 		return
 	}
-	s.r.take.delivered(rows)
+	s.r.take.delivered(rows, s.replayed.Load())
 	s.r.hooks.delivered(s.r.cfg.Name, rows)
 }
 
@@ -231,9 +231,9 @@ func (s *session) once(ctx context.Context, rows []Row, from source) []error {
 	defer cancel()
 	began := time.Now()
 	d := Delivery{Subscription: s.r.cfg.Name, Epoch: s.a.Generation, Range: s.shards, Rows: rows}
-	spanned, span := s.r.take.publishing(bounded, d)
+	spanned, spans := s.r.take.publishing(bounded, d)
 	errs := spread(s.protected(spanned, d), len(rows))
-	s.r.take.published(span, time.Since(began), errs)
+	s.r.take.published(spans, time.Since(began), errs)
 	if errs != nil && bounded.Err() != nil {
 		return cutOff(errs, limit)
 	}

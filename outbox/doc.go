@@ -42,8 +42,13 @@
 // failure it is. If nothing at all of a page comes through, it is the sink that is down.
 //
 // Lanes are tried many at once as long as anything of them is delivered. If nothing is, they are tried
-// four at once, in a quarter of the time, so that a thousand bad keys take neither the sink nor the log
-// nor the processor from others; a thousand keys that each hang for long are therefore tried slowly.
+// four at once, in a quarter of the time and in the gaps between pages, so that a thousand bad keys take
+// neither the sink nor the log nor the processor from others. They are tried all the same, however many
+// pages there are: after four keys, which take a time t, there is a pause of 3 t, at most a second, and
+// then a gap is waited for, at most 50 ms; while fewer than 32 keys are due, others are waited for, 100 ms.
+// So n keys that are due in vain have all been tried after n/4 times t, pause and 50 ms: a thousand that a
+// receiver refuses in a millisecond within 15 s, and in a few seconds if there are gaps; a thousand that
+// each hang for 30 s within two hours and a quarter.
 //
 // A key has its lane until the lane is empty *and* no message is on its way into it; then it is read
 // from pages again. This is what keeps its order.

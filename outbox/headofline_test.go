@@ -181,3 +181,104 @@ func TestLanesArePaced(t *testing.T) {
 		}
 	})
 }
+
+// Keys that are tried in vain wait for a gap between pages, if there are gaps; if there are none, they
+// are tried all the same.
+func TestLanesWaitForGaps(t *testing.T) {
+	for name, c := range map[string]struct {
+		atSink, every time.Duration // how long a page is there, and how often one comes
+		beside        int           // most attempts in vain beside a page, in percent
+	}{
+		"gaps":    {3 * time.Millisecond, 5 * time.Millisecond, 10},
+		"no gaps": {20 * time.Millisecond, 5 * time.Millisecond, 100},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(s *stage) {
+				const keys = 100
+				var mu sync.Mutex
+				tried := map[string]bool{}
+				pages, beside, all := 0, 0, 0
+				s.do = func(_ context.Context, d outbox.Delivery) []error {
+					if good := !strings.HasPrefix(d.Rows[0].Key, "bad"); good {
+						mu.Lock()
+						pages++
+						mu.Unlock()
+						time.Sleep(c.atSink)
+						mu.Lock()
+						pages--
+						mu.Unlock()
+						return nil
+					}
+					mu.Lock()
+					defer mu.Unlock()
+					if d.Rows[0].Attempt > 1 {
+						tried[d.Rows[0].Key] = true
+						all++
+						if pages > 0 {
+							beside++
+						}
+					}
+					return []error{errBad}
+				}
+				s.bad(keys)
+				s.start(1)
+				s.after(500 * time.Millisecond) // they are in lanes
+				for i := range 600 {
+					s.log.publish(m("good", i))
+					s.after(c.every)
+				}
+				mu.Lock()
+				if len(tried) < keys || 100*beside > c.beside*all {
+					t.Errorf("%d of %d keys were tried again, %d of %d times beside a page", len(tried), keys, beside, all)
+				}
+				mu.Unlock()
+				if err := s.drain(); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// Keys that are due one after the other, and tried in vain, are stored together.
+func TestLanesAreGathered(t *testing.T) {
+	bubble(t, func(s *stage) {
+		const keys = 100
+		var mu sync.Mutex
+		settled, attempts := 0, 0
+		s.log.takes = func(call string) time.Duration {
+			mu.Lock()
+			defer mu.Unlock()
+			if call == "settle" {
+				settled++
+			}
+			return time.Millisecond
+		}
+		s.sink(func(r outbox.Row) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if r.Key == "good" {
+				return nil
+			}
+			if r.Attempt > 1 {
+				attempts++
+			}
+			return errBad
+		})
+		s.cfg.Retry.Jitter = 0.2
+		s.bad(keys)
+		s.start(1)
+		for i := range 300 { // the first attempts in lanes are due from 0.8 to 1.2 s after the failures
+			s.log.publish(m("good", i))
+			s.after(5 * time.Millisecond)
+		}
+		mu.Lock()
+		if attempts != keys || settled > keys/8 {
+			t.Errorf("%d attempts were stored in %d transactions", attempts, settled)
+		}
+		mu.Unlock()
+		if err := s.drain(); err != nil {
+			t.Error(err)
+		}
+	})
+}

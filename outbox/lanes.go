@@ -18,6 +18,11 @@ const (
 	// pause between them.
 	vainPart   = 4
 	lanesPause = time.Second
+	// gatherPause follows lanes that were fewer than are asked for, and of which nothing left: others will
+	// be due soon, and cost less together.
+	gatherPause = 100 * time.Millisecond
+	// lullPause is how long lanes that were tried in vain wait for a moment without pages, after the pause.
+	lullPause = 50 * time.Millisecond
 )
 
 // retry delivers the messages of lanes that are due, until stop; what is under way then is finished.
@@ -28,14 +33,15 @@ func (s *session) retry(ctx context.Context, stop <-chan struct{}) {
 		case <-stop:
 			return
 		}
-		p := pace{stop: stop, atOnce: vainLanes, began: time.Now()}
+		p := pace{window: &s.window, stop: stop, atOnce: vainLanes, began: time.Now()}
 		for again := true; again && !closed(stop); {
 			s.store.take()
 			lanes, err := s.cur.Due(ctx, dueLanes)
 			s.store.leave()
 			again = len(lanes) > 0
+			stuck := false
 			if err == nil {
-				err = s.tryLanes(ctx, lanes, &p)
+				stuck, err = s.tryLanes(ctx, lanes, &p)
 			}
 			if err != nil {
 				if ctx.Err() == nil {
@@ -43,15 +49,20 @@ func (s *session) retry(ctx context.Context, stop <-chan struct{}) {
 				}
 				return
 			}
+			if stuck && len(lanes) < dueLanes {
+				sleep(ctx, stop, gatherPause)
+				p.began = time.Now()
+			}
 		}
 	}
 }
 
 // pace keeps lanes that are tried in vain from taking time that others need, however many they are: a
 // few are tried at once, so that what comes meanwhile finds processor and sink free soon, and pauses
-// follow, so that they take a part of the time only. As soon as anything of them is delivered there are
-// neither.
+// follow, so that they take a part of the time only, and that in the gaps between pages if there are
+// any. As soon as anything of them is delivered there is nothing of that.
 type pace struct {
+	window *window
 	stop   <-chan struct{}
 	atOnce int
 	began  time.Time // when what the next pause is for began
@@ -63,27 +74,31 @@ func (p *pace) next(ctx context.Context, vain bool) {
 	if vain {
 		p.atOnce = vainLanes
 		sleep(ctx, p.stop, min((vainPart-1)*time.Since(p.began), lanesPause))
+		p.window.lull(ctx, p.stop, lullPause)
 	}
 	p.began = time.Now()
 }
 
-// tryLanes delivers what is in lanes at a pace and stores what became of it, in few transactions.
-func (s *session) tryLanes(ctx context.Context, lanes [][]Row, p *pace) error {
+// tryLanes delivers what is in lanes at a pace and stores what became of it, in few transactions. It
+// returns whether all that was tried waits again.
+func (s *session) tryLanes(ctx context.Context, lanes [][]Row, p *pace) (stuck bool, err error) {
 	var tried []Outcome
+	stuck = len(lanes) > 0
 	first := time.Now()
 	for len(lanes) > 0 && !closed(p.stop) {
 		n := min(p.atOnce, len(lanes))
 		outcomes, vain := s.attempt(ctx, lanes[:n])
 		tried, lanes = append(tried, outcomes...), lanes[n:]
+		stuck = stuck && vain && !slices.ContainsFunc(outcomes, func(o Outcome) bool { return o.Kind == Dead || o.Kind == Dropped })
 		if !vain || len(lanes) == 0 || time.Since(first) > settleAfter {
 			if err := s.settle(ctx, tried); err != nil {
-				return err
+				return false, err
 			}
 			tried, first = nil, time.Now()
 		}
 		p.next(ctx, vain)
 	}
-	return s.settle(ctx, tried)
+	return stuck, s.settle(ctx, tried)
 }
 
 // attempt delivers what is in lanes in as many calls as there are workers. It returns what became of it,

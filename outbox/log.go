@@ -87,9 +87,10 @@ type Cursor interface {
 	Parked() []string
 	// Due returns messages of lanes whose time has come, by the log's clock, those that are due
 	// longest first: up to limit lanes, of each the first messages in log order (at most 100 and
-	// 1 MiB, but one). A message of no key, and a dead message that an operator put back, is a lane by
-	// itself and stands for no key: it has no order, neither against messages of its key nor against
-	// their lane.
+	// 1 MiB, but one). Of a lane whose first message has failed before it is that one alone: it may well
+	// fail again, and then nothing behind it is tried. A message of no key, and a dead message that an
+	// operator put back, is a lane by itself and stands for no key: it has no order, neither against
+	// messages of its key nor against their lane.
 	//
 	// Attempt of a lane's first message is the number of the attempt that is to be made now: one more
 	// than the Attempts with which it was last stored as Waiting, 1 if it never was or if an operator
@@ -126,6 +127,9 @@ type Page struct {
 	// else it is nil.
 	Mark Mark
 	More bool // another page follows at once
+	// Replayed is the end of the log when the subscription was replayed last: messages up to there may have
+	// been delivered before.
+	Replayed int64
 	// What else the log has seen to: the subscription is paused (the page is empty then), a lane is
 	// due, a delayed message is due.
 	Paused, Due, Delayed bool
@@ -247,8 +251,13 @@ type Stats struct {
 	Now       time.Time // the log's clock
 	Lanes     int64     // keys that wait or are held
 	HeldLanes int64
-	Dead      int64
-	Cursors   []CursorStats
+	// Delayed is how many messages the log holds back until their time, of all subscriptions the same and
+	// not among Pending: at most 10,000 are counted. NextAt is when the next of them is due; zero if there
+	// is none.
+	Delayed int64
+	NextAt  time.Time
+	Dead    int64
+	Cursors []CursorStats
 	// Retained is what the log takes on disk, in bytes; Ahead is how many partitions are ready to be
 	// written, -1 where there are none.
 	Retained int64

@@ -13,10 +13,11 @@ import (
 // memLog is the contract of [outbox.Log] in memory, one range per subscription: the plain form that
 // relays are tested against without a database and under a clock of their own.
 type memLog struct {
-	mu   sync.Mutex
-	rows []outbox.Row
-	subs map[string]*memSub
-	wake chan struct{}
+	replayed int64 // of all subscriptions
+	mu       sync.Mutex
+	rows     []outbox.Row
+	subs     map[string]*memSub
+	wake     chan struct{}
 	// fail, if set, may refuse a call; takes says how long one takes.
 	fail  func(call string) error
 	takes func(call string) time.Duration
@@ -117,6 +118,7 @@ func (c *memCursor) locked(call string, do func() error) error {
 }
 
 func (c *memCursor) Next(_ context.Context, limit outbox.Limit) (page outbox.Page, err error) {
+	page.Replayed = c.l.replayed
 	err = c.locked("next", func() error {
 		for _, lane := range c.s.lanes {
 			page.Due = page.Due || !lane.held && !lane.next.After(time.Now())
@@ -174,7 +176,11 @@ func (c *memCursor) Due(_ context.Context, limit int) (out [][]outbox.Row, err e
 			if lane.held || lane.next.After(time.Now()) || len(out) == limit {
 				continue
 			}
-			rows := slices.Clone(lane.rows[:min(len(lane.rows), 100)])
+			n := 100
+			if lane.attempts > 0 {
+				n = 1
+			}
+			rows := slices.Clone(lane.rows[:min(len(lane.rows), n)])
 			rows[0].Attempt = lane.attempts + 1
 			out = append(out, rows)
 		}

@@ -56,6 +56,9 @@ func (m Message) Validate() error {
 	return errors.Join(errs...)
 }
 
+// token are the characters of names that every protocol can carry: those of HTTP's field names.
+const token = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!#$%&'*+-.^_`|~"
+
 // header checks one header: sinks put them into protocols that know lines.
 func header(name, value string) error {
 	switch {
@@ -63,8 +66,8 @@ func header(name, value string) error {
 		return fmt.Errorf("has a name of %d bytes, want 1 to %d", len(name), maxHeaderName)
 	case len(value) > maxHeaderValue:
 		return fmt.Errorf("has a value of %d bytes, the limit is %d", len(value), maxHeaderValue)
-	case strings.IndexFunc(name, func(r rune) bool { return r <= ' ' || r == ':' || r >= 0x7f }) >= 0:
-		return errors.New("has a name with spaces, colons, control or other than ASCII characters")
+	case strings.IndexFunc(name, func(r rune) bool { return !strings.ContainsRune(token, r) }) >= 0:
+		return errors.New("has a name with other characters than letters and digits of ASCII and !#$%&'*+-.^_`|~")
 	case strings.IndexFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) >= 0:
 		return errors.New("has control characters in its value")
 	}

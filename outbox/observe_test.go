@@ -159,13 +159,39 @@ func TestObserved(t *testing.T) {
 	})
 }
 
+// Messages that come again in a replay are counted, and do not spoil how long deliveries take.
+func TestReplaysAreNoDelay(t *testing.T) {
+	bubble(t, func(s *stage) {
+		w := s.watch()
+		s.log.replayed = 2
+		s.log.publish(m("a", 1), m("b", 2), m("c", 3))
+		s.start(1)
+		s.after(time.Second)
+		if err := s.drain(); err != nil {
+			t.Error(err)
+		}
+		took, sent := 0.0, 0.0
+		for name, v := range w.values(t) {
+			switch {
+			case strings.HasPrefix(name, "emitd.outbox.delivery.duration"):
+				took += v
+			case strings.HasPrefix(name, "messaging.client.sent.messages"):
+				sent += v
+			}
+		}
+		if took != 1 || sent != 3 {
+			t.Errorf("%v of %v messages were measured", took, sent)
+		}
+	})
+}
+
 // The state of the log is measured by the node that has the first unit, as long as it has it.
 func TestStateIsMeasured(t *testing.T) {
 	bubble(t, func(s *stage) {
 		w := s.watch()
 		now := time.Now()
 		log := &measured{memLog: s.log, stats: outbox.Stats{
-			Subscription: "sub", Pending: 37, Dead: 2, Lanes: 5, HeldLanes: 1, Retained: 4096, Ahead: 3, Now: now, OldestAt: now.Add(-90 * time.Second),
+			Subscription: "sub", Pending: 37, Dead: 2, Lanes: 5, HeldLanes: 1, Delayed: 8, Retained: 4096, Ahead: 3, Now: now, OldestAt: now.Add(-90 * time.Second),
 		}}
 		s.cfg.Log = log
 		r, err := outbox.NewRelay(s.cfg)
@@ -186,7 +212,7 @@ func TestStateIsMeasured(t *testing.T) {
 		}
 		check("at first", map[string]float64{
 			"emitd.outbox.pending": 37, "emitd.outbox.dead": 2, "emitd.outbox.parked": 5, "emitd.outbox.retained.size": 4096,
-			"emitd.outbox.partitions": 3, "emitd.outbox.oldest.age": 90,
+			"emitd.outbox.partitions": 3, "emitd.outbox.oldest.age": 90, "emitd.outbox.delayed": 8,
 		})
 		log.mu.Lock()
 		log.stats.Pending, log.stats.OldestAt = 0, time.Time{}
@@ -257,6 +283,47 @@ func TestSpans(t *testing.T) {
 		want := "emitd.generation=7 emitd.outbox.failed=1 emitd.outbox.shards=0-63 emitd.outbox.subscription=sub messaging.batch.message_count=3"
 		if got := strings.Join(attrs, " "); got != want {
 			t.Errorf("attributes %s\nwant %s", got, want)
+		}
+	})
+}
+
+// A span has room for so many links: one call of the sink with more messages is several spans, which
+// together link each producer once.
+func TestSpansOfALargeCall(t *testing.T) {
+	bubble(t, func(s *stage) {
+		w := s.watch()
+		s.sink(refuse("bad", errBad))
+		s.cfg.Parallel = 1
+		const messages = 2*128 + 44
+		var all []outbox.Message
+		for i := range messages {
+			one := m(fmt.Sprint("k", i), 1)
+			one.TraceParent = fmt.Sprintf("00-0af7651916cd43dd8448eb211c8%05x-b7ad6b7169203331-01", i)
+			all = append(all, one)
+		}
+		all = append(all, m("bad", 1)) // which links nobody
+		s.log.publish(all...)
+		s.start(7)
+		s.after(time.Millisecond)
+		if err := s.drain(); err != nil {
+			t.Error(err)
+		}
+		linked := map[string]int{}
+		for _, span := range w.spans.Ended() {
+			for _, link := range span.Links() {
+				linked[link.SpanContext.TraceID().String()]++
+			}
+			if span.DroppedLinks() > 0 || span.Status().Code != codes.Error || span.Name() != "send sub" {
+				t.Errorf("span %q dropped %d links, status %v", span.Name(), span.DroppedLinks(), span.Status())
+			}
+		}
+		if len(w.spans.Ended()) != 3 || len(linked) != messages {
+			t.Errorf("%d spans link %d of %d messages", len(w.spans.Ended()), len(linked), messages)
+		}
+		for id, n := range linked {
+			if n != 1 {
+				t.Errorf("%s is linked %d times", id, n)
+			}
 		}
 	})
 }

@@ -32,6 +32,8 @@ type session struct {
 	mu     sync.Mutex
 	parked map[string]int // key → messages on their way to its lane
 
+	replayed atomic.Int64 // Page.Replayed of the newest page
+
 	next    uint32 // worker of the last message of no key
 	window  window
 	workers []chan lot
@@ -49,6 +51,7 @@ type window struct {
 	full        int // with more rows than that under way, none is read
 	pages, rows atomic.Int64
 	freed       chan struct{}
+	calm        chan struct{} // has something after the last page has left
 }
 
 // wait waits until a page may be read; false says that ctx has ended.
@@ -69,9 +72,27 @@ func (w *window) enter(rows int) {
 }
 
 func (w *window) leave(pages, rows int) {
-	w.pages.Add(int64(-pages))
+	left := w.pages.Add(int64(-pages))
 	w.rows.Add(int64(-rows))
 	signal(w.freed, true)
+	signal(w.calm, left == 0)
+}
+
+// lull waits until no page is under way, or for so long.
+func (w *window) lull(ctx context.Context, stop <-chan struct{}, most time.Duration) {
+	t := time.NewTimer(most)
+	defer t.Stop()
+	for w.pages.Load() > 0 {
+		select {
+		case <-w.calm:
+		case <-t.C:
+			return
+		case <-stop:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // turn is a lock that may be held for as long as a database takes.
@@ -108,7 +129,7 @@ func (r *Relay) session(ctx context.Context, a *daemon.Assignment, shards Range,
 	defer fail(nil)
 	s := &session{
 		r: r, a: a, cur: cur, shards: shards.String(), log: log, fail: fail, store: make(turn, 1), parked: map[string]int{},
-		window: window{full: r.cfg.PageRows * (r.cfg.Window - 1), freed: make(chan struct{}, 1)}, commits: make(chan *work, mostPages),
+		window: window{full: r.cfg.PageRows * (r.cfg.Window - 1), freed: make(chan struct{}, 1), calm: make(chan struct{}, 1)}, commits: make(chan *work, mostPages),
 		due: make(chan struct{}, 1), delayed: make(chan struct{}, 1),
 	}
 	for _, key := range cur.Parked() {
@@ -190,6 +211,7 @@ func (s *session) read(ctx context.Context, wake <-chan struct{}) {
 			}
 			return
 		}
+		s.replayed.Store(page.Replayed)
 		signal(s.due, page.Due)
 		signal(s.delayed, page.Delayed)
 		s.r.take.polled(len(page.Rows))

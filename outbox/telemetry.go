@@ -22,7 +22,7 @@ import (
 const scope = "github.com/emitd/emitd/outbox"
 
 const (
-	maxLinks    = 128  // producers that a span of a delivery is linked to
+	maxLinks    = 128  // of a span: what tracers keep by default
 	maxTopics   = 1000 // whose options are kept
 	sampleEvery = 15 * time.Second
 )
@@ -74,7 +74,7 @@ func newInstruments(cfg Config) *instruments {
 	// The API promises a usable instrument beside every error, and the names are constants.
 	bounds := metric.WithExplicitBucketBoundaries(0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60, 300)
 	i.latency, _ = m.Float64Histogram("emitd.outbox.delivery.duration", metric.WithUnit("s"), bounds,
-		metric.WithDescription("From when a message was published, by the log's clock, to when the receiver had it, by this node's."))
+		metric.WithDescription("From when a message was published, by the log's clock, to when the receiver had it, by this node's. Replays are not among them."))
 	i.publish, _ = m.Float64Histogram("emitd.outbox.publish.duration", metric.WithUnit("s"), bounds, metric.WithDescription("Calls of the sink."))
 	i.sent, _ = m.Int64Counter("messaging.client.sent.messages", metric.WithUnit("{message}"), metric.WithDescription("Messages that a receiver has taken."))
 	i.fences, _ = m.Int64Counter("emitd.outbox.fenced", metric.WithUnit("{relay}"), metric.WithDescription("Relays that were refused because another one owns their shards."))
@@ -91,6 +91,7 @@ func (i *instruments) gauges(m metric.Meter) {
 		return c
 	}
 	pending := count("emitd.outbox.pending", "{message}", "Messages that are not delivered, at most 10,000 of them counted.")
+	delayed := count("emitd.outbox.delayed", "{message}", "Messages that the log holds back until their time, at most 10,000 of them counted.")
 	dead := count("emitd.outbox.dead", "{message}", "Messages that were given up and kept.")
 	parked := count("emitd.outbox.parked", "{key}", "Keys that wait after a failure.")
 	retained := count("emitd.outbox.retained.size", "By", "What the log takes on disk.")
@@ -102,6 +103,7 @@ func (i *instruments) gauges(m metric.Meter) {
 			return nil
 		}
 		o.ObserveInt64(pending, s.Pending, i.sink)
+		o.ObserveInt64(delayed, s.Delayed, i.sink)
 		o.ObserveInt64(dead, s.Dead, i.sink)
 		o.ObserveInt64(parked, s.Lanes, i.sink)
 		o.ObserveInt64(retained, s.Retained, i.sink)
@@ -114,7 +116,7 @@ func (i *instruments) gauges(m metric.Meter) {
 		}
 		o.ObserveFloat64(oldest, age, i.sink)
 		return nil
-	}, pending, dead, parked, retained, ahead, oldest)
+	}, pending, delayed, dead, parked, retained, ahead, oldest)
 }
 
 func (i *instruments) close() {
@@ -123,8 +125,9 @@ func (i *instruments) close() {
 	}
 }
 
-// delivered measures messages that a receiver has.
-func (i *instruments) delivered(rows []Row) {
+// delivered measures messages that a receiver has. How old those are that may have come before, up to a
+// place in the log, says nothing about deliveries.
+func (i *instruments) delivered(rows []Row, replayed int64) {
 	ctx := context.Background()
 	i.sent.Add(ctx, int64(len(rows)), i.sink)
 	if !i.latency.Enabled(ctx) {
@@ -134,6 +137,9 @@ func (i *instruments) delivered(rows []Row) {
 	var topic string
 	var about []metric.RecordOption
 	for n := range rows {
+		if rows[n].Seq <= replayed {
+			continue
+		}
 		if row := &rows[n]; about == nil || row.Topic != topic {
 			topic = row.Topic
 			about = i.topic(topic)
@@ -157,29 +163,42 @@ func (i *instruments) topic(name string) []metric.RecordOption {
 	return about
 }
 
-// publishing begins the span of one call of the sink, linked to the producers of its messages.
-func (i *instruments) publishing(ctx context.Context, d Delivery) (context.Context, trace.Span) {
-	ctx, span := i.tracer.Start(ctx, "send "+d.Subscription, trace.WithSpanKind(trace.SpanKindProducer))
-	if !span.IsRecording() {
-		return ctx, span
+// spans are those of one call of the sink: as many as it takes to link all producers.
+type spans []trace.Span
+
+// publishing begins the spans of one call of the sink, linked to the producers of its messages. What the
+// sink begins is a child of the first.
+func (i *instruments) publishing(ctx context.Context, d Delivery) (context.Context, spans) {
+	begin := func() (context.Context, trace.Span) {
+		return i.tracer.Start(ctx, "send "+d.Subscription, trace.WithSpanKind(trace.SpanKindProducer))
 	}
-	span.SetAttributes(i.name, attribute.Int("messaging.batch.message_count", len(d.Rows)),
-		attribute.Int64("emitd.generation", d.Epoch), attribute.String("emitd.outbox.shards", d.Range))
+	first, span := begin()
+	all := spans{span}
+	if !span.IsRecording() {
+		return first, all
+	}
 	links := 0
 	for n := range d.Rows {
 		row := &d.Rows[n]
-		if sc, ok := spanContext(row.TraceParent, row.TraceState); ok {
-			span.AddLink(trace.Link{SpanContext: sc, Attributes: []attribute.KeyValue{attribute.String("messaging.message.id", row.ID.String())}})
-			if links++; links == maxLinks {
-				break
-			}
+		sc, ok := spanContext(row.TraceParent, row.TraceState)
+		if !ok {
+			continue
 		}
+		if links++; links > maxLinks {
+			_, span = begin()
+			all, links = append(all, span), 1
+		}
+		span.AddLink(trace.Link{SpanContext: sc, Attributes: []attribute.KeyValue{attribute.String("messaging.message.id", row.ID.String())}})
 	}
-	return ctx, span
+	for _, span := range all {
+		span.SetAttributes(i.name, attribute.Int("messaging.batch.message_count", len(d.Rows)),
+			attribute.Int64("emitd.generation", d.Epoch), attribute.String("emitd.outbox.shards", d.Range))
+	}
+	return first, all
 }
 
-// published ends it.
-func (i *instruments) published(span trace.Span, took time.Duration, errs []error) {
+// published ends them.
+func (i *instruments) published(all spans, took time.Duration, errs []error) {
 	outcome, failed := outcomeDelivered, 0
 	var first error
 	for _, err := range errs {
@@ -193,10 +212,14 @@ func (i *instruments) published(span trace.Span, took time.Duration, errs []erro
 		if failed == len(errs) {
 			outcome = outcomeFailed
 		}
-		span.SetStatus(codes.Error, first.Error())
-		span.SetAttributes(attribute.Int("emitd.outbox.failed", failed))
 	}
-	span.End()
+	for _, span := range all {
+		if failed > 0 {
+			span.SetStatus(codes.Error, first.Error())
+			span.SetAttributes(attribute.Int("emitd.outbox.failed", failed))
+		}
+		span.End()
+	}
 	i.publish.Record(context.Background(), took.Seconds(), i.outcomes[outcome]...)
 }
 

@@ -38,6 +38,22 @@ var delayed = []story{
 		w.same("page", r.page(full).Delayed, false)
 		w.same("messages", len(r.drain()), 0)
 	}},
+	{"what is held back is counted, and when it is due", func(w *world) {
+		r := w.reader(claim(1))
+		delayed := func() []any {
+			all, err := w.Operator.Stats(w.ctx, "")
+			w.ok(err)
+			return []any{len(all), all[0].Delayed, all[0].Pending}
+		}
+		w.same("none", delayed(), []any{1, int64(0), int64(0)})
+		first := later("a:first", time.Hour)
+		w.publish(later("a:second", 2*time.Hour), first, msg("a:now"))
+		w.same("two", delayed(), []any{1, int64(2), int64(1)})
+		all, err := w.Operator.Stats(w.ctx, "")
+		w.ok(err)
+		w.same("the next", all[0].NextAt.Sub(first.NotBefore).Abs() < time.Millisecond, true)
+		w.same("messages", texts(r.drain()), []string{"a:now"})
+	}},
 	{"a delayed message comes when its time has come", func(w *world) {
 		w.publish(later("a:late", soon))
 		r := w.reader(claim(1))

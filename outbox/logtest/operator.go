@@ -118,6 +118,9 @@ var operators = []story{
 		w.ok(err)
 		w.same("position", used, rows[1].Seq)
 		w.send("a:new")
+		again := w.reader(claim(2)).page(full)
+		w.same("delivered before, up to", again.Replayed >= rows[4].Seq && again.Replayed < again.Rows[len(again.Rows)-1].Seq, true)
+		r = w.reader(claim(3))
 		w.same("messages", texts(r.drain()), append(numbered("a", 5)[2:], "a:new"))
 		w.same("once", len(r.drain()), 0)
 	}},

@@ -223,19 +223,19 @@ func BenchmarkInsert(b *testing.B) {
 	w.exec(`create table plain (tx xid8 not null default pg_current_xact_id(), id bigint generated always as identity primary key, shard smallint not null,
 		created_at timestamptz not null default clock_timestamp(), dedup_id uuid not null, key text, topic text not null, type text, headers json,
 		traceparent text, tracestate text, payload bytea)`)
-	pub := w.pub.Ordered(false)
+	pubs := map[string]*Publisher{"plain": w.pub.Ordered(false), "outbox": w.pub.Ordered(false), "ordered": w.pub}
 	for _, n := range []int{1, 100} {
-		for _, table := range []string{"plain", "outbox"} {
+		for _, table := range []string{"plain", "outbox", "ordered"} {
 			b.Run(fmt.Sprintf("%s/tx=%d", table, n), func(b *testing.B) {
 				batch := make([]outbox.Message, n)
 				for i := range batch {
 					batch[i] = outbox.Message{Topic: "orders", Type: "order.placed", Key: fmt.Sprint("key-", i), Payload: payload}
 				}
-				ctx := context.Background()
+				ctx, pub := context.Background(), pubs[table]
 				before := serverCPU(s)
 				for i := 0; i < b.N; i += n {
 					ok(b, pgx.BeginFunc(ctx, w.app, func(tx pgx.Tx) error {
-						if table == "outbox" {
+						if table != "plain" {
 							return pub.Publish(ctx, tx, batch...)
 						}
 						all, err := outbox.Prepare(ctx, batch)

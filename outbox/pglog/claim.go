@@ -2,19 +2,19 @@ package pglog
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/outbox/internal/rules"
 )
 
 // Claim implements [outbox.Log].
 func (l *Log) Claim(ctx context.Context, c outbox.Claim) (outbox.Cursor, error) {
 	what := fmt.Sprintf("claim %q, unit %d of %d at epoch %d", c.Subscription, c.Index, c.Instances, c.Epoch)
-	if err := checkClaim(c); err != nil {
+	if err := rules.Valid(c); err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
 	l.tend(ctx)
@@ -37,20 +37,6 @@ func (l *Log) Claim(ctx context.Context, c outbox.Claim) (outbox.Cursor, error) 
 	}
 	cur.begin()
 	return cur, nil
-}
-
-func checkClaim(c outbox.Claim) error {
-	switch {
-	case c.Subscription == "" || len(c.Subscription) > 255:
-		return fmt.Errorf("the subscription's name has %d bytes, want 1 to 255", len(c.Subscription))
-	case c.Instances < 1 || c.Instances > outbox.Shards:
-		return fmt.Errorf("there are %d instances, want 1 to %d", c.Instances, outbox.Shards)
-	case c.Index < 0 || c.Index >= c.Instances:
-		return fmt.Errorf("there is no unit %d of %d", c.Index, c.Instances)
-	case c.Epoch < 1:
-		return errors.New("the epoch is less than 1")
-	}
-	return nil
 }
 
 // witness is what a transaction knows of itself: the last id that was drawn before it drew its number.
@@ -84,17 +70,8 @@ func (c *cursor) take(q *query) error {
 	if q.one(`select pg_current_snapshot()::text`, nil, &now); q.err != nil {
 		return q.err
 	}
-	fenced := &outbox.FencedError{Instances: instances}
-	for _, r := range rows {
-		if overlap(r.Range, c.Range) && (r.epoch > c.claim.Epoch || r.epoch == c.claim.Epoch && r.claim != c.Range) {
-			fenced.Floor = max(fenced.Floor, r.epoch)
-		}
-	}
-	if instances != c.claim.Instances && since >= c.claim.Epoch {
-		fenced.Floor, fenced.Resized = max(fenced.Floor, since), true
-	}
-	if fenced.Floor > 0 {
-		return fenced
+	if err := rules.Refuse(rows, c.Range, c.claim, instances, since); err != nil {
+		return err
 	}
 	q.exec(`update ~outbox_subscription set instances = $2, instances_epoch = greatest(instances_epoch, $3) where name = $1`,
 		c.claim.Subscription, c.claim.Instances, c.claim.Epoch)
@@ -108,12 +85,12 @@ func (c *cursor) take(q *query) error {
 		if r.era < era {
 			r.position, r.era = r.moved(r.drawn), era
 			r.floor = 0
-		} else if !overlap(r.Range, c.Range) && !overlap(r.claim, c.Range) {
+		} else if !rules.Overlap(r.Range, c.Range) && !rules.Overlap(r.Claim, c.Range) {
 			continue
 		}
 		ofClaim = append(ofClaim, r)
 	}
-	rest, mine := carve(ofClaim, c.Range, c.claim.Epoch)
+	rest, mine := rules.Carve(ofClaim, c.Range, c.claim.Epoch, (*part).join)
 	c.stored = mine
 	c.parked = q.keys(c.claim.Subscription, c.Range)
 	return q.rewrite(c.claim, ofClaim, rest, mine, owners)
@@ -124,7 +101,7 @@ func (c *cursor) take(q *query) error {
 func (c *cursor) subscribe(q *query) (instances int, since int64) {
 	name := c.claim.Subscription
 	made := q.exec(`insert into ~outbox_subscription (name, instances, instances_epoch) values ($1, $2, 0) on conflict do nothing`, name, c.claim.Instances)
-	q.one(`select instances, instances_epoch from ~outbox_subscription where name = $1 for update`, []any{name}, &instances, &since)
+	q.one(`select instances, instances_epoch, replayed from ~outbox_subscription where name = $1 for update`, []any{name}, &instances, &since, &c.replayed)
 	if made == 0 {
 		return instances, since
 	}
@@ -177,8 +154,8 @@ func (q *query) parts(subscription string) (out []part, owners []owner) {
 		from ~outbox_cursor where subscription = $1 order by lo for update`, []any{subscription}, func(row pgx.Rows) error {
 		var p part
 		var o owner
-		err := row.Scan(&p.Lo, &p.Hi, &p.claim.Lo, &p.claim.Hi, &p.from.at, &p.from.base, &p.to.at, &p.to.base, &p.last, &p.again, &p.floor,
-			&p.drawn, &p.epoch, &p.turn, &p.rev, &p.era, &o.node, &o.at)
+		err := row.Scan(&p.Lo, &p.Hi, &p.Claim.Lo, &p.Claim.Hi, &p.from.at, &p.from.base, &p.to.at, &p.to.base, &p.last, &p.again, &p.floor,
+			&p.drawn, &p.Epoch, &p.Turn, &p.Rev, &p.era, &o.node, &o.at)
 		o.Range = p.Range
 		out, owners = append(out, p), append(owners, o)
 		return err
@@ -197,12 +174,12 @@ func (q *query) rewrite(c outbox.Claim, old, rest, mine []part, owners []owner) 
 		q.exec(`insert into ~outbox_cursor (subscription, lo, hi, claim_lo, claim_hi, snap_from, base_from, snap_to, base_to, last, again, floor,
 				drawn, epoch, turn, rev, era, node, updated_at)
 			values ($1, $2, $3, $4, $5, $6::pg_snapshot, $7, nullif($8::text, '')::pg_snapshot, $9, $10, nullif($11::bigint, -1), $12, $13, $14, $15, $16, $17, $18, coalesce($19, clock_timestamp()))`,
-			c.Subscription, p.Lo, p.Hi, p.claim.Lo, p.claim.Hi, string(p.from.at), p.from.base, string(p.to.at), p.to.base, p.last, p.again, p.floor,
-			p.drawn, p.epoch, p.turn, p.rev, p.era, node, at)
+			c.Subscription, p.Lo, p.Hi, p.Claim.Lo, p.Claim.Hi, string(p.from.at), p.from.base, string(p.to.at), p.to.base, p.last, p.again, p.floor,
+			p.drawn, p.Epoch, p.Turn, p.Rev, p.era, node, at)
 	}
 	for _, p := range rest {
 		for _, o := range owners {
-			if overlap(o.Range, p.Range) {
+			if rules.Overlap(o.Range, p.Range) {
 				put(p, o.node, &o.at)
 				break
 			}
@@ -239,7 +216,7 @@ func (c *cursor) refusal(q *query) error {
 	}
 	since := int64(0)
 	if q.one(`select instances, instances_epoch from ~outbox_subscription where name = $1`, []any{c.claim.Subscription}, &fenced.Instances, &since) {
-		fenced.Resized = fenced.Instances != c.claim.Instances && since >= c.claim.Epoch
+		fenced.Resized = rules.Resized(c.claim, fenced.Instances, since)
 	}
 	return fenced
 }

@@ -19,7 +19,9 @@ type cursor struct {
 	outbox.Range
 	server server // where it was claimed
 	parked []string
-	reader reader
+	// replayed is the end of the log when the subscription was replayed last; a replay voids the claim.
+	replayed int64
+	reader   reader
 
 	mu    sync.Mutex
 	wrote witness // the newest of this cursor's
@@ -111,7 +113,7 @@ func (c *cursor) move(q *query, to []position) (moved []part, w witness, err err
 			}
 			return nil, w, c.refusal(q)
 		}
-		p.position, p.drawn, p.rev = at, w.drawn, p.rev+1
+		p.position, p.drawn, p.Rev = at, w.drawn, p.Rev+1
 		moved = append(moved, p)
 	}
 	if len(to) > 1 || len(moved) == 1 {
@@ -134,7 +136,7 @@ func (q *query) moveOne(subscription string, p part, to position, w *witness) bo
 		returning at.drawn, at.tx::text::bigint`,
 		[]any{
 			string(to.from.at), to.from.base, string(to.to.at), to.to.base, to.last, to.floor, to.again,
-			subscription, p.Lo, p.Hi, p.epoch, p.turn, p.rev, p.last, p.era,
+			subscription, p.Lo, p.Hi, p.Epoch, p.Turn, p.Rev, p.last, p.era,
 		}, &w.drawn, &w.tx)
 }
 

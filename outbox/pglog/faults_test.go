@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -33,6 +34,20 @@ func (w *world) burnTransactions(n int) {
 	}
 }
 
+// needs leaves a test out where the chosen Postgres came without a program.
+func needs(t testing.TB, programs ...string) {
+	t.Helper()
+	bin, err := pgtest.Binaries()
+	ok(t, err)
+	for _, name := range programs {
+		_, err := os.Stat(filepath.Join(bin, name))
+		if err != nil && os.Getenv("EMITD_TEST_PG_BIN") != "" {
+			t.Skipf("needs %s, which is not among the programs of this Postgres", name)
+		}
+		ok(t, err)
+	}
+}
+
 // dump copies a database into one on another server by pg_dump.
 func dump(t testing.TB, from, to string) {
 	t.Helper()
@@ -52,6 +67,7 @@ func dump(t testing.TB, from, to string) {
 // there before the first relay and long after is: once.
 func TestRestore(t *testing.T) {
 	t.Parallel()
+	needs(t, "pg_dump", "psql")
 	for _, mid := range []bool{false, true} {
 		t.Run(fmt.Sprint("mid-tick=", mid), func(t *testing.T) {
 			t.Parallel()
@@ -111,6 +127,7 @@ func TestRestore(t *testing.T) {
 // after is delivered, though the cursor in memory was ahead of it.
 func TestPromotion(t *testing.T) {
 	t.Parallel()
+	needs(t, "pg_basebackup")
 	ctx := context.Background()
 	primary := mustServer(t)
 	standby, err := primary.Standby(pgtest.Config{})

@@ -96,7 +96,7 @@ func (c *cursor) leave(q *query, outcomes []outbox.Outcome) error {
 			cross join lateral (select * from ~outbox o where o.id = d.id offset 0) o
 			on conflict (subscription, id) do update set attempts = excluded.attempts, cause = excluded.cause, died_at = excluded.died_at`, sub, dead, attempts, causes)
 	}
-	q.setLanes(sub, first, false)
+	q.setLanes(sub, first)
 	if len(behind.keys) > 0 {
 		q.exec(`insert into ~outbox_lane (subscription, shard, key, solo)
 			select distinct $1, l.shard, l.key, l.solo from unnest($2::smallint[], $3::text[], $4::bigint[]) l (shard, key, solo) on conflict do nothing`,
@@ -111,9 +111,12 @@ func (c *cursor) leave(q *query, outcomes []outbox.Outcome) error {
 	return q.err
 }
 
-// setLanes says what the first messages of lanes wait for; of lanes that are there only, or making
-// them.
-func (q *query) setLanes(sub string, first map[lane]outbox.Outcome, there bool) {
+// onLane changes lanes that are there already. An update would look for them among all.
+const onLane = ` on conflict (subscription, shard, key, solo) do update
+	set held = excluded.held, attempts = excluded.attempts, next_at = excluded.next_at, cause = excluded.cause`
+
+// setLanes says what the first messages of lanes wait for.
+func (q *query) setLanes(sub string, first map[lane]outbox.Outcome) {
 	if len(first) == 0 {
 		return
 	}
@@ -121,16 +124,10 @@ func (q *query) setLanes(sub string, first map[lane]outbox.Outcome, there bool) 
 	for at, o := range first {
 		t.add(at, o)
 	}
-	const from = `unnest($2::smallint[], $3::text[], $4::bigint[], $5::boolean[], $6::integer[], $7::bigint[], $8::text[]) l (shard, key, solo, held, attempts, micros, cause)`
-	text := `insert into ~outbox_lane (subscription, shard, key, solo, held, attempts, next_at, cause)
-		select $1, l.shard, l.key, l.solo, l.held, l.attempts, ` + inDue + `, l.cause from ` + from + `
-		on conflict (subscription, shard, key, solo) do update
-		set held = excluded.held, attempts = excluded.attempts, next_at = excluded.next_at, cause = excluded.cause`
-	if there {
-		text = `update ~outbox_lane n set held = l.held, attempts = l.attempts, next_at = ` + inDue + `, cause = l.cause
-			from ` + from + ` where n.subscription = $1 and n.shard = l.shard and n.key = l.key and n.solo = l.solo`
-	}
-	q.exec(text, sub, t.shards, t.keys, t.solos, t.held, t.attempts, t.micros, t.causes)
+	q.exec(`insert into ~outbox_lane (subscription, shard, key, solo, held, attempts, next_at, cause)
+		select $1, l.shard, l.key, l.solo, l.held, l.attempts, `+inDue+`, l.cause
+		from unnest($2::smallint[], $3::text[], $4::bigint[], $5::boolean[], $6::integer[], $7::bigint[], $8::text[]) l (shard, key, solo, held, attempts, micros, cause)`+onLane,
+		sub, t.shards, t.keys, t.solos, t.held, t.attempts, t.micros, t.causes)
 }
 
 // parkedOf lists the columns of a message with its lane, as scanBody reads them.
@@ -186,7 +183,7 @@ func (c *cursor) Due(ctx context.Context, limit int) (out [][]outbox.Row, err er
 				select * from (
 					select p.*, sum(coalesce(octet_length(p.payload), 0)) over (order by p.id) as size
 					from (select * from ~outbox_parked p where p.subscription = n.subscription and p.shard = n.shard and p.lane = n.key and p.solo = n.solo
-						order by p.id limit $5) p) p
+						order by p.id limit case when n.attempts > 0 then 1 else $5::int end) p) p
 				where p.size <= $6 or p.size = octet_length(p.payload)) p order by n.place, p.id`,
 			[]any{c.claim.Subscription, c.Lo, c.Hi, limit, laneRows, laneBytes}, func(row pgx.Rows) error {
 				if err := b.scan(row, &place, &attempts); err != nil {
@@ -227,27 +224,16 @@ func (c *cursor) Settle(ctx context.Context, outcomes []outbox.Outcome) (emptied
 
 func (c *cursor) settle(q *query, outcomes []outbox.Outcome) (emptied []string, err error) {
 	sub := c.claim.Subscription
-	seqs := make([]int64, len(outcomes))
-	for i, o := range outcomes {
-		seqs[i] = o.Row.Seq
-	}
-	where := q.find(sub, seqs)
 	var gone, dead, attempts []int64
 	var causes []string
-	stay := map[int64]outbox.Outcome{}
+	var stay []outbox.Outcome
 	for _, o := range outcomes {
-		at, found := where[o.Row.Seq]
-		if found && (at.shard < c.Lo || at.shard > c.Hi) {
-			return nil, fmt.Errorf("message %d is of shard %d", o.Row.Seq, at.shard)
-		}
 		switch o.Kind {
 		case outbox.Delivered, outbox.Dropped:
 		case outbox.Dead:
 			dead, attempts, causes = append(dead, o.Row.Seq), append(attempts, int64(o.Attempts)), append(causes, clean(o.Cause))
 		case outbox.Waiting, outbox.Held:
-			if found {
-				stay[o.Row.Seq] = o
-			}
+			stay = append(stay, o)
 			continue
 		case outbox.Behind:
 			continue
@@ -256,33 +242,58 @@ func (c *cursor) settle(q *query, outcomes []outbox.Outcome) (emptied []string, 
 		}
 		gone = append(gone, o.Row.Seq)
 	}
-	q.bury(sub, dead, attempts, causes)
-	emptied = q.leaveLanes(sub, gone, where)
-	return emptied, q.keep(sub, stay, where)
+	if len(gone) > 0 {
+		where := q.find(sub, gone)
+		for seq, at := range where {
+			if at.shard < c.Lo || at.shard > c.Hi {
+				return nil, fmt.Errorf("message %d is of shard %d", seq, at.shard)
+			}
+		}
+		q.bury(sub, dead, attempts, causes)
+		emptied = q.leaveLanes(sub, gone, where)
+	}
+	return emptied, c.keep(q, stay)
 }
 
+// parkedOne is the message of l.id, whose lane is looked up for each by itself: read in one go, those of
+// all lanes would be gone through.
+const parkedOne = `cross join lateral (select * from ~outbox_parked p where p.subscription = $1 and p.id = l.id offset 0) p`
+
+// notFirst says that p is behind another message of its lane; asked for each by itself, too.
+const notFirst = `exists (select from ~outbox_parked f where f.subscription = p.subscription and f.shard = p.shard and f.lane = p.lane and f.solo = p.solo and f.id < p.id offset 0)`
+
 // keep sets the lanes of messages that stay, which must be their first.
-func (q *query) keep(sub string, stay map[int64]outbox.Outcome, where map[int64]lane) error {
-	if len(stay) == 0 || q.err != nil {
+func (c *cursor) keep(q *query, stay []outbox.Outcome) error {
+	if len(stay) == 0 {
 		return q.err
 	}
-	seqs, first := []int64{}, map[lane]outbox.Outcome{}
-	for seq, o := range stay {
-		seqs, first[where[seq]] = append(seqs, seq), o
+	var seqs []int64
+	var t laneTable
+	for _, o := range stay {
+		seqs = append(seqs, o.Row.Seq)
+		t.add(laneOf(o.Row), o)
 	}
-	late := q.number(`select p.id from ~outbox_parked p where p.subscription = $1 and p.id = any($2) and exists (
-		select from ~outbox_parked f where f.subscription = p.subscription and f.shard = p.shard and f.lane = p.lane and f.solo = p.solo and f.id < p.id) limit 1`, sub, seqs)
-	if late != 0 {
-		return fmt.Errorf("message %d waits, but is not the first of its lane", late)
+	kept := q.exec(`insert into ~outbox_lane (subscription, shard, key, solo, held, attempts, next_at, cause)
+		select $1, p.shard, p.lane, p.solo, l.held, l.attempts, `+inDue+`, l.cause
+		from unnest($2::bigint[], $3::boolean[], $4::integer[], $5::bigint[], $6::text[]) l (id, held, attempts, micros, cause) `+parkedOne+`
+		where p.shard between $7 and $8 and not `+notFirst+onLane,
+		c.claim.Subscription, seqs, t.held, t.attempts, t.micros, t.causes, c.Lo, c.Hi)
+	if int(kept) == len(stay) || q.err != nil {
+		return q.err
 	}
-	q.setLanes(sub, first, true)
+	// The others are gone, or should not be here.
+	wrong := q.number(`select p.id from unnest($2::bigint[]) l (id) `+parkedOne+`
+		where p.shard not between $3 and $4 or `+notFirst+` limit 1`, c.claim.Subscription, seqs, c.Lo, c.Hi)
+	if wrong != 0 {
+		return fmt.Errorf("message %d waits, but is not the first of a lane of the shards", wrong)
+	}
 	return q.err
 }
 
 // find says which lanes messages are in.
 func (q *query) find(sub string, seqs []int64) map[int64]lane {
 	out := map[int64]lane{}
-	q.each(`select id, shard, lane, solo from ~outbox_parked where subscription = $1 and id = any($2)`, []any{sub, seqs}, func(row pgx.Rows) error {
+	q.each(`select p.id, p.shard, p.lane, p.solo from unnest($2::bigint[]) l (id) `+parkedOne, []any{sub, seqs}, func(row pgx.Rows) error {
 		var seq int64
 		var at lane
 		err := row.Scan(&seq, &at.shard, &at.key, &at.solo)
@@ -298,9 +309,8 @@ func (q *query) bury(sub string, seqs, attempts []int64, causes []string) {
 		return
 	}
 	q.exec(`insert into ~outbox_dead (subscription, id, shard, attempts, cause, created_at, `+bodyColumns+`)
-		select p.subscription, p.id, p.shard, d.attempts, d.cause, p.created_at, `+bodyColumns+`
-		from unnest($2::bigint[], $3::bigint[], $4::text[]) d (id, attempts, cause)
-		join ~outbox_parked p on p.subscription = $1 and p.id = d.id
+		select p.subscription, p.id, p.shard, l.attempts, l.cause, p.created_at, `+bodyColumns+`
+		from unnest($2::bigint[], $3::bigint[], $4::text[]) l (id, attempts, cause) `+parkedOne+`
 		on conflict (subscription, id) do update set attempts = excluded.attempts, cause = excluded.cause, died_at = excluded.died_at`,
 		sub, seqs, attempts, causes)
 }
@@ -322,11 +332,13 @@ func (q *query) leaveLanes(sub string, seqs []int64, where map[int64]lane) (empt
 	lanes := []any{sub, t.shards, t.keys, t.solos, seqs}
 	const ofThese = `unnest($2::smallint[], $3::text[], $4::bigint[]) l (shard, key, solo)`
 	const first = `(select min(p.id) from ~outbox_parked p where p.subscription = $1 and p.shard = l.shard and p.lane = l.key and p.solo = l.solo)`
-	q.exec(`update ~outbox_lane n set held = false, attempts = 0, next_at = clock_timestamp(), cause = '' from `+ofThese+`
-		where n.subscription = $1 and n.shard = l.shard and n.key = l.key and n.solo = l.solo and `+first+` = any($5)`, lanes...)
-	q.exec(`delete from ~outbox_parked where subscription = $1 and id = any($2)`, sub, seqs)
-	q.each(`delete from ~outbox_lane n using `+ofThese+` where n.subscription = $1 and n.shard = l.shard and n.key = l.key and n.solo = l.solo
-		and `+first+` is null returning n.key, n.solo`, lanes[:4], func(row pgx.Rows) error {
+	q.exec(`insert into ~outbox_lane (subscription, shard, key, solo) select $1, l.shard, l.key, l.solo from `+ofThese+`
+		where `+first+` = any($5)`+onLane, lanes...)
+	q.exec(`delete from ~outbox_parked where ctid = any(array(select p.ctid from unnest($2::bigint[]) l (id)
+		cross join lateral (select p.ctid from ~outbox_parked p where p.subscription = $1 and p.id = l.id offset 0) p))`, sub, seqs)
+	q.each(`delete from ~outbox_lane where ctid = any(array(select n.ctid from `+ofThese+`
+		cross join lateral (select n.ctid from ~outbox_lane n where n.subscription = $1 and n.shard = l.shard and n.key = l.key and n.solo = l.solo offset 0) n
+		where `+first+` is null)) returning key, solo`, lanes[:4], func(row pgx.Rows) error {
 		var key string
 		var solo int64
 		err := row.Scan(&key, &solo)

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/emitd/emitd/internal/pgschema"
 	"github.com/emitd/emitd/outbox"
 )
 
@@ -130,10 +131,8 @@ func (l *Log) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 // query runs the statements of one call. The first error sticks: later statements do nothing and find
 // nothing, so that what decides reads like the decision. Whoever began looks at err at the end.
 type query struct {
-	n  names
-	on interface { // a connection or a transaction
-		querier
-	}
+	n   names
+	on  pgschema.Querier // a connection or a transaction
 	ctx context.Context
 	err error
 	// wrap runs a statement in a transaction of its own; nil: it is part of one, or needs none.

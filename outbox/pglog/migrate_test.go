@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/emitd/emitd/internal/pgerror"
 	"github.com/emitd/emitd/outbox"
 )
 
@@ -86,7 +87,7 @@ func TestRights(t *testing.T) {
 	ctx := context.Background()
 	s := newStage(t)
 	w := s.world(t, Config{width: 10, Retention: -1}) // as the role without DDL
-	if _, err := w.app.Exec(ctx, "create table "+w.cfg.Schema+".x (n int)"); code(err) != "42501" {
+	if _, err := w.app.Exec(ctx, "create table "+w.cfg.Schema+".x (n int)"); pgerror.Code(err) != "42501" {
 		t.Fatalf("the role may make tables: %v", err)
 	}
 	c := w.claim("s", 1)
@@ -102,7 +103,7 @@ func TestRights(t *testing.T) {
 	if _, err := w.Sweep(ctx, 1); err == nil || !strings.Contains(err.Error(), "grant") {
 		t.Errorf("sweeping without rights: %v", err)
 	}
-	if _, err := w.app.Exec(ctx, n.q("select ~outbox_empty(1, 0)")); code(err) != "42501" {
+	if _, err := w.app.Exec(ctx, n.q("select ~outbox_empty(1, 0)")); pgerror.Code(err) != "42501" {
 		t.Errorf("whoever may use the schema may empty the log: %v", err)
 	}
 }

@@ -3,36 +3,22 @@ package pglog
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
-	"fmt"
 	"regexp"
-	"strings"
 	"sync"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/emitd/emitd/internal/pgschema"
 )
 
 // names says where the tables are.
 type names struct{ schema, prefix string }
 
-// validName is the allow-list of schema and prefix: they go into statements as names.
-var validName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
-
 // longestName is the longest name that a prefix stands before.
 const longestName = "outbox_subscription"
 
 func (n names) validate() error {
-	if !validName.MatchString(n.schema) {
-		return fmt.Errorf("outbox.schema is %q, want %s", n.schema, validName)
-	}
-	if n.prefix != "" && !validName.MatchString(n.prefix) {
-		return fmt.Errorf("outbox.prefix is %q, want empty or %s", n.prefix, validName)
-	}
-	if len(n.prefix)+len(longestName) > 63 {
-		return fmt.Errorf("outbox.prefix is %q, %d characters; names would be longer than Postgres' 63 with more than %d",
-			n.prefix, len(n.prefix), 63-len(longestName))
-	}
-	return nil
+	return pgschema.CheckNames("outbox", n.schema, n.prefix, longestName)
 }
 
 // table returns the quoted, qualified name of a table, sequence or function.
@@ -47,19 +33,8 @@ func (n names) locks() int32 {
 	return int32(binary.BigEndian.Uint32(sum[:4]) >> 2) //nolint:gosec // 30 bits
 }
 
-// channel names the notifications. Postgres allows 63 bytes; a longer name keeps its beginning, for
-// people, and a hash.
-func (n names) channel() string {
-	name := n.scope()
-	if len(name) <= 63 {
-		return name
-	}
-	sum := sha256.Sum256([]byte(name))
-	return name[:46] + "_" + hex.EncodeToString(sum[:8])
-}
-
-// literal quotes a string.
-func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
+// channel names the notifications.
+func (n names) channel() string { return pgschema.Channel(n.scope()) }
 
 var (
 	ours  = regexp.MustCompile(`~\w+`)

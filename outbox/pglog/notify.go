@@ -2,7 +2,6 @@ package pglog
 
 import (
 	"context"
-	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -10,11 +9,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/internal/pgschema"
+	"github.com/emitd/emitd/outbox/internal/herald"
 )
-
-// hookBuffer is how many commits Config.OnPublished may be behind.
-const hookBuffer = 1024
 
 // bell hints those who listen.
 type bell struct {
@@ -110,113 +107,18 @@ func (l *Log) listenOnce() error {
 // between is the least time between two notifications of a publisher: more would only cost.
 const between = 25 * time.Millisecond
 
-// notifier tells relays and the hook of commits, from goroutines of its own: no caller waits.
-type notifier struct {
-	pool   *pgxpool.Pool
-	cfg    Config
-	signal chan struct{} // a commit since the last notification
-	told   chan []outbox.Message
-	done   chan struct{} // no more commits
-	ctx    context.Context
-	stop   context.CancelFunc
-	start  sync.Once
-	end    sync.Once
-	wg     sync.WaitGroup
-}
-
-func newNotifier(pool *pgxpool.Pool, cfg Config) *notifier {
-	n := &notifier{pool: pool, cfg: cfg, signal: make(chan struct{}, 1), told: make(chan []outbox.Message, hookBuffer), done: make(chan struct{})}
-	n.ctx, n.stop = context.WithCancel(context.Background())
-	return n
-}
-
-// committed says that messages are there. It never waits.
-func (n *notifier) committed(messages []outbox.Message) {
-	n.start.Do(func() {
-		if n.cfg.Notify == NotifyAuto && n.pool != nil {
-			n.wg.Go(n.notify)
-		}
-		if n.cfg.OnPublished != nil {
-			n.wg.Go(n.tell)
-		}
-	})
-	select {
-	case n.signal <- struct{}{}:
-	default:
-	}
-	if n.cfg.OnPublished == nil || messages == nil {
-		return
-	}
-	select {
-	case n.told <- messages:
-	default:
-		n.cfg.Logger.Warn("outbox hook is too slow; it missed a commit", "hook", "OnPublished", "messages", len(messages))
-	}
-}
-
-// notify sends the first hint at once, and then one for all commits of a moment.
-func (n *notifier) notify() {
-	text := "select pg_notify(" + literal(n.cfg.names().channel()) + ", '')"
-	for {
-		select {
-		case <-n.signal:
-		case <-n.done:
-			return
-		}
-		ctx, cancel := context.WithTimeout(n.ctx, n.cfg.QueryTimeout)
-		if _, err := n.pool.Exec(ctx, text, pgx.QueryExecModeSimpleProtocol); err != nil && n.ctx.Err() == nil {
-			n.cfg.Logger.Debug("outbox wake-up failed; relays find messages by polling", "error", n.cfg.explain("notify", err))
-		}
-		cancel()
-		t := time.NewTimer(between)
-		select {
-		case <-t.C:
-		case <-n.done:
-			t.Stop()
-			return
-		}
-	}
-}
-
-// tell calls the hook, in the order in which it was told.
-func (n *notifier) tell() {
-	for {
-		select {
-		case m := <-n.told:
-			n.call(m)
-		case <-n.done:
-			for {
-				select {
-				case m := <-n.told:
-					n.call(m)
-				default:
-					return
-				}
+// newHerald makes what tells of commits. A notification takes a connection of the pool.
+func newHerald(pool *pgxpool.Pool, cfg Config) *herald.Herald {
+	c := herald.Config{Pause: between, OnPublished: cfg.OnPublished, Logger: cfg.Logger}
+	if cfg.Notify == NotifyAuto && pool != nil {
+		text := "select pg_notify(" + pgschema.Literal(cfg.names().channel()) + ", '')"
+		c.Ring = func(ctx context.Context) {
+			timed, cancel := context.WithTimeout(ctx, cfg.QueryTimeout)
+			defer cancel()
+			if _, err := pool.Exec(timed, text, pgx.QueryExecModeSimpleProtocol); err != nil && ctx.Err() == nil {
+				cfg.Logger.Debug("outbox wake-up failed; relays find messages by polling", "error", cfg.explain("notify", err))
 			}
 		}
 	}
-}
-
-func (n *notifier) call(messages []outbox.Message) {
-	defer func() {
-		if p := recover(); p != nil {
-			n.cfg.Logger.Error("outbox hook panicked", "hook", "OnPublished", slog.Any("panic", p))
-		}
-	}()
-	n.cfg.OnPublished(messages)
-}
-
-// close waits until what was told is told, or ctx ends.
-func (n *notifier) close(ctx context.Context) error {
-	n.start.Do(func() {}) // nothing starts any more
-	n.end.Do(func() { close(n.done) })
-	ended := make(chan struct{})
-	go func() { n.wg.Wait(); close(ended) }()
-	defer n.stop()
-	select {
-	case <-ended:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return herald.New(c)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/outbox/internal/rules"
 )
 
 // change runs one operator's change of a subscription, which must be there, and wakes relays. Its
@@ -69,9 +70,6 @@ func (q *query) putBack(sub string, seqs []int64) int {
 		select from back`, sub, seqs))
 }
 
-// skipCause is what a dead letter says that an operator made.
-const skipCause = "skipped by an operator"
-
 // Skip implements [outbox.Operator]: all of the messages, or none.
 func (l *Log) Skip(ctx context.Context, subscription string, seqs ...int64) error {
 	return l.change(ctx, "skip messages of", subscription, func(q *query) error {
@@ -92,7 +90,7 @@ func (l *Log) Skip(ctx context.Context, subscription string, seqs ...int64) erro
 			var id, n int64
 			var cause string
 			err := row.Scan(&id, &n, &cause)
-			ids, attempts, causes = append(ids, id), append(attempts, n), append(causes, strings.TrimSuffix(skipCause+": "+cause, ": "))
+			ids, attempts, causes = append(ids, id), append(attempts, n), append(causes, strings.TrimSuffix(rules.SkipCause+": "+cause, ": "))
 			return err
 		})
 		q.bury(subscription, ids, attempts, causes)
@@ -116,6 +114,7 @@ func (l *Log) Replay(ctx context.Context, subscription string, from outbox.Posit
 				used = id - 1
 			}
 		}
+		q.exec(`update ~outbox_subscription set replayed = (select case when is_called then last_value else 0 end from ~outbox_id) where name = $1`, subscription)
 		rows, _ := q.parts(subscription)
 		for _, p := range rows {
 			at := p.moved(used)
@@ -179,16 +178,8 @@ const deadListing = `select ` + parkedOf + `, p.subscription, 'dead', p.attempts
 
 // List implements [outbox.Operator].
 func (l *Log) List(ctx context.Context, f outbox.Filter) (out []outbox.Entry, err error) {
-	switch f.Kind {
-	case "", outbox.Waiting, outbox.Held, outbox.Behind, outbox.Dead:
-	default:
-		return nil, fmt.Errorf("list messages: %q is not what is kept, want %q, %q, %q or %q", f.Kind, outbox.Waiting, outbox.Held, outbox.Behind, outbox.Dead)
-	}
-	if f.Limit < 0 {
-		return nil, errors.New("list messages: the limit is negative")
-	}
-	if f.Limit == 0 {
-		f.Limit = 100
+	if f, err = rules.Listing(f); err != nil {
+		return nil, fmt.Errorf("list messages: %w", err)
 	}
 	ctx, cancel := l.bounded(ctx)
 	defer cancel()

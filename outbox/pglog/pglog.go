@@ -90,6 +90,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/emitd/emitd/internal/pgerror"
 	"github.com/emitd/emitd/outbox"
 )
 
@@ -117,7 +118,8 @@ type Config struct {
 	Retention time.Duration
 	// MaxRetained is how many bytes the log may take before OnLag says what becomes of subscriptions
 	// that hold its beginning and are a whole Retention behind; default 0, no bound. "keep" (the
-	// default) only warns; "forget" removes the subscription, and what it has not delivered.
+	// default) only warns; "forget" moves it behind the oldest messages, as many as must go: those it never
+	// delivers. It keeps its lanes, its dead letters and its pause.
 	MaxRetained int64
 	OnLag       string
 	// OnPublished is told after a commit of [Publisher.InTx] or [Publisher.Wrap], on a goroutine of its
@@ -222,7 +224,7 @@ func (c Config) connection(cc *pgx.ConnConfig, pooled bool) {
 func (c Config) pool(connected func(context.Context, *pgx.Conn) error) (*pgxpool.Config, error) {
 	p, err := pgxpool.ParseConfig(c.URL)
 	if err != nil {
-		return nil, fmt.Errorf("outbox.url is no connection string: %s", redact(err.Error(), c.URL))
+		return nil, fmt.Errorf("outbox.url is no connection string: %s", pgerror.Redact(err.Error(), c.URL))
 	}
 	p.MaxConns, p.MinConns = int32(c.MaxConns), 0 //nolint:gosec // validated
 	p.ShouldPing = func(_ context.Context, idle pgxpool.ShouldPingParams) bool {

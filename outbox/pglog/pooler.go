@@ -12,6 +12,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/emitd/emitd/internal/pgerror"
+	"github.com/emitd/emitd/internal/pgschema"
 )
 
 // A pooler that hands sessions around gives a connection another session of the server, perhaps of
@@ -24,7 +27,7 @@ import (
 var errPooled = errors.New("the settings of the connection do not reach the server")
 
 // pooled reports whether a connection was refused, or given other settings, as poolers do.
-func pooled(err error) bool { return errors.Is(err, errPooled) || code(err) == "08P01" }
+func pooled(err error) bool { return errors.Is(err, errPooled) || pgerror.Code(err) == "08P01" }
 
 // settings are what statements of a log run under. They have one good plan each, by index, whatever the
 // statistics say: a plan of the hour when the table was empty would be many times slower.
@@ -45,7 +48,7 @@ const started = `(extract(epoch from pg_postmaster_start_time()) * 1000000)::big
 func (c Config) beginning() string {
 	text := []string{"begin isolation level read committed read write"}
 	for name, value := range c.settings() {
-		text = append(text, "set local "+name+" = "+literal(value))
+		text = append(text, "set local "+name+" = "+pgschema.Literal(value))
 	}
 	slices.Sort(text) // begin comes first
 	return strings.Join(append(text, "select "+started), "; ")
@@ -55,7 +58,7 @@ func (c Config) beginning() string {
 // known.
 func (l *Log) transact(ctx context.Context, conn *pgx.Conn, at *server, fn func() error) error {
 	began, err := conn.PgConn().Exec(ctx, l.begin).ReadAll()
-	if code(err) == "0A000" { // a server that recovers has no transactions that write
+	if pgerror.Code(err) == "0A000" { // a server that recovers has no transactions that write
 		err = errStandby
 	}
 	if err == nil && at != nil {
@@ -140,7 +143,7 @@ func (l *Log) connect(ctx context.Context, behindPooler bool) error {
 	if l.pool, err = pgxpool.NewWithConfig(context.Background(), pool); err != nil {
 		return err
 	}
-	err = l.session(ctx, nil, func(conn *pgx.Conn) error { return checkSchema(ctx, conn, l.names) })
+	err = l.session(ctx, nil, func(conn *pgx.Conn) error { return checkSchema(ctx, conn, l.cfg) })
 	if err != nil {
 		l.pool.Close()
 	}
@@ -152,7 +155,7 @@ func (l *Log) connect(ctx context.Context, behindPooler bool) error {
 func (l *Log) open(ctx context.Context) error {
 	cc, err := pgx.ParseConfig(l.cfg.URL)
 	if err != nil {
-		return fmt.Errorf("outbox.url is no connection string: %s", redact(err.Error(), l.cfg.URL))
+		return fmt.Errorf("outbox.url is no connection string: %s", pgerror.Redact(err.Error(), l.cfg.URL))
 	}
 	if cc.DefaultQueryExecMode != pgx.QueryExecModeCacheStatement {
 		return l.connect(ctx, true)

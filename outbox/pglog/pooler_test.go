@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/emitd/emitd/internal/pgerror"
 	"github.com/emitd/emitd/internal/pgtest"
 	"github.com/emitd/emitd/outbox"
 	"github.com/emitd/emitd/outbox/logtest"
@@ -113,7 +114,7 @@ func TestPooledSessionsAreClean(t *testing.T) {
 		t.Error(err)
 	}
 	err := w.write(t.Context(), nil, func(q *query) error { q.exec("select 1 / $1::int", 0); return nil })
-	if code(err) != "22012" {
+	if pgerror.Code(err) != "22012" {
 		t.Errorf("a transaction that fails: %v", err)
 	}
 	if _, err := w.Stats(t.Context(), "s"); err != nil {

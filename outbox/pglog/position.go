@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/outbox/internal/rules"
 )
 
 // snapshot says which transactions had ended at a time, as Postgres writes it: xmin:xmax:xip,….
@@ -51,53 +51,19 @@ const never = -1 // of position.again
 
 // part is a row of the cursors: where a range of shards stands.
 type part struct {
-	outbox.Range
-	claim outbox.Range // the bounds by which its owner claimed
+	rules.Part
 	position
 	drawn int64 // the last id that was drawn before it was written
-	epoch int64
-	turn  int64
-	rev   int64
 	era   int
 }
 
-func overlap(a, b outbox.Range) bool { return a.Lo <= b.Hi && b.Lo <= a.Hi }
-
-// carve cuts rows, in the order of the shards, at the bounds of a range and returns those outside, as
-// they are but for their bounds, and those inside, of the epoch. Neighbours inside at one position are
-// one row.
-func carve(rows []part, r outbox.Range, epoch int64) (rest, mine []part) {
-	var turn, rev int64
-	for _, p := range rows {
-		if overlap(p.Range, r) {
-			turn, rev = max(turn, p.turn), max(rev, p.rev)
-		}
-		if p.Lo < r.Lo {
-			left := p
-			left.Hi = min(p.Hi, r.Lo-1)
-			left.claim.Hi = min(p.claim.Hi, r.Lo-1)
-			rest = append(rest, left)
-		}
-		if overlap(p.Range, r) {
-			mid := p
-			mid.Lo, mid.Hi = max(p.Lo, r.Lo), min(p.Hi, r.Hi)
-			if n := len(mine); n > 0 && mine[n-1].position == mid.position {
-				mine[n-1].Hi, mine[n-1].drawn = mid.Hi, min(mine[n-1].drawn, mid.drawn)
-			} else {
-				mine = append(mine, mid)
-			}
-		}
-		if p.Hi > r.Hi {
-			right := p
-			right.Lo = max(p.Lo, r.Hi+1)
-			right.claim.Lo = max(p.claim.Lo, r.Hi+1)
-			rest = append(rest, right)
-		}
+// join makes two neighbours one, if they stand at one position.
+func (p *part) join(next part) bool {
+	if p.position != next.position {
+		return false
 	}
-	for i := range mine {
-		mine[i].claim, mine[i].epoch, mine[i].turn, mine[i].rev = r, epoch, turn+1, rev+1
-	}
-	return rest, mine
+	p.drawn = min(p.drawn, next.drawn)
+	return true
 }
 
 // moved is a position that an operator or another era moves back: everything after again comes anew,

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/outbox/internal/herald"
 )
 
 // Publisher puts messages into the log, in transactions of the caller. Its methods may be called from
@@ -23,7 +24,7 @@ import (
 type Publisher struct {
 	cfg       Config
 	names     names
-	notifier  *notifier
+	herald    *herald.Herald
 	unordered bool
 }
 
@@ -35,11 +36,11 @@ func New(pool *pgxpool.Pool, cfg Config) (*Publisher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make an outbox publisher: %w", err)
 	}
-	return &Publisher{cfg: cfg, names: cfg.names(), notifier: newNotifier(pool, cfg)}, nil
+	return &Publisher{cfg: cfg, names: cfg.names(), herald: newHerald(pool, cfg)}, nil
 }
 
 // Close tells what is left to hooks and relays, until ctx ends.
-func (p *Publisher) Close(ctx context.Context) error { return p.notifier.close(ctx) }
+func (p *Publisher) Close(ctx context.Context) error { return p.herald.Close(ctx) }
 
 // Ordered returns the publisher with or without locks on keys; it shares everything else. On is the
 // default: Publish waits until no other transaction that has published for the same key is open, so
@@ -114,14 +115,22 @@ func (p *Publisher) PublishTx(ctx context.Context, tx *sql.Tx, messages ...outbo
 	if err != nil {
 		return err
 	}
-	for part := range slices.Chunk(messages, together) {
-		for _, s := range append(p.lockRows(part), p.insertRows(part)) {
-			if _, err := tx.ExecContext(ctx, s.text, s.args...); err != nil {
-				return p.cfg.explain("publish", err)
-			}
+	for _, s := range p.txStatements(messages) {
+		if _, err := tx.ExecContext(ctx, s.text, s.args...); err != nil {
+			return p.cfg.explain("publish", err)
 		}
 	}
 	return nil
+}
+
+// txStatements are those of PublishTx: everything is locked before the first message is inserted, so that
+// calls lock in one order however many their messages are.
+func (p *Publisher) txStatements(messages []outbox.Message) []statement {
+	out := p.lockRows(messages)
+	for part := range slices.Chunk(messages, together) {
+		out = append(out, p.insertRows(part))
+	}
+	return out
 }
 
 // statement is one with its arguments.
@@ -368,9 +377,9 @@ func (t *Tx) Commit(ctx context.Context) error {
 			t.outer.published = append(t.outer.published, published...)
 		}
 	case err != nil:
-		t.p.notifier.committed(nil)
+		t.p.herald.Committed(nil)
 	default:
-		t.p.notifier.committed(published)
+		t.p.herald.Committed(published)
 	}
 	return err
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	_ "github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/emitd/emitd/internal/pgerror"
 	"github.com/emitd/emitd/outbox"
 )
 
@@ -56,7 +57,7 @@ func TestWaysToPublish(t *testing.T) {
 				for i := range all {
 					all[i] = outbox.Message{
 						ID: uuid.New(), Topic: "t", Key: fmt.Sprint("k", i%100), Payload: fmt.Append(nil, i), Type: "type",
-						Headers: map[string]string{"quote\"d": "a'b\\"}, TraceParent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", TraceState: "a=1",
+						Headers: map[string]string{"x-quote": "a\"b'c\\"}, TraceParent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", TraceState: "a=1",
 					}
 					if n == 70 && i%2 == 1 {
 						all[i].NotBefore = time.Now().Add(-time.Hour) // is none
@@ -136,7 +137,7 @@ func (w *world) waits(t *testing.T, key string, want bool) {
 	_, err := tx.Exec(ctx, "set local lock_timeout = '30ms'")
 	ok(t, err)
 	err = w.pub.Publish(ctx, tx, text(key, "x"))
-	if (code(err) == "55P03") != want || err != nil && !want {
+	if (pgerror.Code(err) == "55P03") != want || err != nil && !want {
 		t.Errorf("publishing for key %q: %v, want to wait: %v", key, err, want)
 	}
 	ok(t, tx.Rollback(ctx))
@@ -181,7 +182,7 @@ func TestOrdered(t *testing.T) {
 	second := w.begin()
 	_, err := second.Exec(ctx, "set local lock_timeout = '30ms'")
 	ok(t, err)
-	if err := w.pub.Publish(ctx, second, many...); code(err) != "55P03" {
+	if err := w.pub.Publish(ctx, second, many...); pgerror.Code(err) != "55P03" {
 		t.Errorf("a bulk beside one of its keys: %v", err)
 	}
 }
@@ -229,7 +230,7 @@ func TestOnPublished(t *testing.T) {
 		_, err := tx.Exec(ctx, "create temp table u (n int unique deferrable initially deferred) on commit drop; insert into u values (1), (1)")
 		return errors.Join(err, w.pub.Publish(ctx, tx, text("k", "undone")))
 	})
-	if code(err) != "23505" {
+	if pgerror.Code(err) != "23505" {
 		t.Errorf("a commit that fails: %v", err)
 	}
 	ok(t, w.pub.Close(ctx)) // tells what is left
@@ -293,5 +294,42 @@ func TestForeignRows(t *testing.T) {
 	w.publish(text("k", "behind"))
 	if got := drain(t, w.claim("s", 1)); len(got) != 5 || got[4] != "behind" {
 		t.Errorf("got %v", got)
+	}
+}
+
+// Calls with many messages that come to the same keys in other orders wait for each other, and not in a
+// circle.
+func TestPublishTxLocksInOneOrder(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Config{})
+	for name, keys := range map[string][]string{"of keys": {"a", "b", "c"}, "of shards": nil} {
+		t.Run(name, func(t *testing.T) {
+			var first, second []outbox.Message
+			for i := range 3 * together {
+				key := fmt.Sprint("k", i) // too many for locks of their own
+				if keys != nil {
+					key = keys[i/together]
+				}
+				first, second = append(first, text(key, "x")), append(second, text(key, "x"))
+			}
+			slices.Reverse(second)
+			// What is locked comes first and as a whole, and in one order, whatever that of the messages.
+			one, two := w.pub.txStatements(first), w.pub.txStatements(second)
+			n := 0
+			for n < len(one) && strings.Contains(one[n].text, "pg_advisory") {
+				if one[n].text != two[n].text {
+					t.Errorf("statement %d locks in two orders:\n%.200s\n%.200s", n, one[n].text, two[n].text)
+				}
+				n++
+			}
+			for i, s := range one[n:] {
+				if strings.Contains(s.text, "pg_advisory") {
+					t.Errorf("statement %d locks behind an insert", n+i)
+				}
+			}
+			if n == 0 || len(one)-n != 3 {
+				t.Errorf("%d statements lock, %d insert", n, len(one)-n)
+			}
+		})
 	}
 }

@@ -87,7 +87,7 @@ type batch struct {
 }
 
 func (r *reader) begin(c *cursor) {
-	r.c, r.news, r.turn = c, make(chan struct{}, 1), c.stored[0].turn
+	r.c, r.news, r.turn = c, make(chan struct{}, 1), c.stored[0].Turn
 	r.ctx, r.stop = context.WithCancel(c.log.ctx)
 	for _, p := range c.stored {
 		r.parts = append(r.parts, tick{Range: p.Range, position: p.position})
@@ -116,6 +116,7 @@ func (c *cursor) Next(ctx context.Context, limit outbox.Limit) (outbox.Page, err
 	if err != nil {
 		return outbox.Page{}, c.explain("read messages", err)
 	}
+	page.Replayed = c.replayed
 	return page, nil
 }
 

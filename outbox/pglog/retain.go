@@ -9,6 +9,8 @@ import (
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/daemon/sweeper"
+	"github.com/emitd/emitd/internal/pgerror"
+	"github.com/emitd/emitd/outbox/internal/rules"
 )
 
 // Tasks returns what the sweeper does for the log. The fence of the sweeper is not needed: what a
@@ -26,15 +28,16 @@ func (l *Log) Tasks() []sweeper.Task {
 func (l *Log) Sweep(ctx context.Context, limit int) (removed int, err error) {
 	ctx, cancel := l.bounded(ctx)
 	defer cancel()
+	limit = max(limit, 1)
 	err = l.read(ctx, nil, func(q *query) error {
 		l.extend(q)
-		l.age(q)
 		q.pass()
-		removed = l.remove(q, max(limit, 1))
+		removed = l.remove(q, limit)
+		l.age(q)
 		return q.err
 	})
 	if err == nil && removed == 0 && l.cfg.MaxRetained > 0 {
-		err = l.boundLag(ctx)
+		removed, err = l.boundLag(ctx, limit)
 	}
 	if err != nil {
 		return removed, l.cfg.explain("sweep the outbox", err)
@@ -65,21 +68,16 @@ func (l *Log) extend(q *query) {
 	q.exec(`select ~outbox_extend($1, $2)`, max(int64(need), (minAhead-1)*width), width)
 }
 
-// The ids of a partition that is to end are drawn so many in a statement, and in a call.
-const (
-	burn    = 1 << 20
-	burnMax = 4 * burn
-)
-
-// age fills up a partition that was begun long ago: otherwise few messages a day would stay for years,
-// for only full partitions are removed. Its rest of ids is drawn for nobody.
+// age ends a partition that was begun long ago: otherwise few messages a day would stay for years, for
+// only full partitions are removed. Where a transaction that has published is open, it is next time.
 func (l *Log) age(q *query) {
-	rest := q.number(`select n.hi - 1 - s.last_value from ~outbox_partition n, ~outbox_id s
+	n := q.number(`select n.n from ~outbox_partition n, ~outbox_id s
 		where s.last_value >= n.lo and s.last_value < n.hi - 1
 			and (select o.created_at from ~outbox o where o.id >= n.lo and o.id < n.hi order by o.id limit 1) < clock_timestamp() - $1 * interval '1 microsecond'`,
 		max(l.cfg.Retention/2, l.cfg.age).Microseconds())
-	for rest = min(rest, burnMax); rest > 0 && q.err == nil; rest -= burn {
-		q.exec(`select max(nextval('~outbox_id')) from generate_series(1, $1::bigint)`, min(rest, burn))
+	var done bool
+	if n > 0 && q.one(`select ~outbox_close($1)`, []any{n}, &done) && done {
+		q.pass()
 	}
 }
 
@@ -109,7 +107,7 @@ func (l *Log) remove(q *query, limit int) (removed int) {
 			break
 		}
 	}
-	if code(q.err) == "55P03" { // somebody reads it: next time
+	if pgerror.Code(q.err) == "55P03" { // somebody reads it: next time
 		q.err = nil
 	}
 	return removed
@@ -123,45 +121,73 @@ func (q *query) numbers(text string, args ...any) (out []int64) {
 	return out
 }
 
-// lagging are the subscriptions that have not delivered messages of the oldest full partition, though
-// it is past the retention. An open transaction that keeps it is nobody's fault; a replay, or a
-// subscription that nobody has claimed since a restore, is late if it stands still.
-const lagging = `select distinct c.subscription from ~outbox_cursor c, ~outbox_state s,
-		(select lo, hi from ~outbox_partition where x0 is not null and emptied_at is null
-			and passed_at < clock_timestamp() - $1 * interval '1 microsecond' order by n limit 1) n
-	where case when c.again is not null or c.era < s.era then c.updated_at < clock_timestamp() - $1 * interval '1 microsecond'
-		else exists (select from ~outbox o where o.id >= n.lo and o.id < n.hi and o.shard between c.lo and c.hi
-			and not (o.id <= c.base_from or pg_visible_in_snapshot(o.tx, c.snap_from))
-			and not coalesce(o.id <= c.last and (o.id <= c.base_to or pg_visible_in_snapshot(o.tx, c.snap_to)), false)) end
-	order by 1`
+// excess is the last id of as many of the oldest partitions as must go, of those that are full and past
+// the retention; null if the log is not too large, or none is.
+const excess = `with n as materialized (select n.n, n.lo, n.hi, n.x0 is not null and n.emptied_at is null
+			and n.passed_at < clock_timestamp() - $1 * interval '1 microsecond' as old,
+		pg_total_relation_size(format('%I.%I', (select k.nspname from pg_class t join pg_namespace k on k.oid = t.relnamespace
+			where t.oid = '~outbox'::regclass), n.leaf)::regclass)::bigint as size
+		from ~outbox_partition n)
+	select max(n.hi) - 1 from (select n.*, sum(n.size) over () - sum(n.size) over (order by n.n) + n.size as with_it from n) n
+	where n.old and n.with_it > $2`
 
-// boundLag applies OnLag.
-func (l *Log) boundLag(ctx context.Context) error {
-	var names []string
-	forget := l.cfg.OnLag == LagForget
-	err := l.write(ctx, nil, func(q *query) error {
-		if q.number(`select `+retained) <= l.cfg.MaxRetained {
+// lagging are the rows of the cursors that have not delivered messages up to an id, and how many,
+// counted to 10,001. An open transaction that keeps a partition is nobody's fault; a replay, or a
+// subscription that nobody has claimed since a restore, is late if it stands still.
+const lagging = `select c.subscription, c.lo, u.n from ~outbox_cursor c, ~outbox_state s, lateral (
+		select count(*) as n from (select from ~outbox o where o.id <= $2 and o.shard between c.lo and c.hi
+			and (o.id > c.again or not (o.id <= c.base_from or pg_visible_in_snapshot(o.tx, c.snap_from)))
+			and not coalesce(o.id <= c.last and (o.id <= c.base_to or pg_visible_in_snapshot(o.tx, c.snap_to)), false) limit $3) o) u
+	where (u.n > 0 or c.era < s.era) and (c.again is null and c.era = s.era or c.updated_at < clock_timestamp() - $1 * interval '1 microsecond')
+	order by c.subscription, c.lo for update of c`
+
+// boundLag applies OnLag, and removes what nobody holds any more.
+func (l *Log) boundLag(ctx context.Context, limit int) (removed int, err error) {
+	var late []rules.Late
+	forget, keep := l.cfg.OnLag == LagForget, l.cfg.Retention.Microseconds()
+	err = l.write(ctx, nil, func(q *query) error {
+		last := q.number(excess, keep, l.cfg.MaxRetained)
+		if last == 0 {
 			return nil
 		}
-		q.each(lagging, []any{l.cfg.Retention.Microseconds()}, func(row pgx.Rows) error {
-			names = append(names, "")
-			return row.Scan(&names[len(names)-1])
+		q.each(lagging, []any{keep, last, countTo + 1}, func(row pgx.Rows) error {
+			var n rules.Late
+			err := row.Scan(&n.Subscription, &n.Lo, &n.Messages)
+			late = append(late, n)
+			return err
 		})
-		for _, name := range names {
+		for _, n := range late {
 			if forget {
-				q.forget(name)
+				q.passOver(n, last)
 			}
 		}
 		return nil
 	})
-	if err != nil {
-		return err
+	if err != nil || len(late) == 0 {
+		return 0, err
 	}
-	for _, name := range names {
-		l.cfg.Logger.WarnContext(ctx, "an outbox subscription lags and the log is too large", "subscription", name,
-			"max_retained", l.cfg.MaxRetained, "forgotten", forget)
+	for _, n := range rules.BySubscription(late) {
+		l.cfg.Logger.WarnContext(ctx, "an outbox subscription lags and the log is too large", "subscription", n.Subscription,
+			"messages", n.Messages, "max_retained", l.cfg.MaxRetained, "forgotten", forget)
 	}
-	return nil
+	if forget {
+		err = l.read(ctx, nil, func(q *query) error {
+			removed = l.remove(q, limit)
+			return q.err
+		})
+	}
+	return removed, err
+}
+
+// passOver moves a row of the cursors behind an id, as if all up to there were delivered; whatever
+// comes after stays as it is. Whoever reads by the row claims anew.
+func (q *query) passOver(n rules.Late, last int64) {
+	q.exec(`update ~outbox_cursor c set base_from = greatest(c.base_from, $1),
+			base_to = case when c.snap_to is null then c.base_to else greatest(c.base_to, $1) end,
+			last = case when c.snap_to is null then c.last else greatest(c.last, $1) end,
+			again = case when c.again is null then null else greatest(c.again, $1) end,
+			drawn = greatest(c.drawn, $1), turn = c.turn + 1, rev = c.rev + 1, updated_at = clock_timestamp()
+		where c.subscription = $2 and c.lo = $3`, last, n.Subscription, n.Lo)
 }
 
 // tending is when relays saw to partitions last: the sweeper may be down.

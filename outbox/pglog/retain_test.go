@@ -3,15 +3,19 @@ package pglog
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/outbox/internal/rules"
 )
 
 // many publishes n messages, one at a time.
@@ -155,6 +159,61 @@ func TestOldPartitionIsFilledUp(t *testing.T) {
 	}
 }
 
+// What nobody drew is no speed: partitions grow no wider by it, and no further ahead.
+func TestClosingIsNoSpeed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Config{width: 1 << 22, Retention: 2 * time.Hour})
+	w.claim("s", 1)
+	w.sweepAll()
+	for range 3 {
+		w.publish(text("k", "x"))
+		was := value[int64](w, "select last_value from ~outbox_id")
+		w.exec("update ~outbox set created_at = created_at - interval '2 hours'")
+		eventually(t, "the partition ends", func() bool { // transactions of other tests do not matter, ours has ended
+			w.exec("update ~outbox_state set drawn_at = drawn_at - interval '1 minute'")
+			w.sweepAll()
+			return value[int64](w, "select last_value from ~outbox_id") > was
+		})
+		w.exec("update ~outbox_state set drawn_at = drawn_at - interval '1 minute'")
+		w.sweepAll()
+		if full := value[bool](w, "select exists (select from ~outbox_partition n, ~outbox_id s where s.last_value = n.hi - 1 and n.x0 is not null)"); !full {
+			t.Error("the partition is not full")
+		}
+		if peak := value[float64](w, "select peak from ~outbox_state"); peak > 1 {
+			t.Errorf("the peak is %.0f ids a second", peak)
+		}
+		if wide := value[int64](w, "select max(hi - lo) from ~outbox_partition"); wide != 1<<22 {
+			t.Errorf("the widest partition has %d ids", wide)
+		}
+	}
+}
+
+// An open transaction that has published keeps a partition from being ended, for a moment only, and its
+// messages are not passed by.
+func TestClosingWaitsForNobody(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	w := newWorld(t, Config{width: 1000, Retention: 2 * time.Hour})
+	w.publish(text("k", "0"))
+	w.exec("update ~outbox set created_at = created_at - interval '2 hours'")
+	open := w.begin()
+	ok(t, w.pub.Publish(ctx, open, text("k", "1")))
+	w.sweepAll()
+	if last := value[int64](w, "select last_value from ~outbox_id"); last != 2 {
+		t.Errorf("the last id is %d beside an open transaction", last)
+	}
+	ok(t, w.pub.Publish(ctx, open, text("k", "2")))
+	ok(t, open.Commit(ctx))
+	w.sweepAll()
+	if last := value[int64](w, "select last_value from ~outbox_id"); last != 1000 {
+		t.Errorf("the last id is %d, want that of the partition", last)
+	}
+	w.publish(text("k", "3"))
+	if got := drain(t, w.claim("s", 1)); !slices.Equal(got, []string{"0", "1", "2", "3"}) {
+		t.Errorf("got %v", got)
+	}
+}
+
 // Lanes and dead letters outlive the log.
 func TestLanesOutliveTheLog(t *testing.T) {
 	t.Parallel()
@@ -176,7 +235,8 @@ func TestLanesOutliveTheLog(t *testing.T) {
 	}
 }
 
-// A log that is too large forgets who lags, if that is wanted, and says so in any case.
+// A log that is too large passes over what who lags has not delivered, if that is wanted, and says so in
+// any case. The subscription stays.
 func TestMaxRetained(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []string{LagKeep, LagForget} {
@@ -184,9 +244,13 @@ func TestMaxRetained(t *testing.T) {
 			t.Parallel()
 			var told bytes.Buffer
 			w := newWorld(t, Config{width: 10, Retention: time.Hour, MaxRetained: 1000, OnLag: policy, Logger: slog.New(slog.NewTextHandler(&told, nil))})
-			w.claim("slow", 1)
-			fast := w.claim("fast", 1)
-			w.many(25)
+			slow, fast := w.claim("slow", 1), w.claim("fast", 1)
+			w.publish(text("dead", "dead"))
+			p, err := slow.Next(t.Context(), outbox.Limit{})
+			ok(t, err)
+			ok(t, slow.Advance(t.Context(), p.Mark, []outbox.Outcome{{Row: p.Rows[0], Kind: outbox.Dead, Attempts: 1}}))
+			ok(t, w.Pause(t.Context(), "slow", true))
+			w.many(24)
 			drain(t, fast)
 			w.sweepAll()
 			w.keep(fast)
@@ -199,15 +263,168 @@ func TestMaxRetained(t *testing.T) {
 			if policy == LagForget {
 				w.goes(2-removed, fast)
 			}
-			all, err := w.Stats(t.Context(), "")
-			ok(t, err)
-			if !strings.Contains(told.String(), "slow") || strings.Contains(told.String(), "fast") {
+			if !strings.Contains(told.String(), "slow messages=19") || strings.Contains(told.String(), "fast") {
 				t.Errorf("told: %s", told.String())
 			}
-			if policy == LagKeep && (len(all) != 2 || w.left() != 25) || policy == LagForget && (len(all) != 1 || w.left() != 5) {
-				t.Errorf("%d subscriptions, %d messages left", len(all), w.left())
+			all, err := w.Stats(t.Context(), "slow")
+			ok(t, err)
+			s := all[0]
+			if want := map[string]int{LagKeep: 24, LagForget: 5}[policy]; int(s.Pending) != want || !s.Paused || s.Dead != 1 || w.left() != map[string]int{LagKeep: 25, LagForget: 5}[policy] {
+				t.Errorf("%d messages are left of the log, of slow: %+v", w.left(), s)
+			}
+			ok(t, w.Pause(t.Context(), "slow", false))
+			if got := drain(t, w.claim("slow", 2)); len(got) != int(s.Pending) || got[len(got)-1] != "23" {
+				t.Errorf("then came %v", got)
 			}
 		})
+	}
+}
+
+// Neither a living relay whose sink is down, nor one that is paused, nor a replay that stands still
+// keeps a log with a bound from going.
+func TestForgetWithLivingRelay(t *testing.T) {
+	t.Parallel()
+	for _, state := range []string{"sink is down", "paused", "replayed"} {
+		t.Run(state, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, Config{width: 10, Retention: time.Hour, MaxRetained: 1000, OnLag: LagForget})
+			var up atomic.Bool
+			up.Store(state == "replayed")
+			var mu sync.Mutex
+			var came []string
+			w.relay(t, outbox.Config{Name: "s", Sink: outbox.SinkFunc(func(_ context.Context, d outbox.Delivery) []error {
+				if !up.Load() {
+					return []error{fmt.Errorf("gone: %w", outbox.ErrSinkDown)}
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				for _, r := range d.Rows {
+					came = append(came, string(r.Payload))
+				}
+				return nil
+			})})
+			pending := func() int64 {
+				all, err := w.Stats(t.Context(), "s")
+				ok(t, err)
+				if len(all) == 0 {
+					return -1
+				}
+				return all[0].Pending
+			}
+			eventually(t, "claimed", func() bool { return pending() == 0 })
+			if state == "paused" {
+				ok(t, w.Pause(t.Context(), "s", true))
+			}
+			w.many(25)
+			if state == "replayed" {
+				eventually(t, "delivered", func() bool { return pending() == 0 })
+				up.Store(false)
+				_, err := w.Replay(t.Context(), "s", outbox.Position{})
+				ok(t, err)
+			}
+			_, err := w.Sweep(t.Context(), 10)
+			ok(t, err)
+			eventually(t, "the full partitions go", func() bool {
+				w.exec("update ~outbox_partition set passed_at = clock_timestamp() - interval '2 hours' where passed_at is not null")
+				w.exec("update ~outbox_cursor set updated_at = clock_timestamp() - interval '2 hours'")
+				_, err := w.Sweep(t.Context(), 10)
+				ok(t, err)
+				return w.left() == 5
+			})
+			if n := pending(); n != 5 {
+				t.Errorf("%d messages are pending, want those that are left", n)
+			}
+			mu.Lock()
+			came = nil
+			mu.Unlock()
+			up.Store(true)
+			ok(t, w.Pause(t.Context(), "s", false))
+			w.publish(text("k", "last"))
+			eventually(t, "the rest comes", func() bool {
+				mu.Lock()
+				defer mu.Unlock()
+				return slices.Contains(came, "24") && slices.Contains(came, "last")
+			})
+		})
+	}
+}
+
+// What is passed over is passed over once and for all, wherever the row stood, and if the log is restored
+// elsewhere before the next claim. What comes behind is not, and what was open then may come.
+func TestPassOver(t *testing.T) {
+	t.Parallel()
+	for name, before := range map[string]func(w *world, c *cursor){
+		"nothing was read": func(*world, *cursor) {},
+		"in the middle of a tick": func(w *world, c *cursor) {
+			p, err := c.Next(context.Background(), outbox.Limit{Rows: 3})
+			ok(w.t, err)
+			ok(w.t, c.Advance(context.Background(), p.Mark, nil))
+		},
+		"in a replay": func(w *world, c *cursor) {
+			drain(w.t, c)
+			_, err := w.Replay(context.Background(), "s", outbox.Position{After: 2})
+			ok(w.t, err)
+		},
+	} {
+		for _, restored := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, restored %v", name, restored), func(t *testing.T) {
+				t.Parallel()
+				ctx := context.Background()
+				w := newWorld(t, Config{width: 10})
+				cur := w.claim("s", 1)
+				late, later := w.begin(), w.begin()
+				ok(t, w.pub.Publish(ctx, late, text("late", "late")))
+				ok(t, w.pub.Publish(ctx, later, text("later", "later")))
+				w.many(23)
+				before(w, cur)
+				ok(t, late.Commit(ctx))
+				ok(t, w.write(ctx, nil, func(q *query) error {
+					q.passOver(rules.Late{Subscription: "s"}, 20)
+					return nil
+				}))
+				ok(t, later.Commit(ctx))
+				if err := cur.Advance(ctx, mark{cursor: cur, at: []position{cur.stored[0].position}}, nil); !errors.Is(err, outbox.ErrMoved) {
+					t.Errorf("the reader that was there advances: %v", err)
+				}
+				if restored {
+					w.exec("update ~outbox_state set era = era + 1")
+				}
+				cur = w.claim("s", 1)
+				got := slices.DeleteFunc(drain(t, cur), func(s string) bool { return s == "later" })
+				if !slices.Equal(got, []string{"18", "19", "20", "21", "22"}) {
+					t.Errorf("then came %v", got)
+				}
+				w.many(2)
+				if got := drain(t, cur); len(got) != 2 {
+					t.Errorf("at last came %v", got)
+				}
+			})
+		}
+	}
+}
+
+// A partition that was passed over stays while a transaction is open that may have drawn an id of it.
+func TestPassedOverPartitionWaitsForTransactions(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	w := newWorld(t, Config{width: 10, Retention: -1})
+	w.claim("s", 1)
+	open := w.begin()
+	_, err := open.Exec(ctx, w.names.q("select pg_current_xact_id(), nextval('~outbox_id')"))
+	ok(t, err)
+	w.many(15)
+	ok(t, w.write(ctx, nil, func(q *query) error {
+		q.pass()
+		q.passOver(rules.Late{Subscription: "s"}, 10)
+		return nil
+	}))
+	if value[bool](w, "select ~outbox_empty(1, -1000000)") {
+		t.Error("the partition was emptied")
+	}
+	ok(t, open.Commit(ctx))
+	eventually(t, "the partition goes", func() bool { return value[bool](w, "select ~outbox_empty(1, -1000000)") })
+	if w.left() != 6 {
+		t.Errorf("%d messages are left", w.left())
 	}
 }
 

@@ -21,6 +21,12 @@ func (l *Log) Stats(ctx context.Context, subscription string) (out []outbox.Stat
 		var all outbox.Stats
 		q.one(`select clock_timestamp(), `+retained+`, (select count(*) from ~outbox_partition n, ~outbox_id s where n.lo > s.last_value)`,
 			nil, &all.Now, &all.Retained, &all.Ahead)
+		var next *time.Time
+		q.one(`select count(*), min(not_before) from (select not_before from ~outbox_delayed order by not_before limit $1) d`,
+			[]any{countTo}, &all.Delayed, &next)
+		if next != nil {
+			all.NextAt = *next
+		}
 		q.each(`select s.name, s.paused, s.instances, (select count(*) from ~outbox_lane n where n.subscription = s.name),
 				(select count(*) from ~outbox_lane n where n.subscription = s.name and n.held),
 				(select count(*) from ~outbox_dead d where d.subscription = s.name),

@@ -19,6 +19,8 @@ type cursor struct {
 	outbox.Range
 	file   os.FileInfo // that was claimed in
 	parked []string
+	// replayed is the end of the log when the subscription was replayed last; a replay voids the claim.
+	replayed int64
 
 	floors []part // the rows as of the claim: a message up to its row's position is not read again
 	pos    int64  // read so far, of all rows
@@ -80,7 +82,7 @@ func (c *cursor) Next(ctx context.Context, limit outbox.Limit) (outbox.Page, err
 	if err != nil {
 		return outbox.Page{}, c.explain("read messages", err)
 	}
-	c.pos = pos
+	c.pos, page.Replayed = pos, c.replayed
 	if len(page.Rows) > 0 || pos-c.kept >= keepEvery || pos > c.kept && c.log.cfg.Now().Sub(c.keptAt) >= keepAfter {
 		page.Mark = mark{c, pos}
 		c.kept, c.keptAt = pos, c.log.cfg.Now()
@@ -125,11 +127,11 @@ func (c *cursor) next(q *query, limit outbox.Limit) (page outbox.Page, pos int64
 
 // owned makes sure that the rows are of this claim, untouched by operators, and in the same file.
 func (c *cursor) owned(q *query) error {
-	if !os.SameFile(c.file, q.s.file) {
+	if !os.SameFile(c.file, q.s.File) {
 		return errReplaced
 	}
 	shards := q.number(`SELECT sum(hi - lo + 1) FROM ~outbox_cursor WHERE subscription = ? AND lo >= ? AND hi <= ? AND epoch = ? AND turn = ?`,
-		c.claim.Subscription, c.Lo, c.Hi, c.claim.Epoch, c.floors[0].turn)
+		c.claim.Subscription, c.Lo, c.Hi, c.claim.Epoch, c.floors[0].Turn)
 	if q.err == nil && int(shards) != c.Hi-c.Lo+1 {
 		return c.refusal(q)
 	}
@@ -219,7 +221,7 @@ func (c *cursor) Advance(ctx context.Context, to outbox.Mark, outcomes []outbox.
 // run, cannot write even if one of its numbers is right by chance. When all stand at one position
 // they become one.
 func (c *cursor) move(q *query, pos int64) ([]part, error) {
-	if !os.SameFile(c.file, q.s.file) {
+	if !os.SameFile(c.file, q.s.File) {
 		return nil, errReplaced
 	}
 	moved := make([]part, len(c.parts))
@@ -227,14 +229,14 @@ func (c *cursor) move(q *query, pos int64) ([]part, error) {
 	for i, p := range c.parts {
 		n := q.exec(`UPDATE ~outbox_cursor SET last = max(last, ?), rev = rev + 1, updated_at = ?
 			WHERE subscription = ? AND lo = ? AND hi = ? AND epoch = ? AND turn = ? AND rev = ? AND last = ?`,
-			pos, nanos(q.now), c.claim.Subscription, p.Lo, p.Hi, p.epoch, p.turn, p.rev, p.last)
+			pos, nanos(q.now), c.claim.Subscription, p.Lo, p.Hi, p.Epoch, p.Turn, p.Rev, p.last)
 		if q.err != nil {
 			return nil, q.err
 		}
 		if n != 1 {
 			return nil, c.refusal(q)
 		}
-		p.last, p.rev = max(p.last, pos), p.rev+1
+		p.last, p.Rev = max(p.last, pos), p.Rev+1
 		moved[i] = p
 		same = same && p.last == moved[0].last
 	}

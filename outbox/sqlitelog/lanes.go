@@ -99,7 +99,11 @@ func (c *cursor) Due(ctx context.Context, limit int) ([][]outbox.Row, error) {
 				return true, err
 			})
 		for i, at := range lanes {
-			if rows := q.lane(c.claim.Subscription, at); len(rows) > 0 {
+			n := laneRows
+			if attempts[i] > 0 {
+				n = 1
+			}
+			if rows := q.lane(c.claim.Subscription, at, n); len(rows) > 0 {
 				rows[0].Attempt = attempts[i] + 1
 				out = append(out, rows)
 			}
@@ -112,12 +116,12 @@ func (c *cursor) Due(ctx context.Context, limit int) ([][]outbox.Row, error) {
 	return out, nil
 }
 
-// lane reads the first messages of a lane.
-func (q *query) lane(sub string, at lane) (rows []outbox.Row) {
+// lane reads the first messages of a lane, so many at most.
+func (q *query) lane(sub string, at lane, most int) (rows []outbox.Row) {
 	var dec decoder
 	size := 0
 	q.each(`SELECT `+bodyOf+` FROM ~outbox_parked WHERE subscription = ? AND shard = ? AND key = ? AND solo = ? ORDER BY id LIMIT ?`,
-		[]any{sub, at.shard, at.key, at.solo, laneRows}, func(scan func(...any) error) (bool, error) {
+		[]any{sub, at.shard, at.key, at.solo, most}, func(scan func(...any) error) (bool, error) {
 			r, n, err := dec.row(scan)
 			if err != nil {
 				return false, err
@@ -197,16 +201,18 @@ func (c *cursor) release(q *query, o outbox.Outcome, emptied []string) ([]string
 
 // keep sets the lane of a message that stays, which must be its first.
 func (c *cursor) keep(q *query, o outbox.Outcome) error {
-	sub := c.claim.Subscription
-	at, found, err := c.find(q, o.Row.Seq)
-	if !found {
+	kept := q.exec(`UPDATE ~outbox_lane SET held = ?3, attempts = ?4, next_at = ?5, cause = ?6
+		WHERE subscription = ?1 AND (shard, key, solo) = (SELECT shard, key, solo FROM ~outbox_parked WHERE subscription = ?1 AND id = ?2)
+		AND shard BETWEEN ?7 AND ?8 AND ?2 = (SELECT min(p.id) FROM ~outbox_parked p
+			WHERE p.subscription = ?1 AND p.shard = ~outbox_lane.shard AND p.key = ~outbox_lane.key AND p.solo = ~outbox_lane.solo)`,
+		c.claim.Subscription, o.Row.Seq, o.Kind == outbox.Held, o.Attempts, nanos(q.now.Add(max(o.RetryIn, 0))), clean(o.Cause), c.Lo, c.Hi)
+	if kept == 1 || q.err != nil {
+		return q.err
+	}
+	if _, found, err := c.find(q, o.Row.Seq); !found {
 		return err
 	}
-	if q.first(sub, at) != o.Row.Seq && q.err == nil {
-		return fmt.Errorf("message %d is %s, but is not the first of its lane", o.Row.Seq, o.Kind)
-	}
-	q.setLane(sub, at, o)
-	return nil
+	return fmt.Errorf("message %d is %s, but is not the first of its lane", o.Row.Seq, o.Kind)
 }
 
 // find says which lane of the range a message is in.
@@ -257,6 +263,3 @@ func (q *query) wakeLane(sub string, at lane) {
 	q.exec(`UPDATE ~outbox_lane SET held = 0, attempts = 0, next_at = ?, cause = '' WHERE subscription = ? AND shard = ? AND key = ? AND solo = ?`,
 		nanos(q.now), sub, at.shard, at.key, at.solo)
 }
-
-// skipCause is what a dead letter says that an operator made.
-const skipCause = "skipped by an operator"

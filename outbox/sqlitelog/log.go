@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/emitd/emitd/internal/sqlitefile"
 	"github.com/emitd/emitd/outbox"
 )
 
@@ -18,8 +19,8 @@ import (
 type Log struct {
 	cfg     Config // Path is absolute, symbolic links followed
 	db      *sql.DB
-	writer  chan *session // holds the one session that writes, nil if it must be opened
-	readers chan *session // holds the sessions that read, nil ones to be opened
+	writer  chan *sqlitefile.Session // holds the one session that writes, nil if it must be opened
+	readers chan *sqlitefile.Session // holds the sessions that read, nil ones to be opened
 	watch   sync.Once
 	ctx     context.Context // ends with Close
 	stop    context.CancelFunc
@@ -52,8 +53,8 @@ func Open(ctx context.Context, cfg Config) (*Log, error) {
 		return nil, explain("open the outbox", cfg.Path, err)
 	}
 	l := &Log{
-		cfg: cfg, db: sql.OpenDB(&connector{path: cfg.Path}),
-		writer: make(chan *session, 1), readers: make(chan *session, cfg.MaxConns),
+		cfg: cfg, db: sql.OpenDB(&sqlitefile.Connector{Path: cfg.Path}),
+		writer: make(chan *sqlitefile.Session, 1), readers: make(chan *sqlitefile.Session, cfg.MaxConns),
 	}
 	l.ctx, l.stop = context.WithCancel(context.Background())
 	l.db.SetMaxIdleConns(-1) // a session owns its connection; none is kept for another file's session
@@ -87,10 +88,10 @@ func locate(path string) (string, error) {
 
 // prepareFile makes sure that the file is there, writes ahead, and has the tables.
 func prepareFile(ctx context.Context, cfg Config) error {
-	db := sql.OpenDB(&connector{path: cfg.Path, create: !cfg.NoMigrate})
+	db := sql.OpenDB(&sqlitefile.Connector{Path: cfg.Path, Create: func() bool { return !cfg.NoMigrate }})
 	defer db.Close()
 	var mode string
-	err := retryBusy(ctx, func() error { return db.QueryRowContext(ctx, "PRAGMA journal_mode = WAL").Scan(&mode) })
+	err := sqlitefile.RetryBusy(ctx, func() error { return db.QueryRowContext(ctx, "PRAGMA journal_mode = WAL").Scan(&mode) })
 	if err != nil {
 		return err
 	}
@@ -116,9 +117,9 @@ func (l *Log) Close() {
 		l.stop()
 		l.wg.Wait()
 		for range cap(l.readers) {
-			(<-l.readers).close()
+			(<-l.readers).Close()
 		}
-		(<-l.writer).close()
+		(<-l.writer).Close()
 		for range cap(l.readers) { // whoever comes now finds it closed
 			l.readers <- nil
 		}

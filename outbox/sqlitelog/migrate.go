@@ -5,11 +5,11 @@ import (
 	"database/sql"
 	"embed"
 	"fmt"
-	"io/fs"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/emitd/emitd/internal/schema"
+	"github.com/emitd/emitd/internal/sqlitefile"
 	"github.com/emitd/emitd/outbox"
 )
 
@@ -25,34 +25,10 @@ type Migration struct {
 	Name    string
 	// AppliedAt is zero for a step that was not taken.
 	AppliedAt time.Time
-
-	up, down string
 }
 
 // known lists the steps of this program, in order.
-func known() []Migration {
-	files, err := fs.Glob(migrationFiles, "migrations/*.up.sql")
-	if err != nil || len(files) != Version {
-		panic(fmt.Sprintf("sqlitelog: %d migrations are embedded, want %d", len(files), Version))
-	}
-	text := func(file string) string {
-		b, err := migrationFiles.ReadFile(file)
-		if err != nil {
-			panic("sqlitelog: " + err.Error())
-		}
-		return string(b)
-	}
-	out := make([]Migration, len(files))
-	for i, file := range files {
-		base := strings.TrimSuffix(file, ".up.sql")
-		number, name, _ := strings.Cut(strings.TrimPrefix(base, "migrations/"), "_")
-		if n, err := strconv.Atoi(number); err != nil || n != i+1 {
-			panic("sqlitelog: migrations are not numbered from 1: " + file)
-		}
-		out[i] = Migration{Version: i + 1, Name: name, up: text(file), down: text(base + ".down.sql")}
-	}
-	return out
-}
+func known() []schema.Step { return schema.Steps(migrationFiles, Version) }
 
 const migrationTable = `CREATE TABLE IF NOT EXISTS ~outbox_migration (
     version    INTEGER PRIMARY KEY,
@@ -96,7 +72,7 @@ func migrateOnce(ctx context.Context, conn *sql.Conn, cfg Config, target int) (t
 		_, err := conn.ExecContext(ctx, strings.ReplaceAll(text, "~", cfg.Prefix))
 		return err
 	}
-	if err := retryBusy(ctx, func() error { return run("BEGIN IMMEDIATE") }); err != nil {
+	if err := sqlitefile.RetryBusy(ctx, func() error { return run("BEGIN IMMEDIATE") }); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -115,11 +91,11 @@ func migrateOnce(ctx context.Context, conn *sql.Conn, cfg Config, target int) (t
 	case at > len(steps):
 		return nil, tooNew(at)
 	case at < target:
-		taken = &steps[at]
-		err = run(migrationTable + taken.up + fmt.Sprintf("INSERT INTO ~outbox_migration VALUES (%d, '%s', %d);", at+1, taken.Name, cfg.Now().UnixNano()))
+		taken = &Migration{Version: at + 1, Name: steps[at].Name}
+		err = run(migrationTable + steps[at].Up + fmt.Sprintf("INSERT INTO ~outbox_migration VALUES (%d, '%s', %d);", at+1, taken.Name, cfg.Now().UnixNano()))
 	case at > target:
-		taken = &steps[at-1]
-		err = run(taken.down + fmt.Sprintf("DELETE FROM ~outbox_migration WHERE version = %d;", at))
+		taken = &Migration{Version: at, Name: steps[at-1].Name}
+		err = run(steps[at-1].Down + fmt.Sprintf("DELETE FROM ~outbox_migration WHERE version = %d;", at))
 		if err == nil && at == 1 {
 			err = run("DROP TABLE ~outbox_migration")
 		}
@@ -142,7 +118,10 @@ func MigrationStatus(ctx context.Context, db *sql.DB, cfg Config) ([]Migration, 
 		return nil, explain("read the outbox's version", "", err)
 	}
 	steps := known()
-	return append(have, steps[min(len(have), len(steps)):]...), nil
+	for _, s := range steps[min(len(have), len(steps)):] {
+		have = append(have, Migration{Version: s.Version, Name: s.Name})
+	}
+	return have, nil
 }
 
 // MigrationSQL returns one step as text, complete with the record of itself, for those who apply it
@@ -156,14 +135,14 @@ func MigrationSQL(cfg Config, version int, up bool) (string, error) {
 		return "", fmt.Errorf("print a migration: there is no version %d, want 1 to %d", version, Version)
 	}
 	m := known()[version-1]
-	text := fmt.Sprintf("%s%sINSERT INTO ~outbox_migration VALUES (%d, '%s', unixepoch() * 1000000000);\n", migrationTable, m.up, m.Version, m.Name)
+	text := fmt.Sprintf("%s%sINSERT INTO ~outbox_migration VALUES (%d, '%s', unixepoch() * 1000000000);\n", migrationTable, m.Up, m.Version, m.Name)
 	if version == 1 {
 		text = "PRAGMA journal_mode = WAL;\nBEGIN IMMEDIATE;\n" + text
 	} else {
 		text = "BEGIN IMMEDIATE;\n" + text
 	}
 	if !up {
-		text = fmt.Sprintf("BEGIN IMMEDIATE;\n%sDELETE FROM ~outbox_migration WHERE version = %d;\n", m.down, m.Version)
+		text = fmt.Sprintf("BEGIN IMMEDIATE;\n%sDELETE FROM ~outbox_migration WHERE version = %d;\n", m.Down, m.Version)
 		if version == 1 {
 			text += "DROP TABLE ~outbox_migration;\n"
 		}
@@ -178,7 +157,7 @@ type querier interface {
 
 // applied lists the steps that the file has; none where there is no table.
 func applied(ctx context.Context, db querier, prefix string) (out []Migration, err error) {
-	err = retryBusy(ctx, func() error {
+	err = sqlitefile.RetryBusy(ctx, func() error {
 		out = nil
 		rows, err := db.QueryContext(ctx, "SELECT version, name, applied_at FROM "+prefix+"outbox_migration ORDER BY version")
 		if err != nil {

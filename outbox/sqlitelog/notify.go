@@ -3,16 +3,13 @@ package sqlitelog
 import (
 	"context"
 	"database/sql"
-	"log/slog"
 	"path/filepath"
 	"sync"
 	"time"
 
-	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/internal/sqlitefile"
+	"github.com/emitd/emitd/outbox/internal/herald"
 )
-
-// hookBuffer is how many commits Config.OnPublished may be behind.
-const hookBuffer = 1024
 
 // commits connects the publishers and logs of a process by the file they share. It is the one thing
 // that is global here: a publisher knows only its caller's handle, a log only its path.
@@ -69,8 +66,8 @@ func (l *Log) Wake(ctx context.Context) <-chan struct{} {
 // watchFile rings when the log has grown. A changed data version says that another connection has
 // committed; only then the end of the log is looked up.
 func (l *Log) watchFile() {
-	var s *session
-	defer func() { s.close() }()
+	var s *sqlitefile.Session
+	defer func() { s.Close() }()
 	var version, end int64
 	tick := time.NewTicker(l.cfg.WatchInterval)
 	defer tick.Stop()
@@ -86,12 +83,12 @@ func (l *Log) watchFile() {
 				version, end = v, grown
 			}
 			if err = q.err; err != nil {
-				s.broken = true
+				s.Broken = true
 			}
 		} else {
 			s = nil
 		}
-		if err != nil && !isBusy(err) && l.ctx.Err() == nil {
+		if err != nil && !sqlitefile.IsBusy(err) && l.ctx.Err() == nil {
 			l.cfg.Logger.Debug("outbox relays poll until the file can be watched again", "file", l.cfg.Path, "error", err)
 		}
 		select {
@@ -102,69 +99,18 @@ func (l *Log) watchFile() {
 	}
 }
 
-// notifier tells relays and hooks of commits, from a goroutine of its own: no caller waits.
-type notifier struct {
-	db     *sql.DB
-	hook   func([]outbox.Message)
-	log    *slog.Logger
-	signal chan struct{} // a commit since the last ring
-	told   chan []outbox.Message
-	done   chan struct{} // no more commits
-	ctx    context.Context
-	stop   context.CancelFunc
-	start  sync.Once
-	end    sync.Once
-	wg     sync.WaitGroup
-}
-
-func newNotifier(db *sql.DB, cfg Config) *notifier {
-	n := &notifier{
-		db: db, hook: cfg.OnPublished, log: cfg.Logger,
-		signal: make(chan struct{}, 1), told: make(chan []outbox.Message, hookBuffer), done: make(chan struct{}),
-	}
-	n.ctx, n.stop = context.WithCancel(context.Background())
-	return n
-}
-
-// committed says that messages are there. It never waits.
-func (n *notifier) committed(messages []outbox.Message) {
-	n.start.Do(func() {
-		n.wg.Go(n.ring)
-		if n.hook != nil {
-			n.wg.Go(n.tell)
-		}
-	})
-	select {
-	case n.signal <- struct{}{}:
-	default:
-	}
-	if n.hook == nil || messages == nil {
-		return
-	}
-	select {
-	case n.told <- messages:
-	default:
-		n.log.Warn("outbox hook is too slow; it missed a commit", "hook", "OnPublished", "messages", len(messages))
-	}
-}
-
-// ring hints the relays of this process. Which file the handle is of is asked once.
-func (n *notifier) ring() {
+// newHerald makes what tells of commits. Which file the handle is of is asked once.
+func newHerald(db *sql.DB, cfg Config) *herald.Herald {
 	path := ""
-	for {
-		select {
-		case <-n.signal:
-		case <-n.done:
-			return
-		}
+	return herald.New(herald.Config{OnPublished: cfg.OnPublished, Logger: cfg.Logger, Ring: func(ctx context.Context) {
 		if path == "" {
 			var err error
-			if path, err = fileOf(n.ctx, n.db); err != nil && n.ctx.Err() == nil {
-				n.log.Debug("outbox wake-up failed; relays find messages by watching the file", "error", err)
+			if path, err = fileOf(ctx, db); err != nil && ctx.Err() == nil {
+				cfg.Logger.Debug("outbox wake-up failed; relays find messages by watching the file", "error", err)
 			}
 		}
 		commits.ring(path)
-	}
+	}})
 }
 
 // fileOf asks a handle for its file, in the form that a log uses.
@@ -177,47 +123,4 @@ func fileOf(ctx context.Context, db *sql.DB) (string, error) {
 		path = real
 	}
 	return path, nil
-}
-
-// tell calls the hook, in the order of the commits.
-func (n *notifier) tell() {
-	for {
-		select {
-		case m := <-n.told:
-			n.call(m)
-		case <-n.done:
-			for {
-				select {
-				case m := <-n.told:
-					n.call(m)
-				default:
-					return
-				}
-			}
-		}
-	}
-}
-
-func (n *notifier) call(messages []outbox.Message) {
-	defer func() {
-		if p := recover(); p != nil {
-			n.log.Error("outbox hook panicked", "hook", "OnPublished", "panic", p)
-		}
-	}()
-	n.hook(messages)
-}
-
-// close waits until what was told is told, or ctx ends.
-func (n *notifier) close(ctx context.Context) error {
-	n.start.Do(func() {}) // nothing starts any more
-	n.end.Do(func() { close(n.done) })
-	ended := make(chan struct{})
-	go func() { n.wg.Wait(); close(ended) }()
-	defer n.stop()
-	select {
-	case <-ended:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

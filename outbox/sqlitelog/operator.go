@@ -2,12 +2,12 @@ package sqlitelog
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/outbox/internal/rules"
 )
 
 // change runs one operator's change of a subscription, which must be there, and wakes relays.
@@ -101,7 +101,7 @@ func (l *Log) Skip(ctx context.Context, subscription string, seqs ...int64) erro
 				q.one(`SELECT attempts, cause FROM ~outbox_lane WHERE subscription = ? AND shard = ? AND key = ? AND solo = ?`,
 					[]any{subscription, at.shard, at.key, at.solo}, &attempts, &cause)
 			}
-			q.bury(subscription, seq, attempts, strings.TrimSuffix(skipCause+": "+cause, ": "))
+			q.bury(subscription, seq, attempts, strings.TrimSuffix(rules.SkipCause+": "+cause, ": "))
 			q.leaveLane(subscription, at, seq)
 		}
 		return nil
@@ -121,6 +121,7 @@ func (l *Log) Replay(ctx context.Context, subscription string, from outbox.Posit
 			// In log order: a clock that was set back must not hide what came before.
 			q.one(`SELECT id - 1 FROM ~outbox WHERE created_at >= ? ORDER BY id LIMIT 1`, []any{nanos(from.Since)}, &used)
 		}
+		q.exec(`UPDATE ~outbox_subscription SET replayed = ? WHERE name = ?`, q.end(), subscription)
 		q.exec(`UPDATE ~outbox_cursor SET last = min(last, ?), turn = turn + 1, rev = rev + 1, updated_at = ? WHERE subscription = ?`,
 			used, nanos(q.now), subscription)
 		return nil
@@ -169,21 +170,14 @@ const deadListing = `SELECT ` + bodyOf + `, subscription, 'dead', attempts, caus
 
 // List implements [outbox.Operator].
 func (l *Log) List(ctx context.Context, f outbox.Filter) ([]outbox.Entry, error) {
-	switch f.Kind {
-	case "", outbox.Waiting, outbox.Held, outbox.Behind, outbox.Dead:
-	default:
-		return nil, fmt.Errorf("list messages: %q is not what is kept, want %q, %q, %q or %q", f.Kind, outbox.Waiting, outbox.Held, outbox.Behind, outbox.Dead)
-	}
-	if f.Limit < 0 {
-		return nil, errors.New("list messages: the limit is negative")
-	}
-	if f.Limit == 0 {
-		f.Limit = 100
+	f, err := rules.Listing(f)
+	if err != nil {
+		return nil, fmt.Errorf("list messages: %w", err)
 	}
 	ctx, cancel := l.bounded(ctx)
 	defer cancel()
 	var out []outbox.Entry
-	err := l.read(ctx, func(q *query) error {
+	err = l.read(ctx, func(q *query) error {
 		var dec decoder
 		q.each(listing+" UNION ALL "+deadListing+" ORDER BY id, subscription LIMIT ?6",
 			[]any{f.Subscription, string(f.Kind), f.Key, f.Seq, f.After, f.Limit}, func(scan func(...any) error) (bool, error) {

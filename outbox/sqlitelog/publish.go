@@ -10,14 +10,16 @@ import (
 	"strings"
 	"time"
 
+	"github.com/emitd/emitd/internal/sqlitefile"
 	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/outbox/internal/herald"
 )
 
 // Publisher puts messages into the log, in transactions of the caller. Its methods may be called
 // from any goroutine.
 type Publisher struct {
-	cfg      Config
-	notifier *notifier
+	cfg    Config
+	herald *herald.Herald
 }
 
 // New makes a publisher. db is the caller's handle, of any SQLite driver; New does not use it yet,
@@ -28,11 +30,11 @@ func New(db *sql.DB, cfg Config) (*Publisher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make an outbox publisher: %w", err)
 	}
-	return &Publisher{cfg: cfg, notifier: newNotifier(db, cfg)}, nil
+	return &Publisher{cfg: cfg, herald: newHerald(db, cfg)}, nil
 }
 
 // Close tells what is left to hooks and relays, until ctx ends.
-func (p *Publisher) Close(ctx context.Context) error { return p.notifier.close(ctx) }
+func (p *Publisher) Close(ctx context.Context) error { return p.herald.Close(ctx) }
 
 // Execer is a transaction: [*sql.Tx], [*Tx], or a [*sql.Conn] on which the caller has begun one.
 type Execer interface {
@@ -105,7 +107,7 @@ func (p *Publisher) InTx(ctx context.Context, db *sql.DB, fn func(tx *Tx) error)
 // IMMEDIATE; an UPDATE of no row (no subscription has an empty name) does the same.
 func (p *Publisher) begin(ctx context.Context, db *sql.DB) (tx *sql.Tx, err error) {
 	lock := p.text("UPDATE ~outbox_subscription SET paused = paused WHERE name = ''")
-	err = retryBusy(ctx, func() error {
+	err = sqlitefile.RetryBusy(ctx, func() error {
 		if tx, err = db.BeginTx(ctx, nil); err != nil {
 			return err
 		}
@@ -155,13 +157,13 @@ func (t *Tx) Commit() error {
 	published := t.published
 	err := t.Tx.Commit()
 	switch {
-	case len(published) == 0, errors.Is(err, sql.ErrTxDone), isBusy(err):
+	case len(published) == 0, errors.Is(err, sql.ErrTxDone), sqlitefile.IsBusy(err):
 	case err != nil:
 		t.published = nil
-		t.p.notifier.committed(nil)
+		t.p.herald.Committed(nil)
 	default:
 		t.published = nil
-		t.p.notifier.committed(published)
+		t.p.herald.Committed(published)
 	}
 	return err
 }

@@ -2,10 +2,12 @@ package sqlitelog
 
 import (
 	"context"
+	"math"
 	"time"
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/daemon/sweeper"
+	"github.com/emitd/emitd/outbox/internal/rules"
 )
 
 // sweepRows is how many messages one transaction removes at most: other writers wait for it.
@@ -29,24 +31,26 @@ func (l *Log) Sweep(ctx context.Context, limit int) (int, error) {
 	defer cancel()
 	limit = max(min(limit, sweepRows), 1)
 	var removed int64
-	var lagging []string
+	var late []rules.Late
+	forget := l.cfg.OnLag == LagForget
 	err := l.write(ctx, func(q *query) error {
-		removed = q.sweep(q.now.Add(-l.cfg.Retention), limit)
-		if removed == 0 && l.cfg.MaxRetained > 0 && q.retained() > l.cfg.MaxRetained {
-			if lagging = q.lagging(q.now.Add(-l.cfg.Retention)); l.cfg.OnLag == LagForget {
-				for _, name := range lagging {
-					q.forget(name)
-				}
-			}
+		before := q.now.Add(-l.cfg.Retention)
+		if removed = q.sweep(before, limit); removed == int64(limit) || l.cfg.MaxRetained <= 0 {
+			return nil
+		}
+		last := q.excess(before, l.cfg.MaxRetained)
+		if late = q.lagging(last); len(late) > 0 && forget {
+			q.exec(`UPDATE ~outbox_cursor SET last = ?1, turn = turn + 1, rev = rev + 1, updated_at = ?2 WHERE last < ?1`, last, nanos(q.now))
+			removed += q.sweep(before, limit-int(removed))
 		}
 		return nil
 	})
 	if err != nil {
 		return 0, explain("sweep the outbox", l.cfg.Path, err)
 	}
-	for _, name := range lagging {
-		l.cfg.Logger.WarnContext(ctx, "an outbox subscription lags and the log is too large", "subscription", name,
-			"max_retained", l.cfg.MaxRetained, "forgotten", l.cfg.OnLag == LagForget)
+	for _, n := range rules.BySubscription(late) {
+		l.cfg.Logger.WarnContext(ctx, "an outbox subscription lags and the log is too large", "subscription", n.Subscription,
+			"messages", n.Messages, "max_retained", l.cfg.MaxRetained, "forgotten", forget)
 	}
 	return int(removed), nil
 }
@@ -66,16 +70,36 @@ func (q *query) sweep(before time.Time, limit int) int64 {
 	return q.exec(`DELETE FROM ~outbox WHERE id <= ?`, last)
 }
 
-// lagging are the subscriptions that have not passed the oldest message though it is past the
-// retention.
-func (q *query) lagging(before time.Time) (names []string) {
-	q.each(`SELECT DISTINCT c.subscription FROM ~outbox_cursor c
-		WHERE c.last < (SELECT min(id) FROM ~outbox) AND (SELECT created_at FROM ~outbox ORDER BY id LIMIT 1) < ?`,
-		[]any{nanos(before)}, func(scan func(...any) error) (bool, error) {
-			var name string
-			err := scan(&name)
-			names = append(names, name)
+// excessMost is how many messages are given up at once: other writers wait while they are counted.
+const excessMost = 50 * sweepRows
+
+// excess is the last id of a beginning of the log that must go, as far as it is past the retention: by
+// its share of what all take. 0 if the log is not too large.
+func (q *query) excess(before time.Time, limit int64) int64 {
+	size := q.retained()
+	if size <= limit {
+		return 0
+	}
+	var first, ids int64
+	q.one(`SELECT a, b - a + 1 FROM (SELECT (SELECT min(id) FROM ~outbox) AS a, (SELECT max(id) FROM ~outbox) AS b)`, nil, &first, &ids)
+	ids = min(int64(math.Ceil(float64(ids)*float64(size-limit)/float64(size))), excessMost)
+	last := first - 1 + ids
+	if young := q.number(`SELECT id FROM ~outbox WHERE id <= ? AND created_at >= ? ORDER BY id LIMIT 1`, last, nanos(before)); young > 0 {
+		last = young - 1
+	}
+	return last
+}
+
+// lagging are the rows of the cursors that have not passed an id, and how many messages up to there they
+// have not delivered.
+func (q *query) lagging(last int64) (late []rules.Late) {
+	q.each(`SELECT c.subscription, c.lo, (SELECT count(*) FROM ~outbox o WHERE o.id > c.last AND o.id <= ?1 AND o.shard BETWEEN c.lo AND c.hi)
+		FROM ~outbox_cursor c WHERE c.last < ?1 AND EXISTS (SELECT 1 FROM ~outbox o WHERE o.id > c.last AND o.id <= ?1) ORDER BY c.subscription, c.lo`,
+		[]any{last}, func(scan func(...any) error) (bool, error) {
+			var n rules.Late
+			err := scan(&n.Subscription, &n.Lo, &n.Messages)
+			late = append(late, n)
 			return true, err
 		})
-	return names
+	return late
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -156,7 +157,8 @@ func TestLanesOutliveTheLog(t *testing.T) {
 	}
 }
 
-// A log that is too large forgets who lags, if that is wanted, and says so in any case.
+// A log that is too large passes over what who lags has not delivered, if that is wanted, and says so in
+// any case. The subscription stays.
 func TestMaxRetained(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []string{LagKeep, LagForget} {
@@ -165,8 +167,12 @@ func TestMaxRetained(t *testing.T) {
 			var told bytes.Buffer
 			c := newClock()
 			w := newWorld(t, Config{Now: c.read, Retention: time.Hour, MaxRetained: 10_000, OnLag: policy, Logger: slog.New(slog.NewTextHandler(&told, nil))})
-			w.claim(t, "slow", 1)
-			fast := w.claim(t, "fast", 1)
+			slow, fast := w.claim(t, "slow", 1), w.claim(t, "fast", 1)
+			w.publish(t, text("dead", "dead"))
+			p, err := slow.Next(t.Context(), outbox.Limit{})
+			ok(t, err)
+			ok(t, slow.Advance(t.Context(), p.Mark, []outbox.Outcome{{Row: p.Rows[0], Kind: outbox.Dead, Attempts: 1}}))
+			ok(t, w.Pause(t.Context(), "slow", true))
 			w.many(t, 1000)
 			drain(t, fast)
 			w.sweepAll(t)
@@ -175,14 +181,74 @@ func TestMaxRetained(t *testing.T) {
 			}
 			c.pass(2 * time.Hour)
 			w.sweepAll(t)
-			removed := w.sweepAll(t)
-			all, err := w.Stats(t.Context(), "")
+			all, err := w.Stats(t.Context(), "slow")
 			ok(t, err)
-			if !strings.Contains(told.String(), "slow") || strings.Contains(told.String(), "fast") {
-				t.Errorf("told: %s", told.String())
+			s := all[0]
+			if !strings.Contains(told.String(), "slow messages=") || strings.Contains(told.String(), "fast") || !s.Paused || s.Dead != 1 {
+				t.Errorf("%+v, told: %s", s, told.String())
 			}
-			if policy == LagKeep && (len(all) != 2 || w.left(t) != 1000) || policy == LagForget && (len(all) != 1 || w.left(t) != 0) {
-				t.Errorf("%d subscriptions, %d messages removed, %d left", len(all), removed, w.left(t))
+			if policy == LagKeep && (s.Pending != 1000 || w.left(t) != 1000) { // the dead one went
+				t.Errorf("%d messages left, %d pending", w.left(t), s.Pending)
+			}
+			if policy == LagForget && (s.Retained > 10_000 || s.Retained < 9_000 || int(s.Pending) != w.left(t)) {
+				t.Errorf("%d messages left of %d bytes, %d pending", w.left(t), s.Retained, s.Pending)
+			}
+			ok(t, w.Pause(t.Context(), "slow", false))
+			if got := drain(t, w.claim(t, "slow", 2)); len(got) != int(s.Pending) || got[len(got)-1] != "999" {
+				t.Errorf("then came %d", len(got))
+			}
+		})
+	}
+}
+
+// A living relay, whose sink is down or that is paused, does not keep a log with a bound from going.
+func TestForgetWithLivingRelay(t *testing.T) {
+	t.Parallel()
+	for _, paused := range []bool{false, true} {
+		t.Run(fmt.Sprint("paused ", paused), func(t *testing.T) {
+			t.Parallel()
+			c := newClock()
+			w := newWorld(t, Config{Now: c.read, Retention: time.Hour, MaxRetained: 10_000, OnLag: LagForget, Logger: slog.New(slog.DiscardHandler)})
+			w.claim(t, "s", 1).Close()
+			ok(t, w.Pause(t.Context(), "s", paused))
+			w.many(t, 1000)
+			c.pass(2 * time.Hour)
+			var up atomic.Bool
+			came := make(chan string, 2000)
+			called := make(chan struct{}, 1)
+			w.relay(t, outbox.Config{Sink: outbox.SinkFunc(func(_ context.Context, d outbox.Delivery) []error {
+				select {
+				case called <- struct{}{}:
+				default:
+				}
+				if !up.Load() {
+					return []error{fmt.Errorf("gone: %w", outbox.ErrSinkDown)}
+				}
+				for _, r := range d.Rows {
+					came <- string(r.Payload)
+				}
+				return nil
+			})})
+			if !paused {
+				<-called
+			}
+			for range 3 {
+				w.sweepAll(t)
+			}
+			all, err := w.Stats(t.Context(), "s")
+			ok(t, err)
+			if s := all[0]; s.Retained > 10_000 || s.Paused != paused || int(s.Pending) != w.left(t) {
+				t.Errorf("%d messages left: %+v", w.left(t), s)
+			}
+			up.Store(true)
+			ok(t, w.Pause(t.Context(), "s", false))
+			late := time.After(20 * time.Second)
+			for text := ""; text != "999"; {
+				select {
+				case text = <-came:
+				case <-late:
+					t.Fatal("the rest does not come")
+				}
 			}
 		})
 	}

@@ -86,7 +86,8 @@ type Config struct {
 	Retention time.Duration
 	// MaxRetained is how many bytes the log may take before OnLag says what becomes of subscriptions
 	// that hold its beginning and are a whole Retention behind; default 0, no bound. "keep" (the
-	// default) only warns; "forget" removes the subscription, and what it has not delivered.
+	// default) only warns; "forget" moves it behind the oldest messages, as many as must go: those it never
+	// delivers. It keeps its lanes, its dead letters and its pause.
 	MaxRetained int64
 	OnLag       string
 	// OnPublished is told after a commit of [Publisher.InTx] or [Publisher.Wrap], in the order of

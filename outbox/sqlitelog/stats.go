@@ -10,16 +10,17 @@ import (
 // countTo is where counting stops.
 const countTo = 10_000
 
-// Stats implements [outbox.Operator]. There are none of a subscription that is not known. Retained is estimated from how many messages there are and how
-// long some of them are.
+// Stats implements [outbox.Operator]. There are none of a subscription that is not known. Retained is
+// estimated from how many messages there are and how long some of them are.
 func (l *Log) Stats(ctx context.Context, subscription string) ([]outbox.Stats, error) {
 	ctx, cancel := l.bounded(ctx)
 	defer cancel()
 	var out []outbox.Stats
 	err := l.read(ctx, func(q *query) error {
 		retained := q.retained()
+		delayed, next := q.delayed()
 		q.each(`SELECT name, paused, instances FROM ~outbox_subscription WHERE ?1 IN ('', name) ORDER BY name`, []any{subscription}, func(scan func(...any) error) (bool, error) {
-			s := outbox.Stats{Now: q.now, Retained: retained, Ahead: -1}
+			s := outbox.Stats{Now: q.now, Retained: retained, Ahead: -1, Delayed: delayed, NextAt: next}
 			err := scan(&s.Subscription, &s.Paused, &s.Instances)
 			out = append(out, s)
 			return true, err
@@ -33,6 +34,16 @@ func (l *Log) Stats(ctx context.Context, subscription string) ([]outbox.Stats, e
 		return nil, explain("read the outbox's state", l.cfg.Path, err)
 	}
 	return out, nil
+}
+
+// delayed counts what is held back, and says until when.
+func (q *query) delayed() (n int64, next time.Time) {
+	var first int64
+	q.one(`SELECT count(*), coalesce(min(not_before), 0) FROM (SELECT not_before FROM ~outbox_delayed ORDER BY not_before LIMIT ?)`, []any{countTo}, &n, &first)
+	if n > 0 {
+		next = time.Unix(0, first)
+	}
+	return n, next
 }
 
 // stats fills in one subscription.

@@ -2,6 +2,7 @@ drop function {{function "outbox_publish"}}(text, bytea, text, text, json, times
 drop function {{function "outbox_begin_era"}}(integer, text);
 drop function {{function "outbox_drop"}}(bigint, boolean);
 drop function {{function "outbox_empty"}}(bigint, bigint);
+drop function {{function "outbox_close"}}(bigint);
 drop function {{function "outbox_extend"}}(bigint, bigint);
 drop table {{outbox_dead}};
 drop table {{outbox_parked}};

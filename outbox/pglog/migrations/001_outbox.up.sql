@@ -71,6 +71,7 @@ create table {{outbox_subscription}} (
 	instances       integer not null, -- of the last claim that was not refused,
 	instances_epoch bigint not null,  -- and the highest epoch that ever claimed
 	paused          boolean not null default false,
+	replayed        bigint not null default 0, -- up to here messages may come again: the end of the log at a replay
 	created_at      timestamptz not null default clock_timestamp()
 );
 
@@ -189,9 +190,32 @@ begin
 end
 $extend$;
 
+-- Ends a partition that is being filled: its rest of ids is drawn for nobody, at once, and does not
+-- count as speed. Nobody may have published in an open transaction, which holds the sequence, and
+-- nobody draws an id meanwhile: the lock of altering keeps them off. So it is now, or never.
+create function {{function "outbox_close"}}(which bigint) returns boolean
+language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10ms' as $close$
+declare
+	p {{outbox_partition}};
+	was bigint;
+begin
+	alter sequence {{outbox_id}} cache 1;
+	select * into p from {{outbox_partition}} q where q.n = which;
+	select s.last_value into was from {{outbox_id}} s where s.is_called;
+	if p.n is null or was is null or was < p.lo or was >= p.hi - 1 then
+		return false;
+	end if;
+	perform setval({{regclass "outbox_id"}}, p.hi - 1);
+	update {{outbox_state}} s set drawn = s.drawn + p.hi - 1 - was;
+	return true;
+exception when lock_not_available then
+	return false;
+end
+$close$;
+
 -- Empties a partition that is older than keep (microseconds) and that every cursor has passed: no
--- transaction that wrote into it was open when any snap_from was taken. Asked again here, in the
--- transaction that deletes.
+-- transaction that wrote into it was open when any snap_from was taken, or the cursor was moved over
+-- it (base_from) and none is open now. Asked again here, in the transaction that deletes.
 create function {{function "outbox_empty"}}(which bigint, keep bigint) returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '200ms' as $empty$
 declare
@@ -201,7 +225,10 @@ begin
 		where q.n = which and q.x0 is not null and q.emptied_at is null for update;
 	if not found or p.passed_at > clock_timestamp() - keep * interval '1 microsecond' or exists (
 		select from {{outbox_cursor}} c, {{outbox_state}} s
-		where c.again is not null or c.era < s.era or pg_snapshot_xmin(c.snap_from) <= p.x0
+		where c.again < p.hi - 1
+			or c.era < s.era and (c.drawn < p.hi - 1 or c.snap_to is not null and c.last < p.hi - 1)
+			or case when c.base_from >= p.hi - 1 then pg_snapshot_xmin(pg_current_snapshot()) <= p.x0
+				else c.era < s.era or pg_snapshot_xmin(c.snap_from) <= p.x0 end
 	) then
 		return false;
 	end if;
@@ -280,6 +307,7 @@ end
 $publish$;
 
 revoke all on function {{function "outbox_extend"}}(bigint, bigint) from public;
+revoke all on function {{function "outbox_close"}}(bigint) from public;
 revoke all on function {{function "outbox_empty"}}(bigint, bigint) from public;
 revoke all on function {{function "outbox_drop"}}(bigint, boolean) from public;
 revoke all on function {{function "outbox_begin_era"}}(integer, text) from public;

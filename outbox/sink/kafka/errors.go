@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -19,7 +21,7 @@ var (
 	unknown = []error{kerr.UnknownTopicOrPartition, kerr.UnknownTopicID}
 	fenced  = []error{kerr.ProducerFenced, kerr.InvalidProducerEpoch}
 	down    = []error{
-		kgo.ErrRecordTimeout, kgo.ErrClientClosed, kerr.SaslAuthenticationFailed, kerr.ClusterAuthorizationFailed,
+		kgo.ErrClientClosed, kerr.SaslAuthenticationFailed, kerr.ClusterAuthorizationFailed,
 		kerr.TransactionalIDAuthorizationFailed, kerr.UnsupportedSaslMechanism, kerr.IllegalSaslState,
 		kerr.InvalidTransactionTimeout, kerr.CoordinatorNotAvailable, kerr.BrokerNotAvailable,
 	}
@@ -34,8 +36,8 @@ func oneOf(err error, kinds []error) bool {
 	return false
 }
 
-// classify says what an error of producing means.
-func (s *Sink) classify(ctx context.Context, topic string, err error) error {
+// classify says what an error of producing by a client means.
+func (s *Sink) classify(ctx context.Context, client *kgo.Client, topic string, err error) error {
 	what := fmt.Sprintf("produce to %.80q", topic)
 	switch {
 	case err == nil:
@@ -46,18 +48,50 @@ func (s *Sink) classify(ctx context.Context, topic string, err error) error {
 		return sink.Permanent("%s: %w", what, err)
 	case oneOf(err, unknown) && s.cfg.Topic == "":
 		return sink.Permanent("%s: no such topic: %w", what, err)
-	case oneOf(err, unknown), oneOf(err, down), unreachable(err) && ctx.Err() == nil:
+	case oneOf(err, unknown), oneOf(err, down), unreachable(err),
+		errors.Is(err, kgo.ErrRecordTimeout) && s.silent(ctx, client):
 		return sink.Down(what, s.redacted(err))
 	default:
-		return fmt.Errorf("%s: %w", what, err)
+		return fmt.Errorf("%s: %w", what, s.redacted(err))
 	}
 }
 
 // unreachable reports whether an error is one of connections. Producing is repeated by the client
-// until the record's time ends, so that what comes through is not about the record.
+// until the record's time ends, so that what comes through is not about the record. That a context has
+// ended is an error of the network to its type, and says nothing about it.
 func unreachable(err error) bool {
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return false
+	}
 	_, network := errors.AsType[net.Error](err)
 	return network || sink.Unreachable(err)
+}
+
+// What is asked of the brokers when a record's time has ended, at most so long and so often.
+const (
+	pingFor   = 5 * time.Second
+	pingAgain = time.Second
+)
+
+// ping is what the brokers said last.
+type ping struct {
+	sync.Mutex
+	at  time.Time
+	err error
+}
+
+// silent reports whether no broker answers: the client does not say why a record's time has ended, and a
+// partition that takes nothing is the trouble of its topic alone.
+func (s *Sink) silent(ctx context.Context, client *kgo.Client) bool {
+	s.ping.Lock()
+	defer s.ping.Unlock()
+	if ctx.Err() == nil && time.Since(s.ping.at) >= pingAgain {
+		ctx, cancel := context.WithTimeout(ctx, pingFor)
+		defer cancel()
+		s.ping.err = client.Ping(ctx)
+		s.ping.at = time.Now()
+	}
+	return s.ping.err != nil
 }
 
 // redacted takes the password out of what a library says.

@@ -35,12 +35,14 @@
 //
 //	record too large or invalid, topic's name invalid  permanent
 //	no such topic                                      permanent; of Config.Topic: the sink is down
-//	no broker, login refused, timeout                  the sink is down
+//	no broker, login refused                           the sink is down
+//	Config.Timeout while brokers answer                another attempt: it is about the topic
 //	transactional id taken over                        fenced
 //	topic not allowed, others                          another attempt
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -105,6 +107,8 @@ type Sink struct {
 		turn   chan struct{}
 		client *kgo.Client
 	}
+
+	ping ping
 
 	mu        sync.Mutex
 	producers map[string]*producer // by transactional id
@@ -259,7 +263,7 @@ func (s *Sink) produce(ctx context.Context, client *kgo.Client, r *kgo.Record) e
 	client.Produce(ctx, r, func(_ *kgo.Record, err error) { done <- err })
 	select {
 	case err := <-done:
-		return s.classify(ctx, r.Topic, err)
+		return s.classify(ctx, client, r.Topic, err)
 	case <-ctx.Done(): // a record that is on its way is not given up by the client
 		return fmt.Errorf("produce to %.80q: not confirmed: %w", r.Topic, context.Cause(ctx))
 	}
@@ -276,11 +280,13 @@ func (s *Sink) produceAlone(ctx context.Context, r *kgo.Record) error {
 	return s.produce(ctx, s.alone.client, r)
 }
 
+// topic is where a row goes.
+func (s *Sink) topic(row outbox.Row) string { return cmp.Or(s.cfg.Topic, row.Topic) }
+
 // record makes a record of a row.
 func (s *Sink) record(d outbox.Delivery, row outbox.Row) *kgo.Record {
-	r := &kgo.Record{Topic: row.Topic, Value: row.Payload}
+	r := &kgo.Record{Topic: s.topic(row), Value: row.Payload}
 	if s.cfg.Topic != "" {
-		r.Topic = s.cfg.Topic
 		r.Headers = append(r.Headers, kgo.RecordHeader{Key: sink.Topic, Value: []byte(row.Topic)})
 	}
 	if row.Key != "" {

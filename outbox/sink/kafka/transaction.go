@@ -236,7 +236,7 @@ func (s *Sink) transactions(ctx context.Context, p *producer, d outbox.Delivery)
 		}
 		var out []int
 		rows, out = part(d, rows, blamed, func(n int) bool {
-			sure := len(blamed) == 1 || oneOf(errs[n], unknown) // else it may have shared its batch
+			sure := len(blamed) == 1 || oneOf(errs[n], unknown) || stuck(errs[n]) // else it may have shared its batch
 			if sure {
 				result[rows[n]] = errs[n]
 			}
@@ -253,11 +253,16 @@ func (s *Sink) transactions(ctx context.Context, p *producer, d outbox.Delivery)
 	return nil
 }
 
-// blame returns the places of rows that were refused for good, or else what befell all.
+// stuck reports whether a record's time has ended though brokers answer: its topic is to blame.
+func stuck(err error) bool {
+	return errors.Is(err, kgo.ErrRecordTimeout) && !errors.Is(err, outbox.ErrSinkDown)
+}
+
+// blame returns the places of rows that were refused for good or got stuck, or else what befell all.
 func blame(errs []error) (places map[int]bool, err error) {
 	places = map[int]bool{}
 	for n, e := range errs {
-		if errors.Is(e, outbox.ErrPermanent) {
+		if errors.Is(e, outbox.ErrPermanent) || stuck(e) {
 			places[n] = true
 		}
 		if err == nil || errors.Is(err, errAborted) {
@@ -360,8 +365,8 @@ func (s *Sink) fill(ctx context.Context, p *producer, d outbox.Delivery, rows []
 	var wg sync.WaitGroup
 	for n, i := range rows {
 		wg.Add(1)
-		p.client.Produce(ctx, s.record(d, d.Rows[i]), func(r *kgo.Record, err error) {
-			errs[n] = s.classify(ctx, r.Topic, err)
+		p.client.Produce(ctx, s.record(d, d.Rows[i]), func(_ *kgo.Record, err error) {
+			errs[n] = err
 			wg.Done()
 		})
 	}
@@ -373,8 +378,9 @@ func (s *Sink) fill(ctx context.Context, p *producer, d outbox.Delivery, rows []
 		s.giveUp(ctx, p)
 		<-settled
 	}
-	for _, err := range errs {
-		failed = failed || err != nil
+	for n, i := range rows {
+		errs[n] = s.classify(ctx, p.client, s.topic(d.Rows[i]), errs[n])
+		failed = failed || errs[n] != nil
 	}
 	if failed {
 		for n, err := range errs {

@@ -5,7 +5,8 @@
 // A message to the subject that the outbox message names as its topic, with Nats-Msg-Id as its id:
 // a stream drops repetitions within its duplicate window, which is to be longer than a take-over takes
 // (a few times the lease; JetStream's default of two minutes is enough for the profiles of emitd).
-// Headers are those of package sink (emitd-key, emitd-generation, …) and the message's own.
+// Headers are those of package sink (emitd-key, emitd-generation, …) and the message's own, but for names
+// that begin with nats-: to the server they are orders.
 //
 // A message counts as taken when the stream has acknowledged it. One message of a key is under way at
 // a time, all keys of a delivery at once.

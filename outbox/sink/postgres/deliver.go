@@ -253,6 +253,8 @@ func classify(ctx context.Context, what string, err error) error {
 		return rowError{text}
 	case pg.Code == "23503":
 		return rowError{text}
+	case pg.Code == "42501" && pg.Routine == "ExecWithCheckOptions": // a policy for rows refuses this one
+		return rowError{text}
 	case class == "22", class == "23", pg.Code == "P0001":
 		return rowError{sink.Permanent("%w", text)}
 	case class == "08", class == "28", class == "42", class == "53", class == "57", class == "3D", class == "3F", pg.Code == "25006":

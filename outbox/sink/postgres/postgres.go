@@ -30,6 +30,7 @@
 //
 //	bad data (22…, 23… but foreign keys, P0001)                  permanent
 //	a foreign key that is not there yet (23503), a lock, others  another attempt
+//	a policy of row-level security refuses the row (42501)       another attempt
 //	table missing or other, rights, read-only (42…, 25006)       the sink is down
 //	no connection, login refused, no space (08…, 28…, 53…, 57…)  the sink is down
 //	a higher epoch                                               fenced
@@ -55,6 +56,8 @@ import (
 // Config of the sink. URL or Pool is required.
 type Config struct {
 	// URL of the target database, as libpq knows it. It may contain a password.
+	// Behind a pooler that hands sessions around it needs default_query_exec_mode=cache_describe (with
+	// exec, types are unknown, and the database refuses every message).
 	URL sink.Secret `yaml:"url"`
 	// Schema of the sink's own tables; default emitd_sink. It is made if Create is set.
 	Schema string `yaml:"schema"`

@@ -16,6 +16,7 @@
 //	an entry's sender fault, message too large     permanent
 //	an entry's other fault                         another attempt
 //	no such topic                                  permanent; an ARN without {topic}: the sink is down
+//	not allowed to use the topic or its KMS key    another attempt; an ARN without {topic}: the sink is down
 //	no connection, login refused, throttled, 5xx   the sink is down
 //	no answer within Config.Timeout                another attempt
 //
@@ -100,21 +101,10 @@ func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
 			messages[i].Err = sink.Permanent("publish: the topic %.80q is no ARN", arn)
 		}
 	}
-	plan := sink.Plan{
-		Parallel: s.cfg.Parallel, Rows: amazon.MaxEntries, Bytes: amazon.MaxBytes,
-		Size:   func(i int) int { return messages[i].Size },
-		Target: func(i int) string { return s.target(d.Rows[i]) },
-	}
-	return sink.Run(ctx, d.Rows, plan, func(ctx context.Context, rows []int) []error {
-		errs := s.publish(ctx, d, rows, messages)
-		if len(rows) > 1 && len(errs) == 1 && errors.Is(errs[0], outbox.ErrPermanent) {
-			errs = make([]error, len(rows)) // the call was refused: find out on whose account
-			for n := range rows {
-				errs[n] = s.publish(ctx, d, rows[n:n+1], messages)[0]
-			}
-		}
-		return errs
-	})
+	b := amazon.Batches{Parallel: s.cfg.Parallel, Bytes: amazon.MaxBytes, Target: s.target, Send: func(ctx context.Context, rows []int) []error {
+		return s.publish(ctx, d, rows, messages)
+	}}
+	return b.Deliver(ctx, d.Rows, messages)
 }
 
 func (s *Sink) target(row outbox.Row) string {

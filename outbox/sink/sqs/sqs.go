@@ -18,6 +18,7 @@
 //	an entry's sender fault, message too large      permanent
 //	an entry's other fault                          another attempt
 //	no such queue                                   permanent; Config.Queue: the sink is down
+//	not allowed to use the queue or its KMS key     another attempt; Config.Queue: the sink is down
 //	no connection, login refused, throttled, 5xx    the sink is down
 //	no answer within Config.Timeout                 another attempt
 //
@@ -106,21 +107,10 @@ func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
 	for i, row := range d.Rows {
 		messages[i] = amazon.NewMessage(d, row, s.cfg.MaxBytes)
 	}
-	plan := sink.Plan{
-		Parallel: s.cfg.Parallel, Rows: amazon.MaxEntries, Bytes: s.cfg.MaxBytes,
-		Size:   func(i int) int { return messages[i].Size },
-		Target: func(i int) string { return s.target(d.Rows[i]) },
-	}
-	return sink.Run(ctx, d.Rows, plan, func(ctx context.Context, rows []int) []error {
-		errs := s.send(ctx, d, rows, messages)
-		if len(rows) > 1 && len(errs) == 1 && errors.Is(errs[0], outbox.ErrPermanent) {
-			errs = make([]error, len(rows)) // the call was refused: find out on whose account
-			for n := range rows {
-				errs[n] = s.send(ctx, d, rows[n:n+1], messages)[0]
-			}
-		}
-		return errs
-	})
+	b := amazon.Batches{Parallel: s.cfg.Parallel, Bytes: s.cfg.MaxBytes, Target: s.target, Send: func(ctx context.Context, rows []int) []error {
+		return s.send(ctx, d, rows, messages)
+	}}
+	return b.Deliver(ctx, d.Rows, messages)
 }
 
 func (s *Sink) target(row outbox.Row) string {

@@ -58,9 +58,9 @@ func (s *Sink) classify(resp *http.Response, body []byte) error {
 	code := resp.StatusCode
 	err := errors.New(s.describe(resp, body))
 	switch {
-	case code == http.StatusUnauthorized, code == http.StatusProxyAuthRequired, slices.Contains(s.cfg.DownOn, code):
+	case code == http.StatusProxyAuthRequired, slices.Contains(s.cfg.DownOn, code), code == http.StatusUnauthorized && !s.byTopic():
 		err = fmt.Errorf("%w: %w", outbox.ErrSinkDown, err)
-	case code == http.StatusRequestTimeout, code == http.StatusTooEarly, code == http.StatusTooManyRequests, code >= 500, code < 400:
+	case code == http.StatusUnauthorized, code == http.StatusRequestTimeout, code == http.StatusTooEarly, code == http.StatusTooManyRequests, code >= 500, code < 400:
 	default:
 		return fmt.Errorf("%w: %w", outbox.ErrPermanent, err)
 	}

@@ -17,8 +17,10 @@
 //	datacontenttype  the message's header content-type; else application/json if the payload is
 //	                 JSON; else application/octet-stream
 //
-// The message's headers travel as headers in the mode Binary, except those that HTTP needs itself and
-// those of this protocol; in the other modes as the attribute emitdheaders, a JSON object in a string.
+// The message's headers travel as headers in the mode Binary, except those that HTTP needs itself (host,
+// connection, content-length, content-encoding, user-agent, …), those of this protocol (ce-…, webhook-…,
+// proxy-…, idempotency-key), and names that HTTP does not know, which only publishers other than in Go
+// can give; in the other modes as the attribute emitdheaders, a JSON object in a string.
 //
 // Besides there are the headers emitd-subscription, emitd-shard (not in a batch) and
 // emitd-generation: the epoch of the relay. A receiver that remembers the highest generation per
@@ -35,7 +37,8 @@
 //
 //	2xx                         taken
 //	408, 425, 429, 5xx          another attempt, not before Retry-After if there is one
-//	401, 407, Config.DownOn     the sink is down: no message is given up over a wrong password
+//	401, 407, Config.DownOn     the sink is down: no message is given up over a wrong password. A 401
+//	                            where {topic} is in the URL is about that topic: another attempt
 //	other 4xx                   permanent
 //	1xx, 3xx                    another attempt; see below
 //	no connection, bad TLS      the sink is down
@@ -213,13 +216,16 @@ func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
 		Parallel: s.cfg.Parallel, Rows: s.cfg.BatchRows, Bytes: s.cfg.BatchBytes, Whole: true,
 		Size: func(i int) int { return size(d.Rows[i]) },
 	}
-	if strings.Contains(s.cfg.URL, "{topic}") {
+	if s.byTopic() {
 		plan.Target = func(i int) string { return d.Rows[i].Topic }
 	}
 	return sink.Run(ctx, d.Rows, plan, func(ctx context.Context, rows []int) []error {
 		return []error{s.batch(ctx, d, rows)}
 	})
 }
+
+// byTopic reports whether messages of other topics go to other URLs.
+func (s *Sink) byTopic() bool { return strings.Contains(s.cfg.URL, "{topic}") }
 
 // size is about how long a row's event is in JSON: the payload may be base64.
 func size(row outbox.Row) int {

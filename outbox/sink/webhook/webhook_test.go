@@ -282,14 +282,17 @@ func TestAnswers(t *testing.T) {
 	for _, c := range []struct {
 		code  int
 		after string
+		query string
 		kind  error // nil: worth another attempt
 		wait  time.Duration
 	}{
 		{code: 400, kind: outbox.ErrPermanent},
 		{code: 401, kind: outbox.ErrSinkDown},
+		{code: 401, query: "&topic={topic}"},
 		{code: 403, kind: outbox.ErrPermanent},
 		{code: 404, kind: outbox.ErrPermanent},
 		{code: 407, kind: outbox.ErrSinkDown},
+		{code: 407, query: "&topic={topic}", kind: outbox.ErrSinkDown},
 		{code: 408},
 		{code: 409, kind: outbox.ErrPermanent},
 		{code: 410, after: "60", kind: outbox.ErrPermanent},
@@ -306,7 +309,7 @@ func TestAnswers(t *testing.T) {
 		{code: 599},
 		{code: 302},
 	} {
-		t.Run(fmt.Sprint(c.code, c.after), func(t *testing.T) {
+		t.Run(fmt.Sprint(c.code, c.after, c.query), func(t *testing.T) {
 			t.Parallel()
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 				if c.after != "" {
@@ -317,7 +320,7 @@ func TestAnswers(t *testing.T) {
 				fmt.Fprint(w, "the cause\x00 is\n", strings.Repeat("x", 10_000))
 			}))
 			defer server.Close()
-			s := open(t, Config{URL: server.URL + "/?key=hunter2", DownOn: []int{504}})
+			s := open(t, Config{URL: server.URL + "/?key=hunter2" + c.query, DownOn: []int{504}})
 			s.now = func() time.Time { return time.Date(2026, 11, 20, 9, 0, 0, 0, time.UTC) }
 			err := deliver(t, s, sinktest.Rows("t", 1, 1)[0])
 			for _, kind := range []error{outbox.ErrPermanent, outbox.ErrSinkDown} {

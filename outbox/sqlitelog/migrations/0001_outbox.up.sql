@@ -39,6 +39,7 @@ CREATE TABLE ~outbox_subscription (
     instances       INTEGER NOT NULL, -- of the last claim that was not refused,
     instances_epoch INTEGER NOT NULL, -- and the highest epoch that claimed with this number
     paused          INTEGER NOT NULL DEFAULT 0,
+    replayed        INTEGER NOT NULL DEFAULT 0, -- up to here messages may come again: the end of the log at a replay
     created_at      INTEGER NOT NULL
 ) WITHOUT ROWID;
 

@@ -111,6 +111,36 @@ func NewMessage(d outbox.Delivery, row outbox.Row, limit int) Message {
 	return m
 }
 
+// Batches is how the messages of a delivery are sent.
+type Batches struct {
+	Parallel int // calls under way at once
+	Bytes    int // of a batch
+	Target   func(outbox.Row) string
+	// Send makes one call with the messages of one target, by their places in the delivery. One error
+	// for several messages is that of the call.
+	Send func(ctx context.Context, rows []int) []error
+}
+
+// Deliver sends the messages of rows, each with its error if it is not to be sent. A call that was
+// refused for good is made again for each message by itself: that tells on whose account.
+func (b Batches) Deliver(ctx context.Context, rows []outbox.Row, messages []Message) []error {
+	plan := sink.Plan{
+		Parallel: b.Parallel, Rows: MaxEntries, Bytes: b.Bytes,
+		Size:   func(i int) int { return messages[i].Size },
+		Target: func(i int) string { return b.Target(rows[i]) },
+	}
+	return sink.Run(ctx, rows, plan, func(ctx context.Context, batch []int) []error {
+		errs := b.Send(ctx, batch)
+		if len(batch) > 1 && len(errs) == 1 && errors.Is(errs[0], outbox.ErrPermanent) {
+			errs = make([]error, len(batch))
+			for n := range batch {
+				errs[n] = b.Send(ctx, batch[n:n+1])[0]
+			}
+		}
+		return errs
+	})
+}
+
 // fit adds the message's headers, and keeps to the number of attributes: what there is no room for is
 // in the object, too.
 func (m *Message) fit(own []sink.Header) {
@@ -171,19 +201,26 @@ func Group(row outbox.Row) string {
 	return "emitd:" + digest(row.Key)
 }
 
-// Errors of the services by what they mean to us.
+// Errors of the services by what they mean to us. What is denied, or cannot be encrypted, is a matter of
+// one destination: we may be let into others.
 var (
 	missing = []string{"QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue", "NotFound", "NotFoundException", "InvalidAddress"}
-	busy    = []string{"Throttling", "ThrottlingException", "RequestThrottled", "Throttled", "ThrottledException", "OverLimit", "KmsThrottled", "TooManyRequestsException"}
+	busy    = []string{"Throttling", "ThrottlingException", "RequestThrottled", "Throttled", "ThrottledException", "OverLimit", "TooManyRequestsException"}
 	login   = []string{
-		"AccessDenied", "AccessDeniedException", "AuthorizationError", "ExpiredToken", "ExpiredTokenException", "IncompleteSignature",
-		"InvalidClientTokenId", "InvalidSecurity", "MissingAuthenticationToken", "OptInRequired", "RequestExpired", "SignatureDoesNotMatch",
-		"UnrecognizedClientException", "InvalidAccessKeyId", "KmsAccessDenied", "KmsDisabled", "KmsInvalidState", "KmsNotFound",
+		"ExpiredToken", "ExpiredTokenException", "IncompleteSignature", "InvalidAccessKeyId", "InvalidClientTokenId", "InvalidSecurity",
+		"MissingAuthenticationToken", "OptInRequired", "RequestExpired", "SignatureDoesNotMatch", "UnrecognizedClientException",
 	}
+	denied = []string{"AccessDenied", "AccessDeniedException", "AuthorizationError", "AuthorizationErrorException"}
 )
 
+// local reports whether an error is one of a destination, to which its key for encryption belongs.
+func local(code string) bool {
+	return has(denied, code) || strings.Contains(strings.ToLower(code), "kms")
+}
+
 // Classify says what an error of a call means. Fixed says that the destination is the
-// configuration's, so that nothing can be delivered without it. A call that is refused for good has one
+// configuration's, so that nothing can be delivered without it; else it is the message's, and what is
+// wrong with it is no reason to hold up the messages of others. A call that is refused for good has one
 // message to blame at least: the caller repeats it message by message.
 func Classify(ctx context.Context, what string, fixed bool, err error) error {
 	api, _ := errors.AsType[smithy.APIError](err)
@@ -194,9 +231,13 @@ func Classify(ctx context.Context, what string, fixed bool, err error) error {
 		return sink.Down(what, bare(err))
 	case has(missing, api.ErrorCode()) && !fixed:
 		return sink.Permanent("%s: %s: %s", what, api.ErrorCode(), api.ErrorMessage())
-	case has(busy, api.ErrorCode()), has(missing, api.ErrorCode()), has(login, api.ErrorCode()),
-		status(err) == 401, status(err) == 403, status(err) >= 500:
+	case has(login, api.ErrorCode()), has(busy, api.ErrorCode()), status(err) >= 500:
 		return sink.Down(what, short(api))
+	case has(missing, api.ErrorCode()), local(api.ErrorCode()), status(err) == 401, status(err) == 403:
+		if fixed {
+			return sink.Down(what, short(api))
+		}
+		return fmt.Errorf("%s: %w", what, short(api))
 	case status(err) >= 400:
 		return sink.Permanent("%s: %w", what, short(api))
 	default:
@@ -207,7 +248,7 @@ func Classify(ctx context.Context, what string, fixed bool, err error) error {
 // Entry says what a failed entry of a batch means.
 func Entry(what, code, message string, senderFault bool) error {
 	err := fmt.Errorf("%s: %s: %s", what, code, message)
-	if senderFault && !has(busy, code) {
+	if senderFault && !has(busy, code) && !local(code) && !has(login, code) {
 		return sink.Permanent("%w", err)
 	}
 	return err

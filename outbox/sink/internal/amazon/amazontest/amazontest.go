@@ -39,6 +39,8 @@ type Server struct {
 	known  map[string]bool // deduplication ids
 	faults map[string]sinktest.Fault
 	answer func(w http.ResponseWriter) bool // instead of the usual
+	barred string                           // calls that name it are answered by refuse
+	refuse func(w http.ResponseWriter)
 	calls  int
 	forget bool
 }
@@ -71,6 +73,13 @@ func (s *Server) Answer(f func(w http.ResponseWriter) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.answer = f
+}
+
+// Forbid makes every call about a destination of that name be answered so.
+func (s *Server) Forbid(name string, f func(w http.ResponseWriter)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.barred, s.refuse = name, f
 }
 
 // Forget makes the server take batches for SQS from now on without looking at them, and keep nothing.
@@ -125,8 +134,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.mu.Lock()
-	answer := s.answer
+	answer, barred, refuse := s.answer, s.barred, s.refuse
 	s.mu.Unlock()
+	if barred != "" && destined(string(body), barred) {
+		refuse(w)
+		return
+	}
 	if answer != nil && answer(w) {
 		return
 	}
@@ -135,6 +148,16 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.sns(w, r, string(body))
+}
+
+// destined reports whether the body of a call names a destination, in the words of SQS or of SNS.
+func destined(body, name string) bool {
+	for _, text := range []string{`"QueueName":"` + name + `"`, `/` + name + `"`, "%3A" + name + "&"} {
+		if strings.Contains(body, text) {
+			return true
+		}
+	}
+	return strings.HasSuffix(body, "%3A"+name)
 }
 
 // take takes the entries of a batch for a destination.

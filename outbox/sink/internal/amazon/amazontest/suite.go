@@ -41,6 +41,7 @@ func (s Suite) Run(t *testing.T) {
 		{"batches are full and bounded", s.batches},
 		{"errors of calls", s.errors},
 		{"missing destination", s.missing},
+		{"forbidden destination", s.forbidden},
 		{"unconfirmed is not delivered", s.unconfirmed},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -162,6 +163,45 @@ func (s Suite) missing(t *testing.T) {
 	}
 	if err := s.deliver(t, server, Nowhere, sinktest.Rows("orders", 1, 0)...)[0]; !errors.Is(err, outbox.ErrSinkDown) {
 		t.Errorf("the configuration's: %v, want that the sink is down", err)
+	}
+}
+
+// forbidden refuses whatever a topic of that name is asked, in each of the services' words: it is the
+// trouble of its messages alone, where the topic is theirs.
+func (s Suite) forbidden(t *testing.T) {
+	for _, c := range []struct {
+		code   string
+		status int
+		down   bool // whatever the topic
+	}{
+		{"AccessDeniedException", 400, false},
+		{"AccessDenied", 403, false},
+		{"AuthorizationError", 403, false},
+		{"KmsAccessDenied", 400, false},
+		{"KMSThrottling", 400, false},
+		{"NobodyKnows", 403, false},
+		{"InvalidClientTokenId", 403, true},
+		{"SignatureDoesNotMatch", 403, true},
+		{"ExpiredToken", 403, true},
+	} {
+		t.Run(c.code, func(t *testing.T) {
+			t.Parallel()
+			for to, fixed := range map[Destination]bool{ByTopic: false, Orders: true} {
+				server := New(t)
+				server.Forbid("orders", func(w http.ResponseWriter) { s.Refuse(w, c.status, c.code, "no") })
+				rows := sinktest.Rows("elsewhere", 4, 4)
+				rows[0].Topic = "orders"
+				errs := s.deliver(t, server, to, rows...)
+				if err := errs[0]; err == nil || errors.Is(err, outbox.ErrPermanent) || errors.Is(err, outbox.ErrSinkDown) != (fixed || c.down) {
+					t.Errorf("fixed %v: %v", fixed, err)
+				}
+				for i, err := range errs {
+					if err != nil && i > 0 && !fixed && !c.down {
+						t.Errorf("row %d of another topic: %v", i, err)
+					}
+				}
+			}
+		})
 	}
 }
 

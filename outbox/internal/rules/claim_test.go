@@ -1,4 +1,4 @@
-package sqlitelog
+package rules
 
 import (
 	"math/rand/v2"
@@ -8,6 +8,14 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
+// place is a row of a log whose positions are numbers.
+type place struct {
+	Part
+	last int64
+}
+
+func (p *place) join(next place) bool { return p.last == next.last }
+
 // Whatever is claimed in whatever order, the rows cover all shards, none twice, each shard keeps its
 // position, and those inside belong to the claim. Beside it stands the plain version: an array of
 // shards.
@@ -15,15 +23,16 @@ func TestCarve(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		rows := []part{{Range: outbox.Range{Lo: 0, Hi: outbox.Shards - 1}, claim: outbox.Range{Lo: 0, Hi: outbox.Shards - 1}}}
+		all := outbox.Range{Lo: 0, Hi: outbox.Shards - 1}
+		rows := []place{{Part: Part{Range: all, Claim: all}}}
 		var last [outbox.Shards]int64
 		var epochs [outbox.Shards]int64
 		for epoch := int64(1); epoch < 20; epoch++ {
 			n := 1 + rng.IntN(8)
 			r := outbox.RangeOf(rng.IntN(n), n)
-			rest, mine := carve(rows, r, epoch)
+			rest, mine := Carve(rows, r, epoch, (*place).join)
 			rows = slices.Concat(rest, mine)
-			slices.SortFunc(rows, func(a, b part) int { return a.Lo - b.Lo }) // as they are read
+			slices.SortFunc(rows, func(a, b place) int { return a.Lo - b.Lo }) // as they are read
 			for i := range rows {
 				if rng.IntN(3) == 0 { // somebody advances
 					rows[i].last += rng.Int64N(3)
@@ -37,10 +46,10 @@ func TestCarve(t *testing.T) {
 			}
 			checkRows(t, seed, rows, last, epochs)
 			for _, p := range rows {
-				if overlap(p.Range, r) && (p.claim != r || p.epoch != epoch) {
+				if Overlap(p.Range, r) && (p.Claim != r || p.Epoch != epoch) {
 					t.Fatalf("seed %d: row %+v inside %v is not of the claim", seed, p, r)
 				}
-				if !overlap(p.Range, r) && overlap(p.claim, r) {
+				if !Overlap(p.Range, r) && Overlap(p.Claim, r) {
 					t.Fatalf("seed %d: row %+v outside of %v says that it was claimed with it", seed, p, r)
 				}
 			}
@@ -48,14 +57,14 @@ func TestCarve(t *testing.T) {
 	}
 }
 
-func checkRows(t *testing.T, seed uint64, rows []part, last, epochs [outbox.Shards]int64) {
+func checkRows(t *testing.T, seed uint64, rows []place, last, epochs [outbox.Shards]int64) {
 	t.Helper()
 	var covered [outbox.Shards]int
 	for _, p := range rows {
 		for s := p.Lo; s <= p.Hi; s++ {
 			covered[s]++
-			if p.last != last[s] || p.epoch != epochs[s] {
-				t.Fatalf("seed %d: shard %d stands at %d, epoch %d; want %d, %d", seed, s, p.last, p.epoch, last[s], epochs[s])
+			if p.last != last[s] || p.Epoch != epochs[s] {
+				t.Fatalf("seed %d: shard %d stands at %d, epoch %d; want %d, %d", seed, s, p.last, p.Epoch, last[s], epochs[s])
 			}
 		}
 	}

@@ -1,0 +1,47 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/emitd/emitd/outbox"
+)
+
+// What stops all topics is told from what stops one: a record's time that ends while brokers answer, and
+// a context that ends, are about one at most.
+func TestClassify(t *testing.T) {
+	t.Parallel()
+	dial := &net.OpError{Op: "dial", Err: errors.New("refused")}
+	read := &net.OpError{Op: "read", Err: errors.New("reset")}
+	for _, c := range []struct {
+		err  error
+		ping error // what the brokers said
+		down bool
+	}{
+		{err: kgo.ErrRecordTimeout},
+		{err: kgo.ErrRecordTimeout, ping: dial, down: true},
+		{err: fmt.Errorf("%w, last err: %w", kgo.ErrRecordTimeout, dial), down: true},
+		{err: fmt.Errorf("%w, last err: %w", kgo.ErrRecordTimeout, kerr.NotEnoughReplicas)},
+		{err: context.DeadlineExceeded},
+		{err: context.Canceled},
+		{err: &net.OpError{Op: "read", Err: context.DeadlineExceeded}},
+		{err: read, down: true},
+		{err: kgo.ErrClientClosed, down: true},
+		{err: kerr.NotEnoughReplicas},
+		{err: kerr.TopicAuthorizationFailed},
+		{err: kerr.SaslAuthenticationFailed, down: true},
+	} {
+		s := &Sink{ping: ping{at: time.Now().Add(time.Hour), err: c.ping}} // so that nobody is asked
+		err := s.classify(t.Context(), nil, "orders", c.err)
+		if errors.Is(err, outbox.ErrSinkDown) != c.down || errors.Is(err, outbox.ErrPermanent) || !errors.Is(err, c.err) {
+			t.Errorf("%v, brokers say %v: %v", c.err, c.ping, err)
+		}
+	}
+}
