@@ -265,10 +265,18 @@ func (b *Broker) changed(set Settings) {
 	}
 }
 
+// tell replaces what the shard has not yet heard.
 func (s *shard) tell(set Settings) {
-	select {
-	case s.changes <- set:
-	default: // it is told again soon
+	for {
+		select {
+		case s.changes <- set:
+			return
+		default:
+		}
+		select {
+		case <-s.changes:
+		default:
+		}
 	}
 }
 

@@ -36,6 +36,7 @@ type call struct {
 	outcomes []Outcome
 	claim    *ClaimRequest
 	claims   []handed
+	back     []undelivered
 	room     int // of a claim: bytes that its payloads may still take
 	command  *Command
 	met      int

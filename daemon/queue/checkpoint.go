@@ -1,6 +1,8 @@
 package queue
 
 import (
+	"errors"
+
 	"github.com/emitd/emitd/daemon/queue/journal"
 	"github.com/emitd/emitd/daemon/queue/ledger"
 )
@@ -64,22 +66,35 @@ func (s *shard) checkpoint() {
 		s.b.cfg.Logger.Warn("a checkpoint was given up", "unit", s.unit.String(), "error", c.log.Err())
 		c.abort()
 	case c.eager():
-		var more bool
-		if c.buf, more = c.cut.Write(c.buf[:0], checkpointStep); len(c.buf) > 0 {
-			if err := c.log.Write(c.buf); err != nil {
-				c.abort()
-				return
-			}
-		}
-		if !more {
-			if err := c.log.Commit(nil); err != nil {
-				c.abort()
-				return
-			}
+		more, err := c.write()
+		switch {
+		case err != nil:
+			c.abort()
+		case !more:
 			s.written = c.log
 			*c = checkpoint{}
 		}
 	}
+}
+
+// write writes a step; more is false when the checkpoint is committed.
+func (c *checkpoint) write() (more bool, err error) {
+	var run bool
+	c.buf, run, more = c.cut.Write(c.buf[:0], checkpointStep)
+	switch {
+	case run:
+		err = c.log.WriteRun(c.buf)
+	case len(c.buf) > 0:
+		err = c.log.Write(c.buf)
+	}
+	if err != nil || more {
+		return more, err
+	}
+	if err := errors.Join(c.log.DropRuns(c.cut.Dropped()), c.log.Commit(nil)); err != nil {
+		return false, err
+	}
+	c.cut.Named() // no other one begins before this one counts
+	return false, nil
 }
 
 func (s *shard) beginCheckpoint() {

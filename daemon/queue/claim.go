@@ -9,9 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/emitd/emitd/daemon/queue/ledger"
+	"github.com/emitd/emitd/internal/planted"
 )
 
 // Claim hands out jobs of the shards that this node serves.
@@ -35,8 +34,8 @@ func (b *Broker) Claim(ctx context.Context, name string, req ClaimRequest) (_ []
 	if len(got) == 0 && err != nil {
 		return nil, err
 	}
-	b.instruments.consumed(ctx, name, len(got))
 	out, err := b.claims(ctx, got)
+	b.instruments.consumed(ctx, name, len(out))
 	if cap(got) > 0 {
 		clear(got)
 		b.hands.Put(&got)
@@ -159,7 +158,7 @@ func (s *shard) withdraw(c *call) {
 }
 
 // claims makes of what shards handed out what the worker gets: with tokens, and with payloads, also
-// those that are objects of their own.
+// those that are objects of their own; see deliver.
 func (b *Broker) claims(ctx context.Context, got []handed) ([]Claimed, error) {
 	out := make([]Claimed, len(got))
 	for i := range got {
@@ -174,31 +173,7 @@ func (b *Broker) claims(ctx context.Context, got []handed) ([]Claimed, error) {
 			h.shard.sealers.Put(seal)
 		}
 	}
-	if err := b.fetch(ctx, got, out); err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-// readsAtOnce is how many payload objects of a claim are read at a time.
-const readsAtOnce = 16
-
-// fetch reads the payloads that are objects of their own. If one fails, so does the call, and its
-// claims end by themselves.
-func (b *Broker) fetch(ctx context.Context, got []handed, out []Claimed) error {
-	var all errgroup.Group
-	all.SetLimit(readsAtOnce)
-	for i := range got {
-		j := &got[i].job
-		if j.Blob == "" {
-			continue
-		}
-		all.Go(func() (err error) {
-			out[i].Payload, err = b.payload(ctx, j.Blob, j.ID)
-			return err
-		})
-	}
-	return all.Wait()
+	return b.deliver(ctx, got, out)
 }
 
 func claimStep(s *shard, c *call) progress {
@@ -228,7 +203,7 @@ func claimStep(s *shard, c *call) progress {
 
 // repeated answers a call that has been made before with the same claims.
 func (s *shard) repeated(c *call) *progress {
-	if c.claim.RequestID == "" {
+	if c.claim.RequestID == "" || planted.Bug(planted.NewClaimsForRepeat) {
 		return nil
 	}
 	if w := s.requests[c.claim.RequestID]; w != nil {
@@ -299,7 +274,7 @@ func (s *shard) hand(c *call) bool {
 		Kind: ledger.Claim, Worker: req.Worker, Request: req.RequestID, Epoch: s.epoch, Nonce: nonce(req),
 		Until: s.now + millis(req.Visibility), Visibility: millis(req.Visibility), Tokenless: req.Tokenless,
 	}
-	durable := req.Tokenless || s.settings.Claims == DurableClaims
+	durable := (req.Tokenless || s.settings.Claims == DurableClaims) && !planted.Bug(planted.SoftDurableClaim)
 	one := r
 	c.claims = s.b.room(min(req.Max, s.ledger.Waiting()))
 	for ; ok && len(c.claims) < req.Max; n, ok = s.ledger.Best(req.Types) {
@@ -321,6 +296,9 @@ func (s *shard) hand(c *call) bool {
 		} else { // at once, or it would stay the best one
 			one.At, one.Numbers, one.Deliveries = s.now, r.Numbers[len(r.Numbers)-1:], r.Deliveries[len(r.Deliveries)-1:]
 			s.must(&one, s.now)
+			if planted.Bug(planted.AttemptAtClaim) {
+				s.must(&ledger.Record{Kind: ledger.Started, At: s.now, Numbers: one.Numbers, Deliveries: one.Deliveries, Epoch: s.epoch}, s.now)
+			}
 		}
 		// As it is then.
 		j.State, j.At, j.Worker, j.Epoch, j.Nonce, j.Begun = ledger.Active, r.Until, r.Worker, r.Epoch, r.Nonce, false

@@ -45,6 +45,10 @@
 // deliveries; it is kept, with the cause, until it is redriven or purged. The record that it is dead
 // is durable before it leaves its place.
 //
+// A claim whose payload, an object of its own, cannot be read is handed back: it counts as no attempt
+// and no delivery, and the job waits a second, twice as long each time, up to a minute. The other jobs
+// of the claim are handed out. A job whose payload object is gone is dead with that cause.
+//
 // # Takeover
 //
 // A new owner replays the journal, which deposes the former one: its next write is fenced, it
@@ -60,7 +64,9 @@
 // # Time
 //
 // Delays, times to live, claims and the dedup window go by queue time: the estimate of the cluster
-// store's clock that the broker is given, made monotone by the journal. Durability needs no clock.
+// store's clock that the broker is given, made monotone by the journal. A broker that finds it ahead
+// of its estimate lets it go on a sixteenth slower than its own clock, until they meet. Durability
+// needs no clock.
 //
 // # Memory
 //

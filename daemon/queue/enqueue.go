@@ -10,7 +10,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/emitd/emitd/daemon/queue/ledger"
-	"github.com/emitd/emitd/storage/blob"
 )
 
 // Enqueue makes jobs durable.
@@ -198,18 +197,6 @@ func (b *Broker) orphans(shards map[int]*shard, jobs []prepared, receipts []Rece
 			shards[jobs[i].shard].trash(jobs[i].blob)
 		}
 	}
-}
-
-// payload reads one that is an object of its own.
-func (b *Broker) payload(ctx context.Context, key, id string) ([]byte, error) {
-	o, err := b.cfg.Bucket.Read(ctx, key)
-	switch {
-	case errors.Is(err, blob.ErrNotFound):
-		return nil, Refuse(JobNotFound, "the payload of job %q is gone: the job has ended", id)
-	case err != nil:
-		return nil, Refuse(Unavailable, "read the payload of job %q: %w", id, err)
-	}
-	return o.Data, nil
 }
 
 // unlink notes the payload objects of jobs that a record ends.

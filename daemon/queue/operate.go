@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon/queue/ledger"
+	"github.com/emitd/emitd/storage/blob"
 )
 
 type shardsKey struct{}
@@ -73,12 +74,29 @@ func (b *Broker) Get(ctx context.Context, name, id string) (*Info, []byte, error
 			return nil, nil, err
 		}
 		if c.blob != "" {
-			payload, err := b.payload(ctx, c.blob, id)
-			return c.info, payload, err
+			return b.withPayload(ctx, s, c)
 		}
 		return c.info, c.payload, nil
 	}
 	return nil, nil, Refuse(JobNotFound, "there is no job %q, or it ended too long ago", id)
+}
+
+// withPayload reads the payload object of a job that was found. If it is gone, the job has ended
+// meanwhile; or it is lost, and the job is shown without.
+func (b *Broker) withPayload(ctx context.Context, s *shard, found *call) (*Info, []byte, error) {
+	o, err := b.cfg.Bucket.Read(ctx, found.blob)
+	switch {
+	case errors.Is(err, blob.ErrNotFound):
+		again := newCall(getStep)
+		again.id = found.id
+		if err := s.do(ctx, again); err != nil {
+			return nil, nil, err
+		}
+		return again.info, nil, nil
+	case err != nil:
+		return nil, nil, Refuse(Unavailable, "read the payload of job %q: %w", found.id, err)
+	}
+	return found.info, o.Data, nil
 }
 
 func boolInt(b bool) int {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 )
 
 // osqueueFile is osqueue's own layout; it has no version.
@@ -25,14 +26,22 @@ type osqueueJob struct {
 	WorkerID    string          `json:"workerId"`
 	CreatedAt   float64         `json:"createdAt"`
 	Attempts    int             `json:"attempts"`
-	MaxAttempts *int            `json:"maxAttempts"`
+	MaxAttempts *float64        `json:"maxAttempts"`
 }
 
-// ParseOsqueue reads the queue.json of an osqueue broker and returns its jobs in the queue's order,
-// with their IDs: submitting them again changes nothing. A job that is in progress there is among
-// them, for whoever works on it cannot say so here; its attempts begin anew. Errors are BadRequest
-// and name the job; of a file with any, nothing is returned.
-func ParseOsqueue(data []byte) ([]Job, error) {
+// Osqueue is what a queue.json of osqueue holds.
+type Osqueue struct {
+	// Jobs in the queue's order, with their IDs: submitting them again changes nothing.
+	Jobs []Job
+	// Changed says of which jobs something was not taken over as it was, Left which jobs are not among
+	// Jobs, and why: osqueue has no limits, and takes any number for maxAttempts.
+	Changed, Left []string
+}
+
+// ParseOsqueue reads the queue.json of an osqueue broker. A job that is in progress there is among
+// its jobs, for whoever works on it cannot say so here; its attempts begin anew. An error is BadRequest:
+// osqueue has not written the file, and nothing of it is returned.
+func ParseOsqueue(data []byte) (*Osqueue, error) {
 	var f osqueueFile
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields() // what is not understood must not be lost silently
@@ -45,47 +54,62 @@ func ParseOsqueue(data []byte) ([]Job, error) {
 	if f.Jobs == nil || f.CompletedTotal == nil || *f.CompletedTotal < 0 {
 		return nil, Refuse(BadRequest, "this is no queue.json of osqueue: jobs or completedTotal are missing")
 	}
-	jobs := make([]Job, 0, len(f.Jobs))
+	out := &Osqueue{Jobs: make([]Job, 0, len(f.Jobs))}
+	set := Settings{}.withDefaults()
 	seen := map[string]bool{}
 	for i := range f.Jobs {
-		j, err := f.Jobs[i].job()
-		if err == nil && seen[j.ID] {
+		o := &f.Jobs[i]
+		err := o.check()
+		if err == nil && seen[o.ID] {
 			err = errors.New("its id is that of an earlier job")
 		}
 		if err != nil {
-			return nil, Refuse(BadRequest, "jobs[%d] (%.80q): %w", i, f.Jobs[i].ID, err)
+			return nil, Refuse(BadRequest, "jobs[%d] (%.80q): %w", i, o.ID, err)
 		}
-		seen[j.ID] = true
-		jobs = append(jobs, j)
+		seen[o.ID] = true
+		j, changed := o.job()
+		if _, err := set.prepare(&j); err != nil {
+			out.Left = append(out.Left, fmt.Sprintf("jobs[%d] (%.80q): %s", i, o.ID, err.Message))
+			continue
+		}
+		if changed != "" {
+			out.Changed = append(out.Changed, fmt.Sprintf("jobs[%d] (%.80q): %s", i, o.ID, changed))
+		}
+		out.Jobs = append(out.Jobs, j)
 	}
-	return jobs, nil
+	return out, nil
 }
 
-func (o *osqueueJob) job() (Job, error) {
+// check reports what osqueue does not write.
+func (o *osqueueJob) check() error {
 	switch {
 	case o.ID == "":
-		return Job{}, errors.New("it has no id")
+		return errors.New("it has no id")
 	case o.Status != "unclaimed" && o.Status != "in_progress":
-		return Job{}, fmt.Errorf("status is %.20q, want unclaimed or in_progress", o.Status)
+		return fmt.Errorf("status is %.20q, want unclaimed or in_progress", o.Status)
 	case o.Attempts < 0:
-		return Job{}, fmt.Errorf("attempts is %d", o.Attempts)
-	case o.MaxAttempts != nil && *o.MaxAttempts < 1:
-		return Job{}, fmt.Errorf("maxAttempts is %d", *o.MaxAttempts)
+		return fmt.Errorf("attempts is %d", o.Attempts)
 	}
-	j := Job{ID: o.ID, Type: o.Type}
-	if o.MaxAttempts != nil {
-		j.Retry.MaxAttempts = *o.MaxAttempts
+	return nil
+}
+
+// job translates a job, and says what is not as it was.
+func (o *osqueueJob) job() (j Job, changed string) {
+	j = Job{ID: o.ID, Type: o.Type}
+	switch most := o.MaxAttempts; {
+	case most == nil:
+	case *most < 1:
+		changed = fmt.Sprintf("maxAttempts is %v: it has the queue's", *most)
+	default:
+		j.Retry.MaxAttempts = int(min(math.Ceil(*most), maxAttempts)) // so many are begun there
+		if float64(j.Retry.MaxAttempts) != *most {
+			changed = fmt.Sprintf("maxAttempts is %v: it has %d", *most, j.Retry.MaxAttempts)
+		}
 	}
 	if len(o.Payload) > 0 {
 		var compact bytes.Buffer
-		if err := json.Compact(&compact, o.Payload); err != nil {
-			return Job{}, err
-		}
+		_ = json.Compact(&compact, o.Payload) // it was decoded as JSON
 		j.Payload = compact.Bytes()
 	}
-	set := Settings{}.withDefaults()
-	if _, err := set.prepare(&j); err != nil {
-		return Job{}, errors.New(err.Message)
-	}
-	return j, nil
+	return j, changed
 }

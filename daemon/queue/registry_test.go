@@ -251,10 +251,11 @@ const queueJSON = `{"broker":"host:8080","brokerHeartbeat":1700000000000,"comple
 
 func TestImport(t *testing.T) {
 	t.Parallel()
-	got, err := ParseOsqueue([]byte(queueJSON))
-	if err != nil || len(got) != 3 {
-		t.Fatalf("%+v, %v", got, err)
+	file, err := ParseOsqueue([]byte(queueJSON))
+	if err != nil || len(file.Jobs) != 3 {
+		t.Fatalf("%+v, %v", file, err)
 	}
+	got := file.Jobs
 	if j := got[0]; j.ID != "6f1a" || string(j.Payload) != `{"to":"a"}` || j.Type != "mail" || got[1].Retry.MaxAttempts != 5 {
 		t.Errorf("%+v", got)
 	}
@@ -276,9 +277,7 @@ func TestBadImports(t *testing.T) {
 		"status":     strings.Replace(queueJSON, "unclaimed", "done", 1),
 		"id":         strings.Replace(queueJSON, "6f1a", "", 1),
 		"same id":    strings.Replace(queueJSON, "6f1a", "6f1b", 1),
-		"long id":    strings.Replace(queueJSON, "6f1a", strings.Repeat("x", 65), 1),
 		"attempts":   strings.Replace(queueJSON, `"attempts":0`, `"attempts":-1`, 1),
-		"long type":  strings.Replace(queueJSON, `"mail"`, `"`+strings.Repeat("x", 65)+`"`, 1),
 		"type":       strings.Replace(queueJSON, `"mail"`, `7`, 1),
 		"fractional": strings.Replace(queueJSON, `"attempts":0`, `"attempts":0.5`, 1),
 	} {
@@ -291,7 +290,7 @@ func TestBadImports(t *testing.T) {
 func FuzzParseOsqueue(f *testing.F) {
 	f.Add([]byte(queueJSON))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		got, err := ParseOsqueue(data)
+		file, err := ParseOsqueue(data)
 		if err != nil {
 			if TagOf(err) != BadRequest {
 				t.Fatal(err)
@@ -299,9 +298,9 @@ func FuzzParseOsqueue(f *testing.F) {
 			return
 		}
 		set := Settings{}.withDefaults()
-		for i := range got {
-			if _, err := set.prepare(&got[i]); err != nil {
-				t.Fatalf("%+v: %v", got[i], err)
+		for i := range file.Jobs {
+			if _, err := set.prepare(&file.Jobs[i]); err != nil {
+				t.Fatalf("%+v: %v", file.Jobs[i], err)
 			}
 		}
 	})

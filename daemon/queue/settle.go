@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/emitd/emitd/daemon/queue/ledger"
+	"github.com/emitd/emitd/internal/planted"
 )
 
 // Settle says what became of claims.
@@ -160,7 +161,8 @@ func (s *shard) claimOf(c *call, x *Settlement) (*ledger.Job, Outcome) {
 	case j.Held:
 		return j, Outcome{}
 	}
-	if j.State == ledger.Active && j.Epoch == t.epoch && uint64(j.Deliveries) == t.delivery && j.Nonce == t.nonce {
+	same := j.Epoch == t.epoch && uint64(j.Deliveries) == t.delivery && j.Nonce == t.nonce
+	if j.State == ledger.Active && (same || planted.Bug(planted.StaleClaimHonoured)) {
 		return j, Outcome{}
 	}
 	if s.adopt(x, j, t) {
@@ -172,7 +174,7 @@ func (s *shard) claimOf(c *call, x *Settlement) (*ledger.Job, Outcome) {
 // adopt accepts a claim that an earlier owner handed out and whose record was lost with it. It is
 // newer than what the log knows of the job, and this owner has not handed the job out since.
 func (s *shard) adopt(x *Settlement, j *ledger.Job, t token) bool {
-	if t.epoch >= s.epoch || t.delivery > 1<<16-2 {
+	if t.epoch >= s.epoch || t.delivery > 1<<16-2 || planted.Bug(planted.LostClaimRefused) {
 		return false
 	}
 	switch j.State {
@@ -182,7 +184,7 @@ func (s *shard) adopt(x *Settlement, j *ledger.Job, t token) bool {
 		}
 	case ledger.Active:
 		newer := t.epoch > j.Epoch || t.epoch == j.Epoch && t.delivery > uint64(j.Deliveries)
-		if j.Epoch >= s.epoch || !newer || t.delivery < uint64(j.Deliveries) {
+		if (j.Epoch >= s.epoch || !newer || t.delivery < uint64(j.Deliveries)) && !planted.Bug(planted.ReclaimedJobAdopted) {
 			return false
 		}
 	default:
@@ -260,7 +262,7 @@ func (s *shard) write(c *call, x *Settlement, j *ledger.Job) Outcome {
 		}
 	case Release:
 		r.Kind, out.State = ledger.Release, Waiting
-		if j.Exhausted(false) {
+		if j.Exhausted(false) && !planted.Bug(planted.DeliveriesUnbounded) {
 			r.Kind, r.Cause, out.State = ledger.Kill, exhausted(j, "handed out and given back too often"), Dead
 		} else if j.Policy.Back {
 			r.Places = []uint64{s.ledger.Number()}

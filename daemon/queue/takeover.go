@@ -10,6 +10,7 @@ import (
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/daemon/queue/journal"
 	"github.com/emitd/emitd/daemon/queue/ledger"
+	"github.com/emitd/emitd/internal/planted"
 )
 
 // folder rebuilds a ledger from a journal. It begins with the ledger's own defaults, never with
@@ -67,6 +68,9 @@ func (f *folder) ledger() (*ledger.Ledger, error) {
 }
 
 func (set *Settings) ledgerConfig() ledger.Config {
+	if planted.Bug(planted.DedupForEver) {
+		return ledger.Config{DedupWindow: millis(10_000 * time.Hour), DedupIDs: set.DedupIDs}
+	}
 	return ledger.Config{DedupWindow: millis(set.DedupWindow), DedupIDs: set.DedupIDs}
 }
 
@@ -102,14 +106,17 @@ func (b *Broker) takeOver(ctx context.Context, a *daemon.Assignment, set *Settin
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("take over %s: %w", a.Unit, err), log.Close(ctx))
 	}
-	now := log.Now(b.cfg.Now()).UnixMilli()
-	l.TakeOver(now)
+	at := log.Now(b.cfg.Now())
+	now := at.UnixMilli()
+	if !planted.Bug(planted.NoFreshTimeout) {
+		l.TakeOver(now)
+	}
 	s := &shard{
 		b: b, unit: a.Unit, name: set.Name, index: a.Index, settings: *set, ctx: ctx, log: log, ledger: l, epoch: log.Epoch(),
 		sealers: newSealers(log.Secret()), calls: make(chan *call, inbox), changes: make(chan Settings, 1), gone: make(chan struct{}),
 		left: make(chan *call, inbox), rubbish: make(chan string, inbox),
 		blobs:    blobPrefix(prefix(b.cfg.Root, set, a.Index)),
-		requests: map[string]*work{}, stale: true, now: now, void: f.void,
+		requests: map[string]*work{}, stale: true, now: now, at: at, wall: time.Now(), void: f.void,
 	}
 	b.cfg.Logger.InfoContext(ctx, "a queue's shard was taken over", "unit", a.Unit.String(), "epoch", s.epoch, "jobs", l.Jobs(),
 		"records", f.records, "void", f.void, "took", time.Since(begun))
@@ -119,7 +126,9 @@ func (b *Broker) takeOver(ctx context.Context, a *daemon.Assignment, set *Settin
 // refused translates why a journal could not be opened, and reports what the cluster must know.
 func (b *Broker) refused(a *daemon.Assignment, set *Settings, err error) error {
 	if g, ok := errors.AsType[*journal.GenerationError](err); ok {
-		a.Refused(g.Held)
+		if !planted.Bug(planted.FloorNotReported) {
+			a.Refused(g.Held)
+		}
 		return fmt.Errorf("take over %s: %w", a.Unit, err)
 	}
 	if errors.Is(err, journal.ErrForeign) {

@@ -320,7 +320,7 @@ func TestRepeatedClaimCall(t *testing.T) {
 			b.serve(DefaultQueue, 0)
 			got := b.claim(req)
 			if len(got) != 2 || got[0].Job.ID != "j0" || got[0].Job.Deliveries != 1 {
-				t.Errorf("%s: after a takeover %+v", mode, got)
+				t.Fatalf("%s: after a takeover %+v", mode, got)
 			}
 			want(t, b.say(Complete, got[0]), Completed, "")
 			if got = b.claim(req); len(got) != 1 || got[0].Job.ID != "j1" {

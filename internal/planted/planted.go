@@ -13,7 +13,11 @@
 //
 //	go test -tags planted -run TestPlanted ./coordinator/sim
 //
-// The names are listed in [Bugs], each with the rule it breaks. On panics for a name that is not
+// The queue's rules that no simulator sees are broken one at a time under its ordinary tests:
+//
+//	go test -tags planted -run TestPlanted ./internal/planted
+//
+// The names are listed in [Bugs] and [QueueBugs], each with the rule it breaks. On panics for a name that is not
 // listed, and Asked tells a test that some code has asked for the bug: a switch connected to
 // nothing is no proof.
 package planted

@@ -3,6 +3,7 @@
 package planted
 
 import (
+	"os"
 	"slices"
 	"sync/atomic"
 )
@@ -10,16 +11,28 @@ import (
 // Enabled says whether this build can switch bugs on.
 const Enabled = true
 
+// Variable names the bug that is on from the start of a process: for tests that run others, which
+// know nothing of bugs.
+const Variable = "EMITD_TEST_PLANTED_BUG"
+
 var (
-	on    atomic.Pointer[string]
+	on    = start()
 	asked atomic.Bool
 )
+
+func start() *atomic.Pointer[string] {
+	var p atomic.Pointer[string]
+	if name, ok := os.LookupEnv(Variable); ok {
+		p.Store(&name)
+	}
+	return &p
+}
 
 // On switches exactly one bug on, and all others off; "" switches all off. It panics for a name
 // that is not listed. The switch is of the whole process: a test that uses it does not run in
 // parallel with others.
 func On(name string) {
-	if name != "" && !slices.ContainsFunc(Bugs(), func(i Info) bool { return i.Name == name }) {
+	if name != "" && !slices.ContainsFunc(slices.Concat(Bugs(), QueueBugs()), func(i Info) bool { return i.Name == name }) {
 		panic("planted: no bug is named " + name)
 	}
 	asked.Store(false)

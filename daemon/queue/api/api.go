@@ -12,7 +12,7 @@
 // What holds on every transport:
 //
 //  1. A 2xx answer to a write means that the write is durable, as [queue.Service] says.
-//  2. What a caller did wrong is a 4xx with a tag, a message and mostly a hint; never a 5xx. Of a
+//  2. What a caller did wrong is a 4xx with a tag, a message and a hint; never a 5xx. Of a
 //     refused call nothing is kept. A stale or forged claim is 409 StaleClaim.
 //  3. A 503 or 429 may be repeated; its Retry-After says when. After UnknownOutcome the call may
 //     have happened: repeat it with the same ids, keys or request_id.
@@ -21,7 +21,8 @@
 //     calls of a WebSocket by a fixed number.
 //
 // Not here: authentication and the refusal of foreign hosts belong to the listener (the guard of
-// cmd/emitd). This package refuses pages of other origins unless they are named, so that a site
+// cmd/emitd), which answers with [Handler.Refuse] what it does not let through and lets a [Preflight]
+// through. This package refuses pages of other origins unless they are named, so that a site
 // somebody visits cannot write to the emitd on their machine.
 //
 // gRPC needs HTTP/2, without TLS too: give the server [Protocols].
@@ -34,7 +35,6 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -95,14 +95,15 @@ type ThrottleStats struct {
 
 // Handler serves the API. Make it with [New].
 type Handler struct {
-	svc     queue.Service
-	opts    Options
-	mux     *http.ServeMux
-	guard   *http.CrossOriginProtection
-	room    *semaphore.Weighted // bytes of bodies
-	sockets sockets
-	log     *slog.Logger
-	routes  []string
+	svc      queue.Service
+	opts     Options
+	mux      *http.ServeMux
+	guard    *http.CrossOriginProtection
+	room     *semaphore.Weighted // bytes of bodies
+	sockets  sockets
+	log      *slog.Logger
+	routes   []string
+	services []string // paths of the RPC services, each ends in "/"
 }
 
 var _ http.Handler = (*Handler)(nil)
@@ -159,12 +160,12 @@ func (h *Handler) Routes() []string { return slices.Clone(h.routes) }
 // ServeHTTP answers one request.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	if r.Header.Get("Origin") != "" && h.cors(w, r) {
+	if named := h.mark(w, r); r.Header.Get("Origin") != "" && Preflight(r) {
+		preflight(w, r, named)
 		return
 	}
 	if err := h.guard.Check(r); err != nil {
-		refuse(w, queue.Refuse(refusal.Forbidden, "a page of another origin may not call: %w", err).
-			WithHint("name the origin in the server's configuration"))
+		h.deny(w, r, queue.Refuse(refusal.Forbidden, "a page of another origin may not call: %w", err))
 		return
 	}
 	if ctx := withHop(r.Context(), r); ctx != r.Context() {
@@ -192,7 +193,7 @@ func (h *Handler) handle(pattern string, e endpoint) {
 }
 
 func (h *Handler) mount(path string, handler http.Handler) {
-	h.routes = append(h.routes, path)
+	h.routes, h.services = append(h.routes, path), append(h.services, path)
 	h.mux.Handle(path, handler)
 }
 
@@ -205,7 +206,7 @@ func (h *Handler) lost(w http.ResponseWriter, r *http.Request) {
 		refuse(w, queue.Refuse(refusal.MethodNotAllowed, "%.20s is not for %.200s", r.Method, r.URL.Path).WithHint("allowed: %s", allow))
 		return
 	}
-	refuse(w, queue.Refuse(refusal.NotFound, "there is no %.200s", r.URL.Path).WithHint("docs/reference/queue-http.md lists the paths"))
+	refuse(w, queue.Refuse(refusal.NotFound, "there is no %.200s", r.URL.Path))
 }
 
 // headers is a response nobody reads.
@@ -224,8 +225,7 @@ func (h *Handler) refusal(ctx context.Context, err error) *queue.Error {
 		return e
 	}
 	if ctx.Err() != nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return queue.Refuse(queue.UnknownOutcome, "the call was given up before its answer").
-			WithHint("repeat it with the same ids, keys or request_id")
+		return queue.Refuse(queue.UnknownOutcome, "the call was given up before its answer")
 	}
 	h.log.ErrorContext(ctx, "queue call", "error", err)
 	return queue.Refuse(refusal.Internal, "a mistake on the server's side; its log has it")
@@ -240,37 +240,3 @@ func refuse(w http.ResponseWriter, e *queue.Error) {
 	w.WriteHeader(p.Status)
 	_, _ = w.Write(encode(p)) // the client has gone: nobody to tell
 }
-
-// cors answers preflights and marks answers to named origins; true: the request is answered.
-func (h *Handler) cors(w http.ResponseWriter, r *http.Request) bool {
-	origin := r.Header.Get("Origin")
-	w.Header().Add("Vary", "Origin")
-	named := slices.Contains(h.opts.Origins, origin)
-	if named {
-		w.Header().Set("Access-Control-Allow-Origin", origin)
-		w.Header().Set("Access-Control-Expose-Headers", exposed)
-	}
-	if r.Method != http.MethodOptions || r.Header.Get("Access-Control-Request-Method") == "" {
-		return false
-	}
-	if !named {
-		refuse(w, queue.Refuse(refusal.Forbidden, "the origin %.100q is not named", origin).
-			WithHint("name the origin in the server's configuration"))
-		return true
-	}
-	w.Header().Set("Access-Control-Allow-Methods", "GET, POST, PUT, DELETE")
-	w.Header().Set("Access-Control-Allow-Headers", allowed)
-	w.Header().Set("Access-Control-Max-Age", "7200")
-	w.WriteHeader(http.StatusNoContent)
-	return true
-}
-
-var (
-	allowed = strings.Join([]string{
-		"Authorization", "Content-Type", "Idempotency-Key", "Connect-Protocol-Version", "Connect-Timeout-Ms", "Grpc-Timeout",
-		"X-Grpc-Web", "X-User-Agent",
-	}, ", ")
-	exposed = strings.Join([]string{
-		"Retry-After", "Connect-Protocol-Version", "Grpc-Status", "Grpc-Message", "Grpc-Status-Details-Bin", headerTag,
-	}, ", ")
-)

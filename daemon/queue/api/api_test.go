@@ -91,24 +91,40 @@ func want(t *testing.T, a answer, status int, tag queue.Tag) {
 	if got := a.field(t, "_tag"); got != string(tag) {
 		t.Errorf("_tag %v, want %s: %s", got, tag, a.body)
 	}
-	if m, _ := a.field(t, "message").(string); m == "" {
-		t.Errorf("no message: %s", a.body)
+	for _, text := range []string{"message", "hint"} {
+		if m, _ := a.field(t, text).(string); m == "" {
+			t.Errorf("no %s: %s", text, a.body)
+		}
 	}
 	if ct := a.header.Get("Content-Type"); ct != refusal.MediaType {
 		t.Errorf("content type %q", ct)
 	}
 }
 
-// registry is a list of queues in a bucket in memory.
-func registry() api.Directory { return queue.NewRegistry(mem.New(mem.Config{}), "") }
+// play makes calls one after the other. In what is sent, … is the token of the newest claim; in what is
+// returned it is what differs from run to run: times and tokens.
+type play struct {
+	h     http.Handler
+	token string // of the first job of the newest claim
+}
 
-// times masks what differs from run to run.
-var times = regexp.MustCompile(`"20\d\d-[^"]+"`)
+var (
+	times  = regexp.MustCompile(`"20\d\d-[^"]+"`)
+	tokens = regexp.MustCompile(`"token":"([^"]+)"`)
+)
 
-// TestOwnStory walks through the own API once, body by body.
+func (p *play) send(method, path, body string) (a answer, masked string) {
+	a = send(p.h, method, path, strings.ReplaceAll(body, "…", p.token))
+	if m := tokens.FindStringSubmatch(a.body); m != nil {
+		p.token = m[1]
+	}
+	return a, tokens.ReplaceAllString(times.ReplaceAllString(a.body, "…"), `"token":"…"`)
+}
+
+// TestOwnStory walks through the own API once, body by body, with a broker behind it.
 func TestOwnStory(t *testing.T) {
 	t.Parallel()
-	h, _ := newAPI(t, api.Options{Queues: registry()})
+	p := play{h: newLiveAPI(t)}
 	const q = "/v1/queues/mail"
 	steps := []struct{ method, path, body, answer string }{
 		{
@@ -122,32 +138,32 @@ func TestOwnStory(t *testing.T) {
 		{"POST", q + "/jobs", `{"id":"a","type":"send","payload":{"to": "<x>"}}`, `{"jobs":[{"id":"a","state":"waiting"}]}`},
 		{
 			"POST", q + "/jobs", `{"jobs":[{"id":"a"},{"id":"b","payload_base64":"/w==","delay_ms":3600000},{"key":"k","priority":-3}]}`,
-			`{"jobs":[{"id":"a","duplicate":true,"state":"waiting"},{"id":"b","state":"delayed"},{"id":"key-k","state":"waiting"}]}`,
+			`{"jobs":[{"id":"a","duplicate":true,"state":"waiting"},{"id":"b","state":"delayed"},{"id":"71bd1851-bebe-815d-a5d6-07e0876e5cae","state":"waiting"}]}`,
 		},
 		{
 			"GET", q + "/jobs?state=waiting&limit=1&payload=true", "",
-			`{"jobs":[{"id":"a","queue":"mail","type":"send","state":"waiting","attempts":0,"deliveries":0,"max_attempts":3,"created_at":T,"size":13,"payload":{"to": "<x>"}}],"cursor":"a"}`,
+			`{"jobs":[{"id":"a","queue":"mail","type":"send","state":"waiting","attempts":0,"deliveries":0,"max_attempts":3,"created_at":…,"size":13,"payload":{"to": "<x>"}}],"cursor":"MC4y"}`,
 		},
 		{
-			"GET", q + "/jobs?state=waiting&cursor=a", "",
-			`{"jobs":[{"id":"key-k","queue":"mail","state":"waiting","priority":-3,"attempts":0,"deliveries":0,"max_attempts":3,"created_at":T,"size":0}]}`,
+			"GET", q + "/jobs?state=waiting&cursor=MC4y", "",
+			`{"jobs":[{"id":"71bd1851-bebe-815d-a5d6-07e0876e5cae","queue":"mail","state":"waiting","priority":-3,"attempts":0,"deliveries":0,"max_attempts":3,"created_at":…,"size":0}]}`,
 		},
 		{
 			"GET", q + "/jobs/b", "",
-			`{"id":"b","queue":"mail","state":"delayed","attempts":0,"deliveries":0,"max_attempts":3,"created_at":T,"run_at":T,"size":1,"payload_base64":"/w=="}`,
+			`{"id":"b","queue":"mail","state":"delayed","attempts":0,"deliveries":0,"max_attempts":3,"created_at":…,"run_at":…,"size":1,"payload_base64":"/w=="}`,
 		},
 		{
 			"POST", q + "/claim", `{"worker":"w","types":["send"],"max":2,"visibility_ms":60000}`,
-			`{"jobs":[{"id":"a","queue":"mail","type":"send","state":"active","attempts":0,"deliveries":1,"max_attempts":3,"worker":"w","created_at":T,"until":T,"size":13,"payload":{"to": "<x>"},"token":"token-1","visibility_ms":60000}]}`,
+			`{"jobs":[{"id":"a","queue":"mail","type":"send","state":"active","attempts":0,"deliveries":1,"max_attempts":3,"worker":"w","created_at":…,"until":…,"size":13,"payload":{"to": "<x>"},"token":"…","visibility_ms":60000}]}`,
 		},
 		{"POST", q + "/claim", `{"types":["send"]}`, `{"jobs":[]}`},
-		{"POST", q + "/jobs/a/extend", `{"token":"token-1","visibility_ms":90000}`, `{"id":"a","state":"active","visibility_ms":90000}`},
-		{"POST", q + "/jobs/a/release", `{"token":"token-1"}`, `{"id":"a","state":"waiting"}`},
+		{"POST", q + "/jobs/a/extend", `{"token":"…","visibility_ms":90000}`, `{"id":"a","state":"active","visibility_ms":90000}`},
+		{"POST", q + "/jobs/a/release", `{"token":"…"}`, `{"id":"a","state":"waiting"}`},
 		{"POST", q + "/claim", `{"types":["send"]}`, ``},
-		{"POST", q + "/jobs/a/fail", `{"token":"token-2","cause":"smtp down","dead":true}`, `{"id":"a","state":"dead"}`},
+		{"POST", q + "/jobs/a/fail", `{"token":"…","cause":"smtp down","dead":true}`, `{"id":"a","state":"dead"}`},
 		{
 			"GET", q + "/dead", "",
-			`{"jobs":[{"id":"a","queue":"mail","type":"send","state":"dead","attempts":3,"deliveries":2,"max_attempts":3,"created_at":T,"ended_at":T,"cause":"smtp down","size":13}]}`,
+			`{"jobs":[{"id":"a","queue":"mail","type":"send","state":"dead","attempts":2,"deliveries":2,"max_attempts":3,"created_at":…,"ended_at":…,"cause":"smtp down","size":13}]}`,
 		},
 		{"POST", q + "/dead/redrive", "", `{"count":1}`},
 		{"POST", q + "/jobs/a/redrive", "", `{"count":0}`},
@@ -156,19 +172,22 @@ func TestOwnStory(t *testing.T) {
 		{"POST", q + "/claim", "", `{"jobs":[]}`},
 		{"POST", q + "/resume", "{}", `{"count":0}`},
 		{"POST", q + "/claim", `{"max":3}`, ``},
-		{"POST", q + "/settle", `{"settlements":[{"verb":"complete","id":"a","token":"token-3","result":[1]},{"verb":"extend","id":"b","token":"no"}]}`, ``},
+		{"POST", q + "/settle", `{"settlements":[{"verb":"complete","id":"a","token":"…","result":[1]},{"verb":"extend","id":"b","token":"no"}]}`, ``},
+		{"GET", q + "/jobs/a", "", `{"id":"a","queue":"mail","state":"completed","attempts":0,"deliveries":0,"ended_at":…,"size":0,"result":[1]}`},
 		{"POST", q + "/jobs/b/cancel", "", `{"count":1}`},
-		{"DELETE", q + "/jobs/key-k", "", `{"count":1}`},
-		{"POST", q + "/purge", `{"state":"completed"}`, `{"count":1}`},
+		{"DELETE", q + "/jobs/71bd1851-bebe-815d-a5d6-07e0876e5cae", "", `{"count":1}`},
+		{"POST", q + "/jobs", `{"id":"c"}`, ``},
+		{"POST", q + "/purge", `{"state":"waiting"}`, `{"count":1}`},
+		{"GET", q + "/stats", "", ``},
 		{"DELETE", q, "", ``},
 		{"GET", "/v1/queues", "", `{"queues":[]}`},
 	}
 	for i, s := range steps {
-		a := send(h, s.method, s.path, s.body)
+		a, got := p.send(s.method, s.path, s.body)
 		if a.status/100 != 2 {
 			t.Fatalf("step %d, %s %s: %d %s", i, s.method, s.path, a.status, a.body)
 		}
-		if got := times.ReplaceAllString(a.body, "T"); s.answer != "" && got != s.answer {
+		if s.answer != "" && got != s.answer {
 			t.Errorf("step %d, %s %s:\n got %s\nwant %s", i, s.method, s.path, got, s.answer)
 		}
 	}
@@ -181,7 +200,7 @@ func TestSettleAnswersEach(t *testing.T) {
 	send(h, "POST", "/v1/queues/q/jobs", `{"jobs":[{"id":"a"},{"id":"b"}]}`)
 	send(h, "POST", "/v1/queues/q/claim", `{"max":2}`)
 	a := send(h, "POST", "/v1/queues/q/settle", `{"settlements":[
-		{"verb":"complete","id":"a","token":"forged"},{"verb":"complete","id":"b","token":"token-2"},{"verb":"fail","id":"c","token":"x"}]}`)
+		{"verb":"complete","id":"a","token":"forged"},{"verb":"complete","id":"b","token":"token-2"},{"verb":"fail","id":"c","worker":"w"}]}`)
 	var got wire.SettleResponse
 	if err := json.Unmarshal([]byte(a.body), &got); err != nil || len(got.Outcomes) != 3 {
 		t.Fatalf("%d %s: %v", a.status, a.body, err)
@@ -271,7 +290,11 @@ var badCalls = []struct {
 	{"POST", "/v1/queues/q/jobs/a/complete", `{"token":"t","id":"a"}`, 400, queue.BadRequest, "path"},
 	{"POST", "/v1/queues/q/jobs/a/complete", `{"token":"t","result":"` + strings.Repeat("r", 64<<10) + `"}`, 413, queue.PayloadTooLarge, "result"},
 	{"POST", "/v1/queues/q/jobs/a/fail", `{"token":"t","result":1}`, 400, queue.BadRequest, "result"},
-	{"POST", "/v1/queues/q/jobs/none/complete", `{"token":"t"}`, 404, queue.JobNotFound, ""},
+	{"POST", "/v1/queues/q/jobs/none/complete", `{"token":"t"}`, 409, queue.StaleClaim, "no token"},
+	{"GET", "/v1/queues/unheard-of/jobs", "", 404, queue.QueueNotFound, "unheard-of"},
+	{"GET", "/v1/queues/unheard-of/stats", "", 404, queue.QueueNotFound, "unheard-of"},
+	{"GET", "/v1/queues/q/jobs?state=completed", "", 400, queue.BadRequest, "completed"},
+	{"POST", "/v1/queues/q/purge", `{"state":"completed"}`, 400, queue.BadRequest, "completed"},
 	{"POST", "/v1/queues/q/pause", `{"ids":["a"]}`, 400, queue.BadRequest, "ids"},
 	{"POST", "/v1/queues/q/purge", `{"state":"gone"}`, 400, queue.BadRequest, "state"},
 	{"POST", "/v1/queues/q/purge", `{"ids":["a"]}`, 400, queue.BadRequest, "ids"},
@@ -305,10 +328,14 @@ var badCalls = []struct {
 	{"GET", "/v1/ws", "", 400, queue.BadRequest, "WebSocket"},
 }
 
-// TestHole16BadInputIsA4xx: bad input is never a 5xx, names what is wrong, and keeps nothing.
+// TestHole16BadInputIsA4xx: bad input is never a 5xx, names what is wrong and what to do, and keeps nothing.
 func TestHole16BadInputIsA4xx(t *testing.T) {
 	t.Parallel()
-	h, q := newAPI(t, api.Options{Queues: registry()})
+	q := broker(t, mem.Config{})
+	h, err := api.New(q, api.Options{Queues: directory{q}, Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range badCalls {
 		a := send(h, c.method, c.path, c.body)
 		name := fmt.Sprintf("%s %.60s %.80s", c.method, c.path, c.body)
@@ -322,10 +349,13 @@ func TestHole16BadInputIsA4xx(t *testing.T) {
 		if m, _ := a.field(t, "message").(string); !strings.Contains(m, c.says) || m == "" || len(m) > 400 {
 			t.Errorf("%s: message %.200q does not say %q", name, m, c.says)
 		}
+		if hint, _ := a.field(t, "hint").(string); hint == "" {
+			t.Errorf("%s: no hint: %.300s", name, a.body)
+		}
 	}
 	for _, name := range []string{"q", "default"} {
-		if s, _ := q.Stats(t.Context(), name); s.Enqueued != 0 {
-			t.Errorf("queue %s kept %d jobs of refused calls", name, s.Enqueued)
+		if s, err := q.Stats(t.Context(), name); err != nil || s.Enqueued != 0 {
+			t.Errorf("queue %s kept %d jobs of refused calls, %v", name, s.Enqueued, err)
 		}
 	}
 }
@@ -429,6 +459,10 @@ func TestOtherOriginsAreRefused(t *testing.T) {
 	want(t, a, 403, refusal.Forbidden)
 	if v := a.header.Get("Access-Control-Allow-Origin"); v != "" {
 		t.Errorf("reflected %q", v)
+	}
+	a = send(h, "POST", "/osqueue.v1.QueueService/ListJobs", `{}`, "Origin", evil, "Sec-Fetch-Site", "cross-site", "Content-Type", "application/json")
+	if e := detail(t, a.body); a.status != 403 || a.header.Get("Emitd-Tag") != "Forbidden" || e.GetHint() == "" {
+		t.Errorf("a service: %d %v %s", a.status, a.header, a.body)
 	}
 	want(t, send(h, "OPTIONS", "/v1/jobs", "", "Origin", evil, "Access-Control-Request-Method", "POST"), 403, refusal.Forbidden)
 	a = send(h, "OPTIONS", "/v1/jobs", "", "Origin", good, "Access-Control-Request-Method", "POST")

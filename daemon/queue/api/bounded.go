@@ -26,11 +26,7 @@ func within[T any](ctx context.Context, limit time.Duration, tag queue.Tag, do f
 	defer cancel()
 	out, err := do(ctx)
 	if err != nil && ctx.Err() != nil && queue.TagOf(err) == "" {
-		e := queue.Refuse(tag, "the call had no answer in time: %w", err)
-		if tag == queue.UnknownOutcome {
-			e = e.WithHint("repeat it with the same ids, keys or request_id")
-		}
-		return out, e
+		return out, queue.Refuse(tag, "the call had no answer in time: %w", err)
 	}
 	return out, err
 }
@@ -112,7 +108,7 @@ func (m *meter) release() {
 }
 
 func errCrowded() *queue.Error {
-	return queue.Refuse(queue.QueueFull, "too many large bodies are being read").WithHint("try again a little later")
+	return queue.Refuse(queue.QueueFull, "too many large bodies are being read")
 }
 
 // metered counts the bodies of an RPC service.

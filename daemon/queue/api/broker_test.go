@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -13,60 +14,116 @@ import (
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
-// broker returns a broker on a bucket in memory, that serves q and default.
-func broker(b testing.TB, bucket mem.Config) *queue.Broker {
-	b.Helper()
-	out, err := queue.NewBroker(queue.Config{
-		Bucket: mem.New(bucket), StoreID: "s", Owner: "o", Now: time.Now, Logger: quiet,
-	})
-	if err != nil {
-		b.Fatal(err)
-	}
-	for _, name := range []string{"q", "default"} {
-		set, err := out.Queues().Declare(b.Context(), queue.Settings{Name: name})
-		if err != nil {
-			b.Fatal(err)
-		}
-		a := daemon.NewAssignment(daemon.Fence{Unit: daemon.Unit{Daemon: set.Spec().ID}, Generation: 1}, 1, "o", func(int64) {})
-		ctx, cancel := context.WithCancel(context.WithoutCancel(b.Context()))
-		ended := make(chan error, 1)
-		go func() { ended <- out.Run(ctx, a) }()
-		b.Cleanup(func() { cancel(); <-ended })
-		select {
-		case <-a.IsReady():
-		case err := <-ended:
-			b.Fatalf("the broker ended: %v", err)
-		}
-	}
-	return out
+// live is a broker on a bucket in memory; what is declared in its directory is served.
+type live struct {
+	*queue.Broker
+
+	mu   sync.Mutex
+	runs map[string]func() // what ends the run of a queue
 }
 
-// TestBadCallsAtTheBroker: the table of bad calls, and the golden ones of osqueue, against the
-// broker itself.
-func TestBadCallsAtTheBroker(t *testing.T) {
-	t.Parallel()
-	q := broker(t, mem.Config{})
-	h, err := api.New(q, api.Options{Logger: quiet, Queues: q.Queues()})
+// directory is the list of queues of a live broker.
+type directory struct{ *live }
+
+var _ api.Directory = directory{}
+
+// newLive returns a broker without queues.
+func newLive(t testing.TB, bucket mem.Config) *live {
+	t.Helper()
+	b, err := queue.NewBroker(queue.Config{
+		Bucket: mem.New(bucket), StoreID: "s", Owner: "o", Address: "127.0.0.1:7070", Now: time.Now, Logger: quiet,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range badCalls {
-		a := send(h, c.method, c.path, c.body)
-		if strings.HasSuffix(c.path, "/jobs/none/complete") { // it looks at the token first
-			c.status, c.tag = 409, queue.StaleClaim
+	l := &live{Broker: b, runs: map[string]func(){}}
+	t.Cleanup(func() {
+		for _, end := range l.runs {
+			end()
 		}
-		if a.status != c.status || a.field(t, "_tag") != string(c.tag) {
-			t.Errorf("%s %.60s %.80s: %d %.300s, want %d %s", c.method, c.path, c.body, a.status, a.body, c.status, c.tag)
-		}
-	}
-	for _, path := range []string{"/v1/queues/unheard-of/jobs", "/v1/queues/unheard-of/stats"} {
-		want(t, send(h, "GET", path, ""), 404, queue.QueueNotFound)
-	}
+	})
+	return l
+}
+
+// broker returns a broker that serves q and default.
+func broker(t testing.TB, bucket mem.Config) *live {
+	t.Helper()
+	l := newLive(t, bucket)
 	for _, name := range []string{"q", "default"} {
-		if s, err := q.Stats(t.Context(), name); err != nil || s.Enqueued != 0 {
-			t.Errorf("queue %s kept %d jobs of refused calls, %v", name, s.Enqueued, err)
+		if _, err := (directory{l}).Declare(t.Context(), queue.Settings{Name: name}); err != nil {
+			t.Fatal(err)
 		}
 	}
+	return l
+}
+
+// List implements api.Directory.
+func (l directory) List(ctx context.Context) ([]queue.Settings, error) { return l.Queues().List(ctx) }
+
+// Declare implements api.Directory.
+func (l directory) Declare(ctx context.Context, s queue.Settings) (queue.Settings, error) {
+	set, err := l.Queues().Declare(ctx, s)
+	if err != nil {
+		return set, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.runs[set.Name] != nil {
+		return set, nil
+	}
+	ends := make([]func(), max(set.Shards, 1))
+	for shard := range ends {
+		if ends[shard], err = l.serve(ctx, daemon.Unit{Daemon: set.Spec().ID, Index: shard}); err != nil {
+			return set, err
+		}
+	}
+	l.runs[set.Name] = func() {
+		for _, end := range ends {
+			end()
+		}
+	}
+	return set, nil
+}
+
+// serve runs a shard until the function is called that it returns.
+func (l *live) serve(ctx context.Context, u daemon.Unit) (func(), error) {
+	a := daemon.NewAssignment(daemon.Fence{Unit: u, Generation: 1}, 1, "o", func(int64) {})
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan error, 1)
+	go func() { ended <- l.Run(ctx, a) }()
+	end := sync.OnceFunc(func() { cancel(); <-ended })
+	select {
+	case <-a.IsReady():
+		return end, nil
+	case err := <-ended:
+		ended <- err
+		return end, err
+	}
+}
+
+// Remove implements api.Directory.
+func (l directory) Remove(ctx context.Context, name string) error {
+	if err := l.Queues().Remove(ctx, name); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if end := l.runs[name]; end != nil {
+		end()
+		delete(l.runs, name)
+	}
+	return nil
+}
+
+// newLiveAPI returns the API over a broker without queues.
+func newLiveAPI(t testing.TB) *api.Handler {
+	t.Helper()
+	l := newLive(t, mem.Config{})
+	h, err := api.New(l, api.Options{Logger: quiet, Queues: directory{l}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
 }
 
 // TestOsqueueAtTheBroker: osqueue's way of a job, and who is stale, against the broker itself.

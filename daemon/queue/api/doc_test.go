@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"cmp"
 	"os"
 	"reflect"
 	"regexp"
@@ -83,7 +84,7 @@ func TestReferenceHasEveryField(t *testing.T) {
 	}
 }
 
-// TestReferenceTranscript plays what the page says.
+// TestReferenceTranscript plays what the page says, with a broker behind it: it begins on a fresh server.
 func TestReferenceTranscript(t *testing.T) {
 	t.Parallel()
 	_, rest, _ := strings.Cut(reference(t), "```transcript\n")
@@ -91,23 +92,37 @@ func TestReferenceTranscript(t *testing.T) {
 	if !ok {
 		t.Fatal("no transcript")
 	}
-	h, _ := newAPI(t, api.Options{})
-	var last answer
+	p := play{h: newLiveAPI(t)}
+	var got string
 	n := 0
 	for line := range strings.Lines(script) {
 		line = strings.TrimSpace(line)
 		if sent, ok := strings.CutPrefix(line, "> "); ok {
-			parts := strings.SplitN(sent, " ", 3)
-			last = send(h, parts[0], parts[1], parts[2])
+			parts := append(strings.SplitN(sent, " ", 3), "")
+			a, masked := p.send(parts[0], parts[1], parts[2])
+			got = "< " + strconv.Itoa(a.status) + " " + masked
 			continue
 		}
-		n++
-		got := "< " + strconv.Itoa(last.status) + " " + times.ReplaceAllString(last.body, "…")
-		if got != line {
+		if n++; got != line {
 			t.Errorf("got  %s\npage %s", got, line)
 		}
 	}
 	if n < 5 {
 		t.Errorf("only %d answers", n)
+	}
+}
+
+// TestReferenceBegins: who types the page's first lines on a fresh server gets a job.
+func TestReferenceBegins(t *testing.T) {
+	t.Parallel()
+	h := newLiveAPI(t)
+	curls := regexp.MustCompile(`(?m)^    curl (?:-X (\S+) )?(?:-d '([^']*)' )?http://127\.0\.0\.1:7070(\S+)$`).FindAllStringSubmatch(reference(t), -1)
+	if len(curls) < 2 {
+		t.Fatalf("the page has %d calls of curl", len(curls))
+	}
+	for _, c := range curls {
+		if a := send(h, cmp.Or(c[1], "POST"), c[3], c[2]); a.status != 200 {
+			t.Errorf("%s: %d %s", c[0], a.status, a.body)
+		}
 	}
 }

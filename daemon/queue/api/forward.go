@@ -171,7 +171,7 @@ func (f *Forwarder) route(ctx context.Context, name string, shard int) place {
 }
 
 func (f *Forwarder) nobody(holder, format string, args ...any) error {
-	e := queue.Refuse(queue.Unavailable, format, args...).WithHint("ask again; a takeover takes about a second")
+	e := queue.Refuse(queue.Unavailable, format, args...)
 	e.RetryAfter, e.Holder = forwardRetry, holder
 	return e
 }

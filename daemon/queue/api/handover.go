@@ -5,11 +5,8 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon/queue"
+	"github.com/emitd/emitd/daemon/queue/client"
 )
-
-// Doubter is a Locator that answers from memory for a while, and can be told that what it says may be
-// out of date: its next answer is from the cluster, as far as that costs little.
-type Doubter interface{ Doubt() }
 
 // defaultPatience is longer than a clean hand-over takes on most stores, and short for who asks during
 // the takeover after a crash.
@@ -76,7 +73,7 @@ const (
 // though nothing has changed: its run may have begun anew.
 func (h *handover) next(p place) (place, bool) {
 	for {
-		if d, ok := h.f.cfg.Locator.(Doubter); ok {
+		if d, ok := h.f.cfg.Locator.(client.Doubter); ok {
 			d.Doubt()
 		}
 		next, ok := h.f.rerouted(p, h.name)

@@ -267,12 +267,15 @@ func (h *Handler) osqueueList(ctx context.Context) (listBody, error) {
 		if err != nil {
 			return listBody{}, err
 		}
-		out.Truncated = h.trim(page) || out.Truncated || page.Cursor != ""
+		h.trim(page)
+		out.Truncated = out.Truncated || page.Cursor != ""
 		for i := range page.Jobs {
 			var payload []byte
 			if i < len(page.Payloads) {
 				payload = page.Payloads[i]
 			}
+			// One that lies outside the log, or for which there was no room, is left out.
+			out.Truncated = out.Truncated || len(payload) == 0 && page.Jobs[i].Size > 0
 			out.Jobs = append(out.Jobs, jobOf(&page.Jobs[i], payload))
 		}
 	}

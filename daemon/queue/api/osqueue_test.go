@@ -11,6 +11,7 @@ import (
 	"github.com/emitd/emitd/daemon/queue"
 	"github.com/emitd/emitd/daemon/queue/api"
 	"github.com/emitd/emitd/daemon/queue/api/queuetest"
+	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 var unixMS = regexp.MustCompile(`\b1[0-9]{12}\b|\b946[0-9]{9}\b`)
@@ -36,7 +37,7 @@ func TestOsqueueGoldenBodies(t *testing.T) {
 		{"POST", "/v1/jobs/claim", `{"workerId":"w","types":["email:send"]}`, 200, `{"jobId":"job-1","payload":{"to":"a"},"type":"email:send"}`},
 		{"POST", "/v1/jobs/job-1/heartbeat", `{"workerId":"w"}`, 204, ``},
 		{"GET", "/v1/jobs", "", 200, `{"total":2,"unclaimed":1,"inProgress":1,"completedTotal":0,"brokerAddress":"127.0.0.1:7070","jobs":[` +
-			`{"id":"job-1","status":"in_progress","payload":{"to":"a"},"type":"email:send","workerId":"w","createdAt":T,"attempts":0,"maxAttempts":5,"heartbeat":T},` +
+			`{"id":"job-1","status":"in_progress","payload":{"to":"a"},"type":"email:send","workerId":"w","createdAt":T,"attempts":1,"maxAttempts":5,"heartbeat":T},` +
 			`{"id":"job-2","status":"unclaimed","payload":null,"createdAt":T,"attempts":0,"maxAttempts":3,"heartbeat":0}],"truncated":false}`},
 		{"POST", "/v1/jobs/job-1/complete", `{"workerId":"w"}`, 204, ``},
 		{"POST", "/v1/jobs/job-1/complete", `{"workerId":"w"}`, 204, ``}, // its answer may have been lost
@@ -153,6 +154,36 @@ func TestHole13AnswersAreBounded(t *testing.T) {
 		}
 		if a.field(t, "truncated") == false {
 			t.Errorf("%s does not say so", path)
+		}
+	}
+}
+
+// TestPayloadsLeftOutAreTold: a payload that lies outside the log is not in osqueue's lists, and they say so.
+func TestPayloadsLeftOutAreTold(t *testing.T) {
+	t.Parallel()
+	h, err := api.New(broker(t, mem.Config{}), api.Options{Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := listen(t, h).URL
+	c, err := socket(t, server, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.SetReadLimit(-1)
+	for n, size := range []int{queue.InlinePayload - 2, queue.InlinePayload - 1} { // with two quotes
+		if a := send(h, "POST", "/v1/jobs", `{"payload":"`+strings.Repeat("x", size)+`"}`); a.status != 200 {
+			t.Fatal(a.body)
+		}
+		whole := map[string]string{"WebSocket": ask(t, c, `{"id":1,"method":"listJobs"}`)}
+		for _, path := range []string{"/v1/jobs", "/state"} {
+			whole[path] = send(h, "GET", path, "").body
+		}
+		for from, list := range whole {
+			told, left := strings.Contains(list, `"truncated":true`), strings.Contains(list, `"payload":null`)
+			if told != (n == 1) || left != told {
+				t.Errorf("%s, a payload of %d bytes: truncated %v, left out %v", from, size+2, told, left)
+			}
 		}
 	}
 }

@@ -189,15 +189,14 @@ func (h *Handler) page(c *call, p map[string]string, state queue.State) error {
 }
 
 // trim leaves payloads out once a page has MaxBody bytes of them, so that an answer's size does not
-// grow with the largest payloads there are. It reports whether it has.
-func (h *Handler) trim(p *queue.Page) (trimmed bool) {
+// grow with the largest payloads there are.
+func (h *Handler) trim(p *queue.Page) {
 	room := h.opts.MaxBody
 	for i, payload := range p.Payloads {
-		if room -= int64(len(payload)); room < 0 && payload != nil {
-			p.Payloads[i], trimmed = nil, true
+		if room -= int64(len(payload)); room < 0 {
+			p.Payloads[i] = nil
 		}
 	}
-	return trimmed
 }
 
 func (h *Handler) act(a queue.Act) endpoint {

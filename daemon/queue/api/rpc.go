@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 
 	"connectrpc.com/connect"
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/emitd/emitd/daemon/queue"
 	"github.com/emitd/emitd/daemon/queue/api/batch"
@@ -27,36 +25,13 @@ const headerTag = "Emitd-Tag"
 // rpc mounts the two services.
 func (h *Handler) rpc() {
 	options := []connect.HandlerOption{
-		connect.WithReadMaxBytes(int(h.opts.MaxBody)), connect.WithCodec(strict{}), connect.WithCompressMinBytes(4 << 10),
+		connect.WithReadMaxBytes(int(h.opts.MaxBody)), connect.WithCompressMinBytes(4 << 10),
+		connect.WithCodec(jsonCodec{}), connect.WithCodec(binaryCodec{}), connect.WithInterceptors(h.decoded()),
 	}
 	path, service := osqueuev1connect.NewQueueServiceHandler(osqueueService{h}, options...)
 	h.mount(path, h.metered(service))
 	path, service = queuev1connect.NewQueueServiceHandler(batchService{h}, options...)
 	h.mount(path, h.metered(service))
-}
-
-// strict is protobuf's JSON that refuses unknown fields.
-type strict struct{}
-
-// Name is that of the codec it replaces.
-func (strict) Name() string { return "json" }
-
-// Marshal writes a message.
-func (strict) Marshal(v any) ([]byte, error) {
-	m, ok := v.(proto.Message)
-	if !ok {
-		return nil, queue.Refuse(refusal.Internal, "%T is no message", v)
-	}
-	return protojson.Marshal(m)
-}
-
-// Unmarshal reads a message; a body of nothing is one, as in Connect's own codec.
-func (strict) Unmarshal(b []byte, v any) error {
-	m, ok := v.(proto.Message)
-	if !ok {
-		return queue.Refuse(refusal.Internal, "%T is no message", v)
-	}
-	return protojson.Unmarshal(b, m)
 }
 
 // codes of the tags; what is not here is internal.
@@ -67,6 +42,7 @@ var codes = map[queue.Tag]connect.Code{
 	queue.StaleClaim: connect.CodeAborted, queue.QueueFull: connect.CodeResourceExhausted,
 	queue.QueueNotOwner: connect.CodeUnavailable, queue.Unavailable: connect.CodeUnavailable,
 	queue.UnknownOutcome: connect.CodeUnavailable, refusal.Unsupported: connect.CodeUnimplemented,
+	refusal.Forbidden: connect.CodePermissionDenied,
 }
 
 // rpcError turns an error into Connect's, with the tag in its text, headers and details.

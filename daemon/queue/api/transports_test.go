@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/coder/websocket"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/emitd/emitd/daemon/queue"
 	"github.com/emitd/emitd/daemon/queue/api"
@@ -78,7 +80,7 @@ func wantCode(t *testing.T, err error, code connect.Code, tag queue.Tag) {
 	}
 	for _, d := range e.Details() {
 		if v, err := d.Value(); err == nil {
-			if r, ok := v.(*queuev1.Refusal); ok && r.GetTag() == string(tag) {
+			if r, ok := v.(*queuev1.Refusal); ok && r.GetTag() == string(tag) && r.GetHint() != "" {
 				return
 			}
 		}
@@ -177,7 +179,8 @@ func TestConnectBatches(t *testing.T) {
 	})
 }
 
-// TestConnectBadBodies: what is no message is a 4xx, as JSON with a code.
+// TestConnectBadBodies: what is no message is a 4xx, as JSON with a code; and a refusal as any other, with
+// tag, message, hint and details.
 func TestConnectBadBodies(t *testing.T) {
 	t.Parallel()
 	h, err := api.New(queuetest.New(), api.Options{MaxBody: 1000})
@@ -185,27 +188,64 @@ func TestConnectBadBodies(t *testing.T) {
 		t.Fatal(err)
 	}
 	const path = "/osqueue.v1.QueueService/SubmitJob"
-	for _, c := range []struct{ kind, body string }{
-		{"application/json", `{"payload":`},
-		{"application/json", `{"payload":"MQ==","unknown":1}`},
-		{"application/json", `{"maxAttempts":"x"}`},
-		{"application/json", `[]`},
-		{"application/proto", "\xff\xff\xff"},
-		{"text/plain", "hello"},
-		{"application/json", `{"payload":"` + strings.Repeat("A", 4000) + `"}`},
-		{"application/proto", strings.Repeat("A", 4000)},
+	for _, c := range []struct{ kind, body, says string }{
+		{"application/json", ``, "unexpected token"},
+		{"application/json", `{`, "unexpected EOF"},
+		{"application/json", `{"payload":`, "unexpected EOF"},
+		{"application/json", `{"payload":"MQ==","unknown":1}`, `unknown field \"unknown\"`},
+		{"application/json", `{"maxAttempts":"x"}`, "maxAttempts"},
+		{"application/json", `[]`, "unexpected token"},
+		{"application/json", `{"` + strings.Repeat("x", 900) + `":1}`, "unknown field"},
+		{"application/proto", "\xff\xff\xff", "cannot parse"},
+		{"text/plain", "hello", ""},
+		{"application/json", `{"payload":"` + strings.Repeat("A", 4000) + `"}`, ""},
+		{"application/proto", strings.Repeat("A", 4000), ""},
 	} {
 		a := send(h, "POST", path, c.body, "Content-Type", c.kind, "Connect-Protocol-Version", "1")
 		if a.status < 400 || a.status > 499 {
 			t.Errorf("%s %.40q: %d %s", c.kind, c.body, a.status, a.body)
 		}
+		if c.says == "" {
+			continue // refused by the protocol
+		}
+		e := detail(t, a.body)
+		if a.status != 400 || a.header.Get("Emitd-Tag") != "BadRequest" || e.GetTag() != "BadRequest" || e.GetHint() == "" ||
+			!strings.Contains(a.body, c.says) || len(e.GetMessage()) > 400 {
+			t.Errorf("%s %.40q: %d %v %s: %v", c.kind, c.body, a.status, a.header, a.body, e)
+		}
+	}
+	a := send(h, "POST", path, "\x00\x00\x00\x00\x03\xff\xff\xff", "Content-Type", "application/grpc-web+proto")
+	if all := a.body + fmt.Sprint(a.header); !strings.Contains(all, "BadRequest") || !strings.Contains(strings.ToLower(all), "grpc-status-details-bin") {
+		t.Errorf("gRPC-Web: %q", all)
+	}
+	if a := send(h, "POST", path, "\x0a\x011\xfa\x01\x01x", "Content-Type", "application/proto"); a.status != 200 {
+		t.Errorf("a field of newer clients: %d %s", a.status, a.body)
 	}
 	// Stale is 409 on the wire as well, not only a code.
-	send(h, "POST", "/v1/jobs", `{"payload":1}`)
-	a := send(h, "POST", "/osqueue.v1.QueueService/CompleteJob", `{"jobId":"job-1","workerId":"w"}`, "Content-Type", "application/json")
+	a = send(h, "POST", "/osqueue.v1.QueueService/CompleteJob", `{"jobId":"job-1","workerId":"w"}`, "Content-Type", "application/json")
 	if a.status != 409 || a.header.Get("Emitd-Tag") != "StaleClaim" {
 		t.Errorf("%d %v %s", a.status, a.header, a.body)
 	}
+}
+
+// detail returns the refusal in the details of an error of Connect.
+func detail(t *testing.T, body string) *queuev1.Refusal {
+	t.Helper()
+	var e struct {
+		Details []struct{ Type, Value string }
+	}
+	out := &queuev1.Refusal{}
+	if err := json.Unmarshal([]byte(body), &e); err != nil || len(e.Details) != 1 || e.Details[0].Type != "emitd.queue.v1.Refusal" {
+		t.Fatalf("no refusal in %s: %v", body, err)
+	}
+	raw, err := base64.RawStdEncoding.DecodeString(e.Details[0].Value)
+	if err == nil {
+		err = proto.Unmarshal(raw, out)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
 }
 
 // socket opens a WebSocket.

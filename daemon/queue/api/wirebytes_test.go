@@ -92,8 +92,8 @@ func TestOsqueueFieldNumbers(t *testing.T) {
 	same("claim", call("ClaimJob", message(field{1, "w"}, field{2, "other"}, field{2, "email"})), map[protowire.Number]string{1: id, 2: `{"a":1}`, 3: "email"})
 	same("heartbeat", call("Heartbeat", message(field{1, id}, field{2, "w"})), map[protowire.Number]string{})
 
-	stats := call("GetStats", "") // the address is empty here: zero values are left out
-	same("stats", stats, map[protowire.Number]string{1: "1", 3: "1"})
+	stats := call("GetStats", "") // zero values are left out
+	same("stats", stats, map[protowire.Number]string{1: "1", 3: "1", 4: "127.0.0.1:7070"})
 	call("SubmitJob", message(field{1, `null`}))
 	list := call("ListJobs", "")
 	last := fieldsOf(t, list[1])

@@ -42,8 +42,7 @@ type response struct {
 // socket serves osqueue's WebSocket protocol until either side ends it.
 func (h *Handler) socket(c *call) error {
 	if origin := c.r.Header.Get("Origin"); origin != "" && !h.sameOrigin(origin, c.r.Host) {
-		return queue.Refuse(refusal.Forbidden, "the origin %.100q is not named", origin).
-			WithHint("name the origin in the server's configuration")
+		return queue.Refuse(refusal.Forbidden, "the origin %.100q is not named", origin)
 	}
 	if !upgrade(c.r) {
 		return queue.Refuse(queue.BadRequest, "a WebSocket is expected here").WithHint("GET with Upgrade: websocket")

@@ -7,8 +7,8 @@
 // # Finding
 //
 // Any node of the cluster forwards to the broker, so one reachable address suffices; with several
-// the client moves on to the next when one fails. With a [Locator] it asks the broker's node
-// directly. The address that answered is kept per queue until a 503, a broken connection or a
+// the client moves on to the next when one fails. With a [Locator], such as package locate makes of the
+// cluster store, it asks the broker's node directly. The address that answered is kept per queue until a 503, a broken connection or a
 // timeout says otherwise; a 503 that names the holder is believed.
 //
 // # Repeating
@@ -50,6 +50,10 @@ type Locator interface {
 	// [queue.QueueNotFound] that there is no such queue.
 	Broker(ctx context.Context, queue string, shard int) (addr string, generation int64, err error)
 }
+
+// Doubter is a Locator that answers from memory for a while, and can be told that what it says may be
+// out of date: its next answer is from the cluster, as far as that costs little.
+type Doubter interface{ Doubt() }
 
 // Config of a client. One of Addresses and Locator is needed.
 type Config struct {
@@ -247,6 +251,9 @@ func (c *Client) drop(name string, p place) {
 // forget drops a place that failed, unless another call has found a better one meanwhile, and
 // remembers the holder that was named in its stead.
 func (c *Client) forget(name string, failed place, holder string) {
+	if d, ok := c.cfg.Locator.(Doubter); ok {
+		d.Doubt()
+	}
 	base, err := c.base(holder)
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -13,9 +13,12 @@ import (
 
 // moving is a locator that names the first address once, and then the second.
 type moving struct {
-	addrs [2]string
-	asked atomic.Int32
+	addrs         [2]string
+	asked, doubts atomic.Int32
 }
+
+// Doubt implements client.Doubter.
+func (m *moving) Doubt() { m.doubts.Add(1) }
 
 func (m *moving) Broker(context.Context, string, int) (string, int64, error) {
 	n := min(m.asked.Add(1), 2)
@@ -42,11 +45,13 @@ func TestGoneNodeIsLeftAtOnce(t *testing.T) {
 	dead, alive := serve(t, q, nil), serve(t, q, nil)
 	dead.Close()
 	byAddress := patient(t, client.Config{Addresses: []string{dead.URL, alive.URL}})
-	byLocator := patient(t, client.Config{
-		Locator: &moving{addrs: [2]string{dead.Listener.Addr().String(), alive.Listener.Addr().String()}},
-	})
+	where := &moving{addrs: [2]string{dead.Listener.Addr().String(), alive.Listener.Addr().String()}}
+	byLocator := patient(t, client.Config{Locator: where})
 	enqueue(t, byAddress, "a")
 	enqueue(t, byLocator, "b")
+	if n := where.doubts.Load(); n != 1 {
+		t.Errorf("a locator that named a node which is gone was doubted %d times", n)
+	}
 }
 
 // TestPausesAreMade: a node that answers and asks for a pause gets it, though another is known; and so

@@ -1,5 +1,7 @@
 package journal
 
+import "github.com/emitd/emitd/daemon/queue/journal/owner"
+
 // Checkpoint is a checkpoint that is being written. Its methods never wait.
 type Checkpoint struct {
 	log   *Log
@@ -26,15 +28,33 @@ func (l *Log) Checkpoint() (c *Checkpoint, upTo uint64, err error) {
 	return c, upTo, nil
 }
 
-// Write adds a chunk to the checkpoint; Restore will be handed the same chunks. It is copied.
-// Errors: ErrTooLarge (a chunk above 64 MiB), and Err once the checkpoint has ended.
-func (c *Checkpoint) Write(chunk []byte) error {
+// DropRuns says that the first n of the runs that the newest checkpoint has are not part of this one,
+// and not needed by any later one. The others are part of it: their bytes are not written again.
+func (c *Checkpoint) DropRuns(n int) error {
 	c.log.mu.Lock()
 	defer c.log.mu.Unlock()
 	if c.ended {
 		return c.why()
 	}
-	effects, err := c.log.machine.Chunk(chunk)
+	return c.log.because(c.log.machine.DropRuns(n))
+}
+
+// WriteRun adds a run to the checkpoint, behind those that it has: a chunk that is stored once, as an
+// object of its own, and that later checkpoints have, too, until one of them drops it. It is copied.
+// Errors: as of Write.
+func (c *Checkpoint) WriteRun(run []byte) error { return c.write(run, (*owner.Machine).Run) }
+
+// Write adds a chunk to the checkpoint; Restore will be handed the same chunks. It is copied.
+// Errors: ErrTooLarge (a chunk above 64 MiB), and Err once the checkpoint has ended.
+func (c *Checkpoint) Write(chunk []byte) error { return c.write(chunk, (*owner.Machine).Chunk) }
+
+func (c *Checkpoint) write(chunk []byte, add func(*owner.Machine, []byte) ([]owner.Effect, error)) error {
+	c.log.mu.Lock()
+	defer c.log.mu.Unlock()
+	if c.ended {
+		return c.why()
+	}
+	effects, err := add(c.log.machine, chunk)
 	c.log.perform(effects)
 	return c.log.because(err)
 }

@@ -14,7 +14,8 @@
 //	HEAD                        who owns the journal and where its newest checkpoint is; only ever
 //	                            replaced if unchanged
 //	log/<slot, 20 digits>       one segment; only ever created
-//	ckpt/<slot>-<id>/<part>     the state that covers all slots below <slot>
+//	ckpt/<slot>-<id>/<part>     the state that covers all slots below <slot>, and runs, which are part
+//	                            of later states, too
 //
 // # Words
 //
@@ -76,8 +77,15 @@
 //
 // # Checkpoints and garbage
 //
-// A checkpoint is written part by part, beside the log, and counts when HEAD names it. Then slots
-// are deleted that neither it nor the previous checkpoint needs, and older checkpoints. Fences are
+// A checkpoint is written part by part, beside the log, and counts when HEAD names it. What of a state
+// is only ever added to at its end and dropped at its beginning is not written again each time: it is
+// written in *runs*, which are parts of the checkpoint that made them, and HEAD lists the runs of each
+// checkpoint by name. Every run is stored before the first HEAD that names it; a run that HEAD does not
+// name any more, or that belongs to a checkpoint that was given up, is never named again.
+//
+// Then slots are deleted that neither the checkpoint nor the previous one needs, and older checkpoints,
+// except the runs that one of the two names. So a former owner that still collects, as HEAD was when
+// its own last checkpoint came to count, deletes nothing that a later owner reads. Fences are
 // never deleted: a name that is created only if absent must not become absent again while a
 // request for it may be under way. (Deleting them lost a third of the acknowledged records in
 // simulation.) Names below a checkpoint may re-appear; nobody reads them.
@@ -153,12 +161,13 @@ type Hooks struct {
 }
 
 // Fold is the state that the records make. Open calls its methods, on its own goroutine and in
-// this order: Reset, Restore for each chunk of the checkpoint, Replay for what followed. Reset may
+// this order: Reset, Restore for each run and then each chunk of the checkpoint, Replay for what followed. Reset may
 // come again, when the takeover begins again; everything before it is void. The slices are valid
 // during the call only. An error ends Open.
 type Fold interface {
 	Reset()
-	// Restore is handed the chunks of the newest checkpoint, as they were written.
+	// Restore is handed the runs that the newest checkpoint has, in the order in which they were
+	// written, and then its chunks.
 	Restore(chunk []byte) error
 	// Replay is handed the records of one call of Append, in order; at is their time.
 	Replay(slot uint64, at time.Time, records iter.Seq[[]byte]) error

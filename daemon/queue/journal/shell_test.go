@@ -222,6 +222,52 @@ func TestACheckpointIsStreamed(t *testing.T) {
 	})
 }
 
+// Runs are stored once, by themselves, and are part of every checkpoint until they are dropped.
+func TestRunsOutliveCheckpoints(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		bucket := slowBucket()
+		cfg := config(bucket)
+		long := strings.Repeat("a run ", 1000)
+		write := func(l *journal.Log, drop int, state string, runs ...string) {
+			c, _, err := l.Checkpoint()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range runs {
+				if err := c.WriteRun([]byte(r)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if c.Backlog() != len(strings.Join(runs, "")) {
+				t.Errorf("a backlog of %d", c.Backlog())
+			}
+			if err := errors.Join(c.Write([]byte(state)), c.DropRuns(drop), c.Commit(nil)); err != nil {
+				t.Fatal(err)
+			}
+			<-c.Done()
+			if err := c.WriteRun(nil); !errors.Is(err, journal.ErrClosed) {
+				t.Errorf("a run after the end: %v", err)
+			}
+			if err := c.DropRuns(0); !errors.Is(err, journal.ErrClosed) {
+				t.Errorf("after the end: %v", err)
+			}
+		}
+		l, _ := open(t, cfg)
+		await(t, l, add(t, l, "x"))
+		write(l, 0, "one", long, "second")
+		write(l, 0, "two")
+		closeLog(t, l)
+		l, b := open(t, as(cfg, "two", 2))
+		same(t, b, long, "second", "two")
+		write(l, 1, "three", "third")
+		closeLog(t, l)
+		l, b = open(t, as(cfg, "three", 3))
+		same(t, b, "second", "third", "three")
+		closeLog(t, l)
+	})
+}
+
 // However a checkpoint ends, it says so.
 func TestHowACheckpointEnds(t *testing.T) {
 	t.Parallel()

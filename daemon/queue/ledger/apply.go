@@ -308,7 +308,14 @@ func (l *Ledger) release(i uint32, r *Record, n int) bool {
 	l.unclaim(j)
 	l.forgetClaim(j)
 	l.move(j, r, n)
-	l.attach(i, Waiting, times{expires: t.expires})
+	if r.Undelivered {
+		l.change(j, func(m *more) { m.cause, m.base = cmp.Or(r.Cause, m.cause), min(m.base, j.delivers-1)+1 })
+	}
+	if r.RunAt > l.now {
+		l.attach(i, Delayed, times{at: r.RunAt, expires: t.expires})
+	} else {
+		l.attach(i, Waiting, times{expires: t.expires})
+	}
 	return true
 }
 
@@ -345,7 +352,7 @@ func (l *Ledger) kill(i uint32, r *Record, _ int) bool {
 	}
 	t := l.detach(i)
 	l.unclaim(j)
-	if j.state == Active {
+	if j.state == Active && !r.Undelivered {
 		l.begin(j)
 		l.totals.Failed++
 	}

@@ -43,7 +43,7 @@ type more struct {
 	place   uint64
 	expires int64 // of active and dead jobs
 	died    int64
-	base    uint16  // deliveries before the last redrive
+	base    uint16  // deliveries that do not count: those before the last redrive, and those that reached no worker
 	policy  *Policy // if it could not be interned
 	claim   *claim  // of active jobs; the last one otherwise, as far as it is known
 }

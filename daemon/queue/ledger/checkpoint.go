@@ -9,16 +9,25 @@ import (
 // Cut is a checkpoint that is being written: the state as it was when Ledger.Cut was called. It is
 // a sequence of length-delimited records: one header, which says how many there are, the dedup window from the oldest ID on, jobs
 // in any order, one trailer with their number.
+//
+// The dedup window is in the checkpoint itself only as far as it is not in runs, which are stored once
+// and named by checkpoints as long as they have an ID that is remembered. A cut drops the runs that have
+// none, and if the IDs in no run are many, it makes runs of all of them.
 type Cut struct {
-	l     *Ledger
-	buf   []byte // written, not yet taken
-	ended [2]uint64
-	next  uint64 // number of the next job to be written
-	limit uint64
-	jobs  int
-	done  bool
-	rec   Record // of the job that is being written
-	save  saving
+	l       *Ledger
+	buf     []byte    // written, not yet taken
+	ended   [2]uint64 // positions in the window: the next to be written, and the last
+	runs    bool      // they are written into runs
+	run     []byte    // under way
+	whole   [][]byte  // runs not yet taken
+	ends    []uint64  // of the runs made
+	dropped int       // runs, of those of the ledger
+	next    uint64    // number of the next job to be written
+	limit   uint64
+	jobs    int
+	done    bool
+	rec     Record // of what is being written
+	save    saving
 }
 
 // Cut begins a checkpoint. There is one at a time.
@@ -27,28 +36,39 @@ func (l *Ledger) Cut() *Cut {
 		l.cut.Abort()
 	}
 	l.phase ^= phase
-	c := &Cut{l: l, ended: [2]uint64{l.window.head, l.window.tail}, limit: l.next, jobs: l.Jobs()}
-	l.cut, l.window.leaving = c, c.leaving
+	w := &l.window
+	dropped, from := w.unneeded()
+	c := &Cut{l: l, ended: [2]uint64{from, w.tail}, runs: w.pays(from), dropped: dropped, limit: l.next, jobs: l.Jobs()}
+	l.cut, w.leaving = c, c.leaving
 	t := l.totals
-	c.put(&Record{
-		Kind: header, At: l.now, Numbers: []uint64{l.next, uint64(l.Jobs()), uint64(l.window.ids.n)}, Config: l.config,
+	h := Record{
+		Kind: header, At: l.now, Numbers: []uint64{l.next, uint64(l.Jobs()), uint64(w.ids.n)}, Config: l.config,
 		save: &saving{
 			paused: l.paused,
 			counts: [6]uint64{t.Enqueued, t.Completed, t.Failed, t.Expired, t.Cancelled, t.Died},
 		},
-	})
+	}
+	switch {
+	case c.runs:
+		h.Numbers = append(h.Numbers, w.head, w.tail)
+	case dropped < len(w.runs):
+		h.Numbers = append(h.Numbers, w.head, from)
+	}
+	c.buf = put(c.buf, &h)
 	return c
 }
 
-func (c *Cut) put(r *Record) {
-	start := len(c.buf)
-	c.buf = r.Append(append(c.buf, 0, 0, 0, 0, 0))
+// put appends a record to b, behind its length.
+func put(b []byte, r *Record) []byte {
+	start := len(b)
+	b = r.Append(append(b, 0, 0, 0, 0, 0))
 	// Lengths have five bytes here, so that they can be written afterwards. It is a valid varint.
-	size := len(c.buf) - start - 5
+	size := len(b) - start - 5
 	for n := range 5 {
-		c.buf[start+n] = byte(size>>(7*n))&0x7f | 0x80
+		b[start+n] = byte(size>>(7*n))&0x7f | 0x80
 	}
-	c.buf[start+4] &= 0x7f
+	b[start+4] &= 0x7f
+	return b
 }
 
 // save writes a job to the checkpoint under way, before it changes.
@@ -90,49 +110,78 @@ func (c *Cut) job(i uint32) {
 			r.Visibility, r.Tokenless = m.claim.visibility, m.claim.tokenless
 		}
 	}
-	c.put(r)
+	c.buf = put(c.buf, r)
 }
 
-// Write appends about so many bytes of the checkpoint to b, whole records only. more is false when
-// it is complete.
-func (c *Cut) Write(b []byte, bytes int) (out []byte, more bool) {
-	l := c.l
-	for !c.done && len(c.buf) < bytes {
+// Write writes about so many bytes, and appends to b what is complete: a whole run, or else whole
+// records of the checkpoint itself, possibly none. Runs are in the order in which Restore needs them,
+// apart from the rest. more is false when the checkpoint is complete.
+func (c *Cut) Write(b []byte, bytes int) (out []byte, run, more bool) {
+	for limit := len(c.run) + bytes; !c.done && len(c.whole) == 0 && len(c.run) < limit && len(c.buf) < bytes; {
 		switch {
 		case c.ended[0] < c.ended[1]:
-			c.remembered(max(c.ended[0], l.window.head))
+			c.remember()
 		case c.next < c.limit:
-			c.next = l.step(c, bytes)
+			c.next = c.l.step(c, bytes)
 		default:
-			c.put(&Record{Kind: trailer, save: &saving{counts: [6]uint64{uint64(c.jobs)}}})
+			c.buf = put(c.buf, &Record{Kind: trailer, save: &saving{counts: [6]uint64{uint64(c.jobs)}}})
 			c.close()
 		}
 	}
+	if len(c.whole) > 0 {
+		b = append(b, c.whole[0]...)
+		c.whole = c.whole[1:]
+		return b, true, true
+	}
 	b = append(b, c.buf...)
 	c.buf = c.buf[:0]
-	return b, !c.done
+	return b, false, !c.done
 }
 
-// leaving writes an ID before it is forgotten: IDs leave in the order in which they are written.
+// leaving writes an ID before it is forgotten, and those before it.
 func (c *Cut) leaving(pos uint64) {
-	if pos >= c.ended[0] {
-		c.remembered(pos)
+	for c.ended[0] <= pos && c.ended[0] < c.ended[1] {
+		c.remember()
 	}
 }
 
-// remembered writes an ID of the dedup window, unless it came after the cut.
-func (c *Cut) remembered(pos uint64) {
+// remember writes what is at the next position of the window.
+func (c *Cut) remember() {
 	w := &c.l.window
-	c.ended[0] = pos + 1
-	if pos >= c.ended[1] || w.at(pos).state == None {
+	pos := c.ended[0]
+	c.ended[0]++
+	r, s := &c.rec, &c.save
+	*s = saving{}
+	*r = Record{Kind: ending, Numbers: r.Numbers[:0], save: s}
+	if pos >= w.head && w.at(pos).state != None { // it was dropped before the cut otherwise: see leaving
+		e := w.at(pos)
+		s.state = e.state
+		r.At, r.Packed, r.Nonce, r.Result, r.Config.DedupWindow = e.at, w.packed(pos), e.nonce, w.result[pos], w.spans[e.span]
+	}
+	if !c.runs {
+		if s.state != None {
+			c.buf = put(c.buf, r)
+		}
 		return
 	}
-	e := w.at(pos)
-	c.put(&Record{
-		Kind: ending, At: e.at, Packed: w.packed(pos), Nonce: e.nonce, Result: w.result[pos],
-		Config: Config{DedupWindow: w.spans[e.span]},
-		save:   &saving{state: e.state},
-	})
+	if len(c.run) == 0 {
+		// Who reads it makes room for the whole window at once: growing took longer than all else.
+		c.run = put(c.run, &Record{Kind: stretch, Numbers: []uint64{pos, uint64(w.ids.n)}})
+	}
+	if c.run = put(c.run, r); len(c.run) >= w.most || c.ended[0] == c.ended[1] {
+		c.whole, c.run = append(c.whole, c.run), nil
+		c.ends = append(c.ends, c.ended[0])
+	}
+}
+
+// Dropped returns how many runs of the checkpoint before, the oldest, are not part of this one.
+func (c *Cut) Dropped() int { return c.dropped }
+
+// Named says that from now on the runs of this checkpoint are those that the next one has, too. The
+// caller knows that it will not write another one before this one counts.
+func (c *Cut) Named() {
+	w := &c.l.window
+	w.runs = append(w.runs[c.dropped:], c.ends...)
 }
 
 // step writes jobs until so many bytes wait, and returns from which number to go on.
@@ -173,8 +222,9 @@ func (c *Cut) close() {
 type Restore struct {
 	l    *Ledger
 	jobs uint64
-	open bool // header was read, trailer not
-	done bool
+	runs bool // one was read, its end is not known yet
+	open bool // header was read
+	done bool // trailer was read
 	// Records are decoded some at a time, so that looking for their IDs can be begun for all of them
 	// before the first is waited for.
 	recs  [64]Record
@@ -186,7 +236,8 @@ type Restore struct {
 // NewRestore begins with nothing.
 func NewRestore() *Restore { return &Restore{l: New(Config{})} }
 
-// Add reads what Cut.Write appended, in order; b may end between two records only.
+// Add reads what Cut.Write appended, the runs and then the rest, each in order; b may end between two
+// records only.
 func (r *Restore) Add(b []byte) error {
 	for len(b) > 0 {
 		record, n := protowire.ConsumeBytes(b)
@@ -229,37 +280,81 @@ func (r *Restore) addAll() error {
 }
 
 func (r *Restore) add(rec *Record) bool {
-	l := r.l
 	switch {
-	case r.done || r.open == (rec.Kind == header):
-		return false
-	case rec.Kind == header:
-		r.open = true
-		c := rec.save.counts
-		l.config, l.now, l.next, l.paused = rec.Config.withDefaults(), rec.At, max(1, rec.Numbers[0]), rec.save.paused
-		l.totals = Totals{c[0], c[1], c[2], c[3], c[4], c[5]}
-		l.ids.reserve(rec.Numbers[1])
-		l.window.ids.reserve(rec.Numbers[2])
+	case r.done:
+	case !r.open:
+		return r.before(rec)
 	case rec.Kind == ending:
-		p := rec.packed()
-		if _, known := l.window.get(p, l.now); known {
+		if _, known := r.l.window.get(rec.packed(), r.l.now); known || rec.save.state == None {
 			return false
 		}
-		var result []byte
-		if len(rec.Result) > 0 {
-			result = append(result, rec.Result...)
-		}
-		l.window.add(p, ended{at: rec.At, nonce: rec.Nonce, state: rec.save.state}, rec.Config.DedupWindow, result)
+		r.remember(rec)
+		return true
 	case rec.Kind == saved:
 		r.jobs++
-		return l.restore(rec)
+		return r.l.restore(rec)
 	case rec.Kind == trailer:
 		r.done = true
 		return rec.save.counts[0] == r.jobs
+	}
+	return false
+}
+
+// before adds a record of a run, or the header, which follows them.
+func (r *Restore) before(rec *Record) bool {
+	w := &r.l.window
+	switch {
+	case rec.Kind == stretch && !r.runs:
+		r.runs, w.base, w.head, w.tail = true, rec.Numbers[0], rec.Numbers[0], rec.Numbers[0]
+		w.ids.reserve(rec.Numbers[1])
+	case rec.Kind == stretch:
+		w.runs = append(w.runs, w.tail)
+		return rec.Numbers[0] == w.tail
+	case rec.Kind == ending && r.runs:
+		r.remember(rec)
 	default:
-		return false
+		return rec.Kind == header && r.header(rec)
 	}
 	return true
+}
+
+func (r *Restore) header(rec *Record) bool {
+	l, w := r.l, &r.l.window
+	r.open = true
+	c := rec.save.counts
+	l.config, l.now, l.next, l.paused = rec.Config.withDefaults(), rec.At, max(1, rec.Numbers[0]), rec.save.paused
+	l.totals = Totals{c[0], c[1], c[2], c[3], c[4], c[5]}
+	l.ids.reserve(rec.Numbers[1])
+	w.ids.reserve(rec.Numbers[2])
+	if r.runs != (len(rec.Numbers) == 5) {
+		return false
+	}
+	if !r.runs {
+		return true
+	}
+	w.runs = append(w.runs, w.tail)
+	oldest, end := rec.Numbers[3], rec.Numbers[4]
+	if end != w.tail || oldest < w.head || oldest >= w.runs[0] {
+		return false
+	}
+	for w.head < oldest {
+		w.pass()
+	}
+	return true
+}
+
+// remember adds an ID to the dedup window, or the place of none.
+func (r *Restore) remember(rec *Record) {
+	w := &r.l.window
+	if rec.save.state == None {
+		w.skip()
+		return
+	}
+	var result []byte
+	if len(rec.Result) > 0 {
+		result = append(result, rec.Result...)
+	}
+	w.add(rec.packed(), ended{at: rec.At, nonce: rec.Nonce, state: rec.save.state}, rec.Config.DedupWindow, result)
 }
 
 func (l *Ledger) restore(r *Record) bool {
@@ -306,5 +401,6 @@ func (r *Restore) Ledger() (*Ledger, error) {
 	if !r.done {
 		return nil, fmt.Errorf("restore a checkpoint without its end: %w", ErrCorrupt)
 	}
+	r.l.promote() // jobs that were due while they were held
 	return r.l, nil
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -25,6 +26,8 @@ var samples = []Record{
 	{Kind: Expire, At: 1, Numbers: []uint64{1}, Deliveries: []uint64{3}, Cause: "late"},
 	{Kind: Cancel, At: 1, Numbers: []uint64{1, 2, 3}},
 	{Kind: Kill, At: 1, Numbers: []uint64{1}, Cause: "too old", Late: true},
+	{Kind: Kill, At: 1, Numbers: []uint64{1}, Cause: "gone", Undelivered: true},
+	{Kind: Release, At: 1, Numbers: []uint64{1}, RunAt: 7, Cause: "unreadable", Undelivered: true},
 	{Kind: Redrive, At: 1, Numbers: []uint64{1}},
 	{Kind: Purge, At: 1, Numbers: []uint64{1}},
 	{Kind: Pause, At: 1},
@@ -156,6 +159,7 @@ func FuzzRecord(f *testing.F) {
 
 func FuzzRestore(f *testing.F) {
 	f.Add(checkpointOf(f, 10))
+	f.Add(slices.Concat(withRuns(f)...))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r := NewRestore()
@@ -168,7 +172,7 @@ func FuzzRestore(f *testing.F) {
 		if l, err := r.Ledger(); err == nil {
 			l.TakeOver(l.Now() + 1)
 			l.Stats()
-			l.Cut().Abort()
+			cutAll(l)
 		}
 	})
 }
@@ -188,7 +192,7 @@ func checkpointOf(t testing.TB, jobs int) []byte {
 	}
 	var out []byte
 	for c, more := l.Cut(), true; more; {
-		out, more = c.Write(out, 1<<16)
+		out, _, more = c.Write(out, 1<<16)
 	}
 	return out
 }

@@ -34,7 +34,7 @@ func (r *Record) decodeFact(b []byte) error {
 			b = b[n:]
 		case protowire.Fixed32Type:
 			v, n := protowire.ConsumeFixed32(b)
-			if n < 0 || num <= fCounts && num != fNonce {
+			if n < 0 || num <= fLast && num != fNonce {
 				return ErrCorrupt
 			}
 			if num == fNonce {
@@ -42,7 +42,7 @@ func (r *Record) decodeFact(b []byte) error {
 			}
 			b = b[n:]
 		default:
-			if n = protowire.ConsumeFieldValue(num, typ, b); n < 0 || num <= fCounts {
+			if n = protowire.ConsumeFieldValue(num, typ, b); n < 0 || num <= fLast {
 				return ErrCorrupt
 			}
 			b = b[n:]
@@ -79,6 +79,8 @@ func (r *Record) setInt(f protowire.Number, v uint64) bool {
 		r.Dead = v != 0
 	case fLate:
 		r.Late = v != 0
+	case fUndelivered:
+		r.Undelivered = v != 0
 	case fWindow:
 		return setTime(&r.Config.DedupWindow, v)
 	case fIDs:
@@ -113,7 +115,7 @@ func (s *saving) setInt(f protowire.Number, v uint64) bool {
 	case fDied:
 		return setTime(&s.died, v)
 	default:
-		return f > fCounts
+		return f > fLast
 	}
 	return true
 }
@@ -171,7 +173,7 @@ func (r *Record) setBytes(f protowire.Number, v []byte) bool {
 			copy(r.save.counts[:], counts)
 		}
 	default:
-		return f > fCounts
+		return f > fLast
 	}
 	return ok
 }
@@ -263,10 +265,12 @@ func (r *Record) valid() error {
 		}
 	case Release, Cancel, Kill, Redrive, Purge, Run:
 		ok = ok && len(r.Numbers) > 0
-	case ending:
-		ok = ok && r.named() && r.save.state >= Completed
+	case ending: // without name and state: there is none at this position any more
+		ok = ok && (r.named() && r.save.state >= Completed || !r.named() && r.save.state == None)
 	case header:
-		ok = ok && len(r.Numbers) == 3
+		ok = ok && (len(r.Numbers) == 3 || len(r.Numbers) == 5)
+	case stretch:
+		ok = ok && len(r.Numbers) == 2 && r.Numbers[0] < math.MaxInt64
 	}
 	if r.Kind == saved {
 		ok = ok && r.save.state >= Waiting && r.save.state <= Dead

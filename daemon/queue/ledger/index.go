@@ -134,9 +134,10 @@ func (x *index) remove(id [16]byte, ref uint32) {
 // fitting is how many buckets so many IDs take that will be more.
 func fitting(n int) int { return (n*3/2 + bucketSize - 1) / bucketSize }
 
-// reserve makes room for so many that will be added: as much as they would take anyway.
+// reserve makes room for so many that will be added: as much as they would take anyway. Beyond 16
+// million it grows by itself: a corrupt number must not ask for all memory.
 func (x *index) reserve(n uint64) {
-	each := fitting(int(min(n, references)) / parts)
+	each := fitting(int(min(n, 1<<24)) / parts)
 	for i := range x.parts {
 		if t := &x.parts[i]; each > len(t.buckets) {
 			x.resize(t, each)

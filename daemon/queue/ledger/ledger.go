@@ -43,7 +43,8 @@
 // A delivery is counted when a job is claimed. An attempt is counted at the first proof that a
 // delivery was begun (started, complete, fail), or when a claim expires: then nobody knows. A job
 // is dead after Max attempts, or after 3·Max deliveries, whichever is first: a lost answer costs
-// no attempt, and a job that kills its workers still ends.
+// no attempt, and a job that kills its workers still ends. A claim that is known to have reached no
+// worker counts as neither.
 //
 // # Memory
 //
@@ -57,6 +58,13 @@
 // [Ledger.Cut] begins a checkpoint of the state as it is at that moment. It is written in steps
 // while the ledger goes on: what is about to change is written before it changes. [Restore] reads
 // it back.
+//
+// The dedup window only grows at one end and shrinks at the other, so it is not written each time. A
+// checkpoint has *runs* of it, 2 to 4 MiB each, which later checkpoints have, too, until nothing in
+// them is remembered any more; what is in no run is part of the checkpoint, until it is worth a run.
+// The caller stores runs and knows which ones a checkpoint has; the ledger knows them by their order.
+// Entries have positions, which runs and checkpoints name: a run that is missing, or out of order, is
+// ErrCorrupt. A checkpoint that has no runs is as it was before there were any.
 package ledger
 
 import (
@@ -171,16 +179,21 @@ func (l *Ledger) Advance(now int64) {
 		return
 	}
 	l.now = now
-	for len(l.delayed.heap) > 0 && l.delayed.heap[0].at <= now {
-		i := l.delayed.heap[0].job
-		t := l.detach(i)
-		t.at = 0
-		l.attach(i, Waiting, t)
-	}
+	l.promote()
 	l.window.forget(now, l.config.DedupIDs)
 	if now-l.tidied >= tidyEvery {
 		l.tidied = now
 		l.tidy()
+	}
+}
+
+// promote lets delayed jobs wait that are due.
+func (l *Ledger) promote() {
+	for len(l.delayed.heap) > 0 && l.delayed.heap[0].at <= l.now {
+		i := l.delayed.heap[0].job
+		t := l.detach(i)
+		t.at = 0
+		l.attach(i, Waiting, t)
 	}
 }
 

@@ -20,11 +20,18 @@ type both struct {
 	times []int64
 	cut   *Cut
 	saved []byte
-	cutAt int // length of the log at the cut
+	made  [][]byte // runs of the cut
+	runs  [][]byte // of the newest checkpoint
+	cutAt int      // length of the log at the cut
 	first Config
+	sizes [2]int // of runs
 }
 
-func newBoth(c Config) *both { return &both{Ledger: New(c), w: newTwin(c), first: c} }
+func newBoth(c Config, least, most int) *both {
+	b := &both{Ledger: New(c), w: newTwin(c), first: c, sizes: [2]int{least, most}}
+	b.window.least, b.window.most = least, most
+	return b
+}
 
 // apply encodes, decodes and applies a record to both.
 func (b *both) apply(t fataler, r *Record, now int64) {
@@ -146,7 +153,7 @@ func TestLikeItsTwin(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		c := Config{DedupWindow: 50, DedupIDs: rapid.IntRange(1, 8).Draw(t, "ids")}
-		b := newBoth(c)
+		b := newBoth(c, rapid.SampledFrom([]int{1, 100, 300, leastRun}).Draw(t, "least"), rapid.SampledFrom([]int{1, 150, mostRun}).Draw(t, "most"))
 		var ids []string
 		for n := range 24 {
 			ids = append(ids, []string{
@@ -303,7 +310,11 @@ func (b *both) randomRecord(t *rapid.T, now int64) *Record {
 	case Fail:
 		r.Cause, r.Dead, r.RunAt = "broken", rapid.Bool().Draw(t, "dead"), now+rapid.Int64Range(0, 20).Draw(t, "backoff")
 	case Kill:
-		r.Cause, r.Late = "too old", rapid.Bool().Draw(t, "late")
+		r.Cause, r.Late, r.Undelivered = "too old", rapid.Bool().Draw(t, "late"), rapid.Bool().Draw(t, "undelivered")
+	case Release:
+		if r.Undelivered = rapid.Bool().Draw(t, "undelivered"); r.Undelivered {
+			r.Cause, r.RunAt = "unreadable", now+rapid.Int64Range(0, 20).Draw(t, "backoff")
+		}
 	}
 	return r
 }
@@ -344,26 +355,51 @@ func (b *both) checkpoint(t *rapid.T, what string, ids []string) {
 		if b.cut != nil && rapid.Bool().Draw(t, "abort") {
 			b.cut.Abort()
 		}
-		b.cut, b.saved, b.cutAt = b.Cut(), nil, len(b.log)
+		b.cut, b.saved, b.made, b.cutAt = b.Cut(), nil, nil, len(b.log)
 		return
 	}
 	if b.cut == nil {
 		return
 	}
-	var more bool
-	if b.saved, more = b.cut.Write(b.saved, rapid.IntRange(1, 300).Draw(t, "bytes")); more {
+	out, run, more := b.cut.Write(nil, rapid.IntRange(1, 300).Draw(t, "bytes"))
+	if run {
+		b.made = append(b.made, out)
+	} else {
+		b.saved = append(b.saved, out...)
+	}
+	if more {
 		return
 	}
+	b.runs = append(b.runs[b.cut.Dropped():], b.made...)
+	b.cut.Named()
 	b.cut = nil
+	if len(b.runs) != len(b.window.runs) {
+		t.Fatalf("%d runs, the ledger says %d", len(b.runs), len(b.window.runs))
+	}
+	b.equal(t, b.restored(t), b.cutAt, ids)
+	if rapid.IntRange(0, 3).Draw(t, "crash") == 0 { // somebody else goes on with it
+		l := b.restored(t)
+		b.catchUp(t, l, b.cutAt)
+		b.Ledger, b.w = l, b.w.free()
+		b.TakeOver(b.w.now)
+		b.w.takeOver(b.w.now)
+	}
+}
+
+// restored reads the newest checkpoint.
+func (b *both) restored(t *rapid.T) *Ledger {
 	r := NewRestore()
-	if err := r.Add(b.saved); err != nil {
-		t.Fatalf("%v", err)
+	for _, chunk := range append(slices.Clone(b.runs), b.saved) {
+		if err := r.Add(chunk); err != nil {
+			t.Fatalf("%v", err)
+		}
 	}
 	l, err := r.Ledger()
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	b.equal(t, l, b.cutAt, ids)
+	l.window.least, l.window.most = b.sizes[0], b.sizes[1]
+	return l
 }
 
 // replayed folds the whole log from the beginning.
@@ -376,6 +412,16 @@ func (b *both) firstConfig() Config { return b.first }
 // equal applies the log from a position on to another ledger and compares it with the live one.
 func (b *both) equal(t *rapid.T, l *Ledger, from int, ids []string) {
 	t.Helper()
+	b.catchUp(t, l, from)
+	other := &both{Ledger: l, w: b.w.free()}
+	l.TakeOver(b.now)
+	other.w.takeOver(b.now)
+	other.same(t, ids)
+	other.drained(t)
+}
+
+// catchUp applies the log from a position on to another ledger.
+func (b *both) catchUp(t *rapid.T, l *Ledger, from int) {
 	var r Record
 	for n, wire := range b.log[from:] {
 		if err := r.Decode(wire); err != nil {
@@ -385,17 +431,12 @@ func (b *both) equal(t *rapid.T, l *Ledger, from int, ids []string) {
 	}
 	l.Advance(b.now)
 	l.next = b.next
-	other := &both{Ledger: l, w: b.w.free()}
-	l.TakeOver(b.now)
-	other.w.takeOver(b.now)
-	other.same(t, ids)
-	other.drained(t)
 }
 
 // free returns a copy in which nothing is held or expected: what a replay knows.
 func (w *twin) free() *twin {
 	c := *w
-	c.jobs, c.coming = map[uint64]*twinJob{}, nil
+	c.jobs, c.coming = map[uint64]*twinJob{}, map[uint64]*Record{}
 	for n, j := range w.jobs {
 		k := *j
 		k.Held = false

@@ -33,9 +33,10 @@ const (
 	saved   Kind = 33 // a job
 	ending  Kind = 34 // an ID in the dedup window
 	trailer Kind = 35
+	stretch Kind = 36 // begins a run: endings follow, without a gap
 )
 
-func (k Kind) known() bool { return k >= Enqueue && k <= Run || k >= header && k <= trailer }
+func (k Kind) known() bool { return k >= Enqueue && k <= Run || k >= header && k <= stretch }
 
 // Record is one fact. Which fields count depends on its kind.
 type Record struct {
@@ -58,7 +59,7 @@ type Record struct {
 	Blob            string // instead of Payload: key of an object
 	Size            int    // of that object
 	Priority        int8
-	RunAt           int64 // also Fail: when the job may be claimed; 0 is now
+	RunAt           int64 // also Fail and Release: when the job may be claimed; 0 is now
 	Expires         int64 // 0 is never
 	Policy          Policy
 
@@ -73,6 +74,9 @@ type Record struct {
 	Cause  string // Fail, Expire, Kill
 	Dead   bool   // Fail: no further attempt
 	Late   bool   // Kill: because its time to live was over
+	// Undelivered, of Release and Kill: the claim that ends never reached a worker, so it is no
+	// attempt, and none of the deliveries after which a job is dead.
+	Undelivered bool
 
 	Config Config // Configure
 
@@ -137,6 +141,10 @@ const (
 	fPlace      protowire.Number = 35
 	fDied       protowire.Number = 36
 	fCounts     protowire.Number = 37
+
+	fUndelivered protowire.Number = 38
+
+	fLast = fUndelivered // what is beyond is of a newer version
 )
 
 // Append appends the record in wire format to b.
@@ -185,6 +193,7 @@ func (r *Record) appendFact(b []byte) []byte {
 	b = appendText(b, fCause, r.Cause)
 	b = appendBool(b, fDead, r.Dead)
 	b = appendBool(b, fLate, r.Late)
+	b = appendBool(b, fUndelivered, r.Undelivered)
 	b = appendInt(b, fWindow, uint64(r.Config.DedupWindow))
 	b = appendInt(b, fIDs, uint64(r.Config.DedupIDs))
 	if r.save != nil {

@@ -438,3 +438,30 @@ func TestIndexOfFullBuckets(t *testing.T) {
 	}
 	t.Error("no part was crowded")
 }
+
+// TestDueWhileHeld: a delayed job that became due while it was held may be claimed by whoever restores
+// the checkpoint of that moment.
+func TestDueWhileHeld(t *testing.T) {
+	t.Parallel()
+	s := tell(t)
+	n := s.enqueue("a", func(r *Record) { r.RunAt = s.now + 1 })
+	if err := s.Hold(n); err != nil {
+		t.Fatal(err)
+	}
+	s.Advance(s.now + 1)
+	restore, cut := NewRestore(), s.Cut()
+	for more := true; more; {
+		var out []byte
+		out, _, more = cut.Write(nil, 1<<20)
+		if err := restore.Add(out); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l, err := restore.Ledger()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if best, ok := l.Best(nil); !ok || best != n {
+		t.Fatalf("job %d may be claimed (%t), want %d", best, ok, n)
+	}
+}

@@ -165,7 +165,12 @@ func (w *twin) one(j *twinJob, r *Record, n int) bool {
 		if was != Active {
 			return false
 		}
-		j.wait(r, n)
+		if j.wait(r, n); r.Undelivered {
+			j.Cause, j.base = cmp.Or(r.Cause, j.Cause), j.base+1
+		}
+		if r.RunAt > w.now {
+			j.State, j.At = Delayed, r.RunAt
+		}
 	case Complete:
 		if was != Active {
 			return false
@@ -197,7 +202,7 @@ func (w *twin) one(j *twinJob, r *Record, n int) bool {
 		if was == Dead {
 			return false
 		}
-		if was == Active {
+		if was == Active && !r.Undelivered {
 			j.begin()
 			w.totals.Failed++
 		}
@@ -251,7 +256,7 @@ func (w *twin) sorted() []Job {
 	out := []Job{}
 	for _, number := range slices.Sorted(maps.Keys(w.jobs)) {
 		j := w.jobs[number]
-		j.deliveriesSinceBase = j.Deliveries - j.base
+		j.Uncounted, j.deliveriesSinceBase = j.base, j.Deliveries-j.base
 		out = append(out, j.Job)
 	}
 	return out

@@ -19,6 +19,7 @@ type Job struct {
 	Policy              Policy
 	Attempts            int
 	Deliveries          int
+	Uncounted           int   // of Deliveries, those before the last redrive, and those that reached no worker
 	Begun               bool  // the current delivery counts as an attempt
 	Created             int64 // milliseconds, as all times here
 	At                  int64 // Delayed: due. Active: the claim's end. Dead: since
@@ -97,7 +98,8 @@ func (l *Ledger) glance(i uint32) Job {
 	}
 	if m := j.more; m != nil {
 		v.Group, v.Cause = m.group, m.cause
-		v.deliveriesSinceBase -= int(m.base)
+		v.Uncounted = int(m.base)
+		v.deliveriesSinceBase -= v.Uncounted
 		if m.blob != "" {
 			v.Blob, v.Size = m.blob, m.size
 		}

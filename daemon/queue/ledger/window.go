@@ -13,11 +13,24 @@ type window struct {
 	result map[uint64][]byte
 	extra  int64
 	spans  []int64 // that entries were to be remembered
+	// runs are where those end that the newest checkpoint has, ascending: they touch, and the first one
+	// has the oldest entry if any has.
+	runs []uint64
+	// A checkpoint writes what is not in a run into runs if it is about so many bytes, and ends one
+	// beyond most.
+	least, most int
 	// leaving is told of entries before they are forgotten, for a checkpoint under way.
 	leaving func(pos uint64)
 }
 
 const windowChunk = 1024
+
+// The sizes of runs: of a million IDs, what is written twice is little, and HEAD names one or two dozen.
+const (
+	leastRun   = 2 << 20
+	mostRun    = 4 << 20
+	endingSize = 48 // bytes of an entry in a checkpoint, without a result
+)
 
 // ended is an ID in the window: 32 bytes with its table entry some 40.
 type ended struct {
@@ -31,6 +44,7 @@ type ended struct {
 
 func (w *window) init() {
 	w.long, w.result = map[uint64]string{}, map[uint64][]byte{}
+	w.least, w.most = leastRun, mostRun
 	w.ids.init(func(ref uint32) [16]byte { return w.at(w.position(ref)).id }, func(ref uint32, p ID) bool { return w.has(w.position(ref), p) })
 }
 
@@ -90,11 +104,8 @@ func (w *window) add(p ID, e ended, length int64, result []byte) {
 		w.drop(w.position(ref))
 	}
 	e.span = w.span(length)
-	if w.tail-w.base == uint64(len(w.chunks))*windowChunk {
-		w.chunks = append(w.chunks, new([windowChunk]ended))
-	}
 	e.id, e.len = p.id, p.len
-	*w.at(w.tail) = e
+	w.put(e)
 	if p.len == idLong {
 		w.long[w.tail] = p.long
 		w.extra += int64(len(p.long)) + 64
@@ -104,6 +115,20 @@ func (w *window) add(p ID, e ended, length int64, result []byte) {
 		w.extra += int64(len(result)) + 64
 	}
 	w.ids.add(p, reference(w.tail))
+	w.tail++
+}
+
+// put writes an entry behind the newest; tail is moved by the caller.
+func (w *window) put(e ended) {
+	if w.tail-w.base == uint64(len(w.chunks))*windowChunk {
+		w.chunks = append(w.chunks, new([windowChunk]ended))
+	}
+	*w.at(w.tail) = e
+}
+
+// skip leaves a position without an entry.
+func (w *window) skip() {
+	w.put(ended{})
 	w.tail++
 }
 
@@ -132,19 +157,45 @@ func (w *window) forget(now int64, most int) {
 		if e.state != None && !w.over(e, now) && w.ids.n <= most {
 			break
 		}
-		if e.state != None {
-			w.drop(w.head)
-		}
-		w.head++
-		if w.head-w.base == windowChunk {
-			w.chunks[0] = nil
-			w.chunks = w.chunks[1:]
-			w.base = w.head
-		}
+		w.pass()
 	}
 	if before < w.head && w.head == w.tail {
 		w.ids.parts = [parts]part{}
 	}
+}
+
+// pass drops the oldest entry and its position.
+func (w *window) pass() {
+	if w.at(w.head).state != None {
+		w.drop(w.head)
+	}
+	w.head++
+	if w.head-w.base == windowChunk {
+		w.chunks[0] = nil
+		w.chunks = w.chunks[1:]
+		w.base = w.head
+	}
+}
+
+// unneeded returns how many runs have nothing that is remembered, and where the last one ends: the
+// oldest entry that is in none.
+func (w *window) unneeded() (n int, end uint64) {
+	for n < len(w.runs) && w.runs[n] <= w.head {
+		n++
+	}
+	if n == len(w.runs) {
+		return n, w.head
+	}
+	return n, w.runs[len(w.runs)-1]
+}
+
+// pays reports whether the entries from a position on are worth a run.
+func (w *window) pays(from uint64) bool {
+	size := int(w.tail-from) * endingSize
+	for pos := from; pos < w.tail && size < w.least && len(w.result)+len(w.long) > 0; pos++ {
+		size += len(w.result[pos]) + len(w.long[pos])
+	}
+	return size >= w.least
 }
 
 func (w *window) bytes() int64 {

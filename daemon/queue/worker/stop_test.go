@@ -44,7 +44,8 @@ func TestDrain(t *testing.T) {
 	})
 }
 
-// TestDrainHasAnEnd: handlers that do not finish are ended and their jobs given back at once.
+// TestDrainHasAnEnd: handlers that do not finish are ended and their jobs given back at once; heartbeats
+// have told that they began.
 func TestDrainHasAnEnd(t *testing.T) {
 	bubble(t, func(b *bench) {
 		w := b.worker()
@@ -60,7 +61,7 @@ func TestDrainHasAnEnd(t *testing.T) {
 		if err := b.stop(); err != nil || time.Since(begin) != 30*time.Second {
 			b.Errorf("%v after %v", err, time.Since(begin))
 		}
-		if i := b.state("job-1", queue.Waiting); i.Attempts != 0 || !errors.Is(why, worker.ErrStopped) {
+		if i := b.state("job-1", queue.Waiting); i.Attempts != 1 || !errors.Is(why, worker.ErrStopped) {
 			b.Errorf("%v %+v", why, i)
 		}
 	})

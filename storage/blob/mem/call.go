@@ -3,6 +3,7 @@ package mem
 import (
 	"context"
 	"errors"
+	"maps"
 	"time"
 
 	"github.com/emitd/emitd/storage/blob"
@@ -46,11 +47,7 @@ type Stats struct {
 func (b *Bucket) Stats() map[Op]Stats {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	stats := make(map[Op]Stats, len(b.stats))
-	for op, s := range b.stats {
-		stats[op] = s
-	}
-	return stats
+	return maps.Clone(b.stats)
 }
 
 // Requests is the sum of all calls.

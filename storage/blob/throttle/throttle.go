@@ -27,6 +27,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"sync"
 	"time"
@@ -125,11 +126,7 @@ func New(inner blob.Bucket, config Config) (*Bucket, error) {
 func (b *Bucket) Stats() map[Class]Stats {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	stats := make(map[Class]Stats, len(b.stats))
-	for class, s := range b.stats {
-		stats[class] = s
-	}
-	return stats
+	return maps.Clone(b.stats)
 }
 
 // Budget returns how many writes of the current day were made, of how many, and when the next day

@@ -109,6 +109,19 @@ func TestSQL(t *testing.T) {
 	}
 }
 
+// TestPostgresConfig: what the configuration says of the pool comes to the store.
+func TestPostgresConfig(t *testing.T) {
+	t.Parallel()
+	c := config.Defaults("fast")
+	if got := postgresConfig(Options{Config: c}); got.MaxConns != 4 || got.QueryTimeout != c.Timing().QueryTimeout {
+		t.Errorf("by default: %v", got)
+	}
+	c.Store.MaxConnections = 16
+	if got := postgresConfig(Options{Config: c}); got.MaxConns != 16 {
+		t.Errorf("%d connections, want 16", got.MaxConns)
+	}
+}
+
 func TestUnknownStores(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -120,7 +119,7 @@ func OutboxFault(err error) *fault.Fault {
 	case f.Code != fault.Internal:
 		return f
 	case unreachable(err):
-		return &fault.Fault{Code: fault.Unreachable, What: strings.Join(strings.Fields(err.Error()), " "), Err: err} // the driver writes a line for each attempt
+		return &fault.Fault{Code: fault.Unreachable, What: err.Error(), Err: err}
 	}
 	return fault.New(fault.StoreFailed, "%w", err)
 }

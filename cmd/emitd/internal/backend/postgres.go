@@ -31,7 +31,7 @@ func postgresConfig(o Options) postgres.Config {
 	c := o.Config
 	return postgres.Config{
 		URL: c.Store.URL, Schema: c.Store.Schema, Prefix: c.Store.Prefix, Notify: c.Store.Notify,
-		QueryTimeout: c.Timing().QueryTimeout, Logger: o.Logger,
+		MaxConns: c.Store.MaxConnections, QueryTimeout: c.Timing().QueryTimeout, Logger: o.Logger,
 	}
 }
 

@@ -119,9 +119,16 @@ func (a *app) root() *cobra.Command {
 		SilenceErrors: true, SilenceUsage: true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 		Args:              noSuchCommand,
-		RunE:              help,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return a.checkFlags() },
 	}
+	version := root.Flags().Bool("version", false, "show the version of this program, as emitd version does")
+	root.RunE = func(cmd *cobra.Command, _ []string) error {
+		if *version {
+			return a.showVersion()
+		}
+		return cmd.Help()
+	}
+	root.SetHelpCommand(helpCommand())
 	root.SetFlagErrorFunc(flagError)
 	a.bind(root.PersistentFlags())
 	for _, c := range []*cobra.Command{
@@ -135,7 +142,23 @@ func (a *app) root() *cobra.Command {
 	return root
 }
 
-func help(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+// helpCommand is --help in other words, for those who expect it there.
+func helpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "help [COMMAND]", Short: "Show what a command takes",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			found, rest, err := cmd.Root().Find(args)
+			if err == nil {
+				err = noSuchCommand(found, rest)
+			}
+			if err != nil {
+				return err
+			}
+			found.InitDefaultHelpFlag()
+			return found.Help()
+		},
+	}
+}
 
 // noSuchCommand refuses arguments where a subcommand is expected.
 func noSuchCommand(cmd *cobra.Command, args []string) error {
@@ -217,7 +240,8 @@ func (a *app) metaFlag(name string) *flagValue {
 	return a.flags[name]
 }
 
-// checkFlags refuses a key given twice under two names, and marks that usage was understood.
+// checkFlags refuses a key given twice under two names and a time to wait that is none, and marks that
+// usage was understood.
 func (a *app) checkFlags() error {
 	for name, path := range short {
 		s, l := a.flags[name], a.flags[strings.ReplaceAll(path, "_", "-")]
@@ -225,8 +249,23 @@ func (a *app) checkFlags() error {
 			return fault.New(fault.Usage, "--%s and --%s are one setting and say different things", name, strings.ReplaceAll(path, "_", "-"))
 		}
 	}
+	if a.timeout <= 0 {
+		return fault.New(fault.Usage, "--timeout is %v, want more than 0", a.timeout)
+	}
 	a.ran = true
 	return nil
+}
+
+// sinceFlag adds --since to a command, whose 0 is everything: only an explicit value must be more.
+func sinceFlag(cmd *cobra.Command, since *time.Duration, text string) {
+	cmd.Flags().DurationVar(since, "since", 0, text)
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if cmd.Flags().Changed("since") && *since <= 0 {
+			return fault.New(fault.Usage, "--since is %v, want more than 0", *since)
+		}
+		return run(cmd, args)
+	}
 }
 
 // input collects what the configuration is made of.

@@ -229,7 +229,7 @@ func (b *board) begin(d *dev, r *host.Running) {
 	b.say("  health   %s/readyz     metrics  %s/metrics", r.URL, r.URL)
 	b.say("  nodes    %s     daemons  %s", strings.Join(names, "  "), strings.Join(daemons, "  "))
 	b.say("%s", d.try())
-	b.say("Ctrl-C drains and stops; again to force.  dev mode: profile %s, loopback only, no auth.", d.cfg.Profile)
+	b.say("Ctrl-C drains and stops; again, a second later, to force.  dev mode: profile %s, loopback only, no auth.", d.cfg.Profile)
 }
 
 // try suggests commands that work from here.

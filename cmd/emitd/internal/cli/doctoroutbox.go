@@ -17,24 +17,18 @@ const (
 	partitionsLeft = 2           // ready to be written
 )
 
-// outbox looks at the outbox, if the configuration has one.
+// outbox looks at the outbox, as the status does: where none is configured, a database without its
+// tables has none.
 func (d *doctor) outbox(ctx context.Context, a *app) {
-	if !d.cfg.HasOutbox() {
-		return
-	}
 	begun := time.Now()
-	box, err := backend.OpenOutbox(ctx, backend.Options{Config: d.cfg.Config, Policy: backend.Look, Logger: a.talk(d.cfg)})
+	kind, all, err := a.askOutbox(ctx, d.cfg)
 	if err != nil {
-		d.bad("outbox", err)
+		if f := backend.OutboxFault(err); !noOutbox(d.cfg, f) {
+			d.bad("outbox", f)
+		}
 		return
 	}
-	defer box.Close(ctx)
-	all, err := box.Stats(ctx, "")
-	if err != nil {
-		d.bad("outbox", backend.OutboxFault(err))
-		return
-	}
-	d.add("outbox", fine, "", "%s, %d subscriptions, read in %s", box.Kind, len(all), milliseconds(time.Since(begun)))
+	d.add("outbox", fine, "", "%s, %d subscriptions, read in %s", kind, len(all), milliseconds(time.Since(begun)))
 	known := map[string]bool{}
 	for _, s := range all {
 		known[s.Subscription] = true

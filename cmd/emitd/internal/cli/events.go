@@ -39,7 +39,7 @@ func (a *app) eventsCommand() *cobra.Command {
 	}
 	fl := cmd.Flags()
 	fl.BoolVarP(&f.follow, "follow", "f", false, "go on with events as they happen, until interrupted")
-	fl.DurationVar(&f.since, "since", 0, "only events of the last so long, by the store's clock")
+	sinceFlag(cmd, &f.since, "only events of the last so long, by the store's clock")
 	fl.StringVar(&f.kind, "kind", "*", "only kinds that match, such as leader.* or assignment.failed")
 	fl.StringVar(&f.node, "node", "", "only of this node, by name or id")
 	fl.StringVar(&f.daemon, "daemon", "", "only of this daemon or unit")

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os/user"
@@ -13,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
+	"github.com/emitd/emitd/cmd/emitd/internal/backend"
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/cmd/emitd/internal/view"
 	"github.com/emitd/emitd/daemon"
@@ -33,7 +35,7 @@ func (a *app) leaderCommand() *cobra.Command {
 			return a.look(cmd.Context(), false, func(ctx context.Context, c *cluster) error { return a.history(ctx, c, since) })
 		},
 	}
-	history.Flags().DurationVar(&since, "since", 0, "only terms that ended in the last so long, by the store's clock")
+	sinceFlag(history, &since, "only terms that ended in the last so long, by the store's clock")
 	return group("leader", "Look at leadership, and move it", a.outputFlag(show), a.outputFlag(history), a.resignCommand())
 }
 
@@ -141,29 +143,44 @@ func (a *app) resign(ctx context.Context, r resignation) error {
 	})
 }
 
-// submitEvery is how often a filed command is looked at.
+// submitEvery is how often a command is filed again.
 const submitEvery = 100 * time.Millisecond
 
 // submit files the command and waits until it is done. Filing is idempotent, so looking at it is
-// filing it again.
+// filing it again, and so is finding out what has become of it when an answer was lost.
 func (a *app) submit(ctx context.Context, c *cluster, cmd storage.Command) error {
 	tick := time.NewTicker(submitEvery)
 	defer tick.Stop()
-	for {
+	unknown := errors.New("the store did not answer in time") // why the outcome is not known; nil: the command waits in the store
+	for first := true; ; first = false {
 		done, err := c.store.Submit(ctx, cmd)
 		switch {
-		case ctx.Err() != nil:
-			return fault.New(fault.NotAnswered, "command %s is filed and not carried out yet", cmd.ID)
-		case err != nil:
-			return fmt.Errorf("file the command: %w", err)
-		case !done.DoneAt.IsZero():
+		case err == nil && !done.DoneAt.IsZero():
 			return a.submitted(c, *done)
+		case err == nil:
+			unknown = nil
+		case ctx.Err() != nil: // the call was given up: what was known stays so
+		case first && refused(err):
+			return fmt.Errorf("file the command: %w", err)
+		default:
+			unknown = err
 		}
 		select {
-		case <-ctx.Done():
 		case <-tick.C:
+			continue
+		case <-ctx.Done():
 		}
+		if unknown != nil {
+			return fault.New(fault.CommandUnknown, "it is not known whether command %s was carried out: %s", cmd.ID, backend.Fault(unknown).What)
+		}
+		return fault.New(fault.NotAnswered, "command %s is filed and not carried out yet", cmd.ID)
 	}
+}
+
+// refused reports whether the error says that nothing was written, and that trying again does not help.
+func refused(err error) bool {
+	code := backend.Fault(err).Code
+	return code != fault.Unreachable && code != fault.Locked
 }
 
 func (a *app) submitted(c *cluster, done storage.Command) error {

@@ -11,6 +11,7 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/outbox/sqlitelog"
 )
 
 // emitd runs the program on an empty outbox of its own.
@@ -80,6 +81,45 @@ func TestStatusDoesNotWait(t *testing.T) {
 	code, out, text := run("status")
 	if code != 0 || !strings.HasPrefix(out, "CLUSTER ") || !strings.Contains(out, " OUTBOX unknown: it has not answered within 1.0s\n") {
 		t.Errorf("code %d: %s%s", code, out, text)
+	}
+}
+
+// TestDoctorLooksAtTheOutbox: as the status does, also where the operator's configuration names no
+// subscription; a database without an outbox has none.
+func TestDoctorLooksAtTheOutbox(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "app.db")
+	run := func(args ...string) string {
+		t.Helper()
+		var out, err bytes.Buffer
+		Main(t.Context(), append(args, "--store", config.SQLiteURL(path), "--timeout", "1m"), Streams{Out: &out, Err: &err})
+		return out.String() + err.String()
+	}
+	run("migrate", "up")
+	if text := run("doctor"); strings.Contains(text, "outbox") {
+		t.Errorf("without an outbox: %s", text)
+	}
+	run("migrate", "up", "--outbox")
+	run("outbox", "publish", "t", "x")
+	l, err := sqlitelog.Open(t.Context(), sqlitelog.Config{Path: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c, err := l.Claim(t.Context(), outbox.Claim{Subscription: "billing", Instances: 1, Epoch: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	p, err := c.Next(t.Context(), outbox.Limit{})
+	if err != nil || len(p.Rows) != 1 {
+		t.Fatal(len(p.Rows), err)
+	}
+	if err := c.Advance(t.Context(), p.Mark, []outbox.Outcome{{Row: p.Rows[0], Kind: outbox.Dead, Attempts: 1, Cause: "x"}}); err != nil {
+		t.Fatal(err)
+	}
+	if text := run("doctor"); !strings.Contains(text, "subscription billing: 1 dead messages, 0 keys are held") {
+		t.Errorf("with a dead message: %s", text)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/backend"
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
@@ -49,12 +50,27 @@ func (a *app) queueCommand() *cobra.Command {
 func (q *queues) with(ctx context.Context, wait time.Duration, f func(ctx context.Context, c *client.Client) error) error {
 	ctx, cancel := context.WithTimeout(ctx, q.a.timeout+wait)
 	defer cancel()
+	return q.connected(ctx, func(c *client.Client) error { return f(ctx, c) })
+}
+
+// connected is with for an f that takes as long as its input does: --timeout is for each of its calls,
+// see call.
+func (q *queues) connected(ctx context.Context, f func(c *client.Client) error) error {
+	ctx, cancel := context.WithTimeout(ctx, q.a.timeout)
+	defer cancel()
 	c, err := q.client(ctx)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	return queueFault(f(ctx, c))
+	return queueFault(f(c))
+}
+
+// call submits jobs, within --timeout.
+func (q *queues) call(ctx context.Context, c *client.Client, name string, jobs []queue.Job) ([]queue.Receipt, error) {
+	ctx, cancel := context.WithTimeout(ctx, q.a.timeout)
+	defer cancel()
+	return c.Enqueue(ctx, name, jobs)
 }
 
 func (q *queues) client(ctx context.Context) (*client.Client, error) {
@@ -229,18 +245,39 @@ func (q *queues) stats() *cobra.Command {
 }
 
 func (q *queues) declare() *cobra.Command {
-	var d operate.Declaration
+	var given operate.Declaration
 	var visibility, dedup time.Duration
 	var attempts int
 	cmd := &cobra.Command{
 		Use: "declare QUEUE", Short: "Make a queue be, or change its settings",
+		Long: "Make a queue be, or change its settings. Of a queue that is there, what no flag names stays as it is; 0 or\n" +
+			"an empty text is the default.",
 		Args: exactly(1, "the name of a queue"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			d.Name, d.VisibilityMS, d.DedupWindowMS = args[0], visibility.Milliseconds(), dedup.Milliseconds()
-			if attempts > 0 {
-				d.Retry = &wire.Retry{MaxAttempts: attempts}
-			}
 			return q.with(cmd.Context(), 0, func(ctx context.Context, c *client.Client) error {
+				d, err := q.declared(ctx, c, args[0])
+				if err != nil {
+					return err
+				}
+				cmd.Flags().Visit(func(f *pflag.Flag) {
+					switch f.Name {
+					case "shards":
+						d.Shards = given.Shards
+					case "claims":
+						d.Claims = given.Claims
+					case "visibility-timeout":
+						d.VisibilityMS = visibility.Milliseconds()
+					case "dedup-window":
+						d.DedupWindowMS = dedup.Milliseconds()
+					case "max-attempts":
+						retry := wire.Retry{}
+						if d.Retry != nil {
+							retry = *d.Retry
+						}
+						retry.MaxAttempts = attempts
+						d.Retry = &retry
+					}
+				})
 				if err := c.Declare(ctx, d); err != nil {
 					return err
 				}
@@ -249,12 +286,23 @@ func (q *queues) declare() *cobra.Command {
 		},
 	}
 	fl := cmd.Flags()
-	fl.IntVar(&d.Shards, "shards", 0, "how many brokers share the queue; order holds within one (default 1)")
-	fl.StringVar(&d.Claims, "claims", "", "soft or durable (default soft)")
+	fl.IntVar(&given.Shards, "shards", 0, "how many brokers share the queue; order holds within one (default 1)")
+	fl.StringVar(&given.Claims, "claims", "", "soft or durable (default soft)")
 	fl.DurationVar(&visibility, "visibility-timeout", 0, "how long a claimed job stays hidden (default 30s)")
 	fl.DurationVar(&dedup, "dedup-window", 0, "how long an id is remembered (default 10m)")
 	fl.IntVar(&attempts, "max-attempts", 0, "before a job is dead (default 3)")
 	return q.a.outputFlag(cmd)
+}
+
+// declared returns a queue's settings; of one that is not there, its name.
+func (q *queues) declared(ctx context.Context, c *client.Client, name string) (operate.Declaration, error) {
+	all, err := c.Queues(ctx)
+	for _, d := range all {
+		if d.Name == name {
+			return d, err
+		}
+	}
+	return operate.Declaration{Name: name}, err
 }
 
 // named prints that something was done to a queue.
@@ -307,7 +355,7 @@ func (q *queues) peek() *cobra.Command {
 		},
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&state, "state", "", "waiting, delayed, active, completed, dead or cancelled; empty: all that are kept")
+	fl.StringVar(&state, "state", "", "waiting, delayed, active or dead; empty: all of them")
 	fl.StringVar(&query.Type, "type", "", "only jobs of this type")
 	fl.IntVar(&query.Limit, "limit", 100, "how many")
 	fl.BoolVar(&query.Payload, "payload", false, "with payloads")
@@ -427,7 +475,7 @@ func (q *queues) act(act queue.Act) *cobra.Command {
 	}
 	fl := cmd.Flags()
 	if act == queue.Purge {
-		fl.StringVar(&state, "state", "", "only jobs in this state; active ones only if named so")
+		fl.StringVar(&state, "state", "", "waiting, delayed, active or dead; empty: all but the active")
 	}
 	if act != queue.Pause && act != queue.Resume {
 		fl.StringVar(&c.Type, "type", "", "only jobs of this type")

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -36,15 +37,15 @@ func (q *queues) enqueue() *cobra.Command {
 				}
 				j.RunAt = at
 			}
-			return q.with(cmd.Context(), 0, func(ctx context.Context, c *client.Client) error {
+			if args[1] == "-" && (j.ID != "" || j.Key != "") {
+				return fault.New(fault.Usage, "--id and --key name one job, and standard input may hold many")
+			}
+			return q.connected(cmd.Context(), func(c *client.Client) error {
 				if args[1] != "-" {
 					j.Payload = []byte(args[1])
-					return q.submit(ctx, c, args[0], []queue.Job{j})
+					return q.submit(cmd.Context(), c, args[0], []queue.Job{j})
 				}
-				if j.ID != "" || j.Key != "" {
-					return fault.New(fault.Usage, "--id and --key name one job, and standard input may hold many")
-				}
-				return q.submitLines(ctx, c, args[0], j)
+				return q.submitLines(cmd.Context(), c, args[0], j)
 			})
 		},
 	}
@@ -61,36 +62,43 @@ func (q *queues) enqueue() *cobra.Command {
 	return q.a.outputFlag(cmd)
 }
 
-// submitLines submits the lines of standard input, in calls of many.
+// callBytes is about how many bytes of payloads one call has.
+const callBytes = 8 << 20
+
+// submitLines submits the lines of standard input, in calls of many, and what it has read before it
+// waits for more.
 func (q *queues) submitLines(ctx context.Context, c *client.Client, name string, like queue.Job) error {
-	lines := bufio.NewReader(q.a.In)
+	lines := bufio.NewReaderSize(q.a.In, 1<<20)
+	var jobs []queue.Job
+	size := 0
 	for {
-		jobs, bytes := []queue.Job(nil), 0
-		for len(jobs) < queue.MaxCall && bytes < 8<<20 {
-			line, err := lines.ReadString('\n')
-			if text := strings.TrimRight(line, "\r\n"); text != "" {
-				j := like
-				j.Payload = []byte(text)
-				jobs, bytes = append(jobs, j), bytes+len(text)
-			}
-			if err != nil {
-				if !errors.Is(err, io.EOF) {
-					return fmt.Errorf("read standard input: %w", err)
-				}
-				if len(jobs) == 0 {
-					return nil
-				}
-				return q.submit(ctx, c, name, jobs)
+		line, err := lines.ReadString('\n')
+		if text := strings.TrimRight(line, "\r\n"); text != "" {
+			j := like
+			j.Payload = []byte(text)
+			jobs, size = append(jobs, j), size+len(text)
+		}
+		end := errors.Is(err, io.EOF)
+		if err != nil && !end {
+			return fmt.Errorf("read standard input: %w", err)
+		}
+		if ready, _ := lines.Peek(lines.Buffered()); len(jobs) < queue.MaxCall && size < callBytes && bytes.IndexByte(ready, '\n') >= 0 {
+			continue
+		}
+		if len(jobs) > 0 {
+			if err := q.submit(ctx, c, name, jobs); err != nil {
+				return err
 			}
 		}
-		if err := q.submit(ctx, c, name, jobs); err != nil {
-			return err
+		if end {
+			return nil
 		}
+		jobs, size = nil, 0
 	}
 }
 
 func (q *queues) submit(ctx context.Context, c *client.Client, name string, jobs []queue.Job) error {
-	receipts, err := c.Enqueue(ctx, name, jobs)
+	receipts, err := q.call(ctx, c, name, jobs)
 	if err != nil {
 		return err
 	}
@@ -117,40 +125,57 @@ func (q *queues) importing() *cobra.Command {
 	return q.a.outputFlag(&cobra.Command{
 		Use: "import QUEUE FILE", Short: "Submit the jobs of an osqueue queue.json",
 		Long: "Submit the jobs of the file queue.json in which osqueue keeps its state. Jobs keep their ids, so importing\n" +
-			"a file twice submits nothing twice; jobs that were in progress are submitted as waiting ones.",
+			"a file twice submits nothing twice; jobs that were in progress are submitted as waiting ones. Jobs that the\n" +
+			"queue cannot take are named and left out, and the exit code says so.",
 		Args: exactly(2, "the name of a queue and the path of a queue.json"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			text, err := os.ReadFile(args[1])
 			if err != nil {
 				return fault.New(fault.BadJob, "read the file: %w", err)
 			}
-			jobs, err := queue.ParseOsqueue(text)
+			file, err := queue.ParseOsqueue(text)
 			if err != nil {
 				return queueFault(err)
 			}
-			return q.with(cmd.Context(), 0, func(ctx context.Context, c *client.Client) error {
-				fresh := 0
-				for begin := 0; begin < len(jobs); begin += queue.MaxCall {
-					receipts, err := c.Enqueue(ctx, args[0], jobs[begin:min(begin+queue.MaxCall, len(jobs))])
-					if err != nil {
-						return err
-					}
-					for _, r := range receipts {
-						if !r.Duplicate {
-							fresh++
-						}
-					}
-				}
-				return q.a.print(data{
-					whole: map[string]int{"jobs": len(jobs), "submitted": fresh}, names: []string{args[0]},
-					table: func(w io.Writer, _ bool) error {
-						_, err := fmt.Fprintf(w, "%d of %d jobs submitted, the others were there already\n", fresh, len(jobs))
-						return err
-					},
-				})
-			})
+			for _, note := range slices.Concat(file.Changed, file.Left) {
+				q.a.say("%s", note)
+			}
+			return q.connected(cmd.Context(), func(c *client.Client) error { return q.submitFile(cmd.Context(), c, args[0], file) })
 		},
 	})
+}
+
+// submitFile submits the jobs of a file in calls of many. Jobs that cannot be are an error at the end.
+func (q *queues) submitFile(ctx context.Context, c *client.Client, name string, file *queue.Osqueue) error {
+	fresh := 0
+	for rest := file.Jobs; len(rest) > 0; {
+		n, size := 0, 0
+		for ; n < min(len(rest), queue.MaxCall) && (n == 0 || size+len(rest[n].Payload) <= callBytes); n++ {
+			size += len(rest[n].Payload)
+		}
+		receipts, err := q.call(ctx, c, name, rest[:n])
+		if err != nil {
+			return err
+		}
+		for _, r := range receipts {
+			if !r.Duplicate {
+				fresh++
+			}
+		}
+		rest = rest[n:]
+	}
+	err := q.a.print(data{
+		whole: map[string]int{"jobs": len(file.Jobs) + len(file.Left), "submitted": fresh, "left_out": len(file.Left)}, names: []string{name},
+		table: func(w io.Writer, _ bool) error {
+			_, err := fmt.Fprintf(w, "%d of %d jobs submitted, the others were there already\n", fresh, len(file.Jobs))
+			return err
+		},
+	})
+	if err == nil && len(file.Left) > 0 {
+		return fault.New(fault.BadJob, "%d of %d jobs of the file were left out; the others are in the queue", len(file.Left), len(file.Jobs)+len(file.Left)).
+			Hint("submit them in another way: the queue does not take them as they are")
+	}
+	return err
 }
 
 func (q *queues) claim() *cobra.Command {

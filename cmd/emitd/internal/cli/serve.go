@@ -18,7 +18,8 @@ func (a *app) serveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "serve", Short: "Run a node until interrupted",
 		Long: "Run a node: it joins the cluster of its store, may be elected leader, and runs the daemons assigned\n" +
-			"to it. SIGTERM or Ctrl-C hands everything over and ends it with 0; a second one forces.\n" +
+			"to it. SIGTERM or Ctrl-C hands everything over and ends it with 0; another one forces, if it comes a\n" +
+			"second or more later: before that it is taken for the same one, delivered twice.\n" +
 			"SIGHUP reads the log level and the token file again.\n\n" +
 			"Every key of the configuration is also a flag, such as --coordinator.lease-duration 30s; they are in\n" +
 			"emitd config show and docs/reference/config.md.",

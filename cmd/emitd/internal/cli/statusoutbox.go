@@ -52,10 +52,16 @@ func (a *app) summary(ctx context.Context, cfg *config.Loaded) *view.Outbox {
 		return tooLate()
 	}
 	f := backend.OutboxFault(err)
-	if f.Code == fault.OutboxURL || !cfg.HasOutbox() && (f.Code == fault.OutboxSchema || f.Code == fault.Unreachable) {
+	if noOutbox(cfg, f) {
 		return nil
 	}
 	return view.NoOutbox(string(f.Code) + ": " + f.What)
+}
+
+// noOutbox reports whether a fault says that there is no outbox: none is configured, and the database has
+// no tables of one.
+func noOutbox(cfg *config.Loaded, f *fault.Fault) bool {
+	return f.Code == fault.OutboxURL || !cfg.HasOutbox() && (f.Code == fault.OutboxSchema || f.Code == fault.Unreachable)
 }
 
 func (a *app) askOutbox(ctx context.Context, cfg *config.Loaded) (kind string, all []outbox.Stats, err error) {

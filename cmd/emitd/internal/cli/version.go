@@ -42,16 +42,18 @@ func buildInfo() build {
 func (a *app) versionCommand() *cobra.Command {
 	return a.outputFlag(&cobra.Command{
 		Use: "version", Short: "Show the version of this program", Args: noArgs,
-		RunE: func(*cobra.Command, []string) error {
-			b := buildInfo()
-			return a.print(data{whole: b, names: []string{b.Version}, table: func(w io.Writer, _ bool) error {
-				commit := ""
-				if b.Commit != "" {
-					commit = "commit " + b.Commit + ", "
-				}
-				_, err := fmt.Fprintf(w, "emitd %s (%s%s, %s)\n", b.Version, commit, b.Go, b.Platform)
-				return err
-			}})
-		},
+		RunE: func(*cobra.Command, []string) error { return a.showVersion() },
 	})
+}
+
+func (a *app) showVersion() error {
+	b := buildInfo()
+	return a.print(data{whole: b, names: []string{b.Version}, table: func(w io.Writer, _ bool) error {
+		commit := ""
+		if b.Commit != "" {
+			commit = "commit " + b.Commit + ", "
+		}
+		_, err := fmt.Fprintf(w, "emitd %s (%s%s, %s)\n", b.Version, commit, b.Go, b.Platform)
+		return err
+	}})
 }

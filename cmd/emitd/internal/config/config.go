@@ -60,11 +60,19 @@ type storeKeys struct {
 	Schema string `key:"schema" help:"Postgres schema that holds the tables"`
 	Prefix string `key:"prefix" help:"prefix of the table names; SQLite's default is emitd_"`
 	Notify string `key:"notify" words:"auto,poll" help:"auto uses the store's wake-ups; poll only heartbeats, for transaction poolers that drop LISTEN"`
+
+	MaxConnections int `key:"max_connections" help:"how many connections a process may have to a store in Postgres, and one more for wake-ups; calls wait while all are busy. At least 4, so that a heartbeat passes when others are blocked"`
 }
 
-// objectsKeys names the object store.
+// objectsKeys names the object store, and bounds what this process costs there; 0 is no bound.
 type objectsKeys struct {
 	URL string `key:"url" secret:"url" help:"object store of the queues: file:///absolute/dir, s3://bucket/prefix?region=…, gs://bucket/prefix or mem://; empty: this node serves no queues"`
+
+	ReadsPerMinute   int `key:"reads_per_minute" help:"how many reads this process makes of the object store of the queues; more wait for their turn; 0: any number"`
+	WritesPerMinute  int `key:"writes_per_minute" help:"the same for writes: queue.min_gap is what makes them fewer, this is the bound"`
+	ListsPerMinute   int `key:"lists_per_minute" help:"the same for listings"`
+	DeletesPerMinute int `key:"deletes_per_minute" help:"the same for deletions"`
+	WritesPerDay     int `key:"writes_per_day" help:"budget of writes and deletions in 24 hours from the first one on; beyond it they fail until the next day, and queues take and hand out nothing; 0: any number"`
 }
 
 // coordinatorKeys holds the durations of heartbeat and election.
@@ -118,7 +126,7 @@ type outboxKeys struct {
 	Prefix        string         `key:"prefix" help:"prefix of the outbox's table names; store.prefix by default"`
 	Retention     Duration       `key:"retention" help:"how long delivered messages stay for a replay; 0s: until they are delivered"`
 	MaxRetained   int            `key:"max_retained" help:"bytes that the log may take before on_lag decides about subscriptions that hold its beginning; 0: any"`
-	OnLag         string         `key:"on_lag" words:"keep,forget" help:"keep only warns of such a subscription; forget removes it with what it has not delivered"`
+	OnLag         string         `key:"on_lag" words:"keep,forget" help:"keep only warns of such a subscription; forget moves it behind the oldest messages that it has not delivered, as many as must go"`
 	Subscriptions []Subscription `key:"subscriptions" help:"who reads the outbox and delivers where; each is a daemon emit:outbox/<name>"`
 }
 
@@ -186,7 +194,7 @@ func Defaults(profile string) Config {
 	return Config{
 		Cluster: "default", Profile: cmp.Or(profile, "default"), Listen: "127.0.0.1:7070",
 		Node:  nodeKeys{Capacity: 1},
-		Store: storeKeys{Schema: "emitd", Notify: "auto"},
+		Store: storeKeys{Schema: "emitd", Notify: "auto", MaxConnections: minConnections},
 		Coordinator: coordinatorKeys{
 			HeartbeatInterval: Duration(t.HeartbeatInterval), QueryTimeout: Duration(t.QueryTimeout),
 			LeaseDuration: Duration(t.LeaseDuration), NodeRegistrationTTL: Duration(t.NodeRegistrationTTL),
@@ -204,6 +212,9 @@ func Defaults(profile string) Config {
 		Telemetry: telemetryKeys{Log: logKeys{Level: "info", Format: "auto"}},
 	}
 }
+
+// minConnections is the least, and the default, of store.max_connections.
+const minConnections = 4
 
 func profileTiming(profile string) lease.Timing {
 	if profile == "fast" {

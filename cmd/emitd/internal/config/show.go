@@ -46,7 +46,7 @@ func (l *Loaded) unused(path string) string {
 		return ""
 	}
 	switch {
-	case strings.HasPrefix(path, "queue.") && l.Objects.URL == "":
+	case (strings.HasPrefix(path, "queue.") || strings.HasPrefix(path, "objects.")) && l.Objects.URL == "":
 		return "not used: objects.url names no object store, so there are no queues"
 	case slices.Contains([]string{"outbox.retention", "outbox.max_retained", "outbox.on_lag"}, path) && !l.HasOutbox():
 		return "not used: there is neither outbox.url nor a subscription, so this node keeps no outbox"

@@ -64,7 +64,10 @@ var (
 	validEnv     = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 )
 
-const longestName = 253 // of a host name
+const (
+	longestName    = 253    // of a host name
+	maxConnections = 10_000 // more than a server takes
+)
 
 func (v *validator) names() {
 	if !validCluster.MatchString(v.Cluster) {
@@ -100,6 +103,9 @@ func (v *validator) store() {
 		if n.name != "" && !validSQL.MatchString(n.name) {
 			v.complain(fault.BadValue, n.path, "is %.80q, want %s", n.name, validSQL)
 		}
+	}
+	if n := v.Store.MaxConnections; n < minConnections || n > maxConnections {
+		v.complain(fault.BadValue, "store.max_connections", "is %d, want %d to %d", n, minConnections, maxConnections)
 	}
 	if v.Store.URL == "" {
 		if v.in.Serving && !v.in.Dev && !v.broken {
@@ -176,6 +182,14 @@ func pathURL(scheme, file string) string {
 }
 
 func (v *validator) objects() {
+	for key, n := range map[string]int{
+		"reads_per_minute": v.Objects.ReadsPerMinute, "writes_per_minute": v.Objects.WritesPerMinute, "lists_per_minute": v.Objects.ListsPerMinute,
+		"deletes_per_minute": v.Objects.DeletesPerMinute, "writes_per_day": v.Objects.WritesPerDay,
+	} {
+		if n < 0 {
+			v.complain(fault.BadValue, "objects."+key, "is %d, want 0 (any number) or more", n)
+		}
+	}
 	if v.Objects.URL == "" {
 		return
 	}

@@ -44,14 +44,16 @@ const (
 	Telemetry    Code = "E1304"
 	Internal     Code = "E1900"
 
-	IDInUse     Code = "E2101"
-	NoLeader    Code = "E2103"
-	NotLeader   Code = "E2104"
-	NotAnswered Code = "E2105"
-	NoDaemon    Code = "E2201"
-	NoNode      Code = "E2202"
-	Degraded    Code = "E2301"
-	DoctorFails Code = "E2302"
+	IDInUse        Code = "E2101"
+	OtherTimings   Code = "E2102"
+	NoLeader       Code = "E2103"
+	NotLeader      Code = "E2104"
+	NotAnswered    Code = "E2105"
+	CommandUnknown Code = "E2106"
+	NoDaemon       Code = "E2201"
+	NoNode         Code = "E2202"
+	Degraded       Code = "E2301"
+	DoctorFails    Code = "E2302"
 
 	QueueDown      Code = "E3101"
 	NoQueue        Code = "E3102"
@@ -196,6 +198,11 @@ var catalogue = []Entry{
 		"leave node.id empty (one is drawn per process), or give each process its own",
 	},
 	{
+		OtherTimings, ExitConflict, "other timings than the cluster's",
+		"A node that was in the cluster before lives with another profile or other durations (coordinator.heartbeat_interval, lease_duration, … as the message names them). Nodes judge each other by their own timings, so all must have the same: this one, which came later, ends and has disturbed nothing. What a killed cluster with other timings has left in the store is waited for, at most its node_registration_ttl.",
+		"give all nodes the same profile and durations; to change them, stop all nodes first, then start them with the new ones",
+	},
+	{
 		NoLeader, ExitDegraded, "nobody leads",
 		"The store names no leader. After a crash that lasts as long as the lease; longer means that no node may lead or none reaches the store.",
 		"see emitd status and emitd node ls; a node with never_lead does not stand",
@@ -209,6 +216,11 @@ var catalogue = []Entry{
 		NotAnswered, ExitFailed, "command not carried out yet",
 		"The command stands in the store, but its addressee has not answered within --timeout. It is carried out at the leader's next heartbeat, or refused if another leads by then.",
 		"see emitd status; look whether the leader's heartbeats are answered",
+	},
+	{
+		CommandUnknown, ExitFailed, "it is not known whether the command was carried out",
+		"The store did not answer, or not any more, until --timeout. The command may be carried out, may wait in the store for its leader, or may never have come there. It is of one term: once that is over, it does nothing.",
+		"when the store answers, look for the id in emitd events --kind operator.resign -o json, and for the end of the term in emitd leader history",
 	},
 	{
 		NoDaemon, ExitNotFound, "no such daemon",

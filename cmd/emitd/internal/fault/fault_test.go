@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/reference"
+	"github.com/emitd/emitd/coordinator"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )
@@ -115,6 +116,7 @@ func TestFromAndExit(t *testing.T) {
 		{nil, "", ExitOK},
 		{errors.New("x"), Internal, ExitFailed},
 		{fmt.Errorf("w: %w", inUse), IDInUse, ExitConflict},
+		{fmt.Errorf("w: %w", &coordinator.TimingError{}), OtherTimings, ExitConflict},
 		{storage.ErrUnavailable, Unreachable, ExitUnreachable},
 		{context.DeadlineExceeded, Unreachable, ExitUnreachable},
 		{storage.ErrTermLost, NotLeader, ExitConflict},

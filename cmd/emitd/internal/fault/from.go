@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/emitd/emitd/coordinator"
 	"github.com/emitd/emitd/storage"
 )
 
@@ -12,10 +13,13 @@ func From(err error) *Fault {
 	var (
 		inUse  *storage.IDInUseError
 		schema *storage.SchemaError
+		differ *coordinator.TimingError
 	)
 	switch {
 	case errors.As(err, &inUse):
 		return &Fault{Code: IDInUse, What: inUse.Error(), Err: err}
+	case errors.As(err, &differ):
+		return &Fault{Code: OtherTimings, What: differ.Error(), Err: err}
 	case errors.As(err, &schema):
 		return fromSchema(schema, err)
 	case errors.Is(err, storage.ErrTermLost):

@@ -1,7 +1,6 @@
 package host
 
 import (
-	"context"
 	"errors"
 	"os"
 	"slices"
@@ -11,58 +10,33 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/cmd/emitd/internal/filelock"
+	"github.com/emitd/emitd/coordinator"
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/daemon/exec"
 	"github.com/emitd/emitd/daemon/sweeper"
-	"github.com/emitd/emitd/storage"
 )
 
 // builtin reports whether the id is one of ours.
 func builtin(id daemon.ID) bool { return strings.HasPrefix(string(id), daemon.Reserved) }
 
-// daemons makes what every node runs: the sweeper, what the program brings along, and the
-// commands of the configuration. end is called when all nodes have stopped.
+// daemons makes what all nodes run alike: what the program brings along, and the commands of the
+// configuration. end is called when all nodes have stopped.
 func (h *host) daemons() (out []Daemon, end func() error, err error) {
-	if s, ok := h.up.Store.Store.(storage.Sweeper); ok {
-		out = append(out, Daemon{sweeper.Spec(), sweeper.New(h.sweeps(s), sweeper.Config{Logger: h.log})})
-	}
-	out = append(out, h.Extra...)
 	commands, end, err := h.commands()
 	if err != nil {
 		return nil, nil, err
 	}
-	out = append(out, commands...)
-	out = slices.DeleteFunc(out, func(d Daemon) bool { return !h.Config.Runs(string(d.Spec.ID)) })
-	for _, d := range out {
-		h.up.Daemons = append(h.up.Daemons, d.Spec)
-	}
-	return out, end, nil
+	return slices.Concat(h.Extra, commands), end, nil
 }
 
-// What the sweeper keeps, and how often it looks.
-const (
-	keepEvents   = 100_000
-	keepEventAge = 30 * 24 * time.Hour
-	keepLocks    = 24 * time.Hour
-	sweepOften   = 5 * time.Minute // an idle cluster costs its store next to nothing
-	sweepSeldom  = 10 * time.Minute
-)
-
-// sweeps returns what there is to remove from the store. Tombstones stay for two registrations,
-// so that a late heartbeat cannot bring a node back, and then some for people to look at.
-func (h *host) sweeps(s storage.Sweeper) []sweeper.Task {
-	tombstones := max(2*h.Config.Timing().NodeRegistrationTTL, time.Hour)
-	return []sweeper.Task{
-		{Name: "nodes", Every: sweepOften, Step: func(ctx context.Context, f daemon.Fence, limit int) (int, error) {
-			return s.SweepNodes(ctx, f, tombstones, limit)
-		}},
-		{Name: "events", Every: sweepOften, Step: func(ctx context.Context, f daemon.Fence, limit int) (int, error) {
-			return s.SweepEvents(ctx, f, keepEventAge, keepEvents, limit)
-		}},
-		{Name: "locks", Every: sweepSeldom, Step: func(ctx context.Context, f daemon.Fence, limit int) (int, error) {
-			return s.SweepLocks(ctx, f, keepLocks, limit)
-		}},
+// sweeper makes the daemon that keeps a node's store short, but for what people may want to look at;
+// none if the store sweeps nothing.
+func (h *host) sweeper(c *coordinator.Coordinator) []Daemon {
+	tasks := c.SweepTasks(coordinator.Retention{NodeAge: time.Hour, LockAge: 24 * time.Hour})
+	if len(tasks) == 0 {
+		return nil
 	}
+	return []Daemon{{sweeper.Spec(), sweeper.New(tasks, sweeper.Config{Logger: h.log})}}
 }
 
 // commands makes the exec daemons. They share one guardian, which inherits the lock file: while

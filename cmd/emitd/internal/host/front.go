@@ -12,6 +12,9 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/daemon/queue"
 	"github.com/emitd/emitd/daemon/queue/api"
+	"github.com/emitd/emitd/daemon/queue/client"
+	"github.com/emitd/emitd/daemon/queue/client/locate"
+	"github.com/emitd/emitd/storage/blob/throttle"
 )
 
 // front is the queues' API of a process. It answers from the first moment on every node, and
@@ -27,7 +30,7 @@ import (
 // object store answers or not.
 type front struct {
 	h     *host
-	where *locator
+	where *locate.Locator
 	open  backend.Opener // nil: this process has no queues
 
 	answers atomic.Pointer[answers]
@@ -42,10 +45,16 @@ type answers struct {
 	handler *api.Handler
 }
 
+var (
+	_ api.Locator    = (*locate.Locator)(nil)
+	_ api.Sharding   = (*locate.Locator)(nil)
+	_ client.Doubter = (*locate.Locator)(nil)
+)
+
 // newFront makes the API, which forwards. What is wrong with the configuration is an error.
 func (h *host) newFront() (*front, error) {
 	f := &front{h: h}
-	f.where = &locator{store: h.up.Store.Store, exists: f.exists}
+	f.where = locate.New(locate.Config{Cluster: h.up.Store.Store, Exists: f.exists})
 	var list api.Directory // none: a node without an object store declares no queues
 	if h.Config.Objects.URL != "" && h.Config.Runs(string(queue.Kind)) {
 		open, err := backend.Objects(h.Config.Objects.URL)
@@ -70,7 +79,7 @@ func (f *front) assemble(s api.Sharding, local queue.Service, d api.Directory) (
 	if err != nil {
 		return nil, err
 	}
-	handler, err := api.New(forward, api.Options{Queues: d, Origins: f.h.Config.API.Origins, Logger: f.h.log})
+	handler, err := api.New(forward, api.Options{Queues: d, Origins: f.h.Config.API.Origins, Throttle: f.throttle, Logger: f.h.log})
 	if err != nil {
 		return nil, fault.New(fault.BadValue, "api.origins: %w", err)
 	}
@@ -80,6 +89,28 @@ func (f *front) assemble(s api.Sharding, local queue.Service, d api.Directory) (
 // ServeHTTP answers one call.
 func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.answers.Load().handler.ServeHTTP(w, r)
+}
+
+// throttle counts what this process has asked of the object store.
+func (f *front) throttle() api.ThrottleStats {
+	q := f.queues.Load()
+	if q == nil {
+		return api.ThrottleStats{}
+	}
+	s := q.bucket.Stats()
+	reads, writes := both(s[throttle.Reads], s[throttle.Lists]), both(s[throttle.Writes], s[throttle.Deletes])
+	used, limit, _ := q.bucket.Budget()
+	return api.ThrottleStats{
+		TotalReads: reads.Sent, ThrottledReads: reads.Delayed + reads.Refused, TotalReadDelayMS: reads.Waited.Milliseconds(),
+		TotalWrites: writes.Sent, ThrottledWrites: writes.Delayed + writes.Refused + writes.OverPlan, TotalWriteDelayMS: writes.Waited.Milliseconds(),
+		DailyWriteCount: used, DailyBudgetExceeded: limit > 0 && used >= limit,
+	}
+}
+
+func both(a, b throttle.Stats) throttle.Stats {
+	return throttle.Stats{
+		Sent: a.Sent + b.Sent, Delayed: a.Delayed + b.Delayed, Waited: a.Waited + b.Waited, Refused: a.Refused + b.Refused, OverPlan: a.OverPlan + b.OverPlan,
+	}
 }
 
 // jobs are the queues as this process reaches them now.

@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strconv"
 	"time"
 
@@ -126,6 +127,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	defer listener.Close()
+	h.guard.confine(listener.Addr(), o.Config.Listen)
 	h.up.Address = listener.Addr().String()
 	h.up.URL = h.guard.scheme() + "://" + h.up.Address
 	if h.up.Store, err = o.Open(ctx, h.tel); err != nil {
@@ -261,7 +263,11 @@ func (h *host) add(ctx context.Context, id node.Identity, daemons []Daemon) (err
 	if err != nil {
 		return err
 	}
-	for _, d := range daemons {
+	h.up.Daemons = nil // those of one node: all run the same
+	for _, d := range slices.Concat(h.sweeper(c), daemons) {
+		if !h.Config.Runs(string(d.Spec.ID)) {
+			continue
+		}
 		register := c.Register
 		if builtin(d.Spec.ID) {
 			register = c.RegisterBuiltin
@@ -269,6 +275,7 @@ func (h *host) add(ctx context.Context, id node.Identity, daemons []Daemon) (err
 		if err := register(d.Spec, d.Agent); err != nil {
 			return fault.New(fault.BadDaemon, "%w", err)
 		}
+		h.up.Daemons = append(h.up.Daemons, d.Spec)
 	}
 	h.up.Nodes = append(h.up.Nodes, c)
 	return nil

@@ -30,6 +30,8 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/cmd/emitd/internal/telemetry"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/daemon/queue"
+	"github.com/emitd/emitd/daemon/queue/api/refusal"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -45,13 +47,18 @@ func write(t *testing.T, name, text string) string {
 
 const token = "0123456789abcdef0123"
 
+// teapot is what the guard lets through to.
+var teapot = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
+
 func TestGuard(t *testing.T) {
 	t.Parallel()
 	g, err := newGuard(config.API{TokensFile: write(t, "tokens", "# readers\n\n"+token+"\n")})
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := g.wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
+	h := g.wrap(teapot, func(w http.ResponseWriter, _ *http.Request, e *queue.Error) {
+		w.WriteHeader(refusal.Status(e.Tag))
+	})
 	for _, c := range []struct {
 		path, auth string
 		want       int
@@ -69,6 +76,8 @@ func TestGuard(t *testing.T) {
 		{"/startupz", "", 418},
 		{"/livez/", "", 401},
 		{"//livez", "", 401},
+		{"/v1/jobs", "", 401},
+		{"/osqueue.v1.QueueService/ListJobs", "", 401},
 	} {
 		r := httptest.NewRequest(http.MethodGet, "http://x"+c.path, nil)
 		if c.auth != "" {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -13,12 +14,14 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/daemon/queue"
 	"github.com/emitd/emitd/daemon/queue/api"
+	"github.com/emitd/emitd/storage/blob/throttle"
 )
 
 // queues are the queues of a process: one broker for all shards that are assigned to its nodes, and
 // the list of queues.
 type queues struct {
 	h      *host
+	bucket *throttle.Bucket
 	broker *queue.Broker
 
 	mu    sync.Mutex
@@ -30,7 +33,15 @@ var _ api.Directory = (*queues)(nil)
 // newQueues opens the object store and makes the broker. It returns the queues that are declared, too.
 func (f *front) newQueues(ctx context.Context) (*queues, []queue.Settings, error) {
 	h := f.h
-	bucket, err := f.open(ctx)
+	opened, err := f.open(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	o := h.Config.Objects
+	bucket, err := throttle.New(opened, throttle.Config{
+		Reads: perMinute(o.ReadsPerMinute), Writes: perMinute(o.WritesPerMinute), Lists: perMinute(o.ListsPerMinute),
+		Deletes: perMinute(o.DeletesPerMinute), WritesPerDay: int64(o.WritesPerDay),
+	})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -46,7 +57,7 @@ func (f *front) newQueues(ctx context.Context) (*queues, []queue.Settings, error
 	if err != nil {
 		return nil, nil, err
 	}
-	q := &queues{h: h, known: map[string]bool{}}
+	q := &queues{h: h, bucket: bucket, known: map[string]bool{}}
 	q.broker, err = queue.NewBroker(queue.Config{
 		Bucket: bucket, StoreID: backend.LastingID(snap.StoreID), Owner: owner.String(), Address: h.up.Address,
 		Now: h.storeTime, MinGap: h.Config.MinGap(), Logger: h.log,
@@ -59,6 +70,9 @@ func (f *front) newQueues(ctx context.Context) (*queues, []queue.Settings, error
 	})
 	return q, list, err
 }
+
+// perMinute is a rate; the requests of one second may come at once.
+func perMinute(n int) throttle.Rate { return throttle.Rate{PerSecond: float64(n) / 60, Burst: n / 60} }
 
 // declared returns the queues that are declared; if there is none, it declares the default queue.
 func (h *host) declared(ctx context.Context, r *queue.Registry) ([]queue.Settings, error) {
@@ -186,4 +200,11 @@ func (q *queues) Remove(ctx context.Context, name string) error {
 // queuePaths are where the queue's API is, its own and osqueue's.
 var queuePaths = []string{
 	"/v1/", "/state", "/healthz", "/osqueue.v1.QueueService/", "/emitd.queue.v1.QueueService/",
+}
+
+// ofQueues reports whether a path is one of the queue's API.
+func ofQueues(path string) bool {
+	return slices.ContainsFunc(queuePaths, func(p string) bool {
+		return path == p || strings.HasSuffix(p, "/") && strings.HasPrefix(path, p)
+	})
 }

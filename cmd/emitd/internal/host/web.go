@@ -11,22 +11,31 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/daemon/queue"
 	"github.com/emitd/emitd/daemon/queue/api"
+	"github.com/emitd/emitd/daemon/queue/api/refusal"
 )
 
 // guard is what stands between the network and the mux: a certificate and bearer tokens. Health
 // endpoints need no token, because probes have none and they tell nothing but health.
+//
+// A listener for this machine alone that wants no tokens takes only requests for this machine: a site
+// whose name its owner points to 127.0.0.1 would be no other origin to a visitor's browser (DNS rebinding),
+// and could read and write whatever is served. Its name in the header Host gives it away.
 type guard struct {
 	cert   *tls.Certificate
 	file   string
 	tokens atomic.Pointer[[][sha256.Size]byte] // nil: no tokens wanted
+	names  []string                            // of this machine, beside loopback addresses; nil: any Host will do
 }
 
 func newGuard(api config.API) (*guard, error) {
@@ -102,19 +111,60 @@ func (g *guard) knows(token string) bool {
 
 var open = map[string]bool{"/livez": true, "/readyz": true, "/leaderz": true, "/startupz": true, "/healthz": true}
 
-// wrap asks for a token.
-func (g *guard) wrap(next http.Handler) http.Handler {
+// confine tells the guard where it stands. listen is the setting, whose host is a name of this machine.
+func (g *guard) confine(at net.Addr, listen string) {
+	if tcp, ok := at.(*net.TCPAddr); ok && tcp.IP.IsLoopback() {
+		name, _, _ := net.SplitHostPort(listen) // it was listened on
+		g.names = []string{"localhost", strings.ToLower(name)}
+	}
+}
+
+// foreign reports whether a request with this Host was meant for another machine. Browsers send one
+// always; who sends none is no browser.
+func (g *guard) foreign(host string) bool {
+	if g.names == nil || g.tokens.Load() != nil || host == "" {
+		return false
+	}
+	name, _, err := net.SplitHostPort(host)
+	if err != nil { // no port
+		name = strings.Trim(host, "[]")
+	}
+	name = strings.ToLower(strings.TrimSuffix(name, "."))
+	ip, err := netip.ParseAddr(name)
+	return (err != nil || !ip.Unmap().IsLoopback()) && !slices.Contains(g.names, name)
+}
+
+// wrap lets through what is meant for this machine and has a token, or needs none; the rest goes to refuse.
+func (g *guard) wrap(next http.Handler, refuse func(w http.ResponseWriter, r *http.Request, e *queue.Error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if g.tokens.Load() != nil && !open[r.URL.Path] {
-			token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-			if !ok || !g.knows(token) {
-				w.Header().Set("WWW-Authenticate", `Bearer realm="emitd"`)
-				http.Error(w, "a bearer token is needed", http.StatusUnauthorized)
-				return
+		token, sent := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		switch {
+		case g.foreign(r.Host):
+			refuse(w, r, queue.Refuse(refusal.Forbidden, "this server is not %.100q", r.Host).
+				WithHint("call it by a loopback address, localhost or the host in listen; with api.tokens_file any host will do"))
+		case g.tokens.Load() == nil || open[r.URL.Path] || ofQueues(r.URL.Path) && api.Preflight(r):
+			next.ServeHTTP(w, r)
+		case sent && g.knows(token):
+			next.ServeHTTP(w, r)
+		default:
+			w.Header().Set("WWW-Authenticate", `Bearer realm="emitd"`)
+			e := queue.Refuse(queue.Unauthorized, "a bearer token is needed")
+			if sent {
+				e = queue.Refuse(queue.Unauthorized, "the bearer token is none of this server's")
 			}
+			refuse(w, r, e)
 		}
-		next.ServeHTTP(w, r)
 	})
+}
+
+// refuse answers what the guard does not let through: calls of queues as their API does, others as text.
+func (h *host) refuse(w http.ResponseWriter, r *http.Request, e *queue.Error) {
+	if ofQueues(r.URL.Path) {
+		h.front.answers.Load().handler.Refuse(w, r, e)
+		return
+	}
+	p := refusal.Of(e)
+	http.Error(w, p.Message+": "+p.Hint, p.Status)
 }
 
 // web is the listener's server.
@@ -133,7 +183,7 @@ const (
 
 func (h *host) web() *web {
 	s := &http.Server{
-		Handler:           h.guard.wrap(h.mux()),
+		Handler:           h.guard.wrap(h.mux(), h.refuse),
 		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
 		ErrorLog: slog.NewLogLogger(h.log.Handler(), slog.LevelDebug), Protocols: api.Protocols(),
 	}

@@ -4,6 +4,7 @@
 //	exits CODE cmd…            run cmd, whose exit code must be CODE
 //	start NAME cmd…            start cmd; its output goes to NAME.out and NAME.err
 //	signal NAME INT|TERM|HUP|KILL   send a signal
+//	insist NAME INT|TERM       send a signal again and again until it has ended (at most a minute)
 //	ended NAME CODE            wait for it and compare the exit code; KILL is killed by signal
 //	json PATH OP VALUE …       judge the last standard output as JSON, see check
 //	until cmd… -- PATH OP VALUE …  repeat cmd until its JSON is so (at most a minute)
@@ -63,7 +64,7 @@ func Run(t *testing.T, dir string, store func(env *testscript.Env) string) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "start": start, "signal": signalProcess, "ended": ended,
+			"exits": exits, "start": start, "signal": signalProcess, "insist": insist, "ended": ended,
 			"json": judge, "until": until, "save": save, "says": says, "get": get, "objects": objects, "receiver": receiver,
 		},
 		RequireExplicitExec: true,
@@ -157,10 +158,27 @@ func start(ts *testscript.TestScript, neg bool, args []string) {
 	})
 }
 
+var signals = map[string]os.Signal{"INT": os.Interrupt, "TERM": syscall.SIGTERM, "HUP": syscall.SIGHUP, "KILL": os.Kill}
+
 func signalProcess(ts *testscript.TestScript, neg bool, args []string) {
 	want(ts, neg, len(args) == 2, "signal NAME INT|TERM|HUP|KILL")
-	signals := map[string]os.Signal{"INT": os.Interrupt, "TERM": syscall.SIGTERM, "HUP": syscall.SIGHUP, "KILL": os.Kill}
 	ts.Check(table(ts)[args[0]].cmd.Process.Signal(signals[args[1]]))
+}
+
+func insist(ts *testscript.TestScript, neg bool, args []string) {
+	want(ts, neg, len(args) == 2, "insist NAME INT|TERM")
+	p := table(ts)[args[0]]
+	eventually(ts, func() error {
+		select {
+		case <-p.done:
+			return nil
+		default:
+		}
+		if err := p.cmd.Process.Signal(signals[args[1]]); !errors.Is(err, os.ErrProcessDone) {
+			ts.Check(err)
+		}
+		return fmt.Errorf("%s runs", args[0])
+	})
 }
 
 func ended(ts *testscript.TestScript, neg bool, args []string) {

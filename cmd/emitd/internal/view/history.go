@@ -21,7 +21,7 @@ type Event struct {
 	Daemon      daemon.ID        `json:"daemon"`
 	Unit        daemon.Unit      `json:"unit"`
 	Term        int64            `json:"term"`
-	TermOrdinal int64            `json:"term_ordinal"`
+	TermOrdinal int64            `json:"term_ordinal,omitempty"` // only of leader.*: other events name the term by its number alone
 	Generation  int64            `json:"generation"`
 	Reason      string           `json:"reason"`
 	Detail      json.RawMessage  `json:"detail,omitempty"`

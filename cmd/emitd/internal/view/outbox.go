@@ -23,7 +23,11 @@ type OutboxStats struct {
 	KeysWaiting int64 `json:"keys_waiting"` // after a failure, held ones included
 	KeysHeld    int64 `json:"keys_held"`    // for an operator
 	Dead        int64 `json:"dead"`
-	Instances   int   `json:"instances"`
+	// Delayed is how many messages are held back until their time, for all subscriptions together, 10,000
+	// at most; NextAt is the first of their times.
+	Delayed   int64 `json:"delayed"`
+	NextAt    Time  `json:"next_at"`
+	Instances int   `json:"instances"`
 	// Retained is what the log takes on disk; PartitionsAhead are ready to be written, -1 where there
 	// are none.
 	Retained        int64          `json:"retained_bytes"`
@@ -43,7 +47,7 @@ type OutboxCursor struct {
 func OutboxStatsOf(s outbox.Stats) OutboxStats {
 	out := OutboxStats{
 		Subscription: s.Subscription, Paused: s.Paused, Pending: s.Pending, Exact: s.Exact, OldestAt: Time{s.OldestAt},
-		KeysWaiting: s.Lanes, KeysHeld: s.HeldLanes, Dead: s.Dead, Instances: s.Instances,
+		KeysWaiting: s.Lanes, KeysHeld: s.HeldLanes, Dead: s.Dead, Delayed: s.Delayed, NextAt: Time{s.NextAt}, Instances: s.Instances,
 		Retained: s.Retained, PartitionsAhead: s.Ahead, Cursors: []OutboxCursor{},
 	}
 	if !s.OldestAt.IsZero() {
@@ -68,6 +72,7 @@ type Outbox struct {
 	KeysWaiting   int64         `json:"keys_waiting"`
 	KeysHeld      int64         `json:"keys_held"`
 	Dead          int64         `json:"dead"`
+	Delayed       int64         `json:"delayed"`
 	Subscriptions []OutboxStats `json:"subscriptions"`
 }
 
@@ -83,6 +88,7 @@ func OutboxOf(kind string, all []outbox.Stats) *Outbox {
 		s := OutboxStatsOf(one)
 		out.Subscriptions = append(out.Subscriptions, s)
 		out.Pending, out.Exact = out.Pending+s.Pending, out.Exact && s.Exact
+		out.Delayed = max(out.Delayed, s.Delayed) // the same ones
 		out.KeysWaiting, out.KeysHeld, out.Dead = out.KeysWaiting+s.KeysWaiting, out.KeysHeld+s.KeysHeld, out.Dead+s.Dead
 		if !s.OldestAt.IsZero() && (out.OldestAt.IsZero() || s.OldestAt.Before(out.OldestAt.Time)) {
 			out.OldestAt, out.OldestAgeMS = s.OldestAt, s.OldestAgeMS
@@ -92,7 +98,8 @@ func OutboxOf(kind string, all []outbox.Stats) *Outbox {
 }
 
 // cell is the outbox in the line of a status: its age and length, and what is not as it should be: keys
-// that are parked after a failure, those of them that are held for an operator, dead messages.
+// that are parked after a failure, those of them that are held for an operator, dead messages. Delayed messages are named too: they explain an outbox that is
+// empty.
 func (o *Outbox) cell() string {
 	if o == nil {
 		return ""
@@ -117,7 +124,7 @@ func (o *Outbox) cell() string {
 	for _, n := range []struct {
 		n    int64
 		what string
-	}{{o.KeysWaiting, "parked"}, {o.KeysHeld, "held"}, {o.Dead, "dead"}, {int64(paused), "paused"}} {
+	}{{o.KeysWaiting, "parked"}, {o.KeysHeld, "held"}, {o.Dead, "dead"}, {int64(paused), "paused"}, {o.Delayed, "delayed"}} {
 		if n.n > 0 {
 			text += fmt.Sprintf(", %d %s", n.n, n.what)
 		}
@@ -135,7 +142,7 @@ func atLeast(n int64, exact bool) string {
 
 // OutboxTable lists subscriptions, wide ones with a line for each range of shards.
 func OutboxTable(all []OutboxStats, wide bool) *Table {
-	t := &Table{Head: []string{"SUBSCRIPTION", "STATE", "PENDING", "OLDEST", "KEYS WAITING", "HELD", "DEAD", "RETAINED"}}
+	t := &Table{Head: []string{"SUBSCRIPTION", "STATE", "PENDING", "OLDEST", "DELAYED", "KEYS WAITING", "HELD", "DEAD", "RETAINED"}}
 	if wide {
 		t.Head = append(t.Head, "SHARDS", "NODE", "GENERATION", "STORED")
 	}
@@ -161,10 +168,13 @@ func (s OutboxStats) cells() []string {
 		oldest = Exact(time.Duration(s.OldestAgeMS) * time.Millisecond)
 	}
 	return []string{
-		s.Subscription, state, atLeast(s.Pending, s.Exact), oldest,
+		s.Subscription, state, atLeast(s.Pending, s.Exact), oldest, atLeast(s.Delayed, s.Delayed < mostDelayed),
 		fmt.Sprint(s.KeysWaiting), fmt.Sprint(s.KeysHeld), fmt.Sprint(s.Dead), size(s.Retained),
 	}
 }
+
+// mostDelayed is where counting them stops.
+const mostDelayed = 10_000
 
 // size writes bytes for people.
 func size(n int64) string {

@@ -17,18 +17,19 @@ func TestOutboxTable(t *testing.T) {
 	all := []OutboxStats{
 		OutboxStatsOf(outbox.Stats{
 			Subscription: "busy", Pending: 10_000, OldestAt: now.Add(-90 * time.Second), Now: now, Lanes: 3, HeldLanes: 1, Dead: 2, Retained: 3 << 20, Ahead: -1,
+			Delayed: 10_000, NextAt: now.Add(time.Hour),
 			Cursors: []outbox.CursorStats{{Range: outbox.Range{Lo: 0, Hi: 31}, Epoch: 7, Node: "a", UpdatedAt: now}, {Range: outbox.Range{Lo: 32, Hi: 63}, Epoch: 9, Node: "b", UpdatedAt: now}},
 		}),
 		OutboxStatsOf(outbox.Stats{Subscription: "idle", Paused: true, Exact: true, Now: now, Retained: 1023}),
 	}
 	for wide, want := range map[bool]string{
-		false: `SUBSCRIPTION  STATE    PENDING  OLDEST  KEYS WAITING  HELD  DEAD  RETAINED
-busy          running  10000+   1m30s   3             1     2     3.0 MiB
-idle          paused   0        -       0             0     0     1023 B
+		false: `SUBSCRIPTION  STATE    PENDING  OLDEST  DELAYED  KEYS WAITING  HELD  DEAD  RETAINED
+busy          running  10000+   1m30s   10000+   3             1     2     3.0 MiB
+idle          paused   0        -       0        0             0     0     1023 B
 `,
-		true: `SUBSCRIPTION  STATE    PENDING  OLDEST  KEYS WAITING  HELD  DEAD  RETAINED  SHARDS  NODE  GENERATION  STORED
-busy          running  10000+   1m30s   3             1     2     3.0 MiB   0-31    a     7           2030-01-31 09:00:00Z
-busy          running  10000+   1m30s   3             1     2     3.0 MiB   32-63   b     9           2030-01-31 09:00:00Z
+		true: `SUBSCRIPTION  STATE    PENDING  OLDEST  DELAYED  KEYS WAITING  HELD  DEAD  RETAINED  SHARDS  NODE  GENERATION  STORED
+busy          running  10000+   1m30s   10000+   3             1     2     3.0 MiB   0-31    a     7           2030-01-31 09:00:00Z
+busy          running  10000+   1m30s   10000+   3             1     2     3.0 MiB   32-63   b     9           2030-01-31 09:00:00Z
 `,
 	} {
 		var b bytes.Buffer
@@ -46,7 +47,7 @@ busy          running  10000+   1m30s   3             1     2     3.0 MiB   32-6
 func TestOutboxInStatus(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2030, 1, 31, 9, 0, 0, 0, time.UTC)
-	quiet := outbox.Stats{Subscription: "quiet", Exact: true, Now: now}
+	quiet := outbox.Stats{Subscription: "quiet", Exact: true, Now: now, Delayed: 4, NextAt: now}
 	behind := outbox.Stats{Subscription: "behind", Pending: 30, Exact: true, OldestAt: now.Add(-400 * time.Millisecond), Now: now, Lanes: 1, Dead: 1}
 	stuck := outbox.Stats{Subscription: "stuck", Paused: true, Pending: 7, OldestAt: now.Add(-3 * time.Minute), Now: now, Lanes: 3, HeldLanes: 1, Dead: 2}
 	for _, c := range []struct {
@@ -56,8 +57,8 @@ func TestOutboxInStatus(t *testing.T) {
 	}{
 		{nil, "", `"outbox":null`},
 		{OutboxOf("postgres", nil), "       OUTBOX no subscriptions", `"subscriptions":[]`},
-		{OutboxOf("postgres", []outbox.Stats{quiet}), "       OUTBOX empty", `"pending":0,"exact":true,"oldest_at":null,"oldest_age_ms":0`},
-		{OutboxOf("postgres", []outbox.Stats{behind, quiet}), "       OUTBOX oldest 0.4s (30), 1 parked, 1 dead", `"oldest_age_ms":400,"keys_waiting":1,"keys_held":0,"dead":1`},
+		{OutboxOf("postgres", []outbox.Stats{quiet}), "       OUTBOX empty, 4 delayed", `"pending":0,"exact":true,"oldest_at":null,"oldest_age_ms":0`},
+		{OutboxOf("postgres", []outbox.Stats{behind, quiet}), "       OUTBOX oldest 0.4s (30), 1 parked, 1 dead, 4 delayed", `"oldest_age_ms":400,"keys_waiting":1,"keys_held":0,"dead":1`},
 		{OutboxOf("postgres", []outbox.Stats{behind, stuck}), "       OUTBOX oldest 3m00s (37+), 4 parked, 1 held, 3 dead, 1 paused", `"pending":37,"exact":false,"oldest_at":"2030-01-31T08:57:00Z","oldest_age_ms":180000`},
 		{NoOutbox("no route\nat all"), "       OUTBOX unknown: no route at all", `"problem":"no route\nat all"`},
 	} {

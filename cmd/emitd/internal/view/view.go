@@ -27,7 +27,8 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// Reader is what the reader of a snapshot knows by itself.
+// Reader is what the reader of a snapshot knows by itself. Cluster and Timing hold only where no node
+// says what it goes by.
 type Reader struct {
 	Cluster string
 	Store   string // kind of store, for people
@@ -139,13 +140,32 @@ func (t Time) MarshalJSON() ([]byte, error) {
 	return t.UTC().MarshalJSON()
 }
 
+// told returns the reader with what the leader's row says of the cluster, or the newest of the others'.
+func (r Reader) told(s *daemon.Snapshot) Reader {
+	var by *node.Member
+	for i := range s.Nodes {
+		m := &s.Nodes[i]
+		switch {
+		case !m.Present():
+		case s.Term.Held() && m.Incarnation == s.Term.Leader.Incarnation:
+			by = m
+		case by == nil || by.Incarnation != s.Term.Leader.Incarnation && m.LastHeartbeatAt.After(by.LastHeartbeatAt):
+			by = m
+		}
+	}
+	if by != nil {
+		r.Cluster, r.Timing = cmp.Or(by.Cluster, r.Cluster), r.Timing.With(by.Timing)
+	}
+	return r
+}
+
 // Of makes the view of a snapshot.
 func Of(s *daemon.Snapshot, r Reader) Status {
-	v := &viewer{Snapshot: s, Reader: r}
+	v := &viewer{Snapshot: s, Reader: r.told(s)}
 	in := v.planInput()
 	v.plan = plan.Make(in)
 	out := Status{
-		Cluster: r.Cluster, At: Time{s.Now},
+		Cluster: v.Cluster, At: Time{s.Now},
 		Store:  storeRead{Kind: r.Store, ID: s.StoreID, Head: s.Head},
 		Leader: v.leader(),
 	}
@@ -157,7 +177,7 @@ func Of(s *daemon.Snapshot, r Reader) Status {
 
 // Explain recomputes where a unit goes, and why.
 func Explain(s *daemon.Snapshot, r Reader, u daemon.Unit) plan.Explanation {
-	v := &viewer{Snapshot: s, Reader: r}
+	v := &viewer{Snapshot: s, Reader: r.told(s)}
 	return plan.Explain(v.planInput(), u)
 }
 

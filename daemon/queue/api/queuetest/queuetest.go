@@ -1,7 +1,7 @@
 // Package queuetest is a queue in memory, plain and slow, for tests: of job handlers, of code that
 // enqueues, of whatever speaks to a [queue.Service]. It behaves as a broker does as far as a
-// caller can see, but keeps nothing, has one shard, knows every queue that is named, and never
-// forgets an ID.
+// caller can see, word by word, but keeps nothing, has one shard, knows every queue that is named, and
+// never forgets an ID. IDs, tokens and cursors are short and tell their order.
 //
 //	q := queuetest.New()
 //	q.Enqueue(ctx, "default", []queue.Job{{Type: "email:send", Payload: payload}})
@@ -52,6 +52,8 @@ type job struct {
 	payload []byte
 	retry   queue.Retry
 	token   string // of the newest claim; empty: tokenless
+	tokens  []string
+	begun   bool   // the newest delivery counts as an attempt
 	settled string // token or worker that completed it
 }
 
@@ -85,8 +87,8 @@ func (s *state) pass(now time.Time) {
 	for _, j := range s.jobs {
 		i := &j.info
 		if i.State == queue.Active && !now.Before(i.Until) {
-			i.Attempts++
-			s.giveBack(j, now, "the claim was not extended in time", 0)
+			j.begin()
+			s.giveBack(j, now, "the claim was not extended in time", 0, false)
 		}
 		if i.State == queue.Delayed && !now.Before(i.RunAt) {
 			i.State, i.RunAt = queue.Waiting, time.Time{}
@@ -99,11 +101,11 @@ func (s *state) pass(now time.Time) {
 }
 
 // giveBack ends an attempt that failed: the job waits for its next one, or is dead.
-func (s *state) giveBack(j *job, now time.Time, cause string, after time.Duration) {
+func (s *state) giveBack(j *job, now time.Time, cause string, after time.Duration, dead bool) {
 	i := &j.info
 	i.Cause, i.Until, j.token = cause, time.Time{}, ""
 	switch {
-	case i.Attempts >= i.MaxAttempts:
+	case dead || i.Attempts >= i.MaxAttempts:
 		i.State, i.EndedAt = queue.Dead, now
 		s.stats.Died++
 	case after > 0:
@@ -112,6 +114,14 @@ func (s *state) giveBack(j *job, now time.Time, cause string, after time.Duratio
 		i.State = queue.Waiting
 	}
 	s.wake()
+}
+
+// begin counts the delivery as an attempt, once.
+func (j *job) begin() {
+	if !j.begun {
+		j.begun = true
+		j.info.Attempts++
+	}
 }
 
 func (s *state) wake() {
@@ -228,10 +238,11 @@ func (q *Queue) claim(s *state, req queue.ClaimRequest, now time.Time) []queue.C
 	for _, j := range ready {
 		j.info.State, j.info.Worker, j.info.Until = queue.Active, req.Worker, now.Add(length)
 		j.info.Deliveries++
-		j.token = ""
+		j.token, j.begun = "", false
 		if !req.Tokenless {
 			q.tokens++
 			j.token = fmt.Sprintf("token-%d", q.tokens)
+			j.tokens = append(j.tokens, j.token)
 		}
 	}
 	if req.RequestID != "" && len(ready) > 0 {
@@ -266,8 +277,12 @@ func (q *Queue) Settle(_ context.Context, name string, what []queue.Settlement) 
 func (s *state) settle(w queue.Settlement, now time.Time) queue.Outcome {
 	out := queue.Outcome{ID: w.ID}
 	j := s.byID[w.ID]
-	if j == nil {
-		out.Err = queue.Refuse(queue.JobNotFound, "there is no job %q", w.ID)
+	switch {
+	case j == nil && w.Token != "":
+		out.Err = stale(w, "this is no token of the job")
+		return out
+	case j == nil:
+		out.Err = notFound(w.ID)
 		return out
 	}
 	i := &j.info
@@ -277,9 +292,18 @@ func (s *state) settle(w queue.Settlement, now time.Time) queue.Outcome {
 		return out
 	}
 	holds := i.State == queue.Active && (w.Token != "" && w.Token == j.token || w.Token == "" && j.token == "" && w.Worker == i.Worker)
-	if !holds {
-		out.Err = queue.Refuse(queue.StaleClaim, "job %q is %s: this claim is over", w.ID, i.State).
-			WithHint("stop working on it; somebody else may have it")
+	switch {
+	case holds:
+	case w.Token != "" && !slices.Contains(j.tokens, w.Token):
+		out.Err = stale(w, "this is no token of the job")
+	case ended(i.State):
+		out.Err = stale(w, "the job is "+string(i.State))
+	case w.Token != "":
+		out.Err = stale(w, "the claim is over; the job is "+string(i.State))
+	default:
+		out.Err = stale(w, "the worker does not hold the job; it is "+string(i.State))
+	}
+	if out.Err != nil {
 		return out
 	}
 	s.carry(j, w, proof, now)
@@ -290,14 +314,26 @@ func (s *state) settle(w queue.Settlement, now time.Time) queue.Outcome {
 	return out
 }
 
+func stale(w queue.Settlement, why string) *queue.Error {
+	return queue.Refuse(queue.StaleClaim, "job %q: %s", w.ID, why).WithHint("stop working on it; another worker may have it")
+}
+
+func notFound(id string) *queue.Error {
+	return queue.Refuse(queue.JobNotFound, "there is no job %q, or it ended too long ago", id)
+}
+
+// ended reports whether jobs of a state are gone, all but their ID.
+func ended(s queue.State) bool { return s == queue.Completed || s == queue.Cancelled }
+
 // carry does what the holder of a claim says.
 func (s *state) carry(j *job, w queue.Settlement, proof string, now time.Time) {
 	i := &j.info
 	switch w.Verb {
 	case queue.Extend:
+		j.begin()
 		i.Until = now.Add(cmp.Or(w.Visibility, visibility))
 	case queue.Complete:
-		i.Attempts++
+		j.begin()
 		i.State, i.EndedAt, i.Result, i.Until = queue.Completed, now, slices.Clone(w.Result), time.Time{}
 		j.settled = proof
 		s.stats.Completed++
@@ -305,16 +341,13 @@ func (s *state) carry(j *job, w queue.Settlement, proof string, now time.Time) {
 		i.State, i.Until, j.token = queue.Waiting, time.Time{}, ""
 		s.wake()
 	case queue.Fail:
-		i.Attempts++
+		j.begin()
 		s.stats.Failed++
 		after := cmp.Or(j.retry.Backoff, backoff) << (i.Attempts - 1)
 		if w.RetryAfter != nil {
 			after = *w.RetryAfter
 		}
-		if w.Dead {
-			i.Attempts = max(i.Attempts, i.MaxAttempts)
-		}
-		s.giveBack(j, now, w.Cause, after)
+		s.giveBack(j, now, w.Cause, after, w.Dead)
 	}
 }
 
@@ -323,8 +356,12 @@ func (q *Queue) Get(_ context.Context, name, id string) (*queue.Info, []byte, er
 	s, _ := q.enter("Get", name)
 	defer q.mu.Unlock()
 	j := s.byID[id]
-	if j == nil {
-		return nil, nil, queue.Refuse(queue.JobNotFound, "there is no job %q", id)
+	switch {
+	case j == nil:
+		return nil, nil, notFound(id)
+	case ended(j.info.State): // this is what is remembered
+		i := j.info
+		return &queue.Info{ID: id, Queue: name, State: i.State, EndedAt: i.EndedAt, Result: i.Result}, nil, nil
 	}
 	info := j.info
 	return &info, slices.Clone(j.payload), nil
@@ -334,16 +371,20 @@ func (q *Queue) Get(_ context.Context, name, id string) (*queue.Info, []byte, er
 func (q *Queue) List(_ context.Context, name string, query queue.Query) (*queue.Page, error) {
 	s, _ := q.enter("List", name)
 	defer q.mu.Unlock()
+	if !slices.Contains(kept, query.State) {
+		return nil, queue.Refuse(queue.BadRequest, "jobs of the state %.20q are not listed", query.State).
+			WithHint("states that are: waiting, delayed, active, dead; a completed or cancelled job can be asked for by its ID")
+	}
 	begin := 0
 	if query.Cursor != "" {
 		begin = slices.IndexFunc(s.jobs, func(j *job) bool { return j.info.ID == query.Cursor }) + 1
 		if begin == 0 {
-			return nil, queue.Refuse(queue.BadRequest, "cursor: %q is none of this list", query.Cursor)
+			return nil, queue.Refuse(queue.BadRequest, "the cursor %.80q is not one of a page", query.Cursor)
 		}
 	}
-	page := &queue.Page{}
+	page := &queue.Page{Jobs: []queue.Info{}}
 	for _, j := range s.jobs[begin:] {
-		if !kept(j.info, query) {
+		if !chosen(j.info, query) {
 			continue
 		}
 		if len(page.Jobs) == cmp.Or(query.Limit, 100) {
@@ -358,9 +399,11 @@ func (q *Queue) List(_ context.Context, name string, query queue.Query) (*queue.
 	return page, nil
 }
 
-func kept(i queue.Info, q queue.Query) bool {
-	live := i.State != queue.Completed && i.State != queue.Cancelled
-	return (q.State == i.State || q.State == "" && live) && (q.Type == "" || q.Type == i.Type)
+// kept are the states whose jobs are there, and all of them.
+var kept = []queue.State{"", queue.Waiting, queue.Delayed, queue.Active, queue.Dead}
+
+func chosen(i queue.Info, q queue.Query) bool {
+	return (q.State == i.State || q.State == "" && !ended(i.State)) && (q.Type == "" || q.Type == i.Type)
 }
 
 // Stats implements [queue.Operator].
@@ -397,12 +440,16 @@ func (q *Queue) Do(_ context.Context, name string, c queue.Command) (int, error)
 		return 0, nil
 	case queue.Cancel, queue.Redrive, queue.RunNow, queue.Purge:
 	default:
-		return 0, queue.Refuse(queue.BadRequest, "act: %q is unknown", string(c.Act))
+		return 0, queue.Refuse(queue.BadRequest, "the act %.20q is not one of cancel, redrive, retry, purge, pause, resume", c.Act)
+	}
+	if !slices.Contains(kept, c.State) {
+		return 0, queue.Refuse(queue.BadRequest, "jobs of the state %.20q cannot be purged", c.State).
+			WithHint("states that can: waiting, delayed, active, dead")
 	}
 	n := 0
 	for _, j := range slices.Clone(s.jobs) {
-		chosen := len(c.IDs) == 0 || slices.Contains(c.IDs, j.info.ID)
-		if chosen && (c.Type == "" || c.Type == j.info.Type) && s.meet(j, c, now) {
+		named := len(c.IDs) == 0 || slices.Contains(c.IDs, j.info.ID)
+		if named && (c.Type == "" || c.Type == j.info.Type) && s.meet(j, c, now) {
 			n++
 		}
 	}
@@ -414,11 +461,13 @@ func (q *Queue) Do(_ context.Context, name string, c queue.Command) (int, error)
 func (s *state) meet(j *job, c queue.Command, now time.Time) bool {
 	i := &j.info
 	switch {
-	case c.Act == queue.Cancel && (i.State == queue.Waiting || i.State == queue.Delayed || i.State == queue.Active):
+	case ended(i.State):
+		return false
+	case c.Act == queue.Cancel && (i.State != queue.Dead || len(c.IDs) > 0):
 		i.State, i.EndedAt, j.token = queue.Cancelled, now, ""
 		s.stats.Cancelled++
 	case c.Act == queue.Redrive && i.State == queue.Dead:
-		i.State, i.Attempts, i.Deliveries, i.EndedAt = queue.Waiting, 0, 0, time.Time{}
+		i.State, i.Attempts, i.Cause, i.EndedAt = queue.Waiting, 0, "", time.Time{}
 	case c.Act == queue.RunNow && i.State == queue.Delayed:
 		i.State, i.RunAt = queue.Waiting, time.Time{}
 	case c.Act == queue.Purge && (i.State == c.State || c.State == "" && i.State != queue.Active):

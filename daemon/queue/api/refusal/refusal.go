@@ -9,6 +9,7 @@
 package refusal
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"net/http"
@@ -82,12 +83,32 @@ func Retryable(e *queue.Error) (time.Duration, bool) {
 	return least, ok
 }
 
-// Of writes a refusal down.
+// hints say what to do about a tag where the refusal itself does not.
+var hints = map[queue.Tag]string{
+	queue.BadRequest:      "docs/reference/queue-http.md lists the fields and their limits",
+	queue.TooManyJobs:     "split the call",
+	queue.Unauthorized:    "send the header Authorization: Bearer … with a line of the file that api.tokens_file names",
+	Forbidden:             "name the origin in the server's configuration (api.origins)",
+	queue.JobNotFound:     "check the id and the queue; an ended job is forgotten after the dedup window",
+	queue.QueueNotFound:   "PUT /v1/queues/{queue} declares it",
+	NotFound:              "docs/reference/queue-http.md lists the paths",
+	MethodNotAllowed:      "the header Allow has the methods",
+	queue.StaleClaim:      "claim another job; this one may be in other hands",
+	queue.PayloadTooLarge: "store it elsewhere and enqueue where it is",
+	queue.QueueFull:       "try again a little later",
+	queue.QueueNotOwner:   "ask again, or the holder",
+	queue.Unavailable:     "ask again; a takeover takes about a second",
+	queue.UnknownOutcome:  "repeat it with the same ids, keys or request_id",
+	Unsupported:           "ask another node",
+	Internal:              "the log of the server tells more",
+}
+
+// Of writes a refusal down. A hint is never missing: where the refusal has none, it is its tag's.
 func Of(e *queue.Error) *Problem {
 	status := Status(e.Tag)
 	p := &Problem{
 		Type: "urn:emitd:queue:" + string(e.Tag), Title: http.StatusText(status), Status: status,
-		Tag: e.Tag, Message: e.Message, Detail: e.Message, Hint: e.Hint, Holder: e.Holder,
+		Tag: e.Tag, Message: e.Message, Detail: e.Message, Hint: cmp.Or(e.Hint, hints[e.Tag]), Holder: e.Holder,
 	}
 	if wait, ok := Retryable(e); ok {
 		p.RetryAfterMS = limits.InMillis(wait)
@@ -95,14 +116,16 @@ func Of(e *queue.Error) *Problem {
 	return p
 }
 
-// Refusal is the way back of Of.
+// Refusal is the way back of Of: a hint that says no more than the tag is left to whoever shows it.
 func (p *Problem) Refusal() *queue.Error {
 	message := p.Message
 	if message == "" {
 		message = p.Detail
 	}
 	e := queue.Refuse(p.Tag, "%s", message)
-	e.Hint, e.Holder = p.Hint, p.Holder
+	if e.Holder = p.Holder; p.Hint != hints[p.Tag] {
+		e.Hint = p.Hint
+	}
 	e.RetryAfter = time.Duration(p.RetryAfterMS) * time.Millisecond
 	return e
 }

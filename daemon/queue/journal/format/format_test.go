@@ -2,10 +2,12 @@ package format_test
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -182,12 +184,56 @@ func equalHeads(a, b format.Head) bool {
 	return same && bytes.Equal(format.EncodeHead(a), format.EncodeHead(b))
 }
 
+// withRuns is a HEAD whose checkpoints name runs: of an earlier one, of the one before, its own.
+func withRuns() format.Head {
+	h := fullHead
+	h.Previous.Runs = []format.Run{{Slot: 5, ID: 1 << 63, Part: 7}, {Slot: 800, ID: 76}}
+	h.Checkpoint.Runs = []format.Run{{Slot: 800, ID: 76}, {Slot: 900, ID: 77}, {Slot: 900, ID: 77, Part: 2}}
+	return h
+}
+
 func TestHeadComesBackAsItWas(t *testing.T) {
 	t.Parallel()
-	for _, h := range []format.Head{fullHead, {Epoch: 1, Window: 1}} {
+	for _, h := range []format.Head{fullHead, {Epoch: 1, Window: 1}, withRuns()} {
 		got, err := format.DecodeHead(format.EncodeHead(h))
-		if err != nil || !equalHeads(got, h) || got.Checkpoint != h.Checkpoint || got.Nonce != h.Nonce || got.Closed != h.Closed {
+		if err != nil || !equalHeads(got, h) || !reflect.DeepEqual(got.Checkpoint, h.Checkpoint) || got.Nonce != h.Nonce || got.Closed != h.Closed {
 			t.Errorf("%+v, %v", got, err)
+		}
+	}
+}
+
+// A state begins with its runs; the other parts follow.
+func TestObjectsOfACheckpoint(t *testing.T) {
+	t.Parallel()
+	c := withRuns().Checkpoint
+	if got := append(slices.Clone(c.Runs), format.Run{Slot: 900, ID: 77, Part: 1}); !slices.Equal(c.Objects(), got) {
+		t.Errorf("%+v", c.Objects())
+	}
+	if c.Runs[1].Key() != format.PartKey(c, 0) {
+		t.Errorf("%s is not part of %+v", c.Runs[1].Key(), c)
+	}
+	if got := (format.Checkpoint{}).Objects(); len(got) != 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// HEAD of a journal without runs has the bytes that it had before there were any; with runs, it says that
+// who does not know them cannot own the journal.
+func TestHeadsBeforeRuns(t *testing.T) {
+	t.Parallel()
+	const before = "RU1IRPsEOLUIARgMIgVzdG9yZSgHMgZub2RlLTE5AAAAAAAAAIBACEoKMDEyMzQ1Njc4OVIbCIQHEE0YAyCAgICAgCAoAjD7//////////8BWgUIoAYQTGCFBw=="
+	old, err := base64.StdEncoding.DecodeString(before)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := format.DecodeHead(old); err != nil || !equalHeads(got, fullHead) || !bytes.Equal(format.EncodeHead(fullHead), old) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	previous := withRuns()
+	previous.Checkpoint.Runs = nil // what the next collection must not delete
+	for _, h := range []format.Head{withRuns(), previous} {
+		if b := format.EncodeHead(h); b[8+2] != 2<<3 || b[8+3] != 1 {
+			t.Errorf("features: % x", b[8:12])
 		}
 	}
 }
@@ -203,6 +249,10 @@ func TestHeadsOfOtherPrograms(t *testing.T) {
 	}
 	bad := fullHead
 	bad.Closed = 5
+	later := withRuns()
+	later.Checkpoint.Runs[0].Slot = 901
+	far := withRuns()
+	far.Checkpoint.Runs[0].Part = format.MaxParts
 	for name, c := range map[string]struct {
 		raw  []byte
 		kind error
@@ -212,12 +262,14 @@ func TestHeadsOfOtherPrograms(t *testing.T) {
 		"a flipped bit":     {func() []byte { b := format.EncodeHead(fullHead); b[9] ^= 1; return b }(), format.ErrCorrupt},
 		"cut off":           {format.EncodeHead(fullHead)[:40], format.ErrCorrupt},
 		"a newer format":    {with(1, 2), format.ErrNewer},
-		"an unknown need":   {with(2, 1), format.ErrNewer},
+		"an unknown need":   {with(2, 2), format.ErrNewer},
 		"no epoch":          {format.EncodeHead(format.Head{Window: 1}), format.ErrCorrupt},
 		"no window":         {format.EncodeHead(format.Head{Epoch: 1}), format.ErrCorrupt},
 		"a huge window":     {with(8, 1<<40), format.ErrCorrupt},
 		"closed before":     {format.EncodeHead(bad), format.ErrCorrupt},
 		"checkpoints moved": {format.EncodeHead(format.Head{Epoch: 1, Window: 1, Previous: format.Checkpoint{Slot: 2}}), format.ErrCorrupt},
+		"a later run":       {format.EncodeHead(later), format.ErrCorrupt},
+		"a run too far":     {format.EncodeHead(far), format.ErrCorrupt},
 		"too many parts":    {format.EncodeHead(format.Head{Epoch: 1, Window: 1, Checkpoint: format.Checkpoint{Parts: format.MaxParts + 1}}), format.ErrCorrupt},
 	} {
 		if _, err := format.DecodeHead(c.raw); !errors.Is(err, c.kind) {
@@ -234,7 +286,7 @@ func TestKeys(t *testing.T) {
 		}
 		c := format.Checkpoint{Slot: slot, ID: slot ^ 0xabcdef}
 		for _, part := range []int{-1, 0, 7, 999_999} {
-			if got, ok := format.ParsePartKey(format.PartKey(c, part)); !ok || got != c {
+			if got, ok := format.ParsePartKey(format.PartKey(c, part)); !ok || got.Slot != c.Slot || got.ID != c.ID {
 				t.Errorf("%s: %+v", format.PartKey(c, part), got)
 			}
 		}

@@ -57,6 +57,7 @@ func FuzzHeader(f *testing.F) {
 
 func FuzzHead(f *testing.F) {
 	f.Add(format.EncodeHead(fullHead))
+	f.Add(format.EncodeHead(withRuns()))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		if len(raw) >= 8 {
 			raw = sealHead(bytes.Clone(raw))

@@ -4,14 +4,13 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+	"slices"
 
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // Head says who owns a journal and where its newest checkpoint is.
 type Head struct {
-	// Features are bits of what a program must know to own the journal; none is defined yet.
-	Features   uint64
 	Epoch      int64 // grows with every takeover
 	StoreID    string
 	Generation int64
@@ -37,12 +36,56 @@ type Checkpoint struct {
 	Bytes int64
 	Kept  int   // slots below Slot that the state refers to; their list is an object of its own
 	Time  int64 // the newest of the journal then, µs since 1970
+	// Runs are the parts with which the state begins, in this order, of this checkpoint and of earlier
+	// ones.
+	Runs []Run
 }
+
+// Run names a part of a checkpoint that later checkpoints name, too, instead of writing it again.
+type Run struct {
+	Slot uint64 // of the checkpoint that wrote it
+	ID   uint64
+	Part int
+}
+
+// Key is the key of the part.
+func (r Run) Key() string { return PartKey(Checkpoint{Slot: r.Slot, ID: r.ID}, r.Part) }
 
 // Start returns the slot at which replay begins.
 func (c Checkpoint) Start() uint64 { return max(c.Slot, 1) }
 
+// Objects lists what the state is made of, in the order in which it is restored: the runs, and then
+// the other parts of this checkpoint.
+func (c Checkpoint) Objects() []Run {
+	all, mine := slices.Clone(c.Runs), map[int]bool{}
+	for _, r := range c.Runs {
+		if r.Slot == c.Slot && r.ID == c.ID {
+			mine[r.Part] = true
+		}
+	}
+	for part := range c.Parts {
+		if !mine[part] {
+			all = append(all, Run{Slot: c.Slot, ID: c.ID, Part: part})
+		}
+	}
+	return all
+}
+
 const headFormat = 1
+
+// What a program must know to own the journal, as bits of the field features. A program that does not
+// know of runs would restore a checkpoint without them, and delete them.
+const (
+	featureRuns = 1 // a checkpoint names runs
+	allFeatures = featureRuns
+)
+
+func (h *Head) features() uint64 {
+	if len(h.Checkpoint.Runs)+len(h.Previous.Runs) > 0 {
+		return featureRuns
+	}
+	return 0
+}
 
 // The fields of the messages Head and Checkpoint.
 const (
@@ -67,6 +110,13 @@ const (
 	ckptBytes
 	ckptKept
 	ckptTime
+	ckptRun
+)
+
+const (
+	runSlot = iota + 1
+	runID
+	runPart
 )
 
 // EncodeHead returns the bytes of HEAD.
@@ -74,7 +124,7 @@ func EncodeHead(h Head) []byte {
 	b := make([]byte, 8, 256)
 	copy(b, magicHead[:])
 	b = appendNumber(b, headFormatField, headFormat)
-	b = appendNumber(b, headFeatures, h.Features)
+	b = appendNumber(b, headFeatures, h.features())
 	b = appendNumber(b, headEpoch, uint64(h.Epoch))
 	b = appendBytes(b, headStoreID, []byte(h.StoreID))
 	b = appendNumber(b, headGeneration, uint64(h.Generation))
@@ -97,7 +147,15 @@ func (c Checkpoint) encode() []byte {
 	b = appendNumber(b, ckptParts, uint64(c.Parts))
 	b = appendNumber(b, ckptBytes, uint64(c.Bytes))
 	b = appendNumber(b, ckptKept, uint64(c.Kept))
-	return appendNumber(b, ckptTime, uint64(c.Time))
+	b = appendNumber(b, ckptTime, uint64(c.Time))
+	for _, r := range c.Runs {
+		var run []byte
+		run = appendNumber(run, runSlot, r.Slot)
+		run = appendNumber(run, runID, r.ID)
+		run = appendNumber(run, runPart, uint64(r.Part))
+		b = protowire.AppendBytes(protowire.AppendTag(b, ckptRun, protowire.BytesType), run)
+	}
+	return b
 }
 
 func appendNumber(b []byte, field protowire.Number, v uint64) []byte {
@@ -123,11 +181,13 @@ func DecodeHead(b []byte) (Head, error) {
 		return Head{}, fmt.Errorf("%w: the checksum of HEAD is wrong", ErrCorrupt)
 	}
 	var h Head
-	var form uint64
+	var form, features uint64
 	err := fields(b[8:], func(num protowire.Number, v uint64, s []byte) error {
 		switch num {
 		case headFormatField:
 			form = v
+		case headFeatures:
+			features = v
 		case headCheckpoint, headPrevious:
 			c, err := decodeCheckpoint(s)
 			if num == headCheckpoint {
@@ -142,8 +202,8 @@ func DecodeHead(b []byte) (Head, error) {
 		return nil
 	})
 	switch {
-	case form != headFormat || h.Features != 0:
-		return Head{}, fmt.Errorf("%w: HEAD has format %d, features %#x; this program knows %d, 0", ErrNewer, form, h.Features, headFormat)
+	case form != headFormat || features&^allFeatures != 0:
+		return Head{}, fmt.Errorf("%w: HEAD has format %d, features %#x; this program knows %d, %#x", ErrNewer, form, features, headFormat, allFeatures)
 	case err != nil:
 		return Head{}, err
 	}
@@ -152,8 +212,6 @@ func DecodeHead(b []byte) (Head, error) {
 
 func (h *Head) set(num protowire.Number, v uint64, s []byte) {
 	switch num {
-	case headFeatures:
-		h.Features = v
 	case headEpoch:
 		h.Epoch = int64(v)
 	case headStoreID:
@@ -186,7 +244,7 @@ func (h *Head) check() error {
 
 func decodeCheckpoint(b []byte) (Checkpoint, error) {
 	var c Checkpoint
-	err := fields(b, func(num protowire.Number, v uint64, _ []byte) error {
+	err := fields(b, func(num protowire.Number, v uint64, s []byte) error {
 		switch num {
 		case ckptSlot:
 			c.Slot = v
@@ -200,13 +258,36 @@ func decodeCheckpoint(b []byte) (Checkpoint, error) {
 			c.Kept = int(min(v, 1<<31))
 		case ckptTime:
 			c.Time = int64(v)
+		case ckptRun:
+			r, err := decodeRun(s)
+			c.Runs = append(c.Runs, r)
+			return err
 		}
 		return nil
 	})
 	if err == nil && (c.Parts > MaxParts || c.Bytes < 0) {
 		err = fmt.Errorf("%w: a checkpoint of %d parts and %d bytes", ErrCorrupt, c.Parts, c.Bytes)
 	}
+	if n := slices.IndexFunc(c.Runs, func(r Run) bool { return r.Slot > c.Slot || r.Part >= MaxParts }); err == nil && n >= 0 {
+		err = fmt.Errorf("%w: the run %s in checkpoint %d", ErrCorrupt, c.Runs[n].Key(), c.Slot)
+	}
 	return c, err
+}
+
+func decodeRun(b []byte) (Run, error) {
+	var r Run
+	err := fields(b, func(num protowire.Number, v uint64, _ []byte) error {
+		switch num {
+		case runSlot:
+			r.Slot = v
+		case runID:
+			r.ID = v
+		case runPart:
+			r.Part = int(min(v, 1<<31))
+		}
+		return nil
+	})
+	return r, err
 }
 
 // MaxParts bounds the parts of a checkpoint: a corrupt number must not ask for ever.

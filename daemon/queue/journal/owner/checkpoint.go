@@ -17,6 +17,7 @@ type checkpoint struct {
 	backlog   int          // bytes not stored
 	committed bool
 	kept      []uint64
+	inherited int // runs of ref that the checkpoint before has, too
 	slots     int // replayed or written before it, and their bytes
 	bytes     int64
 }
@@ -41,7 +42,10 @@ func (m *Machine) Checkpoint(now time.Duration) (uint64, []Effect, error) {
 	m.seal()
 	upTo := m.newest()
 	m.ckpt = &checkpoint{
-		ref: format.Checkpoint{Slot: upTo + 1, ID: m.cfg.Rand(), Time: max(m.time, 0)}, upTo: upTo,
+		ref: format.Checkpoint{
+			Slot: upTo + 1, ID: m.cfg.Rand(), Time: max(m.time, 0), Runs: slices.Clone(m.head.Checkpoint.Runs),
+		},
+		upTo: upTo, inherited: len(m.head.Checkpoint.Runs),
 		slots: m.stats.Slots + len(m.log.sealed), bytes: m.stats.Bytes,
 	}
 	for _, o := range m.log.window {
@@ -53,15 +57,52 @@ func (m *Machine) Checkpoint(now time.Duration) (uint64, []Effect, error) {
 	return upTo, m.effects(), nil
 }
 
+// writable says why nothing can be added to the checkpoint.
+func (m *Machine) writable(size int) error {
+	switch {
+	case m.ckpt == nil || m.ckpt.committed || m.phase != owning:
+		return ErrClosed
+	case size+2*overhead > format.MaxRaw:
+		return fmt.Errorf("%w: a chunk of %d bytes", ErrTooLarge, size)
+	}
+	return nil
+}
+
+// DropRuns leaves out the first n of the runs that the checkpoint before has: this one has the others.
+func (m *Machine) DropRuns(n int) error {
+	if err := m.writable(0); err != nil {
+		return err
+	}
+	c := m.ckpt
+	if n < 0 || n > c.inherited {
+		return fmt.Errorf("drop %d of %d runs", n, c.inherited)
+	}
+	c.ref.Runs, c.inherited = c.ref.Runs[n:], c.inherited-n
+	return nil
+}
+
+// Run writes a run: one part, which this checkpoint names behind those that it has, and later ones
+// until they drop it.
+func (m *Machine) Run(run []byte) ([]Effect, error) {
+	if err := m.writable(len(run)); err != nil {
+		return nil, err
+	}
+	c := m.ckpt
+	body := format.NewBody(c.ref.Time)
+	body.Add(c.ref.Time, run)
+	c.backlog += len(run)
+	c.ref.Runs = append(c.ref.Runs, format.Run{Slot: c.ref.Slot, ID: c.ref.ID, Part: c.ref.Parts})
+	m.storeObject(c.ref.Parts, body)
+	c.ref.Parts++
+	return m.effects(), nil
+}
+
 // Chunk adds a chunk of the state to the checkpoint.
 func (m *Machine) Chunk(chunk []byte) ([]Effect, error) {
-	c := m.ckpt
-	switch {
-	case c == nil || c.committed || m.phase != owning:
-		return nil, ErrClosed
-	case len(chunk)+2*overhead > format.MaxRaw:
-		return nil, fmt.Errorf("%w: a chunk of %d bytes", ErrTooLarge, len(chunk))
+	if err := m.writable(len(chunk)); err != nil {
+		return nil, err
 	}
+	c := m.ckpt
 	if c.body != nil && c.body.Len()+len(chunk)+overhead > m.cfg.PartSize {
 		m.storePart()
 	}
@@ -158,7 +199,7 @@ func (m *Machine) progress() {
 	switch {
 	case c != nil && c.committed:
 		// HEAD names nothing that was not acknowledged: nobody reads the slots below it again.
-		if c.storing > 0 || c.upTo > m.log.durable {
+		if c.storing > 0 && !bug(namedEarly) || c.upTo > m.log.durable {
 			return
 		}
 		head.Previous, head.Checkpoint = head.Checkpoint, c.ref

@@ -8,18 +8,19 @@ import (
 )
 
 // collector deletes what neither the newest checkpoint nor the previous one needs: slots below the
-// previous checkpoint that neither refers to, and checkpoints older than it. It never deletes a
-// fence, which a listing knows by its size, nor anything a later owner may have written: that lies
+// previous checkpoint that neither refers to, and checkpoints older than it, except the runs that
+// either names. A run that HEAD does not name is never named again. It never deletes a fence, which a listing knows by its size, nor anything a later owner may have written: that lies
 // above. So it is harmless if it runs late, even when its owner has been replaced.
 type collector struct {
-	kept    []uint64 // slots the newest checkpoint refers to
-	before  []uint64 // and the one before it
-	spared  []uint64 // slots below swept that were kept
-	swept   uint64   // everything below was looked at
-	bound   uint64   // everything below is being looked at; 0: nothing is going on
-	again   bool     // another checkpoint came meanwhile
-	prefix  string   // being listed
-	more    bool     // there is another page, behind cursor
+	kept    []uint64        // slots the newest checkpoint refers to
+	before  []uint64        // and the one before it
+	spared  []uint64        // slots below swept that were kept
+	named   map[string]bool // keys of the runs of both, when the collection began
+	swept   uint64          // everything below was looked at
+	bound   uint64          // everything below is being looked at; 0: nothing is going on
+	again   bool            // another checkpoint came meanwhile
+	prefix  string          // being listed
+	more    bool            // there is another page, behind cursor
 	cursor  string
 	queue   []string // keys to delete
 	under   int      // calls under way
@@ -44,7 +45,7 @@ func (m *Machine) collect(kept []uint64) {
 
 func (m *Machine) sweep() {
 	g := &m.gc
-	g.bound, g.again, g.deleted = m.head.Previous.Slot, false, 0
+	g.bound, g.again, g.deleted, g.named = m.head.Previous.Slot, false, 0, m.named()
 	if g.bound == 0 {
 		return
 	}
@@ -62,6 +63,20 @@ func (m *Machine) sweep() {
 		g.cursor = format.SlotKey(g.swept - 1)
 	}
 	m.collectNext()
+}
+
+// named lists the runs of both checkpoints.
+func (m *Machine) named() map[string]bool {
+	keys := map[string]bool{}
+	for _, c := range []format.Checkpoint{m.head.Checkpoint, m.head.Previous} {
+		if bug(collectNamed) || bug(collectPrevious) && c.Slot == m.head.Previous.Slot {
+			continue
+		}
+		for _, r := range c.Runs {
+			keys[r.Key()] = true
+		}
+	}
+	return keys
 }
 
 // needs reports whether a checkpoint refers to a slot.
@@ -141,7 +156,7 @@ func (m *Machine) page(r Result) {
 	for _, e := range r.Entries {
 		g.cursor = e.Key
 		if g.prefix == format.CkptPrefix {
-			if c, ok := format.ParsePartKey(e.Key); ok && c.Slot < g.bound {
+			if c, ok := format.ParsePartKey(e.Key); ok && c.Slot < g.bound && !g.named[e.Key] {
 				g.queue = append(g.queue, e.Key)
 			}
 			continue

@@ -21,6 +21,10 @@ const (
 	barrierTooFar     Bug = "a barrier stands beyond what the next fence voids"
 	staleEmpty        Bug = "what is found in a slot that was read as empty is taken for void"
 	collectReferenced Bug = "slots to which a checkpoint refers are garbage"
+	namedEarly        Bug = "HEAD names a checkpoint before all of it is stored"
+	missingRunEmpty   Bug = "a run that is gone is taken for empty"
+	collectNamed      Bug = "runs that a checkpoint names are garbage"
+	collectPrevious   Bug = "runs that only the checkpoint before names are garbage"
 	ackOutOfOrder     Bug = "a slot is acknowledged before lower ones"
 	equalGenerations  Bug = "Q4: two owners of one generation"
 	closedKept        Bug = "R1 leaves the mark of the last clean close in HEAD"
@@ -31,7 +35,7 @@ const (
 func Bugs() []Bug {
 	return []Bug{
 		fenceDeleted, unboundedWindow, noEpochCAS, noRecheck, reappliedBatch, newPutIDOnRetry, fenceAsData,
-		jumpOfOwnWindow, windowNarrowed, barrierTooFar, staleEmpty, collectReferenced, ackOutOfOrder, equalGenerations,
+		jumpOfOwnWindow, windowNarrowed, barrierTooFar, staleEmpty, collectReferenced, namedEarly, missingRunEmpty, collectNamed, collectPrevious, ackOutOfOrder, equalGenerations,
 		closedKept, earlyClose,
 	}
 }

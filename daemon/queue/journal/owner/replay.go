@@ -10,9 +10,8 @@ import (
 // readAhead asks for parts and slots as far as memory allows.
 func (m *Machine) readAhead() {
 	t := &m.take
-	c := t.replaced.Checkpoint
-	for t.askPart < c.Parts && t.askPart < t.nextPart+partsAhead {
-		m.call(&Call{Op: ReadPart, Key: format.PartKey(c, t.askPart), part: t.askPart})
+	for t.askPart < len(t.objects) && t.askPart < t.nextPart+partsAhead {
+		m.call(&Call{Op: ReadPart, Key: t.objects[t.askPart].Key(), part: t.askPart})
 		t.askPart++
 	}
 	end := t.replaced.Closed
@@ -45,11 +44,17 @@ func (m *Machine) askSlot(slot uint64) {
 
 func (m *Machine) readPart(c *Call, r Result) {
 	t := &m.take
+	want := format.Run{ID: t.replaced.Checkpoint.ID} // of the list of kept slots
+	if c.part >= 0 {
+		want = t.objects[c.part]
+	}
 	switch {
+	case r.Answer == NotFound && c.part >= 0 && c.part < len(t.replaced.Checkpoint.Runs) && bug(missingRunEmpty):
+		t.parts[c.part] = &format.Segment{}
 	case r.Answer == NotFound:
 		m.doubt(missing(c.Key))
 		return
-	case r.Segment.Header.PutID != t.replaced.Checkpoint.ID || !r.Segment.Header.Part || c.part >= 0 && int(r.Segment.Header.Jump) != c.part:
+	case r.Segment.Header.PutID != want.ID || !r.Segment.Header.Part || int(r.Segment.Header.Jump) != want.Part:
 		m.end(corrupt(c.Key, "it is not this part of the checkpoint"))
 		return
 	case c.part < 0:
@@ -108,7 +113,7 @@ func (m *Machine) advance() {
 		delete(t.parts, t.nextPart)
 		t.nextPart++
 	}
-	for t.nextPart == t.replaced.Checkpoint.Parts && !t.keptDue && m.phase == taking {
+	for t.nextPart == len(t.objects) && !t.keptDue && m.phase == taking {
 		if t.replaced.Closed != 0 && t.at >= t.replaced.Closed {
 			m.ownClosed()
 			return

@@ -19,7 +19,8 @@ type takeover struct {
 	verifying bool        // HEAD is read again (R4), or because an object is missing
 	doubt     error       // how it ends if HEAD is still ours
 
-	parts    map[int]*format.Segment // of the checkpoint, read before their turn
+	objects  []format.Run            // of which the checkpoint is made
+	parts    map[int]*format.Segment // those that were read before their turn
 	nextPart int                     // to be restored
 	askPart  int                     // to be asked
 	kept     []uint64                // slots the checkpoint refers to
@@ -157,7 +158,7 @@ func (m *Machine) claim(old format.Head, version string) {
 	m.began[mine.Nonce] = true
 	m.take = takeover{
 		replaced: old, mine: mine, begun: true, at: start, ask: start, budget: firstBudget,
-		parts: map[int]*format.Segment{}, got: map[uint64]*found{}, asking: map[uint64]bool{}, barriers: map[uint64]*Write{},
+		objects: old.Checkpoint.Objects(), parts: map[int]*format.Segment{}, got: map[uint64]*found{}, asking: map[uint64]bool{}, barriers: map[uint64]*Write{},
 		keptDue: old.Checkpoint.Kept > 0,
 	}
 	if old.Closed != 0 {

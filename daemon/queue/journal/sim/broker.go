@@ -200,10 +200,19 @@ func (b *broker) checkpoint() {
 	}
 	b.writing = true
 	b.perform(effects)
-	for _, chunk := range b.state.chunks() {
+	parts := b.state.parts()
+	if err := b.m.DropRuns(parts.drop); err != nil {
+		w.violate("S5", "checkpoint up to %d: %v", upTo, err)
+	}
+	for _, run := range parts.made {
+		effects, _ := b.m.Run(run)
+		b.perform(effects)
+	}
+	for _, chunk := range parts.chunks {
 		effects, _ := b.m.Chunk(chunk)
 		b.perform(effects)
 	}
+	w.totals.Runs += len(parts.made)
 	if w.chance(50) {
 		b.m.Abort()
 		b.writing = false
@@ -217,6 +226,7 @@ func (b *broker) checkpoint() {
 	if err != nil {
 		w.violate("S5", "checkpoint up to %d: %v", upTo, err)
 	}
+	b.state.runs = parts.runs
 	b.perform(effects)
 }
 
@@ -228,6 +238,7 @@ func (b *broker) progress(p owner.Progress) {
 	case p.Collected:
 		b.w.totals.Deleted += p.Deleted
 		b.w.check.payloads(b.w)
+		b.w.check.objects(b.w)
 	}
 }
 
@@ -238,6 +249,7 @@ func (b *broker) end(err error) {
 	case err == nil:
 		b.w.check.closed = max(b.w.check.closed, b.m.View().Epoch)
 	case errors.Is(err, owner.ErrClosed):
+	case errors.Is(err, owner.ErrMissing) && b.w.robbed != "":
 	case errors.Is(err, owner.ErrFenced):
 		b.w.totals.Fenced++
 		if b.w.check.head(b.w).Epoch <= b.m.View().Epoch {

@@ -28,6 +28,10 @@ func newCheck() check {
 // owned checks S1 and S4 at the beginning of an ownership.
 func (c *check) owned(w *world, b *broker) {
 	e := b.m.View().Epoch
+	if b.name == robbed && slices.ContainsFunc(c.head(w).Checkpoint.Runs, func(r format.Run) bool { return r.Key() == w.robbed }) {
+		w.violate("S8", "epoch %d owns the journal without %s", e, w.robbed)
+		return
+	}
 	if c.byEpoch[e] {
 		w.violate("S4", "two owners of epoch %d", e)
 	}
@@ -121,6 +125,19 @@ func (c *check) payloads(w *world) {
 		if err != nil || !holds(s, o.id) {
 			w.violate("S3", "slot %d does not hold record %d: %v", o.slot, o.id, err)
 			return
+		}
+	}
+}
+
+// objects checks S7: all that HEAD names is there, also what only the checkpoint before needs.
+func (c *check) objects(w *world) {
+	h := c.head(w)
+	for _, checkpoint := range []format.Checkpoint{h.Checkpoint, h.Previous} {
+		for _, o := range checkpoint.Objects() {
+			if _, ok := w.bucket.Peek(prefix + "/" + o.Key()); !ok && o.Key() != w.robbed {
+				w.violate("S7", "%s of checkpoint %d is gone", o.Key(), checkpoint.Slot)
+				return
+			}
 		}
 	}
 }

@@ -17,11 +17,14 @@
 //	S5  An owner ends only for a reason: it is fenced if and only if there is a later epoch, and
 //	    no object is ever missing or corrupt.
 //	S6  Time does not go back from one owner to the next.
+//	S7  What HEAD names, and what its previous checkpoint needs, is there.
+//	S8  Who finds that an object is gone that HEAD names does not own the journal.
 //	L1  When faults end, an owner takes over and commits within a minute.
 package sim
 
 import (
 	"container/heap"
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -44,6 +47,7 @@ type Totals struct {
 	Acked        int // records acknowledged
 	Unacked      int // records found by a later owner though they were not acknowledged
 	Checkpoints  int
+	Runs         int // written for checkpoints
 	Deleted      int
 	Recognised   int64 // own writes found after a lost reply
 	Fenced       int   // owners that ended fenced
@@ -60,6 +64,7 @@ func (t *Totals) Add(o Totals) {
 	t.Acked += o.Acked
 	t.Unacked += o.Unacked
 	t.Checkpoints += o.Checkpoints
+	t.Runs += o.Runs
 	t.Deleted += o.Deleted
 	t.Recognised += o.Recognised
 	t.Fenced += o.Fenced
@@ -89,6 +94,7 @@ type world struct {
 	bucket  *mem.Bucket
 	courier courier.Courier
 	healed  bool
+	robbed  string // the key of an object that was taken away
 	stop    error
 
 	brokers    []*broker // that may still act
@@ -172,6 +178,8 @@ func (w *world) heal() {
 	for deadline := w.now + time.Minute; w.stop == nil && w.now < deadline; {
 		if last.owns && last.acked >= 3 {
 			w.check.payloads(w)
+			w.check.objects(w)
+			w.rob(last)
 			return
 		}
 		if last.ended { // the floor was higher: the leader follows it
@@ -182,6 +190,27 @@ func (w *world) heal() {
 		w.next()
 	}
 	w.violate("L1", "after a minute without faults nobody commits (owns: %t)", last.owns)
+}
+
+// robbed is who begins to take over when an object is gone; others may have read it before.
+const robbed = "robbed"
+
+// rob takes away a run that HEAD names, and the owner. The next one must not begin without it.
+func (w *world) rob(last *broker) {
+	runs := w.check.head(w).Checkpoint.Runs
+	if w.stop != nil || len(runs) == 0 {
+		return
+	}
+	last.crash()
+	w.robbed = runs[len(runs)-1].Key() // later checkpoints need it longest
+	if err := w.bucket.Delete(context.Background(), prefix+"/"+w.robbed); err != nil {
+		w.violate("S8", "%v", err)
+	}
+	w.generation++
+	next := w.start(w.generation, robbed)
+	for deadline := w.now + time.Minute; w.stop == nil && w.now < deadline && !next.owns && !next.ended; {
+		w.next()
+	}
 }
 
 // event is something that will happen.

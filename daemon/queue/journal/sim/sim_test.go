@@ -29,7 +29,7 @@ func TestStorm(t *testing.T) {
 		}
 		sum.Add(totals)
 	}
-	if sum.Acked < 10*sum.Takeovers || sum.Clean == 0 || sum.Recognised == 0 || sum.Deleted == 0 || sum.Fenced == 0 {
+	if sum.Acked < 10*sum.Takeovers || sum.Clean == 0 || sum.Recognised == 0 || sum.Deleted == 0 || sum.Runs < sum.Checkpoints/10 || sum.Fenced == 0 {
 		t.Errorf("the storm is a calm: %+v", sum)
 	}
 	t.Logf("%+v in %v", sum, time.Since(start).Round(time.Millisecond))

@@ -20,11 +20,13 @@ type state struct {
 	tail   []op
 	before int // records that are older
 	hash   uint64
+	runs   []int // where the runs end that the newest checkpoint has, counted like before
 }
 
 const (
 	remembered = 120 // at least
 	perChunk   = 40
+	perRun     = 25
 )
 
 // mix is one step of the number.
@@ -55,28 +57,76 @@ func (s *state) refers() []op {
 	return refs
 }
 
-// chunks is the state as a checkpoint; restore adds one of them.
-func (s *state) chunks() [][]byte {
-	first := binary.LittleEndian.AppendUint64([]byte{0}, uint64(s.before))
-	chunks := [][]byte{binary.LittleEndian.AppendUint64(first, s.hash)}
-	for part := range slices.Chunk(s.tail, perChunk) {
-		chunk := []byte{1}
-		for _, o := range part {
-			chunk = binary.LittleEndian.AppendUint64(chunk, o.id)
-			chunk = binary.LittleEndian.AppendUint64(chunk, o.slot)
-		}
-		chunks = append(chunks, chunk)
-	}
-	return chunks
+// parts is a state as a checkpoint: it drops so many of the runs of the one before, makes others, and
+// has the rest in chunks.
+type parts struct {
+	drop   int
+	made   [][]byte
+	chunks [][]byte
+	runs   []int // where those end that it has
 }
 
-func (s *state) restore(chunk []byte) {
-	if chunk[0] == 0 {
-		s.before = int(binary.LittleEndian.Uint64(chunk[1:]))
-		s.hash = binary.LittleEndian.Uint64(chunk[9:])
-		return
+// The kinds of chunks: the first one, records, a run.
+const (
+	first = iota
+	some
+	run
+)
+
+// parts divides the state: the records that are in no run become runs if they are many.
+func (s *state) parts() parts {
+	var p parts
+	for p.drop < len(s.runs) && s.runs[p.drop] <= s.before {
+		p.drop++
 	}
-	for rest := chunk[1:]; len(rest) >= 16; rest = rest[16:] {
-		s.tail = append(s.tail, op{id: binary.LittleEndian.Uint64(rest), slot: binary.LittleEndian.Uint64(rest[8:])})
+	p.runs = slices.Clone(s.runs[p.drop:])
+	from := s.before
+	if n := len(p.runs); n > 0 {
+		from = p.runs[n-1]
+	}
+	rest := s.tail[from-s.before:]
+	if len(rest) >= perRun {
+		for stretch := range slices.Chunk(rest, perChunk) {
+			p.made = append(p.made, encode(binary.LittleEndian.AppendUint64([]byte{run}, uint64(from)), stretch))
+			from += len(stretch)
+			p.runs = append(p.runs, from)
+		}
+		rest = nil
+	}
+	head := binary.LittleEndian.AppendUint64([]byte{first}, uint64(s.before))
+	p.chunks = [][]byte{binary.LittleEndian.AppendUint64(head, s.hash)}
+	for part := range slices.Chunk(rest, perChunk) {
+		p.chunks = append(p.chunks, encode([]byte{some}, part))
+	}
+	return p
+}
+
+func encode(chunk []byte, ops []op) []byte {
+	for _, o := range ops {
+		chunk = binary.LittleEndian.AppendUint64(chunk, o.id)
+		chunk = binary.LittleEndian.AppendUint64(chunk, o.slot)
+	}
+	return chunk
+}
+
+// restore adds a run or a chunk. A run may begin with records that are older than the state.
+func (s *state) restore(chunk []byte) {
+	kind, n := chunk[0], binary.LittleEndian.Uint64
+	chunk = chunk[1:]
+	switch kind {
+	case first:
+		before := int(n(chunk))
+		s.tail = s.tail[min(max(before-s.before, 0), len(s.tail)):]
+		s.before, s.hash = before, n(chunk[8:])
+		return
+	case run:
+		if len(s.runs) == 0 {
+			s.before = int(n(chunk))
+		}
+		chunk = chunk[8:]
+		s.runs = append(s.runs, s.before+len(s.tail)+len(chunk)/16)
+	}
+	for ; len(chunk) >= 16; chunk = chunk[16:] {
+		s.tail = append(s.tail, op{id: n(chunk), slot: n(chunk[8:])})
 	}
 }

@@ -1,0 +1,169 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/daemon/queue"
+	"github.com/emitd/emitd/daemon/queue/api"
+	"github.com/emitd/emitd/storage/blob/mem"
+)
+
+// queueNode is a node that serves the queue q, and a way to run the program with it.
+type queueNode struct {
+	*queue.Broker
+	t   *testing.T
+	url string
+}
+
+func newQueueNode(t *testing.T) *queueNode {
+	t.Helper()
+	quiet := slog.New(slog.DiscardHandler)
+	b, err := queue.NewBroker(queue.Config{Bucket: mem.New(mem.Config{}), StoreID: "s", Owner: "o", Now: time.Now, Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Queues().Declare(t.Context(), queue.Settings{Name: "q", Visibility: time.Hour, TTL: 24 * time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	a := daemon.NewAssignment(daemon.Fence{Unit: daemon.Unit{Daemon: queue.Settings{Name: "q"}.Spec().ID}, Generation: 1}, 1, "n", func(int64) {})
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan error, 1)
+	go func() { ended <- b.Run(ctx, a) }()
+	t.Cleanup(func() { cancel(); <-ended })
+	<-a.IsReady()
+	h, err := api.New(b, api.Options{Queues: b.Queues(), Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewUnstartedServer(h)
+	s.Config.Protocols = api.Protocols()
+	s.Start()
+	t.Cleanup(s.Close)
+	return &queueNode{Broker: b, t: t, url: s.URL}
+}
+
+func (n *queueNode) run(in io.Reader, args ...string) (code int, out, err string) {
+	var o, e bytes.Buffer
+	code = Main(n.t.Context(), append(append([]string{"queue"}, args...), "--addr", n.url), Streams{In: in, Out: &o, Err: &e})
+	return code, o.String(), e.String()
+}
+
+func (n *queueNode) waiting() int64 {
+	n.t.Helper()
+	st, err := n.Stats(n.t.Context(), "q")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return st.Waiting
+}
+
+// TestDeclareChangesWhatIsNamed: settings that no flag names stay as they are.
+func TestDeclareChangesWhatIsNamed(t *testing.T) {
+	t.Parallel()
+	n := newQueueNode(t)
+	want := queue.Settings{Name: "q", Visibility: time.Hour, TTL: 24 * time.Hour, Retry: queue.Retry{MaxAttempts: 5}}
+	for _, flags := range [][]string{{"--max-attempts", "5"}, {"--dedup-window", "1m"}, {"--dedup-window", "0s"}} {
+		if code, _, err := n.run(nil, append([]string{"declare", "q"}, flags...)...); code != 0 {
+			t.Fatal(err)
+		}
+	}
+	all, err := n.Queues().List(t.Context())
+	if err != nil || len(all) != 1 {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	if got := all[0]; got.Visibility != want.Visibility || got.TTL != want.TTL || got.Retry.MaxAttempts != 5 || got.DedupWindow != 0 {
+		t.Errorf("%+v", got)
+	}
+	if code, _, err := n.run(nil, "declare", "other", "--max-attempts", "2"); code != 0 {
+		t.Error(err)
+	}
+}
+
+// TestEnqueueSlowInput: what was read is submitted before more is waited for, and the timeout is that
+// of a call.
+func TestEnqueueSlowInput(t *testing.T) {
+	t.Parallel()
+	n := newQueueNode(t)
+	in, feed := io.Pipe()
+	type result struct {
+		code     int
+		out, err string
+	}
+	ended := make(chan result, 1)
+	const timeout = 2 * time.Second
+	go func() {
+		code, out, err := n.run(in, "enqueue", "q", "-", "--timeout", timeout.String(), "-o", "name")
+		ended <- result{code, out, err}
+	}()
+	begun := time.Now()
+	for line := int64(1); line <= 3 || time.Since(begun) < timeout+time.Second; line++ {
+		if _, err := fmt.Fprintf(feed, "line %d\n", line); err != nil {
+			t.Fatal(err)
+		}
+		for deadline := time.Now().Add(time.Minute); n.waiting() < line; {
+			select {
+			case r := <-ended:
+				t.Fatalf("it has ended: %+v", r)
+			default:
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%d jobs after %d lines", n.waiting(), line)
+			}
+		}
+	}
+	feed.Close()
+	if r := <-ended; r.code != 0 || int64(len(strings.Fields(r.out))) != n.waiting() {
+		t.Fatalf("%+v", r)
+	}
+}
+
+// TestImportLargeFile: more than fits into one call, with jobs that the queue does not take.
+func TestImportLargeFile(t *testing.T) {
+	t.Parallel()
+	n := newQueueNode(t)
+	type job struct {
+		ID          string  `json:"id"`
+		Status      string  `json:"status"`
+		Payload     string  `json:"payload"`
+		Type        string  `json:"type"`
+		MaxAttempts float64 `json:"maxAttempts"`
+	}
+	var file struct {
+		Jobs           []job `json:"jobs"`
+		CompletedTotal int   `json:"completedTotal"`
+	}
+	for i := range 1000 {
+		file.Jobs = append(file.Jobs, job{ID: fmt.Sprint("j", i), Status: "unclaimed", Payload: strings.Repeat("x", 40_000), MaxAttempts: 3})
+	}
+	file.Jobs[7].MaxAttempts = -5
+	file.Jobs[8].Type = strings.Repeat("t", 65)
+	text, err := json.Marshal(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "queue.json")
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, submitted := range []string{"999 of 999 jobs submitted", "0 of 999 jobs submitted"} {
+		code, out, text := n.run(nil, "import", "q", path, "--timeout", "1m")
+		if code != fault.ExitUsage || !strings.HasPrefix(out, submitted) || n.waiting() != 999 ||
+			!strings.Contains(text, `jobs[7] ("j7"): maxAttempts is -5: it has the queue's`) || !strings.Contains(text, `jobs[8] ("j8"): `) ||
+			!strings.Contains(text, "1 of 1000 jobs of the file were left out") {
+			t.Fatalf("code %d: %s%.2000s", code, out, text)
+		}
+	}
+}

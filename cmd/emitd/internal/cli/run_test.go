@@ -1,0 +1,32 @@
+package cli
+
+import (
+	"os"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestStopSignals: signals within a second of the first are the same one, a later one forces.
+func TestStopSignals(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		signals := make(chan os.Signal)
+		stops, forced := 0, make(chan os.Signal, 1)
+		go func() { forced <- forcing(signals, func() { stops++ }) }()
+		signals <- os.Interrupt
+		for _, after := range []time.Duration{0, time.Millisecond, oneStop - 2*time.Millisecond} {
+			time.Sleep(after) // of the bubble
+			signals <- os.Interrupt
+		}
+		synctest.Wait()
+		if stops != 1 || len(forced) != 0 {
+			t.Fatalf("stopped %d times, forced %d times within a second, want 1 and 0", stops, len(forced))
+		}
+		time.Sleep(time.Millisecond)
+		signals <- os.Kill
+		if s := <-forced; s != os.Kill || stops != 1 {
+			t.Errorf("%v forced, stopped %d times", s, stops)
+		}
+	})
+}

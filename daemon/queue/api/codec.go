@@ -1,0 +1,107 @@
+package api
+
+import (
+	"context"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/emitd/emitd/daemon/queue"
+	"github.com/emitd/emitd/daemon/queue/api/refusal"
+)
+
+// The codecs replace the RPC library's, whose refusals of bodies that do not decode would have no tag, no
+// hint and no details. A body that is no message becomes one without fields that notes why: in its unknown
+// fields, which a message that was decoded has none of. [Handler.decoded] refuses it.
+
+// undecoded is the number of the unknown field.
+const undecoded protowire.Number = 1
+
+// note makes m a message that is none.
+func note(m proto.Message, why error) {
+	proto.Reset(m)
+	b := protowire.AppendTag(nil, undecoded, protowire.BytesType)
+	m.ProtoReflect().SetUnknown(protowire.AppendString(b, why.Error()))
+}
+
+// decoded refuses calls whose body is no message.
+func (h *Handler) decoded() connect.Interceptor {
+	return connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
+		return func(ctx context.Context, r connect.AnyRequest) (connect.AnyResponse, error) {
+			m, ok := r.Any().(proto.Message)
+			if !ok || len(m.ProtoReflect().GetUnknown()) == 0 {
+				return next(ctx, r)
+			}
+			_, _, tag := protowire.ConsumeTag(m.ProtoReflect().GetUnknown())
+			why, _ := protowire.ConsumeString(m.ProtoReflect().GetUnknown()[tag:])
+			return nil, h.rpcError(ctx, queue.Refuse(queue.BadRequest, "the body is no %s: %.300s", m.ProtoReflect().Descriptor().Name(), why))
+		}
+	})
+}
+
+// jsonCodec is protobuf's JSON that refuses unknown fields.
+type jsonCodec struct{}
+
+// Name is that of the codec it replaces.
+func (jsonCodec) Name() string { return "json" }
+
+// Marshal writes a message.
+func (jsonCodec) Marshal(v any) ([]byte, error) {
+	m, err := messageOf(v)
+	if err != nil {
+		return nil, err
+	}
+	return protojson.Marshal(m)
+}
+
+// Unmarshal reads a message; a body of nothing is none.
+func (jsonCodec) Unmarshal(b []byte, v any) error {
+	m, err := messageOf(v)
+	if err != nil {
+		return err
+	}
+	if err := protojson.Unmarshal(b, m); err != nil {
+		note(m, err)
+	}
+	return nil
+}
+
+// binaryCodec is protobuf's binary form. Unknown fields are those of newer clients, and dropped.
+type binaryCodec struct{}
+
+// Name is that of the codec it replaces.
+func (binaryCodec) Name() string { return "proto" }
+
+// Marshal writes a message.
+func (c binaryCodec) Marshal(v any) ([]byte, error) { return c.MarshalAppend(nil, v) }
+
+// MarshalAppend writes a message behind b; the RPC library calls it with a buffer that it uses again.
+func (binaryCodec) MarshalAppend(b []byte, v any) ([]byte, error) {
+	m, err := messageOf(v)
+	if err != nil {
+		return nil, err
+	}
+	return proto.MarshalOptions{}.MarshalAppend(b, m)
+}
+
+// Unmarshal reads a message.
+func (binaryCodec) Unmarshal(b []byte, v any) error {
+	m, err := messageOf(v)
+	if err != nil {
+		return err
+	}
+	if err := (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(b, m); err != nil {
+		note(m, err)
+	}
+	return nil
+}
+
+func messageOf(v any) (proto.Message, error) {
+	m, ok := v.(proto.Message)
+	if !ok {
+		return nil, queue.Refuse(refusal.Internal, "%T is no message", v)
+	}
+	return m, nil
+}

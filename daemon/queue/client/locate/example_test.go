@@ -1,0 +1,52 @@
+package locate_test
+
+import (
+	"context"
+	"fmt"
+	"net/http/httptest"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/daemon/queue"
+	"github.com/emitd/emitd/daemon/queue/api"
+	"github.com/emitd/emitd/daemon/queue/api/queuetest"
+	"github.com/emitd/emitd/daemon/queue/client"
+	"github.com/emitd/emitd/daemon/queue/client/locate"
+	"github.com/emitd/emitd/node"
+)
+
+// cluster is a store that always says the same. In earnest it is the cluster's: postgres.Open,
+// sqlite.Open or object.Open return it.
+type cluster struct{ state daemon.Snapshot }
+
+func (c *cluster) Snapshot(context.Context) (*daemon.Snapshot, error) { return &c.state, nil }
+
+// A client that can read the cluster store needs the address of no node: it asks the node that serves the
+// queue, and the next one after that has gone.
+func Example() {
+	handler, err := api.New(queuetest.New(), api.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	server := httptest.NewServer(handler) // in earnest: the node's own listener
+	defer server.Close()
+	holder := node.Member{State: node.Live}
+	holder.Incarnation, holder.Address = "a", server.Listener.Addr().String()
+	store := &cluster{daemon.Snapshot{Nodes: []node.Member{holder}, Units: []daemon.Record{{
+		Unit: daemon.Unit{Daemon: "emit:queue/mail"}, State: daemon.Active, Generation: 7, Holder: holder.Identity,
+	}}}}
+
+	q, err := client.New(client.Config{Locator: locate.New(locate.Config{Cluster: store})})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer q.Close()
+	receipts, err := q.Enqueue(context.Background(), "mail", []queue.Job{{ID: "order-7"}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(receipts[0].ID, receipts[0].State)
+	// Output: order-7 waiting
+}

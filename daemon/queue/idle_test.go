@@ -1,0 +1,56 @@
+package queue
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/emitd/emitd/storage/blob/mem"
+)
+
+// TestIdleCosts: an empty claim makes no request, and an idle shard no more than it must to hear of
+// changed settings, none of which writes. The page on what a queue promises has the figure.
+func TestIdleCosts(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		bucket := mem.New(mem.Config{})
+		w := newWorld(t, bucket)
+		w.declare(Settings{})
+		n := w.node("n1")
+		n.serve(DefaultQueue, 0)
+		time.Sleep(time.Second) // it looks for payloads that nobody needs
+		before := bucket.Stats()
+		for range 100 {
+			if c := n.claim(ClaimRequest{}); len(c) != 0 {
+				t.Fatalf("%+v", c)
+			}
+		}
+		if got := added(before, bucket.Stats()); len(got) != 0 {
+			t.Errorf("100 empty claims made the requests %v", got)
+		}
+		time.Sleep(time.Hour)
+		const reads = int64(time.Hour / followEvery)
+		if got := added(before, bucket.Stats()); len(got) != 1 || got[mem.ReadNewer] != reads {
+			t.Errorf("an idle hour made the requests %v, want %d reads", got, reads)
+		}
+		page, err := os.ReadFile("../../docs/explanation/queue.md")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if figure := fmt.Sprintf("%d an hour and shard", reads); !strings.Contains(string(page), figure) {
+			t.Errorf("the page does not say %q", figure)
+		}
+	})
+}
+
+// added returns how many requests of each kind came in between.
+func added(before, after map[mem.Op]mem.Stats) map[mem.Op]int64 {
+	out := map[mem.Op]int64{}
+	for op, s := range after {
+		if n := s.Calls - before[op].Calls; n != 0 {
+			out[op] = n
+		}
+	}
+	return out
+}

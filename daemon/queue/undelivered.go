@@ -1,0 +1,143 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/emitd/emitd/daemon/queue/ledger"
+	"github.com/emitd/emitd/internal/planted"
+	"github.com/emitd/emitd/storage/blob"
+)
+
+// readsAtOnce is how many payload objects of a claim are read at a time.
+const readsAtOnce = 16
+
+// A job whose payload could not be read is claimed again after unreadableWait at the earliest, doubled
+// each time, up to unreadableMost.
+const (
+	unreadableWait = time.Second
+	unreadableMost = time.Minute
+)
+
+// undelivered is a claim that was made and reached no worker.
+type undelivered struct {
+	number   uint64
+	epoch    int64
+	delivery int
+	nonce    uint32
+	err      error // why its payload could not be read; nil: nobody was there any more
+}
+
+// deliver completes claims with payloads that are objects of their own, and returns those that can be
+// handed out. The shards are told of the others. The error says that there is none that can, while
+// there may be later.
+func (b *Broker) deliver(ctx context.Context, got []handed, out []Claimed) ([]Claimed, error) {
+	errs := b.fetch(ctx, got, out)
+	if errs == nil {
+		return out, nil
+	}
+	gone := ctx.Err() != nil // whoever asked hears of none
+	back := map[*shard][]undelivered{}
+	kept := out[:0]
+	var later error
+	for i, err := range errs {
+		j := &got[i].job
+		if err == nil && !gone {
+			kept = append(kept, out[i])
+			continue
+		}
+		s := got[i].shard
+		back[s] = append(back[s], undelivered{number: j.Number, epoch: j.Epoch, delivery: j.Deliveries, nonce: j.Nonce, err: err})
+		if err != nil && !errors.Is(err, blob.ErrNotFound) {
+			later = Refuse(Unavailable, "read the payload of job %q: %w", j.ID, err)
+		}
+	}
+	for s, jobs := range back {
+		s.handBack(jobs)
+	}
+	if later != nil {
+		b.cfg.Logger.WarnContext(ctx, "payloads of claimed jobs were not read; the jobs wait again", "queue", got[0].shard.name, "error", later)
+	}
+	switch {
+	case gone:
+		return nil, canceled(ctx, Unavailable)
+	case len(kept) > 0:
+		return kept, nil
+	}
+	return kept, later
+}
+
+// fetch reads payload objects into out. It returns what went wrong with each job; nil: nothing. A read
+// may take half of the claim: a worker could not do much with the rest.
+func (b *Broker) fetch(ctx context.Context, got []handed, out []Claimed) []error {
+	var errs []error
+	var all errgroup.Group
+	all.SetLimit(readsAtOnce)
+	for i := range got {
+		j := &got[i].job
+		if j.Blob == "" {
+			continue
+		}
+		if errs == nil {
+			errs = make([]error, len(got))
+		}
+		all.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, millisecond(j.Visibility)/2)
+			defer cancel()
+			o, err := b.cfg.Bucket.Read(ctx, j.Blob)
+			if err == nil {
+				out[i].Payload = o.Data
+			}
+			errs[i] = err
+			return err
+		})
+	}
+	if all.Wait() == nil {
+		return nil
+	}
+	return errs
+}
+
+// handBack tells the shard of claims that reached no worker, and does not wait until that is written:
+// nobody is told anything that rests on it. A shard that is gone has nothing to do; its successor
+// learns by their end that the claims are over.
+func (s *shard) handBack(jobs []undelivered) {
+	c := newCall(handBackStep)
+	c.back = jobs
+	select {
+	case s.calls <- c:
+	case <-s.gone:
+	}
+}
+
+// handBackStep ends claims that reached no worker: they are no attempts, and no deliveries after which
+// a job is dead. A job whose payload is gone can never be worked on.
+func handBackStep(s *shard, c *call) progress {
+	for ; c.next < len(c.back); c.next++ {
+		u := &c.back[c.next]
+		j, ok := s.ledger.Glance(u.number)
+		switch {
+		case ok && j.Held:
+			return s.held(c)
+		case !ok || j.State != ledger.Active || j.Begun || j.Epoch != u.epoch || j.Deliveries != u.delivery || j.Nonce != u.nonce:
+			continue // it is over, or the call was repeated and that answer has reached the worker
+		}
+		r := ledger.Record{Kind: ledger.Release, Numbers: []uint64{u.number}, Undelivered: !planted.Bug(planted.UndeliveredCounts)}
+		switch {
+		case errors.Is(u.err, blob.ErrNotFound):
+			r.Kind, r.Cause = ledger.Kill, fmt.Sprintf("given up after %d attempts: its payload, the object %s, is gone", j.Attempts, j.Blob)
+		case j.Deliveries >= math.MaxUint16-1: // they cannot be told apart any more
+			r.Kind, r.Cause = ledger.Kill, exhausted(&j, "it never reached a worker")
+		case u.err != nil:
+			r.Cause = cut("its payload could not be read: "+u.err.Error(), MaxCause)
+			r.RunAt = s.now + millis(min(unreadableWait<<min(j.Uncounted, 10), unreadableMost))
+		}
+		s.hard(c, &r)
+	}
+	return decided
+}

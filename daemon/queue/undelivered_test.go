@@ -1,0 +1,166 @@
+package queue
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/emitd/emitd/storage/blob/mem"
+)
+
+// blobWorld is a queue with a payload that is an object of its own, and a switch for what happens to
+// reads of such objects.
+func blobWorld(t *testing.T, set Settings) (*world, *node, *run, *atomic.Pointer[mem.Fault]) {
+	t.Helper()
+	fault := &atomic.Pointer[mem.Fault]{}
+	w := newWorld(t, mem.New(mem.Config{Latency: mem.Constant(20 * time.Millisecond), Faults: func(c mem.Call) mem.Fault {
+		if f := fault.Load(); f != nil && c.Op == mem.Read && strings.Contains(c.Key, "/blob/") {
+			return *f
+		}
+		return mem.Fault{}
+	}}))
+	w.declare(set)
+	n := w.node("n1")
+	return w, n, n.serve(DefaultQueue, 0), fault
+}
+
+func large() []byte { return bytes.Repeat([]byte("x"), InlinePayload+1) }
+
+// TestHole04UnreadablePayload: while payload objects cannot be read, their jobs cost no attempts, the
+// others are handed out, and afterwards all are there; whoever takes the queue over knows the same.
+func TestHole04UnreadablePayload(t *testing.T) {
+	for name, req := range map[string]ClaimRequest{"soft": {}, "durable": {}, "tokenless": {Tokenless: true}} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				set := Settings{}
+				if name == "durable" {
+					set.Claims = DurableClaims
+				}
+				w, n, r, fault := blobWorld(t, set)
+				n.enqueue(Job{ID: "large", Payload: large()})
+				fault.Store(&mem.Fault{Kind: mem.Unavailable})
+				req.Worker, req.Max = "w", 3
+				begun, refused := time.Now(), 0
+				for i := 0; time.Since(begun) < 2*time.Minute; i++ {
+					small := string(rune('a' + i%26))
+					n.enqueue(Job{Key: time.Now().String(), Payload: []byte(small)})
+					got := n.claim(req)
+					if len(got) != 1 || string(got[0].Payload) != small {
+						t.Fatalf("handed out %+v", got)
+					}
+					want(t, n.say(Complete, got[0]), Completed, "")
+					if _, err := n.Claim(w.ctx, DefaultQueue, req); err != nil {
+						refusedAs(t, err, Unavailable)
+						refused++
+					}
+					time.Sleep(time.Second)
+				}
+				if refused > 4 {
+					t.Errorf("the job was handed to %d calls in vain: it does not back off", refused)
+				}
+				i, err := n.info("large")
+				if err != nil || i.State != Delayed || i.Attempts != 0 || !strings.Contains(i.Cause, "could not be read") {
+					t.Fatalf("%+v, %v", i, err)
+				}
+				r.kill()
+				n.serve(DefaultQueue, 0)
+				fault.Store(nil)
+				req.Wait = MaxWait
+				got := n.claim(req)
+				if len(got) != 1 || got[0].Job.Attempts != 0 || !bytes.Equal(got[0].Payload, large()) {
+					t.Fatalf("handed out %d jobs", len(got))
+				}
+				want(t, n.say(Complete, got[0]), Completed, "")
+			})
+		})
+	}
+}
+
+// info is a job in the list, which needs no payload.
+func (n *node) info(id string) (*Info, error) {
+	page, err := n.List(n.w.ctx, DefaultQueue, Query{})
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range page.Jobs {
+		if i.ID == id {
+			return &i, nil
+		}
+	}
+	return nil, Refuse(JobNotFound, "%s", id)
+}
+
+// TestHole04LostPayload: a job whose payload is gone is dead with that cause, and can be looked at; the
+// others of its batch are handed out.
+func TestHole04LostPayload(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w, n, r, _ := blobWorld(t, Settings{})
+		n.enqueue(Job{ID: "lost", Payload: large()}, Job{ID: "small"})
+		for _, key := range w.bucket.(*mem.Bucket).Keys() {
+			if strings.Contains(key, "/blob/") {
+				if err := w.bucket.Delete(w.ctx, key); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if got := n.claim(ClaimRequest{Worker: "w", Max: 3}); len(got) != 1 || got[0].Job.ID != "small" {
+			t.Fatalf("handed out %+v", got)
+		}
+		time.Sleep(time.Second)
+		for range 2 {
+			if i := n.get("lost"); i.State != Dead || i.Attempts != 0 || !strings.Contains(i.Cause, "is gone") || i.Size != len(large()) {
+				t.Fatalf("%+v", i)
+			}
+			r.kill()
+			r = n.serve(DefaultQueue, 0)
+		}
+		if met := n.act(Command{Act: Redrive}); met != 1 {
+			t.Fatalf("redriven: %d", met)
+		}
+		if got := n.claim(ClaimRequest{Worker: "w", Max: 3, Types: []string{""}}); len(got) != 0 {
+			t.Fatalf("handed out %+v", got)
+		}
+	})
+}
+
+// TestHole04NobodyThere: of a caller who gives up while payloads are read, no job counts an attempt,
+// whether or not its own payload could be read.
+func TestHole04NobodyThere(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w, n, _, fault := blobWorld(t, Settings{})
+		n.enqueue(Job{ID: "large", Payload: large()}, Job{ID: "small", Retry: Retry{MaxAttempts: 20}})
+		fault.Store(&mem.Fault{Kind: mem.LostRequest, Hang: true})
+		for range 20 {
+			ctx, cancel := context.WithTimeout(w.ctx, time.Second)
+			if got, err := n.Claim(ctx, DefaultQueue, ClaimRequest{Worker: "w", Max: 3, Wait: MaxWait}); len(got) != 1 && err == nil {
+				t.Fatalf("%+v, %v", got, err)
+			} else if err == nil { // the large one waits for its next turn
+				want(t, n.say(Release, got[0]), Waiting, "")
+			}
+			cancel()
+		}
+		fault.Store(nil)
+		time.Sleep(unreadableMost)
+		for _, id := range []string{"large", "small"} {
+			if c := n.one(id); c.Job.Attempts != 0 {
+				t.Fatalf("%+v", c.Job)
+			}
+		}
+	})
+}
+
+// TestHole04SlowPayload: a read that does not end leaves half of the claim to those that do.
+func TestHole04SlowPayload(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		_, n, _, fault := blobWorld(t, Settings{})
+		n.enqueue(Job{ID: "large", Payload: large()}, Job{ID: "small"})
+		fault.Store(&mem.Fault{Kind: mem.LostRequest, Hang: true})
+		begun := time.Now()
+		if got := n.claim(ClaimRequest{Worker: "w", Max: 3}); len(got) != 1 || got[0].Job.ID != "small" || time.Since(begun) > 16*time.Second {
+			t.Fatalf("%+v after %v", got, time.Since(begun))
+		}
+	})
+}
