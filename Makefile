@@ -22,17 +22,17 @@ build: ## build bin/emitd
 
 test: deps ## everything: unit, stories, conformance, 300 seeds, planted bugs, each drill twice
 	$(GO) vet ./...
-	EMITD_TEST_SEEDS=1..1 $(GO) test -vet=off -timeout 20m ./... # the storms follow
+	EMITD_TEST_SEEDS=1..1 EMITD_TEST_JOURNAL_SEEDS=170 $(GO) test -vet=off -timeout 20m ./... # the storms follow
 	EMITD_TEST_SEEDS=1..300 GOGC=400 $(GO) test -count=1 -timeout 30m -run 'TestStorm$$' ./coordinator/sim
 	EMITD_TEST_SEEDS=1..100 GOGC=400 $(GO) test -count=1 -timeout 30m -run 'TestStormFast$$' ./coordinator/sim
-	GOGC=400 $(GO) test -count=1 -timeout 20m -tags planted -run 'TestPlanted' ./coordinator/sim ./daemon/queue/journal/sim
+	GOGC=400 $(GO) test -count=1 -timeout 20m -tags planted -run 'TestPlanted' ./coordinator/sim ./daemon/queue/journal/sim ./internal/planted
 	cd e2e && $(GO) vet ./... && $(GO) test -vet=off -count=1 -timeout 30m -skip '^TestDrill' ./...
-	cd e2e && $(GO) test -vet=off -p 1 -count=2 -timeout 30m -run '^TestDrill' ./drill ./queue ./outbox
+	cd e2e && $(GO) test -vet=off -p 2 -parallel 3 -count=2 -timeout 30m -run '^TestDrill' ./drill ./queue ./outbox # they wait a lot
 
 test-go: ## what needs nothing but Go; says at the end what did not run
 	$(GO) vet ./...
 	$(GO) test -timeout 20m $$($(GO) list ./... | grep -v $(POSTGRES))
-	@echo "not run: storage/postgres and e2e need a Postgres server (make test installs it)"
+	@echo "not run: storage/postgres, outbox/pglog, internal/pgtest, cmd/emitd/internal/pgtest and e2e need a Postgres server (make test installs it)"
 
 check: ## format, vet, linters, house rules, unit, stories and 100 seeds of a virtual hour, -race
 	@test -z "$$($(TOOL) gofumpt -l $(SOURCES))" || { $(TOOL) gofumpt -l $(SOURCES); echo "run: make fmt"; exit 1; }
@@ -60,7 +60,7 @@ SEEDS ?= 1..2000
 storm: ## many seeds of 24 virtual hours: make storm SEEDS=1..2000 (resumable)
 	EMITD_TEST_SEEDS=$(SEEDS) EMITD_TEST_STORM_PROGRESS=$(CURDIR)/.storm $(GO) test -count=1 -timeout 0 -run 'TestStorm' -v ./coordinator/sim
 
-matrix: ## the tests of storage/postgres on Postgres 14 to 18, each fetched once
+matrix: ## the tests of storage/postgres and outbox/pglog on Postgres 14 to 18, each fetched once
 	cd e2e && $(GO) run ./pgmatrix
 
 bench: deps ## the benchmarks of the promises, as ratios within one run; writes docs/measurements.md

@@ -23,6 +23,7 @@ import (
 // suite is what runs together, so that its figures may be compared.
 type suite struct {
 	name, pkg, bench, time string
+	env                    []string // more variables
 	ratios                 []ratio
 }
 
@@ -46,6 +47,20 @@ var suites = []suite{
 	{name: "journal", pkg: "./daemon/queue/journal", bench: ".", time: "2s"},
 	{name: "broker", pkg: "./daemon/queue", bench: ".", time: "2s"},
 	{name: "wire", pkg: "./daemon/queue/api", bench: ".", time: "3s"},
+	{
+		name: "pglog", pkg: "./outbox/pglog", bench: "Relay|Latency|Insert|Idle|AgainstEmit", time: "5s", env: []string{"EMITD_TEST_LONG=1"},
+		ratios: []ratio{
+			{"relay, 400,000 waiting, against 20,000", "messages/s", "BenchmarkRelay/backlog=400000", "BenchmarkRelay/backlog=20000", "≥ 0.9"},
+			{"relay, 10,000,000 waiting, against 20,000", "messages/s", "BenchmarkRelay/backlog=10000000", "BenchmarkRelay/backlog=20000", "≥ 0.9"},
+			{"insert, one a transaction: processor time of Postgres, against a plain table", "pg-cpu-ns/message", "BenchmarkInsert/outbox/tx=1", "BenchmarkInsert/plain/tx=1", "≤ 1.4"},
+			{"the same, keys in order of commit", "pg-cpu-ns/message", "BenchmarkInsert/ordered/tx=1", "BenchmarkInsert/plain/tx=1", "reported"},
+			{"insert, 100 a transaction: processor time of Postgres, against a plain table", "pg-cpu-ns/message", "BenchmarkInsert/outbox/tx=100", "BenchmarkInsert/plain/tx=100", "≤ 1.4"},
+			{"the same, keys in order of commit", "pg-cpu-ns/message", "BenchmarkInsert/ordered/tx=100", "BenchmarkInsert/plain/tx=100", "reported"},
+			{"drained, against the statements of Emit", "times", "BenchmarkAgainstEmit", "", "≥ 20"},
+		},
+	},
+	{name: "sqlitelog", pkg: "./outbox/sqlitelog", bench: "Relay|Latency|Publish|Idle", time: "3s"},
+	{name: "sqs", pkg: "./outbox/sink/sqs", bench: "Drain", time: "3s"},
 }
 
 func main() {
@@ -94,6 +109,7 @@ var line = regexp.MustCompile(`^(Benchmark\S+?)(-\d+)?\s+\d+\s+(.*)$`)
 func (s suite) run() (string, error) {
 	cmd := exec.Command("go", "test", "-run", "^$", "-bench", s.bench, "-benchtime", s.time, "-benchmem", "-timeout", "60m", s.pkg)
 	cmd.Dir = ".." // the module above this one
+	cmd.Env = append(os.Environ(), s.env...)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("%w\n%s", err, out)

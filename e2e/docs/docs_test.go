@@ -14,8 +14,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/emitd/emitd/internal/child"
+	"github.com/emitd/emitd/internal/pgtest"
+	"github.com/emitd/emitd/outbox/pglog"
 )
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
 
 const root = "../.."
 
@@ -94,6 +100,20 @@ func TestGoSnippetsAreBuilt(t *testing.T) {
 	}
 }
 
+// TestEmbeddingIsShort: what the README shows of embedding fits into 25 lines.
+func TestEmbeddingIsShort(t *testing.T) {
+	t.Parallel()
+	for _, b := range blocks(t) {
+		if b.page == "README.md" && b.lang == "go" { // the first one
+			if n := strings.Count(b.text, "\n"); n > 25 || !strings.Contains(b.text, "coordinator.New") {
+				t.Errorf("%s:%d: %d lines, want at most 25 that embed a coordinator", b.page, b.line, n)
+			}
+			return
+		}
+	}
+	t.Error("the README has no Go snippet")
+}
+
 // flat is the text without indentation and empty lines.
 func flat(text string) string {
 	var b strings.Builder
@@ -103,6 +123,39 @@ func flat(text string) string {
 		}
 	}
 	return b.String()
+}
+
+// TestSQLRuns runs the SQL of each page in order, in a database of its own with the outbox's tables.
+func TestSQLRuns(t *testing.T) {
+	t.Parallel()
+	pages := map[string][]block{}
+	for _, b := range blocks(t) {
+		if b.lang == "sql" {
+			pages[b.page] = append(pages[b.page], b)
+		}
+	}
+	if len(pages) == 0 {
+		t.Error("no SQL was found: this test looks in the wrong place")
+	}
+	for page, bs := range pages {
+		t.Run(page, func(t *testing.T) {
+			t.Parallel()
+			url := pgtest.Database(t)
+			if _, err := pglog.Migrate(t.Context(), pglog.Config{URL: url}, pglog.Version); err != nil {
+				t.Fatal(err)
+			}
+			conn, err := pgx.Connect(t.Context(), url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close(context.Background())
+			for _, b := range bs {
+				if _, err := conn.PgConn().Exec(t.Context(), b.text).ReadAll(); err != nil {
+					t.Fatalf("%s:%d: %v", b.page, b.line, err)
+				}
+			}
+		})
+	}
 }
 
 // elsewhere are commands that are run by CI itself, or change the machine.

@@ -4,13 +4,14 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -32,6 +33,7 @@ type Cluster struct {
 	Config    string   // more lines of the configuration
 	Args, Env []string // more arguments and variables of emitd serve
 
+	steps bool // the drill steps the store's clock: its stamps say nothing about other clocks
 	dir   string
 	log   string // of the tickers
 	nodes []*Node
@@ -40,10 +42,11 @@ type Cluster struct {
 // Node is one emitd process.
 type Node struct {
 	Name    string
-	Address string // of its listener
 	c       *Cluster
 	proc    *child.Process
 	out     *os.File
+	address atomic.Pointer[string] // once it is known
+	harmed  bool                   // the drill did something to it, or stands between it and the store
 }
 
 var build struct {
@@ -159,14 +162,13 @@ func (c *Cluster) Start(name string) *Node { return c.StartOn(name, c.URL) }
 // StartOn starts a node that reaches the store under another address, e.g. a proxy's.
 func (c *Cluster) StartOn(name, url string) *Node {
 	c.T.Helper()
-	address := freeAddress(c.T)
 	cmd := exec.Command(Binary(c.T), append([]string{
-		"serve", "--store", url, "--listen", address,
+		"serve", "--store", url, "--listen", "127.0.0.1:0",
 		"--node-name", name, "--profile", c.Profile, "--config", c.config(),
 	}, c.Args...)...)
 	cmd.Env = append(os.Environ(), c.Env...)
 	n := c.launch(name, cmd)
-	n.Address = address
+	n.harmed = url != c.URL
 	return n
 }
 
@@ -189,14 +191,21 @@ func (c *Cluster) launch(name string, cmd *exec.Cmd) *Node {
 	return n
 }
 
-// freeAddress returns a loopback address that was free a moment ago.
-func freeAddress(t testing.TB) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+// listening is how a node says in its log where it listens.
+var listening = regexp.MustCompile(`"msg":"listening","address":"([^"]+)"`)
+
+// Address returns where the node listens, as it says itself: it takes a port that is free. Before it
+// has said so, Address returns "".
+func (n *Node) Address() string {
+	if known := n.address.Load(); known != nil {
+		return *known
 	}
-	defer l.Close()
-	return l.Addr().String()
+	said := listening.FindStringSubmatch(n.Output())
+	if said == nil {
+		return ""
+	}
+	n.address.Store(&said[1])
+	return said[1]
 }
 
 // Alive reports whether the process has not ended.
@@ -212,6 +221,7 @@ func (n *Node) Alive() bool {
 // Signal sends a signal to emitd itself, not to what it runs.
 func (n *Node) Signal(s syscall.Signal) {
 	n.c.T.Helper()
+	n.harmed = true
 	if err := n.proc.Cmd.Process.Signal(s); err != nil {
 		n.c.T.Fatalf("signal %v to %s: %v", s, n.Name, err)
 	}
@@ -219,6 +229,7 @@ func (n *Node) Signal(s syscall.Signal) {
 
 // Kill is kill -9, and returns when the process has ended.
 func (n *Node) Kill() {
+	n.harmed = true
 	_ = n.proc.Cmd.Process.Kill()
 	<-n.proc.Done
 }
@@ -389,7 +400,7 @@ func (c *Cluster) active() bool {
 	return n == c.Instances
 }
 
-// Judge compares the two records with the promises. What is judged is what was written until now.
+// Judge compares the two records with the promises, and with what the drill did. What is judged is what was written until now.
 func (c *Cluster) Judge() {
 	c.T.Helper()
 	runs, err := ReadRuns(c.log)
@@ -400,9 +411,32 @@ func (c *Cluster) Judge() {
 	if err != nil {
 		c.T.Fatal(err)
 	}
-	for _, bad := range append(JudgeRuns(runs), JudgeEvents(events)...) {
-		c.T.Error(bad)
+	bad := append(JudgeRuns(runs), JudgeEvents(events, c.Timing())...)
+	if !c.steps {
+		bad = append(bad, JudgeTrust(runs, events, c.boot())...)
 	}
+	dead := JudgeDeaths(events, func(name string) bool {
+		return slices.ContainsFunc(c.nodes, func(n *Node) bool { return n.Name == name && !n.harmed })
+	})
+	if Full() {
+		bad = append(bad, dead...)
+	} else if len(dead) > 0 { // a busy machine may have kept it from its heartbeats
+		c.T.Logf("without any harm: %v", dead)
+	}
+	for _, what := range bad {
+		c.T.Error(what)
+	}
+}
+
+// boot returns what turns stamps of the store into times of the boot clock, at most a little late.
+func (c *Cluster) boot() func(time.Time) int64 {
+	c.T.Helper()
+	s, err := c.Snapshot()
+	if err != nil {
+		c.T.Fatal(err)
+	}
+	now := Boot()
+	return func(at time.Time) int64 { return now - int64(s.Now.Sub(at)) }
 }
 
 // Timing returns the cluster's timings.

@@ -3,9 +3,12 @@ package drill
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
 )
 
 // JudgeRuns returns how the runs of the tickers break a promise: two of one unit at the same time,
@@ -32,42 +35,123 @@ func JudgeRuns(runs []Run) (bad []string) {
 	return bad
 }
 
-// JudgeEvents returns how the history breaks a promise: gaps in its numbers, terms that repeat or
-// go back, generations issued twice, steps that the lifecycle does not have.
-func JudgeEvents(events []daemon.Event) (bad []string) {
-	say := func(e daemon.Event, format string, args ...any) {
-		bad = append(bad, fmt.Sprintf("event %d (%s): ", e.Seq, e.Kind)+fmt.Sprintf(format, args...))
+// JudgeEvents returns how a history, from its beginning, breaks a promise: gaps in its numbers,
+// terms that repeat or go back, assignments by another term than the newest, generations issued
+// twice, steps that the lifecycle does not have, nodes that were called dead too soon, and what they
+// did afterwards.
+func JudgeEvents(events []daemon.Event, t lease.Timing) (bad []string) {
+	j := eventJudge{
+		timing: t, issued: map[daemon.Unit]int64{}, state: map[daemon.Unit]daemon.State{},
+		beats: map[node.Incarnation]time.Time{}, gone: map[node.Incarnation]string{},
 	}
-	var seq, term int64
-	issued := map[daemon.Unit]int64{}
-	state := map[daemon.Unit]daemon.State{}
 	for _, e := range events {
-		if seq != 0 && e.Seq != seq+1 {
-			say(e, "follows event %d", seq)
-		}
-		seq = e.Seq
-		switch e.Kind {
-		case daemon.LeaderElected:
-			if e.Term <= term {
-				say(e, "term %d after term %d", e.Term, term)
+		for _, err := range []error{j.number(e), j.lead(e), j.live(e), j.assign(e)} {
+			if err != nil {
+				bad = append(bad, fmt.Sprintf("event %d (%s): %v", e.Seq, e.Kind, err))
 			}
-			term = e.Term
-		case daemon.AssignmentAssigned, daemon.AssignmentResumed:
-			if e.Generation <= issued[e.Unit] {
-				say(e, "%s was given generation %d after %d", e.Unit, e.Generation, issued[e.Unit])
-			}
-			issued[e.Unit] = e.Generation
 		}
-		next, from, ok := leadsTo(e.Kind)
-		if !ok {
-			continue
-		}
-		if was, known := state[e.Unit]; known && !slices.Contains(from, was) {
-			say(e, "%s was %s", e.Unit, was)
-		}
-		state[e.Unit] = next
 	}
 	return bad
+}
+
+// eventJudge is what a history has told until now.
+type eventJudge struct {
+	timing lease.Timing
+	seq    int64
+	term   int64
+	vacant bool
+	issued map[daemon.Unit]int64
+	state  map[daemon.Unit]daemon.State
+	beats  map[node.Incarnation]time.Time // events that only a heartbeat makes
+	gone   map[node.Incarnation]string    // and why
+}
+
+func (j *eventJudge) number(e daemon.Event) (err error) {
+	if e.Seq != j.seq+1 {
+		err = fmt.Errorf("follows event %d", j.seq)
+	}
+	j.seq = e.Seq
+	return err
+}
+
+// lead takes what events say about terms, those of assignments included.
+func (j *eventJudge) lead(e daemon.Event) error {
+	switch e.Kind {
+	case daemon.LeaderElected:
+		was := j.term
+		j.term, j.vacant = e.Term, false
+		if e.Term <= was {
+			return fmt.Errorf("term %d after term %d", e.Term, was)
+		}
+	case daemon.LeaderLost:
+		j.vacant = true
+	case daemon.AssignmentAssigned:
+		if e.Term != j.term || j.vacant {
+			return fmt.Errorf("%s was assigned by term %d while %d is the newest (vacant: %v)", e.Unit, e.Term, j.term, j.vacant)
+		}
+	}
+	return nil
+}
+
+// live takes what events say about the lives of nodes. One that was called dead because nobody heard
+// of it may come back; one that has left, or whose process has ended, may not. The stamps of a clock
+// that was stepped back say nothing.
+func (j *eventJudge) live(e daemon.Event) error {
+	reason, gone := j.gone[e.Incarnation]
+	switch e.Kind {
+	case daemon.NodeRemoved:
+		j.gone[e.Incarnation] = e.Reason
+		beat, known := j.beats[e.Incarnation]
+		if quiet := e.At.Sub(beat); known && silent(e.Reason) && quiet >= 0 && quiet < j.timing.NodeRegistrationTTL-j.timing.Late() {
+			return fmt.Errorf("%s was declared dead %v after a heartbeat", e.Node, quiet)
+		}
+		return nil
+	case daemon.NodeRegistered:
+		if silent(reason) {
+			delete(j.gone, e.Incarnation)
+			gone = false
+		}
+		j.beats[e.Incarnation] = e.At
+	case daemon.LeaderElected:
+		j.beats[e.Incarnation] = e.At
+	case daemon.AssignmentActive, daemon.AssignmentResumed:
+	default:
+		return nil
+	}
+	if gone {
+		return fmt.Errorf("%s had been removed: %s", e.Node, reason)
+	}
+	return nil
+}
+
+// silent reports whether it was silence that made a node dead for the cluster.
+func silent(reason string) bool { return strings.HasPrefix(reason, "no heartbeat") }
+
+// assign takes a step of an assignment.
+func (j *eventJudge) assign(e daemon.Event) error {
+	next, from, ok := leadsTo(e.Kind)
+	if !ok {
+		return nil
+	}
+	was, known := j.state[e.Unit]
+	j.state[e.Unit] = next
+	if known && !slices.Contains(from, was) {
+		return fmt.Errorf("%s was %s", e.Unit, was)
+	}
+	return issue(j.issued, e)
+}
+
+// issue takes an event that may give a unit a new generation.
+func issue(issued map[daemon.Unit]int64, e daemon.Event) error {
+	if e.Kind != daemon.AssignmentAssigned && e.Kind != daemon.AssignmentResumed {
+		return nil
+	}
+	was := issued[e.Unit]
+	issued[e.Unit] = max(was, e.Generation)
+	if e.Generation <= was {
+		return fmt.Errorf("%s was given generation %d after %d", e.Unit, e.Generation, was)
+	}
+	return nil
 }
 
 // leadsTo returns the state after an event of an assignment, and those it may come from.
@@ -87,4 +171,79 @@ func leadsTo(kind daemon.EventKind) (next daemon.State, from []daemon.State, ok 
 		return daemon.Deleted, held, true
 	}
 	return "", nil, false
+}
+
+// JudgeDeaths returns which nodes were removed to which nobody did any harm.
+func JudgeDeaths(events []daemon.Event, unharmed func(name string) bool) (bad []string) {
+	for _, e := range events {
+		if e.Kind == daemon.NodeRemoved && unharmed(e.Node) {
+			bad = append(bad, fmt.Sprintf("event %d (%s): %s lives, and nobody did it any harm: %s", e.Seq, e.Kind, e.Node, e.Reason))
+		}
+	}
+	return bad
+}
+
+// blur is how inexactly the time of an event is known on the host's boot clock.
+const blur = 50 * time.Millisecond
+
+// JudgeTrust returns which runs of the tickers went on when the store had said that they were over:
+// their units were free, or another run's. boot turns stamps of events into times of the boot clock.
+func JudgeTrust(runs []Run, events []daemon.Event, boot func(time.Time) int64) (bad []string) {
+	byUnit := map[string][]daemon.Event{}
+	for _, e := range events {
+		byUnit[e.Unit.String()] = append(byUnit[e.Unit.String()], e)
+	}
+	for _, r := range runs {
+		history := byUnit[r.Unit]
+		i := slices.IndexFunc(history, func(e daemon.Event) bool { return ends(e, r.Generation) })
+		if i < 0 {
+			continue
+		}
+		if late := time.Duration(r.End - boot(history[i].At)); late > blur {
+			bad = append(bad, fmt.Sprintf("%s: generation %d on %s went on for %v after event %d (%s)",
+				r.Unit, r.Generation, r.Node, late, history[i].Seq, history[i].Kind))
+		}
+	}
+	return bad
+}
+
+// ends reports whether an event of its unit says that the run of a generation is over. One that was
+// abandoned may go on; it is over when there is another.
+func ends(e daemon.Event, generation int64) bool {
+	switch e.Kind {
+	case daemon.AssignmentDeleted, daemon.AssignmentForced, daemon.AssignmentFailed:
+		return e.Generation >= generation
+	case daemon.AssignmentAssigned, daemon.AssignmentResumed:
+		return e.Generation > generation
+	}
+	return false
+}
+
+// JudgeFailover compares the history of a store with that of a copy that took its place and lost the
+// newest events, and returns which numbers of terms and generations the copy issued again.
+func JudgeFailover(before, after []daemon.Event) (bad []string) {
+	same := func(a, b daemon.Event) bool {
+		return a.Seq == b.Seq && a.Kind == b.Kind && a.At.Equal(b.At) && a.Unit == b.Unit && a.Term == b.Term && a.Generation == b.Generation
+	}
+	kept := 0
+	for kept < min(len(before), len(after)) && same(before[kept], after[kept]) {
+		kept++
+	}
+	term, issued := int64(0), map[daemon.Unit]int64{}
+	for _, e := range before {
+		_ = issue(issued, e)
+		term = max(term, e.Term)
+	}
+	for _, e := range after[kept:] {
+		if e.Kind == daemon.LeaderElected {
+			if e.Term <= term {
+				bad = append(bad, fmt.Sprintf("event %d (%s): term %d after term %d", e.Seq, e.Kind, e.Term, term))
+			}
+			term = max(term, e.Term)
+		}
+		if err := issue(issued, e); err != nil {
+			bad = append(bad, fmt.Sprintf("event %d (%s): %v", e.Seq, e.Kind, err))
+		}
+	}
+	return bad
 }

@@ -67,7 +67,7 @@ func lostHost(t *testing.T, c *Cluster, what string, times int, leader, elsewher
 		l.Kill()
 		start()
 	}
-	Measure(t, what+", new leader", fmt.Sprintf("≤ %v", leader), lead)
-	Measure(t, what+", its units run elsewhere", fmt.Sprintf("≤ %v", elsewhere), run)
+	Measure(t, what+", new leader", Bound{Max: leader}, lead)
+	Measure(t, what+", its units run elsewhere", Bound{Max: elsewhere}, run)
 	c.Judge()
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -34,26 +35,113 @@ var measured struct {
 	rows []string
 }
 
-// Measure notes durations of one kind, with what was promised.
-func Measure(t testing.TB, what, promised string, took []time.Duration) {
-	t.Helper()
-	sorted := slices.Sorted(slices.Values(took))
-	at := func(p float64) time.Duration {
-		return sorted[min(int(p*float64(len(sorted))), len(sorted)-1)].Round(time.Millisecond)
-	}
-	t.Logf("%s: n %d, p50 %v, p99 %v, max %v (promised: %s)", what, len(took), at(0.5), at(0.99), at(1), promised)
-	Note("| %s | %d | %v | %v | %v | %s |", what, len(took), at(0.5), at(0.99), at(1), promised)
+// Bound is what is promised of durations. Zero promises nothing.
+type Bound struct {
+	P50, P99, Max time.Duration
+	// Other says in words what else is promised, or why so much; the drill itself sees to it.
+	Other string
 }
 
-// Count notes a number that must be what was promised.
+// String returns the promise as it stands in the document.
+func (b Bound) String() string {
+	var parts []string
+	for _, p := range []struct {
+		of   string
+		most time.Duration
+	}{{"p50 ≤ ", b.P50}, {"p99 ≤ ", b.P99}, {"≤ ", b.Max}} {
+		if p.most > 0 {
+			parts = append(parts, p.of+p.most.String())
+		}
+	}
+	if b.Other != "" {
+		parts = append(parts, b.Other)
+	}
+	return strings.Join(parts, ", ")
+}
+
+// Without the full counts a promise of a duration is kept by what takes leeway times as long, or
+// least: the drills run beside each other then, on machines that have other things to do.
+const (
+	leeway = 10
+	least  = 10 * time.Second
+)
+
+// spread is what is said of durations.
+type spread struct{ p50, p99, max time.Duration }
+
+func spreadOf(took []time.Duration) spread {
+	sorted := slices.Sorted(slices.Values(took))
+	at := func(p float64) time.Duration {
+		return sorted[min(int(p*float64(len(sorted))), len(sorted)-1)]
+	}
+	return spread{at(0.5), at(0.99), at(1)}
+}
+
+// broken returns in which figures a promise is broken, by the measure of a full run or not.
+func (b Bound) broken(got spread, full bool) (bad []string) {
+	for _, f := range []struct {
+		name      string
+		got, most time.Duration
+	}{{"p50", got.p50, b.P50}, {"p99", got.p99, b.P99}, {"max", got.max, b.Max}} {
+		most := f.most
+		if !full {
+			most = max(leeway*most, least)
+		}
+		if f.most > 0 && f.got > most {
+			bad = append(bad, fmt.Sprintf("%s is %v, more than %v", f.name, f.got, most))
+		}
+	}
+	return bad
+}
+
+// Measure notes durations of one kind, at least one, with what was promised, and fails the drill
+// when they break it. Only with the full counts the promise is taken at its word.
+func Measure(t testing.TB, what string, promised Bound, took []time.Duration) {
+	t.Helper()
+	got := spreadOf(took)
+	for _, bad := range promised.broken(got, Full()) {
+		t.Errorf("%s: %s (promised: %s): %v", what, bad, promised, took)
+	}
+	p50, p99, longest := got.p50.Round(time.Millisecond), got.p99.Round(time.Millisecond), got.max.Round(time.Millisecond)
+	t.Logf("%s: n %d, p50 %v, p99 %v, max %v (promised: %s)", what, len(took), p50, p99, longest, promised)
+	note("| %s | %d | %v | %v | %v | %s |", what, len(took), p50, p99, longest, promised)
+}
+
+// Never notes how often something happened that must not, and fails the drill if it did.
+func Never(t testing.TB, what string, got int) {
+	t.Helper()
+	if got != 0 {
+		t.Errorf("%s: %d, and not 0", what, got)
+	}
+	Count(t, what, got, "0")
+}
+
+// Count notes a number and what is promised of it in words, to which the drill itself sees. What
+// must be 0 is a case for [Never].
 func Count(t testing.TB, what string, got int, promised string) {
 	t.Helper()
 	t.Logf("%s: %d (promised: %s)", what, got, promised)
-	Note("| %s | %d | | | | %s |", what, got, promised)
+	note("| %s | %d | | | | %s |", what, got, promised)
 }
 
-// Note adds a row to the table of the document.
-func Note(format string, args ...any) {
+// Amount notes so many of a unit, of which at most so many are promised; 0 promises nothing. It
+// fails the drill only with the full counts: what a short window or a busy machine shows is no figure.
+func Amount(t testing.TB, what string, got float64, unit string, most float64) {
+	t.Helper()
+	promised := "reported"
+	if most > 0 {
+		promised = fmt.Sprintf("≤ %v %s", most, unit)
+	}
+	if Full() && most > 0 && got > most {
+		t.Errorf("%s: %.3f %s (promised: %s)", what, got, unit, promised)
+	}
+	text := strconv.FormatFloat(got, 'g', 3, 64)
+	t.Logf("%s: %s %s (promised: %s)", what, text, unit, promised)
+	note("| %s | %s %s | | | | %s |", what, text, unit, promised)
+}
+
+// note adds a row to the table of the document.
+func note(format string, args ...any) {
 	measured.Lock()
 	defer measured.Unlock()
 	measured.rows = append(measured.rows, fmt.Sprintf(format, args...))

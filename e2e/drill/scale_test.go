@@ -111,7 +111,7 @@ func TestDrillManyNodes(t *testing.T) {
 		}
 		oldest = append(oldest, worst)
 	}
-	used := serverCPU(t, server) - cpu
+	used, took := serverCPU(t, server)-cpu, time.Since(began)
 	if s, err = cluster.Snapshot(); err != nil {
 		t.Fatal(err)
 	}
@@ -123,18 +123,16 @@ func TestDrillManyNodes(t *testing.T) {
 	for _, e := range events {
 		if e.Kind == daemon.NodeLate || e.Kind == daemon.NodeRemoved {
 			late++
-			t.Errorf("%s: %s %s", e.Kind, e.Node, e.Reason)
+			t.Logf("%s: %s %s", e.Kind, e.Node, e.Reason)
 		}
 	}
 	if s.Term.Number != term {
 		t.Errorf("the leader changed")
 	}
 	what := fmt.Sprintf("postgres: %d nodes in one process on one pool, fast", nodes)
-	Count(t, what+", late heartbeats", late, "0")
-	Measure(t, what+", oldest heartbeat seen", fmt.Sprintf("≤ %v", x.HeartbeatInterval*11/10+x.QueryTimeout), oldest)
-	took := time.Since(began)
-	Note("| %s, CPU of the server | %.0f %% of one core | | | | reported |", what, 100*used.Seconds()/took.Seconds())
-	t.Logf("%s: CPU of the server %.0f %% of one core", what, 100*used.Seconds()/took.Seconds())
+	Never(t, what+", late heartbeats", late)
+	Measure(t, what+", oldest heartbeat seen", Bound{Max: x.Late()}, oldest)
+	Amount(t, what+", CPU of the server", 100*used.Seconds()/took.Seconds(), "% of one core", 0)
 }
 
 // serverCPU returns the CPU time of the server's processes, those that have ended included.
@@ -176,6 +174,7 @@ func serverCPU(t *testing.T, s *pgtest.Server) time.Duration {
 // TestDrillIdle measures what a cluster costs in which nothing happens, with the profile default.
 func TestDrillIdle(t *testing.T) {
 	t.Parallel()
+	const most = 40.0 // MB resident
 	// The sweeper's first round, which comes within a minute of its start, is not idleness.
 	start, window := time.Duration(0), 2*time.Second
 	if Full() {
@@ -226,12 +225,11 @@ func TestDrillIdle(t *testing.T) {
 		}
 		rate := float64(proxies[n.Name].Trips.Load()-before[n.Name]) / took
 		rss := resident(t, n)
-		if rss > 40 { // what its start needed is given back when the node gets round to it
-			c.Until(3*time.Minute, n.Name+" has 40 MB resident at most", func() bool { rss = resident(t, n); return rss <= 40 })
+		if rss > most { // what its start needed is given back when the node gets round to it
+			c.Until(3*time.Minute, fmt.Sprintf("%s has %v MB resident at most", n.Name, most), func() bool { rss = resident(t, n); return rss <= most })
 		}
-		t.Logf("idle, default, %s: %.3f round trips/s (promised: ≤ %v), %.1f MB resident (promised: ≤ 40)", role, rate, bound, rss)
-		Note("| idle, default, %s | %.3f round trips/s | | | | ≤ %v |", role, rate, bound)
-		Note("| idle, default, %s, resident | %.1f MB | | | | ≤ 40 MB |", role, rss)
+		Amount(t, "idle, default, "+role, rate, "round trips/s", bound)
+		Amount(t, "idle, default, "+role+", resident", rss, "MB", most)
 	}
 }
 

@@ -82,13 +82,14 @@ type appender struct {
 	pool  *pgxpool.Pool
 }
 
-// Run claims, then reads, then appends.
+// Run claims, then reads, then appends. It does not break off an effect when its run ends, as many
+// programs cannot: that such an effect changes nothing is left to the fence.
 func (a *appender) Run(ctx context.Context, as *daemon.Assignment) error {
 	var n int64
 	if err := a.pool.QueryRow(ctx, `SELECT coalesce(max(n), 0) FROM effect`).Scan(&n); err != nil {
 		return err
 	}
-	unfenced := os.Getenv(writerFenceEnv) == "no"
+	whole, unfenced := context.WithoutCancel(ctx), os.Getenv(writerFenceEnv) == "no"
 	for {
 		select {
 		case <-as.Draining():
@@ -99,18 +100,15 @@ func (a *appender) Run(ctx context.Context, as *daemon.Assignment) error {
 		}
 		n++
 		effect := func(tx pgx.Tx) error {
-			// The work in flight that a pause falls into.
-			if _, err := tx.Exec(ctx, `SELECT pg_sleep(0.01)`); err != nil {
-				return err
-			}
-			_, err := tx.Exec(ctx, `INSERT INTO effect (n, generation) VALUES ($1, $2)`, n, as.Generation)
+			<-time.After(10 * time.Millisecond) // the work in flight that a pause falls into
+			_, err := tx.Exec(whole, `INSERT INTO effect (n, generation) VALUES ($1, $2)`, n, as.Generation)
 			return err
 		}
 		var err error
 		if unfenced {
-			err = pgx.BeginFunc(ctx, a.pool, effect)
+			err = pgx.BeginFunc(whole, a.pool, effect)
 		} else {
-			err = a.store.InTx(ctx, a.pool, as.Fence(), effect)
+			err = a.store.InTx(whole, a.pool, as.Fence(), effect)
 		}
 		switch {
 		case errors.Is(err, daemon.ErrStale):

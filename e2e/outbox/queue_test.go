@@ -25,7 +25,8 @@ func dial(t *testing.T, c *drill.Cluster) *client.Client {
 	var addresses []string
 	for _, n := range c.Nodes() {
 		if n.Alive() {
-			addresses = append(addresses, n.Address)
+			until(t, time.Minute, n.Name+" listens", func() bool { return n.Address() != "" })
+			addresses = append(addresses, n.Address())
 		}
 	}
 	q, err := client.New(client.Config{Addresses: addresses, RetryFor: 30 * time.Second})

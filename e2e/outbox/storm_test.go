@@ -85,7 +85,7 @@ func (c *cluster) stranger(w *writers, to receiver) {
 			if err != nil {
 				c.t.Error(err)
 			}
-			drill.Measure(c.t, c.db.name+": commit until arrival, 32 writers beside, a stranger's transaction open for 4 s", "nobody waits for it", took)
+			drill.Measure(c.t, c.db.name+": commit until arrival, 32 writers beside, a stranger's transaction open for 4 s", drill.Bound{Other: "nobody waits for it"}, took)
 			return
 		default:
 			if took = append(took, time.Since(began)); len(took) == 3 { // arrived while the transaction was open

@@ -1,5 +1,6 @@
-// Pgmatrix runs the tests of storage/postgres on every major version of Postgres that is
-// supported, each a private server from binaries that are fetched once.
+// Pgmatrix runs the tests of storage/postgres and of outbox/pglog, those without their long ones, on
+// every major version of Postgres that is supported, each a private server from binaries that are
+// fetched once. A test that needs a program of Postgres which is not among them is left out, and named.
 //
 //	go run ./pgmatrix [14 16 …]
 //
@@ -50,11 +51,12 @@ func run(majors []string) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	tests := filepath.Join(dir, "postgres.test")
-	build := exec.Command("go", "test", "-c", "-o", tests, "./storage/postgres")
-	build.Dir = ".." // the module above this one
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("build the tests: %w\n%s", err, out)
+	for _, p := range packages {
+		build := exec.Command("go", "test", "-c", "-o", filepath.Join(dir, binary(p)), "./"+p)
+		build.Dir = ".." // the module above this one
+		if out, err := build.CombinedOutput(); err != nil {
+			return fmt.Errorf("build the tests: %w\n%s", err, out)
+		}
 	}
 	var failed []string
 	for _, r := range releases {
@@ -65,28 +67,46 @@ func run(majors []string) error {
 		if err != nil {
 			return fmt.Errorf("Postgres %s: %w", r.version, err)
 		}
-		began := time.Now()
-		out, err := test(tests, root)
-		took := time.Since(began).Round(100 * time.Millisecond)
-		if err != nil {
-			failed = append(failed, r.major)
-			fmt.Printf("FAIL  Postgres %s  %v\n%s\n", r.version, took, out)
-			continue
+		for _, p := range packages {
+			began := time.Now()
+			out, err := test(filepath.Join(dir, binary(p)), p, root)
+			took := time.Since(began).Round(100 * time.Millisecond)
+			if err != nil {
+				failed = append(failed, p+" on "+r.major)
+				fmt.Printf("FAIL  Postgres %s  %s  %v\n%s\n", r.version, p, took, out)
+				continue
+			}
+			fmt.Printf("ok    Postgres %s  %s  %v\n%s", r.version, p, took, leftOut(string(out)))
 		}
-		fmt.Printf("ok    Postgres %s  %v\n", r.version, took)
 	}
 	if len(failed) > 0 {
-		return fmt.Errorf("failed on Postgres %s", strings.Join(failed, ", "))
+		return fmt.Errorf("failed: %s", strings.Join(failed, ", "))
 	}
 	return nil
 }
 
-// test runs the tests on the server whose files lie in root.
-func test(tests, root string) ([]byte, error) {
-	cmd := exec.Command(tests, "-test.count=1", "-test.timeout=15m")
-	cmd.Dir = filepath.Join("..", "storage", "postgres")
+// packages are those whose tests depend on what Postgres does.
+var packages = []string{"storage/postgres", "outbox/pglog"}
+
+func binary(pkg string) string { return filepath.Base(pkg) + ".test" }
+
+// test runs the tests of a package on the server whose files lie in root.
+func test(tests, pkg, root string) ([]byte, error) {
+	cmd := exec.Command(tests, "-test.count=1", "-test.timeout=15m", "-test.short", "-test.v")
+	cmd.Dir = filepath.Join("..", filepath.FromSlash(pkg))
 	cmd.Env = append(os.Environ(), "EMITD_TEST_PG_BIN="+filepath.Join(root, "bin"), "LD_LIBRARY_PATH="+filepath.Join(root, "lib"))
 	return cmd.CombinedOutput()
+}
+
+// leftOut lists the tests that were not run for want of a program of Postgres, by what they said.
+func leftOut(out string) string {
+	var b strings.Builder
+	for line := range strings.Lines(out) {
+		if _, why, found := strings.Cut(line, ": needs "); found {
+			fmt.Fprintf(&b, "      without what needs %s", why)
+		}
+	}
+	return b.String()
 }
 
 // fetch returns the folder of a release, which it downloads if it is not there.

@@ -27,26 +27,26 @@ func TestDrillHandOver(t *testing.T) {
 
 func handOver(t *testing.T, name string) {
 	objects := buckets[name](t)
-	clean := "≤ 300 ms"
+	clean := drill.Bound{Max: 300 * time.Millisecond}
 	if name == "s3" || name == "gcs" {
 		l := objects.latency(t)
-		clean = fmt.Sprintf("≤ 8 store latencies + 100 ms = %v", (8*l + 100*time.Millisecond).Round(time.Millisecond))
+		clean = drill.Bound{Max: (8*l + 100*time.Millisecond).Round(time.Millisecond), Other: "8 store latencies + 100 ms"}
 	}
 	h := &handover{T: t, c: cluster(t, objects)}
 	for range 3 {
 		h.start()
 	}
 	h.q = reach(t, h.c)
-	x := h.c.Timing()
+	killed := drill.Bound{Max: h.c.Timing().NodeRegistrationTTL + 1500*time.Millisecond}
 	var stop, kill []time.Duration
 	for range drill.Times(10) {
 		stop = append(stop, h.gap((*drill.Node).Stop, time.Second))
 	}
 	for range drill.Times(10) {
-		kill = append(kill, h.gap((*drill.Node).Kill, x.NodeRegistrationTTL+1500*time.Millisecond))
+		kill = append(kill, h.gap((*drill.Node).Kill, killed.Max))
 	}
 	drill.Measure(t, "queue on "+name+": clean stop of the broker, longest a submit took", clean, stop)
-	drill.Measure(t, "queue on "+name+": kill -9 of the broker, longest a submit took", fmt.Sprintf("≤ %v", x.NodeRegistrationTTL+1500*time.Millisecond), kill)
+	drill.Measure(t, "queue on "+name+": kill -9 of the broker, longest a submit took", killed, kill)
 }
 
 // handover is a cluster whose broker changes while jobs are submitted.
@@ -125,11 +125,12 @@ func TestDrillHandOverLoaded(t *testing.T) {
 	if n := len(submit(t.Context(), t, h.q, jobs)); n != jobs {
 		t.Fatalf("%d of %d jobs were submitted", n, jobs)
 	}
+	promised := drill.Bound{Max: 2 * time.Second}
 	var stop []time.Duration
 	for range drill.Times(5) {
-		stop = append(stop, h.gap((*drill.Node).Stop, 2*time.Second))
+		stop = append(stop, h.gap((*drill.Node).Stop, promised.Max))
 	}
-	drill.Measure(t, fmt.Sprintf("queue on directory, %d jobs waiting: clean stop of the broker, longest a submit took", jobs), "≤ 2s", stop)
+	drill.Measure(t, fmt.Sprintf("queue on directory, %d jobs waiting: clean stop of the broker, longest a submit took", jobs), promised, stop)
 	if s, err := h.q.(queue.Operator).Stats(t.Context(), queue.DefaultQueue); err != nil || s.Waiting < int64(jobs) {
 		t.Errorf("%+v, %v", s, err)
 	}

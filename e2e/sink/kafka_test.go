@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -335,6 +336,77 @@ func TestKafkaErrors(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A topic that takes nothing, because its partition has too few replicas, holds up its own messages and
+// no others, whether the record's time ends first or the delivery's. If brokers do not answer at all by
+// then, the sink is down.
+func TestKafkaStuckTopic(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		limit  time.Duration // of the delivery; that of a record is 2 s
+		silent bool
+	}{
+		{name: "record", limit: time.Minute},
+		{name: "delivery", limit: 700 * time.Millisecond},
+		{name: "silent", limit: time.Minute, silent: true},
+	} {
+		for _, transactional := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, transactional=%v", c.name, transactional), func(t *testing.T) {
+				t.Parallel()
+				k := newCluster(t, kfake.NumBrokers(2), kfake.SeedTopics(1, "good", "stuck"))
+				must(t, k.MoveTopicPartition("good", 0, 0))
+				must(t, k.MoveTopicPartition("stuck", 0, 1))
+				var silent atomic.Bool
+				release := make(chan struct{})
+				defer close(release)
+				k.ControlKey(int16(kmsg.Metadata), func(kmsg.Request) (kmsg.Response, error, bool) {
+					k.KeepControl()
+					if silent.Load() {
+						k.SleepControl(func() { <-release })
+					}
+					return nil, nil, false
+				})
+				k.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) {
+					k.KeepControl()
+					if k.CurrentNode() != 1 {
+						return nil, nil, false
+					}
+					silent.Store(c.silent)
+					return answer(req.(*kmsg.ProduceRequest), kerr.NotEnoughReplicas.Code), nil, true
+				})
+				s := k.open(t, kafka.Config{Timeout: 2 * time.Second, Transactional: transactional})
+				rows := sinktest.Rows("good", 4, 4)
+				if transactional {
+					must(t, raise(t, s, "0-63", 5))
+				}
+				for i, err := range deliver(t, s, "0-63", 5, rows) {
+					if err != nil {
+						t.Fatalf("row %d, when nothing is wrong: %v", i, err)
+					}
+				}
+				rows[0].Topic = "stuck"
+				ctx, cancel := context.WithTimeout(t.Context(), c.limit)
+				defer cancel()
+				d := sinktest.Delivery(rows)
+				d.Range, d.Epoch = "0-63", 5
+				for i, err := range sinktest.Spread(s.Deliver(ctx, d), len(rows)) {
+					failed := i == 0 || transactional && c.name != "record" // a transaction is whole
+					if (err != nil) != failed || errors.Is(err, outbox.ErrSinkDown) != (failed && c.silent) || errors.Is(err, outbox.ErrPermanent) {
+						t.Errorf("row %d of %s: %v", i, rows[i].Topic, err)
+					}
+				}
+			})
+		}
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 

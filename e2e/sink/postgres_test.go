@@ -288,6 +288,14 @@ func TestPostgresColumns(t *testing.T) {
 	}
 }
 
+// asPlainRole makes later connections those of a role that no policy spares, with rights on what is there.
+const asPlainRole = `do $$ declare r text := current_database() || '_plain'; begin
+	execute format('create role %I', r);
+	execute format('grant usage on schema emitd_sink, public to %I', r);
+	execute format('grant select, insert, update, delete on all tables in schema emitd_sink, public to %I', r);
+	execute format('alter database %I set role = %I', current_database(), r);
+end $$;`
+
 func TestPostgresErrors(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -301,6 +309,8 @@ func TestPostgresErrors(t *testing.T) {
 		{name: "read-only", sql: "do $$ begin execute format('alter database %I set default_transaction_read_only = on', current_database()); end $$", kind: outbox.ErrSinkDown, says: "25006"},
 		{name: "check", sql: "alter table emitd_sink.message add check (type <> 'order.placed')", kind: outbox.ErrPermanent, says: "23514"},
 		{name: "foreign key", sql: "create table tenant (id text primary key); alter table emitd_sink.message add foreign key (topic) references tenant", says: "23503"},
+		{name: "row-level security", sql: asPlainRole + "alter table emitd_sink.message enable row level security; create policy others on emitd_sink.message using (true) with check (topic <> 'orders')", says: "42501"},
+		{name: "no rights", sql: asPlainRole + "do $$ begin execute format('revoke insert on emitd_sink.message from %I', current_database() || '_plain'); end $$", kind: outbox.ErrSinkDown, says: "42501"},
 		{name: "bad statement", cfg: postgres.Config{Statement: "insert into nowhere values (@id)"}, kind: outbox.ErrSinkDown, says: "nowhere"},
 		{name: "bad data", cfg: postgres.Config{Statement: "select @type::int / 1"}, kind: outbox.ErrPermanent, says: "22P02"},
 	} {

@@ -45,7 +45,7 @@ func run(ctx context.Context, path, name string) error {
 		return err
 	}
 	defer db.Close()
-	if _, err := db.ExecContext(ctx, `CREATE TABLE IF NOT EXISTS counter (unit TEXT PRIMARY KEY, n INTEGER NOT NULL)`); err != nil {
+	if _, err := db.ExecContext(ctx, table); err != nil {
 		return err
 	}
 
@@ -67,6 +67,9 @@ func run(ctx context.Context, path, name string) error {
 	}
 	return c.Run(ctx) // nil after a clean stop because ctx ended
 }
+
+// table is the program's own, in the same file as the cluster's. A row says also which run has written it.
+const table = `CREATE TABLE IF NOT EXISTS counter (unit TEXT PRIMARY KEY, n INTEGER NOT NULL, generation INTEGER NOT NULL)`
 
 // counter counts in one row per unit.
 type counter struct {
@@ -97,7 +100,8 @@ func (c counter) Run(ctx context.Context, a *daemon.Assignment) error {
 			// The fence is checked in the transaction that has the effect. A later run of this
 			// unit makes it fail with daemon.ErrStale, which ends this run.
 			err := c.store.InTx(ctx, c.db, a.Fence(), func(tx *sql.Tx) error {
-				_, err := tx.ExecContext(ctx, `INSERT INTO counter (unit, n) VALUES (?, ?) ON CONFLICT (unit) DO UPDATE SET n = excluded.n`, a.Unit.String(), n)
+				_, err := tx.ExecContext(ctx, `INSERT INTO counter (unit, n, generation) VALUES (?, ?, ?)
+					ON CONFLICT (unit) DO UPDATE SET n = excluded.n, generation = excluded.generation`, a.Unit.String(), n, a.Generation)
 				return err
 			})
 			if err != nil {

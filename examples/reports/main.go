@@ -48,8 +48,7 @@ func run(ctx context.Context, pool *pgxpool.Pool) error {
 	}
 	defer store.Close()
 	c, err := coordinator.New(store, coordinator.Config{
-		Node: node.Identity{Name: os.Getenv("POD_NAME")},
-		Hooks: coordinator.Hooks{
+		Node: node.Identity{Name: os.Getenv("POD_NAME")}, Hooks: coordinator.Hooks{
 			OnLeaderElected: func(ctx context.Context, t node.Term) { log.Printf("leading term %d", t.Ordinal) },
 			OnLeaderLost:    func(t node.Term, why node.LossReason) { log.Printf("lost term %d: %s", t.Ordinal, why) },
 		},
@@ -62,8 +61,7 @@ func run(ctx context.Context, pool *pgxpool.Pool) error {
 		if err != nil {
 			return err
 		}
-		// Refused with daemon.ErrStale if a later run owns the unit by now.
-		return store.InTx(ctx, pool, a.Fence(), func(tx pgx.Tx) error { return save(ctx, tx, job) })
+		return store.InTx(ctx, pool, a.Fence(), func(tx pgx.Tx) error { return save(ctx, tx, job) }) // daemon.ErrStale if a later run owns the unit
 	})
 	if err := c.Register(daemon.Spec{ID: "acme:reports", Instances: 4}, reports); err != nil {
 		return err
