@@ -148,18 +148,12 @@ var profiles = map[string]func() lease.Timing{ProfileDefault: lease.Default, Pro
 
 // timing returns the profile's durations with the overrides in place.
 func (c Config) timing() lease.Timing {
-	t, o := profiles[c.Profile](), c.Timing
-	t.HeartbeatInterval = cmp.Or(o.HeartbeatInterval, t.HeartbeatInterval)
-	t.QueryTimeout = cmp.Or(o.QueryTimeout, t.QueryTimeout)
-	t.LeaseDuration = cmp.Or(o.LeaseDuration, t.LeaseDuration)
-	t.NodeRegistrationTTL = cmp.Or(o.NodeRegistrationTTL, t.NodeRegistrationTTL)
+	o := c.Timing
+	t := profiles[c.Profile]().With(o.Shared())
 	t.AcknowledgeTimeout = cmp.Or(o.AcknowledgeTimeout, t.AcknowledgeTimeout)
 	t.DrainTimeout = cmp.Or(o.DrainTimeout, t.DrainTimeout)
-	t.StopTimeout = cmp.Or(o.StopTimeout, t.StopTimeout)
 	t.LeaderStopTimeout = cmp.Or(o.LeaderStopTimeout, t.LeaderStopTimeout)
 	t.SettleWindow = max(cmp.Or(o.SettleWindow, t.SettleWindow), 0)
-	t.Wakeup = cmp.Or(o.Wakeup, t.Wakeup)
-	t.ClockStep = cmp.Or(o.ClockStep, t.ClockStep)
 	t.Watch = cmp.Or(o.Watch, t.Watch)
 	t.Slack = cmp.Or(o.Slack, t.Slack)
 	return t

@@ -135,7 +135,7 @@ func (t Timing) Shared() node.Timing {
 	}
 }
 
-// With returns the timing with what a node says of itself in place of its own; what it does not say stays.
+// With returns the timing with what s says in place of its own; what is zero in s stays.
 func (t Timing) With(s node.Timing) Timing {
 	t.HeartbeatInterval = cmp.Or(s.HeartbeatInterval, t.HeartbeatInterval)
 	t.QueryTimeout = cmp.Or(s.QueryTimeout, t.QueryTimeout)

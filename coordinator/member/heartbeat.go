@@ -158,7 +158,7 @@ func (m *Member) onHeartbeatError(now lease.Instant, err error) {
 	pause := min(firstRetry<<min(m.beat.failures-1, 10), m.t.Backoff())
 	switch {
 	case errors.Is(err, storage.ErrNotRegistered):
-		m.beat.register, m.beat.wantMembers = true, true
+		m.beat.register, m.beat.wantMembers, m.foreign.joining = true, true, true
 		if m.beat.failures == 1 {
 			pause = 0
 		}

@@ -77,7 +77,7 @@ func New(cfg Config, now lease.Instant) *Member {
 	m.runs.init()
 	m.leader.init()
 	m.peers.known = map[node.Incarnation]node.Member{}
-	m.foreign.rows = lease.Sightings[node.Incarnation, uint64]{}
+	m.foreign = foreign{joining: true, rows: lease.Sightings[node.Incarnation, uint64]{}}
 	return m
 }
 

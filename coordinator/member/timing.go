@@ -8,15 +8,17 @@ import (
 )
 
 // Each node judges the others by its own timings, so those of a cluster must be equal: a node with a
-// short lease takes a term over that its leader, with a long one, still trusts. Of two that differ, the
-// one that registered later holds back: it does not stand, and is given no units, until it knows whether
-// the other lives. If that one's row moves, it does, and this node ends; a row that has not moved for its
-// own NodeRegistrationTTL is what a dead process left.
+// short lease takes a term over that its leader, with a long one, still trusts. A node that finds others
+// which differ when it registers holds back: it does not stand, and is given no units, until it knows
+// whether they live. If the row of one moves, it does, and this node ends; a row that has not moved for
+// its own NodeRegistrationTTL is what a dead process left. Who comes later is not this node's to judge:
+// it has found this one. No clock says who was first. Of two that find each other, both end.
 
 // foreign is what a node knows of others that have other timings than it.
 type foreign struct {
-	rows    lease.Sightings[node.Incarnation, uint64]
-	waiting bool // for what becomes of them
+	joining bool                                      // the next list of members is the first since this node registered
+	rows    lease.Sightings[node.Incarnation, uint64] // found when it did
+	waiting bool                                      // for what becomes of them
 }
 
 // TimingError says that another node of the cluster lives with timings that are not this node's.
@@ -40,14 +42,13 @@ func (m *Member) differs(p *node.Member) bool {
 func (m *Member) compareTimings(now lease.Instant, members []node.Member) {
 	waited := m.foreign.waiting
 	m.foreign.waiting = false
-	self := m.row(members)
 	for i := range members {
 		p := &members[i]
-		if !m.differs(p) || (self != nil && !before(p, self)) {
+		old, known := m.foreign.rows[p.Incarnation]
+		if !m.differs(p) || (!known && !m.foreign.joining) {
 			continue
 		}
 		err := &TimingError{Node: p.Identity, Mine: m.cfg.Advert.Traits.Timing, Theirs: p.Timing}
-		old, known := m.foreign.rows[p.Incarnation]
 		seen := m.foreign.rows.See(p.Incarnation, p.Seq, now, lease.Read{})
 		switch {
 		case !known:
@@ -57,31 +58,16 @@ func (m *Member) compareTimings(now lease.Instant, members []node.Member) {
 			m.beginStop(now)
 			return
 		}
-		if now.Sub(seen.Since) < p.Timing.NodeRegistrationTTL {
-			m.foreign.waiting = true
-			m.beat.wake = min(m.beat.wake, now.Add(p.Timing.HeartbeatInterval*6/5))
+		if now.Sub(seen.Since) >= p.Timing.NodeRegistrationTTL {
+			delete(m.foreign.rows, p.Incarnation) // dead; should it wake up all the same, it comes later
+			continue
 		}
+		m.foreign.waiting = true
+		m.beat.wake = min(m.beat.wake, now.Add(p.Timing.HeartbeatInterval*6/5))
 	}
+	m.foreign.joining = false
 	m.beat.wantMembers = m.beat.wantMembers || m.foreign.waiting
 	if waited != m.foreign.waiting {
 		m.schedule(now)
 	}
-}
-
-// row returns this process's own row of the list, or nil.
-func (m *Member) row(members []node.Member) *node.Member {
-	for i := range members {
-		if members[i].Incarnation == m.cfg.Node.Incarnation {
-			return &members[i]
-		}
-	}
-	return nil
-}
-
-// before reports whether p registered before q.
-func before(p, q *node.Member) bool {
-	if !p.RegisteredAt.Equal(q.RegisteredAt) {
-		return p.RegisteredAt.Before(q.RegisteredAt)
-	}
-	return p.Incarnation < q.Incarnation
 }

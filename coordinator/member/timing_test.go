@@ -28,9 +28,14 @@ func (c *cluster) joinTimed(name string, t lease.Timing) *peer {
 // A node with other timings than those that live ends, whichever is the faster, and disturbs nobody.
 func TestOtherTimingsEnd(t *testing.T) {
 	t.Parallel()
-	for name, x := range map[string]struct{ first, second lease.Timing }{
-		"fast joins default": {lease.Default(), lease.Fast()},
-		"default joins fast": {lease.Fast(), lease.Default()},
+	for name, x := range map[string]struct {
+		first, second lease.Timing
+		step          time.Duration // of the store's clock before the second comes
+	}{
+		"fast joins default":                  {lease.Default(), lease.Fast(), 0},
+		"default joins fast":                  {lease.Fast(), lease.Default(), 0},
+		"fast joins default, clock set back":  {lease.Default(), lease.Fast(), -time.Hour},
+		"default joins fast, clock set ahead": {lease.Fast(), lease.Default(), time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -38,6 +43,7 @@ func TestOtherTimingsEnd(t *testing.T) {
 			a, b := c.joinTimed("a", x.first), c.joinTimed("b", x.first)
 			c.until(2*time.Minute, "run", func() bool { return c.total() == 6 })
 			c.run(2 * x.first.HeartbeatInterval)
+			c.skew = x.step
 			p := c.joinTimed("c", x.second)
 			c.run(20 * time.Millisecond)
 			b.stop() // its units are free now, and c would have the least load
@@ -84,8 +90,8 @@ func TestOtherTimingsAtOnce(t *testing.T) {
 	}
 }
 
-// What a killed cluster with other timings has left is waited for, by its own registration, and then
-// taken over.
+// What a cluster with other timings has left that was killed, or so it seems, is waited for, by its own
+// registration, and then taken over. If it wakes up, it is the one that came later.
 func TestOtherTimingsOfTheDead(t *testing.T) {
 	t.Parallel()
 	for name, x := range map[string]struct{ first, second lease.Timing }{
@@ -98,13 +104,19 @@ func TestOtherTimingsOfTheDead(t *testing.T) {
 			a := c.joinTimed("a", x.first)
 			c.until(2*time.Minute, "run", func() bool { return c.total() == 6 })
 			c.run(2 * x.first.HeartbeatInterval)
-			a.dead, a.running = true, map[daemon.Unit]int64{}
+			a.paused = true
 			p := c.joinTimed("b", x.second)
 			took := c.until(x.first.NodeRegistrationTTL+2*x.second.NodeRegistrationTTL, "it leads", func() bool { return p.leading })
 			if took < x.first.NodeRegistrationTTL {
 				t.Errorf("it led after %v, while the dead one's registration could have gone on", took)
 			}
+			p.forge = func(r *storage.Reply) { r.Members = c.snapshot().Nodes }
 			c.until(3*x.second.NodeRegistrationTTL, "it runs all", func() bool { return len(p.running) == 6 })
+			a.paused = false
+			c.until(2*(x.second.HeartbeatInterval+x.first.HeartbeatInterval), "the other wakes up and ends", func() bool { return a.stopped })
+			if c.run(time.Minute); p.stopped || p.said("lost") || len(a.running) > 0 {
+				t.Errorf("it was disturbed\n%s", c.dump())
+			}
 		})
 	}
 }
