@@ -72,6 +72,11 @@ func onServer(t *testing.T, server *pgtest.Server) *Cluster {
 		t.Fatal(err)
 	}
 	t.Cleanup(store.Close)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log("log of the server, its end:\n" + server.Log())
+		}
+	})
 	return New(t, url, store)
 }
 

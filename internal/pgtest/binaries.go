@@ -47,12 +47,3 @@ func major(dir string) int {
 	n, _ := strconv.Atoi(filepath.Base(filepath.Dir(dir)))
 	return n
 }
-
-// FakeTime returns the path of libfaketime, which gives a server a wrong clock.
-func FakeTime() (string, error) {
-	paths, _ := filepath.Glob("/usr/lib/*/faketime/libfaketime.so.1")
-	if len(paths) == 0 {
-		return "", errMissing("libfaketime", "make deps, or apt-get install libfaketime")
-	}
-	return paths[0], nil
-}

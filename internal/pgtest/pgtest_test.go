@@ -10,11 +10,13 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/emitd/emitd/internal/pgtest"
 )
@@ -168,6 +170,32 @@ func TestStepClock(t *testing.T) {
 			t.Errorf("the clock is %v ahead, want %v", got, want)
 		}
 	}
+}
+
+// The server reads its clock where a signal interrupts it, too: its timeouts end statements, never
+// the server.
+func TestSteppedClockIsReadInSignalHandlers(t *testing.T) {
+	t.Parallel()
+	s := start(t, pgtest.Config{FakeTime: true})
+	var clients sync.WaitGroup
+	for range 4 {
+		clients.Go(func() {
+			conn, err := pgx.Connect(t.Context(), s.URL("postgres")+"&statement_timeout=2")
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close(context.Background())
+			for range 500 {
+				_, err := conn.Exec(t.Context(), `DO $$ BEGIN LOOP PERFORM clock_timestamp(), array_agg(repeat('x', 200)) FROM generate_series(1, 50); END LOOP; END $$`)
+				if _, ok := errors.AsType[*pgconn.PgError](err); !ok || conn.IsClosed() {
+					t.Errorf("a statement ended with %v; the server's log:\n%s", err, s.Log())
+					return
+				}
+			}
+		})
+	}
+	clients.Wait()
 }
 
 func TestPooler(t *testing.T) {

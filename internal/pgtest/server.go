@@ -29,7 +29,7 @@ type Config struct {
 	HBA []string
 	// Durable makes commits wait for the disk, as in production. Benchmarks need it.
 	Durable bool
-	// FakeTime runs the server under libfaketime; see Server.StepClock.
+	// FakeTime gives the server a clock of its own; see Server.StepClock.
 	FakeTime bool
 }
 
@@ -155,15 +155,14 @@ func (s *Server) Start() error {
 	}
 	env := s.environment()
 	if s.cfg.FakeTime {
-		lib, err := FakeTime()
-		if err != nil {
-			return err
-		}
 		if err := s.StepClock(0); err != nil {
 			return err
 		}
-		env = append(env, "LD_PRELOAD="+lib, "FAKETIME_TIMESTAMP_FILE="+s.clockFile(),
-			"FAKETIME_NO_CACHE=1", "DONT_FAKE_MONOTONIC=1", "FAKETIME_DISABLE_SHM=1")
+		clock, err := s.preload()
+		if err != nil {
+			return err
+		}
+		env = append(env, clock...)
 	}
 	// Somebody may have taken the port meanwhile, or children of a killed server still hold its
 	// shared memory for a moment.
@@ -299,18 +298,6 @@ func (s *Server) Promote(ctx context.Context) error {
 	return nil
 }
 
-// StepClock puts the clock of a server with FakeTime so far ahead (or behind) of the machine's,
-// at once and for all its processes. Timeouts inside the server are not touched.
-func (s *Server) StepClock(offset time.Duration) error {
-	// Written beside and moved, so that no process ever reads half a number.
-	text := fmt.Sprintf("%+.3f\n", offset.Seconds())
-	next := s.clockFile() + ".next"
-	if err := os.WriteFile(next, []byte(text), 0o644); err != nil {
-		return fmt.Errorf("pgtest: step the clock: %w", err)
-	}
-	return os.Rename(next, s.clockFile())
-}
-
 // URL returns the URL of a database over TCP.
 func (s *Server) URL(database string) string {
 	return fmt.Sprintf("postgres://postgres@127.0.0.1:%d/%s?sslmode=disable", s.Port, database)
@@ -342,5 +329,4 @@ func (s *Server) Log() string {
 	return string(bytes.Join(lines[max(len(lines)-20, 0):], []byte("\n")))
 }
 
-func (s *Server) logFile() string   { return filepath.Join(s.dir, "log") }
-func (s *Server) clockFile() string { return filepath.Join(s.dir, "clock") }
+func (s *Server) logFile() string { return filepath.Join(s.dir, "log") }
