@@ -1,6 +1,7 @@
 package coordinator_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/daemon/sweeper"
 	"github.com/emitd/emitd/storage"
+	"github.com/emitd/emitd/storage/memory"
 )
 
 // The sweeper, run as a daemon of the cluster, removes what is old and nothing that is not.
@@ -66,6 +68,34 @@ func TestNodeAge(t *testing.T) {
 			t.Errorf("%d tombstones are left", n)
 		}
 	})
+}
+
+// Rows of nodes that left are looked for as often as they are kept, and every five minutes at the
+// latest: an idle cluster asks its store no more often than that.
+func TestNodesAreSweptByTheirAge(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		profile   string
+		age, want time.Duration
+	}{
+		{coordinator.ProfileFast, 0, 2 * lease.Fast().NodeRegistrationTTL},
+		{coordinator.ProfileFast, time.Second, 2 * lease.Fast().NodeRegistrationTTL},
+		{coordinator.ProfileFast, time.Minute, time.Minute},
+		{coordinator.ProfileFast, time.Hour, 5 * time.Minute},
+		{coordinator.ProfileDefault, 0, 2 * lease.Default().NodeRegistrationTTL},
+		{coordinator.ProfileDefault, 5 * time.Minute, 5 * time.Minute},
+		{coordinator.ProfileDefault, 24 * time.Hour, 5 * time.Minute},
+	} {
+		c, err := coordinator.New(memory.Open(memory.Config{}), coordinator.Config{Profile: tc.profile})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tasks := c.SweepTasks(coordinator.Retention{NodeAge: tc.age})
+		i := slices.IndexFunc(tasks, func(task sweeper.Task) bool { return task.Name == "nodes" })
+		if i < 0 || tasks[i].Every != tc.want {
+			t.Errorf("profile %s, age %v: %+v, want nodes every %v", tc.profile, tc.age, tasks, tc.want)
+		}
+	}
 }
 
 func tombstones(t *testing.T, c *coordinatortest.Cluster) (n int) {

@@ -8,14 +8,17 @@
 //
 // The life of an assignment is one table ([Next]):
 //
-//	           assign               acknowledge             revoke               confirm
-//	unassigned ──────▶ assigning ───────────────▶ active ──────────▶ revoking ──────────▶ deleted
-//	     ▲                 │ release, expire         │ release           │ expire             │
-//	     └─────────────────┴────────────────────────┴───────────────────┴─────── (assign) ────┘
+//	             assign              acknowledge            revoke             confirm
+//	unassigned ─────────▶ assigning ─────────────▶ active ────────▶ revoking ─────────▶ deleted
+//	                       ▲    │                     │                │                 ▲   │
+//	                       │    └─────────────────────┴────────────────┴─────────────────┘   │
+//	                       │     release, abandon, expire        abandon, expire             │
+//	                       └──────────────────────────── assign ─────────────────────────────┘
 //
-// Only these steps exist; every other pair is refused and changes nothing. Deleted is the end of
-// an assignment, not of the unit: its row stays, with its last generation, and the next
-// assignment starts from it with a higher one.
+// A unit that is still assigning can be revoked, too, and resume (a new run, with a higher
+// generation) leaves an active unit active. Every other pair of state and step is refused and
+// changes nothing. Deleted is the end of an assignment, not of the unit: its row stays, with its
+// last generation, and the next assignment starts from it with a higher one.
 //
 // What is promised of an agent's code: at most one *effective* holder (effects that pass the
 // fence come in the order of generations), and running code overlaps only where a process was

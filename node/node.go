@@ -51,7 +51,7 @@ const (
 	Live     State = "live"
 	Late     State = "late"     // missed a heartbeat and its grace; not removed yet
 	Draining State = "draining" // leaving: takes no new work
-	Cordoned State = "cordoned" // an operator keeps new work away
+	Cordoned State = "cordoned" // takes no new work and keeps what it has; no command of this version sets it
 	Deaf     State = "deaf"     // its heartbeats arrive but it hears no reply
 	Removed  State = "removed"  // tombstone: deregistered or declared dead
 )

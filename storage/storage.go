@@ -37,8 +37,8 @@
 // # Errors
 //
 // [ErrTermLost], [ErrStaleSeq], [ErrNotRegistered], [ErrIDInUse], [ErrStoreChanged] and
-// daemon.ErrStale are answers: nothing was changed. [ErrUnavailable] marks what passes by itself. [ErrSchema] says which
-// version the store has and which the program wants.
+// daemon.ErrStale are answers: nothing was changed. [ErrUnavailable] marks what passes by itself.
+// [ErrSchema] says which version the store has and which the program wants.
 package storage
 
 import (
@@ -441,7 +441,8 @@ func CapabilitiesOf(s Store) Capabilities {
 type Wake struct {
 	// Nodes are the incarnations concerned; empty = all. A hint for the leader alone names it.
 	Nodes []node.Incarnation
-	// Leader says that the leader among them has something to do as leader.
+	// Leader says that the leader among them has something to do as leader. Named alone, it makes a
+	// pass and no heartbeat.
 	Leader bool
 }
 

@@ -176,6 +176,10 @@ func (t Timing) ForceAfter(drain time.Duration) time.Duration {
 	return max(drain+t.StopTimeout+2*t.Margin(drain), t.NodeRegistrationTTL)
 }
 
+// RetireAfter returns how long a unit that no node advertises any more is kept, for one that is only
+// away for a moment.
+func (t Timing) RetireAfter() time.Duration { return 2 * t.NodeRegistrationTTL }
+
 // Validate names the fields and values that quarrel, all of them, or returns nil.
 func (t Timing) Validate() error {
 	var errs []error

@@ -47,7 +47,7 @@ func (p *peer) mustSay(text string) {
 func TestPausedLeaderWritesNothingOfItsOldTerm(t *testing.T) {
 	t.Parallel()
 	c := settled(t, 3)
-	old := c.leader()
+	old, held := c.leader(), c.snapshot().Term.Number
 	old.paused = true
 	c.run(30 * time.Second)
 	term := c.snapshot().Term
@@ -67,11 +67,64 @@ func TestPausedLeaderWritesNothingOfItsOldTerm(t *testing.T) {
 		if call.Commit != nil {
 			t.Errorf("it committed after its pause: %+v", call.Commit)
 		}
+		if call.Heartbeat != nil && call.Heartbeat.Claim.Holds == held {
+			t.Error("it tried to renew a term whose trust was over by its own clock")
+		}
 	}
 	for _, e := range mustEvents(c, head) {
 		if e.Term != 0 && e.Term < term.Number && e.Kind != daemon.AssignmentActive {
 			t.Errorf("an event of the old term: %+v", e)
 		}
+	}
+}
+
+// Trust that is over by the node's own clock is never renewed, although nobody has replaced the term
+// and the store would still do it: the next one is another term.
+func TestTrustThatIsOverIsNotRenewed(t *testing.T) {
+	t.Parallel()
+	c := settled(t, 1)
+	l, first, renewals := c.leader(), c.snapshot().Term, c.snapshot().Lease.Renewals
+	c.until(2*time.Second, "a renewal", func() bool { return c.snapshot().Lease.Renewals > renewals })
+	l.paused = true
+	c.run(lease.Fast().TrustFor(lease.Fast().LeaseDuration) + 50*time.Millisecond)
+	if !c.snapshot().Lease.ExpiresAt.After(c.snapshot().Now) {
+		t.Fatal("the store calls the lease expired: the test shows nothing")
+	}
+	calls := len(l.calls)
+	l.paused = false
+	c.run(20 * time.Second)
+	for _, call := range l.calls[calls:] {
+		if call.Heartbeat != nil && call.Heartbeat.Claim.Holds == first.Number {
+			t.Errorf("it renewed the term %d\n%s", first.Ordinal, c.dump())
+		}
+	}
+	l.mustSay("lost 1: trust_lost")
+	l.mustSay("elected 2")
+	if now := c.snapshot().Term; now.Ordinal != 2 || now.Number <= first.Number || !l.leading {
+		t.Errorf("the term is %+v after %+v, leading %v", now, first, l.leading)
+	}
+}
+
+// The store tells a leader of a newer term that is its own (elections whose replies it never got): the
+// older one is over, is told so before anything else is, and nothing gives up the newer one.
+func TestNewerTermOfItsOwn(t *testing.T) {
+	t.Parallel()
+	c := settled(t, 2)
+	l, first := c.leader(), c.snapshot().Term
+	l.forge = func(r *storage.Reply) {
+		r.Term.Number, l.forge = r.Term.Number+1000, nil
+	}
+	calls := len(l.calls)
+	c.until(2*time.Second, "it loses the older term", func() bool { return l.said("lost 1: replaced") })
+	c.run(20 * time.Second)
+	l.mustSay("elected 2")
+	for _, call := range l.calls[calls:] {
+		if call.Leave != nil {
+			t.Errorf("it gave up a term: %+v", call.Leave)
+		}
+	}
+	if now := c.snapshot().Term; c.leader() != l || now.Leader != l.id || now.Vacant || now.Number <= first.Number+1000 {
+		t.Errorf("the term is %+v after %+v, leading %v\n%s", now, first, l.leading, c.dump())
 	}
 }
 

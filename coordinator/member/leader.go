@@ -272,7 +272,7 @@ func (m *Member) fingerprint() fingerprint {
 // already free.
 func (m *Member) planInput() plan.Input {
 	l, s := &m.leader, m.leader.snap
-	in := plan.Input{Now: s.Now, RetireAfter: 2 * m.t.NodeRegistrationTTL, Units: s.Units}
+	in := plan.Input{Now: s.Now, RetireAfter: m.t.RetireAfter(), Units: s.Units}
 	in.Nodes = make([]plan.Node, len(s.Nodes))
 	for i := range s.Nodes {
 		p := &s.Nodes[i]
@@ -346,6 +346,9 @@ func (m *Member) tellUnplaced(p *plan.Plan) {
 	for i := range p.Unplaced {
 		u := &p.Unplaced[i]
 		why := u.Why.String()
+		if u.Why.Rule == plan.NotAdvertised {
+			why += fmt.Sprintf("; it leaves the list %v after it became free", m.t.RetireAfter())
+		}
 		told[u.Unit] = why
 		if m.leader.unplaced[u.Unit] != why {
 			m.emit(Notice{Kind: Unplaced, Fence: daemon.Fence{Unit: u.Unit}, Reason: why})

@@ -64,9 +64,9 @@ type listed struct {
 	sent       time.Duration // when its call began
 }
 
-// start starts a new process on the machine.
+// start starts a new process on the machine. IDs are in the order of wall clocks.
 func (w *world) start(h *host) *process {
-	i := len(w.procs)
+	i := len(w.procs) + int(h.wall/time.Millisecond)
 	return w.startAs(h, node.Identity{Name: h.name, ID: node.ID(fmt.Sprintf("id-%04d", i)), Incarnation: incarnation(i)})
 }
 

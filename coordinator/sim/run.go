@@ -24,6 +24,9 @@ type Work struct {
 	// run returns early or gives its unit back.
 	Fails, Returns, Releases time.Duration
 	FailsOn                  int
+	// Stalls says that runs where FailsOn says go on without any progress, which is a failure once
+	// Spec.StallTimeout has passed.
+	Stalls bool
 }
 
 // Span is a range of durations; both zero is nothing.
@@ -31,7 +34,7 @@ type Span struct{ Min, Max time.Duration }
 
 // flaky reports whether agents behave such that a unit may rightly not be running at a moment.
 func (k *Work) flaky() bool {
-	return k.Stuck > 0 || k.Fails > 0 || k.Returns > 0 || k.Releases > 0
+	return k.Stuck > 0 || k.Fails > 0 || k.Returns > 0 || k.Releases > 0 || k.Stalls
 }
 
 // run is one run of a unit in a process: the supervisor's side and the agent's.
@@ -144,11 +147,17 @@ func (r *run) enter() {
 // planEnd draws whether and when this attempt ends by itself.
 func (r *run) planEnd() {
 	k, w := r.u.work, r.p.w
+	fails := k.FailsOn < 0 || k.FailsOn == r.p.host.index
+	if stall := k.Spec.StallTimeout; fails && k.Stalls && stall > 0 { // found within a quarter more
+		r.why = byError
+		r.schedule(w.between(stall, stall+stall/4)+k.Cancel.draw(w), evFail)
+		return
+	}
 	for _, end := range [...]struct {
 		mean time.Duration
 		why  runFailure
 	}{{k.Fails, byError}, {k.Returns, byReturn}, {k.Releases, byRelease}} {
-		if end.mean == 0 || end.why == byError && k.FailsOn >= 0 && k.FailsOn != r.p.host.index {
+		if end.mean == 0 || end.why == byError && !fails {
 			continue
 		}
 		r.why = end.why

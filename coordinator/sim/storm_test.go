@@ -18,17 +18,36 @@ import (
 // TestStorm plays seeds of a virtual day with every kind of fault. The environment chooses them:
 //
 //	EMITD_TEST_SEEDS=a..b           which seeds, both included; default 1..20
-//	EMITD_TEST_STORM_PROGRESS=FILE  seeds that passed are noted there and not played again
+//	EMITD_TEST_HOURS=n              virtual hours of each; default 24, in the fast profile 1.5
+//	EMITD_TEST_STORM_PROGRESS=FILE  seeds that passed are noted there, of the fast profile in
+//	                                FILE.fast, and not played again
 //	EMITD_TEST_STORM_TRACE=FILE     the whole history of the (one) seed
 //
 // A seed that fails is printed with the end of its history and replays exactly.
 func TestStorm(t *testing.T) {
 	t.Parallel()
+	weather(t, "", storm)
+}
+
+// The fast profile has tighter margins for its latencies and fifteen times the heartbeats.
+func TestStormFast(t *testing.T) {
+	t.Parallel()
+	weather(t, ".fast", func(seed uint64) Config { return fast(storm(seed)) })
+}
+
+// weather plays the seeds that the environment chooses. What passed is noted in the file of progress,
+// whose name ends in suffix.
+func weather(t *testing.T, suffix string, config func(seed uint64) Config) {
+	t.Helper()
 	first, last, err := seeds(os.Getenv("EMITD_TEST_SEEDS"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	done, err := openProgress(os.Getenv("EMITD_TEST_STORM_PROGRESS"))
+	name := os.Getenv("EMITD_TEST_STORM_PROGRESS")
+	if name != "" {
+		name += suffix
+	}
+	done, err := openProgress(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +64,8 @@ func TestStorm(t *testing.T) {
 		}
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
-			cfg := storm(seed)
+			cfg := config(seed)
+			shortened(t, &cfg)
 			traced(t, &cfg)
 			r, err := Run(cfg)
 			total.add(r)
@@ -57,6 +77,20 @@ func TestStorm(t *testing.T) {
 			}
 		})
 	}
+}
+
+// shortened gives a storm the hours that the environment names.
+func shortened(t *testing.T, cfg *Config) {
+	t.Helper()
+	text := os.Getenv("EMITD_TEST_HOURS")
+	if text == "" {
+		return
+	}
+	hours, err := strconv.ParseUint(text, 10, 16)
+	if err != nil || hours == 0 {
+		t.Fatalf("EMITD_TEST_HOURS=%q is no number of hours", text)
+	}
+	cfg.Duration = time.Duration(hours) * time.Hour
 }
 
 // traced sends the whole history to the file that the environment names.
@@ -80,25 +114,6 @@ func storm(seed uint64) Config {
 	cfg := Config{Seed: seed, Faults: All}
 	cfg.Store = storage.Capabilities{NoWake: seed%8 == 0, NoClock: seed%16 == 0}
 	return cfg
-}
-
-// The fast profile has tighter margins for its latencies and fifteen times the heartbeats.
-func TestStormFast(t *testing.T) {
-	t.Parallel()
-	first, last, err := seeds(os.Getenv("EMITD_TEST_SEEDS"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for seed := first; seed <= last; seed++ {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			t.Parallel()
-			cfg := fast(storm(seed))
-			traced(t, &cfg)
-			if _, err := Run(cfg); err != nil {
-				t.Fatal(err)
-			}
-		})
-	}
 }
 
 // Seeds that found something once, and are played every time.

@@ -44,9 +44,12 @@ type world struct {
 
 // host is a machine: it has a name and a clock and outlives its processes.
 type host struct {
-	index  int
-	name   string
-	clock  clock
+	index int
+	name  string
+	clock clock
+	// wall is how far the machine's wall clock is off. It names new processes, because a UUID of
+	// version 7 begins with it; nothing else may go by it.
+	wall   time.Duration
 	full   daemon.Advert // what its processes advertise, but while it deploys something else
 	advert daemon.Advert
 	proc   *process // the newest

@@ -139,7 +139,12 @@ func cycle(b *testing.B, n *node, payload []byte, jobs int, whole bool) int {
 	if !whole {
 		return jobs
 	}
-	claims, err := n.Claim(n.w.ctx, DefaultQueue, ClaimRequest{Worker: "w", Max: jobs, Types: []string{"busy"}, Wait: time.Second})
+	return workOff(b, n, ClaimRequest{Worker: "w", Max: jobs, Types: []string{"busy"}, Wait: time.Second})
+}
+
+// workOff claims and completes jobs, and returns how many.
+func workOff(b *testing.B, n *node, req ClaimRequest) int {
+	claims, err := n.Claim(n.w.ctx, DefaultQueue, req)
 	if err != nil {
 		b.Error(err)
 		return 0
@@ -161,9 +166,9 @@ func cycle(b *testing.B, n *node, payload []byte, jobs int, whole bool) int {
 	return len(claims)
 }
 
-// BenchmarkTakeover measures, on a directory, with a million jobs waiting: from the start of a run
-// until it serves, after a kill; and for how long nobody serves when a broker drains (a checkpoint
-// is written before, while it serves: drain is the time of all).
+// BenchmarkTakeover measures, on a directory, with a million jobs waiting and a full dedup window, all
+// submitted with keys: from the start of a run until it serves, after a kill; and for how long nobody
+// serves when a broker drains (a checkpoint is written before, while it serves: drain is the time of all).
 func BenchmarkTakeover(b *testing.B) {
 	bucket, err := dir.Open(dir.Config{Path: b.TempDir(), NoSync: true})
 	if err != nil {
@@ -174,17 +179,28 @@ func BenchmarkTakeover(b *testing.B) {
 	n := w.node("n")
 	r := n.serve(DefaultQueue, 0)
 	payload := make([]byte, 100)
+	keys := 0
 	fill := func(jobs int) {
 		for range jobs / MaxCall {
 			batch := make([]Job, MaxCall)
 			for i := range batch {
 				_, _ = rand.Read(payload[:50])
-				batch[i].Payload = slices.Clone(payload)
+				batch[i] = Job{Key: fmt.Sprint("order-", keys), Payload: slices.Clone(payload)}
+				keys++
 			}
 			n.enqueue(batch...)
 		}
 	}
+	for range 1_000_000 / MaxCall { // what the dedup window holds by default
+		fill(MaxCall)
+		if done := workOff(b, n, ClaimRequest{Worker: "w", Max: MaxCall}); done != MaxCall {
+			b.Fatalf("%d of %d jobs were completed", done, MaxCall)
+		}
+	}
 	fill(1_000_000)
+	if ids := n.stat().DedupIDs; ids != 1_000_000 {
+		b.Fatalf("%d IDs are in the dedup window", ids)
+	}
 	var kill, used, drain, gap []time.Duration
 	for b.Loop() {
 		r.kill()

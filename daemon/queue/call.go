@@ -37,7 +37,8 @@ type call struct {
 	claim    *ClaimRequest
 	claims   []handed
 	back     []undelivered
-	room     int // of a claim: bytes that its payloads may still take
+	gone     *call // the claim of a caller who has gone
+	room     int   // of a claim: bytes that its payloads may still take
 	command  *Command
 	met      int
 	query    *Query

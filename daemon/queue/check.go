@@ -274,9 +274,13 @@ func parseCursor(text string) (shard int, number uint64, err *Error) {
 		_, e = fmt.Sscanf(string(raw), "%d.%d", &shard, &number)
 	}
 	if e != nil || cursorOf(shard, number) != text || shard < 0 {
-		return 0, 0, Refuse(BadRequest, "the cursor %.80q is not one of a page", text)
+		return 0, 0, notACursor(text)
 	}
 	return shard, number, nil
+}
+
+func notACursor(text string) *Error {
+	return Refuse(BadRequest, "the cursor %.80q is not one of a page", text)
 }
 
 // over refuses a call whose context is over already.

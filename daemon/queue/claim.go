@@ -34,7 +34,7 @@ func (b *Broker) Claim(ctx context.Context, name string, req ClaimRequest) (_ []
 	if len(got) == 0 && err != nil {
 		return nil, err
 	}
-	out, err := b.claims(ctx, got)
+	out, err := b.claims(ctx, got, &req)
 	b.instruments.consumed(ctx, name, len(out))
 	if cap(got) > 0 {
 		clear(got)
@@ -81,7 +81,11 @@ func (b *Broker) claimNow(ctx context.Context, shards []*shard, req ClaimRequest
 			part.Max -= len(claims)
 			c := claimCall(&part, new(atomic.Bool), make(chan *call, 1))
 			c.retried, c.room = again, room
-			if err := shards[(first+n)%len(shards)].do(ctx, c); err != nil {
+			s := shards[(first+n)%len(shards)]
+			if err := s.do(ctx, c); err != nil {
+				if ctx.Err() != nil && c.taken.Swap(true) {
+					leave(s, c)
+				}
 				return err
 			}
 			room = c.room
@@ -108,34 +112,43 @@ func (b *Broker) poll(ctx context.Context, shards []*shard, req ClaimRequest) ([
 		calls[i].wait = true
 		if err := s.submit(ctx, calls[i]); err != nil {
 			if taken.Swap(true) {
-				return answerOf(<-done)
+				return handing(ctx, shards[:i], calls, done)
 			}
 			return nil, err
 		}
 	}
 	timer := time.NewTimer(req.Wait)
 	defer timer.Stop()
+	var why error
 	select {
 	case c := <-done:
 		return answerOf(c)
 	case <-shards[0].gone:
-		if !taken.Swap(true) {
-			return nil, shards[0].notOwner()
-		}
-		return answerOf(<-done)
+		why = shards[0].notOwner()
 	case <-timer.C:
 	case <-ctx.Done():
+		why = canceled(ctx, Unavailable)
 	}
 	if taken.Swap(true) {
-		return answerOf(<-done) // jobs are being handed out: they must not be lost
+		return handing(ctx, shards, calls, done)
 	}
 	for i, s := range shards {
 		s.withdraw(calls[i])
 	}
-	if ctx.Err() != nil {
-		return nil, canceled(ctx, Unavailable)
+	return nil, why
+}
+
+// handing returns the jobs that are being handed out to a poll: they must not be lost.
+func handing(ctx context.Context, shards []*shard, calls []*call, done chan *call) ([]handed, error) {
+	select {
+	case c := <-done:
+		return answerOf(c)
+	case <-ctx.Done():
 	}
-	return nil, nil
+	for i, s := range shards {
+		leave(s, calls[i])
+	}
+	return nil, canceled(ctx, UnknownOutcome)
 }
 
 func answerOf(c *call) ([]handed, error) {
@@ -159,7 +172,7 @@ func (s *shard) withdraw(c *call) {
 
 // claims makes of what shards handed out what the worker gets: with tokens, and with payloads, also
 // those that are objects of their own; see deliver.
-func (b *Broker) claims(ctx context.Context, got []handed) ([]Claimed, error) {
+func (b *Broker) claims(ctx context.Context, got []handed, req *ClaimRequest) ([]Claimed, error) {
 	out := make([]Claimed, len(got))
 	for i := range got {
 		h := &got[i]
@@ -173,7 +186,7 @@ func (b *Broker) claims(ctx context.Context, got []handed) ([]Claimed, error) {
 			h.shard.sealers.Put(seal)
 		}
 	}
-	return b.deliver(ctx, got, out)
+	return b.deliver(ctx, got, out, req)
 }
 
 func claimStep(s *shard, c *call) progress {

@@ -45,6 +45,10 @@
 // deliveries; it is kept, with the cause, until it is redriven or purged. The record that it is dead
 // is durable before it leaves its place.
 //
+// A claim whose caller has gone before it is answered is handed back, unless it has a request ID: it is
+// kept for the repetition of that call. A claim whose answer is lost later counts as an attempt when it
+// ends, because the broker cannot tell it from one whose worker has died.
+//
 // A claim whose payload, an object of its own, cannot be read is handed back: it counts as no attempt
 // and no delivery, and the job waits a second, twice as long each time, up to a minute. The other jobs
 // of the claim are handed out. A job whose payload object is gone is dead with that cause.

@@ -14,8 +14,8 @@ import (
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
-// The tests of this file are named after weaknesses that were found, and reproduced, in another
-// queue on object storage. Each fails if the broker behaves like it.
+// The tests of this file, and all that are called TestHole, are named after weaknesses that were found,
+// and reproduced, in another queue on object storage. Each fails if the broker behaves like it.
 
 // TestHole01CommitsDoNotRaceThemselves: one broker, many callers: no write is refused, none is
 // wasted, and no caller fails.
@@ -86,12 +86,24 @@ func TestHole03AmbiguousWrite(t *testing.T) {
 			bucket.Inject(mem.Create, "", mem.Fault{Kind: mem.LostReply}, mem.Fault{Kind: mem.LostRequest}, mem.Fault{Kind: mem.Conflict})
 			want(t, a.say(Complete, a.one(fmt.Sprint(i))), Completed, "")
 		}
-		if st := a.stat(); st.Enqueued != 100 || st.Completed != 100 {
+		a.enqueue(Job{ID: "once"}, Job{ID: "other"})
+		bucket.Inject(mem.Create, "", mem.Fault{Kind: mem.LostReply}, mem.Fault{Kind: mem.Conflict})
+		got := a.claim(ClaimRequest{Worker: "w", Tokenless: true}) // durable
+		if st := a.stat(); len(got) != 1 || st.Active != 1 || st.Waiting != 1 {
+			t.Fatalf("one claim of a job: %+v, %+v", got, st)
+		}
+		for _, id := range []string{"once", "other"} {
+			if id == "other" {
+				got = a.claim(ClaimRequest{Worker: "w", Tokenless: true})
+			}
+			want(t, a.say(Complete, Claimed{Job: got[0].Job}), Completed, "")
+		}
+		if st := a.stat(); st.Enqueued != 102 || st.Completed != 102 {
 			t.Fatalf("%+v", st)
 		}
 		r.kill()
 		b.serve(DefaultQueue, 0)
-		if st := b.stat(); st.Enqueued != 100 || st.Completed != 100 || st.Waiting+st.Active+st.Dead != 0 {
+		if st := b.stat(); st.Enqueued != 102 || st.Completed != 102 || st.Waiting+st.Active+st.Dead != 0 {
 			t.Fatalf("after a takeover: %+v", st)
 		}
 	})
@@ -163,7 +175,7 @@ func TestHole05EveryCallEnds(t *testing.T) {
 			w.declare(Settings{})
 			n := w.node("n1")
 			r := n.serve(DefaultQueue, 0)
-			n.enqueue(ids(1)...)
+			n.enqueue(ids(2)...)
 			c := n.one("j0")
 			down.Store(true)
 			ctx, cancel := context.WithTimeout(w.ctx, 10*time.Second)
@@ -176,6 +188,21 @@ func TestHole05EveryCallEnds(t *testing.T) {
 				t.Errorf("%v: settle: %v", fault.Kind, err)
 			}
 			cancel()
+			claimed := make(chan error, 1)
+			go func() { // a claim that waits for the store, not for jobs
+				ctx, cancel := context.WithTimeout(w.ctx, 10*time.Second)
+				defer cancel()
+				_, err := n.Claim(ctx, DefaultQueue, ClaimRequest{Worker: "w", Tokenless: true, Wait: time.Minute})
+				claimed <- err
+			}()
+			select {
+			case err := <-claimed:
+				if tag := TagOf(err); tag != UnknownOutcome && tag != QueueNotOwner && tag != Unavailable {
+					t.Errorf("%v: claim: %v", fault.Kind, err)
+				}
+			case <-time.After(time.Minute):
+				t.Errorf("%v: a claim does not end", fault.Kind)
+			}
 			rest := make(chan error)
 			go func() {
 				_, err := n.Enqueue(w.ctx, DefaultQueue, []Job{{ID: "y"}})
@@ -311,25 +338,32 @@ func TestHole10IdleCostsNothing(t *testing.T) {
 	})
 }
 
-// TestHole12ClocksOfNodes: the queue's time never goes back, and a step forward of one node's clock
-// is all that a node can do: durability does not depend on it.
+// TestHole12ClocksOfNodes: the queue's time never goes back, and a step of one node's clock, back or
+// forward, ends no claim: durability does not depend on it.
 func TestHole12ClocksOfNodes(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w, _, a, b := slow(t, Settings{})
-		r := a.serve(DefaultQueue, 0)
-		a.enqueue(Job{ID: "later", Delay: time.Minute}, Job{ID: "now"})
-		c := a.one("now")
-		time.Sleep(2 * time.Second)
-		r.kill()
-		w.clock = func() time.Time { return time.Now().Add(-time.Hour) } // the other node's clock
-		b.serve(DefaultQueue, 0)
-		b.enqueue(Job{ID: "new", Priority: -1})
-		if i, j := b.get("new"), b.get("now"); i.CreatedAt.Before(j.CreatedAt) {
-			t.Fatalf("time went back: %v, then %v", j.CreatedAt, i.CreatedAt)
-		}
-		want(t, b.say(Extend, c), Active, "")
-		want(t, b.say(Complete, c), Completed, "")
-	})
+	for _, step := range []time.Duration{-time.Hour, time.Hour} {
+		t.Run(step.String(), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w, _, a, b := slow(t, Settings{})
+				r := a.serve(DefaultQueue, 0)
+				a.enqueue(Job{ID: "later", Delay: 2 * time.Hour}, Job{ID: "now"})
+				c := a.one("now")
+				time.Sleep(2 * time.Second)
+				r.kill()
+				w.clock = func() time.Time { return time.Now().Add(step) } // the other node's clock
+				b.serve(DefaultQueue, 0)
+				b.enqueue(Job{ID: "new", Priority: -1})
+				if i, j := b.get("new"), b.get("now"); i.CreatedAt.Before(j.CreatedAt) {
+					t.Fatalf("time went back: %v, then %v", j.CreatedAt, i.CreatedAt)
+				}
+				if i := b.get("now"); i.State != Active || i.Attempts != 0 {
+					t.Fatalf("a job that is worked on: %+v", i)
+				}
+				want(t, b.say(Extend, c), Active, "")
+				want(t, b.say(Complete, c), Completed, "")
+			})
+		})
+	}
 }
 
 // TestHole13TheBacklogCostsNothing: bytes written per job do not depend on how many wait.
@@ -434,7 +468,7 @@ func TestHole16BadInput(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, out, err)
 		}
 	}
-	for name, q := range map[string]Query{"cursor": {Cursor: "x"}, "limit": {Limit: -1}, "page": {Limit: MaxPage + 1}, "state": {State: Completed}} {
+	for name, q := range map[string]Query{"cursor": {Cursor: "x"}, "cursor of no shard": {Cursor: cursorOf(1, 1)}, "limit": {Limit: -1}, "page": {Limit: MaxPage + 1}, "state": {State: Completed}} {
 		if _, err := n.List(w.ctx, DefaultQueue, q); TagOf(err) != BadRequest {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -135,6 +135,8 @@ func (b *Broker) List(ctx context.Context, name string, q Query) (*Page, error) 
 	switch {
 	case refusal != nil:
 		return nil, refusal
+	case index >= set.Shards:
+		return nil, notACursor(q.Cursor)
 	case q.Limit < 0 || q.Limit > MaxPage:
 		return nil, Refuse(BadRequest, "the limit is %d, want 1 to %d", q.Limit, MaxPage)
 	case !slices.Contains([]State{"", Waiting, Delayed, Active, Dead}, q.State):

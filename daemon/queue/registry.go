@@ -183,10 +183,32 @@ func (r *Registry) Declare(ctx context.Context, set Settings) (Settings, error) 
 	if err := set.check(); err != nil {
 		return Settings{}, err
 	}
+	return r.Amend(ctx, set.Name, func(Settings) (Settings, error) { return set, nil })
+}
+
+// Amend is Declare with settings that are made of those in force; of a queue that is not there, of
+// its name. No declaration comes between the two: if another one was faster, revise is called again.
+// Its error is returned, and nothing is changed.
+func (r *Registry) Amend(ctx context.Context, name string, revise func(Settings) (Settings, error)) (Settings, error) {
+	if err := checkName(name); err != nil {
+		return Settings{}, err
+	}
 	var made Settings
 	err := r.change(ctx, func(f *registryFile) (bool, error) {
-		at := slices.IndexFunc(f.Queues, func(q registryQueue) bool { return q.Name == set.Name })
+		at := slices.IndexFunc(f.Queues, func(q registryQueue) bool { return q.Name == name })
+		now := Settings{Name: name}
+		if at >= 0 {
+			now = f.Queues[at].settings()
+		}
+		set, err := revise(now)
+		if err != nil {
+			return false, err
+		}
+		if err := set.check(); err != nil {
+			return false, err
+		}
 		made = set
+		made.Name = name
 		if at < 0 {
 			f.Next++
 			made.Incarnation = f.Next
@@ -197,7 +219,7 @@ func (r *Registry) Declare(ctx context.Context, set Settings) (Settings, error) 
 		old := f.Queues[at]
 		made.Incarnation, made.Shards = old.Incarnation, cmp.Or(set.Shards, old.Shards)
 		if made.Shards != old.Shards {
-			return false, Refuse(BadRequest, "queue %q has %d shards: their number cannot be changed", set.Name, old.Shards).
+			return false, Refuse(BadRequest, "queue %q has %d shards: their number cannot be changed", name, old.Shards).
 				WithHint("declare another queue with %d shards, let workers drain this one, then remove it", set.Shards)
 		}
 		if old == made.stored() {

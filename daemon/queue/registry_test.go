@@ -1,8 +1,10 @@
 package queue
 
 import (
+	"encoding/base64"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -220,6 +222,57 @@ func TestDeclaredAtOnce(t *testing.T) {
 	})
 }
 
+// TestAmendedAtOnce: what is amended keeps what others declare meanwhile; what is refused changes nothing.
+func TestAmendedAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	one, other := NewRegistry(w.bucket, ""), NewRegistry(w.bucket, "")
+	for n, queue := range []string{DefaultQueue, "new"} {
+		if n == 0 {
+			w.declare(Settings{TTL: time.Hour})
+		}
+		calls := 0
+		made, err := one.Amend(w.ctx, queue, func(s Settings) (Settings, error) {
+			if calls++; calls == 1 {
+				if _, err := other.Amend(w.ctx, queue, func(s Settings) (Settings, error) {
+					s.Visibility, s.Shards = time.Minute, 2-n
+					return s, nil
+				}); n == 1 && err != nil || n == 0 && TagOf(err) != BadRequest {
+					t.Error(err)
+				}
+				if _, err := other.Amend(w.ctx, queue, func(s Settings) (Settings, error) { s.MaxJobs = 9; return s, nil }); err != nil {
+					t.Error(err)
+				}
+			}
+			s.DedupIDs = 7
+			return s, nil
+		})
+		want := Settings{Name: queue, Incarnation: uint64(n + 1), Shards: 1, MaxJobs: 9, DedupIDs: 7}
+		if want.TTL = time.Hour; n == 1 {
+			want.TTL, want.Visibility = 0, time.Minute
+		}
+		if err != nil || calls != 2 || made != want {
+			t.Errorf("%d calls: %+v, %v", calls, made, err)
+		}
+		if set, err := other.get(w.ctx, queue, 0); err != nil || *set != want.withDefaults() {
+			t.Errorf("%+v, %v", set, err)
+		}
+	}
+	before, err := one.List(w.ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = one.Amend(w.ctx, DefaultQueue, func(s Settings) (Settings, error) { return s, Refuse(BadRequest, "no") })
+	refusedAs(t, err, BadRequest)
+	_, err = one.Amend(w.ctx, DefaultQueue, func(s Settings) (Settings, error) { s.MaxJobs = -1; return s, nil })
+	refusedAs(t, err, BadRequest)
+	_, err = one.Amend(w.ctx, "No", func(s Settings) (Settings, error) { return s, nil })
+	refusedAs(t, err, BadRequest)
+	if after, err := other.List(w.ctx); err != nil || !slices.Equal(after, before) {
+		t.Errorf("%+v, %v", after, err)
+	}
+}
+
 func TestConfig(t *testing.T) {
 	t.Parallel()
 	bucket := mem.New(mem.Config{})
@@ -302,6 +355,24 @@ func FuzzParseOsqueue(f *testing.F) {
 			if _, err := set.prepare(&file.Jobs[i]); err != nil {
 				t.Fatalf("%+v: %v", file.Jobs[i], err)
 			}
+		}
+	})
+}
+
+// FuzzCursor: a cursor that is accepted is one that a page has; any other is refused.
+func FuzzCursor(f *testing.F) {
+	f.Add(cursorOf(0, 0))
+	f.Add(cursorOf(255, 1<<64-1))
+	for _, text := range []string{"", "-1.2", "+1.2", "1.-2", "01.2", " 1.2", "1.2 ", "1.2x", "1", "99999999999999999999.1", "1.18446744073709551616"} {
+		f.Add(base64.RawURLEncoding.EncodeToString([]byte(text)))
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		shard, number, err := parseCursor(text)
+		switch {
+		case err != nil && (err.Tag != BadRequest || text == ""):
+			t.Fatalf("%q: %v", text, err)
+		case err == nil && text != "" && (shard < 0 || cursorOf(shard, number) != text):
+			t.Fatalf("%q is taken for shard %d, job %d", text, shard, number)
 		}
 	})
 }

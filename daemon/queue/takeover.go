@@ -138,24 +138,30 @@ func (b *Broker) refused(a *daemon.Assignment, set *Settings, err error) error {
 }
 
 // Adopt takes a queue over that belonged to another cluster store, whose brokers must not run any
-// more: they would lose it for good.
-func (b *Broker) Adopt(ctx context.Context, name string) error {
+// more: they would lose it for good. It returns how many shards it took. Those that are this
+// cluster's already are left to their brokers, so that a repetition takes what is left of an adoption
+// that was interrupted.
+func (b *Broker) Adopt(ctx context.Context, name string) (taken int, err error) {
 	set, err := b.registry.get(ctx, name, 0)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	for index := range set.Shards {
-		cfg := b.journalConfig(set, index, 1)
+		cfg := b.journalConfig(set, index, 1) // the least generation: it is newer than no run of this cluster
 		cfg.Adopt = true
 		log, err := journal.Open(ctx, cfg, &folder{})
+		if errors.Is(err, journal.ErrGeneration) {
+			continue
+		}
 		if err == nil {
 			err = log.Close(ctx)
 		}
 		if err != nil {
-			return fmt.Errorf("adopt shard %d of queue %s: %w", index, name, err)
+			return taken, fmt.Errorf("adopt shard %d of queue %s: %w", index, name, err)
 		}
+		taken++
 	}
-	return nil
+	return taken, nil
 }
 
 // configure makes new settings hold. What the fold depends on goes through the log.

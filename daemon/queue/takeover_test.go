@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon/queue/journal"
+	"github.com/emitd/emitd/storage/blob"
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
@@ -191,8 +192,8 @@ func TestDeposedBrokerAcknowledgesNothing(t *testing.T) {
 	})
 }
 
-// TestNoTrustNoAnswer: a broker that may be deposed says neither yes nor no.
-func TestNoTrustNoAnswer(t *testing.T) {
+// TestHole12NoTrustNoAnswer: a broker that may be deposed says neither yes nor no.
+func TestHole12NoTrustNoAnswer(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, mem.New(mem.Config{}))
 		w.declare(Settings{})
@@ -228,13 +229,53 @@ func TestGenerationsAndStores(t *testing.T) {
 	if !errors.Is(r.err, journal.ErrForeign) || !strings.Contains(r.err.Error(), "emitd queue adopt default") {
 		t.Fatalf("%v", r.err)
 	}
-	if err := b.Adopt(w.ctx, DefaultQueue); err != nil {
-		t.Fatal(err)
+	if taken, err := b.Adopt(w.ctx, DefaultQueue); taken != 1 || err != nil {
+		t.Fatal(taken, err)
 	}
 	b.serve(DefaultQueue, 0)
 	if st := b.stat(); st.Waiting != 1 {
 		t.Fatalf("%+v", st)
 	}
+}
+
+// TestAdoptLeavesOurs: what belongs to this cluster already is not taken from whoever serves it, and
+// what an interrupted adoption has left is taken by the next one.
+func TestAdoptLeavesOurs(t *testing.T) {
+	t.Parallel()
+	var down atomic.Bool
+	w := newWorld(t, mem.New(mem.Config{Faults: func(c mem.Call) mem.Fault {
+		if down.Load() && strings.Contains(c.Key, "/default/1/1/") {
+			return mem.Fault{Kind: mem.Denied}
+		}
+		return mem.Fault{}
+	}}))
+	w.declare(Settings{Shards: 2})
+	old := w.node("old")
+	for shard := range 2 {
+		old.serve(DefaultQueue, shard).drain(t)
+	}
+	ours, hand := w.node("ours"), w.node("hand")
+	ours.cfg.StoreID, hand.cfg.StoreID = "another", "another"
+	down.Store(true)
+	if taken, err := hand.Adopt(w.ctx, DefaultQueue); taken != 1 || !errors.Is(err, blob.ErrDenied) {
+		t.Fatal(taken, err)
+	}
+	down.Store(false)
+	r := ours.serve(DefaultQueue, 0)
+	for n, want := range []int{1, 0} {
+		hand.cfg.Owner = fmt.Sprint("hand", n)
+		if taken, err := hand.Adopt(w.ctx, DefaultQueue); taken != want || err != nil {
+			t.Fatal(taken, err)
+		}
+	}
+	ours.serve(DefaultQueue, 1)
+	ours.enqueue(ids(20)...)
+	if st := ours.stat(); st.Waiting != 20 {
+		t.Fatalf("%+v", st)
+	}
+	r.drain(t)
+	_, err := hand.Adopt(w.ctx, "nowhere")
+	refusedAs(t, err, QueueNotFound)
 }
 
 // TestForgedTokens: nothing but the very token is a proof.
@@ -298,8 +339,8 @@ func TestDurableClaims(t *testing.T) {
 	})
 }
 
-// TestRepeatedClaimCall: a claim call that is repeated returns the same claims.
-func TestRepeatedClaimCall(t *testing.T) {
+// TestHole04RepeatedClaimCall: a claim call that is repeated returns the same claims.
+func TestHole04RepeatedClaimCall(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		for _, mode := range []string{SoftClaims, DurableClaims} {
 			_, _, a, b := slow(t, Settings{Claims: mode})

@@ -33,28 +33,36 @@ type undelivered struct {
 	err      error // why its payload could not be read; nil: nobody was there any more
 }
 
+func (h *handed) undelivered(err error) undelivered {
+	j := &h.job
+	return undelivered{number: j.Number, epoch: j.Epoch, delivery: j.Deliveries, nonce: j.Nonce, err: err}
+}
+
 // deliver completes claims with payloads that are objects of their own, and returns those that can be
 // handed out. The shards are told of the others. The error says that there is none that can, while
 // there may be later.
-func (b *Broker) deliver(ctx context.Context, got []handed, out []Claimed) ([]Claimed, error) {
+func (b *Broker) deliver(ctx context.Context, got []handed, out []Claimed, req *ClaimRequest) ([]Claimed, error) {
 	errs := b.fetch(ctx, got, out)
-	if errs == nil {
+	gone := ctx.Err() != nil // whoever asked hears of none
+	switch {
+	case errs != nil:
+	case gone && req.RequestID == "":
+		errs = make([]error, len(got))
+	default:
 		return out, nil
 	}
-	gone := ctx.Err() != nil // whoever asked hears of none
 	back := map[*shard][]undelivered{}
 	kept := out[:0]
 	var later error
 	for i, err := range errs {
-		j := &got[i].job
 		if err == nil && !gone {
 			kept = append(kept, out[i])
 			continue
 		}
 		s := got[i].shard
-		back[s] = append(back[s], undelivered{number: j.Number, epoch: j.Epoch, delivery: j.Deliveries, nonce: j.Nonce, err: err})
+		back[s] = append(back[s], got[i].undelivered(err))
 		if err != nil && !errors.Is(err, blob.ErrNotFound) {
-			later = Refuse(Unavailable, "read the payload of job %q: %w", j.ID, err)
+			later = Refuse(Unavailable, "read the payload of job %q: %w", got[i].job.ID, err)
 		}
 	}
 	for s, jobs := range back {
@@ -113,6 +121,30 @@ func (s *shard) handBack(jobs []undelivered) {
 	case s.calls <- c:
 	case <-s.gone:
 	}
+}
+
+// leave tells the shard of a claim call that its caller has gone. A call that can be repeated keeps its
+// claims for that.
+func leave(s *shard, gone *call) {
+	if gone.claim.RequestID != "" {
+		return
+	}
+	c := newCall(leaveStep)
+	c.gone = gone
+	select {
+	case s.calls <- c:
+	case <-s.gone:
+	}
+}
+
+// leaveStep ends the claims of a call whose caller has gone. It comes after the call itself, which has
+// been decided therefore.
+func leaveStep(s *shard, c *call) progress {
+	for i := range c.gone.claims {
+		c.back = append(c.back, c.gone.claims[i].undelivered(nil))
+	}
+	c.step, c.gone = handBackStep, nil
+	return c.step(s, c)
 }
 
 // handBackStep ends claims that reached no worker: they are no attempts, and no deliveries after which

@@ -164,3 +164,41 @@ func TestHole04SlowPayload(t *testing.T) {
 		}
 	})
 }
+
+// TestHole04GoneBeforeTheAnswer: claims whose caller has gone before they were durable wait again as soon as
+// they are, and cost no attempt; those of a call that can be repeated are kept for that.
+func TestHole04GoneBeforeTheAnswer(t *testing.T) {
+	for name, req := range map[string]ClaimRequest{
+		"durable": {}, "waiting": {Wait: MaxWait}, "tokenless": {Tokenless: true}, "repeatable": {RequestID: "r", Wait: MaxWait},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w, _, n, _ := slow(t, Settings{Claims: DurableClaims})
+				n.serve(DefaultQueue, 0)
+				n.enqueue(Job{ID: "a", Retry: Retry{MaxAttempts: 1}})
+				req.Worker = "w"
+				for range 10 {
+					ctx, cancel := context.WithTimeout(w.ctx, latency/2)
+					begun := time.Now()
+					_, err := n.Claim(ctx, DefaultQueue, req)
+					refusedAs(t, err, UnknownOutcome)
+					if took := time.Since(begun); took != latency/2 {
+						t.Fatalf("it took %v", took)
+					}
+					cancel()
+					time.Sleep(3 * latency)
+					if req.RequestID != "" {
+						break
+					}
+				}
+				req.Wait = 0
+				begun := time.Now()
+				got := n.claim(req)
+				if len(got) != 1 || got[0].Job.Attempts != 0 || time.Since(begun) > 2*latency {
+					t.Fatalf("%+v after %v", got, time.Since(begun))
+				}
+				want(t, n.say(Complete, got[0]), Completed, "")
+			})
+		})
+	}
+}

@@ -16,8 +16,11 @@ import (
 // ErrStalled is the failure of an attempt that made no progress for Spec.StallTimeout.
 var ErrStalled = errors.New("no progress within the stall timeout")
 
-// attempt calls Agent.Run once, on a goroutine of its own, and returns what came of it.
-func (r *run) attempt(agent daemon.Agent) error {
+// attempt calls Agent.Run once, on a goroutine of its own, and returns how long it lived and what came
+// of it. A stalled one has lived until its progress ceased: what never works is not forgiven for the
+// time in which nobody noticed.
+func (r *run) attempt(agent daemon.Agent) (lived time.Duration, err error) {
+	began := time.Now()
 	ctx, cancel := context.WithCancelCause(r.ctx)
 	defer cancel(context.Canceled)
 	a := daemon.NewAssignment(r.fence, r.term, r.s.cfg.Node, r.s.cfg.Held)
@@ -46,13 +49,14 @@ func (r *run) attempt(agent daemon.Agent) error {
 				stall.stop()
 			} else if stall.expired(a.Progressed()) {
 				cancel(ErrStalled)
-				return r.stalled(result)
+				lived = time.Since(began) - r.spec.StallTimeout - r.spec.StallTimeout/stallTicks
+				return lived, r.stalled(result)
 			}
 		case err := <-result:
 			if isClosed(ready) { // both may have come at once
 				r.ready()
 			}
-			return err
+			return time.Since(began), err
 		}
 	}
 }

@@ -87,15 +87,14 @@ func (r *run) perform() Report {
 		if r.over() {
 			return Report{How: Returned}
 		}
-		began := time.Now()
-		err := r.attempt(agent)
+		lived, err := r.attempt(agent)
 		v := r.judge(err)
 		if v.over {
 			return v.end
 		}
 		pause := r.s.cfg.RestartMin
 		if v.failed {
-			if time.Since(began) >= r.s.cfg.ResetAfter {
+			if lived >= r.s.cfg.ResetAfter {
 				r.failures = 0
 			}
 			r.failures++

@@ -51,6 +51,42 @@ func TestAStallIsAFailure(t *testing.T) {
 	}
 }
 
+// Stalls are failures in a row, however long each took to be found; work before one breaks the row.
+func TestStallsInARow(t *testing.T) {
+	t.Parallel()
+	spec := daemon.Spec{StallTimeout: 10 * time.Minute, MaxFailures: 2}
+	fail := func(n string) string { return n + ": no progress within the stall timeout of 10m0s" }
+	works := func(d time.Duration) daemon.AgentFunc {
+		return func(ctx context.Context, a *daemon.Assignment) error {
+			a.Progress(1)
+			select {
+			case <-time.After(d):
+				a.Progress(1)
+			case <-ctx.Done():
+			}
+			return waits(ctx, a)
+		}
+	}
+	for name, c := range map[string]struct {
+		agent daemon.AgentFunc
+		want  []string
+	}{
+		"never any progress":     {waits, []string{fail("failed #1"), "enter", fail("ended gave up #2")}},
+		"progress as they begin": {works(0), []string{fail("failed #1"), "enter", fail("ended gave up #2")}},
+		"minutes of progress":    {works(4 * time.Minute), []string{fail("failed #1"), "enter", fail("failed #1"), "enter"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			act(t, Config{}, c.agent, func(th *theatre) {
+				th.Start(fence, 1, spec)
+				pass(45 * time.Minute)
+				th.expect(append([]string{"stamp", "enter", "started"}, c.want...)...)
+				th.Cancel(fence, errLost)
+			})
+		})
+	}
+}
+
 // What an agent finds out while it is cancelled for a stall still counts.
 func TestAStalledAttemptMayLearnThatItIsStale(t *testing.T) {
 	t.Parallel()

@@ -79,8 +79,8 @@ type Config struct {
 	StopTimeout time.Duration
 	// RestartMin and RestartMax bound the back-off; defaults 100 ms and 30 s.
 	RestartMin, RestartMax time.Duration
-	// ResetAfter is how long an attempt must have lived for earlier failures to be forgotten;
-	// default 1 min.
+	// ResetAfter is how long an attempt must have lived, a stalled one until its progress ceased, for
+	// earlier failures to be forgotten; default 1 min.
 	ResetAfter time.Duration
 
 	// Exit ends the process (Spec.OnAbandoned); default os.Exit.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -31,6 +32,37 @@ func TestConformance(t *testing.T) {
 					return func() blob.Bucket { return s.Open(t, prefix) }
 				}})
 			})
+		})
+	}
+}
+
+// A server whose port was taken before it listens is started on another one; nobody mistakes who has
+// the port for it. One that is started again must have its own.
+func TestPortIsTaken(t *testing.T) {
+	t.Parallel()
+	for _, kind := range kinds {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			s := startOn(t, kind, l.Addr().String())
+			if s.address == l.Addr().String() {
+				t.Fatal("it is said to listen on a port that somebody else has")
+			}
+			if _, err := s.Open(t, "p").Create(t.Context(), "k", []byte("v")); err != nil {
+				t.Error(err)
+			}
+			s.Kill()
+			if l, err = net.Listen("tcp", s.address); err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			if err := s.Run(); !errors.Is(err, errTaken) {
+				t.Errorf("started again: error %v, want %v", err, errTaken)
+			}
 		})
 	}
 }

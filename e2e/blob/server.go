@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -45,10 +46,20 @@ const (
 	patience       = 30 * time.Second
 )
 
+// statusTaken is the exit status of a server that could not have its port.
+const statusTaken = 98
+
+// errTaken says that somebody else has the server's port.
+var errTaken = errors.New("its port is taken")
+
 // Main runs a server instead of the tests if the process was started as one.
 func Main(m interface{ Run() int }) {
 	if what := os.Getenv(serverVariable); what != "" {
-		fmt.Fprintln(os.Stderr, serve(what))
+		err := serve(what)
+		fmt.Fprintln(os.Stderr, err)
+		if strings.Contains(err.Error(), syscall.EADDRINUSE.Error()) { // not every server wraps it
+			os.Exit(statusTaken)
+		}
 		os.Exit(1)
 	}
 	os.Exit(m.Run())
@@ -64,6 +75,13 @@ func serve(what string) error {
 		_, _ = bufio.NewReader(os.Stdin).ReadByte()
 		os.Exit(0)
 	}()
+	// Whoever connects before this is said may reach another process, which was faster.
+	l, err := net.Listen("tcp", part[1])
+	if err != nil {
+		return err
+	}
+	_ = l.Close()
+	fmt.Println("the port is free")
 	switch Kind(part[0]) {
 	case FakeGCS:
 		return serveGCS(part[1])
@@ -79,23 +97,41 @@ type Server struct {
 	address string
 	dir     string
 
-	mu  sync.Mutex
-	cmd *exec.Cmd
-	in  *os.File
+	mu    sync.Mutex
+	cmd   *exec.Cmd
+	in    *os.File
+	ended chan struct{} // closed when the process has ended
 }
 
 // Start starts a server on an empty directory; it ends with the test.
 func Start(t testing.TB, kind Kind) *Server {
 	t.Helper()
-	s := &Server{kind: kind, address: freeAddress(t), dir: t.TempDir()}
+	return startOn(t, kind, freeAddress(t))
+}
+
+// startTries bounds the addresses that are tried: a port that was free may be taken before the server
+// listens on it.
+const startTries = 5
+
+// startOn is Start with the address that is tried first.
+func startOn(t testing.TB, kind Kind, address string) *Server {
+	t.Helper()
+	s := &Server{kind: kind, address: address, dir: t.TempDir()}
 	if err := os.Mkdir(filepath.Join(s.dir, bucket), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Kill)
-	if err := s.Run(); err != nil {
-		t.Fatal(err)
+	for try := 1; ; try++ {
+		err := s.Run()
+		if err == nil {
+			return s
+		}
+		if !errors.Is(err, errTaken) || try == startTries {
+			t.Fatal(err)
+		}
+		s.Kill()
+		s.address = freeAddress(t)
 	}
-	return s
 }
 
 func freeAddress(t testing.TB) string {
@@ -115,17 +151,24 @@ func (s *Server) Run() error {
 		return err
 	}
 	defer read.Close()
-	cmd := exec.Command(os.Args[0])
+	cmd, said, ended := exec.Command(os.Args[0]), newSaid(), make(chan struct{})
 	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s,%s,%s", serverVariable, s.kind, s.address, s.dir))
-	cmd.Stdin, cmd.Stderr = read, os.Stderr
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = read, said, os.Stderr
 	if err := cmd.Start(); err != nil {
 		return errors.Join(err, write.Close())
 	}
+	go func() {
+		defer close(ended)
+		_ = cmd.Wait() // its exit status is read where it matters
+	}()
 	s.mu.Lock()
-	s.cmd, s.in = cmd, write
+	s.cmd, s.in, s.ended = cmd, write, ended
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
+	if err := s.await(ctx, said.first, cmd, ended); err != nil {
+		return err
+	}
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -133,12 +176,39 @@ func (s *Server) Run() error {
 		if err == nil {
 			return conn.Close()
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return fmt.Errorf("%s does not listen on %s after %s", s.kind, s.address, patience)
+		if err := s.await(ctx, tick.C, cmd, ended); err != nil {
+			return err
 		}
 	}
+}
+
+// await waits for the next step of the process, unless that has ended.
+func (s *Server) await(ctx context.Context, next <-chan time.Time, cmd *exec.Cmd, ended <-chan struct{}) error {
+	select {
+	case <-next:
+		return nil
+	case <-ended:
+		if cmd.ProcessState.ExitCode() == statusTaken {
+			return fmt.Errorf("%s on %s: %w", s.kind, s.address, errTaken)
+		}
+		return fmt.Errorf("%s on %s ended: %s", s.kind, s.address, cmd.ProcessState)
+	case <-ctx.Done():
+		return fmt.Errorf("%s does not listen on %s after %s", s.kind, s.address, patience)
+	}
+}
+
+// said takes what a process says, and tells that it has said something.
+type said struct{ first chan time.Time }
+
+func newSaid() *said { return &said{make(chan time.Time, 1)} }
+
+// Write implements io.Writer.
+func (s *said) Write(p []byte) (int, error) {
+	select {
+	case s.first <- time.Now():
+	default:
+	}
+	return len(p), nil
 }
 
 // Kill ends the process as kill -9 does, and waits for it.
@@ -149,7 +219,7 @@ func (s *Server) Kill() {
 		return
 	}
 	_ = s.cmd.Process.Kill()
-	_ = s.cmd.Wait()
+	<-s.ended
 	_ = s.in.Close()
 	s.cmd = nil
 }

@@ -313,7 +313,7 @@ func TestKafkaErrors(t *testing.T) {
 		{name: "too large", cfg: kafka.Config{MaxBytes: 2000}, change: func(r *outbox.Row) { r.Payload = make([]byte, 3000) }, kind: outbox.ErrPermanent, says: "MESSAGE_TOO_LARGE"},
 		{
 			name: "wrong password", cfg: kafka.Config{SASL: kafka.SASL{Mechanism: "plain", User: "u", Password: "hunter2"}},
-			opts: []kfake.Opt{kfake.EnableSASL(), kfake.Superuser("PLAIN", "u", "right")}, kind: outbox.ErrSinkDown, says: "produce",
+			opts: []kfake.Opt{kfake.EnableSASL(), kfake.Superuser("PLAIN", "u", "right")}, kind: outbox.ErrSinkDown, says: "reach any broker",
 		},
 	} {
 		for _, transactional := range []bool{false, true} {

@@ -2,6 +2,7 @@
 // and saves their results, fenced, in one transaction, on Postgres.
 //
 //	emitd migrate up --store "$DATABASE_URL"
+//	psql "$DATABASE_URL" -c 'CREATE TABLE report (job bigint)'
 //	DATABASE_URL=postgres://… go run ./examples/reports
 package main
 

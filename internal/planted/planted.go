@@ -17,9 +17,9 @@
 //
 //	go test -tags planted -run TestPlanted ./internal/planted
 //
-// The names are listed in [Bugs] and [QueueBugs], each with the rule it breaks. On panics for a name that is not
-// listed, and Asked tells a test that some code has asked for the bug: a switch connected to
-// nothing is no proof.
+// The names are listed in [Bugs] and [QueueBugs], each with the rule it breaks. On panics for a name
+// that is not listed, and Asked tells a test that some code has asked for the bug: a switch connected
+// to nothing is no proof.
 package planted
 
 // Info describes one planted bug.

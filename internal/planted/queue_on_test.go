@@ -19,7 +19,7 @@ var caught = map[string]struct{ pkg, test string }{
 	StaleClaimHonoured:    {"daemon/queue", "TestHole08StaleClaims"},
 	SoftDurableClaim:      {"daemon/queue", "TestDurableClaims"},
 	ClaimNotWritten:       {"daemon/queue", "TestPoisonJob"},
-	NewClaimsForRepeat:    {"daemon/queue", "TestRepeatedClaimCall"},
+	NewClaimsForRepeat:    {"daemon/queue", "TestHole04RepeatedClaimCall"},
 	DeliveriesUnbounded:   {"daemon/queue", "TestRelease"},
 	AttemptAtClaim:        {"daemon/queue", "TestHole04JobsDoNotVanish"},
 	UndeliveredCounts:     {"daemon/queue", "TestHole04LostPayload"},

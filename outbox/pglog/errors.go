@@ -52,7 +52,7 @@ func hintOf(code string, c Config) string {
 	case "08P01":
 		return "the connection is refused, perhaps by a pooler: its log says why"
 	case "53300":
-		return "the server has no connection left: lower the outbox's max connections or raise its max_connections"
+		return "the server has no connection left: lower outbox.max_connections or raise the server's max_connections"
 	case "57014", "55P03":
 		return "no answer within the query timeout, something holds a lock"
 	case "23514":

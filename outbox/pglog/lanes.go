@@ -3,43 +3,12 @@ package pglog
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/outbox/internal/rules"
 )
-
-// Bounds of a lane in one answer of Due, and of a cause.
-const (
-	laneRows  = 100
-	laneBytes = 1 << 20
-	maxCause  = 2000
-)
-
-// lane names a key that waits, or one message alone (solo is its id).
-type lane struct {
-	shard int
-	key   string
-	solo  int64
-}
-
-// laneOf is the lane that a message of the log gets into.
-func laneOf(r outbox.Row) lane {
-	if r.Key == "" {
-		return lane{r.Shard, "", r.Seq}
-	}
-	return lane{r.Shard, r.Key, 0}
-}
-
-// clean makes an error storable: valid text of bounded length.
-func clean(cause string) string {
-	cause = strings.ToValidUTF8(strings.ReplaceAll(cause, "\x00", " "), "\uFFFD")
-	if len(cause) > maxCause {
-		cause = strings.ToValidUTF8(cause[:maxCause], "")
-	}
-	return cause
-}
 
 // laneTable are columns of lanes, as a statement takes them.
 type laneTable struct {
@@ -52,10 +21,10 @@ type laneTable struct {
 	causes   []string
 }
 
-func (t *laneTable) add(at lane, o outbox.Outcome) {
-	t.shards, t.keys, t.solos = append(t.shards, int16(at.shard)), append(t.keys, at.key), append(t.solos, at.solo) //nolint:gosec // below Shards
+func (t *laneTable) add(at rules.Lane, o outbox.Outcome) {
+	t.shards, t.keys, t.solos = append(t.shards, int16(at.Shard)), append(t.keys, at.Key), append(t.solos, at.Solo) //nolint:gosec // below Shards
 	t.held, t.attempts = append(t.held, o.Kind == outbox.Held), append(t.attempts, o.Attempts)
-	t.micros, t.causes = append(t.micros, max(o.RetryIn, 0).Microseconds()), append(t.causes, clean(o.Cause))
+	t.micros, t.causes = append(t.micros, max(o.RetryIn, 0).Microseconds()), append(t.causes, rules.Cause(o.Cause))
 }
 
 // inDue says how a waiting lane's time is written.
@@ -66,17 +35,17 @@ func (c *cursor) leave(q *query, outcomes []outbox.Outcome) error {
 	var dead, attempts, parked, solos []int64
 	var causes, keys []string
 	behind := laneTable{}
-	first := map[lane]outbox.Outcome{} // the last word on each
+	first := map[rules.Lane]outbox.Outcome{} // the last word on each
 	for _, o := range outcomes {
 		if o.Row.Shard < c.Lo || o.Row.Shard > c.Hi {
 			return fmt.Errorf("message %d of shard %d is not in what is advanced over", o.Row.Seq, o.Row.Shard)
 		}
-		at := laneOf(o.Row)
+		at := rules.LaneOf(o.Row)
 		switch o.Kind {
 		case outbox.Delivered, outbox.Dropped:
 			continue
 		case outbox.Dead:
-			dead, attempts, causes = append(dead, o.Row.Seq), append(attempts, int64(o.Attempts)), append(causes, clean(o.Cause))
+			dead, attempts, causes = append(dead, o.Row.Seq), append(attempts, int64(o.Attempts)), append(causes, rules.Cause(o.Cause))
 			continue
 		case outbox.Waiting, outbox.Held:
 			first[at] = o
@@ -86,7 +55,7 @@ func (c *cursor) leave(q *query, outcomes []outbox.Outcome) error {
 		default:
 			return fmt.Errorf("message %d is %q, which is no outcome", o.Row.Seq, o.Kind)
 		}
-		parked, solos, keys = append(parked, o.Row.Seq), append(solos, at.solo), append(keys, at.key)
+		parked, solos, keys = append(parked, o.Row.Seq), append(solos, at.Solo), append(keys, at.Key)
 	}
 	sub := c.claim.Subscription
 	if len(dead) > 0 {
@@ -116,7 +85,7 @@ const onLane = ` on conflict (subscription, shard, key, solo) do update
 	set held = excluded.held, attempts = excluded.attempts, next_at = excluded.next_at, cause = excluded.cause`
 
 // setLanes says what the first messages of lanes wait for.
-func (q *query) setLanes(sub string, first map[lane]outbox.Outcome) {
+func (q *query) setLanes(sub string, first map[rules.Lane]outbox.Outcome) {
 	if len(first) == 0 {
 		return
 	}
@@ -185,7 +154,7 @@ func (c *cursor) Due(ctx context.Context, limit int) (out [][]outbox.Row, err er
 					from (select * from ~outbox_parked p where p.subscription = n.subscription and p.shard = n.shard and p.lane = n.key and p.solo = n.solo
 						order by p.id limit case when n.attempts > 0 then 1 else $5::int end) p) p
 				where p.size <= $6 or p.size = octet_length(p.payload)) p order by n.place, p.id`,
-			[]any{c.claim.Subscription, c.Lo, c.Hi, limit, laneRows, laneBytes}, func(row pgx.Rows) error {
+			[]any{c.claim.Subscription, c.Lo, c.Hi, limit, rules.LaneRows, rules.LaneBytes}, func(row pgx.Rows) error {
 				if err := b.scan(row, &place, &attempts); err != nil {
 					return err
 				}
@@ -231,7 +200,7 @@ func (c *cursor) settle(q *query, outcomes []outbox.Outcome) (emptied []string, 
 		switch o.Kind {
 		case outbox.Delivered, outbox.Dropped:
 		case outbox.Dead:
-			dead, attempts, causes = append(dead, o.Row.Seq), append(attempts, int64(o.Attempts)), append(causes, clean(o.Cause))
+			dead, attempts, causes = append(dead, o.Row.Seq), append(attempts, int64(o.Attempts)), append(causes, rules.Cause(o.Cause))
 		case outbox.Waiting, outbox.Held:
 			stay = append(stay, o)
 			continue
@@ -245,8 +214,8 @@ func (c *cursor) settle(q *query, outcomes []outbox.Outcome) (emptied []string, 
 	if len(gone) > 0 {
 		where := q.find(sub, gone)
 		for seq, at := range where {
-			if at.shard < c.Lo || at.shard > c.Hi {
-				return nil, fmt.Errorf("message %d is of shard %d", seq, at.shard)
+			if at.Shard < c.Lo || at.Shard > c.Hi {
+				return nil, fmt.Errorf("message %d is of shard %d", seq, at.Shard)
 			}
 		}
 		q.bury(sub, dead, attempts, causes)
@@ -271,7 +240,7 @@ func (c *cursor) keep(q *query, stay []outbox.Outcome) error {
 	var t laneTable
 	for _, o := range stay {
 		seqs = append(seqs, o.Row.Seq)
-		t.add(laneOf(o.Row), o)
+		t.add(rules.LaneOf(o.Row), o)
 	}
 	kept := q.exec(`insert into ~outbox_lane (subscription, shard, key, solo, held, attempts, next_at, cause)
 		select $1, p.shard, p.lane, p.solo, l.held, l.attempts, `+inDue+`, l.cause
@@ -291,12 +260,12 @@ func (c *cursor) keep(q *query, stay []outbox.Outcome) error {
 }
 
 // find says which lanes messages are in.
-func (q *query) find(sub string, seqs []int64) map[int64]lane {
-	out := map[int64]lane{}
+func (q *query) find(sub string, seqs []int64) map[int64]rules.Lane {
+	out := map[int64]rules.Lane{}
 	q.each(`select p.id, p.shard, p.lane, p.solo from unnest($2::bigint[]) l (id) `+parkedOne, []any{sub, seqs}, func(row pgx.Rows) error {
 		var seq int64
-		var at lane
-		err := row.Scan(&seq, &at.shard, &at.key, &at.solo)
+		var at rules.Lane
+		err := row.Scan(&seq, &at.Shard, &at.Key, &at.Solo)
 		out[seq] = at
 		return err
 	})
@@ -317,8 +286,8 @@ func (q *query) bury(sub string, seqs, attempts []int64, causes []string) {
 
 // leaveLanes removes messages from their lanes and returns the keys whose lanes are gone with them.
 // Where the first one left, the next is due at once, its attempts counted anew.
-func (q *query) leaveLanes(sub string, seqs []int64, where map[int64]lane) (emptied []string) {
-	seen := map[lane]bool{}
+func (q *query) leaveLanes(sub string, seqs []int64, where map[int64]rules.Lane) (emptied []string) {
+	seen := map[rules.Lane]bool{}
 	var t laneTable
 	for _, seq := range seqs {
 		if at, found := where[seq]; found && !seen[at] {

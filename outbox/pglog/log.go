@@ -122,7 +122,7 @@ func (l *Log) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		if stat := l.pool.Stat(); stat.AcquiredConns() == stat.MaxConns() {
-			return nil, fmt.Errorf("all %d connections were busy: raise the outbox's max connections: %w", stat.MaxConns(), err)
+			return nil, fmt.Errorf("all %d connections were busy: raise outbox.max_connections: %w", stat.MaxConns(), err)
 		}
 	}
 	return conn, err

@@ -56,8 +56,9 @@
 // The log is partitioned by id; partitions are made ahead and removed as a whole, by the sweeper
 // ([Log.Tasks]), when they are older than [Config.Retention] and every cursor has passed them: a number
 // is drawn once the partition is full, and all transactions below it must have ended in the stored
-// snapshot of every cursor. So a transaction that commits late is never cut off. A partition that is
-// half full at the end of the retention is filled up with ids that nobody gets.
+// snapshot of every cursor. So a transaction that commits late is never cut off. A partition whose
+// oldest message is older than half of the retention, and than an hour, is ended: the ids that are left
+// of it are given to nobody.
 //
 // # Poolers
 //
@@ -105,8 +106,8 @@ type Config struct {
 	// Notify is "auto" (LISTEN and NOTIFY, the default) or "poll": relays find messages by polling, as
 	// they do behind a pooler that hands sessions around.
 	Notify string
-	// MaxConns bounds the connections of a Log; default 8, at least 2. One more listens. A relay uses
-	// two at a time while it is busy, none while it has nothing to do.
+	// MaxConns bounds the connections of a Log, emitd's outbox.max_connections; default 8, at least 2.
+	// One more listens. A relay uses two at a time while it is busy, none while it has nothing to do.
 	MaxConns int
 	// QueryTimeout bounds every call of a Log and every statement of it; default 10 s.
 	QueryTimeout time.Duration
@@ -179,7 +180,7 @@ func (c Config) withDefaults() (Config, error) {
 		bad("outbox.on_lag is %q, want %q or %q", c.OnLag, LagKeep, LagForget)
 	}
 	if c.MaxConns < minConns || c.MaxConns > 1<<15 {
-		bad("outbox's max connections is %d, want %d or more", c.MaxConns, minConns)
+		bad("outbox.max_connections is %d, want %d or more", c.MaxConns, minConns)
 	}
 	if c.QueryTimeout < 10*time.Millisecond {
 		bad("outbox.query_timeout is %v, want 10ms or more", c.QueryTimeout)

@@ -270,7 +270,7 @@ func TestWake(t *testing.T) {
 func TestBadConfig(t *testing.T) {
 	t.Parallel()
 	_, err := New(nil, Config{Schema: "x; drop", Prefix: strings.Repeat("p", 60), Notify: "no", OnLag: "panic", MaxConns: 1, QueryTimeout: 1, MaxRetained: -1})
-	for _, want := range []string{"schema", "notify", "on_lag", "max connections", "query_timeout", "max_retained"} {
+	for _, want := range []string{"schema", "notify", "on_lag", "outbox.max_connections is 1", "query_timeout", "max_retained"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in %v", want, err)
 		}

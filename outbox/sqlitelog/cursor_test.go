@@ -273,19 +273,6 @@ func TestQueryTimeout(t *testing.T) {
 	}
 }
 
-// Causes are kept as valid text of bounded length.
-func TestClean(t *testing.T) {
-	t.Parallel()
-	for cause, want := range map[string]string{"plain": "plain", "a\x00b": "a b", "a\xffb": "a\uFFFDb"} {
-		if got := clean(cause); got != want {
-			t.Errorf("%q is kept as %q", cause, got)
-		}
-	}
-	if got := clean(strings.Repeat("ü", maxCause)); len(got) > maxCause || !strings.HasSuffix(got, "ü") {
-		t.Errorf("a long cause has %d bytes and ends with %q", len(got), got[len(got)-2:])
-	}
-}
-
 // IDs that the caller gave are kept; those that it left out are drawn.
 func TestIDs(t *testing.T) {
 	t.Parallel()

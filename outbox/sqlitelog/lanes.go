@@ -4,75 +4,44 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/outbox/internal/rules"
 )
-
-// Bounds of a lane in one answer of Due, and of a cause.
-const (
-	laneRows  = 100
-	laneBytes = 1 << 20
-	maxCause  = 2000
-)
-
-// lane names a key that waits, or one message alone (solo is its id).
-type lane struct {
-	shard int
-	key   string
-	solo  int64
-}
-
-// laneOf is the lane that a message of the log gets into.
-func laneOf(r outbox.Row) lane {
-	if r.Key == "" {
-		return lane{r.Shard, "", r.Seq}
-	}
-	return lane{r.Shard, r.Key, 0}
-}
-
-// clean makes an error storable: valid text of bounded length.
-func clean(cause string) string {
-	cause = strings.ToValidUTF8(strings.ReplaceAll(cause, "\x00", " "), "\uFFFD")
-	if len(cause) > maxCause {
-		cause = strings.ToValidUTF8(cause[:maxCause], "")
-	}
-	return cause
-}
 
 // leave stores what became of a message of the log up to a position.
 func (c *cursor) leave(q *query, o outbox.Outcome, pos int64) error {
 	if o.Row.Seq > pos || o.Row.Shard < c.Lo || o.Row.Shard > c.Hi {
 		return fmt.Errorf("message %d of shard %d is not in what is advanced over", o.Row.Seq, o.Row.Shard)
 	}
-	sub, at := c.claim.Subscription, laneOf(o.Row)
+	sub, at := c.claim.Subscription, rules.LaneOf(o.Row)
 	switch o.Kind {
 	case outbox.Delivered, outbox.Dropped:
 		return nil
 	case outbox.Dead:
 		q.exec(`INSERT OR REPLACE INTO ~outbox_dead (subscription, id, shard, attempts, died_at, cause, created_at, `+bodyColumns+`)
-			SELECT ?, id, shard, ?, ?, ?, created_at, `+bodyColumns+` FROM ~outbox WHERE id = ?`, sub, o.Attempts, nanos(q.now), clean(o.Cause), o.Row.Seq)
+			SELECT ?, id, shard, ?, ?, ?, created_at, `+bodyColumns+` FROM ~outbox WHERE id = ?`, sub, o.Attempts, nanos(q.now), rules.Cause(o.Cause), o.Row.Seq)
 		return q.err
 	case outbox.Waiting, outbox.Held:
 		q.setLane(sub, at, o)
 	case outbox.Behind:
 		// The lane may be gone because an operator emptied it: then it is made again, due at once.
 		q.exec(`INSERT OR IGNORE INTO ~outbox_lane (subscription, shard, key, solo, next_at) VALUES (?, ?, ?, ?, ?)`,
-			sub, at.shard, at.key, at.solo, nanos(q.now))
+			sub, at.Shard, at.Key, at.Solo, nanos(q.now))
 	default:
 		return fmt.Errorf("message %d is %q, which is no outcome", o.Row.Seq, o.Kind)
 	}
 	// It is there already if it was replayed.
 	q.exec(`INSERT OR IGNORE INTO ~outbox_parked (subscription, id, shard, solo, parked_at, created_at, `+bodyColumns+`)
-		SELECT ?, id, shard, ?, ?, created_at, `+bodyColumns+` FROM ~outbox WHERE id = ?`, sub, at.solo, nanos(q.now), o.Row.Seq)
+		SELECT ?, id, shard, ?, ?, created_at, `+bodyColumns+` FROM ~outbox WHERE id = ?`, sub, at.Solo, nanos(q.now), o.Row.Seq)
 	return q.err
 }
 
 // setLane says what the first message of a lane waits for.
-func (q *query) setLane(sub string, at lane, o outbox.Outcome) {
+func (q *query) setLane(sub string, at rules.Lane, o outbox.Outcome) {
 	q.exec(`INSERT INTO ~outbox_lane (subscription, shard, key, solo, held, attempts, next_at, cause) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 		ON CONFLICT DO UPDATE SET held = excluded.held, attempts = excluded.attempts, next_at = excluded.next_at, cause = excluded.cause`,
-		sub, at.shard, at.key, at.solo, o.Kind == outbox.Held, o.Attempts, nanos(q.now.Add(max(o.RetryIn, 0))), clean(o.Cause))
+		sub, at.Shard, at.Key, at.Solo, o.Kind == outbox.Held, o.Attempts, nanos(q.now.Add(max(o.RetryIn, 0))), rules.Cause(o.Cause))
 }
 
 // Due implements [outbox.Cursor].
@@ -87,19 +56,19 @@ func (c *cursor) Due(ctx context.Context, limit int) ([][]outbox.Row, error) {
 		if err := c.owned(q); err != nil {
 			return err
 		}
-		var lanes []lane
+		var lanes []rules.Lane
 		var attempts []int
 		q.each(`SELECT shard, key, solo, attempts FROM ~outbox_lane
 			WHERE subscription = ? AND held = 0 AND next_at <= ? AND shard BETWEEN ? AND ? ORDER BY next_at, shard, key, solo LIMIT ?`,
 			[]any{c.claim.Subscription, nanos(q.now), c.Lo, c.Hi, limit}, func(scan func(...any) error) (bool, error) {
-				var at lane
+				var at rules.Lane
 				var n int
-				err := scan(&at.shard, &at.key, &at.solo, &n)
+				err := scan(&at.Shard, &at.Key, &at.Solo, &n)
 				lanes, attempts = append(lanes, at), append(attempts, n)
 				return true, err
 			})
 		for i, at := range lanes {
-			n := laneRows
+			n := rules.LaneRows
 			if attempts[i] > 0 {
 				n = 1
 			}
@@ -117,16 +86,16 @@ func (c *cursor) Due(ctx context.Context, limit int) ([][]outbox.Row, error) {
 }
 
 // lane reads the first messages of a lane, so many at most.
-func (q *query) lane(sub string, at lane, most int) (rows []outbox.Row) {
+func (q *query) lane(sub string, at rules.Lane, most int) (rows []outbox.Row) {
 	var dec decoder
 	size := 0
 	q.each(`SELECT `+bodyOf+` FROM ~outbox_parked WHERE subscription = ? AND shard = ? AND key = ? AND solo = ? ORDER BY id LIMIT ?`,
-		[]any{sub, at.shard, at.key, at.solo, most}, func(scan func(...any) error) (bool, error) {
+		[]any{sub, at.Shard, at.Key, at.Solo, most}, func(scan func(...any) error) (bool, error) {
 			r, n, err := dec.row(scan)
 			if err != nil {
 				return false, err
 			}
-			if size += n; size > laneBytes && len(rows) > 0 {
+			if size += n; size > rules.LaneBytes && len(rows) > 0 {
 				return false, nil
 			}
 			r.Attempt = 1
@@ -193,8 +162,8 @@ func (c *cursor) release(q *query, o outbox.Outcome, emptied []string) ([]string
 	if o.Kind == outbox.Dead {
 		q.bury(sub, o.Row.Seq, o.Attempts, o.Cause)
 	}
-	if q.leaveLane(sub, at, o.Row.Seq) && at.solo == 0 {
-		emptied = append(emptied, at.key)
+	if q.leaveLane(sub, at, o.Row.Seq) && at.Solo == 0 {
+		emptied = append(emptied, at.Key)
 	}
 	return emptied, nil
 }
@@ -205,7 +174,7 @@ func (c *cursor) keep(q *query, o outbox.Outcome) error {
 		WHERE subscription = ?1 AND (shard, key, solo) = (SELECT shard, key, solo FROM ~outbox_parked WHERE subscription = ?1 AND id = ?2)
 		AND shard BETWEEN ?7 AND ?8 AND ?2 = (SELECT min(p.id) FROM ~outbox_parked p
 			WHERE p.subscription = ?1 AND p.shard = ~outbox_lane.shard AND p.key = ~outbox_lane.key AND p.solo = ~outbox_lane.solo)`,
-		c.claim.Subscription, o.Row.Seq, o.Kind == outbox.Held, o.Attempts, nanos(q.now.Add(max(o.RetryIn, 0))), clean(o.Cause), c.Lo, c.Hi)
+		c.claim.Subscription, o.Row.Seq, o.Kind == outbox.Held, o.Attempts, nanos(q.now.Add(max(o.RetryIn, 0))), rules.Cause(o.Cause), c.Lo, c.Hi)
 	if kept == 1 || q.err != nil {
 		return q.err
 	}
@@ -216,42 +185,42 @@ func (c *cursor) keep(q *query, o outbox.Outcome) error {
 }
 
 // find says which lane of the range a message is in.
-func (c *cursor) find(q *query, seq int64) (at lane, found bool, err error) {
+func (c *cursor) find(q *query, seq int64) (at rules.Lane, found bool, err error) {
 	at, found = q.find(c.claim.Subscription, seq)
-	if found && (at.shard < c.Lo || at.shard > c.Hi) {
-		return at, false, fmt.Errorf("message %d is of shard %d", seq, at.shard)
+	if found && (at.Shard < c.Lo || at.Shard > c.Hi) {
+		return at, false, fmt.Errorf("message %d is of shard %d", seq, at.Shard)
 	}
 	return at, found, nil
 }
 
 // find says which lane a message is in.
-func (q *query) find(sub string, seq int64) (at lane, found bool) {
-	found = q.one(`SELECT shard, key, solo FROM ~outbox_parked WHERE subscription = ? AND id = ?`, []any{sub, seq}, &at.shard, &at.key, &at.solo)
+func (q *query) find(sub string, seq int64) (at rules.Lane, found bool) {
+	found = q.one(`SELECT shard, key, solo FROM ~outbox_parked WHERE subscription = ? AND id = ?`, []any{sub, seq}, &at.Shard, &at.Key, &at.Solo)
 	return at, found
 }
 
 // first is the first message of a lane, 0 if it is empty.
-func (q *query) first(sub string, at lane) int64 {
-	return q.number(`SELECT min(id) FROM ~outbox_parked WHERE subscription = ? AND shard = ? AND key = ? AND solo = ?`, sub, at.shard, at.key, at.solo)
+func (q *query) first(sub string, at rules.Lane) int64 {
+	return q.number(`SELECT min(id) FROM ~outbox_parked WHERE subscription = ? AND shard = ? AND key = ? AND solo = ?`, sub, at.Shard, at.Key, at.Solo)
 }
 
 // bury copies a parked message to the dead letters.
 func (q *query) bury(sub string, seq int64, attempts int, cause string) {
 	q.exec(`INSERT OR REPLACE INTO ~outbox_dead (subscription, id, shard, attempts, died_at, cause, created_at, `+bodyColumns+`)
 		SELECT subscription, id, shard, ?, ?, ?, created_at, `+bodyColumns+` FROM ~outbox_parked WHERE subscription = ? AND id = ?`,
-		attempts, nanos(q.now), clean(cause), sub, seq)
+		attempts, nanos(q.now), rules.Cause(cause), sub, seq)
 }
 
 // leaveLane removes a message from its lane and says whether the lane is gone with it. If it was the
 // first one, the next is due at once, its attempts counted anew.
-func (q *query) leaveLane(sub string, at lane, seq int64) (gone bool) {
+func (q *query) leaveLane(sub string, at rules.Lane, seq int64) (gone bool) {
 	head := q.first(sub, at) == seq
 	q.exec(`DELETE FROM ~outbox_parked WHERE subscription = ? AND id = ?`, sub, seq)
 	if !head {
 		return false
 	}
 	if q.first(sub, at) == 0 && q.err == nil {
-		q.exec(`DELETE FROM ~outbox_lane WHERE subscription = ? AND shard = ? AND key = ? AND solo = ?`, sub, at.shard, at.key, at.solo)
+		q.exec(`DELETE FROM ~outbox_lane WHERE subscription = ? AND shard = ? AND key = ? AND solo = ?`, sub, at.Shard, at.Key, at.Solo)
 		return true
 	}
 	q.wakeLane(sub, at)
@@ -259,7 +228,7 @@ func (q *query) leaveLane(sub string, at lane, seq int64) (gone bool) {
 }
 
 // wakeLane makes a lane due at once.
-func (q *query) wakeLane(sub string, at lane) {
+func (q *query) wakeLane(sub string, at rules.Lane) {
 	q.exec(`UPDATE ~outbox_lane SET held = 0, attempts = 0, next_at = ?, cause = '' WHERE subscription = ? AND shard = ? AND key = ? AND solo = ?`,
-		nanos(q.now), sub, at.shard, at.key, at.solo)
+		nanos(q.now), sub, at.Shard, at.Key, at.Solo)
 }

@@ -43,7 +43,7 @@ func (l *Log) Retry(ctx context.Context, subscription string, seqs ...int64) (n 
 			n = q.retryAll(subscription)
 			return nil
 		}
-		lanes := map[lane]bool{}
+		lanes := map[rules.Lane]bool{}
 		dead := 0
 		for _, seq := range seqs {
 			at, found := q.find(subscription, seq)
@@ -99,7 +99,7 @@ func (l *Log) Skip(ctx context.Context, subscription string, seqs ...int64) erro
 			attempts, cause := 0, ""
 			if q.first(subscription, at) == seq {
 				q.one(`SELECT attempts, cause FROM ~outbox_lane WHERE subscription = ? AND shard = ? AND key = ? AND solo = ?`,
-					[]any{subscription, at.shard, at.key, at.solo}, &attempts, &cause)
+					[]any{subscription, at.Shard, at.Key, at.Solo}, &attempts, &cause)
 			}
 			q.bury(subscription, seq, attempts, strings.TrimSuffix(rules.SkipCause+": "+cause, ": "))
 			q.leaveLane(subscription, at, seq)

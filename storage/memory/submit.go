@@ -9,8 +9,8 @@ import (
 // submit files a command, or returns the one that has its ID.
 func (s *state) submit(c storage.Command, now time.Time) *storage.Command {
 	filed, fresh := s.commands.File(s, c, s.term, now)
-	if fresh {
-		s.wakeLeader()
+	if fresh && s.term.Held() {
+		s.wakeNode(s.term.Leader.Incarnation) // to a heartbeat, which reads commands; a pass does not
 	}
 	return &filed
 }

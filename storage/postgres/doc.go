@@ -10,8 +10,9 @@
 //   - A follower's heartbeat writes its own row and nothing else, in place.
 //   - Names are quoted and come from an allow-list; values never become SQL.
 //   - The role needs USAGE on the schema and SELECT, INSERT, UPDATE and DELETE on its tables.
-//     EXECUTE on the procedure heartbeat_1, which everybody has unless it is revoked, makes
-//     heartbeats cheap: without, they do the same by statements, and a warning says so once.
+//     EXECUTE on the procedure heartbeat_1, which everybody has unless it is revoked, and
+//     transactions that begin as READ COMMITTED, the server's default, make heartbeats cheap:
+//     without, they do the same by statements, and a warning says so once.
 //   - No error and no log has a password in it.
 //
 // # The rules of the statements

@@ -27,6 +27,7 @@ func (e *unavailable) Unwrap() []error {
 
 // Classes and codes of SQLSTATE that decide what an error is.
 const (
+	codeIsolation      = "25000" // invalid_transaction_state: what the procedure of heartbeats answers
 	codeReadOnly       = "25006" // read_only_sql_transaction
 	codeRecovery       = "55000" // object_not_in_prerequisite_state: log functions of a standby
 	codeStarting       = "57P03" // cannot_connect_now

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/storage"
 )
 
 // fake replaces the server's clock and identity by SQL expressions.
@@ -87,3 +88,6 @@ func (s *Store) StampBatch(fences ...daemon.Fence) []int64 {
 	}
 	return held
 }
+
+// ParseWake is what it is called in the package.
+func ParseWake(payload string) storage.Wake { return parseWake(payload) }

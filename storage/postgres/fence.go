@@ -30,9 +30,10 @@ func (s *Store) Stamp(ctx context.Context, f daemon.Fence) error {
 }
 
 // stampPatiently tries until the fence is raised or refused, or something else than waiting goes
-// wrong: first together with others, without waiting for anybody. Stamps that wait use up half of the connections at most, so that blocked ones cannot keep
-// heartbeats from theirs, and only half of those wait in line at the fence; the others look in
-// now and then, so that they cannot keep stamps from passing that wait for nobody.
+// wrong: first together with others, without waiting for anybody. Stamps that wait use up half of the
+// connections at most, so that blocked ones cannot keep heartbeats from theirs, and only half of those
+// wait in line at the fence; the others look in now and then, so that they cannot keep stamps from
+// passing that wait for nobody.
 func (s *Store) stampPatiently(ctx context.Context, f daemon.Fence) (held int64, err error) {
 	began := time.Now()
 	if held, err = s.stampTogether(ctx, f); err != nil || held >= f.Generation {

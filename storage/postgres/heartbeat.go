@@ -38,9 +38,14 @@ func (s *Store) Heartbeat(ctx context.Context, hb storage.Heartbeat) (*storage.R
 	if hb.Advert != nil {
 		advert = hb.Advert.Encode()
 	}
-	err := s.call(ctx, b.operation(), writing, func(m *message) { b.say(m, advert, s.quick.Load()) })
-	if c := pgerror.Code(err); c == codeNoPrivilege || c == codeNoFunction {
-		err = s.slowDown(ctx, b, advert, err)
+	var err error
+	if b.simple() && s.quick.Load() {
+		err = s.call(ctx, b.operation(), procedural, b.sayQuickly)
+		if c := pgerror.Code(err); c == codeNoPrivilege || c == codeNoFunction || c == codeIsolation {
+			err = s.slowDown(ctx, b, err)
+		}
+	} else {
+		err = s.call(ctx, b.operation(), writing, func(m *message) { b.say(m, advert) })
 	}
 	if err == nil && !b.admitted {
 		err = s.refused(ctx, hb.Node, b.taken, func(present, departed bool) bool {
@@ -87,13 +92,12 @@ func (b *beat) operation() string {
 	return "heartbeat"
 }
 
+// simple reports whether it neither registers nor stands nor asks for the members.
+func (b *beat) simple() bool { return b.Advert == nil && !b.Claim.Stand && !b.WantMembers }
+
 // say says a heartbeat in statements.
-func (b *beat) say(m *message, advert []byte, quick bool) {
+func (b *beat) say(m *message, advert []byte) {
 	claims := b.Claim.Stand || b.Claim.Holds != 0
-	if quick && advert == nil && !b.Claim.Stand && !b.WantMembers {
-		b.sayQuickly(m)
-		return
-	}
 	if advert != nil {
 		m.do("register_lock", plain(string(b.Node.ID)))
 	}
@@ -114,7 +118,7 @@ func (b *beat) say(m *message, advert []byte, quick bool) {
 	b.read(m)
 }
 
-// sayQuickly says the everyday heartbeat as one call of a procedure that does the same. Nothing in
+// sayQuickly says a simple heartbeat as one call of a procedure that does the same. Nothing in
 // a session is relied on: that the session has planned its statements before only makes it faster.
 func (b *beat) sayQuickly(m *message) {
 	m.ask(columns(func(c *composite) error {
@@ -134,15 +138,13 @@ func (b *beat) sayQuickly(m *message) {
 }
 
 // slowDown repeats a heartbeat, of which nothing has happened, without the procedure, if that is
-// what it failed for: a database may forbid its roles all routines.
-func (s *Store) slowDown(ctx context.Context, b *beat, advert []byte, cause error) error {
-	if !s.quick.Load() {
-		return cause
-	}
+// what it failed for: a database may forbid its roles all routines, or begin their transactions in
+// another isolation.
+func (s *Store) slowDown(ctx context.Context, b *beat, cause error) error {
 	*b = beat{Heartbeat: b.Heartbeat, before: b.before}
-	err := s.call(ctx, b.operation(), writing, func(m *message) { b.say(m, advert, false) })
+	err := s.call(ctx, b.operation(), writing, func(m *message) { b.say(m, nil) })
 	if err == nil && s.quick.CompareAndSwap(true, false) {
-		s.cfg.Logger.Warn("heartbeats cost the database more than they need to: the role cannot execute the procedure heartbeat_1",
+		s.cfg.Logger.Warn("heartbeats cost the database more than they need to: the role cannot use the procedure heartbeat_1",
 			"schema", s.cfg.Schema, "error", sentence(cause))
 	}
 	return err

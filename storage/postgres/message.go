@@ -170,10 +170,12 @@ func (t take) receive(r *pgconn.ResultReader) (err error) {
 
 // Isolation levels of a call. Every statement of a write sees what was committed before it, so
 // that it is never older than the lock that the statement before it waited for; all statements
-// of a read see the same.
+// of a read see the same. The procedure of heartbeats looks after its isolation by itself, at less
+// cost than that of a statement, and its plans are too small to be compiled.
 const (
-	writing = "set transaction isolation level read committed"
-	reading = "set transaction isolation level repeatable read, read only"
+	writing    = "set transaction isolation level read committed"
+	reading    = "set transaction isolation level repeatable read, read only"
+	procedural = ""
 )
 
 // begin puts first what holds for one transaction, so that nothing rests on a session which a
@@ -181,9 +183,11 @@ const (
 // Tables that were never analyzed are taken for large ones: compiling a statement for them costs
 // a second, running it a millisecond.
 func (m *message) begin(conn *pgconn.PgConn, isolation string, total, lock time.Duration) {
-	m.set(isolation)
+	if isolation != procedural {
+		m.set(isolation)
+		m.set("set local jit = off")
+	}
 	m.set("set local statement_timeout = " + milliseconds(total))
-	m.set("set local jit = off")
 	if !strings.HasPrefix(conn.ParameterStatus("DateStyle"), "ISO") {
 		m.set("set local datestyle = 'ISO'")
 	}

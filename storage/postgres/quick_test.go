@@ -54,23 +54,26 @@ func TestConformanceWithoutProcedure(t *testing.T) {
 // A database whose procedure is forbidden or missing costs one heartbeat a second round trip, once.
 func TestProcedureIsNotNeeded(t *testing.T) {
 	t.Parallel()
-	for name, spoil := range map[string]string{
-		"forbidden": "revoke execute on procedure %s.heartbeat_1 from public",
-		"missing":   "drop procedure %s.heartbeat_1",
+	for name, tt := range map[string]struct{ spoil, session string }{
+		"forbidden":    {spoil: "revoke execute on procedure %s.heartbeat_1 from public"},
+		"missing":      {spoil: "drop procedure %s.heartbeat_1"},
+		"serializable": {session: "&default_transaction_isolation=serializable"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newStage(t)
 			cfg := s.schema(t)
 			proxy := pgtest.NewProxy(t, cfg.URL)
-			cfg.URL = proxy.URL()
+			cfg.URL = proxy.URL() + tt.session
 			var told bytes.Buffer
 			cfg.Logger = slog.New(slog.NewTextHandler(&told, nil))
 			store := open(t, cfg)
 			a, b := join(t, store, "a"), join(t, store, "b")
 			term := a.lead()
 			a.assign(term, unit(0), b)
-			s.exec(t, fmt.Sprintf(spoil, cfg.Schema))
+			if tt.spoil != "" {
+				s.exec(t, fmt.Sprintf(tt.spoil, cfg.Schema))
+			}
 
 			trips := func(want int64, beat func()) {
 				t.Helper()

@@ -3,12 +3,15 @@ package postgres_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 
 	"github.com/google/uuid"
 
+	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
+	"github.com/emitd/emitd/storage/postgres"
 )
 
 // Many nodes of one process watch through one connection, which ends with the last of them.
@@ -57,4 +60,25 @@ func TestManyWatchOneConnection(t *testing.T) {
 	cancel()
 	wg.Wait()
 	eventually(t, "nobody listens", func() bool { return listeners() == 0 })
+}
+
+// A notification that this version does not understand is a hint for everybody, never an error; what
+// it does not know beside what it knows is skipped.
+func TestHintsOfOtherVersions(t *testing.T) {
+	t.Parallel()
+	all := storage.Wake{Leader: true}
+	for payload, want := range map[string]storage.Wake{
+		"":                                      all,
+		"resigned":                              all,
+		`{"Leader":`:                            all,
+		`{"Nodes":7}`:                           all,
+		`["a"]`:                                 all,
+		`{}`:                                    {},
+		`{"Nodes":["a"],"Weather":{"rain":[]}}`: {Nodes: []node.Incarnation{"a"}},
+		`{"Nodes":["a"],"Leader":true}`:         {Nodes: []node.Incarnation{"a"}, Leader: true},
+	} {
+		if got := postgres.ParseWake(payload); !slices.Equal(got.Nodes, want.Nodes) || got.Leader != want.Leader {
+			t.Errorf("%q: %+v, want %+v", payload, got, want)
+		}
+	}
 }

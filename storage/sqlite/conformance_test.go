@@ -36,5 +36,6 @@ func openBackend(t testing.TB) storagetest.Backend {
 				t.Fatal(err)
 			}
 		},
+		Become: func(t testing.TB) { replace(t, first, copyOf(t, first)) },
 	}
 }

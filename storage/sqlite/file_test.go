@@ -139,6 +139,40 @@ func TestRestoredFileIsAnotherStore(t *testing.T) {
 	}
 }
 
+// A file that became another store says since when to every heartbeat, also to those of processes that
+// begin later and have seen nothing of the one before; a reboot leaves nobody of whom to be afraid.
+func TestSinceWhenItIsAnotherStore(t *testing.T) {
+	t.Parallel()
+	m := newMachine()
+	path := filepath.Join(t.TempDir(), "store.db")
+	joins := func(s *Store) *storage.Reply {
+		return beat(t, s, storage.Heartbeat{Node: someone("x"), Seq: 1, Advert: plainAdvert})
+	}
+	s := m.open(t, path)
+	backup := copyOf(t, s)
+	if r := joins(s); !r.StoreSince.IsZero() { // is lost
+		t.Errorf("a new file is another store since %v", r.StoreSince)
+	}
+	m.pass(time.Minute)
+	restore(t, s, backup)
+	restored := joins(s)
+	if !restored.StoreSince.Equal(restored.Now) {
+		t.Errorf("a copy was restored at %v, another store since %v", restored.Now, restored.StoreSince)
+	}
+	m.pass(time.Minute)
+	if r := joins(m.open(t, path)); !r.StoreSince.Equal(restored.StoreSince) || r.StoreID != restored.StoreID {
+		t.Errorf("a process that began later is told of %s since %v, want %s since %v", r.StoreID, r.StoreSince, restored.StoreID, restored.StoreSince)
+	}
+	replace(t, s, copyOf(t, s))
+	m.pass(time.Minute)
+	if r := joins(m.open(t, path)); !r.StoreSince.Equal(r.Now) || r.StoreID == restored.StoreID {
+		t.Errorf("a copy was put in its place, found at %v: %s since %v", r.Now, r.StoreID, r.StoreSince)
+	}
+	if r := joins(m.boots("boot-2").open(t, path)); !r.StoreSince.IsZero() {
+		t.Errorf("after a reboot it is another store since %v", r.StoreSince)
+	}
+}
+
 // What was decided from a file is refused by an earlier copy that was restored into it, also if it is
 // the first call that finds the copy.
 func TestWritesForTheFileBefore(t *testing.T) {

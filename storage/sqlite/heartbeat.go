@@ -23,7 +23,7 @@ func (s *Store) Heartbeat(ctx context.Context, beat storage.Heartbeat) (*storage
 		st.putReign(verdict)
 		st.flush() // the reply shows this call's own events
 		reply = st.reply(beat, verdict)
-		reply.StoreID = s.storeID(st.c, st.meta)
+		reply.StoreID, reply.StoreSince = s.storeID(st.c, st.meta), st.meta.since
 		return nil
 	})
 	if err != nil {

@@ -16,10 +16,14 @@ import (
 // meta is the row that says which file this is.
 type meta struct {
 	fileID, bootID string
-	base           int64 // the store's clock at the boot, in nanoseconds
-	latest         int64 // last stamp, on hosts without a boot id
-	head           int64
-	lockFloor      int64
+	place          string // where the newest writer found the file
+	// since is when this boot first found it to be another store than its rows say; zero if it never
+	// was.
+	since     time.Time
+	base      int64 // the store's clock at the boot, in nanoseconds
+	latest    int64 // last stamp, on hosts without a boot id
+	head      int64
+	lockFloor int64
 }
 
 // host is what the store wants of the machine.
@@ -56,36 +60,45 @@ func (s *Store) same(st *step, read string) error {
 	return nil
 }
 
-// adopt makes the file one of this boot, if it is not yet, and reads the clock. It runs at the
-// beginning of every write transaction and costs nothing more when there is nothing to do.
+// adopt makes the file one of this boot and of its place, if it is not yet, and reads the clock. It
+// runs at the beginning of every write transaction and costs nothing more when there is nothing to do.
+//
+// A file that is another store than before notes since when: its rows may be those of a lost history,
+// and whoever begins now is told so. After a reboot nobody is left of whom that could be said.
 func (s *Store) adopt(ctx context.Context, st *step) error {
 	m := &st.meta
-	known := m.fileID != ""
+	known, here := m.fileID != "", m.bootID == s.host.bootID
+	restored := known && here && s.rolledBack(*m)
+	moved := known && here && m.place != st.c.place
 	switch {
-	case known && m.bootID != s.host.bootID && st.c.adopted:
+	case known && !here && st.c.adopted:
 		// It was of this boot when the session began: another machine writes it now.
 		return errForeign
-	case known && m.bootID == s.host.bootID && !s.rolledBack(*m):
+	case known && here && !restored && !moved:
 		st.c.adopted = true
 		s.stamp(st)
 		return nil
 	}
-	was := *m
-	if !known || m.bootID == s.host.bootID {
+	if !known || restored {
 		m.fileID = randomID() // a new file, or one that an earlier copy was restored into
 	}
-	if m.bootID != s.host.bootID || !known {
+	m.place, m.since = st.c.place, time.Time{}
+	if !known || !here {
 		s.beginBoot(st)
+	} else {
+		m.since = s.clock(*m)
 	}
-	st.exec(`INSERT OR REPLACE INTO ~meta (one, file_id, boot_id, clock_base, latest, head, lock_floor) VALUES (1, ?, ?, ?, ?, ?, ?)`,
-		m.fileID, m.bootID, m.base, m.latest, m.head, m.lockFloor)
+	st.exec(`INSERT OR REPLACE INTO ~meta (one, file_id, place, other_since, boot_id, clock_base, latest, head, lock_floor)
+		VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?)`, m.fileID, m.place, nanos(m.since), m.bootID, m.base, m.latest, m.head, m.lockFloor)
 	s.stamp(st)
 	switch {
-	case known && was.bootID != m.bootID:
+	case known && !here:
 		st.bury()
 		s.cfg.Logger.WarnContext(ctx, "the host was started anew since the store was used: all its nodes are gone", "path", s.cfg.Path)
-	case known:
+	case restored:
 		s.cfg.Logger.WarnContext(ctx, "an earlier copy was restored into the database file: it is another store now", "path", s.cfg.Path)
+	case moved:
+		s.cfg.Logger.WarnContext(ctx, "the database file is a copy, or was moved: it is another store now", "path", s.cfg.Path)
 	}
 	st.c.adopted = true
 	return st.err

@@ -43,7 +43,9 @@
 //
 // The store's identity is made of a random id in the file, the device and inode of the file, and
 // the boot id. A copy that was put in the file's place is another store, also one that
-// was restored into the same inode, if a process that saw later events is still running. A file
+// was restored into the same inode, if a process that saw later events is still running. The file
+// keeps since when it is another store, and tells every heartbeat: a node that begins soon after a
+// copy was restored waits for those who may still run what the lost rows gave them. A file
 // that was removed under a running process is not created again: calls fail until it is back.
 //
 // # What it does not promise

@@ -15,6 +15,7 @@ var wakeStories = []story{
 	{"a node is told of what it gets", Wakes, wakesHolder},
 	{"everybody is told of a free term", Wakes, wakesCandidates},
 	{"the leader is told of reports", Wakes, wakesLeader},
+	{"the leader is told of commands, which its next heartbeat reads", Wakes, wakesForCommand},
 }
 
 // watch collects hints until the story ends.
@@ -41,9 +42,9 @@ func (w *world) watch() <-chan storage.Wake {
 	return hints
 }
 
-// hinted repeats act until a hint comes that concerns the node (and the leader, if asked). A
-// hint may be lost, so one act is not enough; a store that never hints is broken.
-func (w *world) hinted(hints <-chan storage.Wake, p *peer, leader bool, act func()) {
+// hinted repeats act until a hint comes that is wanted. A hint may be lost, so one act is not enough;
+// a store that never hints is broken.
+func (w *world) hinted(hints <-chan storage.Wake, wanted func(storage.Wake) bool, act func()) {
 	w.Helper()
 	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
@@ -53,8 +54,7 @@ func (w *world) hinted(hints <-chan storage.Wake, p *peer, leader bool, act func
 	for {
 		select {
 		case hint := <-hints:
-			all := len(hint.Nodes) == 0
-			if (all || slices.Contains(hint.Nodes, p.id.Incarnation)) && (!leader || all || hint.Leader) {
+			if wanted(hint) {
 				return
 			}
 		case <-again.C:
@@ -63,6 +63,21 @@ func (w *world) hinted(hints <-chan storage.Wake, p *peer, leader bool, act func
 			w.Fatal("no hint came")
 		}
 	}
+}
+
+// concerns wants a hint for the node.
+func (p *peer) concerns(hint storage.Wake) bool {
+	return len(hint.Nodes) == 0 || slices.Contains(hint.Nodes, p.id.Incarnation)
+}
+
+// passes wants a hint that makes the node, which leads, make a pass.
+func (p *peer) passes(hint storage.Wake) bool {
+	return p.concerns(hint) && (len(hint.Nodes) == 0 || hint.Leader)
+}
+
+// beats wants a hint that makes the node beat, also if it leads.
+func (p *peer) beats(hint storage.Wake) bool {
+	return p.concerns(hint) && (!hint.Leader || len(hint.Nodes) != 1)
 }
 
 func endsWatch(w *world) {
@@ -78,7 +93,7 @@ func endsWatch(w *world) {
 func wakesHolder(w *world) {
 	l, peers := w.cluster(1)
 	hints := w.watch()
-	w.hinted(hints, peers[0], false, func() {
+	w.hinted(hints, peers[0].concerns, func() {
 		if r := w.unit(unit0); r.State != "" && !r.State.Free() {
 			l.change(on(r, daemon.Expire))
 		}
@@ -89,7 +104,7 @@ func wakesHolder(w *world) {
 func wakesCandidates(w *world) {
 	l, peers := w.cluster(1)
 	hints := w.watch()
-	w.hinted(hints, peers[0], false, func() {
+	w.hinted(hints, peers[0].concerns, func() {
 		if !w.look().Term.Held() {
 			l.term = l.lead()
 		}
@@ -101,5 +116,18 @@ func wakesLeader(w *world) {
 	l, peers := w.cluster(1)
 	l.declare(unit0)
 	hints := w.watch()
-	w.hinted(hints, l.peer, true, func() { peers[0].step(l.assign(unit0, peers[0]), daemon.Release) })
+	w.hinted(hints, l.passes, func() { peers[0].step(l.assign(unit0, peers[0]), daemon.Release) })
+}
+
+// A pass of the leader does not read commands. The first hint may be what a watch begins with.
+func wakesForCommand(w *world) {
+	l, _ := w.cluster(1)
+	hints, n := w.watch(), 0
+	for range 2 {
+		w.hinted(hints, l.beats, func() {
+			n++
+			_, err := w.Store.Submit(w.ctx, storage.Command{ID: uuid(4, n), Kind: storage.CommandResign})
+			w.ok(err)
+		})
+	}
 }

@@ -72,9 +72,9 @@ type Options struct {
 type Directory interface {
 	// List returns the declared queues by name.
 	List(ctx context.Context) ([]queue.Settings, error)
-	// Declare makes a queue be, or changes its settings, and returns them whole. The same again
-	// changes nothing.
-	Declare(ctx context.Context, s queue.Settings) (queue.Settings, error)
+	// Amend makes a queue be, or changes its settings, and returns them whole. They are made of those
+	// in force, as revise says; of a queue that is not there, of its name. The same again changes nothing.
+	Amend(ctx context.Context, name string, revise func(queue.Settings) (queue.Settings, error)) (queue.Settings, error)
 	// Remove takes a queue and its jobs away. [queue.QueueNotFound] if there is none.
 	Remove(ctx context.Context, name string) error
 }

@@ -12,8 +12,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/emitd/emitd/daemon/queue"
 	"github.com/emitd/emitd/daemon/queue/api"
@@ -131,6 +129,16 @@ func TestOwnStory(t *testing.T) {
 			"PUT", "/v1/queues/other", `{"visibility_ms":1000,"dedup_window_ms":2000,"dedup_ids":3,"ttl_ms":4000,"max_jobs":5,"max_bytes":1048576,"retry":{"max_attempts":7}}`,
 			`{"name":"other","visibility_ms":1000,"ttl_ms":4000,"dedup_window_ms":2000,"dedup_ids":3,"max_jobs":5,"max_bytes":1048576,"retry":{"max_attempts":7}}`,
 		},
+		{
+			"PATCH", "/v1/queues/other", `{"ttl_ms":0,"claims":"durable","max_jobs":null,"retry":{"backoff_ms":5}}`,
+			`{"name":"other","shards":1,"claims":"durable","visibility_ms":1000,"dedup_window_ms":2000,"dedup_ids":3,"max_jobs":5,"max_bytes":1048576,"retry":{"max_attempts":7,"backoff_ms":5}}`,
+		},
+		{
+			"PATCH", "/v1/queues/other", `{"retry":null}`,
+			`{"name":"other","shards":1,"claims":"durable","visibility_ms":1000,"dedup_window_ms":2000,"dedup_ids":3,"max_jobs":5,"max_bytes":1048576,"retry":{"max_attempts":7,"backoff_ms":5}}`,
+		},
+		{"PATCH", "/v1/queues/third", `{"name":"third","retry":{"max_attempts":2}}`, `{"name":"third","retry":{"max_attempts":2}}`},
+		{"DELETE", "/v1/queues/third", "", ""},
 		{"DELETE", "/v1/queues/other", "", ""},
 		{"PUT", q, `{"shards":1,"claims":"durable"}`, `{"name":"mail","shards":1,"claims":"durable"}`},
 		{"GET", q, "", `{"name":"mail","shards":1,"claims":"durable"}`},
@@ -293,6 +301,11 @@ var badCalls = []struct {
 	{"POST", "/v1/queues/q/jobs/none/complete", `{"token":"t"}`, 409, queue.StaleClaim, "no token"},
 	{"GET", "/v1/queues/unheard-of/jobs", "", 404, queue.QueueNotFound, "unheard-of"},
 	{"GET", "/v1/queues/unheard-of/stats", "", 404, queue.QueueNotFound, "unheard-of"},
+	{"POST", "/v1/queues/unheard-of/jobs", `{}`, 404, queue.QueueNotFound, "unheard-of"},
+	{"POST", "/v1/queues/unheard-of/claim", "", 404, queue.QueueNotFound, "unheard-of"},
+	{"POST", "/v1/queues/unheard-of/jobs/a/complete", `{"token":"t"}`, 404, queue.QueueNotFound, "unheard-of"},
+	{"POST", "/v1/queues/unheard-of/pause", "", 404, queue.QueueNotFound, "unheard-of"},
+	{"GET", "/v1/queues/q/jobs?cursor=MS4x", "", 400, queue.BadRequest, "cursor"}, // of shard 1
 	{"GET", "/v1/queues/q/jobs?state=completed", "", 400, queue.BadRequest, "completed"},
 	{"POST", "/v1/queues/q/purge", `{"state":"completed"}`, 400, queue.BadRequest, "completed"},
 	{"POST", "/v1/queues/q/pause", `{"ids":["a"]}`, 400, queue.BadRequest, "ids"},
@@ -307,6 +320,11 @@ var badCalls = []struct {
 	{"PUT", "/v1/queues/q", `{"name":"other"}`, 400, queue.BadRequest, "name"},
 	{"PUT", "/v1/queues/q", `{"retry":{"max_attempts":-1}}`, 400, queue.BadRequest, "max_attempts"},
 	{"PUT", "/v1/queues/q", `{"visibility_ms":-1}`, 400, queue.BadRequest, "visibility_ms"},
+	{"PATCH", "/v1/queues/q", `{"shards":3}`, 400, queue.BadRequest, "cannot be changed"},
+	{"PATCH", "/v1/queues/q", `{"claim":"soft"}`, 400, queue.BadRequest, `"claim"`},
+	{"PATCH", "/v1/queues/q", `[]`, 400, queue.BadRequest, "object"},
+	{"PATCH", "/v1/queues/q", `{"name":"other"}`, 400, queue.BadRequest, "name"},
+	{"PATCH", "/v1/queues/none", `{"max_bytes":-1}`, 400, queue.BadRequest, "max_bytes"},
 	{"GET", "/v1/queues/none", "", 404, queue.QueueNotFound, "none"},
 	{"DELETE", "/v1/queues/none", "", 404, queue.QueueNotFound, "none"},
 	{"GET", "/v1/queues/q/nothing", "", 404, refusal.NotFound, ""},
@@ -527,70 +545,3 @@ func (s *stalled) Read(p []byte) (int, error) {
 	<-s.leave
 	return 0, errors.New("reset")
 }
-
-// TestHole5EveryCallEnds: a broker that hangs keeps nobody for ever; the answer says whether the
-// call may have happened.
-func TestHole5EveryCallEnds(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		h, err := api.New(hung{}, api.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, c := range []struct {
-			method, path, body string
-			after              time.Duration
-			tag                queue.Tag
-		}{
-			{"POST", "/v1/jobs", `{"payload":1}`, 30 * time.Second, queue.UnknownOutcome},
-			{"POST", "/v1/queues/q/claim", `{"wait_ms":20000}`, 50 * time.Second, queue.UnknownOutcome},
-			{"POST", "/v1/queues/q/jobs/a/complete", `{"token":"t"}`, 30 * time.Second, queue.UnknownOutcome},
-			{"POST", "/v1/queues/q/pause", ``, 30 * time.Second, queue.UnknownOutcome},
-			{"GET", "/v1/stats", ``, 30 * time.Second, queue.Unavailable},
-			{"GET", "/v1/queues/q/jobs", ``, 30 * time.Second, queue.Unavailable},
-			{"GET", "/v1/queues/q/jobs/a", ``, 30 * time.Second, queue.Unavailable},
-		} {
-			begin := time.Now()
-			want(t, send(h, c.method, c.path, c.body), 503, c.tag)
-			if took := time.Since(begin); took != c.after {
-				t.Errorf("%s %s took %v", c.method, c.path, took)
-			}
-		}
-	})
-}
-
-// hung is a service that answers nothing.
-type hung struct{}
-
-func wait[T any](ctx context.Context) (T, error) {
-	<-ctx.Done()
-	var none T
-	return none, ctx.Err()
-}
-
-func (hung) Enqueue(ctx context.Context, _ string, _ []queue.Job) ([]queue.Receipt, error) {
-	return wait[[]queue.Receipt](ctx)
-}
-
-func (hung) Claim(ctx context.Context, _ string, _ queue.ClaimRequest) ([]queue.Claimed, error) {
-	return wait[[]queue.Claimed](ctx)
-}
-
-func (hung) Settle(ctx context.Context, _ string, _ []queue.Settlement) ([]queue.Outcome, error) {
-	return wait[[]queue.Outcome](ctx)
-}
-
-func (hung) Get(ctx context.Context, _, _ string) (*queue.Info, []byte, error) {
-	info, err := wait[*queue.Info](ctx)
-	return info, nil, err
-}
-
-func (hung) List(ctx context.Context, _ string, _ queue.Query) (*queue.Page, error) {
-	return wait[*queue.Page](ctx)
-}
-
-func (hung) Stats(ctx context.Context, _ string) (*queue.Stats, error) {
-	return wait[*queue.Stats](ctx)
-}
-
-func (hung) Do(ctx context.Context, _ string, _ queue.Command) (int, error) { return wait[int](ctx) }

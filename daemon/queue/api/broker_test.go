@@ -50,7 +50,7 @@ func broker(t testing.TB, bucket mem.Config) *live {
 	t.Helper()
 	l := newLive(t, bucket)
 	for _, name := range []string{"q", "default"} {
-		if _, err := (directory{l}).Declare(t.Context(), queue.Settings{Name: name}); err != nil {
+		if _, err := (directory{l}).Amend(t.Context(), name, func(s queue.Settings) (queue.Settings, error) { return s, nil }); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -60,9 +60,9 @@ func broker(t testing.TB, bucket mem.Config) *live {
 // List implements api.Directory.
 func (l directory) List(ctx context.Context) ([]queue.Settings, error) { return l.Queues().List(ctx) }
 
-// Declare implements api.Directory.
-func (l directory) Declare(ctx context.Context, s queue.Settings) (queue.Settings, error) {
-	set, err := l.Queues().Declare(ctx, s)
+// Amend implements api.Directory.
+func (l directory) Amend(ctx context.Context, name string, revise func(queue.Settings) (queue.Settings, error)) (queue.Settings, error) {
+	set, err := l.Queues().Amend(ctx, name, revise)
 	if err != nil {
 		return set, err
 	}

@@ -1,11 +1,14 @@
 package api
 
 import (
+	"bytes"
+	"cmp"
 	"slices"
 
 	"github.com/emitd/emitd/daemon/queue"
 	"github.com/emitd/emitd/daemon/queue/api/operate"
 	"github.com/emitd/emitd/daemon/queue/api/refusal"
+	"github.com/emitd/emitd/daemon/queue/api/wire"
 )
 
 func (h *Handler) directory() (Directory, error) {
@@ -51,32 +54,40 @@ func (h *Handler) declared(c *call) error {
 	return c.json(operate.DeclarationOf(list[i]))
 }
 
-func (h *Handler) declare(c *call) error {
-	name, err := c.queue()
-	if err != nil {
-		return err
+// declare declares a queue: what the body leaves out is the default, or, if base has it, stays as it is.
+func (h *Handler) declare(base func(inForce queue.Settings) operate.Declaration) endpoint {
+	return func(c *call) error {
+		name, err := c.queue()
+		if err != nil {
+			return err
+		}
+		d, err := h.directory()
+		if err != nil {
+			return err
+		}
+		text, err := c.body()
+		if err != nil {
+			return err
+		}
+		made, err := d.Amend(c.r.Context(), name, func(inForce queue.Settings) (queue.Settings, error) {
+			next := base(inForce)
+			retry := next.Retry
+			if len(bytes.TrimSpace(text)) > 0 {
+				if err := wire.Decode(text, &next); err != nil {
+					return queue.Settings{}, err
+				}
+			}
+			if next.Name != "" && next.Name != name {
+				return queue.Settings{}, queue.Refuse(queue.BadRequest, "name: the path says %q, the body %.80q", name, next.Name)
+			}
+			next.Name, next.Retry = name, cmp.Or(next.Retry, retry) // null is nothing, as in other fields
+			return next.Settings()
+		})
+		if err != nil {
+			return err
+		}
+		return c.json(operate.DeclarationOf(made))
 	}
-	d, err := h.directory()
-	if err != nil {
-		return err
-	}
-	var body operate.Declaration
-	if err := c.decodeAny(&body); err != nil {
-		return err
-	}
-	if body.Name != "" && body.Name != name {
-		return queue.Refuse(queue.BadRequest, "name: the path says %q, the body %.80q", name, body.Name)
-	}
-	body.Name = name
-	settings, err := body.Settings()
-	if err != nil {
-		return err
-	}
-	made, err := d.Declare(c.r.Context(), settings)
-	if err != nil {
-		return err
-	}
-	return c.json(operate.DeclarationOf(made))
 }
 
 func (h *Handler) remove(c *call) error {

@@ -31,7 +31,7 @@ func TestReferenceHasEveryRoute(t *testing.T) {
 	t.Parallel()
 	h, _ := newAPI(t, api.Options{})
 	var documented []string
-	for _, m := range regexp.MustCompile("(?m)^\\| `((?:GET|PUT|POST|DELETE) [^`]+)`").FindAllStringSubmatch(reference(t), -1) {
+	for _, m := range regexp.MustCompile("(?m)^\\| `((?:GET|PUT|PATCH|POST|DELETE) [^`]+)`").FindAllStringSubmatch(reference(t), -1) {
 		documented = append(documented, m[1])
 	}
 	for _, m := range regexp.MustCompile("(?m)^`(/[a-z0-9.]+QueueService/)`").FindAllStringSubmatch(reference(t), -1) {

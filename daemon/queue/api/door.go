@@ -55,7 +55,7 @@ func preflight(w http.ResponseWriter, r *http.Request, named bool) {
 		refuse(w, queue.Refuse(refusal.Forbidden, "the origin %.100q is not named", r.Header.Get("Origin")))
 		return
 	}
-	w.Header().Set("Access-Control-Allow-Methods", "GET, POST, PUT, DELETE")
+	w.Header().Set("Access-Control-Allow-Methods", "GET, POST, PUT, PATCH, DELETE")
 	w.Header().Set("Access-Control-Allow-Headers", allowed)
 	w.Header().Set("Access-Control-Max-Age", "7200")
 	w.WriteHeader(http.StatusNoContent)

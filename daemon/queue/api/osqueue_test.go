@@ -51,9 +51,9 @@ func TestOsqueueGoldenBodies(t *testing.T) {
 	}
 }
 
-// TestHole8StaleWorkerIsTold: a worker whose claim has ended gets 409 on heartbeat and complete,
+// TestHole08StaleWorkerIsTold: a worker whose claim has ended gets 409 on heartbeat and complete,
 // and cannot complete the attempt of another.
-func TestHole8StaleWorkerIsTold(t *testing.T) {
+func TestHole08StaleWorkerIsTold(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h, q := newAPI(t, api.Options{})
@@ -77,8 +77,8 @@ func TestHole8StaleWorkerIsTold(t *testing.T) {
 	})
 }
 
-// TestHole8TokensTellAttemptsApart: the same worker's first attempt cannot complete its second.
-func TestHole8TokensTellAttemptsApart(t *testing.T) {
+// TestHole08TokensTellAttemptsApart: the same worker's first attempt cannot complete its second.
+func TestHole08TokensTellAttemptsApart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h, _ := newAPI(t, api.Options{})
@@ -214,8 +214,8 @@ func TestHole16NoOriginIsReflected(t *testing.T) {
 	}
 }
 
-// TestHole3KeysStopDuplicates: a client that knows no ids can still repeat a submit safely.
-func TestHole3KeysStopDuplicates(t *testing.T) {
+// TestHole03KeysStopDuplicates: a client that knows no ids can still repeat a submit safely.
+func TestHole03KeysStopDuplicates(t *testing.T) {
 	t.Parallel()
 	h, q := newAPI(t, api.Options{})
 	first := send(h, "POST", "/v1/jobs", `{"payload":1}`, "Idempotency-Key", "order-7")

@@ -14,7 +14,8 @@ func (h *Handler) own() {
 	const q = "/v1/queues/{queue}"
 	h.handle("GET /v1/queues", h.queues)
 	h.handle("GET "+q, h.declared)
-	h.handle("PUT "+q, h.declare)
+	h.handle("PUT "+q, h.declare(func(queue.Settings) operate.Declaration { return operate.Declaration{} }))
+	h.handle("PATCH "+q, h.declare(operate.DeclarationOf))
 	h.handle("DELETE "+q, h.remove)
 
 	h.handle("POST "+q+"/jobs", h.enqueue)

@@ -295,7 +295,7 @@ func (f *Forwarder) List(ctx context.Context, name string, q queue.Query) (*queu
 	shard := 0
 	if q.Cursor != "" {
 		first, inner, ok := strings.Cut(q.Cursor, "~")
-		if shard, err = strconv.Atoi(first); err != nil || !ok || shard < 0 {
+		if shard, err = strconv.Atoi(first); err != nil || !ok || shard < 0 || shard >= shardCount(places) {
 			return nil, queue.Refuse(queue.BadRequest, "cursor: %.80q is none of a page", q.Cursor)
 		}
 		q.Cursor = inner

@@ -35,7 +35,7 @@ func (s *spread) OfSettlement(x *queue.Settlement, shards int) int {
 }
 
 // sharded returns a forwarder in front of a queue whose even jobs are here and odd ones elsewhere.
-func sharded(t *testing.T) (f *api.Forwarder, even, odd *queuetest.Queue, where *spread) {
+func sharded(t testing.TB) (f *api.Forwarder, even, odd *queuetest.Queue, where *spread) {
 	t.Helper()
 	even, odd = queuetest.New(), queuetest.New()
 	h, err := api.New(odd, api.Options{Logger: quiet})

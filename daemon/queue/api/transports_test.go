@@ -29,7 +29,7 @@ import (
 )
 
 // listen serves h on a port, with HTTP/2 without TLS.
-func listen(t *testing.T, h http.Handler) *httptest.Server {
+func listen(t testing.TB, h http.Handler) *httptest.Server {
 	t.Helper()
 	s := httptest.NewUnstartedServer(h)
 	s.Config.Protocols = api.Protocols()
@@ -249,7 +249,7 @@ func detail(t *testing.T, body string) *queuev1.Refusal {
 }
 
 // socket opens a WebSocket.
-func socket(t *testing.T, url string, h http.Header) (*websocket.Conn, error) {
+func socket(t testing.TB, url string, h http.Header) (*websocket.Conn, error) {
 	t.Helper()
 	c, resp, err := websocket.Dial(t.Context(), strings.Replace(url, "http", "ws", 1)+"/v1/ws", &websocket.DialOptions{HTTPHeader: h})
 	if err != nil {

@@ -237,7 +237,7 @@ func (e *connectError) refusal() *queue.Error {
 	for _, d := range e.Details {
 		var r queuev1.Refusal
 		raw, err := base64.RawStdEncoding.DecodeString(d.Value)
-		if err == nil && d.Type == "emitd.queue.v1.Refusal" && proto.Unmarshal(raw, &r) == nil {
+		if err == nil && d.Type == "emitd.queue.v1.Refusal" && proto.Unmarshal(raw, &r) == nil && r.GetTag() != "" {
 			return batch.Refused(&r)
 		}
 	}

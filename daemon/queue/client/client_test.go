@@ -167,9 +167,9 @@ func show(v reflect.Value) string {
 	}
 }
 
-// TestHole9RediscoversAfterFailover: when the broker's node dies the client finds the next, by
+// TestHole09RediscoversAfterFailover: when the broker's node dies the client finds the next, by
 // address or by locator, and no call fails.
-func TestHole9RediscoversAfterFailover(t *testing.T) {
+func TestHole09RediscoversAfterFailover(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, json bool) {
 		q := queuetest.New()

@@ -229,19 +229,33 @@ func (c *Client) Queues(ctx context.Context) ([]operate.Declaration, error) {
 	return v.Queues, err
 }
 
-// Declare makes a queue be, or changes it.
+// Declare makes a queue be, or changes it: what is zero is the default.
 func (c *Client) Declare(ctx context.Context, d operate.Declaration) error {
-	if err := limits.Queue(d.Name); err != nil {
-		return err
+	_, err := c.declare(ctx, http.MethodPut, d.Name, d)
+	return err
+}
+
+// Amend makes a queue be, or changes those of its settings that fields has, and returns all of them.
+// The rest stays as it is, whatever others declare at the same time. The keys are the JSON names of an
+// operate.Declaration's fields; a zero value is the default.
+func (c *Client) Amend(ctx context.Context, name string, fields map[string]any) (operate.Declaration, error) {
+	return c.declare(ctx, http.MethodPatch, name, fields)
+}
+
+func (c *Client) declare(ctx context.Context, method, name string, what any) (operate.Declaration, error) {
+	var made operate.Declaration
+	if err := limits.Queue(name); err != nil {
+		return made, err
 	}
-	body, err := json.Marshal(d)
+	body, err := json.Marshal(what)
 	if err != nil {
-		return fmt.Errorf("encode declaration: %w", err)
+		return made, fmt.Errorf("encode declaration: %w", err)
 	}
-	r := request{queue: d.Name, repeatable: true}
-	r.post("", body, func([]byte) error { return nil })
-	r.method = http.MethodPut
-	return c.call(ctx, r)
+	r := request{queue: name, repeatable: true}
+	r.post("", body, func(b []byte) error { return json.Unmarshal(b, &made) })
+	r.method = method
+	err = c.call(ctx, r)
+	return made, err
 }
 
 // Remove takes a queue and its jobs away. If an answer is lost, the repetition may find that

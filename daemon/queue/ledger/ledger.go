@@ -64,7 +64,7 @@
 // them is remembered any more; what is in no run is part of the checkpoint, until it is worth a run.
 // The caller stores runs and knows which ones a checkpoint has; the ledger knows them by their order.
 // Entries have positions, which runs and checkpoints name: a run that is missing, or out of order, is
-// ErrCorrupt. A checkpoint that has no runs is as it was before there were any.
+// ErrCorrupt. A checkpoint that has no runs holds the whole window itself.
 package ledger
 
 import (

@@ -44,9 +44,9 @@ func TestDrain(t *testing.T) {
 	})
 }
 
-// TestDrainHasAnEnd: handlers that do not finish are ended and their jobs given back at once; heartbeats
+// TestHole14DrainHasAnEnd: handlers that do not finish are ended and their jobs given back at once; heartbeats
 // have told that they began.
-func TestDrainHasAnEnd(t *testing.T) {
+func TestHole14DrainHasAnEnd(t *testing.T) {
 	bubble(t, func(b *bench) {
 		w := b.worker()
 		var why error

@@ -313,9 +313,9 @@ func TestHeartbeatsKeepAClaim(t *testing.T) {
 	})
 }
 
-// TestLostClaimCancels: when the broker says that a claim is over the handler is told why, at the
+// TestHole08LostClaimCancels: when the broker says that a claim is over the handler is told why, at the
 // next heartbeat, and nothing is reported.
-func TestLostClaimCancels(t *testing.T) {
+func TestHole08LostClaimCancels(t *testing.T) {
 	bubble(t, func(b *bench) {
 		w := b.worker()
 		var why error

@@ -1,7 +1,7 @@
 // Package rules is the part of the log's contract that is about values and not about how a log keeps
-// them: which claims are refused, how they cut the rows of a subscription's cursors, and what an
-// operator may ask for. The logs share it, so that each rule is written once; [outbox.Log] says what
-// the rules are for. A rule takes values and returns values.
+// them: which claims are refused, how they cut the rows of a subscription's cursors, where a message
+// waits, and what an operator may ask for. The logs share it, so that each rule is written once;
+// [outbox.Log] says what the rules are for. A rule takes values and returns values.
 package rules
 
 import (

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"sync"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -37,61 +35,46 @@ func oneOf(err error, kinds []error) bool {
 }
 
 // classify says what an error of producing by a client means.
-func (s *Sink) classify(ctx context.Context, client *kgo.Client, topic string, err error) error {
+func (s *Sink) classify(ctx context.Context, c *client, topic string, err error) error {
 	what := fmt.Sprintf("produce to %.80q", topic)
 	switch {
 	case err == nil:
 		return nil
+	case ctx.Err() != nil && (givenUp(err) || errors.Is(err, kgo.ErrAborting)):
+		return fmt.Errorf("%s: not confirmed: %w", what, context.Cause(ctx))
 	case oneOf(err, fenced) && s.cfg.Transactional:
 		return fmt.Errorf("%w: %s: %w", outbox.ErrFenced, what, err)
 	case oneOf(err, refused):
 		return sink.Permanent("%s: %w", what, err)
 	case oneOf(err, unknown) && s.cfg.Topic == "":
 		return sink.Permanent("%s: no such topic: %w", what, err)
-	case oneOf(err, unknown), oneOf(err, down), unreachable(err),
-		errors.Is(err, kgo.ErrRecordTimeout) && s.silent(ctx, client):
+	case oneOf(err, unknown), oneOf(err, down), unreachable(err):
 		return sink.Down(what, s.redacted(err))
+	case errors.Is(err, kgo.ErrRecordTimeout):
+		// The client does not say why; a partition that takes nothing is the trouble of its topic alone.
+		if why := c.silent(ctx); why != nil {
+			return fmt.Errorf("%s: %w: %w", what, why, err)
+		}
+		return fmt.Errorf("%s: %w", what, s.redacted(err))
 	default:
 		return fmt.Errorf("%s: %w", what, s.redacted(err))
 	}
+}
+
+// givenUp reports whether a record was given up because a context ended.
+func givenUp(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
 // unreachable reports whether an error is one of connections. Producing is repeated by the client
 // until the record's time ends, so that what comes through is not about the record. That a context has
 // ended is an error of the network to its type, and says nothing about it.
 func unreachable(err error) bool {
-	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+	if givenUp(err) {
 		return false
 	}
 	_, network := errors.AsType[net.Error](err)
 	return network || sink.Unreachable(err)
-}
-
-// What is asked of the brokers when a record's time has ended, at most so long and so often.
-const (
-	pingFor   = 5 * time.Second
-	pingAgain = time.Second
-)
-
-// ping is what the brokers said last.
-type ping struct {
-	sync.Mutex
-	at  time.Time
-	err error
-}
-
-// silent reports whether no broker answers: the client does not say why a record's time has ended, and a
-// partition that takes nothing is the trouble of its topic alone.
-func (s *Sink) silent(ctx context.Context, client *kgo.Client) bool {
-	s.ping.Lock()
-	defer s.ping.Unlock()
-	if ctx.Err() == nil && time.Since(s.ping.at) >= pingAgain {
-		ctx, cancel := context.WithTimeout(ctx, pingFor)
-		defer cancel()
-		s.ping.err = client.Ping(ctx)
-		s.ping.at = time.Now()
-	}
-	return s.ping.err != nil
 }
 
 // redacted takes the password out of what a library says.

@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/outbox/sink"
 )
 
 // What stops all topics is told from what stops one: a record's time that ends while brokers answer, and
@@ -38,8 +39,11 @@ func TestClassify(t *testing.T) {
 		{err: kerr.TopicAuthorizationFailed},
 		{err: kerr.SaslAuthenticationFailed, down: true},
 	} {
-		s := &Sink{ping: ping{at: time.Now().Add(time.Hour), err: c.ping}} // so that nobody is asked
-		err := s.classify(t.Context(), nil, "orders", c.err)
+		q := &question{at: time.Now().Add(time.Hour), done: make(chan struct{})} // so that nobody is asked
+		if close(q.done); c.ping != nil {
+			q.err = sink.Down("reach any broker", c.ping)
+		}
+		err := (&Sink{}).classify(t.Context(), &client{asked: q}, "orders", c.err)
 		if errors.Is(err, outbox.ErrSinkDown) != c.down || errors.Is(err, outbox.ErrPermanent) || !errors.Is(err, c.err) {
 			t.Errorf("%v, brokers say %v: %v", c.err, c.ping, err)
 		}

@@ -12,8 +12,7 @@
 // A record counts as taken when all in-sync replicas have it. The client numbers its records, so that
 // its own repetitions are dropped by the broker. One record of a key is under way at a time: a batch
 // that fails never lets a later record of a key pass an earlier one. A batch that the broker refuses
-// for good is repeated record by record, so that only the one to blame is given up. Brokers that
-// cannot be reached for Config.Timeout are a sink that is down.
+// for good is repeated record by record, so that only the one to blame is given up.
 //
 // A deposed relay that is paused while it produces can still produce when it resumes: consumers drop
 // repetitions by the header emitd-id, and may drop lower generations of a shard.
@@ -31,11 +30,23 @@
 // between its claim and Fence would win for a moment. Relays therefore look at their claim once more
 // after Fence and before the first delivery; the one that was fenced wrongly claims and fences anew.
 //
+// # When brokers vanish
+//
+// A delivery that waits asks every half second whether any broker answers. When none does, because
+// nobody listens, or all are silent for 5 s, the sink is down; the client alone would say so when
+// Config.Timeout is over, or never of a record whose answer was lost. Nothing more is given to the
+// client until a broker answers. Records that were sent and not answered may have been taken: their
+// messages come twice, in the order of their keys. In a transaction they are aborted, but for a commit
+// whose answer was lost.
+//
+// One broker of several that vanishes holds up the partitions that it leads until another leads them.
+// Their messages are about their topic, and the others flow.
+//
 // # What an error means
 //
 //	record too large or invalid, topic's name invalid  permanent
 //	no such topic                                      permanent; of Config.Topic: the sink is down
-//	no broker, login refused                           the sink is down
+//	no broker answers, login refused                   the sink is down
 //	Config.Timeout while brokers answer                another attempt: it is about the topic
 //	transactional id taken over                        fenced
 //	topic not allowed, others                          another attempt
@@ -101,14 +112,13 @@ type SASL struct {
 type Sink struct {
 	cfg    Config
 	opts   []kgo.Opt
-	client *kgo.Client // not for transactions
+	codec  kgo.CompressionCodec
+	client *client // not for transactions
 
 	alone struct { // for records that are to be the only one of their batch
 		turn   chan struct{}
-		client *kgo.Client
+		client *client
 	}
-
-	ping ping
 
 	mu        sync.Mutex
 	producers map[string]*producer // by transactional id
@@ -129,12 +139,16 @@ func New(_ context.Context, cfg Config) (*Sink, error) {
 	if s.cfg.Transactional {
 		return s, nil
 	}
+	// A delivery that ends takes its records with it, those on their way included: kept, they would fill
+	// the client's buffer and hold up all topics. The client goes on with a higher epoch of the producer,
+	// so that brokers refuse what was given up and comes late.
+	cancellable := kgo.AllowIdempotentProduceCancellation()
 	var err error
-	if s.client, err = kgo.NewClient(s.opts...); err != nil {
+	if s.client, err = s.newClient(cancellable); err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}
 	s.alone.turn = make(chan struct{}, 1)
-	if s.alone.client, err = kgo.NewClient(s.opts...); err != nil {
+	if s.alone.client, err = s.newClient(cancellable); err != nil {
 		s.client.Close()
 		return nil, fmt.Errorf("kafka: %w", err)
 	}
@@ -161,14 +175,14 @@ func (s *Sink) configure() error {
 	if c.ClientID == "" {
 		c.ClientID = "emitd"
 	}
-	codec, err := codecOf(c.Compression)
-	if err != nil {
+	var err error
+	if s.codec, err = codecOf(c.Compression); err != nil {
 		return err
 	}
 	s.opts = []kgo.Opt{
 		kgo.SeedBrokers(c.Brokers...), kgo.ClientID(c.ClientID), kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.RecordDeliveryTimeout(c.Timeout), kgo.RetryTimeout(c.Timeout), kgo.ProducerLinger(c.Linger),
-		kgo.ProducerBatchMaxBytes(int32(min(c.MaxBytes, 1<<30))), kgo.ProducerBatchCompression(codec), //nolint:gosec // bounded
+		kgo.ProducerBatchMaxBytes(int32(min(c.MaxBytes, 1<<30))), //nolint:gosec // bounded
 		kgo.UnknownTopicRetries(8), kgo.MetadataMinAge(500 * time.Millisecond), kgo.DisableClientMetrics(),
 	}
 	if c.TLS != nil {
@@ -248,6 +262,8 @@ func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
 	if s.cfg.Transactional {
 		return s.deliverInTx(ctx, d)
 	}
+	ctx, stop := s.client.watched(ctx)
+	defer stop()
 	return sink.Each(ctx, d.Rows, s.cfg.Parallel, func(ctx context.Context, i int) error {
 		err := s.produce(ctx, s.client, s.record(d, d.Rows[i]))
 		if oneOf(err, refused) {
@@ -258,14 +274,19 @@ func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
 }
 
 // produce waits until the record is durable, or not.
-func (s *Sink) produce(ctx context.Context, client *kgo.Client, r *kgo.Record) error {
-	done := make(chan error, 1)
-	client.Produce(ctx, r, func(_ *kgo.Record, err error) { done <- err })
-	select {
-	case err := <-done:
-		return s.classify(ctx, client, r.Topic, err)
-	case <-ctx.Done(): // a record that is on its way is not given up by the client
-		return fmt.Errorf("produce to %.80q: not confirmed: %w", r.Topic, context.Cause(ctx))
+func (s *Sink) produce(ctx context.Context, c *client, r *kgo.Record) error {
+	for {
+		done := make(chan error, 1)
+		c.Produce(ctx, r, func(_ *kgo.Record, err error) { done <- err })
+		select {
+		case err := <-done:
+			if givenUp(err) && ctx.Err() == nil {
+				continue // it stood behind a record of another delivery, with which the client gave it up
+			}
+			return s.classify(ctx, c, r.Topic, err)
+		case <-ctx.Done(): // the client gives the record up when it looks at it next
+			return fmt.Errorf("produce to %.80q: not confirmed: %w", r.Topic, context.Cause(ctx))
+		}
 	}
 }
 

@@ -22,7 +22,7 @@ var errAborted = errors.New("the transaction was aborted on another message's ac
 type producer struct {
 	id     string
 	epoch  int64
-	client *kgo.Client
+	client *client
 	turn   chan struct{}
 	once   sync.Once
 	// fenced: a newer producer has the id. Only Fence makes another of the same epoch.
@@ -55,11 +55,12 @@ func (s *Sink) initialise(ctx context.Context, subscription, shards string, epoc
 	if err := s.superseded(id, epoch); err != nil {
 		return nil, err
 	}
-	opts := append([]kgo.Opt{kgo.TransactionalID(id), kgo.TransactionTimeout(s.cfg.TransactionTimeout)}, s.opts...)
-	client, err := kgo.NewClient(opts...)
+	client, err := s.newClient(kgo.TransactionalID(id), kgo.TransactionTimeout(s.cfg.TransactionTimeout))
 	if err != nil {
 		return nil, fmt.Errorf("kafka: fence %s: %w", id, err)
 	}
+	ctx, stop := client.watched(ctx)
+	defer stop()
 	bounded, cancel := sink.Limit(ctx, sink.Deadline{What: "the transaction coordinator", After: s.cfg.Timeout})
 	defer cancel()
 	if _, _, err := client.ProducerID(bounded); err != nil {
@@ -124,7 +125,7 @@ func (s *Sink) fenceOthers(ctx context.Context, p *producer, subscription, shard
 			if !ours || err != nil || name == shards || !sink.Overlaps(own, other) {
 				continue
 			}
-			if err := s.bump(ctx, p.client, t.TransactionalID); err != nil {
+			if err := s.bump(ctx, p.client.Client, t.TransactionalID); err != nil {
 				return fmt.Errorf("fence %s: %w", t.TransactionalID, err)
 			}
 		}
@@ -187,17 +188,32 @@ func (s *Sink) discard(p *producer, err error) {
 	go p.close()
 }
 
+// owns reports whether a producer is the one of its id, and not discarded. One that was fenced still is.
+func (s *Sink) owns(p *producer) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.producers[p.id] == p
+}
+
 // deliverInTx produces a delivery in one transaction. Its end is not hurried by the context: a
-// commit that is on its way is waited for by the next delivery of the range.
+// commit that is on its way is waited for by the next delivery of the range, but if no broker answers.
 func (s *Sink) deliverInTx(ctx context.Context, d outbox.Delivery) []error {
 	p, err := s.owner(ctx, d)
 	if err != nil {
 		return []error{err}
 	}
+	whole := ctx
+	ctx, stop := p.client.watched(ctx)
+	defer stop()
 	select {
 	case p.turn <- struct{}{}:
 	case <-ctx.Done():
 		return []error{fmt.Errorf("produce: not attempted: %w", context.Cause(ctx))}
+	}
+	if !s.owns(p) { // it was discarded by whoever had the turn
+		<-p.turn
+		stop()
+		return s.deliverInTx(whole, d)
 	}
 	done := make(chan []error, 1)
 	go func() {
@@ -208,7 +224,11 @@ func (s *Sink) deliverInTx(ctx context.Context, d outbox.Delivery) []error {
 	case errs := <-done:
 		return errs
 	case <-ctx.Done():
-		return []error{fmt.Errorf("produce: not confirmed: %w", context.Cause(ctx))}
+		err := context.Cause(ctx)
+		if errors.Is(err, outbox.ErrSinkDown) {
+			s.discard(p, err) // so that nothing of it holds up who comes when brokers are back
+		}
+		return []error{fmt.Errorf("produce: not confirmed: %w", err)}
 	}
 }
 
@@ -395,7 +415,7 @@ func (s *Sink) fill(ctx context.Context, p *producer, d outbox.Delivery, rows []
 // giveUp makes all records of the producer settle. A broker that does not answer cannot be asked
 // what it has: then the producer goes, and with it what it holds.
 func (s *Sink) giveUp(ctx context.Context, p *producer) {
-	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Timeout)
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), silence)
 	defer cancel()
 	if err := p.client.AbortBufferedRecords(bounded); err != nil {
 		s.discard(p, err)

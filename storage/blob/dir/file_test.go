@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -147,6 +148,18 @@ func FuzzDecode(f *testing.F) {
 		}
 		if !bytes.Equal(h.encode(), raw) || int64(h.length)+int64(headerSize) != size {
 			t.Fatalf("%x of a file of %d bytes was decoded as %+v", raw, size, h)
+		}
+	})
+}
+
+// FuzzVersionFile: what is read as the name of a replacement is one that is written so.
+func FuzzVersionFile(f *testing.F) {
+	f.Add(nonce{1}.String() + "-2")
+	f.Add(nonce{1}.String() + "-02")
+	f.Fuzz(func(t *testing.T, name string) {
+		root, n, ok := parseVersionFile(name)
+		if ok && (root+"-"+strconv.FormatUint(n, 10) != name || len(root) != len(nonce{}.String())) {
+			t.Errorf("%q is taken for %s, %d", name, root, n)
 		}
 	})
 }

@@ -36,7 +36,7 @@ func versionFile(path string, root nonce, n uint64) string {
 func parseVersionFile(name string) (root string, n uint64, ok bool) {
 	root, number, found := strings.Cut(name, "-")
 	n, err := strconv.ParseUint(number, 10, 64)
-	return root, n, found && err == nil && len(root) == 2*len(nonce{})
+	return root, n, found && err == nil && strconv.FormatUint(n, 10) == number && len(root) == 2*len(nonce{})
 }
 
 // highest returns the highest replacement of a root, 1 if there is none. The directory holds few

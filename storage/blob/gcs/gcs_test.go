@@ -103,9 +103,9 @@ func TestTroubleOfOneWrite(t *testing.T) {
 	}
 }
 
-// TestGenerationOfTheSameAnswer: somebody else writes right after each answer. A generation asked
+// TestHole06GenerationOfTheSameAnswer: somebody else writes right after each answer. A generation asked
 // for by a second request would be the other's, and the next replacement would erase it.
-func TestGenerationOfTheSameAnswer(t *testing.T) {
+func TestHole06GenerationOfTheSameAnswer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	between := func() {

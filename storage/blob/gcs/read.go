@@ -122,8 +122,8 @@ func (b *Bucket) page(ctx context.Context, prefix, after string, query url.Value
 	}
 	page := &blob.Page{More: listed.NextPageToken != ""}
 	for _, item := range listed.Items {
-		key := strings.TrimPrefix(item.Name, b.name(""))
-		if blob.CheckKey(key) == nil && key > after {
+		key, ours := strings.CutPrefix(item.Name, b.name(""))
+		if ours && blob.CheckKey(key) == nil && key > after {
 			page.Entries = append(page.Entries, blob.Entry{
 				Key: key, Version: blob.Version(item.Generation), Size: item.size(), Modified: item.Updated,
 			})

@@ -91,7 +91,7 @@ func classify(ctx context.Context, err error) settle.Answer {
 }
 
 // errRange is the answer to a range of an empty object (416).
-var errRange = errors.New("the range is not in the object")
+var errRange = fmt.Errorf("%w: the range is not in the object", blob.ErrUnavailable)
 
 // answered says what a complete answer means.
 func answered(r *reply) (*reply, settle.Answer) {
@@ -153,9 +153,13 @@ func (b *Bucket) upload(ctx context.Context, key string, data []byte, nonce, gen
 	}
 	var written resource
 	if err := json.Unmarshal(got.body, &written); err != nil || !isGeneration(blob.Version(written.Generation)) {
-		return settle.Answer{Verdict: settle.Doubtful, Err: &blob.Error{Err: errors.New("the answer has no generation")}}
+		return noGeneration()
 	}
 	return settle.Answer{Version: blob.Version(written.Generation)}
+}
+
+func noGeneration() settle.Answer {
+	return settle.Answer{Verdict: settle.Doubtful, Err: &blob.Error{Err: errors.New("the answer has no generation")}}
 }
 
 // multipart is the body of an upload: RFC 2387, two parts.
@@ -183,6 +187,9 @@ func (b *Bucket) look(ctx context.Context, key string) (settle.Seen, settle.Answ
 	if err := json.Unmarshal(got.body, &found); err != nil {
 		return settle.Seen{}, settle.Answer{Verdict: settle.Doubtful, Err: &blob.Error{Kind: blob.ErrUnavailable, Err: errors.New("the answer cannot be understood")}}
 	}
+	if !isGeneration(blob.Version(found.Generation)) {
+		return settle.Seen{}, noGeneration()
+	}
 	return settle.Seen{Exists: true, Nonce: found.Metadata[nonceName], Version: blob.Version(found.Generation)}, settle.Answer{}
 }
 
@@ -192,5 +199,5 @@ func (r resource) size() int64 {
 	if err != nil {
 		return 0
 	}
-	return n
+	return max(n, 0)
 }

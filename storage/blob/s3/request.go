@@ -42,9 +42,13 @@ func (b *Bucket) put(ctx context.Context, in *s3.PutObjectInput) settle.Answer {
 	}
 	version := unquote(out.ETag)
 	if version == "" {
-		return settle.Answer{Verdict: settle.Doubtful, Err: &blob.Error{Err: errors.New("the answer has no ETag")}}
+		return noETag()
 	}
 	return settle.Answer{Version: version}
+}
+
+func noETag() settle.Answer {
+	return settle.Answer{Verdict: settle.Doubtful, Err: &blob.Error{Err: errors.New("the answer has no ETag")}}
 }
 
 // look reads the metadata of an object, whose absence is an answer.
@@ -57,7 +61,11 @@ func (b *Bucket) look(ctx context.Context, key string) (settle.Seen, settle.Answ
 		}
 		return settle.Seen{}, answer
 	}
-	return settle.Seen{Exists: true, Nonce: metadata(out.Metadata), Version: unquote(out.ETag)}, settle.Answer{}
+	version := unquote(out.ETag)
+	if version == "" {
+		return settle.Seen{}, noETag()
+	}
+	return settle.Seen{Exists: true, Nonce: metadata(out.Metadata), Version: version}, settle.Answer{}
 }
 
 // metadata finds the nonce: some stores change the case of names.
@@ -104,7 +112,7 @@ func (b *Bucket) ReadNewer(ctx context.Context, key string, known blob.Version) 
 }
 
 // errRange is the answer to a range of an empty object (416).
-var errRange = errors.New("the range is not in the object")
+var errRange = fmt.Errorf("%w: the range is not in the object", blob.ErrUnavailable)
 
 func (b *Bucket) read(ctx context.Context, key string, change func(*s3.GetObjectInput)) (*blob.Object, error) {
 	call := settle.Call{Op: "read", Key: key}
@@ -141,7 +149,11 @@ func (b *Bucket) get(ctx context.Context, in *s3.GetObjectInput) (*blob.Object, 
 	if len(data) > blob.MaxSize {
 		return nil, settle.Answer{Verdict: settle.Failed, Err: &blob.Error{Kind: blob.ErrTooLarge}}
 	}
-	return &blob.Object{Data: data, Version: unquote(out.ETag)}, settle.Answer{}
+	version := unquote(out.ETag)
+	if version == "" {
+		return nil, settle.Answer{Verdict: settle.Failed, Err: &blob.Error{Kind: blob.ErrUnfit, Err: errors.New("the answer to a read has no ETag")}}
+	}
+	return &blob.Object{Data: data, Version: version}, settle.Answer{}
 }
 
 // List implements blob.Bucket.
@@ -187,10 +199,10 @@ func (b *Bucket) page(ctx context.Context, prefix, start string, limit int) (*bl
 	page, last := &blob.Page{More: aws.ToBool(out.IsTruncated)}, ""
 	for _, object := range out.Contents {
 		last = aws.ToString(object.Key)
-		key := strings.TrimPrefix(last, root)
-		if blob.CheckKey(key) == nil && last > start { // markers of directories and the like are not ours
+		key, ours := strings.CutPrefix(last, root)
+		if ours && blob.CheckKey(key) == nil && last > start { // markers of directories and the like are not ours
 			page.Entries = append(page.Entries, blob.Entry{
-				Key: key, Version: unquote(object.ETag), Size: aws.ToInt64(object.Size), Modified: aws.ToTime(object.LastModified),
+				Key: key, Version: unquote(object.ETag), Size: max(aws.ToInt64(object.Size), 0), Modified: aws.ToTime(object.LastModified),
 			})
 		}
 	}

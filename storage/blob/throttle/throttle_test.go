@@ -42,9 +42,9 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// TestWaitersStandInARow: a hundred reads at one a second take 99 seconds, however many callers
+// TestHole10WaitersStandInARow: a hundred reads at one a second take 99 seconds, however many callers
 // wait together.
-func TestWaitersStandInARow(t *testing.T) {
+func TestHole10WaitersStandInARow(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		callers, burst int
@@ -157,8 +157,8 @@ func TestWhoLeavesGivesItsPlaceBack(t *testing.T) {
 	})
 }
 
-// TestBudgetReallyLimits: no more writes than allowed, by whatever method, until the day is over.
-func TestBudgetReallyLimits(t *testing.T) {
+// TestHole10BudgetReallyLimits: no more writes than allowed, by whatever method, until the day is over.
+func TestHole10BudgetReallyLimits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		inner := mem.New(mem.Config{})

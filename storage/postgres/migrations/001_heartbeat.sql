@@ -1,7 +1,8 @@
 -- A heartbeat of a node that neither registers nor stands: what the statements beat, renew, single
 -- with held, roll and waiting of package storage/postgres do, in this order. Each statement of a
 -- procedure has a snapshot of its own, so none that reads is older than what one before it waited
--- for. They are planned once in a session and not at every heartbeat, and those are left out for
+-- for: in no isolation but READ COMMITTED, so in any other the procedure does nothing. The
+-- statements are planned once in a session and not at every heartbeat, and those are left out for
 -- which the counter says that nothing is there: that is more than half of a heartbeat's work.
 --
 -- The name has the version: programs of this one go on calling it while a later one migrates.
@@ -18,6 +19,11 @@ declare
 	rolled bigint;
 	open bigint;
 begin
+	if current_setting('transaction_isolation') <> 'read committed' then
+		raise exception using errcode = '25000', message = format(
+			'transactions of this role begin as %s: set its default_transaction_isolation to %L',
+			current_setting('transaction_isolation'), 'read committed');
+	end if;
 	update {{node}} n set
 		seq = beat,
 		last_heartbeat_at = clock_timestamp(),

@@ -16,6 +16,7 @@ news as (
 	from filed where kind = 'leader.resign'
 ),
 {{tell}},
-awake as (select t.incarnation, true as leader from {{term}} t, filed where {{held "t"}}),
+-- To a heartbeat, which reads commands; a pass of the leader does not.
+awake as (select t.incarnation, false as leader from {{term}} t, filed where {{held "t"}}),
 {{wake}}
 select count(*) from woken

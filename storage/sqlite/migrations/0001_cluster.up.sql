@@ -3,13 +3,15 @@
 
 -- One row: which file this is, its clock, and the counters.
 CREATE TABLE ~meta (
-    one        INTEGER PRIMARY KEY CHECK (one = 1),
-    file_id    TEXT    NOT NULL, -- random; part of the store's identity
-    boot_id    TEXT    NOT NULL, -- the boot of the host that clock_base belongs to
-    clock_base INTEGER NOT NULL, -- the store's clock at the boot
-    latest     INTEGER NOT NULL, -- last stamp, where the wall clock is all there is
-    head       INTEGER NOT NULL, -- number of the newest event
-    lock_floor INTEGER NOT NULL  -- highest number of a lock whose row was swept
+    one         INTEGER PRIMARY KEY CHECK (one = 1),
+    file_id     TEXT    NOT NULL, -- random; part of the store's identity
+    place       TEXT    NOT NULL, -- device and inode under which the newest writer found the file
+    other_since INTEGER NOT NULL, -- since when it is another store than before in this boot; 0 = it is not
+    boot_id     TEXT    NOT NULL, -- the boot of the host that clock_base belongs to
+    clock_base  INTEGER NOT NULL, -- the store's clock at the boot
+    latest      INTEGER NOT NULL, -- last stamp, where the wall clock is all there is
+    head        INTEGER NOT NULL, -- number of the newest event
+    lock_floor  INTEGER NOT NULL  -- highest number of a lock whose row was swept
 );
 
 -- Who is or was a member. A heartbeat writes its own row only; no index covers what it writes.

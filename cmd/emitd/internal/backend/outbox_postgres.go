@@ -31,8 +31,8 @@ func postgresOutboxConfig(o Options) pglog.Config {
 		retention = -1 // the library's word for none
 	}
 	return pglog.Config{
-		URL: c.OutboxURL(), Schema: schema, Prefix: prefix, Notify: c.Store.Notify, Retention: retention,
-		MaxRetained: int64(c.Outbox.MaxRetained), OnLag: c.Outbox.OnLag, Logger: o.Logger,
+		URL: c.OutboxURL(), Schema: schema, Prefix: prefix, Notify: c.Store.Notify, MaxConns: c.Outbox.MaxConnections,
+		Retention: retention, MaxRetained: int64(c.Outbox.MaxRetained), OnLag: c.Outbox.OnLag, Logger: o.Logger,
 	}
 }
 

@@ -8,9 +8,10 @@
 //   - Every read takes -o table, wide, json, jsonl, yaml or name. Tables show ages and may change
 //     with a version; JSON shows times in RFC 3339 UTC and keeps its fields.
 //   - Reads and operators' commands work on the store itself (--store URL): they need no node to
-//     be up. Where no store is named, the state of an emitd dev in the present directory is used.
-//   - A command that changes something names its effect and asks first if standard input is a
-//     terminal; --yes does not ask, --dry-run does nothing.
+//     be up. Only those of queue, adopt apart, ask a node. Where no store is named, the state of an
+//     emitd dev in the present directory is used.
+//   - A command that ends, removes or repeats what others rely on (a term, jobs, a queue, deliveries)
+//     names its effect and asks first if standard input is a terminal; --yes does not ask.
 package cli
 
 import (

@@ -245,64 +245,46 @@ func (q *queues) stats() *cobra.Command {
 }
 
 func (q *queues) declare() *cobra.Command {
-	var given operate.Declaration
+	var shards, attempts int
+	var claims string
 	var visibility, dedup time.Duration
-	var attempts int
 	cmd := &cobra.Command{
 		Use: "declare QUEUE", Short: "Make a queue be, or change its settings",
 		Long: "Make a queue be, or change its settings. Of a queue that is there, what no flag names stays as it is; 0 or\n" +
 			"an empty text is the default.",
 		Args: exactly(1, "the name of a queue"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			fields := map[string]any{}
+			cmd.Flags().Visit(func(f *pflag.Flag) {
+				switch f.Name {
+				case "shards":
+					fields["shards"] = shards
+				case "claims":
+					fields["claims"] = claims
+				case "visibility-timeout":
+					fields["visibility_ms"] = visibility.Milliseconds()
+				case "dedup-window":
+					fields["dedup_window_ms"] = dedup.Milliseconds()
+				case "max-attempts":
+					fields["retry"] = map[string]any{"max_attempts": attempts}
+				}
+			})
 			return q.with(cmd.Context(), 0, func(ctx context.Context, c *client.Client) error {
-				d, err := q.declared(ctx, c, args[0])
+				made, err := c.Amend(ctx, args[0], fields)
 				if err != nil {
 					return err
 				}
-				cmd.Flags().Visit(func(f *pflag.Flag) {
-					switch f.Name {
-					case "shards":
-						d.Shards = given.Shards
-					case "claims":
-						d.Claims = given.Claims
-					case "visibility-timeout":
-						d.VisibilityMS = visibility.Milliseconds()
-					case "dedup-window":
-						d.DedupWindowMS = dedup.Milliseconds()
-					case "max-attempts":
-						retry := wire.Retry{}
-						if d.Retry != nil {
-							retry = *d.Retry
-						}
-						retry.MaxAttempts = attempts
-						d.Retry = &retry
-					}
-				})
-				if err := c.Declare(ctx, d); err != nil {
-					return err
-				}
-				return q.named(d.Name, "declared %s", d)
+				return q.named(made.Name, "declared %s", made)
 			})
 		},
 	}
 	fl := cmd.Flags()
-	fl.IntVar(&given.Shards, "shards", 0, "how many brokers share the queue; order holds within one (default 1)")
-	fl.StringVar(&given.Claims, "claims", "", "soft or durable (default soft)")
+	fl.IntVar(&shards, "shards", 0, "how many brokers share the queue; order holds within one (default 1)")
+	fl.StringVar(&claims, "claims", "", "soft or durable (default soft)")
 	fl.DurationVar(&visibility, "visibility-timeout", 0, "how long a claimed job stays hidden (default 30s)")
 	fl.DurationVar(&dedup, "dedup-window", 0, "how long an id is remembered (default 10m)")
 	fl.IntVar(&attempts, "max-attempts", 0, "before a job is dead (default 3)")
 	return q.a.outputFlag(cmd)
-}
-
-// declared returns a queue's settings; of one that is not there, its name.
-func (q *queues) declared(ctx context.Context, c *client.Client, name string) (operate.Declaration, error) {
-	all, err := c.Queues(ctx)
-	for _, d := range all {
-		if d.Name == name {
-			return d, err
-		}
-	}
-	return operate.Declaration{Name: name}, err
 }
 
 // named prints that something was done to a queue.
@@ -491,8 +473,8 @@ func (q *queues) adopt() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "adopt QUEUE", Short: "Take a queue over that belonged to another cluster store",
 		Long: "Take a queue over whose objects were written under another cluster store: after that was lost and made\n" +
-			"anew, or when the bucket was copied. No node of the other cluster may run any more. Needs --objects and\n" +
-			"--store (or their settings).",
+			"anew, or when the bucket was copied. No node of the other cluster may run any more. What belongs to this\n" +
+			"cluster already is left alone. Needs --objects and --store (or their settings).",
 		Args: exactly(1, "the name of a queue"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !q.a.confirm(fmt.Sprintf("queue %s belongs to this cluster from now on; nodes of another one lose it", args[0])) {
@@ -513,10 +495,15 @@ func (q *queues) adopt() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if err := b.Adopt(ctx, args[0]); err != nil {
+				taken, err := b.Adopt(ctx, args[0])
+				if err != nil {
 					return queueFault(err)
 				}
-				return q.named(args[0], "adopted %s", map[string]string{"queue": args[0], "store_id": backend.LastingID(c.snap.StoreID)})
+				text := "adopted %s"
+				if taken == 0 {
+					text = "%s belongs to this cluster already"
+				}
+				return q.named(args[0], text, map[string]any{"queue": args[0], "store_id": backend.LastingID(c.snap.StoreID), "shards": taken})
 			})
 		},
 	}

@@ -7,17 +7,23 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/emitd/emitd/cmd/emitd/internal/backend"
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/daemon/queue"
 	"github.com/emitd/emitd/daemon/queue/api"
+	"github.com/emitd/emitd/daemon/queue/api/operate"
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
@@ -90,6 +96,77 @@ func TestDeclareChangesWhatIsNamed(t *testing.T) {
 	if code, _, err := n.run(nil, "declare", "other", "--max-attempts", "2"); code != 0 {
 		t.Error(err)
 	}
+}
+
+// TestDeclaredByTwoAtOnce: what one command names stays although another one names something else meanwhile.
+func TestDeclaredByTwoAtOnce(t *testing.T) {
+	t.Parallel()
+	n := newQueueNode(t)
+	target, err := url.Parse(n.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var once sync.Once
+	pass := httputil.NewSingleHostReverseProxy(target)
+	between := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPut || r.Method == http.MethodPatch {
+			once.Do(func() {
+				if code, _, err := n.run(nil, "declare", "q", "--max-attempts", "7"); code != 0 {
+					t.Error(err)
+				}
+			})
+		}
+		pass.ServeHTTP(w, r)
+	}))
+	t.Cleanup(between.Close)
+	var out, text bytes.Buffer
+	if code := Main(t.Context(), []string{"queue", "declare", "q", "--claims", "durable", "-o", "json", "--addr", between.URL}, Streams{Out: &out, Err: &text}); code != 0 {
+		t.Fatal(text.String())
+	}
+	var shown operate.Declaration
+	if err := json.Unmarshal(out.Bytes(), &shown); err != nil || shown.Claims != queue.DurableClaims || shown.Retry == nil || shown.Retry.MaxAttempts != 7 {
+		t.Errorf("%s: %v", &out, err)
+	}
+	all, err := n.Queues().List(t.Context())
+	if err != nil || len(all) != 1 || all[0].Claims != queue.DurableClaims || all[0].Retry.MaxAttempts != 7 || all[0].Visibility != time.Hour {
+		t.Errorf("%+v, %v", all, err)
+	}
+}
+
+// TestAdoptIsRepeated: a queue of another cluster is adopted once; what is ours already is told so.
+func TestAdoptIsRepeated(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	store, objects := "sqlite://"+filepath.Join(dir, "store.db"), "file://"+filepath.Join(dir, "objects")
+	run := func(want int, args ...string) string {
+		t.Helper()
+		var out, text bytes.Buffer
+		if code := Main(t.Context(), append(args, "--store", store), Streams{Out: &out, Err: &text}); code != want {
+			t.Fatalf("%q: code %d: %s%s", args, code, &out, &text)
+		}
+		return out.String()
+	}
+	run(0, "migrate", "up")
+	bucket, err := backend.Bucket(t.Context(), objects)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := queue.NewBroker(queue.Config{Bucket: bucket, StoreID: "another", Owner: "o", Now: time.Now, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Queues().Declare(t.Context(), queue.Settings{Name: "q"}); err != nil {
+		t.Fatal(err)
+	}
+	if taken, err := b.Adopt(t.Context(), "q"); taken != 1 || err != nil { // it is the other cluster's
+		t.Fatal(taken, err)
+	}
+	for _, says := range []string{"adopted q\n", "q belongs to this cluster already\n"} {
+		if out := run(0, "queue", "adopt", "q", "--yes", "--objects", objects); out != says {
+			t.Errorf("%q, want %q", out, says)
+		}
+	}
+	run(fault.ExitNotFound, "queue", "adopt", "none", "--yes", "--objects", objects)
 }
 
 // TestEnqueueSlowInput: what was read is submitted before more is waited for, and the timeout is that

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 
@@ -27,7 +28,14 @@ func TestReference(t *testing.T) {
 	b.WriteString("## Flags of every command\n\n")
 	flags(&b, root.PersistentFlags())
 	walk(root, func(c *cobra.Command) {
-		if c.HasSubCommands() || c.Hidden {
+		if c.Hidden {
+			return
+		}
+		if c.HasSubCommands() {
+			if own := c.PersistentFlags(); c != root && own.HasFlags() {
+				fmt.Fprintf(&b, "\n## Flags of every %s command\n\n", c.CommandPath())
+				flags(&b, own)
+			}
 			return
 		}
 		text := c.Long
@@ -57,7 +65,12 @@ func flags(b *strings.Builder, fs *pflag.FlagSet) {
 		if f.Shorthand != "" {
 			name = "`-" + f.Shorthand + "`, " + name
 		}
-		fmt.Fprintf(b, "%s| %s | %s |\n", head, name, reference.Cell(f.Usage))
+		usage := f.Usage
+		// Zeros are told in the text if they mean something; who calls is not the same everywhere.
+		if !slices.Contains([]string{"", "0", "0s", "false", "[]", actor()}, f.DefValue) {
+			usage += " (default " + f.DefValue + ")"
+		}
+		fmt.Fprintf(b, "%s| %s | %s |\n", head, name, reference.Cell(usage))
 		head = ""
 	})
 }

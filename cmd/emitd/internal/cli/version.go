@@ -9,9 +9,6 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Version is the version of the program; a release build sets it with -ldflags -X.
-var Version = ""
-
 // build says which program this is.
 type build struct {
 	Version  string `json:"version"`
@@ -21,10 +18,10 @@ type build struct {
 }
 
 func buildInfo() build {
-	b := build{Version: Version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	b := build{Version: "devel", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	info, ok := debug.ReadBuildInfo()
 	if ok {
-		if v := info.Main.Version; b.Version == "" && v != "(devel)" {
+		if v := info.Main.Version; v != "" && v != "(devel)" {
 			b.Version = v
 		}
 		for _, s := range info.Settings {
@@ -32,9 +29,6 @@ func buildInfo() build {
 				b.Commit = s.Value[:min(len(s.Value), 12)]
 			}
 		}
-	}
-	if b.Version == "" {
-		b.Version = "devel"
 	}
 	return b
 }

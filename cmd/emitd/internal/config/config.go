@@ -30,7 +30,7 @@ import (
 type Config struct {
 	Cluster  string `key:"cluster" help:"name of the cluster, for people, logs and metrics"`
 	Profile  string `key:"profile" words:"default,fast" help:"set of default durations: default replaces a dead leader after 60 s, fast after 5 s at 15 times the statements"`
-	Listen   string `key:"listen" help:"host:port of the one HTTP listener (health, metrics); port 0 takes a free one"`
+	Listen   string `key:"listen" help:"host:port of the one HTTP listener (health, metrics, the queue's API); port 0 takes a free one"`
 	Insecure bool   `key:"insecure" help:"accept a listener that is not loopback without TLS and tokens"`
 
 	Node        nodeKeys        `key:"node"`
@@ -121,13 +121,14 @@ type queueKeys struct {
 
 // outboxKeys says where the transactional outbox is and who reads it.
 type outboxKeys struct {
-	URL           string         `key:"url" secret:"url" help:"database of the outbox, which is that of the applications that publish: sqlite:///absolute/path.db or postgres://user@host:port/database; store.url by default, if that is one"`
-	Schema        string         `key:"schema" help:"Postgres schema that holds the outbox's tables; store.schema by default"`
-	Prefix        string         `key:"prefix" help:"prefix of the outbox's table names; store.prefix by default"`
-	Retention     Duration       `key:"retention" help:"how long delivered messages stay for a replay; 0s: until they are delivered"`
-	MaxRetained   int            `key:"max_retained" help:"bytes that the log may take before on_lag decides about subscriptions that hold its beginning; 0: any"`
-	OnLag         string         `key:"on_lag" words:"keep,forget" help:"keep only warns of such a subscription; forget moves it behind the oldest messages that it has not delivered, as many as must go"`
-	Subscriptions []Subscription `key:"subscriptions" help:"who reads the outbox and delivers where; each is a daemon emit:outbox/<name>"`
+	URL            string         `key:"url" secret:"url" help:"database of the outbox, which is that of the applications that publish: sqlite:///absolute/path.db or postgres://user@host:port/database; store.url by default, if that is one"`
+	Schema         string         `key:"schema" help:"Postgres schema that holds the outbox's tables; store.schema by default"`
+	Prefix         string         `key:"prefix" help:"prefix of the outbox's table names; store.prefix by default"`
+	MaxConnections int            `key:"max_connections" help:"how many connections a process may have to an outbox in Postgres, and one more for wake-ups; calls wait while all are busy. A relay uses two while it is busy"`
+	Retention      Duration       `key:"retention" help:"how long delivered messages stay for a replay; 0s: until they are delivered"`
+	MaxRetained    int            `key:"max_retained" help:"bytes that the log may take before on_lag decides about subscriptions that hold its beginning; 0: any"`
+	OnLag          string         `key:"on_lag" words:"keep,forget" help:"keep only warns of such a subscription; forget moves it behind the oldest messages that it has not delivered, as many as must go"`
+	Subscriptions  []Subscription `key:"subscriptions" help:"who reads the outbox and delivers where; each is a daemon emit:outbox/<name>"`
 }
 
 // Subscription is a reader of the outbox.
@@ -208,7 +209,7 @@ func Defaults(profile string) Config {
 			MinGap: "auto", Claims: "soft",
 			VisibilityTimeout: Duration(30 * time.Second), DedupWindow: Duration(10 * time.Minute),
 		},
-		Outbox:    outboxKeys{Retention: Duration(24 * time.Hour), OnLag: "keep"},
+		Outbox:    outboxKeys{MaxConnections: 8, Retention: Duration(24 * time.Hour), OnLag: "keep"},
 		Telemetry: telemetryKeys{Log: logKeys{Level: "info", Format: "auto"}},
 	}
 }

@@ -17,9 +17,15 @@ func isSQL(text string) bool {
 	return err == nil && (u.Scheme == "sqlite" || u.Scheme == "postgres" || u.Scheme == "postgresql")
 }
 
+// minOutboxConnections is the least of outbox.max_connections: a relay reads while it settles.
+const minOutboxConnections = 2
+
 func (v *validator) outbox() {
 	if v.Outbox.Retention < 0 {
 		v.complain(fault.BadValue, "outbox.retention", "is %v, want 0s or more", v.Outbox.Retention)
+	}
+	if n := v.Outbox.MaxConnections; n < minOutboxConnections || n > maxConnections {
+		v.complain(fault.BadValue, "outbox.max_connections", "is %d, want %d to %d", n, minOutboxConnections, maxConnections)
 	}
 	if v.Outbox.MaxRetained < 0 {
 		v.complain(fault.BadValue, "outbox.max_retained", "is %d bytes, want 0 (any) or more", v.Outbox.MaxRetained)

@@ -48,7 +48,7 @@ func (l *Loaded) unused(path string) string {
 	switch {
 	case (strings.HasPrefix(path, "queue.") || strings.HasPrefix(path, "objects.")) && l.Objects.URL == "":
 		return "not used: objects.url names no object store, so there are no queues"
-	case slices.Contains([]string{"outbox.retention", "outbox.max_retained", "outbox.on_lag"}, path) && !l.HasOutbox():
+	case slices.Contains([]string{"outbox.max_connections", "outbox.retention", "outbox.max_retained", "outbox.on_lag"}, path) && !l.HasOutbox():
 		return "not used: there is neither outbox.url nor a subscription, so this node keeps no outbox"
 	}
 	return ""

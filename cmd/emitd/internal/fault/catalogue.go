@@ -55,17 +55,16 @@ const (
 	Degraded       Code = "E2301"
 	DoctorFails    Code = "E2302"
 
-	QueueDown      Code = "E3101"
-	NoQueue        Code = "E3102"
-	NoJob          Code = "E3103"
-	StaleClaim     Code = "E3104"
-	QueueFull      Code = "E3105"
-	QueueUnknown   Code = "E3106"
-	BadJob         Code = "E3107"
-	NotAllowed     Code = "E3108"
-	ObjectsUnfit   Code = "E3301"
-	ObjectsFailed  Code = "E3302"
-	ForeignObjects Code = "E3303"
+	QueueDown     Code = "E3101"
+	NoQueue       Code = "E3102"
+	NoJob         Code = "E3103"
+	StaleClaim    Code = "E3104"
+	QueueFull     Code = "E3105"
+	QueueUnknown  Code = "E3106"
+	BadJob        Code = "E3107"
+	NotAllowed    Code = "E3108"
+	ObjectsUnfit  Code = "E3301"
+	ObjectsFailed Code = "E3302"
 
 	NoSubscription Code = "E4101"
 	NoMessage      Code = "E4102"
@@ -138,7 +137,7 @@ var catalogue = []Entry{
 	},
 	{
 		StoreURL, ExitUsage, "store.url is missing or not usable",
-		"No store was named, its URL has an unknown scheme, or its path is not absolute. Supported: sqlite:///absolute/path.db and postgres://user@host:port/database.",
+		"No store was named, its URL has an unknown scheme, or its path is not absolute. Supported: sqlite:///absolute/path.db, postgres://user@host:port/database, and the object stores file:///absolute/dir, s3://bucket/prefix and gs://bucket/prefix.",
 		"give --store sqlite:///absolute/path.db or --store postgres://user@host/database, or set store.url or EMITD_STORE_URL",
 	},
 	{
@@ -148,7 +147,7 @@ var catalogue = []Entry{
 	},
 	{
 		OpenListen, ExitUsage, "refused to listen openly",
-		"listen is not a loopback address, and connections would be neither encrypted nor authenticated: health, metrics and, later, the API would be open to the network.",
+		"listen is not a loopback address, and connections would be neither encrypted nor authenticated: health, metrics and the API of the queues would be open to the network.",
 		"listen on 127.0.0.1, or set api.tls.cert, api.tls.key and api.tokens_file, or accept the risk with --insecure (a pod behind a network policy, for example)",
 	},
 	{
@@ -292,11 +291,6 @@ var catalogue = []Entry{
 		ObjectsFailed, ExitUnreachable, "the object store cannot be used",
 		"The object store that objects.url names cannot be reached, does not exist, or refuses this program. A node runs its other daemons meanwhile and tries again, after a second at first and after 12 at most.",
 		"check the address, the bucket and the credentials: emitd doctor",
-	},
-	{
-		ForeignObjects, ExitConflict, "the queues in the object store belong to another cluster",
-		"The queues were written under another cluster store: two clusters on one bucket and prefix, or a cluster store that was replaced. Nothing was changed.",
-		"give this cluster a prefix of its own, or take the queues over with emitd queue adopt",
 	},
 	{
 		NoSubscription, ExitNotFound, "no such subscription of the outbox",

@@ -122,7 +122,7 @@ func (f *front) declare(ctx context.Context, s queue.Settings) error {
 	if q == nil {
 		return f.why()
 	}
-	_, err := q.Declare(ctx, s)
+	_, err := q.Amend(ctx, s.Name, func(queue.Settings) (queue.Settings, error) { return s, nil })
 	return err
 }
 
@@ -250,8 +250,8 @@ func (c closed) refuse() error {
 // List implements [api.Directory].
 func (c closed) List(context.Context) ([]queue.Settings, error) { return nil, c.refuse() }
 
-// Declare implements [api.Directory].
-func (c closed) Declare(context.Context, queue.Settings) (queue.Settings, error) {
+// Amend implements [api.Directory].
+func (c closed) Amend(context.Context, string, func(queue.Settings) (queue.Settings, error)) (queue.Settings, error) {
 	return queue.Settings{}, c.refuse()
 }
 

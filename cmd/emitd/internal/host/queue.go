@@ -177,12 +177,15 @@ func (q *queues) exists(ctx context.Context, name string) (bool, error) {
 	return slices.ContainsFunc(list, func(s queue.Settings) bool { return s.Name == name }), err
 }
 
-// Declare implements [api.Directory]. What is left out is this node's default.
-func (q *queues) Declare(ctx context.Context, set queue.Settings) (queue.Settings, error) {
-	d := q.h.defaults(set.Name)
-	set.Claims = cmp.Or(set.Claims, d.Claims)
-	set.Visibility, set.DedupWindow = cmp.Or(set.Visibility, d.Visibility), cmp.Or(set.DedupWindow, d.DedupWindow)
-	made, err := q.broker.Queues().Declare(ctx, set)
+// Amend implements [api.Directory]. What is left out is this node's default.
+func (q *queues) Amend(ctx context.Context, name string, revise func(queue.Settings) (queue.Settings, error)) (queue.Settings, error) {
+	d := q.h.defaults(name)
+	made, err := q.broker.Queues().Amend(ctx, name, func(inForce queue.Settings) (queue.Settings, error) {
+		set, err := revise(inForce)
+		set.Claims = cmp.Or(set.Claims, d.Claims)
+		set.Visibility, set.DedupWindow = cmp.Or(set.Visibility, d.Visibility), cmp.Or(set.DedupWindow, d.DedupWindow)
+		return set, err
+	})
 	if err != nil {
 		return made, err
 	}

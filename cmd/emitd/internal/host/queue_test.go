@@ -4,15 +4,20 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
 	"github.com/emitd/emitd/coordinator/lease"
+	"github.com/emitd/emitd/daemon/queue"
 	"github.com/emitd/emitd/daemon/queue/api"
+	"github.com/emitd/emitd/daemon/queue/api/refusal"
 )
 
 // TestIdleReads: the page on what a queue promises says how often a process looks for queues.
@@ -53,4 +58,69 @@ func TestThrottle(t *testing.T) {
 	if err != nil {
 		t.Errorf("a clean stop: %v", err)
 	}
+}
+
+// TestObjectStoresThatCannotBeUsed: a node whose object store refuses it, is not there, or ignores conditions runs
+// on; of the queues it takes nothing, and says why.
+func TestObjectStoresThatCannotBeUsed(t *testing.T) {
+	t.Parallel()
+	var generation atomic.Int64
+	always := func(status int, body string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status); _, _ = io.WriteString(w, body) }
+	}
+	for name, c := range map[string]struct {
+		store http.HandlerFunc
+		says  []string
+	}{
+		"no permission": {always(http.StatusForbidden, `{"error":{"message":"no"}}`), []string{"E3302", "permission denied"}},
+		"no bucket":     {always(http.StatusNotFound, `{"error":{"message":"The specified bucket does not exist."}}`), []string{"E3302", "no such bucket"}},
+		"no conditions": {func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			fmt.Fprintf(w, `{"generation":"%d"}`, generation.Add(1))
+		}, []string{"E3301"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := httptest.NewServer(c.store)
+			defer store.Close()
+			o := rig(t, func(cfg *config.Config, _ *Options) { cfg.Objects.URL = "gs://bucket?endpoint=" + store.URL })
+			err := started(t, o, func(ctx context.Context, r *Running) {
+				client := &http.Client{Transport: &http.Transport{}}
+				defer client.CloseIdleConnections()
+				for told := false; !told; {
+					p := submit(ctx, t, client, r.URL)
+					if p.Status != http.StatusServiceUnavailable || p.Tag != queue.Unavailable || p.Hint == "" {
+						t.Fatalf("%+v", p)
+					}
+					told = true
+					for _, text := range c.says {
+						told = told && strings.Contains(p.Message, text)
+					}
+				}
+				for body := ""; !strings.HasPrefix(body, "ok"); body = ask(ctx, t, client, r.URL+"/readyz") { // until it is ready
+				}
+			})
+			if err != nil {
+				t.Errorf("a clean stop: %v", err)
+			}
+		})
+	}
+}
+
+// submit returns how a job is refused.
+func submit(ctx context.Context, t *testing.T, c *http.Client, url string) (p refusal.Problem) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/jobs", strings.NewReader(`{"payload":1}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := c.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if err := json.NewDecoder(resp.Body).Decode(&p); err != nil {
+		t.Fatal(err)
+	}
+	return p
 }

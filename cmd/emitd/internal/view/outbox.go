@@ -98,8 +98,8 @@ func OutboxOf(kind string, all []outbox.Stats) *Outbox {
 }
 
 // cell is the outbox in the line of a status: its age and length, and what is not as it should be: keys
-// that are parked after a failure, those of them that are held for an operator, dead messages. Delayed messages are named too: they explain an outbox that is
-// empty.
+// that are parked after a failure, those of them that are held for an operator, dead messages. Delayed
+// messages are named too: they explain an outbox that is empty.
 func (o *Outbox) cell() string {
 	if o == nil {
 		return ""

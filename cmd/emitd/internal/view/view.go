@@ -1,15 +1,15 @@
 // Package view turns one consistent read of the store into what people and scripts are shown.
 //
-// Everything here is a pure function of a snapshot (or of events) and of the reader's own
-// configuration; the clock is the store's, as of the snapshot. The structs are interface: scripts
+// Everything here is a pure function of a snapshot (or of events) and of what the reader knows
+// ([Reader]); the clock is the store's, as of the snapshot. The structs are interface: scripts
 // read their JSON, so a field never changes its name or meaning, is present also when it is
 // empty, and times are RFC 3339 in UTC (null when there is none yet).
 //
 // What a view adds to the rows:
 //
 //   - A node that the leader has judged late or deaf is shown so, and also one whose last
-//     heartbeat is older than the reader's own timings allow, because without a leader nobody
-//     judges.
+//     heartbeat is older than the cluster's timings allow (the reader's own, if no node tells any),
+//     because without a leader nobody judges.
 //   - A unit that nobody holds is unassigned, and its reason is recomputed by the code that plans:
 //     why no node can take it, or that the next pass of the leader will place it. A unit that is
 //     declared by a node and has no row yet is shown as well.
@@ -313,11 +313,23 @@ type whyFree struct {
 	nowhere bool
 }
 
+// retired says what becomes of a unit of a daemon that was taken away, which needs nobody's doing.
+func (v *viewer) retired(since time.Time) string {
+	if left := v.Timing.RetireAfter() - v.age(since); left > 0 {
+		return "it leaves the list in " + Exact(left) + " unless a node with it comes back"
+	}
+	return "it is due to leave the list"
+}
+
 // whyFree says of each free unit why it is free.
 func (v *viewer) whyFree(leader *Leader) map[daemon.Unit]whyFree {
 	out := map[daemon.Unit]whyFree{}
 	for _, u := range v.plan.Unplaced {
-		out[u.Unit] = whyFree{u.Why.String(), true}
+		text := u.Why.String()
+		if u.Why.Rule == plan.NotAdvertised {
+			text += "; " + v.retired(u.Since)
+		}
+		out[u.Unit] = whyFree{text, true}
 	}
 	next := "the next pass of the leader places it"
 	switch {

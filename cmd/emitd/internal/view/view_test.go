@@ -91,6 +91,13 @@ var scenes = map[string]func(*daemon.Snapshot){
 	"not_acked":      func(s *daemon.Snapshot) { s.Units[0].State, s.Units[0].Since = daemon.Assigning, ago(45*time.Second) },
 	"failing_agent":  failingAgent,
 	"nowhere_to_run": nowhere,
+	"taken_away": func(s *daemon.Snapshot) {
+		for i, since := range []time.Duration{7 * time.Second, 4 * time.Minute} {
+			s.Units = append(s.Units, daemon.Record{
+				Unit: daemon.Unit{Daemon: "acme:gone", Index: i}, State: daemon.Unassigned, Since: ago(since), Reason: "host stopped",
+			})
+		}
+	},
 	"only_one_node": func(s *daemon.Snapshot) {
 		s.Nodes = s.Nodes[1:2]
 		s.Nodes[0].NoDaemons = true

@@ -74,6 +74,27 @@ func FuzzHead(f *testing.F) {
 	})
 }
 
+// FuzzKeys: what is read as the key of a slot or of a checkpoint's part is one that is written so: what
+// else lies in a bucket is nobody's garbage.
+func FuzzKeys(f *testing.F) {
+	f.Add(format.SlotKey(1))
+	f.Add(format.SlotKey(1<<64 - 1))
+	for part := range 3 {
+		f.Add(format.PartKey(format.Checkpoint{Slot: 7, ID: 1 << 63}, part-1))
+	}
+	f.Add("log/+0000000000000000001")
+	f.Add("ckpt/00000000000000000007-80000000000ABCDE/000000")
+	f.Fuzz(func(t *testing.T, key string) {
+		if slot, ok := format.ParseSlotKey(key); ok && format.SlotKey(slot) != key {
+			t.Errorf("%q is taken for slot %d", key, slot)
+		}
+		c, ok := format.ParsePartKey(key)
+		if at := strings.LastIndexByte(format.PartKey(c, 0), '/') + 1; ok && !strings.HasPrefix(key, format.PartKey(c, 0)[:at]) {
+			t.Errorf("%q is taken for a part of %+v", key, c)
+		}
+	})
+}
+
 func FuzzKept(f *testing.F) {
 	f.Add(format.EncodeKept([]uint64{1, 5, 1 << 40}))
 	f.Fuzz(func(t *testing.T, raw []byte) {

@@ -46,7 +46,7 @@ func ParsePartKey(key string) (c Checkpoint, ok bool) {
 	}
 	slot, err1 := strconv.ParseUint(rest[:20], 10, 64)
 	id, err2 := strconv.ParseUint(rest[21:37], 16, 64)
-	return Checkpoint{Slot: slot, ID: id}, err1 == nil && err2 == nil
+	return Checkpoint{Slot: slot, ID: id}, err1 == nil && err2 == nil && strings.ToLower(rest[21:37]) == rest[21:37]
 }
 
 // EncodeKept is the record that lists slots, ascending: the first one and then the distances.

@@ -9,8 +9,9 @@ import (
 
 // collector deletes what neither the newest checkpoint nor the previous one needs: slots below the
 // previous checkpoint that neither refers to, and checkpoints older than it, except the runs that
-// either names. A run that HEAD does not name is never named again. It never deletes a fence, which a listing knows by its size, nor anything a later owner may have written: that lies
-// above. So it is harmless if it runs late, even when its owner has been replaced.
+// either names. A run that HEAD does not name is never named again. It never deletes a fence, which a
+// listing knows by its size, nor anything a later owner may have written: that lies above. So it is
+// harmless if it runs late, even when its owner has been replaced.
 type collector struct {
 	kept    []uint64        // slots the newest checkpoint refers to
 	before  []uint64        // and the one before it

@@ -282,7 +282,10 @@ func (p Policy) Repeat(ctx context.Context, call Call, writes bool) (blob.Versio
 		switch answer.Verdict {
 		case Done:
 			return answer.Version, nil
-		case Failed, Refused:
+		case Refused: // of a condition that was not sent
+			answer.Err.Kind = blob.ErrUnavailable
+			return "", call.finish(answer.Err, doubt)
+		case Failed:
 			return "", call.finish(answer.Err, doubt)
 		case Doubtful:
 			doubt = writes

@@ -1,0 +1,248 @@
+package sink_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/outbox/sink/kafka"
+	"github.com/emitd/emitd/outbox/sink/sinktest"
+)
+
+// loss is how brokers vanish.
+type loss string
+
+const (
+	refusing loss = "refusing" // connections end, and nobody listens
+	mute     loss = "mute"     // connections stand, and nothing comes through
+)
+
+// network leads to the brokers of a cluster, to each by a wire of its own.
+type network struct {
+	wires map[string]*wire // by the broker's address
+
+	mu      sync.Mutex
+	refused map[string]bool
+}
+
+func newNetwork(t *testing.T, c *cluster) *network {
+	t.Helper()
+	n := &network{wires: map[string]*wire{}, refused: map[string]bool{}}
+	for _, addr := range c.ListenAddrs() {
+		n.wires[addr] = newWire(t, addr)
+	}
+	return n
+}
+
+// through makes a client take this way.
+func (n *network) through(more ...kgo.Opt) []kgo.Opt { return append(more, kgo.Dialer(n.dial)) }
+
+func (n *network) dial(ctx context.Context, kind, addr string) (net.Conn, error) {
+	n.mu.Lock()
+	refused := n.refused[addr]
+	n.mu.Unlock()
+	if refused {
+		return nil, &net.OpError{Op: "dial", Net: kind, Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+	}
+	var d net.Dialer
+	return d.DialContext(ctx, kind, n.wires[addr].addr())
+}
+
+// lose makes brokers vanish.
+func (n *network) lose(how loss, addrs ...string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, addr := range addrs {
+		n.wires[addr].hold(how == mute)
+		if n.refused[addr] = how == refusing; how == refusing {
+			n.wires[addr].drop()
+		}
+	}
+}
+
+// restore makes all brokers be there.
+func (n *network) restore() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	clear(n.refused)
+	for _, w := range n.wires {
+		w.hold(false)
+	}
+}
+
+// losses runs a test for both kinds of producers, and for both ways to vanish.
+func losses(t *testing.T, test func(t *testing.T, transactional bool, how loss)) {
+	for _, transactional := range []bool{false, true} {
+		for _, how := range []loss{refusing, mute} {
+			t.Run(fmt.Sprintf("transactional=%v, %s", transactional, how), func(t *testing.T) {
+				t.Parallel()
+				test(t, transactional, how)
+			})
+		}
+	}
+}
+
+// Brokers that vanish after they have answered are a sink that is down, whether something was under way
+// or not, long before a record's time ends. When they are back, what was tried is delivered, keys in
+// their order, and not once for each attempt.
+func TestKafkaBrokersVanish(t *testing.T) {
+	t.Parallel()
+	losses(t, func(t *testing.T, transactional bool, how loss) {
+		for _, busy := range []bool{false, true} {
+			t.Run(fmt.Sprintf("busy=%v", busy), func(t *testing.T) {
+				t.Parallel()
+				vanish(t, transactional, busy, how)
+			})
+		}
+	})
+}
+
+func vanish(t *testing.T, transactional, busy bool, how loss) {
+	k := newCluster(t, kfake.NumBrokers(3))
+	n := newNetwork(t, k)
+	s := k.open(t, kafka.Config{Timeout: time.Minute, Transactional: transactional, Options: n.through()})
+	rows := sinktest.Rows("orders", 60, 7)
+	must(t, raise(t, s, "0-63", 5))
+	all(t, deliver(t, s, "0-63", 5, rows[:20]), nil)
+
+	var produced atomic.Int64
+	if busy {
+		k.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
+			k.KeepControl()
+			if produced.Add(1) == 1 {
+				n.lose(how, k.ListenAddrs()...) // the record is taken, and the answer lost
+			}
+			return nil, nil, false
+		})
+	} else {
+		n.lose(how, k.ListenAddrs()...)
+	}
+	var workers sync.WaitGroup // as those of a relay, with keys of their own
+	for w := range 3 {
+		workers.Go(func() {
+			for range 3 {
+				for i, err := range deliver(t, s, "0-63", 5, part(rows[20:], w, 3)) {
+					if !errors.Is(err, outbox.ErrSinkDown) {
+						t.Errorf("row %d of worker %d: %v", i, w, err)
+					}
+				}
+			}
+		})
+	}
+	workers.Wait()
+	n.restore()
+	for w := range 3 {
+		mine := part(rows[20:], w, 3)
+		eventually(t, "delivered, when the brokers are back", func() bool {
+			errs := deliver(t, s, "0-63", 5, mine)
+			for i, err := range errs {
+				if err != nil && !errors.Is(err, outbox.ErrSinkDown) {
+					t.Fatalf("row %d: %v", i, err)
+				}
+			}
+			return errs[0] == nil
+		})
+	}
+	judge(t, k.received(t), rows, transactional)
+}
+
+// part is what a worker has of rows: keys of its own.
+func part(rows []outbox.Row, worker, of int) (mine []outbox.Row) {
+	for _, r := range rows {
+		if r.Shard%of == worker {
+			mine = append(mine, r)
+		}
+	}
+	return mine
+}
+
+// judge looks for what was lost, overtaken or repeated once too often.
+func judge(t *testing.T, got []sinktest.Taken, rows []outbox.Row, once bool) {
+	t.Helper()
+	at := map[string]int{}
+	for i, r := range rows {
+		at[r.ID.String()] = i
+	}
+	count, last := map[string]int{}, map[string]int{}
+	for _, m := range got {
+		if count[m.ID]++; count[m.ID] > 2 || once && count[m.ID] > 1 {
+			t.Errorf("message %d is there %d times", at[m.ID], count[m.ID])
+		}
+		if m.Key != "" && at[m.ID] < last[m.Key] {
+			t.Errorf("message %d of %s comes after %d", at[m.ID], m.Key, last[m.Key])
+		}
+		last[m.Key] = at[m.ID]
+	}
+	for i, r := range rows {
+		if count[r.ID.String()] == 0 {
+			t.Errorf("message %d is lost", i)
+		}
+	}
+}
+
+// One broker of several that vanishes is no sink that is down. Its partitions go on when others lead
+// them, and hold up their own messages until then, however many these are.
+func TestKafkaOneBrokerVanishes(t *testing.T) {
+	t.Parallel()
+	losses(t, func(t *testing.T, transactional bool, how loss) {
+		k := newCluster(t, kfake.NumBrokers(3), kfake.SeedTopics(1, "good", "lost"))
+		gone := (k.CoordinatorFor("emitd/billing/0-63") + 1) % 3
+		must(t, k.MoveTopicPartition("good", 0, (gone+1)%3))
+		must(t, k.MoveTopicPartition("lost", 0, gone))
+		room := 50 // less than is tried
+		if how == mute {
+			room = 1000 // connecting, which takes long, nothing is given up
+		}
+		n := newNetwork(t, k)
+		s := k.open(t, kafka.Config{Timeout: time.Minute, Transactional: transactional, Options: n.through(kgo.MaxBufferedRecords(room))})
+		good, lost := sinktest.Rows("good", 10, 3), sinktest.Rows("lost", 30, 0)
+		must(t, raise(t, s, "0-63", 5))
+		all(t, deliver(t, s, "0-63", 5, good), nil)
+		all(t, deliver(t, s, "0-63", 5, lost[:10]), nil)
+
+		var once sync.Once
+		k.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
+			k.KeepControl()
+			if k.CurrentNode() == gone {
+				once.Do(func() { n.lose(how, k.ListenAddrs()[gone]) })
+			}
+			return nil, nil, false
+		})
+		for range 4 {
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			d := sinktest.Delivery(lost[10:])
+			d.Range, d.Epoch = "0-63", 5
+			for i, err := range sinktest.Spread(s.Deliver(ctx, d), len(d.Rows)) {
+				down := errors.Is(err, outbox.ErrSinkDown) && !transactional // a new producer may meet the broker first
+				if err == nil || down || errors.Is(err, outbox.ErrPermanent) {
+					t.Errorf("row %d of a partition that nobody leads: %v", i, err)
+				}
+			}
+			cancel()
+			if !transactional { // a transaction of the range is one of all its rows
+				more := sinktest.Rows("good", 10, 3)
+				all(t, deliver(t, s, "0-63", 5, more), nil)
+			}
+		}
+		must(t, k.MoveTopicPartition("lost", 0, (gone+1)%3))
+		for try := 1; ; try++ { // a new connection to a broker that says nothing takes 10 s of a client's time
+			errs := deliver(t, s, "0-63", 5, lost[10:])
+			if errs[0] == nil || try == 5 {
+				all(t, errs, nil)
+				break
+			}
+		}
+	})
+}
