@@ -183,6 +183,8 @@ func (m *Member) schedule(now lease.Instant) {
 		e.stand = unchanged.Add(spread)
 	case now < e.over:
 		e.stand = min(e.over, unchanged).Add(spread)
+	case !m.beat.stood: // its life ended while the heartbeat was under way
+		e.stand = now.Add(spread)
 	default: // it was refused although the life told is over: the store's clock disagrees
 		e.stand = max(unchanged, now.Add(m.t.HeartbeatInterval/5)).Add(spread)
 	}

@@ -154,14 +154,30 @@ func (w *world) send(c *call) {
 			w.queue.push(event{at: w.now + d, kind: evArrive, p: p, call: &again})
 		}
 		if w.chance(n.lose) {
+			p.missed(c)
 			return
 		}
 		if w.chance(n.slow) {
+			p.missed(c)
 			w.queue.push(event{at: w.now + w.upTo(w.t.QueryTimeout*3/2), kind: evArrive, p: p, call: c})
 			return
 		}
 	}
 	w.queue.push(event{at: w.now + w.latency(p.host), kind: evArrive, p: p, call: c})
+}
+
+// ofPass reports whether a leader's pass asks.
+func (c *call) ofPass() bool { return c.req.Snapshot || c.req.Commit != nil }
+
+// missed notes that noise keeps a call from its answer. When it does so to as many passes in a row as
+// make a leader resign, that is no noise any more.
+func (p *process) missed(c *call) {
+	if !c.ofPass() {
+		return
+	}
+	if p.missing++; p.missing == 3 {
+		p.w.disturb("passes lost")
+	}
 }
 
 // latency draws how long a message takes that nothing happens to.
@@ -221,7 +237,11 @@ func (w *world) reply(c *call) {
 	if w.loseReply != nil && w.loseReply(c) {
 		return
 	}
-	if c.p.host.cut || c.p.host.deaf || !w.calm && w.chance(w.network.swallow) {
+	if c.p.host.cut || c.p.host.deaf {
+		return
+	}
+	if !w.calm && w.chance(w.network.swallow) {
+		c.p.missed(c)
 		return
 	}
 	w.queue.push(event{at: w.now + w.latency(c.p.host), kind: evReply, p: c.p, call: c})
@@ -303,6 +323,9 @@ func (p *process) answer(c *call) {
 		return
 	}
 	c.done = true
+	if c.ofPass() {
+		p.missing = 0
+	}
 	p.w.check.answered(p, c)
 	p.step(c.result)
 }

@@ -31,6 +31,8 @@ type process struct {
 
 	// crashIn counts the calls until the one at which the process ends, at crashAt; 0 = never.
 	crashIn int
+	// missing counts the passes in a row whose answer noise has lost.
+	missing int
 	crashAt crashPoint
 	// pauseIn counts the calls until the one before which the process is paused, for pauseFor.
 	pauseIn  int

@@ -279,7 +279,10 @@ func (h *Handler) osqueueList(ctx context.Context) (listBody, error) {
 			out.Jobs = append(out.Jobs, jobOf(&page.Jobs[i], payload))
 		}
 	}
-	slices.SortStableFunc(out.Jobs, func(a, b jobBody) int { return cmp.Compare(a.CreatedAt, b.CreatedAt) })
+	// Of one millisecond those that were given an ID lie in the order of their IDs.
+	slices.SortFunc(out.Jobs, func(a, b jobBody) int {
+		return cmp.Or(cmp.Compare(a.CreatedAt, b.CreatedAt), cmp.Compare(a.ID, b.ID))
+	})
 	if len(out.Jobs) > queue.MaxPage {
 		out.Jobs, out.Truncated = out.Jobs[:queue.MaxPage], true
 	}
