@@ -166,11 +166,8 @@ func (r *run) accompany(ctx context.Context) {
 	for {
 		select {
 		case err := <-became:
-			if became = nil; err != nil {
-				r.failed = err
-			} else {
-				r.a.Ready()
-			}
+			became = nil
+			r.began(err)
 		case <-draining:
 			draining = nil
 			r.signal(unix.SIGTERM)
@@ -207,6 +204,15 @@ func (r *run) accompany(ctx context.Context) {
 			pause = min(2*pause, longer)
 		}
 	}
+}
+
+// began notes that the command runs, or why it does not.
+func (r *run) began(err error) {
+	if err != nil {
+		r.failed = err
+		return
+	}
+	r.a.Ready()
 }
 
 func (r *run) signal(s unix.Signal) {
@@ -251,7 +257,8 @@ func (r *run) end(ctx context.Context) error {
 		r.lost = guarded // the guardian killed the group when it was closed
 	}
 	select { // all is read by now
-	case r.failed = <-r.group.became:
+	case err := <-r.group.became:
+		r.began(err)
 	default:
 	}
 	ended := r.explain(state)
