@@ -35,14 +35,14 @@ test-go: ## what needs nothing but Go; says at the end what did not run
 	$(GO) test -timeout 20m $$($(GO) list ./... | grep -v $(POSTGRES))
 	@echo "not run: storage/postgres, outbox/pglog, internal/pgtest, cmd/emitd/internal/pgtest and e2e need a Postgres server (make test installs it)"
 
-check: ## format, vet, linters, house rules, unit, stories and 100 seeds of a virtual hour, -race
+check: ## format, vet, linters, house rules, unit, stories, 100 seeds of a virtual hour; -race where it is quick
 	@test -z "$$($(TOOL) gofumpt -l $(SOURCES))" || { $(TOOL) gofumpt -l $(SOURCES); echo "run: make fmt"; exit 1; }
 	$(GO) vet ./...
 	$(TOOL) golangci-lint run ./...
 	EMITD_TEST_SEEDS=1..100 EMITD_TEST_HOURS=1 $(GO) test -vet=off -timeout 10m $$($(GO) list ./... | grep $(ALONE) $(HEAVY))
 	$(GO) test -vet=off -race -timeout 10m $$($(GO) list ./... | grep -v $(POSTGRES) $(ALONE) $(HEAVY))
 
-race: deps ## all packages that have goroutines, -race; about ten minutes
+race: deps ## all packages that have goroutines, -race
 	$(GO) test -vet=off -race -timeout 30m $$($(GO) list ./... | grep -v $(ALONE))
 
 cross: ## build and vet for macOS and Windows
