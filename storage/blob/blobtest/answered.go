@@ -1,8 +1,11 @@
 package blobtest
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
+	"net/http"
 	"slices"
 	"testing"
 	"time"
@@ -17,9 +20,9 @@ var kinds = []error{
 }
 
 // Answered makes every call at stores whose answers may be anything: each ends, with what the contract
-// says or an error of a known kind. open returns such a store, new for each call; it says when it was
-// asked too often, which ends the call. valid tells versions.
-func Answered(t *testing.T, open func(asked func()) blob.Bucket, valid func(blob.Version) bool) {
+// says or an error of a known kind. open returns such a store, new for each call, like one of [Said]; that
+// it was asked enough ends the call. valid tells versions.
+func Answered(t *testing.T, open func(enough func()) blob.Bucket, valid func(blob.Version) bool) {
 	t.Helper()
 	const key, known = "a/b", blob.Version("7")
 	written := func(v blob.Version, err error) (bool, error) { return valid(v), err }
@@ -56,4 +59,27 @@ func Answered(t *testing.T, open func(asked func()) blob.Bucket, valid func(blob
 			t.Errorf("%s: an error of no kind: %v", name, err)
 		}
 	}
+}
+
+// Said is a store that answers every request alike, and says Enough at the eighth.
+type Said struct {
+	Status   int
+	Header   http.Header
+	Body     []byte
+	Enough   func()
+	requests int
+}
+
+// RoundTrip implements [http.RoundTripper].
+func (s *Said) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Body != nil {
+		_, _ = io.Copy(io.Discard, r.Body)
+		r.Body.Close()
+	}
+	if s.requests++; s.requests == 8 {
+		s.Enough()
+	}
+	return &http.Response{
+		StatusCode: s.Status, Header: s.Header.Clone(), Request: r, Body: io.NopCloser(bytes.NewReader(s.Body)), ContentLength: int64(len(s.Body)),
+	}, nil
 }

@@ -1,9 +1,7 @@
 package gcs_test
 
 import (
-	"bytes"
 	"context"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -15,32 +13,6 @@ import (
 	"github.com/emitd/emitd/storage/blob/blobtest"
 	"github.com/emitd/emitd/storage/blob/gcs"
 )
-
-// said is a store that answers every request alike, and ends the call when there are too many.
-type said struct {
-	status     int
-	generation string
-	body       []byte
-	requests   int
-	end        func()
-}
-
-func (s *said) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.Body != nil {
-		_, _ = io.Copy(io.Discard, r.Body)
-		r.Body.Close()
-	}
-	if s.requests++; s.requests == 8 {
-		s.end()
-	}
-	header := http.Header{"Retry-After": {s.generation}, "Location": {s.generation}}
-	if s.generation != "" {
-		header.Set("X-Goog-Generation", s.generation)
-	}
-	return &http.Response{
-		StatusCode: s.status, Header: header, Request: r, Body: io.NopCloser(bytes.NewReader(s.body)), ContentLength: int64(len(s.body)),
-	}, nil
-}
 
 // FuzzAnswers: whatever the store answers, each call ends, with what the contract says or an error of a
 // known kind; what is returned as a version is one.
@@ -57,10 +29,14 @@ func FuzzAnswers(f *testing.F) {
 		if strings.ContainsAny(generation, "\r\n") {
 			return // no header can say that
 		}
-		blobtest.Answered(t, func(end func()) blob.Bucket {
+		header := http.Header{"Retry-After": {generation}, "Location": {generation}}
+		if generation != "" {
+			header.Set("X-Goog-Generation", generation)
+		}
+		blobtest.Answered(t, func(enough func()) blob.Bucket {
 			b, err := gcs.Open(t.Context(), gcs.Config{
 				Bucket: "bucket", Prefix: "some/where", Endpoint: "http://store.test", Tokens: oauth2.StaticTokenSource(&oauth2.Token{AccessToken: token}),
-				Client: &http.Client{Transport: &said{status: 200 + int(status)%400, generation: generation, body: body, end: end}},
+				Client: &http.Client{Transport: &blobtest.Said{Status: 200 + int(status)%400, Header: header, Body: body, Enough: enough}},
 				Policy: gcs.Policy{Pause: time.Microsecond},
 			})
 			if err != nil {

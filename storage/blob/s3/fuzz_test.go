@@ -1,9 +1,7 @@
 package s3_test
 
 import (
-	"bytes"
 	"context"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -15,32 +13,6 @@ import (
 	"github.com/emitd/emitd/storage/blob/blobtest"
 	"github.com/emitd/emitd/storage/blob/s3"
 )
-
-// said is a store that answers every request alike, and ends the call when there are too many.
-type said struct {
-	status   int
-	etag     string
-	body     []byte
-	requests int
-	end      func()
-}
-
-func (s *said) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.Body != nil {
-		_, _ = io.Copy(io.Discard, r.Body)
-		r.Body.Close()
-	}
-	if s.requests++; s.requests == 8 {
-		s.end()
-	}
-	header := http.Header{"Retry-After": {s.etag}, "Location": {s.etag}, "X-Amz-Meta-Emitd-Nonce": {s.etag}}
-	if s.etag != "" {
-		header.Set("Etag", s.etag)
-	}
-	return &http.Response{
-		StatusCode: s.status, Header: header, Request: r, Body: io.NopCloser(bytes.NewReader(s.body)), ContentLength: int64(len(s.body)),
-	}, nil
-}
 
 var credentials = aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
 	return aws.Credentials{AccessKeyID: "AKIDTEST", SecretAccessKey: secret}, nil
@@ -63,10 +35,14 @@ func FuzzAnswers(f *testing.F) {
 		if strings.ContainsAny(etag, "\r\n") {
 			return // no header can say that
 		}
-		blobtest.Answered(t, func(end func()) blob.Bucket {
+		header := http.Header{"Retry-After": {etag}, "Location": {etag}, "X-Amz-Meta-Emitd-Nonce": {etag}}
+		if etag != "" {
+			header.Set("Etag", etag)
+		}
+		blobtest.Answered(t, func(enough func()) blob.Bucket {
 			b, err := s3.Open(t.Context(), s3.Config{
 				Bucket: "bucket", Prefix: "some/where", Endpoint: "http://store.test", PathStyle: true, Region: "eu-test-1", Credentials: credentials,
-				Client: &http.Client{Transport: &said{status: 200 + int(status)%400, etag: etag, body: body, end: end}},
+				Client: &http.Client{Transport: &blobtest.Said{Status: 200 + int(status)%400, Header: header, Body: body, Enough: enough}},
 				Policy: s3.Policy{Pause: time.Microsecond},
 			})
 			if err != nil {
