@@ -168,8 +168,13 @@ func header(r *kgo.Record, name string) string {
 
 func (c *cluster) received(t *testing.T) []sinktest.Taken {
 	t.Helper()
+	return c.taken(t, "orders")
+}
+
+func (c *cluster) taken(t *testing.T, topic string) []sinktest.Taken {
+	t.Helper()
 	var out []sinktest.Taken
-	for _, r := range c.records(t, "orders") {
+	for _, r := range c.records(t, topic) {
 		out = append(out, sinktest.Taken{ID: header(r, sinkpkg.ID), Key: string(r.Key)})
 	}
 	return out
@@ -328,7 +333,7 @@ func TestKafkaErrors(t *testing.T) {
 				}
 				err := deliver(t, s, "0-63", 5, []outbox.Row{row})[0]
 				says := c.says
-				if transactional && c.kind == outbox.ErrSinkDown && c.cfg.Topic == "" {
+				if transactional && errors.Is(c.kind, outbox.ErrSinkDown) && c.cfg.Topic == "" {
 					says = "fence emitd/billing/0-63"
 				}
 				if !errors.Is(err, c.kind) || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "hunter2") {

@@ -46,8 +46,10 @@ func newNetwork(t *testing.T, c *cluster) *network {
 	return n
 }
 
-// through makes a client take this way.
-func (n *network) through(more ...kgo.Opt) []kgo.Opt { return append(more, kgo.Dialer(n.dial)) }
+// through makes a client take this way, and a broker be gone that is silent for so long.
+func (n *network) through(silence time.Duration, more ...kgo.Opt) []kgo.Opt {
+	return append(more, kgo.Dialer(n.dial), kgo.RequestTimeoutOverhead(silence))
+}
 
 func (n *network) dial(ctx context.Context, kind, addr string) (net.Conn, error) {
 	n.mu.Lock()
@@ -112,7 +114,7 @@ func TestKafkaBrokersVanish(t *testing.T) {
 func vanish(t *testing.T, transactional, busy bool, how loss) {
 	k := newCluster(t, kfake.NumBrokers(3))
 	n := newNetwork(t, k)
-	s := k.open(t, kafka.Config{Timeout: time.Minute, Transactional: transactional, Options: n.through()})
+	s := k.open(t, kafka.Config{Timeout: time.Minute, Transactional: transactional, Options: n.through(time.Second)})
 	rows := sinktest.Rows("orders", 60, 7)
 	must(t, raise(t, s, "0-63", 5))
 	all(t, deliver(t, s, "0-63", 5, rows[:20]), nil)
@@ -192,57 +194,72 @@ func judge(t *testing.T, got []sinktest.Taken, rows []outbox.Row, once bool) {
 	}
 }
 
-// One broker of several that vanishes is no sink that is down. Its partitions go on when others lead
-// them, and hold up their own messages until then, however many these are.
+// One broker of several that vanishes is no sink that is down. The messages of its partitions wait, and
+// are neither given up nor overtaken; the others flow meanwhile, however many wait. When another broker
+// leads the partitions, one attempt delivers all. (With transactions a range has one at a time, and
+// others wait for their turn.)
 func TestKafkaOneBrokerVanishes(t *testing.T) {
 	t.Parallel()
-	losses(t, func(t *testing.T, transactional bool, how loss) {
-		k := newCluster(t, kfake.NumBrokers(3), kfake.SeedTopics(1, "good", "lost"))
-		gone := (k.CoordinatorFor("emitd/billing/0-63") + 1) % 3
-		must(t, k.MoveTopicPartition("good", 0, (gone+1)%3))
-		must(t, k.MoveTopicPartition("lost", 0, gone))
-		room := 50 // less than is tried
-		if how == mute {
-			room = 1000 // connecting, which takes long, nothing is given up
-		}
-		n := newNetwork(t, k)
-		s := k.open(t, kafka.Config{Timeout: time.Minute, Transactional: transactional, Options: n.through(kgo.MaxBufferedRecords(room))})
-		good, lost := sinktest.Rows("good", 10, 3), sinktest.Rows("lost", 30, 0)
-		must(t, raise(t, s, "0-63", 5))
-		all(t, deliver(t, s, "0-63", 5, good), nil)
-		all(t, deliver(t, s, "0-63", 5, lost[:10]), nil)
+	losses(t, oneVanishes)
+}
 
-		var once sync.Once
-		k.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
-			k.KeepControl()
-			if k.CurrentNode() == gone {
-				once.Do(func() { n.lose(how, k.ListenAddrs()[gone]) })
-			}
-			return nil, nil, false
-		})
-		for range 4 {
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-			d := sinktest.Delivery(lost[10:])
-			d.Range, d.Epoch = "0-63", 5
-			for i, err := range sinktest.Spread(s.Deliver(ctx, d), len(d.Rows)) {
-				down := errors.Is(err, outbox.ErrSinkDown) && !transactional // a new producer may meet the broker first
-				if err == nil || down || errors.Is(err, outbox.ErrPermanent) {
-					t.Errorf("row %d of a partition that nobody leads: %v", i, err)
-				}
-			}
-			cancel()
-			if !transactional { // a transaction of the range is one of all its rows
-				more := sinktest.Rows("good", 10, 3)
-				all(t, deliver(t, s, "0-63", 5, more), nil)
-			}
-		}
-		must(t, k.MoveTopicPartition("lost", 0, (gone+1)%3))
-		for try := 1; ; try++ { // a new connection to a broker that says nothing takes 10 s of a client's time
-			errs := deliver(t, s, "0-63", 5, lost[10:])
-			if errs[0] == nil || try == 5 {
-				all(t, errs, nil)
-				break
-			}
-		}
+func oneVanishes(t *testing.T, transactional bool, how loss) {
+	k := newCluster(t, kfake.NumBrokers(3), kfake.SeedTopics(1, "good", "lost"))
+	gone := (k.CoordinatorFor("emitd/billing/0-63") + 1) % 3
+	must(t, k.MoveTopicPartition("good", 0, (gone+1)%3))
+	must(t, k.MoveTopicPartition("lost", 0, gone))
+	n := newNetwork(t, k)
+	s := k.open(t, kafka.Config{
+		Timeout: time.Minute, Transactional: transactional,
+		Options: n.through(2*time.Second, kgo.MaxBufferedRecords(50)), // less than is tried
 	})
+	good, lost := sinktest.Rows("good", 50, 3), sinktest.Rows("lost", 30, 3)
+	must(t, raise(t, s, "0-63", 5))
+	all(t, deliver(t, s, "0-63", 5, good[:10]), nil)
+	all(t, deliver(t, s, "0-63", 5, lost[:10]), nil)
+
+	vanished := make(chan struct{})
+	var once sync.Once
+	k.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
+		k.KeepControl()
+		if k.CurrentNode() == gone {
+			once.Do(func() { n.lose(how, k.ListenAddrs()[gone]); close(vanished) })
+		}
+		return nil, nil, false
+	})
+	for round := range 4 {
+		ctx, cancel := context.WithTimeout(t.Context(), sinktest.Bound)
+		d := sinktest.Delivery(lost[10:])
+		d.Range, d.Epoch = "0-63", 5
+		waiting := make(chan []error, 1)
+		go func() { waiting <- s.Deliver(ctx, d) }()
+		<-vanished
+		if transactional { // a transaction of the range is one of all its rows
+			cancel()
+		} else {
+			all(t, deliver(t, s, "0-63", 5, good[10*(round+1):10*(round+2)]), nil)
+		}
+		select {
+		case errs := <-waiting:
+			if !transactional {
+				t.Errorf("round %d ended by itself: %v", round, errs)
+			}
+			waiting <- errs
+		default:
+		}
+		cancel()
+		for i, err := range sinktest.Spread(<-waiting, len(d.Rows)) {
+			waited := errors.Is(err, context.Canceled) || errors.Is(err, outbox.ErrSkipped)
+			down := errors.Is(err, outbox.ErrSinkDown) && !transactional // it may still wait for its turn
+			if !waited || down || errors.Is(err, outbox.ErrPermanent) {
+				t.Errorf("round %d, row %d of a partition that nobody leads: %v", round, i, err)
+			}
+		}
+	}
+	must(t, k.MoveTopicPartition("lost", 0, (gone+1)%3))
+	all(t, deliver(t, s, "0-63", 5, lost[10:]), nil)
+	judge(t, k.taken(t, "lost"), lost, transactional)
+	if !transactional {
+		judge(t, k.taken(t, "good"), good, true)
+	}
 }

@@ -7,6 +7,7 @@ package sink_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"io"
 	"net"
 	"os"
@@ -25,6 +26,10 @@ import (
 var stop []func()
 
 func TestMain(m *testing.M) {
+	// Most of these tests wait for a receiver that is silent, and not for the processor. -parallel wins.
+	if err := flag.Set("test.parallel", "16"); err != nil {
+		panic(err)
+	}
 	code := pgtest.Run(m)
 	for i := len(stop) - 1; i >= 0; i-- {
 		stop[i]()

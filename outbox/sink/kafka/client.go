@@ -12,17 +12,18 @@ import (
 )
 
 // How often it is asked whether any broker answers while a delivery waits, and after what time without
-// an answer a broker is taken to be gone.
+// an answer a broker is taken to be gone, if Config.Options do not say otherwise.
 const (
 	askEvery = 500 * time.Millisecond
-	silence  = 5 * time.Second
+	silent   = 5 * time.Second
 )
 
-// client is one of Kafka's that is asked whether its brokers are there: what it was given to produce it
-// repeats by itself, and does not tell why that takes long.
-type client struct {
-	*kgo.Client
-	redact func(error) error
+// watch asks whether brokers are there: clients repeat by themselves what they were given to produce,
+// and do not tell why that takes long.
+type watch struct {
+	client  *kgo.Client
+	redact  func(error) error
+	silence time.Duration // after which a broker is taken to be gone
 
 	mu    sync.Mutex
 	asked *question // the newest
@@ -31,27 +32,27 @@ type client struct {
 
 // question is whether any broker answers.
 type question struct {
-	at   time.Time
 	done chan struct{}
-	err  error // why none does; valid when done is closed
+	at   time.Time // of the answer; valid when done is closed, like err
+	err  error     // why none does
 }
 
-func (s *Sink) newClient(more ...kgo.Opt) (*client, error) {
+func (s *Sink) newClient(more ...kgo.Opt) (*kgo.Client, error) {
 	more = append(more, kgo.ProducerBatchCompression(s.codec)) // a client writes into its own list of these
 	c, err := kgo.NewClient(append(more, s.opts...)...)
 	if err != nil {
 		return nil, s.redacted(err)
 	}
-	return &client{Client: c, redact: s.redacted}, nil
+	return c, nil
 }
 
-// watched returns a context that ends when no broker answers, with the [outbox.ErrSinkDown] that says
+// during returns a context that ends when no broker answers, with the [outbox.ErrSinkDown] that says
 // why as its cause. When that is how it was last, they are asked first, so that nothing is given to a
 // client that cannot produce it. The caller calls stop when it waits no longer.
-func (c *client) watched(ctx context.Context) (watched context.Context, stop func()) {
+func (w *watch) during(ctx context.Context) (watched context.Context, stop func()) {
 	watched, cancel := context.WithCancelCause(ctx)
-	if c.wasLost() {
-		if err := c.silent(watched); err != nil {
+	if w.wasLost() {
+		if err := w.silent(watched); err != nil {
 			cancel(err)
 			return watched, func() {}
 		}
@@ -67,7 +68,7 @@ func (c *client) watched(ctx context.Context) (watched context.Context, stop fun
 				return
 			case <-tick.C:
 			}
-			if err := c.silent(watched); err != nil {
+			if err := w.silent(watched); err != nil {
 				cancel(err)
 			}
 		}
@@ -75,22 +76,22 @@ func (c *client) watched(ctx context.Context) (watched context.Context, stop fun
 	return watched, func() { cancel(nil); <-over }
 }
 
-func (c *client) wasLost() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.lost
+func (w *watch) wasLost() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.lost
 }
 
 // silent says why no broker answers; nil if one does, or if ctx ended before that was known. The
-// question is shared, and goes on for who asks next.
-func (c *client) silent(ctx context.Context) error {
-	c.mu.Lock()
-	if c.asked == nil || c.asked.over() && time.Since(c.asked.at) >= askEvery {
-		c.asked = &question{at: time.Now(), done: make(chan struct{})}
-		go c.answer(c.asked)
+// question is shared, goes on for who asks next, and its answer holds for a while.
+func (w *watch) silent(ctx context.Context) error {
+	w.mu.Lock()
+	if w.asked == nil || w.asked.old() {
+		w.asked = &question{done: make(chan struct{})}
+		go w.answer(w.asked)
 	}
-	q := c.asked
-	c.mu.Unlock()
+	q := w.asked
+	w.mu.Unlock()
 	select {
 	case <-q.done:
 		return q.err
@@ -99,34 +100,35 @@ func (c *client) silent(ctx context.Context) error {
 	}
 }
 
-func (q *question) over() bool {
+func (q *question) old() bool {
 	select {
 	case <-q.done:
-		return true
+		return time.Since(q.at) >= askEvery
 	default:
 		return false
 	}
 }
 
 // answer finds the answer to a question. It ends with the client.
-func (c *client) answer(q *question) {
-	if err := c.ask(); err != nil {
-		q.err = sink.Down("reach any broker", c.redact(err))
+func (w *watch) answer(q *question) {
+	if err := w.ask(); err != nil {
+		q.err = sink.Down("reach any broker", w.redact(err))
 	}
-	c.mu.Lock()
-	c.lost = q.err != nil
-	c.mu.Unlock()
+	q.at = time.Now()
+	w.mu.Lock()
+	w.lost = q.err != nil
+	w.mu.Unlock()
 	close(q.done)
 }
 
 // ask asks one broker after the other, the next as soon as one is out of reach or says nothing for a
 // while, until one answers.
-func (c *client) ask() (err error) {
-	ctx, cancel := sink.Limit(c.Context(), sink.Deadline{What: "the brokers", After: silence})
+func (w *watch) ask() (err error) {
+	ctx, cancel := sink.Limit(w.client.Context(), sink.Deadline{What: "the brokers", After: w.silence})
 	defer cancel()
-	brokers := append(c.DiscoveredBrokers(), c.SeedBrokers()...)
+	brokers := append(w.client.DiscoveredBrokers(), w.client.SeedBrokers()...)
 	answers := make(chan error, len(brokers))
-	next := time.NewTicker(silence / 2 / time.Duration(len(brokers))) // all have half of the time, at least
+	next := time.NewTicker(w.silence / 2 / time.Duration(len(brokers))) // all have half of the time, at least
 	defer next.Stop()
 	for asked, failed := 0, 0; failed < len(brokers); {
 		if asked < len(brokers) {

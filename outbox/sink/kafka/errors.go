@@ -34,8 +34,8 @@ func oneOf(err error, kinds []error) bool {
 	return false
 }
 
-// classify says what an error of producing by a client means.
-func (s *Sink) classify(ctx context.Context, c *client, topic string, err error) error {
+// classify says what an error of producing means.
+func (s *Sink) classify(ctx context.Context, topic string, err error) error {
 	what := fmt.Sprintf("produce to %.80q", topic)
 	switch {
 	case err == nil:
@@ -48,12 +48,13 @@ func (s *Sink) classify(ctx context.Context, c *client, topic string, err error)
 		return sink.Permanent("%s: %w", what, err)
 	case oneOf(err, unknown) && s.cfg.Topic == "":
 		return sink.Permanent("%s: no such topic: %w", what, err)
-	case oneOf(err, unknown), oneOf(err, down), unreachable(err):
+	case oneOf(err, unknown), oneOf(err, down):
 		return sink.Down(what, s.redacted(err))
-	case errors.Is(err, kgo.ErrRecordTimeout):
-		// The client does not say why; a partition that takes nothing is the trouble of its topic alone.
-		if why := c.silent(ctx); why != nil {
-			return fmt.Errorf("%s: %w: %w", what, why, err)
+	case !answered(err), errors.Is(err, kgo.ErrRecordTimeout):
+		// A partition that takes nothing is the trouble of its topic alone, and so is a broker that is gone
+		// while others are there.
+		if why := s.watch.silent(ctx); why != nil {
+			return fmt.Errorf("%s: %w: %w", what, why, s.redacted(err))
 		}
 		return fmt.Errorf("%s: %w", what, s.redacted(err))
 	default:
@@ -66,8 +67,13 @@ func givenUp(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
-// unreachable reports whether an error is one of connections. Producing is repeated by the client
-// until the record's time ends, so that what comes through is not about the record. That a context has
+// answered reports whether an error is what a broker said.
+func answered(err error) bool {
+	_, said := errors.AsType[*kerr.Error](err)
+	return said
+}
+
+// unreachable reports whether an error is one of connections, to whichever broker. That a context has
 // ended is an error of the network to its type, and says nothing about it.
 func unreachable(err error) bool {
 	if givenUp(err) {

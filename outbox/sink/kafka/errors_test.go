@@ -15,8 +15,8 @@ import (
 	"github.com/emitd/emitd/outbox/sink"
 )
 
-// What stops all topics is told from what stops one: a record's time that ends while brokers answer, and
-// a context that ends, are about one at most.
+// What stops all topics is told from what stops one: a record's time that ends and a connection that fails
+// while brokers answer, and a context that ends, are about one at most.
 func TestClassify(t *testing.T) {
 	t.Parallel()
 	dial := &net.OpError{Op: "dial", Err: errors.New("refused")}
@@ -28,12 +28,18 @@ func TestClassify(t *testing.T) {
 	}{
 		{err: kgo.ErrRecordTimeout},
 		{err: kgo.ErrRecordTimeout, ping: dial, down: true},
-		{err: fmt.Errorf("%w, last err: %w", kgo.ErrRecordTimeout, dial), down: true},
+		{err: fmt.Errorf("%w, last err: %w", kgo.ErrRecordTimeout, dial)}, // one broker
+		{err: fmt.Errorf("%w, last err: %w", kgo.ErrRecordTimeout, dial), ping: dial, down: true},
 		{err: fmt.Errorf("%w, last err: %w", kgo.ErrRecordTimeout, kerr.NotEnoughReplicas)},
 		{err: context.DeadlineExceeded},
 		{err: context.Canceled},
 		{err: &net.OpError{Op: "read", Err: context.DeadlineExceeded}},
-		{err: read, down: true},
+		{err: errors.New("the client's own")},
+		{err: errors.New("the client's own"), ping: dial, down: true},
+		{err: kerr.NotEnoughReplicas, ping: dial},
+		{err: dial},
+		{err: read},
+		{err: read, ping: dial, down: true},
 		{err: kgo.ErrClientClosed, down: true},
 		{err: kerr.NotEnoughReplicas},
 		{err: kerr.TopicAuthorizationFailed},
@@ -43,7 +49,7 @@ func TestClassify(t *testing.T) {
 		if close(q.done); c.ping != nil {
 			q.err = sink.Down("reach any broker", c.ping)
 		}
-		err := (&Sink{}).classify(t.Context(), &client{asked: q}, "orders", c.err)
+		err := (&Sink{watch: &watch{asked: q}}).classify(t.Context(), "orders", c.err)
 		if errors.Is(err, outbox.ErrSinkDown) != c.down || errors.Is(err, outbox.ErrPermanent) || !errors.Is(err, c.err) {
 			t.Errorf("%v, brokers say %v: %v", c.err, c.ping, err)
 		}

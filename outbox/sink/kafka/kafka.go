@@ -40,13 +40,21 @@
 // whose answer was lost.
 //
 // One broker of several that vanishes holds up the partitions that it leads until another leads them.
-// Their messages are about their topic, and the others flow.
+// Their messages fail or hang and are tried again, and the others flow. A broker that is silent, be it
+// that no connection comes about or that nothing is said on one, is refused to all clients of the sink
+// for 5 s: they look for another one, and for who leads the partitions by now, instead of waiting for it
+// once for each request.
+//
+// A range has one transaction at a time. One that waits for such a partition holds up the others, whose
+// deliveries end with a sink that is down when they do not get their turn: that is not counted against
+// their messages. The same holds for deliveries that wait for a producer.
 //
 // # What an error means
 //
 //	record too large or invalid, topic's name invalid  permanent
 //	no such topic                                      permanent; of Config.Topic: the sink is down
 //	no broker answers, login refused                   the sink is down
+//	no producer or no turn for a transaction in time   the sink is down
 //	Config.Timeout while brokers answer                another attempt: it is about the topic
 //	transactional id taken over                        fenced
 //	topic not allowed, others                          another attempt
@@ -97,7 +105,8 @@ type Config struct {
 	TLS *sink.TLS `yaml:"tls"`
 	// SASL is how to log in, if need be.
 	SASL SASL `yaml:"sasl"`
-	// Options are added to the client's, last.
+	// Options are added to the clients', last. kgo.RequestTimeoutOverhead among them says after what time
+	// without an answer a broker is taken to be gone; default 5 s.
 	Options []kgo.Opt `yaml:"-"`
 }
 
@@ -113,15 +122,17 @@ type Sink struct {
 	cfg    Config
 	opts   []kgo.Opt
 	codec  kgo.CompressionCodec
-	client *client // not for transactions
+	client *kgo.Client // produces what is in no transaction, and asks
+	watch  *watch      // by client
 
-	alone struct { // for records that are to be the only one of their batch
+	alone struct { // for records that are to be the only one of their batch; nil with transactions
 		turn   chan struct{}
-		client *client
+		client *kgo.Client
 	}
 
 	mu        sync.Mutex
-	producers map[string]*producer // by transactional id
+	producers map[string]*producer     // by transactional id
+	turns     map[string]chan struct{} // by transactional id: whoever initialises a producer has it
 	closed    bool
 }
 
@@ -132,20 +143,25 @@ var (
 
 // New checks the configuration. It does not connect.
 func New(_ context.Context, cfg Config) (*Sink, error) {
-	s := &Sink{cfg: cfg, producers: map[string]*producer{}}
+	s := &Sink{cfg: cfg, producers: map[string]*producer{}, turns: map[string]chan struct{}{}}
 	if err := s.configure(); err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}
-	if s.cfg.Transactional {
-		return s, nil
+	d, err := newDialer(s.opts)
+	if err != nil {
+		return nil, fmt.Errorf("kafka: %w", s.redacted(err))
 	}
+	s.opts = append(s.opts, d.options()...)
 	// A delivery that ends takes its records with it, those on their way included: kept, they would fill
 	// the client's buffer and hold up all topics. The client goes on with a higher epoch of the producer,
 	// so that brokers refuse what was given up and comes late.
 	cancellable := kgo.AllowIdempotentProduceCancellation()
-	var err error
 	if s.client, err = s.newClient(cancellable); err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
+	}
+	s.watch = &watch{client: s.client, redact: s.redacted, silence: d.silence}
+	if s.cfg.Transactional {
+		return s, nil
 	}
 	s.alone.turn = make(chan struct{}, 1)
 	if s.alone.client, err = s.newClient(cancellable); err != nil {
@@ -183,7 +199,7 @@ func (s *Sink) configure() error {
 		kgo.SeedBrokers(c.Brokers...), kgo.ClientID(c.ClientID), kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.RecordDeliveryTimeout(c.Timeout), kgo.RetryTimeout(c.Timeout), kgo.ProducerLinger(c.Linger),
 		kgo.ProducerBatchMaxBytes(int32(min(c.MaxBytes, 1<<30))), //nolint:gosec // bounded
-		kgo.UnknownTopicRetries(8), kgo.MetadataMinAge(500 * time.Millisecond), kgo.DisableClientMetrics(),
+		kgo.DialTimeout(silent), kgo.RequestTimeoutOverhead(silent), kgo.UnknownTopicRetries(8), kgo.MetadataMinAge(500 * time.Millisecond), kgo.DisableClientMetrics(),
 	}
 	if c.TLS != nil {
 		var cfg *tls.Config
@@ -247,8 +263,8 @@ func (s *Sink) Close() error {
 	for _, p := range producers {
 		p.close()
 	}
-	if s.client != nil {
-		s.client.Close()
+	s.client.Close()
+	if s.alone.client != nil {
 		s.alone.client.Close()
 	}
 	return nil
@@ -262,7 +278,7 @@ func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
 	if s.cfg.Transactional {
 		return s.deliverInTx(ctx, d)
 	}
-	ctx, stop := s.client.watched(ctx)
+	ctx, stop := s.watch.during(ctx)
 	defer stop()
 	return sink.Each(ctx, d.Rows, s.cfg.Parallel, func(ctx context.Context, i int) error {
 		err := s.produce(ctx, s.client, s.record(d, d.Rows[i]))
@@ -274,7 +290,7 @@ func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
 }
 
 // produce waits until the record is durable, or not.
-func (s *Sink) produce(ctx context.Context, c *client, r *kgo.Record) error {
+func (s *Sink) produce(ctx context.Context, c *kgo.Client, r *kgo.Record) error {
 	for {
 		done := make(chan error, 1)
 		c.Produce(ctx, r, func(_ *kgo.Record, err error) { done <- err })
@@ -283,7 +299,7 @@ func (s *Sink) produce(ctx context.Context, c *client, r *kgo.Record) error {
 			if givenUp(err) && ctx.Err() == nil {
 				continue // it stood behind a record of another delivery, with which the client gave it up
 			}
-			return s.classify(ctx, c, r.Topic, err)
+			return s.classify(ctx, r.Topic, err)
 		case <-ctx.Done(): // the client gives the record up when it looks at it next
 			return fmt.Errorf("produce to %.80q: not confirmed: %w", r.Topic, context.Cause(ctx))
 		}

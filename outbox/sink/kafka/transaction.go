@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/emitd/emitd/outbox"
 	"github.com/emitd/emitd/outbox/sink"
@@ -22,8 +20,8 @@ var errAborted = errors.New("the transaction was aborted on another message's ac
 type producer struct {
 	id     string
 	epoch  int64
-	client *client
-	turn   chan struct{}
+	client *kgo.Client
+	turn   chan struct{} // whoever has a transaction open has it
 	once   sync.Once
 	// fenced: a newer producer has the id. Only Fence makes another of the same epoch.
 	fenced bool // under Sink.mu
@@ -35,143 +33,6 @@ func (p *producer) close() { p.once.Do(p.client.Close) }
 func idOf(subscription, shards string) string { return prefixOf(subscription) + shards }
 
 func prefixOf(subscription string) string { return "emitd/" + subscription + "/" }
-
-// Fence makes the broker refuse older producers of the range, and of ranges that overlap it. It does
-// nothing if the sink is not transactional.
-func (s *Sink) Fence(ctx context.Context, subscription, shards string, epoch int64) error {
-	if !s.cfg.Transactional {
-		return nil
-	}
-	p, err := s.initialise(ctx, subscription, shards, epoch)
-	if err != nil {
-		return err
-	}
-	return s.fenceOthers(ctx, p, subscription, shards)
-}
-
-// initialise makes a producer of a new generation of the transactional id.
-func (s *Sink) initialise(ctx context.Context, subscription, shards string, epoch int64) (*producer, error) {
-	id := idOf(subscription, shards)
-	if err := s.superseded(id, epoch); err != nil {
-		return nil, err
-	}
-	client, err := s.newClient(kgo.TransactionalID(id), kgo.TransactionTimeout(s.cfg.TransactionTimeout))
-	if err != nil {
-		return nil, fmt.Errorf("kafka: fence %s: %w", id, err)
-	}
-	ctx, stop := client.watched(ctx)
-	defer stop()
-	bounded, cancel := sink.Limit(ctx, sink.Deadline{What: "the transaction coordinator", After: s.cfg.Timeout})
-	defer cancel()
-	if _, _, err := client.ProducerID(bounded); err != nil {
-		client.Close()
-		return nil, s.initFailed(ctx, bounded, id, err)
-	}
-	p := &producer{id: id, epoch: epoch, client: client, turn: make(chan struct{}, 1)}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	old := s.producers[id]
-	if s.closed || old != nil && old.epoch > epoch {
-		go p.close()
-		return nil, fmt.Errorf("%w: %s", outbox.ErrFenced, id)
-	}
-	s.producers[id] = p
-	if old != nil {
-		go old.close() // its transaction was aborted by the broker
-	}
-	return p, nil
-}
-
-func (s *Sink) initFailed(ctx, bounded context.Context, id string, err error) error {
-	switch {
-	case ctx.Err() != nil:
-		return fmt.Errorf("fence %s: %w", id, context.Cause(ctx))
-	case bounded.Err() != nil:
-		return sink.Down("fence "+id, context.Cause(bounded))
-	case oneOf(err, fenced):
-		return fmt.Errorf("%w: %s: %w", outbox.ErrFenced, id, err)
-	default:
-		return sink.Down("fence "+id, s.redacted(err))
-	}
-}
-
-// superseded refuses an epoch below one that this process has seen.
-func (s *Sink) superseded(id string, epoch int64) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if p := s.producers[id]; p != nil && p.epoch > epoch {
-		return fmt.Errorf("%s at epoch %d: %w", id, epoch, &outbox.FencedError{Floor: p.epoch})
-	}
-	return nil
-}
-
-// fenceOthers initialises the transactional ids of overlapping ranges, so that their producers are
-// refused. A broker that does not list transactions, or not to us, keeps them.
-func (s *Sink) fenceOthers(ctx context.Context, p *producer, subscription, shards string) error {
-	own, err := sink.Range(shards)
-	if err != nil {
-		return nil //nolint:nilerr // a range of another kind overlaps none
-	}
-	ctx, cancel := sink.Limit(ctx, sink.Deadline{What: "the brokers", After: s.cfg.Timeout})
-	defer cancel()
-	for _, shard := range p.client.RequestSharded(ctx, kmsg.NewPtrListTransactionsRequest()) {
-		resp, ok := shard.Resp.(*kmsg.ListTransactionsResponse)
-		if shard.Err != nil || !ok {
-			continue
-		}
-		for _, t := range resp.TransactionStates {
-			name, ours := strings.CutPrefix(t.TransactionalID, prefixOf(subscription))
-			other, err := sink.Range(name)
-			if !ours || err != nil || name == shards || !sink.Overlaps(own, other) {
-				continue
-			}
-			if err := s.bump(ctx, p.client.Client, t.TransactionalID); err != nil {
-				return fmt.Errorf("fence %s: %w", t.TransactionalID, err)
-			}
-		}
-	}
-	return nil
-}
-
-// bump raises the producer epoch of a transactional id that nobody is to use any more.
-func (s *Sink) bump(ctx context.Context, client *kgo.Client, id string) error {
-	for {
-		req := kmsg.NewPtrInitProducerIDRequest()
-		req.TransactionalID = &id
-		req.TransactionTimeoutMillis = int32(min(s.cfg.TransactionTimeout.Milliseconds(), 1<<30)) //nolint:gosec // bounded
-		req.ProducerID, req.ProducerEpoch = -1, -1
-		resp, err := req.RequestWith(ctx, client)
-		if err != nil {
-			return s.redacted(err)
-		}
-		if err = kerr.ErrorForCode(resp.ErrorCode); !errors.Is(err, kerr.ConcurrentTransactions) {
-			return err // nil, if the epoch is raised
-		}
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-	}
-}
-
-// owner returns the producer of a delivery, and makes it when the relay did not call Fence.
-func (s *Sink) owner(ctx context.Context, d outbox.Delivery) (*producer, error) {
-	id := idOf(d.Subscription, d.Range)
-	if err := s.superseded(id, d.Epoch); err != nil {
-		return nil, err
-	}
-	s.mu.Lock()
-	p := s.producers[id]
-	lost := p != nil && p.fenced && p.epoch == d.Epoch
-	s.mu.Unlock()
-	switch {
-	case lost:
-		return nil, fmt.Errorf("%w: %s", outbox.ErrFenced, id)
-	case p != nil && p.epoch == d.Epoch:
-		return p, nil
-	default:
-		return s.initialise(ctx, d.Subscription, d.Range, d.Epoch)
-	}
-}
 
 // discard forgets a producer whose state is unknown, or marks it as fenced.
 func (s *Sink) discard(p *producer, err error) {
@@ -203,12 +64,12 @@ func (s *Sink) deliverInTx(ctx context.Context, d outbox.Delivery) []error {
 		return []error{err}
 	}
 	whole := ctx
-	ctx, stop := p.client.watched(ctx)
+	ctx, stop := s.watch.during(ctx)
 	defer stop()
 	select {
 	case p.turn <- struct{}{}:
 	case <-ctx.Done():
-		return []error{fmt.Errorf("produce: not attempted: %w", context.Cause(ctx))}
+		return []error{sink.Down("begin a transaction of "+p.id+" after the one before", context.Cause(ctx))}
 	}
 	if !s.owns(p) { // it was discarded by whoever had the turn
 		<-p.turn
@@ -399,7 +260,7 @@ func (s *Sink) fill(ctx context.Context, p *producer, d outbox.Delivery, rows []
 		<-settled
 	}
 	for n, i := range rows {
-		errs[n] = s.classify(ctx, p.client, s.topic(d.Rows[i]), errs[n])
+		errs[n] = s.classify(ctx, s.topic(d.Rows[i]), errs[n])
 		failed = failed || errs[n] != nil
 	}
 	if failed {
@@ -415,7 +276,7 @@ func (s *Sink) fill(ctx context.Context, p *producer, d outbox.Delivery, rows []
 // giveUp makes all records of the producer settle. A broker that does not answer cannot be asked
 // what it has: then the producer goes, and with it what it holds.
 func (s *Sink) giveUp(ctx context.Context, p *producer) {
-	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), silence)
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.watch.silence)
 	defer cancel()
 	if err := p.client.AbortBufferedRecords(bounded); err != nil {
 		s.discard(p, err)

@@ -1,0 +1,313 @@
+package sink_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	_ "modernc.org/sqlite"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/outbox"
+	sinkpkg "github.com/emitd/emitd/outbox/sink"
+	"github.com/emitd/emitd/outbox/sink/kafka"
+	"github.com/emitd/emitd/outbox/sink/sinktest"
+	"github.com/emitd/emitd/outbox/sqlitelog"
+)
+
+// office is an outbox on SQLite from which relays deliver to Kafka.
+type office struct {
+	log  *sqlitelog.Log
+	db   *sql.DB
+	pub  *sqlitelog.Publisher
+	sent map[string]int // messages by key
+}
+
+func newOffice(t *testing.T) *office {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "outbox.db")
+	o := &office{sent: map[string]int{}}
+	var err error
+	o.log, err = sqlitelog.Open(t.Context(), sqlitelog.Config{Path: path})
+	must(t, err)
+	t.Cleanup(o.log.Close)
+	o.db, err = sql.Open("sqlite", "file:"+path+"?_txlock=immediate&_pragma=busy_timeout(30000)")
+	must(t, err)
+	t.Cleanup(func() { _ = o.db.Close() })
+	o.pub, err = sqlitelog.New(o.db, sqlitelog.Config{})
+	must(t, err)
+	t.Cleanup(func() { _ = o.pub.Close(context.Background()) })
+	return o
+}
+
+// publish commits a message of each key.
+func (o *office) publish(t *testing.T, keys ...string) {
+	t.Helper()
+	must(t, o.pub.InTx(t.Context(), o.db, func(tx *sqlitelog.Tx) error {
+		for _, key := range keys {
+			if err := o.pub.Publish(t.Context(), tx, outbox.Message{Topic: "orders", Key: key, Payload: strconv.AppendInt(nil, int64(o.sent[key]), 10)}); err != nil {
+				return err
+			}
+			o.sent[key]++
+		}
+		return nil
+	}))
+}
+
+// relay starts a relay of a generation.
+func (o *office) relay(t *testing.T, generation int64, cfg outbox.Config) (a *daemon.Assignment, ended <-chan error) {
+	t.Helper()
+	cfg.Name, cfg.Log, cfg.Logger = "billing", o.log, slog.New(slog.DiscardHandler)
+	r, err := outbox.NewRelay(cfg)
+	must(t, err)
+	a = daemon.NewAssignment(daemon.Fence{Unit: daemon.Unit{Daemon: outbox.ID("billing")}, Generation: generation}, 1, "n", nil)
+	done := make(chan error, 1)
+	go func() { done <- errors.Join(r.Run(context.Background(), a), r.Close(context.Background())) }()
+	t.Cleanup(a.BeginDrain)
+	return a, done
+}
+
+// drained waits for a relay that is to end by itself.
+func drained(t *testing.T, a *daemon.Assignment, ended <-chan error) {
+	t.Helper()
+	a.BeginDrain()
+	select {
+	case err := <-ended:
+		must(t, err)
+	case <-time.After(sinktest.Bound):
+		t.Fatal("the relay does not drain")
+	}
+}
+
+// arrived is what readers of committed records see of each key, by the first arrival of each message,
+// and how many came again. It fails when one overtook another.
+func (o *office) arrived(t *testing.T, k *cluster) (last map[string]int, again int) {
+	t.Helper()
+	last = map[string]int{}
+	for _, r := range k.records(t, "orders") {
+		n, err := strconv.Atoi(string(r.Value))
+		must(t, err)
+		switch key := string(r.Key); {
+		case n < last[key]:
+			again++
+		case n == last[key]:
+			last[key]++
+		default:
+			t.Fatalf("number %d of %s came when number %d was due", n, key, last[key])
+		}
+	}
+	return last, again
+}
+
+// delivered waits until all messages of keys have arrived and nothing waits.
+func (o *office) delivered(t *testing.T, k *cluster, keys ...string) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("everything of %v is delivered", keys), func() bool {
+		last, _ := o.arrived(t, k)
+		return !slices.ContainsFunc(keys, func(key string) bool { return last[key] < o.sent[key] })
+	})
+}
+
+// empty waits until the log has nothing to deliver and nothing parked.
+func (o *office) empty(t *testing.T) {
+	t.Helper()
+	eventually(t, "the log is empty", func() bool {
+		all, err := o.log.Stats(t.Context(), "billing")
+		must(t, err)
+		s := all[0]
+		if s.Dead > 0 || s.HeldLanes > 0 {
+			t.Fatalf("given up: %+v", s)
+		}
+		return s.Pending == 0 && s.Lanes == 0
+	})
+}
+
+// outage is a sink that tells how often it was down, and whether it failed at all.
+type outage struct {
+	*kafka.Sink
+	down     atomic.Int64
+	troubled atomic.Bool
+}
+
+func (o *outage) Deliver(ctx context.Context, d outbox.Delivery) []error {
+	errs := o.Sink.Deliver(ctx, d)
+	for _, err := range errs {
+		if err != nil {
+			o.troubled.Store(true)
+		}
+		if errors.Is(err, outbox.ErrSinkDown) {
+			o.down.Add(1)
+			break
+		}
+	}
+	return errs
+}
+
+// A relay delivers while brokers come and go. While one is gone, keys of its partition wait in their
+// lanes, and without transactions the others flow and nothing is counted against them; while all are,
+// nothing is counted against any message. Keys stay in order, nothing is given up, and what comes again
+// is what was under way.
+func TestKafkaRelayOutlivesBrokers(t *testing.T) {
+	t.Parallel()
+	losses(t, relayOutlives)
+}
+
+func relayOutlives(t *testing.T, transactional bool, how loss) {
+	k := newCluster(t, kfake.NumBrokers(3))
+	gone := (k.CoordinatorFor("emitd/billing/0-63") + 1) % 3
+	for _, p := range k.PartitionInfos("orders") {
+		must(t, k.MoveTopicPartition("orders", p.Partition, p.Partition%3))
+	}
+	n := newNetwork(t, k)
+	sink := &outage{Sink: k.open(t, kafka.Config{Transactional: transactional, Options: n.through(time.Second)})}
+	o := newOffice(t)
+	const each = 5 // messages of a key in each part of the story
+	type failure struct {
+		key string
+		err error
+	}
+	var failed [3][]failure // by the part in which a message was published; complete when the relay has ended
+	a, ended := o.relay(t, 1, outbox.Config{
+		Sink: sink, DeliverTimeout: 2 * time.Second, Patience: time.Second,
+		Retry: outbox.Retry{Backoff: 100 * time.Millisecond, MaxBackoff: time.Second, MaxAttempts: -1},
+		Hooks: outbox.Hooks{OnFailed: func(_ string, row outbox.Row, err error) {
+			n, _ := strconv.Atoi(string(row.Payload))
+			failed[n/each] = append(failed[n/each], failure{row.Key, err})
+		}},
+	})
+	keys := make([]string, 12)
+	for i := range keys {
+		keys[i] = fmt.Sprintf("key-%d", i)
+	}
+	for range each {
+		o.publish(t, keys...)
+	}
+	o.delivered(t, k, keys...)
+	o.empty(t)
+	var live, lost []string
+	for _, r := range k.records(t, "orders") {
+		key, of := string(r.Key), &live
+		if r.Partition%3 == gone {
+			of = &lost
+		}
+		if !slices.Contains(*of, key) {
+			*of = append(*of, key)
+		}
+	}
+	if len(live) == 0 || len(lost) == 0 {
+		t.Fatalf("keys with brokers that live: %v, that vanish: %v", live, lost)
+	}
+
+	n.lose(how, k.ListenAddrs()[gone])
+	for range each {
+		o.publish(t, keys...)
+	}
+	if transactional { // a range has one transaction at a time, and one that waits holds up the others
+		eventually(t, "something waits", func() bool { return sink.troubled.Load() })
+	} else {
+		o.delivered(t, k, live...)
+	}
+	for _, p := range k.PartitionInfos("orders") {
+		if p.Partition%3 == gone {
+			must(t, k.MoveTopicPartition("orders", p.Partition, (gone+1)%3))
+		}
+	}
+	o.delivered(t, k, keys...)
+	o.empty(t)
+	before := sink.down.Load()
+	if before > 0 && !transactional {
+		t.Errorf("the sink was down %d times while one broker was gone", before)
+	}
+
+	n.restore()
+	n.lose(how, k.ListenAddrs()...)
+	for range each {
+		o.publish(t, keys...)
+	}
+	eventually(t, "the sink is down", func() bool { return sink.down.Load() > before+1 })
+	n.restore()
+	o.delivered(t, k, keys...)
+	o.empty(t)
+	drained(t, a, ended)
+	for _, f := range failed[1] {
+		if !transactional && slices.Contains(live, f.key) {
+			t.Errorf("counted against %s, whose broker lived: %v", f.key, f.err)
+		}
+	}
+	if len(failed[0])+len(failed[2]) > 0 {
+		t.Errorf("counted against messages while all brokers were there, or none: %v, %v", failed[0], failed[2])
+	}
+	if _, again := o.arrived(t, k); again > 2*len(keys) { // one of each key at each loss
+		t.Errorf("%d messages came again", again)
+	}
+}
+
+// A relay that is paused in the middle of a transaction and overtaken publishes nothing that readers of
+// committed records see: not what it had produced, and nothing that it tries when it goes on.
+func TestKafkaRelayIsFencedByItsSuccessor(t *testing.T) {
+	t.Parallel()
+	k := newCluster(t)
+	o := newOffice(t)
+	keys := []string{"a", "b", "c", "d", "e", "f"}
+	open := func() *kafka.Sink { return k.open(t, kafka.Config{Transactional: true, Timeout: sinktest.Bound}) }
+
+	_, zombie := o.relay(t, 1, outbox.Config{Sink: open()})
+	o.publish(t, keys...)
+	o.delivered(t, k, keys...)
+	o.empty(t)
+	var paused atomic.Bool
+	holds, release := make(chan struct{}), make(chan struct{})
+	paused.Store(true)
+	k.ControlKey(int16(kmsg.EndTxn), func(kmsg.Request) (kmsg.Response, error, bool) {
+		k.KeepControl()
+		if paused.CompareAndSwap(true, false) { // all is produced, and the commit on its way
+			close(holds)
+			k.SleepControl(func() { <-release })
+		}
+		return nil, nil, false
+	})
+	o.publish(t, keys...)
+	<-holds
+
+	a, ended := o.relay(t, 2, outbox.Config{Sink: open()})
+	for range 3 {
+		o.publish(t, keys...)
+	}
+	o.delivered(t, k, keys...)
+	close(release)
+	select {
+	case err := <-zombie:
+		if !errors.Is(err, daemon.ErrStale) {
+			t.Errorf("the deposed relay ended with %v", err)
+		}
+	case <-time.After(sinktest.Bound):
+		t.Fatal("the deposed relay goes on")
+	}
+	o.publish(t, keys...)
+	o.delivered(t, k, keys...)
+	o.empty(t)
+	drained(t, a, ended)
+
+	if _, again := o.arrived(t, k); again > 0 {
+		t.Errorf("%d messages came again", again)
+	}
+	for _, r := range k.records(t, "orders") {
+		want := "2"
+		if string(r.Value) == "0" {
+			want = "1" // from before it was paused
+		}
+		if got := header(r, sinkpkg.Generation); got != want {
+			t.Errorf("number %s of %s is of generation %s, want %s", r.Value, r.Key, got, want)
+		}
+	}
+}
