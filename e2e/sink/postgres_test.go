@@ -229,6 +229,42 @@ func TestPostgresTakeOverFromAStoppedRelay(t *testing.T) {
 	}
 }
 
+// A relay that is stopped while it makes the tables holds up nobody.
+func TestPostgresStoppedWhileTablesAreMade(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	tx, err := d.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "select pg_advisory_xact_lock(hashtextextended('emitd sink', 0))"); err != nil {
+		t.Fatal(err)
+	}
+	proxy := pgtest.NewProxy(t, d.url)
+	stopped, err := postgres.New(t.Context(), postgres.Config{Create: true, URL: sinkpkg.Secret(proxy.URL())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		_ = stopped.Fence(ctx, "billing", "0-63", 5)
+	}()
+	d.waiting(t, 1)
+	proxy.Stall(true)
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.open(t, postgres.Config{Create: true, Timeout: 10 * time.Second}).Fence(t.Context(), "billing", "0-63", 6); err != nil {
+		t.Errorf("its successor: %v", err)
+	}
+	proxy.Stall(false)
+	cancel()
+	<-over
+	_ = stopped.Close()
+}
+
 // waiting waits until so many sessions wait for a lock.
 func (d *database) waiting(t *testing.T, want int) {
 	t.Helper()

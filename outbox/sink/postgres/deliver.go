@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/emitd/emitd/outbox"
 	"github.com/emitd/emitd/outbox/sink"
@@ -207,20 +208,16 @@ func (s *Sink) once(ctx context.Context, what string, f func(ctx context.Context
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { return f(ctx, tx) })
 }
 
-// prepare makes the tables once, if that is asked for.
+// prepare makes the tables once, if that is asked for. It is one message and with it one transaction: a
+// relay that is stopped in the middle holds up nobody.
 func (s *Sink) prepare(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ready {
 		return nil
 	}
-	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		// Two relays that begin at once would get in each other's way.
-		if _, err := tx.Exec(ctx, `select pg_advisory_xact_lock(hashtextextended('emitd sink', 0))`); err != nil {
-			return err
-		}
-		_, err := tx.Exec(ctx, s.sql.create)
-		return err
+	err := s.pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
+		return conn.Conn().PgConn().Exec(ctx, inTurnSQL+s.sql.create).Close()
 	})
 	s.ready = err == nil
 	return err

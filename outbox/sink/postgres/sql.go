@@ -24,6 +24,10 @@ create table if not exists {schema}.delivered (
 );
 create index if not exists delivered_at on {schema}.delivered (at);
 `
+	// Two relays that make them at once would get in each other's way.
+	inTurnSQL = `select pg_advisory_xact_lock(hashtextextended('emitd sink', 0));
+`
+
 	createTableSQL = `create table if not exists {table} (
 	id uuid primary key,
 	subscription text not null,
