@@ -107,10 +107,11 @@ func (s Schema) down(step Step) string {
 	return step.Down + fmt.Sprintf("delete from %s where version = %d;\n", s.Table, step.Version)
 }
 
-// locked runs one transaction that no other migration of this scope runs beside.
+// locked runs one transaction that no other migration of this scope runs beside. If the program is stopped
+// in it, or its host is gone, it is rolled back, so that others need not wait for that.
 func (s Schema) locked(ctx context.Context, conn *pgx.Conn, do func(pgx.Tx) error) error {
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock(hashtextextended($1, 0))", s.Scope+":migrate"); err != nil {
+		if _, err := tx.Exec(ctx, "select set_config('idle_in_transaction_session_timeout', '5s', true), pg_advisory_xact_lock(hashtextextended($1, 0))", s.Scope+":migrate"); err != nil {
 			return err
 		}
 		return do(tx)

@@ -33,7 +33,6 @@ type beat struct {
 // its own, so that none answers from before a wait.
 func (s *Store) Heartbeat(ctx context.Context, hb storage.Heartbeat) (*storage.Reply, error) {
 	b := &beat{Heartbeat: hb, before: s.heads()}
-	what := attempt("heartbeat of", hb.Node)
 	var advert []byte
 	if hb.Advert != nil {
 		advert = hb.Advert.Encode()
@@ -52,13 +51,14 @@ func (s *Store) Heartbeat(ctx context.Context, hb storage.Heartbeat) (*storage.R
 			return present || hb.Advert != nil
 		})
 	}
-	if err != nil {
-		return nil, s.fail(what, err)
+	if err == nil {
+		err = s.identify(ctx, b)
 	}
-	for _, more := range []func(context.Context, *beat) error{s.identify, s.catchUp} {
-		if err := more(ctx, b); err != nil {
-			return nil, s.fail(what, err)
-		}
+	if err == nil {
+		err = s.catchUp(ctx, b)
+	}
+	if err != nil {
+		return nil, s.fail(attempt("heartbeat of", hb.Node), err)
 	}
 	return b.answer(), nil
 }
@@ -133,7 +133,7 @@ func (b *beat) sayQuickly(m *message) {
 		c.array(item(&b.reply.Events, (*composite).event))
 		c.array(item(&b.waiting, (*composite).command))
 		return err
-	}), "heartbeat", inc(b.Node), number(b.Seq), number(b.Heard), b.HighestTerm, b.HighestGeneration,
+	}), "heartbeat", m.patience, inc(b.Node), number(b.Seq), number(b.Heard), b.HighestTerm, b.HighestGeneration,
 		b.Claim.Holds, b.Claim.LostThrough, micros(b.Claim.Lease), number(b.Claim.PassSeq), b.EventsAfter, b.EventsAfter+maxRoll)
 }
 

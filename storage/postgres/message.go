@@ -17,6 +17,7 @@ import (
 type message struct {
 	statements statements
 	text       []byte
+	patience   string // how long the server may take, in milliseconds
 	takes      []take
 	err        error
 }
@@ -170,8 +171,8 @@ func (t take) receive(r *pgconn.ResultReader) (err error) {
 
 // Isolation levels of a call. Every statement of a write sees what was committed before it, so
 // that it is never older than the lock that the statement before it waited for; all statements
-// of a read see the same. The procedure of heartbeats looks after its isolation by itself, at less
-// cost than that of a statement, and its plans are too small to be compiled.
+// of a read see the same. The procedure of heartbeats looks after its isolation and its patience by
+// itself, at less cost than that of a statement each, and its plans are too small to be compiled.
 const (
 	writing    = "set transaction isolation level read committed"
 	reading    = "set transaction isolation level repeatable read, read only"
@@ -183,11 +184,12 @@ const (
 // Tables that were never analyzed are taken for large ones: compiling a statement for them costs
 // a second, running it a millisecond.
 func (m *message) begin(conn *pgconn.PgConn, isolation string, total, lock time.Duration) {
+	m.patience = milliseconds(total)
 	if isolation != procedural {
 		m.set(isolation)
 		m.set("set local jit = off")
+		m.set("set local statement_timeout = " + m.patience)
 	}
-	m.set("set local statement_timeout = " + milliseconds(total))
 	if !strings.HasPrefix(conn.ParameterStatus("DateStyle"), "ISO") {
 		m.set("set local datestyle = 'ISO'")
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/emitd/emitd/internal/pgtest"
 	"github.com/emitd/emitd/storage"
 	"github.com/emitd/emitd/storage/postgres"
 )
@@ -93,6 +94,33 @@ func TestMigrateAtOnce(t *testing.T) {
 	if taken != postgres.Version {
 		t.Errorf("%d steps were taken, want %d", taken, postgres.Version)
 	}
+}
+
+// A program that is stopped in the middle of a migration holds up no other one for long.
+func TestStoppedMigrationIsRolledBack(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	cfg := s.bare()
+	proxy := pgtest.NewProxy(t, cfg.URL)
+	through := cfg
+	through.URL = proxy.URL()
+	middle := s.begin(t, "create schema "+cfg.Schema) // which waits to be known
+	migrate := func(ctx context.Context, cfg postgres.Config) <-chan result[[]postgres.Migration] {
+		return later(func() ([]postgres.Migration, error) { return postgres.Migrate(ctx, cfg, postgres.Version) })
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	stopped := migrate(ctx, through)
+	s.blocked(t, 1)
+	proxy.Stall(true)
+	if err := middle.Rollback(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if taken := await(t, "the other migration", migrate(context.Background(), cfg)).get(t); len(taken) != postgres.Version {
+		t.Errorf("%d steps were taken, want %d", len(taken), postgres.Version)
+	}
+	proxy.Stall(false)
+	cancel()
+	await(t, "the stopped migration", stopped)
 }
 
 // What is printed for a database that the program may not change makes the same schema.

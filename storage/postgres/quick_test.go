@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/pgtest"
@@ -284,6 +285,29 @@ func TestProcedureReadsAfterItsWrite(t *testing.T) {
 	if len(r.Commands) != 1 || len(r.Units) != 1 || r.Units[0].State != daemon.Revoking || r.Lease.Renewals != renewals {
 		t.Errorf("commands %+v, units %+v, lease %+v", r.Commands, r.Units, r.Lease)
 	}
+}
+
+// A heartbeat waits for a lock on the server no longer than its caller does, also if nothing the caller
+// says arrives any more: whoever locks a row for long does not collect sessions.
+func TestProcedureDoesNotOutwaitItsCaller(t *testing.T) {
+	t.Parallel()
+	var proxy *pgtest.Proxy
+	c := newCluster(t, func(cfg *postgres.Config) {
+		proxy = pgtest.NewProxy(t, cfg.URL)
+		cfg.URL = proxy.URL()
+	})
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	c.begin(t, c.in("select from %s.node where name = 'worker' for update"))
+	beat := later(func() (*storage.Reply, error) {
+		return c.store.Heartbeat(ctx, storage.Heartbeat{Node: c.worker.id, Seq: 1000, TTL: time.Hour, EventsAfter: -1})
+	})
+	c.blocked(t, 1)
+	proxy.Stall(true)
+	if r := await(t, "the heartbeat", beat); !errors.Is(r.err, storage.ErrUnavailable) {
+		t.Errorf("the heartbeat that waits for a lock: %v, want %v", r.err, storage.ErrUnavailable)
+	}
+	c.blocked(t, 0)
 }
 
 // A command that is submitted while another is fulfilled is counted, whoever commits first: a

@@ -7,7 +7,7 @@
 --
 -- The name has the version: programs of this one go on calling it while a later one migrates.
 create or replace procedure {{schema}}.{{name "heartbeat_1"}}(
-	who text, beat bigint, heard_by bigint, term_seen bigint, generation_seen bigint,
+	patience text, who text, beat bigint, heard_by bigint, term_seen bigint, generation_seen bigint,
 	holds bigint, lost_through bigint, lease_micros bigint, pass bigint, roll_after bigint, roll_to bigint,
 	out admitted boolean, out renewed boolean,
 	out counter text, out now timestamptz, out server timestamptz, out log text, out term text, out lease text,
@@ -18,12 +18,15 @@ declare
 	candidate boolean;
 	rolled bigint;
 	open bigint;
+	ignored text;
 begin
 	if current_setting('transaction_isolation') <> 'read committed' then
 		raise exception using errcode = '25000', message = format(
 			'transactions of this role begin as %s: set its default_transaction_isolation to %L',
 			current_setting('transaction_isolation'), 'read committed');
 	end if;
+	-- It may wait for locks only, and for each no longer than its caller waits for it.
+	ignored := set_config('lock_timeout', patience, true);
 	update {{node}} n set
 		seq = beat,
 		last_heartbeat_at = clock_timestamp(),
