@@ -177,16 +177,18 @@ func (s *session) call(ctx context.Context, rows []Row, from source) ([]error, e
 			s.fail(err)
 			return nil, err
 		}
-		down, all, rest := resting(errs)
-		if !down {
+		all, rest, why := resting(errs)
+		if why == nil {
 			done(isUp, 0)
+			s.trouble.set("")
 			return errs, nil
 		}
 		done(isDown, rest)
+		s.trouble.set(why.Error())
 		if !all {
 			return errs, nil
 		}
-		s.log.Warn("outbox sink is down", "error", errs[0])
+		s.log.Warn("outbox sink is down", "error", why)
 	}
 }
 
@@ -203,22 +205,24 @@ func over(ctx context.Context, errs []error) error {
 	return nil
 }
 
-// resting reports whether the sink is down for some rows or for all, and for how long it asks for a
-// rest.
-func resting(errs []error) (some, all bool, rest time.Duration) {
+// resting says whether the sink is down for all rows, for how long it asks for a rest, and why it is down
+// for a row; nil if it is for none.
+func resting(errs []error) (all bool, rest time.Duration, why error) {
 	all = len(errs) > 0
 	for _, err := range errs {
 		if err == nil || !errors.Is(err, ErrSinkDown) {
 			all = false
 			continue
 		}
-		some = true
+		if why == nil {
+			why = err
+		}
 		var later *RetryAfterError
 		if errors.As(err, &later) {
 			rest = max(rest, later.After)
 		}
 	}
-	return some, all, rest
+	return all, rest, why
 }
 
 // once calls the sink. What it returns becomes nil, or one entry per row.

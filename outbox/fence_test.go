@@ -153,6 +153,24 @@ func TestFenceHangs(t *testing.T) {
 	})
 }
 
+// A drain does not wait for a Fence that hangs.
+func TestDrainWhileFenceHangs(t *testing.T) {
+	bubble(t, func(s *stage) {
+		s.cfg.Sink = &slowFence{stage: s}
+		s.log.publish(m("a", 1))
+		s.start(1)
+		s.after(time.Second)
+		began := time.Now()
+		if err := s.drain(); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took > 0 {
+			t.Errorf("it took %v", took)
+		}
+		s.want("of who drains")
+	})
+}
+
 // slowFence answers the second call of Fence.
 type slowFence struct {
 	*stage

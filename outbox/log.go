@@ -107,6 +107,10 @@ type Cursor interface {
 	// Promote moves delayed messages of the range whose time has come into the log, in the order of
 	// their times, and returns how many. Fewer than limit says that no more are due.
 	Promote(ctx context.Context, limit int) (int, error)
+	// Trouble stores, for people ([CursorStats]), what keeps all of the range from being delivered; ""
+	// says that nothing does any more. A claim begins without. It changes nothing else, and nothing at all
+	// if the range has another owner by now: that is for the other methods to find out.
+	Trouble(ctx context.Context, text string) error
 	// Close lets go of connections. It does not change what is stored.
 	Close()
 }
@@ -270,6 +274,7 @@ type CursorStats struct {
 	Epoch     int64
 	Node      string
 	UpdatedAt time.Time
+	Trouble   string // why nothing is delivered: the sink is down; "" = it is not
 }
 
 // Range is a range of shards, both ends included.

@@ -29,6 +29,7 @@ type memSub struct {
 	lanes   map[string]*memLane // by key, or by seq
 	dead    []outbox.Outcome
 	paused  bool
+	trouble []string // as it was noted
 }
 
 type memLane struct {
@@ -219,6 +220,15 @@ func (c *memCursor) Settle(_ context.Context, outcomes []outbox.Outcome) (emptie
 		return nil
 	})
 	return emptied, err
+}
+
+func (c *memCursor) Trouble(_ context.Context, text string) error {
+	c.l.mu.Lock()
+	defer c.l.mu.Unlock()
+	if c.rev == c.s.rev {
+		c.s.trouble = append(c.s.trouble, text)
+	}
+	return c.l.refuse("trouble")
 }
 
 func (c *memCursor) Promote(context.Context, int) (int, error) { return 0, nil }

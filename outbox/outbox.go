@@ -97,7 +97,7 @@ type Fencer interface {
 // The kinds of failure, which sinks wrap with what happened. An error of no kind is worth another
 // attempt of that key, by the subscription's back-off.
 var (
-	// ErrPermanent says that another attempt of this message is useless: it is dead at once.
+	// ErrPermanent says that another attempt of this message is useless: the [Policy] decides at once.
 	ErrPermanent = errors.New("permanent")
 	// ErrSinkDown says that no message can be delivered now: the sink is given a rest, no attempt
 	// is counted, no key is parked. In a [RetryAfterError] it says how long a rest at least.

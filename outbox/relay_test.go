@@ -265,8 +265,14 @@ func TestSinkDown(t *testing.T) {
 			t.Errorf("%d calls in a minute to a sink that is down", s.calls)
 		}
 		s.mu.Unlock()
+		if got, want := s.log.sub("sub").trouble, []string{"connection refused: sink is down"}; !slices.Equal(got, want) {
+			t.Errorf("the trouble noted is %q, want %q", got, want)
+		}
 		up.Store(true)
 		s.after(2 * time.Minute)
+		if got := s.log.sub("sub").trouble; len(got) != 2 || got[1] != "" {
+			t.Errorf("the trouble noted is %q, want that it is over", got)
+		}
 		if len(s.came()) != 20 || len(s.log.sub("sub").lanes) > 0 {
 			t.Errorf("got %q, lanes %v", s.came(), s.log.sub("sub").lanes)
 		}

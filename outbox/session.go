@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -27,7 +28,8 @@ type session struct {
 	log    *slog.Logger
 	fail   context.CancelCauseFunc
 
-	store turn // one call of the cursor beside Next
+	store   turn // one call of the cursor beside Next
+	trouble trouble
 
 	mu     sync.Mutex
 	parked map[string]int // key → messages on their way to its lane
@@ -128,7 +130,8 @@ func (r *Relay) session(ctx context.Context, a *daemon.Assignment, shards Range,
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	s := &session{
-		r: r, a: a, cur: cur, shards: shards.String(), log: log, fail: fail, store: make(turn, 1), parked: map[string]int{},
+		r: r, a: a, cur: cur, shards: shards.String(), log: log, fail: fail,
+		store: make(turn, 1), trouble: trouble{changed: make(chan struct{}, 1)}, parked: map[string]int{},
 		window: window{full: r.cfg.PageRows * (r.cfg.Window - 1), freed: make(chan struct{}, 1), calm: make(chan struct{}, 1)}, commits: make(chan *work, mostPages),
 		due: make(chan struct{}, 1), delayed: make(chan struct{}, 1),
 	}
@@ -149,17 +152,32 @@ func (r *Relay) claim(ctx context.Context, a *daemon.Assignment, shards Range) (
 		return cur, err
 	}
 	cur.Close()
-	if err := r.fence(ctx, f, shards.String(), a.Generation); err != nil {
+	if err := r.fence(ctx, f, shards.String(), a); err != nil {
 		return nil, fmt.Errorf("fence the receiver: %w", err)
 	}
 	return r.cfg.Log.Claim(ctx, c)
 }
 
-// fence is bounded as deliveries are: a receiver that hangs is tried again.
-func (r *Relay) fence(ctx context.Context, f Fencer, shards string, epoch int64) error {
+// fence is bounded as deliveries are: a receiver that hangs is tried again. A drain does not wait for it.
+func (r *Relay) fence(ctx context.Context, f Fencer, shards string, a *daemon.Assignment) error {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.DeliverTimeout)
 	defer cancel()
-	return f.Fence(ctx, r.cfg.Name, shards, epoch)
+	ctx, end := context.WithCancelCause(ctx)
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		select {
+		case <-a.Draining():
+			end(errDrained)
+		case <-ctx.Done():
+		}
+	})
+	err := f.Fence(ctx, r.cfg.Name, shards, a.Generation)
+	if err != nil && errors.Is(context.Cause(ctx), errDrained) {
+		err = errDrained
+	}
+	end(nil)
+	watching.Wait()
+	return err
 }
 
 // run starts the goroutines and waits for them, in the order in which they feed each other.
@@ -176,6 +194,9 @@ func (s *session) run(ctx context.Context, wake <-chan struct{}) error {
 	}
 	rest.Go(func() { s.commit(ctx) })
 	reading, stop := context.WithCancel(ctx)
+	noting, quiet := context.WithCancel(ctx)
+	var last sync.WaitGroup
+	last.Go(func() { s.note(noting) })
 	rest.Go(func() {
 		select {
 		case <-s.a.Draining():
@@ -193,6 +214,8 @@ func (s *session) run(ctx context.Context, wake <-chan struct{}) error {
 	workers.Wait()
 	close(s.commits)
 	rest.Wait()
+	quiet()
+	last.Wait()
 	return context.Cause(ctx) // nil after a drain: nobody failed
 }
 
@@ -408,6 +431,54 @@ func (s *session) park(outcomes []Outcome) {
 		if o.Row.Key != "" && (o.Kind == Waiting || o.Kind == Held || o.Kind == Behind) {
 			s.parked[o.Row.Key]++
 		}
+	}
+}
+
+// trouble is why the sink is down, as calls find it.
+type trouble struct {
+	mu      sync.Mutex
+	text    string // "" = it is not
+	changed chan struct{}
+}
+
+func (t *trouble) set(text string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.text != text {
+		t.text = text
+		signal(t.changed, true)
+	}
+}
+
+func (t *trouble) get() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.text
+}
+
+// note stores trouble as it comes and goes, until ctx ends: as often as the breaker lets calls through.
+func (s *session) note(ctx context.Context) {
+	stored := ""
+	for {
+		select {
+		case <-s.trouble.changed:
+		case <-ctx.Done():
+			return
+		}
+		text := s.trouble.get()
+		if text == stored {
+			continue
+		}
+		s.store.take()
+		err := s.cur.Trouble(ctx, text)
+		s.store.leave()
+		if err != nil {
+			if ctx.Err() == nil {
+				s.fail(err)
+			}
+			return
+		}
+		stored = text
 	}
 }
 

@@ -56,5 +56,6 @@ func (c *freeCursor) Advance(_ context.Context, to outbox.Mark, _ []outbox.Outco
 func (c *freeCursor) Parked() []string                                           { return nil }
 func (c *freeCursor) Due(context.Context, int) ([][]outbox.Row, error)           { return nil, nil }
 func (c *freeCursor) Promote(context.Context, int) (int, error)                  { return 0, nil }
+func (c *freeCursor) Trouble(context.Context, string) error                      { return nil }
 func (c *freeCursor) Close()                                                     {}
 func (c *freeCursor) Settle(context.Context, []outbox.Outcome) ([]string, error) { return nil, nil }

@@ -2,7 +2,10 @@ package logtest
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/emitd/emitd/outbox"
 )
@@ -10,6 +13,42 @@ import (
 // What operators see.
 var listings = []story{
 	{"statistics of a subscription", statistics},
+	{"trouble of an owner", func(w *world) {
+		spread(w, 40)
+		left, right := w.claimed(unit(0, 2, 1)), w.claimed(unit(1, 2, 1))
+		want := func(what string, want ...string) {
+			w.Helper()
+			var got []string
+			for _, c := range w.stats().Cursors {
+				got = append(got, c.Trouble)
+			}
+			w.same(what, got, want)
+		}
+		want("at first", "", "")
+		w.ok(left.Trouble(w.ctx, "connection\x00refused \xff"+strings.Repeat("x", 100_000)))
+		if got := w.stats().Cursors[0].Trouble; !strings.HasPrefix(got, "connection") || !utf8.ValidString(got) || len(got) > 10_000 {
+			w.Errorf("%d bytes are kept: %.40q", len(got), got)
+		}
+		w.ok(left.Trouble(w.ctx, "no route"))
+		p, err := left.Next(w.ctx, outbox.Limit{})
+		w.ok(err)
+		w.ok(left.Advance(w.ctx, p.Mark, nil))
+		want("after a page", "no route", "")
+		next := w.claimed(unit(1, 2, 2))
+		w.ok(right.Trouble(w.ctx, "of who was deposed"))
+		want("after a claim of the other part", "no route", "")
+		w.ok(next.Trouble(w.ctx, "no login"))
+		want("of both", "no route", "no login")
+		w.ok(next.Trouble(w.ctx, ""))
+		want("of the left", "no route", "")
+		w.ok(next.Trouble(w.ctx, "no login"))
+		w.claimed(unit(2, 3, 3))
+		want("beside a part that went to another owner", "no route", "no login", "")
+		w.claimed(claim(4))
+		if all := w.stats().Cursors; slices.ContainsFunc(all, func(c outbox.CursorStats) bool { return c.Trouble != "" }) {
+			w.Errorf("of a new owner of all: %+v", all)
+		}
+	}},
 	{"statistics of all subscriptions, or one", func(w *world) {
 		for _, name := range []string{"b", "a", "c"} {
 			w.reader(outbox.Claim{Subscription: name, Instances: 2, Index: 1, Epoch: 3})

@@ -143,19 +143,20 @@ func (c *cursor) era(q *query, rows []part, now snapshot) (era int, err error) {
 // owner is what a claim leaves as it is outside its range.
 type owner struct {
 	outbox.Range
-	node string
-	at   time.Time
+	node    string
+	at      time.Time
+	trouble string
 }
 
 // parts are all rows of a subscription, in the order of the shards, locked.
 func (q *query) parts(subscription string) (out []part, owners []owner) {
 	q.each(`select lo, hi, claim_lo, claim_hi, snap_from::text, base_from, coalesce(snap_to::text, ''), base_to, last, coalesce(again, -1), floor,
-			drawn, epoch, turn, rev, era, node, updated_at
+			drawn, epoch, turn, rev, era, node, updated_at, trouble
 		from ~outbox_cursor where subscription = $1 order by lo for update`, []any{subscription}, func(row pgx.Rows) error {
 		var p part
 		var o owner
 		err := row.Scan(&p.Lo, &p.Hi, &p.Claim.Lo, &p.Claim.Hi, &p.from.at, &p.from.base, &p.to.at, &p.to.base, &p.last, &p.again, &p.floor,
-			&p.drawn, &p.Epoch, &p.Turn, &p.Rev, &p.era, &o.node, &o.at)
+			&p.drawn, &p.Epoch, &p.Turn, &p.Rev, &p.era, &o.node, &o.at, &o.trouble)
 		o.Range = p.Range
 		out, owners = append(out, p), append(owners, o)
 		return err
@@ -163,30 +164,30 @@ func (q *query) parts(subscription string) (out []part, owners []owner) {
 	return out, owners
 }
 
-// rewrite replaces rows of a subscription. Those outside a claim keep node and time.
+// rewrite replaces rows of a subscription. Those outside a claim keep node, time and trouble.
 func (q *query) rewrite(c outbox.Claim, old, rest, mine []part, owners []owner) error {
 	var at []int
 	for _, p := range old {
 		at = append(at, p.Lo)
 	}
 	q.exec(`delete from ~outbox_cursor where subscription = $1 and lo = any($2)`, c.Subscription, at)
-	put := func(p part, node string, at *time.Time) {
+	put := func(p part, node string, at *time.Time, trouble string) {
 		q.exec(`insert into ~outbox_cursor (subscription, lo, hi, claim_lo, claim_hi, snap_from, base_from, snap_to, base_to, last, again, floor,
-				drawn, epoch, turn, rev, era, node, updated_at)
-			values ($1, $2, $3, $4, $5, $6::pg_snapshot, $7, nullif($8::text, '')::pg_snapshot, $9, $10, nullif($11::bigint, -1), $12, $13, $14, $15, $16, $17, $18, coalesce($19, clock_timestamp()))`,
+				drawn, epoch, turn, rev, era, node, updated_at, trouble)
+			values ($1, $2, $3, $4, $5, $6::pg_snapshot, $7, nullif($8::text, '')::pg_snapshot, $9, $10, nullif($11::bigint, -1), $12, $13, $14, $15, $16, $17, $18, coalesce($19, clock_timestamp()), $20)`,
 			c.Subscription, p.Lo, p.Hi, p.Claim.Lo, p.Claim.Hi, string(p.from.at), p.from.base, string(p.to.at), p.to.base, p.last, p.again, p.floor,
-			p.drawn, p.Epoch, p.Turn, p.Rev, p.era, node, at)
+			p.drawn, p.Epoch, p.Turn, p.Rev, p.era, node, at, trouble)
 	}
 	for _, p := range rest {
 		for _, o := range owners {
 			if rules.Overlap(o.Range, p.Range) {
-				put(p, o.node, &o.at)
+				put(p, o.node, &o.at, o.trouble)
 				break
 			}
 		}
 	}
 	for _, p := range mine {
-		put(p, c.Node, nil)
+		put(p, c.Node, nil, "")
 	}
 	return q.err
 }

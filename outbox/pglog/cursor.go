@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/outbox/internal/rules"
 )
 
 // cursor reads one range of one subscription. Next uses reader; the other methods use stored; both
@@ -170,6 +171,17 @@ func (c *cursor) held(ctx context.Context, what string, fn func(*query) error) e
 }
 
 const bodyColumns = "dedup_id, key, topic, type, headers, traceparent, tracestate, payload"
+
+// Trouble implements [outbox.Cursor].
+func (c *cursor) Trouble(ctx context.Context, text string) error {
+	ctx, cancel := c.log.bounded(ctx)
+	defer cancel()
+	return c.explain("note trouble", c.log.read(ctx, &c.server, func(q *query) error { // one statement is a transaction
+		q.exec(`update ~outbox_cursor set trouble = $5 where subscription = $1 and lo >= $2 and hi <= $3 and epoch = $4`,
+			c.claim.Subscription, c.Lo, c.Hi, c.claim.Epoch, rules.Cause(text))
+		return q.err
+	}))
+}
 
 // Promote implements [outbox.Cursor]. Rows are locked in the order in which they are moved, so that
 // relays of several subscriptions get into each other's way and not into a circle; who comes second

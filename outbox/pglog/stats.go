@@ -61,7 +61,7 @@ const retained = `(select coalesce(sum(pg_total_relation_size(format('%I.%I', s.
 // cursors fills in what was published and not read: of each part what its snapshots do not see. Like
 // a reader it begins at the floor, and finds what lies before that by its transaction.
 func (q *query) cursors(s *outbox.Stats) {
-	q.each(`select c.lo, c.hi, c.epoch, c.node, c.updated_at, u.pending, u.oldest
+	q.each(`select c.lo, c.hi, c.epoch, c.node, c.updated_at, c.trouble, u.pending, u.oldest
 		from ~outbox_cursor c cross join lateral (
 			select count(*) as pending, min(u.created_at) as oldest from (
 				(select o.created_at from ~outbox o
@@ -79,7 +79,7 @@ func (q *query) cursors(s *outbox.Stats) {
 		var c outbox.CursorStats
 		var pending int64
 		var oldest *time.Time
-		err := row.Scan(&c.Range.Lo, &c.Range.Hi, &c.Epoch, &c.Node, &c.UpdatedAt, &pending, &oldest)
+		err := row.Scan(&c.Range.Lo, &c.Range.Hi, &c.Epoch, &c.Node, &c.UpdatedAt, &c.Trouble, &pending, &oldest)
 		if oldest != nil && (s.OldestAt.IsZero() || oldest.Before(s.OldestAt)) {
 			s.OldestAt = *oldest
 		}

@@ -94,24 +94,25 @@ func (q *query) parts(subscription string) (out []part) {
 	return out
 }
 
-// rewrite replaces all rows of a subscription. Those outside a claim keep node and time.
+// rewrite replaces all rows of a subscription. Those outside a claim keep node, time and trouble.
 func (q *query) rewrite(subscription, node string, rest, mine []part) error {
 	type owner struct {
-		node string
-		at   int64
+		node    string
+		at      int64
+		trouble string
 	}
 	owners := map[outbox.Range]owner{}
-	q.each(`SELECT lo, hi, node, updated_at FROM ~outbox_cursor WHERE subscription = ?`, []any{subscription}, func(scan func(...any) error) (bool, error) {
+	q.each(`SELECT lo, hi, node, updated_at, trouble FROM ~outbox_cursor WHERE subscription = ?`, []any{subscription}, func(scan func(...any) error) (bool, error) {
 		var r outbox.Range
 		var o owner
-		err := scan(&r.Lo, &r.Hi, &o.node, &o.at)
+		err := scan(&r.Lo, &r.Hi, &o.node, &o.at, &o.trouble)
 		owners[r] = o
 		return true, err
 	})
 	q.exec(`DELETE FROM ~outbox_cursor WHERE subscription = ?`, subscription)
 	put := func(p part, o owner) {
-		q.exec(`INSERT INTO ~outbox_cursor (subscription, lo, hi, claim_lo, claim_hi, last, epoch, turn, rev, node, updated_at)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, subscription, p.Lo, p.Hi, p.Claim.Lo, p.Claim.Hi, p.last, p.Epoch, p.Turn, p.Rev, o.node, o.at)
+		q.exec(`INSERT INTO ~outbox_cursor (subscription, lo, hi, claim_lo, claim_hi, last, epoch, turn, rev, node, updated_at, trouble)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, subscription, p.Lo, p.Hi, p.Claim.Lo, p.Claim.Hi, p.last, p.Epoch, p.Turn, p.Rev, o.node, o.at, o.trouble)
 	}
 	for _, p := range rest {
 		for r, o := range owners {
@@ -122,7 +123,7 @@ func (q *query) rewrite(subscription, node string, rest, mine []part) error {
 		}
 	}
 	for _, p := range mine {
-		put(p, owner{node, nanos(q.now)})
+		put(p, owner{node: node, at: nanos(q.now)})
 	}
 	return q.err
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/outbox/internal/rules"
 )
 
 // cursor reads one range of one subscription. Next uses pos, floors and kept; the other methods use
@@ -252,6 +253,17 @@ func (c *cursor) move(q *query, pos int64) ([]part, error) {
 
 // hold makes sure that the rows are this cursor's, and says that they were used.
 func (c *cursor) hold(q *query) ([]part, error) { return c.move(q, 0) }
+
+// Trouble implements [outbox.Cursor].
+func (c *cursor) Trouble(ctx context.Context, text string) error {
+	ctx, cancel := c.log.bounded(ctx)
+	defer cancel()
+	return c.explain("note trouble", c.log.write(ctx, func(q *query) error {
+		q.exec(`UPDATE ~outbox_cursor SET trouble = ? WHERE subscription = ? AND lo >= ? AND hi <= ? AND epoch = ?`,
+			rules.Cause(text), c.claim.Subscription, c.Lo, c.Hi, c.claim.Epoch)
+		return q.err
+	}))
+}
 
 // Promote implements [outbox.Cursor].
 func (c *cursor) Promote(ctx context.Context, limit int) (int, error) {

@@ -71,10 +71,10 @@ func (q *query) stats(s *outbox.Stats) {
 	}
 	q.one(`SELECT count(*), coalesce(sum(held), 0) FROM ~outbox_lane WHERE subscription = ?`, []any{name}, &s.Lanes, &s.HeldLanes)
 	s.Dead = q.number(`SELECT count(*) FROM ~outbox_dead WHERE subscription = ?`, name)
-	q.each(`SELECT lo, hi, epoch, node, updated_at FROM ~outbox_cursor WHERE subscription = ? ORDER BY lo`, []any{name}, func(scan func(...any) error) (bool, error) {
+	q.each(`SELECT lo, hi, epoch, node, updated_at, trouble FROM ~outbox_cursor WHERE subscription = ? ORDER BY lo`, []any{name}, func(scan func(...any) error) (bool, error) {
 		var c outbox.CursorStats
 		var at int64
-		err := scan(&c.Range.Lo, &c.Range.Hi, &c.Epoch, &c.Node, &at)
+		err := scan(&c.Range.Lo, &c.Range.Hi, &c.Epoch, &c.Node, &at, &c.Trouble)
 		c.UpdatedAt = time.Unix(0, at)
 		s.Cursors = append(s.Cursors, c)
 		return true, err

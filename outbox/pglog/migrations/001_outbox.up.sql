@@ -101,6 +101,7 @@ create table {{outbox_cursor}} (
 	drawn        bigint not null, -- the last id that was drawn before the row was written
 	node         text not null default '',
 	updated_at   timestamptz not null default clock_timestamp(),
+	trouble      text not null default '', -- why its owner delivers nothing
 	primary key (subscription, lo)
 ) with (fillfactor = 50);
 

@@ -57,6 +57,7 @@ CREATE TABLE ~outbox_cursor (
     rev          INTEGER NOT NULL, -- raised by every write
     node         TEXT    NOT NULL DEFAULT '',
     updated_at   INTEGER NOT NULL,
+    trouble      TEXT    NOT NULL DEFAULT '', -- why its owner delivers nothing
     PRIMARY KEY (subscription, lo)
 ) WITHOUT ROWID;
 

@@ -100,7 +100,7 @@ func (a *app) printFindings(found []finding) error {
 	case fail:
 		return fault.New(fault.DoctorFails, "check %s failed: %s", first.Check, first.Text)
 	case warn:
-		return fault.New(fault.Degraded, "check %s warns: %s", first.Check, first.Text)
+		return fault.New(fault.DoctorWarns, "check %s warns: %s", first.Check, first.Text)
 	}
 	return nil
 }

@@ -55,6 +55,12 @@ func (d *doctor) subscription(s outbox.Stats) {
 	if age := s.Now.Sub(s.OldestAt); !s.OldestAt.IsZero() && age > oldestLimit {
 		wrong = append(wrong, "the oldest message waits for "+view.Exact(age))
 	}
+	for _, c := range s.Cursors {
+		if c.Trouble != "" {
+			do = "look at the receiver: the relay tries again by itself"
+			wrong = append(wrong, fmt.Sprintf("its sink is down for node %s: %s", c.Node, c.Trouble))
+		}
+	}
 	if s.Paused {
 		do = "emitd outbox resume " + s.Subscription
 		wrong = append(wrong, "it is paused")

@@ -54,6 +54,7 @@ const (
 	NoNode         Code = "E2202"
 	Degraded       Code = "E2301"
 	DoctorFails    Code = "E2302"
+	DoctorWarns    Code = "E2303"
 
 	QueueDown     Code = "E3101"
 	NoQueue       Code = "E3102"
@@ -240,6 +241,11 @@ var catalogue = []Entry{
 		DoctorFails, ExitFailed, "doctor found what is wrong",
 		"At least one check failed; each says what to do.",
 		"see the lines marked fail",
+	},
+	{
+		DoctorWarns, ExitDegraded, "doctor has a warning",
+		"No check failed, and at least one warns of what will fail or costs too much; each says what to do.",
+		"see the lines marked warn",
 	},
 
 	{

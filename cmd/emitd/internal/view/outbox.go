@@ -41,6 +41,7 @@ type OutboxCursor struct {
 	Generation int64  `json:"generation"`
 	Node       string `json:"node"`
 	UpdatedAt  Time   `json:"updated_at"`
+	Trouble    string `json:"trouble"` // why the sink is down; empty if it is not
 }
 
 // OutboxStatsOf shows what the log said.
@@ -54,7 +55,7 @@ func OutboxStatsOf(s outbox.Stats) OutboxStats {
 		out.OldestAgeMS = max(s.Now.Sub(s.OldestAt).Milliseconds(), 0)
 	}
 	for _, c := range s.Cursors {
-		out.Cursors = append(out.Cursors, OutboxCursor{c.Range.String(), c.Epoch, c.Node, Time{c.UpdatedAt}})
+		out.Cursors = append(out.Cursors, OutboxCursor{c.Range.String(), c.Epoch, c.Node, Time{c.UpdatedAt}, c.Trouble})
 	}
 	return out
 }
@@ -115,16 +116,19 @@ func (o *Outbox) cell() string {
 	if o.Pending > 0 {
 		text = fmt.Sprintf("%soldest %s (%s)", name, Exact(time.Duration(o.OldestAgeMS)*time.Millisecond), atLeast(o.Pending, o.Exact))
 	}
-	paused := 0
+	paused, down := 0, 0
 	for _, s := range o.Subscriptions {
 		if s.Paused {
 			paused++
+		}
+		if s.down() {
+			down++
 		}
 	}
 	for _, n := range []struct {
 		n    int64
 		what string
-	}{{o.KeysWaiting, "parked"}, {o.KeysHeld, "held"}, {o.Dead, "dead"}, {int64(paused), "paused"}, {o.Delayed, "delayed"}} {
+	}{{o.KeysWaiting, "parked"}, {o.KeysHeld, "held"}, {o.Dead, "dead"}, {int64(paused), "paused"}, {int64(down), "with the sink down"}, {o.Delayed, "delayed"}} {
 		if n.n > 0 {
 			text += fmt.Sprintf(", %d %s", n.n, n.what)
 		}
@@ -144,7 +148,7 @@ func atLeast(n int64, exact bool) string {
 func OutboxTable(all []OutboxStats, wide bool) *Table {
 	t := &Table{Head: []string{"SUBSCRIPTION", "STATE", "PENDING", "OLDEST", "DELAYED", "KEYS WAITING", "HELD", "DEAD", "RETAINED"}}
 	if wide {
-		t.Head = append(t.Head, "SHARDS", "NODE", "GENERATION", "STORED")
+		t.Head = append(t.Head, "SHARDS", "NODE", "GENERATION", "STORED", "TROUBLE")
 	}
 	for _, s := range all {
 		row := s.cells()
@@ -153,16 +157,24 @@ func OutboxTable(all []OutboxStats, wide bool) *Table {
 			continue
 		}
 		for _, c := range s.Cursors {
-			t.Add(append(row[:len(row):len(row)], c.Shards, c.Node, fmt.Sprint(c.Generation), stamp(c.UpdatedAt.Time))...)
+			t.Add(append(row[:len(row):len(row)], c.Shards, c.Node, fmt.Sprint(c.Generation), stamp(c.UpdatedAt.Time), c.Trouble)...)
 		}
 	}
 	return t
 }
 
+// down reports whether the sink is down for a range of shards.
+func (s OutboxStats) down() bool {
+	return slices.ContainsFunc(s.Cursors, func(c OutboxCursor) bool { return c.Trouble != "" })
+}
+
 func (s OutboxStats) cells() []string {
 	state, oldest := "running", ""
-	if s.Paused {
+	switch {
+	case s.Paused:
 		state = "paused"
+	case s.down():
+		state = "sink down"
 	}
 	if s.Pending > 0 {
 		oldest = Exact(time.Duration(s.OldestAgeMS) * time.Millisecond)

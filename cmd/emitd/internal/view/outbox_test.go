@@ -20,16 +20,22 @@ func TestOutboxTable(t *testing.T) {
 			Delayed: 10_000, NextAt: now.Add(time.Hour),
 			Cursors: []outbox.CursorStats{{Range: outbox.Range{Lo: 0, Hi: 31}, Epoch: 7, Node: "a", UpdatedAt: now}, {Range: outbox.Range{Lo: 32, Hi: 63}, Epoch: 9, Node: "b", UpdatedAt: now}},
 		}),
+		OutboxStatsOf(outbox.Stats{
+			Subscription: "down", Pending: 1, Exact: true, OldestAt: now, Now: now,
+			Cursors: []outbox.CursorStats{{Range: outbox.Range{Lo: 0, Hi: 63}, Epoch: 3, Node: "a", UpdatedAt: now, Trouble: "connection\nrefused"}},
+		}),
 		OutboxStatsOf(outbox.Stats{Subscription: "idle", Paused: true, Exact: true, Now: now, Retained: 1023}),
 	}
 	for wide, want := range map[bool]string{
-		false: `SUBSCRIPTION  STATE    PENDING  OLDEST  DELAYED  KEYS WAITING  HELD  DEAD  RETAINED
-busy          running  10000+   1m30s   10000+   3             1     2     3.0 MiB
-idle          paused   0        -       0        0             0     0     1023 B
+		false: `SUBSCRIPTION  STATE      PENDING  OLDEST  DELAYED  KEYS WAITING  HELD  DEAD  RETAINED
+busy          running    10000+   1m30s   10000+   3             1     2     3.0 MiB
+down          sink down  1        0.0s    0        0             0     0     0 B
+idle          paused     0        -       0        0             0     0     1023 B
 `,
-		true: `SUBSCRIPTION  STATE    PENDING  OLDEST  DELAYED  KEYS WAITING  HELD  DEAD  RETAINED  SHARDS  NODE  GENERATION  STORED
-busy          running  10000+   1m30s   10000+   3             1     2     3.0 MiB   0-31    a     7           2030-01-31 09:00:00Z
-busy          running  10000+   1m30s   10000+   3             1     2     3.0 MiB   32-63   b     9           2030-01-31 09:00:00Z
+		true: `SUBSCRIPTION  STATE      PENDING  OLDEST  DELAYED  KEYS WAITING  HELD  DEAD  RETAINED  SHARDS  NODE  GENERATION  STORED                TROUBLE
+busy          running    10000+   1m30s   10000+   3             1     2     3.0 MiB   0-31    a     7           2030-01-31 09:00:00Z  -
+busy          running    10000+   1m30s   10000+   3             1     2     3.0 MiB   32-63   b     9           2030-01-31 09:00:00Z  -
+down          sink down  1        0.0s    0        0             0     0     0 B       0-63    a     3           2030-01-31 09:00:00Z  connection refused
 `,
 	} {
 		var b bytes.Buffer
@@ -37,7 +43,7 @@ busy          running  10000+   1m30s   10000+   3             1     2     3.0 M
 			t.Errorf("wide %v: %v\n%s\nwant\n%s", wide, err, b.String(), want)
 		}
 	}
-	if all[0].OldestAgeMS != 90_000 || all[1].OldestAgeMS != 0 || all[1].Cursors == nil {
+	if all[0].OldestAgeMS != 90_000 || all[2].OldestAgeMS != 0 || all[2].Cursors == nil {
 		t.Errorf("%+v", all)
 	}
 }
@@ -50,6 +56,10 @@ func TestOutboxInStatus(t *testing.T) {
 	quiet := outbox.Stats{Subscription: "quiet", Exact: true, Now: now, Delayed: 4, NextAt: now}
 	behind := outbox.Stats{Subscription: "behind", Pending: 30, Exact: true, OldestAt: now.Add(-400 * time.Millisecond), Now: now, Lanes: 1, Dead: 1}
 	stuck := outbox.Stats{Subscription: "stuck", Paused: true, Pending: 7, OldestAt: now.Add(-3 * time.Minute), Now: now, Lanes: 3, HeldLanes: 1, Dead: 2}
+	down := outbox.Stats{
+		Subscription: "down", Pending: 1, Exact: true, OldestAt: now.Add(-400 * time.Millisecond), Now: now,
+		Cursors: []outbox.CursorStats{{Trouble: "no route"}},
+	}
 	for _, c := range []struct {
 		box  *Outbox
 		want string
@@ -60,6 +70,7 @@ func TestOutboxInStatus(t *testing.T) {
 		{OutboxOf("postgres", []outbox.Stats{quiet}), "       OUTBOX empty, 4 delayed", `"pending":0,"exact":true,"oldest_at":null,"oldest_age_ms":0`},
 		{OutboxOf("postgres", []outbox.Stats{behind, quiet}), "       OUTBOX oldest 0.4s (30), 1 parked, 1 dead, 4 delayed", `"oldest_age_ms":400,"keys_waiting":1,"keys_held":0,"dead":1`},
 		{OutboxOf("postgres", []outbox.Stats{behind, stuck}), "       OUTBOX oldest 3m00s (37+), 4 parked, 1 held, 3 dead, 1 paused", `"pending":37,"exact":false,"oldest_at":"2030-01-31T08:57:00Z","oldest_age_ms":180000`},
+		{OutboxOf("postgres", []outbox.Stats{down}), "       OUTBOX oldest 0.4s (1), 1 with the sink down", `"trouble":"no route"`},
 		{NoOutbox("no route\nat all"), "       OUTBOX unknown: no route at all", `"problem":"no route\nat all"`},
 	} {
 		s := Of(healthy(), reader)
