@@ -78,8 +78,8 @@ const (
 	passCommitting
 )
 
-// maxPassesFailed is how many passes in a row may fail before the leader resigns.
-const maxPassesFailed = 3
+// MaxPassesFailed is how many passes in a row may fail before the leader resigns.
+const MaxPassesFailed = 3
 
 func (l *leader) init() {
 	l.forget()
@@ -199,7 +199,7 @@ func (m *Member) passFailed(now lease.Instant, err error) {
 func (m *Member) countFailedPasses(now lease.Instant) {
 	l := &m.leader
 	l.failed, l.unsure = l.failed+l.unsure, 0
-	if l.failed >= maxPassesFailed {
+	if l.failed >= MaxPassesFailed {
 		m.resign(now, node.PassesFailed, 0, "", "")
 	}
 }

@@ -175,7 +175,7 @@ func (p *process) missed(c *call) {
 	if !c.ofPass() {
 		return
 	}
-	if p.missing++; p.missing == 3 {
+	if p.missing++; p.missing == member.MaxPassesFailed {
 		p.w.disturb("passes lost")
 	}
 }
