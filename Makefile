@@ -1,14 +1,16 @@
 # The commands of the project. `make test` is the whole proof; `make check` is what needs no server.
 
 GO ?= go
-TOOL = $(GO) tool -modfile=tools/go.mod
+TOOL = $(GO) tool -modfile=$(CURDIR)/tools/go.mod
 SOURCES = $$(git ls-files '*.go' | grep -v -e '\.pb\.go$$' -e '\.connect\.go$$')
 # Packages whose tests need a Postgres server.
 POSTGRES = -e "/storage/postgres$$" -e "/outbox/pglog$$" -e "/internal/pgtest$$"
 # Packages without goroutines: the race detector finds nothing in them and makes them ten times slower.
 ALONE = -e "/coordinator/sim$$" -e "/coordinator/member$$" -e "/coordinator/plan$$" -e "/coordinator/lease$$" -e "/queue/ledger$$" -e "/journal/owner$$"
-# Packages whose time goes into SQLite or into whole clusters, which it slows down as much: make race has them.
-HEAVY = -e "/cmd/emitd$$" -e "/internal/host$$" -e "/storage/sqlite$$" -e "/storage/object$$" -e "/outbox/sqlitelog$$" -e "/daemon/exec$$" -e "/journal/sim$$"
+# Packages whose tests take longer than all others together: whole processes, the suite of the stores over objects.
+LONG = -e "/cmd/emitd$$" -e "/storage/object$$"
+# Packages whose goroutines share most: make check has these with the race detector, make race all.
+SHARING = ./coordinator ./coordinator/lock ./daemon/supervisor ./daemon/queue ./outbox ./storage/memory
 
 .PHONY: help deps test test-go check race cross drills storm matrix bench fmt lint build
 
@@ -35,12 +37,11 @@ test-go: ## what needs nothing but Go; says at the end what did not run
 	$(GO) test -timeout 20m $$($(GO) list ./... | grep -v $(POSTGRES))
 	@echo "not run: storage/postgres, outbox/pglog, internal/pgtest, cmd/emitd/internal/pgtest and e2e need a Postgres server (make test installs it)"
 
-check: ## format, vet, linters, house rules, unit, stories, 100 seeds of a virtual hour; -race where it is quick
+check: lint ## format, vet, linters, house rules, unit tests, stories, 50 seeds of a virtual hour; -race where most is shared
 	@test -z "$$($(TOOL) gofumpt -l $(SOURCES))" || { $(TOOL) gofumpt -l $(SOURCES); echo "run: make fmt"; exit 1; }
 	$(GO) vet ./...
-	$(TOOL) golangci-lint run ./...
-	EMITD_TEST_SEEDS=1..100 EMITD_TEST_HOURS=1 $(GO) test -vet=off -timeout 10m $$($(GO) list ./... | grep $(ALONE) $(HEAVY))
-	$(GO) test -vet=off -race -timeout 10m $$($(GO) list ./... | grep -v $(POSTGRES) $(ALONE) $(HEAVY))
+	EMITD_TEST_SEEDS=1..50 EMITD_TEST_HOURS=1 $(GO) test -vet=off -p 4 -timeout 10m $$($(GO) list ./... | grep -v $(POSTGRES) $(LONG))
+	$(GO) test -vet=off -p 4 -race -timeout 10m $(SHARING)
 
 race: deps ## all packages that have goroutines, -race
 	$(GO) test -vet=off -race -timeout 30m $$($(GO) list ./... | grep -v $(ALONE))
@@ -56,6 +57,7 @@ fmt: ## format all files
 
 lint: ## run the linters
 	$(TOOL) golangci-lint run ./...
+	cd e2e && $(TOOL) golangci-lint run ./...
 
 drills: deps ## the counts of the promises on real processes; writes docs/measurements.md
 	cd e2e && EMITD_TEST_DRILLS=full $(GO) test -p 1 -count=1 -timeout 60m -run 'TestDrill' -v ./drill ./queue ./outbox

@@ -45,8 +45,9 @@ func Writer() {
 		return
 	}
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer cancel()
-	if err := write(ctx, url); err != nil {
+	err := write(ctx, url)
+	cancel()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

@@ -65,7 +65,7 @@ func run(majors []string) error {
 		}
 		root, err := fetch(r.version, r.digest)
 		if err != nil {
-			return fmt.Errorf("Postgres %s: %w", r.version, err)
+			return fmt.Errorf("release %s: %w", r.version, err)
 		}
 		for _, p := range packages {
 			began := time.Now()

@@ -21,7 +21,7 @@ const cleanup = 2 * time.Second
 
 // Probe checks that a bucket keeps the contract where object stores are known not to: some that
 // speak the protocol of S3 accept conditions and ignore them. It works on scratch keys under
-// ProbePrefix, less than 30 requests, and removes them. It returns ErrUnfit for a store on which
+// ProbePrefix, 25 requests, and removes them. It returns ErrUnfit for a store on which
 // conditional writes are lost, and other errors (ErrDenied, ErrUnavailable) for one that could not
 // be checked. Run it before the first write of anything that matters.
 func Probe(ctx context.Context, bucket Bucket) error {

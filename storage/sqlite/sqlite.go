@@ -52,6 +52,9 @@
 //
 //   - No network file system: SQLite's locks and its shared memory do not hold there. [Open]
 //     refuses the ones it can recognise.
+//   - No two mounts that show the file under different device or inode numbers (bindfs, an overlay
+//     over it): the processes of each would take it for a copy of the other's, at every write, with
+//     a warning. Bind mounts of one file system, as containers use them, number it alike.
 //   - A process that is stopped (SIGSTOP, a debugger) inside a write transaction holds up every
 //     writer until it continues or ends; readers go on. [Store.Blocker] names it. The same goes
 //     for user code inside [Store.InTx]: keep it short.

@@ -15,7 +15,7 @@ import (
 	"github.com/emitd/emitd/storage/blob/s3"
 )
 
-// Opener opens an object store, and makes sure that it keeps conditional writes: some 40 requests.
+// Opener opens an object store, and makes sure that it keeps conditional writes: 25 requests.
 // Its errors are faults: ObjectsUnfit for a store on which writes would be lost, and ObjectsFailed
 // for one that cannot be used now, which may be tried again.
 type Opener func(ctx context.Context) (blob.Bucket, error)
