@@ -4,11 +4,15 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"io/fs"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -153,16 +157,27 @@ func TestSQLRuns(t *testing.T) {
 				if _, err := conn.PgConn().Exec(t.Context(), b.text).ReadAll(); err != nil {
 					t.Fatalf("%s:%d: %v", b.page, b.line, err)
 				}
+				for _, m := range role.FindAllStringSubmatch(b.text, -1) { // a role outlives its database
+					defer func() {
+						if _, err := conn.PgConn().Exec(context.Background(), "drop owned by "+m[1]+"; drop role "+m[1]).ReadAll(); err != nil {
+							t.Error(err)
+						}
+					}()
+				}
 			}
 		})
 	}
 }
 
+var role = regexp.MustCompile(`(?m)^create role (\w+)`)
+
 // elsewhere are commands that are run by CI itself, or change the machine.
 var elsewhere = []string{"make ", "apt-get "}
 
 // TestCommandsRun runs the commands of each page in one folder, in order. A command that does not
-// end (dev, serve) goes on beside the others until the page ends, and must then stop cleanly.
+// end (dev, serve) goes on beside the others until the page ends, and must then stop cleanly. What a
+// page says the file emitd.yaml has, it has from there on. Where a page has a database or a receiver,
+// there are those of the test.
 func TestCommandsRun(t *testing.T) {
 	t.Parallel()
 	bin := filepath.Join(t.TempDir(), "emitd")
@@ -171,7 +186,10 @@ func TestCommandsRun(t *testing.T) {
 	}
 	pages := map[string][]block{}
 	for _, b := range blocks(t) {
-		if b.lang != "sh" {
+		if b.lang == "yaml" {
+			checkConfig(t, bin, b)
+		}
+		if b.lang != "sh" && b.lang != "http" && !b.isFile() {
 			continue
 		}
 		pages[b.page] = append(pages[b.page], b)
@@ -184,11 +202,21 @@ func TestCommandsRun(t *testing.T) {
 	for page, bs := range pages {
 		t.Run(page, func(t *testing.T) {
 			t.Parallel()
-			s := &session{t: t, bin: bin, dir: t.TempDir()}
+			if !slices.ContainsFunc(bs, func(b block) bool { return b.lang == "sh" }) {
+				return
+			}
+			s := newSession(t, bin)
 			defer s.end()
 			for _, b := range bs {
-				for i, line := range strings.Split(strings.ReplaceAll(b.text, "\\\n", " "), "\n") {
-					s.run(fmt.Sprintf("%s:%d", b.page, b.line+1+i), strings.TrimSpace(line))
+				switch {
+				case b.isFile():
+					s.write(b)
+				case b.lang == "http":
+					s.receives(b)
+				default:
+					for i, line := range strings.Split(strings.ReplaceAll(b.text, "\\\n", " "), "\n") {
+						s.run(fmt.Sprintf("%s:%d", b.page, b.line+1+i), strings.TrimSpace(line))
+					}
 				}
 			}
 		})
@@ -204,12 +232,94 @@ func build(bin, pkg string) ([]byte, error) {
 	return cmd.CombinedOutput()
 }
 
+// isFile reports whether the block is the text of the file emitd.yaml.
+func (b block) isFile() bool { return b.lang == "yaml" && strings.HasPrefix(b.text, "# emitd.yaml") }
+
+// billing is the receiver that pages name.
+const billing = "https://billing.example.org"
+
+// checkConfig: what a page has as YAML is a configuration that emitd takes.
+func checkConfig(t *testing.T, bin string, b block) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "emitd.yaml")
+	if err := os.WriteFile(file, []byte(b.text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command(bin, "config", "check", "--config", file, "--store", "postgres://db.example.org/shop").CombinedOutput()
+	if err != nil {
+		t.Errorf("%s:%d: %v\n%s", b.page, b.line, err, out)
+	}
+}
+
 // session is one reader at one page.
 type session struct {
 	t    *testing.T
 	bin  string
 	dir  string
+	env  []string // what was exported
 	live []*child.Process
+	hook *httptest.Server
+	got  chan http.Header // of what the receiver took
+}
+
+func newSession(t *testing.T, bin string) *session {
+	s := &session{t: t, bin: bin, dir: t.TempDir(), got: make(chan http.Header, 100)}
+	s.hook = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil || strings.Contains(string(body), `"number":0`) {
+			w.WriteHeader(http.StatusBadRequest) // what the pages call a senseless message
+			return
+		}
+		select {
+		case s.got <- r.Header:
+		default:
+		}
+	}))
+	t.Cleanup(s.hook.Close)
+	return s
+}
+
+// write makes the file that a page shows.
+func (s *session) write(b block) {
+	s.t.Helper()
+	text := strings.ReplaceAll(b.text, billing, s.hook.URL)
+	if err := os.WriteFile(filepath.Join(s.dir, "emitd.yaml"), []byte(text), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// receives waits for a request with the headers of the one that the page shows.
+func (s *session) receives(b block) {
+	s.t.Helper()
+	var got http.Header
+	select {
+	case got = <-s.got:
+	case <-time.After(time.Minute):
+		s.t.Fatalf("%s:%d: the receiver got nothing", b.page, b.line)
+	}
+	head, _, _ := strings.Cut(b.text, "\n\n")
+	for _, line := range strings.Split(head, "\n")[1:] {
+		if name, _, _ := strings.Cut(line, ":"); got.Get(name) == "" {
+			s.t.Errorf("%s:%d: the request has no %s: %v", b.page, b.line, name, got)
+		}
+	}
+}
+
+// export keeps a variable for the commands that follow. A database of the reader's is one of the test's.
+func (s *session) export(assignment string) {
+	name, value, _ := strings.Cut(assignment, "=")
+	if value = strings.Trim(value, `"`); strings.HasPrefix(value, "postgres://") {
+		value = pgtest.Database(s.t)
+	}
+	s.env = append(s.env, name+"="+value)
+}
+
+// command makes a command of the session.
+func (s *session) command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = s.dir
+	cmd.Env = append(append(os.Environ(), "PATH="+filepath.Dir(s.bin)+":"+os.Getenv("PATH")), s.env...)
+	return cmd
 }
 
 func (s *session) run(at, line string) {
@@ -222,32 +332,56 @@ func (s *session) run(at, line string) {
 			return
 		}
 	}
+	if assignment, ok := strings.CutPrefix(line, "export "); ok {
+		s.export(assignment)
+		return
+	}
 	line = example.ReplaceAllString(strings.ReplaceAll(line, "go run ./cmd/emitd", "emitd"), "example-$1")
 	stays := strings.HasPrefix(line, "emitd dev") || strings.HasPrefix(line, "emitd serve") || strings.Contains(line, " -f")
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	cmd := exec.CommandContext(ctx, "sh", "-c", "exec "+line)
-	if !strings.HasPrefix(line, "emitd") {
-		cmd = exec.CommandContext(ctx, "sh", "-c", line)
+	if !stays {
+		s.finish(at, line)
+		return
 	}
+	ctx, cancel := context.WithCancel(context.Background())
 	s.t.Cleanup(cancel)
-	cmd.Dir = s.dir
-	cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(s.bin)+":"+os.Getenv("PATH"))
+	s.live = append(s.live, s.start(at, s.command(ctx, "sh", "-c", "exec "+line)))
+	s.ready(at, line)
+}
+
+// start starts a command that does not outlive the test.
+func (s *session) start(at string, cmd *exec.Cmd) *child.Process {
+	s.t.Helper()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
 	proc, err := child.Start(cmd)
 	if err != nil {
 		s.t.Fatalf("%s: %v", at, err)
 	}
-	if !stays {
+	return proc
+}
+
+// finish runs a command to its end. One that takes up what another one has left, as $(…) says, is tried
+// again for a while: a reader is slower.
+func (s *session) finish(at, line string) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(30 * time.Second); ; <-tick.C {
+		cmd := s.command(ctx, "sh", "-c", line)
+		var out bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &out
+		proc := s.start(at, cmd)
 		<-proc.Done
-		if err := proc.Err(); err != nil {
-			s.t.Errorf("%s: %s: %v\n%s", at, line, err, out.String())
+		err := proc.Err()
+		if err == nil {
+			return
 		}
-		return
+		if !strings.Contains(line, "$(") || time.Now().After(deadline) {
+			s.t.Errorf("%s: %s: %v\n%s", at, line, err, out.String())
+			return
+		}
 	}
-	s.live = append(s.live, proc)
-	s.ready(at, line)
 }
 
 // ready waits until the cluster that was started has a leader.
@@ -256,8 +390,11 @@ func (s *session) ready(at, line string) {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); <-tick.C {
-		cmd := exec.Command(s.bin, "status", "-o", "json", "--store", "sqlite://"+filepath.Join(s.dir, ".emitd", "emitd.db"))
-		if out, err := cmd.Output(); err == nil && strings.Contains(string(out), `"term"`) && strings.Contains(string(out), `"active"`) {
+		args := []string{"status", "-o", "json"}
+		if len(s.env) == 0 {
+			args = append(args, "--store", "sqlite://"+filepath.Join(s.dir, ".emitd", "emitd.db"))
+		}
+		if out, err := s.command(s.t.Context(), s.bin, args...).Output(); err == nil && strings.Contains(string(out), `"term"`) && strings.Contains(string(out), `"active"`) {
 			return
 		}
 	}

@@ -237,16 +237,24 @@ func (d *dev) try() string {
 	if d.ephemeral {
 		return "Try:  without --ephemeral, emitd status and emitd events -f show the cluster from another terminal"
 	}
-	at := ""
+	at, as := "", ""
 	if d.dir == "" {
 		at = " --store …"
 	}
-	text := fmt.Sprintf("Try, from this directory:  emitd status%s      emitd events -f%s      emitd leader resign%s\n"+
-		"      emitd queue enqueue default '{\"hello\":\"world\"}'%s      emitd queue ls%s", at, at, at, at, at)
+	if goRun(os.Args[0]) {
+		as = " (emitd is go run ./cmd/emitd here)"
+	}
+	text := fmt.Sprintf("Try, from this directory%s:  emitd status%s      emitd events -f%s      emitd leader resign%s\n"+
+		"      emitd queue enqueue default '{\"hello\":\"world\"}'%s      emitd queue ls%s", as, at, at, at, at, at)
 	if d.show != nil {
 		text += fmt.Sprintf("\n      emitd outbox stats%s      emitd outbox ls%s      emitd outbox retry %s%s", at, at, demoToHook, at)
 	}
 	return text
+}
+
+// goRun reports whether go run built the program and started it: there is no emitd to call then.
+func goRun(program string) bool {
+	return strings.Contains(filepath.ToSlash(program), "/go-build")
 }
 
 // hooks tell of leadership as it happens.

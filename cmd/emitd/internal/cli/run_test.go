@@ -30,3 +30,17 @@ func TestStopSignals(t *testing.T) {
 		}
 	})
 }
+
+// Suggested commands name a program that is there.
+func TestWhoeverUsesGoRunIsToldSo(t *testing.T) {
+	t.Parallel()
+	for program, want := range map[string]bool{
+		"/tmp/go-build2718/b001/exe/emitd": true,
+		"/usr/local/bin/emitd":             false,
+		"emitd":                            false,
+	} {
+		if got := goRun(program); got != want {
+			t.Errorf("%s: %v, want %v", program, got, want)
+		}
+	}
+}

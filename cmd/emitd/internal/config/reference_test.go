@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"os"
 	"reflect"
 	"strings"
 	"testing"
@@ -28,5 +29,21 @@ func TestReference(t *testing.T) {
 			fmt.Fprintf(&b, "| `%s` | %s | %s |\n", k.Path, k.Type, reference.Cell(k.Help))
 		}
 	}
-	reference.Check(t, "../../../../docs/reference/config.md", b.String(), *update)
+	reference.Check(t, page, b.String(), *update)
+}
+
+const page = "../../../../docs/reference/config.md"
+
+// TestBuiltInDaemonsAreDocumented: each has its row below the settings, by its id or that of its kind.
+func TestBuiltInDaemonsAreDocumented(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range BuiltIn {
+		if !strings.Contains(string(text), "\n| `"+id+"` |") && !strings.Contains(string(text), "\n| `"+id+"/<") {
+			t.Errorf("%s has no row for %s", page, id)
+		}
+	}
 }
