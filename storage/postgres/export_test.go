@@ -27,8 +27,7 @@ func (s *Store) FakeServer(clock, id string) {
 
 // FakeProcedure is the definition of a procedure of heartbeats that asks the expressions.
 func FakeProcedure(cfg Config, clock, id string) string {
-	text := cfg.names().include("001_heartbeat")
-	return strings.Replace(fake(clock, id).Replace(text), "out server timestamptz", "out server text", 1)
+	return fake(clock, id).Replace(cfg.names().include("001_heartbeat"))
 }
 
 // Slow makes heartbeats go without the procedure.
@@ -36,6 +35,9 @@ func (s *Store) Slow() { s.quick.Store(false) }
 
 // Quick reports whether heartbeats use the procedure.
 func (s *Store) Quick() bool { return s.quick.Load() }
+
+// ParseTime reads a timestamptz.
+func ParseTime(text string) (time.Time, error) { return parseTime([]byte(text)) }
 
 // Connections counts those that were ever made for calls.
 func (s *Store) Connections() int64 { return s.pool.Stat().NewConnsCount() }

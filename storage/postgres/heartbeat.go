@@ -122,19 +122,20 @@ func (b *beat) say(m *message, advert []byte) {
 // a session is relied on: that the session has planned its statements before only makes it faster.
 func (b *beat) sayQuickly(m *message) {
 	m.ask(columns(func(c *composite) error {
-		if b.admitted = c.bool(); !b.admitted {
-			return nil
+		single, err := c.array(), error(nil)
+		if b.admitted = single.more(); b.admitted {
+			if single.bool() {
+				b.reply.Verdict = storage.Renew
+			}
+			err = b.state.row(single)
 		}
-		if c.bool() {
-			b.reply.Verdict = storage.Renew
-		}
-		err := b.state.row(c)
-		c.array(item(&b.reply.Units, (*composite).record))
-		c.array(item(&b.reply.Events, (*composite).event))
-		c.array(item(&b.waiting, (*composite).command))
-		return err
-	}), "heartbeat", m.patience, inc(b.Node), number(b.Seq), number(b.Heard), b.HighestTerm, b.HighestGeneration,
-		b.Claim.Holds, b.Claim.LostThrough, micros(b.Claim.Lease), number(b.Claim.PassSeq), b.EventsAfter, b.EventsAfter+maxRoll)
+		return cmp.Or(err, single.err,
+			each(c.array(), &b.reply.Units, (*composite).record),
+			each(c.array(), &b.reply.Events, (*composite).event),
+			each(c.array(), &b.waiting, (*composite).command))
+	}), "heartbeat", m.patience, inc(b.Node), literal(number(b.Seq)), literal(number(b.Heard)),
+		literal(b.HighestTerm), literal(b.HighestGeneration), literal(b.Claim.Holds), literal(b.Claim.LostThrough),
+		literal(micros(b.Claim.Lease)), literal(number(b.Claim.PassSeq)), literal(b.EventsAfter), literal(b.EventsAfter+maxRoll))
 }
 
 // slowDown repeats a heartbeat, of which nothing has happened, without the procedure, if that is

@@ -37,14 +37,15 @@ func (s *Store) heads() heads {
 func (s *Store) saw(id string, head int64) {
 	for {
 		old := s.seen.Load()
-		seen := heads{}
+		var seen heads
 		if old != nil {
 			seen = *old
 		}
 		if seen[id] >= head {
 			return
 		}
-		next := maps.Clone(seen)
+		next := make(heads, len(seen)+1)
+		maps.Copy(next, seen)
 		next[id] = head
 		if s.seen.CompareAndSwap(old, &next) {
 			return

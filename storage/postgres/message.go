@@ -107,6 +107,10 @@ func quote(text []byte, value any) []byte {
 	panic(fmt.Sprintf("postgres: no literal for a %T", value))
 }
 
+// literal is a number whose type the server takes from where it stands. One that is written as an integer
+// is taken for a smaller one and converted each time, which for the arguments of a procedure is work.
+func literal(n int64) string { return strconv.FormatInt(n, 10) }
+
 func quoteInt(text []byte, v int64) []byte {
 	return append(strconv.AppendInt(append(text, " ("...), v, 10), ") "...)
 }

@@ -106,16 +106,21 @@ func (s *state) row(c *composite) error {
 
 // list reads rows of one composite each.
 func list[T any](into *[]T, read func(*composite) T) func([][]byte) error {
-	return func(values [][]byte) error { return item(into, read)(values[0]) }
-}
-
-// item reads one composite.
-func item[T any](into *[]T, read func(*composite) T) func([]byte) error {
-	return func(row []byte) error {
-		c := rowOf(row)
+	return func(values [][]byte) error {
+		c := rowOf(values[0])
 		*into = append(*into, read(c))
 		return c.err
 	}
+}
+
+// each reads an array of rows.
+func each[T any](rows *composite, into *[]T, read func(*composite) T) error {
+	for rows.more() {
+		c := rows.row()
+		*into = append(*into, read(c))
+		rows.fail(c.err)
+	}
+	return rows.err
 }
 
 func records(into *[]daemon.Record) func([][]byte) error { return list(into, (*composite).record) }
