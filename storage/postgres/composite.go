@@ -14,7 +14,8 @@ import (
 // two rows; that work is most of a heartbeat.
 //
 // Fields come in the order of the table's columns. What a later version of the schema appends is
-// not read. The first error stays and is asked for once, at the end.
+// not read. An array is read alike, its elements as fields. The first error stays and is asked for at the
+// end, of a row or array within another one by itself.
 type composite struct {
 	rest    []byte
 	bracket byte     // that closes rest
@@ -22,8 +23,8 @@ type composite struct {
 	err     error
 }
 
-// errRow says that a value is no row.
-var errRow = errors.New("not the text of a row")
+// errRow says that a value is neither a row nor an array of rows.
+var errRow = errors.New("not the text of a row or an array of rows")
 
 func rowOf(text []byte) *composite {
 	if len(text) < 2 || text[0] != '(' || text[len(text)-1] != ')' {
@@ -62,8 +63,8 @@ func (c *composite) field() (text []byte, null bool) {
 	return c.quoted(), false
 }
 
-// array reads a field that is an array of rows or other texts that are not empty; null is an empty one.
-// Its elements are quoted as fields are, with backslashes.
+// array reads a field that is an array of rows, which are then its fields; null is an empty one. An element
+// has backslashes where a row doubles.
 func (c *composite) array() *composite {
 	text, null := c.field()
 	switch {
@@ -75,7 +76,8 @@ func (c *composite) array() *composite {
 	return &composite{rest: text[1:], bracket: '}'}
 }
 
-// more reports whether an array has another element.
+// more reports whether an array has another element. Of an empty one the bracket is left, of one that was
+// read to its end nothing.
 func (c *composite) more() bool { return c.err == nil && len(c.rest) > 1 }
 
 // ends reports whether a byte outside quotes ends a field.
@@ -162,10 +164,10 @@ func (c *composite) intOrNull() (n int64, null bool) {
 	return n, false
 }
 
-// bool reads t or f, true or false; null is false.
+// bool reads t or f; null is false.
 func (c *composite) bool() bool {
 	t, _ := c.field()
-	return len(t) > 0 && t[0] == 't'
+	return len(t) == 1 && t[0] == 't'
 }
 
 // time reads a time of the store, in UTC; null is the zero time.

@@ -25,6 +25,9 @@ func (e *unavailable) Unwrap() []error {
 	return []error{storage.ErrUnavailable, e.cause}
 }
 
+// errNoCounter says that the schema lacks what every write of it keeps up.
+var errNoCounter = errors.New("the table counter has lost its row: restore the whole schema, or drop it and migrate")
+
 // Classes and codes of SQLSTATE that decide what an error is.
 const (
 	codeIsolation      = "25000" // invalid_transaction_state: what the procedure of heartbeats answers
@@ -48,6 +51,7 @@ const (
 	classConnection    = "08"
 	classNoResources   = "53"
 	codeDuplicateTable = "42P07"
+	codeNoRow          = "P0002" // no_data_found: what the procedure of heartbeats answers
 )
 
 // misdirected reports whether the server that answered cannot be written to: a standby, or a
@@ -83,6 +87,8 @@ func explain(err error, cfg Config) error {
 		return &storage.SchemaError{Want: Version, Hint: hintMigrate(cfg)}
 	case c == codeNoPrivilege:
 		return denied(err, cfg)
+	case c == codeNoRow:
+		return errNoCounter
 	case c == codeBadPassword || c == codeNoRole:
 		return fmt.Errorf("the server refuses the user or password in store.url: %w", pgerror.Strip(err, cfg.URL))
 	case c == codeNoDatabase:

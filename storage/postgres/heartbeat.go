@@ -121,21 +121,27 @@ func (b *beat) say(m *message, advert []byte) {
 // sayQuickly says a simple heartbeat as one call of a procedure that does the same. Nothing in
 // a session is relied on: that the session has planned its statements before only makes it faster.
 func (b *beat) sayQuickly(m *message) {
+	args := []any{m.patience, inc(b.Node)}
+	for _, n := range []int64{
+		number(b.Seq), number(b.Heard), b.HighestTerm, b.HighestGeneration, b.Claim.Holds, b.Claim.LostThrough,
+		micros(b.Claim.Lease), number(b.Claim.PassSeq), b.EventsAfter, b.EventsAfter + maxRoll,
+	} {
+		args = append(args, untyped(n))
+	}
 	m.ask(columns(func(c *composite) error {
-		single, err := c.array(), error(nil)
-		if b.admitted = single.more(); b.admitted {
-			if single.bool() {
-				b.reply.Verdict = storage.Renew
-			}
-			err = b.state.row(single)
+		text, null := c.field()
+		if b.admitted = !null; !b.admitted {
+			return nil
 		}
-		return cmp.Or(err, single.err,
+		single := rowOf(text)
+		if single.bool() {
+			b.reply.Verdict = storage.Renew
+		}
+		return cmp.Or(b.state.row(single), single.err,
 			each(c.array(), &b.reply.Units, (*composite).record),
 			each(c.array(), &b.reply.Events, (*composite).event),
 			each(c.array(), &b.waiting, (*composite).command))
-	}), "heartbeat", m.patience, inc(b.Node), literal(number(b.Seq)), literal(number(b.Heard)),
-		literal(b.HighestTerm), literal(b.HighestGeneration), literal(b.Claim.Holds), literal(b.Claim.LostThrough),
-		literal(micros(b.Claim.Lease)), literal(number(b.Claim.PassSeq)), literal(b.EventsAfter), literal(b.EventsAfter+maxRoll))
+	}), "heartbeat", args...)
 }
 
 // slowDown repeats a heartbeat, of which nothing has happened, without the procedure, if that is
@@ -145,7 +151,7 @@ func (s *Store) slowDown(ctx context.Context, b *beat, cause error) error {
 	*b = beat{Heartbeat: b.Heartbeat, before: b.before}
 	err := s.call(ctx, b.operation(), writing, func(m *message) { b.say(m, nil) })
 	if err == nil && s.quick.CompareAndSwap(true, false) {
-		s.cfg.Logger.Warn("heartbeats cost the database more than they need to: the role cannot use the procedure heartbeat_1",
+		s.cfg.Logger.Warn("heartbeats cost the database more than they need to: the procedure heartbeat_1 may not be used, or is missing",
 			"schema", s.cfg.Schema, "error", sentence(cause))
 	}
 	return err

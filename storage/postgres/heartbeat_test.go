@@ -214,12 +214,21 @@ func TestAdvertsAreShared(t *testing.T) {
 // Whatever a database, role or session is set to, the store's statements mean the same.
 func TestForeignSettings(t *testing.T) {
 	t.Parallel()
+	for _, isolation := range []string{"read committed", "serializable"} {
+		t.Run(isolation, func(t *testing.T) {
+			t.Parallel()
+			foreignSettings(t, isolation)
+		})
+	}
+}
+
+func foreignSettings(t *testing.T, isolation string) {
 	s := newStage(t)
 	cfg := s.schema(t)
 	database := value[string](t, s, "select current_database()::text")
 	for _, setting := range []string{
 		"DateStyle = 'German, DMY'", "TimeZone = 'Asia/Kolkata'", "IntervalStyle = 'sql_standard'", "search_path = ''",
-		"default_transaction_isolation = 'serializable'", "statement_timeout = '1h'", "extra_float_digits = 0",
+		"default_transaction_isolation = '" + isolation + "'", "statement_timeout = '1h'", "extra_float_digits = 0",
 		"bytea_output = 'escape'", "backslash_quote = 'on'", "escape_string_warning = 'off'",
 	} {
 		s.exec(t, "alter database "+database+" set "+setting)
@@ -228,11 +237,17 @@ func TestForeignSettings(t *testing.T) {
 	a := join(t, store, `o'neil\'; drop table x; --`)
 	term := a.lead()
 	a.assign(term, unit(0), a)
-	snap := mustSnapshot(t, store)
-	if snap.Nodes[0].Name != a.id.Name {
-		t.Errorf("the name came back as %q", snap.Nodes[0].Name)
+	snap, reply := mustSnapshot(t, store), a.beat()
+	if store.Quick() != (isolation == "read committed") {
+		t.Errorf("heartbeats use the procedure: %v", store.Quick())
 	}
-	for what, at := range map[string]time.Time{"election": snap.Term.ElectedAt, "heartbeat": snap.Nodes[0].LastHeartbeatAt, "assignment": snap.Units[0].AssignedAt} {
+	if len(reply.Units) != 1 || snap.Nodes[0].Name != a.id.Name || reply.Units[0].Holder.Name != a.id.Name || reply.Term.Leader.Name != a.id.Name {
+		t.Fatalf("the name came back as %q, with %+v of %+v", snap.Nodes[0].Name, reply.Units, reply.Term)
+	}
+	for what, at := range map[string]time.Time{
+		"election": snap.Term.ElectedAt, "heartbeat": snap.Nodes[0].LastHeartbeatAt, "assignment": snap.Units[0].AssignedAt,
+		"reply": reply.Now, "election in the reply": reply.Term.ElectedAt, "assignment in the reply": reply.Units[0].AssignedAt,
+	} {
 		if d := time.Since(at).Abs(); d > time.Minute || at.Location() != time.UTC {
 			t.Errorf("the time of the %s is %v, %v away", what, at, d)
 		}

@@ -86,6 +86,9 @@ func (s *Store) identify(ctx context.Context, b *beat) error {
 // a connection outlives a promotion. The identifier is read from a file by the server, so it is asked
 // for once for each server process, which has one for life.
 func (s *Store) system(ctx context.Context, st *state) (string, error) {
+	if st.server == "" {
+		return "", errNoCounter
+	}
 	for range 3 {
 		if id, ok := s.systems.Load(st.server); ok {
 			return id.(string) + "/" + st.line, nil

@@ -81,6 +81,10 @@ func cut(text string) statement {
 	return append(s, text[from:])
 }
 
+// untyped is a number in quotes: the server gives it the type of the parameter it stands for. Without quotes
+// it is an integer, which is cast to bigint at every call.
+type untyped int64
+
 // quote appends a value as a literal. Strings are cleaned and quoted as standard_conforming_strings
 // wants it, which [checkSession] makes sure of; spaces and brackets keep a literal apart from what
 // stands around it.
@@ -94,6 +98,8 @@ func quote(text []byte, value any) []byte {
 		return quoteInt(text, int64(v))
 	case int64:
 		return quoteInt(text, v)
+	case untyped:
+		return append(strconv.AppendInt(append(text, " '"...), int64(v), 10), "' "...)
 	case string:
 		text = append(text, ' ', '\'')
 		for i := range len(v) {
@@ -106,10 +112,6 @@ func quote(text []byte, value any) []byte {
 	}
 	panic(fmt.Sprintf("postgres: no literal for a %T", value))
 }
-
-// literal is a number whose type the server takes from where it stands. One that is written as an integer
-// is taken for a smaller one and converted each time, which for the arguments of a procedure is work.
-func literal(n int64) string { return strconv.FormatInt(n, 10) }
 
 func quoteInt(text []byte, v int64) []byte {
 	return append(strconv.AppendInt(append(text, " ("...), v, 10), ") "...)

@@ -287,6 +287,29 @@ func TestProcedureReadsAfterItsWrite(t *testing.T) {
 	}
 }
 
+// A schema without the row that says what happened last is broken, and says so: no heartbeat of it counts.
+func TestCounterIsGone(t *testing.T) {
+	t.Parallel()
+	for name, slow := range map[string]bool{"by the procedure": false, "by statements": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newTwin(t, slow)
+			seq := c.in("select seq from %s.node where name = 'worker'")
+			before := value[int64](t, c.stage, seq)
+			c.exec(t, c.in("delete from %s.counter"))
+			if _, err := c.worker.try(); err == nil || !strings.Contains(err.Error(), "counter has lost its row") {
+				t.Errorf("the heartbeat: %v", err)
+			}
+			if after := value[int64](t, c.stage, seq); !slow && after != before {
+				t.Errorf("the node's row counts heartbeat %d, want %d", after, before)
+			}
+			if _, err := c.store.Snapshot(context.Background()); err == nil || !strings.Contains(err.Error(), "counter has lost its row") {
+				t.Errorf("the snapshot: %v", err)
+			}
+		})
+	}
+}
+
 // A heartbeat waits for a lock on the server no longer than its caller does, also if nothing the caller
 // says arrives any more: whoever locks a row for long does not collect sessions.
 func TestProcedureDoesNotOutwaitItsCaller(t *testing.T) {

@@ -140,7 +140,7 @@ func (s *Store) callWithin(ctx context.Context, op, isolation string, lock time.
 	if deadline, ok := ctx.Deadline(); ok {
 		left = time.Until(deadline)
 	}
-	m := &message{statements: s.sql, text: make([]byte, 0, 512)}
+	m := &message{statements: s.sql, text: make([]byte, 0, 512)} // room for a heartbeat
 	m.begin(conn.Conn().PgConn(), isolation, left, min(lock, left))
 	fill(m)
 	err = m.send(context.WithValue(ctx, asking{}, true), conn.Conn().PgConn())

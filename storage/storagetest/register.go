@@ -308,6 +308,7 @@ var hostile = []string{
 	strings.Repeat("n", 253),
 	strings.Repeat("長", 200),
 	" leading and trailing ",
+	`{"a,b",NULL} (x) \" "" \\`,
 }
 
 func keepsNames(w *world) {
@@ -326,6 +327,7 @@ func keepsNames(w *world) {
 		u := daemon.Unit{Daemon: "acme:names", Index: i}
 		r := l.assign(u, p)
 		w.equal("name of the holder", r.Holder.Name, text)
+		w.equal("name of the holder in the reply", p.beat().Units[0].Holder.Name, text)
 		out := p.tell(storage.UnitReport{Unit: u, Generation: r.Generation, Step: daemon.Release, Reason: text, Error: text})
 		w.equal("error", out[0].Record.Error, text)
 		w.equal("reason", w.unit(u).Reason, text)

@@ -5,15 +5,16 @@
 -- statements are planned once in a session and not at every heartbeat, and those are left out for
 -- which the counter says that nothing is there: that is more than half of a heartbeat's work.
 --
--- It answers in few parameters, because each costs as much as reading a row of it: single has
--- whether the lease was renewed, then the columns of the statement single; it is null if the
--- heartbeat was refused. The others have a row an element.
+-- It answers in few parameters, because each costs as much as reading a row of a table. single: whether
+-- the lease was renewed, then the columns of the statement single; null if the heartbeat was refused.
+-- Of the others each element is a row; null is none.
 --
--- The name has the version: programs of this one go on calling it while a later one migrates.
+-- The name has the version: programs of this one go on calling it while a later one migrates. Another
+-- list of parameters needs another name.
 create or replace procedure {{schema}}.{{name "heartbeat_1"}}(
 	patience text, who text, beat bigint, heard_by bigint, term_seen bigint, generation_seen bigint,
 	holds bigint, lost_through bigint, lease_micros bigint, pass bigint, roll_after bigint, roll_to bigint,
-	out single text[], out units text[], out roll text[], out waiting text[]
+	out single text, out units text[], out roll text[], out waiting text[]
 ) language plpgsql security invoker as $heartbeat$
 #variable_conflict use_variable
 declare
@@ -53,10 +54,10 @@ begin
 	end if;
 	-- No join: tables that were never analyzed look large, and three of them joined are taken for so
 	-- much work that the server compiles the statement.
-	select array[renewed::text, c::text, clock_timestamp()::text, pg_postmaster_start_time()::text,
-				pg_walfile_name(pg_current_wal_insert_lsn()), (select t::text from {{term}} t), (select l::text from {{lease}} l)],
+	select row(renewed, c, clock_timestamp(), pg_postmaster_start_time(), pg_walfile_name(pg_current_wal_insert_lsn()),
+				(select t from {{term}} t), (select l from {{lease}} l))::text,
 			array(select u::text from {{unit}} u where u.owner = who), c.rolled, c.waiting
-		into single, units, rolled, open
+		into strict single, units, rolled, open -- without its row the store is broken, and nothing is written
 		from {{counter}} c;
 	if roll_after >= 0 and roll_after < rolled then
 		roll := array(select e::text from {{event}} e where e.seq > roll_after and e.seq <= roll_to and e.roll);
