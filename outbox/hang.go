@@ -61,7 +61,7 @@ func (s *session) untangle(ctx context.Context, rows []Row, errs []error, from s
 	at := make([]int, len(rows))
 	for i := range at {
 		at[i] = i
-		h.alive = h.alive || !hung(errs[i])
+		h.alive = h.alive || answers(errs[i])
 	}
 	if at = h.open(at); h.keys(at) < 2 {
 		return errs
@@ -78,6 +78,9 @@ func (s *session) untangle(ctx context.Context, rows []Row, errs []error, from s
 	}
 	return errs
 }
+
+// answers reports whether a result is a sign of life. That the sink is known to be down is none.
+func answers(err error) bool { return !hung(err) && !errors.Is(err, ErrSinkDown) }
 
 // open are the rows of which it is to be found out whether they hang, with what follows in their keys;
 // not what follows a failure of another kind.
@@ -116,7 +119,7 @@ func (h *search) halve(ctx context.Context, at []int) {
 			if errs != nil {
 				h.errs[at] = errs[i]
 			}
-			h.alive = h.alive || !hung(h.errs[at])
+			h.alive = h.alive || answers(h.errs[at])
 			h.alone[at] = single
 		}
 		if anyHung(errs) && (h.alive || n == 0) { // else the sink is down, as it seems

@@ -165,6 +165,43 @@ func TestNothingAnswers(t *testing.T) {
 	})
 }
 
+// A sink that finds out that it is down only when the relay looks for the keys that hang is down, and no
+// key is parked.
+func TestDownAsItTurnsOut(t *testing.T) {
+	bubble(t, func(s *stage) {
+		s.partial(8, time.Millisecond, func(outbox.Row) bool { return false })
+		var calls, together atomic.Int64
+		var restored atomic.Bool
+		alive := s.do
+		s.do = func(ctx context.Context, d outbox.Delivery) []error {
+			if restored.Load() {
+				together.CompareAndSwap(0, int64(len(d.Rows)))
+				return alive(ctx, d)
+			}
+			err := outbox.ErrSinkDown
+			if calls.Add(1) == 1 {
+				<-ctx.Done()
+				err = ctx.Err()
+			}
+			return slices.Repeat([]error{err}, len(d.Rows))
+		}
+		s.cfg.Parallel = 1
+		for i := range 50 {
+			s.log.publish(m(fmt.Sprint("k", i), 1))
+		}
+		s.start(1)
+		s.after(5 * time.Minute)
+		restored.Store(true)
+		s.after(5 * time.Minute)
+		if n := len(s.came()); n != 50 || together.Load() != 50 {
+			t.Errorf("after %d calls %d came, %d of them at first", calls.Load(), n, together.Load())
+		}
+		if err := s.drain(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A sink that is slow by nature, slower than a page has patience, is slow and delivers everything.
 func TestSlowSink(t *testing.T) {
 	bubble(t, func(s *stage) {

@@ -86,7 +86,7 @@ func TestKafkaFenceBesideASilentBroker(t *testing.T) {
 	old := k.begin(t, "emitd/billing/0-31")
 	n := newNetwork(t, k)
 	n.lose(mute, k.ListenAddrs()[gone])
-	s := k.open(t, kafka.Config{Timeout: time.Hour, Transactional: true, Options: n.through(time.Second)})
+	s := k.open(t, kafka.Config{Timeout: time.Hour, Transactional: true, Options: n.through(3 * time.Second)}) // others need a part of it too
 	must(t, raise(t, s, "0-63", 5))
 	if err := old.EndTransaction(t.Context(), kgo.TryCommit); err == nil {
 		t.Error("the producer of an overlapping range committed")

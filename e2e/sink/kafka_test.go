@@ -94,10 +94,6 @@ func answer(p *kmsg.ProduceRequest, code int16) kmsg.Response {
 }
 
 func (c *cluster) fail(_ *testing.T, f sinktest.Fault, ids []uuid.UUID) {
-	if f == sinktest.Down {
-		c.Close()
-		return
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.bad = map[string]sinktest.Fault{}
@@ -203,8 +199,17 @@ func TestKafka(t *testing.T) {
 			t.Parallel()
 			sinktest.Suite{Atomic: true, New: func(t *testing.T) *sinktest.Harness {
 				c := newCluster(t)
+				n := newNetwork(t, c)
 				return &sinktest.Harness{
-					Sink: c.open(t, kafka.Config{Transactional: transactional}), Received: c.received, Fail: c.fail,
+					Sink:     c.open(t, kafka.Config{Transactional: transactional, Options: []kgo.Opt{kgo.Dialer(n.dial)}}),
+					Received: c.received,
+					Fail: func(t *testing.T, f sinktest.Fault, ids []uuid.UUID) {
+						if f == sinktest.Down { // refused, and its port stays its own
+							n.lose(refusing, c.ListenAddrs()...)
+							return
+						}
+						c.fail(t, f, ids)
+					},
 				}
 			}}.Run(t)
 		})
@@ -351,11 +356,11 @@ func TestKafkaStuckTopic(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name   string
-		limit  time.Duration // of the delivery; that of a record is 2 s
+		limit  time.Duration // of the delivery; that of a record is 4 s
 		silent bool
 	}{
 		{name: "record", limit: time.Minute},
-		{name: "delivery", limit: 700 * time.Millisecond},
+		{name: "delivery", limit: 2500 * time.Millisecond},
 		{name: "silent", limit: time.Minute, silent: true},
 	} {
 		for _, transactional := range []bool{false, true} {
@@ -382,7 +387,7 @@ func TestKafkaStuckTopic(t *testing.T) {
 					silent.Store(c.silent)
 					return answer(req.(*kmsg.ProduceRequest), kerr.NotEnoughReplicas.Code), nil, true
 				})
-				s := k.open(t, kafka.Config{Timeout: 2 * time.Second, Transactional: transactional})
+				s := k.open(t, kafka.Config{Timeout: 4 * time.Second, Transactional: transactional})
 				rows := sinktest.Rows("good", 4, 4)
 				if transactional {
 					must(t, raise(t, s, "0-63", 5))

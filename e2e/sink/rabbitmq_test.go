@@ -35,6 +35,8 @@ var rabbit struct {
 
 const rabbitMissing = "RabbitMQ is missing: make deps, or apt-get install rabbitmq-server"
 
+var errRabbitEnded = errors.New("RabbitMQ ended")
+
 // rabbitNode is a private node: own folder, ports, cookie; ended with the tests.
 type rabbitNode struct {
 	addr, admin string
@@ -46,7 +48,7 @@ func startRabbit(dir string) (*rabbitNode, error) {
 	if _, err := os.Stat(program); err != nil {
 		return nil, errors.New(rabbitMissing)
 	}
-	ports := []int{freePort(), freePort(), freePort()}
+	ports := freePorts(4)
 	n := &rabbitNode{addr: fmt.Sprintf("127.0.0.1:%d", ports[0]), admin: fmt.Sprintf("127.0.0.1:%d", ports[1])}
 	conf := fmt.Sprintf("listeners.tcp.default = %s\nmanagement.tcp.ip = 127.0.0.1\nmanagement.tcp.port = %d\nloopback_users = none\ndisk_free_limit.absolute = 1MB\n", n.addr, ports[1])
 	for name, text := range map[string]string{"rabbitmq.conf": conf, "plugins": "[rabbitmq_management].\n", ".erlang.cookie": uuid.NewString()} {
@@ -54,7 +56,7 @@ func startRabbit(dir string) (*rabbitNode, error) {
 			return nil, err
 		}
 	}
-	epmd := fmt.Sprint(freePort()) // of Erlang's own daemon, which outlives the node unless it is told
+	epmd := fmt.Sprint(ports[3]) // of Erlang's own daemon, which outlives the node unless it is told
 	cmd := exec.Command(program)
 	cmd.Dir = dir
 	cmd.Env = []string{
@@ -84,7 +86,7 @@ func startRabbit(dir string) (*rabbitNode, error) {
 		select {
 		case err := <-ended:
 			ended <- err
-			return nil, fmt.Errorf("RabbitMQ ended: %w\n%s", err, n.log.String())
+			return nil, fmt.Errorf("%w: %w\n%s", errRabbitEnded, err, n.log.String())
 		case <-deadline:
 			return nil, errors.New("RabbitMQ does not start within two minutes")
 		case <-tick.C:
@@ -95,13 +97,17 @@ func startRabbit(dir string) (*rabbitNode, error) {
 	}
 }
 
-func freePort() int {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		panic(err)
+// freePorts finds ports that are free, for the moment.
+func freePorts(n int) (ports []int) {
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			panic(err)
+		}
+		defer l.Close() // all at the end: none is found twice
+		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	return ports
 }
 
 // call asks the management interface.
@@ -111,7 +117,11 @@ func (n *rabbitNode) call(method, path, body string) error {
 		return err
 	}
 	req.SetBasicAuth("guest", "guest")
-	resp, err := (&http.Client{Timeout: 10 * time.Second}).Do(req)
+	limit := 10 * time.Second // a look whether it is there
+	if method == http.MethodPut {
+		limit = time.Minute // virtual hosts are made one after the other
+	}
+	resp, err := (&http.Client{Timeout: limit}).Do(req)
 	if err != nil {
 		return err
 	}
@@ -131,13 +141,15 @@ type vhost struct {
 func newVhost(t *testing.T) *vhost {
 	t.Helper()
 	rabbit.once.Do(func() {
-		dir, err := os.MkdirTemp("", "emitd-rabbitmq-")
-		if err != nil {
-			rabbit.err = err
-			return
+		for try := 1; try == 1 || try <= 3 && errors.Is(rabbit.err, errRabbitEnded); try++ { // a port may be taken by now
+			dir, err := os.MkdirTemp("", "emitd-rabbitmq-")
+			if err != nil {
+				rabbit.err = err
+				return
+			}
+			rabbit.node, rabbit.err = startRabbit(dir)
+			stop = append(stop, func() { os.RemoveAll(dir) })
 		}
-		rabbit.node, rabbit.err = startRabbit(dir)
-		stop = append(stop, func() { os.RemoveAll(dir) })
 	})
 	if rabbit.err != nil {
 		t.Fatal(rabbit.err)

@@ -50,19 +50,26 @@ func NewPgBouncer(t testing.TB, base string, settings ...string) *PgBouncer {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	port, err := freePort()
-	if err != nil {
-		t.Fatal(err)
-	}
 	b := &PgBouncer{bin: bin, dir: dir}
-	if err := b.configure(u, port, settings); err != nil {
-		t.Fatalf("pgtest: configure pgbouncer: %v", err)
+	for try := 1; ; try++ { // somebody may take the port before pgbouncer does
+		port, err := freePort()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.configure(u, port, settings); err != nil {
+			t.Fatalf("pgtest: configure pgbouncer: %v", err)
+		}
+		pooled := *u
+		pooled.Host = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+		b.URL = pooled.String()
+		if err = b.start(); err == nil {
+			t.Cleanup(b.kill)
+			return b
+		}
+		if try == 5 {
+			t.Fatal(err)
+		}
 	}
-	u.Host = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-	b.URL = u.String()
-	b.start(t)
-	t.Cleanup(b.kill)
-	return b
 }
 
 // configure writes the files.
@@ -92,23 +99,24 @@ server_idle_timeout = 5
 }
 
 // start runs the process and waits until it answers.
-func (b *PgBouncer) start(t testing.TB) {
-	t.Helper()
+func (b *PgBouncer) start() error {
 	cmd := exec.Command(b.bin, "-q", filepath.Join(b.dir, "ini"))
 	cmd.SysProcAttr, cmd.Dir = attributes(syscall.SIGKILL), b.dir
 	log, err := os.Create(filepath.Join(b.dir, "log"))
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
 	defer log.Close()
 	cmd.Stdout, cmd.Stderr = log, log
 	if b.proc, err = child.Start(cmd); err != nil {
-		t.Fatalf("pgtest: start pgbouncer: %v", err)
+		return fmt.Errorf("pgtest: start pgbouncer: %w", err)
 	}
 	if err := answers(b.proc, b.URL); err != nil {
+		b.kill()
 		text, _ := os.ReadFile(log.Name())
-		t.Fatalf("pgtest: pgbouncer: %v\n%s", err, text)
+		return fmt.Errorf("pgtest: pgbouncer: %w\n%s", err, text)
 	}
+	return nil
 }
 
 func (b *PgBouncer) kill() {
@@ -120,7 +128,9 @@ func (b *PgBouncer) kill() {
 func (b *PgBouncer) Restart(t testing.TB) {
 	t.Helper()
 	b.kill()
-	b.start(t)
+	if err := b.start(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func findPooler() (string, error) {

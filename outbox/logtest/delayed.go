@@ -9,7 +9,7 @@ import (
 
 // soon is a delay that ends within a test, and not before its message is published, however busy the
 // machine is.
-const soon = time.Second
+const soon = 3 * time.Second
 
 // later is a message that is held back.
 func later(text string, in time.Duration) outbox.Message {

@@ -28,7 +28,7 @@ func (t *laneTable) add(at rules.Lane, o outbox.Outcome) {
 }
 
 // inDue says how a waiting lane's time is written.
-const inDue = `clock_timestamp() + l.micros * interval '1 microsecond'`
+const inDue = clock + ` + l.micros * interval '1 microsecond'`
 
 // leave stores what became of messages of the log.
 func (c *cursor) leave(q *query, outcomes []outbox.Outcome) error {

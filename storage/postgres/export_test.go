@@ -39,6 +39,12 @@ func (s *Store) Quick() bool { return s.quick.Load() }
 // ParseTime reads a timestamptz.
 func ParseTime(text string) (time.Time, error) { return parseTime([]byte(text)) }
 
+// Patient makes calls that were given up wait long for their answers, on new connections.
+func (s *Store) Patient() {
+	s.grace = time.Minute
+	s.pool.Reset()
+}
+
 // Connections counts those that were ever made for calls.
 func (s *Store) Connections() int64 { return s.pool.Stat().NewConnsCount() }
 

@@ -319,9 +319,10 @@ func TestProcedureDoesNotOutwaitItsCaller(t *testing.T) {
 		proxy = pgtest.NewProxy(t, cfg.URL)
 		cfg.URL = proxy.URL()
 	})
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
 	c.begin(t, c.in("select from %s.node where name = 'worker' for update"))
+	c.blocked(t, 0)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
 	beat := later(func() (*storage.Reply, error) {
 		return c.store.Heartbeat(ctx, storage.Heartbeat{Node: c.worker.id, Seq: 1000, TTL: time.Hour, EventsAfter: -1})
 	})

@@ -21,6 +21,8 @@ import (
 func TestGivenUpCallKeepsItsConnection(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
+	c.store.Patient()
+	c.worker.beat()
 	middle := c.begin(t, c.in("select from %s.node where name = 'worker' for update"))
 	made := c.store.Connections()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -52,7 +54,7 @@ func TestSilentServerCostsTheConnection(t *testing.T) {
 	store := open(t, cfg)
 	a := join(t, store, "a")
 	made := store.Connections()
-	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	proxy.Stall(true)
 	if _, err := store.Heartbeat(ctx, storage.Heartbeat{Node: a.id, Seq: 1000, TTL: time.Hour, EventsAfter: -1}); !errors.Is(err, storage.ErrUnavailable) {

@@ -108,7 +108,7 @@ func TestWorkSurvivesFailovers(t *testing.T) {
 	completed, ran := map[string]int{}, map[string]int{}
 	all := make(chan struct{})
 	w, err := worker.New(dial(t, client.Config{Locator: &c.where}), worker.Config{
-		Queue: "q", Name: "w", Concurrency: 20, Visibility: 3 * time.Second, Logger: slog.New(slog.DiscardHandler),
+		Queue: "q", Name: "w", Concurrency: 20, Visibility: 30 * time.Second, Logger: slog.New(slog.DiscardHandler),
 		Hooks: worker.Hooks{
 			OnCompleted: func(j queue.Info, _ time.Duration) {
 				mu.Lock()

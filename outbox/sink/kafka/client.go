@@ -96,6 +96,11 @@ func (w *watch) silent(ctx context.Context) error {
 	case <-q.done:
 		return q.err
 	case <-ctx.Done():
+	}
+	select {
+	case <-q.done: // it is known all the same
+		return q.err
+	default:
 		return nil
 	}
 }

@@ -50,6 +50,8 @@ func (s *Sink) classify(ctx context.Context, topic string, err error) error {
 		return sink.Permanent("%s: no such topic: %w", what, err)
 	case oneOf(err, unknown), oneOf(err, down):
 		return sink.Down(what, s.redacted(err))
+	case errors.Is(context.Cause(ctx), outbox.ErrSinkDown): // what ended it failed this one too
+		return fmt.Errorf("%s: not confirmed: %w: %w", what, context.Cause(ctx), s.redacted(err))
 	case !answered(err), errors.Is(err, kgo.ErrRecordTimeout):
 		// A partition that takes nothing is the trouble of its topic alone, and so is a broker that is gone
 		// while others are there.

@@ -109,7 +109,7 @@ func TestWhateverTheReceiverDoes(t *testing.T) {
 	}
 	o, _ := outboxRig(t, answer, func(s *config.Subscription, _ *Options) {
 		s.Policy, s.Retry.MaxAttempts, s.Retry.Backoff = "skip", 2, config.Duration(time.Millisecond)
-		s.Sink.Settings.(*webhook.Config).Timeout = 500 * time.Millisecond //nolint:errcheck // made above
+		s.Sink.Settings.(*webhook.Config).Timeout = 3 * time.Second //nolint:errcheck // made above
 	})
 	causes := map[string]string{
 		"hangs": "did not answer", "fails": "out of order", "refuses": "no such customer", "talks nonsense": "malformed", "hangs up": "EOF",
