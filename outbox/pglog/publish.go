@@ -56,8 +56,9 @@ func (p *Publisher) Ordered(on bool) *Publisher {
 // Publish puts messages into the log as part of tx. If tx is one of [Publisher.InTx] or
 // [Publisher.Wrap], relays are told when it has committed; else they find the messages by polling.
 //
-// One message is one statement, and one more locks its key; many are a statement with arrays, very many
-// a COPY. An error ends the transaction, as after any statement, unless it is one of validation.
+// One message is one statement, which locks its key too; many are a statement with arrays, very many a
+// COPY, after those that lock their keys. An error ends the transaction, as after any statement, unless
+// it is one of validation.
 func (p *Publisher) Publish(ctx context.Context, tx pgx.Tx, messages ...outbox.Message) error {
 	messages, err := outbox.Prepare(ctx, messages)
 	if err != nil || len(messages) == 0 {
@@ -76,20 +77,25 @@ func (p *Publisher) Publish(ctx context.Context, tx pgx.Tx, messages ...outbox.M
 const copyFrom = 1000
 
 func (p *Publisher) publish(ctx context.Context, tx pgx.Tx, messages []outbox.Message) error {
-	for _, s := range p.lockKeys(messages) {
+	if len(messages) < copyFrom || anyDelayed(messages) {
+		return execute(ctx, tx, p.statements(messages))
+	}
+	if err := execute(ctx, tx, p.lockKeys(messages)); err != nil {
+		return err
+	}
+	columns := []string{"shard", "dedup_id", "key", "topic", "type", "headers", "traceparent", "tracestate", "payload"}
+	_, err := tx.CopyFrom(ctx, pgx.Identifier{p.names.schema, p.names.prefix + "outbox"}, columns,
+		pgx.CopyFromSlice(len(messages), func(i int) ([]any, error) { return values(messages[i]), nil }))
+	return err
+}
+
+func execute(ctx context.Context, tx pgx.Tx, statements []statement) error {
+	for _, s := range statements {
 		if _, err := tx.Exec(ctx, s.text, s.args...); err != nil {
 			return err
 		}
 	}
-	if len(messages) >= copyFrom && !anyDelayed(messages) {
-		columns := []string{"shard", "dedup_id", "key", "topic", "type", "headers", "traceparent", "tracestate", "payload"}
-		_, err := tx.CopyFrom(ctx, pgx.Identifier{p.names.schema, p.names.prefix + "outbox"}, columns,
-			pgx.CopyFromSlice(len(messages), func(i int) ([]any, error) { return values(messages[i]), nil }))
-		return err
-	}
-	s := p.insert(messages)
-	_, err := tx.Exec(ctx, s.text, s.args...)
-	return err
+	return nil
 }
 
 // Queue adds what Publish does to a batch of the caller's, which must run in a transaction. An error
@@ -99,7 +105,7 @@ func (p *Publisher) Queue(ctx context.Context, batch *pgx.Batch, messages ...out
 	if err != nil || len(messages) == 0 {
 		return err
 	}
-	for _, s := range append(p.lockKeys(messages), p.insert(messages)) {
+	for _, s := range p.statements(messages) {
 		batch.Queue(s.text, s.args...)
 	}
 	return nil
@@ -162,6 +168,23 @@ func (p *Publisher) locks(messages []outbox.Message) (shards, keys []int32, whol
 		return shards, nil, true
 	}
 	return shards, slices.Sorted(maps.Keys(ofKeys)), false
+}
+
+// statements lock what messages need and insert them.
+func (p *Publisher) statements(messages []outbox.Message) []statement {
+	in, locks := p.insert(messages), p.lockKeys(messages)
+	if single(messages) && len(locks) > 0 {
+		// The row comes out of what locks, so its id is drawn after that.
+		in.text += ` from (select pg_advisory_xact_lock_shared($10::int, $11::int), pg_advisory_xact_lock($12::int, $13::int)) as locked`
+		in.args = append(in.args, locks[0].args...)
+		return []statement{in}
+	}
+	return append(locks, in)
+}
+
+// single reports whether messages are inserted as one row.
+func single(messages []outbox.Message) bool {
+	return len(messages) == 1 && messages[0].NotBefore.IsZero()
 }
 
 // lockKeys are the statements that lock what messages need, before their ids are drawn.
@@ -247,10 +270,10 @@ const inserted = "shard, dedup_id, key, topic, type, headers, traceparent, trace
 
 // insert is the statement for one message, or many by arrays.
 func (p *Publisher) insert(messages []outbox.Message) statement {
-	if len(messages) == 1 && messages[0].NotBefore.IsZero() {
+	if single(messages) {
 		m := messages[0]
 		return statement{
-			p.names.q(`insert into ~outbox (` + inserted + `) values ($1::smallint, $2::uuid, $3::text, $4::text, $5::text, $6::json, $7::text, $8::text, $9::bytea)`),
+			p.names.q(`insert into ~outbox (` + inserted + `) select $1::smallint, $2::uuid, $3::text, $4::text, $5::text, $6::json, $7::text, $8::text, $9::bytea`),
 			[]any{int16(m.Shard()), m.ID.String(), nullable(m.Key), m.Topic, nullable(m.Type), headerText(m.Headers), nullable(m.TraceParent), nullable(m.TraceState), payloadOf(m)}, //nolint:gosec // below Shards
 		}
 	}

@@ -187,6 +187,48 @@ func TestOrdered(t *testing.T) {
 	}
 }
 
+// A message that waits for its key has no id meanwhile: relays deliver in the order of ids. Also in the one
+// statement that locks and inserts.
+func TestIDsAreDrawnUnderTheLock(t *testing.T) {
+	t.Parallel()
+	for name, publish := range map[string]func(w *world, tx pgx.Tx, m ...outbox.Message) error{
+		"Publish": func(w *world, tx pgx.Tx, m ...outbox.Message) error {
+			return w.pub.Publish(context.Background(), tx, m...)
+		},
+		"Queue": func(w *world, tx pgx.Tx, m ...outbox.Message) error {
+			var batch pgx.Batch
+			if err := w.pub.Queue(context.Background(), &batch, m...); err != nil {
+				return err
+			}
+			return tx.SendBatch(context.Background(), &batch).Close()
+		},
+	} {
+		for n := 1; n <= 2; n++ {
+			t.Run(fmt.Sprint(name, " of ", n), func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t, Config{})
+				ctx := context.Background()
+				first, second := w.begin(), w.begin()
+				ok(t, publish(w, first, text("a", "first")))
+				locked := make(chan error, 1)
+				go func() { locked <- publish(w, second, slices.Repeat([]outbox.Message{text("a", "second")}, n)...) }()
+				eventually(t, "the second waits", func() bool {
+					return value[int](w, "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'") == 1
+				})
+				w.publish(text("b", "other"))
+				ok(t, publish(w, first, text("a", "first again")))
+				ok(t, first.Commit(ctx))
+				ok(t, <-locked)
+				ok(t, second.Commit(ctx))
+				want := "first,other,first again" + strings.Repeat(",second", n)
+				if got := value[string](w, "select string_agg(convert_from(payload, 'UTF8'), ',' order by id) from ~outbox"); got != want {
+					t.Errorf("ids are in the order %s, want %s", got, want)
+				}
+			})
+		}
+	}
+}
+
 // The hook is told after the commit and only then, savepoints apart; it may be slow or panic.
 func TestOnPublished(t *testing.T) {
 	t.Parallel()
