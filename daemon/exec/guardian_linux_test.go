@@ -71,7 +71,7 @@ func TestTheGuardianKillsAtTheDeadline(t *testing.T) {
 	leader, child := r.pid(t, "stdout: up "), r.pid(t, "stdout: child ")
 	end := c.stop(1500 * time.Millisecond)
 	leader.mustEnd(t, "a group whose trust is over")
-	if now := readClock(); now < end-instant(10*time.Millisecond) || now > end+instant(5*time.Second) {
+	if now := readClock(); now < end-instant(10*time.Millisecond) || now > end+instant(1500*time.Millisecond) {
 		t.Errorf("it ended %v after its deadline", time.Duration(now-end))
 	}
 	child.mustEnd(t, "the grandchild")
@@ -113,7 +113,7 @@ func TestTrustThatIsExtendedKeepsTheGroup(t *testing.T) {
 	leader := r.pid(t, "stdout: up ")
 	leader.mustEnd(t, "a group whose trust is not extended any more")
 	end := instant(last.Load())
-	if now := readClock(); now < end-instant(200*time.Millisecond) || now > end+instant(5*time.Second) {
+	if now := readClock(); now < end-instant(200*time.Millisecond) || now > end+instant(time.Second) {
 		t.Errorf("it ended %v after its last deadline", time.Duration(now-end))
 	}
 	_ = r.end(t)
@@ -216,7 +216,7 @@ func TestStoppedNode(t *testing.T) {
 	n.process.signal(t, unix.SIGSTOP)
 	stopped := time.Now()
 	leader.mustEnd(t, "the command of a stopped node")
-	if d := time.Since(stopped); d > window+5*time.Second {
+	if d := time.Since(stopped); d > window+time.Second {
 		t.Errorf("it ended %v after the node was stopped; its trust was %v", d, window)
 	}
 	guardian.mustRun(t, "the guardian of a stopped node")

@@ -116,17 +116,6 @@ func Never(t testing.TB, what string, got int) {
 	Count(t, what, got, "0")
 }
 
-// Rarely is [Never] for what a machine that is busy with other drills may cause: it fails only with the
-// full counts.
-func Rarely(t testing.TB, what string, got int) {
-	t.Helper()
-	if Full() {
-		Never(t, what, got)
-		return
-	}
-	Count(t, what, got, "0 with the full counts")
-}
-
 // Count notes a number and what is promised of it in words, to which the drill itself sees. What
 // must be 0 is a case for [Never].
 func Count(t testing.TB, what string, got int, promised string) {

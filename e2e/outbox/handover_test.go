@@ -17,7 +17,7 @@ func TestDrillTwoRelays(t *testing.T) {
 	for name, open := range databases {
 		t.Run(name, func(t *testing.T) {
 			c := relays(t, open(t), newHook(t).receiver(), 2)
-			if units := c.relaying(); drill.Full() && units[0].node == units[1].node { // a busy machine may keep the others from being there in time
+			if units := c.relaying(); units[0].node == units[1].node {
 				t.Errorf("both units are on %s while two other nodes have none", units[0].node.Name)
 			}
 			kills := c.handOvers(killed)
@@ -85,7 +85,7 @@ func (c *cluster) handOver(w *writers, index int, end func(*drill.Node) func()) 
 	w.publish(waiting...)
 	if len(flowing) > 0 {
 		w.publish(flowing...)
-		until(c.t, time.Minute, "messages of the other unit arrive meanwhile", arrived(flowing))
+		until(c.t, 5*time.Second, "messages of the other unit arrive meanwhile", arrived(flowing))
 	}
 	until(c.t, time.Minute, "messages of the unit arrive", arrived(waiting))
 	took := time.Since(began)

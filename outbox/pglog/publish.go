@@ -174,7 +174,7 @@ func (p *Publisher) locks(messages []outbox.Message) (shards, keys []int32, whol
 func (p *Publisher) statements(messages []outbox.Message) []statement {
 	in, locks := p.insert(messages), p.lockKeys(messages)
 	if single(messages) && len(locks) > 0 {
-		// The row comes out of what locks, so its id is drawn after that.
+		// One key is one statement of four arguments. The row comes out of it, so its id is drawn after that.
 		in.text += ` from (select pg_advisory_xact_lock_shared($10::int, $11::int), pg_advisory_xact_lock($12::int, $13::int)) as locked`
 		in.args = append(in.args, locks[0].args...)
 		return []statement{in}
