@@ -33,8 +33,10 @@ const (
 // the profile default. All nodes of a cluster must have equal timings ([node.Timing]): one that joins
 // nodes that live with others ends ([TimingError]).
 type Config struct {
-	// Cluster names the cluster in logs and metrics; default "default". It does not separate
-	// clusters in one store: schema and prefix of the store do.
+	// Cluster names the cluster; default "default". The first node names the store, and a node with
+	// another name is refused by it (storage.ErrOtherCluster): a staging node that reaches the production
+	// store by mistake ends and has disturbed nothing. Two clusters in one database are separated by
+	// schema and prefix of the store, not by their names.
 	Cluster string
 	// Node is who this node is. Name defaults to the host's name, ID to a UUID v7 of this
 	// process. Fix the ID only if something keeps two processes from having it at once.

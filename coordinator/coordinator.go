@@ -207,8 +207,9 @@ func (c *Coordinator) trust(u daemon.Unit) time.Duration {
 // Run has started has ended by then. Run can be called once; it does not close the store.
 //
 // It returns by itself, with an error, if another live process has this node's id
-// (storage.ErrIDInUse): that one was seen to beat while this one was refused; or if one that was there
-// first lives with other timings ([TimingError]). The row of a process that was killed a moment ago is
+// (storage.ErrIDInUse): that one was seen to beat while this one was refused; if one that was there
+// first lives with other timings ([TimingError]); or if the store belongs to a cluster of another name than
+// Config.Cluster (storage.ErrOtherCluster). The row of a process that was killed a moment ago is
 // waited for instead, at most its NodeRegistrationTTL.
 func (c *Coordinator) Run(ctx context.Context) error {
 	c.mu.Lock()

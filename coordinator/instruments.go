@@ -188,6 +188,7 @@ func errorType(err error) string {
 		{storage.ErrStaleSeq, "stale_seq"},
 		{storage.ErrNotRegistered, "not_registered"},
 		{storage.ErrIDInUse, "id_in_use"},
+		{storage.ErrOtherCluster, "other_cluster"},
 		{storage.ErrStoreChanged, "store_changed"},
 		{storage.ErrSchema, "schema"},
 		{storage.ErrUnavailable, "unavailable"},
@@ -204,6 +205,6 @@ func errorType(err error) string {
 // isAnswer reports whether the error, or its absence, shows that the store is reachable.
 func isAnswer(err error) bool {
 	return err == nil || errors.Is(err, storage.ErrTermLost) || errors.Is(err, storage.ErrStaleSeq) ||
-		errors.Is(err, storage.ErrNotRegistered) || errors.Is(err, storage.ErrIDInUse) ||
+		errors.Is(err, storage.ErrNotRegistered) || errors.Is(err, storage.ErrIDInUse) || errors.Is(err, storage.ErrOtherCluster) ||
 		errors.Is(err, storage.ErrStoreChanged) || errors.Is(err, daemon.ErrStale)
 }

@@ -138,6 +138,30 @@ func TestIDInUse(t *testing.T) {
 	})
 }
 
+// A node that means another cluster than the store's own ends with both names and disturbs nothing.
+func TestOtherCluster(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		names := []string{"production", "staging"}
+		c := coordinatortest.New(t, coordinatortest.Config{Nodes: 1, Configure: func(i int, cfg *coordinator.Config) { cfg.Cluster = names[i] }})
+		c.Elect()
+		leading := c.Node(0).Snapshot
+		before, err := leading(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		second := c.Add()
+		advance(10 * time.Second)
+		var other *storage.OtherClusterError
+		if err := c.Ended(second); !errors.As(err, &other) || *other != (storage.OtherClusterError{Store: "production", Node: "staging"}) {
+			t.Errorf("it ended with %v, want both names", err)
+		}
+		after, err := leading(t.Context())
+		if err != nil || after.Head != before.Head || len(after.Nodes) != 1 || c.Leader() != 0 {
+			t.Errorf("%v; it disturbed the cluster: %+v", err, after)
+		}
+	})
+}
+
 // The configuration's faults are named, all at once.
 func TestConfigIsChecked(t *testing.T) {
 	t.Parallel()

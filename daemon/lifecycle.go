@@ -107,6 +107,7 @@ func (r Record) Fence() Fence { return Fence{Unit: r.Unit, Generation: r.Generat
 type Snapshot struct {
 	Now     time.Time          `json:"now"` // the store's clock
 	StoreID string             `json:"store_id"`
+	Cluster string             `json:"cluster"` // the name that the store remembers; empty until a node registers
 	Term    node.Term          `json:"term"`
 	Lease   node.Lease         `json:"lease"`
 	Nodes   []node.Member      `json:"nodes"` // sorted by incarnation, tombstones included

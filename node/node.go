@@ -66,7 +66,8 @@ type Traits struct {
 	NeverLead bool `json:"never_lead,omitempty"`
 	NoDaemons bool `json:"no_daemons,omitempty"`
 	Host      Host `json:"host,omitzero"`
-	// Cluster is the name under which the node knows the cluster; it is for people.
+	// Cluster is the name of the cluster that the node means to join. The store refuses a node whose
+	// name is not the one it remembers.
 	Cluster string `json:"cluster,omitempty"`
 	// Timing is what the node judges others by; all nodes of a cluster must have the same.
 	Timing Timing `json:"timing,omitzero"`

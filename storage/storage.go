@@ -34,9 +34,15 @@
 // rows they were decided from; any other refuses them, in the step itself ([ErrStoreChanged]).
 // Heartbeats are taken by every store: they are how a node learns of the change.
 //
+// # Whose store
+//
+// A store remembers the name of its cluster: the first node that registers with one sets it. A node
+// that advertises another name is refused ([ErrOtherCluster]), so that a staging node that is pointed
+// at the production store by mistake joins nothing. [Renamer] changes the name deliberately.
+//
 // # Errors
 //
-// [ErrTermLost], [ErrStaleSeq], [ErrNotRegistered], [ErrIDInUse], [ErrStoreChanged] and
+// [ErrTermLost], [ErrStaleSeq], [ErrNotRegistered], [ErrIDInUse], [ErrOtherCluster], [ErrStoreChanged] and
 // daemon.ErrStale are answers: nothing was changed. [ErrUnavailable] marks what passes by itself.
 // [ErrSchema] says which version the store has and which the program wants.
 package storage
@@ -57,7 +63,7 @@ import (
 // the deadline of its context. A backend's own type adds Close and what only it can do.
 type Store interface {
 	// Heartbeat is the one round trip of an interval; see the package comment for its order.
-	// Errors: ErrStaleSeq, ErrNotRegistered, ErrIDInUse.
+	// Errors: ErrStaleSeq, ErrNotRegistered, ErrIDInUse, ErrOtherCluster.
 	Heartbeat(ctx context.Context, beat Heartbeat) (*Reply, error)
 
 	// Report tells what became of the holder's units. Each report is judged by itself: one that
@@ -96,6 +102,7 @@ var (
 	ErrStaleSeq      = errors.New("sequence number is not newer than the row's")
 	ErrNotRegistered = errors.New("the node is not registered")
 	ErrIDInUse       = errors.New("another live process has this node id")
+	ErrOtherCluster  = errors.New("the store belongs to a cluster of another name")
 	ErrStoreChanged  = errors.New("the store has become another one since it was read")
 	ErrUnavailable   = errors.New("store unavailable")
 	ErrSchema        = errors.New("store schema does not fit")
@@ -116,6 +123,44 @@ func (e *IDInUseError) Error() string {
 
 // Is makes errors.Is(err, ErrIDInUse) true.
 func (e *IDInUseError) Is(target error) bool { return target == ErrIDInUse }
+
+// OtherClusterError is an ErrOtherCluster with both names.
+type OtherClusterError struct {
+	Store string // the name that the store remembers
+	Node  string // the name that the node, or who wants to rename, goes by
+}
+
+// Error names both clusters.
+func (e *OtherClusterError) Error() string {
+	return fmt.Sprintf("this store belongs to cluster %q, not to %q", e.Store, e.Node)
+}
+
+// Is makes errors.Is(err, ErrOtherCluster) true.
+func (e *OtherClusterError) Is(target error) bool { return target == ErrOtherCluster }
+
+// ClusterName is the rule by which a store accepts a node's name of the cluster, the same for every
+// backend: it returns the name to remember, or an [OtherClusterError]. A node that gives no name agrees
+// with any.
+func ClusterName(stored, advertised string) (string, error) {
+	switch {
+	case stored == "" || advertised == stored:
+		return advertised, nil
+	case advertised == "":
+		return stored, nil
+	}
+	return stored, &OtherClusterError{Store: stored, Node: advertised}
+}
+
+// Renamer is implemented by stores whose cluster can be given another name. All four backends do.
+type Renamer interface {
+	// RenameCluster replaces the name, in one step. Errors: ErrOtherCluster if the present name is not
+	// from; ErrNodesLive while a node that is registered beat within ttl, because it goes by the old
+	// name and would be refused when it next registers.
+	RenameCluster(ctx context.Context, from, to string, ttl time.Duration) error
+}
+
+// ErrNodesLive says that nodes are at work, which the call does not allow.
+var ErrNodesLive = errors.New("nodes of the cluster are live")
 
 // SchemaError is an ErrSchema with both versions.
 type SchemaError struct {

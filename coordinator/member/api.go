@@ -228,7 +228,7 @@ const (
 
 // Stopped ends a clean stop: nothing more will be asked for. Err says why if nobody asked for the
 // stop: another live process has this node's id (storage.ErrIDInUse), or lives with other timings
-// (TimingError).
+// (TimingError), or the store belongs to a cluster of another name (storage.ErrOtherCluster).
 type Stopped struct{ Err error }
 
 func (Call) effect()    {}

@@ -162,6 +162,8 @@ func (m *Member) onHeartbeatError(now lease.Instant, err error) {
 		if m.beat.failures == 1 {
 			pause = 0
 		}
+	case errors.Is(err, storage.ErrOtherCluster):
+		m.endWith(now, err) // only an operator can change it
 	case errors.Is(err, storage.ErrIDInUse):
 		pause = m.t.HeartbeatInterval // only time or the other process can change it
 		m.emit(Notice{Kind: IDInUse, Err: err})
@@ -190,7 +192,14 @@ func (m *Member) seeRival(now lease.Instant, err error) {
 	case inUse.SeenAt.After(r.seenAt):
 		r.seenAt, r.beats = inUse.SeenAt, r.beats+1
 	}
-	if r.beats >= rivalBeats && m.stop.phase == stopNone {
+	if r.beats >= rivalBeats {
+		m.endWith(now, err)
+	}
+}
+
+// endWith begins a clean stop that nobody asked for; err says why.
+func (m *Member) endWith(now lease.Instant, err error) {
+	if m.stop.phase == stopNone {
 		m.stop.err = err
 		m.beginStop(now)
 	}

@@ -54,8 +54,7 @@ func (m *Member) compareTimings(now lease.Instant, members []node.Member) {
 		case !known:
 			m.emit(Notice{Kind: TimingsDiffer, Member: *p, Err: err})
 		case old.Value != p.Seq && m.stop.phase == stopNone:
-			m.stop.err = err
-			m.beginStop(now)
+			m.endWith(now, err)
 			return
 		}
 		if now.Sub(seen.Since) >= p.Timing.NodeRegistrationTTL {

@@ -46,7 +46,15 @@ func (s *state) admit(beat storage.Heartbeat, now time.Time) (*member, error) {
 	case row != nil && (row.left || beat.Seq <= row.Seq) && !planted.Bug(planted.LateSeqAccepted):
 		return nil, storage.ErrStaleSeq
 	}
+	cluster := s.cluster
+	if beat.Advert != nil {
+		var err error
+		if cluster, err = storage.ClusterName(s.cluster, beat.Advert.Traits.Cluster); err != nil {
+			return nil, err
+		}
+	}
 	if !gone {
+		s.cluster = cluster
 		if beat.Advert != nil {
 			text := rules.Advertise(&row.Member, beat.Advert)
 			s.keepAdvert(row.Advert, text)
@@ -56,6 +64,7 @@ func (s *state) admit(beat storage.Heartbeat, now time.Time) (*member, error) {
 	if err := s.idInUse(beat, now); err != nil {
 		return nil, err
 	}
+	s.cluster = cluster
 	return s.register(row, beat, now), nil
 }
 

@@ -78,6 +78,7 @@ var (
 	_ storage.Waker   = (*Store)(nil)
 	_ storage.Locker  = (*Store)(nil)
 	_ storage.Sweeper = (*Store)(nil)
+	_ storage.Renamer = (*Store)(nil)
 )
 
 // Open returns an empty store.

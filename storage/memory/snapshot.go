@@ -10,7 +10,7 @@ import (
 // them; units and adverts are shared with other readers.
 func (s *state) snapshot(now time.Time) *daemon.Snapshot {
 	return &daemon.Snapshot{
-		Now: now, Term: s.term, Lease: s.lease,
+		Now: now, Cluster: s.cluster, Term: s.term, Lease: s.lease,
 		Nodes:   s.members(),
 		Units:   s.units.all(),
 		Adverts: s.adverts,

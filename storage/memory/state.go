@@ -16,8 +16,9 @@ import (
 // state is everything a store knows. Its methods are the specification: each applies one call
 // at now, or returns an answer (an error) and changes nothing.
 type state struct {
-	term  node.Term
-	lease node.Lease
+	cluster string // the cluster's name; see storage.ClusterName
+	term    node.Term
+	lease   node.Lease
 
 	// knownID is the identity under which the newest heartbeat found the store, since when it
 	// differed from the one before.

@@ -35,6 +35,9 @@ type cluster struct {
 	KnownID string    `json:"known_id,omitempty"`
 	Since   time.Time `json:"since,omitzero"`
 
+	// Name is the cluster's name, set by the first node that registers.
+	Name string `json:"name,omitempty"`
+
 	Term  node.Term  `json:"term"`
 	Lease node.Lease `json:"lease"`
 

@@ -25,7 +25,7 @@ func full() *cluster {
 	doubt := uint64(3)
 	c := found(41)
 	c.follow()
-	c.KnownID, c.Since = "other", at
+	c.KnownID, c.Since, c.Name = "other", at, "production"
 	c.Term = node.Term{Number: 5, Ordinal: 2, Leader: who, ElectedAt: at, Vacant: true}
 	c.Lease = node.Lease{ExpiresAt: at, Renewals: 9, LastPassAt: at, PassSeq: 4}
 	c.Members = []*member{{Member: node.Member{Identity: who, State: node.Live, Seq: 3, Advert: "hash", RegisteredAt: at}, Left: true, BeatSeq: 2, Within: true, Doubt: &doubt}}

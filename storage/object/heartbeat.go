@@ -148,6 +148,12 @@ func (c *cluster) admit(b storage.Heartbeat, admitted bool, silent silence, now 
 	case row != nil && (row.Left || b.Seq < row.Seq || b.Seq == row.Seq && !admitted):
 		return nil, storage.ErrStaleSeq
 	}
+	if b.Advert != nil {
+		var err error
+		if c.Name, err = storage.ClusterName(c.Name, b.Advert.Traits.Cluster); err != nil {
+			return nil, err
+		}
+	}
 	if !gone {
 		if b.Advert != nil {
 			text := rules.Advertise(&row.Member, b.Advert)

@@ -67,6 +67,7 @@ var (
 	_ storage.Store   = (*Store)(nil)
 	_ storage.Locker  = (*Store)(nil)
 	_ storage.Sweeper = (*Store)(nil)
+	_ storage.Renamer = (*Store)(nil)
 	_ storage.Capable = (*Store)(nil)
 )
 
@@ -155,7 +156,7 @@ func (s *Store) Snapshot(ctx context.Context) (*daemon.Snapshot, error) {
 		return nil, attempted(err, "snapshot")
 	}
 	snap := &daemon.Snapshot{
-		Now: s.now(), StoreID: s.identity(c), Term: c.Term, Lease: c.Lease,
+		Now: s.now(), StoreID: s.identity(c), Cluster: c.Name, Term: c.Term, Lease: c.Lease,
 		Nodes: c.list(), Units: make([]daemon.Record, len(c.Units)), Adverts: c.Adverts, Head: c.Head,
 	}
 	for i, r := range c.Units {

@@ -134,7 +134,8 @@ func isEnd(err error) bool {
 // isAnswer reports whether the error is one of the contract's own.
 func isAnswer(err error) bool {
 	for _, answer := range []error{
-		storage.ErrTermLost, storage.ErrStaleSeq, storage.ErrNotRegistered, storage.ErrIDInUse, storage.ErrStoreChanged, storage.ErrUnavailable,
+		storage.ErrTermLost, storage.ErrStaleSeq, storage.ErrNotRegistered, storage.ErrIDInUse, storage.ErrOtherCluster,
+		storage.ErrNodesLive, storage.ErrStoreChanged, storage.ErrUnavailable,
 		storage.ErrSchema, storage.ErrLocked, storage.ErrLockLost, daemon.ErrStale, errClosed,
 	} {
 		if errors.Is(err, answer) {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/pgerror"
@@ -21,6 +22,7 @@ type beat struct {
 	reply    storage.Reply
 	admitted bool
 	taken    storage.IDInUseError
+	other    storage.OtherClusterError
 	state    state
 	id       string // of the store
 	before   heads  // as of the beginning
@@ -47,9 +49,7 @@ func (s *Store) Heartbeat(ctx context.Context, hb storage.Heartbeat) (*storage.R
 		err = s.call(ctx, b.operation(), writing, func(m *message) { b.say(m, advert) })
 	}
 	if err == nil && !b.admitted {
-		err = s.refused(ctx, hb.Node, b.taken, func(present, departed bool) bool {
-			return present || hb.Advert != nil
-		})
+		err = s.refusedBeat(ctx, b)
 	}
 	if err == nil {
 		err = s.identify(ctx, b)
@@ -162,13 +162,17 @@ func (b *beat) register(m *message, advert []byte) {
 	hash := hashOf(advert)
 	m.do("advertise", hash, plain(string(advert)))
 	m.do("node_lock", inc(b.Node))
+	b.other.Node = plain(b.Advert.Traits.Cluster)
+	m.do("name_cluster", b.other.Node)
 	m.ask(columns(func(c *composite) error {
 		b.admitted = c.bool()
 		b.taken.ID, b.taken.Holder.Name = node.ID(c.text()), c.text()
 		b.taken.Holder.Incarnation, b.taken.SeenAt = node.Incarnation(c.text()), c.time()
+		c.skip(2) // hints that went out, the mark
+		b.other.Store = c.text()
 		return nil
 	}), "register", inc(b.Node), plain(string(b.Node.ID)), plain(b.Node.Name), micros(b.TTL), number(b.Seq), number(b.Heard),
-		b.HighestTerm, b.HighestGeneration, b.Advert.Traits.NeverLead, hash, encode(cleaned(b.Advert.Traits)))
+		b.HighestTerm, b.HighestGeneration, b.Advert.Traits.NeverLead, hash, encode(cleaned(b.Advert.Traits)), b.other.Node)
 }
 
 // claim decides about the term.
@@ -223,6 +227,39 @@ func (b *beat) answer() *storage.Reply {
 	return r
 }
 
+// refusedBeat finds out why a heartbeat was refused.
+func (s *Store) refusedBeat(ctx context.Context, b *beat) error {
+	if b.other.Store != "" {
+		return &b.other
+	}
+	return s.refused(ctx, b.Node, b.taken, func(present, _ bool) bool { return present || b.Advert != nil })
+}
+
+// RenameCluster implements [storage.Renamer].
+func (s *Store) RenameCluster(ctx context.Context, from, to string, ttl time.Duration) error {
+	const what = "rename the cluster"
+	var stored, name string
+	var live bool
+	err := s.call(ctx, what, writing, func(m *message) {
+		m.do("counter_lock")
+		m.ask(columns(func(c *composite) error {
+			stored, live, name = c.text(), c.bool(), c.text()
+			return nil
+		}), "rename_cluster", plain(from), plain(to), micros(ttl))
+	})
+	switch {
+	case err != nil:
+	case stored != plain(from):
+		err = &storage.OtherClusterError{Store: stored, Node: from}
+	case live:
+		err = fmt.Errorf("%w: %s", storage.ErrNodesLive, name)
+	}
+	if err != nil {
+		return s.fail(what, err)
+	}
+	return nil
+}
+
 // refused finds out why nothing was written: another process has the ID, the sequence number is
 // not newer, or there is no row to speak for (registered says whether one such is enough).
 func (s *Store) refused(ctx context.Context, who node.Identity, taken storage.IDInUseError, registered func(present, departed bool) bool) error {
@@ -261,7 +298,7 @@ func cleaned(t node.Traits) node.Traits {
 	if t.Labels != nil {
 		t.Labels = labels
 	}
-	t.Version, t.Address = plain(t.Version), plain(t.Address)
+	t.Version, t.Address, t.Cluster = plain(t.Version), plain(t.Address), plain(t.Cluster)
 	t.Host.BootID, t.Host.Start, t.Host.Lock = plain(t.Host.BootID), plain(t.Host.Start), plain(t.Host.Lock)
 	return t
 }

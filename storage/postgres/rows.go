@@ -86,6 +86,7 @@ type state struct {
 	head, oldest int64
 	knownID      string    // the identity that the rows know
 	since        time.Time // when they last noticed that it is another one
+	cluster      string    // the cluster's name
 }
 
 // row reads the columns of the statement single.
@@ -93,7 +94,7 @@ func (s *state) row(c *composite) error {
 	counter := c.row()
 	s.head, s.oldest = counter.int(), counter.int()
 	counter.skip(3) // rolled, waiting, lock_floor
-	s.knownID, s.since = counter.text(), counter.time()
+	s.knownID, s.since, s.cluster = counter.text(), counter.time(), counter.text()
 	s.now, s.server = c.time(), c.text()
 	log := c.text()
 	s.line = log[:min(len(log), 8)]

@@ -20,7 +20,7 @@ func (s *Store) Snapshot(ctx context.Context) (*daemon.Snapshot, error) {
 		m.ask(columns(st.row), "single")
 	})
 	if err == nil {
-		snap.Now, snap.Term, snap.Lease, snap.Head = st.now, st.term, st.lease, st.head
+		snap.Now, snap.Cluster, snap.Term, snap.Lease, snap.Head = st.now, st.cluster, st.term, st.lease, st.head
 		snap.StoreID, err = s.system(ctx, &st)
 	}
 	if err == nil {

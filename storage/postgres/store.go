@@ -49,6 +49,7 @@ var (
 	_ storage.Waker   = (*Store)(nil)
 	_ storage.Locker  = (*Store)(nil)
 	_ storage.Sweeper = (*Store)(nil)
+	_ storage.Renamer = (*Store)(nil)
 	_ storage.Capable = (*Store)(nil)
 )
 

@@ -2,6 +2,8 @@ package sqlite
 
 import (
 	"context"
+	"fmt"
+	"time"
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/node"
@@ -48,6 +50,11 @@ func (st *step) admit(beat storage.Heartbeat) (*member, error) {
 	case row != nil && (row.left || beat.Seq <= row.Seq):
 		return nil, storage.ErrStaleSeq
 	}
+	if beat.Advert != nil {
+		if err := st.joinCluster(beat.Advert.Traits.Cluster); err != nil {
+			return nil, err
+		}
+	}
 	if gone {
 		if err := st.idInUse(beat); err != nil {
 			return nil, err
@@ -59,6 +66,40 @@ func (st *step) admit(beat storage.Heartbeat) (*member, error) {
 		st.keepAdvert(row, text)
 	}
 	return row, nil
+}
+
+// joinCluster compares the name of the cluster that a node means to join with the store's own.
+func (st *step) joinCluster(name string) error {
+	name, err := storage.ClusterName(st.meta.cluster, name)
+	if err == nil && name != st.meta.cluster {
+		st.putCluster(name)
+	}
+	return err
+}
+
+func (st *step) putCluster(name string) {
+	st.meta.cluster = name
+	st.exec(`UPDATE ~meta SET cluster = ?`, name)
+}
+
+// RenameCluster implements [storage.Renamer].
+func (s *Store) RenameCluster(ctx context.Context, from, to string, ttl time.Duration) error {
+	err := s.call(ctx, "rename cluster", func(st *step) error {
+		if st.meta.cluster != from {
+			return &storage.OtherClusterError{Store: st.meta.cluster, Node: from}
+		}
+		for _, m := range st.members() {
+			if m.Present() && storage.InUse(m.LastHeartbeatAt, st.now, ttl) {
+				return fmt.Errorf("%w: %s", storage.ErrNodesLive, m.Name)
+			}
+		}
+		st.putCluster(to)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("rename the cluster: %w", err)
+	}
+	return nil
 }
 
 // idInUse refuses a second process with the ID of one that beat within its TTL.

@@ -24,6 +24,7 @@ type meta struct {
 	latest    int64 // last stamp, on hosts without a boot id
 	head      int64
 	lockFloor int64
+	cluster   string // the cluster's name
 }
 
 // host is what the store wants of the machine.
@@ -88,8 +89,8 @@ func (s *Store) adopt(ctx context.Context, st *step) error {
 	} else {
 		m.since = s.clock(*m)
 	}
-	st.exec(`INSERT OR REPLACE INTO ~meta (one, file_id, place, other_since, boot_id, clock_base, latest, head, lock_floor)
-		VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?)`, m.fileID, m.place, nanos(m.since), m.bootID, m.base, m.latest, m.head, m.lockFloor)
+	st.exec(`INSERT OR REPLACE INTO ~meta (one, file_id, place, other_since, boot_id, clock_base, latest, head, lock_floor, cluster)
+		VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, m.fileID, m.place, nanos(m.since), m.bootID, m.base, m.latest, m.head, m.lockFloor, m.cluster)
 	s.stamp(st)
 	switch {
 	case known && !here:

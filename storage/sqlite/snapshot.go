@@ -15,7 +15,7 @@ func (s *Store) Snapshot(ctx context.Context) (*daemon.Snapshot, error) {
 	snap := &daemon.Snapshot{}
 	err := s.look(ctx, "snapshot", func(v *view) {
 		*snap = daemon.Snapshot{
-			Now: v.now, StoreID: s.storeID(v.c, v.meta), Term: v.term, Lease: v.lease,
+			Now: v.now, StoreID: s.storeID(v.c, v.meta), Cluster: v.meta.cluster, Term: v.term, Lease: v.lease,
 			Nodes:   v.members(),
 			Units:   v.units(`SELECT ` + unitColumns + ` FROM ~unit ORDER BY daemon, idx`),
 			Adverts: s.parseAdverts(v),

@@ -175,6 +175,7 @@ var (
 	_ storage.Waker   = (*Store)(nil)
 	_ storage.Locker  = (*Store)(nil)
 	_ storage.Sweeper = (*Store)(nil)
+	_ storage.Renamer = (*Store)(nil)
 )
 
 // maxReaders is how many calls read at the same time.

@@ -43,7 +43,7 @@ func (t timings) record(ctx context.Context, operation string, began time.Time, 
 func errorType(err error) string {
 	switch {
 	case err == nil, errors.Is(err, storage.ErrTermLost), errors.Is(err, storage.ErrStaleSeq), errors.Is(err, storage.ErrStoreChanged),
-		errors.Is(err, storage.ErrNotRegistered), errors.Is(err, storage.ErrIDInUse), errors.Is(err, storage.ErrLocked), errors.Is(err, storage.ErrLockLost),
+		errors.Is(err, storage.ErrNotRegistered), errors.Is(err, storage.ErrIDInUse), errors.Is(err, storage.ErrOtherCluster), errors.Is(err, storage.ErrNodesLive), errors.Is(err, storage.ErrLocked), errors.Is(err, storage.ErrLockLost),
 		errors.Is(err, daemon.ErrStale):
 		return ""
 	case errors.Is(err, context.Canceled):

@@ -266,11 +266,11 @@ func (s *Store) beginRead(v *view) error {
 
 // load reads the rows that every call wants, in one statement.
 func (s *Store) load(q *query, m *meta, t *node.Term, l *node.Lease) {
-	q.one(`SELECT m.file_id, m.place, coalesce(m.other_since, 0), m.boot_id, m.clock_base, m.latest, m.head, m.lock_floor,
+	q.one(`SELECT m.file_id, m.place, coalesce(m.other_since, 0), m.boot_id, m.clock_base, m.latest, m.head, m.lock_floor, m.cluster,
 			t.number, t.ordinal, t.name, t.id, t.incarnation, t.elected_at, t.vacant,
 			l.expires_at, l.renewals, l.last_pass_at, l.pass_seq
 		FROM ~term t JOIN ~lease l ON l.one = t.one LEFT JOIN ~meta m ON m.one = t.one`, nil,
-		orZero{&m.fileID}, orZero{&m.place}, at{&m.since}, orZero{&m.bootID}, orZero{&m.base}, orZero{&m.latest}, orZero{&m.head}, orZero{&m.lockFloor},
+		orZero{&m.fileID}, orZero{&m.place}, at{&m.since}, orZero{&m.bootID}, orZero{&m.base}, orZero{&m.latest}, orZero{&m.head}, orZero{&m.lockFloor}, orZero{&m.cluster},
 		&t.Number, &t.Ordinal, &t.Leader.Name, &t.Leader.ID, &t.Leader.Incarnation, at{&t.ElectedAt}, &t.Vacant,
 		at{&l.ExpiresAt}, &l.Renewals, at{&l.LastPassAt}, &l.PassSeq)
 }

@@ -3,6 +3,7 @@ package storagetest
 import (
 	"errors"
 	"strings"
+	"time"
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/node"
@@ -16,6 +17,8 @@ var registerStories = []story{
 	{"a member that advertises anew is changed without an event", 0, advertisesAnew},
 	{"equal adverts are kept once", 0, sharesAdverts},
 	{"a second process with a live node's ID is refused", 0, refusesSecondProcess},
+	{"a node of another cluster is refused and changes nothing", 0, refusesOtherCluster},
+	{"a cluster is renamed by who knows its name, while no node is live", 0, renames},
 	{"an ID is free again after its process left, died or fell silent", 0, reusesID},
 	{"two nodes may share a name", 0, sharesName},
 	{"a node that the leader removed comes back with an event", 0, returns},
@@ -159,6 +162,66 @@ func refusesSecondProcess(w *world) {
 	})
 	// The first one is not disturbed, also when it advertises.
 	first.beat(advert(plain))
+}
+
+// of is what a node of a cluster advertises.
+func of(cluster string) edit {
+	a := plain
+	a.Traits.Cluster = cluster
+	return advert(a)
+}
+
+func refusesOtherCluster(w *world) {
+	w.equal("name of an empty store", w.look().Cluster, "")
+	nameless := w.join("nameless")
+	w.equal("name after a node without one", w.look().Cluster, "")
+	first := w.join("first", of("production"))
+	w.equal("name", w.look().Cluster, "production")
+	w.equal("name in the node's row", w.row(first).Cluster, "production")
+
+	stranger := w.stranger("stranger")
+	refused := func(p *peer, edits ...edit) {
+		w.Helper()
+		w.unchanged(func() {
+			_, err := p.try(append(edits, of("staging"))...)
+			w.refused(err, storage.ErrOtherCluster)
+			var other *storage.OtherClusterError
+			w.holds(errors.As(err, &other), "%v is no *OtherClusterError", err)
+			w.equal("the names", *other, storage.OtherClusterError{Store: "production", Node: "staging"})
+		})
+	}
+	refused(stranger)
+	refused(stranger, stand(long)) // nor is it elected
+	refused(first)                 // a member that suddenly means another one
+	refused(first.again())         // rather than that its ID is in use
+	w.unchanged(func() {
+		_, err := first.try(seq(1), of("staging"))
+		w.refused(err, storage.ErrStaleSeq)
+	})
+
+	stranger.beat(of("production"))
+	nameless.beat(advert(plain))
+	first.leave(storage.Leave{Deregister: true})
+	w.equal("name after the first node has left", w.look().Cluster, "production")
+}
+
+func renames(w *world) {
+	r, ok := w.Store.(storage.Renamer)
+	w.holds(ok, "the store is no storage.Renamer")
+	p := w.join("node-a", of("production"))
+	rename := func(from, to string, ttl time.Duration) error { return r.RenameCluster(w.ctx, from, to, ttl) }
+	w.unchanged(func() {
+		w.refused(rename("production", "billing", long), storage.ErrNodesLive)
+		w.refused(rename("staging", "billing", long), storage.ErrOtherCluster)
+	})
+	p.leave(storage.Leave{Deregister: true})
+	w.unchanged(func() { w.refused(rename("staging", "billing", long), storage.ErrOtherCluster) })
+	w.ok(rename("production", "billing", long))
+	w.equal("name", w.look().Cluster, "billing")
+	_, err := w.stranger("old").try(of("production"))
+	w.refused(err, storage.ErrOtherCluster)
+	w.join("new", of("billing"))
+	w.ok(rename("billing", "invoices", 0)) // it beat longer ago than that
 }
 
 func reusesID(w *world) {

@@ -123,6 +123,8 @@ create table {{counter}} (
 	-- than before: a failover brings the rows of the server that was copied.
 	store_id    text not null,
 	other_since timestamptz,
+	-- The cluster's name, set by the first node that registers.
+	cluster     text not null default '',
 	one        boolean primary key default true check (one)
 ) with (fillfactor = 10);
 insert into {{counter}} (head, oldest, rolled, waiting, lock_floor, store_id) values (0, 1, 0, 0, 0, '');

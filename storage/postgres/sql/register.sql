@@ -1,8 +1,13 @@
 -- Inserts the row, revives a tombstone that the leader made of it, or renews what a present node
 -- advertises. Nothing happens to a row that has a newer sequence number or that its own process
--- ended, and nothing if another process with this ID beat within its TTL.
+-- ended, nothing if another process with this ID beat within its TTL, and nothing if the store belongs to
+-- a cluster of another name.
 with clock as materialized (select clock_timestamp() as now),
 old as (select * from {{node}} where incarnation = $1),
+other as materialized (
+	select cluster from {{counter}}
+	where cluster <> $12 and $12 <> '' and not exists (select from old where old.departed or old.seq >= $5)
+),
 taken as (
 	select n.id, n.name, n.incarnation, n.last_heartbeat_at
 	from {{node}} n, clock
@@ -11,6 +16,7 @@ taken as (
 		and clock.now - n.last_heartbeat_at < $4 * interval '1 microsecond'
 		and n.last_heartbeat_at - clock.now < $4 * interval '1 microsecond'
 		and not exists (select from old where old.state <> 'removed' or old.departed or old.seq >= $5)
+		and not exists (select from other)
 	order by n.incarnation limit 1
 ),
 inserted as (
@@ -18,7 +24,7 @@ inserted as (
 		registered_at, never_lead, witnessed, departed, state, judged, id, name, advert, end_reason, traits)
 	select $1, $5, $6, now, now, $7, $8, now, $9, false, false, 'live', '', $2, $3, $10, '', $11::jsonb
 	from clock
-	where not exists (select from old) and not exists (select from taken)
+	where not exists (select from old) and not exists (select from taken) and not exists (select from other)
 	returning name
 ),
 kept as (
@@ -39,7 +45,7 @@ kept as (
 		state = case when old.state = 'removed' then 'live' else old.state end
 	from old, clock
 	where n.incarnation = $1 and not old.departed and old.seq < $5
-		and (old.state <> 'removed' or not exists (select from taken))
+		and (old.state <> 'removed' or not exists (select from taken)) and not exists (select from other)
 	returning old.state = 'removed' as returned
 ),
 news as (
@@ -53,5 +59,6 @@ awake as (select t.incarnation, true as leader from {{term}} t, news where {{hel
 select (select count(*) from inserted) + (select count(*) from kept) > 0,
 	coalesce(t.id, ''), coalesce(t.name, ''), coalesce(t.incarnation, ''), t.last_heartbeat_at,
 	(select count(*) from woken),
-	case when exists (select from inserted) or exists (select from kept) then {{mark "$1 || case when $9 then '' else '!' end"}} end
+	case when exists (select from inserted) or exists (select from kept) then {{mark "$1 || case when $9 then '' else '!' end"}} end,
+	coalesce((select cluster from other), '')
 from (select) as always left join taken t on true

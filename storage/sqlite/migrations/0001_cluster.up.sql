@@ -11,7 +11,8 @@ CREATE TABLE ~meta (
     clock_base  INTEGER NOT NULL, -- the store's clock at the boot
     latest      INTEGER NOT NULL, -- last stamp, where the wall clock is all there is
     head        INTEGER NOT NULL, -- number of the newest event
-    lock_floor  INTEGER NOT NULL  -- highest number of a lock whose row was swept
+    lock_floor  INTEGER NOT NULL, -- highest number of a lock whose row was swept
+    cluster     TEXT    NOT NULL  -- the cluster's name, set by the first node that registers; '' until then
 );
 
 -- Who is or was a member. A heartbeat writes its own row only; no index covers what it writes.

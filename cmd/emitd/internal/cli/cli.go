@@ -134,7 +134,7 @@ func (a *app) root() *cobra.Command {
 	a.bind(root.PersistentFlags())
 	for _, c := range []*cobra.Command{
 		a.serveCommand(), a.devCommand(),
-		a.statusCommand(), a.nodeCommand(), a.daemonCommand(), a.leaderCommand(), a.eventsCommand(), a.queueCommand(), a.outboxCommand(),
+		a.statusCommand(), a.clusterCommand(), a.nodeCommand(), a.daemonCommand(), a.leaderCommand(), a.eventsCommand(), a.queueCommand(), a.outboxCommand(),
 		a.migrateCommand(), a.configCommand(), a.doctorCommand(),
 		a.errorCommand(), a.versionCommand(),
 	} {

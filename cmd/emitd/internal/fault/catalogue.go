@@ -50,6 +50,8 @@ const (
 	NotLeader      Code = "E2104"
 	NotAnswered    Code = "E2105"
 	CommandUnknown Code = "E2106"
+	OtherCluster   Code = "E2107"
+	NodesLive      Code = "E2108"
 	NoDaemon       Code = "E2201"
 	NoNode         Code = "E2202"
 	Degraded       Code = "E2301"
@@ -221,6 +223,16 @@ var catalogue = []Entry{
 		CommandUnknown, ExitFailed, "it is not known whether the command was carried out",
 		"The store did not answer, or not any more, until --timeout. The command may be carried out, may wait in the store for its leader, or may never have come there. It is of one term: once that is over, it does nothing.",
 		"when the store answers, look for the id in emitd events --kind operator.resign -o json, and for the end of the term in emitd leader history",
+	},
+	{
+		OtherCluster, ExitConflict, "the store belongs to another cluster",
+		"The store remembers the name of its cluster, which its first node gave it, and this node (or command) goes by another. A staging node that is pointed at the production store by mistake would be given production's daemons, so it is refused: it has written nothing and ends.",
+		"correct store.url or cluster; to rename the cluster itself, stop all nodes and run emitd cluster rename OLD NEW",
+	},
+	{
+		NodesLive, ExitConflict, "nodes of the cluster are live",
+		"The name of a cluster is changed while no node of it is live: a node that goes by the old name would be refused when it next registers. A node that was killed counts as live until node_registration_ttl has passed.",
+		"stop all nodes, and try again",
 	},
 	{
 		NoDaemon, ExitNotFound, "no such daemon",

@@ -14,12 +14,17 @@ func From(err error) *Fault {
 		inUse  *storage.IDInUseError
 		schema *storage.SchemaError
 		differ *coordinator.TimingError
+		other  *storage.OtherClusterError
 	)
 	switch {
 	case errors.As(err, &inUse):
 		return &Fault{Code: IDInUse, What: inUse.Error(), Err: err}
 	case errors.As(err, &differ):
 		return &Fault{Code: OtherTimings, What: differ.Error(), Err: err}
+	case errors.As(err, &other):
+		return &Fault{Code: OtherCluster, What: other.Error(), Err: err}
+	case errors.Is(err, storage.ErrNodesLive):
+		return &Fault{Code: NodesLive, What: err.Error(), Err: err}
 	case errors.As(err, &schema):
 		return fromSchema(schema, err)
 	case errors.Is(err, storage.ErrTermLost):

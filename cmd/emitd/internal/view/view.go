@@ -27,8 +27,8 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// Reader is what the reader of a snapshot knows by itself. Cluster and Timing hold only where no node
-// says what it goes by.
+// Reader is what the reader of a snapshot knows by itself. Cluster holds only for a store that has no name
+// yet, Timing where no node says what it goes by.
 type Reader struct {
 	Cluster string
 	Store   string // kind of store, for people
@@ -156,6 +156,7 @@ func (r Reader) told(s *daemon.Snapshot) Reader {
 	if by != nil {
 		r.Cluster, r.Timing = cmp.Or(by.Cluster, r.Cluster), r.Timing.With(by.Timing)
 	}
+	r.Cluster = cmp.Or(s.Cluster, r.Cluster)
 	return r
 }
 
@@ -165,7 +166,7 @@ func Of(s *daemon.Snapshot, r Reader) Status {
 	in := v.planInput()
 	v.plan = plan.Make(in)
 	out := Status{
-		Cluster: v.Cluster, At: Time{s.Now},
+		Cluster: v.Reader.Cluster, At: Time{s.Now},
 		Store:  storeRead{Kind: r.Store, ID: s.StoreID, Head: s.Head},
 		Leader: v.leader(),
 	}

@@ -1,0 +1,81 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/cmd/emitd/internal/view"
+	"github.com/emitd/emitd/storage"
+)
+
+func (a *app) clusterCommand() *cobra.Command {
+	rename := &cobra.Command{
+		Use: "rename OLD NEW", Short: "Give the cluster of a store another name, while no node is live",
+		Long: "Give the cluster of a store another name. The store remembers the name that its first node gave it and\n" +
+			"refuses nodes with another (E2107). To rename a cluster, stop all nodes, run this command, and start them\n" +
+			"with the new name. On a bucket, a node that was killed is known to be gone once this command has watched it\n" +
+			"for node_registration_ttl: give it --timeout 3m.",
+		Args: exactly(2, "the present name of the cluster and the new one"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.look(cmd.Context(), false, func(ctx context.Context, c *cluster) error {
+				return a.rename(ctx, c, args[0], args[1])
+			})
+		},
+	}
+	return group("cluster", "Rename a cluster", a.outputFlag(rename))
+}
+
+// renamed is the outcome of a rename, for scripts.
+type renamed struct {
+	Cluster string `json:"cluster"`
+	Was     string `json:"was"`
+}
+
+// renameEvery is how often a rename that a live node stands in the way of is tried again.
+const renameEvery = time.Second
+
+func (a *app) rename(ctx context.Context, c *cluster, from, to string) error {
+	if to == "" {
+		return fault.New(fault.Usage, "the new name is empty")
+	}
+	r, ok := c.store.Store.(storage.Renamer)
+	if !ok {
+		return fault.New(fault.Internal, "a %s store cannot be renamed", c.store.Kind)
+	}
+	ttl := c.cfg.Timing().NodeRegistrationTTL
+	for _, m := range c.snap.Nodes {
+		if m.Present() {
+			ttl = max(ttl, m.Timing.NodeRegistrationTTL)
+		}
+	}
+	// A bucket has no clock: only repeated looks show that a killed node is gone.
+	wait := storage.CapabilitiesOf(c.store).NoClock
+	if err := renameUntil(ctx, wait, func() error { return r.RenameCluster(ctx, from, to, ttl) }); err != nil {
+		return err
+	}
+	return a.print(data{whole: renamed{to, from}, names: []string{to}, table: func(w io.Writer, _ bool) error {
+		_, err := fmt.Fprintf(w, "cluster %s is now called %s\n", view.Line(from), view.Line(to))
+		return err
+	}})
+}
+
+// renameUntil calls rename, again and again if wait is set and a node may be live, until ctx ends.
+func renameUntil(ctx context.Context, wait bool, rename func() error) error {
+	for {
+		err := rename()
+		if !wait || !errors.Is(err, storage.ErrNodesLive) {
+			return err
+		}
+		select {
+		case <-time.After(renameEvery):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
