@@ -103,7 +103,15 @@ func (s *shell) watchHost() {
 	if s.c.cfg.traits().Host.BootID == "" {
 		return
 	}
-	for sleep(s.background, witnessInterval(s.c.timing.HeartbeatInterval)) {
+	ticker := time.NewTicker(witnessInterval(s.c.timing.HeartbeatInterval))
+	defer ticker.Stop()
+	for {
+		select {
+		case <-s.background.Done():
+			return
+		case <-ticker.C:
+		case <-s.witness.met:
+		}
 		if ended := s.witness.ended(); len(ended) > 0 {
 			s.c.inbox.push(member.Witness{Ended: ended})
 		}

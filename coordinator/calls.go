@@ -2,11 +2,14 @@ package coordinator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
 
 	"github.com/emitd/emitd/coordinator/member"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
 )
 
 // calls asks the store. Each call has a goroutine, and exactly one answer: the store's, or an
@@ -99,6 +102,10 @@ func (s *shell) answered(r member.Result) {
 	delete(s.calls.open, r.ID)
 	if isAnswer(r.Err) {
 		s.c.answered.Store(int64(s.c.clock()))
+	}
+	var inUse *storage.IDInUseError
+	if errors.As(r.Err, &inUse) {
+		s.witness.meet(node.Member{Identity: inUse.Holder, Traits: node.Traits{Host: inUse.Host}})
 	}
 	if r.Reply != nil && r.Reply.Members != nil {
 		s.witness.see(r.Reply.Members)

@@ -210,7 +210,8 @@ func (c *Coordinator) trust(u daemon.Unit) time.Duration {
 // (storage.ErrIDInUse): that one was seen to beat while this one was refused; if one that was there
 // first lives with other timings ([TimingError]); or if the store belongs to a cluster of another name than
 // Config.Cluster (storage.ErrOtherCluster). The row of a process that was killed a moment ago is
-// waited for instead, at most its NodeRegistrationTTL.
+// waited for instead: until this one finds the proof on its own host that it has ended, at most its
+// NodeRegistrationTTL.
 func (c *Coordinator) Run(ctx context.Context) error {
 	c.mu.Lock()
 	first := c.phase.CompareAndSwap(phaseNew, phaseRunning)

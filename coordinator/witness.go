@@ -8,10 +8,13 @@ import (
 )
 
 // witness knows the other processes of this host and looks whether they have ended. Proof of
-// death frees their units at once instead of after NodeRegistrationTTL.
+// death frees their units and their term at once, instead of after NodeRegistrationTTL and the lease.
 type witness struct {
 	self node.Member
 	host hostLevel
+	// met says that there are peers which were not looked at yet: a process that was restarted finds its
+	// predecessor in the first list.
+	met chan struct{} // capacity 1
 
 	mu    sync.Mutex
 	peers map[node.Incarnation]node.Host
@@ -20,7 +23,7 @@ type witness struct {
 func newWitness(id node.Identity, own node.Host) *witness {
 	return &witness{
 		self: node.Member{Identity: id, Traits: node.Traits{Host: own}},
-		host: thisHostLevel(), peers: map[node.Incarnation]node.Host{},
+		host: thisHostLevel(), met: make(chan struct{}, 1), peers: map[node.Incarnation]node.Host{},
 	}
 }
 
@@ -28,13 +31,35 @@ func newWitness(id node.Identity, own node.Host) *witness {
 func (w *witness) see(members []node.Member) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	clear(w.peers)
+	old := w.peers
+	w.peers = make(map[node.Incarnation]node.Host, len(old))
 	for i := range members {
-		m := &members[i]
-		// Nodes of this very process live as long as who looks, and there may be a thousand.
-		if m.Present() && !m.Witnessed && m.Host.BootID != "" && m.Host.BootID == w.self.Host.BootID &&
-			(m.Host.PID != w.self.Host.PID || m.Host.Start != w.self.Host.Start) {
-			w.peers[m.Incarnation] = m.Host
+		if m := &members[i]; m.Present() && !m.Witnessed {
+			w.add(m, old)
+		}
+	}
+}
+
+// meet takes one process that no member list has shown: it has the ID with which this one cannot register.
+func (w *witness) meet(m node.Member) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.add(&m, w.peers)
+}
+
+// add keeps a process of this host, and says so if it is not among those known. Nodes of this very
+// process live as long as who looks, and there may be a thousand.
+func (w *witness) add(m *node.Member, known map[node.Incarnation]node.Host) {
+	if m.Host.BootID == "" || m.Host.BootID != w.self.Host.BootID ||
+		(m.Host.PID == w.self.Host.PID && m.Host.Start == w.self.Host.Start) {
+		return
+	}
+	_, old := known[m.Incarnation]
+	w.peers[m.Incarnation] = m.Host
+	if !old {
+		select {
+		case w.met <- struct{}{}:
+		default:
 		}
 	}
 }
@@ -64,4 +89,6 @@ func (w *witness) ended() []node.Incarnation {
 }
 
 // witnessInterval returns how often to look: a signal to each peer of the host is cheap.
-func witnessInterval(heartbeat time.Duration) time.Duration { return min(time.Second, heartbeat/4) }
+func witnessInterval(heartbeat time.Duration) time.Duration {
+	return min(250*time.Millisecond, heartbeat/4)
+}

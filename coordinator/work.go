@@ -7,24 +7,22 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/node"
 )
-
-// maxWorkFailures is how many failures in a row of leader-only work make the leader resign: the
-// fault may be in this node.
-const maxWorkFailures = 3
 
 // WhileLeader calls f while this node leads, in each of its terms, at once if it leads already.
 // ctx ends when leadership does; f must return then, because the next term's call waits for it
 // and the term is not given up before. nil before that means that f is done for this term. An
-// error or a panic is repeated with growing pauses; after three in a row (a call that lasted
-// LeaseDuration begins a new row) the node resigns. The name is for the log.
+// error or a panic is repeated with growing pauses; when it has kept failing for LeaseDuration (a call
+// that lasted as long begins anew) the node resigns: the fault may be in it. The name is for the log.
 func (c *Coordinator) WhileLeader(name string, f func(ctx context.Context, t node.Term) error) {
 	c.lead.assign(&duty{run: func(r *reign) { c.work(name, f, r) }})
 }
 
 func (c *Coordinator) work(name string, f func(context.Context, node.Term) error, r *reign) {
 	log := c.aside.With("work", name, "term", r.term.Number)
+	var since lease.Instant // the first failure in a row
 	for failures := 0; r.ctx.Err() == nil; {
 		began := c.clock()
 		err := guarded(func() error { return f(r.ctx, r.term) })
@@ -34,8 +32,10 @@ func (c *Coordinator) work(name string, f func(context.Context, node.Term) error
 		if c.clock().Sub(began) >= c.timing.LeaseDuration {
 			failures = 0
 		}
-		failures++
-		if failures == maxWorkFailures {
+		if failures++; failures == 1 {
+			since = c.clock()
+		}
+		if c.clock().Sub(since) >= c.timing.LeaseDuration {
 			log.Error("leader-only work keeps failing: resigning", "failures", failures, "error", err)
 			c.lead.resign(r, node.PassesFailed, 0)
 			return

@@ -131,7 +131,7 @@ type Member struct {
 	// HighestTerm and HighestGeneration are the highest numbers the node has seen anywhere.
 	HighestTerm       int64 `json:"highest_term,omitempty"`
 	HighestGeneration int64 `json:"highest_generation,omitempty"`
-	// Witnessed is set when a peer on the same host has proof that the process has ended.
+	// Witnessed is set once another process on the same host has proof that this one has ended.
 	Witnessed bool `json:"witnessed,omitempty"`
 
 	RegisteredAt    time.Time `json:"registered_at"`
@@ -189,7 +189,8 @@ const (
 	Replaced     LossReason = "replaced"      // the store names another holder or term
 	TrustLost    LossReason = "trust_lost"    // no answered renewal within the trust window
 	Shutdown     LossReason = "shutdown"      // the node stops
-	PassesFailed LossReason = "passes_failed" // three passes in a row failed
+	PassesFailed LossReason = "passes_failed" // for a whole lease no pass succeeded, while heartbeats were answered
+	ProcessEnded LossReason = "process_ended" // its process has ended: another on its host has proof
 	StoreChanged LossReason = "store_changed" // the store is another one (failover, restore)
 )
 

@@ -113,6 +113,7 @@ type IDInUseError struct {
 	ID     node.ID
 	Holder node.Identity
 	SeenAt time.Time // its last heartbeat, by the store's clock
+	Host   node.Host // where it runs: who shares its host may find that it has ended
 }
 
 // Error names the holder.
@@ -195,6 +196,10 @@ type Heartbeat struct {
 	EventsAfter int64
 	// WantMembers asks for the whole member list.
 	WantMembers bool
+	// Ended lists other processes that are proven to have ended: this node runs on their host and has
+	// looked. Before the claim is decided, in the same step, their rows are marked as witnessed, and a
+	// term that exactly one of them holds is vacated. Such a process keeps no ID in use.
+	Ended []node.Incarnation
 }
 
 // InUse is the rule by which an ID is taken, the same for every backend: the other process beat
@@ -330,8 +335,6 @@ type Report struct {
 	// HighestGeneration raises the node's highest seen generation, as a heartbeat does.
 	HighestGeneration int64
 	Units             []UnitReport
-	// Witness lists processes of this host that are proven to have ended.
-	Witness []node.Incarnation
 }
 
 // UnitReport is one step of the lifecycle table taken by the holder: Acknowledge, Confirm,

@@ -107,7 +107,8 @@ type Resign struct {
 // LeaderIdle says that all leader-only work of the term has returned, after Lost.
 type LeaderIdle struct{ Term int64 }
 
-// Witness says that these processes of this host are proven to have ended.
+// Witness says that these processes of this host are proven to have ended: all that no member list has
+// shown to be known yet.
 type Witness struct{ Ended []node.Incarnation }
 
 // Stop begins a clean stop; the Stopped effect ends it.

@@ -1,6 +1,7 @@
 package member
 
 import (
+	"slices"
 	"time"
 
 	"github.com/emitd/emitd/coordinator/lease"
@@ -99,8 +100,8 @@ func (m *Member) claim(now lease.Instant) storage.Claim {
 	if !m.mayStand(now) {
 		return c
 	}
-	// A free term, or one's own whose reply was lost.
-	c.Stand = !e.seen.Held() || m.mine(e.seen)
+	// A free term, one's own whose reply was lost, or one whose holder has ended, as this heartbeat says.
+	c.Stand = !e.seen.Held() || m.mine(e.seen) || slices.Contains(m.beat.ended, e.seen.Leader.Incarnation)
 	if c.Stand {
 		return c
 	}

@@ -2,6 +2,7 @@ package member
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/emitd/emitd/coordinator/lease"
@@ -35,6 +36,10 @@ type beat struct {
 	cursor    int64 // membership events up to here are known
 
 	rival rival
+	// ended are processes of this host that are proven to have ended; the next heartbeat says so. proves
+	// is set while one that says so is under way.
+	ended  []node.Incarnation
+	proves bool
 }
 
 // rival is another process that has this node's id, as the store showed it when it refused this
@@ -113,8 +118,10 @@ func (m *Member) sendHeartbeat(now lease.Instant) {
 		Node: m.cfg.Node, Seq: m.nextSeq(), Heard: m.beat.heard,
 		HighestTerm: m.highestTerm, HighestGeneration: m.highestGeneration,
 		TTL: m.t.NodeRegistrationTTL, Claim: m.claim(now),
-		EventsAfter: m.beat.cursor, WantMembers: m.beat.wantMembers || m.wantHosts(now),
+		EventsAfter: m.beat.cursor, WantMembers: m.beat.wantMembers || m.wantHosts(now) || len(m.beat.ended) > 0,
+		Ended: m.beat.ended,
 	}
+	m.beat.ended, m.beat.proves = nil, len(m.beat.ended) > 0 // told again, with the next proof, until a member list shows that it is known
 	if m.beat.told = m.beat.register; m.beat.told {
 		advert := m.cfg.Advert
 		hb.Advert = &advert
@@ -138,6 +145,22 @@ func (m *Member) wantHosts(now lease.Instant) bool {
 	n := len(m.peers.known)
 	pause := m.t.HeartbeatInterval * time.Duration(n*n/(smallCluster*smallCluster))
 	return now.Sub(m.beat.listed) >= pause
+}
+
+// onEnded takes the proof that other processes of this host have ended: those that the store is not known
+// to have been told of. The next heartbeat tells it, at once unless the store is away. A process that has
+// this node's id and has ended is not in the way any more.
+func (m *Member) onEnded(now lease.Instant, ended []node.Incarnation) {
+	if m.beat.inFlight != 0 && m.beat.proves {
+		return
+	}
+	m.beat.ended = ended
+	switch {
+	case m.beat.failures == 0:
+		m.beatSoon(now)
+	case slices.Contains(ended, m.beat.rival.incarnation):
+		m.beat.due = now
+	}
 }
 
 func (m *Member) onHeartbeat(now lease.Instant, c call, r Result) {
@@ -207,8 +230,9 @@ func (m *Member) endWith(now lease.Instant, err error) {
 
 // onReply takes the answer to the heartbeat that began at sent.
 func (m *Member) onReply(now, sent lease.Instant, r *storage.Reply) {
+	served := sent.Sub(m.beat.answered) // between two answered heartbeats
 	if m.beat.failures > 0 {
-		m.beat.failures = 0
+		m.beat.failures, served = 0, 0
 		m.emit(Notice{Kind: HeartbeatFine})
 		m.beatSoon(now) // tell that this was heard: until then the node looks deaf
 	}
@@ -230,7 +254,7 @@ func (m *Member) onReply(now, sent lease.Instant, r *storage.Reply) {
 		m.beatSoon(now) // a term is first published, then given up
 	}
 	if m.leading() {
-		m.countFailedPasses(now)
+		m.countWithoutPass(now, served)
 	}
 	if m.leading() {
 		m.leader.want()

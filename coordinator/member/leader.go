@@ -43,11 +43,11 @@ type leader struct {
 	redo    bool // something was skipped or only declared: another pass at once
 
 	passSeq uint64
-	failed  int // passes in a row, while heartbeats were answered
-	// unsure counts those failed since the newest answered heartbeat: if the store is away as a
-	// whole, another leader would not do better.
-	unsure int
-	retry  lease.Instant
+	failed  int // passes in a row
+	// withoutPass is for how long heartbeats were answered since the first of them. While the store is
+	// away as a whole it does not grow: another leader would do no better.
+	withoutPass time.Duration
+	retry       lease.Instant
 	// quiet is the fingerprint of the newest pass that had nothing to do; the same cluster
 	// again needs no plan.
 	quiet    fingerprint
@@ -77,9 +77,6 @@ const (
 	passPlanning
 	passCommitting
 )
-
-// MaxPassesFailed is how many passes in a row may fail before the leader resigns.
-const MaxPassesFailed = 3
 
 func (l *leader) init() {
 	l.forget()
@@ -137,7 +134,7 @@ func (l *leader) begin(now lease.Instant, t lease.Timing) {
 // end stops the loop; answers that are still under way are dropped.
 func (l *leader) end() {
 	l.phase, l.wanted, l.due, l.retry = passIdle, false, lease.Never, 0
-	l.failed, l.unsure, l.quiet, l.snap, l.redo = 0, 0, fingerprint{}, nil, false
+	l.failed, l.withoutPass, l.quiet, l.snap, l.redo = 0, 0, fingerprint{}, nil, false
 	l.unplaced = map[daemon.Unit]string{}
 }
 
@@ -186,20 +183,24 @@ func (m *Member) fresh(c call, phase passPhase) bool {
 }
 
 // passFailed ends a pass that failed. An error says nothing about what happened: the next pass
-// begins by reading. Three in a row and another node should try.
+// begins by reading.
 func (m *Member) passFailed(now lease.Instant, err error) {
 	l := &m.leader
 	l.phase, l.wanted = passIdle, true
-	l.unsure++
-	l.retry = now.Add(m.jitter(min(firstRetry<<min(l.failed+l.unsure, 10), m.t.Backoff())))
+	l.failed++
+	l.retry = now.Add(m.jitter(min(firstRetry<<min(l.failed, 10), m.t.Backoff())))
 	m.emit(Notice{Kind: PassFailed, Err: err, Term: m.election.held.Number})
 }
 
-// countFailedPasses makes sure of failed passes when a heartbeat was answered.
-func (m *Member) countFailedPasses(now lease.Instant) {
+// countWithoutPass counts the time between two answered heartbeats, none of which failed in between. A
+// leader that brings no pass to its end for a whole lease, although its heartbeats are answered, resigns:
+// another node should try.
+func (m *Member) countWithoutPass(now lease.Instant, served time.Duration) {
 	l := &m.leader
-	l.failed, l.unsure = l.failed+l.unsure, 0
-	if l.failed >= MaxPassesFailed {
+	if l.failed == 0 {
+		return
+	}
+	if l.withoutPass += served; l.withoutPass >= m.t.LeaseDuration {
 		m.resign(now, node.PassesFailed, 0, "", "")
 	}
 }
@@ -419,7 +420,7 @@ func (m *Member) onCommit(now lease.Instant, c call, r Result) {
 func (m *Member) passDone(now lease.Instant) {
 	l := &m.leader
 	pause := min(max(passPause, now.Sub(l.began)), maxPassPause)
-	l.phase, l.failed, l.unsure, l.retry = passIdle, 0, 0, now.Add(pause)
+	l.phase, l.failed, l.withoutPass, l.retry = passIdle, 0, 0, now.Add(pause)
 	l.passSeq++
 	l.snap = nil
 	l.wanted = l.wanted || l.redo

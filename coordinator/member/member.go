@@ -121,7 +121,7 @@ func (m *Member) handle(now lease.Instant, in Input) {
 	case LeaderIdle:
 		m.onLeaderIdle(now, in.Term)
 	case Witness:
-		m.runs.witness = in.Ended // all that are not known to the store yet
+		m.onEnded(now, in.Ended)
 	case Stop:
 		m.beginStop(now)
 	}

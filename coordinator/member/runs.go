@@ -31,8 +31,7 @@ type runs struct {
 	retry    lease.Instant
 	// unsure is when a report was last known to have failed, whatever came of it: what is told to
 	// the store next waits for a heartbeat that began since.
-	unsure  lease.Instant
-	witness []node.Incarnation
+	unsure lease.Instant
 	// told is when the newest answered heartbeat began: what it did not tell is younger.
 	told lease.Instant
 	// next is the earliest deadline of a live run.
@@ -122,7 +121,7 @@ func (m *Member) nextRun() lease.Instant {
 // makes it stale).
 func (m *Member) mayReport() bool {
 	rs := &m.runs
-	return len(rs.pending)+len(rs.witness) > 0 && rs.inFlight == 0 && m.beat.inFlight == 0 &&
+	return len(rs.pending) > 0 && rs.inFlight == 0 && m.beat.inFlight == 0 &&
 		m.beat.everAnswered && m.beat.failures == 0 && m.beat.answered >= rs.unsure && m.stop.phase < stopDeregister
 }
 
@@ -496,11 +495,9 @@ func (m *Member) sendReports(now lease.Instant) {
 	rs.batch = rs.batch[:min(len(rs.batch), maxReports)]
 	m.send(now, callReport, Call{Report: &storage.Report{
 		Node: m.cfg.Node, Seq: m.nextSeq(), StoreID: m.store.id, HighestGeneration: m.highestGeneration,
-		Units: slices.Clone(rs.batch), Witness: slices.Clone(rs.witness),
+		Units: slices.Clone(rs.batch),
 	}})
-	// What others know by then is seen in the member list, and no longer witnessed.
-	m.beat.wantMembers = m.beat.wantMembers || len(rs.witness) > 0
-	rs.inFlight, rs.witness = m.callID, nil
+	rs.inFlight = m.callID
 }
 
 func (m *Member) onReport(now lease.Instant, res Result) {
@@ -517,9 +514,6 @@ func (m *Member) onReport(now lease.Instant, res Result) {
 		return
 	}
 	rs.failures, rs.retry = 0, now
-	if m.beat.wantMembers {
-		m.beatSoon(now)
-	}
 	for i := range res.Outcomes {
 		m.onOutcome(now, &res.Outcomes[i])
 	}

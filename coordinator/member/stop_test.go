@@ -239,9 +239,9 @@ func TestWitnessTellsOnce(t *testing.T) {
 	n = len(p.calls)
 	c.run(5 * time.Second)
 	for _, call := range p.calls[n:] {
-		if call.Report != nil {
-			if n := len(call.Report.Witness); n > 1 {
-				t.Errorf("after an outage: a report with %d witnesses of one death", n)
+		if call.Heartbeat != nil {
+			if n := len(call.Heartbeat.Ended); n > 1 {
+				t.Errorf("after an outage: a heartbeat with %d proofs of one death", n)
 			}
 			break
 		}

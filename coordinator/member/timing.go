@@ -31,11 +31,11 @@ func (e *TimingError) Error() string {
 	return fmt.Sprintf("node %s of this cluster runs with other timings (%s): all nodes must have the same", e.Node.Name, e.Mine.Diff(e.Theirs))
 }
 
-// differs reports whether the row is that of a process with other timings. One that does not say
-// what it goes by is taken to agree.
+// differs reports whether the row is that of a process with other timings that may live. One that does
+// not say what it goes by is taken to agree.
 func (m *Member) differs(p *node.Member) bool {
 	t := p.Timing
-	return p.Present() && t != (node.Timing{}) && t != m.cfg.Advert.Traits.Timing && m.cfg.Advert.Traits.Timing != (node.Timing{})
+	return p.Present() && !p.Witnessed && t != (node.Timing{}) && t != m.cfg.Advert.Traits.Timing && m.cfg.Advert.Traits.Timing != (node.Timing{})
 }
 
 // compareTimings looks for nodes with other timings in the list of all members.

@@ -116,6 +116,11 @@ func (c *checks) event(w *world, e *daemon.Event) {
 		return
 	}
 	switch e.Kind {
+	case daemon.LeaderLost:
+		if e.Reason == string(node.ProcessEnded) {
+			w.stats.Proven++
+			c.proven(w, e)
+		}
 	case daemon.LeaderElected:
 		w.stats.Elections++
 		if c.terms.forgotten(e.At) && !w.anySaw(c.terms.highest) {

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/emitd/emitd/coordinator/member"
@@ -128,6 +129,10 @@ func (c *checks) stopOverdue(w *world, p *process) {
 // removed checks a death: no heartbeat must have arrived for the whole TTL.
 func (c *checks) removed(w *world, e *daemon.Event) {
 	p := w.byInc[e.Incarnation]
+	if strings.HasPrefix(e.Reason, "process has ended") {
+		c.proven(w, e)
+		return
+	}
 	if p == nil || c.forged || c.recentFailover(w) || c.applying != nil && c.applying.p == p {
 		return
 	}

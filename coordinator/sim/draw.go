@@ -21,6 +21,9 @@ func (w *world) drawHost(i int) *host {
 		Capacity: 1 + w.rng.IntN(3),
 		Labels:   map[string]string{"zone": string(rune('a' + w.rng.IntN(3)))},
 	}
+	if w.cfg.Faults != None && w.chance(0.5) { // the others are in containers of their own
+		h.advert.Traits.Host.BootID = fmt.Sprintf("machine-%d", w.rng.IntN(w.cfg.Nodes))
+	}
 	if i > 0 && w.chance(0.1) {
 		h.advert.Traits.NeverLead = true
 	}

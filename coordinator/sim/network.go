@@ -154,30 +154,14 @@ func (w *world) send(c *call) {
 			w.queue.push(event{at: w.now + d, kind: evArrive, p: p, call: &again})
 		}
 		if w.chance(n.lose) {
-			p.missed(c)
 			return
 		}
 		if w.chance(n.slow) {
-			p.missed(c)
 			w.queue.push(event{at: w.now + w.upTo(w.t.QueryTimeout*3/2), kind: evArrive, p: p, call: c})
 			return
 		}
 	}
 	w.queue.push(event{at: w.now + w.latency(p.host), kind: evArrive, p: p, call: c})
-}
-
-// ofPass reports whether a leader's pass asks.
-func (c *call) ofPass() bool { return c.req.Snapshot || c.req.Commit != nil }
-
-// missed notes that noise keeps a call from its answer. When it does so to as many passes in a row as
-// make a leader resign, that is no noise any more.
-func (p *process) missed(c *call) {
-	if !c.ofPass() {
-		return
-	}
-	if p.missing++; p.missing == member.MaxPassesFailed {
-		p.w.disturb("passes lost")
-	}
 }
 
 // latency draws how long a message takes that nothing happens to.
@@ -241,7 +225,6 @@ func (w *world) reply(c *call) {
 		return
 	}
 	if !w.calm && w.chance(w.network.swallow) {
-		c.p.missed(c)
 		return
 	}
 	w.queue.push(event{at: w.now + w.latency(c.p.host), kind: evReply, p: c.p, call: c})
@@ -323,11 +306,20 @@ func (p *process) answer(c *call) {
 		return
 	}
 	c.done = true
-	if c.ofPass() {
-		p.missing = 0
-	}
 	p.w.check.answered(p, c)
 	p.step(c.result)
+	p.learn(c.result)
+}
+
+// learn takes what the shell takes from an answer.
+func (p *process) learn(r member.Result) {
+	switch {
+	case p.state != running:
+	case r.Reply != nil:
+		p.meet(r.Reply.Members)
+	case r.Snapshot != nil:
+		p.meet(r.Snapshot.Nodes)
+	}
 }
 
 // timeout tells the process that no reply came.

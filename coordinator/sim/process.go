@@ -25,14 +25,15 @@ type process struct {
 	tickAt  time.Duration // when the pending tick comes; 0 = none
 	tickGen int64
 
+	neighbours []*process // on its machine, as the newest member list told
+	looking    bool       // it will look at them soon
+
 	runs     []*run   // not returned
 	started  []int64  // by unit: the highest generation that was started
 	listings []listed // by unit: the newest reply that listed it
 
 	// crashIn counts the calls until the one at which the process ends, at crashAt; 0 = never.
 	crashIn int
-	// missing counts the passes in a row whose answer noise has lost.
-	missing int
 	crashAt crashPoint
 	// pauseIn counts the calls until the one before which the process is paused, for pauseFor.
 	pauseIn  int
@@ -237,6 +238,7 @@ func (p *process) end() {
 	}
 	p.runs = nil
 	p.w.check.ended(p.w, p)
+	p.w.noticedBy(p)
 }
 
 // pause freezes the process for d: no step of its member, no code of its agents.

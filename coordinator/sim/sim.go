@@ -115,6 +115,7 @@ type Stats struct {
 	Effects, Refused     uint64 // of runs on a fenced resource
 	Settled              uint64 // times the whole cluster was found well within the bound
 	Kills                uint64 // times the sharp bounds after a kill -9 were checked
+	Proven               uint64 // terms freed by the proof that their holder has ended
 }
 
 // Violation is a broken promise.

@@ -183,7 +183,7 @@ func TestStormHasTeeth(t *testing.T) {
 	s := total.Stats
 	for name, n := range map[string]uint64{
 		"faults": s.Faults / 500, "elections": s.Elections / 100, "assignments": s.Assignments / 100, "runs": s.Runs / 100,
-		"effects": s.Effects / 1000, "refused effects": s.Refused, "settled": s.Settled / 100, "sharp kills": s.Kills,
+		"effects": s.Effects / 1000, "refused effects": s.Refused, "settled": s.Settled / 100, "sharp kills": s.Kills, "terms freed by proof": s.Proven,
 	} {
 		if n == 0 {
 			t.Errorf("too few %s: %+v", name, s)
@@ -223,6 +223,7 @@ func (t *tally) add(r *Result) {
 	s.Events, s.Steps, s.Calls, s.Faults = s.Events+x.Events, s.Steps+x.Steps, s.Calls+x.Calls, s.Faults+x.Faults
 	s.Elections, s.Assignments, s.Runs = s.Elections+x.Elections, s.Assignments+x.Assignments, s.Runs+x.Runs
 	s.Effects, s.Refused, s.Settled, s.Kills = s.Effects+x.Effects, s.Refused+x.Refused, s.Settled+x.Settled, s.Kills+x.Kills
+	s.Proven += x.Proven
 }
 
 func (t *tally) String() string {

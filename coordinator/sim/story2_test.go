@@ -201,6 +201,28 @@ func TestStoryKilledAndRestartedAtOnce(t *testing.T) {
 	})
 }
 
+// The same where processes of one machine see that others have ended: the next process finds the proof, or
+// one beside it had it before. Nobody waits for the lease, or for a registration.
+func TestStoryKilledAndProven(t *testing.T) {
+	t.Parallel()
+	profiles(t, func(t *testing.T, timing lease.Timing) {
+		for _, nodes := range []int{1, 3} {
+			s := onStage(t, Config{Nodes: nodes, Timing: timing})
+			for _, h := range s.hosts {
+				h.full.Traits.Host.BootID = "machine"
+				h.advert = h.full
+			}
+			s.begin()
+			p := s.leader()
+			killed := s.now
+			p.kill()
+			s.start(p.host)
+			s.within(2*time.Second, "a leader", func() bool { return s.leader() != nil })
+			s.within(2*time.Second-(s.now-killed), "all units run", s.allRun)
+		}
+	})
+}
+
 // Scenario 21: the store fails over to a copy that lost its newest rows, again and again: numbers
 // never repeat and no two runs are alive at once (I1, I3, I4 watch), also when a process starts
 // just then that knows nothing of the old store.

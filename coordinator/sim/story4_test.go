@@ -44,7 +44,7 @@ func TestStoryAgentWithoutProgress(t *testing.T) {
 }
 
 // Scenario 7: a leader whose renewals are answered, but none of the reads of its passes, gives its
-// term up after three passes, and another one assigns what is to be assigned.
+// term up after a lease without a pass, and another one assigns what is to be assigned.
 func TestStoryLeaderWithoutPasses(t *testing.T) {
 	t.Parallel()
 	profiles(t, func(t *testing.T, timing lease.Timing) {
@@ -55,7 +55,7 @@ func TestStoryLeaderWithoutPasses(t *testing.T) {
 		s.disturb("no reads of the leader are answered")
 		gone := s.follower()
 		gone.kill()
-		s.within(3*(timing.QueryTimeout+timing.Late())+time.Second, "another leads", func() bool {
+		s.within(timing.LeaseDuration+2*timing.Late()+time.Second, "another leads", func() bool {
 			l := s.leader()
 			return l != nil && l != old
 		})

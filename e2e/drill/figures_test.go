@@ -65,8 +65,8 @@ func handOver(t *testing.T, store string, c *Cluster) {
 	}
 	Measure(t, store+": clean stop, new leader", cleanLead, stopLead)
 	Measure(t, store+": clean stop, its units run elsewhere", cleanRun, stopRun)
-	Measure(t, store+": kill -9, fast, new leader", Bound{Max: x.LeaseDuration + 500*time.Millisecond}, killLead)
-	Measure(t, store+": kill -9, fast, its units run elsewhere", Bound{Max: x.NodeRegistrationTTL + 1500*time.Millisecond}, killRun)
+	Measure(t, store+": kill -9, fast, new leader", Bound{Max: 2 * time.Second}, killLead)
+	Measure(t, store+": kill -9, fast, its units run elsewhere", Bound{Max: 2 * time.Second}, killRun)
 	c.Judge()
 }
 

@@ -7,7 +7,7 @@ import (
 )
 
 // TestDrillLostHost stops the leader's process with SIGSTOP for good. For the others that is what
-// the loss of its host is: nobody can bear witness that the process has ended, so its lease and
+// the loss of its host is: nobody can prove that the process has ended, so its lease and
 // then its registration have to run out.
 func TestDrillLostHost(t *testing.T) {
 	t.Parallel()

@@ -51,6 +51,7 @@ const (
 	FenceWithoutStamp     = "fence without stamp"
 	EventsByIdentity      = "event numbers by identity column"
 	WriteToAnotherStore   = "report or commit accepted by another store than was read"
+	ProofFreesAnyTerm     = "proof of a death frees whatever term there is"
 )
 
 // Bugs lists every planted bug.
@@ -76,5 +77,6 @@ func Bugs() []Info {
 		{FenceWithoutStamp, "A10: the fence compares but the claim is not stamped before the run"},
 		{EventsByIdentity, "A13: event numbers are drawn when the change begins: gaps and disorder"},
 		{WriteToAnotherStore, "store identity: what was decided from a lost history is written into the one that took its place"},
+		{ProofFreesAnyTerm, "A8, E2: a term is vacated although the process that is proven to have ended does not hold it"},
 	}
 }

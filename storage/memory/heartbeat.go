@@ -3,6 +3,7 @@ package memory
 import (
 	"encoding/json"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/emitd/emitd/daemon"
@@ -25,7 +26,12 @@ func (s *state) heartbeat(beat storage.Heartbeat, now time.Time) (*storage.Reply
 	}
 	row.HighestTerm = max(row.HighestTerm, beat.HighestTerm)
 	row.HighestGeneration = max(row.HighestGeneration, beat.HighestGeneration)
-
+	marked, vacated := rules.Ended(s, &s.term, beat, now)
+	if vacated {
+		s.wakeAll() // whoever may stand, should
+	} else if marked {
+		s.wakeLeader()
+	}
 	verdict := rules.Claim(s, rules.Reign{Term: &s.term, Lease: &s.lease}, beat.Claim, &row.Member, now)
 	return s.reply(beat, verdict, now), nil
 }
@@ -68,11 +74,12 @@ func (s *state) admit(beat storage.Heartbeat, now time.Time) (*member, error) {
 	return s.register(row, beat, now), nil
 }
 
-// idInUse refuses a second process with the ID of one that beat within its TTL.
+// idInUse refuses a second process with the ID of one that beat within its TTL and may live.
 func (s *state) idInUse(beat storage.Heartbeat, now time.Time) error {
 	for _, m := range s.order {
-		if m.ID == beat.Node.ID && m.Incarnation != beat.Node.Incarnation && m.Present() && storage.InUse(m.LastHeartbeatAt, now, beat.TTL) {
-			return &storage.IDInUseError{ID: m.ID, Holder: m.Identity, SeenAt: m.LastHeartbeatAt}
+		if m.ID == beat.Node.ID && m.Incarnation != beat.Node.Incarnation && m.Present() &&
+			storage.InUse(m.LastHeartbeatAt, now, beat.TTL) && !slices.Contains(beat.Ended, m.Incarnation) {
+			return &storage.IDInUseError{ID: m.ID, Holder: m.Identity, SeenAt: m.LastHeartbeatAt, Host: m.Host}
 		}
 	}
 	return nil

@@ -19,12 +19,6 @@ func (s *state) report(r storage.Report, now time.Time) ([]storage.Outcome, erro
 	}
 	row.Seq = r.Seq
 	row.HighestGeneration = max(row.HighestGeneration, r.HighestGeneration)
-	for _, inc := range r.Witness {
-		if m := s.present(inc); m != nil && inc != r.Node.Incarnation && !m.Witnessed {
-			m.Witnessed = true
-			s.wakeLeader()
-		}
-	}
 	out := make([]storage.Outcome, len(r.Units))
 	for i, u := range r.Units {
 		head := s.head

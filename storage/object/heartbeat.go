@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/emitd/emitd/daemon"
@@ -42,7 +43,7 @@ func (s *Store) heartbeat(ctx context.Context, b storage.Heartbeat) (*storage.Re
 // quiet reports whether a heartbeat changes nothing but its own row.
 func (c *cluster) quiet(b storage.Heartbeat, identity string, now time.Time) bool {
 	row := c.present(b.Node.Incarnation)
-	return row != nil && !row.Within && row.Doubt == nil && b.Advert == nil && c.KnownID == identity &&
+	return row != nil && !row.Within && row.Doubt == nil && b.Advert == nil && len(b.Ended) == 0 && c.KnownID == identity &&
 		(row.NeverLead || storage.Decide(b.Claim, row.Identity, c.Term, c.Lease, now) == storage.Refuse)
 }
 
@@ -88,6 +89,7 @@ func (s *Store) beatWithin(ctx context.Context, b storage.Heartbeat, admitted bo
 			}
 			row.beat(b, now)
 			c.identify(s.identity(c), now)
+			rules.Ended(c, &c.Term, b, now)
 			verdict = rules.Claim(c, rules.Reign{Term: &c.Term, Lease: &c.Lease}, b.Claim, &row.Member, now)
 			row.Doubt, row.Within = nil, verdict != storage.Refuse
 			return true, nil
@@ -105,7 +107,7 @@ func (s *Store) beatWithin(ctx context.Context, b storage.Heartbeat, admitted bo
 // concerned lists the processes whose rows a heartbeat depends on: all, for the number of a new
 // term; those with the same ID, if it registers; its own, unless this process knows it.
 func (s *Store) concerned(c *cluster, b storage.Heartbeat, now time.Time) []node.Incarnation {
-	if b.Claim.Stand && storage.Decide(b.Claim, b.Node, c.Term, c.Lease, now) == storage.Elect {
+	if b.Claim.Stand && (len(b.Ended) > 0 || storage.Decide(b.Claim, b.Node, c.Term, c.Lease, now) == storage.Elect) {
 		return c.everybody()
 	}
 	row := c.present(b.Node.Incarnation)
@@ -162,8 +164,8 @@ func (c *cluster) admit(b storage.Heartbeat, admitted bool, silent silence, now 
 		return row, nil
 	}
 	for _, inc := range c.rivals(b.Node) {
-		if m := c.row(inc); !silent(m, b.TTL, now) {
-			return nil, &storage.IDInUseError{ID: m.ID, Holder: m.Identity, SeenAt: m.LastHeartbeatAt}
+		if m := c.row(inc); !slices.Contains(b.Ended, inc) && !silent(m, b.TTL, now) {
+			return nil, &storage.IDInUseError{ID: m.ID, Holder: m.Identity, SeenAt: m.LastHeartbeatAt, Host: m.Host}
 		}
 	}
 	return c.register(row, b, now), nil

@@ -46,11 +46,6 @@ func (c *cluster) report(r storage.Report, now time.Time) ([]storage.Outcome, er
 	}
 	row.Seq = r.Seq
 	row.HighestGeneration = max(row.HighestGeneration, r.HighestGeneration)
-	for _, inc := range r.Witness {
-		if m := c.present(inc); m != nil && inc != r.Node.Incarnation {
-			m.Witnessed = true
-		}
-	}
 	out := make([]storage.Outcome, len(r.Units))
 	for i, u := range r.Units {
 		out[i] = rules.Report(c, row.Identity, u, c.Term.Number, now)

@@ -92,8 +92,10 @@ func (b *beat) operation() string {
 	return "heartbeat"
 }
 
-// simple reports whether it neither registers nor stands nor asks for the members.
-func (b *beat) simple() bool { return b.Advert == nil && !b.Claim.Stand && !b.WantMembers }
+// simple reports whether it neither registers nor stands, asks for no members and proves no death.
+func (b *beat) simple() bool {
+	return b.Advert == nil && !b.Claim.Stand && !b.WantMembers && len(b.Ended) == 0
+}
 
 // say says a heartbeat in statements.
 func (b *beat) say(m *message, advert []byte) {
@@ -101,18 +103,25 @@ func (b *beat) say(m *message, advert []byte) {
 	if advert != nil {
 		m.do("register_lock", plain(string(b.Node.ID)))
 	}
-	if b.Claim.Stand {
+	if b.Claim.Stand || len(b.Ended) > 0 {
 		m.do("term_lock")
+	}
+	if len(b.Ended) > 0 && advert == nil {
+		m.do("nodes_lock", array(append(slices.Clone(b.Ended), b.Node.Incarnation)))
 	}
 	admitted := func(n int64) { b.admitted = n == 1 }
 	own := []any{inc(b.Node), number(b.Seq), number(b.Heard), b.HighestTerm, b.HighestGeneration}
 	switch {
 	case advert != nil:
 		b.register(m, advert)
-	case claims:
+	case claims || len(b.Ended) > 0:
 		m.count(admitted, "beat_marked", own...)
 	default:
 		m.count(admitted, "beat", own...)
+	}
+	if len(b.Ended) > 0 {
+		m.do("lease_lock")
+		m.do("ended", inc(b.Node), array(b.Ended))
 	}
 	b.claim(m)
 	b.read(m)
@@ -161,18 +170,19 @@ func (s *Store) slowDown(ctx context.Context, b *beat, cause error) error {
 func (b *beat) register(m *message, advert []byte) {
 	hash := hashOf(advert)
 	m.do("advertise", hash, plain(string(advert)))
-	m.do("node_lock", inc(b.Node))
+	m.do("nodes_lock", array(append(slices.Clone(b.Ended), b.Node.Incarnation)))
 	b.other.Node = plain(b.Advert.Traits.Cluster)
 	m.do("name_cluster", b.other.Node)
 	m.ask(columns(func(c *composite) error {
 		b.admitted = c.bool()
 		b.taken.ID, b.taken.Holder.Name = node.ID(c.text()), c.text()
 		b.taken.Holder.Incarnation, b.taken.SeenAt = node.Incarnation(c.text()), c.time()
+		c.json(&b.taken.Host)
 		c.skip(2) // hints that went out, the mark
 		b.other.Store = c.text()
 		return nil
 	}), "register", inc(b.Node), plain(string(b.Node.ID)), plain(b.Node.Name), micros(b.TTL), number(b.Seq), number(b.Heard),
-		b.HighestTerm, b.HighestGeneration, b.Advert.Traits.NeverLead, hash, encode(cleaned(b.Advert.Traits)), b.other.Node)
+		b.HighestTerm, b.HighestGeneration, b.Advert.Traits.NeverLead, hash, encode(cleaned(b.Advert.Traits)), b.other.Node, array(b.Ended))
 }
 
 // claim decides about the term.

@@ -220,6 +220,9 @@ func storm(t *testing.T, a *actor, all []*actor, r *rand.Rand) {
 			if r.IntN(4) == 0 {
 				b.Advert = &daemon.Advert{Kinds: []daemon.Kind{daemon.Kind(fmt.Sprint("k", r.IntN(3)))}}
 			}
+			if r.IntN(4) == 0 {
+				b.Ended = []node.Incarnation{all[r.IntN(len(all))].id.Incarnation, all[r.IntN(len(all))].id.Incarnation}
+			}
 			if last != nil {
 				b.Claim.SeenTerm, b.Claim.SeenRenewals, b.Claim.Holds = last.Term.Number, last.Lease.Renewals, last.Term.Number
 			}
@@ -241,7 +244,7 @@ func storm(t *testing.T, a *actor, all []*actor, r *rand.Rand) {
 			_, err := a.store.Commit(ctx, c)
 			fine(err)
 		case 3:
-			rep := storage.Report{Node: a.id, Seq: a.seq, Witness: []node.Incarnation{all[r.IntN(len(all))].id.Incarnation}}
+			rep := storage.Report{Node: a.id, Seq: a.seq}
 			for _, i := range r.Perm(5)[:3] {
 				rep.Units = append(rep.Units, storage.UnitReport{Unit: unit(i), Step: daemon.Release, Error: "no"})
 			}

@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"encoding/json"
-	"slices"
 	"time"
 
 	"github.com/emitd/emitd/daemon"
@@ -36,16 +35,10 @@ func (s *Store) Report(ctx context.Context, r storage.Report) ([]storage.Outcome
 	}
 	same, admitted, read := false, false, s.heads()[r.StoreID]
 	err := s.call(ctx, "report", writing, func(m *message) {
-		if len(r.Witness) > 0 {
-			m.do("nodes_lock", array(append(slices.Clone(r.Witness), r.Node.Incarnation)))
-		}
-		if len(input) > 0 {
-			m.do("units_lock", encode(input))
-		}
 		m.ask(isSame(&same), "same", plain(r.StoreID), read)
 		m.count(func(n int64) { admitted = n == 1 }, "report_row", inc(r.Node), number(r.Seq), r.HighestGeneration)
-		if len(r.Witness) > 0 {
-			m.do("witness", inc(r.Node), array(r.Witness))
+		if len(input) > 0 {
+			m.do("units_lock", encode(input))
 		}
 		for part := range apart(input, func(in stepInput) daemon.Unit { return daemon.Unit{Daemon: daemon.ID(in.Daemon), Index: in.Index} }) {
 			m.ask(outcomes(out), "report", inc(r.Node), encode(part))

@@ -3,10 +3,10 @@ package sqlite
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/emitd/emitd/daemon"
-	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 	"github.com/emitd/emitd/storage/internal/rules"
 )
@@ -21,6 +21,7 @@ func (s *Store) Heartbeat(ctx context.Context, beat storage.Heartbeat) (*storage
 			return err
 		}
 		st.beat(row, beat)
+		st.ended(beat)
 		verdict := rules.Claim(st, rules.Reign{Term: &st.term, Lease: &st.lease}, beat.Claim, &row.Member, st.now)
 		st.putReign(verdict)
 		st.flush() // the reply shows this call's own events
@@ -32,6 +33,18 @@ func (s *Store) Heartbeat(ctx context.Context, beat storage.Heartbeat) (*storage
 		return nil, attempted(err, "heartbeat of", beat.Node)
 	}
 	return reply, nil
+}
+
+// ended notes which processes are proven to have ended.
+func (st *step) ended(beat storage.Heartbeat) {
+	marked, vacated := rules.Ended(st, &st.term, beat, st.now)
+	if marked {
+		st.wakeLeader()
+	}
+	if vacated {
+		st.putTerm()
+		st.woken = true // everybody is told: whoever may stand, should
+	}
 }
 
 // admit finds or makes the row that a heartbeat speaks for.
@@ -102,18 +115,15 @@ func (s *Store) RenameCluster(ctx context.Context, from, to string, ttl time.Dur
 	return nil
 }
 
-// idInUse refuses a second process with the ID of one that beat within its TTL.
+// idInUse refuses a second process with the ID of one that beat within its TTL and may live.
 func (st *step) idInUse(beat storage.Heartbeat) error {
-	var found error
-	st.each(`SELECT incarnation, name, last_heartbeat_at FROM ~node
-			WHERE id = ? AND incarnation <> ? AND state <> 'removed' ORDER BY incarnation`,
-		[]any{beat.Node.ID, beat.Node.Incarnation}, func(scan func(...any) bool) {
-			e := &storage.IDInUseError{ID: beat.Node.ID, Holder: node.Identity{ID: beat.Node.ID}}
-			if scan(&e.Holder.Incarnation, &e.Holder.Name, at{&e.SeenAt}) && found == nil && storage.InUse(e.SeenAt, st.now, beat.TTL) {
-				found = e
-			}
-		})
-	return found
+	for _, m := range st.membersWhere("id = ?", beat.Node.ID) {
+		if m.Incarnation != beat.Node.Incarnation && m.Present() &&
+			storage.InUse(m.LastHeartbeatAt, st.now, beat.TTL) && !slices.Contains(beat.Ended, m.Incarnation) {
+			return &storage.IDInUseError{ID: m.ID, Holder: m.Identity, SeenAt: m.LastHeartbeatAt, Host: m.Host}
+		}
+	}
+	return nil
 }
 
 // register inserts the row, or revives the tombstone that a leader made of it.

@@ -34,12 +34,6 @@ func (st *step) report(r storage.Report) ([]storage.Outcome, error) {
 	}
 	st.exec(`UPDATE ~node SET seq = ?, highest_generation = max(highest_generation, ?) WHERE incarnation = ?`,
 		int64(r.Seq), r.HighestGeneration, row.Incarnation)
-	for _, inc := range r.Witness {
-		if inc != r.Node.Incarnation &&
-			st.exec(`UPDATE ~node SET witnessed = 1 WHERE incarnation = ? AND state <> 'removed' AND NOT witnessed`, inc) > 0 {
-			st.wakeLeader()
-		}
-	}
 	out := make([]storage.Outcome, len(r.Units))
 	for i, u := range r.Units {
 		out[i] = rules.Report(st, row.Identity, u, st.term.Number, st.now)

@@ -133,9 +133,11 @@ func (q *query) present(inc node.Incarnation) *member {
 }
 
 // members reads the list of rows, tombstones included, sorted by incarnation.
-func (q *query) members() []node.Member {
+func (q *query) members() []node.Member { return q.membersWhere("true") }
+
+func (q *query) membersWhere(condition string, args ...any) []node.Member {
 	out := []node.Member{}
-	q.each(`SELECT `+memberColumns+` FROM ~node ORDER BY incarnation`, nil, func(scan func(...any) bool) {
+	q.each(`SELECT `+memberColumns+` FROM ~node WHERE `+condition+` ORDER BY incarnation`, args, func(scan func(...any) bool) {
 		var m member
 		if scan(m.dest()...) {
 			out = append(out, m.Member)

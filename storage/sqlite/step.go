@@ -48,8 +48,8 @@ func (st *step) Node(inc node.Incarnation) *node.Member {
 
 // PutNode implements [rules.Rows].
 func (st *step) PutNode(m node.Member) {
-	st.exec(`UPDATE ~node SET state = ?, judged = ?, ended_at = ?, end_reason = ? WHERE incarnation = ?`,
-		m.State, m.Judged, nanos(m.EndedAt), m.EndReason, m.Incarnation)
+	st.exec(`UPDATE ~node SET state = ?, judged = ?, witnessed = ?, ended_at = ?, end_reason = ? WHERE incarnation = ?`,
+		m.State, m.Judged, m.Witnessed, nanos(m.EndedAt), m.EndReason, m.Incarnation)
 }
 
 // Still implements [rules.Rows].

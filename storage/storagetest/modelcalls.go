@@ -86,10 +86,17 @@ func (m *model) beats(rt *rapid.T) {
 		EventsAfter: among(rt, "after", int64(0), -1, 3, 1000), WantMembers: chance(rt, "members", 20),
 		Claim: storage.Claim{Lease: m.length(rt, "lease"), Unchanged: chance(rt, "unchanged", 30), PassSeq: rapid.Uint64Range(0, 9).Draw(rt, "passes")},
 	}
+	if chance(rt, "proves an end", 15) {
+		b.Ended = []node.Incarnation{m.process(rt).Incarnation, m.process(rt).Incarnation}
+	}
+	leaderEnded := chance(rt, "proves the leader's end", 15)
 	heard := among(rt, "heard", 0, 1, -1)
 	termPlus, genPlus := among(rt, "highest term", 0, 0, 0, 1, 50), among(rt, "highest generation", 0, 0, 0, 1, 50)
-	m.do(rt, fmt.Sprintf("%s beats (seq %+d, advert %d, %s)", who.Incarnation, step, variant, claims), func(s *side) string {
+	m.do(rt, fmt.Sprintf("%s beats (seq %+d, advert %d, %s, proves the end of %v, of the leader: %v)", who.Incarnation, step, variant, claims, b.Ended, leaderEnded), func(s *side) string {
 		beat := b
+		if leader := s.snap.Term.Leader.Incarnation; leaderEnded && leader != "" {
+			beat.Ended = []node.Incarnation{leader}
+		}
 		beat.Seq, beat.Heard = seqPlus(s.row(who).Seq, step), seqPlus(s.row(who).Heard, heard)
 		if variant >= 0 {
 			beat.Advert = &adverts[variant]
@@ -261,7 +268,7 @@ func (m *model) reports(rt *rapid.T) {
 	for i := range steps {
 		steps[i] = m.drawStep(rt)
 	}
-	plus, witness := among(rt, "highest", 0, 0, 1, 50), m.process(rt)
+	plus := among(rt, "highest", 0, 0, 1, 50)
 	m.do(rt, fmt.Sprintf("%s (or %s) reports (seq %+d) %+v", speaker, who.Incarnation, step, steps), func(s *side) string {
 		by := who
 		if h := s.unit(steps[0].unit).Holder; speaker == "the holder" && h.Incarnation != "" {
@@ -271,7 +278,7 @@ func (m *model) reports(rt *rapid.T) {
 		}
 		r := storage.Report{Node: by, Seq: seqPlus(s.row(by).Seq, step)}
 		if plus > 0 {
-			r.HighestGeneration, r.Witness = s.highest()+int64(plus), []node.Incarnation{witness.Incarnation}
+			r.HighestGeneration = s.highest() + int64(plus)
 		}
 		for _, step := range steps {
 			r.Units = append(r.Units, step.put(s))

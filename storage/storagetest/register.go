@@ -88,12 +88,12 @@ func refusesOldSeq(w *world) {
 	p.beat(seq(10))
 	for _, old := range []uint64{1, 9, 10} {
 		w.unchanged(func() {
-			_, err := p.try(seq(old), heard(9), highest(1<<50, 1<<50), stand(long), unchanged, seen(l.term.Number, 0))
+			_, err := p.try(seq(old), heard(9), highest(1<<50, 1<<50), stand(long), unchanged, seen(l.term.Number, 0), ended(l.peer))
 			w.refused(err, storage.ErrStaleSeq)
 			_, err = p.try(seq(old), advert(daemon.Advert{Traits: node.Traits{Version: "v9"}}))
 			w.refused(err, storage.ErrStaleSeq)
 			_, err = w.Store.Report(w.ctx, storage.Report{
-				Node: p.id, Seq: old, HighestGeneration: 1 << 50, Witness: []node.Incarnation{l.id.Incarnation},
+				Node: p.id, Seq: old, HighestGeneration: 1 << 50,
 				Units: []storage.UnitReport{{Unit: unit0, Generation: r.Generation, Step: daemon.Acknowledge}},
 			})
 			w.refused(err, storage.ErrStaleSeq)
@@ -258,8 +258,7 @@ func returns(w *world) {
 	p.beat(seq(5), heard(4))
 	p.seq = 5
 	l.judge(storage.NodeChange{Guard: storage.NodeGuard{Incarnation: p.id.Incarnation}, State: node.Late})
-	_, err := peers[1].via.Report(w.ctx, storage.Report{Node: peers[1].id, Seq: peers[1].next(), Witness: []node.Incarnation{p.id.Incarnation}})
-	w.ok(err)
+	peers[1].beat(ended(p))
 	l.bury(p)
 	w.unchanged(func() {
 		_, err := p.try(seq(6))

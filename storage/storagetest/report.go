@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon"
-	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )
 
@@ -23,7 +22,6 @@ var reportStories = []story{
 	{"a resumed generation is past whatever anybody has seen", 0, resumesPastSeen},
 	{"one refused report disturbs no other", 0, judgesReportsAlone},
 	{"steps of one unit in one report are taken in order", 0, reportsInOrder},
-	{"peers witness the end of a process", 0, witnesses},
 	{"a former holder's report is refused once the unit is elsewhere", 0, refusesFormerHolder},
 }
 
@@ -370,23 +368,6 @@ func reportsInOrder(w *world) {
 	w.equal("events", len(e), 2)
 	w.equal("first", e[0].Kind, daemon.AssignmentActive)
 	w.equal("second", e[1].Kind, daemon.AssignmentFailed)
-}
-
-func witnesses(w *world) {
-	_, peers := w.cluster(3)
-	a, b, left := peers[0], peers[1], peers[2]
-	left.leave(storage.Leave{Deregister: true})
-	head := w.look().Head
-	_, err := a.via.Report(w.ctx, storage.Report{
-		Node: a.id, Seq: a.next(),
-		Witness: []node.Incarnation{b.id.Incarnation, a.id.Incarnation, left.id.Incarnation, w.stranger("x").id.Incarnation},
-	})
-	w.ok(err)
-	w.equal("witnessed", w.row(b).Witnessed, true)
-	w.equal("the witness itself", w.row(a).Witnessed, false)
-	w.equal("a tombstone", w.row(left).Witnessed, false)
-	w.equal("seq of the witnessed", w.row(b).Seq, b.seq)
-	w.equal("head", w.look().Head, head)
 }
 
 func refusesFormerHolder(w *world) {

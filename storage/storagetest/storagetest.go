@@ -139,6 +139,7 @@ var themes = []struct {
 }{
 	{"register", registerStories},
 	{"elect", electStories},
+	{"ended", endedStories},
 	{"clock", clockStories},
 	{"assign", assignStories},
 	{"guard", guardStories},

@@ -203,6 +203,14 @@ func members(b *storage.Heartbeat) {
 	b.WantMembers = true
 }
 
+func ended(peers ...*peer) edit {
+	return func(b *storage.Heartbeat) {
+		for _, p := range peers {
+			b.Ended = append(b.Ended, p.id.Incarnation)
+		}
+	}
+}
+
 func highest(term, generation int64) edit {
 	return func(b *storage.Heartbeat) { b.HighestTerm, b.HighestGeneration = term, generation }
 }

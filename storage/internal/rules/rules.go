@@ -25,7 +25,8 @@ import (
 type Rows interface {
 	// Node returns a process's row, tombstones included, or nil. It is never changed in place.
 	Node(inc node.Incarnation) *node.Member
-	// PutNode writes the state of a process's row, which is there, what it is judged, and its end.
+	// PutNode writes the state of a process's row, which is there, what it is judged, whether its process
+	// is proven to have ended, and its end.
 	PutNode(m node.Member)
 	// Still reports whether a row that is there has not moved since the leader saw it so.
 	Still(g storage.NodeGuard) bool

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/planted"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )
@@ -68,6 +69,26 @@ func Resign(r Rows, term *node.Term, l storage.Leave, now time.Time) bool {
 	}
 	Vacate(r, term, l.Reason, commandDetail(l.Command, l.Actor, ""), now)
 	return true
+}
+
+// Ended notes which processes a heartbeat proves to have ended: their rows are marked, and a term that one
+// of them holds is vacated. It reports whether a row was marked and whether the term was vacated.
+func Ended(r Rows, term *node.Term, b storage.Heartbeat, now time.Time) (marked, vacated bool) {
+	for _, inc := range b.Ended {
+		if inc == b.Node.Incarnation {
+			continue
+		}
+		if m := present(r, inc); m != nil && !m.Witnessed {
+			row := *m
+			row.Witnessed, marked = true, true
+			r.PutNode(row)
+		}
+		if term.Held() && (term.Leader.Incarnation == inc || planted.Bug(planted.ProofFreesAnyTerm)) {
+			Vacate(r, term, node.ProcessEnded, nil, now)
+			vacated = true
+		}
+	}
+	return marked, vacated
 }
 
 // Vacate takes a term that is held from its holder: its number is used, nobody leads.

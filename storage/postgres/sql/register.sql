@@ -1,7 +1,7 @@
 -- Inserts the row, revives a tombstone that the leader made of it, or renews what a present node
 -- advertises. Nothing happens to a row that has a newer sequence number or that its own process
--- ended, nothing if another process with this ID beat within its TTL, and nothing if the store belongs to
--- a cluster of another name.
+-- ended, nothing if another process with this ID beat within its TTL and is not proven to have ended, and
+-- nothing if the store belongs to a cluster of another name.
 with clock as materialized (select clock_timestamp() as now),
 old as (select * from {{node}} where incarnation = $1),
 other as materialized (
@@ -9,9 +9,9 @@ other as materialized (
 	where cluster <> $12 and $12 <> '' and not exists (select from old where old.departed or old.seq >= $5)
 ),
 taken as (
-	select n.id, n.name, n.incarnation, n.last_heartbeat_at
+	select n.id, n.name, n.incarnation, n.last_heartbeat_at, n.traits->'host' as host
 	from {{node}} n, clock
-	where n.id = $2 and n.incarnation <> $1 and n.state <> 'removed'
+	where n.id = $2 and n.incarnation <> $1 and n.state <> 'removed' and n.incarnation <> all($13::text[])
 		-- A stamp that is further ahead was made before the clock was set back.
 		and clock.now - n.last_heartbeat_at < $4 * interval '1 microsecond'
 		and n.last_heartbeat_at - clock.now < $4 * interval '1 microsecond'
@@ -57,7 +57,7 @@ news as (
 awake as (select t.incarnation, true as leader from {{term}} t, news where {{held "t"}}),
 {{wake}}
 select (select count(*) from inserted) + (select count(*) from kept) > 0,
-	coalesce(t.id, ''), coalesce(t.name, ''), coalesce(t.incarnation, ''), t.last_heartbeat_at,
+	coalesce(t.id, ''), coalesce(t.name, ''), coalesce(t.incarnation, ''), t.last_heartbeat_at, t.host,
 	(select count(*) from woken),
 	case when exists (select from inserted) or exists (select from kept) then {{mark "$1 || case when $9 then '' else '!' end"}} end,
 	coalesce((select cluster from other), '')
