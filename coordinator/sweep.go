@@ -16,7 +16,8 @@ type Retention struct {
 	// they are fewer; default 30 days. A reader of events that falls further behind misses some.
 	Events   int
 	EventAge time.Duration
-	// LockAge is how long expired locks are kept for people to see; default an hour.
+	// LockAge is how long released locks are kept for people to see; default an hour. A lock whose
+	// holder died stays until somebody takes it.
 	LockAge time.Duration
 	// NodeAge is how long the rows of nodes that left are kept for people to see; default, and the
 	// least, is 2·NodeRegistrationTTL: they refuse messages that are late.

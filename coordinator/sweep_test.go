@@ -24,7 +24,11 @@ func TestSweeperSweepsTheStore(t *testing.T) {
 			}
 		}
 		c.Await("it runs", func() bool { return c.Holder("emit:sweeper/0") >= 0 })
-		if _, err := c.Store().Acquire(t.Context(), "backup", "owner", time.Second); err != nil {
+		lock, err := c.Store().Acquire(t.Context(), "backup", "owner", time.Second, storage.Lock{})
+		if err == nil {
+			err = c.Store().Release(t.Context(), lock)
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 		for range 10 {

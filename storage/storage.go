@@ -510,8 +510,9 @@ type Sweeper interface {
 	// SweepEvents removes the oldest events beyond keep rows or older than age, and commands
 	// done that long ago.
 	SweepEvents(ctx context.Context, fence daemon.Fence, age time.Duration, keep, limit int) (int, error)
-	// SweepLocks removes locks that expired more than age ago and keeps their fencing numbers
-	// growing.
+	// SweepLocks removes locks that were released more than age ago and keeps their fencing numbers
+	// growing. A lock that was not released stays: no clock of the store says that its holder is
+	// gone.
 	SweepLocks(ctx context.Context, fence daemon.Fence, age time.Duration, limit int) (int, error)
 }
 
@@ -520,10 +521,26 @@ type Lock struct {
 	Name  string `json:"name"`
 	Owner string `json:"owner"`
 	// Number fences: it grows with every change of holder and never repeats for a name.
-	Number    int64     `json:"number"`
-	ExpiresAt time.Time `json:"expires_at"` // the store's clock
-	Now       time.Time `json:"-"`          // the store's clock when it answered
+	Number int64 `json:"number"`
+	// Renewals counts the calls that extended this holding, and TTL is what the last of them asked
+	// for. Whoever has seen one number with the same renewals for a whole TTL, by a clock of its own
+	// that never steps, knows that the holder has stopped.
+	Renewals int64         `json:"renewals,omitempty"`
+	TTL      time.Duration `json:"ttl"`
+	// ExpiresAt is the end of the TTL, or when the lock was released, and Now when the store
+	// answered, both by the store's clock. They inform people: that clock may step, so no holding
+	// ends by it.
+	ExpiresAt time.Time `json:"expires_at"`
+	Now       time.Time `json:"-"`
 }
+
+// SameRenewal reports whether two holdings of one name are the same, extended equally often.
+func (l Lock) SameRenewal(other Lock) bool {
+	return l.Number == other.Number && l.Renewals == other.Renewals
+}
+
+// Free reports whether nobody holds the lock.
+func (l Lock) Free() bool { return l.Owner == "" }
 
 // ErrLocked says that another owner holds the lock.
 var ErrLocked = errors.New("lock is held by another owner")
@@ -534,9 +551,11 @@ var ErrLockLost = errors.New("lock is not held any more")
 // Locker is implemented by stores that keep locks. Owner names one acquisition (a UUID), so a
 // repeated Acquire after a lost reply returns the same holding.
 type Locker interface {
-	// Acquire takes a free or expired lock. ErrLocked comes with the present holding.
-	Acquire(ctx context.Context, name, owner string, ttl time.Duration) (Lock, error)
-	// Extend sets the expiry to ttl from now. ErrLockLost if it is not held so.
+	// Acquire takes a lock that is free, that owner holds already, or that stands exactly as in
+	// expired: the number and renewals that the caller has seen unchanged for their whole TTL. The
+	// zero Lock is none. ErrLocked comes with the present holding. The store's clock decides nothing.
+	Acquire(ctx context.Context, name, owner string, ttl time.Duration, expired Lock) (Lock, error)
+	// Extend counts one renewal and sets the TTL. ErrLockLost if it is not held so.
 	Extend(ctx context.Context, held Lock, ttl time.Duration) (Lock, error)
 	// Release frees the lock; ErrLockLost if it is not held so.
 	Release(ctx context.Context, held Lock) error

@@ -108,8 +108,10 @@ func (l *link) Watch(ctx context.Context, wake func(storage.Wake)) error {
 	})
 }
 
-func (l *link) Acquire(ctx context.Context, name, owner string, ttl time.Duration) (storage.Lock, error) {
-	return through(ctx, l, func(ctx context.Context) (storage.Lock, error) { return l.store.Acquire(ctx, name, owner, ttl) })
+func (l *link) Acquire(ctx context.Context, name, owner string, ttl time.Duration, expired storage.Lock) (storage.Lock, error) {
+	return through(ctx, l, func(ctx context.Context) (storage.Lock, error) {
+		return l.store.Acquire(ctx, name, owner, ttl, expired)
+	})
 }
 
 func (l *link) Extend(ctx context.Context, held storage.Lock, ttl time.Duration) (storage.Lock, error) {

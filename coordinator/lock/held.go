@@ -71,8 +71,8 @@ func (h *Held) extend(ctx context.Context) error {
 	case err != nil:
 		return err
 	}
-	// Of two calls that crossed, the one that began later counts: the store stamped both after
-	// their beginnings, and keeps the lock for a TTL after the last stamp.
+	// Of two calls that crossed, the one that began later counts: each was written after its
+	// beginning, and others wait for a TTL after the last write.
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if until := began + cfg.trust(); until > h.trusted {

@@ -11,25 +11,48 @@
 // A *holding* is one successful acquisition. Its *owner* is a name drawn for it, so a repeated
 // call after a lost reply finds the same holding. Its *number* is higher than that of every
 // holding of the same name before it, and never repeats. Its *time to live* (TTL) is how long
-// the store keeps the lock for a holder that says nothing.
+// others leave the lock to a holder that does not renew it.
+//
+// # Who may take it
+//
+// A lock that was released is free at once. One that was not is taken by the rule that elections
+// use: who wants it must have seen the same number and the same count of renewals for the whole TTL
+// of that holding, by a local clock that never steps, and the store gives it away only if it still
+// stands exactly so. The store's clock has no part in this. Set forward, it gives no lock to a second
+// holder; set back, it keeps no lock for a holder that is gone.
 //
 // # What is promised
 //
-//   - While the store keeps a holding, nobody else gets the lock.
+//   - While the holder renews in time, nobody else gets the lock, whatever the store's clock does.
 //
 //   - [Held.Context] ends before anybody else can have the lock, as long as the process runs: at
 //     the latest when the holder cannot believe in it any more,
 //
-//     beginning of the last answered call + TTL − margin(TTL)     margin(D) = 0.001·D + σ + θ
+//     beginning of the last answered call + TTL − margin(TTL)     margin(D) = 0.001·D + σ
 //
-//     by a local clock that counts suspend; σ bounds the latency of waking up and cancelling, θ
-//     the step of the store's clock that goes undetected. A slow call only shortens the belief.
+//     by a local clock that counts suspend; σ bounds the latency of waking up and cancelling, and
+//     the rest covers local clocks whose rates differ by 0.1 %. A slow call only shortens the belief.
+//
+//   - A waiter gets the lock of a holder that has died a TTL after it first saw the last renewal,
+//     plus at most RetryMax·1.5 and a call. It saw the renewal soon after it happened if it was
+//     waiting then; a process that asks for the first time waits for a whole TTL.
 //
 //   - The lock is renewed every TTL/3 until it is released, and a failed renewal is tried again
 //     while there is time: an error means *unknown*, not *lost*.
 //
 //   - A waiter asks again after growing pauses with jitter, and when the present holder's time is
 //     over.
+//
+// # The limits
+//
+// A process that has just started cannot tell how long ago a holder died: its first [Locks.TryAcquire]
+// fails with storage.ErrLocked, and one that follows at least a TTL later, through the same [Locks],
+// succeeds. Use Acquire with a deadline above the TTL where one call must be enough.
+//
+// A store that is replaced by an older copy of itself (a standby that lacked the last writes, a backup)
+// may have lost a holding: the holder learns of it at its next renewal, up to Renew later. A pause that
+// no clock of the machine counts (a hypervisor that stops and resumes a guest) is not seen by the
+// holder. Both need a fence, as does the following.
 //
 // # What is not promised
 //
@@ -49,11 +72,13 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/emitd/emitd/internal/bootclock"
+	"github.com/emitd/emitd/internal/planted"
 	"github.com/emitd/emitd/storage"
 )
 
@@ -69,7 +94,8 @@ var (
 // Config configures locks. Its zero value is a good one.
 type Config struct {
 	// TTL is how long a lock stays taken after its holder has crashed; default 30 s. Shorter
-	// frees it sooner and leaves less time for renewals that fail.
+	// frees it sooner and leaves less time for renewals that fail. Processes may differ in it: a
+	// holding is judged by the TTL of its holder.
 	TTL time.Duration
 	// Renew is how often a holding is renewed; default TTL/3. Negative: never, the holder calls
 	// Extend itself.
@@ -79,9 +105,8 @@ type Config struct {
 	// RetryMin and RetryMax bound the pauses of Acquire between two attempts, before jitter;
 	// default 50 ms and 1 s. Longer is easier on the store and later after a release.
 	RetryMin, RetryMax time.Duration
-	// Wakeup (σ) and ClockStep (θ) are part of the margin; default 1 s and 250 ms, less for a
-	// TTL below 15 s: TTL/15 and TTL/60.
-	Wakeup, ClockStep time.Duration
+	// Wakeup (σ) is part of the margin; default 1 s, less for a TTL below 15 s: TTL/15.
+	Wakeup time.Duration
 	// Watch is how often the local clock is looked at, so that a suspend is noticed; default
 	// 250 ms, less for a short TTL.
 	Watch time.Duration
@@ -101,7 +126,6 @@ func (c Config) withDefaults() Config {
 	c.RetryMin = cmp.Or(c.RetryMin, 50*time.Millisecond)
 	c.RetryMax = cmp.Or(c.RetryMax, max(time.Second, c.RetryMin))
 	c.Wakeup = cmp.Or(c.Wakeup, min(time.Second, c.TTL/15))
-	c.ClockStep = cmp.Or(c.ClockStep, min(250*time.Millisecond, c.TTL/60))
 	c.Watch = cmp.Or(c.Watch, min(250*time.Millisecond, max(c.Wakeup/2, time.Millisecond)))
 	if c.Clock == nil {
 		c.Clock = bootclock.Now
@@ -113,7 +137,7 @@ func (c Config) withDefaults() Config {
 }
 
 // trust is how long after the beginning of an answered call a holder may believe in it.
-func (c Config) trust() time.Duration { return c.TTL - c.TTL/1000 - c.Wakeup - c.ClockStep }
+func (c Config) trust() time.Duration { return c.TTL - c.TTL/1000 - c.Wakeup }
 
 // validate names the fields and values that quarrel.
 func (c Config) validate() error {
@@ -125,7 +149,6 @@ func (c Config) validate() error {
 		{"QueryTimeout", c.QueryTimeout},
 		{"RetryMin", c.RetryMin},
 		{"Wakeup", c.Wakeup},
-		{"ClockStep", c.ClockStep},
 		{"Watch", c.Watch},
 	} {
 		if f.value <= 0 {
@@ -152,7 +175,20 @@ func (c Config) validate() error {
 type Locks struct {
 	store storage.Locker
 	cfg   Config
+
+	mu   sync.Mutex
+	seen map[string]sighting // locks of others, by name
 }
+
+// sighting is a holding of another, and since when it is seen unchanged, by the local clock.
+type sighting struct {
+	storage.Lock
+	since time.Duration
+}
+
+// maxSeen bounds the memory of locks that were asked for and never got. To forget one means to watch
+// its holder for another TTL.
+const maxSeen = 10_000
 
 // New returns the locks of a store. It starts nothing.
 func New(store storage.Locker, cfg Config) (*Locks, error) {
@@ -160,7 +196,7 @@ func New(store storage.Locker, cfg Config) (*Locks, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("locks: %w", err)
 	}
-	return &Locks{store: store, cfg: cfg}, nil
+	return &Locks{store: store, cfg: cfg, seen: map[string]sighting{}}, nil
 }
 
 // Acquire waits until it has the lock or ctx ends. What may pass by itself
@@ -190,8 +226,9 @@ func gaveUp(ctx context.Context, name string, err error) error {
 	return fmt.Errorf("acquire lock %q: %w (last answer: %w)", name, context.Cause(ctx), err)
 }
 
-// TryAcquire asks once. storage.ErrLocked says that another holds the lock; after any other
-// error the lock may be taken until its TTL is over.
+// TryAcquire asks once. storage.ErrLocked says that another holds the lock, or that this process has
+// not yet watched a dead holder for its TTL; after any other error the lock may be taken until its TTL
+// is over.
 func (l *Locks) TryAcquire(ctx context.Context, name string) (*Held, error) {
 	held, _, err := l.attempt(name).try(ctx)
 	if err != nil {
@@ -220,10 +257,14 @@ func (a attempt) try(ctx context.Context) (held *Held, wait time.Duration, err e
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.cfg.QueryTimeout)
 	defer cancel()
 	began := a.cfg.Clock()
-	row, err := a.store.Acquire(call, a.name, a.owner, a.cfg.TTL)
-	if err != nil {
-		return nil, row.ExpiresAt.Sub(row.Now), err
+	row, err := a.store.Acquire(call, a.name, a.owner, a.cfg.TTL, a.expired(a.name))
+	switch {
+	case errors.Is(err, storage.ErrLocked):
+		return nil, a.note(row), err
+	case err != nil:
+		return nil, 0, err
 	}
+	a.forget(a.name)
 	if ctx.Err() != nil {
 		// Nobody waits for it any more. If this fails, the TTL frees it.
 		return nil, 0, errors.Join(ctx.Err(), a.store.Release(call, row))
@@ -233,6 +274,47 @@ func (a attempt) try(ctx context.Context) (held *Held, wait time.Duration, err e
 		return nil, a.cfg.RetryMin, errLate // the next call finds the same holding
 	}
 	return newHeld(ctx, a.Locks, row, trusted), 0, nil
+}
+
+// expired returns the holding of a name that was seen unchanged for its whole TTL, or none.
+func (l *Locks) expired(name string) storage.Lock {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s, ok := l.seen[name]; ok && s.left(l.cfg.Clock()) <= 0 {
+		return s.Lock
+	}
+	return storage.Lock{}
+}
+
+// note remembers a holding of another that the store has just shown, and returns how long it must
+// still be seen unchanged before it may be taken.
+func (l *Locks) note(row storage.Lock) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.cfg.Clock() // after the answer: what was stamped before it is at least that old
+	s, ok := l.seen[row.Name]
+	if !ok || !s.SameRenewal(row) {
+		if len(l.seen) >= maxSeen {
+			clear(l.seen)
+		}
+		s = sighting{row, now}
+		l.seen[row.Name] = s
+	}
+	if planted.Bug(planted.LockOnStoreClock) {
+		s.since -= max(s.TTL-row.ExpiresAt.Sub(row.Now), 0)
+		l.seen[row.Name] = s
+	}
+	return s.left(now)
+}
+
+// left is how long the holding must still be seen unchanged.
+func (s sighting) left(now time.Duration) time.Duration { return s.since + s.TTL - now }
+
+// forget drops what was seen of a lock that this process holds now.
+func (l *Locks) forget(name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.seen, name)
 }
 
 var errLate = fmt.Errorf("%w: the answer came when the lock could not be trusted any more", storage.ErrUnavailable)

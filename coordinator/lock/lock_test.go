@@ -49,8 +49,8 @@ func (l *line) set(before, after func(context.Context, string) error) {
 	l.before, l.after = before, after
 }
 
-func (l *line) Acquire(ctx context.Context, name, owner string, ttl time.Duration) (row storage.Lock, err error) {
-	err = l.carry(ctx, "acquire", func() (err error) { row, err = l.Locker.Acquire(ctx, name, owner, ttl); return err })
+func (l *line) Acquire(ctx context.Context, name, owner string, ttl time.Duration, expired storage.Lock) (row storage.Lock, err error) {
+	err = l.carry(ctx, "acquire", func() (err error) { row, err = l.Locker.Acquire(ctx, name, owner, ttl, expired); return err })
 	return row, err
 }
 
@@ -148,8 +148,8 @@ func (w *world) within(what string, d, lo, hi time.Duration) {
 
 const ttl = 30 * time.Second
 
-// trust is ttl less its margin of 0.001·30 s + 1 s + 250 ms.
-const trust = ttl - 1280*time.Millisecond
+// trust is ttl less its margin of 0.001·30 s + 1 s.
+const trust = ttl - 1030*time.Millisecond
 
 func TestHoldingIsRenewed(t *testing.T) {
 	story(t, func(w *world) {
@@ -250,7 +250,7 @@ func TestLateAnswerIsNoHolding(t *testing.T) {
 		var asleep atomic.Int64
 		var numbers []int64
 		wire := &line{after: func(ctx context.Context, call string) error {
-			row, err := w.store.Acquire(ctx, "lock", "other", ttl)
+			row, err := w.store.Acquire(ctx, "lock", "other", ttl, storage.Lock{})
 			w.refused(err, storage.ErrLocked)
 			if numbers = append(numbers, row.Number); len(numbers) == 1 {
 				asleep.Store(int64(time.Minute))
@@ -282,7 +282,7 @@ func TestLostReplies(t *testing.T) {
 			return nil
 		}}
 		h := w.acquire(w.process(wire, lock.Config{}))
-		row, err := w.store.Acquire(w.Context(), "lock", "other", ttl)
+		row, err := w.store.Acquire(w.Context(), "lock", "other", ttl, storage.Lock{})
 		w.refused(err, storage.ErrLocked)
 		if row.Number != h.Number() || calls.Load() < 3 {
 			w.Errorf("holding %d, the store says %d, after %d calls", h.Number(), row.Number, calls.Load())
@@ -323,7 +323,7 @@ func TestReleaseWaitsForWhatIsUnderWay(t *testing.T) {
 func TestTakenLockEndsTheHolding(t *testing.T) {
 	story(t, func(w *world) {
 		h := w.acquire(w.process(&line{}, lock.Config{}))
-		row, _ := w.store.Acquire(w.Context(), "lock", "other", ttl)
+		row, _ := w.store.Acquire(w.Context(), "lock", "other", ttl, storage.Lock{})
 		w.ok(w.store.Release(w.Context(), row)) // an operator forces it
 		at, why := w.ended(h)
 		w.refused(why, storage.ErrLockLost)

@@ -16,7 +16,7 @@ import (
 )
 
 // TestStorm lets processes take a lock from each other over lines that delay, lose and swallow,
-// with clocks of different rates and a store's clock that makes small steps: no two contexts are
+// with clocks of different rates and a store's clock that steps by hours: no two contexts are
 // alive at the same time, and numbers grow.
 func TestStorm(t *testing.T) {
 	t.Parallel()
@@ -56,7 +56,7 @@ func (s *storm) run(d time.Duration) {
 		processes.Go(func() { s.process(ctx, store) })
 	}
 	for ctx.Err() == nil {
-		step := s.upTo(50 * time.Millisecond)
+		step := s.upTo(4*time.Hour) - 2*time.Hour
 		s.mu.Lock()
 		s.step = step
 		s.mu.Unlock()
@@ -72,7 +72,7 @@ func (s *storm) run(d time.Duration) {
 func (s *storm) process(ctx context.Context, store storage.Locker) {
 	rate := 1 + 0.0008*(float64(s.upTo(time.Second))/float64(time.Second)-0.5)
 	locks, err := lock.New(&line{Locker: store, before: s.trouble(), after: s.trouble()}, lock.Config{
-		TTL: 5 * time.Second, Renew: time.Second, QueryTimeout: time.Second, Wakeup: 100 * time.Millisecond, ClockStep: 50 * time.Millisecond,
+		TTL: 5 * time.Second, Renew: time.Second, QueryTimeout: time.Second, Wakeup: 100 * time.Millisecond,
 		Clock:  func() time.Duration { return time.Duration(float64(time.Since(s.begin)) * rate) },
 		Logger: slog.New(slog.DiscardHandler),
 	})

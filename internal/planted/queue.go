@@ -1,6 +1,6 @@
 package planted
 
-// The names of the bugs of the queue broker and of its buckets.
+// The names of the bugs of the queue broker, of its buckets and of named locks.
 const (
 	AnswerBeforeDurable   = "answer before it is durable"
 	AnswerOvertakes       = "answer that writes nothing overtakes what makes it true"
@@ -22,10 +22,11 @@ const (
 	DedupForEver          = "ids remembered for ever"
 	CheckThenReplace      = "object created by a look and a replacement"
 	ReplaceWithoutVersion = "object replaced whatever its version"
+	LockOnStoreClock      = "lock taken by the store's clock alone"
 )
 
 // QueueBugs lists the planted bugs of the queue's rules that the simulator of its journal cannot see:
-// they are the broker's, or the bucket's. The bugs of the journal are in daemon/queue/journal/owner.
+// they are the broker's, the bucket's or the named locks'. The bugs of the journal are in daemon/queue/journal/owner.
 func QueueBugs() []Info {
 	return []Info{
 		{AnswerBeforeDurable, "Q3: replies see what is not acknowledged"},
@@ -48,5 +49,6 @@ func QueueBugs() []Info {
 		{DedupForEver, "Q9: memory without a bound"},
 		{CheckThenReplace, "Q11: two writers create one object"},
 		{ReplaceWithoutVersion, "Q11: a writer replaces what it has not read"},
+		{LockOnStoreClock, "E2: a step of the store's clock gives a named lock two holders, or keeps a dead one's"},
 	}
 }

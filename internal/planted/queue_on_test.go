@@ -32,6 +32,7 @@ var caught = map[string]struct{ pkg, test string }{
 	DedupForEver:          {"daemon/queue", "TestSettingsChange"},
 	CheckThenReplace:      {"storage/blob/dir", "TestConformance"},
 	ReplaceWithoutVersion: {"storage/blob/dir", "TestConformance"},
+	LockOnStoreClock:      {"coordinator/lock", "TestStepForwardGivesNoLockAway"},
 }
 
 // TestPlanted breaks the rules of [QueueBugs] one at a time under ordinary tests, which must fail, and

@@ -9,13 +9,13 @@ import (
 )
 
 // Acquire implements [storage.Locker].
-func (s *Store) Acquire(ctx context.Context, name, owner string, ttl time.Duration) (storage.Lock, error) {
+func (s *Store) Acquire(ctx context.Context, name, owner string, ttl time.Duration, expired storage.Lock) (storage.Lock, error) {
 	now, err := s.begin(ctx)
 	if err != nil {
 		return storage.Lock{}, fmt.Errorf("acquire lock %q: %w", name, err)
 	}
 	defer s.end()
-	l, err := s.state.acquire(name, owner, ttl, now)
+	l, err := s.state.acquire(name, owner, ttl, expired, now)
 	if err != nil {
 		return l, fmt.Errorf("acquire lock %q: %w", name, err)
 	}
@@ -49,19 +49,20 @@ func (s *Store) Release(ctx context.Context, held storage.Lock) error {
 	return nil
 }
 
-// acquire gives a free or expired lock to the owner, under a new number. Owner names one
-// acquisition: asking again for what it holds returns the same holding, its time counted anew.
-func (s *state) acquire(name, owner string, ttl time.Duration, now time.Time) (storage.Lock, error) {
-	row, ok := s.locks[name]
-	held := ok && row.Owner != "" && now.Before(row.ExpiresAt)
-	if held && row.Owner != owner {
+// acquire gives a lock that is free, or stands as in expired, to the owner under a new number. Owner
+// names one acquisition: asking again for what it holds renews the same holding.
+func (s *state) acquire(name, owner string, ttl time.Duration, expired storage.Lock, now time.Time) (storage.Lock, error) {
+	row := s.locks[name]
+	switch {
+	case row.Free() || row.Owner != owner && row.SameRenewal(expired):
+		row = storage.Lock{Name: name, Owner: owner, Number: s.nextLock(row.Number, now)}
+	case row.Owner == owner:
+		row.Renewals++
+	default:
 		row.Now = now
 		return row, storage.ErrLocked
 	}
-	if !held {
-		row = storage.Lock{Name: name, Owner: owner, Number: s.nextLock(row.Number, now)}
-	}
-	row.ExpiresAt, row.Now = now.Add(ttl), now
+	row.TTL, row.ExpiresAt, row.Now = ttl, now.Add(ttl), now
 	s.locks[name] = row
 	return row, nil
 }
@@ -72,14 +73,14 @@ func (s *state) nextLock(previous int64, now time.Time) int64 {
 	return storage.NextNumber(max(previous, s.lockFloor), now, 0)
 }
 
-// extend counts the lock's time anew. A holder whose time is over keeps the lock as long as
-// nobody has taken it: a step of the store's clock takes no lock away.
+// extend renews a holding. A holder keeps the lock as long as nobody has taken it.
 func (s *state) extend(held storage.Lock, ttl time.Duration, now time.Time) (storage.Lock, error) {
 	row, ok := s.heldLock(held)
 	if !ok {
 		return storage.Lock{}, storage.ErrLockLost
 	}
-	row.ExpiresAt, row.Now = now.Add(ttl), now
+	row.Renewals++
+	row.TTL, row.ExpiresAt, row.Now = ttl, now.Add(ttl), now
 	s.locks[row.Name] = row
 	return row, nil
 }
@@ -98,5 +99,5 @@ func (s *state) release(held storage.Lock, now time.Time) error {
 // heldLock finds the row that is held under exactly this owner and number.
 func (s *state) heldLock(held storage.Lock) (storage.Lock, bool) {
 	row, ok := s.locks[held.Name]
-	return row, ok && row.Owner != "" && row.Owner == held.Owner && row.Number == held.Number
+	return row, ok && !row.Free() && row.Owner == held.Owner && row.Number == held.Number
 }

@@ -53,7 +53,7 @@ func TestRestore(t *testing.T) {
 	if err := s.Stamp(t.Context(), r.Fence()); err != nil {
 		t.Fatal(err)
 	}
-	lock, err := s.Acquire(t.Context(), "lock", "me", time.Minute)
+	lock, err := s.Acquire(t.Context(), "lock", "me", time.Minute, storage.Lock{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -373,7 +373,7 @@ func TestEndedContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	f := daemon.Fence{Unit: unit, Generation: 1}
-	_, acquire := s.Acquire(ctx, "a", "b", time.Minute)
+	_, acquire := s.Acquire(ctx, "a", "b", time.Minute, storage.Lock{})
 	_, extend := s.Extend(ctx, storage.Lock{}, time.Minute)
 	_, nodes := s.SweepNodes(ctx, f, 0, 1)
 	for i, err := range []error{acquire, extend, s.Release(ctx, storage.Lock{}), nodes, s.Stamp(ctx, f), s.InTx(ctx, f, func() error { return nil })} {

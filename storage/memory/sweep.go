@@ -87,12 +87,12 @@ func (s *state) sweepEvents(cut time.Time, keep, limit int) int {
 	return n
 }
 
-// sweepLocks removes the oldest locks that expired or were released before cut; the next holder
-// of such a name still gets a higher number.
+// sweepLocks removes the oldest locks that were released before cut; the next holder of such a name
+// still gets a higher number.
 func (s *state) sweepLocks(cut time.Time, limit int) int {
 	var old []storage.Lock
 	for _, l := range s.locks {
-		if l.ExpiresAt.Before(cut) {
+		if l.Free() && l.ExpiresAt.Before(cut) {
 			old = append(old, l)
 		}
 	}

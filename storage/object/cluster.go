@@ -11,6 +11,7 @@ import (
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
 	"github.com/emitd/emitd/storage/internal/rules"
 )
 
@@ -53,9 +54,9 @@ type cluster struct {
 	Oldest   int64          `json:"oldest"`
 	Head     int64          `json:"head"`
 
-	Commands  rules.Commands  `json:"commands,omitempty"`
-	Locks     map[string]lock `json:"locks,omitempty"`
-	LockFloor int64           `json:"lock_floor,omitempty"` // highest number whose row was swept
+	Commands  rules.Commands          `json:"commands,omitempty"`
+	Locks     map[string]storage.Lock `json:"locks,omitempty"`
+	LockFloor int64                   `json:"lock_floor,omitempty"` // highest number whose row was swept
 }
 
 // member is a node's row. What its heartbeats say since it last wrote here stands in its own

@@ -36,7 +36,7 @@ func full() *cluster {
 	c.Ring = []daemon.Event{{Seq: 5, At: at, Kind: daemon.LeaderElected, Unit: unit, Detail: json.RawMessage(`{"a":[1]}`)}}
 	c.Oldest, c.Head = 3, 5
 	c.Commands = []*storage.Command{{ID: "c", Kind: "k", Args: json.RawMessage(`{}`), CreatedAt: at, Cooldown: time.Second}}
-	c.Locks = map[string]lock{"l": {storage.Lock{Name: "l", Owner: "o", Number: 3, ExpiresAt: at}, time.Minute}}
+	c.Locks = map[string]storage.Lock{"l": {Name: "l", Owner: "o", Number: 3, Renewals: 2, TTL: time.Minute, ExpiresAt: at}}
 	c.LockFloor = 2
 	return c
 }

@@ -158,7 +158,7 @@ func (s *Store) SweepLocks(ctx context.Context, fence daemon.Fence, age time.Dur
 		if err := c.checkFence(fence); err != nil {
 			return false, err
 		}
-		n = c.sweepLocks(now.Add(-age), limit, s.expires, now)
+		n = c.sweepLocks(now.Add(-age), limit)
 		return n > 0, nil
 	}})
 	if err != nil {
@@ -167,13 +167,13 @@ func (s *Store) SweepLocks(ctx context.Context, fence daemon.Fence, age time.Dur
 	return n, nil
 }
 
-// sweepLocks removes the oldest locks that expired or were released before cut; the next holder of
-// such a name still gets a higher number.
-func (c *cluster) sweepLocks(cut time.Time, limit int, expires expiry, now time.Time) int {
+// sweepLocks removes the oldest locks that were released before cut; the next holder of such a name
+// still gets a higher number.
+func (c *cluster) sweepLocks(cut time.Time, limit int) int {
 	var old []storage.Lock
 	for _, l := range c.Locks {
-		if end := l.end(expires, now); end.Before(cut) {
-			old = append(old, storage.Lock{Name: l.Name, Number: l.Number, ExpiresAt: end})
+		if l.Free() && l.ExpiresAt.Before(cut) {
+			old = append(old, l)
 		}
 	}
 	slices.SortFunc(old, func(a, b storage.Lock) int {
@@ -185,12 +185,4 @@ func (c *cluster) sweepLocks(cut time.Time, limit int, expires expiry, now time.
 		delete(c.Locks, l.Name)
 	}
 	return len(old)
-}
-
-// end is when a lock was released, or is over.
-func (l lock) end(expires expiry, now time.Time) time.Time {
-	if l.Owner == "" {
-		return l.ExpiresAt
-	}
-	return expires(l, now)
 }

@@ -10,27 +10,12 @@ import (
 // silence tells whether a node has said nothing for ttl.
 type silence func(m *member, ttl time.Duration, now time.Time) bool
 
-// expiry tells when a lock that somebody holds is over.
-type expiry func(l lock, now time.Time) time.Time
-
 // silent is a silence: by the common clock, or as this process has seen it by its own.
 func (s *Store) silent(m *member, ttl time.Duration, now time.Time) bool {
 	if s.cfg.Clock != nil {
 		return !storage.InUse(m.LastHeartbeatAt, now, ttl)
 	}
 	return s.seenSince.unchanged("node "+string(m.Incarnation), m.Seq) >= ttl
-}
-
-// expires is an expiry: by the common clock, or as this process has seen the lock by its own.
-func (s *Store) expires(l lock, now time.Time) time.Time {
-	if s.cfg.Clock != nil {
-		return l.ExpiresAt
-	}
-	type holding struct {
-		number int64
-		until  time.Time
-	}
-	return now.Add(l.TTL - s.seenSince.unchanged("lock "+l.Name, holding{l.Number, l.ExpiresAt.Round(0).UTC()}))
 }
 
 // sightings remember since when something was seen unchanged, by the clock of this process: it

@@ -9,10 +9,10 @@ import (
 )
 
 // Acquire implements [storage.Locker].
-func (s *Store) Acquire(ctx context.Context, name, owner string, ttl time.Duration) (storage.Lock, error) {
+func (s *Store) Acquire(ctx context.Context, name, owner string, ttl time.Duration, expired storage.Lock) (storage.Lock, error) {
 	what := fmt.Sprintf("acquire lock %q", name)
 	// A sweep may remove the row between the statement that makes sure of it and the one that
-	// locks it. Once, not again and again: it removes what expired long ago.
+	// locks it. Once, not again and again: it removes what was released long ago.
 	for range 3 {
 		lock := storage.Lock{Name: name}
 		var found, taken bool
@@ -21,9 +21,10 @@ func (s *Store) Acquire(ctx context.Context, name, owner string, ttl time.Durati
 			m.do("lock_lock", plain(name))
 			m.ask(columns(func(c *composite) error {
 				found, taken = true, c.bool()
-				lock.Owner, lock.Number, lock.ExpiresAt, lock.Now = c.text(), c.int(), c.time(), c.time()
+				lock.Owner, lock.Number, lock.Renewals = c.text(), c.int(), c.int()
+				lock.TTL, lock.ExpiresAt, lock.Now = microseconds(c.int()), c.time(), c.time()
 				return nil
-			}), "acquire", plain(name), plain(owner), micros(ttl))
+			}), "acquire", plain(name), plain(owner), micros(ttl), expired.Number, expired.Renewals)
 		})
 		switch {
 		case err != nil:
@@ -43,7 +44,8 @@ func (s *Store) Extend(ctx context.Context, held storage.Lock, ttl time.Duration
 	var found bool
 	err := s.call(ctx, "extend", writing, func(m *message) {
 		m.ask(columns(func(c *composite) error {
-			found, held.ExpiresAt, held.Now = true, c.time(), c.time()
+			found, held.Renewals, held.TTL = true, c.int(), microseconds(c.int())
+			held.ExpiresAt, held.Now = c.time(), c.time()
 			return nil
 		}), "extend", plain(held.Name), plain(held.Owner), held.Number, micros(ttl))
 	})

@@ -157,5 +157,12 @@ func columns(take func(c *composite) error) func([][]byte) error {
 // micros is a duration in the unit of Postgres' intervals, rounded up: a lease is never shorter
 // than asked for.
 func micros(d time.Duration) int64 {
-	return int64((d + time.Microsecond - 1) / time.Microsecond)
+	n := d.Microseconds()
+	if d%time.Microsecond > 0 {
+		n++
+	}
+	return n
 }
+
+// microseconds is the length that a column of micros holds.
+func microseconds(n int64) time.Duration { return time.Duration(n) * time.Microsecond }

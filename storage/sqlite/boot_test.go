@@ -115,7 +115,7 @@ func TestRebootEndsEverything(t *testing.T) {
 	s := m.open(t, path)
 	who := someone("before")
 	term, run := runs(t, s, who)
-	lock, err := s.Acquire(ctx, "lock", "owner", time.Hour)
+	lock, err := s.Acquire(ctx, "lock", "owner", time.Hour, storage.Lock{})
 	ok(t, err)
 	before := look(t, s)
 	ok(t, s.Close())
@@ -141,7 +141,7 @@ func TestRebootEndsEverything(t *testing.T) {
 	if got, want := strings.Join(kinds, ", "), "leader.lost expired, node.removed host rebooted, assignment.forced host rebooted"; got != want {
 		t.Errorf("events are %s, want %s", got, want)
 	}
-	again, err := s.Acquire(ctx, "lock", "another", time.Hour)
+	again, err := s.Acquire(ctx, "lock", "another", time.Hour, storage.Lock{})
 	ok(t, err)
 	if again.Number <= lock.Number {
 		t.Errorf("lock number %d after %d", again.Number, lock.Number)

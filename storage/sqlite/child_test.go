@@ -222,7 +222,10 @@ func childCounts(path string, args []string) error {
 	unit := daemon.Unit{Daemon: "acme:counter"}
 	acked := 0
 	for range number(args, 0) {
-		lock, err := s.Acquire(ctx, "generation", uuid.NewString(), -time.Hour)
+		lock, err := storage.Lock{}, storage.ErrLocked
+		for owner := uuid.NewString(); errors.Is(err, storage.ErrLocked); {
+			lock, err = s.Acquire(ctx, "generation", owner, time.Hour, lock)
+		}
 		if err != nil {
 			return err
 		}

@@ -305,7 +305,7 @@ func TestClose(t *testing.T) {
 	ok(t, s.Close())
 	_, err := s.Snapshot(context.Background())
 	refused(t, err, errClosed)
-	_, err = s.Acquire(context.Background(), "lock", "me", time.Minute)
+	_, err = s.Acquire(context.Background(), "lock", "me", time.Minute, storage.Lock{})
 	refused(t, err, errClosed)
 	for _, suffix := range []string{"-wal", "-shm"} {
 		if _, err := os.Stat(s.Path() + suffix); !errors.Is(err, os.ErrNotExist) {

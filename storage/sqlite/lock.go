@@ -9,11 +9,11 @@ import (
 )
 
 // Acquire implements [storage.Locker]. Owner names one acquisition: asking again for what it
-// holds returns the same holding, its time counted anew.
-func (s *Store) Acquire(ctx context.Context, name, owner string, ttl time.Duration) (storage.Lock, error) {
+// holds renews the same holding.
+func (s *Store) Acquire(ctx context.Context, name, owner string, ttl time.Duration, expired storage.Lock) (storage.Lock, error) {
 	var l storage.Lock
 	err := s.call(ctx, "acquire", func(st *step) (err error) {
-		l, err = st.acquire(name, owner, ttl)
+		l, err = st.acquire(name, owner, ttl, expired)
 		return err
 	})
 	if err != nil {
@@ -22,15 +22,15 @@ func (s *Store) Acquire(ctx context.Context, name, owner string, ttl time.Durati
 	return l, nil
 }
 
-// Extend implements [storage.Locker]. A holder whose time is over keeps the lock as long as
-// nobody has taken it.
+// Extend implements [storage.Locker]. A holder keeps the lock as long as nobody has taken it.
 func (s *Store) Extend(ctx context.Context, held storage.Lock, ttl time.Duration) (storage.Lock, error) {
 	var l storage.Lock
 	err := s.call(ctx, "extend", func(st *step) error {
 		if l = st.lock(held.Name); !sameHolding(l, held) {
 			return storage.ErrLockLost
 		}
-		l.ExpiresAt, l.Now = st.now.Add(ttl), st.now
+		l.Renewals++
+		l.TTL, l.ExpiresAt, l.Now = ttl, st.now.Add(ttl), st.now
 		st.putLock(l)
 		return nil
 	})
@@ -58,23 +58,24 @@ func (s *Store) Release(ctx context.Context, held storage.Lock) error {
 }
 
 func sameHolding(row, held storage.Lock) bool {
-	return row.Owner != "" && row.Owner == held.Owner && row.Number == held.Number
+	return !row.Free() && row.Owner == held.Owner && row.Number == held.Number
 }
 
-func (st *step) acquire(name, owner string, ttl time.Duration) (storage.Lock, error) {
+func (st *step) acquire(name, owner string, ttl time.Duration, expired storage.Lock) (storage.Lock, error) {
 	row := st.lock(name)
-	held := row.Owner != "" && st.now.Before(row.ExpiresAt)
-	if held && row.Owner != owner {
-		row.Now = st.now
-		return row, storage.ErrLocked
-	}
-	if !held {
+	switch {
+	case row.Free() || row.Owner != owner && row.SameRenewal(expired):
 		// Higher than the name's last number, than any whose row was swept, and as high as the
 		// clock: a restored copy repeats none.
 		number := storage.NextNumber(max(row.Number, st.meta.lockFloor), st.now, 0)
 		row = storage.Lock{Name: name, Owner: owner, Number: number}
+	case row.Owner == owner:
+		row.Renewals++
+	default:
+		row.Now = st.now
+		return row, storage.ErrLocked
 	}
-	row.ExpiresAt, row.Now = st.now.Add(ttl), st.now
+	row.TTL, row.ExpiresAt, row.Now = ttl, st.now.Add(ttl), st.now
 	st.putLock(row)
 	return row, nil
 }
@@ -82,10 +83,12 @@ func (st *step) acquire(name, owner string, ttl time.Duration) (storage.Lock, er
 // lock reads a row; without an owner if nobody holds it.
 func (st *step) lock(name string) storage.Lock {
 	l := storage.Lock{Name: name}
-	st.one(`SELECT owner, number, expires_at FROM ~lock WHERE name = ?`, []any{name}, &l.Owner, &l.Number, at{&l.ExpiresAt})
+	st.one(`SELECT owner, number, renewals, ttl, expires_at FROM ~lock WHERE name = ?`, []any{name},
+		&l.Owner, &l.Number, &l.Renewals, &l.TTL, at{&l.ExpiresAt})
 	return l
 }
 
 func (st *step) putLock(l storage.Lock) {
-	st.exec(`INSERT OR REPLACE INTO ~lock (name, owner, number, expires_at) VALUES (?, ?, ?, ?)`, l.Name, l.Owner, l.Number, nanos(l.ExpiresAt))
+	st.exec(`INSERT OR REPLACE INTO ~lock (name, owner, number, renewals, ttl, expires_at) VALUES (?, ?, ?, ?, ?, ?)`,
+		l.Name, l.Owner, l.Number, l.Renewals, l.TTL, nanos(l.ExpiresAt))
 }

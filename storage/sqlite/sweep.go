@@ -37,7 +37,7 @@ func (s *Store) SweepEvents(ctx context.Context, fence daemon.Fence, age time.Du
 // number.
 func (s *Store) SweepLocks(ctx context.Context, fence daemon.Fence, age time.Duration, limit int) (int, error) {
 	return s.sweep(ctx, fence, "locks", func(st *step) int {
-		const old = `FROM ~lock WHERE expires_at < ? ORDER BY expires_at, name LIMIT ?`
+		const old = `FROM ~lock WHERE owner = '' AND expires_at < ? ORDER BY expires_at, name LIMIT ?`
 		args := []any{nanos(st.now.Add(-age)), max(limit, 0)}
 		floor := st.meta.lockFloor
 		st.one(`SELECT max(number) FROM (SELECT number `+old+`)`, args, orZero{&floor})

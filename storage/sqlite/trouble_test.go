@@ -88,10 +88,10 @@ func TestBrokenWriter(t *testing.T) {
 	c := <-s.writer
 	ok(t, c.Run(context.Background(), "BEGIN IMMEDIATE")) // and nobody ends it
 	s.writer <- c
-	if _, err := s.Acquire(context.Background(), "lock", "me", 0); err == nil {
+	if _, err := s.Acquire(context.Background(), "lock", "me", 0, storage.Lock{}); err == nil {
 		t.Error("a transaction began within another")
 	}
-	_, err := s.Acquire(context.Background(), "lock", "me", 0)
+	_, err := s.Acquire(context.Background(), "lock", "me", 0, storage.Lock{})
 	ok(t, err)
 	if n := s.db.Stats().OpenConnections; n > 1+maxReaders {
 		t.Errorf("%d connections are open", n)
@@ -107,7 +107,7 @@ func TestCallsInsideAFencedTransaction(t *testing.T) {
 	db := ledger(t, s, "")
 	ok(t, s.InTx(context.Background(), db, f, addAnd(func() {
 		look(t, s)
-		_, err := s.Acquire(context.Background(), "lock", "me", 0)
+		_, err := s.Acquire(context.Background(), "lock", "me", 0, storage.Lock{})
 		refused(t, err, storage.ErrUnavailable)
 		if !strings.Contains(err.Error(), "is locked by") {
 			t.Errorf("got %v", err)

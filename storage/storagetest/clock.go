@@ -10,12 +10,14 @@ import (
 var clockStories = []story{
 	{"a lease ends to the millisecond", FrozenClock, leaseEnds},
 	{"an ID is in use to the millisecond", FrozenClock, idleEnds},
-	{"a lock ends to the millisecond", FrozenClock | Locks, lockEnds},
 	{"facts carry the time of the step that made them", FrozenClock, stampsFacts},
 	{"news is stamped when there is some", Clock, stampsNews},
 	{"numbers grow while the clock steps back", Clock, numbersOverStepBack},
 	{"a holder renews over a step forward, and candidates agree that the lease is over", Clock, stepForward},
 	{"a step back keeps the lease of a holder that is gone; the candidate's own clock ends it", Clock, stepBack},
+	{"a step of the clock gives no lock away", Clock | Locks, stepKeepsLock},
+	{"a step of the clock keeps no lock for a holder that is gone", Clock | Locks, stepFreesLock},
+	{"a released lock is swept by its age, one that is held never", Clock | Locks | Sweeps, sweepsReleasedLocks},
 	{"lock numbers grow while the clock steps back", Clock | Locks | Sweeps, lockNumbersOverStepBack},
 	{"history stays without gaps when it is swept after a step back", Clock | Sweeps, sweepOverStepBack},
 	{"an id is not in use for as long as the clock was set back", Clock, idleAfterStepBack},
@@ -57,17 +59,54 @@ func idleAfterStepBack(w *world) {
 	b.beat(advert(plain), ttl(time.Minute))
 }
 
-func lockEnds(w *world) {
+// Whatever the clock says, a lock is its holder's until it is released or named as expired.
+func stepKeepsLock(w *world) {
 	s := w.locker()
-	first, err := s.Acquire(w.ctx, "lock", uuid(3, 1), time.Minute)
+	held, err := s.Acquire(w.ctx, "lock", owner(1), time.Minute, storage.Lock{})
 	w.ok(err)
-	w.Advance(time.Minute - time.Millisecond)
-	_, err = s.Acquire(w.ctx, "lock", uuid(3, 2), time.Minute)
+	for _, step := range []time.Duration{time.Minute, 365 * 24 * time.Hour, -366 * 24 * time.Hour, 2 * time.Hour} {
+		w.Advance(step)
+		_, err := s.Acquire(w.ctx, "lock", owner(2), time.Minute, storage.Lock{})
+		w.refused(err, storage.ErrLocked)
+		renewed, err := s.Extend(w.ctx, held, time.Minute)
+		w.ok(err)
+		w.equal("number", renewed.Number, held.Number)
+	}
+}
+
+// Whatever the clock says, a holding that was seen unchanged is over, and one that has moved is not.
+func stepFreesLock(w *world) {
+	s := w.locker()
+	w.Advance(2 * time.Hour)
+	first, err := s.Acquire(w.ctx, "lock", owner(1), time.Minute, storage.Lock{})
+	w.ok(err)
+	w.Advance(-2 * time.Hour)
+	seen, err := s.Acquire(w.ctx, "lock", owner(2), time.Minute, storage.Lock{})
 	w.refused(err, storage.ErrLocked)
-	w.Advance(time.Millisecond)
-	second, err := s.Acquire(w.ctx, "lock", uuid(3, 2), time.Minute)
+	w.holds(seen.ExpiresAt.After(seen.Now.Add(time.Hour)), "the stamps should mislead: %v at %v", seen.ExpiresAt, seen.Now)
+	second, err := s.Acquire(w.ctx, "lock", owner(2), time.Minute, seen)
 	w.ok(err)
 	w.holds(second.Number > first.Number, "number %d after %d", second.Number, first.Number)
+}
+
+func sweepsReleasedLocks(w *world) {
+	s, f := w.locker(), w.sweeper()
+	_, err := s.Acquire(w.ctx, "held", owner(1), time.Minute, storage.Lock{})
+	w.ok(err)
+	released, err := s.Acquire(w.ctx, "released", owner(2), time.Minute, storage.Lock{})
+	w.ok(err)
+	w.ok(s.Release(w.ctx, released))
+	w.Advance(time.Hour)
+	for _, want := range []struct {
+		age time.Duration
+		n   int
+	}{{2 * time.Hour, 0}, {30 * time.Minute, 1}, {-long, 0}} {
+		n, err := w.sweep().SweepLocks(w.ctx, f, want.age, 100)
+		w.ok(err)
+		w.equal("removed", n, want.n)
+	}
+	_, err = s.Acquire(w.ctx, "held", owner(3), time.Minute, storage.Lock{})
+	w.refused(err, storage.ErrLocked)
 }
 
 func stampsFacts(w *world) {
@@ -175,17 +214,18 @@ func stepBack(w *world) {
 
 func lockNumbersOverStepBack(w *world) {
 	s := w.locker()
-	last, err := s.Acquire(w.ctx, "lock", uuid(3, 1), -3*time.Hour)
+	last, err := s.Acquire(w.ctx, "lock", owner(1), time.Minute, storage.Lock{})
 	w.ok(err)
 	w.Advance(-2 * time.Hour)
 	for i := range 4 {
-		next, err := s.Acquire(w.ctx, "lock", uuid(3, 10+i), -3*time.Hour)
+		if i == 1 {
+			w.ok(s.Release(w.ctx, last))
+			w.equal("swept", w.sweepLocks(), 1)
+		}
+		next, err := s.Acquire(w.ctx, "lock", owner(10+i), time.Minute, last)
 		w.ok(err)
 		w.holds(next.Number > last.Number, "number %d after %d", next.Number, last.Number)
 		last = next
-		if i == 1 {
-			w.sweepLocks()
-		}
 	}
 }
 

@@ -188,12 +188,12 @@ func losesStamp(w *world) {
 
 func losesLock(w *world) {
 	w.lose(func() error {
-		_, err := w.locker().Acquire(w.ctx, "lock", owner(1), long)
+		_, err := w.locker().Acquire(w.ctx, "lock", owner(1), long, storage.Lock{})
 		return err
 	})
-	held, err := w.locker().Acquire(w.ctx, "lock", owner(2), long)
+	held, err := w.locker().Acquire(w.ctx, "lock", owner(2), long, storage.Lock{})
 	w.refused(err, storage.ErrLocked)
-	again, err := w.locker().Acquire(w.ctx, "lock", owner(1), long)
+	again, err := w.locker().Acquire(w.ctx, "lock", owner(1), long, storage.Lock{})
 	w.ok(err)
 	w.equal("number", again.Number, held.Number)
 	w.lose(func() error { return w.locker().Release(w.ctx, again) })

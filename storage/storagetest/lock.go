@@ -13,7 +13,8 @@ var lockStories = []story{
 	{"a free lock is taken", Locks, takesLock},
 	{"a held lock is refused and its holder told", Locks, refusesHeldLock},
 	{"asking again returns the same holding", Locks, acquiresAgain},
-	{"an expired lock is taken by another, under a higher number", Locks, takesExpiredLock},
+	{"a lock that stands as it was seen is taken by another, under a higher number", Locks, takesExpiredLock},
+	{"a lock that has moved since it was seen is refused", Locks, refusesMovedLock},
 	{"a holder extends its lock until it is taken", Locks, extendsLock},
 	{"only the exact holding extends or releases", Locks, wantsExactLock},
 	{"a released lock is free at once", Locks, releasesLock},
@@ -34,7 +35,7 @@ func owner(n int) string { return uuid(3, n) }
 
 func takesLock(w *world) {
 	before := w.look().Now
-	l, err := w.locker().Acquire(w.ctx, "lock", owner(1), time.Minute)
+	l, err := w.locker().Acquire(w.ctx, "lock", owner(1), time.Minute, storage.Lock{})
 	w.ok(err)
 	w.within("now", l.Now, before, w.look().Now)
 	w.equal("lifetime", l.ExpiresAt.Sub(l.Now).Round(rounding), time.Minute)
@@ -44,10 +45,10 @@ func takesLock(w *world) {
 }
 
 func refusesHeldLock(w *world) {
-	held, err := w.locker().Acquire(w.ctx, "lock", owner(1), time.Minute)
+	held, err := w.locker().Acquire(w.ctx, "lock", owner(1), time.Minute, storage.Lock{})
 	w.ok(err)
 	for range 2 {
-		got, err := w.locker().Acquire(w.ctx, "lock", owner(2), long)
+		got, err := w.locker().Acquire(w.ctx, "lock", owner(2), long, storage.Lock{})
 		w.refused(err, storage.ErrLocked)
 		w.equal("holder", got.Owner, owner(1))
 		w.equal("number", got.Number, held.Number)
@@ -57,22 +58,27 @@ func refusesHeldLock(w *world) {
 }
 
 func acquiresAgain(w *world) {
-	first, err := w.locker().Acquire(w.ctx, "lock", owner(1), time.Minute)
+	first, err := w.locker().Acquire(w.ctx, "lock", owner(1), time.Minute, storage.Lock{})
 	w.ok(err)
-	again, err := w.locker().Acquire(w.ctx, "lock", owner(1), time.Minute)
+	again, err := w.locker().Acquire(w.ctx, "lock", owner(1), time.Minute, storage.Lock{})
 	w.ok(err)
 	w.equal("number", again.Number, first.Number)
 	w.holds(!again.ExpiresAt.Before(first.ExpiresAt), "expiry moved back from %v to %v", first.ExpiresAt, again.ExpiresAt)
 	w.holds(again.ExpiresAt.Sub(again.Now) > time.Minute-rounding, "time left is %v, asked for a minute", again.ExpiresAt.Sub(again.Now))
+	w.holds(!again.SameRenewal(first), "asking again is no renewal: %d", again.Renewals)
 }
 
 func takesExpiredLock(w *world) {
-	first, err := w.locker().Acquire(w.ctx, "lock", owner(1), over)
+	first, err := w.locker().Acquire(w.ctx, "lock", owner(1), time.Minute, storage.Lock{})
 	w.ok(err)
-	second, err := w.locker().Acquire(w.ctx, "lock", owner(2), time.Minute)
+	seen, err := w.locker().Acquire(w.ctx, "lock", owner(2), long, storage.Lock{})
+	w.refused(err, storage.ErrLocked)
+	w.equal("TTL of the holder", seen.TTL, time.Minute)
+	second, err := w.locker().Acquire(w.ctx, "lock", owner(2), long, seen)
 	w.ok(err)
 	w.holds(second.Number > first.Number, "number %d after %d", second.Number, first.Number)
-	_, err = w.locker().Acquire(w.ctx, "lock", owner(1), time.Minute)
+	w.equal("renewals", second.Renewals, int64(0))
+	_, err = w.locker().Acquire(w.ctx, "lock", owner(1), time.Minute, first)
 	w.refused(err, storage.ErrLocked)
 	_, err = w.locker().Extend(w.ctx, first, time.Minute)
 	w.refused(err, storage.ErrLockLost)
@@ -81,16 +87,43 @@ func takesExpiredLock(w *world) {
 	w.ok(err)
 }
 
+// A lock over by the store's clock is not over: only exactly what was seen may be taken.
+func refusesMovedLock(w *world) {
+	l, err := w.locker().Acquire(w.ctx, "lock", owner(1), over, storage.Lock{})
+	w.ok(err)
+	renew := []func() (storage.Lock, error){
+		func() (storage.Lock, error) { return w.locker().Extend(w.ctx, l, over) },
+		func() (storage.Lock, error) { return w.locker().Acquire(w.ctx, "lock", owner(1), over, storage.Lock{}) },
+		func() (storage.Lock, error) {
+			if err := w.locker().Release(w.ctx, l); err != nil {
+				return l, err
+			}
+			return w.locker().Acquire(w.ctx, "lock", owner(1), over, storage.Lock{})
+		},
+	}
+	for _, moves := range renew {
+		seen, err := w.locker().Acquire(w.ctx, "lock", owner(2), long, storage.Lock{})
+		w.refused(err, storage.ErrLocked)
+		l, err = moves()
+		w.ok(err)
+		w.holds(!l.SameRenewal(seen), "renewal %d of %d is what was seen before", l.Renewals, l.Number)
+		_, err = w.locker().Acquire(w.ctx, "lock", owner(2), long, seen)
+		w.refused(err, storage.ErrLocked)
+	}
+}
+
 func extendsLock(w *world) {
-	l, err := w.locker().Acquire(w.ctx, "lock", owner(1), time.Minute)
+	l, err := w.locker().Acquire(w.ctx, "lock", owner(1), time.Minute, storage.Lock{})
 	w.ok(err)
 	before := w.look().Now
 	longer, err := w.locker().Extend(w.ctx, l, long)
 	w.ok(err)
 	w.equal("number", longer.Number, l.Number)
 	w.equal("owner", longer.Owner, l.Owner)
+	w.equal("renewals", longer.Renewals, l.Renewals+1)
+	w.equal("TTL", longer.TTL, long)
 	w.within("expires_at", longer.ExpiresAt, before.Add(long), longer.Now.Add(long))
-	// Over by the store's clock, taken by nobody: a stepped clock takes no lock away.
+	// Over by the store's clock, taken by nobody: the holder keeps it.
 	_, err = w.locker().Extend(w.ctx, longer, over)
 	w.ok(err)
 	back, err := w.locker().Extend(w.ctx, longer, long)
@@ -99,7 +132,7 @@ func extendsLock(w *world) {
 }
 
 func wantsExactLock(w *world) {
-	l, err := w.locker().Acquire(w.ctx, "lock", owner(1), time.Minute)
+	l, err := w.locker().Acquire(w.ctx, "lock", owner(1), time.Minute, storage.Lock{})
 	w.ok(err)
 	for _, wrong := range []storage.Lock{
 		{Name: "lock", Owner: owner(2), Number: l.Number},
@@ -112,51 +145,47 @@ func wantsExactLock(w *world) {
 		w.refused(err, storage.ErrLockLost)
 		w.refused(w.locker().Release(w.ctx, wrong), storage.ErrLockLost)
 	}
-	got, err := w.locker().Acquire(w.ctx, "lock", owner(2), long)
+	got, err := w.locker().Acquire(w.ctx, "lock", owner(2), long, storage.Lock{})
 	w.refused(err, storage.ErrLocked)
 	w.holds(got.ExpiresAt.Equal(l.ExpiresAt), "a refused call moved the expiry")
 }
 
 func releasesLock(w *world) {
-	first, err := w.locker().Acquire(w.ctx, "lock", owner(1), long)
+	first, err := w.locker().Acquire(w.ctx, "lock", owner(1), long, storage.Lock{})
 	w.ok(err)
 	w.ok(w.locker().Release(w.ctx, first))
 	w.refused(w.locker().Release(w.ctx, first), storage.ErrLockLost)
 	_, err = w.locker().Extend(w.ctx, first, long)
 	w.refused(err, storage.ErrLockLost)
-	second, err := w.locker().Acquire(w.ctx, "lock", owner(2), long)
+	second, err := w.locker().Acquire(w.ctx, "lock", owner(2), long, storage.Lock{})
 	w.ok(err)
 	w.holds(second.Number > first.Number, "number %d after %d", second.Number, first.Number)
 	w.ok(w.locker().Release(w.ctx, second))
-	third, err := w.locker().Acquire(w.ctx, "lock", owner(2), long)
+	third, err := w.locker().Acquire(w.ctx, "lock", owner(2), long, storage.Lock{})
 	w.ok(err)
 	w.holds(third.Number > second.Number, "number %d of a new holding after %d", third.Number, second.Number)
 }
 
-// sweepLocks removes every lock that is over.
+// sweepLocks removes every lock that was released.
 func (w *world) sweepLocks() int {
 	w.Helper()
-	n, err := w.sweep().SweepLocks(w.ctx, w.sweeper(), 0, 1000)
+	n, err := w.sweep().SweepLocks(w.ctx, w.sweeper(), over, 1000)
 	w.ok(err)
 	return n
 }
 
 func lockNumbersGrow(w *world) {
-	last := map[string]int64{}
+	last := map[string]storage.Lock{}
 	for i := range 12 {
 		name := []string{"a", "b"}[i%2]
-		ttl := over
-		if i%3 == 0 {
-			ttl = long
-		}
-		l, err := w.locker().Acquire(w.ctx, name, owner(i), ttl)
+		l, err := w.locker().Acquire(w.ctx, name, owner(i), long, last[name])
 		w.ok(err)
-		w.holds(l.Number > last[name], "%s: number %d after %d", name, l.Number, last[name])
-		last[name] = l.Number
-		if i%3 == 0 {
-			_, err := w.locker().Extend(w.ctx, l, over)
-			w.ok(err)
+		w.holds(l.Number > last[name].Number, "%s: number %d after %d", name, l.Number, last[name].Number)
+		last[name] = l
+		if i%3 != 0 {
+			continue
 		}
+		w.ok(w.locker().Release(w.ctx, l))
 		if i%4 > 1 {
 			w.holds(w.sweepLocks() > 0, "nothing was swept")
 		}
@@ -165,10 +194,10 @@ func lockNumbersGrow(w *world) {
 
 func locksApart(w *world) {
 	for i, name := range append(hostile, "a", "A", "a ", "") {
-		l, err := w.locker().Acquire(w.ctx, name, owner(i), long)
+		l, err := w.locker().Acquire(w.ctx, name, owner(i), long, storage.Lock{})
 		w.ok(err)
 		w.equal("name", l.Name, name)
-		_, err = w.locker().Acquire(w.ctx, name, owner(100+i), long)
+		_, err = w.locker().Acquire(w.ctx, name, owner(100+i), long, storage.Lock{})
 		w.refused(err, storage.ErrLocked)
 	}
 }
@@ -182,7 +211,7 @@ func racesForLock(w *world) {
 		var winners []storage.Lock
 		w.together(16, func(i int) {
 			via := []storage.Locker{w.locker(), second}[i%2]
-			l, err := via.Acquire(w.ctx, name, owner(i), long)
+			l, err := via.Acquire(w.ctx, name, owner(i), long, storage.Lock{})
 			mu.Lock()
 			defer mu.Unlock()
 			switch {

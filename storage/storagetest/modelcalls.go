@@ -357,8 +357,9 @@ func (m *model) waits(rt *rapid.T) {
 func (m *model) locks(rt *rapid.T) {
 	name, who := among(rt, "name", "a", "b"), owner(rapid.IntRange(0, 2).Draw(rt, "owner"))
 	what, ttl, number := among(rt, "what", "acquire", "extend", "release"), m.length(rt, "ttl"), among(rt, "number", int64(0), 0, 1)
-	m.do(rt, fmt.Sprintf("%s %s lock %s for %v (number %+d)", who, what, name, ttl, number), func(s *side) string {
-		return s.lock(what, name, who, ttl, number)
+	expired := rapid.Bool().Draw(rt, "expired")
+	m.do(rt, fmt.Sprintf("%s %s lock %s for %v (number %+d, expired %t)", who, what, name, ttl, number, expired), func(s *side) string {
+		return s.lock(what, name, who, ttl, number, expired)
 	})
 }
 

@@ -233,7 +233,7 @@ func (s *side) report(r storage.Report) string {
 
 // lock writes what became of a lock; numbers by place in any case, for how they are made is the
 // backend's own affair as long as they grow.
-func (s *side) lock(what, name, who string, ttl time.Duration, number int64) string {
+func (s *side) lock(what, name, who string, ttl time.Duration, number int64, expired bool) string {
 	locker, ok := s.store.(storage.Locker)
 	if !ok {
 		return "no locker"
@@ -245,7 +245,12 @@ func (s *side) lock(what, name, who string, ttl time.Duration, number int64) str
 	var err error
 	switch what {
 	case "acquire":
-		l, err = locker.Acquire(ctx, name, who, ttl)
+		var seen storage.Lock
+		if expired {
+			seen = s.locks[name]
+			seen.Renewals += number
+		}
+		l, err = locker.Acquire(ctx, name, who, ttl, seen)
 	case "extend":
 		l, err = locker.Extend(ctx, held, ttl)
 	default:
@@ -257,7 +262,7 @@ func (s *side) lock(what, name, who string, ttl time.Duration, number int64) str
 	if l.Name == "" {
 		return s.text.err(err)
 	}
-	return fmt.Sprintf("%s; lock %s of %s number %s until %s", s.text.err(err), l.Name, l.Owner, s.text.place("lock "+name, l.Number), s.text.time(l.ExpiresAt))
+	return fmt.Sprintf("%s; lock %s of %s number %s renewed %d times for %v until %s", s.text.err(err), l.Name, l.Owner, s.text.place("lock "+name, l.Number), l.Renewals, l.TTL, s.text.time(l.ExpiresAt))
 }
 
 // sweeperUnit is the unit whose fence sweeps need.

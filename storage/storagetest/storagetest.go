@@ -15,7 +15,7 @@
 //
 // # Time
 //
-// Most cases need no clock: a lease of a negative length is over when it begins, a lock likewise,
+// Most cases need no clock: a lease of a negative length is over when it begins,
 // and a negative age is older than everything. Cases about exact boundaries and about a clock
 // that steps need [Backend.Advance]. A hook that a backend does not offer must be listed in
 // [Factory.Lacks], unless it says that it may be missing; the suite logs which cases it could

@@ -147,6 +147,8 @@ create table {{lock}} (
 	name       text collate "C" primary key,
 	owner      text not null, -- empty: free
 	number     bigint not null,
+	renewals   bigint not null,
+	ttl        bigint not null, -- microseconds
 	expires_at timestamptz not null
 ) with (fillfactor = 50);
 

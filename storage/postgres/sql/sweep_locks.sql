@@ -1,6 +1,6 @@
 with old as (
 	select name from {{lock}}
-	where expires_at < clock_timestamp() - $4 * interval '1 microsecond' and {{fenced "$1" "$2" "$3"}}
+	where owner = '' and expires_at < clock_timestamp() - $4 * interval '1 microsecond' and {{fenced "$1" "$2" "$3"}}
 	order by expires_at, name limit $5
 	for update
 ),

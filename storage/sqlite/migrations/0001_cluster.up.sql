@@ -144,5 +144,7 @@ CREATE TABLE ~lock (
     name       TEXT    PRIMARY KEY,
     owner      TEXT    NOT NULL,
     number     INTEGER NOT NULL,
+    renewals   INTEGER NOT NULL,
+    ttl        INTEGER NOT NULL,
     expires_at INTEGER NOT NULL
 ) WITHOUT ROWID;

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
@@ -46,7 +45,7 @@ func openPostgres(ctx context.Context, o Options) (*Store, error) {
 		return nil, err
 	}
 	if o.Policy != Look {
-		if err := writable(ctx, s); err != nil {
+		if err := Writable(ctx, s); err != nil {
 			s.Close()
 			return nil, err
 		}
@@ -76,20 +75,20 @@ func prepare(ctx context.Context, cfg postgres.Config, p Policy) ([]Migration, e
 	return nil, nil
 }
 
-// probeTTL bounds the probe's lock if this process dies holding it.
-const probeTTL = 10 * time.Second
+// probe is the name and the owner of the lock that proves a store writable. All probes share one
+// owner, so none waits for another, nor for one that died in the middle.
+const probe = "emit:probe"
 
-// writable takes and releases a lock: a standby answers every question and takes no heartbeat.
-func writable(ctx context.Context, s storage.Locker) error {
-	id, err := uuid.NewV7()
-	if err != nil {
-		return fmt.Errorf("draw an id: %w", err)
+// Writable takes and releases a lock: a standby answers every question and takes no heartbeat.
+func Writable(ctx context.Context, s storage.Locker) error {
+	held, err := s.Acquire(ctx, probe, probe, time.Second, storage.Lock{})
+	if err == nil {
+		err = s.Release(ctx, held)
 	}
-	held, err := s.Acquire(ctx, "emit:start/"+id.String(), id.String(), probeTTL)
-	if err != nil {
+	if err != nil && !errors.Is(err, storage.ErrLockLost) { // another probe released it
 		return fmt.Errorf("write to the store: %w", err)
 	}
-	return s.Release(ctx, held)
+	return nil
 }
 
 // postgresSQL prints the steps after a version, each in a transaction.

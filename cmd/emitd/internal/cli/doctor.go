@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/backend"
@@ -169,30 +168,18 @@ func (d *doctor) schema(ctx context.Context, a *app) bool {
 	return true
 }
 
-// lockTTL bounds the probe lock if this process dies holding it.
-const lockTTL = 10 * time.Second
-
 // writes takes and releases a lock.
 func (d *doctor) writes(ctx context.Context, s *backend.Store) {
 	locker, ok := s.Store.(storage.Locker)
 	if !ok {
 		return
 	}
-	id, err := uuid.NewV7()
-	if err != nil {
-		d.bad("write", err)
-		return
-	}
 	begun := time.Now()
-	held, err := locker.Acquire(ctx, "emit:doctor", id.String(), lockTTL)
-	took := time.Since(begun)
-	if err == nil {
-		err = locker.Release(ctx, held)
-	}
-	if err != nil {
+	if err := backend.Writable(ctx, locker); err != nil {
 		d.bad("write", err)
 		return
 	}
+	took := time.Since(begun) / 2 // it takes a lock and releases it
 	if limit := d.cfg.Timing().QueryTimeout / 2; took > limit {
 		d.add("write", warn, "look at the store's load and the network", "a write took %s, more than half of query_timeout %v", milliseconds(took), 2*limit)
 		return
