@@ -35,6 +35,7 @@ test: deps ## everything: unit, stories, conformance, 300 seeds, planted bugs, e
 	cd e2e && $(GO) vet ./... && $(GO) test -vet=off -count=1 -timeout 30m -skip '^TestDrill' ./...
 	cd e2e && $(GO) test -vet=off -p 2 -parallel 3 -count=2 -timeout 30m -run '^TestDrill' -skip $(CROWD) ./drill ./queue ./outbox # they wait a lot
 	cd e2e && $(GO) test -vet=off -count=2 -timeout 10m -run $(CROWD) ./drill
+	cd e2e && $(GO) test -vet=off -count=1 -timeout 10m -run '^TestDrill' ./hostile # 20 s; EMITD_TEST_HOSTILE=1h takes an hour
 
 test-go: ## what needs nothing but Go; says at the end what did not run
 	$(GO) vet ./...
@@ -64,7 +65,7 @@ lint: ## run the linters
 	cd e2e && $(TOOL) golangci-lint run ./...
 
 drills: deps ## the counts of the promises on real processes; writes docs/measurements.md
-	cd e2e && EMITD_TEST_DRILLS=full $(GO) test -p 1 -count=1 -timeout 60m -run 'TestDrill' -v ./drill ./queue ./outbox
+	cd e2e && EMITD_TEST_DRILLS=full $(GO) test -p 1 -count=1 -timeout 60m -run 'TestDrill' -v ./drill ./queue ./outbox ./hostile
 
 SEEDS ?= 1..2000
 storm: ## many seeds of 24 virtual hours: make storm SEEDS=1..2000 (resumable)

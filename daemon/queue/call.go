@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync/atomic"
 	"time"
+
+	"github.com/emitd/emitd/internal/inflight"
 )
 
 // call is one request to one shard (a long poll: to all local shards). The shard's goroutine works
@@ -38,7 +40,8 @@ type call struct {
 	claims   []handed
 	back     []undelivered
 	gone     *call // the claim of a caller who has gone
-	room     int   // of a claim: bytes that its payloads may still take
+	room     int   // bytes that the payloads of its answer may still take
+	memory   *inflight.Call
 	command  *Command
 	met      int
 	query    *Query
@@ -139,6 +142,13 @@ func canceled(ctx context.Context, tag Tag) *Error {
 
 func full(why string) *Error {
 	e := Refuse(QueueFull, "%s", why).WithHint("try again later, or let workers catch up")
+	e.RetryAfter = time.Second
+	return e
+}
+
+// crowded refuses a call whose answer would be more than the process may hold for its callers.
+func crowded() *Error {
+	e := Refuse(QueueFull, "too many large payloads are on their way to clients").WithHint("try again later")
 	e.RetryAfter = time.Second
 	return e
 }

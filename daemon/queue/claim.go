@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon/queue/ledger"
+	"github.com/emitd/emitd/internal/inflight"
 	"github.com/emitd/emitd/internal/planted"
 )
 
@@ -79,7 +80,7 @@ func (b *Broker) claimNow(ctx context.Context, shards []*shard, req ClaimRequest
 		for n := range shards {
 			part := req
 			part.Max -= len(claims)
-			c := claimCall(&part, new(atomic.Bool), make(chan *call, 1))
+			c := claimCall(ctx, &part, new(atomic.Bool), make(chan *call, 1))
 			c.retried, c.room = again, room
 			s := shards[(first+n)%len(shards)]
 			if err := s.do(ctx, c); err != nil {
@@ -108,7 +109,7 @@ func (b *Broker) poll(ctx context.Context, shards []*shard, req ClaimRequest) ([
 	taken, done := new(atomic.Bool), make(chan *call, 1)
 	calls := make([]*call, len(shards))
 	for i, s := range shards {
-		calls[i] = claimCall(&req, taken, done)
+		calls[i] = claimCall(ctx, &req, taken, done)
 		calls[i].wait = true
 		if err := s.submit(ctx, calls[i]); err != nil {
 			if taken.Swap(true) {
@@ -158,8 +159,8 @@ func answerOf(c *call) ([]handed, error) {
 	return c.claims, nil
 }
 
-func claimCall(req *ClaimRequest, taken *atomic.Bool, done chan *call) *call {
-	return &call{step: claimStep, claim: req, taken: taken, done: done, room: MaxPayload}
+func claimCall(ctx context.Context, req *ClaimRequest, taken *atomic.Bool, done chan *call) *call {
+	return &call{step: claimStep, claim: req, taken: taken, done: done, room: MaxPayload, memory: inflight.Of(ctx)}
 }
 
 // withdraw takes a poll off the list that nobody waits for any more.
@@ -224,9 +225,11 @@ func (s *shard) repeated(c *call) *progress {
 		return &p
 	}
 	var claims []handed
+	fits := true
 	for _, n := range s.ledger.Requested(c.claim.RequestID) {
 		var h handed
 		if h.take(s, n) && !h.job.Held {
+			fits = fits && c.memory.Take(int64(h.job.Size))
 			h.until = millisecond(h.job.At - s.now)
 			claims = append(claims, h)
 		}
@@ -235,7 +238,11 @@ func (s *shard) repeated(c *call) *progress {
 		return nil
 	}
 	p := placed
-	if c.take() {
+	switch {
+	case !c.take():
+	case !fits:
+		c.refuse(crowded())
+	default:
 		c.claims = claims
 		c.answer()
 	}
@@ -280,7 +287,12 @@ func (s *shard) hand(c *call) bool {
 	if !ok || s.ledger.Size(n) > c.room {
 		return false
 	}
+	fits := c.memory.Take(int64(s.ledger.Size(n)))
 	if !c.take() {
+		return true
+	}
+	if !fits {
+		c.refuse(crowded())
 		return true
 	}
 	r := ledger.Record{
@@ -292,7 +304,7 @@ func (s *shard) hand(c *call) bool {
 	c.claims = s.b.room(min(req.Max, s.ledger.Waiting()))
 	for ; ok && len(c.claims) < req.Max; n, ok = s.ledger.Best(req.Types) {
 		size := s.ledger.Size(n)
-		if size > c.room {
+		if size > c.room || len(c.claims) > 0 && !c.memory.Take(int64(size)) {
 			break // for another call
 		}
 		c.room -= size

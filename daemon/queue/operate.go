@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon/queue/ledger"
+	"github.com/emitd/emitd/internal/inflight"
 	"github.com/emitd/emitd/storage/blob"
 )
 
@@ -84,6 +85,9 @@ func (b *Broker) Get(ctx context.Context, name, id string) (*Info, []byte, error
 // withPayload reads the payload object of a job that was found. If it is gone, the job has ended
 // meanwhile; or it is lost, and the job is shown without.
 func (b *Broker) withPayload(ctx context.Context, s *shard, found *call) (*Info, []byte, error) {
+	if !inflight.Of(ctx).Take(int64(found.info.Size)) {
+		return nil, nil, crowded()
+	}
 	o, err := b.cfg.Bucket.Read(ctx, found.blob)
 	switch {
 	case errors.Is(err, blob.ErrNotFound):
@@ -125,7 +129,8 @@ func getStep(s *shard, c *call) progress {
 const listStep = 20_000 // jobs looked at for one page
 
 // List returns a page of jobs, shard by shard, in each the oldest first. A page may be short, even
-// empty, and have a cursor: no more than so many jobs are looked at for one.
+// empty, and have a cursor: no more than so many jobs are looked at for one, and no more than MaxPayload
+// bytes of payloads are in it.
 func (b *Broker) List(ctx context.Context, name string, q Query) (*Page, error) {
 	set, err := b.open(ctx, name)
 	if err != nil {
@@ -150,7 +155,7 @@ func (b *Broker) List(ctx context.Context, name string, q Query) (*Page, error) 
 	if err != nil {
 		return nil, err
 	}
-	page := &Page{Jobs: []Info{}}
+	page, room := &Page{Jobs: []Info{}}, MaxPayload
 	for n, s := range shards {
 		if s.index < index {
 			continue
@@ -158,7 +163,8 @@ func (b *Broker) List(ctx context.Context, name string, q Query) (*Page, error) 
 		part := q
 		part.Limit -= len(page.Jobs)
 		c := newCall(pageStep)
-		c.query, c.page = &part, page
+		c.room = room
+		c.query, c.page, c.memory = &part, page, inflight.Of(ctx)
 		if s.index == index && q.Cursor != "" {
 			_, c.number, _ = parseCursor(q.Cursor)
 		}
@@ -168,6 +174,7 @@ func (b *Broker) List(ctx context.Context, name string, q Query) (*Page, error) 
 		if page.Cursor != "" {
 			return page, nil
 		}
+		room = c.room
 		if len(page.Jobs) >= q.Limit {
 			if n+1 < len(shards) {
 				page.Cursor = cursorOf(shards[n+1].index, 0)
@@ -176,6 +183,14 @@ func (b *Broker) List(ctx context.Context, name string, q Query) (*Page, error) 
 		}
 	}
 	return page, nil
+}
+
+// fits reports whether a payload has room on the page, and in what the process may hold for its callers.
+func (c *call) fits(size int) bool {
+	if c.room -= size; c.room < 0 && len(c.page.Jobs) > 0 {
+		return false
+	}
+	return c.memory.Take(int64(size))
 }
 
 func pageStep(s *shard, c *call) progress {
@@ -189,6 +204,12 @@ func pageStep(s *shard, c *call) progress {
 		seen++
 		if c.query.State != "" && stateOf(j.State) != c.query.State || c.query.Type != "" && j.Type != c.query.Type {
 			return true
+		}
+		if c.query.Payload && !c.fits(len(j.Payload)) {
+			if c.page.Cursor = cursorOf(s.index, j.Number); len(c.page.Jobs) == 0 {
+				c.refuse(crowded()) // the same page again would have no end
+			}
+			return false
 		}
 		c.page.Jobs = append(c.page.Jobs, s.info(&j))
 		if c.query.Payload {

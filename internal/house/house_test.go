@@ -56,7 +56,7 @@ var arrows = map[string][]string{
 	"daemon/queue/journal/sim": {
 		"daemon/queue/journal/format", "daemon/queue/journal/owner", "daemon/queue/journal/internal/courier", "storage/blob", "storage/blob/mem",
 	},
-	"daemon/queue":        {"daemon/queue/ledger", "daemon/queue/journal", "storage/blob", "daemon", "node"},
+	"daemon/queue":        {"daemon/queue/ledger", "daemon/queue/journal", "storage/blob", "internal/inflight", "daemon", "node"},
 	"daemon/queue/worker": {"daemon/queue", "daemon"},
 
 	// The wire: limits, what is generated from .proto files, the bodies, then client and server.
@@ -72,13 +72,13 @@ var arrows = map[string][]string{
 	"daemon/queue/api/queuetest":                  {"daemon/queue", "daemon/queue/api/limits"},
 	"daemon/queue/client": {
 		"daemon/queue", "daemon/queue/api/batch", "daemon/queue/api/limits", "daemon/queue/api/operate", "daemon/queue/api/refusal",
-		"daemon/queue/api/wire", "daemon/queue/api/queuev1", "daemon/queue/api/queuev1/queuev1connect",
+		"daemon/queue/api/wire", "daemon/queue/api/queuev1", "daemon/queue/api/queuev1/queuev1connect", "internal/inflight",
 	},
 	"daemon/queue/client/locate": {"daemon/queue", "daemon"},
 	"daemon/queue/api": {
 		"daemon/queue", "daemon/queue/client", "daemon/queue/api/batch", "daemon/queue/api/limits", "daemon/queue/api/operate",
 		"daemon/queue/api/refusal", "daemon/queue/api/wire", "daemon/queue/api/queuev1", "daemon/queue/api/queuev1/queuev1connect",
-		"daemon/queue/api/osqueuev1", "daemon/queue/api/osqueuev1/osqueuev1connect",
+		"daemon/queue/api/osqueuev1", "daemon/queue/api/osqueuev1/osqueuev1connect", "internal/inflight",
 	},
 
 	"outbox":                                 {"daemon", "daemon/sweeper", "node"},
@@ -116,11 +116,12 @@ var arrows = map[string][]string{
 		"coordinator/member", "coordinator/lease", "coordinator/plan", "storage", "storage/memory", "daemon", "node",
 	},
 
-	"internal/planted": {},
-	"internal/house":   {},
-	"internal/child":   {},
-	"internal/pgtest":  {"internal/child"},
-	"internal/cputime": {},
+	"internal/planted":  {},
+	"internal/house":    {},
+	"internal/inflight": {},
+	"internal/child":    {},
+	"internal/pgtest":   {"internal/child"},
+	"internal/cputime":  {},
 
 	// What stores and outbox logs share: the versions of tables, and what is a driver's own.
 	"internal/schema":     {},

@@ -17,8 +17,8 @@
 //  3. A 503 or 429 may be repeated; its Retry-After says when. After UnknownOutcome the call may
 //     have happened: repeat it with the same ids, keys or request_id.
 //  4. No answer lists more than 1,000 jobs; osqueue's lists, which have no pages, say "truncated".
-//  5. Memory is bounded: a body by [Options].MaxBody, all bodies being read by MaxInFlight, the
-//     calls of a WebSocket by a fixed number.
+//  5. Memory is bounded: a body by what it decodes to, all bodies and answers under way by [Limits], a
+//     call by 1,000 jobs, which is checked while it is decoded. Who sends or reads too slowly is cut off.
 //
 // Not here: authentication and the refusal of foreign hosts belong to the listener (the guard of
 // cmd/emitd), which answers with [Handler.Refuse] what it does not let through and lets a [Preflight]
@@ -37,8 +37,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sync/semaphore"
-
 	"github.com/emitd/emitd/daemon/queue"
 	"github.com/emitd/emitd/daemon/queue/api/refusal"
 )
@@ -55,12 +53,8 @@ type Options struct {
 	Healthy func(ctx context.Context) error
 	// Throttle is told at /v1/throttle-stats; nil: zeros.
 	Throttle func() ThrottleStats
-	// MaxBody is the largest body taken, in bytes; default 32 MiB, which a job of MaxPayload fits
-	// in base64.
-	MaxBody int64
-	// MaxInFlight bounds all bodies being read or worked on, in bytes, without the first 64 KiB of
-	// each; default 256 MiB. Beyond it calls are answered 429.
-	MaxInFlight int64
+	// Limiter bounds memory; handlers of one process share one. Nil: one with the default [Limits].
+	Limiter *Limiter
 	// Timeout is how long a call may be without an answer of the service, on top of what a claim
 	// waits; default 30 s.
 	Timeout time.Duration
@@ -99,7 +93,8 @@ type Handler struct {
 	opts     Options
 	mux      *http.ServeMux
 	guard    *http.CrossOriginProtection
-	room     *semaphore.Weighted // bytes of bodies
+	limiter  *Limiter
+	limited  http.Handler // answer, under the limiter
 	sockets  sockets
 	log      *slog.Logger
 	routes   []string
@@ -108,23 +103,10 @@ type Handler struct {
 
 var _ http.Handler = (*Handler)(nil)
 
-const (
-	defaultMaxBody     = 32 << 20
-	defaultMaxInFlight = 256 << 20
-	defaultTimeout     = 30 * time.Second
-)
+const defaultTimeout = 30 * time.Second
 
 // New makes the handler of a queue service: a broker in this process, or a [Forwarder].
 func New(svc queue.Service, o Options) (*Handler, error) {
-	if o.MaxBody == 0 {
-		o.MaxBody = defaultMaxBody
-	}
-	if o.MaxInFlight == 0 {
-		o.MaxInFlight = defaultMaxInFlight
-	}
-	if o.MaxBody < 0 || o.MaxInFlight < o.MaxBody {
-		return nil, fmt.Errorf("queue api: MaxInFlight %d is less than MaxBody %d", o.MaxInFlight, o.MaxBody)
-	}
 	if o.Timeout == 0 {
 		o.Timeout = defaultTimeout
 	}
@@ -137,7 +119,13 @@ func New(svc queue.Service, o Options) (*Handler, error) {
 			return nil, fmt.Errorf("queue api: origin: %w", err)
 		}
 	}
-	h.room = semaphore.NewWeighted(o.MaxInFlight)
+	if h.limiter = o.Limiter; h.limiter == nil {
+		var err error
+		if h.limiter, err = NewLimiter(Limits{}); err != nil {
+			return nil, err
+		}
+	}
+	h.limited = h.limiter.Wrap(http.HandlerFunc(h.answer), h.Refuse)
 	h.own()
 	h.osqueue()
 	h.rpc()
@@ -157,8 +145,16 @@ func Protocols() *http.Protocols {
 // Routes lists the patterns served, as "METHOD /path" (services end in "/").
 func (h *Handler) Routes() []string { return slices.Clone(h.routes) }
 
-// ServeHTTP answers one request.
+// ServeHTTP answers one request, under the limiter unless a listener has put it under one already.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if limited(r) {
+		h.answer(w, r)
+		return
+	}
+	h.limited.ServeHTTP(w, r)
+}
+
+func (h *Handler) answer(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	if named := h.mark(w, r); r.Header.Get("Origin") != "" && Preflight(r) {
 		preflight(w, r, named)

@@ -261,7 +261,7 @@ var badCalls = []struct {
 	{"POST", "/v1/queues/q/jobs", `{"jobs":[]}`, 400, queue.BadRequest, "empty"},
 	{"POST", "/v1/queues/q/jobs", `{"jobs":[{"id":"a"},{"id":"b","priority":999}]}`, 400, queue.BadRequest, "jobs[1].priority"},
 	{"POST", "/v1/queues/q/jobs", `{"jobs":[{}],"type":"x"}`, 400, queue.BadRequest, "beside"},
-	{"POST", "/v1/queues/q/jobs", `{"jobs":[` + strings.Repeat(`{},`, 1000) + `{}]}`, 400, queue.TooManyJobs, "1001"},
+	{"POST", "/v1/queues/q/jobs", `{"jobs":[` + strings.Repeat(`{},`, 1000) + `{}]}`, 400, queue.TooManyJobs, "jobs"},
 	{"POST", "/v1/queues/q/jobs", `{"payload":"` + strings.Repeat("x", 16<<20) + `"}`, 413, queue.PayloadTooLarge, "payload"},
 	{"POST", "/v1/queues/q/jobs", `{"payload":"` + strings.Repeat("x", 33<<20) + `"}`, 413, queue.PayloadTooLarge, "body"},
 	{"POST", "/v1/queues/Bad%20Name/jobs", `{}`, 400, queue.BadRequest, "queue"},
@@ -499,10 +499,7 @@ func TestOtherOriginsAreRefused(t *testing.T) {
 // TestBodiesAreBounded: beyond MaxInFlight calls are told to come back, on every transport.
 func TestBodiesAreBounded(t *testing.T) {
 	t.Parallel()
-	h, err := api.New(queuetest.New(), api.Options{MaxBody: 1 << 20, MaxInFlight: 1 << 20})
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := limited(t, api.Limits{MaxBody: 1 << 20, MaxInFlight: 1 << 20})
 	want(t, send(h, "POST", "/v1/jobs", `{"payload":"`+strings.Repeat("x", 2<<20)+`"}`), 413, queue.PayloadTooLarge)
 	stall := &stalled{left: 900 << 10, inside: make(chan struct{}), leave: make(chan struct{})}
 	ended := make(chan struct{})

@@ -6,8 +6,6 @@ import (
 	"net/http"
 	"time"
 
-	"golang.org/x/sync/semaphore"
-
 	"github.com/emitd/emitd/daemon/queue"
 )
 
@@ -76,62 +74,24 @@ func (b bounded) Do(ctx context.Context, name string, c queue.Command) (int, err
 	})
 }
 
-// freeBody is how much of a body is not counted: as much as its connection's own buffers, so
-// that small calls, and long polls above all, do not use the room of large ones up.
-const freeBody = 64 << 10
-
-// meter is a body that is counted against the room for all bodies.
-type meter struct {
-	io.ReadCloser
-	room       *semaphore.Weighted
-	read, held int64
-}
-
-// Read reads on, as long as there is room.
-func (m *meter) Read(p []byte) (int, error) {
-	n, err := m.ReadCloser.Read(p)
-	m.read += int64(n)
-	for m.read > m.held+freeBody {
-		if !m.room.TryAcquire(freeBody) {
-			return n, errCrowded()
-		}
-		m.held += freeBody
-	}
-	return n, err
-}
-
-func (m *meter) release() {
-	if m.held > 0 {
-		m.room.Release(m.held)
-		m.held = 0
-	}
-}
-
-func errCrowded() *queue.Error {
-	return queue.Refuse(queue.QueueFull, "too many large bodies are being read")
-}
-
-// metered counts the bodies of an RPC service.
-func (h *Handler) metered(next http.Handler) http.Handler {
+// rpcBodies gives refused bodies of an RPC service the form in which the RPC library passes them on.
+func (h *Handler) rpcBodies(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		m := &meter{ReadCloser: r.Body, room: h.room}
-		defer m.release()
-		r.Body = rpcBody{meter: m, h: h, r: r}
+		r.Body = rpcBody{ReadCloser: r.Body, h: h, r: r}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// rpcBody gives a refused body the form in which the RPC library passes it on.
 type rpcBody struct {
-	*meter
+	io.ReadCloser
 	h *Handler
 	r *http.Request
 }
 
-// Read reads on, as long as there is room.
+// Read implements [io.Reader].
 func (b rpcBody) Read(p []byte) (int, error) {
-	n, err := b.meter.Read(p)
-	if queue.TagOf(err) == queue.QueueFull {
+	n, err := b.ReadCloser.Read(p)
+	if queue.TagOf(err) != "" {
 		return n, b.h.rpcError(b.r.Context(), err)
 	}
 	return n, err

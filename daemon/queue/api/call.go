@@ -3,7 +3,6 @@ package api
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"net/http"
 	"strconv"
 	"strings"
@@ -16,11 +15,10 @@ import (
 
 // call is one HTTP call being answered.
 type call struct {
-	h     *Handler
-	w     http.ResponseWriter
-	r     *http.Request
-	buf   *bytes.Buffer
-	meter meter
+	h   *Handler
+	w   http.ResponseWriter
+	r   *http.Request
+	buf *bytes.Buffer
 }
 
 // buffers are reused: a body is decoded into copies before its buffer goes back.
@@ -34,33 +32,18 @@ func (c *call) release() {
 		buffers.Put(c.buf)
 	}
 	c.buf = nil
-	c.meter.release()
 }
 
 // body reads the whole body, within the limits.
 func (c *call) body() ([]byte, error) {
-	limit := c.h.opts.MaxBody
-	if c.r.ContentLength > limit {
-		return nil, tooLarge(limit)
+	if limit := c.h.limiter.maxBody; c.r.ContentLength > limit {
+		return nil, errTooLarge(limit)
 	}
-	buf, _ := buffers.Get().(*bytes.Buffer)
-	c.buf = buf
-	c.meter = meter{ReadCloser: http.MaxBytesReader(c.w, c.r.Body, limit), room: c.h.room}
-	if _, err := buf.ReadFrom(&c.meter); err != nil {
-		if e, ok := errors.AsType[*queue.Error](err); ok {
-			return nil, e
-		}
-		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-			return nil, tooLarge(limit)
-		}
-		return nil, queue.Refuse(queue.BadRequest, "the body broke off: %w", err)
+	c.buf, _ = buffers.Get().(*bytes.Buffer)
+	if _, err := c.buf.ReadFrom(c.r.Body); err != nil {
+		return nil, bodyRefusal(err)
 	}
-	return buf.Bytes(), nil
-}
-
-func tooLarge(limit int64) error {
-	return queue.Refuse(queue.PayloadTooLarge, "the body is larger than the %d bytes that are taken", limit).
-		WithHint("split the call; a large payload is better stored elsewhere and named in the job")
+	return c.buf.Bytes(), nil
 }
 
 // decode reads the body into v; it must be there.

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -9,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/emitd/emitd/daemon/queue"
+	"github.com/emitd/emitd/daemon/queue/api/limits"
 	"github.com/emitd/emitd/daemon/queue/api/refusal"
 )
 
@@ -16,17 +18,25 @@ import (
 // hint and no details. A body that is no message becomes one without fields that notes why: in its unknown
 // fields, which a message that was decoded has none of. [Handler.decoded] refuses it.
 
-// undecoded is the number of the unknown field.
-const undecoded protowire.Number = 1
+// undecoded is the number of the unknown field, which says why; tooMany that of a field which says that a list
+// has too many elements.
+const (
+	undecoded protowire.Number = 1
+	tooMany   protowire.Number = 2
+)
 
 // note makes m a message that is none.
 func note(m proto.Message, why error) {
 	proto.Reset(m)
-	b := protowire.AppendTag(nil, undecoded, protowire.BytesType)
-	m.ProtoReflect().SetUnknown(protowire.AppendString(b, why.Error()))
+	number, text := undecoded, why.Error()
+	if e, ok := errors.AsType[*queue.Error](why); ok && e.Tag == queue.TooManyJobs {
+		number, text = tooMany, e.Message
+	}
+	b := protowire.AppendTag(nil, number, protowire.BytesType)
+	m.ProtoReflect().SetUnknown(protowire.AppendString(b, text))
 }
 
-// decoded refuses calls whose body is no message.
+// decoded refuses calls whose body is no message, or one with too much in it.
 func (h *Handler) decoded() connect.Interceptor {
 	return connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
 		return func(ctx context.Context, r connect.AnyRequest) (connect.AnyResponse, error) {
@@ -34,9 +44,13 @@ func (h *Handler) decoded() connect.Interceptor {
 			if !ok || len(m.ProtoReflect().GetUnknown()) == 0 {
 				return next(ctx, r)
 			}
-			_, _, tag := protowire.ConsumeTag(m.ProtoReflect().GetUnknown())
+			number, _, tag := protowire.ConsumeTag(m.ProtoReflect().GetUnknown())
 			why, _ := protowire.ConsumeString(m.ProtoReflect().GetUnknown()[tag:])
-			return nil, h.rpcError(ctx, queue.Refuse(queue.BadRequest, "the body is no %s: %.300s", m.ProtoReflect().Descriptor().Name(), why))
+			e := queue.Refuse(queue.BadRequest, "the body is no %s: %.300s", m.ProtoReflect().Descriptor().Name(), why)
+			if number == tooMany {
+				e = queue.Refuse(queue.TooManyJobs, "%s", why).WithHint("split the call")
+			}
+			return nil, h.rpcError(ctx, e)
 		}
 	})
 }
@@ -62,7 +76,11 @@ func (jsonCodec) Unmarshal(b []byte, v any) error {
 	if err != nil {
 		return err
 	}
-	if err := protojson.Unmarshal(b, m); err != nil {
+	err = limits.JSONMessage(b)
+	if err == nil {
+		err = protojson.Unmarshal(b, m)
+	}
+	if err != nil {
 		note(m, err)
 	}
 	return nil
@@ -92,7 +110,11 @@ func (binaryCodec) Unmarshal(b []byte, v any) error {
 	if err != nil {
 		return err
 	}
-	if err := (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(b, m); err != nil {
+	err = limits.Message(b, m.ProtoReflect().Descriptor())
+	if err == nil {
+		err = proto.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(b, m)
+	}
+	if err != nil {
 		note(m, err)
 	}
 	return nil

@@ -137,7 +137,7 @@ func TestHole13ListsAreBounded(t *testing.T) {
 func TestHole13AnswersAreBounded(t *testing.T) {
 	t.Parallel()
 	q := queuetest.New()
-	h, err := api.New(q, api.Options{MaxBody: 1 << 20, Logger: quiet})
+	h, err := api.New(q, api.Options{Limiter: limiter(t, api.Limits{MaxBody: 1 << 20}), Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}

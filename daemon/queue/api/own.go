@@ -192,7 +192,7 @@ func (h *Handler) page(c *call, p map[string]string, state queue.State) error {
 // trim leaves payloads out once a page has MaxBody bytes of them, so that an answer's size does not
 // grow with the largest payloads there are.
 func (h *Handler) trim(p *queue.Page) {
-	room := h.opts.MaxBody
+	room := h.limiter.maxBody
 	for i, payload := range p.Payloads {
 		if room -= int64(len(payload)); room < 0 {
 			p.Payloads[i] = nil

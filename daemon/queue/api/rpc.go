@@ -25,13 +25,13 @@ const headerTag = "Emitd-Tag"
 // rpc mounts the two services.
 func (h *Handler) rpc() {
 	options := []connect.HandlerOption{
-		connect.WithReadMaxBytes(int(h.opts.MaxBody)), connect.WithCompressMinBytes(4 << 10),
+		connect.WithReadMaxBytes(int(h.limiter.maxBody)), connect.WithCompressMinBytes(4 << 10),
 		connect.WithCodec(jsonCodec{}), connect.WithCodec(binaryCodec{}), connect.WithInterceptors(h.decoded()),
 	}
 	path, service := osqueuev1connect.NewQueueServiceHandler(osqueueService{h}, options...)
-	h.mount(path, h.metered(service))
+	h.mount(path, h.rpcBodies(service))
 	path, service = queuev1connect.NewQueueServiceHandler(batchService{h}, options...)
-	h.mount(path, h.metered(service))
+	h.mount(path, h.rpcBodies(service))
 }
 
 // codes of the tags; what is not here is internal.

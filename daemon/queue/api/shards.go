@@ -301,6 +301,7 @@ func (f *Forwarder) List(ctx context.Context, name string, q queue.Query) (*queu
 		q.Cursor = inner
 	}
 	out, limit := &queue.Page{Jobs: []queue.Info{}}, cmp.Or(q.Limit, pageLimit)
+	bytes := 0
 	for ; shard < shardCount(places); shard++ {
 		p := of(places, shard)
 		q.Limit = limit - len(out.Jobs)
@@ -309,11 +310,14 @@ func (f *Forwarder) List(ctx context.Context, name string, q queue.Query) (*queu
 			return nil, err
 		}
 		out.Jobs, out.Payloads = append(out.Jobs, page.Jobs...), append(out.Payloads, page.Payloads...)
+		for _, p := range page.Payloads {
+			bytes += len(p)
+		}
 		switch {
 		case page.Cursor != "":
 			out.Cursor = strconv.Itoa(shard) + "~" + page.Cursor
 			return out, nil
-		case len(out.Jobs) >= limit && shard+1 < shardCount(places):
+		case (len(out.Jobs) >= limit || bytes >= queue.MaxPayload) && shard+1 < shardCount(places):
 			out.Cursor = strconv.Itoa(shard+1) + "~"
 			return out, nil
 		}

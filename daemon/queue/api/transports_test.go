@@ -183,10 +183,7 @@ func TestConnectBatches(t *testing.T) {
 // tag, message, hint and details.
 func TestConnectBadBodies(t *testing.T) {
 	t.Parallel()
-	h, err := api.New(queuetest.New(), api.Options{MaxBody: 1000})
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := limited(t, api.Limits{MaxBody: 1000})
 	const path = "/osqueue.v1.QueueService/SubmitJob"
 	for _, c := range []struct{ kind, body, says string }{
 		{"application/json", ``, "unexpected token"},

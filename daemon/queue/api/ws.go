@@ -1,9 +1,11 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"net/url"
 	"slices"
@@ -15,12 +17,14 @@ import (
 	"github.com/emitd/emitd/daemon/queue"
 	"github.com/emitd/emitd/daemon/queue/api/refusal"
 	"github.com/emitd/emitd/daemon/queue/api/wire"
+	"github.com/emitd/emitd/internal/inflight"
 )
 
 const (
 	socketCalls = 64               // of one connection at a time; more wait unread
 	socketWrite = 30 * time.Second // a reader slower than this is cut off
 	socketPing  = 30 * time.Second // between proofs that the client is still there
+	socketPiece = 16 << 10         // bytes that must come within stallTimeout
 	socketMaxID = 256              // bytes of a message's id, which is sent back
 )
 
@@ -51,7 +55,7 @@ func (h *Handler) socket(c *call) error {
 	if err != nil {
 		return nil //nolint:nilerr // Accept has answered
 	}
-	conn.SetReadLimit(h.opts.MaxBody)
+	conn.SetReadLimit(-1) // messages are counted as they come
 	ctx, cancel := context.WithCancel(context.WithoutCancel(c.r.Context()))
 	defer cancel()
 	done, ok := h.sockets.add(cancel)
@@ -86,20 +90,79 @@ func (h *Handler) converse(ctx context.Context, conn *websocket.Conn) {
 	calls.Go(func() { ping(alive, cancel, conn) })
 	room := make(chan struct{}, socketCalls)
 	for {
-		_, text, err := conn.Read(alive)
+		room <- struct{}{}
+		m, err := h.receive(alive, conn)
 		if err != nil {
 			return
 		}
-		room <- struct{}{}
 		calls.Go(func() {
 			defer func() { <-room }()
-			out := encode(h.dispatch(alive, text))
+			defer m.end()
+			out := encode(h.dispatch(inflight.With(alive, m.call), m))
 			writing, stop := context.WithTimeout(context.WithoutCancel(alive), socketWrite)
 			defer stop()
 			if err := conn.Write(writing, websocket.MessageText, out); err != nil {
 				cancel()
 			}
 		})
+	}
+}
+
+// received is a message as it came, with its place among the calls; nil: there was none.
+type received struct {
+	text []byte
+	call *inflight.Call
+}
+
+func (m *received) end() {
+	if m.call != nil {
+		m.call.End()
+	}
+}
+
+// receive waits for a message and reads it, as far as there is room and it does not come too slowly. An error
+// ends the connection: what a client sends after half a message makes no sense.
+func (h *Handler) receive(ctx context.Context, conn *websocket.Conn) (m *received, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	_, src, err := conn.Reader(ctx)
+	if err != nil {
+		return nil, err
+	}
+	m = &received{}
+	m.call, _ = h.limiter.budget.Begin()
+	defer func() {
+		if err != nil {
+			m.end()
+		}
+	}()
+	slow := time.AfterFunc(stallTimeout, cancel)
+	defer slow.Stop()
+	p := pace{set: func(at time.Time) error { slow.Reset(time.Until(at)); return nil }}
+	most := h.limiter.maxBody
+	if m.call == nil {
+		most = inflight.Free // enough to say no
+	}
+	var text bytes.Buffer
+	for {
+		p.again()
+		text.Grow(bytes.MinRead)
+		n, err := src.Read(text.AvailableBuffer()[:min(text.Available(), socketPiece)]) // it returns when so much has come
+		text.Write(text.AvailableBuffer()[:n])
+		p.moved += int64(n)
+		switch {
+		case int64(text.Len()) > most && m.call != nil:
+			_ = conn.Close(websocket.StatusMessageTooBig, errTooLarge(most).Message)
+			return m, errTooLarge(most)
+		case int64(text.Len()) > most || !m.call.Take(int64(n)):
+			_ = conn.Close(websocket.StatusTryAgainLater, errTooManyBytes().Message)
+			return m, errTooManyBytes()
+		case err == io.EOF: //nolint:errorlint // a reader's own
+			m.text = text.Bytes()
+			return m, nil
+		case err != nil:
+			return m, err
+		}
 	}
 }
 
@@ -124,19 +187,16 @@ func ping(ctx context.Context, cancel context.CancelFunc, conn *websocket.Conn) 
 }
 
 // dispatch answers one message.
-func (h *Handler) dispatch(ctx context.Context, text []byte) response {
-	if n := int64(len(text)) - freeBody; n > 0 {
-		if !h.room.TryAcquire(n) {
-			return h.refused(ctx, nil, errCrowded())
-		}
-		defer h.room.Release(n)
-	}
+func (h *Handler) dispatch(ctx context.Context, in *received) response {
 	var m message
-	if err := wire.Decode(text, &m); err != nil {
+	if err := wire.Decode(in.text, &m); err != nil {
 		return h.refused(ctx, nil, err)
 	}
 	if len(m.ID) > socketMaxID {
 		return h.refused(ctx, nil, queue.Refuse(queue.BadRequest, "id: %d bytes, at most %d", len(m.ID), socketMaxID))
+	}
+	if in.call == nil {
+		return h.refused(ctx, m.ID, errTooManyCalls())
 	}
 	result, err := h.socketCall(ctx, m)
 	if err != nil {

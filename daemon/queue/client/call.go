@@ -20,6 +20,7 @@ import (
 	"github.com/emitd/emitd/daemon/queue/api/batch"
 	"github.com/emitd/emitd/daemon/queue/api/queuev1"
 	"github.com/emitd/emitd/daemon/queue/api/refusal"
+	"github.com/emitd/emitd/internal/inflight"
 )
 
 // maxAnswer bounds an answer: a thousand jobs of a page, with payloads as they travel in the log.
@@ -144,7 +145,7 @@ func (c *Client) attempt(ctx context.Context, p place, r request) error {
 		return r.broken(err, connected.Load())
 	}
 	defer resp.Body.Close()
-	answer, err := readAll(resp)
+	answer, err := readAll(ctx, resp)
 	if err != nil {
 		return r.broken(err, true)
 	}
@@ -174,19 +175,37 @@ func (c *Client) dress(req *http.Request, r request) {
 	}
 }
 
-// readAll reads an answer into a buffer of its size.
-func readAll(resp *http.Response) ([]byte, error) {
+// readAll reads an answer into a buffer of its size. A node that forwards a call holds the answer for its
+// caller, and counts it as such.
+func readAll(ctx context.Context, resp *http.Response) ([]byte, error) {
+	memory := inflight.Of(ctx)
 	if n := resp.ContentLength; n >= 0 && n <= maxAnswer {
+		if !memory.Take(n) {
+			return nil, errCrowded
+		}
 		b := make([]byte, n)
 		_, err := io.ReadFull(resp.Body, b)
 		return b, err
 	}
-	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
-	if err == nil && len(b) > maxAnswer {
-		err = errors.New("the answer is too large")
+	var b bytes.Buffer
+	for {
+		n, err := io.CopyN(&b, resp.Body, answerPiece)
+		switch {
+		case !memory.Take(n):
+			return nil, errCrowded
+		case b.Len() > maxAnswer:
+			return nil, errors.New("the answer is too large")
+		case errors.Is(err, io.EOF):
+			return b.Bytes(), nil
+		case err != nil:
+			return nil, err
+		}
 	}
-	return b, err
 }
+
+const answerPiece = 64 << 10
+
+var errCrowded = errors.New("this process holds too many large answers for its callers")
 
 // broken says what a call without an answer means: without a connection nothing was sent, else a
 // write may have happened.

@@ -95,6 +95,7 @@ func TestEveryKeyInEveryLayer(t *testing.T) {
 		"outbox.url": "sqlite:///y.db", "outbox.schema": "o", "outbox.prefix": "o_", "outbox.max_connections": "9", "outbox.retention": "1h0m0s",
 		"outbox.max_retained": "1000", "outbox.on_lag": "forget", "outbox.subscriptions": "[{name: a, sink: stdout}]",
 		"api.tokens_file": "/t", "api.origins": "[https://a.example]", "api.tls.cert": "/c", "api.tls.key": "/k",
+		"api.max_connections": "500", "api.max_in_flight": "33554432",
 		"telemetry.log.level": "debug", "telemetry.log.format": "json",
 	}
 	for _, k := range Keys() {

@@ -224,6 +224,12 @@ func (v *validator) listen() {
 		v.complain(fault.AccessFile, "api.tls", "needs both cert and key: only one is set").
 			Hint("set api.tls.cert and api.tls.key, or neither")
 	}
+	if n := v.API.MaxConnections; n < 0 {
+		v.complain(fault.BadValue, "api.max_connections", "is %d, want 0 (by the memory there is) or more", n)
+	}
+	if n := v.API.MaxInFlight; n < 0 || n > 0 && n < leastInFlight {
+		v.complain(fault.BadValue, "api.max_in_flight", "is %d, want 0 (by the memory there is) or %d and more", n, leastInFlight)
+	}
 	secured := v.API.TLS.Cert != "" && v.API.TokensFile != ""
 	if loopback(host) || v.Insecure || secured || !v.in.Serving {
 		return
@@ -231,6 +237,9 @@ func (v *validator) listen() {
 	v.complain(fault.OpenListen, "listen", "is %s, which is not a loopback address, and %s", v.Listen, v.lacking()).
 		Because("anyone who reaches that address could read what this node tells; nothing was started.")
 }
+
+// leastInFlight is the least api.max_in_flight: less would refuse ordinary calls.
+const leastInFlight = 1 << 20
 
 func (v *validator) lacking() string {
 	var out []string

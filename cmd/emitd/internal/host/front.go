@@ -79,7 +79,9 @@ func (f *front) assemble(s api.Sharding, local queue.Service, d api.Directory) (
 	if err != nil {
 		return nil, err
 	}
-	handler, err := api.New(forward, api.Options{Queues: d, Origins: f.h.Config.API.Origins, Throttle: f.throttle, Logger: f.h.log})
+	handler, err := api.New(forward, api.Options{
+		Queues: d, Origins: f.h.Config.API.Origins, Limiter: f.h.limiter, Throttle: f.throttle, Logger: f.h.log,
+	})
 	if err != nil {
 		return nil, fault.New(fault.BadValue, "api.origins: %w", err)
 	}

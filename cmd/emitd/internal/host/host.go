@@ -33,6 +33,7 @@ import (
 	"github.com/emitd/emitd/coordinator"
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/daemon/queue"
+	"github.com/emitd/emitd/daemon/queue/api"
 	"github.com/emitd/emitd/node"
 )
 
@@ -94,6 +95,9 @@ type host struct {
 	log   *slog.Logger
 	lock  string // path of the lock file, if there is one
 
+	connections int // at once
+	limiter     *api.Limiter
+
 	front  *front
 	relays *relays
 	up     Running
@@ -119,6 +123,11 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	defer func() { err = errors.Join(err, late(ctx, h.tel.Close)) }()
 	h.log = h.tel.Logger
+	var limits api.Limits
+	h.connections, limits = callLimits(o.Config.API, limitHeap(h.log))
+	if h.limiter, err = api.NewLimiter(limits); err != nil {
+		return fault.New(fault.BadValue, "api.max_in_flight: %w", err)
+	}
 	if h.guard, err = newGuard(o.Config.API); err != nil {
 		return err
 	}
@@ -187,9 +196,9 @@ func (h *host) serve(ctx context.Context, l net.Listener) (err error) {
 	}
 	defer func() { err = errors.Join(err, h.relays.close(ctx)) }()
 	h.up.Outbox, h.up.Jobs, h.up.Declare = h.relays.box.Load, h.front.jobs, h.front.declare
-	web := h.web()
+	web := h.web(l)
 	served := make(chan error, 1)
-	go func() { served <- web.start(l) }()
+	go func() { served <- web.start() }()
 	if h.Started != nil {
 		h.Started(&h.up)
 	}

@@ -144,7 +144,7 @@ func (g *guard) wrap(next http.Handler, refuse func(w http.ResponseWriter, r *ht
 				WithHint("call it by a loopback address, localhost or the host in listen; with api.tokens_file any host will do"))
 		case g.tokens.Load() == nil || open[r.URL.Path] || ofQueues(r.URL.Path) && api.Preflight(r):
 			next.ServeHTTP(w, r)
-		case sent && g.knows(token):
+		case sent && g.knows(token): // every token has every right yet; see api.Handler.RightOf
 			next.ServeHTTP(w, r)
 		default:
 			w.Header().Set("WWW-Authenticate", `Bearer realm="emitd"`)
@@ -170,36 +170,54 @@ func (h *host) refuse(w http.ResponseWriter, r *http.Request, e *queue.Error) {
 // web is the listener's server.
 type web struct {
 	server *http.Server
+	places *connections
 	tls    bool
 	// sockets ends what the server does not know of.
 	sockets func(context.Context) error
 }
 
-// Timeouts of the listener. Answers have none: a claim may wait for jobs as long as it likes.
+// Limits of the listener. The limiter bounds how long a body and an answer may take: a claim may wait
+// for jobs as long as it likes.
 const (
 	headerTimeout = 5 * time.Second
 	idleTimeout   = 60 * time.Second
+	headerBytes   = 32 << 10
+	streamsAtOnce = 100 // of one HTTP/2 connection
 )
 
-func (h *host) web() *web {
+// limited puts the limiter in front of everything, so that no handler can forget it, and the guard behind it.
+func (h *host) limited(mux http.Handler) http.Handler {
+	return h.limiter.Wrap(h.guard.wrap(mux, h.refuse), func(w http.ResponseWriter, r *http.Request, e *queue.Error) {
+		if open[r.URL.Path] { // a node that has much to do is not unwell
+			mux.ServeHTTP(w, r)
+			return
+		}
+		h.refuse(w, r, e)
+	})
+}
+
+// web serves l.
+func (h *host) web(l net.Listener) *web {
+	places := newConnections(l, h.connections, h.log)
 	s := &http.Server{
-		Handler:           h.guard.wrap(h.mux(), h.refuse),
-		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
+		Handler:           h.limited(h.mux()),
+		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: headerBytes, ConnState: places.note,
+		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: streamsAtOnce, SendPingTimeout: idleTimeout, WriteByteTimeout: headerTimeout},
 		ErrorLog: slog.NewLogLogger(h.log.Handler(), slog.LevelDebug), Protocols: api.Protocols(),
 	}
 	if h.guard.cert != nil {
 		s.TLSConfig = &tls.Config{Certificates: []tls.Certificate{*h.guard.cert}, MinVersion: tls.VersionTLS12}
 	}
-	return &web{s, h.guard.cert != nil, h.front.shutdown}
+	return &web{s, places, h.guard.cert != nil, h.front.shutdown}
 }
 
 // start serves until stop; only a failure is an error.
-func (w *web) start(l net.Listener) error {
+func (w *web) start() error {
 	var err error
 	if w.tls {
-		err = w.server.ServeTLS(l, "", "")
+		err = w.server.ServeTLS(w.places, "", "")
 	} else {
-		err = w.server.Serve(l)
+		err = w.server.Serve(w.places)
 	}
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil

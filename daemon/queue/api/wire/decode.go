@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon/queue"
+	"github.com/emitd/emitd/daemon/queue/api/limits"
 )
 
 // Decode reads one JSON object from body into v, which points to a zero value, and refuses what is
@@ -22,6 +23,9 @@ func Decode(body []byte, v any) error {
 			return nil
 		}
 		reflect.ValueOf(v).Elem().SetZero()
+	}
+	if err := limits.JSONBody(body, v); err != nil {
+		return err
 	}
 	return decode(body, v)
 }

@@ -50,6 +50,9 @@ func (r *EnqueueRequest) scan(s *scanner) bool {
 		}
 		r.Jobs = make([]Job, 0, min(bytes.Count(s.b[s.at:], []byte("{")), queue.MaxCall))
 		ok := s.elements(func() bool {
+			if len(r.Jobs) == queue.MaxCall {
+				return false // who reads it again refuses it
+			}
 			r.Jobs = append(r.Jobs, Job{})
 			j := &r.Jobs[len(r.Jobs)-1]
 			return s.members(func(name []byte) uint32 { return j.member(s, name) })
@@ -114,6 +117,9 @@ func (r *ClaimRequest) scan(s *scanner) bool {
 		case "types":
 			r.Types = []string{}
 			return bit(s.elements(func() bool {
+				if len(r.Types) == queue.MaxCall {
+					return false
+				}
 				r.Types = append(r.Types, "")
 				return s.text(&r.Types[len(r.Types)-1])
 			}), 1)
@@ -139,6 +145,9 @@ func (r *SettleRequest) scan(s *scanner) bool {
 		}
 		r.Settlements = make([]Settlement, 0, min(bytes.Count(s.b[s.at:], []byte("{")), queue.MaxCall))
 		return bit(s.elements(func() bool {
+			if len(r.Settlements) == queue.MaxCall {
+				return false
+			}
 			r.Settlements = append(r.Settlements, Settlement{})
 			return r.Settlements[len(r.Settlements)-1].scan(s)
 		}), 0)

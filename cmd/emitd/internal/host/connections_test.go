@@ -1,0 +1,144 @@
+package host
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/emitd/emitd/cmd/emitd/internal/config"
+	"github.com/emitd/emitd/daemon/queue/api"
+)
+
+// TestConnectionsAreBounded: new connections take the place of idle ones, and get none where all are busy.
+func TestConnectionsAreBounded(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	places := newConnections(l, 2, slog.New(slog.DiscardHandler))
+	inside, leave := make(chan struct{}), make(chan struct{})
+	s := &http.Server{ConnState: places.note, ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/busy" {
+			inside <- struct{}{}
+			<-leave
+		}
+		_, _ = io.WriteString(w, "ok")
+	})}
+	go func() { _ = s.Serve(places) }()
+	defer s.Close()
+	dial := func() net.Conn {
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	closed := func(c net.Conn) bool {
+		_ = c.SetReadDeadline(time.Now().Add(30 * time.Second))
+		_, err := c.Read(make([]byte, 1))
+		return err != nil
+	}
+	ask := func(c net.Conn, path string) {
+		if _, err := fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: h\r\n\r\n", path); err != nil {
+			t.Error(err)
+		}
+	}
+	answered := func(c net.Conn) bool {
+		_ = c.SetReadDeadline(time.Now().Add(30 * time.Second))
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			return false
+		}
+		resp.Body.Close()
+		return resp.StatusCode == 200
+	}
+	silent, busy := dial(), dial()
+	ask(busy, "/busy")
+	<-inside
+	third := dial() // in the place of the silent one
+	ask(third, "/")
+	if !closed(silent) || !answered(third) {
+		t.Error("an idle connection kept its place")
+	}
+	fourth := dial() // in the place of the third, which is idle again
+	ask(fourth, "/busy")
+	<-inside
+	if !closed(third) {
+		t.Error("an idle connection kept its place")
+	}
+	if fifth := dial(); !closed(fifth) {
+		t.Error("there was a place though all were busy")
+	}
+	close(leave)
+	if !answered(busy) || !answered(fourth) {
+		t.Error("a busy connection was closed")
+	}
+}
+
+// TestCallLimits: what a process holds for its callers follows from its memory, unless it was said.
+func TestCallLimits(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		api         config.API
+		memory      int64
+		connections int
+		inFlight    int64
+	}{
+		{config.API{}, 0, 10_000, 256 << 20},
+		{config.API{}, 256 << 20, 1024, 32 << 20},
+		{config.API{}, 16 << 20, 64, 4 << 20},
+		{config.API{}, 64 << 30, 10_000, 256 << 20},
+		{config.API{MaxConnections: 7, MaxInFlight: 8 << 20}, 256 << 20, 7, 8 << 20},
+	} {
+		connections, l := callLimits(c.api, c.memory)
+		if connections != c.connections || l.MaxInFlight != c.inFlight || l.MaxCalls != connections {
+			t.Errorf("%+v with %d bytes: %d, %+v", c.api, c.memory, connections, l)
+		}
+	}
+}
+
+// TestProbesAreAnsweredByABusyNode: a node that answers as many calls as it may is alive all the same.
+func TestProbesAreAnsweredByABusyNode(t *testing.T) {
+	t.Parallel()
+	limiter, err := api.NewLimiter(api.Limits{MaxCalls: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &host{limiter: limiter}
+	if h.guard, err = newGuard(config.API{}); err != nil {
+		t.Fatal(err)
+	}
+	inside, leave, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	limited := h.limited(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/busy" {
+			close(inside)
+			<-leave
+		}
+		w.WriteHeader(http.StatusTeapot)
+	}))
+	get := func(path string) int {
+		w := httptest.NewRecorder()
+		limited.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+		return w.Code
+	}
+	go func() { defer close(ended); get("/busy") }()
+	<-inside
+	for path, want := range map[string]int{"/livez": 418, "/readyz": 418, "/metrics": 429, "/": 429} {
+		if got := get(path); got != want {
+			t.Errorf("%s of a busy node: %d, want %d", path, got, want)
+		}
+	}
+	close(leave)
+	<-ended
+	if got := get("/metrics"); got != 418 {
+		t.Errorf("afterwards: %d", got)
+	}
+}

@@ -1,0 +1,120 @@
+// Package inflight bounds what the calls of a process hold in memory while they are answered.
+//
+// A [Budget] is shared by all calls of a process. Each [Call] takes bytes from it before it holds them: the
+// body as it is read and decoded, the payloads that are loaded for its answer. A call gives everything back
+// when it ends. The first [Free] bytes of a call cost nothing but its place among the calls, so that large
+// calls cannot keep small ones out.
+//
+// The call travels in the context, because the code that is about to hold many bytes is far from the
+// code that knows of the connection: see [With] and [Of].
+package inflight
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+)
+
+const (
+	// Free is how many bytes of a call are not taken from the budget.
+	Free = 16 << 10
+	// step is how many bytes a call takes at once, so that a body does not ask for each of its pieces.
+	step = 64 << 10
+)
+
+// Budget is what all calls may hold together. It is safe for concurrent use.
+type Budget struct {
+	bytes, calls         int64
+	heldBytes, heldCalls atomic.Int64
+}
+
+// New makes a budget of so many bytes and so many calls at once.
+func New(bytes int64, calls int) *Budget {
+	return &Budget{bytes: bytes, calls: int64(calls)}
+}
+
+// Begin starts a call. It returns false if there are too many already. End the call when it was answered.
+func (b *Budget) Begin() (*Call, bool) {
+	if !acquire(&b.heldCalls, 1, b.calls) {
+		return nil, false
+	}
+	return &Call{budget: b}, true
+}
+
+// Held returns how many bytes and calls are held now.
+func (b *Budget) Held() (bytes, calls int64) { return b.heldBytes.Load(), b.heldCalls.Load() }
+
+// acquire adds n, unless the sum would be more than limit.
+func acquire(held *atomic.Int64, n, limit int64) bool {
+	for {
+		now := held.Load()
+		if n > limit-now {
+			return false
+		}
+		if held.CompareAndSwap(now, now+n) {
+			return true
+		}
+	}
+}
+
+// Call is one call that is being answered. It is safe for concurrent use; a nil *Call has no bound.
+type Call struct {
+	budget *Budget
+
+	mu         sync.Mutex
+	used, held int64
+	ended      bool
+}
+
+// Budget returns the budget of the call, nil for a nil call.
+func (c *Call) Budget() *Budget {
+	if c == nil {
+		return nil
+	}
+	return c.budget
+}
+
+// Take notes that the call is about to hold n more bytes. It returns false, and takes nothing, if the
+// budget has not so many left.
+func (c *Call) Take(n int64) bool {
+	if c == nil || n <= 0 {
+		return true
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if missing := c.used + n - Free - c.held; missing > 0 && !c.ended {
+		more := (missing + step - 1) / step * step
+		if !acquire(&c.budget.heldBytes, more, c.budget.bytes) {
+			if more = missing; !acquire(&c.budget.heldBytes, more, c.budget.bytes) {
+				return false
+			}
+		}
+		c.held += more
+	}
+	c.used += n
+	return true
+}
+
+// End gives everything back. Only the first call of it does something.
+func (c *Call) End() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended {
+		return
+	}
+	c.ended = true
+	c.budget.heldBytes.Add(-c.held)
+	c.budget.heldCalls.Add(-1)
+	c.held = 0
+}
+
+type key struct{}
+
+// With returns a context that carries the call.
+func With(ctx context.Context, c *Call) context.Context { return context.WithValue(ctx, key{}, c) }
+
+// Of returns the call that a context carries, or nil.
+func Of(ctx context.Context) *Call {
+	c, _ := ctx.Value(key{}).(*Call)
+	return c
+}
