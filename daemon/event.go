@@ -31,6 +31,8 @@ const (
 	AssignmentResumed   EventKind = "assignment.resumed"
 	AssignmentFailed    EventKind = "assignment.failed"
 	AssignmentAbandoned EventKind = "assignment.abandoned"
+	AssignmentFailing   EventKind = "assignment.failing"   // its run fails and is started again where it is
+	AssignmentRecovered EventKind = "assignment.recovered" // after failures, a run of it has lived long enough
 
 	FenceWaiting   EventKind = "fence.waiting"
 	OperatorResign EventKind = "operator.resign"

@@ -37,16 +37,21 @@ const (
 	Abandon     Step = "abandon"     // the run ignored its cancellation; the process may not get the unit again
 	Release     Step = "release"     // the holder gives the unit back; its run has returned
 	Resume      Step = "resume"      // a new run of an active unit on the same node, with a higher generation
+	Fail        Step = "fail"        // attempts of the run failed and are repeated here: it may crash in a loop
+	Recover     Step = "recover"     // the run has lived long enough since: its failures are forgotten
 	Expire      Step = "expire"      // the leader frees the unit: a deadline passed or the holder is dead
 )
 
 var lifecycle = map[State]map[Step]State{
 	Unassigned: {Assign: Assigning},
-	Assigning:  {Acknowledge: Active, Revoke: Revoking, Release: Deleted, Abandon: Deleted, Expire: Deleted},
-	Active:     {Revoke: Revoking, Release: Deleted, Abandon: Deleted, Resume: Active, Expire: Deleted},
+	Assigning:  {Acknowledge: Active, Fail: Assigning, Revoke: Revoking, Release: Deleted, Abandon: Deleted, Expire: Deleted},
+	Active:     {Fail: Active, Recover: Active, Revoke: Revoking, Release: Deleted, Abandon: Deleted, Resume: Active, Expire: Deleted},
 	Revoking:   {Confirm: Deleted, Abandon: Deleted, Expire: Deleted},
 	Deleted:    {Assign: Assigning},
 }
+
+// WellAfter is how long a run must live for the failures before it to be forgotten ([Recover]).
+const WellAfter = time.Minute
 
 // Next returns the state after step, and whether the table has that pair at all.
 func Next(s State, step Step) (State, bool) {
@@ -56,7 +61,10 @@ func Next(s State, step Step) (State, bool) {
 
 // Stays reports whether the step leaves the unit where it is: what the assignment was made for is
 // still why.
-func (s Step) Stays() bool { return s == Acknowledge || s == Resume }
+func (s Step) Stays() bool { return s == Acknowledge || s == Resume || s.Health() }
+
+// Health reports whether the step only tells how the run is: the state stays, and since when it is so.
+func (s Step) Health() bool { return s == Fail || s == Recover }
 
 // Record is a unit's row in the store.
 type Record struct {
@@ -78,10 +86,16 @@ type Record struct {
 
 	// Reason is why it is where it is: while somebody holds it, why it was assigned there or
 	// asked back; when it is free, why the assignment ended.
-	Reason   string `json:"reason,omitempty"`
-	Forced   bool   `json:"forced,omitempty"` // the last end was not confirmed by the holder
+	Reason string `json:"reason,omitempty"`
+	Forced bool   `json:"forced,omitempty"` // the last end was not confirmed by the holder
+	// Failures is how often its runs have failed, here and on earlier nodes, since one of them lived long
+	// enough to be called well ([Recover]).
 	Failures int    `json:"failures,omitempty"`
 	Error    string `json:"error,omitempty"` // the last failure reported
+	// FailingSince is when the first of Failures was reported; RetryAt is when the holder starts the run
+	// again, zero while it runs or nobody holds the unit.
+	FailingSince time.Time `json:"failing_since,omitzero"`
+	RetryAt      time.Time `json:"retry_at,omitzero"`
 	// Retired is set when the unit is no longer declared.
 	Retired   bool      `json:"retired,omitempty"`
 	Embargoes []Embargo `json:"embargoes,omitempty"`

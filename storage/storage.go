@@ -338,16 +338,20 @@ type Report struct {
 }
 
 // UnitReport is one step of the lifecycle table taken by the holder: Acknowledge, Confirm,
-// Abandon, Release or Resume.
+// Abandon, Release, Resume, Fail or Recover.
 type UnitReport struct {
 	Unit       daemon.Unit
 	Generation int64
 	Step       daemon.Step
 	// Reason goes into the event, and into the row unless the unit stays where it is
 	// (Step.Stays): there the reason of its assignment is kept.
-	Reason   string
-	Error    string // of a failure
+	Reason string
+	Error  string // of a failure
+	// Failures is how many are added to the row's by a Release with an error (at least one), and how many
+	// there are in all by a Fail.
 	Failures int
+	// RetryIn is how long after a Fail the run is started again.
+	RetryIn time.Duration
 	// Embargo keeps the unit away from this process for so long (Release) or, negative, for
 	// ever (Abandon).
 	Embargo time.Duration

@@ -90,6 +90,7 @@ type RunFailed struct {
 	Fence    daemon.Fence
 	Err      error
 	Failures int
+	RetryIn  time.Duration // until the next attempt
 }
 
 // FenceHeld says that somewhere a fence holds this generation.

@@ -109,7 +109,7 @@ func (m *Member) handle(now lease.Instant, in Input) {
 	case RunEnded:
 		m.onRunEnded(now, in)
 	case RunFailed:
-		m.emit(Notice{Kind: UnitFailed, Fence: in.Fence, Err: in.Err})
+		m.onRunFailed(now, in)
 	case FenceHeld:
 		m.raise(0, in.Generation)
 	case Advertise:

@@ -55,12 +55,14 @@ type run struct {
 	drainBy   lease.Instant // Never until draining
 	abandonAt lease.Instant // Never until cancelled
 	cause     CancelCause
+	health    health
 }
 
 // ending is how a run ended; cause says why it was cancelled, if it was.
 type ending struct {
 	RunEnded
-	cause CancelCause
+	cause    CancelCause
+	failures int // of the unit, those of earlier runs included
 }
 
 func (r *run) phase() string {
@@ -203,6 +205,7 @@ func (m *Member) onListed(now, sent lease.Instant, records []daemon.Record) {
 		}
 	}
 	m.runs.told = sent
+	m.reportHealth(now)
 	m.settleNext()
 }
 
@@ -331,6 +334,7 @@ func (m *Member) start(now lease.Instant, l *listing) {
 	r := &run{
 		Run: reconcile.Run{Generation: rec.Generation}, cancelAt: m.trusted(l.sent),
 		ackBy: lease.Never, drainBy: lease.Never, abandonAt: lease.Never,
+		health: health{before: rec.Failures, wellAt: lease.Never},
 	}
 	if rec.State == daemon.Assigning && !planted.Bug(planted.AckAfterBound) {
 		r.ackBy = l.end.Add(-m.t.StopTimeout)
@@ -381,7 +385,7 @@ func (m *Member) drain(u daemon.Unit, r *run, by lease.Instant) {
 // release gives a unit back whose run has ended here.
 func (m *Member) release(u daemon.Unit, rec daemon.Record) {
 	e := m.runs.endings[u]
-	rep := storage.UnitReport{Failures: e.Failures, Embargo: m.embargo(rec)}
+	rep := storage.UnitReport{Failures: e.failures - rec.Failures, Embargo: m.embargo(rec)}
 	switch e.How {
 	case GaveUp:
 		rep.Reason = fmt.Sprintf("gave up after %d failures", e.Failures)
@@ -427,6 +431,9 @@ func (m *Member) onRunStarted(now lease.Instant, f daemon.Fence) {
 		return
 	}
 	r.Started = true
+	if r.health.before > 0 {
+		r.health.wellAt = now.Add(daemon.WellAfter)
+	}
 	m.emit(Notice{Kind: UnitStarted, Fence: f})
 	m.reconcile(now, f.Unit)
 }
@@ -448,7 +455,7 @@ func (m *Member) onRunEnded(now lease.Instant, e RunEnded) {
 	}
 	m.emit(Notice{Kind: UnitStopped, Fence: e.Fence, Reason: reason, Err: e.Err})
 	if l := m.runs.listed[u]; l != nil && l.rec.Generation == r.Generation {
-		m.runs.endings[u] = ending{e, r.cause}
+		m.runs.endings[u] = ending{e, r.cause, r.health.total(e)}
 		if r.Abandoned {
 			return // its end was reported already
 		}

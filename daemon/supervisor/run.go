@@ -104,7 +104,7 @@ func (r *run) perform() Report {
 			}
 			pause = r.backoff(r.failures)
 			r.log.Warn("attempt failed", "failures", r.failures, "restart_in", pause, "error", v.end.Err)
-			r.s.cfg.Report(Report{Kind: Failed, Fence: r.fence, Err: v.end.Err, Failures: r.failures})
+			r.s.cfg.Report(Report{Kind: Failed, Fence: r.fence, Err: v.end.Err, Failures: r.failures, RetryIn: pause})
 		} else {
 			r.failures = 0
 		}

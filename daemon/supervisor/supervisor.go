@@ -80,7 +80,7 @@ type Config struct {
 	// RestartMin and RestartMax bound the back-off; defaults 100 ms and 30 s.
 	RestartMin, RestartMax time.Duration
 	// ResetAfter is how long an attempt must have lived, a stalled one until its progress ceased, for
-	// earlier failures to be forgotten; default 1 min.
+	// earlier failures to be forgotten; default daemon.WellAfter.
 	ResetAfter time.Duration
 
 	// Exit ends the process (Spec.OnAbandoned); default os.Exit.
@@ -96,7 +96,7 @@ func (c Config) withDefaults() Config {
 	c.StopTimeout = cmp.Or(c.StopTimeout, 5*time.Second)
 	c.RestartMin = cmp.Or(c.RestartMin, 100*time.Millisecond)
 	c.RestartMax = max(cmp.Or(c.RestartMax, 30*time.Second), c.RestartMin)
-	c.ResetAfter = cmp.Or(c.ResetAfter, time.Minute)
+	c.ResetAfter = cmp.Or(c.ResetAfter, daemon.WellAfter)
 	if c.Report == nil {
 		c.Report = func(Report) {}
 	}
@@ -121,6 +121,8 @@ type Report struct {
 	Err error
 	// Failures is how many there were in a row.
 	Failures int
+	// RetryIn is how long after a Failed the next attempt begins.
+	RetryIn time.Duration
 }
 
 // Kind says what a report is about.

@@ -19,6 +19,7 @@ type stepInput struct {
 	Reason     string `json:"reason"`
 	Error      string `json:"error"`
 	Failures   int    `json:"failures"`
+	Retry      int64  `json:"retry"`   // microseconds
 	Embargo    int64  `json:"embargo"` // microseconds; negative: for ever
 }
 
@@ -30,7 +31,7 @@ func (s *Store) Report(ctx context.Context, r storage.Report) ([]storage.Outcome
 		out[i].Unit = u.Unit
 		input[i] = stepInput{
 			Ord: i, Daemon: string(u.Unit.Daemon), Index: u.Unit.Index, Generation: u.Generation, Step: string(u.Step),
-			Reason: plain(u.Reason), Error: plain(u.Error), Failures: u.Failures, Embargo: embargo(u.Embargo),
+			Reason: plain(u.Reason), Error: plain(u.Error), Failures: u.Failures, Retry: micros(u.RetryIn), Embargo: embargo(u.Embargo),
 		}
 	}
 	same, admitted, read := false, false, s.heads()[r.StoreID]

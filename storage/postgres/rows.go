@@ -22,6 +22,7 @@ func (c *composite) record() (r daemon.Record) {
 	r.Forced, r.Retired = c.bool(), c.bool()
 	r.Reason, r.Error = c.text(), c.text()
 	c.json(&r.Embargoes)
+	r.FailingSince, r.RetryAt = c.time(), c.time()
 	return r
 }
 

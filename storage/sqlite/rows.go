@@ -147,7 +147,8 @@ func (q *query) membersWhere(condition string, args ...any) []node.Member {
 }
 
 const unitColumns = `daemon, idx, state, holder_name, holder_id, holder, generation, term, since, assigned_at, revoked_at,
-	acknowledge_timeout, drain_timeout, reason, forced, failures, error, retired, embargoes`
+	acknowledge_timeout, drain_timeout, reason, forced, failures, error, retired, embargoes,
+	failing_since, retry_at`
 
 func unitDest(r *daemon.Record) []any {
 	return []any{
@@ -158,6 +159,8 @@ func unitDest(r *daemon.Record) []any {
 		&r.AcknowledgeTimeout, &r.DrainTimeout, &r.Reason, &r.Forced,
 		&r.Failures, &r.Error, &r.Retired,
 		fromJSON{&r.Embargoes},
+		at{&r.FailingSince},
+		at{&r.RetryAt},
 	}
 }
 
@@ -193,10 +196,10 @@ func (q *query) Put(r daemon.Record) {
 		embargoes = toJSON(r.Embargoes)
 	}
 	q.exec(`INSERT OR REPLACE INTO ~unit (`+unitColumns+`)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		r.Unit.Daemon, r.Unit.Index, r.State, r.Holder.Name, r.Holder.ID, r.Holder.Incarnation, r.Generation, r.Term,
 		nanos(r.Since), nanos(r.AssignedAt), nanos(r.RevokedAt), r.AcknowledgeTimeout, r.DrainTimeout, r.Reason, r.Forced,
-		r.Failures, r.Error, r.Retired, embargoes)
+		r.Failures, r.Error, r.Retired, embargoes, nanos(r.FailingSince), nanos(r.RetryAt))
 }
 
 const eventColumns = `seq, at, kind, node, node_id, incarnation, daemon, idx, term, term_ordinal, generation, reason, detail`

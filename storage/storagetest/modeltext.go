@@ -113,10 +113,10 @@ func (w *writer) record(r daemon.Record) string {
 		embargoes = append(embargoes, fmt.Sprintf("%s until %s strikes %d %q", e.Incarnation, w.time(e.Until), e.Strikes, e.Reason))
 	}
 	slices.Sort(embargoes)
-	return fmt.Sprintf("unit %s %s holder %v generation %s term %s since %s assigned %s revoked %s ack %v drain %v reason %q forced %v failures %d error %q retired %v embargoes %v",
+	return fmt.Sprintf("unit %s %s holder %v generation %s term %s since %s assigned %s revoked %s ack %v drain %v reason %q forced %v failures %d since %s retry %s error %q retired %v embargoes %v",
 		r.Unit, r.State, r.Holder, w.number("generation of "+r.Unit.String(), r.Generation), w.number("term", r.Term),
 		w.time(r.Since), w.time(r.AssignedAt), w.time(r.RevokedAt), r.AcknowledgeTimeout, r.DrainTimeout,
-		r.Reason, r.Forced, r.Failures, r.Error, r.Retired, embargoes)
+		r.Reason, r.Forced, r.Failures, w.time(r.FailingSince), w.time(r.RetryAt), r.Error, r.Retired, embargoes)
 }
 
 func (w *writer) records(rs []daemon.Record) string {

@@ -12,7 +12,8 @@ var reportStories = []story{
 	{"the leader's steps are not the holder's to report", 0, refusesLeadersSteps},
 	{"only the exact holder and generation may report", 0, wantsExactHolder},
 	{"repeating one's own report is harmless", 0, repeatsHarmlessly},
-	{"an acknowledgement makes the unit active and clears failures", 0, acknowledges},
+	{"an acknowledgement makes the unit active and keeps its failures", 0, acknowledges},
+	{"a run that fails again and again is counted, told once, and forgotten once it is well", 0, countsFailures},
 	{"a unit that runs keeps the reason of its assignment", 0, keepsReason},
 	{"a release with an error is one failure event", 0, releases},
 	{"embargoes grow by strikes and never shrink", 0, embargoes},
@@ -27,7 +28,7 @@ var reportStories = []story{
 
 // reportable are the holder's steps, leaderly the leader's.
 var (
-	reportable = []daemon.Step{daemon.Acknowledge, daemon.Confirm, daemon.Release, daemon.Abandon, daemon.Resume}
+	reportable = []daemon.Step{daemon.Acknowledge, daemon.Confirm, daemon.Release, daemon.Abandon, daemon.Resume, daemon.Fail, daemon.Recover}
 	leaderly   = []daemon.Step{daemon.Assign, daemon.Revoke, daemon.Expire}
 )
 
@@ -52,12 +53,19 @@ func followsTable(w *world) {
 			case !ok:
 				w.equal(string(step)+" in "+string(from)+" changes the row", out.Record, r)
 				w.equal("events", len(events), 0)
+			case step == daemon.Recover: // of what never failed
+				w.equal("row", out.Record, r)
+				w.equal("events", len(events), 0)
 			default:
 				w.equal(string(step)+" in "+string(from)+" is applied", out.Applied, true)
 				w.equal("state", row.State, next)
 				w.equal("reason", row.Reason, because)
 				w.equal("holder", row.Holder, p.id)
-				w.within("since", row.Since, before.Now, w.look().Now)
+				if step.Health() {
+					w.equal("since", row.Since, r.Since)
+				} else {
+					w.within("since", row.Since, before.Now, w.look().Now)
+				}
 				w.equal("events", len(events), 1)
 				w.equal("reason of the event", events[0].Reason, "why")
 				w.equal("unit of the event", events[0].Unit, u)
@@ -155,9 +163,55 @@ func acknowledges(w *world) {
 	head := w.look().Head
 	got := peers[1].step(r, daemon.Acknowledge)
 	want := r
-	want.State, want.Since, want.Failures = daemon.Active, got.Since, 0
+	want.State, want.Since, want.Failures = daemon.Active, got.Since, 3
 	w.equal("row", got, want)
 	w.equal("kind", w.history(head)[0].Kind, daemon.AssignmentActive)
+}
+
+func countsFailures(w *world) {
+	l, peers := w.cluster(1)
+	p := peers[0]
+	r := l.bring(unit0, p, daemon.Active)
+	head, before := w.look().Head, w.look().Now
+	fail := func(n int, why string) daemon.Record {
+		w.Helper()
+		out := p.tell(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: daemon.Fail, Reason: why, Error: why, Failures: n, RetryIn: time.Minute})[0]
+		w.equal("applied", out.Applied, true)
+		w.equal("row as read", w.unit(unit0), out.Record)
+		return out.Record
+	}
+	one := fail(2, "boom")
+	w.equal("failures", one.Failures, 2)
+	w.equal("error", one.Error, "boom")
+	w.within("failing since", one.FailingSince, before, w.look().Now)
+	w.within("next try", one.RetryAt, before.Add(time.Minute), w.look().Now.Add(time.Minute))
+	two := fail(7, "bang")
+	w.equal("failures", two.Failures, 7)
+	w.equal("error", two.Error, "bang")
+	w.equal("failing since", two.FailingSince, one.FailingSince)
+	w.equal("failures after a report that was overtaken", fail(3, "bang").Failures, 7)
+	events := w.history(head)
+	w.equal("events", len(events), 1)
+	w.equal("kind", events[0].Kind, daemon.AssignmentFailing)
+
+	// Another run of it is not well for having begun.
+	given := p.tell(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: daemon.Release, Error: "bang", Failures: 2})[0].Record
+	w.equal("failures", given.Failures, 9)
+	w.equal("failing since", given.FailingSince, one.FailingSince)
+	w.equal("next try", given.RetryAt.IsZero(), true)
+	r = p.step(l.assign(unit0, p), daemon.Acknowledge)
+	w.equal("failures of the next run", r.Failures, 9)
+
+	head = w.look().Head
+	well := p.step(r, daemon.Recover)
+	w.equal("failures", well.Failures, 0)
+	w.equal("failing since", well.FailingSince.IsZero(), true)
+	w.equal("state", well.State, daemon.Active)
+	w.equal("since", well.Since, r.Since)
+	p.step(well, daemon.Recover)
+	events = w.history(head)
+	w.equal("events", len(events), 1)
+	w.equal("kind", events[0].Kind, daemon.AssignmentRecovered)
 }
 
 func keepsReason(w *world) {

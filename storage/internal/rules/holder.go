@@ -20,7 +20,7 @@ func Report(r Rows, who node.Identity, u storage.UnitReport, term int64, now tim
 		return storage.Outcome{Unit: u.Unit}
 	}
 	own := old.Holder.ID == who.ID && old.Holder.Incarnation == who.Incarnation && old.Generation == u.Generation
-	if own && already(old.State, u.Step) {
+	if own && already(*old, u.Step) {
 		return storage.Outcome{Unit: u.Unit, Applied: true, Record: *old}
 	}
 	next, ok := daemon.Next(old.State, u.Step)
@@ -31,23 +31,31 @@ func Report(r Rows, who node.Identity, u storage.UnitReport, term int64, now tim
 		return storage.Outcome{Unit: u.Unit, Record: *old}
 	}
 	rec := *old
-	rec.State, rec.Since = next, now
+	rec.State = next
+	if !u.Step.Health() {
+		rec.Since = now
+	}
 	if !u.Step.Stays() {
 		rec.Reason = u.Reason
 	}
 	rec.Error = cmp.Or(u.Error, rec.Error)
+	if !u.Step.Stays() {
+		rec.RetryAt = time.Time{}
+	}
 	kind := takeStep(r, &rec, u, term, now)
-	event := unitEvent(kind, rec)
-	event.Reason = u.Reason
 	r.Put(rec)
-	r.Emit(event, now)
+	if kind != "" {
+		event := unitEvent(kind, rec)
+		event.Reason = u.Reason
+		r.Emit(event, now)
+	}
 	return storage.Outcome{Unit: u.Unit, Applied: true, Record: rec}
 }
 
 // holders reports whether a step is the holder's to take; the others are the leader's.
 func holders(step daemon.Step) bool {
 	switch step {
-	case daemon.Acknowledge, daemon.Confirm, daemon.Release, daemon.Abandon, daemon.Resume:
+	case daemon.Acknowledge, daemon.Confirm, daemon.Release, daemon.Abandon, daemon.Resume, daemon.Fail, daemon.Recover:
 		return true
 	}
 	return false
@@ -55,24 +63,38 @@ func holders(step daemon.Step) bool {
 
 // already reports whether a row of the same holder and generation shows that a step was taken. A
 // resumption is not seen that way: it gave the row another generation.
-func already(s daemon.State, step daemon.Step) bool {
+func already(rec daemon.Record, step daemon.Step) bool {
 	switch step {
 	case daemon.Acknowledge:
-		return s == daemon.Active
+		return rec.State == daemon.Active
+	case daemon.Recover:
+		return rec.State == daemon.Active && rec.Failures == 0
 	case daemon.Confirm, daemon.Release, daemon.Abandon:
-		return s == daemon.Deleted
+		return rec.State == daemon.Deleted
 	}
 	return false
 }
 
 // takeStep writes what a step changes besides state, time and reason, and returns as what to tell of
 // it. Every change of state has exactly one event: a release that carries a failure is told as the
-// failure.
+// failure. Of a run that fails again and again only the first report has one, or a unit that crashes in
+// a loop would fill the history.
 func takeStep(r Rows, rec *daemon.Record, u storage.UnitReport, term int64, now time.Time) daemon.EventKind {
 	switch u.Step {
 	case daemon.Acknowledge:
-		rec.Failures = 0
 		return daemon.AssignmentActive
+	case daemon.Fail:
+		first := rec.FailingSince.IsZero()
+		rec.Failures = max(rec.Failures, u.Failures, 1)
+		failing(rec, now)
+		rec.RetryAt = now.Add(u.RetryIn)
+		if first {
+			return daemon.AssignmentFailing
+		}
+		return ""
+	case daemon.Recover:
+		rec.Failures, rec.FailingSince, rec.RetryAt = 0, time.Time{}, time.Time{}
+		return daemon.AssignmentRecovered
 	case daemon.Release:
 		rec.Forced = false
 		if u.Embargo != 0 {
@@ -80,6 +102,7 @@ func takeStep(r Rows, rec *daemon.Record, u storage.UnitReport, term int64, now 
 		}
 		if u.Error != "" {
 			rec.Failures += max(u.Failures, 1)
+			failing(rec, now)
 			return daemon.AssignmentFailed
 		}
 	case daemon.Abandon:
@@ -97,6 +120,13 @@ func takeStep(r Rows, rec *daemon.Record, u storage.UnitReport, term int64, now 
 		rec.Forced = false
 	}
 	return daemon.AssignmentDeleted
+}
+
+// failing notes when the failures of a unit began.
+func failing(rec *daemon.Record, now time.Time) {
+	if rec.FailingSince.IsZero() {
+		rec.FailingSince = now
+	}
 }
 
 // nextGeneration returns the generation of the unit's next run: higher than its last one and whatever

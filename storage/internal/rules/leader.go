@@ -147,7 +147,7 @@ func assign(r Rows, rec *daemon.Record, c storage.Commit, change storage.Change,
 	rec.Generation = nextGeneration(r, *rec, c.HighestGeneration)
 	rec.AssignedAt, rec.RevokedAt = now, time.Time{}
 	rec.AcknowledgeTimeout, rec.DrainTimeout = change.AcknowledgeTimeout, change.DrainTimeout
-	rec.Forced = false
+	rec.Forced, rec.RetryAt = false, time.Time{}
 	return true
 }
 

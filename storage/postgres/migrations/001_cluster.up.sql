@@ -78,6 +78,8 @@ create table {{unit}} (
 	reason              text not null,
 	error               text not null,
 	embargoes           jsonb,
+	failing_since       timestamptz,
+	retry_at            timestamptz,
 	-- Who holds the unit now; the columns above name its last holder for ever.
 	owner               text collate "C" generated always as
 		(case when state in ('unassigned', 'deleted') then null else incarnation end) stored,

@@ -21,6 +21,7 @@ stepped as (
 		acknowledge_timeout = case when i.step = 'assign' then i.acknowledge else u.acknowledge_timeout end,
 		drain_timeout = case when i.step = 'assign' then i.drain else u.drain_timeout end,
 		forced = case i.step when 'assign' then false when 'expire' then i.forced else u.forced end,
+		retry_at = case when i.step = 'assign' then null else u.retry_at end,
 		retired = u.retired or i.step = 'expire' and i.retired,
 		embargoes = case when i.step = 'expire' and i.embargo <> 0
 			then {{embargo "u.embargoes" "u.incarnation" "i.embargo" "i.reason"}} else u.embargoes end

@@ -88,6 +88,8 @@ CREATE TABLE ~unit (
     error               TEXT    NOT NULL DEFAULT '',
     retired             INTEGER NOT NULL DEFAULT 0,
     embargoes           TEXT    NOT NULL DEFAULT '',
+    failing_since       INTEGER NOT NULL DEFAULT 0,
+    retry_at            INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (daemon, idx)
 ) WITHOUT ROWID;
 

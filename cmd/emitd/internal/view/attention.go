@@ -122,6 +122,7 @@ func (v *viewer) aboutUnits(s Status, add notify) {
 		group := rest[:n]
 		rest = rest[n:]
 		v.unassigned(group, add)
+		v.crashing(group, add)
 		for _, u := range group {
 			v.overdue(u, add)
 		}
@@ -176,9 +177,40 @@ func (v *viewer) overdue(u Unit, add notify) {
 			add(warning, string(u.Daemon), explain, "%s drains on %s for %s, longer than its %s; %s", u.Unit, u.Node, Exact(age), drain, v.force(drain, age))
 		}
 	}
-	if u.Failures > 0 && !u.State.Free() {
-		add(warning, string(u.Daemon), "emitd events --kind assignment.failed", "%s failed %s on %s: %s", u.Unit, times(u.Failures), u.Node, firstLine(u.Error))
+}
+
+// crashes says how a unit fails: "14 restarts, last: exit status 1".
+func (u Unit) crashes() string {
+	return fmt.Sprintf("%d restarts, last: %s", u.Failures, firstLine(u.Error))
+}
+
+// crashing tells of the units of a daemon whose runs fail again and again, with the worst of them.
+func (v *viewer) crashing(group []Unit, add notify) {
+	var loops []Unit
+	for _, u := range group {
+		if u.State == Crashing {
+			loops = append(loops, u)
+		}
 	}
+	if len(loops) == 0 {
+		return
+	}
+	worst := slices.MaxFunc(loops, func(a, b Unit) int { return cmp.Compare(a.Failures, b.Failures) })
+	which := worst.Unit.String() + " is"
+	if len(loops) > 1 {
+		which = fmt.Sprintf("%d of %d units of %s are", len(loops), len(group), worst.Daemon)
+	}
+	since, where := "", ", on no node: "+worst.Reason
+	if !worst.FailingSince.IsZero() {
+		since = " for " + short(v.age(worst.FailingSince.Time))
+	}
+	if worst.Node != "" {
+		where = " on " + worst.Node
+		if left := worst.RetryAt.Sub(v.Now); left > 0 {
+			where += ", started again in " + Exact(left)
+		}
+	}
+	add(failing, string(worst.Daemon), "emitd daemon explain "+worst.Unit.String(), "%s crashing%s (%s)%s", which, since, worst.crashes(), where)
 }
 
 func (v *viewer) force(drain, age time.Duration) string {

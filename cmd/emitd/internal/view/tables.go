@@ -67,7 +67,7 @@ func (s Status) countUnits() string {
 	for _, u := range s.Daemons {
 		n[u.State]++
 	}
-	return counts(n, []daemon.State{daemon.Active, daemon.Assigning, daemon.Revoking, daemon.Unassigned, daemon.Deleted})
+	return counts(n, []daemon.State{daemon.Active, Crashing, daemon.Assigning, daemon.Revoking, daemon.Unassigned, daemon.Deleted})
 }
 
 func counts[S ~string](n map[S]int, order []S) string {
@@ -132,11 +132,15 @@ func (s Status) UnitTable(wide bool) *Table {
 		if !u.Since.IsZero() {
 			since = short(max(s.At.Sub(u.Since.Time), 0))
 		}
+		reason := u.Reason
+		if u.State == Crashing {
+			reason = u.crashes()
+		}
 		if wide {
-			t.Add(u.Unit.String(), string(u.State), u.Node, since, strconv.FormatInt(u.Generation, 10), strconv.Itoa(u.Failures), u.Reason, firstLine(u.Error))
+			t.Add(u.Unit.String(), string(u.State), u.Node, since, strconv.FormatInt(u.Generation, 10), strconv.Itoa(u.Failures), reason, firstLine(u.Error))
 			continue
 		}
-		t.Add(u.Unit.String(), string(u.State), u.Node, since, u.Reason)
+		t.Add(u.Unit.String(), string(u.State), u.Node, since, reason)
 	}
 	return t
 }
@@ -163,7 +167,11 @@ func (e Explained) Table(w io.Writer, s Status) error {
 		fmt.Fprintf(&b, "because: %s\n", Line(u.Reason))
 	}
 	if u.Error != "" {
-		fmt.Fprintf(&b, "failed %s, last: %s\n", times(u.Failures), Line(firstLine(u.Error)))
+		fmt.Fprintf(&b, "failed %s, last: %s", times(u.Failures), Line(firstLine(u.Error)))
+		if left := u.RetryAt.Sub(s.At.Time); left > 0 {
+			fmt.Fprintf(&b, "; started again in %s", Exact(left))
+		}
+		b.WriteString("\n")
 	}
 	b.WriteString(e.next() + "\n")
 	if _, err := io.WriteString(w, b.String()); err != nil {
@@ -187,7 +195,7 @@ func (e Explained) next() string {
 		return "no node could take it: " + Line(e.Plan.Why.String())
 	case e.Plan.Decision != nil && e.Plan.Decision.Step == daemon.Assign:
 		return fmt.Sprintf("goes to %s: %s", Line(e.Plan.Next.Name), Line(e.Plan.Why.String()))
-	case e.Unit.State.Free():
+	case e.Unit.record.State.Free():
 		return fmt.Sprintf("would go to %s: %s", Line(e.Plan.Next.Name), Line(e.Plan.Why.String()))
 	}
 	return fmt.Sprintf("if it were free it would go to %s: %s", Line(e.Plan.Next.Name), Line(e.Plan.Why.String()))

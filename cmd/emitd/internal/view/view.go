@@ -13,6 +13,7 @@
 //   - A unit that nobody holds is unassigned, and its reason is recomputed by the code that plans:
 //     why no node can take it, or that the next pass of the leader will place it. A unit that is
 //     declared by a node and has no row yet is shown as well.
+//   - A unit whose runs fail again and again is crashing, not active ([Crashing]).
 //   - [Status.Attention] lists what a person should look at, each with what to do.
 package view
 
@@ -104,13 +105,23 @@ type Unit struct {
 	Generation int64        `json:"generation"`
 	Since      Time         `json:"since"`
 	Reason     string       `json:"reason"`
-	Failures   int          `json:"failures"`
-	Error      string       `json:"error"`  // the last failure
-	Forced     bool         `json:"forced"` // the last end was not confirmed by the holder
+	Failures   int          `json:"failures"` // in a row, on whatever nodes
+	Error      string       `json:"error"`    // the last failure
+	// FailingSince is when the first of them was reported, RetryAt when the run is started again.
+	FailingSince Time `json:"failing_since"`
+	RetryAt      Time `json:"retry_at"`
+	Forced       bool `json:"forced"` // the last end was not confirmed by the holder
 
 	record  daemon.Record
 	nowhere bool // no node can take it
 }
+
+// Crashing is how a unit is shown whose runs fail again and again, wherever it is in its lifecycle: what
+// its row says (active: its holder starts it again; free: no node is left to try) hides that it does not work.
+const Crashing daemon.State = "crashing"
+
+// crashLoop is how many failures in a row, none of them followed by daemon.WellAfter of life, are a loop.
+const crashLoop = 2
 
 // severity orders notices.
 type severity string
@@ -284,6 +295,7 @@ func (v *viewer) units(leader *Leader) []Unit {
 			Daemon: rec.Unit.Daemon, Unit: rec.Unit, State: rec.State,
 			Generation: rec.Generation, Since: Time{rec.Since},
 			Reason: rec.Reason, Failures: rec.Failures, Error: rec.Error, Forced: rec.Forced,
+			FailingSince: Time{rec.FailingSince}, RetryAt: Time{rec.RetryAt},
 			record: rec,
 		}
 		switch {
@@ -294,6 +306,9 @@ func (v *viewer) units(leader *Leader) []Unit {
 			if w, ok := why[rec.Unit]; ok {
 				u.Reason, u.nowhere = w.text, w.nowhere
 			}
+		}
+		if rec.Failures >= crashLoop && !rec.Retired && rec.State != daemon.Revoking && rec.State.Known() {
+			u.State = Crashing
 		}
 		out = append(out, u)
 	}

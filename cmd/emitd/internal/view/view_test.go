@@ -82,14 +82,24 @@ var scenes = map[string]func(*daemon.Snapshot){
 		s.Units[2] = held("emit:sweeper", 0, "emitd-2", daemon.Revoking)
 		s.Units[2].Since = ago(41 * time.Second)
 	},
-	"lease_over":     func(s *daemon.Snapshot) { s.Lease.ExpiresAt = ago(7 * time.Second) },
-	"vacant":         func(s *daemon.Snapshot) { s.Term.Vacant = true },
-	"leader_stuck":   func(s *daemon.Snapshot) { s.Lease.LastPassAt = ago(3 * time.Minute) },
-	"nobody_stands":  func(s *daemon.Snapshot) { s.Term = node.Term{}; neverLead(s) },
-	"same_name":      func(s *daemon.Snapshot) { s.Nodes[2].Name = "emitd-0" },
-	"unknown_state":  func(s *daemon.Snapshot) { s.Units[0].State = "parked" },
-	"not_acked":      func(s *daemon.Snapshot) { s.Units[0].State, s.Units[0].Since = daemon.Assigning, ago(45*time.Second) },
-	"failing_agent":  failingAgent,
+	"lease_over":    func(s *daemon.Snapshot) { s.Lease.ExpiresAt = ago(7 * time.Second) },
+	"vacant":        func(s *daemon.Snapshot) { s.Term.Vacant = true },
+	"leader_stuck":  func(s *daemon.Snapshot) { s.Lease.LastPassAt = ago(3 * time.Minute) },
+	"nobody_stands": func(s *daemon.Snapshot) { s.Term = node.Term{}; neverLead(s) },
+	"same_name":     func(s *daemon.Snapshot) { s.Nodes[2].Name = "emitd-0" },
+	"unknown_state": func(s *daemon.Snapshot) { s.Units[0].State = "parked" },
+	"not_acked":     func(s *daemon.Snapshot) { s.Units[0].State, s.Units[0].Since = daemon.Assigning, ago(45*time.Second) },
+	"failing_agent": failingAgent,
+	"failing_everywhere": func(s *daemon.Snapshot) {
+		for i := range s.Units[:2] {
+			u := &s.Units[i]
+			u.State, u.Failures, u.Error, u.FailingSince = daemon.Deleted, 10*(i+1), "exec: no such file", ago(time.Minute)
+			for _, n := range s.Nodes {
+				u.Embargoes = append(u.Embargoes, daemon.Embargo{Incarnation: n.Incarnation, Strikes: 1, Until: now.Add(20 * time.Second)})
+			}
+		}
+	},
+	"failed_once":    func(s *daemon.Snapshot) { s.Units[0].Failures, s.Units[0].Error = 1, "hiccup" },
 	"nowhere_to_run": nowhere,
 	"taken_away": func(s *daemon.Snapshot) {
 		for i, since := range []time.Duration{7 * time.Second, 4 * time.Minute} {
@@ -114,7 +124,7 @@ var scenes = map[string]func(*daemon.Snapshot){
 	"hostile_names": func(s *daemon.Snapshot) {
 		s.Nodes[0].Name = "a\x1b[31m\nb"
 		s.Units[0].Holder.Name = "a\x1b[31m\nb"
-		s.Units[0].Failures, s.Units[0].Error = 1, "boom\x07\n\tsecond line"
+		s.Units[0].Failures, s.Units[0].Error = 2, "boom\x07\n\tsecond line"
 	},
 }
 
@@ -125,7 +135,8 @@ func neverLead(s *daemon.Snapshot) {
 }
 
 func failingAgent(s *daemon.Snapshot) {
-	s.Units[0].Failures, s.Units[0].Error = 3, "connect: connection refused\ngoroutine 1"
+	s.Units[0].Failures, s.Units[0].Error = 14, "connect: connection refused\ngoroutine 1"
+	s.Units[0].FailingSince, s.Units[0].RetryAt = ago(3*time.Minute), now.Add(12*time.Second)
 }
 
 func nowhere(s *daemon.Snapshot) {
