@@ -6,53 +6,58 @@
 //	EMITD_UNIT        acme:ticker/3           EMITD_NODE   name of the node
 //	EMITD_GENERATION  the fence: give it to whatever it writes to, to be compared there
 //
-// and emitd's own environment without its EMITD_ variables, which may hold secrets. Its output
-// is logged line by line; each line also counts as progress (Spec.StallTimeout).
+// and, of emitd's own environment, PATH, HOME, USER, LOGNAME, SHELL, LANG, LANGUAGE, LC_*, TZ, TMPDIR
+// and TERM, what Config.InheritEnv names, and Config.Env. Whatever else emitd was given, such as
+// passwords, stays with it. Its output is logged line by line; each line also counts as progress
+// (Spec.StallTimeout).
 //
-//	drain                     SIGTERM to the group; it may finish what is in flight
-//	context cancelled         SIGKILL to the group
+//	drain                     SIGTERM to all its processes; they may finish what is in flight
+//	context cancelled         SIGKILL to all its processes
 //	exit 0                    started again after the shortest back-off
 //	exit 75 (EX_TEMPFAIL)     the unit is given back (daemon.ErrRelease)
 //	any other end             a failure; the tail of stderr is in its error
-//	first process ends alone  SIGTERM to the rest of the group, SIGKILL 2 s later
+//	first process ends alone  SIGTERM to the rest, SIGKILL 2 s later
 //
-// Run returns only when the whole group is gone: no process of it executes anything any more.
-// A process that leaves the group (setsid, setpgid) is out of reach, and so is one that changed
-// to a user whom emitd may not signal.
+// Run returns only when nothing of it executes anything any more. That includes processes that have
+// left the process group (setsid, setpgid). On Linux each run has a control group of its own where
+// emitd may make one. Elsewhere on Linux they are found as descendants of the first process; and if
+// their parents have ended, by EMITD_UNIT and EMITD_GENERATION in their environment. One that has
+// neither parents nor these variables ends with the node. On macOS a process that has lost its
+// parents is out of reach; a warning says so if it still holds the command's output. Without a
+// control group, so is everywhere a process that changed to a user whom emitd may not signal.
 //
 // # The guardian
 //
-// A group must end when the assignment's trust does, also when emitd is killed (SIGKILL) or
+// A command must end when the assignment's trust does, also when emitd is killed (SIGKILL) or
 // stopped (SIGSTOP). One guardian process per node sees to that. It is the same binary, started
-// with the first command, in a session of its own, deaf to the signals of a terminal.
+// with the first command, in a session of its own, deaf to the signals of a terminal. All commands
+// are its children.
 //
-//	emitd ──fork──▶ gate (waits)                     group exists, command does not run
-//	emitd ──watch pgid start deadline──▶ guardian    guardian looks at the group
-//	emitd ◀─────────────ok───────────── guardian
-//	emitd ──go──▶ gate ──execve──▶ command           only now
-//	emitd ──extend pgid deadline──▶ guardian         whenever trust was extended
-//	emitd ──forget pgid──▶ guardian, ok, then reap   the group is gone
+//	emitd ──start command deadline──▶ guardian ──fork, exec──▶ command
+//	emitd ──extend deadline──▶ guardian            whenever trust was extended
+//	emitd ──signal──▶ guardian ──▶ all processes   drain, cancel
+//	emitd ◀──gone── guardian                       no process is left
 //
 // Promises, and why they hold:
 //
-//  1. No command runs unwatched. Until the guardian has answered, the group consists of a gate:
-//     this binary waiting on a pipe. If emitd dies before "go", the pipe closes and the gate
-//     exits.
+//  1. No command runs unwatched: who starts it is who watches it, and knows the deadline before.
+//     What was not started by then is not started any more.
 //  2. Deadlines are absolute readings of a clock that counts suspend (CLOCK_BOOTTIME), and the
 //     clock is read before trust is asked for. A pause anywhere between the reading and the
-//     guardian shortens what is left and never prolongs it. At its deadline a group is killed.
-//  3. When emitd ends in whatever way, its pipe closes and the guardian kills all groups at once.
+//     guardian shortens what is left and never prolongs it. At its deadline a run is killed.
+//  3. When emitd ends in whatever way, its socket closes and the guardian kills all runs at once.
 //     It exits when no process of them is left; until then it keeps the lock file locked that
-//     GuardianConfig.Lock names, so that a free lock proves the end of emitd and its groups.
-//  4. When the guardian ends or does not answer, emitd kills the groups it watched, the runs
-//     fail, and the next attempt starts another guardian.
-//  5. Only our own processes are killed. emitd leaves the dead first process of a group unreaped
-//     until the guardian has forgotten the group, and a group's number is not reused while it is
-//     there. Once emitd is dead, the guardian signals through a handle of the first process
+//     GuardianConfig.Lock names, so that a free lock proves the end of emitd and its commands.
+//  4. When the guardian ends, its commands end at once, also while emitd is stopped (on Linux): the
+//     kernel kills its children, and the reaper, the process between emitd and the guardian, adopts
+//     and kills everything else. When the reaper ends, the guardian kills all runs and ends. If
+//     both are killed in the same instant, the kernel still kills the first processes, emitd kills
+//     their groups once it runs, and the next guardian the processes in control groups that have no
+//     guardian. The runs fail, and the next attempt starts another guardian. One that does not
+//     answer emitd is killed.
+//  5. Only our own processes are killed: they are signalled through a handle of the process
 //     (Linux 6.9), or after comparing its start time.
-//
-// What is left: if emitd and its guardian are killed at the same instant, or the guardian is
-// killed while emitd is stopped, nobody watches. Kill one of them, or the whole control group.
+//  6. A command on a file system that does not answer delays the start of others, but no deadline.
 package exec
 
 import (
@@ -65,7 +70,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -81,8 +85,13 @@ type Config struct {
 	Command []string
 	// Dir is the working directory; default emitd's.
 	Dir string
-	// Env is added to the environment.
-	Env map[string]string
+	// Env is added to the environment. InheritEnv names what else the command gets of emitd's own
+	// environment: names, or beginnings of names with a * behind.
+	Env        map[string]string
+	InheritEnv []string
+	// User and Group, names or numbers, are whose rights the command has; default emitd's. Only
+	// root may give others.
+	User, Group string
 
 	Instances, Weight                              int
 	Requires                                       map[string]string
@@ -102,6 +111,8 @@ type GuardianConfig struct {
 	Lock *os.File
 	// Logger defaults to slog.Default.
 	Logger *slog.Logger
+
+	noCgroup bool // for tests of what is done where there are no control groups
 }
 
 // Spec declares the daemon.
@@ -113,7 +124,13 @@ func (c Config) Spec() daemon.Spec {
 	}
 }
 
-var validEnv = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+var (
+	validEnv     = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	validPattern = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*)?\*?$`)
+)
+
+// ValidPattern reports whether the text may be in InheritEnv.
+func ValidPattern(text string) bool { return text != "" && validPattern.MatchString(text) }
 
 // Validate reports why the command cannot be a daemon, or nil.
 func (c Config) Validate() error {
@@ -149,28 +166,18 @@ func (c Config) Validate() error {
 			bad("env %s contains a zero byte", name)
 		}
 	}
+	for _, name := range c.InheritEnv {
+		switch {
+		case !ValidPattern(name):
+			bad("inherit_env %q is no name of an environment variable, nor the beginning of one with a * behind", name)
+		case slices.Contains(ownEnv, name):
+			bad("inherit_env %s is set by emitd", name)
+		}
+	}
 	if err := c.Spec().Validate(); err != nil {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
-}
-
-// ownEnv are the variables that tell a command what it is.
-var ownEnv = []string{"EMITD_DAEMON", "EMITD_UNIT", "EMITD_GENERATION", "EMITD_TERM", "EMITD_NODE"}
-
-// environ returns the environment of the command: inherited, then Env, then its identity.
-func (c Config) environ(inherited []string, a *daemon.Assignment) []string {
-	env := slices.DeleteFunc(slices.Clone(inherited), func(kv string) bool { return strings.HasPrefix(kv, "EMITD_") })
-	if c.Dir != "" {
-		env = append(env, "PWD="+c.Dir)
-	}
-	for _, name := range slices.Sorted(maps.Keys(c.Env)) {
-		env = append(env, name+"="+c.Env[name])
-	}
-	return append(env,
-		"EMITD_DAEMON="+string(a.Unit.Daemon), "EMITD_UNIT="+a.Unit.String(),
-		"EMITD_GENERATION="+strconv.FormatInt(a.Generation, 10), "EMITD_TERM="+strconv.FormatInt(a.Term, 10),
-		"EMITD_NODE="+a.Node)
 }
 
 // New returns the agent of a command. Validate says beforehand whether the config is one;

@@ -26,6 +26,8 @@ func TestValidate(t *testing.T) {
 		"command and dir cannot contain a zero":      func(c *Config) { c.Dir = "/\x00" },
 		`env "A-B" is no name`:                       func(c *Config) { c.Env = map[string]string{"A-B": ""} },
 		"env EMITD_UNIT is set by emitd":             func(c *Config) { c.Env = map[string]string{"EMITD_UNIT": "x"} },
+		`inherit_env "A-*" is no name`:               func(c *Config) { c.InheritEnv = []string{"A-*"} },
+		"inherit_env EMITD_NODE is set":              func(c *Config) { c.InheritEnv = []string{"EMITD_NODE"} },
 		"env A contains a zero byte":                 func(c *Config) { c.Env = map[string]string{"A": "\x00"} },
 		"instances is -1":                            func(c *Config) { c.Instances = -1 },
 		`on_abandoned is "die"`:                      func(c *Config) { c.OnAbandoned = "die" },
@@ -55,13 +57,21 @@ func TestSpec(t *testing.T) {
 	}
 }
 
+// What emitd was given for itself stays with it, unless it is named.
 func TestEnvironment(t *testing.T) {
 	t.Parallel()
 	a := daemon.NewAssignment(daemon.Fence{Unit: daemon.Unit{Daemon: "acme:ticker", Index: 3}, Generation: 77}, 9, "n1", nil)
-	c := Config{Dir: "/srv", Env: map[string]string{"B": "2", "A": "1"}}
-	got := c.environ([]string{"PATH=/bin", "EMITD_STORE_URL=postgres://secret", "EMITD_UNIT=old/1", "PWD=/"}, a)
+	c := Config{
+		Dir: "/srv", Env: map[string]string{"B": "2", "A": "1", "LANG": "C"},
+		InheritEnv: []string{"PROXY", "NOMAD_*", "EMITD_HOME"},
+	}
+	got := unique(c.environ([]string{
+		"PATH=/bin", "EMITD_STORE_URL=postgres://secret", "EMITD_UNIT=old/1", "PWD=/", "LC_ALL=C.UTF-8", "TZ=UTC", "LANG=en", "HOME=/root",
+		"AWS_SECRET_ACCESS_KEY=secret", "PGPASSWORD=secret", "OTEL_EXPORTER_OTLP_HEADERS=secret", "EMITD_HOME=/e", "PROXY=p", "PROXY_PASSWORD=secret",
+		"NOMAD_ADDR=x", "=odd",
+	}, a))
 	want := []string{
-		"PATH=/bin", "PWD=/", "PWD=/srv", "A=1", "B=2",
+		"PATH=/bin", "LC_ALL=C.UTF-8", "TZ=UTC", "HOME=/root", "EMITD_HOME=/e", "PROXY=p", "NOMAD_ADDR=x", "PWD=/srv", "A=1", "B=2", "LANG=C",
 		"EMITD_DAEMON=acme:ticker", "EMITD_UNIT=acme:ticker/3", "EMITD_GENERATION=77", "EMITD_TERM=9", "EMITD_NODE=n1",
 	}
 	if !slices.Equal(got, want) {

@@ -2,7 +2,9 @@ package exec
 
 import (
 	"bufio"
+	"encoding/json"
 	"errors"
+	"net"
 	"os"
 	osexec "os/exec"
 	"strconv"
@@ -13,42 +15,67 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The guard below is this process, driven by hand over pipes.
+// The guard below is this process, driven by hand over a socket. It starts nothing: births are
+// told by hand too.
 type hand struct {
 	*guard
-	in, out pair
+	conn    *net.UnixConn
 	answers *bufio.Scanner
-}
-
-type pair struct{ r, w *os.File }
-
-func pipe(t *testing.T) pair {
-	t.Helper()
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { closeAll(r, w) })
-	return pair{r, w}
 }
 
 func newHand(t *testing.T) *hand {
 	t.Helper()
-	h := &hand{in: pipe(t), out: pipe(t)}
-	g, err := newGuard(int(h.in.r.Fd()), int(h.out.w.Fd()))
+	ours, theirs, err := socketPair()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = unix.Close(g.alarm.timer) })
-	h.guard, h.answers = g, bufio.NewScanner(h.out.r)
-	return h
+	t.Cleanup(func() { _ = ours.Close(); _ = theirs.Close() })
+	g, err := newGuard(int(theirs.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(g.alarm.timer); _ = unix.Close(g.wake[0]); _ = unix.Close(g.wake[1]) })
+	g.starter = starter{jobs: make(chan *ward, 1), done: make(chan birth, 1)}
+	return &hand{guard: g, conn: ours, answers: bufio.NewScanner(ours)}
 }
 
-func (h *hand) says(t *testing.T, want string) {
+func (h *hand) says(t *testing.T, want answer) {
 	t.Helper()
-	if !h.answers.Scan() || h.answers.Text() != want {
-		t.Errorf("it says %q, want %q", h.answers.Text(), want)
+	h.flush()
+	var got answer
+	if !h.answers.Scan() {
+		t.Fatalf("it says nothing, want %+v", want)
 	}
+	if err := json.Unmarshal(h.answers.Bytes(), &got); err != nil || got != want {
+		t.Errorf("it says %s, want %+v", h.answers.Text(), want)
+	}
+}
+
+// told hands a request to the guard.
+func (h *hand) told(t *testing.T, r request) {
+	t.Helper()
+	text, err := line(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.take(text)
+}
+
+// born has the guard believe that its starter has started a process for the run.
+func (h *hand) born(t *testing.T, run uint64, deadline instant, cmd *osexec.Cmd) process {
+	t.Helper()
+	h.told(t, request{Verb: verbStart, ID: run, Deadline: deadline, Command: &program{Path: []byte("x"), Args: [][]byte{[]byte("x")}}})
+	h.says(t, answer{ID: run, Status: statusOK})
+	h.launch()
+	<-h.starter.jobs
+	h.starter.done <- birth{pid: cmd.Process.Pid}
+	h.started()
+	p, err := lookup(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.says(t, answer{Run: run, Status: statusStarted, PID: p.pid, Begin: p.start})
+	return p
 }
 
 // group starts a group that sleeps, reaped at the end of the test.
@@ -73,40 +100,37 @@ func sleeper(t *testing.T, command ...string) (*osexec.Cmd, process) {
 func TestAConversation(t *testing.T) {
 	t.Parallel()
 	h := newHand(t)
-	cmd, p := sleeper(t)
+	h.told(t, request{Verb: verbExtend, ID: 1, Run: 9, Deadline: 99})
+	h.says(t, answer{ID: 1, Status: statusUnknown})
+	cmd, _ := sleeper(t)
 	child := hold(t, cmd.Process.Pid)
-	id := strconv.Itoa(child.pid)
-	h.take([]byte("extend 1 " + id + " - 99\nforget 2 " + id + " - 0\nwat"))
-	h.says(t, "1 unknown")
-	h.says(t, "2 ok")
-	h.take([]byte("ch 3 " + id + " 1 9223372036854775807\n")) // start 1 is another process's
-	h.says(t, "3 other")
-	h.take([]byte(request{verb: watch, id: 4, pgid: child.pid, start: p.start, deadline: readClock() + instant(time.Hour)}.line()))
-	h.says(t, "4 ok")
-	h.take([]byte(request{verb: watch, id: 5, pgid: child.pid, start: p.start, deadline: never}.line())) // again
-	h.says(t, "5 ok")
+	h.born(t, 2, never, cmd)
 	if h.next() != never {
 		t.Errorf("next is %d", h.next())
 	}
 	h.expire(never - 1)
 	child.mustRun(t, "a group before its deadline")
 	now := readClock()
-	h.take([]byte(request{verb: extend, id: 6, pgid: child.pid, deadline: now + instant(time.Hour)}.line()))
-	h.says(t, "6 ok")
+	text, _ := line(request{Verb: verbExtend, ID: 3, Run: 2, Deadline: now + instant(time.Hour)})
+	h.take(text[:7])
+	h.take(text[7:]) // in pieces
+	h.says(t, answer{ID: 3, Status: statusOK})
 	if h.next() != now+instant(time.Hour) {
 		t.Errorf("next is %d", h.next())
 	}
-	h.take([]byte(request{verb: extend, id: 7, pgid: child.pid, deadline: now}.line())) // taken back
-	h.says(t, "0 killed "+id)
-	h.says(t, "7 late")
+	h.told(t, request{Verb: verbExtend, ID: 4, Run: 2, Deadline: now}) // taken back
+	h.expire(readClock())
+	h.says(t, answer{ID: 4, Status: statusOK})
+	h.says(t, answer{Run: 2, Status: statusKilled})
 	child.mustEnd(t, "a group whose deadline was taken back")
-	h.take([]byte(request{verb: extend, id: 8, pgid: child.pid, deadline: never}.line())) // too late
-	h.says(t, "8 late")
-	h.take([]byte(request{verb: forget, id: 9, pgid: child.pid}.line()))
-	h.says(t, "9 ok")
-	if len(h.groups) != 0 {
-		t.Error("a forgotten group is kept")
+	h.told(t, request{Verb: verbExtend, ID: 5, Run: 2, Deadline: never}) // too late
+	h.says(t, answer{ID: 5, Status: statusLate})
+	_ = cmd.Wait()
+	h.wards[2].end(9)
+	for len(h.wards) > 0 {
+		h.expire(h.next())
 	}
+	h.says(t, answer{Run: 2, Status: statusGone, Wait: 9})
 }
 
 // Whoever cannot speak is not emitd, or not this one: better no groups than unwatched ones.
@@ -116,9 +140,9 @@ func TestNonsenseIsTheEnd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := newHand(t)
-			cmd, p := sleeper(t)
+			cmd, _ := sleeper(t)
 			child := hold(t, cmd.Process.Pid)
-			h.take([]byte(request{verb: watch, id: 1, pgid: child.pid, start: p.start, deadline: never}.line()))
+			h.born(t, 1, never, cmd)
 			h.take([]byte(input))
 			child.mustEnd(t, "a group of nonsense")
 			if !h.orphaned {
@@ -128,16 +152,59 @@ func TestNonsenseIsTheEnd(t *testing.T) {
 	}
 }
 
-// An emitd that is stopped does not read; the guardian must not wait for it.
+// An emitd that is stopped does not read; the guardian must not wait for it, and tells it later.
 func TestNobodyReadsTheAnswers(t *testing.T) {
 	t.Parallel()
 	h := newHand(t)
-	for i := range 100_000 {
-		h.take([]byte(request{verb: forget, id: uint64(i) + 1, pgid: 2}.line())) //nolint:gosec // small
+	const n = 20_000
+	for i := range n {
+		h.told(t, request{Verb: verbExtend, ID: uint64(i) + 1, Run: 2})
+		if i%100 == 0 {
+			h.flush()
+		}
 	}
+	if h.deaf || len(h.out) == 0 {
+		t.Errorf("deaf is %v, %d bytes wait", h.deaf, len(h.out))
+	}
+	for i := range n {
+		h.says(t, answer{ID: uint64(i) + 1, Status: statusUnknown})
+	}
+	h.out = make([]byte, 2*maxOut)
+	h.flush()
 	if !h.deaf {
-		t.Error("a full pipe was not noticed")
+		t.Error("a full socket was not noticed")
 	}
+}
+
+// A command that does not become one (its directory is on a file system that does not answer)
+// delays no deadline of others, is killed at its own, and begins nothing later.
+func TestACommandThatIsSlowToStart(t *testing.T) {
+	t.Parallel()
+	h := newHand(t)
+	cmd, _ := sleeper(t)
+	child := hold(t, cmd.Process.Pid)
+	h.born(t, 1, readClock()+instant(time.Hour), cmd)
+	begin := func(run uint64, deadline instant) {
+		h.told(t, request{Verb: verbStart, ID: run, Deadline: deadline, Command: &program{Path: []byte("x"), Args: [][]byte{[]byte("x")}}})
+		h.launch()
+		h.says(t, answer{ID: run, Status: statusOK})
+	}
+	begin(2, 5) // hangs
+	begin(3, 6) // waits behind it
+	if h.busy == nil || h.busy.run != 2 || len(h.queue) != 1 {
+		t.Fatalf("busy is %+v, queue is %v", h.busy, h.queue)
+	}
+	h.expire(7)
+	h.launch()
+	h.says(t, answer{Run: 3, Status: statusLate})
+	h.told(t, request{Verb: verbExtend, ID: 4, Run: 1, Deadline: 8})
+	h.says(t, answer{ID: 4, Status: statusOK})
+	h.expire(8)
+	h.says(t, answer{Run: 1, Status: statusKilled})
+	child.mustEnd(t, "another group at its deadline")
+	h.starter.done <- birth{err: errors.New("killed")}
+	h.started()
+	h.says(t, answer{Run: 2, Status: statusLate})
 }
 
 // The handle of a dead first process still reaches its group, and no other.

@@ -5,15 +5,18 @@ package exec
 import (
 	"bufio"
 	"cmp"
-	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	osexec "os/exec"
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Guardian is the node's guardian as emitd sees it. The process is started with the first
@@ -35,8 +38,7 @@ func NewGuardian(cfg GuardianConfig) *Guardian {
 // patience is how long closing waits for the process.
 const patience = 5 * time.Second
 
-// Close ends the guardian: groups it still watches are killed. It is called after all runs have
-// ended.
+// Close ends the guardian: what it still runs is killed. It is called after all runs have ended.
 func (g *Guardian) Close() error {
 	g.mu.Lock()
 	g.closed = true
@@ -78,10 +80,9 @@ func (g *Guardian) reach() (*link, error) {
 
 // link is one guardian process and the conversation with it.
 type link struct {
-	cmd *osexec.Cmd
-	log *slog.Logger
-	in  *os.File // requests
-	out *os.File // answers
+	cmd  *osexec.Cmd
+	log  *slog.Logger
+	conn *net.UnixConn
 
 	// gone is closed once the process has ended; why is set before.
 	gone chan struct{}
@@ -91,11 +92,12 @@ type link struct {
 	closing bool
 	last    uint64
 	waiting map[uint64]*waiting
+	groups  map[uint64]*group // by run
 }
 
 // waiting is a request without an answer.
 type waiting struct {
-	answer chan status // has room for one
+	answer chan answer // has room for one
 	ticks  int         // of the watchdog since it was sent
 }
 
@@ -104,38 +106,74 @@ func startGuardian(cfg GuardianConfig) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	childIn, in, err := os.Pipe()
+	ours, theirs, err := socketPair()
 	if err != nil {
 		return nil, err
 	}
-	out, childOut, err := os.Pipe()
-	if err != nil {
-		closeAll(childIn, in)
-		return nil, err
+	defer theirs.Close()
+	args := []string{roleGuardian}
+	if adopts {
+		args[0] = roleReaper
+	}
+	if cfg.noCgroup {
+		args = append(args, argNoCgroup)
+	}
+	if cfg.Lock != nil {
+		args = append(args, argLock)
 	}
 	cmd := &osexec.Cmd{
-		Path: path, Args: []string{roleGuardian},
-		// One thread that runs Go code is plenty, and a smaller heap.
-		Env:   append(os.Environ(), "GOMAXPROCS=1"),
-		Stdin: childIn, Stdout: childOut, Stderr: os.Stderr,
+		Path: path, Args: args, Env: guardianEnv(),
+		Stdin: theirs, Stderr: os.Stderr,
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
 	if cfg.Lock != nil {
 		cmd.ExtraFiles = []*os.File{cfg.Lock}
 	}
-	err = cmd.Start()
-	closeAll(childIn, childOut)
-	if err != nil {
-		closeAll(in, out)
+	if err := cmd.Start(); err != nil {
+		_ = ours.Close()
 		return nil, err
 	}
 	l := &link{
-		cmd: cmd, log: cfg.Logger.With("guardian", cmd.Process.Pid), in: in, out: out,
-		gone: make(chan struct{}), waiting: map[uint64]*waiting{},
+		cmd: cmd, log: cfg.Logger.With("guardian", cmd.Process.Pid), conn: ours,
+		gone: make(chan struct{}), waiting: map[uint64]*waiting{}, groups: map[uint64]*group{},
 	}
 	go l.listen()
 	go l.watchdog()
 	return l, nil
+}
+
+// guardianEnv returns the guardian's own environment: two threads that run Go code, one to keep
+// the deadlines and one to start commands. Nothing of emitd's environment is needed there.
+func guardianEnv() []string {
+	env := []string{"GOMAXPROCS=2"}
+	for _, name := range []string{"GOCOVERDIR", "GODEBUG"} {
+		if v, set := os.LookupEnv(name); set {
+			env = append(env, name+"="+v)
+		}
+	}
+	return env
+}
+
+// socketPair returns a connection and the file of its other end.
+func socketPair() (*net.UnixConn, *os.File, error) {
+	syscall.ForkLock.RLock()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	if err == nil {
+		unix.CloseOnExec(fds[0])
+		unix.CloseOnExec(fds[1])
+	}
+	syscall.ForkLock.RUnlock()
+	if err != nil {
+		return nil, nil, os.NewSyscallError("socketpair", err)
+	}
+	ours, theirs := os.NewFile(uintptr(fds[0]), "guardian"), os.NewFile(uintptr(fds[1]), "emitd") //nolint:gosec // descriptors are small
+	defer ours.Close()
+	conn, err := net.FileConn(ours)
+	if err != nil {
+		_ = theirs.Close()
+		return nil, nil, err
+	}
+	return conn.(*net.UnixConn), theirs, nil
 }
 
 func closeAll(files ...*os.File) {
@@ -159,40 +197,35 @@ func (l *link) close() {
 	defer l.mu.Unlock()
 	if !l.closing {
 		l.closing = true
-		_ = l.in.Close()
+		_ = l.conn.CloseWrite()
 	}
+}
+
+func (l *link) isClosing() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.closing
 }
 
 // listen hands answers out until the process has ended.
 func (l *link) listen() {
-	lines := bufio.NewScanner(l.out)
+	lines := bufio.NewScanner(l.conn)
+	lines.Buffer(nil, maxLine)
 	for lines.Scan() {
-		a, err := parseAnswer(lines.Text())
-		if err != nil {
+		var a answer
+		if err := json.Unmarshal(lines.Bytes(), &a); err != nil || a.Status == "" {
 			l.log.Error("guardian says what is no answer", "line", lines.Text())
 			l.kill()
 			break
 		}
-		if a.id == 0 {
-			l.log.Warn("guardian killed a process group: its assignment's trust was over", "pgid", a.pgid)
-			continue
-		}
-		l.mu.Lock()
-		if w := l.waiting[a.id]; w != nil {
-			delete(l.waiting, a.id)
-			w.answer <- a.status
-		}
-		l.mu.Unlock()
+		l.hear(a)
 	}
 	err := l.cmd.Wait()
 	l.mu.Lock()
 	expected := l.closing
 	l.closing = true
-	if !expected {
-		_ = l.in.Close()
-	}
 	l.mu.Unlock()
-	_ = l.out.Close()
+	_ = l.conn.Close()
 	l.why = ErrGuardian
 	if err != nil {
 		l.why = fmt.Errorf("%w: %w", ErrGuardian, err)
@@ -201,6 +234,35 @@ func (l *link) listen() {
 		l.log.Error("guardian has ended; its commands are killed", "error", l.why)
 	}
 	close(l.gone)
+}
+
+// hear takes one answer or notice.
+func (l *link) hear(a answer) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if a.ID != 0 {
+		if w := l.waiting[a.ID]; w != nil {
+			delete(l.waiting, a.ID)
+			w.answer <- a
+		}
+		return
+	}
+	g := l.groups[a.Run]
+	if g == nil {
+		return
+	}
+	switch a.Status {
+	case statusStarted:
+		g.begin(a)
+	case statusKilled:
+		l.log.Warn("guardian killed a process group: its assignment's trust was over", "pgid", g.pgid)
+	case statusExited:
+		close(g.exited)
+	case statusGone, statusFailed, statusLate:
+		delete(l.groups, a.Run)
+		g.end(a)
+	default:
+	}
 }
 
 // A request that was not answered for so many ticks is never answered. Ticks are counted, not
@@ -220,60 +282,88 @@ func (l *link) watchdog() {
 			return
 		case <-t.C:
 		}
-		if l.overdue() {
+		switch late, idle := l.overdue(); {
+		case late:
 			l.log.Error("guardian does not answer; it is killed")
 			l.kill()
+		case idle:
+			l.send(request{Verb: verbPing})
 		}
 	}
 }
 
-// overdue counts a tick and reports whether some request has waited for too long.
-func (l *link) overdue() bool {
+// overdue counts a tick. It reports whether some request has waited for too long, and whether none
+// waits although there are runs: then the guardian should be asked whether it is there.
+func (l *link) overdue() (late, idle bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	late := false
 	for _, w := range l.waiting {
 		w.ticks++
 		late = late || w.ticks > maxTicks
 	}
-	return late
+	return late, len(l.waiting) == 0 && len(l.groups) > 0
 }
 
-func (l *link) kill() { _ = l.cmd.Process.Kill() }
+// kill ends a guardian that is of no use any more.
+func (l *link) kill() {
+	if adopts { // the reaper does it, and ends what is left
+		_ = l.cmd.Process.Signal(syscall.SIGCONT)
+		_ = l.cmd.Process.Signal(syscall.SIGUSR1)
+		return
+	}
+	_ = l.cmd.Process.Kill()
+}
 
-// send sends a request; the answer comes on the channel, or never if the link ends. The channel
-// is nil if it has ended already.
-func (l *link) send(req request) <-chan status {
-	w := &waiting{answer: make(chan status, 1)}
+// start asks for a command to be run; g learns what becomes of it. Files are closed.
+func (l *link) start(g *group, c *program, deadline instant, files ...*os.File) error {
+	defer closeAll(files...)
+	var fds []int
+	for _, f := range files {
+		fds = append(fds, int(f.Fd())) //nolint:gosec // descriptors are small
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closing {
+		return fmt.Errorf("%w: it was closed", ErrGuardian)
+	}
+	text, err := line(request{Verb: verbStart, ID: l.last + 1, Deadline: deadline, Command: c})
+	if err != nil {
+		return err
+	}
+	l.last++
+	g.run = l.last
+	l.groups[g.run] = g
+	l.waiting[g.run] = &waiting{answer: make(chan answer, 1)}
+	l.write(text, unix.UnixRights(fds...))
+	return nil
+}
+
+// send sends a request about a run; the answer comes on the channel, or never if the link ends.
+// The channel is nil if it has ended already.
+func (l *link) send(req request) <-chan answer {
+	w := &waiting{answer: make(chan answer, 1)}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closing {
 		return nil
 	}
 	l.last++
-	req.id = l.last
-	l.waiting[req.id] = w
-	// Lines are short and answered: the pipe is full only if the guardian does not read.
-	_ = l.in.SetWriteDeadline(time.Now().Add(maxTicks * tick))
-	if _, err := l.in.WriteString(req.line()); err != nil {
-		l.log.Error("guardian does not listen; it is killed", "error", err)
-		l.kill()
-	}
+	req.ID = l.last
+	l.waiting[req.ID] = w
+	text, _ := line(req) // numbers only
+	l.write(text, nil)
 	return w.answer
 }
 
-// ask sends a request and waits for its answer.
-func (l *link) ask(ctx context.Context, req request) (status, error) {
-	sent := l.send(req)
-	if sent == nil {
-		return "", fmt.Errorf("%w: it was closed", ErrGuardian)
+// write sends a line and descriptors. The socket is full only if the guardian does not read.
+func (l *link) write(text, rights []byte) {
+	_ = l.conn.SetWriteDeadline(time.Now().Add(maxTicks * tick))
+	n, _, err := l.conn.WriteMsgUnix(text, rights, nil)
+	if err == nil && n < len(text) {
+		_, err = l.conn.Write(text[n:])
 	}
-	select {
-	case s := <-sent:
-		return s, nil
-	case <-l.gone:
-		return "", l.why
-	case <-ctx.Done():
-		return "", ctx.Err()
+	if err != nil {
+		l.log.Error("guardian does not listen; it is killed", "error", err)
+		l.kill()
 	}
 }

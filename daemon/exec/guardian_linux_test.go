@@ -3,6 +3,7 @@ package exec
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	osexec "os/exec"
@@ -166,7 +167,7 @@ func TestAPauseOfTheGuardianKillsNobodyWhoseTrustWasExtended(t *testing.T) {
 	wants(readClock() + instant(2500*time.Millisecond))
 	guardian.signal(t, unix.SIGCONT)
 	// Its answer says that it has taken the extension; the deadline before that has passed.
-	if s, err := r.guardian.link.ask(t.Context(), request{verb: extend, pgid: leader.pid, deadline: never}); err != nil || s != statusOK {
+	if s, err := r.guardian.link.ask(t.Context(), request{Verb: verbExtend, Run: 1, Deadline: never}); err != nil || s.Status != statusOK {
 		t.Errorf("extend: %v, %v", s, err)
 	}
 	leader.mustRun(t, "a group whose trust was extended")
@@ -184,7 +185,7 @@ func TestKilledNode(t *testing.T) {
 		Command: command("up", "deaf", "-", "child", "deaf", "-").Command, Env: command().Env,
 		Trust: time.Hour, Lock: lock,
 	})
-	guardian := n.pid(t, "guardian ")
+	guardian, reaper := n.pid(t, "guardian "), n.pid(t, "reaper ")
 	leader, child := n.pid(t, "stdout: up "), n.pid(t, "stdout: child ")
 	guardian.signal(t, unix.SIGSTOP) // so that it can be seen to hold the lock
 	n.process.signal(t, unix.SIGKILL)
@@ -202,6 +203,7 @@ func TestKilledNode(t *testing.T) {
 	leader.mustEnd(t, "the command of a killed node")
 	child.mustEnd(t, "the grandchild of a killed node")
 	guardian.mustEnd(t, "the guardian of a killed node")
+	reaper.mustEnd(t, "the reaper of a killed node")
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		t.Errorf("the lock is held by nobody: %v", err)
 	}
@@ -226,34 +228,20 @@ func TestStoppedNode(t *testing.T) {
 	guardian.mustEnd(t, "the guardian")
 }
 
-// The fork window: a node killed after it started the process and before the guardian watches it.
-func TestNodeKilledBeforeItsCommandIsWatched(t *testing.T) {
+// A node that is killed before the guardian has read that a command should start.
+func TestNodeKilledBeforeItsCommandIsStarted(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	n := startNode(t, nodeConfig{Command: sh("touch " + filepath.Join(dir, "ran") + "; exec sleep 1000"), Trust: time.Hour, StopGuardian: true})
+	n := startNode(t, nodeConfig{Command: sh("touch " + filepath.Join(dir, "ran") + "; exec sleep 1000"), Trust: 20 * time.Second, Tell: true, StopGuardian: true})
 	guardian := n.pid(t, "guardian ")
-	var gate *held
-	again := time.NewTicker(10 * time.Millisecond)
-	defer again.Stop()
-	for late := time.After(soon); gate == nil; {
-		for pid, name := range children(t, n.process.pid) {
-			if name != roleGuardian && name != "" && name != os.Args[0] {
-				gate = hold(t, pid)
-			}
-		}
-		select {
-		case <-late:
-			t.Fatal("no gate was started")
-		case <-again.C:
-		}
-	}
+	n.after(t, "asked 2") // the request was sent
 	n.process.signal(t, unix.SIGKILL)
-	gate.mustEnd(t, "the gate of a killed node")
-	if _, err := os.Stat(filepath.Join(dir, "ran")); err == nil {
-		t.Error("the command ran although nobody watched it")
-	}
+	n.process.mustEnd(t, "the node")
 	guardian.signal(t, unix.SIGCONT)
 	guardian.mustEnd(t, "the guardian of a killed node")
+	if _, err := os.Stat(filepath.Join(dir, "ran")); err == nil {
+		t.Error("the command ran although nobody wanted it any more")
+	}
 }
 
 // Rule: no command runs unwatched, also not while nobody dies.
@@ -281,6 +269,18 @@ func TestAGuardianThatDoesNotAnswer(t *testing.T) {
 	}
 }
 
+// A guardian that is stopped guards nothing: it is found out although there is nothing to tell it.
+func TestAGuardianThatStopsLater(t *testing.T) {
+	t.Parallel()
+	r := try(t, Config{Command: sh(forever)})
+	leader := r.pid(t, "stdout: up ")
+	r.guardian.process(t).signal(t, unix.SIGSTOP)
+	if err := r.end(t); !errors.Is(err, ErrGuardian) {
+		t.Errorf("ended with %v", err)
+	}
+	leader.mustEnd(t, "the command of a stopped guardian")
+}
+
 // The guardian is killed: its groups are killed, the runs fail and say why, the next has another.
 func TestKilledGuardian(t *testing.T) {
 	t.Parallel()
@@ -295,7 +295,7 @@ func TestKilledGuardian(t *testing.T) {
 	guardian.signal(t, unix.SIGKILL)
 	for i, r := range runs {
 		err := r.end(t)
-		if !errors.Is(err, ErrGuardian) || err.Error() != "run acme:ticker: the command was killed: guardian is gone: signal: killed" {
+		if !errors.Is(err, ErrGuardian) || err.Error() != "run acme:ticker: the command was killed: guardian is gone: exit status 137" {
 			t.Errorf("ended with %v", err)
 		}
 		leaders[i].mustEnd(t, "the command of a killed guardian")
@@ -311,20 +311,78 @@ func TestKilledGuardian(t *testing.T) {
 	}
 }
 
+// The node is stopped and its guardian killed: nobody is left who looks at deadlines, so everything
+// ends at once, also what is not a child of the guardian.
+func TestKilledGuardianOfAStoppedNode(t *testing.T) {
+	t.Parallel()
+	for _, who := range []string{"guardian ", "reaper "} {
+		for _, cgroup := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%scgroup=%v", who, cgroup), func(t *testing.T) {
+				t.Parallel()
+				n := startNode(t, nodeConfig{
+					Command: sh(`setsid sh -c 'echo away $$; exec sleep 1000' & sh -c 'echo child $$; exec sleep 1000' & echo up $$; wait`),
+					Trust:   time.Hour, Cgroup: cgroup,
+				})
+				victim := n.pid(t, who)
+				all := []*held{n.pid(t, "stdout: up "), n.pid(t, "stdout: child "), n.pid(t, "stdout: away ")}
+				n.process.signal(t, unix.SIGSTOP)
+				victim.signal(t, unix.SIGKILL)
+				for i, what := range []string{"the command", "its child", "what had left its group"} {
+					all[i].mustEnd(t, what)
+				}
+				n.process.signal(t, unix.SIGCONT)
+				n.after(t, "returned: run acme:ticker: the command was killed: guardian is gone: ")
+			})
+		}
+	}
+}
+
+// Guardian and reaper are killed together: what is left of the command ends with it, and the next
+// guardian ends what had left its group, where there are control groups.
+func TestAllGuardsKilled(t *testing.T) {
+	t.Parallel()
+	for _, cgroup := range []bool{false, true} {
+		t.Run(fmt.Sprint("cgroup=", cgroup), func(t *testing.T) {
+			t.Parallel()
+			g := NewGuardian(GuardianConfig{Logger: slog.New(newJournal()), noCgroup: !cgroup})
+			defer g.Close()
+			r := try(t, Config{Command: sh(`setsid sh -c 'echo away $$; exec sleep 1000' & sh -c 'echo child $$; exec sleep 1000' & echo up $$; wait`)}, with(g))
+			leader, child, away := r.pid(t, "stdout: up "), r.pid(t, "stdout: child "), r.pid(t, "stdout: away ")
+			defer func() { _ = unix.PidfdSendSignal(away.fd, unix.SIGKILL, nil, 0) }()
+			guardian, reaper := g.process(t), hold(t, g.link.cmd.Process.Pid)
+			guardian.signal(t, unix.SIGSTOP)
+			reaper.signal(t, unix.SIGKILL)
+			guardian.signal(t, unix.SIGKILL)
+			if err := r.end(t); !errors.Is(err, ErrGuardian) {
+				t.Errorf("ended with %v", err)
+			}
+			leader.mustEnd(t, "the command")
+			child.mustEnd(t, "its child")
+			if !cgroup {
+				return
+			}
+			if err := try(t, Config{Command: sh("exit 0")}, with(g)).end(t); err != nil {
+				t.Errorf("the next run: %v", err)
+			}
+			away.mustEnd(t, "what had left the group")
+		})
+	}
+}
+
 // Signals that are meant for emitd (Ctrl-C, a service manager's SIGTERM to all) do not end the
 // guardian before it.
 func TestTheGuardianIsDeaf(t *testing.T) {
 	t.Parallel()
 	r := try(t, Config{Command: sh(forever)})
-	leader := r.pid(t, "stdout: up ")
+	r.after(t, "stdout: up ")
 	guardian := r.guardian.process(t)
-	if sid, err := unix.Getsid(guardian.pid); err != nil || sid != guardian.pid {
+	if sid, err := unix.Getsid(guardian.pid); err != nil || sid != r.guardian.link.cmd.Process.Pid {
 		t.Errorf("its session is %d (%v), not its own", sid, err)
 	}
 	for _, s := range []unix.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT} {
 		guardian.signal(t, s)
 	}
-	if s, err := r.guardian.link.ask(t.Context(), request{verb: extend, pgid: leader.pid, deadline: never}); err != nil || s != statusOK {
+	if s, err := r.guardian.link.ask(t.Context(), request{Verb: verbExtend, Run: 1, Deadline: never}); err != nil || s.Status != statusOK {
 		t.Errorf("extend: %v, %v", s, err)
 	}
 	if name, err := os.ReadFile("/proc/" + strconv.Itoa(guardian.pid) + "/comm"); err != nil || strings.TrimSpace(string(name)) != roleGuardian {
@@ -371,17 +429,21 @@ func TestWithoutTheHookNothingIsStarted(t *testing.T) {
 func TestAGuardianThatTalksNonsense(t *testing.T) {
 	t.Parallel()
 	log := newJournal()
-	in, out := pipe(t), pipe(t)
+	ours, theirs, err := socketPair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer theirs.Close()
 	cmd := osexec.Command("sleep", "1000")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	l := &link{cmd: cmd, log: slog.New(log), in: in.w, out: out.r, gone: make(chan struct{}), waiting: map[uint64]*waiting{}}
-	if _, err := out.w.WriteString("what?\n"); err != nil {
+	l := &link{cmd: cmd, log: slog.New(log), conn: ours, gone: make(chan struct{}), waiting: map[uint64]*waiting{}}
+	if _, err := theirs.WriteString("what?\n"); err != nil {
 		t.Fatal(err)
 	}
 	l.listen()
-	if _, err := l.ask(context.Background(), request{verb: forget, pgid: 2}); !errors.Is(err, ErrGuardian) {
+	if _, err := l.ask(context.Background(), request{Verb: verbExtend, Run: 2}); !errors.Is(err, ErrGuardian) {
 		t.Errorf("ask: %v", err)
 	}
 	log.after(t, "guardian says what is no answer")

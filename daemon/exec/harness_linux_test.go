@@ -11,6 +11,7 @@ import (
 	osexec "os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -169,14 +170,29 @@ func (h *held) signal(t *testing.T, s unix.Signal) {
 		t.Fatalf("signal %v to %d: %v", s, h.pid, err)
 	}
 	if s == unix.SIGSTOP { // a test that fails must not leave it stopped for ever
+		awaitStop(h.pid)
 		t.Cleanup(func() { _ = unix.PidfdSendSignal(h.fd, unix.SIGCONT, nil, 0) })
+	}
+}
+
+// awaitStop waits until no thread of the process runs any more.
+func awaitStop(pid int) {
+	for stopped := false; !stopped; {
+		stopped = true
+		stats, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+		for _, path := range stats {
+			text, err := os.ReadFile(path)
+			_, rest, _ := strings.Cut(string(text), ") ")
+			stopped = stopped && (err != nil || strings.HasPrefix(rest, "T") || strings.HasPrefix(rest, "t"))
+		}
+		runtime.Gosched()
 	}
 }
 
 // newGuardian returns a guardian that ends with the test.
 func newGuardian(t *testing.T, log *journal) *Guardian {
 	t.Helper()
-	g := NewGuardian(GuardianConfig{Logger: slog.New(log)})
+	g := NewGuardian(GuardianConfig{Logger: slog.New(log), noCgroup: true})
 	t.Cleanup(func() {
 		if err := g.Close(); err != nil {
 			t.Errorf("close guardian: %v", err)
@@ -190,7 +206,19 @@ func (g *Guardian) process(t *testing.T) *held {
 	t.Helper()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return hold(t, g.link.cmd.Process.Pid)
+	return hold(t, g.link.guardian())
+}
+
+// guardian returns the number of the guardian, which is the reaper's only child.
+func (l *link) guardian() int {
+	for {
+		for _, p := range processes() {
+			if p.ppid == l.cmd.Process.Pid && p.name == roleGuardian {
+				return p.pid
+			}
+		}
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // trial is one run of a command in this process.
@@ -348,6 +376,7 @@ type nodeConfig struct {
 	Trust   time.Duration // always so much is left; 0 = no trust is known
 	Lock    string        // path
 	Tell    bool          // say each time trust is asked for
+	Cgroup  bool          // let the guardian use control groups
 	// StopGuardian stops the guardian before the command is begun.
 	StopGuardian bool
 }
@@ -398,7 +427,7 @@ func nodeMain() int {
 		return 2
 	}
 	log := slog.New(printer{newJournal()})
-	gc := GuardianConfig{Logger: log}
+	gc := GuardianConfig{Logger: log, noCgroup: !cfg.Cgroup}
 	if cfg.Lock != "" {
 		lock, err := os.OpenFile(cfg.Lock, os.O_CREATE|os.O_RDWR, 0o600)
 		if err == nil {
@@ -417,9 +446,11 @@ func nodeMain() int {
 		return 2
 	}
 	if cfg.StopGuardian {
-		_ = l.cmd.Process.Signal(unix.SIGSTOP)
+		_ = unix.Kill(l.guardian(), unix.SIGSTOP)
+		awaitStop(l.guardian())
 	}
-	fmt.Println("guardian", l.cmd.Process.Pid)
+	fmt.Println("reaper", l.cmd.Process.Pid)
+	fmt.Println("guardian", l.guardian())
 	ctx := context.Background()
 	if cfg.Trust > 0 {
 		asked := 0
@@ -457,27 +488,18 @@ func bareMain() int {
 	return 0
 }
 
-// children lists the processes whose parent is pid, with their first argument.
-func children(t *testing.T, pid int) map[int]string {
-	t.Helper()
-	stats, err := filepath.Glob("/proc/[0-9]*/stat")
-	if err != nil {
-		t.Fatal(err)
+// ask sends a request and waits for its answer.
+func (l *link) ask(ctx context.Context, req request) (answer, error) {
+	sent := l.send(req)
+	if sent == nil {
+		return answer{}, fmt.Errorf("%w: it was closed", ErrGuardian)
 	}
-	out := map[int]string{}
-	for _, path := range stats {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			continue
-		}
-		f := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
-		if f[1] != strconv.Itoa(pid) {
-			continue
-		}
-		args, _ := os.ReadFile(filepath.Join(filepath.Dir(path), "cmdline"))
-		name, _, _ := strings.Cut(string(args), "\x00")
-		child, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
-		out[child] = name
+	select {
+	case a := <-sent:
+		return a, nil
+	case <-l.gone:
+		return answer{}, l.why
+	case <-ctx.Done():
+		return answer{}, ctx.Err()
 	}
-	return out
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"os"
 	"strings"
 )
 
@@ -20,6 +21,7 @@ type output struct {
 	log      *slog.Logger
 	progress func()
 	tail     []byte // the last maxTail bytes or so, whole lines
+	cut      bool   // reading was given up: somebody still holds the other end
 }
 
 // drain reads r to its end. It always reads on, whatever comes, so that the command is held up by
@@ -36,6 +38,7 @@ func (o *output) drain(r io.Reader) {
 			_, err = in.ReadSlice('\n')
 		}
 		if err != nil {
+			o.cut = errors.Is(err, os.ErrDeadlineExceeded)
 			return
 		}
 	}

@@ -4,12 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// self is what is executed for the guardian and the gates.
+// self is what is executed for the guardian.
 func self() (string, error) { return os.Executable() }
 
 // readClock returns CLOCK_MONOTONIC, which on this system goes on while the machine sleeps.
@@ -29,15 +30,14 @@ func newAlarm() (*alarm, error) { return &alarm{}, nil }
 // longest bounds one wait: poll's own clock stands still while the machine sleeps.
 const longest = 250 * time.Millisecond
 
-// wait returns when fd is readable (or its other end is closed), at the instant, or for no
-// reason. A negative fd is no input.
-func (a *alarm) wait(fd int, until instant) error {
+// wait returns when something happens at a descriptor, at the instant, or for no reason.
+func (a *alarm) wait(until instant, fds []unix.PollFd) error {
 	ms := -1
 	if until != never {
 		left := min(max(time.Duration(until-readClock()), 0), longest)
 		ms = int((left + time.Millisecond - 1) / time.Millisecond)
 	}
-	_, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, ms)
+	_, err := unix.Poll(fds, ms)
 	if err != nil && !errors.Is(err, unix.EINTR) {
 		return fmt.Errorf("poll: %w", err)
 	}
@@ -46,32 +46,78 @@ func (a *alarm) wait(fd int, until instant) error {
 
 func setName(string) {}
 
-// awaitExit waits until the child has exited, and leaves it unreaped.
-func awaitExit(pid int) error {
-	kq, err := unix.Kqueue()
+// adopts says that processes whose parents have ended become children of the guardian. Here they
+// do not: one that has left its group and whose parent has ended is out of reach.
+const adopts = false
+
+func adopt() {}
+
+// processAttr returns what the new process has from the kernel: nothing special.
+func processAttr(*cgroup) *syscall.SysProcAttr { return &syscall.SysProcAttr{} }
+
+// There are no control groups on this system.
+type (
+	cgroups struct{}
+	cgroup  struct{}
+)
+
+func newCgroups() *cgroups            { return nil }
+func sweepCgroups()                   {}
+func (*cgroups) make(uint64) *cgroup  { return nil }
+func (*cgroups) remove(*cgroup)       {}
+func (*cgroups) close()               {}
+func (*cgroup) members() []process    { return nil }
+func (*cgroup) kill()                 {}
+func (*cgroup) populated() bool       { return false }
+func (g *guard) hasStrays(*ward) bool { return true }
+func readEnviron(int) []string        { return nil } // nothing is adopted
+
+// receive reads from the socket, and the descriptors that were sent along.
+func receive(conn int, buf []byte) (n int, files []int, err error) {
+	oob := make([]byte, unix.CmsgSpace(16*4))
+	syscall.ForkLock.RLock() // no command is started before they are marked
+	defer syscall.ForkLock.RUnlock()
+	n, oobn, _, _, err := unix.Recvmsg(conn, buf, oob, 0)
 	if err != nil {
-		return err
+		return 0, nil, err
 	}
-	defer unix.Close(kq)
-	var change unix.Kevent_t
-	unix.SetKevent(&change, pid, unix.EVFILT_PROC, unix.EV_ADD|unix.EV_ONESHOT)
-	change.Fflags = unix.NOTE_EXIT
-	for {
-		n, err := unix.Kevent(kq, []unix.Kevent_t{change}, make([]unix.Kevent_t, 1), nil)
-		switch {
-		case errors.Is(err, unix.ESRCH), n > 0:
-			return nil // it has exited
-		case err != nil && !errors.Is(err, unix.EINTR):
-			return err
-		}
+	files = rights(oob[:oobn])
+	for _, fd := range files {
+		unix.CloseOnExec(fd)
 	}
+	return n, files, nil
 }
 
 // process is what the kernel says of one.
 type process struct {
-	pgid  int
+	pid, ppid, pgid, sid int
+
+	name  string
 	start string
 	dead  bool // a zombie: executes nothing any more
+}
+
+// id names the process also when its number is given to another.
+func (p process) id() string { return fmt.Sprint(p.pid, " ", p.start) }
+
+// signal sends to this process, if it is still there.
+func (p process) signal(s unix.Signal) {
+	if now, err := lookup(p.pid); err == nil && now.start == p.start {
+		_ = unix.Kill(p.pid, s)
+	}
+}
+
+// processes lists all of the machine, as far as they can be seen.
+func processes() []process {
+	all, err := unix.SysctlKinfoProcSlice("kern.proc.all")
+	if err != nil {
+		return nil
+	}
+	out := make([]process, len(all))
+	for i := range all {
+		out[i] = describe(&all[i])
+	}
+	return out
 }
 
 const zombie = 5 // SZOMB
@@ -79,7 +125,8 @@ const zombie = 5 // SZOMB
 func describe(k *unix.KinfoProc) process {
 	t := k.Proc.P_starttime
 	return process{
-		pgid: int(k.Eproc.Pgid), start: fmt.Sprintf("%d.%06d", t.Sec, t.Usec), dead: k.Proc.P_stat == zombie,
+		pid: int(k.Proc.P_pid), ppid: int(k.Eproc.Ppid), pgid: int(k.Eproc.Pgid), name: unix.ByteSliceToString(k.Proc.P_comm[:]),
+		start: fmt.Sprintf("%d.%06d", t.Sec, t.Usec), dead: k.Proc.P_stat == zombie,
 	}
 }
 
@@ -108,7 +155,7 @@ func groupRuns(pgid int) bool {
 	return false
 }
 
-// target is a group as the guardian knows it: by its first process.
+// target is a group, known by its first process: it may be signalled when that is gone.
 type target struct {
 	pgid  int
 	start string
@@ -130,10 +177,16 @@ func aim(pgid int, start string) (*target, error) {
 
 func (t *target) close() {}
 
-// kill sends SIGKILL to the group.
-func (t *target) kill() {
-	if !t.reused() {
-		_ = unix.Kill(-t.pgid, unix.SIGKILL)
+func (t *target) kill() { t.signal(unix.SIGKILL) }
+
+// signal sends to the group.
+func (t *target) signal(s unix.Signal) {
+	if t.reused() {
+		return
+	}
+	_ = unix.Kill(-t.pgid, s)
+	if s == unix.SIGTERM {
+		_ = unix.Kill(-t.pgid, unix.SIGCONT) // who is stopped hears nothing
 	}
 }
 
@@ -146,3 +199,6 @@ func (t *target) reused() bool {
 
 // runs reports whether some process of the group may execute something.
 func (t *target) runs() bool { return !t.reused() && groupRuns(t.pgid) }
+
+// noTarget returns the group of a process of which nothing else is known.
+func noTarget(pgid int) *target { return &target{pgid: pgid} }

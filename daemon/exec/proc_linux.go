@@ -4,14 +4,16 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
 
-// self is what is executed for the guardian and the gates: the file this process was started
-// from, also after it was replaced or removed, so that both ends speak the same protocol.
+// self is what is executed for the guardian: the file this process was started from, also after
+// it was replaced or removed, so that both ends speak the same protocol.
 func self() (string, error) { return "/proc/self/exe", nil }
 
 // readClock returns CLOCK_BOOTTIME.
@@ -34,9 +36,8 @@ func newAlarm() (*alarm, error) {
 	return &alarm{timer: fd}, nil
 }
 
-// wait returns when fd is readable (or its other end is closed), at the instant, or for no
-// reason. A negative fd is no input.
-func (a *alarm) wait(fd int, until instant) error {
+// wait returns when something happens at a descriptor, at the instant, or for no reason.
+func (a *alarm) wait(until instant, fds []unix.PollFd) error {
 	var spec unix.ItimerSpec // zero disarms
 	if until != never {
 		spec.Value = unix.NsecToTimespec(int64(max(until, 1)))
@@ -44,32 +45,71 @@ func (a *alarm) wait(fd int, until instant) error {
 	if err := unix.TimerfdSettime(a.timer, unix.TFD_TIMER_ABSTIME, &spec, nil); err != nil {
 		return fmt.Errorf("set timer: %w", err)
 	}
-	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}, {Fd: int32(a.timer), Events: unix.POLLIN}} //nolint:gosec // descriptors are small
+	fds = append(fds, unix.PollFd{Fd: int32(a.timer), Events: unix.POLLIN}) //nolint:gosec // descriptors are small
 	if _, err := unix.Poll(fds, -1); err != nil && !errors.Is(err, unix.EINTR) {
 		return fmt.Errorf("poll: %w", err)
 	}
 	return nil
 }
 
-// setName names the process in ps and top. A name without "emitd" keeps guardian and gates from
-// dying together with emitd when somebody kills by name.
+// setName names the process in ps and top. A name without "emitd" keeps the guardian from dying
+// together with emitd when somebody kills by name.
 func setName(name string) { _ = os.WriteFile("/proc/self/comm", []byte(name), 0o600) }
 
-// awaitExit waits until the child has exited, and leaves it unreaped.
-func awaitExit(pid int) error {
-	for {
-		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
-		if !errors.Is(err, unix.EINTR) {
-			return err
-		}
+// adopts says that processes whose parents have ended become children of the guardian.
+const adopts = true
+
+// adopt makes it so.
+func adopt() {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		tell("emit-guardian: processes that leave their session cannot be found: %v\n", err) // before Linux 3.4
 	}
+}
+
+// processAttr returns what the new process has from the kernel: it dies with the thread that
+// started it, and begins in the control group.
+func processAttr(c *cgroup) *syscall.SysProcAttr {
+	attr := &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if c != nil {
+		attr.UseCgroupFD, attr.CgroupFD = true, c.fd
+	}
+	return attr
+}
+
+// receive reads from the socket, and the descriptors that were sent along.
+func receive(conn int, buf []byte) (n int, files []int, err error) {
+	oob := make([]byte, unix.CmsgSpace(16*4))
+	n, oobn, _, _, err := unix.Recvmsg(conn, buf, oob, unix.MSG_CMSG_CLOEXEC)
+	if err != nil {
+		return 0, nil, err
+	}
+	return n, rights(oob[:oobn]), nil
 }
 
 // process is what the kernel says of one.
 type process struct {
-	pgid  int
+	pid, ppid, pgid, sid int
+
+	name  string
 	start string
 	dead  bool // a zombie: executes nothing any more
+}
+
+// id names the process also when its number is given to another.
+func (p process) id() string { return strconv.Itoa(p.pid) + " " + p.start }
+
+// signal sends to this process, if it is still there.
+func (p process) signal(s unix.Signal) {
+	fd, err := unix.PidfdOpen(p.pid, 0)
+	if err == nil {
+		defer unix.Close(fd)
+	}
+	if now, lost := lookup(p.pid); lost != nil || now.start != p.start {
+		return
+	}
+	if err != nil || errors.Is(unix.PidfdSendSignal(fd, s, nil, 0), unix.ENOSYS) { // before Linux 5.3
+		_ = unix.Kill(p.pid, s)
+	}
 }
 
 // lookup reads /proc/PID/stat; see proc(5).
@@ -78,24 +118,95 @@ func lookup(pid int) (process, error) {
 	if err != nil {
 		return process{}, err
 	}
-	return parseStat(string(text))
+	p, err := parseStat(string(text))
+	p.pid = pid
+	return p, err
 }
 
 // parseStat parses a line of /proc/PID/stat. The second field is the command in parentheses and
 // may contain anything, so fields count from the last parenthesis.
 func parseStat(text string) (process, error) {
-	f := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
+	end := strings.LastIndexByte(text, ')')
+	f := strings.Fields(text[end+1:])
 	if len(f) < 20 {
 		return process{}, fmt.Errorf("stat has %d fields, want 20 or more", len(f))
 	}
-	pgid, err := strconv.Atoi(f[2])
-	if err != nil {
-		return process{}, fmt.Errorf("process group %q: %w", f[2], err)
+	var p process
+	for i, to := range []*int{&p.ppid, &p.pgid, &p.sid} {
+		n, err := strconv.Atoi(f[i+1])
+		if err != nil {
+			return process{}, fmt.Errorf("stat has a field %q: %w", f[i+1], err)
+		}
+		*to = n
+	}
+	if begin := strings.IndexByte(text, '('); begin >= 0 && begin < end {
+		p.name = text[begin+1 : end]
 	}
 	// The first thread of a process may end before the others: then the state is that of a
 	// zombie while the process runs.
-	dead := (f[0] == "Z" || f[0] == "X") && (f[17] == "0" || f[17] == "1")
-	return process{pgid: pgid, start: f[19], dead: dead}, nil
+	p.dead = (f[0] == "Z" || f[0] == "X") && (f[17] == "0" || f[17] == "1")
+	p.start = f[19]
+	return p, nil
+}
+
+// processes lists all of the machine, as far as they can be seen.
+func processes() []process {
+	proc, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer proc.Close()
+	names, err := proc.Readdirnames(-1)
+	if err != nil {
+		return nil
+	}
+	var out []process
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil {
+			if p, err := lookup(pid); err == nil {
+				out = append(out, p)
+			}
+		}
+	}
+	return out
+}
+
+// hasStrays reports whether the run may have processes outside its group. Quick in the usual case:
+// once the first process has ended, such processes have been adopted, and the kernel lists the
+// guardian's children.
+func (g *guard) hasStrays(w *ward) bool {
+	if w.pid != 0 && !w.exited {
+		return true
+	}
+	lists, err := filepath.Glob("/proc/self/task/*/children")
+	if err != nil || len(lists) == 0 {
+		return true // a kernel without such lists
+	}
+	leaders := map[string]bool{}
+	for _, l := range g.wards {
+		leaders[strconv.Itoa(l.pid)] = true
+	}
+	for _, list := range lists {
+		text, err := os.ReadFile(list)
+		if err != nil {
+			return true
+		}
+		for _, pid := range strings.Fields(string(text)) {
+			if !leaders[pid] {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// readEnviron returns the environment a process was started with.
+func readEnviron(pid int) []string {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
+	if err != nil {
+		return nil
+	}
+	return strings.Split(string(text), "\x00")
 }
 
 // groupRuns reports whether some process of the group may execute something.
@@ -103,28 +214,16 @@ func groupRuns(pgid int) bool {
 	if errors.Is(unix.Kill(-pgid, 0), unix.ESRCH) {
 		return false // not even a zombie
 	}
-	proc, err := os.Open("/proc")
-	if err != nil {
-		return true // unknown
-	}
-	defer proc.Close()
-	names, err := proc.Readdirnames(-1)
-	if err != nil {
-		return true
-	}
-	for _, name := range names {
-		pid, err := strconv.Atoi(name)
-		if err != nil {
-			continue
-		}
-		if p, err := lookup(pid); err == nil && p.pgid == pgid && !p.dead {
+	all := processes()
+	for _, p := range all {
+		if p.pgid == pgid && !p.dead {
 			return true
 		}
 	}
-	return false
+	return len(all) == 0 // unknown
 }
 
-// target is a group as the guardian knows it: by its first process.
+// target is a group, known by its first process: it may be signalled when that is gone.
 type target struct {
 	pgid  int
 	start string
@@ -158,17 +257,26 @@ func (t *target) close() {
 	}
 }
 
-// kill sends SIGKILL to the group. The kernel delivers it to all processes of the group and to
-// those they are about to fork.
-func (t *target) kill() {
+func (t *target) kill() { t.signal(unix.SIGKILL) }
+
+// signal sends to the group. The kernel delivers it to all processes of the group and to those
+// they are about to fork.
+func (t *target) signal(s unix.Signal) {
+	t.send(s)
+	if s == unix.SIGTERM {
+		t.send(unix.SIGCONT) // who is stopped hears nothing
+	}
+}
+
+func (t *target) send(s unix.Signal) {
 	if t.pidfd >= 0 {
-		err := unix.PidfdSendSignal(t.pidfd, unix.SIGKILL, nil, unix.PIDFD_SIGNAL_PROCESS_GROUP)
+		err := unix.PidfdSendSignal(t.pidfd, s, nil, unix.PIDFD_SIGNAL_PROCESS_GROUP)
 		if err == nil || errors.Is(err, unix.ESRCH) {
 			return
 		}
 	}
 	if !t.reused() { // before Linux 6.9
-		_ = unix.Kill(-t.pgid, unix.SIGKILL)
+		_ = unix.Kill(-t.pgid, s)
 	}
 }
 
@@ -181,3 +289,6 @@ func (t *target) reused() bool {
 
 // runs reports whether some process of the group may execute something.
 func (t *target) runs() bool { return !t.reused() && groupRuns(t.pgid) }
+
+// noTarget returns the group of a process of which nothing else is known.
+func noTarget(pgid int) *target { return &target{pgid: pgid, pidfd: -1} }

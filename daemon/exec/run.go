@@ -22,11 +22,13 @@ func (g *agent) Run(ctx context.Context, a *daemon.Assignment) error {
 		cfg: g.cfg, a: a,
 		log: g.cfg.Logger.With("unit", a.Unit.String(), "generation", a.Generation),
 	}
-	began, err := r.begin(ctx, g.guardian)
-	if err != nil {
-		return fmt.Errorf("start %s: %w", g.cfg.ID, err)
-	}
-	if !began {
+	if err := r.begin(ctx, g.guardian); err != nil {
+		if errors.Is(err, errUntrusted) {
+			err = r.untrusted(ctx)
+		}
+		if err != nil {
+			return fmt.Errorf("start %s: %w", g.cfg.ID, err)
+		}
 		return context.Cause(ctx) // nil, if it was drained
 	}
 	r.accompany(ctx)
@@ -42,73 +44,35 @@ type run struct {
 	group *group
 
 	deadline  instant       // as the guardian knows it
-	extending <-chan status // answer to come
-	failed    error         // why the command never ran
+	extending <-chan answer // answer to come
+	missed    bool          // trust was looked at while an answer was still to come
 	lost      error         // why nobody guards the group
 	signalled bool          // SIGTERM or SIGKILL was sent
 }
 
-// begin brings the group up to the point where the command runs, watched. It reports false if the
-// run was ended meanwhile.
-func (r *run) begin(ctx context.Context, guardian *Guardian) (bool, error) {
+// begin asks the guardian to run the command.
+func (r *run) begin(ctx context.Context, guardian *Guardian) error {
 	var err error
 	if r.link, err = guardian.reach(); err != nil {
-		return false, err
+		return err
+	}
+	c, err := r.cfg.command(os.Environ(), r.a)
+	if err != nil {
+		return err
 	}
 	if r.deadline = trusted(ctx); r.deadline <= readClock() {
-		return false, r.untrusted(ctx)
+		return errUntrusted
 	}
-	r.group, err = spawn(launch{
-		dir: r.cfg.Dir, command: r.cfg.Command, env: r.cfg.environ(os.Environ(), r.a),
-		log: r.log, progress: func() { r.a.Progress(1) },
-	})
+	g, theirs, err := newGroup(r.log, r.link.gone, func() { r.a.Progress(1) })
 	if err != nil {
-		return false, err
+		return err
 	}
-	if begin, err := r.guard(ctx); !begin {
-		r.abort()
-		return false, err
+	if err := r.link.start(g, c, r.deadline, theirs...); err != nil {
+		g.close()
+		return err
 	}
-	return true, nil
-}
-
-// guard has the group watched and opens its gate.
-func (r *run) guard(ctx context.Context) (bool, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stop := make(chan struct{})
-	defer close(stop)
-	go func() { // what was drained before it began need not begin
-		select {
-		case <-r.a.Draining():
-			cancel()
-		case <-stop:
-		}
-	}()
-	s, err := r.link.ask(ctx, request{verb: watch, pgid: r.group.pgid, start: r.group.start, deadline: r.deadline})
-	switch {
-	case ctx.Err() != nil:
-		return false, nil
-	case err != nil:
-		return false, err
-	case s == statusLate:
-		return false, r.untrusted(ctx)
-	case s != statusOK:
-		return false, fmt.Errorf("guardian does not watch the process: %s", s)
-	}
-	if err := r.group.open(); err != nil {
-		return false, fmt.Errorf("open the gate: %w", err)
-	}
-	return true, nil
-}
-
-// abort ends a group whose command never ran.
-func (r *run) abort() {
-	_ = r.group.gate.Close()
-	r.group.signal(unix.SIGKILL)
-	<-r.group.exited
-	_ = r.forget()
-	_, _ = r.group.reap()
+	r.group = g
+	return nil
 }
 
 // errUntrusted is the failure of a run whose trust was over before anybody ended it.
@@ -142,82 +106,116 @@ func trusted(ctx context.Context) instant {
 
 // Pauses of the loop.
 const (
-	grace    = 2 * time.Second // for the rest of a group whose first process ended by itself
+	grace    = 2 * time.Second        // for what is left when the first process has ended by itself
+	answered = 250 * time.Millisecond // for the guardian to kill a group; then emitd does
 	shortest = 2 * time.Millisecond
 	longer   = 100 * time.Millisecond
 )
 
-// accompany returns when the group is gone.
+// accompany returns when no process of the run is left.
 func (r *run) accompany(ctx context.Context) {
 	var (
-		exited, draining = r.group.exited, r.a.Draining()
-		cancelled, gone  = ctx.Done(), r.link.gone
-		became           = r.group.became
-		look             = time.NewTimer(time.Hour) // whether the group is gone
-		kill             = time.NewTimer(time.Hour) // what is left of it
-		renew            = time.NewTimer(r.interval())
-		pause            = shortest
+		started, exited     = r.group.started, r.group.exited
+		draining, cancelled = r.a.Draining(), ctx.Done()
+		kill                = time.NewTimer(time.Hour) // what is left of it
+		renew               = time.NewTimer(r.interval())
 	)
-	look.Stop()
 	kill.Stop()
-	defer look.Stop()
 	defer kill.Stop()
 	defer renew.Stop()
 	for {
 		select {
-		case err := <-became:
-			became = nil
-			r.began(err)
+		case <-started:
+			started = nil
+			r.a.Ready()
 		case <-draining:
 			draining = nil
-			r.signal(unix.SIGTERM)
+			if started != nil { // what was drained before it began need not begin
+				r.signal(unix.SIGKILL)
+			} else {
+				r.signal(unix.SIGTERM)
+			}
 		case <-cancelled:
 			cancelled = nil
 			r.signal(unix.SIGKILL)
-		case <-gone:
-			gone = nil
-			r.lost = r.link.why
-			r.signal(unix.SIGKILL)
+			kill.Reset(answered)
 		case <-renew.C:
 			r.renew(ctx)
 			renew.Reset(r.interval())
 		case s := <-r.extending:
-			r.extending = nil
-			if s == statusUnknown {
-				r.lost = fmt.Errorf("%w: it does not know the group", ErrGuardian)
-				r.signal(unix.SIGKILL)
-			}
+			r.extended(ctx, s)
 		case <-exited:
 			exited = nil
 			if !r.signalled {
-				r.group.signal(unix.SIGTERM)
+				r.send(unix.SIGTERM)
 				kill.Reset(grace)
 			}
-			look.Reset(0)
 		case <-kill.C:
-			r.group.signal(unix.SIGKILL)
-		case <-look.C:
-			if r.group.isGone() {
-				return
-			}
-			look.Reset(pause)
-			pause = min(2*pause, longer)
+			r.send(unix.SIGKILL)
+			r.killGroup()
+		case <-r.group.gone:
+			return
+		case <-r.link.gone:
+			r.unguarded()
+			return
 		}
 	}
 }
 
-// began notes that the command runs, or why it does not.
-func (r *run) began(err error) {
-	if err != nil {
-		r.failed = err
-		return
+func (r *run) isGone() bool {
+	select {
+	case <-r.group.gone:
+		return true
+	default:
+		return false
 	}
-	r.a.Ready()
+}
+
+func (r *run) isDraining() bool {
+	select {
+	case <-r.a.Draining():
+		return true
+	default:
+		return false
+	}
 }
 
 func (r *run) signal(s unix.Signal) {
 	r.signalled = true
-	r.group.signal(s)
+	r.send(s)
+}
+
+func (r *run) send(s unix.Signal) {
+	r.link.send(request{Verb: verbSignal, Run: r.group.run, Signal: int(s)})
+}
+
+// killGroup kills the process group without the guardian's help.
+func (r *run) killGroup() {
+	select {
+	case <-r.group.started:
+		if r.group.target != nil {
+			r.group.target.kill()
+		}
+	default:
+	}
+}
+
+// unguarded ends a run whose guardian is gone: it returns when the process group is too.
+func (r *run) unguarded() {
+	if r.isGone() {
+		return // the last thing it said
+	}
+	r.lost = r.link.why
+	r.killGroup()
+	select {
+	case <-r.group.started:
+	default:
+		return
+	}
+	for pause := shortest; r.group.target != nil && r.group.target.runs(); pause = min(2*pause, longer) {
+		time.Sleep(pause)
+		r.killGroup()
+	}
 }
 
 // interval returns the pause until trust is looked at again: a tenth of what is left.
@@ -226,83 +224,96 @@ func (r *run) interval() time.Duration {
 	return min(max(left/10, 10*time.Millisecond), 10*time.Second)
 }
 
+// extended takes the guardian's answer to a new deadline.
+func (r *run) extended(ctx context.Context, a answer) {
+	r.extending = nil
+	if a.Status == statusUnknown && !r.isGone() {
+		r.lost = fmt.Errorf("%w: it does not know the group", ErrGuardian)
+		r.signal(unix.SIGKILL)
+	}
+	if r.missed {
+		r.renew(ctx)
+	}
+}
+
 // renew tells the guardian a deadline that has changed.
 func (r *run) renew(ctx context.Context) {
 	deadline := trusted(ctx)
+	if r.missed = r.extending != nil; r.missed {
+		return
+	}
 	moved := deadline - r.deadline
-	if r.extending != nil || moved > -instant(time.Millisecond) && moved < instant(time.Millisecond) {
+	if moved > -instant(time.Millisecond) && moved < instant(time.Millisecond) {
 		return
 	}
 	r.deadline = deadline
-	r.extending = r.link.send(request{verb: extend, pgid: r.group.pgid, deadline: deadline})
+	r.extending = r.link.send(request{Verb: verbExtend, Run: r.group.run, Deadline: deadline})
 }
 
-// forget has the guardian forget the group before its number is given back. One that is gone has
-// nothing to forget; one that does not answer is not waited for, as it looks at what it kills.
-func (r *run) forget() error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	_, err := r.link.ask(ctx, request{verb: forget, pgid: r.group.pgid})
-	return err
-}
-
-// end gives the group's number back and reads how the command ended.
+// end reads how the command ended.
 func (r *run) end(ctx context.Context) error {
-	guarded := r.forget()
-	state, err := r.group.reap()
-	if err != nil {
-		return fmt.Errorf("wait for %s: %w", r.cfg.ID, err)
+	complete := r.group.close()
+	switch last := r.group.last; {
+	case r.lost != nil:
+	case last.Strays > 0:
+		r.log.Warn("processes that had left the command's process group were ended with it", "processes", last.Strays)
+	case !complete:
+		r.log.Warn("a process that left the command's process group still holds its output: it may run on")
 	}
-	if !r.signalled && signalOf(state) == syscall.SIGKILL && errors.Is(guarded, ErrGuardian) {
-		r.lost = guarded // the guardian killed the group when it was closed
+	status := syscall.WaitStatus(r.group.last.Wait) //nolint:gosec // 16 bits
+	killed := status.Signaled() && status.Signal() == syscall.SIGKILL
+	if r.lost == nil && !r.signalled && killed && r.link.isClosing() {
+		r.lost = ErrGuardian // the guardian killed the group when it was closed
 	}
-	select { // all is read by now
-	case err := <-r.group.became:
-		r.began(err)
-	default:
-	}
-	ended := r.explain(state)
+	ended := r.explain(status)
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
+	case r.lost != nil && r.group.pgid == 0 && r.isDraining():
+		return nil // it need not begin
 	case r.lost != nil:
 		return fmt.Errorf("run %s: the command was killed: %w", r.cfg.ID, r.lost)
-	case r.failed != nil:
-		return fmt.Errorf("start %s: %w", r.cfg.ID, r.failed)
+	case r.group.last.Status == statusFailed:
+		return fmt.Errorf("start %s: %s", r.cfg.ID, r.group.last.Text)
+	case r.group.last.Status == statusLate:
+		return r.late(ctx)
 	case ended == nil:
 		return nil
-	case r.signalled && (signalOf(state) == syscall.SIGTERM || state.ExitCode() == 128+int(syscall.SIGTERM)):
+	case r.signalled && (status.Signaled() && status.Signal() == syscall.SIGTERM || status.ExitStatus() == 128+int(syscall.SIGTERM)):
 		return nil // as it was told
-	case signalOf(state) == syscall.SIGKILL && trusted(ctx) <= readClock():
-		return r.untrusted(ctx) // by the guardian
+	case killed && trusted(ctx) <= readClock():
+		if err := r.untrusted(ctx); err != nil { // by the guardian
+			return err
+		}
+		return context.Cause(ctx)
 	}
 	return fmt.Errorf("run %s: %w", r.cfg.ID, ended)
 }
 
+// late ends a run that never began: it was drained meanwhile, or its trust was over.
+func (r *run) late(ctx context.Context) error {
+	if err := r.untrusted(ctx); err != nil {
+		return fmt.Errorf("start %s: %w", r.cfg.ID, err)
+	}
+	return context.Cause(ctx)
+}
+
 // explain returns nil for exit code 0, or what became of the command.
-func (r *run) explain(state *os.ProcessState) error {
-	code := state.ExitCode()
+func (r *run) explain(status syscall.WaitStatus) error {
+	code := status.ExitStatus()
 	var err error
 	switch {
+	case status.Signaled():
+		err = fmt.Errorf("signal: %v", status.Signal())
 	case code == 0:
 		return nil
 	case code == exitRelease:
 		err = fmt.Errorf("%w: exit code %d", daemon.ErrRelease, code)
-	case code > 0:
-		err = fmt.Errorf("exit code %d", code)
 	default:
-		err = errors.New(state.String()) // "signal: killed"
+		err = fmt.Errorf("exit code %d", code)
 	}
 	if tail := r.group.stderr.last(); tail != "" {
 		err = fmt.Errorf("%w: %s", err, tail)
 	}
 	return err
-}
-
-// signalOf returns the signal that killed a process, or 0.
-func signalOf(state *os.ProcessState) syscall.Signal {
-	if w, ok := state.Sys().(syscall.WaitStatus); ok && w.Signaled() {
-		return w.Signal()
-	}
-	return 0
 }

@@ -3,6 +3,8 @@ package exec
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -60,7 +62,7 @@ func TestHowCommandsEnd(t *testing.T) {
 		"exit 75":              {cfg: Config{Command: sh("echo disk is full >&2; exit 75")}, want: "run acme:ticker: release the unit: exit code 75: disk is full", is: daemon.ErrRelease},
 		"signal":               {cfg: Config{Command: sh("kill -9 $$")}, want: "run acme:ticker: signal: killed"},
 		"not found":            {cfg: Config{Command: []string{"no-such-program"}}, want: `start acme:ticker: exec: "no-such-program": executable file not found in $PATH`},
-		"not found, path":      {cfg: Config{Command: []string{"./no-such-program"}, Dir: "/"}, want: `start acme:ticker: exec: "./no-such-program": stat ./no-such-program: no such file or directory`},
+		"not found, path":      {cfg: Config{Command: []string{"./no-such-program"}, Dir: "/"}, want: `start acme:ticker: exec: "./no-such-program": no such file or directory`},
 		"not executable":       {cfg: Config{Command: []string{script}}, want: `start acme:ticker: exec: "` + script + `": permission denied`},
 		"not a program":        {cfg: Config{Command: []string{notAProgram(t)}}, want: "exec format error"},
 		"no directory":         {cfg: Config{Command: sh("exit 0"), Dir: "/no/such/dir"}, want: "start acme:ticker: chdir /no/such/dir: no such file or directory"},
@@ -192,18 +194,64 @@ func TestWhatACommandLeavesBehindIsEnded(t *testing.T) {
 	}
 }
 
-// A process that has left the group is out of reach; that it holds the output holds up nobody.
-func TestAnEscapedProcessDoesNotKeepTheRun(t *testing.T) {
+// Nothing outlives its run: not what has left the process group, and not what has cut its ties.
+func TestWhatEscapesIsEnded(t *testing.T) {
 	t.Parallel()
-	r := try(t, Config{Command: sh(`setsid sh -c 'echo away $$; exec sleep 1000' & echo up $$; wait`)})
-	r.after(t, "stdout: up ")
-	away := r.pid(t, "stdout: away ")
-	defer away.signal(t, unix.SIGKILL)
-	r.cancel(nil)
-	if err := r.end(t); !errors.Is(err, context.Canceled) {
-		t.Errorf("cancelled: %v", err)
+	for name, script := range map[string]string{
+		"a session of its own": `setsid sh -c 'echo away $$; exec sleep 1000' & echo up $$; wait`,
+		"adopted":              `setsid sh -c 'sh -c "echo away \$\$; exec sleep 1000" & sleep 0.01' & echo up $$; wait; exec sleep 1000`,
+		"deaf, no output":      `setsid sh -c 'trap "" TERM; echo away $$; exec sleep 1000 >/dev/null 2>&1' & echo up $$; wait`,
+	} {
+		for _, cgroup := range []bool{false, true} {
+			for how, end := range map[string]func(r *trial){
+				"drained":   func(r *trial) { r.a.BeginDrain() },
+				"cancelled": func(r *trial) { r.cancel(nil) },
+			} {
+				t.Run(fmt.Sprintf("%s/cgroup=%v/%s", name, cgroup, how), func(t *testing.T) {
+					t.Parallel()
+					log := newJournal()
+					g := NewGuardian(GuardianConfig{Logger: slog.New(log), noCgroup: !cgroup})
+					defer g.Close()
+					r := try(t, Config{Command: sh(script)}, with(g))
+					r.after(t, "stdout: up ")
+					away := r.pid(t, "stdout: away ")
+					if how == "drained" && strings.HasPrefix(name, "deaf") {
+						r.cancel(nil) // a drain has no end of its own
+					}
+					end(r)
+					_ = r.end(t)
+					if !away.endsWithin(0) {
+						t.Error("Run returned while a process that left the group lives")
+						away.signal(t, unix.SIGKILL)
+					}
+					r.after(t, "processes that had left the command's process group were ended")
+				})
+			}
+		}
 	}
-	away.mustRun(t, "the process that left the group")
+}
+
+// The same when the first process ends by itself.
+func TestWhatEscapesIsEndedWithItsRun(t *testing.T) {
+	t.Parallel()
+	for _, cgroup := range []bool{false, true} {
+		t.Run(fmt.Sprint("cgroup=", cgroup), func(t *testing.T) {
+			t.Parallel()
+			hold := fifo(t)
+			g := NewGuardian(GuardianConfig{Logger: slog.New(newJournal()), noCgroup: !cgroup})
+			defer g.Close()
+			r := try(t, Config{Command: sh(`setsid sh -c 'trap "" TERM; echo away $$; while :; do sleep 1000; done' & read x <` + hold + `; exit 5`)}, with(g))
+			away := r.pid(t, "stdout: away ")
+			release(t, hold)
+			if err := r.end(t); err == nil || err.Error() != "run acme:ticker: exit code 5" {
+				t.Errorf("ended with %v", err)
+			}
+			if !away.endsWithin(0) {
+				t.Error("Run returned while a process that left the group lives")
+				away.signal(t, unix.SIGKILL)
+			}
+		})
+	}
 }
 
 func TestWhatIsEndedBeforeItBegan(t *testing.T) {
@@ -226,7 +274,7 @@ func TestWhatIsEndedBeforeItBegan(t *testing.T) {
 			if err := r.end(t); name == "drained" && err != nil {
 				t.Errorf("drained: %v", err)
 			}
-			guardian.signal(t, unix.SIGCONT)
+			guardian.mustEnd(t, "a guardian that does not answer")
 		})
 	}
 	t.Cleanup(func() {
@@ -308,5 +356,47 @@ func TestManyAtOnce(t *testing.T) {
 		if err := r.end(t); err != nil && !errors.Is(err, context.Canceled) {
 			t.Errorf("ended with %v", err)
 		}
+	}
+}
+
+// A command may have the rights of another user, and only root may say so.
+func TestAnotherUser(t *testing.T) {
+	t.Parallel()
+	c := Config{Command: sh(`echo "$(id -un) $(id -gn) $(id -Gn) $HOME $USER"`), User: "nobody"}
+	if os.Geteuid() != 0 {
+		if err := try(t, c).end(t); err == nil || !strings.Contains(err.Error(), "user and group need emitd to run as root") {
+			t.Errorf("ended with %v", err)
+		}
+		return
+	}
+	r := try(t, c)
+	if err := r.end(t); err != nil {
+		t.Errorf("ended with %v", err)
+	}
+	r.after(t, "stdout: nobody nogroup nogroup /nonexistent nobody")
+	c.Group = "daemon"
+	r = try(t, c)
+	r.after(t, "stdout: nobody daemon daemon nogroup /nonexistent nobody")
+	c.User = "no-such-user"
+	if err := try(t, c).end(t); err == nil || !strings.Contains(err.Error(), "unknown user no-such-user") {
+		t.Errorf("ended with %v", err)
+	}
+}
+
+// A session that is not root's cannot be left either: what changed its user is root's to end.
+func TestACommandOfAnotherUserIsEnded(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		return // TestAnotherUser holds what happens then
+	}
+	for _, cgroup := range []bool{false, true} {
+		g := NewGuardian(GuardianConfig{Logger: slog.New(newJournal()), noCgroup: !cgroup})
+		defer g.Close()
+		r := try(t, Config{Command: sh(`setsid sh -c 'echo away $$; exec sleep 1000' & echo up $$; wait`), User: "nobody"}, with(g))
+		leader, away := r.pid(t, "stdout: up "), r.pid(t, "stdout: away ")
+		g.process(t).signal(t, unix.SIGKILL)
+		leader.mustEnd(t, "the command")
+		away.mustEnd(t, "what left its group")
+		_ = r.end(t)
 	}
 }

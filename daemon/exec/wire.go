@@ -1,10 +1,9 @@
 package exec
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
-	"strings"
 )
 
 // instant is a reading of a clock that counts suspend and never steps, in nanoseconds. All
@@ -14,113 +13,122 @@ type instant int64
 // never is later than every reading.
 const never = instant(1<<63 - 1)
 
-// The protocol between emitd and its guardian: one line per request on the guardian's standard
-// input, one line per answer on its standard output.
+// The protocol between emitd and its guardian, over one socket: JSON values, one per line. Each
+// request gets one answer; notices (answers with id 0) tell what happens to a run in between.
 //
-//	request   verb id pgid start deadline      "-" and 0 where a verb needs none
-//	answer    id status
-//	notice    0 killed pgid                    a deadline has passed
-//
-// An answer is always shorter than its request, so that an emitd that does not read cannot
-// fill the guardian's output before its input.
+//	request   start   the command may run until the deadline; its output goes to the two files sent along
+//	request   extend  the deadline of the run is now another
+//	request   signal  send the signal to all processes of the run; SIGKILL to one that has not started: never start it
+//	request   ping    are you there?
+//	notice    started the command runs: pid and begin say as which process
+//	notice    failed  the command could not be started: text says why; the run is forgotten
+//	notice    late    the deadline passed before the command ran; the run is forgotten
+//	notice    exited  the first process has ended, others of the run have not
+//	notice    gone    no process of the run is left; the run is forgotten
+//	notice    killed  the deadline has passed, all processes of the run were killed
 
 // verb is what emitd asks for.
 type verb string
 
 const (
-	watch  verb = "watch"  // kill the group at the deadline; start is that of its first process
-	extend verb = "extend" // the deadline is now another
-	forget verb = "forget" // the group is gone
+	verbStart  verb = "start"
+	verbExtend verb = "extend"
+	verbSignal verb = "signal"
+	verbPing   verb = "ping"
 )
 
-// status answers a request.
+// The signals that emitd may have sent.
+const (
+	sigKill = 9
+	sigTerm = 15
+)
+
+// request is what emitd sends to the guardian. A run is named by the id of the request that
+// started it.
+type request struct {
+	Verb     verb     `json:"verb"`
+	ID       uint64   `json:"id"`
+	Run      uint64   `json:"run,omitempty"`
+	Deadline instant  `json:"deadline,omitempty"`
+	Signal   int      `json:"signal,omitempty"`
+	Command  *program `json:"command,omitempty"`
+}
+
+// program is what a process is made of. Bytes, as arguments and paths need not be UTF-8.
+type program struct {
+	Path []byte   `json:"path"`
+	Args [][]byte `json:"args"`
+	Env  [][]byte `json:"env"`
+	Dir  []byte   `json:"dir,omitempty"`
+	User *user    `json:"user,omitempty"` // nil = that of emitd
+}
+
+// user is whose rights a process has.
+type user struct {
+	UID    uint32   `json:"uid"`
+	GID    uint32   `json:"gid"`
+	Groups []uint32 `json:"groups,omitempty"`
+}
+
+// status is what an answer or notice says.
 type status string
 
 const (
 	statusOK      status = "ok"
-	statusLate    status = "late"    // the deadline has passed: the group was killed
-	statusUnknown status = "unknown" // no such group is watched
-	statusOther   status = "other"   // the process is not the one that was meant
-	statusKilled  status = "killed"  // of a notice
+	statusLate    status = "late"    // the deadline has passed: nothing runs, or it was killed
+	statusUnknown status = "unknown" // there is no such run
+	statusStarted status = "started"
+	statusFailed  status = "failed"
+	statusExited  status = "exited"
+	statusGone    status = "gone"
+	statusKilled  status = "killed"
 )
 
-// request is one line to the guardian.
-type request struct {
-	verb     verb
-	id       uint64
-	pgid     int
-	start    string // start time of the group's first process, in the kernel's own unit
-	deadline instant
+// answer is what the guardian sends to emitd.
+type answer struct {
+	ID     uint64 `json:"id,omitempty"` // 0 = a notice
+	Run    uint64 `json:"run,omitempty"`
+	Status status `json:"status"`
+	Text   string `json:"text,omitempty"`
+	// PID and Begin name the process that was started: its number, and when it began in the
+	// kernel's own unit.
+	PID   int    `json:"pid,omitempty"`
+	Begin string `json:"begin,omitempty"`
+	// Wait is the wait status of the first process; Strays is how many processes of a run that is
+	// gone had left its process group.
+	Wait   int `json:"wait,omitempty"`
+	Strays int `json:"strays,omitempty"`
 }
 
-// maxLine bounds a line of the protocol.
-const maxLine = 256
+// maxLine bounds a line of the protocol: the kernel takes 2 MiB of arguments and environment.
+const maxLine = 8 << 20
 
-func (r request) line() string {
-	start := r.start
-	if start == "" {
-		start = "-"
+// line returns a value as it is sent.
+func line(v request) ([]byte, error) {
+	text, err := json.Marshal(v)
+	if err == nil && len(text) >= maxLine {
+		err = errors.New("arguments and environment are too large")
 	}
-	return fmt.Sprintf("%s %d %d %s %d\n", r.verb, r.id, r.pgid, start, r.deadline)
+	return append(text, '\n'), err
 }
 
-var errLine = errors.New("malformed line")
+func (a answer) line() []byte {
+	text, _ := json.Marshal(a) // strings and numbers
+	return append(text, '\n')
+}
 
 // parseRequest parses a line without its end.
-func parseRequest(line string) (request, error) {
-	f := strings.Split(line, " ")
-	if len(f) != 5 || len(line) > maxLine {
-		return request{}, errLine
+func parseRequest(text []byte) (request, error) {
+	var r request
+	if err := json.Unmarshal(text, &r); err != nil {
+		return request{}, fmt.Errorf("malformed request: %w", err)
 	}
-	id, err1 := strconv.ParseUint(f[1], 10, 64)
-	pgid, err2 := strconv.ParseInt(f[2], 10, 32)
-	deadline, err3 := strconv.ParseInt(f[4], 10, 64)
-	r := request{verb: verb(f[0]), id: id, pgid: int(pgid), start: f[3], deadline: instant(deadline)}
-	switch r.verb {
-	case watch, extend, forget:
-	default:
-		return request{}, errLine
-	}
-	// Group 0 is the guardian's own to kill(2), and 1 is everything.
-	if errors.Join(err1, err2, err3) != nil || id == 0 || pgid <= 1 || r.start == "" {
-		return request{}, errLine
-	}
-	if r.start == "-" {
-		r.start = ""
+	switch {
+	case r.ID == 0,
+		r.Verb == verbStart && (r.Command == nil || len(r.Command.Path) == 0 || len(r.Command.Args) == 0),
+		r.Verb != verbStart && r.Verb != verbPing && (r.Run == 0 || r.Verb != verbExtend && r.Verb != verbSignal),
+		r.Verb == verbSignal && r.Signal != sigTerm && r.Signal != sigKill:
+		return request{}, fmt.Errorf("malformed request: %s", r.Verb)
 	}
 	return r, nil
-}
-
-// answer is one line from the guardian.
-type answer struct {
-	id     uint64 // 0 = a notice
-	status status
-	pgid   int // of a notice
-}
-
-func (a answer) line() string {
-	if a.id == 0 {
-		return fmt.Sprintf("0 %s %d\n", a.status, a.pgid)
-	}
-	return fmt.Sprintf("%d %s\n", a.id, a.status)
-}
-
-// parseAnswer parses a line without its end.
-func parseAnswer(line string) (answer, error) {
-	f := strings.Split(line, " ")
-	if len(f) < 2 {
-		return answer{}, errLine
-	}
-	id, err := strconv.ParseUint(f[0], 10, 64)
-	if err != nil || (id == 0) != (len(f) == 3) || len(f) > 3 {
-		return answer{}, errLine
-	}
-	a := answer{id: id, status: status(f[1])}
-	if id == 0 {
-		a.pgid, err = strconv.Atoi(f[2])
-	}
-	if err != nil {
-		return answer{}, errLine
-	}
-	return a, nil
 }

@@ -1,7 +1,8 @@
 package exec
 
 import (
-	"strings"
+	"bytes"
+	"reflect"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -10,65 +11,44 @@ import (
 func TestRequestsSurviveTheWire(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
+		texts := rapid.SliceOfN(rapid.SliceOfN(rapid.Byte(), 1, 20), 1, 5)
 		r := request{
-			verb: rapid.SampledFrom([]verb{watch, extend, forget}).Draw(t, "verb"),
-			id:   rapid.Uint64Min(1).Draw(t, "id"), pgid: rapid.IntRange(2, 1<<31-1).Draw(t, "pgid"),
-			start:    rapid.StringMatching(`([0-9]{1,20}(\.[0-9]{6})?)?`).Draw(t, "start"),
-			deadline: instant(rapid.Int64().Draw(t, "deadline")),
+			Verb: verbStart, ID: rapid.Uint64Min(1).Draw(t, "id"), Deadline: instant(rapid.Int64().Draw(t, "deadline")),
+			Command: &program{
+				Path: rapid.SliceOfN(rapid.Byte(), 1, 20).Draw(t, "path"), Args: texts.Draw(t, "args"), Env: texts.Draw(t, "env"),
+			},
 		}
-		line := r.line()
-		if got, err := parseRequest(strings.TrimSuffix(line, "\n")); err != nil || got != r {
-			t.Fatalf("%q is parsed as %+v, %v", line, got, err)
+		text, err := line(r)
+		if err != nil || bytes.Count(text, []byte("\n")) != 1 {
+			t.Fatalf("%q, %v", text, err)
 		}
-		for _, s := range []status{statusOK, statusLate, statusUnknown, statusOther} {
-			a := answer{id: r.id, status: s}
-			text := a.line()
-			if got, err := parseAnswer(strings.TrimSuffix(text, "\n")); err != nil || got != a {
-				t.Fatalf("%q is parsed as %+v, %v", text, got, err)
-			}
-			if len(text) >= len(line) {
-				t.Fatalf("the answer %q is not shorter than the request %q", text, line)
-			}
+		if got, err := parseRequest(text[:len(text)-1]); err != nil || !reflect.DeepEqual(got, r) {
+			t.Fatalf("%q is parsed as %+v, %v", text, got, err)
 		}
 	})
 }
 
-func TestNoticesSurviveTheWire(t *testing.T) {
+func TestMalformedRequests(t *testing.T) {
 	t.Parallel()
-	a := answer{status: statusKilled, pgid: 4711}
-	if got, err := parseAnswer(strings.TrimSuffix(a.line(), "\n")); err != nil || got != a {
-		t.Errorf("%q is parsed as %+v, %v", a.line(), got, err)
-	}
-}
-
-// Nothing malformed may become a request: a group number of 0, 1 or below would kill the
-// guardian's own group, or everything.
-func TestMalformedLines(t *testing.T) {
-	t.Parallel()
-	for _, line := range []string{
-		"", "watch", "watch 1 2 3", "watch 1 2 3 4 5", "kill 1 2 3 4", "watch 0 2 3 4", "watch -1 2 3 4",
-		"watch 1 0 3 4", "watch 1 1 3 4", "watch 1 -2 3 4", "watch 1 99999999999 3 4", "watch 1 2 3 x",
-		"watch 1 2  4", "watch 1 2 3 99999999999999999999", "watch 1 2 " + strings.Repeat("3", maxLine) + " 4", "extend 1 x - 4",
+	for _, text := range []string{
+		"", "start", "[]", `{"verb":"start","id":1}`, `{"verb":"start","id":1,"command":{"path":"eA==","args":[]}}`,
+		`{"verb":"extend","id":1}`, `{"verb":"extend","run":1}`, `{"verb":"watch","id":1,"run":1}`,
+		`{"verb":"signal","id":1,"run":1}`, `{"verb":"signal","id":1,"run":1,"signal":19}`, `{"verb":"extend","id":-1,"run":1}`,
 	} {
-		if r, err := parseRequest(line); err == nil {
-			t.Errorf("%q is parsed as %+v", line, r)
+		if r, err := parseRequest([]byte(text)); err == nil {
+			t.Errorf("%q is parsed as %+v", text, r)
 		}
 	}
-	for _, line := range []string{"", "1", "x ok", "0 killed", "0 killed x", "1 ok 2", "0 killed 1 2", "-1 ok"} {
-		if a, err := parseAnswer(line); err == nil {
-			t.Errorf("%q is parsed as %+v", line, a)
-		}
+	if _, err := line(request{Command: &program{Path: make([]byte, maxLine)}}); err == nil {
+		t.Error("a line that the guardian does not take is made")
 	}
 }
 
 func FuzzParse(f *testing.F) {
-	f.Add("watch 1 4711 123456 99")
-	f.Add("extend 2 4711 - -5")
-	f.Add("0 killed 4711")
-	f.Fuzz(func(t *testing.T, line string) {
-		if r, err := parseRequest(line); err == nil && (r.pgid <= 1 || r.id == 0) {
-			t.Errorf("%q is parsed as %+v", line, r)
+	f.Add([]byte(`{"verb":"extend","id":1,"run":2,"deadline":99}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		if r, err := parseRequest(text); err == nil && (r.ID == 0 || r.Verb == "") {
+			t.Errorf("%q is parsed as %+v", text, r)
 		}
-		_, _ = parseAnswer(line)
 	})
 }

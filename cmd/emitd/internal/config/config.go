@@ -101,7 +101,10 @@ type Exec struct {
 	Instances          int               `key:"instances" help:"number of units"`
 	Weight             int               `key:"weight" help:"what one unit adds to a node's load"`
 	Dir                string            `key:"dir" help:"working directory; emitd's own by default"`
-	Env                map[string]string `key:"env" secret:"all" help:"variables added to emitd's own environment, of which EMITD_* is not passed on"`
+	Env                map[string]string `key:"env" secret:"all" help:"variables the command gets; besides, it has PATH, HOME, USER, LOGNAME, SHELL, LANG, LANGUAGE, LC_*, TZ, TMPDIR and TERM as emitd has them, and EMITD_DAEMON, EMITD_UNIT, EMITD_GENERATION, EMITD_TERM and EMITD_NODE"`
+	InheritEnv         []string          `key:"inherit_env" help:"what else of emitd's own environment the command gets: names, or beginnings of names with a * behind, such as PROXY_*"`
+	User               string            `key:"user" help:"name or number of the user whose rights the command has; emitd's own by default. Only root may give others"`
+	Group              string            `key:"group" help:"name or number of its group; that of user by default"`
 	Requires           map[string]string `key:"requires" help:"labels a node must have"`
 	Spread             string            `key:"spread" help:"label to spread units over; zone by default"`
 	AcknowledgeTimeout Duration          `key:"acknowledge_timeout" help:"overrides daemons.acknowledge_timeout"`

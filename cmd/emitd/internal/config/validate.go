@@ -17,6 +17,7 @@ import (
 
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/daemon/exec"
 )
 
 // validator judges the values together, each complaint with the place its value came from.
@@ -377,6 +378,11 @@ func (v *validator) exec(at string, e Exec) {
 			v.complain(fault.BadDaemon, v.near(at, "env"), "sets %s, which tells the command what it is", name)
 		case strings.ContainsRune(e.Env[name], 0):
 			v.complain(fault.BadDaemon, v.near(at, "env"), "has a zero byte in %s", name)
+		}
+	}
+	for _, name := range e.InheritEnv {
+		if !exec.ValidPattern(name) {
+			v.complain(fault.BadDaemon, v.near(at, "inherit_env"), "has %q, which is no name of a variable, nor the beginning of one with a * behind", name)
 		}
 	}
 }

@@ -67,7 +67,8 @@ func (h *host) commands() (out []Daemon, end func() error, err error) {
 func (h *host) command(e config.Exec) exec.Config {
 	s := e.Spec()
 	return exec.Config{
-		ID: s.ID, Command: e.Command, Dir: e.Dir, Env: e.Env,
+		ID: s.ID, Command: e.Command, Dir: e.Dir, Env: e.Env, InheritEnv: e.InheritEnv,
+		User: e.User, Group: e.Group,
 		Instances: s.Instances, Weight: s.Weight, Requires: s.Requires, Spread: s.Spread,
 		AcknowledgeTimeout: s.AcknowledgeTimeout, DrainTimeout: s.DrainTimeout, StallTimeout: s.StallTimeout,
 		MaxFailures: s.MaxFailures, OnAbandoned: s.OnAbandoned,
