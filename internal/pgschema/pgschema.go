@@ -83,12 +83,20 @@ func (s Schema) Text(version int, up bool) (string, error) {
 	step := s.Steps[version-1]
 	switch {
 	case !up:
-		return s.down(step), nil
+		return path + s.down(step), nil
 	case version == 1:
-		return "create schema if not exists " + quoted(s.Name) + ";\n" + s.Record + ";\n" + s.up(step), nil
+		return path + "create schema if not exists " + quoted(s.Name) + ";\n" + s.Record + ";\n" + s.up(step), nil
 	}
-	return s.up(step), nil
+	return path + s.up(step), nil
 }
+
+// SearchPath is that of every session and function: statements name what is theirs in full, and what
+// others have made in schemas of their own, or among temporary tables, stands before nothing that they
+// mean.
+const SearchPath = "pg_catalog, pg_temp"
+
+// path begins a text that is run in one transaction.
+const path = "set local search_path = " + SearchPath + ";\n"
 
 // up returns a step and its record.
 func (s Schema) up(step Step) string {
@@ -111,7 +119,8 @@ func (s Schema) down(step Step) string {
 // in it, or its host is gone, it is rolled back, so that others need not wait for that.
 func (s Schema) locked(ctx context.Context, conn *pgx.Conn, do func(pgx.Tx) error) error {
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "select set_config('idle_in_transaction_session_timeout', '5s', true), pg_advisory_xact_lock(hashtextextended($1, 0))", s.Scope+":migrate"); err != nil {
+		if _, err := tx.Exec(ctx, "select pg_catalog.set_config('idle_in_transaction_session_timeout', '5s', true), pg_catalog.set_config('search_path', $2, true), "+
+			"pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended($1::text, 0::bigint))", s.Scope+":migrate", SearchPath); err != nil {
 			return err
 		}
 		return do(tx)

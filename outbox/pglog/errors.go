@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/emitd/emitd/internal/pgerror"
 	"github.com/emitd/emitd/outbox"
 )
@@ -14,7 +16,7 @@ var (
 	errStandby = errors.New("the server is recovering or a standby, which does not show open transactions: connect to the primary (target_session_attrs=read-write)")
 )
 
-const hintMigrate = "migrate it (emitd migrate up --outbox, or pglog.Migrate)"
+const hintMigrate = "migrate it (emitd migrate up --outbox; in a program of your own pglog.Migrate, or Config.AutoMigrate)"
 
 // explain says what was attempted and, where it is known, what to do. No text of it holds a secret.
 func (c Config) explain(what string, err error) error {
@@ -27,6 +29,9 @@ func (c Config) explain(what string, err error) error {
 		}
 	}
 	hint := hintOf(pgerror.Code(err), c)
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "23514" && pg.ConstraintName != "" { // else it is the partition
+		hint = "the message is longer than outbox.Message allows"
+	}
 	switch hint {
 	case hintMigrate:
 		return fmt.Errorf("%s: %w: the outbox's tables are missing or of another version: %s: %w", what, outbox.ErrSchema, hint, pgerror.Strip(err, c.URL))
@@ -42,7 +47,7 @@ func hintOf(code string, c Config) string {
 	case "42P01", "3F000", "42703", "42883": // no table, schema, column, function
 		return hintMigrate
 	case "42501":
-		return fmt.Sprintf("the role lacks privileges: grant usage on schema %s and its sequences, select, insert, update, delete on its tables, and execute on its functions to it", c.Schema)
+		return fmt.Sprintf("the role lacks privileges in schema %s: grant what emitd migrate get --outbox prints at its end (pglog.GrantSQL); to make tables, run it as a role that may", c.Schema)
 	case "28P01", "28000":
 		return "the server refuses the user or password"
 	case "3D000":

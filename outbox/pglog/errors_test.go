@@ -13,7 +13,7 @@ func TestNoConnection(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	cfg := s.config(t, Config{MaxConns: 2, Notify: NotifyPoll})
-	w := openWorld(t, cfg)
+	w := s.open(t, cfg)
 	for range 2 {
 		conn, err := w.pool.Acquire(t.Context())
 		ok(t, err)

@@ -250,6 +250,10 @@ func TestMissingTables(t *testing.T) {
 	if _, err := w.Claim(ctx, outbox.Claim{Subscription: "s", Instances: 1, Epoch: 2}); err != nil {
 		t.Logf("a claim: %v", err)
 	}
+	if _, err := Open(ctx, w.cfg); !errors.Is(err, outbox.ErrSchema) {
+		t.Errorf("opening without the log: %v", err)
+	}
+	w = s.world(t, Config{})
 	s.exec(t, "alter sequence "+w.names.table("outbox_id")+" cache 20")
 	if _, err := Open(ctx, w.cfg); !errors.Is(err, outbox.ErrSchema) || !strings.Contains(err.Error(), "cache 1") {
 		t.Errorf("a sequence with a cache: %v", err)

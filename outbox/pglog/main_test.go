@@ -28,23 +28,20 @@ func ok(t testing.TB, err error) {
 
 // stage is a database in which every log of a test has a schema of its own.
 type stage struct {
-	url  string // of the owner
-	user string // of the role that programs run as: it may use tables and make none
-	role string
-	pool *pgxpool.Pool
-	n    atomic.Int64
+	url       string // of the owner
+	user      string // of the role that relays run as, with the rights of GrantSQL
+	role      string
+	publisher string // another role, likewise
+	pool      *pgxpool.Pool
+	n         atomic.Int64
 }
 
 func newStage(t testing.TB) *stage {
 	t.Helper()
 	s := &stage{url: pgtest.Database(t)}
-	s.role = pgtest.Role(t, s.url)
+	s.role, s.publisher = pgtest.Role(t, s.url), pgtest.Role(t, s.url)
 	s.user = pgtest.As(s.url, s.role, "secret")
 	s.pool = mustPool(t, s.url)
-	s.exec(t, `alter default privileges grant usage on schemas to `+s.role+`;
-		alter default privileges grant select, insert, update, delete on tables to `+s.role+`;
-		alter default privileges grant usage, select on sequences to `+s.role+`;
-		alter default privileges grant execute on functions to `+s.role)
 	return s
 }
 
@@ -72,6 +69,9 @@ func (s *stage) config(t testing.TB, cfg Config) Config {
 	}
 	_, err := Migrate(context.Background(), cfg, Version)
 	ok(t, err)
+	grants, err := GrantSQL(cfg, Roles{Relay: s.role, Publisher: s.publisher})
+	ok(t, err)
+	s.exec(t, grants)
 	cfg.URL = s.user
 	return cfg
 }
@@ -79,14 +79,15 @@ func (s *stage) config(t testing.TB, cfg Config) Config {
 // world is a log with a caller beside it.
 type world struct {
 	*Log
-	t   testing.TB
-	app *pgxpool.Pool
-	pub *Publisher
+	t     testing.TB
+	app   *pgxpool.Pool // publishes
+	owner *pgxpool.Pool // of the tables
+	pub   *Publisher
 }
 
 func (s *stage) world(t testing.TB, cfg Config) *world {
 	t.Helper()
-	return openWorld(t, s.config(t, cfg))
+	return s.open(t, s.config(t, cfg))
 }
 
 func newWorld(t testing.TB, cfg Config) *world {
@@ -94,8 +95,22 @@ func newWorld(t testing.TB, cfg Config) *world {
 	return newStage(t).world(t, cfg)
 }
 
-// openWorld opens a log that is closed with the test.
+// open opens a log whose messages come from the publisher's role, and whose rows the test sees to as their
+// owner.
+func (s *stage) open(t testing.TB, cfg Config) *world {
+	t.Helper()
+	return openAs(t, cfg, mustPool(t, pgtest.As(s.url, s.publisher, "secret")), s.pool)
+}
+
+// openWorld opens a log as the owner of its tables, who publishes too.
 func openWorld(t testing.TB, cfg Config) *world {
+	t.Helper()
+	pool := mustPool(t, cfg.URL)
+	return openAs(t, cfg, pool, pool)
+}
+
+// openAs opens a log that is closed with the test.
+func openAs(t testing.TB, cfg Config, app, owner *pgxpool.Pool) *world {
 	t.Helper()
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -103,7 +118,7 @@ func openWorld(t testing.TB, cfg Config) *world {
 	l, err := Open(context.Background(), cfg)
 	ok(t, err)
 	t.Cleanup(l.Close)
-	w := &world{Log: l, t: t, app: mustPool(t, cfg.URL)}
+	w := &world{Log: l, t: t, app: app, owner: owner}
 	w.pub, err = New(w.app, cfg)
 	ok(t, err)
 	t.Cleanup(func() {
@@ -114,18 +129,18 @@ func openWorld(t testing.TB, cfg Config) *world {
 	return w
 }
 
-// exec runs a statement as the caller; ~outbox is the table.
+// exec runs a statement as the owner; ~outbox is the table.
 func (w *world) exec(sql string, args ...any) {
 	w.t.Helper()
-	if _, err := w.app.Exec(context.Background(), w.names.q(sql), args...); err != nil {
+	if _, err := w.owner.Exec(context.Background(), w.names.q(sql), args...); err != nil {
 		w.t.Fatalf("%s: %v", sql, err)
 	}
 }
 
-// value reads one value as the caller.
+// value reads one value as the owner.
 func value[T any](w *world, sql string, args ...any) (v T) {
 	w.t.Helper()
-	if err := w.app.QueryRow(context.Background(), w.names.q(sql), args...).Scan(&v); err != nil {
+	if err := w.owner.QueryRow(context.Background(), w.names.q(sql), args...).Scan(&v); err != nil {
 		w.t.Fatalf("%s: %v", sql, err)
 	}
 	return v
@@ -139,12 +154,15 @@ func (w *world) publish(messages ...outbox.Message) {
 	}))
 }
 
-// begin begins a transaction of the caller.
-func (w *world) begin() pgx.Tx {
-	w.t.Helper()
-	tx, err := w.app.Begin(context.Background())
-	ok(w.t, err)
-	w.t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+// begin begins a transaction of the publisher.
+func (w *world) begin() pgx.Tx { return beginAs(w.t, w.app) }
+
+// beginAs begins a transaction that ends with the test.
+func beginAs(t testing.TB, pool *pgxpool.Pool) pgx.Tx {
+	t.Helper()
+	tx, err := pool.Begin(context.Background())
+	ok(t, err)
+	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
 	return tx
 }
 

@@ -53,10 +53,8 @@ func migrations(steps []pgschema.Step, err error) ([]Migration, error) {
 // Migrate brings the schema to a version, up or down, and returns the steps taken. Version is the
 // newest; 0 removes every table, and with them every message. Each step is a transaction of its own,
 // so an interrupted migration goes on where it stopped; two at once take turns. The role needs to
-// create in the schema, and in the database if the schema is missing. Programs then need usage of the
-// schema and its sequences, select, insert, update and delete on its tables, and to execute its
-// functions; those that only publish need insert on outbox and outbox_delayed and usage of the
-// sequence.
+// create in the schema, and in the database if the schema is missing; nobody else should be able to
+// create in it. What programs need then is [GrantSQL].
 func Migrate(ctx context.Context, cfg Config, target int) ([]Migration, error) {
 	var taken []pgschema.Step
 	err := withConn(ctx, cfg, "migrate the outbox", func(conn *pgx.Conn, cfg Config) (err error) {
@@ -101,14 +99,16 @@ const migrationTable = `create table if not exists {{outbox_migration}} (
 func (c Config) fill(text string) string {
 	n := c.names()
 	f := template.FuncMap{
-		"schema":   func() string { return pgx.Identifier{n.schema}.Sanitize() },
-		"name":     func(s string) string { return pgx.Identifier{n.prefix + s}.Sanitize() },
-		"function": n.table,
-		"text":     func(s string) string { return pgschema.Literal(n.prefix + s) },
-		"regclass": func(s string) string { return pgschema.Literal(n.table(s)) + "::regclass" },
-		"scope":    n.locks,
-		"width":    func() int64 { return c.width },
-		"room":     func() int64 { return (minAhead - 1) * c.width },
+		"schema":     func() string { return pgx.Identifier{n.schema}.Sanitize() },
+		"name":       func(s string) string { return pgx.Identifier{n.prefix + s}.Sanitize() },
+		"function":   n.table,
+		"text":       func(s string) string { return pgschema.Literal(n.prefix + s) },
+		"regclass":   func(s string) string { return pgschema.Literal(n.table(s)) + "::regclass" },
+		"scope":      n.locks,
+		"limits":     limits,
+		"privileged": n.privileged,
+		"width":      func() int64 { return c.width },
+		"room":       func() int64 { return (minAhead - 1) * c.width },
 	}
 	for _, t := range []string{
 		"outbox", "outbox_id", "outbox_partition", "outbox_state", "outbox_delayed", "outbox_subscription", "outbox_cursor",
@@ -122,6 +122,18 @@ func (c Config) fill(text string) string {
 	}
 	return out.String()
 }
+
+// limits is the constraint that a row keeps the limits of [outbox.Message.Validate], however it was
+// inserted. What is null keeps them. Headers are longer as JSON: at most the double, and punctuation.
+func limits() string {
+	return fmt.Sprintf(`check (octet_length(topic) between 1 and %d and octet_length(type) <= %d and octet_length(key) <= %d
+		and octet_length(headers::text) <= %d and octet_length(traceparent) <= 255 and octet_length(tracestate) <= 4096
+		and octet_length(payload) <= %d)`, outbox.MaxTopic, outbox.MaxType, outbox.MaxKey, maxHeaderText, outbox.MaxPayload)
+}
+
+// maxHeaderText bounds the headers of a message as JSON, in bytes: with room for as many as a message may
+// have, of the longest names and values, all of characters that JSON writes as six.
+const maxHeaderText = 2 << 20
 
 // withConn connects and runs one thing.
 func withConn(ctx context.Context, cfg Config, what string, do func(*pgx.Conn, Config) error) error {
@@ -161,7 +173,7 @@ func checkSchema(ctx context.Context, q pgschema.Querier, cfg Config) error {
 	}
 	cache, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[int64])
 	if errors.Is(err, pgx.ErrNoRows) {
-		return fmt.Errorf("%w: the sequence %s is missing: restore it, above all ids of the log", outbox.ErrSchema, n.table("outbox_id"))
+		return fmt.Errorf("%w: the table %s is missing", outbox.ErrSchema, n.table("outbox"))
 	}
 	if err == nil && cache != 1 {
 		err = fmt.Errorf("%w: the sequence %s has a cache, by which keys lose their order: alter sequence %[2]s cache 1", outbox.ErrSchema, n.table("outbox_id"))

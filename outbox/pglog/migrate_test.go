@@ -9,7 +9,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/emitd/emitd/internal/pgerror"
 	"github.com/emitd/emitd/outbox"
 )
 
@@ -77,33 +76,5 @@ func TestMigrate(t *testing.T) {
 	}
 	if _, err := Migrate(ctx, cfg, Version); !errors.Is(err, outbox.ErrSchema) {
 		t.Errorf("migrating a newer schema: %v", err)
-	}
-}
-
-// A role without any right to make tables does everything that programs do, partitions included; one
-// that may only publish does that; one that may only look removes nothing.
-func TestRights(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	s := newStage(t)
-	w := s.world(t, Config{width: 10, Retention: -1}) // as the role without DDL
-	if _, err := w.app.Exec(ctx, "create table "+w.cfg.Schema+".x (n int)"); pgerror.Code(err) != "42501" {
-		t.Fatalf("the role may make tables: %v", err)
-	}
-	c := w.claim("s", 1)
-	w.many(30)
-	w.sweepAll()
-	w.many(15)
-	drain(t, c)
-	w.goes(4, c)
-	n := w.names
-	s.exec(t, "revoke all on all tables in schema "+n.schema+" from "+s.role+"; revoke all on all functions in schema "+n.schema+" from "+s.role+
-		"; grant insert on "+n.table("outbox")+", "+n.table("outbox_delayed")+" to "+s.role)
-	w.publish(text("k", "x"), text("k", "y"))
-	if _, err := w.Sweep(ctx, 1); err == nil || !strings.Contains(err.Error(), "grant") {
-		t.Errorf("sweeping without rights: %v", err)
-	}
-	if _, err := w.app.Exec(ctx, n.q("select ~outbox_empty(1, 0)")); pgerror.Code(err) != "42501" {
-		t.Errorf("whoever may use the schema may empty the log: %v", err)
 	}
 }

@@ -24,7 +24,7 @@ func TestClaimWaitsWhileNeighboursGetOn(t *testing.T) {
 	ok(t, err)
 	right.Close()
 
-	holder := w.begin()
+	holder := beginAs(t, w.owner)
 	_, err = holder.Exec(ctx, w.names.q("select from ~outbox_subscription for update"))
 	ok(t, err)
 	claimed := make(chan error, 1)

@@ -111,7 +111,7 @@ const between = 25 * time.Millisecond
 func newHerald(pool *pgxpool.Pool, cfg Config) *herald.Herald {
 	c := herald.Config{Pause: between, OnPublished: cfg.OnPublished, Logger: cfg.Logger}
 	if cfg.Notify == NotifyAuto && pool != nil {
-		text := "select pg_notify(" + pgschema.Literal(cfg.names().channel()) + ", '')"
+		text := "select pg_catalog.pg_notify(" + pgschema.Literal(cfg.names().channel()) + ", '')"
 		c.Ring = func(ctx context.Context) {
 			timed, cancel := context.WithTimeout(ctx, cfg.QueryTimeout)
 			defer cancel()

@@ -92,6 +92,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/emitd/emitd/internal/pgerror"
+	"github.com/emitd/emitd/internal/pgschema"
 	"github.com/emitd/emitd/outbox"
 )
 
@@ -213,6 +214,7 @@ func (c Config) connection(cc *pgx.ConnConfig, pooled bool) {
 	cc.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	if !pooled {
 		maps.Copy(cc.RuntimeParams, c.settings())
+		cc.RuntimeParams["search_path"] = pgschema.SearchPath
 		cc.RuntimeParams["default_transaction_isolation"] = "read committed"
 		cc.RuntimeParams["default_transaction_read_only"] = "off"
 		cc.DefaultQueryExecMode = pgx.QueryExecModeCacheStatement

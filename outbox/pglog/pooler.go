@@ -50,6 +50,7 @@ func (c Config) beginning() string {
 	for name, value := range c.settings() {
 		text = append(text, "set local "+name+" = "+pgschema.Literal(value))
 	}
+	text = append(text, "set local search_path = "+pgschema.SearchPath)
 	slices.Sort(text) // begin comes first
 	return strings.Join(append(text, "select "+started), "; ")
 }

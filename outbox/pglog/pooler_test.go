@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/emitd/emitd/internal/pgerror"
 	"github.com/emitd/emitd/internal/pgtest"
 	"github.com/emitd/emitd/outbox"
@@ -21,17 +23,16 @@ func (s *stage) through(t testing.TB, pooler *pgtest.PgBouncer) *world {
 	t.Helper()
 	cfg := s.config(t, Config{})
 	cfg.URL = pooler.URL
-	return openPooled(t, cfg)
+	return openPooled(t, cfg, s.pool)
 }
 
 // openPooled is openWorld behind a pooler, where a caller must not prepare statements.
-func openPooled(t testing.TB, cfg Config) *world {
+func openPooled(t testing.TB, cfg Config, owner *pgxpool.Pool) *world {
 	t.Helper()
-	w := openWorld(t, cfg)
+	w := openAs(t, cfg, mustPool(t, cfg.URL+"&default_query_exec_mode=cache_describe"), owner)
 	if !w.pooled {
 		t.Fatal("the pooler was not noticed")
 	}
-	w.app = mustPool(t, cfg.URL+"&default_query_exec_mode=cache_describe")
 	return w
 }
 
@@ -81,7 +82,7 @@ func TestPoolerIsNoticed(t *testing.T) {
 			t.Parallel()
 			cfg := s.config(t, Config{})
 			cfg.URL = c.url
-			w := openWorld(t, cfg)
+			w := s.open(t, cfg)
 			if w.pooled != c.want {
 				t.Errorf("a pooler is noticed: %v", w.pooled)
 			}
@@ -125,6 +126,7 @@ func TestPooledSessionsAreClean(t *testing.T) {
 	if !silent {
 		t.Error("it listens with a session that others get")
 	}
+	w.owner = w.app // whose session is that of the log, for there is one
 	for name := range w.cfg.settings() {
 		if value[string](w, "select source from pg_settings where name = $1", name) == "session" {
 			t.Errorf("%s is left in the session", name)
@@ -201,7 +203,7 @@ func TestFenceThroughPooler(t *testing.T) {
 			s := newStage(t)
 			pooler := pgtest.NewPgBouncer(t, s.user)
 			w := s.through(t, pooler)
-			other := openPooled(t, w.cfg)
+			other := openPooled(t, w.cfg, s.pool)
 			w.publish(text("a", "1"), text("a", "2"))
 			old := w.claim("s", 1)
 			p, err := old.Next(t.Context(), outbox.Limit{Rows: 1})
@@ -253,7 +255,7 @@ func TestServerRestartsBehindPooler(t *testing.T) {
 	_, err := Migrate(ctx, Config{URL: server.URL("postgres")}, Version)
 	ok(t, err)
 	pooler := pgtest.NewPgBouncer(t, server.URL("postgres"))
-	w := openPooled(t, Config{URL: pooler.URL, MaxConns: 2})
+	w := openPooled(t, Config{URL: pooler.URL, MaxConns: 2}, mustPool(t, server.URL("postgres")))
 	c := w.claim("s", 1)
 	w.publish(text("a", "1"))
 	p, err := c.Next(ctx, outbox.Limit{})

@@ -175,7 +175,7 @@ func (p *Publisher) statements(messages []outbox.Message) []statement {
 	in, locks := p.insert(messages), p.lockKeys(messages)
 	if single(messages) && len(locks) > 0 {
 		// One key is one statement of four arguments. The row comes out of it, so its id is drawn after that.
-		in.text += ` from (select pg_advisory_xact_lock_shared($10::int, $11::int), pg_advisory_xact_lock($12::int, $13::int)) as locked`
+		in.text += ` from (select pg_catalog.pg_advisory_xact_lock_shared($10::int, $11::int), pg_catalog.pg_advisory_xact_lock($12::int, $13::int)) as locked`
 		in.args = append(in.args, locks[0].args...)
 		return []statement{in}
 	}
@@ -195,13 +195,13 @@ func (p *Publisher) lockKeys(messages []outbox.Message) []statement {
 	case len(shards) == 0:
 		return nil
 	case whole:
-		return []statement{{`select pg_advisory_xact_lock($1::int, s) from unnest($2::int[]) s`, []any{class, shards}}}
+		return []statement{{`select pg_catalog.pg_advisory_xact_lock($1::int, s) from unnest($2::int[]) s`, []any{class, shards}}}
 	case len(keys) == 1:
-		return []statement{{`select pg_advisory_xact_lock_shared($1::int, $2::int), pg_advisory_xact_lock($3::int, $4::int)`, []any{class, shards[0], class + 1, keys[0]}}}
+		return []statement{{`select pg_catalog.pg_advisory_xact_lock_shared($1::int, $2::int), pg_catalog.pg_advisory_xact_lock($3::int, $4::int)`, []any{class, shards[0], class + 1, keys[0]}}}
 	}
 	return []statement{
-		{`select pg_advisory_xact_lock_shared($1::int, s) from unnest($2::int[]) s`, []any{class, shards}},
-		{`select pg_advisory_xact_lock($1::int, k) from unnest($2::int[]) k`, []any{class + 1, keys}},
+		{`select pg_catalog.pg_advisory_xact_lock_shared($1::int, s) from unnest($2::int[]) s`, []any{class, shards}},
+		{`select pg_catalog.pg_advisory_xact_lock($1::int, k) from unnest($2::int[]) k`, []any{class + 1, keys}},
 	}
 }
 
@@ -220,11 +220,11 @@ func (p *Publisher) lockRows(messages []outbox.Message) []statement {
 	}
 	class := p.names.locks()
 	if whole {
-		return []statement{{text: list("pg_advisory_xact_lock", class, shards)}}
+		return []statement{{text: list("pg_catalog.pg_advisory_xact_lock", class, shards)}}
 	}
 	return []statement{
-		{text: list("pg_advisory_xact_lock_shared", class, shards)},
-		{text: list("pg_advisory_xact_lock", class+1, keys)},
+		{text: list("pg_catalog.pg_advisory_xact_lock_shared", class, shards)},
+		{text: list("pg_catalog.pg_advisory_xact_lock", class+1, keys)},
 	}
 }
 
@@ -295,7 +295,7 @@ func (p *Publisher) insert(messages []outbox.Message) statement {
 }
 
 // byTime puts the rows of m into the log or among those that are not due, by one clock.
-const byTime = `, clock as materialized (select clock_timestamp() as now),
+const byTime = `, clock as materialized (select pg_catalog.clock_timestamp() as now),
 	later as (insert into ~outbox_delayed (not_before, ` + inserted + `) select due, ` + inserted + ` from m, clock where due > now order by n)
 	insert into ~outbox (` + inserted + `) select ` + inserted + ` from m, clock where due is null or due <= now order by n`
 

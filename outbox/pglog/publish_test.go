@@ -297,7 +297,7 @@ func TestWake(t *testing.T) {
 	})
 	tx := w.pub.Wrap(w.begin())
 	ok(t, w.pub.Publish(ctx, tx, text("k", "1")))
-	if n := value[int](w, "select count(*) from pg_stat_activity where query like '%pg_notify%' and query not like '%count%'"); n != 0 {
+	if n := value[int](w, "select count(*) from pg_stat_activity where datname = current_database() and query like '%pg_notify%' and query not like '%count%'"); n != 0 {
 		t.Errorf("%d sessions notified before a commit", n)
 	}
 	ok(t, tx.Commit(ctx))

@@ -81,12 +81,8 @@ func (l *Log) age(q *query) {
 	}
 }
 
-// pass draws a number for each partition that is full. The sequence is read before: whoever has an id
-// of the partition has a lower number.
-func (q *query) pass() {
-	q.exec(writing + ` update ~outbox_partition n set x0 = at.tx, passed_at = coalesce(n.passed_at, clock_timestamp())
-		from at where n.x0 is null and n.emptied_at is null and n.hi <= at.drawn + 1`)
-}
+// pass draws a number for each partition that is full.
+func (q *query) pass() { q.exec(`select ~outbox_pass()`) }
 
 // remove empties partitions and drops them when nobody uses the log for a moment; if many are empty,
 // it waits for that, which holds up publishers for a fifth of a second at most.
@@ -125,9 +121,11 @@ func (q *query) numbers(text string, args ...any) (out []int64) {
 // the retention; null if the log is not too large, or none is.
 const excess = `with n as materialized (select n.n, n.lo, n.hi, n.x0 is not null and n.emptied_at is null
 			and n.passed_at < clock_timestamp() - $1 * interval '1 microsecond' as old,
-		pg_total_relation_size(format('%I.%I', (select k.nspname from pg_class t join pg_namespace k on k.oid = t.relnamespace
-			where t.oid = '~outbox'::regclass), n.leaf)::regclass)::bigint as size
-		from ~outbox_partition n)
+		pg_total_relation_size(leaf.oid)::bigint as size
+		from ~outbox_partition n
+		join pg_class log on log.oid = '~outbox'::regclass
+		join pg_inherits i on i.inhparent = log.oid
+		join pg_class leaf on leaf.oid = i.inhrelid and leaf.relname = log.relname || '_p' || n.n)
 	select max(n.hi) - 1 from (select n.*, sum(n.size) over () - sum(n.size) over (order by n.n) + n.size as with_it from n) n
 	where n.old and n.with_it > $2`
 

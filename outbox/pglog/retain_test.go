@@ -409,12 +409,15 @@ func TestPassedOverPartitionWaitsForTransactions(t *testing.T) {
 	ctx := context.Background()
 	w := newWorld(t, Config{width: 10, Retention: -1})
 	w.claim("s", 1)
-	open := w.begin()
+	open := beginAs(t, w.owner)
 	_, err := open.Exec(ctx, w.names.q("select pg_current_xact_id(), nextval('~outbox_id')"))
 	ok(t, err)
 	w.many(15)
-	ok(t, w.write(ctx, nil, func(q *query) error {
+	ok(t, w.read(ctx, nil, func(q *query) error {
 		q.pass()
+		return nil
+	}))
+	ok(t, w.write(ctx, nil, func(q *query) error {
 		q.passOver(rules.Late{Subscription: "s"}, 10)
 		return nil
 	}))

@@ -55,8 +55,7 @@ func (l *Log) Stats(ctx context.Context, subscription string) (out []outbox.Stat
 	return out, nil
 }
 
-const retained = `(select coalesce(sum(pg_total_relation_size(format('%I.%I', s.nspname, n.leaf)::regclass)), 0)::bigint from ~outbox_partition n,
-	(select k.nspname from pg_class t join pg_namespace k on k.oid = t.relnamespace where t.oid = '~outbox'::regclass) s)`
+const retained = `(select coalesce(sum(pg_total_relation_size(i.inhrelid)), 0)::bigint from pg_inherits i where i.inhparent = '~outbox'::regclass)`
 
 // cursors fills in what was published and not read: of each part what its snapshots do not see. Like
 // a reader it begins at the floor, and finds what lies before that by its transaction.

@@ -41,13 +41,13 @@ func TestVisibilityStorm(t *testing.T) {
 	s := newStage(t)
 	cfg := s.config(t, Config{MaxConns: 12})
 	v := &visibility{
-		world: openWorld(t, cfg), order: map[string][]string{}, loose: map[string]bool{}, undone: map[string]bool{},
+		world: s.open(t, cfg), order: map[string][]string{}, loose: map[string]bool{}, undone: map[string]bool{},
 		first: map[string][]string{}, count: map[string]int{},
 	}
 	proxy := pgtest.NewProxy(t, cfg.URL)
 	behind := cfg
 	behind.URL = proxy.URL()
-	relayed := openWorld(t, behind)
+	relayed := s.open(t, behind)
 
 	// A stranger draws a number, and holds back nobody until all else is delivered.
 	stranger := v.begin()

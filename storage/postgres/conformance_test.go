@@ -22,7 +22,8 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 // stage is a database in which every store of a test has a schema of its own.
 type stage struct {
 	url  string // of the owner
-	user string // of the role that stores run as: it may use tables and make none
+	user string // of the role that stores run as, with the rights of GrantSQL
+	role string
 	pool *pgxpool.Pool
 	n    atomic.Int64
 }
@@ -30,8 +31,8 @@ type stage struct {
 func newStage(t testing.TB) *stage {
 	t.Helper()
 	s := &stage{url: pgtest.Database(t)}
-	role := pgtest.Role(t, s.url)
-	s.user = pgtest.As(s.url, role, "secret")
+	s.role = pgtest.Role(t, s.url)
+	s.user = pgtest.As(s.url, s.role, "secret")
 	pool, err := pgxpool.New(context.Background(), s.url)
 	if err != nil {
 		t.Fatal(err)
@@ -39,10 +40,18 @@ func newStage(t testing.TB) *stage {
 	t.Cleanup(pool.Close)
 	s.pool = pool
 	s.exec(t, `create table clock (now timestamptz not null);
-		grant select on clock to public;
-		alter default privileges grant usage on schemas to `+role+`;
-		alter default privileges grant select, insert, update, delete on tables to `+role)
+		grant select on clock to public`)
 	return s
+}
+
+// grant gives roles what they need of a store.
+func (s *stage) grant(t testing.TB, cfg postgres.Config, roles postgres.Roles) {
+	t.Helper()
+	grants, err := postgres.GrantSQL(cfg, roles)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.exec(t, grants)
 }
 
 func (s *stage) exec(t testing.TB, sql string, args ...any) {
@@ -70,6 +79,7 @@ func (s *stage) schema(t testing.TB, edits ...func(*postgres.Config)) postgres.C
 	if _, err := postgres.Migrate(context.Background(), cfg, postgres.Version); err != nil {
 		t.Fatal(err)
 	}
+	s.grant(t, cfg, postgres.Roles{Node: s.role})
 	cfg.URL = s.user
 	for _, e := range edits {
 		e(&cfg)
@@ -93,7 +103,7 @@ func (s *stage) backend(t testing.TB, edits ...func(*postgres.Config)) storagete
 	t.Helper()
 	cfg := s.schema(t, edits...)
 	clock := cfg.Schema + ".clock"
-	s.exec(t, "create table "+clock+" as select date_trunc('second', clock_timestamp()) as now, 1 as id")
+	s.exec(t, "create table "+clock+" as select date_trunc('second', clock_timestamp()) as now, 1 as id; grant select on "+clock+" to public")
 	proxy := pgtest.NewProxy(t, cfg.URL)
 	first, second := cfg, cfg
 	first.URL = proxy.URL()

@@ -145,10 +145,20 @@ func isAnswer(err error) bool {
 	return false
 }
 
-// denied names the object and what to grant.
+// mayNotMigrate marks what was refused to a role that should have made tables.
+type mayNotMigrate struct{ error }
+
+func (e *mayNotMigrate) Unwrap() error { return e.error }
+
+// denied names the object and what to do.
 func denied(err error, cfg Config) error {
-	return fmt.Errorf("the role in store.url lacks privileges (%s): grant usage on schema %s and select, insert, update, delete on its tables to it: %w",
-		sentence(err), cfg.Schema, pgerror.Strip(err, cfg.URL))
+	what := "lacks privileges in schema " + cfg.Schema
+	hint := "grant what emitd migrate get prints (GrantSQL) to it"
+	if _, migrates := errors.AsType[*mayNotMigrate](err); migrates {
+		what = "may not make the tables of schema " + cfg.Schema
+		hint = "run what emitd migrate get prints as a role that may, once; the role of the nodes needs only the grants at its end"
+	}
+	return fmt.Errorf("the role in store.url %s (%s): %s: %w", what, sentence(err), hint, pgerror.Strip(err, cfg.URL))
 }
 
 // sentence is the server's own sentence.

@@ -123,8 +123,7 @@ const idle = 5 * time.Second
 //
 // The unit's successor, and nobody else, may have to wait for the transaction. So it may idle
 // only as long as the run trusts its assignment (ctx is that of the run, see [daemon.Trust]), and
-// 5 s where ctx does not say. The role of the transaction needs usage of the schema, and select
-// and update on the table fence.
+// 5 s where ctx does not say. The role of the transaction needs the rights of [Roles].App.
 func (s *Store) Fence(ctx context.Context, tx pgx.Tx, f daemon.Fence) error {
 	what := "fence " + f.String()
 	bound := idle

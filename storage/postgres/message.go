@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/emitd/emitd/internal/pgschema"
 )
 
 // message is one call's statements, sent together and answered together.
@@ -193,6 +195,7 @@ func (m *message) begin(conn *pgconn.PgConn, isolation string, total, lock time.
 	m.patience = milliseconds(total)
 	if isolation != procedural {
 		m.set(isolation)
+		m.set("set local search_path = " + pgschema.SearchPath)
 		m.set("set local jit = off")
 		m.set("set local statement_timeout = " + m.patience)
 	}

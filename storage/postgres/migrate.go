@@ -67,11 +67,14 @@ func migrations(steps []pgschema.Step, err error) ([]Migration, error) {
 // Migrate brings the schema to a version, up or down, and returns the steps taken. Version is
 // the newest; 0 removes every table, and with them the cluster's state. Each step is a
 // transaction of its own, so an interrupted migration goes on where it stopped; two at once take
-// turns. The role needs to create in the schema, and in the database if the schema is missing.
+// turns. The role needs to create in the schema, and in the database if the schema is missing; nobody
+// else should be able to create in it. What programs need then is [GrantSQL].
 func Migrate(ctx context.Context, cfg Config, target int) ([]Migration, error) {
 	var taken []pgschema.Step
 	err := withConn(ctx, cfg, "migrate", func(conn *pgx.Conn, n names) (err error) {
-		taken, err = n.versions().Migrate(ctx, conn, target)
+		if taken, err = n.versions().Migrate(ctx, conn, target); pgerror.Code(err) == codeNoPrivilege {
+			err = &mayNotMigrate{err}
+		}
 		return err
 	})
 	return migrations(taken, err)
@@ -145,7 +148,7 @@ func hintMigrate(cfg Config) string {
 	if cfg.Prefix != "" {
 		flags += " --store.prefix " + cfg.Prefix
 	}
-	return "run: emitd migrate up --store <the same URL>" + flags
+	return "run: emitd migrate up --store <the same URL>" + flags + " (or, in a program of your own, set Config.AutoMigrate)"
 }
 
 // checkSchema compares versions.

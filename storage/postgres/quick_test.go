@@ -56,8 +56,8 @@ func TestConformanceWithoutProcedure(t *testing.T) {
 func TestProcedureIsNotNeeded(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ spoil, session string }{
-		"forbidden":    {spoil: "revoke execute on procedure %s.heartbeat_1 from public"},
-		"missing":      {spoil: "drop procedure %s.heartbeat_1"},
+		"forbidden":    {spoil: "revoke execute on procedure SCHEMA.heartbeat_1 from public, ROLE"},
+		"missing":      {spoil: "drop procedure SCHEMA.heartbeat_1"},
 		"serializable": {session: "&default_transaction_isolation=serializable"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -73,7 +73,7 @@ func TestProcedureIsNotNeeded(t *testing.T) {
 			term := a.lead()
 			a.assign(term, unit(0), b)
 			if tt.spoil != "" {
-				s.exec(t, fmt.Sprintf(tt.spoil, cfg.Schema))
+				s.exec(t, strings.NewReplacer("SCHEMA", cfg.Schema, "ROLE", s.role).Replace(tt.spoil))
 			}
 
 			trips := func(want int64, beat func()) {
@@ -409,6 +409,9 @@ func TestSchemaMadeAgain(t *testing.T) {
 	for _, version := range []int{0, postgres.Version} {
 		if _, err := postgres.Migrate(context.Background(), owner, version); err != nil {
 			t.Fatal(err)
+		}
+		if version > 0 {
+			s.grant(t, cfg, postgres.Roles{Node: s.role})
 		}
 		if _, err := a.try(); version == 0 && !errors.Is(err, storage.ErrSchema) || version != 0 && !errors.Is(err, storage.ErrNotRegistered) {
 			t.Errorf("version %d: error %v", version, err)

@@ -2,7 +2,9 @@ drop function {{function "outbox_publish"}}(text, bytea, text, text, json, times
 drop function {{function "outbox_begin_era"}}(integer, text);
 drop function {{function "outbox_drop"}}(bigint, boolean);
 drop function {{function "outbox_empty"}}(bigint, bigint);
+drop function {{function "outbox_leaf"}}(bigint);
 drop function {{function "outbox_close"}}(bigint);
+drop function {{function "outbox_pass"}}();
 drop function {{function "outbox_extend"}}(bigint, bigint);
 drop table {{outbox_dead}};
 drop table {{outbox_parked}};
@@ -13,4 +15,3 @@ drop table {{outbox_delayed}};
 drop table {{outbox_state}};
 drop table {{outbox_partition}};
 drop table {{outbox}};
-drop sequence {{outbox_id}};

@@ -1,13 +1,13 @@
 -- The outbox. Numbers of messages (id) are drawn after the transaction has its number (tx): defaults
 -- are computed in the order of the columns, and relays rely on it.
 
-create sequence {{outbox_id}} cache 1; -- a cache would break the order of keys
-
 -- The log. Rows are added and never changed; partitions go as a whole. What a producer leaves empty
 -- is null. Readers find new rows by id, and those of transactions that took long by (tx, id).
 create table {{outbox}} (
 	tx          xid8        not null default pg_current_xact_id(), -- of the whole transaction, whatever the savepoint
-	id          bigint      not null default nextval({{regclass "outbox_id"}}),
+	-- Who may insert draws an id here and nowhere else: an identity column needs no right on its sequence.
+	-- A cache would break the order of keys.
+	id          bigint      not null generated always as identity (sequence name {{outbox_id}} cache 1),
 	shard       smallint    not null check (shard between 0 and 63),
 	created_at  timestamptz not null default clock_timestamp(),
 	dedup_id    uuid        not null default gen_random_uuid(),
@@ -18,15 +18,17 @@ create table {{outbox}} (
 	traceparent text,
 	tracestate  text,
 	payload     bytea,
+	{{limits}},
 	primary key (id)
 ) partition by range (id);
 create index {{name "outbox_tx"}} on {{outbox}} (tx, id);
 
 -- Ids from lo up to, not with, hi. When all of them were drawn, x0 is: a number that all
--- transactions with messages in the partition are below.
+-- transactions with messages in the partition are below. Only the functions below write here, by which
+-- nobody but the owner of the tables can choose what they truncate and drop. The partition itself is
+-- the one of the log whose name ends in its number.
 create table {{outbox_partition}} (
 	n          bigint primary key,
-	leaf       text not null,
 	lo         bigint not null,
 	hi         bigint not null,
 	made_at    timestamptz not null default clock_timestamp(),
@@ -45,9 +47,10 @@ create table {{outbox_state}} (
 	drawn bigint not null default 0,
 	drawn_at timestamptz not null default clock_timestamp(),
 	peak  double precision not null default 0,
+	width bigint not null, -- ids of a partition, at least
 	one   boolean primary key default true check (one)
 );
-insert into {{outbox_state}} default values;
+insert into {{outbox_state}} (width) values ({{width}});
 
 -- Messages that are not due. A relay of their shard moves them into the log.
 create table {{outbox_delayed}} (
@@ -62,7 +65,8 @@ create table {{outbox_delayed}} (
 	headers     json,
 	traceparent text,
 	tracestate  text,
-	payload     bytea
+	payload     bytea,
+	{{limits}}
 );
 create index {{name "outbox_delayed_due"}} on {{outbox_delayed}} (not_before, id, shard);
 
@@ -159,14 +163,17 @@ create table {{outbox_dead}} (
 	primary key (subscription, id)
 );
 
--- Partitions are made and dropped by functions that run with the rights of their owner, so that
--- programs need none but those on rows.
+-- Partitions are made, passed and dropped by functions that run with the rights of their owner, so that
+-- programs need none but those on rows. Every function of the outbox has a search path of its own, in
+-- which nothing that a caller has made stands before what is meant.
 
--- Makes partitions until the log has room for so many ids. Attaching waits for no publisher.
+-- Makes partitions until the log has room for so many ids: up to 64 that nobody has begun to fill.
+-- Attaching waits for no publisher.
 create function {{function "outbox_extend"}}(room bigint, width bigint) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '200ms' as $extend$
 declare
 	made integer := 0;
+	ahead integer;
 	top bigint;
 	number bigint;
 	drawn bigint;
@@ -176,20 +183,38 @@ begin
 		raise exception 'there is no room of % in partitions of %', room, width;
 	end if;
 	perform pg_advisory_xact_lock({{scope}}, -1);
-	select coalesce(max(p.hi), 1), coalesce(max(p.n), 0) into top, number from {{outbox_partition}} p;
 	select s.last_value into drawn from {{outbox_id}} s;
-	while top <= drawn + room and made < 64 loop
+	select coalesce(max(p.hi), 1), coalesce(max(p.n), 0), count(*) filter (where p.lo > drawn)
+		into top, number, ahead from {{outbox_partition}} p;
+	width := greatest(width, (select s.width from {{outbox_state}} s));
+	while top <= drawn + room and ahead + made < 64 loop
 		number := number + 1;
 		leaf := {{text "outbox_p"}} || number;
 		execute format('create table {{schema}}.%I (like {{outbox}} including constraints)', leaf);
 		execute format('alter table {{outbox}} attach partition {{schema}}.%I for values from (%s) to (%s)', leaf, top, top + width);
-		insert into {{outbox_partition}} (n, leaf, lo, hi) values (number, leaf, top, top + width);
+		insert into {{outbox_partition}} (n, lo, hi) values (number, top, top + width);
 		top := top + width;
 		made := made + 1;
 	end loop;
 	return made;
 end
 $extend$;
+
+-- Draws x0 for each partition that is full. The sequence is read before the transaction has its number:
+-- whoever has an id of the partition has a lower one.
+create function {{function "outbox_pass"}}() returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $pass$
+declare
+	drawn bigint;
+begin
+	if pg_current_xact_id_if_assigned() is not null then
+		raise exception 'this transaction has a number already, which may be below those of transactions with messages';
+	end if;
+	select case when s.is_called then s.last_value else 0 end into drawn from {{outbox_id}} s;
+	update {{outbox_partition}} p set x0 = pg_current_xact_id(), passed_at = coalesce(p.passed_at, clock_timestamp())
+		where p.x0 is null and p.emptied_at is null and p.hi <= drawn + 1;
+end
+$pass$;
 
 -- Ends a partition that is being filled: its rest of ids is drawn for nobody, at once, and does not
 -- count as speed. Nobody may have published in an open transaction, which holds the sequence, and
@@ -214,6 +239,22 @@ exception when lock_not_available then
 end
 $close$;
 
+-- Returns the partition of the log with that number, as it is written in a statement. Nothing but a
+-- partition of the log is one, whatever its name.
+create function {{function "outbox_leaf"}}(which bigint) returns text
+language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $leaf$
+declare
+	leaf text;
+begin
+	select i.inhrelid::regclass::text into leaf from pg_inherits i join pg_class c on c.oid = i.inhrelid
+		where i.inhparent = {{regclass "outbox"}} and c.relname = {{text "outbox_p"}} || which;
+	if leaf is null then
+		raise exception 'the outbox has no partition %', which;
+	end if;
+	return leaf;
+end
+$leaf$;
+
 -- Empties a partition that is older than keep (microseconds) and that every cursor has passed: no
 -- transaction that wrote into it was open when any snap_from was taken, or the cursor was moved over
 -- it (base_from) and none is open now. Asked again here, in the transaction that deletes.
@@ -233,7 +274,7 @@ begin
 	) then
 		return false;
 	end if;
-	execute format('truncate table {{schema}}.%I', p.leaf);
+	execute 'truncate table ' || {{function "outbox_leaf"}}(which);
 	update {{outbox_partition}} q set emptied_at = clock_timestamp() where q.n = which;
 	return true;
 end
@@ -255,7 +296,7 @@ begin
 	else
 		lock table only {{outbox}} in access exclusive mode nowait;
 	end if;
-	execute format('drop table {{schema}}.%I', p.leaf);
+	execute 'drop table ' || {{function "outbox_leaf"}}(which);
 	delete from {{outbox_partition}} q where q.n = which;
 	return true;
 exception when lock_not_available then
@@ -277,21 +318,18 @@ begin
 end
 $era$;
 
--- Publishes a message, for programs in other languages; see package outbox for the limits.
+-- Publishes a message, for programs in other languages. The tables check the limits.
 create function {{function "outbox_publish"}}(
 	topic text, payload bytea, key text default null, type text default null, headers json default null,
 	not_before timestamptz default null, dedup_id uuid default null, traceparent text default null, tracestate text default null
 ) returns uuid
-language plpgsql security invoker as $publish$
+language plpgsql security invoker set search_path = pg_catalog, pg_temp as $publish$
 #variable_conflict use_variable
 declare
 	hash bytea := sha256(convert_to(key, 'UTF8'));
 	message uuid := coalesce(dedup_id, gen_random_uuid());
 	shard smallint := coalesce(get_byte(hash, 0) % 64, floor(random() * 64));
 begin
-	if coalesce(topic, '') = '' or octet_length(topic) > 255 or octet_length(type) > 255 or octet_length(key) > 1024 or octet_length(payload) > 1 << 20 then
-		raise exception 'a message needs a topic of at most 255 bytes; type: 255, key: 1024, payload: 1048576 bytes';
-	end if;
 	if key <> '' then
 		perform pg_advisory_xact_lock_shared({{scope}}, shard);
 		perform pg_advisory_xact_lock({{scope}} + 1, ('x' || encode(substr(hash, 2, 4), 'hex'))::bit(32)::int);
@@ -307,10 +345,7 @@ begin
 end
 $publish$;
 
-revoke all on function {{function "outbox_extend"}}(bigint, bigint) from public;
-revoke all on function {{function "outbox_close"}}(bigint) from public;
-revoke all on function {{function "outbox_empty"}}(bigint, bigint) from public;
-revoke all on function {{function "outbox_drop"}}(bigint, boolean) from public;
-revoke all on function {{function "outbox_begin_era"}}(integer, text) from public;
-
+-- Who may execute them is said by grants: see GrantSQL of package pglog.
+{{range privileged}}revoke all on function {{.}} from public;
+{{end}}
 select {{function "outbox_extend"}}({{room}}, {{width}});

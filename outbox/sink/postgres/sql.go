@@ -7,7 +7,8 @@ type statements struct {
 	create, raise, hold, insert, note, prune string
 }
 
-// The templates: {schema} and {table} are names that match identifier.
+// The templates: {schema} and {table} are names that match identifier. A session's search path is the role's,
+// because a Statement may mean it; so functions are named in full.
 const (
 	createSQL = `create schema if not exists {schema};
 create table if not exists {schema}.fence (
@@ -19,13 +20,13 @@ create table if not exists {schema}.fence (
 create table if not exists {schema}.delivered (
 	subscription text not null,
 	id uuid not null,
-	at timestamptz not null default clock_timestamp(),
+	at timestamptz not null default pg_catalog.clock_timestamp(),
 	primary key (subscription, id)
 );
 create index if not exists delivered_at on {schema}.delivered (at);
 `
 	// Two relays that make them at once would get in each other's way.
-	inTurnSQL = `select pg_advisory_xact_lock(hashtextextended('emitd sink', 0));
+	inTurnSQL = `select pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended('emitd sink'::text, 0::bigint));
 `
 
 	createTableSQL = `create table if not exists {table} (
@@ -39,7 +40,7 @@ create index if not exists delivered_at on {schema}.delivered (at);
 	traceparent text,
 	tracestate text,
 	created_at timestamptz,
-	delivered_at timestamptz not null default clock_timestamp()
+	delivered_at timestamptz not null default pg_catalog.clock_timestamp()
 );
 `
 	// The rows are locked in the order of their shards, as hold does: two relays that overlap wait for
@@ -61,7 +62,7 @@ select count(*), coalesce(min(epoch), 0), coalesce(max(epoch), 0), {idle} from h
 
 	// What holds the fence must not hold it for ever: a relay that is stopped between two statements,
 	// or whose host is gone, is rolled back, so that its successor can begin.
-	idleSQL = `set_config('idle_in_transaction_session_timeout', '5s', true)`
+	idleSQL = `pg_catalog.set_config('idle_in_transaction_session_timeout', '5s', true)`
 
 	insertSQL = `insert into {table} (id, subscription, topic, key, type, headers, payload, traceparent, tracestate, created_at)
 values ($1, $2, $3, nullif($4, ''), nullif($5, ''), $6, $7, nullif($8, ''), nullif($9, ''), $10)
@@ -71,7 +72,7 @@ on conflict (id) do nothing`
 on conflict do nothing returning id`
 
 	pruneSQL = `delete from {schema}.delivered where ctid = any (array(
-	select ctid from {schema}.delivered where at < clock_timestamp() - $1::interval limit 1000 for update skip locked))`
+	select ctid from {schema}.delivered where at < pg_catalog.clock_timestamp() - $1::interval limit 1000 for update skip locked))`
 )
 
 func (c Config) statements() statements {

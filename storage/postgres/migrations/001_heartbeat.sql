@@ -15,7 +15,7 @@ create or replace procedure {{schema}}.{{name "heartbeat_1"}}(
 	patience text, who text, beat bigint, heard_by bigint, term_seen bigint, generation_seen bigint,
 	holds bigint, lost_through bigint, lease_micros bigint, pass bigint, roll_after bigint, roll_to bigint,
 	out single text, out units text[], out roll text[], out waiting text[]
-) language plpgsql security invoker as $heartbeat$
+) language plpgsql security invoker set search_path = pg_catalog, pg_temp as $heartbeat$
 #variable_conflict use_variable
 declare
 	candidate boolean;

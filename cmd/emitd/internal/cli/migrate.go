@@ -103,10 +103,13 @@ func (a *app) withSchema(ctx context.Context, do schemaCall, show func([]migrati
 
 func (a *app) migrateGetCommand(of *schema) *cobra.Command {
 	var from int
+	var roles map[string]string
 	get := &cobra.Command{
 		Use: "get", Short: "Print the schema as plain SQL, for those who apply it by other means",
 		Long: "Print the schema as plain SQL. The store is not contacted: its URL only says which kind of SQL,\n" +
-			"so --store postgres:// or --store sqlite:///x is enough; store.schema and store.prefix count.",
+			"so --store postgres:// or --store sqlite:///x is enough; store.schema and store.prefix count.\n" +
+			"For Postgres it ends with what the roles of programs need: as comments, or for the roles of --grant. For these\n" +
+			"alone add --from with the newest version.",
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			cfg, err := a.loadToRead()
@@ -121,10 +124,15 @@ func (a *app) migrateGetCommand(of *schema) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			_, err = io.WriteString(a.Out, text)
+			grants, err := backend.Grants(cfg.Config, of.outbox, roles)
+			if err != nil {
+				return err
+			}
+			_, err = io.WriteString(a.Out, text+grants)
 			return err
 		},
 	}
+	get.Flags().StringToStringVar(&roles, "grant", nil, "role to grant rights to, by what it is for: node=, app= (transactions behind a fence) and reader=ROLE; with --outbox relay=, publisher= and reader=ROLE")
 	get.Flags().IntVar(&from, "from", 0, "version that the store has; 0 is an empty store")
 	return get
 }

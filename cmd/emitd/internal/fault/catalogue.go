@@ -358,7 +358,7 @@ var catalogue = []Entry{
 	{
 		NoRight, ExitFailed, "store refuses the role",
 		"The role or password is refused, or the role lacks a privilege on the schema.",
-		"correct the URL, or grant what emitd migrate get prints; after that the role needs no DDL rights",
+		"correct the URL, or grant what emitd migrate get prints at its end; after that the role needs no DDL rights",
 	},
 	{
 		NotMigrated, ExitFailed, "store has no schema",

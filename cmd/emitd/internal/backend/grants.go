@@ -1,0 +1,63 @@
+package backend
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/emitd/emitd/cmd/emitd/internal/config"
+	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/outbox/pglog"
+	"github.com/emitd/emitd/storage/postgres"
+)
+
+// Grants returns the statements that give roles what they need of a store's tables, or of the outbox's. The
+// roles are given by what they are for. Without any, the statements are comments, for roles with names that
+// say it; and there are none where the database has no roles.
+func Grants(cfg config.Config, outbox bool, roles map[string]string) (string, error) {
+	address, kinds, print := cfg.Store.URL, []string{"app", "node", "reader"}, storeGrants
+	if outbox {
+		address, kinds, print = cfg.OutboxURL(), []string{"publisher", "reader", "relay"}, outboxGrants
+	}
+	if !strings.HasPrefix(scheme(address), "postgres") {
+		if len(roles) > 0 {
+			return "", fault.New(fault.Usage, "--grant is for Postgres: there are no roles in this kind of store")
+		}
+		return "", nil
+	}
+	for _, kind := range slices.Sorted(maps.Keys(roles)) {
+		if !slices.Contains(kinds, kind) || roles[kind] == "" {
+			return "", fault.New(fault.Usage, "--grant %s=%s names no role that is for something here, want %s=ROLE", kind, roles[kind], strings.Join(kinds, "=ROLE, "))
+		}
+	}
+	if len(roles) > 0 {
+		return usage(print(cfg, roles))
+	}
+	roles = map[string]string{}
+	for _, kind := range kinds {
+		roles[kind] = "emitd_" + kind
+	}
+	text, err := usage(print(cfg, roles))
+	if err != nil {
+		return "", err
+	}
+	return "\n-- What the roles of programs need, and no more; --grant " + kinds[0] + "=NAME prints it for a role of yours.\n-- " +
+		strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n-- ") + "\n", nil
+}
+
+func usage(text string, err error) (string, error) {
+	if err != nil {
+		return "", fault.New(fault.Usage, "migrate get: %w", err)
+	}
+	return text, nil
+}
+
+func storeGrants(cfg config.Config, roles map[string]string) (string, error) {
+	return postgres.GrantSQL(postgresConfig(Options{Config: cfg}), postgres.Roles{Node: roles["node"], App: roles["app"], Reader: roles["reader"]})
+}
+
+func outboxGrants(cfg config.Config, roles map[string]string) (string, error) {
+	return pglog.GrantSQL(postgresOutboxConfig(Options{Config: cfg}), pglog.Roles{
+		Relay: roles["relay"], Publisher: roles["publisher"], Reader: roles["reader"],
+	})
+}
