@@ -159,6 +159,7 @@ type deaf struct {
 	storage.Store
 	storage.Locker
 	storage.Sweeper
+	storage.Renamer
 }
 
 // The whole suite again through a transaction pooler, where every transaction may run on another
@@ -175,7 +176,7 @@ func TestConformanceThroughPooler(t *testing.T) {
 				}
 			})
 			first, second := b.Store.(*postgres.Store), b.Second.(*postgres.Store)
-			b.Store, b.Second = deaf{first, first, first}, deaf{second, second, second}
+			b.Store, b.Second = deaf{first, first, first, first}, deaf{second, second, second, second}
 			return b
 		},
 		Lacks: storagetest.Wakes,

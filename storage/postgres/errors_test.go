@@ -48,7 +48,7 @@ func TestWhatOpenSays(t *testing.T) {
 		},
 		"no role":   {with("nobody_at_all", func(*postgres.Config) {}), nil, "refuses the user or password"},
 		"no schema": {with("postgres", func(c *postgres.Config) { c.Schema = "elsewhere" }), storage.ErrSchema, "emitd migrate up"},
-		"no rights": {with(stranger, func(*postgres.Config) {}), nil, "grant usage on schema " + good.Schema},
+		"no rights": {with(stranger, func(*postgres.Config) {}), nil, "lacks privileges in schema " + good.Schema},
 		"no URL":    {with("postgres", func(c *postgres.Config) { c.URL = "" }), nil, "store.url is empty"},
 		"no text of a URL": {
 			with("postgres", func(c *postgres.Config) { c.URL = "postgres://u:" + secret + "@host:port:/db" }), nil, "no connection string",
