@@ -262,6 +262,8 @@ func (s *shell) report(r supervisor.Report) {
 		s.c.inbox.push(member.RunStarted{Fence: r.Fence})
 	case supervisor.Failed:
 		s.c.inbox.push(member.RunFailed{Fence: r.Fence, Err: r.Err, Failures: r.Failures, RetryIn: r.RetryIn})
+	case supervisor.Abandoned:
+		s.c.inbox.push(member.RunAbandoned{Fence: r.Fence})
 	case supervisor.Ended:
 		s.c.inbox.push(member.RunEnded{Fence: r.Fence, How: endings[r.How], Err: r.Err, Failures: r.Failures})
 	}

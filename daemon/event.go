@@ -29,6 +29,7 @@ const (
 	AssignmentDeleted   EventKind = "assignment.deleted"
 	AssignmentForced    EventKind = "assignment.forced" // ended without the holder's word
 	AssignmentResumed   EventKind = "assignment.resumed"
+	AssignmentPostponed EventKind = "assignment.postponed"
 	AssignmentFailed    EventKind = "assignment.failed"
 	AssignmentAbandoned EventKind = "assignment.abandoned"
 	AssignmentFailing   EventKind = "assignment.failing"   // its run fails and is started again where it is

@@ -34,17 +34,18 @@ const (
 	Acknowledge Step = "acknowledge" // the run was entered (or said it is ready)
 	Revoke      Step = "revoke"      // by the leader, or by the holder for itself when it leaves
 	Confirm     Step = "confirm"     // the run has returned after a revoke
-	Abandon     Step = "abandon"     // the run ignored its cancellation; the process may not get the unit again
+	Abandon     Step = "abandon"     // the run ignored its cancellation: the process is kept from the unit
 	Release     Step = "release"     // the holder gives the unit back; its run has returned
 	Resume      Step = "resume"      // a new run of an active unit on the same node, with a higher generation
 	Fail        Step = "fail"        // attempts of the run failed and are repeated here: it may crash in a loop
 	Recover     Step = "recover"     // the run has lived long enough since: its failures are forgotten
+	Postpone    Step = "postpone"    // the run waits for its turn to start: a higher generation, the acknowledge timeout begins anew
 	Expire      Step = "expire"      // the leader frees the unit: a deadline passed or the holder is dead
 )
 
 var lifecycle = map[State]map[Step]State{
 	Unassigned: {Assign: Assigning},
-	Assigning:  {Acknowledge: Active, Fail: Assigning, Revoke: Revoking, Release: Deleted, Abandon: Deleted, Expire: Deleted},
+	Assigning:  {Acknowledge: Active, Postpone: Assigning, Fail: Assigning, Revoke: Revoking, Release: Deleted, Abandon: Deleted, Expire: Deleted},
 	Active:     {Fail: Active, Recover: Active, Revoke: Revoking, Release: Deleted, Abandon: Deleted, Resume: Active, Expire: Deleted},
 	Revoking:   {Confirm: Deleted, Abandon: Deleted, Expire: Deleted},
 	Deleted:    {Assign: Assigning},
@@ -61,7 +62,7 @@ func Next(s State, step Step) (State, bool) {
 
 // Stays reports whether the step leaves the unit where it is: what the assignment was made for is
 // still why.
-func (s Step) Stays() bool { return s == Acknowledge || s == Resume || s.Health() }
+func (s Step) Stays() bool { return s == Acknowledge || s == Resume || s == Postpone || s.Health() }
 
 // Health reports whether the step only tells how the run is: the state stays, and since when it is so.
 func (s Step) Health() bool { return s == Fail || s == Recover }
@@ -104,9 +105,18 @@ type Record struct {
 // Embargo keeps a unit away from a process on which it failed, did not start or was abandoned.
 type Embargo struct {
 	Incarnation node.Incarnation `json:"incarnation"`
-	Until       time.Time        `json:"until"` // by the store's clock; zero = for ever
+	Until       time.Time        `json:"until"`  // by the store's clock
+	Length      time.Duration    `json:"length"` // from the moment it was laid until its end
 	Strikes     int              `json:"strikes"`
 	Reason      string           `json:"reason,omitempty"`
+}
+
+// Holds reports whether the embargo holds at now, by the store's clock. An end that lies further
+// ahead than the embargo is long was written while that clock stood ahead of where it stands now, and
+// does not count: such an embargo would last for as long as the clock was wrong.
+func (e Embargo) Holds(now time.Time) bool {
+	left := e.Until.Sub(now)
+	return left > 0 && left <= e.Length
 }
 
 // HeldBy reports whether the process holds the unit now.

@@ -13,7 +13,7 @@ import (
 var (
 	states = []daemon.State{daemon.Unassigned, daemon.Assigning, daemon.Active, daemon.Revoking, daemon.Deleted}
 	steps  = []daemon.Step{
-		daemon.Assign, daemon.Acknowledge, daemon.Revoke, daemon.Confirm, daemon.Abandon, daemon.Release, daemon.Resume, daemon.Expire,
+		daemon.Assign, daemon.Acknowledge, daemon.Revoke, daemon.Confirm, daemon.Abandon, daemon.Release, daemon.Resume, daemon.Postpone, daemon.Expire,
 	}
 )
 

@@ -337,7 +337,7 @@ type Report struct {
 	Units             []UnitReport
 }
 
-// UnitReport is one step of the lifecycle table taken by the holder: Acknowledge, Confirm,
+// UnitReport is one step of the lifecycle table taken by the holder: Acknowledge, Postpone, Confirm,
 // Abandon, Release, Resume, Fail or Recover.
 type UnitReport struct {
 	Unit       daemon.Unit
@@ -352,9 +352,11 @@ type UnitReport struct {
 	Failures int
 	// RetryIn is how long after a Fail the run is started again.
 	RetryIn time.Duration
-	// Embargo keeps the unit away from this process for so long (Release) or, negative, for
-	// ever (Abandon).
+	// Embargo keeps the unit away from this process for so long (Release, Abandon); 0 = no embargo.
 	Embargo time.Duration
+	// AcknowledgeTimeout is how long the postponed assignment has from now on (Postpone); 0 = as
+	// long as before.
+	AcknowledgeTimeout time.Duration
 }
 
 // Outcome is what became of one report or change.

@@ -93,6 +93,10 @@ type RunFailed struct {
 	RetryIn  time.Duration // until the next attempt
 }
 
+// RunAbandoned answers Abandon: the agent's code still runs. A run that has not entered its agent, or has
+// left it, is answered by RunEnded alone.
+type RunAbandoned struct{ Fence daemon.Fence }
+
 // FenceHeld says that somewhere a fence holds this generation.
 type FenceHeld struct{ Generation int64 }
 
@@ -115,19 +119,20 @@ type Witness struct{ Ended []node.Incarnation }
 // Stop begins a clean stop; the Stopped effect ends it.
 type Stop struct{}
 
-func (Tick) input()       {}
-func (Result) input()     {}
-func (Planned) input()    {}
-func (Woken) input()      {}
-func (RunStarted) input() {}
-func (RunEnded) input()   {}
-func (RunFailed) input()  {}
-func (FenceHeld) input()  {}
-func (Advertise) input()  {}
-func (Resign) input()     {}
-func (LeaderIdle) input() {}
-func (Witness) input()    {}
-func (Stop) input()       {}
+func (Tick) input()         {}
+func (Result) input()       {}
+func (Planned) input()      {}
+func (Woken) input()        {}
+func (RunStarted) input()   {}
+func (RunEnded) input()     {}
+func (RunFailed) input()    {}
+func (RunAbandoned) input() {}
+func (FenceHeld) input()    {}
+func (Advertise) input()    {}
+func (Resign) input()       {}
+func (LeaderIdle) input()   {}
+func (Witness) input()      {}
+func (Stop) input()         {}
 
 // Effect is something to do.
 type Effect interface{ effect() }
@@ -179,7 +184,8 @@ const (
 	CauseAckDeadline   CancelCause = "acknowledge deadline"
 )
 
-// Abandon gives the run up: its context was cancelled StopTimeout ago and it has not returned.
+// Abandon asks for the run to be given up if its agent's code runs: its context was cancelled StopTimeout
+// ago. The answer is RunAbandoned, or RunEnded. It is asked again every StopTimeout.
 type Abandon struct{ Fence daemon.Fence }
 
 // Elected publishes leadership: begin its context and its hooks.

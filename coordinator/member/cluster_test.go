@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -49,8 +50,15 @@ type peer struct {
 	stuck   map[daemon.Unit]bool // ignores its cancellation
 	slow    map[daemon.Unit]bool // ignores Drain
 	fails   bool
-	log     []string
-	calls   []member.Call
+	// oneByOne is how long each start takes on a machine that does one after the other; never is a
+	// daemon whose runs are never ready.
+	oneByOne     time.Duration
+	never        daemon.ID
+	startsUntil  lease.Instant
+	starting     map[daemon.Fence]bool
+	mostStarting int
+	log          []string
+	calls        []member.Call
 }
 
 type delivery struct {
@@ -86,7 +94,7 @@ func advert(id daemon.ID, instances int) daemon.Advert {
 }
 
 func (c *cluster) join(name string, a daemon.Advert) *peer {
-	p := &peer{c: c, running: map[daemon.Unit]int64{}, stuck: map[daemon.Unit]bool{}, slow: map[daemon.Unit]bool{}}
+	p := &peer{c: c, running: map[daemon.Unit]int64{}, stuck: map[daemon.Unit]bool{}, slow: map[daemon.Unit]bool{}, starting: map[daemon.Fence]bool{}}
 	p.id = node.Identity{Name: name, ID: node.ID("id-" + name), Incarnation: node.Incarnation(fmt.Sprintf("%s-%d", name, len(c.nodes)))}
 	p.m = member.New(member.Config{Node: p.id, Advert: a, Timing: lease.Fast(), Seed: uint64(len(c.nodes) + 1)}, c.now)
 	c.nodes = append(c.nodes, p)
@@ -102,8 +110,10 @@ func (c *cluster) wake(w storage.Wake) {
 	}
 }
 
-func (c *cluster) deliver(p *peer, in member.Input) {
-	c.queue = append(c.queue, delivery{c.now.Add(c.latency), p, in})
+func (c *cluster) deliver(p *peer, in member.Input) { c.deliverAt(c.now.Add(c.latency), p, in) }
+
+func (c *cluster) deliverAt(at lease.Instant, p *peer, in member.Input) {
+	c.queue = append(c.queue, delivery{at, p, in})
 	slices.SortStableFunc(c.queue, func(a, b delivery) int { return cmp.Compare(a.at, b.at) })
 }
 
@@ -161,6 +171,9 @@ func (p *peer) step(in member.Input) {
 	if p.dead {
 		return
 	}
+	if started, ok := in.(member.RunStarted); ok {
+		delete(p.starting, started.Fence)
+	}
 	for _, e := range slices.Clone(p.m.Step(p.c.now, in)) {
 		p.do(e)
 	}
@@ -188,7 +201,13 @@ func (p *peer) do(e member.Effect) {
 			return
 		}
 		p.running[e.Fence.Unit] = e.Fence.Generation
-		c.deliver(p, member.RunStarted{Fence: e.Fence})
+		if e.Fence.Unit.Daemon == p.never {
+			return
+		}
+		p.startsUntil = max(p.startsUntil, c.now).Add(p.oneByOne)
+		p.starting[e.Fence] = true
+		p.mostStarting = max(p.mostStarting, len(p.starting))
+		c.deliverAt(p.startsUntil.Add(c.latency), p, member.RunStarted{Fence: e.Fence})
 	case member.Drain:
 		p.note("drain %v", e.Fence)
 		if !p.slow[e.Fence.Unit] {
@@ -201,6 +220,9 @@ func (p *peer) do(e member.Effect) {
 		}
 	case member.Abandon:
 		p.note("abandon %v", e.Fence)
+		if p.running[e.Fence.Unit] == e.Fence.Generation {
+			c.deliver(p, member.RunAbandoned{Fence: e.Fence})
+		}
 	case member.Elected:
 		p.note("elected %d", e.Term.Ordinal)
 		p.leading = true
@@ -250,7 +272,7 @@ func (p *peer) call(call member.Call) {
 	if p.deaf || lost {
 		r = member.Result{ID: call.ID, Err: errLost}
 	}
-	d := delivery{c.now.Add(c.latency), p, r}
+	d := delivery{c.now.Add(c.latency + time.Duration(len(p.starting))*p.oneByOne/8), p, r}
 	if errors.Is(r.Err, errLost) {
 		d.at = c.now.Add(call.Timeout)
 	}
@@ -260,6 +282,16 @@ func (p *peer) call(call member.Call) {
 
 func (p *peer) note(format string, args ...any) {
 	p.log = append(p.log, fmt.Sprintf("%8.3f %s ", time.Duration(p.c.now-lease.Instant(time.Hour)).Seconds(), p.id.Name)+fmt.Sprintf(format, args...))
+}
+
+// count returns in how many lines of its log the text stands.
+func (p *peer) count(text string) (n int) {
+	for _, l := range p.log {
+		if strings.Contains(l, text) {
+			n++
+		}
+	}
+	return n
 }
 
 func (p *peer) stop() { p.step(member.Stop{}) }

@@ -173,11 +173,13 @@ func (m *Member) onHeartbeat(now lease.Instant, c call, r Result) {
 	if m.beat.again {
 		m.beat.wake, m.beat.again = min(m.beat.wake, now), false
 	}
+	m.heardInTime(now, c.sent)
 	m.onReply(now, c.sent, r.Reply)
 }
 
 func (m *Member) onHeartbeatError(now lease.Instant, err error) {
 	m.beat.failures++
+	m.starts.unheard(now)
 	pause := min(firstRetry<<min(m.beat.failures-1, 10), m.t.Backoff())
 	switch {
 	case errors.Is(err, storage.ErrNotRegistered):
@@ -270,6 +272,7 @@ func (m *Member) observeStore(now, sent lease.Instant, r *storage.Reply) {
 		m.clock.Reset()
 		m.leader.forget()
 		m.forgetReports()
+		m.starts.clear()
 		m.beat.wantMembers, m.beat.register = true, true // its row may have an older advert
 		m.election.forget()
 		m.emit(Notice{Kind: StoreChanged, Reason: r.StoreID})

@@ -291,7 +291,7 @@ func (m *Member) planInput() plan.Input {
 		r := &in.Units[i]
 		r.State, r.Since, r.Reason = daemon.Deleted, s.Now, c.Reason
 		if c.Embargo > 0 {
-			r.Embargoes = append(slices.Clone(r.Embargoes), daemon.Embargo{Incarnation: r.Holder.Incarnation, Until: s.Now.Add(c.Embargo)})
+			r.Embargoes = append(slices.Clone(r.Embargoes), daemon.Embargo{Incarnation: r.Holder.Incarnation, Until: s.Now.Add(c.Embargo), Length: c.Embargo})
 		}
 	}
 	return in

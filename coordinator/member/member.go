@@ -29,6 +29,7 @@ type Member struct {
 	store    storeIdentity
 	election election
 	runs     runs
+	starts   starts
 	leader   leader
 	peers    peers
 	foreign  foreign
@@ -75,6 +76,7 @@ func New(cfg Config, now lease.Instant) *Member {
 	m.election = election{trust: lease.Never, stand: lease.Never}
 	m.stop = stop{by: lease.Never}
 	m.runs.init()
+	m.starts.init()
 	m.leader.init()
 	m.peers.known = map[node.Incarnation]node.Member{}
 	m.foreign = foreign{joining: true, rows: lease.Sightings[node.Incarnation, uint64]{}}
@@ -108,6 +110,8 @@ func (m *Member) handle(now lease.Instant, in Input) {
 		m.onRunStarted(now, in.Fence)
 	case RunEnded:
 		m.onRunEnded(now, in)
+	case RunAbandoned:
+		m.onRunAbandoned(now, in.Fence)
 	case RunFailed:
 		m.onRunFailed(now, in)
 	case FenceHeld:
@@ -143,6 +147,7 @@ func (m *Member) act(now lease.Instant) {
 	if m.stop.phase == stopDone {
 		return
 	}
+	m.startWaiting(now)
 	m.sendHeartbeat(now)
 	m.sendReports(now)
 	m.startPass(now)
@@ -154,7 +159,7 @@ func (m *Member) Next() lease.Instant {
 	if m.stop.phase == stopDone {
 		return lease.Never
 	}
-	next := min(m.nextBeat(), m.nextResign(), m.nextRun(), m.nextPass(), m.stop.next())
+	next := min(m.nextBeat(), m.nextResign(), m.nextRun(), m.nextPass(), m.starts.next(), m.stop.next())
 	if m.leading() {
 		next = min(next, m.election.trust)
 	}

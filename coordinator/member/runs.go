@@ -53,9 +53,11 @@ type run struct {
 	cancelAt  lease.Instant // trust ends, less StopTimeout
 	ackBy     lease.Instant // Never once acknowledged
 	drainBy   lease.Instant // Never until draining
-	abandonAt lease.Instant // Never until cancelled
+	abandonAt lease.Instant // Never until cancelled; then, when it is asked (again) whether the run ignores that
+	asked     bool          // at least once
 	cause     CancelCause
 	health    health
+	began     lease.Instant
 }
 
 // ending is how a run ended; cause says why it was cancelled, if it was.
@@ -146,11 +148,13 @@ func (m *Member) watchRuns(now lease.Instant) {
 		case r.Abandoned:
 		case r.Cancelled:
 			if now >= r.abandonAt {
-				m.abandon(now, u, r)
+				r.asked, r.abandonAt = true, now.Add(m.t.StopTimeout)
+				m.emit(Abandon{Fence: daemon.Fence{Unit: u, Generation: r.Generation}})
 			}
 		case now >= r.cancelAt:
 			m.cancel(now, u, r, CauseTrust)
 		case now >= r.ackBy:
+			m.starts.halve(now, r.began)
 			m.cancel(now, u, r, CauseAckDeadline)
 		case now >= r.drainBy:
 			m.cancel(now, u, r, CauseDrainDeadline)
@@ -159,11 +163,11 @@ func (m *Member) watchRuns(now lease.Instant) {
 	m.settleNext()
 }
 
-// patience returns when the last cancelled run that has not returned is given up.
+// patience returns when the last cancelled run has had its time to return.
 func (rs *runs) patience() lease.Instant {
 	var last lease.Instant
 	for _, r := range rs.live {
-		if r.Cancelled && !r.Abandoned {
+		if r.Cancelled && !r.asked {
 			last = max(last, r.abandonAt)
 		}
 	}
@@ -176,12 +180,17 @@ func (m *Member) cancel(now lease.Instant, u daemon.Unit, r *run, why CancelCaus
 	m.emit(Cancel{Fence: daemon.Fence{Unit: u, Generation: r.Generation}, Cause: why})
 }
 
-func (m *Member) abandon(now lease.Instant, u daemon.Unit, r *run) {
+// onRunAbandoned takes the word that an agent's code still runs although its context was cancelled. A
+// run that has not entered its agent, or has returned meanwhile, is not abandoned: its end is on its way.
+func (m *Member) onRunAbandoned(now lease.Instant, f daemon.Fence) {
+	r := m.runs.live[f.Unit]
+	if r == nil || r.Generation != f.Generation || !r.Cancelled || r.Abandoned {
+		return
+	}
 	r.Abandoned = true
-	f := daemon.Fence{Unit: u, Generation: r.Generation}
-	m.emit(Abandon{Fence: f})
+	m.settleNext()
 	m.emit(Notice{Kind: UnitAbandoned, Fence: f, Reason: string(r.cause)})
-	m.reconcile(now, u)
+	m.reconcile(now, f.Unit)
 }
 
 // onListed takes the whole list of own units from the reply to the heartbeat that began at sent.
@@ -225,7 +234,7 @@ func (m *Member) list(now, sent lease.Instant, rec *daemon.Record) {
 		return // read before a report that was answered already
 	case old == nil || old.rec.Generation != rec.Generation:
 		delete(m.runs.pending, u)
-		if rec.State == daemon.Assigning {
+		if w := m.starts.queued[u]; rec.State == daemon.Assigning && (old == nil || w == nil || w.asked != old.rec.Generation) {
 			m.emit(Notice{Kind: UnitAssigned, Fence: rec.Fence(), Term: rec.Term})
 		}
 		fallthrough
@@ -302,7 +311,7 @@ func (m *Member) reconcile(now lease.Instant, u daemon.Unit) {
 	case reconcile.Confirm:
 		m.report(u, listed.Generation, daemon.Confirm, storage.UnitReport{Reason: m.endReason(u)})
 	case reconcile.Abandon:
-		m.report(u, listed.Generation, daemon.Abandon, storage.UnitReport{Reason: "context ignored", Embargo: -1})
+		m.report(u, listed.Generation, daemon.Abandon, storage.UnitReport{Reason: "context ignored", Embargo: min(m.embargo(*listed), longestAbandoned)})
 	case reconcile.Release:
 		m.release(u, *listed)
 	}
@@ -319,33 +328,6 @@ func (m *Member) endReason(u daemon.Unit) string {
 		return e.Err.Error()
 	}
 	return "drained"
-}
-
-// start starts the listed run, unless it could not be acknowledged in time any more.
-func (m *Member) start(now lease.Instant, l *listing) {
-	rec := &l.rec
-	if m.stop.phase != stopNone {
-		m.report(rec.Unit, rec.Generation, daemon.Release, storage.UnitReport{Reason: "node stops"})
-		return
-	}
-	if m.stranger(now, m.t.NodeRegistrationTTL) {
-		return
-	}
-	r := &run{
-		Run: reconcile.Run{Generation: rec.Generation}, cancelAt: m.trusted(l.sent),
-		ackBy: lease.Never, drainBy: lease.Never, abandonAt: lease.Never,
-		health: health{before: rec.Failures, wellAt: lease.Never},
-	}
-	if rec.State == daemon.Assigning && !planted.Bug(planted.AckAfterBound) {
-		r.ackBy = l.end.Add(-m.t.StopTimeout)
-	}
-	if now >= r.ackBy || now >= r.cancelAt {
-		return // too late: the leader gives it to somebody else
-	}
-	m.runs.live[rec.Unit], m.runs.ran[rec.Unit] = r, rec.Generation
-	delete(m.runs.endings, rec.Unit)
-	m.runs.next = min(m.runs.next, r.deadline())
-	m.emit(Start{Fence: rec.Fence(), Term: rec.Term, Spec: m.spec(rec.Unit.Daemon)})
 }
 
 // spec returns this node's own spec of the daemon.
@@ -407,6 +389,11 @@ func (m *Member) release(u daemon.Unit, rec daemon.Record) {
 	m.report(u, rec.Generation, daemon.Release, rep)
 }
 
+// longestAbandoned bounds how long a unit is kept from a process in which a run of it was abandoned. The
+// process starts nothing while that run has not returned, so the embargo only spares the tries: it must
+// not last long beyond the return.
+const longestAbandoned = time.Minute
+
 // maxEmbargo bounds how long a unit is kept from a node on which it failed.
 const maxEmbargo = 10 * time.Minute
 
@@ -434,6 +421,7 @@ func (m *Member) onRunStarted(now lease.Instant, f daemon.Fence) {
 	if r.health.before > 0 {
 		r.health.wellAt = now.Add(daemon.WellAfter)
 	}
+	m.starts.started(now, f.Unit)
 	m.emit(Notice{Kind: UnitStarted, Fence: f})
 	m.reconcile(now, f.Unit)
 }
@@ -445,6 +433,7 @@ func (m *Member) onRunEnded(now lease.Instant, e RunEnded) {
 		return
 	}
 	delete(m.runs.live, u)
+	delete(m.starts.slots, u)
 	m.settleNext()
 	reason := string(r.cause)
 	if reason == "" && r.Draining {

@@ -199,10 +199,7 @@ func mismatch(has, requires map[string]string) string {
 }
 
 func embargoed(e daemon.Embargo) string {
-	text := string(FilterEmbargoed)
-	if !e.Until.IsZero() {
-		text += " until " + e.Until.UTC().Format(time.RFC3339)
-	}
+	text := string(FilterEmbargoed) + " until " + e.Until.UTC().Format(time.RFC3339)
 	if e.Reason != "" {
 		text += ": " + e.Reason
 	}

@@ -34,7 +34,8 @@ func mailer(t *testing.T) Input {
 	on := func(name string) Node { return live(name, a).labelled("gpu", "yes", "zone", "z"+name[1:]) }
 	free := row(t, "a/0", daemon.Deleted, "n6")
 	free.Embargoes = []daemon.Embargo{
-		{Incarnation: "i-n6", Until: epoch.Add(time.Minute), Reason: "panic: boom"}, {Incarnation: "i-n7"}, {Incarnation: "i-n1", Until: epoch},
+		{Incarnation: "i-n6", Until: epoch.Add(time.Minute), Length: time.Minute, Reason: "panic: boom"},
+		{Incarnation: "i-n7", Until: epoch.Add(time.Second), Length: time.Minute}, {Incarnation: "i-n1", Until: epoch},
 	}
 	return Input{
 		Now: epoch,
@@ -60,7 +61,7 @@ func TestExplainAUnitThatIsPlaced(t *testing.T) {
 		`n4 eligible=false load=0 score=1 units=0/0 labels: gpu is no, not yes`,
 		`n5 eligible=false load=0 score=1 units=0/0 does not run a`,
 		`n6 eligible=false load=0 score=1 units=0/0 embargoed until 2026-05-01T12:01:00Z: panic: boom`,
-		`n7 eligible=false load=0 score=1 units=0/0 embargoed`,
+		`n7 eligible=false load=0 score=1 units=0/0 embargoed until 2026-05-01T12:00:01Z`,
 		`n8 eligible=false load=0 score=1 units=0/0 labels: no gpu`,
 	)
 }

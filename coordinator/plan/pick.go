@@ -65,7 +65,7 @@ func (p *planner) place(j *job, d *Decision, row *daemon.Record) {
 }
 
 // active reports whether the embargo still holds.
-func (p *planner) active(e daemon.Embargo) bool { return e.Until.IsZero() || e.Until.After(p.in.Now) }
+func (p *planner) active(e daemon.Embargo) bool { return e.Holds(p.in.Now) }
 
 // rank is all a node is compared by, before the hash.
 func (j *job) rank(s *site) key {

@@ -253,15 +253,17 @@ func TestEmbargoes(t *testing.T) {
 		until time.Time
 		want  string
 	}{
-		{"for ever", time.Time{}, "a/0: assign to n2 (only candidate; 1 embargoed: n1)"},
-		{"for a while", epoch.Add(time.Nanosecond), "a/0: assign to n2 (only candidate; 1 embargoed: n1)"},
+		{"for a minute", epoch.Add(time.Minute), "a/0: assign to n2 (only candidate; 1 embargoed: n1)"},
+		{"nearly over", epoch.Add(time.Nanosecond), "a/0: assign to n2 (only candidate; 1 embargoed: n1)"},
 		{"over", epoch, "a/0: assign to n1 (least loaded (1.0 < 2.0); runner-up n2)"},
+		{"further ahead than it is long", epoch.Add(time.Minute + 1), "a/0: assign to n1 (least loaded (1.0 < 2.0); runner-up n2)"},
+		{"laid while the clock stood a year ahead", epoch.AddDate(1, 0, 0), "a/0: assign to n1 (least loaded (1.0 < 2.0); runner-up n2)"},
 	} {
 		t.Run(tt.story, func(t *testing.T) {
 			t.Parallel()
 			r := row(t, "a/0", daemon.Deleted, "n1")
 			r.Embargoes = []daemon.Embargo{
-				{Incarnation: "i-n1", Until: tt.until}, {Incarnation: "i-n1", Until: tt.until}, {Incarnation: "i-gone"},
+				{Incarnation: "i-n1", Until: tt.until, Length: time.Minute}, {Incarnation: "i-gone", Until: tt.until, Length: time.Minute},
 			}
 			busy := row(t, "b/0", daemon.Active, "n2") // without the embargo n1 is better
 			wantTold(t, Make(Input{Now: epoch, Nodes: livesOf(2, a), Units: []daemon.Record{r, busy}}), tt.want)
@@ -270,7 +272,7 @@ func TestEmbargoes(t *testing.T) {
 	t.Run("an embargo is for one unit and a new process has none", func(t *testing.T) {
 		t.Parallel()
 		r := row(t, "a/0", daemon.Deleted, "n1")
-		r.Embargoes = []daemon.Embargo{{Incarnation: "i-n1"}}
+		r.Embargoes = []daemon.Embargo{{Incarnation: "i-n1", Until: epoch.Add(time.Minute), Length: time.Hour}}
 		two := advert(daemon.Spec{ID: "a", Instances: 2})
 		again := live("n1", a)
 		again.Member.Incarnation = "i-n1-again"

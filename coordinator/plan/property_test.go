@@ -97,8 +97,8 @@ func drawRecord(t *rapid.T, nodes int) daemon.Record {
 	r.Holder.Name = string(r.Holder.Incarnation[2:])
 	r.Reason = rapid.SampledFrom([]string{"", "drained"}).Draw(t, "reason")
 	for range rapid.SampledFrom([]int{0, 0, 0, 1, 2, 3}).Draw(t, "embargoes") {
-		until := rapid.SampledFrom([]time.Time{{}, epoch, epoch.Add(time.Second), epoch.Add(-time.Second)}).Draw(t, "until")
-		r.Embargoes = append(r.Embargoes, daemon.Embargo{Incarnation: draw("embargoed"), Until: until})
+		until := rapid.SampledFrom([]time.Time{{}, epoch, epoch.Add(time.Second), epoch.Add(time.Hour), epoch.Add(-time.Second)}).Draw(t, "until")
+		r.Embargoes = append(r.Embargoes, daemon.Embargo{Incarnation: draw("embargoed"), Until: until, Length: time.Minute})
 	}
 	return r
 }

@@ -262,7 +262,7 @@ func slowFilter(in Input, n Node, spec daemon.Spec, r daemon.Record) Filter {
 		}
 	}
 	for _, e := range r.Embargoes {
-		if e.Incarnation == n.Member.Incarnation && (e.Until.IsZero() || in.Now.Before(e.Until)) {
+		if e.Incarnation == n.Member.Incarnation && in.Now.Before(e.Until) && e.Until.Sub(in.Now) <= e.Length {
 			return FilterEmbargoed
 		}
 	}

@@ -129,7 +129,7 @@ func (c *checks) event(w *world, e *daemon.Event) {
 		if err := c.terms.elected(e.Term); err != nil {
 			w.violate(err.rule, "%s", err.what)
 		}
-	case daemon.AssignmentAssigned, daemon.AssignmentResumed:
+	case daemon.AssignmentAssigned, daemon.AssignmentResumed, daemon.AssignmentPostponed:
 		w.stats.Assignments++
 		if err := issue(&c.issued[u], e); err != nil {
 			w.violate(err.rule, "%s", err.what)

@@ -86,11 +86,14 @@ func (m *model) unitEvent(u *unitModel, e *daemon.Event) *broken {
 	case daemon.AssignmentResumed:
 		ok = was.state == daemon.Active && e.Generation != was.generation
 		u.generation = e.Generation
+	case daemon.AssignmentPostponed:
+		ok = was.state == daemon.Assigning && e.Generation != was.generation
+		u.generation = e.Generation
 	default:
 		return nil
 	}
 	same := e.Kind == daemon.AssignmentAssigned || e.Incarnation == was.holder &&
-		(e.Generation == was.generation || e.Kind == daemon.AssignmentResumed)
+		(e.Generation == was.generation || e.Kind == daemon.AssignmentResumed || e.Kind == daemon.AssignmentPostponed)
 	if !ok || !same {
 		return breaks("A1", "%s of %s at generation %d (%s) from %s at %d (%s)", e.Kind, e.Unit, e.Generation, e.Incarnation, was.state, was.generation, was.holder)
 	}

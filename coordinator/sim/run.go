@@ -262,9 +262,13 @@ func (p *process) abandonRun(f daemon.Fence) {
 	if r == nil {
 		return
 	}
-	p.note("abandon", r.u.index, f.Generation, 0)
 	p.w.check.abandoned(p.w, r)
+	if r.phase != live || r.abandoned {
+		return // about to end, or answered before
+	}
+	p.note("abandon", r.u.index, f.Generation, 0)
 	r.abandoned = true
+	p.later(p.w.upTo(time.Millisecond), member.RunAbandoned{Fence: f})
 }
 
 func (p *process) find(f daemon.Fence) *run {

@@ -119,6 +119,7 @@ type GuardianConfig struct {
 func (c Config) Spec() daemon.Spec {
 	return daemon.Spec{
 		ID: c.ID, Instances: c.Instances, Weight: c.Weight, Requires: c.Requires, Spread: c.Spread,
+		WaitReady:          true, // a unit is active once its command runs
 		AcknowledgeTimeout: c.AcknowledgeTimeout, DrainTimeout: c.DrainTimeout, StallTimeout: c.StallTimeout,
 		MaxFailures: c.MaxFailures, OnAbandoned: c.OnAbandoned,
 	}

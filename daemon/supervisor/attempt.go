@@ -25,6 +25,7 @@ func (r *run) attempt(agent daemon.Agent) (lived time.Duration, err error) {
 	defer cancel(context.Canceled)
 	a := daemon.NewAssignment(r.fence, r.term, r.s.cfg.Node, r.s.cfg.Held)
 	entered, result := make(chan struct{}), make(chan error, 1)
+	r.inside.Store(true)
 	go r.enter(agent, handle{ctx: ctx, a: a, entered: entered, result: result})
 
 	var ready <-chan struct{} = entered
@@ -126,6 +127,7 @@ func (r *run) enter(agent daemon.Agent, h handle) {
 			r.log.Error("agent did not return", "error", err, "stack", clip(string(debug.Stack()), maxStack))
 		}
 		r.s.tel.active(r, -1)
+		r.inside.Store(false)
 		h.result <- err
 	}()
 	close(h.entered)

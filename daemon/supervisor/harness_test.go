@@ -92,7 +92,7 @@ func (th *theatre) say(format string, args ...any) {
 }
 
 func (th *theatre) report(r Report) {
-	line := map[Kind]string{Started: "started", Failed: "failed", Ended: "ended"}[r.Kind]
+	line := map[Kind]string{Started: "started", Failed: "failed", Abandoned: "abandoned", Ended: "ended"}[r.Kind]
 	if r.Kind == Ended {
 		line += " " + []string{"returned", "gave up", "released", "refused", "forgotten"}[r.How]
 	}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/emitd/emitd/daemon"
@@ -25,6 +26,7 @@ type run struct {
 	cancel    context.CancelCauseFunc
 	draining  flag
 	abandoned flag
+	inside    atomic.Bool // the agent's code may run
 	settle    func()
 
 	// What follows belongs to live.

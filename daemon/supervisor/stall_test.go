@@ -199,7 +199,7 @@ func TestAbandon(t *testing.T) {
 				th.lines = nil
 				th.Abandon(fence)
 				th.Abandon(fence)
-				th.expect(c.exit...)
+				th.expect(append([]string{"abandoned"}, c.exit...)...)
 				if log := th.logged(); !strings.Contains(log, "supervisor.hangs") {
 					t.Errorf("the log does not say where it hangs: %s", log)
 				}
@@ -213,6 +213,36 @@ func TestAbandon(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A run that has not entered its agent, or waits between two attempts, is not abandoned: no code of the
+// agent's ignores anything.
+func TestAbandonOutsideTheAgent(t *testing.T) {
+	t.Parallel()
+	t.Run("while its fence is stamped", func(t *testing.T) {
+		t.Parallel()
+		var answer chan struct{}
+		stamp := func(context.Context, daemon.Fence) error { <-answer; return nil } // ignores its context
+		act(t, Config{Stamp: stamp}, obedient, func(th *theatre) {
+			answer = make(chan struct{})
+			th.Start(fence, 1, daemon.Spec{OnAbandoned: "exit"})
+			th.expect("stamp")
+			th.Cancel(fence, errLost)
+			th.Abandon(fence)
+			th.expect()
+			close(answer)
+			th.expect("ended returned")
+		})
+	})
+	t.Run("between two attempts", func(t *testing.T) {
+		t.Parallel()
+		act(t, Config{}, plays(returns(errors.New("boom"))), func(th *theatre) {
+			th.Start(fence, 1, daemon.Spec{OnAbandoned: "exit"})
+			th.expect("stamp", "enter", "started", "failed #1: boom")
+			th.Abandon(fence)
+			th.expect("ended returned")
+		})
+	})
 }
 
 func TestStacksOfARunThatIsGone(t *testing.T) {

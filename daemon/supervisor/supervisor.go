@@ -18,7 +18,8 @@
 //     agent said it is ready. Attempts after a crash do not report it again.
 //  3. Ended is reported exactly once per run, and only when its attempt has returned: no code of
 //     the run runs any more. (Goroutines that an agent left behind are the agent's fault.)
-//  4. Reports of one run come in order, from one goroutine. The unit is free for another Start
+//  4. Reports of one run come in order, from one goroutine; only Abandoned comes from the caller of
+//     Abandon, and means nothing after Ended. The unit is free for another Start
 //     before its Ended is reported.
 //  5. Commands return at once. One for a run that does not exist, or for another generation,
 //     changes nothing.
@@ -34,8 +35,9 @@
 //	error, panic, runtime.Goexit    failure; MaxFailures in a row: Ended GaveUp
 //
 // A run that ignores its cancelled context cannot be ended from outside. Abandon stops waiting
-// for it, logs where it hangs and, if its spec says so, ends the process; should it return one
-// day, Ended is reported then.
+// for it if its agent's code runs at that moment, reports Abandoned, logs where it hangs and, if its
+// spec says so, ends the process; should it return one day, Ended is reported then. A run that has not
+// entered its agent, or has left it, is not abandoned: it is about to end.
 //
 // An agent that panics in a goroutine of its own ends the process: Go allows nothing else.
 package supervisor
@@ -130,9 +132,10 @@ type Kind int
 
 // The kinds of report.
 const (
-	Started Kind = iota + 1 // the run was entered, or is ready
-	Failed                  // an attempt failed; it will be repeated
-	Ended                   // no code of the run runs any more, and none will
+	Started   Kind = iota + 1 // the run was entered, or is ready
+	Failed                    // an attempt failed; it will be repeated
+	Abandoned                 // the answer to Abandon: the agent's code ignores its cancelled context
+	Ended                     // no code of the run runs any more, and none will
 )
 
 // How says how a run ended.
@@ -218,14 +221,19 @@ func (s *Supervisor) Cancel(f daemon.Fence, cause error) {
 	}
 }
 
-// Abandon stops waiting for a run that ignores its cancelled context, logs where it hangs and,
-// with Spec.OnAbandoned "exit", ends the process. The unit stays occupied until the run returns.
+// Abandon stops waiting for a run that ignores its cancelled context, reports Abandoned, logs where it
+// hangs and, with Spec.OnAbandoned "exit", ends the process. The unit stays occupied until the run
+// returns. A run whose agent's code does not run, not yet or not any more, is cancelled and left to end.
 func (s *Supervisor) Abandon(f daemon.Fence) {
 	r := s.find(f)
-	if r == nil || !r.abandoned.set() {
+	if r == nil {
 		return
 	}
 	r.cancel(errAbandoned)
+	if !r.inside.Load() || !r.abandoned.set() {
+		return
+	}
+	s.cfg.Report(Report{Kind: Abandoned, Fence: f})
 	go func() {
 		defer r.settle()
 		r.ignores("run is abandoned: it ignores its cancelled context")

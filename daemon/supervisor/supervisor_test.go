@@ -311,7 +311,7 @@ func TestTrustReachesTheAgent(t *testing.T) {
 		th.expect("stamp", "enter", "started")
 		th.Cancel(fence, errLost)
 		th.Abandon(fence)
-		th.expect()
+		th.expect("abandoned")
 		close(hold)
 		th.expect("ended returned")
 	})

@@ -143,7 +143,7 @@ func (j *eventJudge) assign(e daemon.Event) error {
 
 // issue takes an event that may give a unit a new generation.
 func issue(issued map[daemon.Unit]int64, e daemon.Event) error {
-	if e.Kind != daemon.AssignmentAssigned && e.Kind != daemon.AssignmentResumed {
+	if e.Kind != daemon.AssignmentAssigned && e.Kind != daemon.AssignmentResumed && e.Kind != daemon.AssignmentPostponed {
 		return nil
 	}
 	was := issued[e.Unit]
@@ -163,6 +163,8 @@ func leadsTo(kind daemon.EventKind) (next daemon.State, from []daemon.State, ok 
 		return daemon.Assigning, free, true
 	case daemon.AssignmentActive:
 		return daemon.Active, held[:1], true
+	case daemon.AssignmentPostponed:
+		return daemon.Assigning, held[:1], true
 	case daemon.AssignmentResumed:
 		return daemon.Active, held[1:2], true
 	case daemon.AssignmentRevoking:
@@ -213,7 +215,7 @@ func ends(e daemon.Event, generation int64) bool {
 	switch e.Kind {
 	case daemon.AssignmentDeleted, daemon.AssignmentForced, daemon.AssignmentFailed:
 		return e.Generation >= generation
-	case daemon.AssignmentAssigned, daemon.AssignmentResumed:
+	case daemon.AssignmentAssigned, daemon.AssignmentResumed, daemon.AssignmentPostponed:
 		return e.Generation > generation
 	}
 	return false

@@ -13,10 +13,10 @@ import (
 
 // report takes the holder's steps as one step of the cluster object.
 func (s *Store) report(ctx context.Context, r storage.Report) (out []storage.Outcome, err error) {
-	resumes := slices.ContainsFunc(r.Units, func(u storage.UnitReport) bool { return u.Step == daemon.Resume })
+	renews := slices.ContainsFunc(r.Units, func(u storage.UnitReport) bool { return u.Step == daemon.Resume || u.Step == daemon.Postpone })
 	_, err = s.run(ctx, step{
 		prepare: func(ctx context.Context, c *cluster, _ time.Time) error {
-			if resumes {
+			if renews {
 				return s.refresh(ctx, c, c.everybody()) // for the number of the new run
 			}
 			return s.refresh(ctx, c, []node.Incarnation{r.Node.Incarnation})

@@ -27,7 +27,7 @@ type changeInput struct {
 	Dead        string          `json:"dead"`
 	Seq         int64           `json:"seq"`
 	Forced      bool            `json:"forced"`
-	Embargo     int64           `json:"embargo"` // microseconds; negative: for ever
+	Embargo     int64           `json:"embargo"` // microseconds
 	Retired     bool            `json:"retired"`
 	Reason      string          `json:"reason"`
 	Detail      json.RawMessage `json:"detail,omitempty"`
@@ -121,7 +121,7 @@ func inputOf(ord int, c storage.Change) changeInput {
 	in := changeInput{
 		Ord: ord, Daemon: string(c.Unit.Daemon), Index: c.Unit.Index, Step: string(c.Step), State: string(c.State),
 		Generation: c.Generation, Target: string(c.To.Incarnation), Acknowledge: int64(c.AcknowledgeTimeout),
-		Drain: int64(c.DrainTimeout), Forced: c.Forced, Embargo: embargo(c.Embargo), Retired: c.Retired,
+		Drain: int64(c.DrainTimeout), Forced: c.Forced, Embargo: micros(c.Embargo), Retired: c.Retired,
 		Reason: plain(c.Reason), Detail: detail(c.Detail),
 	}
 	if c.Dead != nil {

@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"encoding/json"
-	"time"
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/storage"
@@ -20,7 +19,9 @@ type stepInput struct {
 	Error      string `json:"error"`
 	Failures   int    `json:"failures"`
 	Retry      int64  `json:"retry"`   // microseconds
-	Embargo    int64  `json:"embargo"` // microseconds; negative: for ever
+	Embargo    int64  `json:"embargo"` // microseconds
+	// Acknowledge is in nanoseconds, as the column.
+	Acknowledge int64 `json:"acknowledge"`
 }
 
 // Report implements [storage.Store].
@@ -31,7 +32,8 @@ func (s *Store) Report(ctx context.Context, r storage.Report) ([]storage.Outcome
 		out[i].Unit = u.Unit
 		input[i] = stepInput{
 			Ord: i, Daemon: string(u.Unit.Daemon), Index: u.Unit.Index, Generation: u.Generation, Step: string(u.Step),
-			Reason: plain(u.Reason), Error: plain(u.Error), Failures: u.Failures, Retry: micros(u.RetryIn), Embargo: embargo(u.Embargo),
+			Reason: plain(u.Reason), Error: plain(u.Error), Failures: u.Failures, Retry: micros(u.RetryIn), Embargo: micros(u.Embargo),
+			Acknowledge: int64(u.AcknowledgeTimeout),
 		}
 	}
 	same, admitted, read := false, false, s.heads()[r.StoreID]
@@ -131,12 +133,4 @@ func array[T ~string](names []T) string {
 		out = append(out, '"')
 	}
 	return string(append(out, '}'))
-}
-
-// embargo is a duration in microseconds that keeps its sign.
-func embargo(d time.Duration) int64 {
-	if d < 0 {
-		return -1
-	}
-	return micros(d)
 }

@@ -146,15 +146,12 @@ func (n names) generation(previous, term, seen, unit string) string {
 		previous, term, seen, n.table("node"), n.table("fence"), unit)
 }
 
-// forever is the end of an embargo that has none: the zero time as package daemon writes it.
-const forever = `'0001-01-01T00:00:00Z'`
-
 // embargo is a unit's list with one process's embargo added or raised by a strike: until the
-// later of the two ends, for ever if either is (negative microseconds). Embargoes of processes
-// whose row is gone are dropped on this occasion, which bounds the list.
+// later of the two ends, if the older embargo still holds (daemon.Embargo.Holds). Embargoes of
+// processes whose row is gone are dropped on this occasion, which bounds the list.
 func (n names) embargo(list, incarnation, micros, reason string) string {
 	return strings.NewReplacer(
-		"LIST", list, "WHO", incarnation, "MICROS", micros, "REASON", reason, "FOREVER", forever, "NODE", n.table("node"),
+		"LIST", list, "WHO", incarnation, "MICROS", micros, "REASON", reason, "NODE", n.table("node"),
 	).Replace(`(
 	select jsonb_agg(e order by e->>'incarnation' collate "C") from (
 		select x as e from jsonb_array_elements(coalesce(LIST, '[]')) x
@@ -162,10 +159,13 @@ func (n names) embargo(list, incarnation, micros, reason string) string {
 		union all
 		select jsonb_build_object('incarnation', WHO, 'reason', REASON,
 			'strikes', 1 + coalesce((x->>'strikes')::int, 0),
-			'until', case when MICROS < 0 or x->>'until' = FOREVER then FOREVER else greatest(x->>'until',
-				to_char((clock.now + MICROS * interval '1 microsecond') at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')) end)
+			'until', case when stands then x->'until' else to_jsonb(to_char(
+				(clock.now + MICROS * interval '1 microsecond') at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')) end,
+			'length', case when stands then x->'length' else to_jsonb(MICROS * 1000) end)
 		from (select) as always
 		left join jsonb_array_elements(coalesce(LIST, '[]')) x on x->>'incarnation' = WHO
+		cross join lateral (select (x->>'until')::timestamptz > clock.now + MICROS * interval '1 microsecond'
+			and (x->>'until')::timestamptz <= clock.now + (x->>'length')::bigint / 1000 * interval '1 microsecond') as older (stands)
 	) as embargoed)`)
 }
 

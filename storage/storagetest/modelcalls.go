@@ -233,9 +233,10 @@ type reported struct {
 
 func (m *model) drawStep(rt *rapid.T) reported {
 	return reported{m.unit(rt), among(rt, "generation", int64(0), 0, 0, 0, 1, -1), storage.UnitReport{
-		Step: among(rt, "step", daemon.Step("fit"), "fit", "fit", daemon.Release, daemon.Resume, daemon.Abandon, daemon.Acknowledge, daemon.Confirm, daemon.Expire,
+		Step: among(rt, "step", daemon.Step("fit"), "fit", "fit", daemon.Release, daemon.Resume, daemon.Postpone, daemon.Abandon, daemon.Acknowledge, daemon.Confirm, daemon.Expire,
 			daemon.Fail, daemon.Recover),
-		Reason: "r", RetryIn: among(rt, "retry", 0, long), Error: among(rt, "error", "", "boom"), Failures: among(rt, "failures", 0, 3), Embargo: among(rt, "embargo", 0, long, 2*long, -1),
+		Reason: "r", RetryIn: among(rt, "retry", 0, long), Error: among(rt, "error", "", "boom"), Failures: among(rt, "failures", 0, 3), Embargo: among(rt, "embargo", 0, long, 2*long),
+		AcknowledgeTimeout: among(rt, "ack", 0, time.Second),
 	}}
 }
 

@@ -18,8 +18,9 @@ var reportStories = []story{
 	{"a release with an error is one failure event", 0, releases},
 	{"embargoes grow by strikes and never shrink", 0, embargoes},
 	{"embargoes of processes that are gone are dropped", Sweeps, dropsEmbargoes},
-	{"an abandoned unit is kept from its process for ever", 0, abandons},
+	{"an abandoned unit is kept from its process", 0, abandons},
 	{"a resumed run has a new generation and ends the old one", 0, resumes},
+	{"a postponed assignment has a new generation and a new deadline", 0, postpones},
 	{"a resumed generation is past whatever anybody has seen", 0, resumesPastSeen},
 	{"one refused report disturbs no other", 0, judgesReportsAlone},
 	{"steps of one unit in one report are taken in order", 0, reportsInOrder},
@@ -28,8 +29,10 @@ var reportStories = []story{
 
 // reportable are the holder's steps, leaderly the leader's.
 var (
-	reportable = []daemon.Step{daemon.Acknowledge, daemon.Confirm, daemon.Release, daemon.Abandon, daemon.Resume, daemon.Fail, daemon.Recover}
-	leaderly   = []daemon.Step{daemon.Assign, daemon.Revoke, daemon.Expire}
+	reportable = []daemon.Step{
+		daemon.Acknowledge, daemon.Confirm, daemon.Release, daemon.Abandon, daemon.Resume, daemon.Postpone, daemon.Fail, daemon.Recover,
+	}
+	leaderly = []daemon.Step{daemon.Assign, daemon.Revoke, daemon.Expire}
 )
 
 var allStates = []daemon.State{daemon.Unassigned, daemon.Assigning, daemon.Active, daemon.Revoking, daemon.Deleted}
@@ -285,22 +288,20 @@ func embargoes(w *world) {
 	first := find(list, a)
 	w.within("until", first.Until, before.Add(time.Hour), w.look().Now.Add(time.Hour))
 	w.equal("strikes", first.Strikes, 1)
+	w.equal("length", first.Length, time.Hour)
 
 	list = strike(a, time.Second)
 	w.equal("strikes", find(list, a).Strikes, 2)
 	w.holds(find(list, a).Until.Equal(first.Until), "a shorter embargo ended the longer one")
+	w.equal("length of the longer one", find(list, a).Length, time.Hour)
 	list = strike(a, 2*time.Hour)
 	w.equal("strikes", find(list, a).Strikes, 3)
 	w.holds(find(list, a).Until.After(first.Until), "a longer embargo did not count")
+	w.equal("length of the latest", find(list, a).Length, 2*time.Hour)
 	list = strike(b, time.Minute)
 	w.equal("embargoes", len(list), 2)
 	w.equal("strikes of the other", find(list, b).Strikes, 1)
 	w.equal("strikes of the first", find(list, a).Strikes, 3)
-	list = strike(a, -1)
-	w.equal("until, for ever", find(list, a).Until.IsZero(), true)
-	list = strike(a, time.Minute)
-	w.equal("until after for ever", find(list, a).Until.IsZero(), true)
-	w.equal("strikes", find(list, a).Strikes, 5)
 	w.equal("embargoes as read", w.unit(unit0).Embargoes, list)
 	w.equal("embargoes after a release without one", strike(a, 0), list)
 }
@@ -333,10 +334,12 @@ func abandons(w *world) {
 	p := peers[0]
 	r := l.bring(unit0, p, daemon.Revoking)
 	head := w.look().Head
-	got := p.tell(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: daemon.Abandon, Reason: "ignored its context"})[0].Record
+	got := p.tell(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: daemon.Abandon, Reason: "ignored its context", Embargo: time.Minute})[0].Record
 	w.equal("state", got.State, daemon.Deleted)
 	w.equal("forced", got.Forced, true)
-	w.equal("embargoes", got.Embargoes, []daemon.Embargo{{Incarnation: p.id.Incarnation, Strikes: 1, Reason: "ignored its context"}})
+	w.equal("embargoes", got.Embargoes, []daemon.Embargo{
+		{Incarnation: p.id.Incarnation, Until: got.Since.Add(time.Minute), Length: time.Minute, Strikes: 1, Reason: "ignored its context"},
+	})
 	e := w.history(head)
 	w.equal("events", len(e), 1)
 	w.equal("kind", e[0].Kind, daemon.AssignmentAbandoned)
@@ -366,6 +369,37 @@ func resumes(w *world) {
 		w.equal("a revoke of the former run", l.commit(on(r, daemon.Revoke))[0].Applied, false)
 	})
 	p.step(l.change(on(got, daemon.Revoke)), daemon.Confirm)
+}
+
+func postpones(w *world) {
+	l, peers := w.cluster(1)
+	p := peers[0]
+	r := l.bring(unit0, p, daemon.Assigning)
+	w.ok(w.Store.Stamp(w.ctx, daemon.Fence{Unit: unit0, Generation: r.Generation + 20}))
+	before := w.look()
+	got := p.tell(storage.UnitReport{
+		Unit: unit0, Generation: r.Generation, Step: daemon.Postpone, Reason: "why", AcknowledgeTimeout: 17 * time.Second,
+	})[0].Record
+	w.equal("generation, above the fence", got.Generation, r.Generation+21)
+	w.within("assigned_at", got.AssignedAt, before.Now, w.look().Now)
+	want := r
+	want.Generation, want.Since, want.AssignedAt, want.AcknowledgeTimeout = got.Generation, got.Since, got.AssignedAt, 17*time.Second
+	w.equal("row", got, want)
+	w.equal("row as read", w.unit(unit0), want)
+	e := w.history(before.Head)
+	w.equal("events", len(e), 1)
+	w.equal("kind", e[0].Kind, daemon.AssignmentPostponed)
+	w.equal("generation of the event", e[0].Generation, got.Generation)
+	w.unchangedUnit(unit0, func() {
+		for _, step := range reportable {
+			out := p.tell(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: step})[0]
+			w.equal("outcome of "+string(step)+" under the former generation", out, storage.Outcome{Unit: unit0, Record: got})
+		}
+		w.equal("an expiry decided before", l.commit(on(r, daemon.Expire))[0].Applied, false)
+	})
+	same := p.step(got, daemon.Postpone)
+	w.equal("timeout when none is given", same.AcknowledgeTimeout, 17*time.Second)
+	p.step(same, daemon.Acknowledge)
 }
 
 func resumesPastSeen(w *world) {

@@ -55,14 +55,14 @@ func Report(r Rows, who node.Identity, u storage.UnitReport, term int64, now tim
 // holders reports whether a step is the holder's to take; the others are the leader's.
 func holders(step daemon.Step) bool {
 	switch step {
-	case daemon.Acknowledge, daemon.Confirm, daemon.Release, daemon.Abandon, daemon.Resume, daemon.Fail, daemon.Recover:
+	case daemon.Acknowledge, daemon.Postpone, daemon.Confirm, daemon.Release, daemon.Abandon, daemon.Resume, daemon.Fail, daemon.Recover:
 		return true
 	}
 	return false
 }
 
 // already reports whether a row of the same holder and generation shows that a step was taken. A
-// resumption is not seen that way: it gave the row another generation.
+// resumption or postponement is not seen that way: it gave the row another generation.
 func already(rec daemon.Record, step daemon.Step) bool {
 	switch step {
 	case daemon.Acknowledge:
@@ -106,16 +106,20 @@ func takeStep(r Rows, rec *daemon.Record, u storage.UnitReport, term int64, now 
 			return daemon.AssignmentFailed
 		}
 	case daemon.Abandon:
-		// The run goes on somewhere in the process: the hand-over is forced, and the process never
-		// gets the unit again.
+		// The run goes on somewhere in the process: the hand-over is forced.
 		rec.Forced = true
-		rec.Embargoes = embargo(r, rec.Embargoes, rec.Holder.Incarnation, -1, u.Reason, now)
+		if u.Embargo != 0 {
+			rec.Embargoes = embargo(r, rec.Embargoes, rec.Holder.Incarnation, u.Embargo, u.Reason, now)
+		}
 		return daemon.AssignmentAbandoned
 	case daemon.Resume:
-		// Not below the present term: its number is above all that a lost history gave out.
-		_, seen := r.Highest()
-		rec.Generation = max(nextGeneration(r, *rec, seen), term)
+		rec.Generation = renewedGeneration(r, *rec, term)
 		return daemon.AssignmentResumed
+	case daemon.Postpone:
+		// The higher generation makes an expiry that the leader decided before miss its guard.
+		rec.Generation, rec.AssignedAt = renewedGeneration(r, *rec, term), now
+		rec.AcknowledgeTimeout = cmp.Or(u.AcknowledgeTimeout, rec.AcknowledgeTimeout)
+		return daemon.AssignmentPostponed
 	default:
 		rec.Forced = false
 	}
@@ -129,6 +133,13 @@ func failing(rec *daemon.Record, now time.Time) {
 	}
 }
 
+// renewedGeneration returns the generation that a holder's own step gives its unit. It is not below the
+// present term, whose number is above all that a lost history gave out.
+func renewedGeneration(r Rows, rec daemon.Record, term int64) int64 {
+	_, seen := r.Highest()
+	return max(nextGeneration(r, rec, seen), term)
+}
+
 // nextGeneration returns the generation of the unit's next run: higher than its last one and whatever
 // anybody has seen, not below its term, and higher than its fence was stamped with (a failover may
 // have kept the stamp and lost the row).
@@ -137,20 +148,17 @@ func nextGeneration(r Rows, rec daemon.Record, seen int64) int64 {
 }
 
 // embargo returns the list with one process's embargo added or raised by a strike: until the later of
-// the two ends, for ever if either is (a negative duration, a zero Until). Embargoes of processes whose
-// row is gone are dropped on this occasion, which bounds the list.
+// the two ends, if the older embargo still holds. Embargoes of processes whose row is gone are dropped on
+// this occasion, which bounds the list.
 func embargo(r Rows, list []daemon.Embargo, inc node.Incarnation, d time.Duration, reason string, now time.Time) []daemon.Embargo {
-	e := daemon.Embargo{Incarnation: inc, Strikes: 1, Reason: reason}
-	if d >= 0 {
-		e.Until = now.Add(d)
-	}
+	e := daemon.Embargo{Incarnation: inc, Until: now.Add(d), Length: d, Strikes: 1, Reason: reason}
 	out := make([]daemon.Embargo, 0, len(list)+1)
 	for _, old := range list {
 		switch {
 		case old.Incarnation == inc:
 			e.Strikes = old.Strikes + 1
-			if old.Until.IsZero() || !e.Until.IsZero() && old.Until.After(e.Until) {
-				e.Until = old.Until
+			if old.Holds(now) && old.Until.After(e.Until) {
+				e.Until, e.Length = old.Until, old.Length
 			}
 		case r.Node(old.Incarnation) != nil:
 			out = append(out, old)

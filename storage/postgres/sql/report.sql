@@ -2,19 +2,19 @@
 -- what the transaction commits against. No unit stands twice in the input.
 with clock as materialized (select clock_timestamp() as now),
 me as (select * from {{node}} n where n.incarnation = $1 and {{written "$1"}}),
--- A resumed generation is not below the present term, whose number is above all that a lost
+-- A generation that the holder renews is not below the present term, whose number is above all that a lost
 -- history gave out.
 present as materialized (select number from {{term}}),
 input as materialized (
 	select * from json_to_recordset($2) as x (ord int, daemon text, index int, generation bigint, step text,
-		reason text, error text, failures int, retry bigint, embargo bigint)
+		reason text, error text, failures int, retry bigint, embargo bigint, acknowledge bigint)
 ),
 own as materialized (
 	select i.*, u.state as old_state, u.failures as old_failures, u.failing_since as old_failing, t.next
 	from input i
 	join {{unit}} u using (daemon, index)
 	join me on u.node_id = me.id and u.incarnation = me.incarnation
-	left join (values {{lifecycle "acknowledge" "confirm" "release" "abandon" "resume" "fail" "recover"}}) as t (state, step, next)
+	left join (values {{lifecycle "acknowledge" "postpone" "confirm" "release" "abandon" "resume" "fail" "recover"}}) as t (state, step, next)
 		on t.state = u.state and t.step = i.step
 	where u.generation = i.generation
 ),
@@ -29,7 +29,7 @@ stepped as (
 		state = o.next,
 		since = case when o.step in ('fail', 'recover') then u.since else clock.now end,
 		-- A unit that runs keeps the reason of its assignment.
-		reason = case when o.step in ('acknowledge', 'resume', 'fail', 'recover') then u.reason else o.reason end,
+		reason = case when o.step in ('acknowledge', 'resume', 'postpone', 'fail', 'recover') then u.reason else o.reason end,
 		error = case when o.error <> '' then o.error else u.error end,
 		failures = case
 			when o.step = 'recover' then 0
@@ -42,13 +42,14 @@ stepped as (
 			else u.failing_since end,
 		retry_at = case
 			when o.step = 'fail' then clock.now + o.retry * interval '1 microsecond'
-			when o.step in ('acknowledge', 'resume') then u.retry_at end,
+			when o.step in ('acknowledge', 'resume', 'postpone') then u.retry_at end,
 		forced = case when o.step in ('confirm', 'release') then false when o.step = 'abandon' then true else u.forced end,
-		generation = case when o.step <> 'resume' then u.generation
+		generation = case when o.step not in ('resume', 'postpone') then u.generation
 			else {{generation "u.generation" "greatest(u.term, (select number from present))" "0" "u"}} end,
+		assigned_at = case when o.step = 'postpone' then clock.now else u.assigned_at end,
+		acknowledge_timeout = case when o.step = 'postpone' and o.acknowledge <> 0 then o.acknowledge else u.acknowledge_timeout end,
 		embargoes = case
-			when o.step = 'abandon' then {{embargo "u.embargoes" "u.incarnation" "-1" "o.reason"}}
-			when o.step = 'release' and o.embargo <> 0 then {{embargo "u.embargoes" "u.incarnation" "o.embargo" "o.reason"}}
+			when o.step in ('release', 'abandon') and o.embargo <> 0 then {{embargo "u.embargoes" "u.incarnation" "o.embargo" "o.reason"}}
 			else u.embargoes end
 	from own o, clock
 	where u.daemon = o.daemon and u.index = o.index and o.next is not null
@@ -62,6 +63,7 @@ news as (
 			when step = 'resume' then 'assignment.resumed'
 			when step = 'fail' then 'assignment.failing'
 			when step = 'recover' then 'assignment.recovered'
+			when step = 'postpone' then 'assignment.postponed'
 			when step = 'release' and failure <> '' then 'assignment.failed'
 			else 'assignment.deleted' end as kind,
 		name as node, node_id, incarnation, daemon, index, term, 0 as term_ordinal, generation, told as reason, null::json as detail
