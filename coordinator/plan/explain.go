@@ -2,7 +2,6 @@ package plan
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -173,7 +172,7 @@ func (p *planner) excluded(s *site, spec *daemon.Spec, row *daemon.Record) strin
 	case FilterKind:
 		return "does not run " + string(spec.Kind)
 	case FilterLabels:
-		return "labels: " + mismatch(s.Member.Labels, spec.Requires)
+		return string(FilterLabels) + " " + lacking(s.Member.Labels, spec.Requires) + having(s.Member.Labels, spec.Requires)
 	default:
 		return string(why)
 	}
@@ -185,17 +184,29 @@ func (p *planner) excluded(s *site, spec *daemon.Spec, row *daemon.Record) strin
 	return ""
 }
 
-// mismatch names the labels that are required and not there.
-func mismatch(has, requires map[string]string) string {
+// lacking names the labels that are required and that a node has not, or has with another value.
+func lacking(has, requires map[string]string) string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(requires)) {
-		if value, ok := has[name]; !ok {
-			out = append(out, "no "+name)
-		} else if value != requires[name] {
-			out = append(out, fmt.Sprintf("%s is %s, not %s", name, value, requires[name]))
+		if value, ok := has[name]; !ok || value != requires[name] {
+			out = append(out, name+"="+requires[name])
 		}
 	}
 	return strings.Join(out, ", ")
+}
+
+// having names what a node has in place of labels that are required; "" if it has none of them.
+func having(has, requires map[string]string) string {
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(requires)) {
+		if value, ok := has[name]; ok && value != requires[name] {
+			out = append(out, name+"="+value)
+		}
+	}
+	if len(out) == 0 {
+		return ""
+	}
+	return " (has " + strings.Join(out, ", ") + ")"
 }
 
 func embargoed(e daemon.Embargo) string {

@@ -54,15 +54,15 @@ func TestExplainAUnitThatIsPlaced(t *testing.T) {
 		t.Errorf("decision %+v", e.Decision)
 	}
 	wantTable(t, e,
-		`next "n1": least loaded (1.0 < 2.0); runner-up n2; 2 embargoed: n6, n7; 1 kind: n5; 2 labels: n4, n8; 1 late: n3`,
+		`next "n1": least loaded (1.0 < 2.0); runner-up n2; 2 embargoed: n6, n7; 1 kind: n5; lacks gpu=yes: n4, n8; 1 late: n3`,
 		`n1 eligible=true load=0 score=1 units=0/0 next: least loaded (1.0 < 2.0)`,
 		`n2 eligible=true load=1 score=2 units=1/1 more load`,
 		`n3 eligible=false load=1 score=2 units=1/0 late`,
-		`n4 eligible=false load=0 score=1 units=0/0 labels: gpu is no, not yes`,
+		`n4 eligible=false load=0 score=1 units=0/0 lacks gpu=yes (has gpu=no)`,
 		`n5 eligible=false load=0 score=1 units=0/0 does not run a`,
 		`n6 eligible=false load=0 score=1 units=0/0 embargoed until 2026-05-01T12:01:00Z: panic: boom`,
 		`n7 eligible=false load=0 score=1 units=0/0 embargoed until 2026-05-01T12:00:01Z`,
-		`n8 eligible=false load=0 score=1 units=0/0 labels: no gpu`,
+		`n8 eligible=false load=0 score=1 units=0/0 lacks gpu=yes`,
 	)
 }
 
@@ -197,7 +197,7 @@ func TestJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := `{"rule":"least loaded","chosen":"n1","runner_up":"n2","value":1,"runner_up_value":2,"filtered":{` +
-		`"embargoed":{"count":2,"names":["n6","n7"]},"kind":{"count":1,"names":["n5"]},"labels":{"count":2,"names":["n4","n8"]},"late":{"count":1,"names":["n3"]}}}`
+		`"embargoed":{"count":2,"names":["n6","n7"]},"kind":{"count":1,"names":["n5"]},"lacks gpu=yes":{"count":2,"names":["n4","n8"]},"late":{"count":1,"names":["n3"]}}}`
 	if string(got) != want {
 		t.Errorf("%s\nwant\n%s", got, want)
 	}

@@ -65,6 +65,9 @@ func (f *floor) newFit(spec *daemon.Spec) *fit {
 	names := map[Filter][]string{}
 	for _, s := range f.order {
 		if why := f.filter(s.Node, spec); why != "" {
+			if why == FilterLabels {
+				why += Filter(" " + lacking(s.Member.Labels, spec.Requires))
+			}
 			names[why] = append(names[why], s.Member.Name)
 			continue
 		}

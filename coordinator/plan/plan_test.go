@@ -184,9 +184,9 @@ func TestCandidates(t *testing.T) {
 			live("n0", gpu).being(node.Removed),
 		},
 	}
-	wantTold(t, Make(in), "a/0: unplaced (no eligible node; 1 cordoned: n3; 1 deaf: n4; 1 draining: n2; 1 kind: n6; 2 labels: n7, n8; 1 late: n1; 1 no daemons: n5)")
+	wantTold(t, Make(in), "a/0: unplaced (no eligible node; 1 cordoned: n3; 1 deaf: n4; 1 draining: n2; 1 kind: n6; lacks gpu=a100: n7, n8; 1 late: n1; 1 no daemons: n5)")
 	in.Nodes = append(in.Nodes, live("n9", gpu).labelled("gpu", "a100"))
-	wantTold(t, Make(in), "a/0: assign to n9 (only candidate; 1 cordoned: n3; 1 deaf: n4; 1 draining: n2; 1 kind: n6; 2 labels: n7, n8; 1 late: n1; 1 no daemons: n5)")
+	wantTold(t, Make(in), "a/0: assign to n9 (only candidate; 1 cordoned: n3; 1 deaf: n4; 1 draining: n2; 1 kind: n6; lacks gpu=a100: n7, n8; 1 late: n1; 1 no daemons: n5)")
 }
 
 // TestARequiredLabelMustBeThere: an empty value is a value, a missing label is none.
@@ -197,7 +197,7 @@ func TestARequiredLabelMustBeThere(t *testing.T) {
 		Now: epoch, Nodes: []Node{live("n1", a), live("n2", a).labelled("spot", "yes"), live("n3", a).labelled("spot", "")},
 		Units: []daemon.Record{row(t, "a/0", daemon.Unassigned, "")},
 	}
-	wantTold(t, Make(in), "a/0: assign to n3 (only candidate; 2 labels: n1, n2)")
+	wantTold(t, Make(in), "a/0: assign to n3 (only candidate; lacks spot=: n1, n2)")
 }
 
 // TestAKindCoversManyDaemons: a node runs a daemon of which it advertises only the kind, and the

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/node"
@@ -258,7 +259,14 @@ func slowFilter(in Input, n Node, spec daemon.Spec, r daemon.Record) Filter {
 	}
 	for k, v := range spec.Requires {
 		if has, ok := n.Member.Labels[k]; !ok || has != v {
-			return FilterLabels
+			var lacks []string
+			for k, v := range spec.Requires {
+				if has, ok := n.Member.Labels[k]; !ok || has != v {
+					lacks = append(lacks, k+"="+v)
+				}
+			}
+			slices.Sort(lacks)
+			return FilterLabels + Filter(" "+strings.Join(lacks, ", "))
 		}
 	}
 	for _, e := range r.Embargoes {

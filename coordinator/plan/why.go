@@ -46,7 +46,7 @@ const (
 	FilterDeaf      Filter = Filter(node.Deaf)
 	FilterNoDaemons Filter = "no daemons" // the node takes none at all
 	FilterKind      Filter = "kind"       // it does not run this kind
-	FilterLabels    Filter = "labels"     // one that is required is missing or another
+	FilterLabels    Filter = "lacks"      // labels that are required: the filter names them, "lacks zone=mars"
 	FilterEmbargoed Filter = "embargoed"  // the unit failed there
 )
 
@@ -112,7 +112,11 @@ func (w Why) String() string {
 	}
 	for _, f := range slices.Sorted(maps.Keys(w.Filtered)) {
 		n := w.Filtered[f]
-		fmt.Fprintf(&b, "; %d %s: %s", n.Count, f, strings.Join(n.Names, ", "))
+		b.WriteString("; ")
+		if !strings.HasPrefix(string(f), string(FilterLabels)) {
+			fmt.Fprintf(&b, "%d ", n.Count)
+		}
+		fmt.Fprintf(&b, "%s: %s", f, strings.Join(n.Names, ", "))
 		if n.Count > len(n.Names) {
 			b.WriteString(", …")
 		}

@@ -39,11 +39,15 @@ func (a *app) queueCommand() *cobra.Command {
 		q.enqueue(), q.importing(), q.claim(), q.settle(queue.Complete), q.settle(queue.Fail), q.settle(queue.Release), q.settle(queue.Extend),
 		q.peek(), q.act(queue.RunNow), q.act(queue.Redrive), q.act(queue.Cancel), q.act(queue.Pause), q.act(queue.Resume), q.act(queue.Purge),
 		q.bench(), q.adopt())
-	fl := g.PersistentFlags()
+	q.flags(g.PersistentFlags())
+	return g
+}
+
+// flags says how to reach a node.
+func (q *queues) flags(fl *pflag.FlagSet) {
 	fl.StringVar(&q.address, "addr", "", "host:port or URL of a node; by default a live node of the store's cluster")
 	fl.StringVar(&q.token, "token-file", "", "file with the bearer token of the nodes' API")
 	fl.BoolVar(&q.tls, "tls", false, "nodes listen with TLS")
-	return g
 }
 
 // with makes a client and hands it to f, within --timeout and what f waits for besides.
@@ -58,7 +62,7 @@ func (q *queues) with(ctx context.Context, wait time.Duration, f func(ctx contex
 func (q *queues) connected(ctx context.Context, f func(c *client.Client) error) error {
 	ctx, cancel := context.WithTimeout(ctx, q.a.timeout)
 	defer cancel()
-	c, err := q.client(ctx)
+	c, err := q.client(ctx, q.nodes)
 	if err != nil {
 		return err
 	}
@@ -73,10 +77,10 @@ func (q *queues) call(ctx context.Context, c *client.Client, name string, jobs [
 	return c.Enqueue(ctx, name, jobs)
 }
 
-func (q *queues) client(ctx context.Context) (*client.Client, error) {
+func (q *queues) client(ctx context.Context, nodes func(context.Context) ([]string, error)) (*client.Client, error) {
 	cfg := client.Config{Addresses: []string{q.address}}
 	if q.address == "" {
-		found, err := q.nodes(ctx)
+		found, err := nodes(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -104,30 +108,36 @@ func (q *queues) client(ctx context.Context) (*client.Client, error) {
 	return c, nil
 }
 
-// nodes returns the addresses of the live nodes of the store's cluster: of those that serve queues, if
-// there are any, because only they have the list of queues.
+// nodes returns the addresses of the live nodes of the store's cluster that serve queues.
 func (q *queues) nodes(ctx context.Context) (found []string, err error) {
 	err = q.a.look(ctx, false, func(_ context.Context, c *cluster) error {
-		var serving []string
-		for _, n := range c.snap.Nodes {
-			if !n.Present() || n.Judged != "" || n.Address == "" {
-				continue
-			}
-			found = append(found, n.Address)
-			if slices.Contains(c.snap.Advert(n).Kinds, queue.Kind) {
-				serving = append(serving, n.Address)
-			}
-		}
-		if len(serving) > 0 {
-			found = serving
-		}
-		if len(found) == 0 {
-			return fault.New(fault.QueueDown, "no node of cluster %s is up, so no queue is served", c.cfg.Cluster).
-				Hint("start one with emitd serve, or name a node with --addr")
-		}
-		return nil
+		found, err = serving(c)
+		return err
 	})
 	return found, err
+}
+
+// serving returns the addresses of the live nodes of a cluster: of those that serve queues, if there are
+// any, because only they have the list of queues.
+func serving(c *cluster) (found []string, err error) {
+	var serving []string
+	for _, n := range c.snap.Nodes {
+		if !n.Present() || n.Judged != "" || n.Address == "" {
+			continue
+		}
+		found = append(found, n.Address)
+		if slices.Contains(c.snap.Advert(n).Kinds, queue.Kind) {
+			serving = append(serving, n.Address)
+		}
+	}
+	if len(serving) > 0 {
+		found = serving
+	}
+	if len(found) == 0 {
+		return nil, fault.New(fault.QueueDown, "no node of cluster %s is up, so no queue is served", c.cfg.Cluster).
+			Hint("start one with emitd serve, or name a node with --addr")
+	}
+	return found, nil
 }
 
 // queueFaults are the codes of what a queue refuses.

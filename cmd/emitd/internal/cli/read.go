@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -53,12 +54,17 @@ func (a *app) lookAt(ctx context.Context, cfg *config.Loaded, all bool, f func(c
 
 func (a *app) statusCommand() *cobra.Command {
 	var judge bool
+	var limit time.Duration
+	q := &queues{a: a}
 	cmd := &cobra.Command{
-		Use: "status", Short: "Show the cluster: leader, nodes, daemons, outbox, and what needs attention",
+		Use: "status", Short: "Show the cluster: leader, nodes, daemons, outbox, queues, and what needs attention",
 		Long: "Show the cluster: leader, nodes, daemons, and what needs attention. Of the outbox, if the configuration\n" +
 			"or the store's database has one: the age of the oldest message that is not delivered, how many there are,\n" +
-			"and what is parked or dead; -o wide and json tell it of each subscription. An outbox that does not answer\n" +
-			"within a second is shown as unknown.",
+			"and what is parked or dead; -o wide and json tell it of each subscription. Of the queues, which a node is\n" +
+			"asked for: how many jobs wait, are worked on and are dead. What does not answer within a second is shown as\n" +
+			"unknown.\n\n" +
+			"Each line that begins with ! is something to look at, the worst first: what it is, since when, why, and a\n" +
+			"command that tells more or what to do. With --exit-code there is none if the code is 0.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := a.loadToRead()
@@ -68,9 +74,10 @@ func (a *app) statusCommand() *cobra.Command {
 			ctx, cancel := context.WithTimeout(cmd.Context(), a.timeout)
 			defer cancel()
 			box := a.glance(ctx, cfg)
-			return a.lookAt(ctx, cfg, false, func(_ context.Context, c *cluster) error {
+			return a.lookAt(ctx, cfg, false, func(ctx context.Context, c *cluster) error {
 				s := c.status()
-				s.Outbox = box()
+				s.AddQueues(q.glance(ctx, c), limit)
+				s.AddOutbox(box(), limit)
 				err := a.print(data{whole: s, table: s.Table, names: []string{s.Cluster}})
 				if err == nil && judge && len(s.Attention) > 0 {
 					err = fault.New(fault.Degraded, "cluster %s is degraded: %s", s.Cluster, s.Attention[0].Text)
@@ -80,6 +87,8 @@ func (a *app) statusCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&judge, "exit-code", false, "exit with 6 if anything needs attention")
+	cmd.Flags().DurationVar(&limit, "max-wait", 5*time.Minute, "how long a job or a message of the outbox may wait; 0s: for ever")
+	q.flags(cmd.Flags())
 	return a.outputFlag(cmd)
 }
 

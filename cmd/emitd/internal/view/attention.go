@@ -29,8 +29,21 @@ func (v *viewer) attention(s Status) []Notice {
 		}
 		add(warning, string(d.Daemon), "", "%s and %s declare %s differently (%s); %s registered last and wins", d.Winner.Name, d.Loser.Name, d.Daemon, d.What, d.Winner.Name)
 	}
-	slices.SortStableFunc(out, func(a, b Notice) int { return cmp.Compare(a.Severity, b.Severity) })
+	sortNotices(out)
 	return out
+}
+
+// attend adds what a part of the status that was read later has to tell.
+func (s *Status) attend(tell func(add notify)) {
+	tell(func(sev severity, subject, do, format string, args ...any) {
+		s.Attention = append(s.Attention, Notice{Severity: sev, Subject: subject, Text: fmt.Sprintf(format, args...), Do: do})
+	})
+	sortNotices(s.Attention)
+}
+
+// sortNotices puts the worst first.
+func sortNotices(all []Notice) {
+	slices.SortStableFunc(all, func(a, b Notice) int { return cmp.Compare(a.Severity, b.Severity) })
 }
 
 type notify func(sev severity, subject, do, format string, args ...any)

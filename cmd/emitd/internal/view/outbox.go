@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -135,6 +136,65 @@ func (o *Outbox) cell() string {
 	}
 	return text
 }
+
+// AddOutbox adds the outbox and what is wrong with it. A message that waits longer than limit is told.
+func (s *Status) AddOutbox(o *Outbox, limit time.Duration) {
+	s.Outbox = o
+	if o == nil {
+		return
+	}
+	s.attend(func(add notify) {
+		if o.Problem != "" {
+			add(failing, "outbox", "emitd doctor", "nothing is known of the outbox: %s", o.Problem)
+		}
+		for _, sub := range o.Subscriptions {
+			sub.sinkDown(add)
+			sub.stuck(add)
+			sub.behind(limit, add)
+		}
+	})
+}
+
+// sinkDown tells of a sink that cannot be reached, with the first range of shards that says so.
+func (s OutboxStats) sinkDown(add notify) {
+	i := slices.IndexFunc(s.Cursors, func(c OutboxCursor) bool { return c.Trouble != "" })
+	if i < 0 {
+		return
+	}
+	waits := ""
+	if s.Pending > 0 {
+		waits = fmt.Sprintf(", %s wait, the oldest for %s", atLeast(s.Pending, s.Exact), s.oldest())
+	}
+	add(failing, "outbox "+s.Subscription, "look at the receiver; emitd outbox stats "+s.Subscription+" -o wide",
+		"outbox %s: the sink is down, says %s%s: %s", s.Subscription, s.Cursors[i].Node, waits, strings.TrimPrefix(firstLine(s.Cursors[i].Trouble), "sink is down: "))
+}
+
+// stuck tells of messages that no relay tries again by itself.
+func (s OutboxStats) stuck(add notify) {
+	if s.Dead > 0 {
+		add(warning, "outbox "+s.Subscription, "emitd outbox ls "+s.Subscription+" --kind dead", "outbox %s has %s: refused for good, or skipped", s.Subscription, several(s.Dead, "dead message"))
+	}
+	if s.KeysHeld > 0 {
+		add(warning, "outbox "+s.Subscription, "emitd outbox ls "+s.Subscription+" --kind held", "outbox %s holds %s: what follows a message that failed for good waits for an operator", s.Subscription, several(s.KeysHeld, "key"))
+	}
+}
+
+// behind tells of messages that have waited for too long though the sink is not down.
+func (s OutboxStats) behind(limit time.Duration, add notify) {
+	if s.Pending == 0 || limit == 0 || time.Duration(s.OldestAgeMS)*time.Millisecond <= limit || s.down() {
+		return
+	}
+	why, do := "the relay does not keep up, or keys wait after a failure", "emitd outbox ls "+s.Subscription
+	switch {
+	case s.Paused:
+		why, do = "the subscription is paused", "emitd outbox stats "+s.Subscription
+	case len(s.Cursors) == 0:
+		why, do = "no relay reads it", "emitd daemon explain "+string(outbox.ID(s.Subscription))
+	}
+	add(failing, "outbox "+s.Subscription, do, "outbox %s keeps its oldest message waiting for %s, %s wait: %s", s.Subscription, s.oldest(), atLeast(s.Pending, s.Exact), why)
+}
+
+func (s OutboxStats) oldest() string { return Exact(time.Duration(s.OldestAgeMS) * time.Millisecond) }
 
 // atLeast writes a number that may be larger.
 func atLeast(n int64, exact bool) string {

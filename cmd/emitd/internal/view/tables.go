@@ -17,7 +17,7 @@ import (
 func (s Status) Table(w io.Writer, wide bool) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "CLUSTER %s    LEADER %s    STORE %s, event %d\n", Line(s.Cluster), s.leaderCell(), Line(s.Store.Kind), s.Store.Head)
-	fmt.Fprintf(&b, "NODES   %s       DAEMONS %s%s\n", s.countNodes(), s.countUnits(), s.Outbox.cell())
+	fmt.Fprintf(&b, "NODES   %s       DAEMONS %s%s%s\n", s.countNodes(), s.countUnits(), s.Outbox.cell(), s.Queues.cell())
 	for _, n := range s.Attention {
 		b.WriteString("! " + Line(n.Text))
 		if n.Do != "" {

@@ -49,6 +49,7 @@ type Status struct {
 	Nodes     []Node    `json:"nodes"`
 	Daemons   []Unit    `json:"daemons"`
 	Outbox    *Outbox   `json:"outbox"` // null when there is none
+	Queues    *Queues   `json:"queues"` // null when no node serves queues, or nobody asked
 	Attention []Notice  `json:"attention"`
 }
 

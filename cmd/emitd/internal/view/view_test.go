@@ -95,7 +95,7 @@ var scenes = map[string]func(*daemon.Snapshot){
 			u := &s.Units[i]
 			u.State, u.Failures, u.Error, u.FailingSince = daemon.Deleted, 10*(i+1), "exec: no such file", ago(time.Minute)
 			for _, n := range s.Nodes {
-				u.Embargoes = append(u.Embargoes, daemon.Embargo{Incarnation: n.Incarnation, Strikes: 1, Until: now.Add(20 * time.Second)})
+				u.Embargoes = append(u.Embargoes, daemon.Embargo{Incarnation: n.Incarnation, Strikes: 1, Until: now.Add(20 * time.Second), Length: 30 * time.Second})
 			}
 		}
 	},

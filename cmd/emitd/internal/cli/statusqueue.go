@@ -1,0 +1,76 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/emitd/emitd/cmd/emitd/internal/view"
+	"github.com/emitd/emitd/daemon/queue"
+	"github.com/emitd/emitd/daemon/queue/api/operate"
+	"github.com/emitd/emitd/daemon/queue/client"
+)
+
+// queuesAtOnce is how many queues are asked at the same time.
+const queuesAtOnce = 8
+
+// glance asks a node how the queues are, within glanceLimit. What is wrong with them is part of the
+// answer; nil says that no node serves any.
+func (q *queues) glance(ctx context.Context, c *cluster) *view.Queues {
+	if !slices.ContainsFunc(c.status().Nodes, func(n view.Node) bool { return slices.Contains(n.Kinds, queue.Kind) }) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, glanceLimit)
+	defer cancel()
+	out := &view.Queues{Queues: []view.QueueStats{}}
+	if err := q.askAll(ctx, c, out); err != nil {
+		out.Problem = firstLine(err.Error())
+		if refused, ok := errors.AsType[*queue.Error](err); ok && refused.Tag == queue.Unauthorized {
+			out.Problem, out.Denied = "the nodes want a token, give --token-file", true
+		}
+	}
+	return out
+}
+
+func (q *queues) askAll(ctx context.Context, c *cluster, out *view.Queues) error {
+	nodes, err := q.client(ctx, func(context.Context) ([]string, error) { return serving(c) })
+	if err != nil {
+		return err
+	}
+	defer nodes.Close()
+	declared, err := nodes.Queues(ctx)
+	if err != nil {
+		return err
+	}
+	out.Queues = make([]view.QueueStats, len(declared))
+	var asked sync.WaitGroup
+	slots := make(chan struct{}, queuesAtOnce)
+	for i, d := range declared {
+		asked.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			out.Queues[i] = askQueue(ctx, nodes, d.Name)
+		})
+	}
+	asked.Wait()
+	return nil
+}
+
+func askQueue(ctx context.Context, c *client.Client, name string) view.QueueStats {
+	got, err := c.Stats(ctx, name)
+	if err != nil {
+		problem := firstLine(err.Error())
+		if ctx.Err() != nil {
+			problem = fmt.Sprintf("no answer within %s", view.Exact(glanceLimit.Round(time.Second)))
+		}
+		return view.QueueStats{Queue: name, Problem: problem}
+	}
+	s := operate.StatsOf(got)
+	return view.QueueStats{
+		Queue: name, Waiting: s.Waiting, Delayed: s.Delayed, Active: s.Active, Dead: s.Dead, OldestAgeMS: s.OldestAgeMS,
+		Paused: s.Paused, Broker: s.Broker,
+	}
+}

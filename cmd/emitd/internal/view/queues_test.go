@@ -1,0 +1,64 @@
+package view
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/emitd/emitd/outbox"
+)
+
+// TestWhatIsReadLaterNeedsAttention: what is wrong with queues and the outbox is told in the list and by
+// --exit-code, each with why and what to do; what is right, and what is asked for by nobody, is not.
+func TestWhatIsReadLaterNeedsAttention(t *testing.T) {
+	t.Parallel()
+	const limit = 5 * time.Minute
+	old := (12 * time.Minute).Milliseconds()
+	for name, c := range map[string]struct {
+		queues *Queues
+		box    *Outbox
+		want   string // severity, text and command of each, a line
+	}{
+		"no queue, no outbox": {},
+		"all is well": {
+			&Queues{Queues: []QueueStats{{Queue: "q", Waiting: 4, Active: 1, OldestAgeMS: 1000, Broker: "a"}}},
+			OutboxOf("sqlite", []outbox.Stats{{Subscription: "s", Pending: 3, Exact: true, OldestAt: now.Add(-time.Second), Now: now}}), "",
+		},
+		"dead jobs":          {&Queues{Queues: []QueueStats{{Queue: "q", Dead: 2}}}, nil, "warning queue q has 2 dead jobs: no attempt of it is left -> emitd queue peek q --state dead"},
+		"nobody claims":      {&Queues{Queues: []QueueStats{{Queue: "q", Waiting: 7, OldestAgeMS: old}}}, nil, "failing queue q keeps its oldest job waiting for 12m00s, 7 wait: is any worker claiming? -> emitd queue stats q"},
+		"paused":             {&Queues{Queues: []QueueStats{{Queue: "q", Waiting: 7, OldestAgeMS: old, Paused: true}}}, nil, "failing queue q keeps its oldest job waiting for 12m00s, 7 wait: the queue is paused -> emitd queue resume q"},
+		"no broker":          {&Queues{Queues: []QueueStats{{Queue: "q", Problem: "no node serves it\nnow"}}}, nil, "failing queue q does not answer: no node serves it -> emitd queue stats q"},
+		"no node answers":    {&Queues{Problem: "connection refused"}, nil, "warning nothing is known of the queues: connection refused -> emitd queue ls"},
+		"a token is missing": {&Queues{Problem: "want a token", Denied: true}, nil, ""},
+		"outbox unknown":     {nil, NoOutbox("E5101: unreachable"), "failing nothing is known of the outbox: E5101: unreachable -> emitd doctor"},
+		"sink down": {nil, OutboxOf("sqlite", []outbox.Stats{{
+			Subscription: "s", Pending: 3, Exact: true, OldestAt: now.Add(-12 * time.Minute), Now: now,
+			Cursors: []outbox.CursorStats{{Node: "a", Trouble: "sink is down: dial tcp: refused\nmore"}},
+		}}), "failing outbox s: the sink is down, says a, 3 wait, the oldest for 12m00s: dial tcp: refused -> look at the receiver; emitd outbox stats s -o wide"},
+		"dead messages": {
+			nil, OutboxOf("sqlite", []outbox.Stats{{Subscription: "s", Exact: true, Now: now, Dead: 1, HeldLanes: 2}}),
+			"warning outbox s has 1 dead message: refused for good, or skipped -> emitd outbox ls s --kind dead\n" +
+				"warning outbox s holds 2 keys: what follows a message that failed for good waits for an operator -> emitd outbox ls s --kind held",
+		},
+		"no relay": {
+			nil, OutboxOf("sqlite", []outbox.Stats{{Subscription: "s", Pending: 3, OldestAt: now.Add(-12 * time.Minute), Now: now}}),
+			"failing outbox s keeps its oldest message waiting for 12m00s, 3+ wait: no relay reads it -> emitd daemon explain emit:outbox/s",
+		},
+	} {
+		s := Of(healthy(), reader)
+		s.AddQueues(c.queues, limit)
+		s.AddOutbox(c.box, limit)
+		var got []string
+		for _, n := range s.Attention {
+			got = append(got, string(n.Severity)+" "+n.Text+" -> "+n.Do)
+		}
+		if strings.Join(got, "\n") != c.want {
+			t.Errorf("%s:\n%s\nwant\n%s", name, strings.Join(got, "\n"), c.want)
+		}
+		var table bytes.Buffer
+		if err := s.Table(&table, false); err != nil || strings.Count(table.String(), "\n! ") != len(got) {
+			t.Errorf("%s: %v\n%s", name, err, table.String())
+		}
+	}
+}
