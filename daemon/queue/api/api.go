@@ -217,6 +217,9 @@ func (p *headers) WriteHeader(s int)           { p.status = s }
 
 // refusal turns any error of a service into what a caller may see.
 func (h *Handler) refusal(ctx context.Context, err error) *queue.Error {
+	if e, ok := errors.AsType[*queue.Error](context.Cause(ctx)); ok && e.Tag == queue.Unauthorized {
+		return e // the listener ended the call: its token was revoked
+	}
 	if e, ok := errors.AsType[*queue.Error](err); ok {
 		return e
 	}

@@ -44,8 +44,9 @@ type ForwarderConfig struct {
 	Local queue.Service
 	// Sharding is asked for queues whose shards may be on several nodes; nil: every queue has one.
 	Sharding Sharding
-	// TLS makes calls to other nodes https; nil: http.
-	TLS *tls.Config
+	// TLS says how other nodes are called, each time one is called for the first time: nil, or what
+	// returns nil: http.
+	TLS func() *tls.Config
 	// Timeout bounds a call to another node, on top of what a claim waits; default 10 s.
 	Timeout time.Duration
 	// Patience is for how long a call waits for the next broker of a queue that is between two;
@@ -93,6 +94,28 @@ func (f *Forwarder) Close() error {
 	}
 	clear(f.peers)
 	return nil
+}
+
+// CallAnew has other nodes called with new connections, because certificates have changed. Calls under way go on.
+func (f *Forwarder) CallAnew() {
+	_ = f.Close() // never fails
+}
+
+// Healthy reports whether the queue "default" works, wherever it is served. It asks what needs no token:
+// probes have none.
+func (f *Forwarder) Healthy(ctx context.Context) error {
+	places, err := f.places(ctx, queue.DefaultQueue)
+	if err != nil {
+		return err
+	}
+	_, errs := gather(f, queue.DefaultQueue, places, func(p place) (struct{}, error) {
+		if peer, ok := p.svc.(*client.Client); ok {
+			return struct{}{}, peer.Healthy(p.ctx)
+		}
+		_, err := p.svc.Stats(p.ctx, queue.DefaultQueue)
+		return struct{}{}, err
+	})
+	return errors.Join(errs...)
 }
 
 // hop is what the HTTP layer knows of a call that concerns where it may go.
@@ -183,8 +206,12 @@ func (f *Forwarder) peer(addr string) (*client.Client, error) {
 	if p := f.peers[addr]; p != nil {
 		return p, nil
 	}
+	var secured *tls.Config
+	if f.cfg.TLS != nil {
+		secured = f.cfg.TLS()
+	}
 	p, err := client.New(client.Config{
-		Addresses: []string{addr}, TLS: f.cfg.TLS, Timeout: f.cfg.Timeout, Once: true, Prepare: mark,
+		Addresses: []string{addr}, TLS: secured, Timeout: f.cfg.Timeout, Once: true, Prepare: mark,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("address %q: %w", addr, err)

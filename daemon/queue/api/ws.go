@@ -55,8 +55,8 @@ func (h *Handler) socket(c *call) error {
 	if err != nil {
 		return nil //nolint:nilerr // Accept has answered
 	}
-	conn.SetReadLimit(-1) // messages are counted as they come
-	ctx, cancel := context.WithCancel(context.WithoutCancel(c.r.Context()))
+	conn.SetReadLimit(-1)                            // messages are counted as they come
+	ctx, cancel := context.WithCancel(c.r.Context()) // which ends when the caller's token is revoked
 	defer cancel()
 	done, ok := h.sockets.add(cancel)
 	if !ok {

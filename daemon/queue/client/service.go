@@ -200,6 +200,14 @@ func (c *Client) Stats(ctx context.Context, name string) (*queue.Stats, error) {
 	return v.Stats(), nil
 }
 
+// Healthy reports whether the queue "default" works, as /healthz says: it needs no token.
+func (c *Client) Healthy(ctx context.Context) error {
+	return c.call(ctx, request{
+		queue: queue.DefaultQueue, method: http.MethodGet, path: "/healthz", repeatable: true,
+		read: func([]byte) error { return nil },
+	})
+}
+
 // Do implements [queue.Operator].
 func (c *Client) Do(ctx context.Context, name string, cmd queue.Command) (int, error) {
 	if err := limits.Queue(name); err != nil {

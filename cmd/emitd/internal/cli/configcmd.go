@@ -10,6 +10,7 @@ import (
 
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/cmd/emitd/internal/host"
 	"github.com/emitd/emitd/cmd/emitd/internal/sinks"
 	"github.com/emitd/emitd/cmd/emitd/internal/view"
 )
@@ -99,6 +100,9 @@ func (a *app) printCheck(cfg *config.Loaded) error {
 		if !strings.HasPrefix(s.Origin, string(config.FromDefault)) {
 			c.Set++
 		}
+	}
+	if note := host.TokensReadable(cfg.API.TokensFile); note != "" {
+		c.Notes = append(c.Notes, note)
 	}
 	if cfg.Store.URL == "" {
 		c.Notes = append(c.Notes, "store.url is not set: emitd serve wants it")

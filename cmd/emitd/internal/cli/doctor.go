@@ -12,6 +12,7 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/backend"
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/cmd/emitd/internal/host"
 	"github.com/emitd/emitd/cmd/emitd/internal/view"
 	"github.com/emitd/emitd/storage"
 )
@@ -52,7 +53,7 @@ func (d *doctor) bad(check string, err error) {
 func (a *app) doctorCommand() *cobra.Command {
 	return a.outputFlag(&cobra.Command{
 		Use: "doctor", Short: "Check configuration, store, object store, outbox and cluster; writes and removes a lock and scratch objects",
-		Long: "Check configuration, store and cluster. To see that the store takes writes, one lock is taken and\n" +
+		Long: "Check configuration, store and cluster; each node is called by the address that it advertises. To see that the store takes writes, one lock is taken and\n" +
 			"released; to see that the object store keeps conditional writes, some objects below probe/ are written and\n" +
 			"removed. The exit code is 1 if a check fails and 6 if one only warns.",
 		Args: noArgs,
@@ -108,6 +109,9 @@ func (d *doctor) config() {
 	d.add("config", fine, "", "%s, profile %s", cmp.Or(d.cfg.File, "no file"), d.cfg.Profile)
 	for _, note := range d.cfg.Notes() {
 		d.add("config", warn, "remove the key, or set what it needs", "%s", note)
+	}
+	if note := host.TokensReadable(d.cfg.API.TokensFile); note != "" {
+		d.add("config", warn, "chmod o-r "+d.cfg.API.TokensFile, "%s", note)
 	}
 	t := d.cfg.Timing()
 	beats := float64(t.LeaseDuration) / float64(t.HeartbeatInterval)
@@ -208,6 +212,7 @@ func (d *doctor) cluster(ctx context.Context, s *backend.Store) {
 	}
 	status := view.Of(snap, reader(d.cfg, s, false))
 	d.versions(status)
+	d.reach(ctx, snap)
 	for _, n := range status.Attention {
 		d.add("cluster", warn, n.Do, "%s", n.Text)
 	}

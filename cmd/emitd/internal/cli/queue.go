@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/emitd/emitd/cmd/emitd/internal/backend"
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/cmd/emitd/internal/host"
 	"github.com/emitd/emitd/cmd/emitd/internal/view"
 	"github.com/emitd/emitd/daemon/queue"
 	"github.com/emitd/emitd/daemon/queue/api/operate"
@@ -47,7 +49,7 @@ func (a *app) queueCommand() *cobra.Command {
 func (q *queues) flags(fl *pflag.FlagSet) {
 	fl.StringVar(&q.address, "addr", "", "host:port or URL of a node; by default a live node of the store's cluster")
 	fl.StringVar(&q.token, "token-file", "", "file with the bearer token of the nodes' API")
-	fl.BoolVar(&q.tls, "tls", false, "nodes listen with TLS")
+	fl.BoolVar(&q.tls, "tls", false, "nodes listen with TLS; so they do if api.tls.ca or api.tls.cert is set")
 }
 
 // with makes a client and hands it to f, within --timeout and what f waits for besides.
@@ -94,12 +96,15 @@ func (q *queues) client(ctx context.Context, nodes func(context.Context) ([]stri
 		cfg.Token = strings.TrimSpace(string(text))
 		q.a.secrets = append(q.a.secrets, cfg.Token)
 	}
-	if q.tls {
-		for i, a := range cfg.Addresses {
-			if !strings.Contains(a, "://") {
-				cfg.Addresses[i] = "https://" + a
-			}
-		}
+	settings, err := q.a.load(q.a.input())
+	if err != nil {
+		return nil, err
+	}
+	if cfg.TLS, err = host.ClientTLS(settings.API.TLS); err != nil {
+		return nil, err
+	}
+	if q.tls && cfg.TLS == nil {
+		cfg.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
 	}
 	c, err := client.New(cfg)
 	if err != nil {

@@ -20,7 +20,7 @@ func (a *app) serveCommand() *cobra.Command {
 		Long: "Run a node: it joins the cluster of its store, may be elected leader, and runs the daemons assigned\n" +
 			"to it. SIGTERM or Ctrl-C hands everything over and ends it with 0; another one forces, if it comes a\n" +
 			"second or more later: before that it is taken for the same one, delivered twice.\n" +
-			"SIGHUP reads the log level and the token file again.\n\n" +
+			"SIGHUP reads the log level, the tokens and the certificates again.\n\n" +
 			"Every key of the configuration is also a flag, such as --coordinator.lease-duration 30s; they are in\n" +
 			"emitd config show and docs/reference/config.md.",
 		Args: noArgs,

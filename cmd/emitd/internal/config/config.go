@@ -28,10 +28,11 @@ import (
 
 // Config is every setting. Its fields' tags hold the key, the help text and the allowed words.
 type Config struct {
-	Cluster  string `key:"cluster" help:"name of the cluster, for people, logs and metrics"`
-	Profile  string `key:"profile" words:"default,fast" help:"set of default durations: default replaces a dead leader after 60 s, fast after 5 s at 15 times the statements"`
-	Listen   string `key:"listen" help:"host:port of the one HTTP listener (health, metrics, the queue's API); port 0 takes a free one"`
-	Insecure bool   `key:"insecure" help:"accept a listener that is not loopback without TLS and tokens"`
+	Cluster   string `key:"cluster" help:"name of the cluster, for people, logs and metrics"`
+	Profile   string `key:"profile" words:"default,fast" help:"set of default durations: default replaces a dead leader after 60 s, fast after 5 s at 15 times the statements"`
+	Listen    string `key:"listen" help:"host:port of the one HTTP listener (health, metrics, the queue's API); port 0 takes a free one"`
+	Advertise string `key:"advertise" help:"host:port under which other nodes reach this listener; by default the listener's own address or, where it listens on all, the one from which this host reaches the store"`
+	Insecure  bool   `key:"insecure" help:"accept a listener that is not loopback without TLS and tokens"`
 
 	Node        nodeKeys        `key:"node"`
 	Store       storeKeys       `key:"store"`
@@ -172,10 +173,16 @@ type API struct {
 	MaxInFlight    int `key:"max_in_flight" help:"bytes of bodies that are being read and of payloads on their way to clients, each of which costs up to four bytes of memory; more is answered 429; 0: an eighth of the cgroup's memory, 256 MiB at most and without a limit of memory"`
 }
 
-// TLS is the listener's certificate.
+// TLS is the listener's certificate, and how other nodes are called.
 type TLS struct {
 	Cert string `key:"cert" help:"PEM file of the certificate chain"`
 	Key  string `key:"key" help:"PEM file of the private key"`
+
+	CA         string `key:"ca" help:"PEM file of the authorities of the nodes' certificates, for calls to other nodes and of emitd queue and doctor; the system's by default"`
+	ClientCA   string `key:"client_ca" help:"PEM file of authorities: callers must have a certificate of one of them, beside their token (mTLS); health endpoints need none"`
+	ClientCert string `key:"client_cert" help:"PEM file of the certificate that nodes are called with; cert and key by default"`
+	ClientKey  string `key:"client_key" help:"PEM file of its private key"`
+	ServerName string `key:"server_name" help:"name that the certificates of other nodes have; by default the host that is called"`
 }
 
 // telemetryKeys says what is told and how. OTEL_* variables are honoured as they are.

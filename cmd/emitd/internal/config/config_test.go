@@ -77,6 +77,20 @@ func TestVariablesAreUnambiguous(t *testing.T) {
 	}
 }
 
+// TestAdvertiseNamesANode: what is advertised is an address that others can call.
+func TestAdvertiseNamesANode(t *testing.T) {
+	t.Parallel()
+	for text, ok := range map[string]bool{
+		"10.0.0.7:7070": true, "emitd-1.example.org:443": true, "[fd00::7]:7070": true,
+		"0.0.0.0:7070": false, "[::]:7070": false, ":7070": false, "10.0.0.7": false, "10.0.0.7:0": false, "10.0.0.7:99999": false, "http://a:1": false, "a b:1": false,
+	} {
+		_, err := Load(Input{ReadFile: noFile, Flags: map[string]string{"advertise": text}})
+		if (err == nil) != ok {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
 // TestEveryKeyInEveryLayer sets each key by file, variable, secret file and flag.
 func TestEveryKeyInEveryLayer(t *testing.T) {
 	t.Parallel()
@@ -95,7 +109,8 @@ func TestEveryKeyInEveryLayer(t *testing.T) {
 		"outbox.url": "sqlite:///y.db", "outbox.schema": "o", "outbox.prefix": "o_", "outbox.max_connections": "9", "outbox.retention": "1h0m0s",
 		"outbox.max_retained": "1000", "outbox.on_lag": "forget", "outbox.subscriptions": "[{name: a, sink: stdout}]",
 		"api.tokens_file": "/t", "api.origins": "[https://a.example]", "api.tls.cert": "/c", "api.tls.key": "/k",
-		"api.max_connections": "500", "api.max_in_flight": "33554432",
+		"advertise": "10.0.0.7:7070", "api.tls.ca": "/a", "api.tls.client_ca": "/b", "api.tls.client_cert": "/d", "api.tls.client_key": "/e",
+		"api.tls.server_name": "emitd", "api.max_connections": "500", "api.max_in_flight": "33554432",
 		"telemetry.log.level": "debug", "telemetry.log.format": "json",
 	}
 	for _, k := range Keys() {
@@ -110,8 +125,8 @@ func TestEveryKeyInEveryLayer(t *testing.T) {
 			FromFlag: {Flags: map[string]string{k.Path: text}},
 		}
 		for layer, in := range layers {
-			if k.Path == "api.tls.cert" || k.Path == "api.tls.key" {
-				in.Environ = append(in.Environ, "EMITD_API_TLS_CERT=/c", "EMITD_API_TLS_KEY=/k")
+			if strings.HasPrefix(k.Path, "api.tls") { // some need each other
+				in.Environ = append(in.Environ, "EMITD_API_TLS_CERT=/c", "EMITD_API_TLS_KEY=/k", "EMITD_API_TLS_CLIENT_CERT=/d", "EMITD_API_TLS_CLIENT_KEY=/e")
 			}
 			if in.ReadFile == nil {
 				in.ReadFile = noFile

@@ -225,6 +225,14 @@ func (v *validator) listen() {
 		v.complain(fault.AccessFile, "api.tls", "needs both cert and key: only one is set").
 			Hint("set api.tls.cert and api.tls.key, or neither")
 	}
+	if (v.API.TLS.ClientCert == "") != (v.API.TLS.ClientKey == "") {
+		v.complain(fault.AccessFile, "api.tls", "needs both client_cert and client_key: only one is set").
+			Hint("set api.tls.client_cert and api.tls.client_key, or neither")
+	}
+	if v.API.TLS.ClientCA != "" && v.API.TLS.Cert == "" {
+		v.complain(fault.AccessFile, "api.tls.client_ca", "is set without api.tls.cert: a listener without TLS sees no certificates")
+	}
+	v.advertise()
 	if n := v.API.MaxConnections; n < 0 {
 		v.complain(fault.BadValue, "api.max_connections", "is %d, want 0 (by the memory there is) or more", n)
 	}
@@ -237,6 +245,18 @@ func (v *validator) listen() {
 	}
 	v.complain(fault.OpenListen, "listen", "is %s, which is not a loopback address, and %s", v.Listen, v.lacking()).
 		Because("anyone who reaches that address could read what this node tells; nothing was started.")
+}
+
+func (v *validator) advertise() {
+	if v.Advertise == "" {
+		return
+	}
+	host, port, err := net.SplitHostPort(v.Advertise)
+	n, bad := strconv.ParseUint(port, 10, 16)
+	ip, _ := netip.ParseAddr(host)
+	if err != nil || bad != nil || n == 0 || host == "" || ip.IsUnspecified() || strings.ContainsFunc(host, func(r rune) bool { return notPrintable(r) || r == ' ' || r == '/' }) {
+		v.complain(fault.BadValue, "advertise", "is %.80q, want the host:port by which other nodes reach this one, such as 10.0.0.7:7070", v.Advertise)
+	}
 }
 
 // leastInFlight is the least api.max_in_flight: less would refuse ordinary calls.

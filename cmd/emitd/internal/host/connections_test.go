@@ -113,7 +113,7 @@ func TestProbesAreAnsweredByABusyNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := &host{limiter: limiter}
-	if h.guard, err = newGuard(config.API{}); err != nil {
+	if h.guard, err = newGuard(config.API{}, quiet); err != nil {
 		t.Fatal(err)
 	}
 	inside, leave, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})

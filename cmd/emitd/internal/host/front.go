@@ -74,13 +74,13 @@ func (h *host) newFront() (*front, error) {
 // assemble makes what answers calls, with the broker of this process if there is one.
 func (f *front) assemble(s api.Sharding, local queue.Service, d api.Directory) (*answers, error) {
 	forward, err := api.NewForwarder(api.ForwarderConfig{
-		Locator: f.where, Sharding: s, Self: f.h.up.Address, Local: local, TLS: f.h.guard.peers(),
+		Locator: f.where, Sharding: s, Self: f.h.up.Advertised, Local: local, TLS: f.h.guard.peers,
 	})
 	if err != nil {
 		return nil, err
 	}
 	handler, err := api.New(forward, api.Options{
-		Queues: d, Origins: f.h.Config.API.Origins, Limiter: f.h.limiter, Throttle: f.throttle, Logger: f.h.log,
+		Queues: d, Origins: f.h.Config.API.Origins, Limiter: f.h.limiter, Healthy: forward.Healthy, Throttle: f.throttle, Logger: f.h.log,
 	})
 	if err != nil {
 		return nil, fault.New(fault.BadValue, "api.origins: %w", err)
@@ -139,6 +139,9 @@ func (f *front) close() error {
 	}
 	return errors.Join(errs...)
 }
+
+// callAnew has other nodes called with what the certificates are now.
+func (f *front) callAnew() { f.answers.Load().forward.CallAnew() }
 
 // run opens the object store and looks for queues, until done is closed.
 func (f *front) run(ctx context.Context, done <-chan struct{}) {

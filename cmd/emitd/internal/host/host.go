@@ -73,10 +73,12 @@ type Daemon struct {
 type Running struct {
 	Address string // host:port of the listener
 	URL     string // of the listener, for people
-	Store   *backend.Store
-	Nodes   []*coordinator.Coordinator
-	Daemons []daemon.Spec
-	Queues  bool // queues are run here, once the object store answers
+	// Advertised is the host:port by which other nodes reach the listener.
+	Advertised string
+	Store      *backend.Store
+	Nodes      []*coordinator.Coordinator
+	Daemons    []daemon.Spec
+	Queues     bool // queues are run here, once the object store answers
 
 	// Outbox is nil while it is not open, or when there is none.
 	Outbox func() *backend.Outbox
@@ -128,7 +130,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if h.limiter, err = api.NewLimiter(limits); err != nil {
 		return fault.New(fault.BadValue, "api.max_in_flight: %w", err)
 	}
-	if h.guard, err = newGuard(o.Config.API); err != nil {
+	if h.guard, err = newGuard(o.Config.API, h.log); err != nil {
 		return err
 	}
 	listener, err := listen(ctx, o.Config.Listen, o.NextPort)
@@ -138,6 +140,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	defer listener.Close()
 	h.guard.confine(listener.Addr(), o.Config.Listen)
 	h.up.Address = listener.Addr().String()
+	h.up.Advertised = advertised(&o.Config.Config, listener.Addr(), thisNetwork)
 	h.up.URL = h.guard.scheme() + "://" + h.up.Address
 	if h.up.Store, err = o.Open(ctx, h.tel); err != nil {
 		return err
@@ -227,6 +230,7 @@ func (h *host) runNodes(ctx context.Context, served <-chan error) error {
 	background := new(errgroup.Group)
 	background.Go(func() error { return h.notifySystemd(ctx, done) })
 	background.Go(func() error { h.reloads(done); return nil })
+	background.Go(func() error { h.watchFiles(done, accessInterval); return nil })
 	background.Go(func() error { settle(ctx); return nil })
 	background.Go(func() error { h.front.run(ctx, done); return nil })
 	background.Go(func() error { h.relays.run(ctx, done); return nil })
@@ -264,7 +268,7 @@ func (h *host) add(ctx context.Context, id node.Identity, daemons []Daemon) (err
 	}
 	c, err := coordinator.New(h.up.Store.Store, coordinator.Config{
 		Cluster: cfg.Cluster, Node: id, Labels: cfg.Node.Labels, Capacity: cfg.Node.Capacity,
-		Version: h.Version, Address: h.up.Address,
+		Version: h.Version, Address: h.up.Advertised,
 		NeverLead: cfg.Node.NeverLead, NoDaemons: cfg.Node.NoDaemons,
 		Profile: cfg.Profile, Timing: timing, HostLock: h.lock, Hooks: h.hooks(id.Name),
 		Logger: h.log, MeterProvider: meter, TracerProvider: h.tel.Tracer,
@@ -308,7 +312,7 @@ func (h *host) tell() {
 	if h.Config.Insecure && !h.guard.secured() {
 		h.log.Warn("the listener is neither encrypted nor authenticated (insecure)", "listen", h.up.Address)
 	}
-	h.log.Info("listening", "address", h.up.Address, "store", h.up.Store.Kind, "version", h.Version)
+	h.log.Info("listening", "address", h.up.Address, "advertised", h.up.Advertised, "store", h.up.Store.Kind, "version", h.Version)
 }
 
 // nearby is how many ports after the wanted one are tried.

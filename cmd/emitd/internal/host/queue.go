@@ -59,7 +59,7 @@ func (f *front) newQueues(ctx context.Context) (*queues, []queue.Settings, error
 	}
 	q := &queues{h: h, bucket: bucket, known: map[string]bool{}}
 	q.broker, err = queue.NewBroker(queue.Config{
-		Bucket: bucket, StoreID: backend.LastingID(snap.StoreID), Owner: owner.String(), Address: h.up.Address,
+		Bucket: bucket, StoreID: backend.LastingID(snap.StoreID), Owner: owner.String(), Address: h.up.Advertised,
 		Now: h.storeTime, MinGap: h.Config.MinGap(), Logger: h.log,
 		Holder: func(name string, shard int) string {
 			ctx, cancel := context.WithTimeout(context.Background(), h.Config.Timing().QueryTimeout)

@@ -1,7 +1,10 @@
 package host
 
 import (
+	"fmt"
+	"os"
 	"strings"
+	"time"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
@@ -20,16 +23,16 @@ func (h *host) reloads(done <-chan struct{}) {
 	}
 }
 
-// reloadable are the settings that take effect without a restart. The tokens' file is read again
-// even when its name stays.
+// reloadable are the settings that take effect without a restart. The files of tokens and certificates are read
+// again even when their names stay.
 var reloadable = map[string]bool{"telemetry.log.level": true}
 
-// reload puts the log level and the tokens into force and says what else has changed. A
+// reload puts the log level, the tokens and the certificates into force and says what else has changed. A
 // configuration that is wrong changes nothing.
 func (h *host) reload(read func() (*config.Loaded, error)) {
 	fresh, err := read()
 	if err == nil {
-		err = h.guard.load()
+		err = h.access()
 	}
 	if err != nil {
 		for _, f := range fault.Of(err) {
@@ -49,4 +52,61 @@ func (h *host) reload(read func() (*config.Loaded, error)) {
 		}
 	}
 	h.log.Info("configuration reloaded", "log_level", fresh.Telemetry.Log.Level, "needs_restart", strings.Join(restart, ", "))
+}
+
+// access reads tokens and certificates again.
+func (h *host) access() error {
+	if err := h.guard.load(); err != nil {
+		return err
+	}
+	if h.front != nil {
+		h.front.callAnew()
+	}
+	return nil
+}
+
+// accessInterval is how often the files of tokens and certificates are looked at.
+const accessInterval = 10 * time.Second
+
+// watchFiles reads tokens and certificates again when their files have changed, until done is closed: what renews
+// certificates does not send signals. Half-written files are read at the next look.
+func (h *host) watchFiles(done <-chan struct{}, every time.Duration) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for was := h.guard.stamp(); ; {
+		select {
+		case <-done:
+			return
+		case <-tick.C:
+		}
+		now := h.guard.stamp()
+		if now == was {
+			continue
+		}
+		was = now
+		if err := h.access(); err != nil {
+			for _, f := range fault.Of(err) {
+				h.log.Error("changed tokens or certificates were not taken", "code", f.Code, "error", f.What)
+			}
+			continue
+		}
+		h.log.Info("tokens and certificates were read again")
+	}
+}
+
+// stamp changes when a file of the guard does.
+func (g *guard) stamp() string {
+	var b strings.Builder
+	t := g.api.TLS
+	for _, file := range []string{g.api.TokensFile, t.Cert, t.Key, t.CA, t.ClientCA, t.ClientCert, t.ClientKey} {
+		if file == "" {
+			continue
+		}
+		if info, err := os.Stat(file); err == nil {
+			fmt.Fprintf(&b, "%d %d %d\n", info.ModTime().UnixNano(), info.Size(), info.Mode())
+		} else {
+			b.WriteString("none\n")
+		}
+	}
+	return b.String()
 }

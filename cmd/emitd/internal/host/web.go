@@ -13,8 +13,10 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -32,38 +34,83 @@ import (
 // whose name its owner points to 127.0.0.1 would be no other origin to a visitor's browser (DNS rebinding),
 // and could read and write whatever is served. Its name in the header Host gives it away.
 type guard struct {
-	cert   *tls.Certificate
-	file   string
-	tokens atomic.Pointer[[][sha256.Size]byte] // nil: no tokens wanted
-	names  []string                            // of this machine, beside loopback addresses; nil: any Host will do
+	api   config.API
+	log   *slog.Logger
+	id    atomic.Pointer[identity]
+	names []string // of this machine, beside loopback addresses; nil: any Host will do
+
+	grants atomic.Pointer[grants] // nil: no tokens wanted
+	mu     sync.Mutex             // of load
 }
 
-func newGuard(api config.API) (*guard, error) {
-	g := &guard{file: api.TokensFile}
-	if api.TLS.Cert != "" {
-		cert, err := tls.LoadX509KeyPair(api.TLS.Cert, api.TLS.Key)
-		if err != nil {
-			return nil, fault.New(fault.AccessFile, "api.tls.cert %s and api.tls.key %s: %w", api.TLS.Cert, api.TLS.Key, err).
-				Hint("name a PEM certificate chain and its private key, readable for this user")
-		}
-		g.cert = &cert
-	}
+// grants are what the tokens allow.
+type grants []*grant
+
+// grant is a token that is good until it is revoked.
+type grant struct {
+	sum    [sha256.Size]byte
+	valid  context.Context // ends when it is not
+	revoke context.CancelCauseFunc
+}
+
+func newGuard(c config.API, log *slog.Logger) (*guard, error) {
+	g := &guard{api: c, log: log}
 	return g, g.load()
 }
 
 // shortestToken keeps guessable words out of the token file.
 const shortestToken = 16
 
-// load reads the token file; it is read again on reload.
+// load reads the certificates and the token file; they are read again when they change. What is wrong changes
+// nothing. Tokens that are no more there are revoked: what is going on with them ends.
 func (g *guard) load() error {
-	if g.file == "" {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	id, err := readIdentity(g.api.TLS)
+	if err != nil {
+		return err
+	}
+	sums, err := g.tokens()
+	if err != nil {
+		return err
+	}
+	g.id.Store(id)
+	if sums == nil {
 		return nil
 	}
-	text, err := os.ReadFile(g.file)
-	if err != nil {
-		return fault.New(fault.AccessFile, "api.tokens_file: %w", err)
+	var fresh grants
+	old := g.grants.Load()
+	for _, sum := range sums {
+		if i := old.find(sum); i >= 0 {
+			fresh = append(fresh, (*old)[i])
+			continue
+		}
+		x := &grant{sum: sum}
+		x.valid, x.revoke = context.WithCancelCause(context.Background())
+		fresh = append(fresh, x)
 	}
-	tokens := [][sha256.Size]byte{}
+	g.grants.Store(&fresh)
+	if old == nil {
+		return nil
+	}
+	for _, x := range *old {
+		if fresh.find(x.sum) < 0 {
+			x.revoke(queue.Refuse(queue.Unauthorized, "the bearer token was revoked"))
+		}
+	}
+	return nil
+}
+
+// tokens reads the token file; nil: there is none.
+func (g *guard) tokens() (sums [][sha256.Size]byte, err error) {
+	file := g.api.TokensFile
+	if file == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fault.New(fault.AccessFile, "api.tokens_file: %w", err)
+	}
 	number := 0
 	for line := range strings.Lines(string(text)) {
 		number++
@@ -72,41 +119,75 @@ func (g *guard) load() error {
 			continue
 		}
 		if len(line) < shortestToken || strings.ContainsAny(line, " \t") {
-			return fault.New(fault.AccessFile, "api.tokens_file %s:%d: a token is at least %d characters without spaces", g.file, number, shortestToken)
+			return nil, fault.New(fault.AccessFile, "api.tokens_file %s:%d: a token is at least %d characters without spaces", file, number, shortestToken)
 		}
-		tokens = append(tokens, sha256.Sum256([]byte(line)))
+		sums = append(sums, sha256.Sum256([]byte(line)))
 	}
-	if len(tokens) == 0 {
-		return fault.New(fault.AccessFile, "api.tokens_file %s has no token: nobody could be let in", g.file)
+	if len(sums) == 0 {
+		return nil, fault.New(fault.AccessFile, "api.tokens_file %s has no token: nobody could be let in", file)
 	}
-	g.tokens.Store(&tokens)
-	return nil
+	if note := TokensReadable(file); note != "" {
+		g.log.Warn(note)
+	}
+	return sums, nil
+}
+
+// TokensReadable says so if others of this machine can read the token file; else it is empty.
+func TokensReadable(file string) string {
+	info, err := os.Stat(file)
+	if err != nil || runtime.GOOS == "windows" || info.Mode().Perm()&0o004 == 0 {
+		return ""
+	}
+	return fmt.Sprintf("api.tokens_file %s can be read by every user of this machine (mode %04o): chmod o-r", file, info.Mode().Perm())
 }
 
 func (g *guard) scheme() string {
-	if g.cert != nil {
+	if g.id.Load().server != nil {
 		return "https"
 	}
 	return "http"
 }
 
 // peers says how this node calls others: they listen as it does.
-func (g *guard) peers() *tls.Config {
-	if g.cert == nil {
-		return nil
+func (g *guard) peers() *tls.Config { return g.id.Load().client }
+
+func (g *guard) secured() bool { return g.id.Load().server != nil && g.grants.Load() != nil }
+
+// find compares in constant time, so that an answer's time tells nothing of a token.
+func (l *grants) find(sum [sha256.Size]byte) int {
+	found := -1
+	if l == nil {
+		return found
 	}
-	return &tls.Config{MinVersion: tls.VersionTLS12}
+	for i, x := range *l {
+		if subtle.ConstantTimeCompare(sum[:], x.sum[:]) == 1 {
+			found = i
+		}
+	}
+	return found
 }
 
-func (g *guard) secured() bool { return g.cert != nil && g.tokens.Load() != nil }
-
-// knows compares in constant time, so that an answer's time tells nothing of a token.
-func (g *guard) knows(token string) bool {
-	sum, found := sha256.Sum256([]byte(token)), 0
-	for _, t := range *g.tokens.Load() {
-		found |= subtle.ConstantTimeCompare(sum[:], t[:])
+// granted returns what a token allows, nil: nothing.
+func (g *guard) granted(token string) *grant {
+	list := g.grants.Load()
+	if i := list.find(sha256.Sum256([]byte(token))); i >= 0 {
+		return (*list)[i]
 	}
-	return found == 1
+	return nil
+}
+
+// under makes a call end when its token is revoked: long polls and WebSockets last.
+func (x *grant) under(next http.Handler, w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithCancelCause(r.Context())
+	defer cancel(nil)
+	stop := context.AfterFunc(x.valid, func() { cancel(context.Cause(x.valid)) })
+	defer stop()
+	next.ServeHTTP(w, r.WithContext(ctx))
+}
+
+// anonymous reports whether a caller lacks the certificate that it must have.
+func (g *guard) anonymous(r *http.Request) bool {
+	return g.id.Load().mutual && (r.TLS == nil || len(r.TLS.VerifiedChains) == 0)
 }
 
 var open = map[string]bool{"/livez": true, "/readyz": true, "/leaderz": true, "/startupz": true, "/healthz": true}
@@ -122,7 +203,7 @@ func (g *guard) confine(at net.Addr, listen string) {
 // foreign reports whether a request with this Host was meant for another machine. Browsers send one
 // always; who sends none is no browser.
 func (g *guard) foreign(host string) bool {
-	if g.names == nil || g.tokens.Load() != nil || host == "" {
+	if g.names == nil || g.grants.Load() != nil || host == "" {
 		return false
 	}
 	name, _, err := net.SplitHostPort(host)
@@ -142,11 +223,19 @@ func (g *guard) wrap(next http.Handler, refuse func(w http.ResponseWriter, r *ht
 		case g.foreign(r.Host):
 			refuse(w, r, queue.Refuse(refusal.Forbidden, "this server is not %.100q", r.Host).
 				WithHint("call it by a loopback address, localhost or the host in listen; with api.tokens_file any host will do"))
-		case g.tokens.Load() == nil || open[r.URL.Path] || ofQueues(r.URL.Path) && api.Preflight(r):
+		case open[r.URL.Path] || ofQueues(r.URL.Path) && api.Preflight(r):
 			next.ServeHTTP(w, r)
-		case sent && g.knows(token): // every token has every right yet; see api.Handler.RightOf
+		case g.anonymous(r):
+			refuse(w, r, queue.Refuse(queue.Unauthorized, "a client certificate is needed").WithHint("of an authority in api.tls.client_ca"))
+		case g.grants.Load() == nil:
 			next.ServeHTTP(w, r)
 		default:
+			if sent { // every token has every right yet; see api.Handler.RightOf
+				if x := g.granted(token); x != nil {
+					x.under(next, w, r)
+					return
+				}
+			}
 			w.Header().Set("WWW-Authenticate", `Bearer realm="emitd"`)
 			e := queue.Refuse(queue.Unauthorized, "a bearer token is needed")
 			if sent {
@@ -205,10 +294,13 @@ func (h *host) web(l net.Listener) *web {
 		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: streamsAtOnce, SendPingTimeout: idleTimeout, WriteByteTimeout: headerTimeout},
 		ErrorLog: slog.NewLogLogger(h.log.Handler(), slog.LevelDebug), Protocols: api.Protocols(),
 	}
-	if h.guard.cert != nil {
-		s.TLSConfig = &tls.Config{Certificates: []tls.Certificate{*h.guard.cert}, MinVersion: tls.VersionTLS12}
+	secured := h.guard.id.Load().server != nil
+	if secured {
+		s.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			return h.guard.id.Load().server, nil // of now
+		}}
 	}
-	return &web{s, places, h.guard.cert != nil, h.front.shutdown}
+	return &web{s, places, secured, h.front.shutdown}
 }
 
 // start serves until stop; only a failure is an error.

@@ -45,9 +45,9 @@ func TestForeignHosts(t *testing.T) {
 		{near, "127.0.0.1:7070", true, "evil.example.org", 401},
 		{far, ":7070", false, "queue.example.org", 418},
 	} {
-		g, err := newGuard(config.API{})
+		g, err := newGuard(config.API{}, quiet)
 		if c.tokens {
-			g, err = newGuard(config.API{TokensFile: write(t, "tokens", token+"\n")})
+			g, err = newGuard(config.API{TokensFile: write(t, "tokens", token+"\n")}, quiet)
 		}
 		if err != nil {
 			t.Fatal(err)

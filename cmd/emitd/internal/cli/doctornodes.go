@@ -1,0 +1,88 @@
+package cli
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/emitd/emitd/cmd/emitd/internal/host"
+	"github.com/emitd/emitd/cmd/emitd/internal/view"
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+)
+
+// reachTimeout bounds how long one node may take to answer.
+const reachTimeout = 3 * time.Second
+
+// reach calls each node by the address that it advertises, as another node would from this host: calls on a
+// queue are passed on to the node that serves it.
+func (d *doctor) reach(ctx context.Context, snap *daemon.Snapshot) {
+	secured, err := host.ClientTLS(d.cfg.API.TLS)
+	if err != nil {
+		d.bad("nodes", err)
+		return
+	}
+	var there []node.Member
+	for _, n := range snap.Nodes {
+		if n.Present() && n.Judged == "" && n.Address != "" {
+			there = append(there, n)
+		}
+	}
+	problems := make([]error, len(there))
+	var all sync.WaitGroup
+	for i, n := range there {
+		all.Go(func() { problems[i] = reachNode(ctx, n.Address, secured) })
+	}
+	all.Wait()
+	reached := 0
+	for i, n := range there {
+		if problems[i] == nil {
+			reached++
+			continue
+		}
+		d.add("nodes", warn, "set advertise on that node to the host:port by which other nodes reach it, and open that port between hosts",
+			"node %s cannot be reached from this host at %s: %s", view.Line(n.Name), view.Line(n.Address), view.Line(problems[i].Error()))
+	}
+	if reached > 0 {
+		d.add("nodes", fine, "", "%d of %d nodes answer at the address that they advertise", reached, len(there))
+	}
+}
+
+// reachNode says what keeps a node from being reached.
+func reachNode(ctx context.Context, address string, secured *tls.Config) error {
+	name, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return fmt.Errorf("%q is no host:port", address)
+	}
+	if ip, err := netip.ParseAddr(name); err == nil && ip.IsUnspecified() {
+		return errors.New("that is the address of no node: it listens on all addresses and does not know which one others reach")
+	}
+	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+	defer cancel()
+	scheme := "http"
+	if secured != nil {
+		scheme = "https"
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+address+"/livez", nil)
+	if err != nil {
+		return err
+	}
+	transport := &http.Transport{TLSClientConfig: secured, DisableKeepAlives: true}
+	resp, err := transport.RoundTrip(r)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<16)) // what it says is for people
+	if resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusServiceUnavailable {
+		return fmt.Errorf("/livez is answered %s: is that an emitd?", resp.Status)
+	}
+	return nil
+}
