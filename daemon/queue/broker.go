@@ -55,6 +55,10 @@ type Broker struct {
 	mu       sync.RWMutex
 	queues   map[string]*served
 	arriving map[place]chan struct{} // shards that are being taken over; closed at the end
+	damaged  map[place]*Error        // shards that were refused for what is stored
+
+	damagedWait time.Duration
+	marks       time.Duration // journal.Config.MarkAfter and MarkEvery; 0: the journal's own
 }
 
 // served is a queue of which this node has shards.
@@ -81,7 +85,10 @@ func NewBroker(cfg Config) (*Broker, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	b := &Broker{cfg: cfg, queues: map[string]*served{}, arriving: map[place]chan struct{}{}, due: (*journal.Log).CheckpointDue}
+	b := &Broker{
+		cfg: cfg, queues: map[string]*served{}, arriving: map[place]chan struct{}{}, damaged: map[place]*Error{},
+		due: (*journal.Log).CheckpointDue, damagedWait: damagedWait,
+	}
 	b.registry = NewRegistry(cfg.Bucket, cfg.Root)
 	b.registry.onChange = b.changed
 	var err error
@@ -95,7 +102,7 @@ func (b *Broker) Queues() *Registry { return b.registry }
 // NewRegistry returns the list of queues below the root, for those who declare queues and serve
 // none.
 func NewRegistry(bucket blob.Bucket, root string) *Registry {
-	return &Registry{bucket: bucket, root: root, key: join(root, "v1/queues"), turn: make(chan struct{}, 1)}
+	return &Registry{bucket: bucket, root: root, key: join(root, "v1/queues"), copyKey: join(root, "v1/queues.copy"), turn: make(chan struct{}, 1)}
 }
 
 func join(root, key string) string {
@@ -108,10 +115,15 @@ func join(root, key string) string {
 // prefix is where a shard's objects are. The hash spreads shards over a store that splits its load
 // by prefix; the incarnation makes a queue that is declared again another one.
 func prefix(root string, set *Settings, index int) string {
-	path := fmt.Sprintf("%s/%d/%d", set.Name, set.Incarnation, index)
+	path := path(set, index)
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(path))
 	return join(root, fmt.Sprintf("v1/%02x/%s", h.Sum32()&0xff, path))
+}
+
+// path names a shard of a queue for ever.
+func path(set *Settings, index int) string {
+	return fmt.Sprintf("%s/%d/%d", set.Name, set.Incarnation, index)
 }
 
 // Run serves one shard: the unit's index.
@@ -123,6 +135,10 @@ func (b *Broker) Run(ctx context.Context, a *daemon.Assignment) error {
 	arrived := b.arrive(place{name, a.Index})
 	defer arrived()
 	s, err := b.begin(ctx, a, name)
+	if isDamage(err) {
+		arrived()
+		b.refuse(ctx, a, place{name, a.Index}, err)
+	}
 	if err != nil {
 		return err
 	}
@@ -161,6 +177,7 @@ func gone(u daemon.Unit, err error) error {
 func (b *Broker) add(s *shard) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	delete(b.damaged, place{s.name, s.index})
 	q := b.queues[s.name]
 	if q == nil {
 		q = &served{}
@@ -253,6 +270,9 @@ func (b *Broker) notOwner(name string, index int) *Error {
 	e.Hint, e.RetryAfter = "ask again, or ask the holder", 100*time.Millisecond
 	if b.cfg.Holder != nil {
 		e.Holder = b.cfg.Holder(name, index)
+	}
+	if damage := b.damage(name, index); damage != nil && (e.Holder == "" || e.Holder == b.cfg.Address) {
+		return damage
 	}
 	return e
 }

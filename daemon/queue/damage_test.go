@@ -24,15 +24,13 @@ func TestDamagedJournal(t *testing.T) {
 		bytes func([]byte) []byte
 		want  error
 	}{
-		"a flipped bit":             {"/log/", func(b []byte) []byte { b[len(b)-1] ^= 1; return b }, journal.ErrCorrupt},
-		"cut off":                   {"/log/", func(b []byte) []byte { return b[:len(b)-3] }, journal.ErrCorrupt},
-		"not a segment":             {"/log/", func([]byte) []byte { return []byte("<html>not found</html>") }, journal.ErrCorrupt},
-		"empty":                     {"/log/", func([]byte) []byte { return nil }, journal.ErrCorrupt},
-		"a newer format":            {"/log/", change(4, 99), journal.ErrNewer},
-		"HEAD that is none":         {"/HEAD", func([]byte) []byte { return []byte("x") }, journal.ErrCorrupt},
-		"the list of queues":        {"v1/queues", func([]byte) []byte { return []byte("{") }, nil},
-		"a newer list of queues":    {"v1/queues", func(b []byte) []byte { return bytes.Replace(b, []byte(`"format": 1`), []byte(`"format": 9`), 1) }, nil},
-		"a list with unknown names": {"v1/queues", func(b []byte) []byte { return bytes.Replace(b, []byte(`"default"`), []byte(`"../x"`), 1) }, nil},
+		"a flipped bit":          {"/log/", func(b []byte) []byte { b[len(b)-1] ^= 1; return b }, journal.ErrCorrupt},
+		"cut off":                {"/log/", func(b []byte) []byte { return b[:len(b)-3] }, journal.ErrCorrupt},
+		"not a segment":          {"/log/", func([]byte) []byte { return []byte("<html>not found</html>") }, journal.ErrCorrupt},
+		"empty":                  {"/log/", func([]byte) []byte { return nil }, journal.ErrCorrupt},
+		"a newer format":         {"/log/", change(4, 99), journal.ErrNewer},
+		"HEAD that is none":      {"/HEAD", func([]byte) []byte { return []byte("x") }, journal.ErrCorrupt},
+		"a newer list of queues": {"v1/queues", func(b []byte) []byte { return bytes.Replace(b, []byte(`"format": 1`), []byte(`"format": 9`), 1) }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -61,12 +59,16 @@ func TestDamagedJournal(t *testing.T) {
 
 			second := w.node("n2")
 			refused := second.begin(DefaultQueue, 0)
-			<-refused.done
+			select {
+			case <-refused.done:
+			case <-refused.a.IsReady():
+				t.Fatal("the shard is served")
+			}
 			if refused.err == nil || damage.want != nil && !errors.Is(refused.err, damage.want) {
 				t.Errorf("the broker ended with %v, want %v", refused.err, damage.want)
 			}
 			_, err := second.Enqueue(w.ctx, DefaultQueue, ids(1))
-			if tag := TagOf(err); tag != QueueNotOwner && tag != Unavailable {
+			if tag := TagOf(err); tag != Damaged && (damage.want == journal.ErrCorrupt || tag != QueueNotOwner && tag != Unavailable) {
 				t.Errorf("a call is answered %v", err)
 			}
 			for _, k := range keys {
@@ -84,5 +86,84 @@ func TestDamagedJournal(t *testing.T) {
 				t.Errorf("after the repair: %+v", st)
 			}
 		})
+	}
+}
+
+// TestDamagedList: whatever happens to the list of queues, each queue that is known is served, nothing is
+// declared over it, and it is named and can be repaired.
+func TestDamagedList(t *testing.T) {
+	t.Parallel()
+	for name, damage := range map[string]func(now, before []byte) []byte{
+		"gone":          func(_, _ []byte) []byte { return nil },
+		"cut off":       func(now, _ []byte) []byte { return now[:len(now)/2] },
+		"unknown names": func(now, _ []byte) []byte { return bytes.Replace(now, []byte(`"mail"`), []byte(`"../x"`), 1) },
+		"an older one":  func(_, before []byte) []byte { return before },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bucket := mem.New(mem.Config{})
+			w := newWorld(t, bucket)
+			w.declare(Settings{})
+			before, _ := bucket.Peek("v1/queues")
+			before = bytes.Clone(before)
+			w.declare(Settings{Name: "mail"})
+			n := w.node("n1")
+			r := n.serve("mail", 0)
+			if _, err := n.Enqueue(w.ctx, "mail", ids(3)); err != nil {
+				t.Fatal(err)
+			}
+			now, _ := bucket.Peek("v1/queues")
+			var err error
+			if bad := damage(bytes.Clone(now), before); bad == nil {
+				err = bucket.Delete(w.ctx, "v1/queues")
+			} else {
+				_, err = bucket.Write(w.ctx, "v1/queues", bad)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := n.registry.Secure(w.ctx); TagOf(err) != Damaged {
+				t.Errorf("a node that runs: %v", err)
+			}
+			r.drain(t)
+
+			second := w.node("n2")
+			second.serve("mail", 0)
+			if st, err := second.Stats(w.ctx, "mail"); err != nil || st.Waiting != 3 {
+				t.Errorf("%+v, %v", st, err)
+			}
+			list, err := second.Queues().List(w.ctx)
+			if err != nil || len(list) != 2 {
+				t.Errorf("%v, %v", list, err)
+			}
+			if _, err := second.Queues().Declare(w.ctx, Settings{Name: "new"}); TagOf(err) != Damaged {
+				t.Errorf("declared: %v", err)
+			}
+			if err := second.Queues().Remove(w.ctx, "mail"); TagOf(err) != Damaged {
+				t.Errorf("removed: %v", err)
+			}
+		})
+	}
+}
+
+// TestNoListAndQueues: a bucket whose list of queues and its copy are gone is no new one.
+func TestNoListAndQueues(t *testing.T) {
+	t.Parallel()
+	bucket := mem.New(mem.Config{})
+	w := newWorld(t, bucket)
+	w.declare(Settings{})
+	n := w.node("n1")
+	n.serve(DefaultQueue, 0)
+	n.enqueue(ids(3)...)
+	for _, key := range []string{"v1/queues", "v1/queues.copy"} {
+		if err := bucket.Delete(w.ctx, key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := NewRegistry(bucket, "").Declare(w.ctx, Settings{Name: "new"}); TagOf(err) != Damaged {
+		t.Errorf("declared: %v", err)
+	}
+	if _, err := n.Queues().List(w.ctx); err != nil {
+		t.Errorf("the node that serves it: %v", err)
 	}
 }

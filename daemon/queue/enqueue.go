@@ -2,6 +2,8 @@ package queue
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"strconv"
@@ -10,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/emitd/emitd/daemon/queue/ledger"
+	"github.com/emitd/emitd/storage/blob"
 )
 
 // Enqueue makes jobs durable.
@@ -179,7 +182,7 @@ func (b *Broker) upload(ctx context.Context, shards map[int]*shard, jobs []prepa
 		if j.payload == nil {
 			continue
 		}
-		key := shards[j.shard].blobKey()
+		key := shards[j.shard].blobKey(j.payload)
 		if _, err := b.cfg.Bucket.Create(ctx, key, j.payload); err != nil {
 			return Refuse(Unavailable, "store the payload of job %q: %w", j.id, err)
 		}
@@ -221,10 +224,32 @@ func (s *shard) trash(key string) {
 }
 
 // blobPrefix is where a shard's payload objects are. Their keys begin with the epoch in which they
-// were written.
+// were written, and end with a digest of the payload.
 func blobPrefix(shard string) string { return shard + "/blob/" }
 
-func (s *shard) blobKey() string { return fmt.Sprintf("%s%d-%s", s.blobs, s.epoch, uuid.NewString()) }
+func (s *shard) blobKey(payload []byte) string {
+	return fmt.Sprintf("%s%d-%s-%s", s.blobs, s.epoch, uuid.NewString(), digest(payload))
+}
+
+// digest tells a payload from every other one.
+func digest(payload []byte) string {
+	sum := sha256.Sum256(payload)
+	return hex.EncodeToString(sum[:8])
+}
+
+// payloadOf reads the object of a payload. One that is not what was written is blob.ErrCorrupt. Keys of
+// before there were digests end with a UUID, whose last part is shorter.
+func payloadOf(ctx context.Context, bucket blob.Bucket, key string) ([]byte, error) {
+	o, err := bucket.Read(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	want := key[strings.LastIndexByte(key, '-')+1:]
+	if got := digest(o.Data); len(want) == len(got) && want != got {
+		return nil, fmt.Errorf("%w: the payload %s is another one", blob.ErrCorrupt, key)
+	}
+	return o.Data, nil
+}
 
 // sweep deletes payload objects that nobody needs, until the shard is gone: those that earlier
 // brokers left behind, then what trash is given.

@@ -21,6 +21,7 @@ const (
 	QueueFull       Tag = "QueueFull"        // 429: no memory for more; try later
 	QueueNotOwner   Tag = "QueueNotOwner"    // 503: this broker may not answer now; ask again
 	Unavailable     Tag = "QueueUnavailable" // 503: no broker is known; try later
+	Damaged         Tag = "QueueDamaged"     // 503: stored objects are missing or damaged; an operator must look
 	UnknownOutcome  Tag = "UnknownOutcome"   // 503: it may have happened; repeat with the same ID or key
 )
 

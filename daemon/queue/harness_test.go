@@ -71,6 +71,7 @@ func (w *world) node(owner string) *node {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	b.damagedWait = 0 // runs end at once
 	return &node{Broker: b, w: w, owner: owner}
 }
 

@@ -57,6 +57,11 @@ func observe(m metric.Meter, b *Broker) error {
 	if err != nil {
 		return fmt.Errorf("make emitd.queue.state.size: %w", err)
 	}
+	damaged, err := m.Int64ObservableUpDownCounter("emitd.queue.shards.damaged", metric.WithUnit("{shard}"),
+		metric.WithDescription("Shards that this node was assigned and does not serve, because stored objects are missing or damaged."))
+	if err != nil {
+		return fmt.Errorf("make emitd.queue.shards.damaged: %w", err)
+	}
 	_, err = m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 		for name, st := range b.snapshots() {
 			q := attribute.String("queue", name)
@@ -66,8 +71,11 @@ func observe(m metric.Meter, b *Broker) error {
 			o.ObserveFloat64(age, st.OldestAge.Seconds(), metric.WithAttributes(q))
 			o.ObserveInt64(size, st.IndexBytes+st.PayloadBytes+st.DedupBytes, metric.WithAttributes(q))
 		}
+		for name, n := range b.damages() {
+			o.ObserveInt64(damaged, int64(n), metric.WithAttributes(attribute.String("queue", name)))
+		}
 		return nil
-	}, depth, age, size)
+	}, depth, age, size, damaged)
 	if err != nil {
 		return fmt.Errorf("observe the queues: %w", err)
 	}

@@ -30,19 +30,29 @@ func ShardsOf(ctx context.Context) []int {
 
 // meant returns the shards that a call on the queue is for, by index.
 func (b *Broker) meant(ctx context.Context, set *Settings) ([]*shard, error) {
+	here, err := b.served(ctx, set)
+	if err != nil {
+		return nil, err
+	}
+	return here, nil
+}
+
+// served is meant for a call that one shard can answer: it returns those that this node serves, and why it
+// does not serve one of the others.
+func (b *Broker) served(ctx context.Context, set *Settings) (here []*shard, absent error) {
 	wanted := ShardsOf(ctx)
-	var here []*shard
 	for index := range set.Shards {
 		if wanted != nil && !slices.Contains(wanted, index) {
 			continue
 		}
 		s, err := b.serving(ctx, set.Name, index)
 		if err != nil {
-			return nil, err
+			absent = err
+			continue
 		}
 		here = append(here, s)
 	}
-	return here, nil
+	return here, absent
 }
 
 func millisecond(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }
@@ -56,10 +66,7 @@ func (b *Broker) Get(ctx context.Context, name, id string) (*Info, []byte, error
 	if refusal := checkID(id); refusal != nil {
 		return nil, nil, refusal
 	}
-	shards, err := b.meant(ctx, set)
-	if err != nil {
-		return nil, nil, err
-	}
+	shards, absent := b.served(ctx, set)
 	// The job's own shard first; a job with a group may be on another one.
 	slices.SortStableFunc(shards, func(x, y *shard) int {
 		own := shardOf(id, set.Shards)
@@ -79,6 +86,9 @@ func (b *Broker) Get(ctx context.Context, name, id string) (*Info, []byte, error
 		}
 		return c.info, c.payload, nil
 	}
+	if absent != nil {
+		return nil, nil, absent
+	}
 	return nil, nil, Refuse(JobNotFound, "there is no job %q, or it ended too long ago", id)
 }
 
@@ -88,7 +98,7 @@ func (b *Broker) withPayload(ctx context.Context, s *shard, found *call) (*Info,
 	if !inflight.Of(ctx).Take(int64(found.info.Size)) {
 		return nil, nil, crowded()
 	}
-	o, err := b.cfg.Bucket.Read(ctx, found.blob)
+	payload, err := payloadOf(ctx, b.cfg.Bucket, found.blob)
 	switch {
 	case errors.Is(err, blob.ErrNotFound):
 		again := newCall(getStep)
@@ -100,7 +110,7 @@ func (b *Broker) withPayload(ctx context.Context, s *shard, found *call) (*Info,
 	case err != nil:
 		return nil, nil, Refuse(Unavailable, "read the payload of job %q: %w", found.id, err)
 	}
-	return found.info, o.Data, nil
+	return found.info, payload, nil
 }
 
 func boolInt(b bool) int {

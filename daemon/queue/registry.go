@@ -103,11 +103,13 @@ func (set *Settings) check() *Error {
 }
 
 // Registry is the list of queues: one small object, <root>/v1/queues, that is only ever replaced
-// if unchanged.
+// if unchanged. A copy of it, <root>/v1/queues.copy, is written after it, and read only when the list
+// has changed or is not as it should be: see registrycopy.go.
 type Registry struct {
 	bucket   blob.Bucket
 	root     string
 	key      string
+	copyKey  string
 	onChange func(Settings)
 	quiet    sync.Map // removed queues of which nothing was found, and since when
 
@@ -115,12 +117,14 @@ type Registry struct {
 	version blob.Version
 	list    registryFile
 	read    time.Time // when list was current; zero: never
+	damage  *Error    // what is wrong with the object; the list is then the newest that is known
 }
 
 // registryFile is what is in the object. Two of them never have the same bytes: see package blob.
 type registryFile struct {
 	Format int             `json:"format"`
 	Nonce  string          `json:"nonce"`
+	Serial uint64          `json:"serial,omitempty"` // counts the changes
 	Next   uint64          `json:"next_incarnation"`
 	Queues []registryQueue `json:"queues"`
 	// Removed are queues whose objects are not all deleted.
@@ -319,51 +323,29 @@ func (r *Registry) find(name string) *Settings {
 	return nil
 }
 
-// refresh reads the list if it is another one than is known. The caller has the lock.
-func (r *Registry) refresh(ctx context.Context) error {
-	begun := time.Now()
-	var o *blob.Object
-	var err error
-	if r.version == "" {
-		o, err = r.bucket.Read(ctx, r.key)
-	} else {
-		o, err = r.bucket.ReadNewer(ctx, r.key, r.version)
-	}
-	switch {
-	case errors.Is(err, blob.ErrUnchanged):
-	case errors.Is(err, blob.ErrNotFound):
-		r.version, r.list = "", registryFile{}
-	case err != nil:
-		return Refuse(Unavailable, "read the list of queues: %w", err)
-	default:
-		f, err := parseRegistry(o.Data)
-		if err != nil {
-			return err
-		}
-		r.version, r.list = o.Version, *f
-	}
-	r.read = begun
-	return nil
-}
+var errNewerList = errors.New("the list of queues was written by a newer version")
 
 func parseRegistry(data []byte) (*registryFile, error) {
 	var f registryFile
 	if err := json.Unmarshal(data, &f); err != nil {
-		return nil, Refuse(Unavailable, "the list of queues is corrupt: %w", err)
+		return nil, Refuse(Damaged, "the list of queues is corrupt: %w", err)
 	}
 	if f.Format != registryFormat {
-		return nil, Refuse(Unavailable, "the list of queues has format %d, this version knows %d", f.Format, registryFormat).
+		return nil, Refuse(Unavailable, "%w: it has format %d, this version knows %d", errNewerList, f.Format, registryFormat).
 			WithHint("run the newest version on all nodes")
 	}
 	for _, q := range f.Queues {
 		set := q.settings()
-		if err := set.check(); err != nil || q.Shards < 1 || q.Incarnation == 0 || q.Incarnation > f.Next {
-			return nil, Refuse(Unavailable, "the list of queues is corrupt at %.80q: %w", q.Name, errors.Join(err))
+		if err := set.check(); err != nil {
+			return nil, Refuse(Damaged, "the list of queues is corrupt at %.80q: %w", q.Name, err)
+		}
+		if q.Shards < 1 || q.Incarnation == 0 || q.Incarnation > f.Next {
+			return nil, Refuse(Damaged, "the list of queues is corrupt at %.80q: %d shards, incarnation %d of %d", q.Name, q.Shards, q.Incarnation, f.Next)
 		}
 	}
 	for _, g := range f.Removed {
 		if checkName(g.Name) != nil || g.Shards < 1 || g.Shards > maxShards || g.Incarnation == 0 {
-			return nil, Refuse(Unavailable, "the list of queues is corrupt at the removed queue %.80q", g.Name)
+			return nil, Refuse(Damaged, "the list of queues is corrupt at the removed queue %.80q", g.Name)
 		}
 	}
 	return &f, nil
@@ -381,19 +363,22 @@ func (r *Registry) change(ctx context.Context, f func(*registryFile) (bool, erro
 		if err := r.refresh(ctx); err != nil {
 			return err
 		}
+		if r.damage != nil { // what is changed now would be changed from a list that may be too old
+			return r.damage
+		}
 		next := r.list
 		next.Queues = slices.Clone(next.Queues)
 		changed, err := f(&next)
 		if err != nil || !changed {
 			return err
 		}
-		next.Format, next.Nonce = registryFormat, nonceText()
+		next.Format, next.Nonce, next.Serial = registryFormat, nonceText(), next.Serial+1
 		done, err := r.write(ctx, &next)
 		if err != nil {
 			return err
 		}
 		if done {
-			return nil
+			return r.writeCopy(ctx)
 		}
 	}
 	return Refuse(Unavailable, "the list of queues was changed by others %d times in a row", registryTries)

@@ -97,9 +97,9 @@ func (b *Broker) fetch(ctx context.Context, got []handed, out []Claimed) []error
 		all.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, millisecond(j.Visibility)/2)
 			defer cancel()
-			o, err := b.cfg.Bucket.Read(ctx, j.Blob)
+			payload, err := payloadOf(ctx, b.cfg.Bucket, j.Blob)
 			if err == nil {
-				out[i].Payload = o.Data
+				out[i].Payload = payload
 			}
 			errs[i] = err
 			return err

@@ -128,7 +128,7 @@ type Object struct {
 // Entry is one line of a listing.
 type Entry struct {
 	Key      string
-	Version  Version // as Read would return it
+	Version  Version // as Read would return it; empty: the object cannot be read
 	Size     int64
 	Modified time.Time // by a clock of the store, coarse; it decides nothing
 }

@@ -13,6 +13,7 @@
 //
 //	HEAD                        who owns the journal and where its newest checkpoint is; only ever
 //	                            replaced if unchanged
+//	heads/<number, 20 digits>   copies of HEAD; only ever created
 //	log/<slot, 20 digits>       one segment; only ever created
 //	ckpt/<slot>-<id>/<part>     the state that covers all slots below <slot>, and runs, which are part
 //	                            of later states, too
@@ -68,7 +69,8 @@
 // repeated with the same bytes; if the slot is then taken, its header tells by a random number
 // whether it is ours. If it is not, the owner is *fenced*: the log ends with [ErrFenced], and what
 // was not acknowledged has an unknown outcome. Acknowledgements are given strictly in the order of
-// slots. An idle journal writes nothing and reads nothing.
+// slots. An idle journal writes nothing and reads nothing,
+// but for one mark, see Damage.
 //
 // # Time
 //
@@ -89,6 +91,30 @@
 // never deleted: a name that is created only if absent must not become absent again while a
 // request for it may be under way. (Deleting them lost a third of the acknowledged records in
 // simulation.) Names below a checkpoint may re-appear; nobody reads them.
+//
+// # Damage
+//
+// Objects of a bucket may be deleted, exchanged or put back in an older form by people and programs that
+// know nothing of a journal. A takeover notices that before it gives out anything, and refuses:
+//
+//   - Each object has a checksum, and says which slot or which part of which checkpoint it is.
+//   - Each segment names the one before it by that one's random number, the first one of a journal by a
+//     number made of its secret. So a segment of another journal, or one that was exchanged with another,
+//     does not fit. HEAD says of what it is the journal.
+//   - Each segment says up to which slot everything was acknowledged when it was written, and so does
+//     HEAD. So an empty slot behind which such a segment stands, or any segment as far away as nobody may
+//     be ahead, is a missing one and not the end of the log. A takeover lists the log to look.
+//   - An idle journal says once that its last segment was acknowledged, by a *mark*: a segment without
+//     records, a second after the last one, at most once a minute.
+//   - HEAD counts its changes, and its owner keeps a copy of each but the last (of a clean close) in
+//     heads/<number>; a copy with a higher number than HEAD's says that HEAD is an older one. A takeover
+//     does not look at them: an older HEAD leads to the same state, as long as the checkpoint it names is
+//     there, since the log goes on to its end; one that says that the log was closed where it goes on is
+//     refused.
+//
+// What cannot be noticed is what leaves no trace: that the newest segment is gone, within the second (a
+// minute, if segments come one at a time) in which nothing was written behind it; that everything since
+// some moment is gone, which is what the restore of a backup does.
 //
 // # What is not promised
 //
@@ -126,6 +152,12 @@ type Config struct {
 	Owner string
 	// Adopt takes the journal although it belongs to another store, whatever its generation.
 	Adopt bool
+	// Name says of what it is the journal, such as the queue and the shard: the HEAD of a journal with
+	// another name is refused. Empty: not checked.
+	Name string
+	// Salvage takes a damaged journal over with what is left of it: segments that are missing or damaged
+	// are passed over, and [Log.Lost] lists them. It is for repairs.
+	Salvage bool
 
 	// Window is how many slots may be outstanding; default 8, at most 8,192. More keep a slow store
 	// busier under load; each holds a segment in memory.
@@ -145,6 +177,10 @@ type Config struct {
 	// CallTimeout bounds a single request; default 15 s. It is repeated until the context ends,
 	// except by Open, which gives up when nothing was read for OpenTimeout; default 1 min.
 	CallTimeout, OpenTimeout time.Duration
+	// MarkAfter is how long a journal is idle before it says, by a segment without records, that what
+	// came before was acknowledged; default 1 s. MarkEvery is the least time between two of those;
+	// default 1 min. See Damage above.
+	MarkAfter, MarkEvery time.Duration
 
 	Hooks Hooks
 }

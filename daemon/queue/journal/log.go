@@ -42,9 +42,19 @@ type Log struct {
 	wakeAt  time.Duration
 	ckpt    *Checkpoint
 	owned   bool
+	lost    []Lost
 	err     error
 	notices []func() // hooks to be called without mu
 }
+
+// Lost is a range of slots that a salvaged journal goes on without, from Slot up to, not including, Next.
+type Lost struct {
+	Slot, Next uint64
+	Err        error
+}
+
+// Lost lists what was passed over, with Config.Salvage.
+func (l *Log) Lost() []Lost { return l.lost }
 
 // Now returns the time to give to Append: the estimate, or the newest time in the journal if that
 // is later, in whole microseconds (what the journal keeps). Decisions that replay repeats use this

@@ -24,6 +24,8 @@ const (
 	defaultReadahead   = 256
 	defaultCallTimeout = 15 * time.Second
 	defaultOpenTimeout = time.Minute
+	defaultMarkAfter   = time.Second
+	defaultMarkEvery   = time.Minute
 	readBytes          = 64 << 20
 )
 
@@ -35,6 +37,8 @@ func (c Config) withDefaults() (Config, error) {
 	defaulted(&c.Readahead, defaultReadahead)
 	defaulted(&c.CallTimeout, defaultCallTimeout)
 	defaulted(&c.OpenTimeout, defaultOpenTimeout)
+	defaulted(&c.MarkAfter, defaultMarkAfter)
+	defaulted(&c.MarkEvery, defaultMarkEvery)
 	switch {
 	case c.Bucket == nil:
 		return c, errors.New("config: Bucket is nil")
@@ -46,7 +50,7 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("config: Window is %d, at most %d are allowed", c.Window, owner.MaxWindow)
 	case c.PartSize > format.MaxRaw/2:
 		return c, fmt.Errorf("config: PartSize is %d, at most %d are allowed", c.PartSize, format.MaxRaw/2)
-	case c.MinGap < 0 || c.MaxPending < 0 || c.PartSize < 0 || c.Readahead < 0 || c.CallTimeout < 0 || c.OpenTimeout < 0:
+	case c.MinGap < 0 || c.MaxPending < 0 || c.PartSize < 0 || c.Readahead < 0 || c.CallTimeout < 0 || c.OpenTimeout < 0 || c.MarkAfter < 0 || c.MarkEvery < 0:
 		return c, errors.New("config: a negative number")
 	}
 	longest := format.PartKey(format.Checkpoint{}, 0)
@@ -68,7 +72,7 @@ func (c Config) machine() owner.Config {
 		least, most = leastGap, mostGap
 	}
 	return owner.Config{
-		StoreID: c.StoreID, Generation: c.Generation, Owner: c.Owner, Adopt: c.Adopt,
+		StoreID: c.StoreID, Generation: c.Generation, Owner: c.Owner, Adopt: c.Adopt, Name: c.Name, Salvage: c.Salvage, MarkAfter: c.MarkAfter, MarkEvery: c.MarkEvery,
 		Window: c.Window, MinGap: least, MaxGap: most, MaxSegment: maxSegment, MaxCall: MaxCall, MaxPending: c.MaxPending,
 		PartSize: c.PartSize, Readahead: c.Readahead, ReadBytes: readBytes, Rand: random,
 	}
@@ -149,11 +153,14 @@ func (l *Log) rebuild(fold Fold, effects []owner.Effect) (moved bool, err error)
 	for _, e := range effects {
 		switch e := e.(type) {
 		case owner.Reset:
+			l.lost = nil
 			fold.Reset()
 		case owner.Restore:
 			moved, err = true, restore(fold, e.Part)
 		case owner.Replay:
 			moved, err = true, replay(fold, e.Segment)
+		case owner.Lost:
+			l.lost = append(l.lost, Lost{Slot: e.Slot, Next: e.Next, Err: e.Err})
 		case owner.End:
 			err = e.Err
 		default:

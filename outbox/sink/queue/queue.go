@@ -142,7 +142,7 @@ func (s *Sink) classify(ctx context.Context, name string, err error) error {
 		return sink.Permanent("%s: %w", what, err)
 	case tag == queue.QueueNotFound && s.cfg.Queue == "":
 		return sink.Permanent("%s: %w", what, err)
-	case tag == queue.QueueNotFound, tag == queue.Unauthorized, tag == queue.Unavailable, tag == queue.QueueNotOwner, tag == queue.QueueFull:
+	case tag == queue.QueueNotFound, tag == queue.Unauthorized, tag == queue.Unavailable, tag == queue.QueueNotOwner, tag == queue.QueueFull, tag == queue.Damaged:
 		kind = outbox.ErrSinkDown
 	case ctx.Err() != nil:
 		return fmt.Errorf("%s: not confirmed: %w", what, context.Cause(ctx))

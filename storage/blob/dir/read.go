@@ -151,6 +151,9 @@ func (w *walk) file(key string) error {
 	if errors.Is(err, blob.ErrNotFound) {
 		return nil
 	}
+	if errors.Is(err, blob.ErrCorrupt) { // it is there, and whoever reads it is told what is wrong with it
+		return w.damaged(key)
+	}
 	if err != nil {
 		return fmt.Errorf("%q: %w", key, err)
 	}
@@ -158,5 +161,19 @@ func (w *walk) file(key string) error {
 	w.page.Entries = append(w.page.Entries, blob.Entry{
 		Key: key, Version: s.version(), Size: int64(f.length), Modified: f.info.ModTime(),
 	})
+	return nil
+}
+
+// damaged puts a key on the page whose file cannot be read: without a version, and with the size that the
+// file of its first content has.
+func (w *walk) damaged(key string) error {
+	info, err := os.Lstat(w.bucket.path(key))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("%q: %w", key, err)
+	}
+	w.page.Entries = append(w.page.Entries, blob.Entry{Key: key, Size: max(info.Size()-int64(headerSize), 0), Modified: info.ModTime()})
 	return nil
 }

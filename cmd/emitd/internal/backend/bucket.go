@@ -38,6 +38,16 @@ func Objects(address string) (Opener, error) {
 	}, nil
 }
 
+// Reader opens the object store of an address for somebody who only reads: nothing is written to see
+// whether it keeps conditional writes. Its errors are faults.
+func Reader(ctx context.Context, address string) (blob.Bucket, error) {
+	open, err := parse(address, instrument.Config{Use: "queues", Roots: true})
+	if err != nil {
+		return nil, err
+	}
+	return open(ctx)
+}
+
 // Bucket opens the object store of an address. Its errors are faults.
 func Bucket(ctx context.Context, address string) (blob.Bucket, error) {
 	open, err := Objects(address)

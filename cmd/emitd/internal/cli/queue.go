@@ -40,7 +40,7 @@ func (a *app) queueCommand() *cobra.Command {
 		q.ls(), q.declare(), q.remove(), q.stats(),
 		q.enqueue(), q.importing(), q.claim(), q.settle(queue.Complete), q.settle(queue.Fail), q.settle(queue.Release), q.settle(queue.Extend),
 		q.peek(), q.act(queue.RunNow), q.act(queue.Redrive), q.act(queue.Cancel), q.act(queue.Pause), q.act(queue.Resume), q.act(queue.Purge),
-		q.bench(), q.adopt())
+		q.bench(), q.adopt(), q.verify())
 	q.flags(g.PersistentFlags())
 	return g
 }
@@ -149,7 +149,7 @@ func serving(c *cluster) (found []string, err error) {
 var queueFaults = map[queue.Tag]fault.Code{
 	queue.Unavailable: fault.QueueDown, queue.QueueNotOwner: fault.QueueDown, queue.UnknownOutcome: fault.QueueUnknown,
 	queue.QueueNotFound: fault.NoQueue, queue.JobNotFound: fault.NoJob, queue.StaleClaim: fault.StaleClaim,
-	queue.QueueFull: fault.QueueFull, queue.Unauthorized: fault.NotAllowed,
+	queue.QueueFull: fault.QueueFull, queue.Unauthorized: fault.NotAllowed, queue.Damaged: fault.QueueDamaged,
 }
 
 // queueFault makes a fault of what a broker refused; what is no refusal stays as it is.

@@ -66,6 +66,8 @@ const (
 	QueueUnknown  Code = "E3106"
 	BadJob        Code = "E3107"
 	NotAllowed    Code = "E3108"
+	QueueDamaged  Code = "E3109"
+	QueueFaulty   Code = "E3110"
 	ObjectsUnfit  Code = "E3301"
 	ObjectsFailed Code = "E3302"
 
@@ -299,6 +301,16 @@ var catalogue = []Entry{
 		NotAllowed, ExitFailed, "the node wants a bearer token",
 		"The nodes were started with api.tokens_file, and the call had no token or not one of those.",
 		"name a file with a token: --token-file",
+	},
+	{
+		QueueDamaged, ExitFailed, "what is stored of the queue is damaged",
+		"An object of a shard, or the list of queues, is missing, is not what was written, or is an older one that somebody put back. The shard is not served, so that nothing is built on it; the other shards and queues are. A damaged list of queues is served as far as it is known, and nothing can be declared or removed.",
+		"see what is damaged: emitd queue verify; put the objects back as they were, or go on without them: emitd queue repair",
+	},
+	{
+		QueueFaulty, ExitDegraded, "emitd queue verify has found damage",
+		"At least one object of the queues is missing, is not what was written, or is an older one. The table names each; those in whose column LOST no is are spare: nothing that was acknowledged depends on them.",
+		"put the objects back as they were, or go on without them: emitd queue repair",
 	},
 	{
 		ObjectsUnfit, ExitFailed, "the object store does not keep conditional writes",

@@ -24,8 +24,9 @@ type queues struct {
 	bucket *throttle.Bucket
 	broker *queue.Broker
 
-	mu    sync.Mutex
-	known map[string]bool // registered with this process's nodes
+	mu      sync.Mutex
+	known   map[string]bool // registered with this process's nodes
+	damaged string          // what was said to be wrong with the list of queues
 }
 
 var _ api.Directory = (*queues)(nil)
@@ -48,6 +49,9 @@ func (f *front) newQueues(ctx context.Context) (*queues, []queue.Settings, error
 	list, err := h.declared(ctx, queue.NewRegistry(bucket, ""))
 	if err != nil {
 		return nil, nil, fault.New(fault.ObjectsFailed, "the list of queues: %w", err)
+	}
+	if err := queue.NewRegistry(bucket, "").Secure(ctx); err != nil {
+		h.log.Error("the list of queues is not secured by a copy", "error", err)
 	}
 	snap, err := h.up.Store.Snapshot(ctx)
 	if err != nil {
@@ -125,6 +129,7 @@ func (q *queues) look(ctx context.Context) error {
 	if err != nil {
 		return fault.New(fault.ObjectsFailed, "the list of queues: %w", err)
 	}
+	q.warn(ctx)
 	q.withdraw(list)
 	for _, set := range list {
 		if err := q.offer(set); err != nil {
@@ -132,6 +137,21 @@ func (q *queues) look(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// warn tells, once, what is wrong with the list of queues.
+func (q *queues) warn(ctx context.Context) {
+	damage := q.broker.Queues().Damage(ctx)
+	text := ""
+	if damage != nil {
+		text = damage.Error()
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if text != q.damaged && text != "" {
+		q.h.log.Error("the list of queues is damaged; the queues that are known are served", "error", damage, "hint", damage.Hint)
+	}
+	q.damaged = text
 }
 
 // offer makes a queue a daemon of this process's nodes.

@@ -52,8 +52,8 @@ var statuses = map[queue.Tag]int{
 	MethodNotAllowed: http.StatusMethodNotAllowed, queue.StaleClaim: http.StatusConflict,
 	queue.PayloadTooLarge: http.StatusRequestEntityTooLarge, queue.QueueFull: http.StatusTooManyRequests,
 	queue.QueueNotOwner: http.StatusServiceUnavailable, queue.Unavailable: http.StatusServiceUnavailable,
-	queue.UnknownOutcome: http.StatusServiceUnavailable,
-	Unsupported:          http.StatusNotImplemented, Internal: http.StatusInternalServerError,
+	queue.UnknownOutcome: http.StatusServiceUnavailable, queue.Damaged: http.StatusServiceUnavailable,
+	Unsupported: http.StatusNotImplemented, Internal: http.StatusInternalServerError,
 }
 
 // Tags lists all tags, sorted.
@@ -98,6 +98,7 @@ var hints = map[queue.Tag]string{
 	queue.QueueFull:       "try again a little later",
 	queue.QueueNotOwner:   "ask again, or the holder",
 	queue.Unavailable:     "ask again; a takeover takes about a second",
+	queue.Damaged:         "an operator must look: emitd queue verify",
 	queue.UnknownOutcome:  "repeat it with the same ids, keys or request_id",
 	Unsupported:           "ask another node",
 	Internal:              "the log of the server tells more",

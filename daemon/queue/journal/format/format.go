@@ -3,11 +3,11 @@
 //
 // # Segments
 //
-// A segment, a fence and a part of a checkpoint have one form: a header of 48 bytes, little
+// A segment, a fence and a part of a checkpoint have one form: a header of 64 bytes, little
 // endian, and a body.
 //
 //	 0  magic    "EMSG"
-//	 4  version  1
+//	 4  version  2
 //	 5  flags    1 body is zstd · 2 fence · 4 part of a checkpoint
 //	 6  zero     2 bytes
 //	 8  slot     of the segment; of a part: the first slot the checkpoint does not cover
@@ -17,12 +17,22 @@
 //	36  raw      length of the body before compression
 //	40  crc32c   of the header without this field and of the body as it is stored
 //	44  jump     of a fence: slots to go on by, itself included; of a part: its number
+//	48  previous put id of the segment or fence that comes before it in the log; 0: not known
+//	56  known    every segment of the log up to this slot was there when this one was written
+//
+// A header of version 1 ends before "previous": such objects are still read. The two fields let a
+// reader notice what a checksum of one object cannot: a segment of another journal, and a segment
+// that is gone.
 //
 // The body is the message Body of journal.proto: a time and batches of records. A version or a flag
 // that is not listed is [ErrNewer], everything else that is not as it should be [ErrCorrupt].
 //
-// A fence has no records and is exactly [FenceSize] bytes; every other segment is longer. A
-// listing therefore tells fences, which are never deleted, from segments without reading them.
+// A fence has no records and is exactly [FenceSize] bytes, or 16 less in version 1; every other
+// segment is longer, in version 2. A listing therefore tells fences, which are never deleted, from
+// segments without reading them.
+//
+// A segment with one batch and no records only says what is known: it is written when a journal
+// falls idle, so that the last records do not depend on one object alone.
 //
 // # HEAD
 //
@@ -46,7 +56,7 @@ var (
 
 // Sizes in bytes.
 const (
-	HeaderSize = 48
+	HeaderSize = 64
 	FenceSize  = HeaderSize + timeSize
 	MaxRaw     = 64 << 20 // of a body before compression
 	// compressAbove is where zstd begins to pay.
@@ -56,7 +66,12 @@ const (
 // MaxWindow bounds the window, and so the jump of a fence: a corrupt number must not lead far away.
 const MaxWindow = 1 << 16
 
-const version = 1
+// The versions of a header, and how long one of the first version is.
+const (
+	firstVersion    = 1
+	version         = 2
+	firstHeaderSize = 48
+)
 
 // The flags of a header.
 const (
@@ -83,7 +98,12 @@ type Header struct {
 	Jump    uint32
 	Fence   bool
 	Part    bool
-	zstd    bool
+	// Previous is the put ID of what comes before it in the log, 0 if that is not known. Every
+	// segment up to the slot Known was there when this one was written.
+	Previous, Known uint64
+
+	zstd bool
+	size int // of the header
 }
 
 // SamePut reports whether both headers are of one write: two writes of one slot never share the
@@ -112,17 +132,23 @@ func (h Header) put(b []byte) {
 	binary.LittleEndian.PutUint32(b[36:], h.Raw)
 	binary.LittleEndian.PutUint32(b[40:], h.CRC)
 	binary.LittleEndian.PutUint32(b[44:], h.Jump)
+	binary.LittleEndian.PutUint64(b[48:], h.Previous)
+	binary.LittleEndian.PutUint64(b[56:], h.Known)
 }
 
-// DecodeHeader reads the header of an object of which at least the first 48 bytes are given. The
-// checksum covers the body too and is not checked.
+// DecodeHeader reads the header of an object of which at least the first [HeaderSize] bytes are given,
+// or all if there are fewer. The checksum covers the body too and is not checked.
 func DecodeHeader(b []byte) (Header, error) {
+	size := HeaderSize
+	if len(b) > 4 && b[4] == firstVersion {
+		size = firstHeaderSize
+	}
 	switch {
-	case len(b) < HeaderSize:
-		return Header{}, fmt.Errorf("%w: it has %d bytes, a header has %d", ErrCorrupt, len(b), HeaderSize)
+	case len(b) < size:
+		return Header{}, fmt.Errorf("%w: it has %d bytes, a header has %d", ErrCorrupt, len(b), size)
 	case [4]byte(b) != magicSegment:
 		return Header{}, fmt.Errorf("%w: it does not begin with %q", ErrCorrupt, magicSegment)
-	case b[4] != version:
+	case b[4] != version && b[4] != firstVersion:
 		return Header{}, fmt.Errorf("%w: segment version %d, this program reads %d", ErrNewer, b[4], version)
 	case b[5]&^allFlags != 0 || b[6] != 0 || b[7] != 0:
 		return Header{}, fmt.Errorf("%w: segment flags % x", ErrNewer, b[5:8])
@@ -138,6 +164,10 @@ func DecodeHeader(b []byte) (Header, error) {
 		zstd:    b[5]&flagZstd != 0,
 		Fence:   b[5]&flagFence != 0,
 		Part:    b[5]&flagPart != 0,
+		size:    size,
+	}
+	if size == HeaderSize {
+		h.Previous, h.Known = binary.LittleEndian.Uint64(b[48:]), binary.LittleEndian.Uint64(b[56:])
 	}
 	return h, h.check()
 }
@@ -151,10 +181,16 @@ func (h Header) check() error {
 		return fmt.Errorf("%w: epoch %d", ErrCorrupt, h.Epoch)
 	case h.Fence && (h.Part || h.zstd || h.Records != 0 || h.Raw != timeSize || h.Jump < 1 || h.Jump > MaxWindow):
 		return fmt.Errorf("%w: a fence with %d records, %d bytes, jump %d", ErrCorrupt, h.Records, h.Raw, h.Jump)
-	case !h.Fence && h.Records == 0, !h.Fence && !h.Part && h.Jump != 0:
+	case !h.Fence && h.Records == 0 && (h.Part || h.size == firstHeaderSize), !h.Fence && !h.Part && h.Jump != 0:
 		return fmt.Errorf("%w: a segment with %d records and jump %d", ErrCorrupt, h.Records, h.Jump)
 	}
 	return nil
+}
+
+// Follows reports whether the object may come after the one with this put ID in the log; one of the two
+// may not be known.
+func (h Header) Follows(putID uint64) bool {
+	return h.Previous == 0 || putID == 0 || h.Previous == putID
 }
 
 func checksum(b []byte) uint32 {

@@ -117,6 +117,12 @@ func TestBadSegmentsAreRefusedByKind(t *testing.T) {
 	f := format.Header{Slot: 1, Epoch: 1, Fence: true, Jump: 8}
 	body := format.NewBody(5)
 	fence := codec.Encode(&f, &body)
+	idle := format.NewBody(5)
+	idle.Add(5)
+	mark := codec.Encode(&format.Header{Slot: 2, Epoch: 1, Previous: 9, Known: 1}, &idle)
+	if s, err := codec.Decode(mark); err != nil || len(mark) <= format.FenceSize || s.Header.Previous != 9 || s.Header.Known != 1 || s.Header.Records != 0 {
+		t.Errorf("a mark of %d bytes: %+v, %v", len(mark), s, err)
+	}
 	set := func(raw []byte, at int, v byte) []byte {
 		raw = bytes.Clone(raw)
 		raw[at] = v
@@ -129,11 +135,11 @@ func TestBadSegmentsAreRefusedByKind(t *testing.T) {
 		"empty":               {nil, format.ErrCorrupt},
 		"half a header":       {good[:24], format.ErrCorrupt},
 		"another magic":       {set(good, 0, 'X'), format.ErrCorrupt},
-		"a newer version":     {set(good, 4, 2), format.ErrNewer},
+		"a newer version":     {set(good, 4, 3), format.ErrNewer},
 		"an unknown flag":     {set(good, 5, 8), format.ErrNewer},
 		"a reserved byte":     {set(good, 7, 1), format.ErrNewer},
 		"cut off":             {good[:len(good)-1], format.ErrCorrupt},
-		"a flipped bit":       {func() []byte { b := bytes.Clone(good); b[50] ^= 1; return b }(), format.ErrCorrupt},
+		"a flipped bit":       {func() []byte { b := bytes.Clone(good); b[66] ^= 1; return b }(), format.ErrCorrupt},
 		"epoch 0":             {set(good, 16, 0), format.ErrCorrupt},
 		"another count":       {set(good, 32, 3), format.ErrCorrupt},
 		"another length":      {set(good, 36, 1), format.ErrCorrupt},
@@ -141,12 +147,13 @@ func TestBadSegmentsAreRefusedByKind(t *testing.T) {
 		"a jump":              {set(good, 44, 1), format.ErrCorrupt},
 		"not compressed":      {set(good, 5, 1), format.ErrCorrupt},
 		"a fence of records":  {set(good, 5, 2), format.ErrCorrupt},
+		"a part of nothing":   {set(mark, 5, 4), format.ErrCorrupt},
 		"a fence without end": {set(fence, 47, 0xff), format.ErrCorrupt},
 		"a fence of 0":        {set(fence, 44, 0), format.ErrCorrupt},
-		"no time":             {set(good, 48, 0x11), format.ErrCorrupt},
-		"another field":       {set(good, 57, 0x1a), format.ErrCorrupt},
-		"a batch too long":    {set(good, 58, 0x7f), format.ErrCorrupt},
-		"an unknown record":   {set(good, 59, 0x1a), format.ErrCorrupt},
+		"no time":             {set(good, 64, 0x11), format.ErrCorrupt},
+		"another field":       {set(good, 73, 0x1a), format.ErrCorrupt},
+		"a batch too long":    {set(good, 74, 0x7f), format.ErrCorrupt},
+		"an unknown record":   {set(good, 75, 0x1a), format.ErrCorrupt},
 	} {
 		if _, err := codec.Decode(c.raw); !errors.Is(err, c.kind) {
 			t.Errorf("%s: %v", name, err)
@@ -316,5 +323,18 @@ func TestKeptSlots(t *testing.T) {
 		if _, err := format.DecodeKept(raw); !errors.Is(err, format.ErrCorrupt) {
 			t.Errorf("% x: %v", raw, err)
 		}
+	}
+}
+
+// TestTheFirstVersionIsRead: a segment that was written before segments named the one before them.
+func TestTheFirstVersionIsRead(t *testing.T) {
+	t.Parallel()
+	old := format.Header{Slot: 7, Epoch: 3, PutID: 99, Previous: 5, Known: 6}
+	raw := encode(&old, batch{1, []string{"a"}})
+	raw = slices.Delete(raw, 48, 64)
+	raw[4] = 1
+	s, got := decode(t, seal(raw))
+	if h := s.Header; h.Slot != 7 || h.PutID != 99 || h.Previous != 0 || h.Known != 0 || !h.Follows(12345) || len(got) != 1 || got[0].records[0] != "a" {
+		t.Errorf("%+v, %v", s, got)
 	}
 }

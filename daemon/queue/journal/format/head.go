@@ -1,6 +1,7 @@
 package format
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
@@ -26,6 +27,20 @@ type Head struct {
 	Checkpoint, Previous Checkpoint
 	// Closed is the first slot that was not written when the owner closed; 0: it did not.
 	Closed uint64
+	// Known: every segment below this slot was acknowledged. Unlike Closed, it never goes back.
+	Known uint64
+	// Serial counts the changes of HEAD. A copy of HEAD with a higher one says that HEAD is older than
+	// it was. 0: written by a program that did not count.
+	Serial uint64
+	// Name says of what it is the journal; empty: not known.
+	Name string
+}
+
+// Root is the link of a journal's first segment, in place of the put ID of one before: no two
+// journals have the same.
+func (h *Head) Root() uint64 {
+	sum := sha256.Sum256(h.Secret)
+	return binary.LittleEndian.Uint64(sum[:])
 }
 
 // Checkpoint names a state. The zero Checkpoint is the empty state before slot 1.
@@ -34,8 +49,9 @@ type Checkpoint struct {
 	ID    uint64 // random
 	Parts int
 	Bytes int64
-	Kept  int   // slots below Slot that the state refers to; their list is an object of its own
-	Time  int64 // the newest of the journal then, µs since 1970
+	Kept  int    // slots below Slot that the state refers to; their list is an object of its own
+	Time  int64  // the newest of the journal then, µs since 1970
+	Last  uint64 // put ID of the last segment or fence that the state covers; 0: not known
 	// Runs are the parts with which the state begins, in this order, of this checkpoint and of earlier
 	// ones.
 	Runs []Run
@@ -101,6 +117,9 @@ const (
 	headCheckpoint
 	headPrevious
 	headClosed
+	headKnown
+	headSerial
+	headName
 )
 
 const (
@@ -111,6 +130,7 @@ const (
 	ckptKept
 	ckptTime
 	ckptRun
+	ckptLast
 )
 
 const (
@@ -136,6 +156,9 @@ func EncodeHead(h Head) []byte {
 	b = appendBytes(b, headCheckpoint, h.Checkpoint.encode())
 	b = appendBytes(b, headPrevious, h.Previous.encode())
 	b = appendNumber(b, headClosed, h.Closed)
+	b = appendNumber(b, headKnown, h.Known)
+	b = appendNumber(b, headSerial, h.Serial)
+	b = appendBytes(b, headName, []byte(h.Name))
 	binary.LittleEndian.PutUint32(b[4:], crc32.Checksum(b[8:], castagnoli))
 	return b
 }
@@ -154,6 +177,9 @@ func (c Checkpoint) encode() []byte {
 		run = appendNumber(run, runID, r.ID)
 		run = appendNumber(run, runPart, uint64(r.Part))
 		b = protowire.AppendBytes(protowire.AppendTag(b, ckptRun, protowire.BytesType), run)
+	}
+	if c.Last != 0 {
+		b = protowire.AppendFixed64(protowire.AppendTag(b, ckptLast, protowire.Fixed64Type), c.Last)
 	}
 	return b
 }
@@ -228,6 +254,12 @@ func (h *Head) set(num protowire.Number, v uint64, s []byte) {
 		h.Secret = append([]byte(nil), s...)
 	case headClosed:
 		h.Closed = v
+	case headKnown:
+		h.Known = v
+	case headSerial:
+		h.Serial = v
+	case headName:
+		h.Name = string(s)
 	}
 }
 
@@ -262,6 +294,8 @@ func decodeCheckpoint(b []byte) (Checkpoint, error) {
 			r, err := decodeRun(s)
 			c.Runs = append(c.Runs, r)
 			return err
+		case ckptLast:
+			c.Last = v
 		}
 		return nil
 	})

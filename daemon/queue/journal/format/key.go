@@ -13,20 +13,30 @@ const (
 	HeadKey    = "HEAD"
 	LogPrefix  = "log/"
 	CkptPrefix = "ckpt/"
+	// CopyPrefix is of copies of HEAD, which are only ever created.
+	CopyPrefix = "heads/"
 	keptPart   = "kept"
 )
 
 // SlotKey is the key of a slot.
 func SlotKey(slot uint64) string { return fmt.Sprintf("%s%020d", LogPrefix, slot) }
 
+// CopyKey is the key of the copy of the HEAD with this serial number.
+func CopyKey(serial uint64) string { return fmt.Sprintf("%s%020d", CopyPrefix, serial) }
+
+// ParseCopyKey reads a CopyKey.
+func ParseCopyKey(key string) (uint64, bool) { return parseNumbered(CopyPrefix, key) }
+
 // ParseSlotKey reads a SlotKey.
-func ParseSlotKey(key string) (uint64, bool) {
-	digits, ok := strings.CutPrefix(key, LogPrefix)
+func ParseSlotKey(key string) (uint64, bool) { return parseNumbered(LogPrefix, key) }
+
+func parseNumbered(prefix, key string) (uint64, bool) {
+	digits, ok := strings.CutPrefix(key, prefix)
 	if !ok || len(digits) != 20 {
 		return 0, false
 	}
-	slot, err := strconv.ParseUint(digits, 10, 64)
-	return slot, err == nil
+	n, err := strconv.ParseUint(digits, 10, 64)
+	return n, err == nil
 }
 
 // PartKey is the key of part n of a checkpoint; n < 0 is that of the list of kept slots.

@@ -49,7 +49,7 @@ func NewCodec() *Codec {
 
 // Encode returns the bytes of a segment with this body, and completes h by what it computed.
 func (c *Codec) Encode(h *Header, body *Body) []byte {
-	h.Records, h.Raw, h.zstd = body.records, uint32(len(body.raw)), false
+	h.Records, h.Raw, h.zstd, h.size = body.records, uint32(len(body.raw)), false, HeaderSize
 	var out []byte
 	if len(body.raw) > compressAbove {
 		room := c.rooms.Get().(*[]byte)
@@ -78,7 +78,7 @@ func (c *Codec) Decode(b []byte) (*Segment, error) {
 	if sum := checksum(b); sum != h.CRC {
 		return nil, fmt.Errorf("%w: checksum %08x of %d bytes, the header says %08x", ErrCorrupt, sum, len(b), h.CRC)
 	}
-	raw := b[HeaderSize:]
+	raw := b[h.size:]
 	if h.zstd {
 		// A corrupt length must not ask for much memory; where it is honest, it is enough.
 		room := min(int(h.Raw), 256*len(b))

@@ -57,6 +57,8 @@ func (m *Machine) Result(now time.Duration, r Result) []Effect {
 		}
 	}
 	switch {
+	case r.Answer == Broken && c.Op == ReadSlot && m.cfg.Salvage && c.broken >= believesAfter && m.phase == taking:
+		m.salvage(c, r)
 	case r.Answer == Broken && (c.broken >= believesAfter || errors.Is(r.Err, format.ErrNewer)):
 		m.end(broken(c.Key, r.Err))
 	case r.Answer == Broken: // a torn read is not a corrupt object
@@ -64,6 +66,7 @@ func (m *Machine) Result(now time.Duration, r Result) []Effect {
 		m.again(c, r.Retry)
 	case c.Op == List || c.Op == Delete:
 		m.collected(c, r)
+	case c.Op == CopyHead && c.Attempt >= givesUpAfter:
 	case r.Answer == Failed, r.Answer == Unknown:
 		m.again(c, r.Retry)
 		if bug(reappliedBatch) && c.Op == CreateSlot && m.owns() {

@@ -48,6 +48,9 @@ func (m *Machine) Checkpoint(now time.Duration) (uint64, []Effect, error) {
 		upTo: upTo, inherited: len(m.head.Checkpoint.Runs),
 		slots: m.stats.Slots + len(m.log.sealed), bytes: m.stats.Bytes,
 	}
+	if upTo < m.log.next {
+		m.ckpt.ref.Last = m.log.last // else it is drawn when the slot is cut
+	}
 	for _, o := range m.log.window {
 		if !o.landed { // it will be counted when it has
 			m.ckpt.slots++
@@ -203,12 +206,13 @@ func (m *Machine) progress() {
 			return
 		}
 		head.Previous, head.Checkpoint = head.Checkpoint, c.ref
+		head.Known = max(head.Known, m.log.durable+1)
 	case m.phase == closing && (m.quiet() || bug(earlyClose)):
-		head.Closed = m.log.next
+		head.Closed, head.Known = m.log.next, m.log.next
 	default:
 		return
 	}
-	head.Nonce = m.cfg.Rand()
+	head.Nonce, head.Serial = m.cfg.Rand(), head.Serial+1
 	m.put(head, m.version, 0)
 }
 
@@ -268,6 +272,13 @@ func (m *Machine) settled(version string) {
 	m.stats.Slots -= c.slots
 	m.stats.Bytes -= c.bytes
 	m.emit(Progress{Checkpointed: true, UpTo: c.upTo, Bytes: c.ref.Bytes})
+	m.copyHead()
 	m.collect(c.kept)
 	m.progress()
+}
+
+// copyHead keeps what HEAD says in an object that is never replaced, beside everything else: HEAD can
+// be restored from it, and if it is newer than HEAD, somebody has put an older HEAD back.
+func (m *Machine) copyHead() {
+	m.call(&Call{Op: CopyHead, Key: format.CopyKey(m.head.Serial), Data: format.EncodeHead(m.head)})
 }

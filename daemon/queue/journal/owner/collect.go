@@ -31,6 +31,8 @@ type collector struct {
 const (
 	deletesAtOnce = 16
 	givesUpAfter  = 5
+	// copiesKept is how many copies of HEAD before the newest stay.
+	copiesKept = 2
 )
 
 // collect begins a collection after a checkpoint; kept are the slots it refers to.
@@ -107,6 +109,9 @@ func (m *Machine) collectNext() {
 		g.swept = g.bound
 		g.prefix, g.more, g.cursor = format.CkptPrefix, true, ""
 		m.collectNext()
+	case g.prefix == format.CkptPrefix:
+		g.prefix, g.more, g.cursor = format.CopyPrefix, true, ""
+		m.collectNext()
 	default:
 		m.collectEnd(nil)
 	}
@@ -129,7 +134,11 @@ func (m *Machine) collected(c *Call, r Result) {
 			m.again(c, r.Retry)
 			return
 		}
-		m.listed(r)
+		if c.Key == format.LogPrefix {
+			m.listedLog(r)
+		} else {
+			m.listed(r)
+		}
 		return
 	}
 	g := &m.gc
@@ -156,6 +165,12 @@ func (m *Machine) page(r Result) {
 	g.more = r.More
 	for _, e := range r.Entries {
 		g.cursor = e.Key
+		if g.prefix == format.CopyPrefix {
+			if serial, ok := format.ParseCopyKey(e.Key); ok && serial+copiesKept < m.head.Serial {
+				g.queue = append(g.queue, e.Key)
+			}
+			continue
+		}
 		if g.prefix == format.CkptPrefix {
 			if c, ok := format.ParsePartKey(e.Key); ok && c.Slot < g.bound && !g.named[e.Key] {
 				g.queue = append(g.queue, e.Key)

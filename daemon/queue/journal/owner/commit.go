@@ -26,7 +26,14 @@ type commits struct {
 	pending int // bytes in all three
 	lastCut time.Duration
 	latency time.Duration // of a write, smoothed
-	wake    time.Duration // when Tick was asked for
+	last    uint64        // put ID of the newest segment or fence; 0: not known
+
+	// The newest segment is the only object that says that its records exist, until the next one
+	// is written. If none comes, a mark is: a segment without records.
+	unmarked bool          // the newest segment has records
+	ackedAt  time.Duration // when durable grew
+	markedAt time.Duration // when the newest mark was cut
+	wake     time.Duration // when Tick was asked for
 }
 
 type outstanding struct {
@@ -45,10 +52,12 @@ func (m *Machine) own(first uint64) {
 	m.phase, m.head, m.version = owning, t.mine, t.version
 	m.log.next, m.log.durable = first, first-1
 	m.log.latency = m.cfg.MaxGap * time.Duration(m.cfg.Window) // until a write tells
+	m.log.last = t.link
 	m.gc.kept = t.kept
 	m.take = takeover{}
 	clear(m.calls)
 	m.emit(Own{})
+	m.copyHead()
 }
 
 // newest returns the highest slot that has a record.
@@ -129,6 +138,7 @@ func (m *Machine) pump(now time.Duration) {
 			l.sealed = l.sealed[1:]
 			m.cut(now, body)
 		case l.gather == nil:
+			m.mark(now)
 			return
 		case now >= due || m.phase == closing:
 			body := *l.gather
@@ -142,6 +152,26 @@ func (m *Machine) pump(now time.Duration) {
 			return
 		}
 	}
+}
+
+// mark cuts a segment without records if the journal has been idle for long enough.
+func (m *Machine) mark(now time.Duration) {
+	l := &m.log
+	if !l.unmarked || m.cfg.MarkAfter == 0 || m.phase != owning || len(l.window) > 0 || m.head.Known > l.durable || bug(unmarked) {
+		return
+	}
+	if due := max(l.ackedAt+m.cfg.MarkAfter, l.markedAt+m.cfg.MarkEvery); now < due {
+		if l.wake != due {
+			l.wake = due
+			m.emit(Wake{At: due})
+		}
+		return
+	}
+	body := format.NewBody(m.time)
+	body.Add(m.time)
+	l.pending += body.Len()
+	m.cut(now, body)
+	l.unmarked, l.markedAt = false, now
 }
 
 // gap is how far apart segments are cut under load.
@@ -166,7 +196,14 @@ func (m *Machine) room() bool {
 
 func (m *Machine) cut(now time.Duration, body format.Body) {
 	l := &m.log
-	w := &Write{Header: format.Header{Slot: l.next, Epoch: m.head.Epoch, PutID: m.cfg.Rand()}, Body: body}
+	w := &Write{
+		Header: format.Header{Slot: l.next, Epoch: m.head.Epoch, PutID: m.cfg.Rand(), Previous: l.last, Known: l.durable},
+		Body:   body,
+	}
+	l.last, l.unmarked = w.Header.PutID, true
+	if c := m.ckpt; c != nil && c.upTo == l.next {
+		c.ref.Last = l.last
+	}
 	l.window = append(l.window, outstanding{write: w, bytes: body.Len(), cut: now})
 	m.stats.Segments++
 	m.stats.Records += int64(body.Records())
@@ -235,6 +272,7 @@ func (m *Machine) landed(now time.Duration, slot uint64) {
 		l.durable++
 	}
 	if l.durable > before {
+		l.ackedAt = now
 		m.emit(Ack{Slot: l.durable})
 	}
 	m.pump(now)

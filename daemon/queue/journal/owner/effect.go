@@ -23,21 +23,25 @@ const (
 	CreateSlot     // Write
 	ReadPart       // the whole object
 	CreatePart     // Write
+	CopyHead       // Data
 	List           // a page of the keys that begin with Key, behind Cursor
 	Delete
 )
 
 var opNames = [...]string{
 	"read HEAD", "create HEAD", "replace HEAD", "read segment", "read header",
-	"write segment", "read checkpoint", "write checkpoint", "list", "delete",
+	"write segment", "read checkpoint", "write checkpoint", "copy HEAD", "list", "delete",
 }
 
 // String names the operation.
 func (o Op) String() string { return opNames[o] }
 
+// Reads reports whether the operation reads one object.
+func (o Op) Reads() bool { return o == ReadHead || o == ReadSlot || o == ReadHeader || o == ReadPart }
+
 // Writes reports whether the operation changes something.
 func (o Op) Writes() bool {
-	return o == CreateHead || o == ReplaceHead || o == CreateSlot || o == CreatePart || o == Delete
+	return o == CreateHead || o == ReplaceHead || o == CreateSlot || o == CreatePart || o == CopyHead || o == Delete
 }
 
 // Call asks for a request to the store. The shell waits for After, carries it out and hands the
@@ -126,6 +130,13 @@ type Restore struct{ Part *format.Segment }
 // Replay adds the records of a slot to the state.
 type Replay struct{ Segment *format.Segment }
 
+// Lost says that the takeover goes on without the slots from Slot up to, not including, Next, and why:
+// see Config.Salvage.
+type Lost struct {
+	Slot, Next uint64
+	Err        error
+}
+
 // Own says that the takeover is complete.
 type Own struct{}
 
@@ -153,6 +164,7 @@ func (*Call) effect()    {}
 func (Reset) effect()    {}
 func (Restore) effect()  {}
 func (Replay) effect()   {}
+func (Lost) effect()     {}
 func (Own) effect()      {}
 func (Ack) effect()      {}
 func (Wake) effect()     {}

@@ -32,17 +32,25 @@ type Config struct {
 	Generation int64
 	Owner      string
 	Adopt      bool
+	// Name says of what it is the journal: the HEAD of another one is refused. Empty: unknown.
+	Name string
+	// Salvage takes over what is left of a damaged journal: segments that are missing or damaged are
+	// passed over, each with a Lost.
+	Salvage bool
 
 	Window int
 	// MinGap is the least time between two cuts under load. If MaxGap is longer, it is a Window-th of
 	// what a write takes, within the two: closer cuts would only fill the window.
 	MinGap, MaxGap time.Duration
-	MaxSegment     int
-	MaxCall        int
-	MaxPending     int
-	PartSize       int
-	Readahead      int
-	ReadBytes      int // of slots that wait for being replayed
+	// MarkAfter is how long a journal is idle before a segment without records says that the ones
+	// before it were acknowledged, and MarkEvery the least time between two of those. 0: never.
+	MarkAfter, MarkEvery time.Duration
+	MaxSegment           int
+	MaxCall              int
+	MaxPending           int
+	PartSize             int
+	Readahead            int
+	ReadBytes            int // of slots that wait for being replayed
 
 	// Rand returns 64 random bits that no other process, nor a copy of this one, draws.
 	Rand func() uint64
@@ -98,7 +106,7 @@ type Stats struct {
 
 // New returns a machine that waits for Start.
 func New(cfg Config) *Machine {
-	return &Machine{cfg: cfg, calls: map[uint64]*Call{}, began: map[uint64]bool{}, time: minTime, log: commits{lastCut: never, wake: never}}
+	return &Machine{cfg: cfg, calls: map[uint64]*Call{}, began: map[uint64]bool{}, time: minTime, log: commits{lastCut: never, markedAt: never, wake: never}}
 }
 
 // Start begins the takeover.

@@ -28,6 +28,8 @@ const (
 	ackOutOfOrder     Bug = "a slot is acknowledged before lower ones"
 	equalGenerations  Bug = "Q4: two owners of one generation"
 	closedKept        Bug = "R1 leaves the mark of the last clean close in HEAD"
+	gapIsEnd          Bug = "an empty slot is the end of the log, whatever stands behind it"
+	unmarked          Bug = "an idle journal does not say that its last segment was acknowledged"
 	earlyClose        Bug = "HEAD says closed while slots are outstanding"
 )
 
@@ -36,6 +38,6 @@ func Bugs() []Bug {
 	return []Bug{
 		fenceDeleted, unboundedWindow, noEpochCAS, noRecheck, reappliedBatch, newPutIDOnRetry, fenceAsData,
 		jumpOfOwnWindow, windowNarrowed, barrierTooFar, staleEmpty, collectReferenced, namedEarly, missingRunEmpty, collectNamed, collectPrevious, ackOutOfOrder, equalGenerations,
-		closedKept, earlyClose,
+		closedKept, earlyClose, gapIsEnd, unmarked,
 	}
 }

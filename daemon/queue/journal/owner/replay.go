@@ -89,11 +89,15 @@ func (m *Machine) readSlot(c *Call, r Result) {
 		m.reread(r)
 		return
 	}
+	if t.gap != nil && c.slot == t.gap.at {
+		m.missed(r)
+		return
+	}
 	if r.Answer == Done {
 		t.budget += 2
 	}
 	if c.slot >= t.at {
-		t.got[c.slot] = &found{r.Segment}
+		t.got[c.slot] = &found{segment: r.Segment}
 	}
 	if r.Segment != nil {
 		t.size = max(r.Segment.Size, t.size-t.size/16)
@@ -122,7 +126,11 @@ func (m *Machine) advance() {
 		if !ok {
 			break
 		}
-		if f.segment == nil {
+		switch {
+		case f.err != nil:
+			m.unfit(f.err)
+			continue
+		case f.segment == nil:
 			m.firstEmpty()
 			return
 		}
@@ -141,8 +149,9 @@ func (m *Machine) replay(s *format.Segment) bool {
 	t, h, key := &m.take, s.Header, format.SlotKey(m.take.at)
 	switch {
 	case h.Slot != t.at || h.Part:
-		m.end(corrupt(key, "it says slot %d, part %t", h.Slot, h.Part))
-		return false
+		return m.unfit(corrupt(key, "it says slot %d, part %t", h.Slot, h.Part))
+	case !h.Follows(t.link):
+		return m.unfit(corrupt(key, "it does not follow what is before it: one of the two is not what was written there"))
 	case t.barriers[t.at] != nil && h.SamePut(t.barriers[t.at].Header):
 		t.fence = t.barriers[t.at]
 		m.verify() // R4
@@ -153,10 +162,9 @@ func (m *Machine) replay(s *format.Segment) bool {
 		return false
 	case h.Epoch < t.epoch:
 		// Or the slots between were collected, and an interrupted starter's fence fills the gap.
-		m.doubt(corrupt(key, "epoch %d follows epoch %d: an owner wrote beyond its window", h.Epoch, t.epoch))
-		return false
+		return m.unfit(corrupt(key, "epoch %d follows epoch %d: an owner wrote beyond its window", h.Epoch, t.epoch))
 	}
-	t.epoch = h.Epoch
+	t.epoch, t.link = h.Epoch, h.PutID
 	m.time = max(m.time, s.Last())
 	step := uint64(1)
 	if h.Fence {
@@ -164,7 +172,9 @@ func (m *Machine) replay(s *format.Segment) bool {
 	} else {
 		m.stats.Slots++
 		m.stats.Bytes += int64(s.Size)
-		m.emit(Replay{s})
+		if h.Records > 0 {
+			m.emit(Replay{s})
+		}
 	}
 	for ; step > 0; step-- {
 		delete(t.got, t.at)
@@ -180,9 +190,14 @@ func (m *Machine) ownClosed() {
 		m.doubt(corrupt(format.HeadKey, "closed at slot %d, but the log goes to %d", t.replaced.Closed, t.at))
 		return
 	}
-	if t.confirmed {
-		m.own(t.at)
+	if !t.confirmed || t.listing {
+		return
 	}
+	if n := len(t.tail); n > 0 && t.tail[n-1] >= t.at {
+		m.doubt(corrupt(format.HeadKey, "closed at slot %d, but slot %d is there: HEAD is an older copy", t.at, t.tail[n-1]))
+		return
+	}
+	m.own(t.at)
 }
 
 // firstEmpty is R3: the slot t.at was empty when it was read. Whether it still is, only the
@@ -192,7 +207,7 @@ func (m *Machine) firstEmpty() {
 	switch {
 	case t.replaced.Closed != 0:
 		m.doubt(missing(format.SlotKey(t.at)))
-	case t.confirmed && t.pending == nil && !t.verifying:
+	case t.confirmed && t.pending == nil && !t.verifying && m.ends():
 		t.fence = m.newFence(t.at)
 		c := slotCall(CreateSlot, t.at)
 		c.Write = t.fence
@@ -201,14 +216,19 @@ func (m *Machine) firstEmpty() {
 	}
 }
 
+// newFence makes a fence. What comes before it is known only if it stands where the log ends.
 func (m *Machine) newFence(slot uint64) *Write {
 	t := &m.take
+	link := t.link
+	if slot != t.at {
+		link = 0
+	}
 	jump := t.mine.Window // at least the window of the HEAD that R1 replaced
 	if bug(jumpOfOwnWindow) {
 		jump = m.cfg.Window
 	}
 	return &Write{
-		Header: format.Header{Slot: slot, Epoch: t.mine.Epoch, PutID: m.cfg.Rand(), Jump: uint32(jump), Fence: true},
+		Header: format.Header{Slot: slot, Epoch: t.mine.Epoch, PutID: m.cfg.Rand(), Jump: uint32(jump), Fence: true, Previous: link, Known: t.at - 1},
 		Body:   format.NewBody(max(m.time, 0)),
 	}
 }
@@ -270,7 +290,7 @@ func (m *Machine) reread(r Result) {
 	// The log goes on after all: look further, and forget which slots were empty.
 	maps.DeleteFunc(t.got, func(_ uint64, f *found) bool { return f.segment == nil })
 	t.ask = t.at
-	t.got[t.at] = &found{r.Segment}
+	t.got[t.at] = &found{segment: r.Segment}
 	m.barrier()
 	if r.Segment.Header.Fence && bug(fenceAsData) {
 		t.got[t.at+1] = &found{}

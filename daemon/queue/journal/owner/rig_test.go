@@ -35,6 +35,7 @@ type rig struct {
 	ended    bool
 	err      error
 	progress []owner.Progress
+	lost     []owner.Lost
 }
 
 var (
@@ -79,6 +80,8 @@ func (r *rig) do(effects []owner.Effect) {
 			r.fold(e.Part)
 		case owner.Replay:
 			r.fold(e.Segment)
+		case owner.Lost:
+			r.lost = append(r.lost, e)
 		case owner.Own:
 			r.owns = true
 		case owner.Ack:

@@ -1,6 +1,7 @@
 package owner
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -26,6 +27,12 @@ type takeover struct {
 	kept     []uint64                // slots the checkpoint refers to
 	keptDue  bool                    // not read yet
 
+	link     uint64            // put ID of what was replayed last; 0: not known
+	tail     []uint64          // slots from the checkpoint on, as a listing has them
+	listing  bool              // it is not complete
+	twice    map[uint64]bool   // slots that are listed, were read as empty, and are read again
+	gap      *gap              // t.at should not be empty, and is read again
+	given    uint64            // the slot at which a log that is salvaged ends
 	at       uint64            // the next slot to be replayed
 	ask      uint64            // the next slot to be asked
 	asking   map[uint64]bool   // calls under way
@@ -38,8 +45,11 @@ type takeover struct {
 	pending  *Call             // R3 under way, for which the slot is read
 }
 
-// found is what stood in a slot; nil segment: nothing.
-type found struct{ segment *format.Segment }
+// found is what stood in a slot; nil segment: nothing, or what could not be read.
+type found struct {
+	segment *format.Segment
+	err     error // what is wrong with it, of a log that is salvaged
+}
 
 const (
 	firstBudget = 32
@@ -94,8 +104,9 @@ func (m *Machine) listed(r Result) {
 	*t = takeover{begun: true, created: true}
 	t.mine = format.Head{
 		Epoch: 1, StoreID: m.cfg.StoreID, Generation: m.cfg.Generation, Owner: m.cfg.Owner,
-		Nonce: m.cfg.Rand(), Window: m.cfg.Window, Secret: m.secret(),
+		Nonce: m.cfg.Rand(), Window: m.cfg.Window, Secret: m.secret(), Serial: 1, Name: m.cfg.Name,
 	}
+	t.link = t.mine.Root()
 	m.began[t.mine.Nonce] = true
 	m.emit(Reset{})
 	m.call(&Call{Op: CreateHead, Key: format.HeadKey, Data: format.EncodeHead(t.mine)})
@@ -115,6 +126,8 @@ func (m *Machine) secret() []byte {
 // admit says whether this owner may take a journal with this HEAD.
 func (m *Machine) admit(h format.Head) error {
 	switch {
+	case h.Name != "" && m.cfg.Name != "" && h.Name != m.cfg.Name:
+		return corrupt(format.HeadKey, "it is of the journal %q, this one is %q", h.Name, m.cfg.Name)
 	case m.cfg.Adopt && h.StoreID != m.cfg.StoreID:
 		return nil
 	case h.StoreID != m.cfg.StoreID:
@@ -144,6 +157,8 @@ func (m *Machine) claim(old format.Head, version string) {
 	mine := old
 	mine.Epoch, mine.Nonce, mine.Closed = old.Epoch+1, m.cfg.Rand(), 0
 	mine.StoreID, mine.Generation, mine.Owner = m.cfg.StoreID, m.cfg.Generation, m.cfg.Owner
+	// What a clean close says is not forgotten if this attempt finds that the log is damaged.
+	mine.Known, mine.Serial, mine.Name = max(old.Known, old.Closed), old.Serial+1, cmp.Or(m.cfg.Name, old.Name)
 	// Until our fence stands, slots may be outstanding as far as the widest window of all earlier
 	// owners, and as far as our barriers: who is interrupted before its fence must not have
 	// narrowed what the next one's fence voids.
@@ -159,7 +174,10 @@ func (m *Machine) claim(old format.Head, version string) {
 	m.take = takeover{
 		replaced: old, mine: mine, begun: true, at: start, ask: start, budget: firstBudget,
 		objects: old.Checkpoint.Objects(), parts: map[int]*format.Segment{}, got: map[uint64]*found{}, asking: map[uint64]bool{}, barriers: map[uint64]*Write{},
-		keptDue: old.Checkpoint.Kept > 0,
+		keptDue: old.Checkpoint.Kept > 0, link: old.Checkpoint.Last, listing: true, twice: map[uint64]bool{},
+	}
+	if old.Checkpoint.Slot == 0 {
+		m.take.link = old.Root()
 	}
 	if old.Closed != 0 {
 		m.take.budget = m.cfg.Readahead
@@ -177,6 +195,7 @@ func (m *Machine) claim(old format.Head, version string) {
 	if m.take.keptDue {
 		m.call(&Call{Op: ReadPart, Key: format.PartKey(old.Checkpoint, -1), part: -1})
 	}
+	m.call(&Call{Op: List, Key: format.LogPrefix, Cursor: format.SlotKey(start - 1)})
 	m.readAhead()
 }
 
@@ -211,6 +230,7 @@ func (m *Machine) headIsMine() {
 		m.end(t.doubt)
 		return
 	}
+	t.link = t.fence.Header.PutID
 	m.own(t.at + uint64(t.fence.Header.Jump))
 }
 

@@ -15,7 +15,7 @@ import (
 func TestANewJournalBeginsAtSlotOne(t *testing.T) {
 	t.Parallel()
 	r := started(t, empty(), config("a", 1))
-	want := []string{"read HEAD HEAD 2", "list  0", "create HEAD HEAD 0"}
+	want := []string{"read HEAD HEAD 2", "list  0", "create HEAD HEAD 0", "copy HEAD " + format.CopyKey(1) + " 0"}
 	if !slices.Equal(r.log, want) {
 		t.Errorf("%q", r.log)
 	}
@@ -141,7 +141,10 @@ func TestACleanCloseNeedsNoFence(t *testing.T) {
 	}
 	r := started(t, b, config("b", 2))
 	r.wants("x", "y")
-	want := []string{"read HEAD HEAD 0", "replace HEAD HEAD 0", "read segment " + format.SlotKey(1) + " 0", "read segment " + format.SlotKey(2) + " 0"}
+	want := []string{
+		"read HEAD HEAD 0", "replace HEAD HEAD 0", "list log/ 0", "read segment " + format.SlotKey(1) + " 0", "read segment " + format.SlotKey(2) + " 0",
+		"copy HEAD " + format.CopyKey(3) + " 0",
+	}
 	if !slices.Equal(r.log, want) {
 		t.Errorf("%q", r.log)
 	}

@@ -38,6 +38,7 @@ func (w *world) start(generation int64, name string) *broker {
 	b := &broker{w: w, name: name, generation: generation, since: w.now, window: 1 + w.rng.IntN(8)}
 	b.m = owner.New(owner.Config{
 		StoreID: "store", Generation: generation, Owner: name, Window: b.window, MinGap: 2 * time.Millisecond, MaxGap: 5 * time.Millisecond,
+		MarkAfter: time.Second, MarkEvery: 3 * time.Second, Name: prefix,
 		MaxSegment: 200, MaxCall: 1 << 20, MaxPending: 1 << 20, PartSize: 2000,
 		Readahead: 8 + w.rng.IntN(120), ReadBytes: 1 << 20, Rand: w.rng.Uint64,
 	})
@@ -149,6 +150,9 @@ func (b *broker) owned() {
 // work appends records, for as long as the process owns the journal. It comes in bursts.
 func (b *broker) work() {
 	w := b.w
+	if w.quiet {
+		return
+	}
 	records := make([][]byte, 1+w.rng.IntN(4))
 	ids := make([]uint64, len(records))
 	for i := range records {
@@ -191,7 +195,7 @@ func (b *broker) ack(slot uint64) {
 func (b *broker) checkpoint() {
 	w := b.w
 	b.at(w.between(50*time.Millisecond, time.Second), b.checkpoint)
-	if b.writing {
+	if b.writing || w.keeps {
 		return
 	}
 	upTo, effects, err := b.m.Checkpoint(w.now)

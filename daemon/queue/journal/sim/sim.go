@@ -94,6 +94,8 @@ type world struct {
 	bucket  *mem.Bucket
 	courier courier.Courier
 	healed  bool
+	keeps   bool   // nobody writes checkpoints any more
+	quiet   bool   // nobody appends any more
 	robbed  string // the key of an object that was taken away
 	stop    error
 
@@ -195,14 +197,25 @@ func (w *world) heal() {
 // robbed is who begins to take over when an object is gone; others may have read it before.
 const robbed = "robbed"
 
-// rob takes away a run that HEAD names, and the owner. The next one must not begin without it.
+// rob takes away a run that HEAD names, or a segment that was acknowledged, and the owner. The next
+// one must not begin without it.
 func (w *world) rob(last *broker) {
-	runs := w.check.head(w).Checkpoint.Runs
-	if w.stop != nil || len(runs) == 0 {
+	for _, b := range w.brokers { // nobody else may name another checkpoint meanwhile
+		if w.stop == nil && b != last {
+			b.crash()
+		}
+	}
+	w.keeps = true // it writes on, and then falls idle
+	w.pass(last, time.Second)
+	w.quiet = true
+	w.pass(last, 5*time.Second)
+	if w.stop != nil || last.ended || !last.owns {
+		return
+	}
+	if w.robbed = w.loot(last); w.robbed == "" {
 		return
 	}
 	last.crash()
-	w.robbed = runs[len(runs)-1].Key() // later checkpoints need it longest
 	if err := w.bucket.Delete(context.Background(), prefix+"/"+w.robbed); err != nil {
 		w.violate("S8", "%v", err)
 	}
@@ -211,6 +224,35 @@ func (w *world) rob(last *broker) {
 	for deadline := w.now + time.Minute; w.stop == nil && w.now < deadline && !next.owns && !next.ended; {
 		w.next()
 	}
+}
+
+// pass lets events happen for a while.
+func (w *world) pass(b *broker, d time.Duration) {
+	for deadline := w.now + d; w.stop == nil && len(w.events) > 0 && w.events[0].at < deadline && !b.ended; {
+		w.next()
+	}
+}
+
+// loot chooses what is taken away.
+func (w *world) loot(last *broker) string {
+	head := w.check.head(w)
+	runs := head.Checkpoint.Runs
+	from, upTo := max(head.Checkpoint.Slot, 1), last.m.View().Durable
+	if len(runs) > 0 && (upTo < from || w.chance(500)) {
+		return runs[len(runs)-1].Key() // later checkpoints need it longest
+	}
+	if upTo < from {
+		return ""
+	}
+	key := format.SlotKey(upTo - uint64(w.rng.Int64N(int64(min(upTo-from+1, 12)))))
+	o, err := w.bucket.Read(context.Background(), prefix+"/"+key)
+	if err != nil {
+		return "" // void
+	}
+	if h, err := format.DecodeHeader(o.Data); err != nil || h.Records == 0 {
+		return "" // it says nothing that is lost with it
+	}
+	return key
 }
 
 // event is something that will happen.

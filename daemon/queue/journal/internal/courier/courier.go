@@ -36,7 +36,7 @@ func (c *Courier) send(ctx context.Context, call *owner.Call, r *owner.Result) (
 	switch call.Op {
 	case owner.ReadHead, owner.ReadSlot, owner.ReadPart, owner.ReadHeader:
 		return c.read(ctx, call, r)
-	case owner.CreateHead:
+	case owner.CreateHead, owner.CopyHead:
 		v, err = b.Create(ctx, key, call.Data)
 	case owner.ReplaceHead:
 		v, err = b.Replace(ctx, key, call.Data, blob.Version(call.Old))
@@ -90,7 +90,8 @@ func (c *Courier) list(ctx context.Context, call *owner.Call, r *owner.Result) e
 // classify says what an error of the bucket means for the protocol.
 func classify(op owner.Op, err error) owner.Answer {
 	switch {
-	case errors.Is(err, format.ErrCorrupt), errors.Is(err, format.ErrNewer):
+	case errors.Is(err, format.ErrCorrupt), errors.Is(err, format.ErrNewer),
+		errors.Is(err, blob.ErrCorrupt) && op.Reads():
 		return owner.Broken
 	case errors.Is(err, blob.ErrExists), errors.Is(err, blob.ErrChanged):
 		// Also if the outcome is unknown: whoever is refused looks at what is there.

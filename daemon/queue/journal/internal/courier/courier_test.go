@@ -60,7 +60,7 @@ func TestOperations(t *testing.T) {
 	carry(&owner.Call{Op: owner.ReadSlot, Key: "HEAD"}, owner.Broken)
 	carry(&owner.Call{Op: owner.ReadHeader, Key: "HEAD"}, owner.Broken)
 	r := carry(&owner.Call{Op: owner.List, Cursor: "HEAD"}, owner.Done)
-	if !slices.Equal(r.Entries, []owner.Entry{{Key: slot, Size: 62}}) || r.More {
+	if !slices.Equal(r.Entries, []owner.Entry{{Key: slot, Size: 78}}) || r.More {
 		t.Errorf("%+v", r.Entries)
 	}
 	carry(&owner.Call{Op: owner.Delete, Key: slot}, owner.Done)
@@ -85,7 +85,7 @@ func TestErrors(t *testing.T) {
 		{blob.ErrUnavailable, owner.Failed, owner.Failed},
 		{both(blob.ErrUnavailable), owner.Unknown, owner.Failed},
 		{blob.ErrDenied, owner.Failed, owner.Failed},
-		{blob.ErrCorrupt, owner.Unknown, owner.Failed},
+		{blob.ErrUnfit, owner.Failed, owner.Failed},
 		{errors.New("no idea"), owner.Unknown, owner.Failed},
 		{fmt.Errorf("wrapped: %w", blob.ErrBudget), owner.Failed, owner.Failed},
 	} {
@@ -97,6 +97,12 @@ func TestErrors(t *testing.T) {
 			if r := c.Carry(t.Context(), &owner.Call{Op: op, Key: "k", Write: write()}); r.Answer != want || !errors.Is(r.Err, x.err) {
 				t.Errorf("%s: %v is %d (%v), want %d", op, x.err, r.Answer, r.Err, want)
 			}
+		}
+	}
+	damaged := &courier.Courier{Bucket: broken{err: blob.ErrCorrupt}, Prefix: "p", Codec: format.NewCodec()}
+	for op, want := range map[owner.Op]owner.Answer{owner.ReadHead: owner.Broken, owner.ReadSlot: owner.Broken, owner.List: owner.Failed, owner.ReplaceHead: owner.Unknown} {
+		if r := damaged.Carry(t.Context(), &owner.Call{Op: op, Key: "k"}); r.Answer != want {
+			t.Errorf("%s of a damaged object is %d, want %d", op, r.Answer, want)
 		}
 	}
 	c, b := carrier()
