@@ -98,7 +98,7 @@ func (j *journal) notice(now lease.Instant, n member.Notice) {
 	case member.TimingsDiffer:
 		j.log.Warn("another node has other timings: this node waits until that one is known to be dead, and ends if it lives", "error", n.Err)
 	case member.Disagreement:
-		j.log.Warn("nodes describe a daemon differently, the newest registration wins", "daemon", n.Fence.Unit.Daemon, "reason", n.Reason)
+		j.log.Warn("nodes describe a daemon differently", "daemon", n.Fence.Unit.Daemon, "reason", n.Reason)
 	default:
 		j.unit(n)
 	}

@@ -120,10 +120,14 @@ func ParseUnit(s string) (Unit, error) {
 }
 
 // Spec declares a daemon. Nodes advertise specs; the leader plans over the union of what live
-// nodes advertise, and where two disagree the newest registration wins.
+// nodes advertise. Where two disagree the higher Revision wins; of equal ones, that of the process
+// which registered last. A process that was away and returns keeps its first registration.
 type Spec struct {
 	ID   ID   `json:"id"`
 	Kind Kind `json:"kind,omitempty"` // default: the ID
+	// Revision ranks specs of one daemon that nodes describe differently: the highest wins. Raise it
+	// with each change if old and new programs may be started in any order.
+	Revision int64 `json:"revision,omitempty"`
 	// Instances is the number of units; 0 counts as 1.
 	Instances int `json:"instances,omitempty"`
 	// Weight is what one unit adds to a node's load; 0 counts as 1.

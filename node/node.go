@@ -71,6 +71,9 @@ type Traits struct {
 	Cluster string `json:"cluster,omitempty"`
 	// Timing is what the node judges others by; all nodes of a cluster must have the same.
 	Timing Timing `json:"timing,omitzero"`
+	// FirstRegisteredAt is when this process registered for the first time, by the store's clock, as it
+	// remembers when it registers again; zero before. Its member gives it.
+	FirstRegisteredAt time.Time `json:"first_registered_at,omitzero"`
 }
 
 // Timing is what the nodes of a cluster must have in common, in nanoseconds; package lease says what each

@@ -23,7 +23,8 @@ type beat struct {
 	// answered is when the newest answered heartbeat began: trust hangs on it.
 	answered     lease.Instant
 	everAnswered bool
-	heard        uint64 // its sequence number
+	first        time.Time // the store's clock in the first answer: about when this node registered first
+	heard        uint64    // its sequence number
 
 	// register asks for the advert to be sent; told is set while the heartbeat under way has the
 	// present one.
@@ -124,6 +125,7 @@ func (m *Member) sendHeartbeat(now lease.Instant) {
 	m.beat.ended, m.beat.proves = nil, len(m.beat.ended) > 0 // told again, with the next proof, until a member list shows that it is known
 	if m.beat.told = m.beat.register; m.beat.told {
 		advert := m.cfg.Advert
+		advert.Traits.FirstRegisteredAt = m.beat.first
 		hb.Advert = &advert
 	}
 	m.send(now, callHeartbeat, Call{Heartbeat: hb})
@@ -242,6 +244,9 @@ func (m *Member) onReply(now, sent lease.Instant, r *storage.Reply) {
 		m.leader.grace = now.Add(m.t.Grace()) // an outage: let everybody come back first
 	}
 	m.beat.register, m.beat.rival = m.beat.register && !m.beat.told, rival{}
+	if !m.beat.everAnswered {
+		m.beat.first = r.Now
+	}
 	m.beat.everAnswered, m.beat.answered, m.beat.heard = true, sent, r.Seq
 	m.observeStore(now, sent, r)
 	m.raise(r.Term.Number, 0)

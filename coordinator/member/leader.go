@@ -364,6 +364,9 @@ func (m *Member) tellDisagreements(p *plan.Plan) {
 	for i := range p.Disagreements {
 		d := &p.Disagreements[i]
 		what := fmt.Sprintf("%s: %s says otherwise than %s: %s", d.Daemon, d.Loser.Name, d.Winner.Name, d.What)
+		if d.Why != "" {
+			what += "; " + d.Winner.Name + " wins: " + d.Why
+		}
 		told[what] = true
 		if !m.leader.disagreed[what] {
 			m.emit(Notice{Kind: Disagreement, Fence: daemon.Fence{Unit: daemon.Unit{Daemon: d.Daemon}}, Reason: what})

@@ -27,6 +27,7 @@ type runs struct {
 	pending  map[daemon.Unit]storage.UnitReport // to be reported
 	inFlight uint64                             // the report under way
 	batch    []storage.UnitReport
+	most     int // in a report: fewer after one that failed, which may have been too long for its timeout
 	failures int
 	retry    lease.Instant
 	// unsure is when a report was last known to have failed, whatever came of it: what is told to
@@ -96,7 +97,7 @@ func (rs *runs) init() {
 	rs.live, rs.listed = map[daemon.Unit]*run{}, map[daemon.Unit]*listing{}
 	rs.ran, rs.endings = map[daemon.Unit]int64{}, map[daemon.Unit]ending{}
 	rs.pending = map[daemon.Unit]storage.UnitReport{}
-	rs.next = lease.Never
+	rs.next, rs.most = lease.Never, maxReports
 }
 
 // agentTrust returns until when the runs of this node may go on without another answered
@@ -474,8 +475,11 @@ func (m *Member) report(u daemon.Unit, generation int64, step daemon.Step, rep s
 	m.runs.pending[u] = rep
 }
 
-// maxReports bounds one report.
-const maxReports = 500
+// maxReports and minReports bound runs.most.
+const (
+	maxReports = 500
+	minReports = 16
+)
 
 // sendReports sends what is pending.
 func (m *Member) sendReports(now lease.Instant) {
@@ -488,7 +492,7 @@ func (m *Member) sendReports(now lease.Instant) {
 		rs.batch = append(rs.batch, rep)
 	}
 	slices.SortFunc(rs.batch, func(a, b storage.UnitReport) int { return a.Unit.Compare(b.Unit) })
-	rs.batch = rs.batch[:min(len(rs.batch), maxReports)]
+	rs.batch = rs.batch[:min(len(rs.batch), rs.most)]
 	m.send(now, callReport, Call{Report: &storage.Report{
 		Node: m.cfg.Node, Seq: m.nextSeq(), StoreID: m.store.id, HighestGeneration: m.highestGeneration,
 		Units: slices.Clone(rs.batch),
@@ -501,6 +505,7 @@ func (m *Member) onReport(now lease.Instant, res Result) {
 	rs.inFlight = 0
 	if res.Err != nil {
 		rs.failures++
+		rs.most = max(rs.most/4, minReports)
 		rs.retry = now.Add(m.jitter(min(firstRetry<<min(rs.failures-1, 10), m.t.Backoff())))
 		rs.unsure = now
 		m.beat.register = m.beat.register || errors.Is(res.Err, storage.ErrNotRegistered)
@@ -509,7 +514,7 @@ func (m *Member) onReport(now lease.Instant, res Result) {
 		}
 		return
 	}
-	rs.failures, rs.retry = 0, now
+	rs.failures, rs.retry, rs.most = 0, now, min(2*rs.most, maxReports)
 	for i := range res.Outcomes {
 		m.onOutcome(now, &res.Outcomes[i])
 	}

@@ -53,8 +53,13 @@ func (n Node) labelled(pairs ...string) Node {
 	return n
 }
 
-func (n Node) sized(capacity int) Node     { n.Member.Capacity = capacity; return n }
-func (n Node) being(s node.State) Node     { n.State = s; return n }
+func (n Node) sized(capacity int) Node { n.Member.Capacity = capacity; return n }
+func (n Node) being(s node.State) Node { n.State = s; return n }
+func (n Node) first(ago time.Duration) Node {
+	n.Member.FirstRegisteredAt = epoch.Add(-ago)
+	return n
+}
+
 func (n Node) born(ago time.Duration) Node { n.Member.RegisteredAt = epoch.Add(-ago); return n }
 
 func unit(t testing.TB, text string) daemon.Unit {

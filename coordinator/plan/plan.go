@@ -8,8 +8,9 @@
 //
 // A leader does not plan over its own registry but over the union of what present nodes
 // advertise; a version that leads may know nothing of a daemon that a newer one brings. Where two
-// nodes describe one daemon differently, the newest registration wins and the disagreement is
-// reported. A late, draining or cordoned node still advertises, so that a short absence retires
+// nodes describe one daemon differently, the higher revision wins, then the process that registered
+// last, and the disagreement is reported. A process that was away and returns keeps its first
+// registration. A late, draining or cordoned node still advertises, so that a short absence retires
 // nothing; a removed one does not. A spec that cannot be planned is ignored and reported; it
 // disturbs no other daemon.
 //
@@ -154,6 +155,8 @@ type Disagreement struct {
 	Winner, Loser node.Identity
 	// What differs, as "instances 4, not 2", or what makes the loser's spec unusable.
 	What string
+	// Why the winner's counts, as "its revision is higher"; empty if there is no winner.
+	Why string
 }
 
 // Make decides what should change. See the package comment for the rules.

@@ -91,7 +91,7 @@ func slowSpecs(nodes []Node) (map[daemon.ID]daemon.Spec, []Disagreement) {
 		}
 	}
 	slices.SortFunc(present, func(a, b Node) int {
-		return -cmp.Or(a.Member.RegisteredAt.Compare(b.Member.RegisteredAt), cmp.Compare(a.Member.Incarnation, b.Member.Incarnation))
+		return -cmp.Or(firstRegistered(&a).Compare(firstRegistered(&b)), cmp.Compare(a.Member.Incarnation, b.Member.Incarnation))
 	})
 	specs, by := map[daemon.ID]daemon.Spec{}, map[daemon.ID]node.Identity{}
 	heard := map[*daemon.Advert]bool{}

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/emitd/emitd/daemon"
 )
@@ -65,13 +66,41 @@ func unite(nodes []Node) *union {
 	if len(offers) > 1 || len(offers) == 1 && !inOrder(offers[0].Advert.Specs) {
 		u.known = make(map[daemon.ID]int, size)
 	}
-	for _, n := range offers { // newest first: the first usable word on a daemon wins
+	// Newest first: the first usable word of the highest revision wins. Lower revisions come after it.
+	highest := revisions(offers)
+	var behind []word
+	for _, n := range offers {
 		for i := range n.Advert.Specs {
-			u.hear(n, &n.Advert.Specs[i])
+			said := &n.Advert.Specs[i]
+			if said.Revision < highest[said.ID] {
+				behind = append(behind, word{said, n})
+			} else {
+				u.hear(n, said)
+			}
 		}
+	}
+	slices.SortStableFunc(behind, func(a, b word) int { return cmp.Compare(b.spec.Revision, a.spec.Revision) })
+	for _, w := range behind {
+		u.hear(w.by, w.spec)
 	}
 	u.sort()
 	return u
+}
+
+// revisions returns the highest revision of each daemon that has one above zero: hardly any has.
+func revisions(offers []*Node) map[daemon.ID]int64 {
+	var out map[daemon.ID]int64
+	for _, n := range offers {
+		for i := range n.Advert.Specs {
+			if s := &n.Advert.Specs[i]; s.Revision > out[s.ID] {
+				if out == nil {
+					out = map[daemon.ID]int64{}
+				}
+				out[s.ID] = s.Revision
+			}
+		}
+	}
+	return out
 }
 
 // inOrder reports whether the specs are in order and none is of the same daemon as another, as
@@ -88,10 +117,14 @@ func inOrder(specs []daemon.Spec) bool {
 // hear takes a spec in, or notes why not.
 func (u *union) hear(n *Node, said *daemon.Spec) {
 	spec := said.WithDefaults()
-	var what string
+	var what, why string
 	if at, ok := u.known[said.ID]; ok {
 		wins := u.words[at].spec.WithDefaults()
-		what = difference(&wins, &spec)
+		if what = difference(&wins, &spec); wins.Revision != spec.Revision {
+			why = "its revision is higher"
+		} else {
+			why = "its process registered last"
+		}
 	} else if what = unusable(&spec); what == "" {
 		if u.known != nil {
 			u.known[said.ID] = len(u.words)
@@ -99,7 +132,7 @@ func (u *union) hear(n *Node, said *daemon.Spec) {
 		u.words = append(u.words, word{spec: said, by: n})
 	}
 	if what != "" {
-		u.overruled = append(u.overruled, Disagreement{Daemon: said.ID, Loser: n.Member.Identity, What: what})
+		u.overruled = append(u.overruled, Disagreement{Daemon: said.ID, Loser: n.Member.Identity, What: what, Why: why})
 	}
 }
 
@@ -135,10 +168,20 @@ func adverts(nodes []Node) []*Node {
 	return slices.SortedFunc(maps.Values(newest), byRegistration)
 }
 
+// firstRegistered is when the node's process registered for the first time. One that was paused and
+// returns has a new registration and no newer program.
+func firstRegistered(n *Node) time.Time {
+	first := n.Member.FirstRegisteredAt
+	if first.IsZero() || first.After(n.Member.RegisteredAt) {
+		return n.Member.RegisteredAt
+	}
+	return first
+}
+
 // byRegistration orders nodes newest first.
 func byRegistration(a, b *Node) int {
 	return cmp.Or(
-		b.Member.RegisteredAt.Compare(a.Member.RegisteredAt),
+		firstRegistered(b).Compare(firstRegistered(a)),
 		cmp.Compare(b.Member.Incarnation, a.Member.Incarnation),
 	)
 }
@@ -171,6 +214,7 @@ func difference(wins, loses *daemon.Spec) string {
 		a, b any
 	}{
 		{"kind", wins.Kind, loses.Kind},
+		{"revision", wins.Revision, loses.Revision},
 		{"instances", wins.Instances, loses.Instances},
 		{"weight", wins.Weight, loses.Weight},
 		{"requires", fmt.Sprint(wins.Requires), fmt.Sprint(loses.Requires)},
@@ -191,7 +235,7 @@ func difference(wins, loses *daemon.Spec) string {
 
 // same compares without allocating: nearly always, specs are equal.
 func same(a, b *daemon.Spec) bool {
-	return a.Kind == b.Kind && a.Instances == b.Instances && a.Weight == b.Weight &&
+	return a.Kind == b.Kind && a.Revision == b.Revision && a.Instances == b.Instances && a.Weight == b.Weight &&
 		a.Spread == b.Spread && a.WaitReady == b.WaitReady &&
 		a.AcknowledgeTimeout == b.AcknowledgeTimeout && a.DrainTimeout == b.DrainTimeout &&
 		a.StallTimeout == b.StallTimeout && a.MaxFailures == b.MaxFailures &&
