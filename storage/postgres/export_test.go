@@ -18,22 +18,22 @@ func fake(clock, id string) *strings.Replacer {
 }
 
 // FakeServer makes a store ask SQL expressions instead of the server's clock and identity. The
-// procedure of heartbeats is the schema's: see [FakeProcedure].
+// function of heartbeats is the schema's: see [FakeFunction].
 func (s *Store) FakeServer(clock, id string) {
 	for name, text := range s.sql {
 		s.sql[name] = cut(fake(clock, id).Replace(text.String()))
 	}
 }
 
-// FakeProcedure is the definition of a procedure of heartbeats that asks the expressions.
-func FakeProcedure(cfg Config, clock, id string) string {
+// FakeFunction is the definition of a function of heartbeats that asks the expressions.
+func FakeFunction(cfg Config, clock, id string) string {
 	return fake(clock, id).Replace(cfg.names().include("001_heartbeat"))
 }
 
-// Slow makes heartbeats go without the procedure.
+// Slow makes heartbeats go without the function.
 func (s *Store) Slow() { s.quick.Store(false) }
 
-// Quick reports whether heartbeats use the procedure.
+// Quick reports whether heartbeats use the function.
 func (s *Store) Quick() bool { return s.quick.Load() }
 
 // ParseTime reads a timestamptz.

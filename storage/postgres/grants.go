@@ -70,7 +70,7 @@ func (n names) ofNode() []pgschema.Right {
 			rights = append(rights, n.right(r.privileges, table))
 		}
 	}
-	return append(rights, pgschema.Right{Privileges: "execute", Object: "procedure " + n.table("heartbeat_1")})
+	return append(rights, pgschema.Right{Privileges: "execute", Object: "function " + n.table("heartbeat_1")})
 }
 
 // ofApp may lock a fence's row, for which Postgres wants a right to update; of a column that decides

@@ -41,7 +41,7 @@ func (s *Store) Heartbeat(ctx context.Context, hb storage.Heartbeat) (*storage.R
 	}
 	var err error
 	if b.simple() && s.quick.Load() {
-		err = s.call(ctx, b.operation(), procedural, b.sayQuickly)
+		err = s.call(ctx, b.operation(), inFunction, b.sayQuickly)
 		if c := pgerror.Code(err); c == codeNoPrivilege || c == codeNoFunction || c == codeIsolation {
 			err = s.slowDown(ctx, b, err)
 		}
@@ -127,7 +127,7 @@ func (b *beat) say(m *message, advert []byte) {
 	b.read(m)
 }
 
-// sayQuickly says a simple heartbeat as one call of a procedure that does the same. Nothing in
+// sayQuickly says a simple heartbeat as one call of a function that does the same. Nothing in
 // a session is relied on: that the session has planned its statements before only makes it faster.
 func (b *beat) sayQuickly(m *message) {
 	args := []any{m.patience, inc(b.Node)}
@@ -135,7 +135,7 @@ func (b *beat) sayQuickly(m *message) {
 		number(b.Seq), number(b.Heard), b.HighestTerm, b.HighestGeneration, b.Claim.Holds, b.Claim.LostThrough,
 		micros(b.Claim.Lease), number(b.Claim.PassSeq), b.EventsAfter, b.EventsAfter + maxRoll,
 	} {
-		args = append(args, untyped(n))
+		args = append(args, n)
 	}
 	m.ask(columns(func(c *composite) error {
 		text, null := c.field()
@@ -153,14 +153,14 @@ func (b *beat) sayQuickly(m *message) {
 	}), "heartbeat", args...)
 }
 
-// slowDown repeats a heartbeat, of which nothing has happened, without the procedure, if that is
+// slowDown repeats a heartbeat, of which nothing has happened, without the function, if that is
 // what it failed for: a database may forbid its roles all routines, or begin their transactions in
 // another isolation.
 func (s *Store) slowDown(ctx context.Context, b *beat, cause error) error {
 	*b = beat{Heartbeat: b.Heartbeat, before: b.before}
 	err := s.call(ctx, b.operation(), writing, func(m *message) { b.say(m, nil) })
 	if err == nil && s.quick.CompareAndSwap(true, false) {
-		s.cfg.Logger.Warn("heartbeats cost the database more than they need to: the procedure heartbeat_1 may not be used, or is missing",
+		s.cfg.Logger.Warn("heartbeats cost the database more than they need to: the function heartbeat_1 may not be used, or is missing",
 			"schema", s.cfg.Schema, "error", sentence(cause))
 	}
 	return err

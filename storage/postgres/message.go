@@ -83,10 +83,6 @@ func cut(text string) statement {
 	return append(s, text[from:])
 }
 
-// untyped is a number in quotes: the server gives it the type of the parameter it stands for. Without quotes
-// it is an integer, which is cast to bigint at every call.
-type untyped int64
-
 // quote appends a value as a literal. Strings are cleaned and quoted as standard_conforming_strings
 // wants it, which [checkSession] makes sure of; spaces and brackets keep a literal apart from what
 // stands around it.
@@ -100,8 +96,6 @@ func quote(text []byte, value any) []byte {
 		return quoteInt(text, int64(v))
 	case int64:
 		return quoteInt(text, v)
-	case untyped:
-		return append(strconv.AppendInt(append(text, " '"...), int64(v), 10), "' "...)
 	case string:
 		text = append(text, ' ', '\'')
 		for i := range len(v) {
@@ -115,8 +109,11 @@ func quote(text []byte, value any) []byte {
 	panic(fmt.Sprintf("postgres: no literal for a %T", value))
 }
 
+// quoteInt appends a number as a bigint, whatever its size: an integer without quotes is of the type
+// it fits into, so that one statement would be several to a server that counts them, and is cast at
+// every call.
 func quoteInt(text []byte, v int64) []byte {
-	return append(strconv.AppendInt(append(text, " ("...), v, 10), ") "...)
+	return append(strconv.AppendInt(append(text, " '"...), v, 10), "'::bigint "...)
 }
 
 // plain makes a text that Postgres can hold: valid UTF-8 without NUL. A bad character in a
@@ -179,31 +176,34 @@ func (t take) receive(r *pgconn.ResultReader) (err error) {
 
 // Isolation levels of a call. Every statement of a write sees what was committed before it, so
 // that it is never older than the lock that the statement before it waited for; all statements
-// of a read see the same. The procedure of heartbeats looks after its isolation and its patience by
+// of a read see the same. The function of heartbeats looks after its isolation and its patience by
 // itself, at less cost than that of a statement each, and its plans are too small to be compiled.
 const (
 	writing    = "set transaction isolation level read committed"
 	reading    = "set transaction isolation level repeatable read, read only"
-	procedural = ""
+	inFunction = ""
 )
 
 // begin puts first what holds for one transaction, so that nothing rests on a session which a
 // pooler may hand to somebody else. Times are written in one style, whatever the database's is.
 // Tables that were never analyzed are taken for large ones: compiling a statement for them costs
 // a second, running it a millisecond.
+//
+// What differs from call to call stands in a select: the server's statistics (pg_stat_statements) take
+// the constants out of a select, and before version 18 not out of a SET, so that each value would be an
+// entry of its own and evict those of the user.
 func (m *message) begin(conn *pgconn.PgConn, isolation string, total, lock time.Duration) {
 	m.patience = milliseconds(total)
-	if isolation != procedural {
+	if isolation != inFunction {
 		m.set(isolation)
 		m.set("set local search_path = " + pgschema.SearchPath)
-		m.set("set local jit = off")
-		m.set("set local statement_timeout = " + m.patience)
+		m.set("select set_config('jit', 'off', true), set_config('statement_timeout', '" + m.patience + "', true)")
 	}
 	if !strings.HasPrefix(conn.ParameterStatus("DateStyle"), "ISO") {
 		m.set("set local datestyle = 'ISO'")
 	}
 	if lock > 0 {
-		m.set("set local lock_timeout = " + milliseconds(lock))
+		m.set("select set_config('lock_timeout', '" + milliseconds(lock) + "', true)")
 	}
 }
 

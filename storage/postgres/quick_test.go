@@ -36,8 +36,8 @@ func (s *stage) counted(t testing.TB, schema string) {
 	}
 }
 
-// The whole suite for a role that may not execute the procedure.
-func TestConformanceWithoutProcedure(t *testing.T) {
+// The whole suite for a role that may not execute the function.
+func TestConformanceWithoutFunction(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	storagetest.Run(t, storagetest.Factory{
@@ -52,12 +52,12 @@ func TestConformanceWithoutProcedure(t *testing.T) {
 	})
 }
 
-// A database whose procedure is forbidden or missing costs one heartbeat a second round trip, once.
-func TestProcedureIsNotNeeded(t *testing.T) {
+// A database whose function is forbidden or missing costs one heartbeat a second round trip, once.
+func TestFunctionIsNotNeeded(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ spoil, session string }{
-		"forbidden":    {spoil: "revoke execute on procedure SCHEMA.heartbeat_1 from public, ROLE"},
-		"missing":      {spoil: "drop procedure SCHEMA.heartbeat_1"},
+		"forbidden":    {spoil: "revoke execute on function SCHEMA.heartbeat_1 from public, ROLE"},
+		"missing":      {spoil: "drop function SCHEMA.heartbeat_1"},
 		"serializable": {session: "&default_transaction_isolation=serializable"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -104,8 +104,8 @@ func TestProcedureIsNotNeeded(t *testing.T) {
 	}
 }
 
-// A role that may not even write rows is told so, and that is not the procedure's fault.
-func TestDeniedRowsAreNotTheProcedures(t *testing.T) {
+// A role that may not even write rows is told so, and that is not the function's fault.
+func TestDeniedRowsAreNotTheFunctions(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	cfg := s.schema(t)
@@ -120,11 +120,11 @@ func TestDeniedRowsAreNotTheProcedures(t *testing.T) {
 		t.Errorf("error %v, want what to grant", err)
 	}
 	if !store.Quick() {
-		t.Error("the procedure was given up")
+		t.Error("the function was given up")
 	}
 }
 
-// Whether the procedure answers or the statements do, a heartbeat says the same and does the same.
+// Whether the function answers or the statements do, a heartbeat says the same and does the same.
 func TestBothWaysAnswerAlike(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -213,7 +213,7 @@ func everything(*cluster) func(*storage.Heartbeat) {
 	return func(b *storage.Heartbeat) { b.EventsAfter = 0 }
 }
 
-// newTwin is a cluster in which two commands wait, with or without the procedure.
+// newTwin is a cluster in which two commands wait, with or without the function.
 func newTwin(t *testing.T, slow bool) *cluster {
 	t.Helper()
 	c := newCluster(t)
@@ -255,9 +255,9 @@ func essence(c *cluster, r *storage.Reply) any {
 	}
 }
 
-// The procedure reads after it wrote, each time anew: what another transaction committed while the
+// The function reads after it wrote, each time anew: what another transaction committed while the
 // heartbeat waited for its row is in the reply, whatever it is.
-func TestProcedureReadsAfterItsWrite(t *testing.T) {
+func TestFunctionReadsAfterItsWrite(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	head := c.worker.beat().Head
@@ -290,7 +290,7 @@ func TestProcedureReadsAfterItsWrite(t *testing.T) {
 // A schema without the row that says what happened last is broken, and says so: no heartbeat of it counts.
 func TestCounterIsGone(t *testing.T) {
 	t.Parallel()
-	for name, slow := range map[string]bool{"by the procedure": false, "by statements": true} {
+	for name, slow := range map[string]bool{"by the function": false, "by statements": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := newTwin(t, slow)
@@ -312,7 +312,7 @@ func TestCounterIsGone(t *testing.T) {
 
 // A heartbeat waits for a lock on the server no longer than its caller does, also if nothing the caller
 // says arrives any more: whoever locks a row for long does not collect sessions.
-func TestProcedureDoesNotOutwaitItsCaller(t *testing.T) {
+func TestFunctionDoesNotOutwaitItsCaller(t *testing.T) {
 	t.Parallel()
 	var proxy *pgtest.Proxy
 	c := newCluster(t, func(cfg *postgres.Config) {

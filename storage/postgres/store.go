@@ -32,7 +32,7 @@ type Store struct {
 	line     chan struct{} // stamps that wait for it
 	silent   atomic.Bool   // notifications do not arrive
 	audience audience
-	quick    atomic.Bool // the procedure of heartbeats may be called
+	quick    atomic.Bool // the function of heartbeats may be called
 
 	calls    context.Context // ends when Close begins
 	endCalls context.CancelFunc

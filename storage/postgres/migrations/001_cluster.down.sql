@@ -1,4 +1,4 @@
-drop procedure if exists {{schema}}.{{name "heartbeat_1"}};
+drop function if exists {{schema}}.{{name "heartbeat_1"}};
 drop table {{lock}};
 drop table {{command}};
 drop table {{counter}};

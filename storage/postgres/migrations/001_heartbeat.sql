@@ -1,9 +1,10 @@
 -- A heartbeat of a node that neither registers nor stands: what the statements beat, renew, single
 -- with held, roll and waiting of package storage/postgres do, in this order. Each statement of a
--- procedure has a snapshot of its own, so none that reads is older than what one before it waited
--- for: in no isolation but READ COMMITTED, so in any other the procedure does nothing. The
+-- volatile function has a snapshot of its own, so none that reads is older than what one before it waited
+-- for: in no isolation but READ COMMITTED, so in any other the function does nothing. The
 -- statements are planned once in a session and not at every heartbeat, and those are left out for
--- which the counter says that nothing is there: that is more than half of a heartbeat's work.
+-- which the counter says that nothing is there: that is more than half of a heartbeat's work. It is no
+-- procedure, because the server's statistics take the constants out of a SELECT, not out of a CALL.
 --
 -- It answers in few parameters, because each costs as much as reading a row of a table. single: whether
 -- the lease was renewed, then the columns of the statement single; null if the heartbeat was refused.
@@ -11,11 +12,11 @@
 --
 -- The name has the version: programs of this one go on calling it while a later one migrates. Another
 -- list of parameters needs another name.
-create or replace procedure {{schema}}.{{name "heartbeat_1"}}(
+create or replace function {{schema}}.{{name "heartbeat_1"}}(
 	patience text, who text, beat bigint, heard_by bigint, term_seen bigint, generation_seen bigint,
 	holds bigint, lost_through bigint, lease_micros bigint, pass bigint, roll_after bigint, roll_to bigint,
 	out single text, out units text[], out roll text[], out waiting text[]
-) language plpgsql security invoker set search_path = pg_catalog, pg_temp as $heartbeat$
+) language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $heartbeat$
 #variable_conflict use_variable
 declare
 	candidate boolean;

@@ -1,2 +1,1 @@
--- The nulls stand for what it answers.
-call {{schema}}.{{name "heartbeat_1"}}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, null, null, null, null)
+select * from {{schema}}.{{name "heartbeat_1"}}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
