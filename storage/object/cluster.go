@@ -53,6 +53,8 @@ type cluster struct {
 	Ring     []daemon.Event `json:"ring,omitempty"`
 	Oldest   int64          `json:"oldest"`
 	Head     int64          `json:"head"`
+	// Rolled is not below the newest event about members: a reader that knows of it need not look.
+	Rolled int64 `json:"rolled,omitempty"`
 
 	Commands  rules.Commands          `json:"commands,omitempty"`
 	Locks     map[string]storage.Lock `json:"locks,omitempty"`
@@ -288,5 +290,8 @@ func (c *cluster) HeldBy(inc node.Incarnation) []daemon.Record {
 func (c *cluster) Emit(e daemon.Event, now time.Time) {
 	c.Head++
 	e.Seq, e.At = c.Head, now
+	if aboutMembers(e) {
+		c.Rolled = e.Seq
+	}
 	c.Ring = append(c.Ring, e)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
 	"github.com/emitd/emitd/storage/blob"
 	"github.com/emitd/emitd/storage/blob/mem"
 	"github.com/emitd/emitd/storage/object"
@@ -173,5 +174,32 @@ func TestCost(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestIdleHeartbeat: a heartbeat costs two requests, however many events that are not about members, in
+// however many segments, stand behind the newest one that is.
+func TestIdleHeartbeat(t *testing.T) {
+	t.Parallel()
+	m := &meter{}
+	store := mem.New(mem.Config{Latency: func(c mem.Call) time.Duration { m.see(c); return 0 }})
+	leader, p := start(t, store, 0).lead(), start(t, store, 1)
+	for i := range 2*object.PerSegment + 1 {
+		if _, err := leader.s.Submit(t.Context(), storage.Command{ID: fmt.Sprint(i), Kind: storage.CommandResign, Term: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(segments(t, store)) == 0 {
+		t.Fatal("no segment was written")
+	}
+	cursor := p.beat(func(h *storage.Heartbeat) { h.EventsAfter = 0 }).Events[1].Seq
+	m.reset()
+	p.beat(func(h *storage.Heartbeat) { h.EventsAfter = cursor })
+	if calls := m.reset(); !maps.Equal(calls, map[string]int{"replace in/n": 1, "read newer cluster": 1}) {
+		t.Errorf("a heartbeat costs %v", calls)
+	}
+	start(t, store, 2) // news
+	if r := p.beat(func(h *storage.Heartbeat) { h.EventsAfter = cursor }); len(r.Events) != 1 || r.Behind {
+		t.Errorf("told %d events of members, behind %v", len(r.Events), r.Behind)
 	}
 }

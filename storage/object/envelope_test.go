@@ -34,7 +34,7 @@ func full() *cluster {
 	c.Adverts = map[string]*daemon.Advert{"hash": {Kinds: []daemon.Kind{"a"}, Specs: []daemon.Spec{{ID: "a", Requires: map[string]string{"k": "v"}}}}}
 	c.Segments = []segment{{First: 1, Count: 4, Nonce: 77, At: at}}
 	c.Ring = []daemon.Event{{Seq: 5, At: at, Kind: daemon.LeaderElected, Unit: unit, Detail: json.RawMessage(`{"a":[1]}`)}}
-	c.Oldest, c.Head = 3, 5
+	c.Oldest, c.Head, c.Rolled = 3, 5, 4
 	c.Commands = []*storage.Command{{ID: "c", Kind: "k", Args: json.RawMessage(`{}`), CreatedAt: at, Cooldown: time.Second}}
 	c.Locks = map[string]storage.Lock{"l": {Name: "l", Owner: "o", Number: 3, Renewals: 2, TTL: time.Minute, ExpiresAt: at}}
 	c.LockFloor = 2

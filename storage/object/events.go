@@ -163,6 +163,9 @@ func (s *Store) page(ctx context.Context, after int64, limit int) (*storage.Even
 	return nil, fmt.Errorf("%w: the history is swept faster than it can be read", blob.ErrUnavailable)
 }
 
+// aboutMembers reports whether an event is one of those that heartbeats tell.
+func aboutMembers(e daemon.Event) bool { return strings.HasPrefix(string(e.Kind), "node.") }
+
 // The bounds of the membership events in one reply: their number, and how far back they are
 // looked for. A reader that is further behind reads the member list, which costs less.
 const (
@@ -174,12 +177,15 @@ const (
 // that number is gone, or if it knows of events that this store never had.
 func (s *Store) roll(ctx context.Context, c *cluster, after int64, r *storage.Reply) error {
 	r.Behind = after+1 < c.Oldest || after > c.Head
+	if after >= c.Rolled {
+		return nil // the cursor of an idle node stays where it is, however much else has happened since
+	}
 	if n := len(c.Segments); n > maxRollSegments && c.Segments[n-maxRollSegments-1].last() > after {
 		r.Behind = true
 		after = c.Segments[n-maxRollSegments-1].last()
 	}
 	err := s.history(ctx, c, after, func(e daemon.Event) bool {
-		if strings.HasPrefix(string(e.Kind), "node.") {
+		if aboutMembers(e) {
 			r.Events = append(r.Events, e)
 		}
 		return len(r.Events) < maxRoll

@@ -195,7 +195,13 @@ func decode(o *blob.Object) (*view, error) {
 	if err := open(kindCluster, o.Data, v.cluster); err != nil {
 		return nil, err
 	}
-	return v, corrupt(kindCluster, v.valid())
+	if err := corrupt(kindCluster, v.valid()); err != nil {
+		return nil, err
+	}
+	if v.Rolled == 0 {
+		v.Rolled = v.Head // written before there was such a number: readers look until there is one
+	}
+	return v, nil
 }
 
 // begin creates the first content, or the first after the object was lost.
