@@ -19,6 +19,7 @@ type Clock struct {
 	since   time.Time
 	began   Instant // when the baseline began, by the local clock
 	steps   int
+	ahead   time.Duration
 }
 
 // sample says that the store's clock read store at some moment in [sent, received].
@@ -33,11 +34,13 @@ type sample struct {
 // it all the same, and may be undone before the next one.
 func (c *Clock) Observe(sent, received Instant, store time.Time) (stepped bool) {
 	s := sample{sent, received, store}
-	c.current = received.Sub(sent) <= c.Step/2
+	c.current, c.ahead = received.Sub(sent) <= c.Step/2, 0
 	if n := len(c.samples); n > 0 && received.Sub(c.samples[n-1].received) >= c.Window {
 		c.samples = c.samples[:0] // too long unwatched: a step in between could hide in the drift
 	}
 	if stepped = slices.ContainsFunc(c.samples, func(old sample) bool { return !steady(old, s) }); stepped {
+		newest := c.samples[len(c.samples)-1]
+		c.ahead = max(store.Sub(newest.store)-sent.Sub(newest.received), 0)
 		c.steps++
 		c.samples = c.samples[:0]
 	}
@@ -108,6 +111,11 @@ func (c *Clock) Sharp() bool { return c.current }
 
 // Reset forgets everything: the store became another one.
 func (c *Clock) Reset() { c.samples, c.since, c.current = nil, time.Time{}, false }
+
+// Ahead returns by how much the store's clock has gone further than the local one since the sample before the
+// reply observed last, at most; 0 without a step. Either the store's clock was set forward, or the
+// local clock stood still for so long: whoever stopped this machine stopped its clock.
+func (c *Clock) Ahead() time.Duration { return c.ahead }
 
 // Steps returns how many steps of the store's clock were seen.
 func (c *Clock) Steps() int { return c.steps }

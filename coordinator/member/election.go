@@ -78,12 +78,18 @@ func (m *Member) mayStand(now lease.Instant) bool {
 	case m.beat.failures > 0 || !m.beat.everAnswered:
 		// A node that hears no replies would be elected again and again without knowing.
 		return false
-	case m.stranger(now, m.t.LeaseDuration), m.foreign.waiting:
+	case m.mayBeLed(now), m.foreign.waiting:
 		return false
 	case e.block.term != 0 && now < e.block.until && e.seen.Number <= e.block.term:
 		return false
 	}
 	return true
+}
+
+// mayBeLed reports whether the store became another one so recently that the leader of the history before
+// may still believe in itself.
+func (m *Member) mayBeLed(now lease.Instant) bool {
+	return m.stranger(now, m.t.LeaseDuration) && !planted.Bug(planted.StandInChangedStore)
 }
 
 // claim is what the heartbeat sent at now says about the term.
@@ -128,7 +134,7 @@ func (m *Member) onTerm(now, sent lease.Instant, r *storage.Reply) {
 		if r.Term.Number > e.lostThrough {
 			m.stop.resign, m.stop.left = r.Term.Number, false
 		}
-	case mine && m.stranger(now, m.t.LeaseDuration):
+	case mine && m.mayBeLed(now):
 		// It stood before it could know: the holder of the lost history may still believe in itself.
 	case mine && (r.Term.Number > e.lostThrough || planted.Bug(planted.TermKeptAfterLost)):
 		m.elected(now, sent, r.Term)
@@ -189,7 +195,7 @@ func (m *Member) schedule(now lease.Instant) {
 	default: // it was refused although the life told is over: the store's clock disagrees
 		e.stand = max(unchanged, now.Add(m.t.HeartbeatInterval/5)).Add(spread)
 	}
-	if m.stranger(now, m.t.LeaseDuration) {
+	if m.mayBeLed(now) {
 		e.stand = max(e.stand, m.store.changedAt.Add(m.t.LeaseDuration))
 	}
 	if e.block.term != 0 && now < e.block.until {

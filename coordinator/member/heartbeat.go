@@ -273,7 +273,9 @@ func (m *Member) observeStore(now, sent lease.Instant, r *storage.Reply) {
 	if m.store.id != "" && m.store.id != r.StoreID && !planted.Bug(planted.GoOnInChangedStore) {
 		m.store.changedAt, m.store.term = now, m.highestTerm
 		// No term of the history before is kept, not even one's own whose election went unheard.
-		m.election.lostThrough = max(m.election.lostThrough, m.highestTerm)
+		if !planted.Bug(planted.TermOfLostHistory) {
+			m.election.lostThrough = max(m.election.lostThrough, m.highestTerm)
+		}
 		m.clock.Reset()
 		m.leader.forget()
 		m.forgetReports()
@@ -281,11 +283,11 @@ func (m *Member) observeStore(now, sent lease.Instant, r *storage.Reply) {
 		m.beat.wantMembers, m.beat.register = true, true // its row may have an older advert
 		m.election.forget()
 		m.emit(Notice{Kind: StoreChanged, Reason: r.StoreID})
-		if m.leading() {
+		if m.leading() && !planted.Bug(planted.TermOfLostHistory) {
 			m.lose(now, storeChanged)
 		}
 	}
-	if m.store.id == "" && !r.StoreSince.IsZero() && r.Now.Sub(r.StoreSince) < m.t.NodeRegistrationTTL {
+	if m.store.id == "" && !planted.Bug(planted.NewcomerTrustsStore) && !r.StoreSince.IsZero() && r.Now.Sub(r.StoreSince) < m.t.NodeRegistrationTTL {
 		// A process that began after the change: others may still run what the lost history
 		// gave them, and this one is told that it is free.
 		m.store.changedAt = now
@@ -298,5 +300,6 @@ func (m *Member) observeClock(now, sent lease.Instant, store time.Time) {
 	if !m.cfg.Store.NoClock && m.clock.Observe(sent, now, store) {
 		m.beat.wantMembers = true
 		m.emit(Notice{Kind: ClockStepped})
+		m.older(m.clock.Ahead())
 	}
 }

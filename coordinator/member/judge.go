@@ -137,7 +137,7 @@ func (m *Member) judgeNode(now lease.Instant, p *node.Member) {
 	default:
 		l.verdict[p.Incarnation] = p.State
 	}
-	if judged == node.Deaf && p.Judged != node.Deaf {
+	if judged == node.Deaf && p.Judged != node.Deaf && !planted.Bug(planted.DeafAtFirstSight) {
 		// Nothing is taken from it before a newer snapshot says the same: its next heartbeat may
 		// be on its way.
 		l.verdict[p.Incarnation], l.redo = node.Late, true
@@ -208,6 +208,9 @@ func (m *Member) holderGone(now lease.Instant, inc node.Incarnation, holder *nod
 func (m *Member) forceAfter(r *daemon.Record) time.Duration {
 	if planted.Bug(planted.ForceAtDrainDeadline) {
 		return r.DrainTimeout
+	}
+	if planted.Bug(planted.HalfForceAfter) {
+		return m.t.ForceAfter(r.DrainTimeout) - m.t.Margin(r.DrainTimeout)
 	}
 	return m.t.ForceAfter(r.DrainTimeout)
 }

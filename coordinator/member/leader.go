@@ -10,6 +10,7 @@ import (
 	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/coordinator/plan"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/planted"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )
@@ -224,7 +225,7 @@ func (m *Member) onSnapshot(now lease.Instant, c call, r Result) {
 	m.observeClock(now, c.sent, s.Now)
 	l.snap = s
 	m.judge(now)
-	if now < l.settle || m.stranger(now, m.t.NodeRegistrationTTL) {
+	if now < l.settle || m.stranger(now, m.t.NodeRegistrationTTL) && !planted.Bug(planted.PlanInChangedStore) {
 		m.commitNext(now)
 		return
 	}

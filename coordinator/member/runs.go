@@ -130,6 +130,30 @@ func (m *Member) mayReport() bool {
 		m.beat.everAnswered && m.beat.failures == 0 && m.beat.answered >= rs.unsure && m.stop.phase < stopDeregister
 }
 
+// older counts what was told before as older by d: the local clock may have stood still for so long. The
+// timeouts of runs that drain or are not acknowledged yet are judged by others whose clocks went on. If it was
+// the store's clock that was set forward, such a run ends early; trust and leadership hang on the reply
+// that showed it, and lose nothing.
+func (m *Member) older(d time.Duration) {
+	if d == 0 {
+		return
+	}
+	earlier := func(at lease.Instant) lease.Instant {
+		if at == lease.Never {
+			return at
+		}
+		return at.Add(-d)
+	}
+	m.runs.told = earlier(m.runs.told)
+	for _, l := range m.runs.listed {
+		l.end = earlier(l.end)
+	}
+	for _, r := range m.runs.live {
+		r.ackBy, r.drainBy = earlier(r.ackBy), earlier(r.drainBy)
+	}
+	m.settleNext()
+}
+
 // settleNext recomputes the earliest deadline.
 func (m *Member) settleNext() {
 	m.runs.next = lease.Never
@@ -281,6 +305,9 @@ func (m *Member) stateEnds(rec *daemon.Record) lease.Instant {
 	if at, left, ok := m.clock.Left(stamp, d); ok {
 		end = max(end, at.Add(left))
 	}
+	if rec.State == daemon.Revoking && planted.Bug(planted.DrainWithoutMargin) {
+		return end
+	}
 	return end.Add(-m.t.Margin(d))
 }
 
@@ -351,7 +378,7 @@ func (m *Member) resume(now lease.Instant, rec daemon.Record) {
 	switch {
 	case m.stop.phase != stopNone:
 		m.report(u, rec.Generation, daemon.Release, storage.UnitReport{Reason: "node stops"})
-	case m.stranger(now, m.t.NodeRegistrationTTL), m.store.changedAt != 0 && m.election.seen.Number <= m.store.term:
+	case m.stranger(now, m.t.NodeRegistrationTTL) && !planted.Bug(planted.ResumeInChangedStore), m.store.changedAt != 0 && m.election.seen.Number <= m.store.term:
 	default:
 		m.report(u, rec.Generation, daemon.Resume, storage.UnitReport{Reason: "own run had ended"})
 	}

@@ -30,6 +30,9 @@ type checks struct {
 	disturbedAt time.Duration
 	well        []bool // by unit: was running when the cluster was found well
 
+	revoked []revocation               // by unit
+	deafBy  map[node.Incarnation]*call // the call that called it deaf
+
 	// The term before the call that is being applied, and the process that made the call.
 	asOf     model
 	applying *call
@@ -50,6 +53,14 @@ type watched struct {
 	sawTerm   int64         // the highest number of a term that any answer told it
 	store     string        // as the newest answered heartbeat named it
 	known     map[node.Incarnation]bool
+
+	// unaware is set after a standstill that the process cannot know of, until the answer to a heartbeat that
+	// it sent since, or until its trust is over. sentSince is when the standstill ended.
+	unaware   bool
+	sentSince time.Duration
+
+	changedAt time.Duration // when it heard that the store is another one; 0 = never
+	mustLose  bool          // it led when it heard
 }
 
 func (p *watched) init() { p.known = map[node.Incarnation]bool{} }
@@ -60,7 +71,7 @@ type owner struct {
 	process    int
 }
 
-func (c *checks) init(*world) { c.well = nil }
+func (c *checks) init(*world) { c.deafBy = map[node.Incarnation]*call{} }
 
 // grow makes room for units that were declared meanwhile.
 func (c *checks) grow(n int) {
@@ -68,6 +79,7 @@ func (c *checks) grow(n int) {
 		c.model.units = append(c.model.units, unitModel{state: daemon.Unassigned})
 	}
 	for len(c.issued) < n {
+		c.revoked = append(c.revoked, revocation{})
 		c.issued, c.owners, c.well = append(c.issued, 0), append(c.owners, owner{process: -1}), append(c.well, false)
 	}
 }
@@ -76,7 +88,7 @@ func (c *checks) grow(n int) {
 // needs d to notice and to end.
 func (p *process) excuse(d time.Duration) time.Duration {
 	switch {
-	case p.state == paused:
+	case p.state == paused || p.watch.unaware:
 		return forever
 	case !p.watch.paused:
 		return 0
@@ -115,6 +127,7 @@ func (c *checks) event(w *world, e *daemon.Event) {
 		w.violate(err.rule, "%s", err.what)
 		return
 	}
+	c.deadlines(w, e, u)
 	switch e.Kind {
 	case daemon.LeaderLost:
 		if e.Reason == string(node.ProcessEnded) {
@@ -221,7 +234,10 @@ func (c *checks) answered(p *process, cl *call) {
 		p.watch.sawTerm = max(p.watch.sawTerm, res.Snapshot.Term.Number)
 	case res.Reply != nil:
 		r := res.Reply
-		p.watch.store = r.StoreID
+		c.hears(p.w, p, r)
+		if p.watch.unaware && cl.asked >= p.watch.sentSince {
+			c.aware(p.w, p)
+		}
 		p.watch.sawTerm = max(p.watch.sawTerm, r.Term.Number)
 		if r.Verdict != storage.Refuse && r.Term.Leader.Incarnation == p.who.Incarnation {
 			p.watch.leaseFrom = cl.asked
@@ -251,6 +267,7 @@ func (p *process) list(r *daemon.Record, asked time.Duration) {
 			run.listed = max(run.listed, asked)
 		}
 	}
+	p.w.check.askedBack(p.w, p, r)
 }
 
 // notice takes what a member tells hooks, log and metrics.

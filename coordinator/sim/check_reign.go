@@ -73,8 +73,10 @@ func (c *checks) reignTrust(w *world, p *process, term int64) {
 		switch {
 		case w.now >= end:
 			w.violate("I6", "p%02d leads term %d, last renewed by a call from %v", p.index, term, p.watch.leaseFrom)
+		case end == forever && p.watch.pausedTill == forever:
+			w.after(w.t.LeaseDuration, func() { c.reignTrust(w, p, term) })
 		case end == forever:
-			w.queue.push(event{at: p.watch.pausedTill + 1, kind: evReign, p: p, n: term})
+			w.queue.push(event{at: max(p.watch.pausedTill, w.now) + time.Millisecond, kind: evReign, p: p, n: term})
 		default:
 			w.queue.push(event{at: end, kind: evReign, p: p, n: term})
 		}
@@ -86,7 +88,7 @@ func (c *checks) lost(w *world, p *process, e member.Lost) {
 	if !p.watch.leading {
 		w.violate("hooks", "p%02d lost term %d without leading", p.index, e.Term.Number)
 	}
-	p.watch.leading = false
+	p.watch.leading, p.watch.mustLose = false, false
 	c.endReign(p)
 }
 

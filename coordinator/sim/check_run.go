@@ -14,6 +14,9 @@ func (c *checks) started(w *world, r *run) {
 		w.violate("I6", "p%02d starts %s, which no reply listed for it", p.index, r.fence)
 	}
 	r.listed = p.listings[u].sent
+	if p.newTo(w.t.NodeRegistrationTTL) {
+		w.violate("store identity", "p%02d starts %s %v after it heard that the store is another one", p.index, r.fence, w.now-p.watch.changedAt)
+	}
 	for _, other := range p.runs {
 		if other.u == r.u {
 			w.violate("A9", "p%02d starts %s while its run %s has not returned", p.index, r.fence, other.fence)
@@ -58,7 +61,7 @@ func (r *run) excused(w *world) bool { return r.excusedTill(w) > w.now }
 // excusedTill returns until when: while its process is paused and shortly after, and, for a run
 // that ignores its cancellation, for ever once its time to return is over.
 func (r *run) excusedTill(w *world) time.Duration {
-	if r.stuck && r.cancelled && w.now >= r.cancelAt+w.t.StopTimeout*99/100 {
+	if r.stuck && r.cancelled && w.now >= r.cancelAt+w.toReturn() {
 		return forever
 	}
 	return r.p.excuse(w.noticed(w.t.StopTimeout))
@@ -102,6 +105,28 @@ func (c *checks) resumed(w *world, p *process) {
 	w.queue.push(event{at: p.excuse(w.noticed(0)), kind: evOverlap, n: -1})
 }
 
+// unaware takes the end of a standstill. What the process trusts may be over for others; it finds out with
+// the next answered heartbeat, or when its trust ends by its own clock.
+func (c *checks) unaware(w *world, p *process) {
+	p.watch.unaware, p.watch.sentSince = true, w.now
+	p.watch.pausedTill = w.now + slow(w.t.NodeRegistrationTTL)
+	since := w.now
+	w.after(slow(w.t.NodeRegistrationTTL), func() {
+		if p.watch.unaware && p.watch.sentSince == since {
+			c.aware(w, p)
+		}
+	})
+}
+
+// aware ends what a standstill excuses.
+func (c *checks) aware(w *world, p *process) {
+	p.watch.unaware = false
+	if p.state == running {
+		p.watch.pausedTill = w.now
+		c.resumed(w, p)
+	}
+}
+
 // runTrust is how long after the beginning of the newest answered heartbeat that lists it a run
 // may go on.
 func (w *world) runTrust() time.Duration {
@@ -122,8 +147,10 @@ func (c *checks) runTrust(w *world, r *run) {
 	switch {
 	case w.now >= end:
 		w.violate("I6", "%s runs on p%02d, last listed by a reply to a call from %v", r.fence, r.p.index, r.listed)
-	case end == forever && r.p.state == paused:
-		w.queue.push(event{at: r.p.watch.pausedTill + 1, kind: evTrust, run: r, n: r.epoch})
+	case end == forever && r.p.watch.pausedTill == forever: // it stands still: its end looks again
+		w.after(w.t.NodeRegistrationTTL, func() { c.runTrust(w, r) })
+	case end == forever && (r.p.state == paused || r.p.watch.unaware):
+		w.queue.push(event{at: max(r.p.watch.pausedTill, w.now) + time.Millisecond, kind: evTrust, run: r, n: r.epoch})
 	case end != forever:
 		w.queue.push(event{at: end, kind: evTrust, run: r, n: r.epoch})
 	}

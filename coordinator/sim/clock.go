@@ -7,10 +7,12 @@ import (
 )
 
 // clock is the clock of a machine: it counts from an origin of its own, slightly fast or slow,
-// never steps, and counts while the machine is suspended.
+// never steps, and counts while the machine is suspended. It does not count while the machine itself is
+// stopped from outside, as a hypervisor does, and nothing in the machine can tell.
 type clock struct {
-	offset int64 // reading at the beginning of the world
-	ppm    int64 // how much it is fast, in millionths
+	offset int64         // reading at the beginning of the world
+	ppm    int64         // how much it is fast, in millionths
+	missed time.Duration // how long it has stood still
 }
 
 // maxPPM is half of the largest difference of rates that package lease allows for.
@@ -18,14 +20,14 @@ const maxPPM = 500
 
 // at returns the reading at a real time.
 func (c clock) at(real time.Duration) lease.Instant {
-	r := int64(real)
+	r := int64(real - c.missed)
 	return lease.Instant(c.offset + r + r/1e6*c.ppm + r%1e6*c.ppm/1e6)
 }
 
 // real returns the first real time at which the clock reads i or more.
 func (c clock) real(i lease.Instant) time.Duration {
 	local := int64(i) - c.offset
-	r := time.Duration(local - local/(1e6+c.ppm)*c.ppm - local%(1e6+c.ppm)*c.ppm/(1e6+c.ppm))
+	r := time.Duration(local-local/(1e6+c.ppm)*c.ppm-local%(1e6+c.ppm)*c.ppm/(1e6+c.ppm)) + c.missed
 	for c.at(r) < i {
 		r++
 	}

@@ -24,6 +24,7 @@ func (w *world) drawHost(i int) *host {
 	if w.cfg.Faults != None && w.chance(0.5) { // the others are in containers of their own
 		h.advert.Traits.Host.BootID = fmt.Sprintf("machine-%d", w.rng.IntN(w.cfg.Nodes))
 	}
+	h.sluggish = w.cfg.Faults != None && w.chance(0.15)
 	if i > 0 && w.chance(0.1) {
 		h.advert.Traits.NeverLead = true
 	}
@@ -61,10 +62,14 @@ func (w *world) drawOne(i int) Work {
 		Cancel: Span{0, t.StopTimeout / 10},
 	}
 	if w.chance(0.3) {
-		k.Cancel = Span{t.StopTimeout * 9 / 10, t.StopTimeout * 99 / 100}
+		k.Cancel = Span{w.toReturn() * 9 / 10, w.toReturn()}
 	}
 	if w.chance(0.3) {
 		k.Drain = Span{t.DrainTimeout / 2, t.DrainTimeout * 3 / 2}
+	}
+	if w.chance(0.2) { // longer than a silent node is waited for
+		k.Spec.DrainTimeout = w.between(t.NodeRegistrationTTL, 2*t.NodeRegistrationTTL)
+		k.Drain = Span{k.Spec.DrainTimeout / 2, k.Spec.DrainTimeout * 3 / 2}
 	}
 	k.Stubborn = w.chance(0.1)
 	if k.Spec.WaitReady {

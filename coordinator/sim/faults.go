@@ -21,7 +21,7 @@ type director struct {
 
 func (d *director) begin(w *world) {
 	d.w = w
-	for k := Kill; k <= Twins; k <<= 1 {
+	for k := Kill; k <= Standstill; k <<= 1 {
 		if w.cfg.Faults&k != 0 {
 			d.kinds = append(d.kinds, k)
 		}
@@ -90,7 +90,7 @@ func (d *director) repair() {
 			h.twin.kill()
 			h.twin = nil
 		}
-		if p := h.proc; p != nil && p.state == dead && !w.chance(0.1) {
+		if p := h.proc; p != nil && p.state == dead && !h.standing && !w.chance(0.1) {
 			w.start(h)
 		}
 	}
@@ -197,6 +197,15 @@ func (d *director) fault(kind Faults) {
 		d.deploy(v)
 	case Twins:
 		d.twin(v)
+	case Standstill:
+		long := d.lasting()
+		// Without a store's clock, or together with a failover that loses rows, more is possible than is promised.
+		if w.server.image != nil || w.cfg.Store.NoClock {
+			d.end(0, func() {})
+			return
+		}
+		v.host.standStill(w, long)
+		d.end(long+w.upTo(w.t.HeartbeatInterval), func() {})
 	}
 }
 
@@ -255,7 +264,7 @@ func (d *director) restart(v *process) {
 		wait = d.lasting()
 	}
 	d.end(wait, func() {
-		if v.host.proc.state == dead {
+		if v.host.proc.state == dead && !v.host.standing {
 			w.start(v.host)
 		}
 	})
@@ -308,6 +317,10 @@ func (d *director) stepClock() {
 // rollback fails the store over to what it was a while ago.
 func (d *director) rollback() {
 	w := d.w
+	if slices.ContainsFunc(w.procs, func(p *process) bool { return p.state != dead && (p.host.standing || p.watch.unaware) }) {
+		d.end(0, func() {})
+		return
+	}
 	w.keep()
 	gap := w.upTo(time.Second)
 	if w.chance(0.5) {
@@ -382,7 +395,7 @@ func (w *world) sweepHourly() {
 // twin starts a second process on a machine, with the name or also the ID of the first.
 func (d *director) twin(v *process) {
 	w, h := d.w, v.host
-	if h.twin != nil || h.proc.state == dead {
+	if h.twin != nil || h.proc.state == dead || h.standing {
 		d.end(0, func() {})
 		return
 	}
@@ -424,7 +437,7 @@ func (d *director) sharpKill() {
 
 // String names the kind, for one kind.
 func (f Faults) String() string {
-	names := [...]string{"kill", "crash at call", "stop", "pause", "cut", "deaf", "outage", "bad network", "clock step", "rollback", "row gone", "slow host", "deploy", "twins", "noise", "bad agents"}
+	names := [...]string{"kill", "crash at call", "stop", "pause", "cut", "deaf", "outage", "bad network", "clock step", "rollback", "row gone", "slow host", "deploy", "twins", "standstill", "noise", "bad agents"}
 	for i, name := range names {
 		if f == 1<<i {
 			return name

@@ -108,6 +108,7 @@ func (w *world) wake(hint storage.Wake) {
 // call sends what the member asks of the store.
 func (p *process) call(c member.Call) {
 	p.w.stats.Calls++
+	p.w.check.wants(p.w, p, &c)
 	cl := &call{p: p, req: c, asked: p.w.now, read: p.watch.store}
 	if p.crashIn > 0 {
 		p.crashIn--
@@ -141,7 +142,7 @@ func (w *world) send(c *call) {
 	if timeout == 0 {
 		timeout = w.t.QueryTimeout
 	}
-	w.queue.push(event{at: w.now + p.host.clock.lasts(timeout) + w.lateness(), kind: evTimeout, p: p, call: c})
+	w.queue.push(event{at: w.now + p.host.clock.lasts(timeout) + w.lateness(p.host), kind: evTimeout, p: p, call: c})
 	n := &w.network
 	if n.lose+n.swallow+n.repeat+n.slow > 0 && !w.calm {
 		if w.chance(n.repeat) {
@@ -308,6 +309,7 @@ func (p *process) answer(c *call) {
 	c.done = true
 	p.w.check.answered(p, c)
 	p.step(c.result)
+	p.w.check.heard(p.w, p)
 	p.learn(c.result)
 }
 

@@ -110,7 +110,9 @@ func (p *process) noteText(what, more string) {
 // step gives the member something that happened, does what it wants, and sets the next tick.
 func (p *process) step(in member.Input) {
 	p.w.stats.Steps++
-	for _, e := range p.member.Step(p.local(), in) {
+	effects := p.member.Step(p.local(), in)
+	p.w.check.first(p.w, p, effects)
+	for _, e := range effects {
 		p.carry(e)
 		if p.state == dead {
 			return
@@ -132,7 +134,7 @@ func (p *process) arm() {
 	}
 	p.tickGen++
 	p.tickAt = at
-	p.w.queue.push(event{at: at + p.w.lateness(), kind: evTick, p: p, n: p.tickGen})
+	p.w.queue.push(event{at: at + p.w.lateness(p.host), kind: evTick, p: p, n: p.tickGen})
 }
 
 func (p *process) tick(gen int64) {
@@ -147,13 +149,13 @@ func (p *process) tick(gen int64) {
 	p.step(member.Tick{})
 }
 
-// lateness draws how late a timer fires: mostly little, at times a third of what the margin
-// allows for.
-func (w *world) lateness() time.Duration {
-	if w.calm || w.rng.Uint32()&63 != 0 {
+// lateness draws how late a timer of the machine fires: mostly little, at times, and on a sluggish machine
+// as a rule, up to all that the margin allows for.
+func (w *world) lateness(h *host) time.Duration {
+	if w.calm || !h.sluggish && w.rng.Uint32()&63 != 0 {
 		return time.Duration(w.rng.Uint32() & (1<<19 - 1)) // half a millisecond
 	}
-	return w.upTo(w.t.Wakeup / 3)
+	return w.upTo(w.t.Wakeup)
 }
 
 // carry does one thing that the member wants done.
@@ -248,9 +250,40 @@ func (p *process) pause(d time.Duration) {
 	}
 	p.note("pause", -1, int64(d/time.Millisecond), 0)
 	p.state = paused
-	p.watch.paused, p.watch.pausedTill = true, p.w.now+d
+	p.watch.paused, p.watch.pausedTill = true, max(p.watch.pausedTill, p.w.now+d)
 	p.w.disturb("pause")
 	p.w.after(d, p.resume)
+}
+
+// standStill stops the machine for d, and its clock with it: afterwards nothing there can tell, and a process
+// goes on trusting what it trusted. How long it may is the one exception from the promises.
+func (h *host) standStill(w *world, d time.Duration) {
+	if h.standing {
+		return
+	}
+	var stopped []*process
+	for _, p := range [...]*process{h.proc, h.twin} {
+		if p != nil && p.state == running {
+			stopped = append(stopped, p)
+			p.note("stands still", -1, int64(d/time.Millisecond), 0)
+			p.state = paused
+			p.watch.paused, p.watch.pausedTill = true, forever
+		}
+	}
+	h.standing = true
+	w.disturb("standstill")
+	w.after(d, func() {
+		h.standing = false
+		h.clock.missed += d
+		for _, p := range w.procs {
+			if p.host == h && p.state == paused {
+				w.check.unaware(w, p)
+			}
+		}
+		for _, p := range stopped {
+			p.resume()
+		}
+	})
 }
 
 // resume lets a paused process go on: what waited happens soon, in an order of its own.
@@ -258,11 +291,17 @@ func (p *process) resume() {
 	if p.state != paused {
 		return
 	}
+	if p.host.standing {
+		p.w.after(time.Second, p.resume)
+		return
+	}
 	p.note("resume", -1, 0, 0)
 	p.state = running
 	w := p.w
 	w.disturb("resume")
-	p.watch.pausedTill = w.now
+	if !p.watch.unaware {
+		p.watch.pausedTill = w.now
+	}
 	frozen := p.frozen
 	p.frozen = nil
 	at := w.now

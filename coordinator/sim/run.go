@@ -54,6 +54,7 @@ type run struct {
 	abandoned bool
 	stuck     bool // this one ignores its cancellation
 	wasReady  bool
+	watched   bool // the end of its drain is checked
 	failures  int
 	why       runFailure
 
@@ -246,7 +247,7 @@ func (p *process) cancelRun(e member.Cancel) {
 	case r.phase != live:
 		r.soon()
 	case !r.stuck:
-		r.returnIn(min(r.u.work.Cancel.draw(p.w), p.w.t.StopTimeout*99/100))
+		r.returnIn(min(r.u.work.Cancel.draw(p.w), p.w.toReturn()))
 	default: // it goes on, effects and all
 		r.returnAt = forever
 		if d := r.u.work.StuckFor; d > 0 {
@@ -255,6 +256,10 @@ func (p *process) cancelRun(e member.Cancel) {
 		}
 	}
 }
+
+// toReturn is how long an agent that keeps its promise takes to return at most: all of StopTimeout, by the
+// fastest clock.
+func (w *world) toReturn() time.Duration { return w.t.StopTimeout * 999 / 1000 }
 
 // abandonRun gives a run up.
 func (p *process) abandonRun(f daemon.Fence) {

@@ -10,7 +10,7 @@
 // # Time
 //
 // Virtual real time is what the checks judge by. Each machine has a clock of its own that runs
-// up to 0.05 % fast or slow and never steps; the store's clock does the same and steps when told
+// up to 0.05 % fast or slow and never steps; it stands still while the machine does. The store's clock does the same and steps when told
 // to. Nothing sleeps: the world jumps from event to event. Events at one moment happen in the
 // order in which they were made, so a seed replays exactly; [Result.Hash] proves it.
 //
@@ -20,7 +20,8 @@
 // node is cut off from the store in both directions or hears no replies; the store is down for
 // everybody, quickly refusing or silent. A process is killed at any moment, and in particular at
 // any call of the store: before it was sent, before it was applied, before its reply. It is
-// paused (no step of its member, no code of its agents) for longer than any deadline; it is
+// paused (no step of its member, no code of its agents) for longer than any deadline, seen by its clock
+// or not; timers are late by all that the margins allow for; it is
 // stopped cleanly; it comes back as another process. The store's clock steps; the store fails
 // over to a copy that lost the newest rows and is another store from then on; a node's row
 // disappears. Wake-ups are lost, late, repeated and needless. Agents start slowly, drain slowly
@@ -90,6 +91,7 @@ const (
 	SlowHost                      // one machine's messages are slow, nearly too slow
 	Deploy                        // a node advertises another number of instances for a while
 	Twins                         // a second process with the name or the ID of another
+	Standstill                    // a machine is stopped for a while, and its clock with it
 	Noise                         // now and then a message is lost, slow, repeated or late
 	BadAgents                     // agents fail, hang, ignore cancellation, give up units
 

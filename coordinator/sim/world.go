@@ -57,6 +57,8 @@ type host struct {
 	// cut machines exchange nothing with the store, deaf ones get no replies.
 	cut, deaf bool
 	slow      time.Duration // added to each of its messages, at most
+	standing  bool          // it is stopped, and its clock with it
+	sluggish  bool          // its timers are late, as a rule
 }
 
 // unit is one unit of the cluster's work and who runs it.

@@ -13,11 +13,11 @@
 //
 //	go test -tags planted -run TestPlanted ./coordinator/sim
 //
-// The queue's rules that no simulator sees are broken one at a time under its ordinary tests:
+// The rules of the queue and of storage/postgres that no simulator sees are broken one at a time under its ordinary tests:
 //
 //	go test -tags planted -run TestPlanted ./internal/planted
 //
-// The names are listed in [Bugs] and [QueueBugs], each with the rule it breaks. On panics for a name
+// The names are listed in [Bugs], [QueueBugs] and [StoreBugs], each with the rule it breaks. On panics for a name
 // that is not listed, and Asked tells a test that some code has asked for the bug: a switch connected
 // to nothing is no proof.
 package planted
@@ -51,6 +51,15 @@ const (
 	FenceWithoutStamp     = "fence without stamp"
 	EventsByIdentity      = "event numbers by identity column"
 	WriteToAnotherStore   = "report or commit accepted by another store than was read"
+	PlanInChangedStore    = "assigning at once under a changed store identity"
+	StandInChangedStore   = "standing at once under a changed store identity"
+	NewcomerTrustsStore   = "newcomer ignores since when the store is another one"
+	TermOfLostHistory     = "term of the lost history kept"
+	ResumeInChangedStore  = "resuming at once under a changed store identity"
+	HalfForceAfter        = "forced hand-over after half of the margins"
+	DrainWithoutMargin    = "drain deadline without a margin"
+	TimeAfterInput        = "time is looked at after the input"
+	DeafAtFirstSight      = "units taken from a deaf node at first sight"
 	ProofFreesAnyTerm     = "proof of a death frees whatever term there is"
 )
 
@@ -77,6 +86,15 @@ func Bugs() []Info {
 		{FenceWithoutStamp, "A10: the fence compares but the claim is not stamped before the run"},
 		{EventsByIdentity, "A13: event numbers are drawn when the change begins: gaps and disorder"},
 		{WriteToAnotherStore, "store identity: what was decided from a lost history is written into the one that took its place"},
+		{PlanInChangedStore, "store identity: units are assigned before NodeRegistrationTTL; others may run what the lost history gave them"},
+		{StandInChangedStore, "store identity: a candidate stands before LeaseDuration; the leader of the lost history may trust itself"},
+		{NewcomerTrustsStore, "store identity: a process that began after the change takes what the rows say for all there is"},
+		{TermOfLostHistory, "store identity: a leader goes on leading when the store has become another one"},
+		{ResumeInChangedStore, "store identity: a run is resumed before NodeRegistrationTTL"},
+		{HalfForceAfter, "A6: the next owner starts a margin too early: both timers of the holder may be late"},
+		{DrainWithoutMargin, "A5: a run is cancelled only when its drain timeout is over for others, not a margin before"},
+		{TimeAfterInput, "E4: after a pause, what waited is handled by a leader whose trust is over; Lost comes after other effects"},
+		{DeafAtFirstSight, "A8: units are revoked with the judgement, though the node's next heartbeat may be on its way"},
 		{ProofFreesAnyTerm, "A8, E2: a term is vacated although the process that is proven to have ended does not hold it"},
 	}
 }

@@ -32,7 +32,7 @@ func start() *atomic.Pointer[string] {
 // that is not listed. The switch is of the whole process: a test that uses it does not run in
 // parallel with others.
 func On(name string) {
-	if name != "" && !slices.ContainsFunc(slices.Concat(Bugs(), QueueBugs()), func(i Info) bool { return i.Name == name }) {
+	if name != "" && !slices.ContainsFunc(slices.Concat(Bugs(), QueueBugs(), StoreBugs()), func(i Info) bool { return i.Name == name }) {
 		panic("planted: no bug is named " + name)
 	}
 	asked.Store(false)

@@ -9,7 +9,7 @@ import (
 func TestBugsAreDistinctAndExplained(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
-	for _, b := range slices.Concat(Bugs(), QueueBugs()) {
+	for _, b := range slices.Concat(Bugs(), QueueBugs(), StoreBugs()) {
 		if b.Name == "" || b.Breaks == "" || seen[b.Name] {
 			t.Errorf("bug %+v: empty or twice", b)
 		}
@@ -22,7 +22,7 @@ func TestOrdinaryBuildsHaveNoSwitch(t *testing.T) {
 	if Enabled {
 		return // TestOneSwitchAtATime covers this build
 	}
-	for _, b := range slices.Concat(Bugs(), QueueBugs()) {
+	for _, b := range slices.Concat(Bugs(), QueueBugs(), StoreBugs()) {
 		if Bug(b.Name) {
 			t.Errorf("%q is on in a build without the tag", b.Name)
 		}

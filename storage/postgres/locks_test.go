@@ -268,3 +268,28 @@ func storm(t *testing.T, a *actor, all []*actor, r *rand.Rand) {
 		}
 	}
 }
+
+// A leave that has to wait for a unit asks it back as it is by then, not as it was when the leave began.
+func TestLeaveActsOnUnitsAsTheyAre(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	middle := c.begin(t, c.in("update %s.unit set state = 'assigning', generation = generation + 1 where daemon = 'acme:reports'"))
+	c.worker.seq++
+	left := later(func() (any, error) {
+		return nil, c.store.Leave(context.Background(), storage.Leave{
+			Node: c.worker.id, Seq: c.worker.seq, Drain: true, DrainTimeout: time.Minute, Reason: node.Shutdown,
+		})
+	})
+	c.blocked(t, 1)
+	commit(t, middle)
+	await(t, "the leave", left).get(t)
+	snap, err := c.store.Snapshot(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range snap.Units {
+		if r.Unit == unit(0) && r.State != daemon.Revoking {
+			t.Errorf("a node that leaves keeps %s, %s", r.Unit, r.State)
+		}
+	}
+}
