@@ -72,6 +72,13 @@ func (c Config) Check() error {
 
 // command returns what the process is made of.
 func (c Config) command(own []string, a *daemon.Assignment) (*program, error) {
+	if c.Dir == "" { // not the guardian's
+		dir, err := os.Getwd()
+		if err != nil {
+			return nil, err
+		}
+		c.Dir = dir
+	}
 	env := c.environ(own, a)
 	path, err := c.find(valueOf(env, "PATH"))
 	if err != nil {

@@ -44,6 +44,19 @@ func TestOutputAndEnvironment(t *testing.T) {
 	}
 }
 
+// Without a directory of its own a command works in emitd's, not in the guardian's.
+func TestTheDirectoryIsThatOfTheProgram(t *testing.T) {
+	t.Parallel()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := try(t, Config{Command: sh(`echo "in $PWD $(pwd -P)"`)})
+	if rest := r.after(t, "stdout: in "); rest != dir+" "+dir {
+		t.Errorf("works in %q, want %s", rest, dir)
+	}
+}
+
 func TestHowCommandsEnd(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

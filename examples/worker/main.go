@@ -1,7 +1,7 @@
 // Worker submits jobs to a queue and works on them: a typed handler, retries by policy, and a clean
 // end on Ctrl-C. It needs a node, such as emitd dev:
 //
-//	go run ./examples/worker 127.0.0.1:7070
+//	go run ./examples/worker 127.0.0.1:7070 .emitd/token
 package main
 
 import (
@@ -12,6 +12,7 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/emitd/emitd/daemon/queue"
@@ -20,19 +21,23 @@ import (
 )
 
 func main() {
-	if len(os.Args) != 2 {
-		log.Fatal("usage: worker host:port of a node")
+	if len(os.Args) != 3 {
+		log.Fatal("usage: worker host:port of a node, file with its token")
+	}
+	token, err := os.ReadFile(os.Args[2])
+	if err != nil {
+		log.Fatal(err)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := connect(ctx, os.Args[1])
+	err = connect(ctx, client.Config{Addresses: []string{os.Args[1]}, Token: strings.TrimSpace(string(token))})
 	stop()
 	if err != nil {
 		log.Fatal(err)
 	}
 }
 
-func connect(ctx context.Context, address string) error {
-	c, err := client.New(client.Config{Addresses: []string{address}})
+func connect(ctx context.Context, to client.Config) error {
+	c, err := client.New(to)
 	if err != nil {
 		return err
 	}

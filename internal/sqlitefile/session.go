@@ -29,6 +29,7 @@ func (c *Connector) Connect(ctx context.Context) (driver.Conn, error) {
 	mode := "rw"
 	if c.Create != nil && c.Create() {
 		mode = "rwc"
+		Private(c.Path)
 	}
 	path := filepath.ToSlash(c.Path)
 	if !strings.HasPrefix(path, "/") {
@@ -39,6 +40,15 @@ func (c *Connector) Connect(ctx context.Context) (driver.Conn, error) {
 		return nil, err
 	}
 	return inner.Connect(ctx)
+}
+
+// Private makes the file be, for its owner alone: it holds what others may not read, and SQLite gives
+// the files beside it the same mode. A file that is there keeps the mode it has. What goes wrong here
+// goes wrong again where SQLite opens the file, and is told there.
+func Private(path string) {
+	if f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600); err == nil {
+		_ = f.Close()
+	}
 }
 
 // Session is one connection to one file, with its prepared statements. One goroutine uses it at a time.

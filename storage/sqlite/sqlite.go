@@ -227,7 +227,7 @@ func prepare(cfg Config) (*Store, error) {
 	if s.timings, err = newTimings(cfg.Meter); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
-	s.wakes = wakeFile{path: cfg.Path + ".wake", log: cfg.Logger}
+	s.wakes = wakeFile{path: cfg.Path + wakeSuffix, log: cfg.Logger}
 	s.db = sql.OpenDB(&sqlitefile.Connector{Path: cfg.Path, Create: func() bool { return !s.cfg.MustExist }})
 	s.db.SetMaxIdleConns(-1) // a session owns its connection; none is kept for another file's session
 	s.writer <- nil

@@ -2,8 +2,10 @@ package sqlite
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -42,6 +44,9 @@ type wakeFile struct {
 	failed sync.Once
 }
 
+// wakeSuffix follows the path of the database.
+const wakeSuffix = ".wake"
+
 // wakeSizes is how many sizes there are before they repeat. The file is sparse: it takes no room.
 const wakeSizes = 1 << 20
 
@@ -62,13 +67,20 @@ func (w *wakeFile) touch(head int64) {
 	}
 }
 
-// create makes the file be.
+// create makes the file be, with the mode of the database: whoever may use that may use both.
 func (w *wakeFile) create() error {
-	f, err := os.OpenFile(w.path, os.O_CREATE|os.O_WRONLY, 0o666)
-	if err == nil {
-		err = f.Close()
+	mode := os.FileMode(0o600)
+	if info, err := os.Stat(strings.TrimSuffix(w.path, wakeSuffix)); err == nil {
+		mode = info.Mode().Perm()
 	}
-	return err
+	f, err := os.OpenFile(w.path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if errors.Is(err, os.ErrExist) {
+		return nil // by another process, meanwhile
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Chmod(mode), f.Close()) // of which a umask takes nothing away
 }
 
 // look returns what changes with every touch.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/internal/sqlitefile"
 	"github.com/emitd/emitd/outbox"
 	"github.com/emitd/emitd/outbox/sqlitelog"
 )
@@ -117,6 +118,7 @@ func migrateSQLiteOutbox(ctx context.Context, o Options) ([]Migration, error) {
 	if _, err := os.Stat(filepath.Dir(cfg.Path)); errors.Is(err, fs.ErrNotExist) {
 		return nil, fault.New(fault.Unreachable, "the directory of the database file %s does not exist", cfg.Path)
 	}
+	sqlitefile.Private(cfg.Path)
 	if _, err := db.ExecContext(ctx, "PRAGMA journal_mode = WAL"); err != nil { // readers do not wait for a writer
 		return nil, fmt.Errorf("write ahead in %s: %w", cfg.Path, err)
 	}

@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -37,6 +39,8 @@ type dev struct {
 	cfg  *config.Loaded
 	dir  string // of the state; empty when there is none
 	show *demo  // nil without --demo
+
+	token host.Token
 }
 
 // mostNodes bounds --nodes: they share one process and one file.
@@ -48,7 +52,8 @@ func (a *app) devCommand() *cobra.Command {
 		Use: "dev", Short: "Run a cluster of three nodes in this process, to try and to develop",
 		Long: "Run a cluster in this process: three nodes on a SQLite file in ./" + DevDir + ", which is kept, so that a later\n" +
 			"emitd dev in this directory goes on with the same state. The profile is fast, the listener loopback.\n" +
-			"In the same directory emitd status, events and the like need no --store.",
+			"In the same directory emitd status, events and the like need no --store. Other users of the machine are\n" +
+			"refused: the listener wants the token in ./" + DevDir + "/token, which emitd queue finds in the same directory.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return d.run(cmd.Context()) },
 	}
@@ -78,6 +83,9 @@ func (d *dev) run(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
+	if err := d.secure(); err != nil {
+		return err
+	}
 	level := telemetry.Level(d.cfg.Telemetry.Log.Level)
 	board := &board{out: d.a.Out, quiet: d.a.quiet}
 	var beside func(context.Context, *host.Running)
@@ -93,7 +101,7 @@ func (d *dev) run(ctx context.Context) error {
 		Config: d.cfg, Version: buildInfo().Version,
 		Handler: d.a.logHandler(d.cfg, level), Level: level,
 		Nodes: d.names(), NextPort: !chosen && d.cfg.Listen == config.Defaults("").Listen,
-		Open: d.open, OpenOutbox: d.openOutbox, Extra: d.extra(), Beside: beside,
+		Token: d.token, Open: d.open, OpenOutbox: d.openOutbox, Extra: d.extra(), Beside: beside,
 		Started: func(r *host.Running) { board.begin(d, r) },
 		Hooks:   board.hooks,
 	})
@@ -152,12 +160,43 @@ func (d *dev) state() (unlock func(), err error) {
 		return nil, fault.New(fault.StateDir, "state directory: %w", err)
 	}
 	text := "# written by emitd dev; read by emitd status and others when they are called beside this directory\n" +
-		fmt.Sprintf("cluster: %q\nprofile: %s\nstore:\n  url: %q\nobjects:\n  url: %q\n", d.cfg.Cluster, d.cfg.Profile, d.cfg.Store.URL, d.cfg.Objects.URL)
+		fmt.Sprintf("cluster: %q\nprofile: %s\nstore:\n  url: %q\nobjects:\n  url: %q\napi:\n  tokens_file: %q\n",
+			d.cfg.Cluster, d.cfg.Profile, d.cfg.Store.URL, d.cfg.Objects.URL, cmp.Or(d.cfg.API.TokensFile, filepath.Join(d.dir, devToken)))
 	if err := os.WriteFile(filepath.Join(d.dir, DevConfig), []byte(text), 0o600); err != nil {
 		unlock()
 		return nil, fault.New(fault.StateDir, "state directory: %w", err)
 	}
 	return unlock, nil
+}
+
+// devToken is the file in DevDir with the bearer token that the listener wants.
+const devToken = "token"
+
+// secure keeps other users of the machine out: they reach the loopback listener as well, but cannot
+// read the token. It is kept with the state; without a state directory it is printed.
+func (d *dev) secure() error {
+	if d.cfg.API.TokensFile != "" {
+		return nil
+	}
+	d.token = host.Token{Text: rand.Text(), Hint: "this is emitd dev, for its user alone: curl -H \"Authorization: Bearer TOKEN\" with the token that it has printed"}
+	if d.dir == "" {
+		d.a.secrets = append(d.a.secrets, d.token.Text)
+		return nil
+	}
+	path := filepath.Join(d.dir, devToken)
+	d.token.Hint = fmt.Sprintf("this is emitd dev, for its user alone: in its directory, curl -H \"Authorization: Bearer $(cat %s)\"", filepath.ToSlash(filepath.Join(DevDir, devToken)))
+	text, err := os.ReadFile(path)
+	if old := strings.TrimSpace(string(text)); err == nil && len(old) >= len(d.token.Text) {
+		d.token.Text = old
+		err = os.Chmod(path, 0o600)
+	} else {
+		err = os.WriteFile(path, []byte(d.token.Text+"\n"), 0o600)
+	}
+	if err != nil {
+		return fault.New(fault.StateDir, "token of the listener: %w", err)
+	}
+	d.a.secrets = append(d.a.secrets, d.token.Text)
+	return nil
 }
 
 func (d *dev) open(ctx context.Context, t *telemetry.Telemetry) (*backend.Store, error) {
@@ -228,8 +267,20 @@ func (b *board) begin(d *dev, r *host.Running) {
 	b.say("emitd %s dev cluster %q     state: %s", buildInfo().Version, d.cfg.Cluster, state)
 	b.say("  health   %s/readyz     metrics  %s/metrics", r.URL, r.URL)
 	b.say("  nodes    %s     daemons  %s", strings.Join(names, "  "), strings.Join(daemons, "  "))
+	b.say("  token    %s", d.where())
 	b.say("%s", d.try())
-	b.say("Ctrl-C drains and stops; again, a second later, to force.  dev mode: profile %s, loopback only, no auth.", d.cfg.Profile)
+	b.say("Ctrl-C drains and stops; again, a second later, to force.  dev mode: profile %s, loopback and this user only.", d.cfg.Profile)
+}
+
+// where says where the listener's token is.
+func (d *dev) where() string {
+	switch {
+	case d.cfg.API.TokensFile != "":
+		return "in " + d.cfg.API.TokensFile
+	case d.dir == "":
+		return d.token.Text
+	}
+	return "in ." + string(filepath.Separator) + filepath.Join(DevDir, devToken) + ", which emitd in this directory uses"
 }
 
 // try suggests commands that work from here.

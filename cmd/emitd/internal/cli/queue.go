@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/backend"
+	"github.com/emitd/emitd/cmd/emitd/internal/config"
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/cmd/emitd/internal/host"
 	"github.com/emitd/emitd/cmd/emitd/internal/view"
@@ -88,13 +89,8 @@ func (q *queues) client(ctx context.Context, nodes func(context.Context) ([]stri
 		}
 		cfg.Addresses = found
 	}
-	if q.token != "" {
-		text, err := os.ReadFile(q.token)
-		if err != nil {
-			return nil, fault.New(fault.AccessFile, "--token-file: %w", err)
-		}
-		cfg.Token = strings.TrimSpace(string(text))
-		q.a.secrets = append(q.a.secrets, cfg.Token)
+	if err := q.authenticate(&cfg); err != nil {
+		return nil, err
 	}
 	settings, err := q.a.load(q.a.input())
 	if err != nil {
@@ -111,6 +107,40 @@ func (q *queues) client(ctx context.Context, nodes func(context.Context) ([]stri
 		return nil, fault.New(fault.Usage, "--addr: %w", err)
 	}
 	return c, nil
+}
+
+// authenticate finds the token: that of --token-file, or of the api.tokens_file of the configuration,
+// which is that of an emitd dev in this directory too. The latter is for the cluster's own nodes, and
+// is not sent to whatever --addr names beyond this machine.
+func (q *queues) authenticate(to *client.Config) error {
+	if q.token != "" {
+		text, err := os.ReadFile(q.token)
+		if err != nil {
+			return fault.New(fault.AccessFile, "--token-file: %w", err)
+		}
+		to.Token = firstToken(text)
+	} else if q.address == "" || config.Loopback(q.address) {
+		cfg, err := q.a.loadToRead()
+		if err != nil || cfg.API.TokensFile == "" {
+			return nil //nolint:nilerr // without a configuration there is no token
+		}
+		text, _ := os.ReadFile(cfg.API.TokensFile) // a node that wants one says so
+		to.Token = firstToken(text)
+	}
+	if to.Token != "" {
+		q.a.secrets = append(q.a.secrets, to.Token)
+	}
+	return nil
+}
+
+// firstToken returns the first token of a file that has one a line.
+func firstToken(text []byte) string {
+	for l := range strings.Lines(string(text)) {
+		if l = strings.TrimSpace(l); l != "" && !strings.HasPrefix(l, "#") {
+			return l
+		}
+	}
+	return ""
 }
 
 // nodes returns the addresses of the live nodes of the store's cluster that serve queues.

@@ -273,6 +273,19 @@ func (v *validator) lacking() string {
 	return strings.Join(out, ", and ")
 }
 
+// Loopback reports whether an address, host:port or a URL, is of this machine alone.
+func Loopback(address string) bool {
+	_, rest, isURL := strings.Cut(address, "://")
+	if isURL {
+		address, _, _ = strings.Cut(rest, "/")
+	}
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		host = strings.Trim(address, "[]")
+	}
+	return loopback(host)
+}
+
 func loopback(host string) bool {
 	if host == "localhost" {
 		return true

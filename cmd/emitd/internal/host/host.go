@@ -51,6 +51,8 @@ type Options struct {
 	OpenOutbox func(ctx context.Context, t *telemetry.Telemetry) (*backend.Outbox, error)
 	// NextPort takes a port near the one of listen if that is in use.
 	NextPort bool
+	// Token is wanted by the listener if there is no api.tokens_file; empty is none.
+	Token Token
 	// Extra are daemons that the program brings along.
 	Extra []Daemon
 	// Beside runs beside the nodes until its context ends, which it does when they stop; nil is none.
@@ -61,6 +63,12 @@ type Options struct {
 	Hooks func(name string) coordinator.Hooks
 	// Reload delivers wishes to read the configuration again; nil is none.
 	Reload <-chan func() (*config.Loaded, error)
+}
+
+// Token is a bearer token that the program made itself.
+type Token struct {
+	Text string
+	Hint string // tells who comes without it where to find it
 }
 
 // Daemon is a daemon with what runs it.
@@ -133,6 +141,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if h.guard, err = newGuard(o.Config.API, h.log); err != nil {
 		return err
 	}
+	h.guard.accept(o.Token)
 	listener, err := listen(ctx, o.Config.Listen, o.NextPort)
 	if err != nil {
 		return err

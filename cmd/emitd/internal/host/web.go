@@ -37,6 +37,7 @@ type guard struct {
 	api   config.API
 	log   *slog.Logger
 	id    atomic.Pointer[identity]
+	hint  string   // how to come by a token; empty: the usual
 	names []string // of this machine, beside loopback addresses; nil: any Host will do
 
 	grants atomic.Pointer[grants] // nil: no tokens wanted
@@ -56,6 +57,17 @@ type grant struct {
 func newGuard(c config.API, log *slog.Logger) (*guard, error) {
 	g := &guard{api: c, log: log}
 	return g, g.load()
+}
+
+// accept makes the guard want the program's own token, if there is one and no token file.
+func (g *guard) accept(own Token) {
+	if g.api.TokensFile != "" || own.Text == "" {
+		return
+	}
+	g.hint = own.Hint
+	x := &grant{sum: sha256.Sum256([]byte(own.Text))}
+	x.valid, x.revoke = context.WithCancelCause(context.Background())
+	g.grants.Store(&grants{x})
 }
 
 // shortestToken keeps guessable words out of the token file.
@@ -240,6 +252,9 @@ func (g *guard) wrap(next http.Handler, refuse func(w http.ResponseWriter, r *ht
 			e := queue.Refuse(queue.Unauthorized, "a bearer token is needed")
 			if sent {
 				e = queue.Refuse(queue.Unauthorized, "the bearer token is none of this server's")
+			}
+			if g.hint != "" {
+				e = e.WithHint("%s", g.hint)
 			}
 			refuse(w, r, e)
 		}
