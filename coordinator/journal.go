@@ -85,6 +85,10 @@ func (j *journal) notice(now lease.Instant, n member.Notice) {
 		}
 		j.log.Warn("heartbeat fails", "for", now.Sub(j.failing), "error", n.Err)
 	case member.HeartbeatFine:
+		if j.failing == 0 { // nothing was told of it
+			j.log.Info("heartbeat is answered again")
+			return
+		}
 		j.log.Info("heartbeat is answered again", "after", now.Sub(j.failing))
 		j.failing = 0
 	case member.PassFailed:

@@ -11,7 +11,8 @@
 //     be up. Only those of queue, adopt apart, ask a node. Where no store is named, the state of an
 //     emitd dev in the present directory is used.
 //   - A command that ends, removes or repeats what others rely on (a term, jobs, a queue, deliveries)
-//     names its effect and asks first if standard input is a terminal; --yes does not ask.
+//     names its effect and asks first; --yes does not ask. Without --yes and without a terminal to ask at
+//     nothing is done.
 package cli
 
 import (

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -29,13 +30,13 @@ func (a *app) configCommand() *cobra.Command {
 	}
 	show.Flags().BoolVar(&origin, "origin", false, "also where each value comes from, and what it overrides")
 	check := &cobra.Command{
-		Use: "check", Short: "Judge the configuration as emitd serve would, starting nothing", Args: noArgs,
+		Use: "check", Short: "Judge the configuration as emitd serve would, and the files and commands it names, starting nothing", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			in := a.input()
 			in.Serving, in.Dev = true, true // a missing store is noted below: checks run where it is not known
 			cfg, err := a.load(in)
 			if err == nil {
-				err = checkSinks(cmd.Context(), cfg)
+				err = slices.Concat(host.Check(cfg), checkSinks(cmd.Context(), cfg)).Err()
 			}
 			if err != nil {
 				return err
@@ -47,14 +48,14 @@ func (a *app) configCommand() *cobra.Command {
 }
 
 // checkSinks judges what only the sinks themselves know.
-func checkSinks(ctx context.Context, cfg *config.Loaded) error {
+func checkSinks(ctx context.Context, cfg *config.Loaded) fault.List {
 	var bad fault.List
 	for i, s := range cfg.Outbox.Subscriptions {
 		if err := sinks.Check(ctx, s.Sink.Settings); err != nil {
 			bad = append(bad, fault.New(fault.BadOutbox, "subscription %s (%s): %w", s.Name, cfg.OriginOf(fmt.Sprintf("outbox.subscriptions[%d]", i)), err))
 		}
 	}
-	return bad.Err()
+	return bad
 }
 
 func (a *app) printSettings(cfg *config.Loaded, origin bool) error {

@@ -122,8 +122,8 @@ func (a *app) resign(ctx context.Context, r resignation) error {
 			a.say("would ask: %s", effect)
 			return nil
 		}
-		if !a.confirm(effect) {
-			return fault.New(fault.Usage, "not confirmed, nothing was done").Hint("answer y, or give --yes")
+		if err := a.confirm(effect); err != nil {
+			return err
 		}
 		id, err := uuid.NewV7()
 		if err != nil {
@@ -206,15 +206,22 @@ type resigned struct {
 	DoneAt  view.Time `json:"done_at"`
 }
 
-// confirm asks if somebody can answer. Scripts are not asked.
-func (a *app) confirm(effect string) bool {
-	if a.yes || !terminal(a.In) {
-		return true
+// confirm asks before something is done that cannot be taken back. A script that cannot be asked says
+// --yes: a command that was mistyped in one does no harm.
+func (a *app) confirm(effect string) error {
+	if a.yes {
+		return nil
+	}
+	if !terminal(a.In) {
+		return fault.New(fault.Usage, "%s: this needs a yes, and standard input is no terminal to ask at; nothing was done", effect).Hint("add --yes")
 	}
 	fmt.Fprintf(a.Err, "%s. Continue? [y/N] ", effect)
 	answer, _ := bufio.NewReader(a.In).ReadString('\n')
 	answer = strings.ToLower(strings.TrimSpace(answer))
-	return answer == "y" || answer == "yes"
+	if answer != "y" && answer != "yes" {
+		return fault.New(fault.Usage, "not confirmed, nothing was done").Hint("answer y, or give --yes")
+	}
+	return nil
 }
 
 // actor names the user of this process.

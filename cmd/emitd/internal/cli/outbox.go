@@ -229,8 +229,8 @@ func (o *outboxes) done(name, act, text string, more map[string]any) error {
 func (o *outboxes) sure(cmd *cobra.Command, effect func(args []string) string) *cobra.Command {
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if !o.a.confirm(effect(args)) {
-			return fault.New(fault.Usage, "not confirmed, nothing was done").Hint("answer y, or give --yes")
+		if err := o.a.confirm(effect(args)); err != nil {
+			return err
 		}
 		return run(cmd, args)
 	}

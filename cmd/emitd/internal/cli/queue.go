@@ -345,8 +345,8 @@ func (q *queues) remove() *cobra.Command {
 		Use: "remove QUEUE", Short: "Take a queue and all its jobs away",
 		Args: exactly(1, "the name of a queue"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if !q.a.confirm(fmt.Sprintf("queue %s and all its jobs are removed for good", args[0])) {
-				return fault.New(fault.Usage, "not confirmed, nothing was done").Hint("answer y, or give --yes")
+			if err := q.a.confirm(fmt.Sprintf("queue %s and all its jobs are removed for good", args[0])); err != nil {
+				return err
 			}
 			return q.with(cmd.Context(), 0, func(ctx context.Context, c *client.Client) error {
 				if err := c.Remove(ctx, args[0]); err != nil {
@@ -478,8 +478,10 @@ func (q *queues) act(act queue.Act) *cobra.Command {
 				c.IDs = args[1:]
 			}
 			effect := fmt.Sprintf(text.effect, args[0])
-			if (act == queue.Purge || act == queue.Cancel) && !q.a.confirm(effect) {
-				return fault.New(fault.Usage, "not confirmed, nothing was done").Hint("answer y, or give --yes")
+			if act == queue.Purge || act == queue.Cancel {
+				if err := q.a.confirm(effect); err != nil {
+					return err
+				}
 			}
 			return q.with(cmd.Context(), 0, func(ctx context.Context, cl *client.Client) error {
 				n, err := cl.Do(ctx, args[0], c)
@@ -522,8 +524,8 @@ func (q *queues) adopt() *cobra.Command {
 			"cluster already is left alone. Needs --objects and --store (or their settings).",
 		Args: exactly(1, "the name of a queue"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if !q.a.confirm(fmt.Sprintf("queue %s belongs to this cluster from now on; nodes of another one lose it", args[0])) {
-				return fault.New(fault.Usage, "not confirmed, nothing was done").Hint("answer y, or give --yes")
+			if err := q.a.confirm(fmt.Sprintf("queue %s belongs to this cluster from now on; nodes of another one lose it", args[0])); err != nil {
+				return err
 			}
 			return q.a.look(cmd.Context(), false, func(ctx context.Context, c *cluster) error {
 				if c.cfg.Objects.URL == "" {

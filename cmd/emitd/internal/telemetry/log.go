@@ -39,13 +39,30 @@ func NewLog(w io.Writer, o LogOptions) slog.Handler {
 		w = redactor{w, o.Secrets}
 	}
 	if o.Format == "text" || o.Format == "auto" && o.TTY {
-		return tint.NewTextHandler(w, &tint.Options{Level: o.Level, NoColor: !o.Colour, TimeFormat: "15:04:05.000"})
+		return tint.NewTextHandler(w, &tint.Options{Level: o.Level, NoColor: !o.Colour, TimeFormat: "15:04:05.000", ReplaceAttr: units})
 	}
-	return slog.NewJSONHandler(w, &slog.HandlerOptions{Level: o.Level, ReplaceAttr: utc})
+	return slog.NewJSONHandler(w, &slog.HandlerOptions{Level: o.Level, ReplaceAttr: readable})
 }
 
-// utc writes times as everywhere else.
-func utc(groups []string, a slog.Attr) slog.Attr {
+// units writes durations with their unit, and no more digits than somebody reads: a number of
+// nanoseconds means nothing to anybody.
+func units(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() != slog.KindDuration {
+		return a
+	}
+	d := a.Value.Duration()
+	for _, unit := range []time.Duration{time.Second, time.Millisecond, time.Microsecond} {
+		if d.Abs() >= 10*unit {
+			d = d.Round(unit / 10)
+			break
+		}
+	}
+	return slog.String(a.Key, d.String())
+}
+
+// readable writes durations with units, and times as everywhere else.
+func readable(groups []string, a slog.Attr) slog.Attr {
+	a = units(groups, a)
 	if len(groups) == 0 && a.Key == slog.TimeKey && a.Value.Kind() == slog.KindTime {
 		return slog.String(slog.TimeKey, a.Value.Time().UTC().Format(time.RFC3339Nano))
 	}

@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"go.opentelemetry.io/otel/metric"
 )
@@ -168,5 +170,20 @@ func TestBadExporter(t *testing.T) {
 	}
 	if err := tel.Close(context.Background()); err != nil {
 		t.Error(err)
+	}
+}
+
+// A duration in the log has its unit, in each format and wherever it stands.
+func TestDurationsHaveUnits(t *testing.T) {
+	t.Parallel()
+	for _, format := range []string{"json", "text"} {
+		var out bytes.Buffer
+		log := slog.New(NewLog(&out, LogOptions{Level: Level("info"), Format: format})).With("every", 90*time.Second)
+		log.Info("x", "restart_in", 100*time.Millisecond, slog.Group("g", "after", 2131505910886*time.Nanosecond), "none", time.Duration(0))
+		for _, want := range []string{"1m30s", "100ms", "35m31.5s", "0s"} {
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("%s: no %s in %s", format, want, out.String())
+			}
+		}
 	}
 }
