@@ -221,7 +221,7 @@ func (p *peer) do(e member.Effect) {
 	case member.Abandon:
 		p.note("abandon %v", e.Fence)
 		if p.running[e.Fence.Unit] == e.Fence.Generation {
-			c.deliver(p, member.RunAbandoned{Fence: e.Fence})
+			c.deliver(p, member.RunAbandoned(e))
 		}
 	case member.Elected:
 		p.note("elected %d", e.Term.Ordinal)

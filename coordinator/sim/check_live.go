@@ -173,9 +173,14 @@ func (w *world) mayRun(p *process, k *Work) bool {
 	return true
 }
 
+// longestEmbargo is how long an embargo may keep a unit from a node, at most.
+const longestEmbargo = 10 * time.Minute
+
+// embargoed reports whether an embargo excuses the process. One that ends later than the longest could
+// was laid while the store's clock stood wrong, and excuses nothing, as none does that has no end.
 func embargoed(r *daemon.Record, inc node.Incarnation, now time.Time) bool {
 	for _, e := range r.Embargoes {
-		if e.Incarnation == inc && (e.Until.IsZero() || now.Before(e.Until)) {
+		if left := e.Until.Sub(now); e.Incarnation == inc && left > 0 && left <= longestEmbargo {
 			return true
 		}
 	}
