@@ -186,8 +186,8 @@ func (r *ClaimRequest) check(set *Settings) *Error {
 		return Refuse(BadRequest, "the worker's name has %d bytes, the limit is %d, of UTF-8", len(r.Worker), MaxType)
 	case r.Tokenless && r.Worker == "":
 		return Refuse(BadRequest, "a claim without a token needs a worker's name")
-	case len(r.RequestID) > MaxID:
-		return Refuse(BadRequest, "the request ID has %d bytes, the limit is %d", len(r.RequestID), MaxID)
+	case len(r.RequestID) > MaxID || !utf8.ValidString(r.RequestID):
+		return Refuse(BadRequest, "the request ID has %d bytes, the limit is %d, of UTF-8", len(r.RequestID), MaxID)
 	case r.Max < 0 || r.Max > MaxCall:
 		return Refuse(TooManyJobs, "%d jobs asked for, want 1 to %d", r.Max, MaxCall)
 	case len(r.Types) > MaxCall:

@@ -43,7 +43,7 @@ func decode(body []byte, v any) error {
 	if first := bytes.TrimSpace(body); first[0] != '{' { // null decodes into anything
 		return queue.Refuse(queue.BadRequest, "the body is %.20q, an object is expected", first)
 	}
-	return nil
+	return refuseReplaced(body, v)
 }
 
 // complain says in a caller's words what encoding/json found.
