@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/emitd/emitd/daemon"
@@ -236,12 +237,56 @@ func (s *session) once(ctx context.Context, rows []Row, from source) []error {
 	began := time.Now()
 	d := Delivery{Subscription: s.r.cfg.Name, Epoch: s.a.Generation, Range: s.shards, Rows: rows}
 	spanned, spans := s.r.take.publishing(bounded, d)
-	errs := spread(s.protected(spanned, d), len(rows))
+	errs := spread(s.sendable(spanned, d), len(rows))
 	s.r.take.published(spans, time.Since(began), errs)
 	if errs != nil && bounded.Err() != nil {
 		return cutOff(errs, limit)
 	}
 	return errs
+}
+
+// sendable gives the sink what it can send. A message whose headers no protocol of lines can carry never comes through:
+// a publisher that is no Go program may have written it into the log.
+func (s *session) sendable(ctx context.Context, d Delivery) []error {
+	var bad []error
+	var good []Row
+	var places []int
+	for i, row := range d.Rows {
+		if err := unsendable(row); err != nil {
+			if bad == nil {
+				bad = make([]error, len(d.Rows))
+			}
+			bad[i] = err
+			continue
+		}
+		good, places = append(good, row), append(places, i)
+	}
+	if bad == nil {
+		return s.protected(ctx, d)
+	}
+	if len(good) == 0 {
+		return bad
+	}
+	d.Rows = good
+	for n, err := range spread(s.protected(ctx, d), len(good)) {
+		bad[places[n]] = err
+	}
+	return bad
+}
+
+// unsendable returns why no sink can send a row, or nil.
+func unsendable(row Row) error {
+	for name, value := range row.Headers {
+		if err := header(name, value); err != nil {
+			return fmt.Errorf("header %.80q %w: %w", name, err, errUnsendable)
+		}
+	}
+	for name, value := range map[string]string{"key": row.Key, "type": row.Type, "traceparent": row.TraceParent, "tracestate": row.TraceState} {
+		if strings.ContainsAny(value, "\r\n") {
+			return fmt.Errorf("%s has a line break: %w", name, errUnsendable)
+		}
+	}
+	return nil
 }
 
 // protected turns a panic of the sink into an error.

@@ -99,6 +99,8 @@ type Fencer interface {
 var (
 	// ErrPermanent says that another attempt of this message is useless: the [Policy] decides at once.
 	ErrPermanent = errors.New("permanent")
+	// errUnsendable is ErrPermanent of a message that no sink can send.
+	errUnsendable = fmt.Errorf("no receiver can be sent this: %w", ErrPermanent)
 	// ErrSinkDown says that no message can be delivered now: the sink is given a rest, no attempt
 	// is counted, no key is parked. In a [RetryAfterError] it says how long a rest at least.
 	ErrSinkDown = errors.New("sink is down")

@@ -46,6 +46,10 @@ const maxRetryAfter = 24 * time.Hour
 // judge decides what becomes of a message that failed.
 func (c *Config) judge(row Row, err error, dice float64) Outcome {
 	o := Outcome{Row: row, Attempts: row.Attempt, Cause: err.Error()}
+	if errors.Is(err, errUnsendable) && c.Policy != Drop {
+		o.Kind = Dead // whatever the policy: no operator can make it deliverable, and its key must go on
+		return o
+	}
 	if errors.Is(err, ErrPermanent) || c.Retry.MaxAttempts > 0 && row.Attempt >= c.Retry.MaxAttempts {
 		switch c.Policy {
 		case Skip:
