@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -71,6 +72,9 @@ type app struct {
 	noColor bool
 	quiet   bool
 	yes     bool
+
+	began   time.Time // of the command
+	bounded bool      // it ends after timeout at the latest
 }
 
 // asFault makes faults of errors that are none yet. Before a command runs there are only
@@ -82,7 +86,17 @@ func (a *app) asFault(err error) error {
 	if !a.ran && !errors.As(err, new(*fault.Fault)) {
 		return fault.New(fault.Usage, "%s", firstLine(err.Error()))
 	}
-	return backend.Fault(err)
+	return a.blame(backend.Fault(err), err)
+}
+
+// blame says of a call that was given up that --timeout was over, where it was: nothing is known to be
+// wrong with what was called.
+func (a *app) blame(f *fault.Fault, err error) error {
+	if f.Code != fault.Unreachable || !a.bounded || !errors.Is(err, context.DeadlineExceeded) || time.Since(a.began) < a.timeout {
+		return f
+	}
+	return fault.New(fault.Unreachable, "no answer within --timeout %v: %s", a.timeout, strings.TrimPrefix(f.What, "store unreachable: ")).
+		Hint("give it longer, such as --timeout 30s; if that does not help: %s", f.Advice())
 }
 
 func firstLine(s string) string {
@@ -121,7 +135,10 @@ func (a *app) root() *cobra.Command {
 		SilenceErrors: true, SilenceUsage: true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 		Args:              noSuchCommand,
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return a.checkFlags() },
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			a.began, a.bounded = time.Now(), cmd.Name() != "serve" && cmd.Name() != "dev"
+			return a.checkFlags()
+		},
 	}
 	version := root.Flags().Bool("version", false, "show the version of this program, as emitd version does")
 	root.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -196,6 +213,10 @@ func commandNames(cmd *cobra.Command) []string {
 
 func flagError(cmd *cobra.Command, err error) error {
 	f := fault.New(fault.Usage, "%s: %s", cmd.CommandPath(), firstLine(err.Error()))
+	var bad *pflag.InvalidValueError
+	if errors.As(err, &bad) {
+		f.What = fmt.Sprintf("%s: --%s is %q, want %s", cmd.CommandPath(), bad.GetFlag().Name, bad.GetValue(), wanted(bad.GetFlag().Value.Type(), bad.GetValue()))
+	}
 	var unknown *pflag.NotExistError
 	if errors.As(err, &unknown) {
 		var names []string
@@ -205,6 +226,23 @@ func flagError(cmd *cobra.Command, err error) error {
 		}
 	}
 	return f.Hint("see %s --help", cmd.CommandPath())
+}
+
+// wanted says what a flag of a type takes instead of a value.
+func wanted(kind, value string) string {
+	switch kind {
+	case "duration":
+		text := "a duration with its unit, such as 90s, 5m or 1h30m"
+		if _, err := strconv.Atoi(value); err == nil {
+			text += fmt.Sprintf("; did you mean %ss?", value)
+		}
+		return text
+	case "int", "int64":
+		return "a whole number"
+	case "bool":
+		return "true or false"
+	}
+	return "a " + kind
 }
 
 // bind makes a flag of every key of the configuration.

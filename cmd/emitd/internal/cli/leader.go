@@ -184,12 +184,12 @@ func refused(err error) bool {
 }
 
 func (a *app) submitted(c *cluster, done storage.Command) error {
-	if why, refused := strings.CutPrefix(done.Result, "conflict"); refused {
-		return fault.New(fault.NotLeader, "not the leader any more%s", why).
+	if strings.HasPrefix(done.Result, "conflict") {
+		return fault.New(fault.NotLeader, "%s is not the leader any more: its term %d is over", c.snap.Term.Leader.Name, c.snap.Term.Ordinal).
 			Because("nothing was written. The command was refused by its term check, not lost.")
 	}
 	return a.print(data{
-		whole: resigned{c.snap.Term.Leader.Name, done.Term, done.ID, done.Result, view.Time{Time: done.DoneAt}},
+		whole: resigned{c.snap.Term.Leader.Name, done.Term, c.snap.Term.Ordinal, done.ID, done.Result, view.Time{Time: done.DoneAt}},
 		names: []string{done.ID},
 		table: func(w io.Writer, _ bool) error {
 			_, err := fmt.Fprintf(w, "%s resigned term %d after %s\n", view.Line(c.snap.Term.Leader.Name), c.snap.Term.Ordinal, view.Exact(max(done.DoneAt.Sub(done.CreatedAt), 0)))
@@ -201,6 +201,7 @@ func (a *app) submitted(c *cluster, done storage.Command) error {
 type resigned struct {
 	Node    string    `json:"node"`
 	Term    int64     `json:"term"`
+	Ordinal int64     `json:"term_ordinal"`
 	Command string    `json:"command"`
 	Result  string    `json:"result"`
 	DoneAt  view.Time `json:"done_at"`

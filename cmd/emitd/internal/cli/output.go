@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -64,8 +66,30 @@ func (a *app) print(d data) error {
 		}
 		return nil
 	}
-	return d.table(a.Out, view.Format(a.output) == view.WideFormat)
+	if view.Format(a.output) == view.WideFormat {
+		return d.table(a.Out, true)
+	}
+	return d.table(view.Screen{Writer: a.Out, Columns: a.columns()}, false)
 }
+
+// columns returns how wide the terminal is that tables are written to; 0 is any width. COLUMNS says it for
+// what is no terminal.
+func (a *app) columns() int {
+	for _, kv := range a.Environ {
+		if name, value, _ := strings.Cut(kv, "="); name == "COLUMNS" {
+			if n, err := strconv.Atoi(value); err == nil && n >= narrowest {
+				return n
+			}
+		}
+	}
+	if !terminal(a.Out) {
+		return 0
+	}
+	return max(terminalWidth(a.Out), 0)
+}
+
+// narrowest is the least width that tables are made for.
+const narrowest = 40
 
 // list makes data of a list.
 func list[T any](items []T, name func(T) string, table func(wide bool) *view.Table) data {

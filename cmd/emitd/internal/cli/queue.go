@@ -43,6 +43,11 @@ func (a *app) queueCommand() *cobra.Command {
 		q.peek(), q.act(queue.RunNow), q.act(queue.Redrive), q.act(queue.Cancel), q.act(queue.Pause), q.act(queue.Resume), q.act(queue.Purge),
 		q.bench(), q.adopt(), q.verify())
 	q.flags(g.PersistentFlags())
+	for _, c := range g.Commands() {
+		if c.Name() != "ls" && c.Name() != "declare" {
+			a.complete(c, 0, queueNames)
+		}
+	}
 	return g
 }
 
@@ -225,6 +230,9 @@ func (q *queues) ls() *cobra.Command {
 				declared, err := c.Queues(ctx)
 				if err != nil {
 					return err
+				}
+				if len(declared) == 0 {
+					q.a.say("there are no queues yet: emitd queue declare NAME makes one")
 				}
 				var all []operate.Stats
 				for _, d := range declared {

@@ -40,8 +40,9 @@ type benchResult struct {
 func (r benchResult) table(w io.Writer, _ bool) error {
 	t := &view.Table{Head: []string{"CLIENTS", "BATCH", "JOBS", "TIME", "JOBS/S", "CYCLE P50", "P99", "ERRORS"}}
 	seconds := func(s float64) string { return view.Exact(time.Duration(s * float64(time.Second))) }
+	millis := func(s float64) string { return milliseconds(time.Duration(s * float64(time.Second))) }
 	t.Add(fmt.Sprint(r.Clients), fmt.Sprint(r.Batch), fmt.Sprint(r.Jobs), seconds(r.Seconds), fmt.Sprintf("%.0f", r.Rate),
-		seconds(r.P50), seconds(r.P99), fmt.Sprint(r.Errors))
+		millis(r.P50), millis(r.P99), fmt.Sprint(r.Errors))
 	if err := t.Write(w); err != nil || r.Error == "" {
 		return err
 	}

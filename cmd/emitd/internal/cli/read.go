@@ -128,6 +128,8 @@ func (a *app) daemonCommand() *cobra.Command {
 		},
 	}
 	explain.Flags().StringVar(&on, "node", "", "only this node")
+	a.complete(explain, 0, unitNames)
+	a.completeFlag(explain, "node", nodeNames)
 	return group("daemon", "Look at daemons", a.outputFlag(ls), a.outputFlag(explain))
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -36,16 +37,28 @@ func (t *Table) Write(w io.Writer) error {
 			width[j] = max(width[j], utf8.RuneCountInString(clean[i][j]))
 		}
 	}
+	keep := slices.Repeat([]bool{true}, len(width))
+	limit := columns(w)
+	if limit > 0 {
+		keep = narrow(t.Head, width, limit)
+	}
 	var b strings.Builder
 	for _, row := range clean {
+		var line strings.Builder
 		for j, cell := range row {
-			if j == len(row)-1 {
-				b.WriteString(cell)
-				break
+			if !keep[j] {
+				continue
 			}
-			b.WriteString(cell + strings.Repeat(" ", width[j]-utf8.RuneCountInString(cell)+2))
+			line.WriteString(cell)
+			if j < len(row)-1 {
+				line.WriteString(strings.Repeat(" ", width[j]-utf8.RuneCountInString(cell)+2))
+			}
 		}
-		b.WriteString("\n")
+		text := line.String()
+		if limit > 0 {
+			text = cut(strings.TrimRight(text, " "), limit)
+		}
+		b.WriteString(text + "\n")
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

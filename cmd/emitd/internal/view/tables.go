@@ -15,15 +15,17 @@ import (
 
 // Table writes the picture of the cluster; wide adds nodes, units and subscriptions of the outbox.
 func (s Status) Table(w io.Writer, wide bool) error {
+	limit := columns(w)
 	var b strings.Builder
-	fmt.Fprintf(&b, "CLUSTER %s    LEADER %s    STORE %s, event %d\n", Line(s.Cluster), s.leaderCell(), Line(s.Store.Kind), s.Store.Head)
-	fmt.Fprintf(&b, "NODES   %s       DAEMONS %s%s%s\n", s.countNodes(), s.countUnits(), s.Outbox.cell(), s.Queues.cell())
+	line := func(format string, args ...any) { b.WriteString(wrap(fmt.Sprintf(format, args...), limit) + "\n") }
+	line("CLUSTER %s    LEADER %s    STORE %s, event %d", Line(s.Cluster), s.leaderCell(), Line(s.Store.Kind), s.Store.Head)
+	line("NODES   %s       DAEMONS %s%s%s", s.countNodes(), s.countUnits(), s.Outbox.cell(), s.Queues.cell())
 	for _, n := range s.Attention {
-		b.WriteString("! " + Line(n.Text))
+		text := "! " + Line(n.Text)
 		if n.Do != "" {
-			b.WriteString("    -> " + Line(n.Do))
+			text += "    -> " + Line(n.Do)
 		}
-		b.WriteString("\n")
+		line("%s", text)
 	}
 	if _, err := io.WriteString(w, b.String()); err != nil || !wide {
 		return err

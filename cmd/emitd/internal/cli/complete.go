@@ -1,0 +1,105 @@
+package cli
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/emitd/emitd/daemon/queue"
+)
+
+// completeLimit is how long a shell waits for names.
+const completeLimit = 500 * time.Millisecond
+
+// complete makes a command offer names out of a snapshot for its n-th argument. A shell that asks is told
+// nothing of what goes wrong: there are no names then.
+func (a *app) complete(cmd *cobra.Command, n int, names func(c *cluster) []string) *cobra.Command {
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+		if len(args) != n {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return a.offered(cmd.Context(), begun, names), cobra.ShellCompDirectiveNoFileComp
+	}
+	return cmd
+}
+
+// completeFlag does the same for the value of a flag.
+func (a *app) completeFlag(cmd *cobra.Command, flag string, names func(c *cluster) []string) {
+	_ = cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+		return a.offered(cmd.Context(), begun, names), cobra.ShellCompDirectiveNoFileComp
+	})
+}
+
+func (a *app) offered(ctx context.Context, begun string, names func(c *cluster) []string) []string {
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	ctx, cancel := context.WithTimeout(ctx, completeLimit)
+	defer cancel()
+	a.quiet = true
+	cfg, err := a.loadToRead()
+	if err != nil {
+		return nil
+	}
+	var out []string
+	found := make(chan []string, 1)
+	go func() { // what does not look at its context keeps no shell waiting
+		var all []string
+		_ = a.lookAt(ctx, cfg, true, func(_ context.Context, c *cluster) error {
+			all = names(c)
+			return nil
+		})
+		found <- all
+	}()
+	select {
+	case all := <-found:
+		for _, name := range all {
+			if strings.HasPrefix(name, begun) {
+				out = append(out, name)
+			}
+		}
+	case <-ctx.Done():
+	}
+	return out
+}
+
+// nodeNames lists the nodes that have not left.
+func nodeNames(c *cluster) []string {
+	var out []string
+	for _, m := range c.snap.Nodes {
+		if m.Present() {
+			out = append(out, m.Name)
+		}
+	}
+	return sorted(out)
+}
+
+// unitNames lists daemons and their units.
+func unitNames(c *cluster) []string {
+	var out []string
+	for _, r := range c.snap.Units {
+		if !r.Retired {
+			out = append(out, string(r.Unit.Daemon), r.Unit.String())
+		}
+	}
+	return sorted(out)
+}
+
+// queueNames lists the queues that have a unit, which is every one that a broker serves.
+func queueNames(c *cluster) []string {
+	var out []string
+	for _, r := range c.snap.Units {
+		if name, ok := strings.CutPrefix(string(r.Unit.Daemon), string(queue.Kind)+"/"); ok && !r.Retired {
+			out = append(out, name)
+		}
+	}
+	return sorted(out)
+}
+
+func sorted(names []string) []string {
+	slices.Sort(names)
+	return slices.Compact(names)
+}

@@ -1,0 +1,40 @@
+package view
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/emitd/emitd/node"
+)
+
+// TestSixtyColumns: everything that is shown fits a narrow screen, and says what matters first.
+func TestSixtyColumns(t *testing.T) {
+	t.Parallel()
+	for name, change := range scenes {
+		s := healthy()
+		change(s)
+		v := Of(s, reader)
+		var b bytes.Buffer
+		w := Screen{&b, 60}
+		for _, err := range []error{
+			v.Table(w, false), v.NodeTable(false).Write(w), v.UnitTable(false).Write(w),
+			OutboxTable([]OutboxStats{{Subscription: "orders", Pending: 12345}}, false).Write(w),
+			ReignTable([]Reign{{TermOrdinal: 41, Node: "emitd-0", EndedBy: string(node.PassesFailed)}}).Write(w),
+		} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		for line := range strings.Lines(b.String()) {
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 60 {
+				t.Errorf("%s: %d columns: %s", name, n, line)
+			}
+		}
+	}
+	var b bytes.Buffer
+	if err := Of(healthy(), reader).NodeTable(false).Write(Screen{&b, 60}); err != nil || !strings.HasPrefix(b.String(), "NAME     STATE  LEADER") {
+		t.Errorf("%v: %s", err, b.String())
+	}
+}
