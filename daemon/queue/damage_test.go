@@ -142,6 +142,25 @@ func TestDamagedList(t *testing.T) {
 			if err := second.Queues().Remove(w.ctx, "mail"); TagOf(err) != Damaged {
 				t.Errorf("removed: %v", err)
 			}
+
+			registry := NewRegistry(bucket, "")
+			if _, _, err := registry.Repair(w.ctx, true); err != nil || registry.Secure(w.ctx) == nil {
+				t.Errorf("a dry run: %v, or it has repaired the list", err)
+			}
+			known, kept, err := registry.Repair(w.ctx, false)
+			if err != nil || len(known) != 2 {
+				t.Fatal(known, err)
+			}
+			if _, there := bucket.Peek(kept); there != (name != "gone") {
+				t.Errorf("the damaged list is kept as %q: %t", kept, there)
+			}
+			found, err := registry.Verify(w.ctx, "")
+			if err != nil || len(found.Problems) != 0 {
+				t.Errorf("after the repair: %+v, %v", found, err)
+			}
+			if _, err := second.Queues().Declare(w.ctx, Settings{Name: "new"}); err != nil {
+				t.Errorf("after the repair: %v", err)
+			}
 		})
 	}
 }

@@ -99,7 +99,7 @@ func isJournal(key string) bool {
 
 func damagedList(format string, args ...any) *Error {
 	return Refuse(Damaged, "the list of queues is damaged: "+format, args...).
-		WithHint("the queues that are known are served; see emitd queue verify, and repair the list with emitd queue repair --list")
+		WithHint("the queues that are known are served; see emitd queue verify, and write the list anew from its copy with emitd queue repair --list")
 }
 
 // readCopy returns what the copy says; nil if there is none, or it says nothing.
@@ -176,4 +176,55 @@ func (r *Registry) Damage(ctx context.Context) *Error {
 	}
 	defer r.unlock()
 	return r.damage
+}
+
+// Repair writes a damaged list of queues anew, from the newest list that is known, and keeps what stood in
+// its place as an object of its own. It returns the queues of the list and where the damaged one is kept:
+// empty if the list was not damaged, and nothing was written; with dry, nothing is written in any case.
+func (r *Registry) Repair(ctx context.Context, dry bool) (queues []Settings, kept string, err error) {
+	if err := r.lock(ctx); err != nil {
+		return nil, "", err
+	}
+	defer r.unlock()
+	if err := r.refresh(ctx); err != nil {
+		return nil, "", err
+	}
+	for _, q := range r.list.Queues {
+		queues = append(queues, q.settings())
+	}
+	if r.damage == nil {
+		return queues, "", nil
+	}
+	next := r.list
+	next.Format, next.Nonce, next.Serial = registryFormat, nonceText(), next.Serial+1
+	kept = join(r.root, "v1/damaged/queues-"+next.Nonce)
+	if dry {
+		return queues, kept, nil
+	}
+	o, err := r.bucket.Read(ctx, r.key)
+	switch {
+	case err == nil:
+		if _, err := r.bucket.Create(ctx, kept, o.Data); err != nil {
+			return nil, "", Refuse(Unavailable, "keep the damaged list of queues: %w", err)
+		}
+		r.version = o.Version
+	case errors.Is(err, blob.ErrNotFound):
+		r.version, kept = "", ""
+	case errors.Is(err, blob.ErrCorrupt): // nobody can read what is there
+		if err := r.bucket.Delete(ctx, r.key); err != nil {
+			return nil, "", Refuse(Unavailable, "take the damaged list of queues away: %w", err)
+		}
+		r.version, kept = "", ""
+	default:
+		return nil, "", Refuse(Unavailable, "read the list of queues: %w", err)
+	}
+	done, err := r.write(ctx, &next)
+	switch {
+	case err != nil:
+		return nil, "", err
+	case !done:
+		return nil, "", Refuse(Unavailable, "the list of queues was changed meanwhile").WithHint("run emitd queue verify again")
+	}
+	r.damage = nil
+	return queues, kept, r.writeCopy(ctx)
 }

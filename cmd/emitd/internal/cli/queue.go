@@ -41,7 +41,7 @@ func (a *app) queueCommand() *cobra.Command {
 		q.ls(), q.declare(), q.remove(), q.stats(),
 		q.enqueue(), q.importing(), q.claim(), q.settle(queue.Complete), q.settle(queue.Fail), q.settle(queue.Release), q.settle(queue.Extend),
 		q.peek(), q.act(queue.RunNow), q.act(queue.Redrive), q.act(queue.Cancel), q.act(queue.Pause), q.act(queue.Resume), q.act(queue.Purge),
-		q.bench(), q.adopt(), q.verify())
+		q.bench(), q.adopt(), q.verify(), q.repair())
 	q.flags(g.PersistentFlags())
 	for _, c := range g.Commands() {
 		if c.Name() != "ls" && c.Name() != "declare" {

@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -85,4 +87,50 @@ func problemTable(all []queue.Problem) *view.Table {
 		t.Add(name, shard, p.Object, p.What, lost, p.Text)
 	}
 	return t
+}
+
+// repair needs no node: it writes the list of queues itself, only if unchanged, so nodes may run.
+func (q *queues) repair() *cobra.Command {
+	var registry, dry bool
+	cmd := &cobra.Command{
+		Use: "repair --list", Short: "Write a damaged list of queues anew from its copy",
+		Long: "Write the list of queues anew, from its copy, when it is gone, damaged or an older one; what stood in its place\n" +
+			"is kept below v1/damaged/. No job is touched, and nodes may run. Needs --objects (or its setting).",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !registry {
+				return fault.New(fault.Usage, "--list is not given: there is nothing else that this command repairs")
+			}
+			if !dry && !q.a.yes && !terminal(q.a.In) {
+				return fault.New(fault.Usage, "not confirmed, nothing was done").Hint("give --yes, or --dry-run to look first")
+			}
+			if !dry && !q.a.confirm("the list of queues is written anew from its copy if it is damaged") {
+				return fault.New(fault.Usage, "not confirmed, nothing was done").Hint("answer y, or give --yes")
+			}
+			open := backend.Bucket
+			if dry {
+				open = backend.Reader
+			}
+			bucket, err := q.objects(cmd.Context(), open)
+			if err != nil {
+				return err
+			}
+			known, kept, err := queue.NewRegistry(bucket, "").Repair(cmd.Context(), dry)
+			if err != nil {
+				return queueFault(err)
+			}
+			names := []string{}
+			for _, set := range known {
+				names = append(names, set.Name)
+			}
+			return q.a.print(data{whole: map[string]any{"queues": names, "kept": kept, "dry_run": dry}, names: names, table: func(w io.Writer, _ bool) error {
+				_, err := fmt.Fprintf(w, "the list has %d queues; the damaged one is kept as %s\n", len(names), cmp.Or(kept, "nothing: there was none that could be read, or none was damaged"))
+				return err
+			}})
+		},
+	}
+	cmd.Flags().BoolVar(&registry, "list", false, "repair the list of queues")
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "say what would be done, and do nothing")
+	cmd.Flags().BoolVarP(&q.a.yes, "yes", "y", false, "do not ask")
+	return q.a.outputFlag(cmd)
 }
