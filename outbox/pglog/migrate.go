@@ -11,7 +11,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/emitd/emitd/internal/pgerror"
 	"github.com/emitd/emitd/internal/pgschema"
 	"github.com/emitd/emitd/internal/schema"
 	"github.com/emitd/emitd/outbox"
@@ -143,7 +142,7 @@ func withConn(ctx context.Context, cfg Config, what string, do func(*pgx.Conn, C
 	}
 	cc, err := pgx.ParseConfig(cfg.URL)
 	if err != nil {
-		return fmt.Errorf("%s: outbox.url is no connection string: %s", what, pgerror.Redact(err.Error(), cfg.URL))
+		return fmt.Errorf("%s: outbox.url is no connection string", what)
 	}
 	cc.DialFunc, cc.ConnectTimeout = dialer.DialContext, cfg.QueryTimeout
 	cc.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol

@@ -91,7 +91,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/emitd/emitd/internal/pgerror"
+	"github.com/emitd/emitd/internal/address"
 	"github.com/emitd/emitd/internal/pgschema"
 	"github.com/emitd/emitd/outbox"
 )
@@ -199,6 +199,8 @@ func (c Config) withURL() (Config, error) {
 	c, err := c.withDefaults()
 	if c.URL == "" {
 		err = errors.Join(err, errors.New("outbox.url is empty, want postgres://…"))
+	} else if bad := address.Postgres(c.URL); bad != nil {
+		err = errors.Join(err, fmt.Errorf("outbox.url %w", bad))
 	}
 	return c, err
 }
@@ -227,7 +229,7 @@ func (c Config) connection(cc *pgx.ConnConfig, pooled bool) {
 func (c Config) pool(connected func(context.Context, *pgx.Conn) error) (*pgxpool.Config, error) {
 	p, err := pgxpool.ParseConfig(c.URL)
 	if err != nil {
-		return nil, fmt.Errorf("outbox.url is no connection string: %s", pgerror.Redact(err.Error(), c.URL))
+		return nil, errors.New("outbox.url is no connection string")
 	}
 	p.MaxConns, p.MinConns = int32(c.MaxConns), 0 //nolint:gosec // validated
 	p.ShouldPing = func(_ context.Context, idle pgxpool.ShouldPingParams) bool {

@@ -3,7 +3,6 @@ package pglog
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -156,7 +155,7 @@ func (l *Log) connect(ctx context.Context, behindPooler bool) error {
 func (l *Log) open(ctx context.Context) error {
 	cc, err := pgx.ParseConfig(l.cfg.URL)
 	if err != nil {
-		return fmt.Errorf("outbox.url is no connection string: %s", pgerror.Redact(err.Error(), l.cfg.URL))
+		return errors.New("outbox.url is no connection string")
 	}
 	if cc.DefaultQueryExecMode != pgx.QueryExecModeCacheStatement {
 		return l.connect(ctx, true)

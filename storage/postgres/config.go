@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/emitd/emitd/internal/pgerror"
+	"github.com/emitd/emitd/internal/address"
 )
 
 // Config says where the store is. Only URL has no default.
@@ -73,6 +73,8 @@ func (c Config) withDefaults() (Config, error) {
 	var errs []error
 	if c.URL == "" {
 		errs = append(errs, errors.New("store.url is empty, want postgres://…"))
+	} else if err := address.Postgres(c.URL); err != nil {
+		errs = append(errs, fmt.Errorf("store.url %w", err))
 	}
 	if err := c.names().validate(); err != nil {
 		errs = append(errs, err)
@@ -98,7 +100,7 @@ func (c Config) names() names {
 func (c Config) pool(dial func(ctx context.Context, network, address string) (net.Conn, error)) (*pgxpool.Config, error) {
 	p, err := pgxpool.ParseConfig(c.URL)
 	if err != nil {
-		return nil, fmt.Errorf("store.url is no connection string: %s", pgerror.Redact(err.Error(), c.URL))
+		return nil, errors.New("store.url is no connection string")
 	}
 	p.MaxConns, p.MinConns = int32(c.MaxConns), 0
 	// A connection that broke while it idled is noticed without a round trip: the end of the

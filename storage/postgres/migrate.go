@@ -123,7 +123,7 @@ func withConn(ctx context.Context, cfg Config, what string, do func(*pgx.Conn, n
 	}
 	cc, err := pgx.ParseConfig(cfg.URL)
 	if err != nil {
-		return fmt.Errorf("%s: store.url is no connection string: %s", what, pgerror.Redact(err.Error(), cfg.URL))
+		return fmt.Errorf("%s: store.url is no connection string", what)
 	}
 	cfg.connection(cc, dialer.DialContext)
 	conn, err := pgx.ConnectConfig(ctx, cc)

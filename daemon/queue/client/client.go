@@ -176,12 +176,12 @@ func (c *Client) base(address string) (string, error) {
 	}
 	u, err := url.Parse(address)
 	switch {
-	case err != nil:
-		return "", fmt.Errorf("address: %w", err)
+	case err != nil: // which may hold a password: no part of it is shown
+		return "", errors.New("address: does not parse, host:port or an http URL is expected")
 	case u.Hostname() == "" && u.Port() == "" || u.Scheme != "http" && u.Scheme != "https":
-		return "", fmt.Errorf("address %q: host:port or an http URL is expected", address)
+		return "", errors.New("address: host:port or an http URL is expected")
 	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
-		return "", fmt.Errorf("address %s: only host, port and path are taken", u.Redacted())
+		return "", errors.New("address: only host, port and path are taken, no login and no parameters")
 	}
 	return strings.TrimRight(u.String(), "/"), nil
 }

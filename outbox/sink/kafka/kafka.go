@@ -74,6 +74,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
+	"github.com/emitd/emitd/internal/address"
 	"github.com/emitd/emitd/outbox"
 	"github.com/emitd/emitd/outbox/sink"
 )
@@ -176,6 +177,11 @@ func (s *Sink) configure() error {
 	c := &s.cfg
 	if len(c.Brokers) == 0 {
 		return errors.New("brokers is empty")
+	}
+	for i, broker := range c.Brokers {
+		if err := address.HostPort(broker); err != nil {
+			return fmt.Errorf("brokers[%d] %w", i, err)
+		}
 	}
 	if c.Timeout < 0 || c.Linger < 0 || c.MaxBytes < 0 || c.Parallel < 0 || c.TransactionTimeout < 0 {
 		return errors.New("timeout, transaction_timeout, linger, max_bytes and parallel must not be negative")

@@ -38,6 +38,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 	"sync"
 	"time"
@@ -45,6 +46,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/emitd/emitd/internal/address"
 	"github.com/emitd/emitd/outbox"
 	"github.com/emitd/emitd/outbox/sink"
 )
@@ -103,6 +105,9 @@ func New(_ context.Context, cfg Config) (*Sink, error) {
 		return nil, fmt.Errorf("nats: %w", err)
 	}
 	if s.conn, err = nats.Connect(string(cfg.URL), opts...); err != nil {
+		if _, bad := errors.AsType[*url.Error](err); bad {
+			err = address.ErrForm
+		}
 		return nil, fmt.Errorf("nats: connect: %s", s.redact(err))
 	}
 	js := []jetstream.JetStreamOpt{jetstream.WithPublishAsyncMaxPending(4 * s.cfg.Parallel)}
@@ -124,6 +129,8 @@ func (s *Sink) options() ([]nats.Option, error) {
 	switch {
 	case c.URL == "":
 		return nil, errors.New("url is empty")
+	case address.List(string(c.URL)) != nil:
+		return nil, fmt.Errorf("url %w", address.List(string(c.URL)))
 	case c.Fence && c.Stream == "":
 		return nil, errors.New("fence needs the stream that has the markers and the messages")
 	case c.Timeout < 0 || c.Parallel < 0:

@@ -49,6 +49,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/emitd/emitd/internal/address"
 	"github.com/emitd/emitd/outbox"
 	"github.com/emitd/emitd/outbox/sink"
 )
@@ -110,9 +111,12 @@ func New(ctx context.Context, cfg Config) (*Sink, error) {
 	if s.pool = cfg.Pool; s.pool != nil {
 		return s, nil
 	}
+	if err := address.Postgres(string(cfg.URL)); err != nil {
+		return nil, fmt.Errorf("postgres sink: url %w", err)
+	}
 	pc, err := pgxpool.ParseConfig(string(cfg.URL))
 	if err != nil {
-		return nil, errors.New("postgres sink: url does not parse: want postgres://user:password@host:port/database or key=value pairs")
+		return nil, errors.New("postgres sink: url is no connection string")
 	}
 	pc.MaxConns = int32(min(s.cfg.Connections, 1000)) //nolint:gosec // bounded
 	if pc.ConnConfig.RuntimeParams["application_name"] == "" {

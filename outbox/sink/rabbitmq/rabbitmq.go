@@ -40,6 +40,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/emitd/emitd/internal/address"
 	"github.com/emitd/emitd/outbox"
 	"github.com/emitd/emitd/outbox/sink"
 )
@@ -88,6 +89,9 @@ func New(_ context.Context, cfg Config) (*Sink, error) {
 	s := &Sink{cfg: cfg, turn: make(chan struct{}, 1)}
 	c := &s.cfg
 	var err error
+	if _, err := address.URL(string(c.URL)); err != nil {
+		return nil, fmt.Errorf("rabbitmq: url %w", err)
+	}
 	if s.uri, err = amqp.ParseURI(string(c.URL)); err != nil {
 		return nil, errors.New("rabbitmq: url must be amqp://user:password@host:port/vhost, or amqps://…")
 	}

@@ -64,6 +64,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/emitd/emitd/internal/address"
 	"github.com/emitd/emitd/outbox"
 	"github.com/emitd/emitd/outbox/sink"
 )
@@ -135,12 +136,12 @@ func New(_ context.Context, cfg Config) (*Sink, error) {
 // configure fills in defaults and says what is wrong.
 func (s *Sink) configure() error {
 	c := &s.cfg
-	u, err := url.Parse(strings.ReplaceAll(c.URL, "{topic}", "topic"))
+	u, err := address.URL(strings.ReplaceAll(c.URL, "{topic}", "topic"))
 	switch {
 	case err != nil:
-		return errors.New("url does not parse")
+		return fmt.Errorf("url %w", err)
 	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
-		return fmt.Errorf("url must begin with http:// or https:// and name a host, have %s", sink.Host(c.URL))
+		return errors.New("url must begin with http:// or https:// and name a host")
 	}
 	if c.Mode == "" {
 		c.Mode = Binary

@@ -3,15 +3,16 @@ package gcs
 import (
 	"errors"
 	"fmt"
-	"net/url"
 	"strings"
+
+	"github.com/emitd/emitd/internal/address"
 )
 
 // ParseURL reads "gs://bucket/prefix", with the optional parameter endpoint, the address of an
 // emulator. Without it, emulator (the value of STORAGE_EMULATOR_HOST) is used unless it is empty;
 // that may lack its scheme.
 func ParseURL(raw, emulator string) (Config, error) {
-	u, err := url.Parse(raw)
+	u, err := address.URL(raw)
 	if err != nil || u.Scheme != "gs" || u.Host == "" || u.Opaque != "" || u.User != nil {
 		return Config{}, errors.New("object store address: want gs://bucket/prefix or gs://bucket/prefix?endpoint=http://host:port")
 	}
@@ -21,7 +22,7 @@ func ParseURL(raw, emulator string) (Config, error) {
 	}
 	for name, values := range u.Query() {
 		if name != "endpoint" {
-			return Config{}, fmt.Errorf("object store address gs://%s: parameter %s: not known: endpoint is", u.Host, name)
+			return Config{}, fmt.Errorf("object store address gs://%s: a parameter is not known: endpoint is", u.Hostname())
 		}
 		config.Endpoint = values[len(values)-1]
 	}

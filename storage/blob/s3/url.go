@@ -6,6 +6,8 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+
+	"github.com/emitd/emitd/internal/address"
 )
 
 // ParseURL reads
@@ -15,7 +17,7 @@ import (
 // where everything behind the bucket is optional. Credentials are refused: an address is shown in
 // logs and by ps; they belong into the environment (AWS_ACCESS_KEY_ID, ...) or a role.
 func ParseURL(raw string) (Config, error) {
-	u, err := url.Parse(raw)
+	u, err := address.URL(raw)
 	if err != nil || u.Scheme != "s3" || u.Host == "" || u.Opaque != "" {
 		return Config{}, errors.New("object store address: want s3://bucket/prefix, and behind it ?region=, endpoint=, path_style=, sse= and kms_key=")
 	}
@@ -25,7 +27,7 @@ func ParseURL(raw string) (Config, error) {
 	config := Config{Bucket: u.Host, Prefix: strings.Trim(u.Path, "/")}
 	for name, values := range u.Query() {
 		if err := config.set(name, values[len(values)-1]); err != nil {
-			return Config{}, fmt.Errorf("object store address s3://%s: parameter %s: %w", u.Host, name, err)
+			return Config{}, fmt.Errorf("object store address s3://%s: %w", u.Hostname(), err)
 		}
 	}
 	return config, config.validate()
@@ -40,14 +42,14 @@ func (c *Config) set(name, value string) (err error) {
 	case "path_style":
 		c.PathStyle, err = strconv.ParseBool(value)
 		if err != nil {
-			err = fmt.Errorf("%q is neither true nor false", value)
+			err = errors.New("path_style is neither true nor false")
 		}
 	case "sse":
 		c.SSE = value
 	case "kms_key":
 		c.KMSKey = value
 	default:
-		err = errors.New("not known: region, endpoint, path_style, sse and kms_key are")
+		err = errors.New("a parameter is not known: region, endpoint, path_style, sse and kms_key are")
 	}
 	return err
 }
@@ -56,10 +58,10 @@ func (c *Config) set(name, value string) (err error) {
 func endpoint(value string) (string, error) {
 	u, err := url.Parse(value)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
-		return "", errors.New("want http://host:port or https://host:port")
+		return "", errors.New("endpoint: want http://host:port or https://host:port")
 	}
 	if u.User != nil || u.RawQuery != "" {
-		return "", errors.New("an endpoint has neither credentials nor parameters")
+		return "", errors.New("endpoint: it has neither credentials nor parameters")
 	}
 	return value, nil
 }

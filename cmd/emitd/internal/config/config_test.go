@@ -338,10 +338,40 @@ func FuzzFile(f *testing.F) {
 	f.Add("outbox:\n  subscriptions:\n    - {name: a, sink: {kind: webhook, secrets: [" + secret + "], headers: {A: " + secret + "}, tls: {}, url: \"https://h/" + secret + "\"}}\n")
 	f.Add("outbox: {url: \"postgres://u:" + secret + "@h/d\", subscriptions: [{name: b, sink: {kind: kafka, sasl: {password: " + secret + ", x: y}}}, {sink: {kind: {}}}, {sink: {kind: nats, tls: 7}}, 3]}\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		in := withFile(text + "\nstore: {urll: \"postgres://u:" + secret + "@h/x\"}\n")
-		judgeLoad(t, in)
+		// Whatever stands before it, and however that is broken: what a key that may hold a secret holds is not shown.
+		text = strings.ReplaceAll(text, secret, "none")
+		for _, holder := range []string{
+			"store: {urll: \"postgres://u:" + secret + "@h/x\"}\n",
+			"store:\n  url: postgres://u:9/" + secret + "@h/x\n",
+			"daemons:\n  exec:\n    - id: a:b\n      env:\n        X: " + secret + "\n        \ty: [\n",
+			"headers:\n  Authorization: Bearer " + secret + "\n: :\n",
+			"password: '" + secret + "\n",
+		} {
+			judgeLoad(t, withFile(text+"\n"+holder))
+			judgeLoad(t, withFile(holder+text))
+		}
 		judgeLoad(t, withFile(text))
 	})
+}
+
+// What was seen in errors before: a bearer of a header in a file that is no YAML, and the rest of a password
+// that a slash has cut.
+func TestSecretsOfBrokenFiles(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		"outbox:\n  subscriptions:\n    - name: a\n      sink:\n        kind: webhook\n        headers:\n          Authorization: Bearer " + secret + "\n         bad: [\n",
+		"headers: {Authorization: \"Bearer " + secret + "\n",
+		"store: {url: \"postgres://u:9/" + secret + "@db/x\"}\n",
+		"store:\n  url: postgres://u:" + secret + "/9@db/x\n\tbad\n",
+		"store: {url: \"host=h password=" + secret + "\"}\n",
+		"store: {url: " + secret + "}\n", "outbox: {url: " + secret + "}\n", "objects: {url: " + secret + "}\n",
+		"objects: {url: \"s3://AKIA:9/" + secret + "@b/p\"}\n",
+		"outbox: {subscriptions: [{name: a, sink: \"nats://u:1," + secret + "@h\"}]}\n",
+		"outbox: {subscriptions: [{name: a, sink: {kind: webhook, url: \"https://u:9/" + secret + "@h\"}}]}\n",
+		"tokens:\n- " + secret + "\n- [\n",
+	} {
+		judgeLoad(t, withFile(text))
+	}
 }
 
 func FuzzEnv(f *testing.F) {

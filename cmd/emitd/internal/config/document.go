@@ -24,7 +24,8 @@ type document struct {
 	root    ast.Node
 	anchors map[string]ast.Node
 	secrets []string
-	private bool // no line of it is shown
+	hidden  []int // from where on each line is not shown
+	private bool  // no line of it is shown
 }
 
 // place is where in a document something stands; the zero place is nowhere.
@@ -39,9 +40,11 @@ func (p place) String() string { return fmt.Sprintf("%s:%d:%d", p.doc.name, p.li
 // text, such as a variable, may be a secret as a whole.
 func parse(name, text string, private bool) (doc *document, err error) {
 	doc = &document{name: name, lines: strings.Split(text, "\n"), anchors: map[string]ast.Node{}, private: private}
+	doc.findSecrets()
 	defer func() {
 		if p := recover(); p != nil { // the parser's own mistakes are the file's fault to its writer
-			doc, err = nil, fault.New(fault.ConfigSyntax, "%s: not valid YAML: %v", name, p)
+			err = fault.New(fault.ConfigSyntax, "%s: not valid YAML: %s", name, doc.hide(fmt.Sprint(p)))
+			doc = nil
 		}
 	}()
 	file, err := parser.ParseBytes([]byte(text), 0)
@@ -67,7 +70,7 @@ func parse(name, text string, private bool) (doc *document, err error) {
 func (d *document) syntax(err error) error {
 	var e yaml.Error
 	if !errors.As(err, &e) || e.GetToken() == nil {
-		return fault.New(fault.ConfigSyntax, "%s: not valid YAML: %s", d.name, firstLine(err.Error()))
+		return fault.New(fault.ConfigSyntax, "%s: not valid YAML: %s", d.name, d.hide(firstLine(err.Error())))
 	}
 	return d.fault(fault.ConfigSyntax, atToken(d, e.GetToken()), "not valid YAML: "+firstLine(e.GetMessage()), "")
 }
@@ -129,7 +132,13 @@ func (d *document) excerpt(p place, remark string) string {
 const widest = 160
 
 func (d *document) show(line int) string {
-	text := []rune(strings.Map(printable, d.hide(d.lines[line-1])))
+	source := d.lines[line-1]
+	if at := d.hidden[line-1]; at < len(source) {
+		if source = source[:at] + " ***"; strings.TrimSpace(source[:at]) == "" {
+			source = source[:at] + "***"
+		}
+	}
+	text := []rune(strings.Map(printable, d.hide(source)))
 	if len(text) > widest {
 		text = append(text[:widest], '…')
 	}

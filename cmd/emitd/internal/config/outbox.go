@@ -47,8 +47,7 @@ func (v *validator) outbox() {
 func (v *validator) outboxURL() {
 	switch text := v.Outbox.URL; {
 	case text != "" && !isSQL(text):
-		scheme, _, _ := strings.Cut(text, ":")
-		v.complain(fault.OutboxURL, "outbox.url", "has the scheme %.20q: messages are published in transactions, so the outbox is in a SQL database", scheme)
+		v.complain(fault.OutboxURL, "outbox.url", "has %s: messages are published in transactions, so the outbox is in a SQL database", schemeOf(text))
 	case text != "":
 		if why := storeURL(text); why != "" {
 			v.complain(fault.OutboxURL, "outbox.url", "%s", why)

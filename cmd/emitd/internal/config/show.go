@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/internal/address"
 	"github.com/emitd/emitd/outbox/sink"
 )
 
@@ -211,10 +212,10 @@ func RedactURL(text string) string {
 	if text == "" {
 		return ""
 	}
-	u, err := url.Parse(text)
-	if err != nil || u.Scheme == "" {
+	u, err := address.URL(text)
+	if err != nil || u.Scheme == "" || u.Opaque != "" {
 		scheme, _, ok := strings.Cut(text, "://")
-		if !ok || len(scheme) > 10 {
+		if !ok || len(scheme) > longestScheme {
 			return "***"
 		}
 		return scheme + "://***"
@@ -257,7 +258,7 @@ func showPath(path string, v reflect.Value) string {
 func showAddress(text string) string {
 	parts := strings.Split(text, ",")
 	for i, part := range parts {
-		u, err := url.Parse(strings.ReplaceAll(part, "{topic}", "topic"))
+		u, err := address.URL(strings.ReplaceAll(part, "{topic}", "topic"))
 		switch {
 		case err != nil || u.Host == "":
 			parts[i] = "***"

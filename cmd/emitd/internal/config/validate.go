@@ -5,7 +5,6 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
-	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -18,6 +17,8 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/daemon/exec"
+
+	"github.com/emitd/emitd/internal/address"
 )
 
 // validator judges the values together, each complaint with the place its value came from.
@@ -121,15 +122,15 @@ func (v *validator) store() {
 
 // storeURL says why the URL cannot name a store, or "". It never repeats more than the scheme.
 func storeURL(text string) string {
-	u, err := url.Parse(text)
+	u, err := address.URL(text)
 	if err != nil {
-		return "is not a URL (special characters in a password must be percent-encoded)"
+		return err.Error()
 	}
 	switch u.Scheme {
 	case "sqlite":
 		switch {
 		case u.Host != "":
-			return fmt.Sprintf("names the host %q: a path is absolute, with three slashes: sqlite:///%s", u.Host, path.Join(u.Host, u.Path))
+			return "is not absolute: want three slashes and the whole path, as in sqlite:///srv/emitd/cluster.db"
 		case len(u.Path) < 2 || strings.HasSuffix(u.Path, "/"):
 			return "names no file, want sqlite:///absolute/path.db"
 		case u.RawQuery != "" || u.Fragment != "":
@@ -138,6 +139,9 @@ func storeURL(text string) string {
 	case "postgres", "postgresql":
 		if u.Opaque != "" {
 			return "lacks the slashes, want postgres://user@host/database"
+		}
+		if err := address.Postgres(text); err != nil {
+			return err.Error()
 		}
 	case "file", "s3", "gs":
 		return objectURL(text)
@@ -150,9 +154,20 @@ func storeURL(text string) string {
 		if near != "" {
 			near = "; did you mean " + near + "?"
 		}
-		return fmt.Sprintf("has the scheme %q, want sqlite, postgres, file, s3 or gs%s", u.Scheme, near)
+		return fmt.Sprintf("has %s, want sqlite, postgres, file, s3 or gs%s", schemeOf(text), near)
 	}
 	return ""
+}
+
+// longestScheme is that of what is shown: a text that is no URL may be a secret from its beginning.
+const longestScheme = 12
+
+// schemeOf says which scheme a text has, if it is a URL by all appearances.
+func schemeOf(text string) string {
+	if scheme, _, is := strings.Cut(text, "://"); is && len(scheme) <= longestScheme && validSQL.MatchString(scheme) {
+		return fmt.Sprintf("the scheme %q", scheme)
+	}
+	return "another form"
 }
 
 // SQLitePath returns the file that a sqlite:// URL names.
@@ -201,16 +216,16 @@ func (v *validator) objects() {
 
 // objectURL says why the URL cannot name an object store, or "".
 func objectURL(text string) string {
-	u, err := url.Parse(text)
+	u, err := address.URL(text)
 	switch {
 	case err != nil:
-		return "is not a URL"
+		return err.Error()
 	case u.Scheme == "file" && (u.Host != "" || len(u.Path) < 2):
 		return "is not absolute, want file:///absolute/dir"
 	case u.Scheme == "s3" && u.Host == "", u.Scheme == "gs" && u.Host == "":
 		return fmt.Sprintf("names no bucket, want %s://bucket/prefix", u.Scheme)
 	case !slices.Contains([]string{"file", "s3", "gs", "mem"}, u.Scheme):
-		return fmt.Sprintf("has the scheme %q, want file, s3, gs or mem", u.Scheme)
+		return fmt.Sprintf("has %s, want file, s3, gs or mem", schemeOf(text))
 	}
 	return ""
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/smithy-go"
 
+	"github.com/emitd/emitd/internal/address"
 	"github.com/emitd/emitd/outbox"
 	"github.com/emitd/emitd/outbox/sink"
 )
@@ -45,6 +46,15 @@ type Login struct {
 
 // Load makes the client's configuration.
 func (l Login) Load(ctx context.Context) (aws.Config, error) {
+	if l.Endpoint != "" {
+		u, err := address.URL(l.Endpoint)
+		if err != nil {
+			return aws.Config{}, fmt.Errorf("endpoint %w", err)
+		}
+		if u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.RawQuery != "" {
+			return aws.Config{}, errors.New("endpoint: want http://host:port or https://host:port, without login and parameters")
+		}
+	}
 	if (l.AccessKey == "") != (l.SecretKey == "") {
 		return aws.Config{}, errors.New("access_key and secret_key go together")
 	}

@@ -1,0 +1,104 @@
+// Package address refuses addresses in which a secret may stand where none belongs, before anything is
+// connected to, logged or resolved: a password with an unencoded @, /, ? or # ends the login early, and its
+// rest becomes a host, a path or a database, which errors name and name servers are asked for. No error of
+// this package holds any part of an address.
+package address
+
+import (
+	"errors"
+	"io/fs"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// What is wrong with an address.
+var (
+	ErrForm   = errors.New("does not parse (special characters in a user or password must be percent-encoded: @ is %40, / is %2F, # is %23, ? is %3F)")
+	ErrEncode = errors.New("seems to have a part of a login behind its host: percent-encode special characters in a user or password (@ is %40, / is %2F, # is %23, ? is %3F)")
+)
+
+// host is what stands between a login and a path: names and numbers, several with commas.
+var host = regexp.MustCompile(`^[\pL\pN._,:%\[\]-]*$`)
+
+// URL parses an address that may have a login.
+func URL(text string) (*url.URL, error) {
+	u, err := url.Parse(text)
+	if err != nil {
+		return nil, ErrForm
+	}
+	_, rest, _ := strings.Cut(text, "://")
+	end := strings.IndexAny(rest, "/?#")
+	if end < 0 {
+		end = len(rest)
+	}
+	authority, behind := rest[:end], rest[end:]
+	login := strings.Contains(authority, "@")
+	web := u.Scheme == "http" || u.Scheme == "https" || u.Scheme == "s3" || u.Scheme == "gs"
+	switch {
+	case !host.MatchString(u.Host) || !port(u.Port()):
+		return nil, ErrEncode
+	case strings.Count(authority, "@") > 1: // parsers differ in which one ends the login
+		return nil, ErrEncode
+	case u.Opaque != "" && strings.Contains(u.Opaque, "@"):
+		return nil, ErrEncode
+	case !strings.Contains(behind, "@"):
+	case web && (login || !strings.Contains(authority, ":")): // a path may have an @, as those of people do
+	case u.Host != "":
+		return nil, ErrEncode
+	}
+	if u.Host != "" && !web && strings.Contains(behind, "#") {
+		return nil, ErrEncode
+	}
+	return u, nil
+}
+
+func port(text string) bool {
+	_, err := strconv.ParseUint(text, 10, 16)
+	return text == "" || err == nil
+}
+
+// List checks several addresses with commas between them, each of which may lack its scheme.
+func List(text string) error {
+	for i, one := range strings.Split(text, ",") {
+		one = strings.TrimSpace(one)
+		if !strings.Contains(one, "://") {
+			if i > 0 && strings.Contains(one, "@") { // behind a password with a comma in it
+				return ErrEncode
+			}
+			one = "any://" + one
+		}
+		if _, err := URL(one); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// HostPort checks an address that has no login at all: host, or host:port.
+func HostPort(text string) error {
+	if u, err := url.Parse("any://" + text); err != nil || u.Host != text || !host.MatchString(text) || !port(u.Port()) || text == "" {
+		return errors.New("is not host:port")
+	}
+	return nil
+}
+
+// Postgres checks what pgx connects by: a URL, or key=value pairs.
+func Postgres(text string) error {
+	if strings.HasPrefix(text, "postgres://") || strings.HasPrefix(text, "postgresql://") {
+		if _, err := URL(text); err != nil {
+			return err
+		}
+	}
+	_, err := pgxpool.ParseConfig(text)
+	if _, missing := errors.AsType[*fs.PathError](err); missing {
+		return errors.New("names a file that cannot be read (sslrootcert, sslcert, sslkey)")
+	}
+	if err != nil {
+		return errors.New("is no connection string, want postgres://user:password@host:port/database (special characters in a password percent-encoded) or key=value pairs")
+	}
+	return nil
+}
