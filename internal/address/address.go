@@ -6,13 +6,10 @@ package address
 
 import (
 	"errors"
-	"io/fs"
 	"net/url"
 	"regexp"
 	"strconv"
 	"strings"
-
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // What is wrong with an address.
@@ -82,23 +79,6 @@ func List(text string) error {
 func HostPort(text string) error {
 	if u, err := url.Parse("any://" + text); err != nil || u.Host != text || !host.MatchString(text) || !port(u.Port()) || text == "" {
 		return errors.New("is not host:port")
-	}
-	return nil
-}
-
-// Postgres checks what pgx connects by: a URL, or key=value pairs.
-func Postgres(text string) error {
-	if strings.HasPrefix(text, "postgres://") || strings.HasPrefix(text, "postgresql://") {
-		if _, err := URL(text); err != nil {
-			return err
-		}
-	}
-	_, err := pgxpool.ParseConfig(text)
-	if _, missing := errors.AsType[*fs.PathError](err); missing {
-		return errors.New("names a file that cannot be read (sslrootcert, sslcert, sslkey)")
-	}
-	if err != nil {
-		return errors.New("is no connection string, want postgres://user:password@host:port/database (special characters in a password percent-encoded) or key=value pairs")
 	}
 	return nil
 }

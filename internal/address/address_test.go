@@ -56,18 +56,6 @@ func TestOthers(t *testing.T) {
 			t.Errorf("host:port %q: %v", text, err)
 		}
 	}
-	for text, good := range map[string]bool{
-		"host=h password='a b' dbname=d": true, "host=h password='secret": false, "host=h pass word": false, "postgres://h/d?pool_max_conns=x": false,
-		"postgres://h/d?sslmode=verify-full&sslrootcert=/nowhere/s3cr3t": false, "postgres://u:p@h/d": true,
-	} {
-		err := address.Postgres(text)
-		if (err == nil) != good {
-			t.Errorf("%q: %v", text, err)
-		}
-		if err != nil && (strings.Contains(err.Error(), "secret") || strings.Contains(err.Error(), "s3cr3t")) {
-			t.Errorf("%q: %v", text, err)
-		}
-	}
 }
 
 // FuzzAddresses: no error holds a part of an address, and what is taken has no secret in its host or path.
@@ -80,7 +68,7 @@ func FuzzAddresses(f *testing.F) {
 		const planted = "S3CRETS3CRET"
 		for _, text := range []string{before + user + ":" + password + planted + "@" + rest, before + user + ":" + planted + password + "@" + rest} {
 			u, err := address.URL(text)
-			for _, err := range []error{err, address.List(text), address.Postgres(text), address.HostPort(text)} {
+			for _, err := range []error{err, address.List(text), address.HostPort(text)} {
 				if err != nil && strings.Contains(err.Error(), "CRET") {
 					t.Errorf("%q: %v", text, err)
 				}

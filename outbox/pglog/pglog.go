@@ -91,7 +91,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/emitd/emitd/internal/address"
+	"github.com/emitd/emitd/internal/pgerror"
 	"github.com/emitd/emitd/internal/pgschema"
 	"github.com/emitd/emitd/outbox"
 )
@@ -199,7 +199,7 @@ func (c Config) withURL() (Config, error) {
 	c, err := c.withDefaults()
 	if c.URL == "" {
 		err = errors.Join(err, errors.New("outbox.url is empty, want postgres://…"))
-	} else if bad := address.Postgres(c.URL); bad != nil {
+	} else if bad := pgerror.Check(c.URL); bad != nil {
 		err = errors.Join(err, fmt.Errorf("outbox.url %w", bad))
 	}
 	return c, err

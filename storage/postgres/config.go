@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/emitd/emitd/internal/address"
+	"github.com/emitd/emitd/internal/pgerror"
 )
 
 // Config says where the store is. Only URL has no default.
@@ -73,7 +73,7 @@ func (c Config) withDefaults() (Config, error) {
 	var errs []error
 	if c.URL == "" {
 		errs = append(errs, errors.New("store.url is empty, want postgres://…"))
-	} else if err := address.Postgres(c.URL); err != nil {
+	} else if err := pgerror.Check(c.URL); err != nil {
 		errs = append(errs, fmt.Errorf("store.url %w", err))
 	}
 	if err := c.names().validate(); err != nil {

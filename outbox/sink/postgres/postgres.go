@@ -49,7 +49,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/emitd/emitd/internal/address"
+	"github.com/emitd/emitd/internal/pgerror"
 	"github.com/emitd/emitd/outbox"
 	"github.com/emitd/emitd/outbox/sink"
 )
@@ -111,7 +111,7 @@ func New(ctx context.Context, cfg Config) (*Sink, error) {
 	if s.pool = cfg.Pool; s.pool != nil {
 		return s, nil
 	}
-	if err := address.Postgres(string(cfg.URL)); err != nil {
+	if err := pgerror.Check(string(cfg.URL)); err != nil {
 		return nil, fmt.Errorf("postgres sink: url %w", err)
 	}
 	pc, err := pgxpool.ParseConfig(string(cfg.URL))

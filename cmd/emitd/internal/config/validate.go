@@ -19,6 +19,7 @@ import (
 	"github.com/emitd/emitd/daemon/exec"
 
 	"github.com/emitd/emitd/internal/address"
+	"github.com/emitd/emitd/internal/pgerror"
 )
 
 // validator judges the values together, each complaint with the place its value came from.
@@ -140,7 +141,7 @@ func storeURL(text string) string {
 		if u.Opaque != "" {
 			return "lacks the slashes, want postgres://user@host/database"
 		}
-		if err := address.Postgres(text); err != nil {
+		if err := pgerror.Check(text); err != nil {
 			return err.Error()
 		}
 	case "file", "s3", "gs":

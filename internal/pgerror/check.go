@@ -1,0 +1,29 @@
+package pgerror
+
+import (
+	"errors"
+	"io/fs"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/emitd/emitd/internal/address"
+)
+
+// Check refuses what pgx should not connect by, a URL or key=value pairs: see package address. The error holds
+// no part of it.
+func Check(text string) error {
+	if strings.HasPrefix(text, "postgres://") || strings.HasPrefix(text, "postgresql://") {
+		if _, err := address.URL(text); err != nil {
+			return err
+		}
+	}
+	_, err := pgxpool.ParseConfig(text)
+	if _, missing := errors.AsType[*fs.PathError](err); missing {
+		return errors.New("names a file that cannot be read (sslrootcert, sslcert, sslkey)")
+	}
+	if err != nil {
+		return errors.New("is no connection string, want postgres://user:password@host:port/database (special characters in a password percent-encoded) or key=value pairs")
+	}
+	return nil
+}
