@@ -101,11 +101,10 @@ func (q *queues) repair() *cobra.Command {
 			if !registry {
 				return fault.New(fault.Usage, "--list is not given: there is nothing else that this command repairs")
 			}
-			if !dry && !q.a.yes && !terminal(q.a.In) {
-				return fault.New(fault.Usage, "not confirmed, nothing was done").Hint("give --yes, or --dry-run to look first")
-			}
-			if !dry && !q.a.confirm("the list of queues is written anew from its copy if it is damaged") {
-				return fault.New(fault.Usage, "not confirmed, nothing was done").Hint("answer y, or give --yes")
+			if !dry {
+				if err := q.a.confirm("the list of queues is written anew from its copy if it is damaged"); err != nil {
+					return err
+				}
 			}
 			open := backend.Bucket
 			if dry {
