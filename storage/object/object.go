@@ -60,6 +60,7 @@ type Store struct {
 	}
 
 	pulses    pulses
+	stamps    stampQueue
 	seenSince sightings
 }
 
@@ -79,6 +80,7 @@ func Open(ctx context.Context, bucket blob.Bucket, cfg Config) (*Store, error) {
 		cfg: cfg, bucket: bucket, turn: make(chan struct{}, 1),
 		pulses: pulses{of: map[node.Incarnation]known{}}, seenSince: sightings{of: map[string]sighting{}},
 	}
+	s.stamps.turn = make(chan struct{}, 1)
 	if !cfg.NoProbe {
 		if err := blob.Probe(ctx, bucket); err != nil {
 			return nil, attempted(err, "open the cluster store")

@@ -436,3 +436,36 @@ func TestTakeOver(t *testing.T) {
 		})
 	})
 }
+
+// TestStampsShareAWrite: the stamps of one process that wait at once are one write; each gets its own
+// answer.
+func TestStampsShareAWrite(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := &meter{}
+		store := mem.New(mem.Config{Latency: m.see})
+		p := start(t, store, 0)
+		m.reset()
+		var all sync.WaitGroup
+		errs := make([]error, 20)
+		for i := range errs {
+			all.Go(func() {
+				f := daemon.Fence{Unit: daemon.Unit{Daemon: "acme:a", Index: i / 2}, Generation: int64(1 + i%2)}
+				errs[i] = p.s.Stamp(t.Context(), f)
+			})
+		}
+		all.Wait()
+		if n := m.reset()["replace cluster"]; n > 2 {
+			t.Errorf("%d writes for 20 stamps, want at most 2", n)
+		}
+		for i, err := range errs { // a lower generation of the same unit may come first, or be refused
+			if i%2 == 1 && err != nil || i%2 == 0 && err != nil && !errors.Is(err, daemon.ErrStale) {
+				t.Errorf("stamp %d: %v", i, err)
+			}
+			f := daemon.Fence{Unit: daemon.Unit{Daemon: "acme:a", Index: i / 2}, Generation: 2}
+			if err := p.s.Fence(t.Context(), f); err != nil {
+				t.Errorf("fence of unit %d: %v", i/2, err)
+			}
+		}
+	})
+}
