@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/coordinator/lease"
+	"github.com/emitd/emitd/coordinator/plan"
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/node"
 )
@@ -107,6 +108,22 @@ func (c *Coordinator) Ready(ctx context.Context) map[string]error {
 		checks["stopping"] = errors.New("the node is draining")
 	}
 	return checks
+}
+
+// Degraded tells by check what somebody should look at although this node is ready: on the leader, the units
+// (shards of queues too) that no node can take, since when and why. Other nodes make no plans and have no
+// such check.
+func (c *Coordinator) Degraded() map[string]error {
+	view := c.published.Load()
+	if !view.Leading {
+		return nil
+	}
+	var err error
+	if worst := plan.Oldest(view.Unplaced); worst != nil {
+		err = fmt.Errorf("no node can take %d; longest %s, since %s: %s",
+			len(view.Unplaced), worst.Unit, worst.Since.UTC().Format(time.RFC3339), worst)
+	}
+	return map[string]error{"units": err}
 }
 
 // ping is a question to the store that many may wait for.

@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/emitd/emitd/coordinator/lease"
+	"github.com/emitd/emitd/coordinator/plan"
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
@@ -50,6 +51,8 @@ type instruments struct {
 	trust           metric.Float64ObservableGauge
 	nodeCount       metric.Int64ObservableUpDownCounter
 	assignmentCount metric.Int64ObservableUpDownCounter
+	unplaceable     metric.Int64ObservableUpDownCounter
+	unplaceableAge  metric.Float64ObservableGauge
 	offset          metric.Float64ObservableGauge
 
 	counts      atomic.Pointer[counts]
@@ -61,6 +64,9 @@ type counts struct {
 	nodes map[node.State]int64
 	units map[daemon.State]int64
 }
+
+// crashing is how a unit is counted whose runs fail again and again, in place of what its row says.
+const crashing daemon.State = "crashing"
 
 func newInstruments(c *Coordinator) (*instruments, error) {
 	m := &instruments{
@@ -94,13 +100,15 @@ func newInstruments(c *Coordinator) (*instruments, error) {
 }
 
 func (m *instruments) observables() error {
-	var errs [6]error
+	var errs [8]error
 	m.leader, errs[0] = m.meter.Int64ObservableGauge("emitd.coordinator.leader", metric.WithUnit("{leader}"), metric.WithDescription("1 while this node leads."))
 	m.term, errs[1] = m.meter.Int64ObservableGauge("emitd.coordinator.term", metric.WithUnit("{term}"), metric.WithDescription("Ordinal of the newest term this node knows."))
 	m.trust, errs[2] = m.meter.Float64ObservableGauge("emitd.lease.trust.remaining", metric.WithUnit("s"), metric.WithDescription("How long the leader may go on without another renewal."))
 	m.nodeCount, errs[3] = m.meter.Int64ObservableUpDownCounter("emitd.node.count", metric.WithUnit("{node}"), metric.WithDescription("Nodes by state, told by the leader."))
 	m.assignmentCount, errs[4] = m.meter.Int64ObservableUpDownCounter("emitd.assignment.count", metric.WithUnit("{assignment}"), metric.WithDescription("Units by state, told by the leader."))
 	m.offset, errs[5] = m.meter.Float64ObservableGauge("emitd.node.clock.offset", metric.WithUnit("s"), metric.WithDescription("How far this node's wall clock is ahead of the store's."))
+	m.unplaceable, errs[6] = m.meter.Int64ObservableUpDownCounter("emitd.assignment.unplaceable", metric.WithUnit("{assignment}"), metric.WithDescription("Units that no node can take, by reason, told by the leader."))
+	m.unplaceableAge, errs[7] = m.meter.Float64ObservableGauge("emitd.assignment.unplaceable.age", metric.WithUnit("s"), metric.WithDescription("How long the unit that no node can take for longest is free, told by the leader."))
 	return errors.Join(errs[:]...)
 }
 
@@ -109,7 +117,7 @@ func (m *instruments) observe(c *Coordinator) (unregister func()) {
 	r, err := m.meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 		m.collect(c, o)
 		return nil
-	}, m.leader, m.term, m.trust, m.nodeCount, m.assignmentCount, m.offset)
+	}, m.leader, m.term, m.trust, m.nodeCount, m.assignmentCount, m.unplaceable, m.unplaceableAge, m.offset)
 	if err != nil {
 		c.log.Warn("metrics are incomplete", "error", err)
 		return func() {}
@@ -137,10 +145,28 @@ func (m *instruments) collect(c *Coordinator, o metric.Observer) {
 		for _, s := range []node.State{node.Live, node.Late, node.Draining, node.Cordoned, node.Deaf} {
 			o.ObserveInt64(m.nodeCount, n.nodes[s], cluster, metric.WithAttributes(attribute.String("emitd.node.state", string(s))))
 		}
-		for _, s := range []daemon.State{daemon.Unassigned, daemon.Assigning, daemon.Active, daemon.Revoking} {
+		for _, s := range []daemon.State{daemon.Unassigned, daemon.Assigning, daemon.Active, daemon.Revoking, crashing} {
 			o.ObserveInt64(m.assignmentCount, n.units[s], cluster, metric.WithAttributes(attribute.String("emitd.assignment.state", string(s))))
 		}
 	}
+	m.collectUnplaceable(c, view.Unplaced, o)
+}
+
+// collectUnplaceable tells of the units that the leader's newest plan found no node for.
+func (m *instruments) collectUnplaceable(c *Coordinator, all []plan.Unplaced, o metric.Observer) {
+	cluster := metric.WithAttributes(m.cluster)
+	number := map[plan.Obstacle]int64{}
+	for i := range all {
+		number[all[i].Obstacle()]++
+	}
+	for _, why := range plan.Obstacles() {
+		o.ObserveInt64(m.unplaceable, number[why], cluster, metric.WithAttributes(attribute.String("emitd.unplaceable.reason", string(why))))
+	}
+	age := time.Duration(0)
+	if now, ok := c.StoreTime(); ok && len(all) > 0 {
+		age = max(now.Sub(plan.Oldest(all).Since), 0)
+	}
+	o.ObserveFloat64(m.unplaceableAge, age.Seconds(), cluster)
 }
 
 func (m *instruments) transition(reason string) {

@@ -190,7 +190,7 @@ func (st *stats) snapshot(s *daemon.Snapshot) {
 			delete(st.freed, u.Unit)
 			continue
 		case u.State.Free():
-			n.units[daemon.Unassigned]++
+			n.units[shown(u, daemon.Unassigned)]++
 			if !free {
 				st.freed[u.Unit] = u.Since
 			}
@@ -199,7 +199,15 @@ func (st *stats) snapshot(s *daemon.Snapshot) {
 			st.m.took(st.m.unowned, u.Since.Sub(since), nil, attribute.String("emitd.daemon.id", string(u.Unit.Daemon)))
 			delete(st.freed, u.Unit)
 		}
-		n.units[u.State]++
+		n.units[shown(u, u.State)]++
 	}
 	st.m.counts.Store(n)
+}
+
+// shown is the state under which a unit is counted.
+func shown(u *daemon.Record, state daemon.State) daemon.State {
+	if u.Crashing() {
+		return crashing
+	}
+	return state
 }

@@ -260,7 +260,7 @@ func TestLog(t *testing.T) {
 		if n := len(lines["no node can run the daemon"]); n > 3 {
 			t.Errorf("one daemon without a node made %d lines", n)
 		}
-		if r := lines["no node can run the daemon"]; len(r) > 0 && !strings.Contains(r[0]["reason"].(string), "label") {
+		if r := lines["no node can run the daemon"]; len(r) > 0 && !strings.Contains(r[0]["reason"].(string), "lacks gpu=yes") {
 			t.Errorf("the reason is %q", r[0]["reason"])
 		}
 	})

@@ -119,6 +119,15 @@ func (e Embargo) Holds(now time.Time) bool {
 	return left > 0 && left <= e.Length
 }
 
+// crashLoop is how many failures in a row, none of them followed by [WellAfter] of life, are a loop.
+const crashLoop = 2
+
+// Crashing reports whether the unit's runs fail again and again, wherever it is in its lifecycle: what its
+// row says (active: its holder starts it again; free: no node is left to try) hides that it does not work.
+func (r Record) Crashing() bool {
+	return r.Failures >= crashLoop && !r.Retired && r.State != Revoking && r.State.Known()
+}
+
 // HeldBy reports whether the process holds the unit now.
 func (r Record) HeldBy(inc node.Incarnation) bool {
 	return !r.State.Free() && r.Holder.Incarnation == inc

@@ -7,7 +7,8 @@
 //	GET /metrics   what the given handler says, if there is one
 //
 // Anything else than 200 is 503, with the failed checks one per line. With ?verbose all checks
-// are listed, passed or not. Nothing is cached by proxies.
+// are listed, passed or not. Nothing is cached by proxies. /readyz?verbose also lists, marked [!], what
+// somebody should look at and what does not make the node less ready: units that no node can take.
 //
 // Readiness has nothing to do with leadership on purpose: a rollout that waits until a new
 // process leads waits for ever. Liveness has nothing to do with the store: restarting a process
@@ -31,6 +32,8 @@ type Source interface {
 	Live() map[string]error
 	Started() map[string]error
 	Ready(ctx context.Context) map[string]error
+	// Degraded are checks that are shown with /readyz?verbose and never change its status.
+	Degraded() map[string]error
 	Leadership() (node.Term, context.Context, bool)
 }
 
@@ -38,10 +41,10 @@ type Source interface {
 // them elsewhere. metrics may be nil.
 func Handler(s Source, metrics http.Handler) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /livez", probe(func(context.Context) map[string]error { return s.Live() }))
-	mux.HandleFunc("GET /startupz", probe(func(context.Context) map[string]error { return s.Started() }))
-	mux.HandleFunc("GET /readyz", probe(s.Ready))
-	mux.HandleFunc("GET /leaderz", probe(func(context.Context) map[string]error { return leader(s) }))
+	mux.HandleFunc("GET /livez", probe(func(context.Context) map[string]error { return s.Live() }, nil))
+	mux.HandleFunc("GET /startupz", probe(func(context.Context) map[string]error { return s.Started() }, nil))
+	mux.HandleFunc("GET /readyz", probe(s.Ready, s.Degraded))
+	mux.HandleFunc("GET /leaderz", probe(func(context.Context) map[string]error { return leader(s) }, nil))
 	if metrics != nil {
 		mux.Handle("GET /metrics", metrics)
 	}
@@ -56,17 +59,33 @@ func leader(s Source) map[string]error {
 	return map[string]error{"leader": context.Cause(ctx)}
 }
 
-// probe answers with the checks' outcome.
-func probe(checks func(context.Context) map[string]error) http.HandlerFunc {
+// probe answers with the checks' outcome, and with those that do not decide it if they are asked for.
+func probe(checks func(context.Context) map[string]error, degraded func() map[string]error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		_, verbose := r.URL.Query()["verbose"]
 		status, body := outcome(checks(r.Context()), verbose)
+		if verbose && degraded != nil {
+			body = informational(degraded()) + body
+		}
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		w.Header().Set("Cache-Control", "no-store")
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		w.WriteHeader(status)
 		_, _ = w.Write([]byte(body)) // the client has gone: nobody to tell
 	}
+}
+
+// informational lists checks that do not decide the status.
+func informational(checks map[string]error) string {
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(checks)) {
+		if err := checks[name]; err != nil {
+			fmt.Fprintf(&b, "[!] %s: %s\n", name, strings.ReplaceAll(err.Error(), "\n", " "))
+		} else {
+			fmt.Fprintf(&b, "[+] %s: ok\n", name)
+		}
+	}
+	return b.String()
 }
 
 // outcome returns the status and the text: "ok" or the failed checks, or all of them.

@@ -20,12 +20,20 @@ var _ admin.Source = (*coordinator.Coordinator)(nil)
 type source struct {
 	live, started, ready error
 	lost                 error // nil: it leads
+	degraded             error
 }
 
 func (s source) Live() map[string]error    { return map[string]error{"loop": s.live} }
 func (s source) Started() map[string]error { return map[string]error{"heartbeat": s.started} }
 func (s source) Ready(context.Context) map[string]error {
 	return map[string]error{"store": s.ready, "stopping": nil}
+}
+
+func (s source) Degraded() map[string]error {
+	if s.degraded == nil {
+		return nil
+	}
+	return map[string]error{"units": s.degraded}
 }
 
 func (s source) Leadership() (node.Term, context.Context, bool) {
@@ -58,6 +66,10 @@ func TestEndpoints(t *testing.T) {
 		{"not leader", source{lost: bad}, "/leaderz", 503, "[-] leader: it is broken\n"},
 		{"verbose", source{}, "/readyz?verbose", 200, "[+] stopping: ok\n[+] store: ok\nok\n"},
 		{"verbose and bad", source{ready: bad}, "/readyz?verbose=1", 503, "[+] stopping: ok\n[-] store: it is broken\n"},
+		{"degraded is ready", source{degraded: bad}, "/readyz", 200, "ok\n"},
+		{"degraded and verbose", source{degraded: bad}, "/readyz?verbose", 200, "[!] units: it is broken\n[+] stopping: ok\n[+] store: ok\nok\n"},
+		{"degraded and bad", source{degraded: bad, ready: bad}, "/readyz?verbose", 503, "[!] units: it is broken\n[+] stopping: ok\n[-] store: it is broken\n"},
+		{"degraded is alive", source{degraded: bad}, "/livez?verbose", 200, "[+] loop: ok\nok\n"},
 		{"unknown", source{}, "/healthy", 404, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

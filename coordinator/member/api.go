@@ -265,6 +265,8 @@ type View struct {
 	Runs                    []RunView // sorted by unit
 	PassSeq                 uint64
 	PassesFailed            int
+	// Unplaced is what the newest plan of this leader found no node for. It is shared: do not write.
+	Unplaced []plan.Unplaced
 }
 
 // RunView is one run on this node.

@@ -51,8 +51,10 @@ type leader struct {
 	retry       lease.Instant
 	// quiet is the fingerprint of the newest pass that had nothing to do; the same cluster
 	// again needs no plan.
-	quiet    fingerprint
-	unplaced map[daemon.Unit]string // told to the hooks already
+	quiet fingerprint
+	// unplaced is what the newest plan found no node for, unplacedTold what the hooks were told of it.
+	unplaced     []plan.Unplaced
+	unplacedTold map[daemon.Unit]string
 	// disagreed are the disagreements told already.
 	disagreed map[string]bool
 	patience  lease.Instant // a plan that takes longer has failed
@@ -136,7 +138,7 @@ func (l *leader) begin(now lease.Instant, t lease.Timing) {
 func (l *leader) end() {
 	l.phase, l.wanted, l.due, l.retry = passIdle, false, lease.Never, 0
 	l.failed, l.withoutPass, l.quiet, l.snap, l.redo = 0, 0, fingerprint{}, nil, false
-	l.unplaced = map[daemon.Unit]string{}
+	l.unplaced, l.unplacedTold = nil, map[daemon.Unit]string{}
 }
 
 // want asks for a pass as soon as the one under way has ended.
@@ -352,11 +354,11 @@ func (m *Member) tellUnplaced(p *plan.Plan) {
 			why += fmt.Sprintf("; it leaves the list %v after it became free", m.t.RetireAfter())
 		}
 		told[u.Unit] = why
-		if m.leader.unplaced[u.Unit] != why {
+		if m.leader.unplacedTold[u.Unit] != why {
 			m.emit(Notice{Kind: Unplaced, Fence: daemon.Fence{Unit: u.Unit}, Reason: why})
 		}
 	}
-	m.leader.unplaced = told
+	m.leader.unplaced, m.leader.unplacedTold = p.Unplaced, told
 }
 
 // tellDisagreements tells where nodes describe one daemon differently, once each.

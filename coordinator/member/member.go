@@ -235,6 +235,9 @@ func (m *Member) View() View {
 		LastAnswered: m.beat.answered, Stopping: m.stop.phase != stopNone, Registered: m.beat.everAnswered,
 		StoreID: m.store.id, ClockSteps: m.clock.Steps(), PassSeq: m.leader.passSeq, PassesFailed: m.leader.failed,
 	}
+	if v.Leading {
+		v.Unplaced = m.leader.unplaced
+	}
 	for u, r := range m.runs.live {
 		v.Runs = append(v.Runs, RunView{Fence: daemon.Fence{Unit: u, Generation: r.Generation}, Phase: r.phase(), Trust: r.cancelAt})
 	}

@@ -47,7 +47,9 @@ func (p *planner) place(j *job, d *Decision, row *daemon.Record) {
 	place := hash(d.Unit.String())
 	best := j.pick(place)
 	d.Why = Why{Rule: NoEligibleNode}
-	if best != nil {
+	if best == nil {
+		d.embargoedUntil = j.embargoedUntil(row, barred, p.active)
+	} else {
 		j.hide(best)
 		d.To, d.Why = best.Member.Identity, j.choice(best, j.pick(place))
 		d.Why.Left = left(row)

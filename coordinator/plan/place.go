@@ -2,6 +2,7 @@ package plan
 
 import (
 	"slices"
+	"time"
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/node"
@@ -178,6 +179,23 @@ func (f *floor) key(s *site) key { return key{load: s.load(f.weight), units: s.u
 // show makes the node a candidate as it is now, hide keeps it from being chosen.
 func (j *job) show(s *site) { j.set(s, j.floor.key(s)) }
 func (j *job) hide(s *site) { j.set(s, taken) }
+
+// embargoedUntil returns when the first of the barred nodes may take the unit again; zero if there are none.
+func (j *job) embargoedUntil(row *daemon.Record, barred []*site, active func(daemon.Embargo) bool) time.Time {
+	ends := map[*site]time.Time{}
+	for _, e := range row.Embargoes {
+		if s := j.floor.sites[e.Incarnation]; active(e) && slices.Contains(barred, s) && e.Until.After(ends[s]) {
+			ends[s] = e.Until
+		}
+	}
+	var first time.Time
+	for _, end := range ends {
+		if first.IsZero() || end.Before(first) {
+			first = end
+		}
+	}
+	return first
+}
 
 // barred returns the nodes that could take a unit but for an embargo.
 func (j *job) barred(row *daemon.Record, active func(daemon.Embargo) bool) []*site {

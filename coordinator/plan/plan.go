@@ -132,13 +132,8 @@ type Decision struct {
 	// Retired is what the row should say (Step "").
 	Retired bool `json:"retired,omitempty"`
 	Why     Why  `json:"why"`
-}
 
-// Unplaced is a free unit that no node can take now.
-type Unplaced struct {
-	Unit  daemon.Unit
-	Since time.Time // when it became free
-	Why   Why
+	embargoedUntil time.Time // of a draft that found no node: see Unplaced.EmbargoedUntil
 }
 
 // Unknown is a unit in a state that a newer version wrote. It is left alone.

@@ -445,6 +445,54 @@ func TestUnplacedTellsSinceWhen(t *testing.T) {
 	}
 }
 
+func TestUnplacedTellsUntilWhenAndWhatIsInTheWay(t *testing.T) {
+	t.Parallel()
+	gpu := daemon.Spec{ID: "a", Requires: map[string]string{"gpu": "yes"}}
+	has := func(name string, a *daemon.Advert) Node { return live(name, a).labelled("gpu", "yes") }
+	a := advert(gpu)
+	embargo := func(inc node.Incarnation, d time.Duration) daemon.Embargo {
+		return daemon.Embargo{Incarnation: inc, Until: epoch.Add(d), Length: time.Hour}
+	}
+	idle := has("n3", a)
+	idle.Member.NoDaemons = true
+	for _, tt := range []struct {
+		story     string
+		nodes     []Node
+		embargoes []daemon.Embargo
+		obstacle  Obstacle
+		until     time.Duration // 0: no embargo
+	}{
+		{"the first embargo that ends", []Node{has("n1", a), has("n2", a)}, []daemon.Embargo{embargo("i-n1", 2*time.Minute), embargo("i-n2", time.Minute)}, Embargoed, time.Minute},
+		{"the longer of two embargoes of one node", []Node{has("n1", a)}, []daemon.Embargo{embargo("i-n1", time.Minute), embargo("i-n1", 2*time.Minute)}, Embargoed, 2 * time.Minute},
+		{"an embargo of a node that could not take it anyway", []Node{has("n1", a), live("n2", a)}, []daemon.Embargo{embargo("i-n1", 2*time.Minute), embargo("i-n2", time.Minute)}, Embargoed, 2 * time.Minute},
+		{"labels", []Node{live("n1", a), has("n2", a).being(node.Late), idle}, nil, LabelsMissing, 0},
+		{"no node takes daemons", []Node{idle, has("n2", a).being(node.Deaf)}, nil, NoDaemons, 0},
+		{"no node is fine", []Node{has("n1", a).being(node.Draining)}, nil, NodeUnavailable, 0},
+		{"nobody advertises it", []Node{live("n1", advert())}, nil, Unadvertised, 0},
+	} {
+		t.Run(tt.story, func(t *testing.T) {
+			t.Parallel()
+			r := row(t, "a/0", daemon.Deleted, "")
+			r.Embargoes = tt.embargoes
+			p := Make(Input{Now: epoch, Nodes: tt.nodes, Units: []daemon.Record{r}})
+			if len(p.Unplaced) != 1 {
+				t.Fatalf("%+v", p)
+			}
+			u := &p.Unplaced[0]
+			want := time.Time{}
+			if tt.until > 0 {
+				want = epoch.Add(tt.until)
+			}
+			if u.Obstacle() != tt.obstacle || !u.EmbargoedUntil.Equal(want) {
+				t.Errorf("%s until %v, want %s until %v", u.Obstacle(), u.EmbargoedUntil, tt.obstacle, want)
+			}
+			if says := strings.Contains(u.String(), "embargoed until "+want.Format(time.RFC3339)); says != (tt.until > 0) {
+				t.Errorf("it says %q", u)
+			}
+		})
+	}
+}
+
 func TestNothingComesOfNothing(t *testing.T) {
 	t.Parallel()
 	wantTold(t, Make(Input{}))

@@ -210,7 +210,7 @@ func (p *planner) finish() Plan {
 	for i := range p.decisions {
 		d := &p.decisions[i]
 		if d.draft() {
-			out.Unplaced = append(out.Unplaced, Unplaced{Unit: d.Unit, Since: p.rows[i].Since, Why: d.Why})
+			out.Unplaced = append(out.Unplaced, Unplaced{Unit: d.Unit, Since: p.rows[i].Since, EmbargoedUntil: d.embargoedUntil, Why: d.Why})
 		} else {
 			made = append(made, *d)
 		}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/node"
@@ -149,7 +150,7 @@ func slowPlace(in Input, specs map[daemon.ID]daemon.Spec, rows map[daemon.Unit]d
 		why := Why{Filtered: slowNames(filtered)}
 		if len(can) == 0 {
 			why.Rule = NoEligibleNode
-			out.Unplaced = append(out.Unplaced, Unplaced{Unit: u, Since: r.Since, Why: why})
+			out.Unplaced = append(out.Unplaced, Unplaced{Unit: u, Since: r.Since, EmbargoedUntil: slowUntil(in, spec, r), Why: why})
 			continue
 		}
 		slowTurns(in, u, spec, can)
@@ -245,6 +246,25 @@ func slowTurns(in Input, u daemon.Unit, spec daemon.Spec, can []slowCandidate) {
 		can[i].zoneTurn = turn(zones, label, int(float64(h)/(1<<64)*float64(len(zones))))
 		can[i].turn = turn(nodes, string(can[i].node.Member.Incarnation), int(h%uint64(len(nodes))))
 	}
+}
+
+// slowUntil returns when the first node that only an embargo keeps from the unit has none.
+func slowUntil(in Input, spec daemon.Spec, r daemon.Record) (first time.Time) {
+	for _, n := range in.Nodes {
+		if n.Member.State == node.Removed || slowFilter(in, n, spec, r) != FilterEmbargoed {
+			continue
+		}
+		var end time.Time
+		for _, e := range r.Embargoes {
+			if e.Incarnation == n.Member.Incarnation && e.Holds(in.Now) && e.Until.After(end) {
+				end = e.Until
+			}
+		}
+		if first.IsZero() || end.Before(first) {
+			first = end
+		}
+	}
+	return first
 }
 
 func slowFilter(in Input, n Node, spec daemon.Spec, r daemon.Record) Filter {

@@ -54,6 +54,11 @@ func (s several) Ready(ctx context.Context) map[string]error {
 	return s.merge(func(c *coordinator.Coordinator) map[string]error { return c.Ready(ctx) })
 }
 
+// Degraded implements [admin.Source].
+func (s several) Degraded() map[string]error {
+	return s.merge((*coordinator.Coordinator).Degraded)
+}
+
 // Leadership implements [admin.Source].
 func (s several) Leadership() (t node.Term, ctx context.Context, ok bool) {
 	for _, c := range s {

@@ -117,12 +117,8 @@ type Unit struct {
 	nowhere bool // no node can take it
 }
 
-// Crashing is how a unit is shown whose runs fail again and again, wherever it is in its lifecycle: what
-// its row says (active: its holder starts it again; free: no node is left to try) hides that it does not work.
+// Crashing is how a unit is shown of which [daemon.Record.Crashing] says so.
 const Crashing daemon.State = "crashing"
-
-// crashLoop is how many failures in a row, none of them followed by daemon.WellAfter of life, are a loop.
-const crashLoop = 2
 
 // severity orders notices.
 type severity string
@@ -308,7 +304,7 @@ func (v *viewer) units(leader *Leader) []Unit {
 				u.Reason, u.nowhere = w.text, w.nowhere
 			}
 		}
-		if rec.Failures >= crashLoop && !rec.Retired && rec.State != daemon.Revoking && rec.State.Known() {
+		if rec.Crashing() {
 			u.State = Crashing
 		}
 		out = append(out, u)
@@ -341,8 +337,9 @@ func (v *viewer) retired(since time.Time) string {
 // whyFree says of each free unit why it is free.
 func (v *viewer) whyFree(leader *Leader) map[daemon.Unit]whyFree {
 	out := map[daemon.Unit]whyFree{}
-	for _, u := range v.plan.Unplaced {
-		text := u.Why.String()
+	for i := range v.plan.Unplaced {
+		u := &v.plan.Unplaced[i]
+		text := u.String()
 		if u.Why.Rule == plan.NotAdvertised {
 			text += "; " + v.retired(u.Since)
 		}

@@ -1,0 +1,82 @@
+package plan
+
+import (
+	"cmp"
+	"strings"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+)
+
+// Unplaced is a free unit that no node can take now.
+type Unplaced struct {
+	Unit  daemon.Unit
+	Since time.Time // when it became free
+	// EmbargoedUntil is when the first embargo ends that alone keeps a node from it; zero if none does.
+	EmbargoedUntil time.Time
+	Why            Why
+}
+
+// String is for people: "no eligible node; 1 embargoed: n1, until 2026-05-01T12:01:00Z".
+func (u *Unplaced) String() string {
+	text := u.Why.String()
+	if !u.EmbargoedUntil.IsZero() {
+		text += "; embargoed until " + u.EmbargoedUntil.UTC().Format(time.RFC3339)
+	}
+	return text
+}
+
+// Obstacle says in one word why no node takes a unit.
+type Obstacle string
+
+// The obstacles. Of several nodes the one that comes nearest to taking the unit counts, in this order.
+const (
+	Embargoed       Obstacle = "embargoed"      // a node could take it once an embargo has ended
+	LabelsMissing   Obstacle = "labels"         // nodes run it, none of them has the labels it requires
+	KindMissing     Obstacle = "kind"           // no node that takes daemons runs its kind
+	NoDaemons       Obstacle = "no_daemons"     // no node takes daemons
+	NodeUnavailable Obstacle = "node_state"     // all nodes are late, draining, cordoned or deaf
+	NoNode          Obstacle = "no_node"        // there is no node
+	Unadvertised    Obstacle = "not_advertised" // no node advertises its daemon
+)
+
+// Obstacles returns all of them.
+func Obstacles() []Obstacle {
+	return []Obstacle{Embargoed, LabelsMissing, KindMissing, NoDaemons, NodeUnavailable, NoNode, Unadvertised}
+}
+
+// Obstacle returns what keeps the nodes from the unit.
+func (u *Unplaced) Obstacle() Obstacle {
+	if u.Why.Rule == NotAdvertised {
+		return Unadvertised
+	}
+	nearest, rank := NoNode, 0
+	for f := range u.Why.Filtered {
+		o, r := NodeUnavailable, 1
+		switch {
+		case f == FilterEmbargoed:
+			o, r = Embargoed, 5
+		case strings.HasPrefix(string(f), string(FilterLabels)):
+			o, r = LabelsMissing, 4
+		case f == FilterKind:
+			o, r = KindMissing, 3
+		case f == FilterNoDaemons:
+			o, r = NoDaemons, 2
+		}
+		if r > rank {
+			nearest, rank = o, r
+		}
+	}
+	return nearest
+}
+
+// Oldest returns the unit that has been free for longest; nil if there is none.
+func Oldest(all []Unplaced) *Unplaced {
+	var oldest *Unplaced
+	for i := range all {
+		if u := &all[i]; oldest == nil || cmp.Or(u.Since.Compare(oldest.Since), u.Unit.Compare(oldest.Unit)) < 0 {
+			oldest = u
+		}
+	}
+	return oldest
+}
