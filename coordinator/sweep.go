@@ -3,6 +3,7 @@ package coordinator
 import (
 	"cmp"
 	"context"
+	"sync"
 	"time"
 
 	"github.com/emitd/emitd/daemon"
@@ -13,9 +14,15 @@ import (
 // Retention says what the cluster store keeps. The zero value is good.
 type Retention struct {
 	// Events is how many events are kept; default 100,000. EventAge removes older ones also if
-	// they are fewer; default 30 days. A reader of events that falls further behind misses some.
-	Events   int
-	EventAge time.Duration
+	// they are fewer; default 30 days. The newest LeastEvents stay whatever their age; default
+	// 10,000, negative for none. A reader of events that falls further behind misses some.
+	//
+	// The store's clock says how old an event is, and may be wrong: a clock that was set 30 days
+	// ahead would end the whole history at once. So an age counts only once the process that sweeps
+	// has measured that clock against its own, without a step, for as long as that age, at most a
+	// day.
+	Events, LeastEvents int
+	EventAge            time.Duration
 	// LockAge is how long released locks are kept for people to see; default an hour. A lock whose
 	// holder died stays until somebody takes it.
 	LockAge time.Duration
@@ -35,17 +42,67 @@ func (c *Coordinator) SweepTasks(keep Retention) []sweeper.Task {
 	if !ok {
 		return nil
 	}
-	events, age := cmp.Or(keep.Events, 100_000), cmp.Or(keep.EventAge, 30*24*time.Hour)
+	events := storage.Keep{
+		Most: cmp.Or(keep.Events, 100_000), Least: cmp.Or(keep.LeastEvents, 10_000),
+		Age: cmp.Or(keep.EventAge, 30*24*time.Hour),
+	}
 	locks, tombstones := cmp.Or(keep.LockAge, time.Hour), max(keep.NodeAge, 2*c.timing.NodeRegistrationTTL)
+	clock := &steadiness{read: c.storeClock.Load, slack: c.timing.QueryTimeout}
 	return []sweeper.Task{ // seldom: an idle cluster costs its store next to nothing
 		{Name: "nodes", Every: min(tombstones, 5*time.Minute), Step: func(ctx context.Context, f daemon.Fence, limit int) (int, error) {
+			if !clock.measures(tombstones) {
+				return 0, nil
+			}
 			return s.SweepNodes(ctx, f, tombstones, limit)
 		}},
 		{Name: "events", Every: 5 * time.Minute, Step: func(ctx context.Context, f daemon.Fence, limit int) (int, error) {
-			return s.SweepEvents(ctx, f, age, events, limit)
+			keep := events
+			if !clock.measures(keep.Age) {
+				keep.Age = ageless
+			}
+			return s.SweepEvents(ctx, f, keep, limit)
 		}},
 		{Name: "locks", Every: 10 * time.Minute, Step: func(ctx context.Context, f daemon.Fence, limit int) (int, error) {
+			if !clock.measures(locks) {
+				return 0, nil
+			}
 			return s.SweepLocks(ctx, f, locks, limit)
 		}},
 	}
+}
+
+// ageless is an age that nothing has.
+const ageless = 100 * 365 * 24 * time.Hour
+
+// steadiness measures for how long the store's clock has gone at the pace of this process's own.
+type steadiness struct {
+	read  func() *reading
+	slack time.Duration // a reading is of the middle of a call
+
+	mu    sync.Mutex
+	since *reading // the first reading since the newest step
+}
+
+// longestMeasured bounds how long the store's clock is measured before an age counts. A process seldom
+// lives for the 30 days of an event.
+const longestMeasured = 24 * time.Hour
+
+// measures reports whether an age by the store's clock counts: it has made no step for as long as that
+// age, at most longestMeasured. Each reading is compared with the first one, so that many small steps
+// count as the large one that they make. Two clocks may differ by a thousandth of the time.
+func (s *steadiness) measures(age time.Duration) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.read()
+	if now == nil {
+		return false
+	}
+	if s.since == nil {
+		s.since = now
+	}
+	here := now.here.Sub(s.since.here)
+	if drift := now.store.Sub(s.since.store) - here; drift.Abs() > here/1000+s.slack {
+		s.since, here = now, 0
+	}
+	return here >= min(age, longestMeasured)
 }

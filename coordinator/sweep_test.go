@@ -1,13 +1,16 @@
 package coordinator_test
 
 import (
+	"context"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/emitd/emitd/coordinator"
 	"github.com/emitd/emitd/coordinator/coordinatortest"
 	"github.com/emitd/emitd/coordinator/lease"
+	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/daemon/sweeper"
 	"github.com/emitd/emitd/storage"
 	"github.com/emitd/emitd/storage/memory"
@@ -47,6 +50,58 @@ func TestSweeperSweepsTheStore(t *testing.T) {
 		page, err := c.Store().Events(t.Context(), 0, 1000)
 		if err != nil || len(page.Events) > 20 || len(page.Events) < 10 {
 			t.Errorf("%d events are left, %v", len(page.Events), err)
+		}
+	})
+}
+
+// forward is a store whose clock stands a month ahead of where it was, from some moment on.
+type forward struct {
+	storage.Store
+	storage.Sweeper
+	ahead *atomic.Int64
+	kept  *record[storage.Keep]
+}
+
+func (f forward) Heartbeat(ctx context.Context, b storage.Heartbeat) (*storage.Reply, error) {
+	r, err := f.Store.Heartbeat(ctx, b)
+	if r != nil {
+		r.Now = r.Now.Add(time.Duration(f.ahead.Load()))
+	}
+	return r, err
+}
+
+func (f forward) SweepEvents(_ context.Context, _ daemon.Fence, keep storage.Keep, _ int) (int, error) {
+	f.kept.add(keep)
+	return 0, nil
+}
+
+// A clock of the store that is set a month ahead ends no history: an age does not count until that clock has
+// been measured for as long, and the newest events stay even then.
+func TestNoHistoryIsLostToAStep(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var ahead atomic.Int64
+		var kept record[storage.Keep]
+		c := coordinatortest.New(t, coordinatortest.Config{Nodes: 1, Wrap: func(_ int, s storage.Store) storage.Store {
+			return forward{s, s.(storage.Sweeper), &ahead, &kept}
+		}})
+		tasks := c.Node(0).SweepTasks(coordinator.Retention{EventAge: time.Hour})
+		if err := c.Node(0).RegisterBuiltin(sweeper.Spec(), sweeper.New(tasks, sweeper.Config{})); err != nil {
+			t.Fatal(err)
+		}
+		const month = 30 * 24 * time.Hour
+		newest := func() storage.Keep { all := kept.all(); return all[len(all)-1] }
+		advance(70 * time.Minute)
+		if k := newest(); k.Age != time.Hour || k.Least != 10_000 || k.Most != 100_000 {
+			t.Errorf("before the step: %+v", k)
+		}
+		ahead.Store(int64(month))
+		advance(10 * time.Minute)
+		if k := newest(); k.Age <= 2*month {
+			t.Errorf("soon after the step: %+v", k)
+		}
+		advance(70 * time.Minute)
+		if k := newest(); k.Age != time.Hour || k.Least != 10_000 {
+			t.Errorf("long after the step: %+v", k)
 		}
 	})
 }

@@ -513,13 +513,19 @@ type Waker interface {
 type Sweeper interface {
 	// SweepNodes removes tombstones that ended more than age ago.
 	SweepNodes(ctx context.Context, fence daemon.Fence, age time.Duration, limit int) (int, error)
-	// SweepEvents removes the oldest events beyond keep rows or older than age, and commands
-	// done that long ago.
-	SweepEvents(ctx context.Context, fence daemon.Fence, age time.Duration, keep, limit int) (int, error)
+	// SweepEvents removes the oldest events that keep does not keep, and commands done keep.Age ago.
+	SweepEvents(ctx context.Context, fence daemon.Fence, keep Keep, limit int) (int, error)
 	// SweepLocks removes locks that were released more than age ago and keeps their fencing numbers
 	// growing. A lock that was not released stays: no clock of the store says that its holder is
 	// gone.
 	SweepLocks(ctx context.Context, fence daemon.Fence, age time.Duration, limit int) (int, error)
+}
+
+// Keep says which events a sweep keeps: at most the newest Most, of these the ones that are not older
+// than Age, and always the newest Least, because the store's clock may be wrong about their age.
+type Keep struct {
+	Most, Least int
+	Age         time.Duration
 }
 
 // Lock is one holding of a named lock.

@@ -126,8 +126,8 @@ func (l *link) SweepNodes(ctx context.Context, f daemon.Fence, age time.Duration
 	return through(ctx, l, func(ctx context.Context) (int, error) { return l.store.SweepNodes(ctx, f, age, limit) })
 }
 
-func (l *link) SweepEvents(ctx context.Context, f daemon.Fence, age time.Duration, keep, limit int) (int, error) {
-	return through(ctx, l, func(ctx context.Context) (int, error) { return l.store.SweepEvents(ctx, f, age, keep, limit) })
+func (l *link) SweepEvents(ctx context.Context, f daemon.Fence, keep storage.Keep, limit int) (int, error) {
+	return through(ctx, l, func(ctx context.Context) (int, error) { return l.store.SweepEvents(ctx, f, keep, limit) })
 }
 
 func (l *link) SweepLocks(ctx context.Context, f daemon.Fence, age time.Duration, limit int) (int, error) {

@@ -19,10 +19,11 @@ func (s *Store) SweepNodes(ctx context.Context, fence daemon.Fence, age time.Dur
 }
 
 // SweepEvents implements [storage.Sweeper].
-func (s *Store) SweepEvents(ctx context.Context, fence daemon.Fence, age time.Duration, keep, limit int) (int, error) {
+func (s *Store) SweepEvents(ctx context.Context, fence daemon.Fence, keep storage.Keep, limit int) (int, error) {
 	return s.sweep(ctx, fence, "events", func(now time.Time) int {
-		n := s.state.sweepEvents(now.Add(-age), keep, limit)
-		return n + s.state.commands.Sweep(now.Add(-age), limit-n)
+		cut := now.Add(-keep.Age)
+		n := s.state.sweepEvents(cut, keep, limit)
+		return n + s.state.commands.Sweep(cut, limit-n)
 	})
 }
 
@@ -76,11 +77,11 @@ func (s *state) sweepAdverts() {
 	maps.DeleteFunc(s.held, func(inc node.Incarnation, t *table) bool { return len(t.rows) == 0 && s.nodes[inc] == nil })
 }
 
-// sweepEvents removes from the beginning of the history what is beyond keep rows or was written
-// before cut, and stops at the first event that stays: a stepped clock makes no gap.
-func (s *state) sweepEvents(cut time.Time, keep, limit int) int {
+// sweepEvents removes from the beginning of the history what is beyond keep or was written before
+// cut, and stops at the first event that stays: a stepped clock makes no gap.
+func (s *state) sweepEvents(cut time.Time, keep storage.Keep, limit int) int {
 	n := 0
-	for n < len(s.events) && n < limit && (len(s.events)-n > keep || s.events[n].At.Before(cut)) {
+	for left := len(s.events); n < limit && left > 0 && (left > keep.Most || left > keep.Least && s.events[n].At.Before(cut)); left-- {
 		n++
 	}
 	s.dropEvents(n)

@@ -216,7 +216,7 @@ func TestSweptSegments(t *testing.T) {
 	keep := int(head-first) + 1 + object.PerSegment/2
 	for removed := -1; removed != 0; {
 		var err error
-		if removed, err = leader.s.SweepEvents(t.Context(), f, time.Hour, keep, 100); err != nil {
+		if removed, err = leader.s.SweepEvents(t.Context(), f, storage.Keep{Age: time.Hour, Most: keep}, 100); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -231,13 +231,13 @@ func TestSweptSegments(t *testing.T) {
 	}
 	// By age: the first that is young enough stays, and nothing is read to see that.
 	reads := store.Stats()[mem.Read].Calls
-	if n, err := leader.s.SweepEvents(t.Context(), f, time.Hour, 1<<20, 100); n != 0 || err != nil {
+	if n, err := leader.s.SweepEvents(t.Context(), f, storage.Keep{Age: time.Hour, Most: 1 << 20}, 100); n != 0 || err != nil {
 		t.Error(n, err)
 	}
 	if got := store.Stats()[mem.Read].Calls - reads; got > 1 {
 		t.Errorf("%d reads", got)
 	}
-	if n, err := leader.s.SweepEvents(t.Context(), f, -time.Hour, 1<<20, 1<<20); n != keep || err != nil {
+	if n, err := leader.s.SweepEvents(t.Context(), f, storage.Keep{Age: -time.Hour, Most: 1 << 20}, 1<<20); n != keep || err != nil {
 		t.Error(n, err)
 	}
 	if got := segments(t, store); len(got) != 0 {

@@ -61,14 +61,14 @@ func (c *cluster) sweepNodes(cut time.Time, limit int) []node.Incarnation {
 }
 
 // SweepEvents implements [storage.Sweeper].
-func (s *Store) SweepEvents(ctx context.Context, fence daemon.Fence, age time.Duration, keep, limit int) (int, error) {
+func (s *Store) SweepEvents(ctx context.Context, fence daemon.Fence, keep storage.Keep, limit int) (int, error) {
 	var oldEvents, oldCommands int
 	var dropped []segment
 	c, err := s.run(ctx, step{
 		prepare: func(ctx context.Context, c *cluster, now time.Time) (err error) {
 			oldEvents = 0
 			if c.checkFence(fence) == nil {
-				oldEvents, err = s.countOld(ctx, c, now.Add(-age), keep, limit)
+				oldEvents, err = s.countOld(ctx, c, now.Add(-keep.Age), keep, limit)
 			}
 			return err
 		},
@@ -77,7 +77,7 @@ func (s *Store) SweepEvents(ctx context.Context, fence daemon.Fence, age time.Du
 				return false, err
 			}
 			dropped = c.dropEvents(oldEvents)
-			oldCommands = c.Commands.Sweep(now.Add(-age), limit-oldEvents)
+			oldCommands = c.Commands.Sweep(now.Add(-keep.Age), limit-oldEvents)
 			return oldEvents+oldCommands > 0, nil
 		},
 	})
@@ -92,10 +92,11 @@ func (s *Store) SweepEvents(ctx context.Context, fence daemon.Fence, age time.Du
 
 // countOld counts the events at the beginning of the history that are beyond keep or were written
 // before cut, and stops at the first event that stays: a stepped clock makes no gap.
-func (s *Store) countOld(ctx context.Context, c *cluster, cut time.Time, keep, limit int) (int, error) {
+func (s *Store) countOld(ctx context.Context, c *cluster, cut time.Time, keep storage.Keep, limit int) (int, error) {
 	all := int(c.Head - c.Oldest + 1)
-	n := max(min(all-keep, limit), 0) // whatever their age
-	if n >= limit || n >= all {
+	n := max(min(all-keep.Most, limit), 0) // whatever their age
+	most := min(limit, all-keep.Least)     // with those that are old
+	if n >= most {
 		return n, nil
 	}
 	next := c.Oldest + int64(n)
@@ -105,7 +106,7 @@ func (s *Store) countOld(ctx context.Context, c *cluster, cut time.Time, keep, l
 		}
 	}
 	err := s.history(ctx, c, next-1, func(e daemon.Event) bool {
-		if n >= limit || !e.At.Before(cut) {
+		if n >= most || !e.At.Before(cut) {
 			return false
 		}
 		n++

@@ -197,7 +197,7 @@ func (h *household) sweeps(i int) {
 	age := time.Duration(i+1) * time.Hour
 	_, err := h.store.SweepNodes(ctx, f, age, 10+i)
 	h.ok(err)
-	_, err = h.store.SweepEvents(ctx, f, age, 100+i, 10+i)
+	_, err = h.store.SweepEvents(ctx, f, storage.Keep{Age: age, Most: 100 + i}, 10+i)
 	h.ok(err)
 	_, err = h.store.SweepLocks(ctx, f, age, 10+i)
 	h.ok(err)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/storage"
 )
 
 // SweepNodes implements [storage.Sweeper]. Texts that no row advertises go with the tombstones,
@@ -20,16 +21,16 @@ func (s *Store) SweepNodes(ctx context.Context, fence daemon.Fence, age time.Dur
 }
 
 // SweepEvents implements [storage.Sweeper].
-func (s *Store) SweepEvents(ctx context.Context, fence daemon.Fence, age time.Duration, keep, limit int) (int, error) {
+func (s *Store) SweepEvents(ctx context.Context, fence daemon.Fence, keep storage.Keep, limit int) (int, error) {
 	n, err := s.sweep(ctx, fence, "events", func(m *message, run []any, n *int64) {
 		m.do("counter_lock")
-		m.ask(number64(n), "sweep_events", append(run, micros(age), max(keep, 0), max(limit, 0))...)
+		m.ask(number64(n), "sweep_events", append(run, micros(keep.Age), max(keep.Most, 0), max(limit, 0), max(keep.Least, 0))...)
 	})
 	if err != nil || n >= limit {
 		return n, err
 	}
 	done, err := s.sweep(ctx, fence, "commands", func(m *message, run []any, done *int64) {
-		m.count(into(done), "sweep_commands", append(run, micros(age), limit-n)...)
+		m.count(into(done), "sweep_commands", append(run, micros(keep.Age), limit-n)...)
 	})
 	return n + done, err
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/storage"
 )
 
 // SweepNodes implements [storage.Sweeper]: the oldest tombstones, and adverts that no row has any
@@ -23,9 +24,9 @@ func (s *Store) SweepNodes(ctx context.Context, fence daemon.Fence, age time.Dur
 }
 
 // SweepEvents implements [storage.Sweeper]: a beginning of the history, then commands.
-func (s *Store) SweepEvents(ctx context.Context, fence daemon.Fence, age time.Duration, keep, limit int) (int, error) {
+func (s *Store) SweepEvents(ctx context.Context, fence daemon.Fence, keep storage.Keep, limit int) (int, error) {
 	return s.sweep(ctx, fence, "events", func(st *step) int {
-		cut := nanos(st.now.Add(-age))
+		cut := nanos(st.now.Add(-keep.Age))
 		n := st.sweepEvents(cut, keep, limit)
 		m := st.exec(`DELETE FROM ~command WHERE num IN (
 				SELECT num FROM ~command WHERE done_at <> 0 AND done_at < ? ORDER BY num LIMIT ?)`, cut, max(limit-n, 0))
@@ -64,18 +65,19 @@ func (s *Store) sweep(ctx context.Context, fence daemon.Fence, what string, swee
 	return n, nil
 }
 
-// sweepEvents removes from the beginning of the history what is beyond keep rows or was written
-// before cut, and stops at the first event that stays: a stepped clock makes no gap.
-func (st *step) sweepEvents(cut int64, keep, limit int) int {
+// sweepEvents removes from the beginning of the history what is beyond keep or was written before
+// cut, and stops at the first event that stays: a stepped clock makes no gap.
+func (st *step) sweepEvents(cut int64, keep storage.Keep, limit int) int {
 	oldest := st.oldest()
 	if oldest == 0 {
 		return 0
 	}
-	beyond := st.meta.head - int64(keep) // up to this number by keep alone
+	beyond := st.meta.head - int64(keep.Most) // up to this number whatever their age
+	aging := st.meta.head - int64(keep.Least) // up to this number by age
 	last := oldest - 1
 	st.each(`SELECT seq, at FROM ~event ORDER BY seq LIMIT ?`, []any{max(limit, 0)}, func(scan func(...any) bool) {
 		var seq, at int64
-		if scan(&seq, &at) && seq == last+1 && (seq <= beyond || at < cut) {
+		if scan(&seq, &at) && seq == last+1 && (seq <= beyond || seq <= aging && at < cut) {
 			last = seq
 		}
 	})

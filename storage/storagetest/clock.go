@@ -237,11 +237,11 @@ func sweepOverStepBack(w *world) {
 	w.join("past")
 	w.Advance(2 * time.Hour)
 	// The third event is older than an hour, the two before it are not.
-	n, err := w.sweep().SweepEvents(w.ctx, f, time.Hour, 100, 100)
+	n, err := w.sweep().SweepEvents(w.ctx, f, storage.Keep{Age: time.Hour, Most: 100}, 100)
 	w.ok(err)
 	w.equal("removed", n, 0)
 	w.Advance(90 * time.Minute)
-	n, err = w.sweep().SweepEvents(w.ctx, f, time.Hour, 100, 100)
+	n, err = w.sweep().SweepEvents(w.ctx, f, storage.Keep{Age: time.Hour, Most: 100}, 100)
 	w.ok(err)
 	w.equal("removed later", n, 3)
 }

@@ -86,7 +86,7 @@ func tellsBehind(w *world) {
 		w.join(fmt.Sprintf("node-%d", i))
 	}
 	p := w.join("reader")
-	n, err := w.sweep().SweepEvents(w.ctx, w.sweeper(), long, 3, 100)
+	n, err := w.sweep().SweepEvents(w.ctx, w.sweeper(), storage.Keep{Age: long, Most: 3}, 100)
 	w.ok(err)
 	w.equal("removed", n, 4)
 	for _, c := range []struct {
@@ -99,7 +99,7 @@ func tellsBehind(w *world) {
 		w.equal(fmt.Sprintf("events after %d", c.after), len(r.Events), c.events)
 		w.equal("head", r.Head, int64(7))
 	}
-	_, err = w.sweep().SweepEvents(w.ctx, w.sweeper(), over, 100, 100)
+	_, err = w.sweep().SweepEvents(w.ctx, w.sweeper(), storage.Keep{Age: over, Most: 100}, 100)
 	w.ok(err)
 	page, err := w.Store.Events(w.ctx, 0, 100)
 	w.ok(err)

@@ -369,8 +369,9 @@ func (m *model) locks(rt *rapid.T) {
 // is nobody's business.
 func (m *model) sweeps(rt *rapid.T) {
 	what, age, keep := among(rt, "what", "nodes", "events", "locks"), m.length(rt, "age"), rapid.IntRange(0, 40).Draw(rt, "keep")
+	least := rapid.IntRange(0, 40).Draw(rt, "least")
 	generation := among(rt, "generation", int64(2), 2, 1)
-	m.do(rt, fmt.Sprintf("sweep of %s older than %v, keeping %d", what, age, keep), func(s *side) string {
-		return s.sweep(what, daemon.Fence{Unit: sweeperUnit, Generation: generation}, age, keep)
+	m.do(rt, fmt.Sprintf("sweep of %s older than %v, keeping %d to %d", what, age, least, keep), func(s *side) string {
+		return s.sweep(what, daemon.Fence{Unit: sweeperUnit, Generation: generation}, storage.Keep{Age: age, Most: keep, Least: least})
 	})
 }

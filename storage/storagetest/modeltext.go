@@ -268,7 +268,7 @@ func (s *side) lock(what, name, who string, ttl time.Duration, number int64, exp
 // sweeperUnit is the unit whose fence sweeps need.
 var sweeperUnit = daemon.Unit{Daemon: "emit:sweeper"}
 
-func (s *side) sweep(what string, f daemon.Fence, age time.Duration, keep int) string {
+func (s *side) sweep(what string, f daemon.Fence, keep storage.Keep) string {
 	sweeper, ok := s.store.(storage.Sweeper)
 	if !ok {
 		return "no sweeper"
@@ -279,11 +279,11 @@ func (s *side) sweep(what string, f daemon.Fence, age time.Duration, keep int) s
 	var err error
 	switch what {
 	case "nodes":
-		n, err = sweeper.SweepNodes(ctx, f, age, 1000)
+		n, err = sweeper.SweepNodes(ctx, f, keep.Age, 1000)
 	case "events":
-		n, err = sweeper.SweepEvents(ctx, f, age, keep, 1000)
+		n, err = sweeper.SweepEvents(ctx, f, keep, 1000)
 	default:
-		n, err = sweeper.SweepLocks(ctx, f, age, 1000)
+		n, err = sweeper.SweepLocks(ctx, f, keep.Age, 1000)
 	}
 	return fmt.Sprintf("%s removed %d", s.text.err(cmp.Or(stamped, err)), n)
 }

@@ -13,6 +13,7 @@ var sweepStories = []story{
 	{"adverts go with their last node", Sweeps, sweepsAdverts},
 	{"events beyond a number are removed from the beginning", Sweeps, sweepsEvents},
 	{"old events and fulfilled commands are removed", Sweeps, sweepsOldEvents},
+	{"the newest events stay, however old they are said to be", Sweeps, keepsTheNewestEvents},
 	{"locks that are over are removed", Sweeps | Locks, sweepsLocks},
 	{"a sweep needs the sweeper's fence", Sweeps | Locks, sweepsFenced},
 	{"a swept node may register anew", Sweeps, registersAfterSweep},
@@ -71,7 +72,7 @@ func sweepsEvents(w *world) {
 	for _, c := range []struct{ keep, limit, removed, oldest int }{
 		{100, 100, 0, 1}, {8, 1, 1, 2}, {8, 100, 1, 3}, {8, 100, 0, 3}, {3, 2, 2, 5}, {3, 100, 3, 8}, {0, 100, 3, 0},
 	} {
-		n, err := w.sweep().SweepEvents(w.ctx, f, long, c.keep, c.limit)
+		n, err := w.sweep().SweepEvents(w.ctx, f, storage.Keep{Age: long, Most: c.keep}, c.limit)
 		w.ok(err)
 		w.equal("removed", n, c.removed)
 		page, err := w.Store.Events(w.ctx, 0, 100)
@@ -84,6 +85,28 @@ func sweepsEvents(w *world) {
 	}
 }
 
+func keepsTheNewestEvents(w *world) {
+	for i := range 10 {
+		w.join(fmt.Sprintf("node-%d", i))
+	}
+	f := w.sweeper()
+	for _, c := range []struct {
+		keep    storage.Keep
+		limit   int
+		removed int
+	}{
+		{storage.Keep{Age: over, Most: 100, Least: 100}, 100, 0},
+		{storage.Keep{Age: over, Most: 100, Least: 8}, 1, 1},
+		{storage.Keep{Age: over, Most: 100, Least: 8}, 100, 1},
+		{storage.Keep{Age: over, Most: 6, Least: 8}, 100, 2}, // the upper bound wins
+		{storage.Keep{Age: over, Most: 100}, 100, 6},
+	} {
+		n, err := w.sweep().SweepEvents(w.ctx, f, c.keep, c.limit)
+		w.ok(err)
+		w.equal("removed", n, c.removed)
+	}
+}
+
 func sweepsOldEvents(w *world) {
 	l, _ := w.cluster(0)
 	f := w.sweeper()
@@ -92,10 +115,10 @@ func sweepsOldEvents(w *world) {
 		w.ok(err)
 	}
 	l.leave(storage.Leave{Command: uuid(4, 1)})
-	n, err := w.sweep().SweepEvents(w.ctx, f, long, 100, 100)
+	n, err := w.sweep().SweepEvents(w.ctx, f, storage.Keep{Age: long, Most: 100}, 100)
 	w.ok(err)
 	w.equal("young ones removed", n, 0)
-	n, err = w.sweep().SweepEvents(w.ctx, f, over, 100, 100)
+	n, err = w.sweep().SweepEvents(w.ctx, f, storage.Keep{Age: over, Most: 100}, 100)
 	w.ok(err)
 	w.equal("removed", n, 3) // two events and one command
 	waiting := l.beat().Commands
@@ -146,7 +169,7 @@ func sweepsFenced(w *world) {
 		w.unchanged(func() {
 			_, err := w.sweep().SweepNodes(w.ctx, refused, over, 100)
 			w.refused(err, daemon.ErrStale)
-			_, err = w.sweep().SweepEvents(w.ctx, refused, over, 0, 100)
+			_, err = w.sweep().SweepEvents(w.ctx, refused, storage.Keep{Age: over, Most: 0}, 100)
 			w.refused(err, daemon.ErrStale)
 			_, err = w.sweep().SweepLocks(w.ctx, refused, over, 100)
 			w.refused(err, daemon.ErrStale)

@@ -1,15 +1,15 @@
 -- Always a beginning of the history, up to the first event that is young enough and not one too
--- many: readers see no gap, whatever the clock did.
+-- many: readers see no gap, whatever the clock did. Age alone never takes the newest $7.
 with span as materialized (
 	select oldest, head, oldest + $6 as bound,
 		oldest + greatest(head - oldest + 1 - $5, 0) as beyond
 	from {{counter}} where {{fenced "$1" "$2" "$3"}}
 ),
 first as materialized (
-	select span.oldest, least(head + 1, bound, coalesce(
+	select span.oldest, least(head + 1, bound, greatest(beyond, least(head + 1 - $7, coalesce(
 		(select e.seq from {{event}} e
 		where e.seq >= span.beyond and e.seq < span.bound and e.at >= clock_timestamp() - $4 * interval '1 microsecond'
-		order by e.seq limit 1), bound)) as seq
+		order by e.seq limit 1), bound)))) as seq
 	from span
 ),
 gone as (delete from {{event}} e using first where e.seq >= first.oldest and e.seq < first.seq returning 1),
