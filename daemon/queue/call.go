@@ -99,22 +99,33 @@ func (s *shard) do(ctx context.Context, c *call) error {
 const fullWait = time.Second
 
 func (s *shard) submit(ctx context.Context, c *call) error {
-	select {
-	case s.calls <- c:
+	if s.calls.put(c) {
 		return nil
-	default:
 	}
 	patience := time.NewTimer(fullWait)
 	defer patience.Stop()
-	select {
-	case s.calls <- c:
-		return nil
-	case <-s.gone:
-		return s.notOwner()
-	case <-ctx.Done():
-		return canceled(ctx, Unavailable)
-	case <-patience.C:
-		return full("the broker has more calls than it can take")
+	for !s.calls.put(c) {
+		select {
+		case <-s.calls.room:
+		case <-s.gone:
+			return s.notOwner()
+		case <-ctx.Done():
+			return canceled(ctx, Unavailable)
+		case <-patience.C:
+			return full("the broker has more calls than it can take")
+		}
+	}
+	return nil
+}
+
+// post hands the call to a shard however long that takes, and does not wait for the answer.
+func (s *shard) post(c *call) {
+	for !s.calls.put(c) {
+		select {
+		case <-s.calls.room:
+		case <-s.gone:
+			return
+		}
 	}
 }
 

@@ -165,10 +165,7 @@ func claimCall(ctx context.Context, req *ClaimRequest, taken *atomic.Bool, done 
 
 // withdraw takes a poll off the list that nobody waits for any more.
 func (s *shard) withdraw(c *call) {
-	select {
-	case s.left <- c:
-	default: // the shard is busy, and finds out itself when it serves the poll
-	}
+	s.left.put(c) // if that is full, the shard finds out itself when it serves the poll
 }
 
 // claims makes of what shards handed out what the worker gets: with tokens, and with payloads, also
@@ -251,13 +248,8 @@ func (s *shard) repeated(c *call) *progress {
 
 // serve hands jobs to those who wait, in the order in which they came.
 func (s *shard) serve() {
-	for more := true; more; {
-		select {
-		case c := <-s.left:
-			s.polls = slices.DeleteFunc(s.polls, func(p *call) bool { return p == c })
-		default:
-			more = false
-		}
+	for c, ok := s.left.get(); ok; c, ok = s.left.get() {
+		s.polls = slices.DeleteFunc(s.polls, func(p *call) bool { return p == c })
 	}
 	if len(s.polls) == 0 || s.stuck {
 		return

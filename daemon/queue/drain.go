@@ -96,13 +96,8 @@ func (s *shard) dismiss() {
 		}
 		w.parked = nil
 	}
-	for {
-		select {
-		case c := <-s.calls:
-			s.fail(c)
-		default:
-			return
-		}
+	for c, ok := s.calls.get(); ok; c, ok = s.calls.get() {
+		s.fail(c)
 	}
 }
 

@@ -217,10 +217,7 @@ func (s *shard) unlink(r *ledger.Record) {
 // trash hands an object to the one goroutine that deletes. If that is behind, the object stays: it
 // costs storage and nothing else.
 func (s *shard) trash(key string) {
-	select {
-	case s.rubbish <- key:
-	default:
-	}
+	s.rubbish.put(key)
 }
 
 // blobPrefix is where a shard's payload objects are. Their keys begin with the epoch in which they
@@ -255,15 +252,17 @@ func payloadOf(ctx context.Context, bucket blob.Bucket, key string) ([]byte, err
 // brokers left behind, then what trash is given.
 func (s *shard) sweep(ctx context.Context) {
 	s.sweepLeft(ctx)
-	for {
-		select {
-		case key := <-s.rubbish:
+	for gone := false; ; {
+		for key, ok := s.rubbish.get(); ok && ctx.Err() == nil; key, ok = s.rubbish.get() {
 			s.remove(ctx, key)
-		case <-s.gone:
-			for len(s.rubbish) > 0 && ctx.Err() == nil {
-				s.remove(ctx, <-s.rubbish)
-			}
+		}
+		if gone {
 			return
+		}
+		select {
+		case <-s.rubbish.filled:
+		case <-s.gone:
+			gone = true
 		}
 	}
 }

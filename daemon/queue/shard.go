@@ -38,7 +38,7 @@ type shard struct {
 	epoch    int64
 	void     int // records that made no sense at the takeover: there should be none
 
-	calls       chan *call
+	calls       *mailbox[*call]
 	changes     chan Settings // of the queue, from whoever re-reads the registry
 	configuring *work         // settings that are on their way into the log
 	leave       time.Time     // when the drain begins at the latest; zero: none is wanted
@@ -67,14 +67,14 @@ type shard struct {
 	requests map[string]*work // durable claims that are being written, by request ID
 	again    []*call          // get another turn
 	polls    []*call
-	left     chan *call // polls that nobody waits for any more
+	left     *mailbox[*call] // polls that nobody waits for any more
 	inflight struct {
 		jobs  int
 		bytes int64
 	}
 	ckpt    checkpoint
 	written *journal.Checkpoint // the newest one that was committed
-	rubbish chan string         // keys of payload objects to be deleted
+	rubbish *mailbox[string]    // keys of payload objects to be deleted
 }
 
 const (
@@ -82,7 +82,7 @@ const (
 	softBytes  = 64 << 10
 	roundBytes = 4 << 20 // of records in one round
 	roundCalls = 4096
-	inbox      = 4096 // calls that wait for the shard's goroutine
+	inbox      = 4096 // calls that may wait for the shard's goroutine
 	dueStep    = 1000
 	showEvery  = time.Second
 )
@@ -93,36 +93,34 @@ func (s *shard) run(draining <-chan struct{}) error {
 	defer timer.Stop()
 	defer s.shutdown()
 	for {
-		var calls chan *call
+		var calls chan struct{}
 		if !s.drained {
-			calls = s.calls
+			calls = s.calls.filled
 		}
 		if s.ready() {
 			s.drain()
 		}
 		if s.restless() {
 			select {
-			case c := <-calls:
-				s.round(c)
 			case <-s.log.Acks():
-				s.round(nil)
+				s.round()
 			case <-s.log.Done():
 				return s.ended()
 			default:
-				s.round(nil)
+				s.round()
 			}
 			continue
 		}
 		timer.Reset(s.sleep())
 		select {
-		case c := <-calls:
-			s.round(c)
+		case <-calls:
+			s.round()
 		case <-s.log.Acks():
-			s.round(nil)
+			s.round()
 		case <-timer.C:
-			s.round(nil)
+			s.round()
 		case <-s.ckpt.moved():
-			s.round(nil)
+			s.round()
 		case next := <-s.changes:
 			s.configure(next)
 		case <-draining:
@@ -141,12 +139,12 @@ func (s *shard) restless() bool {
 }
 
 // round takes what waits, decides it and appends it as one.
-func (s *shard) round(c *call) {
+func (s *shard) round() {
 	s.clock()
 	s.settle()
 	s.flushStuck()
 	if !s.drained {
-		s.take(c)
+		s.take()
 	}
 	s.flush()
 	s.checkpoint()
@@ -155,7 +153,7 @@ func (s *shard) round(c *call) {
 
 // take decides what waits. While the journal takes nothing more, only calls that write nothing are
 // answered; the others are refused, and those that were begun wait.
-func (s *shard) take(c *call) {
+func (s *shard) take() {
 	if !s.stuck {
 		s.due()
 		again := s.again
@@ -164,18 +162,14 @@ func (s *shard) take(c *call) {
 			s.decide(c)
 		}
 	}
-	if c != nil {
+	for n := 0; n < roundCalls && (s.stuck || len(s.buf) < roundBytes); n++ {
+		c, ok := s.calls.get()
+		if !ok {
+			break
+		}
 		s.decide(c)
 	}
-	for n := 0; n < roundCalls && (s.stuck || len(s.buf) < roundBytes); n++ {
-		select {
-		case c := <-s.calls:
-			s.decide(c)
-			continue
-		default:
-		}
-		break
-	}
+	s.calls.again()
 	s.serve()
 }
 

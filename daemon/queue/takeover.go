@@ -113,8 +113,8 @@ func (b *Broker) takeOver(ctx context.Context, a *daemon.Assignment, set *Settin
 	}
 	s := &shard{
 		b: b, unit: a.Unit, name: set.Name, index: a.Index, settings: *set, ctx: ctx, log: log, ledger: l, epoch: log.Epoch(),
-		sealers: newSealers(log.Secret()), calls: make(chan *call, inbox), changes: make(chan Settings, 1), gone: make(chan struct{}),
-		left: make(chan *call, inbox), rubbish: make(chan string, inbox),
+		sealers: newSealers(log.Secret()), calls: newMailbox[*call](inbox), changes: make(chan Settings, 1), gone: make(chan struct{}),
+		left: newMailbox[*call](inbox), rubbish: newMailbox[string](inbox),
 		blobs:    blobPrefix(prefix(b.cfg.Root, set, a.Index)),
 		requests: map[string]*work{}, stale: true, now: now, at: at, wall: time.Now(), void: f.void,
 	}

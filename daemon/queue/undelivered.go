@@ -117,10 +117,7 @@ func (b *Broker) fetch(ctx context.Context, got []handed, out []Claimed) []error
 func (s *shard) handBack(jobs []undelivered) {
 	c := newCall(handBackStep)
 	c.back = jobs
-	select {
-	case s.calls <- c:
-	case <-s.gone:
-	}
+	s.post(c)
 }
 
 // leave tells the shard of a claim call that its caller has gone. A call that can be repeated keeps its
@@ -131,10 +128,7 @@ func leave(s *shard, gone *call) {
 	}
 	c := newCall(leaveStep)
 	c.gone = gone
-	select {
-	case s.calls <- c:
-	case <-s.gone:
-	}
+	s.post(c)
 }
 
 // leaveStep ends the claims of a call whose caller has gone. It comes after the call itself, which has

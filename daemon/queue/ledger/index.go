@@ -12,7 +12,7 @@ import (
 // and a job only if eight bits of the hash agree; taking one out moves no other and reads no job.
 type index struct {
 	seed  maphash.Seed
-	parts [parts]part
+	parts *[parts]part // nil: it is empty, and takes no memory
 	n     int
 	key   func(ref uint32) [16]byte   // what is hashed of a reference's ID
 	same  func(ref uint32, p ID) bool // whether it has this ID
@@ -56,6 +56,9 @@ func (t *part) next(at int) int {
 }
 
 func (x *index) get(p ID) (uint32, bool) {
+	if x.n == 0 {
+		return 0, false
+	}
 	h := x.hash(p.id)
 	t := &x.parts[h>>56]
 	if t.n == 0 {
@@ -79,6 +82,9 @@ func (x *index) get(p ID) (uint32, bool) {
 
 // touch reads where an ID will be looked for, so that it is in the processor's cache then.
 func (x *index) touch(p ID) uint32 {
+	if x.n == 0 {
+		return 0
+	}
 	h := x.hash(p.id)
 	t := &x.parts[h>>56]
 	if len(t.buckets) == 0 {
@@ -89,6 +95,9 @@ func (x *index) touch(p ID) uint32 {
 
 // add enters a reference that is not in the table.
 func (x *index) add(p ID, ref uint32) {
+	if x.parts == nil {
+		x.parts = new([parts]part)
+	}
 	h := x.hash(p.id)
 	t := &x.parts[h>>56]
 	if 8*(t.n+1) > 7*bucketSize*len(t.buckets) {
@@ -138,6 +147,12 @@ func fitting(n int) int { return (n*3/2 + bucketSize - 1) / bucketSize }
 // million it grows by itself: a corrupt number must not ask for all memory.
 func (x *index) reserve(n uint64) {
 	each := fitting(int(min(n, 1<<24)) / parts)
+	if x.parts == nil && each > 0 {
+		x.parts = new([parts]part)
+	}
+	if x.parts == nil {
+		return
+	}
 	for i := range x.parts {
 		if t := &x.parts[i]; each > len(t.buckets) {
 			x.resize(t, each)
@@ -147,12 +162,20 @@ func (x *index) reserve(n uint64) {
 
 // tidy gives back what was not needed since it was called last.
 func (x *index) tidy() {
+	if x.parts == nil {
+		return
+	}
+	empty := true
 	for i := range x.parts {
 		t := &x.parts[i]
 		if size := fitting(t.most); 4*size < len(t.buckets) {
 			x.resize(t, size)
 		}
 		t.most = t.n
+		empty = empty && len(t.buckets) == 0
+	}
+	if empty {
+		x.parts = nil
 	}
 }
 
@@ -170,7 +193,10 @@ func (x *index) resize(t *part, size int) {
 }
 
 func (x *index) bytes() int64 {
-	var n int64
+	if x.parts == nil {
+		return 0
+	}
+	n := int64(unsafe.Sizeof(*x.parts))
 	for i := range x.parts {
 		n += int64(unsafe.Sizeof(bucket{})) * int64(cap(x.parts[i].buckets))
 	}

@@ -160,7 +160,7 @@ func (w *window) forget(now int64, most int) {
 		w.pass()
 	}
 	if before < w.head && w.head == w.tail {
-		w.ids.parts = [parts]part{}
+		w.ids.parts = nil
 	}
 }
 

@@ -26,25 +26,36 @@ func (s *Segment) Last() int64 {
 
 // Codec turns segments into bytes and back. It may be used by several goroutines.
 type Codec struct {
-	enc   *zstd.Encoder
-	dec   *zstd.Decoder
+	enc   func() *zstd.Encoder
+	dec   func() *zstd.Decoder
 	rooms sync.Pool // of *[]byte, to compress into: nobody knows how much it will be
 }
 
-// NewCodec returns a codec. It holds no goroutines and needs no closing.
+// NewCodec returns a codec. It holds no goroutines and needs no closing. It makes its tables, which are
+// large, when it compresses or decompresses for the first time: an idle journal does neither.
 func NewCodec() *Codec {
+	c := &Codec{enc: sync.OnceValue(newEncoder), dec: sync.OnceValue(newDecoder)}
+	c.rooms.New = newRoom
+	return c
+}
+
+func newRoom() any { return new(make([]byte, HeaderSize, 64<<10)) }
+
+func newEncoder() *zstd.Encoder {
 	enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1),
 		zstd.WithEncoderCRC(false), zstd.WithWindowSize(1<<20), zstd.WithLowerEncoderMem(true))
 	if err != nil {
 		panic(err) // the options are constants
 	}
+	return enc
+}
+
+func newDecoder() *zstd.Decoder {
 	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderMaxMemory(MaxRaw))
 	if err != nil {
 		panic(err)
 	}
-	c := &Codec{enc: enc, dec: dec}
-	c.rooms.New = func() any { return new(make([]byte, HeaderSize, 64<<10)) }
-	return c
+	return dec
 }
 
 // Encode returns the bytes of a segment with this body, and completes h by what it computed.
@@ -53,7 +64,7 @@ func (c *Codec) Encode(h *Header, body *Body) []byte {
 	var out []byte
 	if len(body.raw) > compressAbove {
 		room := c.rooms.Get().(*[]byte)
-		*room = c.enc.EncodeAll(body.raw, (*room)[:HeaderSize])
+		*room = c.enc().EncodeAll(body.raw, (*room)[:HeaderSize])
 		// What compresses to the size of a fence must not look like one in a listing.
 		if h.zstd = len(*room) < HeaderSize+len(body.raw) && len(*room) > FenceSize; h.zstd {
 			out = bytes.Clone(*room)
@@ -82,7 +93,7 @@ func (c *Codec) Decode(b []byte) (*Segment, error) {
 	if h.zstd {
 		// A corrupt length must not ask for much memory; where it is honest, it is enough.
 		room := min(int(h.Raw), 256*len(b))
-		if raw, err = c.dec.DecodeAll(raw, make([]byte, 0, room)); err != nil {
+		if raw, err = c.dec().DecodeAll(raw, make([]byte, 0, room)); err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 		}
 	}
