@@ -25,7 +25,7 @@ func (b *Broker) refuse(ctx context.Context, a *daemon.Assignment, p place, err 
 	b.mu.Lock()
 	first := b.damaged[p] == nil
 	b.damaged[p] = Refuse(Damaged, "shard %d of the queue %q is not served, to keep what is left of it: %w", p.index, p.queue, err).
-		WithHint("the queue's other shards are served; emitd queue verify %s names everything that is damaged; when the objects are back as they were, it is served again", p.queue)
+		WithHint("the queue's other shards are served; emitd queue verify %s names everything that is damaged; when the objects are back as they were, it is served again; to go on without what is lost: emitd queue repair %s --dry-run", p.queue, p.queue)
 	b.mu.Unlock()
 	if first {
 		b.cfg.Logger.ErrorContext(ctx, "a queue's shard is damaged and is not served", "queue", p.queue, "shard", p.index, "error", err,

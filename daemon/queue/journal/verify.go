@@ -32,6 +32,9 @@ type Found struct {
 	Head     format.Head
 	// Complete: the state that Fold was handed is all of it. Else it ends before the first problem.
 	Complete bool
+
+	version blob.Version // of HEAD; empty: it cannot be read
+	epoch   int64        // the highest one of an object
 }
 
 // Verify reads every object of a journal and compares it with what the others say. It writes nothing and
@@ -93,6 +96,10 @@ func (v *verifier) run(ctx context.Context) error {
 	}
 	if err := v.readHead(ctx); err != nil {
 		return err
+	}
+	v.found.version = v.version
+	for _, o := range v.objects {
+		v.found.epoch = max(v.found.epoch, o.header.Epoch)
 	}
 	head := &v.found.Head
 	if head.Epoch == 0 {
@@ -239,7 +246,7 @@ func (v *verifier) readHead(ctx context.Context) error {
 		if head.Closed != 0 && last > 0 { // nobody copies the HEAD of a clean close
 			last--
 		}
-		if last > 0 && v.objects[format.CopyKey(last)] == nil {
+		if last > 0 && v.objects[format.CopyKey(last)] == nil && v.objects[format.CopyKey(head.Serial)] == nil {
 			v.problem(format.CopyKey(last), ErrMissing, true, "the copy of HEAD is gone, or not written yet")
 		}
 	}

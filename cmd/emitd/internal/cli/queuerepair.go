@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -12,7 +14,9 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/cmd/emitd/internal/view"
 	"github.com/emitd/emitd/daemon/queue"
+	"github.com/emitd/emitd/daemon/queue/client"
 	"github.com/emitd/emitd/storage/blob"
+	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 // objects opens the object store with the queues, without a node. It is for those who read, and may
@@ -89,47 +93,145 @@ func problemTable(all []queue.Problem) *view.Table {
 	return t
 }
 
-// repair needs no node: it writes the list of queues itself, only if unchanged, so nodes may run.
+// repair needs no node: it works on the objects themselves.
 func (q *queues) repair() *cobra.Command {
 	var registry, dry bool
+	shard := -1
 	cmd := &cobra.Command{
-		Use: "repair --list", Short: "Write a damaged list of queues anew from its copy",
-		Long: "Write the list of queues anew, from its copy, when it is gone, damaged or an older one; what stood in its place\n" +
-			"is kept below v1/damaged/. No job is touched, and nodes may run. Needs --objects (or its setting).",
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if !registry {
-				return fault.New(fault.Usage, "--list is not given: there is nothing else that this command repairs")
+		Use: "repair QUEUE | --list", Short: "Make a queue whose objects are damaged whole again, without what is lost",
+		Long: "Make the damaged shards of a queue whole again, without what is lost for good: the segments of the log that\n" +
+			"are missing or damaged. Jobs that were submitted in them are gone, and jobs that ended in them are handed out\n" +
+			"again. HEAD is restored from its copies, a damaged checkpoint from the one before; nothing is lost by that.\n" +
+			"First, every object of the shard is copied below its prefix evidence/<time>. The shard is taken over as a\n" +
+			"broker does, so one that still serves it acknowledges nothing more; a queue that is served is refused.\n" +
+			"It can be repeated after an interruption. --dry-run repairs a copy in memory and says what would be lost.\n" +
+			"Needs --objects and --store (or their settings).\n\n" +
+			"With --list: write the list of queues anew, from its copy, when it is gone, damaged or an older one; what\n" +
+			"stood in its place is kept below v1/damaged/. No job is touched, and nodes may run. Needs --objects.",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if registry {
+				return noArgs(cmd, args)
 			}
-			if !dry {
-				if err := q.a.confirm("the list of queues is written anew from its copy if it is damaged"); err != nil {
-					return err
-				}
+			return exactly(1, "the name of a queue, or --list")(cmd, args)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if registry {
+				return q.repairList(cmd.Context(), dry)
 			}
-			open := backend.Bucket
-			if dry {
-				open = backend.Reader
-			}
-			bucket, err := q.objects(cmd.Context(), open)
-			if err != nil {
-				return err
-			}
-			known, kept, err := queue.NewRegistry(bucket, "").Repair(cmd.Context(), dry)
-			if err != nil {
-				return queueFault(err)
-			}
-			names := []string{}
-			for _, set := range known {
-				names = append(names, set.Name)
-			}
-			return q.a.print(data{whole: map[string]any{"queues": names, "kept": kept, "dry_run": dry}, names: names, table: func(w io.Writer, _ bool) error {
-				_, err := fmt.Fprintf(w, "the list has %d queues; the damaged one is kept as %s\n", len(names), cmp.Or(kept, "nothing: there was none that could be read, or none was damaged"))
-				return err
-			}})
+			return q.repairQueue(cmd.Context(), args[0], shard, dry)
 		},
 	}
 	cmd.Flags().BoolVar(&registry, "list", false, "repair the list of queues")
+	cmd.Flags().IntVar(&shard, "shard", -1, "only this shard; -1: all that are damaged")
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "say what would be done, and do nothing")
 	cmd.Flags().BoolVarP(&q.a.yes, "yes", "y", false, "do not ask")
 	return q.a.outputFlag(cmd)
+}
+
+// repairList writes the list of queues anew, only if unchanged, so nodes may run.
+func (q *queues) repairList(ctx context.Context, dry bool) error {
+	if !dry {
+		if err := q.a.confirm("the list of queues is written anew from its copy if it is damaged"); err != nil {
+			return err
+		}
+	}
+	open := backend.Bucket
+	if dry {
+		open = backend.Reader
+	}
+	bucket, err := q.objects(ctx, open)
+	if err != nil {
+		return err
+	}
+	known, kept, err := queue.NewRegistry(bucket, "").Repair(ctx, dry)
+	if err != nil {
+		return queueFault(err)
+	}
+	names := []string{}
+	for _, set := range known {
+		names = append(names, set.Name)
+	}
+	return q.a.print(data{whole: map[string]any{"queues": names, "kept": kept, "dry_run": dry}, names: names, table: func(w io.Writer, _ bool) error {
+		_, err := fmt.Fprintf(w, "the list has %d queues; the damaged one is kept as %s\n", len(names), cmp.Or(kept, "nothing: there was none that could be read, or none was damaged"))
+		return err
+	}})
+}
+
+// repairQueue repairs the shards of a queue that nobody serves.
+func (q *queues) repairQueue(ctx context.Context, name string, shard int, dry bool) error {
+	var scratch blob.Bucket
+	open := backend.Bucket
+	if dry {
+		scratch, open = mem.New(mem.Config{}), backend.Reader
+	} else {
+		effect := fmt.Sprintf("jobs of queue %s that stand in damaged or missing segments are given up, and jobs that ended there are handed out again", name)
+		if err := q.a.confirm(effect); err != nil {
+			return err
+		}
+		if err := q.with(ctx, 0, func(ctx context.Context, c *client.Client) error {
+			_, err := c.Stats(ctx, name)
+			return err
+		}); err == nil {
+			return fault.New(fault.Usage, "queue %s is served; nothing was done", name).
+				Hint("its brokers know everything that was acknowledged, and their next checkpoints replace what is damaged; to repair it all the same, stop its nodes first")
+		}
+	}
+	bucket, err := q.objects(ctx, open)
+	if err != nil {
+		return err
+	}
+	var cfg queue.Config
+	err = q.a.look(ctx, false, func(_ context.Context, c *cluster) error {
+		ahead := time.Until(c.snap.Now)
+		cfg = queue.Config{
+			Bucket: bucket, StoreID: backend.LastingID(c.snap.StoreID), Owner: "repair-" + client.NewID(),
+			Now: func() time.Time { return time.Now().Add(ahead) }, Logger: q.a.talk(c.cfg),
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	b, err := queue.NewBroker(cfg)
+	if err != nil {
+		return err
+	}
+	done, err := b.Repair(ctx, name, shard, scratch)
+	if err != nil {
+		return queueFault(err)
+	}
+	return q.printRepaired(name, done, dry)
+}
+
+func (q *queues) printRepaired(name string, done []queue.Repaired, dry bool) error {
+	d := list(done, func(r queue.Repaired) string { return fmt.Sprintf("%s/%d", r.Queue, r.Shard) }, func(bool) *view.Table {
+		t := &view.Table{Head: []string{"QUEUE", "SHARD", "JOBS", "LOST SLOTS", "VOID RECORDS", "DAMAGED OBJECTS", "EVIDENCE"}}
+		for _, r := range done {
+			lost := []string{}
+			for _, l := range r.Lost {
+				lost = append(lost, fmt.Sprintf("%d-%d", l.From, l.To))
+			}
+			t.Add(r.Queue, fmt.Sprint(r.Shard), fmt.Sprint(r.Jobs), cmp.Or(strings.Join(lost, " "), "none"), fmt.Sprint(r.Void), fmt.Sprint(len(r.Problems)), r.Evidence)
+		}
+		return t
+	})
+	if err := q.a.print(d); err != nil {
+		return err
+	}
+	left := 0
+	for _, r := range done {
+		left += len(r.Left)
+		for _, p := range r.Problems {
+			q.a.say("shard %d: %s is %s: %s", r.Shard, p.Object, p.What, p.Text)
+		}
+	}
+	switch {
+	case len(done) == 0:
+		q.a.say("the journals of queue %s are not damaged; nothing was done", name)
+	case dry:
+		q.a.say("nothing was changed: this is what a repair would do")
+	case left > 0:
+		return fault.New(fault.QueueFaulty, "%d objects of queue %s are damaged still: see emitd queue verify %s", left, name, name)
+	}
+	return nil
 }

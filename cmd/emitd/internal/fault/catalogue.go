@@ -305,12 +305,12 @@ var catalogue = []Entry{
 	{
 		QueueDamaged, ExitFailed, "what is stored of the queue is damaged",
 		"An object of a shard, or the list of queues, is missing, is not what was written, or is an older one that somebody put back. The shard is not served, so that nothing is built on it; the other shards and queues are. A damaged list of queues is served as far as it is known, and nothing can be declared or removed.",
-		"see what is damaged: emitd queue verify; put the objects back as they were; the list of queues is written anew from its copy by emitd queue repair --list",
+		"see what is damaged: emitd queue verify; put the objects back as they were; or go on without what is lost: emitd queue repair QUEUE --dry-run, then without --dry-run; the list of queues: emitd queue repair --list",
 	},
 	{
 		QueueFaulty, ExitDegraded, "emitd queue verify has found damage",
 		"At least one object of the queues is missing, is not what was written, or is an older one. The table names each; those in whose column LOST no is are spare: nothing that was acknowledged depends on them.",
-		"put the objects back as they were; the list of queues is written anew from its copy by emitd queue repair --list",
+		"put the objects back as they were; or go on without what is lost: emitd queue repair QUEUE --dry-run, then without --dry-run; the list of queues: emitd queue repair --list",
 	},
 	{
 		ObjectsUnfit, ExitFailed, "the object store does not keep conditional writes",

@@ -13,6 +13,7 @@
 //	get URL CODE [REGEXP]      ask an HTTP endpoint, until it answers with CODE (at most a minute)
 //	objects NAME yes|denies|hangs   serve Google's object storage badly, at the address put into NAME:
 //	                           every write is accepted, or refused, or nothing is ever answered
+//	losesegment DIR TEXT       delete the segment of a queue's log with this text, in a directory of objects
 //	receiver NAME              receive webhooks at the address put into NAME; a body with the word
 //	                           poison is refused with 422, what is taken is a line of NAME.log
 package story
@@ -23,6 +24,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -66,6 +68,7 @@ func Run(t *testing.T, dir string, store func(env *testscript.Env) string) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": exits, "start": start, "signal": signalProcess, "insist": insist, "ended": ended,
 			"json": judge, "until": until, "save": save, "says": says, "get": get, "objects": objects, "receiver": receiver,
+			"losesegment": loseSegment,
 		},
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
@@ -416,4 +419,24 @@ func descend(v any, key string) []any {
 		}
 	}
 	return nil
+}
+
+// loseSegment deletes the one segment that has a text.
+func loseSegment(ts *testscript.TestScript, neg bool, args []string) {
+	want(ts, neg, len(args) == 2, "losesegment DIR TEXT")
+	var found []string
+	ts.Check(filepath.WalkDir(args[0], func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.Contains(filepath.ToSlash(path), "/log/") {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		if err == nil && strings.Contains(string(data), args[1]) {
+			found = append(found, path)
+		}
+		return err
+	}))
+	if len(found) != 1 {
+		ts.Fatalf("%d segments have the text %q: %q", len(found), args[1], found)
+	}
+	ts.Check(os.Remove(found[0]))
 }

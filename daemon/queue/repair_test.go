@@ -1,0 +1,138 @@
+package queue
+
+import (
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/emitd/emitd/storage/blob"
+	"github.com/emitd/emitd/storage/blob/mem"
+)
+
+// TestRepair damages the journals of an oracle's directory, repairs them, and compares what is served
+// with what was acknowledged: where nothing but HEAD or the newest checkpoint was damaged, nothing is
+// lost; else only jobs are that were submitted in the lost slots.
+func TestRepair(t *testing.T) {
+	t.Parallel()
+	o := newOracle(t)
+	newest := func(part string) string { // of the queue with one shard
+		var last string
+		for _, key := range o.keys {
+			if strings.Contains(key, "/one/") && strings.Contains(key, part) && !o.idle[key] {
+				last = key
+			}
+		}
+		return last
+	}
+	for name, c := range map[string]struct {
+		key  string
+		flip bool
+		lost int // at most so many ranges of slots
+	}{
+		"HEAD is gone":            {newest("/HEAD"), false, 0},
+		"HEAD is damaged":         {newest("/HEAD"), true, 0},
+		"a checkpoint is gone":    {newest("/ckpt/"), false, 0},
+		"a checkpoint is damaged": {newest("/ckpt/"), true, 0},
+		"a segment is gone":       {newest("/log/"), false, 1},
+		"a segment is damaged":    {newest("/log/"), true, 1},
+	} {
+		t.Run(name, func(t *testing.T) { o.repair(t, c.key, c.flip, c.lost) })
+	}
+}
+
+// repair damages one object of a copy of the directory, repairs it, and compares.
+func (o *oracle) repair(t *testing.T, key string, flip bool, lost int) {
+	t.Helper()
+	root := filepath.Join(t.TempDir(), "bucket")
+	if err := copyTree(o.root, root); err != nil {
+		t.Fatal(err)
+	}
+	bucket := o.open(root)
+	whole, err := bucket.Read(t.Context(), key)
+	if err != nil {
+		t.Fatal(key, err)
+	}
+	if flip {
+		err = edit(root, key, func(b []byte) []byte { b[len(b)/2] ^= 4; return b })
+	} else {
+		err = bucket.Delete(t.Context(), key)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, bucket)
+	w.gen = 100
+	n := w.node("repair")
+	before := n.begin("one", 0)
+	<-before.done
+	if !isDamage(before.err) {
+		t.Fatalf("before the repair of %s: %v", key, before.err)
+	}
+	files := o.list(bucket)
+	dry, err := n.Repair(t.Context(), "one", -1, mem.New(mem.Config{}))
+	if err != nil || len(dry) != 1 || !slices.Equal(o.list(bucket), files) {
+		t.Fatalf("a rehearsal: %+v, %v", dry, err)
+	}
+	done, err := n.Repair(t.Context(), "one", -1, nil)
+	if err != nil || len(done) != 1 || len(done[0].Left) != 0 {
+		t.Fatalf("repaired: %+v, %v", done, err)
+	}
+	if len(done[0].Lost) != lost || len(dry[0].Lost) != lost || dry[0].Jobs != done[0].Jobs {
+		t.Errorf("lost %+v; the rehearsal said %+v", done[0], dry[0])
+	}
+	found, err := NewRegistry(bucket, "").Verify(t.Context(), "one")
+	if err != nil || len(found.Problems) != 0 {
+		t.Errorf("verify: %+v, %v", found, err)
+	}
+	if again, err := n.Repair(t.Context(), "one", -1, nil); err != nil || len(again) != 0 {
+		t.Errorf("repaired again: %+v, %v", again, err)
+	}
+	for _, k := range files { // what was readable is kept
+		if rest, ok := strings.CutPrefix(k, strings.TrimSuffix(done[0].Evidence[:strings.Index(done[0].Evidence, "/evidence/")], "/")+"/"); ok && kindOf(k) != "payload" && !slices.Contains(done[0].Unread, k) {
+			if _, err := bucket.Read(t.Context(), done[0].Evidence+"/"+rest); err != nil {
+				t.Errorf("%s is not kept: %v", k, err)
+			}
+		}
+	}
+	o.compareRepaired(t, w, bucket, len(done[0].Lost) > 0, whole)
+}
+
+// compareRepaired takes the repaired shard over and looks for every job.
+func (o *oracle) compareRepaired(t *testing.T, w *world, _ blob.Bucket, lossy bool, damaged *blob.Object) {
+	t.Helper()
+	w.gen = 1000
+	n := w.node("next")
+	n.serve("one", 0)
+	missing, back := 0, 0
+	for id, payload := range o.live["one"] {
+		info, got, err := n.Get(w.ctx, "one", id)
+		switch {
+		case TagOf(err) == JobNotFound:
+			missing++
+		case err != nil || string(got) != string(payload) || info.State == Completed:
+			t.Errorf("job %s: %+v, %d bytes, %v", id, info, len(got), err)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(o.done["one"])) {
+		info, _, err := n.Get(w.ctx, "one", id)
+		switch {
+		case err == nil && info.State == Completed:
+		case err == nil || TagOf(err) == JobNotFound:
+			back++
+		default:
+			t.Errorf("job %s was completed: %v", id, err)
+		}
+	}
+	// A segment has the jobs of one call, 3, or the end of one job.
+	if most := map[bool]int{true: 3}[lossy]; missing+back > most {
+		t.Errorf("%d jobs are missing and %d ended ones are not known as such, in a damaged object of %d bytes", missing, back, len(damaged.Data))
+	}
+	if _, err := n.Enqueue(w.ctx, "one", []Job{{ID: "after the repair"}}); err != nil {
+		t.Error(err)
+	}
+	if stats, err := n.Stats(w.ctx, "one"); err != nil || back == 0 && stats.Waiting+stats.Active != int64(len(o.live["one"])-missing+1) {
+		t.Errorf("%+v, %v", stats, err)
+	}
+}
