@@ -305,7 +305,7 @@ func TestHole10IdleCostsNothing(t *testing.T) {
 		n.enqueue(ids(1)...)
 		c := n.one("j0")
 		n.say(Extend, c)
-		time.Sleep(2 * time.Second) // the claim is written
+		time.Sleep(5 * time.Second) // the claim is written
 		writes := func() int64 {
 			s := bucket.Stats()
 			return s[mem.Create].Calls + s[mem.Replace].Calls + s[mem.Write].Calls + s[mem.Delete].Calls
@@ -318,7 +318,7 @@ func TestHole10IdleCostsNothing(t *testing.T) {
 			n.stat()
 		}
 		time.Sleep(time.Hour)
-		if got := writes() - before; got > 3 { // the end of the claim, and that both were acknowledged
+		if got := writes() - before; got > 3 { // the end of the claim, and a mark for each of the two
 			t.Errorf("%d writes", got)
 		}
 		before = writes()
