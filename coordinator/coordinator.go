@@ -98,6 +98,10 @@ func New(store storage.Store, cfg Config) (*Coordinator, error) {
 // TimingError says that a node which was in the cluster before lives with other timings than this one.
 type TimingError = member.TimingError
 
+// SlowStoreError says that the store is too slow for this node's timings and the number of nodes, and which
+// timings would work.
+type SlowStoreError = member.SlowStoreError
+
 // Node returns who this node is, the drawn parts included.
 func (c *Coordinator) Node() node.Identity { return c.cfg.Node }
 
@@ -208,7 +212,8 @@ func (c *Coordinator) trust(u daemon.Unit) time.Duration {
 //
 // It returns by itself, with an error, if another live process has this node's id
 // (storage.ErrIDInUse): that one was seen to beat while this one was refused; if one that was there
-// first lives with other timings ([TimingError]); or if the store belongs to a cluster of another name than
+// first lives with other timings ([TimingError]); if the store makes one change at a time and is too slow for the
+// timings and the number of nodes that it finds ([SlowStoreError]); or if the store belongs to a cluster of another name than
 // Config.Cluster (storage.ErrOtherCluster). The row of a process that was killed a moment ago is
 // waited for instead: until this one finds the proof on its own host that it has ended, at most its
 // NodeRegistrationTTL.

@@ -101,6 +101,8 @@ func (j *journal) notice(now lease.Instant, n member.Notice) {
 		j.log.Error("another process has this node's id: this node joins once that one is gone, and ends if it lives", "error", n.Err)
 	case member.TimingsDiffer:
 		j.log.Warn("another node has other timings: this node waits until that one is known to be dead, and ends if it lives", "error", n.Err)
+	case member.StoreSlow:
+		j.log.Warn("the store is slow for the timings and the number of nodes: with more nodes, units would move before they have started", "error", n.Err)
 	case member.Disagreement:
 		j.log.Warn("nodes describe a daemon differently", "daemon", n.Fence.Unit.Daemon, "reason", n.Reason)
 	default:

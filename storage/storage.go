@@ -324,6 +324,9 @@ type Reply struct {
 	Members []node.Member
 	// Commands are the operators' commands that wait, oldest first.
 	Commands []Command
+	// ChangeTime is how long one change takes at least, in a store that makes those of all nodes one
+	// after the other; 0 in one that does not.
+	ChangeTime time.Duration
 }
 
 // Report is a batch of what became of a node's units.

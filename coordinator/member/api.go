@@ -231,12 +231,13 @@ const (
 	ClockStepped    NoticeKind = "clock stepped"
 	IDInUse         NoticeKind = "id in use"
 	TimingsDiffer   NoticeKind = "timings differ" // from those of a node that may live
+	StoreSlow       NoticeKind = "store slow"     // for the timings and the number of nodes
 	Disagreement    NoticeKind = "disagreement"   // two nodes advertise one daemon differently
 )
 
 // Stopped ends a clean stop: nothing more will be asked for. Err says why if nobody asked for the
 // stop: another live process has this node's id (storage.ErrIDInUse), or lives with other timings
-// (TimingError), or the store belongs to a cluster of another name (storage.ErrOtherCluster).
+// (TimingError), or the store is too slow for this one's (SlowStoreError), or the store belongs to a cluster of another name (storage.ErrOtherCluster).
 type Stopped struct{ Err error }
 
 func (Call) effect()    {}

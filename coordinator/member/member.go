@@ -34,6 +34,7 @@ type Member struct {
 	leader   leader
 	peers    peers
 	foreign  foreign
+	load     load
 	stop     stop
 
 	// highest numbers seen anywhere; carried in every heartbeat.
@@ -300,6 +301,7 @@ func (m *Member) onMembership(now lease.Instant, r *storage.Reply) {
 		m.beat.wantMembers, m.beat.newcomers, m.beat.listed = false, false, now
 		m.compareTimings(now, r.Members)
 	}
+	m.compareLoad(now, r)
 	if r.Behind || m.beat.cursor < 0 || r.Head < m.beat.cursor {
 		// Too far behind, at the beginning, or in front of a store that lost events: take the
 		// whole list next time, from before this number on.

@@ -107,11 +107,10 @@
 //
 //   - Fairness: of many that change something at once, some wait for several rounds. Ten that report
 //     in the same instant over a line of 100 ms are done after some 4 s.
-//   - Profile fast for many nodes. A change of the cluster object is a read and a write, and those of all
-//     nodes go one after the other. Of 20 nodes that begin at once with four units each over a line of
-//     50 ms a request, writes wait for longer than the acknowledge timeout of fast, and units are moved:
-//     all run after some 40 s, after more than 200 runs instead of 80. Stamps of one process that wait at
-//     the same time share a write. Use profile default there, or a database.
+//   - Short timings for many nodes. A change of the cluster object is a read and a write, and those of all
+//     nodes go one after the other. A reply tells the least time that one has taken, and a node that joins
+//     ends if its timings do not cover it (coordinator.SlowStoreError): at 50 ms a request, profile fast is
+//     for up to 4 nodes, and profile default for up to 25. Beyond that, use longer timings or a database.
 //   - Locks are rows of cluster: for a few that are held for long, not for many short ones.
 //   - A process whose wall clock is wrong writes wrong stamps, and numbers of terms that are as far
 //     ahead. Nothing goes back, nobody leads or dies of it; ages of what is swept, embargoes and

@@ -207,7 +207,7 @@ func (s *Store) reply(ctx context.Context, c *cluster, b storage.Heartbeat, verd
 		Seq: b.Seq, Now: s.now(), StoreID: s.identity(c), StoreSince: c.Since, Verdict: verdict,
 		Term: c.Term, Lease: c.Lease,
 		Units: c.HeldBy(b.Node.Incarnation),
-		Head:  c.Head, Commands: c.Commands.Waiting(),
+		Head:  c.Head, Commands: c.Commands.Waiting(), ChangeTime: time.Duration(s.changeTime.Load()),
 	}
 	var errs []error
 	if b.EventsAfter >= 0 {

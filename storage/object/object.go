@@ -59,6 +59,9 @@ type Store struct {
 		segment segment
 	}
 
+	// changeTime is the least time, in nanoseconds, that a read and a write of the cluster object have taken.
+	changeTime atomic.Int64
+
 	pulses    pulses
 	stamps    stampQueue
 	seenSince sightings

@@ -52,6 +52,7 @@ const (
 	CommandUnknown Code = "E2106"
 	OtherCluster   Code = "E2107"
 	NodesLive      Code = "E2108"
+	SlowStore      Code = "E2109"
 	NoDaemon       Code = "E2201"
 	NoNode         Code = "E2202"
 	Degraded       Code = "E2301"
@@ -235,6 +236,11 @@ var catalogue = []Entry{
 		NodesLive, ExitConflict, "nodes of the cluster are live",
 		"The name of a cluster is changed while no node of it is live: a node that goes by the old name would be refused when it next registers. A node that was killed counts as live until node_registration_ttl has passed.",
 		"stop all nodes, and try again",
+	},
+	{
+		SlowStore, ExitConflict, "the store is too slow for the timings",
+		"A bucket makes the changes of all nodes one after the other. With as many nodes as this one found when it joined, and the time that one change takes, calls would end before it was their turn, and units would move before they have started. So this node ends, and has run nothing; the others go on. The message has the figures that would work.",
+		"give all nodes the timings that the message names, or coordinator.profile default, or fewer nodes; or use a database",
 	},
 	{
 		NoDaemon, ExitNotFound, "no such daemon",

@@ -14,6 +14,7 @@ func From(err error) *Fault {
 		inUse  *storage.IDInUseError
 		schema *storage.SchemaError
 		differ *coordinator.TimingError
+		slow   *coordinator.SlowStoreError
 		other  *storage.OtherClusterError
 	)
 	switch {
@@ -21,6 +22,8 @@ func From(err error) *Fault {
 		return &Fault{Code: IDInUse, What: inUse.Error(), Err: err}
 	case errors.As(err, &differ):
 		return &Fault{Code: OtherTimings, What: differ.Error(), Err: err}
+	case errors.As(err, &slow):
+		return &Fault{Code: SlowStore, What: slow.Error(), Err: err}
 	case errors.As(err, &other):
 		return &Fault{Code: OtherCluster, What: other.Error(), Err: err}
 	case errors.Is(err, storage.ErrNodesLive):
