@@ -242,7 +242,8 @@ const billing = "https://billing.example.org"
 func checkConfig(t *testing.T, bin string, b block) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "emitd.yaml")
-	if err := os.WriteFile(file, []byte(b.text), 0o600); err != nil {
+	text := strings.ReplaceAll(b.text, "/etc/emitd", credentials(t))
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	out, err := exec.Command(bin, "config", "check", "--config", file, "--store", "postgres://db.example.org/shop").CombinedOutput()
