@@ -3,6 +3,7 @@ package queue
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -12,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -103,24 +105,26 @@ type oracle struct {
 	done   map[string]map[string]bool   // queue, job: it is completed
 }
 
-// newOracle makes the directory. Its brokers are left as they are, without a close, when everything was
-// acknowledged and the journals have said so.
+// newOracle makes the directory. Its brokers end without a close, when everything was acknowledged, the
+// journals have said so, and no checkpoint is due: nothing changes the directory from then on.
 func newOracle(t *testing.T) *oracle {
 	t.Helper()
 	o := &oracle{
 		t: t, root: filepath.Join(t.TempDir(), "live"), older: map[string][][]byte{},
 		live: map[string]map[string][]byte{}, done: map[string]map[string]bool{},
 	}
-	bucket := o.open(o.root)
+	bucket := &signalling{Bucket: o.open(o.root), written: make(chan struct{}, 1)}
 	w := newWorld(t, bucket)
 	o.queues = []Settings{w.declare(Settings{Name: "two", Shards: 2})}
 	o.keepOlder()
 	o.queues = append(o.queues, w.declare(Settings{Name: "one", Shards: 1}))
 	var runs []*run
+	var last *node
+	var worked atomic.Bool
 	for epoch := range 3 {
 		n := w.node(fmt.Sprint("n", epoch))
-		n.marks = 50 * time.Millisecond
-		n.due = func(l *journal.Log, _ int64) bool { return l.Stats().Slots >= 12 }
+		n.marks, last = 50*time.Millisecond, n
+		n.due = func(l *journal.Log, _ int64) bool { return !worked.Load() && l.Stats().Slots >= 12 }
 		for i, r := range runs {
 			if epoch == 1 && i%2 == 0 {
 				r.drain(t)
@@ -142,7 +146,16 @@ func newOracle(t *testing.T) *oracle {
 		}
 		o.keepOlder()
 	}
+	worked.Store(true)
+	for _, set := range o.queues { // what no checkpoint covers
+		for round := range 4 {
+			o.work(last, set.Name, 9000+round*10)
+		}
+	}
 	o.untilMarked(bucket)
+	for _, r := range runs {
+		r.kill()
+	}
 	o.keys = o.list(bucket)
 	o.findIdle(bucket)
 	return o
@@ -165,14 +178,7 @@ func (o *oracle) findIdle(b blob.Bucket) {
 		if !ok {
 			continue
 		}
-		object, err := b.Read(o.t.Context(), shard+"/HEAD")
-		if err != nil {
-			o.t.Fatal(err)
-		}
-		head, err := format.DecodeHead(object.Data)
-		if err != nil {
-			o.t.Fatal(err)
-		}
+		head := o.head(b, shard+"/HEAD")
 		slot, _ := strconv.ParseUint(rest, 10, 64)
 		next := fmt.Sprintf("%s/log/%020d", shard, slot+1)
 		segment, err := b.Read(o.t.Context(), key)
@@ -273,33 +279,101 @@ func (o *oracle) list(b blob.Bucket) (keys []string) {
 	return nil
 }
 
-// untilMarked waits until every journal has said that its last segment was acknowledged.
-func (o *oracle) untilMarked(b blob.Bucket) {
+// signalling is a bucket that says when something was written.
+type signalling struct {
+	blob.Bucket
+	written chan struct{}
+}
+
+func (b *signalling) Create(ctx context.Context, key string, data []byte) (blob.Version, error) {
+	defer b.signal()
+	return b.Bucket.Create(ctx, key, data)
+}
+
+func (b *signalling) Replace(ctx context.Context, key string, data []byte, old blob.Version) (blob.Version, error) {
+	defer b.signal()
+	return b.Bucket.Replace(ctx, key, data, old)
+}
+
+func (b *signalling) Delete(ctx context.Context, key string) error {
+	defer b.signal()
+	return b.Bucket.Delete(ctx, key)
+}
+
+func (b *signalling) signal() {
+	select {
+	case b.written <- struct{}{}:
+	default: // it was not seen yet that something was
+	}
+}
+
+// untilMarked waits until every journal has said that its last segment was acknowledged, by a segment
+// without records behind it, and no object is of a checkpoint that was not finished or is to be removed.
+func (o *oracle) untilMarked(b *signalling) {
 	o.t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; {
-		newest := map[string]string{}
-		for _, key := range o.list(b) {
-			if shard, _, ok := strings.Cut(key, "/log/"); ok {
-				newest[shard] = key
+	for deadline := time.After(time.Minute); ; {
+		keys := o.list(b)
+		marked := 0
+		for _, key := range keys {
+			if prefix, ok := strings.CutSuffix(key, "HEAD"); ok && o.marked(b, keys, prefix) {
+				marked++
 			}
 		}
-		marked := len(newest) == 3
-		for _, key := range newest {
-			object, err := b.Read(o.t.Context(), key)
-			if err != nil {
-				o.t.Fatal(err)
-			}
-			h, err := format.DecodeHeader(object.Data)
-			marked = marked && err == nil && h.Records == 0
-		}
-		if marked {
+		if marked == 3 {
 			return
 		}
-		if time.Now().After(deadline) {
-			o.t.Fatalf("not marked: %v", newest)
+		select {
+		case <-b.written:
+		case <-deadline:
+			o.t.Fatalf("not marked: %v", keys)
 		}
-		time.Sleep(10 * time.Millisecond) // it looks again
 	}
+}
+
+// marked reports whether the journal below the prefix is at rest.
+func (o *oracle) marked(b blob.Bucket, keys []string, prefix string) bool {
+	o.t.Helper()
+	var newest string
+	var checkpoints []string
+	for _, key := range keys {
+		rest, _ := strings.CutPrefix(key, prefix)
+		switch {
+		case strings.HasPrefix(rest, "log/"):
+			newest = max(newest, key)
+		case strings.HasPrefix(rest, format.CkptPrefix):
+			checkpoints = append(checkpoints, rest)
+		}
+	}
+	if newest == "" {
+		return false
+	}
+	head := o.head(b, prefix+"HEAD")
+	for _, part := range slices.Concat(head.Checkpoint.Objects(), head.Previous.Objects()) {
+		checkpoints = slices.DeleteFunc(checkpoints, func(key string) bool { return key == part.Key() })
+	}
+	segment, err := b.Read(o.t.Context(), newest)
+	if errors.Is(err, blob.ErrNotFound) {
+		return false // removed since it was listed: there is a newer one
+	}
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	h, err := format.DecodeHeader(segment.Data)
+	return err == nil && h.Records == 0 && len(checkpoints) == 0
+}
+
+// head reads the HEAD of a journal.
+func (o *oracle) head(b blob.Bucket, key string) format.Head {
+	o.t.Helper()
+	object, err := b.Read(o.t.Context(), key)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	head, err := format.DecodeHead(object.Data)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	return head
 }
 
 // mutation is what is done to one object.

@@ -1,12 +1,14 @@
 package queue
 
 import (
+	"fmt"
 	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/emitd/emitd/daemon/queue/journal/format"
 	"github.com/emitd/emitd/storage/blob"
 	"github.com/emitd/emitd/storage/blob/mem"
 )
@@ -17,28 +19,46 @@ import (
 func TestRepair(t *testing.T) {
 	t.Parallel()
 	o := newOracle(t)
-	newest := func(part string) string { // of the queue with one shard
-		var last string
-		for _, key := range o.keys {
-			if strings.Contains(key, "/one/") && strings.Contains(key, part) && !o.idle[key] {
-				last = key
-			}
-		}
-		return last
-	}
+	head, checkpoint, segment := o.needed("/one/")
 	for name, c := range map[string]struct {
 		key  string
 		flip bool
 		lost int // at most so many ranges of slots
 	}{
-		"HEAD is gone":            {newest("/HEAD"), false, 0},
-		"HEAD is damaged":         {newest("/HEAD"), true, 0},
-		"a checkpoint is gone":    {newest("/ckpt/"), false, 0},
-		"a checkpoint is damaged": {newest("/ckpt/"), true, 0},
-		"a segment is gone":       {newest("/log/"), false, 1},
-		"a segment is damaged":    {newest("/log/"), true, 1},
+		"HEAD is gone":            {head, false, 0},
+		"HEAD is damaged":         {head, true, 0},
+		"a checkpoint is gone":    {checkpoint, false, 0},
+		"a checkpoint is damaged": {checkpoint, true, 0},
+		"a segment is gone":       {segment, false, 1},
+		"a segment is damaged":    {segment, true, 1},
 	} {
 		t.Run(name, func(t *testing.T) { o.repair(t, c.key, c.flip, c.lost) })
+	}
+}
+
+// needed returns the keys of objects that a takeover of that queue's only shard reads: HEAD, a part of the
+// newest checkpoint, and a segment behind it.
+func (o *oracle) needed(queue string) (head, checkpoint, segment string) {
+	o.t.Helper()
+	bucket := o.open(o.root)
+	for _, key := range o.keys {
+		if strings.Contains(key, queue) && strings.HasSuffix(key, "/HEAD") {
+			head = key
+		}
+	}
+	prefix := strings.TrimSuffix(head, "HEAD")
+	newest := o.head(bucket, head).Checkpoint
+	parts := newest.Objects()
+	checkpoint = prefix + parts[len(parts)-1].Key()
+	for slot := newest.Start(); ; slot++ {
+		segment = fmt.Sprintf("%slog/%020d", prefix, slot)
+		object, err := bucket.Read(o.t.Context(), segment)
+		if err != nil {
+			o.t.Fatal(err)
+		}
+		if h, err := format.DecodeHeader(object.Data); err == nil && h.Records > 0 {
+			return head, checkpoint, segment
+		}
 	}
 }
 

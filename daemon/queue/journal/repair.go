@@ -27,7 +27,7 @@ type Restored struct {
 func RestoreHead(ctx context.Context, bucket blob.Bucket, prefix string, found *Found) (*Restored, error) {
 	bad := map[string]bool{}
 	for _, p := range found.Problems {
-		if p.Kind == ErrNewer {
+		if errors.Is(p.Kind, ErrNewer) {
 			return nil, fmt.Errorf("%s: %w", p.Key, ErrNewer)
 		}
 		bad[p.Key] = true
@@ -124,7 +124,7 @@ func FinishRepair(ctx context.Context, bucket blob.Bucket, prefix, name string, 
 	codec := format.NewCodec()
 	for _, p := range found.Problems {
 		slot, ok := format.ParseSlotKey(p.Key[len(prefix)+1:])
-		if !ok || !p.Spare || slot >= found.Head.Previous.Slot || p.Kind != ErrCorrupt {
+		if !ok || !p.Spare || slot >= found.Head.Previous.Slot || !errors.Is(p.Kind, ErrCorrupt) {
 			continue
 		}
 		body := format.NewBody(0)
