@@ -35,7 +35,8 @@ func mailer(t *testing.T) Input {
 	free := row(t, "a/0", daemon.Deleted, "n6")
 	free.Embargoes = []daemon.Embargo{
 		{Incarnation: "i-n6", Until: epoch.Add(time.Minute), Length: time.Minute, Reason: "panic: boom"},
-		{Incarnation: "i-n7", Until: epoch.Add(time.Second), Length: time.Minute}, {Incarnation: "i-n1", Until: epoch},
+		{Incarnation: "i-n7", Until: epoch.Add(time.Second), Length: time.Minute},
+		{Incarnation: "i-n1", Until: epoch},
 	}
 	return Input{
 		Now: epoch,

@@ -68,7 +68,7 @@ func TestDamagedJournal(t *testing.T) {
 				t.Errorf("the broker ended with %v, want %v", refused.err, damage.want)
 			}
 			_, err := second.Enqueue(w.ctx, DefaultQueue, ids(1))
-			if tag := TagOf(err); tag != Damaged && (damage.want == journal.ErrCorrupt || tag != QueueNotOwner && tag != Unavailable) {
+			if tag := TagOf(err); tag != Damaged && (errors.Is(damage.want, journal.ErrCorrupt) || tag != QueueNotOwner && tag != Unavailable) {
 				t.Errorf("a call is answered %v", err)
 			}
 			for _, k := range keys {

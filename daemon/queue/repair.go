@@ -118,7 +118,7 @@ func (b *Broker) repairShard(ctx context.Context, set *Settings, index int, scra
 // shardProblems lists what is wrong with a shard.
 func (b *Broker) shardProblems(ctx context.Context, bucket blob.Bucket, set *Settings, index int) ([]Problem, error) {
 	seen := &Verified{Problems: []Problem{}}
-	_, err := (&Registry{bucket: bucket, root: b.cfg.Root}).verifyShard(ctx, set, index, seen)
+	err := (&Registry{bucket: bucket, root: b.cfg.Root}).verifyShard(ctx, set, index, seen)
 	return seen.Problems, err
 }
 
@@ -127,7 +127,7 @@ func keepEvidence(ctx context.Context, bucket blob.Bucket, at string, out *Repai
 	return journal.ReadAll(ctx, bucket, at, func(key string, data []byte, err error) error {
 		if err != nil {
 			out.Unread = append(out.Unread, at+"/"+key)
-			return nil
+			return nil //nolint:nilerr // an object that the store cannot read is evidence that cannot be copied; the report names it
 		}
 		if _, err := bucket.Write(ctx, out.Evidence+"/"+key, data); err != nil {
 			return fmt.Errorf("keep %s: %w", key, err)

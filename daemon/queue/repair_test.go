@@ -109,8 +109,9 @@ func (o *oracle) repair(t *testing.T, key string, flip bool, lost int) {
 	if again, err := n.Repair(t.Context(), "one", -1, nil); err != nil || len(again) != 0 {
 		t.Errorf("repaired again: %+v, %v", again, err)
 	}
+	shard, _, _ := strings.Cut(done[0].Evidence, "evidence/")
 	for _, k := range files { // what was readable is kept
-		if rest, ok := strings.CutPrefix(k, strings.TrimSuffix(done[0].Evidence[:strings.Index(done[0].Evidence, "/evidence/")], "/")+"/"); ok && kindOf(k) != "payload" && !slices.Contains(done[0].Unread, k) {
+		if rest, ok := strings.CutPrefix(k, shard); ok && kindOf(k) != "payload" && !slices.Contains(done[0].Unread, k) {
 			if _, err := bucket.Read(t.Context(), done[0].Evidence+"/"+rest); err != nil {
 				t.Errorf("%s is not kept: %v", k, err)
 			}

@@ -55,7 +55,7 @@ func (r *Registry) Verify(ctx context.Context, name string) (*Verified, error) {
 		out.Queues++
 		for index := range set.Shards {
 			out.Shards++
-			if _, err := r.verifyShard(ctx, set, index, out); err != nil {
+			if err := r.verifyShard(ctx, set, index, out); err != nil {
 				return nil, err
 			}
 		}
@@ -101,13 +101,13 @@ func (e *Error) orNil() error {
 	return e
 }
 
-// verifyShard looks at one shard, and returns its state as far as it can be read.
-func (r *Registry) verifyShard(ctx context.Context, set *Settings, index int, out *Verified) (*folder, error) {
+// verifyShard looks at one shard.
+func (r *Registry) verifyShard(ctx context.Context, set *Settings, index int, out *Verified) error {
 	f := &folder{}
 	at := prefix(r.root, set, index)
 	found, err := journal.Verify(ctx, r.bucket, at, path(set, index), f)
 	if err != nil {
-		return nil, Refuse(Unavailable, "%w", err)
+		return Refuse(Unavailable, "%w", err)
 	}
 	out.Objects += found.Objects
 	add := func(key string, kind error, spare bool, text string) {
@@ -124,16 +124,16 @@ func (r *Registry) verifyShard(ctx context.Context, set *Settings, index int, ou
 		add(p.Key, p.Kind, p.Spare, p.Text)
 	}
 	if found.Empty {
-		return f, nil
+		return nil
 	}
 	l, err := f.ledger()
 	if err != nil {
 		add(at+"/ckpt", journal.ErrCorrupt, false, fmt.Sprintf("the state cannot be read: %v", err))
-		return f, nil
+		return nil
 	}
 	out.Jobs += l.Jobs()
 	if !found.Complete {
-		return f, nil
+		return nil
 	}
 	bad, n, err := r.verifyPayloads(ctx, l)
 	out.Objects += n
@@ -144,7 +144,7 @@ func (r *Registry) verifyShard(ctx context.Context, set *Settings, index int, ou
 		}
 		add(key.key, kind, false, fmt.Sprintf("the payload of job %q: %v", key.job, key.err))
 	}
-	return f, err
+	return err
 }
 
 // badPayload is a payload that cannot be read.

@@ -68,7 +68,7 @@ func made(dir, peak, kills, procs string, limits map[string]int64) (*confined, e
 	}
 	for file, n := range limits {
 		err := put(filepath.Join(dir, file), strconv.FormatInt(n, 10))
-		if err != nil && !(errors.Is(err, os.ErrNotExist) && n == 0) { // no swap to forbid
+		if err != nil && (n != 0 || !errors.Is(err, os.ErrNotExist)) { // no swap to forbid
 			_ = os.Remove(dir)
 			return nil, err
 		}

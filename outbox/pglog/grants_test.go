@@ -156,7 +156,6 @@ func TestPublisherRoleOnlyPublishes(t *testing.T) {
 	t.Parallel()
 	r := newRoles(t)
 	for _, sql := range []string{
-
 		"insert into ~outbox (id, shard, topic) overriding system value values (7, 0, 't')",
 		"insert into ~outbox (tx, shard, topic) values ('3', 0, 't')",
 		"insert into ~outbox (created_at, shard, topic) values ('infinity', 0, 't')",

@@ -304,7 +304,7 @@ func TestPatientClientsAreNot(t *testing.T) {
 			}
 			text, err := io.ReadAll(resp.Body)
 			resp.Body.Close()
-			if err != nil || resp.StatusCode != 200 {
+			if err != nil || resp.StatusCode != http.StatusOK {
 				t.Errorf("%d %s, %v", resp.StatusCode, text, err)
 			}
 		}

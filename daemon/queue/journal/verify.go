@@ -53,7 +53,7 @@ func Verify(ctx context.Context, bucket blob.Bucket, prefix, name string, fold F
 		}
 		// What an owner replaced or collected meanwhile is no damage.
 		o, err := bucket.Read(ctx, prefix+"/"+format.HeadKey)
-		if err != nil || o.Version == v.version {
+		if moved := err == nil && o.Version != v.version; !moved {
 			return v.found, nil
 		}
 	}
@@ -349,7 +349,7 @@ func (v *verifier) follow(ctx context.Context, t *owner.Trail, until uint64, spa
 		o := v.objects[key]
 		switch {
 		case o == nil:
-			why := error(nil)
+			var why error
 			if until == 0 {
 				why = t.Filled(v.slots, func(slot uint64) (format.Header, bool) {
 					x := v.objects[format.SlotKey(slot)]

@@ -16,14 +16,13 @@ const completeLimit = 500 * time.Millisecond
 
 // complete makes a command offer names out of a snapshot for its n-th argument. A shell that asks is told
 // nothing of what goes wrong: there are no names then.
-func (a *app) complete(cmd *cobra.Command, n int, names func(c *cluster) []string) *cobra.Command {
+func (a *app) complete(cmd *cobra.Command, n int, names func(c *cluster) []string) {
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 		if len(args) != n {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		return a.offered(cmd.Context(), begun, names), cobra.ShellCompDirectiveNoFileComp
 	}
-	return cmd
 }
 
 // completeFlag does the same for the value of a flag.

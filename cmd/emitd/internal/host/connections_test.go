@@ -58,7 +58,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 			return false
 		}
 		resp.Body.Close()
-		return resp.StatusCode == 200
+		return resp.StatusCode == http.StatusOK
 	}
 	silent, busy := dial(), dial()
 	ask(busy, "/busy")
