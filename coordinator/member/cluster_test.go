@@ -42,7 +42,8 @@ type peer struct {
 	cut     bool // calls do not reach the store
 	deaf    bool // answers do not reach the node
 	loseOne func(member.Call) bool
-	forge   func(*storage.Reply) // what another version wrote
+	takes   func(member.Call) time.Duration // in the store, which gives up what takes longer than the timeout
+	forge   func(*storage.Reply)            // what another version wrote
 	leading bool
 	stopped bool
 	ended   error // of Stopped
@@ -249,7 +250,11 @@ func (p *peer) end(f daemon.Fence) {
 func (p *peer) call(call member.Call) {
 	c, r := p.c, member.Result{ID: call.ID}
 	lost := p.loseOne != nil && p.loseOne(call)
-	if p.cut {
+	took := time.Duration(0)
+	if p.takes != nil {
+		took = p.takes(call)
+	}
+	if p.cut || took > call.Timeout {
 		r.Err = errLost
 	} else {
 		ctx := context.Background()
@@ -272,7 +277,7 @@ func (p *peer) call(call member.Call) {
 	if p.deaf || lost {
 		r = member.Result{ID: call.ID, Err: errLost}
 	}
-	d := delivery{c.now.Add(c.latency + time.Duration(len(p.starting))*p.oneByOne/8), p, r}
+	d := delivery{c.now.Add(c.latency + took + time.Duration(len(p.starting))*p.oneByOne/8), p, r}
 	if errors.Is(r.Err, errLost) {
 		d.at = c.now.Add(call.Timeout)
 	}

@@ -42,6 +42,7 @@ type leader struct {
 	changes []storage.Change
 	nodes   []storage.NodeChange
 	redo    bool // something was skipped or only declared: another pass at once
+	size    batch
 
 	passSeq uint64
 	failed  int // passes in a row
@@ -85,6 +86,7 @@ func (l *leader) init() {
 	l.forget()
 	l.verdict = map[node.Incarnation]node.State{}
 	l.due = lease.Never
+	l.size = full()
 }
 
 // forget drops all sightings: the store became another one.
@@ -385,7 +387,7 @@ func (m *Member) commitNext(now lease.Instant) {
 		m.passDone(now)
 		return
 	}
-	n := min(len(l.changes), storage.MaxChanges)
+	n := l.size.of(len(l.changes))
 	commit := &storage.Commit{
 		Term: m.election.held.Ref(), StoreID: l.snap.StoreID, HighestGeneration: m.highestGeneration,
 		Changes: l.changes[:n:n], Nodes: l.nodes,
@@ -409,9 +411,11 @@ func (m *Member) onCommit(now lease.Instant, c call, r Result) {
 		m.beatSoon(now) // as with a snapshot: the heartbeat is told of it
 		return
 	case r.Err != nil:
+		l.size.failed()
 		m.passFailed(now, r.Err)
 		return
 	}
+	l.size.succeeded()
 	for i := range r.Outcomes {
 		o := &r.Outcomes[i]
 		m.raise(0, o.Record.Generation)

@@ -27,7 +27,7 @@ type runs struct {
 	pending  map[daemon.Unit]storage.UnitReport // to be reported
 	inFlight uint64                             // the report under way
 	batch    []storage.UnitReport
-	most     int // in a report: fewer after one that failed, which may have been too long for its timeout
+	size     batch
 	failures int
 	retry    lease.Instant
 	// unsure is when a report was last known to have failed, whatever came of it: what is told to
@@ -97,7 +97,7 @@ func (rs *runs) init() {
 	rs.live, rs.listed = map[daemon.Unit]*run{}, map[daemon.Unit]*listing{}
 	rs.ran, rs.endings = map[daemon.Unit]int64{}, map[daemon.Unit]ending{}
 	rs.pending = map[daemon.Unit]storage.UnitReport{}
-	rs.next, rs.most = lease.Never, maxReports
+	rs.next, rs.size = lease.Never, full()
 }
 
 // agentTrust returns until when the runs of this node may go on without another answered
@@ -502,12 +502,6 @@ func (m *Member) report(u daemon.Unit, generation int64, step daemon.Step, rep s
 	m.runs.pending[u] = rep
 }
 
-// maxReports and minReports bound runs.most.
-const (
-	maxReports = 500
-	minReports = 16
-)
-
 // sendReports sends what is pending.
 func (m *Member) sendReports(now lease.Instant) {
 	rs := &m.runs
@@ -519,7 +513,7 @@ func (m *Member) sendReports(now lease.Instant) {
 		rs.batch = append(rs.batch, rep)
 	}
 	slices.SortFunc(rs.batch, func(a, b storage.UnitReport) int { return a.Unit.Compare(b.Unit) })
-	rs.batch = rs.batch[:min(len(rs.batch), rs.most)]
+	rs.batch = rs.batch[:rs.size.of(len(rs.batch))]
 	m.send(now, callReport, Call{Report: &storage.Report{
 		Node: m.cfg.Node, Seq: m.nextSeq(), StoreID: m.store.id, HighestGeneration: m.highestGeneration,
 		Units: slices.Clone(rs.batch),
@@ -532,7 +526,7 @@ func (m *Member) onReport(now lease.Instant, res Result) {
 	rs.inFlight = 0
 	if res.Err != nil {
 		rs.failures++
-		rs.most = max(rs.most/4, minReports)
+		rs.size.failed()
 		rs.retry = now.Add(m.jitter(min(firstRetry<<min(rs.failures-1, 10), m.t.Backoff())))
 		rs.unsure = now
 		m.beat.register = m.beat.register || errors.Is(res.Err, storage.ErrNotRegistered)
@@ -541,7 +535,8 @@ func (m *Member) onReport(now lease.Instant, res Result) {
 		}
 		return
 	}
-	rs.failures, rs.retry, rs.most = 0, now, min(2*rs.most, maxReports)
+	rs.failures, rs.retry = 0, now
+	rs.size.succeeded()
 	for i := range res.Outcomes {
 		m.onOutcome(now, &res.Outcomes[i])
 	}
