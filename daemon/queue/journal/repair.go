@@ -37,7 +37,7 @@ func RestoreHead(ctx context.Context, bucket blob.Bucket, prefix string, found *
 	if head.Epoch == 0 {
 		return nil, fmt.Errorf("%s/%s: %w, and so is every copy of it", prefix, format.HeadKey, ErrMissing)
 	}
-	if bad[prefix+"/"+format.HeadKey] {
+	if found.copied {
 		out.Head = prefix + "/" + format.CopyKey(head.Serial)
 	}
 	damaged := func(c format.Checkpoint) string {

@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,6 +35,7 @@ type Found struct {
 	Complete bool
 
 	version blob.Version // of HEAD; empty: it cannot be read
+	copied  bool         // Head is that of the newest copy
 	epoch   int64        // the highest one of an object
 }
 
@@ -42,32 +44,44 @@ type Found struct {
 // several times, each time after Reset. name is Config.Name. Errors are those of the bucket: what is wrong with objects is in
 // Found.
 func Verify(ctx context.Context, bucket blob.Bucket, prefix, name string, fold Fold) (*Found, error) {
+	var before *Found
 	for attempt := 0; ; attempt++ {
 		v := &verifier{bucket: bucket, prefix: prefix, name: name, codec: format.NewCodec(), fold: fold, found: &Found{}, objects: map[string]*object{}}
 		fold.Reset()
 		if err := v.run(ctx); err != nil {
 			return nil, fmt.Errorf("verify journal %s: %w", prefix, err)
 		}
-		if len(v.found.Problems) == 0 || attempt == 3 {
+		if len(v.found.Problems) == 0 {
 			return v.found, nil
 		}
 		// What an owner replaced or collected meanwhile is no damage.
 		o, err := bucket.Read(ctx, prefix+"/"+format.HeadKey)
-		if moved := err == nil && o.Version != v.version; !moved {
+		if moved := err == nil && o.Version != v.found.version; !moved {
 			return v.found, nil
 		}
+		if attempt == attempts {
+			// HEAD moves faster than all is read: what is damaged stays so, and what is in use now was not
+			// in use then.
+			v.found.Problems = slices.DeleteFunc(v.found.Problems, func(p Problem) bool {
+				return !slices.ContainsFunc(before.Problems, func(q Problem) bool { return q.Key == p.Key && q.Kind == p.Kind })
+			})
+			return v.found, nil
+		}
+		before = v.found
 	}
 }
 
+// attempts is how often a journal is read again while its HEAD moves.
+const attempts = 3
+
 // verifier is one attempt.
 type verifier struct {
-	bucket  blob.Bucket
-	prefix  string
-	name    string
-	codec   *format.Codec
-	fold    Fold
-	found   *Found
-	version blob.Version // of HEAD
+	bucket blob.Bucket
+	prefix string
+	name   string
+	codec  *format.Codec
+	fold   Fold
+	found  *Found
 
 	mu      sync.Mutex
 	objects map[string]*object // by key below the prefix
@@ -83,28 +97,41 @@ type object struct {
 }
 
 func (v *verifier) run(ctx context.Context) error {
+	// HEAD is read first: what it refers to is there as long as it does not change.
+	head, headErr, err := v.readHead(ctx)
+	if err != nil {
+		return err
+	}
 	keys, err := v.list(ctx)
 	if err != nil {
 		return err
 	}
-	if len(keys) == 0 {
+	if len(keys) == 0 && errors.Is(headErr, blob.ErrNotFound) {
 		v.found.Empty, v.found.Complete = true, true
 		return nil
 	}
 	if err := v.readAll(ctx, keys); err != nil {
 		return err
 	}
-	if err := v.readHead(ctx); err != nil {
+	if err := v.compareHead(ctx, head, headErr); err != nil {
 		return err
 	}
-	v.found.version = v.version
 	for _, o := range v.objects {
-		v.found.epoch = max(v.found.epoch, o.header.Epoch)
+		v.found.epoch = max(v.found.epoch, o.header.Epoch, o.head.Epoch)
 	}
+	if v.found.Head.Epoch > 0 { // else nothing says where the state begins
+		if err := v.state(ctx); err != nil {
+			return err
+		}
+	}
+	v.rest()
+	slices.SortFunc(v.found.Problems, func(a, b Problem) int { return strings.Compare(a.Key, b.Key) })
+	return nil
+}
+
+// state looks at the checkpoints and the log, and hands the state to the fold.
+func (v *verifier) state(ctx context.Context) error {
 	head := &v.found.Head
-	if head.Epoch == 0 {
-		return nil // nothing says where the state begins
-	}
 	v.folding = true
 	if err := v.checkpoint(ctx, head.Checkpoint, false); err != nil {
 		return err
@@ -116,8 +143,6 @@ func (v *verifier) run(ctx context.Context) error {
 		return err
 	}
 	v.found.Complete = v.folding
-	v.rest()
-	slices.SortFunc(v.found.Problems, func(a, b Problem) int { return strings.Compare(a.Key, b.Key) })
 	return nil
 }
 
@@ -175,83 +200,138 @@ func (v *verifier) readAll(ctx context.Context, keys []string) error {
 	return failed
 }
 
-func (v *verifier) read(ctx context.Context, key string) (*object, error) {
-	data, err := v.bucket.Read(ctx, v.prefix+"/"+key)
-	switch {
-	case errors.Is(err, blob.ErrCorrupt), errors.Is(err, blob.ErrNotFound):
-		return &object{err: err}, nil
-	case err != nil:
-		return nil, err
+// read reads an object. One that is not what was written is read again: a read may be torn.
+func (v *verifier) read(ctx context.Context, key string) (x *object, err error) {
+	for range readsOfDamaged {
+		data, err := v.bucket.Read(ctx, v.prefix+"/"+key)
+		switch {
+		case ofObject(err):
+			x = &object{err: err}
+		case err != nil:
+			return nil, err
+		default:
+			x = v.decode(key, data.Data)
+		}
+		if kindOf(x.err) != ErrCorrupt {
+			break
+		}
 	}
+	return x, nil
+}
+
+// readsOfDamaged is how often an object is read before it is called damaged.
+const readsOfDamaged = 3
+
+func (v *verifier) decode(key string, data []byte) *object {
 	x := &object{}
 	if serial, ok := format.ParseCopyKey(key); ok {
-		x.head, x.err = format.DecodeHead(data.Data)
+		x.head, x.err = format.DecodeHead(data)
 		if x.err == nil && x.head.Serial != serial {
 			x.err = fmt.Errorf("%w: it is the copy with the number %d", format.ErrCorrupt, x.head.Serial)
 		}
 		if x.err == nil && v.foreign(&x.head) {
 			x.err = fmt.Errorf("%w: it is of the journal %q", format.ErrCorrupt, x.head.Name)
 		}
-		return x, nil
+		return x
 	}
-	s, err := v.codec.Decode(data.Data)
+	s, err := v.codec.Decode(data)
 	if x.err = err; err == nil {
 		x.header = s.Header
 	}
-	return x, nil
+	return x
 }
 
 // problem adds one.
 func (v *verifier) problem(key string, kind error, spare bool, format string, args ...any) {
+	if slices.ContainsFunc(v.found.Problems, func(p Problem) bool { return p.Key == v.prefix+"/"+key && (!p.Spare || spare) }) {
+		return // it is named
+	}
 	v.found.Problems = append(v.found.Problems, Problem{Key: v.prefix + "/" + key, Kind: kind, Text: fmt.Sprintf(format, args...), Spare: spare})
 }
 
 // broken adds an object that cannot be read.
 func (v *verifier) broken(key string, err error, spare bool) {
-	switch {
-	case errors.Is(err, blob.ErrNotFound):
-		v.problem(key, ErrMissing, spare, "it is gone")
-	case errors.Is(err, format.ErrNewer):
-		v.problem(key, ErrNewer, spare, "%v", err)
-	default:
-		v.problem(key, ErrCorrupt, spare, "%v", err)
+	if kind := kindOf(err); kind == ErrMissing {
+		v.problem(key, kind, spare, "it is gone")
+	} else {
+		v.problem(key, kind, spare, "%v", err)
 	}
 }
 
-// readHead reads HEAD and compares it with its copies. If it cannot be read, what follows goes by the
-// newest copy.
-func (v *verifier) readHead(ctx context.Context) error {
-	o, err := v.bucket.Read(ctx, v.prefix+"/"+format.HeadKey)
-	if err != nil && !errors.Is(err, blob.ErrCorrupt) && !errors.Is(err, blob.ErrNotFound) {
-		return err
-	}
-	var head format.Head
-	if err == nil {
-		v.version = o.Version
-		head, err = format.DecodeHead(o.Data)
-	}
-	newest := v.newestCopy()
+// kindOf gives an error of the bucket or of format its kind.
+func kindOf(err error) error {
 	switch {
-	case err != nil:
-		v.broken(format.HeadKey, err, false)
-		head = newest
+	case err == nil:
+		return nil
+	case errors.Is(err, blob.ErrNotFound):
+		return ErrMissing
+	case errors.Is(err, format.ErrNewer):
+		return ErrNewer
+	}
+	return ErrCorrupt
+}
+
+// readHead reads HEAD; bad says why it cannot be read.
+func (v *verifier) readHead(ctx context.Context) (head format.Head, bad, err error) {
+	for range readsOfDamaged {
+		o, err := v.bucket.Read(ctx, v.prefix+"/"+format.HeadKey)
+		switch {
+		case errors.Is(err, blob.ErrNotFound):
+			return head, err, nil
+		case errors.Is(err, blob.ErrCorrupt):
+			bad = err
+			continue
+		case err != nil: // who may not read HEAD may read nothing
+			return head, nil, err
+		}
+		v.found.version = o.Version
+		if head, bad = format.DecodeHead(o.Data); !errors.Is(bad, format.ErrCorrupt) {
+			break
+		}
+	}
+	return head, bad, nil
+}
+
+// ofObject reports whether an error of the bucket says something of the object and not of the bucket.
+func ofObject(err error) bool {
+	return errors.Is(err, blob.ErrNotFound) || errors.Is(err, blob.ErrCorrupt) || errors.Is(err, blob.ErrDenied)
+}
+
+// compareHead compares HEAD with its copies. If it is of no use, what follows goes by the newest copy.
+func (v *verifier) compareHead(ctx context.Context, head format.Head, bad error) error {
+	newest := v.newestCopy()
+	v.found.copied = true
+	switch {
+	case bad != nil:
+		v.broken(format.HeadKey, bad, false)
 	case newest.Serial > head.Serial:
 		v.problem(format.HeadKey, ErrCorrupt, false, "it is an older HEAD, of the serial number %d: %s has %d", head.Serial, format.CopyKey(newest.Serial), newest.Serial)
-		head = newest
 	case v.foreign(&head):
 		v.problem(format.HeadKey, ErrCorrupt, false, "it is of the journal %q, this one is %q", head.Name, v.name)
-		head = newest
 	default:
-		last := head.Serial
-		if head.Closed != 0 && last > 0 { // nobody copies the HEAD of a clean close
-			last--
-		}
-		if last > 0 && v.objects[format.CopyKey(last)] == nil && v.objects[format.CopyKey(head.Serial)] == nil {
-			v.problem(format.CopyKey(last), ErrMissing, true, "the copy of HEAD is gone, or not written yet")
-		}
+		v.found.Head, v.found.copied = head, false
+		return v.wantCopy(ctx, &head)
 	}
-	v.found.Head = head
+	// The last HEAD may have been that of a takeover, which allows for more.
+	newest.Window = max(newest.Window, owner.Reach*defaultWindow)
+	v.found.Head = newest
 	return nil
+}
+
+// wantCopy looks for the copy of HEAD.
+func (v *verifier) wantCopy(ctx context.Context, head *format.Head) error {
+	last := head.Serial
+	if head.Closed != 0 && last > 0 { // nobody copies the HEAD of a clean close
+		last--
+	}
+	if last == 0 || v.objects[format.CopyKey(last)] != nil || v.objects[format.CopyKey(head.Serial)] != nil {
+		return nil
+	}
+	o, err := v.read(ctx, format.CopyKey(last)) // it is written behind HEAD
+	if err == nil && errors.Is(o.err, blob.ErrNotFound) {
+		v.problem(format.CopyKey(last), ErrMissing, true, "the copy of HEAD is gone, or not written yet")
+	}
+	return err
 }
 
 // foreign reports whether a HEAD is that of another journal.
@@ -272,7 +352,11 @@ func (v *verifier) newestCopy() (newest format.Head) {
 // checkpoint looks at the parts of a checkpoint, and hands them to the fold unless it is a spare one.
 func (v *verifier) checkpoint(ctx context.Context, c format.Checkpoint, spare bool) error {
 	whole := true
-	for _, part := range c.Objects() {
+	parts := c.Objects()
+	if c.Kept > 0 {
+		parts = append(parts, format.Run{Slot: c.Slot, ID: c.ID, Part: -1})
+	}
+	for _, part := range parts {
 		key := part.Key()
 		switch o := v.objects[key]; {
 		case o == nil:
@@ -281,7 +365,7 @@ func (v *verifier) checkpoint(ctx context.Context, c format.Checkpoint, spare bo
 		case o.err != nil:
 			v.broken(key, o.err, spare)
 			whole = false
-		case !o.header.Part || o.header.PutID != part.ID || int(o.header.Jump) != part.Part:
+		case !o.header.Part || o.header.PutID != part.ID || int(o.header.Jump) != max(part.Part, 0):
 			v.problem(key, ErrCorrupt, spare, "it is not this part of the checkpoint")
 			whole = false
 		}
@@ -318,7 +402,7 @@ func (v *verifier) segment(ctx context.Context, key string) (*format.Segment, er
 			return s, nil
 		}
 	}
-	if errors.Is(err, blob.ErrNotFound) || errors.Is(err, blob.ErrCorrupt) || errors.Is(err, format.ErrCorrupt) {
+	if ofObject(err) || errors.Is(err, format.ErrCorrupt) {
 		v.broken(key, err, false)
 		v.folding = false
 		return nil, nil
@@ -330,84 +414,106 @@ func (v *verifier) segment(ctx context.Context, key string) (*format.Segment, er
 func (v *verifier) log(ctx context.Context) error {
 	head := &v.found.Head
 	if head.Previous.Slot > 0 && head.Previous.Slot < head.Checkpoint.Slot {
-		t := owner.NewTrail(head, head.Previous)
-		if err := v.follow(ctx, t, head.Checkpoint.Slot, true); err != nil {
+		if err := v.follow(ctx, head.Previous, head.Checkpoint.Slot); err != nil {
 			return err
 		}
 	}
-	return v.follow(ctx, owner.NewTrail(head, head.Checkpoint), 0, false)
+	return v.follow(ctx, head.Checkpoint, 0)
 }
 
-// follow goes along the log until a slot (0: its end).
-func (v *verifier) follow(ctx context.Context, t *owner.Trail, until uint64, spare bool) error {
-	for {
-		at := t.At
-		if until != 0 && at >= until {
+// follow goes along the log from a checkpoint to another one, which makes it a spare one, or to its end.
+func (v *verifier) follow(ctx context.Context, from format.Checkpoint, to uint64) error {
+	t := owner.NewTrail(&v.found.Head, from)
+	t.Slots = v.slots
+	spare := to != 0
+	for !spare || t.At < to {
+		key := format.SlotKey(t.At)
+		if closed, older := t.Closed(); closed {
+			v.wrong(older, spare)
 			return nil
 		}
-		key := format.SlotKey(at)
 		o := v.objects[key]
-		switch {
-		case o == nil:
-			var why error
-			if until == 0 {
-				why = t.Filled(v.slots, func(slot uint64) (format.Header, bool) {
-					x := v.objects[format.SlotKey(slot)]
-					return x.header, x.err == nil
-				})
-				if why == nil {
+		if o == nil || errors.Is(o.err, blob.ErrNotFound) {
+			until, why := t.Acknowledged(v.header)
+			if why == nil {
+				return nil
+			}
+			found, err := v.read(ctx, key) // it may be there since
+			if err != nil {
+				return err
+			}
+			if o = found; errors.Is(o.err, blob.ErrNotFound) {
+				v.wrong(why, spare)
+				if until == t.At { // it is the end, or nobody knows
 					return nil
 				}
-			} else {
-				why = fmt.Errorf("the checkpoint of slot %d was written after it", until)
+				t.Pass(until)
+				continue
 			}
-			v.problem(key, ErrMissing, spare, "a segment is gone: %v", why)
-			v.skip(t, until, spare)
-			continue
-		case o.err != nil:
-			v.broken(key, o.err, spare)
-			v.skip(t, until, spare)
-			continue
+			v.objects[key] = o
 		}
-		if why := t.Fits(o.header); why != nil {
-			v.problem(key, ErrCorrupt, spare, "%v", why)
-			v.skip(t, until, spare)
+		if why := v.fits(&t, o); why != nil {
+			v.wrong(why, spare)
+			t.Pass(t.At + 1)
 			continue
 		}
 		t.Take(o.header)
 		if spare {
 			continue
 		}
-		v.found.Segments++
-		if o.header.Records == 0 || !v.folding {
-			continue
-		}
-		s, err := v.segment(ctx, key)
-		if err != nil {
+		if err := v.replay(ctx, key, o); err != nil {
 			return err
 		}
-		if s == nil {
-			continue
-		}
-		if err := replay(v.fold, s); err != nil {
-			v.problem(key, ErrCorrupt, false, "%v", err)
-			v.folding = false
-		}
 	}
+	return nil
 }
 
-// skip goes on behind a slot that cannot be used.
-func (v *verifier) skip(t *owner.Trail, until uint64, spare bool) {
-	if !spare {
+// header is what is known of a listed slot.
+func (v *verifier) header(slot uint64) (format.Header, error) {
+	key := format.SlotKey(slot)
+	o := v.objects[key]
+	if o == nil || errors.Is(o.err, blob.ErrNotFound) {
+		return format.Header{}, nil
+	}
+	if o.err != nil {
+		return o.header, &owner.ObjectError{Key: key, Kind: kindOf(o.err), Err: o.err}
+	}
+	return o.header, nil
+}
+
+// fits says what is wrong with the object in the trail's next slot.
+func (v *verifier) fits(t *owner.Trail, o *object) error {
+	if o.err != nil {
+		return &owner.ObjectError{Key: format.SlotKey(t.At), Kind: kindOf(o.err), Err: o.err}
+	}
+	return cmp.Or(t.Later(o.header), t.Fits(o.header))
+}
+
+// wrong adds what a trail complains of.
+func (v *verifier) wrong(err error, spare bool) {
+	o, ok := errors.AsType[*owner.ObjectError](err)
+	if !ok {
+		return
+	}
+	v.folding = v.folding && spare
+	v.problem(o.Key, o.Kind, spare, "%v", o.Err)
+}
+
+// replay hands a segment to the fold.
+func (v *verifier) replay(ctx context.Context, key string, o *object) error {
+	v.found.Segments++
+	if o.header.Records == 0 || !v.folding {
+		return nil
+	}
+	s, err := v.segment(ctx, key)
+	if err != nil || s == nil {
+		return err
+	}
+	if err := replay(v.fold, s); err != nil {
+		v.problem(key, ErrCorrupt, false, "%v", err)
 		v.folding = false
 	}
-	next, ok := t.Next(v.slots)
-	if until != 0 && (!ok || next > until) {
-		next = until
-	} else if !ok {
-		next = max(v.found.Head.Known, t.At+1)
-	}
-	t.Skip(next)
+	return nil
 }
 
 // rest names objects that nothing depends on now and that cannot be read all the same.

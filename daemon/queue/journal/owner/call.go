@@ -57,10 +57,12 @@ func (m *Machine) Result(now time.Duration, r Result) []Effect {
 		}
 	}
 	switch {
-	case r.Answer == Broken && c.Op == ReadSlot && m.cfg.Salvage && c.broken >= believesAfter && m.phase == taking:
-		m.salvage(c, r)
 	case r.Answer == Broken && (c.broken >= believesAfter || errors.Is(r.Err, format.ErrNewer)):
-		m.end(broken(c.Key, r.Err))
+		if c.Op == ReadSlot {
+			m.unreadable(c, r)
+		} else {
+			m.end(broken(c.Key, r.Err))
+		}
 	case r.Answer == Broken: // a torn read is not a corrupt object
 		c.broken++
 		m.again(c, r.Retry)

@@ -285,3 +285,101 @@ func TestSalvage(t *testing.T) {
 		}
 	}
 }
+
+// TestDamageOfVoidSegments: a segment that cannot be read, where a fence says that nothing counts, keeps
+// nobody from taking the journal over.
+func TestDamageOfVoidSegments(t *testing.T) {
+	t.Parallel()
+	b := empty()
+	first := started(t, b, marking("first", 1))
+	first.add("a")
+	first.run()
+	second := started(t, b, marking("second", 2)) // its fence is in slot 2
+	second.add("b")
+	second.run()
+	for _, data := range []string{"EMSG", "EMSG\x09 of a newer program, perhaps; it is longer than a header is, and nobody needs it"} {
+		if _, err := b.Write(t.Context(), "q/"+format.SlotKey(4), []byte(data)); err != nil {
+			t.Fatal(err)
+		}
+		started(t, copyOf(t, b), marking("third", 3)).wants("a", "b")
+	}
+}
+
+// TestUnreadableBehindTheEnd: a segment that cannot be read, behind an empty slot, might say that this
+// one was acknowledged. So the journal is refused; who salvages it is told, and nobody can fill the slot.
+func TestUnreadableBehindTheEnd(t *testing.T) {
+	t.Parallel()
+	b := empty()
+	first := started(t, b, marking("first", 1))
+	first.add("a")
+	first.run()
+	late := format.SlotKey(2)
+	first.hold = func(c *owner.Call) bool { return c.Key == late }
+	first.add("b")
+	first.add("c")
+	first.run()
+	if _, err := b.Write(t.Context(), "q/"+format.SlotKey(3), []byte("EMSG")); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, copyOf(t, b), owner.ErrCorrupt, format.SlotKey(3))
+	cfg := marking("repair", 2)
+	cfg.Salvage = true
+	r := started(t, b, cfg)
+	r.wants("a")
+	if len(r.lost) != 1 || r.lost[0].Slot != 2 || r.lost[0].Next != 4 {
+		t.Errorf("lost %+v", r.lost)
+	}
+	first.hold = nil
+	first.run()
+	if !first.ended || len(first.acks) != 1 {
+		t.Errorf("the former owner: ended %t, acknowledged %v", first.ended, first.acks)
+	}
+}
+
+// TestSalvagedBelowWhatHeadKnows: whose log lost more slots than a window is, goes on behind all that was
+// acknowledged: the next takeover finds nothing missing, also after a crash.
+func TestSalvagedBelowWhatHeadKnows(t *testing.T) {
+	t.Parallel()
+	b := empty()
+	first := started(t, b, marking("first", 1))
+	for n := range 100 {
+		first.add(fmt.Sprint(n))
+		first.run()
+	}
+	first.do(first.m.Close(first.now))
+	first.run()
+	for slot := uint64(11); slot <= 100; slot++ {
+		if err := b.Delete(t.Context(), "q/"+format.SlotKey(slot)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refused(t, copyOf(t, b), owner.ErrMissing, format.SlotKey(11))
+	// A repair forgets that the log was closed; a takeover that was refused has done so already.
+	start := newRig(t, b, marking("second", 2))
+	start.do(start.m.Start(start.now))
+	start.run()
+	cfg := marking("repair", 3)
+	cfg.Salvage = true
+	r := started(t, b, cfg)
+	if len(r.state) != 10 || len(r.lost) != 1 || r.lost[0].Slot != 11 || r.lost[0].Next != 101 {
+		t.Errorf("the state is %q, lost %+v", r.state, r.lost)
+	}
+	r.add("after")
+	r.run()
+	for range 2 { // two checkpoints, and then a crash
+		r.add("more")
+		_, effects, err := r.m.Checkpoint(r.now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.do(effects)
+		effects, err = r.m.Chunk([]byte("checkpoint"))
+		r.do(effects)
+		effects2, err2 := r.m.Commit(nil)
+		if r.do(effects2); err != nil || err2 != nil {
+			t.Fatal(err, err2)
+		}
+		r.run()
+	}
+	started(t, b, marking("next", 4)).wants("checkpoint")
+}

@@ -14,14 +14,14 @@ func (m *Machine) readAhead() {
 		m.call(&Call{Op: ReadPart, Key: t.objects[t.askPart].Key(), part: t.askPart})
 		t.askPart++
 	}
-	end := t.replaced.Closed
+	end := t.closed
 	if end == 0 {
 		end = math.MaxUint64
 	}
-	if t.got[t.at] == nil && t.at < end {
-		m.askSlot(t.at)
+	if t.got[t.At] == nil && t.At < end {
+		m.askSlot(t.At)
 	}
-	for t.ask = max(t.ask, t.at); len(t.asking)+len(t.got) < m.ahead() && t.ask < end; {
+	for t.ask = max(t.ask, t.At); len(t.asking)+len(t.got) < m.ahead() && t.ask < end; {
 		if t.got[t.ask] == nil {
 			m.askSlot(t.ask)
 		}
@@ -85,7 +85,7 @@ func (m *Machine) readKept(c *Call, s *format.Segment) {
 func (m *Machine) readSlot(c *Call, r Result) {
 	t := &m.take
 	delete(t.asking, c.slot)
-	if t.pending != nil && c.slot == t.at {
+	if t.pending != nil && c.slot == t.At {
 		m.reread(r)
 		return
 	}
@@ -96,7 +96,7 @@ func (m *Machine) readSlot(c *Call, r Result) {
 	if r.Answer == Done {
 		t.budget += 2
 	}
-	if c.slot >= t.at {
+	if c.slot >= t.At {
 		t.got[c.slot] = &found{segment: r.Segment}
 	}
 	if r.Segment != nil {
@@ -118,17 +118,19 @@ func (m *Machine) advance() {
 		t.nextPart++
 	}
 	for t.nextPart == len(t.objects) && !t.keptDue && m.phase == taking {
-		if t.replaced.Closed != 0 && t.at >= t.replaced.Closed {
+		if closed, _ := t.Closed(); closed {
 			m.ownClosed()
 			return
 		}
-		f, ok := t.got[t.at]
+		f, ok := t.got[t.At]
 		if !ok {
 			break
 		}
 		switch {
 		case f.err != nil:
-			m.unfit(f.err)
+			if !m.unfit(t.At+1, f.err) {
+				return
+			}
 			continue
 		case f.segment == nil:
 			m.firstEmpty()
@@ -143,42 +145,34 @@ func (m *Machine) advance() {
 	}
 }
 
-// replay adds the segment of slot t.at to the state, or goes on behind a fence. It reports whether
+// replay adds the segment of slot t.At to the state, or goes on behind a fence. It reports whether
 // the takeover goes on with the next slot.
 func (m *Machine) replay(s *format.Segment) bool {
-	t, h, key := &m.take, s.Header, format.SlotKey(m.take.at)
-	switch {
-	case h.Slot != t.at || h.Part:
-		return m.unfit(corrupt(key, "it says slot %d, part %t", h.Slot, h.Part))
-	case !h.Follows(t.link):
-		return m.unfit(corrupt(key, "it does not follow what is before it: one of the two is not what was written there"))
-	case t.barriers[t.at] != nil && h.SamePut(t.barriers[t.at].Header):
-		t.fence = t.barriers[t.at]
+	t, h := &m.take, s.Header
+	if w := t.barriers[t.At]; w != nil && h.SamePut(w.Header) {
+		t.fence = w
 		m.verify() // R4
 		return false
-	case h.Epoch >= t.mine.Epoch:
-		// Somebody took over after us, or R1 will be refused; HEAD tells.
-		m.doubt(corrupt(key, "epoch %d, HEAD says %d", h.Epoch, t.mine.Epoch))
-		return false
-	case h.Epoch < t.epoch:
-		// Or the slots between were collected, and an interrupted starter's fence fills the gap.
-		return m.unfit(corrupt(key, "epoch %d follows epoch %d: an owner wrote beyond its window", h.Epoch, t.epoch))
 	}
-	t.epoch, t.link = h.Epoch, h.PutID
+	// Somebody took over after us, or R1 will be refused; HEAD tells.
+	if later := t.Later(h); later != nil {
+		m.doubt(later)
+		return false
+	}
+	if why := t.Fits(h); why != nil {
+		return m.unfit(t.At+1, why)
+	}
 	m.time = max(m.time, s.Last())
-	step := uint64(1)
-	if h.Fence {
-		step = uint64(h.Jump)
-	} else {
+	if !h.Fence {
 		m.stats.Slots++
 		m.stats.Bytes += int64(s.Size)
 		if h.Records > 0 {
 			m.emit(Replay{s})
 		}
 	}
-	for ; step > 0; step-- {
-		delete(t.got, t.at)
-		t.at++
+	from := t.At
+	for t.Take(h); from < t.At; from++ {
+		delete(t.got, from)
 	}
 	return true
 }
@@ -186,30 +180,23 @@ func (m *Machine) replay(s *format.Segment) bool {
 // ownClosed takes over after a clean close: nothing can be outstanding, no fence is needed.
 func (m *Machine) ownClosed() {
 	t := &m.take
-	if t.at > t.replaced.Closed {
-		m.doubt(corrupt(format.HeadKey, "closed at slot %d, but the log goes to %d", t.replaced.Closed, t.at))
-		return
-	}
 	if !t.confirmed || t.listing {
 		return
 	}
-	if n := len(t.tail); n > 0 && t.tail[n-1] >= t.at {
-		m.doubt(corrupt(format.HeadKey, "closed at slot %d, but slot %d is there: HEAD is an older copy", t.at, t.tail[n-1]))
+	if _, older := t.Closed(); older != nil {
+		m.doubt(older)
 		return
 	}
-	m.own(t.at)
+	m.own(t.At)
 }
 
-// firstEmpty is R3: the slot t.at was empty when it was read. Whether it still is, only the
+// firstEmpty is R3: the slot t.At was empty when it was read. Whether it still is, only the
 // creation of the fence tells.
 func (m *Machine) firstEmpty() {
 	t := &m.take
-	switch {
-	case t.replaced.Closed != 0:
-		m.doubt(missing(format.SlotKey(t.at)))
-	case t.confirmed && t.pending == nil && !t.verifying && m.ends():
-		t.fence = m.newFence(t.at)
-		c := slotCall(CreateSlot, t.at)
+	if t.confirmed && t.pending == nil && !t.verifying && m.ends() {
+		t.fence = m.newFence(t.At)
+		c := slotCall(CreateSlot, t.At)
 		c.Write = t.fence
 		t.pending = c
 		m.call(c)
@@ -220,7 +207,7 @@ func (m *Machine) firstEmpty() {
 func (m *Machine) newFence(slot uint64) *Write {
 	t := &m.take
 	link := t.link
-	if slot != t.at {
+	if slot != t.At {
 		link = 0
 	}
 	jump := t.mine.Window // at least the window of the HEAD that R1 replaced
@@ -228,7 +215,7 @@ func (m *Machine) newFence(slot uint64) *Write {
 		jump = m.cfg.Window
 	}
 	return &Write{
-		Header: format.Header{Slot: slot, Epoch: t.mine.Epoch, PutID: m.cfg.Rand(), Jump: uint32(jump), Fence: true, Previous: link, Known: t.at - 1},
+		Header: format.Header{Slot: slot, Epoch: t.mine.Epoch, PutID: m.cfg.Rand(), Jump: uint32(jump), Fence: true, Previous: link, Known: t.At - 1},
 		Body:   format.NewBody(max(m.time, 0)),
 	}
 }
@@ -238,12 +225,12 @@ func (m *Machine) newFence(slot uint64) *Write {
 // further. The slots before it are read, or fenced, as ever.
 func (m *Machine) barrier() {
 	t := &m.take
-	slot := t.at + uint64(t.mine.Window) - 1
+	slot := t.At + uint64(t.mine.Window) - 1
 	if bug(barrierTooFar) {
 		slot += 2 * uint64(t.mine.Window)
 	}
 	for s := range t.barriers {
-		if s >= t.at { // it is not passed yet
+		if s >= t.At { // it is not passed yet
 			return
 		}
 	}
@@ -263,16 +250,16 @@ func (m *Machine) fenced(c *Call, r Result) {
 		m.verify() // R4
 		return
 	case bug(staleEmpty): // the prefetch said that the slot is empty: what is there now must be void
-		delete(t.got, t.at)
+		delete(t.got, t.At)
 		t.pending = nil
-		t.at++
+		t.At++
 		m.advance()
 		return
 	}
 	// An older owner's late commit, an interrupted starter's fence, or our own. What was read
 	// before does not count.
 	t.pending = c
-	m.askSlot(t.at)
+	m.askSlot(t.At)
 }
 
 // reread takes what stands in the slot in which the fence could not be created.
@@ -289,14 +276,14 @@ func (m *Machine) reread(r Result) {
 	}
 	// The log goes on after all: look further, and forget which slots were empty.
 	maps.DeleteFunc(t.got, func(_ uint64, f *found) bool { return f.segment == nil })
-	t.ask = t.at
-	t.got[t.at] = &found{segment: r.Segment}
+	t.ask = t.At
+	t.got[t.At] = &found{segment: r.Segment}
 	m.barrier()
 	if r.Segment.Header.Fence && bug(fenceAsData) {
-		t.got[t.at+1] = &found{}
+		t.got[t.At+1] = &found{}
 		m.time = max(m.time, r.Segment.Last())
-		delete(t.got, t.at)
-		t.at++
+		delete(t.got, t.At)
+		t.At++
 	}
 	m.advance()
 }

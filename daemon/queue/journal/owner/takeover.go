@@ -10,6 +10,8 @@ import (
 
 // takeover is one attempt of R1 to R5.
 type takeover struct {
+	Trail // of the log: At is the next slot to be replayed
+
 	listed    bool        // HEAD was absent, and other keys were looked for
 	replaced  format.Head // what R1 replaces
 	mine      format.Head // what R1 writes
@@ -27,19 +29,15 @@ type takeover struct {
 	kept     []uint64                // slots the checkpoint refers to
 	keptDue  bool                    // not read yet
 
-	link     uint64            // put ID of what was replayed last; 0: not known
-	tail     []uint64          // slots from the checkpoint on, as a listing has them
-	listing  bool              // it is not complete
+	listing  bool              // Slots is not complete
 	twice    map[uint64]bool   // slots that are listed, were read as empty, and are read again
-	gap      *gap              // t.at should not be empty, and is read again
-	given    uint64            // the slot at which a log that is salvaged ends
-	at       uint64            // the next slot to be replayed
+	gap      *gap              // At should not be empty, and is read again
+	end      uint64            // the slot at which a log that is salvaged ends, as far as anybody knows
 	ask      uint64            // the next slot to be asked
 	asking   map[uint64]bool   // calls under way
 	budget   int               // slots asked or waiting; grows while slots are found
 	size     int               // of a slot: about the largest of late
 	got      map[uint64]*found // read before their turn
-	epoch    int64             // the highest one seen in the log
 	fence    *Write            // of R3
 	barriers map[uint64]*Write // fences far ahead, by slot
 	pending  *Call             // R3 under way, for which the slot is read
@@ -54,10 +52,10 @@ type found struct {
 const (
 	firstBudget = 32
 	partsAhead  = 8
-	// reach is how many windows ahead a barrier may stand.
-	reach = 8
+	// Reach is how many windows ahead a barrier may stand.
+	Reach = 8
 	// MaxWindow bounds Config.Window.
-	MaxWindow = format.MaxWindow / reach
+	MaxWindow = format.MaxWindow / Reach
 )
 
 // readHead judges HEAD: at the beginning, when R1 was refused, in R4, or when something is missing.
@@ -101,7 +99,7 @@ func (m *Machine) listed(r Result) {
 		return
 	}
 	t := &m.take
-	*t = takeover{begun: true, created: true}
+	*t = takeover{Trail: Trail{At: 1}, begun: true, created: true}
 	t.mine = format.Head{
 		Epoch: 1, StoreID: m.cfg.StoreID, Generation: m.cfg.Generation, Owner: m.cfg.Owner,
 		Nonce: m.cfg.Rand(), Window: m.cfg.Window, Secret: m.secret(), Serial: 1, Name: m.cfg.Name,
@@ -162,7 +160,7 @@ func (m *Machine) claim(old format.Head, version string) {
 	// Until our fence stands, slots may be outstanding as far as the widest window of all earlier
 	// owners, and as far as our barriers: who is interrupted before its fence must not have
 	// narrowed what the next one's fence voids.
-	mine.Window = max(old.Window, reach*m.cfg.Window)
+	mine.Window = max(old.Window, Reach*m.cfg.Window)
 	if old.Closed != 0 || bug(windowNarrowed) {
 		mine.Window = m.cfg.Window
 	}
@@ -172,13 +170,11 @@ func (m *Machine) claim(old format.Head, version string) {
 	start := old.Checkpoint.Start()
 	m.began[mine.Nonce] = true
 	m.take = takeover{
-		replaced: old, mine: mine, begun: true, at: start, ask: start, budget: firstBudget,
+		Trail: NewTrail(&old, old.Checkpoint), replaced: old, mine: mine, begun: true, ask: start, budget: firstBudget,
 		objects: old.Checkpoint.Objects(), parts: map[int]*format.Segment{}, got: map[uint64]*found{}, asking: map[uint64]bool{}, barriers: map[uint64]*Write{},
-		keptDue: old.Checkpoint.Kept > 0, link: old.Checkpoint.Last, listing: true, twice: map[uint64]bool{},
+		keptDue: old.Checkpoint.Kept > 0, listing: true, twice: map[uint64]bool{},
 	}
-	if old.Checkpoint.Slot == 0 {
-		m.take.link = old.Root()
-	}
+	m.take.Window = uint64(mine.Window)
 	if old.Closed != 0 {
 		m.take.budget = m.cfg.Readahead
 	}
@@ -231,7 +227,7 @@ func (m *Machine) headIsMine() {
 		return
 	}
 	t.link = t.fence.Header.PutID
-	m.own(t.at + uint64(t.fence.Header.Jump))
+	m.own(t.At + uint64(t.fence.Header.Jump))
 }
 
 // verify reads HEAD once more.
