@@ -108,7 +108,16 @@ type Embargo struct {
 	Until       time.Time        `json:"until"`  // by the store's clock
 	Length      time.Duration    `json:"length"` // from the moment it was laid until its end
 	Strikes     int              `json:"strikes"`
-	Reason      string           `json:"reason,omitempty"`
+	// Run is the generation under which a run was abandoned in the process. Such an embargo ends with the
+	// word that the run has returned; it stands beside one that a failure laid. 0 = of a failure.
+	Run    int64  `json:"run,omitempty"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// EndsWith reports whether the embargo ends when a process tells that all runs of the unit have returned in it
+// that were abandoned under the generation of returned or a lower one.
+func (e Embargo) EndsWith(inc node.Incarnation, returned Fence) bool {
+	return e.Incarnation == inc && e.Run > 0 && e.Run <= returned.Generation
 }
 
 // Holds reports whether the embargo holds at now, by the store's clock. An end that lies further

@@ -200,6 +200,11 @@ type Heartbeat struct {
 	// looked. Before the claim is decided, in the same step, their rows are marked as witnessed, and a
 	// term that exactly one of them holds is vacated. Such a process keeps no ID in use.
 	Ended []node.Incarnation
+	// Returned lists runs of this process that it reported abandoned and that have returned since, by unit
+	// and the highest generation under which it reported so. Embargoes of this process that were laid for
+	// them end (daemon.Embargo.EndsWith), whoever holds the unit by now; no other does. It is a fact about the
+	// process, true in any store, and may be told again.
+	Returned []daemon.Fence
 }
 
 // InUse is the rule by which an ID is taken, the same for every backend: the other process beat
@@ -355,7 +360,8 @@ type UnitReport struct {
 	Failures int
 	// RetryIn is how long after a Fail the run is started again.
 	RetryIn time.Duration
-	// Embargo keeps the unit away from this process for so long (Release, Abandon); 0 = no embargo.
+	// Embargo keeps the unit away from this process for so long (Release, Abandon); 0 = no embargo. That of an
+	// abandoned run ends earlier with Heartbeat.Returned.
 	Embargo time.Duration
 	// AcknowledgeTimeout is how long the postponed assignment has from now on (Postpone); 0 = as
 	// long as before.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/coordinator/lease"
+	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/planted"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
@@ -41,6 +42,10 @@ type beat struct {
 	// is set while one that says so is under way.
 	ended  []node.Incarnation
 	proves bool
+	// returned are abandoned runs that have returned, by unit the generation under which they were reported.
+	// Every heartbeat tells them until one is answered; telling is what the one under way tells.
+	returned map[daemon.Unit]int64
+	telling  []daemon.Fence
 }
 
 // rival is another process that has this node's id, as the store showed it when it refused this
@@ -120,8 +125,9 @@ func (m *Member) sendHeartbeat(now lease.Instant) {
 		HighestTerm: m.highestTerm, HighestGeneration: m.highestGeneration,
 		TTL: m.t.NodeRegistrationTTL, Claim: m.claim(now),
 		EventsAfter: m.beat.cursor, WantMembers: m.beat.wantMembers || m.wantHosts(now) || len(m.beat.ended) > 0,
-		Ended: m.beat.ended,
+		Ended: m.beat.ended, Returned: m.beat.returnedRuns(),
 	}
+	m.beat.telling = hb.Returned
 	m.beat.ended, m.beat.proves = nil, len(m.beat.ended) > 0 // told again, with the next proof, until a member list shows that it is known
 	if m.beat.told = m.beat.register; m.beat.told {
 		advert := m.cfg.Advert
@@ -175,6 +181,7 @@ func (m *Member) onHeartbeat(now lease.Instant, c call, r Result) {
 	if m.beat.again {
 		m.beat.wake, m.beat.again = min(m.beat.wake, now), false
 	}
+	m.beat.toldReturned()
 	m.heardInTime(now, c.sent)
 	m.onReply(now, c.sent, r.Reply)
 }

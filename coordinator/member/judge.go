@@ -184,7 +184,7 @@ func (m *Member) judgeUnit(now lease.Instant, r *daemon.Record, holder *node.Mem
 		}
 	case r.State == daemon.Assigning && m.elapsed(now, r.AssignedAt, seen, r.AcknowledgeTimeout):
 		expire.Reason = fmt.Sprintf("not acknowledged within %v", r.AcknowledgeTimeout)
-		expire.Embargo = embargoFor(*r, r.Holder.Incarnation, m.t.AcknowledgeTimeout)
+		expire.Embargo = embargoFor(*r, r.Holder.Incarnation, m.t.AcknowledgeTimeout, false)
 	case r.State == daemon.Revoking && m.elapsed(now, r.RevokedAt, seen, m.forceAfter(r)):
 		expire.Reason, expire.Forced = fmt.Sprintf("not drained within %v", m.forceAfter(r)), true
 	default:

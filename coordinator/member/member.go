@@ -74,7 +74,7 @@ func New(cfg Config, now lease.Instant) *Member {
 		calls: map[uint64]call{},
 		clock: lease.Clock{Step: t.ClockStep, Window: window},
 	}
-	m.beat = beat{due: now, wake: lease.Never, register: true, wantMembers: true, cursor: -1}
+	m.beat = beat{due: now, wake: lease.Never, register: true, wantMembers: true, cursor: -1, returned: map[daemon.Unit]int64{}}
 	m.election = election{trust: lease.Never, stand: lease.Never}
 	m.stop = stop{by: lease.Never}
 	m.runs.init()

@@ -56,9 +56,11 @@ type run struct {
 	drainBy   lease.Instant // Never until draining
 	abandonAt lease.Instant // Never until cancelled; then, when it is asked (again) whether the run ignores that
 	asked     bool          // at least once
-	cause     CancelCause
-	health    health
-	began     lease.Instant
+	// abandonedAs is the newest generation under which this run was reported abandoned; 0 = not reported.
+	abandonedAs int64
+	cause       CancelCause
+	health      health
+	began       lease.Instant
 }
 
 // ending is how a run ended; cause says why it was cancelled, if it was.
@@ -339,7 +341,7 @@ func (m *Member) reconcile(now lease.Instant, u daemon.Unit) {
 	case reconcile.Confirm:
 		m.report(u, listed.Generation, daemon.Confirm, storage.UnitReport{Reason: m.endReason(u)})
 	case reconcile.Abandon:
-		m.report(u, listed.Generation, daemon.Abandon, storage.UnitReport{Reason: "context ignored", Embargo: min(m.embargo(*listed), longestAbandoned)})
+		m.abandon(u, r, *listed)
 	case reconcile.Release:
 		m.release(u, *listed)
 	}
@@ -394,8 +396,12 @@ func (m *Member) drain(u daemon.Unit, r *run, by lease.Instant) {
 
 // release gives a unit back whose run has ended here.
 func (m *Member) release(u daemon.Unit, rec daemon.Record) {
-	e := m.runs.endings[u]
+	e, ended := m.runs.endings[u]
 	rep := storage.UnitReport{Failures: e.failures - rec.Failures, Embargo: m.embargo(rec)}
+	if !ended { // it was given up before anything of it ran, see abandon
+		m.report(u, rec.Generation, daemon.Release, storage.UnitReport{Reason: "an earlier run had not returned"})
+		return
+	}
 	switch e.How {
 	case GaveUp:
 		rep.Reason = fmt.Sprintf("gave up after %d failures", e.Failures)
@@ -417,23 +423,20 @@ func (m *Member) release(u daemon.Unit, rec daemon.Record) {
 	m.report(u, rec.Generation, daemon.Release, rep)
 }
 
-// longestAbandoned bounds how long a unit is kept from a process in which a run of it was abandoned. The
-// process starts nothing while that run has not returned, so the embargo only spares the tries: it must
-// not last long beyond the return.
-const longestAbandoned = time.Minute
-
 // maxEmbargo bounds how long a unit is kept from a node on which it failed.
 const maxEmbargo = 10 * time.Minute
 
-// embargo returns how long the unit should be kept from this process: it doubles each time.
+// embargo returns how long the unit should be kept from this process after a failure: it doubles each time.
 func (m *Member) embargo(rec daemon.Record) time.Duration {
-	return embargoFor(rec, m.cfg.Node.Incarnation, m.t.AcknowledgeTimeout)
+	return embargoFor(rec, m.cfg.Node.Incarnation, m.t.AcknowledgeTimeout, false)
 }
 
-func embargoFor(rec daemon.Record, inc node.Incarnation, base time.Duration) time.Duration {
+// embargoFor returns how long a unit should be kept from a process on which it failed, or in which a run of it
+// was abandoned.
+func embargoFor(rec daemon.Record, inc node.Incarnation, base time.Duration, abandoned bool) time.Duration {
 	strikes := 0
 	for _, e := range rec.Embargoes {
-		if e.Incarnation == inc {
+		if e.Incarnation == inc && (e.Run != 0) == abandoned {
 			strikes = e.Strikes
 		}
 	}
@@ -463,6 +466,9 @@ func (m *Member) onRunEnded(now lease.Instant, e RunEnded) {
 	delete(m.runs.live, u)
 	delete(m.starts.slots, u)
 	m.settleNext()
+	if r.abandonedAs != 0 {
+		m.returned(now, daemon.Fence{Unit: u, Generation: r.abandonedAs})
+	}
 	reason := string(r.cause)
 	if reason == "" && r.Draining {
 		reason = "drained"
@@ -473,9 +479,6 @@ func (m *Member) onRunEnded(now lease.Instant, e RunEnded) {
 	m.emit(Notice{Kind: UnitStopped, Fence: e.Fence, Reason: reason, Err: e.Err})
 	if l := m.runs.listed[u]; l != nil && l.rec.Generation == r.Generation {
 		m.runs.endings[u] = ending{e, r.cause, r.health.total(e)}
-		if r.Abandoned {
-			return // its end was reported already
-		}
 	}
 	if m.stop.phase == stopLeaving && r.Draining {
 		return // the row is not revoking yet; the leave will make it so

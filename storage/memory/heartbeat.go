@@ -32,6 +32,9 @@ func (s *state) heartbeat(beat storage.Heartbeat, now time.Time) (*storage.Reply
 	} else if marked {
 		s.wakeLeader()
 	}
+	if rules.Returned(s, beat) {
+		s.wakeLeader()
+	}
 	verdict := rules.Claim(s, rules.Reign{Term: &s.term, Lease: &s.lease}, beat.Claim, &row.Member, now)
 	return s.reply(beat, verdict, now), nil
 }

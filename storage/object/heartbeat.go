@@ -43,7 +43,7 @@ func (s *Store) heartbeat(ctx context.Context, b storage.Heartbeat) (*storage.Re
 // quiet reports whether a heartbeat changes nothing but its own row.
 func (c *cluster) quiet(b storage.Heartbeat, identity string, now time.Time) bool {
 	row := c.present(b.Node.Incarnation)
-	return row != nil && !row.Within && row.Doubt == nil && b.Advert == nil && len(b.Ended) == 0 && c.KnownID == identity &&
+	return row != nil && !row.Within && row.Doubt == nil && b.Advert == nil && len(b.Ended) == 0 && len(b.Returned) == 0 && c.KnownID == identity &&
 		(row.NeverLead || storage.Decide(b.Claim, row.Identity, c.Term, c.Lease, now) == storage.Refuse)
 }
 
@@ -90,6 +90,7 @@ func (s *Store) beatWithin(ctx context.Context, b storage.Heartbeat, admitted bo
 			row.beat(b, now)
 			c.identify(s.identity(c), now)
 			rules.Ended(c, &c.Term, b, now)
+			rules.Returned(c, b)
 			verdict = rules.Claim(c, rules.Reign{Term: &c.Term, Lease: &c.Lease}, b.Claim, &row.Member, now)
 			row.Doubt, row.Within = nil, verdict != storage.Refuse
 			return true, nil

@@ -92,9 +92,10 @@ func (b *beat) operation() string {
 	return "heartbeat"
 }
 
-// simple reports whether it neither registers nor stands, asks for no members and proves no death.
+// simple reports whether it neither registers nor stands, asks for no members, proves no death and tells of no
+// run that has returned.
 func (b *beat) simple() bool {
-	return b.Advert == nil && !b.Claim.Stand && !b.WantMembers && len(b.Ended) == 0
+	return b.Advert == nil && !b.Claim.Stand && !b.WantMembers && len(b.Ended) == 0 && len(b.Returned) == 0
 }
 
 // say says a heartbeat in statements.
@@ -114,10 +115,15 @@ func (b *beat) say(m *message, advert []byte) {
 	switch {
 	case advert != nil:
 		b.register(m, advert)
-	case claims || len(b.Ended) > 0:
+	case claims || len(b.Ended) > 0 || len(b.Returned) > 0:
 		m.count(admitted, "beat_marked", own...)
 	default:
 		m.count(admitted, "beat", own...)
+	}
+	if len(b.Returned) > 0 {
+		returned := encode(returnedInput(b.Returned))
+		m.do("units_lock", returned)
+		m.do("returned", inc(b.Node), returned)
 	}
 	if len(b.Ended) > 0 {
 		m.do("lease_lock")
@@ -125,6 +131,19 @@ func (b *beat) say(m *message, advert []byte) {
 	}
 	b.claim(m)
 	b.read(m)
+}
+
+// returnedInput makes the input of returned.sql: one element for each unit.
+func returnedInput(runs []daemon.Fence) []stepInput {
+	highest := map[daemon.Unit]int64{}
+	for _, r := range runs {
+		highest[r.Unit] = max(highest[r.Unit], r.Generation)
+	}
+	out := make([]stepInput, 0, len(highest))
+	for u, generation := range highest {
+		out = append(out, stepInput{Daemon: string(u.Daemon), Index: u.Index, Generation: generation})
+	}
+	return out
 }
 
 // sayQuickly says a simple heartbeat as one call of a function that does the same. Nothing in

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -200,6 +201,8 @@ func TestNoDeadlocks(t *testing.T) {
 	}
 }
 
+func among[T any](r *rand.Rand, all ...T) T { return all[r.IntN(len(all))] }
+
 // storm does what nodes do, in any order. Refusals are fine, trouble is not.
 func storm(t *testing.T, a *actor, all []*actor, r *rand.Rand) {
 	ctx := context.Background()
@@ -222,6 +225,11 @@ func storm(t *testing.T, a *actor, all []*actor, r *rand.Rand) {
 			}
 			if r.IntN(4) == 0 {
 				b.Ended = []node.Incarnation{all[r.IntN(len(all))].id.Incarnation, all[r.IntN(len(all))].id.Incarnation}
+			}
+			if r.IntN(3) == 0 {
+				for _, i := range r.Perm(5)[:3] {
+					b.Returned = append(b.Returned, daemon.Fence{Unit: unit(i), Generation: math.MaxInt64})
+				}
 			}
 			if last != nil {
 				b.Claim.SeenTerm, b.Claim.SeenRenewals, b.Claim.Holds = last.Term.Number, last.Lease.Renewals, last.Term.Number
@@ -250,7 +258,7 @@ func storm(t *testing.T, a *actor, all []*actor, r *rand.Rand) {
 			}
 			if last != nil {
 				for _, u := range last.Units {
-					rep.Units = append(rep.Units, storage.UnitReport{Unit: u.Unit, Generation: u.Generation, Step: daemon.Acknowledge})
+					rep.Units = append(rep.Units, storage.UnitReport{Unit: u.Unit, Generation: u.Generation, Step: among(r, daemon.Acknowledge, daemon.Abandon), Embargo: time.Hour})
 				}
 			}
 			_, err := a.store.Report(ctx, rep)

@@ -68,6 +68,9 @@ func (n names) functions() template.FuncMap {
 		"fenced":     n.fenced,
 		"generation": n.generation,
 		"embargo":    n.embargo,
+		"returned": func(embargo, incarnation, generation string) string {
+			return fmt.Sprintf("(%[1]s->>'incarnation' = %[2]s and coalesce((%[1]s->>'run')::bigint, 0) between 1 and %[3]s)", embargo, incarnation, generation)
+		},
 	}
 	for _, t := range tables {
 		f[t] = func() string { return n.table(t) }
@@ -147,23 +150,25 @@ func (n names) generation(previous, term, seen, unit string) string {
 }
 
 // embargo is a unit's list with one process's embargo added or raised by a strike: until the
-// later of the two ends, if the older embargo still holds (daemon.Embargo.Holds). Embargoes of
+// later of the two ends, if the older embargo still holds (daemon.Embargo.Holds). What a failure laid and
+// what an abandoned run laid (run is its generation, 0 for a failure) stand beside each other. Embargoes of
 // processes whose row is gone are dropped on this occasion, which bounds the list.
-func (n names) embargo(list, incarnation, micros, reason string) string {
+func (n names) embargo(list, incarnation, micros, reason, run string) string {
 	return strings.NewReplacer(
-		"LIST", list, "WHO", incarnation, "MICROS", micros, "REASON", reason, "NODE", n.table("node"),
+		"LIST", list, "WHO", incarnation, "MICROS", micros, "REASON", reason, "RUN", run, "NODE", n.table("node"),
+		"SAME", `(x->>'incarnation' = `+incarnation+` and (coalesce((x->>'run')::bigint, 0) = 0) = (`+run+` = 0))`,
 	).Replace(`(
-	select jsonb_agg(e order by e->>'incarnation' collate "C") from (
+	select jsonb_agg(e order by e->>'incarnation' collate "C", (e->>'run')::bigint) from (
 		select x as e from jsonb_array_elements(coalesce(LIST, '[]')) x
-		where x->>'incarnation' <> WHO and exists (select from NODE k where k.incarnation = x->>'incarnation')
+		where not SAME and exists (select from NODE k where k.incarnation = x->>'incarnation')
 		union all
-		select jsonb_build_object('incarnation', WHO, 'reason', REASON,
+		select jsonb_build_object('incarnation', WHO, 'reason', REASON, 'run', RUN,
 			'strikes', 1 + coalesce((x->>'strikes')::int, 0),
 			'until', case when stands then x->'until' else to_jsonb(to_char(
 				(clock.now + MICROS * interval '1 microsecond') at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')) end,
 			'length', case when stands then x->'length' else to_jsonb(MICROS * 1000) end)
 		from (select) as always
-		left join jsonb_array_elements(coalesce(LIST, '[]')) x on x->>'incarnation' = WHO
+		left join jsonb_array_elements(coalesce(LIST, '[]')) x on SAME
 		cross join lateral (select (x->>'until')::timestamptz > clock.now + MICROS * interval '1 microsecond'
 			and (x->>'until')::timestamptz <= clock.now + (x->>'length')::bigint / 1000 * interval '1 microsecond') as older (stands)
 	) as embargoed)`)

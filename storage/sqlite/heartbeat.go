@@ -22,6 +22,9 @@ func (s *Store) Heartbeat(ctx context.Context, beat storage.Heartbeat) (*storage
 		}
 		st.beat(row, beat)
 		st.ended(beat)
+		if rules.Returned(st, beat) {
+			st.wakeLeader()
+		}
 		verdict := rules.Claim(st, rules.Reign{Term: &st.term, Lease: &st.lease}, beat.Claim, &row.Member, st.now)
 		st.putReign(verdict)
 		st.flush() // the reply shows this call's own events

@@ -90,12 +90,19 @@ func (m *model) beats(rt *rapid.T) {
 		b.Ended = []node.Incarnation{m.process(rt).Incarnation, m.process(rt).Incarnation}
 	}
 	leaderEnded := chance(rt, "proves the leader's end", 15)
+	back, backBy := m.unit(rt), int64(-2)
+	if chance(rt, "tells a return", 20) {
+		backBy = among(rt, "of the run", int64(0), 0, 1, -1)
+	}
 	heard := among(rt, "heard", 0, 1, -1)
 	termPlus, genPlus := among(rt, "highest term", 0, 0, 0, 1, 50), among(rt, "highest generation", 0, 0, 0, 1, 50)
-	m.do(rt, fmt.Sprintf("%s beats (seq %+d, advert %d, %s, proves the end of %v, of the leader: %v)", who.Incarnation, step, variant, claims, b.Ended, leaderEnded), func(s *side) string {
+	m.do(rt, fmt.Sprintf("%s beats (seq %+d, advert %d, %s, proves the end of %v, of the leader: %v, returned: %v %+d)", who.Incarnation, step, variant, claims, b.Ended, leaderEnded, back, backBy), func(s *side) string {
 		beat := b
 		if leader := s.snap.Term.Leader.Incarnation; leaderEnded && leader != "" {
 			beat.Ended = []node.Incarnation{leader}
+		}
+		if backBy > -2 {
+			beat.Returned = []daemon.Fence{{Unit: back, Generation: s.unit(back).Generation + backBy}}
 		}
 		beat.Seq, beat.Heard = seqPlus(s.row(who).Seq, step), seqPlus(s.row(who).Heard, heard)
 		if variant >= 0 {

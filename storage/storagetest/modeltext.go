@@ -110,7 +110,7 @@ func (w *writer) record(r daemon.Record) string {
 	}
 	var embargoes []string
 	for _, e := range r.Embargoes {
-		embargoes = append(embargoes, fmt.Sprintf("%s until %s length %v strikes %d %q", e.Incarnation, w.time(e.Until), e.Length, e.Strikes, e.Reason))
+		embargoes = append(embargoes, fmt.Sprintf("%s until %s length %v strikes %d run %s %q", e.Incarnation, w.time(e.Until), e.Length, e.Strikes, w.number("generation of "+r.Unit.String(), e.Run), e.Reason))
 	}
 	slices.Sort(embargoes)
 	return fmt.Sprintf("unit %s %s holder %v generation %s term %s since %s assigned %s revoked %s ack %v drain %v reason %q forced %v failures %d since %s retry %s error %q retired %v embargoes %v",

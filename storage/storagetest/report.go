@@ -19,6 +19,9 @@ var reportStories = []story{
 	{"embargoes grow by strikes and never shrink", 0, embargoes},
 	{"embargoes of processes that are gone are dropped", Sweeps, dropsEmbargoes},
 	{"an abandoned unit is kept from its process", 0, abandons},
+	{"the return of an abandoned run ends its embargo", 0, liftsReturned},
+	{"the return of an abandoned run ends no other embargo", 0, liftsReturnedAlone},
+	{"a refused heartbeat ends no embargo", 0, refusesReturn},
 	{"a resumed run has a new generation and ends the old one", 0, resumes},
 	{"a postponed assignment has a new generation and a new deadline", 0, postpones},
 	{"a resumed generation is past whatever anybody has seen", 0, resumesPastSeen},
@@ -338,7 +341,7 @@ func abandons(w *world) {
 	w.equal("state", got.State, daemon.Deleted)
 	w.equal("forced", got.Forced, true)
 	w.equal("embargoes", got.Embargoes, []daemon.Embargo{
-		{Incarnation: p.id.Incarnation, Until: got.Since.Add(time.Minute), Length: time.Minute, Strikes: 1, Reason: "ignored its context"},
+		{Incarnation: p.id.Incarnation, Until: got.Since.Add(time.Minute), Length: time.Minute, Strikes: 1, Run: r.Generation, Reason: "ignored its context"},
 	})
 	e := w.history(head)
 	w.equal("events", len(e), 1)

@@ -98,7 +98,7 @@ func takeStep(r Rows, rec *daemon.Record, u storage.UnitReport, term int64, now 
 	case daemon.Release:
 		rec.Forced = false
 		if u.Embargo != 0 {
-			rec.Embargoes = embargo(r, rec.Embargoes, rec.Holder.Incarnation, u.Embargo, u.Reason, now)
+			rec.Embargoes = embargo(r, rec.Embargoes, daemon.Embargo{Incarnation: rec.Holder.Incarnation, Length: u.Embargo, Reason: u.Reason}, now)
 		}
 		if u.Error != "" {
 			rec.Failures += max(u.Failures, 1)
@@ -109,7 +109,8 @@ func takeStep(r Rows, rec *daemon.Record, u storage.UnitReport, term int64, now 
 		// The run goes on somewhere in the process: the hand-over is forced.
 		rec.Forced = true
 		if u.Embargo != 0 {
-			rec.Embargoes = embargo(r, rec.Embargoes, rec.Holder.Incarnation, u.Embargo, u.Reason, now)
+			rec.Embargoes = embargo(r, rec.Embargoes,
+				daemon.Embargo{Incarnation: rec.Holder.Incarnation, Length: u.Embargo, Reason: u.Reason, Run: rec.Generation}, now)
 		}
 		return daemon.AssignmentAbandoned
 	case daemon.Resume:
@@ -148,14 +149,15 @@ func nextGeneration(r Rows, rec daemon.Record, seen int64) int64 {
 }
 
 // embargo returns the list with one process's embargo added or raised by a strike: until the later of
-// the two ends, if the older embargo still holds. Embargoes of processes whose row is gone are dropped on
-// this occasion, which bounds the list.
-func embargo(r Rows, list []daemon.Embargo, inc node.Incarnation, d time.Duration, reason string, now time.Time) []daemon.Embargo {
-	e := daemon.Embargo{Incarnation: inc, Until: now.Add(d), Length: d, Strikes: 1, Reason: reason}
+// the two ends, if the older embargo still holds. What a failure laid and what an abandoned run laid stand
+// beside each other, because only the latter ends when the run returns. Embargoes of processes whose row is
+// gone are dropped on this occasion, which bounds the list.
+func embargo(r Rows, list []daemon.Embargo, e daemon.Embargo, now time.Time) []daemon.Embargo {
+	e.Until, e.Strikes = now.Add(e.Length), 1
 	out := make([]daemon.Embargo, 0, len(list)+1)
 	for _, old := range list {
 		switch {
-		case old.Incarnation == inc:
+		case old.Incarnation == e.Incarnation && (old.Run == 0) == (e.Run == 0):
 			e.Strikes = old.Strikes + 1
 			if old.Holds(now) && old.Until.After(e.Until) {
 				e.Until, e.Length = old.Until, old.Length
@@ -165,6 +167,28 @@ func embargo(r Rows, list []daemon.Embargo, inc node.Incarnation, d time.Duratio
 		}
 	}
 	out = append(out, e)
-	slices.SortFunc(out, func(a, b daemon.Embargo) int { return cmp.Compare(a.Incarnation, b.Incarnation) })
+	slices.SortFunc(out, func(a, b daemon.Embargo) int {
+		return cmp.Or(cmp.Compare(a.Incarnation, b.Incarnation), cmp.Compare(a.Run, b.Run))
+	})
 	return out
+}
+
+// Returned ends the embargoes of abandoned runs that a heartbeat tells to have returned, and reports whether
+// there were any.
+func Returned(r Rows, b storage.Heartbeat) (lifted bool) {
+	for _, run := range b.Returned {
+		old := r.Unit(run.Unit)
+		if old == nil {
+			continue
+		}
+		ends := func(e daemon.Embargo) bool { return e.EndsWith(b.Node.Incarnation, run) }
+		if !slices.ContainsFunc(old.Embargoes, ends) {
+			continue
+		}
+		rec := *old
+		rec.Embargoes = slices.DeleteFunc(slices.Clone(old.Embargoes), ends)
+		r.Put(rec)
+		lifted = true
+	}
+	return lifted
 }

@@ -24,7 +24,7 @@ stepped as (
 		retry_at = case when i.step = 'assign' then null else u.retry_at end,
 		retired = u.retired or i.step = 'expire' and i.retired,
 		embargoes = case when i.step = 'expire' and i.embargo <> 0
-			then {{embargo "u.embargoes" "u.incarnation" "i.embargo" "i.reason"}} else u.embargoes end
+			then {{embargo "u.embargoes" "u.incarnation" "i.embargo" "i.reason" "0"}} else u.embargoes end
 	from input i
 	join (values {{lifecycle "assign" "revoke" "expire"}}) as t (state, step, next) on t.state = i.state and t.step = i.step
 	left join {{node}} n on i.step = 'assign' and n.incarnation = i.target and n.state = 'live'

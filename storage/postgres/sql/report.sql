@@ -49,7 +49,7 @@ stepped as (
 		assigned_at = case when o.step = 'postpone' then clock.now else u.assigned_at end,
 		acknowledge_timeout = case when o.step = 'postpone' and o.acknowledge <> 0 then o.acknowledge else u.acknowledge_timeout end,
 		embargoes = case
-			when o.step in ('release', 'abandon') and o.embargo <> 0 then {{embargo "u.embargoes" "u.incarnation" "o.embargo" "o.reason"}}
+			when o.step in ('release', 'abandon') and o.embargo <> 0 then {{embargo "u.embargoes" "u.incarnation" "o.embargo" "o.reason" "case o.step when 'abandon' then u.generation else 0 end"}}
 			else u.embargoes end
 	from own o, clock
 	where u.daemon = o.daemon and u.index = o.index and o.next is not null
