@@ -77,7 +77,7 @@ func (set *Settings) ledgerConfig() ledger.Config {
 func (b *Broker) journalConfig(set *Settings, index int, generation int64) journal.Config {
 	return journal.Config{
 		Bucket: b.cfg.Bucket, Prefix: prefix(b.cfg.Root, set, index), StoreID: b.cfg.StoreID, Generation: generation, Owner: b.cfg.Owner,
-		MinGap: b.cfg.MinGap, Window: b.cfg.Window, Name: path(set, index), MarkAfter: b.marks, MarkEvery: b.marks,
+		MinGap: b.cfg.MinGap, Window: b.cfg.Window, Name: path(set, index), MarkAfter: b.marks, MarkEvery: b.marks, Codec: b.codec,
 		Hooks: journal.Hooks{
 			Trouble: func(op string, attempt int, err error) {
 				b.cfg.Logger.Warn("a request of a queue's journal failed and is repeated", "queue", set.Name, "shard", index, "op", op, "attempt", attempt, "error", err)

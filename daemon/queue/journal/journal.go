@@ -132,8 +132,15 @@ import (
 	"iter"
 	"time"
 
+	"github.com/emitd/emitd/daemon/queue/journal/format"
 	"github.com/emitd/emitd/storage/blob"
 )
+
+// Codec is what compresses the objects of journals.
+type Codec = format.Codec
+
+// NewCodec returns a codec that any number of journals may share.
+func NewCodec() *Codec { return format.NewCodec() }
 
 // Config says which journal, for whom, and at which pace. Bucket, Prefix, StoreID, Generation and
 // Owner must be given; the zero value of everything else is a good default.
@@ -181,6 +188,10 @@ type Config struct {
 	// came before was acknowledged; default 1 s. MarkEvery is the least time between two of those;
 	// default 1 min. See Damage above.
 	MarkAfter, MarkEvery time.Duration
+
+	// Codec compresses the objects. Journals of one process share one, because its tables are large.
+	// Default: one of this journal's own.
+	Codec *Codec
 
 	Hooks Hooks
 }

@@ -31,6 +31,9 @@ const (
 
 // withDefaults fills what is zero, and names what is wrong.
 func (c Config) withDefaults() (Config, error) {
+	if c.Codec == nil {
+		c.Codec = NewCodec()
+	}
 	defaulted(&c.Window, defaultWindow)
 	defaulted(&c.MaxPending, defaultMaxPending)
 	defaulted(&c.PartSize, defaultPartSize)
@@ -99,7 +102,7 @@ func Open(ctx context.Context, cfg Config, fold Fold) (*Log, error) {
 		return nil, fmt.Errorf("open journal: %w", err)
 	}
 	l := &Log{
-		cfg: cfg, courier: courier.Courier{Bucket: cfg.Bucket, Prefix: cfg.Prefix, Codec: format.NewCodec()}, begun: time.Now(), machine: owner.New(cfg.machine()),
+		cfg: cfg, courier: courier.Courier{Bucket: cfg.Bucket, Prefix: cfg.Prefix, Codec: cfg.Codec}, begun: time.Now(), machine: owner.New(cfg.machine()),
 		answers: make(chan answer), rearm: make(chan struct{}, 1), acks: make(chan uint64, 1),
 		done: make(chan struct{}), gone: make(chan struct{}), wakeAt: never,
 	}

@@ -203,7 +203,7 @@ type arena struct {
 }
 
 const (
-	chunkBits = 10
+	chunkBits = 6 // small, for queues with few jobs: a chunk is 5 KB
 	chunkSize = 1 << chunkBits
 )
 

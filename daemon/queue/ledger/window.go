@@ -23,7 +23,7 @@ type window struct {
 	leaving func(pos uint64)
 }
 
-const windowChunk = 1024
+const windowChunk = 128
 
 // The sizes of runs: of a million IDs, what is written twice is little, and HEAD names one or two dozen.
 const (

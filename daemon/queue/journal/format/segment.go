@@ -24,24 +24,24 @@ func (s *Segment) Last() int64 {
 	return s.Batches[len(s.Batches)-1].At
 }
 
-// Codec turns segments into bytes and back. It may be used by several goroutines.
+// Codec turns segments into bytes and back. It may be used by several goroutines, and by any number of
+// journals, which better share one: what compresses holds hundreds of kilobytes of tables, and few
+// journals are at it at a time. What nobody has used for a while goes with the garbage.
 type Codec struct {
-	enc   func() *zstd.Encoder
-	dec   func() *zstd.Decoder
-	rooms sync.Pool // of *[]byte, to compress into: nobody knows how much it will be
+	encoders sync.Pool // of *zstd.Encoder
+	decoders sync.Pool // of *zstd.Decoder
+	rooms    sync.Pool // of *[]byte, to compress into: nobody knows how much it will be
 }
 
-// NewCodec returns a codec. It holds no goroutines and needs no closing. It makes its tables, which are
-// large, when it compresses or decompresses for the first time: an idle journal does neither.
+// NewCodec returns a codec. It holds no goroutines and needs no closing. It makes its tables when it
+// compresses or decompresses for the first time: an idle journal does neither.
 func NewCodec() *Codec {
-	c := &Codec{enc: sync.OnceValue(newEncoder), dec: sync.OnceValue(newDecoder)}
-	c.rooms.New = newRoom
-	return c
+	return &Codec{encoders: sync.Pool{New: newEncoder}, decoders: sync.Pool{New: newDecoder}, rooms: sync.Pool{New: newRoom}}
 }
 
 func newRoom() any { return new(make([]byte, HeaderSize, 64<<10)) }
 
-func newEncoder() *zstd.Encoder {
+func newEncoder() any {
 	enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1),
 		zstd.WithEncoderCRC(false), zstd.WithWindowSize(1<<20), zstd.WithLowerEncoderMem(true))
 	if err != nil {
@@ -50,8 +50,8 @@ func newEncoder() *zstd.Encoder {
 	return enc
 }
 
-func newDecoder() *zstd.Decoder {
-	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderMaxMemory(MaxRaw))
+func newDecoder() any {
+	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(MaxRaw))
 	if err != nil {
 		panic(err)
 	}
@@ -64,7 +64,9 @@ func (c *Codec) Encode(h *Header, body *Body) []byte {
 	var out []byte
 	if len(body.raw) > compressAbove {
 		room := c.rooms.Get().(*[]byte)
-		*room = c.enc().EncodeAll(body.raw, (*room)[:HeaderSize])
+		encoder := c.encoders.Get().(*zstd.Encoder)
+		*room = encoder.EncodeAll(body.raw, (*room)[:HeaderSize])
+		c.encoders.Put(encoder)
 		// What compresses to the size of a fence must not look like one in a listing.
 		if h.zstd = len(*room) < HeaderSize+len(body.raw) && len(*room) > FenceSize; h.zstd {
 			out = bytes.Clone(*room)
@@ -93,7 +95,10 @@ func (c *Codec) Decode(b []byte) (*Segment, error) {
 	if h.zstd {
 		// A corrupt length must not ask for much memory; where it is honest, it is enough.
 		room := min(int(h.Raw), 256*len(b))
-		if raw, err = c.dec().DecodeAll(raw, make([]byte, 0, room)); err != nil {
+		decoder := c.decoders.Get().(*zstd.Decoder)
+		raw, err = decoder.DecodeAll(raw, make([]byte, 0, room))
+		c.decoders.Put(decoder)
+		if err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 		}
 	}
