@@ -80,7 +80,7 @@ func (b *Broker) begin(ctx context.Context, a *daemon.Assignment, name string) (
 	if known == nil {
 		set, err := b.registry.get(ctx, name, 0)
 		if err != nil {
-			b.bury(ctx)
+			b.DeleteRemoved(ctx)
 			return nil, gone(a.Unit, err)
 		}
 		return b.takeOver(ctx, a, set)
@@ -96,7 +96,7 @@ func (b *Broker) begin(ctx context.Context, a *daemon.Assignment, name string) (
 		if err == nil {
 			err = s.log.Close(ctx)
 		}
-		b.bury(ctx)
+		b.DeleteRemoved(ctx)
 		if unread != nil {
 			return nil, gone(a.Unit, errors.Join(unread, err))
 		}

@@ -35,6 +35,9 @@ type Config struct {
 	// Holder returns the address of the node that serves a shard (-1: any shard), "" if it is not
 	// known. May be nil.
 	Holder func(queue string, shard int) string
+	// MaxShards bounds the shards of all queues of the cluster together; what would be beyond cannot be
+	// declared. 0: [DefaultMaxShards]. Give all nodes the same.
+	MaxShards int
 	// MinGap and Window are the journal's; see there.
 	MinGap time.Duration
 	Window int
@@ -48,6 +51,7 @@ type Broker struct {
 	cfg         Config
 	registry    *Registry
 	instruments *instruments
+	codec       *journal.Codec // of all journals
 	turn        atomic.Uint32
 	hands       sync.Pool                                   // of *[]handed: they are large
 	due         func(l *journal.Log, stateBytes int64) bool // when a checkpoint pays
@@ -57,6 +61,7 @@ type Broker struct {
 	arriving map[place]chan struct{} // shards that are being taken over; closed at the end
 	damaged  map[place]*Error        // shards that were refused for what is stored
 
+	buried      atomic.Pointer[time.Time] // when bury began last
 	damagedWait time.Duration
 	marks       time.Duration // journal.Config.MarkAfter and MarkEvery; 0: the journal's own
 }
@@ -81,15 +86,18 @@ func NewBroker(cfg Config) (*Broker, error) {
 		return nil, fmt.Errorf("queue broker: StoreID is %q and Owner %q, both are needed", cfg.StoreID, cfg.Owner)
 	case cfg.Now == nil:
 		return nil, errors.New("queue broker: Now is not given")
+	case cfg.MaxShards < 0:
+		return nil, fmt.Errorf("queue broker: MaxShards is %d, want 1 or more, or 0 (the default)", cfg.MaxShards)
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
 	b := &Broker{
-		cfg: cfg, queues: map[string]*served{}, arriving: map[place]chan struct{}{}, damaged: map[place]*Error{},
+		cfg: cfg, codec: journal.NewCodec(), queues: map[string]*served{}, arriving: map[place]chan struct{}{}, damaged: map[place]*Error{},
 		due: (*journal.Log).CheckpointDue, damagedWait: damagedWait,
 	}
 	b.registry = NewRegistry(cfg.Bucket, cfg.Root)
+	b.registry.LimitShards(cmp.Or(cfg.MaxShards, DefaultMaxShards))
 	b.registry.onChange = b.changed
 	var err error
 	b.instruments, err = newInstruments(b)
@@ -102,7 +110,10 @@ func (b *Broker) Queues() *Registry { return b.registry }
 // NewRegistry returns the list of queues below the root, for those who declare queues and serve
 // none.
 func NewRegistry(bucket blob.Bucket, root string) *Registry {
-	return &Registry{bucket: bucket, root: root, key: join(root, "v1/queues"), copyKey: join(root, "v1/queues.copy"), turn: make(chan struct{}, 1)}
+	return &Registry{
+		bucket: bucket, root: root, key: join(root, "v1/queues"), copyKey: join(root, "v1/queues.copy"), most: DefaultMaxShards,
+		turn: make(chan struct{}, 1),
+	}
 }
 
 func join(root, key string) string {
@@ -153,7 +164,7 @@ func (b *Broker) Run(ctx context.Context, a *daemon.Assignment) error {
 	defer func() { _ = s.log.Close(ctx) }() // ended already: waits for its goroutines
 	err = s.run(a.Draining())
 	if s.removed && ctx.Err() == nil {
-		b.bury(ctx)
+		b.DeleteRemoved(ctx)
 		return gone(a.Unit, noQueue(name))
 	}
 	if errors.Is(err, journal.ErrFenced) {
@@ -320,13 +331,19 @@ func (s *shard) follow(ctx context.Context) {
 			s.tell(Settings{Name: s.name})
 		}
 		if s.index == 0 {
-			s.b.bury(ctx)
+			s.b.DeleteRemoved(ctx)
 		}
 	}
 }
 
-// bury deletes what removed queues have left.
-func (b *Broker) bury(ctx context.Context) {
+// DeleteRemoved deletes what removed queues have left. It does nothing if it was called within the last
+// quarter of a minute. A broker that serves a shard 0 calls it by itself every half minute; while no
+// queue is declared nobody does, and whoever has the broker calls it now and then.
+func (b *Broker) DeleteRemoved(ctx context.Context) {
+	now, last := time.Now(), b.buried.Load()
+	if last != nil && now.Sub(*last) < followEvery/2 || !b.buried.CompareAndSwap(last, &now) {
+		return
+	}
 	if err := b.registry.bury(ctx); err != nil && ctx.Err() == nil {
 		b.cfg.Logger.WarnContext(ctx, "the objects of removed queues were not all deleted", "error", err)
 	}

@@ -16,6 +16,7 @@ const (
 	JobNotFound     Tag = "JobNotFound"      // 404: no such job, or forgotten after the dedup window
 	QueueNotFound   Tag = "QueueNotFound"    // 404: no such queue
 	StaleClaim      Tag = "StaleClaim"       // 409: the claim is over, settled or forged
+	TooManyShards   Tag = "TooManyShards"    // 409: the queues of the cluster would have more shards than it may have
 	PayloadTooLarge Tag = "PayloadTooLarge"  // 413
 	TooManyJobs     Tag = "TooManyJobs"      // 400: too many in one call
 	QueueFull       Tag = "QueueFull"        // 429: no memory for more; try later

@@ -111,6 +111,7 @@ type Registry struct {
 	key      string
 	copyKey  string
 	onChange func(Settings)
+	most     int      // shards of all queues together
 	quiet    sync.Map // removed queues of which nothing was found, and since when
 
 	turn    chan struct{} // taken by whoever reads or writes what follows, and the object
@@ -214,6 +215,9 @@ func (r *Registry) Amend(ctx context.Context, name string, revise func(Settings)
 		made = set
 		made.Name = name
 		if at < 0 {
+			if err := f.room(name, max(1, made.Shards), r.most); err != nil {
+				return false, err
+			}
 			f.Next++
 			made.Incarnation = f.Next
 			f.Queues = append(f.Queues, made.stored())

@@ -80,6 +80,8 @@ func (a *attacks) kinds() map[string]func(ctx context.Context) {
 		"long polls":            a.longPolls,
 		"wrong tokens":          a.wrongToken,
 		"answers in a pipeline": a.pipeline,
+		"shards":                a.shards,
+		"queues without end":    a.queues,
 	}
 }
 
@@ -184,7 +186,11 @@ func (a *attacks) http() *http.Client {
 
 // send makes a call and notes its answer.
 func (a *attacks) send(ctx context.Context, attack, path string, body io.Reader, headers ...string) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+a.n.address+path, body)
+	a.sendAs(ctx, attack, http.MethodPost, path, body, headers...)
+}
+
+func (a *attacks) sendAs(ctx context.Context, attack, method, path string, body io.Reader, headers ...string) {
+	r, err := http.NewRequestWithContext(ctx, method, "https://"+a.n.address+path, body)
 	if err != nil {
 		return
 	}

@@ -27,6 +27,10 @@ type honest struct {
 	done      int
 }
 
+func newHonest(n *server) *honest {
+	return &honest{n: n, took: map[string][]time.Duration{}, errors: map[string]int{}, submitted: map[string]bool{}}
+}
+
 // call makes one call of a kind.
 func (h *honest) call(ctx context.Context, kind string, do func() error) bool {
 	began := time.Now()

@@ -71,7 +71,7 @@ func TestDrillHostileHour(t *testing.T) {
 	all.Go(func() { n.watch(ctx) })
 	n.ready(ctx)
 	n.prepare(ctx)
-	h := &honest{n: n, took: map[string][]time.Duration{}, errors: map[string]int{}, submitted: map[string]bool{}}
+	h := newHonest(n)
 	attacks := newAttacks(n)
 	end := time.After(duration(t))
 	hostile, peace := context.WithCancel(ctx)

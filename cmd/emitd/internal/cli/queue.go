@@ -185,6 +185,7 @@ var queueFaults = map[queue.Tag]fault.Code{
 	queue.Unavailable: fault.QueueDown, queue.QueueNotOwner: fault.QueueDown, queue.UnknownOutcome: fault.QueueUnknown,
 	queue.QueueNotFound: fault.NoQueue, queue.JobNotFound: fault.NoJob, queue.StaleClaim: fault.StaleClaim,
 	queue.QueueFull: fault.QueueFull, queue.Unauthorized: fault.NotAllowed, queue.Damaged: fault.QueueDamaged,
+	queue.TooManyShards: fault.QueueShards,
 }
 
 // queueFault makes a fault of what a broker refused; what is no refusal stays as it is.

@@ -98,6 +98,25 @@ func TestDeclareChangesWhatIsNamed(t *testing.T) {
 	}
 }
 
+// TestDeclareTooManyShards: what the cluster may not have is refused with its code, the figures and what to do.
+func TestDeclareTooManyShards(t *testing.T) {
+	t.Parallel()
+	n := newQueueNode(t)
+	n.Queues().LimitShards(5)
+	code, _, text := n.run(nil, "declare", "wide", "--shards", "5")
+	if code == 0 {
+		t.Fatal("five shards more were declared")
+	}
+	for _, part := range []string{"E3111", `"wide" cannot have 5 shards`, "the limit of the cluster is 5", "1 are declared", "queue.max_shards"} {
+		if !strings.Contains(text, part) {
+			t.Errorf("%q is missing in:\n%s", part, text)
+		}
+	}
+	if code, _, text := n.run(nil, "declare", "wide", "--shards", "4"); code != 0 {
+		t.Error(text)
+	}
+}
+
 // TestDeclaredByTwoAtOnce: what one command names stays although another one names something else meanwhile.
 func TestDeclaredByTwoAtOnce(t *testing.T) {
 	t.Parallel()

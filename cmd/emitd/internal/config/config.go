@@ -23,6 +23,7 @@ import (
 
 	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/daemon/queue"
 	"github.com/emitd/emitd/outbox"
 )
 
@@ -121,6 +122,7 @@ type queueKeys struct {
 	Claims            string   `key:"claims" words:"soft,durable" help:"soft or durable claims"`
 	VisibilityTimeout Duration `key:"visibility_timeout" help:"how long a claimed job stays hidden"`
 	DedupWindow       Duration `key:"dedup_window" help:"how long a submitted id is remembered"`
+	MaxShards         int      `key:"max_shards" help:"how many shards all queues of the cluster may have together; what would be beyond cannot be declared. Give all nodes the same"`
 }
 
 // outboxKeys says where the transactional outbox is and who reads it.
@@ -220,7 +222,7 @@ func Defaults(profile string) Config {
 		},
 		Queue: queueKeys{
 			MinGap: "auto", Claims: "soft",
-			VisibilityTimeout: Duration(30 * time.Second), DedupWindow: Duration(10 * time.Minute),
+			VisibilityTimeout: Duration(30 * time.Second), DedupWindow: Duration(10 * time.Minute), MaxShards: queue.DefaultMaxShards,
 		},
 		Outbox:    outboxKeys{MaxConnections: 8, Retention: Duration(24 * time.Hour), OnLag: "keep"},
 		Telemetry: telemetryKeys{Log: logKeys{Level: "info", Format: "auto"}},

@@ -381,6 +381,9 @@ func (v *validator) queue() {
 	if d := v.Queue.DedupWindow; d < 0 {
 		v.complain(fault.BadValue, "queue.dedup_window", "is %v, want 0 or more", d)
 	}
+	if n := v.Queue.MaxShards; n < 1 {
+		v.complain(fault.BadValue, "queue.max_shards", "is %d, want 1 or more", n)
+	}
 }
 
 func (v *validator) execs() {

@@ -69,6 +69,7 @@ const (
 	NotAllowed    Code = "E3108"
 	QueueDamaged  Code = "E3109"
 	QueueFaulty   Code = "E3110"
+	QueueShards   Code = "E3111"
 	ObjectsUnfit  Code = "E3301"
 	ObjectsFailed Code = "E3302"
 
@@ -318,6 +319,12 @@ var catalogue = []Entry{
 		"At least one object of the queues is missing, is not what was written, or is an older one. The table names each; those in whose column LOST no is are spare: nothing that was acknowledged depends on them.",
 		"put the objects back as they were; or go on without what is lost: emitd queue repair QUEUE --dry-run, then without --dry-run; the list of queues: emitd queue repair --list",
 	},
+	{
+		QueueShards, ExitFailed, "the cluster may not have so many shards",
+		"All queues of a cluster together have at most queue.max_shards shards, because each shard takes memory on the node that serves it, used or not. Shards of removed queues count until their objects are deleted, which takes a few minutes. Queues that exist are served and can be changed, also when the limit was lowered.",
+		"declare fewer shards; remove queues that nobody needs: emitd queue ls, emitd queue remove QUEUE; or raise queue.max_shards on all nodes",
+	},
+
 	{
 		ObjectsUnfit, ExitFailed, "the object store does not keep conditional writes",
 		"A write that had to be refused, because the object had changed, was accepted. Two brokers would overwrite each other's acknowledged jobs there, so none was started and none will be. Other daemons run, and calls about queues are forwarded to nodes that serve them.",

@@ -64,7 +64,7 @@ func (f *front) newQueues(ctx context.Context) (*queues, []queue.Settings, error
 	q := &queues{h: h, bucket: bucket, known: map[string]bool{}}
 	q.broker, err = queue.NewBroker(queue.Config{
 		Bucket: bucket, StoreID: backend.LastingID(snap.StoreID), Owner: owner.String(), Address: h.up.Advertised,
-		Now: h.storeTime, MinGap: h.Config.MinGap(), Logger: h.log,
+		Now: h.storeTime, MinGap: h.Config.MinGap(), MaxShards: h.Config.Queue.MaxShards, Logger: h.log,
 		Holder: func(name string, shard int) string {
 			ctx, cancel := context.WithTimeout(context.Background(), h.Config.Timing().QueryTimeout)
 			defer cancel()
@@ -131,6 +131,9 @@ func (q *queues) look(ctx context.Context) error {
 	}
 	q.warn(ctx)
 	q.withdraw(list)
+	if len(list) == 0 {
+		q.broker.DeleteRemoved(ctx)
+	}
 	for _, set := range list {
 		if err := q.offer(set); err != nil {
 			return err
