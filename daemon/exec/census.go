@@ -22,6 +22,9 @@ type census struct {
 	g   *guard
 	all map[int]process // nil = not looked yet
 	of  map[*ward][]process
+	// blind is set if not all processes could be looked at, for want of descriptors or memory: then
+	// nothing is known to be gone.
+	blind bool
 }
 
 func newCensus(g *guard) *census { return &census{g: g} }
@@ -37,9 +40,11 @@ func (c *census) members(w *ward) []process {
 func (c *census) take() {
 	c.of = map[*ward][]process{}
 	c.all = map[int]process{}
-	for _, p := range processes() {
+	all, err := processes()
+	for _, p := range all {
 		c.all[p.pid] = p
 	}
+	c.blind = err != nil
 	leaders := map[int]*ward{}
 	for _, w := range c.g.wards {
 		if w.pid != 0 && !w.target.reused() {
@@ -90,11 +95,13 @@ func cmpWard(ws ...*ward) *ward {
 	return nil
 }
 
-// killUnborn kills the process that the starter has made and that is not the command yet.
+// killUnborn kills the process that the starter has made and that is not the command yet: it still has the
+// name of the thread that made it.
 func (c *census) killUnborn() {
-	self := os.Getpid()
-	for _, p := range processes() {
-		if p.ppid == self && p.name == roleGuardian {
+	self, name := os.Getpid(), nameOfUnborn()
+	all, _ := processes()
+	for _, p := range all {
+		if p.ppid == self && p.name == name {
 			p.signal(unix.SIGKILL)
 		}
 	}
@@ -138,7 +145,7 @@ func (w *ward) runs(seen *census) bool {
 		return true
 	case errors.Is(unix.Kill(-w.pid, 0), unix.ESRCH) && !seen.g.hasStrays(w):
 		return false // not even a zombie
-	case len(seen.members(w)) > 0:
+	case len(seen.members(w)) > 0 || seen.blind:
 		w.empty = false
 		return true
 	case w.empty:
@@ -172,11 +179,15 @@ func (g *guard) marked(p process) *ward {
 	}
 	env, ok := g.marks[p.id()]
 	if !ok {
-		env = environment(p.pid)
-		if g.marks == nil || len(g.marks) > 10_000 {
-			g.marks = map[string][]string{}
+		// A process that is becoming a command has no environment for a moment, so that nothing is kept but
+		// what was found, and that a process does not let itself be read, as that takes a moment each time.
+		var read bool
+		if env, read = environment(p.pid); len(env) > 0 || !read {
+			if g.marks == nil || len(g.marks) > 10_000 {
+				g.marks = map[string][]string{}
+			}
+			g.marks[p.id()] = env
 		}
-		g.marks[p.id()] = env
 	}
 	for _, w := range g.wards {
 		if len(w.marks) == len(markNames) && !slices.ContainsFunc(w.marks, func(m string) bool { return !slices.Contains(env, m) }) {
@@ -187,8 +198,9 @@ func (g *guard) marked(p process) *ward {
 }
 
 // environment returns the marks in the environment of a process. The kernel reads it from the
-// process's memory, which may take as long as that process likes: this waits a moment only.
-func environment(pid int) []string {
+// process's memory, which may take as long as that process likes: this waits a moment only, and
+// reports false if that was too short.
+func environment(pid int) ([]string, bool) {
 	found := make(chan []string, 1)
 	go func() {
 		var marks []string
@@ -203,8 +215,8 @@ func environment(pid int) []string {
 	defer t.Stop()
 	select {
 	case marks := <-found:
-		return marks
+		return marks, true
 	case <-t.C:
-		return nil
+		return nil, false
 	}
 }

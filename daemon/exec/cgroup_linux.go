@@ -127,24 +127,26 @@ func sweepCgroups() {
 // endLeftCgroups kills what guardians that are dead have left behind.
 func endLeftCgroups(parent string) {
 	dirs, _ := filepath.Glob(filepath.Join(parent, cgroupPrefix+"*"))
+	end := time.Now().Add(time.Second) // for all of them: emitd waits for an answer
+	var left []*cgroup
 	for _, dir := range dirs {
 		lock, err := lockCgroup(dir)
 		if err != nil {
 			continue
 		}
+		defer lock.Close()
 		c := &cgroup{dir: dir}
 		if n := len(c.members()); n > 0 {
 			tell("emit-guardian: killed %d processes of daemons that another guardian had left behind\n", n)
 		}
 		c.kill()
-		for range 100 {
-			if !c.populated() {
-				break
-			}
+		left = append(left, c)
+	}
+	for _, c := range left {
+		for c.populated() && time.Now().Before(end) {
 			time.Sleep(10 * time.Millisecond)
 		}
-		_ = removeCgroup(dir)
-		_ = lock.Close()
+		_ = removeCgroup(c.dir)
 	}
 }
 

@@ -47,7 +47,9 @@
 //     guardian shortens what is left and never prolongs it. At its deadline a run is killed.
 //  3. When emitd ends in whatever way, its socket closes and the guardian kills all runs at once.
 //     It exits when no process of them is left; until then it keeps the lock file locked that
-//     GuardianConfig.Lock names, so that a free lock proves the end of emitd and its commands.
+//     GuardianConfig.Lock names, so that a free lock proves the end of emitd and its commands. Commands
+//     do not inherit the lock file, nor anything else but their output. A guardian that is stopped
+//     then, and does nothing, is killed 5 s later (on Linux).
 //  4. When the guardian ends, its commands end at once, also while emitd is stopped (on Linux): the
 //     kernel kills its children, and the reaper, the process between emitd and the guardian, adopts
 //     and kills everything else. When the reaper ends, the guardian kills all runs and ends. If

@@ -11,7 +11,9 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"runtime/metrics"
 	"slices"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -37,11 +39,12 @@ type guard struct {
 	early map[int]unix.WaitStatus // of processes that may be of the command being started
 	marks map[string][]string     // of adopted processes
 
-	partial []byte // of a line
-	files   []int  // received, not yet claimed by their request
-	out     []byte // answers not yet written
-	deaf    bool   // emitd does not read, or is gone
-	garbage int    // bytes handled since garbage was collected
+	partial []byte            // of a line
+	files   []int             // received, not yet claimed by their request
+	out     []byte            // answers not yet written
+	deaf    bool              // emitd does not read, or is gone
+	garbage [1]metrics.Sample // bytes allocated
+	clean   uint64            // of them, when garbage was collected
 
 	// orphaned is set once emitd has gone.
 	orphaned bool
@@ -74,6 +77,7 @@ type ward struct {
 func guardianMain(useCgroups bool) (code int) {
 	setName(roleGuardian)
 	catchSignals()
+	closeOnExec()
 	_ = os.Chdir("/") // hold no mount
 	// A collection stops all goroutines, and one that starts a command stops only when that is
 	// done. So garbage is collected by hand, while no command is being started.
@@ -107,6 +111,20 @@ func guardianMain(useCgroups bool) (code int) {
 		tell("emit-guardian: emitd has ended; process groups of its daemons killed: %d\n", g.killed)
 	}
 	return 0
+}
+
+// closeOnExec keeps the descriptors that this process was given from the commands: the lock file, which a
+// command could unlock, and whatever emitd itself was started with.
+func closeOnExec() {
+	all, err := os.ReadDir(ownDescriptors)
+	if err != nil {
+		tell("emit-guardian: commands inherit its descriptors: %v\n", err)
+	}
+	for _, e := range all {
+		if fd, err := strconv.Atoi(e.Name()); err == nil && fd > 2 {
+			unix.CloseOnExec(fd)
+		}
+	}
 }
 
 func newGuard(conn int) (*guard, error) {
@@ -205,7 +223,6 @@ func (g *guard) read() {
 			g.abandon()
 			return
 		}
-		g.garbage += n
 		g.take(buf[:n])
 	}
 }
@@ -340,12 +357,7 @@ func (g *guard) started() {
 		return
 	}
 	w.pid, w.command = done.pid, nil
-	w.target = noTarget(w.pid)
-	if p, err := lookup(w.pid); err == nil { // not reaped yet, so it is there
-		if t, err := aim(w.pid, p.start); err == nil {
-			w.target = t
-		}
-	}
+	w.target = w.identify(lookup(w.pid))
 	if s, ended := g.early[w.pid]; ended {
 		w.end(s)
 	}
@@ -354,6 +366,21 @@ func (g *guard) started() {
 	if w.killed {
 		w.signal(newCensus(g), unix.SIGKILL)
 	}
+}
+
+// identify returns the group of the first process, which is there, for it was not reaped yet. One that cannot
+// be told from others later could never be ended, so it is ended now.
+func (w *ward) identify(p process, err error) *target {
+	if err == nil {
+		var t *target
+		if t, err = aim(w.pid, p.start); err == nil {
+			return t
+		}
+	}
+	tell("emit-guardian: a command that cannot be watched is killed: %v\n", err)
+	_ = unix.Kill(-w.pid, unix.SIGKILL)
+	w.killed = true
+	return noTarget(w.pid)
 }
 
 // reap takes the processes that have ended: first processes of runs, and what was adopted.
@@ -441,7 +468,7 @@ func (g *guard) look(seen *census, w *ward, now instant) {
 			w.told = true
 			g.say(answer{Run: w.run, Status: statusExited})
 		}
-		w.check = now + instant(w.pause)
+		w.check = (now/instant(w.pause) + 1) * instant(w.pause) // together with others: each look is at all processes
 		w.pause = min(2*w.pause, maxPause)
 		return
 	}
@@ -491,18 +518,25 @@ func (g *guard) flush() {
 			g.deaf = true
 			return
 		}
-		g.garbage += n
 		g.out = g.out[n:]
 	}
 	g.out = nil
 }
 
-// tidy collects garbage, but not while a command is being started.
-func (g *guard) tidy() {
-	if g.busy == nil && g.garbage > 4<<20 {
-		g.garbage = 0
-		runtime.GC()
+// maxGarbage is how much may lie around. (To ask how much does not stop the starter.)
+const maxGarbage = 4 << 20
+
+// tidy collects garbage, but not while a command is being started. It reports whether it did.
+func (g *guard) tidy() bool {
+	g.garbage[0].Name = "/gc/heap/allocs:bytes"
+	metrics.Read(g.garbage[:])
+	made := g.garbage[0].Value.Uint64()
+	if g.busy != nil || made-g.clean < maxGarbage {
+		return false
 	}
+	g.clean = made
+	runtime.GC()
+	return true
 }
 
 // tell writes to standard error, if that can be done without waiting.

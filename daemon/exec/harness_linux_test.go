@@ -177,7 +177,7 @@ func (h *held) signal(t *testing.T, s unix.Signal) {
 
 // awaitStop waits until no thread of the process runs any more.
 func awaitStop(pid int) {
-	for stopped := false; !stopped; {
+	for end, stopped := time.Now().Add(soon), false; !stopped && time.Now().Before(end); {
 		stopped = true
 		stats, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
 		for _, path := range stats {
@@ -206,19 +206,28 @@ func (g *Guardian) process(t *testing.T) *held {
 	t.Helper()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return hold(t, g.link.guardian())
+	pid, err := g.link.guardian()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return hold(t, pid)
 }
 
-// guardian returns the number of the guardian, which is the reaper's only child.
-func (l *link) guardian() int {
-	for {
-		for _, p := range processes() {
-			if p.ppid == l.cmd.Process.Pid && p.name == roleGuardian {
-				return p.pid
-			}
-		}
-		time.Sleep(time.Millisecond)
+// guardian returns the number of the guardian, which is the reaper's only child. A guardian that answers
+// has its name.
+func (l *link) guardian() (int, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), soon)
+	defer cancel()
+	if _, err := l.ask(ctx, request{Verb: verbPing}); err != nil {
+		return 0, fmt.Errorf("the guardian does not answer: %w", err)
 	}
+	all, err := processes()
+	for _, p := range all {
+		if p.ppid == l.cmd.Process.Pid && p.name == roleGuardian {
+			return p.pid, nil
+		}
+	}
+	return 0, fmt.Errorf("the guardian is not among the processes (%v)", err) //nolint:errorlint // or nil
 }
 
 // trial is one run of a command in this process.
@@ -445,12 +454,17 @@ func nodeMain() int {
 		fmt.Println("guardian:", err)
 		return 2
 	}
+	guardian, err := l.guardian()
+	if err != nil {
+		fmt.Println("guardian:", err)
+		return 2
+	}
 	if cfg.StopGuardian {
-		_ = unix.Kill(l.guardian(), unix.SIGSTOP)
-		awaitStop(l.guardian())
+		_ = unix.Kill(guardian, unix.SIGSTOP)
+		awaitStop(guardian)
 	}
 	fmt.Println("reaper", l.cmd.Process.Pid)
-	fmt.Println("guardian", l.guardian())
+	fmt.Println("guardian", guardian)
 	ctx := context.Background()
 	if cfg.Trust > 0 {
 		asked := 0

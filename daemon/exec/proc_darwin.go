@@ -13,6 +13,9 @@ import (
 // self is what is executed for the guardian.
 func self() (string, error) { return os.Executable() }
 
+// ownDescriptors is the directory of this process's open descriptors.
+const ownDescriptors = "/dev/fd"
+
 // readClock returns CLOCK_MONOTONIC, which on this system goes on while the machine sleeps.
 func readClock() instant {
 	var t unix.Timespec
@@ -45,6 +48,14 @@ func (a *alarm) wait(until instant, fds []unix.PollFd) error {
 }
 
 func setName(string) {}
+
+func nameThread(string) {}
+
+// nameOfUnborn is the name of a process that is not its command yet: that of its parent.
+func nameOfUnborn() string {
+	self, _ := lookup(os.Getpid())
+	return self.name
+}
 
 // adopts says that processes whose parents have ended become children of the guardian. Here they
 // do not: one that has left its group and whose parent has ended is out of reach.
@@ -108,16 +119,16 @@ func (p process) signal(s unix.Signal) {
 }
 
 // processes lists all of the machine, as far as they can be seen.
-func processes() []process {
+func processes() ([]process, error) {
 	all, err := unix.SysctlKinfoProcSlice("kern.proc.all")
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	out := make([]process, len(all))
 	for i := range all {
 		out[i] = describe(&all[i])
 	}
-	return out
+	return out, nil
 }
 
 const zombie = 5 // SZOMB

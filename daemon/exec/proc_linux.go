@@ -1,6 +1,7 @@
 package exec
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -15,6 +16,9 @@ import (
 // self is what is executed for the guardian: the file this process was started from, also after
 // it was replaced or removed, so that both ends speak the same protocol.
 func self() (string, error) { return "/proc/self/exe", nil }
+
+// ownDescriptors is the directory of this process's open descriptors.
+const ownDescriptors = "/proc/self/fd"
 
 // readClock returns CLOCK_BOOTTIME.
 func readClock() instant {
@@ -55,6 +59,13 @@ func (a *alarm) wait(until instant, fds []unix.PollFd) error {
 // setName names the process in ps and top. A name without "emitd" keeps the guardian from dying
 // together with emitd when somebody kills by name.
 func setName(name string) { _ = os.WriteFile("/proc/self/comm", []byte(name), 0o600) }
+
+// nameThread names the calling thread, and with it the processes that it makes, until they become
+// their command: see census.killUnborn.
+func nameThread(name string) { _ = os.WriteFile("/proc/thread-self/comm", []byte(name), 0o600) }
+
+// nameOfUnborn is the name of a process that is not its command yet.
+func nameOfUnborn() string { return roleGuardian }
 
 // adopts says that processes whose parents have ended become children of the guardian.
 const adopts = true
@@ -112,63 +123,80 @@ func (p process) signal(s unix.Signal) {
 	}
 }
 
-// lookup reads /proc/PID/stat; see proc(5).
+// lookup reads /proc/PID/stat; see proc(5). It makes little garbage: the guardian looks at all
+// processes of the machine often, and collects garbage rarely.
 func lookup(pid int) (process, error) {
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return process{}, err
 	}
-	p, err := parseStat(string(text))
+	defer unix.Close(fd)
+	var text [1024]byte // 52 numbers, most of them short
+	n, err := unix.Read(fd, text[:])
+	if err != nil {
+		return process{}, err
+	}
+	p, err := parseStat(text[:n])
 	p.pid = pid
 	return p, err
 }
 
 // parseStat parses a line of /proc/PID/stat. The second field is the command in parentheses and
 // may contain anything, so fields count from the last parenthesis.
-func parseStat(text string) (process, error) {
-	end := strings.LastIndexByte(text, ')')
-	f := strings.Fields(text[end+1:])
-	if len(f) < 20 {
-		return process{}, fmt.Errorf("stat has %d fields, want 20 or more", len(f))
+func parseStat(text []byte) (process, error) {
+	end := bytes.LastIndexByte(text, ')')
+	var fields [20][]byte
+	n := 0
+	for f := range bytes.FieldsSeq(text[end+1:]) {
+		if fields[n] = f; n == len(fields)-1 {
+			break
+		}
+		n++
+	}
+	if fields[19] == nil {
+		return process{}, fmt.Errorf("stat has %d fields, want 20 or more", n)
 	}
 	var p process
-	for i, to := range []*int{&p.ppid, &p.pgid, &p.sid} {
-		n, err := strconv.Atoi(f[i+1])
+	for i, to := range [...]*int{&p.ppid, &p.pgid, &p.sid} {
+		n, err := strconv.Atoi(string(fields[i+1]))
 		if err != nil {
-			return process{}, fmt.Errorf("stat has a field %q: %w", f[i+1], err)
+			return process{}, fmt.Errorf("stat has a field %q: %w", fields[i+1], err)
 		}
 		*to = n
 	}
-	if begin := strings.IndexByte(text, '('); begin >= 0 && begin < end {
-		p.name = text[begin+1 : end]
+	if begin := bytes.IndexByte(text, '('); begin >= 0 && begin < end {
+		p.name = string(text[begin+1 : end])
 	}
 	// The first thread of a process may end before the others: then the state is that of a
 	// zombie while the process runs.
-	p.dead = (f[0] == "Z" || f[0] == "X") && (f[17] == "0" || f[17] == "1")
-	p.start = f[19]
+	state, threads := string(fields[0]), string(fields[17])
+	p.dead = (state == "Z" || state == "X") && (threads == "0" || threads == "1")
+	p.start = string(fields[19])
 	return p, nil
 }
 
-// processes lists all of the machine, as far as they can be seen.
-func processes() []process {
+// processes lists all of the machine, as far as they may be seen. The error says that there may be more.
+func processes() ([]process, error) {
 	proc, err := os.Open("/proc")
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	defer proc.Close()
 	names, err := proc.Readdirnames(-1)
-	if err != nil {
-		return nil
-	}
-	var out []process
+	out := make([]process, 0, len(names))
 	for _, name := range names {
-		if pid, err := strconv.Atoi(name); err == nil {
-			if p, err := lookup(pid); err == nil {
-				out = append(out, p)
-			}
+		pid, none := strconv.Atoi(name)
+		if none != nil {
+			continue
+		}
+		switch p, lost := lookup(pid); {
+		case lost == nil:
+			out = append(out, p)
+		case scarce(lost): // it has not ended, nor is it hidden
+			err = lost
 		}
 	}
-	return out
+	return out, err
 }
 
 // hasStrays reports whether the run may have processes outside its group. Quick in the usual case:
@@ -214,13 +242,13 @@ func groupRuns(pgid int) bool {
 	if errors.Is(unix.Kill(-pgid, 0), unix.ESRCH) {
 		return false // not even a zombie
 	}
-	all := processes()
+	all, err := processes()
 	for _, p := range all {
 		if p.pgid == pgid && !p.dead {
 			return true
 		}
 	}
-	return len(all) == 0 // unknown
+	return err != nil // unknown
 }
 
 // target is a group, known by its first process: it may be signalled when that is gone.

@@ -25,7 +25,7 @@ func TestParseStat(t *testing.T) {
 		"empty":                 {text: "", bad: true},
 		"group is not a number": {text: "700 (sleep) S 1 x 700 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 5555 99", bad: true},
 	} {
-		if got, err := parseStat(c.text); got != c.want || (err != nil) != c.bad {
+		if got, err := parseStat([]byte(c.text)); got != c.want || (err != nil) != c.bad {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}

@@ -39,43 +39,63 @@ func reaperMain(args []string) (code int) {
 		tell("emit-reaper: %v\n", err)
 		return 1
 	}
-	files := []uintptr{0, 1, 2, r.Fd()}
-	if _, err := unix.FcntlInt(3, unix.F_GETFD, 0); err == nil && slices.Contains(args, argLock) {
-		files = append(files, 3)
+	files := []*os.File{os.Stdin, os.Stdout, os.Stderr, r}
+	if slices.Contains(args, argLock) {
+		lock := os.NewFile(3, "lock")
+		defer lock.Close() // and not before: it holds the lock
+		files = append(files, lock)
 	}
-	guardian, err := syscall.ForkExec(path, append([]string{roleGuardian}, args...), &syscall.ProcAttr{Env: os.Environ(), Files: files})
+	guardian, err := os.StartProcess(path, append([]string{roleGuardian}, args...), &os.ProcAttr{Env: os.Environ(), Files: files})
 	if err != nil {
 		tell("emit-reaper: start guardian: %v\n", err)
 		return 1
 	}
 	_ = r.Close()
 	defer w.Close()
-	end := make(chan os.Signal, 1)
-	signal.Notify(end, syscall.SIGUSR1)
-	go func() {
-		for range end { // emitd says that the guardian does not answer
-			_ = unix.Kill(guardian, unix.SIGKILL)
-		}
-	}()
-	s := waitFor(guardian)
+	go endStopped(guardian)
+	state, err := guardian.Wait()
 	if n := killRest(); n > 0 {
 		tell("emit-reaper: the guardian has ended; killed %d processes of daemons that it left behind\n", n)
 	}
 	if !slices.Contains(args, argNoCgroup) {
 		sweepCgroups()
 	}
-	if s.Signaled() {
+	if err != nil {
+		tell("emit-reaper: wait for guardian: %v\n", err)
+		return 1
+	}
+	if s, ok := state.Sys().(syscall.WaitStatus); ok && s.Signaled() {
 		return 128 + int(s.Signal())
 	}
-	return s.ExitStatus()
+	return state.ExitCode()
 }
 
-// waitFor waits for a child.
-func waitFor(pid int) unix.WaitStatus {
-	var s unix.WaitStatus
+// endStopped kills a guardian that does not do its work: emitd says so, or emitd has ended and the guardian
+// is still there after a while.
+func endStopped(guardian *os.Process) {
+	said, ended := make(chan os.Signal, 1), make(chan struct{})
+	signal.Notify(said, syscall.SIGUSR1)
+	go func() {
+		defer close(ended)
+		awaitHangup(0)
+		time.Sleep(patience)
+	}()
 	for {
-		if _, err := unix.Wait4(pid, &s, 0, nil); !errors.Is(err, unix.EINTR) {
-			return s
+		select {
+		case <-said:
+		case <-ended:
+			ended = nil
+		}
+		_ = guardian.Kill()
+	}
+}
+
+// awaitHangup waits until the other end of a socket is closed.
+func awaitHangup(conn int32) {
+	fds := []unix.PollFd{{Fd: conn}}
+	for fds[0].Revents == 0 {
+		if _, err := unix.Poll(fds, -1); err != nil && !errors.Is(err, unix.EINTR) {
+			return
 		}
 	}
 }
@@ -95,7 +115,8 @@ func killRest() int {
 			}
 		}
 		self := os.Getpid()
-		for _, p := range processes() {
+		all, _ := processes()
+		for _, p := range all {
 			if p.ppid != self || p.dead {
 				continue
 			}

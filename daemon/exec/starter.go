@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"runtime"
+	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -30,12 +31,13 @@ func newStarter(ring func()) starter {
 	s := starter{jobs: make(chan *ward, 1), done: make(chan birth, 1)}
 	go func() {
 		runtime.LockOSThread() // the commands die with this thread (on Linux), so it never ends
+		nameThread(roleGuardian)
 		null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 		for w := range s.jobs {
 			if err != nil {
 				s.done <- birth{err: err}
 			} else {
-				s.done <- start(w, int(null.Fd())) //nolint:gosec // descriptors are small
+				s.done <- start(w.cgroup, func(c *cgroup) (int, error) { return fork(w, null, c) })
 			}
 			ring()
 		}
@@ -43,22 +45,28 @@ func newStarter(ring func()) starter {
 	return s
 }
 
-// start starts a command. It returns when the process has become it.
-func start(w *ward, null int) birth {
-	pid, err := fork(w, null, w.cgroup)
-	if err == nil || w.cgroup == nil {
+// start starts a command. It returns when the process has become it. fork makes the process.
+func start(c *cgroup, fork func(*cgroup) (int, error)) birth {
+	pid, err := fork(c)
+	if err == nil || c == nil || scarce(err) {
 		return birth{pid: pid, err: err}
 	}
 	// Was it the control group or the command? One without the other tells.
-	pid, again := fork(w, null, nil)
+	pid, again := fork(nil)
 	if again != nil {
 		return birth{err: err}
 	}
 	return birth{pid: pid, noCgroup: true}
 }
 
-func fork(w *ward, null int, c *cgroup) (int, error) {
-	files := []uintptr{uintptr(null), uintptr(null), uintptr(null)} //nolint:gosec // descriptors are small
+// scarce reports whether something failed for want of processes, descriptors or memory: at another time it
+// may succeed, and it says nothing of what was asked for.
+func scarce(err error) bool {
+	return slices.ContainsFunc([]error{unix.EAGAIN, unix.ENOMEM, unix.EMFILE, unix.ENFILE, unix.EINTR}, func(e error) bool { return errors.Is(err, e) })
+}
+
+func fork(w *ward, null *os.File, c *cgroup) (int, error) {
+	files := []uintptr{null.Fd(), null.Fd(), null.Fd()}
 	for i, fd := range w.files {
 		files[i+1] = uintptr(fd) //nolint:gosec // descriptors are small
 	}
@@ -66,6 +74,9 @@ func fork(w *ward, null int, c *cgroup) (int, error) {
 	attr.Setpgid = true
 	if u := w.command.User; u != nil {
 		attr.Credential = &syscall.Credential{Uid: u.UID, Gid: u.GID, Groups: u.Groups}
+		for _, fd := range w.files { // else it could not open /dev/stdout
+			_ = unix.Fchown(fd, int(u.UID), int(u.GID))
+		}
 	}
 	pid, err := syscall.ForkExec(string(w.command.Path), texts(w.command.Args), &syscall.ProcAttr{
 		Dir: string(w.command.Dir), Env: texts(w.command.Env), Files: files, Sys: attr,
