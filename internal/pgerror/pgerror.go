@@ -5,6 +5,7 @@ package pgerror
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/url"
 	"regexp"
@@ -21,8 +22,8 @@ func Code(err error) string {
 	return ""
 }
 
-// bare is an error without secrets that still answers for the server's code, the end of a context and
-// a network that leads nowhere.
+// bare is an error without secrets that still answers for the server's code, the end of a context,
+// a network that leads nowhere, a connection that broke and a server that is not the one wanted.
 type bare struct {
 	text   string
 	causes []error
@@ -30,6 +31,12 @@ type bare struct {
 
 func (e *bare) Error() string   { return e.text }
 func (e *bare) Unwrap() []error { return e.causes }
+
+// asked are the errors without data of their own that callers ask for.
+var asked = []error{
+	context.DeadlineExceeded, context.Canceled, io.EOF, io.ErrUnexpectedEOF,
+	pgconn.ErrReadOnlyConnection, pgconn.ErrStandbyConnection,
+}
 
 // Strip copies what callers may ask of an error and leaves its chain behind. Its text holds no secret of
 // the connection string.
@@ -44,9 +51,9 @@ func Strip(err error, connection string) error {
 	if dns, ok := errors.AsType[*net.DNSError](err); ok {
 		b.causes = append(b.causes, dns)
 	}
-	for _, ctx := range []error{context.DeadlineExceeded, context.Canceled} {
-		if errors.Is(err, ctx) {
-			b.causes = append(b.causes, ctx)
+	for _, cause := range asked {
+		if errors.Is(err, cause) {
+			b.causes = append(b.causes, cause)
 		}
 	}
 	return b

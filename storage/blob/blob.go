@@ -185,6 +185,7 @@ type Error struct {
 	Kind       error         // one of the kinds above; nil if there is none but Unknown
 	Unknown    bool          // it is an ErrUnknownOutcome, too
 	RetryAfter time.Duration // of an ErrThrottled or ErrBudget, if known
+	Status     int           // of HTTP, if the store answered; 0 otherwise
 	Err        error         // the cause
 }
 

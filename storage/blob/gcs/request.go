@@ -110,7 +110,7 @@ func answered(r *reply) (*reply, settle.Answer) {
 		kind = errRange
 	}
 	return nil, settle.Answer{Verdict: verdict, Err: &blob.Error{
-		Kind: kind, RetryAfter: settle.RetryAfter(r.header), Err: fmt.Errorf("status %d %s", r.status, message),
+		Kind: kind, RetryAfter: settle.RetryAfter(r.header), Status: r.status, Err: fmt.Errorf("status %d %s", r.status, message),
 	}}
 }
 

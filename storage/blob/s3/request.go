@@ -233,7 +233,7 @@ func classify(ctx context.Context, err error) settle.Answer {
 	}
 	verdict, what := settle.Status(response.HTTPStatusCode())
 	answer := settle.Answer{Verdict: verdict, Err: &blob.Error{
-		Kind: what, RetryAfter: settle.RetryAfter(response.Response.Header), Err: describe(response, err),
+		Kind: what, RetryAfter: settle.RetryAfter(response.Response.Header), Status: response.HTTPStatusCode(), Err: describe(response, err),
 	}}
 	api, ok := errors.AsType[smithy.APIError](err)
 	switch {

@@ -3,7 +3,9 @@ package backend
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
+	"time"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
@@ -36,11 +38,27 @@ func openObject(ctx context.Context, o Options) (*Store, error) {
 		return nil, err
 	}
 	look := o.Policy == Look
+	if !look {
+		if err := answers(ctx, bucket, o.Config.Timing().QueryTimeout); err != nil {
+			return nil, err
+		}
+	}
 	s, err := object.Open(ctx, bucket, object.Config{Name: place(address), MustExist: look, NoProbe: look})
 	if err != nil {
 		return nil, err
 	}
 	return &Store{Store: s, Kind: "object", close: func() error { return nil }}, nil
+}
+
+// answers asks a bucket for an object, any one, within what a call may take: that tells in time that the
+// bucket is away. The writes with which the store begins are repeated for up to a minute each.
+func answers(ctx context.Context, bucket blob.Bucket, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if _, err := bucket.ReadPrefix(ctx, "cluster", 1); err != nil && !errors.Is(err, blob.ErrNotFound) && !errors.Is(err, blob.ErrCorrupt) {
+		return fmt.Errorf("open the cluster store: %w", err)
+	}
+	return nil
 }
 
 // place is the address without options: every process of a cluster must name it alike, however it

@@ -3,9 +3,6 @@ package backend
 import (
 	"context"
 	"errors"
-	"slices"
-
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
@@ -118,7 +115,7 @@ func OutboxFault(err error) *fault.Fault {
 	switch {
 	case f.Code != fault.Internal:
 		return f
-	case unreachable(err):
+	case sink.Unreachable(err) || Away(err):
 		return &fault.Fault{Code: fault.Unreachable, What: err.Error(), Err: err}
 	}
 	return fault.New(fault.StoreFailed, "%w", err)
@@ -133,13 +130,4 @@ func outboxFault(err error) *fault.Fault {
 		return fault.New(fault.NoMessage, "%w", err)
 	}
 	return nil
-}
-
-// away are the server's codes that say: not now.
-var away = []string{"57P01", "57P02", "57P03", "53300"} // ended by an operator, crashed, starting, no connection left
-
-// unreachable reports whether the outbox's database may well answer later.
-func unreachable(err error) bool {
-	pg, ok := errors.AsType[*pgconn.PgError](err)
-	return sink.Unreachable(err) || ok && slices.Contains(away, pg.Code)
 }

@@ -21,6 +21,9 @@ func (a *app) serveCommand() *cobra.Command {
 			"to it. SIGTERM or Ctrl-C hands everything over and ends it with 0; another one forces, if it comes a\n" +
 			"second or more later: before that it is taken for the same one, delivered twice.\n" +
 			"SIGHUP reads the log level, the tokens and the certificates again.\n\n" +
+			"A store that is away at the start (down, starting, cut off) is waited for: /livez answers ok, /readyz the\n" +
+			"reason, and the log has a line each minute. With --store.wait=false the node ends at once, with 4. What\n" +
+			"somebody has to correct, such as a password, ends it in either case.\n\n" +
 			"Every key of the configuration is also a flag, such as --coordinator.lease-duration 30s; they are in\n" +
 			"emitd config show and docs/reference/config.md.",
 		Args: noArgs,

@@ -63,6 +63,8 @@ type storeKeys struct {
 	Prefix string `key:"prefix" help:"prefix of the table names; SQLite's default is emitd_"`
 	Notify string `key:"notify" words:"auto,poll" help:"auto uses the store's wake-ups; poll only heartbeats, for transaction poolers that drop LISTEN"`
 
+	Wait bool `key:"wait" help:"a node that starts waits for a store that is away: down, starting, cut off or locked; false: it ends at once. What somebody has to correct (a password, a schema, a name) ends it in either case"`
+
 	MaxConnections int `key:"max_connections" help:"how many connections a process may have to a store in Postgres, and one more for wake-ups; calls wait while all are busy. At least 4, so that a heartbeat passes when others are blocked"`
 }
 
@@ -210,7 +212,7 @@ func Defaults(profile string) Config {
 	return Config{
 		Cluster: "default", Profile: cmp.Or(profile, "default"), Listen: "127.0.0.1:7070",
 		Node:  nodeKeys{Capacity: 1},
-		Store: storeKeys{Schema: "emitd", Notify: "auto", MaxConnections: minConnections},
+		Store: storeKeys{Schema: "emitd", Notify: "auto", Wait: true, MaxConnections: minConnections},
 		Coordinator: coordinatorKeys{
 			HeartbeatInterval: Duration(t.HeartbeatInterval), QueryTimeout: Duration(t.QueryTimeout),
 			LeaseDuration: Duration(t.LeaseDuration), NodeRegistrationTTL: Duration(t.NodeRegistrationTTL),

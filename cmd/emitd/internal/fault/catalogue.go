@@ -357,7 +357,7 @@ var catalogue = []Entry{
 	},
 	{
 		Unreachable, ExitUnreachable, "store unreachable",
-		"The store did not answer: wrong address, no network, the server is down or starting, or it answers later than --timeout.",
+		"The store did not answer: wrong address, no network, the server is down or starting, or it answers later than --timeout. A node that starts waits for it, with a line in the log each minute and the reason at /readyz, unless store.wait is false; it does not wait for what somebody has to correct: a host name or a file that does not exist, a certificate that is not trusted.",
 		"check the address with the store's own tools; emitd doctor tells more",
 	},
 	{

@@ -128,9 +128,6 @@ func (f *front) declare(ctx context.Context, s queue.Settings) error {
 	return err
 }
 
-// shutdown ends the WebSockets.
-func (f *front) shutdown(ctx context.Context) error { return f.answers.Load().handler.Shutdown(ctx) }
-
 // close gives the connections to other nodes up; run has returned.
 func (f *front) close() error {
 	var errs []error

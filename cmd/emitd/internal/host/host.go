@@ -5,8 +5,9 @@
 //	                            └────────── health and metrics answer ──────────┘
 //
 // Whatever can be wrong is found before the first node runs, in this order: certificates and
-// tokens, the address, the store and its schema. What was begun is ended in the reverse order,
-// whatever happened. [Run] returns nil after a clean stop because ctx ended. Only the object store of
+// tokens, the address, the store and its schema. A store that is away is waited for, unless store.wait
+// is false; meanwhile /livez answers ok and everything else 503 with the reason, see waiting. What was
+// begun is ended in the reverse order, whatever happened. [Run] returns nil after a clean stop because ctx ended. Only the object store of
 // the queues, and a database of the outbox that cannot be reached yet, are opened beside the nodes, see
 // front and relays: without them they do everything else.
 //
@@ -21,6 +22,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -108,6 +110,7 @@ type host struct {
 	connections int // at once
 	limiter     *api.Limiter
 
+	routes atomic.Pointer[routes] // what the listener answers with
 	front  *front
 	relays *relays
 	up     Running
@@ -149,13 +152,23 @@ func Run(ctx context.Context, o Options) (err error) {
 	defer listener.Close()
 	h.guard.confine(listener.Addr(), o.Config.Listen)
 	h.up.Address = listener.Addr().String()
-	h.up.Advertised = advertised(&o.Config.Config, listener.Addr(), thisNetwork)
 	h.up.URL = h.guard.scheme() + "://" + h.up.Address
-	if h.up.Store, err = o.Open(ctx, h.tel); err != nil {
+	wait, err := h.newWaiting()
+	if err != nil {
+		return err
+	}
+	web, served := h.web(listener), make(chan error, 1)
+	go func() { served <- web.start() }()
+	defer func() { err = errors.Join(err, late(ctx, web.stop)) }()
+	if h.up.Store, err = wait.open(ctx, served); err != nil {
+		if ctx.Err() != nil {
+			return nil // stopped before there was anything to hand over
+		}
 		return err
 	}
 	defer func() { err = errors.Join(err, h.up.Store.Close()) }()
-	return h.serve(ctx, listener)
+	h.up.Advertised = advertised(&o.Config.Config, listener.Addr(), thisNetwork)
+	return h.serve(ctx, web, served)
 }
 
 // identities draws the ids that are not fixed, so that telemetry can carry them from the start.
@@ -186,8 +199,8 @@ func late(ctx context.Context, end func(context.Context) error) error {
 	return end(ctx)
 }
 
-// serve makes the nodes, runs them and the listener.
-func (h *host) serve(ctx context.Context, l net.Listener) (err error) {
+// serve makes the nodes, runs them and lets the listener answer for them.
+func (h *host) serve(ctx context.Context, web *web, served <-chan error) (err error) {
 	daemons, end, err := h.daemons()
 	if err != nil {
 		return err
@@ -208,9 +221,7 @@ func (h *host) serve(ctx context.Context, l net.Listener) (err error) {
 	}
 	defer func() { err = errors.Join(err, h.relays.close(ctx)) }()
 	h.up.Outbox, h.up.Jobs, h.up.Declare = h.relays.box.Load, h.front.jobs, h.front.declare
-	web := h.web(l)
-	served := make(chan error, 1)
-	go func() { served <- web.start() }()
+	h.routes.Store(&routes{mux: h.mux(), door: func() *api.Handler { return h.front.answers.Load().handler }})
 	if h.Started != nil {
 		h.Started(&h.up)
 	}

@@ -17,16 +17,9 @@ const notifyEvery = time.Second
 // node has written its first heartbeat, STATUS when it changes, WATCHDOG while every node makes
 // progress (WATCHDOG_USEC), STOPPING when ctx ends. It returns when done is closed.
 func (h *host) notifySystemd(ctx context.Context, done <-chan struct{}) error {
-	name := os.Getenv("NOTIFY_SOCKET")
-	if name == "" {
-		return nil
-	}
-	if strings.HasPrefix(name, "@") {
-		name = "\x00" + name[1:]
-	}
-	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: name, Net: "unixgram"})
-	if err != nil {
-		return fmt.Errorf("NOTIFY_SOCKET: %w", err)
+	conn, err := dialSystemd()
+	if conn == nil {
+		return err
 	}
 	defer conn.Close()
 	n := &notifier{h: h, send: func(state string) { _, _ = conn.Write([]byte(state)) }, watchdog: watchdog()}
@@ -50,6 +43,40 @@ func (h *host) notifySystemd(ctx context.Context, done <-chan struct{}) error {
 			n.round()
 		}
 	}
+}
+
+// dialSystemd connects to the service manager; nil if there is none.
+func dialSystemd() (net.Conn, error) {
+	name := os.Getenv("NOTIFY_SOCKET")
+	if name == "" {
+		return nil, nil
+	}
+	if strings.HasPrefix(name, "@") {
+		name = "\x00" + name[1:]
+	}
+	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: name, Net: "unixgram"})
+	if err != nil {
+		return nil, fmt.Errorf("NOTIFY_SOCKET: %w", err)
+	}
+	return conn, nil
+}
+
+// startingLonger is what the service manager is told while the store is away: it would end a service that
+// takes too long to start (TimeoutStartSec), which would wait for the same store again. It is repeated with
+// each attempt, much more often than every two minutes.
+const startingLonger = "STATUS=waiting for the cluster store\nEXTEND_TIMEOUT_USEC=120000000"
+
+// tellSystemd tells the service manager one thing, if there is one.
+func (h *host) tellSystemd(state string) {
+	conn, err := dialSystemd()
+	if err != nil {
+		h.log.Debug("systemd was not told", "error", err)
+	}
+	if conn == nil {
+		return
+	}
+	defer conn.Close()
+	_, _ = conn.Write([]byte(state))
 }
 
 // watchdog reports whether this process is watched.

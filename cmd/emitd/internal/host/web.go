@@ -264,11 +264,17 @@ func (g *guard) wrap(next http.Handler, refuse func(w http.ResponseWriter, r *ht
 // refuse answers what the guard does not let through: calls of queues as their API does, others as text.
 func (h *host) refuse(w http.ResponseWriter, r *http.Request, e *queue.Error) {
 	if ofQueues(r.URL.Path) {
-		h.front.answers.Load().handler.Refuse(w, r, e)
+		h.routes.Load().door().Refuse(w, r, e)
 		return
 	}
 	p := refusal.Of(e)
 	http.Error(w, p.Message+": "+p.Hint, p.Status)
+}
+
+// routes are what the listener answers with: at first those of waiting, then those of the nodes.
+type routes struct {
+	mux  http.Handler
+	door func() *api.Handler // refuses calls of queues, and ends their WebSockets
 }
 
 // web is the listener's server.
@@ -278,6 +284,7 @@ type web struct {
 	tls    bool
 	// sockets ends what the server does not know of.
 	sockets func(context.Context) error
+	stopped sync.Once
 }
 
 // Limits of the listener. The limiter bounds how long a body and an answer may take: a claim may wait
@@ -304,7 +311,7 @@ func (h *host) limited(mux http.Handler) http.Handler {
 func (h *host) web(l net.Listener) *web {
 	places := newConnections(l, h.connections, h.log)
 	s := &http.Server{
-		Handler:           h.limited(h.mux()),
+		Handler:           h.limited(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.routes.Load().mux.ServeHTTP(w, r) })),
 		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: headerBytes, ConnState: places.note,
 		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: streamsAtOnce, SendPingTimeout: idleTimeout, WriteByteTimeout: headerTimeout},
 		ErrorLog: slog.NewLogLogger(h.log.Handler(), slog.LevelDebug), Protocols: api.Protocols(),
@@ -315,7 +322,7 @@ func (h *host) web(l net.Listener) *web {
 			return h.guard.id.Load().server, nil // of now
 		}}
 	}
-	return &web{s, places, secured, h.front.shutdown}
+	return &web{server: s, places: places, tls: secured, sockets: func(ctx context.Context) error { return h.routes.Load().door().Shutdown(ctx) }}
 }
 
 // start serves until stop; only a failure is an error.
@@ -332,8 +339,13 @@ func (w *web) start() error {
 	return fault.New(fault.CannotListen, "the listener failed: %w", err)
 }
 
-// stop lets answers under way finish within ctx.
-func (w *web) stop(ctx context.Context) error {
+// stop lets answers under way finish within ctx. It stops once.
+func (w *web) stop(ctx context.Context) (err error) {
+	w.stopped.Do(func() { err = w.shutdown(ctx) })
+	return err
+}
+
+func (w *web) shutdown(ctx context.Context) error {
 	ended := make(chan error, 1)
 	go func() { ended <- w.sockets(ctx) }()
 	err := w.server.Shutdown(ctx)

@@ -247,7 +247,7 @@ func (c Call) finish(e *blob.Error, doubt bool) error {
 func (c Call) ended(last *blob.Error, stopped error, doubt bool) error {
 	e := &blob.Error{Kind: blob.ErrUnavailable, Err: stopped}
 	if last != nil {
-		e.Kind, e.RetryAfter, e.Err = last.Kind, last.RetryAfter, with(stopped, last.Err)
+		e.Kind, e.RetryAfter, e.Status, e.Err = last.Kind, last.RetryAfter, last.Status, with(stopped, last.Err)
 	}
 	if e.Kind == nil && !doubt {
 		e.Kind = blob.ErrUnavailable

@@ -1,0 +1,121 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/emitd/emitd/cmd/emitd/internal/backend"
+	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/coordinator/admin"
+	"github.com/emitd/emitd/daemon/queue"
+	"github.com/emitd/emitd/daemon/queue/api"
+	"github.com/emitd/emitd/node"
+)
+
+// waiting is a process whose store is not open yet: it is alive, and not ready for anything.
+type waiting struct {
+	h    *host
+	door *api.Handler
+	away atomic.Pointer[fault.Fault] // why the store could not be opened; nil at first
+}
+
+var _ admin.Source = (*waiting)(nil)
+
+// newWaiting makes the listener answer that the process waits. What is wrong with the configuration is
+// an error.
+func (h *host) newWaiting() (*waiting, error) {
+	w := &waiting{h: h}
+	var err error
+	if w.door, err = api.New(nil, api.Options{Origins: h.Config.API.Origins, Limiter: h.limiter, Logger: h.log}); err != nil {
+		return nil, fault.New(fault.BadValue, "api.origins: %w", err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", h.about)
+	for _, path := range queuePaths {
+		mux.HandleFunc(path, w.refuse)
+	}
+	mux.Handle("/", admin.Handler(w, h.tel.Metrics()))
+	h.routes.Store(&routes{mux: mux, door: func() *api.Handler { return w.door }})
+	return w, nil
+}
+
+// refuse answers calls of queues.
+func (w *waiting) refuse(to http.ResponseWriter, r *http.Request) {
+	e := queue.Refuse(queue.Unavailable, "%w", w.why()).WithHint("ask another node; this one serves when its cluster store answers")
+	e.RetryAfter = time.Second
+	w.door.Refuse(to, r, e)
+}
+
+// why says what the process waits for.
+func (w *waiting) why() error {
+	f := w.away.Load()
+	if f == nil {
+		return errors.New("this node is opening its cluster store")
+	}
+	return errors.New("this node waits for its cluster store: " + fault.Redact(f.Error(), w.h.Config.Secrets()...))
+}
+
+// Live implements [admin.Source].
+func (w *waiting) Live() map[string]error { return map[string]error{"process": nil} }
+
+// Started implements [admin.Source].
+func (w *waiting) Started() map[string]error { return map[string]error{"store": w.why()} }
+
+// Ready implements [admin.Source].
+func (w *waiting) Ready(context.Context) map[string]error { return w.Started() }
+
+// Degraded implements [admin.Source].
+func (w *waiting) Degraded() map[string]error { return nil }
+
+// Leadership implements [admin.Source].
+func (w *waiting) Leadership() (node.Term, context.Context, bool) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	cancel(w.why())
+	return node.Term{}, ctx, false
+}
+
+// The pause between two attempts begins with firstPause and doubles up to lastPause, each cut at random by
+// up to half: nodes that wait for one database do not all come at the moment it is back. The log is told at
+// once, and then every remindEvery.
+const (
+	firstPause  = time.Second
+	lastPause   = 5 * time.Second
+	remindEvery = time.Minute
+)
+
+// open opens the store. One that is away is waited for until ctx ends or the listener breaks, unless
+// store.wait is false.
+func (w *waiting) open(ctx context.Context, broken <-chan error) (*backend.Store, error) {
+	begun := time.Now()
+	var said time.Time
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		s, err := w.h.Open(ctx, w.h.tel)
+		if err == nil {
+			if w.away.Load() != nil {
+				w.h.log.Info("the cluster store answers", "waited", time.Since(begun))
+			}
+			return s, nil
+		}
+		if ctx.Err() != nil || !w.h.Config.Store.Wait || !backend.Away(err) {
+			return nil, err
+		}
+		why := backend.Fault(err)
+		w.away.Store(why)
+		if said.IsZero() || time.Since(said) >= remindEvery {
+			said = time.Now()
+			w.h.log.Warn("the cluster store is away; this node waits for it", "code", why.Code, "error", why.What, "do", why.Advice(), "waited", time.Since(begun), "address", w.h.up.Address)
+		}
+		w.h.tellSystemd(startingLonger)
+		select {
+		case <-time.After(pause/2 + rand.N(pause/2)): //nolint:gosec // jitter is no secret
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case err := <-broken:
+			return nil, err
+		}
+	}
+}

@@ -1,0 +1,78 @@
+package queue
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/emitd/emitd/e2e/blob"
+	"github.com/emitd/emitd/e2e/drill"
+)
+
+// waitsAt is how a node that waits says where it listens.
+var waitsAt = regexp.MustCompile(`"msg":"the cluster store is away; this node waits for it","code":"E5101".*"address":"([^"]+)"`)
+
+// TestServeWaitsForABucket: a node whose cluster store is a bucket waits while the bucket's server is down,
+// says so, and runs once it is up.
+func TestServeWaitsForABucket(t *testing.T) {
+	t.Parallel()
+	server := blob.Start(t, blob.FakeGCS)
+	server.Kill()
+	c := drill.New(t, server.URL("cluster"), nil)
+	c.Instances = 0
+	n := c.Start("a")
+	var address string
+	for address == "" {
+		if said := waitsAt.FindStringSubmatch(n.Output()); said != nil {
+			address = said[1]
+		}
+		running(t, n)
+	}
+	if got := probe(t, "http://"+address+"/readyz"); !strings.HasPrefix(got, "503") || !strings.Contains(got, "connection refused") {
+		t.Errorf("/readyz: %s", got)
+	}
+	if got := probe(t, "http://"+address+"/livez"); !strings.HasPrefix(got, "200") {
+		t.Errorf("/livez: %s", got)
+	}
+	if err := server.Run(); err != nil {
+		t.Fatal(err)
+	}
+	for !strings.HasPrefix(probe(t, "http://"+address+"/readyz"), "200") {
+		running(t, n)
+	}
+	n.Stop()
+}
+
+// running fails when the node has ended, and pauses a little.
+func running(t *testing.T, n *drill.Node) {
+	t.Helper()
+	time.Sleep(50 * time.Millisecond)
+	if !n.Alive() {
+		t.Fatalf("the node has ended: %s", n.Output())
+	}
+}
+
+// probe returns status and body.
+func probe(t *testing.T, url string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.Status + " " + string(body)
+}
