@@ -126,7 +126,7 @@ type Spec struct {
 	ID   ID   `json:"id"`
 	Kind Kind `json:"kind,omitempty"` // default: the ID
 	// Revision ranks specs of one daemon that nodes describe differently: the highest wins. Raise it
-	// with each change if old and new programs may be started in any order.
+	// with each change if old and new programs may be started in any order. The default is 0, the lowest.
 	Revision int64 `json:"revision,omitempty"`
 	// Instances is the number of units; 0 counts as 1.
 	Instances int `json:"instances,omitempty"`
@@ -177,6 +177,9 @@ func (s Spec) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("daemon %s: "+format, append([]any{s.ID}, args...)...))
+	}
+	if s.Revision < 0 {
+		bad("revision is %d, want 0 (the default) or more", s.Revision)
 	}
 	if s.Instances < 0 || s.Instances > MaxInstances {
 		bad("instances is %d, want 1 to %d", s.Instances, MaxInstances)

@@ -21,6 +21,8 @@ type Explanation struct {
 	Next node.Identity `json:"next,omitzero"`
 	Why  Why           `json:"why"`
 	Rows []Row         `json:"nodes"` // every present node, sorted by name
+	// Declared says whose spec of the daemon is in force.
+	Declared Declared `json:"declared"`
 }
 
 // Row is what speaks for and against one node.
@@ -49,6 +51,11 @@ func Explain(in Input, u daemon.Unit) Explanation {
 		p.suppose(g, u, row)
 	}
 	out := *p.watch.seen
+	var wins word
+	if at, ok := find(p.union.words, u.Daemon); ok {
+		wins = p.union.words[at]
+	}
+	out.Declared = declared(in.Nodes, wins, u.Daemon)
 	for _, d := range p.finish().Decisions {
 		if d.Unit == u {
 			out.Decision = &d

@@ -95,6 +95,7 @@ type Config struct {
 	// root may give others.
 	User, Group string
 
+	Revision                                       int64
 	Instances, Weight                              int
 	Requires                                       map[string]string
 	Spread                                         string
@@ -120,7 +121,7 @@ type GuardianConfig struct {
 // Spec declares the daemon.
 func (c Config) Spec() daemon.Spec {
 	return daemon.Spec{
-		ID: c.ID, Instances: c.Instances, Weight: c.Weight, Requires: c.Requires, Spread: c.Spread,
+		ID: c.ID, Revision: c.Revision, Instances: c.Instances, Weight: c.Weight, Requires: c.Requires, Spread: c.Spread,
 		WaitReady:          true, // a unit is active once its command runs
 		AcknowledgeTimeout: c.AcknowledgeTimeout, DrainTimeout: c.DrainTimeout, StallTimeout: c.StallTimeout,
 		MaxFailures: c.MaxFailures, OnAbandoned: c.OnAbandoned,

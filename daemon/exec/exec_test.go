@@ -29,6 +29,7 @@ func TestValidate(t *testing.T) {
 		`inherit_env "A-*" is no name`:               func(c *Config) { c.InheritEnv = []string{"A-*"} },
 		"inherit_env EMITD_NODE is set":              func(c *Config) { c.InheritEnv = []string{"EMITD_NODE"} },
 		"env A contains a zero byte":                 func(c *Config) { c.Env = map[string]string{"A": "\x00"} },
+		"revision is -1":                             func(c *Config) { c.Revision = -1 },
 		"instances is -1":                            func(c *Config) { c.Instances = -1 },
 		`on_abandoned is "die"`:                      func(c *Config) { c.OnAbandoned = "die" },
 		"stall_timeout is -1s, want 0 (the default)": func(c *Config) { c.StallTimeout = -time.Second },
@@ -48,10 +49,10 @@ func TestValidate(t *testing.T) {
 func TestSpec(t *testing.T) {
 	t.Parallel()
 	got := Config{
-		ID: "acme:ticker", Instances: 6, Weight: 2, Requires: map[string]string{"disk": "ssd"}, Spread: "rack",
+		ID: "acme:ticker", Revision: 3, Instances: 6, Weight: 2, Requires: map[string]string{"disk": "ssd"}, Spread: "rack",
 		AcknowledgeTimeout: 1, DrainTimeout: 2, StallTimeout: 3, MaxFailures: -1, OnAbandoned: "exit",
 	}.Spec()
-	if got.ID != "acme:ticker" || got.Instances != 6 || got.Weight != 2 || got.Requires["disk"] != "ssd" || got.Spread != "rack" ||
+	if got.ID != "acme:ticker" || got.Revision != 3 || got.Instances != 6 || got.Weight != 2 || got.Requires["disk"] != "ssd" || got.Spread != "rack" ||
 		got.AcknowledgeTimeout != 1 || got.DrainTimeout != 2 || got.StallTimeout != 3 || got.MaxFailures != -1 || got.OnAbandoned != "exit" {
 		t.Errorf("spec is %+v", got)
 	}

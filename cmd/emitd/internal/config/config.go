@@ -102,6 +102,7 @@ type daemonsKeys struct {
 type Exec struct {
 	ID                 string            `key:"id" help:"of the daemon, such as acme:reports"`
 	Command            []string          `key:"command" help:"program and arguments; no shell unless named"`
+	Revision           int               `key:"revision" help:"ranks entries of one id that nodes have differently: the highest counts; of equal ones, that of the process that registered last. Raise it with each change if old and new nodes may start in any order"`
 	Instances          int               `key:"instances" help:"number of units"`
 	Weight             int               `key:"weight" help:"what one unit adds to a node's load"`
 	Dir                string            `key:"dir" help:"working directory; emitd's own by default"`
@@ -292,7 +293,7 @@ func (s Subscription) Relay() outbox.Config {
 // Spec returns what the exec daemon declares.
 func (e Exec) Spec() daemon.Spec {
 	return daemon.Spec{
-		ID: daemon.ID(e.ID), Instances: e.Instances, Weight: e.Weight,
+		ID: daemon.ID(e.ID), Revision: int64(e.Revision), Instances: e.Instances, Weight: e.Weight,
 		Requires: e.Requires, Spread: e.Spread,
 		AcknowledgeTimeout: time.Duration(e.AcknowledgeTimeout),
 		DrainTimeout:       time.Duration(e.DrainTimeout),

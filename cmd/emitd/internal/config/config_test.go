@@ -276,7 +276,7 @@ func TestExecDaemonsFit(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
 		`{id: "a:b", command: [x]}`,
-		`{id: "a:b", command: [x, "", y], instances: 6, weight: 2, dir: rel, env: {A: "", EMITD_STORE_URL: x}, requires: {gpu: "yes"}, spread: rack, max_failures: -1, on_abandoned: exit, stall_timeout: 1m}`,
+		`{id: "a:b", command: [x, "", y], revision: 12, instances: 6, weight: 2, dir: rel, env: {A: "", EMITD_STORE_URL: x}, requires: {gpu: "yes"}, spread: rack, max_failures: -1, on_abandoned: exit, stall_timeout: 1m}`,
 	} {
 		l, err := Load(withFile("daemons:\n  exec:\n    - " + text + "\n"))
 		if err != nil {

@@ -69,7 +69,7 @@ func (h *host) command(e config.Exec) exec.Config {
 	return exec.Config{
 		ID: s.ID, Command: e.Command, Dir: e.Dir, Env: e.Env, InheritEnv: e.InheritEnv,
 		User: e.User, Group: e.Group,
-		Instances: s.Instances, Weight: s.Weight, Requires: s.Requires, Spread: s.Spread,
+		Revision: s.Revision, Instances: s.Instances, Weight: s.Weight, Requires: s.Requires, Spread: s.Spread,
 		AcknowledgeTimeout: s.AcknowledgeTimeout, DrainTimeout: s.DrainTimeout, StallTimeout: s.StallTimeout,
 		MaxFailures: s.MaxFailures, OnAbandoned: s.OnAbandoned,
 		Logger: h.log,

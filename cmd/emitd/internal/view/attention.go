@@ -27,7 +27,7 @@ func (v *viewer) attention(s Status) []Notice {
 			add(warning, string(d.Daemon), "", "%s declares %s in a way that cannot be planned: %s", d.Loser.Name, d.Daemon, d.What)
 			continue
 		}
-		add(warning, string(d.Daemon), "", "%s and %s declare %s differently (%s); %s wins: %s", d.Winner.Name, d.Loser.Name, d.Daemon, d.What, d.Winner.Name, d.Why)
+		add(warning, string(d.Daemon), "emitd daemon explain "+string(d.Daemon), "%s and %s declare %s differently (%s); %s wins: %s", d.Winner.Name, d.Loser.Name, d.Daemon, d.What, d.Winner.Name, d.Why)
 	}
 	sortNotices(out)
 	return out

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/emitd/emitd/coordinator/plan"
 	"github.com/emitd/emitd/daemon"
@@ -176,6 +177,7 @@ func (e Explained) Table(w io.Writer, s Status) error {
 		b.WriteString("\n")
 	}
 	b.WriteString(e.next() + "\n")
+	e.declared(&b, s)
 	if _, err := io.WriteString(w, b.String()); err != nil {
 		return err
 	}
@@ -189,6 +191,38 @@ func (e Explained) Table(w io.Writer, s Status) error {
 		t.Add("  "+r.Node.Name, eligible, strconv.FormatFloat(r.Load, 'f', 1, 64), score, strconv.Itoa(r.Units), r.Verdict)
 	}
 	return t.Write(w)
+}
+
+// mostOthers bounds how many nodes are named that declare a daemon otherwise.
+const mostOthers = 8
+
+// declared says whose spec of the daemon counts and why, and who declares another.
+func (e Explained) declared(b *strings.Builder, s Status) {
+	d := e.Plan.Declared
+	rank := func(revision int64, first time.Time) string {
+		return fmt.Sprintf("revision %d, registered %s ago", revision, short(max(s.At.Sub(first), 0)))
+	}
+	if d.By.Name != "" {
+		fmt.Fprintf(b, "declared by %s (%s)", Line(d.By.Name), rank(d.Revision, d.FirstRegisteredAt))
+		switch d.Same {
+		case 0:
+		case 1:
+			b.WriteString(", by 1 other node the same")
+		default:
+			fmt.Fprintf(b, ", by %d other nodes the same", d.Same)
+		}
+		if d.Why != "" {
+			b.WriteString("; it counts: " + d.Why)
+		}
+		b.WriteString("\n")
+	}
+	for i, o := range d.Others {
+		if i == mostOthers {
+			fmt.Fprintf(b, "  and %d more do not count\n", len(d.Others)-i)
+			break
+		}
+		fmt.Fprintf(b, "  that of %s (%s) does not count: %s\n", Line(o.Node.Name), rank(o.Revision, o.FirstRegisteredAt), Line(o.What))
+	}
 }
 
 func (e Explained) next() string {

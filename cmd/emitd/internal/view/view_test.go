@@ -2,6 +2,7 @@ package view
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"flag"
 	"os"
@@ -255,7 +256,15 @@ func TestExplained(t *testing.T) {
 	s := healthy()
 	nowhere(s)
 	failingAgent(s)
-	for name, unit := range map[string]string{"explain_nowhere": "acme:gpu-train/1", "explain_active": "acme:reports/0"} {
+	differ := healthy()
+	scenes["disagreement"](differ)
+	differ.Adverts["c"] = &daemon.Advert{Specs: []daemon.Spec{{ID: "acme:reports", Revision: 7, Instances: 3}}}
+	differ.Nodes[1].Advert, differ.Nodes[1].FirstRegisteredAt = "c", ago(time.Hour)
+	snapshots := map[string]*daemon.Snapshot{"explain_declared": differ}
+	for name, unit := range map[string]string{
+		"explain_nowhere": "acme:gpu-train/1", "explain_active": "acme:reports/0", "explain_declared": "acme:reports/0",
+	} {
+		s := cmp.Or(snapshots[name], s)
 		u, err := daemon.ParseUnit(unit)
 		if err != nil {
 			t.Fatal(err)

@@ -1,0 +1,77 @@
+package plan
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+)
+
+// Declared says whose spec of a daemon is in force, why, and which nodes declare it otherwise.
+type Declared struct {
+	// By is the node whose spec is in force; zero if no node declares one that can be planned.
+	By node.Identity `json:"by,omitzero"`
+	// Revision is that of its spec, FirstRegisteredAt when its process registered for the first time.
+	Revision          int64     `json:"revision"`
+	FirstRegisteredAt time.Time `json:"first_registered_at,omitzero"`
+	// Why it is in force and not another, as "its revision is the highest"; empty if there is no other.
+	Why string `json:"why,omitempty"`
+	// Same is how many other present nodes declare the same.
+	Same   int             `json:"same"`
+	Others []OtherDeclared `json:"others"` // sorted by name
+}
+
+// OtherDeclared is a present node that declares a daemon otherwise than the spec in force.
+type OtherDeclared struct {
+	Node              node.Identity `json:"node"`
+	Revision          int64         `json:"revision"`
+	FirstRegisteredAt time.Time     `json:"first_registered_at,omitzero"`
+	// What differs, as "instances 4, not 2", or what makes the spec unusable.
+	What string `json:"what"`
+}
+
+// declared looks at what each present node says of a daemon. A plan needs one node for each advert;
+// people want to see all.
+func declared(nodes []Node, wins word, id daemon.ID) Declared {
+	out := Declared{Others: []OtherDeclared{}}
+	var spec daemon.Spec
+	if wins.spec != nil {
+		spec = wins.spec.WithDefaults()
+		out.By, out.Revision, out.FirstRegisteredAt = wins.by.Member.Identity, spec.Revision, firstRegistered(wins.by)
+	}
+	equal := false // another one of the same revision lost
+	for i := range nodes {
+		n := &nodes[i]
+		if !n.present() || n.Advert == nil || n.Member.Incarnation == out.By.Incarnation {
+			continue
+		}
+		at := slices.IndexFunc(n.Advert.Specs, func(s daemon.Spec) bool { return s.ID == id })
+		if at < 0 {
+			continue
+		}
+		said := n.Advert.Specs[at].WithDefaults()
+		what := unusable(&said)
+		if what == "" && wins.spec != nil {
+			what = difference(&spec, &said)
+			equal = equal || what != "" && said.Revision == spec.Revision
+		}
+		if what == "" {
+			out.Same++
+			continue
+		}
+		out.Others = append(out.Others, OtherDeclared{n.Member.Identity, said.Revision, firstRegistered(n), what})
+	}
+	slices.SortFunc(out.Others, func(a, b OtherDeclared) int {
+		return cmp.Or(cmp.Compare(a.Node.Name, b.Node.Name), cmp.Compare(a.Node.Incarnation, b.Node.Incarnation))
+	})
+	switch {
+	case len(out.Others) == 0 || out.By == (node.Identity{}):
+	case equal:
+		out.Why = "of the highest revision, its process registered last"
+	default:
+		out.Why = "its revision is the highest"
+	}
+	return out
+}
