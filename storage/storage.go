@@ -55,7 +55,6 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon"
-	"github.com/emitd/emitd/internal/planted"
 	"github.com/emitd/emitd/node"
 )
 
@@ -300,9 +299,6 @@ func NextNumber(previous int64, now time.Time, highestSeen int64) int64 {
 
 // NextGeneration returns the generation of the run after previous.
 func NextGeneration(previous, term, highestReported int64) int64 {
-	if planted.Bug(planted.PlainGeneration) {
-		return previous + 1
-	}
 	return max(previous+1, term, highestReported+1)
 }
 

@@ -78,7 +78,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/emitd/emitd/internal/bootclock"
-	"github.com/emitd/emitd/internal/planted"
 	"github.com/emitd/emitd/storage"
 )
 
@@ -298,10 +297,6 @@ func (l *Locks) note(row storage.Lock) time.Duration {
 			clear(l.seen)
 		}
 		s = sighting{row, now}
-		l.seen[row.Name] = s
-	}
-	if planted.Bug(planted.LockOnStoreClock) {
-		s.since -= max(s.TTL-row.ExpiresAt.Sub(row.Now), 0)
 		l.seen[row.Name] = s
 	}
 	return s.left(now)

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/coordinator/lease"
-	"github.com/emitd/emitd/internal/planted"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )
@@ -89,16 +88,13 @@ func (m *Member) mayStand(now lease.Instant) bool {
 // mayBeLed reports whether the store became another one so recently that the leader of the history before
 // may still believe in itself.
 func (m *Member) mayBeLed(now lease.Instant) bool {
-	return m.stranger(now, m.t.LeaseDuration) && !planted.Bug(planted.StandInChangedStore)
+	return m.stranger(now, m.t.LeaseDuration)
 }
 
 // claim is what the heartbeat sent at now says about the term.
 func (m *Member) claim(now lease.Instant) storage.Claim {
 	e := &m.election
 	c := storage.Claim{Lease: m.t.LeaseDuration, LostThrough: e.lostThrough, PassSeq: m.leader.passSeq}
-	if planted.Bug(planted.TermKeptAfterLost) {
-		c.LostThrough = 0
-	}
 	if m.leading() {
 		c.Holds = e.held.Number
 		return c
@@ -113,7 +109,7 @@ func (m *Member) claim(now lease.Instant) storage.Claim {
 	}
 	unchanged := now.Sub(e.seenAt.Since) >= m.t.LeaseDuration
 	// A term that is held is left alone until its life is over: standing writes more than the own row.
-	c.Stand = (now >= e.over && !m.cfg.Store.NoClock) || unchanged || planted.Bug(planted.StandOnStoreClock)
+	c.Stand = (now >= e.over && !m.cfg.Store.NoClock) || unchanged
 	if c.Stand {
 		c.SeenTerm, c.SeenRenewals, c.Unchanged = e.seen.Number, e.renewals, unchanged
 	}
@@ -136,7 +132,7 @@ func (m *Member) onTerm(now, sent lease.Instant, r *storage.Reply) {
 		}
 	case mine && m.mayBeLed(now):
 		// It stood before it could know: the holder of the lost history may still believe in itself.
-	case mine && (r.Term.Number > e.lostThrough || planted.Bug(planted.TermKeptAfterLost)):
+	case mine && r.Term.Number > e.lostThrough:
 		m.elected(now, sent, r.Term)
 	}
 	m.schedule(now)
@@ -233,10 +229,6 @@ func (m *Member) resign(now lease.Instant, why node.LossReason, cooldown time.Du
 	e := &m.election
 	e.resigning = resigning{number: e.held.Number, reason: why, deadline: now.Add(m.t.LeaderStopTimeout), retry: now, command: command, actor: actor}
 	e.block = block{term: e.held.Number, until: now.Add(max(cooldown, 2*m.t.HeartbeatInterval+m.t.QueryTimeout))}
-	if planted.Bug(planted.ResignBeforeLost) {
-		e.resigning.idle = true // and Lost only once the resignation was answered
-		return
-	}
 	m.lose(now, why)
 	m.beat.wake = lease.Never
 }
@@ -301,9 +293,6 @@ func (m *Member) onLeave(now lease.Instant, c call, res Result) {
 	if res.Err != nil && r.tries < maxLeaveTries && m.stop.phase == stopNone {
 		r.retry = now.Add(m.jitter(firstRetry << r.tries))
 		return
-	}
-	if m.leading() && planted.Bug(planted.ResignBeforeLost) {
-		m.lose(now, r.reason)
 	}
 	if r.number != 0 && m.stop.phase != stopNone && res.Err != nil {
 		m.stop.resign = r.number // with the next leave

@@ -7,7 +7,6 @@ import (
 
 	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/daemon"
-	"github.com/emitd/emitd/internal/planted"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )
@@ -103,9 +102,7 @@ func (m *Member) onWoken(now lease.Instant, w storage.Wake) {
 	for _, inc := range w.Nodes {
 		mine = mine || inc == m.cfg.Node.Incarnation
 	}
-	if mine && planted.Bug(planted.WakeMovesDeadline) {
-		m.beat.due = now.Add(m.jitter(m.t.HeartbeatInterval))
-	} else if mine {
+	if mine {
 		m.beat.wake = min(m.beat.wake, now.Add(m.spread(m.wakeWithin(crowd))))
 		m.beat.again = m.beat.again || m.beat.inFlight != 0
 	}
@@ -277,12 +274,10 @@ func (m *Member) onReply(now, sent lease.Instant, r *storage.Reply) {
 
 // observeStore notices steps of the store's clock and that the store became another one.
 func (m *Member) observeStore(now, sent lease.Instant, r *storage.Reply) {
-	if m.store.id != "" && m.store.id != r.StoreID && !planted.Bug(planted.GoOnInChangedStore) {
+	if m.store.id != "" && m.store.id != r.StoreID {
 		m.store.changedAt, m.store.term = now, m.highestTerm
 		// No term of the history before is kept, not even one's own whose election went unheard.
-		if !planted.Bug(planted.TermOfLostHistory) {
-			m.election.lostThrough = max(m.election.lostThrough, m.highestTerm)
-		}
+		m.election.lostThrough = max(m.election.lostThrough, m.highestTerm)
 		m.clock.Reset()
 		m.leader.forget()
 		m.forgetReports()
@@ -290,11 +285,11 @@ func (m *Member) observeStore(now, sent lease.Instant, r *storage.Reply) {
 		m.beat.wantMembers, m.beat.register = true, true // its row may have an older advert
 		m.election.forget()
 		m.emit(Notice{Kind: StoreChanged, Reason: r.StoreID})
-		if m.leading() && !planted.Bug(planted.TermOfLostHistory) {
+		if m.leading() {
 			m.lose(now, storeChanged)
 		}
 	}
-	if m.store.id == "" && !planted.Bug(planted.NewcomerTrustsStore) && !r.StoreSince.IsZero() && r.Now.Sub(r.StoreSince) < m.t.NodeRegistrationTTL {
+	if m.store.id == "" && !r.StoreSince.IsZero() && r.Now.Sub(r.StoreSince) < m.t.NodeRegistrationTTL {
 		// A process that began after the change: others may still run what the lost history
 		// gave them, and this one is told that it is free.
 		m.store.changedAt = now

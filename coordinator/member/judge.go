@@ -7,7 +7,6 @@ import (
 
 	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/daemon"
-	"github.com/emitd/emitd/internal/planted"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )
@@ -114,7 +113,7 @@ func (m *Member) judgeNode(now lease.Instant, p *node.Member) {
 	switch {
 	case m.elapsed(now, p.LastHeartbeatAt, l.beat(p.Incarnation), m.t.Late()):
 		judged, why = node.Late, fmt.Sprintf("no heartbeat for %v", m.t.Late())
-	case !planted.Bug(planted.DeafUnnoticed) && m.elapsed(now, p.HeardAt, l.heard[p.Incarnation].Seen, m.t.NodeRegistrationTTL):
+	case m.elapsed(now, p.HeardAt, l.heard[p.Incarnation].Seen, m.t.NodeRegistrationTTL):
 		judged, why = node.Deaf, fmt.Sprintf("hears no reply for %v", m.t.NodeRegistrationTTL)
 	}
 	if judged != p.Judged {
@@ -137,7 +136,7 @@ func (m *Member) judgeNode(now lease.Instant, p *node.Member) {
 	default:
 		l.verdict[p.Incarnation] = p.State
 	}
-	if judged == node.Deaf && p.Judged != node.Deaf && !planted.Bug(planted.DeafAtFirstSight) {
+	if judged == node.Deaf && p.Judged != node.Deaf {
 		// Nothing is taken from it before a newer snapshot says the same: its next heartbeat may
 		// be on its way.
 		l.verdict[p.Incarnation], l.redo = node.Late, true
@@ -206,11 +205,5 @@ func (m *Member) holderGone(now lease.Instant, inc node.Incarnation, holder *nod
 
 // forceAfter returns how long after its revoke the unit may be taken from a silent holder.
 func (m *Member) forceAfter(r *daemon.Record) time.Duration {
-	if planted.Bug(planted.ForceAtDrainDeadline) {
-		return r.DrainTimeout
-	}
-	if planted.Bug(planted.HalfForceAfter) {
-		return m.t.ForceAfter(r.DrainTimeout) - m.t.Margin(r.DrainTimeout)
-	}
 	return m.t.ForceAfter(r.DrainTimeout)
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/coordinator/plan"
 	"github.com/emitd/emitd/daemon"
-	"github.com/emitd/emitd/internal/planted"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )
@@ -229,7 +228,7 @@ func (m *Member) onSnapshot(now lease.Instant, c call, r Result) {
 	m.observeClock(now, c.sent, s.Now)
 	l.snap = s
 	m.judge(now)
-	if now < l.settle || m.stranger(now, m.t.NodeRegistrationTTL) && !planted.Bug(planted.PlanInChangedStore) {
+	if now < l.settle || m.stranger(now, m.t.NodeRegistrationTTL) {
 		m.commitNext(now)
 		return
 	}

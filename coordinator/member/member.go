@@ -7,7 +7,6 @@ import (
 
 	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/daemon"
-	"github.com/emitd/emitd/internal/planted"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )
@@ -94,14 +93,8 @@ func (m *Member) Step(now lease.Instant, in Input) []Effect {
 	}
 	// What time alone decides comes first: after a pause, an answer that waited in the queue
 	// must not be handled by a node that still believes in itself.
-	late := planted.Bug(planted.TimeAfterInput)
-	if !late {
-		m.watch(now)
-	}
+	m.watch(now)
 	m.handle(now, in)
-	if late {
-		m.watch(now)
-	}
 	m.act(now)
 	return m.out
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/daemon/reconcile"
-	"github.com/emitd/emitd/internal/planted"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )
@@ -234,9 +233,7 @@ func (m *Member) onListed(now, sent lease.Instant, records []daemon.Record) {
 		}
 	}
 	for _, u := range slices.SortedFunc(maps.Keys(m.runs.live), daemon.Unit.Compare) {
-		if r := m.runs.live[u]; !seen[u] && planted.Bug(planted.TrustUnlisted) {
-			r.cancelAt = max(r.cancelAt, m.trusted(sent))
-		} else if !seen[u] {
+		if !seen[u] {
 			m.reconcile(now, u)
 		}
 	}
@@ -283,9 +280,6 @@ func (m *Member) list(now, sent lease.Instant, rec *daemon.Record) {
 
 // trusted returns until when a run that was listed by a call that began at sent may go on.
 func (m *Member) trusted(sent lease.Instant) lease.Instant {
-	if planted.Bug(planted.FenceWithoutStop) {
-		return sent.Add(m.t.TrustFor(m.t.NodeRegistrationTTL))
-	}
 	return sent.Add(m.t.TrustFor(m.t.NodeRegistrationTTL) - m.t.StopTimeout)
 }
 
@@ -306,9 +300,6 @@ func (m *Member) stateEnds(rec *daemon.Record) lease.Instant {
 	end := m.runs.told.Add(d)
 	if at, left, ok := m.clock.Left(stamp, d); ok {
 		end = max(end, at.Add(left))
-	}
-	if rec.State == daemon.Revoking && planted.Bug(planted.DrainWithoutMargin) {
-		return end
 	}
 	return end.Add(-m.t.Margin(d))
 }
@@ -380,7 +371,7 @@ func (m *Member) resume(now lease.Instant, rec daemon.Record) {
 	switch {
 	case m.stop.phase != stopNone:
 		m.report(u, rec.Generation, daemon.Release, storage.UnitReport{Reason: "node stops"})
-	case m.stranger(now, m.t.NodeRegistrationTTL) && !planted.Bug(planted.ResumeInChangedStore), m.store.changedAt != 0 && m.election.seen.Number <= m.store.term:
+	case m.stranger(now, m.t.NodeRegistrationTTL), m.store.changedAt != 0 && m.election.seen.Number <= m.store.term:
 	default:
 		m.report(u, rec.Generation, daemon.Resume, storage.UnitReport{Reason: "own run had ended"})
 	}

@@ -6,7 +6,6 @@ import (
 	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/daemon/reconcile"
-	"github.com/emitd/emitd/internal/planted"
 	"github.com/emitd/emitd/storage"
 )
 
@@ -176,7 +175,7 @@ func (m *Member) begin(now lease.Instant, l *listing, timeout time.Duration) boo
 		health: health{before: rec.Failures, wellAt: lease.Never},
 	}
 	window := m.startWindow(timeout)
-	if rec.State == daemon.Assigning && !planted.Bug(planted.AckAfterBound) {
+	if rec.State == daemon.Assigning {
 		r.ackBy = min(l.end.Add(-m.t.StopTimeout), now.Add(window))
 	}
 	if now >= r.ackBy || now >= r.cancelAt {

@@ -3,12 +3,10 @@ package sim
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/emitd/emitd/coordinator/member"
 	"github.com/emitd/emitd/daemon"
-	"github.com/emitd/emitd/internal/planted"
 	"github.com/emitd/emitd/storage"
 	"github.com/emitd/emitd/storage/memory"
 )
@@ -53,8 +51,6 @@ type call struct {
 	read   string        // the store that the process had heard of last when the member wanted it
 
 	result member.Result
-	// early is what a planted bug reads before the write.
-	early *daemon.Snapshot
 }
 
 func (w *world) openServer() {
@@ -135,9 +131,6 @@ func (p *process) call(c member.Call) {
 func (w *world) send(c *call) {
 	p := c.p
 	c.from = w.server.failovers
-	if planted.Bug(planted.ReadBeforeWrite) && c.req.Heartbeat != nil {
-		c.early, _ = w.server.store.Snapshot(context.Background())
-	}
 	timeout := c.req.Timeout
 	if timeout == 0 {
 		timeout = w.t.QueryTimeout
@@ -233,7 +226,7 @@ func (w *world) reply(c *call) {
 
 // apply lets the store do what is asked.
 func (w *world) apply(c *call) {
-	ctx, p := context.Background(), c.p
+	ctx := context.Background()
 	res := member.Result{ID: c.req.ID}
 	store := w.server.store
 	w.check.before(w, c)
@@ -250,9 +243,6 @@ func (w *world) apply(c *call) {
 		res.Outcomes, res.Err = store.Commit(ctx, *c.req.Commit)
 	case c.req.Snapshot:
 		res.Snapshot, res.Err = store.Snapshot(ctx)
-	}
-	if c.early != nil && res.Err == nil {
-		res.Reply.Units = slices.DeleteFunc(slices.Clone(c.early.Units), func(r daemon.Record) bool { return !r.HeldBy(p.who.Incarnation) })
 	}
 	c.result = res
 	if w.trace.out != nil {

@@ -3,6 +3,7 @@ package sim
 import (
 	"bufio"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"strconv"
@@ -51,6 +52,7 @@ func weather(t *testing.T, suffix string, config func(seed uint64) Config) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	failfast := flag.Lookup("test.failfast").Value.String() == "true" // go test starts parallel tests all the same
 	var total tally
 	t.Cleanup(func() {
 		if err := done.close(); err != nil {
@@ -62,8 +64,12 @@ func weather(t *testing.T, suffix string, config func(seed uint64) Config) {
 		if done.has(seed) {
 			continue
 		}
+		storm := t
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
+			if failfast && storm.Failed() {
+				return
+			}
 			cfg := config(seed)
 			shortened(t, &cfg)
 			traced(t, &cfg)

@@ -11,7 +11,6 @@ import (
 
 	"github.com/emitd/emitd/daemon/queue/ledger"
 	"github.com/emitd/emitd/internal/inflight"
-	"github.com/emitd/emitd/internal/planted"
 )
 
 // Claim hands out jobs of the shards that this node serves.
@@ -214,7 +213,7 @@ func claimStep(s *shard, c *call) progress {
 
 // repeated answers a call that has been made before with the same claims.
 func (s *shard) repeated(c *call) *progress {
-	if c.claim.RequestID == "" || planted.Bug(planted.NewClaimsForRepeat) {
+	if c.claim.RequestID == "" {
 		return nil
 	}
 	if w := s.requests[c.claim.RequestID]; w != nil {
@@ -291,7 +290,7 @@ func (s *shard) hand(c *call) bool {
 		Kind: ledger.Claim, Worker: req.Worker, Request: req.RequestID, Epoch: s.epoch, Nonce: nonce(req),
 		Until: s.now + millis(req.Visibility), Visibility: millis(req.Visibility), Tokenless: req.Tokenless,
 	}
-	durable := (req.Tokenless || s.settings.Claims == DurableClaims) && !planted.Bug(planted.SoftDurableClaim)
+	durable := req.Tokenless || s.settings.Claims == DurableClaims
 	one := r
 	c.claims = s.b.room(min(req.Max, s.ledger.Waiting()))
 	for ; ok && len(c.claims) < req.Max; n, ok = s.ledger.Best(req.Types) {
@@ -313,9 +312,6 @@ func (s *shard) hand(c *call) bool {
 		} else { // at once, or it would stay the best one
 			one.At, one.Numbers, one.Deliveries = s.now, r.Numbers[len(r.Numbers)-1:], r.Deliveries[len(r.Deliveries)-1:]
 			s.must(&one, s.now)
-			if planted.Bug(planted.AttemptAtClaim) {
-				s.must(&ledger.Record{Kind: ledger.Started, At: s.now, Numbers: one.Numbers, Deliveries: one.Deliveries, Epoch: s.epoch}, s.now)
-			}
 		}
 		// As it is then.
 		j.State, j.At, j.Worker, j.Epoch, j.Nonce, j.Begun = ledger.Active, r.Until, r.Worker, r.Epoch, r.Nonce, false

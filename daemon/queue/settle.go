@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/emitd/emitd/daemon/queue/ledger"
-	"github.com/emitd/emitd/internal/planted"
 )
 
 // Settle says what became of claims.
@@ -162,7 +161,7 @@ func (s *shard) claimOf(c *call, x *Settlement) (*ledger.Job, Outcome) {
 		return j, Outcome{}
 	}
 	same := j.Epoch == t.epoch && uint64(j.Deliveries) == t.delivery && j.Nonce == t.nonce
-	if j.State == ledger.Active && (same || planted.Bug(planted.StaleClaimHonoured)) {
+	if j.State == ledger.Active && same {
 		return j, Outcome{}
 	}
 	if s.adopt(x, j, t) {
@@ -174,7 +173,7 @@ func (s *shard) claimOf(c *call, x *Settlement) (*ledger.Job, Outcome) {
 // adopt accepts a claim that an earlier owner handed out and whose record was lost with it. It is
 // newer than what the log knows of the job, and this owner has not handed the job out since.
 func (s *shard) adopt(x *Settlement, j *ledger.Job, t token) bool {
-	if t.epoch >= s.epoch || t.delivery > 1<<16-2 || planted.Bug(planted.LostClaimRefused) {
+	if t.epoch >= s.epoch || t.delivery > 1<<16-2 {
 		return false
 	}
 	switch j.State {
@@ -184,7 +183,7 @@ func (s *shard) adopt(x *Settlement, j *ledger.Job, t token) bool {
 		}
 	case ledger.Active:
 		newer := t.epoch > j.Epoch || t.epoch == j.Epoch && t.delivery > uint64(j.Deliveries)
-		if (j.Epoch >= s.epoch || !newer || t.delivery < uint64(j.Deliveries)) && !planted.Bug(planted.ReclaimedJobAdopted) {
+		if j.Epoch >= s.epoch || !newer || t.delivery < uint64(j.Deliveries) {
 			return false
 		}
 	default:
@@ -262,7 +261,7 @@ func (s *shard) write(c *call, x *Settlement, j *ledger.Job) Outcome {
 		}
 	case Release:
 		r.Kind, out.State = ledger.Release, Waiting
-		if j.Exhausted(false) && !planted.Bug(planted.DeliveriesUnbounded) {
+		if j.Exhausted(false) {
 			r.Kind, r.Cause, out.State = ledger.Kill, exhausted(j, "handed out and given back too often"), Dead
 		} else if j.Policy.Back {
 			r.Places = []uint64{s.ledger.Number()}

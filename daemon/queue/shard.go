@@ -10,7 +10,6 @@ import (
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/daemon/queue/journal"
 	"github.com/emitd/emitd/daemon/queue/ledger"
-	"github.com/emitd/emitd/internal/planted"
 )
 
 // shard is one shard that this node serves: one goroutine owns the ledger and appends to the
@@ -191,9 +190,6 @@ const slower = 16
 // there: it goes on with the local clock, a little slower, so that they meet.
 func (s *shard) time() (wall, at time.Time) {
 	wall, at = time.Now(), s.b.cfg.Now()
-	if planted.Bug(planted.OwnClockOnly) {
-		return wall, at
-	}
 	passed := wall.Sub(s.wall)
 	if on := s.at.Add(passed - passed/slower); on.After(at) {
 		at = on
@@ -222,7 +218,7 @@ func (s *shard) decide(c *call) {
 func (s *shard) finish(c *call) {
 	switch {
 	case !c.decided || c.waits > 0:
-	case (c.negative || !c.wrote) && !s.trusted() && !planted.Bug(planted.AnswerWithoutTrust):
+	case (c.negative || !c.wrote) && !s.trusted():
 		s.fail(c)
 	default:
 		c.answer()
@@ -244,11 +240,7 @@ func (s *shard) due() {
 		j, _ := s.ledger.Glance(n)
 		if j.Exhausted(true) {
 			r := ledger.Record{Kind: ledger.Kill, Numbers: []uint64{n}, Cause: exhausted(&j, "its last claim ended without a word of the worker "+j.Worker)}
-			if planted.Bug(planted.DeadBeforeDurable) {
-				s.apply(r)
-			} else {
-				s.hard(nil, &r)
-			}
+			s.hard(nil, &r)
 			continue
 		}
 		r := ledger.Record{

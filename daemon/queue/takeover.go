@@ -10,7 +10,6 @@ import (
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/daemon/queue/journal"
 	"github.com/emitd/emitd/daemon/queue/ledger"
-	"github.com/emitd/emitd/internal/planted"
 )
 
 // folder rebuilds a ledger from a journal. It begins with the ledger's own defaults, never with
@@ -68,9 +67,6 @@ func (f *folder) ledger() (*ledger.Ledger, error) {
 }
 
 func (set *Settings) ledgerConfig() ledger.Config {
-	if planted.Bug(planted.DedupForEver) {
-		return ledger.Config{DedupWindow: millis(10_000 * time.Hour), DedupIDs: set.DedupIDs}
-	}
 	return ledger.Config{DedupWindow: millis(set.DedupWindow), DedupIDs: set.DedupIDs}
 }
 
@@ -108,9 +104,7 @@ func (b *Broker) takeOver(ctx context.Context, a *daemon.Assignment, set *Settin
 	}
 	at := log.Now(b.cfg.Now())
 	now := at.UnixMilli()
-	if !planted.Bug(planted.NoFreshTimeout) {
-		l.TakeOver(now)
-	}
+	l.TakeOver(now)
 	s := &shard{
 		b: b, unit: a.Unit, name: set.Name, index: a.Index, settings: *set, ctx: ctx, log: log, ledger: l, epoch: log.Epoch(),
 		sealers: newSealers(log.Secret()), calls: newMailbox[*call](inbox), changes: make(chan Settings, 1), gone: make(chan struct{}),
@@ -126,9 +120,7 @@ func (b *Broker) takeOver(ctx context.Context, a *daemon.Assignment, set *Settin
 // refused translates why a journal could not be opened, and reports what the cluster must know.
 func (b *Broker) refused(a *daemon.Assignment, set *Settings, err error) error {
 	if g, ok := errors.AsType[*journal.GenerationError](err); ok {
-		if !planted.Bug(planted.FloorNotReported) {
-			a.Refused(g.Held)
-		}
+		a.Refused(g.Held)
 		return fmt.Errorf("take over %s: %w", a.Unit, err)
 	}
 	if errors.Is(err, journal.ErrForeign) {

@@ -7,8 +7,6 @@ import (
 	"encoding/binary"
 	"hash"
 	"sync"
-
-	"github.com/emitd/emitd/internal/planted"
 )
 
 // A token proves a claim:
@@ -74,7 +72,7 @@ func (s *sealer) seal(t token, id string) string {
 // open returns what the token says, if it is genuine and of this job.
 func (s *sealer) open(text, id string) (token, bool) {
 	t, body, mac, ok := parseToken(text, &s.raw)
-	if !ok || !hmac.Equal(mac, s.sign(body, id)) && !planted.Bug(planted.TokenUnproven) {
+	if !ok || !hmac.Equal(mac, s.sign(body, id)) {
 		return token{}, false
 	}
 	return t, true

@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/emitd/emitd/daemon/queue/ledger"
-	"github.com/emitd/emitd/internal/planted"
 	"github.com/emitd/emitd/storage/blob"
 )
 
@@ -153,7 +152,7 @@ func handBackStep(s *shard, c *call) progress {
 		case !ok || j.State != ledger.Active || j.Begun || j.Epoch != u.epoch || j.Deliveries != u.delivery || j.Nonce != u.nonce:
 			continue // it is over, or the call was repeated and that answer has reached the worker
 		}
-		r := ledger.Record{Kind: ledger.Release, Numbers: []uint64{u.number}, Undelivered: !planted.Bug(planted.UndeliveredCounts)}
+		r := ledger.Record{Kind: ledger.Release, Numbers: []uint64{u.number}, Undelivered: true}
 		switch {
 		case errors.Is(u.err, blob.ErrNotFound):
 			r.Kind, r.Cause = ledger.Kill, fmt.Sprintf("given up after %d attempts: its payload, the object %s, is gone", j.Attempts, j.Blob)

@@ -6,7 +6,6 @@ import (
 
 	"github.com/emitd/emitd/daemon/queue/journal"
 	"github.com/emitd/emitd/daemon/queue/ledger"
-	"github.com/emitd/emitd/internal/planted"
 )
 
 // work is what waits for one slot.
@@ -164,7 +163,7 @@ func (s *shard) barrier(c *call) {
 		return
 	}
 	slot := s.log.Barrier()
-	if slot <= s.log.Durable() || planted.Bug(planted.AnswerOvertakes) {
+	if slot <= s.log.Durable() {
 		return
 	}
 	if n := len(s.works); n == 0 || s.works[n-1].slot < slot {
@@ -185,9 +184,6 @@ func (s *shard) softly(r *ledger.Record) {
 	s.encode(r)
 	if s.soft.IsZero() {
 		s.soft = s.wall
-		if planted.Bug(planted.ClaimNotWritten) {
-			s.soft = s.soft.Add(time.Hour)
-		}
 	}
 }
 
@@ -249,9 +245,6 @@ func (s *shard) flushStuck() {
 // settle applies everything that has become durable, and answers those who waited for it.
 func (s *shard) settle() {
 	durable := s.log.Durable()
-	if planted.Bug(planted.AnswerBeforeDurable) {
-		durable = s.log.Barrier()
-	}
 	n := 0
 	for n < len(s.works) && s.works[n].slot <= durable {
 		s.cutBefore(s.works[n].slot)

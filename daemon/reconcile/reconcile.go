@@ -16,7 +16,6 @@ package reconcile
 
 import (
 	"github.com/emitd/emitd/daemon"
-	"github.com/emitd/emitd/internal/planted"
 )
 
 // Run is a run of a unit in this process that has not returned.
@@ -92,7 +91,7 @@ func idle(listed *daemon.Record, ran int64) Action {
 		}
 		return Start
 	default: // active
-		if ran >= listed.Generation && !planted.Bug(planted.SameGeneration) {
+		if ran >= listed.Generation {
 			return Resume
 		}
 		return Start // resumed before, and the reply was lost

@@ -1,100 +1,144 @@
-// Package planted holds the switches of bugs that are planted on purpose.
+// Package planted proves that the tests see each rule of the protocols broken.
 //
-// A rule of the protocol is believed only once its test was seen to fail without it. At the place
-// where a rule decides, the code asks [Bug] whether the rule is to be broken:
+// A rule is believed only once its test was seen to fail without it. The files in bugs list planted bugs: small
+// changes of the product's source, each of which breaks one rule, and the test that must fail then. The product
+// itself contains no switch. For each bug, TestPlanted gives the changed files to the go command as an overlay and
+// demands that the test fails:
 //
-//	if row != guard && !planted.Bug(planted.DeathWithoutCheck) {
-//		return skipped
-//	}
+//	go test -tags planted -run TestPlanted -v ./internal/planted
+//	go test -tags planted -run 'TestPlanted/term_kept_after_lost' -v ./internal/planted
 //
-// In every ordinary build Bug is the constant false and the compiler removes both the call and
-// the branch: the product contains no switch. With the build tag "planted", tests switch one bug
-// on by its name with On and demand that the simulator catches it:
+// A bug is written like this:
 //
-//	go test -tags planted -run TestPlanted ./coordinator/sim
+//	== the bug's name
+//	The rule that it breaks, and how.
+//	coordinator/sim TestStorm
+//	@ storage/storage.go
+//	 func NextGeneration(previous, term, highestReported int64) int64 {
+//	-	return max(previous+1, term, highestReported+1)
+//	+	return previous + 1
 //
-// The rules of the queue and of storage/postgres that no simulator sees are broken one at a time under its ordinary tests:
+// The third line names the package and the test, a pattern of go test. Each "@" begins one edit of a file: lines
+// with a blank in front stay, those with "-" go, those with "+" come. The lines that stay or go must occur exactly
+// once in the file; an ordinary test checks this, so that a bug cannot get lost when the code moves on. Lines that
+// begin with "#" are comments. A bug that needs two edits of one file has two "@" lines.
 //
-//	go test -tags planted -run TestPlanted ./internal/planted
-//
-// The names are listed in [Bugs], [QueueBugs] and [StoreBugs], each with the rule it breaks. On panics for a name
-// that is not listed, and Asked tells a test that some code has asked for the bug: a switch connected
-// to nothing is no proof.
+// The method is mutation testing; see DeMillo, Lipton and Sayward, "Hints on Test Data Selection" (1978).
 package planted
 
-// Info describes one planted bug.
-type Info struct {
-	Name string
-	// Breaks names the rule of the protocol that is broken, and how.
-	Breaks string
-}
-
-// The names of the bugs.
-const (
-	FenceWithoutStop      = "self-fencing without StopTimeout"
-	PlainGeneration       = "generation without GREATEST"
-	GoOnInChangedStore    = "going on at once under a changed store identity"
-	ForceAtDrainDeadline  = "force at the drain deadline"
-	TrustUnlisted         = "trust extended by a reply that does not list the unit"
-	AckFromRevoking       = "acknowledge accepted from revoking"
-	AckAfterBound         = "acknowledge after the local bound"
-	SameGeneration        = "same generation for a second run"
-	DeathWithoutCheck     = "death commit without re-checking the node row"
-	ReadBeforeWrite       = "reads from before the heartbeat's write"
-	LateSeqAccepted       = "late sequence number accepted"
-	StandOnStoreClock     = "standing on the store's clock alone"
-	TermKeptAfterLost     = "term kept after lost"
-	DeafUnnoticed         = "deaf node not noticed"
-	ResignBeforeLost      = "resign before lost"
-	WakeMovesDeadline     = "wake-up moving a deadline"
-	WriteWithoutTermGuard = "leader write without term guard"
-	FenceWithoutStamp     = "fence without stamp"
-	EventsByIdentity      = "event numbers by identity column"
-	WriteToAnotherStore   = "report or commit accepted by another store than was read"
-	PlanInChangedStore    = "assigning at once under a changed store identity"
-	StandInChangedStore   = "standing at once under a changed store identity"
-	NewcomerTrustsStore   = "newcomer ignores since when the store is another one"
-	TermOfLostHistory     = "term of the lost history kept"
-	ResumeInChangedStore  = "resuming at once under a changed store identity"
-	HalfForceAfter        = "forced hand-over after half of the margins"
-	DrainWithoutMargin    = "drain deadline without a margin"
-	TimeAfterInput        = "time is looked at after the input"
-	DeafAtFirstSight      = "units taken from a deaf node at first sight"
-	ProofFreesAnyTerm     = "proof of a death frees whatever term there is"
+import (
+	"embed"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
 )
 
-// Bugs lists every planted bug.
-func Bugs() []Info {
-	return []Info{
-		{FenceWithoutStop, "A7: runs are cancelled StopTimeout too late, so they end after others may start"},
-		{PlainGeneration, "A: the next generation is the row's plus one only; after a rollback it repeats"},
-		{GoOnInChangedStore, "store identity: leading, assigning and starting go on as if it were the same store"},
-		{ForceAtDrainDeadline, "A6: the next owner starts at the drain deadline of a silent holder"},
-		{TrustUnlisted, "A6: every answered heartbeat extends the trust of every run"},
-		{AckFromRevoking, "A1: a revoked assignment becomes active again by a late acknowledgement"},
-		{AckAfterBound, "A4: a run is started or kept although it can no longer be acknowledged in time"},
-		{SameGeneration, "A9: a second run of an active unit keeps the generation of the first"},
-		{DeathWithoutCheck, "A3: units are taken from a node that beat again before the commit"},
-		{ReadBeforeWrite, "E1: the reply shows what stood before the write"},
-		{LateSeqAccepted, "node: a delayed or repeated message of a node is taken for a new one"},
-		{StandOnStoreClock, "E2: a candidate believes the store's clock alone, whatever it did meanwhile"},
-		{TermKeptAfterLost, "E5: a process renews a term for which it published Lost"},
-		{DeafUnnoticed, "A8: a node that hears no reply keeps its units for ever"},
-		{ResignBeforeLost, "E4, E6: the term is given up first and Lost published afterwards"},
-		{WakeMovesDeadline, "E4: a wake-up postpones the trust or renew deadline"},
-		{WriteWithoutTermGuard, "A3: a replaced leader's commit is applied"},
-		{FenceWithoutStamp, "A10: the fence compares but the claim is not stamped before the run"},
-		{EventsByIdentity, "A13: event numbers are drawn when the change begins: gaps and disorder"},
-		{WriteToAnotherStore, "store identity: what was decided from a lost history is written into the one that took its place"},
-		{PlanInChangedStore, "store identity: units are assigned before NodeRegistrationTTL; others may run what the lost history gave them"},
-		{StandInChangedStore, "store identity: a candidate stands before LeaseDuration; the leader of the lost history may trust itself"},
-		{NewcomerTrustsStore, "store identity: a process that began after the change takes what the rows say for all there is"},
-		{TermOfLostHistory, "store identity: a leader goes on leading when the store has become another one"},
-		{ResumeInChangedStore, "store identity: a run is resumed before NodeRegistrationTTL"},
-		{HalfForceAfter, "A6: the next owner starts a margin too early: both timers of the holder may be late"},
-		{DrainWithoutMargin, "A5: a run is cancelled only when its drain timeout is over for others, not a margin before"},
-		{TimeAfterInput, "E4: after a pause, what waited is handled by a leader whose trust is over; Lost comes after other effects"},
-		{DeafAtFirstSight, "A8: units are revoked with the judgement, though the node's next heartbeat may be on its way"},
-		{ProofFreesAnyTerm, "A8, E2: a term is vacated although the process that is proven to have ended does not hold it"},
+//go:embed bugs/*.txt
+var texts embed.FS
+
+// bug is one planted bug.
+type bug struct {
+	name   string
+	breaks string // the rule that it breaks, and how
+	pkg    string // the package whose test must fail, as a directory of the module
+	test   string // that test, a pattern
+	edits  []edit
+}
+
+// edit replaces the lines before, which occur once in the file, by the lines after.
+type edit struct {
+	file          string
+	before, after string
+}
+
+// bugs reads all planted bugs.
+func bugs() ([]bug, error) {
+	names, err := fs.Glob(texts, "bugs/*.txt")
+	if err != nil {
+		return nil, err
 	}
+	var all []bug
+	for _, name := range names {
+		text, err := texts.ReadFile(name)
+		if err != nil {
+			return nil, err
+		}
+		some, err := parse(string(text))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		all = append(all, some...)
+	}
+	return all, nil
+}
+
+// parse reads the bugs of one file.
+func parse(text string) ([]bug, error) {
+	var all []bug
+	for i, section := range strings.Split("\n"+text, "\n== ") {
+		if i == 0 {
+			continue // comments
+		}
+		b, err := parseBug(strings.Split(strings.TrimRight(section, "\n"), "\n"))
+		if err != nil {
+			return nil, fmt.Errorf("bug %d: %w", i, err)
+		}
+		all = append(all, b)
+	}
+	return all, nil
+}
+
+func parseBug(lines []string) (bug, error) {
+	if len(lines) < 4 {
+		return bug{}, fmt.Errorf("%q: wants a name, what it breaks, the test and an edit", lines[0])
+	}
+	b := bug{name: lines[0], breaks: lines[1]}
+	b.pkg, b.test, _ = strings.Cut(lines[2], " ")
+	if b.breaks == "" || b.pkg == "" || b.test == "" {
+		return bug{}, fmt.Errorf("%q: wants what it breaks, and the package and the name of a test", b.name)
+	}
+	for _, line := range lines[3:] {
+		if file, begins := strings.CutPrefix(line, "@ "); begins {
+			b.edits = append(b.edits, edit{file: file})
+			continue
+		}
+		if len(b.edits) == 0 || line == "" {
+			return bug{}, fmt.Errorf("%q: an edit begins with @ and its lines with a blank, - or +: %q", b.name, line)
+		}
+		e := &b.edits[len(b.edits)-1]
+		switch line[0] {
+		case ' ':
+			e.before += line[1:] + "\n"
+			e.after += line[1:] + "\n"
+		case '-':
+			e.before += line[1:] + "\n"
+		case '+':
+			e.after += line[1:] + "\n"
+		default:
+			return bug{}, fmt.Errorf("%q: an edit's line begins with a blank, - or +: %q", b.name, line)
+		}
+	}
+	return b, nil
+}
+
+// apply returns the files below root that the bug changes, with it, by their names in the module.
+func (b *bug) apply(root string) (map[string]string, error) {
+	files := map[string]string{}
+	for _, e := range b.edits {
+		text, edited := files[e.file]
+		if !edited {
+			read, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(e.file)))
+			if err != nil {
+				return nil, err
+			}
+			text = string(read)
+		}
+		if n := strings.Count("\n"+text, "\n"+e.before); n != 1 || e.before == "" {
+			return nil, fmt.Errorf("%s has these lines %d times, not once:\n%s", e.file, n, e.before)
+		}
+		files[e.file] = strings.TrimPrefix(strings.Replace("\n"+text, "\n"+e.before, "\n"+e.after, 1), "\n")
+	}
+	return files, nil
 }

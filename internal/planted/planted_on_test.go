@@ -2,28 +2,66 @@
 
 package planted
 
-import "testing"
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
 
-func TestOneSwitchAtATime(t *testing.T) { //nolint:paralleltest // the switch is of the process
-	defer On("")
-	On(PlainGeneration)
-	if Asked() {
-		t.Error("asked before anybody asked")
+// TestPlanted plants each bug and demands that its test fails. The simulators stop at the first seed that fails.
+func TestPlanted(t *testing.T) {
+	t.Parallel()
+	for _, b := range all(t) {
+		t.Run(b.name, func(t *testing.T) {
+			t.Parallel()
+			start := time.Now()
+			out, err := run(t, &b)
+			failed := regexp.MustCompile(`(?m)^--- FAIL: (` + b.test + `) `).MatchString(out)
+			if err == nil || !failed {
+				t.Fatalf("%s of %s does not catch it: %s: %v\n%s", b.test, b.pkg, b.breaks, err, out)
+			}
+			t.Logf("caught by %s of %s in %v", b.test, b.pkg, time.Since(start).Round(time.Millisecond))
+		})
 	}
-	if Bug(SameGeneration) || Asked() {
-		t.Error("another bug is on")
+}
+
+// run runs the test of the bug with the bug planted.
+func run(t *testing.T, b *bug) (string, error) {
+	t.Helper()
+	files, err := b.apply(root)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if !Bug(PlainGeneration) || !Asked() {
-		t.Error("the bug is not on, or nobody noticed the question")
-	}
-	On("")
-	if Bug(PlainGeneration) || Bug("") {
-		t.Error("a bug is on after all were switched off")
-	}
-	defer func() {
-		if recover() == nil {
-			t.Error("an unlisted name was accepted")
+	dir := t.TempDir()
+	replace := map[string]string{}
+	for name, text := range files {
+		original, err := filepath.Abs(filepath.Join(root, filepath.FromSlash(name)))
+		if err != nil {
+			t.Fatal(err)
 		}
-	}()
-	On("no such bug")
+		changed := filepath.Join(dir, strings.ReplaceAll(name, "/", "_"))
+		if err := os.WriteFile(changed, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		replace[original] = changed
+	}
+	overlay := filepath.Join(dir, "overlay.json")
+	text, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(overlay, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "go", "test", "-overlay", overlay, "-vet=off", "-count=1", "-failfast",
+		"-timeout=10m", "-run=^("+b.test+")$", "./"+b.pkg)
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "EMITD_TEST_SEEDS=1..400", "EMITD_TEST_JOURNAL_SEEDS=400")
+	out, err := cmd.CombinedOutput()
+	return string(out), err
 }

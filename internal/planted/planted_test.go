@@ -1,30 +1,109 @@
 package planted
 
 import (
-	"slices"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
 )
 
-// A name twice, or a bug without the rule it breaks, would make the list of proofs lie.
-func TestBugsAreDistinctAndExplained(t *testing.T) {
+// root is the module's directory.
+var root = filepath.Join("..", "..")
+
+func all(t *testing.T) []bug {
+	t.Helper()
+	bugs, err := bugs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bugs
+}
+
+// TestBugsFitTheSource: the code moved on and left a bug behind, or its test has another name now. Then the list
+// would promise proofs that nobody makes.
+func TestBugsFitTheSource(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
-	for _, b := range slices.Concat(Bugs(), QueueBugs(), StoreBugs()) {
-		if b.Name == "" || b.Breaks == "" || seen[b.Name] {
-			t.Errorf("bug %+v: empty or twice", b)
+	for _, b := range all(t) {
+		if seen[b.name] {
+			t.Errorf("%q is listed twice", b.name)
 		}
-		seen[b.Name] = true
+		seen[b.name] = true
+		files, err := b.apply(root)
+		if err != nil {
+			t.Errorf("%q: %v", b.name, err)
+		}
+		for name, text := range files {
+			if _, err := parser.ParseFile(token.NewFileSet(), name, text, parser.SkipObjectResolution); err != nil {
+				t.Errorf("%q: %v", b.name, err)
+			}
+		}
+		for name := range strings.SplitSeq(b.test, "|") {
+			if !hasTest(t, b.pkg, name) {
+				t.Errorf("%q: %s has no test %s", b.name, b.pkg, name)
+			}
+		}
+	}
+	if len(seen) < 70 {
+		t.Errorf("%d bugs: the list was cut off", len(seen))
 	}
 }
 
-func TestOrdinaryBuildsHaveNoSwitch(t *testing.T) {
-	t.Parallel()
-	if Enabled {
-		return // TestOneSwitchAtATime covers this build
+func hasTest(t *testing.T, pkg, name string) bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root, filepath.FromSlash(pkg), "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, b := range slices.Concat(Bugs(), QueueBugs(), StoreBugs()) {
-		if Bug(b.Name) {
-			t.Errorf("%q is on in a build without the tag", b.Name)
+	declared := regexp.MustCompile(`(?m)^func ` + regexp.QuoteMeta(name) + `\(t \*testing\.T\)`)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
 		}
+		if declared.Match(text) {
+			return true
+		}
+	}
+	return false
+}
+
+func TestApply(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "a.go"), []byte("one\ntwo\nthree\ntwo and a half\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct{ edits, want, err string }{
+		"a line is replaced":     {"@ a.go\n-two\n+2", "one\n2\nthree\ntwo and a half\n", ""},
+		"the first line":         {"@ a.go\n-one\n two", "two\nthree\ntwo and a half\n", ""},
+		"two edits of one file":  {"@ a.go\n-one\n@ a.go\n three\n+four", "two\nthree\nfour\ntwo and a half\n", ""},
+		"the line is not there":  {"@ a.go\n-five", "", "0 times"},
+		"a part of a line":       {"@ a.go\n-two and", "", "0 times"},
+		"an edit without before": {"@ a.go\n+six", "", "times, not once"},
+		"a file is not there":    {"@ b.go\n-one", "", "b.go"},
+		"a line without a mark":  {"@ a.go\none", "", "begins with"},
+		"an edit without a file": {"-one", "", "begins with @"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			some, err := parse("# a comment\n\n== a bug\nA1: it breaks\npkg TestIt\n" + c.edits + "\n")
+			var files map[string]string
+			if err == nil {
+				files, err = some[0].apply(dir)
+			}
+			if c.err != "" {
+				if err == nil || !strings.Contains(err.Error(), c.err) {
+					t.Fatalf("error %v, want one with %q", err, c.err)
+				}
+				return
+			}
+			if err != nil || files["a.go"] != c.want {
+				t.Fatalf("%q, %v; want %q", files["a.go"], err, c.want)
+			}
+		})
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/emitd/emitd/internal/planted"
 	"github.com/emitd/emitd/storage"
 	"github.com/emitd/emitd/storage/internal/rules"
 )
@@ -15,7 +14,7 @@ func (s *state) commit(c storage.Commit, now time.Time) ([]storage.Outcome, erro
 	if len(c.Changes) > storage.MaxChanges {
 		return nil, fmt.Errorf("%d changes, the limit is %d", len(c.Changes), storage.MaxChanges)
 	}
-	if (!s.term.Held() || s.term.Ref() != c.Term) && !planted.Bug(planted.WriteWithoutTermGuard) {
+	if !s.term.Held() || s.term.Ref() != c.Term {
 		return nil, storage.ErrTermLost
 	}
 	out := rules.Commit(s, c, now)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/emitd/emitd/daemon"
-	"github.com/emitd/emitd/internal/planted"
 )
 
 // gate makes Stamp wait for the transactions that hold a unit's fence, and new ones wait behind
@@ -25,9 +24,6 @@ func (s *Store) Stamp(ctx context.Context, f daemon.Fence) error {
 		return fmt.Errorf("stamp %s: %w", f, err)
 	}
 	defer s.end()
-	if planted.Bug(planted.FenceWithoutStamp) {
-		return nil
-	}
 	for f.Generation > s.state.fences[f.Unit] {
 		g := s.gates[f.Unit]
 		if g == nil || g.holders == 0 {
@@ -125,9 +121,6 @@ func (s *Store) waitGate(ctx context.Context, g *gate) error {
 // generation was overtaken, a higher one has not claimed yet, and who has not claimed may read
 // what an earlier run is still about to change. Generation 0 is nobody's.
 func (s *state) checkFence(f daemon.Fence) error {
-	if planted.Bug(planted.FenceWithoutStamp) && f.Generation > s.fences[f.Unit] {
-		s.fences[f.Unit] = f.Generation // the first effect raises it, not the claim
-	}
 	if held := s.fences[f.Unit]; held != f.Generation || f.Generation <= 0 {
 		return &daemon.StaleError{Fence: f, Holds: held}
 	}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon"
-	"github.com/emitd/emitd/internal/planted"
 	"github.com/emitd/emitd/storage"
 	"github.com/emitd/emitd/storage/internal/rules"
 )
@@ -52,7 +51,7 @@ func (s *state) admit(beat storage.Heartbeat, now time.Time) (*member, error) {
 	switch {
 	case gone && beat.Advert == nil:
 		return nil, storage.ErrNotRegistered
-	case row != nil && (row.left || beat.Seq <= row.Seq) && !planted.Bug(planted.LateSeqAccepted):
+	case row != nil && (row.left || beat.Seq <= row.Seq):
 		return nil, storage.ErrStaleSeq
 	}
 	cluster := s.cluster

@@ -3,7 +3,6 @@ package memory
 import (
 	"time"
 
-	"github.com/emitd/emitd/internal/planted"
 	"github.com/emitd/emitd/storage"
 	"github.com/emitd/emitd/storage/internal/rules"
 )
@@ -16,7 +15,7 @@ func (s *state) leave(l storage.Leave, now time.Time) error {
 	switch {
 	case row == nil || !row.Present() && !l.Deregister:
 		return storage.ErrNotRegistered
-	case l.Seq <= row.Seq && !planted.Bug(planted.LateSeqAccepted):
+	case l.Seq <= row.Seq:
 		return storage.ErrStaleSeq
 	}
 	row.Seq = l.Seq

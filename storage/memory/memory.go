@@ -27,12 +27,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/emitd/emitd/daemon"
-	"github.com/emitd/emitd/internal/planted"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )
@@ -112,10 +110,6 @@ func (s *Store) begin(ctx context.Context) (time.Time, error) {
 func (s *Store) end() {
 	if s.cfg.OnEvent != nil {
 		news := s.state.eventsAfter(s.told)
-		if planted.Bug(planted.EventsByIdentity) {
-			news = slices.Clone(news) // numbers drawn in one order, committed in another
-			slices.Reverse(news)
-		}
 		for _, e := range news {
 			s.cfg.OnEvent(e)
 		}
@@ -187,7 +181,7 @@ func (s *Store) Commit(ctx context.Context, commit storage.Commit) ([]storage.Ou
 
 // isAnother reports whether a call was decided from another store than this one is now.
 func (s *Store) isAnother(read string) bool {
-	return read != "" && read != s.storeID && !planted.Bug(planted.WriteToAnotherStore)
+	return read != "" && read != s.storeID
 }
 
 // Snapshot implements [storage.Store].

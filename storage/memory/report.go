@@ -3,7 +3,6 @@ package memory
 import (
 	"time"
 
-	"github.com/emitd/emitd/internal/planted"
 	"github.com/emitd/emitd/storage"
 	"github.com/emitd/emitd/storage/internal/rules"
 )
@@ -14,7 +13,7 @@ func (s *state) report(r storage.Report, now time.Time) ([]storage.Outcome, erro
 	switch {
 	case row == nil:
 		return nil, storage.ErrNotRegistered
-	case r.Seq <= row.Seq && !planted.Bug(planted.LateSeqAccepted):
+	case r.Seq <= row.Seq:
 		return nil, storage.ErrStaleSeq
 	}
 	row.Seq = r.Seq

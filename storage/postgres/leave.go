@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 
-	"github.com/emitd/emitd/internal/planted"
 	"github.com/emitd/emitd/storage"
 )
 
@@ -18,7 +17,7 @@ func (s *Store) Leave(ctx context.Context, l storage.Leave) error {
 			m.do("term_lock")
 		}
 		m.do("node_lock", me)
-		if (l.Drain || l.Deregister) && !planted.Bug(planted.LeaveWithoutUnitLocks) {
+		if l.Drain || l.Deregister {
 			m.do("leave_units_lock", me)
 		}
 		m.count(func(n int64) { admitted = n == 1 }, "leave_row", me, seq, l.Deregister)

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/emitd/emitd/internal/planted"
 	"github.com/emitd/emitd/storage/blob"
 )
 
@@ -142,7 +141,7 @@ func (b *Bucket) replace(ctx context.Context, key string, data []byte, h header,
 		return state{}, err
 	}
 	f.Close()
-	if !pleases(old) && !planted.Bug(planted.ReplaceWithoutVersion) {
+	if !pleases(old) {
 		return state{}, with(blob.ErrChanged, b.syncDir(versions(path)))
 	}
 	h.replaced = old.self
@@ -178,11 +177,6 @@ func (b *Bucket) link(ctx context.Context, tmp, path string) error {
 		}
 		if err := b.at("link"); err != nil {
 			return err
-		}
-		if planted.Bug(planted.CheckThenReplace) {
-			if _, err := os.Lstat(path); err != nil {
-				_ = os.Remove(path) // what somebody else has made since
-			}
 		}
 		err := os.Link(tmp, path)
 		if errors.Is(err, os.ErrExist) {

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon"
-	"github.com/emitd/emitd/internal/planted"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )
@@ -24,9 +23,6 @@ func Report(r Rows, who node.Identity, u storage.UnitReport, term int64, now tim
 		return storage.Outcome{Unit: u.Unit, Applied: true, Record: *old}
 	}
 	next, ok := daemon.Next(old.State, u.Step)
-	if planted.Bug(planted.AckFromRevoking) && old.State == daemon.Revoking && u.Step == daemon.Acknowledge {
-		next, ok = daemon.Active, true
-	}
 	if !own || !ok || !holders(u.Step) {
 		return storage.Outcome{Unit: u.Unit, Record: *old}
 	}

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon"
-	"github.com/emitd/emitd/internal/planted"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )
@@ -40,7 +39,7 @@ func judge(r Rows, n storage.NodeChange, now time.Time) {
 	row := *old
 	switch n.State {
 	case node.Removed:
-		if r.Still(n.Guard) || planted.Bug(planted.DeathWithoutCheck) {
+		if r.Still(n.Guard) {
 			Entomb(r, row, n.Reason, now)
 		}
 	case node.Live:
@@ -154,7 +153,7 @@ func assign(r Rows, rec *daemon.Record, c storage.Commit, change storage.Change,
 // expire frees the unit without or after the holder's word. Where the reason is the holder's death, its
 // row is looked at again: one that moved since is not dead.
 func expire(r Rows, rec *daemon.Record, change storage.Change, now time.Time) (daemon.EventKind, bool) {
-	if dead := change.Dead; dead != nil && !planted.Bug(planted.DeathWithoutCheck) {
+	if dead := change.Dead; dead != nil {
 		if present(r, dead.Incarnation) != nil && !r.Still(*dead) {
 			return "", false
 		}

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon"
-	"github.com/emitd/emitd/internal/planted"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )
@@ -83,7 +82,7 @@ func Ended(r Rows, term *node.Term, b storage.Heartbeat, now time.Time) (marked,
 			row.Witnessed, marked = true, true
 			r.PutNode(row)
 		}
-		if term.Held() && (term.Leader.Incarnation == inc || planted.Bug(planted.ProofFreesAnyTerm)) {
+		if term.Held() && term.Leader.Incarnation == inc {
 			Vacate(r, term, node.ProcessEnded, nil, now)
 			vacated = true
 		}

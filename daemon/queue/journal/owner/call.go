@@ -30,11 +30,6 @@ func (m *Machine) again(c *Call, least time.Duration) {
 	next.Attempt++
 	next.After = max(m.pause(c.Attempt), least)
 	m.stats.Repeated++
-	if next.Op == CreateSlot && bug(newPutIDOnRetry) && m.owns() {
-		w := *c.Write
-		w.Header.PutID, w.encoded = m.cfg.Rand(), nil
-		next.Write = &w
-	}
 	m.call(&next)
 }
 
@@ -71,10 +66,6 @@ func (m *Machine) Result(now time.Duration, r Result) []Effect {
 	case c.Op == CopyHead && c.Attempt >= givesUpAfter:
 	case r.Answer == Failed, r.Answer == Unknown:
 		m.again(c, r.Retry)
-		if bug(reappliedBatch) && c.Op == CreateSlot && m.owns() {
-			m.log.sealed = append(m.log.sealed, c.Write.Body)
-			m.pump(now)
-		}
 	case m.phase == taking:
 		m.taken(c, r)
 	default:

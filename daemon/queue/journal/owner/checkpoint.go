@@ -202,12 +202,12 @@ func (m *Machine) progress() {
 	switch {
 	case c != nil && c.committed:
 		// HEAD names nothing that was not acknowledged: nobody reads the slots below it again.
-		if c.storing > 0 && !bug(namedEarly) || c.upTo > m.log.durable {
+		if c.storing > 0 || c.upTo > m.log.durable {
 			return
 		}
 		head.Previous, head.Checkpoint = head.Checkpoint, c.ref
 		head.Known = max(head.Known, m.log.durable+1)
-	case m.phase == closing && (m.quiet() || bug(earlyClose)):
+	case m.phase == closing && m.quiet():
 		head.Closed, head.Known = m.log.next, m.log.next
 	default:
 		return

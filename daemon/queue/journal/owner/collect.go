@@ -72,9 +72,6 @@ func (m *Machine) sweep() {
 func (m *Machine) named() map[string]bool {
 	keys := map[string]bool{}
 	for _, c := range []format.Checkpoint{m.head.Checkpoint, m.head.Previous} {
-		if bug(collectNamed) || bug(collectPrevious) && c.Slot == m.head.Previous.Slot {
-			continue
-		}
 		for _, r := range c.Runs {
 			keys[r.Key()] = true
 		}
@@ -84,9 +81,6 @@ func (m *Machine) named() map[string]bool {
 
 // needs reports whether a checkpoint refers to a slot.
 func (m *Machine) needs(slot uint64) bool {
-	if bug(collectReferenced) {
-		return false
-	}
 	_, now := slices.BinarySearch(m.gc.kept, slot)
 	_, before := slices.BinarySearch(m.gc.before, slot)
 	return now || before
@@ -183,7 +177,7 @@ func (m *Machine) page(r Result) {
 		case slot >= g.bound:
 			g.more = false
 			return
-		case e.Size <= format.FenceSize && !bug(fenceDeleted): // for ever; see the package comment of journal
+		case e.Size <= format.FenceSize: // for ever; see the package comment of journal
 		case m.needs(slot):
 			g.spared = append(g.spared, slot)
 		default:

@@ -157,7 +157,7 @@ func (m *Machine) pump(now time.Duration) {
 // mark cuts a segment without records if the journal has been idle for long enough.
 func (m *Machine) mark(now time.Duration) {
 	l := &m.log
-	if !l.unmarked || m.cfg.MarkAfter == 0 || m.phase != owning || len(l.window) > 0 || m.head.Known > l.durable || bug(unmarked) {
+	if !l.unmarked || m.cfg.MarkAfter == 0 || m.phase != owning || len(l.window) > 0 || m.head.Known > l.durable {
 		return
 	}
 	if due := max(l.ackedAt+m.cfg.MarkAfter, l.markedAt+m.cfg.MarkEvery); now < due {
@@ -182,15 +182,6 @@ func (m *Machine) gap() time.Duration {
 // room reports whether another slot may be outstanding. The window counts from the lowest slot that
 // is not acknowledged, whatever has landed above it: the next owner's fence voids just so many.
 func (m *Machine) room() bool {
-	if bug(unboundedWindow) {
-		under := 0
-		for _, o := range m.log.window {
-			if !o.landed {
-				under++
-			}
-		}
-		return under < m.cfg.Window
-	}
 	return len(m.log.window) < m.cfg.Window
 }
 
@@ -261,9 +252,6 @@ func (m *Machine) landed(now time.Duration, slot uint64) {
 	m.stats.Slots++
 	m.stats.Bytes += size
 	m.stats.SegmentBytes += size
-	if bug(ackOutOfOrder) {
-		m.emit(Ack{Slot: slot})
-	}
 	before := l.durable
 	for len(l.window) > 0 && l.window[0].landed {
 		l.pending -= l.window[0].bytes

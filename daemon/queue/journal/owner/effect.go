@@ -76,9 +76,7 @@ type Write struct {
 func (w *Write) Bytes(codec *format.Codec) []byte {
 	if w.encoded == nil {
 		w.encoded = codec.Encode(&w.Header, &w.Body)
-		if !plantable {
-			w.Body = format.Body{} // the records are in the object
-		}
+		w.Body = format.Body{} // the records are in the object
 	}
 	return w.encoded
 }

@@ -49,8 +49,6 @@ func (m *Machine) readPart(c *Call, r Result) {
 		want = t.objects[c.part]
 	}
 	switch {
-	case r.Answer == NotFound && c.part >= 0 && c.part < len(t.replaced.Checkpoint.Runs) && bug(missingRunEmpty):
-		t.parts[c.part] = &format.Segment{}
 	case r.Answer == NotFound:
 		m.doubt(missing(c.Key))
 		return
@@ -211,9 +209,6 @@ func (m *Machine) newFence(slot uint64) *Write {
 		link = 0
 	}
 	jump := t.mine.Window // at least the window of the HEAD that R1 replaced
-	if bug(jumpOfOwnWindow) {
-		jump = m.cfg.Window
-	}
 	return &Write{
 		Header: format.Header{Slot: slot, Epoch: t.mine.Epoch, PutID: m.cfg.Rand(), Jump: uint32(jump), Fence: true, Previous: link, Known: t.At - 1},
 		Body:   format.NewBody(max(m.time, 0)),
@@ -226,9 +221,6 @@ func (m *Machine) newFence(slot uint64) *Write {
 func (m *Machine) barrier() {
 	t := &m.take
 	slot := t.At + uint64(t.mine.Window) - 1
-	if bug(barrierTooFar) {
-		slot += 2 * uint64(t.mine.Window)
-	}
 	for s := range t.barriers {
 		if s >= t.At { // it is not passed yet
 			return
@@ -248,12 +240,6 @@ func (m *Machine) fenced(c *Call, r Result) {
 		return // a barrier: it is met when it is read
 	case r.Answer == Done:
 		m.verify() // R4
-		return
-	case bug(staleEmpty): // the prefetch said that the slot is empty: what is there now must be void
-		delete(t.got, t.At)
-		t.pending = nil
-		t.At++
-		m.advance()
 		return
 	}
 	// An older owner's late commit, an interrupted starter's fence, or our own. What was read
@@ -279,11 +265,5 @@ func (m *Machine) reread(r Result) {
 	t.ask = t.At
 	t.got[t.At] = &found{segment: r.Segment}
 	m.barrier()
-	if r.Segment.Header.Fence && bug(fenceAsData) {
-		t.got[t.At+1] = &found{}
-		m.time = max(m.time, r.Segment.Last())
-		delete(t.got, t.At)
-		t.At++
-	}
 	m.advance()
 }

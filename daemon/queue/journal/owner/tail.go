@@ -46,7 +46,7 @@ func (m *Machine) ends() bool {
 	if !known {
 		return false
 	}
-	if why == nil || bug(gapIsEnd) {
+	if why == nil {
 		return true
 	}
 	// An owner that is still writing may have filled it since.

@@ -70,8 +70,6 @@ func (m *Machine) readHead(r Result) {
 	case t.begun && head.Nonce == t.mine.Nonce && head.Epoch == t.mine.Epoch:
 		t.version = r.Version
 		m.headIsMine()
-	case bug(noRecheck) && t.verifying:
-		m.headIsMine()
 	default:
 		m.claim(head, r.Version)
 	}
@@ -136,8 +134,6 @@ func (m *Machine) admit(h format.Head) error {
 		// Another run of this very process. One of the two must give up, or both would claim
 		// in turn for ever.
 		return fmt.Errorf("%w: another run of the same process", ErrFenced)
-	case bug(equalGenerations) && h.Generation == m.cfg.Generation:
-		return nil
 	case h.Generation > m.cfg.Generation, h.Generation == m.cfg.Generation && h.Owner != m.cfg.Owner:
 		return &GenerationError{Generation: m.cfg.Generation, Held: h.Generation, Floor: h.Generation + 1, Owner: h.Owner}
 	}
@@ -161,11 +157,8 @@ func (m *Machine) claim(old format.Head, version string) {
 	// owners, and as far as our barriers: who is interrupted before its fence must not have
 	// narrowed what the next one's fence voids.
 	mine.Window = max(old.Window, Reach*m.cfg.Window)
-	if old.Closed != 0 || bug(windowNarrowed) {
+	if old.Closed != 0 {
 		mine.Window = m.cfg.Window
-	}
-	if bug(closedKept) {
-		mine.Closed = old.Closed
 	}
 	start := old.Checkpoint.Start()
 	m.began[mine.Nonce] = true
@@ -199,10 +192,6 @@ func (m *Machine) claim(old format.Head, version string) {
 func (m *Machine) claimed(r Result) {
 	if r.Answer == Done {
 		m.take.version = r.Version
-		m.headIsMine()
-		return
-	}
-	if bug(noEpochCAS) {
 		m.headIsMine()
 		return
 	}

@@ -5,7 +5,8 @@
 // itself. It is for tests:
 //
 //	EMITD_TEST_JOURNAL_SEEDS=170 go test -run TestStorm -v ./daemon/queue/journal/sim    (10,000 takeovers)
-//	go test -tags planted -run TestPlanted -v ./daemon/queue/journal/sim
+//
+// Package internal/planted breaks the rules one at a time and demands that TestStorm sees it.
 //
 // # What is checked
 //
