@@ -17,7 +17,7 @@ const damagedWait = 10 * time.Second
 
 // isDamage reports whether a takeover failed for what is stored.
 func isDamage(err error) bool {
-	return errors.Is(err, journal.ErrMissing) || errors.Is(err, journal.ErrCorrupt)
+	return errors.Is(err, journal.ErrMissing) || errors.Is(err, journal.ErrCorrupt) || errors.Is(err, journal.ErrRepairing)
 }
 
 // refuse keeps a shard whose journal is damaged away from its callers, and says so.

@@ -1,9 +1,13 @@
 package queue
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/emitd/emitd/daemon/queue/journal"
@@ -33,19 +37,21 @@ type Repaired struct {
 	// Head and Checkpoint say from what they were restored; empty: they were not damaged.
 	Head       string `json:"head,omitempty"`
 	Checkpoint string `json:"checkpoint,omitempty"`
-	// Evidence is the prefix under which all objects of the shard were kept as they were, except
-	// Unread, which the object store could not read.
+	// Evidence is the prefix under which all objects of the shard were kept as they were. Of the objects
+	// Raw, which cannot be read, it has what the store has of them; of the objects Unread, nothing.
 	Evidence string    `json:"evidence"`
+	Raw      []string  `json:"raw"`
 	Unread   []string  `json:"unread"`
 	Left     []Problem `json:"left"` // that are there still: payloads, for instance
 }
 
 // Repair makes the damaged journals of a queue whole again, of all shards or of one (at least 0), without
-// what is lost for good: segments that are missing or damaged. It takes each journal over, so that a
-// broker that still serves the shard acknowledges nothing more. First, all objects are copied below the
-// shard's prefix evidence/<time>. It can be repeated after a crash at any time; shards without damage
-// are left alone. With a scratch bucket, a copy is repaired there and nothing else is written: that
-// says what would happen.
+// what is lost for good: segments that are missing or damaged. From its first write on, no broker owns the
+// shard, and one that did acknowledges nothing more. All objects are kept below the shard's prefix
+// evidence/<name of the repair>, with a report of what is lost, before anything is deleted. A repair that
+// was interrupted at any time is gone on with by the next one; until then the shard is not served. Shards
+// without damage are left alone. With a scratch bucket, a copy is repaired there and nothing else is
+// written: that says what would happen.
 func (b *Broker) Repair(ctx context.Context, name string, shard int, scratch blob.Bucket) ([]Repaired, error) {
 	set, err := b.registry.get(ctx, name, 0)
 	if err != nil {
@@ -70,89 +76,208 @@ func (b *Broker) Repair(ctx context.Context, name string, shard int, scratch blo
 	return all, nil
 }
 
+// repair is one of one shard.
+type repair struct {
+	b      *Broker
+	set    *Settings
+	index  int
+	bucket blob.Bucket // in which it is repaired
+	at     string      // the prefix of its journal
+	dry    bool
+	name   string
+	out    *Repaired
+
+	mu   sync.Mutex
+	kept map[string]bool // keys of which evidence is kept
+}
+
 // repairShard repairs one shard; nil: its journal is not damaged.
 func (b *Broker) repairShard(ctx context.Context, set *Settings, index int, scratch blob.Bucket) (*Repaired, error) {
-	bucket, at := b.cfg.Bucket, prefix(b.cfg.Root, set, index)
-	found, err := journal.Verify(ctx, bucket, at, path(set, index), &folder{})
+	r := &repair{
+		b: b, set: set, index: index, bucket: b.cfg.Bucket, at: prefix(b.cfg.Root, set, index), kept: map[string]bool{},
+		name: b.cfg.Now().UTC().Format("20060102T150405.000000Z"),
+		out:  &Repaired{Queue: set.Name, Shard: index, Lost: []LostSlots{}, Raw: []string{}, Unread: []string{}, Left: []Problem{}},
+	}
+	found, err := r.verify(ctx)
 	if err != nil || len(found.Problems) == 0 {
 		return nil, err
 	}
 	if id := found.Head.StoreID; id != "" && id != b.cfg.StoreID {
 		return nil, fmt.Errorf("%w: it says %q, ours is %q", journal.ErrForeign, id, b.cfg.StoreID)
 	}
-	out := &Repaired{Queue: set.Name, Shard: index, Lost: []LostSlots{}, Unread: []string{}, Left: []Problem{}}
-	out.Problems, err = b.shardProblems(ctx, bucket, set, index)
-	if err != nil {
+	if err := found.Repairable(); err != nil {
 		return nil, err
 	}
-	out.Evidence = fmt.Sprintf("%s/evidence/%s", at, b.cfg.Now().UTC().Format("20060102T150405.000000Z"))
-	if scratch == nil {
-		err = keepEvidence(ctx, bucket, at, out)
-	} else {
-		err = rehearseIn(ctx, scratch, bucket, at, out)
-		bucket = scratch
-		if err == nil { // versions are those of the copy
-			found, err = journal.Verify(ctx, bucket, at, path(set, index), &folder{})
+	if r.out.Problems, err = r.problems(ctx); err != nil {
+		return nil, err
+	}
+	if scratch != nil {
+		if err := r.rehearseIn(ctx, scratch); err != nil {
+			return nil, err
 		}
 	}
+	if err := r.begin(ctx); err != nil {
+		return nil, err
+	}
+	if found, err = r.verify(ctx); err != nil {
+		return nil, err
+	}
+	restored, err := journal.RestoreHead(ctx, r.bucket, r.at, r.name, found)
 	if err != nil {
 		return nil, err
 	}
-	restored, err := journal.RestoreHead(ctx, bucket, at, found)
-	if err != nil {
+	r.out.Head, r.out.Checkpoint = restored.Head, restored.Checkpoint
+	if err := r.salvage(ctx, restored); err != nil {
 		return nil, err
 	}
-	out.Head, out.Checkpoint = restored.Head, restored.Checkpoint
-	cfg := b.journalConfig(set, index, restored.Generation+1)
-	cfg.Bucket, cfg.Salvage = bucket, true
-	if err := b.salvage(ctx, cfg, restored.Base > 0, out); err != nil {
-		return nil, err
+	err = journal.FinishRepair(ctx, r.bucket, r.at, path(set, index), &folder{})
+	if err == nil && !r.dry { // a rehearsal has no payloads
+		r.out.Left, err = r.problems(ctx)
 	}
-	err = journal.FinishRepair(ctx, bucket, at, path(set, index), &folder{})
-	if err == nil && scratch == nil { // a rehearsal has no payloads
-		out.Left, err = b.shardProblems(ctx, bucket, set, index)
-	}
-	return out, err
+	return r.out, err
 }
 
-// shardProblems lists what is wrong with a shard.
-func (b *Broker) shardProblems(ctx context.Context, bucket blob.Bucket, set *Settings, index int) ([]Problem, error) {
+func (r *repair) verify(ctx context.Context) (*journal.Found, error) {
+	return journal.Verify(ctx, r.bucket, r.at, path(r.set, r.index), &folder{})
+}
+
+// problems lists what is wrong with the shard.
+func (r *repair) problems(ctx context.Context) ([]Problem, error) {
 	seen := &Verified{Problems: []Problem{}}
-	err := (&Registry{bucket: bucket, root: b.cfg.Root}).verifyShard(ctx, set, index, seen)
+	err := (&Registry{bucket: r.bucket, root: r.b.cfg.Root}).verifyShard(ctx, r.set, r.index, seen)
 	return seen.Problems, err
 }
 
-// keepEvidence copies the objects of a journal, as they are, to where nobody deletes them.
-func keepEvidence(ctx context.Context, bucket blob.Bucket, at string, out *Repaired) error {
-	return journal.ReadAll(ctx, bucket, at, func(key string, data []byte, err error) error {
-		if err != nil {
-			out.Unread = append(out.Unread, at+"/"+key)
-			return nil //nolint:nilerr // an object that the store cannot read is evidence that cannot be copied; the report names it
+// begin keeps the brokers away, and the objects as they are.
+func (r *repair) begin(ctx context.Context) (err error) {
+	r.name, err = journal.BeginRepair(ctx, r.bucket, r.at, r.name, func(name string, head []byte) error {
+		return r.keepAs(ctx, name, headObject, head)
+	})
+	if err != nil {
+		return err
+	}
+	r.out.Evidence = r.at + "/evidence/" + r.name
+	return r.keepEvidence(ctx)
+}
+
+const (
+	headObject   = "HEAD"
+	reportObject = "report.json"
+)
+
+// keepAs keeps the bytes of an object among the evidence of a repair. What is kept already is what there
+// was first.
+func (r *repair) keepAs(ctx context.Context, name, key string, data []byte) error {
+	if r.dry {
+		return nil
+	}
+	if _, err := r.bucket.Create(ctx, r.at+"/evidence/"+name+"/"+key, data); err != nil && !errors.Is(err, blob.ErrExists) {
+		return fmt.Errorf("keep %s: %w", key, err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.kept[key] = true
+	return nil
+}
+
+// keepEvidence keeps the objects of the journal that are not kept yet.
+func (r *repair) keepEvidence(ctx context.Context) error {
+	if r.dry {
+		return nil
+	}
+	want := func(key string) bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return !r.kept[key]
+	}
+	return journal.ReadAll(ctx, r.bucket, r.at, want, func(ctx context.Context, key string, data []byte, unread error) error {
+		if unread == nil {
+			return r.keepAs(ctx, r.name, key, data)
 		}
-		if _, err := bucket.Write(ctx, out.Evidence+"/"+key, data); err != nil {
-			return fmt.Errorf("keep %s: %w", key, err)
+		err := blob.Keep(ctx, r.bucket, r.at+"/"+key, r.out.Evidence+"/"+key)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.kept[key] = true
+		switch {
+		case err == nil, errors.Is(err, blob.ErrExists):
+			r.out.Raw = append(r.out.Raw, r.at+"/"+key)
+		case errors.Is(err, errors.ErrUnsupported):
+			r.out.Unread = append(r.out.Unread, r.at+"/"+key)
+		default:
+			return fmt.Errorf("keep %s, which cannot be read (%w): %w", key, unread, err)
 		}
 		return nil
 	})
 }
 
-// rehearseIn copies the objects of a journal to a scratch bucket.
-func rehearseIn(ctx context.Context, scratch, bucket blob.Bucket, at string, out *Repaired) error {
-	return journal.ReadAll(ctx, bucket, at, func(key string, data []byte, err error) error {
-		if err != nil {
-			out.Unread = append(out.Unread, at+"/"+key)
+// rehearseIn goes on with a copy of the journal in a scratch bucket.
+func (r *repair) rehearseIn(ctx context.Context, scratch blob.Bucket) error {
+	all := func(string) bool { return true }
+	err := journal.ReadAll(ctx, r.bucket, r.at, all, func(ctx context.Context, key string, data []byte, unread error) error {
+		if unread != nil {
 			data = []byte("unreadable")
 		}
-		_, err = scratch.Write(ctx, at+"/"+key, data)
+		_, err := scratch.Write(ctx, r.at+"/"+key, data)
 		return err
 	})
+	r.bucket, r.dry = scratch, true
+	return err
 }
 
-// salvage takes a journal over with what is left of it, and writes two checkpoints: behind the second,
-// nothing refers to the lost slots any more, and what is left of the damaged objects is deleted. based says
-// whether the state began with a checkpoint: then something is deleted after the first one, too.
-func (b *Broker) salvage(ctx context.Context, cfg journal.Config, based bool, out *Repaired) error {
+// report keeps what is lost among the evidence, before anything is deleted, and takes over what an
+// interrupted run of the same repair has found to be lost.
+func (r *repair) report(ctx context.Context) error {
+	if r.dry {
+		return nil
+	}
+	key := r.out.Evidence + "/" + reportObject
+	before := &Repaired{}
+	o, err := r.bucket.Read(ctx, key)
+	switch {
+	case errors.Is(err, blob.ErrNotFound):
+	case err != nil:
+		return fmt.Errorf("read %s: %w", key, err)
+	default:
+		if err := json.Unmarshal(o.Data, before); err != nil {
+			return fmt.Errorf("read %s: %w", key, err)
+		}
+	}
+	lost := before.Lost
+	for _, l := range r.out.Lost {
+		if !slices.ContainsFunc(lost, func(k LostSlots) bool { return k.From == l.From && k.To == l.To }) {
+			lost = append(lost, l)
+		}
+	}
+	if len(lost) > 0 {
+		r.out.Lost = lost
+	}
+	r.out.Void = max(r.out.Void, before.Void)
+	r.out.Head, r.out.Checkpoint = cmp.Or(before.Head, r.out.Head), cmp.Or(before.Checkpoint, r.out.Checkpoint)
+	if len(before.Problems) > 0 {
+		r.out.Problems = before.Problems
+	}
+	r.out.Raw = slices.Compact(slices.Sorted(slices.Values(append(r.out.Raw, before.Raw...))))
+	r.out.Unread = slices.Compact(slices.Sorted(slices.Values(append(r.out.Unread, before.Unread...))))
+	data, err := json.MarshalIndent(r.out, "", "  ")
+	if err == nil {
+		_, err = r.bucket.Write(ctx, key, data)
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", key, err)
+	}
+	return nil
+}
+
+// salvage takes the journal over with what is left of it, and writes two checkpoints: behind the second,
+// nothing refers to the lost slots any more, and what is left of the damaged objects is deleted. If the state
+// began with a checkpoint, something is deleted after the first one, too. Only a repair that is complete
+// closes the log.
+func (r *repair) salvage(ctx context.Context, from *journal.Restored) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	swept := make(chan error, 4)
+	cfg := r.b.journalConfig(r.set, r.index, from.Generation+1)
+	cfg.Bucket, cfg.Salvage = r.bucket, true
 	cfg.Hooks.Collected = func(_ int, err error) {
 		select {
 		case swept <- err:
@@ -164,17 +289,34 @@ func (b *Broker) salvage(ctx context.Context, cfg journal.Config, based bool, ou
 	if err != nil {
 		return err
 	}
-	l, err := f.ledger()
+	err = r.rewrite(ctx, log, f, swept, from.Base > 0)
 	if err != nil {
+		cancel()
 		return errors.Join(err, log.Close(ctx))
 	}
-	for _, lost := range log.Lost() {
-		out.Lost = append(out.Lost, LostSlots{From: lost.Slot, To: lost.Next - 1, Why: lost.Err.Error()})
+	return log.Close(ctx)
+}
+
+// rewrite writes what is left into two checkpoints.
+func (r *repair) rewrite(ctx context.Context, log *journal.Log, f *folder, swept <-chan error, based bool) error {
+	l, err := f.ledger()
+	if err != nil {
+		return err
 	}
-	out.Void, out.Jobs = f.void, l.Jobs()
+	for _, lost := range log.Lost() {
+		r.out.Lost = append(r.out.Lost, LostSlots{From: lost.Slot, To: lost.Next - 1, Why: lost.Err.Error()})
+	}
+	r.out.Void, r.out.Jobs = f.void, l.Jobs()
+	// A broker may have written until now.
+	if err := r.keepEvidence(ctx); err != nil {
+		return err
+	}
+	if err := r.report(ctx); err != nil {
+		return err
+	}
 	for round := range 2 {
-		if err := b.checkpointNow(ctx, log, l); err != nil {
-			return errors.Join(err, log.Close(ctx))
+		if err := r.b.checkpointNow(ctx, log, l); err != nil {
+			return err
 		}
 		if round == 0 && !based {
 			continue
@@ -186,8 +328,11 @@ func (b *Broker) salvage(ctx context.Context, cfg journal.Config, based bool, ou
 		case <-ctx.Done():
 			err = ctx.Err()
 		}
+		if err != nil {
+			return err
+		}
 	}
-	return errors.Join(err, log.Close(ctx))
+	return nil
 }
 
 // checkpointNow appends a record that changes nothing, so that a checkpoint differs from the one before,

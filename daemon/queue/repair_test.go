@@ -1,8 +1,11 @@
 package queue
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -90,6 +93,8 @@ func (o *oracle) repair(t *testing.T, key string, flip bool, lost int) {
 	if !isDamage(before.err) {
 		t.Fatalf("before the repair of %s: %v", key, before.err)
 	}
+	damagedFile, _ := files(root, key)
+	damaged, _ := os.ReadFile(damagedFile)
 	files := o.list(bucket)
 	dry, err := n.Repair(t.Context(), "one", -1, mem.New(mem.Config{}))
 	if err != nil || len(dry) != 1 || !slices.Equal(o.list(bucket), files) {
@@ -109,10 +114,20 @@ func (o *oracle) repair(t *testing.T, key string, flip bool, lost int) {
 	if again, err := n.Repair(t.Context(), "one", -1, nil); err != nil || len(again) != 0 {
 		t.Errorf("repaired again: %+v, %v", again, err)
 	}
+	if len(done[0].Unread) != 0 || len(done[0].Raw) != map[bool]int{true: 1}[flip] {
+		t.Errorf("kept as it is: %q, not kept: %q", done[0].Raw, done[0].Unread)
+	}
+	if flip { // byte by byte
+		got, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(done[0].Evidence+strings.TrimPrefix(damagedFile, filepath.Join(root, filepath.FromSlash(shardOfKey(key)))))))
+		if err != nil || !bytes.Equal(got, damaged) {
+			t.Errorf("the damaged file is kept as %d bytes, %v", len(got), err)
+		}
+	}
 	shard, _, _ := strings.Cut(done[0].Evidence, "evidence/")
 	for _, k := range files { // what was readable is kept
-		if rest, ok := strings.CutPrefix(k, shard); ok && kindOf(k) != "payload" && !slices.Contains(done[0].Unread, k) {
-			if _, err := bucket.Read(t.Context(), done[0].Evidence+"/"+rest); err != nil {
+		if rest, ok := strings.CutPrefix(k, shard); ok && kindOf(k) != "payload" {
+			_, err := bucket.Read(t.Context(), done[0].Evidence+"/"+rest)
+			if raw := slices.Contains(done[0].Raw, k) && errors.Is(err, blob.ErrCorrupt); err != nil && !raw {
 				t.Errorf("%s is not kept: %v", k, err)
 			}
 		}
@@ -120,12 +135,17 @@ func (o *oracle) repair(t *testing.T, key string, flip bool, lost int) {
 	o.compareRepaired(t, w, bucket, len(done[0].Lost) > 0, whole)
 }
 
+// shardOfKey is the prefix of the journal to which an object belongs, without a slash at its end.
+func shardOfKey(key string) string {
+	return strings.Join(strings.Split(key, "/")[:5], "/")
+}
+
 // compareRepaired takes the repaired shard over and looks for every job.
 func (o *oracle) compareRepaired(t *testing.T, w *world, _ blob.Bucket, lossy bool, damaged *blob.Object) {
 	t.Helper()
 	w.gen = 1000
 	n := w.node("next")
-	n.serve("one", 0)
+	defer n.serve("one", 0).kill()
 	missing, back := 0, 0
 	for id, payload := range o.live["one"] {
 		info, got, err := n.Get(w.ctx, "one", id)

@@ -19,7 +19,8 @@ type Problem struct {
 	Queue  string `json:"queue"` // empty: the list of queues
 	Shard  int    `json:"shard"`
 	Object string `json:"object"`
-	// What is missing, damaged or newer.
+	// What is missing, damaged, newer, denied (it may not be read), or, of a HEAD, unfinished (a repair was
+	// interrupted).
 	What string `json:"what"`
 	// Lost says whether something that was acknowledged depends on it; if not, the next checkpoint or
 	// declaration makes it good.
@@ -117,6 +118,10 @@ func (r *Registry) verifyShard(ctx context.Context, set *Settings, index int, ou
 			what = "missing"
 		case errors.Is(kind, journal.ErrNewer):
 			what = "newer"
+		case errors.Is(kind, journal.ErrRepairing):
+			what = "unfinished"
+		case errors.Is(kind, blob.ErrDenied):
+			what = "denied"
 		}
 		out.Problems = append(out.Problems, Problem{Queue: set.Name, Shard: index, Object: key, What: what, Lost: !spare, Text: text})
 	}

@@ -180,7 +180,7 @@ func NotApplied(err error) bool {
 
 // Error is how backends report. It never holds credentials, signed addresses nor data.
 type Error struct {
-	Op         string        // read, create, replace, write, list, delete
+	Op         string        // read, create, replace, write, list, delete, keep
 	Key        string        // or the prefix of a list
 	Kind       error         // one of the kinds above; nil if there is none but Unknown
 	Unknown    bool          // it is an ErrUnknownOutcome, too

@@ -21,6 +21,9 @@ var (
 	ErrNewer = owner.ErrNewer
 	// ErrMissing says that an object is gone that the journal refers to.
 	ErrMissing = owner.ErrMissing
+	// ErrRepairing says that a repair has begun: until it has ended, possibly after an interruption, only
+	// a repair may own the journal.
+	ErrRepairing = owner.ErrRepairing
 	// ErrFull says that MaxPending is reached: wait for an acknowledgement, or refuse the caller.
 	ErrFull = owner.ErrFull
 	// ErrTooLarge says that the records of one call exceed MaxCall. Nothing was appended.

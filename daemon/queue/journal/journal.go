@@ -112,6 +112,9 @@
 //     there, since the log goes on to its end; one that says that the log was closed where it goes on is
 //     refused.
 //
+// A repair ([BeginRepair], [RestoreHead], [Config.Salvage]) takes over what is left. HEAD names it until it
+// has ended: everybody else is refused with [ErrRepairing].
+//
 // What cannot be noticed is what leaves no trace: that the newest segment is gone, within the second (a
 // minute, if segments come one at a time) in which nothing was written behind it; that everything since
 // some moment is gone, which is what the restore of a backup does.

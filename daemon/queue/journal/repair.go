@@ -1,13 +1,91 @@
 package journal
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/emitd/emitd/daemon/queue/journal/format"
 	"github.com/emitd/emitd/storage/blob"
 )
+
+// A repair goes in steps: BeginRepair, Verify, RestoreHead, Open with Config.Salvage and Close, FinishRepair.
+// HEAD says from the first step to Close that a repair has begun: until then nobody else owns the journal,
+// and whoever owned it before is fenced. A repair that was interrupted anywhere begins again.
+
+// Repairable says why a journal cannot be repaired; nil: it can be, as far as Verify has seen.
+func (f *Found) Repairable() error {
+	for _, p := range f.Problems {
+		if errors.Is(p.Kind, ErrNewer) || errors.Is(p.Kind, blob.ErrDenied) {
+			return fmt.Errorf("%s: %w: nobody knows what is in it", p.Key, p.Kind)
+		}
+	}
+	if f.Head.Epoch == 0 {
+		return fmt.Errorf("%s/%s: %w, and so is every copy of it", f.prefix, format.HeadKey, ErrMissing)
+	}
+	newest := f.damaged(f.Head.Checkpoint)
+	if older := f.damaged(f.Head.Previous); newest != "" && older != "" {
+		return fmt.Errorf("%s and %s: %w: neither of the two checkpoints is whole", newest, older, ErrCorrupt)
+	}
+	return nil
+}
+
+// damaged returns the key of an object of a checkpoint that is not whole; empty: all are.
+func (f *Found) damaged(c format.Checkpoint) string {
+	parts := map[string]bool{}
+	for _, part := range c.Objects() {
+		parts[f.prefix+"/"+part.Key()] = true
+	}
+	if c.Kept > 0 {
+		parts[f.prefix+"/"+format.PartKey(c, -1)] = true
+	}
+	for _, p := range f.Problems {
+		if parts[p.Key] {
+			return p.Key
+		}
+	}
+	return ""
+}
+
+// BeginRepair makes HEAD say that a repair of this name has begun, and returns the name; if one has begun
+// and not ended, it is that one's. keep is handed HEAD before it is changed. A HEAD that cannot be read is
+// left alone: nobody can take the journal over as it is.
+func BeginRepair(ctx context.Context, bucket blob.Bucket, prefix, name string, keep func(name string, head []byte) error) (string, error) {
+	key := prefix + "/" + format.HeadKey
+	for range beginTries {
+		o, err := bucket.Read(ctx, key)
+		if errors.Is(err, blob.ErrNotFound) || errors.Is(err, blob.ErrCorrupt) {
+			return name, nil
+		}
+		if err != nil {
+			return "", err
+		}
+		head, err := format.DecodeHead(o.Data)
+		switch {
+		case errors.Is(err, format.ErrNewer):
+			return "", fmt.Errorf("%s: %w", key, err)
+		case err != nil:
+			return name, nil //nolint:nilerr // it is what the repair is for
+		}
+		head.Repair = cmp.Or(head.Repair, name)
+		if err := keep(head.Repair, o.Data); err != nil {
+			return "", err
+		}
+		// Not the serial number: if this is an older HEAD, its copies must go on saying so.
+		head.Epoch, head.Nonce = head.Epoch+1, random()
+		head.Known, head.Closed = max(head.Known, head.Closed), 0
+		_, err = bucket.Replace(ctx, key, format.EncodeHead(head), o.Version)
+		if err == nil || !errors.Is(err, blob.ErrChanged) {
+			return head.Repair, err
+		}
+	}
+	return "", fmt.Errorf("%s: it was changed by others %d times in a row", key, beginTries)
+}
+
+const beginTries = 10
 
 // Restored says how HEAD was written anew, so that what is left of a damaged journal can be opened with
 // Config.Salvage.
@@ -22,45 +100,26 @@ type Restored struct {
 
 // RestoreHead writes the HEAD of a damaged journal anew: from its newest copy, if HEAD itself is gone or
 // damaged, and with the checkpoint before the newest, if that one is damaged. found is what Verify has
-// just seen. From then on, whoever owned the journal acknowledges nothing more. It refuses if HEAD has changed meanwhile, if there is
-// nothing to restore it from, and if something was written by a newer program.
-func RestoreHead(ctx context.Context, bucket blob.Bucket, prefix string, found *Found) (*Restored, error) {
-	bad := map[string]bool{}
-	for _, p := range found.Problems {
-		if errors.Is(p.Kind, ErrNewer) {
-			return nil, fmt.Errorf("%s: %w", p.Key, ErrNewer)
-		}
-		bad[p.Key] = true
+// seen since BeginRepair, which gave the repair its name. It refuses if HEAD has changed meanwhile, and what is not Repairable.
+func RestoreHead(ctx context.Context, bucket blob.Bucket, prefix, name string, found *Found) (*Restored, error) {
+	if err := found.Repairable(); err != nil {
+		return nil, err
 	}
 	head := found.Head
 	out := &Restored{Generation: head.Generation}
-	if head.Epoch == 0 {
-		return nil, fmt.Errorf("%s/%s: %w, and so is every copy of it", prefix, format.HeadKey, ErrMissing)
-	}
 	if found.copied {
 		out.Head = prefix + "/" + format.CopyKey(head.Serial)
 	}
-	damaged := func(c format.Checkpoint) string {
-		for _, part := range c.Objects() {
-			if key := prefix + "/" + part.Key(); bad[key] {
-				return key
-			}
-		}
-		return ""
-	}
-	if newest := damaged(head.Checkpoint); newest != "" {
-		if older := damaged(head.Previous); older != "" {
-			return nil, fmt.Errorf("%s and %s: %w: neither of the two checkpoints is whole", newest, older, ErrCorrupt)
-		}
+	head.Known, head.Closed = max(head.Known, head.Closed, head.Checkpoint.Slot), 0
+	if found.damaged(head.Checkpoint) != "" {
 		head.Checkpoint = head.Previous
 		out.Checkpoint = fmt.Sprintf("the one before slot %d", head.Checkpoint.Start())
 	}
 	out.Base = head.Checkpoint.Slot
 	// No segment has a higher epoch than HEAD; a copy may be older than the log.
 	head.Epoch = max(head.Epoch, found.epoch) + 1
-	head.Known, head.Closed = max(head.Known, head.Closed), 0
 	head.Serial++
-	head.Nonce = random()
+	head.Nonce, head.Repair = random(), name
 	data := format.EncodeHead(head)
 	key := prefix + "/" + format.HeadKey
 	var err error
@@ -80,29 +139,35 @@ func RestoreHead(ctx context.Context, bucket blob.Bucket, prefix string, found *
 	return out, nil
 }
 
-// ReadAll hands every object of a journal to f, with its key below the prefix; err says why it cannot be
-// read. Objects that are deleted meanwhile are left out.
-func ReadAll(ctx context.Context, bucket blob.Bucket, prefix string, f func(key string, data []byte, err error) error) error {
+// ReadAll hands every object of a journal to f, with its key below the prefix, unless want says that it is
+// not wanted; err says why it cannot be read. Several are read at a time, so f is called by several goroutines. Objects that are deleted meanwhile
+// are left out.
+func ReadAll(ctx context.Context, bucket blob.Bucket, prefix string, want func(key string) bool, f func(ctx context.Context, key string, data []byte, err error) error) error {
 	v := &verifier{bucket: bucket, prefix: prefix}
 	keys, err := v.list(ctx)
 	if err != nil {
 		return err
 	}
+	all, ctx := errgroup.WithContext(ctx)
+	all.SetLimit(readsAtOnce)
 	for _, key := range keys {
-		o, err := bucket.Read(ctx, prefix+"/"+key)
-		switch {
-		case errors.Is(err, blob.ErrNotFound):
+		if !want(key) {
 			continue
-		case errors.Is(err, blob.ErrCorrupt):
-			err = f(key, nil, err)
-		case err == nil:
-			err = f(key, o.Data, nil)
 		}
-		if err != nil {
-			return err
-		}
+		all.Go(func() error {
+			o, err := bucket.Read(ctx, prefix+"/"+key)
+			switch {
+			case errors.Is(err, blob.ErrNotFound):
+				return nil
+			case ofObject(err):
+				return f(ctx, key, nil, err)
+			case err != nil:
+				return err
+			}
+			return f(ctx, key, o.Data, nil)
+		})
 	}
-	return nil
+	return all.Wait()
 }
 
 // FinishRepair does what is left when a salvaged journal was closed. It keeps a copy of HEAD, which the
@@ -129,7 +194,16 @@ func FinishRepair(ctx context.Context, bucket blob.Bucket, prefix, name string, 
 		}
 		body := format.NewBody(0)
 		h := format.Header{Slot: slot, Epoch: found.Head.Epoch, PutID: random(), Jump: 1, Fence: true}
-		if _, err := bucket.Write(ctx, p.Key, codec.Encode(&h, &body)); err != nil {
+		data := codec.Encode(&h, &body)
+		_, err := bucket.Read(ctx, p.Key)
+		if errors.Is(err, blob.ErrCorrupt) { // the store itself cannot read it, so it cannot replace it
+			if err = bucket.Delete(ctx, p.Key); err == nil {
+				_, err = bucket.Create(ctx, p.Key, data)
+			}
+		} else {
+			_, err = bucket.Write(ctx, p.Key, data)
+		}
+		if err != nil {
 			return fmt.Errorf("write %s: %w", p.Key, err)
 		}
 	}

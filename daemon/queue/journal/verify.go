@@ -17,7 +17,8 @@ import (
 // Problem is an object of a journal that is not as it should be.
 type Problem struct {
 	Key string // in the bucket
-	// Kind is ErrMissing, ErrCorrupt or ErrNewer.
+	// Kind is ErrMissing, ErrCorrupt, ErrNewer, blob.ErrDenied (nobody knows what is in it), or, of HEAD,
+	// ErrRepairing.
 	Kind error
 	Text string
 	// Spare: nothing that was acknowledged depends on the object now.
@@ -34,6 +35,7 @@ type Found struct {
 	// Complete: the state that Fold was handed is all of it. Else it ends before the first problem.
 	Complete bool
 
+	prefix  string
 	version blob.Version // of HEAD; empty: it cannot be read
 	copied  bool         // Head is that of the newest copy
 	epoch   int64        // the highest one of an object
@@ -46,7 +48,7 @@ type Found struct {
 func Verify(ctx context.Context, bucket blob.Bucket, prefix, name string, fold Fold) (*Found, error) {
 	var before *Found
 	for attempt := 0; ; attempt++ {
-		v := &verifier{bucket: bucket, prefix: prefix, name: name, codec: format.NewCodec(), fold: fold, found: &Found{}, objects: map[string]*object{}}
+		v := &verifier{bucket: bucket, prefix: prefix, name: name, codec: format.NewCodec(), fold: fold, found: &Found{prefix: prefix}, objects: map[string]*object{}}
 		fold.Reset()
 		if err := v.run(ctx); err != nil {
 			return nil, fmt.Errorf("verify journal %s: %w", prefix, err)
@@ -63,7 +65,7 @@ func Verify(ctx context.Context, bucket blob.Bucket, prefix, name string, fold F
 			// HEAD moves faster than all is read: what is damaged stays so, and what is in use now was not
 			// in use then.
 			v.found.Problems = slices.DeleteFunc(v.found.Problems, func(p Problem) bool {
-				return !slices.ContainsFunc(before.Problems, func(q Problem) bool { return q.Key == p.Key && q.Kind == p.Kind })
+				return !slices.ContainsFunc(before.Problems, func(q Problem) bool { return q.Key == p.Key && errors.Is(q.Kind, p.Kind) })
 			})
 			return v.found, nil
 		}
@@ -212,7 +214,7 @@ func (v *verifier) read(ctx context.Context, key string) (x *object, err error) 
 		default:
 			x = v.decode(key, data.Data)
 		}
-		if kindOf(x.err) != ErrCorrupt {
+		if !errors.Is(kindOf(x.err), ErrCorrupt) {
 			break
 		}
 	}
@@ -251,7 +253,7 @@ func (v *verifier) problem(key string, kind error, spare bool, format string, ar
 
 // broken adds an object that cannot be read.
 func (v *verifier) broken(key string, err error, spare bool) {
-	if kind := kindOf(err); kind == ErrMissing {
+	if kind := kindOf(err); errors.Is(kind, ErrMissing) {
 		v.problem(key, kind, spare, "it is gone")
 	} else {
 		v.problem(key, kind, spare, "%v", err)
@@ -267,6 +269,8 @@ func kindOf(err error) error {
 		return ErrMissing
 	case errors.Is(err, format.ErrNewer):
 		return ErrNewer
+	case errors.Is(err, blob.ErrDenied):
+		return blob.ErrDenied
 	}
 	return ErrCorrupt
 }
@@ -310,6 +314,9 @@ func (v *verifier) compareHead(ctx context.Context, head format.Head, bad error)
 		v.problem(format.HeadKey, ErrCorrupt, false, "it is of the journal %q, this one is %q", head.Name, v.name)
 	default:
 		v.found.Head, v.found.copied = head, false
+		if head.Repair != "" {
+			v.problem(format.HeadKey, ErrRepairing, true, "run it again: until it has ended, nobody serves the journal")
+		}
 		return v.wantCopy(ctx, &head)
 	}
 	// The last HEAD may have been that of a takeover, which allows for more.

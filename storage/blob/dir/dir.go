@@ -30,6 +30,11 @@
 // read-only before it is collected, which its writer sees on the temporary name that it still has.
 // Readers never see a file in a gap, because a higher one is there.
 //
+// # Files that cannot be read
+//
+// A file that is not what was written, or that the disk or the file system cannot read, is listed,
+// and read as blob.ErrCorrupt. Keep gives it a second name, without reading it.
+//
 // # Not guaranteed
 //
 // A system call cannot be interrupted: on a disk that hangs, calls return late, after their

@@ -218,6 +218,9 @@ func asError(op, key string, err error) error {
 		return nil
 	}
 	read := op == "read" || op == "list"
+	if op == "read" && unreadable(err) {
+		err = with(blob.ErrCorrupt, err)
+	}
 	if answer := read && (errors.Is(err, blob.ErrCorrupt) || errors.Is(err, blob.ErrUnchanged)); !answer &&
 		!blob.NotApplied(err) && !errors.Is(err, blob.ErrUnknownOutcome) {
 		err = withKind(err)

@@ -163,3 +163,58 @@ func FuzzVersionFile(f *testing.F) {
 		}
 	})
 }
+
+// TestKeep: an object that cannot be read is listed, read as ErrCorrupt, kept as it is under another key, and
+// can be deleted; so is one that can be read, with its replacements.
+func TestKeep(t *testing.T) {
+	t.Parallel()
+	b, err := Open(Config{Path: t.TempDir(), NoSync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := t.Context()
+	for _, key := range []string{"a/circle", "a/whole"} {
+		v, err := b.Create(ctx, key, []byte("first"))
+		if err == nil {
+			_, err = b.Replace(ctx, key, []byte("second"), v)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	path := b.path("a/circle")
+	if err := errors.Join(os.Remove(path), os.Symlink("circle", path)); err != nil {
+		t.Fatal(err)
+	}
+	if page, err := b.List(ctx, "a/", "", 0); err != nil || len(page.Entries) != 2 || page.Entries[0].Version != "" {
+		t.Errorf("listed %+v, %v", page, err)
+	}
+	if _, err := b.Read(ctx, "a/circle"); !errors.Is(err, blob.ErrCorrupt) {
+		t.Errorf("read: %v", err)
+	}
+	for _, name := range []string{"circle", "whole"} {
+		for range 2 { // the second time it is kept already
+			if err := blob.Keep(ctx, b, "a/"+name, "kept/"+name); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := b.Delete(ctx, "a/"+name); err != nil {
+			t.Error(err)
+		}
+	}
+	if to, err := os.Readlink(b.path("kept/circle")); err != nil || to != "circle" {
+		t.Errorf("%q, %v", to, err)
+	}
+	if o, err := b.Read(ctx, "kept/whole"); err != nil || string(o.Data) != "second" {
+		t.Errorf("%v, %v", o, err)
+	}
+	if err := blob.Keep(ctx, b, "a/whole", "kept/other"); !errors.Is(err, blob.ErrNotFound) {
+		t.Errorf("what is gone: %v", err)
+	}
+	if _, err := b.Create(ctx, "a/whole", []byte("another")); err != nil {
+		t.Fatal(err)
+	}
+	if err := blob.Keep(ctx, b, "a/whole", "kept/whole"); !errors.Is(err, blob.ErrExists) {
+		t.Errorf("what is there: %v", err)
+	}
+}

@@ -151,7 +151,8 @@ func (w *walk) file(key string) error {
 	if errors.Is(err, blob.ErrNotFound) {
 		return nil
 	}
-	if errors.Is(err, blob.ErrCorrupt) { // it is there, and whoever reads it is told what is wrong with it
+	if errors.Is(err, blob.ErrCorrupt) || errors.Is(err, os.ErrPermission) || unreadable(err) {
+		// It is there, and whoever reads it is told what is wrong with it.
 		return w.damaged(key)
 	}
 	if err != nil {

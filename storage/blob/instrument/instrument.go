@@ -190,6 +190,9 @@ func (b *Bucket) put(ctx context.Context, op, key string, size int, do func(ctx 
 	return v, err
 }
 
+// Unwrap returns the bucket that is wrapped.
+func (b *Bucket) Unwrap() blob.Bucket { return b.inner }
+
 // Read implements blob.Bucket.
 func (b *Bucket) Read(ctx context.Context, key string) (*blob.Object, error) {
 	return b.read(ctx, key, func(ctx context.Context) (*blob.Object, error) { return b.inner.Read(ctx, key) })

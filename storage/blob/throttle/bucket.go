@@ -6,6 +6,9 @@ import (
 	"github.com/emitd/emitd/storage/blob"
 )
 
+// Unwrap returns the bucket that is wrapped.
+func (b *Bucket) Unwrap() blob.Bucket { return b.inner }
+
 // Read implements blob.Bucket.
 func (b *Bucket) Read(ctx context.Context, key string) (*blob.Object, error) {
 	if err := b.admitKey(ctx, Reads, "read", key); err != nil {

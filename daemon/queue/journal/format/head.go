@@ -34,6 +34,9 @@ type Head struct {
 	Serial uint64
 	// Name says of what it is the journal; empty: not known.
 	Name string
+	// Repair names the repair that has begun and has not ended: nobody else may own the journal. Empty:
+	// none has.
+	Repair string
 }
 
 // Root is the link of a journal's first segment, in place of the put ID of one before: no two
@@ -92,15 +95,19 @@ const headFormat = 1
 // What a program must know to own the journal, as bits of the field features. A program that does not
 // know of runs would restore a checkpoint without them, and delete them.
 const (
-	featureRuns = 1 // a checkpoint names runs
-	allFeatures = featureRuns
+	featureRuns   = 1 // a checkpoint names runs
+	featureRepair = 2 // a repair has begun
+	allFeatures   = featureRuns | featureRepair
 )
 
-func (h *Head) features() uint64 {
+func (h *Head) features() (bits uint64) {
 	if len(h.Checkpoint.Runs)+len(h.Previous.Runs) > 0 {
-		return featureRuns
+		bits |= featureRuns
 	}
-	return 0
+	if h.Repair != "" {
+		bits |= featureRepair
+	}
+	return bits
 }
 
 // The fields of the messages Head and Checkpoint.
@@ -120,6 +127,7 @@ const (
 	headKnown
 	headSerial
 	headName
+	headRepair
 )
 
 const (
@@ -159,6 +167,7 @@ func EncodeHead(h Head) []byte {
 	b = appendNumber(b, headKnown, h.Known)
 	b = appendNumber(b, headSerial, h.Serial)
 	b = appendBytes(b, headName, []byte(h.Name))
+	b = appendBytes(b, headRepair, []byte(h.Repair))
 	binary.LittleEndian.PutUint32(b[4:], crc32.Checksum(b[8:], castagnoli))
 	return b
 }
@@ -260,6 +269,8 @@ func (h *Head) set(num protowire.Number, v uint64, s []byte) {
 		h.Serial = v
 	case headName:
 		h.Name = string(s)
+	case headRepair:
+		h.Repair = string(s)
 	}
 }
 

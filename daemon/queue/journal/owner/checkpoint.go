@@ -209,6 +209,7 @@ func (m *Machine) progress() {
 		head.Known = max(head.Known, m.log.durable+1)
 	case m.phase == closing && m.quiet():
 		head.Closed, head.Known = m.log.next, m.log.next
+		head.Repair = "" // only a repair closes the log while there is one
 	default:
 		return
 	}

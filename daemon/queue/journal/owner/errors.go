@@ -19,6 +19,7 @@ var (
 	ErrTooLarge   = errors.New("the records are too large for one call")
 	ErrClosed     = errors.New("the log is closed")
 	ErrBusy       = errors.New("a checkpoint is being written")
+	ErrRepairing  = errors.New("a repair of the journal has begun and has not ended")
 )
 
 // GenerationError is an ErrGeneration; see package journal.

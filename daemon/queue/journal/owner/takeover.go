@@ -124,6 +124,8 @@ func (m *Machine) admit(h format.Head) error {
 	switch {
 	case h.Name != "" && m.cfg.Name != "" && h.Name != m.cfg.Name:
 		return corrupt(format.HeadKey, "it is of the journal %q, this one is %q", h.Name, m.cfg.Name)
+	case h.Repair != "" && !m.cfg.Salvage:
+		return &ObjectError{Key: format.HeadKey, Kind: ErrRepairing}
 	case m.cfg.Adopt && h.StoreID != m.cfg.StoreID:
 		return nil
 	case h.StoreID != m.cfg.StoreID:
