@@ -206,6 +206,7 @@ func TestCommandsRun(t *testing.T) {
 				return
 			}
 			s := newSession(t, bin)
+			defer s.clean(page)
 			defer s.end()
 			for _, b := range bs {
 				switch {
@@ -401,6 +402,29 @@ func (s *session) ready(at, line string) {
 		}
 	}
 	s.t.Fatalf("%s: %s: nobody leads after a minute", at, line)
+}
+
+// clean looks at what the commands have left in the folder, which stands for a clone: git must ignore it all.
+func (s *session) clean(page string) {
+	s.t.Helper()
+	rules, err := os.ReadFile(filepath.Join(root, ".gitignore"))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(s.dir, ".git-rules"), rules, 0o600)
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if out, err := s.command(context.Background(), "git", "init", "--quiet").CombinedOutput(); err != nil {
+		s.t.Fatalf("git (apt-get install git): %v\n%s", err, out)
+	}
+	cmd := s.command(context.Background(), "git", "-c", "core.excludesFile=/dev/null", "ls-files", "--others", "--exclude-from=.git-rules", "--exclude=/.git-rules")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		s.t.Fatalf("git: %v\n%s", err, out)
+	}
+	if left := strings.Fields(string(out)); len(left) > 0 {
+		s.t.Errorf("%s leaves %s behind, which .gitignore does not name", page, strings.Join(left, ", "))
+	}
 }
 
 // end stops what still runs, the newest first, as Ctrl-C does.

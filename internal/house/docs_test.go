@@ -361,27 +361,3 @@ func unquote(lit *ast.BasicLit) string {
 	}
 	return text
 }
-
-// TestPagesLeaveNothingUntracked: what the commands of tutorials and how-tos write in a clone, git ignores.
-func TestPagesLeaveNothingUntracked(t *testing.T) {
-	t.Parallel()
-	ignored := strings.Fields(read(t, ".gitignore"))
-	written := regexp.MustCompile(`(?m)(?:json > |sqlite://\$PWD/)([\w./-]+)`)
-	for page, text := range pages(t) {
-		if !strings.HasPrefix(page, "docs/tutorials/") && !strings.HasPrefix(page, "docs/how-to/") {
-			continue
-		}
-		for _, m := range written.FindAllStringSubmatch(text, -1) {
-			top, _, inside := strings.Cut(m[1], "/")
-			if inside {
-				top += "/"
-			}
-			if !slices.ContainsFunc(ignored, func(pattern string) bool {
-				ok, err := path.Match(strings.TrimPrefix(pattern, "/"), top)
-				return ok && err == nil
-			}) {
-				t.Errorf("%s leaves %s behind, which .gitignore does not name", page, m[1])
-			}
-		}
-	}
-}

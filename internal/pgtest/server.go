@@ -130,13 +130,20 @@ func (s *Server) amend(name string, change func(string) string) error {
 
 // run runs one of Postgres' tools to its end.
 func (s *Server) run(tool string, args ...string) error {
+	_, err := s.Tool(tool, args...)
+	return err
+}
+
+// Tool runs one of Postgres' own programs, such as pg_ctl, as the server's user, and returns what it says.
+func (s *Server) Tool(tool string, args ...string) (string, error) {
 	cmd := exec.Command(filepath.Join(s.bin, tool), args...)
 	cmd.SysProcAttr = attributes(0)
 	cmd.Env, cmd.Dir = s.environment(), s.dir
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("pgtest: %s: %w\n%s", tool, err, out)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("pgtest: %s: %w\n%s", tool, err, out)
 	}
-	return nil
+	return string(out), nil
 }
 
 // environment is that of the server: none of the test's PG* variables.

@@ -19,8 +19,9 @@ import (
 // reconnect bounds the back-off of the connection that listens.
 const reconnectFirst, reconnectCap = 100 * time.Millisecond, 5 * time.Second
 
-// errDeaf says that notifications are accepted and do not arrive.
-var errDeaf = errors.New("notifications do not arrive")
+// ErrDeaf says that the server, or what is in front of it, accepts LISTEN and that notifications do not
+// arrive: a pooler that hands connections around, such as PgBouncer in transaction mode, makes so.
+var ErrDeaf = errors.New("notifications do not arrive")
 
 // Watch implements [storage.Waker]. However many watch, one connection of its own listens for them,
 // and says nothing while all is well: thousands of nodes in one process need no more. Where
@@ -93,7 +94,7 @@ func (s *Store) hear(ctx context.Context) {
 		switch {
 		case ctx.Err() != nil, s.calls.Err() != nil:
 			return
-		case errors.Is(err, errDeaf):
+		case errors.Is(err, ErrDeaf):
 			deaf++
 		}
 		if deaf == 2 {
@@ -145,6 +146,21 @@ func (s *Store) listen(ctx context.Context) (listened bool, err error) {
 	}
 }
 
+// TryWatch reports whether Watch would be woken: nil if a notification arrives, [ErrDeaf] if none does.
+func (s *Store) TryWatch(ctx context.Context) error {
+	conn, err := s.connectListener(ctx)
+	if err != nil {
+		return s.fail("listen for notifications", err)
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	if err := s.probe(ctx, conn); errors.Is(err, ErrDeaf) {
+		return fmt.Errorf("listen for notifications: %w", err)
+	} else if err != nil {
+		return s.fail("listen for notifications", err)
+	}
+	return nil
+}
+
 // parseWake reads a hint; what is not understood is one for everybody.
 func parseWake(payload string) storage.Wake {
 	var w storage.Wake
@@ -187,7 +203,7 @@ func (s *Store) probe(ctx context.Context, conn *pgx.Conn) error {
 	for {
 		n, err := conn.WaitForNotification(arrival)
 		if errors.Is(err, context.DeadlineExceeded) {
-			return fmt.Errorf("%w: %w", errDeaf, err)
+			return fmt.Errorf("%w: %w", ErrDeaf, err)
 		}
 		if err != nil {
 			return err

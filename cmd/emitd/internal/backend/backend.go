@@ -65,6 +65,7 @@ type Store struct {
 
 	close   func() error
 	blocker func() (pid int, stopped bool)
+	wakes   func(context.Context) error
 }
 
 // Close closes the store.
@@ -76,6 +77,15 @@ func (s *Store) Blocker() (pid int, stopped bool) {
 		return 0, false
 	}
 	return s.blocker()
+}
+
+// Wakes tries the store's wake-ups, if there are any that may fail to arrive: known is false if not.
+// Its error is [postgres.ErrDeaf] where they do not arrive.
+func (s *Store) Wakes(ctx context.Context) (known bool, err error) {
+	if s.wakes == nil {
+		return false, nil
+	}
+	return true, s.wakes(ctx)
 }
 
 // Migration is one version of a schema.

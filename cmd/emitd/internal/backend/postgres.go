@@ -50,10 +50,14 @@ func openPostgres(ctx context.Context, o Options) (*Store, error) {
 			return nil, err
 		}
 	}
-	return &Store{Store: s, Kind: "postgres", Migrated: migrated, close: func() error {
+	opened := &Store{Store: s, Kind: "postgres", Migrated: migrated, close: func() error {
 		s.Close()
 		return nil
-	}}, nil
+	}}
+	if cfg.Notify != postgres.NotifyPoll {
+		opened.wakes = s.TryWatch
+	}
+	return opened, nil
 }
 
 // prepare applies the policy.

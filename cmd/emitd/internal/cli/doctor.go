@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/host"
 	"github.com/emitd/emitd/cmd/emitd/internal/view"
 	"github.com/emitd/emitd/storage"
+	"github.com/emitd/emitd/storage/postgres"
 )
 
 // finding is what one check of doctor came to.
@@ -148,6 +150,7 @@ func (d *doctor) store(ctx context.Context, a *app) {
 		d.add("writer", fail, fmt.Sprintf("continue it (kill -CONT %d) or end it", pid), "process %d is stopped inside a write transaction: nobody else can write", pid)
 	}
 	d.writes(ctx, s)
+	d.wakes(ctx, s)
 	d.cluster(ctx, s)
 }
 
@@ -189,6 +192,21 @@ func (d *doctor) writes(ctx context.Context, s *backend.Store) {
 		return
 	}
 	d.add("write", fine, "", "a write took %s", milliseconds(took))
+}
+
+// wakes tells whether the store's wake-ups arrive: without them changes are found at the next heartbeat.
+func (d *doctor) wakes(ctx context.Context, s *backend.Store) {
+	known, err := s.Wakes(ctx)
+	switch {
+	case !known:
+	case errors.Is(err, postgres.ErrDeaf):
+		d.add("wake-ups", warn, "name the database itself in store.url, or set store.notify: poll to keep it so",
+			"no wake-up arrives: a transaction pooler, such as PgBouncer, accepts LISTEN and drops it; nodes find changes at their next heartbeat, in up to %v", d.cfg.Timing().HeartbeatInterval)
+	case err != nil:
+		d.bad("wake-ups", err)
+	default:
+		d.add("wake-ups", fine, "", "a notification arrived")
+	}
 }
 
 // offsetLimit is how far wall clocks may be apart before people are confused by timestamps.

@@ -263,3 +263,27 @@ func TestImportLargeFile(t *testing.T) {
 		}
 	}
 }
+
+// TestNoQueues: an empty list says so, to people.
+func TestNoQueues(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"queues":[]}`) }))
+	t.Cleanup(s.Close)
+	n := &queueNode{t: t, url: s.URL}
+	if code, out, talk := n.run(nil, "ls"); code != 0 || !strings.Contains(talk, "there are no queues yet: emitd queue declare NAME") {
+		t.Errorf("%d %q %q", code, out, talk)
+	}
+	if code, out, _ := n.run(nil, "ls", "-o", "json"); code != 0 || strings.TrimSpace(out) != "[]" {
+		t.Errorf("as JSON: %d %q", code, out)
+	}
+}
+
+// TestBenchmarkInMilliseconds: how long a cycle takes is shown in the unit that people compare.
+func TestBenchmarkInMilliseconds(t *testing.T) {
+	t.Parallel()
+	r := benchResult{Clients: 2, Batch: 3, Jobs: 400, Seconds: 5, Rate: 80, P50: 0.0123, P99: 1.5}
+	var out bytes.Buffer
+	if err := r.table(&out, false); err != nil || !strings.Contains(out.String(), "12.3ms") || !strings.Contains(out.String(), "1500.0ms") {
+		t.Errorf("%v %s", err, out.String())
+	}
+}

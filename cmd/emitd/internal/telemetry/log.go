@@ -15,8 +15,10 @@ package telemetry
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
+	"reflect"
 	"time"
 
 	"github.com/lmittmann/tint"
@@ -45,19 +47,77 @@ func NewLog(w io.Writer, o LogOptions) slog.Handler {
 }
 
 // units writes durations with their unit, and no more digits than somebody reads: a number of
-// nanoseconds means nothing to anybody.
+// nanoseconds means nothing to anybody. So are durations in a list, and those of a type of their own.
 func units(_ []string, a slog.Attr) slog.Attr {
-	if a.Value.Kind() != slog.KindDuration {
-		return a
+	switch a.Value.Kind() {
+	case slog.KindDuration:
+		return slog.String(a.Key, unit(a.Value.Duration()))
+	case slog.KindAny:
+		switch v := a.Value.Any().(type) {
+		case []time.Duration:
+			out := make([]string, len(v))
+			for i, d := range v {
+				out[i] = unit(d)
+			}
+			return slog.Any(a.Key, out)
+		case *time.Duration:
+			if v != nil {
+				return slog.String(a.Key, unit(*v))
+			}
+		case fmt.Stringer:
+			if r := reflect.ValueOf(v); r.Kind() == reflect.Int64 {
+				return slog.String(a.Key, v.String())
+			}
+		}
 	}
-	d := a.Value.Duration()
+	return a
+}
+
+func unit(d time.Duration) string {
 	for _, unit := range []time.Duration{time.Second, time.Millisecond, time.Microsecond} {
 		if d.Abs() >= 10*unit {
 			d = d.Round(unit / 10)
 			break
 		}
 	}
-	return slog.String(a.Key, d.String())
+	return d.String()
+}
+
+// spelled hands on records whose durations have units: for handlers that do not ask units.
+type spelled struct{ slog.Handler }
+
+// Handle implements [slog.Handler].
+func (s spelled) Handle(ctx context.Context, r slog.Record) error {
+	out := slog.NewRecord(r.Time, r.Level, r.Message, r.PC)
+	r.Attrs(func(a slog.Attr) bool {
+		out.AddAttrs(spell(a))
+		return true
+	})
+	return s.Handler.Handle(ctx, out)
+}
+
+// WithAttrs implements [slog.Handler].
+func (s spelled) WithAttrs(as []slog.Attr) slog.Handler {
+	out := make([]slog.Attr, len(as))
+	for i, a := range as {
+		out[i] = spell(a)
+	}
+	return spelled{s.Handler.WithAttrs(out)}
+}
+
+// WithGroup implements [slog.Handler].
+func (s spelled) WithGroup(name string) slog.Handler { return spelled{s.Handler.WithGroup(name)} }
+
+// spell gives the durations of an attribute units, those of a group as well.
+func spell(a slog.Attr) slog.Attr {
+	if a.Value = a.Value.Resolve(); a.Value.Kind() != slog.KindGroup {
+		return units(nil, a)
+	}
+	var out []slog.Attr
+	for _, b := range a.Value.Group() {
+		out = append(out, spell(b))
+	}
+	return slog.Attr{Key: a.Key, Value: slog.GroupValue(out...)}
 }
 
 // readable writes durations with units, and times as everywhere else.

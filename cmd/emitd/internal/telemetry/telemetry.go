@@ -136,7 +136,7 @@ func (t *Telemetry) logs(ctx context.Context, res *resource.Resource) error {
 	}
 	p := sdklog.NewLoggerProvider(sdklog.WithProcessor(sdklog.NewBatchProcessor(exporter)), sdklog.WithResource(res))
 	t.ends = append(t.ends, p.Shutdown)
-	t.Logger = slog.New(both{t.opts.Handler, otelslog.NewHandler("emitd", otelslog.WithLoggerProvider(p))})
+	t.Logger = slog.New(both{t.opts.Handler, spelled{otelslog.NewHandler("emitd", otelslog.WithLoggerProvider(p))}})
 	return nil
 }
 

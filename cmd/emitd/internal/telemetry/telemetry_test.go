@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
+
+	"github.com/emitd/emitd/cmd/emitd/internal/config"
 )
 
 func TestLog(t *testing.T) {
@@ -179,11 +181,25 @@ func TestDurationsHaveUnits(t *testing.T) {
 	for _, format := range []string{"json", "text"} {
 		var out bytes.Buffer
 		log := slog.New(NewLog(&out, LogOptions{Level: Level("info"), Format: format})).With("every", 90*time.Second)
-		log.Info("x", "restart_in", 100*time.Millisecond, slog.Group("g", "after", 2131505910886*time.Nanosecond), "none", time.Duration(0))
-		for _, want := range []string{"1m30s", "100ms", "35m31.5s", "0s"} {
+		log.Info("x", "restart_in", 100*time.Millisecond, slog.Group("g", "after", 2131505910886*time.Nanosecond), "none", time.Duration(0),
+			"list", []time.Duration{15 * time.Millisecond, 4 * time.Second}, "own", config.Duration(7*time.Minute))
+		for _, want := range []string{"1m30s", "100ms", "35m31.5s", "0s", "15ms", "4s", "7m0s"} {
 			if !strings.Contains(out.String(), want) {
 				t.Errorf("%s: no %s in %s", format, want, out.String())
 			}
+		}
+	}
+}
+
+// A handler that formats by itself, such as that of OTLP, gets durations with units as well.
+func TestDurationsOfOtherHandlers(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	log := slog.New(spelled{slog.NewJSONHandler(&out, nil)}).With("every", 90*time.Second).WithGroup("w")
+	log.Info("x", "in", 100*time.Millisecond, slog.Group("g", "after", 3*time.Second), "n", 5)
+	for _, want := range []string{`"every":"1m30s"`, `"in":"100ms"`, `"after":"3s"`, `"n":5`} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %s in %s", want, out.String())
 		}
 	}
 }

@@ -1,0 +1,42 @@
+package coordinator
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/emitd/emitd/coordinator/lease"
+	"github.com/emitd/emitd/coordinator/member"
+)
+
+// TestAfterIsTheOutage: an answered heartbeat says how long none was answered; where no failure was told of,
+// it says nothing, and not how long the machine is up.
+func TestAfterIsTheOutage(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	j := newJournal(&Coordinator{log: slog.New(slog.NewTextHandler(&out, nil))})
+	now := lease.Instant(2131505910886) // the machine's clock: 35 minutes after its start
+	said := func(n member.Notice) string {
+		out.Reset()
+		j.notice(now, n)
+		return out.String()
+	}
+	if text := said(member.Notice{Kind: member.HeartbeatFine}); !strings.Contains(text, "answered again") || strings.Contains(text, "after=") {
+		t.Errorf("without a failure before: %s", text)
+	}
+	for range 2 { // the second outage is counted from its own beginning
+		said(member.Notice{Kind: member.HeartbeatFailed, Err: errors.New("refused")})
+		now = now.Add(3 * time.Second)
+		if text := said(member.Notice{Kind: member.HeartbeatFailed, Err: errors.New("refused")}); !strings.Contains(text, "for=3s") {
+			t.Errorf("the second failure: %s", text)
+		}
+		now = now.Add(4 * time.Second)
+		if text := said(member.Notice{Kind: member.HeartbeatFine}); !strings.Contains(text, "after=7s") {
+			t.Errorf("after the outage: %s", text)
+		}
+		now = now.Add(time.Hour)
+	}
+}
