@@ -212,8 +212,8 @@ func (c *Coordinator) trust(u daemon.Unit) time.Duration {
 //
 // It returns by itself, with an error, if another live process has this node's id
 // (storage.ErrIDInUse): that one was seen to beat while this one was refused; if one that was there
-// first lives with other timings ([TimingError]); if the store makes one change at a time and is too slow for the
-// timings and the number of nodes that it finds ([SlowStoreError]); or if the store belongs to a cluster of another name than
+// first lives with other timings ([TimingError]); if the store makes one change at a time and carries no more nodes
+// with these timings, and none has made room within the time that a dead or leaving one takes ([SlowStoreError]); or if the store belongs to a cluster of another name than
 // Config.Cluster (storage.ErrOtherCluster). The row of a process that was killed a moment ago is
 // waited for instead: until this one finds the proof on its own host that it has ended, at most its
 // NodeRegistrationTTL.

@@ -90,10 +90,11 @@ func (c *Coordinator) Live() map[string]error {
 	return map[string]error{"loop": loop}
 }
 
-// Started tells by check whether the node has joined: schema fine and first heartbeat written.
+// Started tells by check whether the node has joined: schema fine and first heartbeat written. A node that
+// waits for room in the store has started too: a rolling deploy stops an old one only when it says so.
 func (c *Coordinator) Started() map[string]error {
 	var err error
-	if !c.published.Load().Registered {
+	if view := c.published.Load(); !view.Registered && view.NoRoom == nil {
 		err = errors.New("no heartbeat has been written yet")
 	}
 	return map[string]error{"heartbeat": err}
@@ -110,20 +111,27 @@ func (c *Coordinator) Ready(ctx context.Context) map[string]error {
 	return checks
 }
 
-// Degraded tells by check what somebody should look at although this node is ready: on the leader, the units
-// (shards of queues too) that no node can take, since when and why. Other nodes make no plans and have no
-// such check.
+// Degraded tells by check what somebody should look at although this node is ready: that it waits for room in
+// the store, or that the store is too slow; and on the leader, the units (shards of queues too) that no node can
+// take, since when and why. Other nodes make no plans and have no such check.
 func (c *Coordinator) Degraded() map[string]error {
-	view := c.published.Load()
+	view, checks := c.published.Load(), map[string]error{}
+	switch {
+	case view.NoRoom != nil:
+		checks["room"] = fmt.Errorf("this node waits for another one to leave: %w", view.NoRoom)
+	case view.ChangeTime > 0:
+		checks["room"] = view.TooSlow
+	}
 	if !view.Leading {
-		return nil
+		return checks
 	}
 	var err error
 	if worst := plan.Oldest(view.Unplaced); worst != nil {
 		err = fmt.Errorf("no node can take %d; longest %s, since %s: %s",
 			len(view.Unplaced), worst.Unit, worst.Since.UTC().Format(time.RFC3339), worst)
 	}
-	return map[string]error{"units": err}
+	checks["units"] = err
+	return checks
 }
 
 // ping is a question to the store that many may wait for.

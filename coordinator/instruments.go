@@ -54,6 +54,8 @@ type instruments struct {
 	unplaceable     metric.Int64ObservableUpDownCounter
 	unplaceableAge  metric.Float64ObservableGauge
 	offset          metric.Float64ObservableGauge
+	changeTime      metric.Float64ObservableGauge
+	changeLimit     metric.Float64ObservableGauge
 
 	counts      atomic.Pointer[counts]
 	clockOffset atomic.Pointer[time.Duration]
@@ -100,7 +102,7 @@ func newInstruments(c *Coordinator) (*instruments, error) {
 }
 
 func (m *instruments) observables() error {
-	var errs [8]error
+	var errs [10]error
 	m.leader, errs[0] = m.meter.Int64ObservableGauge("emitd.coordinator.leader", metric.WithUnit("{leader}"), metric.WithDescription("1 while this node leads."))
 	m.term, errs[1] = m.meter.Int64ObservableGauge("emitd.coordinator.term", metric.WithUnit("{term}"), metric.WithDescription("Ordinal of the newest term this node knows."))
 	m.trust, errs[2] = m.meter.Float64ObservableGauge("emitd.lease.trust.remaining", metric.WithUnit("s"), metric.WithDescription("How long the leader may go on without another renewal."))
@@ -109,6 +111,8 @@ func (m *instruments) observables() error {
 	m.offset, errs[5] = m.meter.Float64ObservableGauge("emitd.node.clock.offset", metric.WithUnit("s"), metric.WithDescription("How far this node's wall clock is ahead of the store's."))
 	m.unplaceable, errs[6] = m.meter.Int64ObservableUpDownCounter("emitd.assignment.unplaceable", metric.WithUnit("{assignment}"), metric.WithDescription("Units that no node can take, by reason, told by the leader."))
 	m.unplaceableAge, errs[7] = m.meter.Float64ObservableGauge("emitd.assignment.unplaceable.age", metric.WithUnit("s"), metric.WithDescription("How long the unit that no node can take for longest is free, told by the leader."))
+	m.changeTime, errs[8] = m.meter.Float64ObservableGauge("emitd.store.change.duration", metric.WithUnit("s"), metric.WithDescription("How long one change takes at least, in a store that makes the changes of all nodes one after the other."))
+	m.changeLimit, errs[9] = m.meter.Float64ObservableGauge("emitd.store.change.limit", metric.WithUnit("s"), metric.WithDescription("How long one change may take with the timings and the number of nodes, in such a store."))
 	return errors.Join(errs[:]...)
 }
 
@@ -117,7 +121,7 @@ func (m *instruments) observe(c *Coordinator) (unregister func()) {
 	r, err := m.meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 		m.collect(c, o)
 		return nil
-	}, m.leader, m.term, m.trust, m.nodeCount, m.assignmentCount, m.unplaceable, m.unplaceableAge, m.offset)
+	}, m.leader, m.term, m.trust, m.nodeCount, m.assignmentCount, m.unplaceable, m.unplaceableAge, m.offset, m.changeTime, m.changeLimit)
 	if err != nil {
 		c.log.Warn("metrics are incomplete", "error", err)
 		return func() {}
@@ -132,6 +136,10 @@ func (m *instruments) collect(c *Coordinator, o metric.Observer) {
 	o.ObserveInt64(m.term, view.Term.Ordinal, cluster)
 	if d := m.clockOffset.Load(); d != nil {
 		o.ObserveFloat64(m.offset, d.Seconds(), cluster)
+	}
+	if view.ChangeTime > 0 {
+		o.ObserveFloat64(m.changeTime, view.ChangeTime.Seconds(), cluster)
+		o.ObserveFloat64(m.changeLimit, view.ChangeTimeLimit.Seconds(), cluster)
 	}
 	if !leading {
 		o.ObserveInt64(m.leader, 0, cluster)
@@ -215,6 +223,7 @@ func errorType(err error) string {
 		{storage.ErrNotRegistered, "not_registered"},
 		{storage.ErrIDInUse, "id_in_use"},
 		{storage.ErrOtherCluster, "other_cluster"},
+		{storage.ErrCrowded, "crowded"},
 		{storage.ErrStoreChanged, "store_changed"},
 		{storage.ErrSchema, "schema"},
 		{storage.ErrUnavailable, "unavailable"},
@@ -231,6 +240,6 @@ func errorType(err error) string {
 // isAnswer reports whether the error, or its absence, shows that the store is reachable.
 func isAnswer(err error) bool {
 	return err == nil || errors.Is(err, storage.ErrTermLost) || errors.Is(err, storage.ErrStaleSeq) ||
-		errors.Is(err, storage.ErrNotRegistered) || errors.Is(err, storage.ErrIDInUse) || errors.Is(err, storage.ErrOtherCluster) ||
+		errors.Is(err, storage.ErrNotRegistered) || errors.Is(err, storage.ErrIDInUse) || errors.Is(err, storage.ErrOtherCluster) || errors.Is(err, storage.ErrCrowded) ||
 		errors.Is(err, storage.ErrStoreChanged) || errors.Is(err, daemon.ErrStale)
 }

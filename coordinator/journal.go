@@ -102,7 +102,11 @@ func (j *journal) notice(now lease.Instant, n member.Notice) {
 	case member.TimingsDiffer:
 		j.log.Warn("another node has other timings: this node waits until that one is known to be dead, and ends if it lives", "error", n.Err)
 	case member.StoreSlow:
-		j.log.Warn("the store is slow for the timings and the number of nodes: with more nodes, units would move before they have started", "error", n.Err)
+		j.log.Warn("the store has become too slow for the timings and the number of nodes: units may move before they have started", "error", n.Err)
+	case member.StoreFine:
+		j.log.Info("the store is fast enough again for the timings and the number of nodes")
+	case member.NoRoom:
+		j.log.Warn("the store does not carry one more node: this node waits until one has left or is known to be dead, and ends if that takes too long", "at_most", n.Reason, "error", n.Err)
 	case member.Disagreement:
 		j.log.Warn("nodes describe a daemon differently", "daemon", n.Fence.Unit.Daemon, "reason", n.Reason)
 	default:

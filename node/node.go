@@ -134,6 +134,9 @@ type Member struct {
 	// HighestTerm and HighestGeneration are the highest numbers the node has seen anywhere.
 	HighestTerm       int64 `json:"highest_term,omitempty"`
 	HighestGeneration int64 `json:"highest_generation,omitempty"`
+	// ChangeTime is how long one change of the store takes the node, in a store that makes the changes of all
+	// nodes one after the other; 0 in one that does not.
+	ChangeTime time.Duration `json:"change_time,omitempty"`
 	// Witnessed is set once another process on the same host has proof that this one has ended.
 	Witnessed bool `json:"witnessed,omitempty"`
 

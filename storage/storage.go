@@ -95,49 +95,6 @@ type Store interface {
 	Submit(ctx context.Context, command Command) (*Command, error)
 }
 
-// The answers of a store; ask with errors.Is.
-var (
-	ErrTermLost      = errors.New("the term is not held any more")
-	ErrStaleSeq      = errors.New("sequence number is not newer than the row's")
-	ErrNotRegistered = errors.New("the node is not registered")
-	ErrIDInUse       = errors.New("another live process has this node id")
-	ErrOtherCluster  = errors.New("the store belongs to a cluster of another name")
-	ErrStoreChanged  = errors.New("the store has become another one since it was read")
-	ErrUnavailable   = errors.New("store unavailable")
-	ErrSchema        = errors.New("store schema does not fit")
-)
-
-// IDInUseError is an ErrIDInUse with who holds the ID.
-type IDInUseError struct {
-	ID     node.ID
-	Holder node.Identity
-	SeenAt time.Time // its last heartbeat, by the store's clock
-	Host   node.Host // where it runs: who shares its host may find that it has ended
-}
-
-// Error names the holder.
-func (e *IDInUseError) Error() string {
-	return fmt.Sprintf("node id %s is in use by %q (incarnation %s, last heartbeat %s): give each process its own node.id, or leave it empty",
-		e.ID, e.Holder.Name, e.Holder.Incarnation, e.SeenAt.UTC().Format(time.RFC3339))
-}
-
-// Is makes errors.Is(err, ErrIDInUse) true.
-func (e *IDInUseError) Is(target error) bool { return target == ErrIDInUse }
-
-// OtherClusterError is an ErrOtherCluster with both names.
-type OtherClusterError struct {
-	Store string // the name that the store remembers
-	Node  string // the name that the node, or who wants to rename, goes by
-}
-
-// Error names both clusters.
-func (e *OtherClusterError) Error() string {
-	return fmt.Sprintf("this store belongs to cluster %q, not to %q", e.Store, e.Node)
-}
-
-// Is makes errors.Is(err, ErrOtherCluster) true.
-func (e *OtherClusterError) Is(target error) bool { return target == ErrOtherCluster }
-
 // ClusterName is the rule by which a store accepts a node's name of the cluster, the same for every
 // backend: it returns the name to remember, or an [OtherClusterError]. A node that gives no name agrees
 // with any.
@@ -204,6 +161,10 @@ type Heartbeat struct {
 	// them end (daemon.Embargo.EndsWith), whoever holds the unit by now; no other does. It is a fact about the
 	// process, true in any store, and may be told again.
 	Returned []daemon.Fence
+	// Room, on a registration, is how long one change of each node may take together, this node included. A
+	// store that makes the changes of all nodes one after the other registers it only if they do not take
+	// longer, and else answers ErrCrowded and has written nothing. 0 sets no limit.
+	Room time.Duration
 }
 
 // InUse is the rule by which an ID is taken, the same for every backend: the other process beat
@@ -325,8 +286,8 @@ type Reply struct {
 	Members []node.Member
 	// Commands are the operators' commands that wait, oldest first.
 	Commands []Command
-	// ChangeTime is how long one change takes at least, in a store that makes those of all nodes one
-	// after the other; 0 in one that does not.
+	// ChangeTime is how long one change takes at least, as measured lately, in a store that makes those of all
+	// nodes one after the other; 0 in one that does not.
 	ChangeTime time.Duration
 }
 

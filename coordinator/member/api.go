@@ -231,7 +231,9 @@ const (
 	ClockStepped    NoticeKind = "clock stepped"
 	IDInUse         NoticeKind = "id in use"
 	TimingsDiffer   NoticeKind = "timings differ" // from those of a node that may live
+	NoRoom          NoticeKind = "no room"        // the store does not carry one more node: this one waits for so long (Reason)
 	StoreSlow       NoticeKind = "store slow"     // for the timings and the number of nodes
+	StoreFine       NoticeKind = "store fine"     // it is no longer slow
 	Disagreement    NoticeKind = "disagreement"   // two nodes advertise one daemon differently
 )
 
@@ -266,6 +268,13 @@ type View struct {
 	Runs                    []RunView // sorted by unit
 	PassSeq                 uint64
 	PassesFailed            int
+	// NoRoom is why the node is not registered yet, if it is that the store does not carry one more.
+	NoRoom error
+	// TooSlow is why the store does not carry the nodes that are registered; nil if it does.
+	TooSlow error
+	// ChangeTime is how long one change takes in a store that makes those of all nodes one after the other, and
+	// ChangeTimeLimit how long it may take with these timings and so many nodes. 0 = another store, or not known yet.
+	ChangeTime, ChangeTimeLimit time.Duration
 	// Unplaced is what the newest plan of this leader found no node for. It is shared: do not write.
 	Unplaced []plan.Unplaced
 }

@@ -125,6 +125,9 @@ func (m *Member) sendHeartbeat(now lease.Instant) {
 		Ended: m.beat.ended, Returned: m.beat.returnedRuns(),
 	}
 	m.beat.telling = hb.Returned
+	if !m.beat.everAnswered { // who was in the cluster may come back to it
+		hb.Room = Room(m.t)
+	}
 	m.beat.ended, m.beat.proves = nil, len(m.beat.ended) > 0 // told again, with the next proof, until a member list shows that it is known
 	if m.beat.told = m.beat.register; m.beat.told {
 		advert := m.cfg.Advert
@@ -186,6 +189,7 @@ func (m *Member) onHeartbeat(now lease.Instant, c call, r Result) {
 func (m *Member) onHeartbeatError(now lease.Instant, err error) {
 	m.beat.failures++
 	m.starts.unheard(now)
+	var crowded *storage.CrowdedError
 	pause := min(firstRetry<<min(m.beat.failures-1, 10), m.t.Backoff())
 	switch {
 	case errors.Is(err, storage.ErrNotRegistered):
@@ -195,6 +199,9 @@ func (m *Member) onHeartbeatError(now lease.Instant, err error) {
 		}
 	case errors.Is(err, storage.ErrOtherCluster):
 		m.endWith(now, err) // only an operator can change it
+	case errors.As(err, &crowded):
+		pause = m.t.HeartbeatInterval
+		m.awaitRoom(now, crowded)
 	case errors.Is(err, storage.ErrIDInUse):
 		pause = m.t.HeartbeatInterval // only time or the other process can change it
 		m.emit(Notice{Kind: IDInUse, Err: err})

@@ -12,8 +12,10 @@ import (
 // When all nodes begin at once, each waits for the changes of all others, so the time that a call may take
 // must cover one change of each node, and the time to acknowledge a unit those of a whole start: accept,
 // stamp and report, each written after startTries attempts on average, for of those who write at the same
-// time one wins. Timings that do not cover it make units move before they have started, again and again. A
-// node that finds this when it joins ends; one that is in the cluster when it grows goes on, and warns.
+// time one wins. Timings that do not cover it make units move before they have started, again and again. So
+// such a store registers a node only while there is room for it. One that finds none waits: until a node has
+// left, or the row of a dead one no longer counts; if both would have happened by then, it ends. A node that
+// is in the cluster when the store becomes slower goes on, and warns.
 
 // The changes of one node that starts its units, and how many attempts each takes in a crowd.
 const (
@@ -23,8 +25,11 @@ const (
 
 // load is what a node knows of whether the store can carry its timings.
 type load struct {
-	joined bool // the first list of members was judged
-	warned bool
+	noRoom  *SlowStoreError // why it is not registered; nil = it is, or nothing is in its way
+	since   lease.Instant   // when it first found that
+	present *SlowStoreError // what the nodes that are registered need; nil = not known, or any store
+	tight   lease.Instant   // since when that is more than there is; Never = it is not
+	slow    bool            // for so long that it was told
 }
 
 // SlowStoreError says that the store is too slow for the node's timings and the number of nodes.
@@ -51,36 +56,70 @@ func slowStore(t lease.Timing, nodes int, change time.Duration) *SlowStoreError 
 	}
 }
 
-// exceeds reports whether what is needed is more than this share of what there is, in percent.
-func (e *SlowStoreError) exceeds(percent time.Duration) bool {
-	return e.NeedQueryTimeout*100 > e.QueryTimeout*percent || e.NeedAcknowledgeTimeout*100 > e.AcknowledgeTimeout*percent
-}
-
 // roundUp rounds to what a person writes into a configuration.
 func roundUp(d time.Duration) time.Duration {
 	const unit = 10 * time.Millisecond
 	return (d + unit - 1) / unit * unit
 }
 
-// warnLoad is the share of a timeout, in percent, from which a warning says that the store is slow.
-const warnLoad = 50
+// Room is how long one change of each node of a cluster with these timings may take together.
+func Room(t lease.Timing) time.Duration {
+	return min(t.QueryTimeout, t.AcknowledgeTimeout/(startChanges*startTries))
+}
 
-// compareLoad judges whether the store can carry the timings, when the node joins and when the number of
-// nodes changes.
+// SlowStore returns what is wrong if so many nodes, with a store in which one change takes so long, need more
+// than the timings have; nil if nothing is.
+func SlowStore(t lease.Timing, nodes int, change time.Duration) *SlowStoreError {
+	if time.Duration(nodes)*change <= Room(t) {
+		return nil
+	}
+	return slowStore(t, nodes, change)
+}
+
+// RoomPatience is how long a node waits for room: a node that was killed counts for its NodeRegistrationTTL,
+// and one that is being stopped has as much more for it.
+func RoomPatience(t lease.Timing) time.Duration {
+	return t.NodeRegistrationTTL + t.LeaderStopTimeout + t.DrainTimeout + t.StopTimeout + 2*t.QueryTimeout
+}
+
+// awaitRoom takes the store's word that it does not carry another node.
+func (m *Member) awaitRoom(now lease.Instant, crowded *storage.CrowdedError) {
+	first := m.load.noRoom == nil
+	m.load.noRoom = slowStore(m.t, crowded.Nodes, crowded.ChangeTime)
+	if first {
+		m.load.since = now
+		m.emit(Notice{Kind: NoRoom, Err: m.load.noRoom, Reason: RoomPatience(m.t).String()})
+	}
+	if now.Sub(m.load.since) >= RoomPatience(m.t) {
+		m.endWith(now, m.load.noRoom)
+	}
+}
+
+// wellBelow is the share of what there is, in percent, below which a store that was too slow is fast again.
+const wellBelow = 80
+
+// compareLoad judges whether the store carries the timings of the nodes that are registered. It must be too slow
+// for NodeRegistrationTTL: by then the rows of dead nodes, which no longer load it, have been removed.
 func (m *Member) compareLoad(now lease.Instant, r *storage.Reply) {
-	if r.ChangeTime <= 0 || (!m.load.joined && r.Members == nil) {
+	m.load.noRoom = nil
+	if r.ChangeTime <= 0 {
 		return
 	}
-	err := slowStore(m.t, len(m.peers.known), r.ChangeTime)
-	first := !m.load.joined
-	m.load.joined = true
-	if first && err.exceeds(100) {
-		m.endWith(now, err)
-		return
+	nodes := len(m.peers.known)
+	m.load.present = slowStore(m.t, nodes, r.ChangeTime)
+	need, room := time.Duration(nodes)*r.ChangeTime, Room(m.t)
+	switch {
+	case need > room:
+		m.load.tight = min(m.load.tight, now)
+	case need*100 <= room*wellBelow || !m.load.slow:
+		m.load.tight = lease.Never
 	}
-	slow := err.exceeds(warnLoad)
-	if slow && !m.load.warned {
-		m.emit(Notice{Kind: StoreSlow, Err: err})
+	slow := m.load.tight != lease.Never && now.Sub(m.load.tight) >= m.t.NodeRegistrationTTL
+	switch {
+	case slow && !m.load.slow:
+		m.emit(Notice{Kind: StoreSlow, Err: m.load.present})
+	case m.load.slow && !slow:
+		m.emit(Notice{Kind: StoreFine})
 	}
-	m.load.warned = slow
+	m.load.slow = slow
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/coordinator/member"
+	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )
 
@@ -18,36 +19,122 @@ func (c *cluster) joinSlow(name string, change *time.Duration) *peer {
 	return p
 }
 
-// A node ends when it joins more nodes than the store can carry with its timings, says which would work, and
-// has disturbed nobody. Those that are there go on, whatever the store does later, and warn once.
-func TestSlowStoreEndsWhoeverJoins(t *testing.T) {
+// A store that becomes too slow for its nodes, and stays so, is told once by each, as is that it is fast again;
+// nobody ends or stops anything for it. One that is slow for a moment is not told.
+func TestStoreThatBecomesSlow(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 0)
 	change := 100 * time.Millisecond
-	var first []*peer
 	for _, name := range []string{"a", "b", "c", "d"} {
-		first = append(first, c.joinSlow(name, &change))
+		c.joinSlow(name, &change)
+	}
+	expect := func(when string, slow, fine int, now bool) {
+		t.Helper()
+		for _, p := range c.nodes {
+			if s, f := p.count(string(member.StoreSlow)), p.count(string(member.StoreFine)); s != slow || f != fine {
+				t.Errorf("%s: %s said %d times that the store is slow and %d times that it is not, want %d and %d", when, p.id.Name, s, f, slow, fine)
+			}
+			if v := p.m.View(); (v.TooSlow != nil) != now || v.ChangeTime != change || v.ChangeTimeLimit != lease.Fast().AcknowledgeTimeout/48 {
+				t.Errorf("%s: %s shows %v, %v of %v", when, p.id.Name, v.TooSlow, v.ChangeTime, v.ChangeTimeLimit)
+			}
+			if p.stopped || p.said("lost") || p.said("cancel") {
+				t.Errorf("%s: %s was disturbed\n%s", when, p.id.Name, c.dump())
+			}
+		}
 	}
 	c.until(time.Minute, "run", func() bool { return c.total() == 6 })
-	p := c.joinSlow("e", &change)
-	c.until(5*time.Second, "it ends", func() bool { return p.stopped })
-	var slow *member.SlowStoreError
-	if !errors.As(p.ended, &slow) || slow.Nodes != 5 || slow.Change != change ||
-		slow.NeedQueryTimeout != 500*time.Millisecond || slow.NeedAcknowledgeTimeout != 6*time.Second {
-		t.Errorf("it ended with %v", p.ended)
-	}
-	if p.said("elected") || p.said("start") {
-		t.Errorf("it led or ran\n%s", c.dump())
-	}
+	c.run(10 * time.Second)
+	expect("in time", 0, 0, false)
+	change = time.Second
+	c.run(4 * time.Second)
+	change = 101 * time.Millisecond
+	c.run(4 * time.Second)
+	expect("after a moment", 0, 0, false)
 	change = time.Second
 	c.run(30 * time.Second)
-	for _, p := range first {
-		if p.stopped || p.said("lost") || p.said("cancel") {
-			t.Errorf("%s was disturbed\n%s", p.id.Name, c.dump())
+	expect("slow", 1, 0, true)
+	change = 100 * time.Millisecond // hardly better than what is needed
+	c.run(10 * time.Second)
+	expect("still", 1, 0, true)
+	change = 60 * time.Millisecond
+	c.run(10 * time.Second)
+	expect("fast again", 1, 1, false)
+}
+
+// solo is a member whose calls a test answers itself.
+type solo struct {
+	t     *testing.T
+	m     *member.Member
+	now   lease.Instant
+	calls []member.Call
+	told  []member.Notice
+	ended *member.Stopped
+}
+
+// answer answers each heartbeat for d, and collects what the member wants.
+func (s *solo) answer(d time.Duration, with func(member.Call) member.Result) {
+	for end := s.now.Add(d); s.now < end; s.now = max(s.now, min(s.m.Next(), end)) {
+		for in := []member.Input{member.Tick{}}; len(in) > 0; in = in[1:] {
+			for _, e := range append([]member.Effect(nil), s.m.Step(s.now, in[0])...) {
+				switch e := e.(type) {
+				case member.Call:
+					s.calls = append(s.calls, e)
+					r := with(e)
+					r.ID = e.ID
+					in = append(in, r)
+				case member.Notice:
+					s.told = append(s.told, e)
+				case member.Stopped:
+					s.ended = &e
+				}
+			}
 		}
-		if !p.said(string(member.StoreSlow)) {
-			t.Errorf("%s did not warn", p.id.Name)
+		if s.ended != nil {
+			return
 		}
+	}
+}
+
+// A node for which the store has no room asks again with each interval, and ends after the time that a dead
+// node or a leaving one may take, without a word to the store. Once it is in, it asks for no room any more.
+func TestNodeWaitsForRoom(t *testing.T) {
+	t.Parallel()
+	tm := lease.Fast()
+	begin := func() *solo {
+		id := node.Identity{Name: "a", ID: "id-a", Incarnation: "a-1"}
+		return &solo{t: t, now: lease.Instant(time.Hour), m: member.New(member.Config{Node: id, Advert: advert("acme:work", 1), Timing: tm, Seed: 1}, lease.Instant(time.Hour))}
+	}
+	refuse := func(member.Call) member.Result {
+		return member.Result{Err: fmt.Errorf("x: %w", &storage.CrowdedError{Nodes: 5, ChangeTime: 100 * time.Millisecond})}
+	}
+	s := begin()
+	s.answer(10*time.Second, refuse)
+	if len(s.calls) < 9 || len(s.calls) > 12 || s.calls[9].Heartbeat == nil || s.calls[9].Heartbeat.Room != member.Room(tm) || s.calls[9].Heartbeat.Advert == nil {
+		t.Errorf("%d calls in 10 intervals, the last %+v", len(s.calls), s.calls[len(s.calls)-1].Heartbeat)
+	}
+	if len(s.told) != 1 || s.told[0].Kind != member.NoRoom || s.m.View().NoRoom == nil || s.m.View().Registered {
+		t.Errorf("told %+v, shows %+v", s.told, s.m.View())
+	}
+	s.answer(time.Minute, refuse)
+	var slow *member.SlowStoreError
+	switch took := s.now.Sub(lease.Instant(time.Hour)); {
+	case s.ended == nil || !errors.As(s.ended.Err, &slow) || slow.Nodes != 5 || slow.NeedQueryTimeout != 500*time.Millisecond || slow.NeedAcknowledgeTimeout != 6*time.Second:
+		t.Errorf("it ended with %v", s.ended)
+	case took < member.RoomPatience(tm) || took > member.RoomPatience(tm)+2*tm.HeartbeatInterval:
+		t.Errorf("it ended after %v, want %v", took, member.RoomPatience(tm))
+	}
+	for _, call := range s.calls {
+		if call.Heartbeat == nil {
+			t.Errorf("it called %+v", call)
+		}
+	}
+	s = begin()
+	s.answer(3*time.Second, refuse)
+	s.answer(3*time.Second, func(c member.Call) member.Result {
+		return member.Result{Reply: &storage.Reply{Seq: c.Heartbeat.Seq, Now: time.Unix(1_800_000_000, 0).Add(time.Duration(s.now)), StoreID: "x", Members: []node.Member{}}}
+	})
+	if last := s.calls[len(s.calls)-1].Heartbeat; last == nil || last.Room != 0 || s.m.View().NoRoom != nil || !s.m.View().Registered {
+		t.Errorf("once it is in: %+v, %+v", last, s.m.View())
 	}
 }
 

@@ -80,6 +80,7 @@ func New(cfg Config, now lease.Instant) *Member {
 	m.starts.init()
 	m.leader.init()
 	m.peers.known = map[node.Incarnation]node.Member{}
+	m.load.tight = lease.Never
 	m.foreign = foreign{joining: true, rows: lease.Sightings[node.Incarnation, uint64]{}}
 	return m
 }
@@ -228,6 +229,14 @@ func (m *Member) View() View {
 		Leading: m.leading(), Term: m.election.seen, LeaderTrust: m.election.trust, AgentTrust: m.agentTrust(),
 		LastAnswered: m.beat.answered, Stopping: m.stop.phase != stopNone, Registered: m.beat.everAnswered,
 		StoreID: m.store.id, ClockSteps: m.clock.Steps(), PassSeq: m.leader.passSeq, PassesFailed: m.leader.failed,
+	}
+	if l := m.load; l.noRoom != nil {
+		v.NoRoom = l.noRoom
+	} else if l.present != nil {
+		if l.slow {
+			v.TooSlow = l.present
+		}
+		v.ChangeTime, v.ChangeTimeLimit = l.present.Change, Room(m.t)/time.Duration(max(l.present.Nodes, 1))
 	}
 	if v.Leading {
 		v.Unplaced = m.leader.unplaced

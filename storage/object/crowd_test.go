@@ -21,8 +21,8 @@ import (
 )
 
 // TestManyNodesBegin: nodes that begin at once on a bucket of 50 ms a request, with four units each, elect
-// once and enter each unit once, but for a few, if the bucket can carry their timings. If not, those that are
-// too many end and say what would work; the others run all units.
+// once and enter each unit once, but for a few. Those that are more than the bucket can carry with their timings
+// wait, end and say what would work; the others run all units undisturbed.
 func TestManyNodesBegin(t *testing.T) {
 	t.Parallel()
 	for _, x := range []struct {
@@ -99,7 +99,11 @@ func manyBegin(t *testing.T, nodes int, profile, refused string) {
 	if (ended.Load() > 0) != (refused != "") || int(ended.Load()) == nodes {
 		t.Errorf("%d of %d nodes ended", ended.Load(), nodes)
 	}
-	if int(running.Load()) != units || refused == "" && (elections != 1 || 2*int(entered.Load()) > 3*units) {
+	most := units * 3 / 2
+	if refused != "" {
+		most = 2 * units // on few nodes
+	}
+	if int(running.Load()) != units || elections != 1 || int(entered.Load()) > most {
 		t.Errorf("%d elections, %d runs entered and %d running for %d units", elections, entered.Load(), running.Load(), units)
 	}
 }

@@ -64,7 +64,7 @@ func (s *Store) beatAside(ctx context.Context, b storage.Heartbeat, c *cluster) 
 		if b.Seq <= row.Seq {
 			return false, nil
 		}
-		row.beat(b, s.now())
+		row.beat(b, s.bucket.change(), s.now())
 		if err := s.writePulse(ctx, inc, k, row.pulse()); !isConflict(err) {
 			return err == nil, err
 		}
@@ -76,18 +76,24 @@ func (s *Store) beatAside(ctx context.Context, b storage.Heartbeat, c *cluster) 
 // beatWithin is a heartbeat as a step of the cluster object. Admitted says that its own row was
 // written already.
 func (s *Store) beatWithin(ctx context.Context, b storage.Heartbeat, admitted bool) (*storage.Reply, error) {
-	verdict := storage.Refuse
+	verdict, crowded := storage.Refuse, false
 	c, err := s.run(ctx, step{
 		guess: b.Advert == nil && !admitted,
 		prepare: func(ctx context.Context, c *cluster, now time.Time) error {
+			if crowded = s.crowded(c, b); crowded {
+				return s.refresh(ctx, c, c.everybody())
+			}
 			return s.refresh(ctx, c, s.concerned(c, b, now))
 		},
 		apply: func(c *cluster, now time.Time) (bool, error) {
 			row, err := c.admit(b, admitted, s.silent, now)
+			if err == nil && crowded {
+				err = s.room(c, b, now)
+			}
 			if err != nil {
 				return false, err
 			}
-			row.beat(b, now)
+			row.beat(b, s.bucket.change(), now)
 			c.identify(s.identity(c), now)
 			rules.Ended(c, &c.Term, b, now)
 			rules.Returned(c, b)
@@ -208,7 +214,7 @@ func (s *Store) reply(ctx context.Context, c *cluster, b storage.Heartbeat, verd
 		Seq: b.Seq, Now: s.now(), StoreID: s.identity(c), StoreSince: c.Since, Verdict: verdict,
 		Term: c.Term, Lease: c.Lease,
 		Units: c.HeldBy(b.Node.Incarnation),
-		Head:  c.Head, Commands: c.Commands.Waiting(), ChangeTime: time.Duration(s.changeTime.Load()),
+		Head:  c.Head, Commands: c.Commands.Waiting(), ChangeTime: s.bucket.change(),
 	}
 	var errs []error
 	if b.EventsAfter >= 0 {

@@ -46,7 +46,7 @@ const DefaultMaxBytes = 4 << 20
 // opens one. It starts no goroutines that outlive a call and needs no closing.
 type Store struct {
 	cfg    Config
-	bucket blob.Bucket
+	bucket *paced
 
 	turn chan struct{}        // held by who reads or writes the cluster object
 	seen atomic.Pointer[view] // its newest content, as far as this process knows
@@ -58,9 +58,6 @@ type Store struct {
 		id      string
 		segment segment
 	}
-
-	// changeTime is the least time, in nanoseconds, that a read and a write of the cluster object have taken.
-	changeTime atomic.Int64
 
 	pulses    pulses
 	stamps    stampQueue
@@ -80,12 +77,12 @@ var (
 func Open(ctx context.Context, bucket blob.Bucket, cfg Config) (*Store, error) {
 	cfg.MaxBytes = cmp.Or(cfg.MaxBytes, DefaultMaxBytes)
 	s := &Store{
-		cfg: cfg, bucket: bucket, turn: make(chan struct{}, 1),
+		cfg: cfg, bucket: &paced{Bucket: bucket}, turn: make(chan struct{}, 1),
 		pulses: pulses{of: map[node.Incarnation]known{}}, seenSince: sightings{of: map[string]sighting{}},
 	}
 	s.stamps.turn = make(chan struct{}, 1)
 	if !cfg.NoProbe {
-		if err := blob.Probe(ctx, bucket); err != nil {
+		if err := blob.Probe(ctx, s.bucket); err != nil {
 			return nil, attempted(err, "open the cluster store")
 		}
 	}

@@ -28,7 +28,9 @@ type pulse struct {
 	At                time.Time `json:"at"`
 	HighestTerm       int64     `json:"highest_term,omitempty"`
 	HighestGeneration int64     `json:"highest_generation,omitempty"`
-	Nonce             uint64    `json:"nonce"` // makes each content unique
+	// ChangeTime is how long a change of the cluster object takes the node.
+	ChangeTime time.Duration `json:"change_time,omitempty"`
+	Nonce      uint64        `json:"nonce"` // makes each content unique
 }
 
 // merge brings the row up to its pulse. An older pulse is part of the row already, that of a
@@ -41,12 +43,13 @@ func (m *member) merge(p pulse) {
 	m.LastHeartbeatAt, m.Heard, m.HeardAt = p.At, p.Heard, p.HeardAt
 	m.HighestTerm = max(m.HighestTerm, p.HighestTerm)
 	m.HighestGeneration = max(m.HighestGeneration, p.HighestGeneration)
+	m.ChangeTime = p.ChangeTime
 }
 
 // beat writes a heartbeat into the row.
-func (m *member) beat(b storage.Heartbeat, now time.Time) {
+func (m *member) beat(b storage.Heartbeat, change time.Duration, now time.Time) {
 	m.Seq, m.BeatSeq = max(m.Seq, b.Seq), b.Seq
-	m.LastHeartbeatAt = now
+	m.LastHeartbeatAt, m.ChangeTime = now, change
 	if b.Heard > m.Heard {
 		m.Heard, m.HeardAt = b.Heard, now
 	}
@@ -57,7 +60,7 @@ func (m *member) beat(b storage.Heartbeat, now time.Time) {
 // pulse returns what of the row is the heartbeats'.
 func (m *member) pulse() pulse {
 	return pulse{
-		Seq: m.BeatSeq, Heard: m.Heard, HeardAt: m.HeardAt, At: m.LastHeartbeatAt,
+		Seq: m.BeatSeq, Heard: m.Heard, HeardAt: m.HeardAt, At: m.LastHeartbeatAt, ChangeTime: m.ChangeTime,
 		HighestTerm: m.HighestTerm, HighestGeneration: m.HighestGeneration, Nonce: rand.Uint64(),
 	}
 }

@@ -65,7 +65,7 @@ func (s *Store) attempt(ctx context.Context, st step, guess bool) (*cluster, err
 		return nil, err
 	}
 	defer release()
-	v, began := s.seen.Load(), time.Now()
+	v := s.seen.Load()
 	if guess = guess && v != nil && s.loose == nil; !guess {
 		if v, err = s.read(ctx); err != nil {
 			return nil, err
@@ -88,19 +88,7 @@ func (s *Store) attempt(ctx context.Context, st step, guess bool) (*cluster, err
 	if err := s.spill(ctx, next, v.Head); err != nil {
 		return nil, err
 	}
-	err = s.replace(ctx, v, next)
-	if err == nil && !guess {
-		s.tookChange(time.Since(began))
-	}
-	return next, err
-}
-
-// tookChange notes how long a change took. The least counts: what the store can do at its best, not a
-// moment in which it was slow.
-func (s *Store) tookChange(d time.Duration) {
-	if least := s.changeTime.Load(); least == 0 || int64(d) < least {
-		s.changeTime.Store(int64(d)) // the caller has the turn
-	}
+	return next, s.replace(ctx, v, next)
 }
 
 // take waits for the turn to touch the cluster object.

@@ -240,7 +240,7 @@ var catalogue = []Entry{
 	},
 	{
 		SlowStore, ExitConflict, "the store is too slow for the timings",
-		"A bucket makes the changes of all nodes one after the other. With as many nodes as this one found when it joined, and the time that one change takes, calls would end before it was their turn, and units would move before they have started. So this node ends, and has run nothing; the others go on. The message has the figures that would work.",
+		"A bucket makes the changes of all nodes one after the other. With one node more, and the time that one change takes, calls would end before it was their turn, and units would move before they have started. This node has waited for node_registration_ttl + leader_stop_timeout + drain_timeout + stop_timeout + 2·query_timeout, in which a dead node stops to count and a leaving one leaves. It has written and run nothing; the others go on. The message has the figures that would work.",
 		"give all nodes the timings that the message names, or coordinator.profile default, or fewer nodes; or use a database",
 	},
 	{

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/emitd/emitd/coordinator/member"
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/daemon/queue"
 	"github.com/emitd/emitd/node"
@@ -19,6 +20,7 @@ func (v *viewer) attention(s Status) []Notice {
 		out = append(out, Notice{Severity: sev, Subject: subject, Text: fmt.Sprintf(format, args...), Do: do})
 	}
 	v.aboutLeader(s, add)
+	v.aboutStore(add)
 	v.aboutNodes(s, add)
 	v.aboutUnits(s, add)
 	v.aboutQueues(s, add)
@@ -69,6 +71,24 @@ func (v *viewer) aboutLeader(s Status, add notify) {
 		if limit := passesMissed*v.Timing.HeartbeatInterval + v.Timing.SettleWindow; since > limit {
 			add(failing, "leader", "emitd leader resign", "%s leads but has not finished a pass for %s: nothing is assigned", l.Node, Exact(since))
 		}
+	}
+}
+
+// aboutStore tells if the store makes one change at a time and is too slow for the timings and the number of
+// nodes, with the figures of the node that it is slowest for. Dead nodes, whose rows wait to be removed, do not
+// count: they change nothing.
+func (v *viewer) aboutStore(add notify) {
+	nodes, slowest := 0, node.Member{}
+	for _, m := range v.Nodes {
+		if !m.Present() || m.Witnessed || v.age(m.LastHeartbeatAt) >= v.Timing.NodeRegistrationTTL {
+			continue
+		}
+		if nodes++; m.ChangeTime > slowest.ChangeTime {
+			slowest = m
+		}
+	}
+	if slow := member.SlowStore(v.Timing, nodes, slowest.ChangeTime); slow != nil {
+		add(warning, "store", "emitd doctor", "the store is too slow for the timings, measured by %s: %s", slowest.Name, slow)
 	}
 }
 

@@ -88,6 +88,19 @@ var scenes = map[string]func(*daemon.Snapshot){
 	"leader_stuck":  func(s *daemon.Snapshot) { s.Lease.LastPassAt = ago(3 * time.Minute) },
 	"nobody_stands": func(s *daemon.Snapshot) { s.Term = node.Term{}; neverLead(s) },
 	"same_name":     func(s *daemon.Snapshot) { s.Nodes[2].Name = "emitd-0" },
+	"store_slow": func(s *daemon.Snapshot) {
+		for i := range s.Nodes {
+			s.Nodes[i].ChangeTime = time.Duration(i+1) * 300 * time.Millisecond
+		}
+		gone := s.Nodes[0] // dead, but not removed yet: does not count
+		gone.Identity, gone.LastHeartbeatAt, gone.ChangeTime = who("gone"), ago(95*time.Second), time.Hour
+		s.Nodes = append(s.Nodes, gone)
+	},
+	"store_fast_enough": func(s *daemon.Snapshot) {
+		for i := range s.Nodes {
+			s.Nodes[i].ChangeTime = 800 * time.Millisecond
+		}
+	},
 	"unknown_state": func(s *daemon.Snapshot) { s.Units[0].State = "parked" },
 	"not_acked":     func(s *daemon.Snapshot) { s.Units[0].State, s.Units[0].Since = daemon.Assigning, ago(45*time.Second) },
 	"failing_agent": failingAgent,
