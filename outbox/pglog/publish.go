@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -130,11 +130,20 @@ func (p *Publisher) PublishTx(ctx context.Context, tx *sql.Tx, messages ...outbo
 }
 
 // txStatements are those of PublishTx: everything is locked before the first message is inserted, so that
-// calls lock in one order however many their messages are.
+// calls lock in one order however many their messages are. Their texts do not depend on how many messages
+// there are: the statistics of the server have an entry for each text.
 func (p *Publisher) txStatements(messages []outbox.Message) []statement {
-	out := p.lockRows(messages)
+	if single(messages) {
+		return p.statements(messages)
+	}
+	out := p.lockKeys(messages)
 	for part := range slices.Chunk(messages, together) {
-		out = append(out, p.insertRows(part))
+		out = append(out, p.insertPacked(part))
+	}
+	for _, s := range out {
+		for i, arg := range s.args {
+			s.args[i] = arrayText(arg)
+		}
 	}
 	return out
 }
@@ -205,29 +214,6 @@ func (p *Publisher) lockKeys(messages []outbox.Message) []statement {
 	}
 }
 
-// lockRows are the same without arrays, which database/sql does not know. The numbers are ours.
-func (p *Publisher) lockRows(messages []outbox.Message) []statement {
-	shards, keys, whole := p.locks(messages)
-	if len(shards) == 0 {
-		return nil
-	}
-	list := func(function string, class int32, numbers []int32) string {
-		var calls []string
-		for _, n := range numbers {
-			calls = append(calls, fmt.Sprintf("%s(%d, %d)", function, class, n))
-		}
-		return "select " + strings.Join(calls, ", ")
-	}
-	class := p.names.locks()
-	if whole {
-		return []statement{{text: list("pg_catalog.pg_advisory_xact_lock", class, shards)}}
-	}
-	return []statement{
-		{text: list("pg_catalog.pg_advisory_xact_lock_shared", class, shards)},
-		{text: list("pg_catalog.pg_advisory_xact_lock", class+1, keys)},
-	}
-}
-
 func anyDelayed(messages []outbox.Message) bool {
 	return slices.ContainsFunc(messages, func(m outbox.Message) bool { return !m.NotBefore.IsZero() })
 }
@@ -277,21 +263,56 @@ func (p *Publisher) insert(messages []outbox.Message) statement {
 			[]any{int16(m.Shard()), m.ID.String(), nullable(m.Key), m.Topic, nullable(m.Type), headerText(m.Headers), nullable(m.TraceParent), nullable(m.TraceState), payloadOf(m)}, //nolint:gosec // below Shards
 		}
 	}
-	n := len(messages)
-	shards, ids, topics, payloads := make([]int16, n), make([]string, n), make([]string, n), make([][]byte, n)
-	keys, types, headers, parents, states := make([]*string, n), make([]*string, n), make([]*string, n), make([]*string, n), make([]*string, n)
-	due := make([]pgtype.Timestamptz, n)
-	for i, m := range messages {
-		shards[i], ids[i], topics[i], payloads[i] = int16(m.Shard()), m.ID.String(), m.Topic, m.Payload //nolint:gosec // below Shards
-		keys[i], types[i], headers[i], parents[i], states[i] = nullable(m.Key), nullable(m.Type), headerText(m.Headers), nullable(m.TraceParent), nullable(m.TraceState)
-		due[i] = timeOf(m.NotBefore)
-	}
-	args := []any{shards, ids, keys, topics, types, headers, parents, states, payloads}
+	args := arrays(messages)
 	const from = ` from unnest($1::smallint[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::json[], $7::text[], $8::text[], $9::bytea[]`
 	if !anyDelayed(messages) {
 		return statement{p.names.q(`insert into ~outbox (` + inserted + `) select ` + inserted + from + `) m (` + inserted + `)`), args}
 	}
-	return statement{p.names.q(`with m as materialized (select *` + from + `, $10::timestamptz[]) with ordinality m (` + inserted + `, due, n))` + byTime), append(args, due)}
+	return statement{p.names.q(`with m as materialized (select *` + from + `, $10::timestamptz[]) with ordinality m (` + inserted + `, due, n))` + byTime), append(args, dues(messages))}
+}
+
+// arrays are the columns of messages.
+func arrays(messages []outbox.Message) []any {
+	n := len(messages)
+	shards, ids, topics, payloads := make([]int16, n), make([]string, n), make([]string, n), make([][]byte, n)
+	keys, types, headers, parents, states := make([]*string, n), make([]*string, n), make([]*string, n), make([]*string, n), make([]*string, n)
+	for i, m := range messages {
+		shards[i], ids[i], topics[i], payloads[i] = int16(m.Shard()), m.ID.String(), m.Topic, m.Payload //nolint:gosec // below Shards
+		keys[i], types[i], headers[i], parents[i], states[i] = nullable(m.Key), nullable(m.Type), headerText(m.Headers), nullable(m.TraceParent), nullable(m.TraceState)
+	}
+	return []any{shards, ids, keys, topics, types, headers, parents, states, payloads}
+}
+
+// dues are the times before which messages are not due.
+func dues(messages []outbox.Message) []pgtype.Timestamptz {
+	out := make([]pgtype.Timestamptz, len(messages))
+	for i, m := range messages {
+		out[i] = timeOf(m.NotBefore)
+	}
+	return out
+}
+
+// insertPacked is the statement for many messages with their payloads in one argument, one behind the other:
+// in an array that is text, each byte of them would be two.
+func (p *Publisher) insertPacked(messages []outbox.Message) statement {
+	packed := []byte{} // not null
+	begins, sizes := make([]int32, len(messages)), make([]*int32, len(messages))
+	for i, m := range messages {
+		begins[i] = int32(len(packed)) + 1 //nolint:gosec // together messages of at most MaxPayload
+		if packed = append(packed, m.Payload...); m.Payload != nil {
+			sizes[i] = new(int32(len(m.Payload))) //nolint:gosec // at most MaxPayload
+		}
+	}
+	const (
+		columns = "shard, dedup_id, key, topic, type, headers, traceparent, tracestate"
+		values  = ` select ` + columns + `, pg_catalog.substring($9::bytea, begins, size) as payload`
+		from    = ` from unnest($1::smallint[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::json[], $7::text[], $8::text[], $10::int[], $11::int[]`
+	)
+	args := slices.Concat(arrays(messages)[:8], []any{packed, begins, sizes})
+	if !anyDelayed(messages) {
+		return statement{p.names.q(`insert into ~outbox (` + inserted + `)` + values + from + `) m (` + columns + `, begins, size)`), args}
+	}
+	return statement{p.names.q(`with m as materialized (` + values + `, due, n` + from + `, $12::timestamptz[]) with ordinality m (` + columns + `, begins, size, due, n))` + byTime), append(args, dues(messages))}
 }
 
 // byTime puts the rows of m into the log or among those that are not due, by one clock.
@@ -306,37 +327,72 @@ func timeOf(t time.Time) pgtype.Timestamptz {
 		return pgtype.Timestamptz{}
 	case t.Year() > 200_000:
 		return pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
-	case t.Year() < -4000:
+	case t.Year() < 1: // text has no such years
 		return pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}
 	}
 	return pgtype.Timestamptz{Time: t, Valid: true}
 }
 
-// rowTypes are the types of the columns inserted, and of the time before which a message is not due.
-var rowTypes = [...]string{"smallint", "uuid", "text", "text", "text", "json", "text", "text", "bytea", "timestamptz"}
-
-// insertRows is the statement for messages as rows of plain values.
-func (p *Publisher) insertRows(messages []outbox.Message) statement {
-	var args []any
-	var rows []string
-	for i, m := range messages {
-		var due any
-		if t := timeOf(m.NotBefore); t.Valid {
-			if due = t.Time.UTC().Format("2006-01-02 15:04:05.999999Z07:00"); t.InfinityModifier != pgtype.Finite {
-				due = t.InfinityModifier.String()
+// arrayText writes an array as Postgres reads it, because database/sql does not know arrays. What is no array
+// stays as it is.
+func arrayText(arg any) any {
+	switch list := arg.(type) {
+	case []int16:
+		return braces(list, func(b []byte, n int16) []byte { return strconv.AppendInt(b, int64(n), 10) })
+	case []int32:
+		return braces(list, func(b []byte, n int32) []byte { return strconv.AppendInt(b, int64(n), 10) })
+	case []*int32:
+		return braces(list, func(b []byte, n *int32) []byte {
+			if n == nil {
+				return append(b, "NULL"...)
 			}
-		}
-		args = append(args, m.Shard(), m.ID.String(), nullable(m.Key), m.Topic, nullable(m.Type), headerText(m.Headers), nullable(m.TraceParent), nullable(m.TraceState), payloadOf(m), due)
-		var row strings.Builder
-		for j, kind := range rowTypes {
-			fmt.Fprintf(&row, "$%d::%s, ", len(rowTypes)*i+j+1, kind)
-		}
-		rows = append(rows, fmt.Sprintf("(%s%d)", row.String(), i))
+			return strconv.AppendInt(b, int64(*n), 10)
+		})
+	case []string:
+		return braces(list, appendQuoted)
+	case []*string:
+		return braces(list, func(b []byte, text *string) []byte {
+			if text == nil {
+				return append(b, "NULL"...)
+			}
+			return appendQuoted(b, *text)
+		})
+	case []pgtype.Timestamptz:
+		return braces(list, appendTime)
 	}
-	if !anyDelayed(messages) {
-		return statement{p.names.q(`insert into ~outbox (` + inserted + `) select ` + inserted + ` from (values ` + strings.Join(rows, ", ") + `) m (` + inserted + `, due, n) order by n`), args}
+	return arg
+}
+
+func braces[T any](list []T, add func(b []byte, one T) []byte) string {
+	b := []byte{'{'}
+	for i, one := range list {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = add(b, one)
 	}
-	return statement{p.names.q(`with m (` + inserted + `, due, n) as materialized (values ` + strings.Join(rows, ", ") + `)` + byTime), args}
+	return string(append(b, '}'))
+}
+
+func appendQuoted(b []byte, text string) []byte {
+	b = append(b, '"')
+	for i := range len(text) {
+		if c := text[i]; c == '"' || c == '\\' {
+			b = append(b, '\\')
+		}
+		b = append(b, text[i])
+	}
+	return append(b, '"')
+}
+
+func appendTime(b []byte, t pgtype.Timestamptz) []byte {
+	switch {
+	case !t.Valid:
+		return append(b, "NULL"...)
+	case t.InfinityModifier != pgtype.Finite:
+		return append(b, t.InfinityModifier.String()...)
+	}
+	return append(t.Time.UTC().AppendFormat(append(b, '"'), "2006-01-02 15:04:05.999999Z07:00"), '"')
 }
 
 // Beginner begins transactions: a [*pgxpool.Pool], a [*pgx.Conn], or a [pgx.Tx] for a savepoint.

@@ -359,8 +359,8 @@ func TestPublishTxLocksInOneOrder(t *testing.T) {
 			one, two := w.pub.txStatements(first), w.pub.txStatements(second)
 			n := 0
 			for n < len(one) && strings.Contains(one[n].text, "pg_advisory") {
-				if one[n].text != two[n].text {
-					t.Errorf("statement %d locks in two orders:\n%.200s\n%.200s", n, one[n].text, two[n].text)
+				if a, b := fmt.Sprint(one[n]), fmt.Sprint(two[n]); a != b {
+					t.Errorf("statement %d locks in two orders:\n%.200s\n%.200s", n, a, b)
 				}
 				n++
 			}
