@@ -62,6 +62,7 @@ type Broker struct {
 	damaged  map[place]*Error        // shards that were refused for what is stored
 
 	buried      atomic.Pointer[time.Time] // when bury began last
+	watching    watching
 	damagedWait time.Duration
 	marks       time.Duration // journal.Config.MarkAfter and MarkEvery; 0: the journal's own
 }
@@ -139,9 +140,18 @@ func path(set *Settings, index int) string {
 
 // Run serves one shard: the unit's index.
 func (b *Broker) Run(ctx context.Context, a *daemon.Assignment) error {
+	s, err := b.enter(ctx, a)
+	if err != nil {
+		return err
+	}
+	return b.left(ctx, a, s, s.runToEnd(a.Draining()))
+}
+
+// enter takes the unit's shard over and lets callers in.
+func (b *Broker) enter(ctx context.Context, a *daemon.Assignment) (*shard, error) {
 	name, ok := strings.CutPrefix(string(a.Unit.Daemon), specPrefix)
 	if !ok {
-		return fmt.Errorf("unit %s is none of a queue", a.Unit)
+		return nil, fmt.Errorf("unit %s is none of a queue", a.Unit)
 	}
 	arrived := b.arrive(place{name, a.Index})
 	defer arrived()
@@ -151,24 +161,34 @@ func (b *Broker) Run(ctx context.Context, a *daemon.Assignment) error {
 		b.refuse(ctx, a, place{name, a.Index}, err)
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	s.tell(s.settings) // the first round writes what of them the log does not know
+	set := s.settings
+	s.tell(&set) // the first round writes what of them the log does not know
+	s.rubbish.begin(s.sweepLeft, s.sweep)
 	b.add(s)
 	arrived()
 	a.Ready()
-	var helpers sync.WaitGroup
-	helpers.Go(func() { s.sweep(ctx) })
-	helpers.Go(func() { s.follow(ctx) })
-	defer helpers.Wait()
-	defer func() { _ = s.log.Close(ctx) }() // ended already: waits for its goroutines
-	err = s.run(a.Draining())
+	return s, nil
+}
+
+// runToEnd serves a shard that was taken over until its run ends. It is where the goroutine of each shard is
+// all the time, so it and what calls it keep little on the stack.
+func (s *shard) runToEnd(draining <-chan struct{}) error {
+	defer s.b.watch()()
+	defer s.rubbish.end()
+	defer func() { _ = s.log.Close(s.ctx) }() // ended already: waits for its goroutines
+	return s.run(draining)
+}
+
+// left says what the end of a shard's run means for the cluster.
+func (b *Broker) left(ctx context.Context, a *daemon.Assignment, s *shard, err error) error {
 	if s.removed && ctx.Err() == nil {
 		b.DeleteRemoved(ctx)
-		return gone(a.Unit, noQueue(name))
+		return gone(a.Unit, noQueue(s.name))
 	}
 	if errors.Is(err, journal.ErrFenced) {
-		b.instruments.conflict(name)
+		b.instruments.conflict(s.name)
 	}
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -286,67 +306,6 @@ func (b *Broker) notOwner(name string, index int) *Error {
 		return damage
 	}
 	return e
-}
-
-// changed passes new settings of a queue on to its shards.
-func (b *Broker) changed(set Settings) {
-	set = set.withDefaults()
-	for _, s := range b.local(set.Name) {
-		s.tell(set)
-	}
-}
-
-// tell replaces what the shard has not yet heard.
-func (s *shard) tell(set Settings) {
-	for {
-		select {
-		case s.changes <- set:
-			return
-		default:
-		}
-		select {
-		case <-s.changes:
-		default:
-		}
-	}
-}
-
-const followEvery = 30 * time.Second
-
-// follow watches the queue's settings until the shard is gone.
-func (s *shard) follow(ctx context.Context) {
-	ticker := time.NewTicker(followEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-		case <-s.gone:
-			return
-		}
-		set, err := s.b.registry.get(ctx, s.name, followEvery/2)
-		switch {
-		case err == nil:
-			s.tell(*set)
-		case TagOf(err) == QueueNotFound:
-			s.tell(Settings{Name: s.name})
-		}
-		if s.index == 0 {
-			s.b.DeleteRemoved(ctx)
-		}
-	}
-}
-
-// DeleteRemoved deletes what removed queues have left. It does nothing if it was called within the last
-// quarter of a minute. A broker that serves a shard 0 calls it by itself every half minute; while no
-// queue is declared nobody does, and whoever has the broker calls it now and then.
-func (b *Broker) DeleteRemoved(ctx context.Context) {
-	now, last := time.Now(), b.buried.Load()
-	if last != nil && now.Sub(*last) < followEvery/2 || !b.buried.CompareAndSwap(last, &now) {
-		return
-	}
-	if err := b.registry.bury(ctx); err != nil && ctx.Err() == nil {
-		b.cfg.Logger.WarnContext(ctx, "the objects of removed queues were not all deleted", "error", err)
-	}
 }
 
 // snapshots returns what the shards of this node counted last, by queue.

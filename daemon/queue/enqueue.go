@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/google/uuid"
@@ -124,7 +123,7 @@ func enqueueStep(s *shard, c *call) progress {
 }
 
 func (s *shard) duplicate(c *call, id string, state State) {
-	s.rates.duplicates++
+	s.use().rates.duplicates++
 	c.receipts = append(c.receipts, Receipt{ID: id, Duplicate: true, State: state})
 	s.barrier(c)
 }
@@ -214,12 +213,6 @@ func (s *shard) unlink(r *ledger.Record) {
 	}
 }
 
-// trash hands an object to the one goroutine that deletes. If that is behind, the object stays: it
-// costs storage and nothing else.
-func (s *shard) trash(key string) {
-	s.rubbish.put(key)
-}
-
 // blobPrefix is where a shard's payload objects are. Their keys begin with the epoch in which they
 // were written, and end with a digest of the payload.
 func blobPrefix(shard string) string { return shard + "/blob/" }
@@ -246,75 +239,6 @@ func payloadOf(ctx context.Context, bucket blob.Bucket, key string) ([]byte, err
 		return nil, fmt.Errorf("%w: the payload %s is another one", blob.ErrCorrupt, key)
 	}
 	return o.Data, nil
-}
-
-// sweep deletes payload objects that nobody needs, until the shard is gone: those that earlier
-// brokers left behind, then what trash is given.
-func (s *shard) sweep(ctx context.Context) {
-	s.sweepLeft(ctx)
-	for gone := false; ; {
-		for key, ok := s.rubbish.get(); ok && ctx.Err() == nil; key, ok = s.rubbish.get() {
-			s.remove(ctx, key)
-		}
-		if gone {
-			return
-		}
-		select {
-		case <-s.rubbish.filled:
-		case <-s.gone:
-			gone = true
-		}
-	}
-}
-
-// sweepLeft deletes the payload objects of earlier epochs that no job refers to: of a broker that died
-// between the object and its job's record, or between the job's end and the deletion. What an
-// earlier broker has recorded is in the ledger, and it records nothing any more.
-func (s *shard) sweepLeft(ctx context.Context) {
-	left, err := s.blobsBefore(ctx)
-	if err != nil && ctx.Err() == nil {
-		s.b.cfg.Logger.WarnContext(ctx, "payloads that nobody needs were not looked for", "unit", s.unit.String(), "error", err)
-	}
-	if len(left) == 0 {
-		return
-	}
-	c := newCall(func(s *shard, c *call) progress {
-		c.keys = s.ledger.Unreferenced(left)
-		return decided
-	})
-	if s.do(ctx, c) != nil {
-		return // the shard is gone: the next broker looks
-	}
-	for _, key := range c.keys {
-		s.remove(ctx, key)
-	}
-}
-
-// blobsBefore lists the payload objects of earlier epochs.
-func (s *shard) blobsBefore(ctx context.Context) (map[string]bool, error) {
-	out := map[string]bool{}
-	for after := ""; ; {
-		page, err := s.b.cfg.Bucket.List(ctx, s.blobs, after, 0)
-		if err != nil {
-			return out, err
-		}
-		for _, e := range page.Entries {
-			epoch, _, _ := strings.Cut(e.Key[len(s.blobs):], "-")
-			if n, err := strconv.ParseInt(epoch, 10, 64); err == nil && n < s.epoch {
-				out[e.Key] = true
-			}
-			after = e.Key
-		}
-		if !page.More {
-			return out, nil
-		}
-	}
-}
-
-func (s *shard) remove(ctx context.Context, key string) {
-	if err := s.b.cfg.Bucket.Delete(ctx, key); err != nil && ctx.Err() == nil {
-		s.b.cfg.Logger.WarnContext(ctx, "a payload was not deleted", "key", key, "error", err)
-	}
 }
 
 func stateOf(s ledger.State) State {

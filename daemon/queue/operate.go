@@ -259,15 +259,17 @@ func statsStep(s *shard, c *call) progress {
 // stats counts the shard.
 func (s *shard) stats() *Stats {
 	l := s.ledger.Stats()
-	enqueued, completed := s.rates.perSecond(s.wall)
 	st := &Stats{
 		Queue: s.name, Shards: 1, Paused: l.Paused,
 		Waiting: int64(l.Waiting), Delayed: int64(l.Delayed), Active: int64(l.Active), Dead: int64(l.Dead),
 		Enqueued: int64(l.Totals.Enqueued), Completed: int64(l.Totals.Completed), Failed: int64(l.Totals.Failed),
-		Expired: int64(l.Totals.Expired), Cancelled: int64(l.Totals.Cancelled), Died: int64(l.Totals.Died), Duplicates: s.rates.duplicates,
-		EnqueueRate: enqueued, CompleteRate: completed,
+		Expired: int64(l.Totals.Expired), Cancelled: int64(l.Totals.Cancelled), Died: int64(l.Totals.Died),
 		IndexBytes: l.IndexBytes, PayloadBytes: l.PayloadBytes, DedupBytes: l.DedupBytes, DedupIDs: int64(l.DedupIDs),
 		Broker: s.b.cfg.Address, Epoch: s.epoch,
+	}
+	if s.tools != nil {
+		st.Duplicates = s.tools.rates.duplicates
+		st.EnqueueRate, st.CompleteRate = s.tools.rates.perSecond(s.wall)
 	}
 	if l.Oldest != 0 {
 		st.OldestAge = millisecond(max(0, s.now-l.Oldest))

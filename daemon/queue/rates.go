@@ -10,8 +10,8 @@ import (
 type rates struct {
 	begun      time.Time
 	second     int64 // the newest one counted
-	enqueued   [rateSeconds]int
-	completed  [rateSeconds]int
+	enqueued   [rateSeconds]uint32
+	completed  [rateSeconds]uint32
 	duplicates int64
 }
 

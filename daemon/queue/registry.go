@@ -316,6 +316,25 @@ func (r *Registry) get(ctx context.Context, name string, age time.Duration) (*Se
 	return nil, noQueue(name)
 }
 
+// all returns the settings of all queues by name, with defaults, from a list that is at most so old.
+func (r *Registry) all(ctx context.Context, age time.Duration) (map[string]*Settings, error) {
+	if err := r.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer r.unlock()
+	if r.read.IsZero() || time.Since(r.read) >= age {
+		if err := r.refresh(ctx); err != nil {
+			return nil, err
+		}
+	}
+	out := make(map[string]*Settings, len(r.list.Queues))
+	for _, q := range r.list.Queues {
+		set := q.settings().withDefaults()
+		out[q.Name] = &set
+	}
+	return out, nil
+}
+
 // find returns a queue's settings with defaults, nil if it is not on the list. The caller has the lock.
 func (r *Registry) find(name string) *Settings {
 	for _, q := range r.list.Queues {

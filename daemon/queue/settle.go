@@ -152,7 +152,7 @@ func (s *shard) claimOf(c *call, x *Settlement) (*ledger.Job, Outcome) {
 		return nil, stale(x, "this is no token of the job")
 	}
 	var ok bool
-	j := &s.scratch
+	j := &s.use().scratch
 	*j, ok = s.ledger.Glance(t.number) // the MAC says that it has this ID
 	switch {
 	case !ok:

@@ -31,17 +31,16 @@ type shard struct {
 	log      *journal.Log
 	ledger   *ledger.Ledger
 	sealers  *sync.Pool
-	rates    rates
-	scratch  ledger.Job    // of the settlement that is being decided
-	record   ledger.Record // that is being written or applied
+	begun    time.Time // this run, by the local clock
+	tools    *tools    // nil until there is something to do; see use
 	epoch    int64
 	void     int // records that made no sense at the takeover: there should be none
 
 	calls       *mailbox[*call]
-	changes     chan Settings // of the queue, from whoever re-reads the registry
-	configuring *work         // settings that are on their way into the log
-	leave       time.Time     // when the drain begins at the latest; zero: none is wanted
-	closing     chan error    // answer of log.Close
+	changes     chan *Settings // of the queue, from whoever re-reads the registry
+	configuring *work          // settings that are on their way into the log
+	leave       time.Time      // when the drain begins at the latest; zero: none is wanted
+	closing     chan error     // answer of log.Close
 	drained     bool
 	removed     bool // the queue is no more
 	gone        chan struct{}
@@ -73,7 +72,22 @@ type shard struct {
 	}
 	ckpt    checkpoint
 	written *journal.Checkpoint // the newest one that was committed
-	rubbish *mailbox[string]    // keys of payload objects to be deleted
+	rubbish rubbish             // payload objects to be deleted
+}
+
+// tools are what a shard needs once it has something to do.
+type tools struct {
+	rates   rates
+	scratch ledger.Job    // of the settlement that is being decided
+	record  ledger.Record // that is being written or applied
+}
+
+// use returns the tools. A shard that never had anything to do has none: most are like that.
+func (s *shard) use() *tools {
+	if s.tools == nil {
+		s.tools = &tools{rates: rates{begun: s.begun}}
+	}
+	return s.tools
 }
 
 const (

@@ -477,9 +477,9 @@ func TestSettingsChange(t *testing.T) {
 // TestTheNewestSettings: a shard that is busy hears of the settings that were declared last.
 func TestTheNewestSettings(t *testing.T) {
 	t.Parallel()
-	s := &shard{changes: make(chan Settings, 1)}
+	s := &shard{changes: make(chan *Settings, 1)}
 	for jobs := 1; jobs <= 3; jobs++ {
-		s.tell(Settings{MaxJobs: jobs})
+		s.tell(&Settings{MaxJobs: jobs})
 	}
 	if got := <-s.changes; got.MaxJobs != 3 {
 		t.Fatalf("%+v", got)

@@ -107,10 +107,10 @@ func (b *Broker) takeOver(ctx context.Context, a *daemon.Assignment, set *Settin
 	l.TakeOver(now)
 	s := &shard{
 		b: b, unit: a.Unit, name: set.Name, index: a.Index, settings: *set, ctx: ctx, log: log, ledger: l, epoch: log.Epoch(),
-		sealers: newSealers(log.Secret()), calls: newMailbox[*call](inbox), changes: make(chan Settings, 1), gone: make(chan struct{}),
-		left: newMailbox[*call](inbox), rubbish: newMailbox[string](inbox),
+		sealers: newSealers(log.Secret()), calls: newMailbox[*call](inbox), changes: make(chan *Settings, 1), gone: make(chan struct{}),
+		left:     newMailbox[*call](inbox),
 		blobs:    blobPrefix(prefix(b.cfg.Root, set, a.Index)),
-		requests: map[string]*work{}, stale: true, now: now, at: at, wall: time.Now(), void: f.void,
+		requests: map[string]*work{}, stale: true, now: now, at: at, wall: time.Now(), begun: time.Now(), void: f.void,
 	}
 	b.cfg.Logger.InfoContext(ctx, "a queue's shard was taken over", "unit", a.Unit.String(), "epoch", s.epoch, "jobs", l.Jobs(),
 		"records", f.records, "void", f.void, "took", time.Since(begun))
@@ -160,7 +160,7 @@ func (b *Broker) Adopt(ctx context.Context, name string) (taken int, err error) 
 }
 
 // configure makes new settings hold. What the fold depends on goes through the log.
-func (s *shard) configure(next Settings) {
+func (s *shard) configure(next *Settings) {
 	if s.drained {
 		return
 	}
@@ -168,7 +168,7 @@ func (s *shard) configure(next Settings) {
 		s.removed, s.leave = true, time.Now()
 		return
 	}
-	s.settings = next
+	s.settings = *next
 	s.b.add(s)
 	if c := next.ledgerConfig(); c != s.ledger.Config() && s.configuring == nil && !s.stuck {
 		s.clock()

@@ -86,7 +86,7 @@ func (s *shard) pend(c *call, p pending) *ledger.Record {
 func (s *shard) unfold(p *pending) *ledger.Record {
 	r := p.other
 	if r == nil {
-		r = &s.record
+		r = &s.use().record
 		*r = ledger.Record{Kind: ledger.Complete, Numbers: append(r.Numbers[:0], p.number)}
 	}
 	r.At = p.at
@@ -298,5 +298,5 @@ func (s *shard) applied(p *pending, at int64) {
 		s.inflight.jobs--
 		s.inflight.bytes -= int64(len(p.job.text))
 	}
-	s.rates.count(r, s.wall)
+	s.use().rates.count(r, s.wall)
 }

@@ -30,7 +30,7 @@ type Log struct {
 	ctx     context.Context // of all requests
 	cancel  context.CancelFunc
 	calls   sync.WaitGroup // requests under way
-	answers chan answer
+	answers chan *answer
 	rearm   chan struct{} // wakeAt has changed
 
 	acks chan uint64

@@ -103,7 +103,7 @@ func Open(ctx context.Context, cfg Config, fold Fold) (*Log, error) {
 	}
 	l := &Log{
 		cfg: cfg, courier: courier.Courier{Bucket: cfg.Bucket, Prefix: cfg.Prefix, Codec: cfg.Codec}, begun: time.Now(), machine: owner.New(cfg.machine()),
-		answers: make(chan answer), rearm: make(chan struct{}, 1), acks: make(chan uint64, 1),
+		answers: make(chan *answer), rearm: make(chan struct{}, 1), acks: make(chan uint64, 1),
 		done: make(chan struct{}), gone: make(chan struct{}), wakeAt: never,
 	}
 	l.ctx, l.cancel = context.WithCancel(ctx)

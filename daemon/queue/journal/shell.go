@@ -16,14 +16,15 @@ import (
 // never is a wake-up that nobody asked for.
 const never = time.Duration(math.MaxInt64)
 
-// answer is the end of a request.
+// answer is the end of a request. It is large, and handed on by reference: else it would stand on the
+// stack of each journal's goroutine all the time.
 type answer struct {
 	call   *owner.Call
 	result owner.Result
 }
 
 // failed reports whether the request will be repeated for no merit of the protocol's.
-func (a answer) failed() bool {
+func (a *answer) failed() bool {
 	return a.result.Answer == owner.Failed || a.result.Answer == owner.Unknown || a.result.Answer == owner.Broken
 }
 
@@ -55,7 +56,7 @@ func (l *Log) run() {
 	}
 }
 
-func (l *Log) answered(a answer) {
+func (l *Log) answered(a *answer) {
 	if a.failed() && l.ctx.Err() == nil {
 		l.trouble(a)
 	}
@@ -67,7 +68,7 @@ func (l *Log) answered(a answer) {
 	})
 }
 
-func (l *Log) trouble(a answer) {
+func (l *Log) trouble(a *answer) {
 	if l.cfg.Hooks.Trouble != nil {
 		l.cfg.Hooks.Trouble(a.call.Op.String(), a.call.Attempt+1, a.result.Err)
 	}
@@ -163,7 +164,7 @@ func (l *Log) request(c *owner.Call) {
 			return
 		}
 	}
-	a := answer{call: c, result: l.do(c)}
+	a := &answer{call: c, result: l.do(c)}
 	select {
 	case l.answers <- a:
 	case <-l.ctx.Done():

@@ -48,13 +48,13 @@ const overhead = 16
 
 // own begins the ownership with the first slot for records.
 func (m *Machine) own(first uint64) {
-	t := &m.take
+	t := m.take
 	m.phase, m.head, m.version = owning, t.mine, t.version
 	m.log.next, m.log.durable = first, first-1
 	m.log.latency = m.cfg.MaxGap * time.Duration(m.cfg.Window) // until a write tells
 	m.log.last = t.link
 	m.gc.kept = t.kept
-	m.take = takeover{}
+	m.take = nil
 	clear(m.calls)
 	m.emit(Own{})
 	m.copyHead()

@@ -80,7 +80,7 @@ type Machine struct {
 	calls  map[uint64]*Call // under way
 	lastID uint64
 
-	take  takeover
+	take  *takeover       // nil once it owns the journal: most of what a machine needs is for that
 	began map[uint64]bool // nonces of R1
 
 	// Valid from owning on.
@@ -106,7 +106,9 @@ type Stats struct {
 
 // New returns a machine that waits for Start.
 func New(cfg Config) *Machine {
-	return &Machine{cfg: cfg, calls: map[uint64]*Call{}, began: map[uint64]bool{}, time: minTime, log: commits{lastCut: never, markedAt: never, wake: never}}
+	return &Machine{
+		cfg: cfg, take: &takeover{}, calls: map[uint64]*Call{}, began: map[uint64]bool{}, time: minTime, log: commits{lastCut: never, markedAt: never, wake: never},
+	}
 }
 
 // Start begins the takeover.

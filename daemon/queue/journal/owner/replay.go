@@ -9,7 +9,7 @@ import (
 
 // readAhead asks for parts and slots as far as memory allows.
 func (m *Machine) readAhead() {
-	t := &m.take
+	t := m.take
 	for t.askPart < len(t.objects) && t.askPart < t.nextPart+partsAhead {
 		m.call(&Call{Op: ReadPart, Key: t.objects[t.askPart].Key(), part: t.askPart})
 		t.askPart++
@@ -31,7 +31,7 @@ func (m *Machine) readAhead() {
 
 // ahead is how many slots may be asked for or wait.
 func (m *Machine) ahead() int {
-	t := &m.take
+	t := m.take
 	return max(1, min(t.budget, m.cfg.Readahead, m.cfg.ReadBytes/max(t.size, 1)))
 }
 
@@ -43,7 +43,7 @@ func (m *Machine) askSlot(slot uint64) {
 }
 
 func (m *Machine) readPart(c *Call, r Result) {
-	t := &m.take
+	t := m.take
 	want := format.Run{ID: t.replaced.Checkpoint.ID} // of the list of kept slots
 	if c.part >= 0 {
 		want = t.objects[c.part]
@@ -64,7 +64,7 @@ func (m *Machine) readPart(c *Call, r Result) {
 }
 
 func (m *Machine) readKept(c *Call, s *format.Segment) {
-	t := &m.take
+	t := m.take
 	for _, b := range s.Batches {
 		for record := range b.Records() {
 			slots, err := format.DecodeKept(record)
@@ -81,7 +81,7 @@ func (m *Machine) readKept(c *Call, s *format.Segment) {
 }
 
 func (m *Machine) readSlot(c *Call, r Result) {
-	t := &m.take
+	t := m.take
 	delete(t.asking, c.slot)
 	if t.pending != nil && c.slot == t.At {
 		m.reread(r)
@@ -105,7 +105,7 @@ func (m *Machine) readSlot(c *Call, r Result) {
 
 // advance restores and replays what is there, in order, and goes on with R3 at the end.
 func (m *Machine) advance() {
-	t := &m.take
+	t := m.take
 	if t.created {
 		m.own(1)
 		return
@@ -146,7 +146,7 @@ func (m *Machine) advance() {
 // replay adds the segment of slot t.At to the state, or goes on behind a fence. It reports whether
 // the takeover goes on with the next slot.
 func (m *Machine) replay(s *format.Segment) bool {
-	t, h := &m.take, s.Header
+	t, h := m.take, s.Header
 	if w := t.barriers[t.At]; w != nil && h.SamePut(w.Header) {
 		t.fence = w
 		m.verify() // R4
@@ -177,7 +177,7 @@ func (m *Machine) replay(s *format.Segment) bool {
 
 // ownClosed takes over after a clean close: nothing can be outstanding, no fence is needed.
 func (m *Machine) ownClosed() {
-	t := &m.take
+	t := m.take
 	if !t.confirmed || t.listing {
 		return
 	}
@@ -191,7 +191,7 @@ func (m *Machine) ownClosed() {
 // firstEmpty is R3: the slot t.At was empty when it was read. Whether it still is, only the
 // creation of the fence tells.
 func (m *Machine) firstEmpty() {
-	t := &m.take
+	t := m.take
 	if t.confirmed && t.pending == nil && !t.verifying && m.ends() {
 		t.fence = m.newFence(t.At)
 		c := slotCall(CreateSlot, t.At)
@@ -203,7 +203,7 @@ func (m *Machine) firstEmpty() {
 
 // newFence makes a fence. What comes before it is known only if it stands where the log ends.
 func (m *Machine) newFence(slot uint64) *Write {
-	t := &m.take
+	t := m.take
 	link := t.link
 	if slot != t.At {
 		link = 0
@@ -219,7 +219,7 @@ func (m *Machine) newFence(slot uint64) *Write {
 // after slot: a fence as far ahead as the next owner's fence would void, if we should not get any
 // further. The slots before it are read, or fenced, as ever.
 func (m *Machine) barrier() {
-	t := &m.take
+	t := m.take
 	slot := t.At + uint64(t.mine.Window) - 1
 	for s := range t.barriers {
 		if s >= t.At { // it is not passed yet
@@ -234,7 +234,7 @@ func (m *Machine) barrier() {
 
 // fenced takes the answer to R3.
 func (m *Machine) fenced(c *Call, r Result) {
-	t := &m.take
+	t := m.take
 	switch {
 	case c.Write != t.fence:
 		return // a barrier: it is met when it is read
@@ -250,7 +250,7 @@ func (m *Machine) fenced(c *Call, r Result) {
 
 // reread takes what stands in the slot in which the fence could not be created.
 func (m *Machine) reread(r Result) {
-	t := &m.take
+	t := m.take
 	if r.Answer == NotFound { // refused and yet empty: stores do that
 		m.again(t.pending, 0)
 		return

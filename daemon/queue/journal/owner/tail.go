@@ -16,7 +16,7 @@ type gap struct {
 
 // listedLog takes a page of the keys of the log.
 func (m *Machine) listedLog(r Result) {
-	t := &m.take
+	t := m.take
 	last := ""
 	for _, e := range r.Entries {
 		if slot, ok := format.ParseSlotKey(e.Key); ok {
@@ -35,7 +35,7 @@ func (m *Machine) listedLog(r Result) {
 // ends reports whether the log ends at the slot At, which was empty when it was read. If it is not
 // known yet, or not so, advance is called again.
 func (m *Machine) ends() bool {
-	t := &m.take
+	t := m.take
 	if t.listing || t.gap != nil {
 		return false
 	}
@@ -59,7 +59,7 @@ func (m *Machine) ends() bool {
 // acknowledged asks the trail about the empty slot At; known is false while slots are being read that may
 // change the answer.
 func (m *Machine) acknowledged() (until uint64, why error, known bool) {
-	t := &m.take
+	t := m.take
 	known = true
 	until, why = t.Acknowledged(func(slot uint64) (format.Header, error) {
 		switch f := t.got[slot]; {
@@ -82,7 +82,7 @@ func (m *Machine) acknowledged() (until uint64, why error, known bool) {
 
 // missed takes what stands in a slot that should not be empty.
 func (m *Machine) missed(r Result) {
-	t := &m.take
+	t := m.take
 	g := t.gap
 	t.gap = nil
 	switch {
@@ -101,7 +101,7 @@ func (m *Machine) missed(r Result) {
 // unfit handles a slot that is missing, or whose segment is not what belongs there; until is as of
 // Trail.Pass. It reports whether the takeover goes on behind it.
 func (m *Machine) unfit(until uint64, why error) bool {
-	t := &m.take
+	t := m.take
 	if !m.cfg.Salvage || errors.Is(why, ErrNewer) {
 		m.doubt(why)
 		return false
@@ -115,7 +115,7 @@ func (m *Machine) unfit(until uint64, why error) bool {
 
 // unreadable takes a segment that cannot be read. It matters when it is its turn: it may be void.
 func (m *Machine) unreadable(c *Call, r Result) {
-	t := &m.take
+	t := m.take
 	delete(t.asking, c.slot)
 	if t.gap != nil && c.slot == t.gap.at {
 		t.gap = nil

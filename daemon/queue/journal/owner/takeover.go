@@ -60,7 +60,7 @@ const (
 
 // readHead judges HEAD: at the beginning, when R1 was refused, in R4, or when something is missing.
 func (m *Machine) readHead(r Result) {
-	t := &m.take
+	t := m.take
 	if r.Answer == NotFound {
 		m.headAbsent()
 		return
@@ -76,7 +76,7 @@ func (m *Machine) readHead(r Result) {
 }
 
 func (m *Machine) headAbsent() {
-	t := &m.take
+	t := m.take
 	switch {
 	case t.created && !t.confirmed: // its creation was refused: stores do that
 		m.again(&Call{Op: CreateHead, Key: format.HeadKey, Data: format.EncodeHead(t.mine)}, 0)
@@ -96,7 +96,7 @@ func (m *Machine) listed(r Result) {
 		m.call(&Call{Op: ReadHead, Key: format.HeadKey})
 		return
 	}
-	t := &m.take
+	t := m.take
 	*t = takeover{Trail: Trail{At: 1}, begun: true, created: true}
 	t.mine = format.Head{
 		Epoch: 1, StoreID: m.cfg.StoreID, Generation: m.cfg.Generation, Owner: m.cfg.Owner,
@@ -164,7 +164,7 @@ func (m *Machine) claim(old format.Head, version string) {
 	}
 	start := old.Checkpoint.Start()
 	m.began[mine.Nonce] = true
-	m.take = takeover{
+	*m.take = takeover{
 		Trail: NewTrail(&old, old.Checkpoint), replaced: old, mine: mine, begun: true, ask: start, budget: firstBudget,
 		objects: old.Checkpoint.Objects(), parts: map[int]*format.Segment{}, got: map[uint64]*found{}, asking: map[uint64]bool{}, barriers: map[uint64]*Write{},
 		keptDue: old.Checkpoint.Kept > 0, listing: true, twice: map[uint64]bool{},
@@ -203,7 +203,7 @@ func (m *Machine) claimed(r Result) {
 
 // headIsMine continues once HEAD is known to be what this attempt wrote.
 func (m *Machine) headIsMine() {
-	t := &m.take
+	t := m.take
 	if !t.confirmed {
 		t.confirmed = true
 		if t.doubt != nil {
