@@ -22,10 +22,10 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// refused is what a server that is down comes to, and wrong what no waiting mends.
+// errRefused is what a server that is down comes to, and errWrong what no waiting mends.
 var (
-	refused = fmt.Errorf("%w: %w", storage.ErrUnavailable, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED})
-	wrong   = fault.New(fault.NoRight, "the server refuses the password")
+	errRefused = fmt.Errorf("%w: %w", storage.ErrUnavailable, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED})
+	errWrong   = fault.New(fault.NoRight, "the server refuses the password")
 )
 
 // lines keeps the messages of a log.
@@ -79,7 +79,7 @@ func TestStoreIsWaitedFor(t *testing.T) {
 		begun, tries := time.Now(), 0
 		w, log := waiter(t, func() error {
 			if tries++; time.Since(begun) < 10*time.Minute {
-				return refused
+				return errRefused
 			}
 			return nil
 		})
@@ -111,25 +111,25 @@ func TestStoreIsWaitedFor(t *testing.T) {
 // at once where nobody wants to wait.
 func TestWaitingEnds(t *testing.T) {
 	t.Parallel()
-	down := func() error { return refused }
+	down := func() error { return errRefused }
 	for name, c := range map[string]struct {
 		open func() error
 		wait bool
 		want error
 	}{
-		"wrong at once":   {func() error { return wrong }, true, wrong},
-		"no waiting":      {down, false, refused},
+		"wrong at once":   {func() error { return errWrong }, true, errWrong},
+		"no waiting":      {down, false, errRefused},
 		"stopped":         {down, true, context.Canceled},
 		"listener broken": {down, true, net.ErrClosed},
 		"wrong later": {func() func() error {
 			tries := 0
 			return func() error {
 				if tries++; tries > 3 {
-					return wrong
+					return errWrong
 				}
-				return refused
+				return errRefused
 			}
-		}(), true, wrong},
+		}(), true, errWrong},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			w, _ := waiter(t, c.open)
@@ -170,7 +170,7 @@ func TestListenerWhileTheStoreIsAway(t *testing.T) {
 			open := o.Open
 			o.Open = func(ctx context.Context, tel *telemetry.Telemetry) (*backend.Store, error) {
 				if !up.TryLock() {
-					return nil, backend.Fault(refused)
+					return nil, backend.Fault(errRefused)
 				}
 				return open(ctx, tel)
 			}
