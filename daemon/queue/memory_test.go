@@ -13,8 +13,13 @@ import (
 	"github.com/emitd/emitd/storage/blob/dir"
 )
 
-// emptyShard is what an empty shard may cost, in bytes: what it allocates, and the stacks of its goroutines.
-const emptyShard = 20 << 10
+// What an empty shard may cost, in bytes: what it allocates, and that with the stacks of its goroutines. Alone in a
+// process it is 19 KB. The runtime counts stacks that are free among those in use, and other tests leave
+// some: so the bound has room for them, and goroutines are counted.
+const (
+	emptyShardHeap = 13_000
+	emptyShard     = 24 << 10
+)
 
 // TestEmptyShardMemory measures what shards cost that hold no job and have no caller: a cluster may
 // have thousands of them. The bucket is a directory, whose objects are not in memory.
@@ -54,7 +59,7 @@ func TestEmptyShardMemory(t *testing.T) {
 		heap, stacks = (heap-heapBefore)/shards, (stacks-stacksBefore)/shards
 		goroutines := (runtime.NumGoroutine() - before + shards/2) / shards
 		text := fmt.Sprintf("an empty shard costs %d bytes, %d of the heap and %d of the stacks of %d goroutines", heap+stacks, heap, stacks, goroutines)
-		if heap+stacks <= emptyShard && goroutines == 2 {
+		if heap <= emptyShardHeap && heap+stacks <= emptyShard && goroutines == 2 {
 			t.Log(text)
 			break
 		}
@@ -62,7 +67,7 @@ func TestEmptyShardMemory(t *testing.T) {
 		case <-tick.C:
 			continue
 		case <-deadline:
-			t.Errorf("%s, want at most %d bytes and 2 goroutines", text, emptyShard)
+			t.Errorf("%s, want at most %d bytes, %d of the heap, and 2 goroutines", text, emptyShard, emptyShardHeap)
 		}
 		break
 	}
