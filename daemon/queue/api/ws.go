@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -186,9 +187,16 @@ func ping(ctx context.Context, cancel context.CancelFunc, conn *websocket.Conn) 
 	}
 }
 
-// dispatch answers one message.
-func (h *Handler) dispatch(ctx context.Context, in *received) response {
+// dispatch answers one message. A mistake of this side that panics ends the call and not the process, as it
+// does in calls over HTTP.
+func (h *Handler) dispatch(ctx context.Context, in *received) (out response) {
 	var m message
+	defer func() {
+		if why := recover(); why != nil {
+			h.log.ErrorContext(ctx, "queue call", "panic", why, "stack", string(debug.Stack()))
+			out = h.refused(ctx, m.ID, queue.Refuse(refusal.Internal, "a mistake on the server's side; its log has it"))
+		}
+	}()
 	if err := wire.Decode(in.text, &m); err != nil {
 		return h.refused(ctx, nil, err)
 	}

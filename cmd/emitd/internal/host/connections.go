@@ -5,12 +5,15 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"sync"
 	"time"
 )
 
 // connections is a listener that has so many connections at most. When all places are taken, a new
-// connection takes that of the one which has asked nothing for longest; if all are busy, it is closed.
+// connection takes that of the one which has asked nothing for longest. If all are busy, it takes one of the
+// address that has most of them, so that nobody keeps others out for ever with calls that last, such as
+// WebSockets; if its own address has as many, it is closed.
 type connections struct {
 	net.Listener
 	most int
@@ -48,30 +51,66 @@ func (l *connections) Accept() (net.Conn, error) {
 // admit gives a connection a place, or returns nil.
 func (l *connections) admit(c net.Conn) *connection {
 	l.mu.Lock()
-	var idle *connection
+	var victim *connection
 	full := len(l.open) >= l.most
 	if full {
 		for o, since := range l.open {
-			if !since.IsZero() && (idle == nil || since.Before(l.open[idle])) {
-				idle = o
+			if !since.IsZero() && (victim == nil || since.Before(l.open[victim])) {
+				victim = o
 			}
+		}
+		if victim == nil {
+			victim = l.heaviest(addressOf(c))
 		}
 		if time.Since(l.warned) > time.Minute {
 			l.warned = time.Now()
-			l.log.Warn("all connections are in use (api.max_connections): idle ones are closed for new ones", "connections", l.most)
+			l.log.Warn("all connections are in use (api.max_connections): idle ones, and then those of the address that has most, are closed for new ones", "connections", l.most)
 		}
 	}
 	var out *connection
-	if !full || idle != nil {
-		delete(l.open, idle)
+	if !full || victim != nil {
+		delete(l.open, victim)
 		out = &connection{c, l}
 		l.open[out] = time.Now()
 	}
 	l.mu.Unlock()
-	if idle != nil {
-		_ = idle.Conn.Close()
+	if victim != nil {
+		_ = victim.Conn.Close()
 	}
 	return out
+}
+
+// heaviest returns a connection of the address that has most, nil if the newcomer's would then have as many.
+func (l *connections) heaviest(newcomer netip.Addr) *connection {
+	count := map[netip.Addr]int{}
+	var victim *connection
+	var most int
+	for o := range l.open {
+		from := addressOf(o.Conn)
+		if count[from]++; count[from] > most {
+			most, victim = count[from], o
+		}
+	}
+	if victim == nil || most < count[newcomer]+2 {
+		return nil
+	}
+	return victim
+}
+
+// addressOf is where a connection comes from: of IPv6 the network, in which a host has as many addresses as
+// it likes.
+func addressOf(c net.Conn) netip.Addr {
+	at, err := netip.ParseAddrPort(c.RemoteAddr().String())
+	if err != nil {
+		return netip.Addr{}
+	}
+	ip := at.Addr().Unmap().WithZone("")
+	if ip.Is6() {
+		if p, err := ip.Prefix(64); err == nil {
+			return p.Addr()
+		}
+	}
+	return ip
 }
 
 // note learns from the server what a connection does.

@@ -83,6 +83,56 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 }
 
+// TestNobodyKeepsOthersOut: an address whose busy connections take all places loses some to others, down to its
+// share.
+func TestNobodyKeepsOthersOut(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	places := newConnections(l, 4, slog.New(slog.DiscardHandler))
+	from := func(ip string) (got bool) {
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}}
+		c, err := d.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		server, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := places.admit(server)
+		if out == nil {
+			server.Close()
+			return false
+		}
+		places.note(out, http.StateHijacked) // a WebSocket
+		return true
+	}
+	for i, c := range []struct {
+		ip   string
+		want bool
+	}{
+		{"127.0.0.2", true}, {"127.0.0.2", true}, {"127.0.0.2", true}, {"127.0.0.2", true},
+		{"127.0.0.2", false}, // it has all
+		{"127.0.0.3", true},  // 3 and 1
+		{"127.0.0.3", true},  // 2 and 2
+		{"127.0.0.3", false}, {"127.0.0.2", false},
+		{"127.0.0.4", true}, // 2, 1 and 1
+		{"127.0.0.4", false},
+	} {
+		if got := from(c.ip); got != c.want {
+			t.Errorf("connection %d, from %s: let in: %v", i, c.ip, got)
+		}
+	}
+	if len(places.open) != 4 {
+		t.Errorf("%d places are taken", len(places.open))
+	}
+}
+
 // TestCallLimits: what a process holds for its callers follows from its memory, unless it was said.
 func TestCallLimits(t *testing.T) {
 	t.Parallel()
