@@ -174,7 +174,7 @@ type API struct {
 	Origins    []string `key:"origins" help:"web origins whose pages may call the API, such as https://queue.example.org; none but its own by default"`
 	TLS        TLS      `key:"tls"`
 
-	MaxConnections int `key:"max_connections" help:"how many connections the listener has at once, and calls that it answers; new ones take the place of idle ones; 0: one for each 256 KiB of the cgroup's memory, 10000 at most and without a limit of memory"`
+	MaxConnections int `key:"max_connections" help:"how many connections the listener has at once, and calls that it answers; new ones take the place of idle ones, or else of the address that has most; 0: one for each 256 KiB of the cgroup's memory, 10000 at most and without a limit of memory"`
 	MaxInFlight    int `key:"max_in_flight" help:"bytes of bodies that are being read and of payloads on their way to clients, each of which costs up to four bytes of memory; more is answered 429; 0: an eighth of the cgroup's memory, 256 MiB at most and without a limit of memory"`
 }
 
