@@ -24,8 +24,11 @@ type LostSlots struct {
 
 // Repaired says what the repair of a shard did, or would do.
 type Repaired struct {
-	Queue    string      `json:"queue"`
-	Shard    int         `json:"shard"`
+	Queue string `json:"queue"`
+	Shard int    `json:"shard"`
+	// Served: a broker serves the shard, so nothing was done. It knows everything that was acknowledged, and
+	// its checkpoints replace what is damaged.
+	Served   bool        `json:"served"`
 	Problems []Problem   `json:"problems"` // that were there before
 	Lost     []LostSlots `json:"lost"`
 	// Void counts the records behind the lost slots that have no effect: they are about jobs that are
@@ -45,27 +48,37 @@ type Repaired struct {
 	Left     []Problem `json:"left"` // that are there still: payloads, for instance
 }
 
-// Repair makes the damaged journals of a queue whole again, of all shards or of one (at least 0), without
+// RepairOptions say what is repaired, and how.
+type RepairOptions struct {
+	Shard int // only this one; -1: all that are damaged
+	// Scratch is a bucket in which copies are repaired instead, and nothing else is written: that says what
+	// would happen.
+	Scratch blob.Bucket
+	// Served reports whether a broker serves a shard under a generation. nil: none does.
+	Served func(ctx context.Context, shard int, generation int64) (bool, error)
+}
+
+// Repair makes the damaged journals of a queue whole again, of all shards or of one, without
 // what is lost for good: segments that are missing or damaged. From its first write on, no broker owns the
 // shard, and one that did acknowledges nothing more. All objects are kept below the shard's prefix
 // evidence/<name of the repair>, with a report of what is lost, before anything is deleted. A repair that
 // was interrupted at any time is gone on with by the next one; until then the shard is not served. Shards
-// without damage are left alone. With a scratch bucket, a copy is repaired there and nothing else is
-// written: that says what would happen.
-func (b *Broker) Repair(ctx context.Context, name string, shard int, scratch blob.Bucket) ([]Repaired, error) {
+// without damage are left alone, and so are those that a broker serves; the other shards may be served
+// meanwhile.
+func (b *Broker) Repair(ctx context.Context, name string, how RepairOptions) ([]Repaired, error) {
 	set, err := b.registry.get(ctx, name, 0)
 	if err != nil {
 		return nil, err
 	}
-	if shard >= set.Shards {
-		return nil, Refuse(BadRequest, "the queue %s has %d shards, there is no shard %d", name, set.Shards, shard)
+	if how.Shard >= set.Shards {
+		return nil, Refuse(BadRequest, "the queue %s has %d shards, there is no shard %d", name, set.Shards, how.Shard)
 	}
 	all := []Repaired{}
 	for index := range set.Shards {
-		if shard >= 0 && index != shard {
+		if how.Shard >= 0 && index != how.Shard {
 			continue
 		}
-		one, err := b.repairShard(ctx, set, index, scratch)
+		one, err := b.repairShard(ctx, set, index, &how)
 		if err != nil {
 			return all, Refuse(Damaged, "repair shard %d of queue %s: %w", index, name, err)
 		}
@@ -92,7 +105,7 @@ type repair struct {
 }
 
 // repairShard repairs one shard; nil: its journal is not damaged.
-func (b *Broker) repairShard(ctx context.Context, set *Settings, index int, scratch blob.Bucket) (*Repaired, error) {
+func (b *Broker) repairShard(ctx context.Context, set *Settings, index int, how *RepairOptions) (*Repaired, error) {
 	r := &repair{
 		b: b, set: set, index: index, bucket: b.cfg.Bucket, at: prefix(b.cfg.Root, set, index), kept: map[string]bool{},
 		name: b.cfg.Now().UTC().Format("20060102T150405.000000Z"),
@@ -105,14 +118,20 @@ func (b *Broker) repairShard(ctx context.Context, set *Settings, index int, scra
 	if id := found.Head.StoreID; id != "" && id != b.cfg.StoreID {
 		return nil, fmt.Errorf("%w: it says %q, ours is %q", journal.ErrForeign, id, b.cfg.StoreID)
 	}
-	if err := found.Repairable(); err != nil {
-		return nil, err
-	}
 	if r.out.Problems, err = r.problems(ctx); err != nil {
 		return nil, err
 	}
-	if scratch != nil {
-		if err := r.rehearseIn(ctx, scratch); err != nil {
+	if found.Owned && how.Served != nil {
+		r.out.Served, err = how.Served(ctx, index, found.Head.Generation)
+		if err != nil || r.out.Served {
+			return r.out, err
+		}
+	}
+	if err := found.Repairable(); err != nil {
+		return nil, err
+	}
+	if how.Scratch != nil {
+		if err := r.rehearseIn(ctx, how.Scratch); err != nil {
 			return nil, err
 		}
 	}

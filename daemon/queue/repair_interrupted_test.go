@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon/queue/journal"
+	"github.com/emitd/emitd/daemon/queue/journal/format"
 	"github.com/emitd/emitd/storage/blob"
 	"github.com/emitd/emitd/storage/blob/mem"
 )
@@ -113,7 +114,7 @@ func TestRepairInterrupted(t *testing.T) {
 				return nil
 			}}
 			w := newWorld(t, counted)
-			done, err := w.node("repair").Repair(t.Context(), "one", -1, nil)
+			done, err := w.node("repair").Repair(t.Context(), "one", RepairOptions{Shard: -1})
 			if err != nil || len(done) != 1 || len(done[0].Lost) != c.lost {
 				t.Fatalf("%+v, %v", done, err)
 			}
@@ -164,7 +165,7 @@ func (r *interrupted) run(t *testing.T) {
 	complaint := func(format string, args ...any) {
 		t.Errorf("stopped at write %d (done: %t): %s", r.at, r.applied, fmt.Sprintf(format, args...))
 	}
-	_, err := newWorld(t, stopped).node("repair-1").Repair(ctx, "one", -1, nil)
+	_, err := newWorld(t, stopped).node("repair-1").Repair(ctx, "one", RepairOptions{Shard: -1})
 	w := newWorld(t, bucket)
 	w.gen = 100
 	n := w.node("between")
@@ -181,7 +182,7 @@ func (r *interrupted) run(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatal("the takeover hangs")
 	}
-	again, err2 := w.node("repair-2").Repair(t.Context(), "one", -1, nil)
+	again, err2 := w.node("repair-2").Repair(t.Context(), "one", RepairOptions{Shard: -1})
 	switch {
 	case err2 != nil:
 		complaint("the first repair: %v; repeated: %v", err, err2)
@@ -270,7 +271,7 @@ func TestRepairBesideABroker(t *testing.T) {
 			}
 		}
 	}()
-	done, err := w.node("repair").Repair(w.ctx, DefaultQueue, -1, nil)
+	done, err := w.node("repair").Repair(w.ctx, DefaultQueue, RepairOptions{Shard: -1})
 	if err != nil || len(done) != 1 || len(done[0].Lost) != 1 {
 		t.Fatalf("%+v, %v", done, err)
 	}
@@ -322,7 +323,7 @@ func TestBrokerBesideARepair(t *testing.T) {
 	}
 	ended := make(chan result, 1)
 	go func() {
-		done, err := newWorld(t, slow).node("repair").Repair(t.Context(), "one", -1, nil)
+		done, err := newWorld(t, slow).node("repair").Repair(t.Context(), "one", RepairOptions{Shard: -1})
 		ended <- result{done, err}
 	}()
 	w := newWorld(t, bucket)
@@ -387,11 +388,11 @@ func TestTwoRepairs(t *testing.T) {
 	}}
 	ended := make(chan error, 1)
 	go func() {
-		_, err := newWorld(t, slow).node("one").Repair(t.Context(), "one", -1, nil)
+		_, err := newWorld(t, slow).node("one").Repair(t.Context(), "one", RepairOptions{Shard: -1})
 		ended <- err
 	}()
 	<-waits
-	second, err := newWorld(t, bucket).node("two").Repair(t.Context(), "one", -1, nil)
+	second, err := newWorld(t, bucket).node("two").Repair(t.Context(), "one", RepairOptions{Shard: -1})
 	if err != nil || len(second) != 1 || len(second[0].Lost) != 1 {
 		t.Errorf("the second: %+v, %v", second, err)
 	}
@@ -434,7 +435,7 @@ func TestRepairKeepsWhatCannotBeRead(t *testing.T) {
 	if !isDamage(r.err) {
 		t.Errorf("the broker ended with %v", r.err)
 	}
-	done, err := w.node("repair").Repair(t.Context(), "one", -1, nil)
+	done, err := w.node("repair").Repair(t.Context(), "one", RepairOptions{Shard: -1})
 	if err != nil || len(done) != 1 || !slices.Equal(done[0].Raw, []string{segment}) || len(done[0].Unread) != 0 || len(done[0].Lost) != 1 {
 		t.Fatalf("%+v, %v", done, err)
 	}
@@ -468,8 +469,62 @@ func TestRepairOfWhatMayNotBeRead(t *testing.T) {
 	if err != nil || len(found.Problems) != 1 || found.Problems[0].Object != segment || found.Problems[0].What != "denied" {
 		t.Fatalf("%+v, %v", found, err)
 	}
-	done, err := newWorld(t, bucket).node("repair").Repair(t.Context(), "one", -1, nil)
+	done, err := newWorld(t, bucket).node("repair").Repair(t.Context(), "one", RepairOptions{Shard: -1})
 	if !errors.Is(err, blob.ErrDenied) || len(done) != 0 || bucket.count != 0 {
 		t.Errorf("%+v, %v after %d writes", done, err, bucket.count)
 	}
+}
+
+// TestRepairOfOneShard: the shards that are served are left alone and go on, damaged or not; one that is
+// refused is repaired beside them.
+func TestRepairOfOneShard(t *testing.T) {
+	t.Parallel()
+	o := newOracle(t)
+	bucket := o.inMemory(o.open(o.root))
+	w := newWorld(t, bucket)
+	w.gen = 100
+	n := w.node("n1")
+	served := n.serve("two", 0)
+	var lost []string
+	for shard := range 2 { // the first segment with records behind the newest checkpoint
+		at := prefix("", &o.queues[0], shard)
+		start := o.head(bucket, at+"/HEAD").Checkpoint.Start()
+		for _, key := range bucket.Keys() {
+			rest, ok := strings.CutPrefix(key, at+"/")
+			slot, isSlot := format.ParseSlotKey(rest)
+			data, _ := bucket.Peek(key)
+			if h, err := format.DecodeHeader(data); ok && isSlot && slot >= start && err == nil && h.Records > 0 {
+				lost = append(lost, key)
+				_ = bucket.Delete(w.ctx, key)
+				break
+			}
+		}
+	}
+	refused := n.begin("two", 1)
+	<-refused.done
+	if !isDamage(refused.err) {
+		t.Fatalf("shard 1: %v", refused.err)
+	}
+	asked := map[int]int64{}
+	how := RepairOptions{Shard: -1, Served: func(_ context.Context, shard int, generation int64) (bool, error) {
+		asked[shard] = generation
+		return generation == 101, nil // of the run that serves shard 0
+	}}
+	done, err := w.node("repair").Repair(w.ctx, "two", how)
+	if err != nil || len(done) != 2 || !done[0].Served || done[0].Evidence != "" || done[1].Served || len(done[1].Lost) != 1 {
+		t.Fatalf("lost %q, asked for %v: %+v, %v", lost, asked, done, err)
+	}
+	if _, whether := asked[1]; whether {
+		t.Error("shard 1 has no owner, and it was asked whether that one is alive")
+	}
+	if st, err := n.Stats(OnShards(w.ctx, []int{0}), "two"); err != nil || st.Waiting == 0 {
+		t.Errorf("shard 0: %+v, %v", st, err)
+	}
+	select {
+	case <-served.done:
+		t.Errorf("shard 0 ended with %v", served.err)
+	default:
+	}
+	w.gen = 1000
+	n.serve("two", 1)
 }

@@ -96,11 +96,11 @@ func (o *oracle) repair(t *testing.T, key string, flip bool, lost int) {
 	damagedFile, _ := files(root, key)
 	damaged, _ := os.ReadFile(damagedFile)
 	files := o.list(bucket)
-	dry, err := n.Repair(t.Context(), "one", -1, mem.New(mem.Config{}))
+	dry, err := n.Repair(t.Context(), "one", RepairOptions{Shard: -1, Scratch: mem.New(mem.Config{})})
 	if err != nil || len(dry) != 1 || !slices.Equal(o.list(bucket), files) {
 		t.Fatalf("a rehearsal: %+v, %v", dry, err)
 	}
-	done, err := n.Repair(t.Context(), "one", -1, nil)
+	done, err := n.Repair(t.Context(), "one", RepairOptions{Shard: -1})
 	if err != nil || len(done) != 1 || len(done[0].Left) != 0 {
 		t.Fatalf("repaired: %+v, %v", done, err)
 	}
@@ -111,7 +111,7 @@ func (o *oracle) repair(t *testing.T, key string, flip bool, lost int) {
 	if err != nil || len(found.Problems) != 0 {
 		t.Errorf("verify: %+v, %v", found, err)
 	}
-	if again, err := n.Repair(t.Context(), "one", -1, nil); err != nil || len(again) != 0 {
+	if again, err := n.Repair(t.Context(), "one", RepairOptions{Shard: -1}); err != nil || len(again) != 0 {
 		t.Errorf("repaired again: %+v, %v", again, err)
 	}
 	if len(done[0].Unread) != 0 || len(done[0].Raw) != map[bool]int{true: 1}[flip] {

@@ -34,6 +34,9 @@ type Found struct {
 	Head     format.Head
 	// Complete: the state that Fold was handed is all of it. Else it ends before the first problem.
 	Complete bool
+	// Owned: the owner that HEAD names has taken the journal over, and neither closed it nor been fenced.
+	// Whether it is alive, nobody can see here.
+	Owned bool
 
 	prefix  string
 	version blob.Version // of HEAD; empty: it cannot be read
@@ -119,7 +122,11 @@ func (v *verifier) run(ctx context.Context) error {
 		return err
 	}
 	for _, o := range v.objects {
-		v.found.epoch = max(v.found.epoch, o.header.Epoch, o.head.Epoch)
+		epoch := max(o.header.Epoch, o.head.Epoch)
+		v.found.epoch = max(v.found.epoch, epoch)
+		if h := &v.found.Head; epoch == h.Epoch && h.Closed == 0 && h.Repair == "" { // a takeover that is refused writes only HEAD
+			v.found.Owned = true
+		}
 	}
 	if v.found.Head.Epoch > 0 { // else nothing says where the state begins
 		if err := v.state(ctx); err != nil {

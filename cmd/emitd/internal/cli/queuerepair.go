@@ -13,6 +13,7 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/backend"
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/cmd/emitd/internal/view"
+	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/daemon/queue"
 	"github.com/emitd/emitd/daemon/queue/client"
 	"github.com/emitd/emitd/storage/blob"
@@ -102,10 +103,11 @@ func (q *queues) repair() *cobra.Command {
 		Long: "Make the damaged shards of a queue whole again, without what is lost for good: the segments of the log that\n" +
 			"are missing or damaged. Jobs that were submitted in them are gone, and jobs that ended in them are handed out\n" +
 			"again. HEAD is restored from its copies, a damaged checkpoint from the one before; nothing is lost by that.\n" +
-			"First, every object of the shard is copied below its prefix evidence/<time>. The shard is taken over as a\n" +
-			"broker does, so one that still serves it acknowledges nothing more; a queue that is served is refused.\n" +
-			"It can be repeated after an interruption. --dry-run repairs a copy in memory and says what would be lost.\n" +
-			"Needs --objects and --store (or their settings).\n\n" +
+			"First, every object of the shard is kept below its prefix evidence/<time>, with a report of what is lost.\n" +
+			"Until the repair has ended nobody serves the shard, also after an interruption: then run it again. Shards that\n" +
+			"a node serves are left alone: it knows everything that was acknowledged. Nodes may run, and serve the others.\n" +
+			"--dry-run repairs a copy in memory and says what would be lost. Needs --objects and --store (or their\n" +
+			"settings).\n\n" +
 			"With --list: write the list of queues anew, from its copy, when it is gone, damaged or an older one; what\n" +
 			"stood in its place is kept below v1/damaged/. No job is touched, and nodes may run. Needs --objects.",
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -159,21 +161,16 @@ func (q *queues) repairList(ctx context.Context, dry bool) error {
 
 // repairQueue repairs the shards of a queue that nobody serves.
 func (q *queues) repairQueue(ctx context.Context, name string, shard int, dry bool) error {
-	var scratch blob.Bucket
+	how := queue.RepairOptions{Shard: shard, Served: func(ctx context.Context, shard int, generation int64) (bool, error) {
+		return q.served(ctx, name, shard, generation)
+	}}
 	open := backend.Bucket
 	if dry {
-		scratch, open = mem.New(mem.Config{}), backend.Reader
+		how.Scratch, open = mem.New(mem.Config{}), backend.Reader
 	} else {
 		effect := fmt.Sprintf("jobs of queue %s that stand in damaged or missing segments are given up, and jobs that ended there are handed out again", name)
 		if err := q.a.confirm(effect); err != nil {
 			return err
-		}
-		if err := q.with(ctx, 0, func(ctx context.Context, c *client.Client) error {
-			_, err := c.Stats(ctx, name)
-			return err
-		}); err == nil {
-			return fault.New(fault.Usage, "queue %s is served; nothing was done", name).
-				Hint("its brokers know everything that was acknowledged, and their next checkpoints replace what is damaged; to repair it all the same, stop its nodes first")
 		}
 	}
 	bucket, err := q.objects(ctx, open)
@@ -196,11 +193,28 @@ func (q *queues) repairQueue(ctx context.Context, name string, shard int, dry bo
 	if err != nil {
 		return err
 	}
-	done, err := b.Repair(ctx, name, shard, scratch)
+	done, err := b.Repair(ctx, name, how)
 	if err != nil {
 		return queueFault(err)
 	}
 	return q.printRepaired(name, done, dry)
+}
+
+// served reports whether a live node runs a shard's unit under a generation, as the store has it now.
+func (q *queues) served(ctx context.Context, name string, shard int, generation int64) (yes bool, err error) {
+	unit := daemon.Unit{Daemon: daemon.ID(string(queue.Kind) + "/" + name), Index: shard}
+	err = q.a.look(ctx, false, func(_ context.Context, c *cluster) error {
+		for _, r := range c.snap.Units {
+			if r.Unit != unit || r.Generation != generation || r.State == daemon.Unassigned || r.State == daemon.Deleted {
+				continue
+			}
+			for _, n := range c.snap.Nodes {
+				yes = yes || n.Present() && n.Judged == "" && n.Identity == r.Holder
+			}
+		}
+		return nil
+	})
+	return yes, err
 }
 
 func (q *queues) printRepaired(name string, done []queue.Repaired, dry bool) error {
@@ -211,6 +225,10 @@ func (q *queues) printRepaired(name string, done []queue.Repaired, dry bool) err
 			for _, l := range r.Lost {
 				lost = append(lost, fmt.Sprintf("%d-%d", l.From, l.To))
 			}
+			if r.Served {
+				t.Add(r.Queue, fmt.Sprint(r.Shard), "-", "served", "-", fmt.Sprint(len(r.Problems)), "-")
+				continue
+			}
 			t.Add(r.Queue, fmt.Sprint(r.Shard), fmt.Sprint(r.Jobs), cmp.Or(strings.Join(lost, " "), "none"), fmt.Sprint(r.Void), fmt.Sprint(len(r.Problems)), r.Evidence)
 		}
 		return t
@@ -218,14 +236,26 @@ func (q *queues) printRepaired(name string, done []queue.Repaired, dry bool) err
 	if err := q.a.print(d); err != nil {
 		return err
 	}
-	left := 0
+	left, served := 0, []string{}
 	for _, r := range done {
 		left += len(r.Left)
+		if r.Served {
+			served = append(served, fmt.Sprint(r.Shard))
+		}
+		for _, key := range r.Unread {
+			q.a.say("shard %d: nothing could be kept of %s", r.Shard, key)
+		}
+		for _, key := range r.Raw {
+			q.a.say("shard %d: %s cannot be read, and was kept as it is stored", r.Shard, key)
+		}
 		for _, p := range r.Problems {
 			q.a.say("shard %d: %s is %s: %s", r.Shard, p.Object, p.What, p.Text)
 		}
 	}
 	switch {
+	case len(served) > 0:
+		return fault.New(fault.Usage, "shard %s of queue %s is damaged and served; there, nothing was done", strings.Join(served, ", "), name).
+			Hint("its broker knows everything that was acknowledged, and its next checkpoints replace what is damaged; to repair it all the same, stop its node first")
 	case len(done) == 0:
 		q.a.say("the journals of queue %s are not damaged; nothing was done", name)
 	case dry:
