@@ -58,6 +58,9 @@ type watched struct {
 	// it sent since, or until its trust is over. sentSince is when the standstill ended.
 	unaware   bool
 	sentSince time.Duration
+	// strayed is set from the end of a former primary that the process spoke to, until it is aware of that.
+	strayed bool
+	told    told
 
 	changedAt time.Duration // when it heard that the store is another one; 0 = never
 	mustLose  bool          // it led when it heard
@@ -136,6 +139,7 @@ func (c *checks) event(w *world, e *daemon.Event) {
 		}
 	case daemon.LeaderElected:
 		w.stats.Elections++
+		c.above(w, e)
 		if c.terms.forgotten(e.At) && !w.anySaw(c.terms.highest) {
 			c.terms.highest = before
 		}
@@ -144,6 +148,10 @@ func (c *checks) event(w *world, e *daemon.Event) {
 		}
 	case daemon.AssignmentAssigned, daemon.AssignmentResumed, daemon.AssignmentPostponed:
 		w.stats.Assignments++
+		c.above(w, e)
+		if e.Kind == daemon.AssignmentPostponed {
+			w.stats.Postponed++
+		}
 		if err := issue(&c.issued[u], e); err != nil {
 			w.violate(err.rule, "%s", err.what)
 		}
@@ -152,6 +160,9 @@ func (c *checks) event(w *world, e *daemon.Event) {
 			p.watch.heardAt = w.now
 		}
 	case daemon.NodeRemoved:
+		if p := w.byInc[e.Incarnation]; p != nil {
+			p.watch.told = told{}
+		}
 		c.removed(w, e)
 	case daemon.NodeDeaf:
 		c.calledDeaf(w, e)
@@ -201,6 +212,7 @@ func decided(cl *call, store string) *broken {
 func (c *checks) beat(w *world, cl *call, beat *storage.Heartbeat, r *storage.Reply) {
 	p := &cl.p.watch
 	p.beatAt = w.now
+	p.told = told{max(p.told.term, beat.HighestTerm), max(p.told.generation, beat.HighestGeneration)}
 	c.terms.told(beat.HighestTerm)
 	if beat.Heard > p.heard {
 		p.heard, p.heardAt = beat.Heard, w.now

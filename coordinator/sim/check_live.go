@@ -44,7 +44,7 @@ func (c *checks) settle(w *world) {
 		w.queue.push(event{at: due, kind: evSettled})
 		return
 	}
-	if w.server.down {
+	if w.server.down || w.server.fork != nil {
 		return
 	}
 	w.stats.Settled++
@@ -152,7 +152,7 @@ func (c *checks) unitsRun(w *world, snap *daemon.Snapshot, members []*process, r
 // anyEligible reports whether some member may run the unit.
 func (w *world) anyEligible(u *unit, row *daemon.Record, members []*process, now time.Time) bool {
 	for _, p := range members {
-		if w.mayRun(p, u.work) && (row == nil || !embargoed(row, p.who.Incarnation, now)) {
+		if w.mayRun(p, u.work) && (row == nil || !p.embargoed(u, row, now)) {
 			return true
 		}
 	}
@@ -173,19 +173,64 @@ func (w *world) mayRun(p *process, k *Work) bool {
 	return true
 }
 
-// longestEmbargo is how long an embargo may keep a unit from a node, at most.
-const longestEmbargo = 10 * time.Minute
+// The longest that an embargo may keep a unit from a process: after a failure, and after an abandoned run.
+const (
+	longestEmbargo   = 10 * time.Minute
+	longestAbandoned = time.Minute
+)
 
-// embargoed reports whether an embargo excuses the process. One that ends later than the longest could
-// was laid while the store's clock stood wrong, and excuses nothing, as none does that has no end.
-func embargoed(r *daemon.Record, inc node.Incarnation, now time.Time) bool {
+// embargoed reports whether the process need not run the unit. An embargo of a failure excuses it for the length
+// that it was laid for, at most the longest, and not because of where the store's clock stands. That of an
+// abandoned run excuses nothing by itself, but the run does while it has not returned.
+func (p *process) embargoed(u *unit, r *daemon.Record, now time.Time) bool {
 	for _, e := range r.Embargoes {
-		if left := e.Until.Sub(now); e.Incarnation == inc && left > 0 && left <= longestEmbargo {
+		left := e.Until.Sub(now)
+		if e.Incarnation == p.who.Incarnation && e.Run == 0 && left > 0 && left <= min(e.Length, longestEmbargo) {
 			return true
 		}
 	}
-	return false
+	return p.abandons(u)
 }
+
+// abandons reports whether a run of the unit that was abandoned has not returned in the process.
+func (p *process) abandons(u *unit) bool {
+	return slices.ContainsFunc(p.runs, func(r *run) bool { return r.u == u && r.abandoned })
+}
+
+// returned takes the end of a run that was abandoned: within two heartbeats the store knows, and keeps the unit
+// from the process for that run no more. It is asked if nothing was broken meanwhile.
+func (c *checks) returned(w *world, r *run) {
+	p, u, at := r.p, r.u, c.disturbedAt
+	well := func() bool {
+		return p.healthy() && !w.server.down && w.server.fork == nil && c.disturbedAt == at && w.quiet()
+	}
+	if !well() {
+		return
+	}
+	within := w.t.HeartbeatInterval*22/10 + 2*w.t.QueryTimeout
+	w.after(within, func() {
+		snap, err := w.server.store.Snapshot(context.Background())
+		if err != nil || !well() || p.abandons(u) {
+			return
+		}
+		i := slices.IndexFunc(snap.Units, func(rec daemon.Record) bool { return rec.Unit == u.Unit })
+		if i < 0 {
+			return
+		}
+		w.stats.Returned++
+		for _, e := range snap.Units[i].Embargoes {
+			if e.Incarnation == p.who.Incarnation && e.Run > 0 && e.Holds(snap.Now) {
+				w.violate("A5", "%s is kept from p%02d for run %d, %v after that had returned", u.Unit, p.index, e.Run, within)
+			}
+			if e.Length > longestEmbargo || e.Run > 0 && e.Length > longestAbandoned {
+				w.violate("A5", "an embargo of %s is %v long", u.Unit, e.Length)
+			}
+		}
+	})
+}
+
+// quiet reports whether the network does no more than a message now and then.
+func (w *world) quiet() bool { return w.network.lose <= noise.lose }
 
 // notRunning says why a unit is not running properly; "" if it is.
 func (w *world) notRunning(u *unit, row *daemon.Record) string {
@@ -255,8 +300,14 @@ func (c *checks) sharp(w *world, units []*unit, led bool) {
 	case w.cfg.Store.NoClock: // this one saw the last beat up to an interval late
 		again += t.Late()
 	}
+	queued := time.Duration(0) // behind starts that the machine makes one after the other
+	for _, k := range w.works {
+		if k.OneByOne > 0 {
+			queued += k.Ready.Max
+		}
+	}
 	for _, u := range units {
-		w.after(again+u.work.Ready.Max, func() {
+		w.after(again+queued+u.work.Ready.Max, func() {
 			if c.disturbedAt != at || len(u.live) > 0 {
 				return
 			}

@@ -42,6 +42,7 @@ func (c *checks) together(w *world) {
 		for _, b := range c.reigns[:i] {
 			till := max(a.p.excuse(w.noticed(0)), b.p.excuse(w.noticed(0)))
 			switch {
+			case apart(a.p, b.p):
 			case w.now >= till:
 				w.violate("I1", "p%02d leads term %d since %v and p%02d term %d since %v", b.p.index, b.term, b.since, a.p.index, a.term, a.since)
 			case till != forever:
@@ -163,6 +164,9 @@ func (w *world) anySaw(number int64) bool {
 // failedOver takes a failover of the store.
 func (c *checks) failedOver(w *world) {
 	c.failedOverAt = w.now
+	for _, p := range w.procs {
+		p.watch.told = told{}
+	}
 	c.terms.failedOver(c.model.term)
 	c.grow(len(w.units))
 	w.disturb("failover")

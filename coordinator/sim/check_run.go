@@ -27,6 +27,9 @@ func (c *checks) started(w *world, r *run) {
 // entered takes the moment at which an agent's code begins to run.
 func (c *checks) entered(w *world, r *run) {
 	o := &c.owners[r.u.index]
+	if r.p.host.onOld || r.p.watch.strayed {
+		o = &owner{process: -1}
+	}
 	if o.generation == r.fence.Generation && o.process != r.p.index {
 		w.violate("I3", "%s runs on p%02d and ran on p%02d", r.fence, r.p.index, o.process)
 	}
@@ -77,6 +80,7 @@ func (c *checks) runsTogether(w *world, u *unit) {
 		for _, b := range u.live[:i] {
 			till := max(a.excusedTill(w), b.excusedTill(w))
 			switch {
+			case apart(a.p, b.p):
 			case a.p == b.p:
 				w.violate("A9", "p%02d runs %s and %s at once", a.p.index, b.fence, a.fence)
 			case w.now >= till:
@@ -120,7 +124,7 @@ func (c *checks) unaware(w *world, p *process) {
 
 // aware ends what a standstill excuses.
 func (c *checks) aware(w *world, p *process) {
-	p.watch.unaware = false
+	p.watch.unaware, p.watch.strayed = false, false
 	if p.state == running {
 		p.watch.pausedTill = w.now
 		c.resumed(w, p)

@@ -48,6 +48,13 @@ func (w *world) drawWork() []Work {
 	for i := range out {
 		out[i] = w.drawOne(i)
 	}
+	if w.cfg.Faults&Bursts != 0 {
+		units, each := 60+w.rng.IntN(60), w.between(w.t.Slack/4, w.t.Slack/2)
+		out = append(out, Work{
+			Spec: daemon.Spec{ID: "acme:burst", Instances: units, WaitReady: true}, Drain: Span{0, time.Second}, Cancel: Span{0, w.t.StopTimeout / 10},
+			OneByOne: each, Ready: Span{0, 4 * time.Duration(units) * each},
+		})
+	}
 	return out
 }
 

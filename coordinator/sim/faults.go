@@ -26,17 +26,23 @@ func (d *director) begin(w *world) {
 			d.kinds = append(d.kinds, k)
 		}
 	}
+	if w.cfg.Faults&Fork != 0 {
+		d.kinds = append(d.kinds, Fork)
+	}
 	d.quiet()
 	if len(d.kinds) > 0 {
 		w.after(w.bound()+w.upTo(w.t.NodeRegistrationTTL), d.episode)
 	}
 }
 
+// noise is what happens to a message now and then.
+var noise = network{lose: 0.002, swallow: 0.002, repeat: 0.004, slow: 0.002}
+
 // quiet sets the network to what it is between episodes.
 func (d *director) quiet() {
 	d.w.network = network{}
 	if d.w.cfg.Faults&Noise != 0 {
-		d.w.network = network{lose: 0.002, swallow: 0.002, repeat: 0.004, slow: 0.002}
+		d.w.network = noise
 	}
 }
 
@@ -152,7 +158,7 @@ func (d *director) fault(kind Faults) {
 	w.stats.Faults++
 	w.disturb("fault")
 	v := d.victim()
-	if v == nil && kind != Outage && kind != BadNetwork && kind != ClockStep && kind != Rollback {
+	if v == nil && kind != Outage && kind != BadNetwork && kind != ClockStep && kind != Rollback && kind != Fork {
 		d.end(0, func() {})
 		return
 	}
@@ -187,6 +193,8 @@ func (d *director) fault(kind Faults) {
 		d.stepClock()
 	case Rollback:
 		d.rollback()
+	case Fork:
+		d.primaries()
 	case RowGone:
 		w.removeRow(v)
 		d.end(0, func() {})
@@ -437,7 +445,7 @@ func (d *director) sharpKill() {
 
 // String names the kind, for one kind.
 func (f Faults) String() string {
-	names := [...]string{"kill", "crash at call", "stop", "pause", "cut", "deaf", "outage", "bad network", "clock step", "rollback", "row gone", "slow host", "deploy", "twins", "standstill", "noise", "bad agents"}
+	names := [...]string{"kill", "crash at call", "stop", "pause", "cut", "deaf", "outage", "bad network", "clock step", "rollback", "row gone", "slow host", "deploy", "twins", "standstill", "noise", "bad agents", "bursts", "fork"}
 	for i, name := range names {
 		if f == 1<<i {
 			return name

@@ -21,6 +21,7 @@ type server struct {
 	waiting             []*call // in the pooler
 	failovers           int
 	image               *image    // what a failover falls back to
+	fork                *fork     // the former primary while it lives on
 	newest              time.Time // the latest that the clock ever showed
 }
 
@@ -48,6 +49,7 @@ type call struct {
 	done   bool          // answered, or given up
 	repeat bool          // a second copy: nobody waits for its answer
 	from   int           // failovers there had been
+	old    bool          // sent to a former primary
 	read   string        // the store that the process had heard of last when the member wanted it
 
 	result member.Result
@@ -76,14 +78,17 @@ func (w *world) storeNow() time.Time {
 func storeID(failovers int) string { return fmt.Sprintf("store-%d", failovers) }
 
 // wake tells every process of a hint: there is no promise about it.
-func (w *world) wake(hint storage.Wake) {
+func (w *world) wake(hint storage.Wake) { w.wakeSide(hint, false) }
+
+// wakeSide tells those who speak to one primary.
+func (w *world) wakeSide(hint storage.Wake, old bool) {
 	if w.cfg.Store.NoWake {
 		return
 	}
 	in := member.Input(member.Woken{Wake: hint})
 	for _, h := range w.hosts {
 		for _, p := range [...]*process{h.proc, h.twin} {
-			if p == nil || p.state == dead || (p.host.cut || p.host.deaf || w.server.down) && w.rng.Uint32()&1 == 0 {
+			if p == nil || p.state == dead || h.onOld != old || (p.host.cut || p.host.deaf || w.server.down) && w.rng.Uint32()&1 == 0 {
 				continue // hints come on another connection, which may live or not
 			}
 			if !w.calm && w.network.lose > 0 && w.chance(w.network.lose) {
@@ -130,7 +135,7 @@ func (p *process) call(c member.Call) {
 // send puts a request on its way.
 func (w *world) send(c *call) {
 	p := c.p
-	c.from = w.server.failovers
+	c.from, c.old = w.server.failovers, p.host.onOld
 	timeout := c.req.Timeout
 	if timeout == 0 {
 		timeout = w.t.QueryTimeout
@@ -169,7 +174,7 @@ func (w *world) arrive(c *call) {
 	switch {
 	case p.host.cut:
 		return
-	case c.from != w.server.failovers && (c.repeat || c.done || w.chance(0.5)):
+	case (c.from != w.server.failovers && !p.host.onOld || c.old && !p.host.onOld) && (c.repeat || c.done || w.chance(0.5)):
 		return // its connection ended with the server; some wait in a pooler for the new one
 	case w.server.down && w.server.pooled:
 		w.server.waiting = append(w.server.waiting, c)
@@ -226,10 +231,14 @@ func (w *world) reply(c *call) {
 
 // apply lets the store do what is asked.
 func (w *world) apply(c *call) {
-	ctx := context.Background()
+	ctx, p := context.Background(), c.p
 	res := member.Result{ID: c.req.ID}
-	store := w.server.store
-	w.check.before(w, c)
+	store := w.storeOf(p)
+	former := w.server.fork
+	if !p.host.onOld {
+		former = nil
+		w.check.before(w, c)
+	}
 	switch {
 	case c.run != nil:
 		res.Err = store.Stamp(ctx, c.run.fence)
@@ -248,7 +257,11 @@ func (w *world) apply(c *call) {
 	if w.trace.out != nil {
 		w.detail(c.p, "applied %s", c)
 	}
-	w.check.after(w, c)
+	if former != nil {
+		former.after(w, c)
+	} else {
+		w.check.after(w, c)
+	}
 }
 
 // String describes a call that was applied.

@@ -23,7 +23,7 @@ func (r *run) look() {
 }
 
 func (w *world) reachable(p *process) bool {
-	return !p.host.cut && !p.host.deaf && !w.server.down
+	return !p.host.cut && !p.host.deaf && !w.server.down && !p.host.onOld && !p.watch.strayed
 }
 
 // effect sends one effect and plans the next. Some are under way for a while, and arrive
@@ -50,7 +50,7 @@ func (r *run) effect(epoch int64) {
 // effectArrives is the effect at the resource: the write of value under the run's fence.
 func (w *world) effectArrives(r *run, value int64) {
 	r.busy = false
-	if w.server.down {
+	if w.server.down || r.p.host.onOld || r.strayed {
 		r.read = false
 		return
 	}

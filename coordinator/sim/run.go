@@ -24,6 +24,9 @@ type Work struct {
 	// run returns early or gives its unit back.
 	Fails, Returns, Releases time.Duration
 	FailsOn                  int
+	// OneByOne, if set, is how long each start of this daemon takes on a machine, which makes them one after
+	// the other; then Ready bounds all of them together.
+	OneByOne time.Duration
 	// Stalls says that runs where FailsOn says go on without any progress, which is a failure once
 	// Spec.StallTimeout has passed.
 	Stalls bool
@@ -62,6 +65,8 @@ type run struct {
 	read  bool
 	value int64
 	busy  bool // an effect is under way
+	// strayed says that it is of a former primary that has been fenced: it has no effects any more.
+	strayed bool
 	// sentTo is which server the newest effect was sent to.
 	sentTo int
 }
@@ -135,7 +140,7 @@ func (r *run) enter() {
 	r.read = false // claim, then read: also after a failure
 	r.look()
 	if r.u.work.Spec.WaitReady {
-		r.schedule(r.u.work.Ready.draw(w), evReady)
+		r.schedule(r.startTime(), evReady)
 	} else {
 		r.ready(r.epoch)
 	}
@@ -143,6 +148,17 @@ func (r *run) enter() {
 		r.planEnd()
 		r.schedule(w.between(0, w.t.HeartbeatInterval), evEffect)
 	}
+}
+
+// startTime draws how long the run takes to be ready.
+func (r *run) startTime() time.Duration {
+	w, each := r.p.w, r.u.work.OneByOne
+	if each == 0 {
+		return r.u.work.Ready.draw(w)
+	}
+	h := r.p.host
+	h.startsUntil = max(h.startsUntil, w.now) + each
+	return h.startsUntil - w.now
 }
 
 // planEnd draws whether and when this attempt ends by itself.
@@ -332,6 +348,9 @@ func (r *run) end(how member.Ending, err error) {
 		}
 	}
 	p.note("run ended", r.u.index, r.fence.Generation, int64(how))
+	if r.abandoned {
+		p.w.check.returned(p.w, r)
+	}
 	p.step(member.RunEnded{Fence: r.fence, How: how, Err: err, Failures: r.failures})
 }
 

@@ -24,7 +24,8 @@
 // or not; timers are late by all that the margins allow for; it is
 // stopped cleanly; it comes back as another process. The store's clock steps; the store fails
 // over to a copy that lost the newest rows and is another store from then on; a node's row
-// disappears. Wake-ups are lost, late, repeated and needless. Agents start slowly, drain slowly
+// disappears. In storms of their own a standby is promoted while the former primary lives on, and some machines
+// speak to that one until it is fenced; in others a machine is given far more than it can start at once. Wake-ups are lost, late, repeated and needless. Agents start slowly, drain slowly
 // or never, ignore their cancellation, fail, return early and give their unit back.
 //
 // # What is checked
@@ -94,9 +95,12 @@ const (
 	Standstill                    // a machine is stopped for a while, and its clock with it
 	Noise                         // now and then a message is lost, slow, repeated or late
 	BadAgents                     // agents fail, hang, ignore cancellation, give up units
+	// Bursts and Fork are not part of All: their storms have seeds of their own.
+	Bursts // many units whose starts a machine makes one after the other
+	Fork   // a standby is promoted while the former primary lives on, and some nodes still speak to that one
 
 	None Faults = 0
-	All         = BadAgents<<1 - 1
+	All         = Bursts - 1
 )
 
 // Result is what came of it.
@@ -118,6 +122,10 @@ type Stats struct {
 	Settled              uint64 // times the whole cluster was found well within the bound
 	Kills                uint64 // times the sharp bounds after a kill -9 were checked
 	Proven               uint64 // terms freed by the proof that their holder has ended
+	Postponed            uint64 // assignments that waited for their turn to start for so long that their deadline was moved
+	Returned             uint64 // abandoned runs that returned, of which the store was checked to have been told
+	Forks                uint64 // times that two primaries took writes
+	Split                uint64 // elections and assignments by a former primary that lived on
 }
 
 // Violation is a broken promise.

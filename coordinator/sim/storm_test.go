@@ -36,6 +36,28 @@ func TestStormFast(t *testing.T) {
 	weather(t, ".fast", func(seed uint64) Config { return fast(storm(seed)) })
 }
 
+// TestStormFork plays the same with two primaries at times: a standby is promoted, and the former primary lives
+// on for some of the nodes until it is fenced.
+func TestStormFork(t *testing.T) {
+	t.Parallel()
+	weather(t, ".fork", forked)
+}
+
+// forked is a storm of its own seeds with two primaries, by turns in the default and the fast profile.
+func forked(seed uint64) Config {
+	cfg := storm(1000 + seed)
+	cfg.Faults |= Fork
+	cfg.Store.NoClock = false // such a store is a bucket, of which there is one
+	if cfg.Nodes == 1 {
+		cfg.Nodes = 2
+	}
+	if seed%2 == 0 {
+		return fast(cfg)
+	}
+	cfg.Duration = 12 * time.Hour
+	return cfg
+}
+
 // weather plays the seeds that the environment chooses. What passed is noted in the file of progress,
 // whose name ends in suffix.
 func weather(t *testing.T, suffix string, config func(seed uint64) Config) {
@@ -119,6 +141,11 @@ func traced(t *testing.T, cfg *Config) {
 func storm(seed uint64) Config {
 	cfg := Config{Seed: seed, Faults: All}
 	cfg.Store = storage.Capabilities{NoWake: seed%8 == 0, NoClock: seed%16 == 0}
+	if seed%5 == 2 { // few nodes with far more than they can start at once
+		cfg.Faults |= Bursts
+		cfg.Nodes = 1 + int(seed/5%3)
+		cfg.Duration = 8 * time.Hour
+	}
 	return cfg
 }
 
@@ -190,10 +217,27 @@ func TestStormHasTeeth(t *testing.T) {
 	for name, n := range map[string]uint64{
 		"faults": s.Faults / 500, "elections": s.Elections / 100, "assignments": s.Assignments / 100, "runs": s.Runs / 100,
 		"effects": s.Effects / 1000, "refused effects": s.Refused, "settled": s.Settled / 100, "sharp kills": s.Kills, "terms freed by proof": s.Proven,
+		"postponed starts": s.Postponed / 100, "returns of abandoned runs": s.Returned,
 	} {
 		if n == 0 {
 			t.Errorf("too few %s: %+v", name, s)
 		}
+	}
+}
+
+// Storms with two primaries have some, and the former primary goes on electing and assigning.
+func TestStormForkHasTeeth(t *testing.T) {
+	t.Parallel()
+	var total tally
+	for seed := range uint64(4) {
+		r, err := Run(forked(seed + 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		total.add(r)
+	}
+	if s := total.Stats; s.Forks < 10 || s.Split < 100 || s.Settled < 50 {
+		t.Errorf("too few: %+v", s)
 	}
 }
 
@@ -230,6 +274,7 @@ func (t *tally) add(r *Result) {
 	s.Elections, s.Assignments, s.Runs = s.Elections+x.Elections, s.Assignments+x.Assignments, s.Runs+x.Runs
 	s.Effects, s.Refused, s.Settled, s.Kills = s.Effects+x.Effects, s.Refused+x.Refused, s.Settled+x.Settled, s.Kills+x.Kills
 	s.Proven += x.Proven
+	s.Postponed, s.Returned, s.Forks, s.Split = s.Postponed+x.Postponed, s.Returned+x.Returned, s.Forks+x.Forks, s.Split+x.Split
 }
 
 func (t *tally) String() string {

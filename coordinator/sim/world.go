@@ -58,7 +58,10 @@ type host struct {
 	cut, deaf bool
 	slow      time.Duration // added to each of its messages, at most
 	standing  bool          // it is stopped, and its clock with it
+	onOld     bool          // it speaks to a former primary that lives on
 	sluggish  bool          // its timers are late, as a rule
+	// startsUntil is when the last of the starts is done that it makes one after the other.
+	startsUntil time.Duration
 }
 
 // unit is one unit of the cluster's work and who runs it.
