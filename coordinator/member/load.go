@@ -9,10 +9,10 @@ import (
 )
 
 // Some stores make one change at a time, of whichever node it is: a bucket holds the cluster in one object.
-// When all nodes begin at once, each waits for the changes of all others, so the time that a call may take
-// must cover one change of each node, and the time to acknowledge a unit those of a whole start: accept,
-// stamp and report, each written after startTries attempts on average, for of those who write at the same
-// time one wins. Timings that do not cover it make units move before they have started, again and again. So
+// When all nodes begin at once, each waits for the changes of all others. A change is a read and a write, and
+// while one node writes others read, so the time that a call may take must cover half a change of each node; and
+// the time to acknowledge a unit those of a whole start: accept, stamp and report, each written after startTries
+// attempts on average, for of those who write at the same time one wins. Timings that do not cover it make units move before they have started, again and again. So
 // such a store registers a node only while there is room for it. One that finds none waits: until a node has
 // left, or the row of a dead one no longer counts; if both would have happened by then, it ends. A node that
 // is in the cluster when the store becomes slower goes on, and warns.
@@ -20,7 +20,7 @@ import (
 // The changes of one node that starts its units, and how many attempts each takes in a crowd.
 const (
 	startChanges = 3
-	startTries   = 4
+	startTries   = 2
 )
 
 // load is what a node knows of whether the store can carry its timings.
@@ -51,7 +51,7 @@ func slowStore(t lease.Timing, nodes int, change time.Duration) *SlowStoreError 
 	all := time.Duration(nodes) * change
 	return &SlowStoreError{
 		Nodes: nodes, Change: change,
-		QueryTimeout: t.QueryTimeout, NeedQueryTimeout: roundUp(all),
+		QueryTimeout: t.QueryTimeout, NeedQueryTimeout: roundUp(all / 2),
 		AcknowledgeTimeout: t.AcknowledgeTimeout, NeedAcknowledgeTimeout: roundUp(startChanges * startTries * all),
 	}
 }
@@ -64,7 +64,7 @@ func roundUp(d time.Duration) time.Duration {
 
 // Room is how long one change of each node of a cluster with these timings may take together.
 func Room(t lease.Timing) time.Duration {
-	return min(t.QueryTimeout, t.AcknowledgeTimeout/(startChanges*startTries))
+	return min(2*t.QueryTimeout, t.AcknowledgeTimeout/(startChanges*startTries))
 }
 
 // SlowStore returns what is wrong if so many nodes, with a store in which one change takes so long, need more

@@ -34,7 +34,7 @@ func TestStoreThatBecomesSlow(t *testing.T) {
 			if s, f := p.count(string(member.StoreSlow)), p.count(string(member.StoreFine)); s != slow || f != fine {
 				t.Errorf("%s: %s said %d times that the store is slow and %d times that it is not, want %d and %d", when, p.id.Name, s, f, slow, fine)
 			}
-			if v := p.m.View(); (v.TooSlow != nil) != now || v.ChangeTime != change || v.ChangeTimeLimit != lease.Fast().AcknowledgeTimeout/48 {
+			if v := p.m.View(); (v.TooSlow != nil) != now || v.ChangeTime != change || v.ChangeTimeLimit != lease.Fast().AcknowledgeTimeout/24 {
 				t.Errorf("%s: %s shows %v, %v of %v", when, p.id.Name, v.TooSlow, v.ChangeTime, v.ChangeTimeLimit)
 			}
 			if p.stopped || p.said("lost") || p.said("cancel") {
@@ -53,7 +53,7 @@ func TestStoreThatBecomesSlow(t *testing.T) {
 	change = time.Second
 	c.run(30 * time.Second)
 	expect("slow", 1, 0, true)
-	change = 100 * time.Millisecond // hardly better than what is needed
+	change = 200 * time.Millisecond // hardly better than what is needed
 	c.run(10 * time.Second)
 	expect("still", 1, 0, true)
 	change = 60 * time.Millisecond
@@ -118,7 +118,7 @@ func TestNodeWaitsForRoom(t *testing.T) {
 	s.answer(time.Minute, refuse)
 	var slow *member.SlowStoreError
 	switch took := s.now.Sub(lease.Instant(time.Hour)); {
-	case s.ended == nil || !errors.As(s.ended.Err, &slow) || slow.Nodes != 5 || slow.NeedQueryTimeout != 500*time.Millisecond || slow.NeedAcknowledgeTimeout != 6*time.Second:
+	case s.ended == nil || !errors.As(s.ended.Err, &slow) || slow.Nodes != 5 || slow.NeedQueryTimeout != 250*time.Millisecond || slow.NeedAcknowledgeTimeout != 3*time.Second:
 		t.Errorf("it ended with %v", s.ended)
 	case took < member.RoomPatience(tm) || took > member.RoomPatience(tm)+2*tm.HeartbeatInterval:
 		t.Errorf("it ended after %v, want %v", took, member.RoomPatience(tm))

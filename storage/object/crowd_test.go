@@ -30,8 +30,8 @@ func TestManyNodesBegin(t *testing.T) {
 		profile string
 		refused string // a part of the error
 	}{
-		{4, coordinator.ProfileFast, ""},
-		{10, coordinator.ProfileFast, "query_timeout"},
+		{8, coordinator.ProfileFast, ""},
+		{12, coordinator.ProfileFast, "query_timeout"},
 		{20, coordinator.ProfileFast, "query_timeout"},
 		{10, coordinator.ProfileDefault, ""},
 	} {

@@ -109,8 +109,8 @@
 //     in the same instant over a line of 100 ms are done after some 4 s.
 //   - Short timings for many nodes. A change of the cluster object is a read and a write, and those of all
 //     nodes go one after the other. Requests are timed, and a node is registered only while there is room for
-//     its changes (storage.Heartbeat.Room): at 50 ms a request, profile fast is for up to 4 nodes, and profile
-//     default for up to 25. Beyond that, use longer timings or a database.
+//     its changes (storage.Heartbeat.Room): at 50 ms a request, profile fast is for up to 8 nodes, and profile
+//     default for up to 50. Beyond that, use longer timings or a database.
 //   - Locks are rows of cluster: for a few that are held for long, not for many short ones.
 //   - A process whose wall clock is wrong writes wrong stamps, and numbers of terms that are as far
 //     ahead. Nothing goes back, nobody leads or dies of it; ages of what is swept, embargoes and

@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 	"github.com/emitd/emitd/storage/internal/rules"
 )
@@ -13,7 +12,7 @@ import (
 func (s *Store) leave(ctx context.Context, l storage.Leave) error {
 	_, err := s.run(ctx, step{
 		prepare: func(ctx context.Context, c *cluster, _ time.Time) error {
-			return s.refresh(ctx, c, []node.Incarnation{l.Node.Incarnation})
+			return s.refreshOwn(ctx, c, l.Node.Incarnation)
 		},
 		apply: func(c *cluster, now time.Time) (bool, error) {
 			err := c.leave(l, now)

@@ -60,7 +60,7 @@ type Store struct {
 	}
 
 	pulses    pulses
-	stamps    stampQueue
+	group     group
 	seenSince sightings
 }
 
@@ -80,7 +80,6 @@ func Open(ctx context.Context, bucket blob.Bucket, cfg Config) (*Store, error) {
 		cfg: cfg, bucket: &paced{Bucket: bucket}, turn: make(chan struct{}, 1),
 		pulses: pulses{of: map[node.Incarnation]known{}}, seenSince: sightings{of: map[string]sighting{}},
 	}
-	s.stamps.turn = make(chan struct{}, 1)
 	if !cfg.NoProbe {
 		if err := blob.Probe(ctx, s.bucket); err != nil {
 			return nil, attempted(err, "open the cluster store")

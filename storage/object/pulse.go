@@ -202,5 +202,16 @@ func (s *Store) refresh(ctx context.Context, c *cluster, of []node.Incarnation) 
 	return errors.Join(errs...)
 }
 
+// refreshOwn brings the row of a node up to its pulse. A process that writes the pulse knows it: to read it
+// would take as long again as the write that follows, in which another process may be first.
+func (s *Store) refreshOwn(ctx context.Context, c *cluster, inc node.Incarnation) error {
+	row := c.present(inc)
+	if k, ok := s.pulses.get(inc); ok && k.own && row != nil {
+		row.merge(k.pulse)
+		return nil
+	}
+	return s.refresh(ctx, c, []node.Incarnation{inc})
+}
+
 // parallel bounds the requests that one call has under way.
 const parallel = 16

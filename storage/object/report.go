@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon"
-	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 	"github.com/emitd/emitd/storage/internal/rules"
 )
@@ -19,7 +18,7 @@ func (s *Store) report(ctx context.Context, r storage.Report) (out []storage.Out
 			if renews {
 				return s.refresh(ctx, c, c.everybody()) // for the number of the new run
 			}
-			return s.refresh(ctx, c, []node.Incarnation{r.Node.Incarnation})
+			return s.refreshOwn(ctx, c, r.Node.Incarnation)
 		},
 		apply: func(c *cluster, now time.Time) (bool, error) {
 			if err := s.same(c, r.StoreID); err != nil {

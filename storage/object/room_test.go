@@ -70,7 +70,7 @@ func full(t *testing.T) (*mem.Bucket, []*guest) {
 	t.Helper()
 	bucket := mem.New(mem.Config{Latency: mem.Constant(50 * time.Millisecond)})
 	var all []*guest
-	for i := range 4 {
+	for i := range 8 {
 		all = append(all, enter(t, bucket, fmt.Sprintf("node-%d", i)))
 	}
 	<-time.After(20 * time.Second)
@@ -92,7 +92,7 @@ func TestNodeWaitsForRoom(t *testing.T) {
 				next := enter(t, bucket, "next")
 				<-time.After(3 * time.Second)
 				if name == "killed" {
-					vacate(all[3])
+					vacate(all[7])
 				}
 				if ready := next.Ready(t.Context()); ready["heartbeat"] != nil || ready["store"] != nil {
 					t.Errorf("it is not ready while it waits, and a rolling deploy would stand still: %v", ready)
@@ -101,19 +101,19 @@ func TestNodeWaitsForRoom(t *testing.T) {
 					t.Errorf("while it waits: %v, %+v", next.Degraded(), next.Status())
 				}
 				if name == "stopped" {
-					vacate(all[3])
+					vacate(all[7])
 				}
 				<-time.After(15 * time.Second)
 				if !next.Status().Registered || len(next.over) > 0 {
 					t.Errorf("the next node has not joined: %+v", next.Status())
 				}
-				for i, g := range append(all[:3:3], next) {
+				for i, g := range append(all[:7:7], next) {
 					if err := g.end(); err != nil {
 						t.Errorf("node %d: %v", i, err)
 					}
 				}
-				all[3].stop()
-				<-all[3].over
+				all[7].stop()
+				<-all[7].over
 			})
 		})
 	}
@@ -129,7 +129,7 @@ func TestRoomAfterAllWereKilled(t *testing.T) {
 			g.wire.cut.Store(true)
 		}
 		var next []*guest
-		for i := range 4 {
+		for i := range 8 {
 			next = append(next, enter(t, bucket, fmt.Sprintf("next-%d", i)))
 		}
 		<-time.After(18 * time.Second)
@@ -157,7 +157,7 @@ func TestNoRoom(t *testing.T) {
 		last := enter(t, bucket, "last")
 		err := <-last.over
 		var slow *coordinator.SlowStoreError
-		if !errors.As(err, &slow) || slow.Nodes != 5 {
+		if !errors.As(err, &slow) || slow.Nodes != 9 {
 			t.Errorf("it ended with %v", err)
 		}
 		page, err := open(t, bucket, object.Config{}).Events(t.Context(), 0, 1000)
@@ -198,7 +198,7 @@ func TestBucketThatBecomesSlow(t *testing.T) {
 				t.Errorf("%s: the check says %v", when, err)
 			}
 			got := gauges(t, reader)
-			limit := lease.Fast().AcknowledgeTimeout / 36
+			limit := lease.Fast().AcknowledgeTimeout / 18
 			if got["emitd.store.change.duration"] != change.Seconds() || got["emitd.store.change.limit"] != limit.Seconds() {
 				t.Errorf("%s: the metrics are %v, want %v of %v", when, got, change, limit)
 			}
@@ -209,15 +209,15 @@ func TestBucketThatBecomesSlow(t *testing.T) {
 		}
 		<-time.After(20 * time.Second)
 		expect("at 40 ms", false, 80*time.Millisecond)
-		latency.Store(int64(120 * time.Millisecond))
+		latency.Store(int64(150 * time.Millisecond))
 		<-time.After(5 * time.Minute)
-		expect("at 120 ms", true, 240*time.Millisecond)
+		expect("at 150 ms", true, 300*time.Millisecond)
 		for _, g := range all {
 			if err := g.end(); err != nil {
 				t.Error(err)
 			}
 		}
-		if n := strings.Count(said.String(), "too slow for the timings"); n != 1 || !strings.Contains(said.String(), "3 nodes need query_timeout 720ms") {
+		if n := strings.Count(said.String(), "too slow for the timings"); n != 1 || !strings.Contains(said.String(), "3 nodes need query_timeout 450ms") {
 			t.Errorf("told %d times:\n%s", n, said)
 		}
 	})

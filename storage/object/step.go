@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/emitd/emitd/storage/blob"
@@ -34,18 +35,23 @@ const rounds = 100
 
 // run carries a step out and returns the cluster as it is afterwards.
 func (s *Store) run(ctx context.Context, st step) (*cluster, error) {
+	own := s.group.add(st)
+	defer s.group.drop(own)
 	guess := st.guess
 	for round := range rounds {
 		began := time.Now()
-		c, err := s.attempt(ctx, st, guess)
+		err := s.attempt(ctx, own, guess)
+		if own.settled() {
+			return own.c, own.err
+		}
 		if err != errConflict { //nolint:errorlint // never wrapped
-			return c, err
+			return nil, err
 		}
 		// The pause grows with how long an attempt takes: two that collide want to be that far
 		// apart.
 		took := max(time.Since(began), time.Microsecond)
 		if !guess {
-			if err := sleep(ctx, min(rand.N(took<<min(round, 4)), maxPause)); err != nil { //nolint:gosec // jitter is no secret
+			if err := own.pause(ctx, min(rand.N(took<<min(round, 4)), maxPause)); err != nil { //nolint:gosec // jitter is no secret
 				return nil, err
 			}
 		}
@@ -54,51 +60,113 @@ func (s *Store) run(ctx context.Context, st step) (*cluster, error) {
 	return nil, fmt.Errorf("%w: another process was first %d times", blob.ErrUnavailable, rounds)
 }
 
+// pause waits for d, or until another step has taken this one along.
+func (p *proposal) pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-p.ready:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
+}
+
 // errConflict says that another process was first, or that a guess was no good.
 var errConflict = errors.New("the cluster object was changed by another process")
 
-// attempt carries a step out once. One attempt at a time runs in a process: they would only be in
-// each other's way.
-func (s *Store) attempt(ctx context.Context, st step, guess bool) (*cluster, error) {
-	release, err := s.take(ctx)
-	if err != nil {
-		return nil, err
+// attempt carries a step out once, and with it all others that wait. One attempt at a time runs in a process:
+// they would only be in each other's way. After errConflict all of them still wait. Any other error is of this
+// step alone; the others try for themselves, unless they may have been written.
+func (s *Store) attempt(ctx context.Context, own *proposal, guess bool) error {
+	release, err := s.take(ctx, own.ready)
+	if err != nil || own.settled() {
+		if err == nil {
+			release()
+		}
+		return err
 	}
 	defer release()
-	v := s.seen.Load()
-	if guess = guess && v != nil && s.loose == nil; !guess {
+	all, v := s.group.with(own), s.seen.Load()
+	careful := slices.ContainsFunc(all, func(p *proposal) bool { return !p.guess })
+	if guess = guess && !careful && v != nil && s.loose == nil; !guess {
 		if v, err = s.read(ctx); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	next, now := v.clone(), s.now()
-	if st.prepare != nil {
-		if err := st.prepare(ctx, next, now); err != nil {
-			return nil, err
+	next, answers, err := s.compose(ctx, v, own, all, guess)
+	if err != nil {
+		return err
+	}
+	if next != v.cluster {
+		if err := s.spill(ctx, next, v.Head); err != nil {
+			return err
 		}
+		err = s.replace(ctx, v, next)
 	}
-	switch write, err := st.apply(next, now); {
-	case guess && (err != nil || !write):
-		return nil, errConflict
-	case err != nil:
-		return nil, err
-	case !write:
-		return next, nil
+	switch {
+	case errors.Is(err, blob.ErrTooLarge) && len(answers) > 1:
+		own.alone = true
+		return errConflict
+	case err != nil && s.loose != next:
+		return err
 	}
-	if err := s.spill(ctx, next, v.Head); err != nil {
-		return nil, err
+	for p, a := range answers {
+		switch {
+		case err != nil:
+			a = answer{err: err}
+		case a.err == nil:
+			a.c = next
+		}
+		s.group.settle(p, a)
 	}
-	return next, s.replace(ctx, v, next)
+	return nil
 }
 
-// take waits for the turn to touch the cluster object.
-func (s *Store) take(ctx context.Context) (release func(), err error) {
+// compose applies the steps to the content, one after the other, and returns what is to be written (the
+// content itself if nothing is) and the answers that hold once that is so. A step that needs another object
+// which cannot be read is left out, unless it is one's own.
+func (s *Store) compose(ctx context.Context, v *view, own *proposal, all []*proposal, guess bool) (*cluster, map[*proposal]answer, error) {
+	next, now, answers := v.cluster, s.now(), map[*proposal]answer{}
+	for _, p := range all {
+		trial := next.clone()
+		if p.prepare != nil {
+			switch err := p.prepare(ctx, trial, now); {
+			case err != nil && p == own:
+				return nil, nil, err
+			case err != nil:
+				continue
+			}
+		}
+		p.mu.Lock()
+		if p.gone {
+			p.mu.Unlock()
+			continue
+		}
+		write, err := p.apply(trial, now)
+		p.mu.Unlock()
+		switch {
+		case guess && (err != nil || !write):
+			return nil, nil, errConflict
+		case err == nil && write:
+			next = trial
+		}
+		answers[p] = answer{err: err}
+	}
+	return next, answers, nil
+}
+
+// take waits for the turn to touch the cluster object, or until it is not needed any more.
+func (s *Store) take(ctx context.Context, needless <-chan struct{}) (release func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	select {
 	case s.turn <- struct{}{}:
 		return func() { <-s.turn }, nil
+	case <-needless:
+		return func() {}, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -106,7 +174,7 @@ func (s *Store) take(ctx context.Context) (release func(), err error) {
 
 // look reads the cluster as it is now.
 func (s *Store) look(ctx context.Context) (*cluster, error) {
-	release, err := s.take(ctx)
+	release, err := s.take(ctx, nil)
 	if err != nil {
 		return nil, err
 	}

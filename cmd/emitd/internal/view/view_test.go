@@ -90,7 +90,7 @@ var scenes = map[string]func(*daemon.Snapshot){
 	"same_name":     func(s *daemon.Snapshot) { s.Nodes[2].Name = "emitd-0" },
 	"store_slow": func(s *daemon.Snapshot) {
 		for i := range s.Nodes {
-			s.Nodes[i].ChangeTime = time.Duration(i+1) * 300 * time.Millisecond
+			s.Nodes[i].ChangeTime = time.Duration(i+1) * 600 * time.Millisecond
 		}
 		gone := s.Nodes[0] // dead, but not removed yet: does not count
 		gone.Identity, gone.LastHeartbeatAt, gone.ChangeTime = who("gone"), ago(95*time.Second), time.Hour
@@ -98,7 +98,7 @@ var scenes = map[string]func(*daemon.Snapshot){
 	},
 	"store_fast_enough": func(s *daemon.Snapshot) {
 		for i := range s.Nodes {
-			s.Nodes[i].ChangeTime = 800 * time.Millisecond
+			s.Nodes[i].ChangeTime = 1600 * time.Millisecond
 		}
 	},
 	"unknown_state": func(s *daemon.Snapshot) { s.Units[0].State = "parked" },

@@ -1,0 +1,82 @@
+package object
+
+import (
+	"slices"
+	"sync"
+)
+
+// group holds the steps of this process that wait for a write of the cluster object. Whoever has the turn takes
+// along all that wait: one read and one write serve them all, as one that another process overtakes costs them
+// one more attempt together. A node that starts many runs, reports and beats meanwhile writes once.
+type group struct {
+	mu      sync.Mutex
+	waiting []*proposal // in the order in which they came
+}
+
+// proposal is a step that waits. The caller whose step it is and the one that carries it out may be two.
+type proposal struct {
+	step
+	alone bool // it is written alone from now on; touched with the turn
+
+	mu     sync.Mutex    // held while the step is applied
+	gone   bool          // its caller waits no longer: it is not applied any more
+	ready  chan struct{} // closed when there is an answer
+	answer               // valid once ready is closed
+}
+
+// answer is what became of a step.
+type answer struct {
+	c   *cluster // as it is afterwards
+	err error
+}
+
+func (g *group) add(st step) *proposal {
+	p := &proposal{step: st, ready: make(chan struct{})}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.waiting = append(g.waiting, p)
+	return p
+}
+
+// with lists the steps that p is written together with, itself included.
+func (g *group) with(p *proposal) []*proposal {
+	if p.alone {
+		return []*proposal{p}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Clone(g.waiting)
+}
+
+// drop ends the wait of the caller. When it returns, the step is not applied any more.
+func (g *group) drop(p *proposal) {
+	p.mu.Lock()
+	p.gone = true
+	p.mu.Unlock()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if i := slices.Index(g.waiting, p); i >= 0 {
+		g.waiting = slices.Delete(g.waiting, i, i+1)
+	}
+}
+
+// settle gives the answer to a step. The caller has the turn.
+func (g *group) settle(p *proposal, a answer) {
+	p.answer = a
+	close(p.ready)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if i := slices.Index(g.waiting, p); i >= 0 {
+		g.waiting = slices.Delete(g.waiting, i, i+1)
+	}
+}
+
+// settled reports whether there is an answer.
+func (p *proposal) settled() bool {
+	select {
+	case <-p.ready:
+		return true
+	default:
+		return false
+	}
+}
