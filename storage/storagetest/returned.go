@@ -12,11 +12,11 @@ func returned(runs ...daemon.Fence) edit {
 	return func(b *storage.Heartbeat) { b.Returned = append(b.Returned, runs...) }
 }
 
-// abandon lets a process be given the unit and abandon it, and returns the row.
-func (l leader) abandon(u daemon.Unit, p *peer, d time.Duration) daemon.Record {
+// abandon lets a process be given the unit and abandon it for a minute, and returns the row.
+func (l leader) abandon(u daemon.Unit, p *peer) daemon.Record {
 	l.w.Helper()
 	r := l.assign(u, p)
-	return p.tell(storage.UnitReport{Unit: u, Generation: r.Generation, Step: daemon.Abandon, Reason: "ignored its context", Embargo: d})[0].Record
+	return p.tell(storage.UnitReport{Unit: u, Generation: r.Generation, Step: daemon.Abandon, Reason: "ignored its context", Embargo: time.Minute})[0].Record
 }
 
 // fail lets a process be given the unit and release it with an embargo, and returns the row.
@@ -29,7 +29,7 @@ func (l leader) fail(u daemon.Unit, p *peer, d time.Duration) daemon.Record {
 func liftsReturned(w *world) {
 	l, peers := w.cluster(2)
 	p, other := peers[0], peers[1]
-	row := l.abandon(unit0, p, time.Minute)
+	row := l.abandon(unit0, p)
 	w.equal("embargoes", len(row.Embargoes), 1)
 	w.equal("the run it is of", row.Embargoes[0].Run, row.Generation)
 
@@ -44,7 +44,7 @@ func liftsReturned(w *world) {
 
 	// It ends although another process holds the unit by now, and goes together with all else that a
 	// heartbeat says: here an election, a proof and an advert.
-	row = l.abandon(unit0, p, time.Minute)
+	row = l.abandon(unit0, p)
 	held := l.assign(unit0, other)
 	w.equal("the embargo stays with the unit", len(held.Embargoes), 1)
 	reply := p.beat(advert(plain), stand(long), ended(l.peer), members, after(0), returned(daemon.Fence{Unit: unit0, Generation: row.Generation}))
@@ -61,10 +61,10 @@ func liftsReturnedAlone(w *world) {
 	l, peers := w.cluster(2)
 	p, other := peers[0], peers[1]
 	failed := l.fail(unit0, p, time.Hour).Embargoes[0]
-	first := l.abandon(unit0, p, time.Minute)
-	l.abandon(unit1, p, time.Minute)
-	l.abandon(unit0, other, time.Minute)
-	second := l.abandon(unit0, p, time.Minute)
+	first := l.abandon(unit0, p)
+	l.abandon(unit1, p)
+	l.abandon(unit0, other)
+	second := l.abandon(unit0, p)
 	w.equal("embargoes", len(second.Embargoes), 3)
 	of := func(u daemon.Unit, q *peer) (out []daemon.Embargo) {
 		for _, e := range w.unit(u).Embargoes {
@@ -89,13 +89,13 @@ func liftsReturnedAlone(w *world) {
 	w.equal("that of another process", len(of(unit0, other)), 1)
 	w.equal("that of another unit", len(of(unit1, p)), 1)
 	// The next one begins anew.
-	w.equal("strikes", l.abandon(unit0, p, time.Minute).Embargoes[1].Strikes, 1)
+	w.equal("strikes", l.abandon(unit0, p).Embargoes[1].Strikes, 1)
 }
 
 func refusesReturn(w *world) {
 	l, peers := w.cluster(1)
 	p := peers[0]
-	row := l.abandon(unit0, p, time.Minute)
+	row := l.abandon(unit0, p)
 	back := returned(daemon.Fence{Unit: unit0, Generation: row.Generation})
 	w.unchanged(func() {
 		_, err := p.try(seq(p.seq), back)

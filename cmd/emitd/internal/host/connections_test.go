@@ -116,11 +116,15 @@ func TestNobodyKeepsOthersOut(t *testing.T) {
 		ip   string
 		want bool
 	}{
-		{"127.0.0.2", true}, {"127.0.0.2", true}, {"127.0.0.2", true}, {"127.0.0.2", true},
+		{"127.0.0.2", true},
+		{"127.0.0.2", true},
+		{"127.0.0.2", true},
+		{"127.0.0.2", true},
 		{"127.0.0.2", false}, // it has all
 		{"127.0.0.3", true},  // 3 and 1
 		{"127.0.0.3", true},  // 2 and 2
-		{"127.0.0.3", false}, {"127.0.0.2", false},
+		{"127.0.0.3", false},
+		{"127.0.0.2", false},
 		{"127.0.0.4", true}, // 2, 1 and 1
 		{"127.0.0.4", false},
 	} {
