@@ -415,8 +415,8 @@ func (c *Cluster) Judge() {
 	if !c.steps {
 		bad = append(bad, JudgeTrust(runs, events, c.boot())...)
 	}
-	dead := JudgeDeaths(events, func(name string) bool {
-		return slices.ContainsFunc(c.nodes, func(n *Node) bool { return n.Name == name && !n.harmed })
+	dead := JudgeDeaths(events, func(e daemon.Event) bool {
+		return slices.ContainsFunc(c.nodes, func(n *Node) bool { return n.is(e) && !n.harmed })
 	})
 	if Full() {
 		bad = append(bad, dead...)
@@ -480,6 +480,12 @@ func (n *Node) Output() string {
 		n.c.T.Fatal(err)
 	}
 	return string(bytes.ToValidUTF8(text, nil))
+}
+
+// is reports whether the event is about this process. A process that was started again has the same name, but its
+// own incarnation, which the log of each names once as its own.
+func (n *Node) is(e daemon.Event) bool {
+	return n.Name == e.Node && strings.Contains(n.Output(), fmt.Sprintf(`"incarnation":%q`, e.Incarnation))
 }
 
 // Member returns the node's newest row.

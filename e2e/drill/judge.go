@@ -175,10 +175,10 @@ func leadsTo(kind daemon.EventKind) (next daemon.State, from []daemon.State, ok 
 	return "", nil, false
 }
 
-// JudgeDeaths returns which nodes were removed to which nobody did any harm.
-func JudgeDeaths(events []daemon.Event, unharmed func(name string) bool) (bad []string) {
+// JudgeDeaths returns which processes were removed although nobody harmed them.
+func JudgeDeaths(events []daemon.Event, unharmed func(removed daemon.Event) bool) (bad []string) {
 	for _, e := range events {
-		if e.Kind == daemon.NodeRemoved && unharmed(e.Node) {
+		if e.Kind == daemon.NodeRemoved && unharmed(e) {
 			bad = append(bad, fmt.Sprintf("event %d (%s): %s lives, and nobody did it any harm: %s", e.Seq, e.Kind, e.Node, e.Reason))
 		}
 	}
