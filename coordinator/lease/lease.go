@@ -1,42 +1,48 @@
-// Package lease decides what time allows: how long a node may believe in itself, and when it may
-// judge that another's time is over.
+// Package lease holds the timing rules of the cluster: how long a leader or a run may go on acting
+// without hearing from the store, and when another node may declare its time over. It also holds
+// the protocol's durations ([Timing]) and their validation.
+//
+// Two words are used throughout. The holder is the process that a fact in the store belongs to: the
+// leader for a term, a node for its row and its units. An observer is a process that waits for such
+// a fact to run out: a candidate, or the leader looking at another node. Validity (in names: Trust)
+// is the time for which a holder may act without another reply.
 //
 // # Two clocks, never compared
 //
-// The store's clock stamps facts (time.Time). The local clock is an [Instant]: it counts suspend
-// and never steps; only differences of it mean anything. The types keep the two apart.
+// The store's clock stamps facts (time.Time). The local clock is an [Instant]: it counts suspended
+// time and never steps, and only differences of it have a meaning. The types keep the two apart.
 //
-// # Believe yourself from before the call; judge others from the reply
+// # Holders count from before the call, observers from the reply
 //
-// A holder whose call began at a may believe in what the call gave it until
+// A holder whose call began at local time a may act on what the reply granted until
 //
 //	a + D − margin(D)        margin(D) = 0.001·D + σ + θ
 //
-// where σ bounds the latency of waking up and cancelling and θ is the largest step of the
-// store's clock that goes undetected. The store stamped at real time ≥ a. A judge frees at
-// ≥ a + (D−θ)/(1+ρ/2) for clock rates that differ by at most ρ = 0.001; the holder is done by
-// a + (D−margin)/(1−ρ/2) + σ, which is not later. A slow call only shortens the belief.
+// σ bounds the latency of waking up and cancelling. θ is the largest step of the store's clock that
+// may go undetected. The store stamped the fact at real time ≥ a. Clock rates differ by at most ρ =
+// 0.001. An observer therefore frees the fact at ≥ a + (D−θ)/(1+ρ/2). The holder has stopped by a +
+// (D−margin)/(1−ρ/2) + σ, which is not later. A slow call only shortens the holder's validity.
 //
-// # When a judge may say "passed"
+// # When an observer may declare a deadline passed
 //
-// That D has passed since a stamp of the store may be said in two ways:
+// An observer has two ways to find that D has passed since a stamp of the store:
 //
-//   - The store's clock says so, and it did not step since the stamp, as far as the judge's own
-//     samples reach back ([Clock.Passed]).
-//   - The judge watched the fact unchanged for D by its own clock ([Sightings]).
+//   - The store's clock says so and did not step since the stamp, as far back as the observer's own
+//     samples reach ([Clock.Passed]).
+//   - The observer saw the fact unchanged for D by its own clock ([Sightings]).
 //
-// The first is fast after a change of leader; the second is right whatever the store's clock
-// does. A step of the store's clock makes the first unavailable until enough time has gone by,
-// never wrong: samples are compared with all others of the window, so many small steps are found
-// like one large one. The reply of a call that took longer than θ/2 is compared too, but nothing is
-// judged by it or rests on it.
+// The first is fast after a change of leader. The second is right whatever the store's clock does.
+// A step of the store's clock makes the first way unavailable until enough time has gone by; it
+// never makes it wrong. Each sample is compared with all others of the window, so many small steps
+// are found like one large one. The reply of a call that took longer than θ/2 is compared too, but
+// no deadline is decided by it.
 //
-// Two steps that undo each other between two samples leave no trace in them. What was stamped
-// meanwhile is believed only if it is not older than the read before it ([Clock.Fits]): then the
-// judge is early by less than the time between these two reads.
+// Two steps that cancel each other between two samples leave no trace in the samples. A stamp made
+// in between is therefore believed only if it is not older than the read before it ([Clock.Fits]).
+// The observer is then early by less than the time between these two reads.
 //
-// The idea of trusting only one's own clock about another's unchanged record is that of the
-// DynamoDB lock client; the trust window anchored before the attempt is River's.
+// Watching another's unchanged record by one's own clock is the idea of the DynamoDB lock client.
+// Counting validity from before the attempt is River's.
 package lease
 
 import (
@@ -48,11 +54,11 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// Instant is a reading of the local clock, in nanoseconds since an arbitrary origin. It must
-// count the time a machine is suspended and never step.
+// Instant is a reading of the local clock, in nanoseconds since an arbitrary origin. The clock must
+// count the time for which the machine is suspended, and must never step.
 type Instant int64
 
-// Never is later than every reading.
+// Never is later than every other Instant.
 const Never = Instant(1<<63 - 1)
 
 // Add returns the instant d later.
@@ -63,23 +69,24 @@ func (i Instant) Add(d time.Duration) Instant {
 	return i + Instant(d)
 }
 
-// Sub returns the time from j to i.
+// Sub returns the time that passed from j to i.
 func (i Instant) Sub(j Instant) time.Duration { return time.Duration(i - j) }
 
-// rate bounds how much the rates of two clocks differ (ρ).
+// rate (ρ) bounds how much the rates of two clocks differ.
 const rate = 0.001
 
-// Timing is every duration of the protocol. The zero value is not usable: start from Default or
+// Timing holds every duration of the protocol. The zero value is not usable: start from Default or
 // Fast.
 type Timing struct {
-	// HeartbeatInterval is how often a node writes its row. Shorter finds work sooner on a
-	// store without wake-ups and costs a statement per node each time.
+	// HeartbeatInterval is how often a node writes its row. A shorter interval finds work sooner in
+	// a store without wake-ups, and costs one more statement per node each time.
 	HeartbeatInterval time.Duration
-	// QueryTimeout bounds every call of the store.
+	// QueryTimeout bounds every call to the store.
 	QueryTimeout time.Duration
-	// LeaseDuration is how long a leader keeps its term unrenewed: the gap after a crash.
+	// LeaseDuration is how long a leader keeps its term without renewing it. It is also the time
+	// without a leader after a crash.
 	LeaseDuration time.Duration
-	// NodeRegistrationTTL is how long a silent node keeps its units.
+	// NodeRegistrationTTL is how long a node that sends no heartbeat keeps its units.
 	NodeRegistrationTTL time.Duration
 	// AcknowledgeTimeout is how long an assigned node has to start a unit.
 	AcknowledgeTimeout time.Duration
@@ -87,22 +94,23 @@ type Timing struct {
 	DrainTimeout time.Duration
 	// StopTimeout is how long an agent has to return once its context is cancelled.
 	StopTimeout time.Duration
-	// LeaderStopTimeout is how long leader-only work has at a clean stop.
+	// LeaderStopTimeout is how long leader-only work may take to end at a clean stop.
 	LeaderStopTimeout time.Duration
-	// SettleWindow is how long the first leader of an idle cluster waits for nodes to arrive.
+	// SettleWindow is how long the first leader of a cluster in which nothing runs waits for more
+	// nodes to join.
 	SettleWindow time.Duration
 
 	// Wakeup (σ) bounds the latency of waking up and cancelling.
 	Wakeup time.Duration
 	// ClockStep (θ) is the largest step of the store's clock that may go undetected.
 	ClockStep time.Duration
-	// Watch is how often the local clock is looked at, so that a suspend is noticed.
+	// Watch is how often the local clock is read, so that a suspend of the machine is noticed.
 	Watch time.Duration
-	// Slack is the least that a deadline must leave for work after all margins.
+	// Slack is the least time for work that a deadline must leave after all margins.
 	Slack time.Duration
 }
 
-// Default returns the timings of the profile default: a leader is replaced after 60 s, a node
+// Default returns the timings of the profile "default": a leader is replaced after 60 s, a node
 // after 90 s.
 func Default() Timing {
 	return Timing{
@@ -115,7 +123,7 @@ func Default() Timing {
 	}
 }
 
-// Fast returns the timings of the profile fast: a leader is replaced after 5 s, a node after 6 s.
+// Fast returns the timings of the profile "fast": a leader is replaced after 5 s, a node after 6 s.
 func Fast() Timing {
 	return Timing{
 		HeartbeatInterval: time.Second, QueryTimeout: 500 * time.Millisecond,
@@ -127,7 +135,7 @@ func Fast() Timing {
 	}
 }
 
-// Shared returns what all nodes of a cluster must have in common.
+// Shared returns the timings that all nodes of a cluster must have in common.
 func (t Timing) Shared() node.Timing {
 	return node.Timing{
 		HeartbeatInterval: t.HeartbeatInterval, QueryTimeout: t.QueryTimeout, LeaseDuration: t.LeaseDuration,
@@ -135,7 +143,7 @@ func (t Timing) Shared() node.Timing {
 	}
 }
 
-// With returns the timing with what s says in place of its own; what is zero in s stays.
+// With returns t with the fields of s that are not zero in place of its own.
 func (t Timing) With(s node.Timing) Timing {
 	t.HeartbeatInterval = cmp.Or(s.HeartbeatInterval, t.HeartbeatInterval)
 	t.QueryTimeout = cmp.Or(s.QueryTimeout, t.QueryTimeout)
@@ -147,16 +155,16 @@ func (t Timing) With(s node.Timing) Timing {
 	return t
 }
 
-// Margin returns margin(d).
+// Margin returns margin(d) of the package comment: what a holder takes off a bound of length d.
 func (t Timing) Margin(d time.Duration) time.Duration {
 	return time.Duration(rate*float64(d)) + t.Wakeup + t.ClockStep
 }
 
-// TrustFor returns how long after the beginning of an answered call a holder may believe in a
-// fact that judges free after d.
+// TrustFor returns the validity of a fact that observers free after d: how long after the beginning
+// of an answered call its holder may go on.
 func (t Timing) TrustFor(d time.Duration) time.Duration { return d - t.Margin(d) }
 
-// Late returns how old a heartbeat may be before its node is called late.
+// Late returns the age of a heartbeat from which on the leader marks its node late.
 func (t Timing) Late() time.Duration {
 	return t.HeartbeatInterval + t.HeartbeatInterval/10 + t.QueryTimeout
 }
@@ -166,21 +174,22 @@ func (t Timing) Backoff() time.Duration {
 	return min(3*t.HeartbeatInterval/10, 500*time.Millisecond)
 }
 
-// Grace returns how long a new leader, or one after an outage of the store, calls nobody dead:
-// every live node has beaten by then.
+// Grace returns how long the leader declares no node dead after its election or after an outage of
+// the store. Every live node has sent a heartbeat by then.
 func (t Timing) Grace() time.Duration { return t.Late() + t.Backoff() }
 
-// ForceAfter returns how long after a revoke with that drain timeout the unit may be taken from a
-// holder that has said nothing.
+// ForceAfter returns how long after a revoke with the given drain timeout the leader may take the
+// unit from a holder that has not reported.
 func (t Timing) ForceAfter(drain time.Duration) time.Duration {
 	return max(drain+t.StopTimeout+2*t.Margin(drain), t.NodeRegistrationTTL)
 }
 
-// RetireAfter returns how long a unit that no node advertises any more is kept, for one that is only
-// away for a moment.
+// RetireAfter returns how long a unit that no node advertises is kept. The time covers an advert
+// that is missing only for a moment.
 func (t Timing) RetireAfter() time.Duration { return 2 * t.NodeRegistrationTTL }
 
-// Validate names the fields and values that quarrel, all of them, or returns nil.
+// Validate returns an error that names every field whose value is invalid or conflicts with another
+// field, or nil.
 func (t Timing) Validate() error {
 	var errs []error
 	for _, f := range []struct {

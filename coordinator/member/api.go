@@ -1,18 +1,39 @@
-// Package member is one node as a state machine: every rule of the protocol that decides is
-// decided here.
+// Package member is the state machine of one node. It makes every decision of the protocol.
 //
 //	inputs ──▶ Step(now, input) ──▶ effects
 //
-// Inputs are what happened: time passed, a call of the store was answered or failed, a wake-up
-// came, a run started or ended, an operator or the user asked for something. Effects are what to
-// do: call the store, start, drain or cancel a run, compute a plan, publish leadership, tell the
-// hooks. The shell (package coordinator) and the simulator (package coordinator/sim) carry
-// effects out and feed back what happens; neither decides anything.
+// Inputs are events: time passed, the store answered a call or the call failed, a wake-up arrived, a run started
+// or ended, an operator or the user asked for something. Effects are what the caller must do: call the store,
+// start, drain or cancel a run, compute a plan, publish leadership, inform the hooks. Two callers exist: the
+// shell (package coordinator) and the simulator (package coordinator/sim). They carry out the effects and feed
+// the results back; neither decides anything.
 //
-// Step is called from one goroutine, never waits, and contains no clock, goroutine, channel,
-// context, logger or I/O. Equal inputs give equal effects: jitter comes from Config.Seed.
-// Step must be called with Tick at the latest at [Member.Next], and after every pause the shell
-// notices.
+// # The way of a heartbeat
+//
+// The heartbeat is the one call that every node makes all the time, and most state changes follow from its reply:
+//
+//   - sendHeartbeat builds the request: the node's row, its campaign for the term (claim), the highest numbers it
+//     has seen.
+//   - onHeartbeat and onReply take the reply. They check the identity and the clock of the store (observeStore),
+//     then take the term (onTerm), the node's own units (onListed), the membership (onMembership) and operators'
+//     commands (onCommands).
+//   - onListed compares each listed unit with the local runs. Package daemon/reconcile says what follows, and the
+//     member starts, drains or cancels the run, or queues a report to the store (sendReports).
+//
+// # The way of a pass
+//
+// Only the leader does passes. startPass reads a snapshot. judge decides which nodes are dead and which units are
+// free. Compute asks for a plan, and commitNext writes the changes in batches. An error ends the pass, and the
+// next one begins with a new snapshot.
+//
+// # Contract of Step
+//
+// Step is called from one goroutine and never waits. It uses no clock, goroutine, channel, context, logger or
+// I/O. Equal inputs give equal effects: jitter comes from Config.Seed. Call Step with Tick at the latest at
+// [Member.Next], and after every pause of the process that the shell notices.
+//
+// "Trust" in the names of this package is the validity of package lease: the time until which the node may act as
+// leader, or a run may go on, without another answered heartbeat.
 package member
 
 import (
@@ -25,23 +46,24 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// Config is what a member is made of.
+// Config is what New needs.
 type Config struct {
-	Node   node.Identity // all three parts set
+	Node   node.Identity // all three fields must be set
 	Advert daemon.Advert
 	Timing lease.Timing
 	Store  storage.Capabilities
-	// Seed feeds the jitter.
+	// Seed seeds the random numbers for jitter.
 	Seed uint64
 }
 
-// Input is something that happened.
+// Input is something that happened; see the package comment.
 type Input interface{ input() }
 
-// Tick says that time has passed.
+// Tick reports that time has passed.
 type Tick struct{}
 
-// Result answers the Call with that ID. Exactly one of the answers is set, or Err.
+// Result is the answer to the Call with that ID. Exactly one of Reply, Outcomes, Snapshot and Err is set; the
+// answer to a leave sets none or Err.
 type Result struct {
 	ID       uint64
 	Reply    *storage.Reply
@@ -50,42 +72,42 @@ type Result struct {
 	Err      error
 }
 
-// Planned answers the Compute with that ID. Err says that there is no plan.
+// Planned is the answer to the Compute with that ID. If Err is set, there is no plan.
 type Planned struct {
 	ID   uint64
 	Plan plan.Plan
 	Err  error
 }
 
-// Woken is a hint of the store.
+// Woken is a wake-up from the store.
 type Woken struct{ Wake storage.Wake }
 
-// RunStarted says that the run was entered (or, with Spec.WaitReady, that it is ready).
+// RunStarted reports that the run has begun, or is ready if its spec has WaitReady.
 type RunStarted struct{ Fence daemon.Fence }
 
-// RunEnded says that the run has returned and will not be started again by the supervisor; no
-// code of it runs any more.
+// RunEnded reports that the run has returned and that the supervisor will not start it again. None of its code
+// runs any more.
 type RunEnded struct {
 	Fence daemon.Fence
 	How   Ending
-	Err   error // of the last failure, or of what went wrong
-	// Failures is how many there were in a row.
+	Err   error // of the last failure, or what went wrong
+	// Failures is the number of failures in a row.
 	Failures int
 }
 
-// Ending says how a run ended.
+// Ending is the way in which a run ended.
 type Ending int
 
 // The ways a run ends.
 const (
-	Returned  Ending = iota // after Drain or Cancel
-	GaveUp                  // after MaxFailures failures in a row
+	Returned  Ending = iota // the agent returned after Drain or Cancel
+	GaveUp                  // the supervisor gave up after MaxFailures failures in a row
 	Released                // the agent returned daemon.ErrRelease
-	Refused                 // the fence holds a higher generation, or could not be stamped in time
-	Forgotten               // this node has no such agent
+	Refused                 // the fence has a higher generation, or it could not be stamped in time
+	Forgotten               // this node has no agent for the daemon
 )
 
-// RunFailed says that an attempt of the run failed and will be repeated by the supervisor.
+// RunFailed reports that one attempt of the run failed. The supervisor will start it again.
 type RunFailed struct {
 	Fence    daemon.Fence
 	Err      error
@@ -93,30 +115,31 @@ type RunFailed struct {
 	RetryIn  time.Duration // until the next attempt
 }
 
-// RunAbandoned answers Abandon: the agent's code still runs. A run that has not entered its agent, or has
-// left it, is answered by RunEnded alone.
+// RunAbandoned is the answer to Abandon if the agent's code still runs. For a run that has not entered its agent,
+// or has left it, the only answer is RunEnded.
 type RunAbandoned struct{ Fence daemon.Fence }
 
-// FenceHeld says that somewhere a fence holds this generation.
+// FenceHeld reports that a fence somewhere holds this generation.
 type FenceHeld struct{ Generation int64 }
 
-// Advertise replaces what the node advertises.
+// Advertise replaces the node's advert.
 type Advertise struct{ Advert daemon.Advert }
 
-// Resign asks the node to give up its term, if it leads.
+// Resign tells the node to give up its term, if it leads. Cooldown is for how long it does not campaign
+// afterwards, at least two heartbeat intervals and a query timeout, unless another node leads first.
 type Resign struct {
 	Reason   node.LossReason
 	Cooldown time.Duration
 }
 
-// LeaderIdle says that all leader-only work of the term has returned, after Lost.
+// LeaderIdle reports that all leader-only work of the term has returned. It answers Lost.
 type LeaderIdle struct{ Term int64 }
 
-// Witness says that these processes of this host are proven to have ended: all that no member list has
-// shown to be known yet.
+// Witness reports exit evidence: these processes of this host have ended. It lists all of them that no member
+// list has shown as known to the store.
 type Witness struct{ Ended []node.Incarnation }
 
-// Stop begins a clean stop; the Stopped effect ends it.
+// Stop begins a clean stop. The effect Stopped ends it.
 type Stop struct{}
 
 func (Tick) input()         {}
@@ -134,12 +157,12 @@ func (LeaderIdle) input()   {}
 func (Witness) input()      {}
 func (Stop) input()         {}
 
-// Effect is something to do.
+// Effect is something that the caller of Step must do.
 type Effect interface{ effect() }
 
-// Call asks the store; exactly one request is set. The answer is a Result with the same ID, or
-// Err once Timeout has passed (the shell bounds the call with it). Calls run concurrently; a
-// late answer to a call that was already answered by an error is dropped by the member.
+// Call is a request to the store; exactly one request is set. The answer is a Result with the same ID. The shell
+// bounds the call by Timeout and answers with Err when that has passed. Calls run concurrently. The member drops
+// a late answer to a call that was already answered by an error.
 type Call struct {
 	ID        uint64
 	Timeout   time.Duration
@@ -150,21 +173,21 @@ type Call struct {
 	Snapshot  bool
 }
 
-// Compute asks for plan.Make(Input) away from the member's goroutine; the answer is Planned.
+// Compute asks for plan.Make(Input), run outside the member's goroutine. The answer is Planned.
 type Compute struct {
 	ID    uint64
 	Input plan.Input
 }
 
-// Start starts a run: stamp the fence, then enter the agent, restart it after failures, until
-// Drain or Cancel. The supervisor answers RunStarted and, always, RunEnded.
+// Start starts a run: stamp the fence, enter the agent, and restart it after failures until Drain or Cancel. The
+// supervisor answers with RunStarted if the run begins, and always with RunEnded.
 type Start struct {
 	Fence daemon.Fence
 	Term  int64
 	Spec  daemon.Spec
 }
 
-// Drain tells the run to finish what is in flight.
+// Drain tells the run to finish what is in flight and to return.
 type Drain struct{ Fence daemon.Fence }
 
 // Cancel cancels the run's context.
@@ -173,73 +196,74 @@ type Cancel struct {
 	Cause CancelCause
 }
 
-// CancelCause says why a run is cancelled.
+// CancelCause is the reason why a run is cancelled.
 type CancelCause string
 
-// The causes.
+// The causes of a cancellation.
 const (
 	CauseLost          CancelCause = "lost"           // the store no longer lists the run
-	CauseTrust         CancelCause = "trust"          // no answered heartbeat in time: self-fencing
-	CauseDrainDeadline CancelCause = "drain deadline" // still running at the drain deadline
+	CauseTrust         CancelCause = "trust"          // no heartbeat was answered in time: the node fences itself
+	CauseDrainDeadline CancelCause = "drain deadline" // the run has not returned by its drain deadline
 	CauseAckDeadline   CancelCause = "acknowledge deadline"
 )
 
-// Abandon asks for the run to be given up if its agent's code runs: its context was cancelled StopTimeout
-// ago. The answer is RunAbandoned, or RunEnded. It is asked again every StopTimeout.
+// Abandon asks whether the run's agent still executes, although its context was cancelled StopTimeout ago. If so,
+// the shell gives the run up and answers RunAbandoned; else the answer is RunEnded. The effect is repeated every
+// StopTimeout.
 type Abandon struct{ Fence daemon.Fence }
 
-// Elected publishes leadership: begin its context and its hooks.
+// Elected publishes leadership: begin its context and call its hooks.
 type Elected struct{ Term node.Term }
 
-// Lost ends leadership: cancel its context first, then tell. The shell answers LeaderIdle once
-// everything that ran under it has returned.
+// Lost ends leadership: cancel its context first, then call the hooks. The shell answers LeaderIdle once
+// everything that ran under the context has returned.
 type Lost struct {
 	Term   node.Term
 	Reason node.LossReason
 }
 
-// Notice is something that hooks, log and metrics want to know. Which fields are set depends on
-// the kind.
+// Notice is news for hooks, log and metrics. The Kind determines which other fields are set.
 type Notice struct {
 	Kind   NoticeKind
-	Member node.Member  // NodeJoined, NodeLeft
-	Fence  daemon.Fence // Unit…
+	Member node.Member  // for NodeJoined and NodeLeft
+	Fence  daemon.Fence // for the kinds Unit…
 	Reason string
 	Err    error
 	Term   int64
 }
 
-// NoticeKind says what a notice is about.
+// NoticeKind is the subject of a Notice.
 type NoticeKind string
 
-// The kinds of notice.
+// The kinds of Notice.
 const (
 	NodeJoined      NoticeKind = "node joined"
 	NodeLeft        NoticeKind = "node left"
-	UnitAssigned    NoticeKind = "unit assigned"  // to this node
-	UnitStarted     NoticeKind = "unit started"   // its run was entered here
-	UnitDraining    NoticeKind = "unit draining"  // here
-	UnitStopped     NoticeKind = "unit stopped"   // its run has ended here
-	UnitFailed      NoticeKind = "unit failed"    // an attempt, or the whole run
-	UnitAbandoned   NoticeKind = "unit abandoned" // here
-	UnitUnknown     NoticeKind = "unit unknown"   // its row has a state this version does not know
-	Unplaced        NoticeKind = "unplaced"       // leader only: no eligible node, and why
+	UnitAssigned    NoticeKind = "unit assigned"  // assigned to this node
+	UnitStarted     NoticeKind = "unit started"   // its run has begun on this node
+	UnitDraining    NoticeKind = "unit draining"  // its run drains on this node
+	UnitStopped     NoticeKind = "unit stopped"   // its run has ended on this node
+	UnitFailed      NoticeKind = "unit failed"    // one attempt, or the whole run
+	UnitAbandoned   NoticeKind = "unit abandoned" // its run on this node ignored the cancellation
+	UnitUnknown     NoticeKind = "unit unknown"   // its row has a state that this version does not know
+	Unplaced        NoticeKind = "unplaced"       // leader only: no node is eligible; Reason says why
 	HeartbeatFailed NoticeKind = "heartbeat failed"
-	HeartbeatFine   NoticeKind = "heartbeat fine" // again, after failures
+	HeartbeatFine   NoticeKind = "heartbeat fine" // answered again after failures
 	PassFailed      NoticeKind = "pass failed"
 	StoreChanged    NoticeKind = "store changed"
 	ClockStepped    NoticeKind = "clock stepped"
 	IDInUse         NoticeKind = "id in use"
-	TimingsDiffer   NoticeKind = "timings differ" // from those of a node that may live
-	NoRoom          NoticeKind = "no room"        // the store does not carry one more node: this one waits for so long (Reason)
-	StoreSlow       NoticeKind = "store slow"     // for the timings and the number of nodes
-	StoreFine       NoticeKind = "store fine"     // it is no longer slow
-	Disagreement    NoticeKind = "disagreement"   // two nodes advertise one daemon differently
+	TimingsDiffer   NoticeKind = "timings differ" // another node, which may be alive, has other timings
+	NoRoom          NoticeKind = "no room"        // the store cannot carry one more node; Reason: how long this one waits
+	StoreSlow       NoticeKind = "store slow"     // too slow for the timings and the number of nodes
+	StoreFine       NoticeKind = "store fine"     // no longer slow
+	Disagreement    NoticeKind = "disagreement"   // two nodes advertise the same daemon differently
 )
 
-// Stopped ends a clean stop: nothing more will be asked for. Err says why if nobody asked for the
-// stop: another live process has this node's id (storage.ErrIDInUse), or lives with other timings
-// (TimingError), or the store is too slow for this one's (SlowStoreError), or the store belongs to a cluster of another name (storage.ErrOtherCluster).
+// Stopped ends a stop: the member has no more effects. Err is nil if Stop was asked for. Otherwise it is the
+// reason why the node stops by itself: another live process has its node ID (storage.ErrIDInUse), another live
+// node has other timings (TimingError), the store is too slow for one more node (SlowStoreError), or the store
+// belongs to a cluster with another name (storage.ErrOtherCluster).
 type Stopped struct{ Err error }
 
 func (Call) effect()    {}
@@ -253,14 +277,14 @@ func (Lost) effect()    {}
 func (Notice) effect()  {}
 func (Stopped) effect() {}
 
-// View is what a member thinks, for status and tests. It is a copy.
+// View is a copy of the member's state, for status and tests.
 type View struct {
 	Leading bool
-	Term    node.Term // the one held, or the one last seen
-	// LeaderTrust is until when this node may act as leader; AgentTrust until when its runs may
-	// go on without another answered heartbeat (the least of them; lease.Never without runs).
+	Term    node.Term // the term held, or the newest one seen
+	// LeaderTrust is until when this node may act as leader. AgentTrust is until when all its runs may go on
+	// without another answered heartbeat: the earliest of their bounds, or lease.Never without runs.
 	LeaderTrust, AgentTrust lease.Instant
-	LastAnswered            lease.Instant // beginning of the newest answered heartbeat; 0 = none
+	LastAnswered            lease.Instant // when the newest answered heartbeat was sent; 0 = none
 	Stopping                bool
 	Registered              bool
 	StoreID                 string
@@ -268,18 +292,20 @@ type View struct {
 	Runs                    []RunView // sorted by unit
 	PassSeq                 uint64
 	PassesFailed            int
-	// NoRoom is why the node is not registered yet, if it is that the store does not carry one more.
+	// NoRoom is set while the node is not registered because the store cannot carry one more.
 	NoRoom error
-	// TooSlow is why the store does not carry the nodes that are registered; nil if it does.
+	// TooSlow is set while the store is too slow for the nodes that are registered.
 	TooSlow error
-	// ChangeTime is how long one change takes in a store that makes those of all nodes one after the other, and
-	// ChangeTimeLimit how long it may take with these timings and so many nodes. 0 = another store, or not known yet.
+	// ChangeTime is how long one change takes in a store that makes the changes of all nodes one after another.
+	// ChangeTimeLimit is how long it may take with these timings and this number of nodes. Both are 0 for other
+	// stores, and while they are not known yet.
 	ChangeTime, ChangeTimeLimit time.Duration
-	// Unplaced is what the newest plan of this leader found no node for. It is shared: do not write.
+	// Unplaced lists the units for which this leader's newest plan found no node. It is shared: do not modify it.
 	Unplaced []plan.Unplaced
 }
 
-// RunView is one run on this node.
+// RunView describes one run on this node. Trust is when it will be cancelled unless another heartbeat is
+// answered.
 type RunView struct {
 	Fence daemon.Fence
 	Phase string

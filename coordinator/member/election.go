@@ -11,47 +11,47 @@ import (
 
 const storeChanged = node.StoreChanged
 
-// election is what this node knows and wants of the term.
+// election is what this node knows about the term, and its own part in the election.
 type election struct {
-	// held is the term this node leads; its Number is 0 while it does not.
+	// held is the term that this node leads; its Number is 0 while it does not lead.
 	held node.Term
-	// trust is until when it may act as leader: anchored before the newest answered renewal.
+	// trust is until when this node may act as leader, counted from before the newest answered renewal.
 	trust lease.Instant
-	// lostThrough is the highest number of a term for which Lost was published.
+	// lostThrough is the highest number of a term for which this node published Lost.
 	lostThrough int64
 
-	// seen is the term last told, with its renewals; seenAt is since when exactly this (term,
-	// renewals) is told, told the newest sharp reply. over is when the life told with it ends, or Never
-	// where the store's clock may have stepped since it was stamped: then what is told as left
-	// means nothing, and only unchanged for a whole lease counts.
+	// seen and renewals are the newest term in a reply, and how often it was renewed. seenAt is when this (term,
+	// renewals) was first observed. told is the newest read that was quick enough to compare clocks by. over is
+	// when the lease in that reply ends. It is Never if the store's clock may have stepped since the lease was
+	// stamped: then only a term that stays unchanged for a whole LeaseDuration counts as over.
 	seen     node.Term
 	renewals int64
 	over     lease.Instant
 	told     lease.Read
 	seenAt   lease.Seen
-	// stand is when to stand next; Never while there is no reason to.
+	// stand is when to campaign next; Never while there is no reason to.
 	stand lease.Instant
 
-	// resigning is a term being given up; its Number is 0 when none is.
+	// resigning is the term that is being given up; its Number is 0 when there is none.
 	resigning resigning
-	// block keeps this node from standing after a resignation.
+	// block keeps this node from campaigning after it resigned.
 	block block
 }
 
-// resigning is the way from Lost to the resignation: wait for leader-only work, then resign.
+// resigning covers the time from Lost to the resignation: wait for leader-only work, then resign.
 type resigning struct {
 	number   int64
 	reason   node.LossReason
 	deadline lease.Instant // leader-only work must have returned by then
-	idle     bool          // it has
-	sent     bool          // the leave is under way
+	idle     bool          // leader-only work has returned
+	sent     bool          // the leave is in flight
 	tries    int
 	retry    lease.Instant
 	command  string
 	actor    string
 }
 
-// block holds until another node has led, or until a moment.
+// block lasts until another node has led, or until a moment.
 type block struct {
 	term  int64
 	until lease.Instant
@@ -63,19 +63,19 @@ func (e *election) forget() {
 	e.seen, e.renewals, e.stand, e.told = node.Term{}, 0, lease.Never, lease.Read{}
 }
 
-// mine reports whether the term is held by this process.
+// mine reports whether this process holds the term.
 func (m *Member) mine(t node.Term) bool {
 	return t.Held() && t.Leader.ID == m.cfg.Node.ID && t.Leader.Incarnation == m.cfg.Node.Incarnation
 }
 
-// mayStand reports whether this node is a candidate at all now.
+// mayStand reports whether this node may campaign now.
 func (m *Member) mayStand(now lease.Instant) bool {
 	e := &m.election
 	switch {
 	case m.cfg.Advert.Traits.NeverLead, m.stop.phase != stopNone, e.resigning.number != 0:
 		return false
 	case m.beat.failures > 0 || !m.beat.everAnswered:
-		// A node that hears no replies would be elected again and again without knowing.
+		// A node that receives no replies would be elected again and again without learning of it.
 		return false
 	case m.mayBeLed(now), m.foreign.waiting:
 		return false
@@ -85,13 +85,14 @@ func (m *Member) mayStand(now lease.Instant) bool {
 	return true
 }
 
-// mayBeLed reports whether the store became another one so recently that the leader of the history before
-// may still believe in itself.
+// mayBeLed reports whether the store was replaced less than LeaseDuration ago. The leader of the lost history may
+// still consider itself the leader.
 func (m *Member) mayBeLed(now lease.Instant) bool {
 	return m.stranger(now, m.t.LeaseDuration)
 }
 
-// claim is what the heartbeat sent at now says about the term.
+// claim returns what the heartbeat sent at now requests about the term: to renew it, to campaign for the next
+// one, or neither.
 func (m *Member) claim(now lease.Instant) storage.Claim {
 	e := &m.election
 	c := storage.Claim{Lease: m.t.LeaseDuration, LostThrough: e.lostThrough, PassSeq: m.leader.passSeq}
@@ -102,13 +103,14 @@ func (m *Member) claim(now lease.Instant) storage.Claim {
 	if !m.mayStand(now) {
 		return c
 	}
-	// A free term, one's own whose reply was lost, or one whose holder has ended, as this heartbeat says.
+	// Campaign if the term is free, if it is this process's own but the reply was lost, or if this heartbeat
+	// carries exit evidence of its holder.
 	c.Stand = !e.seen.Held() || m.mine(e.seen) || slices.Contains(m.beat.ended, e.seen.Leader.Incarnation)
 	if c.Stand {
 		return c
 	}
 	unchanged := now.Sub(e.seenAt.Since) >= m.t.LeaseDuration
-	// A term that is held is left alone until its life is over: standing writes more than the own row.
+	// Leave a held term alone until its lease is over: a campaign makes the store write more than the node's row.
 	c.Stand = (now >= e.over && !m.cfg.Store.NoClock) || unchanged
 	if c.Stand {
 		c.SeenTerm, c.SeenRenewals, c.Unchanged = e.seen.Number, e.renewals, unchanged
@@ -116,7 +118,7 @@ func (m *Member) claim(now lease.Instant) storage.Claim {
 	return c
 }
 
-// onTerm takes the term part of the reply to the heartbeat that began at sent.
+// onTerm handles the term in the reply to the heartbeat sent at sent.
 func (m *Member) onTerm(now, sent lease.Instant, r *storage.Reply) {
 	m.seeTerm(now, r)
 	e := &m.election
@@ -126,19 +128,21 @@ func (m *Member) onTerm(now, sent lease.Instant, r *storage.Reply) {
 	case m.leading():
 		e.trust = sent.Add(m.t.TrustFor(m.t.LeaseDuration))
 	case mine && m.stop.phase != stopNone:
-		// Elected by a heartbeat that was under way when the stop began: the next leave gives it up.
+		// The heartbeat was in flight when the stop began, and it won the election. The next leave gives the term
+		// up.
 		if r.Term.Number > e.lostThrough {
 			m.stop.resign, m.stop.left = r.Term.Number, false
 		}
 	case mine && m.mayBeLed(now):
-		// It stood before it could know: the holder of the lost history may still believe in itself.
+		// The node campaigned before it knew of the change of store. The leader of the lost history may still
+		// act.
 	case mine && r.Term.Number > e.lostThrough:
 		m.elected(now, sent, r.Term)
 	}
 	m.schedule(now)
 }
 
-// seeTerm notes what the reply tells of the term.
+// seeTerm records the term in the reply.
 func (m *Member) seeTerm(now lease.Instant, r *storage.Reply) {
 	e := &m.election
 	same := r.Term.Number == e.seen.Number && r.Lease.Renewals == e.renewals && r.Term.Vacant == e.seen.Vacant && e.seen.Number != 0
@@ -151,11 +155,12 @@ func (m *Member) seeTerm(now lease.Instant, r *storage.Reply) {
 	over, stamp := lease.Never, r.Lease.ExpiresAt.Add(-m.t.LeaseDuration)
 	if m.clock.Reaches(stamp) && m.clock.Fits(stamp, e.seenAt) {
 		left := max(r.Lease.ExpiresAt.Sub(r.Now), 0)
-		over = now.Add(left + left/1000 + time.Millisecond) // by a clock that may be faster
+		over = now.Add(left + left/1000 + time.Millisecond) // the store's clock may be the faster one
 	}
 	if same {
-		// Told before: since does not move, nor does over to a later time while it is ahead. A
-		// candidate that was refused a little too early learns how much.
+		// The same term was observed before: seenAt stays. over moves to an earlier time, but not to a later one
+		// while it is in the future. If it has passed and the campaign was refused because it came a little
+		// early, over takes the new value.
 		if over < e.over || (now >= e.over && m.beat.stood && over != lease.Never) {
 			e.over = over
 		}
@@ -167,7 +172,7 @@ func (m *Member) seeTerm(now lease.Instant, r *storage.Reply) {
 	}
 }
 
-// schedule decides when to stand next, outside of the regular heartbeats.
+// schedule sets when to campaign next, apart from the regular heartbeats.
 func (m *Member) schedule(now lease.Instant) {
 	e := &m.election
 	e.stand = lease.Never
@@ -179,16 +184,16 @@ func (m *Member) schedule(now lease.Instant) {
 	switch {
 	case !e.seen.Held() || m.mine(e.seen):
 		e.stand = now
-		if m.beat.stood { // and yet it was refused
+		if m.beat.stood { // the campaign was refused although the term is free
 			e.stand = now.Add(m.t.HeartbeatInterval/5 + spread)
 		}
 	case m.cfg.Store.NoClock:
 		e.stand = unchanged.Add(spread)
 	case now < e.over:
 		e.stand = min(e.over, unchanged).Add(spread)
-	case !m.beat.stood: // its life ended while the heartbeat was under way
+	case !m.beat.stood: // the lease ended while the heartbeat was in flight
 		e.stand = now.Add(spread)
-	default: // it was refused although the life told is over: the store's clock disagrees
+	default: // refused although the lease seems over: the store's clock disagrees
 		e.stand = max(unchanged, now.Add(m.t.HeartbeatInterval/5)).Add(spread)
 	}
 	if m.mayBeLed(now) {
@@ -202,7 +207,7 @@ func (m *Member) schedule(now lease.Instant) {
 func (m *Member) elected(now, sent lease.Instant, t node.Term) {
 	trust := sent.Add(m.t.TrustFor(m.t.LeaseDuration))
 	if now >= trust {
-		return // the answer took longer than it is worth; the next heartbeat keeps the term
+		return // the answer took longer than the validity it gives; the next heartbeat keeps the term
 	}
 	e := &m.election
 	e.held, e.trust, e.block = t, trust, block{}
@@ -210,7 +215,7 @@ func (m *Member) elected(now, sent lease.Instant, t node.Term) {
 	m.emit(Elected{Term: t})
 }
 
-// lose ends leadership: Lost first, everything else afterwards.
+// lose ends leadership. Lost comes before every other effect.
 func (m *Member) lose(now lease.Instant, why node.LossReason) {
 	e := &m.election
 	t := e.held
@@ -221,7 +226,8 @@ func (m *Member) lose(now lease.Instant, why node.LossReason) {
 	m.beatSoon(now)
 }
 
-// resign gives up the term: Lost at once, the resignation itself after leader-only work.
+// resign gives up the term: it publishes Lost at once and sends the resignation after leader-only work has
+// returned.
 func (m *Member) resign(now lease.Instant, why node.LossReason, cooldown time.Duration, command, actor string) {
 	if !m.leading() {
 		return
@@ -240,8 +246,8 @@ func (m *Member) onLeaderIdle(now lease.Instant, term int64) {
 	}
 }
 
-// watchResign resigns once leader-only work has returned. Work that has not by its deadline may
-// still act: then the lease is left to run out.
+// watchResign sends the resignation once leader-only work has returned. Work that has not returned by its
+// deadline may still act as leader. The node then does not resign, and the lease runs out.
 func (m *Member) watchResign(now lease.Instant) {
 	r := &m.election.resigning
 	switch {
@@ -270,7 +276,7 @@ func (m *Member) endResign(now lease.Instant) {
 	m.schedule(now)
 }
 
-// sendLeave resigns and, when the node stops, marks it draining in the same step.
+// sendLeave resigns. If the node is stopping, the same call marks it as draining.
 func (m *Member) sendLeave(now lease.Instant) {
 	r := &m.election.resigning
 	l := &storage.Leave{
@@ -284,7 +290,7 @@ func (m *Member) sendLeave(now lease.Instant) {
 	m.send(now, callLeave, Call{Leave: l})
 }
 
-// maxLeaveTries bounds how often a resignation is tried; after that the lease runs out.
+// maxLeaveTries bounds the attempts to resign. After that the lease runs out.
 const maxLeaveTries = 5
 
 func (m *Member) onLeave(now lease.Instant, c call, res Result) {
@@ -295,7 +301,7 @@ func (m *Member) onLeave(now lease.Instant, c call, res Result) {
 		return
 	}
 	if r.number != 0 && m.stop.phase != stopNone && res.Err != nil {
-		m.stop.resign = r.number // with the next leave
+		m.stop.resign = r.number // the next leave resigns
 	}
 	if c.drains {
 		m.onStopLeave(now, c.sent, res.Err)
@@ -306,7 +312,7 @@ func (m *Member) onLeave(now lease.Instant, c call, res Result) {
 	}
 }
 
-// onCommands carries out what operators ask of the leader.
+// onCommands carries out operators' commands to the leader.
 func (m *Member) onCommands(now lease.Instant, commands []storage.Command) {
 	if !m.leading() {
 		return
@@ -317,7 +323,7 @@ func (m *Member) onCommands(now lease.Instant, commands []storage.Command) {
 		case c.Term == 0 || c.Term == m.election.held.Number:
 			m.resign(now, node.Resigned, c.Cooldown, c.ID, c.Actor)
 			return
-		default: // it expected another term; a leave that gives up none answers it with a conflict
+		default: // the operator meant another term; a leave that resigns none answers the command with a conflict
 			m.send(now, callAnswer, Call{Leave: &storage.Leave{Node: m.cfg.Node, Seq: m.nextSeq(), Command: c.ID, Actor: c.Actor}})
 		}
 	}

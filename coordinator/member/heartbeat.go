@@ -11,66 +11,67 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// beat is the heartbeat loop: when the next one is due and what the last ones brought.
+// beat is the state of the heartbeat loop: when the next one is due, and what the last replies brought.
 type beat struct {
-	due      lease.Instant // the regular one; wake-ups never move it
-	wake     lease.Instant // an extra one
-	inFlight uint64        // the call under way; 0 = none
-	again    bool          // a wake-up came while one was under way: its reads may be older
-	stood    bool          // the newest one stood for election
+	due      lease.Instant // the regular heartbeat; wake-ups never move it
+	wake     lease.Instant // an extra heartbeat
+	inFlight uint64        // the ID of the call in flight; 0 = none
+	again    bool          // a wake-up came while a heartbeat was in flight, which may have read before the change
+	stood    bool          // the newest heartbeat campaigned
 
 	failures int
-	// answered is when the newest answered heartbeat began: trust hangs on it.
+	// answered is when the newest answered heartbeat was sent. The validity of leadership and runs counts from
+	// it.
 	answered     lease.Instant
 	everAnswered bool
 	first        time.Time // the store's clock in the first answer: about when this node registered first
-	heard        uint64    // its sequence number
+	heard        uint64    // the sequence number of the newest answered heartbeat
 
-	// register asks for the advert to be sent; told is set while the heartbeat under way has the
-	// present one.
+	// register asks for the advert to be sent. told is set while the heartbeat in flight carries the present
+	// advert.
 	register, told bool
 	wantMembers    bool
-	// newcomers says that processes joined of which only an event told; listed is when the newest
-	// member list came.
+	// newcomers is set when an event showed a process that no member list has shown yet. listed is when the
+	// newest member list came.
 	newcomers bool
 	listed    lease.Instant
-	cursor    int64 // membership events up to here are known
+	cursor    int64 // membership events up to this number are known
 
 	rival rival
-	// ended are processes of this host that are proven to have ended; the next heartbeat says so. proves
-	// is set while one that says so is under way.
+	// ended are processes of this host that have ended, with evidence; the next heartbeat carries them. proves is
+	// set while the heartbeat in flight carries some.
 	ended  []node.Incarnation
 	proves bool
-	// returned are abandoned runs that have returned, by unit the generation under which they were reported.
-	// Every heartbeat tells them until one is answered; telling is what the one under way tells.
+	// returned are the abandoned runs that have returned: by unit, the generation under which each was reported.
+	// Every heartbeat carries them until one is answered. telling is what the heartbeat in flight carries.
 	returned map[daemon.Unit]int64
 	telling  []daemon.Fence
 }
 
-// rival is another process that has this node's id, as the store showed it when it refused this
-// one. One that was seen to beat is alive; another may have been killed a moment ago, and its row
-// is in the way for NodeRegistrationTTL.
+// rival is another process with this node's ID, as the store showed it when it refused this one. A rival whose
+// heartbeats advance is alive. Otherwise it may have been killed a moment ago, and its row blocks the ID for
+// NodeRegistrationTTL.
 type rival struct {
 	incarnation node.Incarnation
-	seenAt      time.Time // its newest heartbeat
-	beats       int       // how often that was seen to move
+	seenAt      time.Time // the store's stamp of its newest heartbeat
+	beats       int       // how often seenAt was seen to advance
 }
 
-// rivalBeats proves that a rival lives. One beat is none: the last of a process that was killed
-// may have been on its way.
+// rivalBeats is how many heartbeats prove that a rival is alive. One is not enough: it may have been the last of
+// a process that was killed.
 const rivalBeats = 2
 
-// firstRetry is the pause after a failed heartbeat; it doubles up to Timing.Backoff.
+// firstRetry is the pause after a failed heartbeat. It doubles with each failure, up to Timing.Backoff.
 const firstRetry = 50 * time.Millisecond
 
-// A hint reaches everybody whom it concerns in the same instant. wakeSpread spreads the heartbeats
-// that it causes, and beatCost, about what one costs a store, those of a crowd further apart.
+// A wake-up reaches all nodes that it concerns at the same moment. wakeSpread spreads the heartbeats that follow
+// it. In a large cluster they are spread further, by beatCost per node: about what one heartbeat costs a store.
 const (
 	wakeSpread = 10 * time.Millisecond
 	beatCost   = time.Millisecond / 2
 )
 
-// wakeWithin returns within what time the heartbeats of so many nodes follow a hint.
+// wakeWithin returns the time over which the heartbeats of that many nodes are spread after a wake-up.
 func (m *Member) wakeWithin(nodes int) time.Duration {
 	return min(max(wakeSpread, beatCost*time.Duration(nodes)), m.t.HeartbeatInterval/2)
 }
@@ -82,7 +83,7 @@ func (m *Member) nextBeat() lease.Instant {
 	return min(m.beat.due, m.beat.wake, m.election.stand)
 }
 
-// beatSoon asks for an extra heartbeat at once.
+// beatSoon asks for an extra heartbeat now.
 func (m *Member) beatSoon(now lease.Instant) {
 	m.beat.wake = min(m.beat.wake, now)
 	m.beat.again = m.beat.again || m.beat.inFlight != 0
@@ -96,7 +97,7 @@ func (m *Member) onWoken(now lease.Instant, w storage.Wake) {
 	if w.Leader && m.leading() {
 		m.leader.want()
 		if len(w.Nodes) == 1 {
-			return // for the leader as such: a pass reads all there is
+			return // it is for the leader only: a pass reads everything
 		}
 	}
 	for _, inc := range w.Nodes {
@@ -108,7 +109,7 @@ func (m *Member) onWoken(now lease.Instant, w storage.Wake) {
 	}
 }
 
-// sendHeartbeat sends one if it is due and none is under way.
+// sendHeartbeat sends a heartbeat if one is due and none is in flight.
 func (m *Member) sendHeartbeat(now lease.Instant) {
 	if now < m.nextBeat() {
 		return
@@ -125,10 +126,10 @@ func (m *Member) sendHeartbeat(now lease.Instant) {
 		Ended: m.beat.ended, Returned: m.beat.returnedRuns(),
 	}
 	m.beat.telling = hb.Returned
-	if !m.beat.everAnswered { // who was in the cluster may come back to it
+	if !m.beat.everAnswered { // the limit is for newcomers: a node that was in the cluster may come back
 		hb.Room = Room(m.t)
 	}
-	m.beat.ended, m.beat.proves = nil, len(m.beat.ended) > 0 // told again, with the next proof, until a member list shows that it is known
+	m.beat.ended, m.beat.proves = nil, len(m.beat.ended) > 0 // the shell repeats what stays unknown
 	if m.beat.told = m.beat.register; m.beat.told {
 		advert := m.cfg.Advert
 		advert.Traits.FirstRegisteredAt = m.beat.first
@@ -138,14 +139,14 @@ func (m *Member) sendHeartbeat(now lease.Instant) {
 	m.beat.inFlight, m.beat.stood = m.callID, hb.Claim.Stand
 }
 
-// smallCluster is how many nodes may read the member list after every interval in which one joined.
-// In larger ones the pause grows by the square: all nodes of a cluster together read no more than
-// smallCluster² rows an interval to know their neighbours.
+// smallCluster is the number of nodes up to which each may read the member list after every interval in which a
+// node joined. In larger clusters the pause grows with the square of the number of nodes. All nodes together then
+// read at most smallCluster² rows per interval.
 const smallCluster = 100
 
-// wantHosts asks for the member list after others have joined: an event does not say on which host
-// a process runs, and who is to bear witness of its end must know. It goes with a heartbeat that is
-// due anyway, and in a large cluster, where each list is long, waits until enough have passed.
+// wantHosts reports whether to ask for the member list after others have joined. An event does not name the host
+// of a process, and exit evidence needs it. The request goes with a heartbeat that is due anyway. In a large
+// cluster, where each list is long, it waits longer (see smallCluster).
 func (m *Member) wantHosts(now lease.Instant) bool {
 	if !m.beat.newcomers || m.cfg.Advert.Traits.Host.BootID == "" {
 		return false
@@ -155,9 +156,9 @@ func (m *Member) wantHosts(now lease.Instant) bool {
 	return now.Sub(m.beat.listed) >= pause
 }
 
-// onEnded takes the proof that other processes of this host have ended: those that the store is not known
-// to have been told of. The next heartbeat tells it, at once unless the store is away. A process that has
-// this node's id and has ended is not in the way any more.
+// onEnded handles exit evidence about other processes of this host, of which the store may not know yet. The next
+// heartbeat carries it. That heartbeat goes out now, unless the last one failed and the back-off applies. The
+// back-off does not apply if the rival for this node's ID has ended.
 func (m *Member) onEnded(now lease.Instant, ended []node.Incarnation) {
 	if m.beat.inFlight != 0 && m.beat.proves {
 		return
@@ -174,7 +175,7 @@ func (m *Member) onEnded(now lease.Instant, ended []node.Incarnation) {
 func (m *Member) onHeartbeat(now lease.Instant, c call, r Result) {
 	m.beat.inFlight = 0
 	if r.Err != nil || r.Reply == nil {
-		m.beat.wake, m.beat.again = lease.Never, false // hints do not shorten the back-off
+		m.beat.wake, m.beat.again = lease.Never, false // wake-ups do not shorten the back-off
 		m.onHeartbeatError(now, r.Err)
 		return
 	}
@@ -198,26 +199,26 @@ func (m *Member) onHeartbeatError(now lease.Instant, err error) {
 			pause = 0
 		}
 	case errors.Is(err, storage.ErrOtherCluster):
-		m.endWith(now, err) // only an operator can change it
+		m.endWith(now, err) // only an operator can change this
 	case errors.As(err, &crowded):
 		pause = m.t.HeartbeatInterval
 		m.awaitRoom(now, crowded)
 	case errors.Is(err, storage.ErrIDInUse):
-		pause = m.t.HeartbeatInterval // only time or the other process can change it
+		pause = m.t.HeartbeatInterval // only time or the other process can change this
 		m.emit(Notice{Kind: IDInUse, Err: err})
 		m.seeRival(now, err)
 	case m.beat.failures&(m.beat.failures-1) == 0: // 1, 2, 4, 8, …
 		m.emit(Notice{Kind: HeartbeatFailed, Err: err})
 	}
-	m.election.stand = lease.Never // nobody stands who is not heard and hearing
+	m.election.stand = lease.Never // a node whose heartbeats fail does not campaign
 	m.beat.due = min(m.beat.due, now.Add(m.jitter(pause)))
 	if pause >= m.t.HeartbeatInterval {
 		m.beat.due = now.Add(pause)
 	}
 }
 
-// seeRival waits for a rival that may be dead, and ends this node if it is seen to live: two
-// processes with one id would take turns for ever.
+// seeRival keeps waiting while the rival may be dead, and stops this node once the rival is proven alive. Two
+// live processes with one ID would otherwise replace each other for ever.
 func (m *Member) seeRival(now lease.Instant, err error) {
 	var inUse *storage.IDInUseError
 	if !errors.As(err, &inUse) {
@@ -235,7 +236,7 @@ func (m *Member) seeRival(now lease.Instant, err error) {
 	}
 }
 
-// endWith begins a clean stop that nobody asked for; err says why.
+// endWith begins a clean stop that nobody asked for; err is the reason.
 func (m *Member) endWith(now lease.Instant, err error) {
 	if m.stop.phase == stopNone {
 		m.stop.err = err
@@ -243,16 +244,16 @@ func (m *Member) endWith(now lease.Instant, err error) {
 	}
 }
 
-// onReply takes the answer to the heartbeat that began at sent.
+// onReply handles the reply to the heartbeat sent at sent.
 func (m *Member) onReply(now, sent lease.Instant, r *storage.Reply) {
-	served := sent.Sub(m.beat.answered) // between two answered heartbeats
+	served := sent.Sub(m.beat.answered) // the time between two answered heartbeats
 	if m.beat.failures > 0 {
 		m.beat.failures, served = 0, 0
 		m.emit(Notice{Kind: HeartbeatFine})
-		m.beatSoon(now) // tell that this was heard: until then the node looks deaf
+		m.beatSoon(now) // confirm that a reply was received: until then the leader sees this node as deaf
 	}
 	if m.beat.everAnswered && sent.Sub(m.beat.answered) > m.t.Grace() {
-		m.leader.grace = now.Add(m.t.Grace()) // an outage: let everybody come back first
+		m.leader.grace = now.Add(m.t.Grace()) // an outage: give all nodes time to come back first
 	}
 	m.beat.register, m.beat.rival = m.beat.register && !m.beat.told, rival{}
 	if !m.beat.everAnswered {
@@ -269,7 +270,7 @@ func (m *Member) onReply(now, sent lease.Instant, r *storage.Reply) {
 	case led:
 		m.onCommands(now, r.Commands)
 	case m.leading() && len(r.Commands) > 0:
-		m.beatSoon(now) // a term is first published, then given up
+		m.beatSoon(now) // a new leader publishes its term first; it carries out a resign command with the next reply
 	}
 	if m.leading() {
 		m.countWithoutPass(now, served)
@@ -279,17 +280,17 @@ func (m *Member) onReply(now, sent lease.Instant, r *storage.Reply) {
 	}
 }
 
-// observeStore notices steps of the store's clock and that the store became another one.
+// observeStore checks whether the store was replaced by another one, and whether its clock stepped.
 func (m *Member) observeStore(now, sent lease.Instant, r *storage.Reply) {
 	if m.store.id != "" && m.store.id != r.StoreID {
 		m.store.changedAt, m.store.term = now, m.highestTerm
-		// No term of the history before is kept, not even one's own whose election went unheard.
+		// Give up every term of the lost history, even one whose election this node never heard of.
 		m.election.lostThrough = max(m.election.lostThrough, m.highestTerm)
 		m.clock.Reset()
 		m.leader.forget()
 		m.forgetReports()
 		m.starts.clear()
-		m.beat.wantMembers, m.beat.register = true, true // its row may have an older advert
+		m.beat.wantMembers, m.beat.register = true, true // the store's row may have an older advert
 		m.election.forget()
 		m.emit(Notice{Kind: StoreChanged, Reason: r.StoreID})
 		if m.leading() {
@@ -297,8 +298,8 @@ func (m *Member) observeStore(now, sent lease.Instant, r *storage.Reply) {
 		}
 	}
 	if m.store.id == "" && !r.StoreSince.IsZero() && r.Now.Sub(r.StoreSince) < m.t.NodeRegistrationTTL {
-		// A process that began after the change: others may still run what the lost history
-		// gave them, and this one is told that it is free.
+		// This process started after the change of store. Others may still run what the lost history assigned to
+		// them, although the rows say that those units are free.
 		m.store.changedAt = now
 	}
 	m.store.id = r.StoreID

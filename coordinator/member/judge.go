@@ -11,9 +11,9 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// judge decides what time allows the leader to do with the snapshot at hand, received at now:
-// which nodes are late, deaf or dead, and which units may be taken from their holders. It fills
-// the pass's changes and says when the next judgement will be due.
+// judge applies the deadlines to the pass's snapshot, received at now. It decides which nodes are
+// late, deaf or dead, and which units may be taken from their holders. It collects these decisions
+// as the pass's changes, and sets when the next deadline is due.
 func (m *Member) judge(now lease.Instant) {
 	l := &m.leader
 	l.changes, l.nodes = l.changes[:0:0], l.nodes[:0:0]
@@ -44,10 +44,10 @@ func (m *Member) judge(now lease.Instant) {
 	l.keep(func(inc node.Incarnation) bool { return rows[inc] != nil || l.holds(inc) })
 }
 
-// young reports whether the cluster has only just come together, so that more nodes may be about
-// to arrive: no node that was heard of since this one joined has been a member for a settle window.
-// A cluster in which nothing runs for a moment, because its leader ran everything and has left, is
-// not young.
+// young reports whether the cluster has only just formed, so that more nodes may be about to join.
+// It has if no node with a heartbeat since this node joined has been a member for SettleWindow. A
+// cluster is not young if nothing runs for a moment only because its leader ran everything and has
+// left.
 func (m *Member) young() bool {
 	l := &m.leader
 	joined := l.snap.Now
@@ -61,7 +61,7 @@ func (m *Member) young() bool {
 	})
 }
 
-// holds reports whether the process holds a unit in the snapshot.
+// holds reports whether the process inc holds a unit in the snapshot.
 func (l *leader) holds(inc node.Incarnation) bool {
 	for i := range l.snap.Units {
 		if l.snap.Units[i].HeldBy(inc) {
@@ -71,12 +71,12 @@ func (l *leader) holds(inc node.Incarnation) bool {
 	return false
 }
 
-// dueAt asks for a pass at the given moment, if none is due earlier.
+// dueAt asks for a pass at the given moment, unless one is due earlier.
 func (m *Member) dueAt(at lease.Instant) { m.leader.due = min(m.leader.due, at) }
 
-// elapsed reports whether d has passed since something was stamped, as far as a judge may say
-// so: the store's clock says it and can be believed since the stamp, or this node has watched it
-// unchanged for so long (seen). Otherwise it asks for a pass when that may be so.
+// elapsed reports whether d has provably passed since stamp. Either the store's clock says so and
+// is trustworthy since the stamp, or this node has seen the value unchanged for d (seen). Otherwise
+// elapsed asks for a pass at the moment when d may have passed.
 func (m *Member) elapsed(now lease.Instant, stamp time.Time, seen lease.Seen, d time.Duration) bool {
 	if now.Sub(seen.Since) >= d {
 		return true
@@ -92,8 +92,7 @@ func (m *Member) elapsed(now lease.Instant, stamp time.Time, seen lease.Seen, d 
 	return false
 }
 
-// dueSlack is how much later than a deadline the pass that judges it begins, so that one pass is
-// enough.
+// dueSlack is how long after a deadline its pass begins, so that one pass is enough.
 const dueSlack = 5 * time.Millisecond
 
 func (m *Member) judgeNode(now lease.Instant, p *node.Member) {
@@ -137,15 +136,15 @@ func (m *Member) judgeNode(now lease.Instant, p *node.Member) {
 		l.verdict[p.Incarnation] = p.State
 	}
 	if judged == node.Deaf && p.Judged != node.Deaf {
-		// Nothing is taken from it before a newer snapshot says the same: its next heartbeat may
-		// be on its way.
+		// Deaf was found for the first time: take nothing from the node until a newer snapshot
+		// shows the same. Its next heartbeat, which confirms a reply, may be on its way.
 		l.verdict[p.Incarnation], l.redo = node.Late, true
 	}
 }
 
-// dead says why the process behind the row is dead for the cluster, or "". Its row must not have
-// moved for NodeRegistrationTTL, and everybody must have had the chance to beat since this leader
-// began or came back; or a peer on its host has proof.
+// dead returns why the process behind the row counts as dead, or "". Either a process on the same
+// host has exit evidence. Or the row has not changed for NodeRegistrationTTL, and every live node
+// had time for a heartbeat since this leader was elected or the last outage ended (grace).
 func (m *Member) dead(now lease.Instant, p *node.Member) string {
 	if p.Incarnation == m.cfg.Node.Incarnation {
 		return ""
@@ -163,8 +162,8 @@ func (m *Member) dead(now lease.Instant, p *node.Member) string {
 	return fmt.Sprintf("no heartbeat for %v", m.t.NodeRegistrationTTL)
 }
 
-// judgeUnit decides whether the unit may be taken from its holder, whose row is given (nil if
-// there is none).
+// judgeUnit decides whether the unit may be taken from its holder. holder is the holder's row, or
+// nil if there is none.
 func (m *Member) judgeUnit(now lease.Instant, r *daemon.Record, holder *node.Member) {
 	l := &m.leader
 	if r.State.Free() || !r.State.Known() {
@@ -192,9 +191,9 @@ func (m *Member) judgeUnit(now lease.Instant, r *daemon.Record, holder *node.Mem
 	l.changes = append(l.changes, expire)
 }
 
-// holderGone reports whether the process that holds a unit can be counted on to have ended its
-// runs: its row says so, or there has been no row for as long as a dead node is waited for. A row
-// that is missing otherwise (somebody deleted it) may belong to a live node, which will be back.
+// holderGone reports whether the runs of the process that holds a unit have certainly ended. They
+// have if its row was declared dead, or if there has been no row for NodeRegistrationTTL. A row
+// that is missing for less may have been deleted under a live node, which will register again.
 func (m *Member) holderGone(now lease.Instant, inc node.Incarnation, holder *node.Member) bool {
 	if holder != nil {
 		return m.leader.verdict[inc] == node.Removed
@@ -203,7 +202,8 @@ func (m *Member) holderGone(now lease.Instant, inc node.Incarnation, holder *nod
 	return m.elapsed(now, time.Time{}, seen, m.t.NodeRegistrationTTL)
 }
 
-// forceAfter returns how long after its revoke the unit may be taken from a silent holder.
+// forceAfter returns how long after its revoke the unit may be taken from a holder that does not
+// report.
 func (m *Member) forceAfter(r *daemon.Record) time.Duration {
 	return m.t.ForceAfter(r.DrainTimeout)
 }

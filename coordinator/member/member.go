@@ -11,17 +11,17 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// Member is one node. Make it with New; see the package comment for how it is driven.
+// Member is one node's state machine. Create it with New; the package comment says how to drive it.
 type Member struct {
 	cfg Config
 	t   lease.Timing
 	rng *rand.Rand
 	out []Effect
 
-	// calls in flight; an answer to a call that is not here is late and dropped.
+	// calls are the calls in flight. An answer to a call that is not in it is late, and is dropped.
 	calls  map[uint64]call
 	callID uint64
-	// seq numbers heartbeats, reports and leaves; see package storage.
+	// seq is the sequence number of heartbeats, reports and leaves; see package storage.
 	seq uint64
 
 	beat     beat
@@ -36,17 +36,18 @@ type Member struct {
 	load     load
 	stop     stop
 
-	// highest numbers seen anywhere; carried in every heartbeat.
+	// highestTerm and highestGeneration are the highest numbers seen anywhere. Every heartbeat
+	// carries them.
 	highestTerm, highestGeneration int64
 }
 
-// call is what is remembered of a call in flight.
+// call is a call in flight.
 type call struct {
 	kind callKind
 	sent lease.Instant
-	// term is that of a leader's call; an answer for another term is dropped.
+	// term is the term under which the leader made the call. An answer for another term is dropped.
 	term int64
-	// drains is set for a leave that also marks the node draining.
+	// drains is set for a leave that also marks the node as draining.
 	drains bool
 }
 
@@ -60,10 +61,10 @@ const (
 	callSnapshot
 	callCompute
 	callCommit
-	callAnswer // to a command; repeated with the next heartbeat if it failed
+	callAnswer // answers an operator's command; if it fails, the next heartbeat's reply repeats the command
 )
 
-// New returns a member that knows nothing yet; it acts from its first Step on.
+// New returns a member that has not called the store yet. Its first Step sends the first heartbeat.
 func New(cfg Config, now lease.Instant) *Member {
 	t := cfg.Timing
 	window := max(t.NodeRegistrationTTL, t.ForceAfter(t.DrainTimeout), t.AcknowledgeTimeout)
@@ -85,15 +86,15 @@ func New(cfg Config, now lease.Instant) *Member {
 	return m
 }
 
-// Step takes what happened at now and returns what to do, in order. The slice is valid until the
-// next call.
+// Step handles an input that happened at now and returns the effects, in order. The slice is valid
+// until the next call.
 func (m *Member) Step(now lease.Instant, in Input) []Effect {
 	m.out = m.out[:0]
 	if m.stop.phase == stopDone {
 		return nil
 	}
-	// What time alone decides comes first: after a pause, an answer that waited in the queue
-	// must not be handled by a node that still believes in itself.
+	// Deadlines come before the input. After a pause of the process, a queued answer must not be
+	// handled by a node that still counts itself as leader although its validity is over.
 	m.watch(now)
 	m.handle(now, in)
 	m.act(now)
@@ -133,7 +134,7 @@ func (m *Member) handle(now lease.Instant, in Input) {
 	}
 }
 
-// watch does what time alone decides.
+// watch acts on deadlines that have passed.
 func (m *Member) watch(now lease.Instant) {
 	if m.leading() && now >= m.election.trust {
 		m.lose(now, node.TrustLost)
@@ -156,7 +157,7 @@ func (m *Member) act(now lease.Instant) {
 	m.advanceStop(now)
 }
 
-// Next returns when Step wants to be called with a Tick at the latest.
+// Next returns the latest moment at which Step must be called with a Tick.
 func (m *Member) Next() lease.Instant {
 	if m.stop.phase == stopDone {
 		return lease.Never
@@ -170,7 +171,7 @@ func (m *Member) Next() lease.Instant {
 
 func (m *Member) emit(e Effect) { m.out = append(m.out, e) }
 
-// send emits a call and remembers it.
+// send emits a call and records it as in flight.
 func (m *Member) send(now lease.Instant, kind callKind, c Call) {
 	m.callID++
 	c.ID, c.Timeout = m.callID, m.t.QueryTimeout
@@ -183,7 +184,7 @@ func (m *Member) nextSeq() uint64 {
 	return m.seq
 }
 
-// raise notes numbers seen somewhere.
+// raise updates the highest numbers seen.
 func (m *Member) raise(term, generation int64) {
 	m.highestTerm = max(m.highestTerm, term)
 	m.highestGeneration = max(m.highestGeneration, generation)
@@ -223,7 +224,7 @@ func (m *Member) onResult(now lease.Instant, r Result) {
 	}
 }
 
-// View returns what the member thinks, as a copy.
+// View returns a copy of the member's state.
 func (m *Member) View() View {
 	v := View{
 		Leading: m.leading(), Term: m.election.seen, LeaderTrust: m.election.trust, AgentTrust: m.agentTrust(),
@@ -248,23 +249,24 @@ func (m *Member) View() View {
 	return v
 }
 
-// storeIdentity is which store this is, and since when.
+// storeIdentity is the store's ID and since when this node knows it.
 type storeIdentity struct {
 	id string
-	// changedAt is when this node saw it become another one; 0 = never.
+	// changedAt is when this node saw the ID change; 0 = never.
 	changedAt lease.Instant
-	// term is the highest term number known then. A later one is above every generation that the
-	// lost history gave out; before it, none may be asked for.
+	// term is the highest term known at that moment. A later term is above every generation that
+	// the lost history gave out. Before there is one, this node asks for no new generation (see
+	// resume).
 	term int64
 }
 
-// stranger reports whether the store became another one less than d ago: what this node knows
-// of others may be wrong.
+// stranger reports whether the store was replaced by another one less than d ago. What this node
+// knows about other nodes may then be wrong.
 func (m *Member) stranger(now lease.Instant, d time.Duration) bool {
 	return m.store.changedAt != 0 && now.Sub(m.store.changedAt) < d
 }
 
-// peers is what this node knows of the membership, for its hooks.
+// peers is the membership as this node's hooks know it.
 type peers struct {
 	known map[node.Incarnation]node.Member
 }
@@ -283,7 +285,7 @@ func (m *Member) left(p node.Member, reason string) {
 	}
 }
 
-// onMembership takes the membership part of a reply: changes, or the whole list.
+// onMembership handles the membership in a reply: the changes, or the whole list.
 func (m *Member) onMembership(now lease.Instant, r *storage.Reply) {
 	for _, e := range r.Events {
 		p := node.Member{Identity: node.Identity{Name: e.Node, ID: e.NodeID, Incarnation: e.Incarnation}, State: node.Live}
@@ -305,14 +307,15 @@ func (m *Member) onMembership(now lease.Instant, r *storage.Reply) {
 	}
 	m.compareLoad(now, r)
 	if r.Behind || m.beat.cursor < 0 || r.Head < m.beat.cursor {
-		// Too far behind, at the beginning, or in front of a store that lost events: take the
-		// whole list next time, from before this number on.
+		// The cursor is too far behind, or unset, or ahead of a store that lost events. Ask for the
+		// whole list next time, and for the events after this number.
 		m.beat.wantMembers = m.beat.wantMembers || r.Members == nil
 		m.beat.cursor = r.Head
 	}
 }
 
-// observeMembers takes the whole list: differences for the hooks, sightings for the judge.
+// observeMembers handles the whole member list: it informs the hooks of differences and records
+// sightings.
 func (m *Member) observeMembers(now lease.Instant, store time.Time, members []node.Member) {
 	old := make([]node.Member, 0, len(m.peers.known))
 	for _, p := range m.peers.known {
