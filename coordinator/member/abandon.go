@@ -10,14 +10,14 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// longestAbandoned bounds how long a unit is kept from a process in which a run of it was abandoned. The
-// process starts nothing of the unit before that run has returned, so the embargo only spares the tries. It
-// ends with the return; the bound is for a store that has lost the word of that.
+// longestAbandoned bounds how long a unit is kept from a process in which a run of it was abandoned. The process
+// starts nothing of the unit before that run has returned, so the embargo only saves useless attempts. It ends
+// when the run returns; the bound helps if the store lost the report of that.
 const longestAbandoned = time.Minute
 
-// abandon reports that a run of the unit ignored its cancellation, so that another node may have the unit. From
-// then on this process starts nothing under that generation, even if the run returns before the answer: by
-// then the unit may run elsewhere.
+// abandon reports that a run of the unit ignored its cancellation, so that another node may get the unit. From
+// then on this process starts nothing under that generation, even if the run returns before the report is
+// answered: the unit may already run elsewhere.
 func (m *Member) abandon(u daemon.Unit, r *run, rec daemon.Record) {
 	r.abandonedAs = rec.Generation
 	m.runs.ran[u] = max(m.runs.ran[u], rec.Generation)
@@ -27,10 +27,10 @@ func (m *Member) abandon(u daemon.Unit, r *run, rec daemon.Record) {
 	})
 }
 
-// returned notes that a run which was reported abandoned has returned. A report of it that was not sent is
-// not true any more. One that is under way has a lower sequence number than the heartbeat that tells of the return:
-// it arrives before that heartbeat or is refused. That heartbeat goes out a little earlier than it would, because
-// the unit may run nowhere, and late enough for many returns to go in one.
+// returned notes that a run which was reported as abandoned has returned. A queued report of the abandoning is
+// dropped, because it is no longer true. One in flight has a lower sequence number than the heartbeat that
+// reports the return, so it arrives before that heartbeat or is refused. The unit may run nowhere, so that
+// heartbeat goes out early, but late enough to carry many returns at once.
 func (m *Member) returned(now lease.Instant, run daemon.Fence) {
 	if m.runs.pending[run.Unit].Step == daemon.Abandon {
 		delete(m.runs.pending, run.Unit)
@@ -41,7 +41,7 @@ func (m *Member) returned(now lease.Instant, run daemon.Fence) {
 	}
 }
 
-// returnedRuns lists the abandoned runs whose return the store is not known to have been told.
+// returnedRuns lists the abandoned runs whose return the store may not know yet.
 func (b *beat) returnedRuns() []daemon.Fence {
 	out := make([]daemon.Fence, 0, len(b.returned))
 	for u, generation := range b.returned {
@@ -53,7 +53,7 @@ func (b *beat) returnedRuns() []daemon.Fence {
 	return out
 }
 
-// toldReturned forgets what the store was told by the heartbeat that was answered.
+// toldReturned drops what the answered heartbeat reported.
 func (b *beat) toldReturned() {
 	for _, run := range b.telling {
 		if b.returned[run.Unit] == run.Generation {

@@ -2,15 +2,15 @@ package member
 
 import "github.com/emitd/emitd/storage"
 
-// batch bounds how many rows one call may carry. A call that fails may have been too long for its timeout,
-// so the next one carries a quarter; each that succeeds lets the next one carry twice as many. Without that, a
-// store that needs longer than the timeout for a full batch would never be told anything.
+// batch bounds how many rows one call may carry. A call that fails may have been too long for its timeout, so the
+// next one carries a quarter. Each success doubles the number. Without this, a store that needs longer than the
+// timeout for a full batch would never learn anything.
 type batch struct{ most int }
 
-// fewestInBatch is where a batch stops shrinking: a store that is too slow for so few rows is away.
+// fewestInBatch is where a batch stops shrinking. A store that is too slow for so few rows counts as away.
 const fewestInBatch = 16
 
-// full returns a batch of the size to begin with.
+// full returns a batch of the initial size.
 func full() batch { return batch{storage.MaxChanges} }
 
 func (b *batch) failed()    { b.most = max(b.most/4, fewestInBatch) }

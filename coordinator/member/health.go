@@ -9,22 +9,21 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// health is how a run does, as far as the cluster should know. A run that fails is started again by the
-// supervisor and stays active in the store, so without a word a unit that crashes in a loop looks like one
-// that works. Reports go with the rhythm of heartbeats: at most one per interval and unit, and none for a
-// run that failed once.
+// health tracks the failures of a run, for the cluster to see. The supervisor restarts a run that fails, and the
+// unit stays active in the store. Without a report, a unit in a crash loop would look like one that works.
+// Reports follow heartbeats: at most one per interval and unit, and none for a run that failed once.
 type health struct {
-	before   int           // failures of the unit that the store knew when the run began
-	failures int           // those of the run
-	err      error         // of the last one
+	before   int           // failures of the unit in the store when the run began
+	failures int           // failures of this run
+	err      error         // the last failure
 	retryAt  lease.Instant // when the supervisor starts it again
-	wellAt   lease.Instant // when it will have lived long enough to forget them; Never until it was entered
+	wellAt   lease.Instant // when it will have run long enough to clear the failures; Never until it has begun
 }
 
-// loopsFrom is how many failures in a row are a crash loop.
+// loopsFrom is the number of failures in a row from which on a run counts as being in a crash loop.
 const loopsFrom = 2
 
-// onRunFailed counts a failure of a run that will be started again.
+// onRunFailed counts a failure of a run that the supervisor will start again.
 func (m *Member) onRunFailed(now lease.Instant, in RunFailed) {
 	m.emit(Notice{Kind: UnitFailed, Fence: in.Fence, Err: in.Err})
 	r := m.runs.live[in.Fence.Unit]
@@ -36,15 +35,15 @@ func (m *Member) onRunFailed(now lease.Instant, in RunFailed) {
 	r.health.err, r.health.retryAt, r.health.wellAt = in.Err, retry, retry.Add(daemon.WellAfter)
 }
 
-// total returns the unit's failures after the end of the run.
+// total returns the number of the unit's failures after the run has ended.
 func (h health) total(e RunEnded) int {
 	if e.How == GaveUp {
-		return h.before + max(h.failures+1, e.Failures) // the last one ended it
+		return h.before + max(h.failures+1, e.Failures) // the last failure ended the run
 	}
 	return h.before + h.failures
 }
 
-// reportHealth tells the store which runs fail again and again, and which are well again. It follows an
+// reportHealth queues reports of runs in a crash loop, and of runs that have recovered. It is called after an
 // answered heartbeat.
 func (m *Member) reportHealth(now lease.Instant) {
 	for _, u := range slices.SortedFunc(maps.Keys(m.runs.live), daemon.Unit.Compare) {

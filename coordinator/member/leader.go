@@ -14,59 +14,59 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// leader is the leader's loop: snapshot, judge, plan, commit.
+// leader is the state of the leader's passes: read a snapshot, judge, plan, commit.
 type leader struct {
-	// beats and heard watch every node's row by this node's own clock: when its sequence number
-	// and what it says to have heard last changed. They are kept by followers too, as far as
-	// they see rows, so that a new leader need not begin from nothing.
+	// beats and heard record, by this node's own clock, when each row's sequence number and its echo last
+	// changed. Followers record them too, for the rows that they see, so that a new leader does not start from
+	// nothing.
 	beats lease.Sightings[node.Incarnation, uint64]
-	// stamps are the heartbeats' stamps alone: reports move the sequence number as well.
+	// stamps record the heartbeats' stamps alone: reports change the sequence number as well.
 	stamps lease.Sightings[node.Incarnation, int64]
 	heard  lease.Sightings[node.Incarnation, echo]
 	units  lease.Sightings[daemon.Unit, holding]
-	read   lease.Read // the newest sharp read of all rows
+	read   lease.Read // the newest read of all rows that was quick enough to compare clocks by
 
-	// grace is until when nobody is called dead: after election and after an outage.
+	// grace is until when no node is declared dead: after the election and after an outage.
 	grace lease.Instant
-	// settle is until when the leader of a young cluster in which nothing runs waits for nodes to arrive.
+	// settle is until when the leader of a young cluster in which nothing runs waits for more nodes to join.
 	settle  lease.Instant
-	settled bool // whether it had to wait was decided
+	settled bool // it has been decided whether to wait
 
 	phase   passPhase
-	began   lease.Instant // of the newest pass
+	began   lease.Instant // beginning of the newest pass
 	wanted  bool
-	due     lease.Instant // a pass that deadlines ask for
+	due     lease.Instant // when a deadline needs a pass
 	snap    *daemon.Snapshot
 	verdict map[node.Incarnation]node.State
 	changes []storage.Change
 	nodes   []storage.NodeChange
-	redo    bool // something was skipped or only declared: another pass at once
+	redo    bool // something was skipped, or a unit was only declared: do another pass at once
 	size    batch
 
 	passSeq uint64
-	failed  int // passes in a row
-	// withoutPass is for how long heartbeats were answered since the first of them. While the store is
-	// away as a whole it does not grow: another leader would do no better.
+	failed  int // how many passes failed in a row
+	// withoutPass is for how long heartbeats were answered since the first failed pass. It does not grow while
+	// the store is away altogether, because another leader would do no better.
 	withoutPass time.Duration
 	retry       lease.Instant
-	// quiet is the fingerprint of the newest pass that had nothing to do; the same cluster
-	// again needs no plan.
+	// quiet is the fingerprint of the newest pass that had nothing to do. The same cluster needs no plan again.
 	quiet fingerprint
-	// unplaced is what the newest plan found no node for, unplacedTold what the hooks were told of it.
+	// unplaced is what the newest plan found no node for. unplacedTold is what the hooks know of it: per unit,
+	// the reason.
 	unplaced     []plan.Unplaced
 	unplacedTold map[daemon.Unit]string
-	// disagreed are the disagreements told already.
+	// disagreed are the disagreements that the hooks know of.
 	disagreed map[string]bool
-	patience  lease.Instant // a plan that takes longer has failed
+	patience  lease.Instant // a plan that is not there by then has failed
 }
 
-// echo is what a node says to have heard, since it registered last.
+// echo is the newest sequence number that a node confirms to have received, and when the node registered.
 type echo struct {
 	heard      uint64
 	registered int64
 }
 
-// holding is what must stay unchanged for a unit's deadline to run.
+// holding is what must stay unchanged while a unit's deadline runs.
 type holding struct {
 	generation int64
 	state      daemon.State
@@ -88,7 +88,7 @@ func (l *leader) init() {
 	l.size = full()
 }
 
-// forget drops all sightings: the store became another one.
+// forget drops all sightings after the store was replaced by another one.
 func (l *leader) forget() {
 	l.beats = lease.Sightings[node.Incarnation, uint64]{}
 	l.stamps = lease.Sightings[node.Incarnation, int64]{}
@@ -103,30 +103,30 @@ func (l *leader) see(p *node.Member, now lease.Instant) {
 	if p.Present() {
 		l.heard.See(p.Incarnation, echo{p.Heard, p.RegisteredAt.UnixNano()}, now, l.read)
 	} else {
-		delete(l.heard, p.Incarnation) // a row that comes back begins anew
+		delete(l.heard, p.Incarnation) // a row that registers again starts anew
 	}
 }
 
-// readRows notes that a reply observed at now told all rows.
+// readRows records that a reply received at now showed all rows.
 func (m *Member) readRows(now lease.Instant, store time.Time) {
 	if m.clock.Sharp() {
 		m.leader.read = lease.Read{At: now, Store: store}
 	}
 }
 
-// beat returns since when the node's row is unmoved, and what its heartbeat's stamp must fit.
+// beat returns since when the node's row is unchanged, and the floor for its heartbeat's stamp.
 func (l *leader) beat(inc node.Incarnation) lease.Seen {
 	return lease.Seen{Since: l.beats[inc].Since, Floor: l.stamps[inc].Floor}
 }
 
-// keep forgets the rows that nobody asks for any more.
+// keep drops the sightings of processes for which row returns false.
 func (l *leader) keep(row func(node.Incarnation) bool) {
 	l.beats.Keep(row)
 	l.stamps.Keep(row)
 	l.heard.Keep(row)
 }
 
-// begin starts the loop of a new term.
+// begin starts the passes of a new term.
 func (l *leader) begin(now lease.Instant, t lease.Timing) {
 	l.end()
 	l.grace = max(l.grace, now.Add(t.Grace()))
@@ -135,20 +135,20 @@ func (l *leader) begin(now lease.Instant, t lease.Timing) {
 	l.want()
 }
 
-// end stops the loop; answers that are still under way are dropped.
+// end stops the passes. Answers to calls in flight will be dropped.
 func (l *leader) end() {
 	l.phase, l.wanted, l.due, l.retry = passIdle, false, lease.Never, 0
 	l.failed, l.withoutPass, l.quiet, l.snap, l.redo = 0, 0, fingerprint{}, nil, false
 	l.unplaced, l.unplacedTold = nil, map[daemon.Unit]string{}
 }
 
-// want asks for a pass as soon as the one under way has ended.
+// want asks for a pass, as soon as the current one has ended.
 func (l *leader) want() { l.wanted = true }
 
 // planPatience is how many query timeouts a plan may take.
 const planPatience = 4
 
-// watchPass fails a pass whose plan does not come.
+// watchPass fails a pass whose plan takes too long.
 func (m *Member) watchPass(now lease.Instant) {
 	if m.leading() && m.leader.phase == passPlanning && now >= m.leader.patience {
 		m.passFailed(now, errNoPlan)
@@ -170,7 +170,7 @@ func (m *Member) nextPass() lease.Instant {
 	return l.due
 }
 
-// startPass begins a pass when one is wanted or due.
+// startPass begins a pass if one is wanted or due.
 func (m *Member) startPass(now lease.Instant) {
 	l := &m.leader
 	if !m.leading() || l.phase != passIdle || now < m.nextPass() {
@@ -181,13 +181,13 @@ func (m *Member) startPass(now lease.Instant) {
 	m.send(now, callSnapshot, Call{Snapshot: true})
 }
 
-// fresh reports whether the answer belongs to the pass of the term this node leads.
+// fresh reports whether an answer belongs to the current pass of the term that this node leads.
 func (m *Member) fresh(c call, phase passPhase) bool {
 	return m.leading() && c.term == m.election.held.Number && m.leader.phase == phase
 }
 
-// passFailed ends a pass that failed. An error says nothing about what happened: the next pass
-// begins by reading.
+// passFailed ends a pass that failed. After an error it is unknown what was applied, so the next pass begins with
+// a new snapshot.
 func (m *Member) passFailed(now lease.Instant, err error) {
 	l := &m.leader
 	l.phase, l.wanted = passIdle, true
@@ -196,9 +196,9 @@ func (m *Member) passFailed(now lease.Instant, err error) {
 	m.emit(Notice{Kind: PassFailed, Err: err, Term: m.election.held.Number})
 }
 
-// countWithoutPass counts the time between two answered heartbeats, none of which failed in between. A
-// leader that brings no pass to its end for a whole lease, although its heartbeats are answered, resigns:
-// another node should try.
+// countWithoutPass adds the time between two answered heartbeats, with no failed one in between. If a leader
+// completes no pass for a whole LeaseDuration although its heartbeats are answered, it resigns so that another
+// node can try.
 func (m *Member) countWithoutPass(now lease.Instant, served time.Duration) {
 	l := &m.leader
 	if l.failed == 0 {
@@ -220,7 +220,7 @@ func (m *Member) onSnapshot(now lease.Instant, c call, r Result) {
 	}
 	s := r.Snapshot
 	if s.StoreID != m.store.id || s.Term.Ref() != m.election.held.Ref() || s.Term.Vacant {
-		// The heartbeat is the one place where leadership is lost by what the store says.
+		// Only the reply to a heartbeat ends leadership, so ask for one.
 		l.phase = passIdle
 		m.beatSoon(now)
 		return
@@ -243,14 +243,14 @@ func (m *Member) onSnapshot(now lease.Instant, c call, r Result) {
 	m.emit(Compute{ID: m.callID, Input: m.planInput()})
 }
 
-// fingerprint of what a plan depends on; a zero one equals nothing.
+// fingerprint identifies everything that a plan depends on. The zero value equals no other.
 type fingerprint struct {
 	head  int64
 	nodes uint64
-	now   int64 // set while somebody waits: embargoes end by time alone
+	now   int64 // set while a unit is unplaced: embargoes end by time alone
 }
 
-// fingerprint returns that of the snapshot at hand.
+// fingerprint returns the fingerprint of the pass's snapshot.
 func (m *Member) fingerprint() fingerprint {
 	s := m.leader.snap
 	h := uint64(14695981039346656037)
@@ -273,8 +273,8 @@ func (m *Member) fingerprint() fingerprint {
 	return f
 }
 
-// planInput is the snapshot as the plan should see it: judged, and with what this pass frees
-// already free.
+// planInput returns the snapshot for the plan: with the states that judge found, and with the units that this
+// pass frees already free.
 func (m *Member) planInput() plan.Input {
 	l, s := &m.leader, m.leader.snap
 	in := plan.Input{Now: s.Now, RetireAfter: m.t.RetireAfter(), Units: s.Units}
@@ -327,7 +327,7 @@ func (m *Member) onPlanned(now lease.Instant, p Planned) {
 	m.commitNext(now)
 }
 
-// change makes the guarded change of a decision.
+// change turns a decision of the plan into a guarded change.
 func (m *Member) change(d *plan.Decision) storage.Change {
 	c := storage.Change{
 		Unit: d.Unit, Step: d.Step, Generation: d.Generation, State: d.State, To: d.To, Retired: d.Retired,
@@ -345,7 +345,7 @@ func (m *Member) change(d *plan.Decision) storage.Change {
 	return c
 }
 
-// tellUnplaced tells of units that nobody can take, once per reason.
+// tellUnplaced informs the hooks of units that no node can take, once per reason.
 func (m *Member) tellUnplaced(p *plan.Plan) {
 	told := make(map[daemon.Unit]string, len(p.Unplaced))
 	for i := range p.Unplaced {
@@ -362,7 +362,7 @@ func (m *Member) tellUnplaced(p *plan.Plan) {
 	m.leader.unplaced, m.leader.unplacedTold = p.Unplaced, told
 }
 
-// tellDisagreements tells where nodes describe one daemon differently, once each.
+// tellDisagreements informs the hooks of daemons that nodes advertise differently, once each.
 func (m *Member) tellDisagreements(p *plan.Plan) {
 	told := make(map[string]bool, len(p.Disagreements))
 	for i := range p.Disagreements {
@@ -379,7 +379,7 @@ func (m *Member) tellDisagreements(p *plan.Plan) {
 	m.leader.disagreed = told
 }
 
-// commitNext commits the next part of what the pass has to change, or ends the pass.
+// commitNext commits the next batch of the pass's changes, or ends the pass.
 func (m *Member) commitNext(now lease.Instant) {
 	l := &m.leader
 	if len(l.changes) == 0 && len(l.nodes) == 0 {
@@ -407,7 +407,7 @@ func (m *Member) onCommit(now lease.Instant, c call, r Result) {
 		return
 	case errors.Is(r.Err, storage.ErrStoreChanged):
 		l.phase = passIdle
-		m.beatSoon(now) // as with a snapshot: the heartbeat is told of it
+		m.beatSoon(now) // as with a snapshot: the heartbeat's reply decides
 		return
 	case r.Err != nil:
 		l.size.failed()
@@ -420,7 +420,7 @@ func (m *Member) onCommit(now lease.Instant, c call, r Result) {
 		m.raise(0, o.Record.Generation)
 		l.redo = l.redo || !o.Applied
 		if o.Applied && o.Record.HeldBy(m.cfg.Node.Incarnation) {
-			m.beatSoon(now) // one's own units need no wake-up
+			m.beatSoon(now) // this node's own units need no wake-up
 		}
 	}
 	m.commitNext(now)
@@ -435,9 +435,9 @@ func (m *Member) passDone(now lease.Instant) {
 	l.wanted = l.wanted || l.redo
 }
 
-// passPause lies between two passes, so that a burst of wake-ups, or rows that move all the time,
-// do not make the leader spin. After a long pass, of a large cluster or over a slow line, the pause is
-// as long as the pass was, up to maxPassPause.
+// passPause lies between two passes, so that a burst of wake-ups or rows that change all the time do not keep the
+// leader busy. After a long pass (a large cluster, a slow connection) the pause is as long as the pass was, up to
+// maxPassPause.
 const (
 	passPause    = 10 * time.Millisecond
 	maxPassPause = 100 * time.Millisecond

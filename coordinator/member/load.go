@@ -8,35 +8,39 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// Some stores make one change at a time, of whichever node it is: a bucket holds the cluster in one object.
-// When all nodes begin at once, each waits for the changes of all others. A change is a read and a write, and
-// while one node writes others read, so the time that a call may take must cover half a change of each node; and
-// the time to acknowledge a unit those of a whole start: accept, stamp and report, each written after startTries
-// attempts on average, for of those who write at the same time one wins. Timings that do not cover it make units move before they have started, again and again. So
-// such a store registers a node only while there is room for it. One that finds none waits: until a node has
-// left, or the row of a dead one no longer counts; if both would have happened by then, it ends. A node that
-// is in the cluster when the store becomes slower goes on, and warns.
+// A store that makes one change at a time limits the size of the cluster. A bucket is one: it keeps the cluster
+// in one object. When all nodes start at once, each waits for the changes of all others.
+//
+// A change is a read and a write, and while one node writes, others read. So the query timeout must cover half a
+// change of every node. The acknowledge timeout must cover a whole start of every node: accept, stamp and report.
+// Each of these takes startTries attempts on average, because only one of several simultaneous writers wins. With
+// shorter timings, units move before they have started, again and again.
+//
+// Such a store therefore registers a node only while there is room for it. A node that finds no room waits until
+// another has left, or until the row of a dead node no longer counts. If there is still no room when both would
+// have happened, it stops. A node that is registered when the store becomes slower goes on, and warns.
 
-// The changes of one node that starts its units, and how many attempts each takes in a crowd.
+// startChanges is how many changes a node makes to start its units; startTries is how many attempts each takes on
+// average when many nodes write.
 const (
 	startChanges = 3
 	startTries   = 2
 )
 
-// load is what a node knows of whether the store can carry its timings.
+// load is what a node knows about whether the store can carry its timings.
 type load struct {
-	noRoom  *SlowStoreError // why it is not registered; nil = it is, or nothing is in its way
-	since   lease.Instant   // when it first found that
-	present *SlowStoreError // what the nodes that are registered need; nil = not known, or any store
-	tight   lease.Instant   // since when that is more than there is; Never = it is not
-	slow    bool            // for so long that it was told
+	noRoom  *SlowStoreError // why the node is not registered; nil = it is, or something else is the reason
+	since   lease.Instant   // when it first found no room
+	present *SlowStoreError // what the registered nodes need; nil = not known, or a store without this limit
+	tight   lease.Instant   // since when they need more than there is; Never = they do not
+	slow    bool            // it has lasted so long that the hooks were informed
 }
 
-// SlowStoreError says that the store is too slow for the node's timings and the number of nodes.
+// SlowStoreError reports that the store is too slow for the node's timings and the number of nodes.
 type SlowStoreError struct {
 	Nodes  int           // in the cluster, this one included
-	Change time.Duration // how long one change takes while nothing else is written
-	// What the node has, and the least that works with so many nodes.
+	Change time.Duration // how long one change takes while no other node writes
+	// The node's timings, and the least that works with this number of nodes.
 	QueryTimeout, NeedQueryTimeout             time.Duration
 	AcknowledgeTimeout, NeedAcknowledgeTimeout time.Duration
 }
@@ -46,7 +50,7 @@ func (e *SlowStoreError) Error() string {
 		e.Change.Round(time.Millisecond), e.Nodes, e.NeedQueryTimeout, e.QueryTimeout, e.NeedAcknowledgeTimeout, e.AcknowledgeTimeout)
 }
 
-// slowStore compares the timings with what so many nodes need if a change takes so long.
+// slowStore compares the timings with what that many nodes need if a change takes that long.
 func slowStore(t lease.Timing, nodes int, change time.Duration) *SlowStoreError {
 	all := time.Duration(nodes) * change
 	return &SlowStoreError{
@@ -56,19 +60,19 @@ func slowStore(t lease.Timing, nodes int, change time.Duration) *SlowStoreError 
 	}
 }
 
-// roundUp rounds to what a person writes into a configuration.
+// roundUp rounds to a value that a person would write into a configuration.
 func roundUp(d time.Duration) time.Duration {
 	const unit = 10 * time.Millisecond
 	return (d + unit - 1) / unit * unit
 }
 
-// Room is how long one change of each node of a cluster with these timings may take together.
+// Room returns the time that one change of every node of a cluster with these timings may take together.
 func Room(t lease.Timing) time.Duration {
 	return min(2*t.QueryTimeout, t.AcknowledgeTimeout/(startChanges*startTries))
 }
 
-// SlowStore returns what is wrong if so many nodes, with a store in which one change takes so long, need more
-// than the timings have; nil if nothing is.
+// SlowStore returns an error if that many nodes need longer timings in a store in which one change takes that
+// long; else nil.
 func SlowStore(t lease.Timing, nodes int, change time.Duration) *SlowStoreError {
 	if time.Duration(nodes)*change <= Room(t) {
 		return nil
@@ -76,13 +80,13 @@ func SlowStore(t lease.Timing, nodes int, change time.Duration) *SlowStoreError 
 	return slowStore(t, nodes, change)
 }
 
-// RoomPatience is how long a node waits for room: a node that was killed counts for its NodeRegistrationTTL,
-// and one that is being stopped has as much more for it.
+// RoomPatience returns how long a node waits for room. A node that was killed counts for its NodeRegistrationTTL,
+// and one that is being stopped for the time of its stop in addition.
 func RoomPatience(t lease.Timing) time.Duration {
 	return t.NodeRegistrationTTL + t.LeaderStopTimeout + t.DrainTimeout + t.StopTimeout + 2*t.QueryTimeout
 }
 
-// awaitRoom takes the store's word that it does not carry another node.
+// awaitRoom handles the store's refusal to register another node.
 func (m *Member) awaitRoom(now lease.Instant, crowded *storage.CrowdedError) {
 	first := m.load.noRoom == nil
 	m.load.noRoom = slowStore(m.t, crowded.Nodes, crowded.ChangeTime)
@@ -95,11 +99,12 @@ func (m *Member) awaitRoom(now lease.Instant, crowded *storage.CrowdedError) {
 	}
 }
 
-// wellBelow is the share of what there is, in percent, below which a store that was too slow is fast again.
+// wellBelow is a percentage of the available time. A store that was too slow counts as fast again when the nodes
+// need less than that.
 const wellBelow = 80
 
-// compareLoad judges whether the store carries the timings of the nodes that are registered. It must be too slow
-// for NodeRegistrationTTL: by then the rows of dead nodes, which no longer load it, have been removed.
+// compareLoad decides whether the store carries the timings of the registered nodes. It counts as too slow only
+// after NodeRegistrationTTL: by then the rows of dead nodes, which add no load, have been removed.
 func (m *Member) compareLoad(now lease.Instant, r *storage.Reply) {
 	m.load.noRoom = nil
 	if r.ChangeTime <= 0 {

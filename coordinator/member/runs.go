@@ -14,59 +14,59 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// runs is what this process runs and what the store lists for it.
+// runs holds the runs of this process and the units that the store lists for it.
 type runs struct {
-	live   map[daemon.Unit]*run     // not returned yet
-	listed map[daemon.Unit]*listing // held by this incarnation, as last told
-	// ran is the highest generation of each unit that this process started.
+	live   map[daemon.Unit]*run     // runs that have not returned
+	listed map[daemon.Unit]*listing // units held by this incarnation, as in the newest reply
+	// ran is the highest generation of each unit under which this process started a run.
 	ran map[daemon.Unit]int64
-	// endings are runs that have ended while the store still lists them.
+	// endings are runs that have ended although the store still lists them.
 	endings map[daemon.Unit]ending
 
-	pending  map[daemon.Unit]storage.UnitReport // to be reported
-	inFlight uint64                             // the report under way
+	pending  map[daemon.Unit]storage.UnitReport // the next report of each unit
+	inFlight uint64                             // the ID of the report in flight; 0 = none
 	batch    []storage.UnitReport
 	size     batch
 	failures int
 	retry    lease.Instant
-	// unsure is when a report was last known to have failed, whatever came of it: what is told to
-	// the store next waits for a heartbeat that began since.
+	// unsure is when a report last failed, even though the store may have applied it. The next report waits for a
+	// reply to a heartbeat that was sent since.
 	unsure lease.Instant
-	// told is when the newest answered heartbeat began: what it did not tell is younger.
+	// told is when the newest answered heartbeat was sent. A state that its reply did not show is younger than
+	// that.
 	told lease.Instant
 	// next is the earliest deadline of a live run.
 	next lease.Instant
 }
 
-// listing is a record of one's own as the store told it.
+// listing is a record of this node's own unit, as the store returned it.
 type listing struct {
 	rec  daemon.Record
-	sent lease.Instant // beginning of the newest call that told it
-	// end is when the acknowledge or drain timeout of the state may be over for judges, less
-	// the margin.
+	sent lease.Instant // when the newest call that returned it was sent
+	// end is when the acknowledge or drain timeout of the state may be over for the leader, less the margin.
 	end lease.Instant
 }
 
 // run is one run that has not returned.
 type run struct {
 	reconcile.Run
-	cancelAt  lease.Instant // trust ends, less StopTimeout
-	ackBy     lease.Instant // Never once acknowledged
-	drainBy   lease.Instant // Never until draining
-	abandonAt lease.Instant // Never until cancelled; then, when it is asked (again) whether the run ignores that
-	asked     bool          // at least once
-	// abandonedAs is the newest generation under which this run was reported abandoned; 0 = not reported.
+	cancelAt  lease.Instant // end of the validity, less StopTimeout
+	ackBy     lease.Instant // deadline to be acknowledged; Never once it is
+	drainBy   lease.Instant // drain deadline; Never until draining
+	abandonAt lease.Instant // when to ask (again) whether the agent ignores the cancellation; Never until cancelled
+	asked     bool          // whether that was asked at least once
+	// abandonedAs is the newest generation under which this run was reported as abandoned; 0 = not reported.
 	abandonedAs int64
 	cause       CancelCause
 	health      health
 	began       lease.Instant
 }
 
-// ending is how a run ended; cause says why it was cancelled, if it was.
+// ending is how a run ended. cause is the reason of its cancellation, if it was cancelled.
 type ending struct {
 	RunEnded
 	cause    CancelCause
-	failures int // of the unit, those of earlier runs included
+	failures int // in a row, those of the unit's earlier runs included
 }
 
 func (r *run) phase() string {
@@ -83,7 +83,7 @@ func (r *run) phase() string {
 	return "starting"
 }
 
-// deadline returns the next moment at which time alone decides something of the run.
+// deadline returns the next moment at which time alone decides something about the run.
 func (r *run) deadline() lease.Instant {
 	switch {
 	case r.Abandoned:
@@ -101,8 +101,8 @@ func (rs *runs) init() {
 	rs.next, rs.size = lease.Never, full()
 }
 
-// agentTrust returns until when the runs of this node may go on without another answered
-// heartbeat: the least of them.
+// agentTrust returns until when all runs of this node may go on without another answered heartbeat: the earliest
+// of their bounds.
 func (m *Member) agentTrust() lease.Instant {
 	trust := lease.Never
 	for _, r := range m.runs.live {
@@ -120,21 +120,21 @@ func (m *Member) nextRun() lease.Instant {
 	return m.runs.next
 }
 
-// mayReport reports whether there is something to report and the way is free: the newest
-// heartbeat was answered (what it told comes first after an outage) and began after the newest
-// failure of a report (the store may be another one, to which this was never told), and neither a
-// report nor a heartbeat is under way (they share one sequence, and one that overtakes another
-// makes it stale).
+// mayReport reports whether there is something to report and it may be sent now. The newest heartbeat must have
+// been answered: after an outage its reply comes first. It must have been sent after the last report failed,
+// because the store may have been replaced by another one to which the report does not apply. No report or
+// heartbeat may be in flight: they share one sequence of numbers, and a call that is overtaken by a later one is
+// refused as stale.
 func (m *Member) mayReport() bool {
 	rs := &m.runs
 	return len(rs.pending) > 0 && rs.inFlight == 0 && m.beat.inFlight == 0 &&
 		m.beat.everAnswered && m.beat.failures == 0 && m.beat.answered >= rs.unsure && m.stop.phase < stopDeregister
 }
 
-// older counts what was told before as older by d: the local clock may have stood still for so long. The
-// timeouts of runs that drain or are not acknowledged yet are judged by others whose clocks went on. If it was
-// the store's clock that was set forward, such a run ends early; trust and leadership hang on the reply
-// that showed it, and lose nothing.
+// older moves all deadlines that were counted from earlier replies forward by d, because the local clock may have
+// stood still for that long. The leader judges the timeouts of runs that drain or are not acknowledged, and its
+// clock went on. If instead the store's clock was set forward, such a run only ends early. The validity of runs
+// and of leadership counts from the reply that showed the step, so it does not change.
 func (m *Member) older(d time.Duration) {
 	if d == 0 {
 		return
@@ -155,7 +155,7 @@ func (m *Member) older(d time.Duration) {
 	m.settleNext()
 }
 
-// settleNext recomputes the earliest deadline.
+// settleNext recomputes the earliest deadline of all runs.
 func (m *Member) settleNext() {
 	m.runs.next = lease.Never
 	for _, r := range m.runs.live {
@@ -163,7 +163,8 @@ func (m *Member) settleNext() {
 	}
 }
 
-// watchRuns ends what time has ended: trust, acknowledgement, drain, patience.
+// watchRuns acts on deadlines of runs that have passed: validity, acknowledgement, drain, and the time to return
+// after a cancellation.
 func (m *Member) watchRuns(now lease.Instant) {
 	if now < m.runs.next {
 		return
@@ -189,7 +190,7 @@ func (m *Member) watchRuns(now lease.Instant) {
 	m.settleNext()
 }
 
-// patience returns when the last cancelled run has had its time to return.
+// patience returns when the last cancelled run has had StopTimeout to return.
 func (rs *runs) patience() lease.Instant {
 	var last lease.Instant
 	for _, r := range rs.live {
@@ -206,8 +207,8 @@ func (m *Member) cancel(now lease.Instant, u daemon.Unit, r *run, why CancelCaus
 	m.emit(Cancel{Fence: daemon.Fence{Unit: u, Generation: r.Generation}, Cause: why})
 }
 
-// onRunAbandoned takes the word that an agent's code still runs although its context was cancelled. A
-// run that has not entered its agent, or has returned meanwhile, is not abandoned: its end is on its way.
+// onRunAbandoned handles the report that an agent still executes although its context was cancelled. A run that
+// has not entered its agent, or has returned by now, is not abandoned: its RunEnded is on its way.
 func (m *Member) onRunAbandoned(now lease.Instant, f daemon.Fence) {
 	r := m.runs.live[f.Unit]
 	if r == nil || r.Generation != f.Generation || !r.Cancelled || r.Abandoned {
@@ -219,7 +220,7 @@ func (m *Member) onRunAbandoned(now lease.Instant, f daemon.Fence) {
 	m.reconcile(now, f.Unit)
 }
 
-// onListed takes the whole list of own units from the reply to the heartbeat that began at sent.
+// onListed handles the complete list of own units in the reply to the heartbeat sent at sent.
 func (m *Member) onListed(now, sent lease.Instant, records []daemon.Record) {
 	seen := make(map[daemon.Unit]bool, len(records))
 	for i := range records {
@@ -248,14 +249,14 @@ func (m *Member) unlist(u daemon.Unit) {
 	delete(m.runs.pending, u)
 }
 
-// list takes one record of one's own, told by a call that began at sent.
+// list handles one record of an own unit, returned by a call that was sent at sent.
 func (m *Member) list(now, sent lease.Instant, rec *daemon.Record) {
 	u := rec.Unit
 	m.raise(rec.Term, rec.Generation)
 	old := m.runs.listed[u]
 	switch {
 	case old != nil && rec.Generation < old.rec.Generation && !m.stranger(now, m.t.NodeRegistrationTTL):
-		return // read before a report that was answered already
+		return // this was read before a report that has been answered since
 	case old == nil || old.rec.Generation != rec.Generation:
 		delete(m.runs.pending, u)
 		if w := m.starts.queued[u]; rec.State == daemon.Assigning && (old == nil || w == nil || w.asked != old.rec.Generation) {
@@ -278,16 +279,15 @@ func (m *Member) list(now, sent lease.Instant, rec *daemon.Record) {
 	}
 }
 
-// trusted returns until when a run that was listed by a call that began at sent may go on.
+// trusted returns until when a run may go on that a call sent at sent listed.
 func (m *Member) trusted(sent lease.Instant) lease.Instant {
 	return sent.Add(m.t.TrustFor(m.t.NodeRegistrationTTL) - m.t.StopTimeout)
 }
 
-// stateEnds returns until when this node may use the timeout of a state that was told for the
-// first time just now. Judges let the timeout pass since the store's stamp. Two bounds on it
-// hold, the later one counts: the stamp is not older than the newest answered heartbeat before,
-// which did not tell it yet; and where the store's clock did not step since the stamp, what it
-// says is left counts from before the call.
+// stateEnds returns until when this node may use the timeout of a state that it sees for the first time. The
+// leader counts the timeout from the store's stamp. Two lower bounds for its end hold, and the later one counts.
+// First, the stamp is not older than the newest answered heartbeat before, which did not show the state. Second,
+// if the store's clock did not step since the stamp, the time left by that clock counts from before the call.
 func (m *Member) stateEnds(rec *daemon.Record) lease.Instant {
 	stamp, d := rec.AssignedAt, rec.AcknowledgeTimeout
 	switch rec.State {
@@ -304,7 +304,7 @@ func (m *Member) stateEnds(rec *daemon.Record) lease.Instant {
 	return end.Add(-m.t.Margin(d))
 }
 
-// reconcile does what package reconcile decides for the unit.
+// reconcile carries out what package reconcile decides for the unit.
 func (m *Member) reconcile(now lease.Instant, u daemon.Unit) {
 	var listed *daemon.Record
 	l := m.runs.listed[u]
@@ -338,7 +338,7 @@ func (m *Member) reconcile(now lease.Instant, u daemon.Unit) {
 	}
 }
 
-// endReason says how a run came to its end that is confirmed now.
+// endReason returns why the run ended whose end is being confirmed.
 func (m *Member) endReason(u daemon.Unit) string {
 	switch e := m.runs.endings[u]; {
 	case e.cause != "" && e.Err != nil:
@@ -361,7 +361,7 @@ func (m *Member) spec(id daemon.ID) daemon.Spec {
 	return daemon.Spec{ID: id}
 }
 
-// resume asks for a new generation of an active unit whose run has ended here.
+// resume asks for a new generation of an active unit whose run on this node has ended.
 func (m *Member) resume(now lease.Instant, rec daemon.Record) {
 	u := rec.Unit
 	if e, ok := m.runs.endings[u]; ok && e.How != Returned && e.How != Refused {
@@ -385,11 +385,11 @@ func (m *Member) drain(u daemon.Unit, r *run, by lease.Instant) {
 	m.emit(Notice{Kind: UnitDraining, Fence: f})
 }
 
-// release gives a unit back whose run has ended here.
+// release gives back a unit whose run on this node has ended.
 func (m *Member) release(u daemon.Unit, rec daemon.Record) {
 	e, ended := m.runs.endings[u]
 	rep := storage.UnitReport{Failures: e.failures - rec.Failures, Embargo: m.embargo(rec)}
-	if !ended { // it was given up before anything of it ran, see abandon
+	if !ended { // given up before a run began under this generation; see abandon
 		m.report(u, rec.Generation, daemon.Release, storage.UnitReport{Reason: "an earlier run had not returned"})
 		return
 	}
@@ -401,7 +401,7 @@ func (m *Member) release(u daemon.Unit, rec daemon.Record) {
 	case Refused:
 		rep.Reason = "fence could not be stamped"
 		if outrun(e.RunEnded) {
-			rep.Embargo = 0 // the next generation will be higher
+			rep.Embargo = 0 // the next generation will be high enough
 		}
 	case Forgotten:
 		rep.Reason = "no such agent on this node"
@@ -414,16 +414,16 @@ func (m *Member) release(u daemon.Unit, rec daemon.Record) {
 	m.report(u, rec.Generation, daemon.Release, rep)
 }
 
-// maxEmbargo bounds how long a unit is kept from a node on which it failed.
+// maxEmbargo bounds how long a unit is kept from a process on which it failed.
 const maxEmbargo = 10 * time.Minute
 
-// embargo returns how long the unit should be kept from this process after a failure: it doubles each time.
+// embargo returns how long to keep the unit from this process after a failure. It doubles with each failure.
 func (m *Member) embargo(rec daemon.Record) time.Duration {
 	return embargoFor(rec, m.cfg.Node.Incarnation, m.t.AcknowledgeTimeout, false)
 }
 
-// embargoFor returns how long a unit should be kept from a process on which it failed, or in which a run of it
-// was abandoned.
+// embargoFor returns how long to keep a unit from a process on which it failed, or in which a run of it was
+// abandoned.
 func embargoFor(rec daemon.Record, inc node.Incarnation, base time.Duration, abandoned bool) time.Duration {
 	strikes := 0
 	for _, e := range rec.Embargoes {
@@ -475,19 +475,18 @@ func (m *Member) onRunEnded(now lease.Instant, e RunEnded) {
 		return // the row is not revoking yet; the leave will make it so
 	}
 	if l := m.runs.listed[u]; e.How == Refused && !outrun(e) && l != nil && l.rec.State == daemon.Active {
-		return // resumed with the next heartbeat: an agent that refuses itself must not spin
+		return // the next heartbeat resumes it: an agent that refuses every start must not cause a tight loop
 	}
 	m.reconcile(now, u)
 }
 
-// outrun reports whether a run was refused for a generation that is too low, which the next one
-// will not be.
+// outrun reports whether the run was refused because its generation is too low. The next generation will not be.
 func outrun(e RunEnded) bool {
 	var stale *daemon.StaleError
 	return errors.As(e.Err, &stale) && stale.Holds > e.Fence.Generation
 }
 
-// report notes a step to be told to the store; a newer one of the unit replaces it.
+// report queues a step of a unit to be reported to the store. A newer step of the same unit replaces it.
 func (m *Member) report(u daemon.Unit, generation int64, step daemon.Step, rep storage.UnitReport) {
 	rep.Unit, rep.Generation, rep.Step = u, generation, step
 	if old, ok := m.runs.pending[u]; ok && old.Step == step && old.Generation == generation {
@@ -496,7 +495,7 @@ func (m *Member) report(u daemon.Unit, generation int64, step daemon.Step, rep s
 	m.runs.pending[u] = rep
 }
 
-// sendReports sends what is pending.
+// sendReports sends the queued reports, as many as one batch may carry.
 func (m *Member) sendReports(now lease.Instant) {
 	rs := &m.runs
 	if now < rs.retry || !m.mayReport() {
@@ -539,8 +538,8 @@ func (m *Member) onReport(now lease.Instant, res Result) {
 	}
 }
 
-// forgetReports drops what was to be told, and was being told, to a store that is gone. What is
-// still true is derived again from what the new one lists.
+// forgetReports drops all queued reports, and the one in flight, after the store was replaced by another one.
+// What still holds follows again from the units that the new store lists.
 func (m *Member) forgetReports() {
 	clear(m.runs.pending)
 	m.runs.inFlight = 0
@@ -551,8 +550,8 @@ func (m *Member) forgetReports() {
 	}
 }
 
-// onOutcome takes what became of one report. The record in it is as good as a listing, but for
-// trust: the row that judges look at was stamped by the newest answered heartbeat.
+// onOutcome handles the result of one report. Its record counts like a listing, but it extends no validity: the
+// leader looks at the node's row, and only the newest answered heartbeat stamped that.
 func (m *Member) onOutcome(now lease.Instant, o *storage.Outcome) {
 	rs, rec, u := &m.runs, &o.Record, o.Unit
 	for _, rep := range rs.batch {
@@ -562,7 +561,7 @@ func (m *Member) onOutcome(now lease.Instant, o *storage.Outcome) {
 	}
 	m.raise(rec.Term, rec.Generation)
 	if l := rs.listed[u]; l != nil && rec.Generation < l.rec.Generation && !m.stranger(now, m.t.NodeRegistrationTTL) {
-		return // a heartbeat that read later was answered before
+		return // a heartbeat that read later has been answered already
 	}
 	if rec.HeldBy(m.cfg.Node.Incarnation) {
 		m.list(now, m.beat.answered, rec)

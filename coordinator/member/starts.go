@@ -9,46 +9,45 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// starts paces the runs that this node begins. Many agents that start at once on a busy machine would all
-// miss their acknowledge deadlines, and the node its heartbeats, so only a bounded number of runs is in
-// its start phase; other units wait for their turn. A unit that waits is postponed in the store well
-// before its deadline: its assignment gets a higher generation, and the acknowledge timeout begins anew,
-// twice as long each time. The generation makes this safe: an expiry that the leader decided before finds
-// another generation and is skipped, and this node starts a run only under the generation, and within the
-// deadline, that the store told it.
+// starts limits how many runs this node starts at the same time. If many agents started at once on a busy
+// machine, all would miss their acknowledge deadlines, and the node its heartbeats. So only a bounded number of
+// runs is in the start phase, and other units wait. A waiting unit is postponed in the store well before its
+// deadline: its assignment gets a higher generation, and the acknowledge timeout begins anew, twice as long each
+// time. The generation makes this safe. An expiry that the leader decided before finds another generation and is
+// skipped. This node starts a run only under the generation, and within the deadline, that the store returned.
 type starts struct {
-	waiting []daemon.Unit // in the order in which they came
+	waiting []daemon.Unit // in order of arrival
 	queued  map[daemon.Unit]*waiter
 	slots   map[daemon.Unit]*slot // the runs in their start phase
-	// limit is how many runs may be new in their start phase; with slow ones there may be maxSlow times as
-	// many. While heartbeats are answered quickly it grows by one with each run that starts quickly, so it
-	// doubles from one round of starts to the next, and with each that is slow, which then waits for
-	// something else than this machine. While they are slow it shrinks by one with each slow start. It is
-	// halved when a run misses its deadline, and when a heartbeat fails or nearly does: a machine that is
-	// so busy that the node hardly comes to say that it lives must not be given more to do.
+	// limit is how many runs may be in the start phase and not slow; with slow ones there may be maxSlow times as
+	// many. While heartbeats are answered quickly, limit grows by one with each run that starts quickly: it
+	// doubles from one round of starts to the next. It also grows by one with each slow start, which then waits
+	// for something other than this machine. While heartbeats are slow, it shrinks by one with each slow start.
+	// It is halved when a run misses its deadline, and when a heartbeat fails or nearly fails: a machine too busy
+	// for its heartbeats must not get more to do.
 	limit    int
 	halvedAt lease.Instant
-	// busy says that the newest heartbeat failed; nothing begins before one is answered.
-	// slow says that its answer took long.
+	// busy is set while the newest heartbeat has failed: no run starts before one is answered. slow is set if the
+	// newest answer took long.
 	busy, slow bool
 	// look is when the next waiting unit has to be postponed.
 	look lease.Instant
 }
 
-// waiter is a unit that waits for its turn.
+// waiter is a unit that waits to start.
 type waiter struct {
-	timeout time.Duration // to acknowledge, before it was postponed
-	asked   int64         // the generation whose postponement was asked for
+	timeout time.Duration // the acknowledge timeout before it was postponed
+	asked   int64         // the generation for which postponing was asked
 }
 
 // slot is a run in its start phase.
 type slot struct {
 	began  lease.Instant
 	window time.Duration // in which the run must be acknowledged
-	slow   bool          // a quarter of it is over
+	slow   bool          // a quarter of the window is over
 }
 
-// The bounds of starts.limit, and where it begins.
+// The bounds of starts.limit and its initial value, and the factor for slow starts.
 const (
 	fewestStarts = 4
 	firstStarts  = 8
@@ -56,7 +55,7 @@ const (
 	maxSlow      = 4
 )
 
-// mostPostponed bounds the timeout of a postponed assignment: this often the one it was made with.
+// mostPostponed bounds the timeout of a postponed assignment, as a multiple of its first timeout.
 const mostPostponed = 8
 
 func (s *starts) init() {
@@ -64,13 +63,13 @@ func (s *starts) init() {
 	s.clear()
 }
 
-// clear forgets who waits. Units that are listed again wait again.
+// clear drops all waiting units. Units that are listed again wait again.
 func (s *starts) clear() {
 	s.waiting, s.queued, s.look = nil, map[daemon.Unit]*waiter{}, lease.Never
 }
 
-// isFree reports whether another run may begin. A start that takes a quarter of its window is slow and
-// gives its place to another: an agent that waits for something must not keep all others from starting.
+// isFree reports whether another run may start. A start that takes a quarter of its window counts as slow and
+// frees its slot: an agent that waits for something must not keep all others from starting.
 func (s *starts) isFree(now lease.Instant) bool {
 	if s.busy {
 		return false
@@ -92,8 +91,8 @@ func (s *starts) isFree(now lease.Instant) bool {
 	return young < s.limit && len(s.slots) < maxSlow*s.limit
 }
 
-// next returns when time alone changes something: a waiting unit must be postponed, or a slow start gives
-// its slot free.
+// next returns when time alone changes something: a waiting unit must be postponed, or a start becomes slow and
+// frees its slot.
 func (s *starts) next() lease.Instant {
 	if len(s.waiting) == 0 {
 		return lease.Never
@@ -107,7 +106,7 @@ func (s *starts) next() lease.Instant {
 	return next
 }
 
-// started notes that a run has started, and lets the limit grow if that was quick.
+// started notes that a run has started, and raises the limit if that was quick.
 func (s *starts) started(now lease.Instant, u daemon.Unit) {
 	if slot, ok := s.slots[u]; ok && now.Sub(slot.began) < slot.window/8 && !s.slow {
 		s.limit = min(s.limit+1, mostStarts)
@@ -115,7 +114,7 @@ func (s *starts) started(now lease.Instant, u daemon.Unit) {
 	delete(s.slots, u)
 }
 
-// heardInTime notes that a heartbeat which began at sent was answered.
+// heardInTime notes that a heartbeat sent at sent was answered.
 func (m *Member) heardInTime(now, sent lease.Instant) {
 	s, took := &m.starts, now.Sub(sent)
 	s.busy, s.slow = false, took > m.t.QueryTimeout/4
@@ -130,20 +129,20 @@ func (s *starts) unheard(now lease.Instant) {
 	s.halve(now, now)
 }
 
-// halve takes half of the slots away, for something that began at the given moment and was too slow. What
-// began before the limit was halved last says nothing about the present one.
+// halve halves the limit because something that began at the given moment was too slow. What began before the
+// last halving is no evidence about the present limit.
 func (s *starts) halve(now, began lease.Instant) {
 	if began >= s.halvedAt {
 		s.limit, s.halvedAt = max(s.limit/2, fewestStarts), now
 	}
 }
 
-// startWindow is how long a run with that acknowledge timeout may take to start.
+// startWindow returns how long a run with that acknowledge timeout may take to start.
 func (m *Member) startWindow(timeout time.Duration) time.Duration {
 	return timeout - m.t.Margin(timeout) - m.t.StopTimeout
 }
 
-// start begins the listed run, or has it wait for its turn.
+// start begins a run of the listed unit, or makes the unit wait.
 func (m *Member) start(now lease.Instant, l *listing) {
 	s, u := &m.starts, l.rec.Unit
 	if m.stop.phase != stopNone {
@@ -165,8 +164,8 @@ func (m *Member) start(now lease.Instant, l *listing) {
 	s.look = min(s.look, m.postponeAt(l, w))
 }
 
-// begin starts the listed run. It reports false if the run could not be acknowledged in time any more, or
-// has not been listed lately enough to be trusted.
+// begin starts a run of the listed unit. It returns false if the run could no longer be acknowledged in time, or
+// if the listing is too old to give it any validity.
 func (m *Member) begin(now lease.Instant, l *listing, timeout time.Duration) bool {
 	rec := &l.rec
 	r := &run{
@@ -189,16 +188,16 @@ func (m *Member) begin(now lease.Instant, l *listing, timeout time.Duration) boo
 	return true
 }
 
-// startBy returns until when a waiting unit may start: at least half of its window is left then.
+// startBy returns until when a waiting unit may start. At that moment half of its window is left.
 func (m *Member) startBy(l *listing, w *waiter) lease.Instant {
 	if l.rec.State != daemon.Assigning {
-		return lease.Never // resumed: no deadline but that of trust
+		return lease.Never // resumed: only its validity limits it
 	}
 	return l.end.Add(-m.t.StopTimeout - m.startWindow(w.timeout)/2)
 }
 
-// postponeAt returns when a waiting unit is to be postponed: at half of its present timeout, because a
-// busy node may be slow to say so, and at the latest when it may not start any more.
+// postponeAt returns when to postpone a waiting unit: at half of its present timeout, because a busy node may be
+// slow to report it, and at the latest when the unit may no longer start.
 func (m *Member) postponeAt(l *listing, w *waiter) lease.Instant {
 	if l.rec.State != daemon.Assigning {
 		return lease.Never
@@ -206,12 +205,11 @@ func (m *Member) postponeAt(l *listing, w *waiter) lease.Instant {
 	return min(l.end.Add(-m.t.StopTimeout-l.rec.AcknowledgeTimeout/2), m.startBy(l, w))
 }
 
-// startWaiting begins runs that waited for their turn, as far as slots are free, and postpones others
-// whose deadline comes near.
+// startWaiting starts waiting units while slots are free, and postpones others whose deadline is near.
 func (m *Member) startWaiting(now lease.Instant) {
 	s := &m.starts
 	if m.stop.phase != stopNone {
-		s.clear() // each is given back
+		s.clear() // each unit is given back
 	}
 	free := s.isFree(now)
 	if len(s.waiting) == 0 || !free && now < s.look {

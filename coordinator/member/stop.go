@@ -12,28 +12,29 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// stop is a clean stop: Lost and leader-only work, then resign and mark draining in one step,
-// drain all runs in parallel, each confirmed as it ends, then deregister.
+// stop is the state of a clean stop. The steps are: publish Lost and wait for leader-only work;
+// resign and mark the node as draining in one call; drain all runs in parallel and confirm each as
+// it ends; deregister.
 type stop struct {
 	phase stopPhase
-	by    lease.Instant // deregister then, whatever is left
+	by    lease.Instant // deregister at this moment, whatever still runs
 	drain lease.Instant // when draining began
-	sent  bool          // a leave without a resignation is under way
-	retry lease.Instant // send it again then
+	sent  bool          // a leave without a resignation is in flight
+	retry lease.Instant // when to send it again
 	left  bool          // the store knows that this node drains
-	// resign is a term that the next leave gives up: the resignation failed, or the node was
-	// elected by a heartbeat that was under way. 0 = none.
+	// resign is a term that the next leave gives up: the resignation failed, or a heartbeat that
+	// was in flight won the election. 0 = none.
 	resign int64
-	err    error // why the node stops by itself; nil if it was told to
+	err    error // why the node stops by itself; nil if Stop was asked for
 }
 
 type stopPhase uint8
 
 const (
 	stopNone       stopPhase = iota
-	stopLeaving              // leader-only work ends; the leave is sent
+	stopLeaving              // leader-only work ends; the leave is in flight
 	stopDraining             // runs drain
-	stopDeregister           // the last call is under way
+	stopDeregister           // the last call is in flight
 	stopDone
 )
 
@@ -58,16 +59,16 @@ func (m *Member) beginStop(now lease.Instant) {
 	switch {
 	case m.leading():
 		m.resign(now, node.Shutdown, 0, "", "")
-	case m.election.resigning.number != 0: // on its way already; the leave will also drain
+	case m.election.resigning.number != 0: // the resignation is under way, and it will also drain
 	default:
 		m.sendDrainLeave(now)
 	}
 }
 
-// sendDrainLeave marks the node draining without a resignation.
+// sendDrainLeave marks the node as draining.
 func (m *Member) sendDrainLeave(now lease.Instant) {
 	if !m.beat.everAnswered {
-		m.stop.left = true // nothing to mark
+		m.stop.left = true // there is no row to mark
 		m.beginDrain(now, now)
 		return
 	}
@@ -77,8 +78,9 @@ func (m *Member) sendDrainLeave(now lease.Instant) {
 	}})
 }
 
-// onStopLeave takes the answer of the leave of a stop. A failed one is repeated while the runs
-// drain: without it their rows are not revoked, and the others wait for this node's death.
+// onStopLeave handles the answer to the leave of a stop. A failed leave is repeated while the runs
+// drain: without it their rows are not revoked, and the units stay here until this node is declared
+// dead.
 func (m *Member) onStopLeave(now, sent lease.Instant, err error) {
 	m.stop.sent = false
 	if err == nil || errors.Is(err, storage.ErrNotRegistered) {
@@ -90,8 +92,8 @@ func (m *Member) onStopLeave(now, sent lease.Instant, err error) {
 	m.beginDrain(now, sent)
 }
 
-// revokeListed notes what the leave that was sent did to the rows, so that runs which have ended
-// are confirmed without another round trip.
+// revokeListed applies to the listed records what the leave did in the store. Runs that have ended
+// can then be confirmed without another round trip.
 func (m *Member) revokeListed(sent lease.Instant) {
 	for _, l := range m.runs.listed {
 		if l.rec.State == daemon.Assigning || l.rec.State == daemon.Active {
@@ -107,7 +109,8 @@ func (m *Member) revokeListed(sent lease.Instant) {
 	}
 }
 
-// drainTimeout is what the store goes by for the unit, if it is listed.
+// drainTimeout returns the drain timeout that the store uses for the unit, or the node's own if the
+// unit is not listed.
 func (m *Member) drainTimeout(l *listing) time.Duration {
 	if l != nil && l.rec.DrainTimeout > 0 {
 		return l.rec.DrainTimeout
@@ -115,8 +118,8 @@ func (m *Member) drainTimeout(l *listing) time.Duration {
 	return m.t.DrainTimeout
 }
 
-// longestDrain is within what every run here has drained: the timeout of the node, or the longest of a
-// daemon that asks for more.
+// longestDrain returns the time within which every run on this node has drained: the node's
+// timeout, or the longest of a daemon that needs more.
 func (m *Member) longestDrain() time.Duration {
 	longest := m.t.DrainTimeout
 	for u := range m.runs.live {
@@ -126,20 +129,22 @@ func (m *Member) longestDrain() time.Duration {
 }
 
 // beginDrain drains every run. The store counts their drain timeouts from a moment after sent, when
-// the leave began; while it is not known to have arrived, an acknowledgement deadline stands.
+// the leave was sent. While it is unknown whether the leave arrived, the acknowledge deadlines
+// stay.
 func (m *Member) beginDrain(now, sent lease.Instant) {
 	if m.stop.phase != stopLeaving {
 		return
 	}
 	m.stop.phase, m.stop.drain = stopDraining, now
 	m.stop.by = min(m.stop.by, now.Add(m.longestDrain()+m.t.StopTimeout+m.t.QueryTimeout))
-	// At the end of the stop every run has been cancelled for StopTimeout, and is over or abandoned.
+	// At the end of the stop, every run has been cancelled for StopTimeout and has either returned
+	// or been abandoned.
 	last := m.stop.by.Add(-m.t.StopTimeout)
 	for _, u := range slices.SortedFunc(maps.Keys(m.runs.live), daemon.Unit.Compare) {
 		r := m.runs.live[u]
 		switch ackBy := r.ackBy; {
 		case r.Cancelled:
-		case r.Draining: // asked back before, perhaps with more time than there is
+		case r.Draining: // it was revoked before, perhaps with more time than is left
 			r.drainBy = min(r.drainBy, last)
 		default:
 			m.drain(u, r, min(sent.Add(m.drainTimeout(m.runs.listed[u])), last))
@@ -154,8 +159,8 @@ func (m *Member) beginDrain(now, sent lease.Instant) {
 	}
 }
 
-// watchStop ends a stop that has taken its time. A process that was paused meanwhile may not have
-// asked its runs to end, or only just now: they get the time that a cancelled run has.
+// watchStop ends a phase that has used up its time. A process that was paused may not have told its
+// runs to end, or only just now: they get the time of a cancelled run.
 func (m *Member) watchStop(now lease.Instant) {
 	if now < m.stop.by {
 		return
@@ -173,12 +178,12 @@ func (m *Member) watchStop(now lease.Instant) {
 	}
 }
 
-// advanceStop goes on when a phase has nothing left to do.
+// advanceStop moves on when a phase has nothing left to do.
 func (m *Member) advanceStop(now lease.Instant) {
 	switch m.stop.phase {
 	case stopLeaving:
 		if m.election.resigning.number == 0 && !m.stop.sent {
-			m.sendDrainLeave(now) // the resignation was given up: the lease runs out
+			m.sendDrainLeave(now) // resigning was given up: the lease runs out
 		}
 	case stopDraining:
 		if !m.stop.left && !m.stop.sent && now >= m.stop.retry {
@@ -190,7 +195,7 @@ func (m *Member) advanceStop(now lease.Instant) {
 	}
 }
 
-// drained reports whether nothing runs here (but what was abandoned) and everything was told.
+// drained reports whether every run has returned or was abandoned, and the store knows it.
 func (m *Member) drained() bool {
 	for _, r := range m.runs.live {
 		if !r.Abandoned {
@@ -198,7 +203,7 @@ func (m *Member) drained() bool {
 		}
 	}
 	if m.beat.failures > 0 {
-		return true // the store cannot be told; the units are free when this node is dead for it
+		return true // the store cannot be reached; it frees the units when this node is declared dead
 	}
 	return len(m.runs.pending) == 0 && m.runs.inFlight == 0 && m.stop.left
 }

@@ -7,23 +7,26 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// Each node judges the others by its own timings, so those of a cluster must be equal: a node with a
-// short lease takes a term over that its leader, with a long one, still trusts. A node that finds others
-// which differ when it registers holds back: it does not stand, and is given no units, until it knows
-// whether they live. If the row of one moves, it does, and this node ends; a row that has not moved for
-// its own NodeRegistrationTTL is what a dead process left. Who comes later is not this node's to judge:
-// it has found this one. No clock says who was first. Of two that find each other, both end.
+// Each node judges the others by its own timings, so all nodes of a cluster must have the same. Otherwise a node
+// with a short lease takes over a term whose leader, with a long lease, still acts.
+//
+// A node that finds others with different timings when it registers holds back: it does not campaign and is given
+// no units until it knows whether they are alive. If the row of one changes, that node is alive, and this node
+// ends. A row that has not changed for its own NodeRegistrationTTL belongs to a dead process.
+//
+// A node ignores those that register after it, because they have found this one. No clock says which was first:
+// two nodes that find each other both end.
 
-// foreign is what a node knows of others that have other timings than it.
+// foreign is what a node knows about others with different timings.
 type foreign struct {
-	joining bool                                      // the next list of members is the first since this node registered
-	rows    lease.Sightings[node.Incarnation, uint64] // found when it did
-	waiting bool                                      // for what becomes of them
+	joining bool                                      // the next member list is the first since this node registered
+	rows    lease.Sightings[node.Incarnation, uint64] // the rows that this list showed
+	waiting bool                                      // until it is known whether they are alive
 }
 
-// TimingError says that another node of the cluster lives with timings that are not this node's.
+// TimingError reports that another node of the cluster is alive with different timings.
 type TimingError struct {
-	Node         node.Identity // the other
+	Node         node.Identity // the other node
 	Mine, Theirs node.Timing
 }
 
@@ -31,14 +34,14 @@ func (e *TimingError) Error() string {
 	return fmt.Sprintf("node %s of this cluster runs with other timings (%s): all nodes must have the same", e.Node.Name, e.Mine.Diff(e.Theirs))
 }
 
-// differs reports whether the row is that of a process with other timings that may live. One that does
-// not say what it goes by is taken to agree.
+// differs reports whether the row belongs to a process with different timings that may be alive. A row without
+// timings counts as equal.
 func (m *Member) differs(p *node.Member) bool {
 	t := p.Timing
 	return p.Present() && !p.Witnessed && t != (node.Timing{}) && t != m.cfg.Advert.Traits.Timing && m.cfg.Advert.Traits.Timing != (node.Timing{})
 }
 
-// compareTimings looks for nodes with other timings in the list of all members.
+// compareTimings looks for nodes with different timings in the member list.
 func (m *Member) compareTimings(now lease.Instant, members []node.Member) {
 	waited := m.foreign.waiting
 	m.foreign.waiting = false
@@ -58,7 +61,7 @@ func (m *Member) compareTimings(now lease.Instant, members []node.Member) {
 			return
 		}
 		if now.Sub(seen.Since) >= p.Timing.NodeRegistrationTTL {
-			delete(m.foreign.rows, p.Incarnation) // dead; should it wake up all the same, it comes later
+			delete(m.foreign.rows, p.Incarnation) // dead; if it wakes up, it counts as a later node
 			continue
 		}
 		m.foreign.waiting = true
