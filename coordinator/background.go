@@ -12,10 +12,11 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// own runs f, which ends soon after background has.
+// own runs f, which must return soon after background has ended.
 func (s *shell) own(f func()) { s.run1(&s.owned, f) }
 
-// foreign runs f, which calls code that should end soon after background has, but is not ours.
+// foreign runs f, which calls store or user code. That code should return soon after background has
+// ended, but may not.
 func (s *shell) foreign(f func()) { s.run1(&s.strangers, f) }
 
 func (s *shell) run1(group *sync.WaitGroup, f func()) {
@@ -26,20 +27,20 @@ func (s *shell) run1(group *sync.WaitGroup, f func()) {
 	}()
 }
 
-// wakes merges the store's hints until the loop takes them: however many come, the loop has at
-// most two inputs of them before it. Hints for other nodes are dropped.
+// wakes coalesces wake-ups from the store until the loop takes them. However many come, at most two
+// inputs are ahead of the loop. Wake-ups for other nodes are dropped.
 type wakes struct {
 	self  node.Incarnation
 	ready chan struct{} // capacity 1
 
 	mu sync.Mutex
-	// beat says that this node has something to learn, pass that it has to do as leader. named are
-	// those who have to learn it together; empty = everybody.
+	// beat asks for a heartbeat, pass for a pass of the leader. named are the nodes that are woken
+	// together for a heartbeat; empty = all nodes.
 	beat, pass bool
 	named      []node.Incarnation
 }
 
-// add takes a hint; it never blocks.
+// add adds a wake-up. It never blocks.
 func (w *wakes) add(hint storage.Wake) {
 	if len(hint.Nodes) > 0 && !slices.Contains(hint.Nodes, w.self) {
 		return
@@ -49,7 +50,7 @@ func (w *wakes) add(hint storage.Wake) {
 	w.pass = w.pass || hint.Leader
 	if !hint.Leader || len(hint.Nodes) != 1 {
 		if !w.beat || len(w.named) == 0 || len(hint.Nodes) > 0 && len(hint.Nodes) < len(w.named) {
-			w.named = hint.Nodes // the smaller crowd waits less
+			w.named = hint.Nodes // a smaller group waits for less long
 		}
 		w.beat = true
 	}
@@ -59,7 +60,7 @@ func (w *wakes) add(hint storage.Wake) {
 	}
 }
 
-// take returns one merged hint, if there is any: first that for the leader alone.
+// take returns one coalesced wake-up, if there is one. The leader's comes first.
 func (w *wakes) take() (storage.Wake, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -72,8 +73,8 @@ func (w *wakes) take() (storage.Wake, bool) {
 	return hint, some
 }
 
-// watchStore listens for the store's hints. Listening that fails is begun again: without it
-// everything is found at the next heartbeat.
+// watchStore listens for wake-ups from the store. If listening fails it begins again; until then,
+// changes are found at the next heartbeat.
 func (s *shell) watchStore() {
 	waker, ok := s.c.store.(storage.Waker)
 	if !ok {
@@ -98,7 +99,7 @@ func (s *shell) watchStore() {
 	}
 }
 
-// watchHost bears witness of processes of this host that have ended.
+// watchHost reports exit evidence about other processes of this host to the member.
 func (s *shell) watchHost() {
 	if s.c.cfg.traits().Host.BootID == "" {
 		return
@@ -118,7 +119,7 @@ func (s *shell) watchHost() {
 	}
 }
 
-// bound is the time a stop may take, once it has begun; over ends with it.
+// bound is the time that a stop may take. It starts with begin; over ends with it.
 type bound struct {
 	over  context.Context
 	end   context.CancelFunc
@@ -134,7 +135,7 @@ func newBound() *bound {
 
 func (b *bound) begin(d time.Duration) { b.once.Do(func() { b.timer = time.AfterFunc(d, b.end) }) }
 
-// cancel makes sure that nothing of it is left.
+// cancel stops the timer and ends over.
 func (b *bound) cancel() {
 	b.once.Do(func() {})
 	if b.timer != nil {
@@ -143,7 +144,7 @@ func (b *bound) cancel() {
 	b.end()
 }
 
-// wind ends everything that the loop has left, within StopTimeout and the bound of the stop.
+// wind ends everything that is left after the loop, within StopTimeout and the bound of the stop.
 func (s *shell) wind(b *bound) error {
 	c := s.c
 	defer b.cancel()
@@ -174,14 +175,14 @@ func (s *shell) wind(b *bound) error {
 	return nil
 }
 
-// causeStopped is the cause for a run that is still there when the node has stopped.
+// causeStopped is the cancellation cause of runs that are left when the node has stopped.
 const causeStopped member.CancelCause = "node stopped"
 
 func (s *shell) say(what string, args ...any) {
 	s.c.voice.push(func() { s.c.log.Warn(what, args...) })
 }
 
-// await waits for what may never come, until ctx ends.
+// await waits for a group that may never finish, at most until ctx ends.
 func (s *shell) await(ctx context.Context, what string, group *sync.WaitGroup) {
 	done := make(chan struct{})
 	go func() {

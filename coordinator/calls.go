@@ -12,18 +12,18 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// calls asks the store. Each call has a goroutine, and exactly one answer: the store's, or an
-// error once its time is over, whatever the store does with its context.
+// calls calls the store. Each call has its own goroutine and exactly one answer: the store's, or an
+// error when its time is over, whatever the store does with its context.
 type calls struct {
 	s *shell
-	// open are those not answered yet; touched by the loop only.
+	// open are the calls not answered yet. Only the loop uses it.
 	open map[uint64]asked
-	// entering is closed when the newest call is about to enter the store: calls enter in the
-	// order in which they were issued, as far as anybody can tell from outside of the store.
+	// entering is closed when the newest call is about to enter the store. Calls therefore enter
+	// the store in the order in which they were issued.
 	entering chan struct{}
 }
 
-// asked is a call under way.
+// asked is a call in flight.
 type asked struct {
 	call  member.Call
 	began time.Time
@@ -60,7 +60,7 @@ func (cs *calls) issue(call member.Call) {
 	})
 }
 
-// ask enters the store.
+// ask calls the store.
 func (cs *calls) ask(ctx context.Context, call member.Call) (r member.Result) {
 	store := cs.s.c.store
 	switch {
@@ -78,7 +78,7 @@ func (cs *calls) ask(ctx context.Context, call member.Call) (r member.Result) {
 	return r
 }
 
-// operation names the call for people.
+// operation returns the name of the call for people to read.
 func operation(c member.Call) string {
 	switch {
 	case c.Heartbeat != nil:
@@ -93,7 +93,7 @@ func operation(c member.Call) string {
 	return "snapshot"
 }
 
-// answered notes an answer, before the member sees it.
+// answered handles an answer before the member does.
 func (s *shell) answered(r member.Result) {
 	q, ok := s.calls.open[r.ID]
 	if !ok {

@@ -18,69 +18,67 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// Timing is every duration of the protocol; see [lease.Timing] for what each costs.
+// Timing holds every duration of the protocol; [lease.Timing] says what each one costs.
 type Timing = lease.Timing
 
-// The profiles.
+// The profiles of timings.
 const (
 	// ProfileDefault replaces a dead leader after 60 s and a dead node after 90 s.
 	ProfileDefault = "default"
-	// ProfileFast does it after 5 s and 6 s, with fifteen times the heartbeats.
+	// ProfileFast replaces them after 5 s and 6 s, with fifteen times as many heartbeats.
 	ProfileFast = "fast"
 )
 
-// Config configures a coordinator. Its zero value is a node that may lead and run daemons, with
-// the profile default. All nodes of a cluster must have equal timings ([node.Timing]): one that joins
-// nodes that live with others ends ([TimingError]).
+// Config configures a coordinator. Its zero value is a node that may lead and run daemons, with the profile
+// "default". All nodes of a cluster must have equal timings ([node.Timing]). A node that joins others with
+// different timings stops ([TimingError]).
 type Config struct {
-	// Cluster names the cluster; default "default". The first node names the store, and a node with
-	// another name is refused by it (storage.ErrOtherCluster): a staging node that reaches the production
-	// store by mistake ends and has disturbed nothing. Two clusters in one database are separated by
-	// schema and prefix of the store, not by their names.
+	// Cluster names the cluster; default "default". The first node writes the name into the store, and the store
+	// refuses nodes with another name (storage.ErrOtherCluster). A staging node that reaches the production store
+	// by mistake then stops without having disturbed anything. Two clusters in one database are separated by the
+	// store's schema and prefix, not by their names.
 	Cluster string
-	// Node is who this node is. Name defaults to the host's name, ID to a UUID v7 of this
-	// process. Fix the ID only if something keeps two processes from having it at once.
+	// Node is this node's identity. Name defaults to the host's name, ID to a UUID v7 drawn for this process. Set
+	// the ID only if something prevents two processes from having it at once.
 	Node node.Identity
-	// Labels are what Spec.Requires and Spec.Spread look at.
+	// Labels are what Spec.Requires and Spec.Spread refer to.
 	Labels map[string]string
 	// Capacity divides the node's load; 0 counts as 1.
 	Capacity int
-	// Version is the user's program's, shown to people.
+	// Version is the version of the user's program, shown to people.
 	Version string
 	// Address is host:port of the node's listener, shown to people; empty without one.
 	Address string
-	// NeverLead keeps the node out of elections. A cluster needs one node without it.
+	// NeverLead keeps the node out of elections. A cluster needs at least one node without it.
 	NeverLead bool
-	// NoDaemons keeps daemons away from the node; it still declares what it registers.
+	// NoDaemons keeps daemons away from the node. The node still declares the daemons that it registers.
 	NoDaemons bool
 	// Profile is ProfileDefault (also when empty) or ProfileFast.
 	Profile string
-	// Timing overrides the profile's durations; zero fields keep them. A negative SettleWindow
-	// is none at all.
+	// Timing overrides the profile's durations; zero fields keep them. A negative SettleWindow means none.
 	Timing Timing
-	// HostLock is the path of a file that this process, and whoever ends its child processes
-	// after it, keeps locked (flock) for as long as any of them lives. With child processes and
-	// without a lock file, peers on the host could prove this process dead while a child runs.
+	// HostLock is the path of a file that is kept locked (flock) by this process, and by whatever ends its child
+	// processes after it. Set it if the process has child processes. Without the lock, other nodes on the host
+	// could take exit evidence of this process as the end of its work while a child still runs.
 	HostLock string
-	// Hooks are told what happens on and around this node.
+	// Hooks are called when something happens on or around this node.
 	Hooks Hooks
-	// Exit ends the process when an agent of a Spec with OnAbandoned "exit" was abandoned;
-	// default os.Exit.
+	// Exit ends the process when an agent whose Spec has OnAbandoned "exit" was abandoned; default os.Exit.
 	Exit func(code int)
 
-	// Logger gets what people need to know; default slog.Default().
+	// Logger is for messages to people; default slog.Default().
 	Logger *slog.Logger
 	// MeterProvider and TracerProvider default to OpenTelemetry's global ones.
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
-	// Clock reads the local clock, which must never step and should count the time a machine is
-	// suspended; nil is the system's (CLOCK_BOOTTIME on Linux). Tests in a testing/synctest
-	// bubble must set it, e.g. from time.Since: the kernel's clock does not know of bubbles.
+	// Clock reads the local clock. It must never step and should count suspended time. The default is the
+	// system's clock (CLOCK_BOOTTIME on Linux). Tests in a testing/synctest bubble must set it, e.g. from
+	// time.Since, because the kernel's clock knows nothing of bubbles.
 	Clock func() lease.Instant
 }
 
-// withDefaults returns the configuration with the documented defaults in place of zeros, and the
-// identity complete.
+// withDefaults returns the configuration with zero fields replaced by their defaults, and with a complete
+// identity.
 func (c Config) withDefaults() (Config, error) {
 	c.Cluster = cmp.Or(c.Cluster, "default")
 	c.Profile = cmp.Or(c.Profile, ProfileDefault)
@@ -114,7 +112,7 @@ func (c Config) withDefaults() (Config, error) {
 			return c, err
 		}
 	} else if id, err := uuid.Parse(string(c.Node.ID)); err == nil {
-		c.Node.ID = node.ID(id.String()) // as stores write it: a node must know itself in their replies
+		c.Node.ID = node.ID(id.String()) // as stores write it, so that the node recognises itself in replies
 	}
 	c.Node.Incarnation, err = draw[node.Incarnation]()
 	return c, err
@@ -128,7 +126,7 @@ func draw[T ~string]() (T, error) {
 	return T(id.String()), nil
 }
 
-// validate names every field that cannot be, all at once.
+// validate returns an error that names every invalid field.
 func (c Config) validate() error {
 	var errs []error
 	if _, ok := profiles[c.Profile]; !ok {
@@ -148,7 +146,7 @@ func (c Config) validate() error {
 
 var profiles = map[string]func() lease.Timing{ProfileDefault: lease.Default, ProfileFast: lease.Fast}
 
-// timing returns the profile's durations with the overrides in place.
+// timing returns the profile's durations with the overrides applied.
 func (c Config) timing() lease.Timing {
 	o := c.Timing
 	t := profiles[c.Profile]().With(o.Shared())
@@ -161,7 +159,7 @@ func (c Config) timing() lease.Timing {
 	return t
 }
 
-// traits returns what the node tells about itself.
+// traits returns what the node declares about itself.
 func (c Config) traits() node.Traits {
 	host := thisHost()
 	host.Lock = c.HostLock

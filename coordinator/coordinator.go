@@ -20,37 +20,36 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// Coordinator is one node of a cluster. Make it with New. Its methods may be called from any
-// goroutine.
+// Coordinator is one node of a cluster. Create it with New. Its methods may be called from any goroutine.
 type Coordinator struct {
 	cfg    Config
 	timing lease.Timing
 	clock  func() lease.Instant
 	store  storage.Store
-	log    *slog.Logger // may block: for the goroutine of voice
-	aside  *slog.Logger // the same, never blocking: for all others
+	log    *slog.Logger // writing may block: used only by the goroutine of voice
+	aside  *slog.Logger // the same, but never blocks: for all other goroutines
 	m      *instruments
 
 	lead      *leadership
 	observers *observers
 	inbox     *queue[member.Input]
-	woken     *broadcast // the store hinted at a change
-	// voice writes the log for whoever must not wait for it: a log that nobody reads (a full
-	// pipe) would otherwise end a leadership.
+	woken     *broadcast // woken whenever the store reports a change
+	// voice queues what goes to the log. The log may block (a full pipe that nobody reads), and that must not end
+	// a leadership.
 	voice *queue[func()]
 
-	// published is what the member thought when the loop last looked.
+	// published is the member's newest published view.
 	published atomic.Pointer[member.View]
-	// storeClock is what the store's clock said last.
+	// storeClock is the newest reading of the store's clock.
 	storeClock atomic.Pointer[reading]
-	progress   atomic.Int64 // lease.Instant at which the loop last went round
+	progress   atomic.Int64 // lease.Instant of the loop's newest round
 	answered   atomic.Int64 // lease.Instant of the store's newest answer
 	phase      atomic.Int32
 
 	mu     sync.Mutex
 	specs  map[daemon.ID]daemon.Spec
 	agents map[daemon.ID]daemon.Agent
-	ping   *ping // readiness: one question to the store at a time
+	ping   *ping // readiness: one question to the store at a time, shared by all callers
 }
 
 // The phases of a coordinator's life.
@@ -61,8 +60,8 @@ const (
 	phaseOver
 )
 
-// New returns a coordinator over the store, which stays the caller's to close, after Run. It does
-// nothing before Run. All that is wrong with the configuration is in the error.
+// New returns a coordinator over the store. It does nothing before Run. The caller closes the store, after Run
+// has returned. The error names everything that is wrong with the configuration.
 func New(store storage.Store, cfg Config) (*Coordinator, error) {
 	if store == nil {
 		return nil, errors.New("new coordinator: the store is nil")
@@ -95,19 +94,19 @@ func New(store storage.Store, cfg Config) (*Coordinator, error) {
 	return c, nil
 }
 
-// TimingError says that a node which was in the cluster before lives with other timings than this one.
+// TimingError reports that another live node of the cluster, which was there before, has different timings.
 type TimingError = member.TimingError
 
-// SlowStoreError says that the store is too slow for this node's timings and the number of nodes, and which
+// SlowStoreError reports that the store is too slow for this node's timings and the number of nodes, and which
 // timings would work.
 type SlowStoreError = member.SlowStoreError
 
-// Node returns who this node is, the drawn parts included.
+// Node returns this node's identity, including the parts that were drawn.
 func (c *Coordinator) Node() node.Identity { return c.cfg.Node }
 
-// Register declares a daemon and says what runs its units on this node. It may be called before
-// and while Run is under way; once Run has returned it is refused, as are a second registration
-// of an ID and IDs that begin with "emit:".
+// Register declares a daemon and the agent that runs its units on this node. It may be called before Run and
+// while Run is running. It returns an error once Run has begun to stop, for an ID that is registered already, and
+// for IDs that begin with "emit:".
 func (c *Coordinator) Register(spec daemon.Spec, agent daemon.Agent) error {
 	if strings.HasPrefix(string(spec.ID), daemon.Reserved) {
 		return fmt.Errorf("register %s: the prefix %s is reserved for built-in daemons", spec.ID, daemon.Reserved)
@@ -115,8 +114,7 @@ func (c *Coordinator) Register(spec daemon.Spec, agent daemon.Agent) error {
 	return c.register(spec, agent)
 }
 
-// RegisterBuiltin is Register for the daemons that come with this module, whose IDs begin with
-// "emit:" and must.
+// RegisterBuiltin is Register for the daemons of this module. Their IDs must begin with "emit:".
 func (c *Coordinator) RegisterBuiltin(spec daemon.Spec, agent daemon.Agent) error {
 	if !strings.HasPrefix(string(spec.ID), daemon.Reserved) {
 		return fmt.Errorf("register %s: ids of built-in daemons begin with %s", spec.ID, daemon.Reserved)
@@ -146,8 +144,8 @@ func (c *Coordinator) register(spec daemon.Spec, agent daemon.Agent) error {
 	return nil
 }
 
-// Unregister takes a daemon back that this node has declared; one that is not declared is no error.
-// Its units end in order once no node declares it any more.
+// Unregister removes a daemon that this node has declared; it does nothing if there is none. The daemon's units
+// are revoked once no node declares it any more.
 func (c *Coordinator) Unregister(id daemon.ID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -161,7 +159,7 @@ func (c *Coordinator) Unregister(id daemon.ID) {
 	}
 }
 
-// advert returns what this node advertises now; c.mu is held.
+// advert returns what this node advertises now. The caller holds c.mu.
 func (c *Coordinator) advert() daemon.Advert {
 	a := daemon.Advert{Traits: c.cfg.traits()}
 	for _, id := range slices.Sorted(maps.Keys(c.specs)) {
@@ -174,9 +172,9 @@ func (c *Coordinator) advert() daemon.Advert {
 	return a
 }
 
-// agent returns what runs the daemon here. A node that advertises a built-in kind runs every daemon of
-// it ("emit:queue/…"), also one that another node has declared a moment ago and this one has not
-// heard of yet: the leader counts on that.
+// agent returns the agent that runs the daemon on this node. A node that advertises a built-in kind runs every
+// daemon of that kind ("emit:queue/…"). That includes a daemon that another node declared a moment ago and that
+// this one does not know yet: the leader relies on it.
 func (c *Coordinator) agent(id daemon.ID) (daemon.Agent, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -191,7 +189,7 @@ func (c *Coordinator) agent(id daemon.ID) (daemon.Agent, bool) {
 	return nil, false
 }
 
-// trust returns how long the unit's run may still trust its assignment.
+// trust returns how long the unit's run may go on without another answered heartbeat.
 func (c *Coordinator) trust(u daemon.Unit) time.Duration {
 	runs := c.published.Load().Runs
 	i, ok := slices.BinarySearchFunc(runs, u, func(r member.RunView, u daemon.Unit) int { return r.Fence.Unit.Compare(u) })
@@ -201,22 +199,26 @@ func (c *Coordinator) trust(u daemon.Unit) time.Duration {
 	return max(runs[i].Trust.Sub(c.clock()), 0)
 }
 
-// Run makes this process a node and blocks. When ctx ends it stops cleanly: it gives up
-// leadership, drains its daemons, deregisters, and returns nil, at the latest
+// Run makes this process a node and blocks. When ctx ends, it stops cleanly: it gives up leadership, drains its
+// daemons, deregisters, and returns nil. It returns at the latest
 //
 //	LeaderStopTimeout + DrainTimeout + StopTimeout + 2·QueryTimeout
 //
-// after ctx ended, whatever agents, hooks and the store do; DrainTimeout is the longest of the node's and
-// its registered daemons'. What did not return in time is logged and left behind. Everything else that
-// Run has started has ended by then. Run can be called once; it does not close the store.
+// after ctx ended, whatever agents, hooks and the store do. DrainTimeout is here the longest of the node's and
+// its registered daemons'. What did not return in time is logged and left running. Everything else that Run has
+// started has ended by then. Run can be called once. It does not close the store.
 //
-// It returns by itself, with an error, if another live process has this node's id
-// (storage.ErrIDInUse): that one was seen to beat while this one was refused; if one that was there
-// first lives with other timings ([TimingError]); if the store makes one change at a time and carries no more nodes
-// with these timings, and none has made room within the time that a dead or leaving one takes ([SlowStoreError]); or if the store belongs to a cluster of another name than
-// Config.Cluster (storage.ErrOtherCluster). The row of a process that was killed a moment ago is
-// waited for instead: until this one finds the proof on its own host that it has ended, at most its
-// NodeRegistrationTTL.
+// Run returns by itself, with an error, in these cases:
+//
+//   - Another live process has this node's ID (storage.ErrIDInUse): its heartbeats advance while this node is
+//     refused.
+//   - A live node that was in the cluster before has different timings ([TimingError]).
+//   - The store makes one change at a time and cannot carry one more node with these timings, and no node has
+//     left within the time that a dead or stopping node takes ([SlowStoreError]).
+//   - The store belongs to a cluster with another name than Config.Cluster (storage.ErrOtherCluster).
+//
+// If the process with this node's ID was killed a moment ago, Run waits instead. It waits until this node finds
+// exit evidence of that process on its own host, at most for the NodeRegistrationTTL of that process.
 func (c *Coordinator) Run(ctx context.Context) error {
 	c.mu.Lock()
 	first := c.phase.CompareAndSwap(phaseNew, phaseRunning)
@@ -233,7 +235,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	return s.run(ctx)
 }
 
-// stopBound returns how long a stop may take.
+// stopBound returns the longest time that a stop may take.
 func (c *Coordinator) stopBound() time.Duration {
 	t := c.timing
 	drain := t.DrainTimeout
@@ -245,7 +247,7 @@ func (c *Coordinator) stopBound() time.Duration {
 	return t.LeaderStopTimeout + drain + t.StopTimeout + 2*t.QueryTimeout
 }
 
-// broadcast wakes everybody who waits. Its zero value is not usable.
+// broadcast wakes all its waiters. Create it with newBroadcast.
 type broadcast struct {
 	mu sync.Mutex
 	c  chan struct{}
@@ -253,7 +255,7 @@ type broadcast struct {
 
 func newBroadcast() *broadcast { return &broadcast{c: make(chan struct{})} }
 
-// next returns a channel that is closed by the next notify.
+// next returns a channel that the next notify closes.
 func (b *broadcast) next() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()

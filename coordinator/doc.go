@@ -1,40 +1,43 @@
-// Package coordinator makes a process a node of a cluster: it elects, is elected, and runs the
-// daemons that are assigned to it.
+// Package coordinator makes a process a node of a cluster: the node takes part in elections and
+// runs the daemons that the leader assigns to it.
 //
 //	c, err := coordinator.New(store, coordinator.Config{})
 //	err = c.Register(daemon.Spec{ID: "acme:reports", Instances: 4}, agent)
 //	err = c.Run(ctx) // blocks until ctx ends, then stops cleanly
 //
-// # Words
+// # Terms used here
 //
-// A node is one process; a term is one reign of one node; a unit is one instance of a daemon; a
-// generation is one run of a unit. Terms and generations only grow and never repeat: a resource
-// that remembers the highest it has seen and refuses lower ones is safe from whoever has been
-// replaced. See packages node and daemon.
+// A node is one process. A term is one period of leadership of one node. A unit is one instance of
+// a daemon. A generation is the number of a unit's assignment, under which its agent runs. Terms
+// and generations are fencing tokens: they only grow and never repeat. A resource that remembers
+// the highest number it has seen, and refuses lower ones, is safe from a node that was replaced.
+// Packages node and daemon define the terms; docs/glossary.md lists all.
 //
 // # What is promised
 //
 //  1. No two nodes hold one term. Without paused processes, no two leadership contexts are live
-//     at once. A node stops believing in itself before anybody else may lead: [Coordinator.Leadership]
-//     says no from the trust deadline on, by its own look at a clock that counts suspend, even if
-//     everything else in the process is stuck.
-//  2. When leadership ends, its context is cancelled and the loss published first; whatever talks
-//     to the store comes afterwards.
-//  3. An agent's context is cancelled before the cluster may give its unit away, whether the store
-//     can be reached or not. What an agent does under its fence is refused once a successor runs.
-//  4. Nothing that users write (agents, hooks, leader-only work, subscribers) can delay a
-//     heartbeat, an election, or one another.
-//  5. Run returns within a computed bound after its context ended, and nothing it started goes on
-//     except what ignores a cancelled context; that is named in the log.
+//     at once. A node stops acting as leader before another may lead: [Coordinator.Leadership]
+//     returns false from the end of its validity on. It reads a clock that counts suspended time,
+//     so this holds even if everything else in the process hangs.
+//  2. When leadership ends, its context is cancelled and the loss is published before any call to
+//     the store.
+//  3. An agent's context is cancelled before the cluster may give its unit to another node, whether
+//     or not the store can be reached. Writes under the agent's fence are refused once a
+//     successor runs.
+//  4. User code (agents, hooks, leader-only work, subscribers) cannot delay a heartbeat, an
+//     election, or other user code.
+//  5. Run returns within a computed bound after its context ended. Nothing that it started goes on
+//     after that, except code that ignores a cancelled context; the log names it.
 //
 // Not promised: that exactly one copy of an agent runs. A process can be paused between any two
-// instructions; that is what fences are for.
+// instructions, and resume after its unit has moved. Fences exist for this case.
 //
 // # How it works
 //
-// Package member holds every rule as a state machine. This package is the shell around it:
+// Package member is a state machine that makes every decision of the protocol. This package is the
+// shell around it:
 //
-//	              ┌──────────── inputs: answers, hints, reports, wishes, time ───────────┐
+//	              ┌──────── inputs: answers, wake-ups, reports, requests, time ──────────┐
 //	              ▼                                                                      │
 //	one loop: member.Step ── effects ─┬─▶ store calls, each on its own goroutine ────────┤
 //	                                  ├─▶ daemon/supervisor: start, drain, cancel ───────┤
@@ -42,18 +45,19 @@
 //	                                  └─▶ leadership: context, hooks, subscribers, log   │
 //	                                              └─ leader-only work has returned ──────┘
 //
-// The loop never waits for any of these: queues have no bound, and a call that gets no answer in
-// time is answered by an error. The loop looks at the local clock at least every Timing.Watch, so
-// that a suspended machine notices at once that its time is over.
+// The loop never waits for any of these: queues have no bound, and a call without an answer in time
+// is answered by an error. The loop reads the local clock at least every Timing.Watch. A machine
+// that resumes from a suspend therefore notices at once that its validity is over.
 //
 // # What fails, and what then
 //
-//	a call of the store            repeated with back-off; its outcome is unknown, so read again
-//	every call, for a while        leadership ends at its trust deadline; agents are cancelled at
-//	                               theirs; both before anybody else may take over
+//	a call to the store            repeated with back-off; it may have been applied, so read again
+//	every call, for a while        leadership ends when its validity does, and agents are cancelled
+//	                               when theirs does; both before another node may take over
 //	the store ignores its context  the call is answered by an error in time all the same
 //	an agent                       restarted with back-off, then given back: see daemon/supervisor
-//	a hook panics                  logged and counted; the next one comes
-//	leader-only work               repeated with back-off; three times in a row: the node resigns
-//	the loop is stuck              a watchdog ends leadership; /livez fails
+//	a hook panics                  logged and counted; the next hook is called
+//	leader-only work               repeated with back-off; after failing for a whole LeaseDuration
+//	                               the node resigns
+//	the loop hangs                 a watchdog ends leadership; /livez fails
 package coordinator

@@ -10,19 +10,19 @@ import (
 	"github.com/emitd/emitd/daemon"
 )
 
-// ErrEventsGone says that events a reader wanted were swept before it came. It reads
-// [Coordinator.Snapshot] to know where things stand, and goes on.
+// ErrEventsGone reports that events which a reader wanted have been swept. The reader should call
+// [Coordinator.Snapshot] for the current state, and can then go on.
 var ErrEventsGone = errors.New("older events are gone")
 
 const (
-	eventPage = 200         // events per question
-	eventPoll = time.Second // without a hint, how often to look
+	eventPage = 200         // events per call
+	eventPoll = time.Second // how often to read without a wake-up
 )
 
-// Events reads the history after the event with that number (0: from the oldest kept), in order
-// and without gaps, and follows it until ctx ends. An error does not end the sequence: after
-// [ErrEventsGone] it continues with the oldest event there is, after any other error with the
-// next attempt. Whoever does not want to wait breaks off.
+// Events yields the history after the event with the given number, in order and without gaps, and
+// follows it until ctx ends. 0 begins with the oldest event kept. An error does not end the
+// sequence. After [ErrEventsGone] it continues with the oldest event there is, after any other
+// error with the next attempt. A reader that does not want to wait for new events leaves the loop.
 func (c *Coordinator) Events(ctx context.Context, after int64) iter.Seq2[daemon.Event, error] {
 	return func(yield func(daemon.Event, error) bool) {
 		for failures := 0; ctx.Err() == nil; {
@@ -50,7 +50,7 @@ func (c *Coordinator) Events(ctx context.Context, after int64) iter.Seq2[daemon.
 
 var errBroken = errors.New("the reader broke off")
 
-// readEvents reads and yields one page and returns the number of its last event.
+// readEvents reads and yields one page. It returns the number of the page's last event.
 func (c *Coordinator) readEvents(ctx context.Context, after int64, yield func(daemon.Event, error) bool) (int64, error) {
 	ask, cancel := context.WithTimeout(ctx, c.timing.QueryTimeout)
 	defer cancel()
@@ -72,7 +72,7 @@ func (c *Coordinator) readEvents(ctx context.Context, after int64, yield func(da
 	return after, nil
 }
 
-// await waits for a hint, at most d.
+// await waits for a wake-up, at most for d.
 func await(ctx context.Context, hint <-chan struct{}, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -83,7 +83,7 @@ func await(ctx context.Context, hint <-chan struct{}, d time.Duration) {
 	}
 }
 
-// Snapshot reads the whole cluster from the store, consistently.
+// Snapshot reads the whole cluster from the store, in one consistent step.
 func (c *Coordinator) Snapshot(ctx context.Context) (*daemon.Snapshot, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timing.QueryTimeout)
 	defer cancel()

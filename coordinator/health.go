@@ -13,22 +13,22 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// Status is what this node thinks of itself, without asking the store.
+// Status is this node's own view of itself, without asking the store.
 type Status struct {
 	Cluster string
 	Node    node.Identity
-	// Term is the one this node holds, or the newest it has heard of.
+	// Term is the term this node holds, or the newest it has seen.
 	Term    node.Term
 	Leading bool
-	// Trust is how long it may go on leading without another renewal; 0 while it does not lead.
+	// Trust is how long this node may go on leading without another renewal; 0 while it does not lead.
 	Trust time.Duration
-	// Registered says that a heartbeat was answered at least once, Heard how long ago the newest
-	// answered one began.
+	// Registered is set once a heartbeat was answered. Heard is how long ago the newest answered heartbeat was
+	// sent.
 	Registered bool
 	Heard      time.Duration
 	Stopping   bool
 	StoreID    string
-	// PassesFailed counts failures in a row of the leader's pass.
+	// PassesFailed is how many of the leader's passes failed in a row.
 	PassesFailed int
 	Runs         []Run // sorted by unit
 }
@@ -37,12 +37,11 @@ type Status struct {
 type Run struct {
 	Fence daemon.Fence
 	Phase string // "starting", "running", "draining", "cancelled" or "abandoned"
-	// Trust is how long it may go on without another answered heartbeat.
+	// Trust is how long the run may go on without another answered heartbeat.
 	Trust time.Duration
 }
 
-// Status returns what this node thinks of itself. It is never older than [Timing].Watch while the
-// loop is alive.
+// Status returns this node's view of itself. It is at most [Timing].Watch old while the loop works.
 func (c *Coordinator) Status() Status {
 	view, now := c.published.Load(), c.clock()
 	term, _, leading := c.lead.current()
@@ -73,15 +72,15 @@ func remaining(until, now lease.Instant) time.Duration {
 	return max(until.Sub(now), 0)
 }
 
-// Live tells by check whether the process makes progress; nil is passed. The store has no part
-// in it: restarting a process does not mend a store.
+// Live returns, by check, whether the process makes progress; nil is passed. The state of the store has no
+// influence: restarting a process does not repair a store.
 func (c *Coordinator) Live() map[string]error {
 	loop := error(nil)
 	limit := max(20*c.timing.Watch, 5*time.Second)
 	switch c.phase.Load() {
 	case phaseOver:
 		loop = errors.New("the coordinator has stopped")
-	case phaseNew: // whether it has started is not asked here
+	case phaseNew: // whether the coordinator was started is not checked here
 	default:
 		if idle := c.clock().Sub(lease.Instant(c.progress.Load())); c.progress.Load() != 0 && idle > limit {
 			loop = fmt.Errorf("the loop has not gone round for %v, at most %v is fine", idle.Round(time.Millisecond), limit)
@@ -90,8 +89,9 @@ func (c *Coordinator) Live() map[string]error {
 	return map[string]error{"loop": loop}
 }
 
-// Started tells by check whether the node has joined: schema fine and first heartbeat written. A node that
-// waits for room in the store has started too: a rolling deploy stops an old one only when it says so.
+// Started returns, by check, whether the node has joined: the schema is right and the first heartbeat was
+// written. A node that waits for room in the store counts as started, because a rolling deployment stops an old
+// node only after that.
 func (c *Coordinator) Started() map[string]error {
 	var err error
 	if view := c.published.Load(); !view.Registered && view.NoRoom == nil {
@@ -100,8 +100,8 @@ func (c *Coordinator) Started() map[string]error {
 	return map[string]error{"heartbeat": err}
 }
 
-// Ready tells by check whether the node can take work: the store answers within 2·QueryTimeout,
-// and the node is not on its way out. Leadership has no part in it.
+// Ready returns, by check, whether the node can take work: the store answers within 2·QueryTimeout, and the node
+// is not stopping. Leadership has no influence.
 func (c *Coordinator) Ready(ctx context.Context) map[string]error {
 	checks := c.Started()
 	checks["stopping"], checks["store"] = nil, c.reachable(ctx)
@@ -111,9 +111,9 @@ func (c *Coordinator) Ready(ctx context.Context) map[string]error {
 	return checks
 }
 
-// Degraded tells by check what somebody should look at although this node is ready: that it waits for room in
-// the store, or that the store is too slow; and on the leader, the units (shards of queues too) that no node can
-// take, since when and why. Other nodes make no plans and have no such check.
+// Degraded returns, by check, problems that need attention although this node is ready. The node may be waiting
+// for room in the store, or the store may be too slow. On the leader it also names the units (including shards of
+// queues) that no node can take, since when and why. Other nodes make no plans and do not have that check.
 func (c *Coordinator) Degraded() map[string]error {
 	view, checks := c.published.Load(), map[string]error{}
 	switch {
@@ -134,14 +134,14 @@ func (c *Coordinator) Degraded() map[string]error {
 	return checks
 }
 
-// ping is a question to the store that many may wait for.
+// ping is a question to the store for which many callers may wait.
 type ping struct {
 	done chan struct{}
 	err  error
 }
 
-// reachable reports whether the store has answered within the last 2·QueryTimeout, and if
-// nobody asked it, asks. However many ask, the store is asked once at a time.
+// reachable returns nil if the store has answered within the last 2·QueryTimeout, or else asks it. However many
+// callers there are, only one question is in flight.
 func (c *Coordinator) reachable(ctx context.Context) error {
 	limit := 2 * c.timing.QueryTimeout
 	if at := c.answered.Load(); at != 0 && c.clock().Sub(lease.Instant(at)) < limit {
@@ -167,7 +167,7 @@ func (c *Coordinator) reachable(ctx context.Context) error {
 	}
 }
 
-// ask reads the end of the history: nothing, cheaply.
+// ask reads the end of the history, which returns nothing and is cheap.
 func (c *Coordinator) ask(p *ping) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*c.timing.QueryTimeout)
 	defer cancel()
@@ -181,12 +181,13 @@ func (c *Coordinator) ask(p *ping) {
 	close(p.done)
 }
 
-// reading is what the store's clock said at a moment of this process, in the middle of a call.
+// reading is a value of the store's clock and the moment of this process, in the middle of the call, to which it
+// belongs.
 type reading struct{ store, here time.Time }
 
-// StoreTime estimates what the store's clock says now: what it said in the newest answer, and the
-// time that has passed since by this process's monotonic clock. ok is false before the first
-// answer. It stamps what agents keep elsewhere; it decides nothing about leases and assignments.
+// StoreTime estimates the store's clock: its value in the newest answer, plus the time since then by this
+// process's monotonic clock. ok is false before the first answer. It is for timestamps that agents keep
+// elsewhere. No decision about leases or assignments uses it.
 func (c *Coordinator) StoreTime() (t time.Time, ok bool) {
 	r := c.storeClock.Load()
 	if r == nil {

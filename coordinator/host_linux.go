@@ -13,9 +13,10 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// thisHost identifies this process to peers on the same machine. BootID also names the PID
-// namespace: a number means a process only within one, and two containers of one host share the
-// kernel's boot id. What cannot be read is left empty, and then nobody bears witness.
+// thisHost identifies this process to other processes on the same machine. BootID includes the PID
+// namespace, because a PID identifies a process only within its namespace, and two containers on
+// one host have the same kernel boot ID. If anything cannot be read the result is empty, and no
+// exit evidence is possible.
 func thisHost() node.Host {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -33,7 +34,7 @@ func thisHost() node.Host {
 	return node.Host{BootID: strings.TrimSpace(string(boot)) + " " + namespace, PID: pid, Start: p.start}
 }
 
-// hostLevel reads what proves the end of a process; tests put their own in its place.
+// hostLevel reads the exit evidence; tests replace it.
 type hostLevel struct {
 	read   func(pid int) (process, error)
 	exists func(pid int) bool
@@ -42,14 +43,14 @@ type hostLevel struct {
 
 func thisHostLevel() hostLevel { return hostLevel{readProcess, exists, locked} }
 
-// process is what /proc says of one.
+// process is what /proc says about a process.
 type process struct {
 	start  string // clock ticks since boot
-	zombie bool   // ended, not yet waited for: no thread of it runs any more
+	zombie bool   // ended, but not yet waited for: none of its threads run
 }
 
-// readProcess reads /proc/PID/stat: "pid (comm) state …", the start time being field 22. The
-// name in parentheses may itself contain parentheses and spaces, so fields count from the last.
+// readProcess reads /proc/PID/stat: "pid (comm) state …", with the start time as field 22. The name
+// in parentheses may contain parentheses and spaces itself, so fields count from the last one.
 func readProcess(pid int) (process, error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -63,23 +64,23 @@ func readProcess(pid int) (process, error) {
 	p := process{start: fields[19]}
 	if fields[0] == "Z" || fields[0] == "X" {
 		threads, err := strconv.Atoi(fields[17])
-		p.zombie = err == nil && threads <= 1 // its first thread may end before the others
+		p.zombie = err == nil && threads <= 1 // the first thread may end before the others
 	}
 	return p, nil
 }
 
-// exists reports whether a process has the number. Only "no such process" is a no: a process of
-// another user is refused, and counts.
+// exists reports whether a process with the PID exists. Only "no such process" means that it does
+// not: for a process of another user the call is refused, and that process exists.
 func exists(pid int) bool { return !errors.Is(unix.Kill(pid, 0), unix.ESRCH) }
 
-// locked reports whether somebody keeps the file locked.
+// locked reports whether another process keeps the file locked.
 func locked(path string) (bool, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return true, err
 	}
 	defer f.Close()
-	// Shared, so that two witnesses do not take each other for the process.
+	// A shared lock, so that two nodes that check at once do not take each other for the process.
 	switch err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); {
 	case errors.Is(err, unix.EWOULDBLOCK):
 		return true, nil
@@ -89,8 +90,8 @@ func locked(path string) (bool, error) {
 	return false, nil // closing unlocks
 }
 
-// ended reports whether there is proof that the process has ended and nobody acts for it. What
-// cannot be seen is no proof.
+// ended reports whether the process has provably ended and nothing acts for it any more. If
+// something cannot be read, there is no proof.
 func (h hostLevel) ended(p node.Host) bool {
 	if p.PID <= 0 || p.Start == "" {
 		return false

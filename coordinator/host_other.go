@@ -4,8 +4,9 @@ package coordinator
 
 import "github.com/emitd/emitd/node"
 
-// thisHost says nothing: only Linux is known to number boots and processes so that the end of
-// one can be proved. Death is then judged by silence alone.
+// thisHost returns nothing: only on Linux is a process known to be identified well enough to prove
+// its end. On other systems a node counts as dead only after it has sent no heartbeat for
+// NodeRegistrationTTL.
 func thisHost() node.Host { return node.Host{} }
 
 type hostLevel struct{}

@@ -18,22 +18,22 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// scope names this package to OpenTelemetry.
+// scope is the name of this package's meter and tracer.
 const scope = "github.com/emitd/emitd/coordinator"
 
-// Boundaries of the histograms, in seconds: the SDK's default ones are for milliseconds.
+// The bucket boundaries of the histograms, in seconds. The SDK's defaults are for milliseconds.
 var (
 	callBounds      = []float64{0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10}
 	lifecycleBounds = []float64{0.1, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300}
 )
 
-// instruments is the catalogue: every metric and span that this package makes.
+// instruments holds every metric of this package, and its tracer.
 type instruments struct {
 	cluster attribute.KeyValue
 	meter   metric.Meter
 	tracer  trace.Tracer
 
-	// Told when it happens.
+	// Recorded when something happens.
 	transitions           metric.Int64Counter
 	election              metric.Float64Histogram
 	leaderless            metric.Float64Histogram
@@ -45,7 +45,7 @@ type instruments struct {
 	unowned               metric.Float64Histogram
 	observer              metric.Float64Histogram
 
-	// Asked for when somebody collects.
+	// Observed when a collector asks.
 	leader          metric.Int64ObservableGauge
 	term            metric.Int64ObservableGauge
 	trust           metric.Float64ObservableGauge
@@ -61,13 +61,13 @@ type instruments struct {
 	clockOffset atomic.Pointer[time.Duration]
 }
 
-// counts is what the leader's newest snapshot held.
+// counts are the numbers of nodes and units in the leader's newest snapshot.
 type counts struct {
 	nodes map[node.State]int64
 	units map[daemon.State]int64
 }
 
-// crashing is how a unit is counted whose runs fail again and again, in place of what its row says.
+// crashing is the state under which a unit in a crash loop is counted, instead of its row's state.
 const crashing daemon.State = "crashing"
 
 func newInstruments(c *Coordinator) (*instruments, error) {
@@ -126,7 +126,7 @@ func (m *instruments) observe(c *Coordinator) (unregister func()) {
 		c.log.Warn("metrics are incomplete", "error", err)
 		return func() {}
 	}
-	return func() { _ = r.Unregister() } // fails only for a registration that is not there
+	return func() { _ = r.Unregister() } // it fails only for a registration that does not exist
 }
 
 func (m *instruments) collect(c *Coordinator, o metric.Observer) {
@@ -160,7 +160,7 @@ func (m *instruments) collect(c *Coordinator, o metric.Observer) {
 	m.collectUnplaceable(c, view.Unplaced, o)
 }
 
-// collectUnplaceable tells of the units that the leader's newest plan found no node for.
+// collectUnplaceable observes the units for which the leader's newest plan found no node.
 func (m *instruments) collectUnplaceable(c *Coordinator, all []plan.Unplaced, o metric.Observer) {
 	cluster := metric.WithAttributes(m.cluster)
 	number := map[plan.Obstacle]int64{}
@@ -181,7 +181,7 @@ func (m *instruments) transition(reason string) {
 	m.transitions.Add(context.Background(), 1, metric.WithAttributes(m.cluster, attribute.String("emitd.transition.reason", reason)))
 }
 
-// took records a duration with what became of it.
+// took records a duration, with the type of the error if there is one.
 func (m *instruments) took(h metric.Float64Histogram, d time.Duration, err error, more ...attribute.KeyValue) {
 	if err != nil {
 		more = append(more, attribute.String("error.type", errorType(err)))
@@ -193,7 +193,7 @@ func (m *instruments) observed(event string, d time.Duration, err error) {
 	m.took(m.observer, d, err, attribute.String("emitd.observer.event", event))
 }
 
-// span records after the fact what took from began until now.
+// span records, after the fact, what took from began until now.
 func (m *instruments) span(name string, began time.Time, err error, attrs ...attribute.KeyValue) {
 	_, s := m.tracer.Start(context.Background(), name, trace.WithTimestamp(began), trace.WithSpanKind(trace.SpanKindInternal),
 		trace.WithAttributes(append(attrs, m.cluster)...))
@@ -205,7 +205,7 @@ func (m *instruments) span(name string, began time.Time, err error, attrs ...att
 	s.End()
 }
 
-// errorType returns a short, fixed name of what went wrong.
+// errorType returns a short name for the error, out of a fixed set.
 func errorType(err error) string {
 	var p *panicError
 	switch {
@@ -237,7 +237,7 @@ func errorType(err error) string {
 	return "_OTHER"
 }
 
-// isAnswer reports whether the error, or its absence, shows that the store is reachable.
+// isAnswer reports whether the error, or nil, shows that the store is reachable.
 func isAnswer(err error) bool {
 	return err == nil || errors.Is(err, storage.ErrTermLost) || errors.Is(err, storage.ErrStaleSeq) ||
 		errors.Is(err, storage.ErrNotRegistered) || errors.Is(err, storage.ErrIDInUse) || errors.Is(err, storage.ErrOtherCluster) || errors.Is(err, storage.ErrCrowded) ||

@@ -11,8 +11,8 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// voiced is a log handler that never blocks whoever logs: what it is given is written by the
-// goroutine of Coordinator.voice.
+// voiced is a log handler that never blocks its caller: the goroutine of Coordinator.voice writes
+// what it is given.
 type voiced struct {
 	to    slog.Handler
 	voice *queue[func()]
@@ -21,7 +21,8 @@ type voiced struct {
 // Enabled implements slog.Handler.
 func (v voiced) Enabled(ctx context.Context, level slog.Level) bool { return v.to.Enabled(ctx, level) }
 
-// Handle implements slog.Handler. What the handler behind it answers is lost, as with slog.Logger.
+// Handle implements slog.Handler. The error of the underlying handler is dropped, as slog.Logger
+// does.
 func (v voiced) Handle(ctx context.Context, r slog.Record) error {
 	ctx, r = context.WithoutCancel(ctx), r.Clone()
 	v.voice.push(func() { _ = v.to.Handle(ctx, r) })
@@ -36,10 +37,11 @@ func (v voiced) WithAttrs(attrs []slog.Attr) slog.Handler {
 // WithGroup implements slog.Handler.
 func (v voiced) WithGroup(name string) slog.Handler { return voiced{v.to.WithGroup(name), v.voice} }
 
-// lastWords is how long the log is waited for before the process is ended.
+// lastWords is how long exit waits for the log before it ends the process.
 const lastWords = 500 * time.Millisecond
 
-// exit ends the process when what was said before is in the log, or nobody reads it.
+// exit ends the process once everything logged before is written, or after lastWords if the log
+// blocks.
 func (c *Coordinator) exit(code int) {
 	said := make(chan struct{})
 	if c.voice.push(func() { close(said) }) {
@@ -51,13 +53,12 @@ func (c *Coordinator) exit(code int) {
 	c.cfg.Exit(code)
 }
 
-// journal writes what a member noticed to the log. It is touched by the
-// goroutine of Coordinator.voice only.
+// journal writes the member's notices to the log. Only the goroutine of Coordinator.voice uses it.
 type journal struct {
 	log *slog.Logger
-	// failing is when the heartbeat began to fail; 0 = it does not.
+	// failing is when heartbeats began to fail; 0 = they do not.
 	failing lease.Instant
-	// unplaced remembers what was said of a daemon, and when.
+	// unplaced is the reason last logged for each daemon, and when.
 	unplaced map[daemon.ID]said
 }
 
@@ -66,7 +67,7 @@ type said struct {
 	at     lease.Instant
 }
 
-// repeatUnplaced is how soon the same complaint about the same daemon may be logged again.
+// repeatUnplaced is the pause after which the same reason for the same daemon is logged again.
 const repeatUnplaced = 5 * time.Minute
 
 func newJournal(c *Coordinator) *journal {
@@ -85,7 +86,7 @@ func (j *journal) notice(now lease.Instant, n member.Notice) {
 		}
 		j.log.Warn("heartbeat fails", "for", now.Sub(j.failing), "error", n.Err)
 	case member.HeartbeatFine:
-		if j.failing == 0 { // nothing was told of it
+		if j.failing == 0 { // the failure was not logged
 			j.log.Info("heartbeat is answered again")
 			return
 		}
@@ -123,8 +124,8 @@ func (j *journal) membership(n member.Notice) {
 	log.Info("node left", "reason", n.Reason)
 }
 
-// unplacedUnit says why a unit runs nowhere: once for a daemon and reason, and again when the
-// reason changes or after a while.
+// unplacedUnit logs why a unit runs nowhere: once per daemon and reason, and again after
+// repeatUnplaced or when the reason changes.
 func (j *journal) unplacedUnit(now lease.Instant, n member.Notice) {
 	id := n.Fence.Unit.Daemon
 	if last, ok := j.unplaced[id]; ok && last.reason == n.Reason && now.Sub(last.at) < repeatUnplaced {
@@ -134,7 +135,7 @@ func (j *journal) unplacedUnit(now lease.Instant, n member.Notice) {
 	j.log.Warn("no node can run the daemon", "daemon", id, "unit", n.Fence.Unit.String(), "reason", n.Reason)
 }
 
-// unit says what became of a run on this node.
+// unit logs an event of a run on this node.
 func (j *journal) unit(n member.Notice) {
 	log := j.log.With("daemon", n.Fence.Unit.Daemon, "unit", n.Fence.Unit.String(), "generation", n.Fence.Generation)
 	switch n.Kind {
@@ -153,9 +154,9 @@ func (j *journal) unit(n member.Notice) {
 			break
 		}
 		log.Info("daemon stopped", "reason", n.Reason)
-	case member.UnitFailed: // the supervisor says it at a higher level, and when it tries again
+	case member.UnitFailed: // the supervisor logs it at a higher level, with the time of the next attempt
 		log.Debug("daemon failed", "error", n.Err)
-	case member.UnitAbandoned: // the supervisor says where it hangs
+	case member.UnitAbandoned: // the supervisor logs where it hangs
 		log.Error("daemon abandoned", "reason", n.Reason)
 	case member.UnitUnknown:
 		log.Warn("the unit's row has a state that this version does not know; it is left alone", "state", n.Reason)
@@ -164,7 +165,7 @@ func (j *journal) unit(n member.Notice) {
 	}
 }
 
-// tellTransition tells hooks, log and metrics of a change of leadership. It is called with the
+// tellTransition informs hooks, log and metrics of a change of leadership. It is called with the
 // leadership's lock held and does not block.
 func (c *Coordinator) tellTransition(r *reign, t Transition) {
 	why := "elected"

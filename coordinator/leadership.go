@@ -13,11 +13,11 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// ErrNotLeading says that this node does not lead (any more). It is what every cause of an ended
-// leadership context is, by errors.Is.
+// ErrNotLeading reports that this node does not lead, or no longer does. The cause of every ended
+// leadership context is this error, by errors.Is.
 var ErrNotLeading = errors.New("this node does not lead")
 
-// LostError is the cause with which a leadership's context ends.
+// LostError is the cause with which the context of a leadership ends.
 type LostError struct {
 	Term   node.Term
 	Reason node.LossReason
@@ -31,31 +31,33 @@ func (e *LostError) Error() string {
 // Is makes errors.Is(err, ErrNotLeading) true.
 func (e *LostError) Is(target error) bool { return target == ErrNotLeading }
 
-// Transition is a change of this node's own leadership, or where it stands.
+// Transition is a change of this node's leadership, or its state at the beginning of a
+// subscription.
 type Transition struct {
-	// Leading says whether this node leads from here on.
+	// Leading is set if this node leads from here on.
 	Leading bool
-	// Term is the one that began or ended; zero before this node has ever led.
+	// Term is the term that began or ended; zero before this node has ever led.
 	Term node.Term
-	// Reason says why it ended; empty while leading and before the first term.
+	// Reason is why the term ended; empty while leading and before the first term.
 	Reason node.LossReason
 }
 
-// leadership is what this node's users see of its reigns: one context, one order of transitions.
+// leadership is what the user of this node sees of its terms: one context, and one order of
+// transitions.
 //
-// Rules: the context is cancelled before anything else is told; transitions are published under
-// the same lock that changes the state, so their order is total; nothing here waits.
+// Rules: the context is cancelled before anything is published. Transitions are published under the
+// lock that changes the state, so their order is total. Nothing here waits.
 type leadership struct {
 	clock func() lease.Instant
-	late  time.Duration // the watchdog comes so long after the loop should have
+	late  time.Duration // how long after the loop should have acted the watchdog does
 	post  func(member.Input)
-	told  func(r *reign, t Transition) // hooks, log and metrics; must not block
-	gates func() []chan struct{}       // of a new reign
+	told  func(r *reign, t Transition) // informs hooks, log and metrics; must not block
+	gates func() []chan struct{}       // returns the gates of a new reign
 
 	mu     sync.Mutex
 	reign  *reign          // nil while not leading
-	newest *reign          // the last one begun
-	none   context.Context // cancelled; what Leadership returns then
+	newest *reign          // the reign that began last
+	none   context.Context // the cancelled context that Leadership returns while not leading
 	last   Transition
 	duties []*duty
 	subs   map[*queue[Transition]]struct{}
@@ -70,8 +72,8 @@ type reign struct {
 	// trust is until when this node may act as leader; written under leadership.mu.
 	trust    lease.Instant
 	watchdog *time.Timer
-	work     sync.WaitGroup  // duties under way; only added to while this is the reign
-	entered  []chan struct{} // by position of the Hooks value: OnLeaderElected was called
+	work     sync.WaitGroup  // duties that are running; only added to while this is the current reign
+	entered  []chan struct{} // by position of the Hooks value: closed once OnLeaderElected was called
 }
 
 func newLeadership(clock func() lease.Instant, late time.Duration) *leadership {
@@ -80,12 +82,12 @@ func newLeadership(clock func() lease.Instant, late time.Duration) *leadership {
 	return &leadership{clock: clock, late: late, none: ctx, subs: map[*queue[Transition]]struct{}{}}
 }
 
-// begin publishes leadership. base carries values only; its end is not leadership's end.
+// begin publishes leadership. base only supplies values: its end does not end leadership.
 func (l *leadership) begin(base context.Context, t node.Term, trust lease.Instant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.reign != nil {
-		l.endLocked(l.reign, node.Replaced) // at most one is published, whatever the loop forgot
+		l.endLocked(l.reign, node.Replaced) // publish at most one reign, even if the loop did not end the last one
 	}
 	r := &reign{term: t, trust: trust, entered: l.gates()}
 	r.ctx, r.cancel = context.WithCancelCause(base)
@@ -97,7 +99,7 @@ func (l *leadership) begin(base context.Context, t node.Term, trust lease.Instan
 	l.publish(r, Transition{Leading: true, Term: t})
 }
 
-// extend moves the trust deadline of the present reign.
+// extend moves the end of the current reign's validity.
 func (l *leadership) extend(trust lease.Instant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -107,8 +109,8 @@ func (l *leadership) extend(trust lease.Instant) {
 	}
 }
 
-// end ends the reign of the term, unless the watchdog has: cancel first, then tell. It returns
-// the reign either way, or nil if there was none.
+// end ends the reign of the term, unless the watchdog already has: it cancels first and publishes
+// then. It returns the reign in both cases, or nil if there was none.
 func (l *leadership) end(term int64, why node.LossReason) *reign {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -129,8 +131,8 @@ func (l *leadership) endLocked(r *reign, why node.LossReason) {
 	l.publish(r, Transition{Term: r.term, Reason: why})
 }
 
-// watch is the watchdog: it ends a reign whose trust is over although the loop, whose business
-// it is, has not. The loop learns of it as a wish to resign.
+// watch is the watchdog. It ends a reign whose validity is over, if the loop, which should have
+// done that, has not. The loop is informed by a Resign input.
 func (l *leadership) watch(r *reign) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -149,8 +151,8 @@ func (l *leadership) overdue(r *reign) {
 	l.post(member.Resign{Reason: node.TrustLost})
 }
 
-// current returns the present leadership by its own look at the clock: no stuck loop and no
-// late timer makes it say yes after the trust deadline.
+// current returns the current leadership. It reads the clock itself, so neither a loop that hangs
+// nor a late timer can make it return true after the validity has ended.
 func (l *leadership) current() (node.Term, context.Context, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -165,7 +167,7 @@ func (l *leadership) current() (node.Term, context.Context, bool) {
 	return r.term, r.ctx, true
 }
 
-// resign asks the loop to give up the reign, if it still is the present one.
+// resign asks the loop to give up the reign, if that is still the current one.
 func (l *leadership) resign(r *reign, why node.LossReason, cooldown time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -176,7 +178,7 @@ func (l *leadership) resign(r *reign, why node.LossReason, cooldown time.Duratio
 	return true
 }
 
-// publish tells everybody. The lock is held, so the order is that of the changes.
+// publish informs everybody. The lock is held, so the order is that of the changes.
 func (l *leadership) publish(r *reign, t Transition) {
 	l.last = t
 	for q := range l.subs {
@@ -185,7 +187,7 @@ func (l *leadership) publish(r *reign, t Transition) {
 	l.told(r, t)
 }
 
-// close ends what is left and lets subscribers finish.
+// close ends the current reign, if any, and closes the subscriptions.
 func (l *leadership) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -217,7 +219,7 @@ func (l *leadership) unsubscribe(q *queue[Transition]) {
 	q.close()
 }
 
-// assign adds a duty; if this node leads, it begins at once.
+// assign adds a duty. If this node leads, the duty begins at once.
 func (l *leadership) assign(d *duty) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -227,7 +229,7 @@ func (l *leadership) assign(d *duty) {
 	}
 }
 
-// duty is leader-only work: called once in each term, never in two terms at once.
+// duty is leader-only work. It is called once in each term, and never for two terms at once.
 type duty struct {
 	run  func(r *reign)
 	last chan struct{} // closed when the newest call has returned; guarded by leadership.mu
@@ -247,20 +249,22 @@ func (d *duty) begin(r *reign) {
 	}()
 }
 
-// Leadership returns the term this node leads and a context that ends when it no longer does.
-// When it does not lead, ok is false, the term is zero and the context is already cancelled, its
-// cause being why; it is never nil. Leadership looks at the clock itself.
+// Leadership returns the term that this node leads and a context that ends when it no longer does.
+// If it does not lead, ok is false, the term is zero, and the context is already cancelled with the
+// reason as its cause; it is never nil. Leadership reads the clock itself.
 //
-// A leader that acts on something outside of the store should carry the term's number along, so
-// that the other side can refuse a lower one: no context ends inside a paused process.
+// A leader that acts on something outside of the store should send the term's number along, so that
+// the receiver can refuse lower ones. The context alone is not enough: in a paused process no
+// context ends.
 func (c *Coordinator) Leadership() (t node.Term, ctx context.Context, ok bool) {
 	return c.lead.current()
 }
 
-// Resign gives up leadership and returns when it has ended here: contexts cancelled, hooks told.
-// The term becomes free once leader-only work has returned (within LeaderStopTimeout; otherwise
-// the lease runs out). This node stands again when another has led, or after cooldown, or after
-// two heartbeats if that is longer. Not leading is [ErrNotLeading].
+// Resign gives up leadership and returns when it has ended in this process: the contexts are
+// cancelled and the hooks queued. The term becomes free once leader-only work has returned, or, if
+// that takes longer than LeaderStopTimeout, when the lease runs out. This node campaigns again once
+// another node has led, or after the longer of cooldown and about two heartbeat intervals. If this
+// node does not lead, the error is [ErrNotLeading].
 func (c *Coordinator) Resign(ctx context.Context, cooldown time.Duration) error {
 	_, leading, ok := c.lead.current()
 	if !ok || !c.lead.resign(nil, node.Resigned, cooldown) {
@@ -274,9 +278,9 @@ func (c *Coordinator) Resign(ctx context.Context, cooldown time.Duration) error 
 	}
 }
 
-// Subscribe returns this node's transitions from now on: first where it stands, then every
-// change in order. A slow reader delays nobody and misses nothing. The sequence ends when ctx
-// does, or after the last transition once Run has returned. It can be ranged over once.
+// Subscribe returns this node's transitions from now on: first the current state, then every change
+// in order. A slow reader delays nobody and misses nothing. The sequence ends when ctx does, or
+// after the last transition once Run has returned. It can be ranged over once.
 func (c *Coordinator) Subscribe(ctx context.Context) iter.Seq[Transition] {
 	q := c.lead.subscribe()
 	forget := context.AfterFunc(ctx, func() { c.lead.unsubscribe(q) })

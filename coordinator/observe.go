@@ -10,22 +10,22 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// maxLostDelay is how long OnLeaderLost waits for OnLeaderElected of the same term to have been
-// entered, so that people see them in order.
+// maxLostDelay is how long OnLeaderLost waits until OnLeaderElected of the same term has been
+// called, so that the two are called in order.
 const maxLostDelay = 100 * time.Millisecond
 
 // elected is the name of the hook that may block.
 const elected = "OnLeaderElected"
 
-// observers call the Hooks.
+// observers calls the Hooks.
 type observers struct {
 	list []*observer
 	log  *slog.Logger
 	m    *instruments
-	done sync.WaitGroup // lanes under way
+	done sync.WaitGroup // lanes that are running
 }
 
-// observer is one Hooks value with its goroutines.
+// observer is one Hooks value with the queues of its goroutines.
 type observer struct {
 	Hooks
 	lost, rest *queue[func()]
@@ -39,7 +39,7 @@ func newObservers(h Hooks, log *slog.Logger, m *instruments) *observers {
 	return o
 }
 
-// start starts the goroutines; they end after close, once everything was told.
+// start starts the goroutines. They end after close, once their queues are empty.
 func (o *observers) start() {
 	for _, one := range o.list {
 		o.done.Add(2)
@@ -48,7 +48,7 @@ func (o *observers) start() {
 	}
 }
 
-// lane calls what comes out of the queue, in order, until that is closed and empty.
+// lane calls the functions of the queue, in order, until the queue is closed and empty.
 func lane(q *queue[func()], done func()) {
 	defer done()
 	for {
@@ -70,11 +70,11 @@ func (o *observers) close() {
 	}
 }
 
-// call calls a hook and survives its panic.
+// call calls a hook and recovers from its panic.
 func (o *observers) call(event string, f func()) {
 	began := time.Now()
 	err := guarded(func() error { f(); return nil })
-	if event != elected || err != nil { // it may block as long as the node leads: no duration worth telling
+	if event != elected || err != nil { // OnLeaderElected may block as long as the node leads: its duration means nothing
 		o.m.observed(event, time.Since(began), err)
 	}
 	var p *panicError
@@ -98,7 +98,7 @@ func (o *observers) duties() []*duty {
 	return out
 }
 
-// gates returns what a reign needs for lost to know that OnLeaderElected was entered.
+// gates returns the channels by which a reign shows lost that OnLeaderElected has been called.
 func (o *observers) gates() []chan struct{} {
 	out := make([]chan struct{}, len(o.list))
 	for i := range out {
@@ -107,7 +107,7 @@ func (o *observers) gates() []chan struct{} {
 	return out
 }
 
-// lost tells that the reign has ended.
+// lost queues OnLeaderLost for the reign that has ended.
 func (o *observers) lost(r *reign, why node.LossReason) {
 	deadline := time.Now().Add(maxLostDelay)
 	for i, one := range o.list {
@@ -132,7 +132,7 @@ func awaitUntil(c <-chan struct{}, deadline time.Time) {
 	}
 }
 
-// notice tells what a member noticed.
+// notice queues the hooks for what the member noticed.
 func (o *observers) notice(n member.Notice) {
 	for _, one := range o.list {
 		if event, f := one.hook(n); f != nil {
@@ -141,7 +141,7 @@ func (o *observers) notice(n member.Notice) {
 	}
 }
 
-// hook returns what the notice calls, if anything.
+// hook returns the hook that belongs to the notice, if any.
 func (h *observer) hook(n member.Notice) (string, func()) {
 	switch {
 	case n.Kind == member.NodeJoined && h.OnNodeRegistered != nil:

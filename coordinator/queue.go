@@ -2,14 +2,14 @@ package coordinator
 
 import "sync"
 
-// queue is a first-in, first-out queue without a bound: push never blocks and loses nothing. A
-// consumer that falls behind costs memory, never somebody else's time.
+// queue is a first-in, first-out queue without a bound: push never blocks and drops nothing. A slow
+// consumer costs memory, but delays nobody.
 type queue[T any] struct {
 	mu     sync.Mutex
 	items  []T
 	head   int
 	closed bool
-	ready  chan struct{} // capacity 1; filled when there is something to look at
+	ready  chan struct{} // capacity 1; filled when there is something to read
 }
 
 func newQueue[T any]() *queue[T] { return &queue[T]{ready: make(chan struct{}, 1)} }
@@ -45,7 +45,7 @@ func (q *queue[T]) pop() (v T, ok bool) {
 	return v, true
 }
 
-// close refuses further items; those inside are still popped. ready is signalled once more.
+// close refuses further items. Those in the queue can still be popped. It signals ready once more.
 func (q *queue[T]) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -53,7 +53,7 @@ func (q *queue[T]) close() {
 	q.signal()
 }
 
-// done reports whether the queue is closed and empty: nothing will ever come out again.
+// done reports whether the queue is closed and empty, so that nothing more will come.
 func (q *queue[T]) done() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -18,30 +18,30 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// shell drives one member: it carries out effects and feeds back what happens. It decides
-// nothing. Its loop is the only goroutine that touches the member, and it never waits for
-// anything but the next input or the next moment.
+// shell drives one member: it carries out the effects and feeds back what happens. It decides
+// nothing. Its loop is the only goroutine that uses the member. The loop waits for nothing but the
+// next input or the next deadline.
 type shell struct {
 	c   *Coordinator
 	m   *member.Member
 	sup *supervisor.Supervisor
 
-	// background is the context of everything that is to go on through a clean stop; it ends
-	// when the loop has.
+	// background is the context of everything that must go on during a clean stop. It ends after
+	// the loop has.
 	background context.Context
 	end        context.CancelFunc
-	owned      sync.WaitGroup // goroutines that end with background
-	strangers  sync.WaitGroup // the store's and the user's code, which may not
+	owned      sync.WaitGroup // goroutines that end soon after background does
+	strangers  sync.WaitGroup // goroutines in store or user code, which may not end
 
 	calls   *calls
 	wakes   *wakes
 	witness *witness
 	talk    *journal
-	spoken  sync.WaitGroup // done when the voice has said everything
+	spoken  sync.WaitGroup // done when the voice has written everything
 	stats   *stats
 
-	highest   atomic.Int64  // generation that a fence was seen to hold
-	due       lease.Instant // the next Tick
+	highest   atomic.Int64  // the highest generation that a fence is known to hold
+	due       lease.Instant // when the next Tick is due
 	published lease.Instant // when the view was last published
 	stopped   *member.Stopped
 }
@@ -62,7 +62,7 @@ func newShell(ctx context.Context, c *Coordinator, m *member.Member) *shell {
 	return s
 }
 
-// run runs the loop until the member has stopped, then everything down.
+// run runs the loop until the member has stopped, and then stops everything else.
 func (s *shell) run(ctx context.Context) error {
 	c := s.c
 	unregister := c.m.observe(c)
@@ -96,7 +96,7 @@ func (s *shell) run(ctx context.Context) error {
 	return err
 }
 
-// loop is the one goroutine that calls the member.
+// loop is the only goroutine that calls the member.
 func (s *shell) loop(cut <-chan struct{}) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -107,13 +107,13 @@ func (s *shell) loop(cut <-chan struct{}) {
 			s.step(now, member.Tick{})
 			continue
 		}
-		// The clock is read again after an input was taken: an answer must not look as if it had
-		// been received before it was there.
+		// Read the clock again after taking an input. With the earlier reading, an answer could
+		// seem to have been received before it existed.
 		if in, ok := s.c.inbox.pop(); ok {
 			s.step(s.c.clock(), in)
 			continue
 		}
-		if w, ok := s.wakes.take(); ok { // last: hints may wait
+		if w, ok := s.wakes.take(); ok { // last, because wake-ups may wait
 			s.step(s.c.clock(), member.Woken{Wake: w})
 			continue
 		}
@@ -138,14 +138,14 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// step gives the member one input and carries out what it wants. What ends leadership comes
-// before everything else.
+// step gives the member one input and carries out its effects. Effects that end leadership come
+// first.
 func (s *shell) step(now lease.Instant, in member.Input) {
 	if r, ok := in.(member.Result); ok {
 		s.answered(r)
 	}
 	effects := s.m.Step(now, in)
-	begun := len(effects) // a Lost behind an Elected ends that term, in its place
+	begun := len(effects) // a Lost behind an Elected ends that new term, so it stays in its place
 	for i, e := range effects {
 		if _, ok := e.(member.Elected); ok {
 			begun = i
@@ -156,7 +156,7 @@ func (s *shell) step(now lease.Instant, in member.Input) {
 		}
 	}
 	if slices.ContainsFunc(effects, isStart) {
-		s.publish(now) // a run may ask for its trust as soon as it is started
+		s.publish(now) // a run may ask for its validity as soon as it starts
 	}
 	for i, e := range effects {
 		if lost, ok := e.(member.Lost); ok && i > begun {
@@ -165,7 +165,7 @@ func (s *shell) step(now lease.Instant, in member.Input) {
 		}
 		s.carryOut(now, e)
 	}
-	// The clock is looked at every Watch, so that a suspend is noticed.
+	// Wake up at least every Watch, so that a suspend of the machine is noticed.
 	s.due = min(s.m.Next(), now.Add(s.c.timing.Watch))
 	if now.Sub(s.published) >= s.c.timing.Watch {
 		s.publish(now)
@@ -201,7 +201,7 @@ func (s *shell) carryOut(now lease.Instant, e member.Effect) {
 	}
 }
 
-// planned makes the plan. A panic of it costs the pass, not the process.
+// planned makes the plan. If that panics, only the pass fails, not the process.
 func planned(e member.Compute) (p member.Planned) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -217,7 +217,8 @@ func (s *shell) elected(now lease.Instant, t node.Term) {
 	s.c.lead.begin(context.WithoutCancel(s.background), t, view.LeaderTrust)
 }
 
-// lost ends leadership here, and tells the member when what ran under it has returned.
+// lost ends leadership in this process. It informs the member once everything that ran under it has
+// returned.
 func (s *shell) lost(e member.Lost) {
 	if r := s.c.lead.end(e.Term.Number, e.Reason); r != nil {
 		s.strangers.Add(1)
@@ -229,7 +230,7 @@ func (s *shell) lost(e member.Lost) {
 	}
 }
 
-// publish makes what the member thinks visible to other goroutines.
+// publish makes the member's view visible to other goroutines.
 func (s *shell) publish(now lease.Instant) *member.View {
 	view := s.m.View()
 	s.published = now
@@ -240,8 +241,8 @@ func (s *shell) publish(now lease.Instant) *member.View {
 	return &view
 }
 
-// held notes a generation that some fence holds. Only a new maximum says anything: an agent that
-// is refused in a tight loop must not fill the inbox.
+// held notes a generation that a fence holds. Only a new maximum goes to the inbox: an agent that
+// is refused in a tight loop must not fill it.
 func (s *shell) held(generation int64) {
 	for {
 		old := s.highest.Load()
@@ -255,7 +256,7 @@ func (s *shell) held(generation int64) {
 	}
 }
 
-// report translates what the supervisor tells.
+// report turns a report of the supervisor into an input.
 func (s *shell) report(r supervisor.Report) {
 	switch r.Kind {
 	case supervisor.Started:

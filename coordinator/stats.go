@@ -13,18 +13,18 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// stats turns the store's answers into metrics and spans. It is touched by the loop only and has
-// no part in any decision.
+// stats turns the store's answers into metrics and spans. Only the loop uses it. It takes part in
+// no decision.
 type stats struct {
 	c *Coordinator
 	m *instruments
 
-	// seen is the term last told and the end of its lease.
+	// seen is the term in the newest reply, and expires the end of its lease.
 	seen    node.Term
 	expires time.Time
-	// own are the states of this node's units as last told.
+	// own are the states of this node's units, as in the newest reply.
 	own map[daemon.Unit]daemon.State
-	// freed is since when a unit is free; kept by the leader.
+	// freed is since when each free unit is free; only the leader fills it.
 	freed map[daemon.Unit]time.Time
 }
 
@@ -32,7 +32,7 @@ func newStats(c *Coordinator) *stats {
 	return &stats{c: c, m: c.m, own: map[daemon.Unit]daemon.State{}, freed: map[daemon.Unit]time.Time{}}
 }
 
-// answered takes the answer to a call.
+// answered handles the answer to a call.
 func (st *stats) answered(q asked, r member.Result) {
 	took := time.Since(q.began)
 	switch {
@@ -49,7 +49,8 @@ func (st *stats) answered(q asked, r member.Result) {
 
 func (st *stats) heartbeat(q asked, r member.Result, took time.Duration) {
 	claim := q.call.Heartbeat.Claim
-	// Fine and fast ones are the rule and say nothing: only the others become spans.
+	// Fast calls without an error are the rule and carry no information, so only the others become
+	// spans.
 	remarkable := r.Err != nil || took > q.call.Timeout/2
 	st.m.took(st.m.heartbeat, took, r.Err)
 	switch {
@@ -88,7 +89,7 @@ func (st *stats) reply(began time.Time, took time.Duration, r *storage.Reply) {
 	}
 }
 
-// elected forgets what an earlier reign of this node knew.
+// elected drops what an earlier term of this node has collected.
 func (st *stats) elected() { clear(st.freed) }
 
 // report counts the steps that this node has reported.
@@ -115,12 +116,12 @@ func (st *stats) report(sent *storage.Report, r member.Result) {
 	}
 }
 
-// commit counts the steps that this leader has taken.
+// commit counts the steps that this leader has committed.
 func (st *stats) commit(sent *storage.Commit, r member.Result, began time.Time) {
 	st.m.span("emitd.reconcile", began, r.Err, attribute.Int64("emitd.term", sent.Term.Number),
 		attribute.Int("emitd.changes", len(sent.Changes)), attribute.Int("emitd.skipped", skipped(r.Outcomes)))
-	// One commit may free a unit and assign it again: outcomes of a unit are in the order of its
-	// changes.
+	// One commit may free a unit and assign it again. The outcomes of a unit are in the order of
+	// its changes.
 	changes := make(map[daemon.Unit][]*storage.Change, len(sent.Changes))
 	for i := range sent.Changes {
 		c := &sent.Changes[i]
@@ -152,7 +153,7 @@ func skipped(outcomes []storage.Outcome) (n int) {
 	return n
 }
 
-// reason names why a leader took a step, out of a fixed set.
+// reason names why the leader took a step, out of a fixed set of words.
 func reason(c *storage.Change) string {
 	switch {
 	case c.Step != daemon.Expire:
@@ -172,7 +173,7 @@ func (st *stats) step(from, to daemon.State, reason string) {
 		attribute.String("from", string(from)), attribute.String("to", string(to)), attribute.String("reason", reason)))
 }
 
-// snapshot counts nodes and units, and closes the accounts of units that run again.
+// snapshot counts nodes and units, and records how long units that run again were free.
 func (st *stats) snapshot(s *daemon.Snapshot) {
 	n := &counts{nodes: map[node.State]int64{}, units: map[daemon.State]int64{}}
 	for i := range s.Nodes {
@@ -204,7 +205,7 @@ func (st *stats) snapshot(s *daemon.Snapshot) {
 	st.m.counts.Store(n)
 }
 
-// shown is the state under which a unit is counted.
+// shown returns the state under which a unit is counted.
 func shown(u *daemon.Record, state daemon.State) daemon.State {
 	if u.Crashing() {
 		return crashing

@@ -11,29 +11,30 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// Retention says what the cluster store keeps. The zero value is good.
+// Retention is how much history the cluster's store keeps. The zero value is a good default.
 type Retention struct {
-	// Events is how many events are kept; default 100,000. EventAge removes older ones also if
-	// they are fewer; default 30 days. The newest LeastEvents stay whatever their age; default
-	// 10,000, negative for none. A reader of events that falls further behind misses some.
+	// Events is how many events are kept; default 100,000. Events older than EventAge are removed
+	// even if there are fewer; default 30 days. The newest LeastEvents are kept whatever their age;
+	// default 10,000, negative for none. A reader of events that falls further behind misses some.
 	//
-	// The store's clock says how old an event is, and may be wrong: a clock that was set 30 days
-	// ahead would end the whole history at once. So an age counts only once the process that sweeps
-	// has measured that clock against its own, without a step, for as long as that age, at most a
-	// day.
+	// The age of an event is measured by the store's clock, which may be wrong: a clock set 30 days
+	// ahead would end the whole history at once. So an age counts only after the sweeping process
+	// has compared that clock with its own and seen no step for as long as that age, or for a day
+	// if the age is longer.
 	Events, LeastEvents int
 	EventAge            time.Duration
-	// LockAge is how long released locks are kept for people to see; default an hour. A lock whose
-	// holder died stays until somebody takes it.
+	// LockAge is how long released locks are kept for people to see; default one hour. A lock whose
+	// holder died stays until another process takes it.
 	LockAge time.Duration
-	// NodeAge is how long the rows of nodes that left are kept for people to see; default, and the
-	// least, is 2·NodeRegistrationTTL: they refuse messages that are late.
+	// NodeAge is how long the rows of nodes that left are kept for people to see. The default, and
+	// the minimum, is 2·NodeRegistrationTTL: these rows let the store refuse late messages of such
+	// nodes.
 	NodeAge time.Duration
 }
 
-// SweepTasks returns what the built-in daemon emit:sweeper has to do in this node's store; none
-// if the store sweeps nothing. Without a sweeper somewhere in the cluster, the history and the
-// rows of nodes that left grow for ever:
+// SweepTasks returns what the built-in daemon emit:sweeper has to do in this node's store; nil if
+// the store needs no sweeping. Without a sweeper somewhere in the cluster, the history and the rows
+// of nodes that left grow for ever:
 //
 //	tasks := c.SweepTasks(coordinator.Retention{})
 //	err := c.RegisterBuiltin(sweeper.Spec(), sweeper.New(tasks, sweeper.Config{}))
@@ -48,7 +49,7 @@ func (c *Coordinator) SweepTasks(keep Retention) []sweeper.Task {
 	}
 	locks, tombstones := cmp.Or(keep.LockAge, time.Hour), max(keep.NodeAge, 2*c.timing.NodeRegistrationTTL)
 	clock := &steadiness{read: c.storeClock.Load, slack: c.timing.QueryTimeout}
-	return []sweeper.Task{ // seldom: an idle cluster costs its store next to nothing
+	return []sweeper.Task{ // rarely, so that an idle cluster costs its store next to nothing
 		{Name: "nodes", Every: min(tombstones, 5*time.Minute), Step: func(ctx context.Context, f daemon.Fence, limit int) (int, error) {
 			if !clock.measures(tombstones) {
 				return 0, nil
@@ -71,25 +72,26 @@ func (c *Coordinator) SweepTasks(keep Retention) []sweeper.Task {
 	}
 }
 
-// ageless is an age that nothing has.
+// ageless is an age that no event reaches.
 const ageless = 100 * 365 * 24 * time.Hour
 
-// steadiness measures for how long the store's clock has gone at the pace of this process's own.
+// steadiness measures for how long the store's clock has run at the pace of this process's clock.
 type steadiness struct {
 	read  func() *reading
-	slack time.Duration // a reading is of the middle of a call
+	slack time.Duration // a reading belongs to the middle of a call
 
 	mu    sync.Mutex
 	since *reading // the first reading since the newest step
 }
 
-// longestMeasured bounds how long the store's clock is measured before an age counts. A process seldom
-// lives for the 30 days of an event.
+// longestMeasured bounds how long the store's clock must be measured before an age counts. A
+// process rarely lives for the 30 days of an event.
 const longestMeasured = 24 * time.Hour
 
-// measures reports whether an age by the store's clock counts: it has made no step for as long as that
-// age, at most longestMeasured. Each reading is compared with the first one, so that many small steps
-// count as the large one that they make. Two clocks may differ by a thousandth of the time.
+// measures reports whether an age by the store's clock counts: the clock has made no step for as
+// long as that age, or for longestMeasured if that is shorter. Each reading is compared with the
+// first one, so many small steps count as the large one that they add up to. The rates of the two
+// clocks may differ by a thousandth.
 func (s *steadiness) measures(age time.Duration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7,13 +7,13 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// witness knows the other processes of this host and looks whether they have ended. Proof of
-// death frees their units and their term at once, instead of after NodeRegistrationTTL and the lease.
+// witness watches the other nodes' processes on this host for their end. Exit evidence frees their units and
+// their term at once, instead of after NodeRegistrationTTL and the lease.
 type witness struct {
 	self node.Member
 	host hostLevel
-	// met says that there are peers which were not looked at yet: a process that was restarted finds its
-	// predecessor in the first list.
+	// met signals that peers were added that have not been checked yet. A process that was restarted finds its
+	// predecessor in its first member list.
 	met chan struct{} // capacity 1
 
 	mu    sync.Mutex
@@ -27,7 +27,7 @@ func newWitness(id node.Identity, own node.Host) *witness {
 	}
 }
 
-// see takes a whole member list.
+// see replaces the peers by those of a member list.
 func (w *witness) see(members []node.Member) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -40,15 +40,16 @@ func (w *witness) see(members []node.Member) {
 	}
 }
 
-// meet takes one process that no member list has shown: it has the ID with which this one cannot register.
+// meet adds one process that no member list has shown: the one with this node's ID, because of which this node
+// cannot register.
 func (w *witness) meet(m node.Member) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.add(&m, w.peers)
 }
 
-// add keeps a process of this host, and says so if it is not among those known. Nodes of this very
-// process live as long as who looks, and there may be a thousand.
+// add adds a process of this host, and signals met if it is new. It skips nodes of this very process, which live
+// as long as the watcher, and of which there may be a thousand.
 func (w *witness) add(m *node.Member, known map[node.Incarnation]node.Host) {
 	if m.Host.BootID == "" || m.Host.BootID != w.self.Host.BootID ||
 		(m.Host.PID == w.self.Host.PID && m.Host.Start == w.self.Host.Start) {
@@ -64,8 +65,8 @@ func (w *witness) add(m *node.Member, known map[node.Incarnation]node.Host) {
 	}
 }
 
-// ended lists the processes that are proven to have ended, each every time it is asked until a
-// member list shows that it is known.
+// ended returns the processes that have provably ended. It returns each of them every time, until a member list
+// shows that the store knows.
 func (w *witness) ended() []node.Incarnation {
 	w.mu.Lock()
 	peers := make(map[node.Incarnation]node.Host, len(w.peers))
@@ -74,7 +75,7 @@ func (w *witness) ended() []node.Incarnation {
 	}
 	w.mu.Unlock()
 	var out []node.Incarnation
-	over := map[node.Host]bool{} // a process with many nodes is looked at once
+	over := map[node.Host]bool{} // a process with many nodes is checked once
 	for inc, h := range peers {
 		ended, looked := over[h]
 		if !looked {
@@ -88,7 +89,7 @@ func (w *witness) ended() []node.Incarnation {
 	return out
 }
 
-// witnessInterval returns how often to look: a signal to each peer of the host is cheap.
+// witnessInterval returns how often to check. A check sends one signal to each peer of the host, which is cheap.
 func witnessInterval(heartbeat time.Duration) time.Duration {
 	return min(250*time.Millisecond, heartbeat/4)
 }

@@ -11,11 +11,12 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// WhileLeader calls f while this node leads, in each of its terms, at once if it leads already.
-// ctx ends when leadership does; f must return then, because the next term's call waits for it
-// and the term is not given up before. nil before that means that f is done for this term. An
-// error or a panic is repeated with growing pauses; when it has kept failing for LeaseDuration (a call
-// that lasted as long begins anew) the node resigns: the fault may be in it. The name is for the log.
+// WhileLeader calls f while this node leads, once in each of its terms, and at once if it leads
+// already. ctx ends when leadership does. f must return then, because the call of the next term
+// waits for it, and the term is not given up before. If f returns nil earlier, it is done for this
+// term. After an error or a panic f is called again, with growing pauses. If f keeps failing for
+// LeaseDuration, the node resigns, because the fault may lie in the node. A call that lasted that
+// long restarts the count. The name is for the log.
 func (c *Coordinator) WhileLeader(name string, f func(ctx context.Context, t node.Term) error) {
 	c.lead.assign(&duty{run: func(r *reign) { c.work(name, f, r) }})
 }
@@ -48,7 +49,7 @@ func (c *Coordinator) work(name string, f func(context.Context, node.Term) error
 	}
 }
 
-// panicError is a panic of the user's code as an error.
+// panicError is a panic of user code, as an error.
 type panicError struct {
 	value any
 	stack []byte
@@ -56,7 +57,7 @@ type panicError struct {
 
 func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
 
-// guarded calls f and returns its panic as an error.
+// guarded calls f and returns a panic of f as an error.
 func guarded(f func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -66,13 +67,13 @@ func guarded(f func() error) (err error) {
 	return f()
 }
 
-// backoff returns a pause that doubles from first up to limit, ± 10 %.
+// backoff returns a pause that doubles with each failure, from first up to limit, ± 10 %.
 func backoff(failures int, first, limit time.Duration) time.Duration {
 	d := min(first<<min(failures-1, 16), limit)
 	return d - d/10 + rand.N(max(d/5, 1))
 }
 
-// sleep waits for d; it reports false if ctx ended first.
+// sleep waits for d. It returns false if ctx ended first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

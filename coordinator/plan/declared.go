@@ -9,31 +9,33 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// Declared says whose spec of a daemon is in force, why, and which nodes declare it otherwise.
+// Declared is whose spec of a daemon is in force, why, and which nodes declare a different one.
 type Declared struct {
-	// By is the node whose spec is in force; zero if no node declares one that can be planned.
+	// By is the node whose spec is in force; zero if no node declares a usable one.
 	By node.Identity `json:"by,omitzero"`
-	// Revision is that of its spec, FirstRegisteredAt when its process registered for the first time.
+	// Revision is the spec's revision. FirstRegisteredAt is when the node's process registered for
+	// the first time.
 	Revision          int64     `json:"revision"`
 	FirstRegisteredAt time.Time `json:"first_registered_at,omitzero"`
-	// Why it is in force and not another, as "its revision is the highest"; empty if there is no other.
+	// Why is the reason why this spec is in force, as "its revision is the highest"; empty if there
+	// is no other.
 	Why string `json:"why,omitempty"`
-	// Same is how many other present nodes declare the same.
+	// Same is how many other present nodes declare the same spec.
 	Same   int             `json:"same"`
 	Others []OtherDeclared `json:"others"` // sorted by name
 }
 
-// OtherDeclared is a present node that declares a daemon otherwise than the spec in force.
+// OtherDeclared is a present node that declares a daemon differently from the spec in force.
 type OtherDeclared struct {
 	Node              node.Identity `json:"node"`
 	Revision          int64         `json:"revision"`
 	FirstRegisteredAt time.Time     `json:"first_registered_at,omitzero"`
-	// What differs, as "instances 4, not 2", or what makes the spec unusable.
+	// What is the difference, as "instances 4, not 2", or what makes the spec unusable.
 	What string `json:"what"`
 }
 
-// declared looks at what each present node says of a daemon. A plan needs one node for each advert;
-// people want to see all.
+// declared compares what every present node declares about a daemon. A plan needs only one node per
+// advert, but people want to see all.
 func declared(nodes []Node, wins word, id daemon.ID) Declared {
 	out := Declared{Others: []OtherDeclared{}}
 	var spec daemon.Spec
@@ -41,7 +43,7 @@ func declared(nodes []Node, wins word, id daemon.ID) Declared {
 		spec = wins.spec.WithDefaults()
 		out.By, out.Revision, out.FirstRegisteredAt = wins.by.Member.Identity, spec.Revision, firstRegistered(wins.by)
 	}
-	equal := false // another one of the same revision lost
+	equal := false // another node with the same revision lost
 	for i := range nodes {
 		n := &nodes[i]
 		if !n.present() || n.Advert == nil || n.Member.Incarnation == out.By.Incarnation {

@@ -11,13 +11,13 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// Explanation is everything that decided where a unit goes, or would go.
+// Explanation is everything that decides where a unit goes, or would go.
 type Explanation struct {
 	Unit daemon.Unit `json:"unit"`
-	// Decision is what the plan does with the unit; nil if nothing.
+	// Decision is the plan's decision about the unit; nil if there is none.
 	Decision *Decision `json:"decision,omitempty"`
-	// Next is where the unit goes, or would go if it were free and placed last in this plan; the
-	// zero Identity if nowhere. Why is the reason of that.
+	// Next is the node that gets the unit, or would get it if it were free and placed last in this
+	// plan. It is the zero Identity if no node would. Why is the reason.
 	Next node.Identity `json:"next,omitzero"`
 	Why  Why           `json:"why"`
 	Rows []Row         `json:"nodes"` // every present node, sorted by name
@@ -25,23 +25,23 @@ type Explanation struct {
 	Declared Declared `json:"declared"`
 }
 
-// Row is what speaks for and against one node.
+// Row is one node's part in the choice.
 type Row struct {
 	Node     node.Identity `json:"node"`
 	State    node.State    `json:"state"`
 	Eligible bool          `json:"eligible"`
-	// Load is the node's without the unit and before it is placed, Score with it: the least is
-	// chosen.
+	// Load is the node's load before the unit is placed, without the unit. Score is the load with
+	// the unit; the lowest wins.
 	Load  float64 `json:"load"`
 	Score float64 `json:"score"`
-	// Units and ZoneUnits are the units of the daemon on the node and in its zone.
+	// Units and ZoneUnits are the numbers of units of the daemon on the node and in its zone.
 	Units     int    `json:"units"`
 	ZoneUnits int    `json:"zone_units"`
 	Verdict   string `json:"verdict"`
 }
 
-// Explain recomputes the plan and shows what decided about one unit. Its choice is that of [Make]:
-// the same code makes both.
+// Explain recomputes the plan and returns what decided about one unit. It runs the code of [Make],
+// so its choice is the same.
 func Explain(in Input, u daemon.Unit) Explanation {
 	p := survey(in)
 	p.watch = &watch{unit: u}
@@ -65,13 +65,13 @@ func Explain(in Input, u daemon.Unit) Explanation {
 	return out
 }
 
-// watch notes the table of one unit at the moment in which it is placed.
+// watch captures the table of nodes for one unit at the moment when the unit is placed.
 type watch struct {
 	unit daemon.Unit
 	seen *Explanation
 }
 
-// find returns what is known of the unit's daemon and the unit's row, if it has one.
+// find returns the group of the unit's daemon, and the unit's row if it has one.
 func (p *planner) find(u daemon.Unit) (*group, *daemon.Record) {
 	i, ok := slices.BinarySearchFunc(p.groups, u.Daemon, func(g group, id daemon.ID) int { return cmp.Compare(g.id, id) })
 	if !ok {
@@ -86,7 +86,7 @@ func (p *planner) find(u daemon.Unit) (*group, *daemon.Record) {
 	return g, nil
 }
 
-// suppose places a unit that the plan does not place as if it were free, after all others.
+// suppose places a unit that the plan does not place, as if it were free, after all others.
 func (p *planner) suppose(g *group, u daemon.Unit, row *daemon.Record) {
 	if why, ok := g.unwanted(u); ok {
 		p.floor = newFloor(p, nil)
@@ -116,7 +116,7 @@ func (p *planner) suppose(g *group, u daemon.Unit, row *daemon.Record) {
 	p.place(j, &Decision{Unit: u}, row)
 }
 
-// unwanted says why a unit is never placed, if so.
+// unwanted returns why a unit is never placed, if that is so.
 func (g *group) unwanted(u daemon.Unit) (Why, bool) {
 	switch {
 	case g.said == nil:
@@ -127,7 +127,7 @@ func (g *group) unwanted(u daemon.Unit) (Why, bool) {
 	return Why{}, false
 }
 
-// replay gives a new floor what the plan has placed so far.
+// replay adds what the plan has placed so far to a new floor.
 func (p *planner) replay() {
 	for i := range p.groups {
 		g := &p.groups[i]
@@ -139,7 +139,8 @@ func (p *planner) replay() {
 	}
 }
 
-// record notes the table of a unit for which d was just decided, before it counts.
+// record captures the table of nodes for the unit that d was just decided for, before the unit
+// counts as placed.
 func (w *watch) record(p *planner, j *job, d *Decision, row *daemon.Record) {
 	w.seen = &Explanation{Unit: d.Unit, Next: d.To, Why: d.Why}
 	w.seen.Rows = p.table(func(s *site) Row {
@@ -172,7 +173,7 @@ func (p *planner) table(fill func(*site) Row) []Row {
 	return rows
 }
 
-// excluded says at length why a node is no candidate for a unit; "" if it is one.
+// excluded returns in words why a node is no candidate for a unit; "" if it is one.
 func (p *planner) excluded(s *site, spec *daemon.Spec, row *daemon.Record) string {
 	switch why := p.floor.filter(s.Node, spec); why {
 	case "":
@@ -191,7 +192,7 @@ func (p *planner) excluded(s *site, spec *daemon.Spec, row *daemon.Record) strin
 	return ""
 }
 
-// lacking names the labels that are required and that a node has not, or has with another value.
+// lacking lists the required labels that a node does not have, or has with another value.
 func lacking(has, requires map[string]string) string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(requires)) {
@@ -202,7 +203,7 @@ func lacking(has, requires map[string]string) string {
 	return strings.Join(out, ", ")
 }
 
-// having names what a node has in place of labels that are required; "" if it has none of them.
+// having lists the node's own values of required labels that differ; "" if there are none.
 func having(has, requires map[string]string) string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(requires)) {
@@ -224,7 +225,7 @@ func embargoed(e daemon.Embargo) string {
 	return text
 }
 
-// lost says by what a candidate lost.
+// lost returns why a candidate was not chosen. lead is the key of the winner.
 func lost(lead, r key) string {
 	switch {
 	case lead.load != r.load:

@@ -10,38 +10,39 @@ import (
 	"github.com/emitd/emitd/daemon"
 )
 
-// fit is the nodes that can take daemons of equal requirements, ordered for picking: a tree of
-// zones, and in each zone a tree of nodes. Nodes of one zone differ only in load and units; a
-// count that changes for a whole zone changes one leaf above.
+// fit holds the nodes that can take daemons with one set of requirements, ordered for picking: a
+// tree of zones, and for each zone a tree of its nodes. Nodes of one zone differ only in load and
+// units, so a count that changes for the whole zone changes only one leaf of the tree of zones.
 type fit struct {
-	zones   []*zone // by hash
+	zones   []*zone // sorted by hash
 	byLabel map[string]*zone
 	tree    tree
 	spots   map[*site]spot
-	// filtered are the nodes that are not in it.
+	// filtered are the nodes that are no candidates, by reason.
 	filtered map[Filter]Names
 
-	weight int64 // that its keys were made with
-	seen   int   // how many of floor.placed its keys contain
+	weight int64 // the weight that the keys were computed with
+	seen   int   // how many entries of floor.placed the keys include
 }
 
-// zone is the nodes that have one value of the label to spread by; those without it are one too.
+// zone is the nodes with one value of the label to spread by. Nodes without the label form a zone
+// too.
 type zone struct {
 	label string
 	at    uint64  // hash of the label
-	leaf  int     // in the tree of zones
-	sites []*site // by hash
+	leaf  int     // its leaf in the tree of zones
+	sites []*site // sorted by hash
 	tree  tree
-	units int // of the daemon at hand, also on nodes that are no candidates
+	units int // of the current daemon, also on nodes that are no candidates
 }
 
-// spot is where a node is in a fit.
+// spot is the position of a node in a fit.
 type spot struct {
 	zone *zone
 	leaf int
 }
 
-// fit finds the nodes that can take a daemon. Daemons that ask for the same share the answer.
+// fit returns the nodes that can take a daemon. Daemons with equal requirements share one fit.
 func (f *floor) fit(spec *daemon.Spec) *fit {
 	text := f.scratch[:0]
 	text = append(text, f.runs[spec.Kind]...)
@@ -85,7 +86,7 @@ func (f *floor) newFit(spec *daemon.Spec) *fit {
 	return out
 }
 
-// arrange puts zones, and the nodes of each, in order.
+// arrange sorts the zones and the nodes of each, and builds their trees.
 func (f *fit) arrange() {
 	slices.SortFunc(f.zones, func(a, b *zone) int {
 		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.label, b.label))
@@ -103,7 +104,7 @@ func (f *fit) arrange() {
 	}
 }
 
-// catchUp makes all keys those for a unit of the weight at hand, with what others were given since.
+// catchUp updates all keys to the current weight and to what was placed since they were computed.
 func (f *fit) catchUp(now *floor) {
 	missed := now.placed[f.seen:]
 	if f.weight == now.weight && len(missed) < len(f.spots) {
@@ -119,7 +120,7 @@ func (f *fit) catchUp(now *floor) {
 	f.weight, f.seen = now.weight, len(now.placed)
 }
 
-// key is that of the zone's best node, with the zone's part.
+// key returns the key of the zone's best node, with the zone's count.
 func (z *zone) key() key {
 	k := z.tree.least()
 	if k != taken {
@@ -128,7 +129,7 @@ func (z *zone) key() key {
 	return k
 }
 
-// set gives a node its key, if it can take the daemon at all.
+// set sets a node's key, if the node is a candidate.
 func (f *fit) set(s *site, k key) {
 	if at, ok := f.spots[s]; ok {
 		at.zone.tree.set(at.leaf, k)
@@ -136,12 +137,13 @@ func (f *fit) set(s *site, k key) {
 	}
 }
 
-// lift makes a change in a zone known above.
+// lift updates the tree of zones after a change in a zone.
 func (f *fit) lift(z *zone) { f.tree.set(z.leaf, z.key()) }
 
-// pick returns the best node for a unit with this hash; nil if there is none. Of zones, and of
-// nodes, that are equally good the first in hash order counts, from a place that is the unit's: so
-// units spread evenly over equals, and each level has its own bits to do so.
+// pick returns the best node for a unit with this hash; nil if there is none. Among equally good
+// zones, and equally good nodes, it takes the first in hash order from a position that depends on
+// the unit's hash. So units spread evenly over equals. The two levels use different bits of the
+// hash.
 func (f *fit) pick(hash uint64) *site {
 	if f.tree.least() == taken {
 		return nil
@@ -151,8 +153,8 @@ func (f *fit) pick(hash uint64) *site {
 	return z.sites[z.tree.next(int(hash%uint64(len(z.sites))))]
 }
 
-// hash is the same in every process and version: FNV-1a, then a finalizer, since the last bytes of
-// a short text hardly reach the high bits.
+// hash is the same in every process and version. It is FNV-1a with a finalizer, because the last
+// bytes of a short text hardly change the high bits.
 func hash(s string) uint64 {
 	h := uint64(14695981039346656037)
 	for i := range len(s) {

@@ -66,10 +66,10 @@ func (p *planner) place(j *job, d *Decision, row *daemon.Record) {
 	}
 }
 
-// active reports whether the embargo still holds.
+// active reports whether the embargo is in force.
 func (p *planner) active(e daemon.Embargo) bool { return e.Holds(p.in.Now) }
 
-// rank is all a node is compared by, before the hash.
+// rank returns the node's complete key, with the zone's count.
 func (j *job) rank(s *site) key {
 	k := j.floor.key(s)
 	if z := j.zoneOf(s); z != nil {
@@ -78,7 +78,7 @@ func (j *job) rank(s *site) key {
 	return k
 }
 
-// choice says what made the best better than the second, which may be nil.
+// choice returns what made the best node better than the second, which may be nil.
 func (j *job) choice(best, second *site) Why {
 	w := Why{Rule: OnlyCandidate, Chosen: best.Member.Name}
 	if second == nil {
@@ -98,11 +98,12 @@ func (j *job) choice(best, second *site) Why {
 	return w
 }
 
-// maxLeft bounds, in bytes, what is repeated of why an assignment ended: an agent may have written it.
+// maxLeft bounds, in bytes, how much of the end reason of an assignment is repeated. An agent may
+// have written it.
 const maxLeft = 200
 
-// left says where the unit was before and why it is not there any more; "" if it was nowhere, or
-// nobody said why.
+// left returns which node held the unit before and why that ended; "" if no node held it, or no
+// reason is known.
 func left(row *daemon.Record) string {
 	if row.State != daemon.Deleted || row.Holder.Name == "" || row.Reason == "" {
 		return ""
@@ -117,7 +118,8 @@ func left(row *daemon.Record) string {
 	return row.Holder.Name + ": " + reason
 }
 
-// withBarred adds those who are under an embargo to those who could take no unit of the daemon.
+// withBarred adds the nodes with an embargo for the unit to those that are no candidates for the
+// daemon.
 func withBarred(filtered map[Filter]Names, barred []*site) map[Filter]Names {
 	if len(barred) == 0 {
 		return filtered

@@ -8,36 +8,37 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// floor is all present nodes with what they hold, while units are placed.
+// floor is all present nodes with their load, while units are placed.
 type floor struct {
 	sites map[node.Incarnation]*site
 	order []*site // as in the input
 	fits  map[string]*fit
-	// weight is that of a unit of the daemon at hand.
+	// weight is the weight of a unit of the current daemon.
 	weight int64
-	// placed are the nodes that got a unit, in turn: what a fit that was not at hand has missed.
+	// placed are the nodes that were given units, in order. A fit that is used again reads from it what changed
+	// since.
 	placed []*site
-	// adverts numbers the distinct adverts; runs says for each kind that is wanted which of
-	// them contain it, one bit each.
+	// adverts numbers the distinct adverts. runs has, for each kind to be placed, one bit per advert: whether the
+	// advert contains the kind.
 	adverts map[*daemon.Advert]int
 	runs    map[daemon.Kind][]byte
 	scratch []byte
 }
 
-// site is a node that may take units.
+// site is a present node while units are placed.
 type site struct {
 	*Node
 	at       uint64 // hash of its incarnation
 	capacity int64
-	held     int64 // Σ weight
-	units    int   // of the daemon at hand
+	held     int64 // Σ weight of its units
+	units    int   // units of the current daemon
 }
 
-// load is what the node would have with so much more. Equal ratios give equal floats, since both
-// operands are exact.
+// load returns the node's load with that much more weight. Equal ratios give equal floats, because both operands
+// are exact.
 func (s *site) load(more int64) float64 { return float64(s.held+more) / float64(s.capacity) }
 
-// newFloor adds up what present nodes hold. wanted are the specs of which units will be placed.
+// newFloor sums up what present nodes hold. wanted are the specs of the units to place.
 func newFloor(p *planner, wanted []*daemon.Spec) *floor {
 	f := &floor{
 		sites:   make(map[node.Incarnation]*site, len(p.in.Nodes)),
@@ -69,7 +70,7 @@ func newFloor(p *planner, wanted []*daemon.Spec) *floor {
 	return f
 }
 
-// index finds out which adverts contain the kinds that are wanted: an advert may list thousands.
+// index finds which adverts contain the wanted kinds. An advert may list thousands of kinds.
 func (f *floor) index(wanted []*daemon.Spec) {
 	for _, spec := range wanted {
 		if f.runs[spec.Kind] == nil {
@@ -88,7 +89,7 @@ func (f *floor) index(wanted []*daemon.Spec) {
 	}
 }
 
-// holder returns the present node that holds the unit, if any.
+// holder returns the present node that holds the unit, or nil.
 func (f *floor) holder(row *daemon.Record) *site {
 	switch row.State {
 	case daemon.Assigning, daemon.Active, daemon.Revoking:
@@ -97,7 +98,7 @@ func (f *floor) holder(row *daemon.Record) *site {
 	return nil
 }
 
-// filter says why a node is no candidate for any unit of a daemon; "" if it is one.
+// filter returns why a node is no candidate for any unit of a daemon; "" if it is one.
 func (f *floor) filter(n *Node, spec *daemon.Spec) Filter {
 	number := f.adverts[n.Advert]
 	switch {
@@ -121,10 +122,10 @@ type job struct {
 	*fit
 	floor   *floor
 	spec    *daemon.Spec
-	holders []*site // that hold units of the daemon
+	holders []*site // sites that hold units of the daemon
 }
 
-// begin takes a daemon in hand and counts where its units are.
+// begin makes g the current daemon and counts where its units are.
 func (f *floor) begin(g *group) *job {
 	f.weight = g.weight()
 	j := &job{fit: f.fit(g.spec), floor: f, spec: g.spec}
@@ -137,12 +138,12 @@ func (f *floor) begin(g *group) *job {
 	return j
 }
 
-// end forgets the counts: the next daemon has its own.
+// end resets the counts, because each daemon has its own.
 func (j *job) end() {
 	for _, s := range j.holders {
 		s.units = 0
 		j.show(s)
-		if z := j.zoneOf(s); z != nil { // also where the holder itself is no candidate
+		if z := j.zoneOf(s); z != nil { // the zone counts units on nodes that are no candidates too
 			z.units = 0
 			j.lift(z)
 		}
@@ -150,10 +151,10 @@ func (j *job) end() {
 	j.seen = len(j.floor.placed)
 }
 
-// zoneOf returns the zone of a node, candidate or not; nil if no candidate is in it.
+// zoneOf returns the node's zone, whether or not the node is a candidate; nil if no candidate is in that zone.
 func (j *job) zoneOf(s *site) *zone { return j.byLabel[s.Member.Labels[j.spec.Spread]] }
 
-// count notes one more unit of the daemon at a node.
+// count adds one unit of the daemon to a node.
 func (j *job) count(s *site) {
 	if s.units == 0 {
 		j.holders = append(j.holders, s)
@@ -173,10 +174,10 @@ func (j *job) take(s *site) {
 	j.count(s)
 }
 
-// key is what the node is compared by; its zone's part is added above it.
+// key returns the node's key without the zone, which is added one level above.
 func (f *floor) key(s *site) key { return key{load: s.load(f.weight), units: s.units} }
 
-// show makes the node a candidate as it is now, hide keeps it from being chosen.
+// show makes the node a candidate with its current key; hide keeps it from being chosen.
 func (j *job) show(s *site) { j.set(s, j.floor.key(s)) }
 func (j *job) hide(s *site) { j.set(s, taken) }
 
@@ -197,7 +198,7 @@ func (j *job) embargoedUntil(row *daemon.Record, barred []*site, active func(dae
 	return first
 }
 
-// barred returns the nodes that could take a unit but for an embargo.
+// barred returns the nodes that only an embargo keeps from the unit.
 func (j *job) barred(row *daemon.Record, active func(daemon.Embargo) bool) []*site {
 	var out []*site
 	for _, e := range row.Embargoes {

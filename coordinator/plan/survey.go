@@ -9,30 +9,30 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// planner is a plan in the making.
+// planner is a plan while it is made.
 type planner struct {
 	in      Input
 	union   *union
 	groups  []group // sorted by daemon
 	leaving map[node.Incarnation]Rule
 
-	// decisions are sorted by unit. Those that assign are drafts until their To is set; those
-	// of them that nobody can take become Unplaced. rows are what they were made from, nil for
-	// none.
+	// decisions are sorted by unit. Those with the step Assign are drafts until To is set. Drafts
+	// that no node can take become Unplaced. rows[i] is the row that decisions[i] was made from;
+	// nil for none.
 	decisions []Decision
 	rows      []*daemon.Record
 	unknown   []Unknown
 
-	floor *floor // set once something is to be placed
+	floor *floor // set once there are units to place
 	watch *watch // set by Explain
 }
 
-// group is a daemon: what is said of it, nil if nobody advertises it, its rows, and its decisions
-// from lo up to hi.
+// group is one daemon: its spec (nil if nobody advertises it), its rows, and its decisions from lo
+// up to hi.
 type group struct {
 	id     daemon.ID
-	said   *daemon.Spec // without defaults
-	spec   *daemon.Spec // the same with defaults, once units are placed
+	said   *daemon.Spec // as advertised, without defaults
+	spec   *daemon.Spec // the same with defaults; set when units are placed
 	rows   []*daemon.Record
 	lo, hi int
 	place  int // how many of the decisions are drafts to place
@@ -45,7 +45,7 @@ func (g *group) instances() int {
 	return cmp.Or(g.said.Instances, 1)
 }
 
-// weight of one unit; that of a daemon nobody advertises is not known and counts as one.
+// weight returns the weight of one unit. It counts as 1 if nobody advertises the daemon.
 func (g *group) weight() int64 {
 	if g.said == nil {
 		return 1
@@ -53,7 +53,7 @@ func (g *group) weight() int64 {
 	return int64(cmp.Or(g.said.Weight, 1))
 }
 
-// survey goes through all daemons, known from specs or rows, and decides all but placement.
+// survey goes through all daemons, known from specs or rows, and decides everything but placement.
 func survey(in Input) *planner {
 	p := &planner{in: in, union: unite(in.Nodes)}
 	for i := range in.Nodes {
@@ -86,8 +86,8 @@ func survey(in Input) *planner {
 	return p
 }
 
-// reserve makes room for about as many decisions as there will be: one for each unit that is free
-// or has no row.
+// reserve allocates about as many decisions as there will be: one for each unit that is free or has
+// no row.
 func (p *planner) reserve() {
 	free, missing := 0, -len(p.in.Units)
 	for i := range p.in.Units {
@@ -103,7 +103,7 @@ func (p *planner) reserve() {
 	p.groups = make([]group, 0, len(p.union.words))
 }
 
-// sorted returns the rows in order of units. A store lists them so already.
+// sorted returns the rows in order of units. Stores list them in this order already.
 func sorted(units []daemon.Record) []*daemon.Record {
 	rows := make([]*daemon.Record, len(units))
 	for i := range units {
@@ -134,9 +134,9 @@ func (p *planner) consider(g *group) {
 	declare(g.instances())
 }
 
-// judge decides about one row: the table of the package comment. The state is looked at first: what
-// this version cannot read it must not touch. A unit that is both unwanted and on a leaving node is
-// asked back once, for the reason that lasts.
+// judge decides about one row by the table of the package comment. It checks the state first,
+// because this version must not touch a state that it does not know. A unit that is both unwanted
+// and on a leaving node is revoked once, for the reason that is permanent.
 func (p *planner) judge(g *group, row *daemon.Record) {
 	wanted := row.Unit.Index < g.instances()
 	switch {
@@ -153,8 +153,9 @@ func (p *planner) judge(g *group, row *daemon.Record) {
 	}
 }
 
-// judgeFree decides about a unit nobody holds. A row is written before it is placed on: one decision
-// per unit and plan, so that the guard of each is what the plan has seen.
+// judgeFree decides about a unit without a holder. A row that must be declared again is placed only
+// by the next plan: there is one decision per unit and plan, so that each is guarded by what the
+// plan has seen.
 func (p *planner) judgeFree(g *group, row *daemon.Record, wanted bool) {
 	switch {
 	case wanted && row.Retired:
@@ -172,17 +173,17 @@ func (p *planner) judgeFree(g *group, row *daemon.Record, wanted bool) {
 	}
 }
 
-// reduced is the reason for what happens to units beyond the last.
+// reduced returns the reason for decisions about units beyond Instances.
 func reduced(g *group) Why {
 	return Why{Rule: InstancesReduced, Note: "to " + strconv.Itoa(g.instances())}
 }
 
-// revoke asks a unit back.
+// revoke adds the decision to revoke a unit.
 func (p *planner) revoke(g *group, row *daemon.Record, why Why) {
 	p.decide(g, Decision{Unit: row.Unit, Step: daemon.Revoke, Why: why}, row)
 }
 
-// write retires a row or declares it again.
+// write adds the decision to retire a row or to declare it again.
 func (p *planner) write(g *group, row *daemon.Record, retired bool, why Why) {
 	p.decide(g, Decision{Unit: row.Unit, Retired: retired, Why: why}, row)
 }
@@ -198,12 +199,12 @@ func (p *planner) decide(g *group, d Decision, row *daemon.Record) {
 	p.decisions, p.rows = append(p.decisions, d), append(p.rows, row)
 }
 
-// draft reports whether the decision is to assign and no node was found.
+// draft reports whether the decision is to assign, but no node was found.
 func (d *Decision) draft() bool {
 	return d.Step == daemon.Assign && (d.Why.Rule == NoEligibleNode || d.Why.Rule == NotAdvertised)
 }
 
-// finish makes the plan public: drafts that found no node become Unplaced.
+// finish returns the plan. Drafts without a node become Unplaced.
 func (p *planner) finish() Plan {
 	out := Plan{Unknown: p.unknown, Specs: Specs{p.union.words}, Disagreements: p.union.overruled}
 	made := p.decisions[:0]

@@ -2,11 +2,11 @@ package plan
 
 import "math"
 
-// key is what nodes are compared by, before the hash.
+// key is the rank of a node for the current daemon, without the hash. The lowest key wins.
 type key struct {
-	load  float64 // with one more unit of the daemon at hand
-	units int     // of that daemon, on the node
-	zone  int     // of that daemon, in the zone; 0 where only nodes of one zone are compared
+	load  float64 // with one more unit of the current daemon
+	units int     // units of that daemon on the node
+	zone  int     // units of that daemon in the zone; 0 where only nodes of one zone are compared
 }
 
 func (k key) less(o key) bool {
@@ -19,17 +19,17 @@ func (k key) less(o key) bool {
 	return k.zone < o.zone
 }
 
-// taken is the key of a node that cannot be chosen.
+// taken is the key of a node that must not be chosen.
 var taken = key{load: math.Inf(1), units: math.MaxInt}
 
-// tree holds one key per leaf and, above each pair, the lesser: a tournament. Leaves are padded to
-// a power of two, so that leaves lie in order below every inner node.
+// tree is a tournament tree: one key per leaf, and above each pair of nodes the lower key. Its
+// width is padded to a power of two, so that the leaves lie in order below every inner node.
 type tree struct {
-	width int   // of the lowest row
-	keys  []key // keys[1] is the top, keys[i] has the children 2i and 2i+1
+	width int   // number of leaves, padded
+	keys  []key // keys[1] is the root; keys[i] has the children 2i and 2i+1
 }
 
-// newTree returns a tree of n leaves, none of which can be chosen.
+// newTree returns a tree of n leaves, all taken.
 func newTree(n int) tree {
 	width := 1
 	for width < n {
@@ -42,10 +42,10 @@ func newTree(n int) tree {
 	return t
 }
 
-// least returns the least key of all.
+// least returns the lowest key.
 func (t *tree) least() key { return t.keys[1] }
 
-// fill gives the n leaves their keys.
+// fill sets the keys of the first n leaves.
 func (t *tree) fill(n int, leaf func(int) key) {
 	for i := range n {
 		t.keys[t.width+i] = leaf(i)
@@ -55,7 +55,7 @@ func (t *tree) fill(n int, leaf func(int) key) {
 	}
 }
 
-// settle gives an inner node the lesser of its children.
+// settle sets an inner node to the lower key of its children.
 func (t *tree) settle(i int) {
 	t.keys[i] = t.keys[2*i]
 	if t.keys[2*i+1].less(t.keys[i]) {
@@ -63,7 +63,7 @@ func (t *tree) settle(i int) {
 	}
 }
 
-// set gives a leaf its key.
+// set sets the key of one leaf.
 func (t *tree) set(leaf int, k key) {
 	i := leaf + t.width
 	t.keys[i] = k
@@ -72,7 +72,8 @@ func (t *tree) set(leaf int, k key) {
 	}
 }
 
-// next returns the first leaf that has the least key, looking from a leaf on and round.
+// next returns the first leaf with the lowest key, searching from a leaf on and then from the
+// start.
 func (t *tree) next(from int) int {
 	if leaf := t.search(1, 0, t.width, from); leaf >= 0 {
 		return leaf
@@ -80,7 +81,8 @@ func (t *tree) next(from int) int {
 	return t.search(1, 0, t.width, 0)
 }
 
-// search looks below i, which spans the leaves from lo up to hi, at or after from; -1 is none.
+// search returns the first leaf with the lowest key at or after from, below the inner node i, which
+// spans the leaves lo to hi-1. It returns -1 if there is none.
 func (t *tree) search(i, lo, hi, from int) int {
 	if hi <= from || t.keys[i] != t.keys[1] {
 		return -1

@@ -12,17 +12,18 @@ import (
 	"github.com/emitd/emitd/daemon"
 )
 
-// union is what present nodes advertise, taken together.
+// union is the union of what present nodes advertise.
 type union struct {
-	words []word // in force, by daemon once sort was called
-	// known is where each daemon is in words while they are heard; nil where none can come twice.
+	words []word // the specs in force; sorted by daemon after sort
+	// known is the position of each daemon in words while specs are added; nil if no daemon can
+	// occur twice.
 	known map[daemon.ID]int
-	// overruled are in the order in which they were met until sort.
+	// overruled are the specs that are not in force, in the order of the adverts until sort.
 	overruled []Disagreement
 }
 
-// word is a spec in force, as it was advertised, and the node whose word it is. It is not copied:
-// there may be thousands, and hardly any of them is asked for.
+// word is a spec in force, as it was advertised, and the node that advertised it. The spec is not
+// copied: there may be thousands, and few of them are ever read.
 type word struct {
 	spec *daemon.Spec
 	by   *Node
@@ -66,7 +67,8 @@ func unite(nodes []Node) *union {
 	if len(offers) > 1 || len(offers) == 1 && !inOrder(offers[0].Advert.Specs) {
 		u.known = make(map[daemon.ID]int, size)
 	}
-	// Newest first: the first usable word of the highest revision wins. Lower revisions come after it.
+	// The newest process comes first, so the first usable spec of the highest revision wins. Lower
+	// revisions come after all of these.
 	highest := revisions(offers)
 	var behind []word
 	for _, n := range offers {
@@ -87,7 +89,7 @@ func unite(nodes []Node) *union {
 	return u
 }
 
-// revisions returns the highest revision of each daemon that has one above zero: hardly any has.
+// revisions returns the highest revision of each daemon that has one above zero. Few have.
 func revisions(offers []*Node) map[daemon.ID]int64 {
 	var out map[daemon.ID]int64
 	for _, n := range offers {
@@ -103,8 +105,7 @@ func revisions(offers []*Node) map[daemon.ID]int64 {
 	return out
 }
 
-// inOrder reports whether the specs are in order and none is of the same daemon as another, as
-// nodes send them.
+// inOrder reports whether the specs are sorted by daemon without duplicates, as nodes send them.
 func inOrder(specs []daemon.Spec) bool {
 	for i := 1; i < len(specs); i++ {
 		if specs[i-1].ID >= specs[i].ID {
@@ -114,7 +115,7 @@ func inOrder(specs []daemon.Spec) bool {
 	return true
 }
 
-// hear takes a spec in, or notes why not.
+// hear adds a spec to the union, or notes why it is not in force.
 func (u *union) hear(n *Node, said *daemon.Spec) {
 	spec := said.WithDefaults()
 	var what, why string
@@ -136,7 +137,7 @@ func (u *union) hear(n *Node, said *daemon.Spec) {
 	}
 }
 
-// sort puts everything in order and finds the winners of disagreements.
+// sort puts everything in order and fills in the winners of disagreements.
 func (u *union) sort() {
 	byID := func(a, b word) int { return cmp.Compare(a.spec.ID, b.spec.ID) }
 	if !slices.IsSortedFunc(u.words, byID) {
@@ -153,7 +154,8 @@ func (u *union) sort() {
 	})
 }
 
-// adverts returns one node for each distinct advert, the one that registered last, newest first.
+// adverts returns one node for each distinct advert, the one that registered last. They are sorted,
+// newest first.
 func adverts(nodes []Node) []*Node {
 	newest := map[*daemon.Advert]*Node{}
 	for i := range nodes {
@@ -168,8 +170,8 @@ func adverts(nodes []Node) []*Node {
 	return slices.SortedFunc(maps.Values(newest), byRegistration)
 }
 
-// firstRegistered is when the node's process registered for the first time. One that was paused and
-// returns has a new registration and no newer program.
+// firstRegistered returns when the node's process registered for the first time. A process that was
+// paused and returns has a new registration, but no newer program.
 func firstRegistered(n *Node) time.Time {
 	first := n.Member.FirstRegisteredAt
 	if first.IsZero() || first.After(n.Member.RegisteredAt) {
@@ -178,7 +180,7 @@ func firstRegistered(n *Node) time.Time {
 	return first
 }
 
-// byRegistration orders nodes newest first.
+// byRegistration orders nodes by their first registration, newest first.
 func byRegistration(a, b *Node) int {
 	return cmp.Or(
 		firstRegistered(b).Compare(firstRegistered(a)),
@@ -186,11 +188,11 @@ func byRegistration(a, b *Node) int {
 	)
 }
 
-// maxWeight keeps sums of weights exact, whatever is advertised.
+// maxWeight keeps sums of weights exact in a float64, whatever nodes advertise.
 const maxWeight = 1 << 30
 
-// unusable says why a spec cannot be planned; "" if it can. It asks only what placement rests on:
-// that a spec is well formed is checked where it is registered, and an advert may hold thousands.
+// unusable returns why a spec cannot be planned, or "". It checks only what placement depends on.
+// Register checks the rest, and an advert may hold thousands of specs.
 func unusable(s *daemon.Spec) string {
 	switch {
 	case s.ID == "":
@@ -203,7 +205,7 @@ func unusable(s *daemon.Spec) string {
 	return ""
 }
 
-// difference says what the spec in force has that the other has not; "" if they are equal.
+// difference returns where the winning spec differs from the losing one; "" if they are equal.
 func difference(wins, loses *daemon.Spec) string {
 	if same(wins, loses) {
 		return ""
@@ -233,7 +235,7 @@ func difference(wins, loses *daemon.Spec) string {
 	return strings.Join(out, "; ")
 }
 
-// same compares without allocating: nearly always, specs are equal.
+// same compares two specs without allocating, because nearly all are equal.
 func same(a, b *daemon.Spec) bool {
 	return a.Kind == b.Kind && a.Revision == b.Revision && a.Instances == b.Instances && a.Weight == b.Weight &&
 		a.Spread == b.Spread && a.WaitReady == b.WaitReady &&

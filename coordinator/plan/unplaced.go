@@ -12,12 +12,14 @@ import (
 type Unplaced struct {
 	Unit  daemon.Unit
 	Since time.Time // when it became free
-	// EmbargoedUntil is when the first embargo ends that alone keeps a node from it; zero if none does.
+	// EmbargoedUntil is when the first embargo ends that is a node's only obstacle; zero if there
+	// is none.
 	EmbargoedUntil time.Time
 	Why            Why
 }
 
-// String is for people: "no eligible node; 1 embargoed: n1, until 2026-05-01T12:01:00Z".
+// String returns the reason for people to read: "no eligible node; 1 embargoed: n1, until
+// 2026-05-01T12:01:00Z".
 func (u *Unplaced) String() string {
 	text := u.Why.String()
 	if !u.EmbargoedUntil.IsZero() {
@@ -26,13 +28,14 @@ func (u *Unplaced) String() string {
 	return text
 }
 
-// Obstacle says in one word why no node takes a unit.
+// Obstacle is, in one word, why no node takes a unit.
 type Obstacle string
 
-// The obstacles. Of several nodes the one that comes nearest to taking the unit counts, in this order.
+// The obstacles, from the smallest to the largest. If nodes have different ones, the smallest
+// counts.
 const (
 	Embargoed       Obstacle = "embargoed"      // a node could take it once an embargo has ended
-	LabelsMissing   Obstacle = "labels"         // nodes run it, none of them has the labels it requires
+	LabelsMissing   Obstacle = "labels"         // nodes run its kind, but none has the labels it requires
 	KindMissing     Obstacle = "kind"           // no node that takes daemons runs its kind
 	NoDaemons       Obstacle = "no_daemons"     // no node takes daemons
 	NodeUnavailable Obstacle = "node_state"     // all nodes are late, draining, cordoned or deaf
@@ -40,12 +43,12 @@ const (
 	Unadvertised    Obstacle = "not_advertised" // no node advertises its daemon
 )
 
-// Obstacles returns all of them.
+// Obstacles returns all obstacles.
 func Obstacles() []Obstacle {
 	return []Obstacle{Embargoed, LabelsMissing, KindMissing, NoDaemons, NodeUnavailable, NoNode, Unadvertised}
 }
 
-// Obstacle returns what keeps the nodes from the unit.
+// Obstacle returns the smallest obstacle of all nodes.
 func (u *Unplaced) Obstacle() Obstacle {
 	if u.Why.Rule == NotAdvertised {
 		return Unadvertised

@@ -10,11 +10,11 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// Rule says what decided.
+// Rule is what decided.
 type Rule string
 
-// The rules that decide a placement: the first of them by which the chosen node and the runner-up
-// differ.
+// The rules that decide a placement. The decisive rule is the first by which the chosen node and
+// the runner-up differ.
 const (
 	OnlyCandidate Rule = "only candidate"
 	LeastLoaded   Rule = "least loaded"
@@ -23,7 +23,7 @@ const (
 	StableHash    Rule = "stable hash"
 )
 
-// The rules that decide anything else.
+// The rules of all other decisions.
 const (
 	NewlyDeclared    Rule = "declared"
 	DeclaredAgain    Rule = "declared again"
@@ -34,32 +34,32 @@ const (
 	NoEligibleNode   Rule = "no eligible node"
 )
 
-// Filter says why a node was no candidate: the first that applies.
+// Filter is why a node is no candidate: the first filter that applies.
 type Filter string
 
-// The filters, in the order in which they apply. A state of node that this version does not know
-// filters under its own name.
+// The filters, in the order in which they apply. A node state that this version does not know is a
+// filter with its own name.
 const (
 	FilterLate      Filter = Filter(node.Late)
 	FilterDraining  Filter = Filter(node.Draining)
 	FilterCordoned  Filter = Filter(node.Cordoned)
 	FilterDeaf      Filter = Filter(node.Deaf)
-	FilterNoDaemons Filter = "no daemons" // the node takes none at all
-	FilterKind      Filter = "kind"       // it does not run this kind
-	FilterLabels    Filter = "lacks"      // labels that are required: the filter names them, "lacks zone=mars"
-	FilterEmbargoed Filter = "embargoed"  // the unit failed there
+	FilterNoDaemons Filter = "no daemons" // the node takes no daemons at all
+	FilterKind      Filter = "kind"       // the node does not run this kind
+	FilterLabels    Filter = "lacks"      // required labels are missing: the filter names them, "lacks zone=mars"
+	FilterEmbargoed Filter = "embargoed"  // the unit has an embargo on the node
 )
 
-// maxNames bounds what an event says of many nodes.
+// maxNames bounds how many nodes an event names.
 const maxNames = 8
 
-// Names is how many nodes there are, and who the first eight by name.
+// Names is a number of nodes and the first eight of their names in order.
 type Names struct {
 	Count int      `json:"count"`
 	Names []string `json:"names"`
 }
 
-// shorten counts names and keeps the first of them; nil for none.
+// shorten counts the names and keeps the first of them; nil for none.
 func shorten(names map[Filter][]string) map[Filter]Names {
 	if len(names) == 0 {
 		return nil
@@ -72,25 +72,28 @@ func shorten(names map[Filter][]string) map[Filter]Names {
 	return out
 }
 
-// Why is the reason of a decision. It marshals to the detail of an event.
+// Why is the reason of a decision. As JSON it is the detail of an event.
 type Why struct {
 	Rule Rule `json:"rule"`
-	// Note tells more where the rule does not say enough.
+	// Note adds what the rule alone does not say.
 	Note string `json:"note,omitempty"`
-	// Chosen is the name of the node that gets the unit, RunnerUp of the one that would have.
+	// Chosen is the name of the node that gets the unit. RunnerUp is the one that would get it
+	// otherwise.
 	Chosen   string `json:"chosen,omitempty"`
 	RunnerUp string `json:"runner_up,omitempty"`
-	// Value and RunnerUpValue are what the rule compared: loads with the unit, or numbers of
-	// units of the daemon on the node or in its zone.
+	// Value and RunnerUpValue are what the rule compared: loads with the unit, or numbers of units
+	// of the daemon on the node or in its zone.
 	Value         float64 `json:"value,omitempty"`
 	RunnerUpValue float64 `json:"runner_up_value,omitempty"`
-	// Left is where the unit was before and why that ended, as "n3: holder is dead".
+	// Left is the node that held the unit before and why that ended, as "n3: holder is dead".
 	Left string `json:"left,omitempty"`
-	// Filtered are the nodes that were no candidates. It is shared between units: do not write.
+	// Filtered are the nodes that are no candidates. The map is shared between units: do not modify
+	// it.
 	Filtered map[Filter]Names `json:"filtered,omitempty"`
 }
 
-// String is for people: "least loaded (2.0 < 3.0); runner-up n2; left n3: holder is dead".
+// String returns the reason for people to read: "least loaded (2.0 < 3.0); runner-up n2; left n3:
+// holder is dead".
 func (w Why) String() string {
 	var b strings.Builder
 	b.WriteString(string(w.Rule))
@@ -124,7 +127,7 @@ func (w Why) String() string {
 	return b.String()
 }
 
-// distinct writes two numbers with as many decimals as it takes to tell them apart, at least one.
+// distinct formats two numbers with as many decimals, from 1 to 6, as it takes to make them differ.
 func distinct(a, b float64) (string, string) {
 	for digits := 1; ; digits++ {
 		x, y := strconv.FormatFloat(a, 'f', digits, 64), strconv.FormatFloat(b, 'f', digits, 64)

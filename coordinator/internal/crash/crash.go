@@ -3,6 +3,6 @@ package crash
 
 import "errors"
 
-// ErrKilled is the cause of a cancelled context that makes Run return at once: nothing is resigned,
-// drained or deregistered.
+// ErrKilled is the cause of a context whose end makes Run return at once, without resigning,
+// draining or deregistering.
 var ErrKilled = errors.New("killed by a test")
