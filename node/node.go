@@ -1,21 +1,20 @@
-// Package node names the members of a cluster and the terms in which one of them leads.
+// Package node defines the members of a cluster and the terms in which one of them leads.
 //
-// A node is one process. Its [Identity] has three parts, because people, the cluster and
-// fencing each need another one: Name is for people (host or pod name, need not be unique),
-// ID names the member (drawn per process unless the user fixes it), Incarnation names the
-// process (always drawn anew, so two processes never share one).
+// A node is one process. Its [Identity] has three parts for three purposes. Name is for people: a host or pod
+// name, which need not be unique. ID identifies the member in the cluster; it is drawn for each process unless
+// the user fixes it. Incarnation identifies the process, for fencing; it is drawn at every start, so two
+// processes never share one.
 //
-// A [Term] is one reign. Its Number only grows, over resignation, expiry, restart and an
-// asynchronous failover that lost the newest rows, and is what is compared:
+// A [Term] is one period of leadership. Its Number only grows, across resignation, expiry, restart, and an
+// asynchronous failover that lost the newest rows. Terms are compared by it:
 //
 //	Number = max(previous+1, unix milliseconds of the store, highest number any participant has seen + 1)
 //
-// Ordinal counts reigns from one and is what people see. Number orders (fencing); the triple
-// (number, node, incarnation), a [TermRef], identifies (renewing, resigning).
+// Ordinal counts the terms from one and is what people see. Number orders terms, for fencing. The triple (number,
+// node, incarnation), a [TermRef], identifies a term, for renewing and resigning.
 //
-// The package is pure: no clock, no I/O, no goroutine. Times in it were stamped by the store;
-// they are facts for people and for arithmetic among themselves and are never compared with a
-// local clock.
+// The package is pure: it has no clock, no I/O and no goroutine. Times in it were stamped by the store. They are
+// for people and may be compared with each other, but never with a local clock.
 package node
 
 import (
@@ -26,58 +25,58 @@ import (
 	"time"
 )
 
-// ID names a member of the cluster: a UUID in text form.
+// ID identifies a member of the cluster: a UUID in text form.
 type ID string
 
-// Incarnation names one process of a member: a UUID in text form, drawn at every start.
+// Incarnation identifies one process of a member: a UUID in text form, drawn at every start.
 type Incarnation string
 
-// Identity is who a node is.
+// Identity identifies a node.
 type Identity struct {
-	// Name is for people: host or pod name. Two nodes may share one; it is reported.
+	// Name is for people: a host or pod name. Two nodes may have the same name; that is reported.
 	Name string `json:"name"`
-	// ID names the member. Empty means: draw a UUID v7 for this process.
+	// ID identifies the member. Empty means: draw a UUID v7 for this process.
 	ID ID `json:"id"`
-	// Incarnation names the process. It is always drawn; a value set by the user is ignored.
+	// Incarnation identifies the process. It is always drawn; a value set by the user is ignored.
 	Incarnation Incarnation `json:"incarnation"`
 }
 
-// State is what a member's row says of it, or what a judge made of it.
+// State is a member's state: what its row says, or what the leader or an operator decided about it.
 type State string
 
-// The states of a member. Live, Draining and Removed stand in its row; Late, Deaf and Cordoned
-// are judgements of the leader or an operator that the row also carries.
+// The states of a member. Live, Draining and Removed are its own state. Late, Deaf and Cordoned are decisions of
+// the leader or an operator, which the row carries too.
 const (
 	Live     State = "live"
-	Late     State = "late"     // missed a heartbeat and its grace; not removed yet
+	Late     State = "late"     // missed a heartbeat and the time allowed for it; not removed yet
 	Draining State = "draining" // leaving: takes no new work
 	Cordoned State = "cordoned" // takes no new work and keeps what it has; no command of this version sets it
-	Deaf     State = "deaf"     // its heartbeats arrive but it hears no reply
+	Deaf     State = "deaf"     // its heartbeats arrive, but it receives no reply
 	Removed  State = "removed"  // tombstone: deregistered or declared dead
 )
 
-// Traits is what a node tells about itself; it changes rarely.
+// Traits is what a node declares about itself. It changes rarely.
 type Traits struct {
 	Version  string            `json:"version,omitempty"`
 	Address  string            `json:"address,omitempty"` // host:port of its listener, if any
 	Labels   map[string]string `json:"labels,omitempty"`
 	Capacity int               `json:"capacity"` // load is weight ÷ capacity; 0 counts as 1
-	// NeverLead keeps the node out of elections, NoDaemons out of placement.
+	// NeverLead keeps the node out of elections; NoDaemons gives it no units.
 	NeverLead bool `json:"never_lead,omitempty"`
 	NoDaemons bool `json:"no_daemons,omitempty"`
 	Host      Host `json:"host,omitzero"`
-	// Cluster is the name of the cluster that the node means to join. The store refuses a node whose
-	// name is not the one it remembers.
+	// Cluster is the name of the cluster that the node wants to join. The store refuses a node with a name other
+	// than the stored one.
 	Cluster string `json:"cluster,omitempty"`
-	// Timing is what the node judges others by; all nodes of a cluster must have the same.
+	// Timing is the part of the node's timings that all nodes of a cluster must have in common.
 	Timing Timing `json:"timing,omitzero"`
-	// FirstRegisteredAt is when this process registered for the first time, by the store's clock, as it
-	// remembers when it registers again; zero before. Its member gives it.
+	// FirstRegisteredAt is when this process registered for the first time, by the store's clock. The process
+	// repeats it when it registers again. It is zero before; package member fills it in.
 	FirstRegisteredAt time.Time `json:"first_registered_at,omitzero"`
 }
 
-// Timing is what the nodes of a cluster must have in common, in nanoseconds; package lease says what each
-// is.
+// Timing holds the durations that the nodes of a cluster must have in common, in nanoseconds. Package lease
+// explains each.
 type Timing struct {
 	HeartbeatInterval   time.Duration `json:"heartbeat_interval"`
 	QueryTimeout        time.Duration `json:"query_timeout"`
@@ -88,7 +87,7 @@ type Timing struct {
 	ClockStep           time.Duration `json:"clock_step"`
 }
 
-// Diff names what differs: "heartbeat_interval 1s, here 15s; …".
+// Diff lists the differences: "heartbeat_interval 1s, here 15s; …". "Here" is t's value.
 func (t Timing) Diff(other Timing) string {
 	var out []string
 	for _, f := range []struct {
@@ -110,12 +109,12 @@ func (t Timing) Diff(other Timing) string {
 	return strings.Join(out, "; ")
 }
 
-// Host identifies the process to peers on the same machine, who can witness its death.
+// Host identifies the process to other processes on the same machine, which can find exit evidence of it.
 type Host struct {
 	BootID string `json:"boot_id,omitempty"`
 	PID    int    `json:"pid,omitempty"`
-	Start  string `json:"start,omitempty"` // start time of the process, in the kernel's own unit
-	Lock   string `json:"lock,omitempty"`  // path of the file the process (and its guardian) keeps locked
+	Start  string `json:"start,omitempty"` // start time of the process, in the kernel's unit
+	Lock   string `json:"lock,omitempty"`  // path of the file that the process and its guardian keep locked
 }
 
 // Member is a node's row in the store.
@@ -123,84 +122,84 @@ type Member struct {
 	Identity
 	Traits
 	State State `json:"state"`
-	// Judged is Late or Deaf when the leader said so, else empty.
+	// Judged is Late or Deaf if the leader decided so, else empty.
 	Judged State `json:"judged,omitempty"`
 	// Seq is the sequence number of the newest accepted heartbeat, report or leave.
 	Seq uint64 `json:"seq"`
-	// Heard is the newest heartbeat sequence number whose reply the node says it received.
+	// Heard is the sequence number of the newest heartbeat whose reply the node has received, as it reports.
 	Heard uint64 `json:"heard"`
-	// Advert is the hash of what the node advertises; the text is in the snapshot, once.
+	// Advert is the hash of the node's advert. The snapshot has the text of each advert once.
 	Advert string `json:"advert,omitempty"`
 	// HighestTerm and HighestGeneration are the highest numbers the node has seen anywhere.
 	HighestTerm       int64 `json:"highest_term,omitempty"`
 	HighestGeneration int64 `json:"highest_generation,omitempty"`
 	// ChangeTime is how long one change of the store takes the node, in a store that makes the changes of all
-	// nodes one after the other; 0 in one that does not.
+	// nodes one after another; 0 in other stores.
 	ChangeTime time.Duration `json:"change_time,omitempty"`
-	// Witnessed is set once another process on the same host has proof that this one has ended.
+	// Witnessed is set once another process on the same host has reported exit evidence of this one.
 	Witnessed bool `json:"witnessed,omitempty"`
 
 	RegisteredAt    time.Time `json:"registered_at"`
 	LastHeartbeatAt time.Time `json:"last_heartbeat_at"`
-	HeardAt         time.Time `json:"heard_at"` // when Heard last grew
+	HeardAt         time.Time `json:"heard_at"` // when Heard last grew, by the store's clock
 	EndedAt         time.Time `json:"ended_at,omitzero"`
 	EndReason       string    `json:"end_reason,omitempty"`
 }
 
-// Present reports whether the row is that of a member, not a tombstone.
+// Present reports whether the row belongs to a member and is not a tombstone.
 func (m Member) Present() bool { return m.State != Removed }
 
-// Term is one reign. The zero Term means that nobody has led yet.
+// Term is one period of leadership. The zero Term means that no node has led yet.
 type Term struct {
 	Number    int64     `json:"term"`
 	Ordinal   int64     `json:"term_ordinal"`
 	Leader    Identity  `json:"leader"`
 	ElectedAt time.Time `json:"elected_at"`
-	// Vacant is set once the holder has resigned: the number is used, nobody leads.
+	// Vacant is set once the holder has given the term up: the number is used, and no node leads.
 	Vacant bool `json:"vacant,omitempty"`
 }
 
-// Ref returns what identifies the term.
+// Ref returns the term's identification.
 func (t Term) Ref() TermRef {
 	return TermRef{Number: t.Number, Node: t.Leader.ID, Incarnation: t.Leader.Incarnation}
 }
 
-// Held reports whether somebody holds the term: it exists and was not given up.
+// Held reports whether a node holds the term: there is one, and it was not given up.
 func (t Term) Held() bool { return t.Number != 0 && !t.Vacant }
 
-// TermRef identifies a term exactly: its number and the process that holds it.
+// TermRef identifies a term: its number and the process that holds it.
 type TermRef struct {
 	Number      int64       `json:"term"`
 	Node        ID          `json:"node_id"`
 	Incarnation Incarnation `json:"incarnation"`
 }
 
-// Lease is the part of a reign that renewals and passes write.
+// Lease is the part of a term that renewals and passes write.
 type Lease struct {
 	ExpiresAt time.Time `json:"expires_at"`
-	// Renewals counts renewals of this term; with the term's number it identifies one moment.
+	// Renewals counts the renewals of this term. Together with the term's number it identifies one renewal.
 	Renewals int64 `json:"renewals"`
-	// LastPassAt and PassSeq show that the leader's loop is alive.
+	// LastPassAt and PassSeq show that the leader's passes succeed.
 	LastPassAt time.Time `json:"last_pass_at,omitzero"`
 	PassSeq    uint64    `json:"pass_seq,omitempty"`
 }
 
-// LossReason says why a leadership ended, or why a transition happened.
+// LossReason is why a leadership ended, or why a transition happened.
 type LossReason string
 
-// The reasons of a loss.
+// The reasons for the end of a leadership.
 const (
 	Resigned     LossReason = "resigned"      // given up on request
 	Expired      LossReason = "expired"       // the lease ran out and another node took over
 	Replaced     LossReason = "replaced"      // the store names another holder or term
-	TrustLost    LossReason = "trust_lost"    // no answered renewal within the trust window
+	TrustLost    LossReason = "trust_lost"    // no renewal was answered while the leader's validity lasted
 	Shutdown     LossReason = "shutdown"      // the node stops
-	PassesFailed LossReason = "passes_failed" // for a whole lease no pass succeeded, while heartbeats were answered
-	ProcessEnded LossReason = "process_ended" // its process has ended: another on its host has proof
-	StoreChanged LossReason = "store_changed" // the store is another one (failover, restore)
+	PassesFailed LossReason = "passes_failed" // no pass succeeded for a whole lease, while heartbeats were answered
+	ProcessEnded LossReason = "process_ended" // its process has ended: another one on its host has exit evidence
+	StoreChanged LossReason = "store_changed" // the store was replaced by another one (failover, restore)
 )
 
-// ChangeKind says what happened to a member.
+// ChangeKind is what happened to a member.
 type ChangeKind string
 
 // The kinds of membership change.
@@ -216,8 +215,8 @@ type Change struct {
 	Reason string
 }
 
-// Diff tells what changed from old to new: who left, then who joined, each sorted by
-// incarnation. Tombstones count as absent. It is how an observer that fell behind catches up.
+// Diff returns what changed from old to new: members that left, then members that joined, each sorted by
+// incarnation. Tombstones count as absent. An observer that fell behind uses it to catch up.
 func Diff(old, new []Member) []Change {
 	index := func(ms []Member) map[Incarnation]Member {
 		out := make(map[Incarnation]Member, len(ms))

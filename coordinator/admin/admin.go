@@ -1,18 +1,18 @@
 // Package admin serves a node's health and metrics over HTTP.
 //
-//	GET /livez     200 while the process makes progress; the store has no part in it
+//	GET /livez     200 while the process makes progress, whatever the state of the store
 //	GET /startupz  200 once the node has joined the cluster
-//	GET /readyz    200 while the store answers and the node is not draining; never asks who leads
+//	GET /readyz    200 while the store answers and the node is not draining, whichever node leads
 //	GET /leaderz   200 on the leader only: for routing, never for restarting or rolling out
-//	GET /metrics   what the given handler says, if there is one
+//	GET /metrics   served by the given handler, if there is one
 //
-// Anything else than 200 is 503, with the failed checks one per line. With ?verbose all checks
-// are listed, passed or not. Nothing is cached by proxies. /readyz?verbose also lists, marked [!], what
-// somebody should look at and what does not make the node less ready: units that no node can take.
+// Any status other than 200 is 503, with the failed checks one per line. With ?verbose all checks
+// are listed, passed or not. Proxies are told not to cache. /readyz?verbose also lists, marked [!],
+// problems that need attention but do not make the node less ready: units that no node can take.
 //
-// Readiness has nothing to do with leadership on purpose: a rollout that waits until a new
-// process leads waits for ever. Liveness has nothing to do with the store: restarting a process
-// does not mend it.
+// Readiness does not depend on leadership on purpose: a rollout that waits until a new process
+// leads would wait for ever. Liveness does not depend on the store: restarting a process does not
+// repair a store.
 package admin
 
 import (
@@ -26,19 +26,19 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// Source is what the endpoints ask; *coordinator.Coordinator is one. Each check has a name and
-// is passed when its error is nil.
+// Source is the node behind the endpoints; *coordinator.Coordinator is one. Each check has a name,
+// and is passed if its error is nil.
 type Source interface {
 	Live() map[string]error
 	Started() map[string]error
 	Ready(ctx context.Context) map[string]error
-	// Degraded are checks that are shown with /readyz?verbose and never change its status.
+	// Degraded returns checks that /readyz?verbose shows and that never change its status.
 	Degraded() map[string]error
 	Leadership() (node.Term, context.Context, bool)
 }
 
-// Handler serves the endpoints at the root of its paths; put http.StripPrefix before it to have
-// them elsewhere. metrics may be nil.
+// Handler serves the endpoints at the root of its paths; use http.StripPrefix to have them
+// elsewhere. metrics may be nil.
 func Handler(s Source, metrics http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", probe(func(context.Context) map[string]error { return s.Live() }, nil))
@@ -59,7 +59,8 @@ func leader(s Source) map[string]error {
 	return map[string]error{"leader": context.Cause(ctx)}
 }
 
-// probe answers with the checks' outcome, and with those that do not decide it if they are asked for.
+// probe answers with the result of the checks. With ?verbose it adds the degraded ones, which do
+// not change the status.
 func probe(checks func(context.Context) map[string]error, degraded func() map[string]error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		_, verbose := r.URL.Query()["verbose"]
@@ -71,11 +72,11 @@ func probe(checks func(context.Context) map[string]error, degraded func() map[st
 		w.Header().Set("Cache-Control", "no-store")
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		w.WriteHeader(status)
-		_, _ = w.Write([]byte(body)) // the client has gone: nobody to tell
+		_, _ = w.Write([]byte(body)) // an error means that the client has gone
 	}
 }
 
-// informational lists checks that do not decide the status.
+// informational lists checks that do not change the status.
 func informational(checks map[string]error) string {
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(checks)) {
@@ -88,7 +89,7 @@ func informational(checks map[string]error) string {
 	return b.String()
 }
 
-// outcome returns the status and the text: "ok" or the failed checks, or all of them.
+// outcome returns the status and the text: "ok", the failed checks, or all checks if verbose.
 func outcome(checks map[string]error, verbose bool) (int, string) {
 	status := http.StatusOK
 	var b strings.Builder

@@ -1,9 +1,9 @@
-// Package coordinatortest runs whole clusters inside a test, so that users can see what their
-// agents, hooks and leader-only work do when leadership changes, nodes die and networks break.
+// Package coordinatortest runs whole clusters inside a test. With it, users see how their agents,
+// hooks and leader-only work behave when leadership changes, nodes die and networks break.
 //
-// A [Cluster] is some coordinators over one store in memory, with the profile fast, inside a
-// testing/synctest bubble: time there is virtual, an hour of it takes milliseconds, and a
-// goroutine left behind fails the test.
+// A [Cluster] is several coordinators over one store in memory, with the profile "fast", inside a
+// testing/synctest bubble. Time there is virtual: an hour of it takes milliseconds. A goroutine
+// that is left behind fails the test.
 //
 //	synctest.Test(t, func(t *testing.T) {
 //		c := coordinatortest.New(t, coordinatortest.Config{Nodes: 3})
@@ -13,7 +13,7 @@
 //		c.Await("the unit runs again", func() bool { return c.Holder("acme:reports/0") != leader })
 //	})
 //
-// Agents under test must use the bubble's time (package time, as usual) and must not wait for
+// Agents under test must use the bubble's time (package time, as usual). They must not wait for
 // anything outside of the bubble, such as sockets.
 package coordinatortest
 
@@ -38,20 +38,20 @@ import (
 
 // Config configures a cluster. Its zero value is one node.
 type Config struct {
-	// Nodes is how many nodes there are; they are called node-0, node-1, ….
+	// Nodes is the number of nodes; default 1. They are called node-0, node-1, ….
 	Nodes int
-	// Configure may change a node's configuration before it is made.
+	// Configure may change a node's configuration before the node is created.
 	Configure func(i int, cfg *coordinator.Config)
-	// Wrap may put something between a node and its store, e.g. faults of one's own.
+	// Wrap may put something between a node and its store, e.g. a source of faults.
 	Wrap func(i int, s storage.Store) storage.Store
 	// Log shows what the nodes log.
 	Log bool
-	// Limit is how long, in virtual time, Await waits; default 5 minutes.
+	// Limit is the longest time, in virtual time, for which Await waits; default 5 minutes.
 	Limit time.Duration
 }
 
-// Cluster is some nodes on one store. Its methods are for the test's own goroutine. Nodes are
-// known by their index.
+// Cluster is a number of nodes on one store. Only the test's own goroutine may call its methods.
+// They refer to nodes by index.
 type Cluster struct {
 	t     testing.TB
 	cfg   Config
@@ -60,17 +60,17 @@ type Cluster struct {
 	began time.Time
 }
 
-// member is one node with what is around it.
+// member is one node with its connection to the store.
 type member struct {
 	c      *coordinator.Coordinator
 	link   *link
 	cancel context.CancelCauseFunc
 	ended  chan struct{}
-	err    error // of Run
-	told   bool  // the test has err
+	err    error // returned by Run
+	told   bool  // the test has received err
 }
 
-// New starts a cluster; it ends with the test. It must be called inside a synctest bubble.
+// New starts a cluster, which ends with the test. It must be called inside a synctest bubble.
 func New(t testing.TB, cfg Config) *Cluster {
 	t.Helper()
 	cfg.Nodes, cfg.Limit = cmp.Or(cfg.Nodes, 1), cmp.Or(cfg.Limit, 5*time.Minute)
@@ -82,7 +82,7 @@ func New(t testing.TB, cfg Config) *Cluster {
 	return c
 }
 
-// Add starts one more node and returns its index. It knows no daemons yet.
+// Add starts one more node and returns its index. No daemons are registered on it yet.
 func (c *Cluster) Add() int {
 	c.t.Helper()
 	i := len(c.nodes)
@@ -120,7 +120,7 @@ func (c *Cluster) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(c.t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// close stops all nodes at once and checks how they ended.
+// close stops all nodes at the same time and checks how they ended.
 func (c *Cluster) close() {
 	for _, n := range c.nodes {
 		n.link.set(up)
@@ -137,7 +137,7 @@ func (c *Cluster) close() {
 // Node returns a node's coordinator.
 func (c *Cluster) Node(i int) *coordinator.Coordinator { return c.nodes[i].c }
 
-// Store returns the store itself, past all partitions.
+// Store returns the store itself, which partitions do not affect.
 func (c *Cluster) Store() *memory.Store { return c.store }
 
 // Register registers the daemon on all nodes.
@@ -150,7 +150,7 @@ func (c *Cluster) Register(spec daemon.Spec, agent daemon.Agent) {
 	}
 }
 
-// Leader returns the node that leads by its own word, or -1.
+// Leader returns the node that considers itself the leader, or -1.
 func (c *Cluster) Leader() int {
 	for i, n := range c.nodes {
 		if _, _, ok := n.c.Leadership(); ok {
@@ -160,15 +160,15 @@ func (c *Cluster) Leader() int {
 	return -1
 }
 
-// Elect waits until a node leads and returns it.
+// Elect waits until a node leads, and returns it.
 func (c *Cluster) Elect() int {
 	c.t.Helper()
 	c.Await("a node leads", func() bool { return c.Leader() >= 0 })
 	return c.Leader()
 }
 
-// Expire cuts the leader off until its lease has run out and another node leads, heals it, and
-// returns the new leader.
+// Expire cuts the leader off until its lease has run out and another node leads. Then it heals the
+// old leader's connection and returns the new leader.
 func (c *Cluster) Expire() int {
 	c.t.Helper()
 	old := c.Elect()
@@ -178,8 +178,8 @@ func (c *Cluster) Expire() int {
 	return c.Leader()
 }
 
-// Resign makes the leader give up its term, waits until another leads and returns that one. With
-// a single node it is the same one again.
+// Resign makes the leader give up its term, waits until a node leads, and returns it. With a single
+// node it is the same one again.
 func (c *Cluster) Resign() int {
 	c.t.Helper()
 	old := c.Elect()
@@ -198,9 +198,9 @@ func (c *Cluster) LoseReplies(i int) { c.nodes[i].link.set(deaf) }
 // Heal ends Partition and LoseReplies.
 func (c *Cluster) Heal(i int) { c.nodes[i].link.set(up) }
 
-// Kill ends a node as kill -9 would, as far as a test can: the store hears nothing more of it.
-// Contexts of its agents and of its leadership are cancelled, because a test cannot take
-// goroutines away.
+// Kill ends a node like kill -9, as far as a test can: the store receives nothing more from it. The
+// contexts of its agents and of its leadership are cancelled, because a test cannot remove
+// goroutines.
 func (c *Cluster) Kill(i int) {
 	c.nodes[i].link.set(down)
 	c.nodes[i].cancel(crash.ErrKilled)
@@ -213,8 +213,7 @@ func (c *Cluster) Stop(i int) error {
 	return c.Ended(i)
 }
 
-// Ended waits until a node has stopped, by itself or because it was told to, and returns what its
-// Run returned.
+// Ended waits until a node has stopped, by itself or by Stop, and returns what its Run returned.
 func (c *Cluster) Ended(i int) error {
 	n := c.nodes[i]
 	<-n.ended
@@ -222,13 +221,13 @@ func (c *Cluster) Ended(i int) error {
 	return n.err
 }
 
-// Advance lets virtual time pass, and everything happen that happens in it.
+// Advance lets virtual time pass, with everything that happens in it.
 func (c *Cluster) Advance(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
 }
 
-// Await lets time pass until cond is true; the test fails at once if that takes longer than
+// Await lets time pass until cond is true. The test fails at once if that takes longer than
 // Config.Limit.
 func (c *Cluster) Await(what string, cond func() bool) {
 	c.t.Helper()

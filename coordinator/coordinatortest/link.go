@@ -10,13 +10,13 @@ import (
 	"github.com/emitd/emitd/storage/memory"
 )
 
-// state is how a node is connected to the store.
+// state is the state of a node's connection to the store.
 type state int
 
 const (
 	up   state = iota
 	down       // calls do not reach the store
-	deaf       // calls do, answers do not come back
+	deaf       // calls reach it, but their answers do not come back
 )
 
 // link is a node's connection to the store.
@@ -46,8 +46,8 @@ func (l *link) now() state {
 	return l.state
 }
 
-// through calls f over the link. As with a broken network, a call that was cut off does not come
-// back when the network does: its caller waits until it gives up.
+// through calls f over the link. As in a broken network, a call that was cut off does not come back
+// when the network does: its caller waits until its own deadline.
 func through[T any](ctx context.Context, l *link, f func(context.Context) (T, error)) (T, error) {
 	var none T
 	if l.now() == down {
@@ -99,7 +99,7 @@ func (l *link) Submit(ctx context.Context, c storage.Command) (*storage.Command,
 	return through(ctx, l, func(ctx context.Context) (*storage.Command, error) { return l.store.Submit(ctx, c) })
 }
 
-// Watch passes hints on while the link is up.
+// Watch passes wake-ups on while the link is up.
 func (l *link) Watch(ctx context.Context, wake func(storage.Wake)) error {
 	return l.store.Watch(ctx, func(w storage.Wake) {
 		if l.now() == up {

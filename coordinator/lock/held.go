@@ -11,9 +11,9 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// Held is one holding of a lock. Its methods may be called from any goroutine. Two goroutines
-// belong to it, one that watches the time and one that renews; Release ends both, and so does
-// the loss of the lock.
+// Held is one holding of a lock. Its methods may be called from any goroutine. It has two
+// goroutines: one watches the validity, the other renews. Both end with Release or when the lock is
+// lost.
 type Held struct {
 	locks *Locks
 	row   storage.Lock
@@ -23,8 +23,8 @@ type Held struct {
 	free  sync.Once
 
 	mu      sync.Mutex
-	trusted time.Duration // until when the holding may be believed in, by the local clock
-	moved   chan struct{} // closed when trusted has moved
+	trusted time.Duration // end of the validity, by the local clock
+	moved   chan struct{} // closed when trusted changes
 }
 
 func newHeld(ctx context.Context, l *Locks, row storage.Lock, trusted time.Duration) *Held {
@@ -40,15 +40,15 @@ func newHeld(ctx context.Context, l *Locks, row storage.Lock, trusted time.Durat
 // Name returns the lock's name.
 func (h *Held) Name() string { return h.row.Name }
 
-// Number returns the number that fences: higher than that of every earlier holding of the name.
+// Number returns the fencing token: it is higher than that of every earlier holding of the name.
 func (h *Held) Number() int64 { return h.row.Number }
 
-// Context returns a context that ends when the lock is not held any more, with the reason as its
-// cause. It carries the values of the context that Acquire was called with, not its end.
+// Context returns a context that ends when the lock is no longer held, with the reason as its
+// cause. It carries the values of the context given to Acquire, but does not end with it.
 func (h *Held) Context() context.Context { return h.ctx }
 
-// Extend renews the holding now. It fails with the cause of the context's end once that has
-// ended; another error means that nobody knows: the time that was left goes on running out.
+// Extend renews the holding now. If the context has ended, it fails with its cause. After any other
+// error it is unknown whether the store renewed the holding, and its validity is unchanged.
 func (h *Held) Extend(ctx context.Context) error {
 	if err := h.extend(ctx); err != nil {
 		return fmt.Errorf("extend lock %q: %w", h.row.Name, err)
@@ -71,8 +71,8 @@ func (h *Held) extend(ctx context.Context) error {
 	case err != nil:
 		return err
 	}
-	// Of two calls that crossed, the one that began later counts: each was written after its
-	// beginning, and others wait for a TTL after the last write.
+	// If two calls cross, the one that began later counts. Each was written after its beginning,
+	// and others wait for a TTL after the last write.
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if until := began + cfg.trust(); until > h.trusted {
@@ -86,10 +86,10 @@ func (h *Held) extend(ctx context.Context) error {
 	return nil
 }
 
-// Release ends the holding and frees the lock. The context ends first, then both loops, then the
-// store is told, so nothing of this holding happens after others were let in. An error of the
-// store means that the lock may stay taken until its TTL is over; storage.ErrLockLost, that it
-// was not held any more. Releasing again is harmless.
+// Release ends the holding and frees the lock. It ends the context first, then both goroutines, and
+// then calls the store. So nothing of this holding happens after another process has the lock.
+// After an error the lock may stay taken until its TTL is over; storage.ErrLockLost reports that it
+// was no longer held. Releasing again is harmless.
 func (h *Held) Release(ctx context.Context) (err error) {
 	h.end(ErrReleased)
 	h.loops.Wait()
@@ -103,9 +103,9 @@ func (h *Held) Release(ctx context.Context) (err error) {
 	return err
 }
 
-// watch ends the holding when it cannot be believed in any more. It waits for no call, so
-// nothing that hangs can delay it, and it looks at the clock again and again, because a timer
-// does not run while the machine is suspended.
+// watch ends the holding when its validity is over. It waits for no call, so a call that hangs
+// cannot delay it. It reads the clock at least every Watch, because a timer does not run while the
+// machine is suspended.
 func (h *Held) watch() {
 	for {
 		left, moved := h.left()
@@ -125,14 +125,14 @@ func (h *Held) watch() {
 	}
 }
 
-// left returns how long the holding may still be believed in, and what tells that it moved.
+// left returns how long the validity lasts, and a channel that is closed when it is extended.
 func (h *Held) left() (time.Duration, <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.trusted - h.locks.cfg.Clock(), h.moved
 }
 
-// renew extends the holding every Renew, and more often after a failure, until it has ended.
+// renew extends the holding every Renew, and sooner after a failure, until the holding has ended.
 func (h *Held) renew() {
 	cfg := h.locks.cfg
 	pause := cfg.Renew

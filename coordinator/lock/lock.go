@@ -1,68 +1,68 @@
-// Package lock gives one process at a time a named lock, on any store that keeps locks.
+// Package lock gives a named lock to one process at a time, on any store that supports locks.
 //
 //	locks, err := lock.New(store, lock.Config{})
-//	held, err := locks.Acquire(ctx, "nightly-report")   // waits for its turn
+//	held, err := locks.Acquire(ctx, "nightly-report")   // waits until the lock is free
 //	if err != nil { … }
 //	defer held.Release(context.WithoutCancel(ctx))
 //	err = report(held.Context(), held.Number())
 //
-// # Words
+// # Terms used here
 //
-// A *holding* is one successful acquisition. Its *owner* is a name drawn for it, so a repeated
-// call after a lost reply finds the same holding. Its *number* is higher than that of every
-// holding of the same name before it, and never repeats. Its *time to live* (TTL) is how long
-// others leave the lock to a holder that does not renew it.
+// A *holding* is one successful acquisition. Its *owner* is a name drawn for it, so a call that is
+// repeated after a lost reply finds the same holding. Its *number* is a fencing token: it is higher
+// than that of every earlier holding of the same name, and never repeats. Its *time to live* (TTL)
+// is how long others leave the lock to a holder that does not renew it.
 //
-// # Who may take it
+// # Who may take a lock
 //
-// A lock that was released is free at once. One that was not is taken by the rule that elections
-// use: who wants it must have seen the same number and the same count of renewals for the whole TTL
-// of that holding, by a local clock that never steps, and the store gives it away only if it still
-// stands exactly so. The store's clock has no part in this. Set forward, it gives no lock to a second
-// holder; set back, it keeps no lock for a holder that is gone.
+// A lock that was released is free at once. A lock that was not released is taken by the same rule
+// as a term in an election. The process that wants it must have observed the same number and the
+// same count of renewals for the whole TTL of that holding, by a local clock that never steps. The
+// store then gives the lock away only if the holding is still exactly the same. The store's clock
+// has no influence. Set forward, it gives no lock to a second holder. Set back, it keeps no lock
+// for a dead holder.
 //
 // # What is promised
 //
 //   - While the holder renews in time, nobody else gets the lock, whatever the store's clock does.
 //
 //   - [Held.Context] ends before anybody else can have the lock, as long as the process runs: at
-//     the latest when the holder cannot believe in it any more,
+//     the latest when the holding's validity ends,
 //
 //     beginning of the last answered call + TTL − margin(TTL)     margin(D) = 0.001·D + σ
 //
-//     by a local clock that counts suspend; σ bounds the latency of waking up and cancelling, and
-//     the rest covers local clocks whose rates differ by 0.1 %. A slow call only shortens the belief.
+//     by a local clock that counts suspended time. σ bounds the latency of waking up and cancelling;
+//     the rest covers local clocks whose rates differ by 0.1 %. A slow call only shortens the validity.
 //
-//   - A waiter gets the lock of a holder that has died a TTL after it first saw the last renewal,
-//     plus at most RetryMax·1.5 and a call. It saw the renewal soon after it happened if it was
-//     waiting then; a process that asks for the first time waits for a whole TTL.
+//   - A waiter gets the lock of a dead holder one TTL after it first observed the last renewal, plus
+//     at most RetryMax·1.5 and one call. If it was waiting at that renewal, it observed the renewal
+//     soon after. A process that asks for the first time waits for a whole TTL.
 //
-//   - The lock is renewed every TTL/3 until it is released, and a failed renewal is tried again
-//     while there is time: an error means *unknown*, not *lost*.
+//   - The lock is renewed every TTL/3 until it is released. A failed renewal is repeated while there
+//     is time, because an error means *unknown*, not *lost*.
 //
-//   - A waiter asks again after growing pauses with jitter, and when the present holder's time is
-//     over.
+//   - A waiter asks again after growing pauses with jitter, and when the present holder's TTL is over.
 //
 // # The limits
 //
-// A process that has just started cannot tell how long ago a holder died: its first [Locks.TryAcquire]
-// fails with storage.ErrLocked, and one that follows at least a TTL later, through the same [Locks],
-// succeeds. Use Acquire with a deadline above the TTL where one call must be enough.
+// A process that has just started cannot tell how long ago a holder died. Its first
+// [Locks.TryAcquire] fails with storage.ErrLocked. Another at least one TTL later, through the same
+// [Locks], succeeds. Where one call must be enough, use Acquire with a deadline above the TTL.
 //
-// A store that is replaced by an older copy of itself (a standby that lacked the last writes, a backup)
-// may have lost a holding: the holder learns of it at its next renewal, up to Renew later. A pause that
-// no clock of the machine counts (a hypervisor that stops and resumes a guest) is not seen by the
-// holder. Both need a fence, as does the following.
+// A store that is replaced by an older copy of itself (a standby without the last writes, a backup)
+// may have lost a holding. The holder learns of it at its next renewal, up to Renew later. A pause
+// that no clock of the machine counts (a hypervisor that stops and resumes a guest) is not noticed
+// by the holder. Both cases need a fence, as does the following.
 //
 // # What is not promised
 //
-// No lock can keep a process from acting late: one that is stopped (SIGSTOP, a long pause of the
-// machine) between looking at its context and acting may act when another already holds the lock.
-// What must not happen then has to be *fenced*: give [Held.Number] to whatever is acted upon, and
-// let it refuse a number lower than the highest it has seen. On a store with fences, claim first
-// and read afterwards: Stamp a fence of the number, then write inside InTx; see the example.
+// No lock can keep a process from acting late. A process that is stopped (SIGSTOP, a long pause of
+// the machine) between checking its context and acting may act while another process holds the
+// lock. Actions for which this would do harm must be *fenced*: pass [Held.Number] to the resource,
+// and let the resource refuse a number lower than the highest it has seen. On a store with fences,
+// stamp a fence with the number first, then read, and write inside InTx; see the example.
 //
-// Nobody is served in the order of asking, and a lock is not re-entrant.
+// Locks are not given in the order of asking, and a lock is not re-entrant.
 package lock
 
 import (
@@ -81,43 +81,43 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// The causes with which a holding's context ends; ask with errors.Is(context.Cause(ctx), …).
-// Another is storage.ErrLockLost: the store says that the lock is not held so any more.
+// The causes with which a holding's context ends; test them with errors.Is(context.Cause(ctx), …).
+// Another cause is storage.ErrLockLost: the store no longer has this holding.
 var (
-	// ErrReleased says that the holder released the lock.
+	// ErrReleased reports that the holder released the lock.
 	ErrReleased = errors.New("the lock was released")
-	// ErrUntrusted says that no renewal was answered in time: others may have the lock soon.
+	// ErrUntrusted reports that no renewal was answered in time. Others may soon have the lock.
 	ErrUntrusted = errors.New("the lock was not renewed in time")
 )
 
-// Config configures locks. Its zero value is a good one.
+// Config configures locks. Its zero value is a good default.
 type Config struct {
-	// TTL is how long a lock stays taken after its holder has crashed; default 30 s. Shorter
-	// frees it sooner and leaves less time for renewals that fail. Processes may differ in it: a
-	// holding is judged by the TTL of its holder.
+	// TTL is how long a lock stays taken after its holder has crashed; default 30 s. A shorter TTL
+	// frees it sooner and leaves less time for renewals that fail. Processes may have different
+	// TTLs: each holding counts with the TTL of its holder.
 	TTL time.Duration
-	// Renew is how often a holding is renewed; default TTL/3. Negative: never, the holder calls
-	// Extend itself.
+	// Renew is how often a holding is renewed; default TTL/3. Negative means never: the holder
+	// calls Extend itself.
 	Renew time.Duration
-	// QueryTimeout bounds every call of the store; default the less of 5 s and TTL/6.
+	// QueryTimeout bounds every call to the store; default the lower of 5 s and TTL/6.
 	QueryTimeout time.Duration
 	// RetryMin and RetryMax bound the pauses of Acquire between two attempts, before jitter;
-	// default 50 ms and 1 s. Longer is easier on the store and later after a release.
+	// default 50 ms and 1 s. Longer pauses load the store less and notice a release later.
 	RetryMin, RetryMax time.Duration
-	// Wakeup (σ) is part of the margin; default 1 s, less for a TTL below 15 s: TTL/15.
+	// Wakeup (σ) is part of the margin; default the lower of 1 s and TTL/15.
 	Wakeup time.Duration
-	// Watch is how often the local clock is looked at, so that a suspend is noticed; default
-	// 250 ms, less for a short TTL.
+	// Watch is how often the local clock is read, so that a suspend is noticed; default 250 ms,
+	// less for a short TTL.
 	Watch time.Duration
-	// Clock reads the local clock, which must never step and should count the time the machine
-	// is suspended; nil is the system's (CLOCK_BOOTTIME on Linux). Tests in a testing/synctest
-	// bubble must set it, e.g. from time.Since.
+	// Clock reads the local clock. It must never step and should count suspended time. The default
+	// is the system's clock (CLOCK_BOOTTIME on Linux). Tests in a testing/synctest bubble must set
+	// it, e.g. from time.Since.
 	Clock func() time.Duration
-	// Logger is told of renewals that fail; default slog.Default().
+	// Logger is for warnings about failed renewals; default slog.Default().
 	Logger *slog.Logger
 }
 
-// withDefaults fills in what was left out.
+// withDefaults replaces zero fields by their defaults.
 func (c Config) withDefaults() Config {
 	c.TTL = cmp.Or(c.TTL, 30*time.Second)
 	c.Renew = cmp.Or(c.Renew, c.TTL/3)
@@ -135,10 +135,10 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// trust is how long after the beginning of an answered call a holder may believe in it.
+// trust returns the validity of a holding, counted from the beginning of an answered call.
 func (c Config) trust() time.Duration { return c.TTL - c.TTL/1000 - c.Wakeup }
 
-// validate names the fields and values that quarrel.
+// validate returns an error that names fields and values that are invalid or conflict.
 func (c Config) validate() error {
 	for _, f := range []struct {
 		name  string
@@ -170,26 +170,27 @@ func (c Config) validate() error {
 	return nil
 }
 
-// Locks are the locks of a store. Its methods may be called from any goroutine.
+// Locks gives access to the locks of a store. Its methods may be called from any goroutine.
 type Locks struct {
 	store storage.Locker
 	cfg   Config
 
 	mu   sync.Mutex
-	seen map[string]sighting // locks of others, by name
+	seen map[string]sighting // other processes' holdings, by name of the lock
 }
 
-// sighting is a holding of another, and since when it is seen unchanged, by the local clock.
+// sighting is another process's holding, and since when it was observed unchanged, by the local
+// clock.
 type sighting struct {
 	storage.Lock
 	since time.Duration
 }
 
-// maxSeen bounds the memory of locks that were asked for and never got. To forget one means to watch
-// its holder for another TTL.
+// maxSeen bounds the memory for locks that were asked for and never got. When it is reached, all
+// sightings are dropped, and their holders must be watched for another TTL.
 const maxSeen = 10_000
 
-// New returns the locks of a store. It starts nothing.
+// New returns the locks of a store. It starts no goroutine.
 func New(store storage.Locker, cfg Config) (*Locks, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -198,9 +199,9 @@ func New(store storage.Locker, cfg Config) (*Locks, error) {
 	return &Locks{store: store, cfg: cfg, seen: map[string]sighting{}}, nil
 }
 
-// Acquire waits until it has the lock or ctx ends. What may pass by itself
-// (storage.ErrUnavailable, a call without an answer) is tried again. The caller must Release what
-// it gets. The end of ctx ends the wait, not the holding.
+// Acquire waits until it has the lock or ctx ends. Temporary failures (storage.ErrUnavailable, a
+// call without an answer) are repeated. The caller must Release the holding. The end of ctx ends
+// the wait, not the holding.
 func (l *Locks) Acquire(ctx context.Context, name string) (*Held, error) {
 	a := l.attempt(name)
 	for pause := l.cfg.RetryMin; ; pause = min(2*pause, l.cfg.RetryMax) {
@@ -220,14 +221,14 @@ func (l *Locks) Acquire(ctx context.Context, name string) (*Held, error) {
 	}
 }
 
-// gaveUp says why the wait ended and what was waited for.
+// gaveUp returns why the wait ended, with the last answer.
 func gaveUp(ctx context.Context, name string, err error) error {
 	return fmt.Errorf("acquire lock %q: %w (last answer: %w)", name, context.Cause(ctx), err)
 }
 
-// TryAcquire asks once. storage.ErrLocked says that another holds the lock, or that this process has
-// not yet watched a dead holder for its TTL; after any other error the lock may be taken until its TTL
-// is over.
+// TryAcquire asks once. storage.ErrLocked reports that another process holds the lock, or that this
+// one has not yet watched a dead holder for its TTL. After any other error, the lock may be taken
+// until its TTL is over.
 func (l *Locks) TryAcquire(ctx context.Context, name string) (*Held, error) {
 	held, _, err := l.attempt(name).try(ctx)
 	if err != nil {
@@ -236,8 +237,8 @@ func (l *Locks) TryAcquire(ctx context.Context, name string) (*Held, error) {
 	return held, nil
 }
 
-// attempt is one acquisition: all its calls carry one owner, so a call that was answered too
-// late or not at all is found again by the next.
+// attempt is one acquisition. All its calls carry the same owner, so if an earlier call was
+// answered too late or not at all, the next one finds its holding.
 type attempt struct {
 	*Locks
 	name, owner string
@@ -245,10 +246,10 @@ type attempt struct {
 
 func (l *Locks) attempt(name string) attempt { return attempt{l, name, uuid.NewString()} }
 
-// try makes one call. While another holds the lock it returns how long that may last.
+// try makes one call. If another process holds the lock, it returns how long that may last.
 //
-// The call does not end with ctx: whoever breaks off in the middle does not know whether it
-// holds the lock, and would leave it taken for a TTL. It is bounded by QueryTimeout instead.
+// The call is bounded by QueryTimeout and does not end with ctx. A call that is broken off leaves
+// unknown whether this process holds the lock, which would then stay taken for a TTL.
 func (a attempt) try(ctx context.Context) (held *Held, wait time.Duration, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, 0, err
@@ -265,7 +266,7 @@ func (a attempt) try(ctx context.Context) (held *Held, wait time.Duration, err e
 	}
 	a.forget(a.name)
 	if ctx.Err() != nil {
-		// Nobody waits for it any more. If this fails, the TTL frees it.
+		// Nobody waits for the lock any more. If releasing fails, the TTL frees it.
 		return nil, 0, errors.Join(ctx.Err(), a.store.Release(call, row))
 	}
 	trusted := began + a.cfg.trust()
@@ -275,7 +276,7 @@ func (a attempt) try(ctx context.Context) (held *Held, wait time.Duration, err e
 	return newHeld(ctx, a.Locks, row, trusted), 0, nil
 }
 
-// expired returns the holding of a name that was seen unchanged for its whole TTL, or none.
+// expired returns the holding of a name if it was observed unchanged for its whole TTL, else none.
 func (l *Locks) expired(name string) storage.Lock {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -285,12 +286,12 @@ func (l *Locks) expired(name string) storage.Lock {
 	return storage.Lock{}
 }
 
-// note remembers a holding of another that the store has just shown, and returns how long it must
-// still be seen unchanged before it may be taken.
+// note records the holding that the store has just shown. It returns how much longer the holding
+// must stay unchanged before it may be taken.
 func (l *Locks) note(row storage.Lock) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := l.cfg.Clock() // after the answer: what was stamped before it is at least that old
+	now := l.cfg.Clock() // after the answer: whatever was stamped before it is at least that old
 	s, ok := l.seen[row.Name]
 	if !ok || !s.SameRenewal(row) {
 		if len(l.seen) >= maxSeen {
@@ -302,10 +303,10 @@ func (l *Locks) note(row storage.Lock) time.Duration {
 	return s.left(now)
 }
 
-// left is how long the holding must still be seen unchanged.
+// left returns how much longer the holding must stay unchanged.
 func (s sighting) left(now time.Duration) time.Duration { return s.since + s.TTL - now }
 
-// forget drops what was seen of a lock that this process holds now.
+// forget drops the sighting of a lock that this process now holds.
 func (l *Locks) forget(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -314,12 +315,12 @@ func (l *Locks) forget(name string) {
 
 var errLate = fmt.Errorf("%w: the answer came when the lock could not be trusted any more", storage.ErrUnavailable)
 
-// passes reports whether asking again may help.
+// passes reports whether the error is temporary, so that asking again may help.
 func passes(err error) bool {
 	return errors.Is(err, storage.ErrLocked) || errors.Is(err, storage.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// sleep waits, and reports whether it did so to the end.
+// sleep waits for d. It returns false if ctx ended first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
