@@ -14,14 +14,14 @@ import (
 // forever is later than every moment of a world.
 const forever = time.Duration(math.MaxInt64)
 
-// checks is everything that watches a world. It sees calls, replies, events of the store and
-// effects of members; it never asks a member what it thinks.
+// checks is all checks of a world. They see calls, replies, events of the store and effects of members. They
+// never read a member's own state.
 type checks struct {
-	model  model // what the store's events say; a failover takes it back
-	terms  terms // of all time
+	model  model // the state according to the store's events; a failover restores it
+	terms  terms // all terms, across failovers
 	reigns []*reign
 	issued []int64 // by unit: the highest generation ever issued
-	owners []owner // by unit: the run entered last
+	owners []owner // by unit: the newest generation entered, and by which process
 
 	failedOverAt time.Duration // 0 = never
 
@@ -31,44 +31,44 @@ type checks struct {
 	well        []bool // by unit: was running when the cluster was found well
 
 	revoked []revocation               // by unit
-	deafBy  map[node.Incarnation]*call // the call that called it deaf
+	deafBy  map[node.Incarnation]*call // by node: the call that declared it deaf
 
-	// The term before the call that is being applied, and the process that made the call.
+	// asOf is the term before the call that is being applied; applying is that call.
 	asOf     model
 	applying *call
-	forged   bool // the world itself writes
+	forged   bool // the simulator itself writes
 }
 
 // watched is what the checks remember of a process.
 type watched struct {
 	doomed     *call
-	pausedTill time.Duration // while paused: the end; else when it ended last
+	pausedTill time.Duration // while paused: the end; otherwise, when the last pause ended
 	paused     bool
 
 	leading   bool
-	leaseFrom time.Duration // beginning of the newest call whose answer renewed its term
+	leaseFrom time.Duration // when the newest call whose answer renewed its term was issued
 	beatAt    time.Duration // when its newest heartbeat was applied
 	heard     uint64
-	heardAt   time.Duration // when its row last said that it heard something new
-	sawTerm   int64         // the highest number of a term that any answer told it
-	store     string        // as the newest answered heartbeat named it
+	heardAt   time.Duration // when its row last confirmed a new reply
+	sawTerm   int64         // the highest term in any answer to it
+	store     string        // as in the newest answered heartbeat
 	known     map[node.Incarnation]bool
 
-	// unaware is set after a standstill that the process cannot know of, until the answer to a heartbeat that
-	// it sent since, or until its trust is over. sentSince is when the standstill ended.
+	// unaware is set after a standstill that the process cannot notice, until a heartbeat that it sent since is
+	// answered, or until its validity is over. sentSince is when the standstill ended.
 	unaware   bool
 	sentSince time.Duration
-	// strayed is set from the end of a former primary that the process spoke to, until it is aware of that.
+	// strayed is set when a former primary that the process used ends, until the process knows.
 	strayed bool
 	told    told
 
-	changedAt time.Duration // when it heard that the store is another one; 0 = never
-	mustLose  bool          // it led when it heard
+	changedAt time.Duration // when it learned that the store is another one; 0 = never
+	mustLose  bool          // it led at that moment
 }
 
 func (p *watched) init() { p.known = map[node.Incarnation]bool{} }
 
-// owner is who entered a generation.
+// owner is the process that entered a generation.
 type owner struct {
 	generation int64
 	process    int
@@ -76,7 +76,7 @@ type owner struct {
 
 func (c *checks) init(*world) { c.deafBy = map[node.Incarnation]*call{} }
 
-// grow makes room for units that were declared meanwhile.
+// grow makes room for units that were declared since.
 func (c *checks) grow(n int) {
 	for len(c.model.units) < n {
 		c.model.units = append(c.model.units, unitModel{state: daemon.Unassigned})
@@ -87,8 +87,8 @@ func (c *checks) grow(n int) {
 	}
 }
 
-// excuse returns until when the code of a process may act on what a pause has made stale: it
-// needs d to notice and to end.
+// excuse returns until when the code of a process may act on what a pause has made stale. It needs d to notice
+// and to end.
 func (p *process) excuse(d time.Duration) time.Duration {
 	switch {
 	case p.state == paused || p.watch.unaware:
@@ -99,17 +99,17 @@ func (p *process) excuse(d time.Duration) time.Duration {
 	return p.watch.pausedTill + d
 }
 
-// noticed is how long after a pause leadership or a run may still go on.
+// noticed returns how long after a pause a leadership or run may still go on.
 func (w *world) noticed(then time.Duration) time.Duration {
 	return w.t.Watch + w.t.Wakeup + slow(then)
 }
 
-// slow and quick return the longest and shortest time in which any clock counts d.
+// slow returns the longest real time in which any clock counts d, and quick the shortest.
 func slow(d time.Duration) time.Duration { return d + d*maxPPM/1e6 + d/1e6 }
 
 func quick(d time.Duration) time.Duration { return d - d*maxPPM/1e6 - d/1e6 }
 
-// event takes an event of the store.
+// event handles an event of the store.
 func (c *checks) event(w *world, e *daemon.Event) {
 	u := -1
 	if !e.Unit.IsZero() {
@@ -170,7 +170,7 @@ func (c *checks) event(w *world, e *daemon.Event) {
 	c.calmly(w, e, u)
 }
 
-// before and after surround a call that the store applies.
+// before and after are called around a call that the store applies.
 func (c *checks) before(_ *world, cl *call) {
 	c.applying = cl
 	c.asOf.term, c.asOf.leader, c.asOf.vacant = c.model.term, c.model.leader, c.model.vacant
@@ -199,8 +199,8 @@ func (c *checks) after(w *world, cl *call) {
 	}
 }
 
-// decided takes a call that the store of that name has accepted: a report or a commit must have been
-// decided by a process that knew of no other store.
+// decided checks a report or commit that the named store has accepted. The process must have decided it from that
+// store, not from another one.
 func decided(cl *call, store string) *broken {
 	if (cl.req.Report != nil || cl.req.Commit != nil) && cl.read != store {
 		return breaks("store identity", "%s accepted what was decided from %s: %s", store, cl.read, cl)
@@ -208,7 +208,7 @@ func decided(cl *call, store string) *broken {
 	return nil
 }
 
-// beat takes an applied heartbeat.
+// beat handles an applied heartbeat.
 func (c *checks) beat(w *world, cl *call, beat *storage.Heartbeat, r *storage.Reply) {
 	p := &cl.p.watch
 	p.beatAt = w.now
@@ -222,8 +222,8 @@ func (c *checks) beat(w *world, cl *call, beat *storage.Heartbeat, r *storage.Re
 	}
 }
 
-// outcomes compares what the store answered with what its events told. A batch may free a unit
-// and give it away again: only the last word on each unit is what is so now.
+// outcomes compares the store's answer with its events. One batch may free a unit and assign it again, so only
+// the last outcome of each unit is the present state.
 func (c *checks) outcomes(w *world, outcomes []storage.Outcome) {
 	for i := range outcomes {
 		rec := &outcomes[i].Record
@@ -237,7 +237,7 @@ func (c *checks) outcomes(w *world, outcomes []storage.Outcome) {
 	}
 }
 
-// answered takes a reply that a process is about to be given.
+// answered handles a reply that is about to be delivered to a process.
 func (c *checks) answered(p *process, cl *call) {
 	res := &cl.result
 	switch {
@@ -264,7 +264,7 @@ func (c *checks) answered(p *process, cl *call) {
 	}
 }
 
-// list notes that a reply to a call that began at asked lists the record for the process.
+// list notes that a reply to a call issued at asked lists the record for the process.
 func (p *process) list(r *daemon.Record, asked time.Duration) {
 	if !r.HeldBy(p.who.Incarnation) {
 		return
@@ -282,7 +282,7 @@ func (p *process) list(r *daemon.Record, asked time.Duration) {
 	p.w.check.askedBack(p.w, p, r)
 }
 
-// notice takes what a member tells hooks, log and metrics.
+// notice handles a notice from a member for hooks, log and metrics.
 func (c *checks) notice(w *world, p *process, n *member.Notice) {
 	u := -1
 	if !n.Fence.Unit.IsZero() {

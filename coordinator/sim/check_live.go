@@ -9,7 +9,8 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// disturb says that what is broken has just changed: the cluster has the whole bound from now on.
+// disturb notes that a fault has just begun or ended. From now on the cluster has the whole bound to be well
+// again.
 func (w *world) disturb(string) {
 	c := &w.check
 	c.settled, c.disturbedAt = false, w.now
@@ -19,15 +20,15 @@ func (w *world) disturb(string) {
 	}
 }
 
-// bound is within what the cluster must be well again, whatever happened before: a lease that a
-// step of the store's clock has lengthened, a TTL after a new store, a death, a forced end of a
-// drain, and a first attempt at running something that failed.
+// bound returns the time within which the cluster must be well again, whatever happened before. It covers a lease
+// that a step of the store's clock has lengthened, a TTL after a new store, a death, a forced end of a drain, and
+// a failed first attempt to run something.
 func (w *world) bound() time.Duration {
 	t := w.t
 	return t.LeaseDuration + 2*t.NodeRegistrationTTL + t.ForceAfter(w.longestDrain()) + 2*t.AcknowledgeTimeout + 4*t.HeartbeatInterval + t.SettleWindow
 }
 
-// longestDrain is within what any unit has to drain.
+// longestDrain returns the longest drain timeout of any unit.
 func (w *world) longestDrain() time.Duration {
 	longest := w.t.DrainTimeout
 	for _, k := range w.works {
@@ -36,7 +37,7 @@ func (w *world) longestDrain() time.Duration {
 	return longest
 }
 
-// settle looks whether the cluster is well, once nothing has changed for the bound.
+// settle checks whether the cluster is well, once nothing has changed for the bound.
 func (c *checks) settle(w *world) {
 	c.settleArmed = false
 	if due := c.disturbedAt + w.bound(); w.now < due {
@@ -58,8 +59,8 @@ func (p *process) healthy() bool {
 	return p != nil && p.state == running && !p.stopping && !p.host.cut && !p.host.deaf
 }
 
-// wellBy checks that the cluster is well: every healthy process is a member, one leads, and every
-// unit that a healthy node may run is running there.
+// wellBy checks that the cluster is well: every healthy process is a member, one leads, and every unit that a
+// healthy node may run is running.
 func (c *checks) wellBy(w *world, rule string) {
 	snap, err := w.server.store.Snapshot(context.Background())
 	if err != nil {
@@ -86,7 +87,7 @@ func (c *checks) wellBy(w *world, rule string) {
 	}
 }
 
-// members returns the healthy processes that the store calls live.
+// members returns the healthy processes that are live in the store.
 func (w *world) members(snap *daemon.Snapshot) []*process {
 	var out []*process
 	for i := range snap.Nodes {
@@ -98,7 +99,7 @@ func (w *world) members(snap *daemon.Snapshot) []*process {
 	return out
 }
 
-// in reports whether a row is that of a member in good standing. One lost message may make it late.
+// in reports whether a row is that of a live member. With Noise, one lost message may make it late.
 func (w *world) in(m *node.Member) bool {
 	return m.State == node.Live && (m.Judged == "" || m.Judged == node.Late && w.cfg.Faults&Noise != 0)
 }
@@ -149,7 +150,7 @@ func (c *checks) unitsRun(w *world, snap *daemon.Snapshot, members []*process, r
 	}
 }
 
-// anyEligible reports whether some member may run the unit.
+// anyEligible reports whether a member may run the unit.
 func (w *world) anyEligible(u *unit, row *daemon.Record, members []*process, now time.Time) bool {
 	for _, p := range members {
 		if w.mayRun(p, u.work) && (row == nil || !p.embargoed(u, row, now)) {
@@ -173,15 +174,16 @@ func (w *world) mayRun(p *process, k *Work) bool {
 	return true
 }
 
-// The longest that an embargo may keep a unit from a process: after a failure, and after an abandoned run.
+// The longest times for which an embargo may keep a unit from a process: after a failure, and after an abandoned
+// run.
 const (
 	longestEmbargo   = 10 * time.Minute
 	longestAbandoned = time.Minute
 )
 
-// embargoed reports whether the process need not run the unit. An embargo of a failure excuses it for the length
-// that it was laid for, at most the longest, and not because of where the store's clock stands. That of an
-// abandoned run excuses nothing by itself, but the run does while it has not returned.
+// embargoed reports whether the process need not run the unit. An embargo after a failure excuses it for the
+// embargo's length, at most longestEmbargo, whatever the store's clock shows. An embargo after an abandoned run
+// excuses nothing by itself, but the run does until it has returned.
 func (p *process) embargoed(u *unit, r *daemon.Record, now time.Time) bool {
 	for _, e := range r.Embargoes {
 		left := e.Until.Sub(now)
@@ -192,13 +194,13 @@ func (p *process) embargoed(u *unit, r *daemon.Record, now time.Time) bool {
 	return p.abandons(u)
 }
 
-// abandons reports whether a run of the unit that was abandoned has not returned in the process.
+// abandons reports whether the process has an abandoned run of the unit that has not returned.
 func (p *process) abandons(u *unit) bool {
 	return slices.ContainsFunc(p.runs, func(r *run) bool { return r.u == u && r.abandoned })
 }
 
-// returned takes the end of a run that was abandoned: within two heartbeats the store knows, and keeps the unit
-// from the process for that run no more. It is asked if nothing was broken meanwhile.
+// returned checks the end of an abandoned run. Within two heartbeats the store must know, and must no longer keep
+// the unit from the process because of that run. The check applies only if nothing was broken meanwhile.
 func (c *checks) returned(w *world, r *run) {
 	p, u, at := r.p, r.u, c.disturbedAt
 	well := func() bool {
@@ -229,10 +231,10 @@ func (c *checks) returned(w *world, r *run) {
 	})
 }
 
-// quiet reports whether the network does no more than a message now and then.
+// quiet reports whether the network has at most occasional faults.
 func (w *world) quiet() bool { return w.network.lose <= noise.lose }
 
-// notRunning says why a unit is not running properly; "" if it is.
+// notRunning returns why a unit is not running properly; "" if it is.
 func (w *world) notRunning(u *unit, row *daemon.Record) string {
 	if row == nil {
 		return "it has no row"
@@ -254,7 +256,7 @@ func (w *world) notRunning(u *unit, row *daemon.Record) string {
 	return "no run of its generation is alive on " + string(row.Holder.Incarnation)
 }
 
-// calmly checks that nothing moves in a cluster that was found well.
+// calmly checks that nothing changes in a cluster that was found well.
 func (c *checks) calmly(w *world, e *daemon.Event, unit int) {
 	if !c.settled {
 		return
@@ -273,13 +275,13 @@ func (c *checks) calmly(w *world, e *daemon.Event, unit int) {
 	}
 }
 
-// sharp checks the bounds after a kill -9 in a cluster that was well: units is what the victim
-// ran, led whether it led.
+// sharp checks the bounds after a kill -9 in a cluster that was well. units are those that the victim ran; led is
+// whether it led.
 func (c *checks) sharp(w *world, units []*unit, led bool) {
 	t := w.t
 	takeover := t.LeaseDuration + 250*time.Millisecond
 	if w.cfg.Store.NoClock {
-		takeover += t.Late() // until a candidate saw the last renewal
+		takeover += t.Late() // until a candidate has observed the last renewal
 	}
 	died, at := w.now, c.disturbedAt
 	if led {
@@ -295,12 +297,12 @@ func (c *checks) sharp(w *world, units []*unit, led bool) {
 	}
 	again := max(t.NodeRegistrationTTL, takeover+t.Grace()) + 100*time.Millisecond + wake
 	switch {
-	case w.cfg.Store.NoClock && led: // only what the next leader has watched itself counts
+	case w.cfg.Store.NoClock && led: // only what the next leader has observed itself counts
 		again = takeover + t.NodeRegistrationTTL + 100*time.Millisecond + wake
-	case w.cfg.Store.NoClock: // this one saw the last beat up to an interval late
+	case w.cfg.Store.NoClock: // this leader observed the last heartbeat up to an interval late
 		again += t.Late()
 	}
-	queued := time.Duration(0) // behind starts that the machine makes one after the other
+	queued := time.Duration(0) // behind starts that the machine makes one after another
 	for _, k := range w.works {
 		if k.OneByOne > 0 {
 			queued += k.Ready.Max
@@ -328,7 +330,7 @@ func (w *world) anyCandidate() bool {
 	return false
 }
 
-// canRun reports whether some healthy node may run the unit now.
+// canRun reports whether a healthy node may run the unit now.
 func (w *world) canRun(u *unit) bool {
 	snap, err := w.server.store.Snapshot(context.Background())
 	if err != nil {

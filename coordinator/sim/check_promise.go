@@ -10,12 +10,12 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// The checks of this file look at what a process does, not at what comes of it. A rule that keeps a
-// distance (a margin, a whole lease after the store was replaced) is broken long before two of anything
-// run at once, and in most histories nothing comes of it.
+// The checks in this file look at what a process does, not at the consequences. Some rules keep a distance: a
+// margin, or a whole lease after the store was replaced. A process that breaks such a rule usually does no
+// visible harm: in most histories no two leaders or runs overlap.
 
-// hears takes a reply before the process is given it: whether the store is another one than the process knew,
-// or was made another one before the process began.
+// hears notes, before a reply is delivered, whether the store is another one than the process knew, or became
+// another one shortly before the process began.
 func (c *checks) hears(w *world, p *process, r *storage.Reply) {
 	seen := &p.watch
 	switch known := seen.store != ""; {
@@ -27,20 +27,20 @@ func (c *checks) hears(w *world, p *process, r *storage.Reply) {
 	seen.store = r.StoreID
 }
 
-// heard checks, after a step, that a leader that heard of another store leads no more.
+// heard checks, after a step, that a leader which learned of another store no longer leads.
 func (c *checks) heard(w *world, p *process) {
 	if p.watch.mustLose {
 		w.violate("store identity", "p%02d goes on leading in %s, which it did not lead before", p.index, p.watch.store)
 	}
 }
 
-// newTo reports whether the process heard less than d ago that the store is another one.
+// newTo reports whether the process learned less than d ago that the store is another one.
 func (p *process) newTo(d time.Duration) bool {
 	at := p.watch.changedAt
 	return at != 0 && p.w.now-at < quick(d)
 }
 
-// wants takes what a process is about to ask of the store.
+// wants checks a call that a process is about to make to the store.
 func (c *checks) wants(w *world, p *process, call *member.Call) {
 	if call.Heartbeat != nil && call.Heartbeat.Claim.Stand && p.newTo(w.t.LeaseDuration) {
 		w.violate("store identity", "p%02d stands %v after it heard that the store is another one", p.index, w.now-p.watch.changedAt)
@@ -66,7 +66,7 @@ func (c *checks) wants(w *world, p *process, call *member.Call) {
 	}
 }
 
-// first checks that leadership that time has ended is told before anything else is done.
+// first checks that a leadership whose validity is over is ended before any other effect.
 func (c *checks) first(w *world, p *process, effects []member.Effect) {
 	for i, e := range effects {
 		if lost, ok := e.(member.Lost); ok && lost.Reason == node.TrustLost && i > 0 {
@@ -75,13 +75,13 @@ func (c *checks) first(w *world, p *process, effects []member.Effect) {
 	}
 }
 
-// revocation is the newest time a unit was asked back.
+// revocation is the newest revoke of a unit.
 type revocation struct {
 	generation int64
 	at         time.Duration
 }
 
-// deadlines takes an event: whether a unit is taken from its holder too early.
+// deadlines checks that an event does not take a unit from its holder too early.
 func (c *checks) deadlines(w *world, e *daemon.Event, u int) {
 	switch e.Kind {
 	case daemon.NodeDeaf:
@@ -102,7 +102,7 @@ func (c *checks) deadlines(w *world, e *daemon.Event, u int) {
 	}
 }
 
-// drainTimeout is how long a unit has to drain.
+// drainTimeout returns the drain timeout of a unit.
 func (w *world) drainTimeout(u *unit) time.Duration {
 	if d := u.work.Spec.DrainTimeout; d > 0 {
 		return d
@@ -110,15 +110,15 @@ func (w *world) drainTimeout(u *unit) time.Duration {
 	return w.t.DrainTimeout
 }
 
-// forcedAfter is what is promised to a holder that says nothing: the whole drain timeout and StopTimeout, two
-// timers that are late by the latency of waking up, and what the clocks may differ.
+// forcedAfter returns the time promised to a holder that does not report: the whole drain timeout and
+// StopTimeout, two timers that are late by the latency of waking up, and the difference of the clocks.
 func (w *world) forcedAfter(u *unit) time.Duration {
 	t, d := w.t, w.drainTimeout(u)
 	return max(d+t.StopTimeout+2*(d/1000+t.Wakeup+t.ClockStep), t.NodeRegistrationTTL)
 }
 
-// askedBack takes a reply that tells a process that a unit of its was asked back: when others begin to count
-// its drain as over, the run must have been cancelled, if it has not returned.
+// askedBack checks a reply that shows a process that its unit was revoked. When others may count the drain
+// timeout as over, the run must have been cancelled, if it has not returned.
 func (c *checks) askedBack(w *world, p *process, r *daemon.Record) {
 	u := w.unitAt[r.Unit]
 	c.grow(len(w.units))

@@ -10,14 +10,14 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// reign is a leadership context that is alive, as a process published it.
+// reign is a live leadership context, as a process published it.
 type reign struct {
 	p     *process
 	term  int64
 	since time.Duration
 }
 
-// elected takes the beginning of a leadership context.
+// elected handles the beginning of a leadership context.
 func (c *checks) elected(w *world, p *process, t node.Term) {
 	switch {
 	case p.watch.leading:
@@ -31,9 +31,9 @@ func (c *checks) elected(w *world, p *process, t node.Term) {
 	w.queue.push(event{at: p.watch.leaseFrom + w.leaderTrust(), kind: evReign, p: p, n: t.Number})
 }
 
-// together checks that no two contexts are alive at once, as far as no pause excuses it. After a
-// failover that lost rows a process that knew nothing of the old store may lead at once, while
-// the old leader has not heard of the new store yet.
+// together checks that no two contexts are live at once, unless a pause excuses it. After a
+// failover that lost rows, a process that knew nothing of the old store may lead at once, while the
+// old leader has not yet learned of the new store.
 func (c *checks) together(w *world) {
 	if len(c.reigns) < 2 || c.recentFailover(w) {
 		return
@@ -52,13 +52,13 @@ func (c *checks) together(w *world) {
 	}
 }
 
-// recentFailover reports whether the store lost its newest rows less than a TTL ago: what it says
-// of nodes is older than what they did.
+// recentFailover reports whether the store lost its newest rows less than NodeRegistrationTTL ago.
+// Its rows are then older than what the nodes did.
 func (c *checks) recentFailover(w *world) bool {
 	return c.failedOverAt != 0 && w.now < c.failedOverAt+w.t.NodeRegistrationTTL
 }
 
-// leaderTrust is how long after the beginning of an answered renewal a leader may go on.
+// leaderTrust returns how long after the beginning of an answered renewal a leader may go on.
 func (w *world) leaderTrust() time.Duration {
 	t := w.t
 	return slow(t.LeaseDuration-t.Margin(t.LeaseDuration)) + t.Wakeup
@@ -84,7 +84,7 @@ func (c *checks) reignTrust(w *world, p *process, term int64) {
 	}
 }
 
-// lost takes the end of a leadership context.
+// lost handles the end of a leadership context.
 func (c *checks) lost(w *world, p *process, e member.Lost) {
 	if !p.watch.leading {
 		w.violate("hooks", "p%02d lost term %d without leading", p.index, e.Term.Number)
@@ -102,14 +102,14 @@ func (c *checks) endReign(p *process) {
 	}
 }
 
-// ended takes the end of a process.
+// ended handles the end of a process.
 func (c *checks) ended(w *world, p *process) {
 	c.endReign(p)
 	p.watch.leading = false
 	w.disturb("process ended")
 }
 
-// stopped takes the end of a clean stop.
+// stopped handles the end of a clean stop.
 func (c *checks) stopped(w *world, p *process) {
 	if p.watch.leading {
 		w.violate("stop", "p%02d stopped while it leads", p.index)
@@ -121,7 +121,7 @@ func (c *checks) stopped(w *world, p *process) {
 	}
 }
 
-// stopOverdue checks that a clean stop has ended.
+// stopOverdue checks that a clean stop has ended in time.
 func (c *checks) stopOverdue(w *world, p *process) {
 	if p.state == dead || p.state == paused || p.watch.paused && p.watch.pausedTill > p.stopBy-w.stopBound() {
 		return
@@ -129,7 +129,7 @@ func (c *checks) stopOverdue(w *world, p *process) {
 	w.violate("stop", "p%02d has not stopped within %v", p.index, w.stopBound())
 }
 
-// removed checks a death: no heartbeat must have arrived for the whole TTL.
+// removed checks the declaration of a death: no heartbeat must have arrived for the whole TTL.
 func (c *checks) removed(w *world, e *daemon.Event) {
 	p := w.byInc[e.Incarnation]
 	if strings.HasPrefix(e.Reason, "process has ended") {
@@ -144,7 +144,8 @@ func (c *checks) removed(w *world, e *daemon.Event) {
 	}
 }
 
-// calledDeaf checks a judgement: the node must have echoed nothing new for the whole TTL.
+// calledDeaf checks the declaration that a node is deaf: it must have confirmed no new reply for
+// the whole TTL.
 func (c *checks) calledDeaf(w *world, e *daemon.Event) {
 	p := w.byInc[e.Incarnation]
 	if p == nil || c.recentFailover(w) {
@@ -155,13 +156,13 @@ func (c *checks) calledDeaf(w *world, e *daemon.Event) {
 	}
 }
 
-// anySaw reports whether a process that has not ended was ever told of a term of at least that
-// number: it will tell the store, so the number is not lost.
+// anySaw reports whether a live process ever received a term of at least that number. It will
+// report the number to the store, so the number is not lost.
 func (w *world) anySaw(number int64) bool {
 	return slices.ContainsFunc(w.procs, func(p *process) bool { return p.state != dead && p.watch.sawTerm >= number })
 }
 
-// failedOver takes a failover of the store.
+// failedOver handles a failover of the store.
 func (c *checks) failedOver(w *world) {
 	c.failedOverAt = w.now
 	for _, p := range w.procs {

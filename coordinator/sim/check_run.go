@@ -2,7 +2,7 @@ package sim
 
 import "time"
 
-// started takes the beginning of a run.
+// started checks the start of a run.
 func (c *checks) started(w *world, r *run) {
 	c.grow(len(w.units))
 	p, u := r.p, r.u.index
@@ -24,7 +24,7 @@ func (c *checks) started(w *world, r *run) {
 	}
 }
 
-// entered takes the moment at which an agent's code begins to run.
+// entered checks the moment at which an agent's code begins to run.
 func (c *checks) entered(w *world, r *run) {
 	o := &c.owners[r.u.index]
 	if r.p.host.onOld || r.p.watch.strayed {
@@ -41,7 +41,7 @@ func (c *checks) entered(w *world, r *run) {
 	w.queue.push(event{at: w.now + w.runTrust(), kind: evTrust, run: r, n: r.epoch})
 }
 
-// left takes the moment at which an agent's code has ended.
+// left notes the moment at which an agent's code has ended.
 func (c *checks) left(r *run) {
 	for i, other := range r.u.live {
 		if other == r {
@@ -51,18 +51,18 @@ func (c *checks) left(r *run) {
 	}
 }
 
-// abandoned checks that a run was given the time it has to return.
+// abandoned checks that a run had its time to return.
 func (c *checks) abandoned(w *world, r *run) {
 	if !r.cancelled || w.now-r.cancelAt < quick(w.t.StopTimeout) && r.p.excuse(0) <= r.cancelAt {
 		w.violate("A5", "p%02d abandons %s before StopTimeout", r.p.index, r.fence)
 	}
 }
 
-// excused reports whether a run may be alive although its time is over.
+// excused reports whether a run may be alive although its validity is over.
 func (r *run) excused(w *world) bool { return r.excusedTill(w) > w.now }
 
-// excusedTill returns until when: while its process is paused and shortly after, and, for a run
-// that ignores its cancellation, for ever once its time to return is over.
+// excusedTill returns until when that is: while its process is paused and shortly after. A run that ignores its
+// cancellation is excused for ever, once its time to return is over.
 func (r *run) excusedTill(w *world) time.Duration {
 	if r.stuck && r.cancelled && w.now >= r.cancelAt+w.toReturn() {
 		return forever
@@ -70,8 +70,8 @@ func (r *run) excusedTill(w *world) time.Duration {
 	return r.p.excuse(w.noticed(w.t.StopTimeout))
 }
 
-// runsTogether checks that no two runs of a unit are alive at once, as far as nothing excuses it.
-// In one process nothing does.
+// runsTogether checks that no two runs of a unit are alive at once, unless something excuses it. In one process
+// nothing does.
 func (c *checks) runsTogether(w *world, u *unit) {
 	if len(u.live) < 2 {
 		return
@@ -92,7 +92,7 @@ func (c *checks) runsTogether(w *world, u *unit) {
 	}
 }
 
-// overlapEnds looks again at overlaps that were excused until now; unit -1 is leadership.
+// overlapEnds checks overlaps again that were excused until now. The unit -1 stands for leadership.
 func (c *checks) overlapEnds(w *world, unit int) {
 	if unit < 0 {
 		c.together(w)
@@ -101,7 +101,7 @@ func (c *checks) overlapEnds(w *world, unit int) {
 	c.runsTogether(w, w.units[unit])
 }
 
-// resumed takes the end of a pause: what it excused must end.
+// resumed schedules the checks at the end of what a pause excuses.
 func (c *checks) resumed(w *world, p *process) {
 	for _, r := range p.runs {
 		w.queue.push(event{at: p.excuse(w.noticed(w.t.StopTimeout)), kind: evOverlap, n: int64(r.u.index)})
@@ -109,8 +109,8 @@ func (c *checks) resumed(w *world, p *process) {
 	w.queue.push(event{at: p.excuse(w.noticed(0)), kind: evOverlap, n: -1})
 }
 
-// unaware takes the end of a standstill. What the process trusts may be over for others; it finds out with
-// the next answered heartbeat, or when its trust ends by its own clock.
+// unaware handles the end of a standstill. What the process considers valid may be over for others. It finds out
+// with the next answered heartbeat, or when the validity ends by its own clock.
 func (c *checks) unaware(w *world, p *process) {
 	p.watch.unaware, p.watch.sentSince = true, w.now
 	p.watch.pausedTill = w.now + slow(w.t.NodeRegistrationTTL)
@@ -131,8 +131,7 @@ func (c *checks) aware(w *world, p *process) {
 	}
 }
 
-// runTrust is how long after the beginning of the newest answered heartbeat that lists it a run
-// may go on.
+// runTrust returns how long a run may go on after the beginning of the newest answered heartbeat that lists it.
 func (w *world) runTrust() time.Duration {
 	t := w.t
 	return slow(t.NodeRegistrationTTL-t.Margin(t.NodeRegistrationTTL)) + t.Wakeup
@@ -151,7 +150,7 @@ func (c *checks) runTrust(w *world, r *run) {
 	switch {
 	case w.now >= end:
 		w.violate("I6", "%s runs on p%02d, last listed by a reply to a call from %v", r.fence, r.p.index, r.listed)
-	case end == forever && r.p.watch.pausedTill == forever: // it stands still: its end looks again
+	case end == forever && r.p.watch.pausedTill == forever: // it stands still, and its end checks again
 		w.after(w.t.NodeRegistrationTTL, func() { c.runTrust(w, r) })
 	case end == forever && (r.p.state == paused || r.p.watch.unaware):
 		w.queue.push(event{at: max(r.p.watch.pausedTill, w.now) + time.Millisecond, kind: evTrust, run: r, n: r.epoch})
@@ -160,8 +159,8 @@ func (c *checks) runTrust(w *world, r *run) {
 	}
 }
 
-// accepted checks an effect that the fence let pass: generations only grow, and nobody
-// overwrites what it has not read.
+// accepted checks an effect that the fence let pass: generations only grow, and no run overwrites a value that it
+// has not read.
 func (c *checks) accepted(w *world, u *unit, generation, value int64) {
 	if err := u.resource.accept(generation, value); err != nil {
 		w.violate(err.rule, "%s: %s", u.Unit, err.what)

@@ -16,8 +16,9 @@ func breaks(rule, format string, args ...any) *broken {
 	return &broken{rule, fmt.Sprintf(format, args...)}
 }
 
-// model is the store as its events tell it: I8 says that they tell everything. Its lifecycle is
-// written out here once more, on purpose: a mistake in the product's table must not excuse itself.
+// model is the state of the store according to its events; I8 says that the events tell everything.
+// The lifecycle is written out here again on purpose: a mistake in the product's table must not
+// excuse itself.
 type model struct {
 	seq    int64
 	term   int64
@@ -38,7 +39,7 @@ func (m *model) clone() model {
 	return c
 }
 
-// event takes the next event; unit is the index of the unit it is about, or -1.
+// event applies the next event. unit is the index of the unit it is about, or -1.
 func (m *model) event(e *daemon.Event, unit int) *broken {
 	if e.Seq != m.seq+1 {
 		return breaks("I8", "event %d follows event %d", e.Seq, m.seq)
@@ -62,7 +63,7 @@ func (m *model) event(e *daemon.Event, unit int) *broken {
 	return nil
 }
 
-// unitEvent takes an event about a unit.
+// unitEvent applies an event about a unit.
 func (m *model) unitEvent(u *unitModel, e *daemon.Event) *broken {
 	was := *u
 	free := was.state == daemon.Unassigned || was.state == daemon.Deleted
@@ -100,7 +101,7 @@ func (m *model) unitEvent(u *unitModel, e *daemon.Event) *broken {
 	return nil
 }
 
-// shows compares a row that the store shows with what the events told.
+// shows compares a row of the store with the model.
 func (m *model) shows(r *daemon.Record, at map[daemon.Unit]int) *broken {
 	i, ok := at[r.Unit]
 	if !ok {
@@ -114,7 +115,7 @@ func (m *model) shows(r *daemon.Record, at map[daemon.Unit]int) *broken {
 	return nil
 }
 
-// lists compares all units that the store lists for a process with what the events told.
+// lists compares all units that the store lists for a process with the model.
 func (m *model) lists(records []daemon.Record, inc node.Incarnation, at map[daemon.Unit]int) *broken {
 	held := 0
 	for i := range m.units {
@@ -133,7 +134,7 @@ func (m *model) lists(records []daemon.Record, inc node.Incarnation, at map[daem
 	return nil
 }
 
-// commit takes an accepted commit of a term: m is what was so just before.
+// commit checks an accepted commit of a term. m is the state just before.
 func (m *model) commit(term node.TermRef) *broken {
 	if term.Number != m.term || m.vacant || term.Incarnation != m.leader {
 		return breaks("I2", "a commit of term %d (%s) was accepted while %d (%s) is the newest (vacant: %v)",
@@ -142,23 +143,23 @@ func (m *model) commit(term node.TermRef) *broken {
 	return nil
 }
 
-// terms are the numbers of terms of all time, over failovers.
+// terms are the numbers of all terms, across failovers.
 type terms struct {
 	highest int64
-	// lost says that a failover lost the term of the highest number, and that no heartbeat has told
-	// the store of it since.
+	// lost is set while the store does not know the highest number: a failover lost that term, and
+	// no heartbeat has reported the number since.
 	lost bool
 }
 
-// failedOver takes a failover to a copy whose newest term is given.
+// failedOver handles a failover to a copy whose newest term is given.
 func (t *terms) failedOver(newest int64) { t.lost = t.lost || newest < t.highest }
 
-// told takes the highest number that a heartbeat told the store.
+// told handles the highest number that a heartbeat reported to the store.
 func (t *terms) told(number int64) { t.lost = t.lost && number < t.highest }
 
-// forgotten reports whether the store cannot know the highest number at now, its own clock: the
-// term was lost, nobody told, and the clock stands before the number. Only a process that still
-// lives and saw the term could, and the store has yet to hear of it.
+// forgotten reports whether the store cannot know the highest number at now, by its own clock: the
+// term was lost, nobody reported it, and the clock is before the number. Only a live process that
+// saw the term could know it, and has not reported it yet.
 func (t *terms) forgotten(now time.Time) bool { return t.lost && now.UnixMilli() <= t.highest }
 
 func (t *terms) elected(number int64) *broken {
@@ -169,7 +170,7 @@ func (t *terms) elected(number int64) *broken {
 	return nil
 }
 
-// issue takes an event that gives a unit a new generation; highest is the highest of all time.
+// issue checks an event that gives a unit a new generation. highest is the unit's highest so far.
 func issue(highest *int64, e *daemon.Event) *broken {
 	if e.Generation <= *highest {
 		return breaks("I3", "%s was given generation %d after %d", e.Unit, e.Generation, *highest)

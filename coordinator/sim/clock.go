@@ -6,16 +6,16 @@ import (
 	"github.com/emitd/emitd/coordinator/lease"
 )
 
-// clock is the clock of a machine: it counts from an origin of its own, slightly fast or slow,
-// never steps, and counts while the machine is suspended. It does not count while the machine itself is
-// stopped from outside, as a hypervisor does, and nothing in the machine can tell.
+// clock is the clock of a machine. It counts from its own origin, slightly fast or slow, never
+// steps, and counts suspended time. It does not count while the machine itself is stopped from
+// outside, as a hypervisor does. Nothing in the machine can notice that.
 type clock struct {
 	offset int64         // reading at the beginning of the world
 	ppm    int64         // how much it is fast, in millionths
-	missed time.Duration // how long it has stood still
+	missed time.Duration // for how long it has stood still
 }
 
-// maxPPM is half of the largest difference of rates that package lease allows for.
+// maxPPM is half of the largest difference of clock rates that package lease allows for.
 const maxPPM = 500
 
 // at returns the reading at a real time.
@@ -37,15 +37,15 @@ func (c clock) real(i lease.Instant) time.Duration {
 	return r
 }
 
-// lasts returns how long d of this clock takes in real time, to within a nanosecond.
+// lasts returns how much real time passes while this clock counts d, to within a nanosecond.
 func (c clock) lasts(d time.Duration) time.Duration {
 	return d - time.Duration(int64(d)/(1e6+c.ppm)*c.ppm)
 }
 
-// origin is what the store's clock shows at the beginning of the world.
+// origin is the time of the store's clock at the beginning of the world.
 var origin = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// storeClock is the clock of the store: as that of a machine, but it steps.
+// storeClock is the clock of the store: like a machine's, but it can step.
 type storeClock struct {
 	clock
 	stepped time.Duration

@@ -10,7 +10,7 @@ import (
 
 func (w *world) drawPPM() int64 { return w.rng.Int64N(2*maxPPM+1) - maxPPM }
 
-// drawHost draws a machine: its clock, its labels, and at times a peculiarity.
+// drawHost draws a machine: its clock, its labels, and sometimes a peculiarity.
 func (w *world) drawHost(i int) *host {
 	h := &host{
 		index: i,
@@ -74,7 +74,7 @@ func (w *world) drawOne(i int) Work {
 	if w.chance(0.3) {
 		k.Drain = Span{t.DrainTimeout / 2, t.DrainTimeout * 3 / 2}
 	}
-	if w.chance(0.2) { // longer than a silent node is waited for
+	if w.chance(0.2) { // longer than the time after which a silent node is declared dead
 		k.Spec.DrainTimeout = w.between(t.NodeRegistrationTTL, 2*t.NodeRegistrationTTL)
 		k.Drain = Span{k.Spec.DrainTimeout / 2, k.Spec.DrainTimeout * 3 / 2}
 	}

@@ -11,11 +11,11 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// director breaks things at times drawn from the seed. It works in episodes: some faults, then
-// repair, then enough quiet for the cluster to be well and to stay so for a while.
+// director injects faults at times drawn from the seed. It works in episodes: some faults, then repair, then
+// enough quiet time for the cluster to be well and to stay well for a while.
 type director struct {
 	w     *world
-	kinds []Faults // those that come in episodes
+	kinds []Faults // those that happen in episodes
 	due   int      // faults of this episode that are not over
 }
 
@@ -35,10 +35,10 @@ func (d *director) begin(w *world) {
 	}
 }
 
-// noise is what happens to a message now and then.
+// noise is the rate of occasional faults of messages.
 var noise = network{lose: 0.002, swallow: 0.002, repeat: 0.004, slow: 0.002}
 
-// quiet sets the network to what it is between episodes.
+// quiet sets the network to its state between episodes.
 func (d *director) quiet() {
 	d.w.network = network{}
 	if d.w.cfg.Faults&Noise != 0 {
@@ -46,7 +46,7 @@ func (d *director) quiet() {
 	}
 }
 
-// episode begins the next one.
+// episode begins the next episode.
 func (d *director) episode() {
 	w := d.w
 	if w.calm && w.check.settled && w.cfg.Faults&Kill != 0 {
@@ -67,7 +67,7 @@ func (d *director) episode() {
 	}
 }
 
-// over says that a fault has ended; after the last one everything is repaired.
+// over notes that a fault has ended. After the last one, everything is repaired.
 func (d *director) over() {
 	d.due--
 	if d.due > 0 {
@@ -85,7 +85,7 @@ func (d *director) end(after time.Duration, do func()) {
 	})
 }
 
-// repair makes everything whole, and plans the next episode for when the cluster was seen well.
+// repair ends all faults. It plans the next episode for when the cluster will have been checked to be well.
 func (d *director) repair() {
 	w := d.w
 	d.quiet()
@@ -133,7 +133,7 @@ func (d *director) victim() *process {
 	return nil
 }
 
-// lasting draws how long a fault lasts: around the deadlines of the protocol, and far beyond.
+// lasting draws how long a fault lasts: near the deadlines of the protocol, or far beyond.
 func (d *director) lasting() time.Duration {
 	w, t := d.w, d.w.t
 	switch w.rng.IntN(8) {
@@ -152,7 +152,7 @@ func (d *director) lasting() time.Duration {
 	}
 }
 
-// fault begins one.
+// fault begins a fault.
 func (d *director) fault(kind Faults) {
 	w := d.w
 	w.stats.Faults++
@@ -207,7 +207,8 @@ func (d *director) fault(kind Faults) {
 		d.twin(v)
 	case Standstill:
 		long := d.lasting()
-		// Without a store's clock, or together with a failover that loses rows, more is possible than is promised.
+		// Without a store's clock, or together with a failover that loses rows, more can go wrong than the
+		// promises cover.
 		if w.server.image != nil || w.cfg.Store.NoClock {
 			d.end(0, func() {})
 			return
@@ -217,7 +218,7 @@ func (d *director) fault(kind Faults) {
 	}
 }
 
-// wakeOften wakes one process again and again, for nothing.
+// wakeOften wakes one process again and again without need.
 func (d *director) wakeOften(v *process, till time.Duration) {
 	w := d.w
 	if v == nil || v.state == dead || w.now >= till || w.cfg.Store.NoWake {
@@ -227,8 +228,8 @@ func (d *director) wakeOften(v *process, till time.Duration) {
 	w.after(w.upTo(2*time.Second), func() { d.wakeOften(v, till) })
 }
 
-// deploy lets a node advertise fewer instances of a daemon, and all again later; at times it
-// cannot make up its mind for a while, so that units are revoked that have hardly been assigned.
+// deploy makes a node advertise fewer instances of a daemon, and all of them again later. At times it switches
+// back and forth for a while, so that units are revoked soon after they were assigned.
 func (d *director) deploy(v *process) {
 	w, h := d.w, v.host
 	i := w.rng.IntN(len(w.works))
@@ -251,7 +252,7 @@ func (d *director) deploy(v *process) {
 	})
 }
 
-// advertise makes the machine's processes, and those that will follow them, advertise something.
+// advertise changes the advert of the machine's processes, and of those that will follow them.
 func (h *host) advertise(a daemon.Advert) {
 	h.advert = a
 	for _, p := range [...]*process{h.proc, h.twin} {
@@ -261,7 +262,7 @@ func (h *host) advertise(a daemon.Advert) {
 	}
 }
 
-// restart starts another process on the machine of one that is to end.
+// restart starts another process on the machine of one that is going to end.
 func (d *director) restart(v *process) {
 	w := d.w
 	wait := w.upTo(time.Second)
@@ -310,7 +311,7 @@ func (d *director) stepClock() {
 	case 2:
 		step(-time.Hour)
 		d.end(0, func() {})
-	case 3: // many that are too small to be seen one by one
+	case 3: // many steps, each too small to be noticed alone
 		by := w.between(-w.t.ClockStep/2, w.t.ClockStep/2)
 		for i := range 60 {
 			w.after(time.Duration(i)*w.t.HeartbeatInterval/4, func() { step(by); w.disturb("step") })
@@ -322,7 +323,7 @@ func (d *director) stepClock() {
 	}
 }
 
-// rollback fails the store over to what it was a while ago.
+// rollback makes the store fail over to its state of a while ago.
 func (d *director) rollback() {
 	w := d.w
 	if slices.ContainsFunc(w.procs, func(p *process) bool { return p.state != dead && (p.host.standing || p.watch.unaware) }) {
@@ -343,12 +344,12 @@ func (d *director) rollback() {
 	})
 }
 
-// operator is the fence under which the world itself sweeps.
+// operator is the fence under which the simulator itself sweeps.
 var operator = daemon.Fence{Unit: daemon.Unit{Daemon: "sim:operator"}, Generation: 1}
 
-// removeRow deletes a node's row, as somebody with a database client might: it is made a
-// tombstone in the name of the present leader and swept at once. Other young tombstones must
-// stay, so nothing is done while there are any.
+// removeRow deletes a node's row, as a person with a database client might. It makes the row a tombstone in the
+// name of the present leader and sweeps it at once. Other young tombstones must stay, so it does nothing while
+// there are any.
 func (w *world) removeRow(v *process) {
 	ctx, store := context.Background(), w.server.store
 	snap, err := store.Snapshot(ctx)
@@ -382,7 +383,7 @@ func (w *world) removeRow(v *process) {
 	}
 }
 
-// sweep removes tombstones and old events, as the built-in daemon does.
+// sweep removes tombstones, as the built-in daemon does.
 func (w *world) sweep(age time.Duration) error {
 	ctx, store := context.Background(), w.server.store
 	if err := store.Stamp(ctx, operator); err != nil {
@@ -400,7 +401,7 @@ func (w *world) sweepHourly() {
 	w.after(time.Hour, w.sweepHourly)
 }
 
-// twin starts a second process on a machine, with the name or also the ID of the first.
+// twin starts a second process on a machine, with the name and sometimes also the ID of the first.
 func (d *director) twin(v *process) {
 	w, h := d.w, v.host
 	if h.twin != nil || h.proc.state == dead || h.standing {
@@ -421,7 +422,7 @@ func (d *director) twin(v *process) {
 	})
 }
 
-// sharpKill kills one process of a healthy cluster and demands the sharp bounds.
+// sharpKill kills one process of a healthy cluster and checks the sharp bounds.
 func (d *director) sharpKill() {
 	w := d.w
 	d.due = 1
@@ -443,7 +444,7 @@ func (d *director) sharpKill() {
 	d.end(w.bound()+time.Second, func() {})
 }
 
-// String names the kind, for one kind.
+// String returns the name of the kind, if f is a single kind.
 func (f Faults) String() string {
 	names := [...]string{"kill", "crash at call", "stop", "pause", "cut", "deaf", "outage", "bad network", "clock step", "rollback", "row gone", "slow host", "deploy", "twins", "standstill", "noise", "bad agents", "bursts", "fork"}
 	for i, name := range names {

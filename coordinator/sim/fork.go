@@ -9,10 +9,11 @@ import (
 	"github.com/emitd/emitd/storage/memory"
 )
 
-// fork is a former primary that lives on after a standby was promoted: it still takes the writes of the machines
-// that speak to it, until it is fenced. There are two clusters then, and each keeps its promises among its own
-// processes; nothing is promised between the two. Once the former primary is fenced its processes come to the
-// other one, which takes nothing that was decided from the former, and gives out no number below what they saw.
+// fork is a former primary that lives on after a standby was promoted. It accepts the writes of the machines that
+// use it until it is fenced. Until then there are two clusters. Each keeps its promises among its own processes;
+// between the two nothing is promised. Once the former primary is fenced, its processes use the new one. The new
+// primary accepts nothing that was decided from the former, and gives out no number below those that they have
+// seen.
 type fork struct {
 	store  *memory.Store
 	id     string
@@ -39,7 +40,7 @@ func (d *director) primaries() {
 	d.end(gap+d.lasting(), w.fence)
 }
 
-// split makes the kept image the new primary; some machines still speak to the former one.
+// split makes the saved image the new primary. Some machines still use the former one.
 func (w *world) split() {
 	s := &w.server
 	if s.image == nil || s.fork != nil {
@@ -49,7 +50,7 @@ func (w *world) split() {
 	f.terms.highest = f.model.term
 	ahead := time.Duration(0)
 	if w.chance(0.5) {
-		ahead = w.upTo(time.Hour) // of the other one's clock
+		ahead = w.upTo(time.Hour) // of the new primary's clock
 	}
 	f.store = memory.Open(memory.Config{
 		StoreID: f.id, KeepEvents: 1000,
@@ -70,8 +71,9 @@ func (w *world) split() {
 		w.hosts[w.rng.IntN(len(w.hosts))].onOld = true
 	}
 	w.failover()
-	// Generations that only the former primary knows may be given out again, and a resource outside of the stores that
-	// has seen one refuses the new primary's runs until they are above it; nobody promises when.
+	// The new primary may give out generations again that only the former one knows. A resource outside of the
+	// stores that has seen such a generation refuses the new primary's runs until they are above it. Nothing
+	// promises when that is.
 	c := &w.check
 	for i := range c.model.units {
 		known := c.model.units[i].generation
@@ -83,7 +85,7 @@ func (w *world) split() {
 	}
 }
 
-// fence ends the former primary: its processes speak to the other one from now on.
+// fence ends the former primary: its processes use the new one from now on.
 func (w *world) fence() {
 	if w.server.fork == nil {
 		return
@@ -105,7 +107,7 @@ func (w *world) fence() {
 	}
 }
 
-// storeOf returns the store that the process speaks to.
+// storeOf returns the store that the process uses.
 func (w *world) storeOf(p *process) *memory.Store {
 	if p.host.onOld {
 		return w.server.fork.store
@@ -113,10 +115,10 @@ func (w *world) storeOf(p *process) *memory.Store {
 	return w.server.store
 }
 
-// apart reports whether the two processes are of different clusters for now.
+// apart reports whether the two processes currently belong to different clusters.
 func apart(a, b *process) bool { return a.host.onOld != b.host.onOld }
 
-// event takes an event of the former primary.
+// event handles an event of the former primary.
 func (f *fork) event(w *world, e *daemon.Event) {
 	u := -1
 	if !e.Unit.IsZero() {
@@ -141,7 +143,7 @@ func (f *fork) event(w *world, e *daemon.Event) {
 	}
 }
 
-// after takes a call that the former primary has applied.
+// after checks a call that the former primary has applied.
 func (f *fork) after(w *world, cl *call) {
 	res := &cl.result
 	if res.Err != nil {
@@ -156,10 +158,11 @@ func (f *fork) after(w *world, cl *call) {
 	}
 }
 
-// told is the highest numbers that the row of a process in the store says it has seen, wherever.
+// told are the highest numbers seen anywhere that a process has reported in its row.
 type told struct{ term, generation int64 }
 
-// above checks that a number which the store gives out is above whatever a living process has told it.
+// above checks that a number which the store gives out is above all numbers that live processes have reported to
+// it.
 func (c *checks) above(w *world, e *daemon.Event) {
 	for _, h := range w.hosts {
 		for _, p := range [...]*process{h.proc, h.twin} {

@@ -11,21 +11,21 @@ import (
 	"github.com/emitd/emitd/storage/memory"
 )
 
-// server is the store, as a machine.
+// server is the machine of the store.
 type server struct {
 	store *memory.Store
 	clock storeClock
-	// down says that nothing arrives; quick, that callers are told so at once; pooled, that requests
-	// wait in a pooler meanwhile.
+	// down is set while nothing arrives. With quick, callers are refused at once. With pooled,
+	// requests wait in a connection pooler meanwhile.
 	down, quick, pooled bool
 	waiting             []*call // in the pooler
 	failovers           int
-	image               *image    // what a failover falls back to
+	image               *image    // what a failover restores
 	fork                *fork     // the former primary while it lives on
-	newest              time.Time // the latest that the clock ever showed
+	newest              time.Time // the latest time that its clock ever showed
 }
 
-// image is the store at an earlier moment, with what the checks believed of it then.
+// image is the store at an earlier moment, with the checks' model of it at that moment.
 type image struct {
 	memory    *memory.Image
 	at        time.Duration
@@ -33,24 +33,24 @@ type image struct {
 	model     model
 }
 
-// network is what may happen to messages.
+// network is the faults of messages.
 type network struct {
-	// Chances per call: that the request is lost, that the reply is, that the request arrives a
-	// second time, that it is slow.
+	// The probabilities per call: the request is lost, the reply is lost, the request arrives a
+	// second time, the request is slow.
 	lose, swallow, repeat, slow float64
 }
 
-// call is a request under way to the store.
+// call is a request to the store in flight.
 type call struct {
 	p      *process
 	req    member.Call
-	run    *run          // of a stamp
-	asked  time.Duration // when the member wanted it
-	done   bool          // answered, or given up
-	repeat bool          // a second copy: nobody waits for its answer
-	from   int           // failovers there had been
+	run    *run          // for a fence stamp
+	asked  time.Duration // when the member issued it
+	done   bool          // answered or given up
+	repeat bool          // a second copy, for whose answer nobody waits
+	from   int           // the number of failovers when it was sent
 	old    bool          // sent to a former primary
-	read   string        // the store that the process had heard of last when the member wanted it
+	read   string        // the store ID that the process knew when the member issued it
 
 	result member.Result
 }
@@ -66,7 +66,7 @@ func (w *world) openServer() {
 	})
 }
 
-// storeNow is the store's clock.
+// storeNow reads the store's clock.
 func (w *world) storeNow() time.Time {
 	now := w.server.clock.now(w.now)
 	if now.After(w.server.newest) {
@@ -77,10 +77,10 @@ func (w *world) storeNow() time.Time {
 
 func storeID(failovers int) string { return fmt.Sprintf("store-%d", failovers) }
 
-// wake tells every process of a hint: there is no promise about it.
+// wake sends a wake-up to every process. Wake-ups have no guarantee.
 func (w *world) wake(hint storage.Wake) { w.wakeSide(hint, false) }
 
-// wakeSide tells those who speak to one primary.
+// wakeSide sends a wake-up to the processes that use one of the primaries.
 func (w *world) wakeSide(hint storage.Wake, old bool) {
 	if w.cfg.Store.NoWake {
 		return
@@ -89,7 +89,7 @@ func (w *world) wakeSide(hint storage.Wake, old bool) {
 	for _, h := range w.hosts {
 		for _, p := range [...]*process{h.proc, h.twin} {
 			if p == nil || p.state == dead || h.onOld != old || (p.host.cut || p.host.deaf || w.server.down) && w.rng.Uint32()&1 == 0 {
-				continue // hints come on another connection, which may live or not
+				continue // wake-ups come on another connection, which may or may not be alive
 			}
 			if !w.calm && w.network.lose > 0 && w.chance(w.network.lose) {
 				continue
@@ -106,7 +106,7 @@ func (w *world) wakeSide(hint storage.Wake, old bool) {
 	}
 }
 
-// call sends what the member asks of the store.
+// call sends the member's request to the store.
 func (p *process) call(c member.Call) {
 	p.w.stats.Calls++
 	p.w.check.wants(p.w, p, &c)
@@ -163,19 +163,19 @@ func (w *world) send(c *call) {
 	w.queue.push(event{at: w.now + w.latency(p.host), kind: evArrive, p: p, call: c})
 }
 
-// latency draws how long a message takes that nothing happens to.
+// latency draws how long a message without a fault takes.
 func (w *world) latency(h *host) time.Duration {
 	return 100*time.Microsecond + time.Duration(w.rng.Uint32()&(1<<21-1)) + w.upTo(h.slow) // up to 2 ms
 }
 
-// arrive lets a request reach the store.
+// arrive handles a request that reaches the store.
 func (w *world) arrive(c *call) {
 	p := c.p
 	switch {
 	case p.host.cut:
 		return
 	case (c.from != w.server.failovers && !p.host.onOld || c.old && !p.host.onOld) && (c.repeat || c.done || w.chance(0.5)):
-		return // its connection ended with the server; some wait in a pooler for the new one
+		return // its connection ended with the server; some requests wait in a pooler for the new one
 	case w.server.down && w.server.pooled:
 		w.server.waiting = append(w.server.waiting, c)
 		return
@@ -201,8 +201,8 @@ func (w *world) arrive(c *call) {
 	}
 }
 
-// open lets the store be reached again. What has waited in a pooler reaches it, even if it is another
-// store by now; what its callers have given up is forgotten.
+// open makes the store reachable again. Requests that waited in a pooler reach it, even if it is
+// another store by now. Those that their callers gave up are dropped.
 func (w *world) open() {
 	s := &w.server
 	waiting := s.waiting
@@ -229,7 +229,7 @@ func (w *world) reply(c *call) {
 	w.queue.push(event{at: w.now + w.latency(c.p.host), kind: evReply, p: c.p, call: c})
 }
 
-// apply lets the store do what is asked.
+// apply lets the store carry out the request.
 func (w *world) apply(c *call) {
 	ctx, p := context.Background(), c.p
 	res := member.Result{ID: c.req.ID}
@@ -294,7 +294,7 @@ func (c *call) String() string {
 	return what + err
 }
 
-// answer gives the process the reply.
+// answer delivers the reply to the process.
 func (p *process) answer(c *call) {
 	if c.run != nil {
 		if !c.done {
@@ -303,7 +303,7 @@ func (p *process) answer(c *call) {
 		}
 		return
 	}
-	if c.done { // given up already: at times the shell delivers it nevertheless
+	if c.done { // given up already: sometimes the shell delivers it all the same
 		if p.w.chance(0.5) {
 			p.step(c.result)
 		}
@@ -316,7 +316,7 @@ func (p *process) answer(c *call) {
 	p.learn(c.result)
 }
 
-// learn takes what the shell takes from an answer.
+// learn takes from an answer what the shell takes from it.
 func (p *process) learn(r member.Result) {
 	switch {
 	case p.state != running:
@@ -327,7 +327,7 @@ func (p *process) learn(r member.Result) {
 	}
 }
 
-// timeout tells the process that no reply came.
+// timeout informs the process that no reply came.
 func (p *process) timeout(c *call) {
 	if c.done {
 		return
@@ -341,7 +341,7 @@ func (p *process) timeout(c *call) {
 	p.step(member.Result{ID: c.req.ID, Err: errTimeout})
 }
 
-// keep takes the image that a later failover falls back to.
+// keep saves the image that a later failover restores.
 func (w *world) keep() {
 	img := &image{memory: w.server.store.Clone(), at: w.now, model: w.check.model.clone()}
 	for _, u := range w.units {
@@ -350,7 +350,7 @@ func (w *world) keep() {
 	w.server.image = img
 }
 
-// failover makes the kept image the store: another one, that lost what came after.
+// failover replaces the store by the saved image: another store, without anything written since.
 func (w *world) failover() {
 	img := w.server.image
 	if img == nil {
@@ -359,7 +359,7 @@ func (w *world) failover() {
 	s := &w.server
 	s.failovers++
 	s.image = nil
-	// The copy is another machine, whose clock is not behind what the lost one has stamped.
+	// The copy is another machine. Its clock is not behind any stamp of the lost one.
 	if behind := s.newest.Sub(s.clock.now(w.now)); behind > 0 {
 		s.clock.stepped += behind + w.upTo(time.Second)
 	}
@@ -371,7 +371,7 @@ func (w *world) failover() {
 			u.resource = img.resources[i]
 		}
 		for _, r := range u.live {
-			r.read = false // its connection is gone, and what it knew
+			r.read = false // its connection is gone, and with it what it read
 		}
 	}
 	w.note(line{what: "failover", proc: -1, unit: -1, a: int64((w.now - img.at) / time.Millisecond)})

@@ -11,8 +11,7 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// process is one incarnation on a machine: a member, what the shell around it does, and the
-// agents it runs.
+// process is one incarnation on a machine: a member, a substitute for the shell around it, and its agents.
 type process struct {
 	w      *world
 	index  int
@@ -20,27 +19,27 @@ type process struct {
 	who    node.Identity
 	member *member.Member
 	state  processState
-	frozen []event // what waits for the end of a pause
+	frozen []event // events that wait for the end of a pause
 
 	tickAt  time.Duration // when the pending tick comes; 0 = none
 	tickGen int64
 
-	neighbours []*process // on its machine, as the newest member list told
-	looking    bool       // it will look at them soon
+	neighbours []*process // other processes on its machine, as in the newest member list
+	looking    bool       // it will check them soon
 
-	runs     []*run   // not returned
+	runs     []*run   // runs that have not returned
 	started  []int64  // by unit: the highest generation that was started
 	listings []listed // by unit: the newest reply that listed it
 
-	// crashIn counts the calls until the one at which the process ends, at crashAt; 0 = never.
+	// crashIn counts the calls until the one at which the process ends, at the point crashAt; 0 = never.
 	crashIn int
 	crashAt crashPoint
-	// pauseIn counts the calls until the one before which the process is paused, for pauseFor.
+	// pauseIn counts the calls until the one before which the process is paused for pauseFor; 0 = never.
 	pauseIn  int
 	pauseFor time.Duration
 
 	stopping bool
-	stopBy   time.Duration // a clean stop must have ended by then
+	stopBy   time.Duration // when a clean stop must have ended
 	watch    watched       // what the checks remember
 }
 
@@ -64,7 +63,7 @@ const (
 // listed is the newest reply that listed a unit for a process.
 type listed struct {
 	generation int64
-	sent       time.Duration // when its call began
+	sent       time.Duration // when its call was issued
 }
 
 // start starts a new process on the machine. IDs are in the order of wall clocks.
@@ -107,7 +106,7 @@ func (p *process) noteText(what, more string) {
 	p.w.note(line{what: what, more: more, proc: int32(p.index), unit: -1})
 }
 
-// step gives the member something that happened, does what it wants, and sets the next tick.
+// step gives the member an input, carries out the effects, and sets the next tick.
 func (p *process) step(in member.Input) {
 	p.w.stats.Steps++
 	effects := p.member.Step(p.local(), in)
@@ -121,8 +120,8 @@ func (p *process) step(in member.Input) {
 	p.arm()
 }
 
-// arm sets the timer for when the member wants to be called at the latest. A timer that is
-// already set for an earlier moment is left: when it fires too early it sets itself again.
+// arm sets the timer for the member's next deadline. A timer that is already set for an earlier moment stays:
+// when it fires too early, it is set again.
 func (p *process) arm() {
 	next := p.member.Next()
 	if next == lease.Never || p.state == dead {
@@ -149,8 +148,8 @@ func (p *process) tick(gen int64) {
 	p.step(member.Tick{})
 }
 
-// lateness draws how late a timer of the machine fires: mostly little, at times, and on a sluggish machine
-// as a rule, up to all that the margin allows for.
+// lateness draws how late a timer of the machine fires. Usually it is little. At times, and usually on a sluggish
+// machine, it is up to all that the margin allows for.
 func (w *world) lateness(h *host) time.Duration {
 	if w.calm || !h.sluggish && w.rng.Uint32()&63 != 0 {
 		return time.Duration(w.rng.Uint32() & (1<<19 - 1)) // half a millisecond
@@ -158,7 +157,7 @@ func (w *world) lateness(h *host) time.Duration {
 	return w.upTo(w.t.Wakeup)
 }
 
-// carry does one thing that the member wants done.
+// carry carries out one effect of the member.
 func (p *process) carry(e member.Effect) {
 	w := p.w
 	switch e := e.(type) {
@@ -199,7 +198,7 @@ func (w *world) leaderWork() time.Duration {
 	return w.upTo(20 * time.Millisecond)
 }
 
-// later gives the member an input after a while.
+// later gives the member an input after d.
 func (p *process) later(d time.Duration, in member.Input) {
 	p.w.queue.push(event{at: p.w.now + d, kind: evInput, p: p, in: in})
 }
@@ -217,7 +216,7 @@ func (p *process) stop() {
 	p.step(member.Stop{})
 }
 
-// stopBound is within what a clean stop ends, whatever store and agents do.
+// stopBound returns the time within which a clean stop ends, whatever the store and agents do.
 func (w *world) stopBound() time.Duration {
 	t, drain := w.t, w.longestDrain()
 	return t.LeaderStopTimeout + drain + t.StopTimeout + 2*t.QueryTimeout + t.Margin(drain) + t.Wakeup
@@ -255,8 +254,9 @@ func (p *process) pause(d time.Duration) {
 	p.w.after(d, p.resume)
 }
 
-// standStill stops the machine for d, and its clock with it: afterwards nothing there can tell, and a process
-// goes on trusting what it trusted. How long it may is the one exception from the promises.
+// standStill stops the machine for d, and its clock with it. Afterwards nothing on the machine can notice, and a
+// process goes on acting on validity that is over. The time for which it may do so is the one exception from the
+// promises.
 func (h *host) standStill(w *world, d time.Duration) {
 	if h.standing {
 		return
@@ -286,7 +286,7 @@ func (h *host) standStill(w *world, d time.Duration) {
 	})
 }
 
-// resume lets a paused process go on: what waited happens soon, in an order of its own.
+// resume lets a paused process go on. What waited happens soon, in a random order, except for what a run does.
 func (p *process) resume() {
 	if p.state != paused {
 		return
@@ -308,14 +308,14 @@ func (p *process) resume() {
 	for _, e := range frozen {
 		e.at = w.now + w.upTo(time.Millisecond)
 		switch e.kind {
-		case evReturn, evReady, evRetry, evEffect, evFail, evInput: // in the order they have
+		case evReturn, evReady, evRetry, evEffect, evFail, evInput: // these keep their order
 			at += w.upTo(time.Millisecond / 4)
 			e.at = at
 		}
 		w.queue.push(e)
 	}
-	// Timers that are due fire soon after a SIGCONT; after a suspend of the machine it is the
-	// shell's look at its clock that notices, every so often.
+	// After a SIGCONT, due timers fire soon. After a suspend of the machine, only the shell's regular reading of
+	// its clock notices.
 	p.tickGen++
 	p.tickAt = w.now + w.upTo(10*time.Millisecond)
 	if w.chance(0.5) {

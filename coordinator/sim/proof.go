@@ -9,14 +9,14 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// Processes of one machine can prove that another one there has ended. What the shell around a member
-// does is done here: it knows its neighbours from member lists, looks at them now and then, and tells the
-// member of those that have ended until a list shows that the store knows.
+// Processes on one machine can have exit evidence of each other. This file replaces what the shell around a
+// member does. A process knows its neighbours from member lists and checks them now and then. It reports those
+// that have ended to the member until a list shows that the store knows.
 
-// lookEvery is how long a process may take to find that a neighbour has ended.
+// lookEvery returns how long a process may take to find that a neighbour has ended.
 func (w *world) lookEvery() time.Duration { return min(250*time.Millisecond, w.t.HeartbeatInterval/4) }
 
-// meet takes a member list.
+// meet handles a member list.
 func (p *process) meet(members []node.Member) {
 	boot := p.host.advert.Traits.Host.BootID
 	if boot == "" || members == nil {
@@ -32,7 +32,7 @@ func (p *process) meet(members []node.Member) {
 	p.lookSoon()
 }
 
-// lookSoon lets the process look at its neighbours, if one of them has ended.
+// lookSoon makes the process check its neighbours, if one of them has ended.
 func (p *process) lookSoon() {
 	if p.looking || !slices.ContainsFunc(p.neighbours, func(q *process) bool { return q.state == dead }) {
 		return
@@ -41,7 +41,7 @@ func (p *process) lookSoon() {
 	p.w.after(p.w.upTo(p.w.lookEvery()), p.look)
 }
 
-// look tells the member of the neighbours that have ended.
+// look reports the neighbours that have ended to the member.
 func (p *process) look() {
 	p.looking = false
 	if p.state == running {
@@ -60,7 +60,7 @@ func (p *process) look() {
 	}
 }
 
-// noticedBy lets the neighbours of a process that has ended find out.
+// noticedBy makes the neighbours of a process that has ended check it.
 func (w *world) noticedBy(ended *process) {
 	if ended.host.advert.Traits.Host.BootID == "" {
 		return
@@ -72,7 +72,7 @@ func (w *world) noticedBy(ended *process) {
 	}
 }
 
-// proven checks that only the end of a process that has ended is taken for proven.
+// proven checks that exit evidence is accepted only for processes that have ended.
 func (c *checks) proven(w *world, e *daemon.Event) {
 	if p := w.byInc[e.Incarnation]; p != nil && p.state != dead {
 		w.violate("A8", "%s of p%02d for its proven end, which has not ended", e.Kind, p.index)

@@ -2,8 +2,8 @@ package sim
 
 import "time"
 
-// queue holds what is going to happen: a heap ordered by time, then by the order of arrival. The
-// heap moves small keys without pointers; the events stay in their slots, which are used again.
+// queue holds the future events: a heap ordered by time, then by order of arrival. The heap moves
+// small keys without pointers. The events stay in their slots, which are reused.
 type queue struct {
 	heap  []key
 	slots []event
@@ -11,14 +11,14 @@ type queue struct {
 	seq   uint64
 }
 
-// key orders an event and says where it is.
+// key orders an event and points to its slot.
 type key struct {
 	at   time.Duration
 	seq  uint64
 	slot int32
 }
 
-// event is something that is going to happen. Which fields are set depends on the kind.
+// event is a future event. The kind determines which fields are set.
 type event struct {
 	at   time.Duration
 	kind eventKind
@@ -32,7 +32,7 @@ type event struct {
 type eventKind uint8
 
 const (
-	// Things that happen within a process: frozen while it is paused, void once it is dead.
+	// Events within a process: frozen while it is paused, dropped once it is dead.
 	evTick eventKind = iota
 	evSend
 	evReply
@@ -46,20 +46,20 @@ const (
 
 	lastOfProcess
 
-	// Things that happen outside.
+	// Events outside of processes.
 	evArrive       // a call at the store
 	evEffectArrive // an effect at the resource
-	evTrust        // check: does the run still have trust?
-	evReign        // check: does the leader still have trust?
+	evTrust        // check: is the run still valid?
+	evReign        // check: is the leadership still valid?
 	evOverlap      // check: is an excused overlap over?
 	evSettled      // check: is the cluster well?
 	evDo           // in is a func
 )
 
-// empty reports whether nothing is going to happen.
+// empty reports whether there are no events.
 func (q *queue) empty() bool { return len(q.heap) == 0 }
 
-// next returns when the first event happens; the queue must not be empty.
+// next returns the time of the first event. The queue must not be empty.
 func (q *queue) next() time.Duration { return q.heap[0].at }
 
 func (q *queue) push(e event) {
@@ -85,7 +85,7 @@ func (q *queue) push(e event) {
 	q.heap[i] = k
 }
 
-// pop removes the first event; the queue must not be empty.
+// pop removes the first event. The queue must not be empty.
 func (q *queue) pop() event {
 	slot := q.heap[0].slot
 	n := len(q.heap) - 1
@@ -100,7 +100,7 @@ func (q *queue) pop() event {
 	return e
 }
 
-// sink puts k where the first key was and lets it down to its place.
+// sink replaces the first key by k and moves it down to its place.
 func (q *queue) sink(k key) {
 	i := 0
 	for {

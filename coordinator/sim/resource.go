@@ -6,15 +6,15 @@ import (
 	"github.com/emitd/emitd/coordinator/member"
 )
 
-// resource is what the runs of a unit work on: a counter in the store that each run reads once,
-// after its claim, and then writes one higher each time, under its fence. Whoever overwrites what
-// it has not read has lost an acknowledged effect.
+// resource is what the runs of a unit work on: a counter in the store. Each run reads it once,
+// after its fence stamp, and then writes the next higher value each time, under its fence. A run
+// that overwrites a value it has not read loses an acknowledged effect.
 type resource struct {
 	value      int64
 	generation int64 // of the run whose effect was accepted last
 }
 
-// look reads the resource, if the store answers.
+// look reads the resource, if the store is reachable.
 func (r *run) look() {
 	w := r.p.w
 	if w.reachable(r.p) && !r.read {
@@ -26,7 +26,7 @@ func (w *world) reachable(p *process) bool {
 	return !p.host.cut && !p.host.deaf && !w.server.down && !p.host.onOld && !p.watch.strayed
 }
 
-// effect sends one effect and plans the next. Some are under way for a while, and arrive
+// effect sends one effect and plans the next. Some effects are in flight for a while, and arrive
 // whatever became of the run.
 func (r *run) effect(epoch int64) {
 	w := r.p.w
@@ -47,7 +47,7 @@ func (r *run) effect(epoch int64) {
 	}
 }
 
-// effectArrives is the effect at the resource: the write of value under the run's fence.
+// effectArrives handles an effect at the resource: the write of value under the run's fence.
 func (w *world) effectArrives(r *run, value int64) {
 	r.busy = false
 	if w.server.down || r.p.host.onOld || r.strayed {
@@ -68,8 +68,8 @@ func (w *world) effectArrives(r *run, value int64) {
 	r.value = value
 }
 
-// foreignEffect is an effect on a resource outside of the store, which survives every failover
-// and refuses what is lower than what it has seen. The node is told so.
+// foreignEffect is an effect on a resource outside of the store. That resource survives every
+// failover and refuses generations lower than it has seen. The node is informed of a refusal.
 func (w *world) foreignEffect(r *run) {
 	if r.fence.Generation >= r.u.foreign {
 		r.u.foreign = r.fence.Generation

@@ -8,26 +8,26 @@ import (
 	"github.com/emitd/emitd/daemon"
 )
 
-// Work is a daemon and how its make-believe agents behave.
+// Work is a daemon and the behaviour of its simulated agents.
 type Work struct {
 	Spec daemon.Spec
-	// Ready is how long a run takes to be ready once entered, Drain to return once draining,
-	// Cancel to return once cancelled.
+	// Ready is how long a run takes to be ready once entered, Drain how long to return once draining, Cancel how
+	// long to return once cancelled.
 	Ready, Drain, Cancel Span
-	// Stubborn runs do not return for draining, only when cancelled.
+	// Stubborn runs do not return when draining, only when cancelled.
 	Stubborn bool
-	// Stuck is the chance that a run ignores its cancellation, for StuckFor.
+	// Stuck is the probability that a run ignores its cancellation, for StuckFor.
 	Stuck    float64
 	StuckFor time.Duration
-	// Fails is the mean time between failures of a run, 0 for never; FailsOn the index of the
-	// machine where it happens, or -1 for all. Returns and Releases are the mean times until a
-	// run returns early or gives its unit back.
+	// Fails is the mean time between failures of a run, 0 for never. FailsOn is the index of the machine on which
+	// it fails, or -1 for all. Returns and Releases are the mean times until a run returns early or gives its
+	// unit back.
 	Fails, Returns, Releases time.Duration
 	FailsOn                  int
-	// OneByOne, if set, is how long each start of this daemon takes on a machine, which makes them one after
-	// the other; then Ready bounds all of them together.
+	// OneByOne, if set, is how long each start of this daemon takes on a machine that makes its starts one after
+	// another. Ready then bounds all of them together.
 	OneByOne time.Duration
-	// Stalls says that runs where FailsOn says go on without any progress, which is a failure once
+	// Stalls makes runs on the machine FailsOn go on without any progress. That is a failure once
 	// Spec.StallTimeout has passed.
 	Stalls bool
 }
@@ -35,20 +35,20 @@ type Work struct {
 // Span is a range of durations; both zero is nothing.
 type Span struct{ Min, Max time.Duration }
 
-// flaky reports whether agents behave such that a unit may rightly not be running at a moment.
+// flaky reports whether the agents behave so that a unit may rightly be down at a given moment.
 func (k *Work) flaky() bool {
 	return k.Stuck > 0 || k.Fails > 0 || k.Returns > 0 || k.Releases > 0 || k.Stalls
 }
 
-// run is one run of a unit in a process: the supervisor's side and the agent's.
+// run is one run of a unit in a process: the supervisor's part and the agent's.
 type run struct {
 	p     *process
 	u     *unit
 	fence daemon.Fence
 	phase runPhase
-	epoch int64 // what was scheduled in an earlier one is void
+	epoch int64 // events that were scheduled in an earlier epoch are void
 
-	listed    time.Duration // beginning of the newest call whose answer listed it
+	listed    time.Duration // when the newest call whose answer listed it was issued
 	entered   time.Duration
 	returnAt  time.Duration // 0 = not scheduled
 	draining  bool
@@ -61,13 +61,13 @@ type run struct {
 	failures  int
 	why       runFailure
 
-	// What the agent knows of the resource it works on.
+	// What the agent knows about the resource it works on.
 	read  bool
 	value int64
-	busy  bool // an effect is under way
-	// strayed says that it is of a former primary that has been fenced: it has no effects any more.
+	busy  bool // an effect is in flight
+	// strayed is set if it belongs to a former primary that was fenced: it has no effects any more.
 	strayed bool
-	// sentTo is which server the newest effect was sent to.
+	// sentTo is the number of failovers when the newest effect was sent.
 	sentTo int
 }
 
@@ -93,7 +93,7 @@ var errAgent = errors.New("sim: the agent failed")
 
 func (s Span) draw(w *world) time.Duration { return w.between(s.Min, s.Max) }
 
-// startRun begins a run: its fence is stamped first.
+// startRun begins a run. Its fence is stamped first.
 func (p *process) startRun(e member.Start) {
 	w := p.w
 	i := w.unitAt[e.Fence.Unit]
@@ -111,7 +111,7 @@ func (r *run) stamp() {
 	w.send(&call{p: r.p, run: r, asked: w.now})
 }
 
-// stamped takes the answer of the store.
+// stamped handles the store's answer.
 func (r *run) stamped(err error) {
 	w := r.p.w
 	var stale *daemon.StaleError
@@ -129,7 +129,7 @@ func (r *run) stamped(err error) {
 	}
 }
 
-// enter enters the agent's code.
+// enter begins the agent's code.
 func (r *run) enter() {
 	w := r.p.w
 	r.phase, r.entered, r.returnAt = live, w.now, 0
@@ -137,7 +137,7 @@ func (r *run) enter() {
 	w.stats.Runs++
 	r.p.note("enter", r.u.index, r.fence.Generation, 0)
 	w.check.entered(w, r)
-	r.read = false // claim, then read: also after a failure
+	r.read = false // stamp first, then read, also after a failure
 	r.look()
 	if r.u.work.Spec.WaitReady {
 		r.schedule(r.startTime(), evReady)
@@ -165,7 +165,7 @@ func (r *run) startTime() time.Duration {
 func (r *run) planEnd() {
 	k, w := r.u.work, r.p.w
 	fails := k.FailsOn < 0 || k.FailsOn == r.p.host.index
-	if stall := k.Spec.StallTimeout; fails && k.Stalls && stall > 0 { // found within a quarter more
+	if stall := k.Spec.StallTimeout; fails && k.Stalls && stall > 0 { // found after up to a quarter more
 		r.why = byError
 		r.schedule(w.between(stall, stall+stall/4)+k.Cancel.draw(w), evFail)
 		return
@@ -191,7 +191,7 @@ func (r *run) ready(epoch int64) {
 	r.p.step(member.RunStarted{Fence: r.fence})
 }
 
-// fails ends an attempt without having been asked to.
+// fails ends an attempt that nobody asked to end.
 func (r *run) fails(epoch int64) {
 	w := r.p.w
 	if epoch != r.epoch || r.phase != live || r.stuck && r.cancelled {
@@ -264,7 +264,7 @@ func (p *process) cancelRun(e member.Cancel) {
 		r.soon()
 	case !r.stuck:
 		r.returnIn(min(r.u.work.Cancel.draw(p.w), p.w.toReturn()))
-	default: // it goes on, effects and all
+	default: // it goes on, and so do its effects
 		r.returnAt = forever
 		if d := r.u.work.StuckFor; d > 0 {
 			r.returnAt = 0
@@ -273,7 +273,7 @@ func (p *process) cancelRun(e member.Cancel) {
 	}
 }
 
-// toReturn is how long an agent that keeps its promise takes to return at most: all of StopTimeout, by the
+// toReturn returns the longest time in which an agent that keeps its promise returns: all of StopTimeout, by the
 // fastest clock.
 func (w *world) toReturn() time.Duration { return w.t.StopTimeout * 999 / 1000 }
 
@@ -301,14 +301,14 @@ func (p *process) find(f daemon.Fence) *run {
 	return nil
 }
 
-// soon ends a run whose agent is not running: the member hears of it at once, but not within
-// the step that asked for it.
+// soon ends a run whose agent is not running. The member is informed right away, but not within the step that
+// asked for it.
 func (r *run) soon() {
 	r.epoch++
 	r.schedule(r.p.w.upTo(time.Millisecond), evRetry)
 }
 
-// returnIn lets the agent's code return after d, or earlier if that was to be.
+// returnIn makes the agent's code return after d, or earlier if that was planned.
 func (r *run) returnIn(d time.Duration) {
 	w := r.p.w
 	if at := w.now + d; r.returnAt == 0 || at < r.returnAt {
@@ -325,7 +325,7 @@ func (r *run) returns(epoch int64) {
 	r.end(member.Returned, nil)
 }
 
-// leave leaves the agent's code.
+// leave ends the agent's code.
 func (r *run) leave() {
 	r.phase = waiting
 	r.epoch++
@@ -333,7 +333,7 @@ func (r *run) leave() {
 	r.p.w.check.left(r)
 }
 
-// end ends the run; the member hears of it.
+// end ends the run and informs the member.
 func (r *run) end(how member.Ending, err error) {
 	if r.phase == over {
 		return
@@ -354,7 +354,7 @@ func (r *run) end(how member.Ending, err error) {
 	p.step(member.RunEnded{Fence: r.fence, How: how, Err: err, Failures: r.failures})
 }
 
-// gone ends a run with its process: nobody hears of it.
+// gone ends a run together with its process; nobody is informed.
 func (r *run) gone() {
 	if r.phase == live {
 		r.p.w.check.left(r)

@@ -1,47 +1,48 @@
-// Package sim plays whole clusters in one goroutine, from a seed, in virtual time.
+// Package sim simulates whole clusters in one goroutine, from a seed, in virtual time.
 //
 //	seed ──▶ world ──▶ events in order of virtual time ──▶ member.Step, memory.Store ──▶ checks
 //
-// It drives the product's own decisions: every node is a [member.Member], the store is
-// storage/memory, a leader's plan is plan.Make. The simulator itself decides nothing about the
-// cluster. It moves messages, lets time pass, breaks things, runs make-believe agents, and
-// watches.
+// It runs the product's own decisions: every node is a [member.Member], the store is storage/memory, and the
+// leader's plan is plan.Make. The simulator itself decides nothing about the cluster. It delivers messages, lets
+// time pass, injects faults, runs simulated agents, and checks what happens.
 //
 // # Time
 //
-// Virtual real time is what the checks judge by. Each machine has a clock of its own that runs
-// up to 0.05 % fast or slow and never steps; it stands still while the machine does. The store's clock does the same and steps when told
-// to. Nothing sleeps: the world jumps from event to event. Events at one moment happen in the
-// order in which they were made, so a seed replays exactly; [Result.Hash] proves it.
+// The checks use virtual real time. Each machine has its own clock, which runs up to 0.05 % fast or slow and
+// never steps. It stands still while the machine itself is stopped. The store's clock behaves the same, and also
+// steps when a fault says so. Nothing sleeps: the world jumps from event to event. Events at the same moment
+// happen in the order in which they were created, so a seed replays exactly; [Result.Hash] proves it.
 //
-// # What goes wrong
+// # Faults
 //
-// Requests and replies are lost, slow, repeated and delivered long after their caller gave up. A
-// node is cut off from the store in both directions or hears no replies; the store is down for
-// everybody, quickly refusing or silent. A process is killed at any moment, and in particular at
-// any call of the store: before it was sent, before it was applied, before its reply. It is
-// paused (no step of its member, no code of its agents) for longer than any deadline, seen by its clock
-// or not; timers are late by all that the margins allow for; it is
-// stopped cleanly; it comes back as another process. The store's clock steps; the store fails
-// over to a copy that lost the newest rows and is another store from then on; a node's row
-// disappears. In storms of their own a standby is promoted while the former primary lives on, and some machines
-// speak to that one until it is fenced; in others a machine is given far more than it can start at once. Wake-ups are lost, late, repeated and needless. Agents start slowly, drain slowly
-// or never, ignore their cancellation, fail, return early and give their unit back.
+//   - Messages: requests and replies are lost, slow, repeated, or delivered long after their caller gave up. A
+//     node is cut off from the store in both directions, or receives no replies. The store is down for all nodes,
+//     refusing calls at once or silent. Wake-ups are lost, late, repeated or needless.
+//   - Processes: a process is killed at any moment, in particular at a call to the store: before it was sent,
+//     before it was applied, or before its reply. It is paused for longer than any deadline (no step of its
+//     member, no code of its agents), whether or not its clock counts the pause. Its timers are late by all that
+//     the margins allow. It is stopped cleanly, and comes back as another process.
+//   - Store: its clock steps. It fails over to a copy without the newest rows, which is another store from then
+//     on. A node's row disappears.
+//   - Agents start slowly, drain slowly or never, ignore their cancellation, fail, return early, or give their
+//     unit back.
+//
+// Two more faults have storms of their own: a standby is promoted while the former primary lives on, and some
+// machines use that one until it is fenced; and a machine is given far more units than it can start at once.
 //
 // # What is checked
 //
-// The invariants I1 to I6 and I8 of the protocol, after every step, each in a file check_*.go,
-// and what is promised of hooks and of a clean stop. Exceptions are as narrow as the promise: an
-// overlap is excused only while one of the two processes is paused, and for the time it has to
-// notice afterwards. Liveness is checked whenever what is broken has not changed for a bound
-// that is computed from the timings, and sharply after a single kill. Each check was seen to fail
-// on a history that breaks it.
+// After every step: the invariants I1 to I6 and I8 of the protocol, each in a file check_*.go, and the promises
+// about hooks and a clean stop. Exceptions are as narrow as the promise. An overlap, for example, is excused only
+// while one of the two processes is paused, and for the time it needs to notice afterwards. Liveness is checked
+// whenever no fault has begun or ended for a bound that is computed from the timings, and with sharp bounds after
+// a single kill. Each check was seen to fail on a history that breaks it.
 //
 // # What is not simulated
 //
-// Threads of one process: its goroutines pause and die together. Files and disks. The supervisor
-// of agents, for which run.go is a plain stand-in, and the shell around member. Backends other than
-// storage/memory: what only transactions can get wrong is for the conformance suite.
+// Threads of one process: its goroutines pause and die together. Files and disks. The supervisor of agents, for
+// which run.go has a plain substitute, and the shell around member. Backends other than storage/memory: the
+// conformance suite covers what only transactions can get wrong.
 package sim
 
 import (
@@ -53,23 +54,23 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// Config says what to play. Only the seed has to be set: what is zero is drawn from it or is the
+// Config describes a simulation. Only the seed must be set. Zero fields are drawn from the seed or have the
 // stated default.
 type Config struct {
 	Seed uint64
-	// Nodes is how many machines there are, one process on each; 0 draws 1 to 10.
+	// Nodes is the number of machines, with one process on each; 0 draws 1 to 10.
 	Nodes int
-	// Duration is how much virtual time passes; 0 is 24 hours.
+	// Duration is how much virtual time passes; 0 means 24 hours.
 	Duration time.Duration
-	// Timing is the profile; zero is lease.Default.
+	// Timing holds the durations of the protocol; zero means lease.Default.
 	Timing lease.Timing
 	// Faults are the kinds of fault that happen, at times drawn from the seed.
 	Faults Faults
-	// Work is what the cluster runs; nil draws it.
+	// Work is the daemons that the cluster runs; nil draws them.
 	Work []Work
-	// Store declares what the store cannot do.
+	// Store declares the limits of the store.
 	Store storage.Capabilities
-	// Trace, if set, gets every line of the history.
+	// Trace, if set, receives every line of the history.
 	Trace io.Writer
 }
 
@@ -79,34 +80,34 @@ type Faults uint32
 // The kinds of fault.
 const (
 	Kill       Faults = 1 << iota // a process ends at once
-	CrashAt                       // a process ends at a call of the store
+	CrashAt                       // a process ends at a call to the store
 	Stop                          // a process stops cleanly
 	Pause                         // a process is frozen for a while, up to an hour
 	Cut                           // a machine is cut off from the store
-	Deaf                          // a machine's requests arrive, the replies do not
-	Outage                        // the store is away for everybody
+	Deaf                          // a machine's requests arrive, but no replies do
+	Outage                        // the store is away for all nodes
 	BadNetwork                    // many messages are lost, slow, repeated or late
 	ClockStep                     // the store's clock steps
 	Rollback                      // the store fails over and has lost the newest rows
-	RowGone                       // somebody removes the row of a living node
+	RowGone                       // the row of a living node is deleted
 	SlowHost                      // one machine's messages are slow, nearly too slow
 	Deploy                        // a node advertises another number of instances for a while
 	Twins                         // a second process with the name or the ID of another
 	Standstill                    // a machine is stopped for a while, and its clock with it
-	Noise                         // now and then a message is lost, slow, repeated or late
-	BadAgents                     // agents fail, hang, ignore cancellation, give up units
-	// Bursts and Fork are not part of All: their storms have seeds of their own.
-	Bursts // many units whose starts a machine makes one after the other
-	Fork   // a standby is promoted while the former primary lives on, and some nodes still speak to that one
+	Noise                         // a message is lost, slow, repeated or late now and then
+	BadAgents                     // agents fail, hang, ignore cancellation, or give units up
+	// Bursts and Fork are not part of All: their storms have their own seeds.
+	Bursts // many units, whose starts a machine makes one after another
+	Fork   // a standby is promoted while the former primary lives on, and some nodes still use that one
 
 	None Faults = 0
 	All         = Bursts - 1
 )
 
-// Result is what came of it.
+// Result is the outcome of a simulation.
 type Result struct {
 	Config Config // with what was drawn
-	// Hash is of the whole history: equal seeds give equal hashes.
+	// Hash covers the whole history: equal seeds give equal hashes.
 	Hash  uint64
 	Stats Stats
 }
@@ -117,14 +118,14 @@ type Stats struct {
 	Faults               uint64 // injected
 	Elections            uint64
 	Assignments          uint64
-	Runs                 uint64 // entered
-	Effects, Refused     uint64 // of runs on a fenced resource
-	Settled              uint64 // times the whole cluster was found well within the bound
-	Kills                uint64 // times the sharp bounds after a kill -9 were checked
-	Proven               uint64 // terms freed by the proof that their holder has ended
-	Postponed            uint64 // assignments that waited for their turn to start for so long that their deadline was moved
-	Returned             uint64 // abandoned runs that returned, of which the store was checked to have been told
-	Forks                uint64 // times that two primaries took writes
+	Runs                 uint64 // entered by an agent
+	Effects, Refused     uint64 // writes of runs to a fenced resource
+	Settled              uint64 // how often the whole cluster was found well within the bound
+	Kills                uint64 // how often the sharp bounds after a kill -9 were checked
+	Proven               uint64 // terms freed by exit evidence of their holder
+	Postponed            uint64 // assignments whose deadline was moved because they waited so long to start
+	Returned             uint64 // abandoned runs that returned, for which the store was checked to know it
+	Forks                uint64 // how often two primaries accepted writes
 	Split                uint64 // elections and assignments by a former primary that lived on
 }
 
@@ -137,7 +138,7 @@ type Violation struct {
 	Tail []string // the last lines of the history
 }
 
-// Error tells the rule, what broke it, when, and how to replay it, then the last lines.
+// Error returns the rule, what broke it, when, the seed for a replay, and the last lines of the history.
 func (v *Violation) Error() string {
 	s := fmt.Sprintf("%s broken at %v of seed %d: %s", v.Rule, v.At, v.Seed, v.What)
 	for _, line := range v.Tail {
@@ -146,7 +147,7 @@ func (v *Violation) Error() string {
 	return s
 }
 
-// Run plays the seed to its end, or until a promise is broken: then the error is a *Violation.
+// Run simulates the seed to its end, or until a promise is broken: then the error is a *Violation.
 func Run(cfg Config) (*Result, error) {
 	w := newWorld(cfg)
 	w.boot()

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// trace keeps the newest lines of the history as plain values; they become text only when
-// somebody reads them. Its hash is of all lines there ever were.
+// trace keeps the newest lines of the history as plain values, which are formatted only when they
+// are read. Its hash covers all lines.
 type trace struct {
 	ring [tail]line
 	n    uint64
@@ -19,7 +19,8 @@ type trace struct {
 // tail is how many lines a violation shows.
 const tail = 240
 
-// line is one line: what happened, to whom, and up to two numbers that what says the meaning of.
+// line is one line of the history: what happened, to which process and unit, and up to two numbers
+// whose meaning depends on what.
 type line struct {
 	at   time.Duration
 	what string

@@ -11,7 +11,7 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// world is a cluster, its store, its network and everything that watches them.
+// world is a cluster, its store, its network, and all checks.
 type world struct {
 	cfg   Config
 	t     lease.Timing
@@ -22,7 +22,7 @@ type world struct {
 	server  server
 	network network
 	hosts   []*host
-	procs   []*process // every process there ever was
+	procs   []*process // every process that ever existed
 	byInc   map[node.Incarnation]*process
 	works   []*Work
 	units   []*unit
@@ -30,10 +30,10 @@ type world struct {
 
 	// deploying counts the nodes that advertise something else for a while.
 	deploying int
-	// onNotice and loseReply are for stories: to listen, and to pick the reply that is lost.
+	// onNotice and loseReply are for stories: they receive notices and select replies to lose.
 	onNotice  func(*process, *member.Notice)
 	loseReply func(*call) bool
-	// calm makes latencies as small as a healthy machine's, for the sharp bounds.
+	// calm makes latencies as small as those of a healthy machine, for the sharp bounds.
 	calm  bool
 	fault director
 	check checks
@@ -42,36 +42,36 @@ type world struct {
 	fail  *Violation
 }
 
-// host is a machine: it has a name and a clock and outlives its processes.
+// host is a machine: it has a name and a clock, and outlives its processes.
 type host struct {
 	index int
 	name  string
 	clock clock
-	// wall is how far the machine's wall clock is off. It names new processes, because a UUID of
-	// version 7 begins with it; nothing else may go by it.
+	// wall is how far the machine's wall clock is off. It only affects the IDs of new processes,
+	// because a UUID of version 7 begins with the time.
 	wall   time.Duration
-	full   daemon.Advert // what its processes advertise, but while it deploys something else
+	full   daemon.Advert // what its processes advertise, unless it deploys something else
 	advert daemon.Advert
 	proc   *process // the newest
-	twin   *process // a second one, at times
-	// cut machines exchange nothing with the store, deaf ones get no replies.
+	twin   *process // a second process, at times
+	// A cut machine exchanges nothing with the store; a deaf one receives no replies.
 	cut, deaf bool
-	slow      time.Duration // added to each of its messages, at most
+	slow      time.Duration // the longest delay added to each of its messages
 	standing  bool          // it is stopped, and its clock with it
-	onOld     bool          // it speaks to a former primary that lives on
-	sluggish  bool          // its timers are late, as a rule
-	// startsUntil is when the last of the starts is done that it makes one after the other.
+	onOld     bool          // it uses a former primary that lives on
+	sluggish  bool          // its timers are usually late
+	// startsUntil is when the last of the starts that it makes one after another is done.
 	startsUntil time.Duration
 }
 
-// unit is one unit of the cluster's work and who runs it.
+// unit is one unit of the cluster's work, with its runs.
 type unit struct {
 	daemon.Unit
 	index    int
 	work     *Work
 	live     []*run // entered and not returned, anywhere
 	resource resource
-	foreign  int64 // the generation that a resource outside of the store has seen
+	foreign  int64 // the highest generation that a resource outside of the store has seen
 }
 
 func newWorld(cfg Config) *world {
@@ -106,7 +106,7 @@ func newWorld(cfg Config) *world {
 	return w
 }
 
-// declare adds a daemon's units to what the world knows.
+// declare adds a daemon's units to the world.
 func (w *world) declare(work *Work) {
 	w.works = append(w.works, work)
 	for _, u := range work.Spec.Units() {
@@ -125,7 +125,7 @@ func (w *world) boot() {
 	w.fault.begin(w)
 }
 
-// violate records the first broken promise; the world stops.
+// violate records the first broken promise, which ends the simulation.
 func (w *world) violate(rule, format string, args ...any) {
 	if w.fail == nil {
 		w.fail = &Violation{Rule: rule, What: fmt.Sprintf(format, args...), At: w.now, Seed: w.cfg.Seed, Tail: w.trace.lines()}
@@ -150,7 +150,7 @@ func (w *world) runUntil(t time.Duration) error {
 // runFor lets d pass.
 func (w *world) runFor(d time.Duration) error { return w.runUntil(w.now + d) }
 
-// runTill lets time pass until cond holds, at most d; it reports whether it came to hold.
+// runTill lets time pass until cond holds, at most d. It reports whether cond came to hold.
 func (w *world) runTill(d time.Duration, cond func() bool) bool {
 	for end := w.now + d; w.fail == nil; {
 		if cond() {
@@ -196,7 +196,7 @@ func (w *world) dispatch(e *event) {
 	}
 }
 
-// happen lets one thing happen within a process that runs.
+// happen handles one event of a running process.
 func (p *process) happen(e *event) {
 	switch e.kind {
 	case evTick:
@@ -237,10 +237,10 @@ func (w *world) upTo(d time.Duration) time.Duration {
 // between draws a duration in [a, b).
 func (w *world) between(a, b time.Duration) time.Duration { return a + w.upTo(b-a) }
 
-// chance draws whether something happens that happens with probability x.
+// chance returns true with probability x.
 func (w *world) chance(x float64) bool { return x > 0 && w.rng.Float64() < x }
 
-// detail writes a line that only a full trace shows: it is not part of the hash.
+// detail writes a line that only a full trace shows. It is not part of the hash.
 func (w *world) detail(p *process, format string, args ...any) {
 	if w.trace.out != nil {
 		fmt.Fprintf(w.trace.out, "%14.4f p%02d     . %s\n", w.now.Seconds(), p.index, fmt.Sprintf(format, args...))
