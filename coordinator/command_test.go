@@ -11,8 +11,8 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// TestCommandThatWaitsAtAnElection: a command to resign lies there when a node is elected. The
-// term is published before it is given up, and never do two lead.
+// TestCommandThatWaitsAtAnElection: a command to resign is waiting when a node is elected. The term
+// is published before it is given up, and no two nodes ever lead.
 func TestCommandThatWaitsAtAnElection(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := coordinatortest.New(t, coordinatortest.Config{})
@@ -58,7 +58,7 @@ func TestCommandForAnotherTermIsAnswered(t *testing.T) {
 	})
 }
 
-// A command moves leadership to another node, once however often it is filed, and is answered.
+// A command moves leadership to another node once, however often it is submitted, and is answered.
 func TestCommandMovesLeadership(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := coordinatortest.New(t, coordinatortest.Config{Nodes: 3})
@@ -89,8 +89,8 @@ func TestCommandMovesLeadership(t *testing.T) {
 	})
 }
 
-// A command of a kind that this version does not know is left for one that does, and keeps no
-// other from being carried out.
+// A command of a kind that this version does not know is left for a version that does. It does not
+// keep others from being carried out.
 func TestUnknownCommandIsLeftAlone(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c, taps := tapped(t, coordinatortest.Config{Nodes: 2})

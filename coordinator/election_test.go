@@ -15,7 +15,7 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// A node alone elects itself with its first heartbeat, whether the store gives hints or not, and
+// A single node elects itself with its first heartbeat, whether or not the store has wake-ups. It
 // gives everything up when it stops.
 func TestStartGainsStopResigns(t *testing.T) {
 	t.Parallel()
@@ -56,8 +56,8 @@ func TestStartGainsStopResigns(t *testing.T) {
 	}
 }
 
-// Of competing nodes one leads; when it stops, the other does, within a moment and with a higher
-// number; after both have stopped nobody leads.
+// One of two competing nodes leads. When it stops, the other leads within a moment, with a higher
+// number. After both have stopped no node leads.
 func TestCompetingNodes(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := coordinatortest.New(t, coordinatortest.Config{Nodes: 2})
@@ -138,8 +138,8 @@ func TestResignMovesLeadership(t *testing.T) {
 	})
 }
 
-// A node alone stands again after its pause; not leading is an error; a burst of wishes is one
-// resignation.
+// A single node campaigns again after its pause. Resigning without leading is an error. A burst of
+// requests to resign is one resignation.
 func TestResignAlone(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := coordinatortest.New(t, coordinatortest.Config{})
@@ -173,8 +173,8 @@ func TestResignAlone(t *testing.T) {
 	})
 }
 
-// A wish to resign that comes while a renewal is under way is carried out, and the renewal's
-// answer does not bring the term back.
+// A request to resign during a renewal is carried out, and the renewal's answer does not bring the
+// term back.
 func TestResignWhileRenewing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c, taps := tapped(t, coordinatortest.Config{Nodes: 2})
@@ -202,8 +202,8 @@ func TestResignWhileRenewing(t *testing.T) {
 	})
 }
 
-// Somebody took over behind the leader's back: it loses, says so, leaves the newer term alone,
-// and stands in line.
+// Another node took the term without the leader's knowledge. The leader loses, publishes that,
+// leaves the newer term alone, and becomes a candidate.
 func TestReplacedBehindItsBack(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := coordinatortest.New(t, coordinatortest.Config{})
@@ -221,14 +221,14 @@ func TestReplacedBehindItsBack(t *testing.T) {
 		if c.Leader() != -1 {
 			t.Error("it leads beside the usurper")
 		}
-		advance(2 * lease.Fast().LeaseDuration) // the usurper never renews
+		advance(2 * lease.Fast().LeaseDuration) // the new leader never renews
 		if c.Leader() != 0 {
 			t.Error("it did not take over from the silent usurper")
 		}
 	})
 }
 
-// usurp makes another node take the term, as a judge would that saw it unchanged for a lease.
+// usurp makes another node take the term, as a candidate would that saw it unchanged for a lease.
 func usurp(t *testing.T, c *coordinatortest.Cluster) node.Identity {
 	t.Helper()
 	snap, err := c.Store().Snapshot(t.Context())
@@ -249,7 +249,7 @@ func usurp(t *testing.T, c *coordinatortest.Cluster) node.Identity {
 	return who
 }
 
-// NeverLead is kept, also when nobody else is there.
+// NeverLead holds, even if there is no other node.
 func TestNeverLead(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := coordinatortest.New(t, coordinatortest.Config{Configure: func(_ int, cfg *coordinator.Config) { cfg.NeverLead = true }})
@@ -260,7 +260,7 @@ func TestNeverLead(t *testing.T) {
 	})
 }
 
-// Starting and stopping again and again leaves nothing behind and always hands over.
+// Starting and stopping again and again leaves nothing behind, and leadership always moves on.
 func TestStartStopStress(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := coordinatortest.New(t, coordinatortest.Config{Nodes: 2})

@@ -15,8 +15,8 @@ import (
 	"github.com/emitd/emitd/storage/memory"
 )
 
-// A subscriber is first told where the node stands, then everything in order, however slowly it
-// reads and whether or not Run has begun; after Run it gets what is left and the sequence ends.
+// A subscriber first gets the node's current state, then every change in order, however slowly it
+// reads and whether or not Run has begun. After Run it gets what is left, and the sequence ends.
 func TestSubscribeLosesNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := coordinatortest.New(t, coordinatortest.Config{Nodes: 2})
@@ -44,7 +44,7 @@ func TestSubscribeLosesNothing(t *testing.T) {
 				t.Errorf("transition %d goes back", i)
 			}
 		}
-		for tr := range n.Subscribe(t.Context()) { // after the end: where it stands, no more
+		for tr := range n.Subscribe(t.Context()) { // after the end: only the current state
 			if tr != got[11] {
 				t.Errorf("after the end: %+v", tr)
 			}
@@ -52,7 +52,8 @@ func TestSubscribeLosesNothing(t *testing.T) {
 	})
 }
 
-// Before Run a subscriber is told that the node does not lead; ending its context ends it.
+// Before Run a subscriber learns that the node does not lead. When its context ends, its sequence
+// does.
 func TestSubscribeBeforeRun(t *testing.T) {
 	t.Parallel()
 	c, err := coordinator.New(memory.Open(memory.Config{}), coordinator.Config{})
@@ -77,7 +78,8 @@ func TestSubscribeBeforeRun(t *testing.T) {
 	}
 }
 
-// Events gives the whole history and what comes, without gaps, also over an outage of the store.
+// Events yields the whole history and what follows, without gaps, even across an outage of the
+// store.
 func TestEventsAreComplete(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c, taps := tapped(t, coordinatortest.Config{Nodes: 2})
@@ -125,7 +127,7 @@ func TestEventsAreComplete(t *testing.T) {
 	})
 }
 
-// A reader that comes too late is told so, and goes on with the oldest there is.
+// A reader that comes too late gets ErrEventsGone, and goes on with the oldest event there is.
 func TestEventsThatAreGone(t *testing.T) {
 	t.Parallel()
 	store := memory.Open(memory.Config{KeepEvents: 10})
@@ -155,7 +157,7 @@ func TestEventsThatAreGone(t *testing.T) {
 	}
 }
 
-// Snapshot reads the store; its errors say what was attempted.
+// Snapshot reads the store; its errors name what was attempted.
 func TestSnapshot(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c, taps := tapped(t, coordinatortest.Config{})

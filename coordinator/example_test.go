@@ -14,16 +14,16 @@ import (
 	"github.com/emitd/emitd/storage/memory"
 )
 
-// A program that embeds a coordinator: an agent, the four hooks most programs want, and a clean
-// stop. A real one opens a store on Postgres or SQLite and gives Run a context that ends with
-// SIGTERM.
+// A program that embeds a coordinator: an agent, the four hooks that most programs want, and a
+// clean stop. A real program opens a store on Postgres or SQLite, and gives Run a context that ends
+// with SIGTERM.
 func Example() {
 	store := memory.Open(memory.Config{})
 	done := make(chan struct{})
 	c, err := coordinator.New(store, coordinator.Config{
 		Profile: coordinator.ProfileFast,
 		Node:    node.Identity{Name: "alpha"},
-		Timing:  coordinator.Timing{SettleWindow: -1}, // alone: nobody to wait for
+		Timing:  coordinator.Timing{SettleWindow: -1}, // a single node: there are no others to wait for
 		Logger:  slog.New(slog.DiscardHandler),
 		Hooks: coordinator.Hooks{
 			OnLeaderElected:  func(ctx context.Context, t node.Term) { fmt.Println("leading, term", t.Ordinal); close(done) },
@@ -89,7 +89,7 @@ func ExampleCoordinator_WhileLeader() {
 	// Output: billing in term 1
 }
 
-// Where this node stands, and every change of it, in order.
+// The node's current state, and every change of its leadership, in order.
 func ExampleCoordinator_Subscribe() {
 	c, err := coordinator.New(memory.Open(memory.Config{}), coordinator.Config{Profile: "fast", Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -115,7 +115,7 @@ func ExampleCoordinator_Subscribe() {
 	// leading false, reason "shutdown"
 }
 
-// Without a sweeper the store's history grows for ever: every node offers to run it, one does.
+// Without a sweeper the store's history grows for ever. Every node offers to run it, and one does.
 func ExampleCoordinator_SweepTasks() {
 	c, err := coordinator.New(memory.Open(memory.Config{}), coordinator.Config{})
 	if err != nil {

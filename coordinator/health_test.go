@@ -37,7 +37,8 @@ func TestHealthBeforeRun(t *testing.T) {
 	}
 }
 
-// Readiness follows the store and the stop, never leadership; liveness follows neither.
+// Readiness depends on the store and on a stop, never on leadership. Liveness depends on none of
+// them.
 func TestHealthFollowsTheStore(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c, taps := tapped(t, coordinatortest.Config{Nodes: 2})
@@ -92,8 +93,8 @@ func TestDrainingIsNotReady(t *testing.T) {
 	})
 }
 
-// However many ask whether the store answers, it is asked one question at a time, and a caller
-// that does not want to wait does not.
+// However many callers ask whether the store answers, it gets one question at a time. A caller that
+// does not want to wait need not.
 func TestManyReadinessProbesAreOneQuestion(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c, taps := tapped(t, coordinatortest.Config{})
@@ -131,7 +132,7 @@ func TestManyReadinessProbesAreOneQuestion(t *testing.T) {
 	})
 }
 
-// Status shows what the node thinks of itself.
+// Status shows the node's own view.
 func TestStatus(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := coordinatortest.New(t, coordinatortest.Config{})
@@ -150,7 +151,7 @@ func TestStatus(t *testing.T) {
 	})
 }
 
-// A node knows the time of the store between two answers, and none before the first.
+// A node knows the store's time between two answers, and not before the first.
 func TestStoreTime(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := coordinatortest.New(t, coordinatortest.Config{})

@@ -31,7 +31,7 @@ func hooked(t *testing.T, nodes int, h coordinator.Hooks) *coordinatortest.Clust
 	}})
 }
 
-// recording tells every call as one line.
+// recording writes one line for every call.
 func recording(r *record[string]) coordinator.Hooks {
 	return coordinator.Hooks{
 		OnLeaderElected:  func(_ context.Context, t node.Term) { r.add(fmt.Sprintf("elected %d", t.Ordinal)) },
@@ -46,7 +46,7 @@ func recording(r *record[string]) coordinator.Hooks {
 	}
 }
 
-// All nine come, each once for each occurrence, and in order.
+// All nine hooks are called, once per event and in order.
 func TestHooksTellTheStory(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var seen record[string]
@@ -77,7 +77,7 @@ func TestHooksTellTheStory(t *testing.T) {
 	})
 }
 
-// Node hooks come on every node, about every node, also about those that die.
+// Node hooks are called on every node for every node, including those that die.
 func TestNodeHooksOnEveryNode(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var seen [3]record[string]
@@ -106,8 +106,8 @@ func TestNodeHooksOnEveryNode(t *testing.T) {
 	})
 }
 
-// A hook that never comes back delays no heartbeat, election, agent or loss, and no other Hooks
-// value; what waits behind it is called when it does come back.
+// A hook that never returns delays no heartbeat, election, agent or loss, and no other Hooks value.
+// Calls queued behind it follow when it returns.
 func TestSlowHookDelaysOnlyItself(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var fine, slow record[string]
@@ -189,8 +189,8 @@ func (l *locked) Write(p []byte) (int, error) {
 	return l.b.Write(p)
 }
 
-// OnLeaderElected may block until its context ends; if it ignores that, the loss is told within
-// 100 ms all the same, and the next term's call waits for it.
+// OnLeaderElected may block until its context ends. If it ignores that, the loss is still published
+// within 100 ms, and the next term's call waits for it.
 func TestElectedMayBlockAndLostDoesNotWait(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -225,7 +225,7 @@ func TestElectedMayBlockAndLostDoesNotWait(t *testing.T) {
 			t.Errorf("the loss was told after %v", late)
 		}
 		c.Await("node-0 is back", func() bool { return c.Node(0).Status().Heard < time.Second })
-		c.Resign() // node-1 hands back
+		c.Resign() // node-1 gives leadership back
 		second, _, ok := c.Node(0).Leadership()
 		if !ok {
 			t.Fatal("node-0 does not lead")
@@ -241,8 +241,8 @@ func TestElectedMayBlockAndLostDoesNotWait(t *testing.T) {
 	})
 }
 
-// A term that begins and ends while an earlier call hangs is not skipped: the loss is told after
-// 100 ms at most, and the call comes, with a context that has ended.
+// A term that begins and ends while an earlier call hangs is not skipped. Its loss is published
+// after at most 100 ms, and its call follows, with a context that has ended.
 func TestElectedIsNeverSkipped(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -267,7 +267,8 @@ func TestElectedIsNeverSkipped(t *testing.T) {
 	})
 }
 
-// usurpAndWait makes the leader lose its term to nobody: its replies stay out until trust ends.
+// usurpAndWait partitions the leader until its validity has ended, heals it, and waits until a node
+// leads.
 func usurpAndWait(t *testing.T, c *coordinatortest.Cluster) {
 	t.Helper()
 	i := c.Elect()
@@ -279,7 +280,7 @@ func usurpAndWait(t *testing.T, c *coordinatortest.Cluster) {
 	c.Elect()
 }
 
-// A Tee of Tees tells everybody; its zero values cost nothing.
+// A Tee of Tees calls every value; zero values cost nothing.
 func TestTeeIsFlat(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var a, b, d record[string]
@@ -299,7 +300,7 @@ func TestTeeIsFlat(t *testing.T) {
 	})
 }
 
-// A log that nobody reads (a full pipe) delays nothing.
+// A log that blocks (a full pipe) delays nothing.
 func TestBlockedLoggerDelaysNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -328,8 +329,8 @@ func TestBlockedLoggerDelaysNothing(t *testing.T) {
 	})
 }
 
-// Nor does it delay the end of an agent that has failed, nor the end of the process that its spec
-// wants: that waits a moment for the last words to be read.
+// A log that blocks delays neither the end of an agent that has failed, nor the end of the process
+// that its spec asks for. The latter waits a moment for the last lines to be written.
 func TestBlockedLoggerDelaysNoAgent(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -371,7 +372,7 @@ func TestBlockedLoggerDelaysNoAgent(t *testing.T) {
 	})
 }
 
-// What is said before the process is ended is in the log by then.
+// What is logged before the process is ended has been written by then.
 func TestLastWords(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var log bytes.Buffer

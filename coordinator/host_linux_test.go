@@ -14,7 +14,7 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// This process names itself so that it can be found, and is alive.
+// This process's Host identifies it, and it is alive.
 func TestThisHost(t *testing.T) {
 	t.Parallel()
 	h := thisHost()
@@ -45,7 +45,7 @@ func TestEndOfARealProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	var info unix.Siginfo
-	// Wait until it has ended without reaping it.
+	// Wait until it has ended, without reaping it.
 	if err := unix.Waitid(unix.P_PID, cmd.Process.Pid, &info, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func TestEndOfARealProcess(t *testing.T) {
 	}
 }
 
-// Only proof counts: what cannot be seen is no proof.
+// Only evidence counts: what cannot be read is no proof.
 func TestWhatProvesDeath(t *testing.T) {
 	t.Parallel()
 	alive, gone := func(int) bool { return true }, func(int) bool { return false }
@@ -91,7 +91,7 @@ func TestWhatProvesDeath(t *testing.T) {
 	}
 }
 
-// A lock file says whether somebody holds it, and looking does not take it.
+// A lock file shows whether another process holds it, and checking does not take it.
 func TestLockFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "lock")
@@ -114,7 +114,7 @@ func TestLockFile(t *testing.T) {
 	}
 }
 
-// The witness looks at other processes of this boot and namespace, and stops when it is known.
+// The witness checks other processes of this boot and namespace, and stops once the store knows.
 func TestWitness(t *testing.T) {
 	t.Parallel()
 	own := node.Host{BootID: "b", PID: 1, Start: "1"}

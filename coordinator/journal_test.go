@@ -12,8 +12,8 @@ import (
 	"github.com/emitd/emitd/coordinator/member"
 )
 
-// TestAfterIsTheOutage: an answered heartbeat says how long none was answered; where no failure was told of,
-// it says nothing, and not how long the machine is up.
+// TestAfterIsTheOutage: the log line for an answered heartbeat says how long none was answered. If no failure was
+// logged it gives no time, in particular not the machine's uptime.
 func TestAfterIsTheOutage(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer

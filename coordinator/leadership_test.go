@@ -12,7 +12,7 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// throne is a leadership on its own, with what it posts and tells.
+// throne is a leadership alone, with what it posts and publishes.
 type throne struct {
 	*leadership
 	posted []member.Input
@@ -32,7 +32,7 @@ func (th *throne) reignFor(number int64, d time.Duration) {
 	th.begin(context.Background(), node.Term{Number: number, Ordinal: number}, th.clock().Add(d))
 }
 
-// A wish to resign that belongs to an earlier term does not touch the present one.
+// A request to resign that belongs to an earlier term does not affect the current one.
 func TestResignBelongsToItsTerm(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -51,7 +51,7 @@ func TestResignBelongsToItsTerm(t *testing.T) {
 	})
 }
 
-// The watchdog comes after the loop should have, follows extensions, and tells the loop once.
+// The watchdog acts after the loop should have, follows extensions, and informs the loop once.
 func TestWatchdog(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestWatchdog(t *testing.T) {
 	})
 }
 
-// Closing ends what is left, as a shutdown, and later subscribers get one line.
+// close ends the current reign as a shutdown, and later subscribers get one transition.
 func TestCloseEndsLeadership(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -102,7 +102,7 @@ func TestCloseEndsLeadership(t *testing.T) {
 	})
 }
 
-// The bound of a stop runs from its beginning, once.
+// The bound of a stop counts from its beginning, once.
 func TestBound(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -129,7 +129,7 @@ func TestBound(t *testing.T) {
 	})
 }
 
-// Only a new maximum of what fences hold reaches the loop.
+// Only a new maximum of the generations in fences reaches the loop.
 func TestHeldIsMerged(t *testing.T) {
 	t.Parallel()
 	s := &shell{c: &Coordinator{inbox: newQueue[member.Input]()}}

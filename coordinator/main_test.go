@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// bubble runs a story in virtual time.
+// bubble runs a test in virtual time.
 func bubble(t *testing.T, story func(t *testing.T)) {
 	t.Helper()
 	t.Parallel()
@@ -31,7 +31,7 @@ func advance(d time.Duration) {
 	synctest.Wait()
 }
 
-// record is a list that many goroutines write.
+// record is a list that many goroutines append to.
 type record[T comparable] struct {
 	mu   sync.Mutex
 	list []T
@@ -75,13 +75,13 @@ var worker = daemon.AgentFunc(func(ctx context.Context, a *daemon.Assignment) er
 	}
 })
 
-// tap sees every call of a node on its way to the store, and may stop or change it.
+// tap intercepts every call of a node to the store, and may stop or change it.
 type tap struct {
 	storage.Store
 	mu sync.Mutex
-	// before is called with the name of the method and its request; an error is returned to the
-	// caller instead of the call. after is called with the store's own answer and says what the
-	// caller gets. Nil is skipped.
+	// before is called with the name of the method and its request. If it returns an error, the
+	// caller gets that and the call is not made. after is called with the store's own answer and
+	// returns what the caller gets. Nil is skipped.
 	before, after func(ctx context.Context, op string, request any, err error) error
 }
 
@@ -144,7 +144,7 @@ func (tp *tap) Watch(ctx context.Context, wake func(storage.Wake)) error {
 	return tp.Store.(storage.Waker).Watch(ctx, wake)
 }
 
-// tapped is a cluster whose nodes' calls are seen.
+// tapped is a cluster whose nodes' calls are intercepted.
 func tapped(t *testing.T, cfg coordinatortest.Config) (*coordinatortest.Cluster, []*tap) {
 	t.Helper()
 	var taps []*tap
@@ -173,7 +173,7 @@ func follow(t *testing.T, c *coordinator.Coordinator) *record[coordinator.Transi
 	return r
 }
 
-// leads tells the Leading of each transition.
+// leads returns the Leading field of each transition.
 func leads(r *record[coordinator.Transition]) (out []bool) {
 	for _, tr := range r.all() {
 		out = append(out, tr.Leading)

@@ -9,7 +9,7 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// What goes in comes out, once and in order, however pushes and pops mix.
+// Every item comes out once and in order, however pushes and pops are mixed.
 func TestQueueKeepsOrder(t *testing.T) {
 	t.Parallel()
 	q := newQueue[int]()
@@ -55,7 +55,7 @@ func TestQueueForgetsWhatWasTaken(t *testing.T) {
 	}
 }
 
-// Close lets what is inside out, and nothing in.
+// After close, items in the queue can still be popped, and no more can be pushed.
 func TestQueueClose(t *testing.T) {
 	t.Parallel()
 	q := newQueue[string]()
@@ -69,7 +69,7 @@ func TestQueueClose(t *testing.T) {
 	}
 }
 
-// A consumer that waits for ready sees everything that many producers push.
+// A consumer that waits for ready receives everything that many producers push.
 func TestQueueWakesItsConsumer(t *testing.T) {
 	t.Parallel()
 	q := newQueue[int]()
@@ -96,8 +96,8 @@ func TestQueueWakesItsConsumer(t *testing.T) {
 	}
 }
 
-// Hints are merged: whoever was meant stays meant, and there are never more than two to take, that for
-// the leader alone first. Of the crowds that are to learn something, the smallest is named.
+// Wake-ups are coalesced, and none for this node gets lost. There are never more than two to take, and the
+// leader's comes first. If several groups are woken, the smallest is named.
 func TestWakesMerge(t *testing.T) {
 	t.Parallel()
 	self, other, third := node.Incarnation("self"), node.Incarnation("other"), node.Incarnation("third")

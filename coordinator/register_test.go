@@ -18,7 +18,7 @@ import (
 	"github.com/emitd/emitd/storage/memory"
 )
 
-// What cannot be registered is refused with the reason, and leaves nothing behind.
+// Invalid registrations return an error with the reason, and leave nothing behind.
 func TestRegisterRefuses(t *testing.T) {
 	t.Parallel()
 	c, err := coordinator.New(memory.Open(memory.Config{}), coordinator.Config{})
@@ -57,8 +57,8 @@ func TestRegisterRefuses(t *testing.T) {
 	}
 }
 
-// A daemon registered while the cluster runs is planned at once, also if a node that does not know
-// it leads.
+// A daemon registered while the cluster runs is planned at once, even if the leader does not know
+// it.
 func TestRegisterAfterRun(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := coordinatortest.New(t, coordinatortest.Config{Nodes: 3})
@@ -76,7 +76,7 @@ func TestRegisterAfterRun(t *testing.T) {
 	})
 }
 
-// Traits, labels and fixed identity reach the store; parts that are not fixed are drawn.
+// Traits, labels and fixed identity reach the store. Parts that are not fixed are drawn.
 func TestIdentityAndTraits(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		id := node.ID("0190ffff-0000-7000-8000-00000000abcd")
@@ -111,8 +111,8 @@ func TestIdentityAndTraits(t *testing.T) {
 	})
 }
 
-// The second live process with one id stays out and ends, with an error that says who has it; one
-// that is started after a kill -9 joins when the first is gone.
+// The second live process with one ID is refused and ends, with an error that names the first. A
+// process that is started after a kill -9 joins when the first is gone.
 func TestIDInUse(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		id := node.ID("0190ffff-0000-7000-8000-00000000abcd")
@@ -138,7 +138,8 @@ func TestIDInUse(t *testing.T) {
 	})
 }
 
-// A node that means another cluster than the store's own ends with both names and disturbs nothing.
+// A node that names another cluster than the store's ends with both names in the error and disturbs
+// nothing.
 func TestOtherCluster(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		names := []string{"production", "staging"}
@@ -162,7 +163,7 @@ func TestOtherCluster(t *testing.T) {
 	})
 }
 
-// The configuration's faults are named, all at once.
+// The error names all faults of the configuration at once.
 func TestConfigIsChecked(t *testing.T) {
 	t.Parallel()
 	store := memory.Open(memory.Config{})
@@ -200,7 +201,7 @@ func TestConfigIsChecked(t *testing.T) {
 	}
 }
 
-// An agent sees how long it may trust its assignment.
+// An agent can read how long its assignment is valid.
 func TestAgentsSeeTheirTrust(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := coordinatortest.New(t, coordinatortest.Config{})
@@ -216,8 +217,8 @@ func TestAgentsSeeTheirTrust(t *testing.T) {
 	})
 }
 
-// A commit, report or heartbeat that took effect but whose answer was lost changes nothing for
-// anybody: the unit runs exactly once at a time and goes on.
+// A commit, report or heartbeat is applied, but its answer is lost. This changes nothing: the unit
+// runs exactly once at a time and goes on.
 func TestLostReplies(t *testing.T) {
 	t.Parallel()
 	for _, op := range []string{"heartbeat", "report", "commit", "snapshot", "stamp", "leave"} {
@@ -255,8 +256,8 @@ func TestLostReplies(t *testing.T) {
 	}
 }
 
-// A leader that was paused beyond its lease and goes on does nothing that the store accepts: its
-// commit comes with the replaced term.
+// A leader that was paused beyond its lease does nothing that the store accepts: its commit carries
+// the replaced term.
 func TestPausedLeaderWritesNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c, taps := tapped(t, coordinatortest.Config{Nodes: 2})
@@ -270,7 +271,7 @@ func TestPausedLeaderWritesNothing(t *testing.T) {
 			outcome.add("paused")
 			close(paused)
 			<-goOn
-			// What was on its way arrives, although nobody waits for the answer any more.
+			// What was on its way arrives, although no caller waits for the answer any more.
 			_, err := c.Store().Commit(context.WithoutCancel(ctx), req.(storage.Commit))
 			outcome.add(fmt.Sprint("refused: ", errors.Is(err, storage.ErrTermLost)))
 			return err
@@ -301,7 +302,7 @@ func generation(t *testing.T, c *coordinatortest.Cluster) int64 {
 	return snap.Units[0].Generation
 }
 
-// A daemon registered while a heartbeat is under way is not forgotten when that is answered.
+// A daemon registered while a heartbeat is in flight is still advertised after that is answered.
 func TestRegisterDuringHeartbeat(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c, taps := tapped(t, coordinatortest.Config{})
@@ -325,8 +326,8 @@ func TestRegisterDuringHeartbeat(t *testing.T) {
 	})
 }
 
-// A node that advertises a built-in kind runs a daemon of it that only another node has declared, at
-// once and without a failure.
+// A node that advertises a built-in kind runs a daemon of that kind that only another node has
+// declared, at once and without a failure.
 func TestAKindRunsItsDaemons(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := coordinatortest.New(t, coordinatortest.Config{Nodes: 2})

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Ages count once the store's clock has gone at the pace of this process's own for as long as they are, at
-// most a day; a step of it begins that anew, and so do many small ones.
+// An age counts once the store's clock has run at the pace of this process's clock for as long as that age, at
+// most a day. A step restarts the measurement, and so do many small ones.
 func TestSteadiness(t *testing.T) {
 	t.Parallel()
 	began := time.Now()

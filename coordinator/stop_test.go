@@ -15,7 +15,7 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// stopBound is what Run promises.
+// stopBound is the bound that Run promises.
 func stopBound() time.Duration {
 	t := lease.Fast()
 	return t.LeaderStopTimeout + t.DrainTimeout + t.StopTimeout + 2*t.QueryTimeout
@@ -129,7 +129,7 @@ func TestRunReturnsWithinItsBound(t *testing.T) {
 	}
 }
 
-// The order of a clean stop: not ready and context cancelled, then resign and drain in one call,
+// The order of a clean stop: not ready and contexts cancelled, then resign and drain in one call,
 // then the agents, then deregister.
 func TestOrderOfAStop(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -170,7 +170,7 @@ func TestOrderOfAStop(t *testing.T) {
 	})
 }
 
-// Leader-only work that returns late, but in time, is waited for before the term is given up.
+// Leader-only work that returns late but in time: the term is not given up before.
 func TestResignWaitsForWork(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c, taps := tapped(t, coordinatortest.Config{})
@@ -198,8 +198,8 @@ func TestResignWaitsForWork(t *testing.T) {
 	})
 }
 
-// A hook that hangs is left behind after StopTimeout, with a word in the log; hooks behind it are
-// still called once it goes on.
+// A hook that hangs is left behind after StopTimeout, with a line in the log. Hooks queued behind
+// it are still called once it returns.
 func TestStopLeavesHangingHookBehind(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -227,7 +227,7 @@ func TestStopLeavesHangingHookBehind(t *testing.T) {
 	})
 }
 
-// Run can be called once, and a stopped coordinator takes no daemons.
+// Run can be called once, and a stopped coordinator accepts no daemons.
 func TestRunOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := coordinatortest.New(t, coordinatortest.Config{})
@@ -247,7 +247,8 @@ func TestRunOnce(t *testing.T) {
 	})
 }
 
-// A context that has ended before Run, or ends during the first call, stops cleanly too.
+// A context that has ended before Run, or that ends during the first call, stops the node cleanly
+// too.
 func TestStopAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c, taps := tapped(t, coordinatortest.Config{Nodes: 1})
@@ -263,7 +264,7 @@ func TestStopAtOnce(t *testing.T) {
 	})
 }
 
-// Nodes that stop at once, with daemons on all of them, hand over or free everything.
+// Nodes with daemons that stop at the same time pass on or free everything.
 func TestAllStopTogether(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := coordinatortest.New(t, coordinatortest.Config{Nodes: 3})

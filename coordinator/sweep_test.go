@@ -16,7 +16,7 @@ import (
 	"github.com/emitd/emitd/storage/memory"
 )
 
-// The sweeper, run as a daemon of the cluster, removes what is old and nothing that is not.
+// The sweeper, run as a daemon of the cluster, removes what is old and nothing else.
 func TestSweeperSweepsTheStore(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := coordinatortest.New(t, coordinatortest.Config{Nodes: 2})
@@ -54,7 +54,7 @@ func TestSweeperSweepsTheStore(t *testing.T) {
 	})
 }
 
-// forward is a store whose clock stands a month ahead of where it was, from some moment on.
+// forward is a store whose clock, from some moment on, is a month ahead.
 type forward struct {
 	storage.Store
 	storage.Sweeper
@@ -75,7 +75,7 @@ func (f forward) SweepEvents(_ context.Context, _ daemon.Fence, keep storage.Kee
 	return 0, nil
 }
 
-// A clock of the store that is set a month ahead ends no history: an age does not count until that clock has
+// A store's clock that is set a month ahead does not end the history: an age does not count until that clock has
 // been measured for as long, and the newest events stay even then.
 func TestNoHistoryIsLostToAStep(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -129,8 +129,8 @@ func TestNodeAge(t *testing.T) {
 	})
 }
 
-// Rows of nodes that left are looked for as often as they are kept, and every five minutes at the
-// latest: an idle cluster asks its store no more often than that.
+// Rows of nodes that left are swept at intervals of their retention, but at least every five minutes. An idle
+// cluster calls its store no more often than that.
 func TestNodesAreSweptByTheirAge(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -171,7 +171,7 @@ func tombstones(t *testing.T, c *coordinatortest.Cluster) (n int) {
 	return n
 }
 
-// A store that sweeps nothing has no tasks.
+// A store without sweeping has no tasks.
 func TestNoSweepTasks(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := coordinatortest.New(t, coordinatortest.Config{Wrap: func(_ int, s storage.Store) storage.Store { return struct{ storage.Store }{s} }})

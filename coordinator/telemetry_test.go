@@ -40,7 +40,7 @@ func collect(t *testing.T, r metric.Reader) map[string]metricdata.Metrics {
 	return out
 }
 
-// Every metric of the catalogue is there after a story in which everything happens, with its unit,
+// Every metric of the catalogue exists after a test in which everything happens. It has its unit,
 // the cluster's name, and boundaries that fit seconds.
 func TestMetrics(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -139,7 +139,7 @@ func byAttribute(t *testing.T, m metricdata.Metrics, key string) map[string]int6
 	return out
 }
 
-// A node that has stopped is not asked any more.
+// The metrics of a node that has stopped are no longer collected.
 func TestMetricsEndWithRun(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		reader := metric.NewManualReader()
@@ -156,7 +156,8 @@ func TestMetricsEndWithRun(t *testing.T) {
 	})
 }
 
-// Spans: elections that were won, renewals only if they failed or were slow, every commit.
+// Spans are recorded for elections that were won, for renewals that failed or were slow, and for
+// every commit.
 func TestSpans(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		spans := &record[string]{}
@@ -201,7 +202,7 @@ func (tr tracer) Start(ctx context.Context, name string, opts ...trace.SpanStart
 	return noop.NewTracerProvider().Tracer("").Start(ctx, name, opts...)
 }
 
-// The log says what people need to know, with the keys they search for.
+// The log has what people need to know, with the keys that they search for.
 func TestLog(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var text bytes.Buffer

@@ -17,10 +17,10 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// trustFor is how long a leader believes in itself after the beginning of its last answered call.
+// trustFor returns the validity of a leadership, from the beginning of its last answered call.
 func trustFor() time.Duration { return lease.Fast().TrustFor(lease.Fast().LeaseDuration) }
 
-// lastRenewal notes when the newest renewal that was answered began.
+// lastRenewal records when the newest answered renewal began.
 type lastRenewal struct{ at atomic.Pointer[time.Time] }
 
 func (l *lastRenewal) after(_ context.Context, op string, _ any, err error) error {
@@ -31,9 +31,9 @@ func (l *lastRenewal) after(_ context.Context, op string, _ any, err error) erro
 	return err
 }
 
-// However the store fails (no answer, at once, or deaf to contexts), leadership ends exactly at the
-// trust deadline of the last answered renewal: published and cancelled before anything else, and
-// with the same term until then.
+// However the store fails (no answer, an error at once, or ignoring contexts), leadership ends
+// exactly when the validity of the last answered renewal does. It is published and cancelled before
+// anything else, and the term is the same until then.
 func TestTrustEndsWhateverTheStoreDoes(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func(release <-chan struct{}) func(context.Context, string, any, error) error{
@@ -58,7 +58,8 @@ func TestTrustEndsWhateverTheStoreDoes(t *testing.T) {
 				advance(3 * time.Second)
 				release := make(chan struct{})
 				defer close(release)
-				// The leader's passes are answered: three that fail would end leadership earlier.
+				// The leader's passes are answered: otherwise failed passes would end leadership
+				// earlier.
 				failed := fail(release)
 				taps[0].set(func(ctx context.Context, op string, req any, err error) error {
 					if op == "snapshot" || op == "commit" {
@@ -85,7 +86,7 @@ func TestTrustEndsWhateverTheStoreDoes(t *testing.T) {
 	}
 }
 
-// Lost is published, and the context cancelled, before the store hears of a resignation, even if
+// Lost is published, and the context cancelled, before the store receives a resignation, even if
 // the store hangs for ever.
 func TestLostComesBeforeResign(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -118,7 +119,7 @@ func TestLostComesBeforeResign(t *testing.T) {
 	})
 }
 
-// A renewal that succeeds slowly extends trust from its beginning, not from its answer.
+// A renewal that succeeds slowly extends the validity from its beginning, not from its answer.
 func TestSlowRenewalDoesNotExtendTrust(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c, taps := tapped(t, coordinatortest.Config{})
@@ -150,8 +151,8 @@ func TestSlowRenewalDoesNotExtendTrust(t *testing.T) {
 	})
 }
 
-// The local clock decides: a machine that was suspended beyond its trust knows at the first look
-// at the clock, within Timing.Watch, before any store was asked: leadership and agents end.
+// The local clock decides. A machine that was suspended beyond its validity notices when it next
+// reads the clock, within Timing.Watch and before it calls any store. Leadership and agents end.
 func TestSuspendIsNoticed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var ended record[string]
@@ -186,7 +187,7 @@ func TestSuspendIsNoticed(t *testing.T) {
 	})
 }
 
-// Leadership sees a suspend at once, whoever else has looked.
+// Leadership notices a suspend at once, whatever other goroutines have read.
 func TestLeadershipSeesSuspendAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c, _, jump := suspendable(t)
@@ -198,7 +199,7 @@ func TestLeadershipSeesSuspendAtOnce(t *testing.T) {
 	})
 }
 
-// suspendable is a node whose clock can be moved on, as after a suspend.
+// suspendable is a node whose clock can be set forward, as after a suspend.
 func suspendable(t *testing.T) (*coordinatortest.Cluster, []*tap, *atomic.Int64) {
 	t.Helper()
 	began, jump := time.Now(), &atomic.Int64{}
@@ -208,8 +209,8 @@ func suspendable(t *testing.T) (*coordinatortest.Cluster, []*tap, *atomic.Int64)
 	return c, taps, jump
 }
 
-// A loop that hangs (which nothing should make it do) makes nobody believe: Leadership says no
-// from the trust deadline on, and the watchdog ends the context and publishes the loss. When the
+// If the loop hangs (which nothing should cause), leadership still ends. Leadership returns false
+// once the validity is over, and the watchdog ends the context and publishes the loss. When the
 // loop goes on, it agrees.
 func TestStuckLoop(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -264,7 +265,7 @@ func TestStuckLoop(t *testing.T) {
 	})
 }
 
-// The trust deadline holds to the instant even if Leadership is the only one who looks.
+// Validity ends at the exact instant even if only Leadership reads the clock.
 func TestLeadershipLooksAtTheClock(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		began := time.Now()
@@ -306,7 +307,7 @@ func calledFrom(function string) bool {
 	}
 }
 
-// A storm of hints neither moves renewals nor trust, and does not pile up.
+// Many wake-ups change neither renewals nor validity, and do not pile up.
 func TestHintStorm(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var wake atomic.Pointer[func(storage.Wake)]
@@ -361,7 +362,7 @@ func TestHintStorm(t *testing.T) {
 	})
 }
 
-// stormy is a node whose hints the test makes.
+// stormy is a node whose wake-ups the test creates.
 func stormy(t *testing.T, wake *atomic.Pointer[func(storage.Wake)]) (*coordinatortest.Cluster, []*tap) {
 	t.Helper()
 	var taps []*tap
@@ -384,8 +385,8 @@ func (h *hinting) Watch(ctx context.Context, wake func(storage.Wake)) error {
 	return ctx.Err()
 }
 
-// Hints for others, hints of one's own doing and hints that come after the end change nothing;
-// many early ones are merged into few heartbeats.
+// Wake-ups for other nodes, for the node's own changes, and after the end change nothing. Many
+// early ones are coalesced into few heartbeats.
 func TestHintsAreMergedAndAddressed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var wake atomic.Pointer[func(storage.Wake)]
@@ -426,7 +427,8 @@ func TestHintsAreMergedAndAddressed(t *testing.T) {
 	})
 }
 
-// A listener that fails is begun again, with pauses; without hints everything is found by polling.
+// Listening that fails is started again, with pauses. Without wake-ups everything is found by
+// polling.
 func TestListeningBeginsAgain(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var calls atomic.Int32
@@ -451,8 +453,8 @@ func (d *deafWaker) Watch(context.Context, func(storage.Wake)) error {
 	return errors.New("connection refused")
 }
 
-// One call that the store swallows for ever costs nothing: it is answered by an error in time, and
-// the next one comes.
+// A call that the store never answers does no harm: it is answered by an error in time, and the
+// next call follows.
 func TestSwallowedCalls(t *testing.T) {
 	t.Parallel()
 	for _, op := range []string{"heartbeat", "snapshot", "commit", "report", "stamp"} {
@@ -468,7 +470,7 @@ func TestSwallowedCalls(t *testing.T) {
 					if what != op || swallowed.Swap(true) {
 						return nil
 					}
-					if op == "stamp" { // the supervisor asks for it itself, and relies on the context
+					if op == "stamp" { // the supervisor issues it itself, and relies on the context
 						<-call.Done()
 						return call.Err()
 					}
@@ -488,8 +490,8 @@ func TestSwallowedCalls(t *testing.T) {
 	}
 }
 
-// An agent that is refused in a tight loop disturbs nobody, and later generations are higher than
-// what it was shown.
+// An agent that is refused in a tight loop disturbs nothing else. Later generations are higher than
+// the one in its refusals.
 func TestRefusedInALoop(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := coordinatortest.New(t, coordinatortest.Config{})

@@ -25,7 +25,7 @@ func readyz(c *coordinator.Coordinator) (int, string) {
 	return w.Code, w.Body.String()
 }
 
-// Units that no node can take are shown by the leader, with since when and why, and make nobody less ready.
+// The leader shows the units that no node can take, since when and why. This makes no node less ready.
 func TestUnitsWithoutANodeAreShown(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		reader := metric.NewManualReader()

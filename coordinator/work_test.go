@@ -12,8 +12,8 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// Leader-only work starts when leadership is gained and ends when it is lost, on the node that
-// leads and nowhere else, whether it was registered before or after.
+// Leader-only work starts when leadership is gained and ends when it is lost, on the leader and on
+// no other node, whether it was registered before or after.
 func TestWorkFollowsLeadership(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := coordinatortest.New(t, coordinatortest.Config{Nodes: 2})
@@ -35,8 +35,8 @@ func TestWorkFollowsLeadership(t *testing.T) {
 	})
 }
 
-// Work that keeps failing for a lease makes the node resign, and not before: a store that is away for a
-// moment fails whatever work uses it, on every node.
+// Work that keeps failing for a lease makes the node resign, but not sooner: a store that is away
+// for a moment makes work that uses it fail on every node.
 func TestWorkThatFailsResigns(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func() error{
@@ -89,7 +89,7 @@ func TestWorkFailuresInARow(t *testing.T) {
 	})
 }
 
-// Work that does not return keeps the term from being given up (it may still act), and the next
+// While work does not return, the term is not given up, because the work may still act. The next
 // term's call waits for it.
 func TestWorkThatDoesNotReturn(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -117,7 +117,7 @@ func TestWorkThatDoesNotReturn(t *testing.T) {
 		if took := time.Since(began); took < 3*time.Second {
 			t.Errorf("the other leads after %v although the lease has to run out", took)
 		}
-		c.Resign() // another has led: i may stand
+		c.Resign() // another node has led, so i may campaign
 		c.Await("it leads again", func() bool { return c.Leader() == i })
 		advance(time.Second)
 		if calls != 1 || running != 1 {

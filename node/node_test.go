@@ -69,7 +69,7 @@ func TestDiff(t *testing.T) {
 	}
 }
 
-// TestDiffCatchesUp: whoever applies the difference to the old list has the new one, whatever was
+// TestDiffCatchesUp: applying the difference to the old list gives the new list, whatever was
 // missed in between.
 func TestDiffCatchesUp(t *testing.T) {
 	t.Parallel()
@@ -141,7 +141,7 @@ func TestWhetherATermIsHeld(t *testing.T) {
 		term node.Term
 		want bool
 	}{
-		{node.Term{}, false}, // nobody has led yet
+		{node.Term{}, false}, // no node has led yet
 		{node.Term{Number: 1}, true},
 		{node.Term{Number: 1, Vacant: true}, false},
 	} {
@@ -151,8 +151,8 @@ func TestWhetherATermIsHeld(t *testing.T) {
 	}
 }
 
-// TestMemberJSON pins the names that status, events and scripts rely on, and that zeros which say
-// nothing are left out.
+// TestMemberJSON pins the names that status, events and scripts rely on. Zero values without
+// meaning are left out.
 func TestMemberJSON(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)

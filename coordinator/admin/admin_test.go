@@ -19,7 +19,7 @@ var _ admin.Source = (*coordinator.Coordinator)(nil)
 
 type source struct {
 	live, started, ready error
-	lost                 error // nil: it leads
+	lost                 error // nil: the node leads
 	degraded             error
 }
 
@@ -45,7 +45,7 @@ func (s source) Leadership() (node.Term, context.Context, bool) {
 	return node.Term{}, ctx, false
 }
 
-// Each endpoint follows its own checks and no other's.
+// Each endpoint depends on its own checks and on no others.
 func TestEndpoints(t *testing.T) {
 	t.Parallel()
 	bad := errors.New("it is broken")
@@ -85,7 +85,8 @@ func TestEndpoints(t *testing.T) {
 	}
 }
 
-// Metrics are the given handler's; other methods than GET and HEAD are refused; any prefix works.
+// Metrics come from the given handler. Methods other than GET and HEAD are refused. Any prefix
+// works.
 func TestMetricsMethodsAndPrefix(t *testing.T) {
 	t.Parallel()
 	metrics := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "emitd_up 1\n") })
@@ -105,7 +106,7 @@ func TestMetricsMethodsAndPrefix(t *testing.T) {
 	}
 }
 
-// A real coordinator before its start: alive, nothing else.
+// A real coordinator before its start is alive, and fails all other checks.
 func TestCoordinatorAsSource(t *testing.T) {
 	t.Parallel()
 	c, err := coordinator.New(memory.Open(memory.Config{}), coordinator.Config{})

@@ -59,7 +59,7 @@ func TestKill(t *testing.T) {
 	})
 }
 
-// A partitioned node stops its own agents before anybody else runs them, and comes back.
+// A partitioned node stops its own agents before another node runs them, and comes back.
 func TestPartition(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := coordinatortest.New(t, coordinatortest.Config{Nodes: 3})
@@ -87,7 +87,7 @@ func TestPartition(t *testing.T) {
 	})
 }
 
-// A node that hears no replies stops like a partitioned one.
+// A node that receives no replies stops its agents like a partitioned one.
 func TestLoseReplies(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := coordinatortest.New(t, coordinatortest.Config{Nodes: 2})
@@ -149,7 +149,7 @@ func TestAddStopAndOptions(t *testing.T) {
 	})
 }
 
-// Await gives up, with the words of what was awaited.
+// Await fails the test, with the text of what was awaited.
 func TestAwaitGivesUp(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := &failing{TB: t}
@@ -171,7 +171,7 @@ type failing struct {
 
 func (f *failing) Fatalf(format string, _ ...any) { f.said = format; panic("fatal") }
 
-// Hooks and leadership contexts of a killed node end as well: nothing is left in the bubble.
+// Hooks and leadership contexts of a killed node end as well: no goroutine is left in the bubble.
 func TestKillEndsContexts(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var cause atomic.Value

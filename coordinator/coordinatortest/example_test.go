@@ -9,8 +9,8 @@ import (
 	"github.com/emitd/emitd/daemon"
 )
 
-// A test of an agent: it goes on elsewhere when its node dies. Inside the bubble this takes no
-// real time.
+// A test of an agent: it goes on elsewhere when its node dies. Inside the bubble this takes no real
+// time.
 func Example() {
 	testReports := func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {

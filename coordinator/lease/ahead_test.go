@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// The store's clock went 100 s further than the local one between two replies: whatever the reason, what was
-// told before may be that much older. A step back says nothing of the kind, and no step nothing at all.
+// The store's clock advanced 100 s further than the local one between two replies. Whatever the reason, anything
+// observed before may be that much older. A step back, or no step, has no such effect.
 func TestClockTellsByHowMuchItIsBehind(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -83,7 +83,7 @@ func TestClockDoesNotJudgeBySlowReplies(t *testing.T) {
 	}
 }
 
-// A step that shows in a slow reply only: it is undone before the next quick one.
+// A step that shows only in a slow reply: it is undone before the next quick one.
 func TestClockSeesAStepInASlowReply(t *testing.T) {
 	t.Parallel()
 	c := newClock()
@@ -111,8 +111,8 @@ func TestClockUnwatchedForTooLong(t *testing.T) {
 	}
 }
 
-// TestClockNeverSaysPassedTooEarly lets the store's clock and the latency do what they like: what
-// Passed says of a stamp that fits must be true in real time, but for the margin's share.
+// TestClockNeverSaysPassedTooEarly varies the store's clock and the latency at random. What Passed
+// reports about a stamp that fits must be true in real time, except for the margin's share.
 func TestClockNeverSaysPassedTooEarly(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -130,7 +130,7 @@ func TestClockNeverSaysPassedTooEarly(t *testing.T) {
 			steps int     // until then
 		}
 		var stamps []stamp
-		var floor stamp // the newest read that was sharp enough
+		var floor stamp // the newest read that was quick enough
 		for range rapid.IntRange(1, 60).Draw(t, "replies") {
 			real += rapid.Float64Range(0.1, 20).Draw(t, "pause")
 			if rapid.IntRange(0, 9).Draw(t, "steps") == 0 {
@@ -152,8 +152,8 @@ func TestClockNeverSaysPassedTooEarly(t *testing.T) {
 				if !c.Passed(s.store, secs(d)) || !c.Fits(s.store, s.seen) {
 					continue
 				}
-				// Two steps that undo each other, with a stamp and no sharp read in between, are not
-				// seen: then what has passed counts from the read before the stamp.
+				// Two steps that cancel each other, with a stamp but no quick read in between, are
+				// not detected. The time passed then counts from the read before the stamp.
 				from := s.real
 				if s.steps != steps {
 					from = s.floor

@@ -44,8 +44,8 @@ func TestValidateNamesFieldsAndValues(t *testing.T) {
 	}
 }
 
-// TestHolderIsDoneBeforeTheJudgeFrees is the proof sketch of the package comment in numbers: for
-// the worst clock rates and the largest undetected step.
+// TestHolderIsDoneBeforeTheJudgeFrees computes the proof sketch of the package comment for the
+// worst clock rates and the largest undetected step.
 func TestHolderIsDoneBeforeTheJudgeFrees(t *testing.T) {
 	t.Parallel()
 	for _, timing := range []Timing{Default(), Fast()} {

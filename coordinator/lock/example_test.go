@@ -14,8 +14,8 @@ import (
 	"github.com/emitd/emitd/storage/sqlite"
 )
 
-// A lock whose effects are fenced: the number is stamped before anything is read, and every write
-// is refused once a later holder has stamped its own.
+// A lock whose effects are fenced. The number is stamped before anything is read, and every write
+// is refused once a later holder has stamped its own number.
 func Example() {
 	ctx := context.Background()
 	dir, err := os.MkdirTemp("", "lock-example-*")
@@ -49,7 +49,7 @@ func Example() {
 	defer held.Release(ctx)
 
 	fence := daemon.Fence{Unit: daemon.Unit{Daemon: "lock:nightly-report"}, Generation: held.Number()}
-	if err := store.Stamp(ctx, fence); err != nil { // claim, then read
+	if err := store.Stamp(ctx, fence); err != nil { // stamp first, then read
 		panic(err)
 	}
 	err = store.InTx(held.Context(), db, fence, func(tx *sql.Tx) error {
@@ -58,7 +58,7 @@ func Example() {
 	})
 	fmt.Println("written:", err == nil)
 
-	late := daemon.Fence{Unit: fence.Unit, Generation: held.Number() - 1} // who held it before
+	late := daemon.Fence{Unit: fence.Unit, Generation: held.Number() - 1} // an earlier holder
 	err = store.InTx(ctx, db, late, func(*sql.Tx) error { return nil })
 	fmt.Println("an earlier holder:", err != nil)
 	// Output:

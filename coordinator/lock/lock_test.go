@@ -16,11 +16,11 @@ import (
 	"github.com/emitd/emitd/storage/memory"
 )
 
-// line is what lies between a process and the store. Nil funcs let everything through.
+// line is the connection between a process and the store. Nil functions let everything through.
 type line struct {
 	storage.Locker
 	mu     sync.Mutex
-	before func(ctx context.Context, call string) error // an error: the store never hears of it
+	before func(ctx context.Context, call string) error // an error: the call does not reach the store
 	after  func(ctx context.Context, call string) error // an error: the reply is lost
 }
 
@@ -42,7 +42,7 @@ func (l *line) carry(ctx context.Context, call string, do func() error) error {
 	return err
 }
 
-// set changes the line under way.
+// set changes the behaviour of the line.
 func (l *line) set(before, after func(context.Context, string) error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -78,8 +78,8 @@ type world struct {
 	begin time.Time
 }
 
-// story tells one in a bubble: time passes only when everybody waits, and a goroutine that is
-// left behind fails it.
+// story runs a test in a bubble: time passes only while all goroutines wait, and a goroutine that
+// is left behind fails the test.
 func story(t *testing.T, tell func(w *world)) {
 	t.Helper()
 	t.Parallel()
@@ -88,12 +88,12 @@ func story(t *testing.T, tell func(w *world)) {
 	})
 }
 
-// pass lets the bubble's time pass: nothing real is waited for.
+// pass lets the bubble's time pass, without any real waiting.
 func pass(d time.Duration) { <-time.After(d) }
 
 func (w *world) clock() time.Duration { return time.Since(w.begin) }
 
-// process makes the locks of a process behind a line.
+// process returns the locks of a process behind a line.
 func (w *world) process(l *line, cfg lock.Config) *lock.Locks {
 	w.Helper()
 	l.Locker = w.store
@@ -127,7 +127,7 @@ func (w *world) acquire(l *lock.Locks) *lock.Held {
 	return h
 }
 
-// ended waits for the end of a holding and returns when it was, and why.
+// ended waits for the end of a holding, and returns when it ended and why.
 func (w *world) ended(h *lock.Held) (time.Duration, error) {
 	w.Helper()
 	select {
@@ -138,7 +138,7 @@ func (w *world) ended(h *lock.Held) (time.Duration, error) {
 	return w.clock(), context.Cause(h.Context())
 }
 
-// within ends the story unless lo ≤ d ≤ hi.
+// within fails the test unless lo ≤ d ≤ hi.
 func (w *world) within(what string, d, lo, hi time.Duration) {
 	w.Helper()
 	if d < lo || d > hi {
@@ -148,7 +148,7 @@ func (w *world) within(what string, d, lo, hi time.Duration) {
 
 const ttl = 30 * time.Second
 
-// trust is ttl less its margin of 0.001·30 s + 1 s.
+// trust is the validity: ttl less its margin of 0.001·30 s + 1 s.
 const trust = ttl - 1030*time.Millisecond
 
 func TestHoldingIsRenewed(t *testing.T) {
@@ -185,15 +185,15 @@ func TestReleaseLetsTheNextIn(t *testing.T) {
 		if second.Number() <= h.Number() || second.Name() != "lock" {
 			w.Errorf("%s has number %d after %d", second.Name(), second.Number(), h.Number())
 		}
-		w.ok(h.Release(w.Context())) // again: frees nobody else's lock
+		w.ok(h.Release(w.Context())) // again: frees no other holder's lock
 		_, err := w.process(&line{}, lock.Config{}).TryAcquire(w.Context(), "lock")
 		w.refused(err, storage.ErrLocked)
 		w.ok(second.Release(w.Context()))
 	})
 }
 
-// A holder that hears nothing of the store stops before anybody else can begin, whether calls
-// fail at once or hang.
+// A holder that gets no answers from the store stops before another can begin, whether calls fail
+// at once or hang.
 func TestLossOfTheStoreEndsTheHoldingInTime(t *testing.T) {
 	for name, cut := range map[string]func(context.Context, string) error{"down": down, "hangs": hang} {
 		t.Run(name, func(t *testing.T) {
@@ -223,7 +223,7 @@ func TestLossOfTheStoreEndsTheHoldingInTime(t *testing.T) {
 	}
 }
 
-// Belief is counted from before the call: a slow answer shortens it.
+// Validity counts from before the call: a slow answer shortens it.
 func TestSlowAnswerShortensTheBelief(t *testing.T) {
 	story(t, func(w *world) {
 		wire := &line{after: func(context.Context, string) error { pass(4 * time.Second); return nil }}
@@ -231,7 +231,7 @@ func TestSlowAnswerShortensTheBelief(t *testing.T) {
 		at, why := w.ended(h)
 		w.refused(why, lock.ErrUntrusted)
 		w.within("the end", at, trust, trust)
-		w.ok(h.Release(w.Context())) // the store still keeps it
+		w.ok(h.Release(w.Context())) // the store still has it
 
 		h = w.acquire(w.process(wire, lock.Config{Renew: -1}))
 		pass(10 * time.Second)
@@ -243,8 +243,8 @@ func TestSlowAnswerShortensTheBelief(t *testing.T) {
 	})
 }
 
-// An answer that comes when the lock cannot be believed in any more (the machine was suspended
-// during the call) gives no holding; the next call finds the same one and counts anew.
+// An answer that arrives after the validity has ended (the machine was suspended during the call)
+// gives no holding. The next call finds the same holding and counts anew.
 func TestLateAnswerIsNoHolding(t *testing.T) {
 	story(t, func(w *world) {
 		var asleep atomic.Int64
@@ -271,7 +271,7 @@ func TestLateAnswerIsNoHolding(t *testing.T) {
 	})
 }
 
-// A lost reply is not a lost lock: the same holding is found again, under the same number.
+// After a lost reply the same holding is found again, with the same number.
 func TestLostReplies(t *testing.T) {
 	story(t, func(w *world) {
 		var calls atomic.Int64
@@ -302,7 +302,7 @@ func TestReleaseWaitsForWhatIsUnderWay(t *testing.T) {
 		wire.set(func(_ context.Context, call string) error {
 			if call == "extend" {
 				under.Add(1)
-				pass(3 * time.Second) // whatever its context says
+				pass(3 * time.Second) // whatever its context's state
 				under.Add(-1)
 			}
 			return nil
@@ -318,8 +318,8 @@ func TestReleaseWaitsForWhatIsUnderWay(t *testing.T) {
 	})
 }
 
-// The store says that the lock is somebody else's: the holding ends at the next renewal, with
-// that cause.
+// If the store gives the lock to another holder, the holding ends at the next renewal, with that
+// cause.
 func TestTakenLockEndsTheHolding(t *testing.T) {
 	story(t, func(w *world) {
 		h := w.acquire(w.process(&line{}, lock.Config{}))
@@ -347,7 +347,7 @@ func TestExtendByHand(t *testing.T) {
 	})
 }
 
-// A suspended machine finds out soon after it wakes up, although its timers slept.
+// A suspended machine notices soon after it resumes, although its timers did not run.
 func TestSuspendIsNoticed(t *testing.T) {
 	story(t, func(w *world) {
 		var asleep atomic.Int64
@@ -361,7 +361,7 @@ func TestSuspendIsNoticed(t *testing.T) {
 	})
 }
 
-// Who breaks off while the call is under way leaves nothing taken.
+// A caller that breaks off during the call leaves no lock taken.
 func TestCancelledAcquireLeavesNothing(t *testing.T) {
 	story(t, func(w *world) {
 		wire := &line{after: func(context.Context, string) error { pass(time.Second); return nil }}
@@ -373,7 +373,7 @@ func TestCancelledAcquireLeavesNothing(t *testing.T) {
 		w.ok(err)
 		w.ok(h.Release(w.Context()))
 
-		_, err = w.process(&line{}, lock.Config{}).Acquire(ctx, "lock") // has ended before
+		_, err = w.process(&line{}, lock.Config{}).Acquire(ctx, "lock") // its context has ended before
 		w.refused(err, context.DeadlineExceeded)
 	})
 }
@@ -385,13 +385,13 @@ func TestAcquireWaitsNoLongerThanItsContext(t *testing.T) {
 		defer cancel()
 		_, err := w.process(&line{}, lock.Config{}).Acquire(ctx, "lock")
 		w.refused(err, context.DeadlineExceeded)
-		w.refused(err, storage.ErrLocked) // what it waited for
+		w.refused(err, storage.ErrLocked) // the last answer while it waited
 		w.within("the end of the wait", w.clock(), 2*ttl, 2*ttl)
 		w.ok(h.Release(w.Context()))
 	})
 }
 
-// What does not pass by itself is not tried again.
+// An error that is not temporary is returned at once.
 func TestAcquireGivesUpOnOtherErrors(t *testing.T) {
 	story(t, func(w *world) {
 		broken := errors.New("no such table")

@@ -17,7 +17,7 @@ type stepping struct{ offset atomic.Int64 }
 func (s *stepping) now() time.Time           { return time.Now().Add(time.Duration(s.offset.Load())) }
 func (s *stepping) set(offset time.Duration) { s.offset.Store(int64(offset)) }
 
-// stepStory tells a story of a store whose clock can be set.
+// stepStory runs a test with a store whose clock can be set.
 func stepStory(t *testing.T, tell func(w *world, clock *stepping)) {
 	t.Helper()
 	t.Parallel()
@@ -45,8 +45,8 @@ func TestStepForwardGivesNoLockAway(t *testing.T) {
 	})
 }
 
-// A holder that renewed while the store's clock was ahead, and died, keeps the lock for a TTL, not
-// until the corrected clock has caught up.
+// A holder that renewed while the store's clock was ahead, and then died, keeps the lock for a TTL,
+// and not until the corrected clock has caught up.
 func TestStepBackKeepsNoLock(t *testing.T) {
 	stepStory(t, func(w *world, clock *stepping) {
 		clock.set(24 * time.Hour)
@@ -65,8 +65,8 @@ func TestStepBackKeepsNoLock(t *testing.T) {
 	})
 }
 
-// Who asks now and then gets the lock of a dead holder at the first question that comes a TTL after
-// another: what one question saw, the next remembers.
+// A process that asks now and then gets the lock of a dead holder with the first call at least a
+// TTL after another: the Locks value remembers what earlier calls observed.
 func TestTryAcquireRemembers(t *testing.T) {
 	stepStory(t, func(w *world, _ *stepping) {
 		dead := w.acquire(w.process(&line{}, lock.Config{Renew: -1}))
@@ -85,7 +85,7 @@ func TestTryAcquireRemembers(t *testing.T) {
 	})
 }
 
-// What was seen unchanged and moves at the last moment is not taken.
+// A holding that changes at the last moment before its TTL is not taken.
 func TestRenewalAtTheLastMoment(t *testing.T) {
 	stepStory(t, func(w *world, _ *stepping) {
 		held, err := w.store.Acquire(w.Context(), "lock", "holder", ttl, storage.Lock{})

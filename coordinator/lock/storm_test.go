@@ -15,9 +15,9 @@ import (
 	"github.com/emitd/emitd/storage/memory"
 )
 
-// TestStorm lets processes take a lock from each other over lines that delay, lose and swallow,
-// with clocks of different rates and a store's clock that steps by hours: no two contexts are
-// alive at the same time, and numbers grow.
+// TestStorm lets processes take a lock from each other over lines that delay and lose requests and
+// replies. Their clocks have different rates, and the store's clock steps by hours. No two contexts
+// are live at the same time, and numbers grow.
 func TestStorm(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(20) {
@@ -31,7 +31,7 @@ func TestStorm(t *testing.T) {
 	}
 }
 
-// storm is one run: its dice, and what it has seen.
+// storm is one simulation: its random numbers, and what it has observed.
 type storm struct {
 	*testing.T
 	begin time.Time
@@ -90,7 +90,7 @@ func (s *storm) process(ctx context.Context, store storage.Locker) {
 		s.mu.Lock()
 		s.alive--
 		s.mu.Unlock()
-		_ = h.Release(ctx) // may get lost: the TTL frees it
+		_ = h.Release(ctx) // it may get lost: the TTL frees the lock
 	}
 }
 
@@ -114,10 +114,11 @@ func (s *storm) upTo(d time.Duration) time.Duration {
 	return time.Duration(s.dice.Int64N(int64(d)))
 }
 
-// chance is true once in n times.
+// chance returns true once in n times.
 func (s *storm) chance(n int) bool { return s.upTo(time.Duration(n)) == 0 }
 
-// trouble delays a message and now and then loses it, also for so long that a holding is lost.
+// trouble delays a message, and sometimes loses it, or delays it for so long that a holding is
+// lost.
 func (s *storm) trouble() func(context.Context, string) error {
 	var mu sync.Mutex
 	var bad time.Time

@@ -12,7 +12,7 @@ import (
 
 var onlyUnit = daemon.Unit{Daemon: "acme:work"}
 
-// abandoned is a cluster of one node whose only run ignored its cancellation, and whose store knows.
+// abandoned returns a cluster of one node whose only run ignored its cancellation, after the store was informed.
 func abandoned(t *testing.T) (*cluster, *peer) {
 	t.Helper()
 	c := newCluster(t, 1, advert("acme:work", 1))
@@ -26,14 +26,14 @@ func abandoned(t *testing.T) (*cluster, *peer) {
 	return c, p
 }
 
-// returns lets the run return that ignored its cancellation.
+// returns makes the run return that ignored its cancellation.
 func (p *peer) returns() {
 	p.stuck[onlyUnit] = false
 	p.end(daemon.Fence{Unit: onlyUnit, Generation: p.running[onlyUnit]})
 }
 
-// The embargo of an abandoned run ends when the run returns: the unit runs again in its only process within
-// an interval, not when the embargo would have ended, and one heartbeat is enough to say so.
+// The embargo of an abandoned run ends when the run returns. The unit runs again in its only process within an
+// interval, not when the embargo would have ended, and one heartbeat is enough to report it.
 func TestEmbargoEndsWhenTheRunReturns(t *testing.T) {
 	t.Parallel()
 	c, p := abandoned(t)
@@ -57,7 +57,8 @@ func TestEmbargoEndsWhenTheRunReturns(t *testing.T) {
 	}
 }
 
-// The word of a return whose reply was lost is repeated, and is no reason to hurry while the store is away.
+// The report of a return is repeated if its reply was lost. While the store is away it does not make the node
+// send sooner.
 func TestReturnIsToldUntilAnswered(t *testing.T) {
 	t.Parallel()
 	c, p := abandoned(t)
@@ -76,8 +77,8 @@ func TestReturnIsToldUntilAnswered(t *testing.T) {
 	}
 }
 
-// A run that returns while the report is under way that it was abandoned, again, for a later assignment: the store
-// may have freed that assignment by then, so this process starts nothing under it.
+// A run returns while the report that it was abandoned again, for a later assignment, is in flight. The store may
+// have freed that assignment by then, so this process starts nothing under it.
 func TestGivenUpGenerationIsNotStarted(t *testing.T) {
 	t.Parallel()
 	c, p := abandoned(t)

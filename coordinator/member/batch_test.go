@@ -16,14 +16,14 @@ func changesOf(call member.Call) int {
 	return len(call.Commit.Changes)
 }
 
-// A store that needs longer than the query timeout for a full batch still gets everything in smaller ones;
-// once it is quick again, the batches are full again.
+// A store that needs longer than the query timeout for a full batch still gets everything, in smaller batches.
+// Once it is fast again, the batches are full again.
 func TestCommitsShrinkForASlowStoreAndGrowBack(t *testing.T) {
 	t.Parallel()
 	const units = 2 * storage.MaxChanges
 	c := newCluster(t, 1, advert("acme:work", units))
 	p := c.nodes[0]
-	p.takes = func(call member.Call) time.Duration { // a full batch takes a second, the timeout is half of one
+	p.takes = func(call member.Call) time.Duration { // a full batch takes a second, and the timeout is half a second
 		return time.Duration(changesOf(call)) * 2 * time.Millisecond
 	}
 	c.until(time.Minute, "all units are active", func() bool { return active(c) == units })
@@ -47,7 +47,7 @@ func TestCommitsShrinkForASlowStoreAndGrowBack(t *testing.T) {
 	})
 }
 
-// A store that fails commits of any length is asked for no fewer rows than a few.
+// If the store fails commits of any length, batches do not shrink below a few rows.
 func TestCommitsShrinkToAFew(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1, advert("acme:work", 200))

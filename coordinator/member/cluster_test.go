@@ -19,8 +19,8 @@ import (
 	"github.com/emitd/emitd/storage/memory"
 )
 
-// cluster is the least world a member lives in: one clock, calls answered after a fixed latency,
-// runs that start at once and end when they are told to. Stories cut wires in it.
+// cluster is the smallest world for members: one clock, calls answered after a fixed latency, and
+// runs that start at once and end when told to. Tests cut connections in it.
 type cluster struct {
 	t       *testing.T
 	now     lease.Instant
@@ -28,22 +28,22 @@ type cluster struct {
 	store   *memory.Store
 	skew    time.Duration // of the store's clock
 	nodes   []*peer
-	queue   []delivery // answers under way, in order of arrival
-	wakes   bool       // hints are delivered
+	queue   []delivery // answers in flight, in order of arrival
+	wakes   bool       // wake-ups are delivered
 }
 
-// peer is one node of the cluster with what was seen of it.
+// peer is one node of the cluster with what was observed of it.
 type peer struct {
 	c       *cluster
 	m       *member.Member
 	id      node.Identity
-	dead    bool // no step any more
-	paused  bool // no step now; answers wait
+	dead    bool // takes no more steps
+	paused  bool // takes no steps now; answers wait
 	cut     bool // calls do not reach the store
 	deaf    bool // answers do not reach the node
 	loseOne func(member.Call) bool
-	takes   func(member.Call) time.Duration // in the store, which gives up what takes longer than the timeout
-	forge   func(*storage.Reply)            // what another version wrote
+	takes   func(member.Call) time.Duration // in the store, which gives up a call that takes longer than its timeout
+	forge   func(*storage.Reply)            // changes a reply to what another version wrote
 	leading bool
 	stopped bool
 	ended   error // of Stopped
@@ -51,8 +51,8 @@ type peer struct {
 	stuck   map[daemon.Unit]bool // ignores its cancellation
 	slow    map[daemon.Unit]bool // ignores Drain
 	fails   bool
-	// oneByOne is how long each start takes on a machine that does one after the other; never is a
-	// daemon whose runs are never ready.
+	// oneByOne is how long each start takes on a machine that makes its starts one after another.
+	// never is a daemon whose runs are never ready.
 	oneByOne     time.Duration
 	never        daemon.ID
 	startsUntil  lease.Instant
@@ -118,7 +118,7 @@ func (c *cluster) deliverAt(at lease.Instant, p *peer, in member.Input) {
 	slices.SortStableFunc(c.queue, func(a, b delivery) int { return cmp.Compare(a.at, b.at) })
 }
 
-// run lets the cluster live for d.
+// run lets d pass.
 func (c *cluster) run(d time.Duration) {
 	c.t.Helper()
 	end := c.now.Add(d)
@@ -154,7 +154,7 @@ func (c *cluster) run(d time.Duration) {
 	}
 }
 
-// until lets the cluster live until ok, at most d, and returns how long it took.
+// until lets time pass until ok, at most d, and returns how long it took.
 func (c *cluster) until(d time.Duration, what string, ok func() bool) time.Duration {
 	c.t.Helper()
 	began := c.now
@@ -239,7 +239,7 @@ func (p *peer) do(e member.Effect) {
 	}
 }
 
-// end lets a run return.
+// end makes a run return.
 func (p *peer) end(f daemon.Fence) {
 	if p.running[f.Unit] == f.Generation {
 		delete(p.running, f.Unit)
@@ -289,7 +289,7 @@ func (p *peer) note(format string, args ...any) {
 	p.log = append(p.log, fmt.Sprintf("%8.3f %s ", time.Duration(p.c.now-lease.Instant(time.Hour)).Seconds(), p.id.Name)+fmt.Sprintf(format, args...))
 }
 
-// count returns in how many lines of its log the text stands.
+// count returns how many lines of the node's log contain the text.
 func (p *peer) count(text string) (n int) {
 	for _, l := range p.log {
 		if strings.Contains(l, text) {

@@ -11,8 +11,8 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// A hint for everybody makes the heartbeats of a crowd come apart, and those of a few at once; who is
-// named alone does not wait for the crowd.
+// A wake-up for all nodes spreads the heartbeats of a large cluster, while those of a few nodes
+// follow at once. A node that is named alone does not wait for the spread of many.
 func TestHintsSpreadACrowd(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -52,12 +52,12 @@ func TestHintsSpreadACrowd(t *testing.T) {
 	}
 }
 
-// A leader whose passes take long does not make one after the other.
+// A leader whose passes take long pauses between them.
 func TestLongPassesArePausedBetween(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		latency time.Duration
-		most    int // passes within 2 s of hints
+		most    int // passes within 2 s of wake-ups
 	}{
 		{time.Millisecond, 2000 / 11}, // read within 2 ms, a pause of 10 ms
 		{20 * time.Millisecond, 2000 / 40},

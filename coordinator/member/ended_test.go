@@ -10,8 +10,8 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// The only node is killed and another process starts on its host, which finds the proof of its
-// predecessor's end: it leads and runs everything within a few round trips.
+// The only node is killed and another process starts on its host, which has exit evidence of its predecessor. It
+// leads and runs everything within a few round trips.
 func TestRestartedNodeTakesOverByProof(t *testing.T) {
 	t.Parallel()
 	for name, id := range map[string]node.ID{"an id of its own": "id-next", "the same id": "id-n0"} {
@@ -30,7 +30,7 @@ func TestRestartedNodeTakesOverByProof(t *testing.T) {
 	}
 }
 
-// A follower has the proof that the leader's process has ended: its term is free for everybody.
+// A follower has exit evidence of the leader's process: the term is free for all candidates.
 func TestProofFreesTheTerm(t *testing.T) {
 	t.Parallel()
 	c := settled(t, 3)
@@ -47,8 +47,8 @@ func TestProofFreesTheTerm(t *testing.T) {
 	c.until(200*time.Millisecond, "all units run", func() bool { return c.total() == 6 })
 }
 
-// Proof that a follower has ended takes no term from anybody, and an outage does not make its teller
-// knock at the store more often.
+// Exit evidence of a follower takes no term from any node. In an outage, the node that has it does not call the
+// store more often.
 func TestProofOfAnother(t *testing.T) {
 	t.Parallel()
 	c := settled(t, 3)
@@ -78,7 +78,8 @@ func TestProofOfAnother(t *testing.T) {
 	}
 }
 
-// A process that was killed a moment ago and had other timings is not waited for once its end is proven.
+// A newcomer does not wait for a process with other timings that was killed a moment ago, once it has exit
+// evidence.
 func TestProofOfAnEndWithOtherTimings(t *testing.T) {
 	t.Parallel()
 	timed := func(ttl time.Duration) daemon.Advert {
@@ -96,8 +97,8 @@ func TestProofOfAnEndWithOtherTimings(t *testing.T) {
 	c.until(200*time.Millisecond, "it runs everything", func() bool { return next.leading && len(next.running) == 6 })
 }
 
-// The store is away for two of the five seconds of a lease, and passes fail as heartbeats do: the leader
-// stays. When only its passes fail for a lease, it resigns.
+// The store is away for two of the five seconds of a lease, and passes fail like heartbeats: the leader stays. If
+// only its passes fail for a whole lease, it resigns.
 func TestOutageShorterThanALeaseCostsNoTerm(t *testing.T) {
 	t.Parallel()
 	for name, lost := range map[string]func(call member.Call) bool{

@@ -16,7 +16,7 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// settled returns a cluster in which everything runs and a while has passed.
+// settled returns a cluster in which everything has been running for a while.
 func settled(t *testing.T, n int) *cluster {
 	t.Helper()
 	c := newCluster(t, n)
@@ -78,8 +78,8 @@ func TestPausedLeaderWritesNothingOfItsOldTerm(t *testing.T) {
 	}
 }
 
-// Trust that is over by the node's own clock is never renewed, although nobody has replaced the term
-// and the store would still do it: the next one is another term.
+// Validity that has ended by the node's own clock is never renewed, although no node has taken the
+// term and the store would still renew it. The node's next term is a new one.
 func TestTrustThatIsOverIsNotRenewed(t *testing.T) {
 	t.Parallel()
 	c := settled(t, 1)
@@ -105,8 +105,9 @@ func TestTrustThatIsOverIsNotRenewed(t *testing.T) {
 	}
 }
 
-// The store tells a leader of a newer term that is its own (elections whose replies it never got): the
-// older one is over, is told so before anything else is, and nothing gives up the newer one.
+// The store shows a leader a newer term of its own, from elections whose replies it never received.
+// The older term ends, and is published as lost before anything else. Nothing gives up the newer
+// one.
 func TestNewerTermOfItsOwn(t *testing.T) {
 	t.Parallel()
 	c := settled(t, 2)
@@ -165,7 +166,7 @@ func TestStoreDownForAll(t *testing.T) {
 }
 
 // TestEveryReplyLostOnce loses the reply of the first call of each kind, on every node: the call
-// happened, the node does not know.
+// was applied, but the node does not know.
 func TestEveryReplyLostOnce(t *testing.T) {
 	t.Parallel()
 	for kind, is := range map[string]func(member.Call) bool{
@@ -469,8 +470,8 @@ func TestTwoProcessesWithOneID(t *testing.T) {
 	}
 }
 
-// A process that is started again at once, with a fixed id, finds its own row: it must not end for
-// that, nor for a heartbeat of its dead self that was still on its way.
+// A process with a fixed ID that is restarted at once finds its own earlier row. It must not end
+// because of the row, nor because of a late heartbeat of its earlier incarnation.
 func TestRestartWithOneID(t *testing.T) {
 	t.Parallel()
 	c := settled(t, 2)
@@ -485,7 +486,7 @@ func TestRestartWithOneID(t *testing.T) {
 	c.until(15*time.Second, "it is let in", func() bool { return len(again.running) > 0 })
 }
 
-// A member whose row was removed, and whose id another process has taken since, ends what it runs
+// A member's row was removed, and another process has taken its ID since. The member ends its runs
 // before it ends.
 func TestMemberWhoseIDWasTaken(t *testing.T) {
 	t.Parallel()
@@ -551,7 +552,7 @@ func TestPausedNodeStopsItselfBeforeOthersTakeOver(t *testing.T) {
 	if p == c.leader() {
 		p = c.nodes[2]
 	}
-	p.cut = true // a partition: it runs on, and must be done before anybody takes over
+	p.cut = true // a partition: the run goes on, and must end before another node takes over
 	for range 800 {
 		c.run(10 * time.Millisecond)
 		held := map[daemon.Unit]string{}

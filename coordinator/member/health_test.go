@@ -9,8 +9,9 @@ import (
 	"github.com/emitd/emitd/daemon"
 )
 
-// A unit whose run fails again and again is known to the store: how often, since when, why and when it is
-// tried next. Reports go with heartbeats, one failure alone is no news, and a run that lives is well again.
+// The store knows a unit whose run fails again and again: how often, since when, why, and when it is tried next.
+// Reports go with heartbeats, a single failure is not reported, and a run that lives long enough counts as well
+// again.
 func TestCrashLoopIsReported(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1, advert("acme:work", 1))
@@ -60,7 +61,7 @@ func TestCrashLoopIsReported(t *testing.T) {
 	}
 }
 
-// Failures are those of the unit: a node that gives it up hands the count over.
+// Failures belong to the unit: a node that gives it up passes the count on.
 func TestFailuresOutliveTheRun(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2, advert("acme:work", 1))

@@ -12,15 +12,15 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// joinSlow adds a node with profile fast, on a store that needs so long for a change.
+// joinSlow adds a node with profile "fast", on a store in which a change takes that long.
 func (c *cluster) joinSlow(name string, change *time.Duration) *peer {
 	p := c.joinTimed(name, lease.Fast())
 	p.forge = func(r *storage.Reply) { r.ChangeTime = *change }
 	return p
 }
 
-// A store that becomes too slow for its nodes, and stays so, is told once by each, as is that it is fast again;
-// nobody ends or stops anything for it. One that is slow for a moment is not told.
+// A store becomes too slow for its nodes and stays so. Each node reports that once, and once that it is fast
+// again. No node stops or stops anything because of it. A store that is slow for a moment is not reported.
 func TestStoreThatBecomesSlow(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 0)
@@ -61,7 +61,7 @@ func TestStoreThatBecomesSlow(t *testing.T) {
 	expect("fast again", 1, 1, false)
 }
 
-// solo is a member whose calls a test answers itself.
+// solo is a member whose calls the test answers itself.
 type solo struct {
 	t     *testing.T
 	m     *member.Member
@@ -71,7 +71,7 @@ type solo struct {
 	ended *member.Stopped
 }
 
-// answer answers each heartbeat for d, and collects what the member wants.
+// answer answers each heartbeat for d, and collects the member's effects.
 func (s *solo) answer(d time.Duration, with func(member.Call) member.Result) {
 	for end := s.now.Add(d); s.now < end; s.now = max(s.now, min(s.m.Next(), end)) {
 		for in := []member.Input{member.Tick{}}; len(in) > 0; in = in[1:] {
@@ -95,8 +95,8 @@ func (s *solo) answer(d time.Duration, with func(member.Call) member.Result) {
 	}
 }
 
-// A node for which the store has no room asks again with each interval, and ends after the time that a dead
-// node or a leaving one may take, without a word to the store. Once it is in, it asks for no room any more.
+// A node for which the store has no room asks again at each interval. It ends after the time that a dead or
+// stopping node may take, without another call to the store. Once it is registered, it asks for no room any more.
 func TestNodeWaitsForRoom(t *testing.T) {
 	t.Parallel()
 	tm := lease.Fast()
@@ -138,7 +138,7 @@ func TestNodeWaitsForRoom(t *testing.T) {
 	}
 }
 
-// A store that makes changes of many at once says nothing of how long one takes, and refuses nobody.
+// A store that makes many changes at once reports no time per change, and refuses no node.
 func TestOtherStoresCarryAnyNumber(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 0)

@@ -50,8 +50,8 @@ func TestCleanStopHandsOver(t *testing.T) {
 	t.Logf("leader after %v, all after %v", took, all)
 }
 
-// TestFollowersLeaveTheTermAlone: standing locks and reads the rows of the term, so in a cluster
-// whose leader renews nobody stands, whatever wakes the followers.
+// TestFollowersLeaveTheTermAlone: campaigning locks and reads the rows of the term. So no node
+// campaigns in a cluster whose leader renews, whatever wakes the followers.
 func TestFollowersLeaveTheTermAlone(t *testing.T) {
 	t.Parallel()
 	c := settled(t, 5)

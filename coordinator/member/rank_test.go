@@ -8,8 +8,8 @@ import (
 	"github.com/emitd/emitd/daemon"
 )
 
-// A process that was away and returns brings no newer word on its daemons: what a program that was
-// deployed meanwhile says of them stays in force.
+// A process that was away and returns brings no newer specs: those of a program that was deployed
+// meanwhile stay in force.
 func TestReturnKeepsItsRank(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1, advert("acme:work", 4))

@@ -9,7 +9,7 @@ import (
 )
 
 // A node's machine stands still for 6 s of the 10 s that a unit has to drain, and its clock with it. The next
-// reply shows that the store's clock went on: the drain ends when it does for everybody else.
+// reply shows that the store's clock went on, and the drain ends when it does for the other nodes.
 func TestDrainThatWasUnderWayInAStandstill(t *testing.T) {
 	t.Parallel()
 	for name, still := range map[string]time.Duration{"none": 0, "six seconds": 6 * time.Second} {
@@ -32,7 +32,7 @@ func TestDrainThatWasUnderWayInAStandstill(t *testing.T) {
 			}
 			p.step(member.Advertise{Advert: advert("acme:work", 5)})
 			c.until(5*time.Second, "a unit is asked back", func() bool { return logged("drain acme:work") })
-			c.skew += still // of two clocks that differ by this, one stood still or one was set forward
+			c.skew += still // the clocks differ by this: one stood still, or the other was set forward
 			took := c.until(20*time.Second, "its run is cancelled", func() bool { return logged("drain deadline") })
 			if most := 10*time.Second - still + 2*time.Second; took > most || still == 0 && took < 9*time.Second {
 				t.Errorf("cancelled after %v, want about %v", took, 10*time.Second-still)

@@ -10,11 +10,11 @@ import (
 	"github.com/emitd/emitd/daemon"
 )
 
-// A node that is given far more than it can start within the acknowledge timeout starts a few at a time,
-// postpones the others, and runs all of them in the end: none is expired, embargoed or abandoned.
+// A node that is given far more than it can start within the acknowledge timeout starts a few units at a time and
+// postpones the others. In the end it runs all of them: none is expired, embargoed or abandoned.
 func TestABurstOfStartsIsPaced(t *testing.T) {
 	t.Parallel()
-	const units, each = 200, 100 * time.Millisecond // one after the other: 20 s, with 5 s to acknowledge
+	const units, each = 200, 100 * time.Millisecond // one after another: 20 s, with 5 s to acknowledge
 	c := newCluster(t, 1, advert("acme:work", units))
 	p := c.nodes[0]
 	p.oneByOne = each
@@ -77,7 +77,7 @@ func TestSlowStartsDoNotBlockOthers(t *testing.T) {
 	})
 }
 
-// While no heartbeat is answered, nothing more is begun.
+// While no heartbeat is answered, no more runs are started.
 func TestNothingBeginsWhileHeartbeatsFail(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1, advert("acme:work", 100))
@@ -95,8 +95,8 @@ func TestNothingBeginsWhileHeartbeatsFail(t *testing.T) {
 	c.until(time.Minute, "all run", func() bool { return active(c) == 100 })
 }
 
-// A run that has not entered its agent, or has returned, is not abandoned; one that was is tried again
-// in its process, the only one there is, once it has returned.
+// A run that has not entered its agent, or has returned, is not abandoned. After an abandoned run has returned,
+// the unit is tried again in the same process, the only one there is.
 func TestAbandonedUnitReturnsToItsOnlyProcess(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1, advert("acme:work", 1))

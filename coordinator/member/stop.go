@@ -208,7 +208,7 @@ func (m *Member) drained() bool {
 	return len(m.runs.pending) == 0 && m.runs.inFlight == 0 && m.stop.left
 }
 
-// deregister sends the last call. Its answer, or its time-out, ends the member.
+// deregister sends the last call. Its answer or its timeout ends the member.
 func (m *Member) deregister(now lease.Instant) {
 	m.stop.phase = stopDeregister
 	if !m.beat.everAnswered && m.beat.inFlight == 0 {

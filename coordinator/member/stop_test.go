@@ -15,7 +15,7 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// overlap runs the cluster and reports the first moment at which a unit runs on two nodes.
+// overlap runs the cluster and returns the first moment at which a unit runs on two nodes.
 func (c *cluster) overlap(d time.Duration) string {
 	end := c.now.Add(d)
 	for c.now < end {
@@ -33,7 +33,7 @@ func (c *cluster) overlap(d time.Duration) string {
 	return ""
 }
 
-// The leader forces by the drain timeout of the unit; the node that stops must not drain longer.
+// The leader forces by the unit's drain timeout, so a node that stops must not drain for longer.
 func TestStopDrainsByTheUnitsOwnTimeout(t *testing.T) {
 	t.Parallel()
 	a := advert("acme:work", 6)
@@ -54,7 +54,7 @@ func TestStopDrainsByTheUnitsOwnTimeout(t *testing.T) {
 	}
 }
 
-// defaults makes a cluster with the timings of the profile default.
+// defaults creates a cluster with the timings of the profile "default".
 func defaults(t *testing.T, n int, a daemon.Advert) *cluster {
 	c := newCluster(t, 0)
 	for i := range n {
@@ -64,7 +64,7 @@ func defaults(t *testing.T, n int, a daemon.Advert) *cluster {
 	return c
 }
 
-// The node is cut off and stops while a run of its is assigning: the acknowledge deadline stands.
+// The node is cut off and stops while one of its runs is assigning: the acknowledge deadline stays.
 func TestStopWhileAssigningAndCutOff(t *testing.T) {
 	t.Parallel()
 	c := defaults(t, 3, advert("acme:work", 6))
@@ -101,8 +101,8 @@ func TestStopWhileAssigningAndCutOff(t *testing.T) {
 	}
 }
 
-// A daemon may ask for longer to drain than its node: it gets that at a stop too, whether the drain began
-// before it or with it, and then is cancelled. The row says which it was.
+// A daemon may have a longer drain timeout than its node. It gets that time at a stop too, whether the drain
+// began before the stop or with it, and is cancelled after it. The row records which it was.
 func TestStopWaitsForALongDrain(t *testing.T) {
 	t.Parallel()
 	for _, before := range []bool{false, true} {
@@ -153,7 +153,7 @@ func TestStopWaitsForALongDrain(t *testing.T) {
 	}
 }
 
-// The leave that resigns and drains fails once: the next one resigns as well.
+// The leave that resigns and drains fails once: the next leave resigns too.
 func TestStopWhoseResignationFailsOnce(t *testing.T) {
 	t.Parallel()
 	c := defaults(t, 3, advert("acme:work", 6))
@@ -174,7 +174,7 @@ func TestStopWhoseResignationFailsOnce(t *testing.T) {
 	}
 }
 
-// A heartbeat that stands is under way when the stop begins.
+// A heartbeat that campaigns is in flight when the stop begins.
 func TestElectedWhileStopping(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1)
@@ -191,7 +191,7 @@ func TestElectedWhileStopping(t *testing.T) {
 	}
 }
 
-// A follower tells the death that it witnessed once, and in an outage keeps only the newest word.
+// A follower reports exit evidence once, and in an outage keeps only the newest.
 func TestWitnessTellsOnce(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3)
@@ -210,7 +210,7 @@ func TestWitnessTellsOnce(t *testing.T) {
 	}
 	victim.kill()
 	n := len(p.calls)
-	// what watchHost does until a member list says that it is known
+	// as watchHost does until a member list shows that the store knows
 	for range 100 {
 		p.step(member.Witness{Ended: []node.Incarnation{victim.id.Incarnation}})
 		c.run(250 * time.Millisecond)
@@ -248,8 +248,8 @@ func TestWitnessTellsOnce(t *testing.T) {
 	}
 }
 
-// Who may have to bear witness of a process learns its host also when it joined later, without a
-// call of its own for that.
+// A node that may need exit evidence of a process learns its host also if that process joined later, without an
+// extra call.
 func TestFollowersLearnTheHostsOfThoseWhoJoin(t *testing.T) {
 	t.Parallel()
 	on := func(boot string) daemon.Advert {
@@ -279,7 +279,7 @@ func TestFollowersLearnTheHostsOfThoseWhoJoin(t *testing.T) {
 		}
 		want := 1
 		if i == 2 {
-			want = 0 // it cannot be a witness
+			want = 0 // it cannot give exit evidence
 		}
 		if lists != want {
 			t.Errorf("%s asked for the member list %d times, want %d", p.id.Name, lists, want)
@@ -290,7 +290,7 @@ func TestFollowersLearnTheHostsOfThoseWhoJoin(t *testing.T) {
 	}
 }
 
-// Where the list is long it is not read again for everybody who joins.
+// In a large cluster the member list is not read again for every node that joins.
 func TestHostsOfALargeClusterAreLearntInTurn(t *testing.T) {
 	t.Parallel()
 	none := daemon.Advert{Traits: node.Traits{Host: node.Host{BootID: "b"}}}
@@ -298,7 +298,7 @@ func TestHostsOfALargeClusterAreLearntInTurn(t *testing.T) {
 	c.run(3 * time.Second)
 	var joined []node.Identity
 	seq := uint64(0)
-	join := func(n int) { // and everybody who has joined before beats
+	join := func(n int) { // and every node that has joined before sends a heartbeat
 		for range n {
 			id := fmt.Sprintf("00000000-0000-7000-8000-%012d", len(joined))
 			joined = append(joined, node.Identity{Name: "x", ID: node.ID(id), Incarnation: node.Incarnation(id)})
@@ -336,7 +336,7 @@ func TestHostsOfALargeClusterAreLearntInTurn(t *testing.T) {
 	}
 }
 
-// An agent that returns ErrStale at once, whatever the fence says.
+// The agent returns ErrStale at once, whatever the fence is.
 func TestAgentThatRefusesItselfDoesNotSpin(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1)
@@ -358,13 +358,13 @@ func TestAgentThatRefusesItselfDoesNotSpin(t *testing.T) {
 	}
 }
 
-// A heartbeat that stands reaches the changed store first: its reply tells of the change.
+// A heartbeat that campaigns is the first call to the changed store: its reply shows the change.
 func TestFirstReplyOfAnotherStoreElectsNobody(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3)
 	c.until(10*time.Second, "run", func() bool { return c.total() == 6 })
 	l := c.leader()
-	// the image: the term vacant (a resignation), the newest history: another leads by now
+	// the image: the term is vacant after a resignation; the newest history: another node leads by now
 	l.step(member.Resign{Reason: node.Resigned, Cooldown: time.Minute})
 	c.until(time.Second, "vacant", func() bool { return c.snapshot().Term.Vacant })
 	image := c.store.Clone()
@@ -392,8 +392,8 @@ func TestFirstReplyOfAnotherStoreElectsNobody(t *testing.T) {
 	}
 }
 
-// The leader ran all there is and stops: nothing runs for a moment, and yet this is no new cluster
-// whose first leader waits for nodes to arrive.
+// The leader ran everything and stops, so nothing runs for a moment. This is still no new cluster whose first
+// leader waits for nodes to join.
 func TestHandOverOfEverythingWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	a := advert("acme:work", 1)
@@ -411,8 +411,8 @@ func TestHandOverOfEverythingWaitsForNobody(t *testing.T) {
 	}
 }
 
-// TestPausedStopEndsItsRuns: a process that is paused while it stops, until all the time of the stop
-// has gone by, still gives its runs the time of a cancelled run before it says that it has stopped.
+// TestPausedStopEndsItsRuns pauses a process while it stops, until the time for the stop is over. The process
+// still gives its runs the time of a cancelled run before it reports that it has stopped.
 func TestPausedStopEndsItsRuns(t *testing.T) {
 	t.Parallel()
 	c := settled(t, 3)
@@ -424,7 +424,7 @@ func TestPausedStopEndsItsRuns(t *testing.T) {
 		p.stuck[u], p.slow[u] = true, true
 	}
 	x := lease.Fast()
-	// Nobody hears that it leaves, and that becomes known late.
+	// No node receives its leave, and that becomes known late.
 	p.cut, c.latency = true, 5*time.Minute
 	p.step(member.Stop{})
 	p.cut, c.latency = false, time.Millisecond

@@ -35,8 +35,8 @@ func TestWritesNameTheStore(t *testing.T) {
 	}
 }
 
-// A commit that finds another store is no failed pass: the next heartbeat is sent at once, and ends
-// the term.
+// A commit that finds another store is not a failed pass. The next heartbeat is sent at once, and
+// ends the term.
 func TestCommitFindsAnotherStore(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3)

@@ -18,19 +18,19 @@ func timed(t lease.Timing) daemon.Advert {
 	return a
 }
 
-// joinTimed adds a node with timings of its own.
+// joinTimed adds a node with its own timings.
 func (c *cluster) joinTimed(name string, t lease.Timing) *peer {
 	p := c.join(name, timed(t))
 	p.m = member.New(member.Config{Node: p.id, Advert: timed(t), Timing: t, Seed: uint64(len(c.nodes))}, c.now)
 	return p
 }
 
-// A node with other timings than those that live ends, whichever is the faster, and disturbs nobody.
+// A node with timings other than those of the live nodes ends, whichever are faster, and disturbs no other node.
 func TestOtherTimingsEnd(t *testing.T) {
 	t.Parallel()
 	for name, x := range map[string]struct {
 		first, second lease.Timing
-		step          time.Duration // of the store's clock before the second comes
+		step          time.Duration // of the store's clock before the second node comes
 	}{
 		"fast joins default":                  {lease.Default(), lease.Fast(), 0},
 		"default joins fast":                  {lease.Fast(), lease.Default(), 0},
@@ -46,7 +46,7 @@ func TestOtherTimingsEnd(t *testing.T) {
 			c.skew = x.step
 			p := c.joinTimed("c", x.second)
 			c.run(20 * time.Millisecond)
-			b.stop() // its units are free now, and c would have the least load
+			b.stop() // its units are free now, and c would have the lowest load
 			c.until(2*(x.first.HeartbeatInterval*11/10+x.first.QueryTimeout), "it ends", func() bool { return p.stopped })
 			var differ *member.TimingError
 			if !errors.As(p.ended, &differ) || differ.Node.Name == "c" {
@@ -63,8 +63,8 @@ func TestOtherTimingsEnd(t *testing.T) {
 	}
 }
 
-// A newcomer with other timings that beats and hears nothing does not know of the others. They know that
-// they were first.
+// A newcomer with other timings sends heartbeats but receives no replies, so it does not know of the others. They
+// know that they were first.
 func TestOtherTimingsUnheard(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 0)
@@ -78,7 +78,7 @@ func TestOtherTimingsUnheard(t *testing.T) {
 	}
 }
 
-// Two that come together with different timings: one of them stays, and leads.
+// Two nodes with different timings start together: one of them stays, and leads.
 func TestOtherTimingsAtOnce(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 0)
@@ -90,8 +90,8 @@ func TestOtherTimingsAtOnce(t *testing.T) {
 	}
 }
 
-// What a cluster with other timings has left that was killed, or so it seems, is waited for, by its own
-// registration, and then taken over. If it wakes up, it is the one that came later.
+// A cluster with other timings left the row of a node that was killed, or seems to have been. A newcomer waits
+// for that node's own NodeRegistrationTTL and then takes over. If the node wakes up, it counts as the later one.
 func TestOtherTimingsOfTheDead(t *testing.T) {
 	t.Parallel()
 	for name, x := range map[string]struct{ first, second lease.Timing }{

@@ -10,8 +10,8 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// A newer version wrote a state that this one does not know: it is told once, the run is neither
-// started, drained nor cancelled, nothing is reported of it, and the other units go on.
+// A newer version wrote a state that this one does not know. It is noticed once. The run is neither
+// started, drained nor cancelled, nothing about it is reported, and the other units go on.
 func TestUnitInAnUnknownState(t *testing.T) {
 	t.Parallel()
 	c := settled(t, 3)

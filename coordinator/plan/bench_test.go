@@ -13,7 +13,7 @@ import (
 type shape struct {
 	name    string
 	daemons int
-	unlike  bool   // each node has a capacity of its own
+	unlike  bool   // the nodes have different capacities
 	spread  string // label to spread by: "host" makes each node a class
 	weight  func(i int) int
 }
@@ -55,7 +55,7 @@ func (s shape) cold(nodes, units int) Input {
 	return in
 }
 
-// run measures plans of an input and checks that each has so many decisions.
+// run measures plans of an input and checks the number of decisions.
 func run(b *testing.B, in Input, decisions int) {
 	b.Helper()
 	b.ReportAllocs()
@@ -66,14 +66,14 @@ func run(b *testing.B, in Input, decisions int) {
 	}
 }
 
-// BenchmarkFull plans everything from nothing.
+// BenchmarkFull plans all units from an empty cluster.
 func BenchmarkFull(b *testing.B) {
 	for _, s := range shapes {
 		b.Run(s.name, func(b *testing.B) { run(b, s.cold(1000, 10_000), 10_000) })
 	}
 }
 
-// BenchmarkNoChange plans what is settled.
+// BenchmarkNoChange plans a cluster in which nothing changes.
 func BenchmarkNoChange(b *testing.B) {
 	for _, s := range shapes {
 		in := settle(b, s.cold(1000, 10_000))
@@ -81,7 +81,7 @@ func BenchmarkNoChange(b *testing.B) {
 	}
 }
 
-// BenchmarkOneNodeLost places what one of the nodes held.
+// BenchmarkOneNodeLost places the units of one lost node.
 func BenchmarkOneNodeLost(b *testing.B) {
 	in := settle(b, shapes[0].cold(1000, 10_000))
 	in.Nodes[17].State = node.Removed
@@ -95,7 +95,7 @@ func BenchmarkOneNodeLost(b *testing.B) {
 	run(b, in, lost)
 }
 
-// BenchmarkSize shows that time and memory grow with the cluster and not faster.
+// BenchmarkSize shows that time and memory grow linearly with the cluster.
 func BenchmarkSize(b *testing.B) {
 	for _, n := range []int{100, 1000, 10_000} {
 		b.Run(fmt.Sprintf("%dnodes", n), func(b *testing.B) { run(b, shape{daemons: n / 10}.cold(n, 10*n), 10*n) })

@@ -8,8 +8,8 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// Every present node that declares a daemon is told: whose spec is in force and why, how many say the same,
-// and which say something else.
+// The result covers every present node that declares a daemon: whose spec is in force and why, how many declare
+// the same, and which declare something else.
 func TestExplainTellsWhoseSpecIsInForce(t *testing.T) {
 	t.Parallel()
 	began := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -42,7 +42,7 @@ func TestExplainTellsWhoseSpecIsInForce(t *testing.T) {
 		t.Errorf("another revision: %+v", d)
 	}
 
-	// A process that was away keeps its rank: its first registration counts.
+	// A process that was away keeps its rank, because its first registration counts.
 	back := say("n2", 9, spec(1, 3))
 	back.Member.FirstRegisteredAt = began
 	d = explain(say("n1", 1, spec(1, 2)), back, say("n0", 3, spec(0, 4)))

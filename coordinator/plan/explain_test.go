@@ -28,7 +28,7 @@ func wantTable(t *testing.T, e Explanation, want ...string) {
 	}
 }
 
-// mailer is a cluster in which each node has another reason.
+// mailer is a cluster in which each node is excluded for another reason.
 func mailer(t *testing.T) Input {
 	a := advert(daemon.Spec{ID: "a", Instances: 3, Requires: map[string]string{"gpu": "yes"}})
 	on := func(name string) Node { return live(name, a).labelled("gpu", "yes", "zone", "z"+name[1:]) }
@@ -67,7 +67,7 @@ func TestExplainAUnitThatIsPlaced(t *testing.T) {
 	)
 }
 
-// TestExplainAUnitThatRuns: the table says where it would go if it were free.
+// TestExplainAUnitThatRuns: the table shows where the unit would go if it were free.
 func TestExplainAUnitThatRuns(t *testing.T) {
 	t.Parallel()
 	in := mailer(t)
@@ -77,7 +77,7 @@ func TestExplainAUnitThatRuns(t *testing.T) {
 	if e.Decision != nil {
 		t.Errorf("decision %+v", e.Decision)
 	}
-	wantTable(t, e, // a/0 was placed on n1 by this plan; n2 is seen without the unit itself
+	wantTable(t, e, // this plan placed a/0 on n1; the row of n2 does not include the unit
 		`next "n2": least loaded (1.0 < 2.0); runner-up n1; 1 late: n3`,
 		`n1 eligible=true load=1 score=2 units=1/1 more load`,
 		`n2 eligible=true load=0 score=1 units=0/0 next: least loaded (1.0 < 2.0)`,
@@ -154,7 +154,7 @@ func TestExplainWhatHasNoPlace(t *testing.T) {
 			t.Errorf("%v: %+v", nowhere, e)
 		}
 	}
-	// One that is not declared yet would go somewhere.
+	// A unit that is not declared yet would go to some node.
 	e = Explain(in, unit(t, "a/1"))
 	if e.Next.Name != "n2" || e.Decision == nil || e.Decision.Why.Rule != NewlyDeclared {
 		t.Errorf("a/1: %+v", e)
@@ -189,7 +189,7 @@ func TestWhyAsText(t *testing.T) {
 	}
 }
 
-// TestJSON pins what events carry: scripts read it.
+// TestJSON pins the JSON in events, which scripts read.
 func TestJSON(t *testing.T) {
 	t.Parallel()
 	e := Explain(mailer(t), unit(t, "a/0"))

@@ -23,7 +23,7 @@ func advert(specs ...daemon.Spec) *daemon.Advert {
 	return a
 }
 
-// live is a live node whose incarnation is "i-" and its name.
+// live returns a live node whose incarnation is "i-" and its name.
 func live(name string, a *daemon.Advert) Node {
 	return Node{
 		Member: node.Member{
@@ -36,7 +36,7 @@ func live(name string, a *daemon.Advert) Node {
 	}
 }
 
-// livesOf makes n1 … nN that share an advert.
+// livesOf returns n1 … nN with one shared advert.
 func livesOf(n int, a *daemon.Advert) []Node {
 	out := make([]Node, n)
 	for i := range out {
@@ -71,7 +71,7 @@ func unit(t testing.TB, text string) daemon.Unit {
 	return u
 }
 
-// row is a unit's row; holder "" is nobody.
+// row returns a unit's row; an empty holder is none.
 func row(t testing.TB, text string, s daemon.State, holder string) daemon.Record {
 	t.Helper()
 	r := daemon.Record{Unit: unit(t, text), State: s, Since: epoch.Add(-time.Minute)}
@@ -84,7 +84,7 @@ func row(t testing.TB, text string, s daemon.State, holder string) daemon.Record
 	return r
 }
 
-// settle carries plans out, at once and perfectly, until nothing changes.
+// settle applies plans, at once and without failures, until nothing changes.
 func settle(t interface {
 	Helper()
 	Fatal(...any)
@@ -127,7 +127,7 @@ func carryOut(units []daemon.Record, ds []Decision) []daemon.Record {
 	return units
 }
 
-// spread says who holds how many: "n1:2 n2:2".
+// spread returns how many units each node holds: "n1:2 n2:2".
 func spread(units []daemon.Record) string {
 	counts := map[string]int{}
 	for _, r := range units {
@@ -143,7 +143,7 @@ func spread(units []daemon.Record) string {
 	return strings.Join(out, " ")
 }
 
-// told writes a plan in lines, one for each thing it says.
+// told writes a plan in lines, one for each decision or other entry.
 func told(p Plan) []string {
 	out := []string{}
 	for _, d := range p.Decisions {

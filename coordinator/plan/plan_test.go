@@ -30,7 +30,7 @@ func TestSixInstancesOverThreeNodesAreTwoEach(t *testing.T) {
 	if got := spread(in.Units); got != "n1:2 n2:2 n3:2" {
 		t.Errorf("spread %s", got)
 	}
-	// One dies; the leader frees its two. They go to the others, one each.
+	// One node dies, and the leader frees its two units. They go to the others, one each.
 	in.Nodes[1].State = node.Removed
 	for i := range in.Units {
 		if in.Units[i].Holder.Name == "n2" {
@@ -41,7 +41,7 @@ func TestSixInstancesOverThreeNodesAreTwoEach(t *testing.T) {
 	if got := spread(in.Units); got != "n1:3 n3:3" {
 		t.Errorf("after a death: spread %s", got)
 	}
-	// It comes back as another process. Nothing that runs is moved.
+	// The node comes back as another process. No running unit is moved.
 	in.Nodes = append(in.Nodes, live("n2b", a))
 	if p := Make(in); len(p.Decisions) != 0 {
 		t.Errorf("a node joined and something moves: %v", told(p))
@@ -140,11 +140,11 @@ func TestRetiredUnits(t *testing.T) {
 	retired := row(t, "a/0", daemon.Deleted, "")
 	retired.Retired = true
 	in := Input{Now: epoch, RetireAfter: time.Second, Nodes: []Node{live("n1", advert())}, Units: []daemon.Record{retired}}
-	wantTold(t, Make(in)) // for good, and no complaint
+	wantTold(t, Make(in)) // permanently, and it is not reported
 
 	in.Nodes[0].Advert = advert(daemon.Spec{ID: "a"})
 	p := Make(in)
-	wantTold(t, p, "a/0: declare (declared again)") // the row first; it is placed when it is there
+	wantTold(t, p, "a/0: declare (declared again)") // first the row; the unit is placed once the row is there
 	if d := p.Decisions[0]; d.Generation != 7 || d.State != daemon.Deleted {
 		t.Errorf("guard (%d, %q) is not that of the row", d.Generation, d.State)
 	}
@@ -189,7 +189,7 @@ func TestCandidates(t *testing.T) {
 	wantTold(t, Make(in), "a/0: assign to n9 (only candidate; 1 cordoned: n3; 1 deaf: n4; 1 draining: n2; 1 kind: n6; lacks gpu=a100: n7, n8; 1 late: n1; 1 no daemons: n5)")
 }
 
-// TestARequiredLabelMustBeThere: an empty value is a value, a missing label is none.
+// TestARequiredLabelMustBeThere: an empty value is a value, a missing label is not.
 func TestARequiredLabelMustBeThere(t *testing.T) {
 	t.Parallel()
 	a := advert(daemon.Spec{ID: "a", Requires: map[string]string{"spot": ""}})
@@ -200,8 +200,8 @@ func TestARequiredLabelMustBeThere(t *testing.T) {
 	wantTold(t, Make(in), "a/0: assign to n3 (only candidate; lacks spot=: n1, n2)")
 }
 
-// TestAKindCoversManyDaemons: a node runs a daemon of which it advertises only the kind, and the
-// spec comes from another.
+// TestAKindCoversManyDaemons: a node runs a daemon although it advertises only the kind. The spec
+// comes from another node.
 func TestAKindCoversManyDaemons(t *testing.T) {
 	t.Parallel()
 	broker := &daemon.Advert{Kinds: []daemon.Kind{"emit:queue"}}
@@ -213,7 +213,7 @@ func TestAKindCoversManyDaemons(t *testing.T) {
 	wantTold(t, Make(in), "emit:queue/mail/0: assign to n1 (only candidate; 1 kind: n2)")
 }
 
-// TestWhatAUnitLeft: who reads why a unit runs where it runs also wants to know why it moved.
+// TestWhatAUnitLeft: the reason of a placement also says why the unit moved.
 func TestWhatAUnitLeft(t *testing.T) {
 	t.Parallel()
 	a := advert(daemon.Spec{ID: "a"})
@@ -265,7 +265,7 @@ func TestEmbargoes(t *testing.T) {
 			r.Embargoes = []daemon.Embargo{
 				{Incarnation: "i-n1", Until: tt.until, Length: time.Minute}, {Incarnation: "i-gone", Until: tt.until, Length: time.Minute},
 			}
-			busy := row(t, "b/0", daemon.Active, "n2") // without the embargo n1 is better
+			busy := row(t, "b/0", daemon.Active, "n2") // without the embargo, n1 would be better
 			wantTold(t, Make(Input{Now: epoch, Nodes: livesOf(2, a), Units: []daemon.Record{r, busy}}), tt.want)
 		})
 	}
@@ -283,7 +283,7 @@ func TestEmbargoes(t *testing.T) {
 	})
 }
 
-// TestWhatDecides shows each rule deciding, in their order.
+// TestWhatDecides shows each rule as the deciding one, in their order.
 func TestWhatDecides(t *testing.T) {
 	t.Parallel()
 	heavy := advert(daemon.Spec{ID: "a", Instances: 3}, daemon.Spec{ID: "b", Weight: 3}, daemon.Spec{ID: "c", Instances: 9})
@@ -340,7 +340,7 @@ func TestWhatDecides(t *testing.T) {
 			for _, r := range tt.rows {
 				have[r.Unit] = true
 			}
-			for _, s := range heavy.Specs { // everything else is somewhere out of reach
+			for _, s := range heavy.Specs { // all other units have no eligible node
 				for _, u := range s.Units() {
 					if !have[u] {
 						tt.rows = append(tt.rows, row(t, u.String(), daemon.Active, "elsewhere"))
@@ -354,7 +354,8 @@ func TestWhatDecides(t *testing.T) {
 
 func TestHeavyUnitsGoFirst(t *testing.T) {
 	t.Parallel()
-	// In order of units the light ones would fill both nodes evenly and the heavy one tip one.
+	// In the order of units, the light ones would fill both nodes evenly and the heavy one would
+	// overload one of them.
 	a := advert(daemon.Spec{ID: "a", Instances: 4}, daemon.Spec{ID: "z", Weight: 4})
 	in := settle(t, Input{Now: epoch, Nodes: livesOf(2, a)})
 	var with string
@@ -417,7 +418,7 @@ func TestEqualsAreChosenEvenly(t *testing.T) {
 	}
 }
 
-// TestTheHashStays pins the function: another one would place ties differently in each version.
+// TestTheHashStays pins the function: with another one, each version would place ties differently.
 func TestTheHashStays(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]uint64{"": 0xefd01f60ba992926, "acme:reports/0": 0xcd21c5b05745105a, "emit:sweeper/12": 0x4d3285ea243dfdb7} {
@@ -499,9 +500,9 @@ func TestNothingComesOfNothing(t *testing.T) {
 	wantTold(t, Make(Input{Nodes: []Node{{}}, Units: []daemon.Record{{}}}), "/0: unknown state ")
 }
 
-// TestASettledClusterIsCheap: nothing is built for placement when nothing is to be placed.
+// TestASettledClusterIsCheap: if there is nothing to place, nothing is built for placement.
 //
-// It cannot run in parallel: it counts the allocations of the process.
+// It is not parallel, because it counts the allocations of the whole process.
 func TestASettledClusterIsCheap(t *testing.T) {
 	in := settle(t, shapes[0].cold(1000, 10_000))
 	if n := testing.AllocsPerRun(3, func() { Make(in) }); n > 40 {

@@ -17,8 +17,8 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// cluster draws a cluster in any condition: mixed versions, all states, rows of gone daemons,
-// holders nobody knows.
+// cluster draws a cluster in any condition: mixed versions, all states, rows of daemons that are
+// gone, unknown holders.
 func cluster(t *rapid.T) Input {
 	adverts := []*daemon.Advert{nil}
 	for v := range rapid.IntRange(1, 4).Draw(t, "versions") {
@@ -103,10 +103,10 @@ func drawRecord(t *rapid.T, nodes int) daemon.Record {
 	return r
 }
 
-// TestASettledPassCostsLittle: a leader makes it again and again. Memory is a constant per unit,
-// however the units are shared out among daemons.
+// TestASettledPassCostsLittle measures a pass that a leader repeats all the time. Memory is a
+// constant per unit, however the units are divided among daemons.
 //
-// It is not parallel, since it counts what the process allocates.
+// It is not parallel, because it counts the allocations of the whole process.
 func TestASettledPassCostsLittle(t *testing.T) {
 	for _, s := range shapes {
 		in := settle(t, s.cold(100, 10_000))
@@ -166,8 +166,8 @@ func TestMakeEqualsSlowTwin(t *testing.T) {
 	})
 }
 
-// TestMakeEqualsSlowTwinWhenLarge reaches what small clusters do not: deep trees, many rounds of
-// the hash order, more than eight names, requirements that take turns.
+// TestMakeEqualsSlowTwinWhenLarge covers what small clusters do not: deep trees, many rounds of the
+// hash order, more than eight names, alternating requirements.
 func TestMakeEqualsSlowTwinWhenLarge(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -225,7 +225,7 @@ func TestMakeWritesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := Make(in)
-		for i := range p.Decisions { // nor does what it returns share memory that the leader writes
+		for i := range p.Decisions { // what it returns must share no memory that the leader writes either
 			p.Decisions[i].To.Name = "other"
 		}
 		for _, r := range in.Units {
@@ -237,7 +237,7 @@ func TestMakeWritesNothing(t *testing.T) {
 	})
 }
 
-// TestDecisionsAreAllowed asks of each decision, alone, what must hold of any plan.
+// TestDecisionsAreAllowed checks each decision alone for what must hold in any plan.
 func TestDecisionsAreAllowed(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -275,8 +275,8 @@ func TestDecisionsAreAllowed(t *testing.T) {
 	})
 }
 
-// TestFreeUnitsAreAccountedFor: no unit is forgotten. Each row that is free and not retired leads
-// to a decision or is listed with the reason.
+// TestFreeUnitsAreAccountedFor checks that no unit is forgotten. Each row that is free and not
+// retired leads to a decision, or is listed with the reason.
 func TestFreeUnitsAreAccountedFor(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -343,8 +343,8 @@ func TestLoadIsWithinOneUnitOfEven(t *testing.T) {
 	})
 }
 
-// TestHeavyLoadIsBounded: no node has more than the mean and one heaviest unit. (Graham: a list
-// schedule on equal machines.)
+// TestHeavyLoadIsBounded: no node has more than the mean and one heaviest unit (Graham: a list
+// schedule on equal machines).
 func TestHeavyLoadIsBounded(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -394,7 +394,8 @@ func TestExplainAgreesWithMake(t *testing.T) {
 	})
 }
 
-// checkRows: the table lists the present nodes, and its least eligible score is the choice's.
+// checkRows checks that the table lists the present nodes, and that the chosen node has the lowest
+// eligible score.
 func checkRows(t *rapid.T, in Input, e Explanation) {
 	t.Helper()
 	present, eligible := 0, 0

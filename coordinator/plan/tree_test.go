@@ -6,7 +6,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestTreeFindsTheNextLeast compares with looking at every leaf in turn.
+// TestTreeFindsTheNextLeast compares the tree with a scan of all leaves.
 func TestTreeFindsTheNextLeast(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -13,8 +13,8 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// slow is the plan as one would explain it on a blackboard: no classes, no trees, every unit asks
-// every node. It shares with the product only the types, the hash and the words for differences.
+// slow is the plan in its simplest form: no classes and no trees, and every unit is compared on
+// every node. It shares with the product only the types, the hash and the texts for differences.
 func slow(in Input) Plan {
 	specs, disagreements := slowSpecs(in.Nodes)
 	out := Plan{Disagreements: disagreements}
@@ -83,7 +83,7 @@ func slowState(nodes []Node, inc node.Incarnation) node.State {
 	return ""
 }
 
-// slowSpecs walks the nodes from the newest to the oldest.
+// slowSpecs goes through the nodes from the newest to the oldest.
 func slowSpecs(nodes []Node) (map[daemon.ID]daemon.Spec, []Disagreement) {
 	var present []Node
 	for _, n := range nodes {
@@ -122,7 +122,7 @@ func slowSpecs(nodes []Node) (map[daemon.ID]daemon.Spec, []Disagreement) {
 	return specs, out
 }
 
-// slowPlace gives each unit in turn to the best of all nodes.
+// slowPlace gives each unit, one after another, to the best of all nodes.
 func slowPlace(in Input, specs map[daemon.ID]daemon.Spec, rows map[daemon.Unit]daemon.Record, place []daemon.Unit, out *Plan) {
 	slices.SortFunc(place, func(a, b daemon.Unit) int {
 		return cmp.Or(cmp.Compare(specs[b.Daemon].Weight, specs[a.Daemon].Weight), a.Compare(b))
@@ -188,7 +188,7 @@ type slowCandidate struct {
 	node        Node
 	load        float64
 	units, zone int
-	zoneTurn    int // how far its zone, and in it the node, is from the unit's place
+	zoneTurn    int // the distance of its zone, and of the node in it, from the unit's position
 	turn        int
 }
 
@@ -197,7 +197,7 @@ func (a slowCandidate) compare(b slowCandidate) int {
 		cmp.Compare(a.zoneTurn, b.zoneTurn), cmp.Compare(a.turn, b.turn))
 }
 
-// slowMeasure counts what everybody holds, anew for each unit and node.
+// slowMeasure counts what every node holds, again for each unit and node.
 func slowMeasure(in Input, n Node, u daemon.Unit, specs map[daemon.ID]daemon.Spec, holder map[daemon.Unit]node.Incarnation) slowCandidate {
 	spec := specs[u.Daemon]
 	c := slowCandidate{node: n}
@@ -223,9 +223,9 @@ func slowMeasure(in Input, n Node, u daemon.Unit, specs map[daemon.ID]daemon.Spe
 	return c
 }
 
-// slowTurns seats zones round a table in order of their hash, and the nodes of each zone round one
-// of their own. The hash of the unit says at which chair to begin. Nodes under an embargo have a
-// chair too: it is the unit that may not sit there.
+// slowTurns arranges the zones in a circle in order of their hash, and the nodes of each zone in a
+// circle of their own. The unit's hash gives the position to begin at. Nodes with an embargo are in
+// the circle too; the unit just may not go there.
 func slowTurns(in Input, u daemon.Unit, spec daemon.Spec, can []slowCandidate) {
 	h := hash(u.String())
 	labels := map[string][]string{}
@@ -248,7 +248,7 @@ func slowTurns(in Input, u daemon.Unit, spec daemon.Spec, can []slowCandidate) {
 	}
 }
 
-// slowUntil returns when the first node that only an embargo keeps from the unit has none.
+// slowUntil returns when the first embargo ends that is a node's only obstacle.
 func slowUntil(in Input, spec daemon.Spec, r daemon.Record) (first time.Time) {
 	for _, n := range in.Nodes {
 		if n.Member.State == node.Removed || slowFilter(in, n, spec, r) != FilterEmbargoed {

@@ -79,8 +79,8 @@ func TestTheUnionOfWhatNodesAdvertise(t *testing.T) {
 	}
 }
 
-// TestAnUnusableSpecDisturbsNobody: it loses to any other word on its daemon, and where there is
-// none the daemon is as if nobody knew it. Everything else goes on.
+// TestAnUnusableSpecDisturbsNobody: an unusable spec loses to any other spec of its daemon. If
+// there is no other, the daemon counts as not advertised. Everything else goes on.
 func TestAnUnusableSpecDisturbsNobody(t *testing.T) {
 	t.Parallel()
 	for _, bad := range []daemon.Spec{
@@ -110,8 +110,8 @@ func TestAnUnusableSpecDisturbsNobody(t *testing.T) {
 	}
 }
 
-// TestEveryFieldOfASpecIsCompared changes them one by one, so that a field that is added later
-// cannot be forgotten.
+// TestEveryFieldOfASpecIsCompared changes the fields one by one, so that a field that is added
+// later cannot be forgotten.
 func TestEveryFieldOfASpecIsCompared(t *testing.T) {
 	t.Parallel()
 	base := daemon.Spec{ID: "a"}.WithDefaults()
@@ -145,7 +145,7 @@ func TestEveryFieldOfASpecIsCompared(t *testing.T) {
 
 func TestUnusableAdvertsAreNotRead(t *testing.T) {
 	t.Parallel()
-	// A tombstone is no node: neither what it says nor what it holds counts.
+	// A tombstone is not a node: neither its advert nor its units count.
 	gone := live("n1", advert(daemon.Spec{ID: "a"}))
 	gone.Member.State = node.Removed
 	wantTold(t, Make(Input{Now: epoch, Nodes: []Node{gone, live("n2", nil)}, Units: []daemon.Record{row(t, "a/0", daemon.Deleted, "")}}),

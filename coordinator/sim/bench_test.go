@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// BenchmarkSim plays days of five nodes at the default profile with every kind of fault, and
+// BenchmarkSim simulates days of five nodes with the default profile and every kind of fault. It
 // prints how much faster than real time that is.
 func BenchmarkSim(b *testing.B) {
 	virtual, seed := time.Duration(0), uint64(0)

@@ -11,12 +11,12 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// Every check is seen to fail on a history that breaks its promise, and to be silent on the
-// nearest one that does not.
+// Every check fails on a history that breaks its promise, and passes on the most similar history
+// that does not.
 
 var unit0 = daemon.Unit{Daemon: "acme:a", Index: 0}
 
-// happened makes an event of the store about unit0.
+// happened returns an event of the store about unit0.
 func happened(seq int64, kind daemon.EventKind, generation, term int64, inc node.Incarnation) daemon.Event {
 	e := daemon.Event{Seq: seq, Kind: kind, Generation: generation, Term: term, Incarnation: inc}
 	if strings.HasPrefix(string(kind), "assignment.") {
@@ -25,7 +25,7 @@ func happened(seq int64, kind daemon.EventKind, generation, term int64, inc node
 	return e
 }
 
-// history is a sound beginning: a leader, an assignment, its acknowledgement.
+// history is a valid beginning: a leader, an assignment, its acknowledgement.
 func history() []daemon.Event {
 	return []daemon.Event{
 		happened(1, daemon.NodeRegistered, 0, 0, "a"),
@@ -161,7 +161,7 @@ func TestEffectsInOrderOfGenerations(t *testing.T) {
 	}
 }
 
-// scene is a world in which the test itself makes things happen.
+// scene is a world in which the test itself causes the events.
 func scene(t *testing.T) (w *world, a, b *process) {
 	t.Helper()
 	w = newWorld(Config{Seed: 1, Nodes: 2, Work: []Work{plain("acme:a", 2)}})
@@ -179,7 +179,7 @@ func scene(t *testing.T) (w *world, a, b *process) {
 	return w, w.procs[0], w.procs[1]
 }
 
-// running makes a run of the first unit that has been entered.
+// running returns a run of the first unit that has been entered.
 func (p *process) running(generation int64) *run {
 	u := p.w.units[0]
 	p.listings[0] = listed{generation, p.w.now}
@@ -191,7 +191,7 @@ func (p *process) running(generation int64) *run {
 	return r
 }
 
-// demand checks which rule, if any, the world says is broken.
+// demand checks which rule the world reports as broken, if any.
 func demand(t *testing.T, w *world, rule string) {
 	t.Helper()
 	got := ""
@@ -371,8 +371,8 @@ func TestJudgements(t *testing.T) {
 	}
 }
 
-// The number of a term may be below an earlier one only where nobody could know: the store has lost
-// the term, its clock went back, and no process lives that saw it, or told the new store.
+// A term's number may be below an earlier one only if nothing could know: the store lost the term,
+// its clock went back, and no live process saw the term or reported it to the new store.
 func TestTermThatNobodyRemembers(t *testing.T) {
 	t.Parallel()
 	const lostTerm = 2000
@@ -463,8 +463,8 @@ func TestStops(t *testing.T) {
 	}
 }
 
-// Liveness: an empty store with healthy processes is not well, and nothing may move in a cluster
-// that was.
+// Liveness: an empty store with healthy processes is not well. In a cluster that was well, nothing
+// may change.
 func TestLiveness(t *testing.T) {
 	t.Parallel()
 	w, _, _ := scene(t)
@@ -491,7 +491,7 @@ func TestSharpBounds(t *testing.T) {
 	units := []*unit{p.runs[0].u}
 	p.kill()
 	for _, h := range s.hosts {
-		h.proc.tickGen++ // nobody's timer ever fires again: nobody does anything about it
+		h.proc.tickGen++ // no timer fires any more, so no node reacts
 	}
 	s.check.sharp(s.world, units, true)
 	if err := s.runFor(s.t.LeaseDuration + time.Second); err == nil {
@@ -499,7 +499,7 @@ func TestSharpBounds(t *testing.T) {
 	}
 }
 
-// A violation says how to replay it.
+// The text of a violation says how to replay it.
 func TestViolationTellsItsSeed(t *testing.T) {
 	t.Parallel()
 	w, _, _ := scene(t)

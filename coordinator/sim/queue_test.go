@@ -9,7 +9,7 @@ import (
 	"github.com/emitd/emitd/coordinator/lease"
 )
 
-// The queue against the plain version: a stable sort by time.
+// Compares the queue with the plain version: a stable sort by time.
 func TestQueueIsAStableSort(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -36,7 +36,7 @@ func TestQueueIsAStableSort(t *testing.T) {
 	}
 }
 
-// The inverse of a clock is exact: the first moment at which it reads so much or more.
+// The inverse of a clock is exact: the first moment at which it reads at least that much.
 func TestClockInverse(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(3, 4))

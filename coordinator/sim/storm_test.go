@@ -16,13 +16,13 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// TestStorm plays seeds of a virtual day with every kind of fault. The environment chooses them:
+// TestStorm simulates seeds of a virtual day with every kind of fault. The environment selects them:
 //
-//	EMITD_TEST_SEEDS=a..b           which seeds, both included; default 1..20
+//	EMITD_TEST_SEEDS=a..b           the seeds, both included; default 1..20
 //	EMITD_TEST_HOURS=n              virtual hours of each; default 24, in the fast profile 1.5
-//	EMITD_TEST_STORM_PROGRESS=FILE  seeds that passed are noted there, of the fast profile in
-//	                                FILE.fast, and not played again
-//	EMITD_TEST_STORM_TRACE=FILE     the whole history of the (one) seed
+//	EMITD_TEST_STORM_PROGRESS=FILE  file of the seeds that passed, which are not run again; for
+//	                                the fast profile FILE.fast
+//	EMITD_TEST_STORM_TRACE=FILE     receives the whole history of the (one) seed
 //
 // A seed that fails is printed with the end of its history and replays exactly.
 func TestStorm(t *testing.T) {
@@ -30,24 +30,24 @@ func TestStorm(t *testing.T) {
 	weather(t, "", storm)
 }
 
-// The fast profile has tighter margins for its latencies and fifteen times the heartbeats.
+// The fast profile has smaller margins for its latencies, and fifteen times as many heartbeats.
 func TestStormFast(t *testing.T) {
 	t.Parallel()
 	weather(t, ".fast", func(seed uint64) Config { return fast(storm(seed)) })
 }
 
-// TestStormFork plays the same with two primaries at times: a standby is promoted, and the former primary lives
+// TestStormFork does the same, sometimes with two primaries: a standby is promoted, and the former primary lives
 // on for some of the nodes until it is fenced.
 func TestStormFork(t *testing.T) {
 	t.Parallel()
 	weather(t, ".fork", forked)
 }
 
-// forked is a storm of its own seeds with two primaries, by turns in the default and the fast profile.
+// forked is a storm with its own seeds and two primaries, alternating between the default and the fast profile.
 func forked(seed uint64) Config {
 	cfg := storm(1000 + seed)
 	cfg.Faults |= Fork
-	cfg.Store.NoClock = false // such a store is a bucket, of which there is one
+	cfg.Store.NoClock = false // such a store is a bucket, which has no second primary
 	if cfg.Nodes == 1 {
 		cfg.Nodes = 2
 	}
@@ -58,8 +58,8 @@ func forked(seed uint64) Config {
 	return cfg
 }
 
-// weather plays the seeds that the environment chooses. What passed is noted in the file of progress,
-// whose name ends in suffix.
+// weather runs the seeds that the environment selects. It records those that passed in the progress file, whose
+// name ends in suffix.
 func weather(t *testing.T, suffix string, config func(seed uint64) Config) {
 	t.Helper()
 	first, last, err := seeds(os.Getenv("EMITD_TEST_SEEDS"))
@@ -74,7 +74,7 @@ func weather(t *testing.T, suffix string, config func(seed uint64) Config) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	failfast := flag.Lookup("test.failfast").Value.String() == "true" // go test starts parallel tests all the same
+	failfast := flag.Lookup("test.failfast").Value.String() == "true" // go test starts parallel tests even so
 	var total tally
 	t.Cleanup(func() {
 		if err := done.close(); err != nil {
@@ -107,7 +107,7 @@ func weather(t *testing.T, suffix string, config func(seed uint64) Config) {
 	}
 }
 
-// shortened gives a storm the hours that the environment names.
+// shortened gives a storm the number of hours in the environment.
 func shortened(t *testing.T, cfg *Config) {
 	t.Helper()
 	text := os.Getenv("EMITD_TEST_HOURS")
@@ -121,7 +121,7 @@ func shortened(t *testing.T, cfg *Config) {
 	cfg.Duration = time.Duration(hours) * time.Hour
 }
 
-// traced sends the whole history to the file that the environment names.
+// traced sends the whole history to the file in the environment.
 func traced(t *testing.T, cfg *Config) {
 	t.Helper()
 	name := os.Getenv("EMITD_TEST_STORM_TRACE")
@@ -136,12 +136,12 @@ func traced(t *testing.T, cfg *Config) {
 	cfg.Trace = out
 }
 
-// storm is what a seed plays: a day of the default profile. What a store lacks is drawn: one seed
-// in eight has no wake-ups, one in sixteen also no clock that counts.
+// storm is the simulation of a seed: a day with the default profile. Limits of the store are drawn: one seed in
+// eight has no wake-ups, and one in sixteen also no usable clock.
 func storm(seed uint64) Config {
 	cfg := Config{Seed: seed, Faults: All}
 	cfg.Store = storage.Capabilities{NoWake: seed%8 == 0, NoClock: seed%16 == 0}
-	if seed%5 == 2 { // few nodes with far more than they can start at once
+	if seed%5 == 2 { // few nodes with far more units than they can start at once
 		cfg.Faults |= Bursts
 		cfg.Nodes = 1 + int(seed/5%3)
 		cfg.Duration = 8 * time.Hour
@@ -149,17 +149,17 @@ func storm(seed uint64) Config {
 	return cfg
 }
 
-// Seeds that found something once, and are played every time.
+// These seeds found a bug once, and run every time.
 func TestStormKept(t *testing.T) {
 	t.Parallel()
 	kept := map[string][]uint64{
-		// 1463: the store lost the newest term, its clock went back, and nobody who saw the term was
-		// left. 677, 816, 1177: a resume was told again to the store that a failover had made another.
-		// 1435: a commit that called a node deaf came a second time.
-		// 342: a heartbeat that lay ahead of a clock that was set back kept an id in use.
+		// 1463: the store lost the newest term, its clock went back, and no process that saw the term was left.
+		// 677, 816, 1177: a resume was reported again, to the store that replaced the first after a failover.
+		// 1435: a commit that declared a node deaf arrived a second time. 342: a heartbeat ahead of a clock that
+		// was set back kept an ID in use.
 		"default": {342, 677, 816, 1177, 1435, 1463},
-		// 746: as 1435. 921: a second process went on advertising less. 1081, 1466: a lease ended while
-		// a candidate's heartbeat was under way, and it stood only with the next.
+		// 746: as 1435. 921: a second process went on advertising less. 1081, 1466: a lease ended while a
+		// candidate's heartbeat was in flight, and the candidate campaigned only with the next.
 		"fast": {746, 921, 1081, 1466},
 	}
 	for profile, seeds := range kept {
@@ -178,13 +178,13 @@ func TestStormKept(t *testing.T) {
 	}
 }
 
-// fast is the same storm with the fast profile, for as long as it takes to see as much.
+// fast is the same storm with the fast profile, long enough to cover as many events.
 func fast(cfg Config) Config {
 	cfg.Timing, cfg.Duration = lease.Fast(), 90*time.Minute
 	return cfg
 }
 
-// Equal seeds make equal histories, to the last line: a seed is a bug report.
+// Equal seeds make equal histories, to the last line, so a seed is a complete bug report.
 func TestSeedReplaysExactly(t *testing.T) {
 	t.Parallel()
 	hashes := map[uint64]bool{}
@@ -202,7 +202,7 @@ func TestSeedReplaysExactly(t *testing.T) {
 	}
 }
 
-// A storm in which nothing breaks, or in which the checks never get to look, proves nothing.
+// A storm proves nothing if nothing breaks in it, or if its checks never run.
 func TestStormHasTeeth(t *testing.T) {
 	t.Parallel()
 	var total tally
@@ -225,7 +225,7 @@ func TestStormHasTeeth(t *testing.T) {
 	}
 }
 
-// Storms with two primaries have some, and the former primary goes on electing and assigning.
+// Storms with two primaries really have them, and the former primary goes on electing and assigning.
 func TestStormForkHasTeeth(t *testing.T) {
 	t.Parallel()
 	var total tally
@@ -258,7 +258,7 @@ func seeds(text string) (first, last uint64, err error) {
 	return first, last, nil
 }
 
-// tally sums what seeds did.
+// tally sums up the Stats of seeds.
 type tally struct {
 	mu    sync.Mutex
 	days  float64
@@ -281,7 +281,7 @@ func (t *tally) String() string {
 	return fmt.Sprintf("%.1f virtual days: %+v", t.days, t.Stats)
 }
 
-// progress remembers which seeds passed, so that a long storm can be interrupted.
+// progress records which seeds passed, so that a long storm can be interrupted.
 type progress struct {
 	mu   sync.Mutex
 	seen map[uint64]bool

@@ -10,8 +10,8 @@ import (
 	"github.com/emitd/emitd/daemon"
 )
 
-// Scenario 10: steps of the store's clock change no leader and move nothing; a node killed
-// meanwhile is replaced within a lease and an interval, and its units a TTL later.
+// Scenario 10: steps of the store's clock change no leader and move nothing. A node killed meanwhile is replaced
+// within a lease and an interval, and its units run again a TTL later.
 func TestStoryStoreClockSteps(t *testing.T) {
 	t.Parallel()
 	patterns := map[string]func(*stage){
@@ -91,8 +91,8 @@ func TestStoryLeaderThatRunsNothing(t *testing.T) {
 	}
 }
 
-// Scenario 14: somebody deletes the row of a live node: it registers again and keeps what is
-// still listed for it, under its generation.
+// Scenario 14: a person deletes the row of a live node. The node registers again and keeps its units, under their
+// generations.
 func TestStoryRowDeletedUnderALiveNode(t *testing.T) {
 	t.Parallel()
 	profiles(t, func(t *testing.T, timing lease.Timing) {
@@ -114,7 +114,7 @@ func TestStoryRowDeletedUnderALiveNode(t *testing.T) {
 	})
 }
 
-// Scenario 16: ten nodes start together, forty daemons: four each.
+// Scenario 16: ten nodes start together with forty daemons: each gets four.
 func TestStoryColdStart(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(20) {
@@ -141,8 +141,8 @@ func TestStoryColdStart(t *testing.T) {
 	}
 }
 
-// Scenario 17: whatever call it was whose reply is lost, though it was applied: nothing is lost
-// or done twice, and all is well within the bound.
+// Scenario 17: the reply of any one call is lost, although the call was applied. Nothing is lost or done twice,
+// and the cluster is well within the bound.
 func TestStoryReplyLostForEveryCall(t *testing.T) {
 	t.Parallel()
 	for k := 1; k <= 60; k++ {
@@ -162,8 +162,8 @@ func TestStoryReplyLostForEveryCall(t *testing.T) {
 	}
 }
 
-// A process is killed at every one of its calls, before it is sent, before it is applied, and
-// before its reply: the others go on within the bound.
+// A process is killed at every one of its calls: before it is sent, before it is applied, and before its reply.
+// The others go on within the bound.
 func TestStoryCrashAtEveryCall(t *testing.T) {
 	t.Parallel()
 	for k := 1; k <= 30; k++ {
@@ -184,8 +184,8 @@ func TestStoryCrashAtEveryCall(t *testing.T) {
 	}
 }
 
-// Scenario 18: a replica is killed and restarted at once: a leader within the lease, its units
-// within TTL and two seconds.
+// Scenario 18: a replica is killed and restarted at once. There is a leader within the lease, and its units run
+// within a TTL and two seconds.
 func TestStoryKilledAndRestartedAtOnce(t *testing.T) {
 	t.Parallel()
 	profiles(t, func(t *testing.T, timing lease.Timing) {
@@ -201,8 +201,8 @@ func TestStoryKilledAndRestartedAtOnce(t *testing.T) {
 	})
 }
 
-// The same where processes of one machine see that others have ended: the next process finds the proof, or
-// one beside it had it before. Nobody waits for the lease, or for a registration.
+// The same, where processes on one machine have exit evidence of each other. The next process finds it, or a
+// neighbour had it before. No node waits for the lease or for a registration.
 func TestStoryKilledAndProven(t *testing.T) {
 	t.Parallel()
 	profiles(t, func(t *testing.T, timing lease.Timing) {
@@ -223,9 +223,9 @@ func TestStoryKilledAndProven(t *testing.T) {
 	})
 }
 
-// Scenario 21: the store fails over to a copy that lost its newest rows, again and again: numbers
-// never repeat and no two runs are alive at once (I1, I3, I4 watch), also when a process starts
-// just then that knows nothing of the old store.
+// Scenario 21: the store fails over to a copy that lost its newest rows, again and again. Numbers never repeat
+// and no two runs are alive at once (checked by I1, I3, I4), even if a process that knows nothing of the old
+// store starts just then.
 func TestStoryFailoverThatLostTheNewestRows(t *testing.T) {
 	t.Parallel()
 	profiles(t, func(t *testing.T, timing lease.Timing) {
@@ -235,7 +235,7 @@ func TestStoryFailoverThatLostTheNewestRows(t *testing.T) {
 			p := s.follower()
 			switch i % 4 {
 			case 0:
-				s.leader().kill() // everything of the next term is lost
+				s.leader().kill() // everything about the next term is lost
 			case 1:
 				p.stop()
 			case 2:
@@ -256,7 +256,7 @@ func TestStoryFailoverThatLostTheNewestRows(t *testing.T) {
 	})
 }
 
-// Scenario 22: a laptop with everything on it, store and all, sleeps for an hour.
+// Scenario 22: a laptop that runs everything, including the store, sleeps for an hour.
 func TestStorySuspendForAnHour(t *testing.T) {
 	t.Parallel()
 	profiles(t, func(t *testing.T, timing lease.Timing) {
@@ -276,7 +276,7 @@ func TestStorySuspendForAnHour(t *testing.T) {
 	})
 }
 
-// A clean stop hands over at once: the next leader and the units do not wait for any deadline.
+// After a clean stop, the next leader and the units wait for no deadline.
 func TestStoryCleanStop(t *testing.T) {
 	t.Parallel()
 	profiles(t, func(t *testing.T, timing lease.Timing) {

@@ -12,9 +12,9 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// A run is resumed, the reply is lost, and the store fails over to a copy from before. Told again
-// without another look, the new store would give out a generation that the old one has given out
-// already (I3 watches).
+// A run is resumed, the reply is lost, and the store fails over to an earlier copy. If the node
+// repeated the report without reading again, the new store would give out a generation that the old
+// one has already given out (checked by I3).
 func TestStoryResumeWhoseReplyIsLostInAFailover(t *testing.T) {
 	t.Parallel()
 	profiles(t, func(t *testing.T, timing lease.Timing) {
@@ -48,8 +48,9 @@ func TestStoryResumeWhoseReplyIsLostInAFailover(t *testing.T) {
 	})
 }
 
-// A report and a commit wait in a pooler while the store fails over to a copy from before. The new
-// store refuses both, whatever its rows say: they were decided from a history that it does not have.
+// A report and a commit wait in a pooler while the store fails over to an earlier copy. The new
+// store refuses both, whatever its rows are: they were decided from a history that it does not
+// have.
 func TestStoryWritesWaitInAPoolerDuringAFailover(t *testing.T) {
 	t.Parallel()
 	profiles(t, func(t *testing.T, timing lease.Timing) {
@@ -86,8 +87,8 @@ func resumes(r *storage.Report) bool {
 	return slices.ContainsFunc(r.Units, func(u storage.UnitReport) bool { return u.Step == daemon.Resume })
 }
 
-// A commit that calls a node late or deaf comes a second time when the node has long been well: it
-// says nothing of what is so now (I5 and I6 watch).
+// A commit that declares a node late or deaf arrives a second time when the node has long been
+// well. It must not change the present state (checked by I5 and I6).
 func TestStoryJudgementComesTwice(t *testing.T) {
 	t.Parallel()
 	profiles(t, func(t *testing.T, timing lease.Timing) {
@@ -118,8 +119,8 @@ func TestStoryJudgementComesTwice(t *testing.T) {
 	})
 }
 
-// A single node whose id is fixed is killed, and the store's clock is set back an hour: the heartbeat
-// of the dead process lies in the future, and there is no leader to remove its row.
+// A single node with a fixed ID is killed, and the store's clock is set back an hour. The heartbeat
+// of the dead process is in the future, and there is no leader to remove its row.
 func TestStoryClockSetBackBehindADeadTwin(t *testing.T) {
 	t.Parallel()
 	profiles(t, func(t *testing.T, timing lease.Timing) {
@@ -132,8 +133,8 @@ func TestStoryClockSetBackBehindADeadTwin(t *testing.T) {
 	})
 }
 
-// A node advertises less for a while and everything again, while a second process of its name
-// began with the lesser: once both say the same, all runs.
+// A node advertises less for a while and then everything again. A second process of its name began
+// with less. Once both advertise the same, everything runs.
 func TestStoryDeployWithATwin(t *testing.T) {
 	t.Parallel()
 	s := onStage(t, Config{Nodes: 3}).begin()
@@ -154,15 +155,15 @@ func TestStoryDeployWithATwin(t *testing.T) {
 	}
 }
 
-// The limit of what numbers can promise: a failover loses the newest term, the store's clock stands
-// before it, and whoever saw the term has ended. The next term's number is below the lost one; all
-// else holds.
+// The limit of what numbers can promise: a failover loses the newest term, the store's clock is
+// before it, and every process that saw the term has ended. The next term's number is below the
+// lost one. Everything else holds.
 func TestStoryNewestTermIsForgotten(t *testing.T) {
 	t.Parallel()
 	profiles(t, func(t *testing.T, timing lease.Timing) {
 		for _, seen := range []bool{false, true} {
 			s := onStage(t, Config{Nodes: 2, Timing: timing}).begin()
-			witness := s.start(s.hosts[0]) // a second process there, which hears of every term
+			witness := s.start(s.hosts[0]) // a second process there, which receives every term
 			witness.host.twin = nil
 			s.pass(timing.HeartbeatInterval)
 			s.keep()

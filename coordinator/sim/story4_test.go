@@ -9,8 +9,8 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// Scenario 7: agents that run, and whose node's heartbeats are answered, but that make no progress
-// there: each unit is given up, goes to another node and stays, and nothing else moves.
+// Scenario 7: agents run on a node whose heartbeats are answered, but make no progress there. Each
+// unit is given up, goes to another node and stays, and nothing else moves.
 func TestStoryAgentWithoutProgress(t *testing.T) {
 	t.Parallel()
 	profiles(t, func(t *testing.T, timing lease.Timing) {
@@ -43,8 +43,8 @@ func TestStoryAgentWithoutProgress(t *testing.T) {
 	})
 }
 
-// Scenario 7: a leader whose renewals are answered, but none of the reads of its passes, gives its
-// term up after a lease without a pass, and another one assigns what is to be assigned.
+// Scenario 7: a leader's renewals are answered, but none of the reads of its passes is. It gives
+// its term up after a lease without a pass, and another node assigns what must be assigned.
 func TestStoryLeaderWithoutPasses(t *testing.T) {
 	t.Parallel()
 	profiles(t, func(t *testing.T, timing lease.Timing) {
@@ -67,9 +67,9 @@ func TestStoryLeaderWithoutPasses(t *testing.T) {
 	})
 }
 
-// Scenario 10: the wall clock of a node is ten minutes fast or slow, and is set. No leader changes and
-// nothing moves. A process that starts under such a clock has an ID older than everybody's, or newer,
-// also than that of the process before it there: the bounds hold for it as for any other.
+// Scenario 10: the wall clock of a node is ten minutes fast or slow, and is set. No leader changes
+// and nothing moves. A process that starts under such a clock has an ID older or newer than all
+// others, including that of its predecessor. The bounds hold for it as for any other.
 func TestStoryWallClockOfANode(t *testing.T) {
 	t.Parallel()
 	for name, off := range map[string]time.Duration{"fast": 10 * time.Minute, "slow": -10 * time.Minute} {
@@ -104,8 +104,9 @@ func TestStoryWallClockOfANode(t *testing.T) {
 	}
 }
 
-// killedUnderAWrongClock kills a process and starts the next one at once, under a wall clock that is
-// off: it is a member at once, a leader comes within the lease, and all units run within a TTL.
+// killedUnderAWrongClock kills a process and starts the next one at once, under a wall clock that
+// is off. The new process is a member at once, there is a leader within the lease, and all units
+// run within a TTL.
 func (s *stage) killedUnderAWrongClock(p *process, off time.Duration) {
 	s.Helper()
 	p.host.wall = off

@@ -10,10 +10,10 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// Each story is a scenario in which other coordinators broke. The invariants are checked after
-// every step of every story; what a story demands itself is what is special about it.
+// Each story is a scenario in which other coordinators failed. The invariants are checked after
+// every step of every story. The story itself checks only what is special about it.
 
-// stage is a world of plain machines: equal capacity, any may lead and run anything.
+// stage is a world of plain machines: equal capacity, and each may lead and run anything.
 type stage struct {
 	*testing.T
 	*world
@@ -49,7 +49,7 @@ func plain(id daemon.ID, instances int) Work {
 	}
 }
 
-// begin starts all machines and waits until all is well.
+// begin starts all machines and waits until the cluster is well.
 func (s *stage) begin() *stage {
 	s.Helper()
 	s.boot()
@@ -60,7 +60,7 @@ func (s *stage) begin() *stage {
 	return s
 }
 
-// pass lets time pass; a broken promise ends the test.
+// pass lets time pass. A broken promise ends the test.
 func (s *stage) pass(d time.Duration) {
 	s.Helper()
 	if err := s.runFor(d); err != nil {
@@ -68,7 +68,7 @@ func (s *stage) pass(d time.Duration) {
 	}
 }
 
-// within demands that something comes to hold in time, and returns how long it took.
+// within fails unless the condition comes to hold in time. It returns how long that took.
 func (s *stage) within(d time.Duration, what string, cond func() bool) time.Duration {
 	s.Helper()
 	from := s.now
@@ -142,8 +142,8 @@ func profiles(t *testing.T, story func(t *testing.T, timing lease.Timing)) {
 	}
 }
 
-// Scenario 1: a leader that was paused beyond its lease knows at once that it has lost, and none
-// of its writes is accepted (the checks of I1 and I2 watch).
+// Scenario 1: a leader that was paused beyond its lease notices at once that it has lost, and none
+// of its writes is accepted (checked by I1 and I2).
 func TestStoryLeaderPausedBeyondItsLease(t *testing.T) {
 	t.Parallel()
 	profiles(t, func(t *testing.T, timing lease.Timing) {
@@ -164,8 +164,8 @@ func TestStoryLeaderPausedBeyondItsLease(t *testing.T) {
 	})
 }
 
-// Scenario 2: a leader killed between its commit and the wake-up that follows: what it assigned
-// is started once (I3 and A9 watch), without a new assignment.
+// Scenario 2: a leader is killed between its commit and the wake-up that follows. What it assigned
+// is started once (checked by I3 and A9), without a new assignment.
 func TestStoryLeaderKilledBetweenCommitAndWakeUp(t *testing.T) {
 	t.Parallel()
 	profiles(t, func(t *testing.T, timing lease.Timing) {
@@ -180,7 +180,7 @@ func TestStoryLeaderKilledBetweenCommitAndWakeUp(t *testing.T) {
 		s.within(timing.SettleWindow+timing.HeartbeatInterval, "units are assigned", func() bool {
 			return s.stats.Assignments == 6
 		})
-		first.kill() // nothing of what it told has reached anybody: the hints are still under way
+		first.kill() // nothing that it sent has reached any node: the wake-ups are in flight
 		assigned := s.stats.Assignments
 		s.within(timing.HeartbeatInterval*2+timing.QueryTimeout, "the units run elsewhere than on the victim", func() bool {
 			n := 0
@@ -191,7 +191,7 @@ func TestStoryLeaderKilledBetweenCommitAndWakeUp(t *testing.T) {
 			}
 			for i := range s.check.model.units {
 				if s.check.model.units[i].holder == first.who.Incarnation {
-					n++ // its own: they wait for its death
+					n++ // its own units: they wait until it is declared dead
 				}
 			}
 			return n == 6
@@ -202,8 +202,8 @@ func TestStoryLeaderKilledBetweenCommitAndWakeUp(t *testing.T) {
 	})
 }
 
-// Scenario 3: a leader is killed and nothing else changes: the others' units stay where they are
-// and another leads within the bound.
+// Scenario 3: a leader is killed and nothing else changes. The others' units stay where they are,
+// and another node leads within the bound.
 func TestStoryLeaderKilled(t *testing.T) {
 	t.Parallel()
 	profiles(t, func(t *testing.T, timing lease.Timing) {
@@ -243,9 +243,9 @@ func TestStoryTwoProcessesWithOneName(t *testing.T) {
 	}
 }
 
-// Scenario 4: of two processes with one ID the second is refused, disturbs nobody, and ends once
-// the first was seen to live. One that is started after a kill -9 of the first waits for a TTL and
-// gets in.
+// Scenario 4: of two processes with one ID the second is refused, disturbs no other node, and ends
+// once the first is proven alive. A process that is started after a kill -9 of the first waits for
+// a TTL and then joins.
 func TestStoryTwoProcessesWithOneID(t *testing.T) {
 	t.Parallel()
 	s := onStage(t, Config{Nodes: 3}).begin()
@@ -285,14 +285,14 @@ func TestStoryTwoProcessesWithOneID(t *testing.T) {
 	})
 }
 
-// Scenario 5: an agent that is not ready for ten minutes is given up in time, everywhere, and
-// nothing else notices.
+// Scenario 5: an agent that is not ready for ten minutes is given up in time, on every node, and
+// nothing else is affected.
 func TestStoryStartBlocks(t *testing.T) {
 	t.Parallel()
 	slow := plain("acme:slow", 1)
 	slow.Spec.WaitReady = true
 	slow.Ready = Span{10 * time.Minute, 11 * time.Minute}
-	slow.Returns = time.Hour // flaky: nobody demands that it runs
+	slow.Returns = time.Hour // flaky: no check requires that it runs
 	s := onStage(t, Config{Nodes: 3, Work: []Work{plain("acme:a", 6), slow}}).begin()
 	before := s.where()
 	s.pass(time.Hour)
@@ -309,7 +309,7 @@ func TestStoryStartBlocks(t *testing.T) {
 	}
 }
 
-// Scenario 5: an agent that drains for ten minutes is cancelled at the drain deadline; the node
+// Scenario 5: an agent that drains for ten minutes is cancelled at the drain deadline. The node
 // that stops is gone within its bound.
 func TestStoryDrainBlocks(t *testing.T) {
 	t.Parallel()
@@ -324,7 +324,7 @@ func TestStoryDrainBlocks(t *testing.T) {
 	})
 }
 
-// Scenario 6: an agent that fails on one node ends up on another and stays there.
+// Scenario 6: an agent that fails on one node moves to another and stays there.
 func TestStoryAgentFailsOnOneNode(t *testing.T) {
 	t.Parallel()
 	sick := plain("acme:sick", 3)
@@ -348,7 +348,7 @@ func TestStoryAgentFailsOnEveryNode(t *testing.T) {
 	sick.Fails = time.Second
 	s := onStage(t, Config{Nodes: 3, Work: []Work{plain("acme:a", 6), sick}}).begin()
 	s.pass(2 * time.Hour)
-	// Five failures with doubling pauses take half a minute, the embargo grows to ten minutes.
+	// Five failures with doubling pauses take half a minute. The embargo grows to ten minutes.
 	if n := s.stats.Assignments; n > 200 {
 		t.Errorf("%d assignments in two hours", n)
 	}
@@ -359,8 +359,9 @@ func TestStoryAgentFailsOnEveryNode(t *testing.T) {
 	}
 }
 
-// Scenario 7: a node that hears no replies gives up its units by itself, and they run elsewhere
-// within two TTLs of its last echo (more, where draining may take longer than a TTL).
+// Scenario 7: a node that receives no replies gives up its units by itself. They run elsewhere
+// within two TTLs of the last reply that it confirmed, or later if draining may take longer than a
+// TTL.
 func TestStoryDeafNode(t *testing.T) {
 	t.Parallel()
 	profiles(t, func(t *testing.T, timing lease.Timing) {
@@ -368,8 +369,9 @@ func TestStoryDeafNode(t *testing.T) {
 		p := s.follower()
 		p.host.deaf = true
 		s.disturb("deaf")
-		// Its last echo came up to an interval after it became deaf; a TTL later its units are
-		// revoked, and forced when it could have drained them had it heard of that.
+		// It confirmed its last reply up to an interval after it became deaf. One TTL later its
+		// units are revoked. They are forced when it could have drained them if it had received the
+		// revoke.
 		bound := timing.Late() + timing.NodeRegistrationTTL + timing.ForceAfter(timing.DrainTimeout) + 100*time.Millisecond
 		took := s.within(bound, "its units run elsewhere", func() bool {
 			for _, q := range s.where() {
@@ -390,8 +392,8 @@ func TestStoryDeafNode(t *testing.T) {
 	})
 }
 
-// Scenario 8: the store is away for five minutes for everybody: nothing is moved, and all runs
-// again within two intervals.
+// Scenario 8: the store is away for all nodes for five minutes. Nothing is moved, and everything
+// runs again within two intervals.
 func TestStoryStoreDownForFiveMinutes(t *testing.T) {
 	t.Parallel()
 	for _, quickly := range []bool{true, false} {
@@ -422,7 +424,7 @@ func TestStoryStoreDownForFiveMinutes(t *testing.T) {
 	}
 }
 
-// Scenario 9: each minute every connection is killed: replies that are under way never come.
+// Scenario 9: every minute all connections are killed, so replies in flight never arrive.
 // Leadership does not change and nothing moves.
 func TestStoryConnectionsKilledEachMinute(t *testing.T) {
 	t.Parallel()
@@ -431,7 +433,7 @@ func TestStoryConnectionsKilledEachMinute(t *testing.T) {
 		assigned := s.stats.Assignments
 		for range 60 {
 			s.pass(time.Minute - timing.QueryTimeout/2)
-			s.network.swallow = 1 // whoever asks now hears nothing
+			s.network.swallow = 1 // calls made now get no reply
 			s.calm = false
 			s.pass(timing.QueryTimeout / 2)
 			s.network.swallow, s.calm = 0, true
