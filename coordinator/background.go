@@ -19,6 +19,7 @@ func (s *shell) own(f func()) { s.run1(&s.owned, f) }
 // ended, but may not.
 func (s *shell) foreign(f func()) { s.run1(&s.strangers, f) }
 
+// run1 runs f on its own goroutine, counted in the group.
 func (s *shell) run1(group *sync.WaitGroup, f func()) {
 	group.Add(1)
 	go func() {
@@ -127,12 +128,14 @@ type bound struct {
 	timer *time.Timer
 }
 
+// newBound returns a bound whose time has not begun.
 func newBound() *bound {
 	b := &bound{}
 	b.over, b.end = context.WithCancel(context.Background())
 	return b
 }
 
+// begin starts the time, once.
 func (b *bound) begin(d time.Duration) { b.once.Do(func() { b.timer = time.AfterFunc(d, b.end) }) }
 
 // cancel stops the timer and ends over.
@@ -178,6 +181,7 @@ func (s *shell) wind(b *bound) error {
 // causeStopped is the cancellation cause of runs that are left when the node has stopped.
 const causeStopped member.CancelCause = "node stopped"
 
+// say logs a warning without waiting for the log.
 func (s *shell) say(what string, args ...any) {
 	s.c.voice.push(func() { s.c.log.Warn(what, args...) })
 }

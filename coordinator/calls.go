@@ -35,6 +35,7 @@ func newCalls(s *shell) *calls {
 	return &calls{s: s, open: map[uint64]asked{}, entering: entering}
 }
 
+// issue makes the call on its own goroutine. The answer goes to the inbox.
 func (cs *calls) issue(call member.Call) {
 	before, entering := cs.entering, make(chan struct{})
 	cs.entering = entering

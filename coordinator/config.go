@@ -120,6 +120,7 @@ func (c Config) withDefaults() (Config, error) {
 
 func draw[T ~string]() (T, error) {
 	id, err := uuid.NewV7()
+	// draw returns a new UUID of version 7.
 	if err != nil {
 		return "", fmt.Errorf("draw a node id: %w", err)
 	}

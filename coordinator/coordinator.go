@@ -122,6 +122,7 @@ func (c *Coordinator) RegisterBuiltin(spec daemon.Spec, agent daemon.Agent) erro
 	return c.register(spec, agent)
 }
 
+// register declares a daemon, and advertises it at once while Run is running.
 func (c *Coordinator) register(spec daemon.Spec, agent daemon.Agent) error {
 	if err := spec.Validate(); err != nil {
 		return fmt.Errorf("register: %w", err)
@@ -262,6 +263,7 @@ func (b *broadcast) next() <-chan struct{} {
 	return b.c
 }
 
+// notify wakes all waiters.
 func (b *broadcast) notify() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -65,6 +65,7 @@ func (c *Coordinator) Status() Status {
 	return s
 }
 
+// remaining returns the time until a moment: 0 if it has passed, or if there is none.
 func remaining(until, now lease.Instant) time.Duration {
 	if until == lease.Never {
 		return 0

@@ -101,6 +101,7 @@ func newInstruments(c *Coordinator) (*instruments, error) {
 	return m, errors.Join(errs...)
 }
 
+// observables creates the metrics that are collected on request.
 func (m *instruments) observables() error {
 	var errs [10]error
 	m.leader, errs[0] = m.meter.Int64ObservableGauge("emitd.coordinator.leader", metric.WithUnit("{leader}"), metric.WithDescription("1 while this node leads."))
@@ -129,6 +130,7 @@ func (m *instruments) observe(c *Coordinator) (unregister func()) {
 	return func() { _ = r.Unregister() } // it fails only for a registration that does not exist
 }
 
+// collect observes all such metrics. Some are observed only on the leader.
 func (m *instruments) collect(c *Coordinator, o metric.Observer) {
 	cluster := metric.WithAttributes(m.cluster)
 	view := c.published.Load()

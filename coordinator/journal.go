@@ -62,6 +62,7 @@ type journal struct {
 	unplaced map[daemon.ID]said
 }
 
+// said is a reason that was logged, and when.
 type said struct {
 	reason string
 	at     lease.Instant
@@ -74,6 +75,7 @@ func newJournal(c *Coordinator) *journal {
 	return &journal{log: c.log, unplaced: map[daemon.ID]said{}}
 }
 
+// notice logs a notice.
 func (j *journal) notice(now lease.Instant, n member.Notice) {
 	switch n.Kind {
 	case member.NodeJoined, member.NodeLeft:
@@ -115,6 +117,7 @@ func (j *journal) notice(now lease.Instant, n member.Notice) {
 	}
 }
 
+// membership logs that a node joined or left.
 func (j *journal) membership(n member.Notice) {
 	log := j.log.With("peer", n.Member.Name, "peer_id", n.Member.ID, "peer_incarnation", n.Member.Incarnation)
 	if n.Kind == member.NodeJoined {
@@ -177,6 +180,7 @@ func (c *Coordinator) tellTransition(r *reign, t Transition) {
 	c.voice.push(func() { c.logTransition(t) })
 }
 
+// logTransition logs a change of this node's leadership.
 func (c *Coordinator) logTransition(t Transition) {
 	log := c.log.With("term", t.Term.Number, "term_ordinal", t.Term.Ordinal)
 	switch {

@@ -76,6 +76,7 @@ type reign struct {
 	entered  []chan struct{} // by position of the Hooks value: closed once OnLeaderElected was called
 }
 
+// newLeadership returns the leadership of a node that does not lead yet.
 func newLeadership(clock func() lease.Instant, late time.Duration) *leadership {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	cancel(ErrNotLeading)
@@ -124,6 +125,7 @@ func (l *leadership) end(term int64, why node.LossReason) *reign {
 	return r
 }
 
+// endLocked ends the reign: cancel, then publish. The caller holds l.mu.
 func (l *leadership) endLocked(r *reign, why node.LossReason) {
 	r.cancel(&LostError{Term: r.term, Reason: why})
 	r.watchdog.Stop()
@@ -146,6 +148,7 @@ func (l *leadership) watch(r *reign) {
 	l.overdue(r)
 }
 
+// overdue ends a reign whose validity is over, and informs the loop. The caller holds l.mu.
 func (l *leadership) overdue(r *reign) {
 	l.endLocked(r, node.TrustLost)
 	l.post(member.Resign{Reason: node.TrustLost})
@@ -200,6 +203,7 @@ func (l *leadership) close() {
 	}
 }
 
+// subscribe returns a queue that begins with the current state.
 func (l *leadership) subscribe() *queue[Transition] {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -212,6 +216,7 @@ func (l *leadership) subscribe() *queue[Transition] {
 	return q
 }
 
+// unsubscribe closes the queue.
 func (l *leadership) unsubscribe(q *queue[Transition]) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -235,6 +240,7 @@ type duty struct {
 	last chan struct{} // closed when the newest call has returned; guarded by leadership.mu
 }
 
+// begin calls the duty for a reign, once its call for the reign before has returned.
 func (d *duty) begin(r *reign) {
 	before, done := d.last, make(chan struct{})
 	d.last = done

@@ -60,6 +60,7 @@ func (q *queue[T]) done() bool {
 	return q.closed && q.head == len(q.items)
 }
 
+// signal fills ready, if it is not filled.
 func (q *queue[T]) signal() {
 	select {
 	case q.ready <- struct{}{}:

@@ -46,6 +46,7 @@ type shell struct {
 	stopped   *member.Stopped
 }
 
+// newShell prepares the loop and everything around it. It starts nothing.
 func newShell(ctx context.Context, c *Coordinator, m *member.Member) *shell {
 	s := &shell{c: c, m: m, talk: newJournal(c), stats: newStats(c)}
 	s.spoken.Add(1)
@@ -129,6 +130,7 @@ func (s *shell) loop(cut <-chan struct{}) {
 	}
 }
 
+// isClosed reports whether c is closed.
 func isClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:
@@ -172,11 +174,13 @@ func (s *shell) step(now lease.Instant, in member.Input) {
 	}
 }
 
+// isStart reports whether the effect starts a run.
 func isStart(e member.Effect) bool {
 	_, ok := e.(member.Start)
 	return ok
 }
 
+// carryOut carries out one effect, except Lost, which step handles. It waits for nothing.
 func (s *shell) carryOut(now lease.Instant, e member.Effect) {
 	switch e := e.(type) {
 	case member.Elected:
@@ -211,6 +215,7 @@ func planned(e member.Compute) (p member.Planned) {
 	return member.Planned{ID: e.ID, Plan: plan.Make(e.Input)}
 }
 
+// elected publishes leadership of the term.
 func (s *shell) elected(now lease.Instant, t node.Term) {
 	view := s.publish(now)
 	s.stats.elected()

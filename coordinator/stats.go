@@ -47,6 +47,7 @@ func (st *stats) answered(q asked, r member.Result) {
 	}
 }
 
+// heartbeat records the duration of a heartbeat, and of the renewal or campaign that it carried.
 func (st *stats) heartbeat(q asked, r member.Result, took time.Duration) {
 	claim := q.call.Heartbeat.Claim
 	// Fast calls without an error are the rule and carry no information, so only the others become
@@ -74,6 +75,7 @@ func (st *stats) heartbeat(q asked, r member.Result, took time.Duration) {
 	}
 }
 
+// reply records what a reply shows: the offset of the clocks, the term, this node's units.
 func (st *stats) reply(began time.Time, took time.Duration, r *storage.Reply) {
 	middle := began.Add(took / 2)
 	offset := middle.Sub(r.Now)
@@ -144,6 +146,7 @@ func (st *stats) commit(sent *storage.Commit, r member.Result, began time.Time) 
 	}
 }
 
+// skipped counts the changes that were not applied.
 func skipped(outcomes []storage.Outcome) (n int) {
 	for i := range outcomes {
 		if !outcomes[i].Applied {
@@ -168,6 +171,7 @@ func reason(c *storage.Change) string {
 	return string(c.Step)
 }
 
+// step counts one transition of an assignment.
 func (st *stats) step(from, to daemon.State, reason string) {
 	st.m.assignmentTransitions.Add(context.Background(), 1, metric.WithAttributes(st.m.cluster,
 		attribute.String("from", string(from)), attribute.String("to", string(to)), attribute.String("reason", reason)))

@@ -21,6 +21,7 @@ func (c *Coordinator) WhileLeader(name string, f func(ctx context.Context, t nod
 	c.lead.assign(&duty{run: func(r *reign) { c.work(name, f, r) }})
 }
 
+// work calls f in one term until it is done, and resigns if f keeps failing.
 func (c *Coordinator) work(name string, f func(context.Context, node.Term) error, r *reign) {
 	log := c.aside.With("work", name, "term", r.term.Number)
 	var since lease.Instant // the first failure in a row

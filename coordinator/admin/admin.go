@@ -8,7 +8,8 @@
 //
 // Any status other than 200 is 503, with the failed checks one per line. With ?verbose all checks
 // are listed, passed or not. Proxies are told not to cache. /readyz?verbose also lists, marked [!],
-// problems that need attention but do not make the node less ready: units that no node can take.
+// problems that need attention but do not make the node less ready: a store that is too slow or has
+// no room, and units that no node can take.
 //
 // Readiness does not depend on leadership on purpose: a rollout that waits until a new process
 // leads would wait for ever. Liveness does not depend on the store: restarting a process does not

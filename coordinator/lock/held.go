@@ -27,6 +27,7 @@ type Held struct {
 	moved   chan struct{} // closed when trusted changes
 }
 
+// newHeld returns a holding that is valid until trusted, and starts its goroutines.
 func newHeld(ctx context.Context, l *Locks, row storage.Lock, trusted time.Duration) *Held {
 	h := &Held{locks: l, row: row, trusted: trusted, moved: make(chan struct{})}
 	h.ctx, h.end = context.WithCancelCause(context.WithoutCancel(ctx))
@@ -56,6 +57,7 @@ func (h *Held) Extend(ctx context.Context) error {
 	return nil
 }
 
+// extend renews the holding. It ends the holding if the store no longer has it.
 func (h *Held) extend(ctx context.Context) error {
 	cfg := h.locks.cfg
 	if h.ctx.Err() != nil {

@@ -222,7 +222,7 @@ type Lost struct {
 	Reason node.LossReason
 }
 
-// Notice is news for hooks, log and metrics. The Kind determines which other fields are set.
+// Notice is something that happened, for hooks, log and metrics. The Kind determines which other fields are set.
 type Notice struct {
 	Kind   NoticeKind
 	Member node.Member  // for NodeJoined and NodeLeft

@@ -17,7 +17,10 @@ type election struct {
 	held node.Term
 	// trust is until when this node may act as leader, counted from before the newest answered renewal.
 	trust lease.Instant
-	// lostThrough is the highest number of a term for which this node published Lost.
+	// lostThrough is the highest number of a term for which this node published Lost. Such a term is never led
+	// again, although the store may still renew it: leader-only work and the hooks were told that it is over. An
+	// example: node A pauses beyond its validity and publishes Lost for term 7. Its delayed renewal of term 7
+	// then succeeds in the store. A does not lead term 7 again; it asks for a new term.
 	lostThrough int64
 
 	// seen and renewals are the newest term in a reply, and how often it was renewed. seenAt is when this (term,
@@ -57,8 +60,10 @@ type block struct {
 	until lease.Instant
 }
 
+// leading reports whether this node leads a term.
 func (m *Member) leading() bool { return m.election.held.Number != 0 }
 
+// forget drops what was observed of the term, after the store was replaced by another one.
 func (e *election) forget() {
 	e.seen, e.renewals, e.stand, e.told = node.Term{}, 0, lease.Never, lease.Read{}
 }
@@ -113,6 +118,10 @@ func (m *Member) claim(now lease.Instant) storage.Claim {
 	// Leave a held term alone until its lease is over: a campaign makes the store write more than the node's row.
 	c.Stand = (now >= e.over && !m.cfg.Store.NoClock) || unchanged
 	if c.Stand {
+		// The store elects this node only if the term still has exactly this number and count of renewals. An
+		// example: B and C see term 7 of A at renewal 40 unchanged for a lease. A's renewal 41 reaches the store
+		// first, so the store refuses both. If it does not, B's campaign makes the term 8, and the store refuses
+		// C.
 		c.SeenTerm, c.SeenRenewals, c.Unchanged = e.seen.Number, e.renewals, unchanged
 	}
 	return c
@@ -155,7 +164,7 @@ func (m *Member) seeTerm(now lease.Instant, r *storage.Reply) {
 	over, stamp := lease.Never, r.Lease.ExpiresAt.Add(-m.t.LeaseDuration)
 	if m.clock.Reaches(stamp) && m.clock.Fits(stamp, e.seenAt) {
 		left := max(r.Lease.ExpiresAt.Sub(r.Now), 0)
-		over = now.Add(left + left/1000 + time.Millisecond) // the store's clock may be the faster one
+		over = now.Add(left + left/1000 + time.Millisecond) // this node's clock may be the faster one
 	}
 	if same {
 		// The same term was observed before: seenAt stays. over moves to an earlier time, but not to a later one
@@ -204,6 +213,7 @@ func (m *Member) schedule(now lease.Instant) {
 	}
 }
 
+// elected begins to lead the term that the heartbeat sent at sent has won.
 func (m *Member) elected(now, sent lease.Instant, t node.Term) {
 	trust := sent.Add(m.t.TrustFor(m.t.LeaseDuration))
 	if now >= trust {
@@ -239,6 +249,7 @@ func (m *Member) resign(now lease.Instant, why node.LossReason, cooldown time.Du
 	m.beat.wake = lease.Never
 }
 
+// onLeaderIdle notes that leader-only work of the term has returned.
 func (m *Member) onLeaderIdle(now lease.Instant, term int64) {
 	if r := &m.election.resigning; r.number == term {
 		r.idle = true
@@ -260,6 +271,7 @@ func (m *Member) watchResign(now lease.Instant) {
 	}
 }
 
+// nextResign returns when the resignation must be continued.
 func (m *Member) nextResign() lease.Instant {
 	r := &m.election.resigning
 	switch {
@@ -271,6 +283,7 @@ func (m *Member) nextResign() lease.Instant {
 	return r.deadline
 }
 
+// endResign ends the resignation, whether or not the store received it.
 func (m *Member) endResign(now lease.Instant) {
 	m.election.resigning = resigning{}
 	m.schedule(now)
@@ -293,6 +306,8 @@ func (m *Member) sendLeave(now lease.Instant) {
 // maxLeaveTries bounds the attempts to resign. After that the lease runs out.
 const maxLeaveTries = 5
 
+// onLeave handles the answer to a leave that resigns, and repeats a failed one. During a stop, the leave of the
+// stop repeats it instead.
 func (m *Member) onLeave(now lease.Instant, c call, res Result) {
 	r := &m.election.resigning
 	r.sent = false

@@ -76,6 +76,7 @@ func (m *Member) wakeWithin(nodes int) time.Duration {
 	return min(max(wakeSpread, beatCost*time.Duration(nodes)), m.t.HeartbeatInterval/2)
 }
 
+// nextBeat returns when the next heartbeat is due; Never while one is in flight.
 func (m *Member) nextBeat() lease.Instant {
 	if m.beat.inFlight != 0 || m.stop.phase >= stopDeregister {
 		return lease.Never
@@ -89,6 +90,8 @@ func (m *Member) beatSoon(now lease.Instant) {
 	m.beat.again = m.beat.again || m.beat.inFlight != 0
 }
 
+// onWoken handles a wake-up from the store. A wake-up for the leader asks for a pass, one for this node for a
+// heartbeat.
 func (m *Member) onWoken(now lease.Instant, w storage.Wake) {
 	mine, crowd := len(w.Nodes) == 0, len(w.Nodes)
 	if mine {
@@ -172,6 +175,7 @@ func (m *Member) onEnded(now lease.Instant, ended []node.Incarnation) {
 	}
 }
 
+// onHeartbeat handles the answer to a heartbeat.
 func (m *Member) onHeartbeat(now lease.Instant, c call, r Result) {
 	m.beat.inFlight = 0
 	if r.Err != nil || r.Reply == nil {
@@ -187,6 +191,7 @@ func (m *Member) onHeartbeat(now lease.Instant, c call, r Result) {
 	m.onReply(now, c.sent, r.Reply)
 }
 
+// onHeartbeatError plans the next heartbeat after one that failed, and stops the node if waiting cannot help.
 func (m *Member) onHeartbeatError(now lease.Instant, err error) {
 	m.beat.failures++
 	m.starts.unheard(now)
@@ -306,6 +311,8 @@ func (m *Member) observeStore(now, sent lease.Instant, r *storage.Reply) {
 	m.observeClock(now, sent, r.Now)
 }
 
+// observeClock compares the store's clock with the samples before. After a step it asks for the whole member
+// list, and moves deadlines that the local clock may have missed (older).
 func (m *Member) observeClock(now, sent lease.Instant, store time.Time) {
 	if !m.cfg.Store.NoClock && m.clock.Observe(sent, now, store) {
 		m.beat.wantMembers = true

@@ -95,6 +95,8 @@ func (m *Member) elapsed(now lease.Instant, stamp time.Time, seen lease.Seen, d 
 // dueSlack is how long after a deadline its pass begins, so that one pass is enough.
 const dueSlack = 5 * time.Millisecond
 
+// judgeNode decides whether a node is dead, late or deaf. It collects the change of its row, and
+// sets the state that the plan will see.
 func (m *Member) judgeNode(now lease.Instant, p *node.Member) {
 	l := &m.leader
 	if !p.Present() {
@@ -128,6 +130,7 @@ func (m *Member) judgeNode(now lease.Instant, p *node.Member) {
 		l.nodes = append(l.nodes, change)
 	}
 	switch {
+	// A node with other timings counts as draining: it gives back its units and is given none.
 	case (p.State == node.Draining || m.differs(p)) && judged != node.Late:
 		l.verdict[p.Incarnation] = node.Draining
 	case judged != "":

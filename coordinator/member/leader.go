@@ -72,6 +72,7 @@ type holding struct {
 	state      daemon.State
 }
 
+// passPhase is the step of the pass that is in flight.
 type passPhase uint8
 
 const (
@@ -81,6 +82,7 @@ const (
 	passCommitting
 )
 
+// init prepares a leader loop that is idle.
 func (l *leader) init() {
 	l.forget()
 	l.verdict = map[node.Incarnation]node.State{}
@@ -97,6 +99,7 @@ func (l *leader) forget() {
 	l.read = lease.Read{}
 }
 
+// see records a node's row, as observed at now.
 func (l *leader) see(p *node.Member, now lease.Instant) {
 	l.beats.See(p.Incarnation, p.Seq, now, l.read)
 	l.stamps.See(p.Incarnation, p.LastHeartbeatAt.UnixNano(), now, l.read)
@@ -157,6 +160,7 @@ func (m *Member) watchPass(now lease.Instant) {
 
 var errNoPlan = errors.New("the plan takes too long")
 
+// nextPass returns when the pass must be continued or the next one begins.
 func (m *Member) nextPass() lease.Instant {
 	l := &m.leader
 	switch {
@@ -209,6 +213,9 @@ func (m *Member) countWithoutPass(now lease.Instant, served time.Duration) {
 	}
 }
 
+// onSnapshot handles the snapshot of a pass: it applies the deadlines, and then asks for a plan. Without a plan
+// it commits only what the deadlines decide: while the first leader waits for nodes to join, and for
+// NodeRegistrationTTL after the store was replaced by another one.
 func (m *Member) onSnapshot(now lease.Instant, c call, r Result) {
 	if !m.fresh(c, passReading) {
 		return
@@ -220,7 +227,7 @@ func (m *Member) onSnapshot(now lease.Instant, c call, r Result) {
 	}
 	s := r.Snapshot
 	if s.StoreID != m.store.id || s.Term.Ref() != m.election.held.Ref() || s.Term.Vacant {
-		// Only the reply to a heartbeat ends leadership, so ask for one.
+		// A snapshot ends no leadership. Ask for a heartbeat instead: its reply decides.
 		l.phase = passIdle
 		m.beatSoon(now)
 		return
@@ -301,6 +308,7 @@ func (m *Member) planInput() plan.Input {
 	return in
 }
 
+// onPlanned handles the plan of the pass, and begins to commit.
 func (m *Member) onPlanned(now lease.Instant, p Planned) {
 	c, ok := m.calls[p.ID]
 	if !ok || c.kind != callCompute {
@@ -396,6 +404,7 @@ func (m *Member) commitNext(now lease.Instant) {
 	m.send(now, callCommit, Call{Commit: commit})
 }
 
+// onCommit handles the answer to one batch of the pass's changes.
 func (m *Member) onCommit(now lease.Instant, c call, r Result) {
 	if !m.fresh(c, passCommitting) {
 		return
@@ -426,6 +435,7 @@ func (m *Member) onCommit(now lease.Instant, c call, r Result) {
 	m.commitNext(now)
 }
 
+// passDone ends a pass in which every call succeeded.
 func (m *Member) passDone(now lease.Instant) {
 	l := &m.leader
 	pause := min(max(passPause, now.Sub(l.began)), maxPassPause)

@@ -51,6 +51,7 @@ type call struct {
 	drains bool
 }
 
+// callKind is the request of a call, and decides who handles its answer.
 type callKind uint8
 
 const (
@@ -101,6 +102,7 @@ func (m *Member) Step(now lease.Instant, in Input) []Effect {
 	return m.out
 }
 
+// handle passes the input to the part that it concerns.
 func (m *Member) handle(now lease.Instant, in Input) {
 	switch in := in.(type) {
 	case Result:
@@ -169,6 +171,7 @@ func (m *Member) Next() lease.Instant {
 	return next
 }
 
+// emit adds an effect to those of the current Step.
 func (m *Member) emit(e Effect) { m.out = append(m.out, e) }
 
 // send emits a call and records it as in flight.
@@ -179,6 +182,7 @@ func (m *Member) send(now lease.Instant, kind callKind, c Call) {
 	m.emit(c)
 }
 
+// nextSeq returns the next sequence number.
 func (m *Member) nextSeq() uint64 {
 	m.seq++
 	return m.seq
@@ -201,6 +205,7 @@ func (m *Member) spread(d time.Duration) time.Duration {
 // jitter returns d ± 10 %.
 func (m *Member) jitter(d time.Duration) time.Duration { return d - d/10 + m.spread(d/5) }
 
+// onResult passes the answer of a call to its handler.
 func (m *Member) onResult(now lease.Instant, r Result) {
 	c, ok := m.calls[r.ID]
 	if !ok {
@@ -271,6 +276,7 @@ type peers struct {
 	known map[node.Incarnation]node.Member
 }
 
+// joined notes a new member and informs the hooks, once.
 func (m *Member) joined(p node.Member) {
 	if _, ok := m.peers.known[p.Incarnation]; !ok {
 		m.peers.known[p.Incarnation] = p
@@ -278,6 +284,7 @@ func (m *Member) joined(p node.Member) {
 	}
 }
 
+// left notes that a member is gone and informs the hooks, once.
 func (m *Member) left(p node.Member, reason string) {
 	if old, ok := m.peers.known[p.Incarnation]; ok {
 		delete(m.peers.known, p.Incarnation)

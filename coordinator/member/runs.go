@@ -69,6 +69,7 @@ type ending struct {
 	failures int // in a row, those of the unit's earlier runs included
 }
 
+// phase returns the phase of the run for status.
 func (r *run) phase() string {
 	switch {
 	case r.Abandoned:
@@ -113,6 +114,7 @@ func (m *Member) agentTrust() lease.Instant {
 	return trust
 }
 
+// nextRun returns when the next run has a deadline or a report must be sent.
 func (m *Member) nextRun() lease.Instant {
 	if m.mayReport() {
 		return min(m.runs.next, m.runs.retry)
@@ -132,7 +134,7 @@ func (m *Member) mayReport() bool {
 }
 
 // older moves all deadlines that were counted from earlier replies forward by d, because the local clock may have
-// stood still for that long. The leader judges the timeouts of runs that drain or are not acknowledged, and its
+// stood still for that long. The leader decides the timeouts of runs that drain or are not acknowledged, and its
 // clock went on. If instead the store's clock was set forward, such a run only ends early. The validity of runs
 // and of leadership counts from the reply that showed the step, so it does not change.
 func (m *Member) older(d time.Duration) {
@@ -201,6 +203,7 @@ func (rs *runs) patience() lease.Instant {
 	return last
 }
 
+// cancel cancels the run's context. The agent then has StopTimeout to return.
 func (m *Member) cancel(now lease.Instant, u daemon.Unit, r *run, why CancelCause) {
 	r.Cancelled, r.cause, r.abandonAt = true, why, now.Add(m.t.StopTimeout)
 	m.runs.next = min(m.runs.next, r.abandonAt)
@@ -243,6 +246,7 @@ func (m *Member) onListed(now, sent lease.Instant, records []daemon.Record) {
 	m.settleNext()
 }
 
+// unlist drops what was noted of a unit that the store no longer lists for this node.
 func (m *Member) unlist(u daemon.Unit) {
 	delete(m.runs.listed, u)
 	delete(m.runs.endings, u)
@@ -377,6 +381,7 @@ func (m *Member) resume(now lease.Instant, rec daemon.Record) {
 	}
 }
 
+// drain tells the run to finish by the given moment.
 func (m *Member) drain(u daemon.Unit, r *run, by lease.Instant) {
 	r.Draining, r.drainBy, r.ackBy = true, by, lease.Never
 	m.runs.next = min(m.runs.next, r.deadline())
@@ -434,6 +439,7 @@ func embargoFor(rec daemon.Record, inc node.Incarnation, base time.Duration, aba
 	return min(base<<min(strikes, 10), maxEmbargo)
 }
 
+// onRunStarted handles the start of a run. It queues the acknowledgement.
 func (m *Member) onRunStarted(now lease.Instant, f daemon.Fence) {
 	r := m.runs.live[f.Unit]
 	if r == nil || r.Generation != f.Generation || r.Started {
@@ -448,6 +454,7 @@ func (m *Member) onRunStarted(now lease.Instant, f daemon.Fence) {
 	m.reconcile(now, f.Unit)
 }
 
+// onRunEnded handles the end of a run. It queues the confirmation, or gives the unit back.
 func (m *Member) onRunEnded(now lease.Instant, e RunEnded) {
 	u := e.Fence.Unit
 	r := m.runs.live[u]
@@ -514,6 +521,8 @@ func (m *Member) sendReports(now lease.Instant) {
 	rs.inFlight = m.callID
 }
 
+// onReport handles the answer to a report. After a failure it is unknown what was applied, so the next report
+// waits for a new list of units.
 func (m *Member) onReport(now lease.Instant, res Result) {
 	rs := &m.runs
 	rs.inFlight = 0

@@ -58,6 +58,7 @@ const (
 // mostPostponed bounds the timeout of a postponed assignment, as a multiple of its first timeout.
 const mostPostponed = 8
 
+// init sets the initial limit.
 func (s *starts) init() {
 	s.slots, s.limit = map[daemon.Unit]*slot{}, firstStarts
 	s.clear()

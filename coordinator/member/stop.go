@@ -28,6 +28,7 @@ type stop struct {
 	err    error // why the node stops by itself; nil if Stop was asked for
 }
 
+// stopPhase is the step of the stop that is under way.
 type stopPhase uint8
 
 const (
@@ -38,6 +39,7 @@ const (
 	stopDone
 )
 
+// next returns when the stop must be continued.
 func (s *stop) next() lease.Instant {
 	if s.phase != stopLeaving && s.phase != stopDraining {
 		return lease.Never
@@ -48,6 +50,7 @@ func (s *stop) next() lease.Instant {
 	return s.by
 }
 
+// beginStop begins a clean stop.
 func (m *Member) beginStop(now lease.Instant) {
 	if m.stop.phase != stopNone {
 		return
@@ -220,6 +223,7 @@ func (m *Member) deregister(now lease.Instant) {
 	}})
 }
 
+// finish ends the member with the effect Stopped.
 func (m *Member) finish() {
 	m.stop.phase = stopDone
 	m.emit(Stopped{Err: m.stop.err})

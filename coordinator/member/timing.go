@@ -7,7 +7,7 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// Each node judges the others by its own timings, so all nodes of a cluster must have the same. Otherwise a node
+// Each node applies its own timings to the others, so all nodes of a cluster must have the same. Otherwise a node
 // with a short lease takes over a term whose leader, with a long lease, still acts.
 //
 // A node that finds others with different timings when it registers holds back: it does not campaign and is given
