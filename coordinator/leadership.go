@@ -45,6 +45,13 @@ type Transition struct {
 // leadership is what the user of this node sees of its terms: one context, and one order of
 // transitions.
 //
+// The way of a term: the effect Elected calls begin, which publishes the context and starts the
+// duties: the OnLeaderElected hooks (observe.go) and the functions given to WhileLeader (work.go).
+// Each published view extends the validity (extend). One of three ends the term: the effect Lost
+// (end), the watchdog if the loop hangs (watch), or a caller of Leadership who finds the validity
+// over (current). The shell then waits for the duties to return and sends LeaderIdle. A member that
+// gives its term up resigns only after that.
+//
 // Rules: the context is cancelled before anything is published. Transitions are published under the
 // lock that changes the state, so their order is total. Nothing here waits.
 type leadership struct {

@@ -18,9 +18,9 @@ type Retention struct {
 	// default 10,000, negative for none. A reader of events that falls further behind misses some.
 	//
 	// The age of an event is measured by the store's clock, which may be wrong: a clock set 30 days
-	// ahead would end the whole history at once. So an age counts only after the sweeping process
-	// has compared that clock with its own and seen no step for as long as that age, or for a day
-	// if the age is longer.
+	// ahead would end the whole history at once. So the sweeping process first compares that
+	// clock with its own. An age counts only after the clock has not stepped for as long as that
+	// age, or for a day if the age is longer.
 	Events, LeastEvents int
 	EventAge            time.Duration
 	// LockAge is how long released locks are kept for people to see; default one hour. A lock whose

@@ -55,7 +55,7 @@ func (c *Clock) Observe(sent, received Instant, store time.Time) (stepped bool) 
 }
 
 // keep appends s. It replaces the newest sample if that is closer than an eighth of the window to the one before,
-// and drops samples older than the window. Eight to nine samples stay.
+// and drops samples older than 9/8 of the window. Eight to nine samples stay.
 func (c *Clock) keep(s sample) {
 	for len(c.samples) > 0 && s.received.Sub(c.samples[0].received) > c.Window+c.Window/8 {
 		c.samples = c.samples[1:]

@@ -20,6 +20,20 @@
 //   - onListed compares each listed unit with the local runs. Package daemon/reconcile says what follows, and the
 //     member starts, drains or cancels the run, or queues a report to the store (sendReports).
 //
+// # The way of a unit
+//
+// A unit that the leader assigned to this node appears in the reply to the next heartbeat:
+//
+//   - list (runs.go) notes the record. If no run of its generation exists, start (starts.go) begins one, or makes
+//     the unit wait for a slot. A unit that waits too long is postponed.
+//   - The supervisor stamps the fence, enters the agent, and answers RunStarted. The node reports Acknowledge, and
+//     the store makes the unit active.
+//   - Every answered heartbeat that lists the unit extends the validity of its run. Without one, watchRuns cancels
+//     the run StopTimeout before the validity ends. The run has then returned before the leader may free the unit.
+//   - A revoked unit is drained, and cancelled at its drain deadline. After RunEnded the node reports Confirm.
+//   - A run that ignores its cancellation is reported as abandoned (abandon.go). A run that fails repeatedly is
+//     reported too (health.go). When the supervisor gives up, the unit is given back with an embargo.
+//
 // # The way of a pass
 //
 // Only the leader does passes. startPass reads a snapshot. judge decides which nodes are dead and which units are
@@ -261,9 +275,12 @@ const (
 )
 
 // Stopped ends a stop: the member has no more effects. Err is nil if Stop was asked for. Otherwise it is the
-// reason why the node stops by itself: another live process has its node ID (storage.ErrIDInUse), another live
-// node has other timings (TimingError), the store is too slow for one more node (SlowStoreError), or the store
-// belongs to a cluster with another name (storage.ErrOtherCluster).
+// reason why the node stops by itself:
+//
+//   - another live process has its node ID (storage.ErrIDInUse)
+//   - another live node has other timings (TimingError)
+//   - the store is too slow for one more node (SlowStoreError)
+//   - the store belongs to a cluster with another name (storage.ErrOtherCluster)
 type Stopped struct{ Err error }
 
 func (Call) effect()    {}

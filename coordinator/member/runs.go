@@ -133,7 +133,7 @@ func (m *Member) mayReport() bool {
 		m.beat.everAnswered && m.beat.failures == 0 && m.beat.answered >= rs.unsure && m.stop.phase < stopDeregister
 }
 
-// older moves all deadlines that were counted from earlier replies forward by d, because the local clock may have
+// older moves all deadlines that were counted from earlier replies to d earlier, because the local clock may have
 // stood still for that long. The leader decides the timeouts of runs that drain or are not acknowledged, and its
 // clock went on. If instead the store's clock was set forward, such a run only ends early. The validity of runs
 // and of leadership counts from the reply that showed the step, so it does not change.
@@ -283,7 +283,7 @@ func (m *Member) list(now, sent lease.Instant, rec *daemon.Record) {
 	}
 }
 
-// trusted returns until when a run may go on that a call sent at sent listed.
+// trusted returns until when a run may go on if a call sent at sent listed it.
 func (m *Member) trusted(sent lease.Instant) lease.Instant {
 	return sent.Add(m.t.TrustFor(m.t.NodeRegistrationTTL) - m.t.StopTimeout)
 }
@@ -342,7 +342,7 @@ func (m *Member) reconcile(now lease.Instant, u daemon.Unit) {
 	}
 }
 
-// endReason returns why the run ended whose end is being confirmed.
+// endReason returns why the unit's run ended, for the report that confirms the end.
 func (m *Member) endReason(u daemon.Unit) string {
 	switch e := m.runs.endings[u]; {
 	case e.cause != "" && e.Err != nil:
