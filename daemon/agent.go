@@ -9,18 +9,18 @@ import (
 	"time"
 )
 
-// ErrStale says that a run of a higher generation owns the unit: the effect was refused. Ask
-// with errors.Is; [StaleError] has the numbers.
+// ErrStale says that a run of a higher generation owns the unit and that the effect was refused.
+// Compare with errors.Is; [StaleError] has the numbers.
 var ErrStale = errors.New("stale generation")
 
-// ErrRelease returned from Run gives the unit back: it is assigned elsewhere, and the node is
-// embargoed for it for a while. It does not count as a failure.
+// ErrRelease, returned from Run, gives the unit back. The leader assigns it to another node, and
+// this node gets an embargo for it for a while. It does not count as a failure.
 var ErrRelease = errors.New("release the unit")
 
-// StaleError is an ErrStale with what was held and what the store holds.
+// StaleError is an ErrStale with the generation that was refused and the one that the fence holds.
 type StaleError struct {
 	Fence Fence // refused
-	Holds int64 // the generation the fence holds
+	Holds int64 // the generation that the fence holds
 }
 
 // Error names both generations.
@@ -31,26 +31,28 @@ func (e *StaleError) Error() string {
 // Is makes errors.Is(err, ErrStale) true.
 func (e *StaleError) Is(target error) bool { return target == ErrStale }
 
-// Agent is the user's code.
+// Agent is the user's code that does the work of a daemon.
 //
-// Run is called once per run of a unit, on a goroutine of its own, after the fence was stamped:
-// whatever it reads from then on was written by runs that can no longer write. It should return
-// nil soon after a.Draining() is closed (finish what is in flight) and must return soon after
-// ctx is cancelled (ownership ended: stop now). An early return is no end: nil is started again
-// after the shortest back-off, an error or panic with growing back-off, [ErrRelease] gives the
-// unit back. One agent value serves all units of its daemon on the node, concurrently.
+// Run is called once per run of a unit, on a goroutine of its own, after the fence was stamped.
+// What Run reads was therefore written by runs that can no longer write. Run should return nil soon
+// after a.Draining() is closed: it finishes the work in flight. It must return soon after ctx is
+// cancelled, because its ownership has ended and it must stop at once. If Run returns earlier, the
+// unit keeps its assignment. After nil it is started again after the shortest back-off, after an
+// error or panic with growing back-off; [ErrRelease] gives the unit back. One agent value serves
+// all units of its daemon on the node, concurrently.
 type Agent interface {
 	Run(ctx context.Context, a *Assignment) error
 }
 
-// AgentFunc is a function as an Agent.
+// AgentFunc makes a function an Agent.
 type AgentFunc func(ctx context.Context, a *Assignment) error
 
 // Run calls f.
 func (f AgentFunc) Run(ctx context.Context, a *Assignment) error { return f(ctx, a) }
 
-// Each makes an Agent of a step that is called again and again until the assignment drains, the
-// context ends or the step fails. A step should be bounded; draining waits for the current one.
+// Each makes an Agent of a step. It calls the step again and again until the assignment drains, the
+// context ends or the step fails. A step should be bounded, because a drain waits for the current
+// one.
 func Each(step func(ctx context.Context, a *Assignment) error) Agent {
 	return AgentFunc(func(ctx context.Context, a *Assignment) error {
 		for {
@@ -68,12 +70,12 @@ func Each(step func(ctx context.Context, a *Assignment) error) Agent {
 	})
 }
 
-// Assignment is the handle of one run. Its fields never change; its methods may be called from
-// any goroutine.
+// Assignment is the handle of one run. Its fields never change. Its methods may be called from any
+// goroutine.
 type Assignment struct {
 	Unit       Unit
 	Index      int   // of the unit: 0 … Instances-1
-	Generation int64 // names this run
+	Generation int64 // the fencing token of this run
 	Term       int64 // of the leader that assigned the unit
 	Node       string
 
@@ -85,8 +87,9 @@ type Assignment struct {
 	stale    func(held int64)
 }
 
-// NewAssignment makes the handle of a run. It is for daemon/supervisor and for tests of agents;
-// refused, which may be nil, is told the generation that a fence held when it refused this run.
+// NewAssignment makes the handle of a run. It is for daemon/supervisor and for tests of agents.
+// Refused, which may be nil, is called with the generation that a fence held when it refused this
+// run.
 func NewAssignment(f Fence, term int64, nodeName string, refused func(held int64)) *Assignment {
 	return &Assignment{
 		Unit: f.Unit, Index: f.Unit.Index, Generation: f.Generation, Term: term, Node: nodeName,
@@ -94,31 +97,32 @@ func NewAssignment(f Fence, term int64, nodeName string, refused func(held int64
 	}
 }
 
-// Fence returns the token of this run.
+// Fence returns the fence of this run: its unit and generation.
 func (a *Assignment) Fence() Fence { return Fence{Unit: a.Unit, Generation: a.Generation} }
 
-// Draining is closed when the run should finish what is in flight and return.
+// Draining returns a channel that is closed when the run should finish the work in flight and
+// return.
 func (a *Assignment) Draining() <-chan struct{} { return a.draining }
 
 // BeginDrain closes Draining. It is for daemon/supervisor and for tests of agents.
 func (a *Assignment) BeginDrain() { a.drain.Do(func() { close(a.draining) }) }
 
-// Ready says that the run is ready; it matters when Spec.WaitReady is set.
+// Ready declares the run ready. It matters only when Spec.WaitReady is set.
 func (a *Assignment) Ready() { a.readied.Do(func() { close(a.ready) }) }
 
-// IsReady is closed by Ready. It is for daemon/supervisor.
+// IsReady returns a channel that Ready closes. It is for daemon/supervisor.
 func (a *Assignment) IsReady() <-chan struct{} { return a.ready }
 
-// Progress adds n to the run's progress; with Spec.StallTimeout, a run that does not call it for
-// so long has failed.
+// Progress adds n to the run's progress. With Spec.StallTimeout, a run that does not call it for
+// that long has failed.
 func (a *Assignment) Progress(n int) { a.progress.Add(int64(max(n, 0)) + 1) }
 
 // Progressed returns a number that changes with every call of Progress. It is for
 // daemon/supervisor.
 func (a *Assignment) Progressed() int64 { return a.progress.Load() }
 
-// Refused tells the node that a foreign resource refused this run's fence and which generation
-// it holds, so that generations issued from now on are higher.
+// Refused reports to the node that a resource outside the store refused this run's fence, and which
+// generation that resource holds. Generations issued from now on are then higher.
 func (a *Assignment) Refused(held int64) {
 	if a.stale != nil {
 		a.stale(held)
@@ -127,14 +131,14 @@ func (a *Assignment) Refused(held int64) {
 
 type trustKey struct{}
 
-// WithTrust returns a context that tells how long the run may still trust its assignment. It is
-// for daemon/supervisor.
+// WithTrust returns a context that carries the validity of a run's assignment. Remaining returns
+// how much of it is left. It is for daemon/supervisor.
 func WithTrust(ctx context.Context, remaining func() time.Duration) context.Context {
 	return context.WithValue(ctx, trustKey{}, remaining)
 }
 
-// Trust returns how long the run to which ctx belongs may still trust its assignment, and
-// whether ctx belongs to one. Stores bound fenced transactions by it.
+// Trust returns how long the run to which ctx belongs may still act on its assignment (its
+// validity), and whether ctx belongs to a run. Stores bound fenced transactions by it.
 func Trust(ctx context.Context) (time.Duration, bool) {
 	f, ok := ctx.Value(trustKey{}).(func() time.Duration)
 	if !ok {

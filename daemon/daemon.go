@@ -1,12 +1,13 @@
-// Package daemon says what a daemon is, what may happen to its assignment, and what a user
-// writes to run one.
+// Package daemon defines daemons, the life of their assignments, and the interface of the user's
+// code.
 //
-// A daemon is work known by an [ID]. A [Spec] with Instances N makes N units, daemon/0 …
-// daemon/N-1; a [Unit] is what is placed, and at most one effective holder has it. Every run of
-// a unit has a generation, a number that never repeats and only grows; [Fence] is the pair
-// (unit, generation) that makes effects of earlier runs refusable.
+// A daemon is a kind of background work, known by an [ID]. A [Spec] with Instances N declares N
+// units, daemon/0 … daemon/N-1. A [Unit] is what the leader assigns to one node at a time, and at
+// most one effective holder has it. Every run of a unit has a generation, a number that never
+// repeats and only grows. [Fence] is the pair (unit, generation). It is the fencing token by which
+// a resource can refuse the effects of earlier runs.
 //
-// The life of an assignment is one table ([Next]):
+// One table ([Next]) defines the life of an assignment:
 //
 //	             assign              acknowledge            revoke             confirm
 //	unassigned ─────────▶ assigning ─────────────▶ active ────────▶ revoking ─────────▶ deleted
@@ -15,17 +16,20 @@
 //	                       │     release, abandon, expire        abandon, expire             │
 //	                       └──────────────────────────── assign ─────────────────────────────┘
 //
-// A unit that is still assigning can be revoked, too, and resume (a new run, with a higher
-// generation) leaves an active unit active. Every other pair of state and step is refused and
-// changes nothing. Deleted is the end of an assignment, not of the unit: its row stays, with its
-// last generation, and the next assignment starts from it with a higher one.
+// A unit that is still assigning can be revoked, too. Resume (a new run, with a higher generation)
+// leaves an active unit active. Fail, recover and postpone leave the state as it is. Every other
+// pair of state and step is refused and changes nothing. Deleted is the end of an assignment, not
+// of the unit. The unit's row stays, with its last generation, and the next assignment gets a
+// higher one.
 //
-// What is promised of an agent's code: at most one *effective* holder (effects that pass the
-// fence come in the order of generations), and running code overlaps only where a process was
-// paused or abandoned. "Exactly one runs" is not promised; no coordinator can.
+// The package promises at most one *effective* holder: effects that pass the fence come in the
+// order of generations. Running code overlaps only where a process was paused or abandoned. It does
+// not promise that exactly one run executes. No coordinator can promise that.
 //
-// The nouns here are pure values. [Assignment] is the one live thing, a handle made by
-// daemon/supervisor for the user's code.
+// The types here are plain values, except [Assignment]: it is the handle that daemon/supervisor
+// gives to the user's code.
+//
+// The terms are those of docs/glossary.md.
 package daemon
 
 import (
@@ -46,8 +50,9 @@ import (
 // daemons.
 type ID string
 
-// Kind names what a node can run. A spec's kind is its ID unless it says otherwise, so that one
-// kind can cover many daemons (every queue is of the kind emit:queue).
+// Kind names the code that runs a daemon. A node advertises the kinds it can run. A spec's kind is
+// its ID unless it names another. One kind can thus serve many daemons: every queue is of the kind
+// emit:queue.
 type Kind string
 
 // Reserved is the prefix of built-in daemons.
@@ -119,37 +124,41 @@ func ParseUnit(s string) (Unit, error) {
 	return Unit{Daemon: ID(s[:i]), Index: n}, nil
 }
 
-// Spec declares a daemon. Nodes advertise specs; the leader plans over the union of what live
-// nodes advertise. Where two disagree the higher Revision wins; of equal ones, that of the process
-// which registered last. A process that was away and returns keeps its first registration.
+// Spec declares a daemon. Nodes advertise specs, and the leader plans over the union of what live
+// nodes advertise. Where two specs of one daemon differ, the higher Revision wins. Of equal
+// revisions, the spec of the process that registered last wins. A process that was away and returns
+// keeps the time of its first registration.
 type Spec struct {
 	ID   ID   `json:"id"`
 	Kind Kind `json:"kind,omitempty"` // default: the ID
-	// Revision ranks specs of one daemon that nodes describe differently: the highest wins. Raise it
-	// with each change if old and new programs may be started in any order. The default is 0, the lowest.
+	// Revision ranks the specs of one daemon that nodes declare differently: the highest wins.
+	// Raise it with each change if old and new programs may be started in any order. The default is
+	// 0, the lowest.
 	Revision int64 `json:"revision,omitempty"`
 	// Instances is the number of units; 0 counts as 1.
 	Instances int `json:"instances,omitempty"`
 	// Weight is what one unit adds to a node's load; 0 counts as 1.
 	Weight int `json:"weight,omitempty"`
-	// Requires must all stand among a node's labels.
+	// Requires are labels that a node must have, all of them, to be given a unit.
 	Requires map[string]string `json:"requires,omitempty"`
-	// Spread is the label whose values units are spread over when load ties; default "zone".
+	// Spread is a label of nodes. Where loads are equal, the leader spreads the units over the
+	// values of that label. The default is "zone".
 	Spread string `json:"spread,omitempty"`
-	// WaitReady delays the acknowledgement until the agent calls Assignment.Ready. Without it,
-	// entering Run acknowledges. On a store without wake-ups the default timings leave such an
-	// agent about 2 s: raise AcknowledgeTimeout.
+	// WaitReady delays the acknowledgement until the agent calls Assignment.Ready. Without it, the
+	// start of Run acknowledges. On a store without wake-ups the default timings leave such an
+	// agent about 2 s to get ready: raise AcknowledgeTimeout.
 	WaitReady bool `json:"wait_ready,omitempty"`
 	// AcknowledgeTimeout and DrainTimeout override the cluster's, for this daemon only.
 	AcknowledgeTimeout time.Duration `json:"acknowledge_timeout,omitempty"`
 	DrainTimeout       time.Duration `json:"drain_timeout,omitempty"`
-	// StallTimeout makes a run without Assignment.Progress for so long a failure; 0 = never.
+	// StallTimeout is how long a run may go without calling Assignment.Progress; longer is a
+	// failure. 0 = never.
 	StallTimeout time.Duration `json:"stall_timeout,omitempty"`
-	// MaxFailures is how many failures in a row the node tolerates before it gives the unit
-	// back and is embargoed for it; 0 counts as 5, -1 means never give up.
+	// MaxFailures is how many failures in a row a node tolerates before it gives the unit back and
+	// gets an embargo for it; 0 counts as 5, -1 means never give up.
 	MaxFailures int `json:"max_failures,omitempty"`
-	// OnAbandoned is "" (go on) or "exit": end the process when an agent ignored its cancelled
-	// context for StopTimeout.
+	// OnAbandoned says what the node does when an agent has ignored its cancelled context for
+	// StopTimeout: "" goes on, "exit" ends the process.
 	OnAbandoned string `json:"on_abandoned,omitempty"`
 }
 
@@ -206,7 +215,7 @@ func (s Spec) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Units lists the units the spec makes.
+// Units lists the units that the spec declares.
 func (s Spec) Units() []Unit {
 	out := make([]Unit, s.WithDefaults().Instances)
 	for i := range out {
@@ -215,8 +224,8 @@ func (s Spec) Units() []Unit {
 	return out
 }
 
-// Advert is everything a node advertises. Equal adverts have equal text ([Advert.Encode]), so
-// replicas of one binary share one hash.
+// Advert is everything a node advertises when it registers. Equal adverts have equal text
+// ([Advert.Encode]), so replicas of one binary share one hash.
 type Advert struct {
 	Traits node.Traits `json:"traits"`
 	Kinds  []Kind      `json:"kinds,omitempty"`
@@ -226,7 +235,8 @@ type Advert struct {
 // Runs reports whether the node can run daemons of kind k.
 func (a Advert) Runs(k Kind) bool { return slices.Contains(a.Kinds, k) }
 
-// Encode returns the text of what replicas share: kinds and specs, sorted, without traits.
+// Encode returns the part of the advert that replicas share: kinds and specs, sorted, without
+// traits.
 func (a Advert) Encode() []byte {
 	a.Traits = node.Traits{}
 	a.Kinds, a.Specs = slices.Clone(a.Kinds), slices.Clone(a.Specs)

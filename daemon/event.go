@@ -11,7 +11,7 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// EventKind says what happened.
+// EventKind is the kind of an event.
 type EventKind string
 
 // The kinds of event.
@@ -27,20 +27,20 @@ const (
 	AssignmentActive    EventKind = "assignment.active"
 	AssignmentRevoking  EventKind = "assignment.revoking"
 	AssignmentDeleted   EventKind = "assignment.deleted"
-	AssignmentForced    EventKind = "assignment.forced" // ended without the holder's word
+	AssignmentForced    EventKind = "assignment.forced" // ended without the holder's confirmation
 	AssignmentResumed   EventKind = "assignment.resumed"
 	AssignmentPostponed EventKind = "assignment.postponed"
 	AssignmentFailed    EventKind = "assignment.failed"
 	AssignmentAbandoned EventKind = "assignment.abandoned"
-	AssignmentFailing   EventKind = "assignment.failing"   // its run fails and is started again where it is
-	AssignmentRecovered EventKind = "assignment.recovered" // after failures, a run of it has lived long enough
+	AssignmentFailing   EventKind = "assignment.failing"   // its run fails and is started again on the same node
+	AssignmentRecovered EventKind = "assignment.recovered" // after failures, a run has lasted for WellAfter
 
 	FenceWaiting   EventKind = "fence.waiting"
 	OperatorResign EventKind = "operator.resign"
 )
 
-// Event is one line of the cluster's history, written in the transaction that made the change.
-// Seq grows by one in commit order, without gaps.
+// Event is an entry in the cluster's numbered history. The transaction that makes a change also
+// writes its event. Seq grows by one in commit order, without gaps.
 type Event struct {
 	Seq         int64            `json:"seq"`
 	At          time.Time        `json:"at"` // the store's clock
@@ -54,10 +54,10 @@ type Event struct {
 	TermOrdinal int64            `json:"term_ordinal,omitempty"`
 	Generation  int64            `json:"generation,omitempty"`
 	Reason      string           `json:"reason,omitempty"`
-	Detail      json.RawMessage  `json:"detail,omitempty"` // why: see plan.Why
+	Detail      json.RawMessage  `json:"detail,omitempty"` // the explanation; see plan.Why
 }
 
-// Fence names one run of one unit. It is a plain value: pass it to store.Fence or store.InTx, or
+// Fence names one run of one unit. It is a plain value. Pass it to store.Fence or store.InTx, or
 // give its text to any resource that remembers the highest generation it has seen per unit and
 // refuses a lower one.
 type Fence struct {
@@ -68,7 +68,7 @@ type Fence struct {
 // String returns unit@generation.
 func (f Fence) String() string { return f.Unit.String() + "@" + strconv.FormatInt(f.Generation, 10) }
 
-// MarshalText returns unit@generation. Each fence has one text; the zero Fence has none.
+// MarshalText returns unit@generation. Each fence has exactly one text; the zero Fence has none.
 func (f Fence) MarshalText() ([]byte, error) {
 	if f == (Fence{}) {
 		return nil, errors.New("the zero fence names no run")

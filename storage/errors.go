@@ -8,7 +8,7 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// The answers of a store; ask with errors.Is.
+// The answers of a store. Compare with errors.Is.
 var (
 	ErrTermLost      = errors.New("the term is not held any more")
 	ErrStaleSeq      = errors.New("sequence number is not newer than the row's")
@@ -21,12 +21,12 @@ var (
 	ErrSchema        = errors.New("store schema does not fit")
 )
 
-// IDInUseError is an ErrIDInUse with who holds the ID.
+// IDInUseError is an ErrIDInUse that says which process holds the ID.
 type IDInUseError struct {
 	ID     node.ID
 	Holder node.Identity
 	SeenAt time.Time // its last heartbeat, by the store's clock
-	Host   node.Host // where it runs: who shares its host may find that it has ended
+	Host   node.Host // where it runs: a node on that host may find exit evidence
 }
 
 // Error names the holder.
@@ -40,11 +40,11 @@ func (e *IDInUseError) Is(target error) bool { return target == ErrIDInUse }
 
 // CrowdedError is an ErrCrowded with the figures.
 type CrowdedError struct {
-	Nodes      int           // that would make changes, the refused one included
+	Nodes      int           // nodes that would make changes, the refused one included
 	ChangeTime time.Duration // how long one change takes
 }
 
-// Error names both.
+// Error names both figures.
 func (e *CrowdedError) Error() string {
 	return fmt.Sprintf("the store makes one change at a time, each in %v, and cannot carry %d nodes with these timings", e.ChangeTime.Round(time.Millisecond), e.Nodes)
 }
@@ -55,7 +55,7 @@ func (e *CrowdedError) Is(target error) bool { return target == ErrCrowded }
 // OtherClusterError is an ErrOtherCluster with both names.
 type OtherClusterError struct {
 	Store string // the name that the store remembers
-	Node  string // the name that the node, or who wants to rename, goes by
+	Node  string // the name that the node, or the caller of RenameCluster, gave
 }
 
 // Error names both clusters.

@@ -22,7 +22,7 @@ type changeInput struct {
 	State       string          `json:"state"`
 	Generation  int64           `json:"generation"`
 	Target      string          `json:"target"`
-	Acknowledge int64           `json:"acknowledge"` // nanoseconds, as drain
+	Acknowledge int64           `json:"acknowledge"` // nanoseconds, like Drain
 	Drain       int64           `json:"drain"`
 	Dead        string          `json:"dead"`
 	Seq         int64           `json:"seq"`
@@ -40,13 +40,13 @@ type nodeInput struct {
 	Seq         int64  `json:"seq"`
 	State       string `json:"state"`
 	Reason      string `json:"reason"`
-	// Stamp is what a judgement was made of; zero: it does not matter.
+	// Stamp is the time that the change was decided from; zero means that it does not matter.
 	Stamp time.Time `json:"stamp,omitzero"`
 }
 
-// Commit implements [storage.Store]: one message that takes every lock, then writes. The term's
-// lock comes first and guards all; it is one that a take-over waits for and a renewal does not
-// touch.
+// Commit implements [storage.Store]: one message that takes every lock and then writes. The lock of
+// the term comes first and guards everything. An election waits for this lock; a renewal does not
+// touch it.
 func (s *Store) Commit(ctx context.Context, c storage.Commit) ([]storage.Outcome, error) {
 	what := fmt.Sprintf("commit of term %d", c.Term.Number)
 	if len(c.Changes) > storage.MaxChanges {
@@ -88,8 +88,8 @@ func (s *Store) Commit(ctx context.Context, c storage.Commit) ([]storage.Outcome
 	return out, nil
 }
 
-// lockRows locks nodes that are judged dead or changed (against their heartbeats), nodes that get
-// units (against their leaving), then the units.
+// lockRows locks nodes that are declared dead or changed (against their heartbeats), then nodes
+// that are assigned units (against their leaving), then the units.
 func lockRows(m *message, c storage.Commit, changes []changeInput) {
 	var judged, targets []node.Incarnation
 	for _, n := range c.Nodes {
@@ -130,8 +130,8 @@ func inputOf(ord int, c storage.Change) changeInput {
 	return in
 }
 
-// detail makes a document that Postgres can hold: what is no JSON becomes a string, NUL becomes
-// the sign for what cannot be shown. An explanation must not keep a commit from happening.
+// detail makes a document that Postgres can store. Text that is not JSON becomes a string, and NUL
+// becomes the replacement character. An explanation must not prevent a commit.
 func detail(text json.RawMessage) json.RawMessage {
 	if len(text) == 0 {
 		return nil
@@ -154,10 +154,10 @@ func (in changeInput) unit() daemon.Unit {
 	return daemon.Unit{Daemon: daemon.ID(in.Daemon), Index: in.Index}
 }
 
-// inOrder cuts changes into parts, one statement each, in which no unit stands twice and all are
-// declarations or all are steps. Declarations that come first for their unit are taken first:
-// they make no event and touch no other unit, so nobody can tell, and a leader that declares and
-// assigns a hundred units needs two statements.
+// inOrder cuts changes into batches, one statement each. In a batch no unit occurs twice, and all
+// changes are declarations or all are steps. A declaration that comes first for its unit is moved
+// to the front. It makes no event and touches no other unit, so the order cannot be observed. A
+// leader that declares and assigns a hundred units then needs only two statements.
 func inOrder(changes []changeInput) [][]changeInput {
 	var first, rest []changeInput
 	met := map[daemon.Unit]bool{}

@@ -9,16 +9,16 @@ import (
 	"time"
 )
 
-// composite reads one table row as Postgres writes it, as a value: (a,"b c",,7). Asking for rows
-// in this form spares the server the work of planning twenty columns for a statement that finds
-// two rows; that work is most of a heartbeat.
+// composite reads one table row that Postgres has written as a single value: (a,"b c",,7). Asking for rows in this
+// form saves the server from planning twenty columns for a statement that finds two rows. That planning is most of
+// the work of a heartbeat.
 //
-// Fields come in the order of the table's columns. What a later version of the schema appends is
-// not read. An array is read alike, its elements as fields. The first error stays and is asked for at the
-// end, of a row or array within another one by itself.
+// Fields come in the order of the table's columns. Columns that a later version of the schema appends are not read.
+// An array is read in the same way, its elements as fields. The first error stays; the reader checks it at the end,
+// and separately for a row or array within another one.
 type composite struct {
 	rest    []byte
-	bracket byte     // that closes rest
+	bracket byte     // the bracket that closes rest
 	values  [][]byte // instead of rest: the columns of a row that is no composite
 	err     error
 }
@@ -63,8 +63,8 @@ func (c *composite) field() (text []byte, null bool) {
 	return c.quoted(), false
 }
 
-// array reads a field that is an array of rows, which are then its fields; null is an empty one. An element
-// has backslashes where a row doubles.
+// array reads a field that is an array of rows; the rows become its fields. Null is an empty array. An array's
+// elements escape quotes with backslashes, where a row doubles them.
 func (c *composite) array() *composite {
 	text, null := c.field()
 	switch {
@@ -76,8 +76,8 @@ func (c *composite) array() *composite {
 	return &composite{rest: text[1:], bracket: '}'}
 }
 
-// more reports whether an array has another element. Of an empty one the bracket is left, of one that was
-// read to its end nothing.
+// more reports whether an array has another element. Of an empty array only the bracket is left; of one that was
+// read to its end, nothing is.
 func (c *composite) more() bool { return c.err == nil && len(c.rest) > 1 }
 
 // ends reports whether a byte outside quotes ends a field.
@@ -126,7 +126,7 @@ func unquote(in []byte) []byte {
 	return out
 }
 
-// skip passes over n fields.
+// skip skips n fields.
 func (c *composite) skip(n int) {
 	for range n {
 		c.field()
@@ -203,8 +203,8 @@ func (c *composite) fail(err error) {
 	}
 }
 
-// parseTime reads a timestamptz in the ISO style: the zone is the session's and may have minutes
-// and, for times long ago, seconds.
+// parseTime reads a timestamptz in the ISO style. The zone is the session's. It may have minutes and, for times
+// long ago, seconds.
 func parseTime(text []byte) (at time.Time, err error) {
 	const date = len("2006-01-02")
 	zone := bytes.LastIndexAny(text, "+-")
@@ -214,7 +214,7 @@ func parseTime(text []byte) (at time.Time, err error) {
 	if colons := bytes.Count(text[zone:], []byte(":")); colons == 2 {
 		at, err = time.Parse("2006-01-02 15:04:05.999999999Z07:00:00", string(text))
 	} else {
-		// Much the fastest of the formats that package time reads.
+		// This is by far the fastest of the formats that package time reads.
 		rfc3339 := append(make([]byte, 0, len(text)+len(":00")), text...)
 		rfc3339[date] = 'T'
 		if colons == 0 {

@@ -17,28 +17,28 @@ import (
 
 // Config says where the store is. Only URL has no default.
 type Config struct {
-	// URL is a connection string as libpq and pgx understand it. It is never logged, and its
-	// password stands in no error.
+	// URL is a connection string as libpq and pgx understand it. It is never logged, and no error
+	// contains its password.
 	URL string
-	// Schema holds the tables; default emitd. Several clusters share a database by schema, or
-	// by Prefix, which stands before each table's name; default none.
+	// Schema holds the tables; default emitd. Several clusters can share a database by different
+	// schemas, or by Prefix, which is put before each table's name; default none.
 	Schema, Prefix string
-	// Notify is "auto" (LISTEN and NOTIFY where they work, the default) or "poll": nobody is
-	// told of changes and everything is found at the next heartbeat. Behind a pooler that hands
-	// connections around, auto finds that out and says so once.
+	// Notify is "auto" (LISTEN and NOTIFY where they work, the default) or "poll": no hints are
+	// sent, and nodes find every change at their next heartbeat. Behind a pooler that hands
+	// connections around, auto detects that notifications do not arrive and logs it once.
 	Notify string
-	// MaxConns bounds the connections of coordination, emitd's store.max_connections; default and
-	// least 4, so that blocked calls cannot use them up. One more is used for Watch. Nodes in one
-	// process may share one store.
+	// MaxConns bounds the connections of coordination, emitd's store.max_connections. The default
+	// and minimum is 4, so that blocked calls cannot use all of them. Watch uses one more. Nodes in
+	// one process may share one store.
 	MaxConns int
-	// QueryTimeout bounds every call, the wait for a connection included; default 5 s. It
-	// should be what the coordinator uses. A call that was begun may take up to half of it, at
-	// most a second, longer than that or than its context, to keep its connection.
+	// QueryTimeout bounds every call, including the wait for a connection; default 5 s. It should
+	// equal the coordinator's. To keep its connection, a call may take up to half of QueryTimeout,
+	// at most a second, longer than QueryTimeout or its context allows.
 	QueryTimeout time.Duration
-	// AutoMigrate brings the schema to this program's version when the store opens. It needs a
-	// role that may create tables; two programs at once do no harm.
+	// AutoMigrate brings the schema to this program's version when the store opens. It needs a role
+	// that may create tables. Two programs may do so at once.
 	AutoMigrate bool
-	// Logger tells what cannot be an error of a call; default slog.Default().
+	// Logger gets what cannot be an error of a call; default slog.Default().
 	Logger *slog.Logger
 }
 
@@ -60,10 +60,10 @@ func (c Config) String() string { return "postgres " + c.LogValue().String() }
 // GoString keeps the URL out of %#v.
 func (c Config) GoString() string { return c.String() }
 
-// minConns lets a heartbeat, a report and a commit pass while a call is blocked.
+// minConns lets a heartbeat, a report and a commit proceed while one call is blocked.
 const minConns = 4
 
-// withDefaults fills in what was left out and validates the rest.
+// withDefaults fills in the defaults and validates the rest.
 func (c Config) withDefaults() (Config, error) {
 	c.Schema = cmp.Or(c.Schema, "emitd")
 	c.Notify = cmp.Or(c.Notify, NotifyAuto)
@@ -95,16 +95,16 @@ func (c Config) names() names {
 	return names{schema: c.Schema, prefix: c.Prefix, silent: c.Notify == NotifyPoll}
 }
 
-// pool returns the configuration of the pool. Whatever the URL says, statements go by the simple
-// protocol: see the package comment.
+// pool returns the configuration of the connection pool. Whatever the URL says, statements use the
+// simple protocol: see the package comment.
 func (c Config) pool(dial func(ctx context.Context, network, address string) (net.Conn, error)) (*pgxpool.Config, error) {
 	p, err := pgxpool.ParseConfig(c.URL)
 	if err != nil {
 		return nil, errors.New("store.url is no connection string")
 	}
 	p.MaxConns, p.MinConns = int32(c.MaxConns), 0
-	// A connection that broke while it idled is noticed without a round trip: the end of the
-	// stream is here already. Only then a ping is asked for, which fails at once.
+	// CheckConn notices without a round trip that a connection broke while it idled, because the
+	// end of the stream has already arrived. Only then a ping is requested, which fails at once.
 	p.ShouldPing = func(_ context.Context, idle pgxpool.ShouldPingParams) bool {
 		return idle.IdleDuration > time.Second && idle.Conn.PgConn().CheckConn() != nil //nolint:staticcheck // no round trip
 	}
@@ -112,15 +112,15 @@ func (c Config) pool(dial func(ctx context.Context, network, address string) (ne
 	return p, nil
 }
 
-// connection sets what every connection of the store has in common.
+// connection sets what all connections of the store have in common.
 func (c Config) connection(cc *pgx.ConnConfig, dial func(ctx context.Context, network, address string) (net.Conn, error)) {
 	cc.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
 	cc.StatementCacheCapacity, cc.DescriptionCacheCapacity = 0, 0
-	// Poolers pass these two on; any other start-up parameter may be refused by one.
+	// Poolers pass these two parameters on. A pooler may refuse any other start-up parameter.
 	cc.RuntimeParams["client_encoding"] = "UTF8"
 	cc.RuntimeParams["application_name"] = cmp.Or(cc.RuntimeParams["application_name"], "emitd")
-	// A connection that cannot be made must fail before the call that waits for it, or a
-	// partition would fill the pool with attempts that outlive it.
+	// An attempt to connect must fail before the call that waits for it ends. Otherwise a partition
+	// would fill the pool with attempts that outlive their calls.
 	cc.ConnectTimeout = c.QueryTimeout * 9 / 10
 	cc.DialFunc = dial
 }
@@ -133,9 +133,9 @@ func Open(ctx context.Context, url string) (*Store, error) {
 	return OpenConfig(ctx, Config{URL: url})
 }
 
-// OpenConfig opens a store. It connects once, to see that the schema fits: a
-// [storage.SchemaError] says what to do if it does not. Errors of the network are
-// [storage.ErrUnavailable]; the caller decides how long to try.
+// OpenConfig opens a store. It connects once to check the schema. If the schema does not fit, a
+// [storage.SchemaError] says what to do. Errors of the network are [storage.ErrUnavailable]; the
+// caller decides how long to try.
 func OpenConfig(ctx context.Context, cfg Config) (*Store, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {

@@ -25,12 +25,12 @@ func (e *unavailable) Unwrap() []error {
 	return []error{storage.ErrUnavailable, e.cause}
 }
 
-// errNoCounter says that the schema lacks what every write of it keeps up.
+// errNoCounter says that the schema lacks the row that every write updates.
 var errNoCounter = errors.New("the table counter has lost its row: restore the whole schema, or drop it and migrate")
 
 // Classes and codes of SQLSTATE that decide what an error is.
 const (
-	codeIsolation      = "25000" // invalid_transaction_state: what the function of heartbeats answers
+	codeIsolation      = "25000" // invalid_transaction_state: raised by the function heartbeat_1
 	codeReadOnly       = "25006" // read_only_sql_transaction
 	codeRecovery       = "55000" // object_not_in_prerequisite_state: log functions of a standby
 	codeStarting       = "57P03" // cannot_connect_now
@@ -51,11 +51,11 @@ const (
 	classConnection    = "08"
 	classNoResources   = "53"
 	codeDuplicateTable = "42P07"
-	codeNoRow          = "P0002" // no_data_found: what the function of heartbeats answers
+	codeNoRow          = "P0002" // no_data_found: raised by the function heartbeat_1
 )
 
-// misdirected reports whether the server that answered cannot be written to: a standby, or a
-// primary that is recovering. Connections to it are worthless.
+// misdirected reports whether the server that answered cannot be written to, because it is a
+// standby or a primary that is recovering. Connections to it are useless.
 func misdirected(err error) bool {
 	switch pgerror.Code(err) {
 	case codeReadOnly, codeStarting:
@@ -66,7 +66,8 @@ func misdirected(err error) bool {
 	return false
 }
 
-// fail says what was attempted and, in words, what is wrong. No text of it holds a secret.
+// fail adds what was attempted and explains in words what is wrong. Its text never contains a
+// secret.
 func (s *Store) fail(what string, err error) error {
 	if err == nil {
 		return nil
@@ -74,7 +75,8 @@ func (s *Store) fail(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, explain(err, s.cfg))
 }
 
-// explain makes an error of pgx one of this package: answers stay, the rest says what to do.
+// explain turns an error of pgx into one of this package. Answers of the contract stay; other
+// errors say what to do.
 func explain(err error, cfg Config) error {
 	if isAnswer(err) {
 		return err
@@ -125,7 +127,7 @@ func explainTransport(err error, cfg Config) error {
 	return pgerror.Strip(err, cfg.URL)
 }
 
-// isEnd reports an end of the connection in the middle of an answer.
+// isEnd reports whether the connection ended in the middle of an answer.
 func isEnd(err error) bool {
 	text := err.Error()
 	return strings.Contains(text, "EOF") || strings.Contains(text, "conn closed") || strings.Contains(text, "closed pool")
@@ -145,12 +147,12 @@ func isAnswer(err error) bool {
 	return false
 }
 
-// mayNotMigrate marks what was refused to a role that should have made tables.
+// mayNotMigrate marks a privilege error of a role that tried to create tables.
 type mayNotMigrate struct{ error }
 
 func (e *mayNotMigrate) Unwrap() error { return e.error }
 
-// denied names the object and what to do.
+// denied explains a privilege error: it names the object and what to do.
 func denied(err error, cfg Config) error {
 	what := "lacks privileges in schema " + cfg.Schema
 	hint := "grant what emitd migrate get prints (GrantSQL) to it"
@@ -161,7 +163,7 @@ func denied(err error, cfg Config) error {
 	return fmt.Errorf("the role in store.url %s (%s): %s: %w", what, sentence(err), hint, pgerror.Strip(err, cfg.URL))
 }
 
-// sentence is the server's own sentence.
+// sentence returns the server's own message.
 func sentence(err error) string {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) {

@@ -14,13 +14,13 @@ import (
 
 // How a stamp waits for users' transactions.
 const (
-	patience = time.Second            // then it is told as an event
-	glance   = 25 * time.Millisecond  // a look whether the fence is free
-	between  = 200 * time.Millisecond // two looks
+	patience = time.Second            // after this the wait is written as an event
+	glance   = 25 * time.Millisecond  // how long one short attempt waits for the fence
+	between  = 200 * time.Millisecond // the pause between two short attempts
 )
 
-// Stamp implements [storage.Store]. A stamp that waits for a user's transaction is told as the
-// event fence.waiting after a second and goes on waiting as long as ctx allows.
+// Stamp implements [storage.Store]. If it still waits for a user's transaction after a second, it
+// writes the event fence.waiting and goes on waiting as long as ctx allows.
 func (s *Store) Stamp(ctx context.Context, f daemon.Fence) error {
 	held, err := s.stampPatiently(ctx, f)
 	if err == nil && !owns(f, held) {
@@ -29,11 +29,11 @@ func (s *Store) Stamp(ctx context.Context, f daemon.Fence) error {
 	return s.fail("stamp "+f.String(), err)
 }
 
-// stampPatiently tries until the fence is raised or refused, or something else than waiting goes
-// wrong: first together with others, without waiting for anybody. Stamps that wait use up half of the
-// connections at most, so that blocked ones cannot keep heartbeats from theirs, and only half of those
-// wait in line at the fence; the others look in now and then, so that they cannot keep stamps from
-// passing that wait for nobody.
+// stampPatiently tries until the fence is raised or refused, or until something other than waiting
+// fails. The first attempt is sent together with other stamps and does not wait for locks. After
+// that, waiting stamps use at most half of the connections, so that they cannot block heartbeats.
+// Only half of these wait in line for the lock; the others try briefly now and then. Otherwise
+// stamps that are blocked could keep out stamps whose fence is free.
 func (s *Store) stampPatiently(ctx context.Context, f daemon.Fence) (held int64, err error) {
 	began := time.Now()
 	if held, err = s.stampTogether(ctx, f); err != nil || held >= f.Generation {
@@ -66,7 +66,7 @@ func (s *Store) stampPatiently(ctx context.Context, f daemon.Fence) (held int64,
 	}
 }
 
-// turn waits for one of the places, and reports whether it came.
+// turn waits for a place in a bounded group of stamps. It reports whether it got one.
 func (s *Store) turn(ctx context.Context, places chan struct{}, wait time.Duration) bool {
 	late := time.NewTimer(wait)
 	defer late.Stop()
@@ -80,7 +80,7 @@ func (s *Store) turn(ctx context.Context, places chan struct{}, wait time.Durati
 	return false
 }
 
-// stamp raises the fence and returns what it holds then.
+// stamp raises the fence and returns the generation that it holds afterwards.
 func (s *Store) stamp(ctx context.Context, f daemon.Fence, wait time.Duration) (held int64, err error) {
 	err = s.callWithin(ctx, "stamp", writing, wait, func(m *message) {
 		d, i := unitOf(f)
@@ -96,8 +96,8 @@ func unitOf(f daemon.Fence) (daemon string, index int) {
 	return plain(string(f.Unit.Daemon)), f.Unit.Index
 }
 
-// tellWaiting writes the event. It is news for people: that it could not be written stops
-// nothing.
+// tellWaiting writes the event fence.waiting. The event only informs people, so failing to write it
+// stops nothing.
 func (s *Store) tellWaiting(ctx context.Context, f daemon.Fence) {
 	err := s.call(ctx, "fence waiting", writing, func(m *message) {
 		d, i := unitOf(f)
@@ -108,22 +108,23 @@ func (s *Store) tellWaiting(ctx context.Context, f daemon.Fence) {
 	}
 }
 
-// owns reports whether a run has the fence: it has stamped it last. One that has not stamped has
-// not claimed the unit, and may read what an earlier run is still about to change. Generation 0 is
-// nobody's.
+// owns reports whether a run has the fence: it must have stamped it last. A run that has not
+// stamped does not own the unit yet, and might read data that an earlier run is still about to
+// change. Generation 0 belongs to no run.
 func owns(f daemon.Fence, held int64) bool { return held == f.Generation && f.Generation > 0 }
 
-// idle bounds how long a fenced transaction may idle where ctx knows of no trust.
+// idle bounds how long a fenced transaction may idle when ctx carries no validity.
 const idle = 5 * time.Second
 
-// Fence makes a transaction of the caller's one of a run: it fails with a [daemon.StaleError]
-// unless exactly this run has stamped its unit's fence last, and otherwise holds the fence until
-// the transaction ends, so that no later run can claim the unit before. Call it first in the
-// transaction; a transaction that it refused should be rolled back.
+// Fence ties the caller's transaction to a run. It fails with a [daemon.StaleError] unless exactly
+// this run has stamped its unit's fence last. Otherwise it holds the fence until the transaction
+// ends, so that no later run can stamp the unit before. Call it first in the transaction. Roll back
+// a transaction that it refused.
 //
-// The unit's successor, and nobody else, may have to wait for the transaction. So it may idle
-// only as long as the run trusts its assignment (ctx is that of the run, see [daemon.Trust]), and
-// 5 s where ctx does not say. The role of the transaction needs the rights of [Roles].App.
+// The next run of the unit, and no other call, may have to wait for the transaction. The
+// transaction may therefore idle only while the run's assignment is valid (ctx is that of the run,
+// see [daemon.Trust]), and 5 s if ctx carries no validity. The role of the transaction needs the
+// rights of [Roles].App.
 func (s *Store) Fence(ctx context.Context, tx pgx.Tx, f daemon.Fence) error {
 	what := "fence " + f.String()
 	bound := idle
@@ -145,17 +146,18 @@ func (s *Store) Fence(ctx context.Context, tx pgx.Tx, f daemon.Fence) error {
 	return nil
 }
 
-// Beginner begins transactions: a pgxpool.Pool, a pgx.Conn.
+// Beginner begins transactions: a pgxpool.Pool or a pgx.Conn.
 type Beginner interface {
 	Begin(ctx context.Context) (pgx.Tx, error)
 }
 
-// InTx runs fn in a fenced transaction of the caller's database connections and commits it. A
-// run that was overtaken does not run fn and gets a [daemon.StaleError]; an error of fn rolls
-// back.
+// InTx runs fn in a fenced transaction of the caller's database connections and commits it. For a
+// run that was superseded it does not call fn and returns a [daemon.StaleError]. An error of fn
+// rolls back.
 //
-// An error of the commit itself that is [storage.ErrUnavailable] means *unknown*: the effects may
-// be there. Find out by reading in a new fenced transaction, or make fn repeatable.
+// An error of the commit itself that is [storage.ErrUnavailable] means that the outcome is
+// *unknown*: the effects may be there. Read in a new fenced transaction to find out, or make fn
+// repeatable.
 func (s *Store) InTx(ctx context.Context, pool Beginner, f daemon.Fence, fn func(pgx.Tx) error) error {
 	what := "transaction of " + f.String()
 	tx, err := pool.Begin(ctx)
@@ -163,8 +165,8 @@ func (s *Store) InTx(ctx context.Context, pool Beginner, f daemon.Fence, fn func
 		return s.fail(what, err)
 	}
 	defer func() {
-		// After a commit there is nothing to roll back. ctx may have ended: the rollback must
-		// go out nevertheless, for somebody may wait for it.
+		// After a commit there is nothing to roll back. The rollback must be sent even if ctx has
+		// ended, because the next run may wait for it.
 		over, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.QueryTimeout)
 		defer cancel()
 		_ = tx.Rollback(over)

@@ -8,21 +8,22 @@ import (
 	"github.com/emitd/emitd/internal/pgschema"
 )
 
-// Roles are the roles that programs run as, none of which may create anything. An empty name grants
-// nothing. A role may be named twice.
+// Roles are the roles that programs run as. None of them may create anything. An empty name grants
+// nothing. One role may appear twice.
 type Roles struct {
-	// Node coordinates: the role of a [Store], emitd's store.url. Every process with it can lead, and what
-	// it writes is believed.
+	// Node is the role of a [Store], emitd's store.url: it coordinates. Every process with it can
+	// lead and write anything, and the other nodes trust what it writes.
 	Node string
-	// App runs transactions behind a unit's fence ([Store.Fence], [Store.InTx]). It can hold a fence up
-	// and not raise it.
+	// App is the role that runs transactions behind a unit's fence ([Store.Fence], [Store.InTx]).
+	// It can hold a fence but not raise it.
 	App string
-	// Reader sees everything and changes nothing.
+	// Reader is the role that can read everything and change nothing.
 	Reader string
 }
 
-// GrantSQL returns the statements that give roles what they need, and nothing else; the schema's owner
-// runs them after [Migrate], and again after a later version of it. They may be repeated.
+// GrantSQL returns the statements that give the roles what they need, and nothing else. The
+// schema's owner runs them after [Migrate], and again after a later version of it. They may be
+// repeated.
 func GrantSQL(cfg Config, roles Roles) (string, error) {
 	cfg.URL = "postgres://" // any: only the names count
 	cfg, err := cfg.withDefaults()
@@ -57,7 +58,7 @@ func (n names) ofReader() (rights []pgschema.Right) {
 	return rights
 }
 
-// ofNode lets rows be made where there are many, and removed where the sweeper does that.
+// ofNode allows inserts into tables with many rows, and deletes where the sweeper deletes.
 func (n names) ofNode() []pgschema.Right {
 	rights := n.ofReader()
 	for _, r := range []struct{ privileges, tables string }{
@@ -73,8 +74,8 @@ func (n names) ofNode() []pgschema.Right {
 	return append(rights, pgschema.Right{Privileges: "execute", Object: "function " + n.table("heartbeat_1")})
 }
 
-// ofApp may lock a fence's row, for which Postgres wants a right to update; of a column that decides
-// nothing.
+// ofApp allows locking a fence's row. Postgres requires the right to update for that; it is given
+// for a column that decides nothing.
 func (n names) ofApp() []pgschema.Right {
 	return []pgschema.Right{n.right("select, update (stamped_at)", "fence")}
 }

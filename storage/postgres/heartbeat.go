@@ -16,7 +16,7 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// beat is a heartbeat and what its statements answered.
+// beat is a heartbeat and the answers of its statements.
 type beat struct {
 	storage.Heartbeat
 	reply    storage.Reply
@@ -25,14 +25,14 @@ type beat struct {
 	other    storage.OtherClusterError
 	state    state
 	id       string // of the store
-	before   heads  // as of the beginning
+	before   heads  // newest events seen when the heartbeat began
 	waiting  []command
-	members  int64 // newest event as of the member list
+	members  int64 // newest event when the member list was read
 }
 
-// Heartbeat implements [storage.Store]. Locks are taken in the order of the package comment,
-// then the own row is written, then the claim is decided, then all is read: each a statement of
-// its own, so that none answers from before a wait.
+// Heartbeat implements [storage.Store]. The package comment describes its way. It takes locks in
+// the order of the package comment, then writes the own row, then decides the claim, then reads the
+// reply. Each is a statement of its own, so none answers with what was true before a wait.
 func (s *Store) Heartbeat(ctx context.Context, hb storage.Heartbeat) (*storage.Reply, error) {
 	b := &beat{Heartbeat: hb, before: s.heads()}
 	var advert []byte
@@ -66,8 +66,8 @@ func (s *Store) Heartbeat(ctx context.Context, hb storage.Heartbeat) (*storage.R
 // maxRoll bounds the membership events of one reply; the next heartbeat asks for the rest.
 const maxRoll = 500
 
-// catchUp reads the events of a node that is further behind than the first look reached. It takes
-// a second round trip, once.
+// catchUp reads the events of a node that is more than maxRoll events behind. That takes one second
+// round trip.
 func (s *Store) catchUp(ctx context.Context, b *beat) error {
 	if b.EventsAfter < 0 || b.state.head <= b.EventsAfter+maxRoll {
 		return nil
@@ -78,8 +78,8 @@ func (s *Store) catchUp(ctx context.Context, b *beat) error {
 	})
 }
 
-// operation names the heartbeat by what it does besides: one that registers is many statements, and a
-// thousand nodes may begin at once.
+// operation names the heartbeat by what else it does. The name decides its share of the connections
+// (see ranks): registering takes many statements, and a thousand nodes may start at once.
 func (b *beat) operation() string {
 	switch {
 	case b.Advert != nil:
@@ -92,13 +92,13 @@ func (b *beat) operation() string {
 	return "heartbeat"
 }
 
-// simple reports whether it neither registers nor stands, asks for no members, proves no death and tells of no
-// run that has returned.
+// simple reports whether the function heartbeat_1 can serve the heartbeat. It must not register or
+// campaign, ask for members, or report exit evidence or returned runs.
 func (b *beat) simple() bool {
 	return b.Advert == nil && !b.Claim.Stand && !b.WantMembers && len(b.Ended) == 0 && len(b.Returned) == 0
 }
 
-// say says a heartbeat in statements.
+// say writes a heartbeat as statements into a message.
 func (b *beat) say(m *message, advert []byte) {
 	claims := b.Claim.Stand || b.Claim.Holds != 0
 	if advert != nil {
@@ -146,8 +146,9 @@ func returnedInput(runs []daemon.Fence) []stepInput {
 	return out
 }
 
-// sayQuickly says a simple heartbeat as one call of a function that does the same. Nothing in
-// a session is relied on: that the session has planned its statements before only makes it faster.
+// sayQuickly writes a simple heartbeat as one call of the function heartbeat_1, which does the
+// same. It depends on nothing in the session. A session that has planned the function's statements
+// before only makes it faster.
 func (b *beat) sayQuickly(m *message) {
 	args := []any{m.patience, inc(b.Node)}
 	for _, n := range []int64{
@@ -172,9 +173,9 @@ func (b *beat) sayQuickly(m *message) {
 	}), "heartbeat", args...)
 }
 
-// slowDown repeats a heartbeat, of which nothing has happened, without the function, if that is
-// what it failed for: a database may forbid its roles all routines, or begin their transactions in
-// another isolation.
+// slowDown repeats a heartbeat without the function. The first attempt has changed nothing: it
+// failed because the role may not execute the function, the function is missing, or the transaction
+// began in another isolation. If the repetition succeeds, the store stops using the function.
 func (s *Store) slowDown(ctx context.Context, b *beat, cause error) error {
 	*b = beat{Heartbeat: b.Heartbeat, before: b.before}
 	err := s.call(ctx, b.operation(), writing, func(m *message) { b.say(m, nil) })
@@ -197,14 +198,14 @@ func (b *beat) register(m *message, advert []byte) {
 		b.taken.ID, b.taken.Holder.Name = node.ID(c.text()), c.text()
 		b.taken.Holder.Incarnation, b.taken.SeenAt = node.Incarnation(c.text()), c.time()
 		c.json(&b.taken.Host)
-		c.skip(2) // hints that went out, the mark
+		c.skip(2) // the columns of the hints sent and of the mark
 		b.other.Store = c.text()
 		return nil
 	}), "register", inc(b.Node), plain(string(b.Node.ID)), plain(b.Node.Name), micros(b.TTL), number(b.Seq), number(b.Heard),
 		b.HighestTerm, b.HighestGeneration, b.Advert.Traits.NeverLead, hash, encode(cleaned(b.Advert.Traits)), b.other.Node, array(b.Ended))
 }
 
-// claim decides about the term.
+// claim decides the claim: an election or a renewal.
 func (b *beat) claim(m *message) {
 	c := b.Claim
 	lease, pass := micros(c.Lease), number(c.PassSeq)
@@ -224,8 +225,8 @@ func (b *beat) claim(m *message) {
 	}
 }
 
-// read asks for the reply. The member list comes before the newest event, the newest event
-// before the events: whatever happens in between is told by the next heartbeat, once.
+// read asks for the reply. It reads the member list before the newest event, and the newest event
+// before the events. A change that happens in between is then reported by the next heartbeat, once.
 func (b *beat) read(m *message) {
 	if b.WantMembers {
 		m.ask(members(&b.reply.Members, &b.members), "members")
@@ -289,8 +290,8 @@ func (s *Store) RenameCluster(ctx context.Context, from, to string, ttl time.Dur
 	return nil
 }
 
-// refused finds out why nothing was written: another process has the ID, the sequence number is
-// not newer, or there is no row to speak for (registered says whether one such is enough).
+// refused finds out why nothing was written: another process has the ID, the sequence number is not
+// newer, or the node has no row that suffices. registered says whether a row with these flags does.
 func (s *Store) refused(ctx context.Context, who node.Identity, taken storage.IDInUseError, registered func(present, departed bool) bool) error {
 	if taken.ID != "" {
 		taken.Holder.ID = taken.ID
@@ -312,13 +313,13 @@ func (s *Store) refused(ctx context.Context, who node.Identity, taken storage.ID
 	return storage.ErrStaleSeq
 }
 
-// hashOf names what a node advertises.
+// hashOf returns the hash that names what a node advertises.
 func hashOf(advert []byte) string {
 	sum := sha256.Sum256(advert)
 	return hex.EncodeToString(sum[:16])
 }
 
-// cleaned makes traits that Postgres can hold.
+// cleaned makes traits that Postgres can store: see plain.
 func cleaned(t node.Traits) node.Traits {
 	labels := make(map[string]string, len(t.Labels))
 	for k, v := range t.Labels {
@@ -334,10 +335,10 @@ func cleaned(t node.Traits) node.Traits {
 
 func inc(who node.Identity) string { return plain(string(who.Incarnation)) }
 
-// number fits a sequence number into a bigint; no process ever sends so many.
+// number fits a sequence number into a bigint. No process ever sends that many.
 func number(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
 
-// attempt says what was tried, for whom.
+// attempt says for an error what was tried, and for which node.
 func attempt(what string, who node.Identity) string {
 	return fmt.Sprintf("%s %q (incarnation %s)", what, who.Name, who.Incarnation)
 }

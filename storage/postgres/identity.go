@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// The identity of a store is that of its server, the system identifier and the timeline of the log
-// that it writes. Another system, or another timeline of the same one, has lost what it has lost. A
-// server whose rows have gone back in time (restored from a dump, made anew, or lost in a crash
-// without synchronous_commit) is the same one; so the first process that finds fewer events than it
-// was told of puts a mark behind the identity, in the rows.
+// The store identity is that of the server: its system identifier and the timeline of the log that it
+// writes. Another system, or another timeline of the same one, may lack committed changes. But a
+// server can also lose rows and keep its identity: they were restored from a dump, created anew, or
+// lost in a crash without synchronous_commit. Therefore the first process that finds fewer events than
+// it has seen appends a mark to the identity and records both in the rows.
 
-// identity returns the store's identity on a server, as the rows have it.
+// identity returns the store identity on a server, as the rows record it.
 func (s *state) identity(server string) string {
 	if strings.HasPrefix(s.knownID, server+"#") {
 		return s.knownID
@@ -21,11 +21,12 @@ func (s *state) identity(server string) string {
 	return server
 }
 
-// heads are the newest events that this process was told of, by identity of the store. A map is never
-// written to again.
+// heads are the newest events that this process has seen, by store identity. A map is never written
+// to again; saw replaces it.
 type heads map[string]int64
 
-// heads returns what was seen until now. Whoever compares rows with it takes it before reading them.
+// heads returns what this process has seen so far. A caller that compares rows with it must take it
+// before it reads the rows.
 func (s *Store) heads() heads {
 	if seen := s.seen.Load(); seen != nil {
 		return *seen
@@ -33,7 +34,7 @@ func (s *Store) heads() heads {
 	return nil
 }
 
-// saw notes the newest event of a store.
+// saw records the newest event of a store.
 func (s *Store) saw(id string, head int64) {
 	for {
 		old := s.seen.Load()
@@ -53,8 +54,8 @@ func (s *Store) saw(id string, head int64) {
 	}
 }
 
-// identify names the store, and makes the rows know it. That takes a second round trip once for each
-// process of the server, and once in the life of the rows on it.
+// identify determines the store identity of a reply and records a new one in the rows. That takes
+// an extra round trip once for each process of the server, and once when the identity changes.
 func (s *Store) identify(ctx context.Context, b *beat) error {
 	server, err := s.system(ctx, &b.state)
 	if err != nil {
@@ -77,14 +78,15 @@ func (s *Store) identify(ctx context.Context, b *beat) error {
 		m.do("identify", name, b.state.knownID, lost)
 		m.ask(columns(then.row), "single")
 	})
-	// Everything else in the reply is of the moment of the heartbeat.
+	// Everything else in the reply describes the moment of the heartbeat.
 	b.id, b.state.now, b.state.since = then.identity(server), then.now, then.since
 	return err
 }
 
-// system returns the server's identity. The timeline is that of the log which is written now, because
-// a connection outlives a promotion. The identifier is read from a file by the server, so it is asked
-// for once for each server process, which has one for life.
+// system returns the server's identity: system identifier and timeline. The timeline is that of the
+// log which the server writes now, because a connection can outlive a promotion. The server reads
+// its identifier from a file, so it is asked only once per server process, for which it cannot
+// change.
 func (s *Store) system(ctx context.Context, st *state) (string, error) {
 	if st.server == "" {
 		return "", errNoCounter

@@ -7,7 +7,8 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// Leave implements [storage.Store]: term, then units, then the own row, in one transaction.
+// Leave implements [storage.Store]: it changes the term, then the units, then the own row, in one
+// transaction.
 func (s *Store) Leave(ctx context.Context, l storage.Leave) error {
 	admitted := false
 	reason := plain(string(l.Reason))
@@ -43,7 +44,7 @@ func (s *Store) Leave(ctx context.Context, l storage.Leave) error {
 	return s.fail(attempt("leave of", l.Node), err)
 }
 
-// commandDetail is the detail of an event that a command caused; nil if none did.
+// commandDetail is the detail of an event that a command caused; nil if no command did.
 func commandDetail(command, actor string) any {
 	if command == "" && actor == "" {
 		return nil

@@ -11,8 +11,8 @@ import (
 // Acquire implements [storage.Locker].
 func (s *Store) Acquire(ctx context.Context, name, owner string, ttl time.Duration, expired storage.Lock) (storage.Lock, error) {
 	what := fmt.Sprintf("acquire lock %q", name)
-	// A sweep may remove the row between the statement that makes sure of it and the one that
-	// locks it. Once, not again and again: it removes what was released long ago.
+	// A sweep may delete the row between the statement that inserts it and the one that locks it.
+	// That can happen once but not repeatedly: a sweep deletes only locks released long ago.
 	for range 3 {
 		lock := storage.Lock{Name: name}
 		var found, taken bool

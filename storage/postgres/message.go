@@ -15,7 +15,7 @@ import (
 	"github.com/emitd/emitd/internal/pgschema"
 )
 
-// message is one call's statements, sent together and answered together.
+// message holds one call's statements, which are sent together and answered together.
 type message struct {
 	statements statements
 	text       []byte
@@ -24,14 +24,15 @@ type message struct {
 	err        error
 }
 
-// take receives what one statement answers: its rows, one by one, whose texts are valid only
-// meanwhile, and at the end how many rows it touched. Either may be nil.
+// take receives the answer of one statement: row gets its rows, one by one, and rows gets at the
+// end how many rows the statement affected. A row's texts are valid only during the call. Either
+// may be nil.
 type take struct {
 	row  func(values [][]byte) error
 	rows func(n int64)
 }
 
-// do appends a statement whose answer does not matter.
+// do appends a statement whose answer is not needed.
 func (m *message) do(name string, args ...any) { m.append(m.statements.get(name), args, take{}) }
 
 // ask appends a statement and receives its rows.
@@ -39,15 +40,15 @@ func (m *message) ask(row func(values [][]byte) error, name string, args ...any)
 	m.append(m.statements.get(name), args, take{row: row})
 }
 
-// count appends a statement and receives how many rows it touched.
+// count appends a statement and receives how many rows it affected.
 func (m *message) count(rows func(n int64), name string, args ...any) {
 	m.append(m.statements.get(name), args, take{rows: rows})
 }
 
-// set appends a statement without arguments that is no part of the sources.
+// set appends a statement without arguments that is not one of the sources.
 func (m *message) set(sql string) { m.append(statement{sql}, nil, take{}) }
 
-// append fills in the arguments.
+// append appends a statement with its arguments filled in.
 func (m *message) append(s statement, args []any, t take) {
 	if len(m.text) > 0 {
 		m.text = append(m.text, ';')
@@ -72,7 +73,7 @@ type statement []string
 
 var placeholder = regexp.MustCompile(`\$(\d+)`)
 
-// cut finds the placeholders. The sources hold no dollar in any other place.
+// cut cuts a text at its placeholders. The sources contain a dollar sign nowhere else.
 func cut(text string) statement {
 	var s statement
 	from := 0
@@ -83,9 +84,9 @@ func cut(text string) statement {
 	return append(s, text[from:])
 }
 
-// quote appends a value as a literal. Strings are cleaned and quoted as standard_conforming_strings
-// wants it, which [checkSession] makes sure of; spaces and brackets keep a literal apart from what
-// stands around it.
+// quote appends a value as a literal. Strings must be cleaned before. They are quoted for
+// standard_conforming_strings = on, which [checkSession] ensures. Spaces and brackets separate a
+// literal from the text around it.
 func quote(text []byte, value any) []byte {
 	switch v := value.(type) {
 	case nil:
@@ -109,15 +110,15 @@ func quote(text []byte, value any) []byte {
 	panic(fmt.Sprintf("postgres: no literal for a %T", value))
 }
 
-// quoteInt appends a number as a bigint, whatever its size: an integer without quotes is of the type
-// it fits into, so that one statement would be several to a server that counts them, and is cast at
-// every call.
+// quoteInt appends a number as a bigint, whatever its size. Without the quotes, an integer gets the
+// smallest type that it fits into. One statement would then be several to the server's statistics,
+// and each call would need a cast.
 func quoteInt(text []byte, v int64) []byte {
 	return append(strconv.AppendInt(append(text, " '"...), v, 10), "'::bigint "...)
 }
 
-// plain makes a text that Postgres can hold: valid UTF-8 without NUL. A bad character in a
-// user's error must not keep a report from being written.
+// plain makes a text that Postgres can store: valid UTF-8 without NUL. A bad character in a user's
+// error must not prevent a report from being written.
 func plain(s string) string {
 	if strings.IndexByte(s, 0) >= 0 {
 		s = strings.ReplaceAll(s, "\x00", "\uFFFD")
@@ -125,7 +126,7 @@ func plain(s string) string {
 	return strings.ToValidUTF8(s, "\uFFFD")
 }
 
-// checkSession refuses sessions in which quotes mean something else.
+// checkSession refuses sessions in which quotes have another meaning.
 func checkSession(conn *pgconn.PgConn) error {
 	for name, want := range map[string]string{"standard_conforming_strings": "on", "client_encoding": "UTF8"} {
 		if got := conn.ParameterStatus(name); got != want {
@@ -135,7 +136,7 @@ func checkSession(conn *pgconn.PgConn) error {
 	return nil
 }
 
-// send sends the message and hands over the answers.
+// send sends the message and passes the answers to their takes.
 func (m *message) send(ctx context.Context, conn *pgconn.PgConn) error {
 	if m.err != nil {
 		return m.err
@@ -143,7 +144,8 @@ func (m *message) send(ctx context.Context, conn *pgconn.PgConn) error {
 	if err := checkSession(conn); err != nil {
 		return err
 	}
-	// The simple protocol ends a message at NUL. Strings are cleaned; this is the second lock.
+	// The simple protocol ends a message at NUL. Strings are cleaned before; this check is the
+	// second safeguard.
 	if slices.Contains(m.text, 0) {
 		return errors.New("a value holds NUL")
 	}
@@ -174,24 +176,24 @@ func (t take) receive(r *pgconn.ResultReader) (err error) {
 	return err
 }
 
-// Isolation levels of a call. Every statement of a write sees what was committed before it, so
-// that it is never older than the lock that the statement before it waited for; all statements
-// of a read see the same. The function of heartbeats looks after its isolation and its patience by
-// itself, at less cost than that of a statement each, and its plans are too small to be compiled.
+// Isolation levels of a call. In a write, every statement sees what was committed before it. It is
+// therefore never older than the lock that the statement before it waited for. In a read, all
+// statements see the same moment. The function heartbeat_1 checks its isolation and limits its
+// waits itself, which costs less than a statement for each. Its plans are too small to be compiled.
 const (
 	writing    = "set transaction isolation level read committed"
 	reading    = "set transaction isolation level repeatable read, read only"
 	inFunction = ""
 )
 
-// begin puts first what holds for one transaction, so that nothing rests on a session which a
-// pooler may hand to somebody else. Times are written in one style, whatever the database's is.
-// Tables that were never analyzed are taken for large ones: compiling a statement for them costs
-// a second, running it a millisecond.
+// begin puts the settings of the transaction first, so that nothing depends on a session which a
+// pooler may give to another client. Times are written in one style, whatever the database's style
+// is. Compilation (jit) is off: Postgres takes tables that were never analyzed for large ones. It
+// would compile a statement for a second that runs for a millisecond.
 //
-// What differs from call to call stands in a select: the server's statistics (pg_stat_statements) take
-// the constants out of a select, and before version 18 not out of a SET, so that each value would be an
-// entry of its own and evict those of the user.
+// Settings that differ from call to call stand in a SELECT. The server's statistics
+// (pg_stat_statements) remove the constants from a SELECT, but before version 18 not from a SET.
+// There each value would be an entry of its own and evict the user's entries.
 func (m *message) begin(conn *pgconn.PgConn, isolation string, total, lock time.Duration) {
 	m.patience = milliseconds(total)
 	if isolation != inFunction {
@@ -207,8 +209,8 @@ func (m *message) begin(conn *pgconn.PgConn, isolation string, total, lock time.
 	}
 }
 
-// milliseconds is a server-side timeout for a call that ends after left: a little less, so that
-// the server's answer arrives before the caller gives up and with it the connection.
+// milliseconds returns a server-side timeout for a call that ends after left. It is a tenth
+// shorter, so that the server's answer arrives before the caller gives up and loses the connection.
 func milliseconds(left time.Duration) string {
 	return strconv.FormatInt(max((left-left/10).Milliseconds(), 1), 10)
 }

@@ -25,18 +25,18 @@ var migrationFiles embed.FS
 type Migration struct {
 	Version int
 	Name    string
-	// Compatible is the oldest program, by the version it needs, that works with this one: a
-	// deployment migrates first and replaces programs afterwards.
+	// Compatible is the oldest program that works with this step, by the schema version that
+	// program needs. A deployment therefore migrates first and replaces programs afterwards.
 	Compatible int
-	// AppliedAt is zero for a step that was not taken.
+	// AppliedAt is zero for a step that was not applied.
 	AppliedAt time.Time
 }
 
-// compatible lists the steps that programs older than themselves still work with; a step that is
-// not listed breaks all of them.
+// compatible lists the steps that older programs still work with. A step that is not listed breaks
+// all of them.
 var compatible = map[int]int{}
 
-// versions is what this program knows of its tables.
+// versions is what this program knows about the versions of its tables.
 func (n names) versions() pgschema.Schema {
 	s := pgschema.Schema{
 		Name: n.schema, Table: n.table("migration"), Record: strings.TrimSpace(n.include("record")), Compatible: true, Scope: n.scope(),
@@ -55,7 +55,7 @@ func (n names) versions() pgschema.Schema {
 	return s
 }
 
-// migrations are steps as callers see them.
+// migrations converts steps to the form that callers see.
 func migrations(steps []pgschema.Step, err error) ([]Migration, error) {
 	out := make([]Migration, len(steps))
 	for i, s := range steps {
@@ -64,11 +64,12 @@ func migrations(steps []pgschema.Step, err error) ([]Migration, error) {
 	return out, err
 }
 
-// Migrate brings the schema to a version, up or down, and returns the steps taken. Version is
-// the newest; 0 removes every table, and with them the cluster's state. Each step is a
-// transaction of its own, so an interrupted migration goes on where it stopped; two at once take
-// turns. The role needs to create in the schema, and in the database if the schema is missing; nobody
-// else should be able to create in it. What programs need then is [GrantSQL].
+// Migrate brings the schema to a version, up or down, and returns the steps that it applied.
+// Version is the newest; 0 removes every table and with them the cluster's state. Each step is a
+// transaction of its own, so an interrupted migration continues where it stopped. If two run at
+// once, one waits for the other. The role must be able to create in the schema, and in the database
+// if the schema is missing. No other role should be able to create in it. The rights that programs
+// then need are those of [GrantSQL].
 func Migrate(ctx context.Context, cfg Config, target int) ([]Migration, error) {
 	var taken []pgschema.Step
 	err := withConn(ctx, cfg, "migrate", func(conn *pgx.Conn, n names) (err error) {
@@ -80,8 +81,8 @@ func Migrate(ctx context.Context, cfg Config, target int) ([]Migration, error) {
 	return migrations(taken, err)
 }
 
-// MigrationStatus lists the steps that this program knows and those, of a newer program, that the
-// schema has. Where nothing was applied, or there is no schema yet, no step has a time.
+// MigrationStatus lists the steps that this program knows, and those that a newer program applied
+// to the schema. If nothing was applied, or there is no schema yet, no step has a time.
 func MigrationStatus(ctx context.Context, cfg Config) ([]Migration, error) {
 	var all []pgschema.Step
 	err := withConn(ctx, cfg, "read the schema's version", func(conn *pgx.Conn, n names) (err error) {
@@ -91,8 +92,8 @@ func MigrationStatus(ctx context.Context, cfg Config) ([]Migration, error) {
 	return migrations(all, err)
 }
 
-// MigrationSQL returns one step as text, complete with the record of itself, for a database that
-// this program may not change: run it in one transaction.
+// MigrationSQL returns one step as text, including the record of the step, for a database that this
+// program may not change. Run it in one transaction.
 func MigrationSQL(cfg Config, version int, up bool) (string, error) {
 	cfg.URL = "postgres://" // any: only the names count
 	cfg, err := cfg.withDefaults()
@@ -106,7 +107,7 @@ func MigrationSQL(cfg Config, version int, up bool) (string, error) {
 	return text, nil
 }
 
-// include reads a part of a migration that has a file of its own.
+// include returns a part of a migration that has a file of its own.
 func (n names) include(part string) string {
 	text, err := migrationFiles.ReadFile("migrations/" + part + ".sql")
 	if err != nil {
@@ -115,7 +116,7 @@ func (n names) include(part string) string {
 	return n.fill(part, string(text))
 }
 
-// withConn connects and runs one thing.
+// withConn connects and calls do.
 func withConn(ctx context.Context, cfg Config, what string, do func(*pgx.Conn, names) error) error {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -137,7 +138,7 @@ func withConn(ctx context.Context, cfg Config, what string, do func(*pgx.Conn, n
 	return nil
 }
 
-// What to do about a schema that does not fit.
+// hintNewer and hintMigrate say what to do about a schema that does not fit.
 const hintNewer = "a newer program migrated it: upgrade this one"
 
 func hintMigrate(cfg Config) string {
@@ -151,7 +152,7 @@ func hintMigrate(cfg Config) string {
 	return "run: emitd migrate up --store <the same URL>" + flags + " (or, in a program of your own, set Config.AutoMigrate)"
 }
 
-// checkSchema compares versions.
+// checkSchema compares the schema's version with this program's.
 func (s *Store) checkSchema(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
 	defer cancel()

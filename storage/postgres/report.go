@@ -20,7 +20,7 @@ type stepInput struct {
 	Failures   int    `json:"failures"`
 	Retry      int64  `json:"retry"`   // microseconds
 	Embargo    int64  `json:"embargo"` // microseconds
-	// Acknowledge is in nanoseconds, as the column.
+	// Acknowledge is in nanoseconds, like its column.
 	Acknowledge int64 `json:"acknowledge"`
 }
 
@@ -60,7 +60,7 @@ func (s *Store) Report(ctx context.Context, r storage.Report) ([]storage.Outcome
 	return out, nil
 }
 
-// isSame reads what same.sql answers.
+// isSame reads the answer of same.sql.
 func isSame(same *bool) func([][]byte) error {
 	return columns(func(c *composite) error {
 		*same = c.text() == "same"
@@ -68,7 +68,7 @@ func isSame(same *bool) func([][]byte) error {
 	})
 }
 
-// outcomes reads what became of steps: ord, applied, the row; what follows is not looked at.
+// outcomes reads the outcomes of steps: ord, applied, the row. It ignores the columns after these.
 func outcomes(out []storage.Outcome) func([][]byte) error {
 	return columns(func(c *composite) error {
 		ord, applied := c.int(), c.bool()
@@ -82,8 +82,8 @@ func outcomes(out []storage.Outcome) func([][]byte) error {
 	})
 }
 
-// apart cuts a list, in order, into parts in which no key stands twice: one statement changes a
-// row once.
+// apart cuts a list, in order, into batches in which no key occurs twice, because one statement
+// changes a row only once.
 func apart[T any, K comparable](list []T, key func(T) K) func(yield func([]T) bool) {
 	return func(yield func([]T) bool) {
 		seen := map[K]bool{}
@@ -114,8 +114,8 @@ func encode(v any) string {
 	return string(text)
 }
 
-// array makes the value of a text[] of names: a text form, because the simple protocol knows no
-// types. Names are UUIDs or were drawn by tests; whatever they hold is quoted.
+// array makes the value of a text[] of names, as text: the simple protocol has no types. Names are
+// UUIDs, or made up by tests; whatever they contain is quoted.
 func array[T ~string](names []T) string {
 	out := make([]byte, 0, 2+len(names)*40)
 	out = append(out, '{')

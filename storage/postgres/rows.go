@@ -11,6 +11,7 @@ import (
 
 // The readers below follow the columns of the tables, in their order: see the migrations.
 
+// The readers below follow the columns of the tables, in their order: see the migrations.
 func (c *composite) record() (r daemon.Record) {
 	r.Unit = daemon.Unit{Daemon: daemon.ID(c.text()), Index: int(c.int())}
 	r.State = daemon.State(c.text())
@@ -75,18 +76,18 @@ func (c *composite) lease() (l node.Lease) {
 	return l
 }
 
-// state is what the rows of which there is one each say of the cluster.
+// state holds what the single-row tables and the server say about the cluster.
 type state struct {
 	now    time.Time
-	server string // the process that answered: its start
-	line   string // the timeline of the log that it writes
+	server string // start time of the server process that answered
+	line   string // timeline of the log that the server writes
 
 	term  node.Term
 	lease node.Lease
 
 	head, oldest int64
-	knownID      string    // the identity that the rows know
-	since        time.Time // when they last noticed that it is another one
+	knownID      string    // the identity that the rows record
+	since        time.Time // when the rows last recorded another identity
 	cluster      string    // the cluster's name
 }
 
@@ -106,7 +107,7 @@ func (s *state) row(c *composite) error {
 	return cmp.Or(counter.err, term.err, lease.err)
 }
 
-// list reads rows of one composite each.
+// list reads rows of one column, a composite.
 func list[T any](into *[]T, read func(*composite) T) func([][]byte) error {
 	return func(values [][]byte) error {
 		c := rowOf(values[0])
@@ -136,8 +137,8 @@ type command struct {
 
 func commands(into *[]command) func([][]byte) error { return list(into, (*composite).command) }
 
-// members reads the newest event and, of the same snapshot, the member list. There is always a
-// row, because whoever asks has one.
+// members reads the newest event and the member list, both of the same snapshot. There is always a
+// row, because the node that asks has one.
 func members(into *[]node.Member, head *int64) func([][]byte) error {
 	return func(values [][]byte) error {
 		at, c := &composite{values: values[:1]}, rowOf(values[1])
@@ -147,7 +148,7 @@ func members(into *[]node.Member, head *int64) func([][]byte) error {
 	}
 }
 
-// columns reads a row of plain columns, as the fields of a row that is no composite.
+// columns reads a row of plain columns in the same way as the fields of a composite row.
 func columns(take func(c *composite) error) func([][]byte) error {
 	return func(values [][]byte) error {
 		c := &composite{values: values}
@@ -155,8 +156,8 @@ func columns(take func(c *composite) error) func([][]byte) error {
 	}
 }
 
-// micros is a duration in the unit of Postgres' intervals, rounded up: a lease is never shorter
-// than asked for.
+// micros returns a duration in the unit of Postgres' intervals. It rounds up, so that a lease is
+// never shorter than requested.
 func micros(d time.Duration) int64 {
 	n := d.Microseconds()
 	if d%time.Microsecond > 0 {
@@ -165,5 +166,5 @@ func micros(d time.Duration) int64 {
 	return n
 }
 
-// microseconds is the length that a column of micros holds.
+// microseconds is the duration that a column of microseconds holds.
 func microseconds(n int64) time.Duration { return time.Duration(n) * time.Microsecond }

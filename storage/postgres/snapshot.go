@@ -8,8 +8,8 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// Snapshot implements [storage.Store]: one transaction whose statements see one moment. What
-// nodes advertise is fetched once per text and process.
+// Snapshot implements [storage.Store]: one transaction whose statements all see the same moment.
+// Each process fetches the text of an advert only once.
 func (s *Store) Snapshot(ctx context.Context) (*daemon.Snapshot, error) {
 	snap := &daemon.Snapshot{}
 	var st state
@@ -33,8 +33,8 @@ func (s *Store) Snapshot(ctx context.Context) (*daemon.Snapshot, error) {
 	return snap, nil
 }
 
-// attachAdverts fills in the adverts, from the cache or, for texts never seen, from the store: a
-// hash names one text for ever, so a later read is as good.
+// attachAdverts fills in the adverts from the cache or, for texts not seen before, from the store.
+// A hash always names the same text, so a later read gives the same result.
 func (s *Store) attachAdverts(ctx context.Context, snap *daemon.Snapshot) error {
 	snap.Adverts = map[string]*daemon.Advert{}
 	var missing []string
@@ -56,7 +56,7 @@ func (s *Store) attachAdverts(ctx context.Context, snap *daemon.Snapshot) error 
 			hash := c.text()
 			a := &daemon.Advert{}
 			if c.json(a); c.err != nil {
-				// One unreadable text must not blind the leader to all nodes.
+				// One unreadable text must not hide all nodes from the leader.
 				s.cfg.Logger.Warn("what a node advertises cannot be read", "advert", hash, "error", c.err)
 				c.err = nil
 				return nil //nolint:nilerr // told
@@ -82,7 +82,7 @@ func (s *Store) Events(ctx context.Context, after int64, limit int) (*storage.Ev
 		return nil, s.fail("read events", err)
 	}
 	if page.Oldest > page.Head {
-		page.Oldest = 0 // none is kept
+		page.Oldest = 0 // no event is left
 	}
 	return page, nil
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/emitd/emitd/internal/pgschema"
 )
 
-// sources are the statements, one a file, as text/template: names of tables and pieces that
-// several statements share are functions of [names].
+// sources are the statements, one in each file, as text/template. The names of tables, and pieces
+// that several statements share, are functions of [names].
 //
 //go:embed sql/*.sql
 var sources embed.FS
@@ -27,7 +27,7 @@ var tables = []string{
 	"node", "advert", "term", "lease", "unit", "fence", "event", "counter", "command", "lock", "migration",
 }
 
-// longestName is the longest name that a prefix stands before.
+// longestName is the longest name that gets the prefix.
 const longestName = "heartbeat_1"
 
 // names says where a store's tables are.
@@ -44,10 +44,10 @@ func (n names) table(name string) string { return pgx.Identifier{n.schema, n.pre
 // scope names the store among others in the same database.
 func (n names) scope() string { return "emitd." + n.schema + "." + n.prefix }
 
-// channel names the notifications.
+// channel is the channel of the notifications.
 func (n names) channel() string { return pgschema.Channel(strings.TrimSuffix(n.scope(), ".")) }
 
-// functions are what a template may call.
+// functions are the functions that a template may call.
 func (n names) functions() template.FuncMap {
 	f := template.FuncMap{
 		"schema":  func() string { return pgx.Identifier{n.schema}.Sanitize() },
@@ -78,8 +78,8 @@ func (n names) functions() template.FuncMap {
 	return f
 }
 
-// lifecycle lists the rows (state, step, next) of daemon.Next for some steps: the table stands in
-// package daemon, once.
+// lifecycle lists the rows (state, step, next) of daemon.Next for some steps, so that the table is
+// written only once, in package daemon.
 func lifecycle(steps ...string) string {
 	var rows []string
 	for _, state := range []daemon.State{daemon.Unassigned, daemon.Assigning, daemon.Active, daemon.Revoking, daemon.Deleted} {
@@ -92,7 +92,7 @@ func lifecycle(steps ...string) string {
 	return strings.Join(rows, ", ")
 }
 
-// tell numbers and writes the events in news, in the order of ord, stamped with clock.now.
+// tell numbers the events in news and writes them, in the order of ord, stamped with clock.now.
 func (n names) tell() string {
 	return fmt.Sprintf(`counted as (
 	update %s c set head = c.head + k.n, rolled = case when k.roll then c.head + k.n else c.rolled end
@@ -107,8 +107,8 @@ told as (
 )`, n.table("counter"), n.table("event"))
 }
 
-// wake notifies those in awake; a null incarnation is everybody. Notifications leave with the
-// commit. A list that would not fit into one becomes a hint for everybody.
+// wake notifies the incarnations in awake; a null incarnation is everybody. Notifications are sent
+// with the commit. A list that would not fit into one notification becomes a hint for everybody.
 func (n names) wake() string {
 	if n.silent {
 		return `woken as (select from awake where false)`
@@ -127,7 +127,7 @@ func (n names) wake() string {
 // caller has read.
 const sameStore = `current_setting('emitd.store', true) = 'same'`
 
-// leads is true while the term is held exactly so, in the store that the leader has read.
+// leads is true while exactly this leader holds the term, in the store that it has read.
 func (n names) leads(number, id, incarnation string) string {
 	return fmt.Sprintf(`(%s and exists (select from %s t where t.number = %s and t.node_id = %s and t.incarnation = %s and t.number <> 0 and not t.vacant))`,
 		sameStore, n.table("term"), number, id, incarnation)
@@ -139,9 +139,9 @@ func (n names) fenced(daemon, index, generation string) string {
 		n.table("fence"), daemon, index, generation)
 }
 
-// generation is storage.NextGeneration: higher than the unit's last, the term, whatever anybody
-// has reported or the caller has seen, and what the fence was stamped with (a failover may have
-// kept a stamp and lost the row).
+// generation is storage.NextGeneration. The result is higher than the unit's last generation, than
+// every one that a node has reported or the caller has seen, and than the fence's stamp. It is at
+// least the term. The stamp counts because a failover may have kept it and lost the row.
 func (n names) generation(previous, term, seen, unit string) string {
 	return fmt.Sprintf(`greatest(%s + 1, %s, greatest(%s,
 		(select max(g.highest_generation) from %s g),
@@ -149,10 +149,11 @@ func (n names) generation(previous, term, seen, unit string) string {
 		previous, term, seen, n.table("node"), n.table("fence"), unit)
 }
 
-// embargo is a unit's list with one process's embargo added or raised by a strike: until the
-// later of the two ends, if the older embargo still holds (daemon.Embargo.Holds). What a failure laid and
-// what an abandoned run laid (run is its generation, 0 for a failure) stand beside each other. Embargoes of
-// processes whose row is gone are dropped on this occasion, which bounds the list.
+// embargo is a unit's list with one process's embargo added or raised by a strike. If the older
+// embargo is still in force (daemon.Embargo.Holds), the later of the two ends counts. An embargo
+// for a failure and one for an abandoned run (run is its generation, 0 for a failure) stand beside
+// each other. The function also drops embargoes of processes whose row is gone, which bounds the
+// list.
 func (n names) embargo(list, incarnation, micros, reason, run string) string {
 	return strings.NewReplacer(
 		"LIST", list, "WHO", incarnation, "MICROS", micros, "REASON", reason, "RUN", run, "NODE", n.table("node"),
@@ -196,7 +197,7 @@ func (n names) compile() statements {
 	return out
 }
 
-// fill expands one template. Comments stay in the source: the server need not read them.
+// fill expands one template. It removes the comments, which the server need not read.
 func (n names) fill(name, text string) string {
 	t, err := template.New(name).Funcs(n.functions()).Parse(comment.ReplaceAllString(text, ""))
 	if err != nil {
@@ -209,7 +210,7 @@ func (n names) fill(name, text string) string {
 	return out.String()
 }
 
-// get returns a statement; a missing one is a programming error.
+// get returns a statement. A missing one is a programming error.
 func (s statements) get(name string) statement {
 	sql, ok := s[name]
 	if !ok {
@@ -218,7 +219,7 @@ func (s statements) get(name string) statement {
 	return sql
 }
 
-// String returns a statement as it is written, with its placeholders, for the extended protocol.
+// String returns a statement with its placeholders, for the extended protocol.
 func (s statement) String() string {
 	var out strings.Builder
 	for i, part := range s {

@@ -9,24 +9,24 @@ import (
 	"github.com/emitd/emitd/internal/pgerror"
 )
 
-// stamps collects stamps that are asked for at the same time: a process in which a thousand runs
-// begin sends a handful of calls.
+// stamps batches fence stamps that are requested at the same time. A process in which a thousand
+// runs begin then sends only a few calls.
 type stamps struct {
 	mu      sync.Mutex
 	waiting []*wanted
 	sending bool
 }
 
-// wanted is a stamp that waits for its call.
+// wanted is a stamp that waits for its batch.
 type wanted struct {
-	ctx   context.Context // of who waits
+	ctx   context.Context // of the caller that waits
 	fence daemon.Fence
 	held  int64
 	err   error
 	done  chan struct{}
 }
 
-// stampInput is one element of the input of stamps.sql and its like.
+// stampInput is one element of the input of stamps.sql, stamps_rows.sql and stamps_held.sql.
 type stampInput struct {
 	Ord        int    `json:"ord"`
 	Daemon     string `json:"daemon"`
@@ -34,12 +34,12 @@ type stampInput struct {
 	Generation int64  `json:"generation"`
 }
 
-// maxStamps bounds one call.
+// maxStamps bounds the stamps in one call.
 const maxStamps = 200
 
-// stampTogether raises the fence in one call with others, unless some transaction holds it, and
-// returns what it holds then: less than was asked for says that it could not be raised without
-// waiting. A caller that gives up may be stamped nevertheless.
+// stampTogether raises the fence in one call with others, unless a transaction holds the fence. It
+// returns the generation that the fence holds then. A lower one than requested says that raising it
+// would have had to wait. The fence may be raised even for a caller that gives up.
 func (s *Store) stampTogether(ctx context.Context, f daemon.Fence) (held int64, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
@@ -56,7 +56,7 @@ func (s *Store) stampTogether(ctx context.Context, f daemon.Fence) (held int64, 
 	}
 }
 
-// queueStamp lets a stamp travel with the next call. It reports false once the store is closed.
+// queueStamp adds a stamp to the next batch. It reports false once the store is closed.
 func (s *Store) queueStamp(w *wanted) bool {
 	q := &s.stamps
 	q.mu.Lock()
@@ -72,13 +72,14 @@ func (s *Store) queueStamp(w *wanted) bool {
 	return true
 }
 
-// end lets no stamp begin that has not, once the store's calls have ended.
+// end waits for a queueStamp that is under way. The store's calls have ended before, so every later
+// queueStamp refuses. No batch can therefore begin after end has returned.
 func (q *stamps) end() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 }
 
-// next takes what travels together: what somebody still waits for.
+// next takes the next batch: stamps whose callers still wait.
 func (q *stamps) next() []*wanted {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -90,14 +91,15 @@ func (q *stamps) next() []*wanted {
 	return batch
 }
 
-// sendStamps sends what waits, one call after the other, until nothing does.
+// sendStamps sends batches, one call after the other, until no stamp waits.
 func (s *Store) sendStamps() {
 	for batch := s.stamps.next(); len(batch) > 0; batch = s.stamps.next() {
 		s.sendBatch(batch)
 	}
 }
 
-// sendBatch raises the fences of a batch that nobody holds, in one transaction that waits for none.
+// sendBatch raises those fences of a batch that no transaction holds. It is one transaction and
+// waits for no lock longer than glance.
 func (s *Store) sendBatch(batch []*wanted) {
 	input := make([]stampInput, len(batch))
 	for i, w := range batch {
@@ -117,7 +119,7 @@ func (s *Store) sendBatch(batch []*wanted) {
 		}), "stamps_held", text)
 	})
 	for _, w := range batch {
-		if pgerror.Code(err) != codeLockTimeout { // else each is tried by itself
+		if pgerror.Code(err) != codeLockTimeout { // otherwise each caller tries its own stamp
 			w.err = err
 		}
 		close(w.done)

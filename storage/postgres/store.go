@@ -25,21 +25,21 @@ type Store struct {
 	adverts  sync.Map // hash → *daemon.Advert, never written to
 	systems  sync.Map // start of a server process → its system identifier
 	seen     atomic.Pointer[heads]
-	turns    turns         // of calls
-	grace    time.Duration // of answers
+	turns    turns         // bound the connections that calls use at a time
+	grace    time.Duration // how long an answer may arrive after its call
 	stamps   stamps
-	glances  chan struct{} // stamps that look whether their fence is free
-	line     chan struct{} // stamps that wait for it
-	silent   atomic.Bool   // notifications do not arrive
+	glances  chan struct{} // places of stamps that wait briefly for their fence
+	line     chan struct{} // places of stamps that wait in line for their fence
+	silent   atomic.Bool   // notifications do not arrive, or Config.Notify is poll
 	audience audience
-	quick    atomic.Bool // the function of heartbeats may be called
+	quick    atomic.Bool // heartbeats may use the function heartbeat_1
 
 	calls    context.Context // ends when Close begins
 	endCalls context.CancelFunc
 	life     context.Context // ends when connections are cut
 	cut      context.CancelFunc
-	own      sync.WaitGroup // calls for many callers
-	broken   sync.WaitGroup // connections that end outside the pool
+	own      sync.WaitGroup // goroutines that send batches of stamps
+	broken   sync.WaitGroup // broken connections that end outside the pool
 	nBroken  atomic.Int32
 	close    sync.Once
 }
@@ -76,7 +76,7 @@ func newStore(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// dial connects unless the store is closed; a connection is cut at the latest when it is.
+// dial connects unless the store is closed. Close cuts the connection at the latest.
 func (s *Store) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -94,7 +94,7 @@ type cutConn struct {
 	stop func() bool
 }
 
-// Close closes the connection and lets the store forget it.
+// Close closes the connection and releases what the store holds for cutting it.
 func (c *cutConn) Close() error {
 	c.stop()
 	return c.Conn.Close()
@@ -117,9 +117,9 @@ func (s *Store) Capabilities() storage.Capabilities {
 	return storage.Capabilities{NoWake: s.silent.Load()}
 }
 
-// call sends statements as one message, which is one transaction: the server executes it
-// entirely or not at all, and a process that stops in the middle of sending leaves nothing
-// behind, no lock either. What is wrong with the call comes back untranslated.
+// call sends statements as one message, which is one transaction: the server executes it entirely
+// or not at all. A process that is stopped in the middle of sending leaves nothing behind, not even
+// a lock. Errors come back untranslated.
 func (s *Store) call(ctx context.Context, op, isolation string, fill func(*message)) error {
 	return s.callWithin(ctx, op, isolation, 0, fill)
 }
@@ -154,12 +154,13 @@ func (s *Store) callWithin(ctx context.Context, op, isolation string, lock time.
 // errClosed says that Close was called.
 var errClosed = errors.New("the store is closed")
 
-// maxBroken bounds the connections that end outside the pool.
+// maxBroken bounds the broken connections that end outside the pool.
 const maxBroken = 16
 
-// release gives a connection back. pgx takes up to 15 s to end one whose call was cut short, and
-// holds its place in the pool for so long: after a partition no place would be left, and healing
-// would not help. So a broken connection leaves the pool first.
+// release gives a connection back. When a call was cut short, pgx takes up to 15 s to end its
+// connection, and the connection occupies its place in the pool meanwhile. After a partition the
+// pool would have no place left, although the network works again. Therefore a broken connection
+// first leaves the pool.
 func (s *Store) release(conn *pgxpool.Conn) {
 	if !conn.Conn().IsClosed() {
 		conn.Release()
@@ -177,7 +178,7 @@ func (s *Store) release(conn *pgxpool.Conn) {
 	})
 }
 
-// advertOf returns a parsed advert from the cache.
+// advertOf returns a parsed advert from the cache, or nil.
 func (s *Store) advertOf(hash string) *daemon.Advert {
 	if a, ok := s.adverts.Load(hash); ok {
 		return a.(*daemon.Advert)

@@ -32,14 +32,14 @@ func (s *Store) Submit(ctx context.Context, c storage.Command) (*storage.Command
 	return &filed[0].Command, nil
 }
 
-// recount notes how many commands wait. Whoever counted before the counter's row was locked would
-// not count what another submitted meanwhile, and nobody would ever ask for it.
+// recount records how many commands wait. It locks the counter's row first. A count from before the
+// lock would miss a command that is submitted meanwhile, and heartbeats would never ask for it.
 func (m *message) recount() {
 	m.do("counter_lock")
 	m.do("recount")
 }
 
-// inTurn puts commands in the order of their submission.
+// inTurn sorts commands in the order of their submission.
 func inTurn(found []command) []storage.Command {
 	slices.SortFunc(found, func(a, b command) int { return cmp.Compare(a.number, b.number) })
 	var out []storage.Command

@@ -8,8 +8,9 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// SweepNodes implements [storage.Sweeper]. Texts that no row advertises go with the tombstones,
-// in a transaction of their own: a registration locks a text before its row.
+// SweepNodes implements [storage.Sweeper]. Adverts that no row names any more are deleted after the
+// tombstones, in a transaction of their own, because a registration locks the advert before its
+// row.
 func (s *Store) SweepNodes(ctx context.Context, fence daemon.Fence, age time.Duration, limit int) (int, error) {
 	n, err := s.sweep(ctx, fence, "nodes", func(m *message, run []any, n *int64) {
 		m.count(into(n), "sweep_nodes", append(run, micros(age), max(limit, 0))...)
@@ -42,8 +43,8 @@ func (s *Store) SweepLocks(ctx context.Context, fence daemon.Fence, age time.Dur
 	})
 }
 
-// sweep runs one step behind its fence: statements do nothing without it, and the sweeper's
-// successor waits for the step. step gets the run, (daemon, index, generation), as arguments.
+// sweep runs one step behind its fence: without the fence its statements do nothing, and the
+// sweeper's next run waits for the step. step gets the run as arguments: daemon, index, generation.
 func (s *Store) sweep(ctx context.Context, f daemon.Fence, what string, step func(m *message, run []any, n *int64)) (int, error) {
 	var n, held int64
 	err := s.call(ctx, "sweep "+what, writing, func(m *message) {
@@ -60,7 +61,7 @@ func (s *Store) sweep(ctx context.Context, f daemon.Fence, what string, step fun
 	return int(n), nil
 }
 
-// into receives a count.
+// into receives the number of affected rows.
 func into(n *int64) func(int64) { return func(count int64) { *n = count } }
 
 // number64 receives one number.

@@ -12,23 +12,24 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// rank says whose calls a call waits for. Each lower rank has fewer of the connections at a time.
+// rank orders calls by importance. Each lower rank may use fewer of the connections at a time.
 type rank int
 
 const (
 	other    rank = iota
-	everyday      // what nodes trust each other by, and what belongs to it
-	leading       // what the cluster's leadership hangs on
+	everyday      // heartbeats and elections: a node without them is taken for dead
+	leading       // calls without which the cluster loses its leader
 )
 
-// ranks are those of calls by their names; all that stand not here are other.
+// ranks maps the names of calls to their ranks. All names that are missing here are other.
 var ranks = map[string]rank{
 	"renew": leading, "leave": leading, "identify": leading,
 	"heartbeat": everyday, "stand": everyday, "heartbeat events": everyday,
 }
 
-// turns bound how many calls of a rank and all below it may have a connection at a time: everyday calls
-// have a quarter of the connections to themselves, those of the leader, if there are many, an eighth.
+// turns bound how many calls may have a connection at a time. turns[r] counts the calls of rank r
+// and below. A quarter of the connections is reserved for everyday calls and above. With eight or
+// more connections, an eighth is reserved for the leader's.
 type turns [leading]chan struct{}
 
 func newTurns(conns int) turns {
@@ -36,7 +37,7 @@ func newTurns(conns int) turns {
 	return turns{other: make(chan struct{}, all-max(conns/4, 1)), everyday: make(chan struct{}, all)}
 }
 
-// take waits for the turn of a rank until ctx ends.
+// take waits until a call of rank r may have a connection, or until ctx ends.
 func (t *turns) take(ctx context.Context, r rank) (leave func(), err error) {
 	for i := r; i < leading; i++ {
 		select {
@@ -49,15 +50,15 @@ func (t *turns) take(ctx context.Context, r rank) (leave func(), err error) {
 	return func() { t.leave(r, leading) }, nil
 }
 
-// leave gives back the turns of the ranks from, …, to-1.
+// leave gives back the places of the ranks from, …, to-1.
 func (t *turns) leave(from, to rank) {
 	for i := from; i < to; i++ {
 		<-t[i]
 	}
 }
 
-// enter waits for a connection until ctx ends, which has a deadline. What is returned with it gives
-// it back.
+// enter waits for a connection until ctx ends; ctx must have a deadline. The caller gives the
+// connection back by calling leave.
 func (s *Store) enter(ctx context.Context, op string) (conn *pgxpool.Conn, leave func(), err error) {
 	began := time.Now()
 	turn, err := s.turns.take(ctx, ranks[op])
@@ -81,15 +82,17 @@ func (s *Store) enter(ctx context.Context, op string) (conn *pgxpool.Conn, leave
 	return conn, leave, nil
 }
 
-// hopeless reports whether a call has too little of its time left to be worth a server's work. A
-// crowd that waits in line is served late one by one; if all are nevertheless begun, all are late.
+// hopeless reports whether too little of a call's time is left to be worth the server's work. Calls
+// that wait in a long line get their connections late. If all were begun nevertheless, all would
+// end too late.
 func hopeless(left, total time.Duration) bool { return left < total/5 }
 
 func (s *Store) busy() string {
 	return fmt.Sprintf("all %d connections were busy: raise store.max_connections", s.cfg.MaxConns)
 }
 
-// crowded says why a call got no connection; text, if its time went by.
+// crowded returns the error of a call that got no connection. It uses text if the call's time is
+// over.
 func (s *Store) crowded(err error, text string) error {
 	switch {
 	case s.calls.Err() != nil:
@@ -100,13 +103,14 @@ func (s *Store) crowded(err error, text string) error {
 	return err
 }
 
-// patient keeps a connection when the call on it is over: the server ends statements a moment before
-// their callers give up, and its answer is on its way. A connection that is dropped instead takes
-// another one to tell the server, and one more in its place, of a server that is late already. What
-// else ends on a connection, such as the look whether an idle one has broken, ends at once.
+// patient keeps a connection open when the call on it is over. The server ends a statement a moment
+// before its caller gives up, so its answer is on the way. Dropping the connection instead would
+// need one more connection to cancel the statement and one to replace it, at a server that is
+// already slow. Other uses of a connection, such as the check whether an idle one has broken, end
+// at once.
 type patient struct {
 	net.Conn
-	calls context.Context // ends when Close begins: then nobody waits
+	calls context.Context // ends when Close begins; nothing waits from then on
 	grace time.Duration
 }
 
@@ -115,10 +119,10 @@ type asking struct{}
 
 var _ ctxwatch.Handler = (*patient)(nil)
 
-// graceOf is how long an answer may still come after its call.
+// graceOf is how long an answer may still arrive after its call has ended.
 func graceOf(query time.Duration) time.Duration { return min(query/2, time.Second) }
 
-// patience makes the connections of a pool patient.
+// patience makes the handler that keeps the connections of a pool open; see patient.
 func (s *Store) patience(conn *pgconn.PgConn) ctxwatch.Handler {
 	return &patient{conn.Conn(), s.calls, s.grace}
 }
@@ -132,5 +136,5 @@ func (p *patient) HandleCancel(over context.Context) {
 	_ = p.SetDeadline(end) // fails if the connection has ended
 }
 
-// HandleUnwatchAfterCancel is called when the answer came nevertheless.
+// HandleUnwatchAfterCancel is called when the answer arrived nevertheless.
 func (p *patient) HandleUnwatchAfterCancel() { _ = p.SetDeadline(time.Time{}) }

@@ -16,26 +16,26 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// reconnect bounds the back-off of the connection that listens.
+// reconnectFirst and reconnectCap bound the back-off of the connection that listens.
 const reconnectFirst, reconnectCap = 100 * time.Millisecond, 5 * time.Second
 
-// ErrDeaf says that the server, or what is in front of it, accepts LISTEN and that notifications do not
-// arrive: a pooler that hands connections around, such as PgBouncer in transaction mode, makes so.
+// ErrDeaf says that LISTEN is accepted but notifications do not arrive. The cause is a pooler that
+// hands connections around, such as PgBouncer in transaction mode.
 var ErrDeaf = errors.New("notifications do not arrive")
 
-// Watch implements [storage.Waker]. However many watch, one connection of its own listens for them,
-// and says nothing while all is well: thousands of nodes in one process need no more. Where
-// notifications do not arrive, which a pooler that hands connections around makes so, that is said
-// once, and from then on Watch only waits for ctx. wake is called on a goroutine of the store and
-// must not block.
+// Watch implements [storage.Waker]. One connection listens for all callers of Watch, so thousands
+// of nodes in one process need no more. It sends no statements while all is well. Where
+// notifications do not arrive, because a pooler hands connections around, the store logs that once,
+// and from then on Watch only waits for ctx. wake is called on a goroutine of the store and must
+// not block.
 func (s *Store) Watch(ctx context.Context, wake func(storage.Wake)) error {
 	defer s.audience.join(wake, s.hear)()
 	<-ctx.Done()
 	return ctx.Err()
 }
 
-// audience is who watches. While there is anybody, one goroutine hears for all; who leaves last
-// ends it and waits for its end.
+// audience is the callers of Watch. While there is one, one goroutine listens for all. The last one
+// to leave ends that goroutine and waits for its end.
 type audience struct {
 	mu    sync.Mutex
 	seat  int
@@ -43,8 +43,8 @@ type audience struct {
 	end   func()
 }
 
-// join takes a seat and returns what gives it up. Who comes later is hinted at once, because what
-// happened before is not told again.
+// join adds a caller and returns the function that removes it. A caller that joins later gets a
+// hint at once, because it has missed the earlier ones.
 func (a *audience) join(wake func(storage.Wake), hear func(context.Context)) (leave func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -74,7 +74,7 @@ func (a *audience) leave(seat int) {
 	}
 }
 
-// tell passes a hint on to everybody.
+// tell passes a hint on to all callers of Watch.
 func (a *audience) tell(w storage.Wake) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -83,7 +83,7 @@ func (a *audience) tell(w storage.Wake) {
 	}
 }
 
-// hear listens until ctx ends, and connects again and again for that.
+// hear listens until ctx ends, and reconnects for that as often as needed.
 func (s *Store) hear(ctx context.Context) {
 	if s.silent.Load() {
 		return
@@ -118,8 +118,8 @@ func (s *Store) hear(ctx context.Context) {
 	}
 }
 
-// listen connects, makes sure that notifications arrive, and passes them on until the connection
-// ends. Whatever happened while nobody listened is covered by one hint for everybody.
+// listen connects, checks that notifications arrive, and passes them on until the connection ends.
+// It first sends one hint to everybody, which covers what happened while no connection listened.
 func (s *Store) listen(ctx context.Context) (listened bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -146,7 +146,8 @@ func (s *Store) listen(ctx context.Context) (listened bool, err error) {
 	}
 }
 
-// TryWatch reports whether Watch would be woken: nil if a notification arrives, [ErrDeaf] if none does.
+// TryWatch reports whether Watch would receive hints: nil if a notification arrives, [ErrDeaf] if
+// none does.
 func (s *Store) TryWatch(ctx context.Context) error {
 	conn, err := s.connectListener(ctx)
 	if err != nil {
@@ -161,7 +162,7 @@ func (s *Store) TryWatch(ctx context.Context) error {
 	return nil
 }
 
-// parseWake reads a hint; what is not understood is one for everybody.
+// parseWake reads a hint. One that it cannot parse becomes a hint for everybody.
 func parseWake(payload string) storage.Wake {
 	var w storage.Wake
 	if err := json.Unmarshal([]byte(payload), &w); err != nil {
@@ -170,7 +171,7 @@ func parseWake(payload string) storage.Wake {
 	return w
 }
 
-// connectListener makes the connection and listens.
+// connectListener makes the connection that listens.
 func (s *Store) connectListener(ctx context.Context) (*pgx.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
 	defer cancel()
@@ -185,8 +186,8 @@ func (s *Store) connectListener(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// probe sends a notification to this connection alone, from another one, and waits for it. A
-// pooler accepts LISTEN and forgets it: nothing else would show that.
+// probe sends a notification to this connection alone, from another one, and waits for it. A pooler
+// accepts LISTEN and forgets it, and nothing else would show that.
 func (s *Store) probe(ctx context.Context, conn *pgx.Conn) error {
 	channel := "emitd_probe_" + uuid.NewString()
 	asking, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
@@ -197,7 +198,8 @@ func (s *Store) probe(ctx context.Context, conn *pgx.Conn) error {
 	if err := s.call(ctx, "probe", writing, func(m *message) { m.set("select pg_notify(" + pgschema.Literal(channel) + ", '')") }); err != nil {
 		return err
 	}
-	// A busy server may take long for the statements; the notification is there when they are.
+	// A busy server may take long for the statements. Their time does not count here: once they are
+	// done, the notification has been sent.
 	arrival, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
 	defer cancel()
 	for {

@@ -1,10 +1,10 @@
--- The cluster's state. Rows that every heartbeat writes (node, lease) have no index on what
--- heartbeats change and room on their page, so that an update stays on the page (HOT) and costs
--- neither an index entry nor a vacuum.
+-- The cluster's state. The tables that every heartbeat writes (node, lease) have no index on the
+-- columns that heartbeats change, and free room on their pages. An update therefore stays on its
+-- page (HOT) and costs neither an index entry nor a vacuum.
 
 create table {{node}} (
 	incarnation        text collate "C" primary key,
-	-- What a heartbeat changes stands together: the log then holds these bytes only.
+	-- The columns that a heartbeat changes stand together, so that the log holds only their bytes.
 	seq                bigint not null,
 	heard              bigint not null,
 	last_heartbeat_at  timestamptz not null,
@@ -25,15 +25,15 @@ create table {{node}} (
 	traits             jsonb not null
 ) with (fillfactor = 50);
 
--- What replicas of one program advertise, once.
+-- What the replicas of one program advertise, stored once.
 create table {{advert}} (
 	hash    text collate "C" primary key,
 	body    text not null,
 	used_at timestamptz not null
 );
 
--- The number is the key, so whoever changes it waits for those who hold the row FOR KEY SHARE:
--- a take-over waits for the running commit of the term it replaces.
+-- The number is the key, so a statement that changes it waits for those that hold the row FOR KEY
+-- SHARE: an election waits for a commit that is under way in the term it replaces.
 create table {{term}} (
 	number      bigint primary key,
 	ordinal     bigint not null,
@@ -46,7 +46,7 @@ create table {{term}} (
 );
 insert into {{term}} (number, ordinal, node_id, incarnation, name, vacant) values (0, 0, '', '', '', false);
 
--- Who may renew is repeated here: a renewal touches, and waits for, this row alone.
+-- The term and its holder are repeated here, so that a renewal reads and locks this row alone.
 create table {{lease}} (
 	term         bigint not null, -- 0: nobody renews
 	incarnation  text collate "C" not null,
@@ -80,7 +80,8 @@ create table {{unit}} (
 	embargoes           jsonb,
 	failing_since       timestamptz,
 	retry_at            timestamptz,
-	-- Who holds the unit now; the columns above name its last holder for ever.
+	-- Who holds the unit now. After the end of an assignment the columns above still name its last
+	-- holder.
 	owner               text collate "C" generated always as
 		(case when state in ('unassigned', 'deleted') then null else incarnation end) stored,
 	primary key (daemon, index)
@@ -113,8 +114,8 @@ create table {{event}} (
 	roll         boolean generated always as (starts_with(kind, 'node.')) stored -- about members
 );
 
--- Numbers that only grow. Whoever makes an event updates this row last before it commits: the
--- row's lock makes the order of numbers that of commits, without gaps.
+-- Numbers that only grow. A transaction that makes an event updates this row last before it
+-- commits. The row's lock makes the order of numbers the order of commits, without gaps.
 create table {{counter}} (
 	head       bigint not null, -- the newest event there was
 	oldest     bigint not null, -- the first event that is kept, or head + 1
@@ -122,7 +123,7 @@ create table {{counter}} (
 	waiting    bigint not null, -- commands that nobody has fulfilled
 	lock_floor bigint not null, -- the highest number of a lock whose row was swept
 	-- The server under which the newest heartbeat found these rows, and since when it is another
-	-- than before: a failover brings the rows of the server that was copied.
+	-- one than before: a failover brings along the rows of the server that was copied.
 	store_id    text not null,
 	other_since timestamptz,
 	-- The cluster's name, set by the first node that registers.

@@ -1,17 +1,17 @@
--- A heartbeat of a node that neither registers nor stands: what the statements beat, renew, single
--- with held, roll and waiting of package storage/postgres do, in this order. Each statement of a
--- volatile function has a snapshot of its own, so none that reads is older than what one before it waited
--- for: in no isolation but READ COMMITTED, so in any other the function does nothing. The
--- statements are planned once in a session and not at every heartbeat, and those are left out for
--- which the counter says that nothing is there: that is more than half of a heartbeat's work. It is no
--- procedure, because the server's statistics take the constants out of a SELECT, not out of a CALL.
+-- Serves a simple heartbeat, one that neither registers nor campaigns. The function does what the statements
+-- beat, renew, single with held, roll and waiting of package storage/postgres do, in this order. Each
+-- statement of a volatile function has a snapshot of its own, so none that reads is older than a wait before
+-- it. That holds only in READ COMMITTED, so the function does nothing in any other isolation. A session
+-- plans the statements once and not at every heartbeat, and the function skips those that would find
+-- nothing, as the counter says. Both together save more than half of a heartbeat's work. It is no procedure,
+-- because the server's statistics remove the constants from a SELECT but not from a CALL.
 --
--- It answers in few parameters, because each costs as much as reading a row of a table. single: whether
--- the lease was renewed, then the columns of the statement single; null if the heartbeat was refused.
--- Of the others each element is a row; null is none.
+-- It answers in few parameters, because each costs as much as reading a row of a table. single is null if
+-- the heartbeat was refused. Otherwise it says whether the lease was renewed, followed by the columns of the
+-- statement single. In the other parameters each element is a row; null means none.
 --
--- The name has the version: programs of this one go on calling it while a later one migrates. Another
--- list of parameters needs another name.
+-- The name contains the version: programs of this version go on calling it while a later one migrates.
+-- Another list of parameters needs another name.
 create or replace function {{schema}}.{{name "heartbeat_1"}}(
 	patience text, who text, beat bigint, heard_by bigint, term_seen bigint, generation_seen bigint,
 	holds bigint, lost_through bigint, lease_micros bigint, pass bigint, roll_after bigint, roll_to bigint,
@@ -30,7 +30,7 @@ begin
 			'transactions of this role begin as %s: set its default_transaction_isolation to %L',
 			current_setting('transaction_isolation'), 'read committed');
 	end if;
-	-- It may wait for locks only, and for each no longer than its caller waits for it.
+	-- The function waits for locks only, and for each no longer than its caller waits for the answer.
 	ignored := set_config('lock_timeout', patience, true);
 	update {{node}} n set
 		seq = beat,
@@ -53,8 +53,8 @@ begin
 		where l.term = holds and l.incarnation = who;
 		renewed := found;
 	end if;
-	-- No join: tables that were never analyzed look large, and three of them joined are taken for so
-	-- much work that the server compiles the statement.
+	-- No join: the planner takes tables that were never analyzed for large ones. Three of them joined
+	-- would look like so much work that the server compiles the statement.
 	select row(renewed, c, clock_timestamp(), pg_postmaster_start_time(), pg_walfile_name(pg_current_wal_insert_lsn()),
 				(select t from {{term}} t), (select l from {{lease}} l))::text,
 			array(select u::text from {{unit}} u where u.owner = who), c.rolled, c.waiting

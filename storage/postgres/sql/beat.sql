@@ -1,4 +1,4 @@
--- A follower's whole write: its own row, newer sequence numbers only.
+-- The whole write of a follower: its own row, newer sequence numbers only.
 update {{node}} set
 	seq = $2,
 	last_heartbeat_at = clock_timestamp(),

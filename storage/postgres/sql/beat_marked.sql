@@ -1,4 +1,4 @@
--- The same for who holds the term or stands: later statements ask for the mark.
+-- The same as beat, for heartbeats with further statements that write: those require the mark.
 update {{node}} set
 	seq = $2,
 	last_heartbeat_at = clock_timestamp(),

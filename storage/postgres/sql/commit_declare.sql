@@ -1,4 +1,4 @@
--- Declares units, retires them and takes them back. No unit stands twice in the input.
+-- Declares units, retires them or takes the retirement back. No unit occurs twice in the input.
 with clock as materialized (select clock_timestamp() as now),
 input as materialized (
 	select * from json_to_recordset($4) as x (ord int, daemon text, index int, state text, generation bigint,

@@ -1,4 +1,4 @@
--- The leader's steps with nodes. No node stands twice in the input.
+-- The leader's steps with nodes. No node occurs twice in the input.
 with clock as materialized (select clock_timestamp() as now),
 input as materialized (
 	select * from json_to_recordset($4) as x (ord int, incarnation text, seq bigint, state text, reason text, stamp timestamptz)
@@ -14,7 +14,7 @@ changed as (
 	where n.incarnation = i.incarnation and n.state <> 'removed' and case i.state
 		when 'removed' then n.seq = i.seq
 		when 'live' then n.judged <> ''
-		-- A judgement is of the stamp that it was made of.
+		-- Late and Deaf apply only if the row still has the stamp that was too old.
 		when 'late' then n.judged <> 'late' and coalesce(i.stamp = n.last_heartbeat_at, true)
 		when 'deaf' then n.judged <> 'deaf' and coalesce(i.stamp = n.heard_at, true)
 		else false end

@@ -1,5 +1,5 @@
--- The leader's steps. The rows were locked by a statement before. No unit stands twice in the
--- input. A change whose row has moved is skipped.
+-- The leader's steps. A statement before locked the rows. No unit occurs twice in the input. A
+-- change whose row no longer matches its guard is skipped.
 with clock as materialized (select clock_timestamp() as now),
 input as materialized (
 	select * from json_to_recordset($4) as x (ord int, daemon text, index int, step text, state text, generation bigint,

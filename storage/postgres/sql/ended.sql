@@ -1,5 +1,5 @@
--- Marks the processes that are proven to have ended, and vacates the term if exactly one of them holds
--- it. Term, lease and nodes are locked by statements before this one.
+-- Marks the processes that are proven to have ended, and vacates the term if exactly one of them
+-- holds it. Statements before this one locked term, lease and nodes.
 with clock as materialized (select clock_timestamp() as now),
 marked as (
 	update {{node}} n set witnessed = true
@@ -12,7 +12,7 @@ vacated as (
 	where {{held "t"}} and t.incarnation = any($2::text[]) and t.incarnation <> $1 and {{written "$1"}}
 	returning t.*
 ),
--- Nobody renews a vacant term.
+-- A vacant term has no lease to renew.
 over as (update {{lease}} l set term = 0 from vacated),
 news as (
 	select 1 as ord, 'leader.lost' as kind, name as node, node_id, incarnation, '' as daemon, null::int as index,
@@ -20,7 +20,7 @@ news as (
 	from vacated
 ),
 {{tell}},
--- The leader has units to take; or whoever may stand, should.
+-- Wakes the leader, which has units to reassign, or the candidates, which should campaign.
 awake as (
 	select null::text as incarnation, true as leader from vacated
 	union all

@@ -1,5 +1,5 @@
--- Holds the fence to the end of the caller's transaction and bounds how long that may idle: the
--- unit's successor waits for it. A bound that is lower already stays.
+-- Holds the fence to the end of the caller's transaction and bounds how long that may idle, because
+-- the unit's next run waits for it. A lower bound that is already set stays.
 select f.generation, set_config('idle_in_transaction_session_timeout',
 	(select least(nullif(s.setting::bigint, 0), $3::bigint)::text from pg_catalog.pg_settings s
 		where s.name = 'idle_in_transaction_session_timeout'), true)

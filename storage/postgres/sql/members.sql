@@ -1,2 +1,2 @@
--- With the newest event of the same snapshot: what happened later is told by later events.
+-- Reads the newest event of the same snapshot too: later events report what happened later.
 select c.head, n from {{node}} n, {{counter}} c order by n.incarnation

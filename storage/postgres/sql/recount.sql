@@ -1,2 +1,2 @@
--- Heartbeats ask for commands only while there are any. The row was locked by a statement before.
+-- Heartbeats ask for commands only while some wait. A statement before locked the row.
 update {{counter}} set waiting = (select count(*) from {{command}} where done_at is null)

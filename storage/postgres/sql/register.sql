@@ -1,7 +1,7 @@
 -- Inserts the row, revives a tombstone that the leader made of it, or renews what a present node
--- advertises. Nothing happens to a row that has a newer sequence number or that its own process
--- ended, nothing if another process with this ID beat within its TTL and is not proven to have ended, and
--- nothing if the store belongs to a cluster of another name.
+-- advertises. It does nothing to a row that has a newer sequence number or that its own process
+-- ended. It does nothing if another process with this ID sent a heartbeat within its TTL and is not
+-- proven to have ended, or if the store belongs to a cluster of another name.
 with clock as materialized (select clock_timestamp() as now),
 old as (select * from {{node}} where incarnation = $1),
 other as materialized (
@@ -12,7 +12,7 @@ taken as (
 	select n.id, n.name, n.incarnation, n.last_heartbeat_at, n.traits->'host' as host
 	from {{node}} n, clock
 	where n.id = $2 and n.incarnation <> $1 and n.state <> 'removed' and n.incarnation <> all($13::text[])
-		-- A stamp that is further ahead was made before the clock was set back.
+		-- A stamp further ahead was made before the clock was set back.
 		and clock.now - n.last_heartbeat_at < $4 * interval '1 microsecond'
 		and n.last_heartbeat_at - clock.now < $4 * interval '1 microsecond'
 		and not exists (select from old where old.state <> 'removed' or old.departed or old.seq >= $5)

@@ -1,5 +1,5 @@
--- Replaces the name if it is the one that the caller knows and no node is live; answers the name that
--- was there and a node that is.
+-- Replaces the name if it is the one that the caller knows and no node is live. Returns the
+-- previous name and the name of a live node.
 with clock as materialized (select clock_timestamp() as now),
 live as materialized (
 	select n.name from {{node}} n, clock

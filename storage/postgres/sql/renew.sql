@@ -1,5 +1,5 @@
--- storage.Decide for a holder that does not stand. Everything it needs is in the one row, so that
--- a renewal that waited for an election finds the new term here.
+-- storage.Decide for a holder that does not campaign. Everything it needs is in this one row, so a
+-- renewal that waited for an election finds the new term here.
 update {{lease}} set
 	expires_at = clock_timestamp() + $4 * interval '1 microsecond',
 	renewals = renewals + 1,

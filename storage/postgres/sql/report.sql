@@ -1,9 +1,9 @@
--- The holder's steps. The rows were locked by a statement before, so what this snapshot shows is
--- what the transaction commits against. No unit stands twice in the input.
+-- The holder's steps. A statement before locked the rows, so the transaction commits against what
+-- this snapshot shows. No unit occurs twice in the input.
 with clock as materialized (select clock_timestamp() as now),
 me as (select * from {{node}} n where n.incarnation = $1 and {{written "$1"}}),
--- A generation that the holder renews is not below the present term, whose number is above all that a lost
--- history gave out.
+-- A generation that the holder renews is at least the present term. The term's number is above
+-- every generation of a lost history.
 present as materialized (select number from {{term}}),
 input as materialized (
 	select * from json_to_recordset($2) as x (ord int, daemon text, index int, generation bigint, step text,
@@ -28,7 +28,7 @@ stepped as (
 	update {{unit}} u set
 		state = o.next,
 		since = case when o.step in ('fail', 'recover') then u.since else clock.now end,
-		-- A unit that runs keeps the reason of its assignment.
+		-- A unit that stays with its holder keeps the reason of its assignment.
 		reason = case when o.step in ('acknowledge', 'resume', 'postpone', 'fail', 'recover') then u.reason else o.reason end,
 		error = case when o.error <> '' then o.error else u.error end,
 		failures = case
@@ -68,7 +68,7 @@ news as (
 			else 'assignment.deleted' end as kind,
 		name as node, node_id, incarnation, daemon, index, term, 0 as term_ordinal, generation, told as reason, null::json as detail
 	from stepped
-	-- Of a run that fails again and again only the first report is told.
+	-- Of a run that fails again and again, only the first report makes an event.
 	where step <> 'fail' or old_failing is null
 ),
 {{tell}},

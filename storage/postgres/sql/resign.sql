@@ -4,7 +4,7 @@ vacated as (
 	where t.number = $2 and {{held "t"}} and t.node_id = $3 and t.incarnation = $1 and {{written "$1"}}
 	returning t.*
 ),
--- Nobody renews a vacant term.
+-- A vacant term has no lease to renew.
 ended as (update {{lease}} l set term = 0 from vacated),
 news as (
 	select 1 as ord, 'leader.lost' as kind, name as node, node_id, incarnation, '' as daemon, null::int as index,
@@ -12,7 +12,7 @@ news as (
 	from vacated
 ),
 {{tell}},
--- Whoever may stand, should.
+-- Wakes the candidates, which should campaign.
 awake as (select null::text as incarnation, true as leader from vacated),
 {{wake}}
 select count(*) from woken

@@ -1,5 +1,5 @@
--- Ends the embargoes that were laid for abandoned runs of this process that have returned. The rows were locked
--- by a statement before. No unit stands twice in the input.
+-- Ends the embargoes that were imposed for abandoned runs of this process that have returned. A
+-- statement before locked the rows. No unit occurs twice in the input.
 with lifted as (
 	update {{unit}} u set embargoes = (
 		select jsonb_agg(e order by place) from jsonb_array_elements(u.embargoes) with ordinality as x (e, place)

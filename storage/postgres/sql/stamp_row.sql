@@ -1,4 +1,4 @@
--- The row to be raised, so that the next statement has one to wait for. This one never waits for
--- transactions that hold the fence.
+-- Inserts the row to be raised, so that the next statement has one to wait for. This statement
+-- never waits for transactions that hold the fence.
 insert into {{fence}} (daemon, index, generation, stamped_at) values ($1, $2, 0, clock_timestamp())
 on conflict do nothing

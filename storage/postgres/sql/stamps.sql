@@ -1,4 +1,4 @@
--- Raises what no transaction holds. The others are left for a stamp that waits.
+-- Raises the fences that no transaction holds. The others are left for a stamp that waits.
 with input as materialized (
 	select x.daemon, x.index, max(x.generation) as generation
 	from json_to_recordset($1) as x (daemon text, index int, generation bigint)

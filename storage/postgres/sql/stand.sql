@@ -1,5 +1,5 @@
--- storage.Decide, clause by clause, for a node that stands, and what follows from it. Term and
--- lease are locked by statements before this one.
+-- storage.Decide, clause by clause, for a candidate, and the writes that follow from it. Statements
+-- before this one locked term and lease.
 with clock as materialized (select clock_timestamp() as now),
 seen as materialized (
 	select t.number, t.ordinal, t.node_id, t.incarnation, t.name, {{held "t"}} as held,
@@ -47,7 +47,7 @@ news as (
 	from verdict v, elected e
 ),
 {{tell}},
--- Who was replaced and lives should know.
+-- Wakes the former leader: if it still runs, it should learn that it was replaced.
 awake as (select v.incarnation, true as leader from verdict v, elected where v.held and not v.mine),
 {{wake}}
 select v.verdict, (select count(*) from woken) from verdict v

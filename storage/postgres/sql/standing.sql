@@ -1,2 +1,2 @@
--- Asked when a call was refused: why.
+-- Finds out why a call was refused.
 select state <> 'removed', departed from {{node}} where incarnation = $1

@@ -1,4 +1,4 @@
--- A resignation asked of another term than the present one is answered at once.
+-- A request to resign another term than the present one is answered at once.
 with clock as materialized (select clock_timestamp() as now),
 filed as (
 	insert into {{command}} (id, kind, actor, reason, term, cooldown, args, created_at, done_at, result)
@@ -16,7 +16,7 @@ news as (
 	from filed where kind = 'leader.resign'
 ),
 {{tell}},
--- To a heartbeat, which reads commands; a pass of the leader does not.
+-- Wakes the leader's node for a heartbeat and not for a pass: only heartbeats read commands.
 awake as (select t.incarnation, false as leader from {{term}} t, filed where {{held "t"}}),
 {{wake}}
 select count(*) from woken

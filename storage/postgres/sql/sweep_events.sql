@@ -1,5 +1,6 @@
--- Always a beginning of the history, up to the first event that is young enough and not one too
--- many: readers see no gap, whatever the clock did. Age alone never takes the newest $7.
+-- Always deletes from the beginning of the history, up to the first event that is young enough and
+-- within the number to retain. Readers see no gap, whatever the clock did. Age alone never deletes
+-- the newest $7.
 with span as materialized (
 	select oldest, head, oldest + $6 as bound,
 		oldest + greatest(head - oldest + 1 - $5, 0) as beyond

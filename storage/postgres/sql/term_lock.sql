@@ -1,2 +1,2 @@
--- A candidate waits here for the running commit of the term it would replace.
+-- A candidate waits here for a commit that is under way in the term it would replace.
 select from {{term}} for update
