@@ -12,18 +12,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// census knows which process belongs to which run. It looks at the machine's processes once, when
-// it is first asked; a new one is made for each occasion.
+// census knows which process belongs to which run. It reads the machine's process list once, when it is first
+// asked. A new census is made for each occasion.
 //
-// A process belongs to a run if it is in the process group of the run's first process, or descends
-// from that process, whatever group or session it has moved to. One whose parents have ended is
-// adopted by the guardian (on Linux). It is known by the variables that its run was given.
+// A process belongs to a run if it is in the process group of the run's first process, or descends from that
+// process, whatever group or session it has moved to. A process whose parents have ended is adopted by the guardian
+// (on Linux). It is recognised by the variables that its run was given.
 type census struct {
 	g   *guard
-	all map[int]process // nil = not looked yet
+	all map[int]process // nil = the list was not read yet
 	of  map[*ward][]process
-	// blind is set if not all processes could be looked at, for want of descriptors or memory: then
-	// nothing is known to be gone.
+	// blind is set if some processes could not be examined for want of descriptors or memory. No run is then known
+	// to be gone.
 	blind bool
 }
 
@@ -65,7 +65,7 @@ func (c *census) take() {
 func (c *census) owner(p process, leaders map[int]*ward) *ward {
 	self := os.Getpid()
 	var found *ward
-	for range len(c.all) { // a list that changes while it is read may have a circle
+	for range len(c.all) { // bounded, because a list that changes while it is read may have a cycle
 		found = cmpWard(found, leaders[p.pgid], leaders[p.pid])
 		parent, known := c.all[p.ppid]
 		switch {
@@ -75,7 +75,7 @@ func (c *census) owner(p process, leaders map[int]*ward) *ward {
 			}
 			return found
 		case !known || p.ppid <= 1:
-			if adopts { // not ours: it would have been adopted
+			if adopts { // not of a run: the guardian would have adopted it
 				return nil
 			}
 			return found
@@ -95,8 +95,8 @@ func cmpWard(ws ...*ward) *ward {
 	return nil
 }
 
-// killUnborn kills the process that the starter has made and that is not the command yet: it still has the
-// name of the thread that made it.
+// killUnborn kills the process that the starter has forked and that has not executed the command yet. It recognises
+// that process by its name, which is still that of the thread that forked it.
 func (c *census) killUnborn() {
 	self, name := os.Getpid(), nameOfUnborn()
 	all, _ := processes()
@@ -107,7 +107,7 @@ func (c *census) killUnborn() {
 	}
 }
 
-// signal sends to all processes of the run.
+// signal sends a signal to all processes of the run.
 func (w *ward) signal(seen *census, s unix.Signal) {
 	strays := w.away(seen)
 	w.target.signal(s)
@@ -134,9 +134,9 @@ func (w *ward) away(seen *census) []process {
 	return all
 }
 
-// runs reports whether some process of the run may execute something. The look at the list of
-// processes may miss one that forks meanwhile, so an empty list is made sure of: SIGKILL also
-// reaches what is being forked.
+// runs reports whether a process of the run may execute something. The process list may miss a process that is
+// forked while the list is read. An empty list is therefore checked a second time, after a SIGKILL, which also
+// reaches processes that are being forked.
 func (w *ward) runs(seen *census) bool {
 	switch {
 	case w.cgroup != nil:
@@ -156,7 +156,7 @@ func (w *ward) runs(seen *census) bool {
 	return true
 }
 
-// markNames are the variables that tell the processes of one run from those of others.
+// markNames are the variables that distinguish the processes of one run from those of others.
 var markNames = []string{"EMITD_UNIT=", "EMITD_GENERATION="}
 
 func marksOf(env [][]byte) []string {
@@ -172,9 +172,9 @@ func marksOf(env [][]byte) []string {
 	return out
 }
 
-// marked returns the run that a process was started for, as its environment says.
+// marked returns the run that a process was started for, according to its environment.
 func (g *guard) marked(p process) *ward {
-	if p.name == roleGuardian { // what is being started, or this
+	if p.name == roleGuardian { // a process that is being started, or the guardian itself
 		return nil
 	}
 	env, ok := g.marks[p.id()]
@@ -197,9 +197,8 @@ func (g *guard) marked(p process) *ward {
 	return nil
 }
 
-// environment returns the marks in the environment of a process. The kernel reads it from the
-// process's memory, which may take as long as that process likes: this waits a moment only, and
-// reports false if that was too short.
+// environment returns the marks in the environment of a process. The kernel reads them from the process's memory,
+// which may take arbitrarily long. This waits only 100 ms, and reports false if that was too short.
 func environment(pid int) ([]string, bool) {
 	found := make(chan []string, 1)
 	go func() {

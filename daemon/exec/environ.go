@@ -14,14 +14,14 @@ import (
 	"github.com/emitd/emitd/daemon"
 )
 
-// ownEnv are the variables that tell a command what it is.
+// ownEnv are the variables that identify a command's run to the command.
 var ownEnv = []string{"EMITD_DAEMON", "EMITD_UNIT", "EMITD_GENERATION", "EMITD_TERM", "EMITD_NODE"}
 
-// inherited are the variables of emitd's own environment that every command gets: none of them
+// inherited are the variables of emitd's own environment that every command gets. None of them
 // holds a secret. Config.InheritEnv names more.
 var inherited = []string{"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR", "TERM"}
 
-// matches reports whether a name is one of the patterns, which may end in *.
+// matches reports whether a name matches one of the patterns, which may end in *.
 func matches(patterns []string, name string) bool {
 	return slices.ContainsFunc(patterns, func(p string) bool {
 		prefix, open := strings.CutSuffix(p, "*")
@@ -52,7 +52,7 @@ func (c Config) environ(own []string, a *daemon.Assignment) []string {
 		"EMITD_NODE="+a.Node)
 }
 
-// valueOf returns the last value of a variable, as a process sees it.
+// valueOf returns the last value of a variable, which is the one that a process sees.
 func valueOf(env []string, name string) string {
 	for _, kv := range slices.Backward(env) {
 		if v, ok := strings.CutPrefix(kv, name+"="); ok {
@@ -62,17 +62,17 @@ func valueOf(env []string, name string) string {
 	return ""
 }
 
-// Check reports why the command could not be started on this machine, or nil: its directory, its
-// program and its user are looked at.
+// Check reports why the command could not be started on this machine, or nil. It checks the
+// directory, the program and the user.
 func (c Config) Check() error {
 	a := daemon.NewAssignment(daemon.Fence{Unit: daemon.Unit{Daemon: c.ID}}, 0, "", nil)
 	_, err := c.command(os.Environ(), a)
 	return err
 }
 
-// command returns what the process is made of.
+// command returns what the guardian needs to start the process.
 func (c Config) command(own []string, a *daemon.Assignment) (*program, error) {
-	if c.Dir == "" { // not the guardian's
+	if c.Dir == "" { // emitd's directory; the guardian has another
 		dir, err := os.Getwd()
 		if err != nil {
 			return nil, err
@@ -99,7 +99,7 @@ func bytesOf(texts []string) [][]byte {
 	return out
 }
 
-// unique drops what a later setting of the same variable replaces.
+// unique drops settings that a later setting of the same variable replaces.
 func unique(env []string) []string {
 	seen := map[string]bool{}
 	var out []string
@@ -113,7 +113,7 @@ func unique(env []string) []string {
 	return out
 }
 
-// find returns the path of the program: as it is, in Dir or in PATH.
+// find returns the path of the program: as given, relative to Dir, or found in PATH.
 func (c Config) find(path string) (string, error) {
 	if c.Dir != "" {
 		switch info, err := os.Stat(c.Dir); {
@@ -135,7 +135,7 @@ func (c Config) find(path string) (string, error) {
 	return "", &osexec.Error{Name: name, Err: osexec.ErrNotFound}
 }
 
-// executable returns nil if the file looks as if it could be executed.
+// executable returns nil if the file seems to be executable.
 func (c Config) executable(name, path string) error {
 	if !filepath.IsAbs(path) && c.Dir != "" {
 		path = filepath.Join(c.Dir, path)
@@ -152,7 +152,7 @@ func (c Config) executable(name, path string) error {
 	return nil
 }
 
-// cause returns what the system said, without the path.
+// cause returns the system's error without the path.
 func cause(err error) error {
 	if e, ok := err.(*os.PathError); ok { //nolint:errorlint // of os.Stat
 		return e.Err
@@ -160,7 +160,7 @@ func cause(err error) error {
 	return err
 }
 
-// rights returns whose rights the command has; nil are those of emitd.
+// rights returns the user whose rights the command has; nil means emitd's.
 func (c Config) rights() (*user, error) {
 	if c.User == "" && c.Group == "" {
 		return nil, nil //nolint:nilnil // no other user

@@ -1,65 +1,70 @@
 // Package exec runs external commands as daemons.
 //
-// One run of a unit is one process group. The command gets in its environment
+// One run of a unit is one process group. The command gets these variables in its environment:
 //
 //	EMITD_DAEMON      acme:ticker             EMITD_TERM   number of the assigning term
 //	EMITD_UNIT        acme:ticker/3           EMITD_NODE   name of the node
 //	EMITD_GENERATION  the fence: give it to whatever it writes to, to be compared there
 //
-// and, of emitd's own environment, PATH, HOME, USER, LOGNAME, SHELL, LANG, LANGUAGE, LC_*, TZ, TMPDIR
-// and TERM, what Config.InheritEnv names, and Config.Env. Whatever else emitd was given, such as
-// passwords, stays with it. Its output is logged line by line; each line also counts as progress
-// (Spec.StallTimeout).
+// It also gets, from emitd's own environment, PATH, HOME, USER, LOGNAME, SHELL, LANG, LANGUAGE,
+// LC_*, TZ, TMPDIR and TERM, the variables that Config.InheritEnv names, and those of Config.Env.
+// It does not get any other variable of emitd, such as passwords. The package logs the command's
+// output line by line. Each line also counts as progress (Spec.StallTimeout).
 //
-//	drain                     SIGTERM to all its processes; they may finish what is in flight
+//	drain                     SIGTERM to all its processes; they may finish the work in flight
 //	context cancelled         SIGKILL to all its processes
 //	exit 0                    started again after the shortest back-off
 //	exit 75 (EX_TEMPFAIL)     the unit is given back (daemon.ErrRelease)
 //	any other end             a failure; the tail of stderr is in its error
 //	first process ends alone  SIGTERM to the rest, SIGKILL 2 s later
 //
-// Run returns only when nothing of it executes anything any more. That includes processes that have
-// left the process group (setsid, setpgid). On Linux each run has a control group of its own where
-// emitd may make one. Elsewhere on Linux they are found as descendants of the first process; and if
-// their parents have ended, by EMITD_UNIT and EMITD_GENERATION in their environment. One that has
-// neither parents nor these variables ends with the node. On macOS a process that has lost its
-// parents is out of reach; a warning says so if it still holds the command's output. Without a
-// control group, so is everywhere a process that changed to a user whom emitd may not signal.
+// Run returns only when no process of the run executes anything any more. That includes processes
+// that have left the process group (setsid, setpgid). How they are found depends on the system:
+//
+//   - On Linux, each run has a control group of its own if emitd may create one.
+//   - On Linux without control groups, they are found as descendants of the first process. If their
+//     parents have ended, they are found by EMITD_UNIT and EMITD_GENERATION in their environment. A
+//     process that has neither parents nor these variables ends with the node.
+//   - On macOS, a process that has lost its parents cannot be found. The package logs a warning if
+//     it still holds the command's output.
+//   - Without a control group, a process that changed to a user whom emitd may not signal cannot be
+//     ended on any system.
 //
 // # The guardian
 //
-// A command must end when the assignment's trust does, also when emitd is killed (SIGKILL) or
-// stopped (SIGSTOP). One guardian process per node sees to that. It is the same binary, started
-// with the first command, in a session of its own, deaf to the signals of a terminal. All commands
-// are its children.
+// A command must end when the assignment's validity (its trust) does, even if emitd is killed
+// (SIGKILL) or stopped (SIGSTOP). One guardian process per node ensures that. It is the same
+// binary, started with the first command, in a session of its own, and it ignores the signals of a
+// terminal. All commands are its children.
 //
 //	emitd ──start command deadline──▶ guardian ──fork, exec──▶ command
 //	emitd ──extend deadline──▶ guardian            whenever trust was extended
 //	emitd ──signal──▶ guardian ──▶ all processes   drain, cancel
 //	emitd ◀──gone── guardian                       no process is left
 //
-// Promises, and why they hold:
+// What the guardian promises, and why each promise holds:
 //
-//  1. No command runs unwatched: who starts it is who watches it, and knows the deadline before.
-//     What was not started by then is not started any more.
-//  2. Deadlines are absolute readings of a clock that counts suspend (CLOCK_BOOTTIME), and the
-//     clock is read before trust is asked for. A pause anywhere between the reading and the
-//     guardian shortens what is left and never prolongs it. At its deadline a run is killed.
-//  3. When emitd ends in whatever way, its socket closes and the guardian kills all runs at once.
-//     It exits when no process of them is left; until then it keeps the lock file locked that
-//     GuardianConfig.Lock names, so that a free lock proves the end of emitd and its commands. Commands
-//     do not inherit the lock file, nor anything else but their output. A guardian that is stopped
-//     then, and does nothing, is killed 5 s later (on Linux).
-//  4. When the guardian ends, its commands end at once, also while emitd is stopped (on Linux): the
-//     kernel kills its children, and the reaper, the process between emitd and the guardian, adopts
-//     and kills everything else. When the reaper ends, the guardian kills all runs and ends. If
-//     both are killed in the same instant, the kernel still kills the first processes, emitd kills
-//     their groups once it runs, and the next guardian the processes in control groups that have no
-//     guardian. The runs fail, and the next attempt starts another guardian. One that does not
-//     answer emitd is killed.
-//  5. Only our own processes are killed: they are signalled through a handle of the process
-//     (Linux 6.9), or after comparing its start time.
-//  6. A command on a file system that does not answer delays the start of others, but no deadline.
+//  1. No command runs unguarded. The guardian itself starts it, and knows the deadline before.
+//     After the deadline it does not start the command any more.
+//  2. Deadlines are absolute readings of a clock that counts suspend (CLOCK_BOOTTIME). The clock is
+//     read before the remaining trust is. A pause anywhere between that reading and the guardian
+//     shortens the remaining time and never extends it. At its deadline a run is killed.
+//  3. When emitd ends, in whatever way, its socket closes and the guardian kills all runs at once.
+//     The guardian exits when no process of them is left. Until then it holds the lock on the file
+//     that GuardianConfig.Lock names, so a free lock proves the end of emitd and its commands.
+//     Commands do not inherit the lock file, nor anything else except their output. If the guardian
+//     is stopped by then and does nothing, it is killed 5 s later (on Linux).
+//  4. When the guardian ends, its commands end at once, even while emitd is stopped (on Linux). The
+//     kernel kills the guardian's children. The reaper, the process between emitd and the guardian,
+//     adopts and kills everything else. When the reaper ends, the guardian kills all runs and ends.
+//     If both are killed in the same instant, the kernel still kills the first processes, and emitd
+//     kills their groups once it runs. The next guardian kills the processes in control groups that
+//     have no guardian. The runs fail, and the next attempt starts another guardian. A guardian
+//     that does not answer emitd is killed.
+//  5. Only the run's own processes are killed. They are signalled through a handle of the process
+//     (Linux 6.9), or after a comparison of its start time.
+//  6. A command on a file system that does not answer delays the start of other commands, but no
+//     deadline.
 package exec
 
 import (
@@ -78,21 +83,21 @@ import (
 	"github.com/emitd/emitd/daemon"
 )
 
-// Config declares a command as a daemon. ID and Command are needed; the fields that daemon.Spec
-// has too mean the same here.
+// Config declares a command as a daemon. ID and Command are required. The fields that daemon.Spec
+// also has mean the same here.
 type Config struct {
 	ID daemon.ID
-	// Command is the program and its arguments; there is no shell. The program is looked up in
-	// the PATH that the command gets.
+	// Command is the program and its arguments; there is no shell. The program is looked up in the
+	// PATH that the command gets.
 	Command []string
 	// Dir is the working directory; default emitd's.
 	Dir string
-	// Env is added to the environment. InheritEnv names what else the command gets of emitd's own
-	// environment: names, or beginnings of names with a * behind.
+	// Env is added to the environment. InheritEnv names more variables that the command gets from
+	// emitd's own environment: names, or beginnings of names followed by *.
 	Env        map[string]string
 	InheritEnv []string
-	// User and Group, names or numbers, are whose rights the command has; default emitd's. Only
-	// root may give others.
+	// User and Group, names or numbers, say with whose rights the command runs; default emitd's.
+	// Only root may choose others.
 	User, Group string
 
 	Revision                                       int64
@@ -107,18 +112,18 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// GuardianConfig says how the node's guardian is made.
+// GuardianConfig configures the node's guardian.
 type GuardianConfig struct {
-	// Lock, if set, is a file that this process holds locked with flock. The guardian inherits
-	// it and with it the lock, which is free only when both have ended.
+	// Lock, if set, is a file that this process holds locked with flock. The guardian inherits the
+	// file and with it the lock, which is free only when both have ended.
 	Lock *os.File
 	// Logger defaults to slog.Default.
 	Logger *slog.Logger
 
-	noCgroup bool // for tests of what is done where there are no control groups
+	noCgroup bool // for tests: behave as on a system without control groups
 }
 
-// Spec declares the daemon.
+// Spec returns the spec of the daemon.
 func (c Config) Spec() daemon.Spec {
 	return daemon.Spec{
 		ID: c.ID, Revision: c.Revision, Instances: c.Instances, Weight: c.Weight, Requires: c.Requires, Spread: c.Spread,
@@ -184,8 +189,8 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// New returns the agent of a command. Validate says beforehand whether the config is one;
-// guardian is the node's, shared by all commands.
+// New returns the agent of a command. Call Validate before. guardian is the node's, shared by all
+// commands.
 func New(cfg Config, guardian *Guardian) daemon.Agent {
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
 	if cfg.Dir != "" {

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// group is a command that the guardian runs, as emitd sees it.
+// group is emitd's view of a command that the guardian runs.
 type group struct {
-	run     uint64 // names it to the guardian
+	run     uint64 // the guardian's name for it
 	log     *slog.Logger
 	started chan struct{} // closed when the command runs; the fields below are set before
 	pgid    int           // of the process group: its first process
@@ -22,12 +22,12 @@ type group struct {
 	last   answer        // the notice that ended the run: gone, failed or late
 
 	stdout, stderr output
-	pipes          []*os.File // ends that are read
+	pipes          []*os.File // the reading ends
 	readers        sync.WaitGroup
 }
 
-// newGroup makes the pipes of a command's output and reads them. The other ends are for the
-// guardian; lost is closed when that has ended.
+// newGroup makes the pipes of a command's output and reads them. The guardian gets the other ends.
+// lost is closed when the guardian has ended.
 func newGroup(log *slog.Logger, lost <-chan struct{}, progress func()) (g *group, theirs []*os.File, err error) {
 	g = &group{log: log, started: make(chan struct{}), exited: make(chan struct{}), gone: make(chan struct{})}
 	for range 2 {
@@ -41,7 +41,7 @@ func newGroup(log *slog.Logger, lost <-chan struct{}, progress func()) (g *group
 	for i, o := range []*output{&g.stdout, &g.stderr} {
 		o.progress = progress
 		g.readers.Go(func() {
-			select { // each line tells the process
+			select { // wait for the PID, which each logged line contains
 			case <-g.started:
 			case <-g.gone:
 			case <-lost:
@@ -53,7 +53,7 @@ func newGroup(log *slog.Logger, lost <-chan struct{}, progress func()) (g *group
 	return g, theirs, nil
 }
 
-// begin takes the notice that the command runs.
+// begin handles the notice that the command runs.
 func (g *group) begin(a answer) {
 	g.pgid = a.PID
 	if t, err := aim(a.PID, a.Begin); err == nil {
@@ -62,7 +62,7 @@ func (g *group) begin(a answer) {
 	close(g.started)
 }
 
-// end takes the notice that no process is left, or that there never was one.
+// end handles the notice that no process is left, or that the command was never started.
 func (g *group) end(a answer) {
 	g.last = a
 	close(g.gone)
@@ -71,7 +71,7 @@ func (g *group) end(a answer) {
 // lastWords is how long output is still read from pipes that a process outside the run holds.
 const lastWords = 500 * time.Millisecond
 
-// close reads the output to its end. It reports false if somebody still holds it.
+// close reads the output to its end. It reports false if a process still holds it.
 func (g *group) close() bool {
 	end := time.Now().Add(lastWords)
 	for _, p := range g.pipes {

@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Guardian is the node's guardian as emitd sees it. The process is started with the first
-// command, and started again with the next one if it ended.
+// Guardian is emitd's view of the node's guardian. The process is started with the first command,
+// and again with the next command after it ended.
 type Guardian struct {
 	cfg GuardianConfig
 
@@ -35,10 +35,10 @@ func NewGuardian(cfg GuardianConfig) *Guardian {
 	return &Guardian{cfg: cfg}
 }
 
-// patience is how long closing waits for the process.
+// patience is how long Close waits for the process.
 const patience = 5 * time.Second
 
-// Close ends the guardian: what it still runs is killed. It is called after all runs have ended.
+// Close ends the guardian, which kills what it still runs. Call it after all runs have ended.
 func (g *Guardian) Close() error {
 	g.mu.Lock()
 	g.closed = true
@@ -58,7 +58,7 @@ func (g *Guardian) Close() error {
 	}
 }
 
-// reach returns a link to a living guardian, and starts one if there is none.
+// reach returns a link to a living guardian. It starts one if there is none.
 func (g *Guardian) reach() (*link, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -78,7 +78,7 @@ func (g *Guardian) reach() (*link, error) {
 	return l, nil
 }
 
-// link is one guardian process and the conversation with it.
+// link is one guardian process and the connection to it.
 type link struct {
 	cmd  *osexec.Cmd
 	log  *slog.Logger
@@ -98,7 +98,7 @@ type link struct {
 // waiting is a request without an answer.
 type waiting struct {
 	answer chan answer // has room for one
-	ticks  int         // of the watchdog since it was sent
+	ticks  int         // ticks of the watchdog since the request was sent
 }
 
 func startGuardian(cfg GuardianConfig) (*link, error) {
@@ -142,8 +142,9 @@ func startGuardian(cfg GuardianConfig) (*link, error) {
 	return l, nil
 }
 
-// guardianEnv returns the guardian's own environment: two threads that run Go code, one to keep
-// the deadlines and one to start commands. Nothing of emitd's environment is needed there.
+// guardianEnv returns the guardian's own environment. It allows two threads that run Go code, one
+// to enforce the deadlines and one to start commands. The guardian needs nothing else of emitd's
+// environment.
 func guardianEnv() []string {
 	env := []string{"GOMAXPROCS=2"}
 	for _, name := range []string{"GOCOVERDIR", "GODEBUG"} {
@@ -191,7 +192,7 @@ func (l *link) isGone() bool {
 	}
 }
 
-// close ends the conversation; the guardian then ends by itself.
+// close ends the connection; the guardian then ends by itself.
 func (l *link) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -207,7 +208,7 @@ func (l *link) isClosing() bool {
 	return l.closing
 }
 
-// listen hands answers out until the process has ended.
+// listen passes answers on until the process has ended.
 func (l *link) listen() {
 	lines := bufio.NewScanner(l.conn)
 	lines.Buffer(nil, maxLine)
@@ -236,7 +237,7 @@ func (l *link) listen() {
 	close(l.gone)
 }
 
-// hear takes one answer or notice.
+// hear handles one answer or notice.
 func (l *link) hear(a answer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -265,14 +266,15 @@ func (l *link) hear(a answer) {
 	}
 }
 
-// A request that was not answered for so many ticks is never answered. Ticks are counted, not
-// time: a process that was stopped sees one tick when it goes on, and finds its answers then.
+// A request that was not answered for maxTicks ticks never will be. The watchdog counts ticks and
+// not time: a process that was stopped sees one tick when it goes on, and then finds its answers.
 const (
 	tick     = time.Second
 	maxTicks = 5
 )
 
-// watchdog kills a guardian that does not answer: one that is stopped guards nothing.
+// watchdog kills a guardian that does not answer, because a guardian that is stopped guards
+// nothing.
 func (l *link) watchdog() {
 	t := time.NewTicker(tick)
 	defer t.Stop()
@@ -292,8 +294,8 @@ func (l *link) watchdog() {
 	}
 }
 
-// overdue counts a tick. It reports whether some request has waited for too long, and whether none
-// waits although there are runs: then the guardian should be asked whether it is there.
+// overdue counts a tick. It reports whether a request has waited for too long. It also reports
+// whether none waits although there are runs: the guardian should then be pinged.
 func (l *link) overdue() (late, idle bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -304,9 +306,9 @@ func (l *link) overdue() (late, idle bool) {
 	return late, len(l.waiting) == 0 && len(l.groups) > 0
 }
 
-// kill ends a guardian that is of no use any more.
+// kill ends a guardian that does not work any more.
 func (l *link) kill() {
-	if adopts { // the reaper does it, and ends what is left
+	if adopts { // the reaper kills it, and then the processes that are left
 		_ = l.cmd.Process.Signal(syscall.SIGCONT)
 		_ = l.cmd.Process.Signal(syscall.SIGUSR1)
 		return
@@ -314,7 +316,7 @@ func (l *link) kill() {
 	_ = l.cmd.Process.Kill()
 }
 
-// start asks for a command to be run; g learns what becomes of it. Files are closed.
+// start asks the guardian to run a command; g gets the notices about it. The files are closed.
 func (l *link) start(g *group, c *program, deadline instant, files ...*os.File) error {
 	defer closeAll(files...)
 	var fds []int
@@ -338,8 +340,8 @@ func (l *link) start(g *group, c *program, deadline instant, files ...*os.File) 
 	return nil
 }
 
-// send sends a request about a run; the answer comes on the channel, or never if the link ends.
-// The channel is nil if it has ended already.
+// send sends a request about a run. The answer arrives on the channel, or never if the link ends.
+// The channel is nil if the link has already ended.
 func (l *link) send(req request) <-chan answer {
 	w := &waiting{answer: make(chan answer, 1)}
 	l.mu.Lock()

@@ -15,23 +15,23 @@ import (
 	"github.com/emitd/emitd/storage/internal/rules"
 )
 
-// cluster is the content of the object of that name: all that must change in one step. Its
-// methods are the rules: each applies one call at now, or returns an answer (an error) and is
-// thrown away.
+// cluster is the content of the object of that name: everything that must change in one step. Its
+// methods are the rules. Each applies one call at now; if it returns an answer (an error), the
+// cluster is thrown away.
 //
-// A cluster that was read or written is never changed again; readers share it. A step works on a
-// clone. Records, events, commands and adverts are replaced, never changed in place.
+// A cluster that was read or written is never changed again, because readers share it. A step works
+// on a clone. Records, events, commands and adverts are replaced, never changed in place.
 type cluster struct {
-	// N counts the contents of the object, Nonce tells two contents of one number apart, and
-	// Past holds the nonces of the contents N-1, N-2, … as far as they are kept. Together they
-	// answer whether a write of unknown outcome has happened, and whether what is read now
-	// continues what was read before.
+	// N counts the contents of the object. Nonce distinguishes two contents with the same number.
+	// Past holds the nonces of the contents N-1, N-2, …, up to keepPast of them. Together they show
+	// whether a write of unknown outcome has happened, and whether the present content continues
+	// the one that was read before.
 	N     uint64   `json:"n"`
 	Nonce uint64   `json:"nonce"`
 	Past  []uint64 `json:"past,omitempty"`
 
-	// StoreID names this history. KnownID is the identity under which the newest heartbeat found
-	// the store, Since when that differed from the one before.
+	// StoreID names this history. KnownID is the store identity that the newest heartbeat found.
+	// Since is when that last changed.
 	StoreID string    `json:"store_id"`
 	KnownID string    `json:"known_id,omitempty"`
 	Since   time.Time `json:"since,omitzero"`
@@ -47,13 +47,14 @@ type cluster struct {
 	Fences  map[daemon.Unit]int64     `json:"fences,omitempty"`
 	Adverts map[string]*daemon.Advert `json:"adverts,omitempty"`
 
-	// The history is Segments and then Ring, without gaps, from Oldest (of which the first
-	// segment may hold a few that were swept already) to Head.
+	// The history is Segments and then Ring, without gaps, from Oldest to Head. The first segment
+	// may still hold a few events before Oldest, which were swept.
 	Segments []segment      `json:"segments,omitempty"`
 	Ring     []daemon.Event `json:"ring,omitempty"`
 	Oldest   int64          `json:"oldest"`
 	Head     int64          `json:"head"`
-	// Rolled is not below the newest event about members: a reader that knows of it need not look.
+	// Rolled is at least the number of the newest event about members. A reader whose cursor is at
+	// or after it need not look.
 	Rolled int64 `json:"rolled,omitempty"`
 
 	Commands  rules.Commands          `json:"commands,omitempty"`
@@ -61,27 +62,26 @@ type cluster struct {
 	LockFloor int64                   `json:"lock_floor,omitempty"` // highest number whose row was swept
 }
 
-// member is a node's row. What its heartbeats say since it last wrote here stands in its own
-// object; see pulse.
+// member is a node's row. A follower's later heartbeats are in its own object; see pulse.
 type member struct {
 	node.Member
-	// Left says that the process itself ended the row: it is never revived.
+	// Left says that the process itself ended the row. It is never revived.
 	Left bool `json:"left,omitempty"`
 	// BeatSeq is the sequence number of the newest heartbeat that is part of the row.
 	BeatSeq uint64 `json:"beat_seq"`
-	// Within says that the node's heartbeats are written here, each of them: it leads. Its own
-	// object is not looked at.
+	// Within says that the node leads: each of its heartbeats is written here, and nobody reads its
+	// own object.
 	Within bool `json:"within,omitempty"`
-	// Doubt is set while a leader means to declare the node dead: the sequence number at which it
-	// saw the row stand still. A node that finds it takes it away before its heartbeat is answered.
+	// Doubt is set while a leader tries to declare the node dead. It is the sequence number that
+	// the leader saw not change. A node that finds it removes it before its heartbeat is answered.
 	Doubt *uint64 `json:"doubt,omitempty"`
 }
 
-// keepPast is how many nonces are kept: a writer whose reply was lost learns what became of its
-// write while no more contents than these have followed.
+// keepPast is how many nonces are kept. A writer whose reply was lost can learn the outcome of its
+// write until this many contents have followed.
 const keepPast = 64
 
-// found makes the first content of a history after number n.
+// found makes the first content of a new history, after number n.
 func found(n uint64) *cluster {
 	return &cluster{N: n + 1, Nonce: rand.Uint64(), StoreID: fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64()), Oldest: 1}
 }
@@ -108,14 +108,14 @@ func cloned[K comparable, V any](m map[K]V) map[K]V {
 	return maps.Clone(m)
 }
 
-// follow makes the clone the content after the one it was cloned from.
+// follow turns the clone into the content after the one it was cloned from.
 func (c *cluster) follow() {
 	c.Past = append([]uint64{c.Nonce}, c.Past[:min(len(c.Past), keepPast-1)]...)
 	c.N++
 	c.Nonce = rand.Uint64()
 }
 
-// nonceOf returns the nonce of the content with number n of this history, if it is still known.
+// nonceOf returns the nonce of the content with number n of this history, if it is still recorded.
 func (c *cluster) nonceOf(n uint64) (uint64, bool) {
 	if n == c.N {
 		return c.Nonce, true
@@ -126,16 +126,17 @@ func (c *cluster) nonceOf(n uint64) (uint64, bool) {
 	return 0, false
 }
 
-// continues reports whether c can be what became of old. If it cannot, the bucket was restored.
+// continues reports whether c can be a later content of old's history. If it cannot, the bucket was
+// restored.
 func (c *cluster) continues(old *cluster) bool {
 	if c.StoreID != old.StoreID {
-		return true // another one, and says so
+		return true // another history that already has its own name
 	}
 	nonce, known := c.nonceOf(old.N)
 	return c.N >= old.N && (!known || nonce == old.Nonce)
 }
 
-// valid says what is wrong with a decoded content.
+// valid returns what is wrong with a decoded content, or nil.
 func (c *cluster) valid() error {
 	first := c.Head - int64(len(c.Ring)) + 1
 	switch {
@@ -166,7 +167,7 @@ func distinct(order int) int {
 	return order
 }
 
-// validSegments checks that segments lead without a gap from oldest to the event before ring.
+// validSegments checks that the segments lead without a gap from oldest to the event before ring.
 func validSegments(segments []segment, oldest, ring int64) error {
 	at := min(oldest, ring)
 	if len(segments) > 0 {
@@ -211,7 +212,7 @@ func (c *cluster) addRow(who node.Identity) *member {
 	return m
 }
 
-// everybody lists the processes that are members.
+// everybody lists all processes that are members.
 func (c *cluster) everybody() []node.Incarnation {
 	var out []node.Incarnation
 	for _, m := range c.Members {
@@ -286,7 +287,8 @@ func (c *cluster) HeldBy(inc node.Incarnation) []daemon.Record {
 	return out
 }
 
-// Emit appends an event: the number grows by one, in the order of the contents.
+// Emit appends an event. Its number is one more than the last, so numbers follow the order of
+// contents.
 func (c *cluster) Emit(e daemon.Event, now time.Time) {
 	c.Head++
 	e.Seq, e.At = c.Head, now

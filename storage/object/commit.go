@@ -11,17 +11,18 @@ import (
 	"github.com/emitd/emitd/storage/internal/rules"
 )
 
-// commit applies a leader's batch as one step of the cluster object. One that declares somebody
-// dead takes two, because what a node's heartbeats say stands in another object:
+// commit applies a leader's batch as one step of the cluster object. A batch that declares a node
+// dead takes two steps, because the node's heartbeats are in another object:
 //
 //	leader                                   node
-//	1  write its doubt into the node's row   1  write the heartbeat to its own object
+//	1  write a doubt into the node's row     1  write the heartbeat to its own object
 //	2  read the node's own object            2  read the cluster
 //	3  if it has not moved and the doubt     3  if there is a doubt in its row,
 //	   still stands: write the death            write that it lives, which takes the doubt away
 //
-// Whichever way these are interleaved, the leader sees the heartbeat or the node sees the doubt;
-// and of the two writes that follow from the latter, one happens.
+// In any order of these steps, the leader sees the heartbeat or the node sees the doubt. In the
+// second case the death and the removal of the doubt exclude each other: only one of the two writes
+// happens.
 func (s *Store) commit(ctx context.Context, commit storage.Commit) (out []storage.Outcome, err error) {
 	if len(commit.Changes) > storage.MaxChanges {
 		return nil, fmt.Errorf("%d changes, the limit is %d", len(commit.Changes), storage.MaxChanges)
@@ -36,7 +37,7 @@ func (s *Store) commit(ctx context.Context, commit storage.Commit) (out []storag
 		guess: true,
 		prepare: func(ctx context.Context, c *cluster, _ time.Time) error {
 			if assigns {
-				return s.refresh(ctx, c, c.everybody()) // for the numbers of the new runs
+				return s.refresh(ctx, c, c.everybody()) // the generations of the new runs depend on all rows
 			}
 			return s.refresh(ctx, c, incarnations(append(dead[:len(dead):len(dead)], judged(commit)...)))
 		},
@@ -54,7 +55,7 @@ func (s *Store) commit(ctx context.Context, commit storage.Commit) (out []storag
 	return out, nil
 }
 
-// deaths lists the rows that must not have moved, and says whether the batch assigns.
+// deaths lists the rows that must not have moved, and reports whether the batch assigns units.
 func deaths(commit storage.Commit) (dead []storage.NodeGuard, assigns bool) {
 	for _, n := range commit.Nodes {
 		if n.State == node.Removed {
@@ -70,7 +71,8 @@ func deaths(commit storage.Commit) (dead []storage.NodeGuard, assigns bool) {
 	return dead, assigns
 }
 
-// judged lists the nodes whose stamps a judgement is made of: they stand in objects of their own.
+// judged lists the nodes that the batch calls late or deaf by a stamp. The stamps are in the nodes'
+// own objects, which must be read.
 func judged(commit storage.Commit) []storage.NodeGuard {
 	var out []storage.NodeGuard
 	for _, n := range commit.Nodes {
@@ -120,13 +122,15 @@ func (s *Store) doubt(ctx context.Context, commit storage.Commit, dead []storage
 	return err
 }
 
-// Still implements [rules.Rows]: the leader doubted the row as it saw it, and it has not moved since.
+// Still implements [rules.Rows]: the leader doubts the row as it saw it, and the row has not moved
+// since.
 func (c *cluster) Still(g storage.NodeGuard) bool {
 	m := c.row(g.Incarnation)
 	return m != nil && m.Seq == g.Seq && m.Doubt != nil && *m.Doubt == g.Seq
 }
 
-// commit applies all of it under the exact term, each change under its row.
+// commit applies the whole batch if exactly this term leads. Each change also has the guard of its
+// row.
 func (c *cluster) commit(commit storage.Commit, dead []storage.NodeGuard, now time.Time) ([]storage.Outcome, error) {
 	if !c.Term.Held() || c.Term.Ref() != commit.Term {
 		return nil, storage.ErrTermLost

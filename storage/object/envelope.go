@@ -15,13 +15,13 @@ import (
 )
 
 // Every object begins with one line of text, so that a person with a bucket browser sees what it
-// is, and ends with a JSON text, compressed where it is long:
+// is. A JSON text follows, compressed where it is long:
 //
 //	emitd <kind> <format> <CRC-32 of what follows, in hex>\n
 //
-// A format covers the names and meanings of all fields: a field that is not known is an error, so
-// whoever adds one raises format. An older program then refuses the object instead of writing it
-// back without the field.
+// A format covers the names and meanings of all fields. An unknown field is an error, so a change
+// that adds a field must raise format. An older program then refuses the object; otherwise it would
+// write it back without the field.
 
 // format is the version of the objects that this program reads and writes.
 const format = 1
@@ -38,7 +38,7 @@ const (
 // compressed reports whether the text of an object is deflated.
 func (k kind) compressed() bool { return k != kindNode }
 
-// maxText bounds what is unpacked, so that a few kilobytes cannot ask for all memory.
+// maxText bounds the decompressed size, so that a few kilobytes cannot use up all memory.
 const maxText = 256 << 20
 
 // seal encodes an object.
@@ -53,7 +53,7 @@ func seal(k kind, v any) ([]byte, error) {
 	return append(fmt.Appendf(nil, "emitd %s %d %08x\n", k, format, crc32.ChecksumIEEE(text)), text...), nil
 }
 
-// deflaters are kept, because each has a megabyte of tables.
+// deflaters are reused, because each has a megabyte of tables.
 var deflaters = sync.Pool{New: func() any {
 	w, err := flate.NewWriter(nil, flate.BestSpeed)
 	if err != nil {
@@ -62,7 +62,7 @@ var deflaters = sync.Pool{New: func() any {
 	return w
 }}
 
-// deflate compresses; writing to memory does not fail.
+// deflate compresses. Writing to memory does not fail.
 func deflate(text []byte) []byte {
 	w, ok := deflaters.Get().(*flate.Writer)
 	if !ok {
@@ -81,7 +81,7 @@ func deflate(text []byte) []byte {
 }
 
 // open decodes an object into v. The error is blob.ErrCorrupt for bytes that no emitd has written,
-// and a *storage.SchemaError for those of a newer one.
+// and a *storage.SchemaError for those of a newer emitd.
 func open(k kind, data []byte, v any) error {
 	head, text, ok := bytes.Cut(data, []byte("\n"))
 	if !ok || len(head) > 64 {
@@ -117,7 +117,7 @@ func inflate(data []byte) ([]byte, error) {
 	return text, err
 }
 
-// strict decodes one JSON text without unknown fields and without anything behind it.
+// strict decodes one JSON text. It accepts no unknown fields and nothing after the text.
 func strict(text []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
@@ -130,7 +130,7 @@ func strict(text []byte, v any) error {
 	return nil
 }
 
-// corrupt says that an object is not what was written; nil stays nil.
+// corrupt says that an object is not what was written. A nil error stays nil.
 func corrupt(k kind, err error) error {
 	if err == nil {
 		return nil

@@ -14,21 +14,21 @@ import (
 	"github.com/emitd/emitd/storage/blob"
 )
 
-// perSegment is how many events leave the cluster object together. It keeps at least as many, and
-// less than two such lots, but for what one step adds.
+// perSegment is how many events leave the cluster object together. The object keeps at least that
+// many, and fewer than twice that many plus the events of one step.
 const perSegment = 256
 
-// maxSegment bounds what a reader accepts.
+// maxSegment bounds the number of events in a segment that a reader accepts.
 const maxSegment = 1 << 16
 
-// segment is an object of events that the cluster object does not hold any more. It is written
-// before they leave it, under a name that no other writer uses, and counts from when the cluster
-// object names it; what else is found under ev/ is litter.
+// segment is an object of events that the cluster object no longer holds. It is written before they
+// leave the cluster object, under a name that no other writer uses. It counts from the moment when
+// the cluster object names it. Any other object under ev/ is left over from a failed attempt.
 type segment struct {
 	First int64     `json:"first"` // number of its first event
 	Count int       `json:"count"`
 	Nonce uint64    `json:"nonce"`
-	At    time.Time `json:"at"` // of its first event
+	At    time.Time `json:"at"` // time of its first event
 }
 
 // last is the number of its last event.
@@ -36,23 +36,23 @@ func (g segment) last() int64 { return g.First + int64(g.Count) - 1 }
 
 func (g segment) key() string { return fmt.Sprintf("%s%020d-%016x", segmentPrefix, g.First, g.Nonce) }
 
-// lot is the content of a segment.
+// lot is the content of a segment: a batch of events.
 type lot struct {
 	Events []daemon.Event `json:"events"`
 }
 
-// maxLots is how many lots of events may wait in the cluster object while segments cannot be
-// written: nobody's heartbeat fails because of history.
+// maxLots is how many batches of events may wait in the cluster object while segments cannot be
+// written. Up to then, no heartbeat fails because of the history.
 const maxLots = 8
 
-// spill writes the oldest events of the ring to segments, as long as there are more than it is to
-// hold. Only events up to committed may leave: the others have not happened yet.
+// spill writes the oldest events of the ring to segments while the ring is too long. Only events up
+// to committed may leave, because the later ones have not happened yet.
 func (s *Store) spill(ctx context.Context, c *cluster, committed int64) error {
 	for len(c.Ring) >= 2*perSegment && c.Ring[perSegment-1].Seq <= committed {
 		out := c.Ring[:perSegment]
 		g := segment{First: out[0].Seq, Count: len(out), Nonce: rand.Uint64(), At: out[0].At}
 		if s.spilled.id == c.StoreID && s.spilled.segment.First == g.First {
-			g = s.spilled.segment // of an attempt that came to nothing
+			g = s.spilled.segment // written by an attempt that failed later
 		} else if err := s.writeSegment(ctx, g, out); err != nil {
 			if len(c.Ring) < maxLots*perSegment {
 				return nil
@@ -66,8 +66,9 @@ func (s *Store) spill(ctx context.Context, c *cluster, committed int64) error {
 	return nil
 }
 
-// writeSegment creates a segment, in one attempt. Its name was drawn for this, so one that exists is
-// the same; and because the events are about to leave the cluster object, that is looked at.
+// writeSegment creates a segment, in one attempt. Its name was drawn for this segment, so an object
+// that already exists under it must be the same. It is read to verify that, because the events are
+// about to leave the cluster object.
 func (s *Store) writeSegment(ctx context.Context, g segment, events []daemon.Event) error {
 	data, err := seal(kindEvents, lot{events})
 	if err != nil {
@@ -80,7 +81,7 @@ func (s *Store) writeSegment(ctx context.Context, g segment, events []daemon.Eve
 	return err
 }
 
-// readSegment reads a segment and checks that it is the named one.
+// readSegment reads a segment and checks that its content is the named one.
 func (s *Store) readSegment(ctx context.Context, g segment) ([]daemon.Event, error) {
 	var l lot
 	err := s.insist(ctx, func() error {
@@ -112,8 +113,8 @@ func (g segment) fits(events []daemon.Event) error {
 	return nil
 }
 
-// history passes the events after a number to yield, oldest first, until it wants no more. It
-// reads only the segments that it must.
+// history passes the events after a number to yield, oldest first, until yield returns false. It
+// reads only the segments that it needs.
 func (s *Store) history(ctx context.Context, c *cluster, after int64, yield func(daemon.Event) bool) error {
 	after = max(after, c.Oldest-1)
 	for _, g := range c.Segments {
@@ -158,27 +159,28 @@ func (s *Store) page(ctx context.Context, after int64, limit int) (*storage.Even
 		})
 		if !errors.Is(err, blob.ErrNotFound) {
 			return page, err
-		} // else it was swept meanwhile
+		} // otherwise a sweep deleted the segment meanwhile: try again
 	}
 	return nil, fmt.Errorf("%w: the history is swept faster than it can be read", blob.ErrUnavailable)
 }
 
-// aboutMembers reports whether an event is one of those that heartbeats tell.
+// aboutMembers reports whether an event is about members, and so is part of heartbeat replies.
 func aboutMembers(e daemon.Event) bool { return strings.HasPrefix(string(e.Kind), "node.") }
 
-// The bounds of the membership events in one reply: their number, and how far back they are
-// looked for. A reader that is further behind reads the member list, which costs less.
+// maxRoll bounds the number of membership events in one reply. maxRollSegments bounds how many
+// segments are searched for them. A reader that is further behind reads the member list, which costs
+// less.
 const (
 	maxRoll         = 500
 	maxRollSegments = 8
 )
 
 // roll adds the membership events after a number to a reply. The reader is behind if an event after
-// that number is gone, or if it knows of events that this store never had.
+// that number is gone, or if it has seen events that this store never had.
 func (s *Store) roll(ctx context.Context, c *cluster, after int64, r *storage.Reply) error {
 	r.Behind = after+1 < c.Oldest || after > c.Head
 	if after >= c.Rolled {
-		return nil // the cursor of an idle node stays where it is, however much else has happened since
+		return nil // an idle node's cursor does not move, however many other events followed
 	}
 	if n := len(c.Segments); n > maxRollSegments && c.Segments[n-maxRollSegments-1].last() > after {
 		r.Behind = true

@@ -7,7 +7,7 @@ import (
 	"github.com/emitd/emitd/daemon"
 )
 
-// stamp raises a unit's fence, which only grows, and only so.
+// stamp raises a unit's fence. Nothing else changes a fence, and it only grows.
 func (s *Store) stamp(ctx context.Context, f daemon.Fence) error {
 	_, err := s.run(ctx, step{apply: func(c *cluster, _ time.Time) (changed bool, err error) {
 		if f.Generation > c.Fences[f.Unit] {
@@ -18,8 +18,9 @@ func (s *Store) stamp(ctx context.Context, f daemon.Fence) error {
 	return err
 }
 
-// checkFence accepts the run that has stamped the unit's fence last, and no other: a lower
-// generation was overtaken, a higher one has not claimed yet. Generation 0 is nobody's.
+// checkFence accepts only the run that has stamped the unit's fence last. A run with a lower
+// generation was superseded; one with a higher generation has not stamped yet. Generation 0 belongs
+// to no run.
 func (c *cluster) checkFence(f daemon.Fence) error {
 	if held := c.Fences[f.Unit]; held != f.Generation || f.Generation <= 0 {
 		return &daemon.StaleError{Fence: f, Holds: held}

@@ -5,28 +5,29 @@ import (
 	"sync"
 )
 
-// group holds the steps of this process that wait for a write of the cluster object. Whoever has the turn takes
-// along all that wait: one read and one write serve them all, as one that another process overtakes costs them
-// one more attempt together. A node that starts many runs, reports and beats meanwhile writes once.
+// group holds the steps of this process that wait for a write of the cluster object (group commit). The step that
+// holds the turn takes along all others that wait: one read and one write serve them all. If another process is
+// first, all of them together need one more attempt. A node that starts many runs, reports and sends a heartbeat at
+// the same time therefore writes once.
 type group struct {
 	mu      sync.Mutex
-	waiting []*proposal // in the order in which they came
+	waiting []*proposal // in order of arrival
 }
 
-// proposal is a step that waits. The caller whose step it is and the one that carries it out may be two.
+// proposal is a step that waits. The call that it belongs to and the call that carries it out may differ.
 type proposal struct {
 	step
-	alone bool // it is written alone from now on; touched with the turn
+	alone bool // it is written alone from now on; guarded by the turn
 
 	mu     sync.Mutex    // held while the step is applied
-	gone   bool          // its caller waits no longer: it is not applied any more
+	gone   bool          // its caller has given up: the step must not be applied
 	ready  chan struct{} // closed when there is an answer
 	answer               // valid once ready is closed
 }
 
-// answer is what became of a step.
+// answer is the result of a step.
 type answer struct {
-	c   *cluster // as it is afterwards
+	c   *cluster // the cluster after the step
 	err error
 }
 
@@ -48,7 +49,7 @@ func (g *group) with(p *proposal) []*proposal {
 	return slices.Clone(g.waiting)
 }
 
-// drop ends the wait of the caller. When it returns, the step is not applied any more.
+// drop ends the wait of the caller. After it has returned, the step is not applied any more.
 func (g *group) drop(p *proposal) {
 	p.mu.Lock()
 	p.gone = true
@@ -60,7 +61,7 @@ func (g *group) drop(p *proposal) {
 	}
 }
 
-// settle gives the answer to a step. The caller has the turn.
+// settle gives the answer to a step. The caller holds the turn.
 func (g *group) settle(p *proposal, a answer) {
 	p.answer = a
 	close(p.ready)

@@ -14,10 +14,10 @@ import (
 	"github.com/emitd/emitd/storage/internal/rules"
 )
 
-// heartbeat goes one of two ways. One that, as far as is known, changes nothing but its own row is
-// written to the node's own object, and the cluster is read afterwards: a follower's, always. Any
-// other is one step of the cluster object: a registration, a renewal, an election. If the first way
-// ends in what needs the second, that follows.
+// heartbeat goes one of two ways. A heartbeat that seems to change nothing but its own row is
+// written to the node's own object, and the cluster is read afterwards. That is always a
+// follower's. Any other heartbeat is one step of the cluster object: a registration, a renewal, an
+// election. If the read after the first way shows that the second is needed, the second follows.
 func (s *Store) heartbeat(ctx context.Context, b storage.Heartbeat) (*storage.Reply, error) {
 	if v := s.seen.Load(); v != nil && v.quiet(b, s.identity(v.cluster), s.now()) {
 		written, err := s.beatAside(ctx, b, v.cluster)
@@ -48,7 +48,7 @@ func (c *cluster) quiet(b storage.Heartbeat, identity string, now time.Time) boo
 }
 
 // beatAside writes a heartbeat to the node's own object. It reports false, and has written nothing,
-// if the sequence number is not newer than what is known.
+// if the sequence number is not newer than the known one.
 func (s *Store) beatAside(ctx context.Context, b storage.Heartbeat, c *cluster) (bool, error) {
 	inc := b.Node.Incarnation
 	k, ok := s.pulses.get(inc)
@@ -74,7 +74,7 @@ func (s *Store) beatAside(ctx context.Context, b storage.Heartbeat, c *cluster) 
 }
 
 // beatWithin is a heartbeat as a step of the cluster object. Admitted says that its own row was
-// written already.
+// already written.
 func (s *Store) beatWithin(ctx context.Context, b storage.Heartbeat, admitted bool) (*storage.Reply, error) {
 	verdict, crowded := storage.Refuse, false
 	c, err := s.run(ctx, step{
@@ -111,8 +111,9 @@ func (s *Store) beatWithin(ctx context.Context, b storage.Heartbeat, admitted bo
 	return s.reply(ctx, c, b, verdict)
 }
 
-// concerned lists the processes whose rows a heartbeat depends on: all, for the number of a new
-// term; those with the same ID, if it registers; its own, unless this process knows it.
+// concerned lists the processes whose rows a heartbeat depends on. Those are all processes for the
+// number of a new term, the ones with the same ID for a registration, and otherwise its own, unless
+// this process knows it.
 func (s *Store) concerned(c *cluster, b storage.Heartbeat, now time.Time) []node.Incarnation {
 	if b.Claim.Stand && (len(b.Ended) > 0 || storage.Decide(b.Claim, b.Node, c.Term, c.Lease, now) == storage.Elect) {
 		return c.everybody()
@@ -139,7 +140,7 @@ func (c *cluster) rivals(who node.Identity) []node.Incarnation {
 	return out
 }
 
-// admit finds or makes the row that a heartbeat speaks for.
+// admit finds or makes the row of a heartbeat.
 //
 //	row                     with an advert             without
 //	none                    inserted                   ErrNotRegistered
@@ -188,7 +189,7 @@ func (c *cluster) register(row *member, b storage.Heartbeat, now time.Time) *mem
 	return row
 }
 
-// keepAdvert keeps what nodes advertise, equal texts once.
+// keepAdvert stores what a node advertises; equal texts are stored once.
 func (c *cluster) keepAdvert(hash string, text []byte) {
 	if c.Adverts[hash] != nil {
 		return
@@ -200,7 +201,7 @@ func (c *cluster) keepAdvert(hash string, text []byte) {
 	c.Adverts[hash] = kept
 }
 
-// identify compares the store's identity with the one that the newest heartbeat knew.
+// identify compares the store identity with the one that the previous heartbeat found.
 func (c *cluster) identify(identity string, now time.Time) {
 	if c.KnownID != "" && c.KnownID != identity {
 		c.Since = now
@@ -208,7 +209,7 @@ func (c *cluster) identify(identity string, now time.Time) {
 	c.KnownID = identity
 }
 
-// reply reads what a heartbeat is answered with.
+// reply makes the answer to a heartbeat.
 func (s *Store) reply(ctx context.Context, c *cluster, b storage.Heartbeat, verdict storage.Verdict) (*storage.Reply, error) {
 	r := &storage.Reply{
 		Seq: b.Seq, Now: s.now(), StoreID: s.identity(c), StoreSince: c.Since, Verdict: verdict,

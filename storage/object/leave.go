@@ -8,7 +8,7 @@ import (
 	"github.com/emitd/emitd/storage/internal/rules"
 )
 
-// leave gives things up as one step of the cluster object.
+// leave gives up what the call asks for, as one step of the cluster object.
 func (s *Store) leave(ctx context.Context, l storage.Leave) error {
 	_, err := s.run(ctx, step{
 		prepare: func(ctx context.Context, c *cluster, _ time.Time) error {
@@ -22,9 +22,8 @@ func (s *Store) leave(ctx context.Context, l storage.Leave) error {
 	return err
 }
 
-// leave goes in the order term, units, row. What already is so is left as it is: a term that is not
-// held exactly so is not touched, and a tombstone may be deregistered again, which keeps it from
-// being revived.
+// leave goes in the order term, units, row. It does not change what is already so: a term that this
+// process does not hold stays. A tombstone may be deregistered again, which prevents its revival.
 func (c *cluster) leave(l storage.Leave, now time.Time) error {
 	row := c.row(l.Node.Incarnation)
 	switch {

@@ -44,8 +44,8 @@ func (s *Store) Release(ctx context.Context, held storage.Lock) error {
 	return attempted(err, "release lock %q", held.Name)
 }
 
-// acquire gives a lock that is free, or stands as in expired, to the owner under a new number. Owner
-// names one acquisition: asking again for what it holds renews the same holding.
+// acquire gives a lock that is free, or is still as in expired, to the owner under a new number.
+// Owner names one acquisition, so asking again for a lock that it holds renews the same holding.
 func (c *cluster) acquire(name, owner string, ttl time.Duration, expired storage.Lock, now time.Time) (storage.Lock, error) {
 	row := c.Locks[name]
 	switch {
@@ -61,7 +61,7 @@ func (c *cluster) acquire(name, owner string, ttl time.Duration, expired storage
 	return c.hold(row, ttl, now), nil
 }
 
-// hold writes the row of a lock that is held from now on for ttl.
+// hold writes the row of a lock that is held for ttl from now on.
 func (c *cluster) hold(row storage.Lock, ttl time.Duration, now time.Time) storage.Lock {
 	row.TTL, row.ExpiresAt, row.Now = ttl, now.Add(ttl), now
 	c.Locks[row.Name] = row

@@ -19,40 +19,40 @@ const (
 	segmentPrefix = "ev/"
 )
 
-// Config configures a store. Its zero value is a good one.
+// Config configures a store. The zero value is usable.
 type Config struct {
-	// Name tells this bucket from a copy of it: its address without credentials and options, the
-	// same text in every process of the cluster. It becomes part of the store's identity, so that
-	// a cluster that was moved to a copy knows that it was.
+	// Name distinguishes this bucket from a copy of it. Use its address without credentials and
+	// options, the same text in every process of the cluster. It becomes part of the store
+	// identity, so a cluster that was moved to a copy detects that.
 	Name string
-	// MaxBytes bounds the cluster object; default DefaultMaxBytes. It is written with each renewal
-	// of the lease and read by every node once per interval.
+	// MaxBytes bounds the cluster object; default DefaultMaxBytes. The object is written with each
+	// renewal of the lease, and every node reads it once per interval.
 	MaxBytes int
-	// MustExist refuses a bucket that holds no cluster: for commands that only look.
+	// MustExist refuses a bucket that holds no cluster. It is for commands that only read.
 	MustExist bool
-	// NoProbe leaves out the check that the bucket honours conditions, which costs about thirty
-	// requests at each start. Only for buckets that were checked.
+	// NoProbe skips the check that the bucket honours conditions, which costs about thirty requests
+	// at each start. Use it only for buckets that were checked before.
 	NoProbe bool
-	// Clock is a clock that all processes of the cluster share, if there is one: the store then
-	// has a clock that decides, as a database has. Two hosts with synchronised clocks do not have
-	// one. It serves tests, and several nodes in one process.
+	// Clock is a clock that all processes of the cluster share, if there is one. The store then has
+	// a clock that decides, as a database has. Two hosts with synchronised clocks do not share one.
+	// It is for tests, and for several nodes in one process.
 	Clock func() time.Time
 }
 
 // DefaultMaxBytes is enough for some fifty thousand units on a few hundred nodes.
 const DefaultMaxBytes = 4 << 20
 
-// Store is a cluster store in a bucket. Its methods may be called from any goroutine; each process
-// opens one. It starts no goroutines that outlive a call and needs no closing.
+// Store is a cluster store in a bucket. Its methods may be called from any goroutine. Each process
+// opens one. It starts no goroutines that outlive a call, and needs no closing.
 type Store struct {
 	cfg    Config
 	bucket *paced
 
-	turn chan struct{}        // held by who reads or writes the cluster object
-	seen atomic.Pointer[view] // its newest content, as far as this process knows
+	turn chan struct{}        // a mutex: held to read or write the cluster object
+	seen atomic.Pointer[view] // its newest content that this process knows
 
-	// With the turn: a write of unknown outcome that may still happen, and the segment written
-	// last, which an attempt that came to nothing leaves for the next.
+	// These two are guarded by turn. loose is a write of unknown outcome that may still happen.
+	// spilled is the segment that was written last; if its attempt failed, the next one uses it.
 	loose   *cluster
 	spilled struct {
 		id      string
@@ -72,7 +72,7 @@ var (
 	_ storage.Capable = (*Store)(nil)
 )
 
-// Open checks the bucket and reads the cluster, or founds it. Errors: blob.ErrUnfit for a bucket
+// Open checks the bucket and reads the cluster, or creates it. Errors: blob.ErrUnfit for a bucket
 // that ignores conditions, storage.ErrSchema for one that a newer emitd has written.
 func Open(ctx context.Context, bucket blob.Bucket, cfg Config) (*Store, error) {
 	cfg.MaxBytes = cmp.Or(cfg.MaxBytes, DefaultMaxBytes)
@@ -96,7 +96,7 @@ func (s *Store) Capabilities() storage.Capabilities {
 	return storage.Capabilities{NoWake: true, NoClock: s.cfg.Clock == nil, Requests: 2}
 }
 
-// now is what facts are stamped with: the common clock, or this process's estimate.
+// now is the time to stamp facts with: the shared clock, or this process's own.
 func (s *Store) now() time.Time {
 	if s.cfg.Clock != nil {
 		return s.cfg.Clock().Round(0).UTC()
@@ -104,7 +104,7 @@ func (s *Store) now() time.Time {
 	return time.Now().Round(0).UTC()
 }
 
-// identity names the store.
+// identity returns the store identity of a content.
 func (s *Store) identity(c *cluster) string {
 	if s.cfg.Name == "" {
 		return c.StoreID
@@ -180,9 +180,9 @@ func (s *Store) Stamp(ctx context.Context, fence daemon.Fence) error {
 	return attempted(s.stamp(ctx, fence), "stamp %s", fence)
 }
 
-// Fence tells whether effects of a run are accepted at this moment: a [daemon.StaleError] if not.
-// A bucket has no transactions: an effect that must not be overtaken carries the fence to where it
-// is written, and is compared there.
+// Fence reports whether effects of a run are accepted at this moment: a [daemon.StaleError] if not.
+// A bucket has no transactions. An effect that must not come after a later run's effects must carry
+// the fence to where it is written, and be compared there.
 func (s *Store) Fence(ctx context.Context, fence daemon.Fence) error {
 	c, err := s.look(ctx)
 	if err == nil {

@@ -17,14 +17,14 @@ type paced struct {
 	read, write latency
 }
 
-// latency is the least that requests of one kind have taken lately. The least counts: what the bucket can do
-// at its best, not a moment in which it was slow.
+// latency is the least time that requests of one kind took recently. The least shows what the
+// bucket can do at its best. One slow moment does not count.
 type latency struct {
-	began         time.Time     // of the present period
-	least, before time.Duration // in the present period and the one before; 0 = there was no request
+	began         time.Time     // start of the present period
+	least, before time.Duration // in the present and in the previous period; 0 = no request
 }
 
-// period is how long a measurement counts at least; it counts for twice that at most.
+// period is how long a measurement counts at least. It counts for at most twice that.
 const period = time.Minute
 
 func (l *latency) add(now time.Time, took time.Duration) {
@@ -46,7 +46,7 @@ func (l *latency) value() time.Duration {
 	return l.before
 }
 
-// time notes how long a request took that the bucket has answered.
+// time records how long a request took, if the bucket answered it.
 func (p *paced) time(l *latency, began time.Time, err error) {
 	if err != nil && !isConflict(err) && !errors.Is(err, blob.ErrUnchanged) && !errors.Is(err, blob.ErrNotFound) {
 		return
@@ -57,8 +57,8 @@ func (p *paced) time(l *latency, began time.Time, err error) {
 	l.add(now, now.Sub(began))
 }
 
-// change returns how long one change takes: a read and a write. What was not measured yet is taken to be like
-// the other; 0 is unknown.
+// change returns how long one change takes: a read and a write. If one of them was not measured
+// yet, it counts as long as the other; 0 is unknown.
 func (p *paced) change() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()

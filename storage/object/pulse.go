@@ -17,10 +17,10 @@ import (
 )
 
 // pulse is the content of a node's own object: what its newest heartbeat said. It is part of the
-// node's row as long as that is the row of a member; see member.merge.
+// node's row while the node is a member; see member.merge.
 //
-// Only its own process writes the object, and yet each write is conditional: a heartbeat that
-// comes late or twice finds the object moved and is refused, as the sequence number demands.
+// Only its own process writes the object. Each write is conditional nevertheless: a heartbeat that
+// arrives late or twice finds another content and is refused, as the sequence number demands.
 type pulse struct {
 	Seq               uint64    `json:"seq"`
 	Heard             uint64    `json:"heard"`
@@ -28,13 +28,13 @@ type pulse struct {
 	At                time.Time `json:"at"`
 	HighestTerm       int64     `json:"highest_term,omitempty"`
 	HighestGeneration int64     `json:"highest_generation,omitempty"`
-	// ChangeTime is how long a change of the cluster object takes the node.
+	// ChangeTime is how long a change of the cluster object takes this node.
 	ChangeTime time.Duration `json:"change_time,omitempty"`
 	Nonce      uint64        `json:"nonce"` // makes each content unique
 }
 
-// merge brings the row up to its pulse. An older pulse is part of the row already, that of a
-// tombstone is of a process that did not know yet, and a leader has none.
+// merge adds the node's pulse to its row. It ignores three pulses. An older one is already part of
+// the row. That of a tombstone belongs to a process that did not know of it yet. A leader has none.
 func (m *member) merge(p pulse) {
 	if !m.Present() || m.Within || p.Seq <= m.BeatSeq {
 		return
@@ -57,7 +57,7 @@ func (m *member) beat(b storage.Heartbeat, change time.Duration, now time.Time) 
 	m.HighestGeneration = max(m.HighestGeneration, b.HighestGeneration)
 }
 
-// pulse returns what of the row is the heartbeats'.
+// pulse returns the part of the row that comes from heartbeats.
 func (m *member) pulse() pulse {
 	return pulse{
 		Seq: m.BeatSeq, Heard: m.Heard, HeardAt: m.HeardAt, At: m.LastHeartbeatAt, ChangeTime: m.ChangeTime,
@@ -65,7 +65,7 @@ func (m *member) pulse() pulse {
 	}
 }
 
-// pulses are the nodes' own objects as this process last knew them.
+// pulses are the nodes' own objects as this process last saw them.
 type pulses struct {
 	mu sync.Mutex
 	of map[node.Incarnation]known
@@ -85,7 +85,7 @@ func (ps *pulses) get(inc node.Incarnation) (known, bool) {
 	return k, ok
 }
 
-// put notes what was read or written. Of two reads that end in another order than they began, the
+// put records what was read or written. Two reads may end in another order than they began, so the
 // newer content counts.
 func (ps *pulses) put(inc node.Incarnation, p pulse, v blob.Version, own bool) known {
 	ps.mu.Lock()
@@ -99,7 +99,7 @@ func (ps *pulses) put(inc node.Incarnation, p pulse, v blob.Version, own bool) k
 	return k
 }
 
-// keep forgets the objects of processes that have no row any more.
+// keep drops the objects of processes that no longer have a row.
 func (ps *pulses) keep(c *cluster) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -122,7 +122,7 @@ func pulseKey(inc node.Incarnation) string {
 	return "in/n/" + name
 }
 
-// readPulse reads a node's own object; that there is none is no error.
+// readPulse reads a node's own object. It is no error if there is none.
 func (s *Store) readPulse(ctx context.Context, inc node.Incarnation) (known, error) {
 	k, _ := s.pulses.get(inc)
 	var o *blob.Object
@@ -145,8 +145,8 @@ func (s *Store) readPulse(ctx context.Context, inc node.Incarnation) (known, err
 	return k, nil
 }
 
-// writePulse writes a node's own object if it is still the known one. It returns blob.ErrChanged
-// if it is not.
+// writePulse writes a node's own object if it is still the known one. Otherwise it returns
+// blob.ErrChanged.
 func (s *Store) writePulse(ctx context.Context, inc node.Incarnation, old known, p pulse) error {
 	data, err := seal(kindNode, p)
 	if err != nil {
@@ -164,7 +164,7 @@ func (s *Store) writePulse(ctx context.Context, inc node.Incarnation, old known,
 		case !isConflict(err) || !unknown:
 			return err
 		}
-		// It may have been this very write.
+		// The changed content may come from this very write.
 		now, reread := s.readPulse(ctx, inc)
 		switch {
 		case reread != nil:
@@ -175,11 +175,11 @@ func (s *Store) writePulse(ctx context.Context, inc node.Incarnation, old known,
 		case now.version != old.version:
 			return blob.ErrChanged
 		}
-		return err // nothing has happened yet: the same bytes again
+		return err // nothing has happened yet: send the same bytes again
 	})
 }
 
-// refresh brings the rows of the given processes up to their pulses. Several are read at once.
+// refresh merges the pulses of the given processes into their rows. It reads several at once.
 func (s *Store) refresh(ctx context.Context, c *cluster, of []node.Incarnation) error {
 	errs := make([]error, len(of))
 	gate := make(chan struct{}, parallel)
@@ -202,8 +202,9 @@ func (s *Store) refresh(ctx context.Context, c *cluster, of []node.Incarnation) 
 	return errors.Join(errs...)
 }
 
-// refreshOwn brings the row of a node up to its pulse. A process that writes the pulse knows it: to read it
-// would take as long again as the write that follows, in which another process may be first.
+// refreshOwn merges a node's pulse into its row. The process that writes the pulse knows it without
+// a read. A read would take as long as the write that follows, and give other processes time to be
+// first.
 func (s *Store) refreshOwn(ctx context.Context, c *cluster, inc node.Incarnation) error {
 	row := c.present(inc)
 	if k, ok := s.pulses.get(inc); ok && k.own && row != nil {
@@ -213,5 +214,5 @@ func (s *Store) refreshOwn(ctx context.Context, c *cluster, inc node.Incarnation
 	return s.refresh(ctx, c, []node.Incarnation{inc})
 }
 
-// parallel bounds the requests that one call has under way.
+// parallel bounds the requests that one call has in flight.
 const parallel = 16

@@ -8,8 +8,9 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// RenameCluster implements [storage.Renamer]. Without a common clock, a node whose process was killed
-// is live until this process has seen its row unchanged for ttl: whoever renames asks again and again.
+// RenameCluster implements [storage.Renamer]. Without a shared clock, a node whose process was
+// killed counts as live until this process has seen its row unchanged for ttl. The caller must
+// therefore retry.
 func (s *Store) RenameCluster(ctx context.Context, from, to string, ttl time.Duration) error {
 	_, err := s.run(ctx, step{
 		prepare: func(ctx context.Context, c *cluster, _ time.Time) error {

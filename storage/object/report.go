@@ -10,13 +10,13 @@ import (
 	"github.com/emitd/emitd/storage/internal/rules"
 )
 
-// report takes the holder's steps as one step of the cluster object.
+// report applies the holder's steps as one step of the cluster object.
 func (s *Store) report(ctx context.Context, r storage.Report) (out []storage.Outcome, err error) {
 	renews := slices.ContainsFunc(r.Units, func(u storage.UnitReport) bool { return u.Step == daemon.Resume || u.Step == daemon.Postpone })
 	_, err = s.run(ctx, step{
 		prepare: func(ctx context.Context, c *cluster, _ time.Time) error {
 			if renews {
-				return s.refresh(ctx, c, c.everybody()) // for the number of the new run
+				return s.refresh(ctx, c, c.everybody()) // the generation of the new run depends on all rows
 			}
 			return s.refreshOwn(ctx, c, r.Node.Incarnation)
 		},
@@ -34,7 +34,7 @@ func (s *Store) report(ctx context.Context, r storage.Report) (out []storage.Out
 	return out, nil
 }
 
-// report judges each step by itself.
+// report decides each step by itself.
 func (c *cluster) report(r storage.Report, now time.Time) ([]storage.Outcome, error) {
 	row := c.present(r.Node.Incarnation)
 	switch {

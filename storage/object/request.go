@@ -11,21 +11,21 @@ import (
 	"github.com/emitd/emitd/storage/blob"
 )
 
-// The bounds of how often one request is repeated that failed in a way that passes, and one that
-// brought half an object, or one that is broken for good.
+// tries bounds how often a request is sent that fails in a way that passes by itself. corruptTries
+// bounds it for one that returns half an object, or an object that is broken for good.
 const (
 	tries        = 8
 	corruptTries = 3
 )
 
-// The pauses between the repetitions: they double, and are jittered down to a half.
+// The pauses between the repetitions double, and are jittered down to a half.
 const (
 	firstPause = 20 * time.Millisecond
 	maxPause   = time.Second
 )
 
-// insist repeats a request that may be repeated while it fails in a way that passes by itself, at
-// most tries times and not beyond ctx.
+// insist repeats a request while it fails in a way that passes by itself, at most tries times and
+// not beyond ctx. The request must be repeatable.
 func (s *Store) insist(ctx context.Context, request func() error) error {
 	pause, corrupt := firstPause, 0
 	for try := 1; ; try++ {
@@ -44,8 +44,8 @@ func (s *Store) insist(ctx context.Context, request func() error) error {
 	}
 }
 
-// passes reports whether the same request may succeed later. Half an object is what a broken
-// connection leaves; what is really broken stays so.
+// passes reports whether the same request may succeed later. A corrupt object counts, because a
+// broken connection may have cut it in half. One that is really corrupt stays so; see corruptTries.
 func passes(err error) bool {
 	for _, kind := range []error{blob.ErrUnknownOutcome, blob.ErrUnavailable, blob.ErrThrottled, blob.ErrCorrupt} {
 		if errors.Is(err, kind) {
@@ -60,7 +60,7 @@ func isConflict(err error) bool {
 	return errors.Is(err, blob.ErrChanged) || errors.Is(err, blob.ErrExists)
 }
 
-// sleep waits, or returns why not to the end.
+// sleep waits for d, or returns why it ended early.
 func sleep(ctx context.Context, d time.Duration) error {
 	if err := ctx.Err(); err != nil || d <= 0 {
 		return err
@@ -95,8 +95,8 @@ func (s *Store) put(ctx context.Context, key string, data []byte, old blob.Versi
 	return s.bucket.Replace(ctx, key, data, old)
 }
 
-// attempted says what failed, and translates the bucket's words for what passes by itself; nil
-// stays nil.
+// attempted says what failed, and marks errors that pass by themselves as storage.ErrUnavailable. A
+// nil error stays nil.
 func attempted(err error, format string, args ...any) error {
 	if err == nil {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"github.com/emitd/emitd/storage/blob"
 )
 
-// view is a content of the cluster object as it was read or written.
+// view is a content of the cluster object with its version in the bucket.
 type view struct {
 	*cluster
 	version blob.Version
@@ -19,21 +19,25 @@ type view struct {
 
 // step is one change of the cluster object.
 type step struct {
-	// guess allows the first attempt to begin with what this process last saw of the cluster,
-	// instead of reading it: a write proves that nothing has changed since, any other outcome is
-	// worked out again from what is read.
+	// guess allows the first attempt to start from the content that this process saw last, without a read. If the
+	// write succeeds, nothing has changed since. Any other outcome is worked out again after a read.
 	guess bool
-	// prepare brings into the clone what the step needs from other objects; nil is nothing.
+	// prepare adds to the clone what the step needs from other objects; nil needs nothing.
 	prepare func(ctx context.Context, c *cluster, now time.Time) error
-	// apply changes the clone and reports whether it is to be written. It may be called several
-	// times, each time on another clone. An error is an answer: nothing is written.
+	// apply changes the clone and reports whether it is to be written. It may be called several times, each time on
+	// another clone. An error is an answer: nothing is written.
 	apply func(c *cluster, now time.Time) (bool, error)
 }
 
-// rounds bounds how often a step begins again because another process was first.
+// rounds bounds how often a step starts again because another process was first.
 const rounds = 100
 
-// run carries a step out and returns the cluster as it is afterwards.
+// run carries a step out and returns the cluster after it. The way of a step: run adds it to the group (group.go)
+// and calls attempt. One attempt at a time holds the turn; it reads the cluster, or starts from the content seen
+// last, and compose applies every waiting step to a clone. spill moves old events to segments, and replace writes
+// the clone on the condition that the object has not changed. send and judge find out the result of a write whose
+// answer was lost. The attempt then answers all steps that it wrote. After a conflict, every call waits for a
+// jittered pause and tries again, unless another call's attempt has answered its step meanwhile.
 func (s *Store) run(ctx context.Context, st step) (*cluster, error) {
 	own := s.group.add(st)
 	defer s.group.drop(own)
@@ -47,8 +51,7 @@ func (s *Store) run(ctx context.Context, st step) (*cluster, error) {
 		if err != errConflict { //nolint:errorlint // never wrapped
 			return nil, err
 		}
-		// The pause grows with how long an attempt takes: two that collide want to be that far
-		// apart.
+		// The pause grows with the time that an attempt takes: two processes that collide must get that far apart.
 		took := max(time.Since(began), time.Microsecond)
 		if !guess {
 			if err := own.pause(ctx, min(rand.N(took<<min(round, 4)), maxPause)); err != nil { //nolint:gosec // jitter is no secret
@@ -60,7 +63,7 @@ func (s *Store) run(ctx context.Context, st step) (*cluster, error) {
 	return nil, fmt.Errorf("%w: another process was first %d times", blob.ErrUnavailable, rounds)
 }
 
-// pause waits for d, or until another step has taken this one along.
+// pause waits for d, or until another call's attempt has answered this step.
 func (p *proposal) pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -73,12 +76,12 @@ func (p *proposal) pause(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// errConflict says that another process was first, or that a guess was no good.
+// errConflict says that another process was first, or that a guess did not succeed.
 var errConflict = errors.New("the cluster object was changed by another process")
 
-// attempt carries a step out once, and with it all others that wait. One attempt at a time runs in a process:
-// they would only be in each other's way. After errConflict all of them still wait. Any other error is of this
-// step alone; the others try for themselves, unless they may have been written.
+// attempt carries a step out once, together with all others that wait. A process runs one attempt at a time,
+// because two would only conflict with each other. After errConflict all steps still wait. Any other error concerns
+// this step alone; the other calls try for themselves, unless their steps may have been written.
 func (s *Store) attempt(ctx context.Context, own *proposal, guess bool) error {
 	release, err := s.take(ctx, own.ready)
 	if err != nil || own.settled() {
@@ -124,9 +127,9 @@ func (s *Store) attempt(ctx context.Context, own *proposal, guess bool) error {
 	return nil
 }
 
-// compose applies the steps to the content, one after the other, and returns what is to be written (the
-// content itself if nothing is) and the answers that hold once that is so. A step that needs another object
-// which cannot be read is left out, unless it is one's own.
+// compose applies the steps to the content, one after the other. It returns what is to be written (the content
+// itself if nothing is) and the answers that are valid after the write. If a step needs another object that cannot
+// be read, compose leaves the step out, unless it is the caller's own.
 func (s *Store) compose(ctx context.Context, v *view, own *proposal, all []*proposal, guess bool) (*cluster, map[*proposal]answer, error) {
 	next, now, answers := v.cluster, s.now(), map[*proposal]answer{}
 	for _, p := range all {
@@ -157,7 +160,7 @@ func (s *Store) compose(ctx context.Context, v *view, own *proposal, all []*prop
 	return next, answers, nil
 }
 
-// take waits for the turn to touch the cluster object, or until it is not needed any more.
+// take waits until this call may read or write the cluster object, or until needless is closed.
 func (s *Store) take(ctx context.Context, needless <-chan struct{}) (release func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -186,8 +189,8 @@ func (s *Store) look(ctx context.Context) (*cluster, error) {
 	return v.cluster, nil
 }
 
-// read returns the newest content. What it returns continues all that this process has seen, and
-// no earlier write of this process can still replace it. The caller has the turn.
+// read returns the newest content. That content continues everything that this process has seen, and no earlier
+// write of this process can still replace it. The caller holds the turn.
 func (s *Store) read(ctx context.Context) (*view, error) {
 	for range tries {
 		v, err := s.fetch(ctx)
@@ -206,12 +209,12 @@ func (s *Store) read(ctx context.Context) (*view, error) {
 	return nil, fmt.Errorf("read the cluster: %w: it keeps changing", blob.ErrUnavailable)
 }
 
-// settled returns what must be written before the content may be believed, or nil:
+// settled returns what must be written before the content may be used, or nil. There are two cases:
 //
-//   - It does not continue what was seen before (the bucket was restored, or emptied): from now on
-//     it is another history, by another name, so that everybody learns of it.
-//   - A write of this process that was based on it is still on its way: a content in between makes
-//     it fail.
+//   - The content does not continue what was seen before, because the bucket was restored or emptied. From now on
+//     it is another history with another name, so that all nodes learn of it.
+//   - A write of this process that was based on the content is still on its way. A content in between makes that
+//     write fail.
 func (s *Store) settled(v *view) *cluster {
 	old := s.seen.Load()
 	if old != nil && !v.continues(old.cluster) {
@@ -229,7 +232,7 @@ func (s *Store) settled(v *view) *cluster {
 	return nil
 }
 
-// fetch reads the object, or makes the first.
+// fetch reads the object, or creates the first one.
 func (s *Store) fetch(ctx context.Context) (v *view, err error) {
 	old := s.seen.Load()
 	known := blob.Version("")
@@ -267,12 +270,12 @@ func decode(o *blob.Object) (*view, error) {
 		return nil, err
 	}
 	if v.Rolled == 0 {
-		v.Rolled = v.Head // written before there was such a number: readers look until there is one
+		v.Rolled = v.Head // written before Rolled existed: readers must look until it is set
 	}
 	return v, nil
 }
 
-// begin creates the first content, or the first after the object was lost.
+// begin creates the first content, or the first one after the object was lost.
 func (s *Store) begin(ctx context.Context, old *view) (*view, error) {
 	first := found(0)
 	switch {
@@ -296,19 +299,19 @@ func (s *Store) begin(ctx context.Context, old *view) (*view, error) {
 	return &view{first, version}, nil
 }
 
-// saw notes the newest content.
+// saw records the newest content.
 func (s *Store) saw(v *view) {
 	if old := s.seen.Swap(v); old == nil || old.cluster != v.cluster {
 		s.pulses.keep(v.cluster)
 	}
 }
 
-// replace writes next if v is still the content. It returns errConflict if another process was
-// first, and any other error when the outcome is unknown or nothing could be done.
+// replace writes next if v is still the content. It returns errConflict if another process was first. Any other
+// error means that the outcome is unknown or that nothing could be done.
 //
-// After an answer that leaves it open, the object is read: the nonce of the content n+1 tells
-// whether this write was it; if the content is still n, the same bytes are sent again, which is
-// harmless. When ctx ends before that is known, the write is remembered; see settled.
+// If the answer leaves the outcome open, replace reads the object. The nonce of the content n+1 shows whether this
+// write was it. If the content is still n, replace sends the same bytes again, which is harmless. If ctx ends
+// before the outcome is known, the write is remembered in loose; see settled.
 func (s *Store) replace(ctx context.Context, v *view, next *cluster) error {
 	if next.N == v.N {
 		next.follow()
@@ -330,15 +333,15 @@ func (s *Store) replace(ctx context.Context, v *view, next *cluster) error {
 	return err
 }
 
-// write is a replacement of the cluster object under way.
+// write is a replacement of the cluster object in flight.
 type write struct {
 	next *cluster
 	base *view
 	data []byte
-	open bool // it may have happened, or still will
+	open bool // it may have happened, or may still happen
 }
 
-// send sends a write and finds out what became of it.
+// send sends a write and finds out its result.
 func (s *Store) send(ctx context.Context, w *write) error {
 	version, err := s.bucket.Replace(ctx, clusterKey, w.data, w.base.version)
 	switch {
@@ -364,14 +367,14 @@ func (s *Store) send(ctx context.Context, w *write) error {
 	return s.judge(w, now, err)
 }
 
-// judge tells from the present content what became of a write.
+// judge determines the result of a write from the present content.
 func (s *Store) judge(w *write, now *view, err error) error {
 	nonce, known := now.nonceOf(w.next.N)
 	switch {
 	case now.StoreID == w.base.StoreID && now.N == w.base.N && now.Nonce == w.base.Nonce:
-		return fmt.Errorf("%w: %w", blob.ErrUnknownOutcome, err) // not yet: the same bytes again
+		return fmt.Errorf("%w: %w", blob.ErrUnknownOutcome, err) // not yet: send the same bytes again
 	case now.N < w.next.N || now.StoreID != w.next.StoreID || !known:
-		// The history was replaced, or has gone on for too long to tell.
+		// Another history has replaced this one, or more than keepPast contents have followed.
 		return fmt.Errorf("write the cluster: what became of it cannot be told any more: %s", err.Error())
 	case nonce == w.next.Nonce:
 		w.open = false

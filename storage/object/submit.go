@@ -7,7 +7,7 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// submit files a command, or returns the one that has its ID.
+// submit stores a command, or returns the one that has its ID.
 func (s *Store) submit(ctx context.Context, command storage.Command) (*storage.Command, error) {
 	var filed storage.Command
 	_, err := s.run(ctx, step{apply: func(c *cluster, now time.Time) (fresh bool, err error) {

@@ -33,10 +33,11 @@ func (s *Store) SweepNodes(ctx context.Context, fence daemon.Fence, age time.Dur
 	return len(gone), nil
 }
 
-// discard deletes an object that nothing names any more. One that stays is litter.
+// discard deletes an object that nothing names any more. If the deletion fails, the object stays
+// and does no harm.
 func (s *Store) discard(ctx context.Context, key string) { _ = s.bucket.Delete(ctx, key) }
 
-// sweepNodes removes the oldest tombstones that ended before cut, and adverts that no row has any
+// sweepNodes removes the oldest tombstones that ended before cut, and adverts that no row names any
 // more.
 func (c *cluster) sweepNodes(cut time.Time, limit int) []node.Incarnation {
 	var old []*member
@@ -90,12 +91,12 @@ func (s *Store) SweepEvents(ctx context.Context, fence daemon.Fence, keep storag
 	return oldEvents + oldCommands, nil
 }
 
-// countOld counts the events at the beginning of the history that are beyond keep or were written
-// before cut, and stops at the first event that stays: a stepped clock makes no gap.
+// countOld counts the events at the beginning of the history that exceed keep or were written
+// before cut. It stops at the first event that stays, so a clock that stepped makes no gap.
 func (s *Store) countOld(ctx context.Context, c *cluster, cut time.Time, keep storage.Keep, limit int) (int, error) {
 	all := int(c.Head - c.Oldest + 1)
-	n := max(min(all-keep.Most, limit), 0) // whatever their age
-	most := min(limit, all-keep.Least)     // with those that are old
+	n := max(min(all-keep.Most, limit), 0) // these go whatever their age
+	most := min(limit, all-keep.Least)     // including those that are old
 	if n >= most {
 		return n, nil
 	}
@@ -115,7 +116,7 @@ func (s *Store) countOld(ctx context.Context, c *cluster, cut time.Time, keep st
 	return n, err
 }
 
-// dropEvents drops the n oldest events, and returns the segments of which nothing is left.
+// dropEvents drops the n oldest events, and returns the segments of which no event is left.
 func (c *cluster) dropEvents(n int) []segment {
 	c.Oldest += int64(n)
 	i := 0
@@ -130,8 +131,9 @@ func (c *cluster) dropEvents(n int) []segment {
 	return dropped
 }
 
-// sweepSegments deletes segments that the cluster does not name any more, and those of writers that
-// ended before it did. A writer at work names the events that are still in the cluster.
+// sweepSegments deletes segments that the cluster no longer names, and those left by writers that
+// ended before the cluster named them. A writer at work names only events that are still in the
+// cluster object, so its segment stays.
 func (s *Store) sweepSegments(ctx context.Context, c *cluster, dropped []segment) {
 	for _, g := range dropped {
 		s.discard(ctx, g.key())
@@ -168,7 +170,7 @@ func (s *Store) SweepLocks(ctx context.Context, fence daemon.Fence, age time.Dur
 	return n, nil
 }
 
-// sweepLocks removes the oldest locks that were released before cut; the next holder of such a name
+// sweepLocks removes the oldest locks that were released before cut. The next holder of such a name
 // still gets a higher number.
 func (c *cluster) sweepLocks(cut time.Time, limit int) int {
 	var old []storage.Lock

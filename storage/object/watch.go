@@ -7,10 +7,11 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// silence tells whether a node has said nothing for ttl.
+// silence reports whether a node has been silent for ttl.
 type silence func(m *member, ttl time.Duration, now time.Time) bool
 
-// silent is a silence: by the common clock, or as this process has seen it by its own.
+// silent decides silence by the shared clock, or by how long this process has seen the row
+// unchanged by its own clock.
 func (s *Store) silent(m *member, ttl time.Duration, now time.Time) bool {
 	if s.cfg.Clock != nil {
 		return !storage.InUse(m.LastHeartbeatAt, now, ttl)
@@ -18,8 +19,8 @@ func (s *Store) silent(m *member, ttl time.Duration, now time.Time) bool {
 	return s.seenSince.unchanged("node "+string(m.Incarnation), m.Seq) >= ttl
 }
 
-// sightings remember since when something was seen unchanged, by the clock of this process: it
-// only runs forward, and who is late sees less, never more.
+// sightings remember since when a value was seen unchanged, by the clock of this process. That
+// clock only runs forward. A process that looks late measures a shorter time, never a longer one.
 type sightings struct {
 	mu sync.Mutex
 	of map[string]sighting
@@ -30,11 +31,11 @@ type sighting struct {
 	since time.Time
 }
 
-// maxSightings bounds the memory of things that may be gone. To forget one means to wait for it
-// once more.
+// maxSightings bounds the memory for values that may be gone. A forgotten value must be observed
+// once more for the whole time.
 const maxSightings = 10_000
 
-// unchanged notes the present value and returns for how long it has been seen.
+// unchanged records the present value and returns for how long it has been seen.
 func (w *sightings) unchanged(key string, value any) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
