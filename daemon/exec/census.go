@@ -179,8 +179,9 @@ func (g *guard) marked(p process) *ward {
 	}
 	env, ok := g.marks[p.id()]
 	if !ok {
-		// A process that is becoming a command has no environment for a moment, so that nothing is kept but
-		// what was found, and that a process does not let itself be read, as that takes a moment each time.
+		// Two results are remembered: marks that were found, and that the environment could not be read in
+		// time, because each attempt takes that long. An empty environment is not remembered: a process
+		// has none for a moment when it begins to execute a command.
 		var read bool
 		if env, read = environment(p.pid); len(env) > 0 || !read {
 			if g.marks == nil || len(g.marks) > 10_000 {

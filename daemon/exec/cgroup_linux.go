@@ -13,9 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cgroups is the guardian's directory of control groups (version 2), in that of emitd. Each run
-// has one in it, which no process can leave that may not write there. The guardian keeps its
-// directory locked: one that is not locked is of a guardian that is dead.
+// cgroups is the guardian's directory of control groups (version 2), inside emitd's own. Each run
+// has a control group in it, which a process cannot leave unless it may write there. The guardian
+// holds a lock on its directory. A directory that is not locked belongs to a guardian that has
+// ended.
 type cgroups struct {
 	dir  string
 	lock *os.File
@@ -30,7 +31,7 @@ type cgroup struct {
 
 const cgroupPrefix = "emitd-exec-"
 
-// newCgroups returns nil if emitd may not make control groups.
+// newCgroups returns nil if emitd may not create control groups.
 func newCgroups() *cgroups {
 	parent, err := ownCgroup()
 	if err != nil || !delegated(parent) {
@@ -45,7 +46,7 @@ func newCgroups() *cgroups {
 		_ = os.Remove(c.dir)
 		return nil
 	}
-	if _, err := os.Stat(filepath.Join(c.dir, "cgroup.kill")); err != nil { // before Linux 5.14
+	if _, err := os.Stat(filepath.Join(c.dir, "cgroup.kill")); err != nil { // missing before Linux 5.14
 		c.close()
 		return nil
 	}
@@ -65,7 +66,7 @@ func ownCgroup() (string, error) {
 	return cgroupDir(string(own), string(mounts))
 }
 
-// cgroupDir finds it in /proc/self/cgroup and /proc/self/mountinfo.
+// cgroupDir finds that directory in the texts of /proc/self/cgroup and /proc/self/mountinfo.
 func cgroupDir(own, mounts string) (string, error) {
 	path := ""
 	for l := range strings.Lines(own) {
@@ -86,8 +87,8 @@ func cgroupDir(own, mounts string) (string, error) {
 	return "", errors.New("no control group of version 2")
 }
 
-// delegated reports whether groups may be made there. What systemd manages is systemd's, unless
-// the unit has Delegate=yes.
+// delegated reports whether emitd may create groups there. Groups that systemd manages belong to
+// systemd, unless the unit has Delegate=yes.
 func delegated(dir string) bool {
 	switch filepath.Ext(dir) {
 	case ".service", ".scope", ".slice":
@@ -117,17 +118,18 @@ func lockCgroup(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// sweepCgroups ends what guardians that are dead have left behind in control groups.
+// sweepCgroups kills the processes that guardians which have ended left in control groups.
 func sweepCgroups() {
 	if parent, err := ownCgroup(); err == nil && delegated(parent) {
 		endLeftCgroups(parent)
 	}
 }
 
-// endLeftCgroups kills what guardians that are dead have left behind.
+// endLeftCgroups kills the processes that guardians which have ended left in control groups below
+// parent.
 func endLeftCgroups(parent string) {
 	dirs, _ := filepath.Glob(filepath.Join(parent, cgroupPrefix+"*"))
-	end := time.Now().Add(time.Second) // for all of them: emitd waits for an answer
+	end := time.Now().Add(time.Second) // for all of them together, because emitd waits for an answer
 	var left []*cgroup
 	for _, dir := range dirs {
 		lock, err := lockCgroup(dir)
@@ -164,7 +166,8 @@ func (c *cgroups) make(run uint64) *cgroup {
 	return &cgroup{dir: dir, fd: fd}
 }
 
-// remove removes the control group of a run that is gone. The kernel may need a moment.
+// remove removes the control group of a run that is gone. The kernel may need a moment, so removals
+// that fail are tried again later.
 func (c *cgroups) remove(g *cgroup) {
 	_ = unix.Close(g.fd)
 	c.left = append(c.left, g.dir)
@@ -178,7 +181,7 @@ func (c *cgroups) close() {
 	}
 }
 
-// removeCgroup removes a control group and those in it.
+// removeCgroup removes a control group and the groups below it.
 func removeCgroup(dir string) error {
 	err := unix.Rmdir(dir)
 	if err == nil || errors.Is(err, unix.ENOENT) {
@@ -190,7 +193,7 @@ func removeCgroup(dir string) error {
 	return err
 }
 
-// within returns the directory and those in it, parents first.
+// within returns the directory and those below it, parents first.
 func within(dir string) []string {
 	var out []string
 	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -223,7 +226,7 @@ func (c *cgroup) members() []process {
 	return out
 }
 
-// kill kills all processes in the group, those being forked among them.
+// kill kills all processes in the group, including those that are being forked.
 func (c *cgroup) kill() {
 	_ = os.WriteFile(filepath.Join(c.dir, "cgroup.kill"), []byte("1"), 0)
 }

@@ -20,67 +20,70 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// guard is the guardian's whole state. One goroutine, no locks: it waits for input, for a process
-// that has ended, or for the next deadline, takes all input there is, and only then looks at the
-// deadlines. (It may have been stopped itself: what emitd has said meanwhile counts before what
-// its own timer says.) Commands are started by another goroutine, the starter, so that a command
-// on a file system that does not answer delays no deadline.
+// guard is the guardian's whole state. One goroutine uses it, without locks. It waits for input,
+// for the end of a process, or for the next deadline. Then it handles all input that has arrived,
+// and only after that checks the deadlines: the guardian may have been stopped itself, and an
+// extension that emitd sent meanwhile must count before the guardian's own timer. Another
+// goroutine, the starter, starts the commands, so that a command on a file system that does not
+// answer delays no deadline.
 type guard struct {
 	conn    int // the socket, both directions
-	reaper  int // ends when the reaper does; 0 = there is none
+	reaper  int // a descriptor that hangs up when the reaper ends; 0 = there is no reaper
 	alarm   *alarm
 	wake    [2]int // a pipe: a byte says that a process has ended or a command was started
 	starter starter
-	cgroups *cgroups // nil = there are none to be had
+	cgroups *cgroups // nil = emitd may not create any
 
 	wards map[uint64]*ward        // by run
-	queue []*ward                 // wait for the starter
-	busy  *ward                   // the starter has it
-	early map[int]unix.WaitStatus // of processes that may be of the command being started
-	marks map[string][]string     // of adopted processes
+	queue []*ward                 // runs that wait for the starter
+	busy  *ward                   // the run that the starter is starting
+	early map[int]unix.WaitStatus // of ended processes, one of which may be the command being started
+	marks map[string][]string     // of adopted processes, by process.id
 
-	partial []byte            // of a line
-	files   []int             // received, not yet claimed by their request
+	partial []byte            // the beginning of a line that has not arrived completely
+	files   []int             // descriptors received before their request
 	out     []byte            // answers not yet written
-	deaf    bool              // emitd does not read, or is gone
+	deaf    bool              // emitd does not read, or has ended: answers are dropped
 	garbage [1]metrics.Sample // bytes allocated
-	clean   uint64            // of them, when garbage was collected
+	clean   uint64            // that number at the last garbage collection
 
-	// orphaned is set once emitd has gone.
+	// orphaned is set once emitd has ended.
 	orphaned bool
 	killed   int
 }
 
-// ward is a run that is watched.
+// ward is a run that the guardian watches.
 type ward struct {
 	run      uint64
 	command  *program
-	marks    []string // variables by which a process is known as one of this run
-	files    []int    // its output
+	marks    []string // variables by which a process of this run is recognised
+	files    []int    // the files for its output
 	deadline instant
 	cgroup   *cgroup     // nil = none
-	killed   bool        // nothing of it may run: its deadline has passed, or it was cancelled
-	pending  unix.Signal // to be sent; 0 = none
+	killed   bool        // none of it may run: its deadline has passed, or it was cancelled
+	pending  unix.Signal // the signal to send next; 0 = none
 
 	pid    int     // of the first process; 0 = not started yet
-	target *target // the group of that process
+	target *target // the process group of that process
 	exited bool
 	status unix.WaitStatus
-	empty  bool         // no process of it was found once
-	told   bool         // that it has exited
-	strays map[int]bool // processes that had left the group, as far as they were seen
-	check  instant      // when to look whether it is gone; never before the first process has ended
+	empty  bool         // the last look found no process of it
+	told   bool         // emitd has got the notice "exited"
+	strays map[int]bool // processes seen outside the group
+	check  instant      // when to check whether it is gone; never until the first process has ended
 	pause  time.Duration
 }
 
-// guardianMain is the guardian process: it converses on the socket that is its standard input.
+// guardianMain is the main function of the guardian process. The socket to emitd is its standard
+// input.
 func guardianMain(useCgroups bool) (code int) {
 	setName(roleGuardian)
 	catchSignals()
 	closeOnExec()
-	_ = os.Chdir("/") // hold no mount
-	// A collection stops all goroutines, and one that starts a command stops only when that is
-	// done. So garbage is collected by hand, while no command is being started.
+	_ = os.Chdir("/") // so that it keeps no file system mounted
+	// A garbage collection stops all goroutines. A goroutine that is starting a command stops only
+	// when that is done. Therefore garbage is collected explicitly, while no command is being
+	// started.
 	debug.SetGCPercent(-1)
 	g, err := newGuard(0)
 	if err != nil {
@@ -103,7 +106,7 @@ func guardianMain(useCgroups bool) (code int) {
 		}
 	}()
 	g.run()
-	killRest() // what was adopted and belonged to no run that is known
+	killRest() // processes that were adopted and belong to no known run
 	if g.cgroups != nil {
 		g.cgroups.close()
 	}
@@ -113,8 +116,8 @@ func guardianMain(useCgroups bool) (code int) {
 	return 0
 }
 
-// closeOnExec keeps the descriptors that this process was given from the commands: the lock file, which a
-// command could unlock, and whatever emitd itself was started with.
+// closeOnExec prevents commands from inheriting the descriptors that this process was given. These
+// are the lock file, which a command could unlock, and whatever emitd itself was started with.
 func closeOnExec() {
 	all, err := os.ReadDir(ownDescriptors)
 	if err != nil {
@@ -137,14 +140,14 @@ func newGuard(conn int) (*guard, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Descriptors of the pipe that no finalizer closes.
+	// Duplicate the descriptors of the pipe, because a finalizer would close the originals.
 	defer closeAll(r, w)
 	for i, f := range []*os.File{r, w} {
 		if g.wake[i], err = unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0); err != nil {
 			return nil, fmt.Errorf("make pipe: %w", err)
 		}
 	}
-	for _, fd := range []int{conn, g.wake[0], g.wake[1]} { // the guardian never waits but for its alarm
+	for _, fd := range []int{conn, g.wake[0], g.wake[1]} { // the guardian waits only in alarm.wait
 		if err := unix.SetNonblock(fd, true); err != nil {
 			return nil, fmt.Errorf("set nonblocking: %w", err)
 		}
@@ -152,14 +155,14 @@ func newGuard(conn int) (*guard, error) {
 	return g, nil
 }
 
-// ring wakes the guardian up. A full pipe will do that as well.
+// ring wakes the guardian up. If the pipe is full, the guardian wakes up anyway.
 func (g *guard) ring() { _, _ = unix.Write(g.wake[1], []byte{1}) }
 
-// run returns when emitd is gone and nothing of its runs is left.
+// run returns when emitd has ended and no process of its runs is left.
 func (g *guard) run() {
 	for !g.orphaned || len(g.wards) > 0 {
 		if err := g.wait(); err != nil {
-			g.abandon() // without a clock nothing may go on
+			g.abandon() // without a clock no run may go on
 		}
 		g.read()
 		g.started()
@@ -185,7 +188,7 @@ func (g *guard) wait() error {
 	}
 	err := g.alarm.wait(g.next(), fds)
 	if g.reaper != 0 && !g.orphaned && fds[len(fds)-1].Revents != 0 {
-		g.abandon() // with this process killed as well, nobody would be left to end the commands
+		g.abandon() // if this process were killed as well, nothing would end the commands
 	}
 	var buf [512]byte
 	for {
@@ -196,7 +199,7 @@ func (g *guard) wait() error {
 	return err
 }
 
-// next returns when there is something to do although nothing happens.
+// next returns when the guardian must act even if no input arrives.
 func (g *guard) next() instant {
 	next := never
 	for _, w := range g.wards {
@@ -208,7 +211,7 @@ func (g *guard) next() instant {
 	return next
 }
 
-// read takes all input there is.
+// read handles all input that has arrived.
 func (g *guard) read() {
 	var buf [64 << 10]byte
 	for !g.orphaned {
@@ -227,7 +230,7 @@ func (g *guard) read() {
 	}
 }
 
-// take handles the lines in input, together with what is left of earlier input.
+// take handles the lines in input, together with the rest of earlier input.
 func (g *guard) take(input []byte) {
 	g.partial = append(g.partial, input...)
 	for {
@@ -237,7 +240,7 @@ func (g *guard) take(input []byte) {
 		}
 		req, err := parseRequest(text)
 		if err != nil {
-			g.abandon() // whoever speaks there is not to be trusted with deadlines
+			g.abandon() // a peer that breaks the protocol cannot be trusted with deadlines
 			return
 		}
 		g.say(answer{ID: req.ID, Status: g.handle(req)})
@@ -265,7 +268,7 @@ func (g *guard) handle(req request) status {
 		return statusOK
 	case w == nil:
 		return statusUnknown
-	case req.Verb == verbSignal && w.pid == 0: // what was cancelled before it began need not begin
+	case req.Verb == verbSignal && w.pid == 0: // a run that is cancelled before it began is not started
 		w.killed = true
 		if w == g.busy {
 			newCensus(g).killUnborn()
@@ -281,7 +284,7 @@ func (g *guard) handle(req request) status {
 	return statusOK
 }
 
-// kill sends SIGKILL to all processes of the run, and sees to it that none is started.
+// kill sends SIGKILL to all processes of the run, and makes sure that none is started.
 func (g *guard) kill(seen *census, w *ward) {
 	w.killed = true
 	switch {
@@ -292,7 +295,7 @@ func (g *guard) kill(seen *census, w *ward) {
 	}
 }
 
-// launch hands the next command to the starter, if that is idle.
+// launch gives the next command to the starter, if that is idle.
 func (g *guard) launch() {
 	g.queue = slices.DeleteFunc(g.queue, func(w *ward) bool {
 		if w.killed || g.orphaned {
@@ -311,7 +314,7 @@ func (g *guard) launch() {
 	}
 }
 
-// drop forgets a run and says why it ended.
+// drop removes a run and tells emitd why it ended.
 func (g *guard) drop(w *ward, last answer) {
 	last.Run = w.run
 	g.say(last)
@@ -327,7 +330,7 @@ func (g *guard) drop(w *ward, last answer) {
 	delete(g.wards, w.run)
 }
 
-// started takes what the starter has done.
+// started handles the result of the starter.
 func (g *guard) started() {
 	var done birth
 	select {
@@ -341,7 +344,7 @@ func (g *guard) started() {
 		_ = unix.Close(fd)
 	}
 	w.files = nil
-	if done.noCgroup { // the kernel, or whoever confines us, does not allow it
+	if done.noCgroup { // the kernel or a sandbox does not allow control groups
 		g.cgroups.remove(w.cgroup)
 		w.cgroup = nil
 		g.cgroups.close()
@@ -368,8 +371,9 @@ func (g *guard) started() {
 	}
 }
 
-// identify returns the group of the first process, which is there, for it was not reaped yet. One that cannot
-// be told from others later could never be ended, so it is ended now.
+// identify returns the process group of the first process. That process still exists, because it
+// was not reaped yet. If it cannot be identified, it could not be told from others later and never
+// be ended. So it is killed now.
 func (w *ward) identify(p process, err error) *target {
 	if err == nil {
 		var t *target
@@ -383,7 +387,7 @@ func (w *ward) identify(p process, err error) *target {
 	return noTarget(w.pid)
 }
 
-// reap takes the processes that have ended: first processes of runs, and what was adopted.
+// reap handles processes that have ended: first processes of runs, and adopted ones.
 func (g *guard) reap() {
 	for {
 		var s unix.WaitStatus
@@ -411,13 +415,14 @@ func (g *guard) leader(pid int) *ward {
 	return nil
 }
 
-// end notes that the first process has ended.
+// end records that the first process has ended.
 func (w *ward) end(s unix.WaitStatus) {
 	w.exited, w.status = true, s
 	w.check, w.pause = 0, time.Millisecond
 }
 
-// expire does what was asked and what time demands: deadlines first, then what may be gone.
+// expire sends the requested signals, then enforces the deadlines, then checks runs that may be
+// gone.
 func (g *guard) expire(now instant) {
 	var asked, late, ended []*ward
 	for _, w := range g.wards {
@@ -435,7 +440,7 @@ func (g *guard) expire(now instant) {
 		return
 	}
 	slices.SortFunc(ended, func(a, b *ward) int { return cmp.Compare(a.run, b.run) })
-	seen := newCensus(g) // one for all of them
+	seen := newCensus(g) // one process list for all of them
 	for _, w := range asked {
 		if w.killed {
 			w.pending = unix.SIGKILL
@@ -454,11 +459,11 @@ func (g *guard) expire(now instant) {
 	}
 }
 
-// maxPause is the longest between two looks at whether a run is gone.
+// maxPause is the longest pause between two checks whether a run is gone.
 const maxPause = 250 * time.Millisecond
 
-// look forgets a run of which nothing is left, or looks again later: a process in an
-// uninterruptible call dies when that returns.
+// look removes a run of which no process is left, or checks again later. A process in an
+// uninterruptible system call dies only when that call returns.
 func (g *guard) look(seen *census, w *ward, now instant) {
 	if w.runs(seen) {
 		if w.killed {
@@ -468,14 +473,14 @@ func (g *guard) look(seen *census, w *ward, now instant) {
 			w.told = true
 			g.say(answer{Run: w.run, Status: statusExited})
 		}
-		w.check = (now/instant(w.pause) + 1) * instant(w.pause) // together with others: each look is at all processes
+		w.check = (now/instant(w.pause) + 1) * instant(w.pause) // aligned with other runs, because each check reads the whole process list
 		w.pause = min(2*w.pause, maxPause)
 		return
 	}
 	g.drop(w, answer{Status: statusGone, Wait: int(w.status), Strays: len(w.strays)})
 }
 
-// abandon is the end of emitd: everything is killed at once.
+// abandon kills everything at once, because emitd has ended.
 func (g *guard) abandon() {
 	if g.orphaned {
 		return
@@ -494,8 +499,8 @@ func (g *guard) abandon() {
 	}
 }
 
-// The most that waits to be written. Emitd does not read while it is stopped; what happens to a
-// thousand runs meanwhile takes a hundredth of this.
+// maxOut bounds the answers that wait to be written. Emitd does not read while it is stopped. The
+// notices about a thousand runs meanwhile take a hundredth of this.
 const maxOut = 16 << 20
 
 func (g *guard) say(a answer) {
@@ -504,7 +509,7 @@ func (g *guard) say(a answer) {
 	}
 }
 
-// flush writes as much as emitd takes. The guardian waits for nobody.
+// flush writes as much as the socket takes. The guardian never waits for emitd.
 func (g *guard) flush() {
 	for len(g.out) > 0 && !g.deaf {
 		n, err := unix.Write(g.conn, g.out)
@@ -523,7 +528,7 @@ func (g *guard) flush() {
 	g.out = nil
 }
 
-// maxGarbage is how much may lie around. (To ask how much does not stop the starter.)
+// maxGarbage is how much garbage may accumulate. (Reading the amount does not stop the starter.)
 const maxGarbage = 4 << 20
 
 // tidy collects garbage, but not while a command is being started. It reports whether it did.
@@ -539,7 +544,7 @@ func (g *guard) tidy() bool {
 	return true
 }
 
-// tell writes to standard error, if that can be done without waiting.
+// tell writes to standard error, if that is possible without waiting.
 func tell(format string, args ...any) {
 	fds := []unix.PollFd{{Fd: 2, Events: unix.POLLOUT}}
 	if n, err := unix.Poll(fds, 0); err == nil && n == 1 && fds[0].Revents&unix.POLLOUT != 0 {

@@ -20,13 +20,13 @@ const (
 	argLock     = "-lock"      // a lock file was inherited
 )
 
-// hooked is set once GuardianMain was called. Without the call a guardian would be one more copy
-// of the program itself, so none is started then.
+// hooked is set once GuardianMain was called. Without that call, starting a guardian would start
+// another copy of the program itself, so no guardian is started then.
 var hooked atomic.Bool
 
-// GuardianMain must be the first call in main of every program that runs commands, and in
-// TestMain of their tests. In the program itself it returns at once; in a process that was
-// started as guardian or reaper it does that work and does not return.
+// GuardianMain must be the first call in main of every program that runs commands, and in TestMain
+// of their tests. In the program itself it returns at once. In a process that was started as
+// guardian or reaper, it does that work and does not return.
 func GuardianMain() {
 	hooked.Store(true)
 	switch os.Args[0] {

@@ -21,11 +21,11 @@ type output struct {
 	log      *slog.Logger
 	progress func()
 	tail     []byte // the last maxTail bytes or so, whole lines
-	cut      bool   // reading was given up: somebody still holds the other end
+	cut      bool   // reading was given up, because a process still holds the other end
 }
 
-// drain reads r to its end. It always reads on, whatever comes, so that the command is held up by
-// nothing but the logger.
+// drain reads r to its end. It never stops reading before, so only the logger can slow the command
+// down.
 func (o *output) drain(r io.Reader) {
 	in := bufio.NewReaderSize(r, maxOutput)
 	for {
@@ -54,7 +54,7 @@ func (o *output) line(text string, cut bool) {
 	o.tail = append(append(o.tail, text...), '\n')
 	if over := len(o.tail) - maxTail; over > 0 {
 		o.tail = o.tail[over:]
-		for len(o.tail) > 0 && o.tail[0]&0xC0 == 0x80 { // not in the middle of a character
+		for len(o.tail) > 0 && o.tail[0]&0xC0 == 0x80 { // do not begin in the middle of a character
 			o.tail = o.tail[1:]
 		}
 	}

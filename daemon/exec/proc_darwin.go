@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// self is what is executed for the guardian.
+// self is the program to execute for the guardian.
 func self() (string, error) { return os.Executable() }
 
 // ownDescriptors is the directory of this process's open descriptors.
 const ownDescriptors = "/dev/fd"
 
-// readClock returns CLOCK_MONOTONIC, which on this system goes on while the machine sleeps.
+// readClock returns CLOCK_MONOTONIC, which on this system also runs while the machine sleeps.
 func readClock() instant {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
@@ -30,10 +30,11 @@ type alarm struct{}
 
 func newAlarm() (*alarm, error) { return &alarm{}, nil }
 
-// longest bounds one wait: poll's own clock stands still while the machine sleeps.
+// longest bounds one wait, because poll's own clock stops while the machine sleeps.
 const longest = 250 * time.Millisecond
 
-// wait returns when something happens at a descriptor, at the instant, or for no reason.
+// wait returns when something happens at a descriptor, or at the instant. It may also return
+// without a reason.
 func (a *alarm) wait(until instant, fds []unix.PollFd) error {
 	ms := -1
 	if until != never {
@@ -51,19 +52,19 @@ func setName(string) {}
 
 func nameThread(string) {}
 
-// nameOfUnborn is the name of a process that is not its command yet: that of its parent.
+// nameOfUnborn is the name of a process that does not execute its command yet: that of its parent.
 func nameOfUnborn() string {
 	self, _ := lookup(os.Getpid())
 	return self.name
 }
 
-// adopts says that processes whose parents have ended become children of the guardian. Here they
-// do not: one that has left its group and whose parent has ended is out of reach.
+// adopts says whether processes whose parents have ended become children of the guardian. On this
+// system they do not: a process that has left its group and whose parent has ended cannot be found.
 const adopts = false
 
 func adopt() {}
 
-// processAttr returns what the new process has from the kernel: nothing special.
+// processAttr returns the kernel's attributes of a new process: nothing special here.
 func processAttr(*cgroup) *syscall.SysProcAttr { return &syscall.SysProcAttr{} }
 
 // There are no control groups on this system.
@@ -83,10 +84,10 @@ func (*cgroup) populated() bool       { return false }
 func (g *guard) hasStrays(*ward) bool { return true }
 func readEnviron(int) []string        { return nil } // nothing is adopted
 
-// receive reads from the socket, and the descriptors that were sent along.
+// receive reads from the socket, and the descriptors that were sent with the data.
 func receive(conn int, buf []byte) (n int, files []int, err error) {
 	oob := make([]byte, unix.CmsgSpace(16*4))
-	syscall.ForkLock.RLock() // no command is started before they are marked
+	syscall.ForkLock.RLock() // no command may be started before they are close-on-exec
 	defer syscall.ForkLock.RUnlock()
 	n, oobn, _, _, err := unix.Recvmsg(conn, buf, oob, 0)
 	if err != nil {
@@ -99,7 +100,7 @@ func receive(conn int, buf []byte) (n int, files []int, err error) {
 	return n, files, nil
 }
 
-// process is what the kernel says of one.
+// process is what the kernel reports about a process.
 type process struct {
 	pid, ppid, pgid, sid int
 
@@ -108,17 +109,17 @@ type process struct {
 	dead  bool // a zombie: executes nothing any more
 }
 
-// id names the process also when its number is given to another.
+// id identifies the process even after its number was given to another one.
 func (p process) id() string { return fmt.Sprint(p.pid, " ", p.start) }
 
-// signal sends to this process, if it is still there.
+// signal sends a signal to this process, if it still exists.
 func (p process) signal(s unix.Signal) {
 	if now, err := lookup(p.pid); err == nil && now.start == p.start {
 		_ = unix.Kill(p.pid, s)
 	}
 }
 
-// processes lists all of the machine, as far as they can be seen.
+// processes lists all processes of the machine that can be seen.
 func processes() ([]process, error) {
 	all, err := unix.SysctlKinfoProcSlice("kern.proc.all")
 	if err != nil {
@@ -149,7 +150,7 @@ func lookup(pid int) (process, error) {
 	return describe(k), nil
 }
 
-// groupRuns reports whether some process of the group may execute something.
+// groupRuns reports whether a process of the group may execute something.
 func groupRuns(pgid int) bool {
 	if errors.Is(unix.Kill(-pgid, 0), unix.ESRCH) {
 		return false
@@ -166,7 +167,8 @@ func groupRuns(pgid int) bool {
 	return false
 }
 
-// target is a group, known by its first process: it may be signalled when that is gone.
+// target is a process group, identified by its first process. It may be signalled after that
+// process has ended.
 type target struct {
 	pgid  int
 	start string
@@ -190,26 +192,26 @@ func (t *target) close() {}
 
 func (t *target) kill() { t.signal(unix.SIGKILL) }
 
-// signal sends to the group.
+// signal sends a signal to the group.
 func (t *target) signal(s unix.Signal) {
 	if t.reused() {
 		return
 	}
 	_ = unix.Kill(-t.pgid, s)
 	if s == unix.SIGTERM {
-		_ = unix.Kill(-t.pgid, unix.SIGCONT) // who is stopped hears nothing
+		_ = unix.Kill(-t.pgid, unix.SIGCONT) // a stopped process would not handle the signal
 	}
 }
 
-// reused reports whether the number belongs to another process by now. The kernel does not give
-// it away while the group has a member, so then the group is gone.
+// reused reports whether the number now belongs to another process. The kernel does not reuse it
+// while the group has a member, so then the group is gone.
 func (t *target) reused() bool {
 	p, err := lookup(t.pgid)
 	return err == nil && p.start != t.start
 }
 
-// runs reports whether some process of the group may execute something.
+// runs reports whether a process of the group may execute something.
 func (t *target) runs() bool { return !t.reused() && groupRuns(t.pgid) }
 
-// noTarget returns the group of a process of which nothing else is known.
+// noTarget returns the group of a process of which only the number is known.
 func noTarget(pgid int) *target { return &target{pgid: pgid} }

@@ -13,8 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// self is what is executed for the guardian: the file this process was started from, also after
-// it was replaced or removed, so that both ends speak the same protocol.
+// self is the program to execute for the guardian. It is the file that this process was started
+// from, even if that file was replaced or removed since. Both ends therefore speak the same
+// protocol.
 func self() (string, error) { return "/proc/self/exe", nil }
 
 // ownDescriptors is the directory of this process's open descriptors.
@@ -29,7 +30,7 @@ func readClock() instant {
 	return instant(t.Nano())
 }
 
-// alarm waits for input until an instant, in a clock that goes on while the machine sleeps.
+// alarm waits for input until an instant, on a clock that also runs while the machine sleeps.
 type alarm struct{ timer int }
 
 func newAlarm() (*alarm, error) {
@@ -40,7 +41,8 @@ func newAlarm() (*alarm, error) {
 	return &alarm{timer: fd}, nil
 }
 
-// wait returns when something happens at a descriptor, at the instant, or for no reason.
+// wait returns when something happens at a descriptor, or at the instant. It may also return
+// without a reason.
 func (a *alarm) wait(until instant, fds []unix.PollFd) error {
 	var spec unix.ItimerSpec // zero disarms
 	if until != never {
@@ -56,29 +58,29 @@ func (a *alarm) wait(until instant, fds []unix.PollFd) error {
 	return nil
 }
 
-// setName names the process in ps and top. A name without "emitd" keeps the guardian from dying
-// together with emitd when somebody kills by name.
+// setName names the process in ps and top. The name does not contain "emitd", so that a kill by
+// name that ends emitd does not end the guardian too.
 func setName(name string) { _ = os.WriteFile("/proc/self/comm", []byte(name), 0o600) }
 
-// nameThread names the calling thread, and with it the processes that it makes, until they become
-// their command: see census.killUnborn.
+// nameThread names the calling thread. The processes that it forks have this name until they
+// execute their command: see census.killUnborn.
 func nameThread(name string) { _ = os.WriteFile("/proc/thread-self/comm", []byte(name), 0o600) }
 
-// nameOfUnborn is the name of a process that is not its command yet.
+// nameOfUnborn is the name of a process that does not execute its command yet.
 func nameOfUnborn() string { return roleGuardian }
 
-// adopts says that processes whose parents have ended become children of the guardian.
+// adopts says whether processes whose parents have ended become children of the guardian.
 const adopts = true
 
-// adopt makes it so.
+// adopt makes this process adopt them.
 func adopt() {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		tell("emit-guardian: processes that leave their session cannot be found: %v\n", err) // before Linux 3.4
+		tell("emit-guardian: processes that leave their session cannot be found: %v\n", err) // not supported before Linux 3.4
 	}
 }
 
-// processAttr returns what the new process has from the kernel: it dies with the thread that
-// started it, and begins in the control group.
+// processAttr returns the kernel's attributes of a new process: it dies with the thread that
+// started it, and starts in the control group.
 func processAttr(c *cgroup) *syscall.SysProcAttr {
 	attr := &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if c != nil {
@@ -87,7 +89,7 @@ func processAttr(c *cgroup) *syscall.SysProcAttr {
 	return attr
 }
 
-// receive reads from the socket, and the descriptors that were sent along.
+// receive reads from the socket, and the descriptors that were sent with the data.
 func receive(conn int, buf []byte) (n int, files []int, err error) {
 	oob := make([]byte, unix.CmsgSpace(16*4))
 	n, oobn, _, _, err := unix.Recvmsg(conn, buf, oob, unix.MSG_CMSG_CLOEXEC)
@@ -97,7 +99,7 @@ func receive(conn int, buf []byte) (n int, files []int, err error) {
 	return n, rights(oob[:oobn]), nil
 }
 
-// process is what the kernel says of one.
+// process is what the kernel reports about a process.
 type process struct {
 	pid, ppid, pgid, sid int
 
@@ -106,10 +108,10 @@ type process struct {
 	dead  bool // a zombie: executes nothing any more
 }
 
-// id names the process also when its number is given to another.
+// id identifies the process even after its number was given to another one.
 func (p process) id() string { return strconv.Itoa(p.pid) + " " + p.start }
 
-// signal sends to this process, if it is still there.
+// signal sends a signal to this process, if it still exists.
 func (p process) signal(s unix.Signal) {
 	fd, err := unix.PidfdOpen(p.pid, 0)
 	if err == nil {
@@ -123,8 +125,8 @@ func (p process) signal(s unix.Signal) {
 	}
 }
 
-// lookup reads /proc/PID/stat; see proc(5). It makes little garbage: the guardian looks at all
-// processes of the machine often, and collects garbage rarely.
+// lookup reads /proc/PID/stat; see proc(5). It makes little garbage: the guardian often reads all
+// processes of the machine, and rarely collects garbage.
 func lookup(pid int) (process, error) {
 	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -141,8 +143,8 @@ func lookup(pid int) (process, error) {
 	return p, err
 }
 
-// parseStat parses a line of /proc/PID/stat. The second field is the command in parentheses and
-// may contain anything, so fields count from the last parenthesis.
+// parseStat parses a line of /proc/PID/stat. The second field is the command in parentheses and may
+// contain anything, so fields are counted from the last parenthesis.
 func parseStat(text []byte) (process, error) {
 	end := bytes.LastIndexByte(text, ')')
 	var fields [20][]byte
@@ -167,15 +169,16 @@ func parseStat(text []byte) (process, error) {
 	if begin := bytes.IndexByte(text, '('); begin >= 0 && begin < end {
 		p.name = string(text[begin+1 : end])
 	}
-	// The first thread of a process may end before the others: then the state is that of a
-	// zombie while the process runs.
+	// The first thread of a process may end before the others. Its state is then that of a zombie
+	// although the process runs.
 	state, threads := string(fields[0]), string(fields[17])
 	p.dead = (state == "Z" || state == "X") && (threads == "0" || threads == "1")
 	p.start = string(fields[19])
 	return p, nil
 }
 
-// processes lists all of the machine, as far as they may be seen. The error says that there may be more.
+// processes lists all processes of the machine that can be seen. An error says that there may be
+// more.
 func processes() ([]process, error) {
 	proc, err := os.Open("/proc")
 	if err != nil {
@@ -192,23 +195,23 @@ func processes() ([]process, error) {
 		switch p, lost := lookup(pid); {
 		case lost == nil:
 			out = append(out, p)
-		case scarce(lost): // it has not ended, nor is it hidden
+		case scarce(lost): // it still exists and is not hidden
 			err = lost
 		}
 	}
 	return out, err
 }
 
-// hasStrays reports whether the run may have processes outside its group. Quick in the usual case:
-// once the first process has ended, such processes have been adopted, and the kernel lists the
-// guardian's children.
+// hasStrays reports whether the run may have processes outside its group. It is quick in the usual
+// case: once the first process has ended, such processes have been adopted, and the kernel lists
+// the guardian's children.
 func (g *guard) hasStrays(w *ward) bool {
 	if w.pid != 0 && !w.exited {
 		return true
 	}
 	lists, err := filepath.Glob("/proc/self/task/*/children")
 	if err != nil || len(lists) == 0 {
-		return true // a kernel without such lists
+		return true // the kernel has no such lists
 	}
 	leaders := map[string]bool{}
 	for _, l := range g.wards {
@@ -228,7 +231,7 @@ func (g *guard) hasStrays(w *ward) bool {
 	return false
 }
 
-// readEnviron returns the environment a process was started with.
+// readEnviron returns the environment that a process was started with.
 func readEnviron(pid int) []string {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
 	if err != nil {
@@ -237,7 +240,7 @@ func readEnviron(pid int) []string {
 	return strings.Split(string(text), "\x00")
 }
 
-// groupRuns reports whether some process of the group may execute something.
+// groupRuns reports whether a process of the group may execute something.
 func groupRuns(pgid int) bool {
 	if errors.Is(unix.Kill(-pgid, 0), unix.ESRCH) {
 		return false // not even a zombie
@@ -251,7 +254,8 @@ func groupRuns(pgid int) bool {
 	return err != nil // unknown
 }
 
-// target is a group, known by its first process: it may be signalled when that is gone.
+// target is a process group, identified by its first process. It may be signalled after that
+// process has ended.
 type target struct {
 	pgid  int
 	start string
@@ -264,7 +268,7 @@ func aim(pgid int, start string) (*target, error) {
 	if err != nil {
 		fd = -1 // before Linux 5.3, or forbidden by a container
 	}
-	// Compared after it was opened: from here on the descriptor means this process.
+	// The comparison comes after the open: from here on the descriptor refers to this process.
 	p, err := lookup(pgid)
 	if err == nil && (p.start != start || p.pgid != pgid) {
 		err = errOther
@@ -287,12 +291,12 @@ func (t *target) close() {
 
 func (t *target) kill() { t.signal(unix.SIGKILL) }
 
-// signal sends to the group. The kernel delivers it to all processes of the group and to those
-// they are about to fork.
+// signal sends a signal to the group. The kernel delivers it to all processes of the group,
+// including those that are being forked.
 func (t *target) signal(s unix.Signal) {
 	t.send(s)
 	if s == unix.SIGTERM {
-		t.send(unix.SIGCONT) // who is stopped hears nothing
+		t.send(unix.SIGCONT) // a stopped process would not handle the signal
 	}
 }
 
@@ -308,15 +312,15 @@ func (t *target) send(s unix.Signal) {
 	}
 }
 
-// reused reports whether the number belongs to another process by now. The kernel does not give
-// it away while the group has a member, so then the group is gone.
+// reused reports whether the number now belongs to another process. The kernel does not reuse it
+// while the group has a member, so then the group is gone.
 func (t *target) reused() bool {
 	p, err := lookup(t.pgid)
 	return err == nil && p.start != t.start
 }
 
-// runs reports whether some process of the group may execute something.
+// runs reports whether a process of the group may execute something.
 func (t *target) runs() bool { return !t.reused() && groupRuns(t.pgid) }
 
-// noTarget returns the group of a process of which nothing else is known.
+// noTarget returns the group of a process of which only the number is known.
 func noTarget(pgid int) *target { return &target{pgid: pgid, pidfd: -1} }

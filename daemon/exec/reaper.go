@@ -16,13 +16,14 @@ import (
 
 // The descriptors of a guardian beyond the standard ones.
 const (
-	reaperAlive = 3 // ends with the reaper
-	lockFile    = 4 // if there is one
+	reaperAlive = 3 // hangs up when the reaper ends
+	lockFile    = 4 // if a lock file was inherited
 )
 
-// reaperMain is the process between emitd and the guardian (on Linux). It adopts what a guardian
-// that was killed leaves behind, and kills it. It holds the socket and the lock file too, so that
-// emitd sees both end only when nothing is left.
+// reaperMain is the main function of the reaper, the process between emitd and the guardian (on
+// Linux). If the guardian is killed, the reaper adopts the processes that the guardian leaves
+// behind, and kills them. It also holds the socket and the lock file, so that emitd sees both end
+// only when no process is left.
 func reaperMain(args []string) (code int) {
 	setName(roleReaper)
 	runtime.LockOSThread()
@@ -42,7 +43,7 @@ func reaperMain(args []string) (code int) {
 	files := []*os.File{os.Stdin, os.Stdout, os.Stderr, r}
 	if slices.Contains(args, argLock) {
 		lock := os.NewFile(3, "lock")
-		defer lock.Close() // and not before: it holds the lock
+		defer lock.Close() // not before, because it holds the lock
 		files = append(files, lock)
 	}
 	guardian, err := os.StartProcess(path, append([]string{roleGuardian}, args...), &os.ProcAttr{Env: os.Environ(), Files: files})
@@ -70,8 +71,8 @@ func reaperMain(args []string) (code int) {
 	return state.ExitCode()
 }
 
-// endStopped kills a guardian that does not do its work: emitd says so, or emitd has ended and the guardian
-// is still there after a while.
+// endStopped kills a guardian that does not work any more. Either emitd says so, or emitd has ended
+// and the guardian still exists after patience.
 func endStopped(guardian *os.Process) {
 	said, ended := make(chan os.Signal, 1), make(chan struct{})
 	signal.Notify(said, syscall.SIGUSR1)
@@ -100,8 +101,8 @@ func awaitHangup(conn int32) {
 	}
 }
 
-// killRest kills all children, those among them that were adopted, until none is left. It returns
-// how many there were. Each is the parent's until it is waited for here, so its number is its own.
+// killRest kills all children, including adopted ones, until none is left. It returns how many
+// there were. A child keeps its number until it is waited for here, so no other process can be hit.
 func killRest() int {
 	seen := map[int]bool{}
 	for pause := time.Millisecond; ; pause = min(2*pause, time.Second) {
@@ -121,7 +122,7 @@ func killRest() int {
 				continue
 			}
 			seen[p.pid] = true
-			if p.pgid == p.pid { // and what it is forking
+			if p.pgid == p.pid { // including processes that it is forking
 				_ = unix.Kill(-p.pid, unix.SIGKILL)
 			}
 			_ = unix.Kill(p.pid, unix.SIGKILL)
@@ -130,9 +131,9 @@ func killRest() int {
 	}
 }
 
-// catchSignals makes the process deaf: whoever signals emitd means emitd, which ends its runs and
-// closes the socket, and then this ends. Caught and not ignored, as what is ignored here would be
-// ignored by the commands too.
+// catchSignals makes the process survive signals that are meant for emitd. Emitd handles them: it
+// ends its runs and closes the socket, and then this process ends. The signals are caught and not
+// ignored, because the commands would inherit an ignored signal.
 func catchSignals() {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT,
 		syscall.SIGPIPE, syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU, syscall.SIGUSR1, syscall.SIGUSR2)

@@ -29,7 +29,7 @@ func (g *agent) Run(ctx context.Context, a *daemon.Assignment) error {
 		if err != nil {
 			return fmt.Errorf("start %s: %w", g.cfg.ID, err)
 		}
-		return context.Cause(ctx) // nil, if it was drained
+		return context.Cause(ctx) // nil if it was drained
 	}
 	r.accompany(ctx)
 	return r.end(ctx)
@@ -43,10 +43,10 @@ type run struct {
 	link  *link
 	group *group
 
-	deadline  instant       // as the guardian knows it
-	extending <-chan answer // answer to come
-	missed    bool          // trust was looked at while an answer was still to come
-	lost      error         // why nobody guards the group
+	deadline  instant       // the deadline that the guardian has
+	extending <-chan answer // the answer that is still to come, or nil
+	missed    bool          // a renewal was skipped because an answer was still to come
+	lost      error         // why the group has no guardian
 	signalled bool          // SIGTERM or SIGKILL was sent
 }
 
@@ -75,11 +75,11 @@ func (r *run) begin(ctx context.Context, guardian *Guardian) error {
 	return nil
 }
 
-// errUntrusted is the failure of a run whose trust was over before anybody ended it.
+// errUntrusted is the failure of a run whose validity ended before the run was cancelled.
 var errUntrusted = errors.New("the assignment's trust is over")
 
-// untrusted waits a moment for the end that must come when trust is over: a process that was
-// stopped wakes up here before it has looked at its own deadlines.
+// untrusted waits up to a second for the cancellation that must come when the validity has ended. A
+// process that was stopped may continue here before it has checked its own deadlines.
 func (r *run) untrusted(ctx context.Context) error {
 	t := time.NewTimer(time.Second)
 	defer t.Stop()
@@ -93,8 +93,8 @@ func (r *run) untrusted(ctx context.Context) error {
 	}
 }
 
-// trusted returns until when the assignment may be trusted. The clock is read first: a pause
-// before the answer shortens it.
+// trusted returns until when the assignment is valid. It reads the clock first, so a pause before
+// the answer shortens the result.
 func trusted(ctx context.Context) instant {
 	now := readClock()
 	left, ok := daemon.Trust(ctx)
@@ -106,8 +106,8 @@ func trusted(ctx context.Context) instant {
 
 // Pauses of the loop.
 const (
-	grace    = 2 * time.Second        // for what is left when the first process has ended by itself
-	answered = 250 * time.Millisecond // for the guardian to kill a group; then emitd does
+	grace    = 2 * time.Second        // for the other processes, after the first one has ended by itself
+	answered = 250 * time.Millisecond // for the guardian to kill a group; after that emitd kills it
 	shortest = 2 * time.Millisecond
 	longer   = 100 * time.Millisecond
 )
@@ -117,7 +117,7 @@ func (r *run) accompany(ctx context.Context) {
 	var (
 		started, exited     = r.group.started, r.group.exited
 		draining, cancelled = r.a.Draining(), ctx.Done()
-		kill                = time.NewTimer(time.Hour) // what is left of it
+		kill                = time.NewTimer(time.Hour) // when to kill the remaining processes
 		renew               = time.NewTimer(r.interval())
 	)
 	kill.Stop()
@@ -130,7 +130,7 @@ func (r *run) accompany(ctx context.Context) {
 			r.a.Ready()
 		case <-draining:
 			draining = nil
-			if started != nil { // what was drained before it began need not begin
+			if started != nil { // a run that is drained before it began is not started
 				r.signal(unix.SIGKILL)
 			} else {
 				r.signal(unix.SIGTERM)
@@ -200,10 +200,10 @@ func (r *run) killGroup() {
 	}
 }
 
-// unguarded ends a run whose guardian is gone: it returns when the process group is too.
+// unguarded ends a run whose guardian has ended. It returns when the process group is gone too.
 func (r *run) unguarded() {
 	if r.isGone() {
-		return // the last thing it said
+		return // the guardian reported the end before it ended itself
 	}
 	r.lost = r.link.why
 	r.killGroup()
@@ -218,13 +218,13 @@ func (r *run) unguarded() {
 	}
 }
 
-// interval returns the pause until trust is looked at again: a tenth of what is left.
+// interval returns the pause until the next renewal: a tenth of the remaining time.
 func (r *run) interval() time.Duration {
 	left := time.Duration(min(r.deadline-readClock(), instant(time.Hour)))
 	return min(max(left/10, 10*time.Millisecond), 10*time.Second)
 }
 
-// extended takes the guardian's answer to a new deadline.
+// extended handles the guardian's answer to a new deadline.
 func (r *run) extended(ctx context.Context, a answer) {
 	r.extending = nil
 	if a.Status == statusUnknown && !r.isGone() {
@@ -236,7 +236,7 @@ func (r *run) extended(ctx context.Context, a answer) {
 	}
 }
 
-// renew tells the guardian a deadline that has changed.
+// renew sends the guardian a deadline that has changed.
 func (r *run) renew(ctx context.Context) {
 	deadline := trusted(ctx)
 	if r.missed = r.extending != nil; r.missed {
@@ -250,7 +250,7 @@ func (r *run) renew(ctx context.Context) {
 	r.extending = r.link.send(request{Verb: verbExtend, Run: r.group.run, Deadline: deadline})
 }
 
-// end reads how the command ended.
+// end determines the result of the run from how the command ended.
 func (r *run) end(ctx context.Context) error {
 	complete := r.group.close()
 	switch last := r.group.last; {
@@ -270,7 +270,7 @@ func (r *run) end(ctx context.Context) error {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case r.lost != nil && r.group.pgid == 0 && r.isDraining():
-		return nil // it need not begin
+		return nil // drained before it began
 	case r.lost != nil:
 		return fmt.Errorf("run %s: the command was killed: %w", r.cfg.ID, r.lost)
 	case r.group.last.Status == statusFailed:
@@ -280,9 +280,9 @@ func (r *run) end(ctx context.Context) error {
 	case ended == nil:
 		return nil
 	case r.signalled && (status.Signaled() && status.Signal() == syscall.SIGTERM || status.ExitStatus() == 128+int(syscall.SIGTERM)):
-		return nil // as it was told
+		return nil // it ended by the signal that it was sent
 	case killed && trusted(ctx) <= readClock():
-		if err := r.untrusted(ctx); err != nil { // by the guardian
+		if err := r.untrusted(ctx); err != nil { // the guardian killed it
 			return err
 		}
 		return context.Cause(ctx)
@@ -290,7 +290,7 @@ func (r *run) end(ctx context.Context) error {
 	return fmt.Errorf("run %s: %w", r.cfg.ID, ended)
 }
 
-// late ends a run that never began: it was drained meanwhile, or its trust was over.
+// late ends a run that never began: it was drained meanwhile, or its validity had ended.
 func (r *run) late(ctx context.Context) error {
 	if err := r.untrusted(ctx); err != nil {
 		return fmt.Errorf("start %s: %w", r.cfg.ID, err)
@@ -298,7 +298,7 @@ func (r *run) late(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// explain returns nil for exit code 0, or what became of the command.
+// explain returns nil for exit code 0, and otherwise an error that says how the command ended.
 func (r *run) explain(status syscall.WaitStatus) error {
 	code := status.ExitStatus()
 	var err error

@@ -12,21 +12,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// starter starts commands, one after the other, on a thread of its own: the kernel holds a thread
-// until the new process has become the command, which takes as long as the file system likes.
+// starter starts commands, one after the other, on a thread of its own. The kernel blocks a thread
+// until the new process executes the command, which may take arbitrarily long on a slow file
+// system.
 type starter struct {
 	jobs chan *ward
 	done chan birth
 }
 
-// birth is what became of a command.
+// birth is the result of starting a command.
 type birth struct {
 	pid      int
 	err      error
-	noCgroup bool // it could be started outside of its control group only
+	noCgroup bool // it could be started only outside its control group
 }
 
-// newStarter starts the starter; ring is called after each command.
+// newStarter starts the starter. ring is called after each command.
 func newStarter(ring func()) starter {
 	s := starter{jobs: make(chan *ward, 1), done: make(chan birth, 1)}
 	go func() {
@@ -45,13 +46,13 @@ func newStarter(ring func()) starter {
 	return s
 }
 
-// start starts a command. It returns when the process has become it. fork makes the process.
+// start starts a command. It returns when the process executes it. fork makes the process.
 func start(c *cgroup, fork func(*cgroup) (int, error)) birth {
 	pid, err := fork(c)
 	if err == nil || c == nil || scarce(err) {
 		return birth{pid: pid, err: err}
 	}
-	// Was it the control group or the command? One without the other tells.
+	// Was the control group the reason, or the command? A start without the group shows it.
 	pid, again := fork(nil)
 	if again != nil {
 		return birth{err: err}
@@ -59,8 +60,8 @@ func start(c *cgroup, fork func(*cgroup) (int, error)) birth {
 	return birth{pid: pid, noCgroup: true}
 }
 
-// scarce reports whether something failed for want of processes, descriptors or memory: at another time it
-// may succeed, and it says nothing of what was asked for.
+// scarce reports whether something failed for want of processes, descriptors or memory. It may
+// succeed at another time, and the failure says nothing about what was requested.
 func scarce(err error) bool {
 	return slices.ContainsFunc([]error{unix.EAGAIN, unix.ENOMEM, unix.EMFILE, unix.ENFILE, unix.EINTR}, func(e error) bool { return errors.Is(err, e) })
 }
@@ -74,7 +75,7 @@ func fork(w *ward, null *os.File, c *cgroup) (int, error) {
 	attr.Setpgid = true
 	if u := w.command.User; u != nil {
 		attr.Credential = &syscall.Credential{Uid: u.UID, Gid: u.GID, Groups: u.Groups}
-		for _, fd := range w.files { // else it could not open /dev/stdout
+		for _, fd := range w.files { // otherwise the command could not open /dev/stdout
 			_ = unix.Fchown(fd, int(u.UID), int(u.GID))
 		}
 	}
@@ -87,7 +88,7 @@ func fork(w *ward, null *os.File, c *cgroup) (int, error) {
 	return pid, nil
 }
 
-// explain says what could not be done: the kernel names neither the directory nor the program.
+// explain adds the directory or the program to an error, because the kernel names neither.
 func (c *program) explain(err error) error {
 	if dir := string(c.Dir); dir != "" && errors.Is(unix.Access(dir, unix.X_OK), err) {
 		return &os.PathError{Op: "chdir", Path: dir, Err: err}

@@ -22,7 +22,7 @@ func (*Guardian) Close() error { return nil }
 // GuardianMain does nothing on this system.
 func GuardianMain() {}
 
-// Run says that commands are not supported here.
+// Run returns an error, because commands are not supported on this system.
 func (g *agent) Run(context.Context, *daemon.Assignment) error {
 	return fmt.Errorf("run %s: commands as daemons are not supported on %s", g.cfg.ID, runtime.GOOS)
 }

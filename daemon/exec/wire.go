@@ -6,18 +6,18 @@ import (
 	"fmt"
 )
 
-// instant is a reading of a clock that counts suspend and never steps, in nanoseconds. All
-// processes of a host read the same.
+// instant is a reading, in nanoseconds, of a clock that counts suspend and never steps. All
+// processes of a host read the same clock.
 type instant int64
 
 // never is later than every reading.
 const never = instant(1<<63 - 1)
 
-// The protocol between emitd and its guardian, over one socket: JSON values, one per line. Each
-// request gets one answer; notices (answers with id 0) tell what happens to a run in between.
+// The protocol between emitd and its guardian uses one socket and JSON values, one per line. Each
+// request gets one answer. Notices (answers with id 0) report what happens to a run in between.
 //
 //	request   start   the command may run until the deadline; its output goes to the two files sent along
-//	request   extend  the deadline of the run is now another
+//	request   extend  the run has a new deadline
 //	request   signal  send the signal to all processes of the run; SIGKILL to one that has not started: never start it
 //	request   ping    are you there?
 //	notice    started the command runs: pid and begin say as which process
@@ -27,7 +27,7 @@ const never = instant(1<<63 - 1)
 //	notice    gone    no process of the run is left; the run is forgotten
 //	notice    killed  the deadline has passed, all processes of the run were killed
 
-// verb is what emitd asks for.
+// verb is what a request asks for.
 type verb string
 
 const (
@@ -43,8 +43,7 @@ const (
 	sigTerm = 15
 )
 
-// request is what emitd sends to the guardian. A run is named by the id of the request that
-// started it.
+// request is what emitd sends to the guardian. A run has the ID of the request that started it.
 type request struct {
 	Verb     verb     `json:"verb"`
 	ID       uint64   `json:"id"`
@@ -54,28 +53,29 @@ type request struct {
 	Command  *program `json:"command,omitempty"`
 }
 
-// program is what a process is made of. Bytes, as arguments and paths need not be UTF-8.
+// program is what the guardian needs to start a process. It holds bytes because arguments and paths
+// need not be UTF-8.
 type program struct {
 	Path []byte   `json:"path"`
 	Args [][]byte `json:"args"`
 	Env  [][]byte `json:"env"`
 	Dir  []byte   `json:"dir,omitempty"`
-	User *user    `json:"user,omitempty"` // nil = that of emitd
+	User *user    `json:"user,omitempty"` // nil = emitd's user
 }
 
-// user is whose rights a process has.
+// user is the user and groups with whose rights a process runs.
 type user struct {
 	UID    uint32   `json:"uid"`
 	GID    uint32   `json:"gid"`
 	Groups []uint32 `json:"groups,omitempty"`
 }
 
-// status is what an answer or notice says.
+// status is the kind of an answer or notice.
 type status string
 
 const (
 	statusOK      status = "ok"
-	statusLate    status = "late"    // the deadline has passed: nothing runs, or it was killed
+	statusLate    status = "late"    // the deadline has passed: the run was not started, or it was killed
 	statusUnknown status = "unknown" // there is no such run
 	statusStarted status = "started"
 	statusFailed  status = "failed"
@@ -90,20 +90,20 @@ type answer struct {
 	Run    uint64 `json:"run,omitempty"`
 	Status status `json:"status"`
 	Text   string `json:"text,omitempty"`
-	// PID and Begin name the process that was started: its number, and when it began in the
+	// PID and Begin identify the process that was started: its number, and when it began in the
 	// kernel's own unit.
 	PID   int    `json:"pid,omitempty"`
 	Begin string `json:"begin,omitempty"`
-	// Wait is the wait status of the first process; Strays is how many processes of a run that is
+	// Wait is the wait status of the first process. Strays is how many processes of a run that is
 	// gone had left its process group.
 	Wait   int `json:"wait,omitempty"`
 	Strays int `json:"strays,omitempty"`
 }
 
-// maxLine bounds a line of the protocol: the kernel takes 2 MiB of arguments and environment.
+// maxLine bounds a line of the protocol. The kernel accepts 2 MiB of arguments and environment.
 const maxLine = 8 << 20
 
-// line returns a value as it is sent.
+// line returns a request as it is sent.
 func line(v request) ([]byte, error) {
 	text, err := json.Marshal(v)
 	if err == nil && len(text) >= maxLine {
@@ -113,7 +113,7 @@ func line(v request) ([]byte, error) {
 }
 
 func (a answer) line() []byte {
-	text, _ := json.Marshal(a) // strings and numbers
+	text, _ := json.Marshal(a) // cannot fail: strings and numbers only
 	return append(text, '\n')
 }
 
