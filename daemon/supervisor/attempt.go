@@ -16,9 +16,10 @@ import (
 // ErrStalled is the failure of an attempt that made no progress for Spec.StallTimeout.
 var ErrStalled = errors.New("no progress within the stall timeout")
 
-// attempt calls Agent.Run once, on a goroutine of its own, and returns how long it lived and what came
-// of it. A stalled one has lived until its progress ceased: what never works is not forgiven for the
-// time in which nobody noticed.
+// attempt calls Agent.Run once, on a goroutine of its own. It returns how long the attempt lasted,
+// and its result. A stalled attempt counts as having lasted until its progress ceased. Otherwise an
+// agent that never works could reach ResetAfter while its stall was not noticed yet, and its
+// failures would be reset.
 func (r *run) attempt(agent daemon.Agent) (lived time.Duration, err error) {
 	began := time.Now()
 	ctx, cancel := context.WithCancelCause(r.ctx)
@@ -44,7 +45,7 @@ func (r *run) attempt(agent daemon.Agent) (lived time.Duration, err error) {
 			draining = nil
 			a.BeginDrain()
 			r.s.tel.drained(r)
-			stall.stop() // the drain deadline is another's affair
+			stall.stop() // the drain deadline is enforced elsewhere
 		case <-stall.tick():
 			if r.over() {
 				stall.stop()
@@ -54,7 +55,7 @@ func (r *run) attempt(agent daemon.Agent) (lived time.Duration, err error) {
 				return lived, r.stalled(result)
 			}
 		case err := <-result:
-			if isClosed(ready) { // both may have come at once
+			if isClosed(ready) { // both may have happened at the same time
 				r.ready()
 			}
 			return time.Since(began), err
@@ -71,8 +72,8 @@ func (r *run) ready() {
 	}
 }
 
-// stalled waits for a cancelled attempt. If it ignores that for StopTimeout, it is called out:
-// only its return ends it.
+// stalled waits for a cancelled attempt to return. If the attempt ignores its cancelled context for
+// StopTimeout, that is reported and logged. Only its return ends it.
 func (r *run) stalled(result <-chan error) error {
 	fail := fmt.Errorf("%w of %v", ErrStalled, r.spec.StallTimeout)
 	patience := time.NewTimer(r.s.cfg.StopTimeout)
@@ -86,7 +87,7 @@ func (r *run) stalled(result <-chan error) error {
 			return fmt.Errorf("%w: %w", fail, err)
 		case <-patience.C:
 			if r.over() {
-				continue // whoever ended the run waits for it, and abandons it
+				continue // the caller of Drain or Cancel waits for the run, and abandons it
 			}
 			r.s.cfg.Report(Report{
 				Kind: Failed, Fence: r.fence, Failures: r.failures + 1,
@@ -97,14 +98,14 @@ func (r *run) stalled(result <-chan error) error {
 	}
 }
 
-// The labels of an attempt's goroutines, and of those they start: profiles and the stack of an
-// abandoned run are found by them.
+// The labels of an attempt's goroutines, and of the goroutines that they start. Profiles and the
+// stacks of an abandoned run are found by them.
 const (
 	labelUnit       = "emitd.unit"
 	labelGeneration = "emitd.generation"
 )
 
-// handle is what the goroutine of an attempt gets.
+// handle is the input of an attempt's goroutine.
 type handle struct {
 	ctx     context.Context
 	a       *daemon.Assignment
@@ -112,7 +113,7 @@ type handle struct {
 	result  chan<- error // has room for one
 }
 
-// enter calls Run, turns panic and Goexit into errors, and sends the result in every case.
+// enter calls Run, turns a panic or Goexit into an error, and always sends the result.
 func (r *run) enter(agent daemon.Agent, h handle) {
 	ctx := pprof.WithLabels(h.ctx, pprof.Labels(
 		labelUnit, r.fence.Unit.String(), labelGeneration, strconv.FormatInt(r.fence.Generation, 10)))
@@ -138,7 +139,7 @@ func (r *run) enter(agent daemon.Agent, h handle) {
 // errGoexit is the failure of an agent that ended its goroutine.
 var errGoexit = errors.New("agent called runtime.Goexit")
 
-// Bounds of what is taken over from agents.
+// Bounds of the texts that come from agents.
 const (
 	maxError = 1 << 10 // bytes of an error's text in a report
 	maxStack = 8 << 10 // bytes of a stack in the log
@@ -168,8 +169,8 @@ func brief(err error) error {
 // errPanic marks the failures that are panics.
 var errPanic = errors.New("panic")
 
-// newPanic makes an error of a recovered value. If that is an error it can still be asked for:
-// a panic because the unit is another's is no failure either.
+// newPanic makes an error of a recovered value. It wraps a value that is an error, so that
+// errors.Is finds it: a panic with daemon.ErrStale is no failure either.
 func newPanic(p any) error {
 	text := clip(fmt.Sprintf("panic: %v", p), maxError)
 	if cause, ok := p.(error); ok {
@@ -191,15 +192,16 @@ func clip(text string, n int) string {
 	return text[:n] + more
 }
 
-// stall finds out that progress has ceased. It counts ticks, not time: after a pause of the
-// process there is one tick, so that a pause is not taken for a stall.
+// stall detects that progress has ceased. It counts ticks and not time: after a pause of the
+// process there is only one tick, so a pause does not look like a stall.
 type stall struct {
 	ticker *time.Ticker // nil = never
 	last   int64
 	quiet  int
 }
 
-// stallTicks quiet ticks are a stall: found between StallTimeout and a quarter later.
+// stallTicks is how many ticks without progress are a stall. A stall is detected between
+// StallTimeout and a quarter later.
 const stallTicks = 4
 
 func newStall(timeout time.Duration) *stall {
@@ -223,7 +225,7 @@ func (s *stall) stop() {
 	}
 }
 
-// expired takes the progress at a tick and reports whether it has ceased.
+// expired records the progress at a tick and reports whether it has ceased.
 func (s *stall) expired(progressed int64) bool {
 	if progressed != s.last {
 		s.last, s.quiet = progressed, 0
@@ -233,7 +235,7 @@ func (s *stall) expired(progressed int64) bool {
 	return s.quiet >= stallTicks
 }
 
-// isClosed reports whether c is closed; nil is not.
+// isClosed reports whether c is closed; a nil channel is not.
 func isClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:

@@ -13,8 +13,8 @@ import (
 	"github.com/emitd/emitd/daemon"
 )
 
-// run is one generation of one unit. Its goroutine is live; commands reach it through ctx and
-// the two flags.
+// run is one generation of one unit. Its goroutine is live. Commands reach it through ctx and the
+// two flags.
 type run struct {
 	s     *Supervisor
 	fence daemon.Fence
@@ -26,10 +26,10 @@ type run struct {
 	cancel    context.CancelCauseFunc
 	draining  flag
 	abandoned flag
-	inside    atomic.Bool // the agent's code may run
+	inside    atomic.Bool // the agent's code may execute
 	settle    func()
 
-	// What follows belongs to live.
+	// Only the goroutine live uses the fields below.
 	started  bool
 	failures int
 	spans    spans
@@ -49,7 +49,8 @@ func newRun(s *Supervisor, f daemon.Fence, term int64, spec daemon.Spec) *run {
 	return r
 }
 
-// trust is what an abandoned run has none of: the unit may be another's by now.
+// trust returns the validity of the run's assignment. An abandoned run has none, because the unit
+// may belong to another node by now.
 func (r *run) trust() time.Duration {
 	if r.abandoned.isSet() {
 		return 0
@@ -57,7 +58,7 @@ func (r *run) trust() time.Duration {
 	return r.s.cfg.Trust(r.fence.Unit)
 }
 
-// live is the run from stamp to end.
+// live is the goroutine of the run, from the stamp to the end.
 func (r *run) live() {
 	stop := r.s.tel.started(r)
 	end := r.perform()
@@ -76,7 +77,7 @@ func (r *run) end(rep Report) {
 	r.settle()
 }
 
-// perform resolves, stamps, and attempts until the run is over.
+// perform finds the agent, stamps the fence, and makes attempts until the run is over.
 func (r *run) perform() Report {
 	agent, ok := r.s.cfg.Agent(r.fence.Unit.Daemon)
 	if !ok {
@@ -117,10 +118,10 @@ func (r *run) perform() Report {
 	}
 }
 
-// over reports whether the run should not be entered (again).
+// over reports whether the agent should not be called (again).
 func (r *run) over() bool { return r.ctx.Err() != nil || r.draining.isSet() }
 
-// stamp claims the unit. It reports false with the end of the run if it could not.
+// stamp stamps the fence. If it cannot, it returns false and the end of the run.
 func (r *run) stamp() (Report, bool) {
 	var last error
 	for n := 1; ; n++ {
@@ -149,12 +150,12 @@ func (r *run) stamp() (Report, bool) {
 
 // verdict is what the return of an attempt means.
 type verdict struct {
-	over   bool // the run is over: end says how
-	failed bool // end.Err says how
+	over   bool // the run is over; end says how
+	failed bool // the attempt failed; end.Err says how
 	end    Report
 }
 
-// judge reads the return of an attempt; the order is the package comment's.
+// judge interprets the return of an attempt, in the order of the package comment.
 func (r *run) judge(err error) verdict {
 	r.held(err)
 	switch {
@@ -171,7 +172,7 @@ func (r *run) judge(err error) verdict {
 	return verdict{failed: err != nil, end: Report{Err: brief(err)}}
 }
 
-// expected reports whether err is only what an agent returns when it is told to end.
+// expected reports whether err is only what an agent returns when it is asked to end.
 func (r *run) expected(err error) bool {
 	for _, e := range []error{context.Canceled, context.DeadlineExceeded, daemon.ErrRelease, ErrStalled, context.Cause(r.ctx)} {
 		if e != nil && errors.Is(err, e) {
@@ -181,7 +182,7 @@ func (r *run) expected(err error) bool {
 	return false
 }
 
-// held tells which generation a fence holds, if err knows.
+// held reports which generation a fence holds, if err contains it.
 func (r *run) held(err error) {
 	var stale *daemon.StaleError
 	if errors.As(err, &stale) {
@@ -189,8 +190,8 @@ func (r *run) held(err error) {
 	}
 }
 
-// backoff returns the pause after n failures in a row: doubled each time, with jitter so that
-// what failed together does not come back together.
+// backoff returns the pause after n failures in a row. It doubles each time, with jitter, so that
+// runs that failed together do not restart together.
 func (r *run) backoff(n int) time.Duration {
 	shortest, longest := r.s.cfg.RestartMin, r.s.cfg.RestartMax
 	d := shortest
@@ -201,7 +202,7 @@ func (r *run) backoff(n int) time.Duration {
 	return max(d/2+rand.N(d/2+1), shortest) //nolint:gosec // jitter is no secret
 }
 
-// sleep waits and reports true, or false as soon as the run is cancelled or drained.
+// sleep waits for d and returns true, or returns false as soon as the run is cancelled or drained.
 func (r *run) sleep(d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -214,7 +215,7 @@ func (r *run) sleep(d time.Duration) bool {
 	return false
 }
 
-// flag is something that is set once.
+// flag is a signal that is set once.
 type flag struct {
 	once *sync.Once
 	c    chan struct{}
@@ -222,7 +223,7 @@ type flag struct {
 
 func newFlag() flag { return flag{once: new(sync.Once), c: make(chan struct{})} }
 
-// set reports whether this call set it.
+// set sets the flag, and reports whether this call was the first.
 func (f flag) set() (first bool) {
 	f.once.Do(func() { close(f.c); first = true })
 	return first

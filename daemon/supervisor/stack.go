@@ -9,8 +9,8 @@ import (
 	"github.com/emitd/emitd/daemon"
 )
 
-// ignores says that code of the run ignores its cancelled context, and where it is, and ends the
-// process if the spec wants that.
+// ignores logs that code of the run ignores its cancelled context, with the stacks of that code. It
+// ends the process if the spec asks for that.
 func (r *run) ignores(what string) {
 	r.log.Error(what, "stack", stacks(r.fence), "exit", r.spec.OnAbandoned == "exit")
 	if r.spec.OnAbandoned == "exit" {
@@ -18,8 +18,8 @@ func (r *run) ignores(what string) {
 	}
 }
 
-// stacks returns the stacks of the run's goroutines, as text of bounded length: those of the
-// attempt and those it started, found by their labels.
+// stacks returns the stacks of the run's goroutines, as text of bounded length. It finds the
+// attempt's goroutine and those that it started by their labels.
 func stacks(f daemon.Fence) string {
 	var profile bytes.Buffer
 	if err := pprof.Lookup("goroutine").WriteTo(&profile, 1); err != nil {

@@ -1,8 +1,8 @@
-// Package supervisor runs agents. It carries out what a node has decided, and decides nothing
-// itself but how long to wait before an agent that came back is started again.
+// Package supervisor runs agents. It carries out what a node has decided. It decides only how long
+// to wait before an agent that returned is started again.
 //
-// A *run* is one generation of one unit; its fence names it. An *attempt* is one call of
-// Agent.Run within a run. A run has at most one attempt at a time, a unit at most one run.
+// A *run* is one generation of one unit; its fence names it. An *attempt* is one call of Agent.Run
+// within a run. A run has at most one attempt at a time, and a unit at most one run.
 //
 //	           stamped           entered / Ready              Drain
 //	Start ──▶ stamping ──▶ attempt ─────────────▶ running ──────────▶ draining ──▶ Ended
@@ -10,36 +10,38 @@
 //	             │            └───── back-off ◀──────┘                                │
 //	             └──────────────────────────────────────── Cancel, refusal ──────────┘
 //
-// What is promised:
+// What the package promises:
 //
-//  1. The fence is stamped before Agent.Run is entered: claim, then read. A stamp whose outcome
-//     is unknown is repeated, with back-off, until it is answered or the run is cancelled.
-//  2. Started is reported once per run: when Run was entered or, with Spec.WaitReady, when the
-//     agent said it is ready. Attempts after a crash do not report it again.
+//  1. The fence is stamped before Agent.Run is called, so what the agent reads cannot be changed by
+//     earlier runs any more. A stamp with an unknown outcome is repeated, with back-off, until it
+//     is answered or the run is cancelled.
+//  2. Started is reported once per run: when Run was called or, with Spec.WaitReady, when the agent
+//     called Ready. Attempts after a crash do not report it again.
 //  3. Ended is reported exactly once per run, and only when its attempt has returned: no code of
-//     the run runs any more. (Goroutines that an agent left behind are the agent's fault.)
-//  4. Reports of one run come in order, from one goroutine; only Abandoned comes from the caller of
-//     Abandon, and means nothing after Ended. The unit is free for another Start
-//     before its Ended is reported.
-//  5. Commands return at once. One for a run that does not exist, or for another generation,
+//     the run executes any more. (The package cannot see goroutines that an agent left behind.)
+//  4. Reports of one run come in order, from one goroutine. Only Abandoned comes from the caller of
+//     Abandon, and it means nothing after Ended. The unit is free for another Start before its
+//     Ended is reported.
+//  5. Commands return at once. A command for a run that does not exist, or for another generation,
 //     changes nothing.
 //
-// How an attempt's return is read, in this order:
+// What the return of an attempt means, in this order:
 //
-//	after Drain or Cancel           Ended Returned, whatever came back
+//	after Drain or Cancel           Ended Returned, whatever was returned
 //	daemon.ErrStale                 Ended Refused: another run owns the unit; never a failure
 //	daemon.ErrRelease               Ended Released
 //	stalled                         failure
 //	nil                             started again after the shortest back-off; no failure, and
-//	                                the row of failures is broken
+//	                                the count of failures in a row begins anew
 //	error, panic, runtime.Goexit    failure; MaxFailures in a row: Ended GaveUp
 //
-// A run that ignores its cancelled context cannot be ended from outside. Abandon stops waiting
-// for it if its agent's code runs at that moment, reports Abandoned, logs where it hangs and, if its
-// spec says so, ends the process; should it return one day, Ended is reported then. A run that has not
-// entered its agent, or has left it, is not abandoned: it is about to end.
+// A run that ignores its cancelled context cannot be ended from outside. If its agent's code
+// executes at that moment, Abandon stops waiting for it, reports Abandoned, logs the stacks of its
+// goroutines and, if the spec says so, ends the process. If the run returns later, Ended is
+// reported then. A run whose agent's code has not begun, or has already returned, is not abandoned,
+// because it is about to end.
 //
-// An agent that panics in a goroutine of its own ends the process: Go allows nothing else.
+// An agent that panics in a goroutine of its own ends the process. Go allows nothing else.
 package supervisor
 
 import (
@@ -58,31 +60,32 @@ import (
 	"github.com/emitd/emitd/daemon"
 )
 
-// Config is what a supervisor is made of. Agent and Stamp are needed.
+// Config configures a supervisor. Agent and Stamp are required.
 type Config struct {
-	// Node is the node's name, told to agents.
+	// Node is the node's name, for the agents.
 	Node string
-	// Agent returns what runs the daemon on this node.
+	// Agent returns the agent that runs the daemon on this node.
 	Agent func(daemon.ID) (daemon.Agent, bool)
-	// Stamp claims the unit for the run; see storage.Store. It must respect its context.
+	// Stamp writes the fence stamp of the run; see storage.Store. It must respect its context.
 	Stamp func(ctx context.Context, f daemon.Fence) error
-	// Report is told what becomes of runs, from their goroutines; it must not block.
+	// Report gets the reports about runs, on their goroutines. It must not block.
 	Report func(Report)
-	// Held is told a generation that some fence holds when it refused a run, so that the next
-	// one issued is higher. It must not block.
+	// Held gets the generation that a fence holds when it refused a run, so that the next
+	// generation issued is higher. It must not block.
 	Held func(generation int64)
-	// Trust returns how long the unit's run may still trust its assignment.
+	// Trust returns the remaining validity of the unit's assignment: how long the run may still act
+	// on it.
 	Trust func(daemon.Unit) time.Duration
 
 	// StampTimeout bounds one attempt to stamp; default 5 s.
 	StampTimeout time.Duration
-	// StopTimeout is how long a stalled attempt has to return once it was cancelled before that
-	// is called out; default 5 s.
+	// StopTimeout is how long a stalled attempt may take to return once it was cancelled. After
+	// that it is reported as failed and logged; default 5 s.
 	StopTimeout time.Duration
 	// RestartMin and RestartMax bound the back-off; defaults 100 ms and 30 s.
 	RestartMin, RestartMax time.Duration
-	// ResetAfter is how long an attempt must have lived, a stalled one until its progress ceased, for
-	// earlier failures to be forgotten; default daemon.WellAfter.
+	// ResetAfter is how long an attempt must last for earlier failures to be reset. A stalled
+	// attempt counts only until its progress ceased. The default is daemon.WellAfter.
 	ResetAfter time.Duration
 
 	// Exit ends the process (Spec.OnAbandoned); default os.Exit.
@@ -114,31 +117,31 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Report is what became of a run.
+// Report is an event in the life of a run.
 type Report struct {
 	Fence daemon.Fence
 	Kind  Kind
-	How   How // of Ended
-	// Err is what went wrong; its text is bounded.
+	How   How // how it ended, in a report of Ended
+	// Err is the failure; its text is bounded.
 	Err error
-	// Failures is how many there were in a row.
+	// Failures is how many failures in a row there were.
 	Failures int
 	// RetryIn is how long after a Failed the next attempt begins.
 	RetryIn time.Duration
 }
 
-// Kind says what a report is about.
+// Kind is the kind of a report.
 type Kind int
 
 // The kinds of report.
 const (
-	Started   Kind = iota + 1 // the run was entered, or is ready
+	Started   Kind = iota + 1 // Agent.Run was called, or the run is ready
 	Failed                    // an attempt failed; it will be repeated
-	Abandoned                 // the answer to Abandon: the agent's code ignores its cancelled context
-	Ended                     // no code of the run runs any more, and none will
+	Abandoned                 // Abandon was called: the agent's code ignores its cancelled context
+	Ended                     // no code of the run executes any more, and none will
 )
 
-// How says how a run ended.
+// How is the way in which a run ended.
 type How int
 
 // The ways a run ends.
@@ -163,9 +166,9 @@ type Supervisor struct {
 	tel telemetry
 
 	mu sync.Mutex
-	// units holds the run that occupies each unit: one whose code may run.
+	// units holds the run that occupies each unit: one whose code may execute.
 	units map[daemon.Unit]*run
-	// awaited counts the runs that Wait waits for; idle is closed while there are none.
+	// awaited counts the runs that Wait waits for. idle is closed while there are none.
 	awaited int
 	idle    chan struct{}
 }
@@ -184,8 +187,8 @@ func New(cfg Config) *Supervisor {
 	return s
 }
 
-// Start begins a run. Starting a run that is there already changes nothing; while an earlier run
-// of the unit has not returned, the new one ends Refused with ErrBusy.
+// Start begins a run. It changes nothing if the run already exists. While an earlier run of the
+// unit has not returned, the new one ends Refused with ErrBusy.
 func (s *Supervisor) Start(f daemon.Fence, term int64, spec daemon.Spec) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -205,25 +208,26 @@ func (s *Supervisor) Start(f daemon.Fence, term int64, spec daemon.Spec) {
 	go r.live()
 }
 
-// Drain tells the run to finish what is in flight. A run that was not entered yet, or waits for
-// its next attempt, ends at once.
+// Drain asks the run to finish the work in flight. A run whose agent was not called yet, or that
+// waits for its next attempt, ends at once.
 func (s *Supervisor) Drain(f daemon.Fence) {
 	if r := s.find(f); r != nil {
 		r.draining.set()
 	}
 }
 
-// Cancel cancels the run's context with the cause. A run that was not entered yet, or waits for
-// its next attempt, ends at once.
+// Cancel cancels the run's context with the cause. A run whose agent was not called yet, or that
+// waits for its next attempt, ends at once.
 func (s *Supervisor) Cancel(f daemon.Fence, cause error) {
 	if r := s.find(f); r != nil {
 		r.cancel(cause)
 	}
 }
 
-// Abandon stops waiting for a run that ignores its cancelled context, reports Abandoned, logs where it
-// hangs and, with Spec.OnAbandoned "exit", ends the process. The unit stays occupied until the run
-// returns. A run whose agent's code does not run, not yet or not any more, is cancelled and left to end.
+// Abandon stops waiting for a run that ignores its cancelled context. It reports Abandoned, logs
+// the stacks of the run's goroutines and, with Spec.OnAbandoned "exit", ends the process. The unit
+// stays occupied until the run returns. A run whose agent's code does not execute at that moment is
+// only cancelled; it then ends by itself.
 func (s *Supervisor) Abandon(f daemon.Fence) {
 	r := s.find(f)
 	if r == nil {
@@ -242,7 +246,7 @@ func (s *Supervisor) Abandon(f daemon.Fence) {
 
 var errAbandoned = errors.New("abandoned")
 
-// Running returns the runs whose code may run, abandoned ones included, sorted by unit.
+// Running returns the runs whose code may execute, abandoned ones included, sorted by unit.
 func (s *Supervisor) Running() []daemon.Fence {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -254,8 +258,8 @@ func (s *Supervisor) Running() []daemon.Fence {
 	return out
 }
 
-// Wait returns nil once every run has ended or was abandoned, and ctx's error if that takes
-// longer. It starts and ends nothing.
+// Wait returns nil once every run has ended or was abandoned, or ctx's error if ctx ends before. It
+// neither starts nor ends runs.
 func (s *Supervisor) Wait(ctx context.Context) error {
 	s.mu.Lock()
 	idle := s.idle
@@ -287,7 +291,7 @@ func (s *Supervisor) free(r *run) {
 	}
 }
 
-// settled says that Wait need not wait for one more run.
+// settled says that Wait has one run less to wait for.
 func (s *Supervisor) settled() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 
 const scope = "github.com/emitd/emitd/daemon/supervisor"
 
-// telemetry counts what runs. Without a provider it costs next to nothing.
+// telemetry counts runs and attempts. Without a provider it costs next to nothing.
 type telemetry struct {
 	tracer   trace.Tracer
 	restarts metric.Int64Counter
@@ -29,7 +29,7 @@ func newTelemetry(cfg Config) telemetry {
 		tracers = otel.GetTracerProvider()
 	}
 	meter := meters.Meter(scope)
-	// The API promises a usable instrument beside every error, and the names are constants.
+	// The API returns a usable instrument with every error, and the names are constants.
 	restarts, _ := meter.Int64Counter("emitd.daemon.restarts", metric.WithUnit("{restart}"),
 		metric.WithDescription("Attempts of a run that were started again"))
 	running, _ := meter.Int64UpDownCounter("emitd.daemon.active", metric.WithUnit("{daemon}"),
@@ -45,7 +45,7 @@ func (t telemetry) active(r *run, n int64) {
 	t.running.Add(context.Background(), n, metric.WithAttributes(daemonID(r)))
 }
 
-// restarted counts a repeated attempt by what ended the one before.
+// restarted counts a repeated attempt by what ended the previous one.
 func (t telemetry) restarted(r *run, err error) {
 	kind := "error"
 	switch {
@@ -62,7 +62,7 @@ func (t telemetry) restarted(r *run, err error) {
 // spans are those of one run: from Start to Started, and from Drain to Ended.
 type spans struct{ start, drain trace.Span }
 
-// started begins the run's telemetry and returns its end.
+// started begins the run's telemetry and returns the function that ends it.
 func (t telemetry) started(r *run) (stop func(Report)) {
 	about := trace.WithAttributes(daemonID(r),
 		attribute.Int("emitd.unit.index", r.fence.Unit.Index), attribute.Int64("emitd.generation", r.fence.Generation))
@@ -71,7 +71,7 @@ func (t telemetry) started(r *run) (stop func(Report)) {
 		if end.Err != nil && end.How != Returned {
 			r.spans.start.SetStatus(codes.Error, end.Err.Error())
 		}
-		r.spans.start.End() // nothing, if it was ended by ready
+		r.spans.start.End() // no effect if ready has already ended it
 		if r.spans.drain != nil {
 			r.spans.drain.End()
 		}

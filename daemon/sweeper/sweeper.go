@@ -1,24 +1,25 @@
-// Package sweeper is the built-in daemon emit:sweeper: it removes what piles up (rows of nodes
-// that left, old events, expired locks, delivered messages). What there is to remove, others
-// know; they bring it as tasks.
+// Package sweeper is the built-in daemon emit:sweeper. It removes rows that accumulate: those of
+// nodes that left, old events, released locks, delivered messages. Other packages know what can be
+// removed and pass that as tasks.
 //
-// A task is repeated at its interval. One repetition is as many steps as it takes: a step
-// removes at most a batch of rows, under the run's fence, and a step that removed a full batch
-// is followed by another after a pause, so that sweeping never holds the store's rows or a
-// writer for long. Rules:
+// A task is repeated at its interval. One repetition takes as many steps as needed. A step removes
+// at most one batch of rows, under the run's fence. After a step that removed a full batch, another
+// follows after a pause, so that sweeping never holds the store's rows or delays a writer for long.
+// Rules:
 //
-//  1. Every step is fenced: it gets the run's fence and must let the store refuse it. A refusal
-//     (daemon.ErrStale) ends the run; the unit is another's.
-//  2. Tasks do not know of each other. One that fails, hangs or panics is repeated with growing
-//     pauses; the others go on.
-//  3. Each step is bounded by Config.StepTimeout. Steps that time out again and again get smaller
-//     batches, halved each time, until they fit; batches grow back slowly. (A table that was not
-//     swept for a year must not time out for ever.)
-//  4. Draining is looked at between steps; the step under way is finished.
-//  5. The first repetition comes after a random part of the interval, at most a minute, so that
-//     the tasks of a fresh run do not all fall upon the store at once.
+//  1. Every step is fenced: it gets the run's fence and must have the store check it. A refusal
+//     (daemon.ErrStale) ends the run, because the unit belongs to another run.
+//  2. Tasks are independent. One that fails, hangs or panics is repeated with growing pauses; the
+//     others go on.
+//  3. Config.StepTimeout bounds each step. Steps that time out repeatedly get smaller batches,
+//     halved each time, until they fit. Batches grow back slowly. (A table that was not swept for a
+//     year must not time out for ever.)
+//  4. Draining is checked between steps; the current step is finished.
+//  5. The first repetition comes after a random part of the interval, at most a minute, so that the
+//     tasks of a new run do not all load the store at once.
 //
-// Nothing depends on the sweeper but space: every step may be repeated, and none may be needed.
+// Only the use of space depends on the sweeper. Every step may be repeated, and none is needed for
+// correctness.
 package sweeper
 
 import (
@@ -35,7 +36,7 @@ import (
 	"github.com/emitd/emitd/daemon"
 )
 
-// ID names the daemon.
+// ID is the ID of the daemon.
 const ID daemon.ID = daemon.Reserved + "sweeper"
 
 // Spec declares the daemon: one unit, which never gives up.
@@ -47,14 +48,14 @@ type Task struct {
 	Name string
 	// Every is the interval between two repetitions.
 	Every time.Duration
-	// Step removes at most limit rows under the fence and returns how many it removed; fewer
-	// than limit says that nothing is left. It is never called concurrently with itself.
+	// Step removes at most limit rows under the fence and returns how many it removed. Fewer than
+	// limit means that nothing is left to remove. Calls of one Step never overlap.
 	Step func(ctx context.Context, fence daemon.Fence, limit int) (int, error)
 }
 
-// Config says how to sweep. The zero value is good.
+// Config says how to sweep. The zero value is usable.
 type Config struct {
-	// Limit is the batch size; default 500. Larger sweeps faster and locks longer.
+	// Limit is the batch size; default 500. A larger batch sweeps faster and locks longer.
 	Limit int
 	// Pause separates full batches; default 100 ms.
 	Pause time.Duration
@@ -64,7 +65,8 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// New returns the daemon's agent. A task without name, interval or step is a programming error.
+// New returns the daemon's agent. A task without name, interval or step is a programming error and
+// panics.
 func New(tasks []Task, cfg Config) daemon.Agent {
 	names := map[string]bool{}
 	for _, t := range tasks {
@@ -113,7 +115,7 @@ func (g *agent) Run(ctx context.Context, a *daemon.Assignment) error {
 	return context.Cause(ctx)
 }
 
-// wait returns true when c has something, and false once the run should end.
+// wait returns true when c has a value, and false once the run should end.
 func wait(ctx context.Context, a *daemon.Assignment, c <-chan time.Time) bool {
 	select {
 	case <-c:
@@ -124,21 +126,21 @@ func wait(ctx context.Context, a *daemon.Assignment, c <-chan time.Time) bool {
 	return false
 }
 
-// broom is one task in one run.
+// broom executes one task in one run.
 type broom struct {
 	task Task
 	cfg  Config
 	a    *daemon.Assignment
 	log  *slog.Logger
 
-	batch    int // rows of the next step
+	batch    int // batch size of the next step
 	timeouts int // in a row
-	fits     int // full batches in a row that were in time
+	fits     int // full batches in a row that finished in time
 	failures int // in a row
 }
 
-// sweep repeats the task. It returns nil when the run drains or ctx ends, and daemon.ErrStale
-// when the fence refuses.
+// sweep repeats the task. It returns nil when the run drains or ctx ends, and daemon.ErrStale when
+// the fence refuses.
 func (b *broom) sweep(ctx context.Context) error {
 	pause := rand.N(min(b.task.Every, time.Minute)) //nolint:gosec // jitter is no secret
 	t := time.NewTimer(pause)
@@ -169,19 +171,19 @@ func (b *broom) step(ctx context.Context) (n int, err error) {
 	}()
 	n, err = b.task.Step(ctx, b.a.Fence(), b.batch)
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) && !errors.Is(err, context.DeadlineExceeded) {
-		err = fmt.Errorf("%w: %w", context.DeadlineExceeded, err) // a driver's own word for it
+		err = fmt.Errorf("%w: %w", context.DeadlineExceeded, err) // the driver used an error of its own for the deadline
 	}
 	return n, err
 }
 
-// The breaker: after so many timeouts in a row batches are halved, after so many full ones in
-// time they are doubled.
+// Batches are halved after breakAfter timeouts in a row, and doubled after mendAfter full batches
+// in time.
 const (
 	breakAfter = 2
 	mendAfter  = 10
 )
 
-// next takes the outcome of a step and returns the pause before the next one.
+// next handles the outcome of a step and returns the pause before the next one.
 func (b *broom) next(n int, err error) time.Duration {
 	if err != nil {
 		return b.failed(err)

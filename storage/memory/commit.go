@@ -8,8 +8,8 @@ import (
 	"github.com/emitd/emitd/storage/internal/rules"
 )
 
-// commit applies a leader's batch: all of it under the exact term, each change under its row. Whose
-// unit was changed is woken.
+// commit applies a leader's batch if exactly this term leads. Each change also has the guard of its
+// row. It wakes the holders of the units that it changed.
 func (s *state) commit(c storage.Commit, now time.Time) ([]storage.Outcome, error) {
 	if len(c.Changes) > storage.MaxChanges {
 		return nil, fmt.Errorf("%d changes, the limit is %d", len(c.Changes), storage.MaxChanges)

@@ -7,7 +7,8 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// eventsAfter returns the kept events after a number, oldest first. The slice is shared.
+// eventsAfter returns the events after a number that were not dropped, oldest first. The slice is
+// shared.
 func (s *state) eventsAfter(after int64) []daemon.Event {
 	if after >= s.head {
 		return nil
@@ -28,9 +29,9 @@ func (s *state) eventPage(after int64, limit int) *storage.EventPage {
 	return page
 }
 
-// rollAfter returns the membership events after a number. The reader is behind if an event
-// after that number is gone, or if it knows of events that this store never had (a failover
-// lost them): either way it reads the member list.
+// rollAfter returns the membership events after a number. The reader is behind if an event after
+// that number is gone, or if it has seen events that this store never had (a failover lost them).
+// Either way it reads the member list.
 func (s *state) rollAfter(after int64) (out []daemon.Event, behind bool) {
 	i, _ := slices.BinarySearch(s.roll, after+1)
 	for _, seq := range s.roll[i:min(len(s.roll), i+maxRoll)] {
@@ -46,7 +47,7 @@ func (s *state) keepEvents(n int) {
 	}
 }
 
-// dropEvents drops the n oldest events: always a beginning, never from the middle, so that
+// dropEvents drops the n oldest events. It always drops the beginning and never from the middle, so
 // readers see no gap.
 func (s *state) dropEvents(n int) {
 	s.events = s.events[n:]

@@ -7,8 +7,9 @@ import (
 	"github.com/emitd/emitd/daemon"
 )
 
-// gate makes Stamp wait for the transactions that hold a unit's fence, and new ones wait behind
-// a Stamp that waits: a stream of short transactions cannot keep a successor out for ever.
+// gate makes Stamp wait for the transactions that hold a unit's fence. New transactions wait behind
+// a Stamp that waits. Otherwise a stream of short transactions could keep the next run out for
+// ever.
 type gate struct {
 	holders  int           // transactions between their check and their end
 	stampers int           // stamps that wait for them
@@ -17,8 +18,8 @@ type gate struct {
 
 // Stamp implements [storage.Store].
 //
-// The fence of a unit only grows, and only by Stamp: no leader and no heartbeat touches it. The
-// stamp that is already there is harmless and waits for nobody.
+// The fence of a unit only grows, and only Stamp changes it: no leader and no heartbeat does.
+// Stamping the generation that is already there is harmless and does not wait.
 func (s *Store) Stamp(ctx context.Context, f daemon.Fence) error {
 	if _, err := s.begin(ctx); err != nil {
 		return fmt.Errorf("stamp %s: %w", f, err)
@@ -44,16 +45,16 @@ func (s *Store) Stamp(ctx context.Context, f daemon.Fence) error {
 	return s.state.checkFence(f)
 }
 
-// Fence tells whether effects of a run are accepted at this moment: a [daemon.StaleError] if
-// not. An effect that must not be overtaken runs inside [Store.InTx].
+// Fence reports whether effects of a run are accepted at this moment: a [daemon.StaleError] if not.
+// An effect that must not come after a later run's effects runs inside [Store.InTx].
 func (s *Store) Fence(f daemon.Fence) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.state.checkFence(f)
 }
 
-// InTx runs fn while holding the fence: until fn has returned, no later run can claim the unit.
-// A run whose fence is refused does not run fn.
+// InTx runs fn while it holds the fence: until fn has returned, no later run can stamp the unit. It
+// does not call fn for a run whose fence is refused.
 func (s *Store) InTx(ctx context.Context, f daemon.Fence, fn func() error) error {
 	if err := s.enter(ctx, f); err != nil {
 		return fmt.Errorf("transaction of %s: %w", f, err)
@@ -95,7 +96,7 @@ func (s *Store) leaveGate(u daemon.Unit) {
 	s.moveGate(u, g)
 }
 
-// moveGate tells those who wait that a number fell, and forgets a gate nobody uses.
+// moveGate wakes the calls that wait for a number to fall, and deletes a gate that is not in use.
 func (s *Store) moveGate(u daemon.Unit, g *gate) {
 	close(g.moved)
 	g.moved = make(chan struct{})
@@ -117,9 +118,9 @@ func (s *Store) waitGate(ctx context.Context, g *gate) error {
 	}
 }
 
-// checkFence accepts the run that has stamped the unit's fence last, and no other: a lower
-// generation was overtaken, a higher one has not claimed yet, and who has not claimed may read
-// what an earlier run is still about to change. Generation 0 is nobody's.
+// checkFence accepts only the run that has stamped the unit's fence last. A run with a lower
+// generation was superseded. One with a higher generation has not stamped yet, and might read data
+// that an earlier run is still about to change. Generation 0 belongs to no run.
 func (s *state) checkFence(f daemon.Fence) error {
 	if held := s.fences[f.Unit]; held != f.Generation || f.Generation <= 0 {
 		return &daemon.StaleError{Fence: f, Holds: held}

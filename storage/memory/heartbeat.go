@@ -11,8 +11,8 @@ import (
 	"github.com/emitd/emitd/storage/internal/rules"
 )
 
-// heartbeat writes first (own row, then the claim to the term) and reads afterwards, so the
-// reply shows what is so at its end, not what was so before the write.
+// heartbeat writes first (the own row, then the claim to the term) and reads afterwards. The reply
+// therefore shows what is true at its end, not what was true before the write.
 func (s *state) heartbeat(beat storage.Heartbeat, now time.Time) (*storage.Reply, error) {
 	row, err := s.admit(beat, now)
 	if err != nil {
@@ -27,7 +27,7 @@ func (s *state) heartbeat(beat storage.Heartbeat, now time.Time) (*storage.Reply
 	row.HighestGeneration = max(row.HighestGeneration, beat.HighestGeneration)
 	marked, vacated := rules.Ended(s, &s.term, beat, now)
 	if vacated {
-		s.wakeAll() // whoever may stand, should
+		s.wakeAll() // wakes the candidates, which should campaign
 	} else if marked {
 		s.wakeLeader()
 	}
@@ -38,7 +38,7 @@ func (s *state) heartbeat(beat storage.Heartbeat, now time.Time) (*storage.Reply
 	return s.reply(beat, verdict, now), nil
 }
 
-// admit finds or makes the row that a heartbeat speaks for. It changes nothing if it refuses.
+// admit finds or makes the row of a heartbeat. It changes nothing if it refuses.
 //
 //	row                     with an advert             without
 //	none                    inserted                   ErrNotRegistered
@@ -76,7 +76,8 @@ func (s *state) admit(beat storage.Heartbeat, now time.Time) (*member, error) {
 	return s.register(row, beat, now), nil
 }
 
-// idInUse refuses a second process with the ID of one that beat within its TTL and may live.
+// idInUse refuses a second process with the same ID, if the first one has sent a heartbeat within
+// its TTL and is not proven to have ended.
 func (s *state) idInUse(beat storage.Heartbeat, now time.Time) error {
 	for _, m := range s.order {
 		if m.ID == beat.Node.ID && m.Incarnation != beat.Node.Incarnation && m.Present() &&
@@ -98,8 +99,8 @@ func (s *state) register(row *member, beat storage.Heartbeat, now time.Time) *me
 	return row
 }
 
-// keepAdvert keeps what nodes advertise, equal texts once; the map is replaced, because snapshots hold
-// the old one.
+// keepAdvert stores what a node advertises; equal texts are stored once. It replaces the map,
+// because snapshots hold the old one.
 func (s *state) keepAdvert(hash string, text []byte) {
 	if s.adverts[hash] != nil {
 		return
@@ -116,7 +117,7 @@ func (s *state) keepAdvert(hash string, text []byte) {
 // maxRoll bounds the membership events of one reply; the next heartbeat asks for the rest.
 const maxRoll = 500
 
-// reply reads what the heartbeat is answered with.
+// reply makes the answer to the heartbeat.
 func (s *state) reply(beat storage.Heartbeat, verdict storage.Verdict, now time.Time) *storage.Reply {
 	r := &storage.Reply{
 		Seq: beat.Seq, Now: now, Verdict: verdict,

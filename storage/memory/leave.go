@@ -7,9 +7,9 @@ import (
 	"github.com/emitd/emitd/storage/internal/rules"
 )
 
-// leave gives things up in one step, in the order term, units, row. What already is so is left
-// as it is: a term that is not held exactly so is not touched, and a tombstone may be
-// deregistered again (which keeps it from being revived).
+// leave gives up what the call asks for in one step, in the order term, units, row. It does not
+// change what is already so: a term that this process does not hold stays. A tombstone may be
+// deregistered again, which prevents its revival.
 func (s *state) leave(l storage.Leave, now time.Time) error {
 	row := s.nodes[l.Node.Incarnation]
 	switch {
@@ -20,7 +20,7 @@ func (s *state) leave(l storage.Leave, now time.Time) error {
 	}
 	row.Seq = l.Seq
 	if rules.Resign(s, &s.term, l, now) {
-		s.wakeAll() // whoever may stand, should
+		s.wakeAll() // wakes the candidates, which should campaign
 	}
 	switch {
 	case l.Deregister:

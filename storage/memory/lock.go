@@ -49,8 +49,8 @@ func (s *Store) Release(ctx context.Context, held storage.Lock) error {
 	return nil
 }
 
-// acquire gives a lock that is free, or stands as in expired, to the owner under a new number. Owner
-// names one acquisition: asking again for what it holds renews the same holding.
+// acquire gives a lock that is free, or is still as in expired, to the owner under a new number.
+// Owner names one acquisition, so asking again for a lock that it holds renews the same holding.
 func (s *state) acquire(name, owner string, ttl time.Duration, expired storage.Lock, now time.Time) (storage.Lock, error) {
 	row := s.locks[name]
 	switch {
@@ -67,13 +67,14 @@ func (s *state) acquire(name, owner string, ttl time.Duration, expired storage.L
 	return row, nil
 }
 
-// nextLock numbers a new holding: higher than the name's last, than any whose row was swept, and
-// as high as the clock, so that a failover that lost the newest rows repeats none.
+// nextLock returns the number of a new holding. It is higher than the name's last number and than
+// that of any lock whose row was swept. It is at least the clock, so that a failover that lost the
+// newest rows repeats no number.
 func (s *state) nextLock(previous int64, now time.Time) int64 {
 	return storage.NextNumber(max(previous, s.lockFloor), now, 0)
 }
 
-// extend renews a holding. A holder keeps the lock as long as nobody has taken it.
+// extend renews a holding. A holder keeps the lock until another owner takes it.
 func (s *state) extend(held storage.Lock, ttl time.Duration, now time.Time) (storage.Lock, error) {
 	row, ok := s.heldLock(held)
 	if !ok {

@@ -1,11 +1,11 @@
 // Package memory is the reference model of the cluster store: the contract of package storage as
 // plain Go over maps and sorted slices, in one process.
 //
-// It serves three readers. A person who wants to know what a store must do reads one file per
-// method (heartbeat.go, report.go, leave.go, commit.go, …): each is a function of the state, the
-// call and now, writes nothing when it answers with an error, and leaves nothing to an
-// interleaving, because one mutex makes every call one step. The other backends are compared with
-// it, call by call, by storage/storagetest. The simulator runs whole clusters on it.
+// It has three uses. A person who wants to know what a store must do reads one file per method
+// (heartbeat.go, report.go, leave.go, commit.go, …). Each method is a function of the state, the
+// call and now, and writes nothing when it returns an error. No interleaving is possible, because
+// one mutex makes every call one step. storage/storagetest compares the other backends with it,
+// call by call. The simulator runs whole clusters on it.
 //
 // # What it promises
 //
@@ -13,14 +13,15 @@
 //     [storage.Locker] and a [storage.Sweeper].
 //   - Determinism: the same calls at the same times give the same answers, in the same order.
 //     Nothing depends on the order of a map.
-//   - Its only clock is [Config.Now]. It may step; the store then stamps what it is told.
-//   - Slices and maps in replies and snapshots are shared among readers and never written to
-//     again. A caller that wants to change one copies it first.
+//   - Its only clock is [Config.Now]. That clock may step; the store stamps facts with whatever it
+//     returns.
+//   - Slices and maps in replies and snapshots are shared among readers and never written to again.
+//     A caller that wants to change one copies it first.
 //
 // # What it does not promise
 //
-// Nothing outlives the process. [Store.Clone] and [Store.Restore] exist to play an asynchronous
-// failover that lost the newest rows, not to persist anything.
+// Nothing outlives the process. [Store.Clone] and [Store.Restore] simulate an asynchronous failover
+// that lost the newest rows. They do not make the store persistent.
 package memory
 
 import (
@@ -38,25 +39,25 @@ import (
 // Config configures a store. Its zero value is a store on the wall clock that keeps
 // [DefaultKeepEvents] events.
 type Config struct {
-	// StoreID is the store's identity; default "memory". SetStoreID changes it.
+	// StoreID is the store identity; default "memory". SetStoreID changes it.
 	StoreID string
-	// Now is the store's clock; default time.Now. Tests and the simulator give their own. It is
-	// called once per call, with the store locked.
+	// Now is the store's clock; default time.Now. Tests and the simulator replace it. It is called
+	// once per call, with the store locked.
 	Now func() time.Time
-	// KeepEvents bounds the history; 0 counts as DefaultKeepEvents. A reader that falls behind
-	// is told so and reads the member list instead.
+	// KeepEvents bounds the history; 0 counts as DefaultKeepEvents. A reader that is further behind
+	// is told so (storage.Reply.Behind) and reads the member list instead.
 	KeepEvents int
 
-	// OnEvent is told of each event in the order of its number, OnStamp of each fence that was
-	// stamped, both before the call that caused it returns and with the store locked: they must
-	// not call the store. OnWake is told of each hint after the store was unlocked. All three
-	// run on the caller's goroutine; nil is skipped.
+	// OnEvent gets each event in the order of its number. OnStamp gets each fence that was stamped.
+	// Both are called before the call that caused it returns and with the store locked, so they
+	// must not call the store. OnWake gets each hint, after the store was unlocked. All three run
+	// on the caller's goroutine; nil is skipped.
 	OnEvent func(daemon.Event)
 	OnStamp func(daemon.Fence)
 	OnWake  func(storage.Wake)
 }
 
-// DefaultKeepEvents is how many events a store keeps unless told otherwise.
+// DefaultKeepEvents is how many events a store keeps by default.
 const DefaultKeepEvents = 10_000
 
 // Store is a cluster store in memory. Its methods may be called from any goroutine.
@@ -66,7 +67,7 @@ type Store struct {
 	mu       sync.Mutex
 	state    *state
 	storeID  string
-	told     int64 // the last event that OnEvent was told of
+	told     int64 // the last event that was passed to OnEvent
 	gates    map[daemon.Unit]*gate
 	watchers map[*watcher]struct{}
 }
@@ -95,8 +96,8 @@ func Open(cfg Config) *Store {
 	}
 }
 
-// begin starts one step: it locks the store and reads the clock, in this order, so that facts
-// are stamped inside the step. A context that has ended changes nothing.
+// begin starts one step. It locks the store and then reads the clock, so that facts are stamped
+// inside the step. If the context has ended, it does nothing.
 func (s *Store) begin(ctx context.Context) (time.Time, error) {
 	if err := ctx.Err(); err != nil {
 		return time.Time{}, err
@@ -105,8 +106,8 @@ func (s *Store) begin(ctx context.Context) (time.Time, error) {
 	return s.cfg.Now(), nil
 }
 
-// end ends the step: events are told in order, then the history is cut to size, then the
-// hint goes out with the store unlocked.
+// end ends the step. It passes events to OnEvent in order, then shortens the history, then unlocks
+// the store and sends the hint.
 func (s *Store) end() {
 	if s.cfg.OnEvent != nil {
 		news := s.state.eventsAfter(s.told)

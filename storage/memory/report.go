@@ -7,7 +7,7 @@ import (
 	"github.com/emitd/emitd/storage/internal/rules"
 )
 
-// report takes the holder's steps, each judged by itself.
+// report applies the holder's steps and decides each by itself.
 func (s *state) report(r storage.Report, now time.Time) ([]storage.Outcome, error) {
 	row := s.present(r.Node.Incarnation)
 	switch {

@@ -6,8 +6,8 @@ import (
 	"github.com/emitd/emitd/daemon"
 )
 
-// snapshot reads the whole cluster. Rows of nodes are copied, because each heartbeat writes
-// them; units and adverts are shared with other readers.
+// snapshot reads the whole cluster. It copies the rows of nodes, because each heartbeat writes
+// them. Units and adverts are shared with other readers.
 func (s *state) snapshot(now time.Time) *daemon.Snapshot {
 	return &daemon.Snapshot{
 		Now: now, Cluster: s.cluster, Term: s.term, Lease: s.lease,
@@ -29,10 +29,10 @@ func (s *Store) Clone() *Image {
 	return &Image{s.state.clone()}
 }
 
-// Restore puts an earlier content back, as an asynchronous failover does that lost the newest
-// rows: terms, generations, fences, events and locks go back to what they were then. The store's
-// identity stays; a failover that changes it is followed by SetStoreID. An image may be restored
-// any number of times, into any store.
+// Restore puts an earlier content back, like an asynchronous failover that lost the newest rows.
+// Terms, generations, fences, events and locks go back to what they were then. The store identity
+// stays; to simulate a failover that changes it, call SetStoreID afterwards. An image may be
+// restored any number of times, into any store.
 func (s *Store) Restore(image *Image) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -40,7 +40,7 @@ func (s *Store) Restore(image *Image) {
 	s.told = s.state.head
 }
 
-// SetStoreID makes the store another one.
+// SetStoreID changes the store identity.
 func (s *Store) SetStoreID(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,15 +13,15 @@ import (
 	"github.com/emitd/emitd/storage/internal/rules"
 )
 
-// state is everything a store knows. Its methods are the specification: each applies one call
-// at now, or returns an answer (an error) and changes nothing.
+// state is everything that a store contains. Its methods are the specification. Each applies one
+// call at now, or returns an answer (an error) and changes nothing.
 type state struct {
 	cluster string // the cluster's name; see storage.ClusterName
 	term    node.Term
 	lease   node.Lease
 
-	// knownID is the identity under which the newest heartbeat found the store, since when it
-	// differed from the one before.
+	// knownID is the store identity that the newest heartbeat found. since is when that last
+	// changed.
 	knownID string
 	since   time.Time
 
@@ -29,13 +29,13 @@ type state struct {
 	order []*member // the same, sorted by incarnation
 
 	units table                       // every unit
-	held  map[node.Incarnation]*table // those that somebody holds
+	held  map[node.Incarnation]*table // the units that each process holds
 
 	fences   map[daemon.Unit]int64 // stamped generation of each unit
 	adverts  map[string]*daemon.Advert
 	events   []daemon.Event // without gaps; events[0].Seq is oldest
-	roll     []int64        // numbers of those that are about members
-	oldest   int64          // number of the first event kept, or head+1
+	roll     []int64        // numbers of the events about members
+	oldest   int64          // number of the first event not dropped, or head+1
 	head     int64          // number of the newest event there was
 	commands rules.Commands
 	locks    map[string]storage.Lock
@@ -48,8 +48,8 @@ type state struct {
 // member is a node's row.
 type member struct {
 	node.Member
-	// left says that the process itself ended the row. It has exited: whatever arrives from it
-	// was delayed on the way, so the row is never revived.
+	// left says that the process itself ended the row. It has exited, so any message from it was
+	// delayed on the way. The row is therefore never revived.
 	left bool
 }
 
@@ -64,8 +64,8 @@ func newState() *state {
 	}
 }
 
-// clone returns an independent copy. Records, commands, events and adverts are never changed in
-// place, so they are shared; an append to a clipped slice moves it.
+// clone returns an independent copy. Records, commands, events and adverts are shared, because they
+// are never changed in place. An append to a clipped slice copies it.
 func (s *state) clone() *state {
 	c := *s
 	c.nodes = make(map[node.Incarnation]*member, len(s.nodes))
@@ -86,8 +86,8 @@ func (s *state) clone() *state {
 	return &c
 }
 
-// identify compares the store's identity with the one its rows know, and returns since when they
-// differ: a failover brings the rows of the store that was copied.
+// identify compares the store identity with the one that the rows record. It returns when they last
+// differed: a failover brings the rows of the store that was copied.
 func (s *state) identify(id string, now time.Time) time.Time {
 	if s.knownID != "" && s.knownID != id {
 		s.since = now
@@ -157,7 +157,7 @@ func (s *state) Highest() (term, generation int64) {
 	return term, generation
 }
 
-// Put writes a unit's row and keeps the index of holders.
+// Put writes a unit's row and updates the index of holders.
 func (s *state) Put(r daemon.Record) {
 	if old := s.units.get(r.Unit); old != nil && !old.State.Free() && !r.HeldBy(old.Holder.Incarnation) {
 		s.held[old.Holder.Incarnation].remove(r.Unit)
@@ -182,7 +182,8 @@ func (s *state) HeldBy(inc node.Incarnation) []daemon.Record {
 	return nil
 }
 
-// Emit appends an event: the number grows by one, in the order of commits.
+// Emit appends an event. Its number is one more than the last, so numbers follow the order of
+// commits.
 func (s *state) Emit(e daemon.Event, now time.Time) {
 	s.head++
 	e.Seq, e.At = s.head, now

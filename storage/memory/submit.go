@@ -6,11 +6,11 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// submit files a command, or returns the one that has its ID.
+// submit stores a command, or returns the one that has its ID.
 func (s *state) submit(c storage.Command, now time.Time) *storage.Command {
 	filed, fresh := s.commands.File(s, c, s.term, now)
 	if fresh && s.term.Held() {
-		s.wakeNode(s.term.Leader.Incarnation) // to a heartbeat, which reads commands; a pass does not
+		s.wakeNode(s.term.Leader.Incarnation) // for a heartbeat: only heartbeats read commands, passes do not
 	}
 	return &filed
 }

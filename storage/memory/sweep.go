@@ -45,8 +45,8 @@ func (s *Store) sweep(ctx context.Context, fence daemon.Fence, what string, step
 	return step(now), nil
 }
 
-// sweepNodes removes the oldest tombstones that ended before cut, and adverts that no row has
-// any more.
+// sweepNodes removes the oldest tombstones that ended before cut, and adverts that no row names any
+// more.
 func (s *state) sweepNodes(cut time.Time, limit int) int {
 	var old []*member
 	for _, m := range s.order {
@@ -66,19 +66,20 @@ func (s *state) sweepNodes(cut time.Time, limit int) int {
 	return len(old)
 }
 
-// sweepAdverts forgets texts and (empty) holdings of processes that are gone.
+// sweepAdverts deletes adverts that no row names, and the (empty) tables of units held by processes
+// that are gone.
 func (s *state) sweepAdverts() {
 	used := map[string]bool{}
 	for _, m := range s.order {
 		used[m.Advert] = true
 	}
-	s.adverts = maps.Clone(s.adverts) // snapshots hold the old one
+	s.adverts = maps.Clone(s.adverts) // snapshots hold the old map
 	maps.DeleteFunc(s.adverts, func(hash string, _ *daemon.Advert) bool { return !used[hash] })
 	maps.DeleteFunc(s.held, func(inc node.Incarnation, t *table) bool { return len(t.rows) == 0 && s.nodes[inc] == nil })
 }
 
-// sweepEvents removes from the beginning of the history what is beyond keep or was written before
-// cut, and stops at the first event that stays: a stepped clock makes no gap.
+// sweepEvents removes events from the beginning of the history that exceed keep or were written
+// before cut. It stops at the first event that stays, so a clock that stepped makes no gap.
 func (s *state) sweepEvents(cut time.Time, keep storage.Keep, limit int) int {
 	n := 0
 	for left := len(s.events); n < limit && left > 0 && (left > keep.Most || left > keep.Least && s.events[n].At.Before(cut)); left-- {
@@ -88,7 +89,7 @@ func (s *state) sweepEvents(cut time.Time, keep storage.Keep, limit int) int {
 	return n
 }
 
-// sweepLocks removes the oldest locks that were released before cut; the next holder of such a name
+// sweepLocks removes the oldest locks that were released before cut. The next holder of such a name
 // still gets a higher number.
 func (s *state) sweepLocks(cut time.Time, limit int) int {
 	var old []storage.Lock

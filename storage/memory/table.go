@@ -6,12 +6,12 @@ import (
 	"github.com/emitd/emitd/daemon"
 )
 
-// table is a sorted set of unit rows. A row is replaced, never changed, and the list of values
-// that readers get is built once per change, so reading costs nothing and a copy of the table
-// shares its rows.
+// table is a sorted set of unit rows. A row is replaced, never changed. The list of values that
+// readers get is built once per change. Reading is therefore cheap, and a copy of the table shares
+// its rows.
 type table struct {
 	rows []*daemon.Record
-	view []daemon.Record // nil: to be built
+	view []daemon.Record // nil: must be built
 }
 
 func (t *table) find(u daemon.Unit) (int, bool) {

@@ -9,13 +9,13 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// hints are those of one step; they go out as one.
+// hints are the hints of one step; they are sent as one.
 type hints struct {
 	everybody, leader bool
 	nodes             []node.Incarnation
 }
 
-// wakeAll hints that everybody may have something to do.
+// wakeAll hints that every node may have something to do.
 func (s *state) wakeAll() { s.hints.everybody = true }
 
 // wakeNode hints that a node has something to do.
@@ -50,11 +50,12 @@ type watcher struct {
 	ready   chan struct{} // capacity 1
 }
 
-// maxPending bounds a slow watcher: beyond it, one hint for everybody replaces them all.
+// maxPending bounds the hints for a slow watcher. Beyond it, one hint for everybody replaces them
+// all.
 const maxPending = 64
 
-// Watch implements [storage.Waker]. Who may have to stand or has got or lost a unit is hinted
-// at; the leader is hinted at reports, joins, leaves and commands.
+// Watch implements [storage.Waker]. A node gets a hint if it may have to campaign, or was given or
+// lost a unit. The leader gets hints about reports, registrations, leaves and commands.
 func (s *Store) Watch(ctx context.Context, wake func(storage.Wake)) error {
 	w := &watcher{ready: make(chan struct{}, 1)}
 	s.mu.Lock()
@@ -77,7 +78,7 @@ func (s *Store) Watch(ctx context.Context, wake func(storage.Wake)) error {
 	}
 }
 
-// wake passes a hint on. The store is unlocked.
+// wake passes a hint on. The store must be unlocked.
 func (s *Store) wake(hint storage.Wake) {
 	if s.cfg.OnWake != nil {
 		s.cfg.OnWake(hint)

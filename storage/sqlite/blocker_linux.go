@@ -10,12 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// writeLockByte is where in the -shm file SQLite locks for writing.
+// writeLockByte is the byte of the -shm file that SQLite locks for writing.
 const writeLockByte = 120
 
-// Blocker finds the process that holds the write lock at this moment, and whether it is stopped;
-// 0 if nobody does or it cannot be told. It reads the kernel's list of locks: asking for the lock
-// itself would mean to open a file whose closing drops locks.
+// Blocker returns the process that holds the write lock at this moment, and whether it is stopped.
+// It returns 0 if no process holds the lock or the process is unknown. It reads the kernel's list
+// of locks. Testing the lock itself would require opening a file whose closing drops locks.
 func (s *Store) Blocker() (pid int, stopped bool) {
 	info, err := os.Stat(s.cfg.Path + "-shm")
 	if err != nil {
@@ -26,7 +26,7 @@ func (s *Store) Blocker() (pid int, stopped bool) {
 		return 0, false
 	}
 	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
-	for range 5 { // the list may miss an entry while others come and go
+	for range 5 { // the list may miss an entry while others change
 		if pid = lockOwner(readLocks(), file); pid > 0 {
 			return pid, isStopped(pid)
 		}
@@ -34,8 +34,8 @@ func (s *Store) Blocker() (pid int, stopped bool) {
 	return 0, false
 }
 
-// readLocks reads the kernel's list of locks, as much as possible at a time: between two reads it
-// changes.
+// readLocks reads the kernel's list of locks with as few reads as possible, because the list
+// changes between two reads.
 func readLocks() string {
 	f, err := os.Open("/proc/locks")
 	if err != nil {
@@ -53,14 +53,15 @@ func readLocks() string {
 	return string(buf[:n])
 }
 
-// lockOwner finds in the kernel's list who has the write lock of a file. A line is
+// lockOwner finds in the kernel's list the process that holds the write lock of a file. A line
+// looks like this:
 //
 //	1: POSIX  ADVISORY  WRITE 4711 08:01:131074 120 120
 func lockOwner(locks, file string) int {
 	for line := range strings.Lines(locks) {
 		f := strings.Fields(line)
 		if len(f) != 8 || f[3] != "WRITE" || f[5] != file {
-			continue // also those that wait, which have an arrow in front
+			continue // this also skips waiting processes, which have an arrow in front
 		}
 		from, err1 := strconv.Atoi(f[6])
 		to, err2 := strconv.Atoi(f[7])
@@ -72,7 +73,8 @@ func lockOwner(locks, file string) int {
 	return 0
 }
 
-// isStopped looks at the state of a process: T is stopped, t is held by a debugger.
+// isStopped reports whether a process is stopped. In its state, T means stopped, and t means held
+// by a debugger.
 func isStopped(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

@@ -24,7 +24,8 @@ func (s *Store) Commit(ctx context.Context, commit storage.Commit) ([]storage.Ou
 	return out, nil
 }
 
-// commit applies a leader's batch: all of it under the exact term, each change under its row.
+// commit applies a leader's batch if exactly this term leads. Each change also has the guard of its
+// row.
 func (st *step) commit(c storage.Commit) ([]storage.Outcome, error) {
 	if len(c.Changes) > storage.MaxChanges {
 		return nil, fmt.Errorf("%d changes, the limit is %d", len(c.Changes), storage.MaxChanges)

@@ -13,15 +13,15 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// FileError is something about the database file that an operator can put right.
+// FileError is a problem with the database file that an operator can fix.
 type FileError struct {
 	Path    string
 	Problem string // what was found, and what was expected
 	Hint    string // what to do
-	Err     error  // what the system said, if anything
+	Err     error  // the system's error, if there is one
 }
 
-// Error says all of it.
+// Error returns path, problem, system error and hint as one text.
 func (e *FileError) Error() string {
 	text := fmt.Sprintf("database file %s: %s", e.Path, e.Problem)
 	if e.Err != nil {
@@ -30,15 +30,15 @@ func (e *FileError) Error() string {
 	return text + ": " + e.Hint
 }
 
-// Unwrap returns what the system said.
+// Unwrap returns the system's error.
 func (e *FileError) Unwrap() error { return e.Err }
 
-// LockedError says that another process held the write lock for as long as the call could wait.
-// It is a storage.ErrUnavailable, and a context error where a deadline ended the wait.
+// LockedError says that another process held the write lock for as long as the call could wait. It
+// is a storage.ErrUnavailable, and also a context error if a deadline ended the wait.
 type LockedError struct {
 	Path string
-	// PID is the process that held the lock when it was looked for, 0 if unknown; Stopped says
-	// that it does not run (SIGSTOP, a debugger), so that waiting does not help.
+	// PID is the process that held the lock after the wait, 0 if unknown. Stopped says that this
+	// process is stopped (SIGSTOP, a debugger), so that waiting does not help.
 	PID     int
 	Stopped bool
 	Err     error
@@ -70,7 +70,7 @@ func (e *LockedError) Unwrap() error { return e.Err }
 
 var errClosed = errors.New("the store is closed")
 
-// explain translates what the driver said into something that can be acted upon.
+// explain translates errors of the driver into errors that a caller can act on.
 func (s *Store) explain(err error) error {
 	if err == nil {
 		return nil
@@ -100,7 +100,8 @@ func (s *Store) explain(err error) error {
 	return err
 }
 
-// locked says who has the lock, after a wait for it has ended. A cancelled call says only that.
+// locked makes the error of a call that waited for the lock in vain; it names the holder. For a
+// cancelled call it says only that it was cancelled.
 func (s *Store) locked(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return context.Canceled
@@ -112,7 +113,7 @@ func (s *Store) locked(err error) error {
 	return &LockedError{Path: s.cfg.Path, PID: pid, Stopped: stopped, Err: err}
 }
 
-// gone says that the file cannot be found any more.
+// gone says that the file does not exist any more.
 func (s *Store) gone(err error) error {
 	return fmt.Errorf("%w: %w", storage.ErrUnavailable, &FileError{
 		Path: s.cfg.Path, Problem: "is gone", Err: err,
@@ -120,8 +121,8 @@ func (s *Store) gone(err error) error {
 	})
 }
 
-// locate makes a path absolute and follows symbolic links, so that all processes of a file use
-// the same names for it and for the files beside it.
+// locate makes a path absolute and follows symbolic links, so that all processes use the same names
+// for the file and for the files beside it.
 func locate(path string, mustExist bool) (string, error) {
 	bad := func(problem, hint string, err error) (string, error) {
 		return "", fmt.Errorf("open store: %w", &FileError{Path: path, Problem: problem, Hint: hint, Err: err})

@@ -13,11 +13,11 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// tellWait is how long a stamp may wait for the write lock before it is told as an event.
+// tellWait is how long a stamp waits for the write lock before the wait is written as an event.
 const tellWait = time.Second
 
-// Stamp implements [storage.Store]. It waits for every transaction that writes, among them those
-// that hold the fence. A stamp that is already there costs no write.
+// Stamp implements [storage.Store]. It waits for every transaction that writes, including those
+// that hold the fence. Stamping the generation that is already there costs no write.
 func (s *Store) Stamp(ctx context.Context, f daemon.Fence) error {
 	err := s.call(ctx, "stamp", func(st *step) error {
 		held := st.Fence(f.Unit)
@@ -40,16 +40,16 @@ func (s *Store) Stamp(ctx context.Context, f daemon.Fence) error {
 	return nil
 }
 
-// Fence checks, inside the caller's own transaction on the store's file, that the run which f
-// names is the one that has stamped its unit last; otherwise a daemon.StaleError. From its return
-// to the end of the transaction no other run can stamp: Fence takes the file's write lock, so
-// what the caller writes and what Fence saw are one.
+// Fence checks, inside the caller's own transaction on the store's file, that the run f has stamped
+// its unit last. Otherwise it returns a daemon.StaleError. Fence takes the file's write lock. From
+// its return to the end of the transaction no other run can therefore stamp, so the caller's writes
+// happen under the fence that was checked.
 //
-// It should be the first statement. After a read in the same deferred transaction it may fail
-// with SQLITE_BUSY, as every write then may. The transaction holds up all writers of the file:
-// keep it short, and end it when ctx ends. The driver may be any driver of SQLite.
+// It should be the first statement. After a read in the same deferred transaction it may fail with
+// SQLITE_BUSY, as every write then may. The transaction blocks all writers of the file: keep it
+// short, and end it when ctx ends. Any SQLite driver may be used.
 func (s *Store) Fence(ctx context.Context, tx *sql.Tx, f daemon.Fence) error {
-	// No unit has an empty daemon: this takes the write lock and writes nothing.
+	// No unit has an empty daemon, so this takes the write lock and changes nothing.
 	if _, err := tx.ExecContext(ctx, s.text(`UPDATE ~fence SET generation = generation WHERE daemon = ''`)); err != nil {
 		return fmt.Errorf("fence %s: %w", f, s.foreign(err))
 	}
@@ -66,10 +66,10 @@ func (s *Store) Fence(ctx context.Context, tx *sql.Tx, f daemon.Fence) error {
 	return judgeFence(f, held)
 }
 
-// InTx runs fn in a transaction of db, which must be the caller's own handle of the store's file,
-// after [Store.Fence] has accepted f, and commits. If fn or the fence fails, nothing is changed.
-// It waits for the write lock as long as ctx allows, and fn does not run longer than the run may
-// trust its assignment (daemon.Trust): when that ends, the transaction is rolled back.
+// InTx runs fn in a transaction of db, after [Store.Fence] has accepted f, and commits. db must be
+// the caller's own handle of the store's file. If fn or the fence fails, nothing is changed. InTx
+// waits for the write lock as long as ctx allows. When the validity of the run's assignment ends
+// (daemon.Trust), the transaction is rolled back, so fn cannot outlast it.
 func (s *Store) InTx(ctx context.Context, db *sql.DB, f daemon.Fence, fn func(*sql.Tx) error) error {
 	if trust, ok := daemon.Trust(ctx); ok {
 		var cancel context.CancelFunc
@@ -80,7 +80,7 @@ func (s *Store) InTx(ctx context.Context, db *sql.DB, f daemon.Fence, fn func(*s
 	if err != nil {
 		return fmt.Errorf("transaction of %s: %w", f, err)
 	}
-	defer tx.Rollback() // does nothing after Commit
+	defer tx.Rollback() // no effect after Commit
 	if err := fn(tx); err != nil {
 		return because(ctx, err)
 	}
@@ -92,7 +92,7 @@ func (s *Store) InTx(ctx context.Context, db *sql.DB, f daemon.Fence, fn func(*s
 
 var errTrust = errors.New("the assignment is not trusted any more")
 
-// because adds why ctx has ended, if it has.
+// because adds the reason why ctx has ended, if it has.
 func because(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
 		return fmt.Errorf("%w: %w", cause, err)
@@ -100,14 +100,14 @@ func because(ctx context.Context, err error) error {
 	return err
 }
 
-// beginFenced begins a transaction and fences it, again and again while others write.
+// beginFenced begins a transaction and checks the fence. It tries again while others write.
 func (s *Store) beginFenced(ctx context.Context, db *sql.DB, f daemon.Fence) (tx *sql.Tx, err error) {
 	err = sqlitefile.RetryBusy(ctx, func() error {
 		if tx, err = db.BeginTx(ctx, nil); err != nil {
 			return err
 		}
 		if err = s.Fence(ctx, tx, f); err != nil {
-			_ = tx.Rollback() // nothing was changed, and database/sql may have done it already
+			_ = tx.Rollback() // nothing was changed, and database/sql may have rolled back already
 		}
 		return err
 	})
@@ -120,7 +120,7 @@ func (s *Store) beginFenced(ctx context.Context, db *sql.DB, f daemon.Fence) (tx
 	return tx, nil
 }
 
-// foreign says what may be wrong with a caller's transaction: it is on another file.
+// foreign explains an error of a caller's transaction that may be on another file.
 func (s *Store) foreign(err error) error {
 	const text = "the transaction is not on the store's file %s (tables %s…): open the same file"
 	if err == nil {
@@ -140,7 +140,7 @@ func (s *Store) text(statement string) string {
 	return strings.ReplaceAll(statement, "~", s.cfg.Prefix)
 }
 
-// hasSeen reports whether the store has written to a file with that random id.
+// hasSeen reports whether this process has used a file with that random ID.
 func (s *Store) hasSeen(fileID string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -4,5 +4,5 @@ package sqlite
 
 import "os"
 
-// place names where a file is; here nothing does.
+// place identifies where a file is; on this system it cannot.
 func place(string, os.FileInfo) string { return "" }

@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// place names where a file is: device and inode.
+// place identifies where a file is: device and inode.
 func place(_ string, info os.FileInfo) string {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {

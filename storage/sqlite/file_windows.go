@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// place names where a file is: volume and file index. Opening a file a second time is harmless on
-// this system: locks belong to the handle.
+// place identifies where a file is: volume and file index. Opening a file a second time is harmless
+// on this system, because locks belong to the handle.
 func place(path string, _ os.FileInfo) string {
 	name, err := windows.UTF16PtrFromString(path)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/emitd/emitd/storage/internal/rules"
 )
 
-// Heartbeat implements [storage.Store]: one short write transaction that writes the own row,
-// renews or stands for the term, and then reads what it is answered with.
+// Heartbeat implements [storage.Store]: one short write transaction. It writes the own row, renews
+// the lease or decides the election, and then reads the reply.
 func (s *Store) Heartbeat(ctx context.Context, beat storage.Heartbeat) (*storage.Reply, error) {
 	var reply *storage.Reply
 	err := s.call(ctx, "heartbeat", func(st *step) error {
@@ -38,7 +38,7 @@ func (s *Store) Heartbeat(ctx context.Context, beat storage.Heartbeat) (*storage
 	return reply, nil
 }
 
-// ended notes which processes are proven to have ended.
+// ended applies the exit evidence of a heartbeat.
 func (st *step) ended(beat storage.Heartbeat) {
 	marked, vacated := rules.Ended(st, &st.term, beat, st.now)
 	if marked {
@@ -46,11 +46,11 @@ func (st *step) ended(beat storage.Heartbeat) {
 	}
 	if vacated {
 		st.putTerm()
-		st.woken = true // everybody is told: whoever may stand, should
+		st.woken = true // wakes every node: the candidates should campaign
 	}
 }
 
-// admit finds or makes the row that a heartbeat speaks for.
+// admit finds or makes the row of a heartbeat.
 //
 //	row                     with an advert             without
 //	none                    inserted                   ErrNotRegistered
@@ -84,7 +84,7 @@ func (st *step) admit(beat storage.Heartbeat) (*member, error) {
 	return row, nil
 }
 
-// joinCluster compares the name of the cluster that a node means to join with the store's own.
+// joinCluster compares the cluster name that a node advertises with the store's.
 func (st *step) joinCluster(name string) error {
 	name, err := storage.ClusterName(st.meta.cluster, name)
 	if err == nil && name != st.meta.cluster {
@@ -118,7 +118,8 @@ func (s *Store) RenameCluster(ctx context.Context, from, to string, ttl time.Dur
 	return nil
 }
 
-// idInUse refuses a second process with the ID of one that beat within its TTL and may live.
+// idInUse refuses a second process with the same ID, if the first one has sent a heartbeat within
+// its TTL and is not proven to have ended.
 func (st *step) idInUse(beat storage.Heartbeat) error {
 	for _, m := range st.membersWhere("id = ?", beat.Node.ID) {
 		if m.Incarnation != beat.Node.Incarnation && m.Present() &&
@@ -145,7 +146,7 @@ func (st *step) register(row *member, beat storage.Heartbeat) *member {
 	return row
 }
 
-// keepAdvert keeps what the node of a row advertises, equal texts once.
+// keepAdvert stores what the node of a row advertises; equal texts are stored once.
 func (st *step) keepAdvert(row *member, text []byte) {
 	st.exec(`INSERT OR IGNORE INTO ~advert (hash, text) VALUES (?, ?)`, row.Advert, string(text))
 	st.exec(`UPDATE ~node SET advert = ?, traits = ? WHERE incarnation = ?`, row.Advert, toJSON(row.Traits), row.Incarnation)
@@ -161,7 +162,7 @@ func (st *step) beat(row *member, beat storage.Heartbeat) {
 		int64(beat.Seq), nanos(st.now), int64(row.Heard), nanos(row.HeardAt), beat.HighestTerm, beat.HighestGeneration, row.Incarnation)
 }
 
-// putReign writes what a claim has changed.
+// putReign writes the changed term and lease.
 func (st *step) putReign(verdict storage.Verdict) {
 	if verdict == storage.Elect {
 		st.putTerm()
@@ -182,7 +183,7 @@ func (st *step) putTerm() {
 // maxRoll bounds the membership events of one reply; the next heartbeat asks for the rest.
 const maxRoll = 500
 
-// reply reads what the heartbeat is answered with.
+// reply makes the answer to the heartbeat.
 func (st *step) reply(beat storage.Heartbeat, verdict storage.Verdict) *storage.Reply {
 	r := &storage.Reply{
 		Seq: beat.Seq, Now: st.now, Verdict: verdict,
@@ -201,8 +202,8 @@ func (st *step) reply(beat storage.Heartbeat, verdict storage.Verdict) *storage.
 }
 
 // rollAfter returns the membership events after a number. The reader is behind if an event after
-// that number is gone, or if it knows of events that this store never had: either way it reads
-// the member list.
+// that number is gone, or if it has seen events that this store never had. Either way it reads the
+// member list.
 func (st *step) rollAfter(after int64) (out []daemon.Event, behind bool) {
 	head := st.meta.head
 	if after >= head {

@@ -9,7 +9,7 @@ import (
 	"github.com/emitd/emitd/internal/bootclock"
 )
 
-// thisHost uses the id of the boot session and the clock of the boot.
+// thisHost uses the ID of the boot session and the clock that counts from the boot.
 func thisHost() (*host, error) {
 	id, err := unix.Sysctl("kern.bootsessionuuid")
 	if err != nil {

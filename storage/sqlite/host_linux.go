@@ -9,8 +9,9 @@ import (
 	"github.com/emitd/emitd/internal/bootclock"
 )
 
-// thisHost uses the kernel's boot id and the clock of the boot. A time namespace shifts that clock for
-// the processes in it; the shift is taken out again, so that a container agrees with its host.
+// thisHost uses the kernel's boot ID and the clock that counts from the boot. A time namespace
+// shifts that clock for the processes in it. The shift is subtracted, so that a container agrees
+// with its host.
 func thisHost() (*host, error) {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -18,7 +19,7 @@ func thisHost() (*host, error) {
 	}
 	offsets, err := os.ReadFile("/proc/self/timens_offsets")
 	if err != nil {
-		offsets = nil // a kernel without time namespaces
+		offsets = nil // the kernel has no time namespaces
 	}
 	shift, err := bootShift(string(offsets))
 	if err != nil {

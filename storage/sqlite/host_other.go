@@ -4,6 +4,6 @@ package sqlite
 
 import "time"
 
-// thisHost has the wall clock only: the store makes it non-decreasing, and a reboot is not
-// noticed.
+// thisHost has only the wall clock. The store makes it non-decreasing, and does not notice a
+// reboot.
 func thisHost() (*host, error) { return &host{wall: time.Now}, nil }

@@ -12,9 +12,9 @@ func (s *Store) Leave(ctx context.Context, leave storage.Leave) error {
 	return attempted(s.call(ctx, "leave", func(st *step) error { return st.leave(leave) }), "leave of", leave.Node)
 }
 
-// leave gives things up in one step, in the order term, units, row. What already is so is left
-// as it is: a term that is not held exactly so is not touched, and a tombstone may be
-// deregistered again (which keeps it from being revived).
+// leave gives up what the call asks for in one step, in the order term, units, row. It does not
+// change what is already so: a term that this process does not hold stays. A tombstone may be
+// deregistered again, which prevents its revival.
 func (st *step) leave(l storage.Leave) error {
 	row := st.node(l.Node.Incarnation)
 	switch {
@@ -26,7 +26,7 @@ func (st *step) leave(l storage.Leave) error {
 	st.exec(`UPDATE ~node SET seq = ? WHERE incarnation = ?`, int64(l.Seq), row.Incarnation)
 	if rules.Resign(st, &st.term, l, st.now) {
 		st.putTerm()
-		st.woken = true // everybody is told: whoever may stand, should
+		st.woken = true // wakes every node: the candidates should campaign
 	}
 	switch {
 	case l.Deregister:
@@ -43,7 +43,7 @@ func (st *step) leave(l storage.Leave) error {
 	return nil
 }
 
-// fulfil marks the command that a node left for done.
+// fulfil marks the command as done that a node has carried out by its leave.
 func (st *step) fulfil(l storage.Leave) {
 	if l.Command == "" {
 		return

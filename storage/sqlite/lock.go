@@ -8,8 +8,8 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// Acquire implements [storage.Locker]. Owner names one acquisition: asking again for what it
-// holds renews the same holding.
+// Acquire implements [storage.Locker]. Owner names one acquisition, so asking again for a lock that
+// it holds renews the same holding.
 func (s *Store) Acquire(ctx context.Context, name, owner string, ttl time.Duration, expired storage.Lock) (storage.Lock, error) {
 	var l storage.Lock
 	err := s.call(ctx, "acquire", func(st *step) (err error) {
@@ -22,7 +22,7 @@ func (s *Store) Acquire(ctx context.Context, name, owner string, ttl time.Durati
 	return l, nil
 }
 
-// Extend implements [storage.Locker]. A holder keeps the lock as long as nobody has taken it.
+// Extend implements [storage.Locker]. A holder keeps the lock until another owner takes it.
 func (s *Store) Extend(ctx context.Context, held storage.Lock, ttl time.Duration) (storage.Lock, error) {
 	var l storage.Lock
 	err := s.call(ctx, "extend", func(st *step) error {
@@ -65,8 +65,8 @@ func (st *step) acquire(name, owner string, ttl time.Duration, expired storage.L
 	row := st.lock(name)
 	switch {
 	case row.Free() || row.Owner != owner && row.SameRenewal(expired):
-		// Higher than the name's last number, than any whose row was swept, and as high as the
-		// clock: a restored copy repeats none.
+		// The number is higher than the name's last number and than that of any lock whose row was
+		// swept. It is at least the clock, so a restored copy repeats no number.
 		number := storage.NextNumber(max(row.Number, st.meta.lockFloor), st.now, 0)
 		row = storage.Lock{Name: name, Owner: owner, Number: number}
 	case row.Owner == owner:
@@ -80,7 +80,7 @@ func (st *step) acquire(name, owner string, ttl time.Duration, expired storage.L
 	return row, nil
 }
 
-// lock reads a row; without an owner if nobody holds it.
+// lock reads a row; it has no owner if nobody holds the lock.
 func (st *step) lock(name string) storage.Lock {
 	l := storage.Lock{Name: name}
 	st.one(`SELECT owner, number, renewals, ttl, expires_at FROM ~lock WHERE name = ?`, []any{name},

@@ -13,12 +13,12 @@ import (
 	"github.com/emitd/emitd/storage/internal/rules"
 )
 
-// meta is the row that says which file this is.
+// meta is the row that identifies the file.
 type meta struct {
 	fileID, bootID string
 	place          string // where the newest writer found the file
-	// since is when this boot first found it to be another store than its rows say; zero if it never
-	// was.
+	// since is when this boot first found another store identity than the rows record; zero if it
+	// never did.
 	since     time.Time
 	base      int64 // the store's clock at the boot, in nanoseconds
 	latest    int64 // last stamp, on hosts without a boot id
@@ -27,9 +27,10 @@ type meta struct {
 	cluster   string // the cluster's name
 }
 
-// host is what the store wants of the machine.
+// host is what the store needs from the machine.
 type host struct {
-	// bootID changes with every boot. Empty: unknown here; then there is no sinceBoot either.
+	// bootID changes with every boot. If it is empty, it is unknown on this system, and sinceBoot
+	// is nil.
 	bootID string
 	// sinceBoot is a clock that counts suspend, never steps, and reads the same in every process.
 	sinceBoot func() time.Duration
@@ -48,12 +49,12 @@ func (s *Store) clock(m meta) time.Time {
 	return moment(m.base + int64(s.host.sinceBoot()))
 }
 
-// storeID is the store's identity: another file, another place, another boot is another store.
+// storeID is the store identity. Another file, another place or another boot is another store.
 func (s *Store) storeID(c *session, m meta) string {
 	return "sqlite:" + m.fileID + ":" + c.place + ":" + m.bootID
 }
 
-// same refuses a call that was decided from another store than the one whose write lock it has.
+// same refuses a call that was decided from another store than the one whose write lock it holds.
 func (s *Store) same(st *step, read string) error {
 	if read != "" && read != s.storeID(st.c, st.meta) {
 		return storage.ErrStoreChanged
@@ -61,11 +62,13 @@ func (s *Store) same(st *step, read string) error {
 	return nil
 }
 
-// adopt makes the file one of this boot and of its place, if it is not yet, and reads the clock. It
-// runs at the beginning of every write transaction and costs nothing more when there is nothing to do.
+// adopt makes the file belong to this boot and its place, unless it already does, and reads the
+// clock. It runs at the beginning of every write transaction and costs nothing more if there is
+// nothing to do.
 //
-// A file that is another store than before notes since when: its rows may be those of a lost history,
-// and whoever begins now is told so. After a reboot nobody is left of whom that could be said.
+// If the file is another store than before, it records since when. Its rows may belong to a lost
+// history, and nodes that start now must learn that. After a reboot this is not needed, because no
+// process of the lost history is left.
 func (s *Store) adopt(ctx context.Context, st *step) error {
 	m := &st.meta
 	known, here := m.fileID != "", m.bootID == s.host.bootID
@@ -73,7 +76,7 @@ func (s *Store) adopt(ctx context.Context, st *step) error {
 	moved := known && here && m.place != st.c.place
 	switch {
 	case known && !here && st.c.adopted:
-		// It was of this boot when the session began: another machine writes it now.
+		// The file belonged to this boot when the session began, so another machine writes it now.
 		return errForeign
 	case known && here && !restored && !moved:
 		st.c.adopted = true
@@ -114,7 +117,7 @@ func (s *Store) stamp(st *step) {
 	}
 }
 
-// beginBoot sets the clock for this boot: like the wall clock, but after every stamp there is.
+// beginBoot sets the clock for this boot: to the wall clock, but later than every existing stamp.
 func (s *Store) beginBoot(st *step) {
 	m := &st.meta
 	m.bootID = s.host.bootID
@@ -127,7 +130,7 @@ func (s *Store) beginBoot(st *step) {
 	}
 }
 
-// bury ends everything that lived on the boot before: no process of it is left.
+// bury ends everything that belongs to the previous boot, because no process of it is left.
 func (st *step) bury() {
 	if st.term.Held() {
 		rules.Vacate(st, &st.term, node.Expired, nil, st.now)
@@ -144,23 +147,23 @@ func (st *step) bury() {
 	st.woken = true
 }
 
-// saw remembers the newest event of a file.
+// saw records the newest event of a file.
 func (s *Store) saw(fileID string, head int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.seen[fileID] = max(s.seen[fileID], head)
 }
 
-// rolledBack reports whether the file has lost events that this process saw: an earlier copy was
-// restored into it.
+// rolledBack reports whether the file has lost events that this process saw, because an earlier
+// copy was restored into it.
 func (s *Store) rolledBack(m meta) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return m.head < s.seen[m.fileID]
 }
 
-// seenHeads is what a read compares with: taken before it begins, so that what is committed
-// meanwhile does not look like a loss.
+// seenHeads returns the newest events that this process has seen. A read takes them before it
+// begins. Otherwise an event that is committed meanwhile would look like a loss.
 func (s *Store) seenHeads() map[string]int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()

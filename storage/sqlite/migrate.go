@@ -35,8 +35,8 @@ const migrationTable = `CREATE TABLE IF NOT EXISTS ~migration (
     applied_at INTEGER NOT NULL -- nanoseconds since 1970, wall clock
 )`
 
-// MigrationSQL returns the statements that bring a file from a version (0 = empty) to the one
-// this program needs, for those who apply them by hand: sqlite3 FILE < migration.sql.
+// MigrationSQL returns the statements that bring a file from a version (0 = empty) to the one that
+// this program needs. They can be applied by hand: sqlite3 FILE < migration.sql.
 func MigrationSQL(prefix string, from int) (string, error) {
 	if !validPrefix.MatchString(prefix) {
 		return "", fmt.Errorf("table prefix %q does not match %s", prefix, validPrefix)
@@ -53,8 +53,8 @@ func MigrationSQL(prefix string, from int) (string, error) {
 	return strings.ReplaceAll(b.String(), "~", prefix), nil
 }
 
-// Migrate brings a file's schema to the version of this program, creating the file as needed
-// (unless MustExist), and returns the versions that it applied.
+// Migrate brings a file's schema to the version of this program and returns the versions that it
+// applied. It creates the file as needed, unless MustExist is set.
 func Migrate(ctx context.Context, cfg Config) ([]Migration, error) {
 	var before []Migration
 	cfg.NoMigrate = false
@@ -71,7 +71,7 @@ func Migrate(ctx context.Context, cfg Config) ([]Migration, error) {
 	return after[min(len(before), len(after)):], nil
 }
 
-// MigrationStatus lists every version known to the file or the program; those that were not
+// MigrationStatus lists every version that the file or the program knows. Versions that were not
 // applied have no time. It changes nothing.
 func MigrationStatus(ctx context.Context, cfg Config) ([]Migration, error) {
 	cfg.MustExist = true
@@ -85,8 +85,8 @@ func MigrationStatus(ctx context.Context, cfg Config) ([]Migration, error) {
 	return applied, nil
 }
 
-// withSchema runs fn with a connection to a file whose schema may not fit, and returns what is
-// applied afterwards.
+// withSchema runs fn with a connection to a file whose schema may not fit. It returns the versions
+// that are applied afterwards.
 func withSchema(ctx context.Context, cfg Config, fn func(context.Context, *Store, *session) error) ([]Migration, error) {
 	s, err := prepare(cfg)
 	if err != nil {
@@ -108,7 +108,7 @@ func withSchema(ctx context.Context, cfg Config, fn func(context.Context, *Store
 	return applied, errors.Join(s.explain(err), s.Close())
 }
 
-// fitSchema makes sure that the schema is the program's.
+// fitSchema makes sure that the file has the program's schema version.
 func (s *Store) fitSchema(ctx context.Context, c *session) error {
 	for {
 		applied, err := appliedMigrations(ctx, c)
@@ -159,7 +159,7 @@ func (s *Store) apply(ctx context.Context, c *session, m schema.Step) error {
 	return nil
 }
 
-// appliedMigrations lists what the file says was applied, oldest first.
+// appliedMigrations lists the versions that the file records as applied, oldest first.
 func appliedMigrations(ctx context.Context, c *session) (out []Migration, err error) {
 	var tables int
 	err = sqlitefile.RetryBusy(ctx, func() error {

@@ -2,8 +2,8 @@ package sqlite
 
 import "golang.org/x/sys/unix"
 
-// networkFS names the network file system that a directory is on, as far as it can be
-// recognised; "" for any other.
+// networkFS names the network file system that a directory is on, as far as it can be recognised;
+// "" for any other.
 func networkFS(dir string) string {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {

@@ -2,5 +2,5 @@
 
 package sqlite
 
-// networkFS recognises nothing here.
+// networkFS recognises nothing on this system.
 func networkFS(string) string { return "" }

@@ -23,7 +23,7 @@ func (s *Store) Report(ctx context.Context, report storage.Report) ([]storage.Ou
 	return out, nil
 }
 
-// report takes the holder's steps, each judged by itself.
+// report applies the holder's steps and decides each by itself.
 func (st *step) report(r storage.Report) ([]storage.Outcome, error) {
 	row := st.present(r.Node.Incarnation)
 	switch {

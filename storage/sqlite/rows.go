@@ -10,7 +10,7 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// nanos is how a time stands in a row: nanoseconds since 1970, 0 for never.
+// nanos converts a time to the form that rows contain: nanoseconds since 1970, 0 for never.
 func nanos(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -74,7 +74,7 @@ func (j fromJSON) Scan(v any) error {
 	return json.Unmarshal([]byte(text), j.to)
 }
 
-// toJSON is the text of a value that always marshals.
+// toJSON returns the JSON text of a value that always marshals.
 func toJSON(v any) string {
 	text, err := json.Marshal(v)
 	if err != nil {
@@ -94,8 +94,8 @@ func orNull(text json.RawMessage) any {
 // member is a node's row.
 type member struct {
 	node.Member
-	// left says that the process itself ended the row. It has exited: whatever arrives from it
-	// was delayed on the way, so the row is never revived.
+	// left says that the process itself ended the row. It has exited, so any message from it was
+	// delayed on the way. The row is therefore never revived.
 	left bool
 }
 
@@ -204,7 +204,7 @@ func (q *query) Put(r daemon.Record) {
 
 const eventColumns = `seq, at, kind, node, node_id, incarnation, daemon, idx, term, term_ordinal, generation, reason, detail`
 
-// history reads events; text ends the statement.
+// history reads events; text is the end of the statement.
 func (q *query) history(text string, args ...any) (out []daemon.Event) {
 	q.each(`SELECT `+eventColumns+` FROM ~event `+text, args, func(scan func(...any) bool) {
 		var e daemon.Event
@@ -221,7 +221,7 @@ func (q *query) history(text string, args ...any) (out []daemon.Event) {
 	return out
 }
 
-// oldest is the number of the first event kept; 0 if none is.
+// oldest is the number of the first event not dropped; 0 if there is none.
 func (q *query) oldest() (n int64) {
 	q.one(`SELECT min(seq) FROM ~event`, nil, orZero{&n})
 	return n
@@ -242,7 +242,7 @@ func (q *query) command(id string) *storage.Command {
 	return c
 }
 
-// waiting lists the commands that nobody has fulfilled, oldest first.
+// waiting lists the commands that no node has carried out, oldest first.
 func (q *query) waiting() (out []storage.Command) {
 	q.each(`SELECT `+commandColumns+` FROM ~command WHERE done_at = 0 ORDER BY num`, nil, func(scan func(...any) bool) {
 		var c storage.Command

@@ -10,12 +10,12 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// session is one connection to one file. It belongs to exactly the file it was opened on: when another
-// file stands at the path, the session is closed and a new one opened.
+// session is one connection to one file. It belongs to exactly the file on which it was opened.
+// When another file replaces that one, the session is closed and a new one is opened.
 type session struct {
 	*sqlitefile.Session
 	place string // device and inode, in text
-	// adopted is set once this session has made sure that the file is of this boot.
+	// adopted is set once this session has made sure that the file belongs to this boot.
 	adopted bool
 }
 
@@ -26,7 +26,7 @@ func (c *session) close() {
 	}
 }
 
-// openSession connects to the file that is there now.
+// openSession connects to the file that exists now.
 func (s *Store) openSession(ctx context.Context, pragmas ...string) (*session, error) {
 	before, err := os.Stat(s.cfg.Path)
 	if err != nil && (s.cfg.MustExist || !errors.Is(err, os.ErrNotExist)) {
@@ -50,7 +50,7 @@ func (s *Store) openSession(ctx context.Context, pragmas ...string) (*session, e
 	return c, nil
 }
 
-// openWriter opens the session that writes and brings the schema to the program's version.
+// openWriter opens the session that writes, and brings the schema to the program's version.
 func (s *Store) openWriter(ctx context.Context) (*session, error) {
 	c, err := s.openSession(ctx, "synchronous = "+string(s.cfg.Sync), "journal_size_limit = 16777216")
 	if err != nil {
@@ -67,7 +67,7 @@ func (s *Store) openWriter(ctx context.Context) (*session, error) {
 	return c, nil
 }
 
-// walMode makes the file write ahead, which lets readers go on beside a writer.
+// walMode switches the file to write-ahead logging, so that reads continue beside a writer.
 func (s *Store) walMode(ctx context.Context, c *session) error {
 	var mode string
 	err := sqlitefile.RetryBusy(ctx, func() error {
@@ -91,8 +91,8 @@ func (s *Store) openReader(ctx context.Context) (*session, error) {
 	return s.openSession(ctx, "query_only = 1")
 }
 
-// ready returns the session if its file still is the one at the path, or a new one. It returns
-// nil with an error.
+// ready returns the session if its file is still the one at the path, or a new session. With an
+// error it returns nil.
 func (s *Store) ready(ctx context.Context, c *session, open func(context.Context) (*session, error)) (*session, error) {
 	if s.isClosed() {
 		c.close()
@@ -114,8 +114,8 @@ func (s *Store) ready(ctx context.Context, c *session, open func(context.Context
 	return open(ctx)
 }
 
-// inPlace reports that the session's file is not at the path any more: errReplaced, or an error
-// that says that nothing is.
+// inPlace checks that the session's file is still at the path. It returns errReplaced if another
+// file is, or an error that says that none is.
 func (s *Store) inPlace(c *session) error {
 	now, err := os.Stat(s.cfg.Path)
 	switch {

@@ -28,7 +28,7 @@ func (s *Store) Snapshot(ctx context.Context) (*daemon.Snapshot, error) {
 	return snap, nil
 }
 
-// parseAdverts reads what nodes advertise; a text that was parsed before is not parsed again.
+// parseAdverts reads what nodes advertise. It parses each text only once.
 func (s *Store) parseAdverts(v *view) map[string]*daemon.Advert {
 	s.mu.Lock()
 	known := s.adverts
@@ -71,7 +71,7 @@ func (s *Store) Events(ctx context.Context, after int64, limit int) (*storage.Ev
 	return page, nil
 }
 
-// Submit implements [storage.Store]: it files a command, or returns the one that has its ID.
+// Submit implements [storage.Store]: it stores a command, or returns the one that has its ID.
 func (s *Store) Submit(ctx context.Context, command storage.Command) (*storage.Command, error) {
 	var out *storage.Command
 	err := s.call(ctx, "submit", func(st *step) error {

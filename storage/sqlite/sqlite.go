@@ -1,69 +1,70 @@
-// Package sqlite keeps the cluster store in one SQLite file, shared by the processes of one host.
+// Package sqlite keeps the cluster store in one SQLite file that the processes of one host share.
 //
-// It is the store for one machine: development, an edge box, a single server with several
-// workers. Nothing has to be installed (the driver is pure Go), and the user's own tables may
-// live in the same file, so that a fenced effect and its fence check are one transaction.
+// It is the store for one machine: development, an edge box, a single server with several workers.
+// Nothing has to be installed, because the driver is pure Go. The user's own tables may be in the
+// same file, so that an effect and its fence check are one transaction.
 //
 // # What it promises
 //
-// Everything that package storage promises, call by call the same as storage/memory, for any
-// number of processes of one host on one local file:
+// Everything that package storage promises, call by call the same as storage/memory, for any number
+// of processes of one host on one local file:
 //
-//   - Every call that changes something is one short BEGIN IMMEDIATE transaction: the write lock
-//     is taken before anything is read, so nothing that was read can be overtaken, and it is
-//     never held while something else is waited for.
-//   - A deadline is a deadline. The driver's own busy handler cannot be interrupted and is
-//     unfair, so it is off: a locked file is tried again with jitter until the context or
-//     [Config.QueryTimeout] ends, and nothing has happened then.
-//   - [Store.Watch] costs no statement: it looks at the status of a small file beside the
-//     database.
+//   - Every call that changes something is one short BEGIN IMMEDIATE transaction. It takes the
+//     write lock before it reads anything, so nothing that it read can change before it commits. It
+//     never waits for anything else while it holds the lock.
+//   - A call never waits beyond its deadline. The driver's own busy handler cannot be interrupted
+//     and is unfair, so it is off. A call on a locked file tries again with jitter until the
+//     context or [Config.QueryTimeout] ends. In that case it has changed nothing.
+//   - [Store.Watch] costs no statement: it checks the status of a small file beside the database.
 //
 // # Its clock
 //
-// Facts are stamped with a clock that counts from the boot of the host, suspend included, and
-// never steps (Linux CLOCK_BOOTTIME; the counterpart of macOS):
+// Facts are stamped with a clock that counts from the boot of the host, suspend included, and never
+// steps (Linux CLOCK_BOOTTIME; the counterpart of macOS):
 //
 //	now = base + time since boot        base: wall time − time since boot, once per boot
 //
-// The base is written by the first process that opens the file after a boot and shared by all
-// others, so stamps of all processes agree, read like wall time, and do not move when the wall
-// clock is set. A boot never begins before the last stamp of the one before.
+// The first process that opens the file after a boot writes the base, and all others use it. The
+// stamps of all processes therefore agree, look like wall time, and do not move when the wall clock
+// is set. A boot never begins before the last stamp of the previous boot.
 //
-// On other systems the wall clock is used, made non-decreasing across processes by a row of the
-// file; it still may jump forward, and a reboot is not noticed.
+// On other systems the store uses the wall clock and makes it non-decreasing across processes by a
+// row of the file. It may still jump forward, and the store does not notice a reboot.
 //
 // # Reboot
 //
-// Every process of an earlier boot is dead. The first opening under a new boot id says so in one
-// transaction: the term is vacated, every node becomes a tombstone, every held unit is freed
-// (forced), every lock expires, each with its event and the reason [Rebooted]. Nobody waits for
-// a lease or a registration to run out.
+// Every process of an earlier boot has ended. The first opening under a new boot ID records that in
+// one transaction. The term is vacated (its event has the reason node.Expired), every node becomes
+// a tombstone, and every held unit is freed by force, each with an event with the reason
+// [Rebooted]. Every lock is released. No node has to wait until a lease or a registration runs out.
 //
-// # Which store it is
+// # Store identity
 //
-// The store's identity is made of a random id in the file, the device and inode of the file, and
-// the boot id. A copy that was put in the file's place is another store, also one that
-// was restored into the same inode, if a process that saw later events is still running. The file
-// keeps since when it is another store, and tells every heartbeat: a node that begins soon after a
-// copy was restored waits for those who may still run what the lost rows gave them. A file
-// that was removed under a running process is not created again: calls fail until it is back.
+// The store identity consists of a random ID in the file, the device and inode of the file, and the
+// boot ID. A copy that replaced the file is another store. So is a copy that was restored into the
+// same inode, if a process that saw later events is still running. The file records since when it
+// is another store, and every heartbeat's reply contains that time. A node that starts soon after a
+// restore therefore waits for runs that the lost rows may have assigned to other nodes. If the file
+// is removed under a running process, the process does not create it again: calls fail until it is
+// back.
 //
 // # What it does not promise
 //
-//   - No network file system: SQLite's locks and its shared memory do not hold there. [Open]
-//     refuses the ones it can recognise.
+//   - No network file system: SQLite's locks and its shared memory do not work there. [Open]
+//     refuses the ones that it can recognise.
 //   - No two mounts that show the file under different device or inode numbers (bindfs, an overlay
-//     over it): the processes of each would take it for a copy of the other's, at every write, with
-//     a warning. Bind mounts of one file system, as containers use them, number it alike.
-//   - A process that is stopped (SIGSTOP, a debugger) inside a write transaction holds up every
-//     writer until it continues or ends; readers go on. [Store.Blocker] names it. The same goes
-//     for user code inside [Store.InTx]: keep it short.
-//   - With [SyncNormal], a power cut may take back the last transactions, all of them or from one
-//     on; none is torn. The host reboots with it, so nobody is left who relied on them.
+//     over it). The processes of each mount would take the file for a copy of the other's, at every
+//     write, with a warning. Bind mounts of one file system, as containers use them, show the same
+//     numbers.
+//   - A process that is stopped (SIGSTOP, a debugger) inside a write transaction blocks every
+//     writer until it continues or ends; readers go on. [Store.Blocker] names it. The same goes for
+//     user code inside [Store.InTx]: keep it short.
+//   - With [SyncNormal], a power cut may undo the last transactions, all of them or from one on;
+//     none is half undone. The host reboots with it, so no process is left that relied on them.
 //     Generations and terms stay higher than any that were lost, because they follow the clock.
 //   - Any process that can write the file can forge everything in it.
-//   - No code of the process may open and close the database file by other means than a SQLite
-//     driver that shares its locks: on Unix, closing a file drops all the process's locks on it.
+//   - No code of the process may open and close the database file except through a SQLite driver
+//     that shares its locks. On Unix, closing a file drops all of the process's locks on it.
 package sqlite
 
 import (
@@ -89,37 +90,36 @@ type Sync string
 
 // The ways to synchronise.
 const (
-	// SyncNormal survives kill -9 of any process; a power cut may take back the last
-	// transactions.
+	// SyncNormal survives kill -9 of any process. A power cut may undo the last transactions.
 	SyncNormal Sync = "normal"
 	// SyncFull survives a power cut, and costs a flush of the disk per transaction.
 	SyncFull Sync = "full"
 )
 
-// Rebooted is the reason given for everything that ended because the host was started anew.
+// Rebooted is the reason of the events of nodes and units that ended because the host was rebooted.
 const Rebooted = "host rebooted"
 
-// Config configures a store. Its zero value, but for Path, is a good one.
+// Config configures a store. Only Path has no default.
 type Config struct {
-	// Path is the database file. It is created if it is not there; its directory is not.
+	// Path is the database file. It is created if it does not exist; its directory is not.
 	Path string
-	// Prefix begins the name of every table; default "emitd_". Two clusters may share a file
-	// under different prefixes.
+	// Prefix begins the name of every table; default "emitd_". Two clusters may share a file under
+	// different prefixes.
 	Prefix string
-	// QueryTimeout bounds every call in addition to its context; default 5 s. Opening and
-	// migrating may take 10 s at least.
+	// QueryTimeout bounds every call in addition to its context; default 5 s. Opening and migrating
+	// may take at least 10 s.
 	QueryTimeout time.Duration
 	// Sync is SyncNormal by default; see there what SyncFull adds and costs.
 	Sync Sync
-	// WatchInterval is how often Watch looks at the wake file; default 50 ms. Longer finds
-	// changes later and saves a system call each time.
+	// WatchInterval is how often Watch checks the wake file; default 50 ms. A longer interval finds
+	// changes later and makes fewer system calls.
 	WatchInterval time.Duration
-	// MustExist refuses to create the file: for commands that only look.
+	// MustExist refuses to create the file. It is for commands that only read.
 	MustExist bool
 	// NoMigrate refuses a file whose schema is older than the program's (storage.ErrSchema)
 	// instead of migrating it.
 	NoMigrate bool
-	// Logger is told of what an operator should know; default slog.Default().
+	// Logger gets what an operator should know; default slog.Default().
 	Logger *slog.Logger
 	// Meter measures calls as db.client.operation.duration; default OpenTelemetry's global one.
 	Meter metric.MeterProvider
@@ -131,7 +131,7 @@ type Config struct {
 
 var validPrefix = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
 
-// withDefaults fills in what was left out and refuses what cannot be.
+// withDefaults fills in the defaults and validates the rest.
 func (c Config) withDefaults() (Config, error) {
 	c.Prefix = cmp.Or(c.Prefix, "emitd_")
 	c.QueryTimeout = cmp.Or(c.QueryTimeout, 5*time.Second)
@@ -159,8 +159,8 @@ type Store struct {
 	db   *sql.DB
 	host *host
 
-	writer  chan *session // holds the one session that writes, nil if it must be opened
-	readers chan *session // holds sessions that read, nil if to be opened
+	writer  chan *session // holds the one session that writes; nil: it must be opened
+	readers chan *session // holds the sessions that read; nil: it must be opened
 	wakes   wakeFile
 	timings timings
 
@@ -178,12 +178,12 @@ var (
 	_ storage.Renamer = (*Store)(nil)
 )
 
-// maxReaders is how many calls read at the same time.
+// maxReaders is how many calls can read at the same time.
 const maxReaders = 4
 
-// Open opens the store in the file at path with the default configuration, creating and
-// migrating the file as needed. Errors that an operator can do something about are *[FileError];
-// a schema newer than the program is a storage.ErrSchema.
+// Open opens the store in the file at path with the default configuration. It creates and migrates
+// the file as needed. Errors that an operator can fix are *[FileError]. A schema newer than the
+// program is a storage.ErrSchema.
 func Open(ctx context.Context, path string) (*Store, error) {
 	return OpenConfig(ctx, Config{Path: path})
 }
@@ -199,7 +199,7 @@ func OpenConfig(ctx context.Context, cfg Config) (*Store, error) {
 	if err := s.write(ctx, func(*step) error { return nil }); err != nil {
 		return nil, errors.Join(fmt.Errorf("open store %s: %w", s.cfg.Path, err), s.Close())
 	}
-	s.cfg.MustExist = true // a file that vanishes is not made again under running processes
+	s.cfg.MustExist = true // do not create the file again if it vanishes later
 	return s, nil
 }
 
@@ -254,7 +254,7 @@ func (s *Store) Close() error {
 		(<-s.readers).close()
 	}
 	(<-s.writer).close()
-	s.readers <- nil // whoever comes now finds the store closed
+	s.readers <- nil // later calls find the store closed
 	s.writer <- nil
 	if err := s.db.Close(); err != nil {
 		return fmt.Errorf("close store %s: %w", s.cfg.Path, err)
@@ -262,7 +262,7 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// opening bounds what happens once: it may wait for another process that migrates.
+// opening bounds the work of opening, which may wait for another process that migrates.
 func (s *Store) opening(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, max(s.cfg.QueryTimeout, 10*time.Second))
 }

@@ -12,14 +12,14 @@ import (
 
 var _ rules.Rows = (*step)(nil)
 
-// Emit notes an event; flush gives it the next number.
+// Emit records an event; flush gives it the next number.
 func (st *step) Emit(e daemon.Event, now time.Time) {
 	e.At = now
 	st.events = append(st.events, e)
 }
 
-// flush writes the events as the last changes of the transaction: the order of numbers is the
-// order of commits, and a transaction that fails leaves no gap.
+// flush writes the events as the last changes of the transaction. The order of numbers is therefore
+// the order of commits, and a transaction that fails leaves no gap.
 func (st *step) flush() {
 	if len(st.events) == 0 {
 		return
@@ -67,12 +67,12 @@ func (st *step) Highest() (term, generation int64) {
 // wakeLeader hints that the leader has something to do, if there is one.
 func (st *step) wakeLeader() { st.woken = st.woken || st.term.Held() }
 
-// checkFence asks whether a run may have effects.
+// checkFence returns an error unless a run may have effects.
 func (q *query) checkFence(f daemon.Fence) error { return judgeFence(f, q.Fence(f.Unit)) }
 
-// judgeFence accepts the run that has stamped the unit's fence last, and no other: a lower
-// generation was overtaken, a higher one has not claimed yet, and who has not claimed may read
-// what an earlier run is still about to change. Generation 0 is nobody's.
+// judgeFence accepts only the run that has stamped the unit's fence last. A run with a lower
+// generation was superseded. One with a higher generation has not stamped yet, and might read data
+// that an earlier run is still about to change. Generation 0 belongs to no run.
 func judgeFence(f daemon.Fence, held int64) error {
 	if held != f.Generation || f.Generation <= 0 {
 		return &daemon.StaleError{Fence: f, Holds: held}

@@ -9,8 +9,8 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// SweepNodes implements [storage.Sweeper]: the oldest tombstones, and adverts that no row has any
-// more.
+// SweepNodes implements [storage.Sweeper]. It removes the oldest tombstones, and adverts that no
+// row names any more.
 func (s *Store) SweepNodes(ctx context.Context, fence daemon.Fence, age time.Duration, limit int) (int, error) {
 	return s.sweep(ctx, fence, "nodes", func(st *step) int {
 		n := st.exec(`DELETE FROM ~node WHERE incarnation IN (
@@ -23,7 +23,7 @@ func (s *Store) SweepNodes(ctx context.Context, fence daemon.Fence, age time.Dur
 	})
 }
 
-// SweepEvents implements [storage.Sweeper]: a beginning of the history, then commands.
+// SweepEvents implements [storage.Sweeper]. It removes the beginning of the history, then commands.
 func (s *Store) SweepEvents(ctx context.Context, fence daemon.Fence, keep storage.Keep, limit int) (int, error) {
 	return s.sweep(ctx, fence, "events", func(st *step) int {
 		cut := nanos(st.now.Add(-keep.Age))
@@ -65,15 +65,15 @@ func (s *Store) sweep(ctx context.Context, fence daemon.Fence, what string, swee
 	return n, nil
 }
 
-// sweepEvents removes from the beginning of the history what is beyond keep or was written before
-// cut, and stops at the first event that stays: a stepped clock makes no gap.
+// sweepEvents removes events from the beginning of the history that exceed keep or were written
+// before cut. It stops at the first event that stays, so a clock that stepped makes no gap.
 func (st *step) sweepEvents(cut int64, keep storage.Keep, limit int) int {
 	oldest := st.oldest()
 	if oldest == 0 {
 		return 0
 	}
-	beyond := st.meta.head - int64(keep.Most) // up to this number whatever their age
-	aging := st.meta.head - int64(keep.Least) // up to this number by age
+	beyond := st.meta.head - int64(keep.Most) // events up to this number go whatever their age
+	aging := st.meta.head - int64(keep.Least) // events up to this number go if they are old
 	last := oldest - 1
 	st.each(`SELECT seq, at FROM ~event ORDER BY seq LIMIT ?`, []any{max(limit, 0)}, func(scan func(...any) bool) {
 		var seq, at int64

@@ -14,7 +14,7 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// timings measures calls, as the semantic conventions for databases name it.
+// timings measures calls under the name of the semantic conventions for databases.
 type timings struct{ duration metric.Float64Histogram }
 
 func newTimings(p metric.MeterProvider) (timings, error) {
@@ -30,7 +30,7 @@ func newTimings(p metric.MeterProvider) (timings, error) {
 	return timings{h}, nil
 }
 
-// record notes a call that began at began.
+// record records the duration of a call that began at began.
 func (t timings) record(ctx context.Context, operation string, began time.Time, err error) {
 	attrs := []attribute.KeyValue{attribute.String("db.system.name", "sqlite"), attribute.String("db.operation.name", operation)}
 	if kind := errorType(err); kind != "" {
@@ -39,7 +39,7 @@ func (t timings) record(ctx context.Context, operation string, began time.Time, 
 	t.duration.Record(context.WithoutCancel(ctx), time.Since(began).Seconds(), metric.WithAttributes(attrs...))
 }
 
-// errorType names failures; answers are none.
+// errorType names the kind of a failure. Answers are not failures.
 func errorType(err error) string {
 	switch {
 	case err == nil, errors.Is(err, storage.ErrTermLost), errors.Is(err, storage.ErrStaleSeq), errors.Is(err, storage.ErrStoreChanged),

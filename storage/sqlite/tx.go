@@ -15,9 +15,9 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// query runs statements within one transaction. The first error sticks: later statements do
-// nothing and find nothing, so code that decides reads like the decision. Whoever began the
-// transaction looks at err before anything is committed or believed.
+// query runs statements within one transaction. The first error stays: later statements do nothing
+// and find nothing, so code need not check each error. The code that began the transaction checks
+// err before it commits or uses results.
 type query struct {
 	c   *session
 	ctx context.Context
@@ -57,7 +57,7 @@ func (q *query) one(text string, args []any, dest ...any) bool {
 	return false
 }
 
-// each reads rows, oldest first or however the text says.
+// each reads rows, in the order that the statement gives.
 func (q *query) each(text string, args []any, row func(scan func(dest ...any) bool)) {
 	st := q.prepare(text)
 	if st == nil {
@@ -91,11 +91,11 @@ func (q *query) prepare(text string) *sql.Stmt {
 	return st
 }
 
-// step is one call in one write transaction: what it found, what it has to tell.
+// step is one call in one write transaction.
 type step struct {
 	query
 	now    time.Time     // the store's clock, read after the write lock was taken
-	waited time.Duration // for the write lock
+	waited time.Duration // how long it waited for the write lock
 	meta   meta
 	term   node.Term
 	lease  node.Lease
@@ -104,9 +104,8 @@ type step struct {
 	woken  bool
 }
 
-// write runs fn in one write transaction: fn's error, which is an answer, changes nothing.
-// Another error means that the outcome is unknown; it is an ErrUnavailable where it may pass by
-// itself.
+// write runs fn in one write transaction. An error of fn is an answer: nothing is changed. Any
+// other error means that the outcome is unknown. It is an ErrUnavailable if it may pass by itself.
 func (s *Store) write(ctx context.Context, fn func(*step) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -132,7 +131,7 @@ func (s *Store) write(ctx context.Context, fn func(*step) error) error {
 		st.flush()
 	}
 	if st.err == nil && err == nil {
-		st.err = ctx.Err() // the last moment to change nothing
+		st.err = ctx.Err() // the last moment at which nothing has been changed
 	}
 	if st.err != nil || err != nil {
 		c.Rollback(ctx)
@@ -144,7 +143,8 @@ func (s *Store) write(ctx context.Context, fn func(*step) error) error {
 	return s.commit(ctx, st)
 }
 
-// commit ends a transaction that changes something. After an error, it may have or not.
+// commit ends a transaction that changes something. After an error the change may have happened or
+// not.
 func (s *Store) commit(ctx context.Context, st *step) error {
 	err := st.c.Run(ctx, "COMMIT")
 	if err != nil {
@@ -161,7 +161,7 @@ func (s *Store) commit(ctx context.Context, st *step) error {
 	return nil
 }
 
-// begin takes the write lock, reads the clock, and makes sure that the file is of this boot.
+// begin takes the write lock, reads the clock, and makes sure that the file belongs to this boot.
 func (s *Store) begin(ctx context.Context, c *session) (*step, error) {
 	asked := time.Now()
 	if err := sqlitefile.RetryBusy(ctx, func() error { return c.Run(ctx, "BEGIN IMMEDIATE") }); err != nil {
@@ -221,7 +221,8 @@ func (s *Store) read(ctx context.Context, fn func(*view)) error {
 	}
 }
 
-// errUnadopted sends a reader to the writer, who deals with the file or says what is wrong.
+// errUnadopted makes a read run an empty write transaction first, which adopts the file or returns
+// what is wrong with it.
 var errUnadopted = errors.New("the database file is not the one that was opened, or not of this boot")
 
 // readOnce is one read transaction on one session.
@@ -245,7 +246,7 @@ func (s *Store) readOnce(ctx context.Context, c *session, fn func(*view)) error 
 	return c.Run(ctx, "ROLLBACK")
 }
 
-// beginRead begins a transaction; its first read fixes what it sees.
+// beginRead begins a transaction. Its first read fixes the moment that it sees.
 func (s *Store) beginRead(v *view) error {
 	err := sqlitefile.RetryBusy(v.ctx, func() error {
 		v.err = nil
@@ -264,7 +265,7 @@ func (s *Store) beginRead(v *view) error {
 	return err
 }
 
-// load reads the rows that every call wants, in one statement.
+// load reads the rows that every call needs, in one statement.
 func (s *Store) load(q *query, m *meta, t *node.Term, l *node.Lease) {
 	q.one(`SELECT m.file_id, m.place, coalesce(m.other_since, 0), m.boot_id, m.clock_base, m.latest, m.head, m.lock_floor, m.cluster,
 			t.number, t.ordinal, t.name, t.id, t.incarnation, t.elected_at, t.vacant,

@@ -12,11 +12,11 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// Watch implements [storage.Waker]. It looks at the status of the wake file every
-// [Config.WatchInterval], and on Linux as soon as the kernel says that it has changed: one system
-// call, no statement. Every hint is for everybody.
+// Watch implements [storage.Waker]. It checks the status of the wake file every
+// [Config.WatchInterval], and on Linux also as soon as the kernel reports a change. Each check is
+// one system call and no statement. Every hint is for everybody.
 func (s *Store) Watch(ctx context.Context, wake func(storage.Wake)) error {
-	told, end := s.wakes.changes() // before the first look: nothing falls between
+	told, end := s.wakes.changes() // before the first check, so that no change is missed
 	defer end()
 	last := s.wakes.look()
 	tick := time.NewTicker(s.cfg.WatchInterval)
@@ -35,23 +35,24 @@ func (s *Store) Watch(ctx context.Context, wake func(storage.Wake)) error {
 	}
 }
 
-// wakeFile is a file beside the database whose size changes with every change that others may
-// wait for. Its size, not its time, tells: times of files are as coarse as a few milliseconds,
-// and two changes within one would look like one.
+// wakeFile is a file beside the database. Its size changes with every change that other processes
+// may wait for. Its time would not do: file times are as coarse as a few milliseconds, so two
+// changes within one would look like one.
 type wakeFile struct {
 	path   string
 	log    *slog.Logger
 	failed sync.Once
 }
 
-// wakeSuffix follows the path of the database.
+// wakeSuffix is appended to the path of the database.
 const wakeSuffix = ".wake"
 
-// wakeSizes is how many sizes there are before they repeat. The file is sparse: it takes no room.
+// wakeSizes is how many different sizes there are before they repeat. The file is sparse and takes
+// no space.
 const wakeSizes = 1 << 20
 
-// touch makes the size that of an event's number. Two processes may do so in the wrong order;
-// a watcher then sees one change more, never one less.
+// touch sets the size according to an event's number. Two processes may do so in the wrong order. A
+// watcher then sees one change more, never one less.
 func (w *wakeFile) touch(head int64) {
 	size := 1 + head%wakeSizes
 	err := os.Truncate(w.path, size)
@@ -67,7 +68,8 @@ func (w *wakeFile) touch(head int64) {
 	}
 }
 
-// create makes the file be, with the mode of the database: whoever may use that may use both.
+// create creates the file with the mode of the database, so that everyone who may use the database
+// may use this file too.
 func (w *wakeFile) create() error {
 	mode := os.FileMode(0o600)
 	if info, err := os.Stat(strings.TrimSuffix(w.path, wakeSuffix)); err == nil {
@@ -75,15 +77,15 @@ func (w *wakeFile) create() error {
 	}
 	f, err := os.OpenFile(w.path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if errors.Is(err, os.ErrExist) {
-		return nil // by another process, meanwhile
+		return nil // another process has created it meanwhile
 	}
 	if err != nil {
 		return err
 	}
-	return errors.Join(f.Chmod(mode), f.Close()) // of which a umask takes nothing away
+	return errors.Join(f.Chmod(mode), f.Close()) // Chmod, because a umask would reduce the mode given to open
 }
 
-// look returns what changes with every touch.
+// look returns values that change with every touch.
 func (w *wakeFile) look() (seen struct{ size, modified int64 }) {
 	if info, err := os.Stat(w.path); err == nil {
 		seen.size, seen.modified = info.Size(), info.ModTime().UnixNano()

@@ -6,14 +6,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// changes tells of changes of the file when they happen, where the kernel does (inotify): another
-// process's hint then need not wait for the next look. Whatever fails, or is missed because the file was
-// replaced, the looks find. end returns when nothing of it is left.
+// changes reports changes of the file when they happen, if the kernel can (inotify). A hint of
+// another process is then found before the next check. The checks find what fails here, or is
+// missed because the file was replaced. end returns when all resources are released.
 func (w *wakeFile) changes() (told <-chan struct{}, end func()) {
 	none := func() {}
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
-		return nil, none // there are only so many for a user
+		return nil, none // the kernel limits how many a user may have
 	}
 	events := os.NewFile(uintptr(fd), "inotify")
 	if err = w.create(); err == nil {
@@ -29,7 +29,7 @@ func (w *wakeFile) changes() (told <-chan struct{}, end func()) {
 		buf := make([]byte, 64*unix.SizeofInotifyEvent)
 		for {
 			if _, err := events.Read(buf); err != nil {
-				return // closed
+				return // end has closed it
 			}
 			select {
 			case changed <- struct{}{}:

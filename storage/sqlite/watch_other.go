@@ -2,5 +2,5 @@
 
 package sqlite
 
-// changes tells nothing here: the looks find what has changed.
+// changes reports nothing on this system; the checks find the changes.
 func (*wakeFile) changes() (told <-chan struct{}, end func()) { return nil, func() {} }

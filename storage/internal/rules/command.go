@@ -10,10 +10,10 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// Commands are what operators asked for, oldest first. Each is replaced, never changed.
+// Commands are the operators' commands, oldest first. Each is replaced, never changed.
 type Commands []*storage.Command
 
-// File files a command, or returns the one that has its ID, and reports whether it is new.
+// File stores a command, or finds the one that has its ID. It reports whether the command is new.
 func (cs *Commands) File(r Rows, c storage.Command, t node.Term, now time.Time) (storage.Command, bool) {
 	for _, old := range *cs {
 		if old.ID == c.ID {
@@ -26,8 +26,8 @@ func (cs *Commands) File(r Rows, c storage.Command, t node.Term, now time.Time) 
 	return c, true
 }
 
-// Filed returns a new command as it is filed. A resignation asked of another term than the present one
-// is answered at once.
+// Filed returns a new command as it is stored. A request to resign another term than the present
+// one is answered at once.
 func Filed(r Rows, c storage.Command, t node.Term, now time.Time) storage.Command {
 	c.CreatedAt, c.DoneAt, c.Result = now, time.Time{}, ""
 	if c.Kind == storage.CommandResign {
@@ -42,7 +42,7 @@ func Filed(r Rows, c storage.Command, t node.Term, now time.Time) storage.Comman
 	return c
 }
 
-// Waiting lists the commands that nobody has fulfilled, oldest first.
+// Waiting lists the commands that no node has carried out, oldest first.
 func (cs Commands) Waiting() []storage.Command {
 	var out []storage.Command
 	for _, c := range cs {
@@ -53,7 +53,7 @@ func (cs Commands) Waiting() []storage.Command {
 	return out
 }
 
-// Fulfil marks the command that a node left for done.
+// Fulfil marks a command as done that a node has carried out by its leave.
 func (cs Commands) Fulfil(l storage.Leave, t node.Term, now time.Time) {
 	for i, old := range cs {
 		if l.Command != "" && old.ID == l.Command && old.DoneAt.IsZero() {
@@ -63,8 +63,8 @@ func (cs Commands) Fulfil(l storage.Leave, t node.Term, now time.Time) {
 	}
 }
 
-// Done returns a command that waited as done by the node that left for it: with a conflict if it
-// expected another term than the one that was given up.
+// Done returns a waiting command as done by the node that carried it out. The result is a conflict
+// if the command expected another term than the one that was resigned.
 func Done(c storage.Command, l storage.Leave, t node.Term, now time.Time) storage.Command {
 	c.DoneAt, c.Result = now, "done"
 	if c.Term != 0 && c.Term != l.Resign {

@@ -10,9 +10,9 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// Report applies one report of a holder, or refuses it and changes nothing. It wants the exact holder
-// and generation, and a pair of the lifecycle table. Repeating one's own report is harmless. Term is
-// the number of the present term.
+// Report applies one report of a holder, or refuses it and changes nothing. It requires the exact holder and
+// generation, and a pair of state and step that the lifecycle table has. Repeating one's own report is harmless.
+// Term is the number of the present term.
 func Report(r Rows, who node.Identity, u storage.UnitReport, term int64, now time.Time) storage.Outcome {
 	old := r.Unit(u.Unit)
 	if old == nil {
@@ -48,7 +48,7 @@ func Report(r Rows, who node.Identity, u storage.UnitReport, term int64, now tim
 	return storage.Outcome{Unit: u.Unit, Applied: true, Record: rec}
 }
 
-// holders reports whether a step is the holder's to take; the others are the leader's.
+// holders reports whether the holder takes a step; the leader takes the others.
 func holders(step daemon.Step) bool {
 	switch step {
 	case daemon.Acknowledge, daemon.Postpone, daemon.Confirm, daemon.Release, daemon.Abandon, daemon.Resume, daemon.Fail, daemon.Recover:
@@ -57,8 +57,8 @@ func holders(step daemon.Step) bool {
 	return false
 }
 
-// already reports whether a row of the same holder and generation shows that a step was taken. A
-// resumption or postponement is not seen that way: it gave the row another generation.
+// already reports whether a row of the same holder and generation shows that a step was taken. It cannot show a
+// resumption or postponement, because those gave the row another generation.
 func already(rec daemon.Record, step daemon.Step) bool {
 	switch step {
 	case daemon.Acknowledge:
@@ -71,10 +71,10 @@ func already(rec daemon.Record, step daemon.Step) bool {
 	return false
 }
 
-// takeStep writes what a step changes besides state, time and reason, and returns as what to tell of
-// it. Every change of state has exactly one event: a release that carries a failure is told as the
-// failure. Of a run that fails again and again only the first report has one, or a unit that crashes in
-// a loop would fill the history.
+// takeStep writes what a step changes besides state, time and reason, and returns the kind of its event. Every
+// change of state has exactly one event; a release with a failure has the event of the failure. If a run fails
+// again and again, only the first report has an event. Otherwise a unit that crashes in a loop would fill the
+// history.
 func takeStep(r Rows, rec *daemon.Record, u storage.UnitReport, term int64, now time.Time) daemon.EventKind {
 	switch u.Step {
 	case daemon.Acknowledge:
@@ -102,7 +102,7 @@ func takeStep(r Rows, rec *daemon.Record, u storage.UnitReport, term int64, now 
 			return daemon.AssignmentFailed
 		}
 	case daemon.Abandon:
-		// The run goes on somewhere in the process: the hand-over is forced.
+		// The run continues somewhere in the process, so the unit changes hands by force.
 		rec.Forced = true
 		if u.Embargo != 0 {
 			rec.Embargoes = embargo(r, rec.Embargoes,
@@ -113,7 +113,7 @@ func takeStep(r Rows, rec *daemon.Record, u storage.UnitReport, term int64, now 
 		rec.Generation = renewedGeneration(r, *rec, term)
 		return daemon.AssignmentResumed
 	case daemon.Postpone:
-		// The higher generation makes an expiry that the leader decided before miss its guard.
+		// Because of the higher generation, an expiry that the leader decided before fails its guard.
 		rec.Generation, rec.AssignedAt = renewedGeneration(r, *rec, term), now
 		rec.AcknowledgeTimeout = cmp.Or(u.AcknowledgeTimeout, rec.AcknowledgeTimeout)
 		return daemon.AssignmentPostponed
@@ -123,31 +123,31 @@ func takeStep(r Rows, rec *daemon.Record, u storage.UnitReport, term int64, now 
 	return daemon.AssignmentDeleted
 }
 
-// failing notes when the failures of a unit began.
+// failing records when the failures of a unit began.
 func failing(rec *daemon.Record, now time.Time) {
 	if rec.FailingSince.IsZero() {
 		rec.FailingSince = now
 	}
 }
 
-// renewedGeneration returns the generation that a holder's own step gives its unit. It is not below the
-// present term, whose number is above all that a lost history gave out.
+// renewedGeneration returns the generation that a holder's own step gives its unit. It is at least the present
+// term, whose number is higher than every generation of a lost history.
 func renewedGeneration(r Rows, rec daemon.Record, term int64) int64 {
 	_, seen := r.Highest()
 	return max(nextGeneration(r, rec, seen), term)
 }
 
-// nextGeneration returns the generation of the unit's next run: higher than its last one and whatever
-// anybody has seen, not below its term, and higher than its fence was stamped with (a failover may
-// have kept the stamp and lost the row).
+// nextGeneration returns the generation of the unit's next run. It is higher than the unit's last generation, than
+// every one that a node has seen, and than the fence's stamp. It is at least the unit's term. The stamp counts
+// because a failover may have kept it and lost the row.
 func nextGeneration(r Rows, rec daemon.Record, seen int64) int64 {
 	return storage.NextGeneration(rec.Generation, rec.Term, max(seen, r.Fence(rec.Unit)))
 }
 
-// embargo returns the list with one process's embargo added or raised by a strike: until the later of
-// the two ends, if the older embargo still holds. What a failure laid and what an abandoned run laid stand
-// beside each other, because only the latter ends when the run returns. Embargoes of processes whose row is
-// gone are dropped on this occasion, which bounds the list.
+// embargo returns the list with one process's embargo added or raised by a strike. If the older embargo is still in
+// force, the later of the two ends counts. An embargo for a failure and one for an abandoned run stand beside each
+// other, because only the latter ends when the run returns. The function also drops embargoes of processes whose
+// row is gone, which bounds the list.
 func embargo(r Rows, list []daemon.Embargo, e daemon.Embargo, now time.Time) []daemon.Embargo {
 	e.Until, e.Strikes = now.Add(e.Length), 1
 	out := make([]daemon.Embargo, 0, len(list)+1)
@@ -169,8 +169,8 @@ func embargo(r Rows, list []daemon.Embargo, e daemon.Embargo, now time.Time) []d
 	return out
 }
 
-// Returned ends the embargoes of abandoned runs that a heartbeat tells to have returned, and reports whether
-// there were any.
+// Returned ends the embargoes of abandoned runs that a heartbeat reports as returned, and reports whether there
+// were any.
 func Returned(r Rows, b storage.Heartbeat) (lifted bool) {
 	for _, run := range b.Returned {
 		old := r.Unit(run.Unit)

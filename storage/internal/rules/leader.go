@@ -8,9 +8,10 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// Commit applies a leader's batch under its term, which the store has checked: nodes first (the cause),
-// then units in the order given. There is one outcome for each of Changes; a node's change whose guard
-// fails is skipped silently, for the next snapshot shows it.
+// Commit applies a leader's batch under its term, which the store has checked. It changes nodes
+// first, because they are the cause, and then units in the given order. It returns one outcome for
+// each of Changes. A change of a node whose guard fails is skipped silently; the next snapshot
+// shows it.
 func Commit(r Rows, c storage.Commit, now time.Time) []storage.Outcome {
 	for _, n := range c.Nodes {
 		judge(r, n, now)
@@ -24,13 +25,13 @@ func Commit(r Rows, c storage.Commit, now time.Time) []storage.Outcome {
 	return out
 }
 
-// judge takes the leader's step with a node.
+// judge applies the leader's step with a node.
 //
-//   - Removed: the row must stand exactly as the leader saw it: a node that beat meanwhile is not
-//     dead.
-//   - Late, Deaf: a judgement beside the state, told once, of a row that still has the stamp it was
-//     made of.
-//   - Live: takes a judgement back, which is no news.
+//   - Removed: the row must be exactly as the leader saw it. A node that has sent a heartbeat
+//     meanwhile is not dead.
+//   - Late, Deaf: a mark beside the state, with one event. The row must still have the stamp that
+//     was too old.
+//   - Live: takes the mark back, without an event.
 func judge(r Rows, n storage.NodeChange, now time.Time) {
 	old := present(r, n.Guard.Incarnation)
 	if old == nil {
@@ -59,7 +60,7 @@ func judge(r Rows, n storage.NodeChange, now time.Time) {
 	}
 }
 
-// judgedBy reports whether the row still has the stamp that a judgement was made of.
+// judgedBy reports whether the row still has the stamp that was too old.
 func judgedBy(n storage.NodeChange, row node.Member) bool {
 	stamp := row.LastHeartbeatAt
 	if n.State == node.Deaf {
@@ -75,7 +76,7 @@ func Entomb(r Rows, row node.Member, reason string, now time.Time) {
 	r.Emit(NodeEvent(daemon.NodeRemoved, row.Identity, reason), now)
 }
 
-// step takes the leader's step with a unit, or skips it and changes nothing.
+// step applies the leader's step with a unit, or skips it and changes nothing.
 func step(r Rows, c storage.Commit, change storage.Change, now time.Time) storage.Outcome {
 	old := r.Unit(change.Unit)
 	if change.Step == "" {
@@ -96,13 +97,13 @@ func step(r Rows, c storage.Commit, change storage.Change, now time.Time) storag
 	case daemon.Assign:
 		kind, ok = daemon.AssignmentAssigned, assign(r, &rec, c, change, now)
 	case daemon.Revoke:
-		// The deadline of a drain is counted from here and never extended: a second revoke is not in
-		// the table.
+		// The deadline of a drain counts from here and is never extended: the lifecycle table has
+		// no second revoke.
 		kind, rec.RevokedAt, rec.Term = daemon.AssignmentRevoking, now, c.Term.Number
 	case daemon.Expire:
 		kind, ok = expire(r, &rec, change, now)
 	default:
-		return skipped // the holder's to take
+		return skipped // a step that only the holder takes
 	}
 	if !ok {
 		return skipped
@@ -114,8 +115,8 @@ func step(r Rows, c storage.Commit, change storage.Change, now time.Time) storag
 	return storage.Outcome{Unit: change.Unit, Applied: true, Record: rec}
 }
 
-// declare creates the row (guard: none), or marks an existing one retired or not. A unit that is
-// declared again takes its retired row back, with its last generation.
+// declare creates the row (its guard: there is none), or marks an existing one retired or not. A
+// unit that is declared again reuses its retired row, with its last generation.
 func declare(r Rows, old *daemon.Record, change storage.Change, now time.Time) storage.Outcome {
 	fresh := change.Generation == 0 && change.State == ""
 	var rec daemon.Record
@@ -135,7 +136,7 @@ func declare(r Rows, old *daemon.Record, change storage.Change, now time.Time) s
 	return storage.Outcome{Unit: change.Unit, Applied: true, Record: rec}
 }
 
-// assign gives the unit to a node that is present and neither leaving nor gone. Failures, the last
+// assign gives the unit to a node that is present, and neither leaving nor gone. Failures, the last
 // error and embargoes belong to the unit and stay.
 func assign(r Rows, rec *daemon.Record, c storage.Commit, change storage.Change, now time.Time) bool {
 	to := present(r, change.To.Incarnation)
@@ -150,8 +151,8 @@ func assign(r Rows, rec *daemon.Record, c storage.Commit, change storage.Change,
 	return true
 }
 
-// expire frees the unit without or after the holder's word. Where the reason is the holder's death, its
-// row is looked at again: one that moved since is not dead.
+// expire frees the unit, with or without the holder's confirmation. If the reason is the holder's
+// death, it checks the holder's row again: a node whose row has changed since is not dead.
 func expire(r Rows, rec *daemon.Record, change storage.Change, now time.Time) (daemon.EventKind, bool) {
 	if dead := change.Dead; dead != nil {
 		if present(r, dead.Incarnation) != nil && !r.Still(*dead) {

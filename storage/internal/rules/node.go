@@ -11,9 +11,9 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// Register fills the row of a process that joins: an empty one, or the tombstone that a leader made of
-// it. What the process heard and saw survives in the row; judgements do not. It returns the text of what
-// the node advertises, see [Advertise]. The store writes the row.
+// Register fills the row of a process that registers: an empty row, or the tombstone that a leader
+// made of it. What the process has heard and seen stays in the row; marks such as late or deaf do
+// not. It returns the text of what the node advertises, see [Advertise]. The store writes the row.
 func Register(r Rows, row *node.Member, b storage.Heartbeat, now time.Time) (advert []byte) {
 	reason := ""
 	if row.State == node.Removed {
@@ -27,8 +27,8 @@ func Register(r Rows, row *node.Member, b storage.Heartbeat, now time.Time) (adv
 	return Advertise(row, b.Advert)
 }
 
-// Advertise fills in what the node advertises, and returns the text of it, which stores keep once under
-// the hash that the row has.
+// Advertise records in the row what the node advertises, and returns its text. Stores keep each
+// text once, under the hash that the row contains.
 func Advertise(row *node.Member, a *daemon.Advert) (text []byte) {
 	text = a.Encode()
 	sum := sha256.Sum256(text)

@@ -1,15 +1,15 @@
-// Package rules is the part of the store's contract that is about rows and not about how they are
-// kept: what a step of the lifecycle needs and writes, what an election makes of the term, what leaving
-// frees, and which event tells of it. The stores that decide in Go share it, so that each rule is
-// written once; storage/postgres decides inside the database and has its own, and storage/storagetest
-// compares all of them with a model.
+// Package rules is the part of the store's contract that concerns rows, and not how they are
+// stored. It says what a step of the lifecycle requires and writes, how an election changes the
+// term, what a leave frees, and which event records each. The stores that decide in Go share it, so
+// that each rule is written once. storage/postgres decides inside the database and has rules of its
+// own. storage/storagetest compares all of them with a model.
 //
 // A rule is a function of the rows ([Rows]), the call and now. It either changes rows and emits one
-// event for each change, or changes nothing and answers so. It never looks at a clock, and waits for
-// nothing: the store makes a call one step.
+// event for each change, or changes nothing and returns that as its answer. It never reads a clock
+// and never waits. The store makes each call one atomic step.
 //
-// Left to the stores: whose call is admitted (sequence numbers, tombstones), what proves that a node
-// stood still, who is woken, and when a lock has expired.
+// The stores themselves decide which calls are admitted (sequence numbers, tombstones), what proves
+// that a node's row did not change, who is woken, and when a lock has expired.
 package rules
 
 import (
@@ -25,10 +25,10 @@ import (
 type Rows interface {
 	// Node returns a process's row, tombstones included, or nil. It is never changed in place.
 	Node(inc node.Incarnation) *node.Member
-	// PutNode writes the state of a process's row, which is there, what it is judged, whether its process
-	// is proven to have ended, and its end.
+	// PutNode writes these fields of a process's existing row: its state, whether it is called late
+	// or deaf, whether it is proven to have ended, and its end.
 	PutNode(m node.Member)
-	// Still reports whether a row that is there has not moved since the leader saw it so.
+	// Still reports whether an existing row has not changed since the leader saw it.
 	Still(g storage.NodeGuard) bool
 	// Unit returns a unit's row, or nil. It is never changed in place.
 	Unit(u daemon.Unit) *daemon.Record
@@ -37,9 +37,9 @@ type Rows interface {
 	HeldBy(inc node.Incarnation) []daemon.Record
 	// Fence returns the generation that the unit's fence was stamped with.
 	Fence(u daemon.Unit) int64
-	// Highest returns the highest numbers of a term and of a generation that any row reports.
+	// Highest returns the highest term and the highest generation that any row reports.
 	Highest() (term, generation int64)
-	// Emit appends an event; the store gives it number and time.
+	// Emit appends an event; the store assigns its number and time.
 	Emit(e daemon.Event, now time.Time)
 }
 
@@ -56,12 +56,12 @@ func NodeEvent(kind daemon.EventKind, who node.Identity, reason string) daemon.E
 	return daemon.Event{Kind: kind, Node: who.Name, NodeID: who.ID, Incarnation: who.Incarnation, Reason: reason}
 }
 
-// Free frees units without waiting for their holders' word.
+// Free frees units by force, without their holders' confirmation.
 func Free(r Rows, units []daemon.Record, reason string, now time.Time) {
 	for _, rec := range units {
 		next, ok := daemon.Next(rec.State, daemon.Expire)
 		if !ok {
-			continue // a state that a newer version wrote: left alone
+			continue // a state that a newer version wrote: leave it alone
 		}
 		rec.State, rec.Since, rec.Reason, rec.Forced = next, now, reason, true
 		r.Put(rec)
@@ -83,7 +83,7 @@ func unitEvent(kind daemon.EventKind, r daemon.Record) daemon.Event {
 	return e
 }
 
-// commandDetail is the detail of an event that a command caused; nil if none did.
+// commandDetail is the detail of an event that a command caused; nil if no command did.
 func commandDetail(command, actor, result string) json.RawMessage {
 	if command == "" && actor == "" {
 		return nil

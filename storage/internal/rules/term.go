@@ -15,8 +15,8 @@ type Reign struct {
 	Lease *node.Lease
 }
 
-// Claim decides about the term by [storage.Decide], after the claimant's row was written. A node that
-// never leads is refused whatever it claims.
+// Claim decides about the term by [storage.Decide], after the node's row was written. A node that
+// never leads is refused whatever it asks for.
 func Claim(r Rows, reign Reign, c storage.Claim, row *node.Member, now time.Time) storage.Verdict {
 	if row.NeverLead {
 		return storage.Refuse
@@ -36,8 +36,8 @@ func Claim(r Rows, reign Reign, c storage.Claim, row *node.Member, now time.Time
 	return verdict
 }
 
-// elect begins a new term. A holder that is replaced is named first: expired, or replaced when it is
-// the claimant itself, which had published Lost for that term.
+// elect begins a new term. If it replaces a leader, it first emits that leader's loss: expired, or
+// replaced if the candidate itself held that term and had published Lost for it.
 func elect(r Rows, reign Reign, c storage.Claim, row *node.Member, now time.Time) {
 	old := *reign.Term
 	if old.Held() {
@@ -49,7 +49,7 @@ func elect(r Rows, reign Reign, c storage.Claim, row *node.Member, now time.Time
 		e.Detail = storage.Lost(*reign.Lease, now)
 		r.Emit(e, now)
 	}
-	highest, _ := r.Highest() // row carries what the claim's own heartbeat has seen
+	highest, _ := r.Highest() // row already contains what this heartbeat reports
 	*reign.Term = node.Term{
 		Number:    storage.NextNumber(old.Number, now, highest),
 		Ordinal:   old.Ordinal + 1,
@@ -60,7 +60,7 @@ func elect(r Rows, reign Reign, c storage.Claim, row *node.Member, now time.Time
 	r.Emit(termEvent(daemon.LeaderElected, *reign.Term, ""), now)
 }
 
-// Resign vacates the term if this process holds exactly it, and reports whether it did.
+// Resign vacates the term if exactly this process holds it, and reports whether it did.
 func Resign(r Rows, term *node.Term, l storage.Leave, now time.Time) bool {
 	t := *term
 	if l.Resign == 0 || !t.Held() || t.Number != l.Resign || t.Leader.ID != l.Node.ID || t.Leader.Incarnation != l.Node.Incarnation {
@@ -70,8 +70,9 @@ func Resign(r Rows, term *node.Term, l storage.Leave, now time.Time) bool {
 	return true
 }
 
-// Ended notes which processes a heartbeat proves to have ended: their rows are marked, and a term that one
-// of them holds is vacated. It reports whether a row was marked and whether the term was vacated.
+// Ended applies the exit evidence of a heartbeat. It marks the rows of the processes that have
+// ended, and vacates a term that one of them holds. It reports whether it marked a row and whether
+// it vacated the term.
 func Ended(r Rows, term *node.Term, b storage.Heartbeat, now time.Time) (marked, vacated bool) {
 	for _, inc := range b.Ended {
 		if inc == b.Node.Incarnation {
@@ -90,7 +91,7 @@ func Ended(r Rows, term *node.Term, b storage.Heartbeat, now time.Time) (marked,
 	return marked, vacated
 }
 
-// Vacate takes a term that is held from its holder: its number is used, nobody leads.
+// Vacate takes a term from its holder. Its number stays used, and nobody leads.
 func Vacate(r Rows, term *node.Term, reason node.LossReason, detail json.RawMessage, now time.Time) {
 	e := termEvent(daemon.LeaderLost, *term, string(reason))
 	e.Detail = detail
@@ -98,7 +99,7 @@ func Vacate(r Rows, term *node.Term, reason node.LossReason, detail json.RawMess
 	r.Emit(e, now)
 }
 
-// Drain marks a node draining and asks its units back.
+// Drain marks a node draining and revokes its units.
 func Drain(r Rows, row node.Member, l storage.Leave, now time.Time) {
 	row.State = node.Draining
 	r.PutNode(row)
@@ -116,8 +117,8 @@ func Drain(r Rows, row node.Member, l storage.Leave, now time.Time) {
 	}
 }
 
-// Deregister makes a row a tombstone. Units still held are freed without waiting: the process says
-// that it ends, not that its runs have.
+// Deregister turns a row into a tombstone. Units that the process still holds are freed by force:
+// the process reports its own end, not that of its runs.
 func Deregister(r Rows, row node.Member, l storage.Leave, now time.Time) {
 	Free(r, r.HeldBy(row.Incarnation), string(l.Reason), now)
 	Entomb(r, row, string(l.Reason), now)
