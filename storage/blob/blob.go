@@ -1,62 +1,65 @@
-// Package blob is the contract of an object store: whole objects, written only if unchanged.
+// Package blob is the contract of an object store: whole objects that are written only if
+// unchanged.
 //
 // # What a bucket is
 //
-// A bucket maps keys to objects. An object is a byte slice that is written whole and read whole
-// (or its beginning); nothing appends, nothing is half visible. [Bucket.Create] writes only if the
-// key has no object, [Bucket.Replace] only if the object is the very one the caller read. Of any
-// number of such calls that race for one key, in any number of processes, at most one happens.
+// A bucket maps keys to objects. An object is a byte slice that is written whole and read whole (or
+// its beginning). Nothing appends to an object, and no reader sees half of one. [Bucket.Create]
+// writes only if the key has no object. [Bucket.Replace] writes only if the object is the one that
+// the caller read. When several such calls race for one key, in any number of processes, at most
+// one happens.
 //
-// A bucket is strongly consistent: a call that begins after another returned sees its effect, in
+// A bucket is strongly consistent. A call that begins after another returned sees its effect, in
 // Read, ReadPrefix, ReadNewer and List alike.
 //
 // # Versions
 //
-// A [Version] names the state of one key. It is opaque: compare it for equality, store it, hand it
-// back; its order and its form mean nothing. Writes of different bytes have different versions.
+// A [Version] names the state of one key. It is opaque: compare it for equality, store it, pass it
+// back. Its order and its form mean nothing. Writes of different bytes have different versions.
 // Writes of the *same* bytes to the same key may have the same version (an S3 ETag is a checksum),
-// so an object that goes A, B, A can be mistaken for one that never moved. Who replaces therefore
-// makes each content unique: a counter, or a random number in it. No design may rest on versions
-// that do not repeat. A version of one key says nothing about another key, nor about another bucket.
+// so an object that goes A, B, A may look unchanged. A caller that replaces objects must therefore
+// make each content unique, by a counter or a random number in it. No design may depend on versions
+// that never repeat. A version of one key says nothing about another key, nor about another bucket.
 //
 // # What an error says
 //
-// The errors of a call that only reads change nothing and may be repeated at will. A call that
-// writes (Create, Replace, Write, Delete) and returns an error falls in one of two classes, and
+// A call that only reads changes nothing when it returns an error, and may be repeated. A call that
+// writes (Create, Replace, Write, Delete) and returns an error is in one of two classes.
 // [NotApplied] tells which:
 //
-//   - It has *certainly not happened* and never will: the error is of one of the kinds
+//   - It has *certainly not happened* and never will. The error is of one of the kinds
 //     [ErrNotFound], [ErrExists], [ErrChanged], [ErrDenied], [ErrNoBucket], [ErrThrottled],
 //     [ErrBudget], [ErrUnavailable], [ErrUnfit], [ErrKey] or [ErrTooLarge], and is not an
 //     [ErrUnknownOutcome].
-//   - Anything else is an *unknown outcome*: it has happened, or has not, or will happen later,
-//     after the call returned and even after the process is gone (a request that a proxy still
-//     holds). Backends say so by [ErrUnknownOutcome]; an error of no known kind means the same.
+//   - Anything else is an *unknown outcome*. The write has happened, or has not, or will happen
+//     later. It may even happen after the process has ended, if a proxy still holds the request.
+//     Backends return [ErrUnknownOutcome]; an error of no known kind means the same.
 //
-// ErrUnknownOutcome wins over every other kind that the same error has. An error that is both
-// ErrChanged (or ErrExists) and ErrUnknownOutcome says: the object is now another one, and whether
-// the caller's write was the one before it cannot be told any more.
+// ErrUnknownOutcome takes precedence over every other kind that the same error has. An error that
+// is both ErrChanged (or ErrExists) and ErrUnknownOutcome means that the object is now another one.
+// Whether the caller's write came before it can no longer be determined.
 //
-// When the context ends before anything was sent, the error is ErrUnavailable and the context's;
-// when it ends later, ErrUnknownOutcome and the context's.
+// When the context ends before anything was sent, the error is ErrUnavailable and the context's.
+// When it ends later, the error is ErrUnknownOutcome and the context's.
 //
-// What to do about an unknown outcome: read the object and look for a number that only this write
-// carries; or repeat the same call with the same bytes, which is harmless for Create and Replace:
-// at most one of the two happens, and ErrExists or ErrChanged of the repetition says that somebody
-// was first, possibly oneself. Backends do both by themselves, with a nonce they keep beside the
-// data, for as long as the caller's context allows; what they return is what was left.
+// There are two ways to resolve an unknown outcome. One is to read the object and look for a number
+// that only this write contains. The other is to repeat the same call with the same bytes. That is
+// harmless for Create and Replace, because at most one of the two happens. If the repetition
+// returns ErrExists or ErrChanged, another write was first, possibly the caller's own. Backends do
+// both by themselves, with a nonce that they store beside the data, until the caller's context
+// ends. They return an unknown outcome only if that fails.
 //
 // # Time
 //
-// Every call ends soon after its context does. Nothing in this contract needs a clock; the times
-// in a listing are the store's and for the eye only.
+// Every call ends soon after its context does. Nothing in this contract needs a clock. The times in
+// a listing are the store's and only inform people.
 //
 // # Keys
 //
-// A key is 1 to [MaxKey] bytes: segments joined by "/", each of 1 to [MaxSegment] letters, digits,
-// ".", "_" and "-" of ASCII, neither beginning nor ending with ".". The caller promises two things
-// that some stores (those on a file system) cannot keep apart: no key is another one's directory
-// ("a" and "a/b"), and no two keys differ in case alone.
+// A key is 1 to [MaxKey] bytes: segments joined by "/". Each segment has 1 to [MaxSegment] letters,
+// digits, ".", "_" and "-" of ASCII, and neither begins nor ends with ".". The caller promises two
+// things, because some stores (those on a file system) cannot distinguish such keys. No key is
+// another one's directory ("a" and "a/b"), and no two keys differ only in case.
 package blob
 
 import (
@@ -75,10 +78,10 @@ const (
 	MaxPage    = 1000    // entries of one List
 )
 
-// Bucket is what the users of an object store need. Its methods may be called from any goroutine.
-// The slices handed in are not kept nor changed; those handed out are the caller's.
-// Every method may return ErrDenied, ErrNoBucket, ErrThrottled, ErrBudget, ErrUnavailable or
-// ErrKey; only the others are named.
+// Bucket is the interface of an object store. Its methods may be called from any goroutine. They
+// neither keep nor change the slices that they get; the slices that they return belong to the
+// caller. Every method may return ErrDenied, ErrNoBucket, ErrThrottled, ErrBudget, ErrUnavailable
+// or ErrKey. The comments of the methods name only the others.
 type Bucket interface {
 	// Read returns the object and the version of exactly these bytes. Errors: ErrNotFound,
 	// ErrCorrupt.
@@ -88,20 +91,20 @@ type Bucket interface {
 	// the whole object. Errors: ErrNotFound, ErrCorrupt.
 	ReadPrefix(ctx context.Context, key string, n int) (*Object, error)
 
-	// ReadNewer is Read that transfers nothing and returns ErrUnchanged while the object has the
-	// version that the caller knows. Errors: ErrUnchanged, ErrNotFound, ErrCorrupt.
+	// ReadNewer is like Read, but while the object has the version that the caller knows, it
+	// transfers nothing and returns ErrUnchanged. Errors: ErrUnchanged, ErrNotFound, ErrCorrupt.
 	ReadNewer(ctx context.Context, key string, known Version) (*Object, error)
 
 	// Create writes a key that has no object. Errors: ErrExists, ErrUnknownOutcome, ErrTooLarge.
 	Create(ctx context.Context, key string, data []byte) (Version, error)
 
-	// Replace writes the key if its object still has the version old, which is never empty.
-	// A key without object is ErrChanged. Errors: ErrChanged, ErrUnknownOutcome, ErrTooLarge.
+	// Replace writes the key if its object still has the version old, which is never empty. For a
+	// key without object it returns ErrChanged. Errors: ErrChanged, ErrUnknownOutcome, ErrTooLarge.
 	Replace(ctx context.Context, key string, data []byte, old Version) (Version, error)
 
-	// Write writes without condition. It is for keys that only one process writes, and which
-	// nobody creates or replaces; a late Write overwrites a newer one.
-	// Errors: ErrUnknownOutcome, ErrTooLarge.
+	// Write writes without condition. Use it only for keys that one process alone writes, and that
+	// no process creates or replaces: a late Write overwrites a newer one. Errors:
+	// ErrUnknownOutcome, ErrTooLarge.
 	Write(ctx context.Context, key string, data []byte) (Version, error)
 
 	// List returns the keys that begin with prefix and sort after `after` (both may be empty), in
@@ -109,17 +112,17 @@ type Bucket interface {
 	// A prefix need not end at a slash.
 	List(ctx context.Context, prefix, after string, limit int) (*Page, error)
 
-	// Delete removes the object, without condition; no object is no error. A deletion that is
-	// late removes what was created since: names that matter are not used twice.
+	// Delete removes the object, without condition. It is no error if there is none. A late
+	// deletion removes what was created since, so do not use a name twice where that matters.
 	// Errors: ErrUnknownOutcome.
 	Delete(ctx context.Context, key string) error
 }
 
-// Version names one state of one key; see the package comment for what it is not. The empty
-// Version is of no object.
+// Version names one state of one key; the package comment says what it does not promise. The empty
+// Version belongs to no object.
 type Version string
 
-// Object is what was read.
+// Object is an object as it was read.
 type Object struct {
 	Data    []byte
 	Version Version
@@ -130,17 +133,17 @@ type Entry struct {
 	Key      string
 	Version  Version // as Read would return it; empty: the object cannot be read
 	Size     int64
-	Modified time.Time // by a clock of the store, coarse; it decides nothing
+	Modified time.Time // by a clock of the store, coarse; for people only
 }
 
-// Page is one answer of List. If More, the next page begins after the last entry's key; a page may
-// hold fewer entries than asked for and still not be the last.
+// Page is one answer of List. If More is set, the next page begins after the last entry's key. A
+// page may hold fewer entries than requested and still not be the last.
 type Page struct {
 	Entries []Entry
 	More    bool
 }
 
-// The kinds of errors; ask with errors.Is. See the package comment for what each class promises.
+// The kinds of errors. Compare with errors.Is. The package comment says what each class promises.
 var (
 	ErrNotFound       = errors.New("no such object")
 	ErrExists         = errors.New("the object exists already")
@@ -178,18 +181,19 @@ func NotApplied(err error) bool {
 	return false
 }
 
-// Error is how backends report. It never holds credentials, signed addresses nor data.
+// Error is the form of the backends' errors. It never contains credentials, signed addresses or
+// data.
 type Error struct {
 	Op         string        // read, create, replace, write, list, delete, keep
 	Key        string        // or the prefix of a list
 	Kind       error         // one of the kinds above; nil if there is none but Unknown
-	Unknown    bool          // it is an ErrUnknownOutcome, too
+	Unknown    bool          // it is also an ErrUnknownOutcome
 	RetryAfter time.Duration // of an ErrThrottled or ErrBudget, if known
 	Status     int           // of HTTP, if the store answered; 0 otherwise
 	Err        error         // the cause
 }
 
-// Error says what was attempted, the kind and the cause.
+// Error returns as one text what was attempted, the kind and the cause.
 func (e *Error) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %q", e.Op, e.Key)
@@ -223,7 +227,8 @@ func (e *Error) Unwrap() []error {
 	return wrapped
 }
 
-// RetryAfter returns how long the store or the budget asks to wait, 0 if it does not say.
+// RetryAfter returns how long the store or the budget asks the caller to wait, 0 if it does not
+// say.
 func RetryAfter(err error) time.Duration {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.RetryAfter

@@ -5,15 +5,15 @@ import (
 	"errors"
 )
 
-// Keeper is a Bucket that can keep an object as it is stored, whether it can be read or not.
+// Keeper is a Bucket that can preserve an object as it is stored, even if it cannot be read.
 type Keeper interface {
-	// Keep gives what is stored of an object a second key, under which it stays when the object is deleted
-	// or replaced. Errors: ErrNotFound, ErrExists.
+	// Keep gives the stored files of an object a second key. They stay under that key when the
+	// object is deleted or replaced. Errors: ErrNotFound, ErrExists.
 	Keep(ctx context.Context, key, as string) error
 }
 
-// Keep calls the Keeper that b is or wraps. Without one it returns an errors.ErrUnsupported: such a store
-// hands out what it has, or nothing.
+// Keep calls the Keeper that b is or wraps. Without one it returns an errors.ErrUnsupported: such a
+// store cannot preserve what it cannot read.
 func Keep(ctx context.Context, b Bucket, key, as string) error {
 	for b != nil {
 		if k, ok := b.(Keeper); ok {

@@ -32,8 +32,8 @@ func checkSegment(segment string) error {
 	return nil
 }
 
-// CheckPrefix returns an ErrKey for what cannot be the beginning of a key. The empty prefix is
-// good, and so is one that ends in the middle of a segment.
+// CheckPrefix returns an ErrKey for text that cannot be the beginning of a key. The empty prefix is
+// valid, and so is one that ends in the middle of a segment.
 func CheckPrefix(prefix string) error {
 	if len(prefix) > MaxKey {
 		return fmt.Errorf("%w: a prefix has %d bytes, at most %d are allowed", ErrKey, len(prefix), MaxKey)
@@ -41,8 +41,8 @@ func CheckPrefix(prefix string) error {
 	if prefix == "" {
 		return nil
 	}
-	// A prefix is good if one more letter makes a key of it: that covers "a/" and "a."
-	// alike. The longest prefix is itself a key.
+	// A prefix is valid if one more letter makes it a key: that covers "a/" and "a." alike. The
+	// longest prefix must itself be a key.
 	if len(prefix) == MaxKey {
 		return CheckKey(prefix)
 	}
@@ -60,7 +60,7 @@ func notInKey(r rune) bool {
 	return r != '.' && r != '_' && r != '-'
 }
 
-// PageLimit is the number of entries a List with this limit returns at most.
+// PageLimit is how many entries a List with this limit returns at most.
 func PageLimit(limit int) int {
 	if limit <= 0 || limit > MaxPage {
 		return MaxPage

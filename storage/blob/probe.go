@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// ProbePrefix is where Probe works.
+// ProbePrefix begins the keys that Probe uses.
 const ProbePrefix = "probe/"
 
 // probeCreators is the number of parallel writers of a probe.
@@ -19,11 +19,11 @@ const probeCreators = 16
 // cleanup bounds what Probe does after the caller's context has ended.
 const cleanup = 2 * time.Second
 
-// Probe checks that a bucket keeps the contract where object stores are known not to: some that
-// speak the protocol of S3 accept conditions and ignore them. It works on scratch keys under
-// ProbePrefix, 25 requests, and removes them. It returns ErrUnfit for a store on which
-// conditional writes are lost, and other errors (ErrDenied, ErrUnavailable) for one that could not
-// be checked. Run it before the first write of anything that matters.
+// Probe checks that a bucket keeps the contract in the points where some object stores do not. Some
+// that speak the protocol of S3 accept conditions and ignore them. It uses scratch keys under
+// ProbePrefix, needs 25 requests, and removes the keys. It returns ErrUnfit for a store on which
+// conditional writes are lost, and other errors (ErrDenied, ErrUnavailable) if it could not check
+// the store. Call it before the first write that matters.
 func Probe(ctx context.Context, bucket Bucket) error {
 	p := prober{Bucket: bucket, prefix: ProbePrefix + rand.Text() + "/"}
 	err := p.run(ctx)
@@ -84,7 +84,7 @@ func (p *prober) conditions(ctx context.Context) error {
 	return nil
 }
 
-// ignored tells a store that ignores a condition from one that answers with something else.
+// ignored distinguishes a store that ignores a condition from one that returns another error.
 func (p *prober) ignored(err error, did, expected string) error {
 	if err != nil {
 		return err
@@ -92,7 +92,7 @@ func (p *prober) ignored(err error, did, expected string) error {
 	return unfit(did, expected)
 }
 
-// visible: what was written is read and listed at once.
+// visible checks that a write is read and listed at once.
 func (p *prober) visible(ctx context.Context) error {
 	key := p.prefix + "create"
 	o, err := p.Read(ctx, key)
@@ -115,7 +115,8 @@ func (p *prober) visible(ctx context.Context) error {
 	return nil
 }
 
-// race: of parallel creators, exactly one wins, and it is its bytes that are there.
+// race checks that of several parallel creators exactly one succeeds, and that the object has its
+// bytes.
 func (p *prober) race(ctx context.Context) error {
 	key := p.prefix + "race"
 	errs := make([]error, probeCreators)

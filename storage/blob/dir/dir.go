@@ -1,47 +1,49 @@
 // Package dir is a bucket in a directory of a file system, for one machine: development, tests,
-// single nodes. Several processes may use it at once; there are no locks, so none can be left
-// behind by a process that was killed, nor held by one that is stopped.
+// single nodes. Several processes may use it at once. It has no locks, so a process that was killed
+// or stopped cannot hold one.
 //
 // # Files
 //
-// The first content of key a/b is the file a/b. Its header carries a random nonce, R. Every
-// replacement is a file of its own, a/b@/R-2, a/b@/R-3, ...; the highest number of the R that is in
-// a/b is the object. A file gets its name by link(2), complete and synced, and is never changed:
+// The first content of key a/b is the file a/b. Its header contains a random nonce, R. Every
+// replacement is a file of its own: a/b@/R-2, a/b@/R-3, .... The object is the file with the
+// highest number for the R in a/b. A file gets its name by link(2) when it is complete and synced,
+// and it is never changed:
 //
 //	create   write .tmp/x, fsync, link .tmp/x to a/b,       fsync a,    remove .tmp/x
 //	replace  write .tmp/x, fsync, link .tmp/x to a/b@/R-n+1, fsync a/b@, remove .tmp/x
 //	delete   rename a/b to .tmp/y, fsync a, remove a/b@/R-*, remove .tmp/y
 //
-// link(2) fails if the name is taken, so of any number of racing writers one wins. (A check
-// followed by rename(2) lets both win now and then: rename replaces.) A process that is killed
-// between any two steps leaves either no effect or the whole one, and rubbish that no reader looks
-// at; writers remove it later.
+// link(2) fails if the name exists, so exactly one of several racing writers succeeds. (A check
+// followed by rename(2) would sometimes let two succeed, because rename replaces.) A process that
+// is killed between any two steps leaves either no effect or the whole one. It may also leave files
+// that no reader looks at; writers remove them later.
 //
-// The nonce makes deletion one step: without a/b, the files of its R are dead, and a writer that
-// was stopped for a day in the middle of a replacement cannot bring them back. A version is R and
-// the number; it never repeats.
+// The nonce makes deletion one step. Without a/b, the files of its R do not count any more. Even a
+// writer that was stopped for a day in the middle of a replacement cannot bring them back. A
+// version consists of R and the number; it never repeats.
 //
 // # Collection of old versions
 //
-// The last [keep] versions stay. A writer may have been stopped between its look at version n and
-// its link of n+1 for so long that n+1 was made by another and collected since. Its link would
-// then succeed in the gap. It therefore looks again afterwards. The header of every version names
-// the nonce of the one it replaced, so n+2 tells whose n+1 was the real one; and a real one is made
-// read-only before it is collected, which its writer sees on the temporary name that it still has.
-// Readers never see a file in a gap, because a higher one is there.
+// The last [keep] versions stay. A writer may be stopped between reading version n and linking n+1.
+// If it is stopped for long enough, another writer has made n+1 meanwhile, and n+1 has been
+// collected since. The stopped writer's link would then succeed in the gap. It therefore checks
+// again afterwards. The header of every version names the nonce of the version it replaced, so n+2
+// shows whose n+1 was the real one. And a real version is made read-only before it is collected,
+// which its writer sees on the temporary name that it still has. Readers never see a file in a gap,
+// because a higher one exists.
 //
 // # Files that cannot be read
 //
-// A file that is not what was written, or that the disk or the file system cannot read, is listed,
-// and read as blob.ErrCorrupt. Keep gives it a second name, without reading it.
+// A file with other content than was written, or that the disk or the file system cannot read, is
+// listed, and reading it returns blob.ErrCorrupt. Keep gives it a second name, without reading it.
 //
 // # Not guaranteed
 //
-// A system call cannot be interrupted: on a disk that hangs, calls return late, after their
-// context's end, with what really happened. Network file systems are not supported: their caches
-// make a link visible late. A file system without hard links (FAT) is refused by Open. On Windows
-// directories cannot be synced, so the last writes before a power failure may be missing; deletion
-// fails with blob.ErrUnavailable while another process has the file open.
+// A system call cannot be interrupted. On a disk that hangs, calls return late, after their
+// context's end, and report what really happened. Network file systems are not supported, because
+// their caches make a link visible late. Open refuses a file system without hard links (FAT). On
+// Windows directories cannot be synced, so the last writes before a power failure may be missing.
+// Deletion there fails with blob.ErrUnavailable while another process has the file open.
 package dir
 
 import (
@@ -55,16 +57,16 @@ import (
 	"github.com/emitd/emitd/storage/blob"
 )
 
-// keep is the number of versions of one object that stay: the current one, and those that readers
-// may be about to open. They are listed in one system call, so it must be small.
+// keep is how many versions of one object stay: the current one, and those that readers may be
+// about to open. They are listed in one system call, so the number must be small.
 const keep = 8
 
-// stale is the age at which Open removes what a killed process left in .tmp. A writer that was
-// stopped for longer finds its file gone, and reports that nothing happened.
+// stale is the age at which Open removes files that a killed process left in .tmp. A writer that
+// was stopped for longer finds its file gone, and reports that nothing happened.
 const stale = time.Hour
 
-// attempts bounds the repetitions of a step that lost a race with another process; each means that
-// somebody else got on.
+// attempts bounds the repetitions of a step that lost a race with another process. Each lost race
+// means that another process made progress.
 const attempts = 1000
 
 // Config says where the bucket is.
@@ -73,8 +75,8 @@ type Config struct {
 	// nothing else may write into it.
 	Path string
 
-	// NoSync leaves out fsync: two to a hundred times faster, depending on the disk. What was
-	// acknowledged still survives every end of the process, but not a power failure.
+	// NoSync skips fsync, which is two to a hundred times faster, depending on the disk.
+	// Acknowledged writes still survive any end of the process, but not a power failure.
 	NoSync bool
 }
 
@@ -82,7 +84,7 @@ type Config struct {
 type Bucket struct {
 	root   string
 	noSync bool
-	step   func(string) error // tests end a call before a step; nil otherwise
+	step   func(string) error // for tests: may end a call before a step; nil otherwise
 }
 
 var _ blob.Bucket = (*Bucket)(nil)
@@ -106,7 +108,7 @@ func Open(config Config) (*Bucket, error) {
 
 func (b *Bucket) tmp() string { return filepath.Join(b.root, ".tmp") }
 
-// path is where the first content of a key is. The grammar of keys leaves nothing to escape.
+// path is where the first content of a key is. Valid keys need no escaping.
 func (b *Bucket) path(key string) string { return filepath.Join(b.root, filepath.FromSlash(key)) }
 
 // checkLinks makes and removes a hard link.
@@ -166,7 +168,7 @@ func (b *Bucket) Write(ctx context.Context, key string, data []byte) (blob.Versi
 	})
 }
 
-// write is what all three have in common: checks, and the form of errors.
+// write is the common part of all three: the checks, and the form of errors.
 func (b *Bucket) write(ctx context.Context, op, key string, data []byte, do func(header) (state, error)) (blob.Version, error) {
 	if err := blob.CheckKey(key); err != nil {
 		return "", &blob.Error{Op: op, Key: key, Kind: err}

@@ -14,7 +14,7 @@ import (
 	"github.com/emitd/emitd/storage/blob"
 )
 
-// nonce names one file for ever.
+// nonce identifies one file for ever.
 type nonce [16]byte
 
 func newNonce() (n nonce) {
@@ -22,11 +22,11 @@ func newNonce() (n nonce) {
 	return n
 }
 
-// String is the nonce in file names and versions.
+// String returns the form of the nonce in file names and versions.
 func (n nonce) String() string { return hex.EncodeToString(n[:]) }
 
-// header opens every file: magic, nonce, the nonce that it replaced, length and checksum of the
-// data, checksum of the header.
+// header is the beginning of every file: magic, nonce, the nonce that the file replaced, length and
+// checksum of the data, and checksum of the header.
 type header struct {
 	self, replaced nonce
 	length         uint64
@@ -54,7 +54,8 @@ func (h header) encode() []byte {
 	return binary.LittleEndian.AppendUint32(raw, crc32.Checksum(raw, castagnoli))
 }
 
-// decode refuses what encode has not made, and what is longer or shorter than it says.
+// decode refuses text that encode has not made, and a file that is longer or shorter than its
+// header says.
 func decode(raw []byte, fileSize int64) (h header, err error) {
 	if len(raw) != headerSize || string(raw[:len(magic)]) != magic {
 		return h, fmt.Errorf("%w: the file does not begin with %q", blob.ErrCorrupt, magic)
@@ -80,7 +81,7 @@ type file struct {
 	header
 }
 
-// open opens a file and reads its header. A directory is no object: os.ErrNotExist.
+// open opens a file and reads its header. A directory is no object: it returns os.ErrNotExist.
 func open(path string) (*file, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -113,7 +114,7 @@ func readHeader(f *os.File) (*file, error) {
 	return &file{File: f, info: info, header: h}, nil
 }
 
-// data reads the first n bytes; all of them are compared with their checksum.
+// data reads the first n bytes. If that is all of the data, it checks the checksum.
 func (f *file) data(n int) ([]byte, error) {
 	data := make([]byte, min(uint64(n), f.length))
 	if _, err := f.ReadAt(data, int64(headerSize)); err != nil && len(data) > 0 {
@@ -125,7 +126,7 @@ func (f *file) data(n int) ([]byte, error) {
 	return data, nil
 }
 
-// temporary writes a complete, synced file that has no name yet that anybody looks for.
+// temporary writes a complete, synced file under a name that no reader looks for.
 func (b *Bucket) temporary(h header, data []byte) (path string, err error) {
 	if err := b.at("write"); err != nil {
 		return "", err
@@ -160,9 +161,9 @@ func (b *Bucket) syncDir(path string) error {
 	return syncDir(path)
 }
 
-// makeDir creates a directory inside the bucket, and its parents, durably. It is called with a
-// temporary file in place, so it does not create the bucket itself: a disk that is not mounted must
-// not look like an empty bucket.
+// makeDir creates a directory inside the bucket, and its parents, durably. It is called after a
+// temporary file was written, so it never creates the bucket itself. A disk that is not mounted
+// must not look like an empty bucket.
 func (b *Bucket) makeDir(path string) error {
 	err := os.Mkdir(path, 0o700)
 	switch {
@@ -181,7 +182,7 @@ func (b *Bucket) makeDir(path string) error {
 	return b.syncDir(filepath.Dir(path))
 }
 
-// at is the place where tests end a call.
+// at lets tests end a call before a step.
 func (b *Bucket) at(step string) error {
 	if b.step == nil {
 		return nil
@@ -189,7 +190,7 @@ func (b *Bucket) at(step string) error {
 	return b.step(step)
 }
 
-// errBusy is the end of a call that lost a thousand races.
+// errBusy is the error of a call that lost a thousand races.
 var errBusy = fmt.Errorf("%w: other writers were faster a thousand times", blob.ErrUnavailable)
 
 // with adds a cause, if there is one, to a kind.
@@ -211,8 +212,8 @@ func withKind(err error) error {
 	return with(blob.ErrUnavailable, err)
 }
 
-// asError gives an error the form of package blob. What has no kind is a system call that did not
-// do its work before anything was visible.
+// asError gives an error the form of package blob. An error without a kind comes from a system call
+// that failed before anything was visible.
 func asError(op, key string, err error) error {
 	if err == nil {
 		return nil

@@ -12,8 +12,8 @@ import (
 
 var _ blob.Keeper = (*Bucket)(nil)
 
-// Keep implements blob.Keeper: the files of the object get a second name each. Nothing is read, so it does
-// for a file that the disk or the file system cannot read any more, too.
+// Keep implements blob.Keeper: it gives each file of the object a second name. It reads no file, so
+// it also works for files that the disk or the file system cannot read any more.
 func (b *Bucket) Keep(ctx context.Context, key, as string) error {
 	if err := errors.Join(blob.CheckKey(key), blob.CheckKey(as)); err != nil {
 		return &blob.Error{Op: "keep", Key: key, Kind: err}
@@ -27,7 +27,7 @@ func (b *Bucket) Keep(ctx context.Context, key, as string) error {
 		if err != nil && !errors.Is(err, os.ErrExist) {
 			break
 		}
-		// A replacement that was collected since it was listed is not the object.
+		// A replacement that was collected after it was listed does not belong to the object.
 		name := entry.Name()
 		if e := b.second(ctx, filepath.Join(versions(from), name), filepath.Join(versions(to), name)); !errors.Is(e, os.ErrNotExist) {
 			err = e
@@ -56,8 +56,9 @@ func (b *Bucket) second(ctx context.Context, from, to string) error {
 	return b.syncDir(filepath.Dir(to))
 }
 
-// unreadable reports whether an error of the operating system is of what one file has, and not of the
-// process or the whole directory: a file that the disk cannot read, or which is a link in a circle.
+// unreadable reports whether an error of the operating system concerns the content of one file, and
+// not the process or the whole directory: the disk cannot read the file, or the file is a link in a
+// cycle.
 func unreadable(err error) bool {
 	return errors.Is(err, syscall.EIO) || errors.Is(err, syscall.ELOOP) || errors.Is(err, syscall.EBADMSG)
 }

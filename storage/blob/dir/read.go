@@ -52,14 +52,14 @@ func (b *Bucket) read(ctx context.Context, key string, n int, known blob.Version
 	return &blob.Object{Data: data, Version: s.version()}, nil
 }
 
-// gone reports whether the bucket itself is missing: an unmounted disk must not look empty.
+// gone reports whether the bucket itself is missing. An unmounted disk must not look empty.
 func (b *Bucket) gone() bool {
 	_, err := os.Lstat(b.tmp())
 	return err != nil
 }
 
-// List implements blob.Bucket. It reads the directories that can hold keys of the page, and the
-// headers of the files on it, no others.
+// List implements blob.Bucket. It reads only the directories that can hold keys of the page, and
+// the headers of the files on the page.
 func (b *Bucket) List(ctx context.Context, prefix, after string, limit int) (*blob.Page, error) {
 	if err := blob.CheckPrefix(prefix); err != nil {
 		return nil, &blob.Error{Op: "list", Key: prefix, Kind: err}
@@ -75,7 +75,7 @@ func (b *Bucket) List(ctx context.Context, prefix, after string, limit int) (*bl
 	return w.page, nil
 }
 
-// walk is one listing under way.
+// walk is one listing.
 type walk struct {
 	bucket        *Bucket
 	prefix, after string
@@ -112,8 +112,8 @@ func (w *walk) dir(ctx context.Context, base string) error {
 	return nil
 }
 
-// names returns what in a directory can be on the page, in the order of the keys; a directory has
-// a slash at its end, which is what its keys are compared by.
+// names returns the names in a directory that can be on the page, in the order of the keys. A
+// directory gets a slash at its end, because its keys are compared by that.
 func (w *walk) names(base string, entries []os.DirEntry) []string {
 	names := make([]string, 0, len(entries))
 	for _, entry := range entries {
@@ -152,7 +152,7 @@ func (w *walk) file(key string) error {
 		return nil
 	}
 	if errors.Is(err, blob.ErrCorrupt) || errors.Is(err, os.ErrPermission) || unreadable(err) {
-		// It is there, and whoever reads it is told what is wrong with it.
+		// The file exists, and a caller that reads it gets the error.
 		return w.damaged(key)
 	}
 	if err != nil {
@@ -165,8 +165,8 @@ func (w *walk) file(key string) error {
 	return nil
 }
 
-// damaged puts a key on the page whose file cannot be read: without a version, and with the size that the
-// file of its first content has.
+// damaged puts a key on the page whose file cannot be read: without a version, and with the size of
+// its first content's file.
 func (w *walk) damaged(key string) error {
 	info, err := os.Lstat(w.bucket.path(key))
 	if errors.Is(err, os.ErrNotExist) {

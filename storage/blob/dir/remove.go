@@ -7,7 +7,8 @@ import (
 	"slices"
 )
 
-// removeBelow removes the versions that nobody needs, in ascending order: judge relies on it.
+// removeBelow removes the versions that are no longer needed, in ascending order, on which judge
+// relies.
 func (b *Bucket) removeBelow(path string, root nonce, live []uint64, top uint64) {
 	slices.Sort(live)
 	for _, n := range live {
@@ -15,13 +16,14 @@ func (b *Bucket) removeBelow(path string, root nonce, live []uint64, top uint64)
 			return
 		}
 		if err := os.Remove(versionFile(path, root, n)); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return // in this order or not at all
+			return // stop, to keep the order
 		}
 	}
 }
 
-// bequeath marks a version that its successor names, before it goes: its writer, if it has not
-// looked yet, finds the mark on the name that it still has. It reports whether the version may go.
+// bequeath prepares a version for removal. If the next version names it, it was the object, so it
+// is marked read-only. A writer that has not checked yet finds the mark on the name that it still
+// has. bequeath reports whether the version may be removed.
 func bequeath(path string, root nonce, n uint64) bool {
 	f, err := open(versionFile(path, root, n))
 	if err != nil {
@@ -39,8 +41,8 @@ func bequeath(path string, root nonce, n uint64) bool {
 // isMarked reports whether a file has been the object and was replaced.
 func isMarked(info os.FileInfo) bool { return info.Mode().Perm()&0o200 == 0 }
 
-// remove deletes an object: the rename is the deletion, the rest is tidying up. It is a rename and
-// not an unlink because the nonce of exactly the file that was removed says which versions died.
+// remove deletes an object. The rename is the deletion; the rest is cleanup. It is a rename and not
+// an unlink because the nonce of exactly the removed file says which versions were deleted with it.
 func (b *Bucket) remove(key string) error {
 	path := b.path(key)
 	if err := b.at("rename"); err != nil {
@@ -67,7 +69,7 @@ func (b *Bucket) remove(key string) error {
 	return nil
 }
 
-// bury removes what is left of a deleted object. Whatever fails here is rubbish, not state.
+// bury removes the remaining files of a deleted object. If it fails, the files stay and do no harm.
 func (b *Bucket) bury(path, grave string) {
 	f, err := open(grave)
 	if err == nil {
@@ -94,7 +96,7 @@ func (b *Bucket) removeVersions(path string, dead nonce) {
 			_ = os.Remove(filepath.Join(versions(path), entry.Name()))
 		}
 	}
-	_ = os.Remove(versions(path)) // unless another root has begun
+	_ = os.Remove(versions(path)) // fails if the key was created again and has replacements
 }
 
 // discard removes a temporary file, linked or not.

@@ -14,17 +14,17 @@ import (
 
 // state says which file is the object.
 type state struct {
-	root nonce  // of the file of the key itself
+	root nonce  // nonce of the file of the key itself
 	n    uint64 // 1 is that file
-	self nonce  // of the file that is the object
+	self nonce  // nonce of the file that is the object
 }
 
-// version repeats only if a nonce does.
+// version repeats only if a nonce repeats.
 func (s state) version() blob.Version {
 	return blob.Version(s.root.String() + "-" + strconv.FormatUint(s.n, 10))
 }
 
-// versions is the directory of the replacements of a key; no key has an "@".
+// versions is the directory of a key's replacements. No key contains an "@".
 func versions(path string) string { return path + "@" }
 
 func versionFile(path string, root nonce, n uint64) string {
@@ -38,8 +38,8 @@ func parseVersionFile(name string) (root string, n uint64, ok bool) {
 	return root, n, found && err == nil && strconv.FormatUint(n, 10) == number && len(root) == 2*len(nonce{})
 }
 
-// highest returns the highest replacement of a root, 1 if there is none. The directory holds few
-// files, so that one system call lists it, in one step.
+// highest returns the highest replacement number of a root, 1 if there is none. The directory holds
+// few files, so one system call lists it, in one step.
 func highest(path string, root nonce) (uint64, error) {
 	entries, err := os.ReadDir(versions(path))
 	if errors.Is(err, os.ErrNotExist) {
@@ -57,8 +57,8 @@ func highest(path string, root nonce) (uint64, error) {
 	return top, nil
 }
 
-// current opens the file that is the object: blob.ErrNotFound if there is none. It looks again
-// when a writer or a deletion passed by between its steps.
+// current opens the file that is the object. If there is none it returns blob.ErrNotFound. It tries
+// again if a write or a deletion happened between its steps.
 func (b *Bucket) current(path string) (state, *file, error) {
 	for range attempts {
 		s, f, err := b.look(path)
@@ -69,7 +69,7 @@ func (b *Bucket) current(path string) (state, *file, error) {
 	return state{}, nil, errBusy
 }
 
-// look is one attempt of current; os.ErrNotExist asks for another one.
+// look is one attempt of current. os.ErrNotExist asks for another one.
 func (b *Bucket) look(path string) (state, *file, error) {
 	first, err := open(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -99,8 +99,8 @@ func (b *Bucket) look(path string) (state, *file, error) {
 	return state{root: root, n: n, self: f.self}, f, nil
 }
 
-// sameFile returns os.ErrNotExist if the path does not lead to the open file any more: only then
-// are the versions that were listed in between those of the object.
+// sameFile returns os.ErrNotExist if the path no longer leads to the open file. Otherwise the
+// versions that were listed in between belong to the object.
 func sameFile(path string, f *file) error {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -122,7 +122,7 @@ func (b *Bucket) create(ctx context.Context, key string, data []byte, h header) 
 	path := b.path(key)
 	if err := b.link(ctx, tmp, path); err != nil {
 		if errors.Is(err, os.ErrExist) {
-			// Whoever is told that it exists may act upon that: make it durable first.
+			// The caller may act on the knowledge that the object exists: make it durable first.
 			return state{}, with(blob.ErrExists, b.syncDir(filepath.Dir(path)))
 		}
 		return state{}, err
@@ -130,7 +130,7 @@ func (b *Bucket) create(ctx context.Context, key string, data []byte, h header) 
 	return state{root: h.self, n: 1, self: h.self}, b.publish(filepath.Dir(path))
 }
 
-// replace links the next version if the current one pleases.
+// replace links the next version if pleases accepts the current one.
 func (b *Bucket) replace(ctx context.Context, key string, data []byte, h header, pleases func(state) bool) (state, error) {
 	path := b.path(key)
 	old, f, err := b.current(path)
@@ -157,7 +157,8 @@ func (b *Bucket) replace(ctx context.Context, key string, data []byte, h header,
 		}
 		return state{}, err
 	}
-	// Look before the sync: it is slow, and the versions that can tell may be collected meanwhile.
+	// Check before the sync: the sync is slow, and meanwhile the versions needed for the check may
+	// be collected.
 	if err := b.confirm(path, tmp, next); err != nil {
 		return state{}, err
 	}
@@ -168,8 +169,8 @@ func (b *Bucket) replace(ctx context.Context, key string, data []byte, h header,
 	return next, nil
 }
 
-// link gives a temporary file its name, and makes the directory if it is missing. It is os.ErrExist
-// if the name is another file's.
+// link gives a temporary file its name, and creates the directory if it is missing. It returns
+// os.ErrExist if another file has the name.
 func (b *Bucket) link(ctx context.Context, tmp, path string) error {
 	for range attempts {
 		if err := ctx.Err(); err != nil {
@@ -205,8 +206,8 @@ func (b *Bucket) mine(tmp, path string, exists error) error {
 	return exists
 }
 
-// publish makes a linked name durable. Others may have seen it already: a failure is an unknown
-// outcome.
+// publish makes a linked name durable. Other processes may have seen it already, so a failure is an
+// unknown outcome.
 func (b *Bucket) publish(dir string) error {
 	err := b.at("sync")
 	if err == nil {
@@ -218,7 +219,7 @@ func (b *Bucket) publish(dir string) error {
 	return nil
 }
 
-// confirm looks whether the link was made in time; see the package comment.
+// confirm checks whether the link was made in time; see the package comment.
 func (b *Bucket) confirm(path, tmp string, mine state) error {
 	if err := b.at("confirm"); err != nil {
 		return with(blob.ErrUnknownOutcome, err)
@@ -236,8 +237,9 @@ func (b *Bucket) confirm(path, tmp string, mine state) error {
 	return b.judge(path, tmp, mine, top)
 }
 
-// judge tells a version that was the object, until it was replaced, from one that was linked into
-// a gap. The true one is named by its successor or, once collected, marked.
+// judge distinguishes a version that was the object until it was replaced from one that was linked
+// into a gap. A version that was the object is named by its successor or, once it may be collected,
+// marked read-only.
 func (b *Bucket) judge(path, tmp string, mine state, top uint64) error {
 	if f, err := open(versionFile(path, mine.root, mine.n+1)); err == nil {
 		f.Close()
@@ -254,7 +256,7 @@ func (b *Bucket) judge(path, tmp string, mine state, top uint64) error {
 	case !isRoot(path, mine.root):
 		return with(blob.ErrChanged, blob.ErrUnknownOutcome)
 	}
-	// Nobody has seen it: there was a higher one before it.
+	// No reader has seen it, because a higher version existed before.
 	_ = os.Remove(versionFile(path, mine.root, mine.n))
 	return fmt.Errorf("%w: it is at version %d", blob.ErrChanged, top)
 }
@@ -268,9 +270,9 @@ func isRoot(path string, root nonce) bool {
 	return f.self == root
 }
 
-// collect removes versions below the last few, from the lowest, and those of roots that are dead.
-// The listing comes before the look at the root: a root that has files by then, and is not the
-// key's afterwards, is not coming back.
+// collect removes versions below the last few, from the lowest, and those of roots that were
+// deleted. It lists the directory before it reads the root. A root that has files in that listing
+// and is not the key's root afterwards cannot become it again.
 func (b *Bucket) collect(path string) {
 	entries, err := os.ReadDir(versions(path))
 	if err != nil || len(entries) <= keep {

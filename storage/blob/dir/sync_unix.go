@@ -11,7 +11,7 @@ import (
 func syncDir(path string) error {
 	d, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil // removed since, and all its names with it
+		return nil // removed since, with all names in it
 	}
 	if err != nil {
 		return err

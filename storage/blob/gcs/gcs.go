@@ -4,26 +4,27 @@
 //
 // The version of an object is its generation, which the store gives to each write and never
 // repeats. Create is an upload with ifGenerationMatch=0, Replace one with the generation that was
-// read. The generation always comes from the answer that brings the data, or that confirms the
-// write, never from a second request: in between, somebody else may have written, and a writer who
-// pairs its own data with the other's generation overwrites the other.
+// read. The generation always comes from the answer that contains the data or confirms the write,
+// never from a second request. Another writer may have written in between, and pairing one's own
+// data with that writer's generation would overwrite its object.
 //
-// # Doubt
+// # Unknown outcomes
 //
-// Each conditional upload carries a random number in the metadata of the object, emitd-nonce.
-// After a timeout, a reset or a 5xx the metadata is read back: the same number means that the
-// write has happened. What is sent again, and what is reported when it cannot be told, is in
-// package settle. All of it ends with the caller's context.
+// Each conditional upload stores a random number in the metadata of the object, emitd-nonce. After
+// a timeout, a reset or a 5xx, the metadata is read back: the same number means that the write has
+// happened. Package settle describes what is sent again, and what is reported if the outcome cannot
+// be determined. All of it ends with the caller's context.
 //
 // # Limits
 //
-// The store takes about one write a second of one name; more is answered with 429 and waited for.
-// New names are not limited like that. Uploads are single requests.
+// The store accepts about one write a second for one name. It answers more with 429, and the client
+// waits. New names have no such limit. Uploads are single requests.
 //
 // # Permissions
 //
 // storage.objects.get, create, delete and list (roles/storage.objectUser). Credentials are the
-// application default ones; with an emulator (STORAGE_EMULATOR_HOST, or an endpoint) there are none.
+// application default ones. With an emulator (STORAGE_EMULATOR_HOST, or an endpoint) there are
+// none.
 package gcs
 
 import (
@@ -51,8 +52,8 @@ type Config struct {
 	// unless Tokens are given.
 	Endpoint string
 
-	// Tokens replace the application default credentials. They are asked for with each request,
-	// and keep a token as long as it is good (as oauth2.ReuseTokenSource does).
+	// Tokens replaces the application default credentials. It is asked for a token with each
+	// request, so it should reuse a token while that is valid (as oauth2.ReuseTokenSource does).
 	Tokens oauth2.TokenSource
 	// Client replaces http.DefaultClient below the credentials, for tests and proxies.
 	Client *http.Client
@@ -60,7 +61,7 @@ type Config struct {
 	Policy Policy
 }
 
-// Policy bounds the repetitions of one call; its zero value is good.
+// Policy bounds the repetitions of one call; its zero value is usable.
 type Policy = settle.Policy
 
 const (
@@ -109,7 +110,7 @@ func Open(ctx context.Context, config Config) (*Bucket, error) {
 	return &Bucket{config: config, client: client}, nil
 }
 
-// transport has room for the parallel uploads of a pipeline.
+// transport keeps enough idle connections for the parallel uploads of a pipeline.
 func transport() http.RoundTripper {
 	t, ok := http.DefaultTransport.(*http.Transport)
 	if !ok {
@@ -160,8 +161,8 @@ func (b *Bucket) Replace(ctx context.Context, key string, data []byte, old blob.
 	return b.conditional(ctx, call, data, string(old))
 }
 
-// isGeneration reports whether a version is one of this store: others would be a bad request, and
-// 0 would mean that there is no object.
+// isGeneration reports whether a version is one of this store. Any other would be a bad request,
+// and 0 would mean that there is no object.
 func isGeneration(v blob.Version) bool {
 	return v != "" && v != "0" && len(v) < 20 && strings.Trim(string(v), "0123456789") == ""
 }
@@ -176,7 +177,7 @@ func (b *Bucket) Write(ctx context.Context, key string, data []byte) (blob.Versi
 	return b.config.Policy.Repeat(ctx, call, true)
 }
 
-// check is done before anything is sent.
+// check checks a call before anything is sent.
 func check(call settle.Call) error {
 	if err := blob.CheckKey(call.Key); err != nil {
 		return &blob.Error{Op: call.Op, Key: call.Key, Kind: err}
@@ -187,7 +188,7 @@ func check(call settle.Call) error {
 	return nil
 }
 
-// conditional is Create and Replace.
+// conditional is the common part of Create and Replace.
 func (b *Bucket) conditional(ctx context.Context, call settle.Call, data []byte, generation string) (blob.Version, error) {
 	if err := check(call); err != nil {
 		return "", err

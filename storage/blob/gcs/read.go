@@ -24,10 +24,10 @@ func (b *Bucket) ReadPrefix(ctx context.Context, key string, n int) (*blob.Objec
 	n = max(n, 1) // a range is never empty
 	o, err := b.read(ctx, key, nil, http.Header{"Range": {fmt.Sprintf("bytes=0-%d", n-1)}})
 	if errors.Is(err, errRange) {
-		return b.Read(ctx, key) // it is empty, or was
+		return b.Read(ctx, key) // the object is empty, or was
 	}
 	if err == nil && len(o.Data) > n {
-		o.Data = o.Data[:n] // the store does not know ranges
+		o.Data = o.Data[:n] // the store ignores ranges
 	}
 	return o, err
 }
@@ -39,7 +39,7 @@ func (b *Bucket) ReadNewer(ctx context.Context, key string, known blob.Version) 
 		query = url.Values{"ifGenerationNotMatch": {string(known)}}
 	}
 	o, err := b.read(ctx, key, query, nil)
-	if err == nil && known != "" && o.Version == known { // the store does not know the condition
+	if err == nil && known != "" && o.Version == known { // the store ignores the condition
 		return nil, &blob.Error{Op: "read", Key: key, Kind: blob.ErrUnchanged}
 	}
 	return o, err
@@ -88,8 +88,9 @@ func (b *Bucket) List(ctx context.Context, prefix, after string, limit int) (*bl
 		"fields":     {"items(name,generation,size,updated),nextPageToken"},
 	}
 	if after != "" {
-		// The offset is inclusive. "!" sorts before every letter of a key: this is the least
-		// name after `after`, and those that go on from it are still behind.
+		// The offset is inclusive. "!" sorts before every character of a key. So this is the
+		// smallest name after `after`, and longer names that begin with `after` still come behind
+		// it.
 		query.Set("startOffset", b.name(after)+"!")
 	}
 	for {
@@ -97,7 +98,7 @@ func (b *Bucket) List(ctx context.Context, prefix, after string, limit int) (*bl
 		if err != nil || len(page.Entries) > 0 || token == "" {
 			return page, err
 		}
-		query.Set("pageToken", token) // nothing but what is not ours: go on
+		query.Set("pageToken", token) // the page has only foreign names: read the next one
 	}
 }
 

@@ -27,23 +27,23 @@ type request struct {
 	body         []byte
 }
 
-// reply is its answer, read to the end.
+// reply is the answer to a request, read to the end.
 type reply struct {
 	status int
 	header http.Header
 	body   []byte
 }
 
-// resource is what is used of an object's metadata.
+// resource is the part of an object's metadata that is used.
 type resource struct {
 	Name       string            `json:"name,omitempty"`
 	Generation string            `json:"generation,omitempty"` // a number in quotes
-	Size       string            `json:"size,omitempty"`       // as well
+	Size       string            `json:"size,omitempty"`       // a number in quotes
 	Updated    time.Time         `json:"updated,omitzero"`
 	Metadata   map[string]string `json:"metadata,omitempty"`
 }
 
-// object is the path of a key; a slash in it is escaped.
+// object is the path of a key; slashes in the key are escaped.
 func (b *Bucket) object(key string) string {
 	return "/storage/v1/b/" + url.PathEscape(b.config.Bucket) + "/o/" + url.PathEscape(b.name(key))
 }
@@ -80,7 +80,7 @@ func (b *Bucket) do(ctx context.Context, r request) (*reply, settle.Answer) {
 	return answered(&reply{status: response.StatusCode, header: response.Header, body: data})
 }
 
-// classify tells a refusal of the token server from trouble on the way.
+// classify distinguishes a refusal of the token server from a transport error.
 func classify(ctx context.Context, err error) settle.Answer {
 	if token, ok := errors.AsType[*oauth2.RetrieveError](err); ok && token.Response != nil && token.Response.StatusCode < 500 {
 		return settle.Answer{Verdict: settle.Failed, Err: &blob.Error{
@@ -93,7 +93,7 @@ func classify(ctx context.Context, err error) settle.Answer {
 // errRange is the answer to a range of an empty object (416).
 var errRange = fmt.Errorf("%w: the range is not in the object", blob.ErrUnavailable)
 
-// answered says what a complete answer means.
+// answered interprets a complete answer.
 func answered(r *reply) (*reply, settle.Answer) {
 	if r.status < 300 {
 		if len(r.body) > blob.MaxSize {
@@ -114,7 +114,7 @@ func answered(r *reply) (*reply, settle.Answer) {
 	}}
 }
 
-// message finds the store's own words in an error, which names no credentials.
+// message finds the store's own error message, which contains no credentials.
 func message(body []byte) string {
 	var e struct {
 		Error struct {
@@ -172,7 +172,7 @@ func multipart(boundary string, meta, data []byte) []byte {
 	return append(body, "\r\n--"+boundary+"--\r\n"...)
 }
 
-// look reads the metadata of an object, whose absence is an answer.
+// look reads the metadata of an object. It is no error if there is none.
 func (b *Bucket) look(ctx context.Context, key string) (settle.Seen, settle.Answer) {
 	got, answer := b.do(ctx, request{
 		method: http.MethodGet, path: b.object(key), query: url.Values{"fields": {"generation,metadata"}},

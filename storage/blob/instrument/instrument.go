@@ -1,5 +1,5 @@
-// Package instrument makes the calls of a bucket visible: every call of an object store passes
-// here, whatever stands behind it.
+// Package instrument adds metrics and traces to a bucket: every call of an object store passes
+// through it, whatever the backend.
 //
 // Metrics (OpenTelemetry):
 //
@@ -9,12 +9,12 @@
 //
 // with the attributes emitd.objects.system (the scheme of the address: file, gs, mem, s3),
 // emitd.objects.use, emitd.objects.operation (read, create, replace, write, list, delete) and
-// emitd.outcome: ok, or the answer in one word (exists, changed, unchanged, not_found), which is no
-// failure. A call that failed has error.type instead: denied, no_bucket, throttled, budget,
-// unavailable, corrupt, too_large, unfit, bad_key, unknown_outcome, or _OTHER.
+// emitd.outcome. The outcome is ok, or an answer in one word (exists, changed, unchanged,
+// not_found), which is no failure. A call that failed has error.type instead: denied, no_bucket,
+// throttled, budget, unavailable, corrupt, too_large, unfit, bad_key, unknown_outcome, or _OTHER.
 //
-// Spans are called "objects.<operation>", of kind client, with the same attributes and
-// emitd.objects.key. Neither addresses, credentials, error texts nor data are in any of them.
+// Spans have the name "objects.<operation>" and the kind client. They have the same attributes and
+// emitd.objects.key. None of them contains addresses, credentials, error texts or data.
 package instrument
 
 import (
@@ -35,19 +35,20 @@ import (
 
 const scope = "github.com/emitd/emitd/storage/blob/instrument"
 
-// Config says what the calls are called.
+// Config says how the calls are named.
 type Config struct {
 	System string // the scheme of the address: file, gs, mem, s3
 	Use    string // what the bucket holds: queues, cluster
-	// Roots traces calls that belong to no span of the caller's as well. Leave it out for a bucket that
-	// is asked by the clock, as a cluster store is with each heartbeat: its spans would be most of all.
+	// Roots also traces calls that belong to no span of the caller's. Leave it out for a bucket
+	// with periodic calls, such as a cluster store with its heartbeats: its spans would outnumber
+	// all others.
 	Roots bool
 	// MeterProvider and TracerProvider; nil: OpenTelemetry's global ones.
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
 }
 
-// Bucket is a blob.Bucket that tells of its calls. Use New.
+// Bucket is a blob.Bucket that measures and traces its calls. Use New.
 type Bucket struct {
 	inner    blob.Bucket
 	config   Config
@@ -83,7 +84,7 @@ func New(inner blob.Bucket, c Config) (*Bucket, error) {
 	return b, nil
 }
 
-// call is one call being watched.
+// call is one measured call.
 type call struct {
 	b     *Bucket
 	ctx   context.Context
@@ -102,7 +103,7 @@ func (b *Bucket) begin(ctx context.Context, op, key string) (context.Context, *c
 	return ctx, c
 }
 
-// end tells what became of the call, and how many bytes it moved.
+// end records the outcome of the call, and how many bytes it moved.
 func (c *call) end(size int, err error) {
 	result, failed := outcome(err)
 	if c.b.duration.Enabled(c.ctx) {
@@ -122,7 +123,7 @@ func (c *call) end(size int, err error) {
 	c.span.End()
 }
 
-// answers are what a bucket says that works.
+// answers are the errors of a bucket that works.
 var answers = []struct {
 	kind error
 	word string
@@ -148,8 +149,8 @@ var failures = []struct {
 	{blob.ErrKey, "bad_key"},
 }
 
-// outcome is the attribute that tells what became of a call, and whether it failed. An unknown
-// outcome wins over every other kind.
+// outcome returns the attribute that names the outcome of a call, and whether the call failed. An
+// unknown outcome takes precedence over every other kind.
 func outcome(err error) (attribute.KeyValue, bool) {
 	if err == nil {
 		return attribute.String("emitd.outcome", "ok"), false
@@ -170,7 +171,7 @@ func outcome(err error) (attribute.KeyValue, bool) {
 	return attribute.String("error.type", "_OTHER"), true
 }
 
-// read watches a call that returns an object.
+// read measures a call that returns an object.
 func (b *Bucket) read(ctx context.Context, key string, do func(ctx context.Context) (*blob.Object, error)) (*blob.Object, error) {
 	ctx, c := b.begin(ctx, "read", key)
 	o, err := do(ctx)
@@ -182,7 +183,7 @@ func (b *Bucket) read(ctx context.Context, key string, do func(ctx context.Conte
 	return o, err
 }
 
-// put watches a call that writes.
+// put measures a call that writes.
 func (b *Bucket) put(ctx context.Context, op, key string, size int, do func(ctx context.Context) (blob.Version, error)) (blob.Version, error) {
 	ctx, c := b.begin(ctx, op, key)
 	v, err := do(ctx)

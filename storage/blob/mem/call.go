@@ -27,7 +27,7 @@ const (
 // writes reports whether the method changes something.
 func (op Op) writes() bool { return op == Create || op == Replace || op == Write || op == Delete }
 
-// Call is one call of the bucket, as latencies and faults see it.
+// Call is one call of the bucket, as latencies and faults get it.
 type Call struct {
 	N    int // counts the calls of a bucket from 1; 0 when a latency is asked
 	Op   Op
@@ -65,7 +65,7 @@ func (b *Bucket) count(op Op, change func(*Stats)) {
 	b.stats[op] = s
 }
 
-// do is the way of a call: half the latency, the effect or the fault, the other half.
+// do carries out a call: half the latency, then the effect or the fault, then the other half.
 func (b *Bucket) do(ctx context.Context, call *Call, effect func(Fault) error) error {
 	if err := ctx.Err(); err != nil {
 		return &blob.Error{Op: string(call.Op), Key: call.Key, Kind: blob.ErrUnavailable, Err: err}
@@ -88,7 +88,7 @@ func (b *Bucket) do(ctx context.Context, call *Call, effect func(Fault) error) e
 	return err
 }
 
-// arrive is what happens at the store, in one step.
+// arrive is the part of a call that happens at the store, in one step.
 func (b *Bucket) arrive(call *Call, effect func(Fault) error) (Fault, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -106,7 +106,7 @@ func (b *Bucket) arrive(call *Call, effect func(Fault) error) (Fault, error) {
 	return fault, err
 }
 
-// tally counts a call that ended on its way.
+// tally counts a call that ended before it arrived.
 func (b *Bucket) tally(call *Call, failed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -120,7 +120,7 @@ func (b *Bucket) tally(call *Call, failed bool) {
 	})
 }
 
-// wait lets d pass, or returns why not. It does not yield if d is zero.
+// wait lets d pass, or returns why it ended early. It does not yield if d is zero.
 func wait(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return ctx.Err()
@@ -135,7 +135,7 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// cut is the error of a call whose context ended while it was under way.
+// cut is the error of a call whose context ended while the call was in flight.
 func cut(call Call, err error) error {
 	e := &blob.Error{Op: string(call.Op), Key: call.Key, Err: err}
 	if call.Op.writes() {
@@ -146,7 +146,7 @@ func cut(call Call, err error) error {
 	return e
 }
 
-// fail gives an answer the form of the package's errors.
+// fail gives an error the form of the package's errors.
 func fail(call Call, err error) error {
 	if err == nil {
 		return nil

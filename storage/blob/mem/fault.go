@@ -20,8 +20,9 @@ const (
 	// blob.ErrUnavailable.
 	Conflict
 
-	// Refused: a conditional write is refused though its condition holds (412), as if somebody
-	// had been first and was gone again. Nothing happens; blob.ErrExists or blob.ErrChanged.
+	// Refused: a conditional write is refused although its condition is true (412), as if another
+	// write had been first and was undone again. Nothing happens; blob.ErrExists or
+	// blob.ErrChanged.
 	Refused
 
 	// Throttled: the store asks for fewer requests (503). Nothing happens; blob.ErrThrottled
@@ -34,21 +35,21 @@ const (
 	// Denied: blob.ErrDenied, nothing happens.
 	Denied
 
-	// LostRequest: nothing happens, but nobody knows: blob.ErrUnknownOutcome for a write,
+	// LostRequest: nothing happens, but the outcome is unknown: blob.ErrUnknownOutcome for a write,
 	// blob.ErrUnavailable for a read.
 	LostRequest
 
-	// LostReply: it happens, and the answer is lost: as LostRequest for the caller.
+	// LostReply: the call happens, and the answer is lost. For the caller it is like LostRequest.
 	LostReply
 
-	// Late: the answer is as of LostRequest, and the write arrives after Delay (its condition is
-	// judged then), or by Land if Delay is 0.
+	// Late: the answer is that of LostRequest. The write arrives after Delay, and its condition is
+	// checked then. If Delay is 0, it arrives when Land is called.
 	Late
 
 	// TornRead: a read returns half of the bytes with the whole object's version and no error.
 	TornRead
 
-	// ConditionIgnored: Create and Replace happen whatever is there.
+	// ConditionIgnored: Create and Replace happen whatever the object is.
 	ConditionIgnored
 )
 
@@ -75,15 +76,15 @@ type injection struct {
 	fault Fault
 }
 
-// lateWrite is a write that is still on its way.
+// lateWrite is a write in flight that has not arrived.
 type lateWrite struct {
 	call   Call
 	due    time.Time // zero: only Land lands it
 	effect func(Fault) error
 }
 
-// Inject lines up faults for the next calls of a method on a key ("" is any key): the first fault
-// for the first such call, and so on. A zero Fault lets a call pass unharmed.
+// Inject queues faults for the next calls of a method on a key ("" is any key): the first fault for
+// the first such call, and so on. A zero Fault lets a call succeed.
 func (b *Bucket) Inject(op Op, key string, faults ...Fault) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -92,7 +93,7 @@ func (b *Bucket) Inject(op Op, key string, faults ...Fault) {
 	}
 }
 
-// Late returns the writes that are still on their way, in the order of their calls.
+// Late returns the writes that have not arrived yet, in the order of their calls.
 func (b *Bucket) Late() []Call {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -104,7 +105,7 @@ func (b *Bucket) Late() []Call {
 	return calls
 }
 
-// Land lets all late writes arrive now, in the order of their calls, and returns how many took
+// Land makes all late writes arrive now, in the order of their calls, and returns how many took
 // effect.
 func (b *Bucket) Land() int {
 	b.mu.Lock()
@@ -112,7 +113,7 @@ func (b *Bucket) Land() int {
 	return b.land(true)
 }
 
-// LandOne lets the late write of call number n arrive now and reports whether it took effect.
+// LandOne makes the late write of call number n arrive now and reports whether it took effect.
 func (b *Bucket) LandOne(n int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -125,7 +126,7 @@ func (b *Bucket) LandOne(n int) bool {
 	return false
 }
 
-// land lets the late writes arrive that are due, or all.
+// land makes the late writes arrive that are due, or all.
 func (b *Bucket) land(all bool) int {
 	if len(b.late) == 0 {
 		return 0
@@ -157,7 +158,7 @@ func (b *Bucket) pick(call Call) Fault {
 	return Fault{}
 }
 
-// apply lets the call happen as its fault allows.
+// apply carries out the call as its fault allows.
 func (b *Bucket) apply(call Call, fault Fault, effect func(Fault) error) error {
 	answer := &blob.Error{Op: string(call.Op), Key: call.Key, Err: fmt.Errorf("injected: %v", fault.Kind)}
 	switch fault.Kind {
@@ -188,7 +189,7 @@ func (b *Bucket) apply(call Call, fault Fault, effect func(Fault) error) error {
 	return answer
 }
 
-// lose does what a call does whose answer nobody gets.
+// lose carries out a call whose answer is lost.
 func (b *Bucket) lose(call Call, fault Fault, effect func(Fault) error) {
 	switch {
 	case fault.Kind == LostReply:

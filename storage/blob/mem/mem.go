@@ -1,26 +1,26 @@
 // Package mem is a bucket in memory: the reference model of package blob, for tests, simulations
 // and development.
 //
-// Without latency and faults a call takes effect at once, on the caller's goroutine; the package
-// starts no goroutines and keeps no timers of its own, so a deterministic simulator can drive it
-// step by step, and a testing/synctest bubble can let its latencies pass in virtual time.
+// Without latency and faults a call takes effect at once, on the caller's goroutine. The package
+// starts no goroutines and has no timers of its own. A deterministic simulator can therefore drive
+// it step by step, and in a testing/synctest bubble its latencies pass in virtual time.
 //
 // # Versions
 //
-// A version is a checksum of the bytes, like the ETag of S3: equal bytes written twice have equal
-// versions, and an object that goes A, B, A looks unchanged. That is on purpose: what works here
-// does not rest on versions that never repeat.
+// A version is a checksum of the bytes, like the ETag of S3. Equal bytes written twice have equal
+// versions, and an object that goes A, B, A looks unchanged. This is deliberate: code that works
+// with this package does not depend on versions that never repeat.
 //
 // # Latency
 //
-// Half of the latency passes before the effect and half after it. A write whose context ends in
-// the first half has not happened, one whose context ends in the second half has; both say
-// blob.ErrUnknownOutcome, because the caller of a real store could not tell either.
+// Half of the latency passes before the effect and half after it. A write whose context ends in the
+// first half has not happened. One whose context ends in the second half has happened. Both return
+// blob.ErrUnknownOutcome, because the caller of a real store could not distinguish them either.
 //
 // # Faults
 //
-// [Bucket.Inject] lines up faults for the next calls of one kind; [Config.Faults] asks a function
-// before every call, for storms from a seed. A fault is a value ([Fault]); its kinds are what
+// [Bucket.Inject] queues faults for the next calls of one kind. [Config.Faults] is called before
+// every call, for random faults from a seed. A fault is a value ([Fault]). Its kinds are what
 // stores and networks do: see [FaultKind].
 package mem
 
@@ -36,16 +36,17 @@ import (
 	"github.com/emitd/emitd/storage/blob"
 )
 
-// Config shapes a bucket. Its zero value is a store without latency and faults.
+// Config configures a bucket. Its zero value is a store without latency and faults.
 type Config struct {
-	// Latency of each call; nil is none. It is asked before the call, outside any lock.
+	// Latency is the latency of each call; nil is none. It is called before the call, outside any
+	// lock.
 	Latency func(Call) time.Duration
 
-	// Faults is asked before each call for which Inject has nothing lined up; nil is no fault.
-	// It runs under the bucket's lock: it must not call the bucket.
+	// Faults is called before each call for which Inject has queued nothing; nil is no fault. It
+	// runs under the bucket's lock, so it must not call the bucket.
 	Faults func(Call) Fault
 
-	// Now stamps objects and decides when late writes land; nil is time.Now.
+	// Now stamps objects and decides when late writes arrive; nil is time.Now.
 	Now func() time.Time
 }
 
@@ -214,7 +215,7 @@ func (b *Bucket) List(ctx context.Context, prefix, after string, limit int) (*bl
 	err := b.do(ctx, &call, func(Fault) error {
 		at, found := slices.BinarySearch(b.keys, max(prefix, after))
 		if found && after >= prefix {
-			at++ // `after` itself is on the page before
+			at++ // `after` itself is on the previous page
 		}
 		for _, key := range b.keys[at:] {
 			if !strings.HasPrefix(key, prefix) {
@@ -235,8 +236,8 @@ func (b *Bucket) List(ctx context.Context, prefix, after string, limit int) (*bl
 	return page, nil
 }
 
-// Peek returns the bytes of a key as they are now: no call, no latency, no fault, no count. The
-// caller must not change them.
+// Peek returns the bytes of a key as they are now. It is no call: it has no latency and no fault,
+// and is not counted. The caller must not change the bytes.
 func (b *Bucket) Peek(key string) ([]byte, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -51,7 +51,7 @@ func noETag() settle.Answer {
 	return settle.Answer{Verdict: settle.Doubtful, Err: &blob.Error{Err: errors.New("the answer has no ETag")}}
 }
 
-// look reads the metadata of an object, whose absence is an answer.
+// look reads the metadata of an object. It is no error if there is none.
 func (b *Bucket) look(ctx context.Context, key string) (settle.Seen, settle.Answer) {
 	out, err := b.client.HeadObject(ctx, &s3.HeadObjectInput{Bucket: &b.config.Bucket, Key: aws.String(b.name(key))})
 	if err != nil {
@@ -68,7 +68,7 @@ func (b *Bucket) look(ctx context.Context, key string) (settle.Seen, settle.Answ
 	return settle.Seen{Exists: true, Nonce: metadata(out.Metadata), Version: version}, settle.Answer{}
 }
 
-// metadata finds the nonce: some stores change the case of names.
+// metadata finds the nonce. Some stores change the case of names.
 func metadata(m map[string]string) string {
 	for name, value := range m {
 		if strings.EqualFold(name, nonceName) {
@@ -90,10 +90,10 @@ func (b *Bucket) ReadPrefix(ctx context.Context, key string, n int) (*blob.Objec
 	}
 	o, err := b.read(ctx, key, func(in *s3.GetObjectInput) { in.Range = aws.String(fmt.Sprintf("bytes=0-%d", n-1)) })
 	if errors.Is(err, errRange) {
-		return b.Read(ctx, key) // it is empty, or was
+		return b.Read(ctx, key) // the object is empty, or was
 	}
 	if err == nil && len(o.Data) > n {
-		o.Data = o.Data[:n] // the store does not know ranges
+		o.Data = o.Data[:n] // the store ignores ranges
 	}
 	return o, err
 }
@@ -105,7 +105,7 @@ func (b *Bucket) ReadNewer(ctx context.Context, key string, known blob.Version) 
 			in.IfNoneMatch = aws.String(quote(known))
 		}
 	})
-	if err == nil && known != "" && o.Version == known { // the store does not know the condition
+	if err == nil && known != "" && o.Version == known { // the store ignores the condition
 		return nil, &blob.Error{Op: "read", Key: key, Kind: blob.ErrUnchanged}
 	}
 	return o, err
@@ -132,7 +132,7 @@ func (b *Bucket) read(ctx context.Context, key string, change func(*s3.GetObject
 	return o, nil
 }
 
-// get sends one GET and reads all of its answer: data and version are of one moment.
+// get sends one GET and reads its whole answer, so data and version are of the same moment.
 func (b *Bucket) get(ctx context.Context, in *s3.GetObjectInput) (*blob.Object, settle.Answer) {
 	out, err := b.client.GetObject(ctx, in)
 	if err != nil {
@@ -168,7 +168,7 @@ func (b *Bucket) List(ctx context.Context, prefix, after string, limit int) (*bl
 		if err != nil || len(page.Entries) > 0 || !page.More || last <= start {
 			return page, err
 		}
-		start = last // nothing but what is not ours: go on
+		start = last // the page has only foreign names: read the next one
 	}
 }
 
@@ -200,7 +200,7 @@ func (b *Bucket) page(ctx context.Context, prefix, start string, limit int) (*bl
 	for _, object := range out.Contents {
 		last = aws.ToString(object.Key)
 		key, ours := strings.CutPrefix(last, root)
-		if ours && blob.CheckKey(key) == nil && last > start { // markers of directories and the like are not ours
+		if ours && blob.CheckKey(key) == nil && last > start { // skip foreign names, such as markers of directories
 			page.Entries = append(page.Entries, blob.Entry{
 				Key: key, Version: unquote(object.ETag), Size: max(aws.ToInt64(object.Size), 0), Modified: aws.ToTime(object.LastModified),
 			})
@@ -209,7 +209,8 @@ func (b *Bucket) page(ctx context.Context, prefix, start string, limit int) (*bl
 	return page, last, nil
 }
 
-// quote and unquote turn versions into ETags: stores do not agree whether the quotes belong to it.
+// quote and unquote convert between versions and ETags. Stores disagree whether the quotes belong
+// to the ETag.
 func quote(v blob.Version) string { return `"` + string(v) + `"` }
 
 func unquote(etag *string) blob.Version { return blob.Version(strings.Trim(aws.ToString(etag), `"`)) }
@@ -237,7 +238,7 @@ func classify(ctx context.Context, err error) settle.Answer {
 	}}
 	api, ok := errors.AsType[smithy.APIError](err)
 	switch {
-	case response.HTTPStatusCode() < 300: // a good status with a body that cannot be understood
+	case response.HTTPStatusCode() < 300: // a success status with a body that cannot be parsed
 		answer.Verdict, answer.Err.Kind = settle.Doubtful, blob.ErrUnavailable
 	case response.HTTPStatusCode() == http.StatusRequestedRangeNotSatisfiable:
 		answer.Err.Kind = errRange
@@ -247,7 +248,7 @@ func classify(ctx context.Context, err error) settle.Answer {
 	return answer
 }
 
-// byCode corrects what the status alone does not say.
+// byCode corrects the verdict where the status alone does not tell.
 func byCode(answer *settle.Answer, code string) {
 	switch code {
 	case "NoSuchBucket":
@@ -261,7 +262,7 @@ func byCode(answer *settle.Answer, code string) {
 	}
 }
 
-// classifyLocal is about requests without an answer: not signed, not sent, or cut off.
+// classifyLocal handles requests without an answer: not signed, not sent, or cut off.
 func classifyLocal(ctx context.Context, err error) settle.Answer {
 	if send, ok := errors.AsType[*smithyhttp.RequestSendError](err); ok {
 		return settle.Transport(ctx, send.Err)
@@ -275,11 +276,11 @@ func classifyLocal(ctx context.Context, err error) settle.Answer {
 	if _, ok := errors.AsType[*smithy.DeserializationError](err); ok {
 		return settle.Answer{Verdict: settle.Doubtful, Err: &blob.Error{Kind: blob.ErrUnavailable, Err: errors.New("the answer cannot be understood")}}
 	}
-	// Before it is sent, a request fails for want of credentials or of a usable address.
+	// A request that fails before it is sent lacks credentials or a usable address.
 	return settle.Answer{Verdict: settle.Failed, Err: &blob.Error{Kind: blob.ErrDenied, Err: err}}
 }
 
-// describe keeps of an answer what helps and is no secret.
+// describe returns the parts of an answer that help and are not secret.
 func describe(response *smithyhttp.ResponseError, err error) error {
 	code, message := "", ""
 	if api, ok := errors.AsType[smithy.APIError](err); ok {

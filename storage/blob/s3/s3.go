@@ -3,37 +3,39 @@
 // # Conditions
 //
 // Create is a PUT with If-None-Match: *, Replace one with If-Match. The version is the ETag, which
-// is a checksum of the bytes on most stores: it repeats when they do. A store that accepts the
-// headers and ignores them is found by blob.Probe, one that refuses them (501) is blob.ErrUnfit.
+// most stores compute as a checksum of the bytes: it repeats when they do. blob.Probe detects a
+// store that accepts the headers and ignores them. A store that refuses them (501) is
+// blob.ErrUnfit.
 //
-// # Doubt
+// # Unknown outcomes
 //
-// Each conditional write is sent by exactly one attempt of the SDK at a time, with a random number
-// in the metadata of the object, x-amz-meta-emitd-nonce. After a timeout, a reset or a 5xx the
-// object's metadata is read back: the same number means that the write has happened. What is sent
-// again, and what is reported when it cannot be told, is in package settle. A 409
+// Exactly one attempt of the SDK at a time sends each conditional write. It stores a random number
+// in the metadata of the object, x-amz-meta-emitd-nonce. After a timeout, a reset or a 5xx, the
+// metadata is read back: the same number means that the write has happened. Package settle
+// describes what is sent again, and what is reported if the outcome cannot be determined. A 409
 // ConditionalRequestConflict is read back and sent again. All of it ends with the caller's context.
 //
 // Some gateways over file systems read an object's metadata, its ETag and its data one after the
 // other. Metadata are therefore read back twice. A gateway that reads the data before the ETag, or
-// keeps the ETag in a file of its own, loses updates whatever a client does: versitygw is good with
-// extended attributes, and is not with its sidecar files.
+// keeps the ETag in a file of its own, loses updates whatever a client does. versitygw works with
+// extended attributes, but not with its sidecar files.
 //
-// A proxy in front of the store that resends PUTs by itself (nginx does, proxy_next_upstream) gets
-// the second one refused and reports that. The refused writer looks, too, and recognises its write
-// as long as that is still the object; if it was replaced meanwhile, it is told ErrChanged. Switch
-// resending off.
+// A proxy in front of the store may resend PUTs by itself (nginx does, proxy_next_upstream). The
+// store refuses the second one, and the proxy reports that refusal. The refused writer also reads
+// the metadata, and recognises its write as long as that is still the object. If it was replaced
+// meanwhile, the writer gets ErrChanged although its write has happened. Switch resending off.
 //
 // # Limits
 //
-// Writes are single PUTs, of at most blob.MaxSize. Buckets of S3 Express are not supported: their
-// listings are not sorted. With versioning on, a lifecycle rule must expire old versions.
+// Writes are single PUTs, of at most blob.MaxSize. Buckets of S3 Express are not supported, because
+// their listings are not sorted. With versioning on, a lifecycle rule must expire old versions.
 //
 // # Permissions
 //
-// s3:GetObject, s3:PutObject, s3:DeleteObject on the objects and s3:ListBucket on the bucket;
-// without the last one, reading what is absent is denied. With a key of KMS, kms:GenerateDataKey
-// and kms:Decrypt. Credentials come from the usual places of the SDK and are in no error.
+// s3:GetObject, s3:PutObject, s3:DeleteObject on the objects and s3:ListBucket on the bucket.
+// Without the last one, reading an object that does not exist is denied. With a key of KMS, also
+// kms:GenerateDataKey and kms:Decrypt. Credentials come from the usual places of the SDK. No error
+// contains them.
 package s3
 
 import (
@@ -62,15 +64,16 @@ type Config struct {
 
 	// Endpoint is the address of another store than Amazon's, with its scheme.
 	Endpoint string
-	// PathStyle puts the bucket into the path rather than the host name, as most other stores want.
+	// PathStyle puts the bucket into the path instead of the host name, as most other stores
+	// require.
 	PathStyle bool
 
-	// SSE is the encryption asked for with each write: empty (the bucket's own), AES256 or aws:kms.
+	// SSE is the encryption that each write requests: empty (the bucket's own), AES256 or aws:kms.
 	SSE string
 	// KMSKey is the key of aws:kms; empty is the account's own.
 	KMSKey string
 
-	// Credentials replace the SDK's search through environment, files, and roles.
+	// Credentials replaces the SDK's search through environment, files, and roles.
 	Credentials aws.CredentialsProvider
 	// Client replaces the SDK's HTTP client, for tests and proxies.
 	Client *http.Client
@@ -78,7 +81,7 @@ type Config struct {
 	Policy Policy
 }
 
-// Policy bounds the repetitions of one call; its zero value is good.
+// Policy bounds the repetitions of one call; its zero value is usable.
 type Policy = settle.Policy
 
 // nonceName is the metadata by which a writer recognises its write.
@@ -117,11 +120,11 @@ func Open(ctx context.Context, config Config) (*Bucket, error) {
 		if config.Client != nil {
 			o.HTTPClient = config.Client
 		}
-		// One attempt: package settle decides what is sent again, and when.
+		// One attempt only: package settle decides what is sent again, and when.
 		o.Retryer = aws.NopRetryer{}
 		o.RetryMaxAttempts = 1
-		o.Logger = logging.Nop{} // errors say it all
-		// Stores other than Amazon's refuse the newer checksum trailers.
+		o.Logger = logging.Nop{} // the errors contain everything
+		// Other stores than Amazon's refuse the newer checksum trailers.
 		o.RequestChecksumCalculation = aws.RequestChecksumCalculationWhenRequired
 		o.ResponseChecksumValidation = aws.ResponseChecksumValidationWhenRequired
 	})
@@ -180,7 +183,7 @@ func (b *Bucket) Write(ctx context.Context, key string, data []byte) (blob.Versi
 	return b.config.Policy.Repeat(ctx, call, true)
 }
 
-// check is done before anything is sent.
+// check checks a call before anything is sent.
 func check(call settle.Call) error {
 	if err := blob.CheckKey(call.Key); err != nil {
 		return &blob.Error{Op: call.Op, Key: call.Key, Kind: err}
@@ -191,7 +194,7 @@ func check(call settle.Call) error {
 	return nil
 }
 
-// conditional is Create and Replace.
+// conditional is the common part of Create and Replace.
 func (b *Bucket) conditional(ctx context.Context, call settle.Call, data []byte, condition func(*s3.PutObjectInput)) (blob.Version, error) {
 	if err := check(call); err != nil {
 		return "", err
@@ -202,7 +205,7 @@ func (b *Bucket) conditional(ctx context.Context, call settle.Call, data []byte,
 		condition(in)
 		answer := b.put(ctx, in)
 		if errors.Is(call.Kind, blob.ErrChanged) && errors.Is(kind(answer), blob.ErrNotFound) {
-			answer.Verdict = settle.Refused // If-Match of an absent object is a 404
+			answer.Verdict = settle.Refused // with If-Match, an object that does not exist is a 404
 		}
 		return answer
 	}

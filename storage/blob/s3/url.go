@@ -14,8 +14,8 @@ import (
 //
 //	s3://bucket/prefix?region=eu-central-1&endpoint=https://host:port&path_style=true&sse=aws:kms&kms_key=ID
 //
-// where everything behind the bucket is optional. Credentials are refused: an address is shown in
-// logs and by ps; they belong into the environment (AWS_ACCESS_KEY_ID, ...) or a role.
+// where everything after the bucket is optional. It refuses credentials, because logs and ps show
+// addresses. Credentials belong in the environment (AWS_ACCESS_KEY_ID, ...) or a role.
 func ParseURL(raw string) (Config, error) {
 	u, err := address.URL(raw)
 	if err != nil || u.Scheme != "s3" || u.Host == "" || u.Opaque != "" {
@@ -54,7 +54,7 @@ func (c *Config) set(name, value string) (err error) {
 	return err
 }
 
-// endpoint refuses what would end up in errors and logs.
+// endpoint refuses an address with parts that must not appear in errors and logs.
 func endpoint(value string) (string, error) {
 	u, err := url.Parse(value)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {

@@ -76,7 +76,7 @@ func (b *Bucket) Delete(ctx context.Context, key string) error {
 	return b.inner.Delete(ctx, key)
 }
 
-// admitKey is admit for a key that is worth a request.
+// admitKey is admit for a key, which it checks first: an invalid key costs no request.
 func (b *Bucket) admitKey(ctx context.Context, class Class, op, key string) error {
 	if err := blob.CheckKey(key); err != nil {
 		return &blob.Error{Op: op, Key: key, Kind: err}

@@ -1,26 +1,27 @@
-// Package throttle wraps a bucket so that it costs no more than allowed: a rate for each class of
-// requests, and a budget of writes for each day.
+// Package throttle wraps a bucket so that it costs no more than allowed. It has a rate for each
+// class of requests, and a budget of writes for each day.
 //
 // # Rates
 //
-// Each [Class] has a token bucket of its own. A call takes its token before it waits, so callers
-// that come at once are spread out, each behind the one before: a hundred reads at a rate of one a
-// second take a hundred seconds, less the burst, however many callers there are. A caller whose
-// context would end before its turn is refused at once with blob.ErrThrottled, and its place is
-// given back.
+// Each [Class] has a token bucket of its own. A call takes its token before it waits, so
+// simultaneous callers are spread out, each behind the previous one. A hundred reads at a rate of
+// one a second take a hundred seconds, less the burst, however many callers there are. If a
+// caller's context would end before it may send, the call is refused at once with
+// blob.ErrThrottled, and its place is given back.
 //
 // # Budget
 //
-// [Config.WritesPerDay] bounds the Create, Replace, Write and Delete of a day that begins when the
-// first of them is made and ends 24 hours later, and then anew; no more than that many are ever
-// sent in one such day by this process. Beyond it a call is refused with blob.ErrBudget and the
-// time until the next day (blob.RetryAfter), or waits for that long if [Config.WaitForBudget].
-// A refused call has not been sent, and has not happened.
+// [Config.WritesPerDay] bounds the calls of Create, Replace, Write and Delete in a day. A day
+// begins with the first of them and ends 24 hours later; the next such call begins another. This
+// process never sends more than that in one such day. A call beyond the budget is refused with
+// blob.ErrBudget and the time until the next day (blob.RetryAfter), or waits for that time if
+// [Config.WaitForBudget] is set. A refused call has not been sent, and has not happened.
 //
 // # What is not counted
 //
-// What a backend does by itself inside one call (repetitions, reading back an ambiguous write) is
-// not seen here. It is rare, and bounded by the call's context; the price list of a store counts it.
+// What a backend does by itself inside one call (repetitions, reading back a write of unknown
+// outcome) is not counted here. It is rare, and bounded by the call's context. The store bills it
+// nevertheless.
 package throttle
 
 import (
@@ -45,11 +46,12 @@ type Rate struct {
 type Config struct {
 	Reads, Writes, Lists, Deletes Rate
 
-	// WritesPerDay is the budget; 0 is none. Deletes count: most stores do not bill them, but a
-	// runaway deletes, too.
+	// WritesPerDay is the budget; 0 is none. Deletes count too: most stores do not bill them, but a
+	// program in a loop may delete as well.
 	WritesPerDay int64
 
-	// WaitForBudget lets calls wait for the next day rather than fail: for copies and imports.
+	// WaitForBudget makes calls wait for the next day instead of failing. It is for copies and
+	// imports.
 	WaitForBudget bool
 }
 
@@ -74,7 +76,7 @@ func (c Config) rates() map[Class]Rate {
 	return map[Class]Rate{Reads: c.Reads, Writes: c.Writes, Lists: c.Lists, Deletes: c.Deletes}
 }
 
-// Class is a kind of requests with a rate of its own.
+// Class is a kind of request with a rate of its own.
 type Class string
 
 // The classes.
@@ -85,7 +87,7 @@ const (
 	Deletes Class = "deletes"
 )
 
-// Stats is what became of the requests of one class.
+// Stats counts the requests of one class by their outcome.
 type Stats struct {
 	Sent     int64         // to the bucket
 	Delayed  int64         // of those sent, after a wait
@@ -141,7 +143,7 @@ func (b *Bucket) Budget() (used, limit int64, next time.Time) {
 	return b.day.used, b.day.limit, b.day.begin.Add(dayLength)
 }
 
-// admit waits for the turn of a request.
+// admit waits until a request may be sent.
 func (b *Bucket) admit(ctx context.Context, class Class, op, key string) error {
 	if err := ctx.Err(); err != nil {
 		return &blob.Error{Op: op, Key: key, Kind: blob.ErrUnavailable, Err: err}
@@ -165,7 +167,7 @@ func (b *Bucket) admit(ctx context.Context, class Class, op, key string) error {
 	}
 }
 
-// errTooLong is told to a caller whose context would end before its turn.
+// errTooLong is the error of a call whose context would end before it may send.
 var errTooLong = fmt.Errorf("the configured rate is used up for longer than the call may take: %w", context.DeadlineExceeded)
 
 // turn is a place in the queue.
@@ -212,7 +214,7 @@ func (b *Bucket) overPlan(class Class, left time.Duration, tooLong bool) (turn, 
 	}
 }
 
-// release gives back the place of a caller that did not wait.
+// release gives back the place of a caller that gave up waiting.
 func (b *Bucket) release(class Class, t turn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

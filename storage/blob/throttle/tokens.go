@@ -2,8 +2,8 @@ package throttle
 
 import "time"
 
-// tokens is a token bucket that may go into debt: each token beyond the saved ones is taken now
-// and usable later, which puts callers in a row.
+// tokens is a token bucket that may go into debt. Each token beyond the saved ones is taken now and
+// usable later, which queues the callers.
 type tokens struct {
 	perSecond float64
 	burst     float64
@@ -16,7 +16,7 @@ func newTokens(rate Rate) *tokens {
 	return &tokens{perSecond: rate.PerSecond, burst: burst, level: burst}
 }
 
-// fill adds what has been earned since the last time.
+// fill adds the tokens earned since the last call.
 func (t *tokens) fill(now time.Time) {
 	if !t.at.IsZero() {
 		t.level = min(t.burst, t.level+now.Sub(t.at).Seconds()*t.perSecond)
@@ -24,7 +24,7 @@ func (t *tokens) fill(now time.Time) {
 	t.at = now
 }
 
-// next is how long the next caller has to wait.
+// next is how long the next caller must wait.
 func (t *tokens) next(now time.Time) time.Duration {
 	t.fill(now)
 	if t.level >= 1 {
@@ -38,12 +38,12 @@ func (t *tokens) take(now time.Time) {
 	t.level--
 }
 
-// giveBack returns a token that was not used. Callers behind keep the turns they were told; those
-// who come later gain.
+// giveBack returns a token that was not used. Callers that already wait keep their times; later
+// callers gain.
 func (t *tokens) giveBack() { t.level = min(t.burst, t.level+1) }
 
-// dayLength is the length of a budget's day. It is measured, not read from a calendar: no call can
-// make a day shorter by stepping the wall clock.
+// dayLength is the length of a budget's day. It is measured and not read from a calendar, so
+// stepping the wall clock cannot make a day shorter.
 const dayLength = 24 * time.Hour
 
 // day is the budget.

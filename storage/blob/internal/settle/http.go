@@ -16,7 +16,7 @@ import (
 	"github.com/emitd/emitd/storage/blob"
 )
 
-// Status is what an answer of HTTP says about the effect of its request.
+// Status returns what an HTTP status says about the effect of its request.
 func Status(code int) (Verdict, error) {
 	switch code {
 	case http.StatusPreconditionFailed:
@@ -46,7 +46,7 @@ func Status(code int) (Verdict, error) {
 	return Failed, blob.ErrUnavailable
 }
 
-// RetryAfter reads the header of that name in its form of seconds, at most an hour.
+// RetryAfter reads the Retry-After header if it is in seconds, at most an hour.
 func RetryAfter(header http.Header) time.Duration {
 	seconds, err := strconv.Atoi(header.Get("Retry-After"))
 	if err != nil || seconds < 0 {
@@ -55,9 +55,9 @@ func RetryAfter(header http.Header) time.Duration {
 	return min(time.Duration(seconds)*time.Second, time.Hour)
 }
 
-// Transport is what an error without an answer says: only one that comes before the connection
-// stands is sure that nothing was sent. The address is left out of the error, because those of
-// some stores carry signatures.
+// Transport returns what an error without an answer says. Only an error from before the connection
+// was made proves that nothing was sent. The address is left out of the error, because the
+// addresses of some stores contain signatures.
 func Transport(ctx context.Context, err error) Answer {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
@@ -68,14 +68,14 @@ func Transport(ctx context.Context, err error) Answer {
 	}
 	switch {
 	case untrusted(err):
-		answer.Verdict = Failed // waiting does not make a certificate good
+		answer.Verdict = Failed // waiting does not make a certificate valid
 	case neverConnected(err):
 		answer.Verdict = NotSent
 	}
 	return answer
 }
 
-// connection watches whether a request got one.
+// connection records whether a request got a connection.
 type connection struct{ wanted, got atomic.Bool }
 
 // watch makes a context that reports to a connection.
@@ -87,8 +87,9 @@ func watch(ctx context.Context) (context.Context, *connection) {
 	}), c
 }
 
-// never reports whether a request got no connection: then nothing was sent, whatever ended the
-// wait. A transport that is not known to report, and has not, proves nothing.
+// never reports whether a request certainly got no connection. Then nothing was sent, whatever
+// ended the wait. If the transport is not known to report connections and has reported none, that
+// proves nothing.
 func (c *connection) never(traced bool) bool { return (traced || c.wanted.Load()) && !c.got.Load() }
 
 func neverConnected(err error) bool {

@@ -1,24 +1,27 @@
-// Package settle finds out what became of a write to a store at the other end of a network.
+// Package settle determines the outcome of a write to a store across a network.
 //
-// A conditional write (create if absent, replace if unchanged) is sent once at a time. What comes
-// back is a [Verdict]; the network adds those that say nothing. Each write carries a nonce beside
-// its data, and after a verdict that says nothing the writer looks at the object:
+// A conditional write (create if absent, replace if unchanged) is sent once at a time. The result
+// is a [Verdict]. Timeouts and broken connections give verdicts that leave the outcome unknown.
+// Each write stores a nonce beside its data. If the outcome is unknown, the writer reads the object
+// back:
 //
-//	nonce is mine                    it has happened
-//	object is as the condition wants send the same bytes under the same condition again
-//	object is another one            ErrExists or ErrChanged; and ErrUnknownOutcome, too, if an
-//	                                 earlier attempt may have happened and been replaced since
-//	cannot look                      wait, look again
+//	nonce is mine                     it has happened
+//	object is as the condition wants  send the same bytes under the same condition again
+//	object is another one             ErrExists or ErrChanged; also ErrUnknownOutcome, if an earlier
+//	                                  attempt may have happened and been replaced since
+//	cannot read                       wait, read again
 //
-// Sending again is harmless even if the first request is still under way: both have one condition,
-// and what satisfies it once does not satisfy it again. A refusal (412) after a doubtful attempt
-// may be the refusal of one's own write, so it is looked at as well. A conflict (409) says that the
-// store was busy with the key: this attempt has not happened, look and send again.
+// Sending again is harmless even while the first request is still under way. Both have the same
+// condition, and once one of them has happened, the condition is false for the other. A refusal
+// (412) after an attempt with unknown outcome may be caused by the caller's own write, so the
+// object is read in this case too. A conflict (409) means that the store was busy with the key:
+// this attempt has not happened; read and send again.
 //
-// It ends with the caller's context at the latest, and after Limit if that has no deadline. A
-// single attempt may take AttemptTimeout, so that one dead connection does not use up the call.
+// A call ends with the caller's context at the latest, and after Limit if that context has no
+// deadline. AttemptTimeout bounds a single attempt, so that one dead connection does not use up the
+// call's time.
 //
-// Everything here works on one call at a time and starts no goroutines.
+// The package works on one call at a time and starts no goroutines.
 package settle
 
 import (
@@ -36,29 +39,29 @@ type Verdict int
 
 // The verdicts.
 const (
-	Done     Verdict = iota // it has happened, or it is the answer asked for
+	Done     Verdict = iota // it has happened, or it is the requested answer
 	Refused                 // the condition does not hold (412); it has not happened
 	Conflict                // the store is busy with the key (409); it has not happened
 	Failed                  // it has not happened, and sending again does not help
 	NotSent                 // it has not happened; sending again may help
-	Doubtful                // nobody knows
+	Doubtful                // the outcome is unknown
 )
 
-// Answer is the outcome of one request.
+// Answer is the result of one request.
 type Answer struct {
 	Verdict Verdict
 	Version blob.Version
 	Err     *blob.Error // of every verdict but Done
 }
 
-// Seen is what a look at an object found.
+// Seen is what reading an object's metadata found.
 type Seen struct {
 	Exists  bool
 	Nonce   string
 	Version blob.Version
 }
 
-// Policy bounds the repetitions of one call. Its zero value is good.
+// Policy bounds the repetitions of one call. Its zero value is usable.
 type Policy struct {
 	AttemptTimeout time.Duration // of one request; 0 is 15 s, plus 1 s for each MiB
 	Limit          time.Duration // of a call whose context has no deadline; 0 is 1 min
@@ -67,8 +70,9 @@ type Policy struct {
 	traced bool // see Over
 }
 
-// Over is the policy for calls over a client; nil is one of net/http's own. Those report each
-// connection that a request gets, so that none means that nothing was sent.
+// Over returns the policy for calls through a client; nil is the default client of net/http. The
+// transports of net/http report each connection that a request gets, so no report means that
+// nothing was sent.
 func (p Policy) Over(client *http.Client) Policy {
 	transport := http.DefaultTransport
 	if client != nil && client.Transport != nil {
@@ -97,8 +101,8 @@ func (p Policy) bound(ctx context.Context) (context.Context, context.CancelFunc)
 	return context.WithTimeout(ctx, limit)
 }
 
-// pause waits before attempt n (1 is the first repetition): at random between half and all of a
-// growing time, or what the store asked for if that is longer.
+// pause waits before attempt n (1 is the first repetition). The wait is random between half and all
+// of a growing time, or what the store asked for if that is longer.
 func (p Policy) pause(ctx context.Context, n int, asked time.Duration) error {
 	base := p.Pause
 	if base == 0 {
@@ -107,7 +111,7 @@ func (p Policy) pause(ctx context.Context, n int, asked time.Duration) error {
 	d := min(base<<min(n-1, 10), 40*base)
 	d = max(d/2+rand.N(d/2+1), asked)
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= d {
-		return context.DeadlineExceeded // it would end in the pause: say so at once
+		return context.DeadlineExceeded // the context would end during the pause, so return at once
 	}
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -124,18 +128,19 @@ type Call struct {
 	Op, Key string
 	Size    int
 	Nonce   string
-	Kind    error        // of a refusal: blob.ErrExists or blob.ErrChanged
-	Old     blob.Version // that the object must have; empty: there must be none
+	Kind    error        // the kind of a refusal: blob.ErrExists or blob.ErrChanged
+	Old     blob.Version // the version that the object must have; empty: there must be none
 	Send    func(context.Context) Answer
 	Look    func(context.Context) (Seen, Answer)
 
-	// Twice is for stores that may answer a look with the nonce of one write and the version of the
-	// next: one's own nonce counts only if a second look finds the same. What the first one found
-	// was then the object at some moment in between, because a nonce does not come back.
+	// Twice is for stores that may answer a read of the metadata with the nonce of one write and
+	// the version of the next. The caller's own nonce then counts only if a second read returns the
+	// same. What the first read returned was then the object at some moment in between, because a
+	// nonce does not come back.
 	Twice bool
 }
 
-// writing is a conditional write under way.
+// writing is a conditional write in progress.
 type writing struct {
 	Policy
 	Call
@@ -144,7 +149,7 @@ type writing struct {
 	doubt    bool // an attempt may have happened
 }
 
-// Write brings a conditional write to its end.
+// Write carries out a conditional write.
 func (p Policy) Write(ctx context.Context, call Call) (blob.Version, error) {
 	ctx, cancel := p.bound(ctx)
 	defer cancel()
@@ -172,13 +177,13 @@ func (p Policy) Write(ctx context.Context, call Call) (blob.Version, error) {
 	}
 }
 
-// look reads the object back until it is clear what to do; again asks to send again.
+// look reads the object back until it is clear what to do. again asks to send the write again.
 func (w *writing) look(ctx context.Context, answer Answer) (v blob.Version, again bool, err error) {
 	refused := answer.Verdict == Refused
 	for last, first := answer.Err, true; ; first = false {
 		if stopped := w.rest(ctx, first && refused, last.RetryAfter); stopped != nil {
 			if refused && !w.doubt {
-				return "", false, w.finish(&blob.Error{Kind: w.Kind}, false) // the store's word
+				return "", false, w.finish(&blob.Error{Kind: w.Kind}, false) // rely on the store's refusal
 			}
 			return "", false, w.ended(last, stopped, w.doubt)
 		}
@@ -196,7 +201,7 @@ func (w *writing) look(ctx context.Context, answer Answer) (v blob.Version, agai
 			last = looked.Err
 			continue
 		case seen.Exists && seen.Nonce == w.Nonce:
-			w.doubt = true // it has happened: from here on it can only have been replaced
+			w.doubt = true // it has happened; from now on it can only have been replaced
 			if !w.Twice || w.same(ctx, seen) {
 				return seen.Version, false, nil
 			}
@@ -209,25 +214,25 @@ func (w *writing) look(ctx context.Context, answer Answer) (v blob.Version, agai
 	}
 }
 
-// errDiffer is the trouble of a second look.
+// errDiffer is the error if a second read differs from the first.
 var errDiffer = errors.New("the object changed between two looks")
 
-// same looks again.
+// same reads a second time, and reports whether the result is the same.
 func (w *writing) same(ctx context.Context, first Seen) bool {
 	var second Seen
 	looked := w.once(ctx, 0, func(ctx context.Context) (a Answer) { second, a = w.Look(ctx); return a })
 	return looked.Verdict == Done && second == first
 }
 
-// maxRefusals bounds how often a refusal is not believed although the condition seems to hold.
+// maxRefusals bounds how often a refusal is not believed although the condition seems to be true.
 const maxRefusals = 4
 
-// holds reports whether an object is as the condition wants it.
+// holds reports whether the object is as the condition wants it.
 func (w *writing) holds(seen Seen) bool {
 	return seen.Exists == (w.Old != "") && seen.Version == w.Old
 }
 
-// rest pauses before the next request, unless there is a reason to look at once.
+// rest pauses before the next request, unless the object should be read at once.
 func (w *writing) rest(ctx context.Context, atOnce bool, asked time.Duration) error {
 	if atOnce && w.refusals == 1 {
 		return ctx.Err()
@@ -236,14 +241,14 @@ func (w *writing) rest(ctx context.Context, atOnce bool, asked time.Duration) er
 	return w.pause(ctx, w.pauses, asked)
 }
 
-// finish names the call in its error, and keeps the doubt.
+// finish adds the call to its error. With doubt, the error is an ErrUnknownOutcome.
 func (c Call) finish(e *blob.Error, doubt bool) error {
 	e.Op, e.Key = c.Op, c.Key
 	e.Unknown = doubt
 	return e
 }
 
-// ended is the error of a call whose time is up.
+// ended is the error of a call whose time is over.
 func (c Call) ended(last *blob.Error, stopped error, doubt bool) error {
 	e := &blob.Error{Kind: blob.ErrUnavailable, Err: stopped}
 	if last != nil {
@@ -255,7 +260,7 @@ func (c Call) ended(last *blob.Error, stopped error, doubt bool) error {
 	return c.finish(e, doubt)
 }
 
-// with joins the end of the context and the last trouble before it, in one line.
+// with joins the end of the context and the last error before it, in one line.
 func with(stopped, trouble error) error {
 	if trouble == nil || errors.Is(trouble, stopped) {
 		return stopped
@@ -268,8 +273,9 @@ type both struct{ stopped, trouble error }
 func (b *both) Error() string   { return b.stopped.Error() + ", after: " + b.trouble.Error() }
 func (b *both) Unwrap() []error { return []error{b.stopped, b.trouble} }
 
-// Repeat brings a call that may be sent any number of times to its end: reads, unconditional
-// writes, deletions. If writes, its error keeps the doubt.
+// Repeat carries out a call that may be sent any number of times: reads, unconditional writes,
+// deletions. If writes is set, an attempt with unknown outcome makes its error an
+// ErrUnknownOutcome.
 func (p Policy) Repeat(ctx context.Context, call Call, writes bool) (blob.Version, error) {
 	ctx, cancel := p.bound(ctx)
 	defer cancel()
@@ -282,7 +288,7 @@ func (p Policy) Repeat(ctx context.Context, call Call, writes bool) (blob.Versio
 		switch answer.Verdict {
 		case Done:
 			return answer.Version, nil
-		case Refused: // of a condition that was not sent
+		case Refused: // refused by a condition that was not sent
 			answer.Err.Kind = blob.ErrUnavailable
 			return "", call.finish(answer.Err, doubt)
 		case Failed:
@@ -297,7 +303,7 @@ func (p Policy) Repeat(ctx context.Context, call Call, writes bool) (blob.Versio
 	}
 }
 
-// once sends one request within its time.
+// once sends one request within its timeout.
 func (p Policy) once(ctx context.Context, size int, send func(context.Context) Answer) Answer {
 	attempt, cancel := context.WithTimeout(ctx, p.attemptTimeout(size))
 	defer cancel()
