@@ -1,7 +1,7 @@
-// Package address refuses addresses in which a secret may stand where none belongs, before anything is
-// connected to, logged or resolved: a password with an unencoded @, /, ? or # ends the login early, and its
-// rest becomes a host, a path or a database, which errors name and name servers are asked for. No error of
-// this package holds any part of an address.
+// Package address refuses addresses that may contain a secret in the wrong place, before a program
+// connects to them, logs them or resolves a name. A password with an unencoded @, /, ? or # ends
+// the login early. Its rest then looks like a host, a path or a database, which errors print and
+// name servers are asked for. No error of this package contains any part of an address.
 package address
 
 import (
@@ -12,13 +12,13 @@ import (
 	"strings"
 )
 
-// What is wrong with an address.
+// The errors of an address.
 var (
 	ErrForm   = errors.New("does not parse (special characters in a user or password must be percent-encoded: @ is %40, / is %2F, # is %23, ? is %3F)")
 	ErrEncode = errors.New("seems to have a part of a login behind its host: percent-encode special characters in a user or password (@ is %40, / is %2F, # is %23, ? is %3F)")
 )
 
-// host is what stands between a login and a path: names and numbers, several with commas.
+// host matches the text between a login and a path: names and numbers, several with commas.
 var host = regexp.MustCompile(`^[\pL\pN._,:%\[\]-]*$`)
 
 // URL parses an address that may have a login.
@@ -38,12 +38,12 @@ func URL(text string) (*url.URL, error) {
 	switch {
 	case !host.MatchString(u.Host) || !port(u.Port()):
 		return nil, ErrEncode
-	case strings.Count(authority, "@") > 1: // parsers differ in which one ends the login
+	case strings.Count(authority, "@") > 1: // parsers differ in which @ ends the login
 		return nil, ErrEncode
 	case u.Opaque != "" && strings.Contains(u.Opaque, "@"):
 		return nil, ErrEncode
 	case !strings.Contains(behind, "@"):
-	case web && (login || !strings.Contains(authority, ":")): // a path may have an @, as those of people do
+	case web && (login || !strings.Contains(authority, ":")): // a path may contain an @, as in e-mail addresses
 	case u.Host != "":
 		return nil, ErrEncode
 	}
@@ -58,12 +58,12 @@ func port(text string) bool {
 	return text == "" || err == nil
 }
 
-// List checks several addresses with commas between them, each of which may lack its scheme.
+// List checks several addresses with commas between them. Each may lack its scheme.
 func List(text string) error {
 	for i, one := range strings.Split(text, ",") {
 		one = strings.TrimSpace(one)
 		if !strings.Contains(one, "://") {
-			if i > 0 && strings.Contains(one, "@") { // behind a password with a comma in it
+			if i > 0 && strings.Contains(one, "@") { // the rest of a password that contains a comma
 				return ErrEncode
 			}
 			one = "any://" + one
@@ -75,7 +75,7 @@ func List(text string) error {
 	return nil
 }
 
-// HostPort checks an address that has no login at all: host, or host:port.
+// HostPort checks an address that cannot have a login: host, or host:port.
 func HostPort(text string) error {
 	if u, err := url.Parse("any://" + text); err != nil || u.Host != text || !host.MatchString(text) || !port(u.Port()) || text == "" {
 		return errors.New("is not host:port")

@@ -1,9 +1,11 @@
-// Package bootclock reads the clock of the machine that never steps and, where the system has one, goes
-// on while the machine is suspended: whoever slept knows afterwards that its time is over.
+// Package bootclock reads a clock of the machine that never steps and, where the system has one,
+// also runs while the machine is suspended. After a suspend, a process therefore knows how much
+// time has passed.
 package bootclock
 
 import "time"
 
-// Now returns the time since some moment before the program began, the same one for all programs of a
-// boot where the system has such a clock (Linux, macOS). It is never zero.
+// Now returns the time since some moment before the program began. Where the system has such a
+// clock (Linux, macOS), that moment is the same for all programs of a boot. The result is never
+// zero.
 func Now() time.Duration { return now() }

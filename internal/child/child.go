@@ -1,9 +1,10 @@
-// Package child starts child processes of tests that must not outlive them.
+// Package child starts child processes of tests that must not outlive the test.
 //
-// On Linux the kernel tells a child with a death signal (SysProcAttr.Pdeathsig) of the end of the
-// thread that started it, not of the process. Threads of a Go program end: with each goroutine that was
-// locked to one. So every such child is started on a thread of its own, that lives as long as the
-// child; started on any thread, it would be killed in its middle now and then.
+// On Linux, the kernel sends the death signal of a child (SysProcAttr.Pdeathsig) when the thread
+// that started it ends, not when the process does. A thread of a Go program ends with the goroutine
+// that was locked to it. Therefore every such child is started on a thread of its own that lives as
+// long as the child. Started on any other thread, it would sometimes be killed while it is still
+// needed.
 package child
 
 import (
@@ -20,7 +21,8 @@ type Process struct {
 	err  error
 }
 
-// Start starts a child on a thread of its own and waits for it there: nobody else may.
+// Start starts a child on a thread of its own and waits for it there. No other goroutine may wait
+// for it.
 func Start(cmd *exec.Cmd) (*Process, error) {
 	done := make(chan struct{})
 	p := &Process{Cmd: cmd, Done: done}
@@ -40,11 +42,11 @@ func Start(cmd *exec.Cmd) (*Process, error) {
 	return p, nil
 }
 
-// Err is how the child ended, once Done is closed.
+// Err returns how the child ended, once Done is closed.
 func (p *Process) Err() error { return p.err }
 
-// PID returns its number.
+// PID returns the child's process ID.
 func (p *Process) PID() int { return p.Cmd.Process.Pid }
 
-// Signal sends it a signal, unless it has ended.
+// Signal sends the child a signal, unless it has ended.
 func (p *Process) Signal(s syscall.Signal) { _ = p.Cmd.Process.Signal(s) }

@@ -1,3 +1,3 @@
-// Package cputime tells benchmarks what a process has used of the processors: on a machine that does
-// other things as well, that says more than the time that passed.
+// Package cputime measures for benchmarks how much processor time a process has used. On a machine
+// that also does other things, that says more than the elapsed time.
 package cputime

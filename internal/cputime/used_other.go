@@ -4,5 +4,5 @@ package cputime
 
 import "time"
 
-// Used returns the processor time of this process so far, 0 where it is not known.
+// Used returns the processor time of this process so far, 0 if it is unknown.
 func Used() time.Duration { return 0 }

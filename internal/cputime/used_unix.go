@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Used returns the processor time of this process so far, 0 where it is not known.
+// Used returns the processor time of this process so far, 0 if it is unknown.
 func Used() time.Duration {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {

@@ -1,3 +1,3 @@
-// Package house holds the test of the house rules: which package may import which, which
-// packages are pure, and which heavy modules never reach a user who embeds the library.
+// Package house contains the tests of the house rules: which package may import which, which
+// packages are pure, and which heavy modules must not reach a user who embeds the library.
 package house

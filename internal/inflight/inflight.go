@@ -1,12 +1,11 @@
-// Package inflight bounds what the calls of a process hold in memory while they are answered.
+// Package inflight bounds the memory that the calls of a process hold while they are answered.
 //
-// A [Budget] is shared by all calls of a process. Each [Call] takes bytes from it before it holds them: the
-// body as it is read and decoded, the payloads that are loaded for its answer. A call gives everything back
-// when it ends. The first [Free] bytes of a call cost nothing but its place among the calls, so that large
-// calls cannot keep small ones out.
+// All calls of a process share a [Budget]. Each [Call] takes bytes from it before it holds them: the body as it is
+// read and decoded, and the payloads that are loaded for its answer. A call gives everything back when it ends. The
+// first [Free] bytes of a call need only its place among the calls, so that large calls cannot keep small ones out.
 //
-// The call travels in the context, because the code that is about to hold many bytes is far from the
-// code that knows of the connection: see [With] and [Of].
+// The call travels in the context, because the code that is about to hold many bytes is far from the code that
+// knows the connection: see [With] and [Of].
 package inflight
 
 import (
@@ -18,22 +17,22 @@ import (
 const (
 	// Free is how many bytes of a call are not taken from the budget.
 	Free = 16 << 10
-	// step is how many bytes a call takes at once, so that a body does not ask for each of its pieces.
+	// step is how many bytes a call takes at a time, so that reading a body does not take each piece separately.
 	step = 64 << 10
 )
 
-// Budget is what all calls may hold together. It is safe for concurrent use.
+// Budget is what all calls together may hold. It is safe for concurrent use.
 type Budget struct {
 	bytes, calls         int64
 	heldBytes, heldCalls atomic.Int64
 }
 
-// New makes a budget of so many bytes and so many calls at once.
+// New makes a budget of that many bytes and that many simultaneous calls.
 func New(bytes int64, calls int) *Budget {
 	return &Budget{bytes: bytes, calls: int64(calls)}
 }
 
-// Begin starts a call. It returns false if there are too many already. End the call when it was answered.
+// Begin starts a call. It returns false if there are too many already. End the call when it has been answered.
 func (b *Budget) Begin() (*Call, bool) {
 	if !acquire(&b.heldCalls, 1, b.calls) {
 		return nil, false
@@ -44,7 +43,7 @@ func (b *Budget) Begin() (*Call, bool) {
 // Held returns how many bytes and calls are held now.
 func (b *Budget) Held() (bytes, calls int64) { return b.heldBytes.Load(), b.heldCalls.Load() }
 
-// acquire adds n, unless the sum would be more than limit.
+// acquire adds n, unless the sum would exceed limit.
 func acquire(held *atomic.Int64, n, limit int64) bool {
 	for {
 		now := held.Load()
@@ -57,7 +56,7 @@ func acquire(held *atomic.Int64, n, limit int64) bool {
 	}
 }
 
-// Call is one call that is being answered. It is safe for concurrent use; a nil *Call has no bound.
+// Call is one call that is being answered. It is safe for concurrent use. A nil *Call has no bound.
 type Call struct {
 	budget *Budget
 
@@ -74,8 +73,8 @@ func (c *Call) Budget() *Budget {
 	return c.budget
 }
 
-// Take notes that the call is about to hold n more bytes. It returns false, and takes nothing, if the
-// budget has not so many left.
+// Take reserves n more bytes that the call is about to hold. If the budget has fewer left, it takes nothing and
+// returns false.
 func (c *Call) Take(n int64) bool {
 	if c == nil || n <= 0 {
 		return true
@@ -95,7 +94,7 @@ func (c *Call) Take(n int64) bool {
 	return true
 }
 
-// End gives everything back. Only the first call of it does something.
+// End gives everything back. Only its first call has an effect.
 func (c *Call) End() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"github.com/emitd/emitd/internal/address"
 )
 
-// Check refuses what pgx should not connect by, a URL or key=value pairs: see package address. The error holds
-// no part of it.
+// Check refuses a connection string, a URL or key=value pairs, that pgx should not use: see package
+// address. The error contains no part of it.
 func Check(text string) error {
 	if strings.HasPrefix(text, "postgres://") || strings.HasPrefix(text, "postgresql://") {
 		if _, err := address.URL(text); err != nil {

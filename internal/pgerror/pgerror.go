@@ -1,5 +1,6 @@
-// Package pgerror makes errors of pgx fit to be shown: in one line, without the secrets of a connection
-// string, which some of them repeat, and without the chain behind them, which keeps the configuration.
+// Package pgerror makes errors of pgx safe to show. It puts them in one line and removes the secrets of a
+// connection string, which some of them repeat. It also drops the chain of wrapped errors, which contains the
+// configuration.
 package pgerror
 
 import (
@@ -22,8 +23,8 @@ func Code(err error) string {
 	return ""
 }
 
-// bare is an error without secrets that still answers for the server's code, the end of a context,
-// a network that leads nowhere, a connection that broke and a server that is not the one wanted.
+// bare is an error without secrets. It still wraps the server's code, the end of a context, a network that cannot
+// be reached, a connection that broke, and a server of the wrong kind.
 type bare struct {
 	text   string
 	causes []error
@@ -32,14 +33,14 @@ type bare struct {
 func (e *bare) Error() string   { return e.text }
 func (e *bare) Unwrap() []error { return e.causes }
 
-// asked are the errors without data of their own that callers ask for.
+// asked are the errors without data of their own that callers compare with.
 var asked = []error{
 	context.DeadlineExceeded, context.Canceled, io.EOF, io.ErrUnexpectedEOF,
 	pgconn.ErrReadOnlyConnection, pgconn.ErrStandbyConnection,
 }
 
-// Strip copies what callers may ask of an error and leaves its chain behind. Its text holds no secret of
-// the connection string.
+// Strip copies what callers may ask of an error and drops its chain. Its text contains no secret of the connection
+// string.
 func Strip(err error, connection string) error {
 	b := &bare{text: Redact(err.Error(), connection)}
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
@@ -64,7 +65,8 @@ var (
 	keyvalue = regexp.MustCompile(`(?i)((?:ssl)?password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&]+)`)
 )
 
-// Redact removes whatever may be a secret of the connection string from a text, and makes one line of it.
+// Redact replaces everything that may be a secret of the connection string by a placeholder, and makes the text one
+// line.
 func Redact(text, connection string) string {
 	for _, secret := range secrets(connection) {
 		text = strings.ReplaceAll(text, secret, "xxxxx")
@@ -73,8 +75,8 @@ func Redact(text, connection string) string {
 	return line(keyvalue.ReplaceAllString(text, "${1}xxxxx"))
 }
 
-// line joins the lines of a text, each once: an error of connecting has one for each attempt, of which
-// there are two for each address where TLS is optional, and they mostly say the same.
+// line joins the lines of a text, each only once. An error of connecting has one line for each attempt, two for
+// each address where TLS is optional, and they mostly say the same.
 func line(text string) string {
 	var out []string
 next:
@@ -90,7 +92,7 @@ next:
 	return strings.ReplaceAll(strings.Join(out, "; "), ":; ", ": ")
 }
 
-// secrets lists the passwords in a connection string, in every spelling they may be quoted in.
+// secrets lists the passwords in a connection string, in every spelling in which they may be quoted.
 func secrets(connection string) []string {
 	var out []string
 	add := func(s string) {
@@ -108,8 +110,8 @@ func secrets(connection string) []string {
 	if cfg, err := pgconn.ParseConfig(connection); err == nil {
 		add(cfg.Password)
 	}
-	// A string that does not parse as a whole: what stands between the first colon of its
-	// authority and its last @.
+	// For a string that does not parse as a whole, take what stands between the first colon of its authority and
+	// its last @.
 	if _, rest, ok := strings.Cut(connection, "://"); ok {
 		if i := strings.LastIndexByte(rest, '@'); i >= 0 {
 			if _, password, ok := strings.Cut(rest[:i], ":"); ok {

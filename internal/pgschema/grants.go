@@ -4,7 +4,7 @@ import "strings"
 
 // Right is what a role may do with one object.
 type Right struct {
-	Privileges string // as GRANT has them: select, insert (a, b)
+	Privileges string // in the syntax of GRANT: select, insert (a, b)
 	Object     string // with its kind: table "s"."t"
 }
 

@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// validName is the allow-list of schema and prefix: they go into statements as names.
+// validName is the allow-list of schema and prefix, because statements contain them as names.
 var validName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
 
-// maxName is how many bytes a name has in Postgres.
+// maxName is how many bytes a name may have in Postgres.
 const maxName = 63
 
-// CheckNames says what is wrong with the schema and the prefix of a section of the configuration.
-// Longest is the longest name that the prefix stands before.
+// CheckNames returns what is wrong with the schema and the prefix of a section of the
+// configuration. Longest is the longest name that gets the prefix.
 func CheckNames(section, schema, prefix, longest string) error {
 	if !validName.MatchString(schema) {
 		return fmt.Errorf("%s.schema is %q, want %s", section, schema, validName)
@@ -30,8 +30,8 @@ func CheckNames(section, schema, prefix, longest string) error {
 	return nil
 }
 
-// Channel names the notifications of a scope. A name that is too long keeps its beginning, for people,
-// and a hash.
+// Channel returns the name of the notifications of a scope. A name that is too long keeps its
+// beginning, for people, and gets a hash.
 func Channel(scope string) string {
 	if len(scope) <= maxName {
 		return scope

@@ -1,10 +1,11 @@
-// Package pgschema brings the tables of one prefix in a Postgres schema to a version, up or down, and
-// knows which names they may have.
+// Package pgschema brings the tables of one prefix in a Postgres schema to a version, up or down,
+// and defines which names they may have.
 //
-// A table of its own records the steps that were taken. Each step is a transaction together with its
-// record, so an interrupted migration goes on where it stopped; programs that migrate at once take
-// turns by an advisory lock. Versions are numbered from 1, and 0 is no table at all, not even the
-// record's. What a newer program has migrated further is left alone.
+// A table of its own records the steps that were applied. Each step is one transaction together
+// with its record, so an interrupted migration continues where it stopped. Programs that migrate at
+// the same time wait for each other by an advisory lock. Versions are numbered from 1. Version 0 is
+// no table at all, not even the record's. The package does not touch a schema that a newer program
+// has migrated further.
 package pgschema
 
 import (
@@ -20,23 +21,23 @@ import (
 type Step struct {
 	Version int
 	Name    string
-	// Compatible is the oldest program, by the version it needs, that works with this one; only where
-	// the record has it.
+	// Compatible is the oldest program that works with this step, by the schema version that
+	// program needs. It is set only where the record has that column.
 	Compatible int
-	// AppliedAt is zero for a step that was not taken.
+	// AppliedAt is zero for a step that was not applied.
 	AppliedAt time.Time
 
-	Up, Down string // the statements, without the record; not of a step that was read
+	Up, Down string // the statements, without the record; empty for a step read from the database
 }
 
-// Schema is what a program knows of its tables.
+// Schema is what a program knows about its tables.
 type Schema struct {
 	Name   string // the schema, not quoted
 	Table  string // that records the steps, quoted and qualified
 	Record string // the statement that makes this table, if it is not there
 	// Compatible says that the record has a column of that name.
 	Compatible bool
-	Scope      string // names the tables among all of a database: who has one scope takes turns
+	Scope      string // identifies the tables in a database; migrations of one scope wait for each other
 	Steps      []Step // in order, from version 1
 	TooNew     func(have int) error
 }
@@ -46,8 +47,8 @@ type Querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// Migrate brings the schema to a version and returns the steps taken. The role needs to create in the
-// schema, and in the database if the schema is missing.
+// Migrate brings the schema to a version and returns the steps that it applied. The role must be
+// able to create in the schema, and in the database if the schema is missing.
 func (s Schema) Migrate(ctx context.Context, conn *pgx.Conn, target int) (taken []Step, err error) {
 	if target < 0 || target > len(s.Steps) {
 		return nil, fmt.Errorf("there is no version %d, want 0 to %d", target, len(s.Steps))
@@ -64,8 +65,8 @@ func (s Schema) Migrate(ctx context.Context, conn *pgx.Conn, target int) (taken 
 	}
 }
 
-// Status lists the steps that this program knows and those, of a newer program, that the schema has.
-// Those that were not taken have no time. It changes nothing.
+// Status lists the steps that this program knows, and those that a newer program applied to the
+// schema. Steps that were not applied have no time. It changes nothing.
 func (s Schema) Status(ctx context.Context, q Querier) ([]Step, error) {
 	have, err := s.Applied(ctx, q)
 	if err != nil {
@@ -74,8 +75,8 @@ func (s Schema) Status(ctx context.Context, q Querier) ([]Step, error) {
 	return slices.Concat(have, s.Steps[min(len(have), len(s.Steps)):]), nil
 }
 
-// Text returns one step as text, complete with the record of itself, for a database that this program
-// may not change: run it in one transaction.
+// Text returns one step as text, including the record of the step, for a database that this program
+// may not change. Run it in one transaction.
 func (s Schema) Text(version int, up bool) (string, error) {
 	if version < 1 || version > len(s.Steps) {
 		return "", fmt.Errorf("there is no version %d, want 1 to %d", version, len(s.Steps))
@@ -90,15 +91,15 @@ func (s Schema) Text(version int, up bool) (string, error) {
 	return path + s.up(step), nil
 }
 
-// SearchPath is that of every session and function: statements name what is theirs in full, and what
-// others have made in schemas of their own, or among temporary tables, stands before nothing that they
-// mean.
+// SearchPath is the search path of every session and function. Statements name their own objects in
+// full. Objects that others have made in schemas of their own, or as temporary tables, therefore
+// never hide what a statement means.
 const SearchPath = "pg_catalog, pg_temp"
 
 // path begins a text that is run in one transaction.
 const path = "set local search_path = " + SearchPath + ";\n"
 
-// up returns a step and its record.
+// up returns the statements of a step and of its record.
 func (s Schema) up(step Step) string {
 	name := Literal(step.Name)
 	if s.Compatible {
@@ -107,7 +108,8 @@ func (s Schema) up(step Step) string {
 	return step.Up + fmt.Sprintf("insert into %s (version, name) values (%d, %s);\n", s.Table, step.Version, name)
 }
 
-// down returns a step back. The first step takes the record's table with it.
+// down returns the statements that undo a step. Undoing the first step also drops the record's
+// table.
 func (s Schema) down(step Step) string {
 	if step.Version == 1 {
 		return step.Down + "drop table " + s.Table + ";\n"
@@ -115,8 +117,8 @@ func (s Schema) down(step Step) string {
 	return step.Down + fmt.Sprintf("delete from %s where version = %d;\n", s.Table, step.Version)
 }
 
-// locked runs one transaction that no other migration of this scope runs beside. If the program is stopped
-// in it, or its host is gone, it is rolled back, so that others need not wait for that.
+// locked runs one transaction that excludes other migrations of this scope. If the program is
+// stopped in it, or its host fails, the server rolls it back, so that others do not wait for long.
 func (s Schema) locked(ctx context.Context, conn *pgx.Conn, do func(pgx.Tx) error) error {
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "select pg_catalog.set_config('idle_in_transaction_session_timeout', '5s', true), pg_catalog.set_config('search_path', $2, true), "+
@@ -127,8 +129,8 @@ func (s Schema) locked(ctx context.Context, conn *pgx.Conn, do func(pgx.Tx) erro
 	})
 }
 
-// bootstrap makes what the first step needs. A schema that exists is not created: that would need a
-// privilege on the database for nothing.
+// bootstrap creates what the first step needs. It does not create a schema that exists, because
+// that would need a privilege on the database for nothing.
 func (s Schema) bootstrap(ctx context.Context, conn *pgx.Conn) error {
 	return s.locked(ctx, conn, func(tx pgx.Tx) error {
 		var schema, table bool
@@ -143,7 +145,8 @@ func (s Schema) bootstrap(ctx context.Context, conn *pgx.Conn) error {
 	})
 }
 
-// step takes the next step towards a version; nil if it is reached. The version is read under the lock.
+// step applies the next step towards a version; nil if that version is reached. It reads the
+// version under the lock.
 func (s Schema) step(ctx context.Context, conn *pgx.Conn, target int) (taken *Step, err error) {
 	err = s.locked(ctx, conn, func(tx pgx.Tx) error {
 		have, err := s.Applied(ctx, tx)
@@ -171,9 +174,9 @@ func (s Schema) step(ctx context.Context, conn *pgx.Conn, target int) (taken *St
 	return taken, nil
 }
 
-// Applied lists the steps that the schema has; none where there is no schema.
+// Applied lists the steps that the schema has; none if there is no schema.
 func (s Schema) Applied(ctx context.Context, q Querier) ([]Step, error) {
-	// Asked first, because an error would end the transaction that this may be part of.
+	// This check comes first, because an error would end the transaction that this may be part of.
 	rows, err := q.Query(ctx, "select to_regclass($1) is not null", s.Table)
 	if err != nil {
 		return nil, err
@@ -185,7 +188,7 @@ func (s Schema) Applied(ctx context.Context, q Querier) ([]Step, error) {
 	if s.Compatible {
 		compatible = "compatible"
 	}
-	// As a number, because a session may write times in any style.
+	// The time is read as a number, because a session may write times in any style.
 	rows, err = q.Query(ctx, "select version, name, "+compatible+", (extract(epoch from applied_at) * 1000000)::bigint from "+s.Table+" order by version")
 	if err != nil {
 		return nil, err

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// The clock is the project's own because libfaketime, the usual one, allocates memory wherever the
-// time is asked for: Postgres asks in signal handlers, and crashes.
+// The project has a clock of its own because libfaketime, the usual one, allocates memory in every
+// call that reads the time. Postgres reads it in signal handlers, and would crash.
 //
 //go:embed preload/clock.c
 var clockSource []byte
@@ -33,12 +33,12 @@ func (s *Server) preload() ([]string, error) {
 	return []string{"LD_PRELOAD=" + library, "EMITD_CLOCK_OFFSET=" + s.clockFile()}, nil
 }
 
-// StepClock puts the clock of a server with FakeTime so far ahead (or behind) of the machine's,
-// at once and for all its processes. Timeouts inside the server are not touched.
+// StepClock sets the clock of a server with FakeTime ahead of the machine's by offset (behind if it
+// is negative), at once and for all its processes. Timeouts inside the server do not change.
 func (s *Server) StepClock(offset time.Duration) error {
 	file, err := os.OpenFile(s.clockFile(), os.O_WRONLY|os.O_CREATE, 0o644)
 	if err == nil {
-		// Written over in place: the processes have the file mapped.
+		// The file is overwritten in place, because the processes have it mapped.
 		_, err = file.WriteAt(binary.NativeEndian.AppendUint64(nil, uint64(offset)), 0)
 		err = errors.Join(err, file.Close())
 	}

@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-// credential is the user that servers run as: nil for the present one.
+// credential is the user that servers run as: nil for the current one.
 func credential() *syscall.Credential {
 	if os.Geteuid() != 0 {
 		return nil

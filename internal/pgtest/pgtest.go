@@ -2,22 +2,22 @@
 //
 // # What it promises
 //
-//   - [Database] is a fresh, empty database for one test, on one private server per test binary.
-//     The server starts with the first test that asks and is stopped by [Main].
-//   - A [Server] lives in a temporary folder of its own, listens on a loopback port that was free
-//     and on a socket in that folder, and trusts whoever connects. It can be stopped in each of
-//     Postgres' ways, killed, restarted, cloned as a standby, promoted, and given a wrong clock.
-//   - No process outlives the test binary, also when that is killed with SIGKILL (on Linux: the
-//     kernel tells the server). Existing clusters of the machine are never touched.
-//   - Postgres refuses to run as root. Started as root, the server runs as the user postgres, or
-//     nobody where there is none.
+//   - [Database] is a new, empty database for one test, on one private server per test binary. The
+//     server starts with the first test that needs it, and [Main] stops it.
+//   - A [Server] lives in a temporary folder of its own. It listens on a free loopback port and on
+//     a socket in that folder, and trusts every client. It can be stopped in each of Postgres'
+//     ways, killed, restarted, cloned as a standby, promoted, and given a wrong clock.
+//   - No process outlives the test binary, even if that is killed with SIGKILL (on Linux: the
+//     kernel signals the server). The package never touches existing clusters of the machine.
+//   - Postgres refuses to run as root. If the tests run as root, the server runs as the user
+//     postgres, or nobody if there is none.
 //
 // # Where the binaries come from
 //
-// EMITD_TEST_PG_BIN (a folder with initdb and postgres), else what pg_config --bindir says, else
-// the newest of /usr/lib/postgresql/*/bin. EMITD_TEST_POSTGRES_URL replaces the private server:
-// databases are then created there, by the role in the URL. A missing component fails the test
-// with the line that says how to get it; nothing is skipped.
+// EMITD_TEST_PG_BIN (a folder with initdb and postgres), else the output of pg_config --bindir,
+// else the newest of /usr/lib/postgresql/*/bin. EMITD_TEST_POSTGRES_URL replaces the private
+// server: databases are then created there, by the role in the URL. If a component is missing, the
+// test fails with a line that says how to get it. Nothing is skipped.
 package pgtest
 
 import (
@@ -36,7 +36,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Install is the line that tells how to get a missing Postgres.
+// Install says how to get a missing Postgres.
 const Install = "make deps, or apt-get install postgresql"
 
 // shared is the server of this test binary.
@@ -47,10 +47,10 @@ var shared struct {
 	templates map[string]string // database by key
 }
 
-// Main runs the tests of a package, stops its server and exits: call it from TestMain.
+// Main runs the tests of a package, stops its server and exits. Call it from TestMain.
 func Main(m *testing.M) { os.Exit(Run(m)) }
 
-// Run is Main for a TestMain that has more to clean up: it returns the code to exit with.
+// Run is Main for a TestMain that has more to clean up: it returns the exit code.
 func Run(m *testing.M) int {
 	code := m.Run()
 	shared.Lock()
@@ -64,14 +64,14 @@ func Run(m *testing.M) int {
 	return code
 }
 
-// Database creates an empty database and returns its URL. It is dropped when the test ends,
-// whoever is still connected.
+// Database creates an empty database and returns its URL. It is dropped when the test ends, even if
+// clients are still connected.
 func Database(t testing.TB) string {
 	t.Helper()
 	return create(t, "template1")
 }
 
-// Template is a Database that prepare has filled: prepare runs once per key in this test binary,
+// Template is a Database that prepare has filled. prepare runs once per key in this test binary;
 // every further call copies its result.
 func Template(t testing.TB, key string, prepare func(url string) error) string {
 	t.Helper()
@@ -100,7 +100,8 @@ func create(t testing.TB, template string) string {
 	return createLocked(t, template)
 }
 
-// createLocked copies one database at a time: Postgres refuses to copy what is being copied.
+// createLocked copies one database at a time, because Postgres refuses to copy a database that is
+// being copied.
 func createLocked(t testing.TB, template string) string {
 	t.Helper()
 	base := adminURL(t)
@@ -110,7 +111,7 @@ func createLocked(t testing.TB, template string) string {
 	return with(base, name)
 }
 
-// adminURL returns the URL of a database from which others are created. The lock is held.
+// adminURL returns the URL of a database from which others are created. The caller holds the lock.
 func adminURL(t testing.TB) string {
 	t.Helper()
 	if given := os.Getenv("EMITD_TEST_POSTGRES_URL"); given != "" {
@@ -160,15 +161,15 @@ func As(base, user, password string) string {
 	return u.String()
 }
 
-// unique names a database or role so that no other test binary on the same server has it.
+// unique returns a name for a database or role that no other test binary on the same server has.
 func unique(kind string) string {
 	var b [6]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return "emitd_" + kind + "_" + hex.EncodeToString(b[:])
 }
 
-// Role creates a role that can log in and owns nothing; it is dropped when the test ends.
-// Whatever was granted to it in the database of the URL goes with it.
+// Role creates a role that can log in and owns nothing. It is dropped when the test ends, together
+// with what was granted to it in the database of the URL.
 func Role(t testing.TB, base string) string {
 	t.Helper()
 	name := unique("role")

@@ -21,20 +21,21 @@ import (
 
 // PgBouncer is a pooler in transaction mode.
 type PgBouncer struct {
-	URL string // of the database behind it, through it
+	URL string // of the database, through the pooler
 
 	bin, dir string
 	proc     *child.Process
 }
 
-// Pooler starts PgBouncer in transaction mode before the server of a URL and returns the URL of
-// the same database through it. It ends with the test.
+// Pooler starts PgBouncer in transaction mode in front of the server of a URL. It returns the URL
+// of the same database through it. The pooler ends with the test.
 func Pooler(t testing.TB, base string) string {
 	t.Helper()
 	return NewPgBouncer(t, base).URL
 }
 
-// NewPgBouncer is Pooler for tests that restart it. Settings are lines of its configuration.
+// NewPgBouncer is Pooler for tests that restart the pooler. Settings are lines of its
+// configuration.
 func NewPgBouncer(t testing.TB, base string, settings ...string) *PgBouncer {
 	t.Helper()
 	bin, err := findPooler()
@@ -51,7 +52,7 @@ func NewPgBouncer(t testing.TB, base string, settings ...string) *PgBouncer {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	b := &PgBouncer{bin: bin, dir: dir}
-	for try := 1; ; try++ { // somebody may take the port before pgbouncer does
+	for try := 1; ; try++ { // another process may take the port before pgbouncer does
 		port, err := freePort()
 		if err != nil {
 			t.Fatal(err)
@@ -76,7 +77,7 @@ func NewPgBouncer(t testing.TB, base string, settings ...string) *PgBouncer {
 func (b *PgBouncer) configure(server *url.URL, port int, settings []string) error {
 	password, _ := server.User.Password()
 	users := fmt.Sprintf("%q %q\n", server.User.Username(), password)
-	// Three server connections for all clients: they change hands at every transaction.
+	// All clients share three server connections, so these change hands at every transaction.
 	ini := fmt.Sprintf(`[databases]
 * = host=%s port=%s
 [pgbouncer]

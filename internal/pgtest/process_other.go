@@ -4,7 +4,7 @@ package pgtest
 
 import "syscall"
 
-// attributes drops privileges. Only Linux can end the child with the test binary.
+// attributes drops privileges. Only on Linux can the child end with the test binary.
 func attributes(syscall.Signal) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Credential: credential(), Setpgid: true}
 }

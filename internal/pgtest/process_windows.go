@@ -2,8 +2,8 @@ package pgtest
 
 import "syscall"
 
-// attributes: there are no privileges to drop in this way.
+// attributes does nothing, because on Windows there are no privileges to drop in this way.
 func attributes(syscall.Signal) *syscall.SysProcAttr { return nil }
 
-// giveAway has nobody to give to.
+// giveAway does nothing, because servers do not run as another user.
 func giveAway(string) error { return nil }

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// Proxy stands between clients and a server and does to their connections what networks do. It
-// speaks no TLS. Its methods may be called from any goroutine, also while connections are open.
+// Proxy sits between clients and a server and simulates faults of the network. It does not speak
+// TLS. Its methods may be called from any goroutine, even while connections are open.
 type Proxy struct {
 	target string
 	base   *url.URL
@@ -20,7 +20,7 @@ type Proxy struct {
 	wg     sync.WaitGroup
 
 	mu      sync.Mutex
-	moved   *sync.Cond // when anything below changes
+	moved   *sync.Cond // signalled when anything below changes
 	lose    int        // replies that are still to be lost
 	stalled bool
 	closed  bool
@@ -29,7 +29,7 @@ type Proxy struct {
 	queries atomic.Int64
 }
 
-// NewProxy starts a proxy before the server of a URL. It ends with the test.
+// NewProxy starts a proxy in front of the server of a URL. It ends with the test.
 func NewProxy(t testing.TB, base string) *Proxy {
 	t.Helper()
 	u, err := url.Parse(base)
@@ -54,12 +54,12 @@ func (p *Proxy) URL() string {
 	return u.String()
 }
 
-// LoseReplies lets the next n answers be lost: the server does what it is asked, and when it has
-// answered completely, the connection breaks without the answer.
+// LoseReplies loses the next n answers. The server carries out the request and answers completely;
+// then the connection breaks without the answer.
 func (p *Proxy) LoseReplies(n int) { p.change(func() { p.lose = n }) }
 
-// Stall holds everything back in both directions, as a partition does, until it is taken back.
-// What was held back is then delivered.
+// Stall holds everything back in both directions, like a partition, until it is switched off. Then
+// it delivers what it held back.
 func (p *Proxy) Stall(on bool) { p.change(func() { p.stalled = on }) }
 
 // Cut breaks all connections.
@@ -71,7 +71,7 @@ func (p *Proxy) Cut() {
 	}
 }
 
-// Queries counts the messages that asked the server for something: round trips.
+// Queries counts the messages that requested something from the server: round trips.
 func (p *Proxy) Queries() int64 { return p.queries.Load() }
 
 func (p *Proxy) change(f func()) {
@@ -98,7 +98,7 @@ func (p *Proxy) accept() {
 	}
 }
 
-// serve joins a client with a connection of its own to the server.
+// serve connects a client to the server by a connection of its own.
 func (p *Proxy) serve(client net.Conn) {
 	server, err := net.Dial("tcp", p.target)
 	if err != nil {
@@ -138,7 +138,7 @@ func (p *Proxy) register(conns ...net.Conn) bool {
 	return !p.closed
 }
 
-// pass waits while the proxy stalls; false: it is closed.
+// pass waits while the proxy stalls. It returns false if the proxy is closed.
 func (p *Proxy) pass() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -159,7 +159,7 @@ func (p *Proxy) loses() bool {
 	return false
 }
 
-// up carries what the client says. Its first message has no type.
+// up forwards the client's messages. The first message has no type.
 func (p *Proxy) up(client, server net.Conn) {
 	for first := true; ; first = false {
 		kind, text, err := readMessage(client, !first)
@@ -176,8 +176,8 @@ func (p *Proxy) up(client, server net.Conn) {
 	}
 }
 
-// down carries answers, each as a whole: they end with ReadyForQuery, or with what asks the
-// client for more (authentication, a COPY).
+// down forwards answers, each as a whole. An answer ends with ReadyForQuery, or with a message that
+// asks the client for more (authentication, a COPY).
 func (p *Proxy) down(client, server net.Conn) {
 	var answer []byte
 	authenticated := false
@@ -208,7 +208,7 @@ func (p *Proxy) down(client, server net.Conn) {
 	}
 }
 
-// maxMessage bounds what a broken peer makes us allocate.
+// maxMessage bounds the memory for a message of a broken peer.
 const maxMessage = 64 << 20
 
 // readMessage reads one message of the protocol, with or without its type.

@@ -20,12 +20,11 @@ import (
 	"github.com/emitd/emitd/internal/child"
 )
 
-// Config says what a server should be like. The zero value is a small server that does not wait
-// for the disk.
+// Config configures a server. The zero value is a small server that does not wait for the disk.
 type Config struct {
 	// Settings are written into postgresql.conf.
 	Settings map[string]string
-	// HBA are lines of pg_hba.conf that stand before the ones that trust everybody.
+	// HBA are lines of pg_hba.conf, before the ones that trust every client.
 	HBA []string
 	// Durable makes commits wait for the disk, as in production. Benchmarks need it.
 	Durable bool
@@ -40,7 +39,7 @@ type Mode syscall.Signal
 const (
 	Fast      = Mode(syscall.SIGINT)  // roll back and disconnect everybody, write a checkpoint
 	Immediate = Mode(syscall.SIGQUIT) // no checkpoint: the next start recovers
-	Kill      = Mode(syscall.SIGKILL) // as by the kernel
+	Kill      = Mode(syscall.SIGKILL) // like a kill by the kernel
 )
 
 // Server is one private Postgres. It is not safe for concurrent use.
@@ -85,7 +84,8 @@ func newServer(cfg Config) (*Server, error) {
 }
 
 func (s *Server) initialise() error {
-	// Durability of a cluster that is thrown away means nothing; commits are another matter.
+	// Durability of the cluster files is useless here, because they are deleted afterwards. Commits
+	// are different.
 	err := s.run("initdb", "-D", s.Data(), "-U", "postgres", "--auth=trust", "--no-sync", "--encoding=UTF8", "--locale=C.UTF-8")
 	if err != nil {
 		return err
@@ -93,7 +93,8 @@ func (s *Server) initialise() error {
 	return s.configure()
 }
 
-// configure appends to the files that initdb or pg_basebackup wrote; what stands last wins.
+// configure appends to the files that initdb or pg_basebackup wrote. Of several settings the last
+// one counts.
 func (s *Server) configure() error {
 	settings := map[string]string{
 		"listen_addresses": "127.0.0.1", "unix_socket_directories": s.dir,
@@ -101,7 +102,7 @@ func (s *Server) configure() error {
 		"log_min_messages": "warning", "timezone": "UTC", "log_timezone": "UTC",
 	}
 	if !s.cfg.Durable {
-		// What a killed server has written is in the kernel's hands, which outlive it.
+		// What a killed server has written is in the kernel, which keeps running.
 		settings["fsync"] = "off"
 	}
 	maps.Copy(settings, s.cfg.Settings)
@@ -134,7 +135,8 @@ func (s *Server) run(tool string, args ...string) error {
 	return err
 }
 
-// Tool runs one of Postgres' own programs, such as pg_ctl, as the server's user, and returns what it says.
+// Tool runs one of Postgres' own programs, such as pg_ctl, as the server's user, and returns its
+// output.
 func (s *Server) Tool(tool string, args ...string) (string, error) {
 	cmd := exec.Command(filepath.Join(s.bin, tool), args...)
 	cmd.SysProcAttr = attributes(0)
@@ -146,7 +148,7 @@ func (s *Server) Tool(tool string, args ...string) (string, error) {
 	return string(out), nil
 }
 
-// environment is that of the server: none of the test's PG* variables.
+// environment is the server's environment: it has none of the test's PG* variables.
 func (s *Server) environment() []string {
 	env := []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C.UTF-8", "HOME=" + s.dir}
 	if lib := os.Getenv("LD_LIBRARY_PATH"); lib != "" {
@@ -171,8 +173,8 @@ func (s *Server) Start() error {
 		}
 		env = append(env, clock...)
 	}
-	// Somebody may have taken the port meanwhile, or children of a killed server still hold its
-	// shared memory for a moment.
+	// Another process may have taken the port meanwhile, or children of a killed server may still
+	// hold its shared memory for a moment.
 	again := time.NewTicker(50 * time.Millisecond)
 	defer again.Stop()
 	var err error
@@ -214,8 +216,8 @@ func (s *Server) start(env []string) error {
 	return nil
 }
 
-// ready waits until the server says in its own pid file that it accepts connections. A port that
-// answers proves nothing: it may be another server's.
+// ready waits until the server writes in its own pid file that it accepts connections. A port that
+// answers proves nothing, because it may be another server's.
 func (s *Server) ready(proc *child.Process) error {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -240,7 +242,7 @@ func (s *Server) ready(proc *child.Process) error {
 	}
 }
 
-// Stop stops the server and waits for its end. A server that is stopped already stays so.
+// Stop stops the server and waits for its end. It does nothing if the server is stopped.
 func (s *Server) Stop(mode Mode) error {
 	if s.proc == nil {
 		return nil
@@ -258,7 +260,7 @@ func (s *Server) Stop(mode Mode) error {
 	}
 }
 
-// Restart stops the server so and starts it again.
+// Restart stops the server in the given way and starts it again.
 func (s *Server) Restart(mode Mode) error {
 	if err := s.Stop(mode); err != nil {
 		return err
@@ -271,8 +273,8 @@ func (s *Server) Close() error {
 	return errors.Join(s.Stop(Immediate), os.RemoveAll(s.dir))
 }
 
-// Standby clones the running server and starts the clone as its streaming standby, asynchronous
-// unless the settings say otherwise.
+// Standby clones the running server and starts the clone as its streaming standby, which is
+// asynchronous unless the settings say otherwise.
 func (s *Server) Standby(cfg Config) (*Server, error) {
 	clone, err := newServer(cfg)
 	if err != nil {
@@ -291,7 +293,7 @@ func (s *Server) Standby(cfg Config) (*Server, error) {
 	return clone, nil
 }
 
-// Promote makes a standby a primary on a new timeline, and waits until it is writable.
+// Promote makes a standby a primary on a new timeline, and waits until it accepts writes.
 func (s *Server) Promote(ctx context.Context) error {
 	conn, err := pgx.Connect(ctx, s.URL("postgres"))
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package schema reads the steps of a versioned schema from files that are embedded in a program. What
-// is wrong with them is a programming error, and panics.
+// Package schema reads the steps of a versioned schema from files that are embedded in a program.
+// An error in the files is a programming error, and panics.
 package schema
 
 import (
@@ -19,8 +19,8 @@ type Step struct {
 	Down    string // empty where there is no way back
 }
 
-// Steps reads files named migrations/NNN_name.up.sql, and the .down.sql beside them, which must be
-// numbered from 1 to newest.
+// Steps reads files named migrations/NNN_name.up.sql, and the .down.sql files beside them. They
+// must be numbered from 1 to newest.
 func Steps(files fs.FS, newest int) []Step {
 	up, err := fs.Glob(files, "migrations/*.up.sql")
 	if err != nil || len(up) != newest {

@@ -12,7 +12,7 @@ import (
 	lib "modernc.org/sqlite/lib"
 )
 
-// Code is the driver's primary result code, 0 if err is not of the driver.
+// Code returns the driver's primary result code, 0 if err does not come from the driver.
 func Code(err error) int {
 	var e *modernc.Error
 	if errors.As(err, &e) {
@@ -21,8 +21,8 @@ func Code(err error) int {
 	return 0
 }
 
-// IsBusy reports whether another connection holds a lock that this one wants. Other drivers are known
-// by SQLite's own text.
+// IsBusy reports whether another connection holds a lock that this one needs. Errors of other
+// drivers are recognised by SQLite's own text.
 func IsBusy(err error) bool {
 	if err == nil {
 		return false
@@ -31,18 +31,18 @@ func IsBusy(err error) bool {
 	return c == lib.SQLITE_BUSY || c == lib.SQLITE_LOCKED || strings.Contains(err.Error(), "database is locked")
 }
 
-// The pauses between two attempts at a lock: short ones, because the lock is held for about a
-// millisecond, and with jitter, because a regular pause may meet a regular writer for ever. SQLite has
-// no queue for the lock; short pauses that hardly grow are what keeps writers even.
+// The pauses between two attempts to get a lock. They are short, because the lock is held for about
+// a millisecond. They have jitter, because a regular pause could meet a regular writer again and
+// again. SQLite has no queue for the lock; short pauses that hardly grow treat the writers equally.
 const (
 	shortestPause = 200 * time.Microsecond
 	longestPause  = 2 * time.Millisecond
-	patientPause  = 20 * time.Millisecond // once somebody holds it for more than a second
+	patientPause  = 20 * time.Millisecond // after more than a second of waiting
 )
 
-// RetryBusy calls attempt until it does not find the file locked or ctx ends; then the error says both,
-// also when time is up in the middle of an attempt. SQLite's own busy handler is of no use: it cannot be
-// interrupted, and it is unfair.
+// RetryBusy calls attempt until the file is not locked or ctx ends. If ctx ends, even in the middle
+// of an attempt, the error contains both the context's error and what the call waited for. SQLite's
+// own busy handler is not used, because it cannot be interrupted and is unfair.
 func RetryBusy(ctx context.Context, attempt func() error) error {
 	began, pause := time.Now(), shortestPause
 	for err := error(nil); ; {

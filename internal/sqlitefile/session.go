@@ -1,5 +1,5 @@
-// Package sqlitefile is what every user of a SQLite file needs of its driver: connections to one path,
-// the statements prepared on them, and patience with a file that others lock.
+// Package sqlitefile is what every user of a SQLite file needs from its driver: connections to one
+// path, prepared statements on them, and retries while another process has locked the file.
 package sqlitefile
 
 import (
@@ -17,7 +17,7 @@ import (
 // Connector opens connections for database/sql.
 type Connector struct {
 	Path string
-	// Create says whether a file that is missing is made; nil is no.
+	// Create says whether a missing file is created; nil is no.
 	Create func() bool
 }
 
@@ -42,29 +42,31 @@ func (c *Connector) Connect(ctx context.Context) (driver.Conn, error) {
 	return inner.Connect(ctx)
 }
 
-// Private makes the file be, for its owner alone: it holds what others may not read, and SQLite gives
-// the files beside it the same mode. A file that is there keeps the mode it has. What goes wrong here
-// goes wrong again where SQLite opens the file, and is told there.
+// Private creates the file with access for its owner only, because its content may be confidential.
+// SQLite gives the files beside it the same mode. A file that exists keeps its mode. An error here
+// also occurs when SQLite opens the file, and is reported there.
 func Private(path string) {
 	if f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600); err == nil {
 		_ = f.Close()
 	}
 }
 
-// Session is one connection to one file, with its prepared statements. One goroutine uses it at a time.
+// Session is one connection to one file, with its prepared statements. One goroutine at a time may
+// use it.
 type Session struct {
 	Conn   *sql.Conn
 	Prefix string // of tables
-	// File is the one it was opened on, for whoever wants to know whether it is still at its path. The
-	// opener sets it.
+	// File is the file on which it was opened, so that callers can check whether that is still at
+	// its path. The opener sets it.
 	File os.FileInfo
-	// Broken is set when a transaction could not be ended: not to be used again.
+	// Broken is set when a transaction could not be ended: the session must not be used again.
 	Broken bool
 
 	stmts map[string]*sql.Stmt
 }
 
-// Open connects. It sets pragmas, after one by which SQLite itself never waits: see [RetryBusy].
+// Open connects and sets the pragmas. Before them it sets one by which SQLite itself never waits:
+// see [RetryBusy].
 func Open(ctx context.Context, db *sql.DB, prefix string, pragmas ...string) (*Session, error) {
 	conn, err := db.Conn(ctx)
 	if err != nil {
@@ -97,21 +99,21 @@ func (s *Session) Stmt(ctx context.Context, text string) (*sql.Stmt, error) {
 	return st, nil
 }
 
-// Run executes a statement that is not worth preparing, and outlives the caller's context: what begins
-// or ends a transaction must not be interrupted half-way.
+// Run executes a statement that is not worth preparing. The end of the caller's context does not
+// interrupt it, because a statement that begins or ends a transaction must not stop halfway.
 func (s *Session) Run(ctx context.Context, text string) error {
 	_, err := s.Conn.ExecContext(context.WithoutCancel(ctx), text)
 	return err
 }
 
-// Rollback ends a transaction that must change nothing. After some errors (a full disk) SQLite has done
-// so by itself.
+// Rollback ends a transaction that must change nothing. After some errors (a full disk) SQLite has
+// already done so by itself.
 func (s *Session) Rollback(ctx context.Context) {
 	err := s.Run(ctx, "ROLLBACK")
 	s.Broken = err != nil && !strings.Contains(err.Error(), "no transaction is active")
 }
 
-// Close ends the session; nil is fine.
+// Close ends the session; a nil session is allowed.
 func (s *Session) Close() {
 	if s == nil {
 		return

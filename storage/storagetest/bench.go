@@ -8,9 +8,9 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// Bench runs the benchmarks that all backends share: one heartbeat of a follower (20 units
-// held) and of a leader, a commit of 100 assignments (and, in the same time, of the 100 that
-// free the units again), and a snapshot of 100 nodes and 1000 units.
+// Bench runs the benchmarks that all backends share: one heartbeat of a follower (20 units held)
+// and of a leader, a commit of 100 assignments (and, in the same time, of the 100 that free the
+// units again), and a snapshot of 100 nodes and 1000 units.
 func Bench(b *testing.B, f Factory) {
 	b.Run("heartbeat/follower", func(b *testing.B) { benchFollower(b, f) })
 	b.Run("heartbeat/leader", func(b *testing.B) { benchLeader(b, f) })
@@ -18,7 +18,7 @@ func Bench(b *testing.B, f Factory) {
 	b.Run("snapshot/100x1000", func(b *testing.B) { benchSnapshot(b, f) })
 }
 
-// fill makes a cluster of so many nodes, each holding so many units.
+// fill makes a cluster of that many nodes, each holding that many units.
 func fill(b *testing.B, f Factory, nodes, each int) (*world, leader, []*peer) {
 	b.Helper()
 	w := open(b, f)

@@ -48,7 +48,8 @@ func idleEnds(w *world) {
 	c.beat(advert(plain), ttl(time.Minute))
 }
 
-// The heartbeat of a process that was killed may lie ahead of a clock that was set back since.
+// idleAfterStepBack: the last heartbeat of a process that was killed may lie ahead of a clock that
+// was set back since.
 func idleAfterStepBack(w *world) {
 	a := w.join("node-a")
 	b := a.again()
@@ -59,7 +60,8 @@ func idleAfterStepBack(w *world) {
 	b.beat(advert(plain), ttl(time.Minute))
 }
 
-// Whatever the clock says, a lock is its holder's until it is released or named as expired.
+// stepKeepsLock: whatever the clock says, a lock belongs to its holder until it is released or
+// named as expired.
 func stepKeepsLock(w *world) {
 	s := w.locker()
 	held, err := s.Acquire(w.ctx, "lock", owner(1), time.Minute, storage.Lock{})
@@ -74,7 +76,8 @@ func stepKeepsLock(w *world) {
 	}
 }
 
-// Whatever the clock says, a holding that was seen unchanged is over, and one that has moved is not.
+// stepFreesLock: whatever the clock says, a holding that was seen unchanged is over, and one that
+// was extended is not.
 func stepFreesLock(w *world) {
 	s := w.locker()
 	w.Advance(2 * time.Hour)

@@ -31,7 +31,7 @@ var concurrencyStories = []story{
 	{"effects pass the fence in the order of generations", Tx, effectsInOrder},
 }
 
-// together runs f(0) … f(n-1) at the same time and waits for all. f must not end the story.
+// together runs f(0) … f(n-1) at the same time and waits for all. f must not end the test.
 func (w *world) together(n int, f func(i int)) {
 	var ready, done sync.WaitGroup
 	start := make(chan struct{})
@@ -51,10 +51,10 @@ func (w *world) together(n int, f func(i int)) {
 	}
 }
 
-// handle returns the handles in turn, as different processes would have them.
+// handle returns the two handles alternately, as different processes would have them.
 func (w *world) handle(i int) storage.Store { return []storage.Store{w.Store, w.Second}[i%2] }
 
-// spread makes n registered processes that use the handles in turn.
+// spread makes n registered processes that use the handles alternately.
 func (w *world) spread(n int) []*peer {
 	out := make([]*peer, n)
 	for i := range out {
@@ -64,7 +64,7 @@ func (w *world) spread(n int) []*peer {
 	return out
 }
 
-// race lets all beat at once and returns the replies.
+// race makes all processes send a heartbeat at the same time and returns the replies.
 func (w *world) race(peers []*peer, edits ...edit) []*storage.Reply {
 	w.Helper()
 	replies := make([]*storage.Reply, len(peers))
@@ -77,7 +77,7 @@ func (w *world) race(peers []*peer, edits ...edit) []*storage.Reply {
 	return replies
 }
 
-// oneWinner checks that one of the replies tells of an election, and that all name its term.
+// oneWinner checks that exactly one of the replies reports an election, and that all name its term.
 func (w *world) oneWinner(peers []*peer, replies []*storage.Reply) (*peer, node.Term) {
 	w.Helper()
 	winner := -1
@@ -360,7 +360,7 @@ func readsWhileWriting(w *world) {
 	}
 }
 
-// live takes a free unit through one life: assigned, active, revoked, confirmed.
+// live takes a free unit through one assignment: assigned, active, revoked, confirmed.
 func live(ctx context.Context, l leader, p *peer, u daemon.Unit) error {
 	change := func(r daemon.Record, step daemon.Step) (daemon.Record, error) {
 		out, err := p.via.Commit(ctx, storage.Commit{Term: l.term.Ref(), Changes: []storage.Change{on(r, step, func(c *storage.Change) { c.To = p.id })}})
@@ -507,7 +507,7 @@ func followsRoll(w *world) {
 	w.equal("membership events", roll, want)
 }
 
-// flap lets a node be judged and unjudged, with other news between.
+// flap makes the leader call a node late and take that back, with other events between.
 func flap(w *world, l leader, p *peer, index int) error {
 	for i := range 12 {
 		state := []node.State{node.Late, node.Deaf}[i%2]
@@ -534,7 +534,7 @@ func effectsInOrder(w *world) {
 				if !errors.Is(err, daemon.ErrStale) {
 					w.Errorf("stamp %s: %v", f, err)
 				}
-				continue // overtaken before it began
+				continue // superseded before it began
 			}
 			for range 5 {
 				err := w.InTx(w.ctx, f, func(context.Context) error {

@@ -108,7 +108,7 @@ func replacesExpired(w *world) {
 	w.equal("node of the second event", e[1].Incarnation, b.id.Incarnation)
 }
 
-// leaseEnd reads from an event of a term that was not given up when its lease was over.
+// leaseEnd returns from an event when the lease was over of a term that was not resigned.
 func leaseEnd(w *world, e daemon.Event) time.Time {
 	w.Helper()
 	var d storage.LostDetail

@@ -26,7 +26,7 @@ var faultStories = []story{
 	{"a call whose context has ended changes nothing", 0, respectsContext},
 }
 
-// lose carries a call out and loses its reply.
+// lose makes a call whose reply is lost.
 func (w *world) lose(call func() error) {
 	w.Helper()
 	if w.LoseReply == nil {
@@ -37,7 +37,7 @@ func (w *world) lose(call func() error) {
 	w.holds(err != nil, "the reply was not lost")
 }
 
-// loseBeat sends a heartbeat and loses the reply.
+// loseBeat sends a heartbeat whose reply is lost.
 func (p *peer) loseBeat(edits ...edit) {
 	p.w.Helper()
 	p.w.lose(func() error {
@@ -226,8 +226,8 @@ func becomesAnother(w *world) {
 	w.holds(!second.StoreSince.Before(first.StoreSince), "since %v, before that since %v", second.StoreSince, first.StoreSince)
 }
 
-// refusesForeign sends what would be accepted if it named the right store: right after the change,
-// when no heartbeat has found it yet, and later.
+// refusesForeign sends reports and commits that would be accepted if they named the right store:
+// directly after the change, before a heartbeat has found it, and later.
 func refusesForeign(w *world) {
 	l, peers := w.cluster(1)
 	p := peers[0]

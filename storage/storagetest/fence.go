@@ -101,8 +101,8 @@ func fenceOutlives(w *world) {
 	w.stale(w.Store.Stamp(w.ctx, lower), lower, r.Generation)
 }
 
-// holdFence opens a transaction that holds the fence until release is called, which returns
-// what the transaction returned.
+// holdFence opens a transaction that holds the fence until release is called. release returns what
+// the transaction returned.
 func (w *world) holdFence(f daemon.Fence, result error) (release func() error) {
 	w.Helper()
 	entered, leave, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
@@ -131,7 +131,8 @@ func stampWaits(w *world) {
 	release := w.holdFence(fence(3), nil)
 	stamped := make(chan error, 1)
 	go func() { stamped <- w.Second.Stamp(w.ctx, fence(5)) }()
-	// What must not happen cannot be waited for; it gets the time of many reads to happen.
+	// A test cannot wait for something that must not happen. It gets the time of many reads to
+	// happen.
 	for range 50 {
 		w.look()
 	}

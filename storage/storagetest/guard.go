@@ -271,8 +271,8 @@ func judges(w *world) {
 	w.equal("judged after a heartbeat", w.row(p).Judged, node.Deaf)
 }
 
-// A commit that comes late, or a second time, must not call late or deaf a node that was heard, or
-// has heard, since its leader looked.
+// guardsJudgements: a commit that arrives late or twice must not call a node late that has sent a
+// heartbeat since its leader looked, nor call a node deaf that has received a reply since.
 func guardsJudgements(w *world) {
 	l, peers := w.cluster(1)
 	p := peers[0]

@@ -87,7 +87,8 @@ func takesExpiredLock(w *world) {
 	w.ok(err)
 }
 
-// A lock over by the store's clock is not over: only exactly what was seen may be taken.
+// refusesMovedLock: a lock that is over by the store's clock is not over. It may be taken only
+// exactly as it was seen.
 func refusesMovedLock(w *world) {
 	l, err := w.locker().Acquire(w.ctx, "lock", owner(1), over, storage.Lock{})
 	w.ok(err)

@@ -17,14 +17,13 @@ import (
 	"github.com/emitd/emitd/storage/memory"
 )
 
-// runModel plays random calls against the backend and the reference model side by side. After
-// each call the answers, the whole cluster, the history and the commands that wait must say the
-// same.
+// runModel makes random calls to the backend and the reference model side by side. After each call,
+// the answers, the whole cluster, the history and the waiting commands must be the same.
 //
-// A call is drawn in words ("process 2 stands, having seen the present term") and put into
-// numbers by each side from what that side holds. With a frozen clock both sides count the same
-// time and must hold the same numbers; without, numbers are compared by their order and times
-// not at all, and only such lengths of time are drawn as no clock can tell apart.
+// A call is drawn in words ("process 2 campaigns, having seen the present term"). Each side turns
+// it into numbers, using its own rows. With a frozen clock both sides count the same time and must
+// have the same numbers. Without one, numbers are compared by their order and times not at all, and
+// only durations are drawn that make no difference to any clock.
 func runModel(t *testing.T, f Factory) {
 	runs, played, failed := cmp.Or(f.Runs, math.MaxInt), 0, false
 	rapid.Check(t, func(rt *rapid.T) {
@@ -41,7 +40,7 @@ func runModel(t *testing.T, f Factory) {
 	})
 }
 
-// scope runs cleanups at the end of one sequence instead of the whole test.
+// scope runs cleanups at the end of one sequence instead of at the end of the test.
 type scope struct {
 	testing.TB
 	cleanups []func()
@@ -56,7 +55,7 @@ func (s *scope) close() {
 	}
 }
 
-// model is the pair of stores and those who use them.
+// model is the pair of stores with the processes that use them.
 type model struct {
 	exact     bool // both clocks stand still and agree
 	lacks     Hooks
@@ -67,7 +66,7 @@ type model struct {
 	words     []string  // what was done, for the report of a failure
 }
 
-// side is one of the stores with what it last said of itself.
+// side is one of the stores with its latest answers.
 type side struct {
 	store   storage.Store
 	advance func(time.Duration)
@@ -120,7 +119,7 @@ func (m *model) begin(rt *rapid.T) {
 	})
 }
 
-// do plays one call on both sides and compares what they say.
+// do makes one call on both sides and compares the results.
 func (m *model) do(rt *rapid.T, words string, call func(s *side) string) {
 	m.words = append(m.words, words)
 	var said [2]string
@@ -161,7 +160,7 @@ func diff(got, want string) string {
 	return out.String()
 }
 
-// look reads the cluster and what is new in the history.
+// look reads the cluster and the new part of the history.
 func (s *side) look() (string, error) {
 	snap, err := s.store.Snapshot(context.Background())
 	if err != nil {

@@ -19,7 +19,7 @@ var adverts = []daemon.Advert{
 	{Traits: node.Traits{Version: "v3", NeverLead: true}},
 }
 
-// actions are what may happen next. Frequent ones stand there twice.
+// actions are the possible next calls. Frequent ones are listed twice.
 func (m *model) actions() map[string]func(*rapid.T) {
 	out := map[string]func(*rapid.T){
 		"beat": m.beats, "beat again": m.beats,
@@ -44,7 +44,7 @@ func (m *model) actions() map[string]func(*rapid.T) {
 	return out
 }
 
-// among draws one of the values; the first come more often.
+// among draws one of the values; earlier ones come more often.
 func among[T any](rt *rapid.T, label string, values ...T) T {
 	i := min(rapid.IntRange(0, len(values)).Draw(rt, label), rapid.IntRange(0, len(values)).Draw(rt, label+"'"))
 	return values[min(i, len(values)-1)]
@@ -54,7 +54,8 @@ func chance(rt *rapid.T, label string, percent int) bool {
 	return rapid.IntRange(1, 100).Draw(rt, label) <= percent
 }
 
-// length draws a length of time; without a frozen clock only such as no clock can tell apart.
+// length draws a duration. Without a frozen clock, it draws only ones that make no difference to
+// any clock.
 func (m *model) length(rt *rapid.T, label string) time.Duration {
 	if m.exact {
 		return among(rt, label, long, time.Minute, over, time.Millisecond, 0)
@@ -172,7 +173,7 @@ func (m *model) drawChange(rt *rapid.T) change {
 	}
 }
 
-// put puts a change into numbers, from what the side holds.
+// put turns a change into numbers, using the side's rows.
 func (c change) put(s *side) storage.Change {
 	r := s.unit(c.unit)
 	out := storage.Change{
@@ -220,7 +221,7 @@ func (m *model) commits(rt *rapid.T) {
 	})
 }
 
-// judges commits a judgement of a node, or its death.
+// judges commits a change that calls a node late or deaf, or declares it dead.
 func (m *model) judges(rt *rapid.T) {
 	who, step := m.process(rt), among(rt, "seq", 0, 0, 1)
 	state := among(rt, "state", node.Removed, node.Late, node.Deaf, node.Live)
@@ -247,7 +248,7 @@ func (m *model) drawStep(rt *rapid.T) reported {
 	}}
 }
 
-// put puts a step into numbers, from what the side holds.
+// put turns a step into numbers, using the side's rows.
 func (r reported) put(s *side) storage.UnitReport {
 	row, out := s.unit(r.unit), r.report
 	out.Unit, out.Generation = r.unit, row.Generation+r.gen
@@ -296,7 +297,7 @@ func (m *model) reports(rt *rapid.T) {
 	})
 }
 
-// leaves gives up any combination.
+// leaves gives up any combination of term, units and registration.
 func (m *model) leaves(rt *rapid.T) {
 	who, step := m.process(rt), among(rt, "seq", 1, 1, 1, 0)
 	byLeader := chance(rt, "by leader", 40)
@@ -327,7 +328,7 @@ func (m *model) stampsFence(rt *rapid.T) {
 	})
 }
 
-// submits files one of three commands.
+// submits submits one of three commands.
 func (m *model) submits(rt *rapid.T) {
 	id, number := uuid(4, rapid.IntRange(0, 2).Draw(rt, "id")), among(rt, "number", -2, 0, 1)
 	kind, actor := among(rt, "kind", storage.CommandResign, "other"), among(rt, "actor", "alice", "")
@@ -356,7 +357,7 @@ func (m *model) readsPage(rt *rapid.T) {
 	})
 }
 
-// waits moves both clocks, back too.
+// waits moves both clocks, also back.
 func (m *model) waits(rt *rapid.T) {
 	d := among(rt, "time", time.Second, time.Millisecond, 30*time.Second, time.Minute, long, -time.Minute, -long)
 	m.do(rt, fmt.Sprintf("%v pass", d), func(s *side) string { s.advance(d); return "" })
@@ -372,8 +373,8 @@ func (m *model) locks(rt *rapid.T) {
 	})
 }
 
-// sweeps removes old rows. Limits are not drawn: which of several equally old rows goes first
-// is nobody's business.
+// sweeps removes old rows. Limits are not drawn, because the contract does not say which of several
+// equally old rows goes first.
 func (m *model) sweeps(rt *rapid.T) {
 	what, age, keep := among(rt, "what", "nodes", "events", "locks"), m.length(rt, "age"), rapid.IntRange(0, 40).Draw(rt, "keep")
 	least := rapid.IntRange(0, 40).Draw(rt, "least")

@@ -15,9 +15,9 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// writer puts what one side says into text that both sides can be compared by. With exact
-// clocks numbers and times are written as they are; otherwise a number is written as its place
-// among those of its kind that this side has shown, and times are left out.
+// writer writes the answers of one side as text, by which both sides can be compared. With exact
+// clocks it writes numbers and times as they are. Otherwise it writes a number as its place among
+// the numbers of its kind that this side has shown, and omits times.
 type writer struct {
 	exact bool
 	seen  map[string][]int64
@@ -55,7 +55,7 @@ func (w *writer) time(t time.Time) string {
 	return t.UTC().Format("02T15:04:05.000")
 }
 
-// only writes what can be compared with exact clocks only.
+// only writes values that can be compared only with exact clocks.
 func (w *writer) only(v any) string {
 	if !w.exact {
 		return ""
@@ -231,8 +231,8 @@ func (s *side) report(r storage.Report) string {
 	return s.text.outcomes(out)
 }
 
-// lock writes what became of a lock; numbers by place in any case, for how they are made is the
-// backend's own affair as long as they grow.
+// lock writes the result of a call for a lock. It always writes numbers by their place, because
+// backends may choose them freely as long as they grow.
 func (s *side) lock(what, name, who string, ttl time.Duration, number int64, expired bool) string {
 	locker, ok := s.store.(storage.Locker)
 	if !ok {

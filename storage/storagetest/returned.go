@@ -7,19 +7,19 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// returned tells that runs which were abandoned have returned.
+// returned reports that abandoned runs have returned.
 func returned(runs ...daemon.Fence) edit {
 	return func(b *storage.Heartbeat) { b.Returned = append(b.Returned, runs...) }
 }
 
-// abandon lets a process be given the unit and abandon it for a minute, and returns the row.
+// abandon makes a process abandon a unit for a minute, after it was assigned, and returns the row.
 func (l leader) abandon(u daemon.Unit, p *peer) daemon.Record {
 	l.w.Helper()
 	r := l.assign(u, p)
 	return p.tell(storage.UnitReport{Unit: u, Generation: r.Generation, Step: daemon.Abandon, Reason: "ignored its context", Embargo: time.Minute})[0].Record
 }
 
-// fail lets a process be given the unit and release it with an embargo, and returns the row.
+// fail makes a process release a unit with an embargo, after it was assigned, and returns the row.
 func (l leader) fail(u daemon.Unit, p *peer, d time.Duration) daemon.Record {
 	l.w.Helper()
 	r := l.assign(u, p)

@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// same is reflect.DeepEqual for what stores answer: two times are the same if they are the same
-// instant, two JSON texts if they say the same, an empty slice or map is the same as none.
+// same is reflect.DeepEqual for the answers of stores. Two times are the same if they are the same
+// instant, two JSON texts if they have the same value, and an empty slice or map is the same as
+// none.
 func same(a, b any) bool { return sameValue(reflect.ValueOf(a), reflect.ValueOf(b)) }
 
 var (

@@ -1,5 +1,5 @@
-// Package storagetest is the conformance suite of the cluster store, run by every backend, and
-// the benchmarks that they share.
+// Package storagetest is the conformance suite of the cluster store, which every backend runs. It
+// also has the benchmarks that they share.
 //
 // A backend calls it from one test:
 //
@@ -8,22 +8,22 @@
 //	}
 //
 // One file holds one theme: register, elect, clock, assign, guard, report, leave, events, fence,
-// lock, command, sweep, wake, concurrency, faults. Each case is a short story on a fresh store, told
-// with nodes that heartbeat, a leader that commits and holders that report. The last theme,
-// model, runs random calls against the backend and storage/memory side by side and compares
-// every answer, the whole cluster and the whole history after each.
+// lock, command, sweep, wake, concurrency, faults. Each case is a short story on a fresh store,
+// with nodes that send heartbeats, a leader that commits and holders that report. The last theme,
+// model, makes random calls to the backend and to storage/memory side by side. After each call it
+// compares the answers, the whole cluster and the whole history.
 //
 // # Time
 //
-// Most cases need no clock: a lease of a negative length is over when it begins,
-// and a negative age is older than everything. Cases about exact boundaries and about a clock
-// that steps need [Backend.Advance]. A hook that a backend does not offer must be listed in
-// [Factory.Lacks], unless it says that it may be missing; the suite logs which cases it could
-// not run, and fails if a hook is missing without a word.
+// Most cases need no clock: a lease of a negative length is over when it begins, and everything is
+// older than a negative age. Cases about exact boundaries and about a clock that steps need
+// [Backend.Advance]. A hook that a backend does not offer must be listed in [Factory.Lacks], unless
+// its comment says that it may be missing. The suite logs which cases it could not run, and fails
+// if a hook is missing that is not listed.
 //
 // # What it does not test
 //
-// Durability, and what happens to a connection: those are the backend's own tests.
+// It does not test durability, nor what happens to a connection. The backends' own tests do.
 package storagetest
 
 import (
@@ -41,45 +41,45 @@ import (
 // Factory makes the stores that the suite tests.
 type Factory struct {
 	// Open returns a fresh, empty store. It registers its own cleanup and ends the test if it
-	// cannot. It is called from several tests at once.
+	// cannot. Several tests call it at the same time.
 	Open func(t testing.TB) Backend
 	// Lacks names the hooks that Open leaves nil, and the interfaces that the store lacks.
 	Lacks Hooks
-	// Runs is how many random sequences the model theme plays, each on a store of its own;
-	// 0 leaves it to the flag -rapid.checks (100). A backend whose Open is slow takes fewer.
+	// Runs is how many random sequences the theme model plays, each on a store of its own. 0 uses
+	// the flag -rapid.checks (100). A backend with a slow Open should use fewer.
 	Runs int
 }
 
-// Backend is a fresh store and what its tests can do to it from outside. Nil hooks are listed
-// in Factory.Lacks.
+// Backend is a fresh store, with what its tests can do to it from outside. Nil hooks are listed in
+// Factory.Lacks.
 type Backend struct {
 	Store storage.Store
-	// Second is another handle to the same store, with connections of its own, as another
-	// process has it; nil: Store is used twice.
+	// Second is another handle to the same store, with connections of its own, like that of another
+	// process. If it is nil, Store is used twice.
 	Second storage.Store
 	// Advance moves the store's clock by d, back if d is negative.
 	Advance func(d time.Duration)
 	// Frozen says that the clock stands still between calls of Advance, so that boundaries can
 	// be tested to the millisecond and the model can compare numbers and times.
 	Frozen bool
-	// InTx runs fn in a user's own transaction that holds the fence, as the backend's InTx does.
+	// InTx runs fn in a user's own transaction that holds the fence, like the backend's InTx.
 	InTx func(ctx context.Context, f daemon.Fence, fn func(ctx context.Context) error) error
-	// OneWriter says that such a transaction keeps every other writer waiting, as in SQLite.
+	// OneWriter says that such a transaction makes every other writer wait, as in SQLite.
 	OneWriter bool
-	// Plant writes a state into the row of an existing unit behind the store's back, as a newer
+	// Plant writes a state into the row of an existing unit without using the store, as a newer
 	// version of the program would.
 	Plant func(t testing.TB, u daemon.Unit, s daemon.State)
-	// Become makes the store another one, as a failover or a restored copy does. It may be nil
+	// Become changes the store identity, as a failover or a restored copy does. It may be nil
 	// without being listed.
 	Become func(t testing.TB)
-	// LoseReply runs call in such a way that the store carries it out and its reply is lost; it
-	// returns what call returned, an error of unknown outcome. It may be nil without being
-	// listed: the suite then carries the call out and looks away.
+	// LoseReply runs call so that the store carries it out and its reply is lost. It returns the
+	// error of call, which is one of unknown outcome. It may be nil without being listed: the suite
+	// then makes the call and ignores its result.
 	LoseReply func(call func() error) error
 }
 
-// Hooks is a set of what a backend offers beyond storage.Store: to tests, and optional
-// interfaces of its store.
+// Hooks is a set of features beyond storage.Store: hooks for tests, and optional interfaces of the
+// store.
 type Hooks uint
 
 // What a backend may lack.
@@ -97,7 +97,7 @@ const (
 	optional = Another // may be missing without being listed
 )
 
-// String names what is in the set, as in Clock|Tx.
+// String names the members of the set, as in Clock|Tx.
 func (h Hooks) String() string {
 	var out []string
 	for i, name := range []string{"Clock", "FrozenClock", "Tx", "Plant", "Locks", "Sweeps", "Wakes", "Another"} {

@@ -128,7 +128,8 @@ func sweepsOldEvents(w *world) {
 	w.equal("a command with a swept ID", c.Kind, "anew")
 }
 
-// Of six locks that are long over by the store's clock, the three that were released are swept.
+// sweepsLocks: of six locks that are over for long by the store's clock, only the three that were
+// released are swept.
 func sweepsLocks(w *world) {
 	for i := range 6 {
 		l, err := w.locker().Acquire(w.ctx, fmt.Sprint("lock-", i), owner(i), over, storage.Lock{})

@@ -18,7 +18,7 @@ var wakeStories = []story{
 	{"the leader is told of commands, which its next heartbeat reads", Wakes, wakesForCommand},
 }
 
-// watch collects hints until the story ends.
+// watch collects hints until the test ends.
 func (w *world) watch() <-chan storage.Wake {
 	w.Helper()
 	waker, ok := w.Second.(storage.Waker)
@@ -42,8 +42,8 @@ func (w *world) watch() <-chan storage.Wake {
 	return hints
 }
 
-// hinted repeats act until a hint comes that is wanted. A hint may be lost, so one act is not enough;
-// a store that never hints is broken.
+// hinted repeats act until a wanted hint arrives. A hint may be lost, so one act is not enough. A
+// store that never sends one is broken.
 func (w *world) hinted(hints <-chan storage.Wake, wanted func(storage.Wake) bool, act func()) {
 	w.Helper()
 	deadline := time.NewTimer(patience)
@@ -65,17 +65,17 @@ func (w *world) hinted(hints <-chan storage.Wake, wanted func(storage.Wake) bool
 	}
 }
 
-// concerns wants a hint for the node.
+// concerns reports whether a hint is for the node.
 func (p *peer) concerns(hint storage.Wake) bool {
 	return len(hint.Nodes) == 0 || slices.Contains(hint.Nodes, p.id.Incarnation)
 }
 
-// passes wants a hint that makes the node, which leads, make a pass.
+// passes reports whether a hint makes the node, which leads, make a pass.
 func (p *peer) passes(hint storage.Wake) bool {
 	return p.concerns(hint) && (len(hint.Nodes) == 0 || hint.Leader)
 }
 
-// beats wants a hint that makes the node beat, also if it leads.
+// beats reports whether a hint makes the node send a heartbeat, also if it leads.
 func (p *peer) beats(hint storage.Wake) bool {
 	return p.concerns(hint) && (!hint.Leader || len(hint.Nodes) != 1)
 }
@@ -119,7 +119,8 @@ func wakesLeader(w *world) {
 	w.hinted(hints, l.passes, func() { peers[0].step(l.assign(unit0, peers[0]), daemon.Release) })
 }
 
-// A pass of the leader does not read commands. The first hint may be what a watch begins with.
+// wakesForCommand: a pass of the leader does not read commands, so a command needs a hint for a
+// heartbeat. The first hint may be the one with which a watch begins.
 func wakesForCommand(w *world) {
 	l, _ := w.cluster(1)
 	hints, n := w.watch(), 0

@@ -12,10 +12,10 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// patience bounds every wait of the suite. It is generous: only a broken store uses it up.
+// patience bounds every wait of the suite. Only a broken store needs it all.
 const patience = 30 * time.Second
 
-// briefly is how long a story waits for something that is not to come, or not always.
+// briefly is how long a story waits for something that must not happen, or does not always happen.
 const briefly = 200 * time.Millisecond
 
 // Lengths that a story uses where only "long" or "over when it begins" matters.
@@ -24,7 +24,7 @@ const (
 	over = -time.Hour
 )
 
-// world is one store and those who use it.
+// world is one store with the processes that use it.
 type world struct {
 	testing.TB
 	Backend
@@ -53,7 +53,7 @@ func open(t testing.TB, f Factory) *world {
 	return &world{TB: t, Backend: b, ctx: ctx}
 }
 
-// ok ends the story on an error.
+// ok ends the test on an error.
 func (w *world) ok(err error) {
 	w.Helper()
 	if err != nil {
@@ -61,7 +61,7 @@ func (w *world) ok(err error) {
 	}
 }
 
-// refused ends the story unless err is the answer want.
+// refused ends the test unless err is the answer want.
 func (w *world) refused(err, want error) {
 	w.Helper()
 	if !errors.Is(err, want) {
@@ -69,7 +69,7 @@ func (w *world) refused(err, want error) {
 	}
 }
 
-// equal ends the story unless got is want.
+// equal ends the test unless got is want.
 func (w *world) equal(what string, got, want any) {
 	w.Helper()
 	if !same(got, want) {
@@ -77,7 +77,7 @@ func (w *world) equal(what string, got, want any) {
 	}
 }
 
-// holds ends the story unless the condition holds.
+// holds ends the test unless the condition holds.
 func (w *world) holds(cond bool, format string, args ...any) {
 	w.Helper()
 	if !cond {
@@ -101,7 +101,7 @@ func (w *world) history(after int64) []daemon.Event {
 	return page.Events
 }
 
-// unchanged runs act and ends the story if the cluster or its history is another one afterwards.
+// unchanged runs act and ends the test if that changed the cluster or its history.
 func (w *world) unchanged(act func()) {
 	w.Helper()
 	before := w.look()
@@ -134,7 +134,7 @@ func (w *world) unit(u daemon.Unit) daemon.Record {
 	return daemon.Record{}
 }
 
-// within ends the story unless lo ≤ t ≤ hi, give or take what a backend rounds.
+// within ends the test unless lo ≤ t ≤ hi, with a tolerance for the rounding of backends.
 func (w *world) within(what string, t, lo, hi time.Time) {
 	w.Helper()
 	if t.Before(lo.Add(-rounding)) || t.After(hi.Add(rounding)) {
@@ -142,10 +142,10 @@ func (w *world) within(what string, t, lo, hi time.Time) {
 	}
 }
 
-// rounding is how exactly a backend must keep a time.
+// rounding is the precision with which a backend must store a time.
 const rounding = time.Millisecond
 
-// uuid makes the n-th UUID of a kind: no two alike in a world, the same in every run.
+// uuid makes the n-th UUID of a kind. They differ within a world and are the same in every run.
 func uuid(kind, n int) string { return fmt.Sprintf("0198c5a2-%04x-7000-8000-%012x", kind, n) }
 
 // peer is one process, as the store sees it.
@@ -184,10 +184,10 @@ func (p *peer) next() uint64 {
 	return p.seq
 }
 
-// edit says what is special about a heartbeat.
+// edit changes one thing in a heartbeat.
 type edit func(*storage.Heartbeat)
 
-// plain is what a node advertises if it does not matter.
+// plain is what a node advertises in cases where that does not matter.
 var plain = daemon.Advert{
 	Traits: node.Traits{Version: "v1", Capacity: 4, Labels: map[string]string{"zone": "a"}},
 	Kinds:  []daemon.Kind{"acme:reports"},
@@ -215,17 +215,17 @@ func highest(term, generation int64) edit {
 	return func(b *storage.Heartbeat) { b.HighestTerm, b.HighestGeneration = term, generation }
 }
 
-// stand asks to be elected for so long.
+// stand campaigns for the next term, with a lease of that length.
 func stand(lease time.Duration) edit {
 	return func(b *storage.Heartbeat) { b.Claim.Stand, b.Claim.Lease = true, lease }
 }
 
-// renew asks for the term that the process believes to hold.
+// renew renews the term that the process believes to hold.
 func renew(term int64, lease time.Duration) edit {
 	return func(b *storage.Heartbeat) { b.Claim.Holds, b.Claim.Lease = term, lease }
 }
 
-// seen names what the candidate believes to be over.
+// seen names the lease that the candidate believes to be over.
 func seen(term, renewals int64) edit {
 	return func(b *storage.Heartbeat) { b.Claim.SeenTerm, b.Claim.SeenRenewals = term, renewals }
 }
@@ -256,7 +256,7 @@ func (p *peer) beat(edits ...edit) *storage.Reply {
 	return r
 }
 
-// lead makes the process the leader of a free term.
+// lead makes the process the leader of a vacant term.
 func (p *peer) lead() node.Term {
 	p.w.Helper()
 	r := p.beat(stand(long))
@@ -264,7 +264,8 @@ func (p *peer) lead() node.Term {
 	return r.Term
 }
 
-// depose makes the process the leader in place of another, whose lease it calls unchanged.
+// depose makes the process the leader in place of another one, whose lease it claims to have seen
+// unchanged.
 func (p *peer) depose(old node.Term) node.Term {
 	p.w.Helper()
 	r := p.beat(stand(long), seen(old.Number, p.w.look().Lease.Renewals), unchanged)
@@ -272,7 +273,7 @@ func (p *peer) depose(old node.Term) node.Term {
 	return r.Term
 }
 
-// tell reports steps; the report itself must be accepted.
+// tell reports steps; the store must accept the report itself.
 func (p *peer) tell(units ...storage.UnitReport) []storage.Outcome {
 	p.w.Helper()
 	out, err := p.via.Report(p.w.ctx, storage.Report{Node: p.id, Seq: p.next(), Units: units})
@@ -289,7 +290,7 @@ func (p *peer) step(r daemon.Record, step daemon.Step) daemon.Record {
 	return out.Record
 }
 
-// leave gives things up; it must be accepted.
+// leave gives up what the call says; the store must accept it.
 func (p *peer) leave(l storage.Leave) {
 	p.w.Helper()
 	p.w.ok(p.tryLeave(l))
@@ -357,7 +358,7 @@ func (l leader) bury(p *peer) {
 	l.w.equal("state of the node", l.w.row(p).State, node.Removed)
 }
 
-// declare makes the rows of units.
+// declare creates the rows of units.
 func (l leader) declare(units ...daemon.Unit) {
 	l.w.Helper()
 	for _, u := range units {
@@ -377,7 +378,7 @@ func (l leader) assign(u daemon.Unit, to *peer) daemon.Record {
 	}))
 }
 
-// bring brings a unit into a state, held by p, and returns the row.
+// bring brings a unit into a state, with p as its holder, and returns the row.
 func (l leader) bring(u daemon.Unit, p *peer, s daemon.State) daemon.Record {
 	l.w.Helper()
 	if s == daemon.Unassigned {
@@ -397,7 +398,7 @@ func (l leader) bring(u daemon.Unit, p *peer, s daemon.State) daemon.Record {
 	return r
 }
 
-// on makes a change of a row as it was seen.
+// on makes a change that is guarded by a row as it was seen.
 func on(r daemon.Record, step daemon.Step, edits ...func(*storage.Change)) storage.Change {
 	c := storage.Change{Unit: r.Unit, Step: step, Generation: r.Generation, State: r.State, Reason: "test"}
 	for _, e := range edits {

@@ -13,15 +13,16 @@ import (
 	"github.com/emitd/emitd/storage/blob"
 )
 
-// kinds are those that a caller can act upon.
+// kinds are the errors that a caller can act upon.
 var kinds = []error{
 	blob.ErrNotFound, blob.ErrExists, blob.ErrChanged, blob.ErrUnchanged, blob.ErrUnknownOutcome, blob.ErrDenied, blob.ErrNoBucket,
 	blob.ErrThrottled, blob.ErrUnavailable, blob.ErrTooLarge, blob.ErrUnfit,
 }
 
-// Answered makes every call at stores whose answers may be anything: each ends, with what the contract
-// says or an error of a known kind. open returns such a store, new for each call, like one of [Said]; that
-// it was asked enough ends the call. valid tells versions.
+// Answered makes every call at stores whose answers may be anything. Each call must end, with a
+// result that the contract allows or an error of a known kind. open returns such a store, new for
+// each call, like one of [Said]; enough ends the call once it has asked often enough. valid reports
+// whether a version is one of the backend.
 func Answered(t *testing.T, open func(enough func()) blob.Bucket, valid func(blob.Version) bool) {
 	t.Helper()
 	const key, known = "a/b", blob.Version("7")
@@ -61,7 +62,7 @@ func Answered(t *testing.T, open func(enough func()) blob.Bucket, valid func(blo
 	}
 }
 
-// Said is a store that answers every request alike, and says Enough at the eighth.
+// Said is a store that answers every request in the same way, and calls Enough at the eighth.
 type Said struct {
 	Status   int
 	Header   http.Header

@@ -1,14 +1,14 @@
-// Package blobtest is the conformance suite of package blob: what every backend keeps, whatever
-// stands behind it. A backend's test is
+// Package blobtest is the conformance suite of package blob: the properties that every backend must
+// have. A backend's test is
 //
 //	blobtest.Run(t, blobtest.Config{Open: func(t *testing.T) func() blob.Bucket {
 //		path := t.TempDir()
 //		return func() blob.Bucket { return mustOpen(t, path) }
 //	}})
 //
-// [Chain] and [Slots] are the two storms of the suite. They also run alone, with faults below the
-// bucket: whatever the network does, an acknowledged write is in the object exactly once, and one
-// that was reported as not applied is not.
+// [Chain] and [Slots] are the two tests with many concurrent writers. They also run alone, with
+// faults below the bucket. Whatever the network does, an acknowledged write is in the object
+// exactly once, and a write that was reported as not applied is not.
 package blobtest
 
 import (
@@ -20,24 +20,24 @@ import (
 	"github.com/emitd/emitd/storage/blob"
 )
 
-// Config tells the suite about the backend.
+// Config describes the backend to the suite.
 type Config struct {
-	// Open makes an empty store of its own for one test and returns what opens it: each call
-	// as another process would. Required.
+	// Open makes an empty store for one test and returns a function that opens it: each call opens
+	// it as another process would. Required.
 	Open func(t *testing.T) func() blob.Bucket
 
 	// Big is the size of the big object; 0 is 8 MiB.
 	Big int
 
-	// Scale multiplies the number of racing calls of the storms; 0 is 1. A slow store takes less
-	// than 1 in Divide instead.
+	// Scale multiplies the number of concurrent calls in Chain, Slots and the races; 0 is 1. For a
+	// slow store, set Divide instead.
 	Scale int
 
-	// Divide divides it; 0 is 1.
+	// Divide divides that number; 0 is 1.
 	Divide int
 }
 
-// patience bounds every single wait of the suite: reaching it is a failure.
+// patience bounds every single wait of the suite. Reaching it is a failure.
 const patience = 2 * time.Minute
 
 func (c Config) many(n int) int {
@@ -53,7 +53,7 @@ type world struct {
 	ctx     context.Context
 }
 
-// Run runs the suite; each case has a store of its own and runs in parallel.
+// Run runs the suite. Each case has a store of its own and runs in parallel.
 func Run(t *testing.T, config Config) {
 	t.Helper()
 	if config.Big == 0 {
@@ -72,7 +72,7 @@ func Run(t *testing.T, config Config) {
 	}
 }
 
-// create is Create that must succeed.
+// create calls Create, which must succeed.
 func (w *world) create(key, data string) blob.Version {
 	w.Helper()
 	v, err := w.Create(w.ctx, key, []byte(data))
@@ -85,7 +85,7 @@ func (w *world) create(key, data string) blob.Version {
 	return v
 }
 
-// replace is Replace that must succeed.
+// replace calls Replace, which must succeed.
 func (w *world) replace(key, data string, old blob.Version) blob.Version {
 	w.Helper()
 	v, err := w.Replace(w.ctx, key, []byte(data), old)
@@ -95,7 +95,7 @@ func (w *world) replace(key, data string, old blob.Version) blob.Version {
 	return v
 }
 
-// want reads the key and compares; it returns the version.
+// want reads the key and compares its data; it returns the version.
 func (w *world) want(key, data string) blob.Version {
 	w.Helper()
 	o, err := w.Read(w.ctx, key)

@@ -119,7 +119,7 @@ func buffers(w *world) {
 	w.want("a", "one")
 }
 
-// endedContext demands an error, the context's among its causes, and no effect: nothing was sent.
+// endedContext requires an error that wraps the context's, and no effect, because nothing was sent.
 func endedContext(w *world) {
 	v := w.create("a", "one")
 	ended, cancel := context.WithCancel(w.ctx)

@@ -71,8 +71,8 @@ func listAfterWrite(w *world) {
 	}
 }
 
-// oddKeys sort differently when directories are taken for names: "-" and "." come before the
-// slash, digits and letters after it.
+// oddKeys sort differently if a backend sorts directories by their name alone: "-" and "." come
+// before the slash, digits and letters after it.
 var oddKeys = []string{
 	"a-b", "a.b", "a/b", "a/b-c", "a/b.c", "a0", "a/c/d", "a/c-d", "a/c0", "a_b", "a/-", "a/_",
 	"A1/x", "z/y/x/w/v/u", "z/y/x0", "0", "00/1", "_/_", "-/-", "a/b_c/d", "q/log/00000000000000000001", "q/log/00000000000000000010",

@@ -9,9 +9,9 @@ import (
 	"sync"
 )
 
-// Network is a transport on which requests and answers get lost, for backends that speak HTTP.
+// Network is a transport that loses requests and answers, for backends that speak HTTP.
 type Network struct {
-	// Base carries what arrives; nil is http.DefaultTransport.
+	// Base carries the requests that arrive; nil is http.DefaultTransport.
 	Base http.RoundTripper
 
 	mu     sync.Mutex
@@ -29,17 +29,17 @@ const (
 	None        Trouble = iota
 	LostRequest         // a reset before anything arrived
 	LostReply           // a reset after it was carried out
-	Late                // a reset; it arrives when Land is called
+	Late                // a reset; the request arrives when Land is called
 	Internal            // 500, not carried out
-	InternalYet         // 500, though carried out
+	InternalYet         // 500, although carried out
 	Unavailable         // 503, not carried out
 	TooMany             // 429, not carried out
 	Conflict            // 409, not carried out
 	Refused             // 412, not carried out
-	Sent2               // carried out twice, the second answer comes back: an eager proxy
+	Sent2               // carried out twice, the second answer comes back: a proxy that resends
 	Torn                // the answer's body ends in the middle
 	Hang                // no answer until the request's context ends; not carried out
-	HangYet             // the same, though carried out
+	HangYet             // the same, although carried out
 )
 
 var troubleNames = [...]string{
@@ -50,7 +50,7 @@ var troubleNames = [...]string{
 // String names the trouble.
 func (t Trouble) String() string { return troubleNames[t] }
 
-// errReset is what a broken connection looks like.
+// errReset is the error of a broken connection.
 var errReset = errors.New("connection reset by peer")
 
 // Script sets what happens to each request from now on; nil is nothing.
@@ -60,7 +60,8 @@ func (n *Network) Script(script func(*http.Request) Trouble) {
 	n.script = script
 }
 
-// Next is a script: the troubles for the next requests of a method, in order, then none.
+// Next is a script: the next requests of a method get these troubles, in order, and later ones get
+// none.
 func (n *Network) Next(method string, troubles ...Trouble) {
 	n.Script(func(r *http.Request) Trouble {
 		if r.Method != method || len(troubles) == 0 {
@@ -83,7 +84,7 @@ func (n *Network) Met() map[Trouble]int {
 	return met
 }
 
-// Requests returns the methods of the requests so far, those of lost ones as well, and forgets them.
+// Requests returns the methods of the requests so far, including lost ones, and forgets them.
 func (n *Network) Requests() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -92,7 +93,7 @@ func (n *Network) Requests() []string {
 	return seen
 }
 
-// Land carries out what is late, and returns how many requests that were.
+// Land carries out the late requests, and returns how many there were.
 func (n *Network) Land() int {
 	n.mu.Lock()
 	late := n.late
@@ -160,7 +161,7 @@ func (n *Network) RoundTrip(r *http.Request) (*http.Response, error) {
 	return n.base().RoundTrip(r)
 }
 
-// meet asks the script, and counts.
+// meet calls the script, and counts.
 func (n *Network) meet(r *http.Request) Trouble {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -186,7 +187,7 @@ func (n *Network) dropped(r *http.Request) (*http.Response, error) {
 	return nil, errReset
 }
 
-// torn carries a request out and loses the second half of the body.
+// torn carries a request out and loses the second half of the answer's body.
 func (n *Network) torn(r *http.Request) (*http.Response, error) {
 	response, err := n.base().RoundTrip(r)
 	if err != nil {
@@ -205,7 +206,8 @@ type cutReader struct{}
 
 func (cutReader) Read([]byte) (int, error) { return 0, errReset }
 
-// buffered makes a request that can be sent now and, by again, independent of its context, later.
+// buffered makes a request that can be sent now. again makes copies of it that can be sent later,
+// independent of its context.
 func buffered(r *http.Request) (*http.Request, func() *http.Request, error) {
 	var body []byte
 	if r.Body != nil {
@@ -226,7 +228,7 @@ func buffered(r *http.Request) (*http.Request, func() *http.Request, error) {
 	return copied(r.Context()), func() *http.Request { return copied(context.WithoutCancel(r.Context())) }, nil
 }
 
-// answer is one without a body that says more.
+// answer makes an answer with this status and no useful body.
 func answer(r *http.Request, status int) *http.Response {
 	return &http.Response{
 		Status: http.StatusText(status), StatusCode: status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,

@@ -15,8 +15,8 @@ var outcomes = map[string]func(*world){
 	"probe accepts the store":      probe,
 }
 
-// cutOff gives calls less time than they may need, from none to plenty, and demands that what each
-// of them says about its effect is true.
+// cutOff gives calls less time than they may need, from none to plenty. What each of them says
+// about its effect must be true.
 func cutOff(w *world) {
 	for n := range w.config.many(60) {
 		key := fmt.Sprintf("slot/%d", n)

@@ -10,7 +10,7 @@ import (
 	"github.com/emitd/emitd/storage/blob"
 )
 
-// races are the cases in which many want the same key. Each has handles of its own.
+// races are the cases in which many callers use the same key. Each caller has a handle of its own.
 var races = map[string]func(*world){
 	"one of many creators":           oneCreator,
 	"one of many replacers":          oneReplacer,
@@ -92,7 +92,7 @@ func oneReplacer(w *world) {
 	}
 }
 
-// counter is the oldest test of compare-and-swap.
+// counter is the classic test of compare-and-swap.
 func counter(w *world) {
 	w.create("counter", "0")
 	const writers = 8
@@ -158,8 +158,8 @@ func tornRead(w *world) {
 	})
 }
 
-// createAgainstDelete repeats what a file system finds hardest: names and their directories that
-// come and go.
+// createAgainstDelete repeats what is most difficult for a file system: names and their directories
+// that appear and disappear.
 func createAgainstDelete(w *world) {
 	w.parallel(4, func(i int, b blob.Bucket) {
 		for n := range w.config.many(30) {

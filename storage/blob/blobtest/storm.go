@@ -12,31 +12,31 @@ import (
 	"github.com/emitd/emitd/storage/blob"
 )
 
-// Storm is what Chain and Slots run on.
+// Storm configures Chain and Slots.
 type Storm struct {
-	// Buckets are handles of one store, one for each writer. Faults go below them.
+	// Buckets are handles of one store, one for each writer. Faults are inserted below them.
 	Buckets []blob.Bucket
 
 	// Steps is how many writes each writer attempts.
 	Steps int
 
-	// Timeout bounds each call; 0 is the patience of the suite.
+	// Timeout bounds each call; 0 is the suite's patience.
 	Timeout time.Duration
 
-	// Judge reads when the storm is over. It must be without faults; nil is the first bucket.
+	// Judge reads the result at the end. It must have no faults; nil is the first bucket.
 	Judge blob.Bucket
 
-	// Settle runs before the judge reads: it lands late writes.
+	// Settle runs before Judge reads. It makes late writes arrive.
 	Settle func()
 }
 
-// Counts is how a storm went.
+// Counts counts the writes by their outcome.
 type Counts struct {
 	Acknowledged, Refused, Unknown int
-	UnknownApplied                 int // of the unknown ones, those that turned out to have happened
+	UnknownApplied                 int // how many of the unknown ones have happened
 }
 
-// outcomeOf is the class of one write.
+// outcomeOf maps each write's mark to its error.
 type outcomeOf map[string]error // by mark; nil is acknowledged
 
 func (s Storm) judge() blob.Bucket {
@@ -78,7 +78,7 @@ func (s Storm) run(t *testing.T, step func(b blob.Bucket, mark string, n int) er
 	return outcomes
 }
 
-// count compares how often each mark is in the store with what its writer was told.
+// count compares how often each mark is in the store with the outcome that its writer got.
 func (o outcomeOf) count(t *testing.T, found map[string]int) (c Counts) {
 	t.Helper()
 	for mark, err := range o {
@@ -104,7 +104,7 @@ func (o outcomeOf) count(t *testing.T, found map[string]int) (c Counts) {
 	return c
 }
 
-// read is Read that is repeated while the store has nothing but troubles.
+// read calls Read again while the store returns only errors that pass by themselves.
 func (s Storm) read(t *testing.T, b blob.Bucket, key string) (*blob.Object, error) {
 	for {
 		ctx, cancel := s.call(t)
@@ -116,8 +116,8 @@ func (s Storm) read(t *testing.T, b blob.Bucket, key string) (*blob.Object, erro
 	}
 }
 
-// Chain lets all writers append a mark to one object by Read and Replace, never repeating a mark,
-// whatever they are told. At the end each acknowledged mark is there once, each refused one is not,
+// Chain makes all writers append marks to one object by Read and Replace. They never repeat a mark,
+// whatever the answer. At the end each acknowledged mark is there once, each refused one is not,
 // and each unknown one at most once.
 func Chain(t *testing.T, s Storm) Counts {
 	t.Helper()
@@ -135,7 +135,7 @@ func Chain(t *testing.T, s Storm) Counts {
 			_, err = b.Replace(ctx, key, append(o.Data, " "+mark...), o.Version)
 			cancel()
 			if errors.Is(err, blob.ErrChanged) && blob.NotApplied(err) {
-				continue // somebody else was faster: not what is tested
+				continue // another writer was faster, which is not tested here
 			}
 			return err
 		}
@@ -151,8 +151,8 @@ func Chain(t *testing.T, s Storm) Counts {
 	return outcomes.count(t, found)
 }
 
-// Slots lets all writers race to create the same names. At the end the writer of what is in a slot
-// is one that was told so, or was told nothing; no two were told so.
+// Slots makes all writers race to create the same names. At the end, the writer of a name's object
+// got success or an unknown outcome. No two writers of one name got success.
 func Slots(t *testing.T, s Storm) Counts {
 	t.Helper()
 	name := func(n int) string { return fmt.Sprintf("slots/%020d", n) }

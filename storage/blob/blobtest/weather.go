@@ -13,14 +13,14 @@ import (
 	"github.com/emitd/emitd/storage/blob"
 )
 
-// weather are the troubles of Shake: all that end by themselves.
+// weather are the default troubles of Shake: all that end by themselves.
 var weather = []Trouble{LostRequest, LostReply, Late, Internal, InternalYet, Unavailable, Conflict, Torn, TooMany}
 
-// doubtful are those after which nobody knows whether a write has happened.
+// doubtful are the troubles after which the outcome of a write is unknown.
 var doubtful = []Trouble{LostRequest, LostReply, Late, Internal, InternalYet, Unavailable}
 
-// Shake is a script: of `of` requests one meets a trouble, chosen from the seed among those given, or
-// all that end by themselves.
+// Shake is a script: one of `of` requests gets a trouble. The seed chooses it from the given ones,
+// or by default from all that end by themselves.
 func (n *Network) Shake(seed uint64, of int, troubles ...Trouble) {
 	if len(troubles) == 0 {
 		troubles = weather
@@ -37,9 +37,9 @@ func (n *Network) Shake(seed uint64, of int, troubles ...Trouble) {
 	})
 }
 
-// Weather runs both storms over a network that troubles one request of three, with six clients that
-// open makes; judge reaches the store by a calm one. Of hundreds of doubtful writes none is doubled and
-// none lost.
+// Weather runs Chain and Slots over a network that disturbs one request of three, with six clients
+// that open makes. judge reaches the store without disturbance. Of hundreds of writes with unknown
+// outcome none happens twice and none is lost.
 func Weather(t *testing.T, net *Network, judge blob.Bucket, open func() blob.Bucket) {
 	t.Helper()
 	net.Shake(2, 3)
@@ -58,9 +58,9 @@ func Weather(t *testing.T, net *Network, judge blob.Bucket, open func() blob.Buc
 	}
 }
 
-// NoAnswer lets every request of the method with which a backend writes meet one trouble, and its
-// readings fail, until the caller's time ends: nothing is claimed that is not known. The troubles say
-// whether it is certain that nothing has happened.
+// NoAnswer gives one trouble to every request of the method with which a backend writes, and lets
+// its reads fail, until the caller's time ends. The backend must not claim to know the outcome. The
+// map says for each trouble whether it is certain that nothing has happened.
 func NoAnswer(t *testing.T, method string, troubles map[Trouble]bool, open func(t *testing.T) (*Network, blob.Bucket)) {
 	for trouble, certain := range troubles {
 		t.Run(fmt.Sprint(trouble), func(t *testing.T) {
@@ -73,8 +73,8 @@ func NoAnswer(t *testing.T, method string, troubles map[Trouble]bool, open func(
 				return Unavailable
 			})
 			err := createInVain(t, b)
-			// A request that is under way when the time ends is in doubt, whatever it would have met. A
-			// busy machine may come to that a few times, not always.
+			// A request in flight when the time ends has an unknown outcome, whatever its trouble.
+			// On a busy machine that may happen a few times, but not always.
 			for tries := 0; certain && tries < 20 && errors.Is(err, blob.ErrUnknownOutcome); tries++ {
 				err = createInVain(t, b)
 			}
@@ -88,7 +88,7 @@ func NoAnswer(t *testing.T, method string, troubles map[Trouble]bool, open func(
 	}
 }
 
-// createInVain creates an object for as long as a caller may wait.
+// createInVain creates an object, which fails, for as long as a caller may wait.
 func createInVain(t *testing.T, b blob.Bucket) error {
 	ctx, cancel := context.WithTimeout(t.Context(), 150*time.Millisecond)
 	defer cancel()

@@ -6,7 +6,7 @@ import (
 	"github.com/emitd/emitd/storage/blob"
 )
 
-// writes are the cases of one caller after the other.
+// writes are the cases of callers one after the other.
 var writes = map[string]func(*world){
 	"create twice":                        createTwice,
 	"replace needs the current version":   replaceStale,
@@ -96,7 +96,7 @@ func deleteTwice(w *world) {
 	w.want("a/c", "other")
 }
 
-// recreate also hands in the versions of former lives, which are those of other bytes.
+// recreate also passes versions of deleted objects, which had other bytes.
 func recreate(w *world) {
 	var former []blob.Version
 	for _, data := range []string{"one", "two", "three"} {
@@ -131,7 +131,7 @@ func versionsDiffer(w *world) {
 	}
 }
 
-// equalBytes allows a version to repeat, and demands that nothing else becomes different by it.
+// equalBytes allows a version to repeat, and requires that everything else still works.
 func equalBytes(w *world) {
 	v1 := w.create("a", "same")
 	v2 := w.replace("a", "same", v1)
