@@ -16,7 +16,7 @@ import (
 const (
 	patience = time.Second            // after this the wait is written as an event
 	glance   = 25 * time.Millisecond  // how long one short attempt waits for the fence
-	between  = 200 * time.Millisecond // the pause between two short attempts
+	between  = 200 * time.Millisecond // how long it waits for a place in line before the next short attempt
 )
 
 // Stamp implements [storage.Store]. If it still waits for a user's transaction after a second, it
