@@ -18,8 +18,8 @@ func BenchmarkStore(b *testing.B) {
 	})
 }
 
-// BenchmarkSimulator measures what the simulator does most, in its size: five nodes with 20
-// units each. Its budget is 3 µs for a heartbeat and 5 µs for a snapshot.
+// BenchmarkSimulator measures the simulator's most frequent calls, in its size: five nodes with 20
+// units each. The budget is 3 µs for a heartbeat and 5 µs for a snapshot.
 func BenchmarkSimulator(b *testing.B) {
 	s := memory.Open(memory.Config{})
 	l := join(b, s, 0)
@@ -59,7 +59,7 @@ func BenchmarkSimulator(b *testing.B) {
 	})
 }
 
-// BenchmarkGrowth shows that a unit's change costs the same in a large cluster, but for the
+// BenchmarkGrowth shows that a change of a unit costs the same in a large cluster, except for the
 // logarithm of the search.
 func BenchmarkGrowth(b *testing.B) {
 	for _, units := range []int{100, 10_000} {

@@ -33,7 +33,7 @@ func (c *clock) Advance(d time.Duration) {
 	c.now = c.now.Add(d)
 }
 
-// backend is a store on some clock as the suite sees it.
+// backend is a store on some clock, in the form that the suite needs.
 func backend(now func() time.Time) storagetest.Backend {
 	s := memory.Open(memory.Config{Now: now})
 	var another atomic.Int64
@@ -47,7 +47,7 @@ func backend(now func() time.Time) storagetest.Backend {
 	}
 }
 
-// TestConformance runs every case there is: this store lacks nothing.
+// TestConformance runs every case: this store lacks nothing.
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	storagetest.Run(t, storagetest.Factory{Open: func(testing.TB) storagetest.Backend {
@@ -58,7 +58,7 @@ func TestConformance(t *testing.T) {
 	}})
 }
 
-// TestConformanceOnTheWallClock runs what a backend can run whose clock nobody controls.
+// TestConformanceOnTheWallClock runs the cases that need no control of the clock.
 func TestConformanceOnTheWallClock(t *testing.T) {
 	t.Parallel()
 	storagetest.Run(t, storagetest.Factory{

@@ -46,7 +46,7 @@ func (p *process) beat(t testing.TB, edits ...func(*storage.Heartbeat)) *storage
 	return r
 }
 
-// lead makes the process the leader of a free term.
+// lead makes the process the leader of a vacant term.
 func (p *process) lead(t testing.TB) node.Term {
 	t.Helper()
 	r := p.beat(t, func(h *storage.Heartbeat) { h.Claim.Stand = true })

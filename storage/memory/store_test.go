@@ -16,7 +16,7 @@ import (
 
 var unit = daemon.Unit{Daemon: "acme:reports"}
 
-// assign declares the unit and gives it to the process itself.
+// assign declares the unit and assigns it to the process itself.
 func assign(t testing.TB, p *process) daemon.Record {
 	t.Helper()
 	term := p.lead(t)
@@ -42,8 +42,8 @@ func history(t testing.TB, s *memory.Store) []daemon.Event {
 	return page.Events
 }
 
-// An image is what the store was: nothing that happens to the store or to another restoration
-// of the image changes it.
+// An image does not change, whatever happens to the store or to another store that was restored
+// from the image.
 func TestRestore(t *testing.T) {
 	t.Parallel()
 	c := newClock()
@@ -59,7 +59,7 @@ func TestRestore(t *testing.T) {
 	}
 	before, events, image := snapshot(t, s), history(t, s), s.Clone()
 
-	// Twice, because what was restored first must not have touched the image either.
+	// Two rounds, because the first restored store must not have changed the image either.
 	for round := range 2 {
 		seq := p.seq
 		join(t, s, round+1)
@@ -96,8 +96,8 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-// After a failover that lost the newest rows, numbers do not repeat: what nodes report, the
-// clock and the fence keep them growing.
+// After a failover that lost the newest rows, numbers do not repeat: the nodes' reports, the clock
+// and the fence keep them growing.
 func TestRestoreRepeatsNoNumber(t *testing.T) {
 	t.Parallel()
 	c := newClock()
@@ -105,7 +105,7 @@ func TestRestoreRepeatsNoNumber(t *testing.T) {
 	a, b := join(t, s, 0), join(t, s, 1)
 	image := s.Clone()
 	lost := assign(t, a)
-	c.Advance(-time.Hour) // the standby's clock is behind, too
+	c.Advance(-time.Hour) // the standby's clock is also behind
 	s.Restore(image)
 	s.SetStoreID("standby")
 	a.seq += 10
@@ -122,7 +122,7 @@ func TestRestoreRepeatsNoNumber(t *testing.T) {
 	}
 }
 
-// What a reader was given never changes under it.
+// A reply never changes after a reader got it.
 func TestAnswersAreImmutable(t *testing.T) {
 	t.Parallel()
 	s := memory.Open(memory.Config{KeepEvents: 5})
@@ -151,7 +151,7 @@ func TestAnswersAreImmutable(t *testing.T) {
 	}
 }
 
-// What a caller passes in may be changed by it afterwards.
+// A caller may change its arguments after the call.
 func TestAdvertsAreCopied(t *testing.T) {
 	t.Parallel()
 	s := memory.Open(memory.Config{})
@@ -170,7 +170,7 @@ func TestAdvertsAreCopied(t *testing.T) {
 	}
 }
 
-// The history is bounded, told in full to the observer, and numbered on.
+// The history is bounded, the observer gets all of it, and the numbers go on.
 func TestKeepEvents(t *testing.T) {
 	t.Parallel()
 	var told []int64
@@ -183,7 +183,7 @@ func TestKeepEvents(t *testing.T) {
 	p := join(t, s, 0)
 	term := p.lead(t)
 	c := storage.Commit{Term: term.Ref()}
-	for i := range 20 { // one step, more events than are kept
+	for i := range 20 { // one step with more events than are kept
 		u := daemon.Unit{Daemon: "acme:reports", Index: i}
 		c.Changes = append(c.Changes, storage.Change{Unit: u}, storage.Change{Unit: u, Step: daemon.Assign, State: daemon.Unassigned, To: p.id})
 	}
@@ -209,7 +209,7 @@ func TestKeepEvents(t *testing.T) {
 		t.Errorf("the observer was told of %d events, want 22", len(told))
 	}
 	for _, generation := range []int64{3, 3, 5, 4} {
-		_ = s.Stamp(t.Context(), daemon.Fence{Unit: unit, Generation: generation}) // refused or not: the observer tells
+		_ = s.Stamp(t.Context(), daemon.Fence{Unit: unit, Generation: generation}) // refused or not: the observer shows it
 	}
 	want := []daemon.Fence{{Unit: unit, Generation: 3}, {Unit: unit, Generation: 5}}
 	if !slices.Equal(stamps, want) {
@@ -223,7 +223,7 @@ func TestKeepEvents(t *testing.T) {
 	}
 }
 
-// Hints name those concerned, come after the change, and may call the store.
+// Hints name the nodes concerned, come after the change, and their receiver may call the store.
 func TestOnWake(t *testing.T) {
 	t.Parallel()
 	var s *memory.Store
@@ -255,7 +255,7 @@ func TestOnWake(t *testing.T) {
 	}
 }
 
-// A watcher that is slow gets one hint for everybody instead of all that it missed.
+// A slow watcher gets one hint for everybody instead of all the hints that it missed.
 func TestSlowWatcher(t *testing.T) {
 	t.Parallel()
 	s := memory.Open(memory.Config{})
@@ -306,7 +306,7 @@ func TestSlowWatcher(t *testing.T) {
 	}
 }
 
-// A refused answer of the fence helper names both generations.
+// A refusal of Fence names both generations.
 func TestFence(t *testing.T) {
 	t.Parallel()
 	s := memory.Open(memory.Config{})
@@ -329,8 +329,8 @@ func TestFence(t *testing.T) {
 	}
 }
 
-// A stream of short transactions does not keep a successor from stamping: transactions that
-// come after it wait behind it, and are refused then.
+// A stream of short transactions does not prevent the next run from stamping. Transactions that
+// come after the stamp wait behind it, and are refused then.
 func TestStampIsNotStarved(t *testing.T) {
 	t.Parallel()
 	s := memory.Open(memory.Config{})
@@ -341,8 +341,8 @@ func TestStampIsNotStarved(t *testing.T) {
 	stamped := make(chan error, 1)
 	err := s.InTx(t.Context(), old, func() error {
 		go func() { stamped <- s.Stamp(context.Background(), now) }()
-		// The next transaction either joins this one (the stamp has not begun to wait yet) or
-		// waits until it may not any more.
+		// The next transaction either joins this one (the stamp does not wait yet) or waits until
+		// it is refused.
 		for {
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 			err := s.InTx(ctx, old, func() error { return nil })
@@ -366,7 +366,7 @@ func TestStampIsNotStarved(t *testing.T) {
 	}
 }
 
-// Calls whose context has ended are refused by every door.
+// Every method refuses a call whose context has ended.
 func TestEndedContext(t *testing.T) {
 	t.Parallel()
 	s := memory.Open(memory.Config{})

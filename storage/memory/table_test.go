@@ -11,7 +11,7 @@ import (
 	"github.com/emitd/emitd/daemon"
 )
 
-// The table is compared with the plain thing it stands for: a map that is sorted when read.
+// The table is compared with its plain form: a map that is sorted when it is read.
 func TestTable(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {

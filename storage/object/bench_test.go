@@ -8,8 +8,8 @@ import (
 	"github.com/emitd/emitd/storage/storagetest"
 )
 
-// BenchmarkStore runs the benchmarks that all backends share, on a bucket without latency: what is
-// left is the encoding of the cluster object.
+// BenchmarkStore runs the benchmarks that all backends share, on a bucket without latency. What
+// remains is the encoding of the cluster object.
 func BenchmarkStore(b *testing.B) {
 	storagetest.Bench(b, storagetest.Factory{
 		Open: func(t testing.TB) storagetest.Backend {

@@ -11,8 +11,8 @@ import (
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
-// TestIDWithoutAClock: the ID of a process that ended without a word is free once the next one has
-// seen it silent for a registration's life.
+// TestIDWithoutAClock: the node ID of a process that ended without leaving is free once the next
+// process has seen it silent for a registration TTL.
 func TestIDWithoutAClock(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -29,7 +29,7 @@ func TestIDWithoutAClock(t *testing.T) {
 		<-time.After(time.Hour)
 		inUse()
 		<-time.After(59 * time.Second)
-		first.beat() // it lives
+		first.beat() // the first process lives
 		inUse()
 		<-time.After(59 * time.Second)
 		inUse()

@@ -16,7 +16,7 @@ import (
 	"github.com/emitd/emitd/storage/storagetest"
 )
 
-// clock is one that all processes share; it stands still between steps.
+// clock is a clock that all processes share. It stands still between steps.
 type clock struct {
 	mu  sync.Mutex
 	now time.Time
@@ -36,7 +36,7 @@ func (c *clock) Advance(d time.Duration) {
 	c.now = c.now.Add(d)
 }
 
-// open opens a store of a process of its own.
+// open opens the store of one process.
 func open(t testing.TB, bucket blob.Bucket, cfg object.Config) *object.Store {
 	t.Helper()
 	cfg.NoProbe = true
@@ -47,7 +47,7 @@ func open(t testing.TB, bucket blob.Bucket, cfg object.Config) *object.Store {
 	return s
 }
 
-// backend is a cluster in a bucket as the suite sees it: two processes.
+// backend is a cluster in a bucket, in the form that the suite needs: two processes.
 func backend(t testing.TB, bucket blob.Bucket, cfg object.Config) storagetest.Backend {
 	t.Helper()
 	s := open(t, bucket, cfg)
@@ -76,8 +76,8 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// TestConformanceWithoutAClock runs it as users do: each process has a clock of its own, and it
-// decides nothing.
+// TestConformanceWithoutAClock runs the suite as in production: each process has a clock of its
+// own, which decides nothing.
 func TestConformanceWithoutAClock(t *testing.T) {
 	t.Parallel()
 	storagetest.Run(t, storagetest.Factory{
@@ -87,7 +87,7 @@ func TestConformanceWithoutAClock(t *testing.T) {
 	})
 }
 
-// TestConformanceOnADirectory runs it where two processes of one host meet.
+// TestConformanceOnADirectory runs the suite on a directory that two processes of one host share.
 func TestConformanceOnADirectory(t *testing.T) {
 	t.Parallel()
 	storagetest.Run(t, storagetest.Factory{
@@ -127,8 +127,8 @@ func storm(seed uint64) func(mem.Call) mem.Fault {
 	}
 }
 
-// TestConformanceInAStorm runs it on a bucket that answers late, loses requests and replies, says
-// 409, 412 and 503, and carries writes out after it said that it does not know.
+// TestConformanceInAStorm runs the suite on a bucket that answers late, loses requests and replies,
+// answers 409, 412 and 503, and carries writes out after it reported an unknown outcome.
 func TestConformanceInAStorm(t *testing.T) {
 	t.Parallel()
 	var seed atomic.Uint64

@@ -50,7 +50,7 @@ func (m *meter) reset() map[string]int {
 	return m.calls
 }
 
-// price is what S3 asks in a month for these requests of an hour, in dollars.
+// price is what S3 charges in a month for these requests of an hour, in dollars.
 func price(calls map[string]int) float64 {
 	var sum float64
 	for name, n := range calls {
@@ -63,7 +63,7 @@ func price(calls map[string]int) float64 {
 	return sum
 }
 
-// wire is a node's line to the bucket; it can be cut.
+// wire is a node's connection to the bucket; it can be cut.
 type wire struct {
 	blob.Bucket
 	cut atomic.Bool
@@ -92,7 +92,8 @@ func (w *wire) Replace(ctx context.Context, key string, data []byte, old blob.Ve
 	return w.Bucket.Replace(ctx, key, data, old)
 }
 
-// nodes runs whole nodes on a bucket, in virtual time, until the test ends, and returns their lines.
+// nodes runs whole nodes on a bucket, in virtual time, until the test ends, and returns their
+// connections.
 func nodes(t *testing.T, bucket *mem.Bucket, profile string, n int) []*wire {
 	t.Helper()
 	began := time.Now()
@@ -127,7 +128,7 @@ func nodes(t *testing.T, bucket *mem.Bucket, profile string, n int) []*wire {
 	return wires
 }
 
-// waits is an agent that does nothing until it is told to stop.
+// waits is an agent that does nothing until it is asked to stop.
 var waits = daemon.AgentFunc(func(ctx context.Context, a *daemon.Assignment) error {
 	select {
 	case <-a.Draining():
@@ -137,8 +138,8 @@ var waits = daemon.AgentFunc(func(ctx context.Context, a *daemon.Assignment) err
 	}
 })
 
-// TestCost runs whole nodes for an hour in which nothing happens, and counts what it costs. The
-// table in the package comment is of these numbers.
+// TestCost runs whole nodes for an hour without changes, and counts the requests. The table in the
+// package comment has these numbers.
 func TestCost(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -177,8 +178,8 @@ func TestCost(t *testing.T) {
 	}
 }
 
-// TestIdleHeartbeat: a heartbeat costs two requests, however many events that are not about members, in
-// however many segments, stand behind the newest one that is.
+// TestIdleHeartbeat: a heartbeat costs two requests, however many events about other things, in
+// however many segments, follow the newest event about members.
 func TestIdleHeartbeat(t *testing.T) {
 	t.Parallel()
 	m := &meter{}

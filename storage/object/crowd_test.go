@@ -20,9 +20,10 @@ import (
 	"github.com/emitd/emitd/storage/object"
 )
 
-// TestManyNodesBegin: nodes that begin at once on a bucket of 50 ms a request, with four units each, elect
-// once and enter each unit once, but for a few. Those that are more than the bucket can carry with their timings
-// wait, end and say what would work; the others run all units undisturbed.
+// TestManyNodesBegin: many nodes start at once on a bucket of 50 ms a request, with four units
+// each. They elect one leader and, with few exceptions, start each unit once. Nodes beyond what the
+// bucket can carry with their timings wait, end, and say what would work. The others run all units
+// undisturbed.
 func TestManyNodesBegin(t *testing.T) {
 	t.Parallel()
 	for _, x := range []struct {

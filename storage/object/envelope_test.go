@@ -69,7 +69,7 @@ func TestClusterSurvives(t *testing.T) {
 	}
 }
 
-// line makes an object with a first line of one's own.
+// line makes an object with a given first line.
 func line(k kind, version int, text []byte) []byte {
 	return append(fmt.Appendf(nil, "emitd %s %d %08x\n", k, version, crc32.ChecksumIEEE(text)), text...)
 }
@@ -141,7 +141,7 @@ func TestValidRefuses(t *testing.T) {
 	}
 }
 
-// TestNonces: what a content says of those before it.
+// TestNonces: what a content says about the contents before it.
 func TestNonces(t *testing.T) {
 	t.Parallel()
 	c := found(0)
@@ -173,7 +173,7 @@ func TestNonces(t *testing.T) {
 	}
 }
 
-// TestPulseKeys: whatever a process is called, it has a key of its own.
+// TestPulseKeys: whatever the name of a process is, it has a key of its own.
 func TestPulseKeys(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
@@ -186,7 +186,8 @@ func TestPulseKeys(t *testing.T) {
 	}
 }
 
-// FuzzOpen: no bytes make a decoder panic, and what it accepts can be used and written again.
+// FuzzOpen: no bytes make a decoder panic, and every accepted content can be used and written
+// again.
 func FuzzOpen(f *testing.F) {
 	for k, v := range map[kind]any{kindCluster: full(), kindNode: pulse{Seq: 3}, kindEvents: lot{full().Ring}} {
 		data, err := seal(k, v)

@@ -19,7 +19,7 @@ import (
 	"github.com/emitd/emitd/storage/object"
 )
 
-// news makes n events of a leader's judgements, some dozens in each step.
+// news makes the leader emit n events about a node, some dozens in each step.
 func (p *process) news(of *process, n int) {
 	p.t.Helper()
 	guard := storage.NodeGuard{Incarnation: of.id.Incarnation}
@@ -36,7 +36,7 @@ func (p *process) news(of *process, n int) {
 	}
 }
 
-// segments lists the keys of the spilled events.
+// segments lists the keys of the segments.
 func segments(t testing.TB, b blob.Bucket) []string {
 	t.Helper()
 	page, err := b.List(context.Background(), "ev/", "", 0)
@@ -50,8 +50,8 @@ func segments(t testing.TB, b blob.Bucket) []string {
 	return keys
 }
 
-// TestSpill: the history is whole and in order however many events there are and whoever writes
-// them, and two readers see the same one.
+// TestSpill: the history is complete and in order, however many events there are and whichever
+// process writes them. Two readers see the same one.
 func TestSpill(t *testing.T) {
 	t.Parallel()
 	store := mem.New(mem.Config{})
@@ -89,8 +89,8 @@ func TestSpill(t *testing.T) {
 	}
 }
 
-// TestSpillInterrupted: events leave the cluster object only after they stand elsewhere, whatever
-// becomes of the writes.
+// TestSpillInterrupted: events leave the cluster object only after a segment contains them,
+// whatever the outcome of the writes.
 func TestSpillInterrupted(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -118,7 +118,7 @@ func TestSpillInterrupted(t *testing.T) {
 				return mem.Fault{}
 			}})
 			leader, p := start(t, store, 0).lead(), start(t, store, 1)
-			leader.news(p, 2*object.PerSegment-4) // the next one makes two lots
+			leader.news(p, 2*object.PerSegment-4) // the next event completes two batches
 			before := leader.history()
 			mu.Lock()
 			armed = true
@@ -143,8 +143,8 @@ func TestSpillInterrupted(t *testing.T) {
 	}
 }
 
-// TestSpillOfALargeStep: events of a step that has not happened yet do not leave the cluster object:
-// another process may be first, and then they are others.
+// TestSpillOfALargeStep: events of a step that has not happened yet do not leave the cluster
+// object. Another process may be first, and then the events are different.
 func TestSpillOfALargeStep(t *testing.T) {
 	t.Parallel()
 	store := mem.New(mem.Config{})
@@ -186,8 +186,8 @@ func TestSpillOfALargeStep(t *testing.T) {
 	}
 }
 
-// TestSweptSegments: what nobody can read any more is deleted, also what a writer left that ended
-// between a segment and its naming; what is still to be named stays.
+// TestSweptSegments: segments that no reader needs are deleted, and so are segments of a writer
+// that ended before the cluster named them. Segments that may still be named stay.
 func TestSweptSegments(t *testing.T) {
 	t.Parallel()
 	store := mem.New(mem.Config{})
@@ -229,7 +229,7 @@ func TestSweptSegments(t *testing.T) {
 	if r := p.beat(func(h *storage.Heartbeat) { h.EventsAfter = 1 }); !r.Behind {
 		t.Error("a reader of swept events is not behind")
 	}
-	// By age: the first that is young enough stays, and nothing is read to see that.
+	// By age: the first event that is young enough stays, and no segment is read to find that out.
 	reads := store.Stats()[mem.Read].Calls
 	if n, err := leader.s.SweepEvents(t.Context(), f, storage.Keep{Age: time.Hour, Most: 1 << 20}, 100); n != 0 || err != nil {
 		t.Error(n, err)
@@ -245,7 +245,7 @@ func TestSweptSegments(t *testing.T) {
 	}
 }
 
-// TestLostSegment: a history with a hole is an error, not a shorter history.
+// TestLostSegment: a history with a missing segment is an error, not a shorter history.
 func TestLostSegment(t *testing.T) {
 	t.Parallel()
 	store := mem.New(mem.Config{})
@@ -271,5 +271,5 @@ func TestLostSegment(t *testing.T) {
 	if page, err := leader.s.Events(t.Context(), 600, 10); err != nil || len(page.Events) != 10 {
 		t.Errorf("what is left cannot be read: %v", err)
 	}
-	leader.beat() // and nothing else suffers
+	leader.beat() // and nothing else fails
 }

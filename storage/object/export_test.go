@@ -18,13 +18,13 @@ func (s *Store) Plant(ctx context.Context, u daemon.Unit, state daemon.State) er
 	return err
 }
 
-// Names of what the tests in package object_test look at.
+// Names that the tests in package object_test use.
 const (
 	ClusterKey = clusterKey
 	PerSegment = perSegment
 )
 
-// Older returns a content of the cluster object that says the same as data, and came before it.
+// Older returns a content of the cluster object with the same data, but an earlier number.
 func Older(data []byte) ([]byte, error) {
 	c := &cluster{}
 	if err := open(kindCluster, data, c); err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/emitd/emitd/storage/object"
 )
 
-// TestStepsShareAWrite: whatever a process has to change at the same time is written at once, and each call has
-// the answer that it would have had alone. A report reads nothing but the cluster.
+// TestStepsShareAWrite: simultaneous changes of one process are one write, and each call gets the
+// answer that it would have got alone. A report reads nothing but the cluster.
 func TestStepsShareAWrite(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -76,7 +76,7 @@ func TestStepsShareAWrite(t *testing.T) {
 	})
 }
 
-// TestTooLargeAlone: a step that does not fit fails alone; those that wait with it are written.
+// TestTooLargeAlone: a step that does not fit fails alone; the steps that wait with it are written.
 func TestTooLargeAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -107,7 +107,8 @@ func TestTooLargeAlone(t *testing.T) {
 	})
 }
 
-// TestGroupWithoutAnAnswer: if it is not known what became of a write, each call that was part of it says so.
+// TestGroupWithoutAnAnswer: if the outcome of a write is unknown, each call that was part of it
+// returns that.
 func TestGroupWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -9,8 +9,8 @@ import (
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
-// TestChangeTime: a reply says what a change takes at its best of late: a slow moment does not count, and that it
-// was quicker some minutes ago does not either. The node's row says it too.
+// TestChangeTime: a reply contains the least time that a change took recently. A slow moment does
+// not count, nor does a faster time from some minutes ago. The node's row contains it too.
 func TestChangeTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -25,12 +25,12 @@ const childDir = "EMITD_TEST_OBJECT_DIR"
 func TestMain(m *testing.M) {
 	if root := os.Getenv(childDir); root != "" {
 		fmt.Fprintln(os.Stderr, child(root))
-		os.Exit(1) // it never ends by itself
+		os.Exit(1) // reached only after an error: the child runs until it is killed
 	}
 	goleak.VerifyTestMain(m)
 }
 
-// child files commands for ever, and prints the ID of each that was acknowledged.
+// child submits commands for ever, and prints the ID of each that was acknowledged.
 func child(root string) error {
 	bucket, err := dir.Open(dir.Config{Path: root, NoSync: true})
 	if err != nil {
@@ -49,8 +49,8 @@ func child(root string) error {
 	}
 }
 
-// TestKilled: of processes that are killed in the middle of everything, each acknowledged step has
-// happened once, none has happened by half, and those that are left go on.
+// TestKilled: processes are killed at random moments. Each acknowledged step has happened once,
+// none has half happened, and the remaining processes go on.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()

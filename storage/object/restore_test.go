@@ -22,7 +22,7 @@ func copyOf(t testing.TB, b blob.Bucket) []byte {
 	return o.Data
 }
 
-// putBack writes an older content of the cluster object, as an operator does.
+// putBack writes an older content of the cluster object, as an operator would.
 func putBack(t testing.TB, b blob.Bucket, data []byte) {
 	t.Helper()
 	if err := b.Delete(context.Background(), object.ClusterKey); err != nil {
@@ -33,8 +33,8 @@ func putBack(t testing.TB, b blob.Bucket, data []byte) {
 	}
 }
 
-// TestRestored: when the bucket goes back, everybody learns that it is another store, also who looks
-// only after others have gone on.
+// TestRestored: when the bucket goes back, all processes learn that it is another store, even one
+// that reads it only after others have gone on.
 func TestRestored(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -80,8 +80,8 @@ func TestRestored(t *testing.T) {
 	}
 }
 
-// TestRestoredAndGoneOn: a process that saw the lost history and slept while a new one overtook its
-// number recognises it by its nonces.
+// TestRestoredAndGoneOn: a process saw the lost history and slept while a new history passed its
+// number. It recognises the new one by the nonces.
 func TestRestoredAndGoneOn(t *testing.T) {
 	t.Parallel()
 	store := mem.New(mem.Config{})
@@ -90,7 +90,7 @@ func TestRestoredAndGoneOn(t *testing.T) {
 	a.give(unit, b)
 	id := a.beat().StoreID
 	putBack(t, store, old)
-	c := start(t, store, 2) // knows nothing of what was lost
+	c := start(t, store, 2) // has seen nothing of the lost history
 	for range 10 {
 		if _, err := c.report(t.Context(), daemon.Record{Unit: unit}, daemon.Confirm); err != nil {
 			t.Fatal(err)
@@ -107,7 +107,8 @@ func TestRestoredAndGoneOn(t *testing.T) {
 	}
 }
 
-// TestEmptied: a bucket whose cluster is gone begins anew, as another store with higher numbers.
+// TestEmptied: a bucket whose cluster object is gone starts anew, as another store with higher
+// numbers.
 func TestEmptied(t *testing.T) {
 	t.Parallel()
 	store := mem.New(mem.Config{})
@@ -151,7 +152,7 @@ func TestMovedToACopy(t *testing.T) {
 	}
 }
 
-// TestOpen: what a store refuses to begin with.
+// TestOpen: what Open refuses.
 func TestOpen(t *testing.T) {
 	t.Parallel()
 	t.Run("a bucket that ignores conditions", func(t *testing.T) {

@@ -23,7 +23,7 @@ import (
 	"github.com/emitd/emitd/storage/object"
 )
 
-// guest is a node whose run and line to the bucket a test can end.
+// guest is a node whose run and connection to the bucket a test can end.
 type guest struct {
 	*coordinator.Coordinator
 	wire *wire
@@ -65,7 +65,7 @@ func (g *guest) end() error {
 	return err
 }
 
-// full starts as many nodes with profile fast as a bucket of 50 ms a request carries, and waits until they run.
+// full starts as many nodes with profile fast as a bucket of 50 ms a request can carry, and waits until they run.
 func full(t *testing.T) (*mem.Bucket, []*guest) {
 	t.Helper()
 	bucket := mem.New(mem.Config{Latency: mem.Constant(50 * time.Millisecond)})
@@ -77,7 +77,7 @@ func full(t *testing.T) (*mem.Bucket, []*guest) {
 	return bucket, all
 }
 
-// A node that was killed is replaced from another host as soon as its row no longer counts; and one that comes
+// A node on another host replaces a killed one as soon as the killed one's row no longer counts. A node that starts
 // before another leaves, as in a rolling deploy, waits for that one's place and then runs. The others go on.
 func TestNodeWaitsForRoom(t *testing.T) {
 	t.Parallel()
@@ -119,8 +119,8 @@ func TestNodeWaitsForRoom(t *testing.T) {
 	}
 }
 
-// All nodes are killed at once, and as many come on other hosts: nobody is left who would remove the rows of
-// the dead, and they no longer count all the same.
+// All nodes are killed at once, and as many start on other hosts. No node is left to remove the rows of the killed
+// ones, but these rows no longer count.
 func TestRoomAfterAllWereKilled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -148,8 +148,8 @@ func TestRoomAfterAllWereKilled(t *testing.T) {
 	})
 }
 
-// A node for which there is no room ends after the time that a dead or leaving one may take, with the figures,
-// and has written nothing.
+// A node for which there is no room waits for the time in which a dead or leaving node's place may become free.
+// Then it ends with the figures, and has written nothing.
 func TestNoRoom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -177,7 +177,7 @@ func TestNoRoom(t *testing.T) {
 	})
 }
 
-// A bucket that becomes slow while nodes run is told once by the log, and by the checks, the metrics and the rows.
+// If a bucket becomes slow while nodes run, the log says so once, and so do the checks, the metrics and the rows.
 func TestBucketThatBecomesSlow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"github.com/emitd/emitd/storage/object"
 )
 
-// TestSize: what a large cluster weighs, as the package comment says.
+// TestSize: the size of a large cluster is what the package comment says.
 func TestSize(t *testing.T) {
 	t.Parallel()
 	store := mem.New(mem.Config{})

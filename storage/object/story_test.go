@@ -19,7 +19,7 @@ import (
 )
 
 // TestAmbiguousWrites: whatever happens to the write of a call and to its answer, the call happens
-// once and is answered with what happened.
+// once, and its caller gets the true result.
 func TestAmbiguousWrites(t *testing.T) {
 	t.Parallel()
 	calls := map[string]func(p, leader *process, r daemon.Record) error{
@@ -53,7 +53,7 @@ func TestAmbiguousWrites(t *testing.T) {
 			return err
 		},
 	}
-	// news is what another process does before the answer is looked for.
+	// news is what another process does before the writer reads the object back.
 	for _, f := range []struct {
 		story string
 		fault mem.Fault
@@ -107,7 +107,7 @@ func TestAmbiguousWrites(t *testing.T) {
 				if x.left() != 0 {
 					t.Fatal("the fault was not met")
 				}
-				store.Land() // too late to do anything
+				store.Land() // too late to have an effect
 				after := other.look()
 				want := map[string]int64{"report": 1, "commit": 1, "leave": 1}[name]
 				if got := after.Head - before.Head; got != want {
@@ -126,7 +126,7 @@ func TestAmbiguousWrites(t *testing.T) {
 	}
 }
 
-// TestLateWrite: a write that was still on its way when its call gave up happens before the next
+// TestLateWrite: a write was still on its way when its call gave up. It happens before the next
 // answer to this process, or never.
 func TestLateWrite(t *testing.T) {
 	t.Parallel()
@@ -134,7 +134,7 @@ func TestLateWrite(t *testing.T) {
 	store := mem.New(mem.Config{Faults: x.meet})
 	leader, p := start(t, store, 0).lead(), start(t, store, 1)
 	r := leader.give(unit, p)
-	p.beat() // its next report begins with what is so
+	p.beat() // so that its next report starts from the present content
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	x.set(object.ClusterKey, mem.Fault{Kind: mem.Late}, 1000)
@@ -152,8 +152,8 @@ func TestLateWrite(t *testing.T) {
 	}
 }
 
-// TestTwoCandidates: of two that stand for the same term at the same time one is elected, and the
-// other is told who.
+// TestTwoCandidates: two nodes campaign for the same term at the same time. One is elected, and the
+// other learns which.
 func TestTwoCandidates(t *testing.T) {
 	t.Parallel()
 	store := mem.New(mem.Config{Latency: mem.Constant(200 * time.Microsecond)})
@@ -192,15 +192,15 @@ func TestTwoCandidates(t *testing.T) {
 	}
 }
 
-// TestDeath: a heartbeat that comes while the leader declares its sender dead is either in time, and
-// nothing is taken from it, or its answer says what was.
+// TestDeath: a node's heartbeat arrives while the leader declares the node dead. Either it is in
+// time and the node loses nothing, or its reply shows what the node lost.
 func TestDeath(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		story string
 		op    mem.Op
 		key   string
-		nth   int // such call of the leader, before which the heartbeat comes
+		nth   int // the heartbeat comes before the leader's nth call of this kind
 		dies  bool
 	}{
 		{"before the doubt", mem.Replace, object.ClusterKey, 1, false},
@@ -254,8 +254,8 @@ func TestDeath(t *testing.T) {
 	}
 }
 
-// TestDeathOfTheSameTwice: one batch takes back the doubt of another that has not come to its end.
-// Without it nothing may be taken: a heartbeat that comes then finds no doubt.
+// TestDeathOfTheSameTwice: one batch removes the doubt of another batch that is not finished.
+// Without its doubt the other must take nothing away: a heartbeat that arrives then finds no doubt.
 func TestDeathOfTheSameTwice(t *testing.T) {
 	t.Parallel()
 	store := mem.New(mem.Config{})
@@ -299,8 +299,8 @@ func TestDeathOfTheSameTwice(t *testing.T) {
 	}
 }
 
-// TestDeathOfTheSilent: a node that says nothing is declared dead at the first attempt, and learns it
-// from its next heartbeat.
+// TestDeathOfTheSilent: a silent node is declared dead at the first attempt, and learns it from its
+// next heartbeat.
 func TestDeathOfTheSilent(t *testing.T) {
 	t.Parallel()
 	store := mem.New(mem.Config{})
@@ -320,7 +320,7 @@ func TestDeathOfTheSilent(t *testing.T) {
 	}
 }
 
-// TestContention: ten nodes that report at the same moment over a slow line all get through, each
+// TestContention: ten nodes that report at the same moment over a slow connection all succeed, each
 // exactly once.
 func TestContention(t *testing.T) {
 	t.Parallel()
@@ -361,7 +361,8 @@ func TestContention(t *testing.T) {
 	})
 }
 
-// TestBound: a cluster that has outgrown the bound says so, and goes on as it is.
+// TestBound: a change that would make the cluster exceed the bound fails, and the cluster goes on
+// unchanged.
 func TestBound(t *testing.T) {
 	t.Parallel()
 	store := mem.New(mem.Config{})
@@ -380,9 +381,9 @@ func TestBound(t *testing.T) {
 	}
 }
 
-// TestTakeOver: whole nodes on a bucket, without any clock that they share. The leader, which also
-// runs a daemon, is cut off: another leads after a lease, and everything runs again after a lease and
-// a registration's life, each as the others have seen them pass.
+// TestTakeOver: whole nodes on a bucket, without a shared clock. The leader, which also runs a
+// daemon, is cut off. Another node leads after a lease, and everything runs again after a lease and
+// a registration TTL, each as the others have measured them.
 func TestTakeOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -437,8 +438,8 @@ func TestTakeOver(t *testing.T) {
 	})
 }
 
-// TestStampsShareAWrite: the stamps of one process that wait at once are one write; each gets its own
-// answer.
+// TestStampsShareAWrite: the stamps of one process that wait at the same time are one write. Each
+// gets its own answer.
 func TestStampsShareAWrite(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

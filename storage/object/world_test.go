@@ -67,7 +67,7 @@ func (p *process) beat(edits ...func(*storage.Heartbeat)) *storage.Reply {
 
 func stand(h *storage.Heartbeat) { h.Claim.Stand = true }
 
-// lead makes the process the leader of a free term.
+// lead makes the process the leader of a vacant term.
 func (p *process) lead() *process {
 	p.t.Helper()
 	r := p.beat(stand)
@@ -83,7 +83,7 @@ func (p *process) commit(changes ...storage.Change) ([]storage.Outcome, error) {
 	return p.s.Commit(context.Background(), storage.Commit{Term: p.term.Ref(), Changes: changes})
 }
 
-// give assigns a unit, declaring it if need be.
+// give assigns a unit, and declares it if needed.
 func (p *process) give(u daemon.Unit, to *process) daemon.Record {
 	p.t.Helper()
 	out, err := p.commit(
@@ -154,14 +154,14 @@ func (p *process) count(kind daemon.EventKind) int {
 	return n
 }
 
-// tap is a bucket that tells of calls before and after they are made.
+// tap is a bucket that calls hooks before and after its calls.
 type tap struct {
 	blob.Bucket
 	mu            sync.Mutex
 	before, after func(op mem.Op, key string)
 }
 
-// on sets what is told; nil is nobody.
+// on sets the hooks; nil is no hook.
 func (b *tap) on(before, after func(op mem.Op, key string)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -233,7 +233,7 @@ func (x *trouble) meet(call mem.Call) mem.Fault {
 	return x.fault
 }
 
-// once calls act the first time that the call is made.
+// once calls act before or after the first such call only.
 func once(op mem.Op, prefix string, act func()) func(mem.Op, string) {
 	var first sync.Once
 	return func(o mem.Op, key string) {
@@ -243,7 +243,7 @@ func once(op mem.Op, prefix string, act func()) func(mem.Op, string) {
 	}
 }
 
-// restore puts an older content of the cluster object back, which says the same by another number.
+// restore puts an older content of the cluster object back: the same data with another number.
 func restore(t testing.TB, bucket blob.Bucket) {
 	t.Helper()
 	o, err := bucket.Read(context.Background(), object.ClusterKey)

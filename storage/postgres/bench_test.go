@@ -23,7 +23,7 @@ import (
 	"github.com/emitd/emitd/storage/storagetest"
 )
 
-// durable starts a server whose commits wait for the disk, as production's do.
+// durable starts a server whose commits wait for the disk, as in production.
 func durable(b *testing.B) *pgtest.Server {
 	b.Helper()
 	server, err := pgtest.Start(pgtest.Config{Durable: true})
@@ -47,7 +47,7 @@ func BenchmarkStore(b *testing.B) {
 	})
 }
 
-// syncTime returns how long the disk of a server takes to keep a few bytes, the median of many.
+// syncTime returns how long a server's disk takes to store a few bytes durably, the median of many.
 func syncTime(b *testing.B, server *pgtest.Server) time.Duration {
 	b.Helper()
 	f, err := os.CreateTemp(server.Data(), "sync")
@@ -71,15 +71,17 @@ func syncTime(b *testing.B, server *pgtest.Server) time.Duration {
 	return took[len(took)/2]
 }
 
-// BenchmarkHeartbeat compares the heartbeat of this package with the form that comes to mind
-// first: four statements, each a round trip (write the own row, try for the leadership, read the
-// leader, read the own units), by 1 node and by 16 at once. A node has two units in both. Neither
-// prepares statements, as behind a transaction pooler; fourPrepared does. batchOverFourStatement is
-// the figure that counts. WAL-B/tick is what the server writes to its log; of 16 nodes, 15 are
-// followers. The ratio follows the disk: the four statements take turns on the leader's row
-// while it writes, so a disk that keeps what it is told in no time makes it a ratio of processor time
-// alone. bareOverFourStatement is what the same machine can reach at best, the four statements sent
-// together without anything that makes them safe; sync-µs is the disk's time.
+// BenchmarkHeartbeat compares the heartbeat of this package with the obvious form: four statements,
+// each a round trip (write the own row, try to lead, read the leader, read the own units). It
+// measures 1 node, and 16 at once. A node has two units in both. Neither form prepares statements,
+// as behind a transaction pooler; fourPrepared does.
+//
+// batchOverFourStatement is the figure that matters. WAL-B/tick is what the server writes to its
+// log; of 16 nodes, 15 are followers. The ratio depends on the disk. The four statements of
+// different nodes wait for each other at the leader's row while it is written. On a disk that
+// stores at once, only the ratio of processor time remains. bareOverFourStatement is the best that
+// the machine can reach: the four statements sent together, without anything that makes them safe.
+// sync-µs is the disk's time.
 func BenchmarkHeartbeat(b *testing.B) {
 	server := durable(b)
 	url, sync := server.URL("postgres"), syncTime(b, server)
@@ -107,8 +109,8 @@ func BenchmarkHeartbeat(b *testing.B) {
 	}
 }
 
-// compare lets two forms take turns of a few ticks each, so that whatever else the machine does
-// slows both, and reports how many ticks of the first take as long as one of the second.
+// compare alternates two forms, a few ticks each, so that other load on the machine slows both. It
+// reports how many ticks of the first take as long as one of the second.
 func compare(b *testing.B, nodes int, first, second func(i int) error) {
 	const turn = 25 // ticks of each node
 	forms := []func(i int) error{first, second}
@@ -127,8 +129,8 @@ func compare(b *testing.B, nodes int, first, second func(i int) error) {
 	b.ReportMetric(spent[1].Seconds()/spent[0].Seconds(), "x")
 }
 
-// race lets so many nodes tick as fast as they can, b.N times altogether, once connections and
-// plans are made.
+// race makes that many nodes tick as fast as they can, b.N times in total, after connections and
+// plans were made.
 func race(b *testing.B, url string, nodes int, tick func(i int) error) {
 	run(b, nodes, 20*nodes, tick)
 	log := logPosition(b, url)
@@ -172,8 +174,8 @@ func run(b *testing.B, nodes, ticks int, tick func(i int) error) {
 	wg.Wait()
 }
 
-// batchForm makes a cluster on a store and returns the heartbeat of its i-th node, a follower but
-// for the first.
+// batchForm makes a cluster on a store and returns the heartbeat of its i-th node. The first is the
+// leader, the others are followers.
 func batchForm(b *testing.B, url, schema string, nodes int) func(i int) error {
 	b.Helper()
 	ctx := context.Background()
@@ -289,7 +291,7 @@ func fourForm(b *testing.B, url, schema string, nodes int, mode pgx.QueryExecMod
 	}
 }
 
-// bareForm returns what the four statements do as one message, in the schema of a fourForm.
+// bareForm does what the four statements do as one message, in the schema of a fourForm.
 func bareForm(b *testing.B, url, schema string, nodes int) func(i int) error {
 	b.Helper()
 	ctx := context.Background()

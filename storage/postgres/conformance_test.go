@@ -44,7 +44,7 @@ func newStage(t testing.TB) *stage {
 	return s
 }
 
-// grant gives roles what they need of a store.
+// grant gives roles the rights that they need for a store.
 func (s *stage) grant(t testing.TB, cfg postgres.Config, roles postgres.Roles) {
 	t.Helper()
 	grants, err := postgres.GrantSQL(cfg, roles)
@@ -69,7 +69,8 @@ func value[T any](t testing.TB, s *stage, sql string, args ...any) (v T) {
 	return v
 }
 
-// schema makes a migrated schema and returns the configuration of a store in it, run by the role.
+// schema makes a migrated schema and returns the configuration of a store in it, for the store's
+// role.
 func (s *stage) schema(t testing.TB, edits ...func(*postgres.Config)) postgres.Config {
 	t.Helper()
 	cfg := postgres.Config{URL: s.url, Schema: fmt.Sprintf("s%d", s.n.Add(1)), QueryTimeout: 30 * time.Second}
@@ -97,8 +98,8 @@ func open(t testing.TB, cfg postgres.Config) *postgres.Store {
 	return store
 }
 
-// backend opens a store in a schema of its own, twice, on a clock that stands still unless it is
-// told to step. The first store's replies can be lost.
+// backend opens a store in a schema of its own, twice. Its clock stands still unless it is told to
+// step. The first store's replies can be lost.
 func (s *stage) backend(t testing.TB, edits ...func(*postgres.Config)) storagetest.Backend {
 	t.Helper()
 	cfg := s.schema(t, edits...)
@@ -134,11 +135,11 @@ func (s *stage) backend(t testing.TB, edits ...func(*postgres.Config)) storagete
 	}
 }
 
-// noDeadlocks fails the test if any transaction of the stage had to be ended to let others pass:
-// the order of locks is wrong then, whatever the callers saw.
+// noDeadlocks fails the test if the server had to end any transaction of the stage because of a
+// deadlock. The order of locks is wrong then, whatever the callers saw.
 func (s *stage) noDeadlocks(t testing.TB) {
 	t.Helper()
-	if value[int](t, s, "select current_setting('server_version_num')::int") >= 150_000 { // before, deadlocks are told at once
+	if value[int](t, s, "select current_setting('server_version_num')::int") >= 150_000 { // before version 15, deadlocks are reported at once
 		s.exec(t, "select pg_stat_force_next_flush()")
 	}
 	if n := value[int](t, s, "select deadlocks from pg_stat_database where datname = current_database()"); n != 0 {
@@ -146,7 +147,7 @@ func (s *stage) noDeadlocks(t testing.TB) {
 	}
 }
 
-// The whole suite, by a role that may do nothing but read and write rows.
+// Runs the whole suite with a role that may only read and write rows.
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -162,8 +163,8 @@ type deaf struct {
 	storage.Renamer
 }
 
-// The whole suite again through a transaction pooler, where every transaction may run on another
-// connection: only notifications are missing.
+// Runs the whole suite through a transaction pooler, where every transaction may run on another
+// connection. Only notifications are missing.
 func TestConformanceThroughPooler(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/emitd/emitd/storage/postgres"
 )
 
-// What is wrong with a store is said in words, with what to do, and without the password.
+// Errors say in words what is wrong with a store and what to do, without the password.
 func TestWhatOpenSays(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -31,7 +31,7 @@ func TestWhatOpenSays(t *testing.T) {
 	s.exec(t, "alter role "+crowd+" connection limit 0")
 	for what, tt := range map[string]struct {
 		cfg  postgres.Config
-		kind error // nil: not one of the contract's
+		kind error // nil: no error of the contract
 		says string
 	}{
 		"nobody listens": {
@@ -81,8 +81,8 @@ func TestWhatOpenSays(t *testing.T) {
 	}
 }
 
-// A server that became read-only, as a demoted primary does, is said to be, and loses its connections:
-// the next call finds the one that can be written to.
+// If a server becomes read-only, as a demoted primary does, the error says so and the pool drops
+// its connections. The next call finds a server that can be written to.
 func TestReadOnlyServer(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -106,7 +106,7 @@ func TestReadOnlyServer(t *testing.T) {
 	a.beat()
 }
 
-// A store that is closed says so, whatever is asked.
+// Every call of a closed store says that it is closed.
 func TestClosedStore(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

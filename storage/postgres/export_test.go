@@ -17,20 +17,20 @@ func fake(clock, id string) *strings.Replacer {
 	return strings.NewReplacer("clock_timestamp()", clock, "(pg_control_system()).system_identifier", id, "pg_postmaster_start_time()", id)
 }
 
-// FakeServer makes a store ask SQL expressions instead of the server's clock and identity. The
-// function of heartbeats is the schema's: see [FakeFunction].
+// FakeServer makes a store use SQL expressions instead of the server's clock and identity. The
+// function heartbeat_1 belongs to the schema: see [FakeFunction].
 func (s *Store) FakeServer(clock, id string) {
 	for name, text := range s.sql {
 		s.sql[name] = cut(fake(clock, id).Replace(text.String()))
 	}
 }
 
-// FakeFunction is the definition of a function of heartbeats that asks the expressions.
+// FakeFunction is the definition of a function heartbeat_1 that uses the expressions.
 func FakeFunction(cfg Config, clock, id string) string {
 	return fake(clock, id).Replace(cfg.names().include("001_heartbeat"))
 }
 
-// Slow makes heartbeats go without the function.
+// Slow makes heartbeats use statements instead of the function.
 func (s *Store) Slow() { s.quick.Store(false) }
 
 // Quick reports whether heartbeats use the function.
@@ -39,17 +39,17 @@ func (s *Store) Quick() bool { return s.quick.Load() }
 // ParseTime reads a timestamptz.
 func ParseTime(text string) (time.Time, error) { return parseTime([]byte(text)) }
 
-// Patient makes calls that were given up wait long for their answers, on new connections.
+// Patient makes calls that have ended wait long for their answers, on new connections.
 func (s *Store) Patient() {
 	s.grace = time.Minute
 	s.pool.Reset()
 }
 
-// Connections counts those that were ever made for calls.
+// Connections counts the connections that were ever made for calls.
 func (s *Store) Connections() int64 { return s.pool.Stat().NewConnsCount() }
 
-// CheckIdle looks whether an idle connection has broken, as the pool does before it hands one out.
-// The connection is one of those whose calls have a minute of grace.
+// CheckIdle checks whether an idle connection has broken, as the pool does before it hands one out.
+// The connection has a minute of grace for calls.
 func (s *Store) CheckIdle(ctx context.Context) error {
 	s.grace = time.Minute
 	s.pool.Reset()
@@ -65,17 +65,17 @@ func (s *Store) CheckIdle(ctx context.Context) error {
 	return nil
 }
 
-// Hopeless is what it is called in the package.
+// Hopeless exports hopeless.
 func Hopeless(left, total time.Duration) bool { return hopeless(left, total) }
 
-// StampsWaiting counts the stamps that no call has taken along.
+// StampsWaiting counts the stamps that are in no batch yet.
 func (s *Store) StampsWaiting() int {
 	s.stamps.mu.Lock()
 	defer s.stamps.mu.Unlock()
 	return len(s.stamps.waiting)
 }
 
-// StampsTravel reports whether a call with stamps is under way.
+// StampsTravel reports whether a batch of stamps is being sent.
 func (s *Store) StampsTravel() bool {
 	s.stamps.mu.Lock()
 	defer s.stamps.mu.Unlock()
@@ -97,5 +97,5 @@ func (s *Store) StampBatch(fences ...daemon.Fence) []int64 {
 	return held
 }
 
-// ParseWake is what it is called in the package.
+// ParseWake exports parseWake.
 func ParseWake(payload string) storage.Wake { return parseWake(payload) }

@@ -43,8 +43,8 @@ func (s *stage) write(store *postgres.Store, f daemon.Fence) error {
 	})
 }
 
-// A fence wants the exact generation that was stamped last: an earlier run was overtaken, a later
-// one has not claimed the unit yet, and without any stamp nobody has.
+// A fence accepts only the generation that was stamped last. An earlier run was superseded, a later
+// one has not stamped yet, and without any stamp no run owns the unit.
 func TestFenceWantsTheStamp(t *testing.T) {
 	t.Parallel()
 	s, store := effects(t)
@@ -70,8 +70,9 @@ func TestFenceWantsTheStamp(t *testing.T) {
 	}
 }
 
-// A stamp waits for a transaction that was let through; what that wrote is there when the next
-// run begins. After a second the wait is told. The stamp that is there already waits for nobody.
+// A stamp waits for a transaction that was accepted before; what that wrote is there when the next
+// run begins. After a second, the wait is written as an event. Stamping the present generation does
+// not wait.
 func TestStampWaits(t *testing.T) {
 	t.Parallel()
 	s, store := effects(t)
@@ -103,7 +104,7 @@ func TestStampWaits(t *testing.T) {
 	}
 }
 
-// A waiting stamp ends with its context and leaves the fence as it is.
+// A waiting stamp ends with its context and leaves the fence unchanged.
 func TestStampGivesUp(t *testing.T) {
 	t.Parallel()
 	s, store := effects(t)
@@ -124,8 +125,8 @@ func TestStampGivesUp(t *testing.T) {
 	}
 }
 
-// However many stamps are blocked, a heartbeat finds a connection, and a stamp that waits for
-// nobody passes.
+// However many stamps are blocked, a heartbeat finds a connection, and a stamp whose fence is free
+// succeeds.
 func TestStampsLeaveRoom(t *testing.T) {
 	t.Parallel()
 	s, store := effects(t)
@@ -155,8 +156,8 @@ func TestStampsLeaveRoom(t *testing.T) {
 	}
 }
 
-// A fenced transaction may idle only as long as the run trusts its assignment; then the server
-// ends it, and the successor goes on.
+// A fenced transaction may idle only while its run's assignment is valid. Then the server ends it,
+// and the next run continues.
 func TestFencedTransactionMayNotIdle(t *testing.T) {
 	t.Parallel()
 	s, store := effects(t)
@@ -172,7 +173,8 @@ func TestFencedTransactionMayNotIdle(t *testing.T) {
 	}
 }
 
-// The bound is the transaction's own: a lower one stays, and the session keeps its own setting.
+// The bound belongs to the transaction: a lower one that is set stays, and the session keeps its
+// own setting.
 func TestFenceBoundsIdling(t *testing.T) {
 	t.Parallel()
 	s, store := effects(t)
@@ -210,7 +212,7 @@ func TestFenceBoundsIdling(t *testing.T) {
 	}
 }
 
-// A run that may not trust its assignment any more passes no fence.
+// A fence refuses a run whose assignment is not valid any more.
 func TestFenceWithoutTrust(t *testing.T) {
 	t.Parallel()
 	s, store := effects(t)
@@ -225,7 +227,7 @@ func TestFenceWithoutTrust(t *testing.T) {
 	}
 }
 
-// An error of the user's function rolls back and comes back as it is; so does a panic.
+// An error of the user's function rolls back and is returned unchanged; a panic rolls back too.
 func TestInTxRollsBack(t *testing.T) {
 	t.Parallel()
 	s, store := effects(t)
@@ -253,11 +255,11 @@ func TestInTxRollsBack(t *testing.T) {
 	if n := value[int](t, s, "select count(*) from effect"); n != 0 {
 		t.Errorf("%d effects of transactions that failed", n)
 	}
-	stamp(t, store, fence(6)) // nobody holds the fence
+	stamp(t, store, fence(6)) // no transaction holds the fence
 }
 
-// Runs that overlap in time, each stamping before it writes: what gets through is in the order of
-// generations, and whatever an earlier run wrote was there when the later one began.
+// Runs overlap in time, and each stamps before it writes. The effects that are accepted come in the
+// order of generations, and each run sees everything that earlier runs wrote.
 func TestEffectsComeInOrder(t *testing.T) {
 	t.Parallel()
 	s, store := effects(t)
@@ -297,7 +299,8 @@ func TestEffectsComeInOrder(t *testing.T) {
 	}
 }
 
-// A commit whose reply is lost is told as unknown; a transaction that read afterwards knows.
+// A commit whose reply is lost is reported as unknown. A transaction that reads afterwards shows
+// the outcome.
 func TestInTxUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	s, store := effects(t)

@@ -29,7 +29,7 @@ func (s *stage) as(t *testing.T, cfg postgres.Config, roles func(role string) po
 	return pool, url
 }
 
-// refused runs statements each of which must be denied. ~ stands for the schema.
+// refused runs statements that must all be denied. ~ stands for the schema.
 func refused(t *testing.T, pool *pgxpool.Pool, schema string, statements ...string) {
 	t.Helper()
 	for _, sql := range statements {
@@ -39,8 +39,9 @@ func refused(t *testing.T, pool *pgxpool.Pool, schema string, statements ...stri
 	}
 }
 
-// A node reads and writes the cluster's rows, and does nothing to the tables; a reader reads; a program
-// behind a fence holds it and cannot raise it. The suite runs as the node's role.
+// A node's role reads and writes the cluster's rows and cannot change the tables. A reader's role
+// reads. The role of a program behind a fence can hold the fence and not raise it. The suite runs
+// as the node's role.
 func TestRoles(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -89,8 +90,8 @@ func TestRoles(t *testing.T) {
 	}
 }
 
-// What somebody has made in a schema where a node's session looks first stands before nothing that a
-// statement of the store means.
+// Objects that others have made in a schema early in a session's search path do not hide any object
+// that the store's statements mean.
 func TestShadowsAreNotSeen(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

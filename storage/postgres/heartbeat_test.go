@@ -23,7 +23,7 @@ func TestOneRoundTrip(t *testing.T) {
 	proxy := pgtest.NewProxy(t, cfg.URL)
 	cfg.URL = proxy.URL()
 	store := open(t, cfg)
-	a := join(t, store, "a") // makes the connection and, once in a store's life, notes the server
+	a := join(t, store, "a") // makes the connection and, once in a store's life, records the server
 	trips := func(what string, call func()) {
 		t.Helper()
 		before := proxy.Queries()
@@ -61,8 +61,8 @@ func mustSnapshot(t testing.TB, store *postgres.Store) *daemon.Snapshot {
 	return snap
 }
 
-// A node that is far behind gets the oldest of what it missed, in order, and the rest with the
-// next heartbeats: nothing twice, nothing not.
+// A node that is far behind gets the oldest events that it missed, in order, and the rest with the
+// next heartbeats. No event comes twice, and none is missing.
 func TestCatchingUp(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -97,8 +97,8 @@ func TestCatchingUp(t *testing.T) {
 	}
 }
 
-// own is a server with the settings that make its log readable: no full-page images, nothing in
-// the background.
+// own is a server with settings that make its log readable: no full-page images and no background
+// writers.
 func own(t *testing.T) (cfg postgres.Config, conn *pgx.Conn) {
 	t.Helper()
 	server, err := pgtest.Start(pgtest.Config{Settings: map[string]string{"full_page_writes": "off", "autovacuum": "off"}})
@@ -122,7 +122,7 @@ func query[T any](t *testing.T, conn *pgx.Conn, sql string) (v T) {
 	return v
 }
 
-// A follower's heartbeat updates its own row on its page (HOT), touches no other, and writes a
+// A follower's heartbeat updates its own row on its page (HOT), touches no other row, and writes a
 // short record to the log. A renewal adds as little.
 func TestHeartbeatIsCheap(t *testing.T) {
 	t.Parallel()
@@ -163,7 +163,7 @@ func TestHeartbeatIsCheap(t *testing.T) {
 		t.Errorf("a renewal writes %d bytes of log, want 350 at most", n)
 	}
 
-	store.Close() // sessions tell what they did when they end
+	store.Close() // sessions report their statistics when they end
 	for table, least := range map[string]int64{"node": 1200, "lease": 400} {
 		count := func(column string) int64 {
 			return query[int64](t, conn, fmt.Sprintf("select coalesce(sum(%s), 0)::bigint from pg_stat_user_tables where relname = '%s'", column, table))
@@ -211,7 +211,7 @@ func TestAdvertsAreShared(t *testing.T) {
 	}
 }
 
-// Whatever a database, role or session is set to, the store's statements mean the same.
+// The store's statements mean the same, whatever the settings of database, role or session are.
 func TestForeignSettings(t *testing.T) {
 	t.Parallel()
 	for _, isolation := range []string{"read committed", "serializable"} {

@@ -12,8 +12,8 @@ import (
 	"github.com/emitd/emitd/storage/postgres"
 )
 
-// Rows that went back in time on one and the same server make another store of it, for whoever saw
-// newer ones: at once for his own writes, and for everybody from his next heartbeat on.
+// Rows that went back in time on the same server make it another store for every process that saw
+// newer ones. Its own writes notice that at once, and all processes from their next heartbeats on.
 func TestRowsThatWentBackInTime(t *testing.T) {
 	t.Parallel()
 	for how, goBack := range map[string]string{
@@ -37,7 +37,7 @@ func TestRowsThatWentBackInTime(t *testing.T) {
 				t.Fatalf("the store is %q since %v, and %q for another process", got.StoreID, got.StoreSince, before.StoreID)
 			}
 			a.assign(term, unit(1), b)
-			a.beat() // sees what is to be lost
+			a.beat() // sees the events that will be lost
 			s.exec(t, fmt.Sprintf(goBack, cfg.Schema, before.Head))
 
 			ctx := context.Background()

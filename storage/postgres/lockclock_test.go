@@ -13,8 +13,9 @@ import (
 	"github.com/emitd/emitd/storage/postgres"
 )
 
-// Named locks on a server whose clock is really set, by processes whose own clocks are set by the
-// test: forward, nobody gets the lock of a holder that lives; back, a dead holder keeps it for a TTL.
+// Tests named locks on a server whose clock is really set, with processes whose own clocks the test
+// sets. If the clock goes forward, no process gets the lock of a living holder. If it goes back, a
+// dead holder keeps its lock for one TTL.
 func TestLocksOverStepsOfTheServersClock(t *testing.T) {
 	t.Parallel()
 	server, err := pgtest.Start(pgtest.Config{FakeTime: true})
@@ -27,7 +28,7 @@ func TestLocksOverStepsOfTheServersClock(t *testing.T) {
 		t.Fatal(err)
 	}
 	store := open(t, cfg)
-	var local atomic.Int64 // what the clocks of both processes read
+	var local atomic.Int64 // the time that the clocks of both processes show
 	locks := func() *lock.Locks {
 		l, err := lock.New(store, lock.Config{TTL: 15 * time.Second, Renew: -1, Clock: func() time.Duration { return time.Duration(local.Load()) }})
 		if err != nil {
@@ -55,7 +56,7 @@ func TestLocksOverStepsOfTheServersClock(t *testing.T) {
 			t.Fatalf("clock at %v: %v", offset, err)
 		}
 	}
-	step(0) // corrected, and the holder is not heard of again
+	step(0) // corrected, and the holder never renews again
 	if _, err := other.TryAcquire(t.Context(), "lock"); !errors.Is(err, storage.ErrLocked) {
 		t.Fatalf("got %v, want %v", err, storage.ErrLocked)
 	}

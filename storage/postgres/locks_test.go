@@ -40,12 +40,12 @@ func newCluster(t *testing.T, edits ...func(*postgres.Config)) *cluster {
 // in names a table of the cluster.
 func (c *cluster) in(sql string) string { return fmt.Sprintf(sql, c.cfg.Schema) }
 
-// A take-over waits for a commit that is under way, a renewal does not, and what the commit did
-// stands before the take-over in the history.
+// An election waits for a commit that is under way, and a renewal does not. The commit's events
+// come before the election's in the history.
 func TestTakeOverWaitsForCommit(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
-	// The commit is caught in the middle: it holds the term and waits for a unit.
+	// The commit is stopped in the middle: it holds the term's lock and waits for a unit.
 	middle := c.begin(t, c.in("select from %s.unit for update"))
 	committed := later(func() ([]storage.Outcome, error) {
 		return c.store.Commit(context.Background(), storage.Commit{Term: c.term.Ref(), Changes: []storage.Change{
@@ -68,7 +68,7 @@ func TestTakeOverWaitsForCommit(t *testing.T) {
 	if out := await(t, "the commit", committed).get(t); !out[0].Applied {
 		t.Errorf("the commit was skipped: %+v", out)
 	}
-	// The candidate had seen fewer renewals than there are by now.
+	// The candidate saw fewer renewals than there are by now.
 	if r := await(t, "the take-over", taken).get(t); r.Verdict != storage.Refuse {
 		t.Errorf("verdict %v over a lease that was renewed meanwhile", r.Verdict)
 	}
@@ -80,11 +80,11 @@ func TestTakeOverWaitsForCommit(t *testing.T) {
 	}
 }
 
-// A commit that comes while a take-over is under way waits for it and finds the term lost.
+// A commit that arrives during an election waits for it and finds the term lost.
 func TestCommitWaitsForTakeOver(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
-	// The take-over is caught in the middle: it holds term and lease and waits for its own row.
+	// The election is stopped in the middle: it holds term and lease and waits for its own row.
 	middle := c.begin(t, c.in("select from %s.node where name = 'worker' for update"))
 	taken := later(func() (*storage.Reply, error) { return c.worker.try(depose(c.term, node.Lease{})) })
 	c.blocked(t, 1)
@@ -103,8 +103,8 @@ func TestCommitWaitsForTakeOver(t *testing.T) {
 	}
 }
 
-// A heartbeat that waited for a commit answers with what is so after it: a unit that was taken
-// away meanwhile is not reported as the caller's own.
+// A heartbeat that waited for a commit answers with the state after it. A unit that was taken away
+// meanwhile is not reported as the caller's own.
 func TestReplyIsFromAfterTheWait(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -147,7 +147,7 @@ func TestDeathWaitsForHeartbeat(t *testing.T) {
 	}
 }
 
-// A unit is not given to a node that is leaving; the assignment waits to find that out.
+// A unit is not assigned to a node that is leaving; the assignment waits until that is known.
 func TestAssignWaitsForLeave(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -166,7 +166,7 @@ func TestAssignWaitsForLeave(t *testing.T) {
 	}
 }
 
-// An assignment does not disturb the heartbeats of the node it is for.
+// An assignment does not block the heartbeats of the node it is for.
 func TestAssignDoesNotBlockHeartbeats(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -174,8 +174,8 @@ func TestAssignDoesNotBlockHeartbeats(t *testing.T) {
 	c.worker.beat()
 }
 
-// Everything at once, for as long as it takes, by nodes that share units: no transaction has to
-// be ended for another, and the history has no gap.
+// Nodes that share units do everything at the same time. The server has to end no transaction for
+// another, and the history has no gap.
 func TestNoDeadlocks(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -203,7 +203,7 @@ func TestNoDeadlocks(t *testing.T) {
 
 func among[T any](r *rand.Rand, all ...T) T { return all[r.IntN(len(all))] }
 
-// storm does what nodes do, in any order. Refusals are fine, trouble is not.
+// storm does what nodes do, in random order. Refusals are allowed, other errors are not.
 func storm(t *testing.T, a *actor, all []*actor, r *rand.Rand) {
 	ctx := context.Background()
 	fine := func(err error) {
@@ -277,7 +277,8 @@ func storm(t *testing.T, a *actor, all []*actor, r *rand.Rand) {
 	}
 }
 
-// A leave that has to wait for a unit asks it back as it is by then, not as it was when the leave began.
+// A leave that has to wait for a unit revokes it as it is after the wait, not as it was when the
+// leave began.
 func TestLeaveActsOnUnitsAsTheyAre(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)

@@ -12,12 +12,12 @@ import (
 	"github.com/emitd/emitd/storage/postgres"
 )
 
-// bare is a configuration of the owner, for a schema that nobody has made.
+// bare is a configuration of the owner, for a schema that does not exist.
 func (s *stage) bare() postgres.Config {
 	return postgres.Config{URL: s.url, Schema: fmt.Sprintf("s%d", s.n.Add(1))}
 }
 
-// steps tells which steps of the status were taken.
+// steps returns which steps of the status were applied.
 func steps(t *testing.T, cfg postgres.Config) (taken []bool) {
 	t.Helper()
 	all, err := postgres.MigrationStatus(context.Background(), cfg)
@@ -33,8 +33,8 @@ func steps(t *testing.T, cfg postgres.Config) (taken []bool) {
 	return taken
 }
 
-// The status of a database tells what was applied: nothing where there is no schema, nothing where
-// there is an empty one, and nothing again after the way down.
+// The status of a database shows what was applied: nothing if there is no schema, nothing if the
+// schema is empty, and nothing again after migrating down.
 func TestMigrationStatus(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -67,7 +67,7 @@ func TestMigrationStatus(t *testing.T) {
 	}
 }
 
-// migrate takes so many steps.
+// migrate migrates to a version and expects that many steps.
 func migrate(t *testing.T, cfg postgres.Config, target, want int) {
 	t.Helper()
 	taken, err := postgres.Migrate(context.Background(), cfg, target)
@@ -76,7 +76,7 @@ func migrate(t *testing.T, cfg postgres.Config, target, want int) {
 	}
 }
 
-// Programs that start at once take each step once.
+// Programs that start at the same time apply each step once.
 func TestMigrateAtOnce(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -96,7 +96,7 @@ func TestMigrateAtOnce(t *testing.T) {
 	}
 }
 
-// A program that is stopped in the middle of a migration holds up no other one for long.
+// A program that is stopped in the middle of a migration does not block others for long.
 func TestStoppedMigrationIsRolledBack(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -104,7 +104,7 @@ func TestStoppedMigrationIsRolledBack(t *testing.T) {
 	proxy := pgtest.NewProxy(t, cfg.URL)
 	through := cfg
 	through.URL = proxy.URL()
-	middle := s.begin(t, "create schema "+cfg.Schema) // which waits to be known
+	middle := s.begin(t, "create schema "+cfg.Schema) // of which it is not known yet whether it commits
 	migrate := func(ctx context.Context, cfg postgres.Config) <-chan result[[]postgres.Migration] {
 		return later(func() ([]postgres.Migration, error) { return postgres.Migrate(ctx, cfg, postgres.Version) })
 	}
@@ -123,7 +123,7 @@ func TestStoppedMigrationIsRolledBack(t *testing.T) {
 	await(t, "the stopped migration", stopped)
 }
 
-// What is printed for a database that the program may not change makes the same schema.
+// The text that is printed for a database that the program may not change creates the same schema.
 func TestMigrationSQL(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -159,17 +159,17 @@ func TestMigrationSQL(t *testing.T) {
 	}
 }
 
-// A store opens only on a schema that fits: what is older, and what a newer program made that this
-// one does not understand, is refused with what to do. A newer one that this program works with
-// is not.
+// A store opens only on a schema that fits. An older schema is refused, and so is a newer one that
+// this program does not understand; the error says what to do. A newer one that this program works
+// with is accepted.
 func TestOpenWantsItsSchema(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name    string
 		migrate bool
-		spoil   string // with the schema
+		spoil   string // what to change in the schema
 		have    int
-		hint    string // empty: it opens
+		hint    string // empty: the store opens
 	}{
 		{"no schema", false, "", 0, "emitd migrate up"},
 		{"an empty schema", false, "create schema %s", 0, "emitd migrate up"},
@@ -207,7 +207,7 @@ func TestOpenWantsItsSchema(t *testing.T) {
 	}
 }
 
-// No program migrates what a newer one has migrated further.
+// No program migrates a schema that a newer program has migrated further.
 func TestMigrateLeavesNewerAlone(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -229,8 +229,8 @@ func TestMigrateLeavesNewerAlone(t *testing.T) {
 	}
 }
 
-// A role that may use the tables and make none opens the store and cannot migrate; the error says
-// so.
+// A role that may use the tables but not create any opens the store and cannot migrate; the error
+// says so.
 func TestMigrateNeedsRights(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

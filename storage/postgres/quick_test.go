@@ -21,11 +21,11 @@ import (
 	"github.com/emitd/emitd/storage/storagetest"
 )
 
-// counted fails the test if the counter does not say what heartbeats rely on: that there is no
-// event about members after rolled, and how many commands wait.
+// counted fails the test if the counter is wrong about what heartbeats rely on: no event about
+// members after rolled, and how many commands wait.
 func (s *stage) counted(t testing.TB, schema string) {
 	t.Helper()
-	// One snapshot: a call whose reply was lost may still be under way.
+	// The query reads one snapshot, because a call whose reply was lost may still be under way.
 	wrong := value[string](t, s, fmt.Sprintf(`select concat_ws('; ',
 		case when exists (select from %[1]s.event e where e.roll and e.seq > c.rolled) then 'an event about members is after rolled' end,
 		case when c.rolled > c.head then 'rolled is after head' end,
@@ -36,7 +36,7 @@ func (s *stage) counted(t testing.TB, schema string) {
 	}
 }
 
-// The whole suite for a role that may not execute the function.
+// Runs the whole suite for a role that may not execute the function.
 func TestConformanceWithoutFunction(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -52,7 +52,7 @@ func TestConformanceWithoutFunction(t *testing.T) {
 	})
 }
 
-// A database whose function is forbidden or missing costs one heartbeat a second round trip, once.
+// If the function is forbidden or missing, one heartbeat costs a second round trip, once.
 func TestFunctionIsNotNeeded(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ spoil, session string }{
@@ -104,7 +104,8 @@ func TestFunctionIsNotNeeded(t *testing.T) {
 	}
 }
 
-// A role that may not even write rows is told so, and that is not the function's fault.
+// A role that may not even write rows gets an error that says so, and the store keeps using the
+// function.
 func TestDeniedRowsAreNotTheFunctions(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -124,7 +125,7 @@ func TestDeniedRowsAreNotTheFunctions(t *testing.T) {
 	}
 }
 
-// Whether the function answers or the statements do, a heartbeat says the same and does the same.
+// A heartbeat answers and does the same by the function and by statements.
 func TestBothWaysAnswerAlike(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -228,7 +229,7 @@ func newTwin(t *testing.T, slow bool) *cluster {
 	return c
 }
 
-// essence is what replies of two clusters have in common that did the same.
+// essence is the part of a reply that two clusters must share after the same calls.
 func essence(c *cluster, r *storage.Reply) any {
 	if r == nil {
 		return nil
@@ -255,8 +256,8 @@ func essence(c *cluster, r *storage.Reply) any {
 	}
 }
 
-// The function reads after it wrote, each time anew: what another transaction committed while the
-// heartbeat waited for its row is in the reply, whatever it is.
+// Each statement of the function reads after the write. The reply therefore contains everything
+// that another transaction committed while the heartbeat waited for its row.
 func TestFunctionReadsAfterItsWrite(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -287,7 +288,8 @@ func TestFunctionReadsAfterItsWrite(t *testing.T) {
 	}
 }
 
-// A schema without the row that says what happened last is broken, and says so: no heartbeat of it counts.
+// A schema without the counter's row is broken, and the error says so: a heartbeat on it changes
+// nothing.
 func TestCounterIsGone(t *testing.T) {
 	t.Parallel()
 	for name, slow := range map[string]bool{"by the function": false, "by statements": true} {
@@ -310,8 +312,9 @@ func TestCounterIsGone(t *testing.T) {
 	}
 }
 
-// A heartbeat waits for a lock on the server no longer than its caller does, also if nothing the caller
-// says arrives any more: whoever locks a row for long does not collect sessions.
+// A heartbeat waits for a lock on the server no longer than its caller waits, even if no message of
+// the caller arrives any more. A transaction that locks a row for long therefore does not collect
+// sessions.
 func TestFunctionDoesNotOutwaitItsCaller(t *testing.T) {
 	t.Parallel()
 	var proxy *pgtest.Proxy
@@ -334,8 +337,8 @@ func TestFunctionDoesNotOutwaitItsCaller(t *testing.T) {
 	c.blocked(t, 0)
 }
 
-// A command that is submitted while another is fulfilled is counted, whoever commits first: a
-// command that is not counted is never asked for.
+// A command that is submitted while another is marked done is counted, whichever commits first.
+// Heartbeats would never ask for a command that is not counted.
 func TestCommandsAreCountedInTurn(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -368,7 +371,8 @@ func TestCommandsAreCountedInTurn(t *testing.T) {
 	}
 }
 
-// Two that fulfil one command at once, one of them with an event and one without, end both.
+// Two nodes that mark the same command done at once, one of them with an event and one without,
+// both finish.
 func TestFulfilmentDoesNotDeadlock(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -393,8 +397,8 @@ func TestFulfilmentDoesNotDeadlock(t *testing.T) {
 	c.counted(t, c.cfg.Schema)
 }
 
-// A heartbeat works on a schema that was taken down and made again under the store: nothing that
-// a session planned outlives its tables.
+// A heartbeat works on a schema that was dropped and created again while the store was open. No
+// plan of a session outlives its tables.
 func TestSchemaMadeAgain(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -402,7 +406,7 @@ func TestSchemaMadeAgain(t *testing.T) {
 	store := open(t, cfg)
 	a := join(t, store, "a")
 	for range 8 {
-		a.beat() // until the session keeps its plans
+		a.beat() // until the session caches its plans
 	}
 	owner := cfg
 	owner.URL = s.url

@@ -17,8 +17,8 @@ import (
 	"github.com/emitd/emitd/storage/postgres"
 )
 
-// The server's statistics (pg_stat_statements) have one entry for each kind of statement, however often
-// and with whatever values the store is called: else heartbeats evict the entries of the user.
+// The server's statistics (pg_stat_statements) have one entry for each kind of statement, whatever
+// values the calls have. Otherwise heartbeats would evict the user's entries.
 func TestStatisticsHaveOneEntryPerKind(t *testing.T) {
 	t.Parallel()
 	server, err := pgtest.Start(pgtest.Config{Settings: map[string]string{
@@ -44,7 +44,7 @@ func TestStatisticsHaveOneEntryPerKind(t *testing.T) {
 	watching(t, quick)
 	a, b := join(t, quick, "a"), join(t, slow, "b")
 	h := &household{t: t, s: s, store: quick, a: a, b: b}
-	for i := range 3 { // values of every size, so that all kinds were there
+	for i := range 3 { // values of every size, so that every kind of statement has an entry
 		h.month(i)
 	}
 	before := s.entries(t)
@@ -158,7 +158,7 @@ func (h *household) month(i int) {
 	h.sweeps(i)
 }
 
-// elect makes the first node the leader, from a free term.
+// elect makes the first node the leader, from a vacant term.
 func (h *household) elect() node.Term {
 	h.t.Helper()
 	r := h.a.beat(stand)
@@ -170,7 +170,7 @@ func (h *household) elect() node.Term {
 
 func (h *household) looks(i int) {
 	h.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience-time.Duration(i)*time.Second/4) // the server is told
+	ctx, cancel := context.WithTimeout(context.Background(), patience-time.Duration(i)*time.Second/4) // the server gets this timeout
 	defer cancel()
 	_, err := h.store.Snapshot(ctx)
 	h.ok(err)

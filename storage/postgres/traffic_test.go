@@ -16,8 +16,8 @@ import (
 	"github.com/emitd/emitd/storage/postgres"
 )
 
-// A call that is given up in the middle of a statement leaves its connection alone: what it waits for
-// comes, and no other connection is made.
+// A call that ends in the middle of a statement keeps its connection: the answer arrives, and no
+// other connection is made.
 func TestGivenUpCallKeepsItsConnection(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -34,7 +34,7 @@ func TestGivenUpCallKeepsItsConnection(t *testing.T) {
 	select {
 	case r := <-beat:
 		t.Fatalf("the connection was dropped: %v", r.err)
-	case <-time.After(100 * time.Millisecond): // what is not to come
+	case <-time.After(100 * time.Millisecond): // give a wrong event time to happen
 	}
 	commit(t, middle)
 	await(t, "the heartbeat", beat).get(t)
@@ -45,7 +45,7 @@ func TestGivenUpCallKeepsItsConnection(t *testing.T) {
 	}
 }
 
-// What the server does not answer in time for good costs the connection.
+// If the server's answer does not arrive within the grace either, the connection is dropped.
 func TestSilentServerCostsTheConnection(t *testing.T) {
 	t.Parallel()
 	cfg := newStage(t).schema(t)
@@ -68,8 +68,8 @@ func TestSilentServerCostsTheConnection(t *testing.T) {
 	}
 }
 
-// Only calls wait for what is to come: the look whether an idle connection has broken does not, or
-// each one that has idled would cost the call that takes it the whole grace.
+// Only calls wait for late answers. The check whether an idle connection has broken does not.
+// Otherwise a call that takes an idle connection would wait for the whole grace.
 func TestIdleConnectionsAreTakenAtOnce(t *testing.T) {
 	t.Parallel()
 	store := open(t, newStage(t).schema(t))
@@ -77,8 +77,8 @@ func TestIdleConnectionsAreTakenAtOnce(t *testing.T) {
 	await(t, "a look at an idle connection", checked).get(t)
 }
 
-// blockReports lets n nodes report, which takes every connection that others than heartbeats may have,
-// three of four: they wait for the transaction that is returned.
+// blockReports makes n nodes report. That takes every connection that calls other than heartbeats
+// may have, three of four. The reports wait for the transaction that is returned.
 func (c *cluster) blockReports(t *testing.T, n int) (middle pgx.Tx, reports []<-chan result[[]storage.Outcome]) {
 	t.Helper()
 	var actors []*actor
@@ -114,8 +114,8 @@ func TestOtherCallsLeaveRoomForHeartbeats(t *testing.T) {
 	}
 }
 
-// A call that finds all connections busy until its time is over says so and what would help; when they
-// are free again, the same call succeeds.
+// If all connections are busy until a call's time is over, the error says so and what would help.
+// When they are free again, the same call succeeds.
 func TestAllConnectionsBusy(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -136,8 +136,8 @@ func TestAllConnectionsBusy(t *testing.T) {
 	}
 }
 
-// A server that has no connection left for the store's role refuses calls in words; as soon as it has
-// one, they succeed.
+// A server that has no connection left for the store's role refuses calls, and the error says so.
+// As soon as it has one, calls succeed.
 func TestServerWithoutConnections(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -155,7 +155,7 @@ func TestServerWithoutConnections(t *testing.T) {
 		}
 		return strings.Contains(err.Error(), "the server has no connection left: lower store.max_connections or raise the server's max_connections")
 	})
-	s.exec(t, "alter role "+role+" connection limit 1") // those that were refused count until they have ended
+	s.exec(t, "alter role "+role+" connection limit 1") // refused connections count until they have ended
 	eventually(t, "the store answers", func() bool {
 		_, err := store.Snapshot(context.Background())
 		if err != nil && !errors.Is(err, storage.ErrUnavailable) {
@@ -183,7 +183,7 @@ func TestHopelessCalls(t *testing.T) {
 	}
 }
 
-// Stamps that are asked for while one is on its way travel together.
+// Stamps that are requested while a batch is in flight are sent together.
 func TestStampsTravelTogether(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -220,8 +220,8 @@ func TestStampsTravelTogether(t *testing.T) {
 	}
 }
 
-// Of stamps of one unit that travel together, the highest generation has it; one whose fence a
-// transaction holds keeps none of the others.
+// Of several stamps of one unit in a batch, the highest generation gets the fence. A stamp whose
+// fence a transaction holds does not stop the others.
 func TestStampsThatTravelAreJudgedApart(t *testing.T) {
 	t.Parallel()
 	s, store := effects(t)
@@ -241,7 +241,7 @@ func TestStampsThatTravelAreJudgedApart(t *testing.T) {
 	}
 }
 
-// A crowd of heartbeats leaves room for the leader's.
+// Many heartbeats leave connections for the leader's.
 func TestHeartbeatsLeaveRoomForTheLeader(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, func(cfg *postgres.Config) { cfg.MaxConns = 8 })

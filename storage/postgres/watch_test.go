@@ -62,8 +62,8 @@ func TestManyWatchOneConnection(t *testing.T) {
 	eventually(t, "nobody listens", func() bool { return listeners() == 0 })
 }
 
-// A notification that this version does not understand is a hint for everybody, never an error; what
-// it does not know beside what it knows is skipped.
+// A notification that this version does not understand is a hint for everybody, never an error.
+// Unknown fields beside known ones are skipped.
 func TestHintsOfOtherVersions(t *testing.T) {
 	t.Parallel()
 	all := storage.Wake{Leader: true}

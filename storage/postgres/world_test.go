@@ -16,7 +16,7 @@ import (
 	"github.com/emitd/emitd/storage/postgres"
 )
 
-// patience bounds every wait of the tests. Only what is broken uses it up.
+// patience bounds every wait of the tests. Only a broken store needs it all.
 const patience = 30 * time.Second
 
 var drawn atomic.Int64
@@ -69,7 +69,7 @@ func (a *actor) beat(edits ...func(*storage.Heartbeat)) *storage.Reply {
 
 func stand(b *storage.Heartbeat) { b.Claim.Stand = true }
 
-// depose stands against exactly what is held.
+// depose campaigns against exactly this term and lease.
 func depose(term node.Term, lease node.Lease) func(*storage.Heartbeat) {
 	return func(b *storage.Heartbeat) {
 		b.Claim.Stand, b.Claim.Unchanged, b.Claim.SeenTerm, b.Claim.SeenRenewals = true, true, term.Number, lease.Renewals
@@ -80,7 +80,7 @@ func renew(term node.Term) func(*storage.Heartbeat) {
 	return func(b *storage.Heartbeat) { b.Claim.Holds = term.Number }
 }
 
-// lead makes the actor the leader of a free term.
+// lead makes the actor the leader of a vacant term.
 func (a *actor) lead() node.Term {
 	a.t.Helper()
 	r := a.beat(stand)
@@ -92,7 +92,7 @@ func (a *actor) lead() node.Term {
 
 func unit(i int) daemon.Unit { return daemon.Unit{Daemon: "acme:reports", Index: i} }
 
-// assign declares a unit and gives it to an actor, who acknowledges.
+// assign declares a unit and assigns it to an actor, who acknowledges.
 func (a *actor) assign(term node.Term, u daemon.Unit, to *actor) daemon.Record {
 	a.t.Helper()
 	out, err := a.store.Commit(context.Background(), storage.Commit{Term: term.Ref(), Changes: []storage.Change{
@@ -111,7 +111,7 @@ func (a *actor) assign(term node.Term, u daemon.Unit, to *actor) daemon.Record {
 	return done[0].Record
 }
 
-// later runs call on a goroutine and returns where its result comes.
+// later runs call on a goroutine and returns the channel of its result.
 func later[T any](call func() (T, error)) <-chan result[T] {
 	c := make(chan result[T], 1)
 	go func() {
@@ -146,7 +146,7 @@ func await[T any](t testing.TB, what string, c <-chan T) T {
 	}
 }
 
-// eventually asks again and again until the answer is yes.
+// eventually repeats yes until it returns true.
 func eventually(t testing.TB, what string, yes func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -167,13 +167,14 @@ func (s *stage) waiting(t testing.TB) int {
 	return value[int](t, s, "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'")
 }
 
-// blocked waits until so many sessions wait for a lock: what is to be blocked is.
+// blocked waits until that many sessions wait for a lock. The calls that should be blocked then
+// are.
 func (s *stage) blocked(t testing.TB, n int) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("%d sessions wait for a lock", n), func() bool { return s.waiting(t) == n })
 }
 
-// begin opens a transaction by hand, for what a test wants to catch in the middle.
+// begin opens a transaction by hand, so that a test can stop a call in the middle.
 func (s *stage) begin(t testing.TB, statements ...string) pgx.Tx {
 	t.Helper()
 	ctx := context.Background()
@@ -210,7 +211,7 @@ func kinds(t testing.TB, store *postgres.Store) (out []daemon.EventKind) {
 	return out
 }
 
-// before reports whether the last event of one kind stands before the last of another.
+// before reports whether the last event of one kind comes before the last of another.
 func before(all []daemon.EventKind, first, second daemon.EventKind) bool {
 	slices.Reverse(all)
 	return slices.Index(all, first) > slices.Index(all, second) && slices.Index(all, second) >= 0

@@ -10,13 +10,12 @@ import (
 	"github.com/emitd/emitd/storage/storagetest"
 )
 
-// BenchmarkStore runs what all backends share.
+// BenchmarkStore runs the benchmarks that all backends share.
 func BenchmarkStore(b *testing.B) {
 	storagetest.Bench(b, storagetest.Factory{Open: openBackend})
 }
 
-// BenchmarkHeartbeat counts heartbeats that one process gets through, for each way to
-// synchronise.
+// BenchmarkHeartbeat counts the heartbeats that one process can send, for each way to synchronise.
 func BenchmarkHeartbeat(b *testing.B) {
 	for _, sync := range []Sync{SyncNormal, SyncFull} {
 		b.Run(string(sync), func(b *testing.B) {
@@ -33,7 +32,7 @@ func BenchmarkHeartbeat(b *testing.B) {
 	}
 }
 
-// BenchmarkInTx counts fenced transactions of a user's.
+// BenchmarkInTx counts a user's fenced transactions.
 func BenchmarkInTx(b *testing.B) {
 	s, f := fenced(b)
 	db := ledger(b, s, "")

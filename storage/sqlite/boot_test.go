@@ -13,7 +13,7 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// machine is a host whose clocks and boots the test decides.
+// machine is a host whose clocks and boots the test controls.
 type machine struct {
 	host
 	up   time.Duration
@@ -31,7 +31,7 @@ func newMachine() *machine {
 // pass lets time pass on both clocks.
 func (m *machine) pass(d time.Duration) { m.up, m.time = m.up+d, m.time.Add(d) }
 
-// boots starts the machine anew: nothing of before runs.
+// boots reboots the machine: no earlier process runs any more.
 func (m *machine) boots(id string) *machine {
 	n := newMachine()
 	n.time, n.up, n.bootID = m.time.Add(time.Minute), 5*time.Second, id
@@ -67,7 +67,7 @@ func history(t testing.TB, s *Store, after int64) []daemon.Event {
 
 var unit0 = daemon.Unit{Daemon: "acme:reports"}
 
-// runs makes a node that leads, holds unit0 and a lock.
+// runs makes a node that leads, holds unit0 and holds a lock.
 func runs(t testing.TB, s *Store, who node.Identity) (node.Term, daemon.Record) {
 	t.Helper()
 	r := beat(t, s, storage.Heartbeat{Node: who, Seq: 1, Advert: plainAdvert, TTL: time.Minute, Claim: storage.Claim{Stand: true, Lease: time.Hour}})
@@ -81,8 +81,8 @@ func runs(t testing.TB, s *Store, who node.Identity) (node.Term, daemon.Record) 
 	return r.Term, out[1].Record
 }
 
-// The clock of the store is the same for every process of a boot, moves with the boot clock, and
-// does not care what anybody does to the wall clock.
+// The store's clock is the same for every process of a boot, moves with the boot clock, and does
+// not change when the wall clock is set.
 func TestClockIgnoresTheWallClock(t *testing.T) {
 	t.Parallel()
 	m := newMachine()
@@ -105,8 +105,8 @@ func TestClockIgnoresTheWallClock(t *testing.T) {
 	}
 }
 
-// After a reboot nothing of before lives: term, nodes, units and locks end in one transaction,
-// with their events, and whoever comes first leads at once.
+// After a reboot everything of the previous boot has ended. Term, nodes, units and locks end in one
+// transaction, with their events, and the first process to start leads at once.
 func TestRebootEndsEverything(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -160,7 +160,7 @@ func TestRebootEndsEverything(t *testing.T) {
 	}
 }
 
-// A unit in a state that a newer version wrote is left alone by a reboot too.
+// A reboot does not touch a unit in a state that a newer version wrote.
 func TestRebootKeepsUnknownStates(t *testing.T) {
 	t.Parallel()
 	m := newMachine()
@@ -215,8 +215,8 @@ func runsAgain(t testing.TB, s *Store, who node.Identity) (node.Term, daemon.Rec
 	return r.Term, out[0].Record
 }
 
-// Two machines on one file would end each other's nodes in turns. The one that was there first is
-// told, by every call, and does not fight back.
+// Two machines on one file would end each other's nodes alternately. The machine that was there
+// first gets an error from every call, and does not write again.
 func TestTwoMachinesOnOneFile(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -241,7 +241,8 @@ func TestTwoMachinesOnOneFile(t *testing.T) {
 	}
 }
 
-// Without a boot clock the wall clock is used, and never goes back, across processes either.
+// Without a boot clock, the store uses the wall clock, which then never goes back, even across
+// processes.
 func TestWallClockAsALastResort(t *testing.T) {
 	t.Parallel()
 	m := newMachine()
@@ -266,7 +267,7 @@ func TestWallClockAsALastResort(t *testing.T) {
 		}
 		m.time = m.time.Add(time.Duration(3-i) * time.Minute)
 	}
-	// Opening again is no reboot: there is no telling.
+	// Opening again must not count as a reboot, because the store cannot know of one.
 	if snap := look(t, m.open(t, path)); !snap.Term.Held() {
 		t.Error("the term was ended by an opening")
 	}

@@ -21,8 +21,8 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// The test binary is also the program that tests run as other processes: with this variable set
-// it does what it says and ends.
+// The test binary is also the program that tests run as other processes. With this variable set, it
+// does what the variable says and ends.
 const childVar = "EMITD_TEST_SQLITE_CHILD"
 
 func TestMain(m *testing.M) {
@@ -45,7 +45,7 @@ var roles = map[string]func(path string, args []string) error{
 	"count":  childCounts,
 }
 
-// also adds a role that not every system can play.
+// also adds a role that not every system supports.
 func also(name string, role func(path string, args []string) error) bool {
 	roles[name] = role
 	return true
@@ -60,7 +60,7 @@ type child struct {
 	ended  bool
 }
 
-// spawn starts a child that is killed with the test at the latest.
+// spawn starts a child, which is killed with the test at the latest.
 func spawn(t testing.TB, role, path string, args ...string) *child {
 	t.Helper()
 	c := &child{t: t, cmd: exec.Command(os.Args[0], append([]string{path}, args...)...)}
@@ -85,7 +85,7 @@ func (c *child) line() string {
 	return c.lines.Text()
 }
 
-// rest reads what the child says until it ends, which must be well.
+// rest reads the child's output until the child ends, which must be without an error.
 func (c *child) rest() (lines []string) {
 	c.t.Helper()
 	for c.lines.Scan() {
@@ -98,7 +98,7 @@ func (c *child) rest() (lines []string) {
 	return lines
 }
 
-// kill ends the child as nothing can be caught, and returns what it had still said.
+// kill ends the child by a signal that cannot be caught, and returns the rest of its output.
 func (c *child) kill() {
 	if c.ended {
 		return
@@ -132,8 +132,8 @@ func childOpens(path string, _ []string) error {
 	return s.Close()
 }
 
-// childBeats opens the store, waits for the time to begin, registers and beats N times, standing
-// each time with a lease that is over at once, and says which terms it won.
+// childBeats opens the store, waits for the time to begin, and registers. It sends N heartbeats,
+// campaigns each time with a lease that is over at once, and prints the terms that it won.
 func childBeats(path string, args []string) error {
 	ctx := context.Background()
 	s, err := Open(ctx, path)
@@ -162,7 +162,7 @@ func childBeats(path string, args []string) error {
 	return nil
 }
 
-// childSubmits files commands and says the ID of each once it is filed.
+// childSubmits submits commands and prints the ID of each after it was stored.
 func childSubmits(path string, args []string) error {
 	ctx := context.Background()
 	s, err := Open(ctx, path)
@@ -178,8 +178,8 @@ func childSubmits(path string, args []string) error {
 	}
 }
 
-// childHammers stamps without pause for so many milliseconds once it is told the time to begin,
-// and says how often, and the longest a stamp took.
+// childHammers stamps without pause for that many milliseconds from the given time on. It prints
+// how many stamps it made, and the longest time of one.
 func childHammers(path string, args []string) error {
 	ctx := context.Background()
 	s, err := Open(ctx, path)
@@ -204,9 +204,9 @@ func childHammers(path string, args []string) error {
 	return nil
 }
 
-// childCounts claims a unit with one generation after another, each higher than all others, and
-// adds to a counter of the user's under its fence until it is overtaken: what a run read after
-// its stamp, nobody may change but itself. It says how many additions were acknowledged.
+// childCounts stamps a unit with one generation after another, each higher than all others. Under
+// its fence it adds to a user's counter until it is superseded. Only the run itself may change what
+// it read after its stamp. It prints how many additions were acknowledged.
 func childCounts(path string, args []string) error {
 	ctx := context.Background()
 	s, err := Open(ctx, path)
@@ -236,7 +236,7 @@ func childCounts(path string, args []string) error {
 		case err != nil:
 			return err
 		}
-		var count int // claim, then read
+		var count int // stamp, then read
 		if err := db.QueryRowContext(ctx, "SELECT n FROM counter").Scan(&count); err != nil {
 			return err
 		}

@@ -11,8 +11,8 @@ import (
 	"github.com/emitd/emitd/storage/storagetest"
 )
 
-// TestConformance runs the suite of every backend with two handles on one file, as two processes
-// have it, and a clock that stands still until it is moved.
+// TestConformance runs the suite of every backend with two handles on one file, like two processes,
+// and a clock that stands still until it is moved.
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	storagetest.Run(t, storagetest.Factory{Open: openBackend, Runs: 30})

@@ -43,8 +43,8 @@ func fenced(t testing.TB) (*Store, daemon.Fence) {
 	return s, f
 }
 
-// An effect and its fence are one: what is refused or fails leaves nothing, what is accepted is
-// there.
+// An effect and its fence check are one transaction. A refused or failed transaction leaves
+// nothing, an accepted one is there.
 func TestInTx(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -75,8 +75,8 @@ func TestInTx(t *testing.T) {
 	ok(t, s.Stamp(ctx, daemon.Fence{Unit: unit0, Generation: 8})) // nothing holds the file
 }
 
-// Without busy_timeout, and with transactions that begin deferred, a user's transaction waits for
-// the write lock all the same.
+// A user's transaction waits for the write lock even without busy_timeout, and even if transactions
+// begin deferred.
 func TestInTxWaitsForTheLock(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -98,8 +98,8 @@ func TestInTxWaitsForTheLock(t *testing.T) {
 	}
 }
 
-// From the check on, nobody stamps until the transaction has ended: not even a transaction that
-// began by reading can be overtaken.
+// From the check to the end of the transaction no run can stamp. Not even a transaction that began
+// with a read can be superseded.
 func TestFenceHoldsUntilTheEnd(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -124,8 +124,8 @@ func TestFenceHoldsUntilTheEnd(t *testing.T) {
 	ok(t, tx.Commit())
 	ok(t, s.Stamp(ctx, next))
 
-	// One that read before somebody else wrote cannot fence any more: it says so, and changes
-	// nothing.
+	// A transaction that read before another one wrote cannot be fenced any more: Fence returns an
+	// error, and nothing changes.
 	tx, err = db.Begin()
 	ok(t, err)
 	ok(t, tx.QueryRow("SELECT count(*) FROM ledger").Scan(&n))
@@ -138,7 +138,7 @@ func TestFenceHoldsUntilTheEnd(t *testing.T) {
 	ok(t, tx.Rollback())
 }
 
-// A transaction on some other file is told so, and is not taken for fenced.
+// A transaction on another file gets an error, and does not count as fenced.
 func TestFenceOnAnotherFile(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -155,7 +155,7 @@ func TestFenceOnAnotherFile(t *testing.T) {
 	}
 }
 
-// A fenced transaction does not outlive the trust in its assignment.
+// A fenced transaction does not outlast the validity of its assignment.
 func TestInTxEndsWithTrust(t *testing.T) {
 	t.Parallel()
 	s, f := fenced(t)
@@ -166,7 +166,7 @@ func TestInTxEndsWithTrust(t *testing.T) {
 	short := daemon.WithTrust(context.Background(), func() time.Duration { return 30 * time.Millisecond })
 	err = s.InTx(short, db, f, func(tx *sql.Tx) error {
 		err := add(tx)
-		// The agent hangs: the transaction is rolled back under it.
+		// The agent hangs, and its transaction is rolled back meanwhile.
 		waitFor(t, "the transaction to be ended", func() bool { return tx.QueryRow("SELECT 1").Err() != nil })
 		return err
 	})
@@ -177,7 +177,7 @@ func TestInTxEndsWithTrust(t *testing.T) {
 	ok(t, s.Stamp(context.Background(), daemon.Fence{Unit: unit0, Generation: 8}))
 }
 
-// A stamp that had to wait for long leaves word of it.
+// A stamp that had to wait for long leaves an event.
 func TestStampTellsOfALongWait(t *testing.T) {
 	t.Parallel()
 	s, f := fenced(t)
@@ -195,7 +195,7 @@ func TestStampTellsOfALongWait(t *testing.T) {
 	}
 }
 
-// addAnd adds an entry and does something more inside the transaction.
+// addAnd adds an entry and then calls more inside the transaction.
 func addAnd(more func()) func(*sql.Tx) error {
 	return func(tx *sql.Tx) error {
 		more()

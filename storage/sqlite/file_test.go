@@ -23,7 +23,7 @@ func copyOf(t testing.TB, s *Store) string {
 	return to
 }
 
-// replace puts another file in the store's place, as mv does, with what belongs to it.
+// replace puts another file in the store's place, as mv does, with the files beside it.
 func replace(t testing.TB, s *Store, by string) {
 	t.Helper()
 	for _, suffix := range []string{"-wal", "-shm"} {
@@ -54,7 +54,7 @@ func restore(t testing.TB, s *Store, from string) {
 	}))
 }
 
-// A copy is another store wherever it is opened, and the original stays what it is.
+// A copy is another store wherever it is opened, and the original stays the same store.
 func TestCopyIsAnotherStore(t *testing.T) {
 	t.Parallel()
 	s := mustOpen(t, Config{Path: filepath.Join(t.TempDir(), "store.db")})
@@ -70,8 +70,8 @@ func TestCopyIsAnotherStore(t *testing.T) {
 	}
 }
 
-// A backup that is put in the file's place is noticed by the next call of a running process,
-// whichever call that is.
+// If a backup replaces the file, the next call of a running process notices that, whichever call it
+// is.
 func TestReplacedFileIsAnotherStore(t *testing.T) {
 	t.Parallel()
 	for name, call := range map[string]func(*Store) (string, error){
@@ -110,8 +110,8 @@ func TestReplacedFileIsAnotherStore(t *testing.T) {
 	}
 }
 
-// A backup that is written into the live file keeps name and inode; whoever saw later events
-// knows better, and the file gets another identity for everybody.
+// A backup that is written into the live file keeps name and inode. A process that saw later events
+// notices it, and the file gets another identity for all processes.
 func TestRestoredFileIsAnotherStore(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]func(testing.TB, *Store){
@@ -139,8 +139,9 @@ func TestRestoredFileIsAnotherStore(t *testing.T) {
 	}
 }
 
-// A file that became another store says since when to every heartbeat, also to those of processes that
-// begin later and have seen nothing of the one before; a reboot leaves nobody of whom to be afraid.
+// If a file became another store, every heartbeat's reply says since when. That includes heartbeats
+// of processes that start later and have seen nothing of the earlier store. After a reboot it says
+// nothing, because no process of the earlier store is left.
 func TestSinceWhenItIsAnotherStore(t *testing.T) {
 	t.Parallel()
 	m := newMachine()
@@ -173,8 +174,8 @@ func TestSinceWhenItIsAnotherStore(t *testing.T) {
 	}
 }
 
-// What was decided from a file is refused by an earlier copy that was restored into it, also if it is
-// the first call that finds the copy.
+// A report or commit that was decided from a file is refused by an earlier copy restored into it,
+// even if that call is the first to find the copy.
 func TestWritesForTheFileBefore(t *testing.T) {
 	t.Parallel()
 	s := mustOpen(t, Config{Path: filepath.Join(t.TempDir(), "store.db")})
@@ -204,7 +205,7 @@ func TestWritesForTheFileBefore(t *testing.T) {
 	}
 }
 
-// Readers beside a writer do not take what was committed meanwhile for a loss.
+// Readers beside a writer do not mistake a commit that happens meanwhile for a loss.
 func TestReadersDoNotMistakeCommitsForALoss(t *testing.T) {
 	t.Parallel()
 	s := mustOpen(t, Config{Path: filepath.Join(t.TempDir(), "store.db")})
@@ -231,7 +232,8 @@ func TestReadersDoNotMistakeCommitsForALoss(t *testing.T) {
 	}
 }
 
-// A file that was removed is not made anew under running processes; put back, it goes on.
+// A file that was removed is not created again under running processes. When it is put back, they
+// go on.
 func TestRemovedFile(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -314,7 +316,7 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// A context that has ended changes nothing and is told as such.
+// A call whose context has ended changes nothing and returns the context's error.
 func TestEndedContext(t *testing.T) {
 	t.Parallel()
 	s := mustOpen(t, Config{Path: filepath.Join(t.TempDir(), "store.db")})

@@ -12,7 +12,7 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// Everything that may be wrong with a path or a file is told with what to do about it.
+// Every error about a path or a file says what to do about it.
 func TestOpenErrors(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -58,7 +58,7 @@ func TestOpenErrors(t *testing.T) {
 	}
 }
 
-// damage makes a file that begins like a database and is none.
+// damage makes a file that begins like a database but is none.
 func damage(t testing.TB, path string) {
 	t.Helper()
 	s, err := Open(context.Background(), path)
@@ -74,7 +74,7 @@ func damage(t testing.TB, path string) {
 	ok(t, err)
 }
 
-// Many processes may open a file that is not there yet at the same time.
+// Many processes may open a file that does not exist yet at the same time.
 func TestOpenAtOnce(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "store.db")
@@ -122,7 +122,7 @@ func TestMigrationsByHand(t *testing.T) {
 	}
 }
 
-// NoMigrate refuses what is not there yet, Migrate makes it, once.
+// NoMigrate refuses a missing schema; Migrate creates it, once.
 func TestMigrate(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

@@ -14,11 +14,11 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// Several real processes register, beat and depose each other on one file: numbers of terms and
-// of events never repeat, and the history is what they were told.
+// Several real processes register, send heartbeats and replace each other as leader on one file.
+// Numbers of terms and events never repeat, and the history matches the replies.
 func TestProcessesShareOneFile(t *testing.T) {
 	t.Parallel()
-	path := filepath.Join(t.TempDir(), "store.db") // created and migrated by whoever comes first
+	path := filepath.Join(t.TempDir(), "store.db") // created and migrated by the first process
 	const processes, beats = 4, 100
 	begin := strconv.FormatInt(time.Now().Add(time.Second).UnixMilli(), 10)
 	children := make([]*child, processes)
@@ -62,8 +62,8 @@ func TestProcessesShareOneFile(t *testing.T) {
 	}
 }
 
-// A process is killed in the middle of writing, again and again: what it was told is filed is
-// there, the history has no gap, and the next process writes at once.
+// A process is killed repeatedly while it writes. Every acknowledged command is there, the history
+// has no gap, and the next process writes at once.
 func TestKilledProcessLosesNothingItWasTold(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "store.db")
@@ -97,7 +97,7 @@ func TestKilledProcessLosesNothingItWasTold(t *testing.T) {
 	}
 }
 
-// Three processes that write without any pause all get on, and none waits for long.
+// Three processes that write without any pause all make progress, and none waits for long.
 func TestWritersAreFair(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "store.db")
@@ -122,9 +122,9 @@ func TestWritersAreFair(t *testing.T) {
 	}
 }
 
-// Processes that take a unit from each other add to a counter under its fence. Each reads it once,
-// after its stamp, and then trusts its own arithmetic: a lost addition would be an effect of an
-// earlier run that came late.
+// Processes take a unit from each other and add to a counter under its fence. Each reads the
+// counter once, after its stamp, and then trusts its own arithmetic. A lost addition would be a
+// late effect of an earlier run.
 func TestFencedCounterLosesNothing(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "store.db")

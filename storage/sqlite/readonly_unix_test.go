@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// TestReadOnlyFile runs as a user who may not write: root may always.
+// TestReadOnlyFile runs as a user who may not write, because root always may.
 func TestReadOnlyFile(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -29,7 +29,7 @@ func TestReadOnlyFile(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			// Not below t.TempDir, whose parents other users may not enter.
+			// The directory is not below t.TempDir, whose parents other users may not enter.
 			dir, err := os.MkdirTemp("", "emitd-sqlite-*")
 			ok(t, err)
 			t.Cleanup(func() { ok(t, os.RemoveAll(dir)) })
@@ -56,8 +56,8 @@ func asNobody(t *testing.T, path string) string {
 	cmd := exec.Command(binary, path)
 	if os.Geteuid() == 0 {
 		binary = filepath.Join(filepath.Dir(path), "..", filepath.Base(filepath.Dir(path))+"-test")
-		// Copied by another process: a child that is forked while this one has the copy open for
-		// writing would keep it from being executed.
+		// Another process makes the copy. Otherwise a child that is forked while this process has
+		// the copy open for writing would prevent its execution.
 		if out, err := exec.Command("cp", os.Args[0], binary).CombinedOutput(); err != nil {
 			t.Fatalf("cp: %v: %s", err, out)
 		}

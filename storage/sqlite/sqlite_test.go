@@ -40,7 +40,7 @@ func mustOpen(t testing.TB, cfg Config) *Store {
 	return s
 }
 
-// userDB opens the file as a user's own program does: with its own pool and settings.
+// userDB opens the file as a user's own program would: with its own pool and settings.
 func userDB(t testing.TB, path string) *sql.DB {
 	t.Helper()
 	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(10000)")

@@ -19,7 +19,7 @@ import (
 
 var _ = also("hold", childHolds)
 
-// childHolds opens a fenced transaction, says so, stops, and ends it once it is continued.
+// childHolds opens a fenced transaction, reports that, stops, and ends it once it is continued.
 func childHolds(path string, args []string) error {
 	ctx := context.Background()
 	s, err := Open(ctx, path)
@@ -51,8 +51,8 @@ func (c *child) signal(s syscall.Signal) {
 	ok(c.t, c.cmd.Process.Signal(s))
 }
 
-// A process that is stopped inside a transaction holds up writers, who are told so in time and
-// by name; readers go on; once it continues, everything does.
+// A process that is stopped inside a transaction blocks writers. Their errors come in time and name
+// it. Readers go on. Once it continues, everything does.
 func TestStoppedWriter(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(*child){

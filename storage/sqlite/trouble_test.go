@@ -21,7 +21,8 @@ func onWriter(t testing.TB, s *Store, text string) {
 	ok(t, err)
 }
 
-// A full disk refuses what needs room, says so, changes nothing, and passes by itself.
+// A full disk refuses calls that need space. Their errors say so, nothing changes, and the state
+// passes by itself.
 func TestDiskFull(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -49,8 +50,8 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// A read that is interrupted costs its connection, and nothing else: the next one works, and no
-// connection is left behind.
+// A read that is interrupted costs only its connection: the next one works, and no connection is
+// left behind.
 func TestInterruptedReads(t *testing.T) {
 	t.Parallel()
 	s := mustOpen(t, Config{Path: filepath.Join(t.TempDir(), "store.db")})
@@ -80,7 +81,7 @@ func TestInterruptedReads(t *testing.T) {
 	}
 }
 
-// A transaction that could not be ended takes its connection with it.
+// If a transaction cannot be ended, its connection is closed with it.
 func TestBrokenWriter(t *testing.T) {
 	t.Parallel()
 	s := mustOpen(t, Config{Path: filepath.Join(t.TempDir(), "store.db")})
@@ -98,8 +99,8 @@ func TestBrokenWriter(t *testing.T) {
 	}
 }
 
-// What a user's code does inside its fenced transaction does not hang: calls of the store that
-// write give up at their deadline and say who is in the way.
+// A user's code inside its fenced transaction does not hang: calls of the store that write give up
+// at their deadline, and the error says what blocks them.
 func TestCallsInsideAFencedTransaction(t *testing.T) {
 	t.Parallel()
 	s, f := fenced(t)

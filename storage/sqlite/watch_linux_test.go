@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// A change is heard of when it happens, not at the next look.
+// A change is reported when it happens, not at the next check.
 func TestWatchIsToldAtOnce(t *testing.T) {
 	t.Parallel()
 	cfg := Config{Path: filepath.Join(t.TempDir(), "store.db"), WatchInterval: time.Hour}
 	s, other := mustOpen(t, cfg), mustOpen(t, cfg)
 	hints := watch(t, s)
 	timeout := time.After(30 * time.Second)
-	for heard := false; !heard; { // a change before the first look is not one
+	for heard := false; !heard; { // a change before the first check does not count
 		runsCommand(t, other)
 		select {
 		case <-hints:
@@ -26,7 +26,7 @@ func TestWatchIsToldAtOnce(t *testing.T) {
 	}
 }
 
-// Without the kernel's help the looks go on: the file was replaced.
+// If the file was replaced, the kernel reports nothing, and the checks find the change.
 func TestWatchLooksAtAReplacedFile(t *testing.T) {
 	t.Parallel()
 	cfg := Config{Path: filepath.Join(t.TempDir(), "store.db"), WatchInterval: 2 * time.Millisecond}

@@ -35,7 +35,7 @@ func watch(t *testing.T, s *Store) <-chan storage.Wake {
 	return hints
 }
 
-// Watching costs no statement: it goes on while nobody can run one.
+// Watch needs no statement: it works while no statement can run.
 func TestWatchRunsNoStatement(t *testing.T) {
 	t.Parallel()
 	cfg := Config{Path: filepath.Join(t.TempDir(), "store.db"), WatchInterval: 2 * time.Millisecond}
@@ -49,7 +49,7 @@ func TestWatchRunsNoStatement(t *testing.T) {
 	if n := s.db.Stats().OpenConnections; n != 1 {
 		t.Errorf("%d connections are open, want the writer's", n)
 	}
-	// A hint may come before the first look, so changes go on until one is seen.
+	// A hint may come before the first check, so the changes go on until one is seen.
 	timeout := time.After(30 * time.Second)
 	for heard := false; !heard; {
 		runsCommand(t, other)
@@ -69,7 +69,7 @@ func TestWatchRunsNoStatement(t *testing.T) {
 	}
 }
 
-// runsCommand changes something that others wait for.
+// runsCommand makes a change that other processes wait for.
 func runsCommand(t testing.TB, s *Store) {
 	t.Helper()
 	snap := look(t, s)
@@ -80,7 +80,7 @@ func runsCommand(t testing.TB, s *Store) {
 	ok(t, err)
 }
 
-// A heartbeat that changes nothing wakes nobody.
+// A heartbeat that changes nothing sends no hint.
 func TestHeartbeatWakesNobody(t *testing.T) {
 	t.Parallel()
 	s := mustOpen(t, Config{Path: filepath.Join(t.TempDir(), "store.db")})
@@ -99,7 +99,7 @@ func TestHeartbeatWakesNobody(t *testing.T) {
 	}
 }
 
-// The wake file takes no room and its size repeats late.
+// The wake file takes no space, and its size repeats late.
 func TestWakeFile(t *testing.T) {
 	t.Parallel()
 	w := wakeFile{path: filepath.Join(t.TempDir(), "x.wake"), log: slog.New(slog.DiscardHandler)}
@@ -117,12 +117,12 @@ func TestWakeFile(t *testing.T) {
 	}
 }
 
-// A wake file that cannot be written is told once and harms nothing.
+// A wake file that cannot be written is logged once and does no harm.
 func TestWakeFileCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	var log syncBuffer
 	path := filepath.Join(t.TempDir(), "store.db")
-	ok(t, os.Mkdir(path+".wake", 0o755)) // nobody can write it as a file
+	ok(t, os.Mkdir(path+".wake", 0o755)) // cannot be written as a file
 	s := mustOpen(t, Config{Path: path, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	runs(t, s, someone("a"))
 	runsCommand(t, s)
@@ -149,7 +149,7 @@ func (b *syncBuffer) String() string {
 	return b.b.String()
 }
 
-// Calls are measured by operation; answers are no errors.
+// Calls are measured by operation; answers do not count as errors.
 func TestTimings(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
