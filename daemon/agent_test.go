@@ -36,7 +36,8 @@ func TestAnAssignmentNamesItsRun(t *testing.T) {
 	}
 }
 
-// TestSignalsAreGivenOnce: draining and readiness may be told twice, and by several at once.
+// TestSignalsAreGivenOnce: BeginDrain and Ready may be called twice, and by several goroutines at
+// once.
 func TestSignalsAreGivenOnce(t *testing.T) {
 	t.Parallel()
 	a := assignment()
@@ -57,7 +58,7 @@ func TestSignalsAreGivenOnce(t *testing.T) {
 func TestEveryProgressIsSeen(t *testing.T) {
 	t.Parallel()
 	a, last := assignment(), int64(0)
-	for _, n := range []int{0, 1, 0, 100} { // no items done is a sign of life too
+	for _, n := range []int{0, 1, 0, 100} { // no items done is also progress
 		a.Progress(n)
 		if now := a.Progressed(); now == last {
 			t.Errorf("Progress(%d) changed nothing", n)
@@ -75,7 +76,7 @@ func TestRefusedTellsTheNode(t *testing.T) {
 	if told != 12 {
 		t.Errorf("told %d", told)
 	}
-	assignment().Refused(12) // nobody listens
+	assignment().Refused(12) // without a function to call
 }
 
 // tooMany ends a loop that should have ended by itself.
@@ -91,7 +92,7 @@ func TestEachRunsUntilItDrains(t *testing.T) {
 	a, steps := assignment(), 0
 	err := daemon.Each(func(_ context.Context, a *daemon.Assignment) error {
 		if steps++; steps == 3 {
-			a.BeginDrain() // the step at hand ends, no other begins
+			a.BeginDrain() // the current step ends, and no other begins
 		}
 		return tooMany(steps)
 	}).Run(t.Context(), a)
@@ -126,7 +127,7 @@ func TestEachEndsWithItsContext(t *testing.T) {
 		err := daemon.Each(func(ctx context.Context, _ *daemon.Assignment) error {
 			steps++
 			select {
-			case <-ctx.Done(): // a step that notices need not report it
+			case <-ctx.Done(): // a step that notices it need not return it
 			case <-time.After(25 * time.Second):
 			}
 			return tooMany(steps)
@@ -145,7 +146,7 @@ func TestEachReturnsTheErrorOfAStep(t *testing.T) {
 			switch steps++; steps {
 			case 2:
 				return want
-			case 10: // so that a loop that swallows errors ends, too
+			case 10: // so that a loop that ignores errors also ends
 				a.BeginDrain()
 			}
 			return nil
@@ -182,7 +183,7 @@ func TestTrust(t *testing.T) {
 	if left, ok := daemon.Trust(ctx); !ok || left != time.Minute {
 		t.Errorf("%v, %t", left, ok)
 	}
-	remaining = -time.Second // asked anew each time, and never less than nothing
+	remaining = -time.Second // called anew each time, and never negative
 	if left, ok := daemon.Trust(ctx); !ok || left != 0 {
 		t.Errorf("%v, %t", left, ok)
 	}

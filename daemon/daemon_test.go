@@ -43,7 +43,7 @@ func TestIDs(t *testing.T) {
 	}
 }
 
-// FuzzID compares the pattern with the same rule in plain words.
+// FuzzID compares the pattern with the same rule in plain Go.
 func FuzzID(f *testing.F) {
 	for _, s := range []string{"", "a", "acme:reports", "a\n", "A", strings.Repeat("x", 128), strings.Repeat("x", 129), "\xff"} {
 		f.Add(s)
@@ -71,7 +71,7 @@ func TestParseUnit(t *testing.T) {
 			t.Errorf("%s: %+v (%s), %v", text, got, got, err)
 		}
 	}
-	// One unit has one text: other spellings of an index are not read.
+	// A unit has exactly one text: other spellings of an index do not parse.
 	for _, text := range []string{"", "a", "/", "/0", "a/", "a/-1", "a/+1", "a/01", "a/1.0", "a/ 1", "a/0x1", "a/１", "a/99999999999999999999"} {
 		if got, err := daemon.ParseUnit(text); err == nil || !got.IsZero() {
 			t.Errorf("%q: %+v, %v", text, got, err)
@@ -79,7 +79,7 @@ func TestParseUnit(t *testing.T) {
 	}
 }
 
-// FuzzParseUnit: whatever is read is written the same, also through JSON.
+// FuzzParseUnit: every text that parses is written the same way, also through JSON.
 func FuzzParseUnit(f *testing.F) {
 	for _, s := range []string{"a/0", "emit:queue/mail/7", "a/01", "/0", "a/-0", "", "//1", "a/+0"} {
 		f.Add(s)
@@ -118,7 +118,8 @@ func TestUnitsInJSON(t *testing.T) {
 	if err := json.Unmarshal(text, &out); err != nil || out.Unit != in.Unit || out.By[daemon.Unit{Daemon: "b"}] != "x" {
 		t.Errorf("%+v, %v", out, err)
 	}
-	// Nothing is empty text, both ways, and what cannot be read changes nothing.
+	// The zero unit is empty text, in both directions, and text that does not parse changes
+	// nothing.
 	if text, err = json.Marshal(row{}); err != nil || string(text) != `{"unit":""}` {
 		t.Errorf("%s, %v", text, err)
 	}
@@ -174,7 +175,7 @@ func TestFences(t *testing.T) {
 	}
 }
 
-// FuzzFence: a fence that is read names a unit and a run, and comes back from its text.
+// FuzzFence: a fence that parses names a unit and a run, and is written as the same text.
 func FuzzFence(f *testing.F) {
 	for _, s := range []string{"a/0@1", "a/0@0", "a/0@-1", "a/0@", "@", "a@b/0@1", "a/0@9223372036854775807", "a/0@9223372036854775808"} {
 		f.Add(s)
@@ -240,7 +241,7 @@ func TestSpecsThatCannotBeDeclared(t *testing.T) {
 			t.Errorf("%+v: %v, want %s", tt.spec, err, tt.want)
 		}
 	}
-	// All that is wrong is told at once.
+	// All problems are reported at once.
 	err := daemon.Spec{ID: "a", Instances: -1, Weight: -1}.Validate()
 	if err == nil || !strings.Contains(err.Error(), "instances") || !strings.Contains(err.Error(), "weight") {
 		t.Errorf("%v", err)
@@ -261,7 +262,7 @@ func TestUnitsOfASpec(t *testing.T) {
 }
 
 // TestEqualAdvertsHaveEqualText: replicas share one hash, whatever the order of registration and
-// whatever they say about themselves.
+// whatever their traits are.
 func TestEqualAdvertsHaveEqualText(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -299,13 +300,13 @@ func TestEqualAdvertsHaveEqualText(t *testing.T) {
 func TestWhatANodeRuns(t *testing.T) {
 	t.Parallel()
 	a := daemon.Advert{Kinds: []daemon.Kind{"emit:queue"}, Specs: []daemon.Spec{{ID: "a"}}}
-	// A spec alone declares; it takes a kind to run.
+	// A spec alone only declares; to run it, a node needs the kind.
 	if !a.Runs("emit:queue") || a.Runs("a") || a.Runs("") {
 		t.Errorf("%+v", a)
 	}
 }
 
-// TestEventJSON pins the names that scripts rely on.
+// TestEventJSON fixes the names that scripts rely on.
 func TestEventJSON(t *testing.T) {
 	t.Parallel()
 	e := daemon.Event{

@@ -17,8 +17,8 @@ var (
 	}
 )
 
-// TestLifecycle reads testdata/lifecycle.txt: stories of units, a step a line, and at the end the
-// whole table. Every pair of state and step must be told there, so that none is allowed silently.
+// TestLifecycle reads testdata/lifecycle.txt: stories of units, one step a line, and at the end the
+// whole table. Every pair of state and step must be in it, so that none is allowed by accident.
 func TestLifecycle(t *testing.T) {
 	t.Parallel()
 	file, err := os.Open("testdata/lifecycle.txt")
@@ -96,7 +96,7 @@ func TestFreeAndKnown(t *testing.T) {
 		if !s.Known() || s.Free() != free[s] {
 			t.Errorf("%s: known %t, free %t", s, s.Known(), s.Free())
 		}
-		// What is free, and only that, can be assigned.
+		// Exactly the free states can be assigned.
 		if _, ok := daemon.Next(s, daemon.Assign); ok != s.Free() {
 			t.Errorf("%s: free %t, can be assigned %t", s, s.Free(), ok)
 		}
@@ -108,7 +108,8 @@ func TestFreeAndKnown(t *testing.T) {
 	}
 }
 
-// TestEveryHeldStateEnds: the leader can always get a unit back, or nothing would ever free it.
+// TestEveryHeldStateEnds: the leader can always take a unit back. Otherwise nothing might ever free
+// it.
 func TestEveryHeldStateEnds(t *testing.T) {
 	t.Parallel()
 	for _, s := range states {
@@ -124,7 +125,7 @@ func TestWhoHoldsAUnit(t *testing.T) {
 	r := daemon.Record{Unit: daemon.Unit{Daemon: "a"}, Holder: node.Identity{ID: "id", Incarnation: "inc"}, Generation: 9}
 	for _, s := range append([]daemon.State{"paused"}, states...) {
 		r.State = s
-		// A state of a newer version is not free: whoever is named holds the unit.
+		// A state of a newer version is not free: the process named in the row holds the unit.
 		if got := r.HeldBy("inc"); got == s.Free() {
 			t.Errorf("%s: held %t", s, got)
 		}

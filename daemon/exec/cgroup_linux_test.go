@@ -18,7 +18,7 @@ func TestCgroupDir(t *testing.T) {
 	}
 }
 
-// What systemd manages is left alone.
+// Groups that systemd manages are not touched.
 func TestDelegated(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -58,7 +58,7 @@ func TestSpec(t *testing.T) {
 	}
 }
 
-// What emitd was given for itself stays with it, unless it is named.
+// A command does not get emitd's own variables, unless the config names them.
 func TestEnvironment(t *testing.T) {
 	t.Parallel()
 	a := daemon.NewAssignment(daemon.Fence{Unit: daemon.Unit{Daemon: "acme:ticker", Index: 3}, Generation: 77}, 9, "n1", nil)
@@ -80,7 +80,7 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// The tail of stderr is bounded, whatever was written, and is text.
+// The tail of stderr is bounded and is valid text, whatever was written.
 func TestTail(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ in, want string }{

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The guard below is this process, driven by hand over a socket. It starts nothing: births are
-// told by hand too.
+// hand is a guard in this process that a test drives step by step over a socket. It starts nothing:
+// the test reports started processes too.
 type hand struct {
 	*guard
 	conn    *net.UnixConn
@@ -51,7 +51,7 @@ func (h *hand) says(t *testing.T, want answer) {
 	}
 }
 
-// told hands a request to the guard.
+// told passes a request to the guard.
 func (h *hand) told(t *testing.T, r request) {
 	t.Helper()
 	text, err := line(r)
@@ -61,7 +61,7 @@ func (h *hand) told(t *testing.T, r request) {
 	h.take(text)
 }
 
-// born has the guard believe that its starter has started a process for the run.
+// born makes the guard believe that its starter has started a process for the run.
 func (h *hand) born(t *testing.T, run uint64, deadline instant, cmd *osexec.Cmd) process {
 	t.Helper()
 	h.told(t, request{Verb: verbStart, ID: run, Deadline: deadline, Command: &program{Path: []byte("x"), Args: [][]byte{[]byte("x")}}})
@@ -78,7 +78,7 @@ func (h *hand) born(t *testing.T, run uint64, deadline instant, cmd *osexec.Cmd)
 	return p
 }
 
-// group starts a group that sleeps, reaped at the end of the test.
+// sleeper starts a group that sleeps, and is reaped at the end of the test.
 func sleeper(t *testing.T, command ...string) (*osexec.Cmd, process) {
 	t.Helper()
 	if len(command) == 0 {
@@ -133,7 +133,8 @@ func TestAConversation(t *testing.T) {
 	h.says(t, answer{Run: 2, Status: statusGone, Wait: 9})
 }
 
-// Whoever cannot speak is not emitd, or not this one: better no groups than unwatched ones.
+// A peer that breaks the protocol is not emitd, or another version of it. The guardian then kills
+// all groups, because it must not leave any unguarded.
 func TestNonsenseIsTheEnd(t *testing.T) {
 	t.Parallel()
 	for name, input := range map[string]string{"malformed": "watch me\n", "endless": strings.Repeat("x", maxLine+1)} {
@@ -152,7 +153,8 @@ func TestNonsenseIsTheEnd(t *testing.T) {
 	}
 }
 
-// An emitd that is stopped does not read; the guardian must not wait for it, and tells it later.
+// An emitd that is stopped does not read. The guardian must not wait for it, and sends the answers
+// later.
 func TestNobodyReadsTheAnswers(t *testing.T) {
 	t.Parallel()
 	h := newHand(t)
@@ -176,8 +178,8 @@ func TestNobodyReadsTheAnswers(t *testing.T) {
 	}
 }
 
-// A command that does not become one (its directory is on a file system that does not answer)
-// delays no deadline of others, is killed at its own, and begins nothing later.
+// A command that does not begin to execute (its directory is on a file system that does not answer)
+// delays no deadline of others. It is killed at its own deadline, and begins nothing later.
 func TestACommandThatIsSlowToStart(t *testing.T) {
 	t.Parallel()
 	h := newHand(t)
@@ -190,7 +192,7 @@ func TestACommandThatIsSlowToStart(t *testing.T) {
 		h.says(t, answer{ID: run, Status: statusOK})
 	}
 	begin(2, 5) // hangs
-	begin(3, 6) // waits behind it
+	begin(3, 6) // waits behind the one that hangs
 	if h.busy == nil || h.busy.run != 2 || len(h.queue) != 1 {
 		t.Fatalf("busy is %+v, queue is %v", h.busy, h.queue)
 	}
@@ -207,7 +209,7 @@ func TestACommandThatIsSlowToStart(t *testing.T) {
 	h.says(t, answer{Run: 2, Status: statusLate})
 }
 
-// The handle of a dead first process still reaches its group, and no other.
+// The handle of a first process that has ended still reaches its group, and no other.
 func TestAGroupWhoseFirstProcessIsGone(t *testing.T) {
 	t.Parallel()
 	r, w, err := os.Pipe()
@@ -242,7 +244,7 @@ func TestAGroupWhoseFirstProcessIsGone(t *testing.T) {
 	}
 	defer byHandle.close()
 	_ = in.Close()
-	_ = cmd.Wait() // reaped: the number is held by the group alone
+	_ = cmd.Wait() // reaped: only the group still holds the number
 	if !byHandle.runs() {
 		t.Error("a group without its first process is taken for gone")
 	}
@@ -254,7 +256,7 @@ func TestAGroupWhoseFirstProcessIsGone(t *testing.T) {
 	}
 }
 
-// Before Linux 6.9 there is no handle: the start time tells ours from others.
+// Before Linux 6.9 there is no such handle: the start time distinguishes our process from others.
 func TestKillWithoutAHandle(t *testing.T) {
 	t.Parallel()
 	cmd := osexec.Command("/bin/sh", "-c", "read x; exit 7")

@@ -19,11 +19,11 @@ import (
 	"github.com/emitd/emitd/daemon"
 )
 
-// wants waits until the clock of the deadlines shows an instant. The time itself is what these
-// tests are about: nothing else happens by which it could be known.
+// wants waits until the clock of the deadlines shows an instant. These tests are about time itself,
+// and no other event shows it.
 func wants(until instant) { <-time.After(time.Duration(until - readClock())) }
 
-// credit is trust that always lasts for a window from now, until it is told its end.
+// credit is a validity that always lasts for a window from now, until the test fixes its end.
 type credit struct {
 	window time.Duration
 	end    atomic.Int64
@@ -44,7 +44,7 @@ func (c *credit) stop(left time.Duration) instant {
 	return end
 }
 
-// A pause between the answer of who knows the trust and its use must not prolong it.
+// A pause between reading the validity and using it must not extend it.
 func TestAPauseWhileAskingForTrustProlongsNothing(t *testing.T) {
 	t.Parallel()
 	end := readClock() + instant(time.Hour)
@@ -64,10 +64,10 @@ func TestAPauseWhileAskingForTrustProlongsNothing(t *testing.T) {
 	}
 }
 
-// Rule A7: the group ends when trust does, whatever this process does about it: here, nothing.
+// Rule A7: the group ends when the validity does, whatever this process does: here, nothing.
 func TestTheGuardianKillsAtTheDeadline(t *testing.T) {
 	t.Parallel()
-	c := &credit{window: 5 * time.Second} // looked at each half second
+	c := &credit{window: 5 * time.Second} // checked each half second
 	r := try(t, command("up", "deaf", "-", "child", "deaf", "-"), trusting(c.left))
 	leader, child := r.pid(t, "stdout: up "), r.pid(t, "stdout: child ")
 	end := c.stop(1500 * time.Millisecond)
@@ -82,8 +82,8 @@ func TestTheGuardianKillsAtTheDeadline(t *testing.T) {
 	r.after(t, "guardian killed a process group")
 }
 
-// A process that was stopped finds its runs killed when it goes on, a moment before it finds
-// that they should end. That is no failure of the command.
+// When a process that was stopped continues, its runs are already killed, a moment before it
+// notices that they should end. That is no failure of the command.
 func TestAnEndThatComesTogetherWithTheEndOfTrustIsNoFailure(t *testing.T) {
 	t.Parallel()
 	c := &credit{window: 5 * time.Second}
@@ -100,7 +100,7 @@ func TestAnEndThatComesTogetherWithTheEndOfTrustIsNoFailure(t *testing.T) {
 
 func TestTrustThatIsExtendedKeepsTheGroup(t *testing.T) {
 	t.Parallel()
-	var last atomic.Int64 // until when trust lasts
+	var last atomic.Int64 // the end of the validity
 	const window = 5 * time.Second
 	begin := readClock()
 	grow := func() time.Duration {
@@ -132,8 +132,8 @@ func TestWithoutTrustNothingIsStarted(t *testing.T) {
 	}
 }
 
-// Deadlines are absolute: what lay unread while the guardian was stopped gives no second more.
-// The node is stopped too, so that nobody tells the guardian what time it is.
+// Deadlines are absolute: messages that were not read while the guardian was stopped add no time.
+// The node is stopped too, so that nothing tells the guardian the time.
 func TestAPauseOfTheGuardianProlongsNothing(t *testing.T) {
 	t.Parallel()
 	const window = 3 * time.Second
@@ -146,7 +146,7 @@ func TestAPauseOfTheGuardianProlongsNothing(t *testing.T) {
 			asked++
 		}
 	}
-	n.after(t, "asked "+strconv.Itoa(asked+3)) // an extension is in the pipe
+	n.after(t, "asked "+strconv.Itoa(asked+3)) // an extension is in the socket
 	n.process.signal(t, unix.SIGSTOP)
 	wants(readClock() + instant(window))
 	guardian.signal(t, unix.SIGCONT)
@@ -155,7 +155,7 @@ func TestAPauseOfTheGuardianProlongsNothing(t *testing.T) {
 	}
 }
 
-// A guardian that was stopped looks at what was said meanwhile before it looks at the time.
+// A guardian that was stopped reads the messages that arrived meanwhile before it checks deadlines.
 func TestAPauseOfTheGuardianKillsNobodyWhoseTrustWasExtended(t *testing.T) {
 	t.Parallel()
 	window := int64(2 * time.Second)
@@ -166,7 +166,7 @@ func TestAPauseOfTheGuardianKillsNobodyWhoseTrustWasExtended(t *testing.T) {
 	atomic.StoreInt64(&window, int64(time.Hour))
 	wants(readClock() + instant(2500*time.Millisecond))
 	guardian.signal(t, unix.SIGCONT)
-	// Its answer says that it has taken the extension; the deadline before that has passed.
+	// Its answer says that it has accepted the extension; the previous deadline has passed.
 	if s, err := r.guardian.link.ask(t.Context(), request{Verb: verbExtend, Run: 1, Deadline: never}); err != nil || s.Status != statusOK {
 		t.Errorf("extend: %v, %v", s, err)
 	}
@@ -177,7 +177,7 @@ func TestAPauseOfTheGuardianKillsNobodyWhoseTrustWasExtended(t *testing.T) {
 	}
 }
 
-// emitd killed: the groups end at once, then the guardian, and only then is the lock free.
+// If emitd is killed, the groups end at once, then the guardian, and only then is the lock free.
 func TestKilledNode(t *testing.T) {
 	t.Parallel()
 	lock := filepath.Join(t.TempDir(), "lock")
@@ -187,7 +187,7 @@ func TestKilledNode(t *testing.T) {
 	})
 	guardian, reaper := n.pid(t, "guardian "), n.pid(t, "reaper ")
 	leader, child := n.pid(t, "stdout: up "), n.pid(t, "stdout: child ")
-	guardian.signal(t, unix.SIGSTOP) // so that it can be seen to hold the lock
+	guardian.signal(t, unix.SIGSTOP) // so that the test can see that it holds the lock
 	n.process.signal(t, unix.SIGKILL)
 	n.process.mustEnd(t, "the node")
 	f, err := os.Open(lock)
@@ -209,7 +209,7 @@ func TestKilledNode(t *testing.T) {
 	}
 }
 
-// emitd stopped: no extension comes, the group ends before its trust does.
+// If emitd is stopped, no extension arrives, and the group ends before its validity does.
 func TestStoppedNode(t *testing.T) {
 	t.Parallel()
 	const window = 2 * time.Second
@@ -228,7 +228,7 @@ func TestStoppedNode(t *testing.T) {
 	guardian.mustEnd(t, "the guardian")
 }
 
-// A node that is killed before the guardian has read that a command should start.
+// A node is killed before the guardian has read that a command should start.
 func TestNodeKilledBeforeItsCommandIsStarted(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -244,7 +244,7 @@ func TestNodeKilledBeforeItsCommandIsStarted(t *testing.T) {
 	}
 }
 
-// Rule: no command runs unwatched, also not while nobody dies.
+// No command runs unguarded, even while no process dies.
 func TestAGuardianThatDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	log := newJournal()
@@ -269,7 +269,7 @@ func TestAGuardianThatDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// A guardian that is stopped guards nothing: it is found out although there is nothing to tell it.
+// A guardian that is stopped guards nothing. Emitd detects it even if it has no request to send.
 func TestAGuardianThatStopsLater(t *testing.T) {
 	t.Parallel()
 	r := try(t, Config{Command: sh(forever)})
@@ -281,7 +281,8 @@ func TestAGuardianThatStopsLater(t *testing.T) {
 	leader.mustEnd(t, "the command of a stopped guardian")
 }
 
-// The guardian is killed: its groups are killed, the runs fail and say why, the next has another.
+// If the guardian is killed, its groups are killed, the runs fail and say why, and the next run has
+// another guardian.
 func TestKilledGuardian(t *testing.T) {
 	t.Parallel()
 	log := newJournal()
@@ -311,8 +312,8 @@ func TestKilledGuardian(t *testing.T) {
 	}
 }
 
-// The node is stopped and its guardian killed: nobody is left who looks at deadlines, so everything
-// ends at once, also what is not a child of the guardian.
+// The node is stopped and its guardian killed, so no process checks deadlines. Everything ends at
+// once, even what is not a child of the guardian.
 func TestKilledGuardianOfAStoppedNode(t *testing.T) {
 	t.Parallel()
 	for _, who := range []string{"guardian ", "reaper "} {
@@ -337,8 +338,8 @@ func TestKilledGuardianOfAStoppedNode(t *testing.T) {
 	}
 }
 
-// Guardian and reaper are killed together: what is left of the command ends with it, and the next
-// guardian ends what had left its group, where there are control groups.
+// Guardian and reaper are killed together. The rest of the command ends with it, and the next
+// guardian ends the processes that had left its group, where there are control groups.
 func TestAllGuardsKilled(t *testing.T) {
 	t.Parallel()
 	for _, cgroup := range []bool{false, true} {
@@ -415,7 +416,7 @@ func TestCloseEndsTheGuardian(t *testing.T) {
 	}
 }
 
-// A program that forgot the hook must not start copies of itself.
+// A program that does not call GuardianMain must not start copies of itself.
 func TestWithoutTheHookNothingIsStarted(t *testing.T) {
 	t.Parallel()
 	cmd := osexec.Command(os.Args[0])

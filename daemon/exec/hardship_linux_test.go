@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A command has its three files and nothing else: not the lock file, which it could unlock, and nothing that
-// emitd was started with.
+// A command has its three files and nothing else: neither the lock file, which it could unlock, nor
+// anything that emitd was started with.
 func TestCommandsInheritNoDescriptors(t *testing.T) {
 	t.Parallel()
 	leaked := pipe(t)
@@ -34,8 +34,8 @@ func TestCommandsInheritNoDescriptors(t *testing.T) {
 	}
 }
 
-// A command that hangs before it is one, because the file system does not answer, is killed at its deadline. Here
-// a lease on the program keeps it.
+// A command that hangs before it executes, because the file system does not answer, is killed at
+// its deadline. Here a lease on the program delays it.
 func TestACommandThatHangsBeforeItBeginsIsKilled(t *testing.T) {
 	t.Parallel()
 	program, marker := filepath.Join(t.TempDir(), "program"), filepath.Join(t.TempDir(), "ran")
@@ -62,7 +62,7 @@ func TestACommandThatHangsBeforeItBeginsIsKilled(t *testing.T) {
 	if err := r.end(t); !errors.Is(err, errUntrusted) {
 		t.Errorf("ended with %v", err)
 	}
-	if took := time.Since(began); took > 20*time.Second { // the kernel takes the lease away after 45
+	if took := time.Since(began); took > 20*time.Second { // the kernel revokes the lease after 45
 		t.Errorf("it ended %v after it was asked for, with trust until %v after that", took, time.Until(time.Now().Add(time.Duration(end-readClock()))))
 	}
 	if _, err := os.Stat(marker); err == nil {
@@ -70,7 +70,7 @@ func TestACommandThatHangsBeforeItBeginsIsKilled(t *testing.T) {
 	}
 }
 
-// The guardian collects what its looks at the processes leave behind. A drain may take hours.
+// The guardian collects the garbage of its checks of the process list. A drain may take hours.
 func TestTheGuardianCollectsItsGarbage(t *testing.T) {
 	t.Parallel()
 	h := newHand(t)
@@ -85,7 +85,8 @@ func TestTheGuardianCollectsItsGarbage(t *testing.T) {
 	t.Error("the guardian collects nothing")
 }
 
-// Looks at runs that are ending happen together, for each of them is a look at all processes.
+// Checks of runs that are ending happen together, because each of them reads the whole process
+// list.
 func TestLooksAreTakenTogether(t *testing.T) {
 	t.Parallel()
 	h := newHand(t)
@@ -109,7 +110,8 @@ func TestLooksAreTakenTogether(t *testing.T) {
 	}
 }
 
-// A guardian that has no descriptors left sees no processes. That is no proof that there are none.
+// A guardian that has no descriptors left sees no processes. That does not prove that there are
+// none.
 func TestAGuardianWithoutDescriptorsTakesNothingForGone(t *testing.T) {
 	t.Parallel()
 	hold := fifo(t)
@@ -120,7 +122,7 @@ func TestAGuardianWithoutDescriptorsTakesNothingForGone(t *testing.T) {
 	if err := unix.Prlimit(guardian.pid, unix.RLIMIT_NOFILE, nil, &usual); err != nil {
 		t.Fatal(err)
 	}
-	few := unix.Rlimit{Cur: 5, Max: usual.Max} // it has more already, and waits for fewer
+	few := unix.Rlimit{Cur: 5, Max: usual.Max} // it already has more, and waits for fewer
 	if err := unix.Prlimit(guardian.pid, unix.RLIMIT_NOFILE, &few, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -146,14 +148,14 @@ func TestAGuardianWithoutDescriptorsTakesNothingForGone(t *testing.T) {
 	away.mustEnd(t, "what had left the group")
 }
 
-// groupOf returns a run.
+// groupOf returns the group of a run.
 func (l *link) groupOf(run uint64) *group {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.groups[run]
 }
 
-// A process that is just becoming a command has no environment yet: it is asked again.
+// A process that begins to execute a command has no environment for a moment: it is read again.
 func TestMarksAreLookedForAgain(t *testing.T) {
 	t.Parallel()
 	h := newHand(t)
@@ -188,7 +190,7 @@ func TestMarksAreLookedForAgain(t *testing.T) {
 	}
 }
 
-// A lack of processes says nothing of control groups.
+// A lack of processes says nothing about control groups.
 func TestAShortageIsNoReasonToDoWithoutControlGroups(t *testing.T) {
 	t.Parallel()
 	for err, want := range map[error]birth{
@@ -208,7 +210,7 @@ func TestAShortageIsNoReasonToDoWithoutControlGroups(t *testing.T) {
 	}
 }
 
-// A first process about which nothing can be found out could not be ended later.
+// A first process that cannot be identified could not be ended later.
 func TestACommandThatCannotBeWatchedIsKilled(t *testing.T) {
 	t.Parallel()
 	cmd, _ := sleeper(t)
@@ -220,7 +222,8 @@ func TestACommandThatCannotBeWatchedIsKilled(t *testing.T) {
 	child.mustEnd(t, "a command that cannot be watched")
 }
 
-// Emitd is killed while its guardian is stopped: the reaper ends both.
+// Emitd is killed while its guardian is stopped: the reaper ends both the guardian and the
+// commands.
 func TestKilledNodeOfAStoppedGuardian(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nodeConfig{Command: sh(`setsid sh -c 'echo away $$; exec sleep 1000' & echo up $$; wait`), Trust: time.Hour})
@@ -233,7 +236,7 @@ func TestKilledNodeOfAStoppedGuardian(t *testing.T) {
 	}
 }
 
-// A command of another user may open its own output.
+// A command that runs as another user may open its own output.
 func TestOutputOfAnotherUser(t *testing.T) {
 	t.Parallel()
 	c := Config{Command: sh(`echo one >/dev/stdout; echo two >/dev/stderr`)}
@@ -248,7 +251,7 @@ func TestOutputOfAnotherUser(t *testing.T) {
 	r.after(t, "stderr: two")
 }
 
-// Each guardian ends what dead ones have left behind, in a second at most for all of it.
+// Each guardian ends what earlier guardians have left behind, in at most a second for all of it.
 func TestWhatDeadGuardiansLeaveBehindTakesNoTime(t *testing.T) {
 	t.Parallel()
 	parent := t.TempDir()

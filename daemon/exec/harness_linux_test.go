@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// soon bounds every wait for something that must happen: generous, machines are busy.
+// soon bounds every wait for something that must happen. It is long, because machines are busy.
 const soon = 30 * time.Second
 
 var fence = daemon.Fence{Unit: daemon.Unit{Daemon: "acme:ticker", Index: 3}, Generation: 77}
@@ -114,7 +114,7 @@ func (j *journal) after(t *testing.T, prefix string) string {
 	}
 }
 
-// pid waits for a line that is the prefix and a number, and takes hold of that process.
+// pid waits for a line that consists of the prefix and a number, and opens that process.
 func (j *journal) pid(t *testing.T, prefix string) *held {
 	t.Helper()
 	n, err := strconv.Atoi(j.after(t, prefix))
@@ -124,7 +124,7 @@ func (j *journal) pid(t *testing.T, prefix string) *held {
 	return hold(t, n)
 }
 
-// held is a process that is known by a descriptor, so that its end can be waited for.
+// held is a process with an open descriptor, so that a test can wait for its end.
 type held struct{ pid, fd int }
 
 func hold(t *testing.T, pid int) *held {
@@ -169,7 +169,7 @@ func (h *held) signal(t *testing.T, s unix.Signal) {
 	if err := unix.PidfdSendSignal(h.fd, s, nil, 0); err != nil {
 		t.Fatalf("signal %v to %d: %v", s, h.pid, err)
 	}
-	if s == unix.SIGSTOP { // a test that fails must not leave it stopped for ever
+	if s == unix.SIGSTOP { // a failing test must not leave it stopped for ever
 		awaitStop(h.pid)
 		t.Cleanup(func() { _ = unix.PidfdSendSignal(h.fd, unix.SIGCONT, nil, 0) })
 	}
@@ -213,8 +213,8 @@ func (g *Guardian) process(t *testing.T) *held {
 	return hold(t, pid)
 }
 
-// guardian returns the number of the guardian, which is the reaper's only child. A guardian that answers
-// has its name.
+// guardian returns the number of the guardian, which is the reaper's only child. A guardian that
+// answers has its name.
 func (l *link) guardian() (int, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), soon)
 	defer cancel()
@@ -240,7 +240,7 @@ type trial struct {
 	trust    func() time.Duration
 }
 
-// try begins a run. It is cancelled at the end of the test, if it is there still.
+// try begins a run. It is cancelled at the end of the test, if it still exists.
 func try(t *testing.T, cfg Config, change ...func(*trial)) *trial {
 	t.Helper()
 	r := &trial{journal: newJournal(), a: daemon.NewAssignment(fence, 9, "n1", nil), result: make(chan error, 1)}
@@ -292,11 +292,11 @@ func (r *trial) mustNotReturn(t *testing.T) {
 
 func sh(script string) []string { return []string{"/bin/sh", "-c", script} }
 
-// forever is a command that says its pid and waits for a signal.
+// forever is a command that prints its pid and waits for a signal.
 const forever = `echo up $$; exec sleep 1000`
 
-// command is this binary as a command. Shells will not do where signals matter: what they fork
-// loses one that comes too early.
+// command is this binary as a command. Shells do not work where signals matter: a process that they
+// fork loses a signal that arrives too early.
 //
 //	NAME exit CODE     says "NAME pid"; on SIGTERM it exits
 //	NAME finish FIFO   on SIGTERM it says "busy", waits for the fifo, says "saved" and exits
@@ -359,7 +359,7 @@ func fifo(t *testing.T) string {
 	return path
 }
 
-// release lets whoever reads the fifo go on.
+// release lets the reader of the fifo go on.
 func release(t *testing.T, path string) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
@@ -378,13 +378,13 @@ type node struct {
 	process *held
 }
 
-// nodeConfig is what a node is told.
+// nodeConfig configures a node.
 type nodeConfig struct {
 	Command []string
 	Env     map[string]string
-	Trust   time.Duration // always so much is left; 0 = no trust is known
+	Trust   time.Duration // the validity always lasts this much longer; 0 = none is known
 	Lock    string        // path
-	Tell    bool          // say each time trust is asked for
+	Tell    bool          // print a line each time the validity is read
 	Cgroup  bool          // let the guardian use control groups
 	// StopGuardian stops the guardian before the command is begun.
 	StopGuardian bool
@@ -400,7 +400,7 @@ func startNode(t *testing.T, cfg nodeConfig) *node {
 	}
 	cmd := osexec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), roleVar+"="+roleNode, nodeVar+"="+string(text))
-	// Not a StdoutPipe: what the commands hold of it must not keep Wait.
+	// A StdoutPipe would not do: Wait must not wait for commands that hold the pipe.
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -428,7 +428,7 @@ func startNode(t *testing.T, cfg nodeConfig) *node {
 	return n
 }
 
-// nodeMain is the node: it prints what its command says, its guardian's pid, and how Run returned.
+// nodeMain is the node. It prints its command's output, its guardian's pid, and how Run returned.
 func nodeMain() int {
 	var cfg nodeConfig
 	if err := json.Unmarshal([]byte(os.Getenv(nodeVar)), &cfg); err != nil {

@@ -168,7 +168,7 @@ func TestCancelKillsTheGroup(t *testing.T) {
 	}
 }
 
-// A drain waits for all of the group, not for its first process only.
+// A drain waits for the whole group, not only for its first process.
 func TestDrainWaitsForGrandchildren(t *testing.T) {
 	t.Parallel()
 	hold := fifo(t)
@@ -189,7 +189,7 @@ func TestDrainWaitsForGrandchildren(t *testing.T) {
 	child.mustEnd(t, "the grandchild")
 }
 
-// A command that leaves processes behind has ended; they are told, and then killed.
+// If a command ends and leaves processes behind, these are asked to end, and then killed.
 func TestWhatACommandLeavesBehindIsEnded(t *testing.T) {
 	t.Parallel()
 	hold := fifo(t)
@@ -207,7 +207,8 @@ func TestWhatACommandLeavesBehindIsEnded(t *testing.T) {
 	}
 }
 
-// Nothing outlives its run: not what has left the process group, and not what has cut its ties.
+// Nothing outlives its run: neither a process that has left the process group, nor one that has
+// lost its parents.
 func TestWhatEscapesIsEnded(t *testing.T) {
 	t.Parallel()
 	for name, script := range map[string]string{
@@ -244,7 +245,7 @@ func TestWhatEscapesIsEnded(t *testing.T) {
 	}
 }
 
-// The same when the first process ends by itself.
+// The same if the first process ends by itself.
 func TestWhatEscapesIsEndedWithItsRun(t *testing.T) {
 	t.Parallel()
 	for _, cgroup := range []bool{false, true} {
@@ -372,7 +373,7 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
-// A command may have the rights of another user, and only root may say so.
+// A command may have the rights of another user, if emitd runs as root.
 func TestAnotherUser(t *testing.T) {
 	t.Parallel()
 	c := Config{Command: sh(`echo "$(id -un) $(id -gn) $(id -Gn) $HOME $USER"`), User: "nobody"}
@@ -396,11 +397,11 @@ func TestAnotherUser(t *testing.T) {
 	}
 }
 
-// A session that is not root's cannot be left either: what changed its user is root's to end.
+// A process that changed its user cannot escape either: root can end it.
 func TestACommandOfAnotherUserIsEnded(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
-		return // TestAnotherUser holds what happens then
+		return // TestAnotherUser covers that case
 	}
 	for _, cgroup := range []bool{false, true} {
 		g := NewGuardian(GuardianConfig{Logger: slog.New(newJournal()), noCgroup: !cgroup})

@@ -7,8 +7,8 @@ import (
 	"github.com/emitd/emitd/daemon"
 )
 
-// The whole table as a story: what is listed, what runs, the highest generation that ever ran
-// here, and what to do.
+// The whole table as a story: what is listed, what runs, the highest generation that ever ran here,
+// and what to do.
 const table = `
 # listed       run                  ran  action
 -              -                    0    nothing

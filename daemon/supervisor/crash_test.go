@@ -12,7 +12,7 @@ import (
 	"github.com/emitd/emitd/daemon"
 )
 
-// plays returns an agent that does one thing per attempt, and then obeys.
+// plays returns an agent that does one thing per attempt, and after that returns when asked to.
 func plays(acts ...daemon.AgentFunc) daemon.AgentFunc {
 	n := 0
 	return func(ctx context.Context, a *daemon.Assignment) error {
@@ -27,7 +27,7 @@ func returns(err error) daemon.AgentFunc {
 	return func(context.Context, *daemon.Assignment) error { return err }
 }
 
-// How each way to return is read; the table of the package comment.
+// What each way to return means: the table of the package comment.
 func TestReturns(t *testing.T) {
 	t.Parallel()
 	boom := errors.New("boom")
@@ -35,7 +35,7 @@ func TestReturns(t *testing.T) {
 	staleText := "save: fence acme:reports/2@7 refused: generation 12 owns the unit"
 	for name, c := range map[string]struct {
 		agent daemon.AgentFunc
-		want  []string // after it was entered
+		want  []string // after the agent was called
 		again bool     // it is started again
 	}{
 		"nil":             {returns(nil), []string{"started"}, true},
@@ -66,7 +66,7 @@ func TestReturns(t *testing.T) {
 	}
 }
 
-// After Drain or Cancel nothing is a failure any more.
+// After Drain or Cancel nothing counts as a failure.
 func TestReturnsAfterTheEndWasAskedFor(t *testing.T) {
 	t.Parallel()
 	boom := errors.New("boom")
@@ -170,7 +170,7 @@ func TestBackoff(t *testing.T) {
 	}
 }
 
-// MaxFailures counts failures in a row: a long life or a voluntary return breaks the row.
+// MaxFailures counts failures in a row. A long attempt or a voluntary return resets the count.
 func TestWhatBreaksTheRowOfFailures(t *testing.T) {
 	t.Parallel()
 	boom := errors.New("boom")
@@ -197,8 +197,8 @@ func TestWhatBreaksTheRowOfFailures(t *testing.T) {
 	}
 }
 
-// Every attempt gets a handle of its own with the same fence: a Ready or Progress of the last
-// one says nothing of the next.
+// Every attempt gets a handle of its own with the same fence. A Ready or Progress of the last
+// attempt does not count for the next.
 func TestARestartHasAFreshHandleAndTheSameFence(t *testing.T) {
 	t.Parallel()
 	var handles []*daemon.Assignment

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// theatre is a supervisor in a bubble with one agent, and everything it said.
+// theatre is a supervisor in a bubble with one agent, and a record of everything that happened.
 type theatre struct {
 	*Supervisor
 	t *testing.T
@@ -108,13 +108,13 @@ func (th *theatre) report(r Report) {
 	th.reports = append(th.reports, r)
 }
 
-// expect waits until everything is blocked and compares what was said since the last time.
+// expect waits until everything is blocked and compares what has been recorded since the last call.
 func (th *theatre) expect(want ...string) {
 	th.t.Helper()
 	synctest.Wait()
 	th.mu.Lock()
 	defer th.mu.Unlock()
-	// What the agent says and that it was entered come from two goroutines.
+	// The agent's own lines and the line that it was called come from two goroutines.
 	for i := 1; i < len(th.lines); i++ {
 		if th.lines[i] == "enter" && th.lines[i-1] == "started" || th.lines[i] == "started" && strings.HasPrefix(th.lines[i-1], "held") {
 			th.lines[i], th.lines[i-1] = th.lines[i-1], th.lines[i]
@@ -146,7 +146,7 @@ var (
 	next  = daemon.Fence{Unit: unit, Generation: 8}
 )
 
-// obedient returns when told to.
+// obedient returns when it is asked to.
 func obedient(ctx context.Context, a *daemon.Assignment) error {
 	select {
 	case <-ctx.Done():

@@ -22,7 +22,7 @@ func TestAStallIsAFailure(t *testing.T) {
 	works := func(ctx context.Context, a *daemon.Assignment) error {
 		for range 10 {
 			<-time.After(50 * time.Second)
-			a.Progress(0) // no work done, but alive
+			a.Progress(0) // no work done, but progress
 		}
 		return waits(ctx, a)
 	}
@@ -51,7 +51,8 @@ func TestAStallIsAFailure(t *testing.T) {
 	}
 }
 
-// Stalls are failures in a row, however long each took to be found; work before one breaks the row.
+// Stalls are failures in a row, however long it took to detect each. Work before a stall resets the
+// count.
 func TestStallsInARow(t *testing.T) {
 	t.Parallel()
 	spec := daemon.Spec{StallTimeout: 10 * time.Minute, MaxFailures: 2}
@@ -87,7 +88,7 @@ func TestStallsInARow(t *testing.T) {
 	}
 }
 
-// What an agent finds out while it is cancelled for a stall still counts.
+// What an agent learns while it is cancelled for a stall still counts.
 func TestAStalledAttemptMayLearnThatItIsStale(t *testing.T) {
 	t.Parallel()
 	agent := func(ctx context.Context, _ *daemon.Assignment) error { <-ctx.Done(); return daemon.ErrStale }
@@ -98,7 +99,7 @@ func TestAStalledAttemptMayLearnThatItIsStale(t *testing.T) {
 	})
 }
 
-// While draining, the drain deadline rules, which is another's.
+// While a run drains, only the drain deadline counts, which is enforced elsewhere.
 func TestADrainingRunDoesNotStall(t *testing.T) {
 	t.Parallel()
 	act(t, Config{}, waits, func(th *theatre) {
@@ -112,7 +113,7 @@ func TestADrainingRunDoesNotStall(t *testing.T) {
 	})
 }
 
-// A paused process ticks once when it goes on, however long the pause was.
+// A paused process sees one tick when it goes on, however long the pause was.
 func TestAPauseIsNoStall(t *testing.T) {
 	t.Parallel()
 	s := newStall(time.Minute)
@@ -171,7 +172,7 @@ func TestAStalledAttemptThatIgnoresItsContext(t *testing.T) {
 //go:noinline
 func hangs(hold <-chan struct{}) { <-hold }
 
-// An abandoned run is not waited for, keeps its unit, and is reported when it returns after all.
+// Nothing waits for an abandoned run. It keeps its unit, and is reported when it returns after all.
 func TestAbandon(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -215,8 +216,8 @@ func TestAbandon(t *testing.T) {
 	}
 }
 
-// A run that has not entered its agent, or waits between two attempts, is not abandoned: no code of the
-// agent's ignores anything.
+// A run whose agent was not called yet, or that waits between two attempts, is not abandoned: no
+// code of the agent ignores anything.
 func TestAbandonOutsideTheAgent(t *testing.T) {
 	t.Parallel()
 	t.Run("while its fence is stamped", func(t *testing.T) {

@@ -24,7 +24,7 @@ func TestARunFromStartToDrain(t *testing.T) {
 	act(t, Config{}, agent, func(th *theatre) {
 		th.Start(fence, 41, daemon.Spec{})
 		th.expect("stamp", "enter", "started")
-		th.Start(fence, 41, daemon.Spec{}) // told twice
+		th.Start(fence, 41, daemon.Spec{}) // called twice
 		th.expect()
 		if got := th.Running(); len(got) != 1 || got[0] != fence {
 			t.Errorf("running %v, want %v", got, fence)
@@ -56,8 +56,8 @@ func TestCommandsForOtherRunsChangeNothing(t *testing.T) {
 	})
 }
 
-// Rule A10: claim, then read. An agent entered before its stamp was answered may read what an
-// earlier run still writes.
+// Rule A10: stamp, then read. An agent that is called before its stamp was answered may read what
+// an earlier run still writes.
 func TestNothingIsEnteredBeforeTheStamp(t *testing.T) {
 	t.Parallel()
 	answer := make(chan error)
@@ -155,7 +155,7 @@ func TestUnknownAgent(t *testing.T) {
 	})
 }
 
-// Rule A4: with WaitReady the acknowledgement waits for the agent's word, also over restarts.
+// Rule A4: with WaitReady the acknowledgement waits for the agent's Ready, also across restarts.
 func TestStartedWaitsForReady(t *testing.T) {
 	t.Parallel()
 	say := make(map[int]chan struct{})
@@ -196,7 +196,7 @@ func TestStartedWaitsForReady(t *testing.T) {
 func TestReadyJustBeforeReturning(t *testing.T) {
 	t.Parallel()
 	agent := func(_ context.Context, a *daemon.Assignment) error { a.Ready(); return daemon.ErrRelease }
-	for range 50 { // both arrive at once: the order of a select is drawn
+	for range 50 { // both arrive at once, and select chooses at random
 		act(t, Config{}, agent, func(th *theatre) {
 			th.Start(fence, 1, daemon.Spec{WaitReady: true})
 			th.expect("stamp", "enter", "started", "ended released: release the unit")
@@ -204,7 +204,7 @@ func TestReadyJustBeforeReturning(t *testing.T) {
 	}
 }
 
-// Rule A9: one run of a unit at a time in a process.
+// Rule A9: a process has one run of a unit at a time.
 func TestASecondRunIsRefusedWhileTheFirstRuns(t *testing.T) {
 	t.Parallel()
 	act(t, Config{}, obedient, func(th *theatre) {
@@ -224,8 +224,8 @@ func TestASecondRunIsRefusedWhileTheFirstRuns(t *testing.T) {
 	})
 }
 
-// A node that starts the next run from within the report of the last one's end finds the unit
-// free.
+// If a node starts the next run while it handles the report of the last one's end, it finds the
+// unit free.
 func TestTheUnitIsFreeWhenItsEndIsReported(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

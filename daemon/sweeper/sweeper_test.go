@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var fence = daemon.Fence{Unit: daemon.Unit{Daemon: ID}, Generation: 5}
 
-// heap is a task with so many rows to remove, and a record of its steps.
+// heap is a task with that many rows to remove, and a record of its steps.
 type heap struct {
 	rows  int
 	fail  func(limit int) error // nil = never
@@ -86,7 +86,7 @@ func (l *locked) Write(p []byte) (int, error) {
 	return l.w.Write(p)
 }
 
-// drain ends the run and wants it to return nil without any time passing.
+// drain ends the run, which must return nil without any time passing.
 func (r *runs) drain(t *testing.T) {
 	t.Helper()
 	before := time.Now()
@@ -177,7 +177,7 @@ func TestTasksStartApart(t *testing.T) {
 	})
 }
 
-// A task that fails, hangs or panics disturbs no other one.
+// A task that fails, hangs or panics does not disturb any other.
 func TestOneBadTaskBlocksNoOther(t *testing.T) {
 	for name, bad := range map[string]func(ctx context.Context, f daemon.Fence, limit int) (int, error){
 		"fails":  func(context.Context, daemon.Fence, int) (int, error) { return 0, errors.New("no such table") },
@@ -191,7 +191,7 @@ func TestOneBadTaskBlocksNoOther(t *testing.T) {
 				h := &heap{}
 				r := start(t, Config{}, Task{Name: "bad", Every: time.Minute, Step: count}, h.task("good", time.Minute))
 				pass(time.Hour)
-				r.a.BeginDrain() // what was written is read once nobody writes any more
+				r.a.BeginDrain() // read only after all writers have ended
 				if err := <-r.end; err != nil {
 					t.Errorf("drained: %v", err)
 				}
@@ -291,7 +291,7 @@ func TestDrainFinishesTheStep(t *testing.T) {
 	})
 }
 
-// The breaker: a table with too many dead rows times out; halved batches get through.
+// A table with too many dead rows times out; halved batches succeed.
 func TestTimeoutsMakeBatchesSmaller(t *testing.T) {
 	story(t, func(t *testing.T) {
 		var well atomic.Bool
@@ -324,7 +324,7 @@ func TestTimeoutsMakeBatchesSmaller(t *testing.T) {
 	})
 }
 
-// Some drivers have their own word for a statement that ran into its deadline.
+// Some drivers have their own error for a statement that exceeded its deadline.
 func TestTimeoutsInADriversOwnWords(t *testing.T) {
 	story(t, func(t *testing.T) {
 		var limits []int

@@ -23,7 +23,7 @@ func TestURL(t *testing.T) {
 		"postgres://u:9/secretTail1@db/x":          address.ErrEncode,
 		"postgres://u:9?secretTail1@db/x":          address.ErrEncode,
 		"postgres://u:9#secretTail1@db/x":          address.ErrEncode,
-		"postgres://u:9/secret":                    nil, // nothing tells it from a database
+		"postgres://u:9/secret":                    nil, // indistinguishable from a database
 		"postgres://u:secret/9@db/x":               address.ErrForm,
 		"postgres://u:99999":                       address.ErrEncode,
 		"postgres://u:p@h/db#x":                    address.ErrEncode,
@@ -58,7 +58,8 @@ func TestOthers(t *testing.T) {
 	}
 }
 
-// FuzzAddresses: no error holds a part of an address, and what is taken has no secret in its host or path.
+// FuzzAddresses: no error contains a part of an address, and no accepted address has a secret in
+// its host or path.
 func FuzzAddresses(f *testing.F) {
 	f.Add("postgres://", "u", "p", "h/db")
 	f.Add("nats://", "", "9/x", "h:1,nats://i")

@@ -6,7 +6,7 @@ import (
 	"github.com/emitd/emitd/internal/bootclock"
 )
 
-// The clock counts on.
+// The clock never goes back.
 func TestNow(t *testing.T) {
 	t.Parallel()
 	a := bootclock.Now()

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// A child outlives the thread of whoever asked for it.
+// A child outlives the thread of the goroutine that started it.
 func TestThreadsEndWithoutTheChild(t *testing.T) {
 	t.Parallel()
 	for range 2 { // the first thread of a program never ends

@@ -8,8 +8,8 @@ import (
 	"github.com/emitd/emitd/internal/inflight"
 )
 
-// TestBudget: what calls hold together is never more than the budget, small calls cost none of it, and
-// everything comes back.
+// TestBudget: all calls together never hold more than the budget, small calls cost none of it, and
+// everything is given back.
 func TestBudget(t *testing.T) {
 	t.Parallel()
 	b := inflight.New(1<<20, 3)
@@ -43,7 +43,7 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// TestBudgetConcurrently: calls of many goroutines leave nothing behind.
+// TestBudgetConcurrently: calls of many goroutines leave nothing reserved.
 func TestBudgetConcurrently(t *testing.T) {
 	t.Parallel()
 	b := inflight.New(1<<20, 1000)
@@ -70,7 +70,7 @@ func TestBudgetConcurrently(t *testing.T) {
 	}
 }
 
-// TestContext: the call of a context is found, and none is a call without a bound.
+// TestContext: Of finds the call of a context; without one, the call has no bound.
 func TestContext(t *testing.T) {
 	t.Parallel()
 	c, _ := inflight.New(0, 1).Begin()

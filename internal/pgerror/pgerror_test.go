@@ -13,7 +13,8 @@ import (
 	"github.com/emitd/emitd/internal/pgerror"
 )
 
-// However a connection string is written, and whether or not it parses, no text keeps its password.
+// No text contains the password, however the connection string is written, and whether or not it
+// parses.
 func TestRedact(t *testing.T) {
 	t.Parallel()
 	for connection, secret := range map[string]string{
@@ -36,12 +37,12 @@ func TestRedact(t *testing.T) {
 	}
 }
 
-// chatty is an error that would tell its configuration.
+// chatty is an error that would reveal its configuration.
 type chatty struct{ error }
 
 func (c chatty) Unwrap() error { return c.error }
 
-// What is stripped answers for what callers may ask, and for nothing else.
+// A stripped error still wraps what callers may ask for, and nothing else.
 func TestStrip(t *testing.T) {
 	t.Parallel()
 	server := &pgconn.PgError{Code: "42501", Message: "no"}
@@ -55,7 +56,8 @@ func TestStrip(t *testing.T) {
 	}
 }
 
-// A driver's lines become one, each said once; a secret of two lines is still found.
+// The lines of a driver's error become one, without repetitions. A secret that spans two lines is
+// still found.
 func TestRedactMakesOneLine(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{

@@ -7,7 +7,8 @@ import (
 	"github.com/emitd/emitd/internal/pgschema"
 )
 
-// Names go into statements: what is no name, and what Postgres would cut, is refused.
+// Statements contain the names, so invalid names, and names that Postgres would shorten, are
+// refused.
 func TestCheckNames(t *testing.T) {
 	t.Parallel()
 	const longest = "subscription"

@@ -21,7 +21,7 @@ import (
 	"github.com/emitd/emitd/internal/pgtest"
 )
 
-// TestMain also plays the binary that is killed; see TestKilled.
+// TestMain is also the binary that is killed; see TestKilled.
 func TestMain(m *testing.M) {
 	if os.Getenv("PGTEST_VICTIM") != "" {
 		victim()
@@ -69,8 +69,8 @@ func start(t *testing.T, cfg pgtest.Config) *pgtest.Server {
 	return s
 }
 
-// A database is fresh, a test's own, and gone when the test has ended, even while somebody is
-// connected to it.
+// A database is new, belongs to one test, and is gone when the test has ended, even while a client
+// is connected to it.
 func TestDatabase(t *testing.T) {
 	t.Parallel()
 	outside := connect(t, pgtest.Database(t))
@@ -112,7 +112,7 @@ func TestTemplate(t *testing.T) {
 	}
 }
 
-// What was committed is there after every kind of end.
+// Committed data is there after every way of stopping.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	s := start(t, pgtest.Config{})
@@ -128,7 +128,7 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// A promoted standby is writable, on another timeline of the same system.
+// A promoted standby accepts writes, on another timeline of the same system.
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	primary := start(t, pgtest.Config{})
@@ -156,7 +156,7 @@ func TestFailover(t *testing.T) {
 	}
 }
 
-// A server's clock steps while it runs, for connections that are open already.
+// A server's clock steps while it runs, also for connections that are already open.
 func TestStepClock(t *testing.T) {
 	t.Parallel()
 	s := start(t, pgtest.Config{FakeTime: true})
@@ -172,8 +172,7 @@ func TestStepClock(t *testing.T) {
 	}
 }
 
-// The server reads its clock where a signal interrupts it, too: its timeouts end statements, never
-// the server.
+// The server reads its clock in signal handlers too: its timeouts end statements, never the server.
 func TestSteppedClockIsReadInSignalHandlers(t *testing.T) {
 	t.Parallel()
 	s := start(t, pgtest.Config{FakeTime: true})
@@ -211,7 +210,8 @@ func TestPooler(t *testing.T) {
 	}
 }
 
-// A reply that is lost was carried out; what is stalled arrives later; a cut connection is gone.
+// A request whose reply is lost was carried out. Stalled data arrives later. A cut connection is
+// gone.
 func TestProxy(t *testing.T) {
 	t.Parallel()
 	base := pgtest.Database(t)
@@ -263,7 +263,7 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// victim starts a server, tells its process id and waits for the end.
+// victim starts a server, prints its process ID and waits to be killed.
 func victim() {
 	s, err := pgtest.Start(pgtest.Config{})
 	if err != nil {
@@ -311,8 +311,8 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// zombie reports whether a process has ended and only waits to be asked how, as where nobody
-// adopts orphans.
+// zombie reports whether a process has ended and was not waited for, as on a system where no
+// process adopts orphans.
 func zombie(pid int) bool {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	return err == nil && strings.Contains(string(text), ") Z ")

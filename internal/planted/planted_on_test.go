@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// TestPlanted plants each bug and demands that its test fails. The simulators stop at the first seed that fails.
+// TestPlanted plants each bug and requires that its test fails. The simulators stop at the first
+// seed that fails.
 func TestPlanted(t *testing.T) {
 	t.Parallel()
 	for _, b := range all(t) {
@@ -30,7 +31,7 @@ func TestPlanted(t *testing.T) {
 	}
 }
 
-// run runs the test of the bug with the bug planted.
+// run runs the bug's test with the bug planted.
 func run(t *testing.T, b *bug) (string, error) {
 	t.Helper()
 	files, err := b.apply(root)

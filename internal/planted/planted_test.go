@@ -22,8 +22,8 @@ func all(t *testing.T) []bug {
 	return bugs
 }
 
-// TestBugsFitTheSource: the code moved on and left a bug behind, or its test has another name now. Then the list
-// would promise proofs that nobody makes.
+// TestBugsFitTheSource: the code may change so that a bug no longer fits, or a test may get another
+// name. Then the list would promise proofs that no longer exist.
 func TestBugsFitTheSource(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}

@@ -16,7 +16,7 @@ func files(names ...string) fstest.MapFS {
 	return out
 }
 
-// Steps are read in order, with or without a way back; what is no step is passed over.
+// Steps are read in order, with or without a way back. Other files are ignored.
 func TestSteps(t *testing.T) {
 	t.Parallel()
 	got := schema.Steps(files("002_more_columns.up.sql", "001_first.up.sql", "001_first.down.sql", "001_part.sql"), 2)
@@ -29,7 +29,7 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-// A gap, two files of one number, a name without one and a step too many or too few panic.
+// A gap, two files with one number, a name without a number, and a step too many or too few panic.
 func TestStepsThatAreNot(t *testing.T) {
 	t.Parallel()
 	for _, bad := range [][]string{

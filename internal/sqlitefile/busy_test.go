@@ -9,8 +9,8 @@ import (
 	"github.com/emitd/emitd/internal/sqlitefile"
 )
 
-// Whoever waits for a lock until time is up hears what it waited for, also when time is up in the
-// middle of an attempt.
+// If a call waits for a lock until its time is up, the error says what it waited for, even if the
+// time ends in the middle of an attempt.
 func TestRetryBusySaysWhy(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(context.Background())

@@ -9,8 +9,8 @@ import (
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
-// Appending to an object that others append to as well. Each content is unique, because it only
-// grows; so a write whose outcome is unknown is settled by reading.
+// Appending to an object to which others also append. Each content is unique, because it only
+// grows. A write with an unknown outcome can therefore be resolved by reading.
 func ExampleBucket() {
 	ctx := context.Background()
 	bucket := mem.New(mem.Config{})
@@ -25,9 +25,9 @@ func ExampleBucket() {
 			}
 			_, err = bucket.Replace(ctx, "log", append(o.Data, "; "+line...), o.Version)
 			if errors.Is(err, blob.ErrChanged) && blob.NotApplied(err) {
-				continue // somebody else was first
+				continue // another writer was first
 			}
-			return err // nil, or an outcome that only a reader can tell
+			return err // nil, or an unknown outcome
 		}
 	}
 	fmt.Println(add("one"), add("two"))

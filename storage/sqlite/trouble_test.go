@@ -28,7 +28,7 @@ func TestDiskFull(t *testing.T) {
 	ctx := context.Background()
 	s := mustOpen(t, Config{Path: filepath.Join(t.TempDir(), "store.db")})
 	term, _ := runs(t, s, someone("a"))
-	onWriter(t, s, "PRAGMA max_page_count = 1") // as many as there are
+	onWriter(t, s, "PRAGMA max_page_count = 1") // SQLite raises it to the number of pages in use
 	before := look(t, s)
 	command := storage.Command{ID: "big", Kind: storage.CommandResign, Reason: strings.Repeat("x", 1<<20)}
 	for range 2 {

@@ -48,8 +48,7 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// Every field of what stores answer must count: a comparison that passes over one proves
-// nothing about it.
+// Every field of a store's answers must count: a comparison that skips one proves nothing about it.
 func TestSameSeesEveryField(t *testing.T) {
 	t.Parallel()
 	for _, zero := range []any{daemon.Record{}, daemon.Event{}, node.Member{}, node.Term{}, node.Lease{}, daemon.Embargo{}} {
@@ -61,7 +60,7 @@ func TestSameSeesEveryField(t *testing.T) {
 	}
 }
 
-// each calls f with copies of v in which one field is another.
+// each calls f with copies of v in which one field is different.
 func each(v reflect.Value, f func(path string, changed any)) {
 	for i := range v.NumField() {
 		name := v.Type().Field(i).Name

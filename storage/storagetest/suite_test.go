@@ -10,7 +10,7 @@ import (
 	"github.com/emitd/emitd/storage/memory"
 )
 
-// Stories are found by their names, so no two of a theme may share one.
+// Stories are found by their names, so no two of a theme may have the same one.
 func TestStoriesHaveNames(t *testing.T) {
 	t.Parallel()
 	total := 0
@@ -44,7 +44,7 @@ func TestOffers(t *testing.T) {
 	}
 }
 
-// The model's text is only worth something if it shows a difference.
+// The model's text is useful only if it shows differences.
 func TestWriterShowsDifferences(t *testing.T) {
 	t.Parallel()
 	for _, exact := range []bool{true, false} {
@@ -66,8 +66,8 @@ func TestWriterShowsDifferences(t *testing.T) {
 	}
 }
 
-// Without exact clocks, equal histories with other numbers look alike, and a number that comes
-// again after a higher one is called by its name.
+// Without exact clocks, equal histories with other numbers look alike. A number that comes again
+// after a higher one is written as its earlier place.
 func TestWriterCountsPlaces(t *testing.T) {
 	t.Parallel()
 	a, b := newWriter(false), newWriter(false)

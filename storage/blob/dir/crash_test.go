@@ -25,8 +25,8 @@ func mustOpen(t *testing.T, path string) *Bucket {
 	return b
 }
 
-// killAt makes every step from number n on end the call, as if the process were gone: nothing runs
-// after it, not even tidying up. It returns the names of the steps that were reached.
+// killAt makes every step from number n on end the call, as if the process had been killed: nothing
+// runs after it, not even cleanup. It returns the names of the steps that were reached.
 func killAt(b *Bucket, n int) *[]string {
 	var steps []string
 	b.step = func(name string) error {
@@ -58,8 +58,8 @@ func prepared(t *testing.T, replacements int) (b *Bucket, v blob.Version) {
 	return b, v
 }
 
-// TestKilledAtEveryStep: a writer that is killed before any of its steps leaves all of its effect
-// or none, what it was told is true, and others go on as if nothing had been.
+// TestKilledAtEveryStep: a writer that is killed before any of its steps leaves its whole effect or
+// none. What it was told is true, and other processes go on without a problem.
 func TestKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -108,7 +108,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 	}
 }
 
-// checkAfter looks at a bucket as the next process would, and uses it.
+// checkAfter opens a bucket as the next process would, checks it, and uses it.
 func checkAfter(t *testing.T, root string, err error, before, after string) {
 	t.Helper()
 	b := mustOpen(t, root)
@@ -144,7 +144,8 @@ func checkAfter(t *testing.T, root string, err error, before, after string) {
 	}
 }
 
-// stopBefore runs `meanwhile` once, before a step of b: what others do while a writer is stopped.
+// stopBefore runs `meanwhile` once, before a step of b: what other processes do while a writer is
+// stopped.
 func stopBefore(b *Bucket, step string, meanwhile func()) {
 	b.step = func(name string) error {
 		if name == step && meanwhile != nil {
@@ -156,8 +157,8 @@ func stopBefore(b *Bucket, step string, meanwhile func()) {
 	}
 }
 
-// TestStoppedWriter: a writer is stopped between its look and its link, or after its link, while
-// others replace the object so often that the versions in between are collected, or delete it.
+// TestStoppedWriter: a writer is stopped before or after its link. Meanwhile others replace the
+// object until the versions in between are collected, or delete it.
 func TestStoppedWriter(t *testing.T) {
 	t.Parallel()
 	replaceTimes := func(n int) func(*testing.T, *Bucket) string {
@@ -227,7 +228,7 @@ func TestStoppedWriter(t *testing.T) {
 }
 
 // TestStoppedReader: a reader is stopped between its steps while its object is deleted, or deleted
-// and created anew. The first content, which was replaced long ago, does not come back.
+// and created again. The first content, which was replaced long ago, does not come back.
 func TestStoppedReader(t *testing.T) {
 	t.Parallel()
 	b, _ := prepared(t, 2)
@@ -255,7 +256,7 @@ func TestStoppedReader(t *testing.T) {
 	}
 }
 
-// files counts what is in the bucket's directories, the temporary one included.
+// files lists what is in the bucket's directories, including the temporary one.
 func files(t *testing.T, root string) (names []string) {
 	t.Helper()
 	err := filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
@@ -287,8 +288,8 @@ func TestOldVersionsAreCollected(t *testing.T) {
 	}
 }
 
-// TestRubbishOfDeadObjectsIsCollected: versions of a root that was deleted by a process that was
-// killed before it tidied up go when the next object is replaced.
+// TestRubbishOfDeadObjectsIsCollected: a process deleted an object and was killed before its
+// cleanup. The next replacement of the key's new object removes the leftover versions.
 func TestRubbishOfDeadObjectsIsCollected(t *testing.T) {
 	t.Parallel()
 	b, _ := prepared(t, 3)

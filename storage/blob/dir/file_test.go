@@ -12,7 +12,7 @@ import (
 	"github.com/emitd/emitd/storage/blob"
 )
 
-// TestDamage: what was changed behind the bucket's back is ErrCorrupt, never data.
+// TestDamage: a file that was changed directly is ErrCorrupt, never data.
 func TestDamage(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string]func([]byte) []byte{
@@ -44,7 +44,7 @@ func TestDamage(t *testing.T) {
 				t.Errorf("read: got %v, %v, want ErrCorrupt", o, err)
 			}
 			if strings.HasPrefix(name, "bit of the data") {
-				return // only who reads all of it can see that
+				return // only a read of the whole file can detect that
 			}
 			_, err = b.Replace(t.Context(), "a/b", []byte("new"), v)
 			if !errors.Is(err, blob.ErrCorrupt) || !blob.NotApplied(err) {
@@ -60,8 +60,8 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// TestListReadsNoMoreThanItMust: a damaged file outside of the prefix, or before and behind the
-// page, is not even opened.
+// TestListReadsNoMoreThanItMust: a damaged file outside of the prefix, or before or after the page,
+// is not even opened.
 func TestListReadsNoMoreThanItMust(t *testing.T) {
 	t.Parallel()
 	b := mustOpen(t, t.TempDir())
@@ -134,7 +134,7 @@ func TestParseURL(t *testing.T) {
 	}
 }
 
-// FuzzDecode: no bytes make a header that encode would write otherwise.
+// FuzzDecode: every header that decodes is encoded to the same bytes.
 func FuzzDecode(f *testing.F) {
 	f.Add(newHeader([]byte("data")).encode(), int64(headerSize+4))
 	f.Add([]byte(magic), int64(0))
@@ -152,7 +152,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// FuzzVersionFile: what is read as the name of a replacement is one that is written so.
+// FuzzVersionFile: every name that parses as a replacement's is written the same way.
 func FuzzVersionFile(f *testing.F) {
 	f.Add(nonce{1}.String() + "-2")
 	f.Add(nonce{1}.String() + "-02")
@@ -164,8 +164,8 @@ func FuzzVersionFile(f *testing.F) {
 	})
 }
 
-// TestKeep: an object that cannot be read is listed, read as ErrCorrupt, kept as it is under another key, and
-// can be deleted; so is one that can be read, with its replacements.
+// TestKeep: an object that cannot be read is listed, is ErrCorrupt when read, can be kept under
+// another key, and can be deleted. The same goes for a readable object with its replacements.
 func TestKeep(t *testing.T) {
 	t.Parallel()
 	b, err := Open(Config{Path: t.TempDir(), NoSync: true})
@@ -193,7 +193,7 @@ func TestKeep(t *testing.T) {
 		t.Errorf("read: %v", err)
 	}
 	for _, name := range []string{"circle", "whole"} {
-		for range 2 { // the second time it is kept already
+		for range 2 { // the second time the key exists
 			if err := blob.Keep(ctx, b, "a/"+name, "kept/"+name); err != nil {
 				t.Error(err)
 			}

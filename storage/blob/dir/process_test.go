@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// writeUntilKilled appends marks to one object, and creates objects of their own, and says each one
+// writeUntilKilled appends marks to one object, creates objects of its own, and prints each write
 // that is acknowledged.
 func writeUntilKilled(path, name string) error {
 	b, err := Open(Config{Path: path, NoSync: true})
@@ -57,8 +57,8 @@ func writeUntilKilled(path, name string) error {
 	}
 }
 
-// TestProcessesKilled: several processes write one bucket and are killed -9 again and again. What
-// each of them acknowledged is there, once.
+// TestProcessesKilled: several processes write one bucket and are killed -9 repeatedly. Each
+// acknowledged write is there, once.
 func TestProcessesKilled(t *testing.T) {
 	t.Parallel()
 	b, err := Open(Config{Path: t.TempDir(), NoSync: true})
@@ -85,8 +85,8 @@ func TestProcessesKilled(t *testing.T) {
 	judgeMarks(t, b, acknowledged)
 }
 
-// oneLife runs a writer until it has acknowledged a few marks, kills it in the middle of whatever
-// it does then, and returns what it acknowledged.
+// oneLife runs a writer until it has acknowledged a few marks, kills it at any moment, and returns
+// what it acknowledged.
 func oneLife(t *testing.T, root, name string) (marks []string) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -103,7 +103,7 @@ func oneLife(t *testing.T, root, name string) (marks []string) {
 	}
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		if marks = append(marks, lines.Text()); len(marks) == 10 {
-			_ = cmd.Process.Kill() // and read on what it said before that
+			_ = cmd.Process.Kill() // and read the rest of its earlier output
 		}
 	}
 	_ = cmd.Wait()

@@ -13,14 +13,14 @@ import (
 	"sync"
 )
 
-// fake is as much of the JSON API as the backend uses.
+// fake is the part of the JSON API that the backend uses.
 type fake struct {
 	mu         sync.Mutex
 	objects    map[string]stored
 	generation int64
 	bad        bool // ignores conditions
 	refuse     int  // answers every request with this status
-	mute       bool // does not name generations
+	mute       bool // answers have no generation
 	token      string
 	between    func() // runs after a download or upload was answered
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/emitd/emitd/storage/blob/gcs"
 )
 
-// FuzzAnswers: whatever the store answers, each call ends, with what the contract says or an error of a
-// known kind; what is returned as a version is one.
+// FuzzAnswers: whatever the store answers, each call ends, with a result that the contract allows
+// or an error of a known kind. A returned version is a valid one.
 func FuzzAnswers(f *testing.F) {
 	f.Add(uint16(0), "7", []byte(`{"generation":"8","metadata":{"emitd-nonce":"x"}}`))
 	f.Add(uint16(0), "", []byte(`{"items":[{"name":"some/where/a","generation":"1","size":"3","updated":"2026-01-02T03:04:05.678Z"},{"name":"x"}],"nextPageToken":"t"}`))
@@ -27,7 +27,7 @@ func FuzzAnswers(f *testing.F) {
 	f.Add(uint16(302-200), "/elsewhere", []byte(nil))
 	f.Fuzz(func(t *testing.T, status uint16, generation string, body []byte) {
 		if strings.ContainsAny(generation, "\r\n") {
-			return // no header can say that
+			return // impossible in a header
 		}
 		header := http.Header{"Retry-After": {generation}, "Location": {generation}}
 		if generation != "" {
@@ -47,7 +47,7 @@ func FuzzAnswers(f *testing.F) {
 	})
 }
 
-// FuzzParseURL: what is read from an address is usable.
+// FuzzParseURL: every address that parses gives a usable config.
 func FuzzParseURL(f *testing.F) {
 	f.Add("gs://bucket/prefix?endpoint=http://127.0.0.1:1", "127.0.0.1:2")
 	f.Fuzz(func(t *testing.T, raw, emulator string) {

@@ -64,7 +64,7 @@ func TestConformance(t *testing.T) {
 	}})
 }
 
-// TestTroubleOfOneWrite goes through what can happen to the first attempt of a write.
+// TestTroubleOfOneWrite goes through the faults of a write's first attempt.
 func TestTroubleOfOneWrite(t *testing.T) {
 	t.Parallel()
 	for trouble, requests := range map[blobtest.Trouble]string{
@@ -103,8 +103,9 @@ func TestTroubleOfOneWrite(t *testing.T) {
 	}
 }
 
-// TestHole06GenerationOfTheSameAnswer: somebody else writes right after each answer. A generation asked
-// for by a second request would be the other's, and the next replacement would erase it.
+// TestHole06GenerationOfTheSameAnswer: another process writes directly after each answer. A
+// generation from a second request would be that process's, and the next replacement would
+// overwrite its object.
 func TestHole06GenerationOfTheSameAnswer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -136,7 +137,7 @@ func TestHole06GenerationOfTheSameAnswer(t *testing.T) {
 	}
 }
 
-// TestNoAnswerAtAll: the caller's time ends, and nothing is claimed that is not known.
+// TestNoAnswerAtAll: the caller's time ends, and the error does not claim to know the outcome.
 func TestNoAnswerAtAll(t *testing.T) {
 	t.Parallel()
 	blobtest.NoAnswer(t, http.MethodPost, map[blobtest.Trouble]bool{
@@ -148,7 +149,7 @@ func TestNoAnswerAtAll(t *testing.T) {
 	})
 }
 
-// TestStorm: hundreds of doubtful writes, none doubled, none lost.
+// TestStorm: of hundreds of writes with unknown outcome, none happens twice and none is lost.
 func TestStorm(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

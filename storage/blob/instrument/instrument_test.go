@@ -20,7 +20,7 @@ import (
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
-// TestConformance: being watched changes nothing.
+// TestConformance: measuring a bucket does not change its behaviour.
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	blobtest.Run(t, blobtest.Config{Open: func(t *testing.T) func() blob.Bucket {
@@ -37,7 +37,7 @@ func TestConformance(t *testing.T) {
 
 const secret = "hunter2"
 
-// leaky refuses to read one key, with an error that says too much.
+// leaky refuses to read one key, with an error that contains a secret.
 type leaky struct{ *mem.Bucket }
 
 // Read implements blob.Bucket.
@@ -48,7 +48,7 @@ func (l leaky) Read(ctx context.Context, key string) (*blob.Object, error) {
 	return l.Bucket.Read(ctx, key)
 }
 
-// watched is a bucket in memory whose metrics and spans are kept.
+// watched is a bucket in memory whose metrics and spans are recorded.
 type watched struct {
 	*instrument.Bucket
 	inner  *mem.Bucket
@@ -105,7 +105,7 @@ func (w *watched) counted(t *testing.T) (calls map[string]uint64, bytes map[stri
 	return calls, bytes
 }
 
-// TestMetrics: each call is counted once, by what it was and what became of it.
+// TestMetrics: each call is counted once, with its operation and outcome.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	w, ctx := watch(t, false), t.Context()
@@ -139,8 +139,8 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// TestSpans: calls of a traced caller are traced, others only if they are wanted; nothing of what an
-// error says is in them.
+// TestSpans: calls of a traced caller are traced, others only if Roots is set. Spans contain no
+// part of an error's text.
 func TestSpans(t *testing.T) {
 	t.Parallel()
 	w := watch(t, false)

@@ -14,7 +14,7 @@ import (
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
-// TestFaultsOfAWrite: what each fault does, and what its caller is told.
+// TestFaultsOfAWrite: what each fault does, and which error its caller gets.
 func TestFaultsOfAWrite(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -89,7 +89,7 @@ func TestTornRead(t *testing.T) {
 	}
 }
 
-// TestLateWriteIsJudgedWhenItArrives: the condition is that of the moment of arrival.
+// TestLateWriteIsJudgedWhenItArrives: the condition is checked when the write arrives.
 func TestLateWriteIsJudgedWhenItArrives(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -133,7 +133,8 @@ func TestLandOne(t *testing.T) {
 	}
 }
 
-// TestLatencyInVirtualTime: both halves pass, and a context that ends in one of them tells nothing.
+// TestLatencyInVirtualTime: both halves pass, and the error is the same whichever half the context
+// ends in.
 func TestLatencyInVirtualTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -209,7 +210,7 @@ func TestStats(t *testing.T) {
 	}
 }
 
-// TestStorm shows that the suite's storms hold under every fault that a store may have.
+// TestStorm shows that the suite's Chain and Slots succeed under every fault that a store may have.
 func TestStorm(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(20) {
@@ -228,7 +229,7 @@ func TestStorm(t *testing.T) {
 	}
 }
 
-// silent reads and writes beside the faults.
+// silent reads and writes without faults.
 type silent struct{ *mem.Bucket }
 
 func (s silent) Create(ctx context.Context, key string, data []byte) (v blob.Version, err error) {

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// fake is as much of an S3 as the backend uses, without authentication. Path style.
+// fake is the part of S3 that the backend uses, without authentication. Path style.
 type fake struct {
 	mu      sync.Mutex
 	objects map[string]stored

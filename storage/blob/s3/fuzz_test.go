@@ -18,8 +18,8 @@ var credentials = aws.CredentialsProviderFunc(func(context.Context) (aws.Credent
 	return aws.Credentials{AccessKeyID: "AKIDTEST", SecretAccessKey: secret}, nil
 })
 
-// FuzzAnswers: whatever the store answers, each call ends, with what the contract says or an error of a
-// known kind; what is returned as a version is one.
+// FuzzAnswers: whatever the store answers, each call ends, with a result that the contract allows
+// or an error of a known kind. A returned version is a valid one.
 func FuzzAnswers(f *testing.F) {
 	f.Add(uint16(0), `"etag"`, []byte("data"))
 	f.Add(uint16(0), ``, []byte("data"))
@@ -33,7 +33,7 @@ func FuzzAnswers(f *testing.F) {
 	f.Add(uint16(301-200), "http://elsewhere.test", []byte(nil))
 	f.Fuzz(func(t *testing.T, status uint16, etag string, body []byte) {
 		if strings.ContainsAny(etag, "\r\n") {
-			return // no header can say that
+			return // impossible in a header
 		}
 		header := http.Header{"Retry-After": {etag}, "Location": {etag}, "X-Amz-Meta-Emitd-Nonce": {etag}}
 		if etag != "" {
@@ -53,7 +53,7 @@ func FuzzAnswers(f *testing.F) {
 	})
 }
 
-// FuzzParseURL: what is read from an address is usable.
+// FuzzParseURL: every address that parses gives a usable config.
 func FuzzParseURL(f *testing.F) {
 	f.Add("s3://bucket/prefix?region=eu-central-1&endpoint=https://host:1&path_style=true&sse=aws:kms&kms_key=ID")
 	f.Fuzz(func(t *testing.T, raw string) {

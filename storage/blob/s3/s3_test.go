@@ -69,7 +69,7 @@ func TestConformance(t *testing.T) {
 	}})
 }
 
-// TestTroubleOfOneWrite goes through what can happen to the first attempt of a write.
+// TestTroubleOfOneWrite goes through the faults of a write's first attempt.
 func TestTroubleOfOneWrite(t *testing.T) {
 	t.Parallel()
 	for trouble, requests := range map[blobtest.Trouble]string{
@@ -113,7 +113,7 @@ func TestTroubleOfOneWrite(t *testing.T) {
 	}
 }
 
-// TestNoAnswerAtAll: the caller's time ends, and nothing is claimed that is not known.
+// TestNoAnswerAtAll: the caller's time ends, and the error does not claim to know the outcome.
 func TestNoAnswerAtAll(t *testing.T) {
 	t.Parallel()
 	blobtest.NoAnswer(t, http.MethodPut, map[blobtest.Trouble]bool{
@@ -125,8 +125,8 @@ func TestNoAnswerAtAll(t *testing.T) {
 	})
 }
 
-// TestSomebodyElseWasFirst: after doubt, another's object is not called one's own, nor is it
-// claimed that one's own never was there.
+// TestSomebodyElseWasFirst: after an unknown outcome, another writer's object does not count as the
+// caller's own, and the error does not claim that the caller's write never happened.
 func TestSomebodyElseWasFirst(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -138,7 +138,7 @@ func TestSomebodyElseWasFirst(t *testing.T) {
 			once.Do(func() { trouble = blobtest.LostReply })
 			return trouble
 		}
-		// Before the first look, the object is replaced.
+		// The object is replaced before the first read.
 		w.fake.mu.Lock()
 		defer w.fake.mu.Unlock()
 		w.fake.objects["some/where/a"] = stored{data: []byte("other"), etag: `"x"`, meta: "other"}
@@ -154,7 +154,7 @@ func TestSomebodyElseWasFirst(t *testing.T) {
 	}
 }
 
-// TestStorm: hundreds of doubtful writes, none doubled, none lost.
+// TestStorm: of hundreds of writes with unknown outcome, none happens twice and none is lost.
 func TestStorm(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -216,7 +216,7 @@ func TestNobodyListens(t *testing.T) {
 	}
 }
 
-// TestStuckDial: the caller's time ends while the connection is not there yet: nothing was sent.
+// TestStuckDial: the caller's time ends before the connection is made, so nothing was sent.
 func TestStuckDial(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(c *s3.Config) {

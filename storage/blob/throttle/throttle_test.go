@@ -42,8 +42,8 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// TestHole10WaitersStandInARow: a hundred reads at one a second take 99 seconds, however many callers
-// wait together.
+// TestHole10WaitersStandInARow: a hundred reads at one a second take 99 seconds, however many
+// callers wait at the same time.
 func TestHole10WaitersStandInARow(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -98,8 +98,8 @@ func TestClassesDoNotWaitForEachOther(t *testing.T) {
 	})
 }
 
-// TestTooLongIsRefusedAtOnce: who cannot have its turn in time is told so without waiting, and
-// nothing has happened.
+// TestTooLongIsRefusedAtOnce: a call that cannot be sent in time is refused without waiting, and
+// has not happened.
 func TestTooLongIsRefusedAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -157,7 +157,8 @@ func TestWhoLeavesGivesItsPlaceBack(t *testing.T) {
 	})
 }
 
-// TestHole10BudgetReallyLimits: no more writes than allowed, by whatever method, until the day is over.
+// TestHole10BudgetReallyLimits: no more writes than allowed are sent, by any method, until the day
+// is over.
 func TestHole10BudgetReallyLimits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -230,7 +231,7 @@ func TestBudgetThatWaits(t *testing.T) {
 		if got := time.Since(begin); got != 48*time.Hour {
 			t.Errorf("took %s, want 48h", got)
 		}
-		// Whose time does not suffice is told at once.
+		// A call without enough time is refused at once.
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		if _, err := b.Write(ctx, "a", nil); !errors.Is(err, blob.ErrBudget) {

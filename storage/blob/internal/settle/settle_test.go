@@ -16,10 +16,10 @@ import (
 	"github.com/emitd/emitd/storage/blob"
 )
 
-// scene is a store for one key, and what the network does to the requests of a call.
+// scene is a store for one key, and the network's effect on the requests of a call.
 type scene struct {
 	now    Seen
-	send   []Verdict // of the attempts, in order; the last goes on
+	send   []Verdict // verdicts of the attempts, in order; the last one repeats
 	apply  []bool    // whether an attempt happens in spite of its verdict
 	look   []Verdict
 	before func(n int) // runs before look n
@@ -127,8 +127,8 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// TestReplacedBeforeTheLook: one's own write happened and was replaced: it is not said that it has
-// not happened.
+// TestReplacedBeforeTheLook: the caller's write happened and was replaced. The error does not say
+// that it has not happened.
 func TestReplacedBeforeTheLook(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -141,8 +141,8 @@ func TestReplacedBeforeTheLook(t *testing.T) {
 	})
 }
 
-// TestMetadataAndVersionOfDifferentMoments: a store answers the first look with one's own nonce and
-// the version of the write after it. Taking that for one's own would overwrite the other's write.
+// TestMetadataAndVersionOfDifferentMoments: a store answers the first read with the caller's nonce
+// and the version of the next write. Using that version would overwrite the next write.
 func TestMetadataAndVersionOfDifferentMoments(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -167,7 +167,7 @@ func TestMetadataAndVersionOfDifferentMoments(t *testing.T) {
 	})
 }
 
-// TestDoubtIsKept: a refusal after a doubtful attempt is certain of nothing.
+// TestDoubtIsKept: a refusal after an attempt with unknown outcome makes nothing certain.
 func TestDoubtIsKept(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -181,7 +181,7 @@ func TestDoubtIsKept(t *testing.T) {
 		plain := c.Send
 		c.Send = func(ctx context.Context) Answer {
 			if s.sent == 1 {
-				s.now = other // somebody is faster than the second attempt
+				s.now = other // another writer is faster than the second attempt
 			}
 			return plain(ctx)
 		}
@@ -192,7 +192,8 @@ func TestDoubtIsKept(t *testing.T) {
 	})
 }
 
-// TestItEnds: with the context, with the limit, and not before it has tried for most of the time.
+// TestItEnds: a call ends with the context or with the limit, and not before it has tried for most
+// of that time.
 func TestItEnds(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -323,8 +324,9 @@ func TestTransport(t *testing.T) {
 
 type strange struct{ http.RoundTripper }
 
-// TestNoConnection: a request that ended while it waited for a connection was not sent; one that
-// had a connection may have been, and so may one over a transport that tells nothing.
+// TestNoConnection: a request that ended while it waited for a connection was not sent. One that
+// had a connection may have been sent, and so may one over a transport that does not report
+// connections.
 func TestNoConnection(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
