@@ -49,7 +49,7 @@ var (
 	fenced  = regexp.MustCompile("(?ms)^```.*?^```$")
 )
 
-// anchors are the places in a page that a link can name, as GitHub makes them of headings.
+// anchors are the places in a page that a link can name, as GitHub derives them from headings.
 func anchors(text string) (out []string) {
 	for _, m := range heading.FindAllStringSubmatch(fenced.ReplaceAllString(text, ""), -1) {
 		out = append(out, strings.Map(func(r rune) rune {
@@ -65,7 +65,8 @@ func anchors(text string) (out []string) {
 	return out
 }
 
-// TestLinks: what a page links to is there, with its heading, and each page in docs is linked to by another.
+// TestLinks: the target of each link in a page exists, with its heading, and each page in docs is the target of a
+// link.
 func TestLinks(t *testing.T) {
 	t.Parallel()
 	all := pages(t)
@@ -96,7 +97,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestDecisionsAreListed: the list has each decision with its title, in order, and nothing else.
+// TestDecisionsAreListed: the list contains each decision with its title, in order, and nothing else.
 func TestDecisionsAreListed(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob(filepath.Join(root, "docs", "decisions", "0*.md"))
@@ -121,7 +122,7 @@ func TestDecisionsAreListed(t *testing.T) {
 
 const eventsPage = "docs/reference/events.md"
 
-// TestEventsAreDocumented: the page of events has each kind and reason that the sources know, and no other.
+// TestEventsAreDocumented: the page of events contains each kind and reason of the sources, and no other.
 func TestEventsAreDocumented(t *testing.T) {
 	t.Parallel()
 	kinds := constants(t, "daemon/event.go", "EventKind")
@@ -130,7 +131,7 @@ func TestEventsAreDocumented(t *testing.T) {
 		constants(t, "coordinator/plan/why.go", "Rule"),
 		constants(t, "coordinator/member/api.go", "CancelCause"),
 		constants(t, "storage/sqlite/sqlite.go", "Rebooted"),
-		// Judges and holders: all texts of these files but the names of phases.
+		// Evidence and reports: all texts of these files except the names of phases.
 		texts(parse(t, "coordinator/member/judge.go")),
 		texts(without(parse(t, "coordinator/member/runs.go"), "phase")),
 		given(t),
@@ -146,7 +147,7 @@ func TestEventsAreDocumented(t *testing.T) {
 	}
 }
 
-// compare says what one of the two has and the other has not.
+// compare reports what only one of the two contains.
 func compare(t *testing.T, what string, sources, page []string) {
 	t.Helper()
 	if len(sources) == 0 {
@@ -164,7 +165,7 @@ func compare(t *testing.T, what string, sources, page []string) {
 	}
 }
 
-// column returns what stands between backquotes in the first cells of the tables with that heading.
+// column returns the words between backquotes in the first cells of the tables with that heading.
 func column(page, name string) (out []string) {
 	in := false
 	for _, line := range strings.Split(page, "\n") {
@@ -183,8 +184,8 @@ func column(page, name string) (out []string) {
 	return out
 }
 
-// TestTelemetryIsDocumented: each metric, attribute and span of the sources stands in a page, and the
-// page of metrics has no other.
+// TestTelemetryIsDocumented: a page contains each metric, attribute and span of the sources, and the page of
+// metrics contains no other.
 func TestTelemetryIsDocumented(t *testing.T) {
 	t.Parallel()
 	name := regexp.MustCompile(`^(emitd|messaging|db)\.[a-z_.]+$`)
@@ -203,7 +204,8 @@ func TestTelemetryIsDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Two files, a subject of NATS, the type of an event, a setting of a Postgres session.
+	// Names with the same prefix that are no metric: two files, a subject of NATS, the type of an event, a setting
+	// of a Postgres session.
 	for _, other := range []string{"emitd.yaml", "emitd.db", "emitd.fence", "emitd.message", "emitd.server"} {
 		delete(known, other)
 	}
@@ -228,7 +230,7 @@ func TestTelemetryIsDocumented(t *testing.T) {
 	}
 }
 
-// spoken is a text of the sources as the page writes it.
+// spoken is a text of the sources in the form in which the page contains it.
 func spoken(text string) string {
 	text = regexp.MustCompile(`%[a-z]`).ReplaceAllString(text, "…")
 	if strings.HasSuffix(text, " ") {
@@ -265,7 +267,7 @@ var writers = []string{
 	"storage/internal/rules", "storage/memory", "storage/sqlite", "storage/postgres", "storage/object",
 }
 
-// given returns the texts that are given as a reason anywhere: to a field or variable of that name, or in SQL.
+// given returns the texts that are used as a reason anywhere: for a field or variable of that name, or in SQL.
 func given(t *testing.T) (out []string) {
 	t.Helper()
 	for _, pkg := range writers {
@@ -316,7 +318,7 @@ func isReason(n ast.Expr) bool {
 	return false
 }
 
-// texts returns the texts below n, as the page writes them; not those of imports.
+// texts returns the texts below n, in the form in which the page contains them, except those of imports.
 func texts(n ast.Node) (out []string) {
 	ast.Inspect(n, func(n ast.Node) bool {
 		switch n := n.(type) {
@@ -350,7 +352,7 @@ func parse(t *testing.T, file string) *ast.File {
 	return f
 }
 
-// unquote returns what a literal says; "" if it is no text.
+// unquote returns the value of a string literal, "" if it is no string.
 func unquote(lit *ast.BasicLit) string {
 	if lit.Kind != token.STRING {
 		return ""

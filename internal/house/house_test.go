@@ -17,8 +17,8 @@ import (
 
 const module = "github.com/emitd/emitd/"
 
-// arrows lists what each package may import of the module. An arrow never points back: cmd/emitd
-// → coordinator → storage → daemon → node.
+// arrows lists what each package may import of the module. An arrow never points back: cmd/emitd →
+// coordinator → storage → daemon → node.
 var arrows = map[string][]string{
 	"node":              {},
 	"daemon":            {"node"},
@@ -59,7 +59,8 @@ var arrows = map[string][]string{
 	"daemon/queue":        {"daemon/queue/ledger", "daemon/queue/journal", "storage/blob", "internal/inflight", "daemon", "node"},
 	"daemon/queue/worker": {"daemon/queue", "daemon"},
 
-	// The wire: limits, what is generated from .proto files, the bodies, then client and server.
+	// The wire format: limits, what is generated from .proto files, the bodies, then client and
+	// server.
 	"daemon/queue/api/limits":                     {"daemon/queue"},
 	"daemon/queue/api/refusal":                    {"daemon/queue", "daemon/queue/api/limits"},
 	"daemon/queue/api/osqueuev1":                  {},
@@ -123,7 +124,7 @@ var arrows = map[string][]string{
 	"internal/pgtest":   {"internal/child"},
 	"internal/cputime":  {},
 
-	// What stores and outbox logs share: the versions of tables, and what is a driver's own.
+	// What stores and outbox logs share: the versions of tables, and the helpers for a driver.
 	"internal/schema":     {},
 	"internal/pgschema":   {},
 	"internal/address":    {},
@@ -133,7 +134,7 @@ var arrows = map[string][]string{
 	"internal/bootclock": {},
 }
 
-// free packages wire everything together.
+// free reports whether a package may import everything: it connects all others.
 func free(pkg string) bool {
 	return strings.HasPrefix(pkg, "cmd/") || strings.HasPrefix(pkg, "examples/") || strings.HasPrefix(pkg, "e2e")
 }
@@ -144,7 +145,7 @@ type listed struct {
 	Imports, Deps   []string
 }
 
-// list returns the packages of the module, as the go command sees them.
+// list returns the packages of the module, as the go command reports them.
 func list(t *testing.T) map[string]listed {
 	t.Helper()
 	cmd := exec.Command("go", "list", "-json=ImportPath,Dir,GoFiles,Imports,Deps", "./...")
@@ -221,9 +222,9 @@ func TestPurePackages(t *testing.T) {
 
 var clocks = []string{"Now", "Since", "Until", "After", "AfterFunc", "NewTimer", "NewTicker", "Sleep", "Tick"}
 
-// TestSimulatorDecidesNothing forbids the simulator to make any request of the store itself: all
-// of them come from the product's own member. Only faults.go may, where a fault is somebody who
-// meddles with the store, such as an operator who removes a living node's row.
+// TestSimulatorDecidesNothing forbids the simulator to make any request of the store itself: all of
+// them come from the product's own member. Only faults.go may make requests. There a fault may be
+// somebody who changes the store directly, such as an operator who removes a living node's row.
 func TestSimulatorDecidesNothing(t *testing.T) {
 	t.Parallel()
 	requests := []string{"Heartbeat", "Claim", "Report", "UnitReport", "Leave", "Commit", "Change", "NodeChange"}
@@ -257,7 +258,7 @@ func inspect(t *testing.T, p listed, visit func(token.Position, ast.Node)) {
 	}
 }
 
-// heavy modules, and the only packages through which they may come.
+// heavy modules, with the only packages through which they may be imported.
 var heavy = map[string][]string{
 	"github.com/jackc/pgx/":           {"storage/postgres", "outbox/pglog", "outbox/sink/postgres", "internal/pgerror", "internal/pgschema", "internal/pgtest"},
 	"modernc.org/":                    {"storage/sqlite", "outbox/sqlitelog", "internal/sqlitefile"},

@@ -7,13 +7,13 @@ import (
 	"testing"
 )
 
-// makers of what writes a log, and the only places that may use them: durations have units there. The
-// helper of other people's tests prints text, which has units by itself.
+// makers are the functions that make log handlers, with the only places that may call them: there,
+// durations get units. The helper for other people's tests prints text, which has units by itself.
 var makers = []string{"slog.NewJSONHandler", "slog.NewTextHandler", "tint.NewTextHandler", "tint.NewHandler", "otelslog.NewHandler", "otelslog.NewLogger"}
 
 var mayMake = []string{"cmd/emitd/internal/telemetry", "coordinator/coordinatortest"}
 
-// TestLogsHaveOneHandler: a log that is written elsewhere would have durations in nanoseconds.
+// TestLogsHaveOneHandler: a log from any other handler would have durations in nanoseconds.
 func TestLogsHaveOneHandler(t *testing.T) {
 	t.Parallel()
 	used := 0

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// terms are words with one spelling, by the spellings that are not used. As verbs they are two words: to take
-// over, to fail over, to back off. Help, settings and errors are in the references, so they are judged as well.
+// terms are words with one spelling, by the spellings that are not used. As verbs they are two words: to take over,
+// to fail over, to back off. Help, settings and errors are in the references, so they are checked too.
 var terms = map[string]string{
 	`take-overs?`:       "takeover",
 	`fail-overs?`:       "failover",
@@ -31,11 +31,11 @@ var terms = map[string]string{
 	`nameserver`:        "name server",
 }
 
-// code is what stands in a page as it is typed: blocks, words in backquotes, the targets of links, flags,
-// keys, addresses and the names of files.
+// code matches what a page shows as typed: blocks, words in backquotes, the targets of links, flags, keys,
+// addresses and the names of files.
 var code = regexp.MustCompile("(?s)```.*?```|(?m)^    .*$|`[^`\n]*`|\\]\\([^)]*\\)|\\S*[_/:=]\\S*|--\\S+|\\S+\\.(?:go|md|db|yaml|txtar)\\b")
 
-// TestTermsHaveOneSpelling: who searches the documents for a word finds all of it.
+// TestTermsHaveOneSpelling: a search for a word in the documents finds every use of it.
 func TestTermsHaveOneSpelling(t *testing.T) {
 	t.Parallel()
 	wrong := map[*regexp.Regexp]string{}
