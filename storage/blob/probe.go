@@ -51,14 +51,14 @@ func (p *prober) run(ctx context.Context) error {
 	return nil
 }
 
-// unfit is what a store did, and what it should have done.
+// unfit returns an ErrUnfit that says what a store did, and what it should have done.
 func unfit(did, expected string) error {
 	return fmt.Errorf("%w: %s, expected %s; two processes that write at once would overwrite each other's "+
 		"acknowledged data here: use a store with conditional writes (Amazon S3, Google Cloud Storage, "+
 		"Cloudflare R2, MinIO, Ceph from 19, or a local directory), or update this one", ErrUnfit, did, expected)
 }
 
-// conditions: each condition that does not hold must be refused.
+// conditions checks that each write whose condition is false is refused.
 func (p *prober) conditions(ctx context.Context) error {
 	key := p.prefix + "create"
 	first, err := p.Create(ctx, key, []byte("one"))

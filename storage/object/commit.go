@@ -94,8 +94,8 @@ func incarnations(guards []storage.NodeGuard) []node.Incarnation {
 	return out
 }
 
-// doubt writes into the rows at which sequence number the leader saw them stand still. Rows that
-// have moved already get none.
+// doubt writes into the rows the sequence number at which the leader saw them unchanged. Rows that
+// have changed since get none.
 func (s *Store) doubt(ctx context.Context, commit storage.Commit, dead []storage.NodeGuard) error {
 	_, err := s.run(ctx, step{
 		guess: true,

@@ -28,7 +28,7 @@ func (e *unavailable) Unwrap() []error {
 // errNoCounter says that the schema lacks the row that every write updates.
 var errNoCounter = errors.New("the table counter has lost its row: restore the whole schema, or drop it and migrate")
 
-// Classes and codes of SQLSTATE that decide what an error is.
+// Classes and codes of SQLSTATE that decide the kind of an error.
 const (
 	codeIsolation      = "25000" // invalid_transaction_state: raised by the function heartbeat_1
 	codeReadOnly       = "25006" // read_only_sql_transaction

@@ -14,7 +14,7 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// instruments is what the package measures, by OpenTelemetry's global provider.
+// instruments are the package's metrics, from OpenTelemetry's global provider.
 type instruments struct {
 	duration metric.Float64Histogram
 }
@@ -31,7 +31,7 @@ func newInstruments() (*instruments, error) {
 	return &instruments{duration}, nil
 }
 
-// record counts one call. Calls that were cut short are measured too.
+// record counts one call. Calls that ended early are measured too.
 func (i *instruments) record(op string, d time.Duration, err error) {
 	ctx := context.Background()
 	if !i.duration.Enabled(ctx) {
@@ -45,7 +45,7 @@ func (i *instruments) record(op string, d time.Duration, err error) {
 	i.duration.Record(ctx, d.Seconds(), metric.WithAttributes(attrs...))
 }
 
-// errorType is the server's code, or one word for what no server said.
+// errorType is the server's code, or one word for an error that no server sent.
 func errorType(err error) string {
 	switch c := pgerror.Code(err); {
 	case c != "":

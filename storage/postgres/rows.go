@@ -11,7 +11,6 @@ import (
 
 // The readers below follow the columns of the tables, in their order: see the migrations.
 
-// The readers below follow the columns of the tables, in their order: see the migrations.
 func (c *composite) record() (r daemon.Record) {
 	r.Unit = daemon.Unit{Daemon: daemon.ID(c.text()), Index: int(c.int())}
 	r.State = daemon.State(c.text())

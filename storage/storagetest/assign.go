@@ -141,7 +141,7 @@ func assignsToLive(w *world) {
 			w.equal("record", out[0].Record, w.unit(unit0))
 		})
 	}
-	// A judgement is the plan's to heed, not the store's.
+	// Late and deaf concern the plan, not the store: the store still assigns.
 	w.equal("holder", l.assign(unit1, late).Holder, late.id)
 }
 

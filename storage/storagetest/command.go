@@ -113,7 +113,7 @@ func fulfilsTooLate(w *world) {
 	w.ok(err)
 	w.equal("waits", c.DoneAt.IsZero(), true)
 	next := peers[0].depose(l.term)
-	// The new leader answers for a term that is over, and goes on leading.
+	// The new leader answers a command for a term that is over, and goes on leading.
 	peers[0].leave(storage.Leave{Command: c.ID})
 	c, err = w.Store.Submit(w.ctx, storage.Command{ID: c.ID, Kind: storage.CommandResign})
 	w.ok(err)

@@ -123,7 +123,7 @@ func replacesUnchanged(w *world) {
 	head := w.look().Head
 	r := peers[0].beat(stand(long), seen(l.term.Number, 1), unchanged)
 	w.equal("verdict", r.Verdict, storage.Elect)
-	// By the store's clock the lease would have gone on: what ends it is the election.
+	// By the store's clock the lease would have continued: the election ends it.
 	e := w.history(head)
 	w.equal("when the lease ended", leaseEnd(w, e[0]), e[0].At)
 }

@@ -47,11 +47,11 @@ func vacatesEnded(w *world) {
 		Seq: head + 1, At: e[0].At, Kind: daemon.LeaderLost, Node: l.id.Name, NodeID: l.id.ID, Incarnation: l.id.Incarnation,
 		Term: l.term.Number, TermOrdinal: l.term.Ordinal, Reason: string(node.ProcessEnded),
 	})
-	// What the ended process sent before it ended may still arrive: it renews nothing.
+	// A message that the ended process sent before may still arrive: it renews nothing.
 	w.equal("a late renewal", l.beat(renew(l.term.Number, long)).Verdict, storage.Refuse)
 	_, err := l.try(storage.Change{Unit: unit0})
 	w.refused(err, storage.ErrTermLost)
-	// Told again, it changes nothing.
+	// Reported again, it changes nothing.
 	head = w.look().Head
 	a.beat(ended(l.peer))
 	w.equal("head", w.look().Head, head)
@@ -80,7 +80,7 @@ func keepsOthersTerm(w *world) {
 	w.equal("leader", r.Term.Leader, l.id)
 	w.equal("held", r.Term.Held(), true)
 	w.equal("a renewal", l.beat(renew(l.term.Number, long)).Verdict, storage.Renew)
-	// Once another has been elected, the proof of the former leader's end comes too late for anything.
+	// After another node has been elected, exit evidence about the former leader changes nothing.
 	next := a.depose(l.term)
 	r = b.beat(ended(l.peer))
 	w.equal("term", r.Term.Ref(), next.Ref())

@@ -211,7 +211,7 @@ func becomesAnother(w *world) {
 	first := peers[0].beat()
 	w.equal("store id", first.StoreID, asked.StoreID)
 	w.within("another store since", first.StoreSince, asked.Now, first.Now)
-	// The rows are what they were, and the time stays that of the first heartbeat.
+	// The rows are unchanged, and the time stays that of the first heartbeat.
 	w.equal("units", first.Units, []daemon.Record{r})
 	w.equal("term", first.Term, l.term)
 	if w.Advance != nil {

@@ -62,14 +62,14 @@ func stampsApart(w *world) {
 }
 
 func fencesEffects(w *world) {
-	w.refused(w.effect(fence(3)), daemon.ErrStale) // nobody has stamped
+	w.refused(w.effect(fence(3)), daemon.ErrStale) // no run has stamped
 	w.ok(w.Store.Stamp(w.ctx, fence(3)))
 	w.ok(w.effect(fence(3)))
 	w.ok(w.Store.Stamp(w.ctx, fence(5)))
 	w.stale(w.effect(fence(3)), fence(3), 5)
 	w.stale(w.effect(fence(4)), fence(4), 5)
 	w.ok(w.effect(fence(5)))
-	w.stale(w.effect(fence(6)), fence(6), 5) // has not claimed: claim, then read
+	w.stale(w.effect(fence(6)), fence(6), 5) // has not stamped: stamp, then read
 	ran := false
 	err := w.InTx(w.ctx, fence(4), func(context.Context) error { ran = true; return nil })
 	w.refused(err, daemon.ErrStale)
@@ -83,7 +83,7 @@ func fencesSuccessor(w *world) {
 	w.ok(w.effect(old.Fence()))
 	l.change(on(old, daemon.Expire))
 	now := l.assign(unit0, peers[1])
-	w.ok(w.effect(old.Fence())) // reassigned, not claimed yet
+	w.ok(w.effect(old.Fence())) // reassigned, not stamped yet
 	w.ok(w.Second.Stamp(w.ctx, now.Fence()))
 	w.stale(w.effect(old.Fence()), old.Fence(), now.Generation)
 	w.ok(w.effect(now.Fence()))
@@ -172,7 +172,7 @@ func fenceHoldsNobodyElse(w *world) {
 	r := l.bring(unit0, peers[0], daemon.Active)
 	w.ok(w.Store.Stamp(w.ctx, r.Fence()))
 	if w.OneWriter {
-		return // the transaction keeps everybody waiting, which is what OneWriter says
+		return // the transaction makes every other writer wait: see OneWriter
 	}
 	release := w.holdFence(r.Fence(), nil)
 	peers[0].beat()

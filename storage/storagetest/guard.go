@@ -61,7 +61,7 @@ func guardsTerm(w *world) {
 	attempt(ref)
 	attempt(node.TermRef{Number: next.Number, Node: ref.Node, Incarnation: ref.Incarnation})
 
-	// The same process in a later term: its older self is no leader.
+	// The same process in a later term does not lead by its earlier term.
 	p.leave(storage.Leave{Resign: next.Number})
 	l.term = l.lead()
 	attempt(ref)
@@ -113,7 +113,7 @@ func guardsStaleSnapshot(w *world) {
 	l, peers := w.cluster(2)
 	a, b := peers[0], peers[1]
 	r := l.bring(unit0, a, daemon.Active)
-	// Released, given away and running elsewhere since the leader looked.
+	// Since the leader looked, the unit was released, assigned elsewhere and runs there.
 	a.step(r, daemon.Release)
 	b.step(l.assign(unit0, b), daemon.Acknowledge)
 	w.unchanged(func() {
@@ -123,7 +123,7 @@ func guardsStaleSnapshot(w *world) {
 			w.equal("applied", l.commit(c)[0].Applied, false)
 		}
 	})
-	// The same state again, in another run: the generation tells.
+	// The state is the same again, but in another run: the generation shows it.
 	w.equal("state", w.unit(unit0).State, r.State)
 }
 
@@ -294,7 +294,7 @@ func guardsJudgements(w *world) {
 		l.judge(storage.NodeChange{Guard: storage.NodeGuard{Incarnation: p.id.Incarnation}, State: node.Live})
 	}
 
-	// A node that beats and hears nothing is deaf all the same, and not late.
+	// A node that sends heartbeats and receives no reply is still deaf, and not late.
 	old := w.row(p)
 	w.Advance(time.Second)
 	old.HeardAt = w.row(p).HeardAt

@@ -43,7 +43,7 @@ func resigns(w *world) {
 	w.equal("verdict of the next", r.Verdict, storage.Elect)
 	w.equal("ordinal", r.Term.Ordinal, int64(2))
 	w.equal("vacant", r.Term.Vacant, false)
-	w.equal("events", len(w.history(head)), 1) // nobody lost a vacant term
+	w.equal("events", len(w.history(head)), 1) // nobody loses a vacant term
 }
 
 func resignsExactly(w *world) {
@@ -63,7 +63,7 @@ func resignsLate(w *world) {
 	peers[0].depose(old)
 	l.leave(storage.Leave{Resign: old.Number})
 	w.equal("leader", w.look().Term.Leader, peers[0].id)
-	// The former holder leads again: its old resignation means its old term.
+	// The former holder leads again: its earlier resignation concerns its earlier term.
 	peers[0].leave(storage.Leave{Resign: w.look().Term.Number})
 	again := l.lead()
 	l.leave(storage.Leave{Resign: old.Number})

@@ -124,7 +124,7 @@ func extendsLock(w *world) {
 	w.equal("renewals", longer.Renewals, l.Renewals+1)
 	w.equal("TTL", longer.TTL, long)
 	w.within("expires_at", longer.ExpiresAt, before.Add(long), longer.Now.Add(long))
-	// Over by the store's clock, taken by nobody: the holder keeps it.
+	// The lock is over by the store's clock, but nobody has taken it: the holder keeps it.
 	_, err = w.locker().Extend(w.ctx, longer, over)
 	w.ok(err)
 	back, err := w.locker().Extend(w.ctx, longer, long)

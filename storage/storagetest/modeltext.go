@@ -137,7 +137,7 @@ func (w *writer) event(e daemon.Event) string {
 		e.Seq, e.Kind, w.time(e.At), e.Node, e.NodeID, e.Incarnation, e.Daemon, e.Unit, term, e.TermOrdinal, generation, e.Reason, w.detail(e.Detail))
 }
 
-// detail writes an event's detail without the numbers that stand in a conflict.
+// detail writes an event's detail without the numbers that a conflict contains.
 func (w *writer) detail(text json.RawMessage) string {
 	if len(text) == 0 {
 		return "none"

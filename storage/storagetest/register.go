@@ -160,7 +160,7 @@ func refusesSecondProcess(w *world) {
 		w.equal("id", inUse.ID, first.id.ID)
 		w.holds(inUse.SeenAt.Equal(w.row(first).LastHeartbeatAt), "seen at %v, last heartbeat %v", inUse.SeenAt, w.row(first).LastHeartbeatAt)
 	})
-	// The first one is not disturbed, also when it advertises.
+	// The first process is not disturbed, even if it registers again.
 	first.beat(advert(plain))
 }
 
@@ -192,8 +192,8 @@ func refusesOtherCluster(w *world) {
 	}
 	refused(stranger)
 	refused(stranger, stand(long)) // nor is it elected
-	refused(first)                 // a member that suddenly means another one
-	refused(first.again())         // rather than that its ID is in use
+	refused(first)                 // a member that suddenly names another cluster
+	refused(first.again())         // ErrOtherCluster comes before ErrIDInUse
 	w.unchanged(func() {
 		_, err := first.try(seq(1), of("staging"))
 		w.refused(err, storage.ErrStaleSeq)
@@ -221,13 +221,13 @@ func renames(w *world) {
 	_, err := w.stranger("old").try(of("production"))
 	w.refused(err, storage.ErrOtherCluster)
 	w.join("new", of("billing"))
-	w.ok(rename("billing", "invoices", 0)) // it beat longer ago than that
+	w.ok(rename("billing", "invoices", 0)) // its last heartbeat is older than that
 }
 
 func reusesID(w *world) {
 	l, _ := w.cluster(0)
 	silent := w.join("silent")
-	silent.again().beat(advert(plain), ttl(0)) // beat longer ago than its TTL
+	silent.again().beat(advert(plain), ttl(0)) // its last heartbeat is older than its TTL
 
 	left := w.join("left")
 	left.leave(storage.Leave{Deregister: true})

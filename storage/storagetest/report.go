@@ -200,7 +200,7 @@ func countsFailures(w *world) {
 	w.equal("events", len(events), 1)
 	w.equal("kind", events[0].Kind, daemon.AssignmentFailing)
 
-	// Another run of it is not well for having begun.
+	// A new run does not reset the failures only because it has begun.
 	given := p.tell(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: daemon.Release, Error: "bang", Failures: 2})[0].Record
 	w.equal("failures", given.Failures, 9)
 	w.equal("failing since", given.FailingSince, one.FailingSince)
@@ -309,7 +309,8 @@ func embargoes(w *world) {
 	w.equal("embargoes after a release without one", strike(a, 0), list)
 }
 
-// dropsEmbargoes: a unit that meets a new process every day would otherwise carry them all.
+// dropsEmbargoes: otherwise a unit that meets a new process every day would collect all their
+// embargoes.
 func dropsEmbargoes(w *world) {
 	l, peers := w.cluster(3)
 	var list []daemon.Embargo
@@ -474,7 +475,7 @@ func refusesFormerHolder(w *world) {
 		}
 	})
 	b.step(now, daemon.Acknowledge)
-	// The unit comes back to the first: its former run is still nobody.
+	// The unit comes back to the first process, whose former run still has no rights.
 	l.change(on(w.unit(unit0), daemon.Expire))
 	again := l.assign(unit0, a)
 	w.equal("applied", a.tell(storage.UnitReport{Unit: unit0, Generation: old.Generation, Step: daemon.Acknowledge})[0].Applied, false)

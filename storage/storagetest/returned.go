@@ -38,12 +38,13 @@ func liftsReturned(w *world) {
 	row.Embargoes = nil
 	w.equal("the row after the return", w.unit(unit0), row)
 	w.equal("head", w.look().Head, head)
-	// Told again, it changes nothing.
+	// Reported again, it changes nothing.
 	p.beat(returned(daemon.Fence{Unit: unit0, Generation: row.Generation}))
 	w.equal("the row after the second telling", w.unit(unit0), row)
 
-	// It ends although another process holds the unit by now, and goes together with all else that a
-	// heartbeat says: here an election, a proof and an advert.
+	// The embargo ends although another process holds the unit by now. The report works together
+	// with everything else that a heartbeat contains: here an election, exit evidence and an
+	// advert.
 	row = l.abandon(unit0, p)
 	held := l.assign(unit0, other)
 	w.equal("the embargo stays with the unit", len(held.Embargoes), 1)
@@ -52,7 +53,8 @@ func liftsReturned(w *world) {
 	held.Embargoes = nil
 	w.equal("the row that another holds", w.unit(unit0), held)
 
-	// A process that never registered before may tell as well, and several runs go in one heartbeat.
+	// A process that never registered before may also report, and several runs fit into one
+	// heartbeat.
 	other.beat(returned(daemon.Fence{Unit: unit0, Generation: 1}, daemon.Fence{Unit: unit1, Generation: 1}, daemon.Fence{Unit: unit0, Generation: 2}))
 	w.equal("the row after the word about nothing", w.unit(unit0), held)
 }
@@ -88,7 +90,7 @@ func liftsReturnedAlone(w *world) {
 	w.equal("what is left", of(unit0, p), []daemon.Embargo{failed})
 	w.equal("that of another process", len(of(unit0, other)), 1)
 	w.equal("that of another unit", len(of(unit1, p)), 1)
-	// The next one begins anew.
+	// The next embargo starts anew.
 	w.equal("strikes", l.abandon(unit0, p).Embargoes[1].Strikes, 1)
 }
 

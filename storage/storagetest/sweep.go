@@ -197,7 +197,7 @@ func registersAfterSweep(w *world) {
 	w.refused(err, storage.ErrNotRegistered)
 	head := w.look().Head
 	r := p.beat(advert(plain))
-	// The row is new, so is the event; what is still listed for it is still its own.
+	// The row and the event are new; the units still listed for the process are still its own.
 	w.equal("units", len(r.Units), 1)
 	e := w.history(head)
 	w.equal("events", len(e), 1)

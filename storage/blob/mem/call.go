@@ -29,7 +29,7 @@ func (op Op) writes() bool { return op == Create || op == Replace || op == Write
 
 // Call is one call of the bucket, as latencies and faults get it.
 type Call struct {
-	N    int // counts the calls of a bucket from 1; 0 when a latency is asked
+	N    int // counts the calls of a bucket from 1; 0 in a call of Config.Latency
 	Op   Op
 	Key  string // or the prefix of a List
 	Size int    // bytes of a write
@@ -38,7 +38,7 @@ type Call struct {
 // Stats counts the calls of one method.
 type Stats struct {
 	Calls    int64 // all, refused ones included
-	Failed   int64 // those that returned an error, answers such as ErrNotFound included
+	Failed   int64 // calls that returned an error, including answers such as ErrNotFound
 	BytesIn  int64 // of writes that took effect
 	BytesOut int64
 }
