@@ -2,110 +2,117 @@
 //
 // # What it promises
 //
-// The package promises everything that package storage promises, and does so beside other users of the same
-// database:
+// The package promises everything that package storage promises, and does so beside other users of
+// the same database:
 //
-//   - Every call is one message of the simple protocol, therefore one transaction and one round trip. Nothing
-//     depends on a session, so the store works behind a transaction pooler. A process that is stopped in the middle
-//     of sending has sent nothing. No lock ever waits for a client.
+//   - Every call is one message of the simple protocol, therefore one transaction and one round
+//     trip. Nothing depends on a session, so the store works behind a transaction pooler. A process
+//     that is stopped in the middle of sending has sent nothing. No lock ever waits for a client.
 //   - A follower's heartbeat writes its own row and nothing else, in place.
 //   - Names are quoted and come from an allow-list; values never become SQL.
-//   - The server's statistics (pg_stat_statements) have one entry for each kind of statement. Values stand only in
-//     statements whose constants every version of the server removes, never in a CALL or a SET.
-//   - The role needs USAGE on the schema and SELECT, INSERT, UPDATE and DELETE on its tables. Two more things make
-//     heartbeats cheap: EXECUTE on the function heartbeat_1, which every role has unless it is revoked, and
-//     transactions that begin as READ COMMITTED, the server's default. Without them heartbeats do the same by
-//     separate statements, and the store logs one warning.
+//   - The server's statistics (pg_stat_statements) have one entry for each kind of statement.
+//     Values stand only in statements whose constants every version of the server removes, never in
+//     a CALL or a SET.
+//   - The role needs USAGE on the schema and SELECT, INSERT, UPDATE and DELETE on its tables. Two
+//     more things make heartbeats cheap: EXECUTE on the function heartbeat_1, which every role has
+//     unless it is revoked, and transactions that begin as READ COMMITTED, the server's default.
+//     Without them heartbeats do the same by separate statements, and the store logs one warning.
 //   - No error and no log contains a password.
 //
 // # The way of a heartbeat
 //
-// [Store.Heartbeat] takes a connection from the share of its kind (traffic.go), because a thousand nodes that
-// register at once must not delay renewals. A heartbeat that neither registers nor campaigns, asks for no members
-// and reports no exit evidence and no returned run is simple. The store sends a simple heartbeat as one call of the
-// database function heartbeat_1 (migrations/001_heartbeat.sql). Any other becomes a list of statements, which
-// [Store.Heartbeat] joins into one message (heartbeat.go, message.go, sql/*.sql). Both forms do the same in the
-// same order:
+// [Store.Heartbeat] takes a connection from the share of its kind (traffic.go), because a thousand
+// nodes that register at once must not delay renewals. A heartbeat that neither registers nor
+// campaigns, asks for no members and reports no exit evidence and no returned run is simple. The
+// store sends a simple heartbeat as one call of the database function heartbeat_1
+// (migrations/001_heartbeat.sql). Any other becomes a list of statements, which [Store.Heartbeat]
+// joins into one message (heartbeat.go, message.go, sql/*.sql). Both forms do the same in the same
+// order:
 //
 //  1. They take the locks that the call needs, in the order below.
 //  2. They write the node's own row, if the sequence number is newer. Otherwise the heartbeat is
-//     refused and nothing after it takes effect. As statements, the write sets a mark for the rest of
-//     the transaction, and the statements after it require the mark.
+//     refused and nothing after it takes effect. In the form of statements, the write sets a mark
+//     for the rest of the transaction, and each later statement that writes requires the mark.
 //  3. They apply returned runs and exit evidence, and then renew the lease or decide the election.
 //  4. They read the reply: members, the newest event, units, membership events, waiting commands.
 //
 // The rows come back as text; rows.go and composite.go decode them. A further round trip is needed
-// only in these cases. If the heartbeat was refused, it finds out why. If the server process is new to
-// this process, it reads the server's identity; if the rows record another identity, or have lost
-// events that this process has seen, it records the new one (identity.go). If the node is more than
-// 500 events behind, it reads the next ones in order. If the function is missing, forbidden, or called
-// in another isolation, nothing has happened: the store repeats the heartbeat as statements, logs this
-// once, and uses statements from then on.
+// only in these cases. If the heartbeat was refused, it finds out why. If the server process is new
+// to this process, it reads the server's identity; if the rows record another identity, or have
+// lost events that this process has seen, it records the new one (identity.go). If the node is more
+// than 500 events behind, it reads the next ones in order. If the function is missing, forbidden,
+// or called in another isolation, nothing has happened: the store repeats the heartbeat as
+// statements, logs this once, and uses statements from then on.
 //
 // # The rules of the statements
 //
-// The isolation is READ COMMITTED: a statement sees what was committed before *it* began, not before it waited.
-// Therefore:
+// The isolation is READ COMMITTED: a statement sees what was committed before *it* began, not
+// before it waited. Therefore:
 //
-//   - Lock first, act in the next statement. Statements that decide never wait, so their transaction commits
-//     against the rows that they saw. For the same reason clock_timestamp() in them is never older than a wait.
-//     Reads come last.
-//   - All transactions take locks in one order: IDs being registered, term, adverts, nodes by incarnation, units,
-//     commands, lease, fences, counter. Therefore they cannot deadlock.
-//   - A leader's write locks the row of the term FOR KEY SHARE. A transaction that replaces or vacates the term
-//     locks it FOR UPDATE. So an election waits for a commit that is under way, and a later commit finds another
-//     term. A renewal writes the row of the lease and waits for neither. The row of a node that is assigned a unit
-//     is locked FOR KEY SHARE: the node may send heartbeats but not leave. The row of a node that is declared dead
-//     is locked FOR UPDATE: it may not send heartbeats.
-//   - Statements after a node's own write take effect only if that write happened in this transaction. A setting of
-//     the transaction records the write. A late or repeated heartbeat that is refused therefore renews nothing.
-//   - The function heartbeat_1 runs the same statements as the message. Each has a snapshot of its own and is
-//     planned once in a session. The function skips what the row counter says does not exist: events about members
-//     (rolled) and open commands (waiting).
-//   - Events are numbered from one row, counter, that is updated last. Its lock makes the order of numbers the
-//     order of commits. Each statement writes the events of exactly the rows that it changed, so no change lacks
-//     its event (invariant I8).
+//   - Lock first, act in the next statement. Statements that decide never wait, so their
+//     transaction commits against the rows that they saw. For the same reason clock_timestamp() in
+//     them is never older than a wait. Reads come last.
+//   - All transactions take locks in one order: IDs being registered, term, adverts, nodes by
+//     incarnation, units, commands, lease, fences, counter. Therefore they cannot deadlock.
+//   - A leader's write locks the row of the term FOR KEY SHARE. A transaction that replaces or
+//     vacates the term locks it FOR UPDATE. So an election waits for a commit that is under way,
+//     and a later commit finds another term. A renewal writes the row of the lease and waits for
+//     neither. The row of a node that is assigned a unit is locked FOR KEY SHARE: the node may send
+//     heartbeats but not leave. The row of a node that is declared dead is locked FOR UPDATE: it
+//     may not send heartbeats.
+//   - Statements after a node's own write take effect only if that write happened in this
+//     transaction. A setting of the transaction records the write. A late or repeated heartbeat
+//     that is refused therefore renews nothing.
+//   - The function heartbeat_1 runs the same statements as the message. Each has a snapshot of its
+//     own and is planned once in a session. The function skips what the row counter says does not
+//     exist: events about members (rolled) and open commands (waiting).
+//   - Events are numbered from one row, counter, that is updated last. Its lock makes the order of
+//     numbers the order of commits. Each statement writes the events of exactly the rows that it
+//     changed, so no change lacks its event (invariant I8).
 //
 // # Wake-ups
 //
-// A transaction that changes assignment or leadership also sends a notification (NOTIFY) that names the
-// incarnations concerned. [Store.Watch] listens on one connection of its own. A pooler that hands connections
-// around accepts LISTEN and forgets it. Watch detects that by a probe and logs it once, and [Store.Capabilities]
-// then declares NoWake. Heartbeats themselves send no notification.
+// A transaction that changes assignment or leadership also sends a notification (NOTIFY) that names
+// the incarnations concerned. [Store.Watch] listens on one connection of its own. A pooler that
+// hands connections around accepts LISTEN and forgets it. Watch detects that by a probe and logs it
+// once, and [Store.Capabilities] then declares NoWake. An ordinary heartbeat sends no notification;
+// a registration, and exit evidence, do.
 //
 // # Many nodes in one process
 //
-// Thousands of nodes may share a store and its few connections. When all of them call at once, they must not
-// overload each other or the server:
+// Thousands of nodes may share a store and its few connections. When all of them call at once, they
+// must not overload each other or the server:
 //
-//   - Ordinary heartbeats have a quarter of the connections to themselves. With eight or more connections, the
-//     leader's renewals have an eighth. Registrations, reports, commits and all other calls share the rest.
-//   - A call that got its connection when less than a fifth of its time was left is not begun. Otherwise, in a long
-//     line of calls, each would end late and the server's work would be wasted.
-//   - A call whose time is over in the middle of a statement waits for the server to say that it ended the
-//     statement. It waits half of Config.QueryTimeout, at most a second, and keeps the connection. Only a
-//     connection on which nothing arrives even then is dropped.
+//   - Ordinary heartbeats have a quarter of the connections to themselves. With eight or more
+//     connections, the leader's renewals have an eighth. Registrations, reports, commits and all
+//     other calls share the rest.
+//   - A call that got its connection when less than a fifth of its time was left is not begun.
+//     Otherwise, in a long line of calls, each would end late and the server's work would be
+//     wasted.
+//   - A call whose time is over in the middle of a statement waits for the server to say that it
+//     ended the statement. It waits half of Config.QueryTimeout, at most a second, and keeps the
+//     connection. Only a connection on which nothing arrives even then is dropped.
 //   - Fence stamps that are requested at the same time are sent together.
 //
 // # Fences
 //
-// [Store.Stamp] raises a unit's row in the table fence. Nothing else changes that row. [Store.Fence] locks the row
-// FOR SHARE in the user's own transaction and compares the generation. So the database refuses the effects of a run
-// that was superseded. The next run, which alone may have to wait, starts only after the last accepted transaction
-// has ended.
+// [Store.Stamp] raises a unit's row in the table fence. Nothing else changes that row.
+// [Store.Fence] locks the row FOR SHARE in the user's own transaction and compares the generation.
+// So the database refuses the effects of a run that was superseded. The next run, which alone may
+// have to wait, starts only after the last accepted transaction has ended.
 //
 // # What fails, and what then
 //
-// Errors that pass by themselves are [storage.ErrUnavailable]: no connection, no answer in time, a lock that was
-// not released, a deadlock. As with every error that is not an answer of the contract, the call may have happened.
-// When a server recovers or is read-only, the pool drops its connections to it at once, because after a failover
-// they lead to the wrong server.
+// Errors that pass by themselves are [storage.ErrUnavailable]: no connection, no answer in time, a
+// lock that was not released, a deadlock. As with every error that is not an answer of the
+// contract, the call may have happened. When a server recovers or is read-only, the pool drops its
+// connections to it at once, because after a failover they lead to the wrong server.
 //
 // # What is not promised
 //
-// Postgres stores what it acknowledged only as durably as it is configured. With synchronous_commit off, or after
-// an asynchronous failover, the newest rows are lost. Numbers do not repeat even then, and the store identity
-// changes. It consists of the system identifier, the timeline, and a mark in the rows if they went back in time on
-// the same server. The coordinator reacts to that change. Anyone with a role that can write these tables can do
-// anything to the cluster.
+// Postgres stores what it acknowledged only as durably as it is configured. With synchronous_commit
+// off, or after an asynchronous failover, the newest rows are lost. Numbers do not repeat even
+// then, and the store identity changes. It consists of the system identifier, the timeline, and a
+// mark in the rows if they went back in time on the same server. The coordinator reacts to that
+// change. Anyone with a role that can write these tables can do anything to the cluster.
 package postgres
