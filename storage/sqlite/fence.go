@@ -69,7 +69,7 @@ func (s *Store) Fence(ctx context.Context, tx *sql.Tx, f daemon.Fence) error {
 // InTx runs fn in a transaction of db, after [Store.Fence] has accepted f, and commits. db must be
 // the caller's own handle of the store's file. If fn or the fence fails, nothing is changed. InTx
 // waits for the write lock as long as ctx allows. When the validity of the run's assignment ends
-// (daemon.Trust), the transaction is rolled back, so fn cannot outlast it.
+// (daemon.Trust), the transaction is rolled back, so the effects of fn cannot outlast it.
 func (s *Store) InTx(ctx context.Context, db *sql.DB, f daemon.Fence, fn func(*sql.Tx) error) error {
 	if trust, ok := daemon.Trust(ctx); ok {
 		var cancel context.CancelFunc
@@ -140,7 +140,7 @@ func (s *Store) text(statement string) string {
 	return strings.ReplaceAll(statement, "~", s.cfg.Prefix)
 }
 
-// hasSeen reports whether this process has used a file with that random ID.
+// hasSeen reports whether this store has written to a file with that random ID.
 func (s *Store) hasSeen(fileID string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
