@@ -9,17 +9,18 @@ import (
 	"github.com/emitd/emitd/daemon"
 )
 
-// place is a shard's name.
+// place identifies a shard: its queue's name and its index.
 type place struct {
 	queue string
 	index int
 }
 
-// arrivalWait bounds how long a call waits for a shard that this node is taking over.
+// arrivalWait is the longest time a call waits for a shard that this node is taking over.
 const arrivalWait = 2 * time.Second
 
-// arrive says that this node is taking a shard over; arrived, which may be called again, that it
-// serves it or does not after all.
+// arrive records that this node is taking over a shard, so that calls wait for it (see await). The
+// caller calls arrived when the shard is served, or is not served after all; it may be called more
+// than once.
 func (b *Broker) arrive(p place) (arrived func()) {
 	c := make(chan struct{})
 	b.mu.Lock()
@@ -36,7 +37,8 @@ func (b *Broker) arrive(p place) (arrived func()) {
 }
 
 // await waits for a shard (-1: any of the queue) that is being taken over, and reports whether it
-// makes sense to look for it again. Nobody else could answer the caller meanwhile.
+// is worth looking it up again. Waiting is right because no other node could answer the caller
+// meanwhile.
 func (b *Broker) await(ctx context.Context, name string, index int) bool {
 	var arriving chan struct{}
 	b.mu.RLock()
@@ -60,7 +62,7 @@ func (b *Broker) await(ctx context.Context, name string, index int) bool {
 	return false
 }
 
-// serving returns a shard that this node serves, or is about to.
+// serving returns a shard that this node serves. It waits for one that is being taken over.
 func (b *Broker) serving(ctx context.Context, name string, index int) (*shard, error) {
 	s := b.shard(name, index)
 	if s == nil && b.await(ctx, name, index) {
@@ -72,9 +74,10 @@ func (b *Broker) serving(ctx context.Context, name string, index int) (*shard, e
 	return s, nil
 }
 
-// begin takes a shard over. It goes by the settings as they were read last, and reads them again
-// meanwhile: its callers wait for one request less. What was opened of a queue that is another one
-// by now is left to whoever deletes it.
+// begin takes a shard over. If the queue's settings were read a moment ago, it uses these and reads
+// the current ones concurrently: that saves callers the time of one request. If the queue turns out
+// to have been replaced, the journal that was opened is closed and left to whoever deletes the
+// removed queue.
 func (b *Broker) begin(ctx context.Context, a *daemon.Assignment, name string) (*shard, error) {
 	known := b.registry.recent(ctx, name)
 	if known == nil {
@@ -103,7 +106,7 @@ func (b *Broker) begin(ctx context.Context, a *daemon.Assignment, name string) (
 		return b.takeOver(ctx, a, set)
 	case err != nil:
 		return nil, err
-	case unread != nil: // follow will read it
+	case unread != nil: // follow reads the settings later
 		b.cfg.Logger.WarnContext(ctx, "the list of queues cannot be read; the shard is served as it was", "unit", a.Unit.String(), "error", unread)
 	default:
 		s.settings = *set
@@ -111,8 +114,10 @@ func (b *Broker) begin(ctx context.Context, a *daemon.Assignment, name string) (
 	return s, nil
 }
 
-// recent returns a queue's settings if they were read a moment ago. A queue that was removed since is
-// not struck off yet: what is written for it meanwhile is found and deleted.
+// recent returns a queue's settings if they were read within followEvery. They may be those of a
+// queue that was removed since. That is safe: its objects are not struck off the list before
+// nothing was found of them for a while (buryAfter), so what is written meanwhile is found and
+// deleted.
 func (r *Registry) recent(ctx context.Context, name string) *Settings {
 	if err := r.lock(ctx); err != nil {
 		return nil

@@ -18,56 +18,58 @@ import (
 	"github.com/emitd/emitd/storage/blob"
 )
 
-// Config of a broker. Bucket, StoreID, Owner and Now must be given.
+// Config configures a broker. Bucket, StoreID, Owner and Now are required.
 type Config struct {
 	Bucket blob.Bucket
 	// Root is the prefix of all keys; may be empty.
 	Root string
-	// StoreID is the identity of the cluster store, which hands out generations.
+	// StoreID is the identity of the cluster store, whose generations order the owners of a
+	// shard.
 	StoreID string
 	// Owner is the incarnation of this process.
 	Owner string
-	// Address is where clients reach this node; it stands in statistics.
+	// Address is where clients reach this node; it appears in statistics.
 	Address string
-	// Now estimates the clock of the cluster store: its time in the last heartbeat's reply plus what
-	// has passed since. Delays, times to live and the dedup window go by it; durability does not.
+	// Now estimates the clock of the cluster store: its time in the last heartbeat's reply plus
+	// what has passed since. Delays, times to live, claims and the deduplication window go by
+	// it; durability does not.
 	Now func() time.Time
-	// Holder returns the address of the node that serves a shard (-1: any shard), "" if it is not
-	// known. May be nil.
+	// Holder returns the address of the node that serves a shard (-1: any shard of the queue),
+	// or "" if it is not known. May be nil.
 	Holder func(queue string, shard int) string
-	// MaxShards bounds the shards of all queues of the cluster together; what would be beyond cannot be
-	// declared. 0: [DefaultMaxShards]. Give all nodes the same.
+	// MaxShards is the limit for the shards of all queues of the cluster together; a queue
+	// beyond it cannot be declared. 0: [DefaultMaxShards]. Set the same value on all nodes.
 	MaxShards int
-	// MinGap and Window are the journal's; see there.
+	// MinGap and Window configure the journal; see journal.Config.
 	MinGap time.Duration
 	Window int
-	// Logger; default slog.Default().
+	// Logger receives warnings and errors; default slog.Default().
 	Logger *slog.Logger
 }
 
-// Broker serves the queue shards that are assigned to this node: it is their agent, and the
-// Service for their callers. A call for a shard of another node is refused with QueueNotOwner.
+// Broker serves the queue shards that are assigned to this node: it is their agent, and the Service
+// for their callers. It refuses a call for a shard of another node with QueueNotOwner.
 type Broker struct {
 	cfg         Config
 	registry    *Registry
 	instruments *instruments
-	codec       *journal.Codec // of all journals
+	codec       *journal.Codec // shared by all journals
 	turn        atomic.Uint32
-	hands       sync.Pool                                   // of *[]handed: they are large
-	due         func(l *journal.Log, stateBytes int64) bool // when a checkpoint pays
+	hands       sync.Pool                                   // of *[]handed, which are large
+	due         func(l *journal.Log, stateBytes int64) bool // whether a checkpoint is worth its cost
 
 	mu       sync.RWMutex
 	queues   map[string]*served
-	arriving map[place]chan struct{} // shards that are being taken over; closed at the end
-	damaged  map[place]*Error        // shards that were refused for what is stored
+	arriving map[place]chan struct{} // shards that are being taken over; closed at the takeover's end
+	damaged  map[place]*Error        // shards that are not served because stored objects are damaged
 
-	buried      atomic.Pointer[time.Time] // when bury began last
+	buried      atomic.Pointer[time.Time] // when bury was last started
 	watching    watching
 	damagedWait time.Duration
 	marks       time.Duration // journal.Config.MarkAfter and MarkEvery; 0: the journal's own
 }
 
-// served is a queue of which this node has shards.
+// served is a queue of which this node serves shards.
 type served struct {
 	settings *Settings
 	shards   []*shard // by index
@@ -78,7 +80,7 @@ var (
 	_ daemon.Agent = (*Broker)(nil)
 )
 
-// NewBroker makes a broker. It does nothing until it is given a run.
+// NewBroker makes a broker. It does nothing until Run is called.
 func NewBroker(cfg Config) (*Broker, error) {
 	switch {
 	case cfg.Bucket == nil:
@@ -105,10 +107,10 @@ func NewBroker(cfg Config) (*Broker, error) {
 	return b, err
 }
 
-// Queues returns the list of queues.
+// Queues returns the registry: the list of queues.
 func (b *Broker) Queues() *Registry { return b.registry }
 
-// NewRegistry returns the list of queues below the root, for those who declare queues and serve
+// NewRegistry returns the registry below a root. It is for programs that declare queues and serve
 // none.
 func NewRegistry(bucket blob.Bucket, root string) *Registry {
 	return &Registry{
@@ -124,8 +126,8 @@ func join(root, key string) string {
 	return key
 }
 
-// prefix is where a shard's objects are. The hash spreads shards over a store that splits its load
-// by prefix; the incarnation makes a queue that is declared again another one.
+// prefix returns the prefix of a shard's objects. Its hash spreads shards over a store that splits
+// load by prefix. Its incarnation gives a queue that is declared again objects of its own.
 func prefix(root string, set *Settings, index int) string {
 	path := path(set, index)
 	h := fnv.New32a()
@@ -133,12 +135,13 @@ func prefix(root string, set *Settings, index int) string {
 	return join(root, fmt.Sprintf("v1/%02x/%s", h.Sum32()&0xff, path))
 }
 
-// path names a shard of a queue for ever.
+// path returns the name of a shard; it is never used for another one.
 func path(set *Settings, index int) string {
 	return fmt.Sprintf("%s/%d/%d", set.Name, set.Incarnation, index)
 }
 
-// Run serves one shard: the unit's index.
+// Run serves one shard, the one with the unit's index, until ctx ends, the assignment drains, or
+// the shard is lost.
 func (b *Broker) Run(ctx context.Context, a *daemon.Assignment) error {
 	s, err := b.enter(ctx, a)
 	if err != nil {
@@ -147,7 +150,7 @@ func (b *Broker) Run(ctx context.Context, a *daemon.Assignment) error {
 	return b.left(ctx, a, s, s.runToEnd(a.Draining()))
 }
 
-// enter takes the unit's shard over and lets callers in.
+// enter takes over the unit's shard and opens it to callers.
 func (b *Broker) enter(ctx context.Context, a *daemon.Assignment) (*shard, error) {
 	name, ok := strings.CutPrefix(string(a.Unit.Daemon), specPrefix)
 	if !ok {
@@ -164,7 +167,7 @@ func (b *Broker) enter(ctx context.Context, a *daemon.Assignment) (*shard, error
 		return nil, err
 	}
 	set := s.settings
-	s.tell(&set) // the first round writes what of them the log does not know
+	s.tell(&set) // the first round writes a Configure record if the log has other settings
 	s.rubbish.begin(s.sweepLeft, s.sweep)
 	b.add(s)
 	arrived()
@@ -172,16 +175,16 @@ func (b *Broker) enter(ctx context.Context, a *daemon.Assignment) (*shard, error
 	return s, nil
 }
 
-// runToEnd serves a shard that was taken over until its run ends. It is where the goroutine of each shard is
-// all the time, so it and what calls it keep little on the stack.
+// runToEnd serves a shard that was taken over until its run ends. The goroutine of each shard is in
+// it all the time, so this function and those that call it keep little on the stack.
 func (s *shard) runToEnd(draining <-chan struct{}) error {
 	defer s.b.watch()()
 	defer s.rubbish.end()
-	defer func() { _ = s.log.Close(s.ctx) }() // ended already: waits for its goroutines
+	defer func() { _ = s.log.Close(s.ctx) }() // the log has ended already: this waits for its goroutines
 	return s.run(draining)
 }
 
-// left says what the end of a shard's run means for the cluster.
+// left translates the end of a shard's run into the error that the supervisor acts on.
 func (b *Broker) left(ctx context.Context, a *daemon.Assignment, s *shard, err error) error {
 	if s.removed && ctx.Err() == nil {
 		b.DeleteRemoved(ctx)
@@ -196,8 +199,8 @@ func (b *Broker) left(ctx context.Context, a *daemon.Assignment, s *shard, err e
 	return err
 }
 
-// gone is the end of a run that has no queue to serve. One that was removed is given back at once: to
-// try again would not bring it back.
+// gone returns the error of a run that has no queue to serve. If the queue was removed, the unit is
+// released at once (daemon.ErrRelease), because trying again would not bring it back.
 func gone(u daemon.Unit, err error) error {
 	if TagOf(err) == QueueNotFound {
 		return fmt.Errorf("serve %s: %w (%w)", u, err, daemon.ErrRelease)
@@ -205,6 +208,7 @@ func gone(u daemon.Unit, err error) error {
 	return fmt.Errorf("serve %s: %w", u, err)
 }
 
+// add puts a shard on the list that callers use, or replaces the one with the same index.
 func (b *Broker) add(s *shard) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -220,7 +224,7 @@ func (b *Broker) add(s *shard) {
 	slices.SortFunc(q.shards, func(x, y *shard) int { return cmp.Compare(x.index, y.index) })
 }
 
-// forget takes a shard off the list that callers look at.
+// forget takes a shard off the list that callers use.
 func (b *Broker) forget(s *shard) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -244,6 +248,7 @@ func (b *Broker) local(name string) []*shard {
 	return nil
 }
 
+// shard returns a shard that this node serves; nil if it does not.
 func (b *Broker) shard(name string, index int) *shard {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -257,11 +262,12 @@ func (b *Broker) shard(name string, index int) *shard {
 	return nil
 }
 
-// missAge is how old the list of queues may be that tells a queue nobody serves from one that does
-// not exist.
+// missAge is how old the list of queues may be when it decides between a queue that no node here
+// serves (QueueNotOwner) and one that does not exist (QueueNotFound).
 const missAge = 2 * time.Second
 
-// open begins a call: the queue's settings, as the shards that this node serves have them.
+// open begins a call: it returns the queue's settings as the shards on this node have them. It
+// waits for a shard that is being taken over.
 func (b *Broker) open(ctx context.Context, name string) (*Settings, error) {
 	if err := over(ctx); err != nil {
 		return nil, err
@@ -293,6 +299,8 @@ func (b *Broker) settings(name string) *Settings {
 	return nil
 }
 
+// notOwner refuses a call for a shard (-1: any) that this node does not serve. It names the holder
+// if known, or the damage if this node was assigned the shard and cannot serve it.
 func (b *Broker) notOwner(name string, index int) *Error {
 	e := Refuse(QueueNotOwner, "this node does not serve shard %d of the queue %q", index, name)
 	if index < 0 {
@@ -308,7 +316,7 @@ func (b *Broker) notOwner(name string, index int) *Error {
 	return e
 }
 
-// snapshots returns what the shards of this node counted last, by queue.
+// snapshots returns the latest counts of this node's shards, added up by queue.
 func (b *Broker) snapshots() map[string]Stats {
 	b.mu.RLock()
 	defer b.mu.RUnlock()

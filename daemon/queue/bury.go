@@ -9,16 +9,16 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// deletesAtOnce is how many deletions are under way.
+// deletesAtOnce is how many deletions run concurrently.
 const deletesAtOnce = 16
 
-// buryAfter is for how long nothing is found of a removed queue until it is struck off: all brokers
-// have heard of its removal by then.
+// buryAfter is how long no object of a removed queue must be found before the queue is struck off
+// the list. By then all brokers know of its removal.
 const buryAfter = 2 * followEvery
 
-// bury deletes the objects of the removed queues that the list, as it was read last, names. Brokers
-// that have not heard of the removal may write on; so a queue is struck off only when nothing was
-// found of it for a while. It costs no request if no queue was removed.
+// bury deletes the objects of the removed queues that the list, as it was last read, names. A
+// broker that does not know of the removal yet may still write. So a queue is struck off only after
+// nothing was found of it for buryAfter. It costs no request if no queue was removed.
 func (r *Registry) bury(ctx context.Context) error {
 	if err := r.lock(ctx); err != nil {
 		return err
@@ -42,7 +42,7 @@ func (r *Registry) bury(ctx context.Context) error {
 	return failed
 }
 
-// still reports whether nothing was found of a removed queue for long enough.
+// still reports whether no object of a removed queue was found for buryAfter.
 func (r *Registry) still(g registryGrave, nothing bool) bool {
 	since, seen := r.quiet.LoadOrStore(g, time.Now())
 	if !nothing {
@@ -56,7 +56,7 @@ func (r *Registry) still(g registryGrave, nothing bool) bool {
 	return over
 }
 
-// raze deletes all objects of a removed queue, and returns how many it found.
+// raze deletes all objects of a removed queue and returns how many it found.
 func (r *Registry) raze(ctx context.Context, g registryGrave) (found int, err error) {
 	set := Settings{Name: g.Name, Incarnation: g.Incarnation}
 	for index := range g.Shards {
@@ -69,7 +69,7 @@ func (r *Registry) raze(ctx context.Context, g registryGrave) (found int, err er
 	return found, nil
 }
 
-// empty deletes what begins with a prefix.
+// empty deletes all objects below a prefix and returns how many it found.
 func (r *Registry) empty(ctx context.Context, prefix string) (found int, err error) {
 	for after := ""; ; {
 		page, err := r.bucket.List(ctx, prefix, after, 0)

@@ -8,39 +8,40 @@ import (
 	"github.com/emitd/emitd/internal/inflight"
 )
 
-// call is one request to one shard (a long poll: to all local shards). The shard's goroutine works
-// on it until it has ended; then the caller reads the answer.
+// call is one request to one shard; a long poll has one call in each of the node's shards. The
+// shard's goroutine owns it until it is answered; then the caller reads the results.
 type call struct {
-	// step decides as much of the call as it can. It may be called again after busy or later.
+	// step decides as much of the call as it can. It is called again after busy or later.
 	step func(s *shard, c *call) progress
-	// taken is set by the shard that answers, or by the caller who gave up; several calls that are
-	// one long poll share it, and done.
+	// taken is set by whoever ends the call: the shard that answers it, or the caller that
+	// gives up. The calls of one long poll share taken and done, so that only one shard
+	// answers.
 	taken *atomic.Bool
 	done  chan *call
 	err   *Error
 
-	// Of the shard's goroutine.
-	next     int    // position of what is to be decided
-	number   uint64 // or the job's number
-	limit    uint64 // of numbers
+	// Owned by the shard's goroutine.
+	next     int    // position of the next item to decide
+	number   uint64 // number of the next job to look at, for List and commands
+	limit    uint64 // bound of number: later jobs are not meant
 	decided  bool
-	over     bool // answered
-	wrote    bool // records of it are on their way: a failure has an unknown outcome
-	negative bool // part of the answer is a no
-	waits    int  // for so many segments
-	wait     bool // of a claim: until there are jobs
-	retried  bool // of a claim: only if it was made before
+	over     bool // the answer was sent
+	wrote    bool // records of the call were made: after a failure its outcome is unknown
+	negative bool // the answer refuses at least one item
+	waits    int  // number of batches that must be durable before the answer
+	wait     bool // for a claim: wait until there are jobs (long poll)
+	retried  bool // for a claim: answer only if the same request ID was claimed before
 
 	jobs     []prepared
 	receipts []Receipt
 	settle   []Settlement
-	tokens   []token // of settle; a zero one is none that this shard made for the job
+	tokens   []token // parallel to settle; zero: not a token of this shard for the job
 	outcomes []Outcome
 	claim    *ClaimRequest
 	claims   []handed
 	back     []undelivered
-	gone     *call // the claim of a caller who has gone
-	room     int   // bytes that the payloads of its answer may still take
+	gone     *call // for leaveStep: the claim call whose caller has gone
+	room     int   // bytes that the answer's payloads may still take
 	memory   *inflight.Call
 	command  *Command
 	met      int
@@ -54,21 +55,22 @@ type call struct {
 	stats    *Stats
 }
 
-// progress says how a step ended.
+// progress is the result of a step.
 type progress int
 
 const (
 	decided progress = iota
-	busy             // parked until a segment is durable
-	later            // there is more to do: give others a turn
-	placed           // answered already, or among the long polls
+	busy             // parked until a batch is durable
+	later            // not complete: decide the call again in the next round, after others
+	placed           // answered, refused, or added to the long polls
 )
 
 func newCall(step func(*shard, *call) progress) *call {
 	return &call{step: step, done: make(chan *call, 1)}
 }
 
-// answer ends the call, once. Only the shard that took it may.
+// answer sends the answer to the caller, once. Only the shard for which take returned true may call
+// it.
 func (c *call) answer() {
 	if !c.over {
 		c.over = true
@@ -76,10 +78,11 @@ func (c *call) answer() {
 	}
 }
 
-// take reports whether this shard may answer the call: another one has not, and somebody waits.
+// take claims the right to answer the call. It returns false if another shard has answered, or the
+// caller has given up.
 func (c *call) take() bool { return c.taken == nil || !c.taken.Swap(true) }
 
-// refuse ends the call with an error.
+// refuse answers the call with an error.
 func (c *call) refuse(err *Error) {
 	if !c.over {
 		c.err = err
@@ -87,7 +90,7 @@ func (c *call) refuse(err *Error) {
 	}
 }
 
-// do hands the call to a shard and waits for the answer.
+// do submits the call to the shard and waits for the answer.
 func (s *shard) do(ctx context.Context, c *call) error {
 	if err := s.submit(ctx, c); err != nil {
 		return err
@@ -95,9 +98,11 @@ func (s *shard) do(ctx context.Context, c *call) error {
 	return s.wait(ctx, c)
 }
 
-// fullWait is how long a call waits for a place in the shard's inbox.
+// fullWait is how long a call waits for room in the shard's inbox.
 const fullWait = time.Second
 
+// submit puts the call into the shard's inbox. If the inbox is full for fullWait, it returns
+// QueueFull.
 func (s *shard) submit(ctx context.Context, c *call) error {
 	if s.calls.put(c) {
 		return nil
@@ -118,7 +123,8 @@ func (s *shard) submit(ctx context.Context, c *call) error {
 	return nil
 }
 
-// post hands the call to a shard however long that takes, and does not wait for the answer.
+// post puts the call into the shard's inbox, however long that takes, and does not wait for the
+// answer. It gives up when the shard's run has ended.
 func (s *shard) post(c *call) {
 	for !s.calls.put(c) {
 		select {
@@ -129,10 +135,11 @@ func (s *shard) post(c *call) {
 	}
 }
 
+// wait waits for the call's answer. If the context ends first, the outcome is unknown.
 func (s *shard) wait(ctx context.Context, c *call) error {
 	select {
 	case <-c.done:
-	case <-s.gone: // it answered everything that it had taken
+	case <-s.gone: // the shard answered every call that it had taken
 		select {
 		case <-c.done:
 		default:
@@ -151,13 +158,15 @@ func canceled(ctx context.Context, tag Tag) *Error {
 	return Refuse(tag, "the caller gave up: %w", context.Cause(ctx))
 }
 
+// full returns a QueueFull refusal with a hint to try again after a second.
 func full(why string) *Error {
 	e := Refuse(QueueFull, "%s", why).WithHint("try again later, or let workers catch up")
 	e.RetryAfter = time.Second
 	return e
 }
 
-// crowded refuses a call whose answer would be more than the process may hold for its callers.
+// crowded refuses a call whose answer would exceed the memory that the process may hold for its
+// callers.
 func crowded() *Error {
 	e := Refuse(QueueFull, "too many large payloads are on their way to clients").WithHint("try again later")
 	e.RetryAfter = time.Second

@@ -19,7 +19,7 @@ import (
 
 var validName = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9])?$`)
 
-// CheckName reports why a queue cannot have this name, as BadRequest, or nil.
+// checkName returns nil if a queue can have this name, and BadRequest if not.
 func checkName(name string) *Error {
 	if validName.MatchString(name) {
 		return nil
@@ -27,14 +27,14 @@ func checkName(name string) *Error {
 	return Refuse(BadRequest, "the queue name %.80q does not match %s", name, validName)
 }
 
-// prepared is a job as the shard takes it.
+// prepared is a validated job, as the shard's goroutine gets it.
 type prepared struct {
 	id       string
 	packed   ledger.ID
 	kind     string
 	group    string
-	text     string // the payload, if it travels inside the log
-	payload  []byte // otherwise
+	text     string // the payload if it is stored in the log
+	payload  []byte // the payload if it becomes an object of its own
 	blob     string
 	size     int
 	priority int8
@@ -45,14 +45,14 @@ type prepared struct {
 	shard    int
 }
 
-// The bounds of times: what is longer is a mistake.
+// Limits of times and counts; larger values are refused as mistakes.
 const (
 	maxAhead    = 10 * 365 * 24 * time.Hour
 	maxAttempts = 10_000
 	minMillis   = int64(time.Millisecond)
 )
 
-// prepare checks a job and fills in the queue's defaults.
+// prepare validates a job, fills in the queue's defaults, and chooses the shard.
 func (set *Settings) prepare(j *Job) (prepared, *Error) {
 	id, err := jobID(j)
 	if err != nil {
@@ -90,7 +90,7 @@ func (set *Settings) prepare(j *Job) (prepared, *Error) {
 	if len(j.Payload) > InlinePayload {
 		p.payload = j.Payload
 	} else {
-		p.text = string(j.Payload) // the caller may write there when it has given up
+		p.text = string(j.Payload) // a copy: the caller may change its slice after it has given up
 	}
 	return p, nil
 }
@@ -99,10 +99,10 @@ func badJob(id, format string, args ...any) *Error {
 	return Refuse(BadRequest, "job %q: "+format, append([]any{id}, args...)...)
 }
 
-// millis rounds up, so that what is not zero stays so.
+// millis converts to milliseconds. It rounds up, so that a positive duration never becomes 0.
 func millis(d time.Duration) int64 { return (int64(d) + minMillis - 1) / minMillis }
 
-// jobID is the one that is given, or made of the key, or new.
+// jobID returns the job's ID: the given one, one derived from the key, or a new one.
 func jobID(j *Job) (string, *Error) {
 	switch {
 	case j.ID != "" && j.Key != "":
@@ -112,7 +112,7 @@ func jobID(j *Job) (string, *Error) {
 	case len(j.Key) > MaxID:
 		return "", Refuse(BadRequest, "the key %.80q has %d bytes, the limit is %d", j.Key, len(j.Key), MaxID)
 	case j.Key != "":
-		// A UUID of the user-defined kind (version 8): 122 bits of the key's hash.
+		// A UUID of version 8 (user-defined): 122 bits of the key's hash.
 		sum := sha256.Sum256([]byte("emitd idempotency key\x00" + j.Key))
 		id := uuid.UUID(sum[:16])
 		id[6], id[8] = id[6]&0x0f|0x80, id[8]&0x3f|0x80
@@ -140,7 +140,7 @@ func checkID(id string) *Error {
 	return nil
 }
 
-// policy fills a job's retry policy from the queue's.
+// policy returns the job's retry policy, with zero fields taken from the queue's.
 func (set *Settings) policy(id string, r Retry) (ledger.Policy, *Error) {
 	r = r.or(set.Retry)
 	if why := r.check(); why != "" {
@@ -154,7 +154,7 @@ func (set *Settings) policy(id string, r Retry) (ledger.Policy, *Error) {
 	return p, nil
 }
 
-// or fills zero fields from others.
+// or returns r with its zero fields taken from d.
 func (r Retry) or(d Retry) Retry {
 	return Retry{
 		MaxAttempts: cmp.Or(r.MaxAttempts, d.MaxAttempts), Backoff: cmp.Or(r.Backoff, d.Backoff), MaxBackoff: cmp.Or(r.MaxBackoff, d.MaxBackoff),
@@ -207,10 +207,10 @@ func (r *ClaimRequest) check(set *Settings) *Error {
 	return nil
 }
 
-// maxVisibility bounds a claim; who needs longer extends it.
+// maxVisibility is the longest visibility timeout; a worker that needs more extends its claim.
 const maxVisibility = 24 * time.Hour
 
-// check reports what is wrong with a settlement, whatever the job's state.
+// check validates a settlement, whatever the job's state.
 func (x *Settlement) check() *Error {
 	if err := checkID(x.ID); err != nil {
 		return err
@@ -232,7 +232,7 @@ func (x *Settlement) check() *Error {
 	return nil
 }
 
-// cut shortens a text without breaking a character.
+// cut shortens a text to at most most bytes without splitting a character.
 func cut(text string, most int) string {
 	if len(text) <= most {
 		return text
@@ -243,8 +243,8 @@ func cut(text string, most int) string {
 	return text[:most]
 }
 
-// shardOf spreads keys over shards (Lamping and Veach, A Fast, Minimal Memory, Consistent Hash
-// Algorithm): going from n to n+1 shards moves one key in n+1.
+// shardOf returns the shard of a key by jump consistent hashing (Lamping and Veach, A Fast, Minimal
+// Memory, Consistent Hash Algorithm, 2014): going from n to n+1 shards moves one key in n+1.
 func shardOf(key string, shards int) int {
 	if shards == 1 {
 		return 0
@@ -283,7 +283,7 @@ func notACursor(text string) *Error {
 	return Refuse(BadRequest, "the cursor %.80q is not one of a page", text)
 }
 
-// over refuses a call whose context is over already.
+// over refuses a call whose context has ended already.
 func over(ctx context.Context) *Error {
 	if ctx.Err() == nil {
 		return nil

@@ -7,8 +7,9 @@ import (
 	"github.com/emitd/emitd/daemon/queue/ledger"
 )
 
-// checkpoint is one under way, if there is one. It begins with a slot; the state is cut when all
-// slots up to it, and no later one, are applied; then it is written a little in each round.
+// checkpoint is the checkpoint in progress, if there is one. It begins with a slot, upTo. The state
+// is cut when all slots up to upTo, and no later one, are applied to the ledger. Then each round
+// writes a step of it.
 type checkpoint struct {
 	log  *journal.Checkpoint
 	upTo uint64
@@ -21,7 +22,8 @@ const (
 	checkpointBacklog = 16 << 20
 )
 
-// moved is signalled when there may be room to write more.
+// moved returns a channel that is signalled when there may be room to write more; nil without a
+// checkpoint.
 func (c *checkpoint) moved() <-chan struct{} {
 	if c.log == nil {
 		return nil
@@ -29,11 +31,12 @@ func (c *checkpoint) moved() <-chan struct{} {
 	return c.log.Moved()
 }
 
-// eager reports whether more of it can be written now.
+// eager reports whether a step can be written now.
 func (c *checkpoint) eager() bool {
 	return c.log != nil && c.cut != nil && c.log.Backlog() < checkpointBacklog
 }
 
+// abort gives up the checkpoint in progress.
 func (c *checkpoint) abort() {
 	if c.log == nil {
 		return
@@ -45,15 +48,16 @@ func (c *checkpoint) abort() {
 	*c = checkpoint{}
 }
 
-// cutBefore cuts the state if all up to the checkpoint's slot is applied and the next slot to be
-// applied lies behind it.
+// cutBefore cuts the state if all slots up to the checkpoint's are applied and next, the next slot
+// to apply, lies behind it.
 func (s *shard) cutBefore(next uint64) {
 	if s.ckpt.log != nil && s.ckpt.cut == nil && next > s.ckpt.upTo {
 		s.ckpt.cut = s.ledger.Cut()
 	}
 }
 
-// checkpoint begins one when it pays, and writes a step of the one under way.
+// checkpoint begins a checkpoint when one is worth its cost, or writes a step of the one in
+// progress.
 func (s *shard) checkpoint() {
 	c := &s.ckpt
 	switch {
@@ -93,14 +97,15 @@ func (c *checkpoint) write() (more bool, err error) {
 	if err := errors.Join(c.log.DropRuns(c.cut.Dropped()), c.log.Commit(nil)); err != nil {
 		return false, err
 	}
-	c.cut.Named() // no other one begins before this one counts
+	c.cut.Named() // the journal begins no other checkpoint before this one is in force
 	return false, nil
 }
 
+// beginCheckpoint begins a checkpoint at the newest slot, if the journal allows one now.
 func (s *shard) beginCheckpoint() {
 	log, upTo, err := s.log.Checkpoint()
 	if err != nil {
-		return // one is still being finished, or the log has ended
+		return // the last one is still being finished, or the log has ended
 	}
 	s.ckpt = checkpoint{log: log, upTo: upTo}
 	s.cutBefore(s.log.Durable() + 1)

@@ -13,7 +13,7 @@ import (
 	"github.com/emitd/emitd/internal/inflight"
 )
 
-// Claim hands out jobs of the shards that this node serves.
+// Claim claims jobs of the shards that this node serves; see the package comment for its way.
 func (b *Broker) Claim(ctx context.Context, name string, req ClaimRequest) (_ []Claimed, err error) {
 	defer b.instruments.operation(ctx, name, "claim", "receive")(&err)
 	set, err := b.open(ctx, name)
@@ -43,7 +43,7 @@ func (b *Broker) Claim(ctx context.Context, name string, req ClaimRequest) (_ []
 	return out, err
 }
 
-// room is for so many claims.
+// room returns an empty slice for this many claims, reused if possible: the elements are large.
 func (b *Broker) room(jobs int) []handed {
 	if kept, _ := b.hands.Get().(*[]handed); kept != nil && cap(*kept) >= jobs {
 		return (*kept)[:0]
@@ -51,15 +51,17 @@ func (b *Broker) room(jobs int) []handed {
 	return make([]handed, 0, jobs)
 }
 
-// handed is a claimed job as the shard hands it out: what takes time is left to the caller.
+// handed is a claimed job as the shard returns it. Token and payload object are left to the
+// caller's goroutine, because they take time.
 type handed struct {
 	shard *shard
 	id    ledger.ID
-	job   ledger.Job    // without the text of its ID
-	until time.Duration // from now
+	job   ledger.Job    // without its ID's text
+	until time.Duration // visibility timeout from now
 }
 
-// take fills in a job as it stands, if there is one of this number.
+// take fills in the job with this number as it stands in the ledger, and reports whether there is
+// one.
 func (h *handed) take(s *shard, number uint64) (ok bool) {
 	h.shard = s
 	h.job, ok = s.ledger.Glance(number)
@@ -67,10 +69,11 @@ func (h *handed) take(s *shard, number uint64) (ok bool) {
 	return ok
 }
 
-// claimNow asks one shard after the other, beginning with another one each time.
+// claimNow asks the shards one after the other until it has enough jobs, each time beginning with
+// another shard. It does not wait for jobs.
 func (b *Broker) claimNow(ctx context.Context, shards []*shard, req ClaimRequest) ([]handed, error) {
 	if len(shards) == 1 && req.Wait > 0 {
-		return nil, nil // the poll is served at once if there are jobs
+		return nil, nil // poll does the same in one call: it returns at once if there are jobs
 	}
 	var claims []handed
 	room := MaxPayload
@@ -95,7 +98,7 @@ func (b *Broker) claimNow(ctx context.Context, shards []*shard, req ClaimRequest
 		}
 		return nil
 	}
-	if req.RequestID != "" && len(shards) > 1 { // whoever has answered this call before, first
+	if req.RequestID != "" && len(shards) > 1 { // first the shards that have answered this request ID before
 		if err := ask(true); err != nil || len(claims) > 0 {
 			return claims, err
 		}
@@ -103,7 +106,7 @@ func (b *Broker) claimNow(ctx context.Context, shards []*shard, req ClaimRequest
 	return claims, ask(false)
 }
 
-// poll waits at all shards; the first one that has jobs answers.
+// poll puts the call into all shards; the first one that has jobs answers it.
 func (b *Broker) poll(ctx context.Context, shards []*shard, req ClaimRequest) ([]handed, error) {
 	taken, done := new(atomic.Bool), make(chan *call, 1)
 	calls := make([]*call, len(shards))
@@ -138,7 +141,8 @@ func (b *Broker) poll(ctx context.Context, shards []*shard, req ClaimRequest) ([
 	return nil, why
 }
 
-// handing returns the jobs that are being handed out to a poll: they must not be lost.
+// handing waits for the shard that has taken the call already: its jobs are claimed and must reach
+// the caller. If the context ends first, leave makes the shards release them.
 func handing(ctx context.Context, shards []*shard, calls []*call, done chan *call) ([]handed, error) {
 	select {
 	case c := <-done:
@@ -151,6 +155,7 @@ func handing(ctx context.Context, shards []*shard, calls []*call, done chan *cal
 	return nil, canceled(ctx, UnknownOutcome)
 }
 
+// answerOf returns the result of an answered claim call.
 func answerOf(c *call) ([]handed, error) {
 	if c.err != nil {
 		return nil, c.err
@@ -162,13 +167,13 @@ func claimCall(ctx context.Context, req *ClaimRequest, taken *atomic.Bool, done 
 	return &call{step: claimStep, claim: req, taken: taken, done: done, room: MaxPayload, memory: inflight.Of(ctx)}
 }
 
-// withdraw takes a poll off the list that nobody waits for any more.
+// withdraw tells the shard that the caller of a long poll has stopped waiting.
 func (s *shard) withdraw(c *call) {
-	s.left.put(c) // if that is full, the shard finds out itself when it serves the poll
+	s.left.put(c) // if left is full, the shard notices by c.taken when it serves the poll
 }
 
-// claims makes of what shards handed out what the worker gets: with tokens, and with payloads, also
-// those that are objects of their own; see deliver.
+// claims makes the worker's view of claimed jobs: it adds tokens, and payloads that are objects of
+// their own; see deliver.
 func (b *Broker) claims(ctx context.Context, got []handed, req *ClaimRequest) ([]Claimed, error) {
 	out := make([]Claimed, len(got))
 	for i := range got {
@@ -186,8 +191,10 @@ func (b *Broker) claims(ctx context.Context, got []handed, req *ClaimRequest) ([
 	return b.deliver(ctx, got, out, req)
 }
 
+// claimStep decides a claim call: it repeats an earlier answer, hands out jobs, adds the call to
+// the long polls, or answers that there is none.
 func claimStep(s *shard, c *call) progress {
-	if c.decided { // its durable claims were written
+	if c.decided { // its durable claims were written; finish answers it
 		return placed
 	}
 	if again := s.repeated(c); again != nil {
@@ -211,7 +218,8 @@ func claimStep(s *shard, c *call) progress {
 	return placed
 }
 
-// repeated answers a call that has been made before with the same claims.
+// repeated answers a call whose request ID was used before with the same claims. It returns nil if
+// there are none.
 func (s *shard) repeated(c *call) *progress {
 	if c.claim.RequestID == "" {
 		return nil
@@ -245,7 +253,7 @@ func (s *shard) repeated(c *call) *progress {
 	return &p
 }
 
-// serve hands jobs to those who wait, in the order in which they came.
+// serve gives jobs to the long polls, in the order in which they came.
 func (s *shard) serve() {
 	for c, ok := s.left.get(); ok; c, ok = s.left.get() {
 		s.polls = slices.DeleteFunc(s.polls, func(p *call) bool { return p == c })
@@ -268,7 +276,9 @@ func (s *shard) serve() {
 	s.polls = kept
 }
 
-// hand gives the best jobs to a call, if there are any and the caller still waits.
+// hand claims the best jobs for a call. It returns false if there are none or they may not be
+// handed out now, and true if the call needs nothing more: it was answered, refused, waits for its
+// durable claims, or its caller has gone.
 func (s *shard) hand(c *call) bool {
 	req := c.claim
 	if s.ledger.Paused() || s.full() {
@@ -296,7 +306,7 @@ func (s *shard) hand(c *call) bool {
 	for ; ok && len(c.claims) < req.Max; n, ok = s.ledger.Best(req.Types) {
 		size := s.ledger.Size(n)
 		if size > c.room || len(c.claims) > 0 && !c.memory.Take(int64(size)) {
-			break // for another call
+			break // it stays for another call
 		}
 		c.room -= size
 		c.claims = append(c.claims, handed{until: req.Visibility})
@@ -307,13 +317,13 @@ func (s *shard) hand(c *call) bool {
 		r.Deliveries = append(r.Deliveries, uint64(j.Deliveries)+1)
 		if durable {
 			if err := s.ledger.Hold(n); err != nil {
-				panic(err) // it is the best one
+				panic(err) // Best returns no held job
 			}
-		} else { // at once, or it would stay the best one
+		} else { // applied now, or Best would return it again
 			one.At, one.Numbers, one.Deliveries = s.now, r.Numbers[len(r.Numbers)-1:], r.Deliveries[len(r.Deliveries)-1:]
 			s.must(&one, s.now)
 		}
-		// As it is then.
+		// h shows the job as the claim leaves it.
 		j.State, j.At, j.Worker, j.Epoch, j.Nonce, j.Begun = ledger.Active, r.Until, r.Worker, r.Epoch, r.Nonce, false
 		j.Visibility, j.Tokenless, j.Deliveries = r.Visibility, r.Tokenless, j.Deliveries+1
 	}
@@ -327,7 +337,8 @@ func (s *shard) hand(c *call) bool {
 	return true
 }
 
-// durably makes the claims wait for their commit.
+// durably writes the claims as a hard record; the call is answered when it is durable. A repeated
+// call with the same request ID finds the batch in requests.
 func (s *shard) durably(c *call, r *ledger.Record) {
 	w := s.gather()
 	if r.Request != "" {
@@ -338,8 +349,9 @@ func (s *shard) durably(c *call, r *ledger.Record) {
 	c.decided = true
 }
 
-// nonce tells claims apart that agree in everything else. One without a token has one by its
-// worker, so that the worker's repeated complete is known as such.
+// nonce returns a number that distinguishes claims that are equal in everything else. For a claim
+// without a token it is derived from the worker's name, so that the worker's repeated complete is
+// recognised.
 func nonce(req *ClaimRequest) uint32 {
 	if req.Tokenless {
 		return workerNonce(req.Worker)
@@ -355,7 +367,7 @@ func workerNonce(worker string) uint32 {
 	return h.Sum32()
 }
 
-// info is a job as people see it.
+// info returns the job as callers see it.
 func (s *shard) info(j *ledger.Job) Info {
 	i := Info{
 		ID: j.ID, Queue: s.name, Type: j.Type, Group: j.Group, State: stateOf(j.State), Priority: int(j.Priority), Attempts: j.Attempts,

@@ -10,17 +10,18 @@ import (
 	"github.com/emitd/emitd/daemon/queue/journal"
 )
 
-// damagedWait is for how long a node keeps a shard that it refuses to serve: its callers are told why,
-// and not that nobody serves it. Then the run ends with the error, which the cluster's status shows, and
-// the takeover is tried again.
+// damagedWait is how long a run holds on to a shard that it refuses to serve. Callers are told the
+// reason during that time, instead of being told that no node serves the shard. Then the run ends
+// with the error, which the cluster's status shows, and the takeover is tried again.
 const damagedWait = 10 * time.Second
 
-// isDamage reports whether a takeover failed for what is stored.
+// isDamage reports whether a takeover failed because stored objects are missing or damaged, or
+// because a repair is not finished.
 func isDamage(err error) bool {
 	return errors.Is(err, journal.ErrMissing) || errors.Is(err, journal.ErrCorrupt) || errors.Is(err, journal.ErrRepairing)
 }
 
-// refuse keeps a shard whose journal is damaged away from its callers, and says so.
+// refuse makes callers of a damaged shard get the reason, and holds the run for damagedWait.
 func (b *Broker) refuse(ctx context.Context, a *daemon.Assignment, p place, err error) {
 	b.mu.Lock()
 	first := b.damaged[p] == nil
@@ -34,7 +35,7 @@ func (b *Broker) refuse(ctx context.Context, a *daemon.Assignment, p place, err 
 	if b.damagedWait == 0 {
 		return
 	}
-	a.Ready() // callers are sent here
+	a.Ready() // the cluster sends callers here
 	wait := time.NewTimer(b.damagedWait)
 	defer wait.Stop()
 	select {
@@ -44,8 +45,8 @@ func (b *Broker) refuse(ctx context.Context, a *daemon.Assignment, p place, err 
 	}
 }
 
-// damage returns why this node does not serve a shard (-1: any of the queue) that it was assigned; nil if
-// it is not for damage.
+// damage returns why this node does not serve a shard (-1: any of the queue) that it was assigned;
+// nil if stored objects are not the reason.
 func (b *Broker) damage(name string, index int) *Error {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -57,7 +58,7 @@ func (b *Broker) damage(name string, index int) *Error {
 	return nil
 }
 
-// damages counts the damaged shards of this node, by queue.
+// damages counts the damaged shards of this node by queue.
 func (b *Broker) damages() map[string]int {
 	b.mu.RLock()
 	defer b.mu.RUnlock()

@@ -6,15 +6,15 @@ import (
 )
 
 const (
-	// A successor has read so much in no time.
+	// A successor replays this much in negligible time.
 	partSlots = 256
 	partBytes = 4 << 20
-	// partWait is how long a drain waits for a checkpoint.
+	// partWait is how long a drain waits for its checkpoint.
 	partWait = 3 * time.Second
 )
 
-// part prepares a drain. If the successor would have much to replay, a checkpoint is written first,
-// while everybody is served: what callers wait for is the successor.
+// part prepares a drain. If the successor would have much to replay, a checkpoint is written first
+// while the shard is still served: callers wait for the successor's replay, not for this.
 func (s *shard) part() {
 	s.leave = time.Now()
 	if st := s.log.Stats(); st.Slots > partSlots || st.Bytes > max(partBytes, s.ledger.Bytes()/16) {
@@ -25,8 +25,8 @@ func (s *shard) part() {
 	}
 }
 
-// ready reports whether the drain is to begin: the checkpoint counts, or has failed, or is waited
-// for too long.
+// ready reports whether the drain can begin: the checkpoint is in force, has failed, or took longer
+// than partWait.
 func (s *shard) ready() bool {
 	switch {
 	case s.leave.IsZero():
@@ -44,7 +44,8 @@ func (s *shard) ready() bool {
 	}
 }
 
-// prepared is closed when the checkpoint that a drain waits for is complete.
+// prepared returns a channel that is closed when the checkpoint that the drain waits for is
+// complete; nil if it waits for none.
 func (s *shard) prepared() <-chan struct{} {
 	if s.leave.IsZero() || s.ckpt.log != nil || s.written == nil {
 		return nil
@@ -52,10 +53,11 @@ func (s *shard) prepared() <-chan struct{} {
 	return s.written.Done()
 }
 
-// notOwner says that another broker is to be asked.
+// notOwner refuses a call: another broker serves the shard.
 func (s *shard) notOwner() *Error { return s.b.notOwner(s.name, s.index) }
 
-// fail refuses a call that this broker may not answer any more.
+// fail refuses a call that this broker may not answer any more. If records of the call were made,
+// its outcome is unknown; otherwise another broker can be asked.
 func (s *shard) fail(c *call) {
 	switch {
 	case c.wrote:
@@ -65,14 +67,15 @@ func (s *shard) fail(c *call) {
 	}
 }
 
+// unknown returns an UnknownOutcome refusal: the caller should repeat the call.
 func unknown(why string) *Error {
 	e := Refuse(UnknownOutcome, "%s", why).WithHint("repeat the call with the same IDs, keys or tokens")
 	e.RetryAfter = 100 * time.Millisecond
 	return e
 }
 
-// drain ends the run in order: what was decided is written and answered, everybody else is sent
-// away, and the journal is closed so that the successor starts at once.
+// drain ends the run in order: what was decided is written and answered, all other calls are
+// refused, and the journal is closed so that the successor can start at once.
 func (s *shard) drain() {
 	s.clock()
 	s.drained, s.leave = true, time.Time{}
@@ -84,7 +87,7 @@ func (s *shard) drain() {
 	go func() { s.closing <- s.log.Close(s.ctx) }()
 }
 
-// dismiss sends everybody away who waits for nothing that is under way.
+// dismiss refuses all calls that do not wait for a batch in flight.
 func (s *shard) dismiss() {
 	for _, c := range append(s.again, s.polls...) {
 		s.fail(c)
@@ -101,7 +104,8 @@ func (s *shard) dismiss() {
 	}
 }
 
-// ended ends the run after the log. What was durable before is acknowledged.
+// ended is the end of the run after the log has ended. It still answers the calls whose records
+// became durable before.
 func (s *shard) ended() error {
 	err := s.log.Err()
 	if s.closing != nil {
@@ -115,7 +119,7 @@ func (s *shard) ended() error {
 	return nil
 }
 
-// shutdown answers whoever still waits.
+// shutdown refuses all calls that still wait.
 func (s *shard) shutdown() {
 	s.b.forget(s)
 	s.drained = true
@@ -134,5 +138,5 @@ func (s *shard) shutdown() {
 	}
 	s.ckpt.abort()
 	close(s.gone)
-	s.dismiss() // who came meanwhile
+	s.dismiss() // calls that came between the first dismiss and the close
 }

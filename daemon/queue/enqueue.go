@@ -14,7 +14,7 @@ import (
 	"github.com/emitd/emitd/storage/blob"
 )
 
-// Enqueue makes jobs durable.
+// Enqueue makes jobs durable and returns one receipt per job; see the package comment for its way.
 func (b *Broker) Enqueue(ctx context.Context, name string, jobs []Job) (_ []Receipt, err error) {
 	defer b.instruments.operation(ctx, name, "enqueue", "send")(&err)
 	set, err := b.open(ctx, name)
@@ -27,7 +27,7 @@ func (b *Broker) Enqueue(ctx context.Context, name string, jobs []Job) (_ []Rece
 	if len(jobs) == 0 {
 		return []Receipt{}, nil
 	}
-	parts := map[int][]int{} // positions by shard
+	parts := map[int][]int{} // positions in jobs, by shard
 	ready := make([]prepared, len(jobs))
 	for i := range jobs {
 		p, refusal := set.prepare(&jobs[i])
@@ -61,6 +61,8 @@ func (b *Broker) Enqueue(ctx context.Context, name string, jobs []Job) (_ []Rece
 	return receipts, nil
 }
 
+// enqueueParts submits each shard's part, waits for all answers, and stores the receipts at their
+// positions.
 func (b *Broker) enqueueParts(ctx context.Context, shards map[int]*shard, parts map[int][]int, ready []prepared, receipts []Receipt) error {
 	calls := map[int]*call{}
 	for index, positions := range parts {
@@ -82,7 +84,8 @@ func (b *Broker) enqueueParts(ctx context.Context, shards map[int]*shard, parts 
 	var failed error
 	for index, c := range calls {
 		if err := shards[index].wait(ctx, c); err != nil {
-			// Of several refusals, one that leaves room for doubt wins.
+			// Of several errors, UnknownOutcome wins: the others say that nothing
+			// happened.
 			if failed == nil || TagOf(err) == UnknownOutcome {
 				failed = err
 			}
@@ -98,7 +101,7 @@ func (b *Broker) enqueueParts(ctx context.Context, shards map[int]*shard, parts 
 	return failed
 }
 
-// enqueueStep decides jobs until one is met whose ID is on its way.
+// enqueueStep decides jobs until it meets one whose ID is held.
 func enqueueStep(s *shard, c *call) progress {
 	if c.next == 0 {
 		if err := s.room(c); err != nil {
@@ -122,12 +125,15 @@ func enqueueStep(s *shard, c *call) progress {
 	return decided
 }
 
+// duplicate makes the receipt of an ID that is known. It waits until everything decided before it
+// is durable.
 func (s *shard) duplicate(c *call, id string, state State) {
 	s.use().rates.duplicates++
 	c.receipts = append(c.receipts, Receipt{ID: id, Duplicate: true, State: state})
 	s.barrier(c)
 }
 
+// enqueue adds the record of a new job. The ledger keeps its ID as held until then.
 func (s *shard) enqueue(c *call, j *prepared) {
 	state := Waiting
 	number := s.ledger.Number()
@@ -140,7 +146,8 @@ func (s *shard) enqueue(c *call, j *prepared) {
 	c.receipts = append(c.receipts, Receipt{ID: j.id, State: state})
 }
 
-// fill makes the record of a job that is submitted at the record's time.
+// fill fills in the Enqueue record of the job. Delays and times to live count from the record's
+// time.
 func (j *prepared) fill(r *ledger.Record) {
 	r.Kind, r.Packed, r.Type, r.Group = ledger.Enqueue, j.packed, j.kind, j.group
 	r.Text, r.Blob, r.Size, r.Priority, r.Policy = j.text, j.blob, j.size, j.priority, j.policy
@@ -156,7 +163,7 @@ func (j *prepared) fill(r *ledger.Record) {
 	}
 }
 
-// room refuses a call for which there is no memory.
+// room refuses a call that would exceed the shard's memory limits.
 func (s *shard) room(c *call) *Error {
 	if s.full() {
 		return full("too much is being written at the moment")
@@ -174,7 +181,7 @@ func (s *shard) room(c *call) *Error {
 	return nil
 }
 
-// upload writes payloads that are too large for the log, before any record names them.
+// upload writes the payloads that are too large for the log, before any record names them.
 func (b *Broker) upload(ctx context.Context, shards map[int]*shard, jobs []prepared) error {
 	for i := range jobs {
 		j := &jobs[i]
@@ -190,7 +197,8 @@ func (b *Broker) upload(ctx context.Context, shards map[int]*shard, jobs []prepa
 	return nil
 }
 
-// orphans deletes payloads that no job refers to.
+// orphans deletes uploaded payloads that no job refers to: of duplicates, and of calls that
+// certainly failed.
 func (b *Broker) orphans(shards map[int]*shard, jobs []prepared, receipts []Receipt, err error) {
 	for i := range jobs {
 		switch {
@@ -201,7 +209,7 @@ func (b *Broker) orphans(shards map[int]*shard, jobs []prepared, receipts []Rece
 	}
 }
 
-// unlink notes the payload objects of jobs that a record ends.
+// unlink schedules the deletion of the payload objects of jobs that a record ends.
 func (s *shard) unlink(r *ledger.Record) {
 	if r.Kind != ledger.Complete && r.Kind != ledger.Cancel && r.Kind != ledger.Purge {
 		return
@@ -213,22 +221,24 @@ func (s *shard) unlink(r *ledger.Record) {
 	}
 }
 
-// blobPrefix is where a shard's payload objects are. Their keys begin with the epoch in which they
-// were written, and end with a digest of the payload.
+// blobPrefix returns the prefix of a shard's payload objects. Their keys begin with the epoch in
+// which they were written, so that a later epoch can find unneeded ones, and end with a digest of
+// the payload.
 func blobPrefix(shard string) string { return shard + "/blob/" }
 
 func (s *shard) blobKey(payload []byte) string {
 	return fmt.Sprintf("%s%d-%s-%s", s.blobs, s.epoch, uuid.NewString(), digest(payload))
 }
 
-// digest tells a payload from every other one.
+// digest returns the first 64 bits of the payload's SHA-256, in hexadecimal.
 func digest(payload []byte) string {
 	sum := sha256.Sum256(payload)
 	return hex.EncodeToString(sum[:8])
 }
 
-// payloadOf reads the object of a payload. One that is not what was written is blob.ErrCorrupt. Keys of
-// before there were digests end with a UUID, whose last part is shorter.
+// payloadOf reads a payload object. If its content does not match the key's digest, the error is
+// blob.ErrCorrupt. Keys from before digests end with a UUID, whose last part is shorter; they are
+// not checked.
 func payloadOf(ctx context.Context, bucket blob.Bucket, key string) ([]byte, error) {
 	o, err := bucket.Read(ctx, key)
 	if err != nil {

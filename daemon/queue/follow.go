@@ -6,25 +6,26 @@ import (
 	"time"
 )
 
-// followEvery is how often a broker that serves shards looks whether the settings of their queues have
-// changed.
+// followEvery is how often a broker that serves shards reads the list of queues for changed
+// settings.
 const followEvery = 30 * time.Second
 
-// watching is the one goroutine that looks at the list of queues for all shards of a broker. It runs
-// while there is a shard: an idle shard has no goroutine of its own for that.
+// watching is the state of the one goroutine that reads the list of queues for all shards of a
+// broker. It runs while the broker serves a shard. Idle shards need no goroutine of their own for
+// this.
 type watching struct {
 	mu     sync.Mutex
 	shards int
-	stop   func() // ends the goroutine and waits for it
+	stop   func() // stops the goroutine and waits for its end
 }
 
-// watch has the list of queues looked at until the function that it returns is called.
+// watch keeps that goroutine running until the function that it returns is called.
 func (b *Broker) watch() (leave func()) {
 	w := &b.watching
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.shards++; w.shards == 1 {
-		ctx, cancel := context.WithCancel(context.Background()) // not of a run: it serves the others as well
+		ctx, cancel := context.WithCancel(context.Background()) // no run's context: it serves all shards
 		var ended sync.WaitGroup
 		ended.Go(func() { b.follow(ctx) })
 		w.stop = func() { cancel(); ended.Wait() }
@@ -41,7 +42,7 @@ func (b *Broker) watch() (leave func()) {
 	}
 }
 
-// follow looks at the list of queues every half minute.
+// follow reads the list of queues every half minute.
 func (b *Broker) follow(ctx context.Context) {
 	ticker := time.NewTicker(followEvery)
 	defer ticker.Stop()
@@ -55,7 +56,8 @@ func (b *Broker) follow(ctx context.Context) {
 	}
 }
 
-// look tells all shards the settings of their queues, and deletes what removed queues have left.
+// look gives all shards the current settings of their queues, and deletes the objects of removed
+// queues.
 func (b *Broker) look(ctx context.Context) {
 	sets, err := b.registry.all(ctx, followEvery/2)
 	first := false
@@ -70,7 +72,7 @@ func (b *Broker) look(ctx context.Context) {
 			s.tell(&Settings{Name: s.name})
 		}
 	}
-	if first { // one of a queue's brokers is enough
+	if first { // one of a queue's brokers is enough: that of shard 0
 		b.DeleteRemoved(ctx)
 	}
 }
@@ -85,7 +87,7 @@ func (b *Broker) all() (out []*shard) {
 	return out
 }
 
-// changed passes new settings of a queue on to its shards.
+// changed passes new settings of a queue on to its shards on this node.
 func (b *Broker) changed(set Settings) {
 	set = set.withDefaults()
 	for _, s := range b.local(set.Name) {
@@ -93,7 +95,7 @@ func (b *Broker) changed(set Settings) {
 	}
 }
 
-// tell replaces what the shard has not yet heard.
+// tell passes settings to the shard's goroutine. They replace settings that it has not read yet.
 func (s *shard) tell(set *Settings) {
 	for {
 		select {
@@ -108,9 +110,9 @@ func (s *shard) tell(set *Settings) {
 	}
 }
 
-// DeleteRemoved deletes what removed queues have left. It does nothing if it was called within the last
-// quarter of a minute. A broker that serves a shard 0 calls it by itself every half minute; while no
-// queue is declared nobody does, and whoever has the broker calls it now and then.
+// DeleteRemoved deletes the objects of removed queues. It does nothing if it was called within the
+// last 15 s. A broker that serves a shard 0 calls it every half minute. While no queue is declared,
+// no broker does; the owner of the broker must then call it now and then.
 func (b *Broker) DeleteRemoved(ctx context.Context) {
 	now, last := time.Now(), b.buried.Load()
 	if last != nil && now.Sub(*last) < followEvery/2 || !b.buried.CompareAndSwap(last, &now) {

@@ -10,7 +10,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// instruments is what the broker measures, by OpenTelemetry's global provider.
+// instruments are the broker's metrics, from OpenTelemetry's global provider.
 type instruments struct {
 	calls     metric.Float64Histogram
 	commits   metric.Float64Histogram
@@ -43,7 +43,8 @@ func newInstruments(b *Broker) (*instruments, error) {
 	return &i, observe(m, b)
 }
 
-// observe reports the state of the shards that this node serves, from snapshots: it never waits.
+// observe reports the state of the shards that this node serves, from snapshots. It never waits for
+// a shard.
 func observe(m metric.Meter, b *Broker) error {
 	depth, err := m.Int64ObservableUpDownCounter("emitd.queue.depth", metric.WithUnit("{message}"), metric.WithDescription("Jobs by state."))
 	if err != nil {
@@ -82,7 +83,7 @@ func observe(m metric.Meter, b *Broker) error {
 	return nil
 }
 
-// operation measures a call from now until the function it returns is called.
+// operation measures a call until the function that it returns is called.
 func (i *instruments) operation(ctx context.Context, queue, name, kind string) func(*error) {
 	if !i.calls.Enabled(ctx) {
 		return func(*error) {}

@@ -2,33 +2,34 @@ package queue
 
 import "sync"
 
-// mailbox hands values from many goroutines to one, in order. It is a channel with a large buffer,
-// except that its memory is taken when it is needed and given back when it is empty: a process has
+// mailbox is a queue of values from many goroutines to one, in order. It works like a channel with
+// a large buffer, but takes memory only as needed and returns it when empty: a process has
 // thousands of shards, and most of them are idle.
 type mailbox[T any] struct {
-	filled chan struct{} // signalled when there may be something to get
-	room   chan struct{} // signalled when there may be room again
+	filled chan struct{} // has a token when there may be a value
+	room   chan struct{} // has a token when there may be room again
 
 	mu    sync.Mutex
 	items []T
-	first int // of items that is still there; those before it were taken
+	first int // index of the oldest value in items; the ones before it were taken
 	limit int
 }
 
-// keptRoom is for how many values an empty mailbox keeps memory.
+// keptRoom is the capacity, in values, that an empty mailbox keeps.
 const keptRoom = 32
 
 func newMailbox[T any](limit int) *mailbox[T] {
 	return &mailbox[T]{filled: make(chan struct{}, 1), room: make(chan struct{}, 1), limit: limit}
 }
 
-// put adds a value and reports whether there was room. Whoever does not give up then waits for room
-// and puts again: each one who succeeds wakes the next if there is room left.
+// put adds a value and reports whether there was room. A caller that wants to wait receives from
+// room and calls put again. Each successful put wakes the next waiting caller if there is room
+// left.
 func (m *mailbox[T]) put(v T) bool {
 	m.mu.Lock()
 	n := len(m.items) - m.first
 	if n < m.limit {
-		if len(m.items) == cap(m.items) && m.first > n { // rather than grow
+		if len(m.items) == cap(m.items) && m.first > n { // move the values to the front instead of growing
 			copy(m.items, m.items[m.first:])
 			clear(m.items[n:])
 			m.items, m.first = m.items[:n], 0
@@ -46,7 +47,7 @@ func (m *mailbox[T]) put(v T) bool {
 	return true
 }
 
-// get takes the oldest value, if there is any.
+// get removes and returns the oldest value, if there is one.
 func (m *mailbox[T]) get() (v T, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -69,7 +70,7 @@ func (m *mailbox[T]) get() (v T, ok bool) {
 	return v, true
 }
 
-// again has filled signalled if there is something left: the receiver stopped before the end.
+// again signals filled if values are left: the receiver stopped before the end.
 func (m *mailbox[T]) again() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -78,7 +79,7 @@ func (m *mailbox[T]) again() {
 	}
 }
 
-// signal leaves a token in a channel of one.
+// signal puts a token into a channel with a buffer of one, unless it has one.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -14,21 +14,22 @@ import (
 
 type shardsKey struct{}
 
-// OnShards makes a call on a queue as a whole (Get, List, Stats, Do) one on these of its shards: a
-// node that gathers the answers of several brokers says so to each what it is asked for. A broker
-// that does not serve all of them refuses with QueueNotOwner, so that no answer is silently one of a
-// part. Without it all shards are meant.
+// OnShards restricts a call on a whole queue (Get, List, Stats, Do) to these shards. A node that
+// combines the answers of several brokers tells each of them which shards it asks for. A broker
+// that does not serve all of them refuses with QueueNotOwner, so that no answer silently covers a
+// part only. Without it, all shards are meant.
 func OnShards(ctx context.Context, shards []int) context.Context {
 	return context.WithValue(ctx, shardsKey{}, shards)
 }
 
-// ShardsOf returns the shards that a context names by [OnShards]; nil: all.
+// ShardsOf returns the shards that [OnShards] put into the context; nil: all.
 func ShardsOf(ctx context.Context) []int {
 	shards, _ := ctx.Value(shardsKey{}).([]int)
 	return shards
 }
 
-// meant returns the shards that a call on the queue is for, by index.
+// meant returns the shards that a call on the queue is for, by index. It fails if this node does
+// not serve all of them.
 func (b *Broker) meant(ctx context.Context, set *Settings) ([]*shard, error) {
 	here, err := b.served(ctx, set)
 	if err != nil {
@@ -37,8 +38,8 @@ func (b *Broker) meant(ctx context.Context, set *Settings) ([]*shard, error) {
 	return here, nil
 }
 
-// served is meant for a call that one shard can answer: it returns those that this node serves, and why it
-// does not serve one of the others.
+// served is meant for a call that a single shard can answer: it returns the shards that this node
+// serves, and the error of one that it does not serve.
 func (b *Broker) served(ctx context.Context, set *Settings) (here []*shard, absent error) {
 	wanted := ShardsOf(ctx)
 	for index := range set.Shards {
@@ -67,7 +68,7 @@ func (b *Broker) Get(ctx context.Context, name, id string) (*Info, []byte, error
 		return nil, nil, refusal
 	}
 	shards, absent := b.served(ctx, set)
-	// The job's own shard first; a job with a group may be on another one.
+	// The shard of the job's ID first; a job with a group may be on another one.
 	slices.SortStableFunc(shards, func(x, y *shard) int {
 		own := shardOf(id, set.Shards)
 		return boolInt(x.index != own) - boolInt(y.index != own)
@@ -92,8 +93,8 @@ func (b *Broker) Get(ctx context.Context, name, id string) (*Info, []byte, error
 	return nil, nil, Refuse(JobNotFound, "there is no job %q, or it ended too long ago", id)
 }
 
-// withPayload reads the payload object of a job that was found. If it is gone, the job has ended
-// meanwhile; or it is lost, and the job is shown without.
+// withPayload reads the payload object of a job that was found. If the object is gone, the job has
+// ended meanwhile, or the payload is lost; then the job is looked up again and returned without it.
 func (b *Broker) withPayload(ctx context.Context, s *shard, found *call) (*Info, []byte, error) {
 	if !inflight.Of(ctx).Take(int64(found.info.Size)) {
 		return nil, nil, crowded()
@@ -136,11 +137,11 @@ func getStep(s *shard, c *call) progress {
 	return placed
 }
 
-const listStep = 20_000 // jobs looked at for one page
+const listStep = 20_000 // most jobs that are examined for one page
 
-// List returns a page of jobs, shard by shard, in each the oldest first. A page may be short, even
-// empty, and have a cursor: no more than so many jobs are looked at for one, and no more than MaxPayload
-// bytes of payloads are in it.
+// List returns a page of jobs: shard by shard, in each the oldest first. A page may be short, even
+// empty, and still have a cursor, because one call examines at most listStep jobs per shard and
+// returns at most MaxPayload bytes of payloads.
 func (b *Broker) List(ctx context.Context, name string, q Query) (*Page, error) {
 	set, err := b.open(ctx, name)
 	if err != nil {
@@ -195,7 +196,8 @@ func (b *Broker) List(ctx context.Context, name string, q Query) (*Page, error) 
 	return page, nil
 }
 
-// fits reports whether a payload has room on the page, and in what the process may hold for its callers.
+// fits reports whether a payload has room on the page and in the memory that the process may hold
+// for its callers.
 func (c *call) fits(size int) bool {
 	if c.room -= size; c.room < 0 && len(c.page.Jobs) > 0 {
 		return false
@@ -217,7 +219,7 @@ func pageStep(s *shard, c *call) progress {
 		}
 		if c.query.Payload && !c.fits(len(j.Payload)) {
 			if c.page.Cursor = cursorOf(s.index, j.Number); len(c.page.Jobs) == 0 {
-				c.refuse(crowded()) // the same page again would have no end
+				c.refuse(crowded()) // a cursor would lead to the same page for ever
 			}
 			return false
 		}
@@ -230,7 +232,7 @@ func pageStep(s *shard, c *call) progress {
 	return decided
 }
 
-// Stats adds up the shards that are asked for.
+// Stats returns the counts of the shards that are asked for, added up.
 func (b *Broker) Stats(ctx context.Context, name string) (*Stats, error) {
 	set, err := b.open(ctx, name)
 	if err != nil {
@@ -256,7 +258,7 @@ func statsStep(s *shard, c *call) progress {
 	return decided
 }
 
-// stats counts the shard.
+// stats returns the shard's counts.
 func (s *shard) stats() *Stats {
 	l := s.ledger.Stats()
 	st := &Stats{
@@ -277,7 +279,7 @@ func (s *shard) stats() *Stats {
 	return st
 }
 
-// Add counts other shards of the same queue in. Broker stays.
+// Add adds the counts of other shards of the same queue. Broker stays.
 func (t *Stats) Add(s *Stats) {
 	t.Shards += s.Shards
 	t.Paused = t.Paused && s.Paused
@@ -302,7 +304,7 @@ func (t *Stats) Add(s *Stats) {
 	t.Epoch = max(t.Epoch, s.Epoch)
 }
 
-// Do carries an act out, shard by shard.
+// Do carries out a command shard by shard, and returns how many jobs it affected.
 func (b *Broker) Do(ctx context.Context, name string, cmd Command) (int, error) {
 	set, err := b.open(ctx, name)
 	if err != nil {
@@ -320,7 +322,7 @@ func (b *Broker) Do(ctx context.Context, name string, cmd Command) (int, error) 
 		c := newCall(commandStep)
 		c.command = &cmd
 		if err := s.do(ctx, c); err != nil {
-			if n > 0 && TagOf(err) != UnknownOutcome { // it has happened on the shards before
+			if n > 0 && TagOf(err) != UnknownOutcome { // it was carried out on the shards before
 				err = errors.Join(unknown(fmt.Sprintf("the act was carried out on %d of %d shards", n, len(shards))), err)
 			}
 			return met, err
@@ -351,10 +353,10 @@ func (cmd *Command) check() *Error {
 	return nil
 }
 
-// qualifies reports whether the act is for jobs of this state.
+// qualifies reports whether the action applies to jobs in this state.
 func (cmd *Command) qualifies(s ledger.State) bool {
 	switch cmd.Act {
-	case Cancel: // one that is named may be dead, too
+	case Cancel: // a job that is named by ID may be dead, too
 		return s != ledger.Dead || len(cmd.IDs) > 0
 	case Redrive:
 		return s == ledger.Dead
@@ -368,21 +370,21 @@ func (cmd *Command) qualifies(s ledger.State) bool {
 }
 
 const (
-	commandJobs = 500    // in one record
-	commandSeen = 10_000 // jobs looked at in one turn
+	commandJobs = 500    // jobs in one record
+	commandSeen = 10_000 // jobs that are examined in one step
 )
 
 var commandKinds = map[Act]ledger.Kind{
 	Cancel: ledger.Cancel, Redrive: ledger.Redrive, RunNow: ledger.Run, Purge: ledger.Purge, Pause: ledger.Pause, Resume: ledger.Resume,
 }
 
-// commandStep makes one record for up to commandJobs jobs, and comes back for more.
+// commandStep makes one record for up to commandJobs jobs. It returns later if there are more.
 func commandStep(s *shard, c *call) progress {
 	cmd := c.command
 	if s.full() {
 		switch {
 		case c.wrote && (s.cur != nil || len(s.works) > 0):
-			return s.held(c) // it goes on when there is room again
+			return s.held(c) // continues when a batch is durable and there may be room again
 		case c.wrote:
 			return later
 		}
@@ -399,13 +401,15 @@ func commandStep(s *shard, c *call) progress {
 	return s.commandAll(c)
 }
 
+// commandIDs makes a record for the jobs that the command names. It parks the call at the first one
+// that is held.
 func (s *shard) commandIDs(c *call) progress {
 	r := ledger.Record{Kind: commandKinds[c.command.Act]}
 	wait := false
 	for ; c.next < len(c.command.IDs); c.next++ {
 		id := c.command.IDs[c.next]
 		j, ok := s.ledger.Find(id)
-		_, held := s.ledger.Known(ledger.Pack(id)) // it may be on its way, too
+		_, held := s.ledger.Known(ledger.Pack(id)) // an enqueue of it may be in flight
 		if wait = held || ok && slices.Contains(r.Numbers, j.Number); wait {
 			break
 		}
@@ -426,8 +430,10 @@ func (s *shard) commandIDs(c *call) progress {
 	return decided
 }
 
+// commandAll makes a record for the next jobs to which the command applies, in the order of their
+// numbers.
 func (s *shard) commandAll(c *call) progress {
-	if c.limit == 0 { // jobs that come later are not meant
+	if c.limit == 0 { // jobs that are submitted later are not meant
 		c.limit = s.ledger.Stats().Next
 	}
 	r := ledger.Record{Kind: commandKinds[c.command.Act]}

@@ -9,7 +9,7 @@ import (
 	"math"
 )
 
-// osqueueFile is osqueue's own layout; it has no version.
+// osqueueFile is the layout of osqueue's queue.json; it has no version.
 type osqueueFile struct {
 	Broker          *string      `json:"broker"`
 	BrokerHeartbeat float64      `json:"brokerHeartbeat"`
@@ -29,22 +29,24 @@ type osqueueJob struct {
 	MaxAttempts *float64        `json:"maxAttempts"`
 }
 
-// Osqueue is what a queue.json of osqueue holds.
+// Osqueue is the content of a queue.json of osqueue.
 type Osqueue struct {
-	// Jobs in the queue's order, with their IDs: submitting them again changes nothing.
+	// Jobs are in the queue's order, with their IDs, so that submitting them again changes
+	// nothing.
 	Jobs []Job
-	// Changed says of which jobs something was not taken over as it was, Left which jobs are not among
-	// Jobs, and why: osqueue has no limits, and takes any number for maxAttempts.
+	// Changed describes the jobs that were changed on import. Left describes the jobs that are
+	// not among Jobs, with the reason: osqueue has no limits, and accepts any number for
+	// maxAttempts.
 	Changed, Left []string
 }
 
-// ParseOsqueue reads the queue.json of an osqueue broker. A job that is in progress there is among
-// its jobs, for whoever works on it cannot say so here; its attempts begin anew. An error is BadRequest:
-// osqueue has not written the file, and nothing of it is returned.
+// ParseOsqueue parses the queue.json of an osqueue broker. A job that is in progress there is
+// returned too, because its worker cannot settle it here; its attempts start at 0. An error is
+// BadRequest: the file is not osqueue's, and nothing of it is returned.
 func ParseOsqueue(data []byte) (*Osqueue, error) {
 	var f osqueueFile
 	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields() // what is not understood must not be lost silently
+	d.DisallowUnknownFields() // a field that is not understood must not be lost silently
 	if err := d.Decode(&f); err != nil {
 		return nil, Refuse(BadRequest, "this is no queue.json of osqueue: %w", err)
 	}
@@ -80,7 +82,7 @@ func ParseOsqueue(data []byte) (*Osqueue, error) {
 	return out, nil
 }
 
-// check reports what osqueue does not write.
+// check returns an error for values that osqueue does not write.
 func (o *osqueueJob) check() error {
 	switch {
 	case o.ID == "":
@@ -93,7 +95,7 @@ func (o *osqueueJob) check() error {
 	return nil
 }
 
-// job translates a job, and says what is not as it was.
+// job converts a job, and describes what had to change.
 func (o *osqueueJob) job() (j Job, changed string) {
 	j = Job{ID: o.ID, Type: o.Type}
 	switch most := o.MaxAttempts; {
@@ -101,14 +103,14 @@ func (o *osqueueJob) job() (j Job, changed string) {
 	case *most < 1:
 		changed = fmt.Sprintf("maxAttempts is %v: it has the queue's", *most)
 	default:
-		j.Retry.MaxAttempts = int(min(math.Ceil(*most), maxAttempts)) // so many are begun there
+		j.Retry.MaxAttempts = int(min(math.Ceil(*most), maxAttempts)) // osqueue begins this many attempts
 		if float64(j.Retry.MaxAttempts) != *most {
 			changed = fmt.Sprintf("maxAttempts is %v: it has %d", *most, j.Retry.MaxAttempts)
 		}
 	}
 	if len(o.Payload) > 0 {
 		var compact bytes.Buffer
-		_ = json.Compact(&compact, o.Payload) // it was decoded as JSON
+		_ = json.Compact(&compact, o.Payload) // valid: it was decoded as JSON
 		j.Payload = compact.Bytes()
 	}
 	return j, changed

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Limits of what a caller may send. What is beyond is refused as a whole with [BadRequest],
-// [PayloadTooLarge] or [TooManyJobs]; nothing of it is kept.
+// Limits of what a caller may send. A call beyond them is refused as a whole with [BadRequest],
+// [PayloadTooLarge] or [TooManyJobs], and nothing of it is stored.
 const (
 	MaxName    = 64       // bytes of a queue's name
 	MaxID      = 64       // bytes of a job's ID and of a key
@@ -27,50 +27,54 @@ const DefaultQueue = "default"
 
 // Job is what a producer submits.
 type Job struct {
-	// ID names the job within its queue: client-chosen, or made by the broker. Submitting an ID
-	// again within the dedup window changes nothing and returns the first receipt's facts, so a
-	// client that retries with the same ID or Key never duplicates.
+	// ID names the job within its queue. The client chooses it, or the broker makes one.
+	// Submitting an ID again within the deduplication window changes nothing and returns a
+	// receipt with Duplicate. So a client that retries with the same ID or Key never creates a
+	// duplicate.
 	ID string
-	// Key is an idempotency key for callers that have no ID: the ID is then made of it.
+	// Key is an idempotency key for callers that have no ID. The broker derives the ID from it.
 	Key string
 	// Type chooses the handler; workers claim by type. May be empty.
 	Type string
-	// Group keeps jobs together on one shard, where order is kept. May be empty.
+	// Group keeps jobs on one shard, where their order is kept. May be empty.
 	Group string
-	// Payload is opaque here; the JSON API carries JSON.
+	// Payload is opaque to the queue; the JSON API carries JSON.
 	Payload []byte
 	// Priority is -128 to 127; the higher one is claimed first. Default 0.
 	Priority int
-	// Delay makes the job claimable so much later; RunAt at that time of the queue's clock. At
-	// most one of them is given. A time in the past is now.
+	// Delay is how long the job waits before it can be claimed; RunAt is the time of the
+	// queue's clock at which it can be claimed. At most one of them may be set. A time in the
+	// past means now.
 	Delay time.Duration
 	RunAt time.Time
-	// TTL is how long the job may wait before it is given up as expired; 0 is for ever.
+	// TTL is how long the job may wait before it is dead because it expired; 0 means for ever.
 	TTL time.Duration
-	// Retry says what follows a failure; zero fields take the queue's policy.
+	// Retry is the policy after a failure; zero fields take the queue's policy.
 	Retry Retry
 }
 
-// Retry is what follows a failed attempt.
+// Retry is the policy after a failed attempt.
 type Retry struct {
-	MaxAttempts int           // before the job is dead; default 3
+	MaxAttempts int           // attempts after which the job is dead; default 3
 	Backoff     time.Duration // after the first failure; default 1 s
 	MaxBackoff  time.Duration // default 5 min
 	Factor      float64       // growth of the back-off; default 2
-	// Jitter spreads a back-off by this fraction of it to either side; default 0.2, negative none.
+	// Jitter is the fraction of a back-off by which it is varied to either side; default 0.2,
+	// negative for none.
 	Jitter float64
-	// Back puts a retried job behind what was submitted meanwhile. Default: it keeps its place.
+	// Back puts a retried job behind the jobs that were submitted meanwhile. By default it
+	// keeps its place.
 	Back bool
 }
 
-// Receipt says that a job is durable.
+// Receipt confirms that a job is durable.
 type Receipt struct {
 	ID        string
-	Duplicate bool  // it was there before, or had been within the dedup window
+	Duplicate bool  // the ID is known: a live job, or one that ended within the deduplication window
 	State     State // as of now
 }
 
-// State is where a job stands.
+// State is a job's place in its life cycle.
 type State string
 
 // The states of a job.
@@ -78,76 +82,77 @@ const (
 	Waiting   State = "waiting"   // may be claimed
 	Delayed   State = "delayed"   // may be claimed later
 	Active    State = "active"    // claimed
-	Completed State = "completed" // done; known within the dedup window
-	Dead      State = "dead"      // given up, kept with its cause until redriven or purged
-	Cancelled State = "cancelled" // taken back; known within the dedup window
+	Completed State = "completed" // done; remembered for the deduplication window
+	Dead      State = "dead"      // tried no more; kept with its cause until redriven or purged
+	Cancelled State = "cancelled" // cancelled by an operator; remembered for the deduplication window
 )
 
 // ClaimRequest asks for jobs.
 type ClaimRequest struct {
-	Worker string   // names the claimer to people; and fences it where Tokenless
-	Types  []string // of jobs; empty: any
-	Max    int      // jobs; default 1. Fewer come if their payloads are more than MaxPayload together
-	// Wait is how long an empty claim waits for jobs (long poll), at most MaxWait. An empty claim
-	// costs no storage request.
+	Worker string   // the worker's name, for people; required if Tokenless, where it identifies the holder
+	Types  []string // job types to claim; empty: any
+	Max    int      // most jobs to return; default 1. Fewer come if their payloads exceed MaxPayload together
+	// Wait is how long the call waits for jobs if there are none (long poll), at most MaxWait.
+	// Waiting costs no storage request.
 	Wait time.Duration
-	// Visibility is how long the claim lasts without an extension; default the queue's.
+	// Visibility is the claim's visibility timeout; default the queue's.
 	Visibility time.Duration
 	// RequestID makes a repetition of this call return the same claims, within Visibility.
 	RequestID string
-	// Tokenless claims are settled by (job, worker) alone, for clients that know no tokens. They
-	// are durable before they are answered, whatever the queue's mode.
+	// Tokenless claims are settled by (job, worker) alone, for clients that do not support
+	// tokens. They are durable before they are answered, whatever the queue's setting for
+	// claims.
 	Tokenless bool
 }
 
-// Claimed is a job in a worker's hands.
+// Claimed is a job that a worker has claimed.
 type Claimed struct {
 	Job     Info
 	Payload []byte
 	Token   string    // proves the claim; opaque
-	Until   time.Time // of the queue's clock; extend before
+	Until   time.Time // when the claim ends, by the queue's clock; extend it before
 	For     time.Duration
 }
 
-// Verb is what a worker does with a claim.
+// Verb is how a worker settles a claim.
 type Verb string
 
 // The verbs.
 const (
-	Extend   Verb = "extend"   // keep it for another visibility timeout (heartbeat)
+	Extend   Verb = "extend"   // start the visibility timeout anew (heartbeat)
 	Complete Verb = "complete" // done
 	Fail     Verb = "fail"     // failed: retried by policy, or dead
-	Release  Verb = "release"  // give it back at once; not an attempt
+	Release  Verb = "release"  // return the job at once; not an attempt
 )
 
-// Settlement is what a worker says about one claim.
+// Settlement settles one claim.
 type Settlement struct {
 	Verb   Verb
 	ID     string
 	Token  string
-	Worker string // of a tokenless claim
-	// Visibility of Extend; default the claim's.
+	Worker string // only for a tokenless claim
+	// Visibility is the new visibility timeout, for Extend; default the claim's.
 	Visibility time.Duration
-	// Result of Complete, kept within the dedup window. May be nil.
+	// Result is stored for Complete and kept within the deduplication window. May be nil.
 	Result []byte
-	// Cause of Fail.
+	// Cause is the error text of Fail.
 	Cause string
-	// Retry of Fail: nil by policy; a pointer says after how long.
+	// RetryAfter is the pause before the next attempt, for Fail; nil follows the job's policy.
 	RetryAfter *time.Duration
-	// Dead of Fail: no further attempt.
+	// Dead makes the job dead at once, for Fail: there is no further attempt.
 	Dead bool
 }
 
-// Outcome is the answer to one settlement. Err is nil, [StaleClaim], [JobNotFound] or a kind of
-// bad request; the others of the call are not affected.
+// Outcome is the answer to one settlement. Err is nil, [StaleClaim], [JobNotFound] or a kind of bad
+// request. An error does not affect the other settlements of the call.
 type Outcome struct {
 	ID    string
-	State State         // the job's afterwards
-	For   time.Duration // of Extend: the claim's new length
+	State State         // of the job after the settlement
+	For   time.Duration // the claim's new visibility timeout, for Extend
 	Err   *Error
 }
 
-// Info is a job as people and lists see it.
+// Info describes a job for people and lists.
 type Info struct {
 	ID          string
 	Queue       string
@@ -155,58 +160,58 @@ type Info struct {
 	Group       string
 	State       State
 	Priority    int
-	Attempts    int // begun
-	Deliveries  int // handed out
+	Attempts    int // executions that began
+	Deliveries  int // times that the job was claimed
 	MaxAttempts int
-	Worker      string    // of the newest claim
-	CreatedAt   time.Time // times are of the queue's clock
-	RunAt       time.Time // Delayed: when it may be claimed
-	Until       time.Time // Active: when the claim ends
-	ExpiresAt   time.Time // of the TTL; zero: never
-	EndedAt     time.Time // Completed, Cancelled, Dead
-	Cause       string    // of the last failure
-	Size        int       // bytes of the payload
-	Result      []byte    // Completed
+	Worker      string    // holder of the newest claim
+	CreatedAt   time.Time // all times are of the queue's clock
+	RunAt       time.Time // for Delayed: when it may be claimed
+	Until       time.Time // for Active: when the claim ends
+	ExpiresAt   time.Time // end of the TTL; zero: never
+	EndedAt     time.Time // for Completed, Cancelled and Dead
+	Cause       string    // error text of the last failure
+	Size        int       // of the payload, in bytes
+	Result      []byte    // only if Completed
 }
 
-// Query chooses jobs of a list, oldest first.
+// Query selects jobs for a list, oldest first.
 type Query struct {
-	State   State  // empty: all that are kept (not Completed, Cancelled)
+	State   State  // empty: all listed states (not Completed, Cancelled)
 	Type    string // empty: all
-	Cursor  string // of the previous page
+	Cursor  string // Cursor of the previous page; empty: the first page
 	Limit   int    // default 100, at most MaxPage
-	Payload bool   // with payloads, as far as they are inline
+	Payload bool   // include payloads that are inline
 }
 
-// Page is a part of a list.
+// Page is one page of a list.
 type Page struct {
 	Jobs     []Info
-	Payloads [][]byte // parallel to Jobs if asked for
-	Cursor   string   // of the next page; empty: the end
+	Payloads [][]byte // parallel to Jobs; only if Query.Payload
+	Cursor   string   // of the next page; empty: this is the last page
 }
 
-// Act is what an operator does.
+// Act is an operator's action on jobs or on a queue.
 type Act string
 
 // The acts.
 const (
-	Cancel  Act = "cancel"  // take jobs back; an active one ends, its token is stale
-	Redrive Act = "redrive" // dead jobs wait again, with fresh attempts
-	RunNow  Act = "retry"   // delayed jobs wait now
-	Purge   Act = "purge"   // remove jobs of a state (all: empty); active ones only if named so
-	Pause   Act = "pause"   // claims are empty
+	Cancel  Act = "cancel"  // end jobs; the claim of an active one becomes stale
+	Redrive Act = "redrive" // make dead jobs waiting again, with their attempts reset
+	RunNow  Act = "retry"   // make delayed jobs waiting now
+	Purge   Act = "purge"   // remove jobs in one state; without a state all but active ones
+	Pause   Act = "pause"   // stop handing out jobs
 	Resume  Act = "resume"
 )
 
-// Command is an operator's act on a queue.
+// Command is one operator action on a queue.
 type Command struct {
 	Act   Act
-	IDs   []string // Cancel, Redrive, RunNow: these; empty: all that qualify
-	State State    // Purge
+	IDs   []string // for Cancel, Redrive and RunNow: these jobs; empty: all to which the act applies
+	State State    // for Purge
 	Type  string   // only jobs of this type; empty: all
 }
 
-// Stats of a queue, over all shards asked.
+// Stats are the counts of a queue, summed over the shards that were asked.
 type Stats struct {
 	Queue     string
 	Shards    int
@@ -216,43 +221,43 @@ type Stats struct {
 	Active    int64
 	Dead      int64
 	OldestAge time.Duration // of the oldest waiting job
-	// Totals since the queue exists.
+	// Totals since the queue was created.
 	Enqueued, Completed, Failed, Expired, Cancelled, Died, Duplicates int64
-	// Rates per second over the last minute of this broker.
+	// Rates per second over the last minute, as this broker measured them.
 	EnqueueRate, CompleteRate float64
-	// Memory in bytes: of the index, of payloads, of the dedup window.
+	// Memory in bytes: of the index, of payloads, of the deduplication window.
 	IndexBytes, PayloadBytes, DedupBytes int64
 	DedupIDs                             int64
-	Broker                               string // address of the node that serves it
+	Broker                               string // address of the node that answered
 	Epoch                                int64
 }
 
 // Producer submits jobs.
 type Producer interface {
-	// Enqueue makes all jobs durable, or none is promised: after [UnknownOutcome] some may be, and
-	// the call can be repeated with the same IDs or keys.
+	// Enqueue makes all jobs durable and returns one receipt per job. After [UnknownOutcome]
+	// some of them may be durable; the caller can repeat the call with the same IDs or keys.
 	Enqueue(ctx context.Context, queue string, jobs []Job) ([]Receipt, error)
 }
 
 // Consumer works on jobs.
 type Consumer interface {
-	// Claim hands out jobs, the highest priority first, then the oldest.
+	// Claim claims jobs, the highest priority first, then the oldest.
 	Claim(ctx context.Context, queue string, req ClaimRequest) ([]Claimed, error)
-	// Settle says what became of claims; outcomes are in the order of the settlements. Complete,
-	// Fail and Release are durable when answered.
+	// Settle settles claims and returns one outcome per settlement, in the same order.
+	// Complete, Fail and Release are durable when Settle returns.
 	Settle(ctx context.Context, queue string, what []Settlement) ([]Outcome, error)
 }
 
-// Operator looks after a queue.
+// Operator inspects and manages a queue.
 type Operator interface {
 	Get(ctx context.Context, queue, id string) (*Info, []byte, error)
 	List(ctx context.Context, queue string, q Query) (*Page, error)
 	Stats(ctx context.Context, queue string) (*Stats, error)
-	// Do carries an act out and returns how many jobs it met.
+	// Do carries out a command and returns how many jobs it affected.
 	Do(ctx context.Context, queue string, c Command) (int, error)
 }
 
-// Service is a queue broker as its callers see it: the broker in this process, or a client of one
+// Service is what callers see of a queue: the broker in this process, or a client of a broker
 // elsewhere.
 type Service interface {
 	Producer

@@ -2,19 +2,19 @@ package queue
 
 import "fmt"
 
-// DefaultMaxShards is how many shards the queues of a cluster may have together unless more are
-// allowed: as many as one node with 256 MiB of memory can serve alone, each with jobs.
+// DefaultMaxShards is how many shards the queues of a cluster may have together by default: as many
+// as one node with 256 MiB of memory can serve alone, all with jobs.
 const DefaultMaxShards = 1024
 
-// LimitShards has Declare and Amend refuse a queue with which all queues together would have more
-// shards. Queues that are declared already stay, and can be changed, however many they are. It is
-// called before the registry is used; without it the limit is [DefaultMaxShards].
+// LimitShards makes Declare and Amend refuse a queue that would raise the number of all queues'
+// shards above most. Queues that exist already stay and can be changed. Call it before the registry
+// is used; without it the limit is [DefaultMaxShards].
 func (r *Registry) LimitShards(most int) { r.most = most }
 
-// room refuses a queue that has more shards than the cluster may still have. It is asked before the
-// list is replaced by the one that was read, so that two nodes together do not exceed the limit
-// either. Removed queues count until their objects are deleted: their brokers may not have heard yet,
-// and who declares and removes without end must come to an end as well.
+// room refuses a queue with more shards than the cluster may still have. It checks the list that is
+// about to be replaced, so two nodes together cannot exceed the limit either. Removed queues count
+// until their objects are deleted. Their brokers may not know of the removal yet, and a client that
+// declares and removes queues in a loop must reach the limit too.
 func (f *registryFile) room(name string, shards, most int) *Error {
 	declared, removed := 0, 0
 	for _, q := range f.Queues {

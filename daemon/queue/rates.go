@@ -9,7 +9,7 @@ import (
 // rates counts what happened in each second of the last minute.
 type rates struct {
 	begun      time.Time
-	second     int64 // the newest one counted
+	second     int64 // the newest second that was counted
 	enqueued   [rateSeconds]uint32
 	completed  [rateSeconds]uint32
 	duplicates int64
@@ -27,7 +27,7 @@ func (r *rates) count(rec *ledger.Record, now time.Time) {
 	}
 }
 
-// slot returns where the current second is counted, and empties those that passed unseen.
+// slot returns the array index of the current second, and clears the seconds since the last call.
 func (r *rates) slot(now time.Time) int {
 	if r.begun.IsZero() {
 		r.begun = now
@@ -40,7 +40,8 @@ func (r *rates) slot(now time.Time) int {
 	return int(second % rateSeconds)
 }
 
-// perSecond returns the averages of the last minute, or since the beginning if that is later.
+// perSecond returns the averages over the last minute, or over the time since begun if that is
+// shorter.
 func (r *rates) perSecond(now time.Time) (enqueued, completed float64) {
 	r.slot(now)
 	for i := range rateSeconds {

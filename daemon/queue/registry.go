@@ -21,39 +21,40 @@ const (
 	DurableClaims = "durable" // answered when durable: one holder per attempt, exact counts
 )
 
-// Settings of a queue. Zero fields take the default.
+// Settings are the settings of a queue. Zero fields take the default.
 type Settings struct {
 	Name string
-	// Incarnation is given by Declare: a queue that was removed and is declared again is another
-	// one, with its own objects.
+	// Incarnation is set by Declare. A queue that is removed and declared again gets a new one,
+	// and so objects of its own.
 	Incarnation uint64
-	// Shards is fixed once the queue exists; default 1. Order and deduplication are per shard.
+	// Shards cannot be changed once the queue exists; default 1. Order and deduplication are
+	// per shard.
 	Shards int
 	// Claims is SoftClaims (default) or DurableClaims.
 	Claims string
 	// Visibility is how long a claim lasts without an extension; default 30 s.
 	Visibility time.Duration
-	// Retry is for jobs that do not say otherwise.
+	// Retry is the policy of jobs that do not set one.
 	Retry Retry
-	// TTL is for jobs that have none; default 0: for ever.
+	// TTL applies to jobs that set none; default 0: for ever.
 	TTL time.Duration
-	// DedupWindow and DedupIDs bound for how long, and how many, IDs of ended jobs are remembered
+	// DedupWindow and DedupIDs bound how long, and how many, IDs of ended jobs are remembered
 	// per shard; default 10 min and 1,000,000.
 	DedupWindow time.Duration
 	DedupIDs    int
-	// MaxJobs and MaxBytes bound what a shard holds in memory; beyond, enqueueing is refused with
-	// QueueFull. Default 5,000,000 and 1 GiB.
+	// MaxJobs and MaxBytes bound what a shard holds in memory; enqueueing beyond them is
+	// refused with QueueFull. Default 5,000,000 and 1 GiB.
 	MaxJobs  int
 	MaxBytes int64
 }
 
-// maxShards bounds what one queue may ask of a cluster.
+// maxShards is the most shards that one queue may have.
 const maxShards = 256
 
-// specPrefix begins the daemon of a queue.
+// specPrefix is how the name of each queue's daemon begins.
 const specPrefix = daemon.Reserved + "queue/"
 
-// Kind is what a node advertises that can serve queues: it covers all of them.
+// Kind is the agent kind that a node advertises if it can serve queues. It covers all queues.
 const Kind daemon.Kind = daemon.Reserved + "queue"
 
 // Spec returns the daemon that serves the queue: one unit per shard.
@@ -102,44 +103,46 @@ func (set *Settings) check() *Error {
 	return nil
 }
 
-// Registry is the list of queues: one small object, <root>/v1/queues, that is only ever replaced
-// if unchanged. A copy of it, <root>/v1/queues.copy, is written after it, and read only when the list
-// has changed or is not as it should be: see registrycopy.go.
+// Registry is the list of queues. It is one small object, <root>/v1/queues, that is replaced only
+// if it is unchanged since it was read (compare and swap). A copy, <root>/v1/queues.copy, is
+// written after it. The copy is read only when the list has changed or is damaged; see
+// registrycopy.go. All methods may be called concurrently.
 type Registry struct {
 	bucket   blob.Bucket
 	root     string
 	key      string
 	copyKey  string
 	onChange func(Settings)
-	most     int      // shards of all queues together
-	quiet    sync.Map // removed queues of which nothing was found, and since when
+	most     int      // limit for the shards of all queues together
+	quiet    sync.Map // removed queues of which nothing was found: since when
 
-	turn    chan struct{} // taken by whoever reads or writes what follows, and the object
+	turn    chan struct{} // mutex that a context can abandon: guards the object and the fields below
 	version blob.Version
 	list    registryFile
-	read    time.Time // when list was current; zero: never
-	damage  *Error    // what is wrong with the object; the list is then the newest that is known
+	read    time.Time // when list was last known to be current; zero: never
+	damage  *Error    // what is wrong with the object; list is then the newest known
 }
 
-// registryFile is what is in the object. Two of them never have the same bytes: see package blob.
+// registryFile is the content of the object. Its nonce makes every version's bytes different, as
+// package blob requires.
 type registryFile struct {
 	Format int             `json:"format"`
 	Nonce  string          `json:"nonce"`
-	Serial uint64          `json:"serial,omitempty"` // counts the changes
+	Serial uint64          `json:"serial,omitempty"` // number of changes so far
 	Next   uint64          `json:"next_incarnation"`
 	Queues []registryQueue `json:"queues"`
-	// Removed are queues whose objects are not all deleted.
+	// Removed are removed queues whose objects are not all deleted yet.
 	Removed []registryGrave `json:"removed,omitempty"`
 }
 
-// registryGrave says where the objects of a removed queue are.
+// registryGrave identifies the objects of a removed queue.
 type registryGrave struct {
 	Name        string `json:"name"`
 	Incarnation uint64 `json:"incarnation"`
 	Shards      int    `json:"shards"`
 }
 
-// registryQueue is Settings as they are stored; times are milliseconds.
+// registryQueue is the stored form of Settings; durations are in milliseconds.
 type registryQueue struct {
 	Name        string        `json:"name"`
 	Incarnation uint64        `json:"incarnation"`
@@ -182,8 +185,9 @@ func (q registryQueue) settings() Settings {
 	}
 }
 
-// Declare makes a queue be, or changes its settings; the same again changes nothing. It returns the
-// settings with the queue's incarnation. Running shards follow within half a minute.
+// Declare creates a queue, or changes the settings of an existing one; declaring the same again
+// changes nothing. It returns the settings with the queue's incarnation. Shards that are being
+// served follow within half a minute.
 func (r *Registry) Declare(ctx context.Context, set Settings) (Settings, error) {
 	if err := set.check(); err != nil {
 		return Settings{}, err
@@ -191,9 +195,10 @@ func (r *Registry) Declare(ctx context.Context, set Settings) (Settings, error) 
 	return r.Amend(ctx, set.Name, func(Settings) (Settings, error) { return set, nil })
 }
 
-// Amend is Declare with settings that are made of those in force; of a queue that is not there, of
-// its name. No declaration comes between the two: if another one was faster, revise is called again.
-// Its error is returned, and nothing is changed.
+// Amend is Declare with settings that revise derives from the current ones. For a queue that does
+// not exist, revise gets settings with only its name. The change is atomic: if another declaration
+// came first, revise is called again. If revise returns an error, Amend returns it and changes
+// nothing.
 func (r *Registry) Amend(ctx context.Context, name string, revise func(Settings) (Settings, error)) (Settings, error) {
 	if err := checkName(name); err != nil {
 		return Settings{}, err
@@ -245,7 +250,7 @@ func (r *Registry) Amend(ctx context.Context, name string, revise func(Settings)
 	return made, nil
 }
 
-// List returns the queues by name.
+// List returns the queues, sorted by name.
 func (r *Registry) List(ctx context.Context) ([]Settings, error) {
 	if err := r.lock(ctx); err != nil {
 		return nil, err
@@ -261,8 +266,8 @@ func (r *Registry) List(ctx context.Context) ([]Settings, error) {
 	return out, nil
 }
 
-// Remove takes a queue off the list. Brokers stop serving it within a minute, and delete its objects
-// then: the broker of any queue does.
+// Remove takes a queue off the list. Its brokers stop serving it within a minute. Its objects are
+// deleted after that, by the broker of any queue.
 func (r *Registry) Remove(ctx context.Context, name string) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -283,7 +288,7 @@ func (r *Registry) Remove(ctx context.Context, name string) error {
 	return err
 }
 
-// lock is held during requests, so whoever waits for it can give up.
+// lock takes the mutex. It is held during requests to the bucket, so waiting for it ends with ctx.
 func (r *Registry) lock(ctx context.Context) error {
 	select {
 	case r.turn <- struct{}{}:
@@ -299,7 +304,7 @@ func noQueue(name string) *Error {
 	return Refuse(QueueNotFound, "there is no queue %q", name).WithHint("declare it first")
 }
 
-// get returns a queue's settings with defaults, from a list that is at most so old.
+// get returns a queue's settings with defaults, from a list that is at most age old.
 func (r *Registry) get(ctx context.Context, name string, age time.Duration) (*Settings, error) {
 	if err := r.lock(ctx); err != nil {
 		return nil, err
@@ -316,7 +321,8 @@ func (r *Registry) get(ctx context.Context, name string, age time.Duration) (*Se
 	return nil, noQueue(name)
 }
 
-// all returns the settings of all queues by name, with defaults, from a list that is at most so old.
+// all returns the settings of all queues by name, with defaults, from a list that is at most age
+// old.
 func (r *Registry) all(ctx context.Context, age time.Duration) (map[string]*Settings, error) {
 	if err := r.lock(ctx); err != nil {
 		return nil, err
@@ -335,7 +341,8 @@ func (r *Registry) all(ctx context.Context, age time.Duration) (map[string]*Sett
 	return out, nil
 }
 
-// find returns a queue's settings with defaults, nil if it is not on the list. The caller has the lock.
+// find returns a queue's settings with defaults; nil if it is not on the list. The caller holds the
+// lock.
 func (r *Registry) find(name string) *Settings {
 	for _, q := range r.list.Queues {
 		if q.Name == name {
@@ -376,7 +383,8 @@ func parseRegistry(data []byte) (*registryFile, error) {
 
 const registryTries = 10
 
-// change replaces the list by one that f makes of it, however many others do the same.
+// change replaces the list by the one that f makes of it. If others change it at the same time, it
+// reads the list and calls f again, registryTries times at most.
 func (r *Registry) change(ctx context.Context, f func(*registryFile) (bool, error)) error {
 	if err := r.lock(ctx); err != nil {
 		return err
@@ -386,7 +394,7 @@ func (r *Registry) change(ctx context.Context, f func(*registryFile) (bool, erro
 		if err := r.refresh(ctx); err != nil {
 			return err
 		}
-		if r.damage != nil { // what is changed now would be changed from a list that may be too old
+		if r.damage != nil { // the change would be based on a list that may be too old
 			return r.damage
 		}
 		next := r.list
@@ -407,8 +415,8 @@ func (r *Registry) change(ctx context.Context, f func(*registryFile) (bool, erro
 	return Refuse(Unavailable, "the list of queues was changed by others %d times in a row", registryTries)
 }
 
-// write reports whether the list is the new one; if not, it was changed by somebody else. After an
-// unknown outcome the nonce tells.
+// write writes the list and reports whether it is now the stored one; if not, another process
+// changed it first. After an unknown outcome it reads the list again and compares the nonce.
 func (r *Registry) write(ctx context.Context, next *registryFile) (bool, error) {
 	data, err := json.MarshalIndent(next, "", "  ")
 	if err != nil {
@@ -441,11 +449,11 @@ func nonceText() string {
 	return hex.EncodeToString(b[:])
 }
 
-// registryAge is how old the list may be that tells where jobs belong: the number of a queue's shards
-// never changes.
+// registryAge is how old the list may be when it tells to which shard a job belongs: the number of
+// a queue's shards never changes.
 const registryAge = 30 * time.Second
 
-// Shards returns how many shards a queue has. QueueNotFound if there is none.
+// Shards returns how many shards a queue has, or QueueNotFound.
 func (r *Registry) Shards(ctx context.Context, name string) (int, error) {
 	set, err := r.get(ctx, name, registryAge)
 	if err != nil && TagOf(err) == QueueNotFound {
@@ -457,11 +465,12 @@ func (r *Registry) Shards(ctx context.Context, name string) (int, error) {
 	return set.Shards, nil
 }
 
-// OfJob returns the shard of a job that has an ID or a key, in a queue of so many.
+// OfJob returns the shard of a job that has an ID or a key, in a queue with this many shards.
 func (*Registry) OfJob(j *Job, shards int) int {
-	id, _ := jobID(j) // one that is refused is refused anywhere
+	id, _ := jobID(j) // an invalid ID is refused by every shard
 	return shardOf(cmp.Or(j.Group, id), shards)
 }
 
-// OfSettlement returns the shard of a claim, as far as its token, or else its job's ID, says.
+// OfSettlement returns the shard of a claim: the one that its token names, or else that of its
+// job's ID.
 func (*Registry) OfSettlement(x *Settlement, shards int) int { return shardOfClaim(x, shards) }

@@ -10,16 +10,17 @@ import (
 	"github.com/emitd/emitd/storage/blob"
 )
 
-// The list of queues is one object; without it, no queue would be served. So there is a copy. A change
-// is written to the list, then to the copy, and only then acknowledged: the serial number of the list is
-// never lower than the copy's, unless somebody has put an older list back. A list that is damaged, gone,
-// or older than its copy is named; the queues of the newest list that is known are served as before, and
-// nothing can be declared or removed until the list is repaired ([Registry.Repair]).
+// Without the list of queues, no queue would be served. So it is stored twice. A change is written
+// to the list, then to the copy, and only then acknowledged. The serial number of the list is
+// therefore never lower than the copy's, unless somebody restored an older list. A list that is
+// damaged, missing, or older than its copy is reported. The queues of the newest list that is known
+// are served as before, and no queue can be declared or removed until the list is repaired
+// ([Registry.Repair]).
 //
-// Without both, the bucket is new, or everything that says which queues there are is lost: then their
-// journals are there, and nothing is declared in their place.
+// If both are missing, either the bucket is new, or the list is lost. If it is lost, there are
+// still journals in the bucket, and then no queue is declared in their place.
 
-// refresh reads the list if it is another one than is known. The caller has the lock.
+// refresh reads the list if it has changed since it was last read. The caller holds the lock.
 func (r *Registry) refresh(ctx context.Context) error {
 	begun := time.Now()
 	var o *blob.Object
@@ -43,8 +44,8 @@ func (r *Registry) refresh(ctx context.Context) error {
 	return nil
 }
 
-// take takes over what the list says, or, if it does not say it as it should, what its copy says. o is
-// the object, or cause says why there is none.
+// take adopts what was read: the list, or, if the list is damaged, missing or too old, the newest
+// one that is known. o is the object; without one, cause is the error of the read.
 func (r *Registry) take(ctx context.Context, o *blob.Object, cause error) error {
 	var main *registryFile
 	if cause == nil {
@@ -59,7 +60,7 @@ func (r *Registry) take(ctx context.Context, o *blob.Object, cause error) error 
 	}
 	best, known := second, r.version != "" || r.damage != nil
 	if known && (best == nil || best.Serial < r.list.Serial) {
-		best = &r.list // a process that runs knows it, too
+		best = &r.list // this process has read a newer one
 	}
 	switch {
 	case main != nil && (best == nil || main.Serial >= best.Serial):
@@ -76,7 +77,7 @@ func (r *Registry) take(ctx context.Context, o *blob.Object, cause error) error 
 	return nil
 }
 
-// takeNone takes it that there is no list, if there is no queue either.
+// takeNone accepts that there is no list, if the bucket has no journals either.
 func (r *Registry) takeNone(ctx context.Context) error {
 	page, err := r.bucket.List(ctx, join(r.root, "v1/"), "", 100)
 	if err != nil {
@@ -91,7 +92,7 @@ func (r *Registry) takeNone(ctx context.Context) error {
 	return nil
 }
 
-// isJournal reports whether a key below v1/ is of a queue's journal: <hash>/<queue>/….
+// isJournal reports whether a key below v1/ belongs to a queue's journal: <hash>/<queue>/….
 func isJournal(key string) bool {
 	hash, rest, ok := strings.Cut(key, "/")
 	return ok && len(hash) == 2 && strings.Contains(rest, "/")
@@ -102,7 +103,7 @@ func damagedList(format string, args ...any) *Error {
 		WithHint("the queues that are known are served; see emitd queue verify, and write the list anew from its copy with emitd queue repair --list")
 }
 
-// readCopy returns what the copy says; nil if there is none, or it says nothing.
+// readCopy returns the copy; nil if it is missing or damaged.
 func (r *Registry) readCopy(ctx context.Context) (*registryFile, error) {
 	o, err := r.bucket.Read(ctx, r.copyKey)
 	switch {
@@ -118,8 +119,8 @@ func (r *Registry) readCopy(ctx context.Context) (*registryFile, error) {
 	return f, nil //nolint:nilerr // a copy that says nothing is none
 }
 
-// writeCopy makes the copy say what the list says, unless it says something newer: somebody was faster.
-// The caller has the lock.
+// writeCopy writes the list to the copy, unless the copy is the same or newer because another
+// process was faster. The caller holds the lock.
 func (r *Registry) writeCopy(ctx context.Context) error {
 	data, err := json.MarshalIndent(&r.list, "", "  ")
 	if err != nil {
@@ -151,8 +152,9 @@ func (r *Registry) writeCopy(ctx context.Context) error {
 	return Refuse(UnknownOutcome, "the copy of the list of queues was changed by others %d times in a row", registryTries).WithHint("repeat the call")
 }
 
-// Secure writes the copy of the list if it is behind: a list of before there were copies has none, and
-// whoever changed the list may have died in between. It reports what is wrong with the list, if anything.
+// Secure writes the copy of the list if it is older than the list or missing. Lists from before
+// there were copies have none, and a process may have died between the two writes. It returns what
+// is wrong with the list, if anything.
 func (r *Registry) Secure(ctx context.Context) error {
 	if err := r.lock(ctx); err != nil {
 		return err
@@ -169,7 +171,7 @@ func (r *Registry) Secure(ctx context.Context) error {
 	return r.writeCopy(ctx)
 }
 
-// Damage returns what was wrong with the list when it was read last; nil: nothing.
+// Damage returns what was wrong with the list when it was last read; nil if nothing was.
 func (r *Registry) Damage(ctx context.Context) *Error {
 	if err := r.lock(ctx); err != nil {
 		return nil
@@ -178,9 +180,10 @@ func (r *Registry) Damage(ctx context.Context) *Error {
 	return r.damage
 }
 
-// Repair writes a damaged list of queues anew, from the newest list that is known, and keeps what stood in
-// its place as an object of its own. It returns the queues of the list and where the damaged one is kept:
-// empty if the list was not damaged, and nothing was written; with dry, nothing is written in any case.
+// Repair replaces a damaged list of queues with the newest list that is known. The damaged object
+// is preserved under another key, which is returned as kept. kept is empty if the list was not
+// damaged, and then nothing is written; it is also empty if there was no readable object to
+// preserve. With dry, Repair writes nothing and only returns what it would do.
 func (r *Registry) Repair(ctx context.Context, dry bool) (queues []Settings, kept string, err error) {
 	if err := r.lock(ctx); err != nil {
 		return nil, "", err
@@ -210,7 +213,7 @@ func (r *Registry) Repair(ctx context.Context, dry bool) (queues []Settings, kep
 		r.version = o.Version
 	case errors.Is(err, blob.ErrNotFound):
 		r.version, kept = "", ""
-	case errors.Is(err, blob.ErrCorrupt): // nobody can read what is there
+	case errors.Is(err, blob.ErrCorrupt): // the object cannot be read, so it cannot be preserved
 		if err := r.bucket.Delete(ctx, r.key); err != nil {
 			return nil, "", Refuse(Unavailable, "take the damaged list of queues away: %w", err)
 		}

@@ -15,55 +15,58 @@ import (
 	"github.com/emitd/emitd/storage/blob"
 )
 
-// LostSlots is a range of slots of a shard's log without which it goes on.
+// LostSlots is a range of slots of a shard's log that are lost; the shard goes on without them.
 type LostSlots struct {
 	From uint64 `json:"from"`
 	To   uint64 `json:"to"` // inclusive
 	Why  string `json:"why"`
 }
 
-// Repaired says what the repair of a shard did, or would do.
+// Repaired is the result of a shard's repair, or of its rehearsal.
 type Repaired struct {
 	Queue string `json:"queue"`
 	Shard int    `json:"shard"`
-	// Served: a broker serves the shard, so nothing was done. It knows everything that was acknowledged, and
-	// its checkpoints replace what is damaged.
+	// Served is true if a broker serves the shard; then nothing was done. The broker has all
+	// that was acknowledged in memory, and its next checkpoints replace the damaged objects.
 	Served   bool        `json:"served"`
-	Problems []Problem   `json:"problems"` // that were there before
+	Problems []Problem   `json:"problems"` // found before the repair
 	Lost     []LostSlots `json:"lost"`
-	// Void counts the records behind the lost slots that have no effect: they are about jobs that are
-	// lost, or submit a job again whose end was lost.
-	// A fence that is lost no longer says which segments behind it were never acknowledged: they may count,
-	// and then what follows may be void.
+	// Void counts the records after the lost slots that have no effect: they are about jobs
+	// that are lost, or submit a job again whose end was lost. If a fence is lost, it no longer
+	// marks the unacknowledged segments behind it as void. Such segments may then be replayed,
+	// and valid records after them may have no effect.
 	Void int `json:"void"`
-	Jobs int `json:"jobs"` // that are there now
-	// Head and Checkpoint say from what they were restored; empty: they were not damaged.
+	Jobs int `json:"jobs"` // jobs after the repair
+	// Head and Checkpoint name what they were restored from; empty: they were not damaged.
 	Head       string `json:"head,omitempty"`
 	Checkpoint string `json:"checkpoint,omitempty"`
-	// Evidence is the prefix under which all objects of the shard were kept as they were. Of the objects
-	// Raw, which cannot be read, it has what the store has of them; of the objects Unread, nothing.
+	// Evidence is the prefix below which all objects of the shard were copied before the
+	// repair. Raw lists objects that cannot be read; their stored bytes were copied as they
+	// are. Unread lists objects of which nothing could be copied.
 	Evidence string    `json:"evidence"`
 	Raw      []string  `json:"raw"`
 	Unread   []string  `json:"unread"`
-	Left     []Problem `json:"left"` // that are there still: payloads, for instance
+	Left     []Problem `json:"left"` // found after the repair: damaged payloads, for instance
 }
 
-// RepairOptions say what is repaired, and how.
+// RepairOptions say what to repair, and how.
 type RepairOptions struct {
-	Shard int // only this one; -1: all that are damaged
-	// Scratch is a bucket in which copies are repaired instead, and nothing else is written: that says what
-	// would happen.
+	Shard int // only this shard; -1: all that are damaged
+	// Scratch is a bucket for a rehearsal: the journals are copied there and repaired there,
+	// and nothing else is written. The result shows what a repair would do.
 	Scratch blob.Bucket
 	// Served reports whether a broker serves a shard under a generation. nil: none does.
 	Served func(ctx context.Context, shard int, generation int64) (bool, error)
 }
 
-// Repair makes the damaged journals of a queue whole again, of all shards or of one, without
-// what is lost for good: segments that are missing or damaged. From its first write on, no broker owns the
-// shard, and one that did acknowledges nothing more. All objects are kept below the shard's prefix
-// evidence/<name of the repair>, with a report of what is lost, before anything is deleted. A repair that
-// was interrupted at any time is gone on with by the next one; until then the shard is not served. Shards
-// without damage are left alone, and so are those that a broker serves; the other shards may be served
+// Repair makes the damaged journals of a queue usable again, of all shards or of one. What is lost
+// for good, segments that are missing or damaged, stays lost.
+//
+// From the repair's first write on, no broker owns the shard, and a broker that did own it
+// acknowledges nothing more. Before anything is deleted, all objects are copied below the shard's
+// prefix evidence/<name of the repair>, together with a report of what is lost. An interrupted
+// repair is continued by the next one; until then the shard is not served. Shards without damage
+// are left alone, and so are those that a broker serves. The queue's other shards may be served
 // meanwhile.
 func (b *Broker) Repair(ctx context.Context, name string, how RepairOptions) ([]Repaired, error) {
 	set, err := b.registry.get(ctx, name, 0)
@@ -89,22 +92,22 @@ func (b *Broker) Repair(ctx context.Context, name string, how RepairOptions) ([]
 	return all, nil
 }
 
-// repair is one of one shard.
+// repair is the repair of one shard.
 type repair struct {
 	b      *Broker
 	set    *Settings
 	index  int
-	bucket blob.Bucket // in which it is repaired
-	at     string      // the prefix of its journal
+	bucket blob.Bucket // the bucket that is repaired: the broker's, or Scratch
+	at     string      // prefix of the shard's journal
 	dry    bool
 	name   string
 	out    *Repaired
 
 	mu   sync.Mutex
-	kept map[string]bool // keys of which evidence is kept
+	kept map[string]bool // keys of objects that were copied to the evidence
 }
 
-// repairShard repairs one shard; nil: its journal is not damaged.
+// repairShard repairs one shard; it returns nil if the journal is not damaged.
 func (b *Broker) repairShard(ctx context.Context, set *Settings, index int, how *RepairOptions) (*Repaired, error) {
 	r := &repair{
 		b: b, set: set, index: index, bucket: b.cfg.Bucket, at: prefix(b.cfg.Root, set, index), kept: map[string]bool{},
@@ -150,7 +153,7 @@ func (b *Broker) repairShard(ctx context.Context, set *Settings, index int, how 
 		return nil, err
 	}
 	err = journal.FinishRepair(ctx, r.bucket, r.at, path(set, index), &folder{})
-	if err == nil && !r.dry { // a rehearsal has no payloads
+	if err == nil && !r.dry { // a rehearsal has no copy of the payloads
 		r.out.Left, err = r.problems(ctx)
 	}
 	return r.out, err
@@ -167,7 +170,8 @@ func (r *repair) problems(ctx context.Context) ([]Problem, error) {
 	return seen.Problems, err
 }
 
-// begin keeps the brokers away, and the objects as they are.
+// begin marks the journal as being repaired, which keeps brokers away, and copies its objects to
+// the evidence.
 func (r *repair) begin(ctx context.Context) (err error) {
 	r.name, err = journal.BeginRepair(ctx, r.bucket, r.at, r.name, func(name string, head []byte) error {
 		return r.keepAs(ctx, name, headObject, head)
@@ -184,8 +188,8 @@ const (
 	reportObject = "report.json"
 )
 
-// keepAs keeps the bytes of an object among the evidence of a repair. What is kept already is what there
-// was first.
+// keepAs copies the bytes of an object to the evidence of a repair. An existing copy is the older
+// one and stays.
 func (r *repair) keepAs(ctx context.Context, name, key string, data []byte) error {
 	if r.dry {
 		return nil
@@ -199,7 +203,7 @@ func (r *repair) keepAs(ctx context.Context, name, key string, data []byte) erro
 	return nil
 }
 
-// keepEvidence keeps the objects of the journal that are not kept yet.
+// keepEvidence copies the objects of the journal that are not in the evidence yet.
 func (r *repair) keepEvidence(ctx context.Context) error {
 	if r.dry {
 		return nil
@@ -229,7 +233,7 @@ func (r *repair) keepEvidence(ctx context.Context) error {
 	})
 }
 
-// rehearseIn goes on with a copy of the journal in a scratch bucket.
+// rehearseIn copies the journal to a scratch bucket and makes the repair go on there.
 func (r *repair) rehearseIn(ctx context.Context, scratch blob.Bucket) error {
 	all := func(string) bool { return true }
 	err := journal.ReadAll(ctx, r.bucket, r.at, all, func(ctx context.Context, key string, data []byte, unread error) error {
@@ -243,8 +247,8 @@ func (r *repair) rehearseIn(ctx context.Context, scratch blob.Bucket) error {
 	return err
 }
 
-// report keeps what is lost among the evidence, before anything is deleted, and takes over what an
-// interrupted run of the same repair has found to be lost.
+// report stores the report of what is lost with the evidence, before anything is deleted. It merges
+// the report of an earlier, interrupted run of the same repair.
 func (r *repair) report(ctx context.Context) error {
 	if r.dry {
 		return nil
@@ -287,10 +291,10 @@ func (r *repair) report(ctx context.Context) error {
 	return nil
 }
 
-// salvage takes the journal over with what is left of it, and writes two checkpoints: behind the second,
-// nothing refers to the lost slots any more, and what is left of the damaged objects is deleted. If the state
-// began with a checkpoint, something is deleted after the first one, too. Only a repair that is complete
-// closes the log.
+// salvage takes over the journal with what is left of it, and writes two checkpoints. After the
+// second one, nothing refers to the lost slots, and the remains of the damaged objects are deleted.
+// If the state began with a checkpoint, objects are deleted after the first one too. Only a
+// complete repair closes the log, which ends its marking.
 func (r *repair) salvage(ctx context.Context, from *journal.Restored) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -316,7 +320,7 @@ func (r *repair) salvage(ctx context.Context, from *journal.Restored) error {
 	return log.Close(ctx)
 }
 
-// rewrite writes what is left into two checkpoints.
+// rewrite writes the remaining state into two checkpoints.
 func (r *repair) rewrite(ctx context.Context, log *journal.Log, f *folder, swept <-chan error, based bool) error {
 	l, err := f.ledger()
 	if err != nil {
@@ -326,7 +330,7 @@ func (r *repair) rewrite(ctx context.Context, log *journal.Log, f *folder, swept
 		r.out.Lost = append(r.out.Lost, LostSlots{From: lost.Slot, To: lost.Next - 1, Why: lost.Err.Error()})
 	}
 	r.out.Void, r.out.Jobs = f.void, l.Jobs()
-	// A broker may have written until now.
+	// A broker may have written until the log was opened.
 	if err := r.keepEvidence(ctx); err != nil {
 		return err
 	}
@@ -354,8 +358,8 @@ func (r *repair) rewrite(ctx context.Context, log *journal.Log, f *folder, swept
 	return nil
 }
 
-// checkpointNow appends a record that changes nothing, so that a checkpoint differs from the one before,
-// and writes a checkpoint.
+// checkpointNow writes a checkpoint. First it appends a record that changes nothing, so that the
+// checkpoint has a later slot than the one before.
 func (b *Broker) checkpointNow(ctx context.Context, log *journal.Log, l *ledger.Ledger) error {
 	at := log.Now(b.cfg.Now())
 	same := ledger.Record{Kind: ledger.Configure, At: at.UnixMilli(), Config: l.Config()}
@@ -394,5 +398,5 @@ func (b *Broker) checkpointNow(ctx context.Context, log *journal.Log, l *ledger.
 	}
 }
 
-// repairPatience is how long the repair of a shard waits for the store to take one checkpoint.
+// repairPatience is how long the repair of a shard waits for the store to accept one checkpoint.
 const repairPatience = 10 * time.Minute

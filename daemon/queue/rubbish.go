@@ -7,25 +7,25 @@ import (
 	"sync"
 )
 
-// rubbish are payload objects that nobody needs any more. A goroutine deletes them one after the other.
-// It is there only while there is something to delete: most shards are idle, and a process has
-// thousands.
+// rubbish holds the keys of payload objects that are not needed any more. A goroutine deletes them
+// one after the other. It exists only while there is something to delete: most shards are idle, and
+// a process has thousands.
 type rubbish struct {
 	mu      sync.Mutex
 	keys    []string
-	busy    bool // the goroutine is there
-	over    bool // nothing is taken any more
+	busy    bool // the goroutine is running
+	over    bool // no more keys are accepted
 	all     sync.WaitGroup
-	deletes func() // what the goroutine does
+	deletes func() // the goroutine's function
 }
 
-// begin starts the goroutine, which does something else first.
+// begin starts the goroutine, which runs first before it deletes.
 func (r *rubbish) begin(first, deletes func()) {
 	r.busy, r.deletes = true, deletes
 	r.all.Go(func() { first(); deletes() })
 }
 
-// put takes a key, and starts the goroutine if it is not there.
+// put adds a key, and starts the goroutine if it is not running.
 func (r *rubbish) put(key string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -51,7 +51,7 @@ func (r *rubbish) next() (key string, ok bool) {
 	return key, true
 }
 
-// end takes nothing more and waits until everything is deleted.
+// end accepts no more keys and waits until all are deleted.
 func (r *rubbish) end() {
 	r.mu.Lock()
 	r.over = true
@@ -59,11 +59,11 @@ func (r *rubbish) end() {
 	r.all.Wait()
 }
 
-// trash has an object deleted. If too many wait for that already, the object stays: it costs storage and
-// nothing else, and the next broker finds it.
+// trash schedules the deletion of a payload object. If too many wait already, the object stays: it
+// only costs storage, and the shard's next broker finds it.
 func (s *shard) trash(key string) { s.rubbish.put(key) }
 
-// sweep deletes what trash was given. Once the run has ended, what is left stays.
+// sweep deletes the scheduled objects. Once the run has ended, the remaining ones stay.
 func (s *shard) sweep() {
 	for key, ok := s.rubbish.next(); ok; key, ok = s.rubbish.next() {
 		if s.ctx.Err() == nil {
@@ -72,9 +72,10 @@ func (s *shard) sweep() {
 	}
 }
 
-// sweepLeft deletes the payload objects of earlier epochs that no job refers to: of a broker that died
-// between the object and its job's record, or between the job's end and the deletion. What an
-// earlier broker has recorded is in the ledger, and it records nothing any more.
+// sweepLeft deletes the payload objects of earlier epochs that no job refers to. An earlier broker
+// left them if it died between writing the object and the job's record, or between the job's end
+// and the deletion. This is safe because the ledger has all that earlier brokers recorded, and they
+// can record nothing more.
 func (s *shard) sweepLeft() {
 	ctx := s.ctx
 	left, err := s.blobsBefore(ctx)
@@ -89,7 +90,7 @@ func (s *shard) sweepLeft() {
 		return decided
 	})
 	if s.do(ctx, c) != nil {
-		return // the shard is gone: the next broker looks
+		return // the run has ended: the next broker does it
 	}
 	for _, key := range c.keys {
 		s.remove(ctx, key)
@@ -117,6 +118,7 @@ func (s *shard) blobsBefore(ctx context.Context) (map[string]bool, error) {
 	}
 }
 
+// remove deletes one object; an error is only logged.
 func (s *shard) remove(ctx context.Context, key string) {
 	if err := s.b.cfg.Bucket.Delete(ctx, key); err != nil && ctx.Err() == nil {
 		s.b.cfg.Logger.WarnContext(ctx, "a payload was not deleted", "key", key, "error", err)

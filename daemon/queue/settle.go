@@ -9,7 +9,8 @@ import (
 	"github.com/emitd/emitd/daemon/queue/ledger"
 )
 
-// Settle says what became of claims.
+// Settle settles claims: it splits the settlements by shard, lets each shard decide its own, and
+// returns the outcomes in the order of the settlements.
 func (b *Broker) Settle(ctx context.Context, name string, what []Settlement) (_ []Outcome, err error) {
 	defer b.instruments.operation(ctx, name, "settle", "settle")(&err)
 	set, err := b.open(ctx, name)
@@ -48,7 +49,8 @@ func (b *Broker) Settle(ctx context.Context, name string, what []Settlement) (_ 
 	return outcomes, b.elsewhere(ctx, name, set, what, outcomes)
 }
 
-// shardOfClaim is what the token says, or where a job of this ID is if it has no group.
+// shardOfClaim returns the shard that the token names. Without a token it is the shard of the job's
+// ID, which is right for jobs without a group only; see elsewhere.
 func shardOfClaim(x *Settlement, shards int) int {
 	if x.Token != "" && shards > 1 {
 		var room [maxToken]byte
@@ -59,6 +61,7 @@ func shardOfClaim(x *Settlement, shards int) int {
 	return shardOf(x.ID, shards)
 }
 
+// settlePart settles one shard's part of a call and stores the outcomes at their positions.
 func (b *Broker) settlePart(ctx context.Context, name string, index int, what []Settlement, positions []int, outcomes []Outcome) error {
 	s, err := b.serving(ctx, name, index)
 	if err != nil {
@@ -80,7 +83,7 @@ func (b *Broker) settlePart(ctx context.Context, name string, index int, what []
 	return nil
 }
 
-// tokens reads and checks the tokens; it is called by the caller's goroutine.
+// tokens parses and verifies the tokens. It runs on the caller's goroutine.
 func (s *shard) tokens(what []Settlement) []token {
 	out := make([]token, len(what))
 	seal := s.sealers.Get().(*sealer)
@@ -93,8 +96,8 @@ func (s *shard) tokens(what []Settlement) []token {
 	return out
 }
 
-// elsewhere looks for jobs of claims without a token that have a group: their shard is not that of
-// their ID.
+// elsewhere asks the node's other shards about settlements without a token that the ID's shard does
+// not know: a job with a group is on its group's shard.
 func (b *Broker) elsewhere(ctx context.Context, name string, set *Settings, what []Settlement, outcomes []Outcome) error {
 	if set.Shards == 1 {
 		return nil
@@ -118,7 +121,7 @@ func (b *Broker) elsewhere(ctx context.Context, name string, set *Settings, what
 	return nil
 }
 
-// settleStep decides settlements until one is met whose job is busy.
+// settleStep decides settlements until it meets one whose job is held.
 func settleStep(s *shard, c *call) progress {
 	if c.next == 0 && s.full() && slices.ContainsFunc(c.settle, func(x Settlement) bool { return x.Verb != Extend }) {
 		c.refuse(full("too much is being written at the moment"))
@@ -141,8 +144,8 @@ func settleStep(s *shard, c *call) progress {
 	return decided
 }
 
-// claimOf returns the job if the settlement is by its claim's holder, or if it is held; else the
-// answer.
+// claimOf returns the job if the settlement comes from the claim's holder, or if the job is held.
+// Otherwise it returns the answer.
 func (s *shard) claimOf(c *call, x *Settlement) (*ledger.Job, Outcome) {
 	if x.Token == "" {
 		return s.claimOfWorker(c, x)
@@ -153,7 +156,7 @@ func (s *shard) claimOf(c *call, x *Settlement) (*ledger.Job, Outcome) {
 	}
 	var ok bool
 	j := &s.use().scratch
-	*j, ok = s.ledger.Glance(t.number) // the MAC says that it has this ID
+	*j, ok = s.ledger.Glance(t.number) // the MAC proves that the job has this ID
 	switch {
 	case !ok:
 		return nil, s.afterEnd(c, x, t.nonce)
@@ -170,8 +173,15 @@ func (s *shard) claimOf(c *call, x *Settlement) (*ledger.Job, Outcome) {
 	return nil, stale(x, "the claim is over; the job is "+string(stateOf(j.State)))
 }
 
-// adopt accepts a claim that an earlier owner handed out and whose record was lost with it. It is
-// newer than what the log knows of the job, and this owner has not handed the job out since.
+// adopt accepts a claim that an earlier owner made and whose record was lost with it. The claim
+// must be newer than what the log knows of the job, and this owner must not have handed out the job
+// since.
+//
+// Example: owner 1 hands out delivery 3 as a soft claim and crashes before its record is written.
+// Owner 2 replays delivery 2 and has the job waiting. The worker completes delivery 3 with its
+// token: epoch 1 is older than owner 2's, delivery 3 is newer than 2, so the claim is applied now.
+// If owner 2 had claimed the job for another worker, its own epoch would be in the job and the old
+// token is stale.
 func (s *shard) adopt(x *Settlement, j *ledger.Job, t token) bool {
 	if t.epoch >= s.epoch || t.delivery > 1<<16-2 {
 		return false
@@ -198,6 +208,8 @@ func (s *shard) adopt(x *Settlement, j *ledger.Job, t token) bool {
 	return true
 }
 
+// claimOfWorker is claimOf for a settlement without a token: the worker's name must be that of the
+// claim.
 func (s *shard) claimOfWorker(c *call, x *Settlement) (*ledger.Job, Outcome) {
 	j, ok := s.ledger.Find(x.ID)
 	if !ok {
@@ -212,7 +224,8 @@ func (s *shard) claimOfWorker(c *call, x *Settlement) (*ledger.Job, Outcome) {
 	return &j, Outcome{}
 }
 
-// afterEnd answers for a job that is no more: whoever completed it may say so again.
+// afterEnd answers for a job that the ledger no longer has. The claim that completed it may repeat
+// its complete.
 func (s *shard) afterEnd(c *call, x *Settlement, nonce uint32) Outcome {
 	end, ok := s.ledger.Ended(x.ID)
 	switch {
@@ -225,11 +238,12 @@ func (s *shard) afterEnd(c *call, x *Settlement, nonce uint32) Outcome {
 	return stale(x, "the job is "+string(stateOf(end.State)))
 }
 
+// stale returns a StaleClaim outcome.
 func stale(x *Settlement, why string) Outcome {
 	return Outcome{ID: x.ID, Err: Refuse(StaleClaim, "job %q: %s", x.ID, why).WithHint("stop working on it; another worker may have it")}
 }
 
-// carryOut does what the holder of the claim says.
+// carryOut makes the records of a settlement by the claim's holder.
 func (s *shard) carryOut(c *call, x *Settlement, j *ledger.Job) Outcome {
 	switch {
 	case x.Verb == Extend:
@@ -242,7 +256,7 @@ func (s *shard) carryOut(c *call, x *Settlement, j *ledger.Job) Outcome {
 	return s.write(c, x, j)
 }
 
-// write makes a record of what the holder says.
+// write adds the hard record of a settlement other than Extend, and returns the outcome.
 func (s *shard) write(c *call, x *Settlement, j *ledger.Job) Outcome {
 	var r ledger.Record
 	out := Outcome{ID: x.ID}
@@ -272,6 +286,8 @@ func (s *shard) write(c *call, x *Settlement, j *ledger.Job) Outcome {
 	return out
 }
 
+// extend starts the visibility timeout anew. The first extension proves that the attempt began, so
+// it makes a soft record; later ones write nothing.
 func (s *shard) extend(x *Settlement, j *ledger.Job) Outcome {
 	visibility := j.Visibility
 	if x.Visibility > 0 {
@@ -284,7 +300,7 @@ func (s *shard) extend(x *Settlement, j *ledger.Job) Outcome {
 	return Outcome{ID: x.ID, State: Active, For: millisecond(visibility)}
 }
 
-// failing decides between another attempt and the end.
+// failing fills in a Fail record: the job is dead, or waits for its next attempt.
 func (s *shard) failing(x *Settlement, j *ledger.Job, r *ledger.Record) {
 	r.Kind, r.Cause = ledger.Fail, cut(x.Cause, MaxCause)
 	if x.Dead || j.Exhausted(true) {

@@ -12,14 +12,31 @@ import (
 	"github.com/emitd/emitd/daemon/queue/ledger"
 )
 
-// shard is one shard that this node serves: one goroutine owns the ledger and appends to the
-// journal.
+// shard is one shard that this node serves. One goroutine, run, owns all fields that are not marked
+// otherwise, and works in rounds.
 //
-// The ledger holds what is acknowledged. A call is decided against it; that makes records. The
-// records are appended, and the jobs they are about are busy until their segment is durable: then
-// they are applied, then the call is answered. A call that meets a busy job waits for that segment
-// and is decided anew. Soft records (claims, first heartbeats, expiries) are applied at once and
-// ride along with the next segment, at the latest after softDelay.
+// A round (round) has these steps, in this order:
+//
+//  1. clock reads the time and moves the ledger's time forward.
+//  2. settle applies the batches that have become durable to the ledger, answers their calls, and
+//     puts the calls that waited for them (parked) into again.
+//  3. take decides what time brings (due), the calls in again, and the calls in the inbox. Each
+//     call's step makes records; encode puts them into buf.
+//  4. serve gives jobs to long polls.
+//  5. flush appends buf to the journal as one batch. The batch's hard records and waiting calls
+//     move from cur to works.
+//  6. checkpoint starts or continues a checkpoint, and show publishes the counts for metrics.
+//
+// There are two kinds of records. A hard record is applied to the ledger when its batch is durable.
+// Until then its jobs are held: nothing else may happen to them, and a call that meets one is
+// parked. A soft record (claim, first heartbeat, expiry) is applied at once and written with the
+// next batch, at the latest after softDelay. If the process crashes before that, the record is
+// lost; this is what soft claims allow.
+//
+// An answer that reveals state must not be given by a broker that may have been replaced. So finish
+// and decide check that the run's assignment still holds (trusted) before a refusal, or an answer
+// that wrote nothing, goes out. An answer that wrote something needs no check: the journal rejects
+// every write of a replaced owner, and the batch of this one is durable.
 type shard struct {
 	b        *Broker
 	unit     daemon.Unit
@@ -27,62 +44,63 @@ type shard struct {
 	index    int
 	blobs    string // prefix of payload objects
 	settings Settings
-	ctx      context.Context // of the run; carries the trust
+	ctx      context.Context // of the run; daemon.Trust reads from it how long the assignment holds
 	log      *journal.Log
 	ledger   *ledger.Ledger
 	sealers  *sync.Pool
-	begun    time.Time // this run, by the local clock
-	tools    *tools    // nil until there is something to do; see use
+	begun    time.Time // start of this run, by the local clock
+	tools    *tools    // nil until the first call or record; see use
 	epoch    int64
-	void     int // records that made no sense at the takeover: there should be none
+	void     int // records that the takeover's replay rejected (ledger.ErrVoid); expected to be 0
 
 	calls       *mailbox[*call]
-	changes     chan *Settings // of the queue, from whoever re-reads the registry
-	configuring *work          // settings that are on their way into the log
-	leave       time.Time      // when the drain begins at the latest; zero: none is wanted
-	closing     chan error     // answer of log.Close
+	changes     chan *Settings // new settings of the queue, from the goroutine that re-reads the registry
+	configuring *work          // the batch with a Configure record that is not durable yet
+	leave       time.Time      // when the drain begins at the latest; zero: no drain is wanted
+	closing     chan error     // receives the result of log.Close
 	drained     bool
-	removed     bool // the queue is no more
+	removed     bool // the queue was removed
 	gone        chan struct{}
 	snapshot    atomic.Pointer[Stats]
-	shown       time.Time // when snapshot was made
-	stale       bool      // something has changed since
+	shown       time.Time // when snapshot was stored
+	stale       bool      // the ledger has changed since
 
 	now  int64     // queue time of this round, milliseconds
-	at   time.Time // and in the journal's precision
+	at   time.Time // the same in the journal's precision
 	wall time.Time // local time of this round, for durations only
 
-	// What this round has decided and not yet appended.
+	// Records that were decided and are not appended yet.
 	buf   []byte
-	ends  []int    // of the records in buf
-	cuts  [][]byte // and they themselves, while they are appended
-	cur   *work    // its hard records; nil: none
+	ends  []int    // end offset of each record in buf
+	cuts  [][]byte // the slices of buf that are passed to log.Append, reused
+	cur   *work    // the hard records in buf and the calls that wait for them; nil: none
 	soft  time.Time
-	stuck bool // the journal takes nothing more for now
+	stuck bool // the journal accepted no more (ErrFull, or it has ended); buf is kept
 
-	works    []*work // appended, in the order of slots
+	works    []*work // appended and not durable yet, in the order of slots
 	spare    [][]pending
-	requests map[string]*work // durable claims that are being written, by request ID
-	again    []*call          // get another turn
+	requests map[string]*work // batches with durable claims that are not durable yet, by request ID
+	again    []*call          // calls to decide in the next round
 	polls    []*call
-	left     *mailbox[*call] // polls that nobody waits for any more
+	left     *mailbox[*call] // long polls whose callers have stopped waiting
 	inflight struct {
 		jobs  int
 		bytes int64
 	}
 	ckpt    checkpoint
-	written *journal.Checkpoint // the newest one that was committed
-	rubbish rubbish             // payload objects to be deleted
+	written *journal.Checkpoint // the newest checkpoint that was committed
+	rubbish rubbish             // payload objects to delete
 }
 
-// tools are what a shard needs once it has something to do.
+// tools holds what only a shard with work needs. A process may have thousands of shards, most of
+// them idle, so it is allocated on first use.
 type tools struct {
 	rates   rates
-	scratch ledger.Job    // of the settlement that is being decided
-	record  ledger.Record // that is being written or applied
+	scratch ledger.Job    // the job of the settlement that is being decided
+	record  ledger.Record // the record that is being written or applied
 }
 
-// use returns the tools. A shard that never had anything to do has none: most are like that.
+// use returns the tools, and allocates them on first use.
 func (s *shard) use() *tools {
 	if s.tools == nil {
 		s.tools = &tools{rates: rates{begun: s.begun}}
@@ -91,16 +109,17 @@ func (s *shard) use() *tools {
 }
 
 const (
-	softDelay  = time.Second // until soft records are written, if nothing else is
+	softDelay  = time.Second // longest time until a soft record is written
 	softBytes  = 64 << 10
-	roundBytes = 4 << 20 // of records in one round
+	roundBytes = 4 << 20 // bytes of records in one round
 	roundCalls = 4096
 	inbox      = 4096 // calls that may wait for the shard's goroutine
 	dueStep    = 1000
 	showEvery  = time.Second
 )
 
-// run serves until the context ends, the assignment drains or the journal is lost.
+// run serves the shard until the context ends, the drain is complete, or the journal is lost to
+// another owner.
 func (s *shard) run(draining <-chan struct{}) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -146,12 +165,13 @@ func (s *shard) run(draining <-chan struct{}) error {
 	}
 }
 
-// restless reports whether there is something to do without waiting for anybody.
+// restless reports whether there is work that needs no event: calls to decide again, or a
+// checkpoint that can go on.
 func (s *shard) restless() bool {
 	return !s.stuck && len(s.again) > 0 || s.ckpt.eager()
 }
 
-// round takes what waits, decides it and appends it as one.
+// round does everything that can be done now; see shard for its steps.
 func (s *shard) round() {
 	s.clock()
 	s.settle()
@@ -164,8 +184,9 @@ func (s *shard) round() {
 	s.show()
 }
 
-// take decides what waits. While the journal takes nothing more, only calls that write nothing are
-// answered; the others are refused, and those that were begun wait.
+// take decides the waiting calls. While the journal accepts nothing more, only calls that write
+// nothing are answered. New calls that would write are refused, and calls that have written a part
+// wait in again.
 func (s *shard) take() {
 	if !s.stuck {
 		s.due()
@@ -186,22 +207,24 @@ func (s *shard) take() {
 	s.serve()
 }
 
-// full reports whether what would be decided now could not be written.
+// full reports whether a record that is decided now could not be written.
 func (s *shard) full() bool { return s.stuck || s.log.Full() }
 
-// clock takes the time of a round.
+// clock reads the time of this round.
 func (s *shard) clock() {
 	s.wall, s.at = s.time()
 	s.now = s.at.UnixMilli()
 	s.ledger.Advance(s.now)
 }
 
-// slower is by which part of itself queue time goes slower while it is ahead of the estimate.
+// slower is the divisor for the catch-up: queue time runs 1/slower slower than the local clock
+// while it is ahead of the estimate.
 const slower = 16
 
-// time returns the local time and queue time, which never goes back, over all owners. If it is ahead
-// of the estimate, as after an owner whose estimate was, it does not stand still until the estimate is
-// there: it goes on with the local clock, a little slower, so that they meet.
+// time returns the local time and queue time. Queue time never goes back, across all owners of the
+// shard. It can be ahead of the estimate, for example after an owner whose estimate was ahead.
+// Standing still until the estimate catches up would stop all time-outs, so it goes on with the
+// local clock, a little slower, until they meet.
 func (s *shard) time() (wall, at time.Time) {
 	wall, at = time.Now(), s.b.cfg.Now()
 	passed := wall.Sub(s.wall)
@@ -211,7 +234,8 @@ func (s *shard) time() (wall, at time.Time) {
 	return wall, s.log.Now(at)
 }
 
-// decide works on a call as far as possible.
+// decide runs the call's step and handles its result. A shard that has drained, or whose assignment
+// no longer holds, fails the call instead.
 func (s *shard) decide(c *call) {
 	if s.drained || !s.trusted() {
 		s.fail(c)
@@ -227,8 +251,9 @@ func (s *shard) decide(c *call) {
 	}
 }
 
-// finish answers a call once everything it rests on is durable. A no, or an answer that wrote
-// nothing, of a broker that may be deposed is worth nothing.
+// finish answers a call once every batch that it waits for is durable. A refusal, and an answer
+// that wrote nothing, is given only while the assignment holds: a broker that may have been
+// replaced could be wrong about the state.
 func (s *shard) finish(c *call) {
 	switch {
 	case !c.decided || c.waits > 0:
@@ -239,13 +264,15 @@ func (s *shard) finish(c *call) {
 	}
 }
 
-// trusted reports whether the run's assignment still holds.
+// trusted reports whether the run's assignment still holds. Without a deadline in the context it
+// always does.
 func (s *shard) trusted() bool {
 	left, ok := daemon.Trust(s.ctx)
 	return !ok || left > 0
 }
 
-// due does what time brings: claims end, jobs are given up.
+// due makes the records that time causes: a waiting job whose time to live is over dies, a claim
+// whose visibility timeout is over expires. At most dueStep of each are handled in one round.
 func (s *shard) due() {
 	for _, n := range s.ledger.Late(s.now, dueStep) {
 		s.hard(nil, &ledger.Record{Kind: ledger.Kill, Numbers: []uint64{n}, Cause: "it waited longer than its time to live", Late: true})
@@ -268,11 +295,13 @@ func (s *shard) due() {
 	}
 }
 
+// exhausted returns the cause of a job's death after its last attempt or delivery.
 func exhausted(j *ledger.Job, why string) string {
 	return fmt.Sprintf("given up after %d of %d attempts and %d deliveries: %s", j.Attempts, j.Policy.Max, j.Deliveries, why)
 }
 
-// sleep returns for how long nothing will happen by itself.
+// sleep returns how long run may wait if no event comes: until the next deadline of the ledger, the
+// soft records, the drain or the snapshot.
 func (s *shard) sleep() time.Duration {
 	wait := time.Hour
 	if at, ok := s.ledger.Next(); ok && !s.drained {

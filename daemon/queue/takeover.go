@@ -12,21 +12,21 @@ import (
 	"github.com/emitd/emitd/daemon/queue/ledger"
 )
 
-// folder rebuilds a ledger from a journal. It begins with the ledger's own defaults, never with
-// today's settings: what the records were decided under is in the log.
+// folder rebuilds a ledger from a journal. It begins with the ledger's own defaults and not with
+// today's settings, because the log contains the settings that each record was decided under.
 type folder struct {
 	restore *ledger.Restore
 	l       *ledger.Ledger
 	records int
-	void    int // records that made no sense
+	void    int // records that the ledger rejected (ErrVoid)
 }
 
 var _ journal.Fold = (*folder)(nil)
 
-// Reset begins again with nothing.
+// Reset discards everything and begins with an empty state.
 func (f *folder) Reset() { *f = folder{} }
 
-// Restore reads a chunk of the checkpoint.
+// Restore reads one chunk of the checkpoint.
 func (f *folder) Restore(chunk []byte) error {
 	if f.restore == nil {
 		f.restore = ledger.NewRestore()
@@ -34,8 +34,8 @@ func (f *folder) Restore(chunk []byte) error {
 	return f.restore.Add(chunk)
 }
 
-// Replay applies records of the log. One that does not apply is skipped: it changed nothing for
-// the owner who wrote it either.
+// Replay applies records of the log. It skips a record that does not apply: it changed nothing for
+// the owner that wrote it either.
 func (f *folder) Replay(slot uint64, at time.Time, records iter.Seq[[]byte]) error {
 	l, err := f.ledger()
 	if err != nil {
@@ -87,7 +87,9 @@ func (b *Broker) journalConfig(set *Settings, index int, generation int64) journ
 	}
 }
 
-// takeOver makes this process the owner of a shard and rebuilds its state.
+// takeOver makes this process the owner of a shard: it opens the journal, which fences the former
+// owner and replays the log, gives every known claim a fresh visibility timeout, and builds the
+// shard.
 func (b *Broker) takeOver(ctx context.Context, a *daemon.Assignment, set *Settings) (*shard, error) {
 	if a.Index >= set.Shards {
 		return nil, fmt.Errorf("serve %s: the queue has %d shards", a.Unit, set.Shards)
@@ -117,7 +119,8 @@ func (b *Broker) takeOver(ctx context.Context, a *daemon.Assignment, set *Settin
 	return s, nil
 }
 
-// refused translates why a journal could not be opened, and reports what the cluster must know.
+// refused adds to the error of a failed takeover what the operator can do. It reports a generation
+// that is too old to the cluster, so that the next one is above the journal's.
 func (b *Broker) refused(a *daemon.Assignment, set *Settings, err error) error {
 	if g, ok := errors.AsType[*journal.GenerationError](err); ok {
 		a.Refused(g.Held)
@@ -132,17 +135,16 @@ func (b *Broker) refused(a *daemon.Assignment, set *Settings, err error) error {
 	return fmt.Errorf("take over %s: %w", a.Unit, err)
 }
 
-// Adopt takes a queue over that belonged to another cluster store, whose brokers must not run any
-// more: they would lose it for good. It returns how many shards it took. Those that are this
-// cluster's already are left to their brokers, so that a repetition takes what is left of an adoption
-// that was interrupted.
+// Adopt takes over a queue that belonged to another cluster store. That store's brokers must not
+// run any more: they would lose the queue for good. It returns how many shards it took. It skips
+// shards that belong to this cluster already, so an interrupted adoption can be repeated.
 func (b *Broker) Adopt(ctx context.Context, name string) (taken int, err error) {
 	set, err := b.registry.get(ctx, name, 0)
 	if err != nil {
 		return 0, err
 	}
 	for index := range set.Shards {
-		cfg := b.journalConfig(set, index, 1) // the least generation: it is newer than no run of this cluster
+		cfg := b.journalConfig(set, index, 1) // the lowest generation, so that it never replaces a run of this cluster
 		cfg.Adopt = true
 		log, err := journal.Open(ctx, cfg, &folder{})
 		if errors.Is(err, journal.ErrGeneration) {
@@ -159,12 +161,13 @@ func (b *Broker) Adopt(ctx context.Context, name string) (taken int, err error) 
 	return taken, nil
 }
 
-// configure makes new settings hold. What the fold depends on goes through the log.
+// configure puts new settings into force. Settings that the ledger's replay depends on become a
+// record in the log, so that every replay sees them at the same place.
 func (s *shard) configure(next *Settings) {
 	if s.drained {
 		return
 	}
-	if next.Incarnation != s.settings.Incarnation { // it was removed, and perhaps declared again
+	if next.Incarnation != s.settings.Incarnation { // the queue was removed, and perhaps declared again
 		s.removed, s.leave = true, time.Now()
 		return
 	}
@@ -178,7 +181,7 @@ func (s *shard) configure(next *Settings) {
 	}
 }
 
-// show publishes what the shard counts, for metrics.
+// show publishes the shard's counts for metrics, at most once per showEvery.
 func (s *shard) show() {
 	if s.stale && s.wall.Sub(s.shown) >= showEvery {
 		s.snapshot.Store(s.stats())

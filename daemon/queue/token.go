@@ -9,13 +9,13 @@ import (
 	"sync"
 )
 
-// A token proves a claim:
+// A token proves a claim. Its text is
 //
 //	base64url(version 1 · shard · number · epoch · delivery · nonce (4 bytes) · MAC (16 bytes))
 //
-// with the numbers as varints. The MAC is HMAC-SHA256, cut to 128 bits, over what precedes it and
-// the job's ID, by a key that was made with the shard's journal: it holds across brokers. A token
-// of another queue, shard or job, or one that somebody made up, is refused.
+// with the numbers as varints. The MAC is HMAC-SHA256, cut to 128 bits, over everything before it
+// and the job's ID. Its key was made with the shard's journal, so tokens stay valid when the shard
+// changes brokers. A token of another queue, shard or job, or a forged one, is refused.
 type token struct {
 	shard    int
 	number   uint64
@@ -30,7 +30,7 @@ const (
 	maxToken     = 256
 )
 
-// sealer makes and checks tokens. It belongs to one goroutine at a time; a shard has a pool.
+// sealer makes and verifies tokens. One goroutine at a time may use it; a shard has a pool of them.
 type sealer struct {
 	mac  hash.Hash
 	sum  []byte
@@ -39,14 +39,14 @@ type sealer struct {
 	raw  [maxToken]byte
 }
 
-// tokenText is how a token is written: there is one way.
+// tokenText is the encoding of tokens. It is strict: each token has exactly one text.
 var tokenText = base64.RawURLEncoding.Strict()
 
 func newSealers(key []byte) *sync.Pool {
 	return &sync.Pool{New: func() any { return &sealer{mac: hmac.New(sha256.New, key)} }}
 }
 
-// sign returns the MAC of a token's first part; it is valid until the next call.
+// sign returns the MAC of a token's first part. It is valid until the next call.
 func (s *sealer) sign(body []byte, id string) []byte {
 	s.mac.Reset()
 	s.mac.Write(body)
@@ -56,6 +56,7 @@ func (s *sealer) sign(body []byte, id string) []byte {
 	return s.sum[:macSize]
 }
 
+// seal returns the text of a token for the job with this ID.
 func (s *sealer) seal(t token, id string) string {
 	b := s.body[:0]
 	b = append(b, tokenVersion)
@@ -69,7 +70,7 @@ func (s *sealer) seal(t token, id string) string {
 	return string(s.text)
 }
 
-// open returns what the token says, if it is genuine and of this job.
+// open parses a token and reports whether it is genuine and belongs to the job with this ID.
 func (s *sealer) open(text, id string) (token, bool) {
 	t, body, mac, ok := parseToken(text, &s.raw)
 	if !ok || !hmac.Equal(mac, s.sign(body, id)) {
@@ -78,7 +79,7 @@ func (s *sealer) open(text, id string) (token, bool) {
 	return t, true
 }
 
-// parseToken reads a token without believing it; what it returns points into room.
+// parseToken parses a token without verifying its MAC. body and mac point into room.
 func parseToken(text string, room *[maxToken]byte) (t token, body, mac []byte, ok bool) {
 	if len(text) > maxToken {
 		return token{}, nil, nil, false

@@ -13,10 +13,10 @@ import (
 	"github.com/emitd/emitd/storage/blob"
 )
 
-// readsAtOnce is how many payload objects of a claim are read at a time.
+// readsAtOnce is how many payload objects of a claim are read concurrently.
 const readsAtOnce = 16
 
-// A job whose payload could not be read is claimed again after unreadableWait at the earliest, doubled
+// A job whose payload could not be read can be claimed again after unreadableWait. The wait doubles
 // each time, up to unreadableMost.
 const (
 	unreadableWait = time.Second
@@ -29,7 +29,7 @@ type undelivered struct {
 	epoch    int64
 	delivery int
 	nonce    uint32
-	err      error // why its payload could not be read; nil: nobody was there any more
+	err      error // why its payload could not be read; nil: the caller had gone
 }
 
 func (h *handed) undelivered(err error) undelivered {
@@ -37,12 +37,12 @@ func (h *handed) undelivered(err error) undelivered {
 	return undelivered{number: j.Number, epoch: j.Epoch, delivery: j.Deliveries, nonce: j.Nonce, err: err}
 }
 
-// deliver completes claims with payloads that are objects of their own, and returns those that can be
-// handed out. The shards are told of the others. The error says that there is none that can, while
-// there may be later.
+// deliver adds the payloads that are objects of their own, and returns the claims that can be
+// handed out. It sends the others back to their shards. The error is set only if no claim can be
+// handed out now but one may be later.
 func (b *Broker) deliver(ctx context.Context, got []handed, out []Claimed, req *ClaimRequest) ([]Claimed, error) {
 	errs := b.fetch(ctx, got, out)
-	gone := ctx.Err() != nil // whoever asked hears of none
+	gone := ctx.Err() != nil // the caller gets none of them
 	switch {
 	case errs != nil:
 	case gone && req.RequestID == "":
@@ -79,8 +79,9 @@ func (b *Broker) deliver(ctx context.Context, got []handed, out []Claimed, req *
 	return kept, later
 }
 
-// fetch reads payload objects into out. It returns what went wrong with each job; nil: nothing. A read
-// may take half of the claim: a worker could not do much with the rest.
+// fetch reads payload objects into out. It returns one error per job, or nil if all reads
+// succeeded. A read may take half of the visibility timeout; a worker could not do much with the
+// rest.
 func (b *Broker) fetch(ctx context.Context, got []handed, out []Claimed) []error {
 	var errs []error
 	var all errgroup.Group
@@ -110,17 +111,17 @@ func (b *Broker) fetch(ctx context.Context, got []handed, out []Claimed) []error
 	return errs
 }
 
-// handBack tells the shard of claims that reached no worker, and does not wait until that is written:
-// nobody is told anything that rests on it. A shard that is gone has nothing to do; its successor
-// learns by their end that the claims are over.
+// handBack sends claims that reached no worker back to the shard. It does not wait until the
+// release is written, because no answer rests on it. If the shard's run has ended, nothing is
+// needed: at its successor, the claims expire.
 func (s *shard) handBack(jobs []undelivered) {
 	c := newCall(handBackStep)
 	c.back = jobs
 	s.post(c)
 }
 
-// leave tells the shard of a claim call that its caller has gone. A call that can be repeated keeps its
-// claims for that.
+// leave tells the shard that the caller of a claim call has gone, so that its jobs are released. A
+// call with a request ID keeps its claims for the repeated call.
 func leave(s *shard, gone *call) {
 	if gone.claim.RequestID != "" {
 		return
@@ -130,8 +131,8 @@ func leave(s *shard, gone *call) {
 	s.post(c)
 }
 
-// leaveStep ends the claims of a call whose caller has gone. It comes after the call itself, which has
-// been decided therefore.
+// leaveStep releases the claims of a call whose caller has gone. It comes into the inbox after that
+// call, so the call has been decided already.
 func leaveStep(s *shard, c *call) progress {
 	for i := range c.gone.claims {
 		c.back = append(c.back, c.gone.claims[i].undelivered(nil))
@@ -140,8 +141,9 @@ func leaveStep(s *shard, c *call) progress {
 	return c.step(s, c)
 }
 
-// handBackStep ends claims that reached no worker: they are no attempts, and no deliveries after which
-// a job is dead. A job whose payload is gone can never be worked on.
+// handBackStep releases claims that reached no worker. They count as no attempts and as no
+// deliveries toward the job's death. A job whose payload object is gone dies: nobody could ever
+// work on it.
 func handBackStep(s *shard, c *call) progress {
 	for ; c.next < len(c.back); c.next++ {
 		u := &c.back[c.next]
@@ -150,13 +152,13 @@ func handBackStep(s *shard, c *call) progress {
 		case ok && j.Held:
 			return s.held(c)
 		case !ok || j.State != ledger.Active || j.Begun || j.Epoch != u.epoch || j.Deliveries != u.delivery || j.Nonce != u.nonce:
-			continue // it is over, or the call was repeated and that answer has reached the worker
+			continue // the claim is over, or the call was repeated and the worker got that answer
 		}
 		r := ledger.Record{Kind: ledger.Release, Numbers: []uint64{u.number}, Undelivered: true}
 		switch {
 		case errors.Is(u.err, blob.ErrNotFound):
 			r.Kind, r.Cause = ledger.Kill, fmt.Sprintf("given up after %d attempts: its payload, the object %s, is gone", j.Attempts, j.Blob)
-		case j.Deliveries >= math.MaxUint16-1: // they cannot be told apart any more
+		case j.Deliveries >= math.MaxUint16-1: // the counter ends here; claims could not be distinguished
 			r.Kind, r.Cause = ledger.Kill, exhausted(&j, "it never reached a worker")
 		case u.err != nil:
 			r.Cause = cut("its payload could not be read: "+u.err.Error(), MaxCause)

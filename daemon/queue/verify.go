@@ -14,31 +14,31 @@ import (
 	"github.com/emitd/emitd/storage/blob"
 )
 
-// Problem is an object in the bucket that is not as it should be.
+// Problem describes an object in the bucket that is missing or damaged.
 type Problem struct {
-	Queue  string `json:"queue"` // empty: the list of queues
+	Queue  string `json:"queue"` // empty: the object is the list of queues
 	Shard  int    `json:"shard"`
 	Object string `json:"object"`
-	// What is missing, damaged, newer, denied (it may not be read), or, of a HEAD, unfinished (a repair was
-	// interrupted).
+	// What is missing, damaged, newer (written by a newer version), denied (it may not be
+	// read), or, of a HEAD, unfinished (a repair was interrupted).
 	What string `json:"what"`
-	// Lost says whether something that was acknowledged depends on it; if not, the next checkpoint or
-	// declaration makes it good.
+	// Lost says whether something that was acknowledged depends on the object. If not, the next
+	// checkpoint or declaration replaces it.
 	Lost bool   `json:"lost"`
 	Text string `json:"text"`
 }
 
-// Verified is what a look at all objects has found.
+// Verified is the result of verifying all objects.
 type Verified struct {
 	Queues   int       `json:"queues"`
 	Shards   int       `json:"shards"`
-	Objects  int       `json:"objects"` // that were read
-	Jobs     int       `json:"jobs"`    // that are stored
+	Objects  int       `json:"objects"` // objects that were read
+	Jobs     int       `json:"jobs"`    // jobs that are stored
 	Problems []Problem `json:"problems"`
 }
 
-// Verify reads all objects of the list's queues, or of one of them, and compares them with each other. It
-// changes nothing, and may run beside the brokers.
+// Verify reads all objects of the listed queues, or of one of them, and compares them with each
+// other. It changes nothing, and may run while brokers serve the queues.
 func (r *Registry) Verify(ctx context.Context, name string) (*Verified, error) {
 	out := &Verified{Problems: []Problem{}}
 	all, err := r.verifyList(ctx, out)
@@ -64,7 +64,7 @@ func (r *Registry) Verify(ctx context.Context, name string) (*Verified, error) {
 	return out, nil
 }
 
-// verifyList looks at the list of queues and its copy, and returns the queues that are known.
+// verifyList verifies the list of queues and its copy, and returns the queues that are known.
 func (r *Registry) verifyList(ctx context.Context, out *Verified) ([]Settings, error) {
 	out.Objects += 2
 	fresh := &Registry{bucket: r.bucket, root: r.root, key: r.key, copyKey: r.copyKey, turn: make(chan struct{}, 1)}
@@ -94,7 +94,7 @@ func (r *Registry) verifyList(ctx context.Context, out *Verified) ([]Settings, e
 	return list, nil
 }
 
-// orNil makes an error of a refusal that may be none.
+// orNil converts a possibly nil *Error to an error.
 func (e *Error) orNil() error {
 	if e == nil {
 		return nil
@@ -102,7 +102,7 @@ func (e *Error) orNil() error {
 	return e
 }
 
-// verifyShard looks at one shard.
+// verifyShard verifies one shard.
 func (r *Registry) verifyShard(ctx context.Context, set *Settings, index int, out *Verified) error {
 	f := &folder{}
 	at := prefix(r.root, set, index)
@@ -152,13 +152,13 @@ func (r *Registry) verifyShard(ctx context.Context, set *Settings, index int, ou
 	return err
 }
 
-// badPayload is a payload that cannot be read.
+// badPayload is a payload object that is missing or damaged.
 type badPayload struct {
 	key, job string
 	err      error
 }
 
-// verifyPayloads reads the payloads that are objects of their own.
+// verifyPayloads reads all payloads that are objects of their own.
 func (r *Registry) verifyPayloads(ctx context.Context, l *ledger.Ledger) (bad []badPayload, read int, err error) {
 	var jobs []ledger.Job
 	for n := range l.Number() {

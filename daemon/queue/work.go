@@ -8,27 +8,28 @@ import (
 	"github.com/emitd/emitd/daemon/queue/ledger"
 )
 
-// work is what waits for one slot.
+// work is a batch of records that is appended as one, and the calls that wait for it. Before the
+// append it is shard.cur, after it one of shard.works.
 type work struct {
 	slot    uint64 // 0: not appended yet
 	at      int64
-	records [][]pending // in chunks
-	n       int         // of records
-	waiters []waiter    // answered when it is applied
-	parked  []*call     // decided anew when it is applied
-	// requests are claim calls whose claims it has.
+	records [][]pending // hard records in chunks, in the order in which they were decided
+	n       int         // number of records
+	waiters []waiter    // calls that are answered when the batch is applied
+	parked  []*call     // calls that are decided anew when the batch is applied
+	// requests are the request IDs of the durable claims in the batch.
 	requests []string
 	begun    time.Time
 }
 
-// waiter is a call that is answered when so many records of a work are applied: those that it made,
-// and all before.
+// waiter is a call that waits for the first upTo records of a batch: its own, and all before them.
 type waiter struct {
 	call *call
 	upTo int
 }
 
-// held makes a call wait for a job that is held: until everything is durable that is under way.
+// held parks a call that met a held job. It waits for the newest batch, which is durable only after
+// all batches before it.
 func (s *shard) held(c *call) progress {
 	w := s.cur
 	if w == nil {
@@ -37,38 +38,40 @@ func (s *shard) held(c *call) progress {
 	return s.park(c, w)
 }
 
-// park makes a call wait for a work, to be decided anew.
+// park makes a call wait for a batch, to be decided anew when the batch is applied.
 func (s *shard) park(c *call, w *work) progress {
 	w.parked = append(w.parked, c)
 	return busy
 }
 
-// pending is a record that is applied when it is durable. The frequent ones are not kept as a
-// ledger.Record, which is large: what was submitted says all of a job, and its number all of one that
-// is completed without a result.
+// pending is a record that is applied when it is durable. The frequent kinds are not stored as a
+// ledger.Record, which is large: job describes an enqueue completely, and number a completion
+// without a result.
 type pending struct {
 	at     int64
 	number uint64
-	job    *prepared      // it is enqueued
-	other  *ledger.Record // neither enqueued nor completed so
+	job    *prepared      // an Enqueue record of this job
+	other  *ledger.Record // any other record; if job is nil too: Complete number without a result
 }
 
-// hard makes a record that is applied when it is durable. Its jobs are held until then.
+// hard adds a hard record to the batch and holds its jobs until it is applied. If c is not nil, its
+// answer waits for the record.
 func (s *shard) hard(c *call, r *ledger.Record) {
 	s.hold(r.Numbers...)
 	s.pend(c, pending{other: r})
 }
 
+// hold marks jobs as held in the ledger. The caller has checked that each exists and is not held.
 func (s *shard) hold(numbers ...uint64) {
 	for _, n := range numbers {
 		if err := s.ledger.Hold(n); err != nil {
-			panic(err) // the caller has looked
+			panic(err) // the caller has checked it
 		}
 	}
 }
 
-// pend is hard for jobs that are held already, and for those that are enqueued. The record it returns
-// is valid until the next one.
+// pend is hard without holding the jobs: they are held already, or are new. The record that it
+// returns is valid until the next call.
 func (s *shard) pend(c *call, p pending) *ledger.Record {
 	p.at = s.now
 	w := s.gather()
@@ -82,7 +85,7 @@ func (s *shard) pend(c *call, p pending) *ledger.Record {
 	return r
 }
 
-// unfold makes the record of a pending one.
+// unfold returns the ledger's record of a pending one. It is valid until the next call.
 func (s *shard) unfold(p *pending) *ledger.Record {
 	r := p.other
 	if r == nil {
@@ -101,7 +104,7 @@ const (
 	spareChunks  = 128
 )
 
-// add keeps a record in chunks, so that growing never copies.
+// add stores a record in the batch's chunks. Chunks are never copied when the batch grows.
 func (s *shard) add(w *work, p pending) {
 	n := len(w.records)
 	if n == 0 || len(w.records[n-1]) == cap(w.records[n-1]) {
@@ -112,8 +115,8 @@ func (s *shard) add(w *work, p pending) {
 	w.n++
 }
 
-// chunk returns room for records: for one if it is the first, as most works of a quiet queue have
-// one.
+// chunk returns an empty chunk: a spare one if there is any. The first chunk of a batch holds only
+// one record, because most batches of a quiet queue have one.
 func (s *shard) chunk(first bool) []pending {
 	n := len(s.spare)
 	switch {
@@ -127,7 +130,7 @@ func (s *shard) chunk(first bool) []pending {
 	return make([]pending, 0, pendingChunk)
 }
 
-// reuse keeps the chunks of a work that is done.
+// reuse returns the chunks of an applied batch to the spare ones.
 func (s *shard) reuse(w *work) {
 	for _, chunk := range w.records {
 		if cap(chunk) == pendingChunk && len(s.spare) < spareChunks {
@@ -138,6 +141,7 @@ func (s *shard) reuse(w *work) {
 	w.records = nil
 }
 
+// gather returns the batch that is being filled, and makes it if there is none.
 func (s *shard) gather() *work {
 	if s.cur == nil {
 		s.cur = &work{begun: s.wall}
@@ -145,7 +149,7 @@ func (s *shard) gather() *work {
 	return s.cur
 }
 
-// attach makes the call's answer wait for the work.
+// attach makes the call's answer wait for all records that the batch has now.
 func (s *shard) attach(c *call, w *work) {
 	if n := len(w.waiters); n > 0 && w.waiters[n-1].call == c {
 		w.waiters[n-1].upTo = w.n
@@ -155,8 +159,9 @@ func (s *shard) attach(c *call, w *work) {
 	c.waits++
 }
 
-// barrier makes the call's answer wait for everything that was decided before it: it writes
-// nothing, and must not overtake what makes it true.
+// barrier makes the call's answer wait for everything that was decided before it. The call writes
+// nothing itself, but its answer may rest on records that are not durable yet: a duplicate's
+// receipt must not arrive before the first submission is durable.
 func (s *shard) barrier(c *call) {
 	if s.cur != nil {
 		s.attach(c, s.cur)
@@ -172,14 +177,14 @@ func (s *shard) barrier(c *call) {
 	s.attach(c, s.works[len(s.works)-1])
 }
 
-// now applies a soft record at once; it becomes durable a little later.
+// apply applies a soft record at once; it becomes durable with a later batch.
 func (s *shard) apply(r ledger.Record) {
 	r.At = s.now
 	s.softly(&r)
 	s.must(&r, s.now)
 }
 
-// softly has a record written that is applied already.
+// softly puts a soft record that is applied already into buf.
 func (s *shard) softly(r *ledger.Record) {
 	s.encode(r)
 	if s.soft.IsZero() {
@@ -187,7 +192,8 @@ func (s *shard) softly(r *ledger.Record) {
 	}
 }
 
-// must applies a record that this process has decided: that it does not apply is a bug here.
+// must applies a record that this process has decided. An error means a bug in this package, so it
+// panics.
 func (s *shard) must(r *ledger.Record, now int64) {
 	s.stale = true
 	if err := s.ledger.Apply(r, now); err != nil {
@@ -195,12 +201,14 @@ func (s *shard) must(r *ledger.Record, now int64) {
 	}
 }
 
+// encode appends the record's bytes to buf.
 func (s *shard) encode(r *ledger.Record) {
 	s.buf = r.Append(s.buf)
 	s.ends = append(s.ends, len(s.buf))
 }
 
-// flush appends what was decided, if somebody waits for it or it has waited long enough.
+// flush appends buf to the journal as one batch. It does nothing as long as there are only soft
+// records that are neither softBytes large nor softDelay old.
 func (s *shard) flush() {
 	if len(s.ends) == 0 {
 		return
@@ -217,10 +225,10 @@ func (s *shard) flush() {
 	slot, err := s.log.Append(s.at, records...)
 	switch {
 	case errors.Is(err, journal.ErrFull):
-		s.stuck = true // it stays in the buffer until there is room
+		s.stuck = true // the records stay in buf until there is room
 		return
 	case err != nil:
-		s.stuck = true // the log has ended: the loop will see it
+		s.stuck = true // the log has ended: run sees it on log.Done
 		return
 	}
 	s.stuck = false
@@ -236,13 +244,16 @@ func (s *shard) flush() {
 	}
 }
 
+// flushStuck repeats an append that the journal had refused, so that it precedes what this round
+// decides.
 func (s *shard) flushStuck() {
 	if s.stuck {
 		s.flush()
 	}
 }
 
-// settle applies everything that has become durable, and answers those who waited for it.
+// settle applies all batches that have become durable and answers the calls that waited for them. A
+// checkpoint's state is cut between the batches.
 func (s *shard) settle() {
 	durable := s.log.Durable()
 	n := 0
@@ -256,13 +267,14 @@ func (s *shard) settle() {
 	s.cutBefore(durable + 1)
 }
 
+// settled applies one durable batch, record by record.
 func (s *shard) settled(w *work) {
 	done, answered := 0, 0
 	for _, chunk := range w.records {
 		for i := range chunk {
 			s.applied(&chunk[i], w.at)
 			done++
-			// At once: they go on while the rest is applied.
+			// Answer now: these callers go on while the rest is applied.
 			for ; answered < len(w.waiters) && w.waiters[answered].upTo == done; answered++ {
 				s.answered(w.waiters[answered].call)
 			}
@@ -278,18 +290,20 @@ func (s *shard) settled(w *work) {
 	for _, id := range w.requests {
 		delete(s.requests, id)
 	}
-	for _, left := range w.waiters[answered:] { // barriers before the first record
+	for _, left := range w.waiters[answered:] { // barriers that wait for no record of this batch
 		s.answered(left.call)
 	}
 	s.again = append(s.again, w.parked...)
 }
 
-// answered takes one work off what a call waits for.
+// answered counts one batch of those that a call waits for as durable.
 func (s *shard) answered(c *call) {
 	c.waits--
 	s.finish(c)
 }
 
+// applied applies one durable hard record to the ledger, and schedules the deletion of payload
+// objects that it makes unneeded.
 func (s *shard) applied(p *pending, at int64) {
 	r := s.unfold(p)
 	s.unlink(r)
