@@ -2,7 +2,8 @@ package journal
 
 import "github.com/emitd/emitd/daemon/queue/journal/owner"
 
-// Checkpoint is a checkpoint that is being written. Its methods never wait.
+// Checkpoint is a checkpoint that is being written. Its methods never wait. They may be called from
+// any goroutine.
 type Checkpoint struct {
 	log   *Log
 	moved chan struct{}
@@ -11,10 +12,11 @@ type Checkpoint struct {
 	err   error
 }
 
-// Checkpoint begins a checkpoint of the state as it is after all records appended so far; upTo is
-// the highest slot it covers (its segment is cut as soon as the window allows). The caller writes
-// the state as of this moment, in steps if it likes, while the log goes on; it begins to count when
-// upTo is durable and all parts are stored. Errors: ErrBusy, and Err once the log has ended.
+// Checkpoint begins a checkpoint of the state after all records appended so far. upTo is the
+// highest slot it covers; its segment is cut as soon as the window allows. The caller writes the
+// state as of this moment, in steps if it wants, while the log continues. The checkpoint comes into
+// force when upTo is durable, all parts are stored, and HEAD names it. Errors: ErrBusy, and Err
+// once the log has ended.
 func (l *Log) Checkpoint() (c *Checkpoint, upTo uint64, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -28,8 +30,8 @@ func (l *Log) Checkpoint() (c *Checkpoint, upTo uint64, err error) {
 	return c, upTo, nil
 }
 
-// DropRuns says that the first n of the runs that the newest checkpoint has are not part of this one,
-// and not needed by any later one. The others are part of it: their bytes are not written again.
+// DropRuns excludes the first n runs of the newest checkpoint from this one; no later checkpoint
+// can have them. The other runs are part of this checkpoint and are not written again.
 func (c *Checkpoint) DropRuns(n int) error {
 	c.log.mu.Lock()
 	defer c.log.mu.Unlock()
@@ -39,13 +41,13 @@ func (c *Checkpoint) DropRuns(n int) error {
 	return c.log.because(c.log.machine.DropRuns(n))
 }
 
-// WriteRun adds a run to the checkpoint, behind those that it has: a chunk that is stored once, as an
-// object of its own, and that later checkpoints have, too, until one of them drops it. It is copied.
-// Errors: as of Write.
+// WriteRun adds a run to the checkpoint, behind the runs it has. A run is a chunk that is stored
+// once, as an object of its own. Later checkpoints have it too, until one of them drops it. The run
+// is copied. Errors: as for Write.
 func (c *Checkpoint) WriteRun(run []byte) error { return c.write(run, (*owner.Machine).Run) }
 
-// Write adds a chunk to the checkpoint; Restore will be handed the same chunks. It is copied.
-// Errors: ErrTooLarge (a chunk above 64 MiB), and Err once the checkpoint has ended.
+// Write adds a chunk to the checkpoint; Restore gets the same chunks. The chunk is copied. Errors:
+// ErrTooLarge (a chunk above 64 MiB), and Err once the checkpoint has ended.
 func (c *Checkpoint) Write(chunk []byte) error { return c.write(chunk, (*owner.Machine).Chunk) }
 
 func (c *Checkpoint) write(chunk []byte, add func(*owner.Machine, []byte) ([]owner.Effect, error)) error {
@@ -59,8 +61,8 @@ func (c *Checkpoint) write(chunk []byte, add func(*owner.Machine, []byte) ([]own
 	return c.log.because(err)
 }
 
-// Backlog returns how many bytes are not stored yet. Who bounds its memory stops writing above
-// some 16 MiB until Moved says that it shrank. What does not fill a part stays until Commit.
+// Backlog returns how many bytes are not stored yet. To bound memory, stop writing above about 16
+// MiB until Moved is signalled. Bytes that do not fill a part stay in the backlog until Commit.
 func (c *Checkpoint) Backlog() int {
 	c.log.mu.Lock()
 	defer c.log.mu.Unlock()
@@ -70,12 +72,13 @@ func (c *Checkpoint) Backlog() int {
 	return c.log.machine.View().Backlog
 }
 
-// Moved receives a value when the backlog shrank, and when the checkpoint ended.
+// Moved is signalled when the backlog shrank and when the checkpoint ended.
 func (c *Checkpoint) Moved() <-chan struct{} { return c.moved }
 
-// Commit says that the state is complete. keep lists the slots up to upTo that the state refers to
-// (payloads read by Log.Read): they are not deleted while this checkpoint or the one before it is
-// in use. Then parts are finished, HEAD is replaced and garbage collected, all in the background.
+// Commit declares the state complete. keep lists the slots up to upTo to which the state refers
+// (payloads that Log.Read returns). They are not deleted while this checkpoint or the one before it
+// is in use. The remaining work happens in the background: the last parts are written, HEAD is
+// replaced, and garbage is collected.
 func (c *Checkpoint) Commit(keep []uint64) error {
 	c.log.mu.Lock()
 	defer c.log.mu.Unlock()
@@ -87,8 +90,8 @@ func (c *Checkpoint) Commit(keep []uint64) error {
 	return c.log.because(err)
 }
 
-// Abort gives the checkpoint up, unless it is committed. What was stored of it is deleted by a
-// later collection.
+// Abort gives up the checkpoint, unless it is committed. A later garbage collection deletes its
+// stored parts.
 func (c *Checkpoint) Abort() {
 	c.log.mu.Lock()
 	defer c.log.mu.Unlock()
@@ -100,15 +103,15 @@ func (c *Checkpoint) Abort() {
 // Done is closed when HEAD names the checkpoint, or when it has failed; Err says which.
 func (c *Checkpoint) Done() <-chan struct{} { return c.done }
 
-// Err says why the checkpoint has failed: ErrAborted, or why the log has ended; nil if it counts
-// or is not done.
+// Err returns why the checkpoint has failed: ErrAborted, or why the log has ended. It returns nil
+// if the checkpoint is in force or not done yet.
 func (c *Checkpoint) Err() error {
 	c.log.mu.Lock()
 	defer c.log.mu.Unlock()
 	return c.err
 }
 
-// why says why nothing can be written to a checkpoint that has ended.
+// why returns the error for calls on a checkpoint that has ended.
 func (c *Checkpoint) why() error {
 	if c.err != nil {
 		return c.err
@@ -116,7 +119,7 @@ func (c *Checkpoint) why() error {
 	return ErrClosed
 }
 
-// end and signal are called with the log's mu.
+// end marks the checkpoint as ended. The caller of end and of signal holds the log's mu.
 func (c *Checkpoint) end(err error) {
 	if c.ended {
 		return

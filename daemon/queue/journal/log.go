@@ -13,62 +13,62 @@ import (
 	"github.com/emitd/emitd/daemon/queue/journal/owner"
 )
 
-// The bounds of one call of Append, and of a segment.
+// The limits of one call of Append, and of a segment.
 const (
 	MaxCall    = 32 << 20 // bytes of records in one call of Append
-	maxSegment = 4 << 20  // bytes of records at which a segment is cut; a larger call has its own
+	maxSegment = 4 << 20  // bytes of records at which a segment is cut; a larger call gets a segment of its own
 )
 
-// Log is a journal that this process owns. Its methods may be called from any goroutine and never
-// wait for the store, except Close and Read; the broker calls them from the goroutine that owns
-// the state.
+// Log is a journal that this process owns. Its methods may be called from any goroutine. Except
+// Close and Read, they never wait for the store.
 type Log struct {
 	cfg     Config
 	courier courier.Courier
 	begun   time.Time // the machine's time 0
 
-	ctx     context.Context // of all requests
+	ctx     context.Context // context of all requests
 	cancel  context.CancelFunc
-	calls   sync.WaitGroup // requests under way
+	calls   sync.WaitGroup // requests in flight
 	answers chan *answer
-	rearm   chan struct{} // wakeAt has changed
+	rearm   chan struct{} // signalled when wakeAt has changed
 
 	acks chan uint64
-	done chan struct{} // the log has ended
-	gone chan struct{} // and so have its goroutines
+	done chan struct{} // closed when the log has ended
+	gone chan struct{} // closed when its goroutines have ended, too
 
-	mu      sync.Mutex // guards what follows; the machine is not called without
+	mu      sync.Mutex // guards the fields below; the machine is called only with mu held
 	machine *owner.Machine
 	wakeAt  time.Duration
 	ckpt    *Checkpoint
 	owned   bool
 	lost    []Lost
 	err     error
-	notices []func() // hooks to be called without mu
+	notices []func() // hook calls to make without mu
 }
 
-// Lost is a range of slots that a salvaged journal goes on without, from Slot up to, not including, Next.
+// Lost is a range of slots that a salvaged journal continues without: from Slot up to, but not
+// including, Next.
 type Lost struct {
 	Slot, Next uint64
 	Err        error
 }
 
-// Lost lists what was passed over, with Config.Salvage.
+// Lost lists the slots that were skipped because of Config.Salvage.
 func (l *Log) Lost() []Lost { return l.lost }
 
-// Now returns the time to give to Append: the estimate, or the newest time in the journal if that
-// is later, in whole microseconds (what the journal keeps). Decisions that replay repeats use this
-// one.
+// Now returns the time to pass to Append: the estimate, or the newest time in the journal if that
+// is later, in whole microseconds (the journal's precision). A decision that replay repeats must
+// use this time.
 func (l *Log) Now(estimate time.Time) time.Time {
 	return time.UnixMicro(max(estimate.UnixMicro(), l.view().Time))
 }
 
-// Append adds records to the segment that is being gathered and returns its slot: the records are
-// durable when the slot is. All records of a call are in one segment and one call of Replay. They
-// are copied. at is the time of the records; see Now. Without records, Append does nothing and
+// Append adds records to the segment that is being gathered, and returns its slot. The records are
+// durable when that slot is. All records of a call are in one segment and reach one call of Replay.
+// They are copied. at is the time of the records; see Now. Without records, Append does nothing and
 // returns Barrier.
 //
-// Errors: ErrFull, ErrTooLarge (nothing was appended), and Err once the log has ended.
+// Errors: ErrFull and ErrTooLarge (nothing was appended), and Err once the log has ended.
 func (l *Log) Append(at time.Time, records ...[]byte) (slot uint64, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -77,34 +77,35 @@ func (l *Log) Append(at time.Time, records ...[]byte) (slot uint64, err error) {
 	return slot, l.because(err)
 }
 
-// Full reports whether Append would return ErrFull whatever its size. Only acknowledgements change
+// Full reports whether Append would return ErrFull for any record. Only an acknowledgement changes
 // that.
 func (l *Log) Full() bool {
 	return l.view().Full
 }
 
-// Barrier returns the highest slot that has a record, or is being gathered. An answer that rests
-// on the state but writes nothing (a duplicate, a repeated complete) is true once Durable has
-// reached it; if it has already, the answer needs no wait.
+// Barrier returns the highest slot that has a record or is being gathered. An answer that depends
+// on the state but writes nothing (for a duplicate, or a repeated complete) is valid once Durable
+// has reached this slot.
 func (l *Log) Barrier() uint64 {
 	return l.view().Barrier
 }
 
-// Durable returns the highest slot that is acknowledged: everything appended to it and to lower
-// slots is durable, and known to be. After Done is closed it does not change any more; what lies
-// above has an unknown outcome.
+// Durable returns the highest acknowledged slot: everything appended to it and to lower slots is
+// durable. After Done is closed it does not change any more; records in higher slots have an
+// unknown outcome.
 func (l *Log) Durable() uint64 {
 	return l.view().Durable
 }
 
-// Acks delivers Durable after it grew. The channel holds the newest value only, and is never
-// closed: receive from it and from Done.
+// Acks delivers Durable after it grew. The channel holds the newest value only and is never closed:
+// receive from it and from Done.
 func (l *Log) Acks() <-chan uint64 { return l.acks }
 
-// Done is closed when the log has ended: fenced, closed, or because its context ended.
+// Done is closed when the log has ended: because it was fenced or closed, or because its context
+// ended.
 func (l *Log) Done() <-chan struct{} { return l.done }
 
-// Err says why the log has ended: ErrFenced, ErrClosed, ErrCorrupt, …; nil before.
+// Err returns why the log has ended: ErrFenced, ErrClosed, ErrCorrupt, …; nil before that.
 func (l *Log) Err() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -116,13 +117,13 @@ func (l *Log) Epoch() int64 {
 	return l.view().Epoch
 }
 
-// Secret returns 32 random bytes that were made with the journal and are the same for all its
-// owners, for MACs over what the caller hands out.
+// Secret returns 32 random bytes that were made with the journal. They are the same for all its
+// owners, and serve as the key for MACs over what the caller gives to clients.
 func (l *Log) Secret() []byte {
 	return l.view().Secret
 }
 
-// Stats returns what the log did and has to do.
+// Stats returns the log's counts.
 func (l *Log) Stats() Stats {
 	v := l.view()
 	return Stats{
@@ -133,31 +134,31 @@ func (l *Log) Stats() Stats {
 	}
 }
 
-// view is what the machine says of itself.
+// view returns the machine's state.
 func (l *Log) view() owner.View {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.machine.View()
 }
 
-// Where replay becomes long: about a second at 60 ms per request, or a quarter of a second of
-// decoding.
+// Limits at which replay becomes long: about a second of reading at 60 ms per request, or a quarter
+// of a second of decoding.
 const (
 	dueSlots = 4096
 	dueBytes = 64 << 20
 )
 
-// CheckpointDue reports whether replay has become long enough for a checkpoint to pay: 4,096 slots
-// or 64 MiB since the last one; for a state that is large itself, a quarter of its bytes. Before
-// Close, one pays above Config.Readahead slots.
+// CheckpointDue reports whether replay has become long enough for a checkpoint to be worth its
+// cost: 4,096 slots or 64 MiB since the last one; for a state that is large itself, a quarter of
+// its bytes. Before Close, a checkpoint is worth it above Config.Readahead slots.
 func (l *Log) CheckpointDue(stateBytes int64) bool {
 	s := l.Stats()
 	return s.Slots >= dueSlots || s.Bytes >= max(dueBytes, stateBytes/4)
 }
 
 // Read returns the records of a durable slot with their positions, in the order of replay. It is
-// for payloads that the state refers to, which a checkpoint kept (Checkpoint.Commit).
-// Errors: ErrMissing, ErrCorrupt, ErrNewer, and those of the bucket.
+// for payloads to which the state refers and which a checkpoint kept (Checkpoint.Commit). Errors:
+// ErrMissing, ErrCorrupt, ErrNewer, and those of the bucket.
 func (l *Log) Read(ctx context.Context, slot uint64) (iter.Seq2[int, []byte], error) {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.CallTimeout)
 	defer cancel()
@@ -185,11 +186,12 @@ func (l *Log) Read(ctx context.Context, slot uint64) (iter.Seq2[int, []byte], er
 	}, nil
 }
 
-// Close writes what is left, waits until all of it is acknowledged, and marks the journal as closed
-// so that the next owner starts at once. A checkpoint that HEAD does not name, nor is about to name,
-// is given up. If ctx ends before, or the log ends otherwise, the next owner takes over
-// as after a crash and the error says why. No goroutine of the log is left when Close returns.
-// Close may be called once the log has ended; it then returns Err, or nil if it was closed cleanly.
+// Close writes the remaining records, waits until all are acknowledged, and marks the journal as
+// closed, so that the next owner can start at once. A checkpoint that HEAD does not name, and is
+// not about to name, is aborted. If ctx ends first, or the log ends otherwise, the error says why,
+// and the next owner takes over as after a crash. When Close returns, all goroutines of the log
+// have ended. Close may be called after the log has ended; it then returns Err, or nil if the log
+// was closed cleanly.
 func (l *Log) Close(ctx context.Context) error {
 	l.mu.Lock()
 	l.perform(l.machine.Close(l.now()))
@@ -210,7 +212,7 @@ func (l *Log) Close(ctx context.Context) error {
 	return nil
 }
 
-// because gives errors of the machine the form of this package.
+// because converts errors of the machine: once the log has ended, the reason replaces them.
 func (l *Log) because(err error) error {
 	switch {
 	case err == nil:

@@ -29,7 +29,7 @@ const (
 	readBytes          = 64 << 20
 )
 
-// withDefaults fills what is zero, and names what is wrong.
+// withDefaults sets zero fields to their defaults, and returns an error for invalid ones.
 func (c Config) withDefaults() (Config, error) {
 	if c.Codec == nil {
 		c.Codec = NewCodec()
@@ -81,21 +81,22 @@ func (c Config) machine() owner.Config {
 	}
 }
 
-// random draws from the system: a copy of this process must not draw the same numbers.
+// random returns 64 random bits from the operating system. A seeded generator would not do: a copy
+// of this process would draw the same numbers.
 func random() uint64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return binary.LittleEndian.Uint64(b[:])
 }
 
-// Open takes the journal over and rebuilds the state in fold. The journal is then owned until the
-// log is closed, ctx ends, or it is fenced. Requests are bounded by the trust that ctx carries
-// (daemon.Trust), if any. Failing requests are repeated until nothing was read for OpenTimeout,
-// except those that were denied.
+// Open takes over the journal and rebuilds the state in fold; see the package comment. The journal
+// is owned until the log is closed, ctx ends, or another process takes it over. If ctx carries a
+// deadline of the assignment (daemon.Trust), no request outlasts it. Failing requests are repeated
+// until nothing was read for OpenTimeout; a denied request is not repeated.
 //
-// Errors to act upon: [GenerationError] (also if somebody took over meanwhile), [ErrForeign],
-// [ErrFenced] (another run of this very process took over meanwhile), [ErrCorrupt], [ErrNewer],
-// [ErrMissing], and those of package blob, such as blob.ErrDenied.
+// Errors to act on: [GenerationError] (also if another process took over meanwhile), [ErrForeign],
+// [ErrFenced] (another run of this same process took over meanwhile), [ErrCorrupt], [ErrNewer],
+// [ErrMissing], [ErrRepairing], and those of package blob, such as blob.ErrDenied.
 func Open(ctx context.Context, cfg Config, fold Fold) (*Log, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -120,7 +121,7 @@ func Open(ctx context.Context, cfg Config, fold Fold) (*Log, error) {
 func (l *Log) takeOver(fold Fold) error {
 	timeout := time.NewTimer(l.cfg.OpenTimeout)
 	defer timeout.Stop()
-	var last error // why the newest request failed
+	var last error // error of the latest request that failed
 	effects := l.machine.Start(l.now())
 	for {
 		moved, err := l.rebuild(fold, effects)
@@ -151,7 +152,8 @@ func (l *Log) takeOver(fold Fold) error {
 	}
 }
 
-// rebuild performs the effects of a takeover, and reports whether any of them moved the state.
+// rebuild carries out the effects of a takeover, and reports whether one of them added to the
+// state.
 func (l *Log) rebuild(fold Fold, effects []owner.Effect) (moved bool, err error) {
 	for _, e := range effects {
 		switch e := e.(type) {

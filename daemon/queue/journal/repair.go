@@ -12,11 +12,12 @@ import (
 	"github.com/emitd/emitd/storage/blob"
 )
 
-// A repair goes in steps: BeginRepair, Verify, RestoreHead, Open with Config.Salvage and Close, FinishRepair.
-// HEAD says from the first step to Close that a repair has begun: until then nobody else owns the journal,
-// and whoever owned it before is fenced. A repair that was interrupted anywhere begins again.
+// A repair has these steps: BeginRepair, Verify, RestoreHead, Open with Config.Salvage, Close,
+// FinishRepair. From the first step until Close, HEAD names the repair. During that time no other
+// process can own the journal, and the former owner is fenced. A repair that was interrupted at any
+// step begins again with the first one.
 
-// Repairable says why a journal cannot be repaired; nil: it can be, as far as Verify has seen.
+// Repairable returns why the journal cannot be repaired, as far as Verify has seen; nil: it can be.
 func (f *Found) Repairable() error {
 	for _, p := range f.Problems {
 		if errors.Is(p.Kind, ErrNewer) || errors.Is(p.Kind, blob.ErrDenied) {
@@ -33,7 +34,7 @@ func (f *Found) Repairable() error {
 	return nil
 }
 
-// damaged returns the key of an object of a checkpoint that is not whole; empty: all are.
+// damaged returns the key of a missing or damaged object of a checkpoint; empty: there is none.
 func (f *Found) damaged(c format.Checkpoint) string {
 	parts := map[string]bool{}
 	for _, part := range c.Objects() {
@@ -50,9 +51,9 @@ func (f *Found) damaged(c format.Checkpoint) string {
 	return ""
 }
 
-// BeginRepair makes HEAD say that a repair of this name has begun, and returns the name; if one has begun
-// and not ended, it is that one's. keep is handed HEAD before it is changed. A HEAD that cannot be read is
-// left alone: nobody can take the journal over as it is.
+// BeginRepair writes into HEAD that a repair of this name has begun, and returns the name. If an
+// earlier repair has not ended, its name stays and is returned. keep gets HEAD before it is
+// changed. A HEAD that cannot be read is left alone: nobody can take over such a journal anyway.
 func BeginRepair(ctx context.Context, bucket blob.Bucket, prefix, name string, keep func(name string, head []byte) error) (string, error) {
 	key := prefix + "/" + format.HeadKey
 	for range beginTries {
@@ -74,7 +75,8 @@ func BeginRepair(ctx context.Context, bucket blob.Bucket, prefix, name string, k
 		if err := keep(head.Repair, o.Data); err != nil {
 			return "", err
 		}
-		// Not the serial number: if this is an older HEAD, its copies must go on saying so.
+		// The serial number stays: if this is an older HEAD, its copies must go on proving
+		// it.
 		head.Epoch, head.Nonce = head.Epoch+1, random()
 		head.Known, head.Closed = max(head.Known, head.Closed), 0
 		_, err = bucket.Replace(ctx, key, format.EncodeHead(head), o.Version)
@@ -87,20 +89,22 @@ func BeginRepair(ctx context.Context, bucket blob.Bucket, prefix, name string, k
 
 const beginTries = 10
 
-// Restored says how HEAD was written anew, so that what is left of a damaged journal can be opened with
-// Config.Salvage.
+// Restored describes how RestoreHead rewrote HEAD, so that the rest of a damaged journal can be
+// opened with Config.Salvage.
 type Restored struct {
-	// Generation that HEAD names: who opens the journal needs a higher one.
+	// Generation in HEAD; opening the journal needs a higher one.
 	Generation int64
-	// Head and Checkpoint say from what HEAD was restored; empty: it was good, and so was its checkpoint.
+	// Head and Checkpoint name what HEAD and its checkpoint were restored from; empty: they
+	// were not damaged.
 	Head, Checkpoint string
 	// Base is the slot of the checkpoint with which the state begins; 0: there is none.
 	Base uint64
 }
 
-// RestoreHead writes the HEAD of a damaged journal anew: from its newest copy, if HEAD itself is gone or
-// damaged, and with the checkpoint before the newest, if that one is damaged. found is what Verify has
-// seen since BeginRepair, which gave the repair its name. It refuses if HEAD has changed meanwhile, and what is not Repairable.
+// RestoreHead rewrites the HEAD of a damaged journal. It uses the newest copy if HEAD itself is
+// missing or damaged, and the previous checkpoint if the newest one is damaged. found is what
+// Verify has seen since BeginRepair, and name is what BeginRepair returned. It refuses if HEAD has
+// changed since Verify, or if found is not Repairable.
 func RestoreHead(ctx context.Context, bucket blob.Bucket, prefix, name string, found *Found) (*Restored, error) {
 	if err := found.Repairable(); err != nil {
 		return nil, err
@@ -116,7 +120,7 @@ func RestoreHead(ctx context.Context, bucket blob.Bucket, prefix, name string, f
 		out.Checkpoint = fmt.Sprintf("the one before slot %d", head.Checkpoint.Start())
 	}
 	out.Base = head.Checkpoint.Slot
-	// No segment has a higher epoch than HEAD; a copy may be older than the log.
+	// No segment may have a higher epoch than HEAD; a copy of HEAD may be older than the log.
 	head.Epoch = max(head.Epoch, found.epoch) + 1
 	head.Serial++
 	head.Nonce, head.Repair = random(), name
@@ -126,7 +130,8 @@ func RestoreHead(ctx context.Context, bucket blob.Bucket, prefix, name string, f
 	if found.version != "" {
 		_, err = bucket.Replace(ctx, key, data, found.version)
 	} else if _, err = bucket.Create(ctx, key, data); errors.Is(err, blob.ErrExists) {
-		// There is something that the store itself cannot read: it cannot be replaced if unchanged.
+		// The store itself cannot read the object, so it cannot be replaced by compare and
+		// swap.
 		if _, unreadable := bucket.Read(ctx, key); errors.Is(unreadable, blob.ErrCorrupt) {
 			if err = bucket.Delete(ctx, key); err == nil {
 				_, err = bucket.Create(ctx, key, data)
@@ -139,9 +144,9 @@ func RestoreHead(ctx context.Context, bucket blob.Bucket, prefix, name string, f
 	return out, nil
 }
 
-// ReadAll hands every object of a journal to f, with its key below the prefix, unless want says that it is
-// not wanted; err says why it cannot be read. Several are read at a time, so f is called by several goroutines. Objects that are deleted meanwhile
-// are left out.
+// ReadAll calls f for each object of a journal that is wanted, with its key below the prefix. err
+// says why an object cannot be read. Several objects are read concurrently, so f is called by
+// several goroutines. Objects that are deleted meanwhile are left out.
 func ReadAll(ctx context.Context, bucket blob.Bucket, prefix string, want func(key string) bool, f func(ctx context.Context, key string, data []byte, err error) error) error {
 	v := &verifier{bucket: bucket, prefix: prefix}
 	keys, err := v.list(ctx)
@@ -170,10 +175,10 @@ func ReadAll(ctx context.Context, bucket blob.Bucket, prefix string, want func(k
 	return all.Wait()
 }
 
-// FinishRepair does what is left when a salvaged journal was closed. It keeps a copy of HEAD, which the
-// close may have cut short. And it writes a fence over each damaged segment that is as small as a fence and
-// stands before the checkpoints, where nobody reads it: such a name is never deleted, since a request to
-// create it may still be under way.
+// FinishRepair does what is left after a salvaged journal was closed. It stores a copy of HEAD,
+// which the close may have skipped. It also replaces damaged segments before the checkpoints that
+// are as small as a fence, by fences. Garbage collection takes them for fences and never deletes
+// them, because a request that creates the name may still be in flight. Nobody reads them.
 func FinishRepair(ctx context.Context, bucket blob.Bucket, prefix, name string, fold Fold) error {
 	found, err := Verify(ctx, bucket, prefix, name, fold)
 	if err != nil {
@@ -181,7 +186,7 @@ func FinishRepair(ctx context.Context, bucket blob.Bucket, prefix, name string, 
 	}
 	head, err := bucket.Read(ctx, prefix+"/"+format.HeadKey)
 	if err != nil || head.Version != found.version {
-		return err // somebody has taken the journal over
+		return err // another process has taken over the journal
 	}
 	if _, err := bucket.Create(ctx, prefix+"/"+format.CopyKey(found.Head.Serial), head.Data); err != nil && !errors.Is(err, blob.ErrExists) {
 		return fmt.Errorf("copy %s: %w", format.HeadKey, err)
@@ -196,7 +201,7 @@ func FinishRepair(ctx context.Context, bucket blob.Bucket, prefix, name string, 
 		h := format.Header{Slot: slot, Epoch: found.Head.Epoch, PutID: random(), Jump: 1, Fence: true}
 		data := codec.Encode(&h, &body)
 		_, err := bucket.Read(ctx, p.Key)
-		if errors.Is(err, blob.ErrCorrupt) { // the store itself cannot read it, so it cannot replace it
+		if errors.Is(err, blob.ErrCorrupt) { // the store cannot read the object, so it cannot replace it either
 			if err = bucket.Delete(ctx, p.Key); err == nil {
 				_, err = bucket.Create(ctx, p.Key, data)
 			}

@@ -13,22 +13,24 @@ import (
 	"github.com/emitd/emitd/storage/blob"
 )
 
-// never is a wake-up that nobody asked for.
+// never means that no wake-up is requested.
 const never = time.Duration(math.MaxInt64)
 
-// answer is the end of a request. It is large, and handed on by reference: else it would stand on the
-// stack of each journal's goroutine all the time.
+// answer is a request with its result. It is large and passed by reference; otherwise it would be
+// on the stack of each journal's goroutine all the time.
 type answer struct {
 	call   *owner.Call
 	result owner.Result
 }
 
-// failed reports whether the request will be repeated for no merit of the protocol's.
+// failed reports whether the request will be repeated because of a failure, and not because the
+// protocol requires it.
 func (a *answer) failed() bool {
 	return a.result.Answer == owner.Failed || a.result.Answer == owner.Unknown || a.result.Answer == owner.Broken
 }
 
-// run drives the machine until it ends: the one goroutine on which answers and time come in.
+// run drives the machine until it ends. It is the one goroutine on which answers and the passing of
+// time reach the machine.
 func (l *Log) run() {
 	defer close(l.gone)
 	defer l.calls.Wait()
@@ -56,6 +58,7 @@ func (l *Log) run() {
 	}
 }
 
+// answered passes an answer to the machine. An error that no repetition can mend stops the machine.
 func (l *Log) answered(a *answer) {
 	if a.failed() && l.ctx.Err() == nil {
 		l.trouble(a)
@@ -74,7 +77,7 @@ func (l *Log) trouble(a *answer) {
 	}
 }
 
-// step calls the machine, performs what it wants, and then calls the hooks without the lock.
+// step calls the machine, carries out its effects, and then calls the hooks without the lock.
 func (l *Log) step(f func(now time.Duration) []owner.Effect) {
 	l.mu.Lock()
 	l.perform(f(l.now()))
@@ -86,7 +89,7 @@ func (l *Log) step(f func(now time.Duration) []owner.Effect) {
 	}
 }
 
-// arm sets the timer to the machine's next wish.
+// arm sets the timer to the machine's next wake-up.
 func (l *Log) arm(timer *time.Timer) {
 	l.mu.Lock()
 	at := l.wakeAt
@@ -98,7 +101,8 @@ func (l *Log) arm(timer *time.Timer) {
 	timer.Reset(max(at-l.now(), 0))
 }
 
-// perform carries effects out. It is called with mu, except during the takeover.
+// perform carries out effects. The caller holds mu, except during the takeover, when no other
+// goroutine uses the log.
 func (l *Log) perform(effects []owner.Effect) {
 	for _, e := range effects {
 		switch e := e.(type) {
@@ -107,7 +111,7 @@ func (l *Log) perform(effects []owner.Effect) {
 		case owner.Own:
 			l.owned = true
 		case owner.Ack:
-			select { // replace what nobody has fetched
+			select { // replace the value that nobody has received
 			case <-l.acks:
 			default:
 			}
@@ -153,7 +157,7 @@ func (l *Log) ended(err error) {
 	close(l.done)
 }
 
-// request carries one call out and hands in the answer, unless the log ends first.
+// request carries out one call and passes the answer to run, unless the log ends first.
 func (l *Log) request(c *owner.Call) {
 	if c.After > 0 {
 		timer := time.NewTimer(c.After)
@@ -172,10 +176,12 @@ func (l *Log) request(c *owner.Call) {
 	}
 }
 
-// errTrust is why a request is not sent.
+// errTrust is why a request is not sent: the run's assignment has expired, so another node may be
+// the owner.
 var errTrust = errors.New("the assignment is not trusted any more")
 
-// do sends one request.
+// do sends one request. Its time limit is CallTimeout, or what is left of the assignment if that is
+// less.
 func (l *Log) do(c *owner.Call) owner.Result {
 	timeout := l.cfg.CallTimeout
 	if left, ok := daemon.Trust(l.ctx); ok {
@@ -189,8 +195,8 @@ func (l *Log) do(c *owner.Call) owner.Result {
 	return l.courier.Carry(ctx, c)
 }
 
-// fatal reports whether it is of no use to try again. A denial may pass while the journal is owned,
-// when credentials are exchanged; whoever opens it wants to know.
+// fatal reports whether a repetition is useless. A denial may pass while the journal is owned, when
+// credentials are replaced; Open reports it at once.
 func fatal(err error, opening bool) bool {
 	if errors.Is(err, blob.ErrKey) || errors.Is(err, blob.ErrTooLarge) || errors.Is(err, blob.ErrUnfit) {
 		return true
@@ -198,7 +204,7 @@ func fatal(err error, opening bool) bool {
 	return opening && (errors.Is(err, blob.ErrDenied) || errors.Is(err, blob.ErrNoBucket))
 }
 
-// readError gives the errors of Read their kinds.
+// readError adds this package's kinds to the errors of Read.
 func readError(err error) error {
 	switch {
 	case errors.Is(err, blob.ErrNotFound):

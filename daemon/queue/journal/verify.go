@@ -14,40 +14,41 @@ import (
 	"github.com/emitd/emitd/storage/blob"
 )
 
-// Problem is an object of a journal that is not as it should be.
+// Problem describes an object of a journal that is missing or damaged.
 type Problem struct {
 	Key string // in the bucket
-	// Kind is ErrMissing, ErrCorrupt, ErrNewer, blob.ErrDenied (nobody knows what is in it), or, of HEAD,
-	// ErrRepairing.
+	// Kind is ErrMissing, ErrCorrupt, ErrNewer, blob.ErrDenied (its content is unknown), or,
+	// for HEAD, ErrRepairing.
 	Kind error
 	Text string
-	// Spare: nothing that was acknowledged depends on the object now.
+	// Spare is true if nothing that was acknowledged depends on the object now.
 	Spare bool
 }
 
-// Found is what Verify has seen.
+// Found is the result of Verify.
 type Found struct {
 	Problems []Problem
 	Empty    bool // there is no journal yet
-	Objects  int  // read
-	Segments int  // of the log since the newest checkpoint
+	Objects  int  // objects that were read
+	Segments int  // segments of the log since the newest checkpoint
 	Head     format.Head
-	// Complete: the state that Fold was handed is all of it. Else it ends before the first problem.
+	// Complete is true if the fold got the whole state. Otherwise the state ends before the
+	// first problem.
 	Complete bool
-	// Owned: the owner that HEAD names has taken the journal over, and neither closed it nor been fenced.
-	// Whether it is alive, nobody can see here.
+	// Owned is true if the owner in HEAD has completed its takeover, and has neither closed the
+	// journal nor been fenced. It does not prove that the owner is alive.
 	Owned bool
 
 	prefix  string
-	version blob.Version // of HEAD; empty: it cannot be read
-	copied  bool         // Head is that of the newest copy
-	epoch   int64        // the highest one of an object
+	version blob.Version // version of HEAD; empty: it cannot be read
+	copied  bool         // Head is the newest copy, because HEAD is missing or damaged
+	epoch   int64        // the highest epoch of an object
 }
 
-// Verify reads every object of a journal and compares it with what the others say. It writes nothing and
-// takes nothing over, and it may run beside the owner. fold is handed the state; it may be handed it
-// several times, each time after Reset. name is Config.Name. Errors are those of the bucket: what is wrong with objects is in
-// Found.
+// Verify reads every object of a journal and compares it with the others. It writes nothing, takes
+// nothing over, and may run while an owner is active. The fold gets the state; it may get it
+// several times, each time after Reset. name is Config.Name. Errors are those of the bucket;
+// problems of objects are in Found.
 func Verify(ctx context.Context, bucket blob.Bucket, prefix, name string, fold Fold) (*Found, error) {
 	var before *Found
 	for attempt := 0; ; attempt++ {
@@ -59,14 +60,15 @@ func Verify(ctx context.Context, bucket blob.Bucket, prefix, name string, fold F
 		if len(v.found.Problems) == 0 {
 			return v.found, nil
 		}
-		// What an owner replaced or collected meanwhile is no damage.
+		// Objects that an owner replaced or deleted meanwhile are not damage: read again.
 		o, err := bucket.Read(ctx, prefix+"/"+format.HeadKey)
 		if moved := err == nil && o.Version != v.found.version; !moved {
 			return v.found, nil
 		}
 		if attempt == attempts {
-			// HEAD moves faster than all is read: what is damaged stays so, and what is in use now was not
-			// in use then.
+			// HEAD changes faster than everything can be read. Damaged objects stay
+			// damaged, so only problems that were found twice are reported; objects
+			// that are in use only now were not in use the first time.
 			v.found.Problems = slices.DeleteFunc(v.found.Problems, func(p Problem) bool {
 				return !slices.ContainsFunc(before.Problems, func(q Problem) bool { return q.Key == p.Key && errors.Is(q.Kind, p.Kind) })
 			})
@@ -76,10 +78,10 @@ func Verify(ctx context.Context, bucket blob.Bucket, prefix, name string, fold F
 	}
 }
 
-// attempts is how often a journal is read again while its HEAD moves.
+// attempts is how often a journal is read again while its HEAD changes.
 const attempts = 3
 
-// verifier is one attempt.
+// verifier is one attempt of Verify.
 type verifier struct {
 	bucket blob.Bucket
 	prefix string
@@ -90,19 +92,19 @@ type verifier struct {
 
 	mu      sync.Mutex
 	objects map[string]*object // by key below the prefix
-	slots   []uint64           // of the log, that are listed
+	slots   []uint64           // slots of the log that were listed
 	folding bool
 }
 
-// object is what is known of one.
+// object is what is known about one object.
 type object struct {
 	header format.Header
-	head   format.Head // of a copy of HEAD
+	head   format.Head // for a copy of HEAD
 	err    error
 }
 
 func (v *verifier) run(ctx context.Context) error {
-	// HEAD is read first: what it refers to is there as long as it does not change.
+	// HEAD is read first: the objects to which it refers exist as long as it does not change.
 	head, headErr, err := v.readHead(ctx)
 	if err != nil {
 		return err
@@ -124,11 +126,11 @@ func (v *verifier) run(ctx context.Context) error {
 	for _, o := range v.objects {
 		epoch := max(o.header.Epoch, o.head.Epoch)
 		v.found.epoch = max(v.found.epoch, epoch)
-		if h := &v.found.Head; epoch == h.Epoch && h.Closed == 0 && h.Repair == "" { // a takeover that is refused writes only HEAD
+		if h := &v.found.Head; epoch == h.Epoch && h.Closed == 0 && h.Repair == "" { // a refused takeover writes only HEAD
 			v.found.Owned = true
 		}
 	}
-	if v.found.Head.Epoch > 0 { // else nothing says where the state begins
+	if v.found.Head.Epoch > 0 { // otherwise it is not known where the state begins
 		if err := v.state(ctx); err != nil {
 			return err
 		}
@@ -138,7 +140,7 @@ func (v *verifier) run(ctx context.Context) error {
 	return nil
 }
 
-// state looks at the checkpoints and the log, and hands the state to the fold.
+// state verifies the checkpoints and the log, and passes the state to the fold.
 func (v *verifier) state(ctx context.Context) error {
 	head := &v.found.Head
 	v.folding = true
@@ -155,7 +157,7 @@ func (v *verifier) state(ctx context.Context) error {
 	return nil
 }
 
-// list returns all keys, below the prefix, but for those of payloads.
+// list returns all keys below the prefix, except those of payloads.
 func (v *verifier) list(ctx context.Context) ([]string, error) {
 	var keys []string
 	for after := ""; ; {
@@ -182,7 +184,7 @@ func (v *verifier) list(ctx context.Context) ([]string, error) {
 
 const readsAtOnce = 16
 
-// readAll reads every object but HEAD, and keeps what its header says.
+// readAll reads every object except HEAD and stores its header.
 func (v *verifier) readAll(ctx context.Context, keys []string) error {
 	var all sync.WaitGroup
 	turns := make(chan struct{}, readsAtOnce)
@@ -209,7 +211,7 @@ func (v *verifier) readAll(ctx context.Context, keys []string) error {
 	return failed
 }
 
-// read reads an object. One that is not what was written is read again: a read may be torn.
+// read reads an object. It reads a damaged one again, because a read may be torn.
 func (v *verifier) read(ctx context.Context, key string) (x *object, err error) {
 	for range readsOfDamaged {
 		data, err := v.bucket.Read(ctx, v.prefix+"/"+key)
@@ -228,7 +230,7 @@ func (v *verifier) read(ctx context.Context, key string) (x *object, err error) 
 	return x, nil
 }
 
-// readsOfDamaged is how often an object is read before it is called damaged.
+// readsOfDamaged is how often an object is read before it counts as damaged.
 const readsOfDamaged = 3
 
 func (v *verifier) decode(key string, data []byte) *object {
@@ -250,15 +252,15 @@ func (v *verifier) decode(key string, data []byte) *object {
 	return x
 }
 
-// problem adds one.
+// problem adds a problem, unless the object has one already.
 func (v *verifier) problem(key string, kind error, spare bool, format string, args ...any) {
 	if slices.ContainsFunc(v.found.Problems, func(p Problem) bool { return p.Key == v.prefix+"/"+key && (!p.Spare || spare) }) {
-		return // it is named
+		return // it has one already
 	}
 	v.found.Problems = append(v.found.Problems, Problem{Key: v.prefix + "/" + key, Kind: kind, Text: fmt.Sprintf(format, args...), Spare: spare})
 }
 
-// broken adds an object that cannot be read.
+// broken adds the problem of an object that cannot be read.
 func (v *verifier) broken(key string, err error, spare bool) {
 	if kind := kindOf(err); errors.Is(kind, ErrMissing) {
 		v.problem(key, kind, spare, "it is gone")
@@ -267,7 +269,7 @@ func (v *verifier) broken(key string, err error, spare bool) {
 	}
 }
 
-// kindOf gives an error of the bucket or of format its kind.
+// kindOf returns the kind of an error of the bucket or of package format.
 func kindOf(err error) error {
 	switch {
 	case err == nil:
@@ -282,7 +284,7 @@ func kindOf(err error) error {
 	return ErrCorrupt
 }
 
-// readHead reads HEAD; bad says why it cannot be read.
+// readHead reads HEAD; bad says why it cannot be read or decoded.
 func (v *verifier) readHead(ctx context.Context) (head format.Head, bad, err error) {
 	for range readsOfDamaged {
 		o, err := v.bucket.Read(ctx, v.prefix+"/"+format.HeadKey)
@@ -292,7 +294,7 @@ func (v *verifier) readHead(ctx context.Context) (head format.Head, bad, err err
 		case errors.Is(err, blob.ErrCorrupt):
 			bad = err
 			continue
-		case err != nil: // who may not read HEAD may read nothing
+		case err != nil: // a client that may not read HEAD may read nothing
 			return head, nil, err
 		}
 		v.found.version = o.Version
@@ -303,12 +305,13 @@ func (v *verifier) readHead(ctx context.Context) (head format.Head, bad, err err
 	return head, bad, nil
 }
 
-// ofObject reports whether an error of the bucket says something of the object and not of the bucket.
+// ofObject reports whether an error of the bucket concerns the object and not the bucket.
 func ofObject(err error) bool {
 	return errors.Is(err, blob.ErrNotFound) || errors.Is(err, blob.ErrCorrupt) || errors.Is(err, blob.ErrDenied)
 }
 
-// compareHead compares HEAD with its copies. If it is of no use, what follows goes by the newest copy.
+// compareHead compares HEAD with its copies. If HEAD is missing, damaged or older, the newest copy
+// takes its place.
 func (v *verifier) compareHead(ctx context.Context, head format.Head, bad error) error {
 	newest := v.newestCopy()
 	v.found.copied = true
@@ -326,34 +329,34 @@ func (v *verifier) compareHead(ctx context.Context, head format.Head, bad error)
 		}
 		return v.wantCopy(ctx, &head)
 	}
-	// The last HEAD may have been that of a takeover, which allows for more.
+	// The last HEAD may have been written by a takeover, which enlarges the window.
 	newest.Window = max(newest.Window, owner.Reach*defaultWindow)
 	v.found.Head = newest
 	return nil
 }
 
-// wantCopy looks for the copy of HEAD.
+// wantCopy reports a missing copy of HEAD as a problem.
 func (v *verifier) wantCopy(ctx context.Context, head *format.Head) error {
 	last := head.Serial
-	if head.Closed != 0 && last > 0 { // nobody copies the HEAD of a clean close
+	if head.Closed != 0 && last > 0 { // the HEAD of a clean close is not copied
 		last--
 	}
 	if last == 0 || v.objects[format.CopyKey(last)] != nil || v.objects[format.CopyKey(head.Serial)] != nil {
 		return nil
 	}
-	o, err := v.read(ctx, format.CopyKey(last)) // it is written behind HEAD
+	o, err := v.read(ctx, format.CopyKey(last)) // the copy is written after HEAD
 	if err == nil && errors.Is(o.err, blob.ErrNotFound) {
 		v.problem(format.CopyKey(last), ErrMissing, true, "the copy of HEAD is gone, or not written yet")
 	}
 	return err
 }
 
-// foreign reports whether a HEAD is that of another journal.
+// foreign reports whether a HEAD belongs to another journal.
 func (v *verifier) foreign(h *format.Head) bool {
 	return h.Name != "" && v.name != "" && h.Name != v.name
 }
 
-// newestCopy returns the newest copy of HEAD that can be read.
+// newestCopy returns the newest copy of HEAD that can be decoded.
 func (v *verifier) newestCopy() (newest format.Head) {
 	for key, o := range v.objects {
 		if strings.HasPrefix(key, format.CopyPrefix) && o.err == nil && o.head.Serial > newest.Serial {
@@ -363,7 +366,8 @@ func (v *verifier) newestCopy() (newest format.Head) {
 	return newest
 }
 
-// checkpoint looks at the parts of a checkpoint, and hands them to the fold unless it is a spare one.
+// checkpoint verifies the parts of a checkpoint, and passes them to the fold unless it is the
+// previous checkpoint (spare).
 func (v *verifier) checkpoint(ctx context.Context, c format.Checkpoint, spare bool) error {
 	whole := true
 	parts := c.Objects()
@@ -407,7 +411,7 @@ func (v *verifier) checkpoint(ctx context.Context, c format.Checkpoint, spare bo
 	return nil
 }
 
-// segment reads an object that was whole a moment ago.
+// segment reads an object that was valid a moment ago.
 func (v *verifier) segment(ctx context.Context, key string) (*format.Segment, error) {
 	o, err := v.bucket.Read(ctx, v.prefix+"/"+key)
 	if err == nil {
@@ -424,7 +428,8 @@ func (v *verifier) segment(ctx context.Context, key string) (*format.Segment, er
 	return nil, err
 }
 
-// log follows the log from the checkpoint to its end, and what is before it from the checkpoint before.
+// log verifies the log from the newest checkpoint to its end, and from the previous checkpoint to
+// the newest one.
 func (v *verifier) log(ctx context.Context) error {
 	head := &v.found.Head
 	if head.Previous.Slot > 0 && head.Previous.Slot < head.Checkpoint.Slot {
@@ -435,7 +440,8 @@ func (v *verifier) log(ctx context.Context) error {
 	return v.follow(ctx, head.Checkpoint, 0)
 }
 
-// follow goes along the log from a checkpoint to another one, which makes it a spare one, or to its end.
+// follow verifies the log from a checkpoint to its end, or up to the slot to. With to, the slots
+// are spare: only the previous checkpoint needs them.
 func (v *verifier) follow(ctx context.Context, from format.Checkpoint, to uint64) error {
 	t := owner.NewTrail(&v.found.Head, from)
 	t.Slots = v.slots
@@ -452,13 +458,13 @@ func (v *verifier) follow(ctx context.Context, from format.Checkpoint, to uint64
 			if why == nil {
 				return nil
 			}
-			found, err := v.read(ctx, key) // it may be there since
+			found, err := v.read(ctx, key) // it may exist since
 			if err != nil {
 				return err
 			}
 			if o = found; errors.Is(o.err, blob.ErrNotFound) {
 				v.wrong(why, spare)
-				if until == t.At { // it is the end, or nobody knows
+				if until == t.At { // it is the end of the log, or that is not known
 					return nil
 				}
 				t.Pass(until)
@@ -482,7 +488,7 @@ func (v *verifier) follow(ctx context.Context, from format.Checkpoint, to uint64
 	return nil
 }
 
-// header is what is known of a listed slot.
+// header returns the header of a listed slot.
 func (v *verifier) header(slot uint64) (format.Header, error) {
 	key := format.SlotKey(slot)
 	o := v.objects[key]
@@ -495,7 +501,7 @@ func (v *verifier) header(slot uint64) (format.Header, error) {
 	return o.header, nil
 }
 
-// fits says what is wrong with the object in the trail's next slot.
+// fits returns what is wrong with the object in the trail's next slot.
 func (v *verifier) fits(t *owner.Trail, o *object) error {
 	if o.err != nil {
 		return &owner.ObjectError{Key: format.SlotKey(t.At), Kind: kindOf(o.err), Err: o.err}
@@ -503,7 +509,7 @@ func (v *verifier) fits(t *owner.Trail, o *object) error {
 	return cmp.Or(t.Later(o.header), t.Fits(o.header))
 }
 
-// wrong adds what a trail complains of.
+// wrong adds an error of a trail as a problem.
 func (v *verifier) wrong(err error, spare bool) {
 	o, ok := errors.AsType[*owner.ObjectError](err)
 	if !ok {
@@ -513,7 +519,7 @@ func (v *verifier) wrong(err error, spare bool) {
 	v.problem(o.Key, o.Kind, spare, "%v", o.Err)
 }
 
-// replay hands a segment to the fold.
+// replay passes a segment to the fold.
 func (v *verifier) replay(ctx context.Context, key string, o *object) error {
 	v.found.Segments++
 	if o.header.Records == 0 || !v.folding {
@@ -530,7 +536,7 @@ func (v *verifier) replay(ctx context.Context, key string, o *object) error {
 	return nil
 }
 
-// rest names objects that nothing depends on now and that cannot be read all the same.
+// rest adds objects that are not needed now and still cannot be read.
 func (v *verifier) rest() {
 	named := map[string]bool{}
 	for _, p := range v.found.Problems {

@@ -17,13 +17,13 @@ const (
 	batchRecords = 2
 )
 
-// overhead is what a batch takes beyond its message, at most.
+// overhead is the most bytes that a batch takes in addition to its message.
 const overhead = 16
 
-// timeSize is what the time of a body takes: a tag and 8 bytes.
+// timeSize is the encoded size of a body's time: a tag and 8 bytes.
 const timeSize = 9
 
-// Body gathers the records of a segment. The zero Body is empty.
+// Body is the body of a segment while records are added to it. The zero Body is empty.
 type Body struct {
 	raw     []byte
 	records uint32
@@ -36,7 +36,7 @@ func NewBody(at int64) Body {
 	return Body{raw: protowire.AppendFixed64(raw, uint64(at)), last: at}
 }
 
-// Add adds a batch; at must not be before the time of the former one.
+// Add adds a batch; at must not be before the time of the previous one.
 func (b *Body) Add(at int64, records ...[]byte) {
 	size := 0
 	for _, r := range records {
@@ -61,13 +61,13 @@ func (b *Body) Add(at int64, records ...[]byte) {
 	b.last = at
 }
 
-// Len returns the bytes gathered, Records the number of records.
+// Len returns the size of the body in bytes.
 func (b *Body) Len() int { return len(b.raw) }
 
 // Records returns the number of records.
 func (b *Body) Records() int { return int(b.records) }
 
-// Batch is what one call appended.
+// Batch is the records of one call of Append.
 type Batch struct {
 	At  int64 // µs since 1970
 	raw []byte
@@ -91,7 +91,7 @@ func (b Batch) Records() iter.Seq[[]byte] {
 	}
 }
 
-// parseBody checks a body once and for all: its batches can then be read without errors.
+// parseBody validates a body completely, so that its batches can be read without errors.
 func parseBody(raw []byte) (at int64, batches []Batch, records uint32, err error) {
 	if len(raw) < timeSize || raw[0] != bodyTime<<3|byte(protowire.Fixed64Type) {
 		return 0, nil, 0, fmt.Errorf("%w: the body has no time", ErrCorrupt)

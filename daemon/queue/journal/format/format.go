@@ -1,9 +1,9 @@
-// Package format is what stands in the objects of a journal, byte by byte. It is pure; the
-// message definitions are in journal.proto, so that other languages can read a journal.
+// Package format encodes and decodes the objects of a journal. It is pure. The message definitions
+// are in journal.proto, so that programs in other languages can read a journal.
 //
 // # Segments
 //
-// A segment, a fence and a part of a checkpoint have one form: a header of 64 bytes, little
+// A segment, a fence and a part of a checkpoint have the same form: a header of 64 bytes, little
 // endian, and a body.
 //
 //	 0  magic    "EMSG"
@@ -16,23 +16,23 @@
 //	32  records  count
 //	36  raw      length of the body before compression
 //	40  crc32c   of the header without this field and of the body as it is stored
-//	44  jump     of a fence: slots to go on by, itself included; of a part: its number
-//	48  previous put id of the segment or fence that comes before it in the log; 0: not known
-//	56  known    every segment of the log up to this slot was there when this one was written
+//	44  jump     of a fence: how many slots to skip, itself included; of a part: its number
+//	48  previous put id of the segment or fence before it in the log; 0: not known
+//	56  known    every segment of the log up to this slot existed when this one was written
 //
-// A header of version 1 ends before "previous": such objects are still read. The two fields let a
-// reader notice what a checksum of one object cannot: a segment of another journal, and a segment
-// that is gone.
+// A header of version 1 ends before "previous". Such objects can still be read. The two fields let
+// a reader detect what the checksum of one object cannot: a segment of another journal, and a
+// missing segment.
 //
-// The body is the message Body of journal.proto: a time and batches of records. A version or a flag
-// that is not listed is [ErrNewer], everything else that is not as it should be [ErrCorrupt].
+// The body is the message Body of journal.proto: a time and batches of records. An unknown version
+// or flag is [ErrNewer], any other defect [ErrCorrupt].
 //
-// A fence has no records and is exactly [FenceSize] bytes, or 16 less in version 1; every other
-// segment is longer, in version 2. A listing therefore tells fences, which are never deleted, from
-// segments without reading them.
+// A fence has no records and is exactly [FenceSize] bytes long, or 16 bytes shorter in version 1.
+// Every other segment is longer, in version 2. So a listing tells fences, which are never deleted,
+// from segments without reading them.
 //
-// A segment with one batch and no records only says what is known: it is written when a journal
-// falls idle, so that the last records do not depend on one object alone.
+// A mark is a segment with one batch and no records. It is written when a journal becomes idle, so
+// that a second object proves that the last records exist.
 //
 // # HEAD
 //
@@ -48,7 +48,7 @@ import (
 	"hash/crc32"
 )
 
-// The kinds of errors; ask with errors.Is.
+// The kinds of errors; test for them with errors.Is.
 var (
 	ErrCorrupt = errors.New("the object is corrupt")
 	ErrNewer   = errors.New("the object has a newer format")
@@ -58,15 +58,16 @@ var (
 const (
 	HeaderSize = 64
 	FenceSize  = HeaderSize + timeSize
-	MaxRaw     = 64 << 20 // of a body before compression
-	// compressAbove is where zstd begins to pay.
+	MaxRaw     = 64 << 20 // length of a body before compression
+	// compressAbove is the size in bytes above which a body is compressed.
 	compressAbove = 512
 )
 
-// MaxWindow bounds the window, and so the jump of a fence: a corrupt number must not lead far away.
+// MaxWindow is the limit of the window, and so of a fence's jump: a corrupt number must not skip
+// far.
 const MaxWindow = 1 << 16
 
-// The versions of a header, and how long one of the first version is.
+// The versions of a header, and the length of a header of the first one.
 const (
 	firstVersion    = 1
 	version         = 2
@@ -87,7 +88,7 @@ var (
 	castagnoli   = crc32.MakeTable(crc32.Castagnoli)
 )
 
-// Header is the first 48 bytes of a segment.
+// Header is the header of a segment, a fence, or a part of a checkpoint.
 type Header struct {
 	Slot    uint64
 	Epoch   int64
@@ -98,17 +99,17 @@ type Header struct {
 	Jump    uint32
 	Fence   bool
 	Part    bool
-	// Previous is the put ID of what comes before it in the log, 0 if that is not known. Every
-	// segment up to the slot Known was there when this one was written.
+	// Previous is the put ID of the segment or fence before it in the log; 0: not known. Every
+	// segment up to the slot Known existed when this one was written.
 	Previous, Known uint64
 
 	zstd bool
-	size int // of the header
+	size int // size of the header in bytes
 }
 
-// SamePut reports whether both headers are of one write: two writes of one slot never share the
-// random number, and what it does not tell apart (a cloned machine that repeats its random
-// numbers), the count and the checksum do.
+// SamePut reports whether both headers are from the same write. Two writes of one slot have
+// different put IDs. A cloned virtual machine may repeat its random numbers; then the record count
+// and the checksum differ.
 func (h Header) SamePut(o Header) bool {
 	return h.PutID == o.PutID && h.Records == o.Records && h.CRC == o.CRC
 }
@@ -136,8 +137,8 @@ func (h Header) put(b []byte) {
 	binary.LittleEndian.PutUint64(b[56:], h.Known)
 }
 
-// DecodeHeader reads the header of an object of which at least the first [HeaderSize] bytes are given,
-// or all if there are fewer. The checksum covers the body too and is not checked.
+// DecodeHeader decodes the header of an object. b is at least the first [HeaderSize] bytes, or the
+// whole object if it is shorter. The checksum covers the body too and is not checked.
 func DecodeHeader(b []byte) (Header, error) {
 	size := HeaderSize
 	if len(b) > 4 && b[4] == firstVersion {
@@ -172,7 +173,7 @@ func DecodeHeader(b []byte) (Header, error) {
 	return h, h.check()
 }
 
-// check refuses headers that no writer makes.
+// check returns an error for values that no writer makes.
 func (h Header) check() error {
 	switch {
 	case h.Raw > MaxRaw:
@@ -187,8 +188,8 @@ func (h Header) check() error {
 	return nil
 }
 
-// Follows reports whether the object may come after the one with this put ID in the log; one of the two
-// may not be known.
+// Follows reports whether the object can come after the one with this put ID in the log. It can if
+// one of the two is not known.
 func (h Header) Follows(putID uint64) bool {
 	return h.Previous == 0 || putID == 0 || h.Previous == putID
 }

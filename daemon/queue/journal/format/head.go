@@ -10,71 +10,74 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Head says who owns a journal and where its newest checkpoint is.
+// Head is the content of HEAD: who owns the journal and where its newest checkpoint is.
 type Head struct {
 	Epoch      int64 // grows with every takeover
 	StoreID    string
 	Generation int64
 	Owner      string
-	// Nonce is random and new with every write: no two HEADs have the same bytes, so that a version
-	// names one of them and an ambiguous write can be recognised.
+	// Nonce is random and new with every write. So no two HEADs have the same bytes, a version
+	// names exactly one of them, and the outcome of an ambiguous write can be recognised.
 	Nonce uint64
-	// Window is how far beyond the first empty slot any owner since the last fence may have
-	// written, that slot included.
+	// Window is how many slots, from the first empty one on, any owner since the last fence may
+	// have written.
 	Window int
 	Secret []byte
-	// Checkpoint is the newest one, Previous the one before, which stays restorable.
+	// Checkpoint is the newest checkpoint. Previous is the one before it, which can still be
+	// restored.
 	Checkpoint, Previous Checkpoint
-	// Closed is the first slot that was not written when the owner closed; 0: it did not.
+	// Closed is the first slot that was not written when the owner closed; 0: it did not close.
 	Closed uint64
-	// Known: every segment below this slot was acknowledged. Unlike Closed, it never goes back.
+	// Known is the slot below which every segment was acknowledged. Unlike Closed, it is never
+	// reset.
 	Known uint64
-	// Serial counts the changes of HEAD. A copy of HEAD with a higher one says that HEAD is older than
-	// it was. 0: written by a program that did not count.
+	// Serial is the number of changes of HEAD. A copy with a higher number proves that HEAD is
+	// an older one. 0: written by a version that did not count.
 	Serial uint64
-	// Name says of what it is the journal; empty: not known.
+	// Name identifies the journal's content; empty: not known.
 	Name string
-	// Repair names the repair that has begun and has not ended: nobody else may own the journal. Empty:
-	// none has.
+	// Repair is the name of the repair that has begun and has not ended; meanwhile only a
+	// repair may own the journal. Empty: none.
 	Repair string
 }
 
-// Root is the link of a journal's first segment, in place of the put ID of one before: no two
-// journals have the same.
+// Root returns the value that a journal's first segment has in place of the previous put ID. It is
+// derived from the secret, so it differs between journals.
 func (h *Head) Root() uint64 {
 	sum := sha256.Sum256(h.Secret)
 	return binary.LittleEndian.Uint64(sum[:])
 }
 
-// Checkpoint names a state. The zero Checkpoint is the empty state before slot 1.
+// Checkpoint identifies a stored state. The zero Checkpoint is the empty state before slot 1.
 type Checkpoint struct {
-	Slot  uint64 // the first that the state does not cover
+	Slot  uint64 // the first slot that the state does not cover
 	ID    uint64 // random
 	Parts int
 	Bytes int64
-	Kept  int    // slots below Slot that the state refers to; their list is an object of its own
-	Time  int64  // the newest of the journal then, µs since 1970
+	Kept  int    // number of slots below Slot to which the state refers; an object of its own lists them
+	Time  int64  // the newest time in the journal at that point, µs since 1970
 	Last  uint64 // put ID of the last segment or fence that the state covers; 0: not known
-	// Runs are the parts with which the state begins, in this order, of this checkpoint and of earlier
-	// ones.
+	// Runs are the parts with which the state begins, in this order. They belong to this
+	// checkpoint or to earlier ones.
 	Runs []Run
 }
 
-// Run names a part of a checkpoint that later checkpoints name, too, instead of writing it again.
+// Run identifies a part of a checkpoint that later checkpoints name, too, instead of writing it
+// again.
 type Run struct {
 	Slot uint64 // of the checkpoint that wrote it
 	ID   uint64
 	Part int
 }
 
-// Key is the key of the part.
+// Key returns the key of the part.
 func (r Run) Key() string { return PartKey(Checkpoint{Slot: r.Slot, ID: r.ID}, r.Part) }
 
 // Start returns the slot at which replay begins.
 func (c Checkpoint) Start() uint64 { return max(c.Slot, 1) }
 
-// Objects lists what the state is made of, in the order in which it is restored: the runs, and then
-// the other parts of this checkpoint.
+// Objects returns the parts of the state in the order in which they are restored: the runs, and
+// then the other parts of this checkpoint.
 func (c Checkpoint) Objects() []Run {
 	all, mine := slices.Clone(c.Runs), map[int]bool{}
 	for _, r := range c.Runs {
@@ -92,10 +95,10 @@ func (c Checkpoint) Objects() []Run {
 
 const headFormat = 1
 
-// What a program must know to own the journal, as bits of the field features. A program that does not
-// know of runs would restore a checkpoint without them, and delete them.
+// Features that a program must know to own the journal, as bits of the field features. A program
+// that does not know runs would restore a checkpoint without them, and delete them.
 const (
-	featureRuns   = 1 // a checkpoint names runs
+	featureRuns   = 1 // a checkpoint has runs
 	featureRepair = 2 // a repair has begun
 	allFeatures   = featureRuns | featureRepair
 )
@@ -147,7 +150,7 @@ const (
 	runPart
 )
 
-// EncodeHead returns the bytes of HEAD.
+// EncodeHead encodes HEAD.
 func EncodeHead(h Head) []byte {
 	b := make([]byte, 8, 256)
 	copy(b, magicHead[:])
@@ -207,7 +210,7 @@ func appendBytes(b []byte, field protowire.Number, v []byte) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(b, field, protowire.BytesType), v)
 }
 
-// DecodeHead reads HEAD.
+// DecodeHead decodes HEAD.
 func DecodeHead(b []byte) (Head, error) {
 	if len(b) < 8 || [4]byte(b) != magicHead {
 		return Head{}, fmt.Errorf("%w: HEAD does not begin with %q", ErrCorrupt, magicHead)
@@ -335,10 +338,11 @@ func decodeRun(b []byte) (Run, error) {
 	return r, err
 }
 
-// MaxParts bounds the parts of a checkpoint: a corrupt number must not ask for ever.
+// MaxParts is the limit for the parts of a checkpoint: a corrupt number must not cause endless
+// reads.
 const MaxParts = 1 << 20
 
-// fields calls f for every field of a message; those of other wire types are skipped.
+// fields calls f for every field of a message. Fields of other wire types are skipped.
 func fields(b []byte, f func(num protowire.Number, v uint64, s []byte) error) error {
 	for len(b) > 0 {
 		num, typ, n := protowire.ConsumeTag(b)

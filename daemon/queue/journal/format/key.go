@@ -13,21 +13,21 @@ const (
 	HeadKey    = "HEAD"
 	LogPrefix  = "log/"
 	CkptPrefix = "ckpt/"
-	// CopyPrefix is of copies of HEAD, which are only ever created.
+	// CopyPrefix is the prefix of the copies of HEAD, which are only ever created.
 	CopyPrefix = "heads/"
 	keptPart   = "kept"
 )
 
-// SlotKey is the key of a slot.
+// SlotKey returns the key of a slot.
 func SlotKey(slot uint64) string { return fmt.Sprintf("%s%020d", LogPrefix, slot) }
 
-// CopyKey is the key of the copy of the HEAD with this serial number.
+// CopyKey returns the key of the copy of the HEAD with this serial number.
 func CopyKey(serial uint64) string { return fmt.Sprintf("%s%020d", CopyPrefix, serial) }
 
-// ParseCopyKey reads a CopyKey.
+// ParseCopyKey returns the serial number of a CopyKey.
 func ParseCopyKey(key string) (uint64, bool) { return parseNumbered(CopyPrefix, key) }
 
-// ParseSlotKey reads a SlotKey.
+// ParseSlotKey returns the slot of a SlotKey.
 func ParseSlotKey(key string) (uint64, bool) { return parseNumbered(LogPrefix, key) }
 
 func parseNumbered(prefix, key string) (uint64, bool) {
@@ -39,7 +39,7 @@ func parseNumbered(prefix, key string) (uint64, bool) {
 	return n, err == nil
 }
 
-// PartKey is the key of part n of a checkpoint; n < 0 is that of the list of kept slots.
+// PartKey returns the key of part n of a checkpoint; n < 0 means the list of kept slots.
 func PartKey(c Checkpoint, n int) string {
 	part := keptPart
 	if n >= 0 {
@@ -59,7 +59,8 @@ func ParsePartKey(key string) (c Checkpoint, ok bool) {
 	return Checkpoint{Slot: slot, ID: id}, err1 == nil && err2 == nil && strings.ToLower(rest[21:37]) == rest[21:37]
 }
 
-// EncodeKept is the record that lists slots, ascending: the first one and then the distances.
+// EncodeKept returns the record that lists slots in ascending order: the first slot and then the
+// differences.
 func EncodeKept(slots []uint64) []byte {
 	b, last := make([]byte, 0, 2*len(slots)), uint64(0)
 	for _, s := range slots {
@@ -69,7 +70,7 @@ func EncodeKept(slots []uint64) []byte {
 	return b
 }
 
-// DecodeKept reads the record of EncodeKept.
+// DecodeKept decodes the record of EncodeKept.
 func DecodeKept(b []byte) ([]uint64, error) {
 	var slots []uint64
 	for last := uint64(0); len(b) > 0; {

@@ -8,12 +8,12 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// Segment is a decoded object. Its slices belong to the bytes it was decoded of.
+// Segment is a decoded object. Its slices point into the decoded bytes.
 type Segment struct {
 	Header  Header
 	At      int64 // time of the body, µs since 1970
 	Batches []Batch
-	Size    int // bytes of the object
+	Size    int // size of the object in bytes
 }
 
 // Last returns the time of the newest batch.
@@ -24,17 +24,17 @@ func (s *Segment) Last() int64 {
 	return s.Batches[len(s.Batches)-1].At
 }
 
-// Codec turns segments into bytes and back. It may be used by several goroutines, and by any number of
-// journals, which better share one: what compresses holds hundreds of kilobytes of tables, and few
-// journals are at it at a time. What nobody has used for a while goes with the garbage.
+// Codec encodes and decodes segments. Several goroutines may use it. Any number of journals may
+// share it, and should: the compressor's tables take hundreds of kilobytes, and only a few journals
+// compress at the same time. Unused tables are freed by the garbage collector.
 type Codec struct {
 	encoders sync.Pool // of *zstd.Encoder
 	decoders sync.Pool // of *zstd.Decoder
-	rooms    sync.Pool // of *[]byte, to compress into: nobody knows how much it will be
+	rooms    sync.Pool // of *[]byte, as destination of the compressor: the size is not known before
 }
 
-// NewCodec returns a codec. It holds no goroutines and needs no closing. It makes its tables when it
-// compresses or decompresses for the first time: an idle journal does neither.
+// NewCodec returns a codec. It has no goroutines and needs no closing. It allocates its tables at
+// the first compression or decompression; an idle journal does neither.
 func NewCodec() *Codec {
 	return &Codec{encoders: sync.Pool{New: newEncoder}, decoders: sync.Pool{New: newDecoder}, rooms: sync.Pool{New: newRoom}}
 }
@@ -58,7 +58,7 @@ func newDecoder() any {
 	return dec
 }
 
-// Encode returns the bytes of a segment with this body, and completes h by what it computed.
+// Encode returns the bytes of a segment with this body, and sets the computed fields of h.
 func (c *Codec) Encode(h *Header, body *Body) []byte {
 	h.Records, h.Raw, h.zstd, h.size = body.records, uint32(len(body.raw)), false, HeaderSize
 	var out []byte
@@ -67,7 +67,8 @@ func (c *Codec) Encode(h *Header, body *Body) []byte {
 		encoder := c.encoders.Get().(*zstd.Encoder)
 		*room = encoder.EncodeAll(body.raw, (*room)[:HeaderSize])
 		c.encoders.Put(encoder)
-		// What compresses to the size of a fence must not look like one in a listing.
+		// A segment that compresses to the size of a fence must not look like one in a
+		// listing.
 		if h.zstd = len(*room) < HeaderSize+len(body.raw) && len(*room) > FenceSize; h.zstd {
 			out = bytes.Clone(*room)
 		}
@@ -82,7 +83,7 @@ func (c *Codec) Encode(h *Header, body *Body) []byte {
 	return out
 }
 
-// Decode reads a whole object.
+// Decode decodes a whole object and checks its checksum.
 func (c *Codec) Decode(b []byte) (*Segment, error) {
 	h, err := DecodeHeader(b)
 	if err != nil {
@@ -93,7 +94,7 @@ func (c *Codec) Decode(b []byte) (*Segment, error) {
 	}
 	raw := b[h.size:]
 	if h.zstd {
-		// A corrupt length must not ask for much memory; where it is honest, it is enough.
+		// A corrupt length must not allocate much memory; for a correct one this is enough.
 		room := min(int(h.Raw), 256*len(b))
 		decoder := c.decoders.Get().(*zstd.Decoder)
 		raw, err = decoder.DecodeAll(raw, make([]byte, 0, room))

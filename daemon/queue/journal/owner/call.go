@@ -7,16 +7,17 @@ import (
 	"github.com/emitd/emitd/daemon/queue/journal/format"
 )
 
-// The pause before an attempt is repeated: the first one, doubled each time, at most the last.
+// The pause before a repeated attempt begins with firstPause, doubles each time, and is at most
+// lastPause.
 const (
 	firstPause = 20 * time.Millisecond
 	lastPause  = 2 * time.Second
 )
 
-// believesAfter is how often an object is read again before it is called corrupt.
+// believesAfter is how often an object is read again before it counts as corrupt.
 const believesAfter = 2
 
-// call emits a call and expects its result.
+// call emits a call and records it as in flight.
 func (m *Machine) call(c *Call) {
 	m.lastID++
 	c.ID = m.lastID
@@ -33,13 +34,14 @@ func (m *Machine) again(c *Call, least time.Duration) {
 	m.call(&next)
 }
 
-// pause grows with the attempts; half of it is random, so that owners do not march in step.
+// pause returns the pause before an attempt. Half of it is random, so that owners do not retry in
+// step.
 func (m *Machine) pause(attempt int) time.Duration {
 	p := min(firstPause<<min(attempt, 10), lastPause)
 	return p/2 + time.Duration(m.cfg.Rand()%uint64(p/2))
 }
 
-// Result takes the answer to a call.
+// Result handles the answer to a call.
 func (m *Machine) Result(now time.Duration, r Result) []Effect {
 	c, ok := m.calls[r.ID]
 	if !ok || m.phase == ended {
@@ -58,7 +60,7 @@ func (m *Machine) Result(now time.Duration, r Result) []Effect {
 		} else {
 			m.end(broken(c.Key, r.Err))
 		}
-	case r.Answer == Broken: // a torn read is not a corrupt object
+	case r.Answer == Broken: // a read may be torn although the object is whole
 		c.broken++
 		m.again(c, r.Retry)
 	case c.Op == List || c.Op == Delete:

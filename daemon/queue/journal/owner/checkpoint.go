@@ -8,24 +8,24 @@ import (
 	"github.com/emitd/emitd/daemon/queue/journal/format"
 )
 
-// checkpoint is one that is being written.
+// checkpoint is the checkpoint that is being written.
 type checkpoint struct {
 	ref       format.Checkpoint
 	upTo      uint64
-	body      *format.Body // of the part being gathered; nil if empty
-	storing   int          // calls under way
+	body      *format.Body // the part being gathered; nil if empty
+	storing   int          // writes in flight
 	backlog   int          // bytes not stored
 	committed bool
 	kept      []uint64
-	inherited int // runs of ref that the checkpoint before has, too
-	slots     int // replayed or written before it, and their bytes
+	inherited int // number of runs of ref that the previous checkpoint has, too
+	slots     int // slots that were replayed or written before it, and their bytes
 	bytes     int64
 }
 
-// change of HEAD is under way.
+// change is a change of HEAD that is in flight.
 type change struct {
 	head    format.Head
-	refused int // times that it was refused though HEAD was as before
+	refused int // times that it was refused although HEAD had not changed
 }
 
 // Checkpoint begins a checkpoint of the state after all records appended so far, and returns the
@@ -49,10 +49,10 @@ func (m *Machine) Checkpoint(now time.Duration) (uint64, []Effect, error) {
 		slots: m.stats.Slots + len(m.log.sealed), bytes: m.stats.Bytes,
 	}
 	if upTo < m.log.next {
-		m.ckpt.ref.Last = m.log.last // else it is drawn when the slot is cut
+		m.ckpt.ref.Last = m.log.last // otherwise it is set when the slot is cut
 	}
 	for _, o := range m.log.window {
-		if !o.landed { // it will be counted when it has
+		if !o.landed { // Stats counts it when it is written
 			m.ckpt.slots++
 		}
 	}
@@ -60,7 +60,7 @@ func (m *Machine) Checkpoint(now time.Duration) (uint64, []Effect, error) {
 	return upTo, m.effects(), nil
 }
 
-// writable says why nothing can be added to the checkpoint.
+// writable returns why nothing can be added to the checkpoint; nil: it can.
 func (m *Machine) writable(size int) error {
 	switch {
 	case m.ckpt == nil || m.ckpt.committed || m.phase != owning:
@@ -71,7 +71,7 @@ func (m *Machine) writable(size int) error {
 	return nil
 }
 
-// DropRuns leaves out the first n of the runs that the checkpoint before has: this one has the others.
+// DropRuns excludes the first n of the previous checkpoint's runs; this checkpoint has the others.
 func (m *Machine) DropRuns(n int) error {
 	if err := m.writable(0); err != nil {
 		return err
@@ -84,8 +84,8 @@ func (m *Machine) DropRuns(n int) error {
 	return nil
 }
 
-// Run writes a run: one part, which this checkpoint names behind those that it has, and later ones
-// until they drop it.
+// Run writes a run as one part. This checkpoint names it behind the runs that it has, and later
+// checkpoints do until they drop it.
 func (m *Machine) Run(run []byte) ([]Effect, error) {
 	if err := m.writable(len(run)); err != nil {
 		return nil, err
@@ -131,7 +131,7 @@ func (m *Machine) storePart() {
 	c.body = nil
 }
 
-// storeObject writes part n, or the list of kept slots (n < 0).
+// storeObject writes part n, or the list of kept slots if n < 0.
 func (m *Machine) storeObject(n int, body format.Body) {
 	c := m.ckpt
 	c.storing++
@@ -163,8 +163,8 @@ func (m *Machine) Commit(kept []uint64) ([]Effect, error) {
 	return m.effects(), nil
 }
 
-// Abort gives a checkpoint up unless it is committed, and reports whether it did. Its parts are
-// garbage to a later collection.
+// Abort gives up the checkpoint unless it is committed, and reports whether it did. A later garbage
+// collection deletes its parts.
 func (m *Machine) Abort() bool {
 	if m.ckpt == nil || m.ckpt.committed {
 		return false
@@ -177,7 +177,7 @@ func (m *Machine) Abort() bool {
 func (m *Machine) stored(call *Call) {
 	c := m.ckpt
 	if c == nil || call.Write.Header.PutID != c.ref.ID {
-		return // of a checkpoint that was given up
+		return // of an aborted checkpoint
 	}
 	size := call.Write.Size()
 	c.ref.Bytes += int64(size)
@@ -190,18 +190,19 @@ func (m *Machine) stored(call *Call) {
 	m.progress()
 }
 
-// progress changes HEAD when there is something to say: a checkpoint that is complete, or that
-// everything is written before the end. One change at a time.
+// progress changes HEAD when there is something to record: a complete checkpoint, or the clean
+// close. There is one change at a time.
 func (m *Machine) progress() {
 	if !m.owns() || m.change != nil {
 		return
 	}
 	c := m.ckpt
 	head := m.head
-	head.Window = m.cfg.Window // our fence stands: no other pipeline counts any more
+	head.Window = m.cfg.Window // our fence exists, so no other owner's writes count any more
 	switch {
 	case c != nil && c.committed:
-		// HEAD names nothing that was not acknowledged: nobody reads the slots below it again.
+		// HEAD must not name a checkpoint with slots that are not acknowledged: nobody
+		// would read those slots again.
 		if c.storing > 0 || c.upTo > m.log.durable {
 			return
 		}
@@ -209,7 +210,7 @@ func (m *Machine) progress() {
 		head.Known = max(head.Known, m.log.durable+1)
 	case m.phase == closing && m.quiet():
 		head.Closed, head.Known = m.log.next, m.log.next
-		head.Repair = "" // only a repair closes the log while there is one
+		head.Repair = "" // only a repair closes the log while a repair is named
 	default:
 		return
 	}
@@ -222,8 +223,8 @@ func (m *Machine) quiet() bool {
 	return len(m.log.window) == 0 && len(m.log.sealed) == 0 && m.log.gather == nil
 }
 
-// put replaces HEAD. Every attempt of a change has the same bytes: one that was given up may arrive
-// as the last.
+// put replaces HEAD. Every attempt at a change has the same bytes, because one that timed out may
+// still arrive as the last one.
 func (m *Machine) put(head format.Head, version string, refused int) {
 	m.change = &change{head: head, refused: refused}
 	c := &Call{Op: ReplaceHead, Key: format.HeadKey, Data: format.EncodeHead(head), Old: version}
@@ -233,7 +234,7 @@ func (m *Machine) put(head format.Head, version string, refused int) {
 	m.call(c)
 }
 
-// changed takes the answer to a change of HEAD, or what HEAD says after it was refused.
+// changed handles the answer to a change of HEAD, or the content of HEAD after a refusal.
 func (m *Machine) changed(_ time.Duration, c *Call, r Result) {
 	if c.Op == ReplaceHead {
 		if r.Answer == Done {
@@ -253,7 +254,7 @@ func (m *Machine) changed(_ time.Duration, c *Call, r Result) {
 		m.end(fmt.Errorf("HEAD: %w: epoch %d, ours is %d", ErrFenced, head.Epoch, m.head.Epoch))
 	case head.Nonce == m.change.head.Nonce:
 		m.settled(r.Version)
-	case head.Nonce == m.head.Nonce: // refused though unchanged: stores do that
+	case head.Nonce == m.head.Nonce: // refused although HEAD is unchanged: some stores do that
 		m.put(m.change.head, r.Version, m.change.refused+1)
 	default:
 		m.end(corrupt(format.HeadKey, "nobody else writes in epoch %d", head.Epoch))
@@ -278,8 +279,8 @@ func (m *Machine) settled(version string) {
 	m.progress()
 }
 
-// copyHead keeps what HEAD says in an object that is never replaced, beside everything else: HEAD can
-// be restored from it, and if it is newer than HEAD, somebody has put an older HEAD back.
+// copyHead stores a copy of HEAD in an object that is never replaced. HEAD can be restored from it.
+// A copy that is newer than HEAD proves that somebody restored an older HEAD.
 func (m *Machine) copyHead() {
 	m.call(&Call{Op: CopyHead, Key: format.CopyKey(m.head.Serial), Data: format.EncodeHead(m.head)})
 }

@@ -7,35 +7,36 @@ import (
 	"github.com/emitd/emitd/daemon/queue/journal/format"
 )
 
-// collector deletes what neither the newest checkpoint nor the previous one needs: slots below the
-// previous checkpoint that neither refers to, and checkpoints older than it, except the runs that
-// either names. A run that HEAD does not name is never named again. It never deletes a fence, which a
-// listing knows by its size, nor anything a later owner may have written: that lies above. So it is
-// harmless if it runs late, even when its owner has been replaced.
+// collector is the garbage collector. It deletes slots below the previous checkpoint that neither
+// checkpoint refers to, and older checkpoints except the runs that one of the two names. A run that
+// HEAD does not name is never named again. It never deletes a fence, which a listing recognises by
+// its size, nor anything a later owner may have written, because that has higher slots. So it does
+// no harm if it runs late, even when its owner has been replaced.
 type collector struct {
-	kept    []uint64        // slots the newest checkpoint refers to
-	before  []uint64        // and the one before it
-	spared  []uint64        // slots below swept that were kept
-	named   map[string]bool // keys of the runs of both, when the collection began
-	swept   uint64          // everything below was looked at
-	bound   uint64          // everything below is being looked at; 0: nothing is going on
-	again   bool            // another checkpoint came meanwhile
-	prefix  string          // being listed
+	kept    []uint64        // slots to which the newest checkpoint refers
+	before  []uint64        // slots to which the previous checkpoint refers
+	spared  []uint64        // slots below swept that were not deleted
+	named   map[string]bool // keys of both checkpoints' runs, when the collection began
+	swept   uint64          // slots below it were examined
+	bound   uint64          // slots below it are being examined; 0: no collection runs
+	again   bool            // another checkpoint came into force meanwhile
+	prefix  string          // the prefix that is being listed
 	more    bool            // there is another page, behind cursor
 	cursor  string
 	queue   []string // keys to delete
-	under   int      // calls under way
+	under   int      // calls in flight
 	deleted int
 }
 
 const (
 	deletesAtOnce = 16
 	givesUpAfter  = 5
-	// copiesKept is how many copies of HEAD before the newest stay.
+	// copiesKept is how many copies of HEAD are kept besides the newest.
 	copiesKept = 2
 )
 
-// collect begins a collection after a checkpoint; kept are the slots it refers to.
+// collect begins a collection after a checkpoint came into force; kept are the slots to which it
+// refers.
 func (m *Machine) collect(kept []uint64) {
 	g := &m.gc
 	g.before, g.kept = g.kept, kept
@@ -68,7 +69,7 @@ func (m *Machine) sweep() {
 	m.collectNext()
 }
 
-// named lists the runs of both checkpoints.
+// named returns the keys of both checkpoints' runs.
 func (m *Machine) named() map[string]bool {
 	keys := map[string]bool{}
 	for _, c := range []format.Checkpoint{m.head.Checkpoint, m.head.Previous} {
@@ -79,14 +80,14 @@ func (m *Machine) named() map[string]bool {
 	return keys
 }
 
-// needs reports whether a checkpoint refers to a slot.
+// needs reports whether one of the two checkpoints refers to a slot.
 func (m *Machine) needs(slot uint64) bool {
 	_, now := slices.BinarySearch(m.gc.kept, slot)
 	_, before := slices.BinarySearch(m.gc.before, slot)
 	return now || before
 }
 
-// collectNext goes on: deletions first, then the next page.
+// collectNext sends the next requests: deletions first, then the next page of the listing.
 func (m *Machine) collectNext() {
 	g := &m.gc
 	for len(g.queue) > 0 && g.under < deletesAtOnce {
@@ -121,7 +122,7 @@ func (m *Machine) collectEnd(err error) {
 	}
 }
 
-// collected takes the answer to a listing or a deletion.
+// collected handles the answer to a listing or a deletion.
 func (m *Machine) collected(c *Call, r Result) {
 	if m.phase == taking {
 		if r.Answer != Done {
@@ -153,7 +154,7 @@ func (m *Machine) collected(c *Call, r Result) {
 	m.collectNext()
 }
 
-// page sorts the keys of a listing.
+// page decides which keys of a listing to delete.
 func (m *Machine) page(r Result) {
 	g := &m.gc
 	g.more = r.More

@@ -21,37 +21,37 @@ type commits struct {
 	gather  *format.Body // records of the next segment; nil if there are none
 	sealed  []format.Body
 	window  []outstanding // slots durable+1 … next-1
-	next    uint64        // the next slot to be cut
+	next    uint64        // the slot of the next segment to be cut
 	durable uint64
-	pending int // bytes in all three
+	pending int // bytes in gather, sealed and window
 	lastCut time.Duration
-	latency time.Duration // of a write, smoothed
+	latency time.Duration // latency of a write, smoothed
 	last    uint64        // put ID of the newest segment or fence; 0: not known
 
-	// The newest segment is the only object that says that its records exist, until the next one
-	// is written. If none comes, a mark is: a segment without records.
-	unmarked bool          // the newest segment has records
-	ackedAt  time.Duration // when durable grew
+	// Only the newest segment proves that its records exist, until the next one is written. If
+	// none follows, a mark is written: a segment without records.
+	unmarked bool          // no mark or segment follows the newest records
+	ackedAt  time.Duration // when durable last grew
 	markedAt time.Duration // when the newest mark was cut
-	wake     time.Duration // when Tick was asked for
+	wake     time.Duration // when Tick is requested
 }
 
 type outstanding struct {
 	write  *Write
 	bytes  int
-	cut    time.Duration // when
+	cut    time.Duration // when it was cut
 	landed bool
 }
 
-// overhead is what a record takes in a body beyond its bytes, at most.
+// overhead is the most bytes that a record takes in a body in addition to its own.
 const overhead = 16
 
-// own begins the ownership with the first slot for records.
+// own begins the ownership; first is the first slot for records (R5).
 func (m *Machine) own(first uint64) {
 	t := m.take
 	m.phase, m.head, m.version = owning, t.mine, t.version
 	m.log.next, m.log.durable = first, first-1
-	m.log.latency = m.cfg.MaxGap * time.Duration(m.cfg.Window) // until a write tells
+	m.log.latency = m.cfg.MaxGap * time.Duration(m.cfg.Window) // until a write was measured
 	m.log.last = t.link
 	m.gc.kept = t.kept
 	m.take = nil
@@ -69,7 +69,8 @@ func (m *Machine) newest() uint64 {
 	return slot
 }
 
-// Append adds records to the segment being gathered and returns its slot. at is made monotone.
+// Append adds records to the segment that is being gathered and returns its slot. If at is before
+// the journal's newest time, that time is used.
 func (m *Machine) Append(now time.Duration, at int64, records [][]byte) (uint64, []Effect, error) {
 	size := 0
 	for _, r := range records {
@@ -111,7 +112,8 @@ func (m *Machine) Append(now time.Duration, at int64, records [][]byte) (uint64,
 	return slot, m.effects(), nil
 }
 
-// seal ends the segment being gathered, if there is one: it is cut as soon as the window allows.
+// seal ends the segment that is being gathered, if there is one. It is cut as soon as the window
+// allows.
 func (m *Machine) seal() {
 	if m.log.gather != nil {
 		m.log.sealed = append(m.log.sealed, *m.log.gather)
@@ -119,7 +121,7 @@ func (m *Machine) seal() {
 	}
 }
 
-// Tick lets time pass.
+// Tick tells the machine the time.
 func (m *Machine) Tick(now time.Duration) []Effect {
 	m.log.wake = never
 	if m.owns() {
@@ -174,17 +176,19 @@ func (m *Machine) mark(now time.Duration) {
 	l.unmarked, l.markedAt = false, now
 }
 
-// gap is how far apart segments are cut under load.
+// gap returns the time between two segments under load.
 func (m *Machine) gap() time.Duration {
 	return max(m.cfg.MinGap, min(m.cfg.MaxGap, m.log.latency/time.Duration(m.cfg.Window)))
 }
 
 // room reports whether another slot may be outstanding. The window counts from the lowest slot that
-// is not acknowledged, whatever has landed above it: the next owner's fence voids just so many.
+// is not acknowledged, even if higher ones are written already, because the next owner's fence
+// voids exactly that many slots.
 func (m *Machine) room() bool {
 	return len(m.log.window) < m.cfg.Window
 }
 
+// cut gives the next slot to a body and writes it as a segment.
 func (m *Machine) cut(now time.Duration, body format.Body) {
 	l := &m.log
 	w := &Write{
@@ -205,13 +209,13 @@ func (m *Machine) cut(now time.Duration, body format.Body) {
 	m.call(c)
 }
 
-// wrote takes the answer to the write of a segment or of a part of a checkpoint.
+// wrote handles the answer to the write of a segment or of a part of a checkpoint.
 func (m *Machine) wrote(now time.Duration, c *Call, r Result) {
 	if r.Answer == Done {
 		m.done(now, c)
 		return
 	}
-	// The key is taken: by an earlier attempt of ours, or by somebody else. The header tells.
+	// The key is taken, by an earlier attempt of ours or by another process. The header tells.
 	m.call(&Call{Op: ReadHeader, Key: c.Key, write: c})
 }
 
@@ -223,11 +227,11 @@ func (m *Machine) done(now time.Duration, c *Call) {
 	}
 }
 
-// compare takes the header of an object that was there already.
+// compare handles the header of an object that existed already.
 func (m *Machine) compare(now time.Duration, c *Call, r Result) {
 	h, w := r.Header, c.write
 	switch {
-	case r.Answer == NotFound: // refused and yet empty: stores do that
+	case r.Answer == NotFound: // refused although the key does not exist: some stores do that
 		m.again(w, 0)
 	case h.SamePut(w.Write.Header):
 		m.stats.Recognised++
@@ -239,7 +243,7 @@ func (m *Machine) compare(now time.Duration, c *Call, r Result) {
 	}
 }
 
-// landed marks a slot as durable and acknowledges, strictly in order.
+// landed marks a slot as written, and acknowledges slots strictly in order.
 func (m *Machine) landed(now time.Duration, slot uint64) {
 	l := &m.log
 	o := &l.window[slot-l.durable-1]
@@ -267,12 +271,12 @@ func (m *Machine) landed(now time.Duration, slot uint64) {
 	m.progress()
 }
 
-// Close appends nothing more, writes what is left and then marks HEAD as closed.
+// Close accepts no more records, writes what is left, and then marks HEAD as closed.
 func (m *Machine) Close(now time.Duration) []Effect {
 	switch m.phase {
 	case owning:
 		m.phase = closing
-		if m.change == nil { // else HEAD is about to name it
+		if m.change == nil { // otherwise HEAD is about to name it
 			m.ckpt = nil
 		}
 		m.seal()

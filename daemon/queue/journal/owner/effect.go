@@ -6,25 +6,25 @@ import (
 	"github.com/emitd/emitd/daemon/queue/journal/format"
 )
 
-// Effect is what the machine wants done: a Call, Reset, Restore, Replay, Own, Ack, Wake,
-// Progress or End.
+// Effect is an instruction of the machine to its driver: a Call, Reset, Restore, Replay, Lost, Own,
+// Ack, Wake, Progress or End.
 type Effect interface{ effect() }
 
-// Op is what a call does.
+// Op is the operation of a call.
 type Op int
 
 // The operations.
 const (
 	ReadHead    Op = iota
-	CreateHead     // Data
-	ReplaceHead    // Data if the version is Old
-	ReadSlot       // the whole object
-	ReadHeader     // its first format.HeaderSize bytes
-	CreateSlot     // Write
-	ReadPart       // the whole object
-	CreatePart     // Write
-	CopyHead       // Data
-	List           // a page of the keys that begin with Key, behind Cursor
+	CreateHead     // writes Data
+	ReplaceHead    // writes Data if the version is Old
+	ReadSlot       // reads the whole object
+	ReadHeader     // reads its first format.HeaderSize bytes
+	CreateSlot     // writes Write
+	ReadPart       // reads the whole object
+	CreatePart     // writes Write
+	CopyHead       // writes Data
+	List           // returns a page of the keys that begin with Key, behind Cursor
 	Delete
 )
 
@@ -33,18 +33,18 @@ var opNames = [...]string{
 	"write segment", "read checkpoint", "write checkpoint", "copy HEAD", "list", "delete",
 }
 
-// String names the operation.
+// String returns the operation's name.
 func (o Op) String() string { return opNames[o] }
 
 // Reads reports whether the operation reads one object.
 func (o Op) Reads() bool { return o == ReadHead || o == ReadSlot || o == ReadHeader || o == ReadPart }
 
-// Writes reports whether the operation changes something.
+// Writes reports whether the operation changes objects.
 func (o Op) Writes() bool {
 	return o == CreateHead || o == ReplaceHead || o == CreateSlot || o == CreatePart || o == CopyHead || o == Delete
 }
 
-// Call asks for a request to the store. The shell waits for After, carries it out and hands the
+// Call is a request to the store. The driver waits for After, sends the request and passes the
 // answer to Machine.Result.
 type Call struct {
 	ID      uint64
@@ -60,19 +60,19 @@ type Call struct {
 
 	slot   uint64
 	part   int
-	write  *Call // whose key was taken: ReadHeader finds out by whom
-	broken int   // answers that were not understood
+	write  *Call // the write whose key was taken; ReadHeader finds out by whom
+	broken int   // answers that could not be decoded
 }
 
-// Write is an object that is encoded once, by the shell, and written with the same bytes however
-// often it is attempted.
+// Write is an object to write. The driver encodes it once, so that every attempt has the same
+// bytes.
 type Write struct {
 	Header  format.Header
 	Body    format.Body
 	encoded []byte
 }
 
-// Bytes returns the object. It is called by one goroutine at a time.
+// Bytes returns the encoded object. It must not be called concurrently.
 func (w *Write) Bytes(codec *format.Codec) []byte {
 	if w.encoded == nil {
 		w.encoded = codec.Encode(&w.Header, &w.Body)
@@ -81,30 +81,30 @@ func (w *Write) Bytes(codec *format.Codec) []byte {
 	return w.encoded
 }
 
-// Size returns the bytes of the object; 0 before Bytes was called.
+// Size returns the size of the object in bytes; 0 before Bytes was called.
 func (w *Write) Size() int { return len(w.encoded) }
 
-// Answer is how a call ended.
+// Answer is the outcome of a call.
 type Answer int
 
 // The answers.
 const (
 	Done     Answer = iota
 	Refused         // a condition did not hold: the key exists, or has changed
-	NotFound        // nothing is there
-	Failed          // not done, and never will be; or a read that failed
+	NotFound        // the object does not exist
+	Failed          // certainly not done; or a read that failed
 	Unknown         // a write that may be done, now or later
-	Broken          // read, but not understood: Err is of format
+	Broken          // read, but could not be decoded: Err is of package format
 )
 
-// Result answers a call.
+// Result is the answer to a call.
 type Result struct {
 	ID      uint64
 	Answer  Answer
 	Err     error
-	Retry   time.Duration // the least pause the store asks for, if Failed
-	Version string        // of HEAD
-	Data    []byte        // of HEAD
+	Retry   time.Duration // the least pause that the store asks for, if Failed
+	Version string        // version of HEAD
+	Data    []byte        // content of HEAD
 	Segment *format.Segment
 	Header  format.Header
 	Entries []Entry
@@ -119,7 +119,7 @@ type Entry struct {
 	Size int64
 }
 
-// Reset drops the state: what follows is restored and replayed from the beginning.
+// Reset discards the state: it is restored and replayed from the beginning.
 type Reset struct{}
 
 // Restore adds a part of the checkpoint to the state.
@@ -128,34 +128,34 @@ type Restore struct{ Part *format.Segment }
 // Replay adds the records of a slot to the state.
 type Replay struct{ Segment *format.Segment }
 
-// Lost says that the takeover goes on without the slots from Slot up to, not including, Next, and why:
-// see Config.Salvage.
+// Lost means that the takeover continues without the slots from Slot up to, but not including,
+// Next, because of Err; see Config.Salvage.
 type Lost struct {
 	Slot, Next uint64
 	Err        error
 }
 
-// Own says that the takeover is complete.
+// Own means that the takeover is complete.
 type Own struct{}
 
-// Ack says that all slots up to Slot are durable.
+// Ack means that all slots up to Slot are durable.
 type Ack struct{ Slot uint64 }
 
-// Wake asks for Machine.Tick at a time; it replaces the wish before.
+// Wake requests a call of Machine.Tick at a time. It replaces the request before.
 type Wake struct{ At time.Duration }
 
-// Progress tells what became of checkpoints and of garbage.
+// Progress reports on checkpoints and garbage collection.
 type Progress struct {
 	Moved        bool // the backlog of the checkpoint shrank
-	Checkpointed bool // HEAD names it
+	Checkpointed bool // the checkpoint is in force: HEAD names it
 	UpTo         uint64
 	Bytes        int64
-	Collected    bool // garbage collection ended
+	Collected    bool // a garbage collection ended
 	Deleted      int
 	Err          error
 }
 
-// End says that the machine has ended; Err is nil after a clean close.
+// End means that the machine has ended; Err is nil after a clean close.
 type End struct{ Err error }
 
 func (*Call) effect()    {}

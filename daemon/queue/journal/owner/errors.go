@@ -37,7 +37,7 @@ func (e *GenerationError) Error() string {
 // Is makes errors.Is(err, ErrGeneration) true.
 func (e *GenerationError) Is(target error) bool { return target == ErrGeneration }
 
-// ObjectError says which object is corrupt, newer, missing or foreign, and why.
+// ObjectError names an object that is corrupt, newer, missing or foreign, and why.
 type ObjectError struct {
 	Key  string
 	Kind error
@@ -55,7 +55,7 @@ func (e *ObjectError) Error() string {
 // Unwrap makes errors.Is find the kind.
 func (e *ObjectError) Unwrap() []error { return []error{e.Kind, e.Err} }
 
-// broken makes an error of what format could not read.
+// broken makes the error for an object that package format could not decode.
 func broken(key string, err error) error {
 	kind := ErrCorrupt
 	if errors.Is(err, format.ErrNewer) {
@@ -64,7 +64,7 @@ func broken(key string, err error) error {
 	return &ObjectError{Key: key, Kind: kind, Err: err}
 }
 
-// corrupt makes an error of an object that says what cannot be.
+// corrupt makes the error for an object with impossible content.
 func corrupt(key, format string, args ...any) error {
 	return &ObjectError{Key: key, Kind: ErrCorrupt, Err: fmt.Errorf(format, args...)}
 }

@@ -1,22 +1,22 @@
-// Package owner is one owner of a journal as a state machine. Every rule of package journal that
-// decides is decided here: values and the time come in, effects go out. There is no goroutine, no
-// channel, no clock and no I/O; the shell (package journal) and the simulator (journal/sim) drive
-// the same machine.
+// Package owner is the state machine of one owner of a journal. It makes every decision of the
+// protocol in package journal: values and the time come in, effects go out. It has no goroutine,
+// channel, clock or I/O. The log (package journal) and the simulator (journal/sim) drive the same
+// machine.
 //
 // # Life
 //
 //	Start ─▶ taking over ─▶ owning ─▶ closing ─▶ ended
 //	           R1 … R5       Append      Close
 //
-// Every phase may end at once: fenced, stopped, or refused. Effects are carried out in their order;
-// a [Call] is answered, at some time, by [Machine.Result] with its ID. Answers to calls of an
-// abandoned attempt are ignored. Calls may be under way in any number, except that a slot is only
-// ever attempted with one body.
+// Every phase may end at once: fenced, stopped, or refused. The driver carries out effects in their
+// order. It answers each [Call], at any later time, by [Machine.Result] with the call's ID. Answers
+// to calls of an abandoned attempt are ignored. Any number of calls may be in flight. A slot is
+// only ever attempted with one body.
 //
 // # Retries
 //
-// A call that has certainly failed, or whose outcome is unknown, is called again with the same
-// bytes, after a growing, jittered pause. It is the shell's to give up: it stops the machine.
+// A call that has certainly failed, or has an unknown outcome, is repeated with the same bytes
+// after a growing, jittered pause. The machine never gives up; the driver does, by Stop.
 package owner
 
 import (
@@ -26,37 +26,39 @@ import (
 	"github.com/emitd/emitd/daemon/queue/journal/format"
 )
 
-// Config is what the rules depend on. All fields must be set.
+// Config has the values on which the rules depend. All fields must be set, except where stated.
 type Config struct {
 	StoreID    string
 	Generation int64
 	Owner      string
 	Adopt      bool
-	// Name says of what it is the journal: the HEAD of another one is refused. Empty: unknown.
+	// Name identifies the journal; the HEAD of another one is refused. Empty: not checked.
 	Name string
-	// Salvage takes over what is left of a damaged journal: segments that are missing or damaged are
-	// passed over, each with a Lost.
+	// Salvage takes over what is left of a damaged journal: missing and damaged segments are
+	// skipped, each with a Lost effect.
 	Salvage bool
 
 	Window int
-	// MinGap is the least time between two cuts under load. If MaxGap is longer, it is a Window-th of
-	// what a write takes, within the two: closer cuts would only fill the window.
+	// MinGap is the least time between two segments under load. If MaxGap is longer, the time
+	// is the latency of a write divided by Window, between the two: shorter times would only
+	// fill the window.
 	MinGap, MaxGap time.Duration
-	// MarkAfter is how long a journal is idle before a segment without records says that the ones
-	// before it were acknowledged, and MarkEvery the least time between two of those. 0: never.
+	// MarkAfter is how long a journal is idle before it writes a mark: a segment without
+	// records that says that the ones before it were acknowledged. MarkEvery is the least time
+	// between two marks. 0: no marks.
 	MarkAfter, MarkEvery time.Duration
 	MaxSegment           int
 	MaxCall              int
 	MaxPending           int
 	PartSize             int
 	Readahead            int
-	ReadBytes            int // of slots that wait for being replayed
+	ReadBytes            int // bytes of slots that may wait for replay
 
-	// Rand returns 64 random bits that no other process, nor a copy of this one, draws.
+	// Rand returns 64 random bits that no other process, nor a copy of this one, gets.
 	Rand func() uint64
 }
 
-// phase is where the machine stands.
+// phase is the machine's phase of life.
 type phase int
 
 const (
@@ -67,36 +69,36 @@ const (
 	ended
 )
 
-// never is a time long before all others.
+// never is a time before all others.
 const never = time.Duration(math.MinInt64 / 2)
 
-// Machine is one owner. Its methods are called one at a time; now never goes back.
+// Machine is one owner. Its methods must not be called concurrently; now must never go back.
 type Machine struct {
 	cfg   Config
 	phase phase
 	err   error // why it ended; nil after a clean close
 	out   []Effect
 
-	calls  map[uint64]*Call // under way
+	calls  map[uint64]*Call // in flight, by ID
 	lastID uint64
 
-	take  *takeover       // nil once it owns the journal: most of what a machine needs is for that
-	began map[uint64]bool // nonces of R1
+	take  *takeover       // nil once it owns the journal, to free the memory of the takeover
+	began map[uint64]bool // nonces of all our attempts at R1
 
-	// Valid from owning on.
-	head    format.Head // as HEAD stands, written by this owner
-	version string      // of HEAD
-	change  *change     // of HEAD, under way
+	// Valid in the phases owning and closing.
+	head    format.Head // HEAD as it is stored, written by this owner
+	version string      // version of HEAD
+	change  *change     // the change of HEAD that is in flight; nil: none
 
 	log  commits
 	ckpt *checkpoint
 	gc   collector
-	time int64 // the newest time of the journal, µs
+	time int64 // the newest time in the journal, µs
 
 	stats Stats
 }
 
-// Stats counts since Start; see Stats of package journal.
+// Stats are counts since Start; see Stats of package journal.
 type Stats struct {
 	Slots                           int
 	Bytes                           int64
@@ -124,23 +126,23 @@ func (m *Machine) Stop(err error) []Effect {
 	return m.effects()
 }
 
-// View is what a machine says of itself.
+// View is the machine's state as callers see it.
 type View struct {
 	Err     error // why it ended; nil before, and after a clean close
 	Epoch   int64
 	Secret  []byte
 	Time    int64  // the newest time of the journal, µs
 	Durable uint64 // the highest acknowledged slot
-	Barrier uint64 // the highest slot that has a record
+	Barrier uint64 // the highest slot that has a record or is being gathered
 
 	Pending     int  // bytes of records that are not acknowledged
 	Outstanding int  // slots that are being written
-	Full        bool // Append refuses every record
+	Full        bool // Append returns ErrFull for every record
 	Backlog     int  // bytes of the checkpoint that are not stored
 	Stats       Stats
 }
 
-// View returns what stands now.
+// View returns the current state.
 func (m *Machine) View() View {
 	v := View{
 		Err: m.err, Epoch: m.head.Epoch, Secret: m.head.Secret, Time: m.time, Durable: m.log.durable, Barrier: m.newest(),
@@ -169,5 +171,5 @@ func (m *Machine) end(err error) {
 	m.emit(End{Err: err})
 }
 
-// owns reports whether the machine may append to the log.
+// owns reports whether the machine owns the journal.
 func (m *Machine) owns() bool { return m.phase == owning || m.phase == closing }

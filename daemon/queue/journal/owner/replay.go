@@ -7,7 +7,7 @@ import (
 	"github.com/emitd/emitd/daemon/queue/journal/format"
 )
 
-// readAhead asks for parts and slots as far as memory allows.
+// readAhead reads parts and slots ahead, as far as memory allows.
 func (m *Machine) readAhead() {
 	t := m.take
 	for t.askPart < len(t.objects) && t.askPart < t.nextPart+partsAhead {
@@ -29,7 +29,7 @@ func (m *Machine) readAhead() {
 	}
 }
 
-// ahead is how many slots may be asked for or wait.
+// ahead returns how many slots may be in flight or wait.
 func (m *Machine) ahead() int {
 	t := m.take
 	return max(1, min(t.budget, m.cfg.Readahead, m.cfg.ReadBytes/max(t.size, 1)))
@@ -44,7 +44,7 @@ func (m *Machine) askSlot(slot uint64) {
 
 func (m *Machine) readPart(c *Call, r Result) {
 	t := m.take
-	want := format.Run{ID: t.replaced.Checkpoint.ID} // of the list of kept slots
+	want := format.Run{ID: t.replaced.Checkpoint.ID} // for the list of kept slots
 	if c.part >= 0 {
 		want = t.objects[c.part]
 	}
@@ -103,7 +103,8 @@ func (m *Machine) readSlot(c *Call, r Result) {
 	m.advance()
 }
 
-// advance restores and replays what is there, in order, and goes on with R3 at the end.
+// advance restores and replays everything that was read and whose turn it is, and continues with R3
+// at the end of the log.
 func (m *Machine) advance() {
 	t := m.take
 	if t.created {
@@ -143,8 +144,8 @@ func (m *Machine) advance() {
 	}
 }
 
-// replay adds the segment of slot t.At to the state, or goes on behind a fence. It reports whether
-// the takeover goes on with the next slot.
+// replay emits the segment of slot t.At, or continues behind a fence. It reports whether the
+// takeover goes on with the next slot.
 func (m *Machine) replay(s *format.Segment) bool {
 	t, h := m.take, s.Header
 	if w := t.barriers[t.At]; w != nil && h.SamePut(w.Header) {
@@ -152,7 +153,7 @@ func (m *Machine) replay(s *format.Segment) bool {
 		m.verify() // R4
 		return false
 	}
-	// Somebody took over after us, or R1 will be refused; HEAD tells.
+	// Another process took over after us, or R1 will be refused; HEAD tells.
 	if later := t.Later(h); later != nil {
 		m.doubt(later)
 		return false
@@ -175,7 +176,8 @@ func (m *Machine) replay(s *format.Segment) bool {
 	return true
 }
 
-// ownClosed takes over after a clean close: nothing can be outstanding, no fence is needed.
+// ownClosed ends the takeover after a clean close: nothing can be outstanding, so no fence is
+// needed.
 func (m *Machine) ownClosed() {
 	t := m.take
 	if !t.confirmed || t.listing {
@@ -188,8 +190,8 @@ func (m *Machine) ownClosed() {
 	m.own(t.At)
 }
 
-// firstEmpty is R3: the slot t.At was empty when it was read. Whether it still is, only the
-// creation of the fence tells.
+// firstEmpty sends R3: slot t.At was empty when it was read, and only the creation of the fence
+// proves that it still is.
 func (m *Machine) firstEmpty() {
 	t := m.take
 	if t.confirmed && t.pending == nil && !t.verifying && m.ends() {
@@ -201,7 +203,7 @@ func (m *Machine) firstEmpty() {
 	}
 }
 
-// newFence makes a fence. What comes before it is known only if it stands where the log ends.
+// newFence makes a fence. It is linked to the segment before it only if it is where the log ends.
 func (m *Machine) newFence(slot uint64) *Write {
 	t := m.take
 	link := t.link
@@ -215,14 +217,14 @@ func (m *Machine) newFence(slot uint64) *Write {
 	}
 }
 
-// barrier stops an owner that writes on at full speed, so that our fence comes too late for slot
-// after slot: a fence as far ahead as the next owner's fence would void, if we should not get any
-// further. The slots before it are read, or fenced, as ever.
+// barrier stops an owner that writes so fast that our fence finds slot after slot taken. It creates
+// a fence as far ahead as the next owner's fence would void, so that it is void if we are
+// interrupted. The slots before it are read, or fenced, as before.
 func (m *Machine) barrier() {
 	t := m.take
 	slot := t.At + uint64(t.mine.Window) - 1
 	for s := range t.barriers {
-		if s >= t.At { // it is not passed yet
+		if s >= t.At { // the last barrier is still ahead
 			return
 		}
 	}
@@ -232,26 +234,26 @@ func (m *Machine) barrier() {
 	m.call(c)
 }
 
-// fenced takes the answer to R3.
+// fenced handles the answer to R3.
 func (m *Machine) fenced(c *Call, r Result) {
 	t := m.take
 	switch {
 	case c.Write != t.fence:
-		return // a barrier: it is met when it is read
+		return // a barrier: its outcome shows when its slot is read
 	case r.Answer == Done:
 		m.verify() // R4
 		return
 	}
-	// An older owner's late commit, an interrupted starter's fence, or our own. What was read
-	// before does not count.
+	// The slot has a late write of an older owner, the fence of an interrupted takeover, or our
+	// own fence. The earlier read proves nothing.
 	t.pending = c
 	m.askSlot(t.At)
 }
 
-// reread takes what stands in the slot in which the fence could not be created.
+// reread handles the content of the slot in which the fence could not be created.
 func (m *Machine) reread(r Result) {
 	t := m.take
-	if r.Answer == NotFound { // refused and yet empty: stores do that
+	if r.Answer == NotFound { // refused although the slot is empty: some stores do that
 		m.again(t.pending, 0)
 		return
 	}
@@ -260,7 +262,7 @@ func (m *Machine) reread(r Result) {
 		m.verify()
 		return
 	}
-	// The log goes on after all: look further, and forget which slots were empty.
+	// The log continues: read further, and forget which slots were empty.
 	maps.DeleteFunc(t.got, func(_ uint64, f *found) bool { return f.segment == nil })
 	t.ask = t.At
 	t.got[t.At] = &found{segment: r.Segment}

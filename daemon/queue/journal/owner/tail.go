@@ -7,14 +7,14 @@ import (
 	"github.com/emitd/emitd/daemon/queue/journal/format"
 )
 
-// gap says that the slot at is missing and not the end of the log, or may be, if it is still empty when it
-// is read again; see Trail.Acknowledged.
+// gap is an empty slot, at, behind which acknowledged slots are known or suspected. If it is still
+// empty when it is read again, it is missing; see Trail.Acknowledged.
 type gap struct {
 	at, until uint64
 	why       error
 }
 
-// listedLog takes a page of the keys of the log.
+// listedLog handles a page of the keys of the log.
 func (m *Machine) listedLog(r Result) {
 	t := m.take
 	last := ""
@@ -32,7 +32,7 @@ func (m *Machine) listedLog(r Result) {
 	m.advance()
 }
 
-// ends reports whether the log ends at the slot At, which was empty when it was read. If it is not
+// ends reports whether the log ends at slot At, which was empty when it was read. If that is not
 // known yet, or not so, advance is called again.
 func (m *Machine) ends() bool {
 	t := m.take
@@ -56,8 +56,8 @@ func (m *Machine) ends() bool {
 	return false
 }
 
-// acknowledged asks the trail about the empty slot At; known is false while slots are being read that may
-// change the answer.
+// acknowledged asks the trail about the empty slot At. known is false while slots are being read
+// that may change the answer.
 func (m *Machine) acknowledged() (until uint64, why error, known bool) {
 	t := m.take
 	known = true
@@ -80,7 +80,7 @@ func (m *Machine) acknowledged() (until uint64, why error, known bool) {
 	return until, why, known || until > t.At
 }
 
-// missed takes what stands in a slot that should not be empty.
+// missed handles the second read of a slot that should not be empty.
 func (m *Machine) missed(r Result) {
 	t := m.take
 	g := t.gap
@@ -89,7 +89,8 @@ func (m *Machine) missed(r Result) {
 	case r.Answer != NotFound:
 		t.got[t.At] = &found{segment: r.Segment}
 	case g.until == t.At && m.cfg.Salvage && !errors.Is(g.why, ErrNewer):
-		// Nobody knows whether it was filled. Our fence tells whether it still can be, so it must stand here.
+		// Nobody knows whether the slot was filled. Our fence proves whether it still can
+		// be, so it must be created here.
 		m.emit(Lost{Slot: t.At, Next: t.Slots[len(t.Slots)-1] + 1, Err: g.why})
 		t.end, t.got[t.At] = t.At, &found{}
 	case !m.unfit(g.until, g.why):
@@ -98,8 +99,8 @@ func (m *Machine) missed(r Result) {
 	m.advance()
 }
 
-// unfit handles a slot that is missing, or whose segment is not what belongs there; until is as of
-// Trail.Pass. It reports whether the takeover goes on behind it.
+// unfit handles a slot that is missing or has a segment that does not belong there. until is as for
+// Trail.Pass. It reports whether the takeover continues behind it.
 func (m *Machine) unfit(until uint64, why error) bool {
 	t := m.take
 	if !m.cfg.Salvage || errors.Is(why, ErrNewer) {
@@ -113,14 +114,15 @@ func (m *Machine) unfit(until uint64, why error) bool {
 	return true
 }
 
-// unreadable takes a segment that cannot be read. It matters when it is its turn: it may be void.
+// unreadable handles a segment that cannot be read. It matters only when it is its turn, because
+// its slot may be void.
 func (m *Machine) unreadable(c *Call, r Result) {
 	t := m.take
 	delete(t.asking, c.slot)
 	if t.gap != nil && c.slot == t.gap.at {
 		t.gap = nil
 	}
-	if t.pending != nil && c.slot == t.At { // no fence can be made where it stands
+	if t.pending != nil && c.slot == t.At { // no fence can be created where it is
 		t.pending = nil
 	}
 	if c.slot >= t.At {

@@ -8,57 +8,59 @@ import (
 	"github.com/emitd/emitd/daemon/queue/journal/format"
 )
 
-// takeover is one attempt of R1 to R5.
+// takeover is the state of one attempt of R1 to R5; see the package comment of journal.
 type takeover struct {
-	Trail // of the log: At is the next slot to be replayed
+	Trail // the way along the log: At is the next slot to replay
 
-	listed    bool        // HEAD was absent, and other keys were looked for
-	replaced  format.Head // what R1 replaces
-	mine      format.Head // what R1 writes
-	version   string      // of mine
-	created   bool        // there was no HEAD
-	begun     bool        // R1 was sent; what follows is read already
-	confirmed bool        // R1 has happened
-	verifying bool        // HEAD is read again (R4), or because an object is missing
-	doubt     error       // how it ends if HEAD is still ours
+	listed    bool        // HEAD was missing, and the prefix was listed
+	replaced  format.Head // the HEAD that R1 replaces
+	mine      format.Head // the HEAD that R1 writes
+	version   string      // version of mine
+	created   bool        // there was no HEAD: a new journal
+	begun     bool        // R1 was sent; reading has begun already
+	confirmed bool        // HEAD is known to be mine
+	verifying bool        // HEAD is being read again: for R4, or because an object is missing
+	doubt     error       // the error with which the takeover ends if HEAD is still mine
 
-	objects  []format.Run            // of which the checkpoint is made
-	parts    map[int]*format.Segment // those that were read before their turn
-	nextPart int                     // to be restored
-	askPart  int                     // to be asked
-	kept     []uint64                // slots the checkpoint refers to
-	keptDue  bool                    // not read yet
+	objects  []format.Run            // the parts of the checkpoint, in order
+	parts    map[int]*format.Segment // parts that were read before their turn
+	nextPart int                     // the next part to restore
+	askPart  int                     // the next part to read
+	kept     []uint64                // slots to which the checkpoint refers
+	keptDue  bool                    // kept is not read yet
 
-	listing  bool              // Slots is not complete
-	twice    map[uint64]bool   // slots that are listed, were read as empty, and are read again
-	gap      *gap              // At should not be empty, and is read again
-	end      uint64            // the slot at which a log that is salvaged ends, as far as anybody knows
-	ask      uint64            // the next slot to be asked
-	asking   map[uint64]bool   // calls under way
-	budget   int               // slots asked or waiting; grows while slots are found
-	size     int               // of a slot: about the largest of late
-	got      map[uint64]*found // read before their turn
-	fence    *Write            // of R3
+	listing  bool              // the listing of the log is not complete
+	twice    map[uint64]bool   // slots that are listed but were read as empty; they are read once more
+	gap      *gap              // At is empty but should not be; it is being read again
+	end      uint64            // the slot at which a log that is salvaged ends, as far as known
+	ask      uint64            // the next slot to read ahead
+	asking   map[uint64]bool   // slots that are being read
+	budget   int               // limit for slots that are being read or wait; grows while slots are found
+	size     int               // estimated size of a slot: about the largest recent one
+	got      map[uint64]*found // slots that were read before their turn
+	fence    *Write            // the fence of R3
 	barriers map[uint64]*Write // fences far ahead, by slot
-	pending  *Call             // R3 under way, for which the slot is read
+	pending  *Call             // the creation of the fence that was refused; its slot is being read
 }
 
-// found is what stood in a slot; nil segment: nothing, or what could not be read.
+// found is the content of a slot. A nil segment means that the slot was empty, or could not be
+// read.
 type found struct {
 	segment *format.Segment
-	err     error // what is wrong with it, of a log that is salvaged
+	err     error // why it could not be read, in a log that is salvaged
 }
 
 const (
 	firstBudget = 32
 	partsAhead  = 8
-	// Reach is how many windows ahead a barrier may stand.
+	// Reach is how many windows ahead a barrier may be.
 	Reach = 8
-	// MaxWindow bounds Config.Window.
+	// MaxWindow is the limit of Config.Window.
 	MaxWindow = format.MaxWindow / Reach
 )
 
-// readHead judges HEAD: at the beginning, when R1 was refused, in R4, or when something is missing.
+// readHead decides how to go on after HEAD was read: at the beginning, after R1 was refused, in R4,
+// or because an object is missing.
 func (m *Machine) readHead(r Result) {
 	t := m.take
 	if r.Answer == NotFound {
@@ -75,24 +77,27 @@ func (m *Machine) readHead(r Result) {
 	}
 }
 
+// headAbsent decides how to go on without a HEAD. If there are no other objects either, the journal
+// is new; otherwise HEAD was lost.
 func (m *Machine) headAbsent() {
 	t := m.take
 	switch {
-	case t.created && !t.confirmed: // its creation was refused: stores do that
+	case t.created && !t.confirmed: // its creation was refused although it does not exist: some stores do that
 		m.again(&Call{Op: CreateHead, Key: format.HeadKey, Data: format.EncodeHead(t.mine)}, 0)
 	case t.begun:
 		m.end(&ObjectError{Key: format.HeadKey, Kind: ErrMissing, Err: errors.New("it was there a moment ago")})
-	case t.listed: // and other keys were there, and HEAD is still absent
+	case t.listed: // other objects exist, and HEAD is still missing
 		m.end(&ObjectError{Key: format.HeadKey, Kind: ErrMissing, Err: errors.New("the journal has other objects")})
 	default:
 		m.call(&Call{Op: List})
 	}
 }
 
-// listed continues after the listing of a journal without HEAD.
+// listed continues after the listing of a journal without HEAD: it creates a new journal if there
+// are no objects.
 func (m *Machine) listed(r Result) {
 	m.take.listed = true
-	if len(r.Entries) > 0 { // somebody may just have created it
+	if len(r.Entries) > 0 { // another process may have created it just now
 		m.call(&Call{Op: ReadHead, Key: format.HeadKey})
 		return
 	}
@@ -108,6 +113,7 @@ func (m *Machine) listed(r Result) {
 	m.call(&Call{Op: CreateHead, Key: format.HeadKey, Data: format.EncodeHead(t.mine)})
 }
 
+// secret returns 32 random bytes.
 func (m *Machine) secret() []byte {
 	b := make([]byte, 0, 32)
 	for range 4 {
@@ -119,7 +125,7 @@ func (m *Machine) secret() []byte {
 	return b
 }
 
-// admit says whether this owner may take a journal with this HEAD.
+// admit returns why this owner may not take over a journal with this HEAD; nil: it may.
 func (m *Machine) admit(h format.Head) error {
 	switch {
 	case h.Name != "" && m.cfg.Name != "" && h.Name != m.cfg.Name:
@@ -133,8 +139,8 @@ func (m *Machine) admit(h format.Head) error {
 	case m.began[h.Nonce]: // our own earlier attempt, which arrived late
 		return nil
 	case m.take.begun && h.Generation == m.cfg.Generation && h.Owner == m.cfg.Owner:
-		// Another run of this very process. One of the two must give up, or both would claim
-		// in turn for ever.
+		// Another run of this same process. One of the two must give up; otherwise they
+		// would take the journal from each other for ever.
 		return fmt.Errorf("%w: another run of the same process", ErrFenced)
 	case h.Generation > m.cfg.Generation, h.Generation == m.cfg.Generation && h.Owner != m.cfg.Owner:
 		return &GenerationError{Generation: m.cfg.Generation, Held: h.Generation, Floor: h.Generation + 1, Owner: h.Owner}
@@ -142,8 +148,9 @@ func (m *Machine) admit(h format.Head) error {
 	return nil
 }
 
-// claim is R1. What it replaces is read at once: objects are immutable, and if R1 is refused all of
-// it is dropped. Only an empty slot is not believed before R1 has happened.
+// claim sends R1. It also begins to read the checkpoint and the log of the HEAD that R1 replaces.
+// That is safe because objects are immutable, and everything is dropped if R1 is refused. Only an
+// empty slot proves nothing before R1 has happened.
 func (m *Machine) claim(old format.Head, version string) {
 	if err := m.admit(old); err != nil {
 		m.end(err)
@@ -153,11 +160,11 @@ func (m *Machine) claim(old format.Head, version string) {
 	mine := old
 	mine.Epoch, mine.Nonce, mine.Closed = old.Epoch+1, m.cfg.Rand(), 0
 	mine.StoreID, mine.Generation, mine.Owner = m.cfg.StoreID, m.cfg.Generation, m.cfg.Owner
-	// What a clean close says is not forgotten if this attempt finds that the log is damaged.
+	// Known keeps what a clean close said, in case this attempt finds damage.
 	mine.Known, mine.Serial, mine.Name = max(old.Known, old.Closed), old.Serial+1, cmp.Or(m.cfg.Name, old.Name)
-	// Until our fence stands, slots may be outstanding as far as the widest window of all earlier
-	// owners, and as far as our barriers: who is interrupted before its fence must not have
-	// narrowed what the next one's fence voids.
+	// Until our fence is written, slots may be outstanding as far as the widest window of all
+	// earlier owners reaches, and as far as our barriers. If we are interrupted before that,
+	// the next owner's fence must still void all of them, so the window must not shrink.
 	mine.Window = max(old.Window, Reach*m.cfg.Window)
 	if old.Closed != 0 {
 		mine.Window = m.cfg.Window
@@ -179,7 +186,7 @@ func (m *Machine) claim(old format.Head, version string) {
 	}
 	m.emit(Reset{})
 	c := &Call{Op: ReplaceHead, Key: format.HeadKey, Data: format.EncodeHead(mine), Old: version}
-	if n := len(m.began); n > 1 { // two that want the journal must not march in step
+	if n := len(m.began); n > 1 { // two processes that want the journal must not retry in step
 		c.After = m.pause(n - 2)
 	}
 	m.call(c)
@@ -190,18 +197,19 @@ func (m *Machine) claim(old format.Head, version string) {
 	m.readAhead()
 }
 
-// claimed takes the answer to R1.
+// claimed handles the answer to R1.
 func (m *Machine) claimed(r Result) {
 	if r.Answer == Done {
 		m.take.version = r.Version
 		m.headIsMine()
 		return
 	}
-	// Somebody was first, possibly our own attempt whose answer was lost: the nonce tells.
+	// Another process was faster, or our attempt succeeded and its answer was lost: HEAD's nonce tells.
 	m.call(&Call{Op: ReadHead, Key: format.HeadKey})
 }
 
-// headIsMine continues once HEAD is known to be what this attempt wrote.
+// headIsMine continues once HEAD is known to be what this attempt wrote. The first time this
+// confirms R1; the second time it is R4, and the takeover ends.
 func (m *Machine) headIsMine() {
 	t := m.take
 	if !t.confirmed {
@@ -227,8 +235,9 @@ func (m *Machine) verify() {
 	m.call(&Call{Op: ReadHead, Key: format.HeadKey})
 }
 
-// doubt handles what cannot be: an object that is missing, or of a later epoch. If HEAD is still
-// ours, nobody has taken over and cleaned up, and it is an error; else the attempt begins again.
+// doubt handles an object that is missing, or belongs to a later epoch. If HEAD is still ours, no
+// other process can have deleted or written it, and err is the result. Otherwise the attempt begins
+// again.
 func (m *Machine) doubt(err error) {
 	m.take.doubt = err
 	if m.take.confirmed && !m.take.verifying {

@@ -8,31 +8,33 @@ import (
 	"github.com/emitd/emitd/daemon/queue/journal/format"
 )
 
-// Trail follows a log from a checkpoint to its end: it holds what follows what. Takeovers, whoever looks
-// at a journal without taking it over, and repairs go by the same rules.
+// Trail follows a log from a checkpoint to its end, and checks that each segment belongs behind the
+// one before it. Takeovers, verification and repairs use the same rules.
 //
-// The log ends at the first slot that is empty; but a slot whose segment was deleted is empty, too. So
-// before an empty slot counts as the end, one looks at what stands behind it. Everything below a slot was
-// acknowledged, and an empty slot below it is a missing one, if
+// The log ends at the first empty slot. But a slot whose segment was deleted is empty, too. So
+// before an empty slot counts as the end, the slots behind it are examined. An empty slot is a lost
+// segment, and not the end, if it was acknowledged. It was acknowledged if
 //
 //   - HEAD says so,
-//   - a segment stands there which no owner may write before: a window further, or
+//   - a segment exists so far ahead that no owner may write it before the empty slot is
+//     acknowledged (a window or more), or
 //   - a segment behind it says so.
 //
-// What is in the slots behind the end is void, as ever.
+// Slots behind the end are void.
 type Trail struct {
 	At uint64 // the next slot
-	// Known: every slot below it was acknowledged, says HEAD.
+	// Known is from HEAD: every slot below it was acknowledged.
 	Known uint64
-	// Window is how far ahead of an empty slot segments may stand that were never acknowledged.
+	// Window is how far from an empty slot, in slots, segments may be that were never
+	// acknowledged.
 	Window uint64
-	// Slots are those of the log that are listed, in order.
+	// Slots are the listed slots of the log, in order.
 	Slots []uint64
 
-	last   int64  // the highest epoch that the log may have, says HEAD
-	closed uint64 // the first slot that was not written when the owner closed; 0: it did not
+	last   int64  // the highest epoch that the log may have, from HEAD
+	closed uint64 // the first slot that was not written when the owner closed; 0: it did not close
 	epoch  int64
-	link   uint64 // put ID of the segment before; 0: not known
+	link   uint64 // put ID of the segment before At; 0: not known
 }
 
 // NewTrail returns a trail that begins behind a checkpoint of the journal.
@@ -47,7 +49,7 @@ func NewTrail(h *format.Head, c format.Checkpoint) Trail {
 	return t
 }
 
-// Later says why HEAD is an older one, if a segment, or a fence, at the slot At says so; nil: it does not.
+// Later returns an error if the segment or fence in slot At proves that HEAD is an older one.
 func (t *Trail) Later(h format.Header) error {
 	if h.Epoch <= t.last {
 		return nil
@@ -55,7 +57,7 @@ func (t *Trail) Later(h format.Header) error {
 	return corrupt(format.HeadKey, "%s is of epoch %d, HEAD of epoch %d", format.SlotKey(t.At), h.Epoch, t.last)
 }
 
-// Fits says why a segment, or a fence, does not belong into the slot At; nil: it does.
+// Fits returns why a segment or fence does not belong into slot At; nil: it does.
 func (t *Trail) Fits(h format.Header) error {
 	key := format.SlotKey(t.At)
 	switch {
@@ -64,13 +66,14 @@ func (t *Trail) Fits(h format.Header) error {
 	case !h.Follows(t.link):
 		return corrupt(key, "it does not follow what is before it: one of the two is not what was written there")
 	case h.Epoch < t.epoch:
-		// Or the slots between were collected, and an interrupted starter's fence fills the gap.
+		// Or the slots between were collected, and the fence of an interrupted takeover
+		// fills the gap.
 		return corrupt(key, "epoch %d follows epoch %d: an owner wrote beyond its window", h.Epoch, t.epoch)
 	}
 	return nil
 }
 
-// Take goes on behind a segment or a fence that fits.
+// Take moves behind a segment or fence that fits.
 func (t *Trail) Take(h format.Header) {
 	t.epoch, t.link = h.Epoch, h.PutID
 	if h.Fence {
@@ -80,8 +83,9 @@ func (t *Trail) Take(h format.Header) {
 	}
 }
 
-// Pass goes on behind the slot At, without what is missing there or does not fit. Empty slots are passed
-// only if they were acknowledged, so that nobody can fill them any more: until is what Acknowledged says.
+// Pass moves behind slot At although its segment is missing or does not fit. Empty slots are passed
+// only if they were acknowledged, so that nobody can fill them any more; until is the result of
+// Acknowledged.
 func (t *Trail) Pass(until uint64) {
 	next := max(until, t.At+1)
 	if listed := t.behind(); len(listed) > 0 {
@@ -90,8 +94,8 @@ func (t *Trail) Pass(until uint64) {
 	t.At, t.link = next, 0
 }
 
-// Closed reports whether the log ends at the slot At because its owner closed it, and then why HEAD is an
-// older one, if it is.
+// Closed reports whether the log ends at slot At because its owner closed it. The error is set if a
+// later slot exists, which proves that HEAD is an older copy.
 func (t *Trail) Closed() (bool, error) {
 	if t.closed == 0 || t.At < t.closed {
 		return false, nil
@@ -112,10 +116,10 @@ func (t *Trail) behind() []uint64 {
 	return t.Slots[i:]
 }
 
-// Acknowledged is asked when the slot At is empty. It returns below which slot everything was acknowledged,
-// and, if At is, why it is a missing one. header returns what is known of a listed slot: nothing, if it is
-// empty now. An object that cannot be read might say that At was acknowledged: until is At then, and the
-// error is of that object.
+// Acknowledged decides whether the empty slot At was acknowledged. It returns the slot below which
+// everything was acknowledged, and, if At is below it, an error that says how this is known. header
+// returns the header of a listed slot, or nothing if the slot is empty now. If a segment that
+// cannot be read might say that At was acknowledged, until is At, and the error is that segment's.
 func (t *Trail) Acknowledged(header func(slot uint64) (format.Header, error)) (until uint64, why error) {
 	until = t.At
 	if t.Known > until {
@@ -124,7 +128,7 @@ func (t *Trail) Acknowledged(header func(slot uint64) (format.Header, error)) (u
 	var unread error
 	listed := t.behind()
 	for _, slot := range listed {
-		if until >= listed[0] { // farther than anybody passes at once
+		if until >= listed[0] { // one Pass cannot go further
 			break
 		}
 		if slot >= until+t.Window {

@@ -15,7 +15,7 @@ type appended struct {
 	at int64
 }
 
-// broker is one process that wants to own the journal: a shell without goroutines.
+// broker is one process that wants to own the journal. It drives a machine without goroutines.
 type broker struct {
 	w          *world
 	m          *owner.Machine
@@ -47,7 +47,7 @@ func (w *world) start(generation int64, name string) *broker {
 	return b
 }
 
-// at lets f happen after d, or when the process goes on; never if it is dead.
+// at runs f after d, or when the process continues after a pause; never if it has crashed.
 func (b *broker) at(d time.Duration, f func()) {
 	b.w.after(d, func() {
 		switch {
@@ -99,8 +99,8 @@ func (b *broker) perform(effects []owner.Effect) {
 // patience is how long a process waits for an answer.
 const patience = time.Second
 
-// send lets a call wait, travel, arrive and be answered. What has left the process arrives even if
-// the process dies, or has lost its patience.
+// send simulates a call: it waits, travels, arrives and is answered. A request that has left the
+// process arrives even if the process crashes or has stopped waiting.
 func (b *broker) send(c *owner.Call) {
 	w := b.w
 	leave := func() {
@@ -147,7 +147,7 @@ func (b *broker) owned() {
 	b.at(b.w.between(0, time.Second), b.checkpoint)
 }
 
-// work appends records, for as long as the process owns the journal. It comes in bursts.
+// work appends records in bursts, as long as the process owns the journal.
 func (b *broker) work() {
 	w := b.w
 	if w.quiet {
@@ -161,7 +161,7 @@ func (b *broker) work() {
 		records[i] = binary.LittleEndian.AppendUint64(make([]byte, 0, 40), ids[i])
 		records[i] = append(records[i], make([]byte, w.rng.IntN(32))...)
 	}
-	// The clocks of processes differ; the journal makes one time of them.
+	// The clocks of processes differ; the journal makes one monotone time of them.
 	at := max(int64(w.now/time.Microsecond)+int64(w.rng.IntN(5_000_000)), b.m.View().Time)
 	slot, effects, err := b.m.Append(w.now, at, records)
 	if err != nil {
@@ -191,7 +191,7 @@ func (b *broker) ack(slot uint64) {
 	b.w.totals.Acked += n
 }
 
-// checkpoint writes the state as it is, at once; the parts travel while the work goes on.
+// checkpoint writes the current state at once; its parts are stored while the work continues.
 func (b *broker) checkpoint() {
 	w := b.w
 	b.at(w.between(50*time.Millisecond, time.Second), b.checkpoint)
@@ -267,7 +267,7 @@ func (b *broker) end(err error) {
 	}
 }
 
-// refused tells the leader the floor, as a broker does.
+// refused reports the generation floor to the leader, as a broker does.
 func (b *broker) refused(err error) {
 	g, ok := errors.AsType[*owner.GenerationError](err)
 	if !ok || g.Floor <= b.generation || b.w.check.head(b.w).Generation < g.Held {

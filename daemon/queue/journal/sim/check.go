@@ -8,15 +8,15 @@ import (
 	"github.com/emitd/emitd/daemon/queue/journal/format"
 )
 
-// check knows what has been promised so far.
+// check holds what was promised so far.
 type check struct {
 	settled []op             // every acknowledged or replayed record, in the order of the log
-	hashes  []uint64         // hashes[i] is of the first i of them
-	index   map[uint64]int   // of settled, by id
-	epoch   int64            // the latest that owned
+	hashes  []uint64         // hashes[i] is the hash of the first i records
+	index   map[uint64]int   // index into settled, by record ID
+	epoch   int64            // the latest epoch that owned the journal
 	latest  *broker          // its owner
-	closed  int64            // the latest that closed cleanly
-	byEpoch map[int64]bool   // epochs that owned
+	closed  int64            // the latest epoch that closed cleanly
+	byEpoch map[int64]bool   // epochs that owned the journal
 	time    int64            // of the newest acknowledged record
 	names   map[int64]string // owners by generation
 }
@@ -39,7 +39,7 @@ func (c *check) owned(w *world, b *broker) {
 		w.violate("S4", "%s and %s own under generation %d", name, b.name, b.generation)
 	}
 	c.byEpoch[e], c.names[b.generation] = true, b.name
-	if e < c.epoch { // a later owner was faster: it has sealed what this one can see
+	if e < c.epoch { // a later owner was faster and has fenced this one
 		return
 	}
 	if c.epoch > 0 {
@@ -69,7 +69,7 @@ func (c *check) owned(w *world, b *broker) {
 	c.payloads(w)
 }
 
-// begins reports whether a state begins with everything that is settled.
+// begins reports whether a state begins with all settled records.
 func (c *check) begins(s *state) bool {
 	n := len(c.settled)
 	if s.before > n || s.before+len(s.tail) < n || s.hash != c.hashes[s.before] {
@@ -109,7 +109,7 @@ func (c *check) acked(w *world, b *broker, slot uint64, ops []appended) {
 	}
 }
 
-// payloads checks S3: whatever the latest owner's state refers to and is durable can be read.
+// payloads checks S3: every durable slot to which the latest owner's state refers can be read.
 func (c *check) payloads(w *world) {
 	b := c.latest
 	for _, o := range b.state.refers() {
@@ -129,7 +129,8 @@ func (c *check) payloads(w *world) {
 	}
 }
 
-// objects checks S7: all that HEAD names is there, also what only the checkpoint before needs.
+// objects checks S7: all objects that HEAD names exist, also those that only the previous
+// checkpoint needs.
 func (c *check) objects(w *world) {
 	h := c.head(w)
 	for _, checkpoint := range []format.Checkpoint{h.Checkpoint, h.Previous} {
@@ -154,7 +155,7 @@ func holds(s *format.Segment, id uint64) bool {
 	return false
 }
 
-// head returns HEAD as it is.
+// head returns the current HEAD.
 func (c *check) head(w *world) format.Head {
 	raw, ok := w.bucket.Peek(prefix + "/" + format.HeadKey)
 	if !ok {

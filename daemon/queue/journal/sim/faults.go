@@ -35,7 +35,7 @@ func (w *world) fault(c mem.Call) mem.Fault {
 	return mem.Fault{}
 }
 
-// latency of a request or a reply: 5 to 60 ms, and now and then very long.
+// latency returns the latency of a request or a reply: 5 to 60 ms, and sometimes very long.
 func (w *world) latency() time.Duration {
 	if !w.healed && w.chance(5) {
 		return w.between(time.Second, 90*time.Second)
@@ -43,45 +43,46 @@ func (w *world) latency() time.Duration {
 	return w.between(5*time.Millisecond, 60*time.Millisecond)
 }
 
-// appoint is the leader: it starts a new owner, in one of the ways in which that happens, and comes
-// again some time later.
+// appoint plays the leader: it starts a new owner, in one of the ways in which that happens, and
+// schedules itself again.
 func (w *world) appoint() {
 	if w.healed {
 		return
 	}
 	old := w.current
 	if old != nil && !old.owns && !old.ended && w.now < old.since+20*time.Second && !w.chance(50) {
-		w.after(w.between(100*time.Millisecond, time.Second), w.appoint) // give it time
+		w.after(w.between(100*time.Millisecond, time.Second), w.appoint) // the current takeover needs time
 		return
 	}
 	w.brokers = slices.DeleteFunc(w.brokers, func(b *broker) bool { return b.ended })
 	switch n := w.rng.IntN(100); {
 	case old == nil || old.ended:
 		w.replace()
-	case n < 25: // a clean handover: the next one is appointed once the old one has closed
+	case n < 25: // a clean hand-over: the next owner is appointed when the old one has closed
 		old.close()
 		w.after(w.between(50*time.Millisecond, time.Second), w.replace)
 	case n < 50: // kill -9
 		old.crash()
 		w.replace()
-	case n < 75: // paused, and back some time later as a zombie
+	case n < 75: // paused, and continued later, as an owner that does not know of its successor
 		old.until = w.now + w.between(50*time.Millisecond, 3*time.Minute)
 		w.replace()
-	case n < 85: // not told
+	case n < 85: // the old owner does not know of its successor
 		w.replace()
 	case n < 93: // restarted in place: same process, same generation; the old run may linger
 		if w.chance(500) {
 			old.crash()
 		}
 		w.current = w.start(old.generation, old.name)
-	default: // two at once
+	default: // two owners at once
 		w.replace()
 		w.after(w.between(0, 100*time.Millisecond), w.replace)
 	}
 	w.after(w.between(100*time.Millisecond, 4*time.Second), w.appoint)
 }
 
-// replace appoints the next generation; a faulty leader sometimes hands one out twice.
+// replace appoints an owner with the next generation. A faulty leader sometimes uses a generation
+// twice.
 func (w *world) replace() {
 	if w.healed {
 		return
@@ -92,7 +93,7 @@ func (w *world) replace() {
 	w.current = w.start(w.generation, fmt.Sprintf("p%d", w.rng.IntN(1_000_000)))
 	b, soon := w.current, w.between(0, 500*time.Millisecond)
 	switch n := w.rng.IntN(1000); {
-	case n < 40: // stopped at once, in the middle of its takeover
+	case n < 40: // stopped at once, during its takeover
 		b.until = w.now + w.between(0, 2*time.Minute)
 	case n < 80:
 		w.after(soon, func() { b.until = w.now + w.between(0, 2*time.Minute) })

@@ -1,25 +1,25 @@
-// Package sim runs several owners of one journal in virtual time, from a seed: the product's own
-// state machines (journal/owner) on a bucket in memory, with a network that loses replies, delays
-// requests beyond takeovers, tears reads and answers 409 and 503, and owners that are paused,
-// crashed, restarted in place, or replaced while they write. It decides nothing of the protocol
-// itself. It is for tests:
+// Package sim runs several owners of one journal in virtual time, from a seed, to test the
+// protocol. The owners are the product's own state machines (journal/owner), on a bucket in memory.
+// The network loses replies, delays requests beyond takeovers, tears reads, and answers 409 and
+// 503. Owners are paused, crashed, restarted in place, or replaced while they write. The simulator
+// makes no decision of the protocol itself.
 //
 //	EMITD_TEST_JOURNAL_SEEDS=170 go test -run TestStorm -v ./daemon/queue/journal/sim    (10,000 takeovers)
 //
-// Package internal/planted breaks the rules one at a time and demands that TestStorm sees it.
+// Package internal/planted breaks the rules one at a time and requires that TestStorm fails.
 //
 // # What is checked
 //
 //	S1  What was acknowledged, or replayed by an owner, is in the state of every later owner, in
-//	    the same order, once. (A replayed record is visible to clients, acknowledged or not.)
+//	    the same order, once. (Clients can see a replayed record, acknowledged or not.)
 //	S2  An owner acknowledges only what every owner of a later epoch has in its state.
-//	S3  A slot to which the state refers is there, with that record.
+//	S3  A slot to which the state refers exists and has that record.
 //	S4  No two owners have one epoch; no two processes own under one generation.
 //	S5  An owner ends only for a reason: it is fenced if and only if there is a later epoch, and
 //	    no object is ever missing or corrupt.
 //	S6  Time does not go back from one owner to the next.
-//	S7  What HEAD names, and what its previous checkpoint needs, is there.
-//	S8  Who finds that an object is gone that HEAD names does not own the journal.
+//	S7  All objects that HEAD names, and that its previous checkpoint needs, exist.
+//	S8  A process that finds that an object which HEAD names is missing does not own the journal.
 //	L1  When faults end, an owner takes over and commits within a minute.
 package sim
 
@@ -35,30 +35,30 @@ import (
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
-// Config of one run.
+// Config configures one run.
 type Config struct {
 	Seed      uint64
-	Takeovers int // before the faults end
+	Takeovers int // ownerships before the faults end
 }
 
-// Totals of one run.
+// Totals are the counts of one run.
 type Totals struct {
-	Takeovers    int // ownerships after the first
-	Clean        int // of them, after a clean close
+	Takeovers    int // takeovers after the first one
+	Clean        int // takeovers after a clean close
 	Acked        int // records acknowledged
-	Unacked      int // records found by a later owner though they were not acknowledged
+	Unacked      int // unacknowledged records that a later owner found
 	Checkpoints  int
-	Runs         int // written for checkpoints
+	Runs         int // runs that were written for checkpoints
 	Deleted      int
 	Recognised   int64 // own writes found after a lost reply
 	Fenced       int   // owners that ended fenced
 	Refused      int   // owners refused for their generation
-	Late         int   // writes that arrived after their answer
+	Late         int   // writes that took effect after their answer
 	Events       int
 	VirtualHours float64
 }
 
-// Add sums up.
+// Add adds the counts of another run.
 func (t *Totals) Add(o Totals) {
 	t.Takeovers += o.Takeovers
 	t.Clean += o.Clean
@@ -75,17 +75,17 @@ func (t *Totals) Add(o Totals) {
 	t.VirtualHours += o.VirtualHours
 }
 
-// Violation is a broken promise.
+// Violation is a broken rule.
 type Violation struct {
 	Rule string
 	What string
 	At   time.Duration
 }
 
-// Error names the rule and what broke it.
+// Error returns the rule and what broke it.
 func (v *Violation) Error() string { return fmt.Sprintf("%s at %v: %s", v.Rule, v.At, v.What) }
 
-// world is one run.
+// world is the state of one run.
 type world struct {
 	cfg     Config
 	rng     *rand.Rand
@@ -95,13 +95,13 @@ type world struct {
 	bucket  *mem.Bucket
 	courier courier.Courier
 	healed  bool
-	keeps   bool   // nobody writes checkpoints any more
-	quiet   bool   // nobody appends any more
-	robbed  string // the key of an object that was taken away
+	keeps   bool   // no more checkpoints are written
+	quiet   bool   // no more records are appended
+	robbed  string // the key of the object that was deleted
 	stop    error
 
-	brokers    []*broker // that may still act
-	current    *broker   // whom the leader appointed last
+	brokers    []*broker // brokers that may still act
+	current    *broker   // the broker that the leader appointed last
 	generation int64
 	nextOp     uint64
 
@@ -111,8 +111,8 @@ type world struct {
 
 const prefix = "q"
 
-// Run runs one seed until Takeovers ownerships have begun, heals the faults and checks the end. The
-// error is a Violation.
+// Run runs one seed: first with faults until Takeovers ownerships have begun, then without, and
+// checks the end. The error is a Violation.
 func Run(cfg Config) (Totals, error) {
 	w := &world{cfg: cfg, rng: rand.New(rand.NewPCG(cfg.Seed, 0x6a6f75726e616c))}
 	w.bucket = mem.New(mem.Config{Faults: w.fault, Now: func() time.Time { return epoch.Add(w.now) }})
@@ -129,13 +129,13 @@ func Run(cfg Config) (Totals, error) {
 	return w.totals, w.stop
 }
 
-// epoch is the virtual beginning of time.
+// epoch is the beginning of virtual time.
 var epoch = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// sharedCodec is expensive to make and keeps nothing between calls.
+// sharedCodec is shared because a codec is expensive to make; it keeps no state between calls.
 var sharedCodec = format.NewCodec()
 
-// next lets the next event happen.
+// next runs the next event.
 func (w *world) next() {
 	if len(w.events) == 0 {
 		w.violate("L1", "nothing will ever happen again")
@@ -147,7 +147,7 @@ func (w *world) next() {
 	e.do()
 }
 
-// after schedules f.
+// after schedules f after d.
 func (w *world) after(d time.Duration, f func()) {
 	w.order++
 	heap.Push(&w.events, event{at: w.now + d, order: w.order, do: f})
@@ -159,16 +159,17 @@ func (w *world) violate(rule, format string, args ...any) {
 	}
 }
 
-// chance is true in so many of a thousand cases.
+// chance is true in perMille of 1,000 cases.
 func (w *world) chance(perMille int) bool { return w.rng.IntN(1000) < perMille }
 
-// between draws a time from a to b, and not evenly: short ones are more likely.
+// between returns a random time from a to b; short ones are more likely.
 func (w *world) between(a, b time.Duration) time.Duration {
 	f := w.rng.Float64()
 	return a + time.Duration(f*f*float64(b-a))
 }
 
-// heal ends all faults and pauses, appoints a last owner and demands that it commits.
+// heal ends all faults and pauses, appoints a last owner, and requires that it commits within a
+// minute.
 func (w *world) heal() {
 	w.healed = true
 	for _, b := range w.brokers {
@@ -185,7 +186,7 @@ func (w *world) heal() {
 			w.rob(last)
 			return
 		}
-		if last.ended { // the floor was higher: the leader follows it
+		if last.ended { // the generation floor was higher: the leader uses it
 			w.generation++
 			last = w.start(w.generation, "healer")
 			w.current = last
@@ -195,18 +196,19 @@ func (w *world) heal() {
 	w.violate("L1", "after a minute without faults nobody commits (owns: %t)", last.owns)
 }
 
-// robbed is who begins to take over when an object is gone; others may have read it before.
+// robbed is the owner name of the broker that takes over after an object was deleted. Others may
+// have read the object before.
 const robbed = "robbed"
 
-// rob takes away a run that HEAD names, or a segment that was acknowledged, and the owner. The next
-// one must not begin without it.
+// rob deletes a run that HEAD names, or an acknowledged segment, and crashes the owner. The next
+// owner must not begin without the object.
 func (w *world) rob(last *broker) {
-	for _, b := range w.brokers { // nobody else may name another checkpoint meanwhile
+	for _, b := range w.brokers { // no other broker may name another checkpoint meanwhile
 		if w.stop == nil && b != last {
 			b.crash()
 		}
 	}
-	w.keeps = true // it writes on, and then falls idle
+	w.keeps = true // it continues to write, and then becomes idle
 	w.pass(last, time.Second)
 	w.quiet = true
 	w.pass(last, 5*time.Second)
@@ -227,14 +229,14 @@ func (w *world) rob(last *broker) {
 	}
 }
 
-// pass lets events happen for a while.
+// pass runs the events of the next d.
 func (w *world) pass(b *broker, d time.Duration) {
 	for deadline := w.now + d; w.stop == nil && len(w.events) > 0 && w.events[0].at < deadline && !b.ended; {
 		w.next()
 	}
 }
 
-// loot chooses what is taken away.
+// loot chooses the object to delete.
 func (w *world) loot(last *broker) string {
 	head := w.check.head(w)
 	runs := head.Checkpoint.Runs
@@ -251,12 +253,12 @@ func (w *world) loot(last *broker) string {
 		return "" // void
 	}
 	if h, err := format.DecodeHeader(o.Data); err != nil || h.Records == 0 {
-		return "" // it says nothing that is lost with it
+		return "" // it has no records, so nothing is lost with it
 	}
 	return key
 }
 
-// event is something that will happen.
+// event is a scheduled function.
 type event struct {
 	at    time.Duration
 	order int

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// op is one record, and the slot in which it is.
+// op is one record and its slot.
 type op struct {
 	id   uint64
 	slot uint64
@@ -14,22 +14,22 @@ type op struct {
 // heavy reports whether the state refers to the record's slot as long as it remembers the record.
 func (o op) heavy() bool { return o.id%8 == 0 }
 
-// state is what the records make: the newest ones, and a number that depends on all older ones and
+// state is the state that the records make: the newest records, and a hash of all older ones in
 // their order.
 type state struct {
 	tail   []op
-	before int // records that are older
+	before int // number of older records
 	hash   uint64
-	runs   []int // where the runs end that the newest checkpoint has, counted like before
+	runs   []int // where the runs of the newest checkpoint end, counted like before
 }
 
 const (
-	remembered = 120 // at least
+	remembered = 120 // at least this many records
 	perChunk   = 40
 	perRun     = 25
 )
 
-// mix is one step of the number.
+// mix adds one record to the hash.
 func mix(hash uint64, o op) uint64 {
 	hash = (hash ^ o.id) * 0x9e3779b97f4a7c15
 	return (hash ^ hash>>29 ^ o.slot) * 0xbf58476d1ce4e5b9
@@ -46,7 +46,7 @@ func (s *state) add(o op) {
 	}
 }
 
-// refers lists the records whose slots the state needs.
+// refers returns the records whose slots the state needs.
 func (s *state) refers() []op {
 	var refs []op
 	for _, o := range s.tail {
@@ -57,23 +57,24 @@ func (s *state) refers() []op {
 	return refs
 }
 
-// parts is a state as a checkpoint: it drops so many of the runs of the one before, makes others, and
-// has the rest in chunks.
+// parts is a state as a checkpoint: how many runs of the previous checkpoint it drops, the new
+// runs, and the rest as chunks.
 type parts struct {
 	drop   int
 	made   [][]byte
 	chunks [][]byte
-	runs   []int // where those end that it has
+	runs   []int // where the checkpoint's runs end
 }
 
-// The kinds of chunks: the first one, records, a run.
+// The kinds of chunks: the first one, one with records, a run.
 const (
 	first = iota
 	some
 	run
 )
 
-// parts divides the state: the records that are in no run become runs if they are many.
+// parts divides the state into chunks and runs. The records that are in no run become runs if there
+// are enough.
 func (s *state) parts() parts {
 	var p parts
 	for p.drop < len(s.runs) && s.runs[p.drop] <= s.before {

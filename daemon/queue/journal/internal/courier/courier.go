@@ -1,5 +1,5 @@
-// Package courier carries one call of an owner to the bucket and says, in the words of the
-// protocol, how it ended. The shell and the simulator use the same courier.
+// Package courier sends a call of an owner to the bucket and translates the outcome into an answer
+// of the protocol. The log and the simulator both use it.
 package courier
 
 import (
@@ -11,17 +11,18 @@ import (
 	"github.com/emitd/emitd/storage/blob"
 )
 
-// Courier knows where the journal is. It may be used by several goroutines, for different calls.
+// Courier sends requests for the journal below Prefix. Several goroutines may use it for different
+// calls.
 type Courier struct {
 	Bucket blob.Bucket
 	Prefix string // without a slash at the end
 	Codec  *format.Codec
 }
 
-// Key is the key of an object of the journal in the bucket.
+// Key returns the key of a journal's object in the bucket.
 func (c *Courier) Key(k string) string { return c.Prefix + "/" + k }
 
-// Carry sends the request of a call once.
+// Carry sends the request of a call once and returns the answer.
 func (c *Courier) Carry(ctx context.Context, call *owner.Call) owner.Result {
 	r := owner.Result{ID: call.ID}
 	if err := c.send(ctx, call, &r); err != nil {
@@ -87,14 +88,14 @@ func (c *Courier) list(ctx context.Context, call *owner.Call, r *owner.Result) e
 	return nil
 }
 
-// classify says what an error of the bucket means for the protocol.
+// classify translates an error of the bucket into an answer.
 func classify(op owner.Op, err error) owner.Answer {
 	switch {
 	case errors.Is(err, format.ErrCorrupt), errors.Is(err, format.ErrNewer),
 		errors.Is(err, blob.ErrCorrupt) && op.Reads():
 		return owner.Broken
 	case errors.Is(err, blob.ErrExists), errors.Is(err, blob.ErrChanged):
-		// Also if the outcome is unknown: whoever is refused looks at what is there.
+		// Also if the outcome is unknown: the machine reads the object after a refusal.
 		return owner.Refused
 	case errors.Is(err, blob.ErrNotFound) && !op.Writes():
 		return owner.NotFound
