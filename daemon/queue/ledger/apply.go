@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// Apply changes the state by one record. now is the time of the log at that record; it moves the
-// ledger's time forward. An error is ErrVoid: a record that makes no sense for the state, or for
-// some of its jobs, has changed nothing of them. Live, that is a bug of the caller.
+// Apply changes the state by one record. now is the log's time at that record; it moves the
+// ledger's time forward. The only error is ErrVoid: the record makes no sense for the state, or for
+// some of its jobs, and has not changed those. Live, that is a bug of the caller.
 func (l *Ledger) Apply(r *Record, now int64) error {
 	l.Advance(max(now, r.At))
 	switch r.Kind {
@@ -45,8 +45,8 @@ func (l *Ledger) Apply(r *Record, now int64) error {
 	return nil
 }
 
-// Replay applies a record of the log as it was written. ErrVoid is as of Apply; ErrCorrupt and
-// ErrNewer say that it is no record that this version knows.
+// Replay decodes and applies a record of the log. ErrVoid is as for Apply; ErrCorrupt and ErrNewer
+// mean that the record cannot be decoded.
 func (l *Ledger) Replay(b []byte, now int64) error {
 	if l.replayed == nil {
 		l.replayed = &Record{memo: &memo{}}
@@ -57,7 +57,7 @@ func (l *Ledger) Replay(b []byte, now int64) error {
 	return l.Apply(l.replayed, now)
 }
 
-// each applies a record to each of its jobs; n is the position in the record.
+// each applies a record to each of its jobs; n is the job's position in the record.
 func (l *Ledger) each(r *Record, step func(l *Ledger, i uint32, r *Record, n int) bool) error {
 	void := 0
 	for n, number := range r.Numbers {
@@ -94,7 +94,8 @@ func (l *Ledger) enqueue(r *Record) error {
 	return nil
 }
 
-// taken reports whether an ID is that of a live job, or of one that has ended.
+// taken reports whether an ID belongs to a live job, or to one that ended within the deduplication
+// window.
 func (l *Ledger) taken(id ID) bool {
 	_, live := l.ids.get(id)
 	if live {
@@ -104,7 +105,7 @@ func (l *Ledger) taken(id ID) bool {
 	return known
 }
 
-// admit makes a job of which nothing is known but its name.
+// admit adds a job of which only number and ID are known.
 func (l *Ledger) admit(number uint64, id ID) uint32 {
 	l.next = max(l.next, number+1)
 	i := l.jobs.alloc()
@@ -118,7 +119,7 @@ func (l *Ledger) admit(number uint64, id ID) uint32 {
 	return i
 }
 
-// fill gives a job what its record says; it is not attached.
+// fill sets the fields of a job from its Enqueue record. It does not attach the job.
 func (l *Ledger) fill(i uint32, r *Record) {
 	j := l.jobs.at(i)
 	j.created, j.priority = r.At, r.Priority
@@ -141,12 +142,14 @@ func (l *Ledger) fill(i uint32, r *Record) {
 	l.payloads += int64(len(j.payload))
 }
 
+// claim applies a Claim record. It ignores a delivery that is not newer than the job's.
 func (l *Ledger) claim(i uint32, r *Record, n int) bool {
 	j := l.jobs.at(i)
-	// The same delivery again is news only as that of a later epoch: two owners in a row handed the
-	// job out, neither's record of it survived, and both claims were presented and adopted.
+	// The same delivery number can come twice. Two owners in a row may have handed out the job;
+	// both records were lost with them, and both workers presented their tokens and were
+	// accepted. The claim of the later epoch wins.
 	if d := uint64(j.delivers); d > r.Deliveries[n] || d == r.Deliveries[n] && (j.state != Active || j.more.claim.epoch >= r.Epoch) {
-		return true // known already
+		return true // the job is past that delivery
 	}
 	if j.state == Dead {
 		return false
@@ -162,10 +165,10 @@ func (l *Ledger) claim(i uint32, r *Record, n int) bool {
 	return true
 }
 
-// grant gives a job the claim of a record.
+// grant stores the claim of a record in the job.
 func (l *Ledger) grant(j *job, r *Record) {
 	if j.more == nil {
-		both := new(struct { // one piece of memory for both
+		both := new(struct { // one allocation for both
 			more  more
 			claim claim
 		})
@@ -184,7 +187,7 @@ func (l *Ledger) grant(j *job, r *Record) {
 	})
 }
 
-// remember keeps which call made a claim, so that its repetition finds it.
+// remember records which request made a claim, so that a repeated request finds it.
 func (l *Ledger) remember(j *job) {
 	if request := j.more.claim.request; request != "" {
 		l.requests[request] = append(l.requests[request], j.number)
@@ -192,7 +195,7 @@ func (l *Ledger) remember(j *job) {
 	}
 }
 
-// unclaim ends the claim of a job, if it has one.
+// unclaim removes the job's claim from the requests, if the job has one.
 func (l *Ledger) unclaim(j *job) {
 	if j.more == nil || j.more.claim == nil || j.state != Active {
 		return
@@ -207,14 +210,14 @@ func (l *Ledger) unclaim(j *job) {
 	}
 }
 
-// forgetClaim drops what is known about the last claim.
+// forgetClaim deletes what is stored about the last claim.
 func (l *Ledger) forgetClaim(j *job) {
 	if j.more != nil && j.more.claim != nil {
 		l.change(j, func(m *more) { m.claim = nil })
 	}
 }
 
-// isClaim reports whether the record is about the claim that the job is in now.
+// isClaim reports whether the record is about the job's current claim.
 func (j *job) isClaim(r *Record, n int) bool {
 	return j.state == Active && uint64(j.delivers) == r.Deliveries[n] && j.more.claim.epoch == r.Epoch
 }
@@ -289,7 +292,7 @@ func (l *Ledger) fail(i uint32, r *Record, n int) bool {
 	return true
 }
 
-// move gives a job another place if the record says so.
+// move gives a job the new place that the record names, if any.
 func (l *Ledger) move(j *job, r *Record, n int) {
 	if len(r.Places) == 0 || r.Places[n] == 0 {
 		return
@@ -322,7 +325,7 @@ func (l *Ledger) release(i uint32, r *Record, n int) bool {
 func (l *Ledger) expire(i uint32, r *Record, n int) bool {
 	j := l.jobs.at(i)
 	if !j.isClaim(r, n) {
-		return true // known already
+		return true // the job is past that delivery
 	}
 	t := l.detach(i)
 	l.unclaim(j)
@@ -377,7 +380,8 @@ func (l *Ledger) redrive(i uint32, _ *Record, _ int) bool {
 	l.change(j, func(m *more) { m.cause, m.base = "", j.delivers })
 	j.attempts = 0
 	j.flags &^= begun
-	// Its time to live is over already if that was why it died; an operator wants it now.
+	// A time to live is not kept: it may be over already, and may be why the job died; an
+	// operator wants the job to run now.
 	l.attach(i, Waiting, times{})
 	return true
 }

@@ -5,15 +5,15 @@ import (
 	"unsafe"
 )
 
-// job is what every job has. Its size decides what a waiting job costs: 80 bytes.
+// job has the fields that every job needs. Its size, 80 bytes, is most of what a waiting job costs.
 type job struct {
 	id       [16]byte
 	payload  string
-	more     *more // what few jobs have; nil
+	more     *more // fields that only few jobs have; nil: none
 	number   uint64
 	created  int64
-	pos      uint32 // in the heap of its state
-	ttl      uint32 // in the heap of times to live, + 1; 0: not in it
+	pos      uint32 // position in the heap or line of its state
+	ttl      uint32 // position in the heap of times to live, + 1; 0: not in it
 	typ      uint32
 	policy   uint16
 	attempts uint16
@@ -24,28 +24,28 @@ type job struct {
 	flags    uint8
 }
 
-// flags of a job.
+// Flags of a job.
 const (
-	held  = 1 << iota // waits for the record about it to be durable
-	phase             // parity of the checkpoint in which it was saved last
+	held  = 1 << iota // the record about it is not durable yet
+	phase             // parity of the checkpoint in which it was last saved
 	back              // its place is not its number: see more.place
 	begun             // the current delivery was counted as an attempt
 	lined             // it waits in the line of its lane, not in the heap
 )
 
-// more is what active, dead, retried, grouped and otherwise unusual jobs have.
+// more has the fields that active, dead, retried, grouped and otherwise unusual jobs need.
 type more struct {
-	id      string // of more than 16 bytes
+	id      string // if it has more than 16 bytes
 	group   string
-	blob    string // key of a payload that is an object of its own
-	size    int    // of that payload
+	blob    string // key of the payload object
+	size    int    // size of that object
 	cause   string
 	place   uint64
-	expires int64 // of active and dead jobs
+	expires int64 // for active and dead jobs
 	died    int64
 	base    uint16  // deliveries that do not count: those before the last redrive, and those that reached no worker
 	policy  *Policy // if it could not be interned
-	claim   *claim  // of active jobs; the last one otherwise, as far as it is known
+	claim   *claim  // the claim of an active job; otherwise the last claim, if it is known
 }
 
 // claim is one delivery of a job.
@@ -54,7 +54,7 @@ type claim struct {
 	request    string
 	epoch      int64
 	visibility int64
-	until      int64 // while the job is held
+	until      int64 // end of the claim while the job is held
 	nonce      uint32
 	tokenless  bool
 }
@@ -72,7 +72,7 @@ func (m *more) bytes() int64 {
 	return n
 }
 
-// change runs f on what few jobs have and keeps count of its bytes.
+// change runs f on the job's more, allocates it if needed, and updates the count of its bytes.
 func (l *Ledger) change(j *job, f func(*more)) {
 	m := l.enrich(j)
 	l.extra -= m.bytes()
@@ -88,7 +88,7 @@ func (l *Ledger) enrich(j *job) *more {
 	return j.more
 }
 
-// thin drops what few jobs have from a job that has nothing of it.
+// thin frees the job's more if nothing in it is set.
 func (l *Ledger) thin(j *job) {
 	m := j.more
 	if m == nil || m.id != "" || m.group != "" || m.blob != "" || m.cause != "" || m.place != 0 || m.base != 0 || m.policy != nil {
@@ -98,7 +98,7 @@ func (l *Ledger) thin(j *job) {
 	j.more = nil
 }
 
-// place orders jobs of one priority.
+// place returns the number that orders jobs of one priority.
 func (j *job) place() uint64 {
 	if j.flags&back != 0 {
 		return j.more.place
@@ -119,8 +119,8 @@ func (j *job) has(p ID) bool {
 	return j.id == p.id && j.idLen == p.len && (p.len != idLong || j.more.id == p.long)
 }
 
-// ID is a job's ID in 16 bytes: a UUID in its canonical text, or up to 16 bytes as they are. A
-// longer one is its hash here, and its text besides.
+// ID is a job's ID in 16 bytes. A UUID in its canonical text is stored in binary; an ID of up to 16
+// bytes as it is. For a longer one, the 16 bytes are a hash, and the text is stored as well.
 type ID struct {
 	id   [16]byte
 	len  uint8
@@ -132,7 +132,7 @@ const (
 	idLong = 0x21
 )
 
-// Pack makes an ID of its text.
+// Pack converts the text of an ID.
 func Pack(id string) ID {
 	p := ID{len: uint8(min(len(id), idLong))}
 	switch {
@@ -148,10 +148,10 @@ func Pack(id string) ID {
 	return p
 }
 
-// uuidHex is where each byte stands in the text.
+// uuidHex is the position of each byte in the text of a UUID.
 var uuidHex = [16]int{0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34}
 
-// parseUUID reads the canonical text, in lower case, only: it must come back as it was.
+// parseUUID parses only the canonical text in lower case, because String must return the same text.
 func parseUUID(id string, to *[16]byte) bool {
 	if len(id) != 36 || id[8] != '-' || id[13] != '-' || id[18] != '-' || id[23] != '-' {
 		return false
@@ -168,7 +168,7 @@ func parseUUID(id string, to *[16]byte) bool {
 
 const digits = "0123456789abcdef"
 
-// unhex is the value of a digit, or more than 15.
+// unhex is the value of a hexadecimal digit, or more than 15.
 var unhex = func() (t [256]byte) {
 	for c := range t {
 		t[c] = 0xff
@@ -194,16 +194,16 @@ func (p ID) String() string {
 	return string(p.id[:p.len])
 }
 
-// arena keeps jobs in chunks, so that growing never copies, and gives chunks back that are empty.
+// arena stores jobs in chunks, so that growing never copies. It frees empty chunks.
 type arena struct {
 	chunks []*chunk
-	room   []uint32 // chunks that have free places; the last one is used
+	room   []uint32 // chunks with free places; the last one is used next
 	n      int
 	spare  uint32 // a chunk that is kept although it is empty
 }
 
 const (
-	chunkBits = 6 // small, for queues with few jobs: a chunk is 5 KB
+	chunkBits = 6 // small, for queues with few jobs: a chunk has 5 KB
 	chunkSize = 1 << chunkBits
 )
 
@@ -211,7 +211,7 @@ type chunk struct {
 	jobs [chunkSize]job
 	live int
 	used int    // places that were used at least once
-	next uint32 // free places, chained by job.pos; chunkSize: none
+	next uint32 // list of free places, linked by job.pos; chunkSize: none
 }
 
 func (a *arena) at(i uint32) *job { return &a.chunks[i>>chunkBits].jobs[i&(chunkSize-1)] }
@@ -257,7 +257,8 @@ func (a *arena) free(i uint32) {
 	if c.live > 0 {
 		return
 	}
-	// One chunk stays, lest a queue that is nearly empty allocates for every job.
+	// One empty chunk is kept, so that a queue that is nearly empty does not allocate for every
+	// job.
 	if s := a.chunks[a.spare]; s != nil && s.live == 0 && a.spare != n {
 		a.chunks[n] = nil
 		return

@@ -6,31 +6,31 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Cut is a checkpoint that is being written: the state as it was when Ledger.Cut was called. It is
-// a sequence of length-delimited records: one header, which says how many there are, the dedup window from the oldest ID on, jobs
-// in any order, one trailer with their number.
+// Cut is a checkpoint that is being written: the state at the moment when Ledger.Cut was called. It
+// is a sequence of length-delimited records: a header with their counts, the deduplication window
+// from the oldest ID on, jobs in any order, and a trailer with the number of jobs.
 //
-// The dedup window is in the checkpoint itself only as far as it is not in runs, which are stored once
-// and named by checkpoints as long as they have an ID that is remembered. A cut drops the runs that have
-// none, and if the IDs in no run are many, it makes runs of all of them.
+// The checkpoint itself contains only the part of the window that is in no run. Runs are stored
+// once, and checkpoints name them as long as they have an ID that is remembered. A cut drops the
+// runs that have none. If many IDs are in no run, it writes all of them into new runs.
 type Cut struct {
 	l       *Ledger
-	buf     []byte    // written, not yet taken
-	ended   [2]uint64 // positions in the window: the next to be written, and the last
-	runs    bool      // they are written into runs
-	run     []byte    // under way
-	whole   [][]byte  // runs not yet taken
-	ends    []uint64  // of the runs made
-	dropped int       // runs, of those of the ledger
-	next    uint64    // number of the next job to be written
+	buf     []byte    // written, not returned by Write yet
+	ended   [2]uint64 // positions in the window: the next to write, and the end
+	runs    bool      // the entries are written into runs
+	run     []byte    // the run that is being written
+	whole   [][]byte  // complete runs, not returned by Write yet
+	ends    []uint64  // end positions of the new runs
+	dropped int       // number of the ledger's runs that are dropped
+	next    uint64    // number of the next job to write
 	limit   uint64
 	jobs    int
 	done    bool
-	rec     Record // of what is being written
+	rec     Record // the record that is being written
 	save    saving
 }
 
-// Cut begins a checkpoint. There is one at a time.
+// Cut begins a checkpoint. An unfinished one is aborted: there is one at a time.
 func (l *Ledger) Cut() *Cut {
 	if l.cut != nil {
 		l.cut.Abort()
@@ -58,11 +58,12 @@ func (l *Ledger) Cut() *Cut {
 	return c
 }
 
-// put appends a record to b, behind its length.
+// put appends a record to b, with its length before it.
 func put(b []byte, r *Record) []byte {
 	start := len(b)
 	b = r.Append(append(b, 0, 0, 0, 0, 0))
-	// Lengths have five bytes here, so that they can be written afterwards. It is a valid varint.
+	// Lengths are padded to five bytes, so that they can be written afterwards; such a varint
+	// is valid.
 	size := len(b) - start - 5
 	for n := range 5 {
 		b[start+n] = byte(size>>(7*n))&0x7f | 0x80
@@ -71,7 +72,7 @@ func put(b []byte, r *Record) []byte {
 	return b
 }
 
-// save writes a job to the checkpoint under way, before it changes.
+// save writes a job to the checkpoint in progress, before the job changes.
 func (l *Ledger) save(i uint32) {
 	j := l.jobs.at(i)
 	if j.flags&phase == l.phase {
@@ -113,9 +114,9 @@ func (c *Cut) job(i uint32) {
 	c.buf = put(c.buf, r)
 }
 
-// Write writes about so many bytes, and appends to b what is complete: a whole run, or else whole
-// records of the checkpoint itself, possibly none. Runs are in the order in which Restore needs them,
-// apart from the rest. more is false when the checkpoint is complete.
+// Write writes about bytes bytes. It appends to b what is complete: either a whole run, or whole
+// records of the checkpoint itself, possibly none. Runs come in the order in which Restore needs
+// them, independent of the rest. more is false when the checkpoint is complete.
 func (c *Cut) Write(b []byte, bytes int) (out []byte, run, more bool) {
 	for limit := len(c.run) + bytes; !c.done && len(c.whole) == 0 && len(c.run) < limit && len(c.buf) < bytes; {
 		switch {
@@ -138,14 +139,14 @@ func (c *Cut) Write(b []byte, bytes int) (out []byte, run, more bool) {
 	return b, false, !c.done
 }
 
-// leaving writes an ID before it is forgotten, and those before it.
+// leaving writes an ID that is about to be forgotten, and the IDs before it.
 func (c *Cut) leaving(pos uint64) {
 	for c.ended[0] <= pos && c.ended[0] < c.ended[1] {
 		c.remember()
 	}
 }
 
-// remember writes what is at the next position of the window.
+// remember writes the entry at the next position of the window.
 func (c *Cut) remember() {
 	w := &c.l.window
 	pos := c.ended[0]
@@ -153,7 +154,7 @@ func (c *Cut) remember() {
 	r, s := &c.rec, &c.save
 	*s = saving{}
 	*r = Record{Kind: ending, Numbers: r.Numbers[:0], save: s}
-	if pos >= w.head && w.at(pos).state != None { // it was dropped before the cut otherwise: see leaving
+	if pos >= w.head && w.at(pos).state != None { // otherwise it was dropped before the cut: see leaving
 		e := w.at(pos)
 		s.state = e.state
 		r.At, r.Packed, r.Nonce, r.Result, r.Config.DedupWindow = e.at, w.packed(pos), e.nonce, w.result[pos], w.spans[e.span]
@@ -165,7 +166,8 @@ func (c *Cut) remember() {
 		return
 	}
 	if len(c.run) == 0 {
-		// Who reads it makes room for the whole window at once: growing took longer than all else.
+		// The window's size lets the reader allocate the table at once; growing took longer
+		// than everything else.
 		c.run = put(c.run, &Record{Kind: stretch, Numbers: []uint64{pos, uint64(w.ids.n)}})
 	}
 	if c.run = put(c.run, r); len(c.run) >= w.most || c.ended[0] == c.ended[1] {
@@ -174,17 +176,17 @@ func (c *Cut) remember() {
 	}
 }
 
-// Dropped returns how many runs of the checkpoint before, the oldest, are not part of this one.
+// Dropped returns how many of the previous checkpoint's oldest runs are not part of this one.
 func (c *Cut) Dropped() int { return c.dropped }
 
-// Named says that from now on the runs of this checkpoint are those that the next one has, too. The
-// caller knows that it will not write another one before this one counts.
+// Named makes this checkpoint's runs the ones that the next checkpoint has, too. The caller
+// guarantees that it begins no other checkpoint before this one is in force.
 func (c *Cut) Named() {
 	w := &c.l.window
 	w.runs = append(w.runs[c.dropped:], c.ends...)
 }
 
-// step writes jobs until so many bytes wait, and returns from which number to go on.
+// step writes jobs until about bytes bytes wait, and returns the number from which to continue.
 func (l *Ledger) step(c *Cut, bytes int) uint64 {
 	next := c.limit
 	l.numbers.from(c.next, func(number uint64, i uint32) bool {
@@ -200,14 +202,14 @@ func (l *Ledger) step(c *Cut, bytes int) uint64 {
 	return next
 }
 
-// Abort gives the checkpoint up.
+// Abort gives up the checkpoint.
 func (c *Cut) Abort() {
 	if c.done {
 		return
 	}
 	l := c.l
 	c.close()
-	// All jobs count as written, or the next checkpoint would leave some out.
+	// Mark all jobs as written, or the next checkpoint would leave some out.
 	l.numbers.from(0, func(_ uint64, i uint32) bool {
 		l.save(i)
 		return true
@@ -218,26 +220,26 @@ func (c *Cut) close() {
 	c.done, c.l.cut, c.l.window.leaving = true, nil, nil
 }
 
-// Restore is a ledger that is being read from a checkpoint.
+// Restore builds a ledger from a checkpoint.
 type Restore struct {
 	l    *Ledger
 	jobs uint64
-	runs bool // one was read, its end is not known yet
-	open bool // header was read
-	done bool // trailer was read
-	// Records are decoded some at a time, so that looking for their IDs can be begun for all of them
-	// before the first is waited for.
+	runs bool // a run was read; its end is not known yet
+	open bool // the header was read
+	done bool // the trailer was read
+	// Records are decoded in groups, so that the lookups of their IDs begin for all of them
+	// before the first one is needed (see index.touch).
 	recs  [64]Record
 	n     int
 	memo  memo
 	touch uint32
 }
 
-// NewRestore begins with nothing.
+// NewRestore returns an empty Restore.
 func NewRestore() *Restore { return &Restore{l: New(Config{})} }
 
-// Add reads what Cut.Write appended, the runs and then the rest, each in order; b may end between two
-// records only.
+// Add reads what Cut.Write appended: the runs and then the rest, each in order. b must end between
+// two records.
 func (r *Restore) Add(b []byte) error {
 	for len(b) > 0 {
 		record, n := protowire.ConsumeBytes(b)
@@ -259,7 +261,7 @@ func (r *Restore) Add(b []byte) error {
 	return nil
 }
 
-// addAll adds what was decoded.
+// addAll adds the decoded records.
 func (r *Restore) addAll() error {
 	recs := r.recs[:r.n]
 	r.n = 0
@@ -300,7 +302,7 @@ func (r *Restore) add(rec *Record) bool {
 	return false
 }
 
-// before adds a record of a run, or the header, which follows them.
+// before adds a record of a run, or the header, which comes after the runs.
 func (r *Restore) before(rec *Record) bool {
 	w := &r.l.window
 	switch {
@@ -343,7 +345,7 @@ func (r *Restore) header(rec *Record) bool {
 	return true
 }
 
-// remember adds an ID to the dedup window, or the place of none.
+// remember adds an ID to the deduplication window, or a position without one.
 func (r *Restore) remember(rec *Record) {
 	w := &r.l.window
 	if rec.save.state == None {
@@ -396,11 +398,11 @@ func (l *Ledger) restore(r *Record) bool {
 	return true
 }
 
-// Ledger returns the state, once the trailer was read.
+// Ledger returns the state after the trailer was read.
 func (r *Restore) Ledger() (*Ledger, error) {
 	if !r.done {
 		return nil, fmt.Errorf("restore a checkpoint without its end: %w", ErrCorrupt)
 	}
-	r.l.promote() // jobs that were due while they were held
+	r.l.promote() // jobs that became due while they were held
 	return r.l, nil
 }

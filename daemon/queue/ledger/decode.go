@@ -6,14 +6,14 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// decodeFact reads the fields of a fact. A known field of the wrong wire type is ErrCorrupt.
+// decodeFact decodes the fields of a fact. A known field with the wrong wire type is ErrCorrupt.
 func (r *Record) decodeFact(b []byte) error {
 	if r.Kind == Enqueue || r.Kind == saved {
 		r.Policy = DefaultPolicy
 	}
 	for len(b) > 0 {
 		num, typ, n := protowire.Number(b[0]>>3), protowire.Type(b[0]&7), 1
-		if num == 0 || b[0] >= 0x80 { // not one of the frequent ones
+		if num == 0 || b[0] >= 0x80 { // not one of the frequent fields
 			if num, typ, n = protowire.ConsumeTag(b); n < 0 {
 				return ErrCorrupt
 			}
@@ -51,7 +51,8 @@ func (r *Record) decodeFact(b []byte) error {
 	return r.valid()
 }
 
-// setInt reports whether the field may hold v; unknown fields may hold anything.
+// setInt sets an integer field and reports whether it may have this value; unknown fields may have
+// any.
 func (r *Record) setInt(f protowire.Number, v uint64) bool {
 	switch f {
 	case fAt:
@@ -87,7 +88,7 @@ func (r *Record) setInt(f protowire.Number, v uint64) bool {
 		r.Config.DedupIDs = int(v)
 		return v <= math.MaxInt32
 	default:
-		if r.save == nil { // a record of the log may have it, and means nothing by it
+		if r.save == nil { // a record of the log may have such a field; it has no meaning there
 			return true
 		}
 		return r.save.setInt(f, v)
@@ -120,7 +121,7 @@ func (s *saving) setInt(f protowire.Number, v uint64) bool {
 	return true
 }
 
-// maxTime keeps sums of two times from overflowing.
+// maxTime is small enough that the sum of two times does not overflow.
 const maxTime = math.MaxInt64 / 4
 
 func setTime(to *int64, v uint64) bool {
@@ -178,7 +179,7 @@ func (r *Record) setBytes(f protowire.Number, v []byte) bool {
 	return ok
 }
 
-// remember makes a string, or returns the last one if it is the same.
+// remember converts bytes to a string, or returns the last string if it is the same.
 func (r *Record) remember(which int, v []byte) string {
 	if r.memo == nil {
 		return string(v)
@@ -242,7 +243,7 @@ func (p *Policy) set(f protowire.Number, v uint64) bool {
 	return true
 }
 
-// setFloat refuses what does not equal itself: a policy is a key.
+// setFloat refuses NaN, which does not equal itself: a policy is used as a map key.
 func setFloat(to *float32, v uint64) bool {
 	*to = math.Float32frombits(uint32(v))
 	return v <= math.MaxUint32 && *to >= -1e9 && *to <= 1e9
@@ -250,7 +251,7 @@ func setFloat(to *float32, v uint64) bool {
 
 func (r *Record) named() bool { return r.ID != "" || r.Packed.len != 0 }
 
-// valid reports what is missing for the record's kind.
+// valid returns ErrCorrupt if a field that the record's kind needs is missing.
 func (r *Record) valid() error {
 	ok := len(r.Places) == 0 || len(r.Places) == len(r.Numbers)
 	switch r.Kind {
@@ -265,7 +266,7 @@ func (r *Record) valid() error {
 		}
 	case Release, Cancel, Kill, Redrive, Purge, Run:
 		ok = ok && len(r.Numbers) > 0
-	case ending: // without name and state: there is none at this position any more
+	case ending: // without ID and state: the entry at this position is gone
 		ok = ok && (r.named() && r.save.state >= Completed || !r.named() && r.save.state == None)
 	case header:
 		ok = ok && (len(r.Numbers) == 3 || len(r.Numbers) == 5)

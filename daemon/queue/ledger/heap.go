@@ -5,13 +5,13 @@ import (
 	"unsafe"
 )
 
-// A lane is the waiting jobs of one type: those that came in order in a line, the others, which are
-// retried or of a higher priority than others before them, in a heap. It has four children per node:
-// fewer cache misses than with two.
+// lane holds the waiting jobs of one type. Jobs that came in order are in a line. The others, which
+// are retried or have a higher priority than jobs before them, are in a heap. The heap has four
+// children per node, for fewer cache misses than with two.
 type lane struct {
 	line line
 	heap []uint32
-	most int // of the heap since the last tidying
+	most int // highest length of the heap since the last tidy
 }
 
 func (n *lane) len() int { return n.line.live + len(n.heap) }
@@ -84,7 +84,7 @@ func (l *Ledger) unheap(n *lane, at int) {
 	}
 }
 
-// best returns the job of a lane that is claimed first; there is one.
+// best returns the job of a lane that is claimed first. The lane must not be empty.
 func (l *Ledger) best(n *lane) uint32 {
 	switch {
 	case n.line.live == 0:
@@ -134,18 +134,18 @@ func (l *Ledger) down(n *lane, at int) {
 	l.jobs.at(i).pos = uint32(at)
 }
 
-// timers is a heap of times at which something happens to jobs.
+// timers is a heap of the times at which something happens to jobs.
 type timers struct {
 	heap []timer
-	most int // since the last tidying
+	most int // highest length since the last tidy
 	jobs *arena
-	ttl  bool // the heap of times to live: the position is kept apart
+	ttl  bool // the heap of times to live: jobs store their position in ttl, not in pos
 }
 
 type timer struct {
 	at    int64
 	job   uint32
-	order uint32 // the lower half of the job's number: kept here, as the job itself is far away
+	order uint32 // the lower half of the job's number: copied here, because reading the job costs a cache miss
 }
 
 const timerSize = 16
@@ -161,7 +161,7 @@ func (t *timers) place(at int, e timer) {
 	}
 }
 
-// before orders by time, then by number, so that equal states act alike.
+// before orders by time, then by number, so that equal states behave equally.
 func before(a, b timer) bool { return a.at < b.at || a.at == b.at && a.order < b.order }
 
 func (t *timers) add(at int64, job uint32) {
@@ -170,7 +170,7 @@ func (t *timers) add(at int64, job uint32) {
 	t.up(len(t.heap)-1, timer{at, job, uint32(t.jobs.at(job).number)})
 }
 
-// move gives an entry another time.
+// move changes the time of an entry.
 func (t *timers) move(pos uint32, at int64) {
 	e := t.heap[pos]
 	e.at = at
@@ -199,7 +199,7 @@ func (t *timers) remove(pos uint32) {
 	}
 }
 
-// tidied gives a heap's room back that was not needed: most is how long it was since the last time.
+// tidied releases a heap's unused memory. most is its highest length since the last call.
 func tidied[T any](heap []T, most *int) []T {
 	if cap(heap) > 1024 && cap(heap) > 4**most {
 		heap = append(make([]T, 0, 2*len(heap)), heap...)

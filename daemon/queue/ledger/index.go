@@ -6,34 +6,35 @@ import (
 	"unsafe"
 )
 
-// index finds what an ID stands for: a table in parts that grow one by one, so that no insertion waits
-// for a rehash of all. A part is buckets of one cache line (as in Facebook's F14): an ID stands in the
-// bucket of its hash, or in one behind it if that is full. Looking for an ID touches one line, mostly,
-// and a job only if eight bits of the hash agree; taking one out moves no other and reads no job.
+// index is a hash table from IDs to references. It has parts that grow one by one, so that no
+// insertion waits for a rehash of the whole table. A part consists of buckets of one cache line (as
+// in Facebook's F14). An ID is in the bucket of its hash, or in a later one if that was full. A
+// lookup usually touches one cache line, and reads a job only if eight bits of the hash agree. A
+// removal moves no other entry and reads no job.
 type index struct {
 	seed  maphash.Seed
-	parts *[parts]part // nil: it is empty, and takes no memory
+	parts *[parts]part // nil: the table is empty, and takes no memory
 	n     int
-	key   func(ref uint32) [16]byte   // what is hashed of a reference's ID
-	same  func(ref uint32, p ID) bool // whether it has this ID
+	key   func(ref uint32) [16]byte   // returns the hashed bytes of a reference's ID
+	same  func(ref uint32, p ID) bool // reports whether a reference has this ID
 }
 
 const (
 	parts      = 256
 	bucketSize = 12
-	// references is how many there are, from 0 on.
+	// references is the number of references, from 0 on.
 	references = 1 << 32
 )
 
 type part struct {
 	buckets []bucket
 	n       int
-	most    int // n at its highest since the last tidying
+	most    int // highest n since the last tidy
 }
 
 type bucket struct {
-	tags [bucketSize]uint8 // of the hash; 0: the place is free
-	away uint32            // how many IDs stand behind this bucket because it was full
+	tags [bucketSize]uint8 // eight bits of the hash; 0: the place is free
+	away uint32            // how many IDs are in a later bucket because this one was full
 	refs [bucketSize]uint32
 }
 
@@ -41,7 +42,7 @@ func (x *index) init(key func(uint32) [16]byte, same func(uint32, ID) bool) {
 	x.seed, x.key, x.same = maphash.MakeSeed(), key, same
 }
 
-// hash goes by the first bytes only: the length is compared.
+// hash uses the first bytes only: the length is compared.
 func (x *index) hash(id [16]byte) uint64 { return maphash.Bytes(x.seed, id[:]) }
 
 func tagOf(h uint64) uint8 { return max(1, uint8(h>>48)) }
@@ -65,7 +66,7 @@ func (x *index) get(p ID) (uint32, bool) {
 		return 0, false
 	}
 	tag, at := tagOf(h), t.home(h)
-	for range t.buckets { // in a small part, IDs may stand behind every bucket
+	for range t.buckets { // in a small part, every bucket may have overflowed
 		b := &t.buckets[at]
 		for i, other := range b.tags {
 			if other == tag && x.same(b.refs[i], p) {
@@ -80,7 +81,8 @@ func (x *index) get(p ID) (uint32, bool) {
 	return 0, false
 }
 
-// touch reads where an ID will be looked for, so that it is in the processor's cache then.
+// touch reads the bucket where an ID will be looked up, so that it is in the processor's cache by
+// then.
 func (x *index) touch(p ID) uint32 {
 	if x.n == 0 {
 		return 0
@@ -93,7 +95,7 @@ func (x *index) touch(p ID) uint32 {
 	return t.buckets[t.home(h)].away
 }
 
-// add enters a reference that is not in the table.
+// add adds a reference that is not in the table.
 func (x *index) add(p ID, ref uint32) {
 	if x.parts == nil {
 		x.parts = new([parts]part)
@@ -122,7 +124,7 @@ func (t *part) put(h uint64, ref uint32) {
 	}
 }
 
-// remove takes a reference out that is in the table.
+// remove removes a reference that is in the table.
 func (x *index) remove(id [16]byte, ref uint32) {
 	h := x.hash(id)
 	t := &x.parts[h>>56]
@@ -140,11 +142,11 @@ func (x *index) remove(id [16]byte, ref uint32) {
 	}
 }
 
-// fitting is how many buckets so many IDs take that will be more.
+// fitting returns how many buckets n IDs need, with room to grow.
 func fitting(n int) int { return (n*3/2 + bucketSize - 1) / bucketSize }
 
-// reserve makes room for so many that will be added: as much as they would take anyway. Beyond 16
-// million it grows by itself: a corrupt number must not ask for all memory.
+// reserve allocates room for n IDs that will be added. Beyond 16 million the table grows by itself:
+// a corrupt number must not allocate all memory.
 func (x *index) reserve(n uint64) {
 	each := fitting(int(min(n, 1<<24)) / parts)
 	if x.parts == nil && each > 0 {
@@ -160,7 +162,7 @@ func (x *index) reserve(n uint64) {
 	}
 }
 
-// tidy gives back what was not needed since it was called last.
+// tidy releases memory that was not needed since the last call.
 func (x *index) tidy() {
 	if x.parts == nil {
 		return
@@ -203,12 +205,12 @@ func (x *index) bytes() int64 {
 	return n
 }
 
-// numbers finds jobs by number, and walks them in order. Numbers come in order and leave in any;
-// a block of 1,024 of them that has become sparse is kept as a list.
+// numbers maps job numbers to jobs, and iterates in their order. Numbers are added in order and
+// removed in any order. A block of 1,024 of them that has become sparse is stored as a list.
 type numbers struct {
 	blocks map[uint64]*block
-	order  []uint64 // of blocks, ascending; those that are gone are skipped
-	// The block that was asked for last: mostly the next one, too.
+	order  []uint64 // keys of blocks, ascending; those without a block are skipped
+	// The block of the last lookup: it is likely the next one, too.
 	key  uint64
 	last *block
 }
@@ -216,17 +218,17 @@ type numbers struct {
 const (
 	blockBits = 10
 	blockSize = 1 << blockBits
-	sparse    = 64 // live numbers below which a block is a list
+	sparse    = 64 // below this many live numbers a block is a list
 )
 
 type block struct {
 	live  int
-	dense []uint32 // job + 1 by number; nil: see list
+	dense []uint32 // job + 1, by number; nil: see list
 	list  []pair
 }
 
 type pair struct {
-	low uint32 // of the number
+	low uint32 // lower bits of the number
 	job uint32
 }
 
@@ -316,10 +318,10 @@ func (x *numbers) remove(number uint64) {
 }
 
 // from calls f for the jobs from number on, in order, until it returns false. f may remove the job
-// it is called for, no other.
+// it is called for, but no other.
 func (x *numbers) from(number uint64, f func(number uint64, job uint32) bool) {
 	for key := number >> blockBits; ; key++ {
-		at, _ := slices.BinarySearch(x.order, key) // anew each time: f may have removed blocks
+		at, _ := slices.BinarySearch(x.order, key) // searched anew each time: f may have removed blocks
 		if at == len(x.order) {
 			return
 		}

@@ -1,13 +1,14 @@
 package ledger
 
-// names gives strings that many jobs share small numbers, for as long as a job has them.
+// names interns strings that many jobs share: each gets a small number for as long as a job uses
+// it.
 type names struct {
 	of   map[string]uint32
 	text []string
 	uses []int
 	free []uint32
 	size int64
-	last uint32 // that was interned: mostly the next one, too
+	last uint32 // the last one that was interned: it is likely the next one, too
 }
 
 func (n *names) init() { n.of = map[string]uint32{} }
@@ -48,9 +49,9 @@ func (n *names) release(id uint32) {
 	}
 }
 
-// Policy says what follows a failed attempt. Times are milliseconds.
+// Policy is a retry policy. Times are in milliseconds.
 type Policy struct {
-	Max        uint16 // attempts
+	Max        uint16 // most attempts
 	Back       bool   // a retried job goes behind the others
 	Factor     float32
 	Jitter     float32
@@ -58,8 +59,8 @@ type Policy struct {
 	MaxBackoff int64
 }
 
-// Wait returns how long a job waits after so many failed attempts; spread is a random number
-// in [0, 1).
+// Wait returns how long a job waits after this many failed attempts. spread is a random number in
+// [0, 1).
 func (p Policy) Wait(attempts int, spread float64) int64 {
 	wait := float64(p.Backoff)
 	for n := 1; n < attempts && wait < float64(p.MaxBackoff); n++ {
@@ -69,7 +70,8 @@ func (p Policy) Wait(attempts int, spread float64) int64 {
 	return max(0, int64(wait*(1+float64(p.Jitter)*(2*spread-1))))
 }
 
-// policies are interned like names. Those beyond 65,535 in use at a time are kept beside the job.
+// policies interns retry policies like names. If 65,535 are in use, a further one is stored with
+// its job.
 type policies struct {
 	of   map[Policy]uint16
 	all  []Policy

@@ -1,28 +1,31 @@
-// Package ledger is the state of one shard of a queue, folded from records.
+// Package ledger is the pure state machine of one shard of a queue. Its state is built from
+// records.
 //
-// It is pure: no clock, no goroutine, no I/O. The same records in the same order make the same
-// state, live and at replay. Times are unix milliseconds of the queue's clock, which never goes
-// back; they come with the records.
+// It has no clock, goroutine or I/O. The same records in the same order make the same state, live
+// and at replay. Times are Unix milliseconds of queue time, which never goes back; they come with
+// the records.
 //
 // # Records
 //
-// A [Record] is one fact that has been decided: a job was enqueued, claimed, completed. Deciding is
-// the caller's affair; the ledger answers questions ([Ledger.Find], [Ledger.Best], …) and changes
-// by [Ledger.Apply] alone. ledger.proto documents the wire format.
+// A [Record] is one fact that was decided: a job was enqueued, claimed, completed. The caller
+// decides. The ledger answers questions ([Ledger.Find], [Ledger.Best], …) and changes only by
+// [Ledger.Apply]. ledger.proto documents the wire format.
 //
-// Two kinds of records differ in when they are applied, and therefore in what they tolerate:
+// There are two kinds of records. They are applied at different moments, and so tolerate different
+// things:
 //
-//   - A *hard* record is applied once it is durable: enqueue, complete, fail, release, cancel,
+//   - A *hard* record is applied when it is durable: enqueue, complete, fail, release, cancel,
 //     purge, redrive, run, dead, pause, resume, config. Nobody sees the change before. Until then
-//     the caller holds the job ([Ledger.Hold]), so that nothing else happens to it, or keeps the ID of
-//     one that is to be enqueued ([Ledger.Expect]). Applied to a job
-//     for which it makes no sense, it is refused with [ErrVoid] and changes nothing.
-//   - A *soft* record (claim, started, expire) may be applied at once and becomes durable a little
-//     later. A checkpoint may therefore contain it although the log that follows has it again: it
-//     names the delivery it is about and does nothing if that is not news.
+//     the caller holds the job ([Ledger.Hold]), so that nothing else happens to it. For a job that
+//     is to be enqueued, the caller reserves the ID ([Ledger.Expect]). A hard record that makes no
+//     sense for its job is refused with [ErrVoid] and changes nothing.
+//   - A *soft* record (claim, started, expire) may be applied at once and become durable a little
+//     later. A checkpoint may therefore contain its effect although the log after the checkpoint
+//     has the record again. So a soft record names the delivery it is about, and does nothing if
+//     the job is past that point.
 //
-// Per job, records are applied in the order in which they were decided; across jobs their order
-// does not matter, except among hard records, which are applied in the order of the log.
+// For each job, records are applied in the order in which they were decided. Across jobs the order
+// of soft records does not matter; hard records are applied in the order of the log.
 //
 // # Jobs
 //
@@ -34,37 +37,39 @@
 //	                                         ▼
 //	               redrive ◀───────────── dead        cancel, purge: any ──▶ (cancelled)
 //
-// States in brackets are ends: the job is gone, its ID is remembered within the dedup window. A
-// job has a number, which names it in records and orders it: the highest priority first, then the
-// lowest number. A retried job keeps its place, unless its policy sends it back.
+// States in parentheses are final: the job is removed, and its ID is remembered within the
+// deduplication window. A job has a number, which identifies it in records and orders it: the
+// highest priority comes first, then the lowest number. A retried job keeps its place, unless its
+// policy moves it to the end.
 //
 // # Attempts
 //
-// A delivery is counted when a job is claimed. An attempt is counted at the first proof that a
-// delivery was begun (started, complete, fail), or when a claim expires: then nobody knows. A job
-// is dead after Max attempts, or after 3·Max deliveries, whichever is first: a lost answer costs
-// no attempt, and a job that kills its workers still ends. A claim that is known to have reached no
+// A delivery is counted when a job is claimed. An attempt is counted at the first proof that it
+// began (started, complete, fail), or when a claim expires, because then it may have begun. A job
+// is dead after Max attempts or 3·Max deliveries, whichever comes first. So a lost answer costs no
+// attempt, and a job that crashes its workers still ends. A claim that is known to have reached no
 // worker counts as neither.
 //
 // # Memory
 //
-// A waiting job with an ID of at most 16 bytes (a UUID is 16) takes at most about 100 bytes
-// without its payload: a fixed struct in a chunked arena, a place in its type's heap, an
+// A waiting job with an ID of at most 16 bytes (a UUID has 16) takes about 100 bytes at most,
+// without its payload. It has a fixed struct in a chunked arena, a place in its type's queue, an
 // entry in the table of IDs and one in the table of numbers. [Stats] counts index, payloads and
-// dedup window apart.
+// deduplication window separately.
 //
 // # Checkpoints
 //
-// [Ledger.Cut] begins a checkpoint of the state as it is at that moment. It is written in steps
-// while the ledger goes on: what is about to change is written before it changes. [Restore] reads
-// it back.
+// [Ledger.Cut] begins a checkpoint of the state at that moment. It is written in steps while the
+// ledger continues; a job that is about to change is written before it changes (copy on write).
+// [Restore] reads a checkpoint.
 //
-// The dedup window only grows at one end and shrinks at the other, so it is not written each time. A
-// checkpoint has *runs* of it, 2 to 4 MiB each, which later checkpoints have, too, until nothing in
-// them is remembered any more; what is in no run is part of the checkpoint, until it is worth a run.
-// The caller stores runs and knows which ones a checkpoint has; the ledger knows them by their order.
-// Entries have positions, which runs and checkpoints name: a run that is missing, or out of order, is
-// ErrCorrupt. A checkpoint that has no runs holds the whole window itself.
+// The deduplication window only grows at one end and shrinks at the other, so checkpoints do not
+// write all of it each time. A checkpoint has *runs* of it, 2 to 4 MiB each. Later checkpoints have
+// the same runs until nothing in them is remembered any more. Entries that are in no run are part
+// of the checkpoint itself, until there are enough for a run. The caller stores the runs and
+// records which ones a checkpoint has; the ledger identifies them by their order. Entries have
+// positions, and runs and checkpoints contain these, so a run that is missing or out of order is
+// ErrCorrupt. A checkpoint without runs contains the whole window.
 package ledger
 
 import (
@@ -72,10 +77,10 @@ import (
 	"fmt"
 )
 
-// State is where a job stands.
+// State is a job's place in its life cycle.
 type State uint8
 
-// The states. Completed and Cancelled jobs are gone; their IDs are remembered.
+// The states. Completed and Cancelled jobs are removed; their IDs are remembered.
 const (
 	None State = iota
 	Waiting
@@ -86,17 +91,17 @@ const (
 	Cancelled
 )
 
-// The kinds of errors; ask with errors.Is.
+// The kinds of errors; test for them with errors.Is.
 var (
-	// ErrVoid says that a record makes no sense in this state. Nothing has changed.
+	// ErrVoid means that a record makes no sense in the current state. Nothing has changed.
 	ErrVoid = errors.New("the record does not apply")
-	// ErrCorrupt says that bytes are not what this package writes.
+	// ErrCorrupt means that bytes are not what this package writes.
 	ErrCorrupt = errors.New("not a valid record")
-	// ErrNewer says that a record is of a kind that only a newer program knows.
+	// ErrNewer means that only a newer version knows the record's kind.
 	ErrNewer = errors.New("the record has a kind of a newer version")
 )
 
-// Config are the settings that the fold depends on; a Config record changes them.
+// Config holds the settings on which the state depends; a Configure record changes them.
 type Config struct {
 	DedupWindow int64 // milliseconds; default 10 minutes
 	DedupIDs    int   // default 1,000,000
@@ -112,48 +117,48 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Totals count since the queue exists.
+// Totals are counts since the queue was created.
 type Totals struct {
 	Enqueued  uint64
 	Completed uint64
 	Failed    uint64 // attempts that failed or whose claim expired
-	Expired   uint64 // jobs given up because their time to live was over
+	Expired   uint64 // jobs that died because their time to live was over
 	Cancelled uint64
-	Died      uint64 // jobs given up otherwise
+	Died      uint64 // jobs that died otherwise
 }
 
-// Ledger is the state of a shard. It belongs to one goroutine.
+// Ledger is the state of a shard. Only one goroutine may use it.
 type Ledger struct {
 	config Config
 	now    int64  // the newest time that was applied
 	next   uint64 // the next job's number
-	tidied int64  // when room was given back last
+	tidied int64  // when unused memory was last released
 	paused bool
 	totals Totals
-	count  [Dead + 1]int // of jobs by state
+	count  [Dead + 1]int // number of jobs by state
 
 	jobs     arena
-	coming   int // of them, those that are expected: their state is None
+	coming   int // number of jobs that are expected (see Expect): their state is None
 	ids      index
 	numbers  numbers
 	types    names
 	policies policies
-	lanes    []lane // by type
+	lanes    []lane // waiting jobs, by type
 	busy     []uint32
-	delayed  timers // until they may be claimed
-	claims   timers // until they end
-	ttl      timers // until waiting jobs are given up
+	delayed  timers // when delayed jobs become due
+	claims   timers // when claims end
+	ttl      timers // when waiting jobs' times to live end
 	held     map[uint64]times
-	requests map[string][]uint64 // claims by the call that made them
+	requests map[string][]uint64 // claimed jobs by request ID
 
 	window   window
-	oldest   uint64 // no job below this number waits
-	payloads int64  // bytes
-	extra    int64  // bytes of what few jobs have
+	oldest   uint64 // no job below this number is waiting
+	payloads int64  // bytes of payloads
+	extra    int64  // bytes of the fields that only few jobs have
 
 	cut      *Cut
-	phase    uint8   // flips with each checkpoint; see saved
-	replayed *Record // for Replay
+	phase    uint8   // flips with each checkpoint; see save
+	replayed *Record // reused by Replay
 }
 
 // New returns an empty ledger.
@@ -172,8 +177,8 @@ func New(c Config) *Ledger {
 // Now returns the newest time that was applied.
 func (l *Ledger) Now() int64 { return l.now }
 
-// Advance moves the time forward: delayed jobs that are due wait from now on, and IDs are forgotten.
-// It is no record; each Apply does the same.
+// Advance moves the time forward: delayed jobs that are due become waiting, and IDs beyond the
+// deduplication window are forgotten. It needs no record, because each Apply does the same.
 func (l *Ledger) Advance(now int64) {
 	if now <= l.now {
 		return
@@ -187,7 +192,7 @@ func (l *Ledger) Advance(now int64) {
 	}
 }
 
-// promote lets delayed jobs wait that are due.
+// promote makes delayed jobs that are due waiting.
 func (l *Ledger) promote() {
 	for len(l.delayed.heap) > 0 && l.delayed.heap[0].at <= l.now {
 		i := l.delayed.heap[0].job
@@ -197,11 +202,11 @@ func (l *Ledger) promote() {
 	}
 }
 
-// tidyEvery is how long, in milliseconds, tables keep room that is not needed.
+// tidyEvery is how long, in milliseconds, tables keep unused memory.
 const tidyEvery = 10_000
 
-// tidy gives back what was not needed for a while. A queue that is filled and emptied many times a
-// second keeps its tables.
+// tidy releases memory that was not needed for a while. A queue that is filled and emptied many
+// times a second keeps its tables.
 func (l *Ledger) tidy() {
 	l.ids.tidy()
 	l.window.ids.tidy()
@@ -213,27 +218,27 @@ func (l *Ledger) tidy() {
 	}
 }
 
-// Number hands out the number of a job that is about to be enqueued, or a new place for one that
-// is retried behind the others. Numbers are not handed out twice.
+// Number returns the number for a job that is about to be enqueued, or for the new place of a job
+// that is retried behind the others. It never returns a number twice.
 func (l *Ledger) Number() uint64 {
 	l.next++
 	return l.next - 1
 }
 
-// times are when something happens to a job; 0 is never.
+// times are the times at which something happens to a job; 0 means never.
 type times struct {
-	at      int64 // it is due (delayed), its claim ends (active), it died (dead)
-	expires int64 // its time to live is over
+	at      int64 // when it is due (delayed), its claim ends (active), or it died (dead)
+	expires int64 // when its time to live is over
 }
 
-// times returns them of a job, wherever they are kept.
+// times returns a job's times, wherever they are stored.
 func (l *Ledger) times(i uint32) times {
 	j := l.jobs.at(i)
 	if j.flags&held != 0 {
 		if j.state == Active {
 			return times{at: j.more.claim.until, expires: j.more.expires}
 		}
-		return l.held[j.number] // few have any
+		return l.held[j.number] // only few held jobs have any
 	}
 	var t times
 	switch j.state {
@@ -255,7 +260,7 @@ func (l *Ledger) times(i uint32) times {
 }
 
 // detach takes a job out of the heap it is in, so that it can be put elsewhere. Every change of a
-// job begins here, therefore a checkpoint under way gets its record first.
+// job begins here; so a checkpoint in progress writes the job first.
 func (l *Ledger) detach(i uint32) times {
 	l.save(i)
 	t := l.times(i)
@@ -283,7 +288,7 @@ func (l *Ledger) detach(i uint32) times {
 	return t
 }
 
-// attach puts a detached job where its state belongs.
+// attach puts a detached job into the heap or list of its state.
 func (l *Ledger) attach(i uint32, s State, t times) {
 	j := l.jobs.at(i)
 	j.state = s
@@ -311,20 +316,21 @@ func (l *Ledger) attach(i uint32, s State, t times) {
 	l.thin(j)
 }
 
-// Expect keeps an ID that is not known for the job of this number until the record that enqueues it is
-// applied: the ID is known as held, and the job is none yet. The number was handed out for it.
+// Expect reserves an unknown ID for the job with this number, until the record that enqueues it is
+// applied. Meanwhile the ID is known as held, and the job's state is None. The caller got the
+// number from Number.
 func (l *Ledger) Expect(number uint64, id ID) {
 	l.jobs.at(l.admit(number, id)).flags |= held
 	l.coming++
 }
 
-// live finds a job by its number.
+// live returns the index of the job with this number, unless it is only expected.
 func (l *Ledger) live(number uint64) (uint32, bool) {
 	i, ok := l.numbers.get(number)
 	return i, ok && l.jobs.at(i).state != None
 }
 
-// Hold keeps a job from being claimed, promoted, expired or listed as due until the next record
+// Hold marks a job: it is not claimed, promoted, expired or listed as due until the next record
 // about it is applied.
 func (l *Ledger) Hold(number uint64) error {
 	i, ok := l.live(number)
@@ -344,7 +350,7 @@ func (l *Ledger) Hold(number uint64) error {
 	return nil
 }
 
-// remove forgets a detached job.
+// remove deletes a detached job.
 func (l *Ledger) remove(i uint32) {
 	j := l.jobs.at(i)
 	l.ids.remove(j.id, i)

@@ -1,23 +1,23 @@
 package ledger
 
-// line is waiting jobs in their order: each comes before those behind it. Jobs that are submitted
-// one after the other stand in a line, and are claimed from its front, without a search.
+// line is a list of waiting jobs in the order in which they are claimed. Jobs that are submitted
+// one after the other are added at its end and claimed from its front, without a search.
 type line struct {
-	jobs  []uint32 // from front on; gap: the job has gone
+	jobs  []uint32 // from front on; gap: the job has left
 	front int
 	live  int
-	base  uint32 // position of jobs[0]; positions go round
+	base  uint32 // position of jobs[0]; positions wrap around
 }
 
 const (
 	gap       = 1<<32 - 1
-	shortLine = 1024 // places that are kept though they are not needed
+	shortLine = 1024 // places that are kept even if they are not needed
 )
 
-// last returns the job at the end; there is one.
+// last returns the job at the end. The line must not be empty.
 func (n *line) last() uint32 { return n.jobs[len(n.jobs)-1] }
 
-// push puts a job behind the others and returns its position.
+// push adds a job at the end and returns its position.
 func (n *line) push(i uint32) uint32 {
 	if len(n.jobs) == cap(n.jobs) && 2*n.front > len(n.jobs) {
 		n.base += uint32(n.front)
@@ -29,7 +29,7 @@ func (n *line) push(i uint32) uint32 {
 	return n.base + uint32(len(n.jobs)-1)
 }
 
-// remove takes the job at a position out. The first and the last place are never gaps.
+// remove removes the job at a position. The first and the last place are never gaps.
 func (n *line) remove(pos uint32) {
 	n.jobs[pos-n.base] = gap
 	n.live--
@@ -49,10 +49,10 @@ func (n *line) remove(pos uint32) {
 	}
 }
 
-// gaping reports whether most of the line is gaps.
+// gaping reports whether most places of the line are gaps.
 func (n *line) gaping() bool { return len(n.jobs)-n.front > max(2*n.live, shortLine) }
 
-// close closes the gaps; moved is told each job's new position.
+// close removes the gaps. It calls moved with each job's new position.
 func (n *line) close(moved func(i, pos uint32)) {
 	rest := n.jobs[n.front:]
 	n.base += uint32(len(n.jobs))

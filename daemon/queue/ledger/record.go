@@ -7,18 +7,18 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Kind says what a record is about; it is the number of the record's field in ledger.proto.
+// Kind is the kind of a record; it is the number of the record's field in ledger.proto.
 type Kind uint8
 
 // The kinds of records. See the package comment for which are hard and which soft.
 const (
 	Enqueue   Kind = 1
-	Claim     Kind = 2 // soft, unless the caller waits for it
-	Started   Kind = 3 // soft: the first proof that a delivery was begun
+	Claim     Kind = 2 // soft, unless the caller waits until it is durable
+	Started   Kind = 3 // soft: the first proof that an attempt began
 	Complete  Kind = 4
 	Fail      Kind = 5
 	Release   Kind = 6
-	Expire    Kind = 7 // soft: a claim's time is over
+	Expire    Kind = 7 // soft: a claim's visibility timeout is over
 	Cancel    Kind = 8
 	Kill      Kind = 9 // the job is dead
 	Redrive   Kind = 10
@@ -28,42 +28,44 @@ const (
 	Configure Kind = 14
 	Run       Kind = 15 // a delayed job may be claimed now
 
-	// Those of checkpoints.
+	// Kinds that occur only in checkpoints.
 	header  Kind = 32
 	saved   Kind = 33 // a job
-	ending  Kind = 34 // an ID in the dedup window
+	ending  Kind = 34 // an ID in the deduplication window
 	trailer Kind = 35
 	stretch Kind = 36 // begins a run: endings follow, without a gap
 )
 
 func (k Kind) known() bool { return k >= Enqueue && k <= Run || k >= header && k <= stretch }
 
-// Record is one fact. Which fields count depends on its kind.
+// Record is one decided fact. The kind determines which fields are used.
 type Record struct {
 	Kind Kind
 	At   int64 // when it was decided
 
-	// Numbers of the jobs it is about; one for Enqueue, Complete, Fail.
+	// Numbers of the jobs it is about; exactly one for Enqueue, Complete, Fail.
 	Numbers []uint64
-	// Deliveries, parallel to Numbers, of Claim, Started and Expire: which delivery it is.
+	// Deliveries, parallel to Numbers, for Claim, Started and Expire: the number of the
+	// delivery.
 	Deliveries []uint64
-	// Places, parallel to Numbers, of Fail, Expire and Release: the job's new place; none or 0: it
-	// keeps its own.
+	// Places, parallel to Numbers, for Fail, Expire and Release: the job's new place; none or 0
+	// keeps its place.
 	Places []uint64
 
 	// Enqueue.
 	ID, Type, Group string
-	Packed          ID     // instead of ID, if it is given
-	Payload         []byte // valid while the decoded bytes are; Apply copies
-	Text            string // instead of Payload, if it is given: Apply keeps it
-	Blob            string // instead of Payload: key of an object
-	Size            int    // of that object
+	Packed          ID     // used instead of ID, if set
+	Payload         []byte // valid while the decoded bytes are; Apply copies it
+	Text            string // used instead of Payload, if set: Apply keeps it
+	Blob            string // used instead of Payload: key of a payload object
+	Size            int    // size of that object
 	Priority        int8
-	RunAt           int64 // also Fail and Release: when the job may be claimed; 0 is now
+	RunAt           int64 // also for Fail and Release: when the job may be claimed; 0: now
 	Expires         int64 // 0 is never
 	Policy          Policy
 
-	// Claim. Epoch is also of Started and Expire: with the delivery, it says which claim they are about.
+	// Claim. Epoch is also used by Started and Expire: together with the delivery it identifies
+	// the claim.
 	Worker, Request   string
 	Epoch             int64
 	Nonce             uint32
@@ -72,23 +74,23 @@ type Record struct {
 
 	Result []byte // Complete
 	Cause  string // Fail, Expire, Kill
-	Dead   bool   // Fail: no further attempt
-	Late   bool   // Kill: because its time to live was over
-	// Undelivered, of Release and Kill: the claim that ends never reached a worker, so it is no
-	// attempt, and none of the deliveries after which a job is dead.
+	Dead   bool   // for Fail: no further attempt
+	Late   bool   // for Kill: because its time to live was over
+	// Undelivered is for Release and Kill: the claim that ends never reached a worker. It
+	// counts as no attempt and as none of the deliveries after which a job is dead.
 	Undelivered bool
 
 	Config Config // Configure
 
-	save *saving // of checkpoints
+	save *saving // only in checkpoints
 
-	memo *memo // keeps texts that come again and again
+	memo *memo // reuses repeated strings when decoding
 }
 
-// memo is the last Type and Worker that were decoded.
+// memo holds the last Type and Worker that were decoded.
 type memo [2]string
 
-// saving is what only checkpoints have.
+// saving holds the fields that only checkpoints have.
 type saving struct {
 	state              State
 	attempts, delivers uint16
@@ -99,10 +101,10 @@ type saving struct {
 	counts             [6]uint64
 }
 
-// DefaultPolicy is not written out in records; therefore it never changes.
+// DefaultPolicy is omitted from records, so its value must never change.
 var DefaultPolicy = Policy{Max: 3, Factor: 2, Jitter: 0.2, Backoff: 1000, MaxBackoff: 300_000}
 
-// The fields of a fact in ledger.proto.
+// Field numbers of the message Fact in ledger.proto.
 const (
 	fAt         protowire.Number = 1
 	fNumbers    protowire.Number = 2
@@ -144,13 +146,14 @@ const (
 
 	fUndelivered protowire.Number = 38
 
-	fLast = fUndelivered // what is beyond is of a newer version
+	fLast = fUndelivered // higher field numbers are of a newer version
 )
 
 // Append appends the record in wire format to b.
 func (r *Record) Append(b []byte) []byte {
 	b = protowire.AppendTag(b, protowire.Number(r.Kind), protowire.BytesType)
-	// The length goes before what is not yet written: room for two bytes, moved if it takes more.
+	// The length is written before the content, when it is not known yet: reserve two bytes,
+	// and move the content if it needs more.
 	start := len(b)
 	b = append(b, 0, 0)
 	b = r.appendFact(b)
@@ -299,8 +302,8 @@ func appendPacked(b []byte, f protowire.Number, v []uint64) []byte {
 	return b
 }
 
-// Decode reads one record. Payload and Result alias b; slices of r are used again. Fields that this
-// version does not know are ignored; a kind that it does not know is ErrNewer.
+// Decode decodes one record. Payload and Result alias b; slices of r are reused. Unknown fields are
+// ignored; an unknown kind is ErrNewer.
 func (r *Record) Decode(b []byte) error {
 	err := r.decode(b)
 	if r.Packed.len != 0 {
@@ -317,7 +320,7 @@ func (r *Record) packed() ID {
 	return Pack(r.ID)
 }
 
-// decode is Decode that leaves an ID packed if it is.
+// decode is Decode, but leaves an ID packed.
 func (r *Record) decode(b []byte) error {
 	spare := r.save
 	*r = Record{Numbers: r.Numbers[:0], Deliveries: r.Deliveries[:0], Places: r.Places[:0], memo: r.memo}

@@ -6,13 +6,13 @@ import (
 	"slices"
 )
 
-// Job is a job as it stands. It is a copy, except that Payload is shared and immutable.
+// Job is a copy of a job's current state. Payload is shared and immutable.
 type Job struct {
 	Number              uint64
 	ID, Type, Group     string
 	Payload             string
-	Blob                string // key of the object that is the payload
-	Size                int    // of the payload
+	Blob                string // key of the payload object
+	Size                int    // of the payload, in bytes
 	State               State
 	Held                bool
 	Priority            int8
@@ -21,18 +21,18 @@ type Job struct {
 	Deliveries          int
 	Uncounted           int   // of Deliveries, those before the last redrive, and those that reached no worker
 	Begun               bool  // the current delivery counts as an attempt
-	Created             int64 // milliseconds, as all times here
-	At                  int64 // Delayed: due. Active: the claim's end. Dead: since
-	Expires             int64 // its time to live is over; 0: never
+	Created             int64 // milliseconds, like all times here
+	At                  int64 // Delayed: when due. Active: end of the claim. Dead: when it died
+	Expires             int64 // end of its time to live; 0: never
 	Cause               string
-	Worker, Request     string // of the claim; of the last one if Dead
+	Worker, Request     string // of the claim; of the last claim if Dead
 	Epoch, Visibility   int64
 	Nonce               uint32
 	Tokenless           bool
 	deliveriesSinceBase int
 }
 
-// Find returns the live job of an ID.
+// Find returns the live job with an ID.
 func (l *Ledger) Find(id string) (Job, bool) {
 	i, ok := l.ids.get(Pack(id))
 	if !ok || l.jobs.at(i).state == None {
@@ -41,7 +41,7 @@ func (l *Ledger) Find(id string) (Job, bool) {
 	return l.view(i), true
 }
 
-// Job returns a live job by number.
+// Job returns the live job with a number.
 func (l *Ledger) Job(number uint64) (Job, bool) {
 	i, ok := l.live(number)
 	if !ok {
@@ -50,8 +50,8 @@ func (l *Ledger) Job(number uint64) (Job, bool) {
 	return l.view(i), true
 }
 
-// Known looks an ID up among live jobs and those that have ended. That of a job that is expected is
-// held, and its state None.
+// Known looks up an ID among live jobs and those that have ended. For an expected job (see Expect),
+// isHeld is true and the state is None.
 func (l *Ledger) Known(id ID) (s State, isHeld bool) {
 	if i, ok := l.ids.get(id); ok {
 		return l.jobs.at(i).state, l.jobs.at(i).flags&held != 0
@@ -62,7 +62,7 @@ func (l *Ledger) Known(id ID) (s State, isHeld bool) {
 	return None, false
 }
 
-// Glance is Job without ID and payload, for those who know them.
+// Glance is Job without ID and payload, for callers that have them.
 func (l *Ledger) Glance(number uint64) (Job, bool) {
 	i, ok := l.live(number)
 	if !ok {
@@ -71,7 +71,7 @@ func (l *Ledger) Glance(number uint64) (Job, bool) {
 	return l.glance(i), true
 }
 
-// Content returns what Glance leaves out of a live job.
+// Content returns the ID and payload of a live job, which Glance leaves out.
 func (l *Ledger) Content(number uint64) (id ID, payload string) {
 	i, ok := l.live(number)
 	if !ok {
@@ -111,8 +111,8 @@ func (l *Ledger) glance(i uint32) Job {
 	return v
 }
 
-// Exhausted reports whether the job is dead when its current delivery ends: by a failed attempt,
-// or, if attempt is false, without one.
+// Exhausted reports whether the job will be dead when its current delivery ends. attempt says
+// whether that end counts as an attempt.
 func (j *Job) Exhausted(attempt bool) bool {
 	attempts := j.Attempts
 	if attempt && !j.Begun {
@@ -121,15 +121,15 @@ func (j *Job) Exhausted(attempt bool) bool {
 	return attempts >= int(j.Policy.Max) || j.deliveriesSinceBase >= 3*int(j.Policy.Max) || j.Deliveries >= math.MaxUint16-1
 }
 
-// End is what is remembered of a job that has ended.
+// End is what is remembered about a job that has ended.
 type End struct {
 	State  State // Completed or Cancelled
 	At     int64
 	Nonce  uint32 // of the claim that completed it
-	Result []byte // shared: not to be changed
+	Result []byte // shared: must not be changed
 }
 
-// Ended returns how the job of an ID has ended, within the dedup window.
+// Ended returns how the job with an ID ended, within the deduplication window.
 func (l *Ledger) Ended(id string) (End, bool) {
 	pos, ok := l.window.get(Pack(id), l.now)
 	if !ok {
@@ -139,14 +139,14 @@ func (l *Ledger) Ended(id string) (End, bool) {
 	return End{State: e.state, At: e.at, Nonce: e.nonce, Result: l.window.result[pos]}, true
 }
 
-// Paused reports whether claims are stopped.
+// Paused reports whether claims are paused.
 func (l *Ledger) Paused() bool { return l.paused }
 
-// Config returns the settings that the fold depends on.
+// Config returns the settings on which the state depends.
 func (l *Ledger) Config() Config { return l.config }
 
-// Best returns the waiting job to be claimed next, of any type if there are none in types. It does
-// not ask whether the queue is paused.
+// Best returns the waiting job to be claimed next, among those of the given types, or of any type
+// if types is empty. It does not check whether the queue is paused.
 func (l *Ledger) Best(types []string) (number uint64, ok bool) {
 	best := uint32(math.MaxUint32)
 	consider := func(typ uint32) {
@@ -173,13 +173,14 @@ func (l *Ledger) Best(types []string) (number uint64, ok bool) {
 	return l.jobs.at(best).number, true
 }
 
-// Due returns up to limit jobs whose claim has ended by now, among them the one that ended first.
+// Due returns up to limit jobs whose claim has ended by now. The claim that ended first is among
+// them.
 func (l *Ledger) Due(now int64, limit int) []uint64 { return l.claims.due(now, limit) }
 
 // Late returns up to limit waiting or delayed jobs whose time to live is over by now.
 func (l *Ledger) Late(now int64, limit int) []uint64 { return l.ttl.due(now, limit) }
 
-// due lists entries by walking the heap from the top; it changes nothing.
+// due returns entries by walking the heap from the top; it changes nothing.
 func (t *timers) due(now int64, limit int) []uint64 {
 	var out []uint64
 	for open := []int{0}; len(open) > 0 && len(out) < limit; open = open[1:] {
@@ -195,8 +196,8 @@ func (t *timers) due(now int64, limit int) []uint64 {
 	return out
 }
 
-// Next returns when something will happen by itself: a job becomes due, a claim or a time to live
-// ends. ok is false if nothing will.
+// Next returns the next time at which something happens by itself: a job becomes due, a claim or a
+// time to live ends. ok is false if there is none.
 func (l *Ledger) Next() (at int64, ok bool) {
 	for _, t := range []*timers{&l.delayed, &l.claims, &l.ttl} {
 		if len(t.heap) > 0 && (!ok || t.heap[0].at < at) {
@@ -206,8 +207,8 @@ func (l *Ledger) Next() (at int64, ok bool) {
 	return at, ok
 }
 
-// Extend gives an active job's claim another end. It is no record: after a takeover every claim
-// has a fresh visibility timeout anyway.
+// Extend sets a new end of an active job's claim. It needs no record, because after a takeover
+// every claim gets a fresh visibility timeout.
 func (l *Ledger) Extend(number uint64, until int64) bool {
 	i, ok := l.live(number)
 	if !ok || l.jobs.at(i).state != Active || l.jobs.at(i).flags&held != 0 {
@@ -217,9 +218,9 @@ func (l *Ledger) Extend(number uint64, until int64) bool {
 	return true
 }
 
-// TakeOver ends the replay and gives every claim one fresh visibility timeout. It is no record.
+// TakeOver ends the replay and gives every claim one fresh visibility timeout. It is not a record.
 func (l *Ledger) TakeOver(now int64) {
-	l.replayed = nil // it holds the last segment
+	l.replayed = nil // it references the last segment
 	l.Advance(now)
 	for _, number := range l.claims.due(math.MaxInt64, len(l.claims.heap)) {
 		i, _ := l.numbers.get(number)
@@ -227,30 +228,32 @@ func (l *Ledger) TakeOver(now int64) {
 	}
 }
 
-// Requested returns the jobs that the call of this name has claimed and that are still claimed so.
+// Requested returns the jobs that the claim call with this request ID has claimed, as far as those
+// claims still hold.
 func (l *Ledger) Requested(request string) []uint64 {
 	return slices.Sorted(slices.Values(l.requests[request]))
 }
 
-// From calls f for the jobs from number on, in the order of their numbers, until f returns false.
-// f may change the job it is called for, no other.
+// From calls f for the jobs from number on, in the order of their numbers, until f returns false. f
+// may change the job it is called for, but no other.
 func (l *Ledger) From(number uint64, f func(Job) bool) {
 	l.numbers.from(number, func(_ uint64, i uint32) bool { return l.jobs.at(i).state == None || f(l.view(i)) })
 }
 
-// Stats are the numbers of a ledger.
+// Stats are the counts of a ledger.
 type Stats struct {
 	Waiting, Delayed, Active, Dead int
 	Paused                         bool
-	Oldest                         int64 // when the oldest waiting job was enqueued; 0: none waits
+	Oldest                         int64 // when the oldest waiting job was enqueued; 0: no job waits
 	Totals                         Totals
 	Next                           uint64 // the next job's number
-	// Bytes: of the index, of payloads in memory, of the dedup window.
+	// Bytes of the index, of payloads in memory, of the deduplication window.
 	IndexBytes, PayloadBytes, DedupBytes int64
 	DedupIDs                             int
 }
 
-// Stats counts. Finding the oldest waiting job is amortized: each number is passed once.
+// Stats returns the counts. Finding the oldest waiting job has amortized constant cost: each number
+// is passed once.
 func (l *Ledger) Stats() Stats {
 	s := Stats{
 		Waiting: l.count[Waiting], Delayed: l.count[Delayed], Active: l.count[Active], Dead: l.count[Dead],
@@ -269,16 +272,16 @@ func (l *Ledger) Stats() Stats {
 	return s
 }
 
-// Waiting returns how many jobs wait; not all of them may be claimed at the moment.
+// Waiting returns how many jobs are waiting; held ones are counted as well.
 func (l *Ledger) Waiting() int { return l.count[Waiting] }
 
-// Jobs returns how many jobs are live, and Bytes what they take, for limits.
+// Jobs returns how many jobs are live, for limits.
 func (l *Ledger) Jobs() int { return l.jobs.n - l.coming }
 
 // Bytes returns the memory of live jobs, index and payloads, estimated in constant time.
 func (l *Ledger) Bytes() int64 { return int64(l.jobs.n)*100 + l.payloads + l.extra }
 
-// bytes is the memory of the index.
+// bytes returns the memory of the index.
 func (l *Ledger) bytes() int64 {
 	n := l.jobs.bytes() + l.ids.bytes() + l.numbers.bytes() + l.delayed.bytes() + l.claims.bytes() + l.ttl.bytes()
 	n += l.extra + l.types.size + int64(len(l.held))*64
@@ -288,7 +291,7 @@ func (l *Ledger) bytes() int64 {
 	return n
 }
 
-// Size returns the bytes of a job's payload, wherever it is; 0 if there is no such job.
+// Size returns the size of a job's payload in bytes, inline or not; 0 if there is no such job.
 func (l *Ledger) Size(number uint64) int {
 	i, ok := l.live(number)
 	if !ok {
@@ -301,7 +304,7 @@ func (l *Ledger) Size(number uint64) int {
 	return len(j.payload)
 }
 
-// Unreferenced returns those of some keys that are no job's payload.
+// Unreferenced returns those keys that are not the payload of a job.
 func (l *Ledger) Unreferenced(keys map[string]bool) []string {
 	left := maps.Clone(keys)
 	l.numbers.from(0, func(_ uint64, i uint32) bool {
@@ -313,7 +316,7 @@ func (l *Ledger) Unreferenced(keys map[string]bool) []string {
 	return slices.Sorted(maps.Keys(left))
 }
 
-// Blob returns the key of the object that is the job's payload, or "".
+// Blob returns the key of the job's payload object, or "".
 func (l *Ledger) Blob(number uint64) string {
 	i, ok := l.live(number)
 	if !ok || l.jobs.at(i).more == nil {

@@ -2,44 +2,46 @@ package ledger
 
 import "slices"
 
-// window remembers the IDs of jobs that have ended, in the order in which they ended.
+// window is the deduplication window: the IDs of jobs that have ended, in the order in which they
+// ended.
 type window struct {
 	chunks []*[windowChunk]ended // the first one begins at position base
 	base   uint64                // position of the first entry of the first chunk
-	head   uint64                // the oldest entry
-	tail   uint64                // behind the newest
+	head   uint64                // position of the oldest entry
+	tail   uint64                // position behind the newest entry
 	ids    index                 // by position modulo references
 	long   map[uint64]string     // IDs of more than 16 bytes, by position
 	result map[uint64][]byte
 	extra  int64
-	spans  []int64 // that entries were to be remembered
-	// runs are where those end that the newest checkpoint has, ascending: they touch, and the first one
-	// has the oldest entry if any has.
+	spans  []int64 // how long entries are remembered: the distinct values
+	// runs are the end positions of the newest checkpoint's runs, ascending. They are adjacent,
+	// and the first one contains the oldest entry, if a run does.
 	runs []uint64
-	// A checkpoint writes what is not in a run into runs if it is about so many bytes, and ends one
-	// beyond most.
+	// A checkpoint writes the entries that are in no run into runs if they have about least
+	// bytes, and ends a run beyond most.
 	least, most int
-	// leaving is told of entries before they are forgotten, for a checkpoint under way.
+	// leaving is called with entries before they are forgotten, for a checkpoint in progress.
 	leaving func(pos uint64)
 }
 
 const windowChunk = 128
 
-// The sizes of runs: of a million IDs, what is written twice is little, and HEAD names one or two dozen.
+// The sizes of runs in bytes. For a million IDs, little is written twice, and HEAD names one or two
+// dozen runs.
 const (
 	leastRun   = 2 << 20
 	mostRun    = 4 << 20
 	endingSize = 48 // bytes of an entry in a checkpoint, without a result
 )
 
-// ended is an ID in the window: 32 bytes with its table entry some 40.
+// ended is an ID in the window: 32 bytes, and some 40 with its table entry.
 type ended struct {
 	id    [16]byte
 	at    int64 // when it ended
 	nonce uint32
 	len   uint8
 	state State
-	span  uint16 // for how long: each keeps the window in which it ended
+	span  uint16 // index into window.spans: each entry keeps the window setting under which it ended
 }
 
 func (w *window) init() {
@@ -48,7 +50,8 @@ func (w *window) init() {
 	w.ids.init(func(ref uint32) [16]byte { return w.at(w.position(ref)).id }, func(ref uint32, p ID) bool { return w.has(w.position(ref), p) })
 }
 
-// position completes a reference: the window never holds so many entries.
+// position converts a reference back to a position. It is unique because the window never holds
+// that many entries.
 func (w *window) position(ref uint32) uint64 {
 	return w.head + uint64(ref-uint32(w.head))
 }
@@ -85,11 +88,12 @@ func (w *window) get(p ID, now int64) (uint64, bool) {
 	return pos, !w.over(w.at(pos), now)
 }
 
-// over reports whether an entry is to be forgotten. It goes by the window in which the job ended: if
-// a wider one could revive it, what a replay finds would depend on when the settings were applied.
+// over reports whether an entry is to be forgotten. The window setting at the job's end decides. If
+// a longer setting could revive an entry, the result of a replay would depend on when the settings
+// were applied.
 func (w *window) over(e *ended, now int64) bool { return e.at+w.spans[e.span] <= now }
 
-// span numbers a length.
+// span returns the index of a duration in spans.
 func (w *window) span(length int64) uint16 {
 	at := slices.Index(w.spans, length)
 	if at < 0 && len(w.spans) < 1<<16 {
@@ -98,7 +102,7 @@ func (w *window) span(length int64) uint16 {
 	return uint16(max(0, at))
 }
 
-// add remembers an ID for so long. If it is there, its time was over.
+// add remembers an ID for this long. If the ID is there already, its time was over.
 func (w *window) add(p ID, e ended, length int64, result []byte) {
 	if ref, ok := w.ids.get(p); ok {
 		w.drop(w.position(ref))
@@ -118,7 +122,7 @@ func (w *window) add(p ID, e ended, length int64, result []byte) {
 	w.tail++
 }
 
-// put writes an entry behind the newest; tail is moved by the caller.
+// put writes an entry behind the newest one. The caller moves tail.
 func (w *window) put(e ended) {
 	if w.tail-w.base == uint64(len(w.chunks))*windowChunk {
 		w.chunks = append(w.chunks, new([windowChunk]ended))
@@ -126,7 +130,7 @@ func (w *window) put(e ended) {
 	*w.at(w.tail) = e
 }
 
-// skip leaves a position without an entry.
+// skip adds a position without an entry.
 func (w *window) skip() {
 	w.put(ended{})
 	w.tail++
@@ -149,7 +153,7 @@ func (w *window) drop(pos uint64) {
 	}
 }
 
-// forget drops what is over, and the oldest beyond so many.
+// forget drops entries whose time is over, and the oldest ones beyond the limit most.
 func (w *window) forget(now int64, most int) {
 	before := w.head
 	for w.head < w.tail {
@@ -177,8 +181,8 @@ func (w *window) pass() {
 	}
 }
 
-// unneeded returns how many runs have nothing that is remembered, and where the last one ends: the
-// oldest entry that is in none.
+// unneeded returns how many runs contain nothing that is remembered, and the oldest position that
+// is in no run.
 func (w *window) unneeded() (n int, end uint64) {
 	for n < len(w.runs) && w.runs[n] <= w.head {
 		n++
@@ -189,7 +193,7 @@ func (w *window) unneeded() (n int, end uint64) {
 	return n, w.runs[len(w.runs)-1]
 }
 
-// pays reports whether the entries from a position on are worth a run.
+// pays reports whether the entries from a position on are enough for a run.
 func (w *window) pays(from uint64) bool {
 	size := int(w.tail-from) * endingSize
 	for pos := from; pos < w.tail && size < w.least && len(w.result)+len(w.long) > 0; pos++ {
