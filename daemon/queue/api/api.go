@@ -1,7 +1,7 @@
-// Package api serves a queue over HTTP: the project's own JSON API, osqueue's REST paths,
+// Package api serves a queue over HTTP. It has the project's own JSON API, osqueue's REST paths,
 // WebSocket protocol and Connect service on the queue "default", and a protobuf service for
-// throughput. docs/reference/queue-http.md lists every path and body; a test holds it against
-// the mux of this package.
+// throughput. docs/reference/queue-http.md lists every path and body; a test compares it with the
+// routes of this package.
 //
 //	/v1/queues/{queue}/…            own API, JSON (package wire has the bodies)
 //	/emitd.queue.v1.QueueService/…  own batches as protobuf: Connect, gRPC, gRPC-Web
@@ -9,23 +9,25 @@
 //	/v1/ws                          osqueue's WebSocket protocol
 //	/osqueue.v1.QueueService/…      osqueue's service: Connect, gRPC, gRPC-Web
 //
-// What holds on every transport:
+// Every transport promises:
 //
 //  1. A 2xx answer to a write means that the write is durable, as [queue.Service] says.
-//  2. What a caller did wrong is a 4xx with a tag, a message and a hint; never a 5xx. Of a
-//     refused call nothing is kept. A stale or forged claim is 409 StaleClaim.
-//  3. A 503 or 429 may be repeated; its Retry-After says when. After UnknownOutcome the call may
-//     have happened: repeat it with the same ids, keys or request_id.
-//  4. No answer lists more than 1,000 jobs; osqueue's lists, which have no pages, say "truncated".
-//  5. Memory is bounded: a body by what it decodes to, all bodies and answers under way by [Limits], a
-//     call by 1,000 jobs, which is checked while it is decoded. Who sends or reads too slowly is cut off.
+//  2. A mistake of the caller is answered with 4xx, a tag, a message and a hint; never with 5xx. A
+//     refused call has no effect. A stale or forged claim is 409 StaleClaim.
+//  3. A call that is answered with 503 or 429 may be repeated; its Retry-After says when. After
+//     UnknownOutcome the call may have had an effect: repeat it with the same ids, keys or
+//     request_id.
+//  4. No answer lists more than 1,000 jobs. osqueue's lists, which have no pages, say "truncated".
+//  5. Memory is bounded. The size of a body is limited after decompression. [Limits] bounds all
+//     bodies and answers in flight together. A call has at most 1,000 jobs, which is checked while
+//     it is decoded. A client that sends or reads too slowly is disconnected.
 //
-// Not here: authentication and the refusal of foreign hosts belong to the listener (the guard of
-// cmd/emitd), which answers with [Handler.Refuse] what it does not let through and lets a [Preflight]
-// through. This package refuses pages of other origins unless they are named, so that a site
-// somebody visits cannot write to the emitd on their machine.
+// Authentication and the rejection of unknown host names are not here. They belong to the listener
+// (the guard of cmd/emitd). It answers rejected requests with [Handler.Refuse] and lets a
+// [Preflight] through. This package refuses calls from web pages of other origins unless they are
+// configured, so that a web site cannot write to the emitd on its visitor's machine.
 //
-// gRPC needs HTTP/2, without TLS too: give the server [Protocols].
+// gRPC needs HTTP/2, also without TLS: configure the server with [Protocols].
 package api
 
 import (
@@ -41,41 +43,43 @@ import (
 	"github.com/emitd/emitd/daemon/queue/api/refusal"
 )
 
-// Options of the API. The zero value is good.
+// Options configure the API. The zero value is a good default.
 type Options struct {
-	// Queues declares, lists and removes queues. Nil: these calls are answered 501.
+	// Queues declares, lists and removes queues. Nil: these calls are answered with 501.
 	Queues Directory
-	// Origins may call from a browser, such as "https://queue.example.org". Empty: none but the
-	// server's own. There is no wildcard.
+	// Origins are the origins whose pages may call from a browser, such as
+	// "https://queue.example.org". Empty: only the server's own. There is no wildcard.
 	Origins []string
-	// Healthy is asked by /healthz; nil asks the queue "default" for its statistics, which a
-	// deposed or storeless broker refuses.
+	// Healthy decides the answer of /healthz. Nil asks the queue "default" for its statistics;
+	// a broker that was replaced, or has no store, refuses them.
 	Healthy func(ctx context.Context) error
-	// Throttle is told at /v1/throttle-stats; nil: zeros.
+	// Throttle returns the answer of /v1/throttle-stats; nil: zeros.
 	Throttle func() ThrottleStats
-	// Limiter bounds memory; handlers of one process share one. Nil: one with the default [Limits].
+	// Limiter bounds memory; the handlers of one process should share one. Nil: a new one with
+	// the default [Limits].
 	Limiter *Limiter
-	// Timeout is how long a call may be without an answer of the service, on top of what a claim
-	// waits; default 30 s.
+	// Timeout is how long a call waits for the service, in addition to a claim's own wait;
+	// default 30 s.
 	Timeout time.Duration
-	// Logger gets what is a mistake of this side; default slog.Default().
+	// Logger receives the server's own errors; default slog.Default().
 	Logger *slog.Logger
 }
 
-// Directory knows the queues of a cluster; *queue.Registry is one.
+// Directory manages the queues of a cluster; *queue.Registry is one.
 type Directory interface {
-	// List returns the declared queues by name.
+	// List returns the declared queues, sorted by name.
 	List(ctx context.Context) ([]queue.Settings, error)
-	// Amend makes a queue be, or changes its settings, and returns them whole. They are made of those
-	// in force, as revise says; of a queue that is not there, of its name. The same again changes nothing.
+	// Amend creates a queue, or changes its settings, and returns them complete. revise derives
+	// them from the current ones; for a queue that does not exist it gets settings with only
+	// the name. Declaring the same again changes nothing.
 	Amend(ctx context.Context, name string, revise func(queue.Settings) (queue.Settings, error)) (queue.Settings, error)
-	// Remove takes a queue and its jobs away. [queue.QueueNotFound] if there is none.
+	// Remove removes a queue and its jobs. [queue.QueueNotFound] if there is none.
 	Remove(ctx context.Context, name string) error
 }
 
 var _ Directory = (*queue.Registry)(nil)
 
-// ThrottleStats are the counters of a throttled object store, under osqueue's names.
+// ThrottleStats are the counters of a throttled object store, with osqueue's names.
 type ThrottleStats struct {
 	TotalReads          int64 `json:"totalReads"`
 	TotalWrites         int64 `json:"totalWrites"`
@@ -87,25 +91,25 @@ type ThrottleStats struct {
 	DailyBudgetExceeded bool  `json:"dailyBudgetExceeded"`
 }
 
-// Handler serves the API. Make it with [New].
+// Handler serves the API. Create it with [New].
 type Handler struct {
 	svc      queue.Service
 	opts     Options
 	mux      *http.ServeMux
 	guard    *http.CrossOriginProtection
 	limiter  *Limiter
-	limited  http.Handler // answer, under the limiter
+	limited  http.Handler // answer, wrapped by the limiter
 	sockets  sockets
 	log      *slog.Logger
 	routes   []string
-	services []string // paths of the RPC services, each ends in "/"
+	services []string // paths of the RPC services; each ends in "/"
 }
 
 var _ http.Handler = (*Handler)(nil)
 
 const defaultTimeout = 30 * time.Second
 
-// New makes the handler of a queue service: a broker in this process, or a [Forwarder].
+// New creates the handler of a queue service: a broker in this process, or a [Forwarder].
 func New(svc queue.Service, o Options) (*Handler, error) {
 	if o.Timeout == 0 {
 		o.Timeout = defaultTimeout
@@ -132,8 +136,8 @@ func New(svc queue.Service, o Options) (*Handler, error) {
 	return h, nil
 }
 
-// Protocols returns what the API's server must speak: HTTP/1.1 and HTTP/2, which gRPC needs, with
-// TLS and without.
+// Protocols returns the protocols that the API's server must support: HTTP/1.1 and HTTP/2, which
+// gRPC needs, with and without TLS.
 func Protocols() *http.Protocols {
 	p := new(http.Protocols)
 	p.SetHTTP1(true)
@@ -142,10 +146,11 @@ func Protocols() *http.Protocols {
 	return p
 }
 
-// Routes lists the patterns served, as "METHOD /path" (services end in "/").
+// Routes returns the patterns that are served, as "METHOD /path" (services end in "/").
 func (h *Handler) Routes() []string { return slices.Clone(h.routes) }
 
-// ServeHTTP answers one request, under the limiter unless a listener has put it under one already.
+// ServeHTTP answers one request. It applies the limiter unless the listener has applied one
+// already.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if limited(r) {
 		h.answer(w, r)
@@ -174,7 +179,7 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request) {
 	h.mux.ServeHTTP(w, r)
 }
 
-// endpoint answers one call; its error is written as a refusal.
+// endpoint answers one call. An error is written as a refusal.
 type endpoint func(c *call) error
 
 func (h *Handler) handle(pattern string, e endpoint) {
@@ -193,10 +198,10 @@ func (h *Handler) mount(path string, handler http.Handler) {
 	h.mux.Handle(path, handler)
 }
 
-// lost answers what no pattern matches: 405 if another method would, else 404.
+// lost answers a request that no pattern matches: 405 if another method would match, otherwise 404.
 func (h *Handler) lost(w http.ResponseWriter, r *http.Request) {
 	probe := &headers{h: http.Header{}}
-	h.mux.ServeHTTP(probe, r) // only to learn the methods
+	h.mux.ServeHTTP(probe, r) // only to learn the allowed methods
 	if allow := probe.h.Get("Allow"); probe.status == http.StatusMethodNotAllowed && allow != "" {
 		w.Header().Set("Allow", allow)
 		refuse(w, queue.Refuse(refusal.MethodNotAllowed, "%.20s is not for %.200s", r.Method, r.URL.Path).WithHint("allowed: %s", allow))
@@ -205,7 +210,7 @@ func (h *Handler) lost(w http.ResponseWriter, r *http.Request) {
 	refuse(w, queue.Refuse(refusal.NotFound, "there is no %.200s", r.URL.Path))
 }
 
-// headers is a response nobody reads.
+// headers is a response whose body is discarded.
 type headers struct {
 	h      http.Header
 	status int
@@ -215,10 +220,10 @@ func (p *headers) Header() http.Header         { return p.h }
 func (p *headers) Write(b []byte) (int, error) { return len(b), nil }
 func (p *headers) WriteHeader(s int)           { p.status = s }
 
-// refusal turns any error of a service into what a caller may see.
+// refusal converts any error of a service into one that a caller may see.
 func (h *Handler) refusal(ctx context.Context, err error) *queue.Error {
 	if e, ok := errors.AsType[*queue.Error](context.Cause(ctx)); ok && e.Tag == queue.Unauthorized {
-		return e // the listener ended the call: its token was revoked
+		return e // the listener ended the call because its token was revoked
 	}
 	if e, ok := errors.AsType[*queue.Error](err); ok {
 		return e
@@ -237,5 +242,5 @@ func refuse(w http.ResponseWriter, e *queue.Error) {
 	}
 	w.Header().Set("Content-Type", refusal.MediaType)
 	w.WriteHeader(p.Status)
-	_, _ = w.Write(encode(p)) // the client has gone: nobody to tell
+	_, _ = w.Write(encode(p)) // an error means that the client has gone
 }

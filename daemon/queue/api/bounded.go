@@ -9,8 +9,8 @@ import (
 	"github.com/emitd/emitd/daemon/queue"
 )
 
-// bounded is a service whose calls end: a broker that waits for a store that hangs must not keep
-// callers for ever.
+// bounded is a service with a time limit: a broker that waits for a store that does not answer must
+// not keep callers waiting for ever.
 type bounded struct {
 	svc   queue.Service
 	limit time.Duration
@@ -18,7 +18,7 @@ type bounded struct {
 
 var _ queue.Service = bounded{}
 
-// within makes one call of at most limit. tag is what a call without an answer means.
+// within makes one call with a time limit. tag is the refusal's tag if there is no answer in time.
 func within[T any](ctx context.Context, limit time.Duration, tag queue.Tag, do func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -74,7 +74,7 @@ func (b bounded) Do(ctx context.Context, name string, c queue.Command) (int, err
 	})
 }
 
-// rpcBodies gives refused bodies of an RPC service the form in which the RPC library passes them on.
+// rpcBodies converts refusals of bodies into errors that the RPC library passes on.
 func (h *Handler) rpcBodies(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Body = rpcBody{ReadCloser: r.Body, h: h, r: r}

@@ -13,7 +13,7 @@ import (
 	"github.com/emitd/emitd/daemon/queue/api/wire"
 )
 
-// call is one HTTP call being answered.
+// call is one HTTP call that is being answered.
 type call struct {
 	h   *Handler
 	w   http.ResponseWriter
@@ -21,7 +21,8 @@ type call struct {
 	buf *bytes.Buffer
 }
 
-// buffers are reused: a body is decoded into copies before its buffer goes back.
+// buffers are reused. This is safe because a body is decoded into copies before its buffer is
+// returned.
 var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
 const maxPooled = 1 << 20
@@ -46,7 +47,7 @@ func (c *call) body() ([]byte, error) {
 	return c.buf.Bytes(), nil
 }
 
-// decode reads the body into v; it must be there.
+// decode decodes the body into v; a body is required.
 func (c *call) decode(v any) error {
 	b, err := c.body()
 	if err != nil {
@@ -64,31 +65,31 @@ func (c *call) decodeAny(v any) error {
 	return wire.Decode(b, v)
 }
 
-// queue returns the queue the path names.
+// queue returns the name of the queue in the path.
 func (c *call) queue() (string, error) {
 	name := c.r.PathValue("queue")
 	return name, limits.Queue(name)
 }
 
-// id returns the job the path names.
+// id returns the job ID in the path.
 func (c *call) id() (string, error) {
 	id := c.r.PathValue("id")
 	return id, limits.ID(id)
 }
 
-// reply answers 200 with a JSON body that is already written.
+// reply answers 200 with an encoded JSON body.
 func (c *call) reply(body []byte) error {
 	h := c.w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Content-Length", strconv.Itoa(len(body)))
-	_, _ = c.w.Write(body) // the client has gone: nobody to tell
+	_, _ = c.w.Write(body) // an error means that the client has gone
 	return nil
 }
 
 // json answers 200 with v.
 func (c *call) json(v any) error { return c.reply(encode(v)) }
 
-// append answers 200 with what the function appends, in a buffer that is used again.
+// append answers 200 with what add appends to a reused buffer.
 func (c *call) append(add func(b []byte) []byte) error {
 	buf, _ := buffers.Get().(*bytes.Buffer)
 	b := add(buf.AvailableBuffer())
@@ -105,7 +106,7 @@ func (c *call) nothing() error {
 	return nil
 }
 
-// parameters returns the query's, each at most once and none but the known.
+// parameters returns the query parameters. It refuses unknown and repeated ones.
 func (c *call) parameters(known ...string) (map[string]string, error) {
 	out := make(map[string]string, len(known))
 	values := c.r.URL.Query()
@@ -123,7 +124,7 @@ func (c *call) parameters(known ...string) (map[string]string, error) {
 	return out, nil
 }
 
-// encode writes v as JSON without HTML escapes; v is a body of this package and always encodes.
+// encode returns v as JSON without HTML escapes. v is a body of this package, which always encodes.
 func encode(v any) []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -134,5 +135,5 @@ func encode(v any) []byte {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 }
 
-// seconds rounds up, as Retry-After knows no fractions.
+// seconds rounds up to whole seconds, because Retry-After has no fractions.
 func seconds(ms int64) string { return strconv.FormatInt((ms+999)/1000, 10) }

@@ -14,18 +14,19 @@ import (
 	"github.com/emitd/emitd/daemon/queue/api/refusal"
 )
 
-// The codecs replace the RPC library's, whose refusals of bodies that do not decode would have no tag, no
-// hint and no details. A body that is no message becomes one without fields that notes why: in its unknown
-// fields, which a message that was decoded has none of. [Handler.decoded] refuses it.
+// The codecs replace those of the RPC library, whose refusals of bodies that do not decode have no
+// tag, hint or details. For such a body, the codec returns a message without fields and stores the
+// reason in the message's unknown fields. A decoded message never has unknown fields.
+// [Handler.decoded] turns the reason into a refusal.
 
-// undecoded is the number of the unknown field, which says why; tooMany that of a field which says that a list
+// undecoded is the number of the unknown field with the reason. tooMany is used instead if a list
 // has too many elements.
 const (
 	undecoded protowire.Number = 1
 	tooMany   protowire.Number = 2
 )
 
-// note makes m a message that is none.
+// note makes m a message that only has the reason.
 func note(m proto.Message, why error) {
 	proto.Reset(m)
 	number, text := undecoded, why.Error()
@@ -36,7 +37,7 @@ func note(m proto.Message, why error) {
 	m.ProtoReflect().SetUnknown(protowire.AppendString(b, text))
 }
 
-// decoded refuses calls whose body is no message, or one with too much in it.
+// decoded refuses calls whose body could not be decoded, or has too many elements.
 func (h *Handler) decoded() connect.Interceptor {
 	return connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
 		return func(ctx context.Context, r connect.AnyRequest) (connect.AnyResponse, error) {
@@ -55,13 +56,13 @@ func (h *Handler) decoded() connect.Interceptor {
 	})
 }
 
-// jsonCodec is protobuf's JSON that refuses unknown fields.
+// jsonCodec is protobuf's JSON; it refuses unknown fields.
 type jsonCodec struct{}
 
-// Name is that of the codec it replaces.
+// Name returns the name of the codec it replaces.
 func (jsonCodec) Name() string { return "json" }
 
-// Marshal writes a message.
+// Marshal encodes a message.
 func (jsonCodec) Marshal(v any) ([]byte, error) {
 	m, err := messageOf(v)
 	if err != nil {
@@ -70,7 +71,7 @@ func (jsonCodec) Marshal(v any) ([]byte, error) {
 	return protojson.Marshal(m)
 }
 
-// Unmarshal reads a message; a body of nothing is none.
+// Unmarshal decodes a message; an empty body is refused.
 func (jsonCodec) Unmarshal(b []byte, v any) error {
 	m, err := messageOf(v)
 	if err != nil {
@@ -86,7 +87,7 @@ func (jsonCodec) Unmarshal(b []byte, v any) error {
 	return nil
 }
 
-// binaryCodec is protobuf's binary form. Unknown fields are those of newer clients, and dropped.
+// binaryCodec is protobuf's binary form. Unknown fields come from newer clients and are dropped.
 type binaryCodec struct{}
 
 // Name is that of the codec it replaces.
@@ -95,7 +96,7 @@ func (binaryCodec) Name() string { return "proto" }
 // Marshal writes a message.
 func (c binaryCodec) Marshal(v any) ([]byte, error) { return c.MarshalAppend(nil, v) }
 
-// MarshalAppend writes a message behind b; the RPC library calls it with a buffer that it uses again.
+// MarshalAppend appends an encoded message to b. The RPC library calls it with a reused buffer.
 func (binaryCodec) MarshalAppend(b []byte, v any) ([]byte, error) {
 	m, err := messageOf(v)
 	if err != nil {
@@ -104,7 +105,7 @@ func (binaryCodec) MarshalAppend(b []byte, v any) ([]byte, error) {
 	return proto.MarshalOptions{}.MarshalAppend(b, m)
 }
 
-// Unmarshal reads a message.
+// Unmarshal decodes a message.
 func (binaryCodec) Unmarshal(b []byte, v any) error {
 	m, err := messageOf(v)
 	if err != nil {

@@ -54,7 +54,8 @@ func (h *Handler) declared(c *call) error {
 	return c.json(operate.DeclarationOf(list[i]))
 }
 
-// declare declares a queue: what the body leaves out is the default, or, if base has it, stays as it is.
+// declare declares a queue. A field that the body omits gets the default, or, if base returns it,
+// its current value.
 func (h *Handler) declare(base func(inForce queue.Settings) operate.Declaration) endpoint {
 	return func(c *call) error {
 		name, err := c.queue()
@@ -80,7 +81,7 @@ func (h *Handler) declare(base func(inForce queue.Settings) operate.Declaration)
 			if next.Name != "" && next.Name != name {
 				return queue.Settings{}, queue.Refuse(queue.BadRequest, "name: the path says %q, the body %.80q", name, next.Name)
 			}
-			next.Name, next.Retry = name, cmp.Or(next.Retry, retry) // null is nothing, as in other fields
+			next.Name, next.Retry = name, cmp.Or(next.Retry, retry) // null counts as omitted, as in other fields
 			return next.Settings()
 		})
 		if err != nil {

@@ -11,14 +11,14 @@ import (
 	"github.com/emitd/emitd/daemon/queue/api/refusal"
 )
 
-// Preflight reports whether a request is a browser's question whether a page may call. Browsers send it
-// without a token; a listener that wants one lets it through, for it does nothing.
+// Preflight reports whether a request is a CORS preflight. Browsers send it without a token. A
+// listener that requires tokens lets it through, because it has no effect.
 func Preflight(r *http.Request) bool {
 	return r.Method == http.MethodOptions && r.Header.Get("Access-Control-Request-Method") != ""
 }
 
-// Refuse answers a request that the listener does not let through, in the form of its path: a problem, or
-// the error of the service's protocol. Pages of named origins can read the answer.
+// Refuse answers a request that the listener rejects, in the form of its path: a problem document,
+// or the error of the service's protocol. Pages of configured origins can read the answer.
 func (h *Handler) Refuse(w http.ResponseWriter, r *http.Request, e *queue.Error) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	h.mark(w, r)
@@ -32,10 +32,11 @@ func (h *Handler) deny(w http.ResponseWriter, r *http.Request, e *queue.Error) {
 		refuse(w, e)
 		return
 	}
-	_ = connect.NewErrorWriter().Write(w, r, h.rpcError(r.Context(), e)) // the client has gone: nobody to tell
+	_ = connect.NewErrorWriter().Write(w, r, h.rpcError(r.Context(), e)) // an error means that the client has gone
 }
 
-// mark lets pages of a named origin read the answer, and reports whether the request's origin is one.
+// mark adds the headers with which pages of a configured origin can read the answer. It reports
+// whether the request's origin is one.
 func (h *Handler) mark(w http.ResponseWriter, r *http.Request) (named bool) {
 	origin := r.Header.Get("Origin")
 	if origin == "" {
@@ -49,7 +50,7 @@ func (h *Handler) mark(w http.ResponseWriter, r *http.Request) (named bool) {
 	return named
 }
 
-// preflight answers a browser's question whether a page of another origin may call.
+// preflight answers a CORS preflight.
 func preflight(w http.ResponseWriter, r *http.Request, named bool) {
 	if !named {
 		refuse(w, queue.Refuse(refusal.Forbidden, "the origin %.100q is not named", r.Header.Get("Origin")))

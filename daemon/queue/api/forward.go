@@ -15,56 +15,61 @@ import (
 	"github.com/emitd/emitd/daemon/queue/client"
 )
 
-// Locator finds the broker of a queue's shard: the cluster store's newest snapshot on this node.
+// Locator finds the broker of a queue's shard, for example in the cluster store's newest snapshot
+// on this node.
 type Locator interface {
-	// Broker returns the address (host:port) and the generation of the node that serves the shard.
-	// An error or an empty address means that none is known now; [queue.QueueNotFound] that there is
-	// no such queue.
+	// Broker returns the address (host:port) and the generation of the node that serves the
+	// shard. An error or an empty address means that none is known now; [queue.QueueNotFound]
+	// means that there is no such queue.
 	Broker(ctx context.Context, queue string, shard int) (addr string, generation int64, err error)
 }
 
-// HeaderForwarded marks a call that a node has passed on; its value is the generation of the
-// broker it was meant for.
+// HeaderForwarded marks a call that another node has forwarded. Its value is the generation of the
+// broker for which the call is meant.
 const HeaderForwarded = "Emitd-Forwarded"
 
-// HeaderShards names the shards that a forwarded call on a queue as a whole is for, as numbers joined by
-// commas; without it all are meant.
+// HeaderShards names the shards that a forwarded call on a whole queue is for, as numbers joined by
+// commas. Without it all shards are meant.
 const HeaderShards = "Emitd-Shards"
 
-// forwardRetry is what a caller is told to wait where no broker answers: a takeover is shorter
-// than a second, mostly.
+// forwardRetry is the Retry-After when no broker answers: a takeover usually takes less than a
+// second.
 const forwardRetry = 500 * time.Millisecond
 
-// ForwarderConfig says how a node reaches the brokers of queues.
+// ForwarderConfig configures how a node reaches the brokers of queues.
 type ForwarderConfig struct {
 	Locator Locator
-	// Self is the address of this node as the locator names it; calls for it go to Local.
+	// Self is this node's address as the locator returns it; calls for it go to Local.
 	Self string
-	// Local is the broker in this process; nil on a node that runs none.
+	// Local is the broker in this process; nil on a node without one.
 	Local queue.Service
-	// Sharding is asked for queues whose shards may be on several nodes; nil: every queue has one.
+	// Sharding is for queues whose shards may be on several nodes; nil: every queue has one
+	// shard.
 	Sharding Sharding
-	// TLS says how other nodes are called, each time one is called for the first time: nil, or what
-	// returns nil: http.
+	// TLS is called when another node is called for the first time. If it is nil or returns
+	// nil, http is used.
 	TLS func() *tls.Config
-	// Timeout bounds a call to another node, on top of what a claim waits; default 10 s.
+	// Timeout is the time limit of a call to another node, in addition to a claim's own wait;
+	// default 10 s.
 	Timeout time.Duration
-	// Patience is for how long a call waits for the next broker of a queue that is between two;
-	// default 1 s, less than 0: not at all.
+	// Patience is how long a call waits for the next broker of a queue that is between two
+	// brokers; default 1 s; negative: it does not wait.
 	Patience time.Duration
 }
 
-// Forwarder is the queue service of any node: it answers from the broker in this process, or
-// passes the call on to the node that has it. It works per call, so a WebSocket or an HTTP/2
-// connection survives a failover: its next call goes to the new broker. A queue whose shards are on
-// several nodes is one queue to its callers: lists are split among the nodes, claims go round.
+// Forwarder is the queue service of any node. It answers from the broker in this process, or
+// forwards the call to the node that serves the queue. It decides per call, so a WebSocket or
+// HTTP/2 connection survives a failover: its next call goes to the new broker. A queue with shards
+// on several nodes is one queue to its callers: lists of jobs are split by node, and claims ask one
+// node after the other.
 //
-//   - One hop. A call that was passed on already is answered here or refused with
-//     [queue.Unavailable], at most a second's Retry-After, and the holder if one is known.
-//   - No call is repeated that may have happened: whether a lost answer to a write may be asked for
-//     again is for the caller to decide, who knows its keys. A call that was refused because the queue
-//     is being handed over waits for the next broker, see ForwarderConfig.Patience.
-//   - The caller's bearer token goes along, so the broker's node judges it as its own.
+//   - A call is forwarded once. A call that was forwarded already is answered here or refused with
+//     [queue.Unavailable], with a Retry-After of a second at most, and with the holder if one is
+//     known.
+//   - A call that may have had an effect is not repeated: the caller decides, because it knows the
+//     call's keys. A call that was refused because the queue is between two brokers waits for the
+//     next one; see ForwarderConfig.Patience.
+//   - The caller's bearer token is forwarded, so the broker's node authorizes the call itself.
 type Forwarder struct {
 	cfg ForwarderConfig
 
@@ -74,7 +79,7 @@ type Forwarder struct {
 
 var _ queue.Service = (*Forwarder)(nil)
 
-// NewForwarder makes a forwarder. Close it at the end.
+// NewForwarder creates a forwarder. Close it after use.
 func NewForwarder(c ForwarderConfig) (*Forwarder, error) {
 	if c.Locator == nil {
 		return nil, errors.New("queue forwarder: no locator")
@@ -85,7 +90,7 @@ func NewForwarder(c ForwarderConfig) (*Forwarder, error) {
 	return &Forwarder{cfg: c, peers: map[string]*client.Client{}}, nil
 }
 
-// Close gives the connections to other nodes up.
+// Close closes the idle connections to other nodes.
 func (f *Forwarder) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -96,13 +101,14 @@ func (f *Forwarder) Close() error {
 	return nil
 }
 
-// CallAnew has other nodes called with new connections, because certificates have changed. Calls under way go on.
+// CallAnew makes later calls to other nodes use new connections, because certificates have changed.
+// Calls in flight continue.
 func (f *Forwarder) CallAnew() {
 	_ = f.Close() // never fails
 }
 
-// Healthy reports whether the queue "default" works, wherever it is served. It asks what needs no token:
-// probes have none.
+// Healthy reports whether the queue "default" works, wherever it is served. It makes only calls
+// that need no token, because probes have none.
 func (f *Forwarder) Healthy(ctx context.Context) error {
 	places, err := f.places(ctx, queue.DefaultQueue)
 	if err != nil {
@@ -118,7 +124,7 @@ func (f *Forwarder) Healthy(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// hop is what the HTTP layer knows of a call that concerns where it may go.
+// hop is what the HTTP layer knows about a call that decides where it may go.
 type hop struct {
 	forwarded     bool
 	authorization string
@@ -126,7 +132,8 @@ type hop struct {
 
 type hopKey struct{}
 
-// withHop notes whether a call was passed on, and with whose token. Most calls have neither.
+// withHop stores in the context whether a call was forwarded, and its token. Most calls have
+// neither.
 func withHop(ctx context.Context, r *http.Request) context.Context {
 	v := hop{forwarded: r.Header.Get(HeaderForwarded) != "", authorization: r.Header.Get("Authorization")}
 	if v == (hop{}) {
@@ -138,7 +145,8 @@ func withHop(ctx context.Context, r *http.Request) context.Context {
 	return context.WithValue(ctx, hopKey{}, v)
 }
 
-// parseShards returns nil, all shards, for what makes no sense: a broker of only some then refuses.
+// parseShards parses HeaderShards. It returns nil, which means all shards, for an invalid value: a
+// broker that serves only some then refuses.
 func parseShards(text string) []int {
 	var out []int
 	for _, n := range strings.Split(text, ",") {
@@ -166,7 +174,7 @@ func hopOf(ctx context.Context) hop {
 
 type generationKey struct{}
 
-// route returns who answers for a queue's shard, and the context to ask with.
+// route returns the node that answers for a queue's shard, and the context for the call.
 func (f *Forwarder) route(ctx context.Context, name string, shard int) place {
 	addr, generation, err := f.cfg.Locator.Broker(ctx, name, shard)
 	p := place{first: shard, shards: []int{shard}, asked: ctx, ctx: ctx, generation: generation}
@@ -199,7 +207,7 @@ func (f *Forwarder) nobody(holder, format string, args ...any) error {
 	return e
 }
 
-// peer returns the client of a node; there are as many as nodes have ever been brokers.
+// peer returns the client for a node. There is one for each node that was ever a broker.
 func (f *Forwarder) peer(addr string) (*client.Client, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -220,7 +228,7 @@ func (f *Forwarder) peer(addr string) (*client.Client, error) {
 	return p, nil
 }
 
-// mark makes a call to another node one that was passed on.
+// mark adds the headers of a forwarded call.
 func mark(r *http.Request) {
 	generation, _ := r.Context().Value(generationKey{}).(int64)
 	r.Header.Set(HeaderForwarded, strconv.FormatInt(generation, 10))
@@ -232,8 +240,8 @@ func mark(r *http.Request) {
 	}
 }
 
-// settled turns the refusal of a broker that is none any more into what a forwarded call's
-// sender expects.
+// settled converts the refusal of a broker that no longer serves the queue into Unavailable, with
+// the new holder if it is known.
 func (f *Forwarder) settled(p place, name string, err error) error {
 	if err == nil || queue.TagOf(err) != queue.QueueNotOwner {
 		return err

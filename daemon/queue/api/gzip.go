@@ -14,12 +14,13 @@ import (
 	"github.com/emitd/emitd/internal/inflight"
 )
 
-// Bodies are decompressed in front of the handlers, because a body of 32 KB may become a thousand times as
-// much: what is behind sees plain bodies of a known bound, and nothing decompresses uncounted.
+// Bodies are decompressed in front of the handlers. A body of 32 KB may decompress to a thousand
+// times as much, and must be counted while it does. The handlers then read plain bodies of a
+// limited size.
 
-// plainBody returns a body as plain bytes, counted, and takes the word of its compression out of the request.
-// What is compressed in another way stays as it is; who cannot read it refuses it. answer are the headers of
-// the answer.
+// plainBody returns the body as counted plain bytes, and removes its compression from the request's
+// headers. A body with another compression stays as it is; the handler refuses it if it cannot read
+// it. answer are the headers of the answer.
 func plainBody(body io.Reader, r *http.Request, call *inflight.Call, most int64, answer http.Header) io.Reader {
 	count := countedBody{src: body, call: call, most: most, header: answer}
 	gzipped := func(header string) bool { return strings.EqualFold(r.Header.Get(header), "gzip") }
@@ -35,12 +36,12 @@ func plainBody(body io.Reader, r *http.Request, call *inflight.Call, most int64,
 	return &count
 }
 
-// unzipCost is about what a decompressor holds.
+// unzipCost is about the memory of a decompressor in bytes.
 const unzipCost = 48 << 10
 
 var unzippers sync.Pool // of *gzip.Reader
 
-// unzipped is what a gzip stream decompresses to.
+// unzipped decompresses a gzip stream.
 type unzipped struct {
 	src  io.Reader
 	call *inflight.Call
@@ -78,7 +79,7 @@ func (u *unzipped) open() error {
 	return nil
 }
 
-// gzipRefusal says in a caller's words what is wrong with a gzip stream. The end is not.
+// gzipRefusal converts an error of a gzip stream into a refusal. io.EOF stays as it is.
 func gzipRefusal(err error) error {
 	if err == io.EOF { //nolint:errorlint // a reader's own
 		return err
@@ -89,12 +90,12 @@ func gzipRefusal(err error) error {
 	return bodyRefusal(err)
 }
 
-// plainMessages is a gRPC body whose compressed messages are replaced by plain ones. A message has five
-// bytes in front of it: whether it is compressed, and its length.
+// plainMessages is a gRPC body whose compressed messages are replaced by plain ones. A message
+// begins with five bytes: whether it is compressed, and its length.
 type plainMessages struct {
-	count countedBody  // of the body as it came
-	ready bytes.Buffer // read next
-	pass  int64        // bytes of a plain message, which pass as they are
+	count countedBody  // counts the body as it was sent
+	ready bytes.Buffer // bytes to return next
+	pass  int64        // remaining bytes of a plain message, which pass unchanged
 }
 
 const messageHead = 5
@@ -116,7 +117,7 @@ func (m *plainMessages) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// next reads the head of a message, and all of a message that is compressed.
+// next reads the head of a message, and all of a compressed message.
 func (m *plainMessages) next() error {
 	var head [messageHead]byte
 	if _, err := io.ReadFull(m.count.src, head[:]); err != nil {

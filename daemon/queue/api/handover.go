@@ -8,16 +8,18 @@ import (
 	"github.com/emitd/emitd/daemon/queue/client"
 )
 
-// defaultPatience is longer than a clean hand-over takes on most stores, and short for who asks during
-// the takeover after a crash.
+// defaultPatience is longer than a clean hand-over takes on most stores, and short for a caller
+// during the takeover after a crash.
 const defaultPatience = time.Second
 
-// errMoved is why a broker's refusal became Unavailable: it does not serve the queue, or not yet.
+// errMoved is the cause of Unavailable when a broker refused because it does not serve the queue,
+// or not yet.
 var errMoved = errors.New("it has moved")
 
-// at makes a call at one place. If the queue is between two brokers, the call waits here and is made at
-// the next one: callers see a hand-over as a delay. Who refuses because it is no broker any more, or
-// cannot be reached, has done nothing, so no call is made twice.
+// at makes a call at one place. If the queue is between two brokers, the call waits here and is
+// made at the next one, so that callers notice a hand-over only as a delay. A broker that refuses
+// because it no longer serves the queue, or cannot be reached, has done nothing. So no call takes
+// effect twice.
 func at[T any](f *Forwarder, name string, p place, do func(p place) (T, error)) (T, error) {
 	out, err := ask(f, name, p, do)
 	if err == nil || !f.moving(p, err) {
@@ -45,7 +47,7 @@ func ask[T any](f *Forwarder, name string, p place, do func(p place) (T, error))
 	return out, f.settled(p, name, err)
 }
 
-// moving reports whether a refusal says that another broker may answer soon.
+// moving reports whether a refusal means that another broker may answer soon.
 func (f *Forwarder) moving(p place, err error) bool {
 	switch {
 	case f.cfg.Patience < 0 || hopOf(p.asked).forwarded || queue.TagOf(err) != queue.Unavailable:
@@ -53,15 +55,15 @@ func (f *Forwarder) moving(p place, err error) bool {
 	case p.err != nil || p.svc == f.cfg.Local:
 		return errors.Is(err, errMoved)
 	}
-	return true // another node, which has ended perhaps
+	return true // another node, which may have ended
 }
 
-// handover is a call that waits for the next broker.
+// handover is the state of a call that waits for the next broker.
 type handover struct {
 	f     *Forwarder
 	name  string
 	until time.Time
-	look  time.Duration // the pause before the next look
+	look  time.Duration // the pause before the next attempt
 }
 
 const (
@@ -69,8 +71,8 @@ const (
 	lastLook  = 40 * time.Millisecond
 )
 
-// next waits until the shards of a place have another broker. The broker of this process is asked again
-// though nothing has changed: its run may have begun anew.
+// next waits until the shards of a place have another broker. It returns the broker of this process
+// even if nothing has changed, because its run may have started anew.
 func (h *handover) next(p place) (place, bool) {
 	for {
 		if d, ok := h.f.cfg.Locator.(client.Doubter); ok {
@@ -90,7 +92,8 @@ func (h *handover) next(p place) (place, bool) {
 	}
 }
 
-// rerouted returns where the shards of a place are now; false if nowhere, or not together.
+// rerouted returns where the shards of a place are now. It returns false if they are nowhere, or on
+// several nodes.
 func (f *Forwarder) rerouted(p place, name string) (place, bool) {
 	next := f.route(p.asked, name, p.first)
 	for _, shard := range p.shards {

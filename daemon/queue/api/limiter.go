@@ -11,17 +11,18 @@ import (
 	"github.com/emitd/emitd/internal/inflight"
 )
 
-// Limits bound what calls hold in memory. The zero value has the defaults.
+// Limits bound the memory that calls use. The zero value has the defaults.
 type Limits struct {
-	// MaxBody is the largest body taken, in bytes after it was decompressed; default 32 MiB, which a
-	// job of MaxPayload fits in base64, or MaxInFlight if that is less.
+	// MaxBody is the largest body that is accepted, in bytes after decompression. The default
+	// is 32 MiB, in which a job with MaxPayload fits as base64, or MaxInFlight if that is less.
 	MaxBody int64
-	// MaxInFlight bounds all bodies that are being read or worked on and all payloads on their way to a
-	// client, in bytes, without the first 16 KiB of each call; default 256 MiB. Beyond it calls are
-	// answered 429. Each of these bytes costs up to four bytes of memory, because it is decoded, written and sent.
+	// MaxInFlight bounds all bodies that are being read or processed and all payloads that are
+	// being sent, in bytes. The first 16 KiB of each call are not counted. Default 256 MiB.
+	// Calls beyond it are answered with 429. Each counted byte needs up to four bytes of
+	// memory, because it is decoded, encoded and sent.
 	MaxInFlight int64
-	// MaxCalls bounds the calls that are being answered, long polls and calls over WebSockets
-	// included; default 10,000. Beyond it calls are answered 429.
+	// MaxCalls is the most calls that are answered at a time, including long polls and calls
+	// over WebSockets; default 10,000. Calls beyond it are answered with 429.
 	MaxCalls int
 }
 
@@ -31,27 +32,30 @@ const (
 	defaultMaxCalls    = 10_000
 )
 
-// How slowly a body may come or an answer be read. What is slower is cut off, so that nobody keeps memory for long.
+// The slowest speed at which a body may be sent or an answer read. A slower client is disconnected,
+// so that it does not hold memory for long.
 const (
-	stallTimeout = 10 * time.Second // without any progress
-	paceGrace    = 30 * time.Second // in all, and a second more for
-	paceBytes    = 256 << 10        // so many bytes
-	writeChunk   = 64 << 10         // is what must be read within stallTimeout
+	stallTimeout = 10 * time.Second // longest time without progress
+	paceGrace    = 30 * time.Second // longest time in all, plus a second for each
+	paceBytes    = 256 << 10        // bytes that were transferred
+	writeChunk   = 64 << 10         // bytes that must be read within stallTimeout
 )
 
-// Limiter bounds what calls hold in memory, and how long their bodies and answers may take. One limiter
-// stands in front of everything that a listener serves, see [Limiter.Wrap].
+// Limiter bounds the memory that calls use, and the time that their bodies and answers may take.
+// One limiter should be in front of everything that a listener serves; see [Limiter.Wrap].
 //
-//   - A body counts what it decodes to: gzip is decompressed here, and not behind the count.
-//   - A body, or a frame of a WebSocket, that comes too slowly is cut off, as is an answer that is read too slowly.
-//   - Memory that is used up is a 429 with a Retry-After, never the end of the process. Small calls
-//     are answered while large ones are refused.
+//   - A body counts with its decompressed size: gzip is decompressed here, so that the count is
+//     right.
+//   - A body, or a frame of a WebSocket, that is sent too slowly is cut off, and so is an answer
+//     that is read too slowly.
+//   - If no memory is left, the answer is 429 with a Retry-After. Small calls are answered while
+//     large ones are refused.
 type Limiter struct {
 	budget  *inflight.Budget
 	maxBody int64
 }
 
-// NewLimiter makes a limiter.
+// NewLimiter creates a limiter.
 func NewLimiter(l Limits) (*Limiter, error) {
 	if l.MaxInFlight == 0 {
 		l.MaxInFlight = defaultMaxInFlight
@@ -71,10 +75,10 @@ func NewLimiter(l Limits) (*Limiter, error) {
 	return &Limiter{budget: inflight.New(l.MaxInFlight, l.MaxCalls), maxBody: l.MaxBody}, nil
 }
 
-// Held returns how many bytes and calls are held now.
+// Held returns how many bytes and calls are counted now.
 func (l *Limiter) Held() (bytes, calls int64) { return l.budget.Held() }
 
-// Wrap limits all calls of a handler. A call for which there is no place goes to refuse.
+// Wrap limits all calls of a handler. refuse answers a call that exceeds MaxCalls.
 func (l *Limiter) Wrap(next http.Handler, refuse func(w http.ResponseWriter, r *http.Request, e *queue.Error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		call, ok := l.budget.Begin()
@@ -90,7 +94,7 @@ func (l *Limiter) Wrap(next http.Handler, refuse func(w http.ResponseWriter, r *
 func (l *Limiter) serve(call *inflight.Call, next http.Handler, w http.ResponseWriter, r *http.Request) {
 	control := http.NewResponseController(w)
 	answer := &pacedAnswer{ResponseWriter: w, pace: pace{set: control.SetWriteDeadline}}
-	r = r.WithContext(inflight.With(r.Context(), call)) // a copy
+	r = r.WithContext(inflight.With(r.Context(), call)) // a copy of the request
 	if r.Body != nil && r.Body != http.NoBody {
 		raw := &pacedBody{ReadCloser: r.Body, pace: pace{set: control.SetReadDeadline}}
 		defer raw.finish()
@@ -103,7 +107,7 @@ func (l *Limiter) serve(call *inflight.Call, next http.Handler, w http.ResponseW
 	next.ServeHTTP(answer, r)
 }
 
-// limited reports whether a call is under a limiter already.
+// limited reports whether a limiter is applied to the call already.
 func limited(r *http.Request) bool { return inflight.Of(r.Context()) != nil }
 
 func errTooManyCalls() *queue.Error {
@@ -119,20 +123,21 @@ func errTooLarge(limit int64) *queue.Error {
 		WithHint("split the call; a large payload is better stored elsewhere and named in the job")
 }
 
-// pace moves the deadline of a connection as bytes move. It forbids both to stand still and to crawl.
+// pace moves the deadline of a connection as bytes are transferred. It limits both the time without
+// progress and the whole time.
 type pace struct {
-	set        func(time.Time) error // a deadline; its error says that the connection has none
+	set        func(time.Time) error // sets the deadline; an error means that the connection has none
 	begun, was time.Time
 	moved      int64
 }
 
-// again gives the next read or write its deadline.
+// again sets the deadline of the next read or write.
 func (p *pace) again() {
 	now := time.Now()
 	if p.begun.IsZero() {
 		p.begun = now
 	} else if now.Sub(p.was) < time.Second {
-		return // the deadline of before will do
+		return // the last deadline is recent enough
 	}
 	p.was = now
 	_ = p.set(now.Add(p.allowed(now)))
@@ -144,7 +149,7 @@ func (p *pace) allowed(now time.Time) time.Duration {
 	return min(stallTimeout, inAll.Sub(now))
 }
 
-// pacedBody is a body that must keep pace.
+// pacedBody is a body with a minimum speed.
 type pacedBody struct {
 	io.ReadCloser
 	pace   pace
@@ -160,24 +165,24 @@ func (b *pacedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.pace.moved += int64(n)
 	if b.failed = err; err == io.EOF { //nolint:errorlint // a reader's own
-		_ = b.pace.set(time.Time{}) // the server watches the connection while the call is answered
+		_ = b.pace.set(time.Time{}) // from here on the server watches the connection
 	}
 	return n, err
 }
 
-// finish bounds how long the server reads on in a body that was not read to its end.
+// finish limits how long the server reads the rest of a body that was not read to its end.
 func (b *pacedBody) finish() {
 	if b.failed == nil {
 		_ = b.pace.set(time.Now().Add(stallTimeout))
 	}
 }
 
-// countedBody is a decompressed body that is taken from the budget, and has at most so many bytes.
+// countedBody is a decompressed body that is counted in the budget and limited in size.
 type countedBody struct {
 	src        io.Reader
 	call       *inflight.Call
 	most, read int64
-	header     http.Header // of the answer
+	header     http.Header // headers of the answer
 }
 
 // Read implements [io.Reader].
@@ -192,23 +197,23 @@ func (b *countedBody) Read(p []byte) (int, error) {
 		return n, err
 	}
 	b.src = failing{err}
-	b.header.Set("Connection", "close") // the rest is not read
+	b.header.Set("Connection", "close") // the rest of the body is not read
 	return 0, err
 }
 
-// failing is a reader that has failed.
+// failing is a reader that always returns an error.
 type failing struct{ err error }
 
 // Read implements [io.Reader].
 func (f failing) Read([]byte) (int, error) { return 0, f.err }
 
-// pacedAnswer is an answer whose reader must keep pace.
+// pacedAnswer is an answer with a minimum reading speed.
 type pacedAnswer struct {
 	http.ResponseWriter
 	pace pace
 }
 
-// Unwrap implements the wish of [http.ResponseController].
+// Unwrap is for [http.ResponseController].
 func (a *pacedAnswer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
 // WriteHeader implements [http.ResponseWriter].
@@ -236,10 +241,10 @@ func (a *pacedAnswer) Flush() {
 	_ = http.NewResponseController(a.ResponseWriter).Flush()
 }
 
-// finish bounds the writing of what is still in the server's buffer.
+// finish limits the time for writing what is still in the server's buffer.
 func (a *pacedAnswer) finish() { _ = a.pace.set(time.Now().Add(stallTimeout)) }
 
-// bodyRefusal returns what a body that could not be read is refused with.
+// bodyRefusal returns the refusal for a body that could not be read.
 func bodyRefusal(err error) *queue.Error {
 	if e, ok := errors.AsType[*queue.Error](err); ok {
 		return e

@@ -16,17 +16,17 @@ import (
 	"github.com/emitd/emitd/daemon/queue/api/refusal"
 )
 
-// osqueueVisibility is how long a claim of osqueue's clients lasts: they beat every five seconds
-// and know no other length.
+// osqueueVisibility is the visibility timeout of osqueue clients' claims: they send a heartbeat
+// every five seconds and support no other value.
 const osqueueVisibility = 30 * time.Second
 
-// osqueue's bodies. Names and forms are as its published clients read and write them.
+// osqueue's bodies. Names and forms are those of its published clients.
 type (
 	submitBody struct {
 		Payload     json.RawMessage `json:"payload"`
 		Type        string          `json:"type"`
 		MaxAttempts *int            `json:"maxAttempts"`
-		key         string          // of the header, where there is one
+		key         string          // from the header Idempotency-Key
 	}
 	submitted struct {
 		JobID string `json:"jobId"`
@@ -35,7 +35,7 @@ type (
 		WorkerID string   `json:"workerId"`
 		Types    []string `json:"types"`
 	}
-	claimedBody struct { // empty: nothing to claim
+	claimedBody struct { // empty: no job was claimed
 		JobID   string          `json:"jobId,omitempty"`
 		Payload json.RawMessage `json:"payload,omitempty"`
 		Type    string          `json:"type,omitempty"`
@@ -89,7 +89,7 @@ func (h *Handler) osqueue() {
 	h.handle("GET /v1/ws", h.socket)
 }
 
-// answer returns a function that answers with a body, or passes the error on.
+// answer returns a function that answers with a body, or returns the error.
 func answer(c *call) func(v any, err error) error {
 	return func(v any, err error) error {
 		if err != nil {
@@ -146,7 +146,7 @@ func (h *Handler) stateREST(c *call) error {
 		return err
 	}
 	out := stateBody{Jobs: list.Jobs, CompletedTotal: list.CompletedTotal, Truncated: list.Truncated}
-	if list.BrokerAddress != "" { // an answer is the only sign of life there is
+	if list.BrokerAddress != "" { // there is no other sign of life than this answer
 		out.Broker, out.BrokerHeartbeat = &list.BrokerAddress, time.Now().UnixMilli()
 	}
 	return c.json(out)
@@ -160,7 +160,7 @@ func (h *Handler) throttleREST(c *call) error {
 	return c.json(s)
 }
 
-// healthREST says whether the queue works, not merely that somebody listens.
+// healthREST reports whether the queue works, and not only that the server listens.
 func (h *Handler) healthREST(c *call) error {
 	check := h.opts.Healthy
 	if check == nil {
@@ -180,8 +180,8 @@ func (h *Handler) healthREST(c *call) error {
 	return c.json(map[string]string{"status": "ok"})
 }
 
-// submit, claimOne, settleWorker, osqueueStats and osqueueList are what the three transports of
-// osqueue share.
+// submit, claimOne, settleWorker, osqueueStats and osqueueList are shared by osqueue's three
+// transports.
 func (h *Handler) submit(ctx context.Context, b submitBody) (submitted, error) {
 	if b.Payload == nil {
 		return submitted{}, queue.Refuse(queue.BadRequest, "payload is missing").WithHint("any JSON value, null too")
@@ -203,7 +203,8 @@ func (h *Handler) submit(ctx context.Context, b submitBody) (submitted, error) {
 	return submitted{JobID: receipts[0].ID}, nil
 }
 
-// claimOne claims without a token: durably, and fenced by the worker's name.
+// claimOne claims without a token: the claim is durable, and the worker's name identifies the
+// holder.
 func (h *Handler) claimOne(ctx context.Context, b claimBody) (claimedBody, error) {
 	if b.WorkerID == "" {
 		return claimedBody{}, queue.Refuse(queue.BadRequest, "workerId is missing")
@@ -231,7 +232,7 @@ func (h *Handler) settleWorker(ctx context.Context, v queue.Verb, id, worker str
 	return err
 }
 
-// single settles one claim; its refusal is the error.
+// single settles one claim. A refusal is returned as the error.
 func (h *Handler) single(ctx context.Context, name string, s queue.Settlement) (queue.Outcome, error) {
 	outcomes, err := h.svc.Settle(ctx, name, []queue.Settlement{s})
 	if err != nil {
@@ -255,7 +256,7 @@ func (h *Handler) osqueueStats(ctx context.Context) (statsBody, error) {
 	}, nil
 }
 
-// osqueueList lists the oldest jobs that are not over: osqueue has no state for the others.
+// osqueueList lists the oldest jobs that have not ended; osqueue has no state for the others.
 func (h *Handler) osqueueList(ctx context.Context) (listBody, error) {
 	stats, err := h.osqueueStats(ctx)
 	if err != nil {
@@ -274,12 +275,12 @@ func (h *Handler) osqueueList(ctx context.Context) (listBody, error) {
 			if i < len(page.Payloads) {
 				payload = page.Payloads[i]
 			}
-			// One that lies outside the log, or for which there was no room, is left out.
+			// A payload that is an object of its own, or had no room, is left out.
 			out.Truncated = out.Truncated || len(payload) == 0 && page.Jobs[i].Size > 0
 			out.Jobs = append(out.Jobs, jobOf(&page.Jobs[i], payload))
 		}
 	}
-	// Of one millisecond those that were given an ID lie in the order of their IDs.
+	// Within a millisecond, generated IDs are in the order of submission.
 	slices.SortFunc(out.Jobs, func(a, b jobBody) int {
 		return cmp.Or(cmp.Compare(a.CreatedAt, b.CreatedAt), cmp.Compare(a.ID, b.ID))
 	})
@@ -296,12 +297,12 @@ func jobOf(i *queue.Info, payload []byte) jobBody {
 	}
 	if i.State == queue.Active {
 		b.Status, b.WorkerID = "in_progress", i.Worker
-		b.Heartbeat = i.Until.Add(-osqueueVisibility).UnixMilli() // exact for claims of osqueue's clients
+		b.Heartbeat = i.Until.Add(-osqueueVisibility).UnixMilli() // exact for claims by osqueue's clients
 	}
 	return b
 }
 
-// jsonOf returns a payload as JSON: as it is, or bytes that are none as text in base64.
+// jsonOf returns a payload as JSON: unchanged if it is JSON, otherwise as a base64 string.
 func jsonOf(p []byte) json.RawMessage {
 	switch {
 	case len(p) == 0:
@@ -313,7 +314,7 @@ func jsonOf(p []byte) json.RawMessage {
 	}
 }
 
-// int32Of clamps a count for osqueue's 32-bit fields.
+// int32Of clamps a count to osqueue's 32-bit fields.
 func int32Of(n int64) int32 {
 	return int32(min(max(n, math.MinInt32), math.MaxInt32)) // just clamped
 }

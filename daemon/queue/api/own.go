@@ -99,7 +99,8 @@ func (h *Handler) settle(c *call) error {
 	return c.append(func(b []byte) []byte { return wire.AppendOutcomes(b, outcomes) })
 }
 
-// settleOne is settle for one claim: the path has verb and id, and its refusal is the call's.
+// settleOne is settle for one claim. Verb and ID are in the path, and a refusal is the answer of
+// the call.
 func (h *Handler) settleOne(v queue.Verb) endpoint {
 	return func(c *call) error {
 		name, err := c.queue()
@@ -189,8 +190,8 @@ func (h *Handler) page(c *call, p map[string]string, state queue.State) error {
 	return c.append(func(b []byte) []byte { return wire.AppendPage(b, page) })
 }
 
-// trim leaves payloads out once a page has MaxBody bytes of them, so that an answer's size does not
-// grow with the largest payloads there are.
+// trim removes payloads from a page after MaxBody bytes of them, so that the size of an answer is
+// bounded.
 func (h *Handler) trim(p *queue.Page) {
 	room := h.limiter.maxBody
 	for i, payload := range p.Payloads {

@@ -5,29 +5,29 @@ import (
 	"strings"
 )
 
-// Right is what a caller must be allowed for a call.
+// Right is the permission that a call needs.
 type Right string
 
-// The rights. Declaring is one of its own: a queue costs memory and units on every node for as long as it
-// is there, which a program that submits jobs has no business with.
+// The rights. Declaring has its own right: a queue costs memory and units on every node as long as
+// it exists, and a program that only submits jobs must not cause that.
 const (
 	RightRead    Right = "read"    // see queues, jobs and counts
-	RightWork    Right = "work"    // submit jobs, claim them, say what became of them
+	RightWork    Right = "work"    // submit jobs, claim and settle them
 	RightOperate Right = "operate" // change what others submitted: cancel, redrive, purge, pause
-	RightDeclare Right = "declare" // make, change and remove queues
+	RightDeclare Right = "declare" // create, change and remove queues
 )
 
-// RightOf returns the right that a call needs. It is the one place that decides that; whoever knows the
-// caller asks it before the call, and lets only those through who have the right.
+// RightOf returns the right that a call needs. It is the only place that decides this. The listener
+// calls it and lets only callers with that right through.
 func (h *Handler) RightOf(r *http.Request) Right {
 	_, pattern := h.mux.Handler(r)
 	return rightOf(pattern)
 }
 
-// rightOf decides by the pattern of a route. What nobody has thought of needs the most.
+// rightOf decides by the pattern of a route. An unknown pattern needs the highest right.
 func rightOf(pattern string) Right {
 	method, path, ok := strings.Cut(pattern, " ")
-	if !ok { // an RPC service, or nothing: there is nothing to be had there
+	if !ok { // an RPC service, or no route at all
 		return RightWork
 	}
 	if path == "/v1/ws" {

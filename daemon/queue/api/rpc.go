@@ -18,8 +18,8 @@ import (
 
 //go:generate go run github.com/bufbuild/buf/cmd/buf@v1.72.0 generate
 
-// headerTag names the refusal in the headers of a Connect or gRPC error; its details have the
-// whole as emitd.queue.v1.Refusal.
+// headerTag is the header with the tag of a refusal in a Connect or gRPC error. The error's details
+// contain the whole refusal as emitd.queue.v1.Refusal.
 const headerTag = "Emitd-Tag"
 
 // rpc mounts the two services.
@@ -34,7 +34,7 @@ func (h *Handler) rpc() {
 	h.mount(path, h.rpcBodies(service))
 }
 
-// codes of the tags; what is not here is internal.
+// codes maps tags to Connect's codes; other tags are internal errors.
 var codes = map[queue.Tag]connect.Code{
 	queue.BadRequest: connect.CodeInvalidArgument, queue.TooManyJobs: connect.CodeInvalidArgument,
 	queue.PayloadTooLarge: connect.CodeInvalidArgument, queue.Unauthorized: connect.CodeUnauthenticated,
@@ -46,7 +46,7 @@ var codes = map[queue.Tag]connect.Code{
 	refusal.Forbidden: connect.CodePermissionDenied,
 }
 
-// rpcError turns an error into Connect's, with the tag in its text, headers and details.
+// rpcError converts an error into Connect's, with the tag in its text, headers and details.
 func (h *Handler) rpcError(ctx context.Context, err error) error {
 	e := h.refusal(ctx, err)
 	code, ok := codes[e.Tag]
@@ -72,7 +72,7 @@ func reply[T any](ctx context.Context, h *Handler, msg *T, err error) (*connect.
 	return connect.NewResponse(msg), nil
 }
 
-// osqueueService is osqueue's service on the queue "default".
+// osqueueService implements osqueue's service on the queue "default".
 type osqueueService struct{ h *Handler }
 
 var _ osqueuev1connect.QueueServiceHandler = osqueueService{}
@@ -117,7 +117,7 @@ func (s osqueueService) CompleteJob(ctx context.Context, r *connect.Request[osqu
 	return reply(ctx, s.h, &osqueuev1.CompleteJobResponse{}, err)
 }
 
-// GetStats counts the jobs.
+// GetStats returns the counts of the jobs.
 func (s osqueueService) GetStats(ctx context.Context, _ *connect.Request[osqueuev1.GetStatsRequest]) (*connect.Response[osqueuev1.GetStatsResponse], error) {
 	st, err := s.h.osqueueStats(ctx)
 	return reply(ctx, s.h, &osqueuev1.GetStatsResponse{
@@ -141,7 +141,7 @@ func (s osqueueService) ListJobs(ctx context.Context, _ *connect.Request[osqueue
 	return reply(ctx, s.h, msg, err)
 }
 
-// batchService is the project's own service.
+// batchService implements the project's own service.
 type batchService struct{ h *Handler }
 
 var _ queuev1connect.QueueServiceHandler = batchService{}
@@ -163,7 +163,7 @@ func (s batchService) Enqueue(ctx context.Context, r *connect.Request[queuev1.En
 	return reply(ctx, s.h, out, err)
 }
 
-// Claim hands out jobs.
+// Claim claims jobs.
 func (s batchService) Claim(ctx context.Context, r *connect.Request[queuev1.ClaimRequest]) (*connect.Response[queuev1.ClaimResponse], error) {
 	out, err := func() (*queuev1.ClaimResponse, error) {
 		name, err := queueOf(r.Msg.GetQueue())
@@ -180,7 +180,7 @@ func (s batchService) Claim(ctx context.Context, r *connect.Request[queuev1.Clai
 	return reply(ctx, s.h, out, err)
 }
 
-// Settle says what became of claims.
+// Settle settles claims.
 func (s batchService) Settle(ctx context.Context, r *connect.Request[queuev1.SettleRequest]) (*connect.Response[queuev1.SettleResponse], error) {
 	out, err := func() (*queuev1.SettleResponse, error) {
 		name, err := queueOf(r.Msg.GetQueue())

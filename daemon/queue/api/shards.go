@@ -15,39 +15,41 @@ import (
 	"github.com/emitd/emitd/daemon/queue/client"
 )
 
-// Sharding says where the things of a queue with several shards are.
+// Sharding maps jobs and claims to the shards of a queue.
 type Sharding interface {
 	// Shards returns how many shards a queue has. [queue.QueueNotFound] if there is none.
 	Shards(ctx context.Context, queue string) (int, error)
 	// OfJob returns the shard of a job that has an ID or a key.
 	OfJob(j *queue.Job, shards int) int
-	// OfSettlement returns the shard of a claim, as far as its token, or else its job's ID, says.
+	// OfSettlement returns the shard of a claim: the one that its token names, or else that of
+	// its job's ID.
 	OfSettlement(s *queue.Settlement, shards int) int
 }
 
-// claimSlice is how long a claim that waits does so at one node before it asks the next.
+// claimSlice is how long a waiting claim waits at one node before it asks the next.
 const claimSlice = 500 * time.Millisecond
 
 // place is a node that serves shards of a queue.
 type place struct {
-	first      int // its lowest shard
+	first      int // the lowest shard
 	shards     []int
-	part       bool // not all of the queue's
+	part       bool // not all of the queue's shards
 	svc        queue.Service
-	generation int64           // of the run that serves the first shard
-	asked      context.Context // of the caller
-	ctx        context.Context // carries the generation and the shards to the call at this node
-	err        error           // nobody serves these shards now
+	generation int64           // generation of the run that serves the first shard
+	asked      context.Context // context of the caller
+	ctx        context.Context // context of the call at this node: has the generation and the shards
+	err        error           // why no node serves these shards now
 }
 
-// on returns the place as one of only some of its shards.
+// on returns the place restricted to some of its shards.
 func (p place) on(shards ...int) place {
 	p.shards, p.first, p.part = shards, shards[0], true
 	p.ctx = queue.OnShards(p.ctx, shards)
 	return p
 }
 
-// places returns who serves a queue: one place for most queues, whose node has all shards.
+// places returns the nodes that serve a queue. For most queues it is one node, which has all
+// shards.
 func (f *Forwarder) places(ctx context.Context, name string) ([]place, error) {
 	n := 1
 	if f.cfg.Sharding != nil && !hopOf(ctx).forwarded {
@@ -74,14 +76,15 @@ func (f *Forwarder) places(ctx context.Context, name string) ([]place, error) {
 	return out, nil
 }
 
-// single returns the only place, if there is one.
+// single returns the only place, if there is exactly one.
 func single(places []place) (place, bool) {
 	return places[0], len(places) == 1
 }
 
-// scatter makes a call on a list at the places where its elements belong, at once, and puts the
-// answers in the list's order. If it fails at one place and may have happened at another its
-// outcome is unknown: the caller repeats the whole, which changes nothing where it happened.
+// scatter makes a call on a list at all places to which elements belong, concurrently, and returns
+// the answers in the list's order. If the call fails at one place and may have had an effect at
+// another, its outcome is unknown: the caller repeats all of it, which changes nothing where it had
+// an effect.
 func scatter[T any](f *Forwarder, name string, places []place, shards []int, do func(p place, positions []int) ([]T, error)) ([]T, error) {
 	out := make([]T, len(shards))
 	errs := make([]error, len(places))
@@ -112,7 +115,7 @@ func scatter[T any](f *Forwarder, name string, places []place, shards []int, do 
 	return out, verdict(errs, asked)
 }
 
-// verdict joins the errors of places that were asked.
+// verdict combines the errors of the places that were asked.
 func verdict(errs []error, asked int) error {
 	var failed []error
 	for _, err := range errs {
@@ -132,7 +135,7 @@ func verdict(errs []error, asked int) error {
 		WithHint("repeat it with the same ids, keys or tokens")
 }
 
-// pick returns the elements at some positions.
+// pick returns the elements at the given positions.
 func pick[T any](list []T, positions []int) []T {
 	out := make([]T, len(positions))
 	for i, at := range positions {
@@ -154,7 +157,7 @@ func (f *Forwarder) Enqueue(ctx context.Context, name string, jobs []queue.Job) 
 	named := slices.Clone(jobs)
 	shards := make([]int, len(jobs))
 	for i := range named {
-		if named[i].ID == "" && named[i].Key == "" { // the shard is that of the ID
+		if named[i].ID == "" && named[i].Key == "" { // the ID determines the shard
 			named[i].ID = client.NewID()
 		}
 		shards[i] = f.cfg.Sharding.OfJob(&named[i], count)
@@ -191,9 +194,9 @@ func shardCount(places []place) int {
 	return n
 }
 
-// Claim implements [queue.Consumer]. Of several places the first that has jobs answers; a claim
-// that waits does so at each for a while. The same request ID asks in the same order, so that its
-// repetition meets the place that has answered it before.
+// Claim implements [queue.Consumer]. It asks one place after the other until one has jobs. A
+// waiting claim waits at each of them for a while. The order depends on the request ID, so a
+// repeated call first asks the place that has answered it before.
 func (f *Forwarder) Claim(ctx context.Context, name string, req queue.ClaimRequest) ([]queue.Claimed, error) {
 	places, err := f.places(ctx, name)
 	if err != nil {
@@ -204,11 +207,11 @@ func (f *Forwarder) Claim(ctx context.Context, name string, req queue.ClaimReque
 	}
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(cmp.Or(req.RequestID, req.Worker, client.NewID())))
-	begin := int(h.Sum32() % uint32(len(places))) // a few places
+	begin := int(h.Sum32() % uint32(len(places))) // there are few places
 	deadline := time.Now().Add(req.Wait)
 	for n := 0; ; n++ {
 		p, part := places[(begin+n)%len(places)], req
-		if part.Wait = 0; n >= len(places) { // once round without waiting
+		if part.Wait = 0; n >= len(places) { // after one round without waiting
 			part.Wait = min(claimSlice, time.Until(deadline))
 		}
 		last := n >= len(places)-1 && time.Until(deadline) <= 0
@@ -217,7 +220,7 @@ func (f *Forwarder) Claim(ctx context.Context, name string, req queue.ClaimReque
 		case len(claims) > 0 || ctx.Err() != nil || queue.TagOf(err) == queue.UnknownOutcome:
 			return claims, err
 		case last && shut(places):
-			return nil, err // nobody serves any of it
+			return nil, err // no node serves any of the shards
 		case last:
 			return nil, nil
 		case err != nil && part.Wait > 0 && !pause(ctx, part.Wait):
@@ -226,7 +229,7 @@ func (f *Forwarder) Claim(ctx context.Context, name string, req queue.ClaimReque
 	}
 }
 
-// shut reports whether nobody serves any shard.
+// shut reports whether no place serves its shards.
 func shut(places []place) bool {
 	return !slices.ContainsFunc(places, func(p place) bool { return p.err == nil })
 }
@@ -242,8 +245,8 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Get implements [queue.Operator]. A job with a group is not on the shard of its ID, so all are
-// asked, its own first.
+// Get implements [queue.Operator]. A job with a group may not be on the shard of its ID, so all
+// shards are asked, that one first.
 func (f *Forwarder) Get(ctx context.Context, name, id string) (*queue.Info, []byte, error) {
 	places, err := f.places(ctx, name)
 	if err != nil {
@@ -265,7 +268,7 @@ func (f *Forwarder) Get(ctx context.Context, name, id string) (*queue.Info, []by
 		if err == nil {
 			return info, payload, nil
 		}
-		if unsure == nil || queue.TagOf(err) != queue.JobNotFound { // where nobody answered it may be
+		if unsure == nil || queue.TagOf(err) != queue.JobNotFound { // a place that did not answer may have it
 			unsure = err
 		}
 	}
@@ -279,11 +282,11 @@ func away(p place, shard int) int {
 	return 1
 }
 
-// pageLimit is the length of a page for who names none.
+// pageLimit is the length of a page if the caller sets none.
 const pageLimit = 100
 
-// List implements [queue.Operator]: shard by shard, wherever each is, so that a queue whose shards move
-// meanwhile is still listed whole. A cursor is "<shard>~<its own cursor>".
+// List implements [queue.Operator]. It lists shard by shard, wherever each is now, so that the list
+// is complete even if shards move meanwhile. A cursor is "<shard>~<its own cursor>".
 func (f *Forwarder) List(ctx context.Context, name string, q queue.Query) (*queue.Page, error) {
 	places, err := f.places(ctx, name)
 	if err != nil {
@@ -332,7 +335,8 @@ func of(places []place, shard int) place {
 	return places[i].on(shard)
 }
 
-// gather makes a call at every place, at once; answers and errors are in the order of the places.
+// gather makes a call at every place, concurrently. Answers and errors are in the order of the
+// places.
 func gather[T any](f *Forwarder, name string, places []place, do func(p place) (T, error)) ([]T, []error) {
 	out, errs := make([]T, len(places)), make([]error, len(places))
 	var all sync.WaitGroup
@@ -343,7 +347,7 @@ func gather[T any](f *Forwarder, name string, places []place, do func(p place) (
 	return out, errs
 }
 
-// Stats implements [queue.Operator]: the sum over all shards, or none.
+// Stats implements [queue.Operator]. It returns the sum over all shards, or an error.
 func (f *Forwarder) Stats(ctx context.Context, name string) (*queue.Stats, error) {
 	places, err := f.places(ctx, name)
 	if err != nil {
@@ -364,8 +368,8 @@ func (f *Forwarder) Stats(ctx context.Context, name string) (*queue.Stats, error
 	return &sum, nil
 }
 
-// Do implements [queue.Operator]: at every place. After an unknown outcome the count is of the places
-// that are known to have carried it out; repeating it does nothing there.
+// Do implements [queue.Operator], at every place. After an unknown outcome, the count is that of
+// the places that are known to have carried out the command. Repeating it changes nothing there.
 func (f *Forwarder) Do(ctx context.Context, name string, c queue.Command) (int, error) {
 	places, err := f.places(ctx, name)
 	if err != nil {

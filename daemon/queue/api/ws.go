@@ -22,10 +22,10 @@ import (
 )
 
 const (
-	socketCalls = 64               // of one connection at a time; more wait unread
-	socketWrite = 30 * time.Second // a reader slower than this is cut off
-	socketPing  = 30 * time.Second // between proofs that the client is still there
-	socketPiece = 16 << 10         // bytes that must come within stallTimeout
+	socketCalls = 64               // calls of one connection at a time; further ones wait unread
+	socketWrite = 30 * time.Second // a client that reads slower is disconnected
+	socketPing  = 30 * time.Second // time between pings
+	socketPiece = 16 << 10         // bytes that must arrive within stallTimeout
 	socketMaxID = 256              // bytes of a message's id, which is sent back
 )
 
@@ -56,8 +56,8 @@ func (h *Handler) socket(c *call) error {
 	if err != nil {
 		return nil //nolint:nilerr // Accept has answered
 	}
-	conn.SetReadLimit(-1)                            // messages are counted as they come
-	ctx, cancel := context.WithCancel(c.r.Context()) // which ends when the caller's token is revoked
+	conn.SetReadLimit(-1)                            // messages are counted as they arrive
+	ctx, cancel := context.WithCancel(c.r.Context()) // it ends when the caller's token is revoked
 	defer cancel()
 	done, ok := h.sockets.add(cancel)
 	if !ok {
@@ -78,13 +78,13 @@ func (h *Handler) sameOrigin(origin, host string) bool {
 	return err == nil && u.Host == host || slices.Contains(h.opts.Origins, origin)
 }
 
-// converse reads calls and answers each on a goroutine of its own, so that one that waits holds
-// up no other. It returns when the connection has ended and all calls with it.
+// converse reads calls and answers each on a goroutine of its own, so that a waiting call delays no
+// other. It returns when the connection and all its calls have ended.
 func (h *Handler) converse(ctx context.Context, conn *websocket.Conn) {
 	var calls sync.WaitGroup
 	defer func() {
 		calls.Wait()
-		_ = conn.Close(websocket.StatusGoingAway, "") // ended already, mostly
+		_ = conn.Close(websocket.StatusGoingAway, "") // usually closed already
 	}()
 	alive, cancel := context.WithCancel(ctx)
 	defer cancel() // calls end with their connection
@@ -109,7 +109,7 @@ func (h *Handler) converse(ctx context.Context, conn *websocket.Conn) {
 	}
 }
 
-// received is a message as it came, with its place among the calls; nil: there was none.
+// received is a message with its place in the limiter's budget; call is nil if there was no place.
 type received struct {
 	text []byte
 	call *inflight.Call
@@ -121,8 +121,8 @@ func (m *received) end() {
 	}
 }
 
-// receive waits for a message and reads it, as far as there is room and it does not come too slowly. An error
-// ends the connection: what a client sends after half a message makes no sense.
+// receive reads the next message, within the limits of memory and speed. An error ends the
+// connection, because after half a message the stream cannot be continued.
 func (h *Handler) receive(ctx context.Context, conn *websocket.Conn) (m *received, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -142,13 +142,13 @@ func (h *Handler) receive(ctx context.Context, conn *websocket.Conn) (m *receive
 	p := pace{set: func(at time.Time) error { slow.Reset(time.Until(at)); return nil }}
 	most := h.limiter.maxBody
 	if m.call == nil {
-		most = inflight.Free // enough to say no
+		most = inflight.Free // enough for a refusal
 	}
 	var text bytes.Buffer
 	for {
 		p.again()
 		text.Grow(bytes.MinRead)
-		n, err := src.Read(text.AvailableBuffer()[:min(text.Available(), socketPiece)]) // it returns when so much has come
+		n, err := src.Read(text.AvailableBuffer()[:min(text.Available(), socketPiece)]) // returns when this much has arrived
 		text.Write(text.AvailableBuffer()[:n])
 		p.moved += int64(n)
 		switch {
@@ -167,7 +167,7 @@ func (h *Handler) receive(ctx context.Context, conn *websocket.Conn) (m *receive
 	}
 }
 
-// ping ends a connection whose client no longer answers.
+// ping closes a connection whose client does not answer.
 func ping(ctx context.Context, cancel context.CancelFunc, conn *websocket.Conn) {
 	tick := time.NewTicker(socketPing)
 	defer tick.Stop()
@@ -187,8 +187,8 @@ func ping(ctx context.Context, cancel context.CancelFunc, conn *websocket.Conn) 
 	}
 }
 
-// dispatch answers one message. A mistake of this side that panics ends the call and not the process, as it
-// does in calls over HTTP.
+// dispatch answers one message. A panic ends only the call and not the process, as for calls over
+// HTTP.
 func (h *Handler) dispatch(ctx context.Context, in *received) (out response) {
 	var m message
 	defer func() {
@@ -224,7 +224,7 @@ func null(id json.RawMessage) json.RawMessage {
 	return id
 }
 
-// settleParams: what REST has in the path stands in the parameters here.
+// settleParams are the parameters that REST has in the path.
 type settleParams struct {
 	JobID    string `json:"jobId"`
 	WorkerID string `json:"workerId"`
@@ -275,7 +275,7 @@ func params(m message, v any) error {
 	return wire.Decode(m.Params, v)
 }
 
-// sockets are the open WebSockets, which a server's own shutdown does not know.
+// sockets are the open WebSockets, which the shutdown of an http.Server does not include.
 type sockets struct {
 	mu     sync.Mutex
 	closed bool
@@ -284,7 +284,7 @@ type sockets struct {
 	open   sync.WaitGroup
 }
 
-// add notes a connection; false: the server stops. The function returned forgets it.
+// add registers a connection; false means that the server stops. The returned function removes it.
 func (s *sockets) add(cancel context.CancelFunc) (func(), bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -306,7 +306,7 @@ func (s *sockets) add(cancel context.CancelFunc) (func(), bool) {
 	}, true
 }
 
-// end ends all and takes no more.
+// end closes all connections and accepts no more.
 func (s *sockets) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -316,8 +316,8 @@ func (s *sockets) end() {
 	}
 }
 
-// Shutdown ends the WebSockets and waits for them until ctx ends. Call it beside the server's own
-// Shutdown, which does not know them.
+// Shutdown closes the WebSockets and waits for their end until ctx ends. Call it together with the
+// server's own Shutdown, which does not include them.
 func (h *Handler) Shutdown(ctx context.Context) error {
 	h.sockets.end()
 	ended := make(chan struct{})

@@ -23,20 +23,20 @@ import (
 	"github.com/emitd/emitd/internal/inflight"
 )
 
-// maxAnswer bounds an answer: a thousand jobs of a page, with payloads as they travel in the log.
+// maxAnswer is the largest accepted answer: a thousand jobs with inline payloads.
 const maxAnswer = 512 << 20
 
-// request is one call, in a form that can be sent again.
+// request is one call in a form that can be sent again.
 type request struct {
 	queue, method, path string
 	kind                string // media type of the body
 	body                []byte
-	wait                time.Duration // the server may take so much longer
-	repeatable          bool          // twice does nothing more than once
+	wait                time.Duration // additional time that the server may take
+	repeatable          bool          // sending it twice has no further effect
 	read                func(body []byte) error
 }
 
-// call makes a call until it is answered, or may not be repeated, or time is up.
+// call sends a call until it is answered, may not be repeated, or time is up.
 func (c *Client) call(ctx context.Context, r request) error {
 	if _, bounded := ctx.Deadline(); !bounded && c.cfg.RetryFor > 0 && !c.cfg.Once {
 		var cancel context.CancelFunc
@@ -44,7 +44,7 @@ func (c *Client) call(ctx context.Context, r request) error {
 		defer cancel()
 	}
 	var (
-		unsure bool // some attempt may have taken effect
+		unsure bool // an attempt may have taken effect
 		last   *queue.Error
 		failed place
 		tried  []place
@@ -63,7 +63,7 @@ func (c *Client) call(ctx context.Context, r request) error {
 			return e
 		}
 		unsure = unsure || e.Tag == queue.UnknownOutcome
-		if last == nil || ctx.Err() == nil { // that time is up says less than what went before
+		if last == nil || ctx.Err() == nil { // a timeout says less than the error before
 			last = e
 		}
 		if e.Tag != queue.QueueFull {
@@ -87,8 +87,9 @@ func (c *Client) call(ctx context.Context, r request) error {
 	}
 }
 
-// elsewhere reports whether another place is known that was not tried yet: when a node is gone, or names
-// the holder, the next one is asked at once. A node that answered is believed if it asks for a pause.
+// elsewhere reports whether another place is known that was not tried yet. When a node is gone, or
+// names the holder, the next place is called without a pause. If a node that answered asks for a
+// pause, the client pauses.
 func (c *Client) elsewhere(ctx context.Context, name string, e *queue.Error, tried []place) bool {
 	if !errors.Is(e, errNoAnswer) && (e.Holder == "" || e.Tag == queue.QueueFull) {
 		return false
@@ -98,16 +99,16 @@ func (c *Client) elsewhere(ctx context.Context, name string, e *queue.Error, tri
 		return false
 	}
 	if slices.Contains(tried, next) {
-		c.drop(name, next) // after the pause there may be another
+		c.drop(name, next) // after the pause, there may be another place
 		return false
 	}
 	return true
 }
 
-// errNoAnswer is how an attempt ends whose node is gone, or hangs.
+// errNoAnswer is the cause when a node is gone or does not respond.
 var errNoAnswer = errors.New("no answer")
 
-// giveUp says what is known when time is up.
+// giveUp returns the error of a call when time is up.
 func giveUp(last *queue.Error, unsure bool, err error) error {
 	if unsure {
 		return queue.Refuse(queue.UnknownOutcome, "%w; the last attempt: %s", err, last.Message).
@@ -123,11 +124,11 @@ func asRefusal(err error) *queue.Error {
 	return queue.Refuse(refusal.Internal, "%w", err)
 }
 
-// attempt makes a call once.
+// attempt sends a call once.
 func (c *Client) attempt(ctx context.Context, p place, r request) error {
 	bounded, cancel := context.WithTimeout(ctx, c.cfg.Timeout+r.wait)
 	defer cancel()
-	var connected atomic.Bool // before that nothing was sent
+	var connected atomic.Bool // before that, nothing was sent
 	bounded = httptrace.WithClientTrace(bounded, &httptrace.ClientTrace{
 		GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
 	})
@@ -153,7 +154,7 @@ func (c *Client) attempt(ctx context.Context, p place, r request) error {
 		return r.refused(resp.StatusCode, answer)
 	}
 	if err := r.read(answer); err != nil {
-		// The call took effect, but the answer makes no sense: not this server's.
+		// The call took effect, but the answer is invalid: it is not from this server.
 		return queue.Refuse(refusal.Internal, "the answer to %s %s: %w", r.method, r.path, err)
 	}
 	return nil
@@ -175,8 +176,8 @@ func (c *Client) dress(req *http.Request, r request) {
 	}
 }
 
-// readAll reads an answer into a buffer of its size. A node that forwards a call holds the answer for its
-// caller, and counts it as such.
+// readAll reads an answer into a buffer of its size. A node that forwards a call holds the answer
+// for its caller, and counts it in its memory budget.
 func readAll(ctx context.Context, resp *http.Response) ([]byte, error) {
 	memory := inflight.Of(ctx)
 	if n := resp.ContentLength; n >= 0 && n <= maxAnswer {
@@ -207,8 +208,8 @@ const answerPiece = 64 << 10
 
 var errCrowded = errors.New("this process holds too many large answers for its callers")
 
-// broken says what a call without an answer means: without a connection nothing was sent, else a
-// write may have happened.
+// broken returns the error of a call without an answer. Without a connection, nothing was sent;
+// otherwise a write may have taken effect.
 func (r request) broken(err error, connected bool) *queue.Error {
 	if !connected || r.method == http.MethodGet {
 		return queue.Refuse(queue.Unavailable, "%w: %w", errNoAnswer, err)
@@ -216,7 +217,7 @@ func (r request) broken(err error, connected bool) *queue.Error {
 	return queue.Refuse(queue.UnknownOutcome, "%w: %w", errNoAnswer, err)
 }
 
-// refused reads a refusal in either form: a problem, or Connect's error with a Refusal in it.
+// refused decodes a refusal in either form: a problem, or Connect's error with a Refusal in it.
 func (r request) refused(status int, body []byte) *queue.Error {
 	if r.kind == protobuf {
 		if e := connectRefusal(body); e != nil {
@@ -226,7 +227,8 @@ func (r request) refused(status int, body []byte) *queue.Error {
 	e := refusal.Parse(status, body)
 	gateway := status == http.StatusBadGateway || status == http.StatusGatewayTimeout
 	if gateway && e.Tag == queue.Unavailable && r.method != http.MethodGet {
-		// A proxy that lost the server on the way does not know what became of the call.
+		// A proxy that lost the connection to the server does not know whether the call had
+		// an effect.
 		return queue.Refuse(queue.UnknownOutcome, "%s", e.Message)
 	}
 	return e
@@ -242,8 +244,8 @@ type connectError struct {
 	} `json:"details"`
 }
 
-// connectRefusal returns the refusal in an error of Connect; nil if the body is none (a proxy's
-// page, say).
+// connectRefusal returns the refusal in an error of Connect; nil if the body is none, for example a
+// proxy's page.
 func connectRefusal(body []byte) *queue.Error {
 	var e connectError
 	if err := json.Unmarshal(body, &e); err == nil {
@@ -263,7 +265,7 @@ func (e *connectError) refusal() *queue.Error {
 	switch e.Code {
 	case "invalid_argument":
 		return queue.Refuse(queue.BadRequest, "%s", e.Message)
-	case "resource_exhausted": // Connect's own limit of a message
+	case "resource_exhausted": // Connect's own message limit
 		return queue.Refuse(queue.PayloadTooLarge, "%s", e.Message)
 	case "unimplemented":
 		return queue.Refuse(refusal.NotFound, "%s", e.Message)
@@ -271,15 +273,15 @@ func (e *connectError) refusal() *queue.Error {
 	return nil
 }
 
-// jitter spreads a pause over its second half, so that clients that failed together do not come
-// back together.
+// jitter returns a random pause in the second half of d, so that clients that failed together do
+// not retry together.
 func jitter(d time.Duration) time.Duration {
 	return d/2 + rand.N(d/2+1) // no secret
 }
 
 func sleep(ctx context.Context, d time.Duration) error {
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < d {
-		return context.DeadlineExceeded // there will be no attempt after it
+		return context.DeadlineExceeded // there would be no attempt after it
 	}
 	t := time.NewTimer(d)
 	defer t.Stop()

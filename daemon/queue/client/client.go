@@ -1,31 +1,33 @@
-// Package client is a queue broker elsewhere: a [queue.Service] over HTTP that finds the broker,
-// and finds it again.
+// Package client is a [queue.Service] for a queue broker elsewhere, over HTTP. It finds the broker,
+// and finds it again after a failover.
 //
 //	q, err := client.New(client.Config{Addresses: []string{"127.0.0.1:7070"}})
 //	receipts, err := q.Enqueue(ctx, "default", []queue.Job{{Type: "email:send", Payload: payload}})
 //
-// # Finding
+// # Finding the broker
 //
-// Any node of the cluster forwards to the broker, so one reachable address suffices; with several
-// the client moves on to the next when one fails. With a [Locator], such as package locate makes of the
-// cluster store, it asks the broker's node directly. The address that answered is kept per queue until a 503, a broken connection or a
-// timeout says otherwise; a 503 that names the holder is believed.
+// Any node of the cluster forwards to the broker, so one reachable address is enough. With several,
+// the client tries the next one when one fails. With a [Locator], such as that of package locate,
+// which reads the cluster store, it calls the broker's node directly. The address that answered is
+// remembered per queue until a 503, a broken connection or a timeout. After a 503 that names the
+// holder, the client calls the holder.
 //
-// # Repeating
+// # Repeated calls
 //
-// A call is repeated, with growing and jittered pauses, until the caller's context ends (or for
-// [Config].RetryFor if it has no deadline), but only where a repetition does nothing twice:
+// A call is repeated, with growing and jittered pauses, until the caller's context ends, or for
+// [Config].RetryFor if the context has no deadline. It is repeated only if a second execution has
+// no further effect:
 //
-//   - Enqueue: every job has an ID or a key; the client draws an ID for those that have none.
-//   - Claim: every claim has a request ID, drawn likewise, so that a claim whose answer was lost
-//     is handed out again to this caller and not left to time out.
-//   - Settle: a settlement is fenced by its token. If an answer was lost, the repetition of a
-//     settlement that took effect is answered like the first (Complete) or as stale.
-//   - Do: Pause, Resume, and what names its jobs.
+//   - Enqueue: every job has an ID or a key; the client generates an ID for those that have none.
+//   - Claim: every claim has a request ID, generated likewise. So a claim whose answer was lost
+//     returns the same jobs to this caller, and they need not time out.
+//   - Settle: a settlement is fenced by its token. If an answer was lost and the settlement took
+//     effect, its repetition is answered like the first one (Complete) or as stale.
+//   - Do: Pause, Resume, and commands that name their jobs.
 //   - Everything that only reads.
 //
-// What ends without an answer is [queue.UnknownOutcome] if it may have happened, otherwise
-// [queue.Unavailable]. Errors of the server come back as *[queue.Error] with their tags.
+// A call without an answer ends as [queue.UnknownOutcome] if it may have had an effect, otherwise
+// as [queue.Unavailable]. Errors of the server are returned as *[queue.Error] with their tags.
 package client
 
 import (
@@ -43,42 +45,45 @@ import (
 	"github.com/emitd/emitd/daemon/queue"
 )
 
-// Locator finds the node that serves a queue's shard, such as the cluster store's snapshot.
+// Locator finds the node that serves a queue's shard, for example in the cluster store's snapshot.
 type Locator interface {
-	// Broker returns the address (host:port) and generation of the shard's broker. An error or an
-	// empty address means that none is known now, and the client asks again;
-	// [queue.QueueNotFound] that there is no such queue.
+	// Broker returns the address (host:port) and generation of the shard's broker. An error or
+	// an empty address means that none is known now, and the client asks again;
+	// [queue.QueueNotFound] means that there is no such queue.
 	Broker(ctx context.Context, queue string, shard int) (addr string, generation int64, err error)
 }
 
-// Doubter is a Locator that answers from memory for a while, and can be told that what it says may be
-// out of date: its next answer is from the cluster, as far as that costs little.
+// Doubter is a Locator that answers from a cache. Doubt tells it that its last answer may be out of
+// date: its next answer comes from the cluster, as far as that costs little.
 type Doubter interface{ Doubt() }
 
-// Config of a client. One of Addresses and Locator is needed.
+// Config configures a client. Addresses or Locator is required.
 type Config struct {
-	// Addresses of nodes: host:port, or a URL with a path if emitd is served under one.
+	// Addresses of nodes: host:port, or a URL with a path if emitd is served below one.
 	Addresses []string
-	// Locator is asked first; the addresses are where to turn when it names a node that fails.
+	// Locator is asked first. The addresses are used when the node that it names fails.
 	Locator Locator
 	// Token is sent as a bearer token. Empty: none.
 	Token string
-	// TLS makes the addresses without a scheme https. Nil: http.
+	// TLS makes addresses without a scheme use https. Nil: http.
 	TLS *tls.Config
-	// Transport carries the calls; nil: one of its own, with keep-alive connections.
+	// Transport is used for the calls; nil: a new one, with keep-alive connections.
 	Transport http.RoundTripper
-	// JSON sends batches as JSON rather than protobuf, which costs about twice the processor time
-	// and can be read on the wire.
+	// JSON sends batches as JSON instead of protobuf. That costs about twice the processor
+	// time, and people can read it.
 	JSON bool
-	// Timeout of one attempt, on top of what a claim waits; default 10 s. Shorter finds a new
-	// broker sooner after a machine has vanished, and gives slow storage less time.
+	// Timeout is the time limit of one attempt, in addition to a claim's own wait; default 10
+	// s. A shorter one finds a new broker sooner after a machine has failed, and leaves slow
+	// storage less time.
 	Timeout time.Duration
-	// RetryFor bounds repetitions of calls whose context has no deadline; default 1 min, negative:
-	// no bound.
+	// RetryFor is how long a call whose context has no deadline is repeated; default 1 min;
+	// negative: without limit.
 	RetryFor time.Duration
-	// Backoff is the first pause between attempts, MaxBackoff the longest; default 50 ms and 2 s.
+	// Backoff is the first pause between attempts, MaxBackoff the longest; default 50 ms and 2
+	// s.
 	Backoff, MaxBackoff time.Duration
-	// Once makes no call twice: for those who forward calls of others.
+	// Once makes the client never repeat a call. It is for programs that forward the calls of
+	// others.
 	Once bool
 	// Prepare may change each request before it is sent. May be nil.
 	Prepare func(r *http.Request)
@@ -93,15 +98,15 @@ const (
 	idleConnections   = 256
 )
 
-// Client is a queue broker elsewhere. It is safe for concurrent use.
+// Client calls a queue broker elsewhere. It is safe for concurrent use.
 type Client struct {
 	cfg   Config
 	http  *http.Client
-	owned *http.Transport // to close; nil if the transport is the caller's
+	owned *http.Transport // the transport to close; nil if it is the caller's
 
 	mu     sync.Mutex
 	places map[string]place // by queue
-	next   int              // the address to turn to
+	next   int              // index of the next address to try
 }
 
 // place is where a queue's broker was last found.
@@ -112,7 +117,7 @@ type place struct {
 
 var _ queue.Service = (*Client)(nil)
 
-// New makes a client. It connects to nothing yet.
+// New creates a client. It does not connect yet.
 func New(c Config) (*Client, error) {
 	if len(c.Addresses) == 0 && c.Locator == nil {
 		return nil, errors.New("queue client: neither addresses nor a locator")
@@ -135,7 +140,7 @@ func New(c Config) (*Client, error) {
 		out.owned = newTransport(c.TLS)
 		transport = out.owned
 	}
-	// A redirect would carry the token to whoever is named in it; emitd sends none.
+	// A redirect would send the token to the host that it names; emitd sends no redirects.
 	out.http = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
 		return http.ErrUseLastResponse
 	}}
@@ -151,7 +156,7 @@ func newTransport(c *tls.Config) *http.Transport {
 	}
 }
 
-// Close gives idle connections up. Calls under way end by themselves.
+// Close closes idle connections. Calls in flight continue to their end.
 func (c *Client) Close() {
 	if c.owned != nil {
 		c.owned.CloseIdleConnections()
@@ -165,7 +170,7 @@ func or(d, standard time.Duration) time.Duration {
 	return d
 }
 
-// base returns the URL an address stands for, without a slash at its end.
+// base returns the URL for an address, without a slash at its end.
 func (c *Client) base(address string) (string, error) {
 	if !strings.Contains(address, "://") {
 		scheme := "http://"
@@ -176,7 +181,7 @@ func (c *Client) base(address string) (string, error) {
 	}
 	u, err := url.Parse(address)
 	switch {
-	case err != nil: // which may hold a password: no part of it is shown
+	case err != nil: // the address may contain a password, so the error shows no part of it
 		return "", errors.New("address: does not parse, host:port or an http URL is expected")
 	case u.Hostname() == "" && u.Port() == "" || u.Scheme != "http" && u.Scheme != "https":
 		return "", errors.New("address: host:port or an http URL is expected")
@@ -186,7 +191,7 @@ func (c *Client) base(address string) (string, error) {
 	return strings.TrimRight(u.String(), "/"), nil
 }
 
-// find returns where to ask. avoid is a place that has just failed, if any.
+// find returns the place to call. avoid is the place that has just failed, if any.
 func (c *Client) find(ctx context.Context, name string, avoid place) (place, error) {
 	if p, ok := c.cached(name); ok {
 		return p, nil
@@ -211,7 +216,7 @@ func (c *Client) find(ctx context.Context, name string, avoid place) (place, err
 func (c *Client) locate(ctx context.Context, name string) (place, error) {
 	addr, generation, err := c.cfg.Locator.Broker(ctx, name, 0)
 	if queue.TagOf(err) == queue.QueueNotFound {
-		return place{}, err // asking again would not make it
+		return place{}, err // asking again would not help
 	}
 	if err == nil && addr == "" {
 		err = errors.New("it is assigned to no node")
@@ -239,7 +244,7 @@ func (c *Client) keep(name string, p place) {
 	c.places[name] = p
 }
 
-// drop lets the next call look for the queue's place again.
+// drop forgets the queue's place, so that the next call looks for it again.
 func (c *Client) drop(name string, p place) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -248,8 +253,8 @@ func (c *Client) drop(name string, p place) {
 	}
 }
 
-// forget drops a place that failed, unless another call has found a better one meanwhile, and
-// remembers the holder that was named in its stead.
+// forget forgets a place that failed, unless another call has found a better one meanwhile, and
+// stores the holder that the refusal named.
 func (c *Client) forget(name string, failed place, holder string) {
 	if d, ok := c.cfg.Locator.(Doubter); ok {
 		d.Doubt()

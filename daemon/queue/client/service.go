@@ -25,8 +25,8 @@ const (
 	protobuf = "application/proto"
 )
 
-// NewID draws an ID for a job or a claim: 16 characters, 80 random bits. It is short because the
-// broker keeps it in memory for as long as the job waits and the dedup window lasts.
+// NewID returns an ID for a job or a claim: 16 characters with 80 random bits. It is short because
+// the broker keeps it in memory as long as the job waits and the deduplication window lasts.
 func NewID() string { return strings.ToLower(rand.Text()[:16]) }
 
 // Enqueue implements [queue.Producer]. Jobs without an ID or key get an ID, in a copy.
@@ -200,7 +200,7 @@ func (c *Client) Stats(ctx context.Context, name string) (*queue.Stats, error) {
 	return v.Stats(), nil
 }
 
-// Healthy reports whether the queue "default" works, as /healthz says: it needs no token.
+// Healthy reports whether the queue "default" works, as /healthz says. It needs no token.
 func (c *Client) Healthy(ctx context.Context) error {
 	return c.call(ctx, request{
 		queue: queue.DefaultQueue, method: http.MethodGet, path: "/healthz", repeatable: true,
@@ -227,7 +227,7 @@ func (c *Client) Do(ctx context.Context, name string, cmd queue.Command) (int, e
 	return v.Count, err
 }
 
-// Queues lists the declared queues.
+// Queues returns the declared queues.
 func (c *Client) Queues(ctx context.Context) ([]operate.Declaration, error) {
 	var v operate.QueuesResponse
 	err := c.call(ctx, request{
@@ -237,15 +237,15 @@ func (c *Client) Queues(ctx context.Context) ([]operate.Declaration, error) {
 	return v.Queues, err
 }
 
-// Declare makes a queue be, or changes it: what is zero is the default.
+// Declare creates a queue, or changes its settings; zero fields take the default.
 func (c *Client) Declare(ctx context.Context, d operate.Declaration) error {
 	_, err := c.declare(ctx, http.MethodPut, d.Name, d)
 	return err
 }
 
-// Amend makes a queue be, or changes those of its settings that fields has, and returns all of them.
-// The rest stays as it is, whatever others declare at the same time. The keys are the JSON names of an
-// operate.Declaration's fields; a zero value is the default.
+// Amend creates a queue, or changes those settings that fields contains, and returns all of them.
+// The other settings keep their values, whatever other programs declare at the same time. The keys
+// are the JSON names of operate.Declaration's fields; a zero value means the default.
 func (c *Client) Amend(ctx context.Context, name string, fields map[string]any) (operate.Declaration, error) {
 	return c.declare(ctx, http.MethodPatch, name, fields)
 }
@@ -266,8 +266,8 @@ func (c *Client) declare(ctx context.Context, method, name string, what any) (op
 	return made, err
 }
 
-// Remove takes a queue and its jobs away. If an answer is lost, the repetition may find that
-// there is no such queue.
+// Remove removes a queue and its jobs. If an answer is lost, the repeated call may find that there
+// is no such queue.
 func (c *Client) Remove(ctx context.Context, name string) error {
 	if err := limits.Queue(name); err != nil {
 		return err
@@ -278,7 +278,7 @@ func (c *Client) Remove(ctx context.Context, name string) error {
 	})
 }
 
-// get is a call that reads a JSON answer.
+// get returns a call that decodes a JSON answer.
 func get(name, path string, v any) request {
 	return request{
 		queue: name, method: http.MethodGet, path: "/v1/queues/" + name + path, repeatable: true,
@@ -294,14 +294,14 @@ func (r *request) post(path string, body []byte, read func([]byte) error) {
 // rpc makes r a call of the protobuf service, in Connect's unary form.
 func (r *request) rpc(method string, m proto.Message, read func([]byte) error) error {
 	body, err := proto.Marshal(m)
-	if err != nil { // a name that is no UTF-8
+	if err != nil { // a name is not UTF-8
 		return queue.Refuse(queue.BadRequest, "encode %s: %w", method, err)
 	}
 	r.method, r.path, r.kind, r.body, r.read = http.MethodPost, "/emitd.queue.v1.QueueService/"+method, protobuf, body, read
 	return nil
 }
 
-// count has the answer refused if it has not one entry per thing asked.
+// count makes r refuse an answer without exactly one entry per element of the call.
 func (r *request) count(want int, got func() int) {
 	read := r.read
 	r.read = func(b []byte) error {
@@ -315,7 +315,7 @@ func (r *request) count(want int, got func() int) {
 	}
 }
 
-// done drops what a failed call may have half read.
+// done discards what a failed call may have partly decoded.
 func done[T any](out *[]T, err error) ([]T, error) {
 	if err != nil {
 		return nil, err

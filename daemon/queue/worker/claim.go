@@ -16,10 +16,11 @@ import (
 const (
 	firstPause   = 100 * time.Millisecond
 	longestPause = 5 * time.Second
-	// saturatedWait is how long a claim waits that leaves types out because they are at their
-	// limit: a place of theirs may be freed meanwhile.
+	// saturatedWait is how long a claim waits if types at their limit are left out: one of
+	// their places may become free meanwhile.
 	saturatedWait = time.Second
-	// salvage bounds the look for jobs that were handed out to a claim that was given up.
+	// salvage is the time limit for finding and releasing the jobs of a claim call that was
+	// cancelled.
 	salvage = 2 * time.Second
 )
 
@@ -58,16 +59,16 @@ func (w *Worker) claims(ctx context.Context, jobs *sync.WaitGroup) {
 		for _, c := range claims[:min(n, len(claims))] {
 			w.start(ctx, c, asked, jobs)
 		}
-		if len(claims) > n { // a broker that gives more than was asked
+		if len(claims) > n { // the broker returned more than was asked for
 			w.giveBack(ctx, req, claims[n:], nil)
 		}
 		if len(claims) == 0 && time.Since(asked) < req.Wait/2 {
-			rest(ctx, jitter(saturatedWait)) // a broker that does not wait
+			rest(ctx, jitter(saturatedWait)) // the broker does not wait
 		}
 	}
 }
 
-// start runs a job that was claimed.
+// start starts the run of a claimed job.
 func (w *Worker) start(ctx context.Context, c queue.Claimed, asked time.Time, jobs *sync.WaitGroup) {
 	if c.For <= 0 {
 		c.For = w.cfg.Visibility
@@ -77,8 +78,8 @@ func (w *Worker) start(ctx context.Context, c queue.Claimed, asked time.Time, jo
 	jobs.Go(func() { w.work(r) })
 }
 
-// giveBack releases what a claim that was given up has got. If its answer was lost on the way,
-// its repetition has the same jobs; they would else be left to time out.
+// giveBack releases the jobs of a cancelled claim call. If its answer was lost, the repeated call
+// returns the same jobs; otherwise they would have to time out.
 func (w *Worker) giveBack(ctx context.Context, req queue.ClaimRequest, claims []queue.Claimed, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), salvage)
 	defer cancel()
@@ -100,7 +101,7 @@ func (w *Worker) giveBack(ctx context.Context, req queue.ClaimRequest, claims []
 	}
 }
 
-// heartbeat extends the claims at a third of their length.
+// heartbeat extends the claims every third of the visibility timeout.
 func (w *Worker) heartbeat(ctx context.Context) {
 	every := w.cfg.Visibility / 3
 	tick := time.NewTicker(every)
@@ -120,7 +121,7 @@ func (w *Worker) heartbeat(ctx context.Context) {
 	}
 }
 
-// extend sends the heartbeats of some runs, and ends those whose claims are over.
+// extend sends the heartbeats of some runs, and cancels those whose claims are over.
 func (w *Worker) extend(ctx context.Context, runs []*run, limit time.Duration) {
 	what := make([]queue.Settlement, len(runs))
 	for i, r := range runs {

@@ -13,25 +13,26 @@ import (
 	"github.com/emitd/emitd/daemon/queue"
 )
 
-// Job is a claimed job as its handler sees it.
+// Job is a claimed job as its handler gets it.
 type Job[T any] struct {
 	queue.Info
-	// Args is the decoded payload. A T of []byte gets the bytes as they are.
+	// Args is the decoded payload. A T of []byte gets the bytes unchanged.
 	Args T
-	// Draining is closed when the worker has begun to stop: finish, or return an error soon.
+	// Draining is closed when the worker has begun to stop: the handler should finish, or
+	// return an error soon.
 	Draining <-chan struct{}
 }
 
-// ErrRelease is what a handler returns to give its job back at once; it is no attempt.
+// ErrRelease is returned by a handler to release its job at once; the attempt is not counted.
 var ErrRelease = errors.New("give the job back")
 
-// Permanent marks an error that trying again would not mend: the job is dead at once.
+// Permanent marks an error after which a retry would fail too: the job is dead at once.
 func Permanent(err error) error { return &verdict{err: err, dead: true} }
 
 // RetryAfter marks an error after which the job is tried again d later, whatever its policy.
 func RetryAfter(d time.Duration, err error) error { return &verdict{err: err, after: &d} }
 
-// verdict is an error that says what follows it.
+// verdict is an error that determines what happens to the job.
 type verdict struct {
 	err   error
 	dead  bool
@@ -49,16 +50,16 @@ func (v *verdict) Error() string {
 // Unwrap returns the marked error.
 func (v *verdict) Unwrap() error { return v.err }
 
-// PanicError is the failure of a handler that panicked, or ended its goroutine.
+// PanicError is the failure of a handler that panicked or ended its goroutine.
 type PanicError struct {
 	Value any
 	Stack []byte
 }
 
-// Error says what was panicked with, and where.
+// Error returns the panic's value and the line of code.
 func (p *PanicError) Error() string { return fmt.Sprintf("panic: %v%s", p.Value, origin(p.Stack)) }
 
-// origin finds the line of code that panicked in a stack.
+// origin returns the line of code that panicked, from a stack.
 func origin(stack []byte) string {
 	_, after, ok := bytes.Cut(stack, []byte("\npanic("))
 	if !ok {
@@ -72,20 +73,21 @@ func origin(stack []byte) string {
 	return " at " + at
 }
 
-// handler runs a job and returns the result to keep.
+// handler runs a job and returns the result to store.
 type handler func(ctx context.Context, info queue.Info, payload []byte, draining <-chan struct{}) ([]byte, error)
 
-// Handle has jobs of a type handled by f. The payload is decoded as JSON into a T. It panics if
-// the type has a handler already; call it before Run.
+// Handle registers f as the handler of a type. The payload is decoded as JSON into a T. It panics
+// if the type has a handler already, or after Run.
 func Handle[T any](w *Worker, typ string, f func(ctx context.Context, j Job[T]) error) {
 	HandleResult(w, typ, func(ctx context.Context, j Job[T]) (none, error) { return none{}, f(ctx, j) })
 }
 
-// none is the result of handlers that have none.
+// none is the result type of handlers without a result.
 type none struct{}
 
-// HandleResult is [Handle] for handlers with a result, which is kept as JSON with the completed
-// job for the dedup window. A result beyond [queue.MaxResult] is dropped, with OnError.
+// HandleResult is [Handle] for handlers with a result. The result is stored as JSON with the
+// completed job for the deduplication window. A result above [queue.MaxResult] is dropped, and
+// OnError is called.
 func HandleResult[T, R any](w *Worker, typ string, f func(ctx context.Context, j Job[T]) (R, error)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -105,7 +107,7 @@ func HandleResult[T, R any](w *Worker, typ string, f func(ctx context.Context, j
 	}
 }
 
-// decode fills args from a payload. No payload is fine for who wants none.
+// decode decodes a payload into args. An empty payload is accepted for handlers without arguments.
 func decode[T any](payload []byte, args *T) error {
 	switch to := any(args).(type) {
 	case *[]byte:
@@ -119,7 +121,7 @@ func decode[T any](payload []byte, args *T) error {
 	return json.Unmarshal(payload, args)
 }
 
-// encode writes a result down. The work is done: a result that cannot be kept does not undo it.
+// encode encodes a result. The work is done, so a result that cannot be stored does not undo it.
 func (w *Worker) encode(result any) []byte {
 	if _, ok := result.(none); ok {
 		return nil
@@ -135,7 +137,7 @@ func (w *Worker) encode(result any) []byte {
 	return b
 }
 
-// guard runs a handler and turns a panic into an error.
+// guard runs a handler and converts a panic into an error.
 func guard(ctx context.Context, h handler, r *run, draining <-chan struct{}) (result []byte, err error) {
 	returned := false
 	ended := make(chan struct{})

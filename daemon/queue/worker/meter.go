@@ -15,8 +15,8 @@ import (
 	"github.com/emitd/emitd/daemon/queue"
 )
 
-// meters are the worker's instruments and its tracer, named by OpenTelemetry's messaging conventions where those
-// have a name.
+// meters are the worker's instruments and tracer. Their names follow OpenTelemetry's messaging
+// conventions where there is one.
 type meters struct {
 	queue    attribute.KeyValue
 	tracer   trace.Tracer
@@ -57,8 +57,8 @@ func (m meters) begin(ctx context.Context, i queue.Info) (context.Context, trace
 		attribute.String("messaging.message.id", i.ID), attribute.String("emitd.job.type", i.Type), attribute.Int("emitd.job.attempt", i.Attempts+1)))
 }
 
-// end notes how long a handler took and, if it failed, the kind of its failure: never its text,
-// which would make a series of each.
+// end records how long a handler took and, if it failed, the kind of the failure. The text of the
+// error is not used, because each text would make a time series of its own.
 func (m meters) end(span trace.Span, typ string, took time.Duration, err error) {
 	ctx := context.Background()
 	m.active.Add(ctx, -1, m.attributes(typ))

@@ -10,16 +10,16 @@ import (
 )
 
 const (
-	reporters   = 4       // calls under way at a time
-	reportBytes = 4 << 20 // of results and causes in one call
+	reporters   = 4       // calls in flight at a time
+	reportBytes = 4 << 20 // bytes of results and causes in one call
 )
 
-// reporter sends settlements together: what comes while calls are under way goes with the next,
-// so that many short jobs cost few calls and a single one waits for nothing.
+// reporter sends settlements in batches: those that come while calls are in flight go with the next
+// call. So many short jobs need few calls, and a single job waits for nothing.
 type reporter struct {
 	svc   queue.Consumer
 	queue string
-	ctx   context.Context // of all calls: ended by end
+	ctx   context.Context // context of all calls: cancelled by end
 	end   context.CancelFunc
 
 	mu      sync.Mutex
@@ -28,7 +28,7 @@ type reporter struct {
 	senders sync.WaitGroup
 }
 
-// report is one settlement on its way.
+// report is one settlement that is being sent.
 type report struct {
 	what queue.Settlement
 	out  queue.Outcome
@@ -56,14 +56,14 @@ func (r *reporter) settle(s queue.Settlement) (queue.Outcome, error) {
 	return mine.out, mine.err
 }
 
-// send sends until nothing waits.
+// send sends batches until no report waits.
 func (r *reporter) send() {
 	for batch := r.take(); len(batch) > 0; batch = r.take() {
 		r.call(batch)
 	}
 }
 
-// take takes the next batch; if nothing waits the sender is done.
+// take removes and returns the next batch. If no report waits, the sender is done.
 func (r *reporter) take() []*report {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -84,8 +84,8 @@ func (r *reporter) take() []*report {
 	return batch
 }
 
-// call sends a batch and gives each its outcome. If the batch is refused, each is sent alone: one
-// report that makes no sense must not take the others with it.
+// call sends a batch and sets the outcome of each report. If the batch is refused, each report is
+// sent alone, so that an invalid one does not affect the others.
 func (r *reporter) call(batch []*report) {
 	what := make([]queue.Settlement, len(batch))
 	for i, b := range batch {
@@ -110,13 +110,13 @@ func (r *reporter) call(batch []*report) {
 	}
 }
 
-// sleep waits, unless the reporter ends.
+// sleep waits for d, or until the reporter ends.
 func (r *reporter) sleep(d time.Duration) error {
 	rest(r.ctx, d)
 	return r.ctx.Err()
 }
 
-// close ends the calls under way and waits for their goroutines.
+// close cancels the calls in flight and waits for their goroutines.
 func (r *reporter) close() {
 	r.end()
 	r.senders.Wait()

@@ -12,19 +12,20 @@ import (
 	"github.com/emitd/emitd/daemon/queue"
 )
 
-// run is one claimed job in the worker's hands.
+// run is the execution of one claimed job.
 type run struct {
 	claim  queue.Claimed
-	ctx    context.Context // the handler's; ended from three sides
+	ctx    context.Context // the handler's context; ended by a lost claim, the worker's stop, or the run's end
 	cancel context.CancelCauseFunc
 
 	mu       sync.Mutex
-	deadline time.Time // of the claim, by the local clock
+	deadline time.Time // end of the claim, by the local clock
 	timer    *time.Timer
 	refused  bool // the broker said that the claim is over
 }
 
-// newRun begins to count a claim from when it was asked for.
+// newRun creates a run. The visibility timeout counts from asked, the time before the claim was
+// requested.
 func newRun(ctx context.Context, c queue.Claimed, asked time.Time) *run {
 	r := &run{claim: c, deadline: asked.Add(c.For)}
 	r.ctx, r.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
@@ -44,7 +45,7 @@ func (r *run) extended(asked time.Time, length time.Duration) {
 	}
 }
 
-// over ends the run because the broker said that the claim is.
+// over cancels the run because the broker said that the claim is over.
 func (r *run) over(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -61,14 +62,14 @@ func (r *run) isOver() bool {
 	return r.refused
 }
 
-// left returns when it makes no sense any more to report.
+// left returns the time after which a report is useless.
 func (r *run) left(grace time.Duration) time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.deadline.Add(grace)
 }
 
-// work runs the handler of a claimed job and reports what came of it.
+// work runs the handler of a claimed job and reports the result.
 func (w *Worker) work(r *run) {
 	defer w.leave(r)
 	defer r.timer.Stop()
@@ -101,10 +102,11 @@ func (w *Worker) work(r *run) {
 	}
 }
 
-// judge turns what a handler returned into what is reported.
+// judge converts a handler's result into a settlement.
 func (w *Worker) judge(r *run, result []byte, err error) queue.Settlement {
 	s := queue.Settlement{ID: r.claim.Job.ID, Token: r.claim.Token}
-	// What a handler says once its context has ended is about the context, not about the job.
+	// An error that a handler returns after its context has ended is about the context, not
+	// about the job.
 	interrupted := r.ctx.Err() != nil && !isPanic(err)
 	switch {
 	case err == nil:
@@ -124,10 +126,10 @@ func (w *Worker) judge(r *run, result []byte, err error) queue.Settlement {
 	return s
 }
 
-// longestRetry bounds RetryAfter, so that a slip of units is not refused as absurd.
+// longestRetry is the limit of RetryAfter, so that a mistaken unit is not refused as absurd.
 const longestRetry = 10 * 365 * 24 * time.Hour
 
-// unasked gives a job back whose type was not asked for.
+// unasked releases a job whose type was not asked for.
 func unasked(_ context.Context, info queue.Info, _ []byte, _ <-chan struct{}) ([]byte, error) {
 	return nil, fmt.Errorf("no handler of type %q: %w", info.Type, ErrRelease)
 }
@@ -137,7 +139,7 @@ func isPanic(err error) bool {
 	return ok
 }
 
-// cut shortens a text to n bytes, at the border of a character, and makes it valid.
+// cut shortens a text to n bytes without splitting a character, and makes it valid UTF-8.
 func cut(s string, n int) string {
 	s = strings.ToValidUTF8(s, "?")
 	if len(s) <= n {
@@ -149,11 +151,13 @@ func cut(s string, n int) string {
 	return s[:n]
 }
 
-// report settles a claim, again and again while there is no answer and the claim may still live.
-// An error means that the broker knows of nothing: the claim was over, or time was up.
+// report settles a claim. It repeats the call as long as there is no answer and the claim may still
+// hold. An error means that the broker has not recorded the result: the claim was over, or time was
+// up.
 func (w *Worker) report(r *run, s queue.Settlement) (queue.Outcome, error) {
-	// Asked once: a heartbeat is refused too after a report that took effect and whose answer was
-	// lost. From here on the answer to the report decides.
+	// This is checked only once, before the first report: if a report took effect and its
+	// answer was lost, a heartbeat is refused too. From here on the answer to the report
+	// decides.
 	if r.isOver() {
 		return queue.Outcome{}, context.Cause(r.ctx)
 	}
@@ -177,8 +181,8 @@ func (w *Worker) report(r *run, s queue.Settlement) (queue.Outcome, error) {
 	}
 }
 
-// transient reports whether the same call may succeed later: every error but a refusal of what
-// was sent.
+// transient reports whether the same call may succeed later. Every error may, except a refusal of
+// the call's content.
 func transient(err error) bool {
 	switch queue.TagOf(err) {
 	case queue.StaleClaim, queue.JobNotFound, queue.QueueNotFound, queue.BadRequest, queue.PayloadTooLarge, queue.TooManyJobs:

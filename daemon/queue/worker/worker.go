@@ -1,4 +1,4 @@
-// Package worker runs job handlers against a queue: a broker in this process or the client of one
+// Package worker runs job handlers against a queue: a broker in this process, or the client of one
 // elsewhere.
 //
 //	w, err := worker.New(q, worker.Config{Queue: "mail", Concurrency: 50})
@@ -9,25 +9,25 @@
 //
 // # What is promised
 //
-//  1. Concurrency is reached, and never exceeded: a claim asks for as many jobs as there are free
-//     places, and a place is taken before its handler starts. Types with a limit of their own
-//     ([Config].Limits) keep that too.
+//  1. Concurrency is reached and never exceeded. A claim asks for as many jobs as there are free
+//     places, and a job takes its place before its handler starts. Types with their own limit
+//     ([Config].Limits) keep that limit too.
 //  2. Only types that have a handler are claimed.
-//  3. A handler's context ends when its claim is lost, with [ErrClaimLost] in its cause: the
-//     broker said so, or no heartbeat was answered for the claim's length, counted from before
-//     the last one that was. Nothing is reported for a job that the broker gave to others.
-//  4. Exactly one of complete, fail and release is reported per claim. A complete that gets no
-//     answer is repeated until it does or the claim is over; it never turns into a failure.
-//  5. A panic is a failure with its cause. A payload that cannot be decoded makes the job dead with
-//     its cause: neither completed nor retried, as retrying would not mend it.
-//  6. When Run's context ends nothing more is claimed and handlers may finish for DrainTimeout;
-//     then their contexts end, with [ErrStopped] as the cause, and what they have not finished is
-//     given back at once, without counting as an attempt. Run returns at the latest StopTimeout
-//     later.
+//  3. A handler's context ends when its claim is lost, with [ErrClaimLost] in its cause. The claim
+//     is lost when the broker says so, or when no heartbeat was answered for the visibility
+//     timeout, counted from before the last answered one was sent. Nothing is reported for a job
+//     that the broker gave to another worker.
+//  4. Exactly one of complete, fail and release is reported per claim. A complete without an answer
+//     is repeated until there is one or the claim is over. It never turns into a failure.
+//  5. A panic is a failure, with its cause. A payload that cannot be decoded makes the job dead
+//     with its cause. It is not retried, because a retry would fail too.
+//  6. When Run's context ends, nothing more is claimed, and handlers may finish for DrainTimeout.
+//     Then their contexts end, with [ErrStopped] as the cause, and unfinished jobs are released at
+//     once, without counting as an attempt. Run returns at the latest StopTimeout and 1 s later.
 //
-// Not promised: that a job runs only once. A claim can be lost while its handler runs, and the
-// job is handed out again; the token makes sure that only one of them completes it. Effects
-// outside need a key of their own, for which the job's ID serves.
+// It is not promised that a job runs only once. A claim can be lost while its handler runs, and the
+// job is claimed again; the token makes sure that only one of the two completes it. Effects outside
+// the queue need an idempotency key of their own; the job's ID can serve.
 package worker
 
 import (
@@ -51,61 +51,62 @@ import (
 
 // Errors with which a handler's context ends.
 var (
-	ErrClaimLost = errors.New("the claim is lost") // the job may be with somebody else
+	ErrClaimLost = errors.New("the claim is lost") // another worker may have the job
 	ErrStopped   = errors.New("the worker stops")  // the drain timeout is over
 )
 
-// Config of a worker. The zero value is good.
+// Config configures a worker. The zero value is a good default.
 type Config struct {
-	Queue string // default "default"
-	// Name tells people who has a job; default host name and process number.
+	Queue string // name of the queue; default "default"
+	// Name tells people which worker has a job; default host name and process number.
 	Name string
 	// Concurrency is how many handlers run at a time; default 10.
 	Concurrency int
-	// Limits bounds single types further. A limit also makes claims smaller while its type has
-	// room for few.
+	// Limits limits how many handlers of a type run at a time. While a limited type has only a
+	// few free places, claims are made smaller.
 	Limits map[string]int
-	// Visibility is how long a claim lasts without a heartbeat; heartbeats are sent at a third of
-	// it. Default 30 s. Longer rides out longer outages, and leaves the jobs of a worker that died
-	// longer alone.
+	// Visibility is the visibility timeout of claims; heartbeats are sent at a third of it.
+	// Default 30 s. With a longer one, claims survive longer outages, and the jobs of a worker
+	// that died wait longer.
 	Visibility time.Duration
-	// Wait is how long a claim waits for jobs; default and at most half of Visibility, because a
-	// claim is counted from before the call.
+	// Wait is how long a claim call waits for jobs. Default and maximum is half of Visibility,
+	// because the visibility timeout is counted from before the call.
 	Wait time.Duration
-	// DrainTimeout is how long handlers may go on once Run's context has ended; default 30 s,
-	// negative: not at all.
+	// DrainTimeout is how long handlers may continue after Run's context has ended; default 30
+	// s; negative: not at all.
 	DrainTimeout time.Duration
-	// StopTimeout is how long handlers get to return after that, and reports to be answered;
-	// default 5 s.
+	// StopTimeout is how long handlers may take after that to return, and reports to be
+	// answered; default 5 s.
 	StopTimeout time.Duration
-	// Hooks are told what happens.
+	// Hooks are called when something happens.
 	Hooks Hooks
-	// Logger gets panics and what could not be reported; default slog.Default().
+	// Logger receives panics and what could not be reported; default slog.Default().
 	Logger *slog.Logger
-	// MeterProvider makes the instruments; nil: OpenTelemetry's global one.
+	// MeterProvider provides the instruments; nil: OpenTelemetry's global one.
 	MeterProvider metric.MeterProvider
-	// TracerProvider makes a span of each handler's run; nil: OpenTelemetry's global one.
+	// TracerProvider provides a span for each handler's run; nil: OpenTelemetry's global one.
 	TracerProvider trace.TracerProvider
 }
 
-// Hooks are told what a worker does. Each may be nil. They run on the goroutine of the job, or of
-// the worker for OnError, and delay that alone.
+// Hooks are called when something happens in a worker. Each may be nil. They run on the goroutine
+// of the job, or of the worker for OnError, and delay only that goroutine.
 type Hooks struct {
-	// OnClaimed: a job was claimed and its handler is about to start.
+	// OnClaimed is called when a job was claimed and its handler is about to start.
 	OnClaimed func(j queue.Info)
-	// OnCompleted: the complete was acknowledged. took is the handler's time.
+	// OnCompleted is called when the complete was acknowledged. took is the handler's time.
 	OnCompleted func(j queue.Info, took time.Duration)
-	// OnFailed: the failure was acknowledged; state says whether the job is tried again.
+	// OnFailed is called when the failure was acknowledged; state says whether the job is tried
+	// again.
 	OnFailed func(j queue.Info, err error, state queue.State)
-	// OnReleased: the job was given back.
+	// OnReleased is called when the job was released.
 	OnReleased func(j queue.Info)
-	// OnLost: the claim was over before anything could be reported.
+	// OnLost is called when the claim was over before anything could be reported.
 	OnLost func(j queue.Info, err error)
-	// OnError: a claim, heartbeat or report did not work; the worker tries again.
+	// OnError is called when a claim, heartbeat or report failed; the worker tries again.
 	OnError func(err error)
 }
 
-// Tee returns hooks that tell both.
+// Tee returns hooks that call both a's and b's.
 func Tee(a, b Hooks) Hooks {
 	return Hooks{
 		OnClaimed:   func(j queue.Info) { a.claimed(j); b.claimed(j) },
@@ -153,7 +154,7 @@ func (h Hooks) erred(err error) {
 	}
 }
 
-// Worker runs handlers. Make it with [New], give it handlers with [Handle], then call Run.
+// Worker runs handlers. Create it with [New], register handlers with [Handle], then call Run.
 type Worker struct {
 	svc      queue.Consumer
 	cfg      Config
@@ -163,14 +164,14 @@ type Worker struct {
 
 	mu       sync.Mutex
 	started  bool
-	types    []string // that have a handler, sorted
+	types    []string // types that have a handler, sorted
 	running  map[*run]struct{}
 	byType   map[string]int
-	freed    chan struct{} // a place was freed; holds one
+	freed    chan struct{} // signalled when a place was freed
 	draining chan struct{} // closed when nothing more is claimed
 }
 
-// New makes a worker on a queue.
+// New creates a worker on a queue.
 func New(svc queue.Consumer, c Config) (*Worker, error) {
 	c.Queue = cmp.Or(c.Queue, queue.DefaultQueue)
 	c.Concurrency = cmp.Or(c.Concurrency, 10)
@@ -179,7 +180,7 @@ func New(svc queue.Consumer, c Config) (*Worker, error) {
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, 30*time.Second)
 	c.StopTimeout = cmp.Or(c.StopTimeout, 5*time.Second)
 	if c.Name == "" {
-		host, _ := os.Hostname() // without one the process number has to do
+		host, _ := os.Hostname() // without a host name, the process number is enough
 		suffix := fmt.Sprintf("-%d", os.Getpid())
 		c.Name = host[:min(len(host), queue.MaxType-len(suffix))] + suffix
 	}
@@ -227,8 +228,8 @@ func (c *Config) validate() error {
 	return nil
 }
 
-// Run claims and works until ctx ends, then drains; see the package's promises. It returns nil
-// unless handlers ignored the end of their contexts, and may be called once.
+// Run claims and runs jobs until ctx ends, then drains; see the package's promises. It returns nil
+// unless handlers did not return after the end of their contexts. It may be called once.
 func (w *Worker) Run(ctx context.Context) error {
 	if err := w.begin(); err != nil {
 		return err
@@ -263,7 +264,8 @@ func (w *Worker) begin() error {
 	return nil
 }
 
-// drain waits for the handlers, ends those that are late, and gives up those that do not return.
+// drain waits for the handlers, cancels those that exceed DrainTimeout, and gives up those that do
+// not return.
 func (w *Worker) drain(ended <-chan struct{}) error {
 	if d := w.cfg.DrainTimeout; d > 0 && within(ended, d) {
 		return nil
@@ -274,7 +276,7 @@ func (w *Worker) drain(ended <-chan struct{}) error {
 	if within(ended, w.cfg.StopTimeout) {
 		return nil
 	}
-	w.reports.end() // reports without an answer; what they are about comes back by itself
+	w.reports.end() // cancels reports without an answer; the claims of their jobs expire
 	if within(ended, time.Second) {
 		return nil
 	}
@@ -297,15 +299,15 @@ func within(ended <-chan struct{}, d time.Duration) bool {
 	}
 }
 
-// active returns the runs under way.
+// active returns the runs in progress.
 func (w *Worker) active() []*run {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Collect(maps.Keys(w.running))
 }
 
-// room says what may be claimed now: how many jobs of which types. saturated: types with a limit
-// are left out, so the claim must not wait long.
+// room returns what may be claimed now: how many jobs, and of which types. If saturated is true,
+// types at their limit are left out, so the claim must not wait long.
 func (w *Worker) room() (n int, types []string, saturated bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -328,7 +330,7 @@ func (w *Worker) room() (n int, types []string, saturated bool) {
 	return n, types, saturated
 }
 
-// enter takes a place; leave frees it.
+// enter takes a place for a run; leave frees it.
 func (w *Worker) enter(r *run) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package batch turns calls of the queue into the messages of emitd.queue.v1.QueueService and
-// back. It refuses what package limits refuses.
+// Package batch converts calls of the queue to and from the messages of
+// emitd.queue.v1.QueueService. It refuses what package limits refuses.
 package batch
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/emitd/emitd/daemon/queue/api/wire"
 )
 
-// states and verbs by their protobuf number.
+// states and verbs, indexed by their protobuf number.
 var (
 	states     = []queue.State{"", queue.Waiting, queue.Delayed, queue.Active, queue.Completed, queue.Dead, queue.Cancelled}
 	protoVerbs = []queue.Verb{"", queue.Extend, queue.Complete, queue.Fail, queue.Release}
@@ -43,7 +43,7 @@ func protoVerb(v queue.Verb) queuev1.Verb {
 	return queuev1.Verb_VERB_UNSPECIFIED
 }
 
-// Jobs returns the jobs of a request. The error is a refusal.
+// Jobs converts the jobs of a request. The error is a refusal.
 func Jobs(r *queuev1.EnqueueRequest) ([]queue.Job, error) {
 	if err := limits.Count("jobs", len(r.GetJobs())); err != nil {
 		return nil, err
@@ -81,7 +81,7 @@ func jobFromProto(out *queue.Job, j *queuev1.Job) error {
 	return limits.Job(out)
 }
 
-// EnqueueRequest is the way back of Jobs.
+// EnqueueRequest is the inverse of Jobs.
 func EnqueueRequest(name string, jobs []queue.Job) *queuev1.EnqueueRequest {
 	out := &queuev1.EnqueueRequest{Queue: name, Jobs: make([]*queuev1.Job, len(jobs))}
 	block := make([]queuev1.Job, len(jobs))
@@ -101,7 +101,7 @@ func EnqueueRequest(name string, jobs []queue.Job) *queuev1.EnqueueRequest {
 	return out
 }
 
-// EnqueueResponse writes receipts down.
+// EnqueueResponse converts receipts.
 func EnqueueResponse(rs []queue.Receipt) *queuev1.EnqueueResponse {
 	out := &queuev1.EnqueueResponse{Jobs: make([]*queuev1.Receipt, len(rs))}
 	block := make([]queuev1.Receipt, len(rs))
@@ -113,7 +113,7 @@ func EnqueueResponse(rs []queue.Receipt) *queuev1.EnqueueResponse {
 	return out
 }
 
-// Receipts is the way back of EnqueueResponse.
+// Receipts is the inverse of EnqueueResponse.
 func Receipts(r *queuev1.EnqueueResponse) []queue.Receipt {
 	out := make([]queue.Receipt, len(r.GetJobs()))
 	for i, p := range r.GetJobs() {
@@ -122,7 +122,7 @@ func Receipts(r *queuev1.EnqueueResponse) []queue.Receipt {
 	return out
 }
 
-// Claim returns a claim. The error is a refusal.
+// Claim converts a claim request. The error is a refusal.
 func Claim(r *queuev1.ClaimRequest) (queue.ClaimRequest, error) {
 	plain := wire.ClaimRequest{
 		Worker: r.GetWorker(), Types: r.GetTypes(), Max: int(r.GetMax()), WaitMS: r.GetWaitMs(),
@@ -131,7 +131,7 @@ func Claim(r *queuev1.ClaimRequest) (queue.ClaimRequest, error) {
 	return plain.Request()
 }
 
-// ClaimRequest is the way back of Claim.
+// ClaimRequest is the inverse of Claim.
 func ClaimRequest(name string, r queue.ClaimRequest) *queuev1.ClaimRequest {
 	return &queuev1.ClaimRequest{
 		Queue: name, Worker: r.Worker, Types: r.Types, Max: int32(r.Max), WaitMs: limits.InMillis(r.Wait), // checked to fit
@@ -139,7 +139,7 @@ func ClaimRequest(name string, r queue.ClaimRequest) *queuev1.ClaimRequest {
 	}
 }
 
-// ClaimResponse writes claimed jobs down.
+// ClaimResponse converts claimed jobs.
 func ClaimResponse(cs []queue.Claimed) *queuev1.ClaimResponse {
 	out := &queuev1.ClaimResponse{Jobs: make([]*queuev1.Claimed, len(cs))}
 	block := make([]queuev1.Claimed, len(cs))
@@ -155,7 +155,7 @@ func ClaimResponse(cs []queue.Claimed) *queuev1.ClaimResponse {
 	return out
 }
 
-// Claims is the way back of ClaimResponse, on the named queue.
+// Claims is the inverse of ClaimResponse, for the named queue.
 func Claims(name, worker string, r *queuev1.ClaimResponse) []queue.Claimed {
 	out := make([]queue.Claimed, len(r.GetJobs()))
 	for i, p := range r.GetJobs() {
@@ -173,7 +173,7 @@ func Claims(name, worker string, r *queuev1.ClaimResponse) []queue.Claimed {
 	return out
 }
 
-// Settlements returns the settlements of a call. The error is a refusal.
+// Settlements converts the settlements of a call. The error is a refusal.
 func Settlements(r *queuev1.SettleRequest) ([]queue.Settlement, error) {
 	if err := limits.Count("settlements", len(r.GetSettlements())); err != nil {
 		return nil, err
@@ -208,7 +208,7 @@ func settlementFromProto(out *queue.Settlement, p *queuev1.Settlement) error {
 	return limits.Settlement(out)
 }
 
-// SettleRequest is the way back of Settlements.
+// SettleRequest is the inverse of Settlements.
 func SettleRequest(name string, ss []queue.Settlement) *queuev1.SettleRequest {
 	out := &queuev1.SettleRequest{Queue: name, Settlements: make([]*queuev1.Settlement, len(ss))}
 	block := make([]queuev1.Settlement, len(ss))
@@ -225,7 +225,7 @@ func SettleRequest(name string, ss []queue.Settlement) *queuev1.SettleRequest {
 	return out
 }
 
-// SettleResponse writes outcomes down.
+// SettleResponse converts outcomes.
 func SettleResponse(os []queue.Outcome) *queuev1.SettleResponse {
 	out := &queuev1.SettleResponse{Outcomes: make([]*queuev1.Outcome, len(os))}
 	block := make([]queuev1.Outcome, len(os))
@@ -240,7 +240,7 @@ func SettleResponse(os []queue.Outcome) *queuev1.SettleResponse {
 	return out
 }
 
-// Outcomes is the way back of SettleResponse.
+// Outcomes is the inverse of SettleResponse.
 func Outcomes(r *queuev1.SettleResponse) []queue.Outcome {
 	out := make([]queue.Outcome, len(r.GetOutcomes()))
 	for i, p := range r.GetOutcomes() {
@@ -254,13 +254,13 @@ func Outcomes(r *queuev1.SettleResponse) []queue.Outcome {
 	return out
 }
 
-// Refusal writes a refusal down.
+// Refusal converts a refusal.
 func Refusal(e *queue.Error) *queuev1.Refusal {
 	p := refusal.Of(e)
 	return &queuev1.Refusal{Tag: string(p.Tag), Message: p.Message, Hint: p.Hint, RetryAfterMs: p.RetryAfterMS, Holder: p.Holder}
 }
 
-// Refused is the way back of Refusal.
+// Refused is the inverse of Refusal.
 func Refused(r *queuev1.Refusal) *queue.Error {
 	p := refusal.Problem{
 		Tag: queue.Tag(r.GetTag()), Message: r.GetMessage(), Hint: r.GetHint(), RetryAfterMS: r.GetRetryAfterMs(), Holder: r.GetHolder(),

@@ -10,11 +10,11 @@ import (
 	"github.com/emitd/emitd/daemon/queue"
 )
 
-// What has too many elements is refused before it is decoded: an element of two bytes on the wire may
-// take hundreds in memory.
+// A list with too many elements is refused before it is decoded, because an element of two bytes in
+// the message may take hundreds in memory.
 
 // Message refuses the bytes of a message whose lists, at any depth, have more than [queue.MaxCall]
-// elements. Bytes that are no message are left to who decodes them.
+// elements. Invalid bytes are left to the decoder.
 func Message(b []byte, d protoreflect.MessageDescriptor) error {
 	counts := map[protoreflect.FieldNumber]int{}
 	for len(b) > 0 {
@@ -47,12 +47,12 @@ func Message(b []byte, d protoreflect.MessageDescriptor) error {
 	return nil
 }
 
-// JSONMessage is Message for a message in JSON. No list of any field has more elements, and bytes are
-// text there, so what a list is called does not matter.
+// JSONMessage is Message for a message in JSON. It checks all lists, whatever their names: no valid
+// field has more elements, because bytes are strings in JSON.
 func JSONMessage(b []byte) error { return jsonLists(b, nil) }
 
-// JSONBody refuses a JSON object whose lists have more than [queue.MaxCall] elements, as far as they
-// are decoded into lists of v, which points to a struct. A payload may have lists of any length.
+// JSONBody refuses a JSON object whose lists have more than [queue.MaxCall] elements, if they are
+// decoded into lists of v, which points to a struct. A payload may have lists of any length.
 func JSONBody(b []byte, v any) error {
 	t := reflect.TypeOf(v).Elem()
 	if t.Kind() != reflect.Struct {
@@ -61,7 +61,7 @@ func JSONBody(b []byte, v any) error {
 	return jsonLists(b, listFields(t, nil))
 }
 
-// listFields returns the JSON names of the fields that are lists, those of embedded structs included.
+// listFields returns the JSON names of the list fields, including those of embedded structs.
 func listFields(t reflect.Type, names []string) []string {
 	if names == nil {
 		names = []string{}
@@ -120,7 +120,7 @@ func jsonLists(b []byte, names []string) error {
 			}
 		case '{', '[':
 			if len(open) > deepest {
-				return nil // who decodes it refuses it
+				return nil // the decoder refuses it
 			}
 			open, something = append(open, level{list: c == '['}), false
 		case ',', '}', ']':
@@ -142,11 +142,11 @@ func jsonLists(b []byte, names []string) error {
 	return nil
 }
 
-// deepest is how deeply the decoders let values nest.
+// deepest is the deepest nesting that the decoders accept.
 const deepest = 10_000
 
-// named reports whether a member has one of the names, as decoders compare them. A name with an escape
-// may be any.
+// named reports whether a member has one of the names, compared as decoders do. A name with an
+// escape counts as a match.
 func named(names []string, name []byte) bool {
 	for _, n := range names {
 		if strings.EqualFold(n, string(name)) || strings.ContainsRune(string(name), '\\') {

@@ -1,6 +1,6 @@
-// Package limits says what a caller of the queue may send, so that the server refuses the rest
-// with the field named, and the client without a call. The limits themselves stand in package
-// queue; what depends on a queue's settings the broker decides.
+// Package limits validates what a caller sends to the queue. The server refuses invalid calls and
+// names the field; the client refuses them without a request. The limits themselves are defined in
+// package queue. The broker checks what depends on a queue's settings.
 //
 // Each function returns a refusal (*queue.Error) or nil.
 package limits
@@ -16,7 +16,7 @@ import (
 	"github.com/emitd/emitd/daemon/queue"
 )
 
-// Job refuses a job that is beyond the limits of package queue or contradicts itself.
+// Job refuses a job that exceeds the limits of package queue or contradicts itself.
 func Job(j *queue.Job) error {
 	if err := first(
 		text("id", j.ID), text("key", j.Key),
@@ -46,7 +46,7 @@ func Job(j *queue.Job) error {
 	return nil
 }
 
-// Claim refuses a claim that is beyond the limits.
+// Claim refuses a claim that exceeds the limits.
 func Claim(r *queue.ClaimRequest) error {
 	if err := first(text("worker", r.Worker), text("request_id", r.RequestID)); err != nil {
 		return err
@@ -75,7 +75,7 @@ func Claim(r *queue.ClaimRequest) error {
 
 var verbs = []queue.Verb{queue.Extend, queue.Complete, queue.Fail, queue.Release}
 
-// Settlement refuses a settlement that makes no sense, whatever the claim.
+// Settlement refuses a settlement that is invalid for every claim.
 func Settlement(s *queue.Settlement) error {
 	if err := first(text("id", s.ID), text("worker", s.Worker)); err != nil {
 		return err
@@ -102,11 +102,11 @@ func Settlement(s *queue.Settlement) error {
 	return nil
 }
 
-// maxToken bounds what is taken for a token; those of the broker are far shorter.
+// maxToken is the longest accepted token; those of the broker are far shorter.
 const maxToken = 1 << 10
 
-// Queue refuses a name no queue can have: 1 to 64 of a-z, 0-9, '.', '_' and '-', the first
-// and last a letter or digit.
+// Queue refuses an invalid queue name. A valid one has 1 to 64 of a-z, 0-9, '.', '_' and '-', the
+// first and last a letter or digit.
 func Queue(name string) error {
 	bad := name == "" || len(name) > queue.MaxName
 	for i := range len(name) {
@@ -124,8 +124,8 @@ func Queue(name string) error {
 
 var acts = []queue.Act{queue.Cancel, queue.Redrive, queue.RunNow, queue.Purge, queue.Pause, queue.Resume}
 
-// Command refuses an act nobody knows, and what the act has no use for: an operator who says
-// more than is heeded would believe that it was heeded.
+// Command refuses an unknown action, and fields that the action does not use: an operator must not
+// believe that an ignored field had an effect.
 func Command(c *queue.Command) error {
 	if err := first(checkIDs(c.IDs), State(c.State), text("type", c.Type)); err != nil {
 		return err
@@ -157,7 +157,7 @@ func checkIDs(ids []string) error {
 	return nil
 }
 
-// ID refuses what no job can be named.
+// ID refuses an invalid job ID.
 func ID(id string) error {
 	if id == "" {
 		return queue.Refuse(queue.BadRequest, "id is missing")
@@ -165,7 +165,7 @@ func ID(id string) error {
 	return text("id", id)
 }
 
-// State refuses a state nobody knows; empty means any.
+// State refuses an unknown state; empty means any.
 func State(s queue.State) error {
 	switch s {
 	case "", queue.Waiting, queue.Delayed, queue.Active, queue.Completed, queue.Dead, queue.Cancelled:
@@ -174,7 +174,7 @@ func State(s queue.State) error {
 	return queue.Refuse(queue.BadRequest, "state: %.80q is none of waiting, delayed, active, completed, dead, cancelled", string(s))
 }
 
-// Count refuses a call with nothing or too much in its list.
+// Count refuses an empty list, and one with more than MaxCall elements.
 func Count(field string, n int) error {
 	switch {
 	case n == 0:
@@ -186,10 +186,11 @@ func Count(field string, n int) error {
 	return nil
 }
 
-// maxText is the limit of every name: they are alike on purpose.
+// maxText is the limit of every name; all names have the same limit on purpose.
 const maxText = min(queue.MaxID, queue.MaxType)
 
-// text refuses a name that is too long or has control characters, which would forge log lines.
+// text refuses a name that is too long, or has control characters, with which log lines could be
+// forged.
 func text(field, s string) error {
 	if len(s) > maxText {
 		return queue.Refuse(queue.BadRequest, "%s: %d bytes, at most %d", field, len(s), maxText)
@@ -214,7 +215,7 @@ func first(errs ...error) error {
 	return nil
 }
 
-// At says which element of a list is refused, under the refusal's own tag.
+// At adds the index of the refused list element to a refusal.
 func At(field string, i int, err error) error {
 	e, ok := errors.AsType[*queue.Error](err)
 	if !ok {
@@ -224,7 +225,7 @@ func At(field string, i int, err error) error {
 	return e
 }
 
-// Call refuses a call on an impossible queue, or with nothing or too much in it.
+// Call refuses a call on an invalid queue name, and one with no or too many elements.
 func Call(name string, n int) error {
 	if err := Queue(name); err != nil {
 		return err
@@ -232,10 +233,10 @@ func Call(name string, n int) error {
 	return Count("jobs", n)
 }
 
-// maxMillis is the longest time a body may name: about a century.
+// maxMillis is the longest duration in a body: about a century.
 const maxMillis = 100 * 366 * 24 * 3600 * 1000
 
-// Millis turns the milliseconds of a field into a time, and refuses what is negative or absurd.
+// Millis converts the milliseconds of a field, and refuses negative and absurd values.
 func Millis(field string, ms int64) (time.Duration, error) {
 	if ms < 0 || ms > maxMillis {
 		return 0, queue.Refuse(queue.BadRequest, "%s: %d is not within 0 and %d", field, ms, int64(maxMillis))
@@ -243,7 +244,7 @@ func Millis(field string, ms int64) (time.Duration, error) {
 	return time.Duration(ms) * time.Millisecond, nil
 }
 
-// InMillis is the way back. It rounds up, so that what is short does not become nothing.
+// InMillis is the inverse of Millis. It rounds up, so that a positive duration never becomes 0.
 func InMillis(d time.Duration) int64 {
 	if d <= 0 {
 		return 0

@@ -1,5 +1,5 @@
-// Package operate has the JSON bodies of the calls that operators make: acts, statistics and the
-// declaration of queues. Package wire states the rules they keep.
+// Package operate has the JSON bodies of operators' calls: commands, statistics and the declaration
+// of queues. The rules of package wire apply.
 package operate
 
 import (
@@ -10,19 +10,19 @@ import (
 	"github.com/emitd/emitd/daemon/queue/api/wire"
 )
 
-// ActRequest chooses the jobs an operator's act is for.
+// ActRequest selects the jobs that a command applies to.
 type ActRequest struct {
 	IDs   []string    `json:"ids,omitempty"`
 	State queue.State `json:"state,omitempty"`
 	Type  string      `json:"type,omitempty"`
 }
 
-// ActResponse says how many jobs an act met.
+// ActResponse says how many jobs a command affected.
 type ActResponse struct {
 	Count int `json:"count"`
 }
 
-// Stats of a queue.
+// Stats are the counts of a queue.
 type Stats struct {
 	Queue       string `json:"queue"`
 	Shards      int    `json:"shards"`
@@ -53,12 +53,12 @@ type Stats struct {
 	Epoch  int64  `json:"epoch,omitempty"`
 }
 
-// Declaration is what a queue is declared to be. What is left out is the broker's
+// Declaration is the settings with which a queue is declared. An omitted field takes the broker's
 // default.
 type Declaration struct {
 	Name   string `json:"name"`
 	Shards int    `json:"shards,omitempty"` // default 1; fixed once the queue exists
-	// Claims is "soft" (default) or "durable": a claim is answered once it is stored.
+	// Claims is "soft" (default) or "durable": a durable claim is answered after it is stored.
 	Claims        string      `json:"claims,omitempty"`
 	VisibilityMS  int64       `json:"visibility_ms,omitempty"`
 	TTLMS         int64       `json:"ttl_ms,omitempty"`
@@ -69,7 +69,7 @@ type Declaration struct {
 	Retry         *wire.Retry `json:"retry,omitempty"`
 }
 
-// DeclarationOf writes a queue's settings down.
+// DeclarationOf converts a queue's settings.
 func DeclarationOf(s queue.Settings) Declaration {
 	d := Declaration{
 		Name: s.Name, Shards: s.Shards, Claims: s.Claims, VisibilityMS: limits.InMillis(s.Visibility), TTLMS: limits.InMillis(s.TTL),
@@ -81,7 +81,7 @@ func DeclarationOf(s queue.Settings) Declaration {
 	return d
 }
 
-// Settings returns it as the broker knows it, which checks the rest. The error is a refusal.
+// Settings converts d to the broker's settings; the broker checks the rest. The error is a refusal.
 func (d *Declaration) Settings() (queue.Settings, error) {
 	out := queue.Settings{
 		Name: d.Name, Shards: d.Shards, Claims: d.Claims, DedupIDs: d.DedupIDs, MaxJobs: d.MaxJobs, MaxBytes: d.MaxBytes,
@@ -107,7 +107,7 @@ type QueuesResponse struct {
 	Queues []Declaration `json:"queues"`
 }
 
-// StatsOf writes statistics down.
+// StatsOf converts statistics.
 func StatsOf(s *queue.Stats) Stats {
 	return Stats{
 		Queue: s.Queue, Shards: s.Shards, Paused: s.Paused,
@@ -120,7 +120,7 @@ func StatsOf(s *queue.Stats) Stats {
 	}
 }
 
-// Stats is the way back of StatsOf.
+// Stats is the inverse of StatsOf.
 func (s *Stats) Stats() *queue.Stats {
 	return &queue.Stats{
 		Queue: s.Queue, Shards: s.Shards, Paused: s.Paused,

@@ -1,13 +1,13 @@
-// Package queuetest is a queue in memory, plain and slow, for tests: of job handlers, of code that
-// enqueues, of whatever speaks to a [queue.Service]. It behaves as a broker does as far as a
-// caller can see, word by word, but keeps nothing, has one shard, knows every queue that is named, and
-// never forgets an ID. IDs, tokens and cursors are short and tell their order.
+// Package queuetest is a simple in-memory queue for tests: of job handlers, of code that enqueues,
+// and of anything that uses a [queue.Service]. Callers see the behaviour of a broker, with these
+// differences. It stores nothing, has one shard, accepts every queue name, and never forgets an ID.
+// IDs, tokens and cursors are short and show their order.
 //
 //	q := queuetest.New()
 //	q.Enqueue(ctx, "default", []queue.Job{{Type: "email:send", Payload: payload}})
 //
-// Time is time.Now, so that it runs in a testing/synctest bubble. Claims end when somebody looks:
-// no goroutine runs.
+// It uses time.Now, so it works in a testing/synctest bubble. It has no goroutine: claims expire
+// when the next call looks at them.
 package queuetest
 
 import (
@@ -27,7 +27,7 @@ const (
 	backoff     = time.Second
 )
 
-// Queue is a queue service in memory. Make it with [New].
+// Queue is a queue service in memory. Create it with [New].
 type Queue struct {
 	mu     sync.Mutex
 	queues map[string]*state
@@ -37,13 +37,13 @@ type Queue struct {
 
 var _ queue.Service = (*Queue)(nil)
 
-// state of one named queue.
+// state is the state of one named queue.
 type state struct {
-	jobs    []*job // in the order they were submitted
+	jobs    []*job // in the order in which they were submitted
 	byID    map[string]*job
 	paused  bool
 	claims  map[string][]*job // by request ID
-	changed chan struct{}     // closed when a claim that waits should look again
+	changed chan struct{}     // closed when a waiting claim should look again
 	stats   queue.Stats
 }
 
@@ -57,7 +57,7 @@ type job struct {
 	settled string // token or worker that completed it
 }
 
-// New makes an empty queue service.
+// New creates an empty queue service.
 func New() *Queue { return &Queue{queues: map[string]*state{}, calls: map[string]int{}} }
 
 // Calls returns how often a method (such as "Claim") was called.
@@ -67,7 +67,7 @@ func (q *Queue) Calls(method string) int {
 	return q.calls[method]
 }
 
-// enter takes the lock and returns the queue with all that time has done to it.
+// enter locks q and returns the queue, updated to the current time.
 func (q *Queue) enter(method, name string) (*state, time.Time) {
 	q.mu.Lock()
 	q.calls[method]++
@@ -82,7 +82,7 @@ func (q *Queue) enter(method, name string) (*state, time.Time) {
 	return s, now
 }
 
-// pass ends claims, delays and lives that are over.
+// pass ends claims, delays and times to live that are over.
 func (s *state) pass(now time.Time) {
 	for _, j := range s.jobs {
 		i := &j.info
@@ -100,7 +100,7 @@ func (s *state) pass(now time.Time) {
 	}
 }
 
-// giveBack ends an attempt that failed: the job waits for its next one, or is dead.
+// giveBack ends a failed attempt: the job waits for the next one, or is dead.
 func (s *state) giveBack(j *job, now time.Time, cause string, after time.Duration, dead bool) {
 	i := &j.info
 	i.Cause, i.Until, j.token = cause, time.Time{}, ""
@@ -322,10 +322,10 @@ func notFound(id string) *queue.Error {
 	return queue.Refuse(queue.JobNotFound, "there is no job %q, or it ended too long ago", id)
 }
 
-// ended reports whether jobs of a state are gone, all but their ID.
+// ended reports whether a job in this state is removed, except for its ID.
 func ended(s queue.State) bool { return s == queue.Completed || s == queue.Cancelled }
 
-// carry does what the holder of a claim says.
+// carry carries out a settlement by the claim's holder.
 func (s *state) carry(j *job, w queue.Settlement, proof string, now time.Time) {
 	i := &j.info
 	switch w.Verb {
@@ -359,7 +359,7 @@ func (q *Queue) Get(_ context.Context, name, id string) (*queue.Info, []byte, er
 	switch {
 	case j == nil:
 		return nil, nil, notFound(id)
-	case ended(j.info.State): // this is what is remembered
+	case ended(j.info.State): // only this is remembered
 		i := j.info
 		return &queue.Info{ID: id, Queue: name, State: i.State, EndedAt: i.EndedAt, Result: i.Result}, nil, nil
 	}
@@ -367,7 +367,7 @@ func (q *Queue) Get(_ context.Context, name, id string) (*queue.Info, []byte, er
 	return &info, slices.Clone(j.payload), nil
 }
 
-// List implements [queue.Operator]. A cursor is the ID of the last job of the page before.
+// List implements [queue.Operator]. A cursor is the ID of the last job of the previous page.
 func (q *Queue) List(_ context.Context, name string, query queue.Query) (*queue.Page, error) {
 	s, _ := q.enter("List", name)
 	defer q.mu.Unlock()
@@ -399,7 +399,7 @@ func (q *Queue) List(_ context.Context, name string, query queue.Query) (*queue.
 	return page, nil
 }
 
-// kept are the states whose jobs are there, and all of them.
+// kept are the states that can be listed; "" means all of them.
 var kept = []queue.State{"", queue.Waiting, queue.Delayed, queue.Active, queue.Dead}
 
 func chosen(i queue.Info, q queue.Query) bool {
@@ -457,7 +457,7 @@ func (q *Queue) Do(_ context.Context, name string, c queue.Command) (int, error)
 	return n, nil
 }
 
-// meet does an act to one job, if the act is for its state.
+// meet applies a command to one job, and reports whether it applies to the job's state.
 func (s *state) meet(j *job, c queue.Command, now time.Time) bool {
 	i := &j.info
 	switch {

@@ -1,11 +1,11 @@
-// Package refusal is how the queue's HTTP API says no: an RFC 9457 problem with the queue's own
-// members.
+// Package refusal is the form of refusals in the queue's HTTP API: an RFC 9457 problem with
+// additional members.
 //
 //	{"type": "urn:emitd:queue:StaleClaim", "title": "Conflict", "status": 409,
 //	 "_tag": "StaleClaim", "message": "…", "detail": "…", "hint": "…", "retry_after_ms": 500, "holder": "…"}
 //
-// "_tag" is what programs act upon; "message" and "detail" are the same text, once under the name
-// osqueue's clients read and once under the standard's.
+// Programs act on "_tag". "message" and "detail" have the same text: osqueue's clients read the
+// first, the standard defines the second.
 package refusal
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/emitd/emitd/daemon/queue/api/limits"
 )
 
-// Problem is a refusal on the wire.
+// Problem is a refusal as it is sent.
 type Problem struct {
 	Type         string    `json:"type"`
 	Title        string    `json:"title"`
@@ -36,13 +36,13 @@ type Problem struct {
 // MediaType is the media type of a refusal.
 const MediaType = "application/problem+json"
 
-// Tags of refusals that only the wire knows.
+// Tags of refusals that only the HTTP API makes.
 const (
 	NotFound         queue.Tag = "NotFound"         // 404: no such path
 	MethodNotAllowed queue.Tag = "MethodNotAllowed" // 405
 	Forbidden        queue.Tag = "Forbidden"        // 403: a page of another origin
-	Unsupported      queue.Tag = "Unsupported"      // 501: this server has no such ability
-	Internal         queue.Tag = "Internal"         // 500: a mistake on this side
+	Unsupported      queue.Tag = "Unsupported"      // 501: this server does not support it
+	Internal         queue.Tag = "Internal"         // 500: an error of the server
 )
 
 var statuses = map[queue.Tag]int{
@@ -67,8 +67,8 @@ func Status(t queue.Tag) int {
 	return http.StatusInternalServerError
 }
 
-// retryable are the tags after which the same call may be made again, with the least wait that is
-// told where the refusal names none.
+// retryable are the tags after which the same call may be repeated. The value is the Retry-After if
+// the refusal has none.
 var retryable = map[queue.Tag]time.Duration{
 	queue.QueueFull: time.Second, queue.QueueNotOwner: 200 * time.Millisecond,
 	queue.Unavailable: 500 * time.Millisecond, queue.UnknownOutcome: 200 * time.Millisecond,
@@ -105,7 +105,7 @@ var hints = map[queue.Tag]string{
 	Internal:              "the log of the server tells more",
 }
 
-// Of writes a refusal down. A hint is never missing: where the refusal has none, it is its tag's.
+// Of converts a refusal. It always has a hint: the refusal's own, or that of its tag.
 func Of(e *queue.Error) *Problem {
 	status := Status(e.Tag)
 	p := &Problem{
@@ -118,7 +118,7 @@ func Of(e *queue.Error) *Problem {
 	return p
 }
 
-// Refusal is the way back of Of: a hint that says no more than the tag is left to whoever shows it.
+// Refusal is the inverse of Of. It drops a hint that is only the tag's default.
 func (p *Problem) Refusal() *queue.Error {
 	message := p.Message
 	if message == "" {
@@ -132,8 +132,9 @@ func (p *Problem) Refusal() *queue.Error {
 	return e
 }
 
-// Parse reads a refusal from the body of an answer. A body that is none (a proxy's page,
-// say) becomes Unavailable where the status says that the server is, else Internal.
+// Parse decodes a refusal from the body of an answer. If the body is not a refusal, for example a
+// proxy's page, the status decides: Unavailable if it says so, otherwise another fitting tag or
+// Internal.
 func Parse(status int, body []byte) *queue.Error {
 	var p Problem
 	if err := json.Unmarshal(body, &p); err == nil && p.Tag != "" {

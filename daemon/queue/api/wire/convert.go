@@ -7,7 +7,7 @@ import (
 	"github.com/emitd/emitd/daemon/queue/api/limits"
 )
 
-// List returns the request's jobs, one or many, as the queue knows them. The error is a refusal.
+// List converts the request's jobs, one or many. The error is a refusal.
 func (r *EnqueueRequest) List() ([]queue.Job, error) {
 	if r.Jobs == nil {
 		j, err := r.job()
@@ -54,7 +54,7 @@ func (j *Job) job() (queue.Job, error) {
 	return out, limits.Job(&out)
 }
 
-// Policy returns it as the queue knows it; nil is the queue's own. The error is a refusal.
+// Policy converts r; nil means the queue's own policy. The error is a refusal.
 func (r *Retry) Policy() (queue.Retry, error) {
 	if r == nil {
 		return queue.Retry{}, nil
@@ -68,7 +68,7 @@ func (r *Retry) Policy() (queue.Retry, error) {
 	return out, err
 }
 
-// RetryOf is the way back of Policy.
+// RetryOf is the inverse of Policy.
 func RetryOf(r queue.Retry) *Retry {
 	return &Retry{
 		MaxAttempts: r.MaxAttempts, BackoffMS: limits.InMillis(r.Backoff), MaxBackoffMS: limits.InMillis(r.MaxBackoff),
@@ -76,7 +76,7 @@ func RetryOf(r queue.Retry) *Retry {
 	}
 }
 
-// Request returns the claim as the queue knows it. The error is a refusal.
+// Request converts r. The error is a refusal.
 func (r *ClaimRequest) Request() (queue.ClaimRequest, error) {
 	out := queue.ClaimRequest{Worker: r.Worker, Types: r.Types, Max: r.Max, RequestID: r.RequestID, Tokenless: r.Tokenless}
 	var err error
@@ -89,7 +89,7 @@ func (r *ClaimRequest) Request() (queue.ClaimRequest, error) {
 	return out, limits.Claim(&out)
 }
 
-// ClaimOf is the way back of Request.
+// ClaimOf is the inverse of Request.
 func ClaimOf(r queue.ClaimRequest) ClaimRequest {
 	return ClaimRequest{
 		Worker: r.Worker, Types: r.Types, Max: r.Max, WaitMS: limits.InMillis(r.Wait), VisibilityMS: limits.InMillis(r.Visibility),
@@ -97,7 +97,7 @@ func ClaimOf(r queue.ClaimRequest) ClaimRequest {
 	}
 }
 
-// List returns the settlements as the queue knows them. The error is a refusal of the whole call.
+// List converts the settlements. The error is a refusal of the whole call.
 func (r *SettleRequest) List() ([]queue.Settlement, error) {
 	if err := limits.Count("settlements", len(r.Settlements)); err != nil {
 		return nil, err
@@ -113,7 +113,7 @@ func (r *SettleRequest) List() ([]queue.Settlement, error) {
 	return out, nil
 }
 
-// Settlement returns it as the queue knows it. The error is a refusal.
+// Settlement converts s. The error is a refusal.
 func (s *Settlement) Settlement() (queue.Settlement, error) {
 	out := queue.Settlement{Verb: s.Verb, ID: s.ID, Token: s.Token, Worker: s.Worker, Cause: s.Cause, Dead: s.Dead}
 	var err error
@@ -133,7 +133,7 @@ func (s *Settlement) Settlement() (queue.Settlement, error) {
 	return out, limits.Settlement(&out)
 }
 
-// Outcome returns it as the queue knows it.
+// Outcome converts o.
 func (o *Outcome) Outcome() queue.Outcome {
 	out := queue.Outcome{ID: o.ID, State: o.State, For: time.Duration(o.VisibilityMS) * time.Millisecond}
 	if o.Error != nil {
@@ -142,7 +142,7 @@ func (o *Outcome) Outcome() queue.Outcome {
 	return out
 }
 
-// Claimed returns it as the queue knows it.
+// Claimed converts c.
 func (c *Claimed) Claimed() queue.Claimed {
 	return queue.Claimed{
 		Job: c.Info.Info(), Payload: either(c.Payload, c.PayloadBase64), Token: c.Token, Until: c.Until,
@@ -150,7 +150,7 @@ func (c *Claimed) Claimed() queue.Claimed {
 	}
 }
 
-// Info returns it as the queue knows it.
+// Info converts i.
 func (i *Info) Info() queue.Info {
 	return queue.Info{
 		ID: i.ID, Queue: i.Queue, Type: i.Type, Group: i.Group, State: i.State, Priority: i.Priority,

@@ -14,9 +14,9 @@ import (
 	"github.com/emitd/emitd/daemon/queue/api/limits"
 )
 
-// Decode reads one JSON object from body into v, which points to a zero value, and refuses what is
-// missing, malformed, unknown, of the wrong type, or followed by more. The error is a refusal that
-// names the field. The bytes in v are copies.
+// Decode decodes one JSON object from body into v, which points to a zero value. It refuses a body
+// that is missing, malformed, or followed by more, and fields that are unknown or have the wrong
+// type. The error is a refusal that names the field. The bytes in v are copies.
 func Decode(body []byte, v any) error {
 	if f, ok := v.(scanned); ok {
 		if scan(body, f) {
@@ -30,7 +30,7 @@ func Decode(body []byte, v any) error {
 	return decode(body, v)
 }
 
-// decode is Decode by encoding/json.
+// decode is Decode with encoding/json.
 func decode(body []byte, v any) error {
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()
@@ -46,7 +46,7 @@ func decode(body []byte, v any) error {
 	return refuseReplaced(body, v)
 }
 
-// complain says in a caller's words what encoding/json found.
+// complain converts an error of encoding/json into a refusal.
 func complain(err error, body []byte) error {
 	if errors.Is(err, io.EOF) {
 		return queue.Refuse(queue.BadRequest, "the body is missing").WithHint("send a JSON object")
@@ -69,7 +69,7 @@ func complain(err error, body []byte) error {
 	return queue.Refuse(queue.BadRequest, "%s", message).WithHint("docs/reference/queue-http.md lists the fields")
 }
 
-// field drops the name of the embedded struct, which no caller has written.
+// field removes the name of the embedded struct from a path, because no caller has written it.
 func field(path string) string {
 	if path == "" {
 		return "the body"

@@ -12,8 +12,8 @@ import (
 	"github.com/emitd/emitd/daemon/queue/api/refusal"
 )
 
-// The bodies that carry payloads are appended by hand: encoding/json would rewrite a payload
-// (blanks, escapes), and these are the hot ones.
+// Bodies with payloads are encoded by hand. encoding/json would change a payload (white space,
+// escapes), and these are the frequent bodies.
 
 // AppendEnqueue appends the body of an EnqueueRequest.
 func AppendEnqueue(b []byte, jobs []queue.Job) []byte {
@@ -38,7 +38,7 @@ func appendJob(b []byte, j *queue.Job) []byte {
 	if r := j.Retry; r != (queue.Retry{}) {
 		o.name("retry")
 		raw, err := json.Marshal(RetryOf(r))
-		if err != nil { // not a number: refused by CheckJob
+		if err != nil { // not a finite number: refused by limits.Job
 			raw = []byte("null")
 		}
 		o.b = append(o.b, raw...)
@@ -119,7 +119,7 @@ func AppendOutcome(b []byte, outcome *queue.Outcome) []byte {
 	o.int("visibility_ms", limits.InMillis(outcome.For))
 	if e := outcome.Err; e != nil {
 		o.name("error")
-		raw, _ := json.Marshal(refusal.Of(e)) // strings and numbers only
+		raw, _ := json.Marshal(refusal.Of(e)) // cannot fail: only strings and numbers
 		o.b = append(o.b, raw...)
 	}
 	return o.end()
@@ -148,7 +148,7 @@ func AppendPage(b []byte, p *queue.Page) []byte {
 	return o.end()
 }
 
-// object appends the members of a JSON object; what is zero is left out.
+// object appends the members of a JSON object; zero values are omitted.
 type object struct {
 	b    []byte
 	some bool
@@ -175,7 +175,7 @@ func (o *object) info(i *queue.Info) {
 	o.bytes("result", i.Result)
 }
 
-// name begins a member; names are of this package and need no escapes.
+// name begins a member. Names come from this package and need no escapes.
 func (o *object) name(s string) {
 	if o.some {
 		o.b = append(o.b, ',')
@@ -220,7 +220,7 @@ func (o *object) time(name string, t time.Time) {
 	}
 }
 
-// bytes appends a payload or result under the name it may have.
+// bytes appends a payload or result under the name that fits it.
 func (o *object) bytes(name string, p []byte) {
 	text, bin := split(p)
 	switch {

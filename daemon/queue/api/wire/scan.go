@@ -12,18 +12,19 @@ import (
 	"github.com/emitd/emitd/daemon/queue"
 )
 
-// The hot requests are read by hand. A scanner knows the bodies that programs write: fields by
-// their very names and once, plain strings, whole numbers. It reads what encoding/json would read,
-// or declines: then encoding/json reads the body from its beginning, and says what is wrong with
-// it. So there is one meaning and one set of complaints, and a test that compares the two.
+// The frequent requests are decoded by hand. A scanner handles the bodies that programs usually
+// write: exact field names, each once, plain strings, whole numbers. It returns what encoding/json
+// would return, or declines. Then encoding/json decodes the body from the beginning and reports
+// what is wrong. So there is one meaning and one set of errors, and a test compares the two.
 type scanner struct {
-	b  []byte // the caller's
+	b  []byte // belongs to the caller
 	at int
-	// own is a copy of b, for payloads: one for all of them. They outlive the call by little.
+	// own is one copy of b for all payloads. They outlive the call only a little.
 	own []byte
 }
 
-// scanned is a body that a scanner can read; false: it declines, and the body is half read.
+// scanned is a body that a scanner can decode. If scan returns false, it declines, and the body is
+// partly decoded.
 type scanned interface{ scan(s *scanner) bool }
 
 var (
@@ -33,7 +34,7 @@ var (
 	_ scanned = (*Settlement)(nil)
 )
 
-// scan reads the whole body.
+// scan decodes the whole body.
 func scan(body []byte, v scanned) bool {
 	s := scanner{b: body}
 	if !v.scan(&s) {
@@ -51,7 +52,7 @@ func (r *EnqueueRequest) scan(s *scanner) bool {
 		r.Jobs = make([]Job, 0, min(bytes.Count(s.b[s.at:], []byte("{")), queue.MaxCall))
 		ok := s.elements(func() bool {
 			if len(r.Jobs) == queue.MaxCall {
-				return false // who reads it again refuses it
+				return false // encoding/json decodes it again and refuses it
 			}
 			r.Jobs = append(r.Jobs, Job{})
 			j := &r.Jobs[len(r.Jobs)-1]
@@ -61,7 +62,7 @@ func (r *EnqueueRequest) scan(s *scanner) bool {
 	})
 }
 
-// member reads a field of a job and returns its bit; 0 declines.
+// member decodes a field of a job and returns its bit; 0 means decline.
 func (j *Job) member(s *scanner, name []byte) uint32 {
 	switch string(name) {
 	case "id":
@@ -183,7 +184,7 @@ func (x *Settlement) scan(s *scanner) bool {
 	})
 }
 
-// bit is the n-th if a value was read, else none.
+// bit returns a mask with bit n if a value was decoded, otherwise 0.
 func bit(ok bool, n int) uint32 {
 	if !ok {
 		return 0
@@ -197,7 +198,7 @@ func (s *scanner) space() {
 	}
 }
 
-// next takes one byte behind blanks, if it is c.
+// next skips white space and consumes the byte c, if it is next.
 func (s *scanner) next(c byte) bool {
 	s.space()
 	if s.at == len(s.b) || s.b[s.at] != c {
@@ -207,8 +208,8 @@ func (s *scanner) next(c byte) bool {
 	return true
 }
 
-// members reads an object. f reads the value of a member and returns its bit: a field that comes
-// twice is declined, for encoding/json merges some.
+// members decodes an object. f decodes the value of a member and returns its bit. A field that
+// occurs twice is declined, because encoding/json merges some.
 func (s *scanner) members(f func(name []byte) uint32) bool {
 	if !s.next('{') {
 		return false
@@ -231,7 +232,7 @@ func (s *scanner) members(f func(name []byte) uint32) bool {
 	return true
 }
 
-// elements reads a list; f reads one element.
+// elements decodes a list; f decodes one element.
 func (s *scanner) elements(f func() bool) bool {
 	if !s.next('[') {
 		return false
@@ -244,7 +245,7 @@ func (s *scanner) elements(f func() bool) bool {
 	return true
 }
 
-// plain reads a string that stands for itself: without escapes, in valid UTF-8.
+// plain decodes a string without escapes, in valid UTF-8.
 func (s *scanner) plain() ([]byte, bool) {
 	if !s.next('"') {
 		return nil, false
@@ -297,7 +298,7 @@ func (s *scanner) int(to *int) bool {
 	return ok && int64(*to) == n
 }
 
-// int64 reads a whole number of up to 18 digits.
+// int64 decodes a whole number of up to 18 digits.
 func (s *scanner) int64(to *int64) bool {
 	token, ok := s.number()
 	if !ok || len(token) > 18 {
@@ -338,7 +339,7 @@ func (s *scanner) binary(to *[]byte) bool {
 	return err == nil
 }
 
-// raw reads any value but null, as it stands.
+// raw returns any value except null, unchanged.
 func (s *scanner) raw(to *json.RawMessage) bool {
 	s.space()
 	from := s.at
@@ -352,10 +353,10 @@ func (s *scanner) raw(to *json.RawMessage) bool {
 	return true
 }
 
-// deepest is how many levels of a value are looked at; encoding/json takes 10,000.
+// deepest is how deeply the scanner looks into a value; encoding/json accepts 10,000 levels.
 const deepest = 100
 
-// value passes over a value of the right syntax.
+// value skips a valid value.
 func (s *scanner) value(depth int) bool {
 	s.space()
 	if s.at == len(s.b) || depth > deepest {
@@ -379,7 +380,7 @@ func (s *scanner) value(depth int) bool {
 	return ok
 }
 
-// object passes over an object, whatever its members are called and how often.
+// object skips an object, whatever its members are called and how often.
 func (s *scanner) object(depth int) bool {
 	if !s.next('{') {
 		return false
@@ -392,7 +393,7 @@ func (s *scanner) object(depth int) bool {
 	return true
 }
 
-// string passes over a string. Bytes that are no UTF-8 are the business of whoever reads it.
+// string skips a string. Whether it is UTF-8 is left to the code that uses it.
 func (s *scanner) string() bool {
 	if !s.next('"') {
 		return false
@@ -410,7 +411,7 @@ func (s *scanner) string() bool {
 	return false
 }
 
-// escape passes over what follows a backslash.
+// escape skips what follows a backslash.
 func (s *scanner) escape() bool {
 	if s.at == len(s.b) {
 		return false
@@ -440,7 +441,7 @@ func (s *scanner) word(w string) bool {
 	return true
 }
 
-// number reads a number of JSON's syntax.
+// number returns the text of a number.
 func (s *scanner) number() ([]byte, bool) {
 	s.space()
 	from := s.at
@@ -463,7 +464,7 @@ func (s *scanner) number() ([]byte, bool) {
 	return s.b[from:s.at], true
 }
 
-// sign takes one of these bytes, if it is there.
+// sign consumes one of these bytes, if it is next.
 func (s *scanner) sign(of string) bool {
 	if s.at == len(s.b) || strings.IndexByte(of, s.b[s.at]) < 0 {
 		return false
@@ -472,7 +473,7 @@ func (s *scanner) sign(of string) bool {
 	return true
 }
 
-// digits takes as many as there are, and reports whether there are any.
+// digits consumes all digits that follow, and reports whether there are any.
 func (s *scanner) digits() bool {
 	from := s.at
 	for s.at < len(s.b) && s.b[s.at] >= '0' && s.b[s.at] <= '9' {
@@ -490,5 +491,5 @@ func valid(b []byte) bool {
 			return true
 		}
 	}
-	return json.Valid(b) // perhaps deeper than a scanner looks
+	return json.Valid(b) // it may be deeper than a scanner looks
 }

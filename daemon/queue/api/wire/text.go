@@ -10,11 +10,12 @@ import (
 	"github.com/emitd/emitd/daemon/queue"
 )
 
-// refuseReplaced refuses a body in which encoding/json has replaced what is no text: bytes that are no UTF-8, and halves
-// of surrogate pairs, become U+FFFD, so that names which differ would become one. Payloads and results keep their bytes.
+// refuseReplaced refuses a body in which encoding/json has replaced invalid text. It replaces bytes
+// that are not UTF-8, and halves of surrogate pairs, by U+FFFD, so that different names would
+// become the same. Payloads and results keep their bytes.
 func refuseReplaced(body []byte, v any) error {
 	if utf8.Valid(body) && !halfPair(body) {
-		return nil // whatever has U+FFFD was sent with it
+		return nil // a U+FFFD in it was sent by the caller
 	}
 	if name := replaced("", reflect.ValueOf(v)); name != "" {
 		return queue.Refuse(queue.BadRequest, "%s is no UTF-8", name).WithHint("two names that are no text would be taken for one")
@@ -49,7 +50,7 @@ func halfPair(b []byte) bool {
 	return false
 }
 
-// escaped reads four hexadecimal digits; 0: there are none.
+// escaped parses four hexadecimal digits; 0 if there are none.
 func escaped(b []byte) uint64 {
 	n, _ := strconv.ParseUint(string(b[:min(4, len(b))]), 16, 16)
 	return n

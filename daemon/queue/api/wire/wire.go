@@ -1,19 +1,17 @@
-// Package wire is how the queue's HTTP API is written down: its JSON bodies and what they are as
-// values of package queue. The server and the Go client share it, so that each field is named
-// once.
+// Package wire has the JSON bodies of the queue's HTTP API and their conversion to and from the
+// values of package queue. The server and the Go client share it, so that each field is named once.
 //
 // Rules of the bodies:
 //
-//   - Names are snake case. Lengths of time are whole milliseconds in fields that end in _ms;
-//     moments are RFC 3339.
-//   - A payload or result is any JSON value in "payload" ("result"). Bytes that are no JSON
-//     travel in "payload_base64" ("result_base64"); at most one of the two is given. The bytes
-//     of a JSON value pass unchanged, inner blanks included.
-//   - Fields nobody knows are refused: a misspelled "max_atempts" must not mean the default.
-//   - What is zero is left out of answers.
+//   - Names are in snake case. Durations are whole milliseconds in fields that end in _ms; times
+//     are RFC 3339.
+//   - A payload or result is any JSON value in "payload" ("result"). Bytes that are not JSON are in
+//     "payload_base64" ("result_base64"). At most one of the two is set. The bytes of a JSON value
+//     are preserved, including inner white space.
+//   - Unknown fields are refused: a misspelled "max_atempts" must not mean the default.
+//   - Zero values are omitted from answers.
 //
-// Package refusal has the answers to calls that are refused, package batch the same bodies as
-// protobuf.
+// Package refusal has the answers to refused calls, package batch the same bodies as protobuf.
 package wire
 
 import (
@@ -41,7 +39,7 @@ type Job struct {
 	Retry         *Retry          `json:"retry,omitempty"`
 }
 
-// Retry is what follows a failed attempt.
+// Retry is the policy after a failed attempt.
 type Retry struct {
 	MaxAttempts  int     `json:"max_attempts,omitempty"`
 	BackoffMS    int64   `json:"backoff_ms,omitempty"`
@@ -51,19 +49,19 @@ type Retry struct {
 	Back         bool    `json:"back,omitempty"`
 }
 
-// EnqueueRequest submits jobs: either a list in "jobs", or one job whose fields stand in the
-// body itself.
+// EnqueueRequest submits jobs: either a list in "jobs", or one job whose fields are in the body
+// itself.
 type EnqueueRequest struct {
 	Job
 	Jobs []Job `json:"jobs,omitempty"`
 }
 
-// EnqueueResponse says what became of the jobs, in their order.
+// EnqueueResponse has the receipts, in the order of the jobs.
 type EnqueueResponse struct {
 	Jobs []Receipt `json:"jobs"`
 }
 
-// Receipt says that a job is durable.
+// Receipt confirms that a job is durable.
 type Receipt struct {
 	ID        string      `json:"id"`
 	Duplicate bool        `json:"duplicate,omitempty"`
@@ -81,12 +79,12 @@ type ClaimRequest struct {
 	Tokenless    bool     `json:"tokenless,omitempty"`
 }
 
-// ClaimResponse has the claimed jobs; none is an empty list.
+// ClaimResponse has the claimed jobs; if there are none, an empty list.
 type ClaimResponse struct {
 	Jobs []Claimed `json:"jobs"`
 }
 
-// Claimed is a job in a worker's hands.
+// Claimed is a job that a worker has claimed.
 type Claimed struct {
 	Info
 	Payload       json.RawMessage `json:"payload,omitempty"`
@@ -95,8 +93,8 @@ type Claimed struct {
 	VisibilityMS  int64           `json:"visibility_ms"`
 }
 
-// Settlement is what a worker says about one claim. In the single forms (…/jobs/{id}/complete and
-// its like) the path has verb and id, and the body the rest.
+// Settlement settles one claim. In the forms for one claim (…/jobs/{id}/complete and the like),
+// verb and ID are in the path and the rest in the body.
 type Settlement struct {
 	Verb         queue.Verb      `json:"verb,omitempty"`
 	ID           string          `json:"id,omitempty"`
@@ -128,7 +126,7 @@ type Outcome struct {
 	Error        *refusal.Problem `json:"error,omitempty"`
 }
 
-// Info is a job as lists show it.
+// Info describes a job for lists.
 type Info struct {
 	ID           string          `json:"id"`
 	Queue        string          `json:"queue,omitempty"`
@@ -158,13 +156,13 @@ type JobView struct {
 	PayloadBase64 []byte          `json:"payload_base64,omitempty"`
 }
 
-// ListResponse is a part of a list. An empty cursor means the end.
+// ListResponse is a page of a list. An empty cursor means that it is the last one.
 type ListResponse struct {
 	Jobs   []JobView `json:"jobs"`
 	Cursor string    `json:"cursor,omitempty"`
 }
 
-// split returns a payload as the pair of fields it travels in: JSON as it is, else bytes.
+// split returns a payload as one of the two fields: JSON as it is, other bytes for base64.
 func split(b []byte) (text json.RawMessage, bin []byte) {
 	switch {
 	case len(b) == 0:
@@ -176,13 +174,13 @@ func split(b []byte) (text json.RawMessage, bin []byte) {
 	}
 }
 
-// plain reports whether b may stand in a JSON body as it is and will come out the same: one
-// valid value with nothing around it.
+// plain reports whether b can be part of a JSON body unchanged: exactly one valid value with
+// nothing around it.
 func plain(b []byte) bool {
 	return b[0] > ' ' && b[len(b)-1] > ' ' && utf8.Valid(b) && valid(b)
 }
 
-// join is the way back of split. The bytes are the caller's own.
+// join is the inverse of split. The returned bytes belong to the caller.
 func join(field string, text json.RawMessage, bin []byte) ([]byte, error) {
 	switch {
 	case text != nil && bin != nil:

@@ -1,18 +1,18 @@
-// Package locate finds the brokers of queues in the cluster store, for a [client.Client] that asks them
-// directly and for a node that forwards calls to them.
+// Package locate finds the brokers of queues in the cluster store. It is for a [client.Client] that
+// calls them directly, and for a node that forwards calls to them.
 //
 //	where := locate.New(locate.Config{Cluster: store}) // a storage.Store of the cluster
 //	q, err := client.New(client.Config{Locator: where})
 //
-// Each shard of a queue is a unit of the daemon emit:queue/<queue>, and the node that holds the unit has
-// an address in its row: a [Locator] reads both in the cluster's snapshot.
+// Each shard of a queue is a unit of the daemon emit:queue/<queue>. The node that holds the unit
+// has its address in its row. A [Locator] reads both in the cluster's snapshot.
 //
-//   - A snapshot answers for a quarter of a second, to however many callers: a program that makes no calls
-//     reads nothing, one that is busy reads four times a second.
-//   - After [Locator.Doubt] it answers for 10 ms: who waits for the next broker reads the store a hundred
-//     times a second at most.
-//   - An answer may be out of date; the generation tells two brokers of one shard apart. Whoever is asked
-//     and is no broker any more refuses, so nothing is done twice.
+//   - A snapshot is used for a quarter of a second, by any number of callers. A program that makes
+//     no calls reads nothing; a busy one reads four times a second.
+//   - After [Locator.Doubt] it is used for 10 ms. So a program that waits for the next broker reads
+//     the store at most a hundred times a second.
+//   - An answer may be out of date. The generation distinguishes two brokers of one shard. A node
+//     that is no longer the broker refuses the call, so no call takes effect twice.
 package locate
 
 import (
@@ -26,29 +26,28 @@ import (
 	"github.com/emitd/emitd/daemon/queue"
 )
 
-// fresh is how long the newest snapshot answers where a broker is: short against a takeover, long
-// against a call. While a queue is between two brokers, it is doubted after doubted: what calls wait
-// for is then the next snapshot.
+// fresh is how long a snapshot is used: short compared with a takeover, long compared with a call.
+// After Doubt it is used for doubted only, because calls then wait for the next broker.
 const (
 	fresh   = 250 * time.Millisecond
 	doubted = 10 * time.Millisecond
 )
 
-// Cluster tells the newest state of a cluster; a storage.Store does.
+// Cluster reads the current state of a cluster; a storage.Store does.
 type Cluster interface {
 	Snapshot(ctx context.Context) (*daemon.Snapshot, error)
 }
 
-// Config of a locator. Cluster must be given.
+// Config configures a locator. Cluster is required.
 type Config struct {
 	Cluster Cluster
-	// Exists reports whether a queue is declared; it is asked only where no broker is found. Nil: a queue
-	// without a broker may be between two, or not be there, which the locator then does not tell apart.
+	// Exists reports whether a queue is declared. It is called only if no broker is found. Nil:
+	// the locator cannot distinguish a queue between two brokers from one that does not exist.
 	Exists func(ctx context.Context, queue string) (bool, error)
 }
 
-// Locator finds brokers. It is safe for concurrent use and starts no goroutine. The cluster store is its
-// owner's, to be closed after the last call.
+// Locator finds brokers. It is safe for concurrent use and starts no goroutine. It does not close
+// the cluster store; its owner does so after the last call.
 type Locator struct {
 	cfg   Config
 	doubt atomic.Bool
@@ -58,18 +57,18 @@ type Locator struct {
 	at   time.Time
 }
 
-// New makes a locator. It reads nothing yet.
+// New creates a locator. It does not read the store yet.
 func New(c Config) *Locator { return &Locator{cfg: c} }
 
-// Doubt makes the next answer one from the store, unless the last is not 10 ms old: call it when a broker
-// was not where the locator said.
+// Doubt makes the next answer come from the store, unless the last snapshot is less than 10 ms old.
+// Call it when a broker was not where the locator said.
 func (l *Locator) Doubt() { l.doubt.Store(true) }
 
-// Broker returns where a shard of a queue is served: the address (host:port) of the node that holds its
-// unit, and the generation.
+// Broker returns where a shard of a queue is served: the address (host:port) of the node that holds
+// its unit, and the generation.
 //
-// Nobody is no error, unless the store does not answer, there is no such queue ([queue.QueueNotFound]) or
-// Exists cannot know.
+// If no node serves it, the address is empty and there is no error. An error means that the store
+// does not answer, that there is no such queue ([queue.QueueNotFound]), or that Exists failed.
 func (l *Locator) Broker(ctx context.Context, name string, shard int) (addr string, generation int64, err error) {
 	snap, err := l.snapshot(ctx)
 	if err != nil {
@@ -114,7 +113,8 @@ func shards(s *daemon.Snapshot, name string) int {
 	return n
 }
 
-// Shards returns how many shards a queue has, as the cluster knows it; 1 for a queue that it does not know.
+// Shards returns how many shards a queue has in the cluster's snapshot; 1 for a queue that is not
+// in it.
 func (l *Locator) Shards(ctx context.Context, name string) (int, error) {
 	snap, err := l.snapshot(ctx)
 	if err != nil {
@@ -126,12 +126,13 @@ func (l *Locator) Shards(ctx context.Context, name string) (int, error) {
 // OfJob returns the shard of a job that has an ID or a key.
 func (*Locator) OfJob(j *queue.Job, shards int) int { return (*queue.Registry)(nil).OfJob(j, shards) }
 
-// OfSettlement returns the shard of a claim, as far as its token, or else its job's ID, says.
+// OfSettlement returns the shard of a claim: the one that its token names, or else that of its
+// job's ID.
 func (*Locator) OfSettlement(s *queue.Settlement, shards int) int {
 	return (*queue.Registry)(nil).OfSettlement(s, shards)
 }
 
-// snapshot returns one that is fresh; callers that come at once wait for the same one.
+// snapshot returns a recent snapshot. Concurrent callers wait for the same one.
 func (l *Locator) snapshot(ctx context.Context) (*daemon.Snapshot, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -139,7 +140,7 @@ func (l *Locator) snapshot(ctx context.Context) (*daemon.Snapshot, error) {
 	if l.snap != nil && (age < doubted || age < fresh && !l.doubt.Load()) {
 		return l.snap, nil
 	}
-	l.doubt.Store(false) // before the look: doubts that come during it are about what was before
+	l.doubt.Store(false) // before the read: a doubt that comes during the read concerns the old snapshot
 	snap, err := l.cfg.Cluster.Snapshot(ctx)
 	if err != nil {
 		return nil, err
