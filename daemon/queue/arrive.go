@@ -114,10 +114,9 @@ func (b *Broker) begin(ctx context.Context, a *daemon.Assignment, name string) (
 	return s, nil
 }
 
-// recent returns a queue's settings if they were read within followEvery. They may be those of a
-// queue that was removed since. That is safe: its objects are not struck off the list before
-// nothing was found of them for a while (buryAfter), so what is written meanwhile is found and
-// deleted.
+// recent returns a queue's settings if they were read within followEvery. The queue may have
+// been removed since. That is safe: a removed queue stays on the list of removed ones until no object
+// of it was found for buryAfter. So objects that are written meanwhile are found and deleted.
 func (r *Registry) recent(ctx context.Context, name string) *Settings {
 	if err := r.lock(ctx); err != nil {
 		return nil

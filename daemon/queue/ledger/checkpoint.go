@@ -114,9 +114,9 @@ func (c *Cut) job(i uint32) {
 	c.buf = put(c.buf, r)
 }
 
-// Write writes about bytes bytes. It appends to b what is complete: either a whole run, or whole
-// records of the checkpoint itself, possibly none. Runs come in the order in which Restore needs
-// them, independent of the rest. more is false when the checkpoint is complete.
+// Write writes a step of about the given size. It appends to b what is complete: either a whole run,
+// or whole records of the checkpoint itself, perhaps none. Runs come in the order in which Restore
+// needs them, independent of the rest. more is false when the checkpoint is complete.
 func (c *Cut) Write(b []byte, bytes int) (out []byte, run, more bool) {
 	for limit := len(c.run) + bytes; !c.done && len(c.whole) == 0 && len(c.run) < limit && len(c.buf) < bytes; {
 		switch {
@@ -186,7 +186,8 @@ func (c *Cut) Named() {
 	w.runs = append(w.runs[c.dropped:], c.ends...)
 }
 
-// step writes jobs until about bytes bytes wait, and returns the number from which to continue.
+// step writes jobs until the buffer has about the given size. It returns the number from which to
+// continue.
 func (l *Ledger) step(c *Cut, bytes int) uint64 {
 	next := c.limit
 	l.numbers.from(c.next, func(number uint64, i uint32) bool {
