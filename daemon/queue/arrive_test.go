@@ -15,7 +15,7 @@ import (
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
-// gated is a bucket whose reads and replacements wait for a test.
+// gated is a bucket whose reads and replacements wait until the test lets them go on.
 type gated struct {
 	blob.Bucket
 	before func(op, key string)
@@ -36,9 +36,9 @@ func (g gated) Replace(ctx context.Context, key string, data []byte, old blob.Ve
 	return g.Bucket.Replace(ctx, key, data, old)
 }
 
-// TestHandoverInLatencies: what callers wait for at a clean handover is few requests, one after the
-// other. The former owner writes what is under way and closes HEAD; the successor, which knows the list
-// of queues from before, reads HEAD and replaces it; then the call writes its job.
+// TestHandoverInLatencies: callers wait for only a few sequential requests at a clean hand-over.
+// The former owner finishes its writes and closes HEAD. The successor, which knows the list of
+// queues already, reads and replaces HEAD. Then the call writes its job.
 func TestHandoverInLatencies(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w, _, a, b := slow(t, Settings{})
@@ -68,8 +68,8 @@ func TestHandoverInLatencies(t *testing.T) {
 	})
 }
 
-// TestCallsWaitForTheTakeover: who asks the successor too early waits instead of being sent away, but
-// not for ever.
+// TestCallsWaitForTheTakeover: a caller that reaches the successor too early waits instead of being
+// refused, but not for ever.
 func TestCallsWaitForTheTakeover(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var blocked atomic.Bool
@@ -88,7 +88,7 @@ func TestCallsWaitForTheTakeover(t *testing.T) {
 		for _, r := range a.runs {
 			r.drain(t)
 		}
-		refusedAs(t, enqueueErr(w, b, "before"), QueueNotOwner) // nobody is on the way
+		refusedAs(t, enqueueErr(w, b, "before"), QueueNotOwner) // no takeover is in progress
 		b.serve(DefaultQueue, 1)
 		blocked.Store(true)
 		r := b.begin(DefaultQueue, 0)
@@ -114,7 +114,7 @@ func TestCallsWaitForTheTakeover(t *testing.T) {
 		waiting.Wait()
 		r.ready(t)
 
-		// A run that fails sends the calls away.
+		// The waiting calls are refused when the takeover fails.
 		b.runs[len(b.runs)-1].drain(t)
 		refusedAs(t, enqueueErr(w, b, "after", "after1", "after2", "after3"), QueueNotOwner)
 	})
@@ -129,8 +129,8 @@ func enqueueErr(w *world, n *node, ids ...string) error {
 	return err
 }
 
-// TestTakeoverDoesNotWaitForTheList: the list is read beside the takeover, and what has changed in it
-// counts.
+// TestTakeoverDoesNotWaitForTheList: the list is read while the takeover runs, and changed settings
+// are used.
 func TestTakeoverDoesNotWaitForTheList(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var waits atomic.Bool
@@ -161,8 +161,8 @@ func TestTakeoverDoesNotWaitForTheList(t *testing.T) {
 	})
 }
 
-// TestTakeoverOfAnotherQueue: a queue that was removed, and perhaps declared again, since the list was
-// read is not served as it was, and nothing of it is left.
+// TestTakeoverOfAnotherQueue: a queue that was removed after the list was read, and perhaps
+// declared again, is not served as it was, and all its objects are deleted.
 func TestTakeoverOfAnotherQueue(t *testing.T) {
 	for name, again := range map[string]bool{"removed": false, "declared again": true} {
 		t.Run(name, func(t *testing.T) {
@@ -199,7 +199,8 @@ func TestTakeoverOfAnotherQueue(t *testing.T) {
 	}
 }
 
-// TestListThatCannotBeRead: who knows the queue serves it, and reads the list later.
+// TestListThatCannotBeRead: a broker that knows the queue already serves it, and reads the list
+// later.
 func TestListThatCannotBeRead(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		bucket := mem.New(mem.Config{})

@@ -17,9 +17,10 @@ import (
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
-// BenchmarkBroker measures in process, with 60 ms of storage latency, clients that do one thing at a
-// time: whole cycles (submit, claim, complete: two waits for storage), or submissions alone. jobs is
-// how many a call has, waiting how many others wait in the queue.
+// BenchmarkBroker measures clients in the same process, with 60 ms of storage latency. Each client
+// does one thing at a time: whole cycles (submit, claim, complete: two waits for storage), or
+// submissions only. jobs is the number of jobs per call, waiting the number of other jobs in the
+// queue.
 func BenchmarkBroker(b *testing.B) {
 	for _, work := range []string{"submit", "cycle"} {
 		for _, c := range []struct{ clients, jobs int }{{2048, 1}, {512, 100}} {
@@ -34,7 +35,7 @@ func BenchmarkBroker(b *testing.B) {
 
 const benchTime = 3 * time.Second
 
-// filled is a broker with so many jobs waiting, on a bucket that has latency from now on.
+// filled returns a broker with this many jobs waiting. Its bucket has latency from now on.
 func filled(b *testing.B, waiting int) (*node, *mem.Bucket) {
 	var slow atomic.Bool
 	bucket := mem.New(mem.Config{Latency: func(mem.Call) time.Duration {
@@ -59,8 +60,8 @@ func filled(b *testing.B, waiting int) (*node, *mem.Bucket) {
 	return n, bucket
 }
 
-// drive has clients work for a while, and returns how many jobs they did, in how much time of the
-// clock and of the processor.
+// drive lets clients work for a while. It returns how many jobs they did, and the elapsed and
+// processor time.
 func drive(b *testing.B, n *node, clients, jobs int, whole bool, during time.Duration) (done float64, took, used time.Duration) {
 	var count atomic.Int64
 	var callers sync.WaitGroup
@@ -83,7 +84,7 @@ func bench(b *testing.B, whole bool, clients, jobs, waiting int) {
 	before := bucket.Stats()[mem.Create]
 	var total float64
 	var took, used time.Duration
-	for b.Loop() { // once: it takes its time by itself
+	for b.Loop() { // once: it measures its own time
 		total, took, used = drive(b, n, clients, jobs, whole, benchTime)
 	}
 	after := bucket.Stats()[mem.Create]
@@ -97,9 +98,9 @@ func bench(b *testing.B, whole bool, clients, jobs, waiting int) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkWaiting compares whole cycles on brokers with 10,000, 100,000 and a million jobs waiting,
-// in turns, so that all meet the same machine: how many times the jobs per second, and the processor
-// time of a job, of the first.
+// BenchmarkWaiting compares whole cycles on brokers with 10,000, 100,000 and a million jobs
+// waiting. It alternates between them, so that all run under the same conditions. It reports jobs
+// per second and processor time per job, relative to the first.
 func BenchmarkWaiting(b *testing.B) {
 	for _, c := range []struct{ clients, jobs int }{{2048, 1}, {512, 100}} {
 		b.Run(fmt.Sprintf("clients=%d/jobs=%d", c.clients, c.jobs), func(b *testing.B) {
@@ -166,9 +167,10 @@ func workOff(b *testing.B, n *node, req ClaimRequest) int {
 	return len(claims)
 }
 
-// BenchmarkTakeover measures, on a directory, with a million jobs waiting and a full dedup window, all
-// submitted with keys: from the start of a run until it serves, after a kill; and for how long nobody
-// serves when a broker drains (a checkpoint is written before, while it serves: drain is the time of all).
+// BenchmarkTakeover measures takeovers on a directory with a million jobs waiting and a full
+// deduplication window, all submitted with keys. It measures the time from the start of a run until
+// it serves, after a kill. It also measures how long no broker serves when one drains: the
+// checkpoint is written before, while it serves; drain is the whole time.
 func BenchmarkTakeover(b *testing.B) {
 	bucket, err := dir.Open(dir.Config{Path: b.TempDir(), NoSync: true})
 	if err != nil {
@@ -191,7 +193,7 @@ func BenchmarkTakeover(b *testing.B) {
 			n.enqueue(batch...)
 		}
 	}
-	for range 1_000_000 / MaxCall { // what the dedup window holds by default
+	for range 1_000_000 / MaxCall { // the default size of the deduplication window
 		fill(MaxCall)
 		if done := workOff(b, n, ClaimRequest{Worker: "w", Max: MaxCall}); done != MaxCall {
 			b.Fatalf("%d of %d jobs were completed", done, MaxCall)
@@ -211,7 +213,7 @@ func BenchmarkTakeover(b *testing.B) {
 		begun = time.Now()
 		r.a.BeginDrain()
 		last := begun
-		for n.shard(DefaultQueue, 0) != nil { // it serves on
+		for n.shard(DefaultQueue, 0) != nil { // it continues to serve
 			last = time.Now()
 			runtime.Gosched()
 		}

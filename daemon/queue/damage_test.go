@@ -11,9 +11,10 @@ import (
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
-// TestDamagedJournal: a broker that finds an object of the journal damaged, gone, or written by a newer
-// program serves nothing rather than less: callers are told to come back, nothing is deleted, and with
-// the object as it was every acknowledged job is there.
+// TestDamagedJournal: a broker that finds an object of the journal damaged, missing, or written by
+// a newer version does not serve the shard at all, rather than with a part of its state. Callers
+// are told to come back, nothing is deleted, and when the object is restored every acknowledged job
+// is there.
 func TestDamagedJournal(t *testing.T) {
 	t.Parallel()
 	change := func(at int, value byte) func([]byte) []byte {
@@ -89,8 +90,8 @@ func TestDamagedJournal(t *testing.T) {
 	}
 }
 
-// TestDamagedList: whatever happens to the list of queues, each queue that is known is served, nothing is
-// declared over it, and it is named and can be repaired.
+// TestDamagedList: whatever happens to the list of queues, each known queue is served and nothing
+// is declared over the damage. The damage is reported and can be repaired.
 func TestDamagedList(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string]func(now, before []byte) []byte{
@@ -165,7 +166,8 @@ func TestDamagedList(t *testing.T) {
 	}
 }
 
-// TestNoListAndQueues: a bucket whose list of queues and its copy are gone is no new one.
+// TestNoListAndQueues: a bucket without the list of queues and its copy, but with journals, does
+// not count as new.
 func TestNoListAndQueues(t *testing.T) {
 	t.Parallel()
 	bucket := mem.New(mem.Config{})

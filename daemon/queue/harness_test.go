@@ -38,7 +38,7 @@ type run struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 	err    error
-	held   int64 // what it reported as refused
+	held   int64 // the generation that it reported as refused
 	trust  atomic.Int64
 }
 
@@ -75,7 +75,7 @@ func (w *world) node(owner string) *node {
 	return &node{Broker: b, w: w, owner: owner}
 }
 
-// begin starts a run of a shard, with the next generation, and does not wait for it.
+// begin starts a run of a shard with the next generation, and does not wait until it serves.
 func (n *node) begin(queue string, index int) *run {
 	n.w.gen++
 	return n.beginAt(queue, index, n.w.gen)
@@ -112,7 +112,7 @@ func (n *node) serve(queue string, index int) *run {
 	return r
 }
 
-// noVoid checks that all that was replayed made sense.
+// noVoid checks that the replay rejected no record.
 func (n *node) noVoid(queue string, index int) {
 	n.w.t.Helper()
 	if s := n.shard(queue, index); s != nil && s.void != 0 {
@@ -131,13 +131,13 @@ func (r *run) ready(t testing.TB) {
 	}
 }
 
-// kill ends a run as if the process was gone: nothing is flushed.
+// kill ends a run as if the process had crashed: nothing is flushed.
 func (r *run) kill() {
 	r.cancel()
 	<-r.done
 }
 
-// drain ends a run in order.
+// drain ends a run cleanly.
 func (r *run) drain(t testing.TB) {
 	t.Helper()
 	r.a.BeginDrain()
@@ -151,7 +151,7 @@ func (r *run) drain(t testing.TB) {
 	}
 }
 
-// serving is a world with one queue and one node that serves it.
+// serving returns a world with one queue and one node that serves it.
 func serving(t testing.TB, set Settings) (*world, *node, *run) {
 	t.Helper()
 	w := newWorld(t, nil)
@@ -178,7 +178,7 @@ func (n *node) claim(req ClaimRequest) []Claimed {
 	return got
 }
 
-// one claims a job, which must be the one of this ID.
+// one claims a job, which must have this ID.
 func (n *node) one(id string) Claimed {
 	n.w.t.Helper()
 	got := n.claim(ClaimRequest{Worker: "w"})

@@ -16,7 +16,7 @@ import (
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
-// What clients did and saw, one operation on one job.
+// Operations of clients on one job, with their results.
 type (
 	deed struct {
 		what  string // enqueue, claim, complete, get
@@ -32,8 +32,9 @@ type (
 	}
 )
 
-// lifeOfAJob is what an operation may see, and what it leaves. An operation of unknown outcome may
-// have happened at any time since, or not at all: it may come last, where nobody looks.
+// lifeOfAJob is the model: which results an operation may have, and what state it leaves. An
+// operation with an unknown outcome may have taken effect at any later time, or never; the model
+// may place it last, where it has no visible effect.
 var lifeOfAJob = porcupine.Model{
 	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
 		byID := map[string][]porcupine.Operation{}
@@ -69,7 +70,7 @@ var lifeOfAJob = porcupine.Model{
 				s = jobState{done: true, by: in.token}
 			}
 			return true, s
-		case "complete stale": // somebody else has the job, or completed it
+		case "complete stale": // another client has the job, or completed it
 			return !s.done || s.by != in.token, s
 		case "get missing":
 			return !s.live && !s.done, s
@@ -82,7 +83,7 @@ var lifeOfAJob = porcupine.Model{
 	},
 }
 
-// recorder keeps a history in the order in which things happened.
+// recorder records a history in the order of events.
 type recorder struct {
 	clock atomic.Int64
 	mu    sync.Mutex
@@ -96,7 +97,7 @@ func (r *recorder) do(client int, in deed, f func() string) string {
 	if result == "unknown" {
 		end = 1 << 60
 	}
-	if result != "" { // refused before anything happened: no operation
+	if result != "" { // refused before anything happened: not an operation
 		r.mu.Lock()
 		r.ops = append(r.ops, porcupine.Operation{ClientId: client, Input: in, Call: begun, Output: seen{result}, Return: end})
 		r.mu.Unlock()
@@ -104,7 +105,7 @@ func (r *recorder) do(client int, in deed, f func() string) string {
 	return result
 }
 
-// refusal is the result of a failed call: nothing happened, or nobody knows.
+// refusal returns the result of a failed call: nothing happened, or the outcome is unknown.
 func refusal(err error) string {
 	if TagOf(err) == UnknownOutcome {
 		return "unknown"
@@ -112,7 +113,7 @@ func refusal(err error) string {
 	return ""
 }
 
-// storm is a cluster whose nodes take the queue from each other while the store misbehaves.
+// storm is a cluster whose nodes take the queue from each other while the store fails.
 type storm struct {
 	*world
 	rec   recorder
@@ -143,7 +144,7 @@ func (s *storm) fault(c mem.Call) mem.Fault {
 	return faults[s.roll(len(faults))]
 }
 
-// client enqueues, claims, completes and looks, at any node, and repeats what is refused.
+// client enqueues, claims, completes and reads at any node, and repeats refused calls.
 func (s *storm) client(n int) {
 	for round := 0; ; round++ {
 		select {
@@ -188,7 +189,7 @@ func (r *recorder) doClaim(client int, f func() []string) {
 	}
 }
 
-// insist repeats a call at random nodes until it was answered, or the storm is over.
+// insist repeats a call at random nodes until it is answered, or the storm is over.
 func (s *storm) insist(f func(*node) bool) {
 	for {
 		select {
@@ -253,17 +254,17 @@ func (s *storm) look(n int, b *node, id string) bool {
 	return result != ""
 }
 
-// binding reports whether the operation is one that even a broker must not get wrong whose trust has
-// ended and who does not know: an acknowledgement.
+// binding reports whether the operation must be right even if the broker's assignment had expired
+// without its knowledge: an acknowledgement.
 func binding(op porcupine.Operation) bool {
 	what := op.Input.(deed).what + " " + op.Output.(seen).result
 	return what == "enqueue new" || what == "enqueue duplicate" || what == "enqueue unknown" || what == "complete ok" || what == "complete unknown"
 }
 
-// TestHistoriesAreLinearizable: whatever clients saw while brokers were killed, deposed and drained
-// and the store lost, delayed and refused requests, could have been seen in one queue that does one
-// thing at a time. With even seeds the trust of a broker ends before its successor starts, as the
-// cluster promises; with odd ones it does not, and only acknowledgements are judged.
+// TestHistoriesAreLinearizable: everything that clients saw is possible in one queue that does one
+// thing at a time. Meanwhile brokers are killed, replaced and drained, and the store loses, delays
+// and refuses requests. With even seeds a broker's assignment expires before its successor starts,
+// as the cluster promises. With odd seeds it does not, and only acknowledgements are checked.
 func TestHistoriesAreLinearizable(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(6) {
@@ -298,7 +299,7 @@ func weather(t *testing.T, seed uint64) {
 		clients.Go(func() { s.client(n) })
 	}
 	var last *run
-	for range 15 { // the queue moves to another node, in order or not
+	for range 15 { // the queue moves to another node, with or without a clean hand-over
 		n := s.nodes[s.roll(len(s.nodes))]
 		if last != nil {
 			switch s.roll(3) {
@@ -306,7 +307,7 @@ func weather(t *testing.T, seed uint64) {
 				last.kill()
 			case 1:
 				last.a.BeginDrain()
-			default: // the old one does not know
+			default: // the old broker does not know
 				if !zombies {
 					last.trust.Store(0)
 				}
@@ -339,7 +340,7 @@ func weather(t *testing.T, seed uint64) {
 	}
 }
 
-// explain prints the histories of jobs that are not as they should be.
+// explain prints the histories of jobs that violate the model.
 func (s *storm) explain() {
 	for _, part := range lifeOfAJob.Partition(s.rec.ops) {
 		if porcupine.CheckOperations(lifeOfAJob, part) {

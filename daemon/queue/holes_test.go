@@ -14,11 +14,11 @@ import (
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
-// The tests of this file, and all that are called TestHole, are named after weaknesses that were found,
-// and reproduced, in another queue on object storage. Each fails if the broker behaves like it.
+// The tests named TestHole, here and elsewhere, are named after weaknesses that were found, and
+// reproduced, in another queue on object storage. Each fails if the broker has the same weakness.
 
-// TestHole01CommitsDoNotRaceThemselves: one broker, many callers: no write is refused, none is
-// wasted, and no caller fails.
+// TestHole01CommitsDoNotRaceThemselves: with one broker and many callers, no write is refused, none
+// is wasted, and no caller fails.
 func TestHole01CommitsDoNotRaceThemselves(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		bucket := mem.New(mem.Config{Latency: mem.Constant(50 * time.Millisecond)})
@@ -55,7 +55,7 @@ func TestHole01CommitsDoNotRaceThemselves(t *testing.T) {
 	})
 }
 
-// TestHole02NoSplitBrain: of two brokers one ends, and it does not take the queue back.
+// TestHole02NoSplitBrain: of two brokers one ends, and does not take the queue back.
 func TestHole02NoSplitBrain(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w, _, a, b := slow(t, Settings{})
@@ -75,7 +75,7 @@ func TestHole02NoSplitBrain(t *testing.T) {
 	})
 }
 
-// TestHole03AmbiguousWrite: a write whose answer is lost happens once, whatever is retried.
+// TestHole03AmbiguousWrite: a write whose answer is lost takes effect once, whatever is retried.
 func TestHole03AmbiguousWrite(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		_, bucket, a, b := slow(t, Settings{})
@@ -109,7 +109,8 @@ func TestHole03AmbiguousWrite(t *testing.T) {
 	})
 }
 
-// TestHole03RetriedSubmit: a caller that does not know repeats with the same ID or key.
+// TestHole03RetriedSubmit: a caller with an unknown outcome repeats the call with the same ID or
+// key.
 func TestHole03RetriedSubmit(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w, _, a, b := slow(t, Settings{})
@@ -120,7 +121,7 @@ func TestHole03RetriedSubmit(t *testing.T) {
 			_, err := a.Enqueue(w.ctx, DefaultQueue, jobs)
 			result <- err
 		}()
-		time.Sleep(latency * 3 / 4) // it is durable, and the answer is not there yet
+		time.Sleep(latency * 3 / 4) // it is durable, and the answer has not arrived yet
 		r.kill()
 		refusedAs(t, <-result, UnknownOutcome)
 		b.serve(DefaultQueue, 0)
@@ -133,8 +134,8 @@ func TestHole03RetriedSubmit(t *testing.T) {
 	})
 }
 
-// TestHole04JobsDoNotVanish: claims that nobody worked on do not use up attempts, and a job that is
-// given up is kept with its cause.
+// TestHole04JobsDoNotVanish: claims without any work use up no attempts, and a dead job is kept
+// with its cause.
 func TestHole04JobsDoNotVanish(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		_, n, r := serving(t, Settings{})
@@ -160,7 +161,8 @@ func TestHole04JobsDoNotVanish(t *testing.T) {
 	})
 }
 
-// TestHole05EveryCallEnds: with a store that does not answer, and with one that refuses everything.
+// TestHole05EveryCallEnds: calls end with a store that does not answer, and with one that refuses
+// everything.
 func TestHole05EveryCallEnds(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		for _, fault := range []mem.Fault{{Kind: mem.Unavailable}, {Kind: mem.LostRequest, Hang: true}, {Kind: mem.Denied}} {
@@ -232,7 +234,7 @@ func TestHole06TwoWritersLoseNothing(t *testing.T) {
 				n.enqueue(Job{ID: id})
 				acked[id] = true
 			}
-			// The one before still tries.
+			// The previous broker still tries.
 			if _, err := nodes[(i+1)%2].Enqueue(w.ctx, DefaultQueue, []Job{{ID: fmt.Sprint("lost", i)}}); err == nil {
 				t.Fatal("a deposed broker acknowledged a job")
 			}
@@ -246,8 +248,8 @@ func TestHole06TwoWritersLoseNothing(t *testing.T) {
 	})
 }
 
-// TestHole07TheSameAddress: who is who does not depend on an address: with the same one on two
-// machines the newer assignment wins, and the older one ends.
+// TestHole07TheSameAddress: identity does not depend on an address. If two machines have the same
+// address, the newer assignment wins and the older run ends.
 func TestHole07TheSameAddress(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w, _, a, b := slow(t, Settings{})
@@ -262,7 +264,8 @@ func TestHole07TheSameAddress(t *testing.T) {
 	})
 }
 
-// TestHole08StaleClaims: who lost a claim is told, also the worker that has claimed the job anew.
+// TestHole08StaleClaims: a worker that lost its claim is refused, even if the same worker has
+// claimed the job again.
 func TestHole08StaleClaims(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		_, n, _ := serving(t, Settings{})
@@ -277,7 +280,7 @@ func TestHole08StaleClaims(t *testing.T) {
 	})
 }
 
-// TestHole09TheHolderIsNamed: a node that does not serve the queue says who does.
+// TestHole09TheHolderIsNamed: a node that does not serve the queue names the node that does.
 func TestHole09TheHolderIsNamed(t *testing.T) {
 	t.Parallel()
 	w, _, _ := serving(t, Settings{})
@@ -292,8 +295,8 @@ func TestHole09TheHolderIsNamed(t *testing.T) {
 	refusedAs(t, err, QueueNotFound)
 }
 
-// TestHole10IdleCostsNothing: neither an idle broker nor an empty claim, heartbeat or refused call
-// makes a request; and MinGap really limits them.
+// TestHole10IdleCostsNothing: an idle broker makes no request, and neither does an empty claim, a
+// heartbeat or a refused call. MinGap limits the others.
 func TestHole10IdleCostsNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		bucket := mem.New(mem.Config{})
@@ -338,8 +341,8 @@ func TestHole10IdleCostsNothing(t *testing.T) {
 	})
 }
 
-// TestHole12ClocksOfNodes: the queue's time never goes back, and a step of one node's clock, back or
-// forward, ends no claim: durability does not depend on it.
+// TestHole12ClocksOfNodes: queue time never goes back. A step of one node's clock, back or forward,
+// ends no claim. Durability does not depend on it.
 func TestHole12ClocksOfNodes(t *testing.T) {
 	for _, step := range []time.Duration{-time.Hour, time.Hour} {
 		t.Run(step.String(), func(t *testing.T) {
@@ -366,7 +369,7 @@ func TestHole12ClocksOfNodes(t *testing.T) {
 	}
 }
 
-// TestHole13TheBacklogCostsNothing: bytes written per job do not depend on how many wait.
+// TestHole13TheBacklogCostsNothing: the bytes written per job do not depend on how many jobs wait.
 func TestHole13TheBacklogCostsNothing(t *testing.T) {
 	t.Parallel()
 	bucket := mem.New(mem.Config{})
@@ -395,8 +398,8 @@ func TestHole13TheBacklogCostsNothing(t *testing.T) {
 	}
 }
 
-// TestHole15Shutdown: a broker that is stopped flushes what it has, resigns, and its successor does
-// not wait for any timeout.
+// TestHole15Shutdown: a broker that is stopped writes what it has and closes the journal, and its
+// successor waits for no timeout.
 func TestHole15Shutdown(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w, _, a, b := slow(t, Settings{})
@@ -426,7 +429,7 @@ func TestHole15Shutdown(t *testing.T) {
 	})
 }
 
-// TestHole16BadInput: what makes no sense is refused as the caller's mistake, and nothing is kept.
+// TestHole16BadInput: invalid input is refused as the caller's mistake and has no effect.
 func TestHole16BadInput(t *testing.T) {
 	t.Parallel()
 	w, n, _ := serving(t, Settings{})
@@ -485,7 +488,7 @@ func TestHole16BadInput(t *testing.T) {
 	}
 }
 
-// TestHole17ElectionsDoNotRace: of brokers that start at the same moment one serves.
+// TestHole17ElectionsDoNotRace: of brokers that start at the same moment exactly one serves.
 func TestHole17ElectionsDoNotRace(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, mem.New(mem.Config{Latency: mem.Constant(latency)}))

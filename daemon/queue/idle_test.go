@@ -10,8 +10,9 @@ import (
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
-// TestIdleCosts: an empty claim makes no request, and idle shards together no more than one must to hear of
-// changed settings, none of which writes. The page on what a queue promises has the figure.
+// TestIdleCosts: an empty claim makes no request. Idle shards together make only the requests that
+// are needed to learn of changed settings; none of them is a write. The page on what a queue
+// promises has the figure.
 func TestIdleCosts(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		bucket := mem.New(mem.Config{})
@@ -21,7 +22,7 @@ func TestIdleCosts(t *testing.T) {
 		for shard := range 3 {
 			n.serve(DefaultQueue, shard)
 		}
-		time.Sleep(time.Second) // it looks for payloads that nobody needs
+		time.Sleep(time.Second) // it looks for unneeded payloads
 		before := bucket.Stats()
 		for range 100 {
 			if c := n.claim(ClaimRequest{}); len(c) != 0 {
@@ -46,7 +47,7 @@ func TestIdleCosts(t *testing.T) {
 	})
 }
 
-// added returns how many requests of each kind came in between.
+// added returns how many requests of each kind were made between two counts.
 func added(before, after map[mem.Op]mem.Stats) map[mem.Op]int64 {
 	out := map[mem.Op]int64{}
 	for op, s := range after {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestMailboxOrder puts and takes in waves, so that the mailbox grows, moves what is left to the front and
-// gives its memory back, and checks the order and the limit.
+// TestMailboxOrder puts and gets values in waves, so that the mailbox grows, moves its values to
+// the front and releases its memory. It checks the order and the limit.
 func TestMailboxOrder(t *testing.T) {
 	const limit = 1000
 	m := newMailbox[int](limit)
@@ -41,8 +41,8 @@ func TestMailboxOrder(t *testing.T) {
 	}
 }
 
-// TestMailboxWakes has many senders wait for room in a mailbox of two places, and a receiver that stops
-// now and then before the end: nobody waits for ever, and each sender's values arrive in their order.
+// TestMailboxWakes lets many senders wait for room in a mailbox of two places, while the receiver
+// sometimes stops early. No sender waits for ever, and each sender's values arrive in order.
 func TestMailboxWakes(t *testing.T) {
 	const senders, each = 16, 500
 	m := newMailbox[[2]int](2)

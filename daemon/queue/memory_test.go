@@ -13,16 +13,17 @@ import (
 	"github.com/emitd/emitd/storage/blob/dir"
 )
 
-// What an empty shard may cost, in bytes: what it allocates, and that with the stacks of its goroutines. Alone in a
-// process it is 19 KB. The runtime counts stacks that are free among those in use, and other tests leave
-// some: so the bound has room for them, and goroutines are counted.
+// The most memory that an empty shard may need, in bytes: what it allocates, and that plus the
+// stacks of its goroutines. Alone in a process it is 19 KB. The runtime counts free stacks among
+// those in use, and other tests leave some, so the limit has room for them, and goroutines are
+// counted.
 const (
 	emptyShardHeap = 13_000
 	emptyShard     = 24 << 10
 )
 
-// TestEmptyShardMemory measures what shards cost that hold no job and have no caller: a cluster may
-// have thousands of them. The bucket is a directory, whose objects are not in memory.
+// TestEmptyShardMemory measures the memory of shards without jobs and callers: a cluster may have
+// thousands of them. The bucket is a directory, whose objects are not in memory.
 func TestEmptyShardMemory(t *testing.T) {
 	const shards = 256
 	bucket, err := dir.Open(dir.Config{Path: t.TempDir(), NoSync: true})
@@ -39,22 +40,22 @@ func TestEmptyShardMemory(t *testing.T) {
 		for _, r := range n.runs {
 			r.ready(t)
 		}
-		n.look(w.ctx) // as every half minute
+		n.look(w.ctx) // as happens every half minute
 		for _, s := range n.local(name) {
-			s.rubbish.all.Wait() // it has looked for payloads that nobody needs
+			s.rubbish.all.Wait() // it has looked for unneeded payloads
 			if err := s.do(w.ctx, newCall(statsStep)); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	serve("first", shards) // for what the process has once, such as threads that wait for files
+	serve("first", shards) // for what the process needs once, such as threads that wait for files
 	heapBefore, stacksBefore := memoryInUse()
 	before := runtime.NumGoroutine()
 	serve("second", shards)
 	deadline := time.After(30 * time.Second)
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	for { // the first requests of the journals end, and stacks shrink bit by bit
+	for { // the journals' first requests end, and stacks shrink gradually
 		heap, stacks := memoryInUse()
 		heap, stacks = (heap-heapBefore)/shards, (stacks-stacksBefore)/shards
 		goroutines := (runtime.NumGoroutine() - before + shards/2) / shards
@@ -76,7 +77,7 @@ func TestEmptyShardMemory(t *testing.T) {
 
 // memoryInUse returns the bytes of live objects and of the stacks of goroutines.
 func memoryInUse() (heap, stacks int64) {
-	for range 3 { // a pool is empty after two collections, and what a finalizer lets go is gone after three
+	for range 3 { // a pool is empty after two collections, and memory freed by a finalizer is gone after three
 		runtime.GC()
 	}
 	var m runtime.MemStats

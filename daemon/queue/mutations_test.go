@@ -93,20 +93,21 @@ func kindOf(key string) string {
 	return "payload"
 }
 
-// oracle is a directory of queues in use, and what was acknowledged in it.
+// oracle is a directory of queues in use, with a record of what was acknowledged.
 type oracle struct {
 	t      *testing.T
 	root   string
 	keys   []string
-	older  map[string][][]byte // objects that are replaced, as they were before
+	older  map[string][][]byte // earlier versions of objects that are replaced
 	idle   map[string]bool     // objects on which nothing depends any more: their absence leaves no trace
 	queues []Settings
 	live   map[string]map[string][]byte // queue, job: payload
-	done   map[string]map[string]bool   // queue, job: it is completed
+	done   map[string]map[string]bool   // completed jobs, by queue
 }
 
-// newOracle makes the directory. Its brokers end without a close, when everything was acknowledged, the
-// journals have said so, and no checkpoint is due: nothing changes the directory from then on.
+// newOracle creates the directory. Its brokers end without a close, after everything was
+// acknowledged, all marks were written, and no checkpoint is due. So nothing changes the directory
+// from then on.
 func newOracle(t *testing.T) *oracle {
 	t.Helper()
 	o := &oracle{
@@ -161,8 +162,8 @@ func newOracle(t *testing.T) *oracle {
 	return o
 }
 
-// findIdle notes the objects that nothing refers to any more: what is before the checkpoint before the
-// newest, copies of HEAD but the newest, and the marks at the ends of the logs.
+// findIdle finds the objects to which nothing refers any more: what is older than the previous
+// checkpoint, all copies of HEAD except the newest, and the marks at the ends of the logs.
 func (o *oracle) findIdle(b blob.Bucket) {
 	o.t.Helper()
 	o.idle = map[string]bool{}
@@ -231,7 +232,7 @@ func (o *oracle) work(n *node, name string, from int) {
 	o.done[name][got[0].Job.ID] = true
 }
 
-// files returns the file of an object as it is, or as it would be written next; and all of its files.
+// files returns the file of an object in its current and its next version, and all of its files.
 func files(root, key string) (current string, all []string) {
 	path := filepath.Join(root, filepath.FromSlash(key))
 	current, all = path, []string{path}
@@ -247,7 +248,7 @@ func files(root, key string) (current string, all []string) {
 	return current, all
 }
 
-// keepOlder keeps the objects that are replaced as they are now.
+// keepOlder copies the current versions of objects that are replaced.
 func (o *oracle) keepOlder() {
 	o.t.Helper()
 	for _, key := range o.list(o.open(o.root)) {
@@ -303,12 +304,12 @@ func (b *signalling) Delete(ctx context.Context, key string) error {
 func (b *signalling) signal() {
 	select {
 	case b.written <- struct{}{}:
-	default: // it was not seen yet that something was
+	default: // the last signal was not received yet
 	}
 }
 
-// untilMarked waits until every journal has said that its last segment was acknowledged, by a segment
-// without records behind it, and no object is of a checkpoint that was not finished or is to be removed.
+// untilMarked waits until every journal has a mark behind its last segment, and no object belongs
+// to an unfinished checkpoint or is about to be deleted.
 func (o *oracle) untilMarked(b *signalling) {
 	o.t.Helper()
 	for deadline := time.After(time.Minute); ; {
@@ -353,7 +354,7 @@ func (o *oracle) marked(b blob.Bucket, keys []string, prefix string) bool {
 	}
 	segment, err := b.Read(o.t.Context(), newest)
 	if errors.Is(err, blob.ErrNotFound) {
-		return false // removed since it was listed: there is a newer one
+		return false // deleted since it was listed: there is a newer one
 	}
 	if err != nil {
 		o.t.Fatal(err)
@@ -376,13 +377,13 @@ func (o *oracle) head(b blob.Bucket, key string) format.Head {
 	return head
 }
 
-// mutation is what is done to one object.
+// mutation is a change of one object.
 type mutation struct {
 	kind, key, other string
 	do               func(root string) error
 }
 
-// mutation draws one: each kind of object as often as any other.
+// mutation returns a random mutation; each kind of object is equally likely.
 func (o *oracle) mutation(rng *rand.Rand) mutation {
 	byKind := map[string][]string{}
 	for _, key := range o.keys {
@@ -462,13 +463,13 @@ func (o *oracle) swap(root, a, b string) error {
 	return err
 }
 
-// verdict is what came of a mutation.
+// verdict is the result of a mutation.
 type verdict struct {
 	named, refused bool
 	wrong          string
 }
 
-// try makes a copy of the directory, mutates it, verifies it, takes everything over and compares.
+// try mutates a copy of the directory, verifies it, takes over all shards and compares.
 func (o *oracle) try(m mutation, root string) (v verdict) {
 	o.t.Helper()
 	if err := copyTree(o.root, root); err != nil {
@@ -489,7 +490,7 @@ func (o *oracle) try(m mutation, root string) (v verdict) {
 		named[p.Object] = true
 	}
 	v.named = named[m.key] && (m.other == "" || named[m.other] || kindOf(m.other) != kindOf(m.key))
-	if m.kind == "swap" { // of two segments that are in no place of each other, the first that does not fit is named
+	if m.kind == "swap" { // of two exchanged segments, the first one that does not fit is reported
 		v.named = named[m.key] || named[m.other]
 	}
 	w := newWorld(o.t, bucket)
@@ -529,7 +530,7 @@ func (o *oracle) try(m mutation, root string) (v verdict) {
 	return v
 }
 
-// compare says what is not as it was acknowledged in the shards that are served.
+// compare returns the differences between the served shards and what was acknowledged.
 func (o *oracle) compare(n *node, set Settings, served map[int]bool, named map[string]bool) string {
 	for id, payload := range o.live[set.Name] {
 		shard := shardOf(id, set.Shards)

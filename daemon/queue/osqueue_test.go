@@ -47,8 +47,8 @@ func TestParseOsqueueRefuses(t *testing.T) {
 	}
 }
 
-// TestParseOsqueueTakesWhatItCan: osqueue takes any number for maxAttempts and has no limits; one such
-// job does not keep the others from being imported.
+// TestParseOsqueueTakesWhatItCan: osqueue accepts any number for maxAttempts and has no limits; one
+// job that cannot be imported does not prevent the import of the others.
 func TestParseOsqueueTakesWhatItCan(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 65)

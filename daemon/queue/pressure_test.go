@@ -48,9 +48,9 @@ func TestLargePayload(t *testing.T) {
 	refusedAs(t, err, PayloadTooLarge)
 }
 
-// TestPayloadsOfTheDeadAreSwept: what a broker left behind that died between a payload and its job's
-// record, or between the job's end and the payload's deletion, goes with the next takeover; what a
-// job refers to stays, and so does what is being uploaded.
+// TestPayloadsOfTheDeadAreSwept: the next takeover deletes the payloads that a crashed broker left,
+// between writing a payload and its job's record, or between the job's end and the deletion.
+// Payloads of live jobs stay, and so do those that are being uploaded.
 func TestPayloadsOfTheDeadAreSwept(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		_, bucket, a, b := slow(t, Settings{})
@@ -84,8 +84,8 @@ func TestPayloadsOfTheDeadAreSwept(t *testing.T) {
 	})
 }
 
-// TestAClaimIsBounded: the payloads of one claim fit into one answer, over all shards; the rest is
-// for the next claim.
+// TestAClaimIsBounded: the payloads of one claim fit into one answer, over all shards; the other
+// jobs are left for the next claim.
 func TestAClaimIsBounded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
@@ -111,7 +111,8 @@ func TestAClaimIsBounded(t *testing.T) {
 	}
 }
 
-// TestMoreThanTheJournalTakes: a call with more bytes than may be under way is written bit by bit.
+// TestMoreThanTheJournalTakes: a call with more bytes than may be in flight is written in several
+// batches.
 func TestMoreThanTheJournalTakes(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		_, _, a, b := slow(t, Settings{})
@@ -131,8 +132,8 @@ func TestMoreThanTheJournalTakes(t *testing.T) {
 	})
 }
 
-// TestAStoreThatIsDown: what cannot be written is bounded; beyond, callers are told to come later,
-// and everything goes on when the store does.
+// TestAStoreThatIsDown: the amount of data that waits for the store is bounded. Beyond it, callers
+// are told to come later, and everything continues when the store does.
 func TestAStoreThatIsDown(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var down atomic.Bool
@@ -180,7 +181,8 @@ func TestAStoreThatIsDown(t *testing.T) {
 	})
 }
 
-// TestGivingUpKeepsThePayload: a caller who gives up does not know; if the job is there, it is whole.
+// TestGivingUpKeepsThePayload: a caller that gives up does not know the outcome; if the job exists,
+// its payload does too.
 func TestGivingUpKeepsThePayload(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w, _, a, _ := slow(t, Settings{})

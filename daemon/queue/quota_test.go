@@ -11,8 +11,8 @@ import (
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
-// TestShardsOfAllQueuesAreBounded: however many nodes declare at once, all queues together have as many
-// shards as the cluster may have, and what is beyond is refused with the figures and what to do.
+// TestShardsOfAllQueuesAreBounded: however many nodes declare queues at once, all queues together
+// stay within the limit of shards. A declaration beyond it is refused with the figures and a hint.
 func TestShardsOfAllQueuesAreBounded(t *testing.T) {
 	t.Parallel()
 	const limit, each, queues = 100, 7, 40
@@ -55,7 +55,7 @@ func TestShardsOfAllQueuesAreBounded(t *testing.T) {
 	}
 }
 
-// hintOf returns what a refusal says to do.
+// hintOf returns the hint of a refusal.
 func hintOf(err error) string {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Hint
@@ -75,8 +75,8 @@ func shardsOf(t *testing.T, w *world, r *Registry) (n int) {
 	return n
 }
 
-// TestLoweredLimitKeepsQueues: with a limit below what is declared, queues are changed and removed as
-// before, and only new ones are refused.
+// TestLoweredLimitKeepsQueues: with a limit below what is declared, queues can be changed and
+// removed as before, and only new ones are refused.
 func TestLoweredLimitKeepsQueues(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
@@ -93,8 +93,9 @@ func TestLoweredLimitKeepsQueues(t *testing.T) {
 	}
 }
 
-// TestRemovedQueuesCountUntilDeleted: who declares and removes in a loop meets the limit, and may go on
-// when the removed queues are deleted, also if no queue is left whose broker deletes them.
+// TestRemovedQueuesCountUntilDeleted: a client that declares and removes queues in a loop reaches
+// the limit. It may continue when the removed queues are deleted, even if no queue is left whose
+// broker deletes them.
 func TestRemovedQueuesCountUntilDeleted(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, mem.New(mem.Config{}))

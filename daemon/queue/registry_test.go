@@ -60,7 +60,8 @@ func TestRegistry(t *testing.T) {
 	}
 }
 
-// TestRemovedQueueComesBackEmpty: nothing of a queue is found in one of the same name.
+// TestRemovedQueueComesBackEmpty: a queue that is declared again has nothing of the removed one
+// with the same name.
 func TestRemovedQueueComesBackEmpty(t *testing.T) {
 	t.Parallel()
 	w, n, r := serving(t, Settings{})
@@ -80,8 +81,8 @@ func TestRemovedQueueComesBackEmpty(t *testing.T) {
 	}
 }
 
-// TestRemovedQueuesAreBuried: of a queue that was removed elsewhere nothing is served any more, and
-// nothing is left; whoever serves another queue sees to it. What was declared in its place stays.
+// TestRemovedQueuesAreBuried: a queue that was removed elsewhere is no longer served, and its
+// objects are deleted by the broker of another queue. A queue that was declared in its place stays.
 func TestRemovedQueuesAreBuried(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w, bucket, a, b := slow(t, Settings{Shards: 2})
@@ -110,7 +111,7 @@ func TestRemovedQueuesAreBuried(t *testing.T) {
 		}
 		made := w.declare(Settings{})
 		time.Sleep(followEvery + time.Second)
-		// Somebody who has not heard of it yet.
+		// A broker that does not know of the removal yet.
 		if _, err := bucket.Create(w.ctx, prefix("", &Settings{Name: DefaultQueue, Incarnation: 1}, 1)+"/log/late", nil); err != nil {
 			t.Fatal(err)
 		}
@@ -132,8 +133,8 @@ func TestRemovedQueuesAreBuried(t *testing.T) {
 	})
 }
 
-// TestAGraveIsStillForAWhile: a removed queue is struck off when nothing was found of it for long
-// enough, one round after the other.
+// TestAGraveIsStillForAWhile: a removed queue is struck off the list only after nothing was found
+// of it for long enough.
 func TestAGraveIsStillForAWhile(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r, g := NewRegistry(mem.New(mem.Config{}), ""), registryGrave{"a", 1, 1}
@@ -191,7 +192,8 @@ func TestBadDeclarations(t *testing.T) {
 	}
 }
 
-// TestDeclaredAtOnce: declarations by many processes, some of whose answers are lost, are all kept.
+// TestDeclaredAtOnce: concurrent declarations by many processes are all stored, although some
+// answers are lost.
 func TestDeclaredAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		bucket := mem.New(mem.Config{Latency: mem.Constant(time.Millisecond)})
@@ -226,7 +228,8 @@ func TestDeclaredAtOnce(t *testing.T) {
 	})
 }
 
-// TestAmendedAtOnce: what is amended keeps what others declare meanwhile; what is refused changes nothing.
+// TestAmendedAtOnce: Amend preserves concurrent declarations of others; a refused one changes
+// nothing.
 func TestAmendedAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
@@ -363,7 +366,7 @@ func FuzzParseOsqueue(f *testing.F) {
 	})
 }
 
-// FuzzCursor: a cursor that is accepted is one that a page has; any other is refused.
+// FuzzCursor: a cursor that is accepted is one that List returns; any other is refused.
 func FuzzCursor(f *testing.F) {
 	f.Add(cursorOf(0, 0))
 	f.Add(cursorOf(255, 1<<64-1))

@@ -20,12 +20,13 @@ import (
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
-// gate is a bucket whose writes are counted, and which can be stopped at one of them.
+// gate is a bucket that counts writes, and can be stopped at one of them.
 type gate struct {
 	blob.Bucket
 	mu    sync.Mutex
 	count int
-	// before is called with the number of each write, from 0, and its key. What it returns is done instead.
+	// before is called with the number of each write, from 0, and its key. If it returns an
+	// error, the write is not done.
 	before func(n int, key string) error
 	// after is called when a write was done.
 	after func(n int, key string)
@@ -83,9 +84,10 @@ func (o *oracle) inMemory(b blob.Bucket) *mem.Bucket {
 	return out
 }
 
-// TestRepairInterrupted stops a repair before and after each of its writes, lets a broker try to take the
-// shard over, and repeats the repair: it ends as one that was not interrupted, everything that was there is
-// kept as evidence, what is lost is named, and the broker has served nothing in between.
+// TestRepairInterrupted stops a repair before and after each of its writes, lets a broker try to
+// take over the shard, and repeats the repair. The result is that of an uninterrupted repair: all
+// objects are in the evidence, what is lost is reported, and the broker has served nothing in
+// between.
 func TestRepairInterrupted(t *testing.T) {
 	t.Parallel()
 	o := newOracle(t)
@@ -104,7 +106,7 @@ func TestRepairInterrupted(t *testing.T) {
 			} else if _, err := damaged.Write(t.Context(), c.key, whole[:len(whole)/2]); err != nil {
 				t.Fatal(err)
 			}
-			var copies []int // writes that only keep evidence
+			var copies []int // writes that only copy evidence
 			counted := &gate{Bucket: o.inMemory(damaged), before: func(n int, key string) error {
 				if strings.Contains(key, "/evidence/") && strings.Contains(key, "/log/") {
 					mu.Lock()
@@ -119,7 +121,7 @@ func TestRepairInterrupted(t *testing.T) {
 				t.Fatalf("%+v, %v", done, err)
 			}
 			for at := range counted.count {
-				if slices.Contains(copies, at) && at%8 != 0 { // one is like another
+				if slices.Contains(copies, at) && at%8 != 0 { // they are alike
 					continue
 				}
 				for _, applied := range []bool{false, true} {
@@ -132,12 +134,12 @@ func TestRepairInterrupted(t *testing.T) {
 	}
 }
 
-// interrupted is one repair that is stopped at a write, and repeated.
+// interrupted is one repair that is stopped at a write and repeated.
 type interrupted struct {
 	o       *oracle
 	key     string
 	at      int
-	applied bool // the write is done
+	applied bool // stop after the write
 	lost    int
 	want    Repaired
 	damaged *mem.Bucket
@@ -199,7 +201,7 @@ func (r *interrupted) run(t *testing.T) {
 	r.o.compareRepaired(t, newWorld(t, bucket), bucket, r.lost > 0, &blob.Object{Data: make([]byte, r.size)})
 }
 
-// evidence looks for every object as it was, and for the name of what is lost.
+// evidence checks that every object was copied, and that what is lost is reported.
 func (r *interrupted) evidence(bucket *mem.Bucket, complaint func(string, ...any)) {
 	shard := shardOfKey(r.key) + "/"
 	lost := false
@@ -231,8 +233,8 @@ func (r *interrupted) evidence(bucket *mem.Bucket, complaint func(string, ...any
 	}
 }
 
-// TestRepairBesideABroker: a broker that serves the shard acknowledges nothing more once a repair has begun,
-// and what it acknowledged before is there, but for what is in the damaged segment.
+// TestRepairBesideABroker: a broker that serves the shard acknowledges nothing more once a repair
+// has begun. What it acknowledged before is there, except what is in the damaged segment.
 func TestRepairBesideABroker(t *testing.T) {
 	t.Parallel()
 	w, n, r := serving(t, Settings{})
@@ -298,8 +300,9 @@ func TestRepairBesideABroker(t *testing.T) {
 	}
 }
 
-// TestBrokerBesideARepair: wherever a repair is, a broker that is told to serve the shard is refused, changes
-// nothing, and says why; so is a first repair when a second one has begun.
+// TestBrokerBesideARepair: at every step of a repair, a broker that is assigned the shard is
+// refused, changes nothing, and reports the reason. So is a first repair after a second one has
+// begun.
 func TestBrokerBesideARepair(t *testing.T) {
 	t.Parallel()
 	o := newOracle(t)
@@ -369,7 +372,7 @@ func TestBrokerBesideARepair(t *testing.T) {
 	o.compareRepaired(t, w, bucket, true, &blob.Object{})
 }
 
-// TestTwoRepairs: the second one goes on with what the first one has begun, and the first one ends.
+// TestTwoRepairs: the second one continues what the first one has begun, and the first one ends.
 func TestTwoRepairs(t *testing.T) {
 	t.Parallel()
 	o := newOracle(t)
@@ -404,8 +407,9 @@ func TestTwoRepairs(t *testing.T) {
 	o.compareRepaired(t, w, bucket, true, &blob.Object{})
 }
 
-// TestRepairKeepsWhatCannotBeRead: a file that the file system cannot read is named by Verify, keeps only its
-// shard from being served, and is kept as it is by a repair; what may not be read is not given up.
+// TestRepairKeepsWhatCannotBeRead: a file that the file system cannot read is reported by Verify,
+// prevents only its shard from being served, and a repair copies it as it is. A file that may not
+// be read is not given up.
 func TestRepairKeepsWhatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	o := newOracle(t)
@@ -418,7 +422,7 @@ func TestRepairKeepsWhatCannotBeRead(t *testing.T) {
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(filepath.Base(path), path); err != nil { // in a circle: it cannot be opened
+	if err := os.Symlink(filepath.Base(path), path); err != nil { // a link to itself: it cannot be opened
 		t.Fatal(err)
 	}
 	bucket := o.open(root)
@@ -446,7 +450,7 @@ func TestRepairKeepsWhatCannotBeRead(t *testing.T) {
 	o.compareRepaired(t, w, bucket, true, &blob.Object{})
 }
 
-// denying is a bucket one of whose objects may not be read.
+// denying is a bucket that denies reading one object.
 type denying struct {
 	blob.Bucket
 	key string
@@ -459,7 +463,8 @@ func (d *denying) Read(ctx context.Context, key string) (*blob.Object, error) {
 	return d.Bucket.Read(ctx, key)
 }
 
-// TestRepairOfWhatMayNotBeRead: it may be whole, so nothing is given up, and nothing is written.
+// TestRepairOfWhatMayNotBeRead: an object that may not be read may be whole, so nothing is given up
+// and nothing is written.
 func TestRepairOfWhatMayNotBeRead(t *testing.T) {
 	t.Parallel()
 	o := newOracle(t)
@@ -475,8 +480,8 @@ func TestRepairOfWhatMayNotBeRead(t *testing.T) {
 	}
 }
 
-// TestRepairOfOneShard: the shards that are served are left alone and go on, damaged or not; one that is
-// refused is repaired beside them.
+// TestRepairOfOneShard: shards that are served are left alone, damaged or not; a damaged shard is
+// repaired beside them.
 func TestRepairOfOneShard(t *testing.T) {
 	t.Parallel()
 	o := newOracle(t)

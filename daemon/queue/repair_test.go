@@ -16,9 +16,9 @@ import (
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
-// TestRepair damages the journals of an oracle's directory, repairs them, and compares what is served
-// with what was acknowledged: where nothing but HEAD or the newest checkpoint was damaged, nothing is
-// lost; else only jobs are that were submitted in the lost slots.
+// TestRepair damages the journals of an oracle's directory, repairs them, and compares what is
+// served with what was acknowledged. If only HEAD or the newest checkpoint was damaged, nothing is
+// lost; otherwise only jobs that were submitted in the lost slots are.
 func TestRepair(t *testing.T) {
 	t.Parallel()
 	o := newOracle(t)
@@ -26,7 +26,7 @@ func TestRepair(t *testing.T) {
 	for name, c := range map[string]struct {
 		key  string
 		flip bool
-		lost int // at most so many ranges of slots
+		lost int // most ranges of slots that may be lost
 	}{
 		"HEAD is gone":            {head, false, 0},
 		"HEAD is damaged":         {head, true, 0},
@@ -39,8 +39,8 @@ func TestRepair(t *testing.T) {
 	}
 }
 
-// needed returns the keys of objects that a takeover of that queue's only shard reads: HEAD, a part of the
-// newest checkpoint, and a segment behind it.
+// needed returns the keys of objects that a takeover of the queue's only shard reads: HEAD, a part
+// of the newest checkpoint, and a segment behind it.
 func (o *oracle) needed(queue string) (head, checkpoint, segment string) {
 	o.t.Helper()
 	bucket := o.open(o.root)
@@ -124,7 +124,7 @@ func (o *oracle) repair(t *testing.T, key string, flip bool, lost int) {
 		}
 	}
 	shard, _, _ := strings.Cut(done[0].Evidence, "evidence/")
-	for _, k := range files { // what was readable is kept
+	for _, k := range files { // readable objects are in the evidence
 		if rest, ok := strings.CutPrefix(k, shard); ok && kindOf(k) != "payload" {
 			_, err := bucket.Read(t.Context(), done[0].Evidence+"/"+rest)
 			if raw := slices.Contains(done[0].Raw, k) && errors.Is(err, blob.ErrCorrupt); err != nil && !raw {
@@ -135,12 +135,13 @@ func (o *oracle) repair(t *testing.T, key string, flip bool, lost int) {
 	o.compareRepaired(t, w, bucket, len(done[0].Lost) > 0, whole)
 }
 
-// shardOfKey is the prefix of the journal to which an object belongs, without a slash at its end.
+// shardOfKey returns the prefix of the journal to which an object belongs, without a slash at its
+// end.
 func shardOfKey(key string) string {
 	return strings.Join(strings.Split(key, "/")[:5], "/")
 }
 
-// compareRepaired takes the repaired shard over and looks for every job.
+// compareRepaired takes over the repaired shard and looks for every job.
 func (o *oracle) compareRepaired(t *testing.T, w *world, _ blob.Bucket, lossy bool, damaged *blob.Object) {
 	t.Helper()
 	w.gen = 1000

@@ -17,7 +17,7 @@ import (
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
-// stored is a bucket that counts the bytes of checkpoints.
+// stored returns a bucket that counts the bytes of checkpoints.
 func stored() (bucket *mem.Bucket, bytes *atomic.Int64) {
 	bytes = new(atomic.Int64)
 	return mem.New(mem.Config{Faults: func(c mem.Call) mem.Fault {
@@ -28,7 +28,8 @@ func stored() (bucket *mem.Bucket, bytes *atomic.Int64) {
 	}}), bytes
 }
 
-// end has jobs end with the largest results, which the shard remembers: 32 of them are worth a run.
+// end completes jobs with the largest results, which the shard remembers: 32 of them are enough for
+// a run.
 func (n *node) end(prefix string, jobs int) {
 	n.w.t.Helper()
 	rng := rand.NewChaCha8([32]byte{byte(len(prefix))})
@@ -42,7 +43,7 @@ func (n *node) end(prefix string, jobs int) {
 	}
 }
 
-// checkpointer is a node that writes a checkpoint when it is told to.
+// checkpointer returns a node that writes a checkpoint when the function is called.
 func (w *world) checkpointer(owner string) (n *node, checkpoint func()) {
 	n = w.node(owner)
 	var due atomic.Bool
@@ -57,7 +58,7 @@ func (w *world) checkpointer(owner string) (n *node, checkpoint func()) {
 	}
 }
 
-// named lists the keys of the runs that HEAD names.
+// named returns the keys of the runs that HEAD names.
 func (w *world) named() (keys []string) {
 	w.t.Helper()
 	bucket := w.bucket.(*mem.Bucket)
@@ -76,8 +77,9 @@ func (w *world) named() (keys []string) {
 	return keys
 }
 
-// TestASecondCheckpointDoesNotStoreTheWindow: what a checkpoint has stored of the dedup window, later
-// ones have without storing it again, also those of the next brokers; and it is all there.
+// TestASecondCheckpointDoesNotStoreTheWindow: later checkpoints, including those of later brokers,
+// do not store again what a checkpoint has stored of the deduplication window; and nothing of it is
+// missing.
 func TestASecondCheckpointDoesNotStoreTheWindow(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		bucket, bytes := stored()
@@ -101,7 +103,8 @@ func TestASecondCheckpointDoesNotStoreTheWindow(t *testing.T) {
 			}
 			r.kill()
 		}
-		// A later one has the few results that are in no run, each time until they are worth one.
+		// A later one contains the few results that are in no run, each time until they are
+		// enough for one.
 		if later := slices.Max(sizes[1:]); sizes[0] < jobs*MaxResult || later > 7*MaxResult {
 			t.Errorf("checkpoints of %d bytes", sizes)
 		}
@@ -118,8 +121,8 @@ func TestASecondCheckpointDoesNotStoreTheWindow(t *testing.T) {
 	})
 }
 
-// TestASmallerWindowDropsRuns: what settings make a queue forget is deleted, and what is left is known
-// to the next broker.
+// TestASmallerWindowDropsRuns: IDs that new settings make a queue forget are deleted, and the next
+// broker knows the others.
 func TestASmallerWindowDropsRuns(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		bucket, _ := stored()
@@ -160,7 +163,7 @@ func TestASmallerWindowDropsRuns(t *testing.T) {
 	})
 }
 
-// redeclared declares other settings, and waits until they hold.
+// redeclared declares other settings, and waits until they are in force.
 func (w *world) redeclared(n *node, set Settings) {
 	w.t.Helper()
 	set.Name = DefaultQueue
@@ -170,7 +173,7 @@ func (w *world) redeclared(n *node, set Settings) {
 	synctest.Wait()
 }
 
-// TestAResultInARun: the answer to a repeated complete, and the result, outlive takeovers.
+// TestAResultInARun: the answer to a repeated complete, and the result, survive takeovers.
 func TestAResultInARun(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, nil)
@@ -200,8 +203,8 @@ func TestAResultInARun(t *testing.T) {
 	})
 }
 
-// TestADamagedRun: a broker that finds a run of the window gone or damaged serves nothing rather than
-// accept again what was done; with the run as it was, all is known.
+// TestADamagedRun: a broker that finds a run of the window missing or damaged serves nothing,
+// rather than accepting completed jobs again; when the run is restored, everything is known.
 func TestADamagedRun(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		bucket, _ := stored()
@@ -243,7 +246,7 @@ func TestADamagedRun(t *testing.T) {
 	})
 }
 
-// TestTakeoverWithAFullWindow: the runs are read side by side, and a known number at a time.
+// TestTakeoverWithAFullWindow: the runs are read concurrently, a fixed number at a time.
 func TestTakeoverWithAFullWindow(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var slow atomic.Bool
@@ -266,7 +269,7 @@ func TestTakeoverWithAFullWindow(t *testing.T) {
 		b, _ := w.checkpointer("b")
 		begun := time.Now()
 		b.serve(DefaultQueue, 0)
-		if took := time.Since(begun); took > 8*latency { // HEAD, its replacement, the fence, HEAD, runs meanwhile
+		if took := time.Since(begun); took > 8*latency { // HEAD, its replacement, the fence, HEAD; runs are read meanwhile
 			t.Errorf("the takeover took %v", took)
 		}
 		if st := b.stat(); st.DedupIDs != 400 {

@@ -139,7 +139,7 @@ func TestLongPoll(t *testing.T) {
 		w.declare(Settings{})
 		n := w.node("n1")
 		n.serve(DefaultQueue, 0)
-		time.Sleep(time.Second) // it looks for payloads that nobody needs
+		time.Sleep(time.Second) // it looks for unneeded payloads
 		before := bucket.Requests()
 		begun := time.Now()
 		if c := n.claim(ClaimRequest{Wait: 10 * time.Second}); len(c) != 0 || time.Since(begun) != 10*time.Second {
@@ -148,7 +148,8 @@ func TestLongPoll(t *testing.T) {
 		if got := bucket.Requests(); got != before {
 			t.Fatalf("an empty claim cost %d requests", got-before)
 		}
-		// Those who wait are served in the order in which they came, each as soon as there is a job.
+		// Waiting callers are served in the order in which they came, each as soon as there
+		// is a job.
 		order := make(chan int, 3)
 		for i := range 3 {
 			go func() {
@@ -230,7 +231,8 @@ func TestBackOfTheQueue(t *testing.T) {
 	})
 }
 
-// TestClaimEnds: a claim that is not extended ends; that counts as an attempt, and says so.
+// TestClaimEnds: a claim that is not extended ends; that counts as an attempt, and the cause says
+// so.
 func TestClaimEnds(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		_, n, _ := serving(t, Settings{Visibility: 10 * time.Second})
@@ -273,7 +275,7 @@ func TestRelease(t *testing.T) {
 			t.Fatalf("%+v", i)
 		}
 	}
-	want(t, n.say(Release, n.one("a")), Dead, "") // handed out three times for one attempt
+	want(t, n.say(Release, n.one("a")), Dead, "") // claimed three times for one attempt
 }
 
 func TestPauseAndResume(t *testing.T) {
@@ -285,7 +287,7 @@ func TestPauseAndResume(t *testing.T) {
 		if got := n.claim(ClaimRequest{}); len(got) != 0 || !n.stat().Paused {
 			t.Fatalf("%+v", got)
 		}
-		want(t, n.say(Complete, c), Completed, "") // what runs may end
+		want(t, n.say(Complete, c), Completed, "") // an active job may finish
 		r.drain(t)
 		n.serve(DefaultQueue, 0)
 		if !n.stat().Paused {
@@ -377,7 +379,8 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// TestShards: an ID is found wherever it is; claims come from all shards; groups stay together.
+// TestShards: an ID is found on whichever shard it is; claims come from all shards; groups stay
+// together.
 func TestShards(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, nil)
@@ -440,7 +443,8 @@ func TestBackPressure(t *testing.T) {
 	n.enqueue(Job{ID: "more"})
 }
 
-// TestSettingsChange: a running shard follows, and the fold's settings survive the broker.
+// TestSettingsChange: a running shard adopts new settings, and those that its state depends on
+// survive the broker.
 func TestSettingsChange(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w, n, r := serving(t, Settings{})
@@ -474,7 +478,7 @@ func TestSettingsChange(t *testing.T) {
 	})
 }
 
-// TestTheNewestSettings: a shard that is busy hears of the settings that were declared last.
+// TestTheNewestSettings: a busy shard gets the settings that were declared last.
 func TestTheNewestSettings(t *testing.T) {
 	t.Parallel()
 	s := &shard{changes: make(chan *Settings, 1)}
@@ -486,7 +490,7 @@ func TestTheNewestSettings(t *testing.T) {
 	}
 }
 
-// TestSameCallTwice: what one call says about one job is done in its order.
+// TestSameCallTwice: several settlements of one job in one call are carried out in order.
 func TestSameCallTwice(t *testing.T) {
 	t.Parallel()
 	_, n, _ := serving(t, Settings{})
@@ -510,8 +514,8 @@ func TestSameCallTwice(t *testing.T) {
 	want(t, out[3], "", StaleClaim)
 }
 
-// TestAWiderWindowLosesNothing: what was accepted under the settings of its day is there after a
-// replay under today's, also what was decided while the settings changed.
+// TestAWiderWindowLosesNothing: jobs that were accepted under earlier settings are there after a
+// replay under the current ones, also those that were decided while the settings changed.
 func TestAWiderWindowLosesNothing(t *testing.T) {
 	for _, early := range []time.Duration{0, 22, 26, 30, 34, 38, 42, 60} {
 		t.Run(early.String(), func(t *testing.T) {
@@ -520,7 +524,7 @@ func TestAWiderWindowLosesNothing(t *testing.T) {
 	}
 }
 
-// widen changes the window so long before the moment at which an ID would be forgotten.
+// widen changes the window this long before the moment at which an ID would be forgotten.
 func widen(t *testing.T, early time.Duration) {
 	w, _, a, b := slow(t, Settings{DedupWindow: time.Minute})
 	r := a.serve(DefaultQueue, 0)

@@ -17,7 +17,7 @@ import (
 
 const latency = 20 * time.Millisecond
 
-// slow is a world whose bucket has latency, with two nodes.
+// slow returns a world with two nodes whose bucket has latency.
 func slow(t *testing.T, set Settings) (*world, *mem.Bucket, *node, *node) {
 	t.Helper()
 	bucket := mem.New(mem.Config{Latency: mem.Constant(latency)})
@@ -26,7 +26,7 @@ func slow(t *testing.T, set Settings) (*world, *mem.Bucket, *node, *node) {
 	return w, bucket, w.node("a"), w.node("b")
 }
 
-// TestCrashTakeover: everything that was acknowledged is there, a known claim holds on.
+// TestCrashTakeover: everything that was acknowledged is there, and a known claim still holds.
 func TestCrashTakeover(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		_, _, a, b := slow(t, Settings{})
@@ -53,7 +53,7 @@ func TestCrashTakeover(t *testing.T) {
 	})
 }
 
-// TestFreshTimeout: at takeover every known claim gets one visibility timeout, whoever has it.
+// TestFreshTimeout: at a takeover every known claim gets one visibility timeout.
 func TestFreshTimeout(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		_, _, a, b := slow(t, Settings{})
@@ -70,7 +70,7 @@ func TestFreshTimeout(t *testing.T) {
 	})
 }
 
-// TestAdoption: a claim whose record was lost with its broker is honoured, as long as nobody else
+// TestAdoption: a claim whose record was lost with its broker is accepted, as long as no other worker
 // got the job.
 func TestAdoption(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -78,7 +78,7 @@ func TestAdoption(t *testing.T) {
 		r := a.serve(DefaultQueue, 0)
 		a.enqueue(ids(3)...)
 		claims := a.claim(ClaimRequest{Max: 2})
-		r.kill() // within the second in which the claims would have been written
+		r.kill() // within the second before the claims would have been written
 		r = b.serve(DefaultQueue, 0)
 		if st := b.stat(); st.Waiting != 3 || st.Active != 0 {
 			t.Fatalf("the claims were written: %+v", st)
@@ -87,7 +87,7 @@ func TestAdoption(t *testing.T) {
 		if i := b.get("j0"); i.Attempts != 1 || i.Deliveries != 1 {
 			t.Fatalf("%+v", i)
 		}
-		again := b.one("j1") // the other one was handed out anew
+		again := b.one("j1") // the other job was claimed again
 		want(t, b.say(Complete, claims[1]), "", StaleClaim)
 		want(t, b.say(Complete, again), Completed, "")
 		want(t, b.say(Complete, claims[1]), "", StaleClaim)
@@ -107,7 +107,7 @@ func TestAdoption(t *testing.T) {
 	})
 }
 
-// TestAdoptionEnds: what the log says of the end of a claim is not undone by its token.
+// TestAdoptionEnds: a token does not undo the end of a claim that is in the log.
 func TestAdoptionEnds(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		_, _, a, b := slow(t, Settings{Visibility: 5 * time.Second})
@@ -144,7 +144,7 @@ func TestCleanHandover(t *testing.T) {
 				results <- err
 			})
 		}
-		synctest.Wait() // they are under way
+		synctest.Wait() // they are in flight
 		begun := time.Now()
 		r.drain(t)
 		waiting.Wait()
@@ -166,7 +166,8 @@ func TestCleanHandover(t *testing.T) {
 	})
 }
 
-// TestDeposedBrokerAcknowledgesNothing: from the takeover on, whatever the old broker is asked.
+// TestDeposedBrokerAcknowledgesNothing: from the takeover on, the old broker acknowledges nothing,
+// whatever the call.
 func TestDeposedBrokerAcknowledgesNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w, _, a, b := slow(t, Settings{})
@@ -192,7 +193,8 @@ func TestDeposedBrokerAcknowledgesNothing(t *testing.T) {
 	})
 }
 
-// TestHole12NoTrustNoAnswer: a broker that may be deposed says neither yes nor no.
+// TestHole12NoTrustNoAnswer: a broker whose assignment has expired gives neither a positive nor a
+// negative answer.
 func TestHole12NoTrustNoAnswer(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, mem.New(mem.Config{}))
@@ -217,7 +219,7 @@ func TestGenerationsAndStores(t *testing.T) {
 	t.Parallel()
 	w, a, _ := serving(t, Settings{})
 	b := w.node("b")
-	r := b.beginAt(DefaultQueue, 0, w.gen) // the generation of the run that is on
+	r := b.beginAt(DefaultQueue, 0, w.gen) // the generation of the current run
 	<-r.done
 	if r.err == nil || r.held < w.gen {
 		t.Fatalf("%v, reported %d", r.err, r.held)
@@ -238,8 +240,8 @@ func TestGenerationsAndStores(t *testing.T) {
 	}
 }
 
-// TestAdoptLeavesOurs: what belongs to this cluster already is not taken from whoever serves it, and
-// what an interrupted adoption has left is taken by the next one.
+// TestAdoptLeavesOurs: Adopt does not take a shard of this cluster from its broker, and a second
+// Adopt takes what an interrupted one has left.
 func TestAdoptLeavesOurs(t *testing.T) {
 	t.Parallel()
 	var down atomic.Bool
@@ -278,7 +280,7 @@ func TestAdoptLeavesOurs(t *testing.T) {
 	refusedAs(t, err, QueueNotFound)
 }
 
-// TestForgedTokens: nothing but the very token is a proof.
+// TestForgedTokens: only the exact token is accepted.
 func TestForgedTokens(t *testing.T) {
 	t.Parallel()
 	_, n, _ := serving(t, Settings{})
@@ -297,7 +299,8 @@ func TestForgedTokens(t *testing.T) {
 	want(t, n.say(Complete, c), Completed, "")
 }
 
-// TestTokenless: claims of clients that know no tokens are durable, and the worker's alone.
+// TestTokenless: claims of clients that do not support tokens are durable, and only their worker
+// can settle them.
 func TestTokenless(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		_, _, a, b := slow(t, Settings{})
@@ -322,7 +325,7 @@ func TestTokenless(t *testing.T) {
 	})
 }
 
-// TestDurableClaims: one holder per attempt, also over a crash.
+// TestDurableClaims: there is one holder per attempt, even across a crash.
 func TestDurableClaims(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		_, _, a, b := slow(t, Settings{Claims: DurableClaims})
@@ -371,8 +374,8 @@ func TestHole04RepeatedClaimCall(t *testing.T) {
 	})
 }
 
-// TestPoisonJob: a job that kills worker and broker together is dead in the end: at most one
-// attempt more for each crash.
+// TestPoisonJob: a job that crashes worker and broker together is dead in the end, after at most
+// one additional attempt per crash.
 func TestPoisonJob(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		_, _, a, _ := slow(t, Settings{Visibility: time.Second})
@@ -394,8 +397,8 @@ func TestPoisonJob(t *testing.T) {
 	})
 }
 
-// TestCheckpointUnderLoad: a broker that checkpoints while it serves is rebuilt from it, and from
-// nothing else.
+// TestCheckpointUnderLoad: the state of a broker that writes a checkpoint while it serves is
+// restored from that checkpoint alone.
 func TestCheckpointUnderLoad(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w, bucket, a, b := slow(t, Settings{})
@@ -444,8 +447,8 @@ func TestCheckpointUnderLoad(t *testing.T) {
 	})
 }
 
-// TestPartingCheckpoint: a broker that drains and has much in its log writes a checkpoint first, and
-// serves meanwhile; so its successor has little to read.
+// TestPartingCheckpoint: a draining broker with a long log first writes a checkpoint, and serves
+// meanwhile; so its successor has little to read.
 func TestPartingCheckpoint(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		_, bucket, a, b := slow(t, Settings{})
@@ -475,7 +478,7 @@ func TestPartingCheckpoint(t *testing.T) {
 	})
 }
 
-// TestPartingHasAnEnd: a store that takes no checkpoint does not hold up a drain.
+// TestPartingHasAnEnd: a store that accepts no checkpoint does not delay a drain for long.
 func TestPartingHasAnEnd(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var stuck atomic.Bool
@@ -501,7 +504,7 @@ func TestPartingHasAnEnd(t *testing.T) {
 	})
 }
 
-// TestClaimsSurviveAHandover: what was claimed last, too.
+// TestClaimsSurviveAHandover: even the latest claims survive a hand-over.
 func TestClaimsSurviveAHandover(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		_, _, a, b := slow(t, Settings{})
@@ -528,7 +531,7 @@ func TestNothingIsOvertaken(t *testing.T) {
 		c := a.claim(ClaimRequest{Max: 2})[1]
 		want(t, a.say(Complete, c), Completed, "")
 		begun := time.Now()
-		a.enqueue(Job{ID: "old"}) // nothing is under way, except perhaps a claim's record
+		a.enqueue(Job{ID: "old"}) // nothing is in flight, except perhaps a claim's record
 		if took := time.Since(begun); took != 0 {
 			t.Errorf("took %v", took)
 		}
@@ -546,7 +549,7 @@ func TestNothingIsOvertaken(t *testing.T) {
 		if took := time.Since(begun); took < latency {
 			t.Errorf("a repeated complete overtook: %v", took)
 		}
-		// Who is deposed meanwhile does not say it at all.
+		// A broker that was replaced meanwhile does not give the answer.
 		b.serve(DefaultQueue, 0)
 		go a.Enqueue(w.ctx, DefaultQueue, []Job{{ID: "lost"}})
 		synctest.Wait()
@@ -557,7 +560,7 @@ func TestNothingIsOvertaken(t *testing.T) {
 	})
 }
 
-// TestNothingPilesUp: what callers left behind is forgotten.
+// TestNothingPilesUp: what callers leave behind is forgotten.
 func TestNothingPilesUp(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w, _, a, _ := slow(t, Settings{})

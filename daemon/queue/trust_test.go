@@ -9,8 +9,8 @@ import (
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
-// TestTrustEndsMeanwhile: what was decided under trust and waits for the store is no answer once trust
-// has ended, if part of it is a no, or if it wrote nothing.
+// TestTrustEndsMeanwhile: an answer that was decided while the assignment held and waits for the
+// store is not given after the assignment has expired, if it refuses a part or wrote nothing.
 func TestTrustEndsMeanwhile(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w, _, a, _ := slow(t, Settings{})
@@ -33,15 +33,15 @@ func TestTrustEndsMeanwhile(t *testing.T) {
 		done := Settlement{Verb: Complete, ID: "j1", Token: claims[1].Token}
 		both := settle(Settlement{Verb: Fail, ID: "j0", Token: claims[0].Token}, done)
 		again := settle(Settlement{Verb: Complete, ID: "j0", Token: claims[0].Token})
-		r.trust.Store(0) // the writes are under way
+		r.trust.Store(0) // the writes are in flight
 		refusedAs(t, <-both, UnknownOutcome)
 		refusedAs(t, <-again, QueueNotOwner)
 		r.kill()
 	})
 }
 
-// TestDeadWhenDurable: a job is not dead before the record that says so is durable, and whoever takes
-// over before finds it as it was.
+// TestDeadWhenDurable: a job is not dead before the record of its death is durable. A broker that
+// takes over before that finds it as it was.
 func TestDeadWhenDurable(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var down atomic.Bool
@@ -83,8 +83,8 @@ func TestDeadWhenDurable(t *testing.T) {
 	})
 }
 
-// TestTimeGoesOn: a successor whose estimate is behind does not let queue time stand still, and does
-// not keep it ahead for ever.
+// TestTimeGoesOn: a successor whose estimate is behind does not stop queue time, and does not keep
+// it ahead for ever.
 func TestTimeGoesOn(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w, _, a, b := slow(t, Settings{})

@@ -11,8 +11,8 @@ import (
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
-// blobWorld is a queue with a payload that is an object of its own, and a switch for what happens to
-// reads of such objects.
+// blobWorld returns a queue with a payload that is an object of its own, and a switch for the
+// outcome of reads of such objects.
 func blobWorld(t *testing.T, set Settings) (*world, *node, *run, *atomic.Pointer[mem.Fault]) {
 	t.Helper()
 	fault := &atomic.Pointer[mem.Fault]{}
@@ -29,8 +29,9 @@ func blobWorld(t *testing.T, set Settings) (*world, *node, *run, *atomic.Pointer
 
 func large() []byte { return bytes.Repeat([]byte("x"), InlinePayload+1) }
 
-// TestHole04UnreadablePayload: while payload objects cannot be read, their jobs cost no attempts, the
-// others are handed out, and afterwards all are there; whoever takes the queue over knows the same.
+// TestHole04UnreadablePayload: while payload objects cannot be read, their jobs lose no attempts
+// and the other jobs are handed out. Afterwards all of them are; a broker that takes over behaves
+// the same.
 func TestHole04UnreadablePayload(t *testing.T) {
 	for name, req := range map[string]ClaimRequest{"soft": {}, "durable": {}, "tokenless": {Tokenless: true}} {
 		t.Run(name, func(t *testing.T) {
@@ -79,7 +80,7 @@ func TestHole04UnreadablePayload(t *testing.T) {
 	}
 }
 
-// info is a job in the list, which needs no payload.
+// info returns a job from the list, which needs no payload.
 func (n *node) info(id string) (*Info, error) {
 	page, err := n.List(n.w.ctx, DefaultQueue, Query{})
 	if err != nil {
@@ -93,8 +94,8 @@ func (n *node) info(id string) (*Info, error) {
 	return nil, Refuse(JobNotFound, "%s", id)
 }
 
-// TestHole04LostPayload: a job whose payload is gone is dead with that cause, and can be looked at; the
-// others of its batch are handed out.
+// TestHole04LostPayload: a job whose payload object is missing is dead with that cause, and can be
+// inspected; the others of its batch are handed out.
 func TestHole04LostPayload(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w, n, r, _ := blobWorld(t, Settings{})
@@ -126,8 +127,8 @@ func TestHole04LostPayload(t *testing.T) {
 	})
 }
 
-// TestHole04NobodyThere: of a caller who gives up while payloads are read, no job counts an attempt,
-// whether or not its own payload could be read.
+// TestHole04NobodyThere: if a caller gives up while payloads are read, none of its jobs counts an
+// attempt, whether or not its own payload could be read.
 func TestHole04NobodyThere(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w, n, _, fault := blobWorld(t, Settings{})
@@ -137,7 +138,7 @@ func TestHole04NobodyThere(t *testing.T) {
 			ctx, cancel := context.WithTimeout(w.ctx, time.Second)
 			if got, err := n.Claim(ctx, DefaultQueue, ClaimRequest{Worker: "w", Max: 3, Wait: MaxWait}); len(got) != 1 && err == nil {
 				t.Fatalf("%+v, %v", got, err)
-			} else if err == nil { // the large one waits for its next turn
+			} else if err == nil { // the large job waits for its next attempt
 				want(t, n.say(Release, got[0]), Waiting, "")
 			}
 			cancel()
@@ -152,7 +153,8 @@ func TestHole04NobodyThere(t *testing.T) {
 	})
 }
 
-// TestHole04SlowPayload: a read that does not end leaves half of the claim to those that do.
+// TestHole04SlowPayload: a read that does not end leaves half of the visibility timeout to the
+// other jobs.
 func TestHole04SlowPayload(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		_, n, _, fault := blobWorld(t, Settings{})
@@ -165,8 +167,9 @@ func TestHole04SlowPayload(t *testing.T) {
 	})
 }
 
-// TestHole04GoneBeforeTheAnswer: claims whose caller has gone before they were durable wait again as soon as
-// they are, and cost no attempt; those of a call that can be repeated are kept for that.
+// TestHole04GoneBeforeTheAnswer: if the caller has gone before its claims were durable, the jobs
+// wait again as soon as they are, and lose no attempt. Claims of a call that can be repeated are
+// kept for the repetition.
 func TestHole04GoneBeforeTheAnswer(t *testing.T) {
 	for name, req := range map[string]ClaimRequest{
 		"durable": {}, "waiting": {Wait: MaxWait}, "tokenless": {Tokenless: true}, "repeatable": {RequestID: "r", Wait: MaxWait},
