@@ -14,7 +14,7 @@ import (
 	"github.com/emitd/emitd/storage/blob/dir"
 )
 
-// desk is the least of a broker: one goroutine that owns the log and answers when a slot is durable.
+// desk is a minimal broker: one goroutine that owns the log and answers when a slot is durable.
 type desk struct {
 	log  *journal.Log
 	asks chan ask
@@ -60,7 +60,8 @@ func BenchmarkAppend(b *testing.B) {
 	}
 }
 
-// randomRecords have 100 bytes each, half of them random, as a job with a name and an id has.
+// randomRecords returns records of 100 bytes each, half of them random, like jobs with a name and
+// an ID.
 func randomRecords(seed, n int) [][]byte {
 	rng := rand.New(rand.NewPCG(1, uint64(seed)))
 	records := make([][]byte, n)
@@ -129,8 +130,8 @@ func (s *sink) Replay(_ uint64, _ time.Time, records iter.Seq[[]byte]) error {
 	return nil
 }
 
-// BenchmarkOpen takes over, from a directory, what a broker of a million waiting jobs leaves at
-// most: a checkpoint of 53 MB and 64 MiB of log.
+// BenchmarkOpen takes over the most that a broker with a million waiting jobs leaves in a
+// directory: a checkpoint of 53 MB and 64 MiB of log.
 func BenchmarkOpen(b *testing.B) {
 	bucket, err := dir.Open(dir.Config{Path: b.TempDir()})
 	if err != nil {

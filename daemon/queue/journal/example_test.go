@@ -10,7 +10,7 @@ import (
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
-// counter is a state: how many records there were.
+// counter is a state: the number of records.
 type counter struct{ n int }
 
 func (c *counter) Reset() { c.n = 0 }
@@ -27,7 +27,7 @@ func (c *counter) Replay(_ uint64, _ time.Time, records iter.Seq[[]byte]) error 
 	return nil
 }
 
-// One owner appends, writes a checkpoint and hands the journal over.
+// One owner appends, writes a checkpoint and hands the journal over to the next one.
 func Example() {
 	ctx := context.Background()
 	cfg := journal.Config{

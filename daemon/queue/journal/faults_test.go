@@ -19,12 +19,12 @@ import (
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
-// TestAmbiguousWrites: writes of segments whose outcome nobody knows (done, not done, or done later)
+// TestAmbiguousWrites: writes of segments with unknown outcome (done, not done, or done later)
 // duplicate nothing and lose nothing.
 func TestAmbiguousWrites(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		rng, store := rand.New(rand.NewPCG(1, 2)), rand.New(rand.NewPCG(3, 4)) // store: under the bucket's lock
+		rng, store := rand.New(rand.NewPCG(1, 2)), rand.New(rand.NewPCG(3, 4)) // store: used under the bucket's lock
 		var ambiguous atomic.Int64
 		faults := func(c mem.Call) mem.Fault {
 			if c.Op != mem.Create || !strings.Contains(c.Key, "/log/") {
@@ -89,8 +89,8 @@ func load(t *testing.T, l *journal.Log, name string, stop <-chan struct{}) (acke
 	}
 }
 
-// TestCleanFailover counts what a clean handover costs under load, from the moment at which the old
-// owner is told to the first acknowledgement of the new one.
+// TestCleanFailover measures a clean hand-over under load, from the moment at which the old owner
+// is told to stop to the first acknowledgement by the new one.
 func TestCleanFailover(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -119,7 +119,7 @@ func TestCleanFailover(t *testing.T) {
 	})
 }
 
-// TestCrashFailover is the same without a clean close.
+// TestCrashFailover measures the same without a clean close.
 func TestCrashFailover(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -152,7 +152,8 @@ func TestCrashFailover(t *testing.T) {
 	})
 }
 
-// TestALiveOwnerIsReplacedUnderLoad: the old owner was not told and writes as fast as it can.
+// TestALiveOwnerIsReplacedUnderLoad: the old owner does not know of the new one and writes as fast
+// as it can.
 func TestALiveOwnerIsReplacedUnderLoad(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -191,7 +192,7 @@ func TestAnIdleLogDoesNothing(t *testing.T) {
 		bucket := slowBucket()
 		l, _ := open(t, config(bucket))
 		await(t, l, add(t, l, "a"))
-		time.Sleep(5 * time.Second) // in which it says that "a" was acknowledged
+		time.Sleep(5 * time.Second) // meanwhile it writes a mark: "a" was acknowledged
 		before := bucket.Requests()
 		time.Sleep(24 * time.Hour)
 		if n := bucket.Requests() - before; n != 0 {
@@ -201,8 +202,8 @@ func TestAnIdleLogDoesNothing(t *testing.T) {
 	})
 }
 
-// TestPacing: the first record after a pause goes at once, the following ones MinGap apart, and
-// never more than Window are outstanding.
+// TestPacing: the first record after a pause is written at once, the following ones MinGap apart,
+// and never more than Window are outstanding.
 func TestPacing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -233,7 +234,8 @@ func TestPacing(t *testing.T) {
 	})
 }
 
-// TestTrust: without trust nothing is sent, and the end of the context ends the log.
+// TestTrust: after the assignment has expired nothing is sent, and the end of the context ends the
+// log.
 func TestTrust(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -266,7 +268,8 @@ func TestTrust(t *testing.T) {
 	})
 }
 
-// TestAStoreThatComesBack: the log waits, tells of its trouble, and refuses more than MaxPending.
+// TestAStoreThatComesBack: the log waits, reports repeated requests, and refuses more than
+// MaxPending.
 func TestAStoreThatComesBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

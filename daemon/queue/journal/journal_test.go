@@ -16,7 +16,7 @@ import (
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
-// book is a Fold that keeps every record.
+// book is a Fold that stores every record.
 type book struct {
 	records  []string
 	slots    []uint64
@@ -49,7 +49,7 @@ const latency = 60 * time.Millisecond
 
 func slowBucket() *mem.Bucket { return mem.New(mem.Config{Latency: mem.Constant(latency)}) }
 
-// config is of the first owner; as changes it to another one's.
+// config returns the configuration of the first owner; as changes it to that of another one.
 func config(b blob.Bucket) journal.Config {
 	return journal.Config{Bucket: b, Prefix: "root/v1/ab/orders/1/0", StoreID: "store", Generation: 1, Owner: "one"}
 }
@@ -153,7 +153,7 @@ func TestRecordsSurviveACrash(t *testing.T) {
 	})
 }
 
-// A paused owner that comes back acknowledges nothing.
+// A paused owner that continues acknowledges nothing.
 func TestADeposedOwnerIsFenced(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -107,13 +107,13 @@ func TestAnErrorOfTheStateEndsOpen(t *testing.T) {
 		if _, err := journal.Open(t.Context(), as(cfg, "two", 2), &book{refuse: boom}); !errors.Is(err, boom) || !strings.Contains(err.Error(), "slot 1") {
 			t.Errorf("%v", err)
 		}
-		l, b := open(t, as(cfg, "two", 2)) // nothing is lost by it
+		l, b := open(t, as(cfg, "two", 2)) // nothing is lost
 		same(t, b, "a")
 		closeLog(t, l)
 	})
 }
 
-// Calls of Append are replayed as calls, each with its time; times never go back.
+// Calls of Append are replayed one by one, each with its time; times never go back.
 func TestReplayKeepsCallsAndTimes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -140,8 +140,8 @@ func TestReplayKeepsCallsAndTimes(t *testing.T) {
 	})
 }
 
-// A close that cannot finish says so; what was acknowledged is there, and the next owner takes over
-// as after a crash.
+// A close that cannot finish returns an error. What was acknowledged is there, and the next owner
+// takes over as after a crash.
 func TestCloseGivesUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -174,7 +174,7 @@ func TestCloseGivesUp(t *testing.T) {
 	})
 }
 
-// A checkpoint is streamed: its backlog grows, shrinks as parts are stored, and the log goes on.
+// A checkpoint is streamed: its backlog grows, shrinks as parts are stored, and the log continues.
 func TestACheckpointIsStreamed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -222,7 +222,8 @@ func TestACheckpointIsStreamed(t *testing.T) {
 	})
 }
 
-// Runs are stored once, by themselves, and are part of every checkpoint until they are dropped.
+// Runs are stored once, as objects of their own, and belong to every checkpoint until they are
+// dropped.
 func TestRunsOutliveCheckpoints(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -268,7 +269,7 @@ func TestRunsOutliveCheckpoints(t *testing.T) {
 	})
 }
 
-// However a checkpoint ends, it says so.
+// Done and Err report every end of a checkpoint.
 func TestHowACheckpointEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -343,7 +344,7 @@ func TestReadOfASlot(t *testing.T) {
 	})
 }
 
-// slow is a state whose replay takes long; Open is patient as long as it goes on.
+// slow is a state whose replay takes long. Open waits as long as there is progress.
 type slow struct{ book }
 
 func (s *slow) Replay(slot uint64, at time.Time, records iter.Seq[[]byte]) error {

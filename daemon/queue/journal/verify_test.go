@@ -38,7 +38,7 @@ func (m *meddler) Read(ctx context.Context, key string) (*blob.Object, error) {
 	return o, err
 }
 
-// checkpointNow writes a checkpoint and waits until it counts.
+// checkpointNow writes a checkpoint and waits until it is in force.
 func checkpointNow(t *testing.T, l *journal.Log, state string, keep ...uint64) {
 	t.Helper()
 	c, _, err := l.Checkpoint()
@@ -71,8 +71,8 @@ func verify(t *testing.T, b blob.Bucket) (*journal.Found, *book) {
 	return found, state
 }
 
-// TestVerifyBesideAnOwner: whatever the owner of a journal does between two requests of Verify, what it
-// wrote is not called damaged.
+// TestVerifyBesideAnOwner: whatever a journal's owner does between two requests of Verify, its
+// objects are not reported as damaged.
 func TestVerifyBesideAnOwner(t *testing.T) {
 	t.Parallel()
 	for name, often := range map[string]int{"a checkpoint meanwhile": 1, "one checkpoint after another": 1000} {
@@ -135,7 +135,7 @@ func TestVerifyBesideAnOwner(t *testing.T) {
 	})
 }
 
-// TestVerifyNames: what a takeover refuses is named.
+// TestVerifyNames: Verify reports what a takeover refuses.
 func TestVerifyNames(t *testing.T) {
 	t.Parallel()
 	bucket := mem.New(mem.Config{})
@@ -156,7 +156,7 @@ func TestVerifyNames(t *testing.T) {
 	defer closeLog(t, l)
 	for name, c := range map[string]struct {
 		key  string
-		head []byte // instead of the present one; its newer copies are gone
+		head []byte // instead of the current one; its newer copies are deleted
 	}{
 		"the list of kept slots":      {"/kept", nil},
 		"HEAD of the close before":    {format.HeadKey, closed},

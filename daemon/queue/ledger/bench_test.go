@@ -9,9 +9,9 @@ import (
 	"github.com/emitd/emitd/internal/cputime"
 )
 
-// BenchmarkJob measures what a broker asks of the ledger for one job: it is submitted, claimed and
-// completed, in calls of 100 jobs of which some are under way at a time. waiting is how many others
-// wait, of another type. The dedup window is full.
+// BenchmarkJob measures what a broker calls in the ledger for one job: it is submitted, claimed and
+// completed, in calls of 100 jobs, of which some are in flight at a time. waiting is the number of
+// other waiting jobs, of another type. The deduplication window is full.
 func BenchmarkJob(b *testing.B) {
 	for _, waiting := range []int{0, 10_000, 1_000_000} {
 		b.Run(fmt.Sprintf("waiting=%d", waiting), func(b *testing.B) {

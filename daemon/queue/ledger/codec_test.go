@@ -55,7 +55,7 @@ func TestRecordsComeBack(t *testing.T) {
 	}
 }
 
-// TestNewerRecords: unknown fields are ignored; an unknown kind is said to be newer.
+// TestNewerRecords: unknown fields are ignored; an unknown kind is ErrNewer.
 func TestNewerRecords(t *testing.T) {
 	t.Parallel()
 	fact := appendInt(appendText(appendInt(nil, fAt, 5), 400, "later"), 401, 7)
@@ -197,7 +197,7 @@ func checkpointOf(t testing.TB, jobs int) []byte {
 	return out
 }
 
-// TestTornCheckpoint: a checkpoint that lacks anything is refused.
+// TestTornCheckpoint: an incomplete checkpoint is refused.
 func TestTornCheckpoint(t *testing.T) {
 	t.Parallel()
 	whole := checkpointOf(t, 20)

@@ -58,7 +58,7 @@ type fataler interface {
 
 var kinds = []string{"", "a", "b"}
 
-// same compares everything that can be asked.
+// same compares the results of all queries.
 func (b *both) same(t fataler, ids []string) {
 	t.Helper()
 	l, w := b.Ledger, b.w
@@ -128,7 +128,7 @@ func (b *both) sameStats(t fataler) {
 	}
 }
 
-// drained empties both by claiming all, and compares the whole order.
+// drained claims all jobs of both, and compares the order.
 func (b *both) drained(t fataler) {
 	t.Helper()
 	want := b.w.order(nil)
@@ -171,7 +171,7 @@ func TestLikeItsTwin(t *testing.T) {
 	})
 }
 
-// step does one thing at random.
+// step makes one random change.
 func (b *both) step(t *rapid.T, ids []string, now int64) {
 	what := rapid.SampledFrom([]string{
 		"enqueue", "enqueue", "enqueue", "expect", "arrive", "claim", "claim", "claim", "record", "record", "record", "record", "hold", "again", "advance", "cut", "write", "write", "takeover", "config",
@@ -319,8 +319,8 @@ func (b *both) randomRecord(t *rapid.T, now int64) *Record {
 	return r
 }
 
-// again applies a record of the log once more. A hard one is void or, where it names a state that
-// has come back (a second pause), harmless; a soft one does nothing.
+// again applies a record of the log a second time. A hard one is void, or harmless if the state has
+// come back (a second pause); a soft one does nothing.
 func (b *both) again(t *rapid.T, now int64) {
 	var r Record
 	if err := r.Decode(rapid.SampledFrom(b.log).Draw(t, "earlier")); err != nil {
@@ -348,7 +348,7 @@ func (b *both) again(t *rapid.T, now int64) {
 	}
 }
 
-// checkpoint begins one, or writes a step of it; a complete one is restored, and what was logged
+// checkpoint begins a checkpoint, or writes a step of it. A complete one is restored, and the log
 // since the cut is applied to it.
 func (b *both) checkpoint(t *rapid.T, what string, ids []string) {
 	if what == "cut" {
@@ -377,7 +377,7 @@ func (b *both) checkpoint(t *rapid.T, what string, ids []string) {
 		t.Fatalf("%d runs, the ledger says %d", len(b.runs), len(b.window.runs))
 	}
 	b.equal(t, b.restored(t), b.cutAt, ids)
-	if rapid.IntRange(0, 3).Draw(t, "crash") == 0 { // somebody else goes on with it
+	if rapid.IntRange(0, 3).Draw(t, "crash") == 0 { // another ledger continues with it
 		l := b.restored(t)
 		b.catchUp(t, l, b.cutAt)
 		b.Ledger, b.w = l, b.w.free()
@@ -402,7 +402,7 @@ func (b *both) restored(t *rapid.T) *Ledger {
 	return l
 }
 
-// replayed folds the whole log from the beginning.
+// replayed applies the whole log from the beginning.
 func (b *both) replayed(t *rapid.T, ids []string) {
 	b.equal(t, New(b.firstConfig()), 0, ids)
 }
@@ -433,7 +433,7 @@ func (b *both) catchUp(t *rapid.T, l *Ledger, from int) {
 	l.next = b.next
 }
 
-// free returns a copy in which nothing is held or expected: what a replay knows.
+// free returns a copy in which nothing is held or expected: the state that a replay makes.
 func (w *twin) free() *twin {
 	c := *w
 	c.jobs, c.coming = map[uint64]*twinJob{}, map[uint64]*Record{}

@@ -23,7 +23,7 @@ func cutAll(l *Ledger) (runs [][]byte, rest []byte, c *Cut) {
 	return runs, rest, c
 }
 
-// ends has so many jobs end, with results of so many bytes.
+// ends completes this many jobs, with results of this size.
 func ends(t testing.TB, l *Ledger, now int64, ids []string, result int) {
 	t.Helper()
 	for _, id := range ids {
@@ -81,7 +81,8 @@ func knows(t *testing.T, l *Ledger, want []string, not ...string) {
 	}
 }
 
-// withRuns is a checkpoint that has runs: two of an earlier one, one of its own; and a tail behind them.
+// withRuns returns a checkpoint with runs: two of an earlier one, one of its own, and entries
+// behind them that are in no run.
 func withRuns(t testing.TB) [][]byte {
 	l := New(Config{})
 	l.window.least, l.window.most = 1000, 1500
@@ -99,7 +100,7 @@ func withRuns(t testing.TB) [][]byte {
 	return slices.Concat(runs, more, [][]byte{rest})
 }
 
-// What is in a run is not written again, and what is in none is, until it pays to make one of it.
+// Entries in a run are not written again. Entries in no run are, until there are enough for one.
 func TestTheWindowIsWrittenOnce(t *testing.T) {
 	t.Parallel()
 	l := New(Config{DedupIDs: 100_000})
@@ -130,8 +131,8 @@ func TestTheWindowIsWrittenOnce(t *testing.T) {
 	}
 }
 
-// A run is dropped when nothing in it is remembered any more: because its time is over, or because the
-// window was made smaller.
+// A run is dropped when nothing in it is remembered any more: because its time is over, or because
+// the window was made smaller.
 func TestRunsAreDropped(t *testing.T) {
 	t.Parallel()
 	for name, forget := range map[string]func(*Ledger) error{
@@ -164,7 +165,7 @@ func TestRunsAreDropped(t *testing.T) {
 	}
 }
 
-// A checkpoint that was given up changes nothing: its runs are not those of the next one.
+// An aborted checkpoint changes nothing: its runs do not belong to the next one.
 func TestRunsOfACheckpointGivenUp(t *testing.T) {
 	t.Parallel()
 	l := New(Config{})
@@ -182,8 +183,8 @@ func TestRunsOfACheckpointGivenUp(t *testing.T) {
 	knows(t, restoreAll(t, runs, rest), named(0, 30))
 }
 
-// An ID that ends again while a checkpoint is written, in the middle of the window, because its time
-// was shorter than that of older ones: neither it nor they are missing.
+// An ID ends again, in the middle of the window, while a checkpoint is written, because its time
+// was shorter than that of older ones. Neither it nor the older ones are missing.
 func TestACutKeepsWhatIsForgottenOutOfOrder(t *testing.T) {
 	t.Parallel()
 	for _, least := range []int{1, leastRun} {
@@ -218,7 +219,8 @@ func TestACutKeepsWhatIsForgottenOutOfOrder(t *testing.T) {
 	}
 }
 
-// A position whose entry was dropped before the cut has its place in a run: what follows keeps its own.
+// A position whose entry was dropped before the cut is part of a run, so that later entries keep
+// their positions.
 func TestARunWithoutAnEntry(t *testing.T) {
 	t.Parallel()
 	l := New(Config{DedupWindow: 10_000})
@@ -246,7 +248,8 @@ func TestARunWithoutAnEntry(t *testing.T) {
 	knows(t, next, named(2, 6))
 }
 
-// All that is forgotten at once while a checkpoint is written is in it, in runs of the usual size.
+// Entries that are all forgotten at once while a checkpoint is written are in it, in runs of the
+// usual size.
 func TestACutKeepsWhatIsForgottenAtOnce(t *testing.T) {
 	t.Parallel()
 	l := New(Config{DedupWindow: 1000})
@@ -312,7 +315,7 @@ func TestRunsThatDoNotFit(t *testing.T) {
 	}
 }
 
-// run is one without an ID.
+// run returns a run without IDs.
 func run(from, n int) []byte {
 	b := put(nil, &Record{Kind: stretch, Numbers: []uint64{uint64(from), 1}})
 	for range n {
@@ -326,8 +329,8 @@ func headerSize(b []byte) int {
 	return 5 + (int(b[0]&0x7f) | int(b[1]&0x7f)<<7 | int(b[2]&0x7f)<<14)
 }
 
-// A checkpoint of a program that knew no runs is read, and one without runs is written as it was: such
-// a program reads it.
+// A checkpoint from before there were runs can be read, and one without runs is written as before:
+// an older version reads it.
 func TestCheckpointsBeforeRuns(t *testing.T) {
 	t.Parallel()
 	old, err := base64.StdEncoding.DecodeString(beforeRuns)

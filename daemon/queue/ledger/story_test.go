@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// story is a ledger that is told things.
+// story is a ledger to which a test applies records.
 type story struct {
 	*Ledger
 	t   *testing.T
@@ -65,7 +65,7 @@ func (s *story) job(number uint64) Job {
 	return j
 }
 
-// TestAClaimIsNoAttempt: an attempt is counted at the first proof that the delivery was begun, once.
+// TestAClaimIsNoAttempt: an attempt is counted once, at the first proof that the delivery began.
 func TestAClaimIsNoAttempt(t *testing.T) {
 	t.Parallel()
 	s := tell(t)
@@ -94,7 +94,7 @@ func TestAClaimIsNoAttempt(t *testing.T) {
 	}
 }
 
-// TestDeliveriesEnd: a job that is handed out again and again without a proof of start is dead in
+// TestDeliveriesEnd: a job that is claimed again and again without a proof of beginning is dead in
 // the end.
 func TestDeliveriesEnd(t *testing.T) {
 	t.Parallel()
@@ -122,8 +122,8 @@ func TestDeliveriesEnd(t *testing.T) {
 	}
 }
 
-// TestOrder: the highest priority first, then the oldest; retries keep their place unless the
-// policy sends them back.
+// TestOrder: the highest priority first, then the oldest; a retried job keeps its place unless its
+// policy moves it to the end.
 func TestOrder(t *testing.T) {
 	t.Parallel()
 	s := tell(t)
@@ -145,7 +145,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestDedupWindowEdges: an ID is remembered for exactly the window, and exactly so many are.
+// TestDedupWindowEdges: an ID is remembered for exactly the window, and the limit of IDs is exact.
 func TestDedupWindowEdges(t *testing.T) {
 	t.Parallel()
 	s := tell(t)
@@ -175,7 +175,7 @@ func TestDedupWindowEdges(t *testing.T) {
 	}
 }
 
-// TestTimeToLive: only what waits is given up; a claim stops the clock.
+// TestTimeToLive: only waiting jobs expire; a claim stops the clock.
 func TestTimeToLive(t *testing.T) {
 	t.Parallel()
 	s := tell(t)
@@ -204,7 +204,8 @@ func TestTimeToLive(t *testing.T) {
 	}
 }
 
-// TestRepeatedClaimCall: the jobs of a call are found by its name while they are claimed so.
+// TestRepeatedClaimCall: the jobs of a call are found by its request ID as long as that claim
+// holds.
 func TestRepeatedClaimCall(t *testing.T) {
 	t.Parallel()
 	s := tell(t)
@@ -234,7 +235,7 @@ func TestBackoff(t *testing.T) {
 	}
 }
 
-// TestIDsComeBack: every ID is found by its very text, and by no other.
+// TestIDsComeBack: every ID is found by its exact text, and by no other.
 func TestIDsComeBack(t *testing.T) {
 	t.Parallel()
 	s := tell(t)
@@ -252,7 +253,7 @@ func TestIDsComeBack(t *testing.T) {
 	}
 }
 
-// TestMemory: what a waiting job costs, and that it is given back.
+// TestMemory: the memory of a waiting job, and that it is released.
 func TestMemory(t *testing.T) {
 	t.Parallel()
 	const n = 100_000
@@ -277,7 +278,8 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// TestManyTypesAndPolicies: more than two bytes can name, and none is kept when its jobs are gone.
+// TestManyTypesAndPolicies: more than two bytes can number, and none is kept when its jobs are
+// gone.
 func TestManyTypesAndPolicies(t *testing.T) {
 	t.Parallel()
 	s := tell(t)
@@ -353,7 +355,7 @@ func TestIndexLikeAMap(t *testing.T) {
 	}
 }
 
-// TestWindowGoesRound: positions are kept modulo the number of references.
+// TestWindowGoesRound: positions are stored modulo the number of references.
 func TestWindowGoesRound(t *testing.T) {
 	t.Parallel()
 	var w window
@@ -371,14 +373,14 @@ func TestWindowGoesRound(t *testing.T) {
 	}
 }
 
-// TestLineLikeAList: jobs leave a line anywhere, and its order stays.
+// TestLineLikeAList: jobs leave a line at any place, and its order stays.
 func TestLineLikeAList(t *testing.T) {
 	t.Parallel()
 	rnd := rand.New(rand.NewPCG(3, 4))
 	var n line
 	var want []uint32
 	at := map[uint32]uint32{}
-	n.base = math.MaxUint32 - 5000 // positions go round
+	n.base = math.MaxUint32 - 5000 // positions wrap around
 	longest := 0
 	for step := range uint32(100_000) {
 		fill := (step/20_000)%2 == 0
@@ -387,7 +389,7 @@ func TestLineLikeAList(t *testing.T) {
 			at[step] = n.push(step)
 			want = append(want, step)
 		default:
-			pick := 0 // mostly the first one
+			pick := 0 // usually the first one
 			if k == 9 || !fill {
 				pick = rnd.IntN(len(want))
 			}
@@ -411,8 +413,8 @@ func TestLineLikeAList(t *testing.T) {
 	}
 }
 
-// TestIndexOfFullBuckets: an ID that is not there is not looked for for ever, whatever stands behind
-// the buckets of its part.
+// TestIndexOfFullBuckets: the lookup of an absent ID ends, even if all buckets of its part have
+// overflowed.
 func TestIndexOfFullBuckets(t *testing.T) {
 	t.Parallel()
 	var keys []ID
@@ -421,7 +423,7 @@ func TestIndexOfFullBuckets(t *testing.T) {
 	crowded := func(t *part) bool {
 		return len(t.buckets) > 1 && !slices.ContainsFunc(t.buckets, func(b bucket) bool { return b.away == 0 })
 	}
-	for n := range 1_000_000 { // the oldest of some leaves for each that comes
+	for n := range 1_000_000 { // for each new one, the oldest of some leaves
 		keys = append(keys, Pack(fmt.Sprint("key ", n)))
 		x.add(keys[n], uint32(n))
 		if old := n - 47*parts; old >= 0 {
@@ -439,8 +441,8 @@ func TestIndexOfFullBuckets(t *testing.T) {
 	t.Error("no part was crowded")
 }
 
-// TestDueWhileHeld: a delayed job that became due while it was held may be claimed by whoever restores
-// the checkpoint of that moment.
+// TestDueWhileHeld: a delayed job that became due while it was held can be claimed in a ledger that
+// is restored from a checkpoint of that moment.
 func TestDueWhileHeld(t *testing.T) {
 	t.Parallel()
 	s := tell(t)

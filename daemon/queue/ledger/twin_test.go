@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// twin is the ledger, slow and obvious: maps, and sorting whenever an order is asked for.
+// twin is a slow and obvious ledger: maps, and sorting whenever an order is needed.
 type twin struct {
 	config Config
 	now    int64
@@ -55,7 +55,7 @@ func (w *twin) find(id string) *twinJob {
 	return nil
 }
 
-// expected returns the record of the job that an ID is kept for.
+// expected returns the record of the job for which an ID is reserved.
 func (w *twin) expected(id string) *Record {
 	for _, r := range w.coming {
 		if r.ID == id {
@@ -76,7 +76,7 @@ func (w *twin) known(id string) (State, bool) {
 	return e.State, false
 }
 
-// fresh reports whether nothing is known of an ID.
+// fresh reports whether an ID is unknown.
 func (w *twin) fresh(id string) bool {
 	state, held := w.known(id)
 	return state == None && !held
@@ -91,7 +91,7 @@ func (w *twin) end(id string) (End, bool) {
 	return End{}, false
 }
 
-// apply returns whether all of the record made sense.
+// apply applies a record and reports whether all of it made sense.
 func (w *twin) apply(r *Record, now int64) bool {
 	w.advance(max(now, r.At))
 	switch r.Kind {
@@ -262,7 +262,7 @@ func (w *twin) sorted() []Job {
 	return out
 }
 
-// order returns the numbers of the jobs that may be claimed, the first one first.
+// order returns the numbers of the jobs that may be claimed, in order.
 func (w *twin) order(types []string) []uint64 {
 	var jobs []*twinJob
 	for _, j := range w.jobs {
@@ -280,7 +280,7 @@ func (w *twin) order(types []string) []uint64 {
 	return out
 }
 
-// due returns the numbers of jobs for which it is time, sorted.
+// due returns the numbers of jobs whose time has come, sorted.
 func (w *twin) due(late bool) []uint64 {
 	out := []uint64{}
 	for _, j := range w.jobs {

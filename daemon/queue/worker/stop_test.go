@@ -17,8 +17,8 @@ import (
 	"github.com/emitd/emitd/daemon/queue/worker"
 )
 
-// TestDrain: when Run's context ends nothing more is claimed, what runs may finish, and Run
-// returns then.
+// TestDrain: when Run's context ends, nothing more is claimed, running handlers may finish, and
+// then Run returns.
 func TestDrain(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.cfg.Concurrency = 2
@@ -44,8 +44,8 @@ func TestDrain(t *testing.T) {
 	})
 }
 
-// TestHole14DrainHasAnEnd: handlers that do not finish are ended and their jobs given back at once; heartbeats
-// have told that they began.
+// TestHole14DrainHasAnEnd: handlers that do not finish are cancelled and their jobs released at
+// once; heartbeats have reported that they began.
 func TestHole14DrainHasAnEnd(t *testing.T) {
 	bubble(t, func(b *bench) {
 		w := b.worker()
@@ -67,7 +67,7 @@ func TestHole14DrainHasAnEnd(t *testing.T) {
 	})
 }
 
-// TestStubbornHandlersAreNamed: Run returns even if a handler never does, and says which.
+// TestStubbornHandlersAreNamed: Run returns even if a handler never does, and names it.
 func TestStubbornHandlersAreNamed(t *testing.T) {
 	bubble(t, func(b *bench) {
 		w := b.worker()
@@ -84,8 +84,8 @@ func TestStubbornHandlersAreNamed(t *testing.T) {
 	})
 }
 
-// TestJobsOfALostClaimAnswerAreGivenBack: what was handed out to a claim that was given up at the
-// stop waits for no timeout.
+// TestJobsOfALostClaimAnswerAreGivenBack: jobs of a claim call that was cancelled at the stop need
+// not time out.
 func TestJobsOfALostClaimAnswerAreGivenBack(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.svc = lostClaim{b.q}
@@ -105,7 +105,7 @@ func TestJobsOfALostClaimAnswerAreGivenBack(t *testing.T) {
 	})
 }
 
-// lostClaim loses the answers of claims that wait.
+// lostClaim loses the answers of waiting claims.
 type lostClaim struct{ queue.Consumer }
 
 func (l lostClaim) Claim(ctx context.Context, name string, r queue.ClaimRequest) ([]queue.Claimed, error) {
@@ -117,7 +117,8 @@ func (l lostClaim) Claim(ctx context.Context, name string, r queue.ClaimRequest)
 	return out, err
 }
 
-// TestClaimErrorsAreRiddenOut: the worker comes back when the broker does, without hammering it.
+// TestClaimErrorsAreRiddenOut: the worker continues when the broker is back, and does not call it
+// too often before.
 func TestClaimErrorsAreRiddenOut(t *testing.T) {
 	bubble(t, func(b *bench) {
 		down := &down{Consumer: b.q}
@@ -152,7 +153,8 @@ func (d *down) Claim(ctx context.Context, name string, r queue.ClaimRequest) ([]
 	return d.Consumer.Claim(ctx, name, r)
 }
 
-// TestResultsThatCannotBeKept: the work is done, so the job is completed all the same.
+// TestResultsThatCannotBeKept: the work is done, so the job is completed even if its result cannot
+// be stored.
 func TestResultsThatCannotBeKept(t *testing.T) {
 	bubble(t, func(b *bench) {
 		var told []string
@@ -181,7 +183,7 @@ func TestResultsThatCannotBeKept(t *testing.T) {
 	})
 }
 
-// TestManyShortJobsCostFewCalls: reports that come together go together.
+// TestManyShortJobsCostFewCalls: reports that come together are sent in one call.
 func TestManyShortJobsCostFewCalls(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.cfg.Concurrency = 500
@@ -200,7 +202,7 @@ func TestManyShortJobsCostFewCalls(t *testing.T) {
 	})
 }
 
-// TestMisuse: what cannot work is said at once.
+// TestMisuse: a configuration that cannot work is refused at once.
 func TestMisuse(t *testing.T) {
 	t.Parallel()
 	for _, c := range []worker.Config{

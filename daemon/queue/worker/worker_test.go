@@ -19,7 +19,7 @@ import (
 	"github.com/emitd/emitd/daemon/queue/worker"
 )
 
-// bench is a worker on a queue in memory, in a bubble.
+// bench is a worker on a queue in memory, in a synctest bubble.
 type bench struct {
 	*testing.T
 	q      *queuetest.Queue
@@ -116,7 +116,8 @@ type email struct {
 	To string `json:"to"`
 }
 
-// TestTypedHandlers: payloads arrive decoded, results are kept, types are kept apart.
+// TestTypedHandlers: payloads arrive decoded, results are stored, and each type reaches its own
+// handler.
 func TestTypedHandlers(t *testing.T) {
 	bubble(t, func(b *bench) {
 		w := b.worker()
@@ -155,8 +156,8 @@ func TestTypedHandlers(t *testing.T) {
 	})
 }
 
-// TestHole14ConcurrencyIsReachedAndKept: as many handlers run as are allowed, at once and not one
-// per poll; and never more, however slow claims are answered.
+// TestHole14ConcurrencyIsReachedAndKept: as many handlers as allowed run at once, not one per poll,
+// and never more, however slowly claims are answered.
 func TestHole14ConcurrencyIsReachedAndKept(t *testing.T) {
 	for _, concurrency := range []int{1, 50} {
 		t.Run(fmt.Sprint(concurrency), func(t *testing.T) {
@@ -209,7 +210,7 @@ func (s slow) Claim(ctx context.Context, name string, r queue.ClaimRequest) ([]q
 	return out, err
 }
 
-// TestLimitsOfTypes: a type keeps its own limit, and others are not held up by it.
+// TestLimitsOfTypes: a type keeps its own limit, and does not delay other types.
 func TestLimitsOfTypes(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.cfg.Concurrency, b.cfg.Limits = 10, map[string]int{"heavy": 2}
@@ -241,7 +242,7 @@ func TestLimitsOfTypes(t *testing.T) {
 	})
 }
 
-// TestVerdicts: what a handler returns decides what becomes of the job.
+// TestVerdicts: what a handler returns decides what happens to the job.
 func TestVerdicts(t *testing.T) {
 	bubble(t, func(b *bench) {
 		w := b.worker()
@@ -293,7 +294,7 @@ func TestVerdicts(t *testing.T) {
 	})
 }
 
-// TestHeartbeatsKeepAClaim: a handler slower than the visibility keeps its job.
+// TestHeartbeatsKeepAClaim: a handler that takes longer than the visibility timeout keeps its job.
 func TestHeartbeatsKeepAClaim(t *testing.T) {
 	bubble(t, func(b *bench) {
 		w := b.worker()
@@ -313,8 +314,8 @@ func TestHeartbeatsKeepAClaim(t *testing.T) {
 	})
 }
 
-// TestHole08LostClaimCancels: when the broker says that a claim is over the handler is told why, at the
-// next heartbeat, and nothing is reported.
+// TestHole08LostClaimCancels: when the broker says that a claim is over, the handler's context ends
+// with that cause at the next heartbeat, and nothing is reported.
 func TestHole08LostClaimCancels(t *testing.T) {
 	bubble(t, func(b *bench) {
 		w := b.worker()
@@ -344,11 +345,11 @@ func TestHole08LostClaimCancels(t *testing.T) {
 	})
 }
 
-// faulty fails calls while told to.
+// faulty fails calls when the test says so.
 type faulty struct {
 	queue.Consumer
 	settle atomic.Pointer[func([]queue.Settlement) error]
-	after  bool // the call happens, its answer is lost
+	after  bool // the call takes effect, its answer is lost
 }
 
 func (f *faulty) Settle(ctx context.Context, name string, what []queue.Settlement) ([]queue.Outcome, error) {
@@ -365,8 +366,8 @@ func (f *faulty) Settle(ctx context.Context, name string, what []queue.Settlemen
 
 func (f *faulty) fail(do func([]queue.Settlement) error) { f.settle.Store(&do) }
 
-// TestUnansweredHeartbeatsLoseTheClaim: without answers the handler's context ends before the
-// broker can hand the job to somebody else.
+// TestUnansweredHeartbeatsLoseTheClaim: without answers, the handler's context ends before the
+// broker can give the job to another worker.
 func TestUnansweredHeartbeatsLoseTheClaim(t *testing.T) {
 	bubble(t, func(b *bench) {
 		f := &faulty{Consumer: b.q}
@@ -399,8 +400,8 @@ func TestUnansweredHeartbeatsLoseTheClaim(t *testing.T) {
 	})
 }
 
-// TestHole14FailedCompleteIsRepeated: a handler that succeeded is never reported as failed, and
-// its job never runs again, because a complete was not answered.
+// TestHole14FailedCompleteIsRepeated: if a complete gets no answer, the handler's success is never
+// reported as a failure, and the job never runs again.
 func TestHole14FailedCompleteIsRepeated(t *testing.T) {
 	for _, applied := range []bool{false, true} {
 		t.Run(fmt.Sprintf("applied=%v", applied), func(t *testing.T) {
@@ -437,13 +438,13 @@ func TestHole14FailedCompleteIsRepeated(t *testing.T) {
 	}
 }
 
-// TestRefusedReportHarmsNoOther: one report that the broker refuses does not take the others of
-// its call with it.
+// TestRefusedReportHarmsNoOther: a report that the broker refuses does not affect the other reports
+// of its call.
 func TestRefusedReportHarmsNoOther(t *testing.T) {
 	bubble(t, func(b *bench) {
 		f := &faulty{Consumer: b.q}
 		f.fail(func(what []queue.Settlement) error {
-			time.Sleep(100 * time.Millisecond) // so that reports gather
+			time.Sleep(100 * time.Millisecond) // so that several reports wait
 			for _, s := range what {
 				if s.ID == "job-7" {
 					return queue.Refuse(queue.BadRequest, "nonsense")
@@ -464,7 +465,7 @@ func TestRefusedReportHarmsNoOther(t *testing.T) {
 	})
 }
 
-// shy answers completes one by one with a refusal that is no verdict, a few times.
+// shy answers the first few completes one by one with a refusal that decides nothing.
 type shy struct {
 	queue.Consumer
 	times atomic.Int32
@@ -477,7 +478,7 @@ func (s *shy) Settle(ctx context.Context, name string, what []queue.Settlement) 
 	return s.Consumer.Settle(ctx, name, what)
 }
 
-// TestOutcomesThatAreNoVerdict: a broker that may not answer now is asked again.
+// TestOutcomesThatAreNoVerdict: a broker that cannot answer now is asked again.
 func TestOutcomesThatAreNoVerdict(t *testing.T) {
 	bubble(t, func(b *bench) {
 		s := &shy{Consumer: b.q}

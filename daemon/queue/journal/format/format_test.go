@@ -84,7 +84,8 @@ func TestSegmentsComeBackAsTheyWere(t *testing.T) {
 	}
 }
 
-// A long run of one byte compresses to almost nothing; it must not look like a fence in a listing.
+// A long sequence of one byte compresses to almost nothing; it must not look like a fence in a
+// listing.
 func TestOnlyFencesHaveTheSizeOfAFence(t *testing.T) {
 	t.Parallel()
 	for n := range 3000 {
@@ -102,7 +103,7 @@ func TestOnlyFencesHaveTheSizeOfAFence(t *testing.T) {
 	}
 }
 
-// seal computes the checksum of a segment that was tampered with.
+// seal computes the checksum of a modified segment.
 func seal(b []byte) []byte {
 	table := crc32.MakeTable(crc32.Castagnoli)
 	sum := crc32.Update(crc32.Update(0, table, b[:40]), table, b[44:])
@@ -191,7 +192,8 @@ func equalHeads(a, b format.Head) bool {
 	return same && bytes.Equal(format.EncodeHead(a), format.EncodeHead(b))
 }
 
-// withRuns is a HEAD whose checkpoints name runs: of an earlier one, of the one before, its own.
+// withRuns returns a HEAD whose checkpoints have runs: of an earlier checkpoint, of the previous
+// one, and their own.
 func withRuns() format.Head {
 	h := fullHead
 	h.Previous.Runs = []format.Run{{Slot: 5, ID: 1 << 63, Part: 7}, {Slot: 800, ID: 76}}
@@ -224,8 +226,8 @@ func TestObjectsOfACheckpoint(t *testing.T) {
 	}
 }
 
-// HEAD of a journal without runs has the bytes that it had before there were any; with runs, it says that
-// who does not know them cannot own the journal.
+// The HEAD of a journal without runs has the same bytes as before there were runs. With runs, its
+// features exclude programs that do not know them from owning the journal.
 func TestHeadsBeforeRuns(t *testing.T) {
 	t.Parallel()
 	const before = "RU1IRPsEOLUIARgMIgVzdG9yZSgHMgZub2RlLTE5AAAAAAAAAIBACEoKMDEyMzQ1Njc4OVIbCIQHEE0YAyCAgICAgCAoAjD7//////////8BWgUIoAYQTGCFBw=="
@@ -245,7 +247,7 @@ func TestHeadsBeforeRuns(t *testing.T) {
 	}
 }
 
-// A later program may add fields that this one can ignore; features say which it cannot.
+// A later version may add fields that this one can ignore; features name those that it cannot.
 func TestHeadsOfOtherPrograms(t *testing.T) {
 	t.Parallel()
 	with := func(field protowire.Number, v uint64) []byte {
@@ -326,7 +328,8 @@ func TestKeptSlots(t *testing.T) {
 	}
 }
 
-// TestTheFirstVersionIsRead: a segment that was written before segments named the one before them.
+// TestTheFirstVersionIsRead: a segment from before segments contained the previous put ID can be
+// read.
 func TestTheFirstVersionIsRead(t *testing.T) {
 	t.Parallel()
 	old := format.Header{Slot: 7, Epoch: 3, PutID: 99, Previous: 5, Known: 6}

@@ -10,7 +10,7 @@ import (
 	"github.com/emitd/emitd/daemon/queue/journal/format"
 )
 
-// known fails if an error is of no kind that a caller can act upon.
+// known fails if an error has no kind that a caller can act on.
 func known(t *testing.T, err error) {
 	t.Helper()
 	if err != nil && !errors.Is(err, format.ErrCorrupt) && !errors.Is(err, format.ErrNewer) {
@@ -18,15 +18,15 @@ func known(t *testing.T, err error) {
 	}
 }
 
-// FuzzSegment: whatever the bytes, decoding ends with a segment or a kind of error; what was
-// decoded has as many records as its header says.
+// FuzzSegment: decoding any bytes returns a segment or a kind of error. A decoded segment has as
+// many records as its header says.
 func FuzzSegment(f *testing.F) {
 	h := format.Header{Slot: 1, Epoch: 1}
 	f.Add(encode(&h, batch{1, []string{"a", "b"}}, batch{2, []string{""}}))
 	f.Add(encode(&h, batch{1, []string{strings.Repeat("abc", 1000)}}))
 	f.Add([]byte("EMSG"))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		if len(raw) >= format.HeaderSize { // otherwise the checksum refuses nearly everything
+		if len(raw) >= format.HeaderSize { // otherwise the checksum refuses almost everything
 			raw = seal(bytes.Clone(raw))
 		}
 		s, err := codec.Decode(raw)
@@ -74,8 +74,8 @@ func FuzzHead(f *testing.F) {
 	})
 }
 
-// FuzzKeys: what is read as the key of a slot or of a checkpoint's part is one that is written so: what
-// else lies in a bucket is nobody's garbage.
+// FuzzKeys: only keys in the exact form that is written are parsed as those of slots and parts. So
+// other objects in a bucket are never taken for garbage.
 func FuzzKeys(f *testing.F) {
 	f.Add(format.SlotKey(1))
 	f.Add(format.SlotKey(1<<64 - 1))

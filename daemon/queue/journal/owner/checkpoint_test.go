@@ -45,7 +45,7 @@ func (r *rig) keys(prefix string) (keys []string) {
 	return keys
 }
 
-// HEAD names a checkpoint only when everything it covers is durable and every part is stored.
+// HEAD names a checkpoint only when everything it covers is durable and all its parts are stored.
 func TestACheckpointWaitsForWhatItCovers(t *testing.T) {
 	t.Parallel()
 	r := started(t, empty(), config("a", 1))
@@ -97,7 +97,8 @@ func TestOneCheckpointAtATime(t *testing.T) {
 	}
 }
 
-// Q10: below the previous checkpoint, what neither checkpoint needs is deleted, fences never.
+// Q10: below the previous checkpoint, slots that neither checkpoint needs are deleted; fences never
+// are.
 func TestCollection(t *testing.T) {
 	t.Parallel()
 	b := empty()
@@ -134,7 +135,8 @@ func TestCollection(t *testing.T) {
 	if got := r.keys("log/"); !slices.Equal(got, want) {
 		t.Errorf("after three checkpoints: %v, want %v", got, want)
 	}
-	// A new owner begins anew: it knows what the checkpoint keeps, and looks at everything.
+	// A new owner starts over: it knows which slots the checkpoint keeps, and examines all
+	// others.
 	next := started(t, b, config("ccc", 3))
 	next.wants("three")
 	next.checkpoint([]string{"four"})
@@ -147,7 +149,7 @@ func TestCollection(t *testing.T) {
 	}
 }
 
-// What a checkpoint refers to survives a change of owner.
+// The slots to which a checkpoint refers survive a change of owner.
 func TestKeptSlotsAreKnownToTheNextOwner(t *testing.T) {
 	t.Parallel()
 	b := empty()
@@ -166,7 +168,7 @@ func TestKeptSlotsAreKnownToTheNextOwner(t *testing.T) {
 	}
 }
 
-// Collection gives up on a store that does not delete; the next checkpoint tries again.
+// The collection gives up on a store that does not delete; the next checkpoint tries again.
 func TestCollectionGivesUp(t *testing.T) {
 	t.Parallel()
 	b := empty()
@@ -196,7 +198,7 @@ func TestCollectionGivesUp(t *testing.T) {
 	}
 }
 
-// HEAD was replaced by another owner: a checkpoint does not count, and the log has ended.
+// If another owner has replaced HEAD, a checkpoint does not come into force, and the log has ended.
 func TestADeposedOwnerNamesNoCheckpoint(t *testing.T) {
 	t.Parallel()
 	b := empty()
@@ -214,7 +216,7 @@ func TestADeposedOwnerNamesNoCheckpoint(t *testing.T) {
 	}
 }
 
-// A change of HEAD whose outcome is unknown, or that was refused for nothing, is found out.
+// A change of HEAD with an unknown outcome, or that was refused without reason, is resolved.
 func TestAmbiguousChangesOfHead(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []mem.FaultKind{mem.LostReply, mem.LostRequest, mem.Late, mem.Refused, mem.Conflict} {
@@ -234,7 +236,7 @@ func TestAmbiguousChangesOfHead(t *testing.T) {
 	}
 }
 
-// A part that is missing is an error that names it; nothing is taken for empty.
+// A missing part is an error that names it; it never counts as empty.
 func TestAMissingPart(t *testing.T) {
 	t.Parallel()
 	b := empty()

@@ -13,7 +13,7 @@ import (
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
-// The window counts from the lowest slot that is not acknowledged, whatever lands above it; and
+// The window counts from the lowest slot that is not acknowledged, even if higher ones are written;
 // acknowledgements come in order.
 func TestWindowAndOrder(t *testing.T) {
 	t.Parallel()
@@ -32,7 +32,7 @@ func TestWindowAndOrder(t *testing.T) {
 		t.Fatalf("acknowledged %v, outstanding %v", r.acks, r.outstanding())
 	}
 	r.release(format.SlotKey(1))
-	// What was appended while the window was full is one segment.
+	// Records that were appended while the window was full are in one segment.
 	if !slices.Equal(r.acks, []uint64{4}) || !slices.Equal(r.outstanding(), []uint64{5}) || r.m.View().Barrier != 5 {
 		t.Errorf("acknowledged %v, outstanding %v, barrier %d", r.acks, r.outstanding(), r.m.View().Barrier)
 	}
@@ -65,8 +65,8 @@ func TestGroupCommit(t *testing.T) {
 	}
 }
 
-// TestGapFollowsTheStore: segments are cut as close as a write of theirs lets the window be full,
-// within the bounds.
+// TestGapFollowsTheStore: segments are cut so close that the window is full for the latency of a
+// write, within the limits.
 func TestGapFollowsTheStore(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ least, most, write, want time.Duration }{
@@ -112,7 +112,7 @@ func TestBoundsOfAppend(t *testing.T) {
 	if err := try(6000); !errors.Is(err, owner.ErrTooLarge) {
 		t.Errorf("a call above MaxCall: %v", err)
 	}
-	if err := try(4000); err != nil { // larger than a segment: it has its own
+	if err := try(4000); err != nil { // larger than a segment: it gets a segment of its own
 		t.Error(err)
 	}
 	if err := try(4000); err != nil {
@@ -150,7 +150,7 @@ func TestSegmentsAreCutBySize(t *testing.T) {
 	}
 }
 
-// A slot that is taken is ours if its header says so; an answer that cannot be is asked again.
+// A slot that is taken is ours if its header says so; an impossible answer is read again.
 func TestWhoseWriteIsIt(t *testing.T) {
 	t.Parallel()
 	for name, faults := range map[string][]mem.Fault{
@@ -178,7 +178,7 @@ func TestWhoseWriteIsIt(t *testing.T) {
 	}
 }
 
-// A repetition has the same bytes: the put id, too.
+// A repeated write has the same bytes, including the put ID.
 func TestARepetitionHasTheSameBytes(t *testing.T) {
 	t.Parallel()
 	b := empty()
@@ -226,7 +226,7 @@ func TestAForeignSlotEndsTheLog(t *testing.T) {
 	}
 }
 
-// Nothing that is answered after the end is acknowledged.
+// Answers after the end acknowledge nothing.
 func TestNothingIsAcknowledgedAfterTheEnd(t *testing.T) {
 	t.Parallel()
 	r := started(t, empty(), config("a", 1))
@@ -240,7 +240,7 @@ func TestNothingIsAcknowledgedAfterTheEnd(t *testing.T) {
 	}
 }
 
-// Times never go back, over all owners.
+// Times never go back, across all owners.
 func TestTimesAreMonotone(t *testing.T) {
 	t.Parallel()
 	b := empty()
@@ -270,7 +270,7 @@ func TestTimesAreMonotone(t *testing.T) {
 	}
 }
 
-// A request is repeated after a pause that grows, and never before the store wants it.
+// A request is repeated after a growing pause, and never before the store allows it.
 func TestPauses(t *testing.T) {
 	t.Parallel()
 	r := started(t, empty(), config("a", 1))

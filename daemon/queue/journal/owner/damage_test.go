@@ -14,14 +14,14 @@ import (
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
-// marking is a configuration of journals that say when they fall idle.
+// marking returns a configuration with marks.
 func marking(name string, generation int64) owner.Config {
 	cfg := config(name, generation)
 	cfg.MarkAfter, cfg.MarkEvery = time.Second, time.Minute
 	return cfg
 }
 
-// idle lets a machine fall idle.
+// idle lets a machine become idle.
 func (r *rig) idle() {
 	r.t.Helper()
 	r.now += time.Hour
@@ -42,7 +42,7 @@ func copyOf(t *testing.T, b *mem.Bucket) *mem.Bucket {
 	return c
 }
 
-// refused takes the journal over again and again, as a node does, and wants to be refused each time.
+// refused takes over the journal again and again, as a node does, and expects a refusal each time.
 func refused(t *testing.T, b *mem.Bucket, kind error, key string) {
 	t.Helper()
 	for attempt := range 3 {
@@ -62,9 +62,9 @@ func refused(t *testing.T, b *mem.Bucket, kind error, key string) {
 	}
 }
 
-// TestAMissingSegmentIsNoEnd: whichever acknowledged segment is gone, the journal is not taken over
-// without it, however often that is tried: after a crash, when the journal was idle before, and after a
-// clean close.
+// TestAMissingSegmentIsNoEnd: if any acknowledged segment is missing, the journal is not taken over
+// without it, however often that is tried: after a crash, when the journal was idle before, and
+// after a clean close.
 func TestAMissingSegmentIsNoEnd(t *testing.T) {
 	t.Parallel()
 	for _, closed := range []bool{false, true} {
@@ -95,8 +95,7 @@ func TestAMissingSegmentIsNoEnd(t *testing.T) {
 	}
 }
 
-// TestExchangedSegments: two segments of a journal that were exchanged, and segments of two journals
-// that were, do not fit.
+// TestExchangedSegments: two exchanged segments of one journal, or of two journals, do not fit.
 func TestExchangedSegments(t *testing.T) {
 	t.Parallel()
 	make30 := func() *mem.Bucket {
@@ -136,8 +135,8 @@ func TestExchangedSegments(t *testing.T) {
 	}
 }
 
-// TestAnOlderHead: whichever HEAD is put back, what was acknowledged is there in the end, or the journal
-// is refused.
+// TestAnOlderHead: whichever older HEAD is restored, either all that was acknowledged is there in
+// the end, or the journal is refused.
 func TestAnOlderHead(t *testing.T) {
 	t.Parallel()
 	b := empty()
@@ -213,7 +212,7 @@ func TestAnOlderHead(t *testing.T) {
 	}
 }
 
-// TestTheHeadOfAnotherJournal is refused.
+// TestTheHeadOfAnotherJournal: the HEAD of another journal is refused.
 func TestTheHeadOfAnotherJournal(t *testing.T) {
 	t.Parallel()
 	b := empty()
@@ -286,8 +285,8 @@ func TestSalvage(t *testing.T) {
 	}
 }
 
-// TestDamageOfVoidSegments: a segment that cannot be read, where a fence says that nothing counts, keeps
-// nobody from taking the journal over.
+// TestDamageOfVoidSegments: an unreadable segment that a fence makes void does not prevent a
+// takeover.
 func TestDamageOfVoidSegments(t *testing.T) {
 	t.Parallel()
 	b := empty()
@@ -305,8 +304,9 @@ func TestDamageOfVoidSegments(t *testing.T) {
 	}
 }
 
-// TestUnreadableBehindTheEnd: a segment that cannot be read, behind an empty slot, might say that this
-// one was acknowledged. So the journal is refused; who salvages it is told, and nobody can fill the slot.
+// TestUnreadableBehindTheEnd: an unreadable segment behind an empty slot might say that this slot
+// was acknowledged, so the journal is refused. A salvage reports it, and its fence makes sure that
+// no one can fill the slot.
 func TestUnreadableBehindTheEnd(t *testing.T) {
 	t.Parallel()
 	b := empty()
@@ -336,8 +336,8 @@ func TestUnreadableBehindTheEnd(t *testing.T) {
 	}
 }
 
-// TestSalvagedBelowWhatHeadKnows: whose log lost more slots than a window is, goes on behind all that was
-// acknowledged: the next takeover finds nothing missing, also after a crash.
+// TestSalvagedBelowWhatHeadKnows: if a log has lost more slots than a window, a salvage continues
+// behind all that was acknowledged. The next takeover finds nothing missing, even after a crash.
 func TestSalvagedBelowWhatHeadKnows(t *testing.T) {
 	t.Parallel()
 	b := empty()
@@ -354,7 +354,8 @@ func TestSalvagedBelowWhatHeadKnows(t *testing.T) {
 		}
 	}
 	refused(t, copyOf(t, b), owner.ErrMissing, format.SlotKey(11))
-	// A repair forgets that the log was closed; a takeover that was refused has done so already.
+	// A repair removes the mark that the log was closed; a refused takeover has done so
+	// already.
 	start := newRig(t, b, marking("second", 2))
 	start.do(start.m.Start(start.now))
 	start.run()

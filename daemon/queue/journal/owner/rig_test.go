@@ -16,7 +16,7 @@ import (
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
-// rig drives one machine by hand: calls wait until run carries them out, in order, at no time.
+// rig drives one machine by hand: calls wait until run carries them out, in order, in no time.
 type rig struct {
 	t       *testing.T
 	m       *owner.Machine
@@ -24,10 +24,10 @@ type rig struct {
 	courier courier.Courier
 	now     time.Duration
 
-	calls    []*owner.Call // not carried out
-	log      []string      // what was carried out: operation, key, answer
+	calls    []*owner.Call // calls that are not carried out yet
+	log      []string      // calls that were carried out: operation, key, answer
 	hold     func(*owner.Call) bool
-	instead  func(*owner.Call) (owner.Result, bool) // answers without the bucket
+	instead  func(*owner.Call) (owner.Result, bool) // answers a call without the bucket
 	state    []string
 	acks     []uint64
 	wake     time.Duration
@@ -40,7 +40,7 @@ type rig struct {
 
 var (
 	codec    = format.NewCodec()
-	machines atomic.Uint64 // no two draw the same numbers
+	machines atomic.Uint64 // no two machines get the same random numbers
 )
 
 func config(name string, generation int64) owner.Config {
@@ -57,7 +57,7 @@ func newRig(t *testing.T, bucket *mem.Bucket, cfg owner.Config) *rig {
 	return &rig{t: t, m: owner.New(cfg), bucket: bucket, courier: courier.Courier{Bucket: bucket, Prefix: "q", Codec: codec}, now: time.Hour}
 }
 
-// started is a rig that owns the journal.
+// started returns a rig that owns the journal.
 func started(t *testing.T, bucket *mem.Bucket, cfg owner.Config) *rig {
 	t.Helper()
 	r := newRig(t, bucket, cfg)
@@ -146,14 +146,14 @@ func (r *rig) release(key string) {
 	r.carry(c)
 }
 
-// add appends a second later: what is cut is cut at once.
+// add appends records a second later, so that they are cut at once.
 func (r *rig) add(records ...string) uint64 {
 	r.t.Helper()
 	r.now += time.Second
 	return r.append(records...)
 }
 
-// append appends now.
+// append appends records now.
 func (r *rig) append(records ...string) uint64 {
 	r.t.Helper()
 	raw := make([][]byte, len(records))
@@ -168,7 +168,7 @@ func (r *rig) append(records ...string) uint64 {
 	return slot
 }
 
-// outstanding lists the slots that are being written.
+// outstanding returns the slots that are being written.
 func (r *rig) outstanding() (slots []uint64) {
 	for _, c := range r.calls {
 		if slot, ok := format.ParseSlotKey(c.Key); ok && c.Op == owner.CreateSlot {
@@ -178,7 +178,7 @@ func (r *rig) outstanding() (slots []uint64) {
 	return slots
 }
 
-// segment reads a slot as it is.
+// segment returns the stored segment of a slot.
 func (r *rig) segment(slot uint64) *format.Segment {
 	r.t.Helper()
 	raw, ok := r.bucket.Peek("q/" + format.SlotKey(slot))

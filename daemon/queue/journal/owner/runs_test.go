@@ -12,7 +12,8 @@ import (
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
-// checkpointRuns writes a checkpoint that has the runs of the one before but the first few, and others.
+// checkpointRuns writes a checkpoint that has the previous one's runs without the first drop, and
+// new ones.
 func (r *rig) checkpointRuns(drop int, made []string, state ...string) {
 	r.t.Helper()
 	r.add("x")
@@ -46,7 +47,7 @@ func (r *rig) checkpointRuns(drop int, made []string, state ...string) {
 	r.run()
 }
 
-// runs lists the runs that HEAD names.
+// runs returns the runs that HEAD names.
 func (r *rig) runs() (keys []string) {
 	for _, run := range r.head().Checkpoint.Runs {
 		keys = append(keys, run.Key())
@@ -61,8 +62,8 @@ func (r *rig) has(key string) bool {
 
 func letters(n int) string { return strings.Repeat("r", n) }
 
-// A run is one object, whatever its size and the size of parts; later checkpoints have it without
-// writing it, and so does the next owner, who goes on with it.
+// A run is one object, whatever its size and that of parts. Later checkpoints have it without
+// writing it, and so has the next owner.
 func TestRunsAreWrittenOnce(t *testing.T) {
 	t.Parallel()
 	r := started(t, empty(), config("a", 1)) // parts have 500 bytes
@@ -76,7 +77,7 @@ func TestRunsAreWrittenOnce(t *testing.T) {
 	if got := r.runs(); len(got) != 3 || !slices.Equal(got[:2], first) {
 		t.Errorf("%q, before %q", got, first)
 	}
-	r.hold = func(c *owner.Call) bool { return c.Op == owner.CreateSlot } // nobody may want it again
+	r.hold = func(c *owner.Call) bool { return c.Op == owner.CreateSlot } // nothing may write it again
 	next := started(t, r.bucket, config("bb", 2))
 	next.wants(long, "r2", "r3", "two")
 	next.checkpointRuns(1, nil, "three")
@@ -108,7 +109,7 @@ func TestARunCostsOnce(t *testing.T) {
 	}
 }
 
-// A run is deleted once neither the newest checkpoint nor the one before names it, whoever wrote it.
+// A run is deleted when neither the newest nor the previous checkpoint names it, whoever wrote it.
 func TestRunsAreCollected(t *testing.T) {
 	t.Parallel()
 	r := started(t, empty(), config("a", 1))
@@ -134,7 +135,7 @@ func TestRunsAreCollected(t *testing.T) {
 	}
 }
 
-// A run that HEAD names and that is gone is an error that names it, never an empty one.
+// A missing run that HEAD names is an error that names it; it never counts as empty.
 func TestAMissingRun(t *testing.T) {
 	t.Parallel()
 	b := empty()
@@ -153,7 +154,7 @@ func TestAMissingRun(t *testing.T) {
 	}
 }
 
-// Who reads so slowly that a run has been dropped and deleted meanwhile begins again.
+// A takeover begins again if a run was dropped and deleted while it read slowly.
 func TestARunThatIsGoneForGoodReason(t *testing.T) {
 	t.Parallel()
 	b := empty()
@@ -179,8 +180,8 @@ func TestARunThatIsGoneForGoodReason(t *testing.T) {
 	started(t, b, config("dddd", 4)).wants("r2", "four")
 }
 
-// A takeover between a run and the HEAD that would have named it: nobody ever names it, whenever it
-// arrives, and it is deleted.
+// After a takeover between a run and the HEAD that would have named it, no HEAD ever names that
+// run, whenever its write arrives, and it is deleted.
 func TestARunOfADeposedOwner(t *testing.T) {
 	t.Parallel()
 	b := empty()
@@ -212,7 +213,7 @@ func TestARunOfADeposedOwner(t *testing.T) {
 	started(t, b, config("ccc", 3)).wants("r1", "r2", "five")
 }
 
-// A deposed owner that goes on deleting deletes nothing that a later owner's checkpoints name.
+// A replaced owner that continues to delete deletes nothing that a later owner's checkpoints name.
 func TestADeposedOwnerCollects(t *testing.T) {
 	t.Parallel()
 	b := empty()
@@ -248,11 +249,11 @@ func TestWhatRunsRefuse(t *testing.T) {
 	if _, err := r.m.Run([]byte("mine")); err != nil {
 		t.Fatal(err)
 	}
-	if r.m.DropRuns(2) == nil || r.m.DropRuns(-1) == nil { // its own are not for dropping
+	if r.m.DropRuns(2) == nil || r.m.DropRuns(-1) == nil { // its own runs cannot be dropped
 		t.Error("runs are dropped that it has not")
 	}
 	r.m.Abort()
-	r.checkpointRuns(0, nil, "two") // what was given up is forgotten
+	r.checkpointRuns(0, nil, "two") // the aborted checkpoint has no effect
 	started(t, r.bucket, config("bb", 2)).wants("r1", "two")
 	if err := r.m.DropRuns(0); !errors.Is(err, owner.ErrClosed) {
 		t.Errorf("after the end: %v", err)

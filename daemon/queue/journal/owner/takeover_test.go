@@ -42,7 +42,7 @@ func TestAJournalWithoutHeadIsNotNew(t *testing.T) {
 	}
 }
 
-// Two create HEAD at once: the one that is refused finds the other one's.
+// Two owners create HEAD at once: the one that is refused reads the other one's.
 func TestTwoBeginAtOnce(t *testing.T) {
 	t.Parallel()
 	b := empty()
@@ -93,7 +93,7 @@ func TestWhoMayTakeOver(t *testing.T) {
 	}
 }
 
-// R3, R5: the fence stands in the first empty slot and jumps over all that may be outstanding.
+// R3, R5: the fence is in the first empty slot and jumps over all slots that may be outstanding.
 func TestAFenceEndsTheEpochBefore(t *testing.T) {
 	t.Parallel()
 	b := empty()
@@ -121,7 +121,7 @@ func TestAFenceEndsTheEpochBefore(t *testing.T) {
 	}
 }
 
-// An owner of the journal that closed has nothing outstanding: no fence, and the fewest requests.
+// An owner that closed has nothing outstanding: a takeover needs no fence, and the fewest requests.
 func TestACleanCloseNeedsNoFence(t *testing.T) {
 	t.Parallel()
 	b := empty()
@@ -153,7 +153,8 @@ func TestACleanCloseNeedsNoFence(t *testing.T) {
 	}
 }
 
-// Q1: the slot was empty when it was read, and is an interrupted starter's fence when ours arrives.
+// Q1: the slot was empty when it was read, and has the fence of an interrupted takeover when ours
+// arrives.
 func TestAFenceMetLateIsAFence(t *testing.T) {
 	t.Parallel()
 	b := empty()
@@ -163,7 +164,7 @@ func TestAFenceMetLateIsAFence(t *testing.T) {
 	starter := newRig(t, b, config("bb", 2))
 	starter.hold = writesSlots
 	starter.do(starter.m.Start(starter.now))
-	starter.run() // its fence is under way
+	starter.run() // its fence is in flight
 	r := newRig(t, b, config("ccc", 3))
 	r.hold = writesSlots
 	r.do(r.m.Start(r.now))
@@ -185,8 +186,8 @@ func TestAFenceMetLateIsAFence(t *testing.T) {
 	}
 }
 
-// The slot was empty when it was read, and holds the old owner's commit when our fence arrives: it
-// may have been acknowledged, and belongs to the state.
+// The slot was empty when it was read, and has the old owner's segment when our fence arrives. The
+// segment may have been acknowledged, so it belongs to the state.
 func TestACommitMetLateIsKept(t *testing.T) {
 	t.Parallel()
 	b := empty()
@@ -206,14 +207,14 @@ func TestACommitMetLateIsKept(t *testing.T) {
 		t.Fatal(r.err)
 	}
 	r.wants("x", "y")
-	// It was overtaken once, so it put up a barrier, which lies in the void now.
+	// It was overtaken once, so it created a barrier, which is in a void slot now.
 	barrier := slices.IndexFunc(r.log, func(s string) bool { return strings.HasPrefix(s, "write segment "+format.SlotKey(1+32-1)) })
 	if first := r.add("z"); barrier < 0 || first <= 32 || !r.segment(32).Header.Fence {
 		t.Errorf("barrier %d, first slot %d", barrier, first)
 	}
 }
 
-// R4: while we read, another one took over and cleaned up.
+// R4: while we read, another owner took over and deleted slots.
 func TestHeadIsReadAgain(t *testing.T) {
 	t.Parallel()
 	b := empty()
@@ -222,7 +223,7 @@ func TestHeadIsReadAgain(t *testing.T) {
 	r.hold = writesSlots
 	r.do(r.m.Start(r.now))
 	r.run()
-	b2 := mem.New(mem.Config{}) // the slot in which its fence goes was collected meanwhile
+	b2 := mem.New(mem.Config{}) // the slot for its fence was deleted meanwhile
 	other := started(t, b, config("ccc", 3))
 	raw, _ := b.Peek("q/HEAD")
 	if _, err := b2.Create(context.Background(), "q/HEAD", raw); err != nil {
@@ -236,7 +237,8 @@ func TestHeadIsReadAgain(t *testing.T) {
 	}
 }
 
-// Two runs of one process with one generation: one gives up, and they do not chase each other.
+// Of two runs of one process with one generation, one gives up: they do not replace each other for
+// ever.
 func TestAnotherRunOfTheSameProcess(t *testing.T) {
 	t.Parallel()
 	b := empty()
@@ -253,7 +255,7 @@ func TestAnotherRunOfTheSameProcess(t *testing.T) {
 	}
 }
 
-// An attempt of R1 whose reply was lost is known by its nonce.
+// An attempt of R1 whose answer was lost is recognised by its nonce.
 func TestR1IsRecognised(t *testing.T) {
 	t.Parallel()
 	b := empty()
@@ -319,8 +321,8 @@ func TestANewerFormatIsNotTouched(t *testing.T) {
 	}
 }
 
-// Slots whose order cannot be: an owner wrote beyond its window, or the slots between were collected
-// by a later owner while we read. HEAD tells which.
+// Slots in an impossible order: an owner wrote beyond its window, or a later owner deleted the
+// slots between while we read. HEAD tells which.
 func TestDisorderIsDoubted(t *testing.T) {
 	t.Parallel()
 	for _, replaced := range []bool{false, true} {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// seeds is how many seeds run; EMITD_TEST_JOURNAL_SEEDS changes it.
+// seeds returns how many seeds to run; EMITD_TEST_JOURNAL_SEEDS changes it.
 func seeds(standard int) int {
 	if n, err := strconv.Atoi(os.Getenv("EMITD_TEST_JOURNAL_SEEDS")); err == nil {
 		return n
@@ -17,7 +17,7 @@ func seeds(standard int) int {
 
 const takeovers = 60
 
-// The storm: no acknowledged record is lost, whatever happens.
+// TestStorm: no acknowledged record is lost, whatever happens.
 func TestStorm(t *testing.T) {
 	t.Parallel()
 	start := time.Now()
