@@ -21,7 +21,7 @@ import (
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
-// quiet is a log nobody reads.
+// quiet discards log lines.
 var quiet = slog.New(slog.DiscardHandler)
 
 // newAPI returns the API over a queue in memory.
@@ -36,7 +36,7 @@ func newAPI(t *testing.T, o api.Options) (*api.Handler, *queuetest.Queue) {
 	return h, q
 }
 
-// answer is what a call got.
+// answer is the answer to a call.
 type answer struct {
 	status int
 	header http.Header
@@ -52,7 +52,7 @@ func (a answer) field(t *testing.T, name string) any {
 	return m[name]
 }
 
-// send makes a call; body "" is none.
+// send makes a call; an empty body means none.
 func send(h http.Handler, method, path, body string, header ...string) answer {
 	r := httptest.NewRequest(method, path, strings.NewReader(body))
 	for i := 0; i < len(header); i += 2 {
@@ -61,7 +61,7 @@ func send(h http.Handler, method, path, body string, header ...string) answer {
 	return record(h, r)
 }
 
-// request makes a call whose query may be anything.
+// request makes a call with any query.
 func request(method, path, query string, body []byte) (*http.Request, error) {
 	r, err := http.NewRequest(method, "http://x"+path, bytes.NewReader(body)) // a test
 	if err == nil {
@@ -76,8 +76,8 @@ func record(h http.Handler, r *http.Request) answer {
 	return answer{status: w.Code, header: w.Header(), body: w.Body.String()}
 }
 
-// want fails unless the call has the status, and for a refusal the tag, a message and no 5xx
-// that was not asked for.
+// want fails unless the call has the status. A refusal must have the tag and a message, and must
+// not be an unexpected 5xx.
 func want(t *testing.T, a answer, status int, tag queue.Tag) {
 	t.Helper()
 	if a.status != status {
@@ -99,8 +99,8 @@ func want(t *testing.T, a answer, status int, tag queue.Tag) {
 	}
 }
 
-// play makes calls one after the other. In what is sent, … is the token of the newest claim; in what is
-// returned it is what differs from run to run: times and tokens.
+// play makes calls one after the other. In a request, … is the token of the newest claim; in an
+// answer it replaces what differs between runs: times and tokens.
 type play struct {
 	h     http.Handler
 	token string // of the first job of the newest claim
@@ -119,7 +119,8 @@ func (p *play) send(method, path, body string) (a answer, masked string) {
 	return a, tokens.ReplaceAllString(times.ReplaceAllString(a.body, "…"), `"token":"…"`)
 }
 
-// TestOwnStory walks through the own API once, body by body, with a broker behind it.
+// TestOwnStory calls each endpoint of the own API once and compares the bodies, with a broker
+// behind it.
 func TestOwnStory(t *testing.T) {
 	t.Parallel()
 	p := play{h: newLiveAPI(t)}
@@ -201,7 +202,7 @@ func TestOwnStory(t *testing.T) {
 	}
 }
 
-// TestSettleAnswersEach shows that one stale settlement leaves the others of the call alone.
+// TestSettleAnswersEach: a stale settlement does not affect the others of the call.
 func TestSettleAnswersEach(t *testing.T) {
 	t.Parallel()
 	h, _ := newAPI(t, api.Options{})
@@ -224,7 +225,7 @@ func TestSettleAnswersEach(t *testing.T) {
 	}
 }
 
-// badCalls has, for each endpoint, what a caller may get wrong.
+// badCalls has, for each endpoint, the mistakes that a caller may make.
 var badCalls = []struct {
 	method, path, body string
 	status             int
@@ -346,7 +347,8 @@ var badCalls = []struct {
 	{"GET", "/v1/ws", "", 400, queue.BadRequest, "WebSocket"},
 }
 
-// TestHole16BadInputIsA4xx: bad input is never a 5xx, names what is wrong and what to do, and keeps nothing.
+// TestHole16BadInputIsA4xx: invalid input is never a 5xx. The refusal says what is wrong and what
+// to do, and the call has no effect.
 func TestHole16BadInputIsA4xx(t *testing.T) {
 	t.Parallel()
 	q := broker(t, mem.Config{})
@@ -378,7 +380,7 @@ func TestHole16BadInputIsA4xx(t *testing.T) {
 	}
 }
 
-// TestEveryRouteIsTested holds the tables above against the mux.
+// TestEveryRouteIsTested compares the tables above with the mux.
 func TestEveryRouteIsTested(t *testing.T) {
 	t.Parallel()
 	h, _ := newAPI(t, api.Options{})
@@ -388,7 +390,7 @@ func TestEveryRouteIsTested(t *testing.T) {
 			tested[routeOf(c.method, c.path)] = true
 		}
 	}
-	// What cannot be called wrongly is walked through in the stories.
+	// Routes that cannot be called wrongly are tested in the stories.
 	for _, r := range []string{"GET /v1/queues", "GET /v1/stats", "GET /v1/throttle-stats", "GET /state", "GET /healthz"} {
 		tested[r] = true
 	}
@@ -403,7 +405,7 @@ func TestEveryRouteIsTested(t *testing.T) {
 	}
 }
 
-// routeOf turns a path into its pattern.
+// routeOf returns the pattern of a path.
 func routeOf(method, path string) string {
 	path, _, _ = strings.Cut(path, "?")
 	parts := strings.Split(strings.Trim(path, "/"), "/")
@@ -419,7 +421,7 @@ func routeOf(method, path string) string {
 	return method + " /" + strings.Join(parts, "/")
 }
 
-// broken is a service that fails as told.
+// broken is a service that returns a given error.
 type broken struct {
 	queue.Service
 	err error
@@ -431,8 +433,8 @@ func (b broken) Enqueue(context.Context, string, []queue.Job) ([]queue.Receipt, 
 	return nil, b.err
 }
 
-// TestRefusalsOfTheService: tags become statuses, waits become Retry-After, and what has no tag
-// is hidden.
+// TestRefusalsOfTheService: tags become statuses, waits become Retry-After, and an error without a
+// tag is hidden.
 func TestRefusalsOfTheService(t *testing.T) {
 	t.Parallel()
 	wait := queue.Refuse(queue.QueueFull, "no room")
@@ -468,7 +470,8 @@ func TestRefusalsOfTheService(t *testing.T) {
 	}
 }
 
-// TestOtherOriginsAreRefused: a page somebody visits cannot write, a named one can.
+// TestOtherOriginsAreRefused: a page of another origin cannot write, one of a configured origin
+// can.
 func TestOtherOriginsAreRefused(t *testing.T) {
 	t.Parallel()
 	const good, evil = "https://queue.example.org", "https://evil.example.org"
@@ -496,7 +499,7 @@ func TestOtherOriginsAreRefused(t *testing.T) {
 	}
 }
 
-// TestBodiesAreBounded: beyond MaxInFlight calls are told to come back, on every transport.
+// TestBodiesAreBounded: calls beyond MaxInFlight are told to come back, on every transport.
 func TestBodiesAreBounded(t *testing.T) {
 	t.Parallel()
 	h := limited(t, api.Limits{MaxBody: 1 << 20, MaxInFlight: 1 << 20})
@@ -517,7 +520,7 @@ func TestBodiesAreBounded(t *testing.T) {
 	if a := send(h, "POST", "/emitd.queue.v1.QueueService/Enqueue", body, "Content-Type", "application/proto"); a.status != 429 {
 		t.Errorf("rpc: %d %s", a.status, a.body)
 	}
-	want(t, send(h, "POST", "/v1/jobs", `{"payload":1}`), 200, "") // small calls go on
+	want(t, send(h, "POST", "/v1/jobs", `{"payload":1}`), 200, "") // small calls are still answered
 	close(stall.leave)
 	<-ended
 	want(t, send(h, "POST", "/v1/jobs", body), 200, "")

@@ -31,7 +31,7 @@ import (
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
-// fifo is the least a queue can be, so that the benchmarks measure the wire.
+// fifo is a minimal queue, so that the benchmarks measure the transport.
 type fifo struct {
 	queue.Service
 	mu      sync.Mutex
@@ -88,7 +88,7 @@ func (f *fifo) Settle(_ context.Context, _ string, what []queue.Settlement) ([]q
 	return out, nil
 }
 
-// raw is a connection that speaks as little HTTP as goes, to leave the processor to the server.
+// raw is a connection with a minimal HTTP client, to leave the processor to the server.
 type raw struct {
 	conn net.Conn
 	in   *bufio.Reader
@@ -155,7 +155,7 @@ func (r *raw) read(b *testing.B, n int) {
 	}
 }
 
-// cycles runs b.N jobs over n connections, batch jobs a cycle, and reports jobs per second.
+// cycles runs b.N jobs over n connections, with batch jobs per cycle, and reports jobs per second.
 func cycles(b *testing.B, n, batch int, cycle func(b *testing.B, r *raw)) {
 	b.Run("fifo", func(b *testing.B) { cyclesOn(b, &fifo{active: map[string]struct{}{}}, n, batch, cycle) })
 	b.Run("broker", func(b *testing.B) { cyclesOn(b, broker(b, mem.Config{}), n, batch, cycle) })
@@ -194,17 +194,17 @@ func cyclesOn(b *testing.B, svc queue.Service, n, batch int, cycle func(b *testi
 	}
 	all.Wait()
 	b.StopTimer()
-	// Where others use the machine too, the processor time (server and client) says more.
+	// If other programs use the machine, the processor time (server and client) says more.
 	b.ReportMetric(float64((cputime.Used()-before).Nanoseconds())/float64(b.N), "cpu-ns/job")
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "jobs/s")
 	return slices.Sorted(slices.Values(slices.Concat(took...)))
 }
 
-// clients is how many connections single calls come by.
+// clients is the number of connections for single calls.
 const clients = 128
 
-// BenchmarkFar is BenchmarkSingle and BenchmarkOsqueue with storage that takes 50 ms: a cycle of the own API
-// waits for it twice, one of osqueue's, whose claims are stored, three times.
+// BenchmarkFar is BenchmarkSingle and BenchmarkOsqueue with a storage latency of 50 ms. A cycle of
+// the own API waits for it twice; one of osqueue's, whose claims are stored, three times.
 func BenchmarkFar(b *testing.B) {
 	for _, by := range []struct {
 		name  string
@@ -220,7 +220,7 @@ func BenchmarkFar(b *testing.B) {
 
 var hundred = []byte(`"` + strings.Repeat("x", 98) + `"`)
 
-// BenchmarkSingle is submit, claim and complete of one job a call.
+// BenchmarkSingle submits, claims and completes one job per call.
 func BenchmarkSingle(b *testing.B) { cycles(b, clients, 1, single("/v1/queues/q")) }
 
 // single is the cycle of one job on the queue at this path.
@@ -234,10 +234,10 @@ func single(path string) func(b *testing.B, r *raw) {
 	}
 }
 
-// BenchmarkOsqueue is the same by osqueue's REST.
+// BenchmarkOsqueue does the same with osqueue's REST API.
 func BenchmarkOsqueue(b *testing.B) { cycles(b, clients, 1, osqueue) }
 
-// osqueue is the cycle of one job as osqueue's clients do it, without a token.
+// osqueue is the cycle of one job as osqueue's clients run it, without a token.
 func osqueue(b *testing.B, r *raw) {
 	r.call(b, "/v1/jobs", "application/json", fmt.Appendf(nil, `{"type":"t","payload":%s}`, hundred))
 	got := r.call(b, "/v1/jobs/claim", "application/json", []byte(`{"workerId":"w"}`))
@@ -250,7 +250,7 @@ func between(b []byte, begin string) string {
 	return string(out)
 }
 
-// BenchmarkJSON100 is a hundred jobs a call as JSON.
+// BenchmarkJSON100 sends a hundred jobs per call as JSON.
 func BenchmarkJSON100(b *testing.B) {
 	jobs := make([]queue.Job, 100)
 	for i := range jobs {
@@ -276,7 +276,7 @@ func BenchmarkJSON100(b *testing.B) {
 	})
 }
 
-// BenchmarkProtobuf100 is a hundred jobs a call as protobuf.
+// BenchmarkProtobuf100 sends a hundred jobs per call as protobuf.
 func BenchmarkProtobuf100(b *testing.B) {
 	jobs := make([]queue.Job, 100)
 	for i := range jobs {

@@ -10,8 +10,8 @@ import (
 	"github.com/emitd/emitd/daemon/queue/api"
 )
 
-// TestHole05EveryCallEnds: a broker that hangs keeps nobody for ever; the answer says whether the
-// call may have happened.
+// TestHole05EveryCallEnds: a broker that does not answer keeps no caller for ever; the answer says
+// whether the call may have had an effect.
 func TestHole05EveryCallEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -41,7 +41,7 @@ func TestHole05EveryCallEnds(t *testing.T) {
 	})
 }
 
-// hung is a service that answers nothing.
+// hung is a service that never answers.
 type hung struct{}
 
 func wait[T any](ctx context.Context) (T, error) {

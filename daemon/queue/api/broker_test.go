@@ -14,12 +14,12 @@ import (
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
-// live is a broker on a bucket in memory; what is declared in its directory is served.
+// live is a broker on a bucket in memory. It serves the queues that are declared in its directory.
 type live struct {
 	*queue.Broker
 
 	mu   sync.Mutex
-	runs map[string]func() // what ends the run of a queue
+	runs map[string]func() // ends the run of a queue
 }
 
 // directory is the list of queues of a live broker.
@@ -85,7 +85,7 @@ func (l directory) Amend(ctx context.Context, name string, revise func(queue.Set
 	return set, nil
 }
 
-// serve runs a shard until the function is called that it returns.
+// serve runs a shard until the returned function is called.
 func (l *live) serve(ctx context.Context, u daemon.Unit) (func(), error) {
 	a := daemon.NewAssignment(daemon.Fence{Unit: u, Generation: 1}, 1, "o", func(int64) {})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -126,7 +126,8 @@ func newLiveAPI(t testing.TB) *api.Handler {
 	return h
 }
 
-// TestOsqueueAtTheBroker: osqueue's way of a job, and who is stale, against the broker itself.
+// TestOsqueueAtTheBroker: a job's life with osqueue's calls, and stale claims, against a real
+// broker.
 func TestOsqueueAtTheBroker(t *testing.T) {
 	t.Parallel()
 	h, err := api.New(broker(t, mem.Config{}), api.Options{Logger: quiet})

@@ -25,13 +25,13 @@ type brokers struct {
 
 	mu    sync.Mutex
 	where map[int]int // node of each shard, as the cluster knows it
-	runs  int64       // begun: the newest generation
+	runs  int64       // runs begun, which is the newest generation
 }
 
 type brokerNode struct {
 	*queue.Broker
 	addr string
-	runs map[int]func() // what ends the run of a shard
+	runs map[int]func() // ends the run of a shard
 }
 
 // Broker implements api.Locator.
@@ -44,7 +44,7 @@ func (b *brokers) Broker(_ context.Context, _ string, shard int) (string, int64,
 	return "", 0, nil
 }
 
-// tell makes the cluster believe that a node serves a shard; -1: nobody.
+// tell makes the cluster's snapshot say that a node serves a shard; -1: none.
 func (b *brokers) tell(shard, node int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -53,7 +53,7 @@ func (b *brokers) tell(shard, node int) {
 	}
 }
 
-// newBrokers makes a queue of so many shards and deals them out to so many nodes, by turns.
+// newBrokers creates a queue with these shards and distributes them over the nodes in turn.
 func newBrokers(t *testing.T, nodes, shards int) *brokers {
 	t.Helper()
 	b := &brokers{t: t, where: map[int]int{}}
@@ -101,7 +101,7 @@ func (b *brokers) forwarder(self string, local queue.Service, s api.Sharding) *a
 	return f
 }
 
-// serve lets a node serve a shard.
+// serve makes a node serve a shard.
 func (b *brokers) serve(shard, n int) {
 	b.t.Helper()
 	node := b.nodes[n]
@@ -164,7 +164,7 @@ func (b *brokers) list(f *api.Forwarder, q queue.Query, between func(page int)) 
 
 func quietly(int) {}
 
-// TestSeveralBrokers: whichever node is asked, the answer is about the whole queue, though three
+// TestSeveralBrokers: whichever node is called, the answer covers the whole queue, although three
 // brokers serve two shards of it each.
 func TestSeveralBrokers(t *testing.T) {
 	t.Parallel()
@@ -201,7 +201,7 @@ func TestSeveralBrokers(t *testing.T) {
 	}
 }
 
-// TestBulkActsOnSeveralBrokers: an act meets the jobs of every shard, once.
+// TestBulkActsOnSeveralBrokers: a command affects the jobs of every shard, once.
 func TestBulkActsOnSeveralBrokers(t *testing.T) {
 	t.Parallel()
 	b := newBrokers(t, 3, 6)
@@ -236,9 +236,9 @@ func TestBulkActsOnSeveralBrokers(t *testing.T) {
 	}
 }
 
-// TestNoAnswerAboutAPart: a shard has moved and a node does not know yet, or nobody serves it. Then
-// nobody is told about the rest of the queue as if it were all of it, and an act that may have been
-// carried out in part says so.
+// TestNoAnswerAboutAPart: a shard has moved and a node does not know it yet, or no node serves it.
+// No caller then gets an answer about the rest as if it were the whole queue, and a command that
+// may have been carried out in part says so.
 func TestNoAnswerAboutAPart(t *testing.T) {
 	t.Parallel()
 	b := newBrokers(t, 2, 6)
@@ -246,7 +246,7 @@ func TestNoAnswerAboutAPart(t *testing.T) {
 	ctx := t.Context()
 	b.nodes[1].runs[3]()
 	for tell, name := range []string{"the cluster knows", "the cluster does not know yet"} {
-		b.tell(3, 2*tell-1) // nobody, then the node that does not serve it any more
+		b.tell(3, 2*tell-1) // no node, then the node that does not serve it any more
 		if s, err := b.door.Stats(ctx, "q"); queue.TagOf(err) != queue.Unavailable {
 			t.Errorf("%s: stats %+v, %v", name, s, err)
 		}

@@ -45,7 +45,7 @@ func TestReferenceHasEveryRoute(t *testing.T) {
 	}
 }
 
-// TestReferenceHasEveryField: no body has a field, and no refusal a tag, that the page leaves out.
+// TestReferenceHasEveryField: the page has every field of the bodies and every tag of refusals.
 func TestReferenceHasEveryField(t *testing.T) {
 	t.Parallel()
 	page := reference(t)
@@ -84,7 +84,7 @@ func TestReferenceHasEveryField(t *testing.T) {
 	}
 }
 
-// TestReferenceTranscript plays what the page says, with a broker behind it: it begins on a fresh server.
+// TestReferenceTranscript makes the calls of the page on a fresh server, with a broker behind it.
 func TestReferenceTranscript(t *testing.T) {
 	t.Parallel()
 	_, rest, _ := strings.Cut(reference(t), "```transcript\n")
@@ -112,7 +112,7 @@ func TestReferenceTranscript(t *testing.T) {
 	}
 }
 
-// TestReferenceBegins: who types the page's first lines on a fresh server gets a job.
+// TestReferenceBegins: the page's first lines, typed on a fresh server, give a job.
 func TestReferenceBegins(t *testing.T) {
 	t.Parallel()
 	h := newLiveAPI(t)

@@ -11,8 +11,7 @@ import (
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
-// TestFakeAgrees: the queue for tests answers as the broker does, word by word: what people test with is
-// what they get.
+// TestFakeAgrees: the in-memory queue for tests gives the same answers as a broker.
 func TestFakeAgrees(t *testing.T) {
 	t.Parallel()
 	var players [2]play

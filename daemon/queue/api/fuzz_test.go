@@ -16,8 +16,8 @@ import (
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
-// FuzzCalls: whatever is sent to whatever path, the answer is no 5xx, and a refusal says what is
-// wrong. The queue serves on.
+// FuzzCalls: whatever is sent to any path, the answer is no 5xx, and a refusal says what is wrong.
+// The queue still works afterwards.
 func FuzzCalls(f *testing.F) {
 	q := broker(f, mem.Config{})
 	h, err := api.New(q, api.Options{Logger: quiet, Queues: directory{q}})
@@ -47,7 +47,7 @@ func FuzzCalls(f *testing.F) {
 		}
 		r, err := request(method, path, query, body)
 		if err != nil {
-			return // no request line can say that
+			return // not possible in a request line
 		}
 		r.Header.Set("Content-Type", kind)
 		a := record(h, r)
@@ -60,7 +60,7 @@ func FuzzCalls(f *testing.F) {
 			}
 		}
 		if method == "DELETE" {
-			send(h, "PUT", "/v1/queues/q", "") // it may have been taken away
+			send(h, "PUT", "/v1/queues/q", "") // it may have been removed
 		}
 		if a := send(h, "GET", "/v1/stats", ""); a.status != 200 {
 			t.Errorf("after %s %s: %s", method, path, a.body)
@@ -68,8 +68,8 @@ func FuzzCalls(f *testing.F) {
 	})
 }
 
-// FuzzSocket: whatever is sent over a WebSocket, the answer is JSON, says what is wrong if anything is, and is
-// no 5xx. The connection lives on.
+// FuzzSocket: whatever is sent over a WebSocket, the answer is JSON, says what is wrong if anything
+// is, and is no 5xx. The connection still works afterwards.
 func FuzzSocket(f *testing.F) {
 	q := broker(f, mem.Config{})
 	h, err := api.New(q, api.Options{Logger: quiet})
@@ -115,8 +115,8 @@ func FuzzSocket(f *testing.F) {
 	})
 }
 
-// FuzzShards: whatever a call that was passed on says of shards, and whatever cursor a queue on several nodes is
-// listed from, the answer is a page or a refusal, and listing on ends.
+// FuzzShards: whatever shards a forwarded call names, and whatever cursor is given for a queue on
+// several nodes, the answer is a page or a refusal, and listing ends.
 func FuzzShards(f *testing.F) {
 	forward, even, odd, _ := sharded(f)
 	for _, q := range []*queuetest.Queue{even, odd} {

@@ -12,7 +12,7 @@ import (
 	"github.com/emitd/emitd/daemon/queue/api"
 )
 
-// asked is a locator that counts how often it is asked and doubted.
+// asked is a locator that counts its calls and its doubts.
 type asked struct {
 	api.Locator
 	times, doubts atomic.Int32
@@ -40,8 +40,9 @@ func until(t *testing.T, ok func() bool) {
 	}
 }
 
-// TestHandOverIsADelay: a call that comes between two brokers is answered by the next one, on the node
-// that had the queue, on any other, and over shards; nothing is done twice.
+// TestHandOverIsADelay: a call that comes between two brokers is answered by the next one. This
+// holds on the node that had the queue, on any other, and across shards. No call takes effect
+// twice.
 func TestHandOverIsADelay(t *testing.T) {
 	t.Parallel()
 	for name, shards := range map[string]int{"one shard": 1, "two shards": 2} {
@@ -95,8 +96,8 @@ func TestHandOverIsADelay(t *testing.T) {
 	}
 }
 
-// TestPatienceEnds: without a next broker a call is refused when its patience is over, and one that was
-// passed on already, or meets a cluster store that does not answer, at once.
+// TestPatienceEnds: without a next broker, a call is refused when its waiting time is over. A call
+// that was forwarded already, or meets a cluster store that does not answer, is refused at once.
 func TestPatienceEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

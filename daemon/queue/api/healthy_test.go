@@ -17,8 +17,8 @@ func (e elsewhere) Broker(context.Context, string, int) (string, int64, error) {
 	return string(e), 1, nil
 }
 
-// TestHealthNeedsNoToken: probes have none, and a node that forwards passes that on: its /healthz was 401 on every
-// node but the broker's.
+// TestHealthNeedsNoToken: probes have no token, and a node that forwards needs none either. (Once,
+// /healthz was 401 on every node except the broker's.)
 func TestHealthNeedsNoToken(t *testing.T) {
 	t.Parallel()
 	far, err := api.New(queuetest.New(), api.Options{})

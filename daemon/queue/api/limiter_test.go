@@ -54,7 +54,7 @@ func gzipped(t *testing.T, text string) string {
 	return b.String()
 }
 
-// grpcMessage is a compressed message of a gRPC body.
+// grpcMessage returns a compressed message of a gRPC body.
 func grpcMessage(packed string) string {
 	head := []byte{1, 0, 0, 0, 0}
 	binary.BigEndian.PutUint32(head[1:], uint32(len(packed)))
@@ -63,9 +63,9 @@ func grpcMessage(packed string) string {
 
 const enqueuePath = "/emitd.queue.v1.QueueService/Enqueue"
 
-// TestBodiesCountWhatTheyDecodeTo: a small body that becomes a large one is refused, in little memory: by its
-// bytes and by its jobs. It was a body of 32 KB that took 2.1 GB. The test runs beside no other, for it counts
-// what is allocated.
+// TestBodiesCountWhatTheyDecodeTo: a small body that decodes to a large one is refused with little
+// memory: by its bytes and by its jobs. (Once, a body of 32 KB took 2.1 GB.) The test does not run
+// in parallel with others, because it counts allocations.
 func TestBodiesCountWhatTheyDecodeTo(t *testing.T) {
 	const most = 1 << 20
 	h := limited(t, api.Limits{MaxBody: most})
@@ -119,8 +119,8 @@ func TestBodiesCountWhatTheyDecodeTo(t *testing.T) {
 	}
 }
 
-// TestFramesAreBounded: frames that never end are cut off when they are too much together; small calls go on
-// meanwhile, and the memory comes back.
+// TestFramesAreBounded: frames that never end are cut off when together they are too large. Small
+// calls are answered meanwhile, and the memory is released.
 func TestFramesAreBounded(t *testing.T) {
 	t.Parallel()
 	l := limiter(t, api.Limits{MaxBody: 1 << 20, MaxInFlight: 1 << 20})
@@ -151,7 +151,7 @@ func TestFramesAreBounded(t *testing.T) {
 	if err == nil {
 		_, _, err = second.Read(t.Context())
 	}
-	if code := websocket.CloseStatus(err); code != websocket.StatusTryAgainLater && code != -1 { // -1: cut off while it wrote
+	if code := websocket.CloseStatus(err); code != websocket.StatusTryAgainLater && code != -1 { // -1: cut off in a write
 		t.Errorf("the second frame ended with %v", err)
 	}
 	want(t, send(h, "POST", "/v1/jobs", `{"payload":1}`), 200, "")
@@ -174,7 +174,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// TestCallsAreBounded: beyond MaxCalls calls are told to come back, on every transport.
+// TestCallsAreBounded: calls beyond MaxCalls are told to come back, on every transport.
 func TestCallsAreBounded(t *testing.T) {
 	t.Parallel()
 	l := limiter(t, api.Limits{MaxCalls: 1})
@@ -204,15 +204,15 @@ func TestCallsAreBounded(t *testing.T) {
 	want(t, send(h, "GET", "/v1/stats", ""), 200, "")
 }
 
-// TestSlowClientsAreCutOff: a body that stops or crawls, and an answer that nobody reads or somebody reads by
-// single bytes, hold memory for seconds and not for ever.
+// TestSlowClientsAreCutOff: a body that stops or is very slow, and an answer that is not read or
+// read by single bytes, hold memory for seconds and not for ever.
 func TestSlowClientsAreCutOff(t *testing.T) {
 	t.Parallel()
 	body := `{"payload":"` + strings.Repeat("x", 8<<20)
 	head := "POST /v1/jobs HTTP/1.1\r\nHost: h\r\nContent-Length: 10000000\r\n\r\n"
 	for name, c := range map[string]struct {
 		send  string
-		then  func(t *testing.T, c net.Conn) // returns when the server has given the client up
+		then  func(t *testing.T, c net.Conn) // returns when the server has closed the connection
 		least time.Duration
 		most  time.Duration
 	}{
@@ -278,8 +278,8 @@ func TestSlowClientsAreCutOff(t *testing.T) {
 	}
 }
 
-// TestPatientClientsAreNot: a long poll on a connection that had a body before, and one that says so much
-// later than the pace of bodies allows, is answered.
+// TestPatientClientsAreNot: a long poll is answered even on a connection that had a body before,
+// and later than the minimum speed of bodies would allow.
 func TestPatientClientsAreNot(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

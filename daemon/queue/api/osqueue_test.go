@@ -16,7 +16,7 @@ import (
 
 var unixMS = regexp.MustCompile(`\b1[0-9]{12}\b|\b946[0-9]{9}\b`)
 
-// TestOsqueueGoldenBodies has the 2xx bodies osqueue's REST client reads, byte by byte.
+// TestOsqueueGoldenBodies compares the 2xx bodies that osqueue's REST client reads, byte by byte.
 func TestOsqueueGoldenBodies(t *testing.T) {
 	t.Parallel()
 	h, _ := newAPI(t, api.Options{})
@@ -52,7 +52,7 @@ func TestOsqueueGoldenBodies(t *testing.T) {
 }
 
 // TestHole08StaleWorkerIsTold: a worker whose claim has ended gets 409 on heartbeat and complete,
-// and cannot complete the attempt of another.
+// and cannot complete the attempt of another worker.
 func TestHole08StaleWorkerIsTold(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -77,7 +77,8 @@ func TestHole08StaleWorkerIsTold(t *testing.T) {
 	})
 }
 
-// TestHole08TokensTellAttemptsApart: the same worker's first attempt cannot complete its second.
+// TestHole08TokensTellAttemptsApart: the token of a worker's first attempt cannot complete its
+// second one.
 func TestHole08TokensTellAttemptsApart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -91,7 +92,7 @@ func TestHole08TokensTellAttemptsApart(t *testing.T) {
 	})
 }
 
-// TestHole13ListsAreBounded: no answer grows with the queue.
+// TestHole13ListsAreBounded: the size of an answer does not grow with the queue.
 func TestHole13ListsAreBounded(t *testing.T) {
 	t.Parallel()
 	h, q := newAPI(t, api.Options{})
@@ -109,7 +110,7 @@ func TestHole13ListsAreBounded(t *testing.T) {
 			t.Errorf("%s: %d jobs, truncated %v", path, len(list), a.field(t, "truncated"))
 		}
 	}
-	// The bound is of the whole list, not of each state in it.
+	// The limit is for the whole list, not for each state in it.
 	if _, err := q.Claim(t.Context(), "default", queue.ClaimRequest{Max: 600, Worker: "w"}); err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +134,7 @@ func TestHole13ListsAreBounded(t *testing.T) {
 	}
 }
 
-// TestHole13AnswersAreBounded: nor does an answer grow with the payloads.
+// TestHole13AnswersAreBounded: the size of an answer does not grow with the payloads either.
 func TestHole13AnswersAreBounded(t *testing.T) {
 	t.Parallel()
 	q := queuetest.New()
@@ -158,7 +159,8 @@ func TestHole13AnswersAreBounded(t *testing.T) {
 	}
 }
 
-// TestPayloadsLeftOutAreTold: a payload that lies outside the log is not in osqueue's lists, and they say so.
+// TestPayloadsLeftOutAreTold: a payload that is an object of its own is not in osqueue's lists, and
+// they say "truncated".
 func TestPayloadsLeftOutAreTold(t *testing.T) {
 	t.Parallel()
 	h, err := api.New(broker(t, mem.Config{}), api.Options{Logger: quiet})
@@ -202,7 +204,8 @@ func TestHole16HealthIsOfTheQueue(t *testing.T) {
 	}
 }
 
-// TestHole16NoOriginIsReflected: nobody's browser may read an answer unless its page is named.
+// TestHole16NoOriginIsReflected: a browser may read an answer only for a page of a configured
+// origin.
 func TestHole16NoOriginIsReflected(t *testing.T) {
 	t.Parallel()
 	h, _ := newAPI(t, api.Options{})
@@ -214,7 +217,8 @@ func TestHole16NoOriginIsReflected(t *testing.T) {
 	}
 }
 
-// TestHole03KeysStopDuplicates: a client that knows no ids can still repeat a submit safely.
+// TestHole03KeysStopDuplicates: a client that does not support IDs can still repeat a submit
+// safely.
 func TestHole03KeysStopDuplicates(t *testing.T) {
 	t.Parallel()
 	h, q := newAPI(t, api.Options{})
@@ -226,7 +230,7 @@ func TestHole03KeysStopDuplicates(t *testing.T) {
 	want(t, send(h, "POST", "/v1/jobs", `{"payload":1}`, "Idempotency-Key", strings.Repeat("k", 65)), 400, queue.BadRequest)
 }
 
-// TestOsqueueSeesForeignPayloads: bytes that are no JSON reach osqueue's clients as text.
+// TestOsqueueSeesForeignPayloads: bytes that are not JSON reach osqueue's clients as text.
 func TestOsqueueSeesForeignPayloads(t *testing.T) {
 	t.Parallel()
 	h, _ := newAPI(t, api.Options{})

@@ -11,13 +11,13 @@ import (
 	"github.com/emitd/emitd/daemon/queue/api"
 )
 
-// panicking is a service with a mistake in it.
+// panicking is a service that panics.
 type panicking struct{ hung }
 
 func (panicking) Stats(context.Context, string) (*queue.Stats, error) { panic("a mistake") }
 
-// TestPanicOverWebSocket: a mistake that panics ends the call, gives back what it held, and leaves the process
-// and the connection alone.
+// TestPanicOverWebSocket: a panic ends the call and releases its memory, and affects neither the
+// process nor the connection.
 func TestPanicOverWebSocket(t *testing.T) {
 	t.Parallel()
 	l := limiter(t, api.Limits{})

@@ -9,8 +9,8 @@ import (
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
-// TestTooManyShards: a queue with which the cluster would have too many shards is refused, and nothing says
-// that the same call may be made again; the others can be declared and changed as before.
+// TestTooManyShards: a queue that would exceed the cluster's limit of shards is refused, without a
+// hint to repeat the call. The other queues can be declared and changed as before.
 func TestTooManyShards(t *testing.T) {
 	t.Parallel()
 	l := newLive(t, mem.Config{})

@@ -13,15 +13,15 @@ import (
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
-// exchange is one call of a client, and the answer that it reads. In both, ID is the job's id and T a moment.
+// exchange is one call of a client and its answer. In both, ID is the job's ID and T a time.
 type exchange struct {
 	to, sent string
 	status   int
-	got      string // JSON; the order of names and blanks do not matter
+	got      string // JSON; the order of names and white space do not matter
 }
 
-// replays are what osqueue's clients send, word by word, on each of their three transports: a job from its
-// submission to its end, with a worker that does not hold it.
+// replays are the exact calls of osqueue's clients, on each of their three transports: a job from
+// its submission to its end, and a worker that does not hold it.
 var replays = map[string][]exchange{
 	"REST": {
 		{"GET /healthz", ``, 200, `{"status":"ok"}`},
@@ -86,12 +86,12 @@ var replays = map[string][]exchange{
 }
 
 var (
-	moments = regexp.MustCompile(`"?\b1[0-9]{12}\b"?`) // also in quotes: a large number of protobuf's JSON
+	moments = regexp.MustCompile(`"?\b1[0-9]{12}\b"?`) // also in quotes: protobuf's JSON writes large numbers as strings
 	jobIDs  = regexp.MustCompile(`"jobId":\s*"([^"]+)"`)
 )
 
-// TestOsqueueReplay: what osqueue's clients say, over the network and to the broker itself, is answered as they
-// expect on each transport. Of refusals the tag or code is compared.
+// TestOsqueueReplay: the calls of osqueue's clients, over the network and to a real broker, get the
+// expected answers on each transport. Of refusals, the tag or code is compared.
 func TestOsqueueReplay(t *testing.T) {
 	t.Parallel()
 	for name, exchanges := range replays {
@@ -117,7 +117,7 @@ func TestOsqueueReplay(t *testing.T) {
 	}
 }
 
-// transportOf makes calls as one of osqueue's transports does.
+// transportOf returns a function that makes calls over one of osqueue's transports.
 func transportOf(t *testing.T, name, url string) func(to, body string) (int, string) {
 	post := func(method, path, body string) (int, string) {
 		r, err := http.NewRequestWithContext(t.Context(), method, url+path, strings.NewReader(body))
@@ -172,7 +172,7 @@ func transportOf(t *testing.T, name, url string) func(to, body string) (int, str
 	}
 }
 
-// matches reports whether a body says what is wanted: all of it if it is whole, else at least that.
+// matches reports whether a body has the wanted content: exactly, or at least.
 func matches(t *testing.T, want, got string, whole bool) bool {
 	t.Helper()
 	if want == "" || got == "" {

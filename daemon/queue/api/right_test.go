@@ -9,7 +9,7 @@ import (
 	"github.com/emitd/emitd/daemon/queue/api"
 )
 
-// TestRights: each route needs the right that one would think, and declaring queues is one of its own.
+// TestRights: each route needs the expected right, and declaring queues needs a right of its own.
 func TestRights(t *testing.T) {
 	t.Parallel()
 	h, _ := newAPI(t, api.Options{})

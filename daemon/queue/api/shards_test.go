@@ -14,7 +14,7 @@ import (
 	"github.com/emitd/emitd/daemon/queue/api/queuetest"
 )
 
-// spread has a shard per node; a thing's shard is the number its ID ends with.
+// spread has one shard per node; the shard of a job is the number at the end of its ID.
 type spread struct{ addrs []string }
 
 func (s *spread) Broker(_ context.Context, _ string, shard int) (string, int64, error) {
@@ -34,7 +34,7 @@ func (s *spread) OfSettlement(x *queue.Settlement, shards int) int {
 	return s.OfJob(&queue.Job{ID: x.ID}, shards)
 }
 
-// sharded returns a forwarder in front of a queue whose even jobs are here and odd ones elsewhere.
+// sharded returns a forwarder for a queue whose even jobs are on this node and odd ones on another.
 func sharded(t testing.TB) (f *api.Forwarder, even, odd *queuetest.Queue, where *spread) {
 	t.Helper()
 	even, odd = queuetest.New(), queuetest.New()
@@ -59,7 +59,7 @@ func ids(n int) []queue.Job {
 	return jobs
 }
 
-// TestShardsAreOneQueue: a queue on two nodes is one to its callers.
+// TestShardsAreOneQueue: a queue on two nodes is one queue to its callers.
 func TestShardsAreOneQueue(t *testing.T) {
 	t.Parallel()
 	f, even, odd, _ := sharded(t)
@@ -142,7 +142,7 @@ func TestShardsAreOneQueue(t *testing.T) {
 	}
 }
 
-// TestClaimsReachEveryShard: a claim that waits is answered whichever node the job comes to.
+// TestClaimsReachEveryShard: a waiting claim is answered on whichever node the job arrives.
 func TestClaimsReachEveryShard(t *testing.T) {
 	t.Parallel()
 	for _, id := range []string{"j0", "j1"} {
@@ -172,8 +172,8 @@ func TestClaimsReachEveryShard(t *testing.T) {
 	}
 }
 
-// TestOneShardDown: what belongs elsewhere goes on; a call on both is of unknown outcome, and its
-// repetition duplicates nothing.
+// TestOneShardDown: calls for the other shard still work. A call on both has an unknown outcome,
+// and its repetition duplicates nothing.
 func TestOneShardDown(t *testing.T) {
 	t.Parallel()
 	f, even, _, where := sharded(t)

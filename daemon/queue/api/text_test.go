@@ -10,8 +10,8 @@ import (
 	"github.com/emitd/emitd/daemon/queue/api"
 )
 
-// TestNamesAreText: names that are no UTF-8 are refused on every wire; two of them were one job, by the name U+FFFD.
-// A payload keeps its bytes, and U+FFFD itself is text.
+// TestNamesAreText: names that are not UTF-8 are refused in every encoding; two of them would be
+// one job, with U+FFFD in its name. A payload keeps its bytes, and U+FFFD itself is text.
 func TestNamesAreText(t *testing.T) {
 	t.Parallel()
 	h, _ := newAPI(t, api.Options{})

@@ -88,7 +88,7 @@ func wantCode(t *testing.T, err error, code connect.Code, tag queue.Tag) {
 	t.Errorf("no refusal in the details of %v", e)
 }
 
-// TestConnectOsqueue plays osqueue's messages over every protocol.
+// TestConnectOsqueue sends osqueue's messages over every protocol.
 func TestConnectOsqueue(t *testing.T) {
 	t.Parallel()
 	everyProtocol(t, func(t *testing.T, hc *http.Client, o []connect.ClientOption) {
@@ -145,7 +145,7 @@ func TestConnectOsqueue(t *testing.T) {
 	})
 }
 
-// TestConnectBatches plays the own service's messages over every protocol.
+// TestConnectBatches sends the own service's messages over every protocol.
 func TestConnectBatches(t *testing.T) {
 	t.Parallel()
 	everyProtocol(t, func(t *testing.T, hc *http.Client, o []connect.ClientOption) {
@@ -179,8 +179,8 @@ func TestConnectBatches(t *testing.T) {
 	})
 }
 
-// TestConnectBadBodies: what is no message is a 4xx, as JSON with a code; and a refusal as any other, with
-// tag, message, hint and details.
+// TestConnectBadBodies: a body that cannot be decoded is a 4xx, as JSON with a code, and a refusal
+// like any other, with tag, message, hint and details.
 func TestConnectBadBodies(t *testing.T) {
 	t.Parallel()
 	h := limited(t, api.Limits{MaxBody: 1000})
@@ -218,7 +218,7 @@ func TestConnectBadBodies(t *testing.T) {
 	if a := send(h, "POST", path, "\x0a\x011\xfa\x01\x01x", "Content-Type", "application/proto"); a.status != 200 {
 		t.Errorf("a field of newer clients: %d %s", a.status, a.body)
 	}
-	// Stale is 409 on the wire as well, not only a code.
+	// A stale claim is also HTTP status 409, not only a code.
 	a = send(h, "POST", "/osqueue.v1.QueueService/CompleteJob", `{"jobId":"job-1","workerId":"w"}`, "Content-Type", "application/json")
 	if a.status != 409 || a.header.Get("Emitd-Tag") != "StaleClaim" {
 		t.Errorf("%d %v %s", a.status, a.header, a.body)
@@ -273,7 +273,8 @@ func ask(t *testing.T, c *websocket.Conn, text string) string {
 	return string(out)
 }
 
-// TestWebSocketOsqueue has osqueue's messages and the answers its client reads, byte by byte.
+// TestWebSocketOsqueue compares osqueue's messages and the answers that its client reads, byte by
+// byte.
 func TestWebSocketOsqueue(t *testing.T) {
 	t.Parallel()
 	h, _ := newAPI(t, api.Options{})
@@ -328,7 +329,7 @@ func TestWebSocketOsqueue(t *testing.T) {
 	}
 }
 
-// TestWebSocketOrigins: a page of another origin gets no socket.
+// TestWebSocketOrigins: a page of another origin gets no WebSocket.
 func TestWebSocketOrigins(t *testing.T) {
 	t.Parallel()
 	h, _ := newAPI(t, api.Options{Origins: []string{"https://good.example.org"}})
@@ -343,7 +344,7 @@ func TestWebSocketOrigins(t *testing.T) {
 	}
 }
 
-// TestWebSocketEndsWithTheServer: Shutdown ends the sockets and takes no new ones.
+// TestWebSocketEndsWithTheServer: Shutdown closes the WebSockets and accepts no new ones.
 func TestWebSocketEndsWithTheServer(t *testing.T) {
 	t.Parallel()
 	h, _ := newAPI(t, api.Options{})
@@ -353,7 +354,7 @@ func TestWebSocketEndsWithTheServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	ask(t, c, `{"id":1,"method":"getStats"}`)
-	go func() { // the client's side of the farewell
+	go func() { // the client's side of the closing handshake
 		for {
 			if _, _, err := c.Read(context.Background()); err != nil {
 				return
@@ -370,7 +371,7 @@ func TestWebSocketEndsWithTheServer(t *testing.T) {
 	}
 }
 
-// nodes is where brokers are, for forwarders.
+// nodes is the locator of forwarders: where the brokers are.
 type nodes struct {
 	addr string
 	err  error
@@ -378,7 +379,7 @@ type nodes struct {
 
 func (n *nodes) Broker(context.Context, string, int) (string, int64, error) { return n.addr, 7, n.err }
 
-// node runs an API over a forwarder, and notes the headers of calls that arrive.
+// node runs an API over a forwarder, and records the headers of incoming calls.
 func node(t *testing.T, local queue.Service, where *nodes) (*httptest.Server, *atomic.Pointer[http.Header]) {
 	t.Helper()
 	seen := new(atomic.Pointer[http.Header])
@@ -395,7 +396,7 @@ func node(t *testing.T, local queue.Service, where *nodes) (*httptest.Server, *a
 	return s, seen
 }
 
-// TestForwarding: any node answers, on every transport, by asking the broker's node once.
+// TestForwarding: any node answers, on every transport, by calling the broker's node once.
 func TestForwarding(t *testing.T) {
 	t.Parallel()
 	q := queuetest.New()
@@ -434,7 +435,8 @@ func TestForwarding(t *testing.T) {
 	}
 }
 
-// TestForwardingIsOneHop: two nodes that each believe in the other do not play ball.
+// TestForwardingIsOneHop: two nodes that each take the other for the broker do not forward a call
+// back and forth.
 func TestForwardingIsOneHop(t *testing.T) {
 	t.Parallel()
 	toB, toA := &nodes{}, &nodes{}
@@ -455,7 +457,7 @@ func TestForwardingIsOneHop(t *testing.T) {
 	}
 }
 
-// TestForwardingWithoutABroker: nobody to ask is 503, whatever the reason.
+// TestForwardingWithoutABroker: without a broker the answer is 503, whatever the reason.
 func TestForwardingWithoutABroker(t *testing.T) {
 	t.Parallel()
 	for _, where := range []*nodes{{}, {err: errors.New("no leader")}, {addr: "127.0.0.1:1"}} {
@@ -478,7 +480,7 @@ func TestForwardingWithoutABroker(t *testing.T) {
 	if _, err := gone.Stats(t.Context(), "q"); queue.TagOf(err) != queue.QueueNotFound {
 		t.Error(err)
 	}
-	// A broker that was deposed meanwhile is no broker.
+	// A broker that was replaced meanwhile counts as none.
 	moved := queue.Refuse(queue.QueueNotOwner, "deposed")
 	f, err := api.NewForwarder(api.ForwarderConfig{Locator: &nodes{addr: "next:1"}, Self: "me:1", Local: broken{err: moved}})
 	if err != nil {
@@ -496,7 +498,7 @@ func TestForwardingWithoutABroker(t *testing.T) {
 	}
 }
 
-// counting counts calls and breaks each.
+// counting counts calls and breaks each connection.
 type counting struct{ calls atomic.Int32 }
 
 func (c *counting) ServeHTTP(http.ResponseWriter, *http.Request) {
@@ -504,7 +506,8 @@ func (c *counting) ServeHTTP(http.ResponseWriter, *http.Request) {
 	panic(http.ErrAbortHandler)
 }
 
-// TestForwardingRepeatsNothing: a lost answer to a write without a key is the caller's to judge.
+// TestForwardingRepeatsNothing: if the answer to a write without a key is lost, the caller must
+// decide what to do.
 func TestForwardingRepeatsNothing(t *testing.T) {
 	t.Parallel()
 	broker := &counting{}
@@ -521,7 +524,7 @@ func TestForwardingRepeatsNothing(t *testing.T) {
 	}
 }
 
-// TestLongPoll: a claim that waits is answered when a job comes, and empty when none does.
+// TestLongPoll: a waiting claim is answered when a job comes, and empty when none does.
 func TestLongPoll(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

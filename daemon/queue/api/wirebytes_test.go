@@ -61,9 +61,9 @@ func fieldsOf(t *testing.T, body string) map[protowire.Number]string {
 	return out
 }
 
-// TestOsqueueFieldNumbers speaks osqueue's service byte by byte, as its published clients do, with the
-// broker itself behind it: what the numbers of fields mean is interface, and generated code on both
-// sides would not notice if they changed.
+// TestOsqueueFieldNumbers uses osqueue's service byte by byte, as its published clients do, with a
+// real broker. The numbers of fields are part of the interface, and generated code on both sides
+// would not notice if they changed.
 func TestOsqueueFieldNumbers(t *testing.T) {
 	t.Parallel()
 	h, err := api.New(broker(t, mem.Config{}), api.Options{Logger: quiet})
@@ -92,7 +92,7 @@ func TestOsqueueFieldNumbers(t *testing.T) {
 	same("claim", call("ClaimJob", message(field{1, "w"}, field{2, "other"}, field{2, "email"})), map[protowire.Number]string{1: id, 2: `{"a":1}`, 3: "email"})
 	same("heartbeat", call("Heartbeat", message(field{1, id}, field{2, "w"})), map[protowire.Number]string{})
 
-	stats := call("GetStats", "") // zero values are left out
+	stats := call("GetStats", "") // zero values are omitted
 	same("stats", stats, map[protowire.Number]string{1: "1", 3: "1", 4: "127.0.0.1:7070"})
 	call("SubmitJob", message(field{1, `null`}))
 	list := call("ListJobs", "")

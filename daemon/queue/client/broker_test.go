@@ -20,7 +20,7 @@ import (
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
-// cluster is a few nodes, each with a broker, a forwarder and the API, over one bucket.
+// cluster is a few nodes on one bucket, each with a broker, a forwarder and the API.
 type cluster struct {
 	t      testing.TB
 	bucket blob.Bucket
@@ -33,7 +33,7 @@ type brokerNode struct {
 	broker *queue.Broker
 	addr   string
 	url    string
-	end    func() // ends the run as if the process was gone
+	end    func() // ends the run as if the process had crashed
 }
 
 func newCluster(t testing.TB, nodes int) *cluster {
@@ -66,7 +66,7 @@ func newCluster(t testing.TB, nodes int) *cluster {
 	return c
 }
 
-// assign has a node serve the queue, after whoever did.
+// assign makes a node serve the queue in place of the previous one.
 func (c *cluster) assign(i int) {
 	c.t.Helper()
 	c.gen++
@@ -88,8 +88,8 @@ func (c *cluster) assign(i int) {
 	c.where.move(n.addr, c.gen)
 }
 
-// TestWorkSurvivesFailovers: jobs are enqueued and worked on through any node while the broker
-// dies three times; every job is completed exactly once and none is lost.
+// TestWorkSurvivesFailovers: jobs are enqueued and worked on through any node while the broker dies
+// three times. Every job is completed exactly once and none is lost.
 func TestWorkSurvivesFailovers(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3)
@@ -171,8 +171,8 @@ func TestWorkSurvivesFailovers(t *testing.T) {
 	t.Logf("%d handlers ran more than once", again)
 }
 
-// TestBrokerThroughTheWire plays what a caller of the API may see of a broker: a stale claim, a
-// forged one, an unknown queue, dead letters and their redrive, pause, results.
+// TestBrokerThroughTheWire tests what a caller of the API sees of a broker: a stale claim, a forged
+// one, an unknown queue, dead letters and their redrive, pause, results.
 func TestBrokerThroughTheWire(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, json bool) {
@@ -226,7 +226,7 @@ func TestBrokerThroughTheWire(t *testing.T) {
 	})
 }
 
-// BenchmarkWorker drains jobs through HTTP with one worker whose handlers do nothing.
+// BenchmarkWorker works off jobs over HTTP with one worker whose handlers do nothing.
 func BenchmarkWorker(b *testing.B) {
 	c := newCluster(b, 1)
 	if _, err := c.nodes[0].broker.Queues().Declare(b.Context(), queue.Settings{Name: "q"}); err != nil {
@@ -270,7 +270,8 @@ func BenchmarkWorker(b *testing.B) {
 	b.ReportMetric(float64(jobs)/b.Elapsed().Seconds(), "jobs/s")
 }
 
-// TestWorkerInTheBrokersProcess: the worker runtime needs no wire. At the stop nothing stays claimed.
+// TestWorkerInTheBrokersProcess: a worker can use a broker in its process directly. After the stop,
+// no job is still claimed.
 func TestWorkerInTheBrokersProcess(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1)

@@ -24,7 +24,7 @@ import (
 	"github.com/emitd/emitd/daemon/queue/client"
 )
 
-// serve runs the API over q, and whatever stands before it.
+// serve runs the API over q, behind the handler before.
 func serve(t *testing.T, q queue.Service, before func(http.Handler) http.Handler) *httptest.Server {
 	t.Helper()
 	h, err := api.New(q, api.Options{})
@@ -69,8 +69,7 @@ func bothWays(t *testing.T, f func(t *testing.T, json bool)) {
 	}
 }
 
-// TestClientIsAService shows that a caller sees through the client what it would see at the
-// broker itself.
+// TestClientIsAService: a caller sees through the client what it would see at the broker itself.
 func TestClientIsAService(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, json bool) {
@@ -88,7 +87,7 @@ func TestClientIsAService(t *testing.T) {
 	})
 }
 
-// story does everything a service can and returns what it saw, times left out.
+// story calls everything that a service can do and returns the results without times.
 func story(t *testing.T, s queue.Service) []string {
 	t.Helper()
 	ctx := t.Context()
@@ -131,7 +130,7 @@ func story(t *testing.T, s queue.Service) []string {
 	return out
 }
 
-// show prints a value without what differs between two runs or between the two encodings.
+// show prints a value without what differs between runs or encodings.
 func show(v reflect.Value) string {
 	switch v.Kind() {
 	case reflect.Interface, reflect.Pointer:
@@ -167,8 +166,8 @@ func show(v reflect.Value) string {
 	}
 }
 
-// TestHole09RediscoversAfterFailover: when the broker's node dies the client finds the next, by
-// address or by locator, and no call fails.
+// TestHole09RediscoversAfterFailover: when the broker's node dies, the client finds the next one,
+// by address or by locator, and no call fails.
 func TestHole09RediscoversAfterFailover(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, json bool) {
@@ -190,7 +189,7 @@ func TestHole09RediscoversAfterFailover(t *testing.T) {
 	})
 }
 
-// TestStaleLocatorFallsBack: while the locator still names the dead, any node will do.
+// TestStaleLocatorFallsBack: while the locator still names the dead node, any other node is used.
 func TestStaleLocatorFallsBack(t *testing.T) {
 	t.Parallel()
 	q := queuetest.New()
@@ -201,7 +200,7 @@ func TestStaleLocatorFallsBack(t *testing.T) {
 	enqueue(t, c, "a")
 }
 
-// TestHolderIsBelieved: a 503 that names the holder is followed at once.
+// TestHolderIsBelieved: after a 503 that names the holder, the holder is called at once.
 func TestHolderIsBelieved(t *testing.T) {
 	t.Parallel()
 	q := queuetest.New()
@@ -272,8 +271,8 @@ func enqueue(t *testing.T, s queue.Service, id string) {
 	}
 }
 
-// lossy lets the server do a call and then breaks the connection before the answer, as often as
-// told.
+// lossy lets the server carry out a call and then breaks the connection before the answer, as often
+// as times says.
 func lossy(times *atomic.Int32) func(http.Handler) http.Handler {
 	return func(h http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -287,8 +286,8 @@ func lossy(times *atomic.Int32) func(http.Handler) http.Handler {
 	}
 }
 
-// TestLostAnswersDuplicateNothing: the server does what was asked and the answer is lost; the
-// repetition changes nothing and gets what the first would have got.
+// TestLostAnswersDuplicateNothing: the server carries out a call and the answer is lost. The
+// repeated call changes nothing and gets what the first would have got.
 func TestLostAnswersDuplicateNothing(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, json bool) {
@@ -326,7 +325,8 @@ func TestLostAnswersDuplicateNothing(t *testing.T) {
 	})
 }
 
-// TestUnsafeActsAreNotRepeated: what would do more the second time ends as UnknownOutcome.
+// TestUnsafeActsAreNotRepeated: a call whose second execution would have a further effect ends as
+// UnknownOutcome.
 func TestUnsafeActsAreNotRepeated(t *testing.T) {
 	t.Parallel()
 	q := queuetest.New()
@@ -343,7 +343,7 @@ func TestUnsafeActsAreNotRepeated(t *testing.T) {
 	}
 }
 
-// TestOnceMeansOnce: a forwarder's client repeats nothing and invents no IDs.
+// TestOnceMeansOnce: a forwarder's client repeats nothing and generates no IDs.
 func TestOnceMeansOnce(t *testing.T) {
 	t.Parallel()
 	q := queuetest.New()
@@ -359,11 +359,11 @@ func TestOnceMeansOnce(t *testing.T) {
 	}
 }
 
-// TestEndsWithTheContext: without a server a call ends when its context does, and says that
-// nothing has happened.
+// TestEndsWithTheContext: without a server a call ends when its context does, and says that it had
+// no effect.
 func TestEndsWithTheContext(t *testing.T) {
 	t.Parallel()
-	const addr = "127.0.0.1:1" // no test listens there
+	const addr = "127.0.0.1:1" // no test listens at this address
 	c := dial(t, client.Config{Addresses: []string{addr}})
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
@@ -387,7 +387,7 @@ func TestEndsWithTheContext(t *testing.T) {
 	}
 }
 
-// TestUnknownQueueEndsTheCall: a locator that knows that there is no such queue is believed.
+// TestUnknownQueueEndsTheCall: if the locator knows that there is no such queue, the call ends.
 func TestUnknownQueueEndsTheCall(t *testing.T) {
 	t.Parallel()
 	c := dial(t, client.Config{Locator: &locator{err: queue.Refuse(queue.QueueNotFound, "there is no queue q")}, RetryFor: -1})
@@ -396,7 +396,7 @@ func TestUnknownQueueEndsTheCall(t *testing.T) {
 	}
 }
 
-// TestHungServerIsLeft: a server that takes a call and never answers is left after the timeout.
+// TestHungServerIsLeft: a server that accepts a call and never answers is left after the timeout.
 func TestHungServerIsLeft(t *testing.T) {
 	t.Parallel()
 	q := queuetest.New()
@@ -408,7 +408,7 @@ func TestHungServerIsLeft(t *testing.T) {
 	enqueue(t, c, "a")
 }
 
-// TestTokenAndRefusals: the token is sent, and what the server refuses comes back with its tag.
+// TestTokenAndRefusals: the token is sent, and refusals of the server are returned with their tags.
 func TestTokenAndRefusals(t *testing.T) {
 	t.Parallel()
 	guard := func(h http.Handler) http.Handler {
@@ -434,8 +434,8 @@ func TestTokenAndRefusals(t *testing.T) {
 	}
 }
 
-// TestTLS: with a TLS configuration addresses without a scheme are https, and strangers are not
-// believed.
+// TestTLS: with a TLS configuration, addresses without a scheme use https, and unknown certificates
+// are rejected.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	h, err := api.New(queuetest.New(), api.Options{})
@@ -458,7 +458,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// TestRedirectsAreNotFollowed: the token does not go to whoever a redirect names.
+// TestRedirectsAreNotFollowed: the token is not sent to the host that a redirect names.
 func TestRedirectsAreNotFollowed(t *testing.T) {
 	t.Parallel()
 	var reached atomic.Int32
@@ -473,7 +473,7 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	}
 }
 
-// TestBadCallsStayHere: what the limits forbid costs no round trip.
+// TestBadCallsStayHere: a call that exceeds the limits makes no request.
 func TestBadCallsStayHere(t *testing.T) {
 	t.Parallel()
 	c := dial(t, client.Config{Addresses: []string{"192.0.2.1:1"}, RetryFor: -1})

@@ -25,7 +25,7 @@ func (m *moving) Broker(context.Context, string, int) (string, int64, error) {
 	return m.addrs[n-1], int64(n), nil
 }
 
-// patient makes a client whose calls end where they would pause.
+// patient creates a client whose calls end where they would pause.
 func patient(t *testing.T, c client.Config) *client.Client {
 	t.Helper()
 	c.Backoff = time.Hour
@@ -37,8 +37,8 @@ func patient(t *testing.T, c client.Config) *client.Client {
 	return out
 }
 
-// TestGoneNodeIsLeftAtOnce: when a node does not answer and another is known, there is no pause: with
-// this one the call would end before it.
+// TestGoneNodeIsLeftAtOnce: if a node does not answer and another is known, there is no pause; with
+// this client, the call would end before it.
 func TestGoneNodeIsLeftAtOnce(t *testing.T) {
 	t.Parallel()
 	q := queuetest.New()
@@ -54,8 +54,8 @@ func TestGoneNodeIsLeftAtOnce(t *testing.T) {
 	}
 }
 
-// TestPausesAreMade: a node that answers and asks for a pause gets it, though another is known; and so
-// do nodes that were all tried.
+// TestPausesAreMade: if a node answers and asks for a pause, the client pauses although another
+// node is known. It also pauses when all nodes were tried.
 func TestPausesAreMade(t *testing.T) {
 	t.Parallel()
 	q := queuetest.New()

@@ -17,7 +17,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	server := httptest.NewServer(handler) // in earnest: any node of emitd
+	server := httptest.NewServer(handler) // in production: any node of emitd
 	defer server.Close()
 
 	ctx := context.Background()

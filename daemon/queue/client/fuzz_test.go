@@ -11,7 +11,7 @@ import (
 	"github.com/emitd/emitd/daemon/queue/client"
 )
 
-// answered is a server that answers every call alike.
+// answered is a server that gives every call the same answer.
 type answered struct {
 	status int
 	body   []byte
@@ -27,7 +27,8 @@ func (a answered) RoundTrip(r *http.Request) (*http.Response, error) {
 	}, nil
 }
 
-// FuzzAnswers: whatever answers, a call ends with as much as was asked for, or with a refusal that has a tag.
+// FuzzAnswers: whatever the answer, a call ends with as many results as it asked for, or with a
+// refusal that has a tag.
 func FuzzAnswers(f *testing.F) {
 	f.Add(uint16(0), []byte(`{"jobs":[{"id":"a","state":"waiting","payload":1,"token":"t"}],"cursor":"c"}`))
 	f.Add(uint16(0), []byte(`{"outcomes":[{"id":"a","error":{"_tag":"StaleClaim","message":"m"}}]}`))

@@ -18,7 +18,7 @@ func Example() {
 	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
 	defer stop()
 
-	q := queuetest.New() // in earnest: client.New, or the broker in this process
+	q := queuetest.New() // in production: client.New, or the broker in this process
 	w, err := worker.New(q, worker.Config{Concurrency: 1, Hooks: worker.Hooks{
 		OnFailed: func(j queue.Info, err error, state queue.State) {
 			fmt.Println(j.ID, "is", state, "because", err)

@@ -41,7 +41,7 @@ func settle(t *testing.T, q *queuetest.Queue, s queue.Settlement) queue.Outcome 
 	return o[0]
 }
 
-// TestOrder: the highest priority first, then the oldest; of the types asked for.
+// TestOrder: the highest priority first, then the oldest, among the requested types.
 func TestOrder(t *testing.T) {
 	t.Parallel()
 	q := queuetest.New()
@@ -54,7 +54,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestTime: delays, lives and claims end by themselves.
+// TestTime: delays, times to live and claims end by themselves.
 func TestTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -81,7 +81,8 @@ func TestTime(t *testing.T) {
 	})
 }
 
-// TestAttempts: failures back off and end dead; a release costs nothing; redrive begins anew.
+// TestAttempts: failures back off and end dead; a release counts no attempt; redrive resets the
+// attempts.
 func TestAttempts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -105,7 +106,7 @@ func TestAttempts(t *testing.T) {
 	})
 }
 
-// TestClaimsAreRepeatable: the same request gets the same jobs, and a claim that waits ends with
+// TestClaimsAreRepeatable: the same request ID gets the same jobs, and a waiting claim ends with
 // its context.
 func TestClaimsAreRepeatable(t *testing.T) {
 	t.Parallel()

@@ -7,8 +7,8 @@ import (
 	"github.com/emitd/emitd/daemon/queue/api/refusal"
 )
 
-// FuzzParse: whatever an answer's body is, it is a refusal with a tag and a message, which can be written down again and
-// comes back the same.
+// FuzzParse: whatever the body of an answer, the result is a refusal with a tag and a message,
+// which can be encoded again and decodes to the same.
 func FuzzParse(f *testing.F) {
 	f.Add(409, []byte(`{"_tag":"StaleClaim","message":"m","hint":"h","retry_after_ms":5,"holder":"h:1"}`))
 	f.Add(503, []byte(`{"_tag":"QueueNotOwner","detail":"d","retry_after_ms":-1}`))

@@ -7,7 +7,8 @@ import (
 	"github.com/emitd/emitd/daemon/queue/api/refusal"
 )
 
-// TestEveryTagHasAHint: nobody is refused without being told what to do, and a refusal comes back as it was.
+// TestEveryTagHasAHint: every refusal says what to do, and a refusal is the same after encoding and
+// decoding.
 func TestEveryTagHasAHint(t *testing.T) {
 	t.Parallel()
 	for _, tag := range refusal.Tags() {

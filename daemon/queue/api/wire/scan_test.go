@@ -10,7 +10,7 @@ import (
 	"github.com/emitd/emitd/daemon/queue"
 )
 
-// bodies are what a scanner reads, and what it must leave to encoding/json.
+// bodies are those that a scanner decodes, and those that it must leave to encoding/json.
 var bodies = []string{
 	`{}`, ` { } `, `{"payload":1}`, `{"payload":{"a":[1,-2.5e+7,true,false,null,"\u00e4\n\"",{}],"":[]}}`,
 	`{"id":"a","key":"b","type":"t","group":"g","payload":"x","priority":-3,"delay_ms":5,"ttl_ms":7}`,
@@ -20,7 +20,7 @@ var bodies = []string{
 	`{"worker":"w","types":["a","b"],"max":3,"wait_ms":1,"visibility_ms":2,"request_id":"r","tokenless":true}`, `{"types":[]}`, `{"tokenless":false}`,
 	`{"settlements":[{"verb":"complete","id":"i","token":"t","result":{"a":1}},{"verb":"fail","cause":"c","retry_after_ms":0,"dead":true}]}`,
 	`{"verb":"extend","visibility_ms":1}`, `{"verb":"dance"}`, `{"token":"t","result_base64":"AA=="}`, `{"worker":"w"}`,
-	// To be declined, or refused.
+	// These must be declined or refused.
 	``, `null`, `[]`, `1`, `"x"`, `{`, `}`, `{}}`, `{} {}`, `{"id"}`, `{"id":}`, `{"id":"a",}`, `{,}`, `{"id":"a""key":"b"}`,
 	`{"ID":"a"}`, `{"Id":"a"}`, `{"id":"a","id":"b"}`, `{"retry":{"factor":2},"retry":{"back":true}}`, `{"jobs":[{}],"jobs":[{},{}]}`,
 	`{"id":null}`, `{"payload":null}`, `{"jobs":null}`, `{"jobs":[null]}`, `{"retry":null}`, `{"types":null}`, `{"result":null}`, `{"retry_after_ms":null}`,
@@ -32,12 +32,12 @@ var bodies = []string{
 	`{"payload":` + strings.Repeat("[", 101) + strings.Repeat("]", 101) + `}`, `{"payload":` + strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000) + `}`,
 }
 
-// targets makes one of each body that a scanner reads.
+// targets returns one of each body that a scanner decodes.
 func targets() []scanned {
 	return []scanned{&EnqueueRequest{}, &ClaimRequest{}, &SettleRequest{}, &Settlement{}}
 }
 
-// compare holds a scanner against encoding/json, and reports whether it read the body.
+// compare compares a scanner with encoding/json, and reports whether it decoded the body.
 func compare(t *testing.T, body []byte, fast, slow scanned) bool {
 	t.Helper()
 	before := string(body)
@@ -66,7 +66,7 @@ func TestScannersReadWhatEncodingJSONReads(t *testing.T) {
 			if compare(t, []byte(body), fast[i], slow[i]) {
 				read++
 			}
-			// Whoever declines leaves nothing behind.
+			// A scanner that declines leaves no trace.
 			errWhole, errSlow := Decode([]byte(body), whole[i]), decode([]byte(body), targets()[i])
 			if (errWhole == nil) != (errSlow == nil) || errWhole != nil && errWhole.Error() != errSlow.Error() {
 				t.Errorf("%T of %q: %v, by encoding/json %v", whole[i], body, errWhole, errSlow)
@@ -81,7 +81,8 @@ func TestScannersReadWhatEncodingJSONReads(t *testing.T) {
 	}
 }
 
-// TestScannersReadWhatProgramsWrite: else they are of no use.
+// TestScannersReadWhatProgramsWrite: scanners decode the usual bodies; otherwise they would be
+// useless.
 func TestScannersReadWhatProgramsWrite(t *testing.T) {
 	t.Parallel()
 	after := time.Second
@@ -105,7 +106,7 @@ func TestScannersReadWhatProgramsWrite(t *testing.T) {
 	}
 }
 
-// TestScannedBytesAreCopies: the buffer of a body is used again.
+// TestScannedBytesAreCopies: the buffer of a body is reused.
 func TestScannedBytesAreCopies(t *testing.T) {
 	t.Parallel()
 	body := []byte(`{"jobs":[{"id":"a","payload":[1]},{"payload":{"b":2}}]}`)
@@ -154,7 +155,7 @@ func BenchmarkDecodeSettle(b *testing.B) {
 	benchmarkDecode(b, AppendSettle(nil, what), func() scanned { return &SettleRequest{} })
 }
 
-// benchmarkDecode alternates between both, so that they meet the same machine.
+// benchmarkDecode alternates between both, so that they run under the same conditions.
 func benchmarkDecode(b *testing.B, body []byte, target func() scanned) {
 	b.ReportAllocs()
 	var fast, slow time.Duration

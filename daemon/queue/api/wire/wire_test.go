@@ -62,7 +62,7 @@ func jobs(t *rapid.T) []queue.Job {
 	}), 1, 5).Draw(t, "jobs")
 }
 
-// same compares, taking empty for absent and one zone for another.
+// same compares values, treating empty and absent values, and time zones, as equal.
 func same(t *rapid.T, what string, got, want any) {
 	if a, b := fmt.Sprintf("%+v", normal(got)), fmt.Sprintf("%+v", normal(want)); a != b {
 		t.Fatalf("%s:\n got %s\nwant %s", what, a, b)
@@ -97,7 +97,7 @@ func normal(v any) any {
 	return v
 }
 
-// TestJobsComeThrough: what is enqueued arrives byte for byte, as JSON and as protobuf.
+// TestJobsComeThrough: submitted jobs arrive byte for byte, as JSON and as protobuf.
 func TestJobsComeThrough(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -131,7 +131,7 @@ func TestJobsComeThrough(t *testing.T) {
 	})
 }
 
-// TestSettlementsComeThrough likewise.
+// TestSettlementsComeThrough: settlements arrive unchanged, too.
 func TestSettlementsComeThrough(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -171,7 +171,7 @@ func TestSettlementsComeThrough(t *testing.T) {
 	})
 }
 
-// TestAnswersComeThrough: receipts, claims, outcomes and pages, on both ways.
+// TestAnswersComeThrough: receipts, claims, outcomes and pages arrive unchanged in both encodings.
 func TestAnswersComeThrough(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -218,7 +218,7 @@ func decode(t *rapid.T, body []byte, v any) {
 	}
 }
 
-// TestEveryFieldIsWritten: the hand-written encoders know every field that the bodies declare.
+// TestEveryFieldIsWritten: the hand-written encoders write every field that the bodies declare.
 func TestEveryFieldIsWritten(t *testing.T) {
 	t.Parallel()
 	after := time.Second
@@ -269,7 +269,7 @@ func members(t reflect.Type) []string {
 	return out
 }
 
-// TestStats: statistics come back as they were.
+// TestStats: statistics are the same after encoding and decoding.
 func TestStats(t *testing.T) {
 	t.Parallel()
 	var want queue.Stats
@@ -294,7 +294,8 @@ func TestStats(t *testing.T) {
 	}
 }
 
-// TestProblems: a refusal comes back as it was, and what is none becomes one.
+// TestProblems: a refusal is the same after encoding and decoding, and another body becomes a
+// refusal.
 func TestProblems(t *testing.T) {
 	t.Parallel()
 	for _, tag := range []queue.Tag{
@@ -327,7 +328,7 @@ func TestProblems(t *testing.T) {
 	}
 }
 
-// TestNumbersThatAreNone: what JSON cannot say is refused before it is written.
+// TestNumbersThatAreNone: numbers that JSON cannot represent are refused before they are encoded.
 func TestNumbersThatAreNone(t *testing.T) {
 	t.Parallel()
 	for _, r := range []queue.Retry{{Factor: math.NaN()}, {Jitter: math.NaN()}, {Factor: math.Inf(1)}, {Jitter: math.Inf(-1)}, {MaxAttempts: 1 << 40}} {
@@ -337,7 +338,7 @@ func TestNumbersThatAreNone(t *testing.T) {
 	}
 }
 
-// TestQueueNames has the border of what a queue may be called.
+// TestQueueNames tests the limits of queue names.
 func TestQueueNames(t *testing.T) {
 	t.Parallel()
 	for name, ok := range map[string]bool{
@@ -350,7 +351,7 @@ func TestQueueNames(t *testing.T) {
 	}
 }
 
-// FuzzDecode: no body brings the decoder down, and what it refuses is a refusal with a message.
+// FuzzDecode: no body crashes the decoder, and its errors are refusals with a message.
 func FuzzDecode(f *testing.F) {
 	for _, s := range []string{
 		`{"jobs":[{"id":"a","payload":{"x":[1,2]},"run_at":"2027-01-01T00:00:00Z","retry":{"max_attempts":2}}]}`,
@@ -371,7 +372,7 @@ func FuzzDecode(f *testing.F) {
 		if err == nil {
 			list, err := e.List()
 			check(err)
-			if err == nil { // what was taken can be sent on
+			if err == nil { // what was accepted can be encoded again
 				var again wire.EnqueueRequest
 				if err := wire.Decode(wire.AppendEnqueue(nil, list), &again); err != nil {
 					t.Errorf("%q: %v", body, err)

@@ -14,21 +14,21 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// cluster is a store that always says the same. In earnest it is the cluster's: postgres.Open,
-// sqlite.Open or object.Open return it.
+// cluster is a store that always returns the same state. In production it is the cluster's store,
+// from postgres.Open, sqlite.Open or object.Open.
 type cluster struct{ state daemon.Snapshot }
 
 func (c *cluster) Snapshot(context.Context) (*daemon.Snapshot, error) { return &c.state, nil }
 
-// A client that can read the cluster store needs the address of no node: it asks the node that serves the
-// queue, and the next one after that has gone.
+// A client that can read the cluster store needs no node's address: it calls the node that serves
+// the queue, and the next one after a failover.
 func Example() {
 	handler, err := api.New(queuetest.New(), api.Options{})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	server := httptest.NewServer(handler) // in earnest: the node's own listener
+	server := httptest.NewServer(handler) // in production: the node's own listener
 	defer server.Close()
 	holder := node.Member{State: node.Live}
 	holder.Incarnation, holder.Address = "a", server.Listener.Addr().String()

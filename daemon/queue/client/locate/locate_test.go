@@ -31,8 +31,8 @@ func (m *moving) Snapshot(context.Context) (*daemon.Snapshot, error) {
 	}}, m.err
 }
 
-// A snapshot answers for a while, and a doubted one until the next look may be taken: calls that wait
-// for a broker do not read the store each.
+// A snapshot is used for a while; after Doubt, only until the next read is allowed. So calls that
+// wait for a broker do not each read the store.
 func TestDoubts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -47,7 +47,7 @@ func TestDoubts(t *testing.T) {
 			{1, false, 2},
 			{0, true, 2},
 			{doubted - 1, false, 2},
-			{1, false, 3}, // the doubt of before
+			{1, false, 3}, // the earlier doubt
 			{doubted, false, 3},
 			{0, true, 4},
 		} {
@@ -63,8 +63,8 @@ func TestDoubts(t *testing.T) {
 	})
 }
 
-// TestNobody: a shard without a broker that is there has none, and who is asked whether the queue exists
-// is believed where no unit says more.
+// TestNobody: a shard without a broker has no address and no error, and Exists decides whether the
+// queue exists if no unit shows it.
 func TestNobody(t *testing.T) {
 	t.Parallel()
 	unsure := errors.New("the list of queues does not answer")
@@ -101,7 +101,7 @@ func TestNobody(t *testing.T) {
 	}
 }
 
-// TestShards: units that are retired count no more.
+// TestShards: retired units do not count.
 func TestShards(t *testing.T) {
 	t.Parallel()
 	l := New(Config{Cluster: &moving{}})
