@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// A token proves a claim. Its text is
+// token proves a claim. Its text is
 //
 //	base64url(version 1 · shard · number · epoch · delivery · nonce (4 bytes) · MAC (16 bytes))
 //

@@ -153,7 +153,7 @@ func TestRecordsSurviveACrash(t *testing.T) {
 	})
 }
 
-// A paused owner that continues acknowledges nothing.
+// TestADeposedOwnerIsFenced: a paused owner that continues acknowledges nothing.
 func TestADeposedOwnerIsFenced(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -113,7 +113,8 @@ func TestAnErrorOfTheStateEndsOpen(t *testing.T) {
 	})
 }
 
-// Calls of Append are replayed one by one, each with its time; times never go back.
+// TestReplayKeepsCallsAndTimes: calls of Append are replayed one by one, each with its time; times
+// never go back.
 func TestReplayKeepsCallsAndTimes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -140,8 +141,8 @@ func TestReplayKeepsCallsAndTimes(t *testing.T) {
 	})
 }
 
-// A close that cannot finish returns an error. What was acknowledged is there, and the next owner
-// takes over as after a crash.
+// TestCloseGivesUp: a close that cannot finish returns an error. What was acknowledged is there,
+// and the next owner takes over as after a crash.
 func TestCloseGivesUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -174,7 +175,8 @@ func TestCloseGivesUp(t *testing.T) {
 	})
 }
 
-// A checkpoint is streamed: its backlog grows, shrinks as parts are stored, and the log continues.
+// TestACheckpointIsStreamed: a checkpoint is streamed: its backlog grows, shrinks as parts are
+// stored, and the log continues.
 func TestACheckpointIsStreamed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -222,8 +224,8 @@ func TestACheckpointIsStreamed(t *testing.T) {
 	})
 }
 
-// Runs are stored once, as objects of their own, and belong to every checkpoint until they are
-// dropped.
+// TestRunsOutliveCheckpoints: runs are stored once, as objects of their own, and belong to every
+// checkpoint until they are dropped.
 func TestRunsOutliveCheckpoints(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -269,7 +271,7 @@ func TestRunsOutliveCheckpoints(t *testing.T) {
 	})
 }
 
-// Done and Err report every end of a checkpoint.
+// TestHowACheckpointEnds: Done and Err report every end of a checkpoint.
 func TestHowACheckpointEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -100,7 +100,8 @@ func withRuns(t testing.TB) [][]byte {
 	return slices.Concat(runs, more, [][]byte{rest})
 }
 
-// Entries in a run are not written again. Entries in no run are, until there are enough for one.
+// TestTheWindowIsWrittenOnce: entries in a run are not written again. Entries in no run are, until
+// there are enough for one.
 func TestTheWindowIsWrittenOnce(t *testing.T) {
 	t.Parallel()
 	l := New(Config{DedupIDs: 100_000})
@@ -131,8 +132,8 @@ func TestTheWindowIsWrittenOnce(t *testing.T) {
 	}
 }
 
-// A run is dropped when nothing in it is remembered any more: because its time is over, or because
-// the window was made smaller.
+// TestRunsAreDropped: a run is dropped when nothing in it is remembered any more: because its time
+// is over, or because the window was made smaller.
 func TestRunsAreDropped(t *testing.T) {
 	t.Parallel()
 	for name, forget := range map[string]func(*Ledger) error{
@@ -165,7 +166,8 @@ func TestRunsAreDropped(t *testing.T) {
 	}
 }
 
-// An aborted checkpoint changes nothing: its runs do not belong to the next one.
+// TestRunsOfACheckpointGivenUp: an aborted checkpoint changes nothing: its runs do not belong to
+// the next one.
 func TestRunsOfACheckpointGivenUp(t *testing.T) {
 	t.Parallel()
 	l := New(Config{})
@@ -183,8 +185,9 @@ func TestRunsOfACheckpointGivenUp(t *testing.T) {
 	knows(t, restoreAll(t, runs, rest), named(0, 30))
 }
 
-// An ID ends again, in the middle of the window, while a checkpoint is written, because its time
-// was shorter than that of older ones. Neither it nor the older ones are missing.
+// TestACutKeepsWhatIsForgottenOutOfOrder: an ID ends again, in the middle of the window, while a
+// checkpoint is written, because its time was shorter than that of older ones. Neither it nor the
+// older ones are missing.
 func TestACutKeepsWhatIsForgottenOutOfOrder(t *testing.T) {
 	t.Parallel()
 	for _, least := range []int{1, leastRun} {
@@ -219,8 +222,8 @@ func TestACutKeepsWhatIsForgottenOutOfOrder(t *testing.T) {
 	}
 }
 
-// A position whose entry was dropped before the cut is part of a run, so that later entries keep
-// their positions.
+// TestARunWithoutAnEntry: a position whose entry was dropped before the cut is part of a run, so
+// that later entries keep their positions.
 func TestARunWithoutAnEntry(t *testing.T) {
 	t.Parallel()
 	l := New(Config{DedupWindow: 10_000})
@@ -248,8 +251,8 @@ func TestARunWithoutAnEntry(t *testing.T) {
 	knows(t, next, named(2, 6))
 }
 
-// Entries that are all forgotten at once while a checkpoint is written are in it, in runs of the
-// usual size.
+// TestACutKeepsWhatIsForgottenAtOnce: entries that are all forgotten at once while a checkpoint is
+// written are in it, in runs of the usual size.
 func TestACutKeepsWhatIsForgottenAtOnce(t *testing.T) {
 	t.Parallel()
 	l := New(Config{DedupWindow: 1000})
@@ -281,7 +284,8 @@ func TestACutKeepsWhatIsForgottenAtOnce(t *testing.T) {
 	}
 }
 
-// A checkpoint without one of its runs, or with them in another order, is refused.
+// TestRunsThatDoNotFit: a checkpoint without one of its runs, or with them in another order, is
+// refused.
 func TestRunsThatDoNotFit(t *testing.T) {
 	t.Parallel()
 	whole := withRuns(t)
@@ -329,8 +333,8 @@ func headerSize(b []byte) int {
 	return 5 + (int(b[0]&0x7f) | int(b[1]&0x7f)<<7 | int(b[2]&0x7f)<<14)
 }
 
-// A checkpoint from before there were runs can be read, and one without runs is written as before:
-// an older version reads it.
+// TestCheckpointsBeforeRuns: a checkpoint from before there were runs can be read, and one without
+// runs is written as before: an older version reads it.
 func TestCheckpointsBeforeRuns(t *testing.T) {
 	t.Parallel()
 	old, err := base64.StdEncoding.DecodeString(beforeRuns)

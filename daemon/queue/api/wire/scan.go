@@ -12,7 +12,7 @@ import (
 	"github.com/emitd/emitd/daemon/queue"
 )
 
-// The frequent requests are decoded by hand. A scanner handles the bodies that programs usually
+// scanner decodes the frequent requests by hand. It handles the bodies that programs usually
 // write: exact field names, each once, plain strings, whole numbers. It returns what encoding/json
 // would return, or declines. Then encoding/json decodes the body from the beginning and reports
 // what is wrong. So there is one meaning and one set of errors, and a test compares the two.

@@ -31,8 +31,8 @@ func (m *moving) Snapshot(context.Context) (*daemon.Snapshot, error) {
 	}}, m.err
 }
 
-// A snapshot is used for a while; after Doubt, only until the next read is allowed. So calls that
-// wait for a broker do not each read the store.
+// TestDoubts: a snapshot is used for a while; after Doubt, only until the next read is allowed. So
+// calls that wait for a broker do not each read the store.
 func TestDoubts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -84,8 +84,8 @@ func TestSegmentsComeBackAsTheyWere(t *testing.T) {
 	}
 }
 
-// A long sequence of one byte compresses to almost nothing; it must not look like a fence in a
-// listing.
+// TestOnlyFencesHaveTheSizeOfAFence: a long sequence of one byte compresses to almost nothing; it
+// must not look like a fence in a listing.
 func TestOnlyFencesHaveTheSizeOfAFence(t *testing.T) {
 	t.Parallel()
 	for n := range 3000 {
@@ -211,7 +211,7 @@ func TestHeadComesBackAsItWas(t *testing.T) {
 	}
 }
 
-// A state begins with its runs; the other parts follow.
+// TestObjectsOfACheckpoint: a state begins with its runs; the other parts follow.
 func TestObjectsOfACheckpoint(t *testing.T) {
 	t.Parallel()
 	c := withRuns().Checkpoint
@@ -226,8 +226,8 @@ func TestObjectsOfACheckpoint(t *testing.T) {
 	}
 }
 
-// The HEAD of a journal without runs has the same bytes as before there were runs. With runs, its
-// features exclude programs that do not know them from owning the journal.
+// TestHeadsBeforeRuns: the HEAD of a journal without runs has the same bytes as before there were
+// runs. With runs, its features exclude programs that do not know them from owning the journal.
 func TestHeadsBeforeRuns(t *testing.T) {
 	t.Parallel()
 	const before = "RU1IRPsEOLUIARgMIgVzdG9yZSgHMgZub2RlLTE5AAAAAAAAAIBACEoKMDEyMzQ1Njc4OVIbCIQHEE0YAyCAgICAgCAoAjD7//////////8BWgUIoAYQTGCFBw=="
@@ -247,7 +247,8 @@ func TestHeadsBeforeRuns(t *testing.T) {
 	}
 }
 
-// A later version may add fields that this one can ignore; features name those that it cannot.
+// TestHeadsOfOtherPrograms: a later version may add fields that this one can ignore; features name
+// those that it cannot.
 func TestHeadsOfOtherPrograms(t *testing.T) {
 	t.Parallel()
 	with := func(field protowire.Number, v uint64) []byte {

@@ -45,7 +45,8 @@ func (r *rig) keys(prefix string) (keys []string) {
 	return keys
 }
 
-// HEAD names a checkpoint only when everything it covers is durable and all its parts are stored.
+// TestACheckpointWaitsForWhatItCovers: HEAD names a checkpoint only when everything it covers is
+// durable and all its parts are stored.
 func TestACheckpointWaitsForWhatItCovers(t *testing.T) {
 	t.Parallel()
 	r := started(t, empty(), config("a", 1))
@@ -97,8 +98,8 @@ func TestOneCheckpointAtATime(t *testing.T) {
 	}
 }
 
-// Q10: below the previous checkpoint, slots that neither checkpoint needs are deleted; fences never
-// are.
+// TestCollection: Q10: below the previous checkpoint, slots that neither checkpoint needs are
+// deleted; fences never are.
 func TestCollection(t *testing.T) {
 	t.Parallel()
 	b := empty()
@@ -149,7 +150,8 @@ func TestCollection(t *testing.T) {
 	}
 }
 
-// The slots to which a checkpoint refers survive a change of owner.
+// TestKeptSlotsAreKnownToTheNextOwner: the slots to which a checkpoint refers survive a change of
+// owner.
 func TestKeptSlotsAreKnownToTheNextOwner(t *testing.T) {
 	t.Parallel()
 	b := empty()
@@ -168,7 +170,8 @@ func TestKeptSlotsAreKnownToTheNextOwner(t *testing.T) {
 	}
 }
 
-// The collection gives up on a store that does not delete; the next checkpoint tries again.
+// TestCollectionGivesUp: the collection gives up on a store that does not delete; the next
+// checkpoint tries again.
 func TestCollectionGivesUp(t *testing.T) {
 	t.Parallel()
 	b := empty()
@@ -198,7 +201,8 @@ func TestCollectionGivesUp(t *testing.T) {
 	}
 }
 
-// If another owner has replaced HEAD, a checkpoint does not come into force, and the log has ended.
+// TestADeposedOwnerNamesNoCheckpoint: if another owner has replaced HEAD, a checkpoint does not
+// come into force, and the log has ended.
 func TestADeposedOwnerNamesNoCheckpoint(t *testing.T) {
 	t.Parallel()
 	b := empty()
@@ -216,7 +220,8 @@ func TestADeposedOwnerNamesNoCheckpoint(t *testing.T) {
 	}
 }
 
-// A change of HEAD with an unknown outcome, or that was refused without reason, is resolved.
+// TestAmbiguousChangesOfHead: a change of HEAD with an unknown outcome, or that was refused without
+// reason, is resolved.
 func TestAmbiguousChangesOfHead(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []mem.FaultKind{mem.LostReply, mem.LostRequest, mem.Late, mem.Refused, mem.Conflict} {
@@ -236,7 +241,7 @@ func TestAmbiguousChangesOfHead(t *testing.T) {
 	}
 }
 
-// A missing part is an error that names it; it never counts as empty.
+// TestAMissingPart: a missing part is an error that names it; it never counts as empty.
 func TestAMissingPart(t *testing.T) {
 	t.Parallel()
 	b := empty()

@@ -13,8 +13,8 @@ import (
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
-// The window counts from the lowest slot that is not acknowledged, even if higher ones are written;
-// acknowledgements come in order.
+// TestWindowAndOrder: the window counts from the lowest slot that is not acknowledged, even if
+// higher ones are written; acknowledgements come in order.
 func TestWindowAndOrder(t *testing.T) {
 	t.Parallel()
 	r := started(t, empty(), config("a", 1))
@@ -131,7 +131,7 @@ func TestBoundsOfAppend(t *testing.T) {
 	}
 }
 
-// Small calls are gathered until a segment is full, and not beyond it.
+// TestSegmentsAreCutBySize: small calls are gathered until a segment is full, and not beyond it.
 func TestSegmentsAreCutBySize(t *testing.T) {
 	t.Parallel()
 	r := started(t, empty(), config("a", 1))
@@ -150,7 +150,8 @@ func TestSegmentsAreCutBySize(t *testing.T) {
 	}
 }
 
-// A slot that is taken is ours if its header says so; an impossible answer is read again.
+// TestWhoseWriteIsIt: a slot that is taken is ours if its header says so; an impossible answer is
+// read again.
 func TestWhoseWriteIsIt(t *testing.T) {
 	t.Parallel()
 	for name, faults := range map[string][]mem.Fault{
@@ -178,7 +179,7 @@ func TestWhoseWriteIsIt(t *testing.T) {
 	}
 }
 
-// A repeated write has the same bytes, including the put ID.
+// TestARepetitionHasTheSameBytes: a repeated write has the same bytes, including the put ID.
 func TestARepetitionHasTheSameBytes(t *testing.T) {
 	t.Parallel()
 	b := empty()
@@ -226,7 +227,7 @@ func TestAForeignSlotEndsTheLog(t *testing.T) {
 	}
 }
 
-// Answers after the end acknowledge nothing.
+// TestNothingIsAcknowledgedAfterTheEnd: answers after the end acknowledge nothing.
 func TestNothingIsAcknowledgedAfterTheEnd(t *testing.T) {
 	t.Parallel()
 	r := started(t, empty(), config("a", 1))
@@ -240,7 +241,7 @@ func TestNothingIsAcknowledgedAfterTheEnd(t *testing.T) {
 	}
 }
 
-// Times never go back, across all owners.
+// TestTimesAreMonotone: times never go back, across all owners.
 func TestTimesAreMonotone(t *testing.T) {
 	t.Parallel()
 	b := empty()
@@ -270,7 +271,7 @@ func TestTimesAreMonotone(t *testing.T) {
 	}
 }
 
-// A request is repeated after a growing pause, and never before the store allows it.
+// TestPauses: a request is repeated after a growing pause, and never before the store allows it.
 func TestPauses(t *testing.T) {
 	t.Parallel()
 	r := started(t, empty(), config("a", 1))

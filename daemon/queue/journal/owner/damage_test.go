@@ -229,8 +229,8 @@ func TestTheHeadOfAnotherJournal(t *testing.T) {
 	}
 }
 
-// TestSalvage: what is left of a damaged journal is taken over, what is not is named, and from then on the
-// journal is whole.
+// TestSalvage: what is left of a damaged journal is taken over, what is missing is reported, and from
+// then on the journal is undamaged.
 func TestSalvage(t *testing.T) {
 	t.Parallel()
 	whole := empty()

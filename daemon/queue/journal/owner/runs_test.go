@@ -62,8 +62,8 @@ func (r *rig) has(key string) bool {
 
 func letters(n int) string { return strings.Repeat("r", n) }
 
-// A run is one object, whatever its size and that of parts. Later checkpoints have it without
-// writing it, and so has the next owner.
+// TestRunsAreWrittenOnce: a run is one object, whatever its size and that of parts. Later
+// checkpoints have it without writing it, and so has the next owner.
 func TestRunsAreWrittenOnce(t *testing.T) {
 	t.Parallel()
 	r := started(t, empty(), config("a", 1)) // parts have 500 bytes
@@ -87,7 +87,7 @@ func TestRunsAreWrittenOnce(t *testing.T) {
 	started(t, r.bucket, config("ccc", 3)).wants("r2", "r3", "three")
 }
 
-// The bytes of a run are not stored again.
+// TestARunCostsOnce: the bytes of a run are not stored again.
 func TestARunCostsOnce(t *testing.T) {
 	t.Parallel()
 	b := empty()
@@ -109,7 +109,8 @@ func TestARunCostsOnce(t *testing.T) {
 	}
 }
 
-// A run is deleted when neither the newest nor the previous checkpoint names it, whoever wrote it.
+// TestRunsAreCollected: a run is deleted when neither the newest nor the previous checkpoint names
+// it, whoever wrote it.
 func TestRunsAreCollected(t *testing.T) {
 	t.Parallel()
 	r := started(t, empty(), config("a", 1))
@@ -135,7 +136,8 @@ func TestRunsAreCollected(t *testing.T) {
 	}
 }
 
-// A missing run that HEAD names is an error that names it; it never counts as empty.
+// TestAMissingRun: a missing run that HEAD names is an error that names it; it never counts as
+// empty.
 func TestAMissingRun(t *testing.T) {
 	t.Parallel()
 	b := empty()
@@ -154,7 +156,8 @@ func TestAMissingRun(t *testing.T) {
 	}
 }
 
-// A takeover begins again if a run was dropped and deleted while it read slowly.
+// TestARunThatIsGoneForGoodReason: a takeover begins again if a run was dropped and deleted while
+// it read slowly.
 func TestARunThatIsGoneForGoodReason(t *testing.T) {
 	t.Parallel()
 	b := empty()
@@ -180,8 +183,8 @@ func TestARunThatIsGoneForGoodReason(t *testing.T) {
 	started(t, b, config("dddd", 4)).wants("r2", "four")
 }
 
-// After a takeover between a run and the HEAD that would have named it, no HEAD ever names that
-// run, whenever its write arrives, and it is deleted.
+// TestARunOfADeposedOwner: after a takeover between a run and the HEAD that would have named it, no
+// HEAD ever names that run, whenever its write arrives, and it is deleted.
 func TestARunOfADeposedOwner(t *testing.T) {
 	t.Parallel()
 	b := empty()
@@ -213,7 +216,8 @@ func TestARunOfADeposedOwner(t *testing.T) {
 	started(t, b, config("ccc", 3)).wants("r1", "r2", "five")
 }
 
-// A replaced owner that continues to delete deletes nothing that a later owner's checkpoints name.
+// TestADeposedOwnerCollects: a replaced owner that continues to delete deletes nothing that a later
+// owner's checkpoints name.
 func TestADeposedOwnerCollects(t *testing.T) {
 	t.Parallel()
 	b := empty()

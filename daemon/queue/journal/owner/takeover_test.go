@@ -42,7 +42,8 @@ func TestAJournalWithoutHeadIsNotNew(t *testing.T) {
 	}
 }
 
-// Two owners create HEAD at once: the one that is refused reads the other one's.
+// TestTwoBeginAtOnce: two owners create HEAD at once: the one that is refused reads the other
+// one's.
 func TestTwoBeginAtOnce(t *testing.T) {
 	t.Parallel()
 	b := empty()
@@ -93,7 +94,8 @@ func TestWhoMayTakeOver(t *testing.T) {
 	}
 }
 
-// R3, R5: the fence is in the first empty slot and jumps over all slots that may be outstanding.
+// TestAFenceEndsTheEpochBefore: R3, R5: the fence is in the first empty slot and jumps over all
+// slots that may be outstanding.
 func TestAFenceEndsTheEpochBefore(t *testing.T) {
 	t.Parallel()
 	b := empty()
@@ -121,7 +123,8 @@ func TestAFenceEndsTheEpochBefore(t *testing.T) {
 	}
 }
 
-// An owner that closed has nothing outstanding: a takeover needs no fence, and the fewest requests.
+// TestACleanCloseNeedsNoFence: an owner that closed has nothing outstanding: a takeover needs no
+// fence, and the fewest requests.
 func TestACleanCloseNeedsNoFence(t *testing.T) {
 	t.Parallel()
 	b := empty()
@@ -153,8 +156,8 @@ func TestACleanCloseNeedsNoFence(t *testing.T) {
 	}
 }
 
-// Q1: the slot was empty when it was read, and has the fence of an interrupted takeover when ours
-// arrives.
+// TestAFenceMetLateIsAFence: Q1: the slot was empty when it was read, and has the fence of an
+// interrupted takeover when ours arrives.
 func TestAFenceMetLateIsAFence(t *testing.T) {
 	t.Parallel()
 	b := empty()
@@ -186,8 +189,8 @@ func TestAFenceMetLateIsAFence(t *testing.T) {
 	}
 }
 
-// The slot was empty when it was read, and has the old owner's segment when our fence arrives. The
-// segment may have been acknowledged, so it belongs to the state.
+// TestACommitMetLateIsKept: the slot was empty when it was read, and has the old owner's segment
+// when our fence arrives. The segment may have been acknowledged, so it belongs to the state.
 func TestACommitMetLateIsKept(t *testing.T) {
 	t.Parallel()
 	b := empty()
@@ -214,7 +217,7 @@ func TestACommitMetLateIsKept(t *testing.T) {
 	}
 }
 
-// R4: while we read, another owner took over and deleted slots.
+// TestHeadIsReadAgain: R4: while we read, another owner took over and deleted slots.
 func TestHeadIsReadAgain(t *testing.T) {
 	t.Parallel()
 	b := empty()
@@ -237,8 +240,8 @@ func TestHeadIsReadAgain(t *testing.T) {
 	}
 }
 
-// Of two runs of one process with one generation, one gives up: they do not replace each other for
-// ever.
+// TestAnotherRunOfTheSameProcess: of two runs of one process with one generation, one gives up:
+// they do not replace each other for ever.
 func TestAnotherRunOfTheSameProcess(t *testing.T) {
 	t.Parallel()
 	b := empty()
@@ -255,7 +258,7 @@ func TestAnotherRunOfTheSameProcess(t *testing.T) {
 	}
 }
 
-// An attempt of R1 whose answer was lost is recognised by its nonce.
+// TestR1IsRecognised: an attempt of R1 whose answer was lost is recognised by its nonce.
 func TestR1IsRecognised(t *testing.T) {
 	t.Parallel()
 	b := empty()
@@ -321,8 +324,8 @@ func TestANewerFormatIsNotTouched(t *testing.T) {
 	}
 }
 
-// Slots in an impossible order: an owner wrote beyond its window, or a later owner deleted the
-// slots between while we read. HEAD tells which.
+// TestDisorderIsDoubted: slots in an impossible order: an owner wrote beyond its window, or a later
+// owner deleted the slots between while we read. HEAD tells which.
 func TestDisorderIsDoubted(t *testing.T) {
 	t.Parallel()
 	for _, replaced := range []bool{false, true} {

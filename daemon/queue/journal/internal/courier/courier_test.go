@@ -25,7 +25,7 @@ func carrier() (*courier.Courier, *mem.Bucket) {
 	return &courier.Courier{Bucket: b, Prefix: "p", Codec: format.NewCodec()}, b
 }
 
-// Every operation, beginning with an empty bucket.
+// TestOperations: every operation, beginning with an empty bucket.
 func TestOperations(t *testing.T) {
 	t.Parallel()
 	c, b := carrier()
@@ -70,7 +70,7 @@ func TestOperations(t *testing.T) {
 	}
 }
 
-// What an error of the bucket means: a write that is not certainly undone is unknown.
+// TestErrors: what an error of the bucket means: a write that is not certainly undone is unknown.
 func TestErrors(t *testing.T) {
 	t.Parallel()
 	both := func(kind error) error { return &blob.Error{Kind: kind, Unknown: true} }
