@@ -12,20 +12,22 @@ import (
 	"github.com/emitd/emitd/daemon/queue/ledger"
 )
 
-// shard is one shard that this node serves. One goroutine, run, owns all fields that are not marked
-// otherwise, and works in rounds.
+// shard is one shard that this node serves. One goroutine, run, owns its fields and works in
+// rounds. Other goroutines use only these: calls, changes and left (queues to that goroutine),
+// snapshot (atomic), gone (closed when run has returned), rubbish (has a mutex), sealers (a pool),
+// and the fields that never change after the takeover, such as name, index, epoch and ctx.
 //
-// A round (round) has these steps, in this order:
+// A round (method round) has these steps, in this order:
 //
 //  1. clock reads the time and moves the ledger's time forward.
 //  2. settle applies the batches that have become durable to the ledger, answers their calls, and
-//     puts the calls that waited for them (parked) into again.
+//     puts the calls that waited for them (parked) into again. If the journal refused the last
+//     append, flushStuck repeats it.
 //  3. take decides what time brings (due), the calls in again, and the calls in the inbox. Each
-//     call's step makes records; encode puts them into buf.
-//  4. serve gives jobs to long polls.
-//  5. flush appends buf to the journal as one batch. The batch's hard records and waiting calls
-//     move from cur to works.
-//  6. checkpoint starts or continues a checkpoint, and show publishes the counts for metrics.
+//     call's step makes records; encode puts them into buf. At its end, serve gives jobs to long
+//     polls. A shard that has drained skips this step.
+//  4. flush appends buf to the journal as one batch. The batch moves from cur to works.
+//  5. checkpoint starts or continues a checkpoint, and show publishes the counts for metrics.
 //
 // There are two kinds of records. A hard record is applied to the ledger when its batch is durable.
 // Until then its jobs are held: nothing else may happen to them, and a call that meets one is
@@ -33,10 +35,10 @@ import (
 // next batch, at the latest after softDelay. If the process crashes before that, the record is
 // lost; this is what soft claims allow.
 //
-// An answer that reveals state must not be given by a broker that may have been replaced. So finish
-// and decide check that the run's assignment still holds (trusted) before a refusal, or an answer
-// that wrote nothing, goes out. An answer that wrote something needs no check: the journal rejects
-// every write of a replaced owner, and the batch of this one is durable.
+// An answer that depends on the state must not come from a broker that may have been replaced. So
+// decide and finish check that the run's assignment still holds (trusted) before a refusal, or an
+// answer that wrote nothing, goes out. An answer that wrote something needs no check: the journal
+// rejects every write of a replaced owner, and the batch of this one is durable.
 type shard struct {
 	b        *Broker
 	unit     daemon.Unit

@@ -149,8 +149,8 @@ func (m *Machine) admit(h format.Head) error {
 }
 
 // claim sends R1. It also begins to read the checkpoint and the log of the HEAD that R1 replaces.
-// That is safe because objects are immutable, and everything is dropped if R1 is refused. Only an
-// empty slot proves nothing before R1 has happened.
+// That is safe because objects are immutable, and everything is dropped if R1 is refused. An empty
+// slot, however, proves nothing before R1 has happened.
 func (m *Machine) claim(old format.Head, version string) {
 	if err := m.admit(old); err != nil {
 		m.end(err)
