@@ -38,8 +38,8 @@ func (h *handed) undelivered(err error) undelivered {
 }
 
 // deliver adds the payloads that are objects of their own, and returns the claims that can be
-// handed out. It sends the others back to their shards. The error is set only if no claim can be
-// handed out now but one may be later.
+// handed out. It sends the others back to their shards. The error is set only if the caller has
+// gone, or if no claim can be handed out now but one may be later.
 func (b *Broker) deliver(ctx context.Context, got []handed, out []Claimed, req *ClaimRequest) ([]Claimed, error) {
 	errs := b.fetch(ctx, got, out)
 	gone := ctx.Err() != nil // the caller gets none of them
