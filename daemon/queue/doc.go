@@ -63,8 +63,8 @@
 // # The way of a claim
 //
 // [Broker.Claim] asks the queue's shards on this node one after the other, each time beginning with
-// another one. If none has a job and the caller waits (long poll), one call is put into the inboxes
-// of all of them, and the first shard that has jobs takes it. The shard picks the best jobs of the
+// another one. If none has a job and the caller waits (long poll), the call is put into the inboxes
+// of all of them. The first shard that has jobs takes it. The shard picks the best jobs of the
 // ledger. A soft claim is applied to the ledger and answered at once; its record is written with
 // the next batch, within a second. A durable claim, and every claim without tokens, is answered
 // when its record is durable. The caller's goroutine then makes the tokens and reads payloads that
@@ -99,9 +99,10 @@
 // it, unless the job was claimed again meanwhile. The claim's token proves it (an HMAC with a key
 // that is stored with the journal).
 //
-// When a run drains, it writes what was decided, answers the calls in flight, refuses the others
-// with [QueueNotOwner], and closes the journal, so that the successor can start at once. If the
-// successor would have much to replay, the run first writes a checkpoint, and serves meanwhile.
+// When a run drains, it writes what was decided, answers the calls in flight, and refuses the
+// others with [QueueNotOwner]. Then it closes the journal, so that the successor can start at once.
+// If the successor would have much to replay, the run first writes a checkpoint, and serves
+// meanwhile.
 //
 // A run also ends when its queue was removed. The brokers of other queues then delete its objects.
 //

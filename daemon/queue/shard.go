@@ -224,9 +224,9 @@ func (s *shard) clock() {
 const slower = 16
 
 // time returns the local time and queue time. Queue time never goes back, across all owners of the
-// shard. It can be ahead of the estimate, for example after an owner whose estimate was ahead.
-// Standing still until the estimate catches up would stop all time-outs, so it goes on with the
-// local clock, a little slower, until they meet.
+// shard. It can be ahead of the estimate, for example after an owner whose estimate was ahead. If
+// it stood still until the estimate catches up, no claim would expire meanwhile. So it goes on with
+// the local clock, a little slower, until they meet.
 func (s *shard) time() (wall, at time.Time) {
 	wall, at = time.Now(), s.b.cfg.Now()
 	passed := wall.Sub(s.wall)

@@ -76,11 +76,14 @@
 // counts as empty. If HEAD has changed meanwhile, the takeover begins again, because another owner
 // may have deleted the object.
 //
-// In the code: [Open] drives an owner.Machine (open.go) and carries out its requests. The machine
-// sends R1 (owner/takeover.go, claim), reads parts and slots ahead and emits them in order
-// (owner/replay.go, advance), decides whether an empty slot is the end of the log or a lost segment
-// (owner/trail.go, owner/tail.go), creates the fence and checks HEAD (firstEmpty, fenced, verify),
-// and begins to append (owner/commit.go, own).
+// In the code, [Open] drives an owner.Machine (open.go) and sends its requests. The machine works in
+// these files of package owner:
+//
+//   - takeover.go: claim sends R1; verify reads HEAD again for R4.
+//   - replay.go: readAhead reads parts and slots, and advance emits them in order (R2). firstEmpty
+//     creates the fence (R3).
+//   - trail.go and tail.go decide whether an empty slot is the end of the log or a lost segment.
+//   - commit.go: own begins the ownership with the first slot (R5).
 //
 // # Committing
 //

@@ -12,13 +12,13 @@ import (
 // one before it. Takeovers, verification and repairs use the same rules.
 //
 // The log ends at the first empty slot. But a slot whose segment was deleted is empty, too. So
-// before an empty slot counts as the end, the slots behind it are examined. An empty slot is a lost
-// segment, and not the end, if it was acknowledged. It was acknowledged if
+// before an empty slot counts as the end, the slots behind it are examined. An empty slot that was
+// acknowledged is a lost segment, and not the end. It was acknowledged if one of these is true:
 //
-//   - HEAD says so,
-//   - a segment exists so far ahead that no owner may write it before the empty slot is
-//     acknowledged (a window or more), or
-//   - a segment behind it says so.
+//   - HEAD says so.
+//   - A segment exists so far ahead that no owner may write it before the empty slot is
+//     acknowledged: a window or more.
+//   - A segment behind it says so.
 //
 // Slots behind the end are void.
 type Trail struct {
