@@ -12,8 +12,8 @@ import (
 	"github.com/emitd/emitd/daemon"
 )
 
-// handle delivers a worker's part of a page. After a failure of the session it leaves the part
-// undone: the page is delivered again by the next claim.
+// handle delivers a worker's batch of a page. If the session fails, the batch stays unfinished, and the
+// page is delivered again after the next claim.
 func (s *session) handle(ctx context.Context, l lot) {
 	if ctx.Err() != nil {
 		return
@@ -35,7 +35,8 @@ func (s *session) handle(ctx context.Context, l lot) {
 	l.work.part()
 }
 
-// source is where rows that are delivered come from. Those of pages must not keep others waiting.
+// source says where delivered rows come from. Rows of pages must not keep other keys waiting, so their
+// calls have the shorter time limit, Config.Patience.
 type source bool
 
 const (
@@ -43,12 +44,13 @@ const (
 	fromLanes source = false
 )
 
-// gaveUp is how often in one delivery the rest of a key is tried after a message of it was given up.
-// Then it waits in its lane: a key of which all are bad does not hold its page.
+// gaveUp is how often one delivery continues with the rest of a key after a message of it was given up.
+// Then the rest is parked. Otherwise a key whose messages are all bad would hold up its page.
 const gaveUp = 3
 
-// deliver tries rows until each was taken or has an outcome, which is returned; rows of a key in their
-// order. An error says that it is unknown which were taken: the session is over, or ctx is.
+// deliver calls the sink until each row was taken or has another outcome, and returns these outcomes.
+// Rows of one key stay in order. An error says that it is unknown which rows were taken, because the
+// session or ctx has ended.
 func (s *session) deliver(ctx context.Context, rows []Row, from source) (outcomes []Outcome, err error) {
 	for round := 1; len(rows) > 0; round++ {
 		errs, err := s.call(ctx, rows, from)
@@ -72,11 +74,11 @@ func (s *session) deliver(ctx context.Context, rows []Row, from source) (outcome
 	return outcomes, nil
 }
 
-// tally is what became of the rows of one call.
+// tally collects what happens to the rows of one call.
 type tally struct {
 	from     source
-	last     bool // no key is tried again because a message of it was given up
-	blamed   bool // there are failures that explain what was skipped
+	last     bool // last round: the rest of a key is parked when a message of it was given up
+	blamed   bool // the call has failures that explain its skipped rows
 	keys     map[string]fate
 	taken    []Row
 	again    []Row
@@ -84,15 +86,15 @@ type tally struct {
 	hung     int
 }
 
-// fate is what follows for the rest of a key when a message of it was not taken.
+// fate is what happens to the remaining rows of a key after one of them was not taken.
 type fate int
 
 const (
-	waits   fate = iota + 1 // in its lane
-	repeats                 // it is given to the sink once more
+	waits   fate = iota + 1 // they are parked
+	repeats                 // they are given to the sink once more
 )
 
-// judge decides what becomes of a row.
+// judge decides the outcome of one row from its error.
 func (s *session) judge(t *tally, row Row, err error) {
 	if err == nil {
 		t.taken = append(t.taken, row)
@@ -108,7 +110,7 @@ func (s *session) judge(t *tally, row Row, err error) {
 	case f == repeats, errors.Is(err, ErrSinkDown), t.blamed && errors.Is(err, ErrSkipped):
 		t.again = append(t.again, row)
 		f = repeats
-	case t.from == fromPage && hung(err): // nothing is known about the row itself
+	case t.from == fromPage && hung(err): // the row itself may be fine, so no attempt is counted
 		t.outcomes = append(t.outcomes, Outcome{Row: row, Kind: Behind})
 		t.hung++
 		f = waits
@@ -124,7 +126,7 @@ func (s *session) judge(t *tally, row Row, err error) {
 	t.keys[row.Key] = f
 }
 
-// blamed reports whether something failed for a reason of its own.
+// blamed reports whether a row failed for a reason other than ErrSkipped.
 func blamed(errs []error) bool {
 	for _, err := range errs {
 		if err != nil && !errors.Is(err, ErrSkipped) {
@@ -134,7 +136,7 @@ func blamed(errs []error) bool {
 	return false
 }
 
-// delivered and failed tell the observers.
+// delivered updates metrics and hooks for rows that the receiver has taken.
 func (s *session) delivered(rows []Row) {
 	if len(rows) == 0 {
 		return
@@ -153,13 +155,14 @@ func (s *session) failed(o Outcome, err error) {
 	}
 }
 
-// call makes one call of the sink, or several if it hangs or is down: nil says that all rows were
-// taken, else there is an error or nil for each.
+// call calls the sink, and repeats the call while the sink is down for all rows. If a call hangs, it
+// tries parts of it to find out why. A nil slice says that all rows were taken. Otherwise it has one
+// entry per row, nil for a row that was taken.
 func (s *session) call(ctx context.Context, rows []Row, from source) ([]error, error) {
 	for {
 		done, err := s.r.breaker.pass(ctx, s.a.Draining())
 		if err != nil {
-			s.fail(err) // what was not tried is delivered again by whoever is next
+			s.fail(err) // rows that were not tried are delivered again after the next claim
 			return nil, err
 		}
 		if left, ok := daemon.Trust(ctx); ok && left <= 0 {
@@ -169,7 +172,7 @@ func (s *session) call(ctx context.Context, rows []Row, from source) ([]error, e
 		}
 		errs := s.once(ctx, rows, from)
 		if anyHung(errs) {
-			done(unclear, 0) // others may try meanwhile
+			done(unclear, 0) // free the breaker's probe, so that other calls may try meanwhile
 			done = s.r.breaker.result
 			errs = s.untangle(ctx, rows, errs, from)
 		}
@@ -193,7 +196,8 @@ func (s *session) call(ctx context.Context, rows []Row, from source) ([]error, e
 	}
 }
 
-// over says why no more deliveries are to be made: the context has ended, or the receiver refused.
+// over returns why the session must not make further calls: the context has ended, or the receiver
+// rejected the relay.
 func over(ctx context.Context, errs []error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -206,8 +210,8 @@ func over(ctx context.Context, errs []error) error {
 	return nil
 }
 
-// resting says whether the sink is down for all rows, for how long it asks for a rest, and why it is down
-// for a row; nil if it is for none.
+// resting reports whether the sink is down for all rows, the pause that it asks for, and the first error
+// that says it is down; why is nil if no error does.
 func resting(errs []error) (all bool, rest time.Duration, why error) {
 	all = len(errs) > 0
 	for _, err := range errs {
@@ -226,7 +230,8 @@ func resting(errs []error) (all bool, rest time.Duration, why error) {
 	return all, rest, why
 }
 
-// once calls the sink. What it returns becomes nil, or one entry per row.
+// once makes one call of the sink within the time limit of the source. Its result is nil, or has one
+// entry per row.
 func (s *session) once(ctx context.Context, rows []Row, from source) []error {
 	limit := s.r.cfg.DeliverTimeout
 	if from == fromPage {
@@ -245,8 +250,9 @@ func (s *session) once(ctx context.Context, rows []Row, from source) []error {
 	return errs
 }
 
-// sendable gives the sink what it can send. A message whose headers no protocol of lines can carry never comes through:
-// a publisher that is no Go program may have written it into the log.
+// sendable gives the sink only the rows that it can send. A row whose headers a line-based protocol
+// cannot carry can never be delivered. Such a row is in the log only if a publisher in another language
+// wrote it.
 func (s *session) sendable(ctx context.Context, d Delivery) []error {
 	var bad []error
 	var good []Row
@@ -274,7 +280,7 @@ func (s *session) sendable(ctx context.Context, d Delivery) []error {
 	return bad
 }
 
-// unsendable returns why no sink can send a row, or nil.
+// unsendable returns the reason why no sink can send a row, or nil.
 func unsendable(row Row) error {
 	for name, value := range row.Headers {
 		if err := header(name, value); err != nil {
@@ -289,7 +295,7 @@ func unsendable(row Row) error {
 	return nil
 }
 
-// protected turns a panic of the sink into an error.
+// protected calls the sink and turns a panic into an error.
 func (s *session) protected(ctx context.Context, d Delivery) (errs []error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -300,7 +306,7 @@ func (s *session) protected(ctx context.Context, d Delivery) (errs []error) {
 	return s.r.cfg.Sink.Deliver(ctx, d)
 }
 
-// spread makes what a sink returned one entry per row, or nil if all are.
+// spread expands a sink's result to one entry per row. It returns nil if all rows were taken.
 func spread(errs []error, n int) []error {
 	failed := false
 	for _, err := range errs {

@@ -1,68 +1,96 @@
-// Package outbox delivers messages that were published in a transaction to where they should go:
-// every committed one at least once, in order per key, and never one that was rolled back.
+// Package outbox delivers messages that an application publishes in its own database transactions. Every
+// message of a committed transaction reaches the sink at least once, in order per key. A message of a
+// transaction that was rolled back is never delivered.
 //
-// # Words
+// # Terms
 //
-//   - A [Message] is published as part of the caller's own transaction, by a backend's publisher
+//   - A [Message] is published as part of the caller's transaction, by the publisher of a backend
 //     (outbox/pglog, outbox/sqlitelog). From then on it is a [Row] of the log.
-//   - A *subscription* is a reader of the log with a position of its own; there may be several.
-//   - A key falls into one of [Shards] shards; a *range* of shards is a unit of the daemon
+//   - A *subscription* is a named reader of the log with its own positions and its own sink. A log may
+//     have several.
+//   - Every key falls into one of [Shards] shards. A *range* of shards is a unit of the daemon
 //     emit:outbox/<subscription> and has one relay at a time.
-//   - A [Relay] is that daemon's agent: it reads pages from the [Log], gives them to the [Sink] and
-//     stores its position. Its *epoch* is the generation of its assignment.
-//   - A *lane* is a key that waits: the message that failed and all that follow it. Other keys flow.
+//   - A [Relay] is the agent of that daemon. It reads pages from the [Log], delivers their messages to
+//     the [Sink] and stores its position. Its *epoch* is the generation of its assignment.
+//   - A key is *parked* while a message of it waits for another attempt or for an operator. The log
+//     stores the parked messages of a key, the failed one and all later ones, in the key's *lane*. Other
+//     keys go on. A message without a key is parked alone: its lane holds only that message.
 //
 // # What is promised
 //
-//  1. A message whose transaction committed is delivered at least once, whatever dies meanwhile. One
-//     whose transaction was rolled back is delivered never.
+//  1. A message whose transaction committed is delivered at least once, whatever crashes meanwhile. A
+//     message whose transaction was rolled back is never delivered.
 //  2. Messages of one key are delivered in the order in which their transactions took the key's lock.
-//     After a crash or a hand-over some come again; the first deliveries are in order, always. The ID
-//     of a message stays the same, so receivers can drop what they have.
-//  3. No message that cannot be delivered, however many of them there are, and no stranger's open
-//     transaction holds back other keys. A key on which the sink hangs holds back the others of its
-//     page once, for Config.Patience.
-//  4. A relay that was overtaken stores nothing: every write compares epoch and revision. It stops
-//     giving messages to the sink when its assignment can no longer be trusted. What is under way
-//     then may still arrive, unless the receiver fences ([Fencer]).
-//  5. A message leaves the log's care only delivered, or dead, kept and with its cause ([Skip]), or
-//     because the policy says [Drop].
+//     After a crash or a hand-over some messages are delivered again, but first deliveries are always in
+//     order. The ID of a message stays the same, so receivers can drop repetitions.
+//  3. Undeliverable messages, however many, do not hold back other keys. Neither does an open transaction
+//     of anyone else. A key on which the sink hangs holds back the other keys of its page once, for
+//     Config.Patience.
+//  4. A relay that was replaced stores nothing, because every write compares epoch and revision. It also
+//     stops calling the sink when its assignment can no longer be trusted. Calls in flight at that moment
+//     may still reach the receiver, unless the receiver rejects lower epochs ([Fencer]).
+//  5. A message leaves the log only in one of three ways: delivered; dead, and kept with the cause
+//  5. A message leaves the log only in one of three ways: delivered; dead, and kept with the cause
+//     ([Skip], or a message that no sink can send); or discarded because the policy says [Drop].
+// # The way of a message, from publish to sink
 //
-// # The way of a message
+//	publisher ──▶ log ──▶ page ──▶ worker of the key ──▶ sink ──▶ delivered ──────────────▶ position stored
+//	                                      │               └─────▶ failed ──▶ lane ──(back-off)──▶ sink …
+//	                                      └─ the key is parked ────────────▶ lane, behind
 //
-//	page ──▶ worker of its key ──▶ sink ──▶ taken ────────────────────────▶ position stored
-//	                 │               └──▶ failed ──▶ lane ──(back-off)──▶ sink …
-//	                 └─ its key has a lane ─────────▶ lane, behind
+// The publisher writes the message into the log in the caller's transaction. After the commit it wakes
+// the relays of the log, or they find the message by polling. The session of the relay that owns the
+// message's shard reads the next page ([Cursor.Next]) and gives each message to the worker of its key. So
+// pages overtake each other, but messages of one key do not. A worker hands its messages to the sink in
+// one call; the circuit breaker may delay the call, and Config.Patience bounds it. When all messages of a
+// page are delivered or have another outcome, the page is done. The committer stores positions in the
+// order of the pages, and in the same step the outcomes of messages that were not delivered
+// ([Cursor.Advance]). A crash before that step repeats the page.
 //
-// A failure of kind [ErrPermanent], or of the last attempt, is what the [Policy] is for: hold the
-// key, skip the message, or drop it. [ErrSinkDown] is no failure of the message: the sink rests
-// behind a breaker, and nothing is counted. A call for a page that hangs is cut off after
-// Config.Patience; what the sink has not taken then goes to the lanes of its keys without an attempt
-// counted, and is tried there for up to Config.DeliverTimeout, in halves until it is one key, whose
-// failure it is. If nothing at all of a page comes through, it is the sink that is down.
+// # The way of a key that fails
 //
-// Lanes are tried many at once as long as anything of them is delivered. If nothing is, they are tried
-// four at once, in a quarter of the time and in the gaps between pages, so that a thousand bad keys take
-// neither the sink nor the log nor the processor from others. They are tried all the same, however many
-// pages there are: after four keys, which take a time t, there is a pause of 3 t, at most a second, and
-// then a gap is waited for, at most 50 ms; while fewer than 32 keys are due, others are waited for, 100 ms.
-// So n keys that are due in vain have all been tried after n/4 times t, pause and 50 ms: a thousand that a
-// receiver refuses in a millisecond within 15 s, and in a few seconds if there are gaps; a thousand that
-// each hang for 30 s within two hours and a quarter.
+// A worker reports a failed message as Waiting, and the later messages of its key as Behind. In memory
+// the key counts as parked at once, so messages of it in later pages become Behind without an attempt.
+// Advance copies all of them into the key's lane, and the position moves past them: this is why a failing
+// key holds back no other key. When the back-off of [Retry] ends, the lane is due: the session reads its
+// first messages ([Cursor.Due]), delivers them and stores the outcomes ([Cursor.Settle]). A key stays
+// parked until its lane is empty *and* no message is on its way into the lane; from then on its messages
+// are delivered from pages again. This is what keeps the key's order.
 //
-// A key has its lane until the lane is empty *and* no message is on its way into it; then it is read
-// from pages again. This is what keeps its order.
+// A failure of kind [ErrPermanent], or a failure of the last attempt, is decided by the [Policy]: hold
+// the key, skip the message, or drop it. [ErrSinkDown] is not a failure of the message: a circuit breaker
+// stops calls to the sink for a while, and no attempt is counted.
+//
+// A call for messages of a page that hangs is cut off after Config.Patience. What the sink has not taken
+// then is parked without an attempt being counted. From its lane it is tried for up to
+// Config.DeliverTimeout. A call for several lanes that hangs is repeated in halves, until one key is
+// found that hangs alone; the failure is counted for that key. If nothing at all of a page gets through,
+// the sink counts as down.
+//
+// # How much time parked keys may take
+//
+// While some messages of lanes are delivered, up to 32 lanes are tried at once. While none are, lanes are
+// tried four at once, in a quarter of the time and in the gaps between pages. So a thousand bad keys keep
+// neither the sink nor the log nor the processor from others. Lanes are tried even if there is no gap:
+// after four keys that took a time t, the relay pauses for 3 t, at most a second, and then waits for a
+// gap, at most 50 ms. While fewer than 32 keys are due, it waits 100 ms for others. So n keys that fail
+// have all been tried after n/4 times (t + pause + 50 ms). A thousand keys that a receiver refuses in a
+// millisecond are tried within 15 s, and within a few seconds if there are gaps. A thousand keys that
+// each hang for 30 s are tried within two hours and a quarter.
 //
 // # What fails, and what then
 //
-// After any error of the log the relay forgets what it has in memory and claims again; until then
-// nothing is delivered. Deliveries that were not stored are repeated: at most Config.Window pages for
-// each interruption. A receiver that refuses the relay ([ErrFenced]) is no proof that the relay was
-// deposed, the claim is: as long as the log lets it claim, it fences the receiver anew.
+// After any error of the log the relay discards what it has in memory and claims its range again. Until
+// then nothing is delivered. Deliveries whose position was not stored are repeated: at most Config.Window
+// pages for each interruption. A receiver that refuses the relay ([ErrFenced]) does not prove that the
+// relay was replaced; only the claim in the log does. As long as the log accepts the claim, the relay
+// fences the receiver again.
 //
 // # What is not promised
 //
-// Exactly-once, unless the receiver drops by ID or the sink stores position and message in one
-// transaction. An order between keys, for messages of no key, or between delayed and other messages.
-// What an asynchronous failover of the database loses may have been delivered before.
+//   - Exactly-once delivery, unless the receiver drops repetitions by ID or the sink stores position and
+//     message in one transaction.
+//   - An order between keys, among messages without a key, or between delayed and other messages.
+//   - That a message is lost together with its transaction: a transaction that an asynchronous failover
+//     of the database loses may have been delivered before.
 package outbox

@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// hungError is that of a row whose call was cut off before the sink told what became of it.
+// hungError is the error of a row whose call was cut off before the sink reported the row's outcome.
 type hungError struct {
 	after time.Duration
 	error
 }
 
-// Error says what the sink had to say, and when.
+// Error returns the time limit and the sink's error.
 func (e hungError) Error() string { return fmt.Sprintf("not taken within %v: %v", e.after, e.error) }
 
 func (e hungError) Unwrap() error { return e.error }
@@ -32,8 +32,8 @@ func anyHung(errs []error) bool {
 	return false
 }
 
-// cutOff marks the errors of a call that was cut off. Those of certain kinds would have been the same
-// later.
+// cutOff marks the errors of a call that was cut off. ErrPermanent, ErrSinkDown and ErrFenced stay
+// unmarked, because more time would not have changed them.
 func cutOff(errs []error, after time.Duration) []error {
 	for i, err := range errs {
 		if err != nil && !errors.Is(err, ErrPermanent) && !errors.Is(err, ErrSinkDown) && !errors.Is(err, ErrFenced) {
@@ -43,19 +43,20 @@ func cutOff(errs []error, after time.Duration) []error {
 	return errs
 }
 
-// search is for the keys that hang in a call.
+// search finds the keys that hang in a call, by repeating parts of the call.
 type search struct {
 	s     *session
 	from  source
 	rows  []Row
 	errs  []error
-	alive bool         // the sink has answered something
-	alone map[int]bool // that hung in a call of one key: there is nothing left to find out
+	alive bool         // the sink has answered for some row
+	alone map[int]bool // rows that hung in a call of one key: nothing is left to find out
 }
 
-// untangle tries what hung in a call again in parts, down to one key. Of a page it stops when
-// something was taken, because the rest can wait in lanes; if nothing at all comes through, the sink is
-// down. Lanes say nothing about that: perhaps all that hangs is in them.
+// untangle repeats a call that hung in parts. For rows of a page it stops as soon as the sink has
+// answered for any row, because the others can wait in their lanes. If it answers for none, the sink
+// counts as down. For rows of lanes it continues down to single keys, and never concludes that the sink
+// is down: perhaps all keys that hang are in lanes.
 func (s *session) untangle(ctx context.Context, rows []Row, errs []error, from source) []error {
 	h := &search{s: s, from: from, rows: rows, errs: errs, alone: map[int]bool{}}
 	at := make([]int, len(rows))
@@ -68,7 +69,7 @@ func (s *session) untangle(ctx context.Context, rows []Row, errs []error, from s
 	}
 	dead := !h.alive
 	h.halve(ctx, at)
-	if dead && h.alive { // what was passed over because the sink seemed to be down
+	if dead && h.alive { // halves that were skipped while the sink seemed to be down
 		h.halve(ctx, h.open(at))
 	}
 	if !h.alive && from == fromPage {
@@ -79,11 +80,11 @@ func (s *session) untangle(ctx context.Context, rows []Row, errs []error, from s
 	return errs
 }
 
-// answers reports whether a result is a sign of life. That the sink is known to be down is none.
+// answers reports whether a result shows that the sink works. An error that says it is down does not.
 func answers(err error) bool { return !hung(err) && !errors.Is(err, ErrSinkDown) }
 
-// open are the rows of which it is to be found out whether they hang, with what follows in their keys;
-// not what follows a failure of another kind.
+// open returns the rows that may hang and are still to be tested, with the rows behind them in the same
+// keys. Rows behind a failure of another kind are left out.
 func (h *search) open(at []int) (open []int) {
 	failed := map[string]bool{}
 	for _, i := range at {
@@ -99,6 +100,8 @@ func (h *search) open(at []int) (open []int) {
 	return open
 }
 
+// halve tries the rows in two parts and repeats this for each part that hangs. While the sink has
+// answered nothing, it follows only the first part. So a sink that is down costs few calls.
 func (h *search) halve(ctx context.Context, at []int) {
 	if h.from == fromPage && h.alive || h.keys(at) < 2 {
 		return
@@ -122,7 +125,7 @@ func (h *search) halve(ctx context.Context, at []int) {
 			h.alive = h.alive || answers(h.errs[at])
 			h.alone[at] = single
 		}
-		if anyHung(errs) && (h.alive || n == 0) { // else the sink is down, as it seems
+		if anyHung(errs) && (h.alive || n == 0) { // otherwise the sink seems to be down
 			h.halve(ctx, h.open(half))
 		}
 		if h.from == fromPage && h.alive {
@@ -131,7 +134,7 @@ func (h *search) halve(ctx context.Context, at []int) {
 	}
 }
 
-// keys counts keys; messages of no key count each.
+// keys counts the distinct keys. Each message without a key counts as one.
 func (h *search) keys(at []int) int {
 	keys := map[string]bool{}
 	n := 0
@@ -145,8 +148,8 @@ func (h *search) keys(at []int) int {
 	return n + len(keys)
 }
 
-// split parts rows into two by their keys; both keep the order. Of a page the first part is small: it
-// is only to be known whether the sink is alive.
+// split divides rows into two parts by their keys; both keep the order. For rows of a page the first part
+// is small, because it only has to show whether the sink answers.
 func (h *search) split(at []int) (left, right []int) {
 	side := map[string]bool{}
 	seen, half := 0, h.keys(at)/2

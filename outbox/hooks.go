@@ -7,10 +7,10 @@ import (
 	"sync/atomic"
 )
 
-// hookBuffer is how many events a hook may be behind.
+// hookBuffer is how many events a hook may lag behind.
 const hookBuffer = 1024
 
-// hooks call the observers, each on a goroutine of its own.
+// hooks calls the user's hooks, each on its own goroutine.
 type hooks struct {
 	h      Hooks
 	log    *slog.Logger
@@ -64,7 +64,7 @@ func (h *hooks) close(ctx context.Context) error {
 	return nil
 }
 
-// line runs calls in order on one goroutine, which begins with the first.
+// line runs calls in order on one goroutine, which starts with the first call.
 type line struct {
 	mu     sync.Mutex
 	calls  chan func()
@@ -72,7 +72,7 @@ type line struct {
 	closed atomic.Bool
 }
 
-// put adds a call; false says that there is no room.
+// put adds a call. It returns false if there is no room.
 func (l *line) put(call func()) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -96,7 +96,7 @@ func (l *line) put(call func()) bool {
 	}
 }
 
-// close waits for what was put, until ctx ends.
+// close waits until the calls that were put have run, or ctx ends.
 func (l *line) close(ctx context.Context) error {
 	l.mu.Lock()
 	if l.calls != nil && !l.closed.Load() {

@@ -8,24 +8,26 @@ import (
 	"time"
 )
 
-// How lanes are tried.
+// How lanes are retried.
 const (
-	dueLanes  = 32 // how many are asked for, and settled, together
-	vainLanes = 4  // how many are tried at once after others were tried in vain
-	// What became of lanes is stored together, unless the sink needs longer than that for them.
+	dueLanes  = 32 // lanes that are read, and whose outcomes are stored, together
+	vainLanes = 4  // lanes that are tried at once after others were tried in vain
+	// Outcomes of lanes are collected and stored together, unless the sink has needed longer than this for
+	// them.
 	settleAfter = 100 * time.Millisecond
-	// The part of the time in which lanes are tried in vain is one in vainPart; lanesPause is the longest
-	// pause between them.
+	// Lanes that are tried in vain take at most one in vainPart of the time. lanesPause is the longest pause
+	// between them.
 	vainPart   = 4
 	lanesPause = time.Second
-	// gatherPause follows lanes that were fewer than are asked for, and of which nothing left: others will
-	// be due soon, and cost less together.
+	// gatherPause is the wait after a batch of fewer than dueLanes lanes that were all tried in vain. Others
+	// will be due soon, and a larger batch costs less per lane.
 	gatherPause = 100 * time.Millisecond
-	// lullPause is how long lanes that were tried in vain wait for a moment without pages, after the pause.
+	// lullPause is how long lanes wait for a moment without pages, after the pause that follows a try in
+	// vain.
 	lullPause = 50 * time.Millisecond
 )
 
-// retry delivers the messages of lanes that are due, until stop; what is under way then is finished.
+// retry delivers messages of lanes that are due, until stop is closed. Calls in flight are finished.
 func (s *session) retry(ctx context.Context, stop <-chan struct{}) {
 	for {
 		select {
@@ -57,18 +59,18 @@ func (s *session) retry(ctx context.Context, stop <-chan struct{}) {
 	}
 }
 
-// pace keeps lanes that are tried in vain from taking time that others need, however many they are: a
-// few are tried at once, so that what comes meanwhile finds processor and sink free soon, and pauses
-// follow, so that they take a part of the time only, and that in the gaps between pages if there are
-// any. As soon as anything of them is delivered there is nothing of that.
+// pace keeps lanes that are tried in vain from taking time that other keys need, however many lanes there
+// are. Only a few are tried at once, so that new pages soon find processor and sink free. Pauses follow,
+// so that lanes take only a part of the time, in the gaps between pages if there are any. As soon as a
+// message of the lanes is delivered, neither limit applies.
 type pace struct {
 	window *window
 	stop   <-chan struct{}
 	atOnce int
-	began  time.Time // when what the next pause is for began
+	began  time.Time // when the work began that the next pause is measured by
 }
 
-// next says how many lanes may be tried at once after some were; in vain, after a pause.
+// next sets how many lanes may be tried at once. After a try in vain it pauses first.
 func (p *pace) next(ctx context.Context, vain bool) {
 	p.atOnce = dueLanes
 	if vain {
@@ -79,8 +81,8 @@ func (p *pace) next(ctx context.Context, vain bool) {
 	p.began = time.Now()
 }
 
-// tryLanes delivers what is in lanes at a pace and stores what became of it, in few transactions. It
-// returns whether all that was tried waits again.
+// tryLanes delivers messages of lanes at the given pace and stores their outcomes in few transactions. It
+// returns whether everything it tried is still parked.
 func (s *session) tryLanes(ctx context.Context, lanes [][]Row, p *pace) (stuck bool, err error) {
 	var tried []Outcome
 	stuck = len(lanes) > 0
@@ -101,8 +103,8 @@ func (s *session) tryLanes(ctx context.Context, lanes [][]Row, p *pace) (stuck b
 	return stuck, s.settle(ctx, tried)
 }
 
-// attempt delivers what is in lanes in as many calls as there are workers. It returns what became of it,
-// and whether nothing was delivered.
+// attempt delivers messages of lanes, in as many parallel calls as there are workers. It returns their
+// outcomes, and whether nothing was delivered.
 func (s *session) attempt(ctx context.Context, lanes [][]Row) (all []Outcome, vain bool) {
 	parts := make([][]Row, min(s.r.cfg.Parallel, len(lanes)))
 	for i, lane := range lanes {
@@ -115,7 +117,7 @@ func (s *session) attempt(ctx context.Context, lanes [][]Row) (all []Outcome, va
 		wg.Go(func() {
 			outcomes, err := s.deliver(ctx, rows, fromLanes)
 			if err != nil {
-				return // deliver has told, or ctx has ended
+				return // deliver has ended the session, or ctx has ended
 			}
 			if len(outcomes) < len(rows) {
 				some.Store(true)
@@ -127,8 +129,8 @@ func (s *session) attempt(ctx context.Context, lanes [][]Row) (all []Outcome, va
 	return slices.Concat(done...), !some.Load()
 }
 
-// complete adds what was delivered, the rows that have no other outcome, and returns all in the order
-// of the rows: what leaves a lane comes before what waits in it.
+// complete adds an outcome Delivered for each row that has no other. It returns all outcomes in the order
+// of the rows, so that what leaves a lane comes before what waits in it.
 func complete(rows []Row, outcomes []Outcome) []Outcome {
 	other := make(map[int64]Outcome, len(outcomes))
 	for _, o := range outcomes {
@@ -145,8 +147,8 @@ func complete(rows []Row, outcomes []Outcome) []Outcome {
 	return all
 }
 
-// settle stores outcomes of lanes. A key whose lane is empty is free, unless messages are on their
-// way into it: their Advance makes the lane again.
+// settle stores outcomes of lanes. A key whose lane is empty is no longer parked, unless messages are on
+// their way into the lane: their Advance creates the lane again.
 func (s *session) settle(ctx context.Context, outcomes []Outcome) error {
 	if len(outcomes) == 0 {
 		return nil

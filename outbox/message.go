@@ -12,7 +12,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// The longest name and value of a header, in bytes.
+// The longest name and the longest value of a header, in bytes.
 const (
 	maxHeaderName  = 255
 	maxHeaderValue = 4 << 10
@@ -56,10 +56,11 @@ func (m Message) Validate() error {
 	return errors.Join(errs...)
 }
 
-// token are the characters of names that every protocol can carry: those of HTTP's field names.
+// token lists the characters that every protocol can carry in a name: those of HTTP field names.
 const token = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!#$%&'*+-.^_`|~"
 
-// header checks one header: sinks put them into protocols that know lines.
+// header checks one header. Sinks put headers into line-based protocols, where a line break would forge
+// another header.
 func header(name, value string) error {
 	switch {
 	case name == "" || len(name) > maxHeaderName:
@@ -74,7 +75,7 @@ func header(name, value string) error {
 	return text(value)
 }
 
-// text checks what a database can keep as text.
+// text checks that a database can store s as text.
 func text(s string) error {
 	switch {
 	case !utf8.ValidString(s):
@@ -85,8 +86,8 @@ func text(s string) error {
 	return nil
 }
 
-// Prepare returns the messages as backends store them: validated, with ID and trace context filled
-// in where they were empty. The error names the message by its place.
+// Prepare returns the messages as backends store them: validated, and with ID and trace context filled in
+// where they were empty. The error names the message by its index.
 func Prepare(ctx context.Context, messages []Message) ([]Message, error) {
 	out := make([]Message, len(messages))
 	parent, state := traceContext(ctx)
@@ -112,7 +113,7 @@ func Prepare(ctx context.Context, messages []Message) ([]Message, error) {
 	return out, nil
 }
 
-// traceContext writes the span of a context as W3C Trace Context.
+// traceContext formats the span of a context as W3C Trace Context.
 func traceContext(ctx context.Context) (parent, state string) {
 	sc := trace.SpanContextFromContext(ctx)
 	if !sc.IsValid() {
@@ -121,7 +122,7 @@ func traceContext(ctx context.Context) (parent, state string) {
 	return fmt.Sprintf("00-%s-%s-%s", sc.TraceID(), sc.SpanID(), sc.TraceFlags()&trace.FlagsSampled), sc.TraceState().String()
 }
 
-// spanContext reads it back; what does not parse is no context.
+// spanContext parses it. What does not parse is ignored.
 func spanContext(parent, state string) (trace.SpanContext, bool) {
 	parts := strings.Split(parent, "-")
 	if len(parts) < 4 || len(parts[0]) != 2 || len(parts[3]) != 2 {
@@ -135,7 +136,7 @@ func spanContext(parent, state string) (trace.SpanContext, bool) {
 	if cfg.SpanID, err = trace.SpanIDFromHex(parts[2]); err != nil {
 		return trace.SpanContext{}, false
 	}
-	if parts[3][1]&1 == 1 { // the last bit of a hexadecimal digit is that of its character
+	if parts[3][1]&1 == 1 { // the last bit of a hexadecimal digit equals the last bit of its ASCII code
 		cfg.TraceFlags = trace.FlagsSampled
 	}
 	if ts, err := trace.ParseTraceState(state); err == nil {
@@ -145,7 +146,7 @@ func spanContext(parent, state string) (trace.SpanContext, bool) {
 	return trace.NewSpanContext(cfg), true
 }
 
-// Shard returns the shard that the message falls into: that of its key, or any.
+// Shard returns the shard of the message's key, or a random one for a message without a key.
 func (m Message) Shard() int {
 	if m.Key == "" {
 		return rand.IntN(Shards) //nolint:gosec // spreads, is no secret

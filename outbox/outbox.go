@@ -9,34 +9,35 @@ import (
 	"github.com/google/uuid"
 )
 
-// Limits of a message. What is beyond is refused when it is published, in the caller's
-// transaction: nothing of it is kept.
+// Limits of a message. A message beyond them is refused when it is published, in the caller's
+// transaction, and nothing of it is stored.
 const (
 	MaxTopic   = 255     // bytes
 	MaxType    = 255     // bytes
 	MaxKey     = 1 << 10 // bytes
-	MaxHeaders = 64      // how many; a name has at most 255 bytes, a value 4 KiB
+	MaxHeaders = 64      // number of headers; a name has at most 255 bytes, a value 4 KiB
 	MaxPayload = 1 << 20 // bytes
 
-	// Shards is how many virtual shards there are. A key always falls into the same one.
+	// Shards is the number of virtual shards. A key always falls into the same one.
 	Shards = 64
 )
 
 // Message is what the caller publishes.
 type Message struct {
-	// ID is what consumers may drop repetitions by; it goes along to every sink. Zero: one is drawn.
+	// ID goes along to every sink, so that consumers can drop repetitions by it. If it is zero, Publish
+	// generates one.
 	ID uuid.UUID
-	// Key orders: messages of one key are delivered in the order in which the transactions that
-	// published them took the key's lock. Empty: no order.
+	// Key orders messages: those of one key are delivered in the order in which the transactions that
+	// published them took the key's lock. Messages without a key have no order.
 	Key string
-	// Topic says where to, in the words of the sink: a topic, a subject, a queue. Required.
+	// Topic is the destination, in the terms of the sink: a topic, a subject, a queue. Required.
 	Topic string
-	// Type says what it is, e.g. "order.placed". May be empty.
+	// Type names the kind of message, e.g. "order.placed". May be empty.
 	Type    string
 	Headers map[string]string
 	Payload []byte
-	// NotBefore holds the message back until the database's clock says so. A delayed message has
-	// no order against undelayed ones of its key. A past time is none.
+	// NotBefore delays the message until the database's clock has reached it. A delayed message has no order
+	// relative to the undelayed ones of its key. A time in the past has no effect.
 	NotBefore time.Time
 	// TraceParent and TraceState link the delivery to the producer's span (W3C Trace Context).
 	// Publish fills them from its context when they are empty.
@@ -49,96 +50,99 @@ type Row struct {
 	Seq       int64 // position in the log; grows, has gaps
 	Shard     int
 	CreatedAt time.Time // of the database's clock
-	Attempt   int       // of this delivery: 1, 2, …
+	Attempt   int       // number of this attempt: 1, 2, …
 }
 
-// Delivery is what a sink is given at once: rows of one shard range and subscription in log order,
+// Delivery is the argument of one call of a sink: rows of one shard range and subscription in log order,
 // so that rows of one key are in their order.
 type Delivery struct {
 	Subscription string
-	// Epoch grows with every take-over of the shard range. A sink that can compare refuses a lower
-	// one; others pass it on for receivers that can.
+	// Epoch grows with every takeover of the shard range. A sink that can compare epochs refuses a lower
+	// one. Other sinks pass it on for receivers that can compare it.
 	Epoch int64
-	// Range names the shards, e.g. "0-31". It is the same for all deliveries of one epoch.
+	// Range names the shards, e.g. "0-31". All deliveries of one epoch have the same range.
 	Range string
 	Rows  []Row
 }
 
-// Sink is where messages go.
+// Sink delivers messages to a receiver.
 type Sink interface {
-	// Deliver publishes the rows and returns when the receiver has taken them durably: nil, or an
-	// error for each row that was not taken (index as in d.Rows; nil for a taken one), or a slice
-	// of one error for all. It may publish rows of different keys at once, and must not publish a
-	// row when an earlier one of the same key was not taken: that row has failed with [ErrSkipped].
+	// Deliver sends the rows and returns when the receiver has stored them durably. It returns nil if the
+	// receiver has taken all rows, a slice with one entry per row of d.Rows (nil for a row that was taken),
+	// or a slice of one error for all rows. It may send rows of different keys at the same time. It must not
+	// send a row after an earlier row of the same key was not taken; that row fails with [ErrSkipped].
 	//
-	// Which rows are published at all when ctx ends is unknown; they are delivered again. It must
-	// return soon after that: the relay waits for it and cannot go on with these rows before. It is
-	// called from many goroutines. It may keep the rows, and must not change them: observers get the
-	// same.
+	// When ctx ends, it is unknown which rows were sent, and they are delivered again. Deliver must return
+	// soon after ctx ends, because the relay waits for it and cannot go on with these rows before. Deliver
+	// is called from many goroutines. It may retain the rows and must not change them, because the hooks get
+	// the same rows.
 	Deliver(ctx context.Context, d Delivery) []error
 }
 
-// SinkFunc is a function as a Sink.
+// SinkFunc makes a function a Sink.
 type SinkFunc func(ctx context.Context, d Delivery) []error
 
 // Deliver calls f.
 func (f SinkFunc) Deliver(ctx context.Context, d Delivery) []error { return f(ctx, d) }
 
-// Fencer is implemented by sinks whose receiver can refuse a deposed relay by itself.
+// Fencer is implemented by sinks whose receiver can itself reject a relay that was replaced.
 type Fencer interface {
-	// Fence makes the receiver refuse lower epochs of the range from now on. It is called after each
-	// claim, before the first delivery; the same epoch may come again. The relay claims once more
-	// afterwards: a relay that was paused in between and is deposed by now finds out there. If its late
-	// call made the receiver refuse the new owner (some receivers cannot compare epochs, only the order
-	// of calls), the new owner gets [ErrFenced], claims, and fences again.
+	// Fence makes the receiver reject lower epochs of the range from now on. It is called after each claim,
+	// before the first delivery, possibly several times with the same epoch. Afterwards the relay claims
+	// once more. The case behind that: a relay is paused between claim and Fence, is replaced meanwhile, and
+	// its late Fence makes the receiver reject the new owner (some receivers cannot compare epochs, only the
+	// order of calls). The old relay's second claim is refused, so it delivers nothing; the new owner gets
+	// [ErrFenced], claims again and fences again.
 	Fence(ctx context.Context, subscription, shards string, epoch int64) error
 }
 
-// The kinds of failure, which sinks wrap with what happened. An error of no kind is worth another
-// attempt of that key, by the subscription's back-off.
+// The kinds of failure. A sink wraps one of them with the details. An error of no kind is retried for
+// that key, by the subscription's back-off.
 var (
-	// ErrPermanent says that another attempt of this message is useless: the [Policy] decides at once.
+	// ErrPermanent says that another attempt of this message is useless. The [Policy] decides at once.
 	ErrPermanent = errors.New("permanent")
-	// errUnsendable is ErrPermanent of a message that no sink can send.
+	// errUnsendable is the ErrPermanent of a message that no sink can send.
 	errUnsendable = fmt.Errorf("no receiver can be sent this: %w", ErrPermanent)
-	// ErrSinkDown says that no message can be delivered now: the sink is given a rest, no attempt
-	// is counted, no key is parked. In a [RetryAfterError] it says how long a rest at least.
+	// ErrSinkDown says that no message can be delivered now. The circuit breaker stops calls to the sink for
+	// a while, no attempt is counted and no key is parked. A [RetryAfterError] around it sets the shortest
+	// pause.
 	ErrSinkDown = errors.New("sink is down")
-	// ErrSkipped says that a row was not published, because an earlier one was not taken in the same
-	// call. No attempt of it is counted: it waits behind that one if they are of one key, else it is
-	// given to the sink again. It says so only beside another failure; alone it is one like any other.
+	// ErrSkipped says that a row was not sent, because an earlier one in the same call was not taken. No
+	// attempt is counted: if both rows have the same key, the skipped one waits behind the earlier one;
+	// otherwise it is given to the sink again. This holds only beside another failure; if all failures of a
+	// call are ErrSkipped, each is a failure like any other.
 	ErrSkipped = errors.New("not attempted: an earlier message was not delivered")
-	// ErrFenced says that the receiver refused a deposed relay. The relay claims again, which tells
-	// whether it is deposed; if it is not, it fences the receiver again. A receiver that knows the
-	// epoch that refused returns a [FencedError]: if it is higher than the relay's own, which can be
-	// only when the cluster's store has lost it, the unit gets a generation above it.
+	// ErrFenced says that the receiver rejected the relay as replaced. The relay claims again: either the
+	// log refuses, and the relay ends, or the relay fences the receiver again. A receiver that knows the
+	// epoch that caused the rejection returns a [FencedError]. If that epoch is higher than the relay's own,
+	// the cluster's store has lost it, and the unit gets a generation above it.
 	ErrFenced = errors.New("fenced by a newer relay")
 )
 
-// RetryAfterError asks for another attempt of the message not before a while has passed, a day at
-// most; around an [ErrSinkDown], for a rest of the sink so long, an hour at most.
+// RetryAfterError asks for the next attempt of the message not before a pause of After, at most a day.
+// Around an [ErrSinkDown] it asks for a pause of all calls to the sink, at most an hour.
 type RetryAfterError struct {
 	After time.Duration
 	Err   error
 }
 
-// Error says both.
+// Error returns the cause and the pause.
 func (e *RetryAfterError) Error() string { return fmt.Sprintf("%v (retry after %v)", e.Err, e.After) }
 
-// Unwrap returns what happened.
+// Unwrap returns the cause.
 func (e *RetryAfterError) Unwrap() error { return e.Err }
 
-// Policy says what follows a message that cannot be delivered.
+// Policy says what happens to a message that cannot be delivered.
 type Policy string
 
 // The policies.
 const (
 	Hold Policy = "hold" // the key waits for an operator
 	Skip Policy = "skip" // the message is dead, kept with its cause; its key goes on
-	Drop Policy = "drop" // the message is gone; its key goes on
+	Drop Policy = "drop" // the message is discarded; its key goes on
 )
 
-// Retry says how a key that failed is tried again.
+// Retry configures the back-off of a key whose message failed.
 type Retry struct {
 	MaxAttempts int           // default 10; negative: for ever
 	Backoff     time.Duration // after the first failure; default 1 s
@@ -147,11 +151,11 @@ type Retry struct {
 	Jitter      float64       // fraction to either side; default 0.2, negative none
 }
 
-// Hooks observe. Nil ones are skipped. Each has an ordered goroutine of its own; a slow one delays
-// only itself, and misses what its buffer could not hold, which is counted. What was published is
-// observed where it is: see OnPublished in the publisher's configuration.
+// Hooks observe deliveries. Nil hooks are skipped. Each hook has its own goroutine and is called in
+// order. A slow hook delays only itself; events that do not fit its buffer are dropped and counted.
+// Publishing is observed elsewhere: see OnPublished in the publisher's configuration.
 type Hooks struct {
-	OnDelivered    func(subscription string, rows []Row)            // the receiver has them
-	OnFailed       func(subscription string, row Row, err error)    // one attempt
-	OnDeadLettered func(subscription string, row Row, cause string) // given up
+	OnDelivered    func(subscription string, rows []Row)            // the receiver has taken the rows
+	OnFailed       func(subscription string, row Row, err error)    // one attempt failed
+	OnDeadLettered func(subscription string, row Row, cause string) // the message was given up
 }

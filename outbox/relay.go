@@ -17,44 +17,46 @@ import (
 	"github.com/emitd/emitd/daemon"
 )
 
-// ID names the daemon that relays a subscription: emit:outbox/<name>.
+// ID returns the ID of the daemon that relays a subscription: emit:outbox/<name>.
 func ID(name string) daemon.ID { return daemon.ID(daemon.Reserved + "outbox/" + name) }
 
-// Config is what a relay is made of. Name, Log and Sink are needed.
+// Config configures a relay. Name, Log and Sink are required.
 type Config struct {
-	// Name is that of the subscription; lower case, digits and ._:/-.
+	// Name is the subscription's name: lower-case letters, digits and ._:/-.
 	Name string
 	Log  Log
 	Sink Sink
-	// Instances is how many units share the shards, each on a node of its own if there are enough;
-	// default 1, at most Shards. While it is changed, relays of the old number and of the new take
-	// shards from each other until only one number is left; nothing is lost by it.
+	// Instances is the number of units that share the shards. Each runs on a node of its own if there are
+	// enough nodes. Default 1, at most Shards. While the number is changed, relays of the old and the new
+	// number take shards from each other until only one number is left; no message is lost by it.
 	Instances int
-	// Topics chooses messages: names, or beginnings that end in *. None choose all.
+	// Topics selects messages: names, or prefixes that end in *. If it is empty, all messages are selected.
 	Topics []string
-	// Newest begins a new subscription with what is published from then on, instead of with what is
-	// in the log.
+	// Newest makes a new subscription start with messages published from now on. By default it starts with
+	// what is in the log.
 	Newest bool
-	// Policy says what follows a message that cannot be delivered; default Hold.
+	// Policy says what happens to a message that cannot be delivered; default Hold.
 	Policy Policy
 	Retry  Retry
 	Hooks  Hooks
 
-	// PageRows and PageBytes bound what is asked for at once; defaults 1,000 and 4 MiB.
+	// PageRows and PageBytes bound one page; defaults 1,000 and 4 MiB.
 	PageRows, PageBytes int
-	// Window is how many full pages may be under way; default 3. Smaller ones count by their rows.
+	// Window is how many full pages may be in flight; default 3. Smaller pages count by their rows.
 	Window int
-	// Parallel is how many calls of the sink may be under way, for different keys; default 4.
+	// Parallel is how many calls of the sink may be in flight for pages, each for different keys, and as
+	// many again for lanes; default 4.
 	Parallel int
-	// DeliverTimeout bounds one call of the sink; default 30 s. What hangs is tried again in halves,
-	// until it is one key, whose failure it is then.
+	// DeliverTimeout bounds one call of the sink; default 30 s. Calls for messages of a page have the
+	// shorter bound Patience. A call for several lanes that hangs is repeated in halves until one key hangs
+	// alone. Only for that key does an attempt count as failed.
 	DeliverTimeout time.Duration
-	// Patience is how long a page waits for one call of the sink; default a third of DeliverTimeout, and
-	// not more than that. What the sink has not taken by then leaves the page for the lanes of its keys,
-	// where it is tried for as long as DeliverTimeout while other keys flow. Less hurts a sink whose calls
-	// are slow by nature: its messages are written to lanes and may arrive twice.
+	// Patience bounds one call of the sink for messages of a page; default a third of DeliverTimeout, at
+	// most DeliverTimeout. Messages that the sink has not taken by then are parked in the lanes of their
+	// keys. There they are tried for up to DeliverTimeout while other keys go on. A short Patience harms a
+	// sink that is slow by nature: its messages are written to lanes and may arrive twice.
 	Patience time.Duration
-	// MinPoll and MaxPoll bound the pause between looks at the log; defaults 2 ms and 1 s.
+	// MinPoll and MaxPoll bound the pause between two reads of the log; defaults 2 ms and 1 s.
 	MinPoll, MaxPoll time.Duration
 
 	Logger         *slog.Logger         // default slog.Default()
@@ -113,7 +115,7 @@ func (c Config) withDefaults() (Config, error) {
 	return c, errors.Join(append(errs, c.Retry.validate())...)
 }
 
-// wants reports whether the subscription is for a topic.
+// wants reports whether the subscription selects a topic.
 func (c *Config) wants(topic string) bool {
 	return len(c.Topics) == 0 || slices.ContainsFunc(c.Topics, func(f string) bool {
 		beginning, any := strings.CutSuffix(f, "*")
@@ -131,7 +133,7 @@ type Relay struct {
 
 var _ daemon.Agent = (*Relay)(nil)
 
-// NewRelay makes a relay. Close it when its last run has ended.
+// NewRelay returns a relay. Close it after its last run has ended.
 func NewRelay(cfg Config) (*Relay, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -142,19 +144,20 @@ func NewRelay(cfg Config) (*Relay, error) {
 	return r, nil
 }
 
-// Close ends the hooks, after what they have been given, until ctx ends.
+// Close waits until the hooks have handled their buffered events, or ctx ends.
 func (r *Relay) Close(ctx context.Context) error {
 	r.take.close()
 	return r.hooks.close(ctx)
 }
 
-// Spec declares the relay's daemon.
+// Spec returns the specification of the relay's daemon.
 func (r *Relay) Spec() daemon.Spec {
 	return daemon.Spec{ID: ID(r.cfg.Name), Instances: r.cfg.Instances, MaxFailures: -1}
 }
 
-// Run delivers until the assignment drains or ctx ends. Trouble with the log or the sink does not
-// end it: it waits and tries again.
+// Run delivers until the assignment drains or ctx ends. Errors of the log or the sink do not end it: it
+// waits and tries again. It returns early if the node has too few instances configured, or if another
+// relay has replaced it.
 func (r *Relay) Run(ctx context.Context, a *daemon.Assignment) error {
 	if a.Index >= r.cfg.Instances {
 		r.cfg.Logger.Warn("this node relays with fewer instances than the cluster; it gives the unit back", "unit", a.Unit.String(), "instances", r.cfg.Instances)
@@ -178,7 +181,7 @@ func (r *Relay) Run(ctx context.Context, a *daemon.Assignment) error {
 		case errors.Is(err, ErrMoved):
 			log.Debug("outbox cursor moved; claiming again", "error", err)
 			if time.Since(began) < firstPause && !sleep(ctx, a.Draining(), firstPause/2+rand.N(firstPause)) { //nolint:gosec // jitter is no secret
-				return context.Cause(ctx) // nil when it drains
+				return context.Cause(ctx) // nil if the unit drains
 			}
 			continue
 		case errors.Is(err, ErrFenced):
@@ -193,21 +196,21 @@ func (r *Relay) Run(ctx context.Context, a *daemon.Assignment) error {
 		wait := pause/2 + rand.N(pause) //nolint:gosec // jitter is no secret
 		log.Warn("outbox relay is interrupted", "error", err, "retry_in", wait)
 		if !sleep(ctx, a.Draining(), wait) {
-			return context.Cause(ctx) // nil when it drains
+			return context.Cause(ctx) // nil if the unit drains
 		}
 		pause = min(2*pause, lastPause)
 	}
 }
 
-// Pauses after the log failed.
+// The shortest and the longest pause after the log failed.
 const (
 	firstPause = 50 * time.Millisecond
 	lastPause  = 5 * time.Second
 )
 
-// deposed tells the node why this run is over, if it is: an epoch that is not below the run's own has
-// refused it. A receiver that does not name one may have been fenced by a relay that was deposed and
-// did not know: then the log's claim decides, and nil is returned.
+// deposed returns the error that ends the run if the refusal err carries an epoch that is at least the
+// run's own: another relay owns the range. Otherwise it returns nil. The case: a receiver that reports no
+// epoch may have been fenced by a relay that did not know it was replaced. Then the next claim decides.
 func (r *Relay) deposed(a *daemon.Assignment, err error, log *slog.Logger) error {
 	var f *FencedError
 	if !errors.As(err, &f) || f.Floor < a.Generation {
@@ -221,11 +224,11 @@ func (r *Relay) deposed(a *daemon.Assignment, err error, log *slog.Logger) error
 	return &daemon.StaleError{Fence: a.Fence(), Holds: f.Floor}
 }
 
-// errTrust is why deliveries end when the node has not heard from the store for too long.
+// errTrust ends deliveries when the node has not heard from the store for too long.
 var errTrust = errors.New("the assignment can no longer be trusted")
 
-// trusted returns a context that ends when the run's assignment can no longer be trusted: another
-// relay may own the shards from then on.
+// trusted returns a context that ends when the run's assignment can no longer be trusted. From then on
+// another relay may own the shards.
 func trusted(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	if _, ok := daemon.Trust(ctx); !ok {
@@ -246,7 +249,7 @@ func trusted(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	return ctx, cancel
 }
 
-// sleep waits; false says that ctx or done has ended it.
+// sleep waits for d. It returns false if ctx or done ended the wait.
 func sleep(ctx context.Context, done <-chan struct{}, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

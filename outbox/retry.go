@@ -33,17 +33,18 @@ func (r Retry) validate() error {
 	return errors.Join(errs...)
 }
 
-// after returns the pause after so many failures; dice is in [0, 1).
+// after returns the pause after a number of failed attempts. dice is in [0, 1) and sets the jitter.
 func (r Retry) after(attempts int, dice float64) time.Duration {
 	d := float64(r.Backoff) * math.Pow(r.Factor, float64(max(attempts-1, 0)))
 	d = min(d, float64(r.MaxBackoff))
 	return time.Duration(d * (1 + r.Jitter*(2*dice-1)))
 }
 
-// maxRetryAfter bounds what a receiver may ask for: nonsense must not hold a key for ever.
+// maxRetryAfter bounds what a receiver may ask for, because a nonsensical value must not hold a key for
+// ever.
 const maxRetryAfter = 24 * time.Hour
 
-// judge decides what becomes of a message that failed.
+// judge decides the outcome of a message that failed.
 func (c *Config) judge(row Row, err error, dice float64) Outcome {
 	o := Outcome{Row: row, Attempts: row.Attempt, Cause: err.Error()}
 	if errors.Is(err, errUnsendable) && c.Policy != Drop {
@@ -69,20 +70,21 @@ func (c *Config) judge(row Row, err error, dice float64) Outcome {
 	return o
 }
 
-// Pauses of a breaker. A sink may ask for a longer one, up to breakMost.
+// Pauses of the circuit breaker. A sink may ask for a longer one, up to breakMost.
 const (
 	breakFirst = 100 * time.Millisecond
 	breakLast  = 30 * time.Second
 	breakMost  = time.Hour
 )
 
-// breaker rests a sink that is down: after a pause one call tries, and when it got through all may. It
-// is shared by all units of a relay, because they share the sink.
+// breaker is the circuit breaker of a sink. After the sink was down, it lets one call through after a
+// pause; if that call succeeds, all calls may pass. All units of a relay share it, because they share the
+// sink.
 type breaker struct {
 	mu    sync.Mutex
-	pause time.Duration // 0 = closed: calls pass
+	pause time.Duration // 0: the breaker is closed and calls pass
 	until time.Time
-	probe chan struct{} // has a token while nobody tries
+	probe chan struct{} // holds a token while no call probes the sink
 }
 
 func newBreaker() *breaker {
@@ -91,7 +93,7 @@ func newBreaker() *breaker {
 	return b
 }
 
-// state is what a call says about the sink.
+// state is what a call showed about the sink.
 type state int
 
 const (
@@ -100,11 +102,11 @@ const (
 	isDown
 )
 
-// errDrained is why a session ends that would have to wait for its sink while it should end.
+// errDrained ends a session that would have to wait for its sink although its unit drains.
 var errDrained = errors.New("drained")
 
-// pass waits until a call may be made, or gives up when the run drains. done must be called with what
-// the call says, and with the rest that the sink asked for, if any.
+// pass waits until a call may be made. It gives up when the unit drains. The caller must call done with
+// what the call showed, and with the pause that the sink asked for, if any.
 func (b *breaker) pass(ctx context.Context, draining <-chan struct{}) (done func(s state, rest time.Duration), err error) {
 	if b.closed() {
 		return b.result, nil
@@ -117,7 +119,7 @@ func (b *breaker) pass(ctx context.Context, draining <-chan struct{}) (done func
 		return nil, context.Cause(ctx)
 	}
 	back := func() { b.probe <- struct{}{} }
-	if b.closed() { // whoever tried before got through
+	if b.closed() { // the previous probe succeeded
 		back()
 		return b.result, nil
 	}
@@ -149,11 +151,11 @@ func (b *breaker) result(s state, rest time.Duration) {
 		return
 	case s == isUp:
 		if now.Before(b.until) && b.pause > 0 {
-			return // it was under way when another one found out; who tries after the pause decides
+			return // this call began before another one found the sink down: the probe after the pause decides
 		}
 		b.pause = 0
 		return
-	case b.pause == 0 || !now.Before(b.until): // else it was under way, too: the pause is not doubled
+	case b.pause == 0 || !now.Before(b.until): // otherwise this call began before, too: the pause is not doubled
 		b.pause = min(max(2*b.pause, breakFirst), breakLast)
 		b.until = now.Add(b.pause/2 + rand.N(b.pause)) //nolint:gosec // jitter is no secret
 	}

@@ -12,14 +12,15 @@ import (
 	"github.com/emitd/emitd/daemon"
 )
 
-// session is what a relay does with one claim: until it drains, its context ends, or the log says
-// that the claim is no longer good.
+// session is the work of a relay under one claim. It ends when the unit drains, its context ends, or the
+// log or the receiver reports that the claim is no longer valid. [Relay.Run] then claims again.
 //
-//	reader ──▶ work ──▶ workers (by key) ──▶ committer
-//	   └─ due, delayed ──▶ retrier
+//	read ──▶ page ──▶ handle (workers, by key) ──▶ commit
+//	   └─ due, delayed ──▶ retry, promote
 //
-// A row is given to the worker of its key, so that pages overtake each other and rows of a key do
-// not. The committer stores positions in the order of pages.
+// read gives each row to the worker of its key. So pages overtake each other, but rows of one key do not.
+// commit stores positions in the order of the pages. retry delivers parked messages, and promote moves
+// delayed messages into the log. The package comment tells the whole way.
 type session struct {
 	r      *Relay
 	a      *daemon.Assignment
@@ -28,15 +29,15 @@ type session struct {
 	log    *slog.Logger
 	fail   context.CancelCauseFunc
 
-	store   turn // one call of the cursor beside Next
+	store   turn // serializes the calls of the cursor other than Next
 	trouble trouble
 
 	mu     sync.Mutex
-	parked map[string]int // key → messages on their way to its lane
+	parked map[string]int // parked keys, with the number of their messages that are on the way to the lane
 
 	replayed atomic.Int64 // Page.Replayed of the newest page
 
-	next    uint32 // worker of the last message of no key
+	next    uint32 // worker of the last message without a key
 	window  window
 	workers []chan lot
 	commits chan *work
@@ -44,19 +45,19 @@ type session struct {
 	delayed chan struct{}
 }
 
-// mostPages is how many pages may be under way, however small they are.
+// mostPages is how many pages may be in flight, however small they are.
 const mostPages = 64
 
-// window bounds what is under way by the rows of full pages, so that many small pages need not wait
-// for each other's positions to be stored.
+// window bounds the pages in flight by the rows of full pages. So many small pages need not wait until
+// each other's positions are stored.
 type window struct {
-	full        int // with more rows than that under way, none is read
+	full        int // no page is read while more rows than this are in flight
 	pages, rows atomic.Int64
 	freed       chan struct{}
-	calm        chan struct{} // has something after the last page has left
+	calm        chan struct{} // receives a value when no page is in flight any more
 }
 
-// wait waits until a page may be read; false says that ctx has ended.
+// wait waits until another page may be read. It returns false if ctx has ended.
 func (w *window) wait(ctx context.Context) bool {
 	for w.pages.Load() >= mostPages || w.rows.Load() > int64(w.full) {
 		select {
@@ -80,7 +81,7 @@ func (w *window) leave(pages, rows int) {
 	signal(w.calm, left == 0)
 }
 
-// lull waits until no page is under way, or for so long.
+// lull waits until no page is in flight, but at most for the time most.
 func (w *window) lull(ctx context.Context, stop <-chan struct{}, most time.Duration) {
 	t := time.NewTimer(most)
 	defer t.Stop()
@@ -97,29 +98,29 @@ func (w *window) lull(ctx context.Context, stop <-chan struct{}, most time.Durat
 	}
 }
 
-// turn is a lock that may be held for as long as a database takes.
+// turn is a mutex that a goroutine may hold during a call of the database.
 type turn chan struct{}
 
 func (t turn) take()  { t <- struct{}{} }
 func (t turn) leave() { <-t }
 
-// work is a page under way.
+// work is a page in flight.
 type work struct {
 	mark     Mark
 	rows     int
 	left     atomic.Int32 // lots that are not done
 	done     chan struct{}
 	mu       sync.Mutex
-	outcomes []Outcome // other than Delivered
+	outcomes []Outcome // of messages that were not delivered
 }
 
-// lot is a worker's part of a page.
+// lot is the batch of rows of a page that one worker handles.
 type lot struct {
 	work *work
 	rows []Row
 }
 
-// session claims and delivers.
+// session claims the range and delivers until the session ends.
 func (r *Relay) session(ctx context.Context, a *daemon.Assignment, shards Range, wake <-chan struct{}, log *slog.Logger) error {
 	cur, err := r.claim(ctx, a, shards)
 	if err != nil {
@@ -141,9 +142,10 @@ func (r *Relay) session(ctx context.Context, a *daemon.Assignment, shards Range,
 	return s.run(ctx, wake)
 }
 
-// claim takes the range in the log, and makes the receiver refuse its former owners. Then it claims
-// again: who was deposed between the two, and has fenced the new owner's calls by its late one, is
-// refused here and delivers nothing; the new owner fences once more.
+// claim takes the range in the log and makes the receiver reject the range's former owners. Then it
+// claims again. The case: this relay was replaced between its claim and its fence, and its late fence
+// made the receiver reject the new owner. Then the second claim is refused, so this relay delivers
+// nothing, and the new owner fences once more.
 func (r *Relay) claim(ctx context.Context, a *daemon.Assignment, shards Range) (Cursor, error) {
 	c := Claim{Subscription: r.cfg.Name, Index: a.Index, Instances: r.cfg.Instances, Epoch: a.Generation, Node: a.Node, Newest: r.cfg.Newest}
 	cur, err := r.cfg.Log.Claim(ctx, c)
@@ -158,7 +160,8 @@ func (r *Relay) claim(ctx context.Context, a *daemon.Assignment, shards Range) (
 	return r.cfg.Log.Claim(ctx, c)
 }
 
-// fence is bounded as deliveries are: a receiver that hangs is tried again. A drain does not wait for it.
+// fence has the time limit of a delivery, because a receiver may hang; the relay then tries again. A
+// drain interrupts it.
 func (r *Relay) fence(ctx context.Context, f Fencer, shards string, a *daemon.Assignment) error {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.DeliverTimeout)
 	defer cancel()
@@ -180,7 +183,7 @@ func (r *Relay) fence(ctx context.Context, f Fencer, shards string, a *daemon.As
 	return err
 }
 
-// run starts the goroutines and waits for them, in the order in which they feed each other.
+// run starts the goroutines and then ends them in the order in which they feed each other.
 func (s *session) run(ctx context.Context, wake <-chan struct{}) error {
 	var workers, rest sync.WaitGroup
 	for range s.r.cfg.Parallel {
@@ -219,7 +222,7 @@ func (s *session) run(ctx context.Context, wake <-chan struct{}) error {
 	return context.Cause(ctx) // nil after a drain: nobody failed
 }
 
-// read looks for pages until ctx ends.
+// read reads pages and dispatches them until ctx ends.
 func (s *session) read(ctx context.Context, wake <-chan struct{}) {
 	cfg := s.r.cfg
 	pause := cfg.MinPoll
@@ -284,15 +287,15 @@ func (s *session) dispatch(page Page) {
 	for i, rows := range parts {
 		if len(rows) > 0 {
 			w.left.Add(1)
-			s.workers[i] <- lot{w, rows} // never full: a page under way has at most one lot in it
+			s.workers[i] <- lot{w, rows} // never blocks: room for mostPages, each with one lot
 		}
 	}
 	w.part()
-	s.commits <- w // never full either
+	s.commits <- w // never blocks either
 }
 
-// part copies the rows that the subscription is for into one part for each worker. A row is large: the
-// parts share memory that is made once.
+// part splits the rows that the subscription selects into one slice for each worker. A Row is a large
+// struct, so the slices share one allocation.
 func (s *session) part(rows []Row) [][]Row {
 	n := len(s.workers)
 	parts, sizes, to := make([][]Row, n), make([]int, n), make([]int32, len(rows))
@@ -317,7 +320,7 @@ func (s *session) part(rows []Row) [][]Row {
 	return parts
 }
 
-// worker is that of a key; rows of no key go round.
+// worker returns the worker of a key. Rows without a key are spread over the workers in turn.
 func (s *session) worker(key string) int32 {
 	n := uint32(len(s.workers)) //nolint:gosec // few
 	if key == "" {
@@ -327,14 +330,14 @@ func (s *session) worker(key string) int32 {
 	return int32(hash(key) % n) //nolint:gosec // less than n
 }
 
-// part says that a part of the work is done.
+// part reports that one lot of the page is done.
 func (w *work) part() {
 	if w.left.Add(-1) == 0 {
 		close(w.done)
 	}
 }
 
-// hash spreads keys over workers (FNV-1a).
+// hash maps keys to workers (FNV-1a).
 func hash(key string) uint32 {
 	h := uint32(2166136261)
 	for i := range len(key) {
@@ -343,7 +346,7 @@ func hash(key string) uint32 {
 	return h
 }
 
-// commit stores positions: as many finished pages at once as there are.
+// commit stores positions in the order of the pages. It stores all pages that are done with one call.
 func (s *session) commit(ctx context.Context) {
 	for w := range s.commits {
 		if !wait(ctx, w) {
@@ -358,7 +361,7 @@ func (s *session) commit(ctx context.Context) {
 					break more
 				}
 				if !wait(ctx, w) {
-					return // what is finished is delivered again: nothing may be stored after a failure
+					return // finished pages are delivered again: nothing may be stored after a failure
 				}
 				last, n, rows = w.mark, n+1, rows+w.rows
 				outcomes = append(outcomes, w.outcomes...)
@@ -375,7 +378,7 @@ func (s *session) commit(ctx context.Context) {
 	}
 }
 
-// wait waits for a page; false says that its lots will not all be done.
+// wait waits until a page is done. It returns false if ctx ends before.
 func wait(ctx context.Context, w *work) bool {
 	select {
 	case <-w.done:
@@ -385,8 +388,8 @@ func wait(ctx context.Context, w *work) bool {
 	}
 }
 
-// advance stores a position and what became of messages. Only then are keys free of messages that
-// were on their way to a lane.
+// advance stores a position and the outcomes of messages. Only then do these messages no longer count as
+// on their way to a lane.
 func (s *session) advance(ctx context.Context, to Mark, outcomes []Outcome) error {
 	s.store.take()
 	defer s.store.leave()
@@ -403,15 +406,15 @@ func (s *session) advance(ctx context.Context, to Mark, outcomes []Outcome) erro
 	return nil
 }
 
-// behind returns the rows that may be delivered. Those whose keys have a lane wait behind it, and are
-// counted.
+// behind returns the rows that may be delivered. Rows whose key is parked become Behind and are counted
+// as on their way to the key's lane.
 func (s *session) behind(rows []Row) (live []Row, outcomes []Outcome) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.parked) == 0 {
 		return rows, nil
 	}
-	live = rows[:0] // the part is ours
+	live = rows[:0] // nothing else uses the slice
 	for _, row := range rows {
 		if _, ok := s.parked[row.Key]; !ok || row.Key == "" {
 			live = append(live, row)
@@ -423,7 +426,7 @@ func (s *session) behind(rows []Row) (live []Row, outcomes []Outcome) {
 	return live, outcomes
 }
 
-// park makes lanes for keys, with these messages on their way.
+// park marks the keys of these outcomes as parked and counts their messages as on their way to the lane.
 func (s *session) park(outcomes []Outcome) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -434,10 +437,10 @@ func (s *session) park(outcomes []Outcome) {
 	}
 }
 
-// trouble is why the sink is down, as calls find it.
+// trouble is the reason why the sink is down, as the last call found it.
 type trouble struct {
 	mu      sync.Mutex
-	text    string // "" = it is not
+	text    string // "" if the sink is not down
 	changed chan struct{}
 }
 
@@ -456,7 +459,7 @@ func (t *trouble) get() string {
 	return t.text
 }
 
-// note stores trouble as it comes and goes, until ctx ends: as often as the breaker lets calls through.
+// note stores each change of trouble until ctx ends. The circuit breaker bounds how often it changes.
 func (s *session) note(ctx context.Context) {
 	stored := ""
 	for {
@@ -482,7 +485,7 @@ func (s *session) note(ctx context.Context) {
 	}
 }
 
-// promoted is how many delayed messages are moved at once.
+// promoted is how many delayed messages one call moves into the log.
 const promoted = 1000
 
 func closed(c <-chan struct{}) bool {
@@ -494,7 +497,7 @@ func closed(c <-chan struct{}) bool {
 	}
 }
 
-// promote moves delayed messages that are due, until stop.
+// promote moves delayed messages that are due into the log, until stop is closed.
 func (s *session) promote(ctx context.Context, stop <-chan struct{}) {
 	for {
 		select {

@@ -18,41 +18,40 @@ import (
 	"github.com/emitd/emitd/daemon"
 )
 
-// scope names this package to OpenTelemetry.
+// scope is the name of this package in OpenTelemetry.
 const scope = "github.com/emitd/emitd/outbox"
 
 const (
-	maxLinks    = 128  // of a span: what tracers keep by default
-	maxTopics   = 1000 // whose options are kept
+	maxLinks    = 128  // links of one span; tracers keep this many by default
+	maxTopics   = 1000 // topics whose options are cached
 	sampleEvery = 15 * time.Second
 )
 
-// What became of a call of the sink.
+// The values of the attribute emitd.outcome: the outcome of one call of the sink.
 const (
 	outcomeDelivered = "delivered"
 	outcomePartly    = "partly"
 	outcomeFailed    = "failed"
 )
 
-// instruments is the catalogue: every metric and span of relays. Without a provider they cost next
-// to nothing.
+// instruments holds every metric and span of a relay. Without a provider they cost next to nothing.
 type instruments struct {
 	name   attribute.KeyValue
 	tracer trace.Tracer
 	sink   metric.MeasurementOption
-	// Options are made once: a set of attributes costs more than what it is counted with.
+	// The options are built once, because building a set of attributes costs more than recording with it.
 	outcomes map[string][]metric.RecordOption
 	mu       sync.Mutex
 	topics   map[string][]metric.RecordOption
 
-	latency metric.Float64Histogram // published → delivered
+	latency metric.Float64Histogram // from publish to delivery
 	publish metric.Float64Histogram
 	sent    metric.Int64Counter
 	fences  metric.Int64Counter
 	polls   metric.Int64Counter
 	lost    metric.Int64Counter
 
-	stats   atomic.Pointer[Stats] // the newest sample of the unit 0, if it runs here
+	stats   atomic.Pointer[Stats] // the newest sample of unit 0, if it runs on this node
 	observe metric.Registration
 }
 
@@ -71,7 +70,8 @@ func newInstruments(cfg Config) *instruments {
 	for _, outcome := range []string{outcomeDelivered, outcomePartly, outcomeFailed} {
 		i.outcomes[outcome] = []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(i.name, attribute.String("emitd.outcome", outcome)))}
 	}
-	// The API promises a usable instrument beside every error, and the names are constants.
+	// The API returns a usable instrument beside every error, and the names are constants, so errors are
+	// ignored.
 	bounds := metric.WithExplicitBucketBoundaries(0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60, 300)
 	i.latency, _ = m.Float64Histogram("emitd.outbox.delivery.duration", metric.WithUnit("s"), bounds,
 		metric.WithDescription("From when a message was published, by the log's clock, to when the receiver had it, by this node's. Replays are not among them."))
@@ -84,7 +84,7 @@ func newInstruments(cfg Config) *instruments {
 	return i
 }
 
-// gauges are asked for when somebody collects; they tell the newest sample.
+// gauges registers the gauges. A collection reports the newest sample.
 func (i *instruments) gauges(m metric.Meter) {
 	count := func(name, unit, about string) metric.Int64ObservableUpDownCounter {
 		c, _ := m.Int64ObservableUpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(about))
@@ -125,8 +125,9 @@ func (i *instruments) close() {
 	}
 }
 
-// delivered measures messages that a receiver has. How old those are that may have come before, up to a
-// place in the log, says nothing about deliveries.
+// delivered measures messages that a receiver has taken. Messages up to the sequence number replayed are
+// left out of the latency: they may have been delivered before, so their age says nothing about this
+// delivery.
 func (i *instruments) delivered(rows []Row, replayed int64) {
 	ctx := context.Background()
 	i.sent.Add(ctx, int64(len(rows)), i.sink)
@@ -148,7 +149,7 @@ func (i *instruments) delivered(rows []Row, replayed int64) {
 	}
 }
 
-// topic returns the options of a measurement for a topic.
+// topic returns the options of a measurement for a topic, from a cache.
 func (i *instruments) topic(name string) []metric.RecordOption {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -156,18 +157,18 @@ func (i *instruments) topic(name string) []metric.RecordOption {
 	if about == nil {
 		about = []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(i.name, attribute.String("messaging.destination.name", name)))}
 		if len(i.topics) >= maxTopics {
-			clear(i.topics) // topics without end
+			clear(i.topics) // bounds the cache if there are endless topics
 		}
 		i.topics[name] = about
 	}
 	return about
 }
 
-// spans are those of one call of the sink: as many as it takes to link all producers.
+// spans are the spans of one call of the sink: as many as are needed to link all producers.
 type spans []trace.Span
 
-// publishing begins the spans of one call of the sink, linked to the producers of its messages. What the
-// sink begins is a child of the first.
+// publishing starts the spans of one call of the sink, linked to the producers of its messages. Spans
+// that the sink starts are children of the first.
 func (i *instruments) publishing(ctx context.Context, d Delivery) (context.Context, spans) {
 	begin := func() (context.Context, trace.Span) {
 		return i.tracer.Start(ctx, "send "+d.Subscription, trace.WithSpanKind(trace.SpanKindProducer))
@@ -197,7 +198,7 @@ func (i *instruments) publishing(ctx context.Context, d Delivery) (context.Conte
 	return first, all
 }
 
-// published ends them.
+// published ends the spans of a call and records its duration.
 func (i *instruments) published(all spans, took time.Duration, errs []error) {
 	outcome, failed := outcomeDelivered, 0
 	var first error
@@ -235,8 +236,8 @@ func (i *instruments) missed(hook string) {
 	i.lost.Add(context.Background(), 1, metric.WithAttributes(i.name, attribute.String("emitd.observer.event", hook)))
 }
 
-// sample reads the subscription's state now and then, for the metrics, from the node that runs the
-// unit 0. It returns what ends it.
+// sample reads the subscription's state every sampleEvery for the metrics. Only the node that runs unit 0
+// does this. The returned function stops it.
 func (r *Relay) sample(ctx context.Context, a *daemon.Assignment, log *slog.Logger) (stop func()) {
 	op, ok := r.cfg.Log.(Operator)
 	if !ok || a.Index != 0 {

@@ -1,5 +1,5 @@
-// Package herald tells relays and the application's hook of commits, from goroutines of its own: no
-// publisher waits for either.
+// Package herald notifies relays and the application's OnPublished hook of commits. It uses goroutines of
+// its own, so that no publisher waits for either.
 package herald
 
 import (
@@ -11,27 +11,27 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// buffer is how many commits the hook may be behind.
+// buffer is how many commits the hook may lag behind.
 const buffer = 1024
 
-// Config says what is told, and to whom.
+// Config says what a Herald calls after commits.
 type Config struct {
-	// Ring wakes relays, once for all commits since it was called last; nil wakes nobody. Its context
-	// ends when nobody waits for it any more.
+	// Ring wakes relays, once for all commits since its last call. If it is nil, nothing is woken. Its
+	// context ends when Close has finished or given up.
 	Ring func(context.Context)
-	// Pause is the least time between the end of one Ring and the next.
+	// Pause is the shortest time between the end of one Ring and the next.
 	Pause time.Duration
-	// OnPublished is the application's hook, which hears of the commits in their order; nil is none.
+	// OnPublished is the application's hook. It gets the commits in their order; nil means no hook.
 	OnPublished func([]outbox.Message)
 	Logger      *slog.Logger
 }
 
-// Herald tells of commits. Its goroutines begin with the first one and end with Close.
+// Herald notifies of commits. Its goroutines start with the first commit and end with Close.
 type Herald struct {
 	cfg    Config
-	signal chan struct{} // a commit since the last ring
+	signal chan struct{} // holds a value if there was a commit since the last ring
 	told   chan []outbox.Message
-	done   chan struct{} // no more commits
+	done   chan struct{} // closed when no more commits come
 	ctx    context.Context
 	stop   context.CancelFunc
 	start  sync.Once
@@ -39,14 +39,15 @@ type Herald struct {
 	wg     sync.WaitGroup
 }
 
-// New makes a herald, which the caller closes.
+// New returns a Herald, which the caller must close.
 func New(cfg Config) *Herald {
 	h := &Herald{cfg: cfg, signal: make(chan struct{}, 1), told: make(chan []outbox.Message, buffer), done: make(chan struct{})}
 	h.ctx, h.stop = context.WithCancel(context.Background())
 	return h
 }
 
-// Committed says that messages are there; nil says so without naming them. It never waits.
+// Committed reports that messages were committed. A nil slice wakes relays without calling the hook.
+// Committed never blocks.
 func (h *Herald) Committed(messages []outbox.Message) {
 	h.start.Do(func() {
 		if h.cfg.Ring != nil {
@@ -70,7 +71,7 @@ func (h *Herald) Committed(messages []outbox.Message) {
 	}
 }
 
-// ring wakes relays at once, and then once for all commits of a pause.
+// ring wakes relays at the first commit, and then once for all commits of a pause.
 func (h *Herald) ring() {
 	for {
 		select {
@@ -92,7 +93,7 @@ func (h *Herald) ring() {
 	}
 }
 
-// tell calls the hook, in the order in which it was told.
+// tell calls the hook, in the order of the commits. After Close it first empties the buffer.
 func (h *Herald) tell() {
 	for {
 		select {
@@ -120,9 +121,9 @@ func (h *Herald) call(messages []outbox.Message) {
 	h.cfg.OnPublished(messages)
 }
 
-// Close waits until what was told is told, or ctx ends. It may be called more than once.
+// Close waits until the buffered commits are reported, or ctx ends. It may be called more than once.
 func (h *Herald) Close(ctx context.Context) error {
-	h.start.Do(func() {}) // nothing starts any more
+	h.start.Do(func() {}) // from now on nothing starts
 	h.end.Do(func() { close(h.done) })
 	ended := make(chan struct{})
 	go func() { h.wg.Wait(); close(ended) }()

@@ -7,7 +7,7 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// Valid says what is wrong with a claim by itself.
+// Valid returns what is wrong with the fields of a claim, or nil.
 func Valid(c outbox.Claim) error {
 	switch {
 	case c.Subscription == "" || len(c.Subscription) > 255:
@@ -22,19 +22,19 @@ func Valid(c outbox.Claim) error {
 	return nil
 }
 
-// Part is what every log keeps of a row of the cursors, which says where a range of shards stands. A
-// log's own row embeds it, beside its position.
+// Part is the part of a cursor row that all logs have: a range of shards with its owner. A log's own row
+// type embeds it and adds the position.
 type Part struct {
 	outbox.Range
-	Claim outbox.Range // the bounds by which its owner claimed
+	Claim outbox.Range // the bounds that its owner claimed
 	Epoch int64        // the generation of its owner
-	Turn  int64        // raised by claims and operators: what a reader has in memory is void
+	Turn  int64        // raised by claims and operators, so that what a reader has in memory becomes invalid
 	Rev   int64        // raised by every write
 }
 
 func (p *Part) part() *Part { return p }
 
-// row is a log's own.
+// row is satisfied by a pointer to a log's own row type.
 type row[R any] interface {
 	*R
 	part() *Part
@@ -43,9 +43,9 @@ type row[R any] interface {
 // Overlap reports whether two ranges have shards in common.
 func Overlap(a, b outbox.Range) bool { return a.Lo <= b.Hi && b.Lo <= a.Hi }
 
-// Refuse returns the [*outbox.FencedError] of a claim of the range r, nil if it may be. Rows are those
-// of the subscription, or of the range alone; instances is the number it is claimed by, since the epoch
-// of that.
+// Refuse returns the [*outbox.FencedError] of a claim of the range r, or nil if the claim is allowed.
+// rows are the cursor rows of the whole subscription, or only of the range. instances is the number of
+// instances that the subscription is claimed with, and since is the epoch stored with it.
 func Refuse[R any, P row[R]](rows []R, r outbox.Range, c outbox.Claim, instances int, since int64) error {
 	fenced := &outbox.FencedError{Instances: instances}
 	for i := range rows {
@@ -63,16 +63,16 @@ func Refuse[R any, P row[R]](rows []R, r outbox.Range, c outbox.Claim, instances
 	return nil
 }
 
-// Resized reports whether the subscription is claimed by another number of instances than this claim's,
-// since an equal or higher epoch.
+// Resized reports whether the subscription has been claimed with another number of instances than this
+// claim's, at an equal or higher epoch.
 func Resized(c outbox.Claim, instances int, since int64) bool {
 	return instances != c.Instances && since >= c.Epoch
 }
 
-// Carve cuts rows, in the order of the shards, at the bounds of a range and returns those outside, as
-// they are but for their bounds, and those inside, of the epoch. Neighbours inside at one position are
-// one row: join reports whether two are, and then writes into the first what is so of both, but for the
-// bounds.
+// Carve splits cursor rows at the bounds of a range. The rows must be ordered by shard. rest are the
+// parts outside, unchanged but for their bounds. mine are the parts inside, with the new epoch. Adjacent
+// parts inside that stand at the same position become one row: join reports whether two do, and then
+// updates first to represent both; Carve sets the bounds.
 func Carve[R any, P row[R]](rows []R, r outbox.Range, epoch int64, join func(first *R, next R) bool) (rest, mine []R) {
 	var turn, rev int64
 	for _, whole := range rows {

@@ -6,20 +6,20 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// Bounds of a lane in one answer of Due.
+// Bounds of the messages that Due returns of one lane.
 const (
 	LaneRows  = 100
 	LaneBytes = 1 << 20
 )
 
-// Lane names a key that waits, or one message alone: what waits and has no key.
+// Lane identifies the lane of a parked key, or of one message that is parked alone.
 type Lane struct {
 	Shard int
 	Key   string
-	Solo  int64 // the message's id, 0 for a key
+	Solo  int64 // the ID of a message that is parked alone; 0 for a key's lane
 }
 
-// LaneOf is the lane that a message of the log gets into.
+// LaneOf returns the lane in which a message of the log is parked.
 func LaneOf(r outbox.Row) Lane {
 	if r.Key == "" {
 		return Lane{r.Shard, "", r.Seq}
@@ -27,10 +27,10 @@ func LaneOf(r outbox.Row) Lane {
 	return Lane{r.Shard, r.Key, 0}
 }
 
-// maxCause is how many bytes of a cause are kept.
+// maxCause is how many bytes of a cause are stored.
 const maxCause = 2000
 
-// Cause makes an error storable: valid text of bounded length.
+// Cause makes an error text storable: valid UTF-8 of bounded length without zero bytes.
 func Cause(text string) string {
 	text = strings.ToValidUTF8(strings.ReplaceAll(text, "\x00", " "), "\uFFFD")
 	if len(text) > maxCause {

@@ -1,13 +1,14 @@
 package rules
 
-// Late is a row of the cursors that holds the beginning of a log that is too large.
+// Late is a cursor row that keeps the log from deleting its oldest messages, although the log is too
+// large.
 type Late struct {
 	Subscription string
 	Lo           int
-	Messages     int64 // that it has not delivered there; counting may stop somewhere
+	Messages     int64 // messages that the row has not passed in the part to be deleted; counting may stop at a limit
 }
 
-// BySubscription adds up the rows of each subscription, which stand together.
+// BySubscription adds up the rows of each subscription. Rows of one subscription must be adjacent.
 func BySubscription(rows []Late) (out []Late) {
 	for _, r := range rows {
 		if n := len(out); n > 0 && out[n-1].Subscription == r.Subscription {

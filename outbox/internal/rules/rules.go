@@ -1,7 +1,7 @@
-// Package rules is the part of the log's contract that is about values and not about how a log keeps
-// them: which claims are refused, how they cut the rows of a subscription's cursors, where a message
-// waits, and what an operator may ask for. The logs share it, so that each rule is written once;
-// [outbox.Log] says what the rules are for. A rule takes values and returns values.
+// Package rules is the part of the log's contract that does not depend on how a log stores its data:
+// which claims are refused, how a claim splits the cursor rows of a subscription, which lane a message
+// belongs to, and what an operator may list. The logs share it, so that each rule is written once;
+// [outbox.Log] gives the reasons. Every rule takes values and returns values.
 package rules
 
 import (
@@ -11,10 +11,10 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// SkipCause is what a dead letter says that an operator made.
+// SkipCause is the cause stored with a dead letter that an operator made.
 const SkipCause = "skipped by an operator"
 
-// Listing returns what to list, with its default limit.
+// Listing validates a filter and sets its default limit, 100.
 func Listing(f outbox.Filter) (outbox.Filter, error) {
 	switch f.Kind {
 	case "", outbox.Waiting, outbox.Held, outbox.Behind, outbox.Dead:
