@@ -39,19 +39,20 @@ func (l *Log) Claim(ctx context.Context, c outbox.Claim) (outbox.Cursor, error) 
 	return cur, nil
 }
 
-// witness is what a transaction knows of itself: the last id that was drawn before it drew its number.
-// What has a higher number has higher ids. A snapshot that sees it tells others from it: what had not
-// begun by then has ids above drawn.
+// witness is the pair that a writing transaction knows about itself: its transaction ID, and the last id
+// that was drawn before it got that. Transactions with higher transaction IDs have ids above drawn. So if
+// a snapshot sees tx, every transaction that had not begun in it has ids above drawn.
 type witness struct {
 	drawn int64
 	tx    uint64
 }
 
-// reading the sequence comes first: the columns of a row are computed when the row is there.
+// The sequence must be read before the transaction ID is drawn. The CTEs enforce that, because the
+// columns of at are computed after the row of seen exists.
 const writing = `with seen as materialized (select case when is_called then last_value else 0 end as drawn from ~outbox_id),
 	at as materialized (select drawn, pg_current_xact_id() as tx from seen)`
 
-// draw makes a witness, in a transaction of its own.
+// draw obtains a witness in a transaction of its own.
 func (q *query) draw() (w witness, err error) {
 	var recovering bool
 	if q.one(`select pg_is_in_recovery()`, nil, &recovering); recovering {
@@ -61,11 +62,12 @@ func (q *query) draw() (w witness, err error) {
 	return w, q.err
 }
 
-// take makes the range the cursor's.
+// take makes this cursor the owner of the range.
 func (c *cursor) take(q *query) error {
 	instances, since := c.subscribe(q)
 	rows, owners := q.parts(c.claim.Subscription)
-	// Looked at when nobody can move a row any more: no position of this server is ahead of it.
+	// The snapshot is taken while all rows are locked, so no stored position of this server can be ahead of
+	// it.
 	var now string
 	if q.one(`select pg_current_snapshot()::text`, nil, &now); q.err != nil {
 		return q.err
@@ -79,7 +81,8 @@ func (c *cursor) take(q *query) error {
 	if err != nil {
 		return err
 	}
-	// What neither the range nor another era concerns stays as it is: its owner may be writing it.
+	// A row that neither overlaps the range nor belongs to an earlier era stays untouched, because its owner
+	// may be writing it.
 	var ofClaim []part
 	for _, r := range rows {
 		if r.era < era {
@@ -96,8 +99,9 @@ func (c *cursor) take(q *query) error {
 	return q.rewrite(c.claim, ofClaim, rest, mine, owners)
 }
 
-// subscribe makes the subscription if it is new, and returns how many instances it is claimed by and
-// the epoch of that. The row stays locked: claims and operators take turns.
+// subscribe creates the subscription if it is new. It returns the number of instances that it is claimed
+// with, and the epoch stored with that number. The row stays locked, so claims and operators exclude each
+// other.
 func (c *cursor) subscribe(q *query) (instances int, since int64) {
 	name := c.claim.Subscription
 	made := q.exec(`insert into ~outbox_subscription (name, instances, instances_epoch) values ($1, $2, 0) on conflict do nothing`, name, c.claim.Instances)
@@ -105,7 +109,8 @@ func (c *cursor) subscribe(q *query) (instances int, since int64) {
 	if made == 0 {
 		return instances, since
 	}
-	// Newest: behind what this transaction sees, which includes what was published before it was called.
+	// Newest starts after what this transaction sees. That includes everything published before Claim was
+	// called.
 	from, floor := string(nothing), int64(0)
 	if c.claim.Newest {
 		floor = c.wrote.drawn
@@ -119,7 +124,7 @@ func (c *cursor) subscribe(q *query) (instances int, since int64) {
 	return c.claim.Instances, 0
 }
 
-// era returns that of the server, and begins it if this server is not the one that numbered the
+// era returns the current era. It begins a new one if this is not the server that has numbered the
 // transactions so far.
 func (c *cursor) era(q *query, rows []part, now snapshot) (era int, err error) {
 	var sysid *string
@@ -140,7 +145,7 @@ func (c *cursor) era(q *query, rows []part, now snapshot) (era int, err error) {
 	return era, q.err
 }
 
-// owner is what a claim leaves as it is outside its range.
+// owner holds the columns that a claim must preserve in rows outside its range.
 type owner struct {
 	outbox.Range
 	node    string
@@ -148,7 +153,7 @@ type owner struct {
 	trouble string
 }
 
-// parts are all rows of a subscription, in the order of the shards, locked.
+// parts reads and locks all rows of a subscription, ordered by shard.
 func (q *query) parts(subscription string) (out []part, owners []owner) {
 	q.each(`select lo, hi, claim_lo, claim_hi, snap_from::text, base_from, coalesce(snap_to::text, ''), base_to, last, coalesce(again, -1), floor,
 			drawn, epoch, turn, rev, era, node, updated_at, trouble
@@ -164,7 +169,8 @@ func (q *query) parts(subscription string) (out []part, owners []owner) {
 	return out, owners
 }
 
-// rewrite replaces rows of a subscription. Those outside a claim keep node, time and trouble.
+// rewrite replaces rows of a subscription. Rows outside the claimed range keep their node, time and
+// trouble.
 func (q *query) rewrite(c outbox.Claim, old, rest, mine []part, owners []owner) error {
 	var at []int
 	for _, p := range old {
@@ -192,7 +198,8 @@ func (q *query) rewrite(c outbox.Claim, old, rest, mine []part, owners []owner) 
 	return q.err
 }
 
-// keys are the keys of a range that have a lane. A lane of one message stands for no key.
+// keys returns the parked keys of a range. Lanes of a single message are left out, because they stand for
+// no key.
 func (q *query) keys(subscription string, r outbox.Range) (out []string) {
 	q.each(`select key from ~outbox_lane where subscription = $1 and shard between $2 and $3 and solo = 0`,
 		[]any{subscription, r.Lo, r.Hi}, func(row pgx.Rows) error {
@@ -204,7 +211,8 @@ func (q *query) keys(subscription string, r outbox.Range) (out []string) {
 	return out
 }
 
-// refusal says why a cursor's rows are not as it left them.
+// refusal returns the error for a cursor whose rows are not as it left them: fenced if a higher epoch
+// owns part of the range, else ErrMoved.
 func (c *cursor) refusal(q *query) error {
 	fenced := &outbox.FencedError{}
 	fenced.Floor = q.number(`select max(epoch) from ~outbox_cursor where subscription = $1 and lo <= $3 and hi >= $2 and epoch > $4`,

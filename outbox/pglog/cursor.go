@@ -12,39 +12,40 @@ import (
 	"github.com/emitd/emitd/outbox/internal/rules"
 )
 
-// cursor reads one range of one subscription. Next uses reader; the other methods use stored; both
-// use wrote, under its lock; so Next may run beside one of them.
+// cursor implements [outbox.Cursor] for one range of one subscription. Next uses reader, the other
+// methods use stored, and both use wrote under mu. So Next may run beside one other method.
 type cursor struct {
 	log   *Log
 	claim outbox.Claim
 	outbox.Range
-	server server // where it was claimed
+	server server // the server on which the range was claimed
 	parked []string
-	// replayed is the end of the log when the subscription was replayed last; a replay voids the claim.
+	// replayed is the end of the log at the time of the last replay. It stays valid for the life of the
+	// cursor, because a replay invalidates the claim.
 	replayed int64
 	reader   reader
 
 	mu    sync.Mutex
-	wrote witness // the newest of this cursor's
+	wrote witness // the newest committed write of this cursor
 
-	stored []part // the rows as this cursor left them
+	stored []part // the cursor rows as this cursor last wrote them
 }
 
 var _ outbox.Cursor = (*cursor)(nil)
 
-// mark is a position behind a page: one for each part that was claimed, or one for all.
+// mark is a position after a page: one position for each claimed row, or one for all.
 type mark struct {
 	cursor *cursor
 	at     []position
 }
 
-// begin prepares reading.
+// begin prepares the reader.
 func (c *cursor) begin() { c.reader.begin(c) }
 
 // Parked implements [outbox.Cursor].
 func (c *cursor) Parked() []string { return c.parked }
 
-// Close implements [outbox.Cursor]. It waits for what is read ahead to be given up.
+// Close implements [outbox.Cursor]. It waits until reading ahead has stopped.
 func (c *cursor) Close() { c.reader.close() }
 
 func (c *cursor) explain(what string, err error) error {
@@ -54,7 +55,7 @@ func (c *cursor) explain(what string, err error) error {
 	return c.log.cfg.explain(fmt.Sprintf("%s of %q, shards %v", what, c.claim.Subscription, c.Range), err)
 }
 
-// bears notes a witness of a transaction that has committed.
+// bears records the witness of a committed transaction, if it is newer.
 func (c *cursor) bears(w witness) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -63,14 +64,14 @@ func (c *cursor) bears(w witness) {
 	}
 }
 
-// witness returns the newest.
+// witness returns the newest witness.
 func (c *cursor) witness() witness {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.wrote
 }
 
-// Advance implements [outbox.Cursor]. Without outcomes it is one statement.
+// Advance implements [outbox.Cursor]. Without outcomes it is a single statement.
 func (c *cursor) Advance(ctx context.Context, to outbox.Mark, outcomes []outbox.Outcome) error {
 	m, ok := to.(mark)
 	if !ok || m.cursor != c {
@@ -98,13 +99,13 @@ func (c *cursor) Advance(ctx context.Context, to outbox.Mark, outcomes []outbox.
 	return nil
 }
 
-// move writes positions to the rows, which must be as this cursor left them, and returns how they are
-// now. Each row is compared in full, so that a cursor whose server has lost its last writes, or of
-// another run, cannot write even if one of its numbers is right by chance. One position for all rows
-// makes them one.
+// move writes positions to the cursor rows and returns the rows as they are now. A row must be exactly as
+// this cursor left it. The whole row is compared, so that a cursor of another run, or one whose server
+// has lost its last writes, cannot write even if one of its numbers happens to match. If to is one
+// position for several rows, they become one row.
 func (c *cursor) move(q *query, to []position) (moved []part, w witness, err error) {
 	if len(to) > 1 && len(to) != len(c.stored) {
-		return nil, w, errors.New("the mark is older than what is stored") // parts have become one since
+		return nil, w, errors.New("the mark is older than what is stored") // rows have been merged since
 	}
 	for i, p := range c.stored {
 		at := to[min(i, len(to)-1)]
@@ -127,7 +128,7 @@ func (c *cursor) move(q *query, to []position) (moved []part, w witness, err err
 	return []part{whole}, w, q.err
 }
 
-// moveOne is the fenced statement.
+// moveOne writes one row, guarded by a comparison of the whole row.
 func (q *query) moveOne(subscription string, p part, to position, w *witness) bool {
 	return q.one(writing+`
 		update ~outbox_cursor c set snap_from = $1::pg_snapshot, base_from = $2, snap_to = nullif($3::text, '')::pg_snapshot, base_to = $4,
@@ -141,7 +142,8 @@ func (q *query) moveOne(subscription string, p part, to position, w *witness) bo
 		}, &w.drawn, &w.tx)
 }
 
-// hold makes sure that the rows are this cursor's, and says that they were used.
+// hold writes the rows with unchanged positions: so it checks that they are still this cursor's, locks
+// them and updates their time.
 func (c *cursor) hold(q *query) ([]part, witness, error) {
 	at := make([]position, len(c.stored))
 	for i, p := range c.stored {
@@ -150,7 +152,7 @@ func (c *cursor) hold(q *query) ([]part, witness, error) {
 	return c.move(q, at)
 }
 
-// held runs fn in a transaction that holds the cursor's rows.
+// held runs fn in a transaction in which hold has succeeded.
 func (c *cursor) held(ctx context.Context, what string, fn func(*query) error) error {
 	ctx, cancel := c.log.bounded(ctx)
 	defer cancel()
@@ -183,9 +185,9 @@ func (c *cursor) Trouble(ctx context.Context, text string) error {
 	}))
 }
 
-// Promote implements [outbox.Cursor]. Rows are locked in the order in which they are moved, so that
-// relays of several subscriptions get into each other's way and not into a circle; who comes second
-// moves what is left, behind.
+// Promote implements [outbox.Cursor]. Rows are locked in the order in which they are moved, so relays of
+// several subscriptions may wait for each other but cannot deadlock. The second relay moves what the
+// first has left.
 func (c *cursor) Promote(ctx context.Context, limit int) (promoted int, err error) {
 	if limit <= 0 {
 		limit = defaultRows
@@ -197,7 +199,8 @@ func (c *cursor) Promote(ctx context.Context, limit int) (promoted int, err erro
 			due = append(due, 0)
 			return row.Scan(&due[len(due)-1])
 		})
-		// It is as old as its time: what nobody could deliver yet does not lag.
+		// created_at becomes not_before, if that is later: a message that nobody could deliver yet does not
+		// count as lag.
 		promoted = int(q.exec(`with due as materialized (delete from ~outbox_delayed where id = any($1) returning *)
 			insert into ~outbox (shard, created_at, `+bodyColumns+`)
 			select shard, greatest(created_at, not_before), `+bodyColumns+` from due order by not_before, due.id`, due))

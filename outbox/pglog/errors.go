@@ -18,7 +18,8 @@ var (
 
 const hintMigrate = "migrate it (emitd migrate up --outbox; in a program of your own pglog.Migrate, or Config.AutoMigrate)"
 
-// explain says what was attempted and, where it is known, what to do. No text of it holds a secret.
+// explain adds to an error what was attempted and, if it is known, what to do. Its texts contain no
+// secret.
 func (c Config) explain(what string, err error) error {
 	if err == nil {
 		return nil
@@ -41,7 +42,7 @@ func (c Config) explain(what string, err error) error {
 	return fmt.Errorf("%s: %s: %w", what, hint, pgerror.Strip(err, c.URL))
 }
 
-// hintOf says what to do about an SQLSTATE, if that is known.
+// hintOf says what to do about an SQLSTATE; "" if that is unknown.
 func hintOf(code string, c Config) string {
 	switch code {
 	case "42P01", "3F000", "42703", "42883": // no table, schema, column, function

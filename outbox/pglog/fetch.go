@@ -17,13 +17,14 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// fly begins to read a chunk.
+// fly starts a goroutine that reads a chunk.
 func (r *reader) fly(limit outbox.Limit) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.flyLocked(limit)
 }
 
+// flyLocked is fly for a caller that holds mu.
 func (r *reader) flyLocked(limit outbox.Limit) {
 	r.flying, r.page = true, limit
 	r.wg.Go(func() {
@@ -38,7 +39,7 @@ func (r *reader) flyLocked(limit outbox.Limit) {
 	})
 }
 
-// tell wakes whoever waits for news.
+// tell wakes the goroutine that waits in take.
 func (r *reader) tell() {
 	select {
 	case r.news <- struct{}{}:
@@ -46,7 +47,8 @@ func (r *reader) tell() {
 	}
 }
 
-// push adds a batch of a chunk that has so many rows by now.
+// push adds a batch. chunk is the number of rows of the chunk so far, and round says whether the round
+// goes on.
 func (r *reader) push(b batch, chunk int, round bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -55,18 +57,18 @@ func (r *reader) push(b batch, chunk int, round bool) {
 	r.tell()
 }
 
-// freshFor is how long what was looked at counts: a long tick notices pauses, claims and lanes that are
-// due in between.
+// freshFor is how long the result of the last look is used. Reading a round may take long: the repeated
+// look notices pauses, claims and lanes that became due meanwhile.
 const freshFor = 20 * time.Millisecond
 
-// flight reads a chunk of the part whose turn it is.
+// flight reads one chunk of the part that is next in rotation.
 func (r *reader) flight() error {
 	if time.Since(r.looked) > freshFor {
 		seen, err := r.look(r.ctx, false)
 		if err != nil {
 			return err
 		}
-		if seen.paused { // the next look says so
+		if seen.paused { // the next call of take reports it
 			return nil
 		}
 	}
@@ -80,7 +82,7 @@ func (r *reader) flight() error {
 	return r.c.log.session(ctx, &r.c.server, func(conn *pgx.Conn) error { return r.read(ctx, conn, i) })
 }
 
-// read reads a chunk of a part.
+// read reads one chunk of part i.
 func (r *reader) read(ctx context.Context, conn *pgx.Conn, i int) error {
 	p := &r.parts[i]
 	if !p.set {
@@ -96,7 +98,7 @@ func (r *reader) read(ctx context.Context, conn *pgx.Conn, i int) error {
 		if err != nil {
 			return err
 		}
-		if !whole { // cut off: what is behind the last row is read again
+		if !whole { // cut off: the messages after the last row are read again
 			n = 0
 			for n < len(p.late) && p.late[n] <= f.last {
 				n++
@@ -121,7 +123,8 @@ func (r *reader) read(ctx context.Context, conn *pgx.Conn, i int) error {
 		if f.count > 0 || p.scan >= p.upto {
 			return r.arrive(f, i)
 		}
-		// Nothing in the whole window: go to the next id that there is. A long way is made in pages.
+		// The whole window is empty: skip to the next existing id. A long gap is crossed in several chunks, so
+		// that positions are stored on the way.
 		next, err := nextID(ctx, conn, r.c.log.names, p.scan)
 		if err != nil {
 			return err
@@ -137,7 +140,8 @@ func (r *reader) read(ctx context.Context, conn *pgx.Conn, i int) error {
 	}
 }
 
-// beyond is the id above which everything comes, seen before or not.
+// beyond returns the id above which every message is delivered, even one that was delivered before (a
+// replay).
 func (p *tick) beyond() int64 {
 	if p.again == never {
 		return math.MaxInt64
@@ -145,7 +149,8 @@ func (p *tick) beyond() int64 {
 	return p.again
 }
 
-// start prepares a part's tick: from where the log is read, and what lies before that.
+// start prepares the reading of a part up to the target: the id to read from, and the messages below it
+// that must be looked up by their transactions.
 func (r *reader) start(ctx context.Context, conn *pgx.Conn, p *tick) error {
 	if p.to.at == "" {
 		p.to, p.last = r.target, 0
@@ -160,7 +165,7 @@ func (r *reader) start(ctx context.Context, conn *pgx.Conn, p *tick) error {
 		low = 0
 	}
 	if p.again != never {
-		// By the whole condition, from the first message that may not have been seen.
+		// A replay is read by the whole condition, from the first message that may not have been delivered.
 		p.scan = max(min(p.again, p.floor, low), p.last)
 		return nil
 	}
@@ -183,7 +188,8 @@ func (r *reader) start(ctx context.Context, conn *pgx.Conn, p *tick) error {
 	return q.err
 }
 
-// arrive hands on the last batch of a chunk, and ends the part's tick if it was the last of it.
+// arrive pushes the last batch of a chunk. If the part has reached the target, it ends the part's tick.
+// When all parts have reached it, they become one.
 func (r *reader) arrive(f *fetch, i int) error {
 	p := &r.parts[i]
 	b := f.batch()
@@ -208,7 +214,7 @@ func (r *reader) arrive(f *fetch, i int) error {
 	return nil
 }
 
-// chunkRows is how many rows are asked for.
+// chunkRows returns how many rows to request, from the average size of the rows so far.
 func (r *reader) chunkRows() int {
 	if r.size == 0 {
 		return r.page.Rows
@@ -234,13 +240,13 @@ func nextID(ctx context.Context, conn *pgx.Conn, n names, after int64) (int64, e
 	return q.number(`select id from ~outbox where id > $1 order by id limit 1`, after), q.err
 }
 
-// The statements that read messages, with the columns as fetch reads them.
+// The statements that read messages. Their columns are in the order in which decode expects them.
 const (
 	bodyOf = "id, shard, created_at, dedup_id, key, topic, type, headers, traceparent, tracestate, payload"
 
 	lateRows = `select ` + bodyOf + ` from ~outbox where id = any($1::bigint[]) order by id`
 
-	// What the snapshot at the end sees and the one at the beginning does not.
+	// What the snapshot at the end of the tick sees and the one at its beginning does not.
 	scanRows = `select ` + bodyOf + ` from ~outbox
 		where id > $1 and id <= $2 and shard between $3 and $4
 			and (id <= $5::bigint or pg_visible_in_snapshot(tx, $6::pg_snapshot))
@@ -252,21 +258,21 @@ const (
 type fetch struct {
 	r       *reader
 	part    int
-	from    position // before the current batch
+	from    position // position before the current batch
 	rows    []outbox.Row
 	bytes   int
 	count   int   // rows of the chunk
-	total   int   // their size
-	last    int64 // the id of the last
+	total   int   // size of the chunk in bytes
+	last    int64 // the id of the last row
 	windows int
 	decoder
 }
 
-// errEnough ends a chunk whose messages turned out larger than those before.
+// errEnough cuts off a chunk whose messages are much larger than those before.
 var errEnough = errors.New("enough")
 
-// run reads what a statement returns; whole is false if it was cut off because it is too much at
-// once: then the connection is given up, which is what makes the server stop.
+// run reads the rows of a statement. whole is false if the chunk was cut off because it was too large.
+// Then the connection is closed, because that is what makes the server stop.
 func (f *fetch) run(ctx context.Context, conn *pgx.Conn, text string, args ...string) (whole bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -299,7 +305,8 @@ func (f *fetch) run(ctx context.Context, conn *pgx.Conn, text string, args ...st
 	return err == nil, err
 }
 
-// row adds one message. A full batch is handed on when it is known not to be the last.
+// row adds one message. A full batch is pushed only when another row follows, because arrive pushes the
+// last one.
 func (f *fetch) row(v [][]byte) error {
 	if len(f.rows) > 0 && (len(f.rows) == cap(f.rows) || f.bytes >= f.r.page.Bytes) {
 		b := f.batch()
@@ -324,7 +331,7 @@ func (f *fetch) row(v [][]byte) error {
 	return nil
 }
 
-// batch takes what was read since the last one.
+// batch returns the rows read since the last batch.
 func (f *fetch) batch() batch {
 	f.texts(f.rows)
 	b := batch{part: f.part, rows: f.rows, bytes: f.bytes, from: f.from, after: f.from}
@@ -332,21 +339,21 @@ func (f *fetch) batch() batch {
 	return b
 }
 
-// decoder reads messages as Postgres sends them in binary. Topics and types repeat from row to row
-// and are kept once; keys and payloads of a batch share memory.
+// decoder decodes messages in Postgres's binary format. Topics and types repeat from row to row, so equal
+// ones share memory. So do keys and payloads of a batch.
 type decoder struct {
 	known map[string]string
 	keys  []byte
-	spans [][2]int32 // of keys, by row
+	spans [][2]int32 // of the keys in keys, by row
 	slab  []byte
 }
 
-// epoch is where Postgres' microseconds begin.
+// epoch is the zero of Postgres's timestamps, in Unix microseconds.
 var epoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro()
 
-// decode reads the columns of bodyOf. The key is set by texts. Programs in other languages may have
-// written the row: what cannot be understood is left out, because an error would stop all messages
-// behind it.
+// decode reads the columns of bodyOf. The key is set later, by texts. A program in another language may
+// have written the row, so headers that do not parse are left out: an error would stop all messages
+// behind the row.
 func (d *decoder) decode(row *outbox.Row, i int, v [][]byte) (size int, err error) {
 	if len(v) != 11 || len(v[0]) != 8 || len(v[1]) != 2 || len(v[2]) != 8 || len(v[3]) != len(uuid.UUID{}) {
 		return 0, fmt.Errorf("%w: the outbox has columns of other types", outbox.ErrSchema)
@@ -366,7 +373,7 @@ func (d *decoder) decode(row *outbox.Row, i int, v [][]byte) (size int, err erro
 	return sizeOf(*row), nil
 }
 
-// moment reads a timestamptz; infinity is as far as times go.
+// moment converts a timestamptz. Infinity becomes the latest time that time.UnixMicro can represent.
 func moment(micros int64) time.Time {
 	if micros > math.MaxInt64-epoch {
 		return time.UnixMicro(math.MaxInt64)
@@ -374,7 +381,7 @@ func moment(micros int64) time.Time {
 	return time.UnixMicro(micros + epoch)
 }
 
-// texts sets the keys of a batch.
+// texts sets the keys of the rows of a batch, from one string.
 func (d *decoder) texts(rows []outbox.Row) {
 	all := string(d.keys)
 	for i := range rows {
@@ -383,7 +390,7 @@ func (d *decoder) texts(rows []outbox.Row) {
 	d.keys, d.spans = d.keys[:0], d.spans[:0]
 }
 
-// intern keeps one copy of texts that repeat.
+// intern returns a shared copy of a string that may repeat.
 func (d *decoder) intern(b []byte) string {
 	if len(b) == 0 {
 		return ""
@@ -401,10 +408,10 @@ func (d *decoder) intern(b []byte) string {
 	return s
 }
 
-// slabSize is what small payloads share.
+// slabSize is the size of the memory block that small payloads share.
 const slabSize = 64 << 10
 
-// copy keeps bytes that the connection will overwrite.
+// copy copies bytes whose buffer the connection will overwrite.
 func (d *decoder) copy(b []byte) []byte {
 	if b == nil {
 		return nil
@@ -420,7 +427,7 @@ func (d *decoder) copy(b []byte) []byte {
 	return d.slab[from:len(d.slab):len(d.slab)]
 }
 
-// headersOf reads headers; a value that is no string is read as its text.
+// headersOf parses headers. A value that is not a string becomes its text.
 func headersOf(text []byte) map[string]string {
 	var out map[string]string
 	if json.Unmarshal(text, &out) == nil {

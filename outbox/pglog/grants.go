@@ -8,30 +8,31 @@ import (
 	"github.com/emitd/emitd/internal/pgschema"
 )
 
-// Roles are the roles that programs run as, none of which may create anything. An empty name grants
-// nothing. A role may be named twice.
+// Roles names the roles that programs run as. None of them may create objects. An empty name gets no
+// grants. Two fields may name the same role.
 type Roles struct {
-	// Relay relays, sweeps, operates and publishes: the role of a [Log], emitd's outbox.url. It can lose
-	// messages, as it moves the cursors, and stop publishing, as it drops partitions of the log. It
-	// cannot touch any other table of the owner.
+	// Relay is the role of a [Log], emitd's outbox.url: it relays, sweeps, runs operators' commands and
+	// publishes. It can lose messages, because it moves cursors, and it can stop publishing, because it
+	// drops partitions of the log. It cannot touch any other table of the owner.
 	Relay string
-	// Publisher publishes: into the log's columns that are a message, by [Publisher] or outbox_publish. It
-	// sees no message and draws no id but by publishing.
+	// Publisher is the role that publishes, by [Publisher] or the function outbox_publish: it may insert
+	// into the columns of the log that make up a message. It can read no message, and draws ids only by
+	// publishing.
 	Publisher string
-	// Reader sees everything, payloads included, and changes nothing.
+	// Reader may read everything, payloads included, and changes nothing.
 	Reader string
 }
 
-// message lists the columns that publishers fill in.
+// message lists the columns that publishers insert.
 const message = "shard, dedup_id, key, topic, type, headers, traceparent, tracestate, payload"
 
-// readable are all relations of a log, in the order of the migration.
+// readable lists all relations of a log, in the order of the migration.
 var readable = []string{
 	"outbox", "outbox_id", "outbox_partition", "outbox_state", "outbox_delayed", "outbox_subscription", "outbox_cursor",
 	"outbox_lane", "outbox_parked", "outbox_dead", "outbox_migration",
 }
 
-// privileged are the functions that run with the rights of their owner, with their arguments.
+// privileged lists the functions that run with the rights of their owner, with their argument types.
 func (n names) privileged() []string {
 	return []string{
 		n.table("outbox_extend") + "(bigint, bigint)", n.table("outbox_pass") + "()", n.table("outbox_close") + "(bigint)",
@@ -39,8 +40,8 @@ func (n names) privileged() []string {
 	}
 }
 
-// GrantSQL returns the statements that give roles what they need, and nothing else; the schema's owner
-// runs them after [Migrate], and again after a later version of it. They may be repeated.
+// GrantSQL returns the statements that give roles the rights they need, and no others. The schema's owner
+// runs them after [Migrate], and again after migrating to a later version. They may be repeated.
 func GrantSQL(cfg Config, roles Roles) (string, error) {
 	cfg, err := cfg.withDefaults()
 	if err == nil && roles == (Roles{}) {
@@ -77,12 +78,13 @@ func (n names) ofPublisher() []pgschema.Right {
 
 func (n names) ofReader() (rights []pgschema.Right) {
 	for _, table := range readable {
-		rights = append(rights, n.right("select", table)) // "on table" takes a sequence too
+		rights = append(rights, n.right("select", table)) // "on table" covers a sequence too
 	}
 	return rights
 }
 
-// ofRelay may lock rows of outbox_delayed by one of its columns, and no table of the log as a whole.
+// ofRelay may lock rows of outbox_delayed, through one updatable column, but no table of the log as a
+// whole.
 func (n names) ofRelay() []pgschema.Right {
 	rights := append(n.ofReader(), n.ofPublisher()...)
 	rights = append(rights,

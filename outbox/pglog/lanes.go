@@ -10,7 +10,7 @@ import (
 	"github.com/emitd/emitd/outbox/internal/rules"
 )
 
-// laneTable are columns of lanes, as a statement takes them.
+// laneTable holds the columns of lanes as arrays, the arguments of a statement.
 type laneTable struct {
 	shards   []int16
 	keys     []string
@@ -27,15 +27,15 @@ func (t *laneTable) add(at rules.Lane, o outbox.Outcome) {
 	t.micros, t.causes = append(t.micros, max(o.RetryIn, 0).Microseconds()), append(t.causes, rules.Cause(o.Cause))
 }
 
-// inDue says how a waiting lane's time is written.
+// inDue computes the time of the next attempt of a waiting lane.
 const inDue = clock + ` + l.micros * interval '1 microsecond'`
 
-// leave stores what became of messages of the log.
+// leave stores the outcomes of messages that were read from the log.
 func (c *cursor) leave(q *query, outcomes []outbox.Outcome) error {
 	var dead, attempts, parked, solos []int64
 	var causes, keys []string
 	behind := laneTable{}
-	first := map[rules.Lane]outbox.Outcome{} // the last word on each
+	first := map[rules.Lane]outbox.Outcome{} // the last outcome of each lane's first message
 	for _, o := range outcomes {
 		if o.Row.Shard < c.Lo || o.Row.Shard > c.Hi {
 			return fmt.Errorf("message %d of shard %d is not in what is advanced over", o.Row.Seq, o.Row.Shard)
@@ -50,7 +50,7 @@ func (c *cursor) leave(q *query, outcomes []outbox.Outcome) error {
 		case outbox.Waiting, outbox.Held:
 			first[at] = o
 		case outbox.Behind:
-			// The lane may be gone because an operator emptied it: then it is made again, due at once.
+			// The lane may be gone because an operator emptied it. Then it is created again and is due at once.
 			behind.add(at, outbox.Outcome{})
 		default:
 			return fmt.Errorf("message %d is %q, which is no outcome", o.Row.Seq, o.Kind)
@@ -71,7 +71,7 @@ func (c *cursor) leave(q *query, outcomes []outbox.Outcome) error {
 			select distinct $1, l.shard, l.key, l.solo from unnest($2::smallint[], $3::text[], $4::bigint[]) l (shard, key, solo) on conflict do nothing`,
 			sub, behind.shards, behind.keys, behind.solos)
 	}
-	if len(parked) > 0 { // it is there already if it was replayed
+	if len(parked) > 0 { // after a replay the message may be there already
 		q.exec(`insert into ~outbox_parked (subscription, id, shard, lane, solo, created_at, `+bodyColumns+`)
 			select $1, o.id, o.shard, p.lane, p.solo, o.created_at, `+bodyColumns+`
 			from unnest($2::bigint[], $3::bigint[], $4::text[]) p (id, solo, lane)
@@ -80,11 +80,12 @@ func (c *cursor) leave(q *query, outcomes []outbox.Outcome) error {
 	return q.err
 }
 
-// onLane changes lanes that are there already. An update would look for them among all.
+// onLane updates lanes that exist. The primary key finds each of them, while an update statement would
+// scan all lanes.
 const onLane = ` on conflict (subscription, shard, key, solo) do update
 	set held = excluded.held, attempts = excluded.attempts, next_at = excluded.next_at, cause = excluded.cause`
 
-// setLanes says what the first messages of lanes wait for.
+// setLanes stores the states of lanes, given the outcomes of their first messages.
 func (q *query) setLanes(sub string, first map[rules.Lane]outbox.Outcome) {
 	if len(first) == 0 {
 		return
@@ -99,10 +100,10 @@ func (q *query) setLanes(sub string, first map[rules.Lane]outbox.Outcome) {
 		sub, t.shards, t.keys, t.solos, t.held, t.attempts, t.micros, t.causes)
 }
 
-// parkedOf lists the columns of a message with its lane, as scanBody reads them.
+// parkedOf lists the columns of a parked or dead message in the order in which body.scan reads them.
 const parkedOf = "p.id, p.shard, p.created_at, p.dedup_id, p.key, p.topic, p.type, p.headers::text, p.traceparent, p.tracestate, p.payload"
 
-// body reads the columns of a message that come by the driver's own way, and what follows them.
+// body scans the columns of a message through the driver, and further columns after them.
 type body struct {
 	row                                    outbox.Row
 	key, kind, headers, parent, traceState *string
@@ -175,8 +176,8 @@ func (c *cursor) Due(ctx context.Context, limit int) (out [][]outbox.Row, err er
 	return out, nil
 }
 
-// Settle implements [outbox.Cursor]. Messages that an operator has taken out of their lane since are
-// passed over.
+// Settle implements [outbox.Cursor]. Messages that an operator has taken out of their lane meanwhile are
+// ignored.
 func (c *cursor) Settle(ctx context.Context, outcomes []outbox.Outcome) (emptied []string, err error) {
 	if len(outcomes) == 0 {
 		return nil, nil
@@ -224,14 +225,14 @@ func (c *cursor) settle(q *query, outcomes []outbox.Outcome) (emptied []string, 
 	return emptied, c.keep(q, stay)
 }
 
-// parkedOne is the message of l.id, whose lane is looked up for each by itself: read in one go, those of
-// all lanes would be gone through.
+// parkedOne joins the parked message with the id l.id. The lateral subquery looks up each one by its key;
+// a plain join would scan the messages of all lanes.
 const parkedOne = `cross join lateral (select * from ~outbox_parked p where p.subscription = $1 and p.id = l.id offset 0) p`
 
-// notFirst says that p is behind another message of its lane; asked for each by itself, too.
+// notFirst says that p is behind another message of its lane. It too is evaluated for each message alone.
 const notFirst = `exists (select from ~outbox_parked f where f.subscription = p.subscription and f.shard = p.shard and f.lane = p.lane and f.solo = p.solo and f.id < p.id offset 0)`
 
-// keep sets the lanes of messages that stay, which must be their first.
+// keep stores the states of lanes whose messages stay parked. Each message must be the first of its lane.
 func (c *cursor) keep(q *query, stay []outbox.Outcome) error {
 	if len(stay) == 0 {
 		return q.err
@@ -250,7 +251,7 @@ func (c *cursor) keep(q *query, stay []outbox.Outcome) error {
 	if int(kept) == len(stay) || q.err != nil {
 		return q.err
 	}
-	// The others are gone, or should not be here.
+	// The others are gone, or are not the first of a lane of this range.
 	wrong := q.number(`select p.id from unnest($2::bigint[]) l (id) `+parkedOne+`
 		where p.shard not between $3 and $4 or `+notFirst+` limit 1`, c.claim.Subscription, seqs, c.Lo, c.Hi)
 	if wrong != 0 {
@@ -259,7 +260,7 @@ func (c *cursor) keep(q *query, stay []outbox.Outcome) error {
 	return q.err
 }
 
-// find says which lanes messages are in.
+// find returns the lanes of messages.
 func (q *query) find(sub string, seqs []int64) map[int64]rules.Lane {
 	out := map[int64]rules.Lane{}
 	q.each(`select p.id, p.shard, p.lane, p.solo from unnest($2::bigint[]) l (id) `+parkedOne, []any{sub, seqs}, func(row pgx.Rows) error {
@@ -284,8 +285,8 @@ func (q *query) bury(sub string, seqs, attempts []int64, causes []string) {
 		sub, seqs, attempts, causes)
 }
 
-// leaveLanes removes messages from their lanes and returns the keys whose lanes are gone with them.
-// Where the first one left, the next is due at once, its attempts counted anew.
+// leaveLanes removes messages from their lanes and returns the keys whose lanes are gone with them. Where
+// the first message left, the next is due at once, with its attempts counted from zero.
 func (q *query) leaveLanes(sub string, seqs []int64, where map[int64]rules.Lane) (emptied []string) {
 	seen := map[rules.Lane]bool{}
 	var t laneTable

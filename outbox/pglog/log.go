@@ -13,14 +13,14 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// Log is the log of an outbox in a Postgres schema, for relays and operators. Its methods may be
-// called from any goroutine.
+// Log is the log of an outbox in a Postgres schema, for relays and operators. Its methods may be called
+// from any goroutine.
 type Log struct {
 	cfg     Config
 	names   names
 	pool    *pgxpool.Pool
-	pooled  bool   // there is a pooler that hands sessions around,
-	begin   string // and transactions begin with that
+	pooled  bool   // there is a pooler that shares sessions,
+	begin   string // and each transaction begins with this text
 	bell    bell
 	listen  sync.Once
 	ctx     context.Context // ends with Close
@@ -35,8 +35,8 @@ var (
 	_ outbox.Operator = (*Log)(nil)
 )
 
-// Open opens the log in the schema of cfg.URL's database. It connects once, to see that the schema
-// fits: an [outbox.ErrSchema] says what to do if it does not.
+// Open opens the log in the schema of cfg.URL's database. It connects once, to check the schema: if that
+// does not fit, an [outbox.ErrSchema] says what to do.
 func Open(ctx context.Context, cfg Config) (*Log, error) {
 	cfg, err := cfg.withURL()
 	if err != nil {
@@ -58,7 +58,7 @@ func Open(ctx context.Context, cfg Config) (*Log, error) {
 	return l, nil
 }
 
-// Close ends all calls and connections and waits for them.
+// Close ends all calls and connections, and waits until they have ended.
 func (l *Log) Close() {
 	l.closing.Do(func() {
 		l.stop()
@@ -67,22 +67,23 @@ func (l *Log) Close() {
 	})
 }
 
-// bounded applies QueryTimeout and the end of the log.
+// bounded limits ctx by QueryTimeout and by the close of the log.
 func (l *Log) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.QueryTimeout)
 	unhook := context.AfterFunc(l.ctx, cancel)
 	return ctx, func() { unhook(); cancel() }
 }
 
-// server says which run of which server a connection leads to.
+// server identifies one run of one server.
 type server struct {
-	id      string // the system identifier, "" if the role may not ask
+	id      string // the system identifier; "" if the role may not read it
 	started int64
 }
 
 const serverOf = "emitd.server"
 
-// identify notes the server on a new connection, which must have the settings that it asked for.
+// identify stores the server's identity with a new connection. It fails with errPooled if the session
+// lacks the requested settings.
 func identify(ctx context.Context, conn *pgx.Conn) error {
 	s, err := ask(ctx, conn)
 	conn.PgConn().CustomData()[serverOf] = s
@@ -96,7 +97,7 @@ func identify(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-// ask returns the server of a session.
+// ask returns the server that a session reaches.
 func ask(ctx context.Context, conn *pgx.Conn) (s server, err error) {
 	var may bool
 	err = conn.QueryRow(ctx, "select "+started+", has_function_privilege('pg_control_system()', 'execute')").Scan(&s.started, &may)
@@ -111,7 +112,7 @@ func serverBehind(conn *pgxpool.Conn) server {
 	return s
 }
 
-// acquire takes a connection and says clearly why there is none.
+// acquire takes a connection from the pool. Its error says why there is none.
 func (l *Log) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	if l.ctx.Err() != nil {
 		return nil, errClosed
@@ -128,18 +129,19 @@ func (l *Log) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	return conn, err
 }
 
-// query runs the statements of one call. The first error sticks: later statements do nothing and find
-// nothing, so that what decides reads like the decision. Whoever began looks at err at the end.
+// query runs the statements of one call. The first error is kept, and later statements do nothing and
+// find nothing. So the code of a decision needs no error checks; the caller checks err at the end.
 type query struct {
 	n   names
 	on  pgschema.Querier // a connection or a transaction
 	ctx context.Context
 	err error
-	// wrap runs a statement in a transaction of its own; nil: it is part of one, or needs none.
+	// wrap runs a statement in a transaction of its own. It is nil if the statement is part of a transaction
+	// or needs none.
 	wrap func(statement func() error) error
 }
 
-// run runs a statement and reads its rows until take fails. Nil takes none.
+// run runs a statement and calls take for each row until take fails. A nil take reads no rows.
 func (q *query) run(text string, args []any, take func(row pgx.Rows) error) (changed int64) {
 	if q.err != nil {
 		return 0
@@ -170,10 +172,10 @@ func (q *query) run(text string, args []any, take func(row pgx.Rows) error) (cha
 	return changed
 }
 
-// exec returns how many rows were changed.
+// exec returns the number of affected rows.
 func (q *query) exec(text string, args ...any) int64 { return q.run(text, args, nil) }
 
-// one reads one row and reports whether there is one.
+// one reads one row and reports whether there was one.
 func (q *query) one(text string, args []any, dest ...any) (found bool) {
 	q.each(text, args, func(row pgx.Rows) error {
 		if found {
@@ -185,7 +187,7 @@ func (q *query) one(text string, args []any, dest ...any) (found bool) {
 	return found && q.err == nil
 }
 
-// number reads one number; 0 where there is none.
+// number reads one number; 0 if there is no row or the value is null.
 func (q *query) number(text string, args ...any) (n int64) {
 	var found *int64
 	if q.one(text, args, &found) && found != nil {
@@ -194,11 +196,11 @@ func (q *query) number(text string, args ...any) (n int64) {
 	return n
 }
 
-// each reads rows until take fails.
+// each calls take for each row until take fails.
 func (q *query) each(text string, args []any, take func(row pgx.Rows) error) { q.run(text, args, take) }
 
-// write runs fn in one transaction. An error of fn, or of a statement, changes nothing; one of the
-// commit leaves open whether it has. at is the server that it must be, if that is known.
+// write runs fn in one transaction. If fn or a statement fails, nothing is changed. After an error of the
+// commit it is unknown whether the change was made. at is the required server, nil for any.
 func (l *Log) write(ctx context.Context, at *server, fn func(*query) error) error {
 	return l.on(ctx, at, func(conn *pgx.Conn) error {
 		if l.pooled {
@@ -208,7 +210,7 @@ func (l *Log) write(ctx context.Context, at *server, fn func(*query) error) erro
 	})
 }
 
-// read runs fn on a connection, each statement by itself.
+// read runs fn on a connection without a transaction: each statement stands alone.
 func (l *Log) read(ctx context.Context, at *server, fn func(*query) error) error {
 	return l.on(ctx, at, func(conn *pgx.Conn) error {
 		q := &query{n: l.names, on: conn, ctx: ctx}
@@ -219,7 +221,7 @@ func (l *Log) read(ctx context.Context, at *server, fn func(*query) error) error
 	})
 }
 
-// do runs fn.
+// do runs fn and returns its error or that of a statement.
 func (q *query) do(fn func(*query) error) error {
 	if err := fn(q); err != nil {
 		return errors.Join(err, q.err)

@@ -26,11 +26,11 @@ var migrationFiles embed.FS
 type Migration struct {
 	Version int
 	Name    string
-	// AppliedAt is zero for a step that was not taken.
+	// AppliedAt is zero for a step that was not applied.
 	AppliedAt time.Time
 }
 
-// versions is what this program knows of its tables.
+// versions returns the schema's steps that this program knows.
 func (c Config) versions() pgschema.Schema {
 	n := c.names()
 	s := pgschema.Schema{Name: n.schema, Table: n.table("outbox_migration"), Record: c.fill(migrationTable), Scope: n.scope(), TooNew: tooNew}
@@ -40,7 +40,7 @@ func (c Config) versions() pgschema.Schema {
 	return s
 }
 
-// migrations are steps as callers see them.
+// migrations converts steps to the exported type.
 func migrations(steps []pgschema.Step, err error) ([]Migration, error) {
 	out := make([]Migration, len(steps))
 	for i, s := range steps {
@@ -49,11 +49,12 @@ func migrations(steps []pgschema.Step, err error) ([]Migration, error) {
 	return out, err
 }
 
-// Migrate brings the schema to a version, up or down, and returns the steps taken. Version is the
-// newest; 0 removes every table, and with them every message. Each step is a transaction of its own,
-// so an interrupted migration goes on where it stopped; two at once take turns. The role needs to
-// create in the schema, and in the database if the schema is missing; nobody else should be able to
-// create in it. What programs need then is [GrantSQL].
+// Migrate migrates the schema to a version, up or down, and returns the applied steps. The newest version
+// is Version; 0 removes every table, and with them every message. Each step is a transaction of its own,
+// so an interrupted migration continues where it stopped. Two migrations at once wait for each other. The
+// role must be allowed to create objects in the schema, and in the database if the schema is missing.
+// Nobody else should be allowed to create objects in the schema. [GrantSQL] gives programs the rights
+// that they need afterwards.
 func Migrate(ctx context.Context, cfg Config, target int) ([]Migration, error) {
 	var taken []pgschema.Step
 	err := withConn(ctx, cfg, "migrate the outbox", func(conn *pgx.Conn, cfg Config) (err error) {
@@ -63,8 +64,8 @@ func Migrate(ctx context.Context, cfg Config, target int) ([]Migration, error) {
 	return migrations(taken, err)
 }
 
-// MigrationStatus lists the steps that this program knows and those, of a newer program, that the
-// schema has. Those that were not taken have no time. It changes nothing.
+// MigrationStatus lists the steps that this program knows, and those of a newer program that the schema
+// has. Steps that were not applied have a zero AppliedAt. It changes nothing.
 func MigrationStatus(ctx context.Context, cfg Config) ([]Migration, error) {
 	var all []pgschema.Step
 	err := withConn(ctx, cfg, "read the outbox's version", func(conn *pgx.Conn, cfg Config) (err error) {
@@ -74,8 +75,8 @@ func MigrationStatus(ctx context.Context, cfg Config) ([]Migration, error) {
 	return migrations(all, err)
 }
 
-// MigrationSQL returns one step as text, complete with the record of itself, for a database that this
-// program may not change: run it in one transaction.
+// MigrationSQL returns one step as text, including the statement that records it, for a database that
+// this program may not change. Run it in one transaction.
 func MigrationSQL(cfg Config, version int, up bool) (string, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -94,7 +95,7 @@ const migrationTable = `create table if not exists {{outbox_migration}} (
 	applied_at timestamptz not null default clock_timestamp()
 )`
 
-// fill expands a template of a migration. An unknown name is a programming error.
+// fill expands the template of a migration. An unknown name is a programming error and panics.
 func (c Config) fill(text string) string {
 	n := c.names()
 	f := template.FuncMap{
@@ -122,19 +123,19 @@ func (c Config) fill(text string) string {
 	return out.String()
 }
 
-// limits is the constraint that a row keeps the limits of [outbox.Message.Validate], however it was
-// inserted. What is null keeps them. Headers are longer as JSON: at most the double, and punctuation.
+// limits returns the constraint that enforces the limits of [outbox.Message.Validate] for every way to
+// insert a row. A null satisfies it. Headers have another limit, because they are longer as JSON.
 func limits() string {
 	return fmt.Sprintf(`check (octet_length(topic) between 1 and %d and octet_length(type) <= %d and octet_length(key) <= %d
 		and octet_length(headers::text) <= %d and octet_length(traceparent) <= 255 and octet_length(tracestate) <= 4096
 		and octet_length(payload) <= %d)`, outbox.MaxTopic, outbox.MaxType, outbox.MaxKey, maxHeaderText, outbox.MaxPayload)
 }
 
-// maxHeaderText bounds the headers of a message as JSON, in bytes: with room for as many as a message may
-// have, of the longest names and values, all of characters that JSON writes as six.
+// maxHeaderText bounds the headers of a message as JSON, in bytes. There is room for as many headers as a
+// message may have, with the longest names and values, if JSON writes every character as six.
 const maxHeaderText = 2 << 20
 
-// withConn connects and runs one thing.
+// withConn connects and runs one function.
 func withConn(ctx context.Context, cfg Config, what string, do func(*pgx.Conn, Config) error) error {
 	cfg, err := cfg.withURL()
 	if err != nil {
@@ -154,7 +155,7 @@ func withConn(ctx context.Context, cfg Config, what string, do func(*pgx.Conn, C
 	return cfg.explain(what, do(conn, cfg))
 }
 
-// checkSchema says what to do about tables that do not fit.
+// checkSchema checks the version of the tables and the sequence. Its errors say what to do.
 func checkSchema(ctx context.Context, q pgschema.Querier, cfg Config) error {
 	have, err := cfg.versions().Applied(ctx, q)
 	switch {

@@ -11,10 +11,10 @@ import (
 	"github.com/emitd/emitd/internal/pgschema"
 )
 
-// names says where the tables are.
+// names holds the schema and the prefix of the tables.
 type names struct{ schema, prefix string }
 
-// longestName is the longest name that a prefix stands before.
+// longestName is the longest table name that gets the prefix.
 const longestName = "outbox_subscription"
 
 func (n names) validate() error {
@@ -24,24 +24,24 @@ func (n names) validate() error {
 // table returns the quoted, qualified name of a table, sequence or function.
 func (n names) table(name string) string { return pgx.Identifier{n.schema, n.prefix + name}.Sanitize() }
 
-// scope names the log among others in the same database.
+// scope identifies the log among others in the same database.
 func (n names) scope() string { return "emitd." + n.schema + "." + n.prefix + "outbox" }
 
-// locks is the class of the log's advisory locks on shards; the next number is that of keys.
+// locks is the class of the log's advisory locks on shards. The class of its locks on keys is one higher.
 func (n names) locks() int32 {
 	sum := sha256.Sum256([]byte(n.scope()))
 	return int32(binary.BigEndian.Uint32(sum[:4]) >> 2) //nolint:gosec // 30 bits
 }
 
-// channel names the notifications.
+// channel is the channel of the log's notifications.
 func (n names) channel() string { return pgschema.Channel(n.scope()) }
 
 var (
 	ours  = regexp.MustCompile(`~\w+`)
-	known = sync.Map{} // names and text → filled in
+	known = sync.Map{} // a statement's text before its names are filled in, by names → after
 )
 
-// q fills the names of tables, written ~outbox_cursor, into a statement.
+// q replaces the table names in a statement, written ~outbox_cursor, by quoted and qualified names.
 func (n names) q(text string) string {
 	type key struct {
 		n    names

@@ -13,13 +13,13 @@ import (
 	"github.com/emitd/emitd/outbox/internal/herald"
 )
 
-// bell hints those who listen.
+// bell wakes the listeners of one Log.
 type bell struct {
 	mu   sync.Mutex
 	ears map[chan struct{}]bool
 }
 
-// ring hints all; one that has a hint needs no second.
+// ring wakes all listeners. A listener with a pending wake-up gets no second one.
 func (b *bell) ring() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -31,7 +31,7 @@ func (b *bell) ring() {
 	}
 }
 
-// ear returns a channel for hints until ctx ends.
+// ear returns a channel that receives wake-ups until ctx ends.
 func (b *bell) ear(ctx context.Context) <-chan struct{} {
 	c := make(chan struct{}, 1)
 	b.mu.Lock()
@@ -48,8 +48,8 @@ func (b *bell) ear(ctx context.Context) <-chan struct{} {
 	return c
 }
 
-// Wake implements [outbox.Log]. There are hints for commits of [Publisher.InTx] and [Publisher.Wrap],
-// of any process, and for what operators did; behind a pooler, of this log alone.
+// Wake implements [outbox.Log]. Commits of [Publisher.InTx] and [Publisher.Wrap] in any process wake
+// relays, and so do changes by operators. Behind a pooler only this log's own wake-ups arrive.
 func (l *Log) Wake(ctx context.Context) <-chan struct{} {
 	if l.cfg.Notify == NotifyAuto && !l.pooled {
 		l.listen.Do(func() { l.wg.Go(l.listenOn) })
@@ -57,13 +57,13 @@ func (l *Log) Wake(ctx context.Context) <-chan struct{} {
 	return l.bell.ear(ctx)
 }
 
-// Pauses of a listener that has lost its connection.
+// Pauses before a listener that lost its connection reconnects.
 const (
 	firstPause = 100 * time.Millisecond
 	lastPause  = 15 * time.Second
 )
 
-// listenOn listens until the log is closed. Where that is not possible relays poll.
+// listenOn listens until the log is closed. While it cannot listen, relays poll.
 func (l *Log) listenOn() {
 	for pause := firstPause; l.ctx.Err() == nil; pause = min(2*pause, lastPause) {
 		began := time.Now()
@@ -84,7 +84,7 @@ func (l *Log) listenOn() {
 	}
 }
 
-// listenOnce listens on one connection. What was committed before it listened is hinted at once.
+// listenOnce listens on one connection. It first wakes all relays, for commits from before it listened.
 func (l *Log) listenOnce() error {
 	cc := l.pool.Config().ConnConfig
 	cc.RuntimeParams["statement_timeout"] = "0"
@@ -104,10 +104,10 @@ func (l *Log) listenOnce() error {
 	}
 }
 
-// between is the least time between two notifications of a publisher: more would only cost.
+// between is the shortest time between two notifications of a publisher. More of them would only cost.
 const between = 25 * time.Millisecond
 
-// newHerald makes what tells of commits. A notification takes a connection of the pool.
+// newHerald returns the notifier of commits. Each notification uses a connection of the pool.
 func newHerald(pool *pgxpool.Pool, cfg Config) *herald.Herald {
 	c := herald.Config{Pause: between, OnPublished: cfg.OnPublished, Logger: cfg.Logger}
 	if cfg.Notify == NotifyAuto && pool != nil {

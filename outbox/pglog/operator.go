@@ -13,8 +13,8 @@ import (
 	"github.com/emitd/emitd/outbox/internal/rules"
 )
 
-// change runs one operator's change of a subscription, which must be there, and wakes relays. Its
-// cursors are locked, so that it stands before or behind each write of a relay.
+// change runs an operator's change of an existing subscription and wakes relays. It locks the
+// subscription's cursor rows, so that the change happens entirely before or after each write of a relay.
 func (l *Log) change(ctx context.Context, what, subscription string, fn func(*query) error) error {
 	ctx, cancel := l.bounded(ctx)
 	defer cancel()
@@ -36,8 +36,7 @@ func (l *Log) change(ctx context.Context, what, subscription string, fn func(*qu
 	return nil
 }
 
-// Retry implements [outbox.Operator]. If none of the messages is there, that is an
-// [outbox.ErrNotFound].
+// Retry implements [outbox.Operator]. If none of the messages exists, it returns [outbox.ErrNotFound].
 func (l *Log) Retry(ctx context.Context, subscription string, seqs ...int64) (n int, err error) {
 	err = l.change(ctx, "retry messages of", subscription, func(q *query) error {
 		const wake = `update ~outbox_lane n set held = false, attempts = 0, next_at = clock_timestamp(), cause = '' where n.subscription = $1 and `
@@ -58,8 +57,8 @@ func (l *Log) Retry(ctx context.Context, subscription string, seqs ...int64) (n 
 	return n, nil
 }
 
-// putBack makes dead messages lanes of their own, all if none are named, and returns how many. One
-// that waits already, because it was replayed, is dead no more.
+// putBack parks dead messages again, each in a lane of its own, and returns how many. Nil seqs means all.
+// A message that is parked already, because of a replay, is only removed from the dead letters.
 func (q *query) putBack(sub string, seqs []int64) int {
 	return int(q.exec(`with back as materialized (delete from ~outbox_dead where subscription = $1 and ($2::bigint[] is null or id = any($2)) returning *),
 		parked as (insert into ~outbox_parked (subscription, id, shard, lane, solo, created_at, `+bodyColumns+`)
@@ -70,7 +69,7 @@ func (q *query) putBack(sub string, seqs []int64) int {
 		select from back`, sub, seqs))
 }
 
-// Skip implements [outbox.Operator]: all of the messages, or none.
+// Skip implements [outbox.Operator]. It skips all of the messages or none.
 func (l *Log) Skip(ctx context.Context, subscription string, seqs ...int64) error {
 	return l.change(ctx, "skip messages of", subscription, func(q *query) error {
 		where := q.find(subscription, seqs)
@@ -99,8 +98,8 @@ func (l *Log) Skip(ctx context.Context, subscription string, seqs ...int64) erro
 	})
 }
 
-// Replay implements [outbox.Operator]. What was removed from the log is not delivered again, and what
-// is not delivered yet is not passed over.
+// Replay implements [outbox.Operator]. Messages that were removed from the log are not delivered again.
+// Undelivered messages are not skipped.
 func (l *Log) Replay(ctx context.Context, subscription string, from outbox.Position) (used int64, err error) {
 	if from.After < 0 {
 		return 0, fmt.Errorf("replay %q: there is no position %d", subscription, from.After)
@@ -108,7 +107,7 @@ func (l *Log) Replay(ctx context.Context, subscription string, from outbox.Posit
 	err = l.change(ctx, "replay", subscription, func(q *query) error {
 		used = max(from.After, q.number(`select id from ~outbox order by id limit 1`)-1)
 		if !from.Since.IsZero() {
-			// In log order: a clock that was set back must not hide what came before.
+			// Since selects by log order: a clock that was set back must not hide earlier messages.
 			used = q.number(`select case when is_called then last_value else 0 end from ~outbox_id`)
 			if id := q.firstSince(from.Since); id > 0 {
 				used = id - 1
@@ -130,9 +129,9 @@ func (l *Log) Replay(ctx context.Context, subscription string, from outbox.Posit
 	return used, nil
 }
 
-// firstSince is the first message that was published at a time or later, 0 if there is none. Ids were
-// drawn a little before the time of their message, in about that order, so a partition that was full
-// long before has none.
+// firstSince returns the id of the first message that was published at time t or later, 0 if there is
+// none. Ids are drawn shortly before a message gets its time, in nearly the same order. So a partition
+// that was full more than an hour before t has none.
 func (q *query) firstSince(t time.Time) int64 {
 	lo := q.number(`select coalesce(max(hi), 1) from ~outbox_partition where passed_at < $1::timestamptz - interval '1 hour' and emptied_at is null`, t)
 	return q.number(`select id from ~outbox where id >= $1 and created_at >= $2 order by id limit 1`, lo, t)
@@ -146,8 +145,8 @@ func (l *Log) Pause(ctx context.Context, subscription string, paused bool) error
 	})
 }
 
-// Forget implements [outbox.Operator]. A relay that still runs is refused; it makes the subscription
-// anew when it claims again.
+// Forget implements [outbox.Operator]. A relay that still runs is refused; when it claims again, it
+// creates the subscription anew.
 func (l *Log) Forget(ctx context.Context, subscription string) error {
 	return l.change(ctx, "forget", subscription, func(q *query) error {
 		q.forget(subscription)
@@ -162,7 +161,7 @@ func (q *query) forget(subscription string) {
 	q.exec(`delete from ~outbox_subscription where name = $1`, subscription)
 }
 
-// listing is all that List may show, one kind per message.
+// listing selects the parked messages for List, one row per message.
 const listing = `select ` + parkedOf + `, p.subscription, p.what, p.attempts, p.cause, p.next_at, p.at from (
 	select p.*, case when f.id is not null then 'behind' when n.held then 'held' else 'waiting' end as what,
 		n.attempts, case when f.id is null then n.cause else '' end as cause, n.next_at, p.parked_at as at

@@ -1,81 +1,97 @@
-// Package pglog keeps the log of an outbox in Postgres, beside the caller's own tables, so that a row
-// of business and the messages about it are one transaction. Postgres 14 or later.
+// Package pglog stores the log of an outbox in Postgres 14 or later, beside the caller's own tables. So a
+// change of business data and the messages about it are one transaction.
+//
+// In this package "id" is the column id of a message, which is [outbox.Row] Seq, and "transaction ID" is
+// the number that Postgres gives a transaction (xid8).
 //
 // # Publishing
 //
-// A [Publisher] puts messages into the log within the caller's transaction: of pgx, as part of a
-// batch, or of database/sql. What is rolled back was never there. Nothing is notified inside the
-// caller's transaction. [Publisher.InTx] and [Publisher.Wrap] wake relays after the commit, with one
-// notification for all commits of a moment; messages of a bare transaction are found by polling.
+// A [Publisher] inserts messages into the log within the caller's transaction: a transaction of pgx, a
+// batch of pgx, or a transaction of database/sql. If the transaction rolls back, the messages never
+// existed. Nothing is notified inside the caller's transaction. After the commit, [Publisher.InTx] and
+// [Publisher.Wrap] wake relays, with one notification for commits that are close together. Relays find
+// messages of any other transaction by polling.
 //
 // # Order
 //
-// Transactions commit in another order than the one in which they drew their ids, so "id > last"
-// would lose messages. A reader compares snapshots instead: having delivered what snapshot S1 sees,
-// it takes the snapshot S2 of now and delivers, by id,
+// Transactions do not commit in the order of their ids. So a reader that selects "id > last" would miss a
+// message with a lower id that commits later. A reader compares snapshots instead. After it has delivered
+// everything that snapshot S1 sees, it takes a snapshot S2 of the present and delivers, in the order of
+// ids,
 //
 //	T(S1, S2) = what S2 sees and S1 does not
 //
-// then goes on from S2. Every message whose transaction commits is in exactly one T; no open
-// transaction holds up what others have committed. If transaction B published for a key after A had
-// released the key's lock, then every snapshot that sees B sees A, and A's ids are smaller: B is in no
-// earlier T, and in one T behind A. (The idea is that of PgQ.) The lock is one that the caller's
-// transaction holds on a row of its own from before it publishes until its end; or the one that
-// Publish takes, see [Publisher.Ordered].
+// and continues from S2. Every message whose transaction commits is in exactly one T. No open transaction
+// holds up what others have committed. (The idea is that of PgQ.)
+//
+// Example: transaction A draws id 1, transaction B draws id 2, and B commits first. S1 sees B and not A,
+// so id 2 is delivered. Then A commits, and T(S1, S2) is id 1.
+//
+// The order of a key holds as well. Transaction B publishes for a key after A has released the key's
+// lock. Then every snapshot that sees B also sees A, and A's ids are smaller. So B is in no earlier T
+// than A, and within one T it follows A. The lock is either one that the caller's transaction holds on a
+// row of its own, from before it publishes until its end, or the one that Publish takes: see
+// [Publisher.Ordered].
 //
 // # Reading
 //
-// T is found without looking at what was delivered before. Every write of a cursor reads the last id
-// that was drawn before it draws its own transaction's number: transactions with higher numbers have
-// higher ids. So T is
+// A reader finds T without reading again what it has delivered. Every write of a cursor row reads the
+// last id that was drawn, and only then draws its own transaction ID. So transactions with higher
+// transaction IDs have higher ids; that last id is a *floor*. With it, T is
 //
-//	messages of transactions that were open in S1 and ended since, by the index on (tx, id)
+//	messages of transactions that were open in S1 and have ended since, by the index on (tx, id)
 //	+ a range of the primary key above a known floor
 //
-// whose cost depends neither on the backlog nor on what is retained. Pages are read ahead of the
-// caller, in chunks of several, while pages before them are delivered.
+// The cost depends neither on the backlog nor on how much is retained.
+//
+// The way of a page: [outbox.Cursor].Next asks the server with one statement whether there is anything to
+// read. If so, a *round* begins: every cursor row of the range is read up to one target snapshot, S2. A
+// goroutine reads a *chunk* of several pages of one row at a time and puts it into memory in batches.
+// Next cuts pages off the batches, and starts the next chunk when half of the last one has been returned.
+// So reading goes on while earlier pages are delivered.
 //
 // # Cursors
 //
-// A cursor is written by statements that compare bounds, epoch, turn, rev and position in full; what
-// was claimed by another, moved by an operator, or lost by a failover is refused. A claim is of one
-// run of one server: when a connection leads to another, the cursor is claimed and read again.
-// Servers that recover are refused. Rows of a range that stand at different snapshots are each read
-// up to one common snapshot, and are one row then.
+// A cursor row is written by statements that compare bounds, epoch, turn, rev and position in full. So a
+// cursor is refused if its row was claimed by another relay, moved by an operator, or lost by a failover.
+// A claim is valid for one run of one server: when a connection leads to another, the range is claimed
+// and read again. Servers in recovery are refused. Rows of a range that stand at different snapshots are
+// each read up to one common snapshot, and then become one row.
 //
 // # Another server
 //
-// Snapshots are numbers of one server. When the log finds itself on one that numbers transactions
-// anew (a dump that was restored), it begins another era: for a moment nobody publishes, all ids up
-// to the highest one are said to have ended, and what the stored snapshots do not see, or is later
-// than the last id drawn when they were stored, is delivered. After the promotion of an asynchronous
-// standby the cursors are those that it received; what was delivered since comes again.
+// Snapshots are made of transaction IDs of one server. A server that was restored from a dump numbers
+// transactions anew. When the log finds itself on such a server, it begins another *era*. For a moment
+// publishers are blocked, and all ids up to the highest one count as ended. Then the log delivers what
+// the stored snapshots do not see, and whatever is above the last id that was drawn when they were
+// stored. After the promotion of an asynchronous standby, the cursors are those that the standby had
+// received, and what was delivered since is delivered again.
 //
 // # Retention
 //
-// The log is partitioned by id; partitions are made ahead and removed as a whole, by the sweeper
-// ([Log.Tasks]), when they are older than [Config.Retention] and every cursor has passed them: a number
-// is drawn once the partition is full, and all transactions below it must have ended in the stored
-// snapshot of every cursor. So a transaction that commits late is never cut off. A partition whose
-// oldest message is older than half of the retention, and than an hour, is ended: the ids that are left
-// of it are given to nobody.
+// The log is partitioned by id. Partitions are created ahead, and removed as a whole by the sweeper
+// ([Log.Tasks]) when they are older than [Config.Retention] and every cursor has passed them. Whether it
+// has is known by transaction IDs: one is drawn once the partition is full, and in the stored snapshot of
+// every cursor all transactions below it must have ended. So a transaction that commits late loses
+// nothing. If the oldest message of a partition is older than half of the retention, and than an hour,
+// the partition is closed: its remaining ids are never used.
 //
 // # Poolers
 //
-// Publishers work behind any pooler, as far as the caller's pool does. A [Log] notices one that hands
-// sessions around (PgBouncer in transaction mode) when it opens, and keeps nothing in a session then:
-// every statement asks which run of which server it is in. Relays are not woken but poll, and reading
-// costs several times as many round trips; a direct connection is better where there is one. Who has
-// a pooler that takes a connection's parameters and forgets them with the session says so in
-// the URL: default_query_exec_mode=exec.
+// Publishers work behind any pooler that the caller's pool works behind. When a [Log] opens, it detects a
+// pooler that gives one session to several clients in turn (PgBouncer in transaction mode). Behind such a
+// pooler it keeps no state in a session: every statement first asks which run of which server it reaches.
+// Relays are not woken but poll, and reading takes several times as many round trips; a direct connection
+// is better where there is one. A pooler that accepts a connection's parameters and loses them with the
+// session cannot be detected reliably: then set default_query_exec_mode=exec in the URL.
 //
-// # What it does not promise
+// # What is not promised
 //
-//   - With synchronous_commit off, or after an asynchronous failover, Postgres loses commits that it
-//     has acknowledged, and messages of them may have been delivered.
-//   - Ids have gaps, and the sequence must stay without a cache.
-//   - A transaction that publishes for several keys at several times may meet another that does so in
-//     another order: Postgres ends one of the two (a deadlock), as with any locks.
+//   - With synchronous_commit off, or after an asynchronous failover, Postgres loses commits that it has
+//     acknowledged. Their messages may have been delivered.
+//   - Ids have gaps, and the sequence must keep cache 1.
+//   - Two transactions that each publish for several keys in several calls, in different orders, may
+//     deadlock. Postgres then aborts one of them, as with any locks.
 package pglog
 
 import (
@@ -96,42 +112,42 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// Config says where the log is and how it is kept. The zero value is good for a Publisher; a [Log] and
-// [Migrate] need URL.
+// Config says where the log is and how it is maintained. The zero value is valid for a Publisher. A [Log]
+// and [Migrate] require URL.
 type Config struct {
-	// URL is a connection string as libpq and pgx understand it. It is never logged, and its password
-	// stands in no error. The database must be that of the caller's tables. A Publisher does not use it.
+	// URL is a connection string as libpq and pgx understand it. It is never logged, and no error contains
+	// its password. The database must be that of the caller's tables. A Publisher does not use it.
 	URL string
-	// Schema holds the tables; default emitd. Prefix stands before each table's name; default none.
+	// Schema holds the tables; default emitd. Prefix is put before each table's name; default none.
 	Schema, Prefix string
-	// Notify is "auto" (LISTEN and NOTIFY, the default) or "poll": relays find messages by polling, as
-	// they do behind a pooler that hands sessions around.
+	// Notify is "auto" (LISTEN and NOTIFY, the default) or "poll" (relays find messages by polling, as they
+	// always do behind a pooler that shares sessions).
 	Notify string
-	// MaxConns bounds the connections of a Log, emitd's outbox.max_connections; default 8, at least 2.
-	// One more listens. A relay uses two at a time while it is busy, none while it has nothing to do.
+	// MaxConns bounds the connections of a Log, emitd's outbox.max_connections; default 8, at least 2. One
+	// more connection listens for notifications. A busy relay uses two at a time, an idle one none.
 	MaxConns int
-	// QueryTimeout bounds every call of a Log and every statement of it; default 10 s.
+	// QueryTimeout bounds every call of a Log and every statement in it; default 10 s.
 	QueryTimeout time.Duration
-	// AutoMigrate brings the schema to this program's version when a Log opens. It needs a role that
-	// may create tables; two programs at once do no harm.
+	// AutoMigrate migrates the schema to this program's version when a Log opens. The role must be allowed
+	// to create tables. Two programs may do this at the same time.
 	AutoMigrate bool
-	// Retention is how long messages stay for a replay; default 24 h, negative none. They go by
-	// partitions, so they may stay half as long again. A subscription that lags holds them longer.
+	// Retention is how long messages are kept for a replay; default 24 h, negative none. Whole partitions
+	// are removed, so messages may stay half as long again. A subscription that lags keeps them longer.
 	Retention time.Duration
-	// MaxRetained is how many bytes the log may take before OnLag says what becomes of subscriptions
-	// that hold its beginning and are a whole Retention behind; default 0, no bound. "keep" (the
-	// default) only warns; "forget" moves it behind the oldest messages, as many as must go: those it never
-	// delivers. It keeps its lanes, its dead letters and its pause.
+	// MaxRetained is how many bytes the log may use before OnLag applies to subscriptions that are a whole
+	// Retention behind and so keep the oldest messages; default 0, no bound. OnLag "keep" (the default) only
+	// warns. "forget" moves such a subscription past as many of the oldest messages as must be removed, and
+	// it never delivers them. The subscription keeps its lanes, its dead letters and its pause.
 	MaxRetained int64
 	OnLag       string
-	// OnPublished is told after a commit of [Publisher.InTx] or [Publisher.Wrap], on a goroutine of its
-	// own. A slow one misses what its buffer could not hold, which is logged.
+	// OnPublished is called after a commit of [Publisher.InTx] or [Publisher.Wrap], on its own goroutine.
+	// Commits that do not fit its buffer because it is slow are dropped and logged.
 	OnPublished func(messages []outbox.Message)
-	// Logger tells what cannot be an error of a call; default slog.Default().
+	// Logger gets what cannot be returned as an error of a call; default slog.Default().
 	Logger *slog.Logger
 
-	width int64         // ids of a partition; tests make it small
-	age   time.Duration // of a partition that is filled up, at least; likewise
+	width int64         // ids of a partition; tests set it small
+	age   time.Duration // shortest age at which a partition is closed; tests set it small
 }
 
 // The values of Config.Notify and Config.OnLag.
@@ -142,24 +158,24 @@ const (
 	LagForget  = "forget"
 )
 
-// LogValue keeps the URL out of logs.
+// LogValue omits the URL from logs.
 func (c Config) LogValue() slog.Value {
 	return slog.GroupValue(slog.String("schema", c.Schema), slog.String("prefix", c.Prefix), slog.String("notify", c.Notify))
 }
 
-// String keeps the URL out of texts.
+// String omits the URL.
 func (c Config) String() string { return "outbox in postgres " + c.LogValue().String() }
 
-// GoString keeps the URL out of %#v.
+// GoString omits the URL from %#v.
 func (c Config) GoString() string { return c.String() }
 
 const (
 	minConns = 2
-	minAhead = 4       // partitions that are ready, at least
+	minAhead = 4       // partitions that are created ahead, at least
 	minWidth = 1 << 22 // ids of a partition, at least
 )
 
-// withDefaults fills in what was left out and validates the rest.
+// withDefaults sets the defaults and validates the rest.
 func (c Config) withDefaults() (Config, error) {
 	c.Schema = cmp.Or(c.Schema, "emitd")
 	c.Notify = cmp.Or(c.Notify, NotifyAuto)
@@ -194,7 +210,7 @@ func (c Config) withDefaults() (Config, error) {
 
 func (c Config) names() names { return names{c.Schema, c.Prefix} }
 
-// withURL is withDefaults for what connects.
+// withURL is withDefaults for functions that connect.
 func (c Config) withURL() (Config, error) {
 	c, err := c.withDefaults()
 	if c.URL == "" {
@@ -205,11 +221,11 @@ func (c Config) withURL() (Config, error) {
 	return c, err
 }
 
-// dialer makes connections that notice a vanished peer within a minute, without any statement.
+// dialer makes connections that detect a vanished peer within a minute, even without any statement.
 var dialer = net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 10 * time.Second, Count: 4}}
 
-// connection sets what every connection of a log has in common. Poolers pass the first two parameters
-// on, and may refuse any other.
+// connection sets what all connections of a log have in common. Poolers pass the first two parameters on,
+// and may refuse any other.
 func (c Config) connection(cc *pgx.ConnConfig, pooled bool) {
 	cc.RuntimeParams["client_encoding"] = "UTF8"
 	cc.RuntimeParams["application_name"] = cmp.Or(cc.RuntimeParams["application_name"], "emitd")
@@ -225,7 +241,8 @@ func (c Config) connection(cc *pgx.ConnConfig, pooled bool) {
 	cc.DialFunc = dialer.DialContext
 }
 
-// pool returns the configuration of the pool; without connected, of one behind a pooler.
+// pool returns the configuration of the pool. If connected is nil, it is the configuration for a pool
+// behind a pooler.
 func (c Config) pool(connected func(context.Context, *pgx.Conn) error) (*pgxpool.Config, error) {
 	p, err := pgxpool.ParseConfig(c.URL)
 	if err != nil {

@@ -16,20 +16,19 @@ import (
 	"github.com/emitd/emitd/internal/pgschema"
 )
 
-// A pooler that hands sessions around gives a connection another session of the server, perhaps of
-// another server, whenever it begins a transaction. So behind one nothing is kept in a session:
-// statements are not prepared, and each runs in a transaction that begins with the settings and with
-// the question which run of the server this is. Nothing is listened for, because what listens is the
-// session, which others get.
+// A pooler that shares sessions may give a connection another session of the server, or of another
+// server, at each transaction. So behind a pooler a log keeps no state in a session. Statements are not
+// prepared. Each runs in a transaction that first applies the settings and asks which run of the server
+// this is. Nothing is listened for, because LISTEN belongs to a session, which other clients get.
 
-// errPooled says that the parameters of a connection are not the session's.
+// errPooled says that the session does not have the parameters that the connection asked for.
 var errPooled = errors.New("the settings of the connection do not reach the server")
 
-// pooled reports whether a connection was refused, or given other settings, as poolers do.
+// pooled reports whether err is of a kind that poolers cause: refused or missing parameters.
 func pooled(err error) bool { return errors.Is(err, errPooled) || pgerror.Code(err) == "08P01" }
 
-// settings are what statements of a log run under. They have one good plan each, by index, whatever the
-// statistics say: a plan of the hour when the table was empty would be many times slower.
+// settings returns the settings under which statements run. Each statement has one good plan, by index,
+// whatever the statistics say. A plan made while a table was empty would be many times slower.
 func (c Config) settings() map[string]string {
 	timeout := strconv.FormatInt(c.QueryTimeout.Milliseconds(), 10)
 	return map[string]string{
@@ -40,25 +39,24 @@ func (c Config) settings() map[string]string {
 
 const generic = "force_generic_plan"
 
-// started is when the server was started, in microseconds.
+// started is the start time of the server, in microseconds.
 const started = `(extract(epoch from pg_postmaster_start_time()) * 1000000)::bigint`
 
-// beginning is what begins a transaction behind a pooler.
+// beginning returns the text that begins a transaction behind a pooler.
 func (c Config) beginning() string {
 	text := []string{"begin isolation level read committed read write"}
 	for name, value := range c.settings() {
 		text = append(text, "set local "+name+" = "+pgschema.Literal(value))
 	}
 	text = append(text, "set local search_path = "+pgschema.SearchPath)
-	slices.Sort(text) // begin comes first
+	slices.Sort(text) // "begin" sorts first
 	return strings.Join(append(text, "select "+started), "; ")
 }
 
-// transact runs fn in a transaction of a pooled connection, on the server that it must be, if that is
-// known.
+// transact runs fn in a transaction of a pooled connection, on the required server if at is not nil.
 func (l *Log) transact(ctx context.Context, conn *pgx.Conn, at *server, fn func() error) error {
 	began, err := conn.PgConn().Exec(ctx, l.begin).ReadAll()
-	if pgerror.Code(err) == "0A000" { // a server that recovers has no transactions that write
+	if pgerror.Code(err) == "0A000" { // a server in recovery has no transactions that write
 		err = errStandby
 	}
 	if err == nil && at != nil {
@@ -75,7 +73,7 @@ func (l *Log) transact(ctx context.Context, conn *pgx.Conn, at *server, fn func(
 	if err != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		_, _ = conn.Exec(ctx, "rollback") // else the pool closes the connection
+		_, _ = conn.Exec(ctx, "rollback") // without this the pool closes the connection
 		return err
 	}
 	tag, err := conn.Exec(ctx, "commit")
@@ -85,8 +83,8 @@ func (l *Log) transact(ctx context.Context, conn *pgx.Conn, at *server, fn func(
 	return err
 }
 
-// on runs fn on a connection to the server that it must be, if that is known. Behind a pooler only a
-// transaction can tell.
+// on runs fn on a connection to the required server, if at is not nil. Behind a pooler only a transaction
+// can check that: see transact.
 func (l *Log) on(ctx context.Context, at *server, fn func(conn *pgx.Conn) error) error {
 	conn, err := l.acquire(ctx)
 	if err != nil {
@@ -109,7 +107,7 @@ func (l *Log) session(ctx context.Context, at *server, fn func(conn *pgx.Conn) e
 	})
 }
 
-// where returns the server that connections lead to now.
+// where returns the server that connections reach now.
 func (l *Log) where(ctx context.Context) (s server, err error) {
 	err = l.session(ctx, nil, func(conn *pgx.Conn) error {
 		s, err = ask(ctx, conn)
@@ -118,7 +116,7 @@ func (l *Log) where(ctx context.Context) (s server, err error) {
 	return s, err
 }
 
-// result runs a statement with arguments as text, and returns its columns in binary.
+// result runs a statement with arguments in text format. Its columns are in binary format.
 func (l *Log) result(ctx context.Context, conn *pgx.Conn, statement string, args [][]byte) (*pgconn.ResultReader, error) {
 	if l.pooled {
 		return conn.PgConn().ExecParams(ctx, statement, args, nil, nil, []int16{1}), nil
@@ -130,7 +128,7 @@ func (l *Log) result(ctx context.Context, conn *pgx.Conn, statement string, args
 	return conn.PgConn().ExecPrepared(ctx, sd.Name, args, nil, []int16{1}), nil
 }
 
-// connect makes the pool and sees that the schema fits, without or with a pooler in between.
+// connect makes the pool, for a direct connection or one behind a pooler, and checks the schema.
 func (l *Log) connect(ctx context.Context, behindPooler bool) error {
 	connected := identify
 	if l.pooled = behindPooler; l.pooled {
@@ -150,8 +148,8 @@ func (l *Log) connect(ctx context.Context, behindPooler bool) error {
 	return err
 }
 
-// open connects, and finds out whether there is a pooler that hands sessions around: it refuses the
-// parameters of a connection, or ignores them, or the URL says so by a mode of execution.
+// open connects, and finds out whether a pooler that shares sessions is in between. That is so if the
+// connection's parameters are refused or ignored, or if the URL sets default_query_exec_mode.
 func (l *Log) open(ctx context.Context) error {
 	cc, err := pgx.ParseConfig(l.cfg.URL)
 	if err != nil {

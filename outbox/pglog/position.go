@@ -8,13 +8,13 @@ import (
 	"github.com/emitd/emitd/outbox/internal/rules"
 )
 
-// snapshot says which transactions had ended at a time, as Postgres writes it: xmin:xmax:xip,….
+// snapshot says which transactions had ended at a time, in the format of Postgres: xmin:xmax:xip,….
 type snapshot string
 
 // nothing is a snapshot that sees no transaction.
 const nothing snapshot = "1:1:"
 
-// parse returns the first number that had not begun, and those below it that were open.
+// parse returns the first transaction ID that had not been drawn, and those below it that were open.
 func (s snapshot) parse() (xmax uint64, open []string, err error) {
 	part := strings.SplitN(string(s), ":", 3)
 	if len(part) != 3 {
@@ -32,14 +32,16 @@ func (s snapshot) xmax() uint64 {
 	return xmax
 }
 
-// view is a snapshot, and the id up to which everything has ended whatever its number.
+// view is a snapshot, and an id up to which every transaction counts as ended whatever its transaction
+// ID.
 type view struct {
 	at   snapshot
 	base int64
 }
 
-// position is what a row of the cursors says was seen to: what from sees, but for ids above again
-// (a replay, -1 for none); and what to sees up to the id last, if to is set.
+// position is the part of a cursor row that says what was delivered: everything that from sees, and, if
+// to is set, what to sees up to the id last. A replay sets again (else it is -1): messages with ids above
+// again are delivered once more, whatever from sees.
 type position struct {
 	from, to view
 	last     int64
@@ -47,17 +49,17 @@ type position struct {
 	floor    int64 // transactions that began after from have ids above it
 }
 
-const never = -1 // of position.again
+const never = -1 // value of position.again: no replay
 
-// part is a row of the cursors: where a range of shards stands.
+// part is a cursor row: the position of a range of shards, with its owner.
 type part struct {
 	rules.Part
 	position
-	drawn int64 // the last id that was drawn before it was written
+	drawn int64 // the last id that was drawn before the row was written
 	era   int
 }
 
-// join makes two neighbours one, if they stand at one position.
+// join merges the next row into p if both stand at the same position.
 func (p *part) join(next part) bool {
 	if p.position != next.position {
 		return false
@@ -66,9 +68,9 @@ func (p *part) join(next part) bool {
 	return true
 }
 
-// moved is a position that an operator or another era moves back: everything after again comes anew,
-// and of what is before it that which was not seen to. A tick under way is cut: up to last, or again,
-// its snapshot is what was seen to.
+// moved returns the position after an operator or a new era has moved it back. Everything above again is
+// delivered once more, and below it what was not delivered yet. A tick in progress ends early: up to
+// last, or again if that is less, its target snapshot counts as delivered.
 func (p position) moved(again int64) position {
 	if p.again != never {
 		again = min(again, p.again)

@@ -19,7 +19,7 @@ import (
 	"github.com/emitd/emitd/outbox/internal/herald"
 )
 
-// Publisher puts messages into the log, in transactions of the caller. Its methods may be called from
+// Publisher inserts messages into the log in transactions of the caller. Its methods may be called from
 // any goroutine.
 type Publisher struct {
 	cfg       Config
@@ -28,9 +28,9 @@ type Publisher struct {
 	unordered bool
 }
 
-// New makes a publisher. pool is the caller's; New does not use it yet, and nothing but notifications
-// after commits is sent by it. It may be nil: then nobody is woken. The database must have the outbox's
-// tables ([Migrate]).
+// New returns a publisher. pool is the caller's. New itself does not use it, and the publisher uses it
+// only for notifications after commits. If it is nil, relays are not woken. The database must have the
+// outbox's tables ([Migrate]).
 func New(pool *pgxpool.Pool, cfg Config) (*Publisher, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -39,26 +39,25 @@ func New(pool *pgxpool.Pool, cfg Config) (*Publisher, error) {
 	return &Publisher{cfg: cfg, names: cfg.names(), herald: newHerald(pool, cfg)}, nil
 }
 
-// Close tells what is left to hooks and relays, until ctx ends.
+// Close waits until hooks and relays are notified of all commits, or ctx ends.
 func (p *Publisher) Close(ctx context.Context) error { return p.herald.Close(ctx) }
 
-// Ordered returns the publisher with or without locks on keys; it shares everything else. On is the
-// default: Publish waits until no other transaction that has published for the same key is open, so
-// that messages of a key are in the order of their commits. Off saves that wait, and is right where the
-// caller's transaction has locked a row that stands for the key before it publishes, or where order
-// does not matter.
+// Ordered returns a copy of the publisher with or without locks on keys; it shares everything else. On is
+// the default: Publish waits until no other open transaction has published for the same key, so that
+// messages of a key are in the order of their commits. Off saves that wait. It is right if the caller's
+// transaction locks a row that stands for the key before it publishes, or if order does not matter.
 func (p *Publisher) Ordered(on bool) *Publisher {
 	out := *p
 	out.unordered = !on
 	return &out
 }
 
-// Publish puts messages into the log as part of tx. If tx is one of [Publisher.InTx] or
-// [Publisher.Wrap], relays are told when it has committed; else they find the messages by polling.
+// Publish inserts messages into the log as part of tx. If tx was made by [Publisher.InTx] or
+// [Publisher.Wrap], relays are woken after its commit; otherwise they find the messages by polling.
 //
-// One message is one statement, which locks its key too; many are a statement with arrays, very many a
-// COPY, after those that lock their keys. An error ends the transaction, as after any statement, unless
-// it is one of validation.
+// One message is one statement, which also locks its key. Several are one statement with arrays, and
+// 1,000 or more undelayed ones a COPY; the statements that lock their keys come first. An error aborts
+// the transaction, as after any statement, unless it is an error of validation.
 func (p *Publisher) Publish(ctx context.Context, tx pgx.Tx, messages ...outbox.Message) error {
 	messages, err := outbox.Prepare(ctx, messages)
 	if err != nil || len(messages) == 0 {
@@ -73,7 +72,7 @@ func (p *Publisher) Publish(ctx context.Context, tx pgx.Tx, messages ...outbox.M
 	return nil
 }
 
-// copyFrom is how many messages are worth a COPY, which costs a round trip more.
+// copyFrom is the number of messages from which a COPY pays for its extra round trip.
 const copyFrom = 1000
 
 func (p *Publisher) publish(ctx context.Context, tx pgx.Tx, messages []outbox.Message) error {
@@ -98,8 +97,8 @@ func execute(ctx context.Context, tx pgx.Tx, statements []statement) error {
 	return nil
 }
 
-// Queue adds what Publish does to a batch of the caller's, which must run in a transaction. An error
-// adds nothing. Relays find the messages by polling.
+// Queue adds what Publish does to a batch of the caller's, which must run in a transaction. If it returns
+// an error, it has added nothing. Relays find the messages by polling.
 func (p *Publisher) Queue(ctx context.Context, batch *pgx.Batch, messages ...outbox.Message) error {
 	messages, err := outbox.Prepare(ctx, messages)
 	if err != nil || len(messages) == 0 {
@@ -114,7 +113,7 @@ func (p *Publisher) Queue(ctx context.Context, batch *pgx.Batch, messages ...out
 // together is how many messages one statement of PublishTx inserts.
 const together = 50
 
-// PublishTx is [Publisher.Publish] for a transaction of database/sql, of any driver for Postgres.
+// PublishTx is [Publisher.Publish] for a transaction of database/sql, with any driver for Postgres.
 // Relays find the messages by polling.
 func (p *Publisher) PublishTx(ctx context.Context, tx *sql.Tx, messages ...outbox.Message) error {
 	messages, err := outbox.Prepare(ctx, messages)
@@ -129,9 +128,10 @@ func (p *Publisher) PublishTx(ctx context.Context, tx *sql.Tx, messages ...outbo
 	return nil
 }
 
-// txStatements are those of PublishTx: everything is locked before the first message is inserted, so that
-// calls lock in one order however many their messages are. Their texts do not depend on how many messages
-// there are: the statistics of the server have an entry for each text.
+// txStatements returns the statements of PublishTx. All keys are locked before the first message is
+// inserted, so that calls lock in one order however many messages they have. The text of a statement does
+// not depend on the number of messages, because the server's statement statistics have an entry for each
+// text.
 func (p *Publisher) txStatements(messages []outbox.Message) []statement {
 	if single(messages) {
 		return p.statements(messages)
@@ -148,15 +148,16 @@ func (p *Publisher) txStatements(messages []outbox.Message) []statement {
 	return out
 }
 
-// statement is one with its arguments.
+// statement is the text of a statement and its arguments.
 type statement struct {
 	text string
 	args []any
 }
 
-// locks are the keys of messages, or their shards if there are too many of them: Postgres has room
-// for some thousand locks. Who locks a key shares its shard, so that the two ways exclude each other.
-// All in one order: calls do not wait for each other in a circle.
+// locks returns the shards and keys to lock, or only the shards (whole) if there are more than 64 keys,
+// because Postgres has room for only some thousand locks. A publisher that locks a key also takes a
+// shared lock on its shard, so the two ways exclude each other. All locks are sorted, so that calls
+// cannot deadlock.
 func (p *Publisher) locks(messages []outbox.Message) (shards, keys []int32, whole bool) {
 	if p.unordered {
 		return nil, nil, false
@@ -179,11 +180,12 @@ func (p *Publisher) locks(messages []outbox.Message) (shards, keys []int32, whol
 	return shards, slices.Sorted(maps.Keys(ofKeys)), false
 }
 
-// statements lock what messages need and insert them.
+// statements returns the statements that lock the keys of messages and insert the messages.
 func (p *Publisher) statements(messages []outbox.Message) []statement {
 	in, locks := p.insert(messages), p.lockKeys(messages)
 	if single(messages) && len(locks) > 0 {
-		// One key is one statement of four arguments. The row comes out of it, so its id is drawn after that.
+		// One key takes one statement with four more arguments. The row is selected from the locks, so its id
+		// is drawn after the key is locked.
 		in.text += ` from (select pg_catalog.pg_advisory_xact_lock_shared($10::int, $11::int), pg_catalog.pg_advisory_xact_lock($12::int, $13::int)) as locked`
 		in.args = append(in.args, locks[0].args...)
 		return []statement{in}
@@ -191,12 +193,12 @@ func (p *Publisher) statements(messages []outbox.Message) []statement {
 	return append(locks, in)
 }
 
-// single reports whether messages are inserted as one row.
+// single reports whether the messages are inserted as one row.
 func single(messages []outbox.Message) bool {
 	return len(messages) == 1 && messages[0].NotBefore.IsZero()
 }
 
-// lockKeys are the statements that lock what messages need, before their ids are drawn.
+// lockKeys returns the statements that lock the keys of messages. They run before ids are drawn.
 func (p *Publisher) lockKeys(messages []outbox.Message) []statement {
 	shards, keys, whole := p.locks(messages)
 	class := p.names.locks()
@@ -218,7 +220,7 @@ func anyDelayed(messages []outbox.Message) bool {
 	return slices.ContainsFunc(messages, func(m outbox.Message) bool { return !m.NotBefore.IsZero() })
 }
 
-// nullable is null for what is empty: a null takes no room.
+// nullable returns nil for an empty text, because a null takes no space.
 func nullable(s string) *string {
 	if s == "" {
 		return nil
@@ -226,7 +228,7 @@ func nullable(s string) *string {
 	return &s
 }
 
-// headerText writes headers as JSON; none are null.
+// headerText encodes headers as JSON; no headers give nil.
 func headerText(headers map[string]string) *string {
 	if len(headers) == 0 {
 		return nil
@@ -239,7 +241,7 @@ func headerText(headers map[string]string) *string {
 	return &s
 }
 
-// payloadOf keeps an empty payload apart from none.
+// payloadOf distinguishes an empty payload from a missing one.
 func payloadOf(m outbox.Message) any {
 	if m.Payload == nil {
 		return nil
@@ -247,14 +249,14 @@ func payloadOf(m outbox.Message) any {
 	return m.Payload
 }
 
-// values are the columns of a message in a COPY.
+// values returns the columns of a message for a COPY.
 func values(m outbox.Message) []any {
 	return []any{int16(m.Shard()), m.ID, nullable(m.Key), m.Topic, nullable(m.Type), headerText(m.Headers), nullable(m.TraceParent), nullable(m.TraceState), payloadOf(m)} //nolint:gosec // below Shards
 }
 
 const inserted = "shard, dedup_id, key, topic, type, headers, traceparent, tracestate, payload"
 
-// insert is the statement for one message, or many by arrays.
+// insert returns the statement for one message, or the one with arrays for several.
 func (p *Publisher) insert(messages []outbox.Message) statement {
 	if single(messages) {
 		m := messages[0]
@@ -271,7 +273,7 @@ func (p *Publisher) insert(messages []outbox.Message) statement {
 	return statement{p.names.q(`with m as materialized (select *` + from + `, $10::timestamptz[]) with ordinality m (` + inserted + `, due, n))` + byTime), append(args, dues(messages))}
 }
 
-// arrays are the columns of messages.
+// arrays returns the columns of messages as arrays.
 func arrays(messages []outbox.Message) []any {
 	n := len(messages)
 	shards, ids, topics, payloads := make([]int16, n), make([]string, n), make([]string, n), make([][]byte, n)
@@ -283,7 +285,7 @@ func arrays(messages []outbox.Message) []any {
 	return []any{shards, ids, keys, topics, types, headers, parents, states, payloads}
 }
 
-// dues are the times before which messages are not due.
+// dues returns the times at which messages are due.
 func dues(messages []outbox.Message) []pgtype.Timestamptz {
 	out := make([]pgtype.Timestamptz, len(messages))
 	for i, m := range messages {
@@ -292,13 +294,13 @@ func dues(messages []outbox.Message) []pgtype.Timestamptz {
 	return out
 }
 
-// insertPacked is the statement for many messages with their payloads in one argument, one behind the other:
-// in an array that is text, each byte of them would be two.
+// insertPacked returns the statement for several messages with all payloads concatenated in one argument.
+// In an array in text form, each byte of them would take two.
 func (p *Publisher) insertPacked(messages []outbox.Message) statement {
 	packed := []byte{} // not null
 	begins, sizes := make([]int32, len(messages)), make([]*int32, len(messages))
 	for i, m := range messages {
-		begins[i] = int32(len(packed)) + 1 //nolint:gosec // together messages of at most MaxPayload
+		begins[i] = int32(len(packed)) + 1 //nolint:gosec // at most together messages of MaxPayload
 		if packed = append(packed, m.Payload...); m.Payload != nil {
 			sizes[i] = new(int32(len(m.Payload))) //nolint:gosec // at most MaxPayload
 		}
@@ -315,26 +317,27 @@ func (p *Publisher) insertPacked(messages []outbox.Message) statement {
 	return statement{p.names.q(`with m as materialized (` + values + `, due, n` + from + `, $12::timestamptz[]) with ordinality m (` + columns + `, begins, size, due, n))` + byTime), append(args, dues(messages))}
 }
 
-// byTime puts the rows of m into the log or among those that are not due, by one clock.
+// byTime inserts the rows of m that are due into the log, and the others into the delayed messages. Both
+// use one reading of the clock.
 const byTime = `, clock as materialized (select pg_catalog.clock_timestamp() as now),
 	later as (insert into ~outbox_delayed (not_before, ` + inserted + `) select due, ` + inserted + ` from m, clock where due > now order by n)
 	insert into ~outbox (` + inserted + `) select ` + inserted + ` from m, clock where due is null or due <= now order by n`
 
-// timeOf writes a time; one that is too far away for Postgres is infinite.
+// timeOf converts a time. A time outside the range of Postgres becomes infinity.
 func timeOf(t time.Time) pgtype.Timestamptz {
 	switch {
 	case t.IsZero():
 		return pgtype.Timestamptz{}
 	case t.Year() > 200_000:
 		return pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
-	case t.Year() < 1: // text has no such years
+	case t.Year() < 1: // the text format has no such years
 		return pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}
 	}
 	return pgtype.Timestamptz{Time: t, Valid: true}
 }
 
-// arrayText writes an array as Postgres reads it, because database/sql does not know arrays. What is no array
-// stays as it is.
+// arrayText writes an array in Postgres's text form, because database/sql has no arrays. Any other
+// argument is returned unchanged.
 func arrayText(arg any) any {
 	switch list := arg.(type) {
 	case []int16:
@@ -400,9 +403,9 @@ type Beginner interface {
 	Begin(ctx context.Context) (pgx.Tx, error)
 }
 
-// InTx runs fn in a transaction of its own: committed when fn returns nil, rolled back otherwise. After
-// the commit relays are told, and Config.OnPublished is. If db is a [*Tx], it is a savepoint of that,
-// and the messages are told with it.
+// InTx runs fn in a transaction of its own: it is committed if fn returns nil, and rolled back otherwise.
+// After the commit relays are woken and Config.OnPublished is called. If db is a [*Tx], the new
+// transaction is a savepoint of it, and the messages are announced by the outer commit.
 func (p *Publisher) InTx(ctx context.Context, db Beginner, fn func(tx *Tx) error) error {
 	began, err := db.Begin(ctx)
 	if err != nil {
@@ -422,19 +425,20 @@ func (p *Publisher) InTx(ctx context.Context, db Beginner, fn func(tx *Tx) error
 	return nil
 }
 
-// Tx is a transaction whose commit tells relays and hooks.
+// Tx is a transaction whose commit wakes relays and calls OnPublished.
 type Tx struct {
 	pgx.Tx
 	p         *Publisher
-	outer     *Tx // of a savepoint
+	outer     *Tx // the transaction of a savepoint
 	published []outbox.Message
 }
 
-// Wrap makes the commit of tx tell relays and hooks. The caller commits what Wrap returned.
+// Wrap returns a transaction whose commit wakes relays and calls OnPublished. The caller must commit that
+// one instead of tx.
 func (p *Publisher) Wrap(tx pgx.Tx) *Tx { return &Tx{Tx: tx, p: p} }
 
-// Begin makes a savepoint. Messages published in it are told with the commit of the whole, unless it
-// is rolled back.
+// Begin makes a savepoint. Messages published in it are announced by the commit of the whole transaction,
+// unless the savepoint is rolled back.
 func (t *Tx) Begin(ctx context.Context) (pgx.Tx, error) {
 	inner, err := t.Tx.Begin(ctx)
 	if err != nil {
@@ -443,8 +447,8 @@ func (t *Tx) Begin(ctx context.Context) (pgx.Tx, error) {
 	return &Tx{Tx: inner, p: t.p, outer: t}, nil
 }
 
-// Commit commits and tells. After an error of which the outcome is unknown relays are told too: a
-// wake-up for nothing does no harm.
+// Commit commits and announces the messages. If an error leaves open whether the transaction committed,
+// relays are woken as well: a needless wake-up is harmless.
 func (t *Tx) Commit(ctx context.Context) error {
 	published := t.published
 	t.published = nil
@@ -463,7 +467,7 @@ func (t *Tx) Commit(ctx context.Context) error {
 	return err
 }
 
-// Rollback rolls back.
+// Rollback rolls back and announces nothing.
 func (t *Tx) Rollback(ctx context.Context) error {
 	t.published = nil
 	return t.Tx.Rollback(ctx)

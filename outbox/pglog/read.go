@@ -10,80 +10,82 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// Bounds of reading.
+// Limits of reading.
 const (
 	defaultRows  = 1000
 	defaultBytes = 4 << 20
-	// ahead is how many pages are asked for at once, and aheadBytes what they may take.
+	// ahead is how many pages one chunk has, and aheadBytes how large it may be.
 	ahead      = 8
 	aheadBytes = 8 << 20
-	// window is how many ids one statement looks at: messages of other ranges lie between those of
-	// this one, and its time must not depend on whose messages follow.
+	// window is how many ids one statement scans. Messages of other ranges lie between those of this one,
+	// and the time of a statement must not depend on how many they are.
 	window = 100_000
-	// lateMost is how many messages of transactions that took long are found by their transaction;
-	// more are found by reading the log from the first of them.
+	// lateMost is how many messages of long transactions are looked up by their transaction. If there are
+	// more, the log is read again from the first of them.
 	lateMost = 1000
-	// An empty page carries a mark when so many ids were drawn, or when the stored position is so old
-	// and somebody waits for it: it is what reading begins at, and what partitions are kept by.
+	// An empty page has a mark if keepEvery ids were drawn since the last mark, or if that is older than
+	// keepAfter and a newer position is of use. The stored position matters, because the next claim starts
+	// reading there, and because partitions are kept for it.
 	keepEvery = 2000
 	keepAfter = 5 * time.Second
 )
 
-// reader reads ahead of Next. A round reads every part up to one snapshot; each part's share is a
-// tick. While a flight (one goroutine that reads a chunk) is under way, it owns the parts.
+// reader reads ahead of Next. A round reads every part (cursor row) of the range up to one target
+// snapshot. A tick is a part's share of the round. A flight is a goroutine that reads one chunk; while it
+// runs, it owns the parts and all fields above mu that it uses.
 type reader struct {
 	c    *cursor
-	turn int64           // of the claim
+	turn int64           // turn of the cursor rows when they were claimed
 	ctx  context.Context // ends with Close
 	stop context.CancelFunc
 	wg   sync.WaitGroup
 
 	parts  []tick
-	target view  // of the round
+	target view  // the snapshot that the round reads up to
 	upto   int64 // no message that target sees has a higher id
-	floor  int64 // of target
-	low    int64 // whatever was open in the snapshot of the only part has ids above it
-	next   int   // the part whose turn it is
+	floor  int64 // the floor of target
+	low    int64 // transactions open in the snapshot of the only part have ids above it
+	next   int   // the part that is read next
 	page   outbox.Limit
-	size   int // of a message, on the average
+	size   int // average size of a message in bytes
 	looked time.Time
 
-	served []position // behind what Next has returned
-	kept   int64      // the last id that was drawn when a mark was offered last,
-	keptAt time.Time  // and when that was
+	served []position // the positions after what Next has returned
+	kept   int64      // the last id drawn when a mark was last offered,
+	keptAt time.Time  // and the time of that
 
 	mu      sync.Mutex
-	news    chan struct{} // something below has changed
-	keptBy  snapshot      // of the mark that was offered last
-	seen    look          // the last one
+	news    chan struct{} // receives a value when a field below has changed
+	keptBy  snapshot      // the snapshot of the mark that was last offered
+	seen    look          // the result of the last look
 	batches []batch
 	rows    int // in batches,
-	bytes   int // and what they take
-	chunk   int // rows of the last chunk
+	bytes   int // and their size in bytes
+	chunk   int // rows of the last chunk so far
 	flying  bool
-	round   bool // not every part is at target
+	round   bool // not every part has reached target
 	err     error
 }
 
-// tick is a part that is read: its position is where reading is, ahead of what is served.
+// tick is the reading state of a part. Its position is ahead of the position that Next has reached.
 type tick struct {
 	outbox.Range
 	position
-	done bool    // it is at target
-	set  bool    // the three below are
-	late []int64 // messages of transactions that took long, to be read first
-	scan int64   // the log is read up to here,
-	upto int64   // and is to be, up to there
+	done bool    // the part has reached target
+	set  bool    // start has set the three fields below
+	late []int64 // ids of messages of long transactions, to be read first
+	scan int64   // the log has been read up to this id,
+	upto int64   // and is read up to this one
 }
 
-// batch is a piece of what was read ahead.
+// batch is a piece of a chunk, in memory until Next returns it.
 type batch struct {
 	part  int
 	rows  []outbox.Row
 	bytes int
-	from  position // before it; with last as that of a row, behind the row
-	after position // behind it
-	whole bool     // after is of all parts, which are one from now on
+	from  position // position before the batch; with last set to a row's id, the position after that row
+	after position // position after the batch
+	whole bool     // after is the position of all parts, which have become one
 }
 
 func (r *reader) begin(c *cursor) {
@@ -120,7 +122,8 @@ func (c *cursor) Next(ctx context.Context, limit outbox.Limit) (outbox.Page, err
 	return page, nil
 }
 
-// take returns what was read ahead, waits for what is being read, or looks for more.
+// take returns a page from memory. If there is none, it waits for the running flight, or asks the server
+// whether there is more.
 func (r *reader) take(ctx context.Context, limit outbox.Limit) (outbox.Page, error) {
 	for {
 		page, found, busy, err := r.serve(limit)
@@ -148,8 +151,8 @@ func (r *reader) take(ctx context.Context, limit outbox.Limit) (outbox.Page, err
 	}
 }
 
-// serve cuts a page off what was read ahead, and has more read if that runs low. While a chunk comes
-// in it waits until there is enough for a page.
+// serve returns a page from the batches in memory, and starts the next flight if half of the last chunk
+// is gone. While a flight runs, it waits until there is enough for a full page.
 func (r *reader) serve(limit outbox.Limit) (page outbox.Page, found, busy bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -174,7 +177,7 @@ func (r *reader) serve(limit outbox.Limit) (page outbox.Page, found, busy bool, 
 	return page, true, false, nil
 }
 
-// cut takes what fits of the first batch, and lowers the limit by it.
+// cut removes up to limit from the first batch, and reduces the limit by what it took.
 func (r *reader) cut(limit *outbox.Limit) []outbox.Row {
 	b := &r.batches[0]
 	if n := fitting(b, *limit); n < len(b.rows) {
@@ -197,7 +200,7 @@ func (r *reader) cut(limit *outbox.Limit) []outbox.Row {
 	return b.rows[:len(b.rows):len(b.rows)]
 }
 
-// fitting is how many rows of a batch a page may have.
+// fitting returns how many rows of a batch fit into a page.
 func fitting(b *batch, limit outbox.Limit) int {
 	n := min(len(b.rows), limit.Rows)
 	if b.bytes <= limit.Bytes && n == len(b.rows) {
@@ -212,7 +215,7 @@ func fitting(b *batch, limit outbox.Limit) int {
 	return n
 }
 
-// sizeOf is about what a message takes.
+// sizeOf returns the approximate size of a message in bytes.
 func sizeOf(row outbox.Row) int {
 	n := len(row.Payload)
 	for name, value := range row.Headers {
@@ -221,13 +224,14 @@ func sizeOf(row outbox.Row) int {
 	return n
 }
 
-// mark is where serving is. The lock is held.
+// mark returns the position that Next has reached. mu must be held.
 func (r *reader) mark() outbox.Mark {
 	r.kept, r.keptAt, r.keptBy = max(r.kept, r.upto), time.Now(), r.served[0].from.at
 	return mark{r.c, slices.Clone(r.served)}
 }
 
-// glance asks the server whether there is anything to read. If so a round is begun, or goes on.
+// glance asks the server whether there is anything to read. If so, it begins or continues a round and
+// found is true.
 func (r *reader) glance(ctx context.Context) (page outbox.Page, found bool, err error) {
 	r.c.log.tend(ctx)
 	idle := !r.round && r.parts[0].again == never
@@ -251,7 +255,7 @@ func (r *reader) glance(ctx context.Context) (page outbox.Page, found bool, err 
 		}
 		return page, err == nil, err
 	}
-	// S2 sees nothing that S1 does not: reading goes on from S2.
+	// S2 sees nothing that S1 does not, so reading continues from S2.
 	p := &r.parts[0]
 	p.from, p.floor = seen.now, r.floorOf(seen.now, p.floor)
 	r.served[0], r.upto = p.position, seen.drawn
@@ -263,8 +267,9 @@ func (r *reader) glance(ctx context.Context) (page outbox.Page, found bool, err 
 	return page, false, nil
 }
 
-// fresh looks again, with a new witness, if the newest is far behind (after a pause): the floor of the
-// round's end would be too, and all that the round delivers be looked at once more.
+// fresh draws a new witness and looks again if the newest witness is more than window ids old, as after a
+// pause. With the old witness the round would end with an old floor, and everything above that would be
+// scanned once more.
 func (r *reader) fresh(ctx context.Context, seen look) (look, error) {
 	if seen.drawn-r.c.witness().drawn <= window {
 		return seen, nil
@@ -283,7 +288,7 @@ func (r *reader) fresh(ctx context.Context, seen look) (look, error) {
 	return r.look(ctx, false)
 }
 
-// aim begins a round.
+// aim begins a round with the snapshot of the last look as its target.
 func (r *reader) aim(seen look) {
 	r.mu.Lock()
 	r.round = true
@@ -297,8 +302,8 @@ func (r *reader) aim(seen look) {
 	}
 }
 
-// floorOf is an id that whatever began after a snapshot is above: the newest witness that the
-// snapshot sees, or a floor of an earlier one.
+// floorOf returns an id below the ids of all transactions that begin after the snapshot now. It is that
+// of the newest witness if the snapshot sees it; otherwise an earlier floor, which is still valid.
 func (r *reader) floorOf(now view, earlier int64) int64 {
 	if w := r.c.witness(); w.tx < now.at.xmax() {
 		return max(w.drawn, earlier)
@@ -306,20 +311,20 @@ func (r *reader) floorOf(now view, earlier int64) int64 {
 	return earlier
 }
 
-// look is what one statement tells of the server and the subscription.
+// look is what one statement reports about the server and the subscription.
 type look struct {
 	now                  view
-	drawn                int64 // the last id, at least of what now sees
-	low                  int64 // whatever was open in the reader's snapshot has ids above it
+	drawn                int64 // the last drawn id; now sees no message above it
+	low                  int64 // transactions open in the reader's snapshot have ids above it
 	paused, due, delayed bool
-	found                bool // there is something to read
-	wanted               bool // a stored position holds up the removal of partitions
-	owned                int  // shards
+	found                bool // there are messages to read
+	wanted               bool // a stored position keeps partitions from being removed
+	owned                int  // number of shards that this cursor still owns
 	recovering           bool
 }
 
-// look asks. Whether the part, being the only one and at rest, has anything to read, is asked for only
-// if ask is set.
+// look queries the server. If ask is set, it also finds out whether there is anything to read; that is
+// possible only if there is a single part and no round.
 func (r *reader) look(ctx context.Context, ask bool) (s look, err error) {
 	ctx, cancel := r.c.log.bounded(ctx)
 	defer cancel()
@@ -370,7 +375,7 @@ func (r *reader) look(ctx context.Context, ask bool) (s look, err error) {
 		return s, err
 	}
 	r.looked = time.Now()
-	if len(r.parts) == 1 && p.again == never { // a snapshot of another era tells nothing
+	if len(r.parts) == 1 && p.again == never { // a snapshot of another era does not compare
 		r.low = max(r.low, s.low)
 	}
 	r.mu.Lock()
@@ -381,6 +386,7 @@ func (r *reader) look(ctx context.Context, ask bool) (s look, err error) {
 
 const windowText = "100000" // window
 
-// clock is the log's time as what is due is compared with it: read once, because a comparison with a
-// function that may differ from row to row finds nothing by an index, and reads all that waits.
+// clock is the log's time for comparisons with due times. It is a subquery, so that it is evaluated once.
+// A bare volatile function may differ from row to row, so no index could be used, and all waiting rows
+// would be read.
 const clock = "(select clock_timestamp())"

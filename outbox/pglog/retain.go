@@ -13,8 +13,8 @@ import (
 	"github.com/emitd/emitd/outbox/internal/rules"
 )
 
-// Tasks returns what the sweeper does for the log. The fence of the sweeper is not needed: what a
-// deposed one would remove, the next one would too.
+// Tasks returns the sweeper's tasks for the log. They ignore the sweeper's fence, because a sweeper that
+// was replaced removes nothing that its successor would not remove too.
 func (l *Log) Tasks() []sweeper.Task {
 	return []sweeper.Task{{
 		Name: "outbox", Every: time.Minute,
@@ -22,9 +22,9 @@ func (l *Log) Tasks() []sweeper.Task {
 	}}
 }
 
-// Sweep makes partitions ahead, and removes those that every cursor has passed and that are older than
-// the retention: at most limit. It returns how many; fewer than limit says that no more may go. When
-// nothing may go and the log is too large, [Config.OnLag] decides.
+// Sweep creates partitions ahead, and removes at most limit partitions that every cursor has passed and
+// that are older than the retention. It returns how many it removed; fewer than limit says that no more
+// can go. If none can go and the log is too large, [Config.OnLag] applies.
 func (l *Log) Sweep(ctx context.Context, limit int) (removed int, err error) {
 	ctx, cancel := l.bounded(ctx)
 	defer cancel()
@@ -45,14 +45,14 @@ func (l *Log) Sweep(ctx context.Context, limit int) (removed int, err error) {
 	return removed, nil
 }
 
-// room is how far ahead ids must have a partition: three days at the highest speed of late.
+// room is how far ahead partitions are created: for the ids of three days at the recent peak rate.
 const (
 	room     = 3 * 24 * time.Hour
 	maxWidth = 1 << 36
 )
 
-// extend makes partitions. How fast ids are drawn is measured from call to call; the highest speed is
-// forgotten by half in a day. Partitions grow so that a dozen hold what three days bring.
+// extend creates partitions. It measures the rate at which ids are drawn from call to call; the peak rate
+// decays by half in a day. Partitions grow so that a dozen hold the ids of three days.
 func (l *Log) extend(q *query) {
 	var peak float64
 	q.one(`with n as materialized (select case when is_called then last_value else 0 end as drawn from ~outbox_id)
@@ -68,8 +68,9 @@ func (l *Log) extend(q *query) {
 	q.exec(`select ~outbox_extend($1, $2)`, max(int64(need), (minAhead-1)*width), width)
 }
 
-// age ends a partition that was begun long ago: otherwise few messages a day would stay for years, for
-// only full partitions are removed. Where a transaction that has published is open, it is next time.
+// age closes the current partition if it was begun long ago. Otherwise a log with few messages a day
+// would keep them for years, because only full partitions are removed. If a transaction that has
+// published is still open, the next call tries again.
 func (l *Log) age(q *query) {
 	n := q.number(`select n.n from ~outbox_partition n, ~outbox_id s
 		where s.last_value >= n.lo and s.last_value < n.hi - 1
@@ -81,11 +82,11 @@ func (l *Log) age(q *query) {
 	}
 }
 
-// pass draws a number for each partition that is full.
+// pass draws a transaction ID for each partition that is full.
 func (q *query) pass() { q.exec(`select ~outbox_pass()`) }
 
-// remove empties partitions and drops them when nobody uses the log for a moment; if many are empty,
-// it waits for that, which holds up publishers for a fifth of a second at most.
+// remove empties partitions, and drops empty ones at a moment when nobody uses the log. If more than 16
+// are empty, it waits for such a moment, which blocks publishers for at most a fifth of a second.
 func (l *Log) remove(q *query, limit int) (removed int) {
 	keep := l.cfg.Retention.Microseconds()
 	for _, n := range q.numbers(`select n.n from ~outbox_partition n where n.x0 is not null and n.emptied_at is null
@@ -103,7 +104,7 @@ func (l *Log) remove(q *query, limit int) (removed int) {
 			break
 		}
 	}
-	if pgerror.Code(q.err) == "55P03" { // somebody reads it: next time
+	if pgerror.Code(q.err) == "55P03" { // a partition is in use: the next call tries again
 		q.err = nil
 	}
 	return removed
@@ -117,8 +118,9 @@ func (q *query) numbers(text string, args ...any) (out []int64) {
 	return out
 }
 
-// excess is the last id of as many of the oldest partitions as must go, of those that are full and past
-// the retention; null if the log is not too large, or none is.
+// excess selects the last id of the oldest partitions that must be removed to make the log small enough,
+// among those that are full and older than the retention. It is null if the log is not too large or there
+// is no such partition.
 const excess = `with n as materialized (select n.n, n.lo, n.hi, n.x0 is not null and n.emptied_at is null
 			and n.passed_at < clock_timestamp() - $1 * interval '1 microsecond' as old,
 		pg_total_relation_size(leaf.oid)::bigint as size
@@ -129,9 +131,10 @@ const excess = `with n as materialized (select n.n, n.lo, n.hi, n.x0 is not null
 	select max(n.hi) - 1 from (select n.*, sum(n.size) over () - sum(n.size) over (order by n.n) + n.size as with_it from n) n
 	where n.old and n.with_it > $2`
 
-// lagging are the rows of the cursors that have not delivered messages up to an id, and how many,
-// counted to 10,001. An open transaction that keeps a partition is nobody's fault; a replay, or a
-// subscription that nobody has claimed since a restore, is late if it stands still.
+// lagging selects the cursor rows that have not delivered messages up to an id, with the number of these
+// messages (counting stops at 10,001). If only an open transaction keeps a partition, no row counts as
+// lagging. During a replay, or after a restore that no claim has followed, a row counts as lagging only
+// if it has not moved for the retention time.
 const lagging = `select c.subscription, c.lo, u.n from ~outbox_cursor c, ~outbox_state s, lateral (
 		select count(*) as n from (select from ~outbox o where o.id <= $2 and o.shard between c.lo and c.hi
 			and (o.id > c.again or not (o.id <= c.base_from or pg_visible_in_snapshot(o.tx, c.snap_from)))
@@ -139,7 +142,7 @@ const lagging = `select c.subscription, c.lo, u.n from ~outbox_cursor c, ~outbox
 	where (u.n > 0 or c.era < s.era) and (c.again is null and c.era = s.era or c.updated_at < clock_timestamp() - $1 * interval '1 microsecond')
 	order by c.subscription, c.lo for update of c`
 
-// boundLag applies OnLag, and removes what nobody holds any more.
+// boundLag applies OnLag, and removes what no cursor needs any more.
 func (l *Log) boundLag(ctx context.Context, limit int) (removed int, err error) {
 	var late []rules.Late
 	forget, keep := l.cfg.OnLag == LagForget, l.cfg.Retention.Microseconds()
@@ -177,8 +180,8 @@ func (l *Log) boundLag(ctx context.Context, limit int) (removed int, err error) 
 	return removed, err
 }
 
-// passOver moves a row of the cursors behind an id, as if all up to there were delivered; whatever
-// comes after stays as it is. Whoever reads by the row claims anew.
+// passOver moves a cursor row past an id, as if everything up to there were delivered. Later messages are
+// not affected. The relay that owns the row must claim again.
 func (q *query) passOver(n rules.Late, last int64) {
 	q.exec(`update ~outbox_cursor c set base_from = greatest(c.base_from, $1),
 			base_to = case when c.snap_to is null then c.base_to else greatest(c.base_to, $1) end,
@@ -188,13 +191,13 @@ func (q *query) passOver(n rules.Late, last int64) {
 		where c.subscription = $2 and c.lo = $3`, last, n.Subscription, n.Lo)
 }
 
-// tending is when relays saw to partitions last: the sweeper may be down.
+// tending says when relays last created partitions. They do so because the sweeper may be down.
 type tending struct {
 	sync.Mutex
 	last time.Time
 }
 
-// tend makes partitions, once a minute at most.
+// tend creates partitions ahead, at most once a minute.
 func (l *Log) tend(ctx context.Context) {
 	if !l.tending.TryLock() {
 		return

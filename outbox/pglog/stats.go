@@ -9,11 +9,11 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// countTo is where counting stops.
+// countTo is the number at which counting stops.
 const countTo = 10_000
 
-// Stats implements [outbox.Operator]. There are none of a subscription that is not known. Retained is
-// the size of all partitions with their indexes.
+// Stats implements [outbox.Operator]. It returns nothing for an unknown subscription. Retained is the
+// size of all partitions with their indexes.
 func (l *Log) Stats(ctx context.Context, subscription string) (out []outbox.Stats, err error) {
 	ctx, cancel := l.bounded(ctx)
 	defer cancel()
@@ -57,8 +57,9 @@ func (l *Log) Stats(ctx context.Context, subscription string) (out []outbox.Stat
 
 const retained = `(select coalesce(sum(pg_total_relation_size(i.inhrelid)), 0)::bigint from pg_inherits i where i.inhparent = '~outbox'::regclass)`
 
-// cursors fills in what was published and not read: of each part what its snapshots do not see. Like
-// a reader it begins at the floor, and finds what lies before that by its transaction.
+// cursors adds the cursor rows of a subscription and the messages that were published but not read: those
+// that a row's snapshots do not see. Like a reader it scans from the floor, and looks up earlier messages
+// by their transactions.
 func (q *query) cursors(s *outbox.Stats) {
 	q.each(`select c.lo, c.hi, c.epoch, c.node, c.updated_at, c.trouble, u.pending, u.oldest
 		from ~outbox_cursor c cross join lateral (
