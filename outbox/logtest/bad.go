@@ -7,7 +7,7 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// What callers, operators and relays get wrong.
+// Mistakes of callers, operators and relays.
 var badInputs = []story{
 	{"a message that is not valid is refused, and its transaction can go on without", func(w *world) {
 		bad := []outbox.Message{

@@ -8,7 +8,7 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// Who may read and write what.
+// Which cursors may read and write which ranges.
 var claims = []story{
 	{"a new subscription begins with the oldest message, or behind the newest", func(w *world) {
 		w.send("k:1", "k:2")
@@ -74,7 +74,7 @@ var claims = []story{
 	{"a unit of a low epoch does not make the log forget a higher one", func(w *world) {
 		w.reader(unit(1, 2, 12))
 		w.reader(unit(0, 2, 10))
-		_, err := w.Log.Claim(w.ctx, unit(0, 4, 11)) // overlaps only what has epoch 10
+		_, err := w.Log.Claim(w.ctx, unit(0, 4, 11)) // overlaps only rows with epoch 10
 		w.fencedBy(err, 12)
 		w.same("resized", w.fenced(err).Resized, true)
 		w.same("instances", w.stats().Instances, 2)
@@ -110,7 +110,8 @@ var claims = []story{
 	}},
 }
 
-// higherEpoch takes over while the former owner is in the middle of everything.
+// higherEpoch claims with a higher epoch while the former owner has a page, a due lane and a delayed
+// message to deal with.
 func higherEpoch(w *world) {
 	w.send("a:1", "a:2", "b:1", "c:1")
 	w.publish(outbox.Message{Topic: "t", Key: "later", Payload: []byte("later:1"), NotBefore: time.Now().Add(soon)})
@@ -153,7 +154,8 @@ func resize(w *world) {
 	w.same("messages", texts(one.drain()), []string{"k:1"})
 	w.same("instances", w.stats().Instances, 1)
 
-	// A unit that shrank keeps its range free of others: only the number tells that it is stale.
+	// Unit 1 of 2 owns a range that does not overlap unit 0 of 4: only the number of instances shows that
+	// the claim is stale.
 	w.reader(unit(1, 2, 20))
 	_, err = w.Log.Claim(w.ctx, unit(0, 4, 15))
 	w.fencedBy(err, 20)

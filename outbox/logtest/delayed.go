@@ -7,18 +7,18 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// soon is a delay that ends within a test, and not before its message is published, however busy the
+// soon is a delay that ends within a test, but not before its message is published, however busy the
 // machine is.
 const soon = 3 * time.Second
 
-// later is a message that is held back.
+// later returns a delayed message.
 func later(text string, in time.Duration) outbox.Message {
 	m := msg(text)
 	m.NotBefore = time.Now().Add(in)
 	return m
 }
 
-// promote moves what is due.
+// promote moves delayed messages that are due into the log.
 func (r *reader) promote(limit int) (n int) {
 	r.w.Helper()
 	r.again(func() (err error) {

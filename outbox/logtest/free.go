@@ -7,9 +7,9 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// Free is a log that costs nothing: it has one page over and over, and stores nothing. How many of its
-// messages are delivered in a second is what the relay and the sink can do. It is for one subscription
-// of one unit, and one run.
+// Free is a log that costs nothing: it returns the same page again and again and stores nothing. So the
+// rate at which its messages are delivered measures the relay and the sink alone. It serves one run of
+// one unit of one subscription.
 type Free struct {
 	page  []outbox.Row
 	pages int
@@ -17,12 +17,12 @@ type Free struct {
 	once  sync.Once
 }
 
-// NewFree makes a log of so many pages; rows is what is in each.
+// NewFree returns a log with a number of pages; each holds rows.
 func NewFree(rows []outbox.Row, pages int) *Free {
 	return &Free{page: rows, pages: pages, done: make(chan struct{})}
 }
 
-// Done is closed when a position behind the last page was stored.
+// Done returns a channel that is closed when the position after the last page was stored.
 func (f *Free) Done() <-chan struct{} { return f.done }
 
 // Claim implements [outbox.Log].

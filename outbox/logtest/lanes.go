@@ -9,7 +9,7 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// What becomes of messages that were not delivered.
+// Outcomes of messages that were not delivered.
 var lanes = []story{
 	{"a failed message waits, its key behind it, others go on", func(w *world) {
 		w.send("a:1", "b:1", "a:2")
@@ -200,7 +200,7 @@ var lanes = []story{
 	}},
 }
 
-// parkedDue parks messages of a key of which none was tried, and waits until they are due.
+// parkedDue parks messages of a key without an attempt, and waits until they are due.
 func parkedDue(w *world, texts ...string) *reader {
 	w.Helper()
 	r := w.reader(claim(1))
@@ -209,7 +209,7 @@ func parkedDue(w *world, texts ...string) *reader {
 	return r
 }
 
-// allKinds settles four messages of a key, and one of another, in every way.
+// allKinds settles four messages of one key and one of another, each with another kind of outcome.
 func allKinds(w *world) {
 	w.send("a:1", "a:2", "a:3", "a:4", "b:1", "c:1")
 	r := w.reader(claim(1))
@@ -244,7 +244,7 @@ func allKinds(w *world) {
 	w.same("due", len(r.due()), 0)
 }
 
-// longLane has more messages than come at once.
+// longLane parks more messages than one call of Due returns.
 func longLane(w *world) {
 	all := numbered("a", 150)
 	var messages []outbox.Message

@@ -149,7 +149,7 @@ func statistics(w *world) {
 	}
 }
 
-// filters asks for everything that a filter can say.
+// filters lists with every field of a filter.
 func filters(w *world) {
 	w.send("a:1", "a:2", "b:1", "c:1")
 	for _, name := range []string{sub, "other"} {

@@ -1,13 +1,13 @@
-// Package logtest is the conformance suite of outbox logs: what the comments of [outbox.Log],
-// [outbox.Cursor] and [outbox.Operator] promise, asked of a backend. A backend's test is
+// Package logtest is the conformance suite of outbox logs: it tests a backend against the doc comments of
+// [outbox.Log], [outbox.Cursor] and [outbox.Operator]. A backend's test is
 //
 //	func TestConformance(t *testing.T) {
 //		logtest.Run(t, func(t testing.TB) logtest.Backend { … })
 //	}
 //
-// Every test opens a fresh, empty log and runs in parallel with the others. Times are real, because
-// they are the database's: what must not happen early is asked with delays of an hour, what must
-// happen is waited for.
+// Every test opens a fresh, empty log and runs in parallel with the others. Times are real, because they
+// are the database's. What must not happen early is tested with delays of an hour, and what must happen
+// is waited for.
 package logtest
 
 import (
@@ -22,24 +22,23 @@ import (
 type Backend struct {
 	Log      outbox.Log
 	Operator outbox.Operator
-	// Begin begins a transaction of a caller. Commits need not wake relays, but for those of a backend
-	// that says so (Wakes).
+	// Begin begins a transaction of a caller. Its commit need not wake relays, unless Wakes is set.
 	Begin func(ctx context.Context) (Tx, error)
-	// Concurrent says that several transactions can publish at the same time; otherwise Begin or
-	// Publish waits until the one before has ended.
+	// Concurrent says that several transactions can publish at the same time. Otherwise Begin or Publish
+	// waits until the previous one has ended.
 	Concurrent bool
-	// Wakes says that a commit is told to [outbox.Log.Wake] within a few seconds.
+	// Wakes says that a commit reaches the channel of [outbox.Log.Wake] within a few seconds.
 	Wakes bool
 }
 
-// Tx is a transaction of a caller, which publishes.
+// Tx is a transaction of a caller that can publish.
 type Tx interface {
 	Publish(ctx context.Context, messages ...outbox.Message) error
 	Commit(ctx context.Context) error
 	Rollback(ctx context.Context) error
 }
 
-// Factory opens a fresh log; it registers the closing with t.
+// Factory opens a fresh log and registers its cleanup with t.
 type Factory func(t testing.TB) Backend
 
 // Run runs the whole suite.
@@ -62,7 +61,7 @@ func Run(t *testing.T, open Factory) {
 			for _, s := range theme.tests {
 				t.Run(s.name, func(t *testing.T) {
 					t.Parallel()
-					defer func() { // a row that is missing must not end the other tests
+					defer func() { // a missing row must not end the other tests
 						if p := recover(); p != nil {
 							t.Fatalf("%v\n%s", p, debug.Stack())
 						}

@@ -6,7 +6,7 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// What people do, and that relays notice without a restart.
+// Commands of operators, which relays must notice without a restart.
 var operators = []story{
 	{"a held key is retried from its first message, attempts counted anew", func(w *world) {
 		w.send("a:1", "a:2", "b:1")
@@ -106,7 +106,7 @@ var operators = []story{
 			return err
 		})
 		w.same("listed", w.list(outbox.Filter{}), []string{"a:1 dead"})
-		w.send("a:2") // the relay still takes the key for parked
+		w.send("a:2") // in the relay's memory the key is still parked
 		r.deal(failing(outbox.Outcome{Kind: outbox.Behind}, "a:2"))
 		w.same("due", r.due(), [][]string{{"a:2"}})
 	}},
@@ -168,7 +168,7 @@ var operators = []story{
 		p := r.page(outbox.Limit{Rows: 4, Bytes: 1 << 20})
 		_, err := w.Operator.Replay(w.ctx, sub, outbox.Position{})
 		w.ok(err)
-		_ = r.Advance(w.ctx, p.Mark, nil) // refused, or it counts before the replay
+		_ = r.Advance(w.ctx, p.Mark, nil) // refused, unless it happens before the replay
 		got := texts(r.drain())
 		for _, text := range numbered("a", 6) {
 			if !contains(got, text) {
@@ -199,7 +199,7 @@ var operators = []story{
 	{"a forgotten subscription is gone with all it has, and begins anew", forget},
 }
 
-// contains reports whether a text is among others.
+// contains reports whether all has a text.
 func contains(all []string, text string) bool {
 	for _, t := range all {
 		if t == text {
@@ -209,7 +209,7 @@ func contains(all []string, text string) bool {
 	return false
 }
 
-// seqOf finds a listed message.
+// seqOf returns the seq of a listed message.
 func seqOf(w *world, text string) int64 {
 	w.Helper()
 	entries, err := w.Operator.List(w.ctx, outbox.Filter{Subscription: sub})

@@ -104,7 +104,7 @@ var pages = []story{
 		w.send(numbered("k", 6)...)
 		r := w.reader(claim(1))
 		w.ok(r.Advance(w.ctx, r.page(outbox.Limit{Rows: 2, Bytes: 1 << 20}).Mark, nil))
-		r.page(outbox.Limit{Rows: 2, Bytes: 1 << 20}) // read, and never confirmed
+		r.page(outbox.Limit{Rows: 2, Bytes: 1 << 20}) // read, but its position is never stored
 		w.same("after another claim", texts(w.reader(claim(2)).drain()), numbered("k", 6)[2:])
 	}},
 	{"marks may be left out", func(w *world) {
@@ -164,7 +164,7 @@ var pages = []story{
 	}},
 }
 
-// everyField publishes the extremes of each field.
+// everyField publishes the extreme values of each field.
 func everyField(w *world) {
 	headers := map[string]string{}
 	for i := range outbox.MaxHeaders {
@@ -206,11 +206,11 @@ func everyField(w *world) {
 	}
 }
 
-// openTransaction leaves one open while others commit.
+// openTransaction leaves a transaction open while others commit.
 func openTransaction(w *world) {
 	r := w.reader(claim(1))
 	if !w.Concurrent {
-		// There is nobody else then who could commit; but what was committed before is read.
+		// Nobody else can commit meanwhile, but messages committed before must be read.
 		w.send("k:before")
 		tx := w.begin()
 		w.ok(tx.Publish(w.ctx, msg("slow:1")))

@@ -8,7 +8,7 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// How ranges of shards are split and put together.
+// How ranges of shards are split and merged.
 var ranges = []story{
 	{"units share the messages, none twice", func(w *world) {
 		want := spread(w, 200)
@@ -101,7 +101,7 @@ func spread(w *world, n int) (out []string) {
 	return out
 }
 
-// sameSet compares regardless of order, but for the number of each.
+// sameSet compares two lists regardless of their order.
 func sameSet(w *world, got, want []string) {
 	w.Helper()
 	got, want = slices.Clone(got), slices.Clone(want)
@@ -112,7 +112,7 @@ func sameSet(w *world, got, want []string) {
 	}
 }
 
-// unevenMerge lets four units get on unequally and gives the whole to one.
+// unevenMerge lets four units progress unequally and then gives the whole range to one.
 func unevenMerge(w *world) {
 	all := spread(w, 200)
 	var got []string

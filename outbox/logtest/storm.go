@@ -14,20 +14,20 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// StormConfig says how much happens at once. The zero value is good for every run.
+// StormConfig sets the size of a Storm. The zero value uses the defaults.
 type StormConfig struct {
 	Writers      int           // default 6
 	Transactions int           // of each writer; default 100
-	Round        time.Duration // how long a set of relays lives at most; default 120 ms
+	Round        time.Duration // longest life of a set of relays; default 120 ms
 }
 
-// Storm lets writers commit and roll back in any order, keys shared among them, while relays deliver:
-// relays fail at messages, die between delivery and confirmation, go on although they were replaced,
-// and share the shards among another number every time. Then
+// Storm runs writers that commit and roll back in any order and share keys, while relays deliver. The
+// relays fail to deliver messages, die between delivery and storing the position, continue although they
+// were replaced, and divide the shards among a different number in each round. In the end
 //
-//   - every committed message was delivered, or is a dead letter if it cannot be,
-//   - none that was rolled back was delivered,
-//   - first deliveries of a key are in the order in which its transactions took its lock.
+//   - every committed message was delivered, or is a dead letter if it cannot be delivered,
+//   - no message was delivered whose transaction was rolled back,
+//   - first deliveries of a key are in the order in which its transactions took the key's lock.
 func Storm(t *testing.T, open Factory, cfg StormConfig) {
 	if cfg.Writers == 0 {
 		cfg.Writers = 6
@@ -45,7 +45,7 @@ func Storm(t *testing.T, open Factory, cfg StormConfig) {
 	s.run()
 }
 
-// storm is what is known from outside.
+// storm records what writers and the sink observe.
 type storm struct {
 	*world
 	cfg     StormConfig
@@ -55,7 +55,7 @@ type storm struct {
 	mu     sync.Mutex
 	order  map[string][]string // committed messages of each key, in the order of its lock
 	undone map[string]bool     // rolled back
-	loose  map[string]bool     // committed, without order
+	loose  map[string]bool     // committed, without a key
 	first  map[string][]string // first deliveries of each key
 	count  map[string]int      // deliveries of each message
 	total  int
@@ -85,7 +85,7 @@ func (s *storm) run() {
 	s.judge(rounds)
 }
 
-// write is one writer: transactions of one to four messages, every fifth rolled back.
+// write runs one writer: transactions of one to four messages, every fifth rolled back.
 func (s *storm) write(writer int) {
 	rng := rand.New(rand.NewPCG(uint64(writer), 4)) //nolint:gosec // a storm is no secret
 	for n := range s.cfg.Transactions {
@@ -95,7 +95,7 @@ func (s *storm) write(writer int) {
 			return
 		}
 		var all []outbox.Message
-		key := fmt.Sprint("key-", rng.IntN(9)) // one key a transaction: nobody waits for another in a circle
+		key := fmt.Sprint("key-", rng.IntN(9)) // one key per transaction, so that writers cannot deadlock
 		for i := range 1 + rng.IntN(4) {
 			m := msg(fmt.Sprintf("%s:%d.%d.%d", key, writer, n, i))
 			if rng.IntN(6) == 0 {
@@ -114,8 +114,8 @@ func (s *storm) write(writer int) {
 	}
 }
 
-// end ends a transaction. It has the lock of its key until then, so what it notes before is in the
-// order of the locks.
+// end ends a transaction. Until then the transaction holds the lock of its key, so what end records
+// before the commit is in the order of the locks.
 func (s *storm) end(tx Tx, all []outbox.Message, commit bool) {
 	s.mu.Lock()
 	for _, m := range all {
@@ -145,7 +145,7 @@ func hash(text string) uint32 {
 	return h.Sum32()
 }
 
-// poison can never be delivered; flaky fails at first.
+// poison reports whether a message can never be delivered, flaky whether it fails at first.
 func poison(text string) bool { return hash(text)%41 == 0 }
 func flaky(text string) bool  { return hash(text)%11 == 1 }
 
@@ -164,8 +164,8 @@ func (s *storm) deliver(row outbox.Row) error {
 	return nil
 }
 
-// round gives the shards to new relays, and lets some of those before go on as if nothing had
-// happened, until the log refuses them.
+// round gives the shards to new relays, and lets some of the previous ones continue until the log refuses
+// them.
 func (s *storm) round(ctx context.Context, relays *sync.WaitGroup, n int) {
 	s.epoch++
 	instances := 1 + n%3
@@ -176,7 +176,7 @@ func (s *storm) round(ctx context.Context, relays *sync.WaitGroup, n int) {
 		r := &stormRelay{s: s, claim: outbox.Claim{Subscription: sub, Index: i, Instances: instances, Epoch: s.epoch}}
 		own := life
 		if rand.IntN(3) == 0 { //nolint:gosec // not a secret
-			own = ctx // it does not notice its end
+			own = ctx // the relay does not notice its end
 			relays.Go(func() { r.run(own) })
 			continue
 		}
@@ -186,7 +186,7 @@ func (s *storm) round(ctx context.Context, relays *sync.WaitGroup, n int) {
 	<-life.Done()
 }
 
-// settled says that everything has been published and seen to.
+// settled reports whether everything has been published and handled.
 func (s *storm) settled() bool {
 	if s.writing.Load() > 0 {
 		return false
@@ -210,7 +210,7 @@ func (s *storm) settled() bool {
 	return err == nil && len(all) == 1 && int(all[0].Dead) == dead && all[0].Pending == 0
 }
 
-// judge compares.
+// judge compares what was delivered with what was committed.
 func (s *storm) judge(rounds int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -234,7 +234,7 @@ func (s *storm) judge(rounds int) {
 		committed, len(s.undone), s.total, s.total-len(s.count), rounds, inversions)
 }
 
-// stormRelay is a relay in its plainest form: one thing after the other.
+// stormRelay is a minimal relay without concurrency.
 type stormRelay struct {
 	s      *storm
 	claim  outbox.Claim
@@ -242,7 +242,7 @@ type stormRelay struct {
 	parked map[string]bool
 }
 
-// run claims and delivers until ctx ends or it is replaced.
+// run claims and delivers until ctx ends or the relay is replaced.
 func (r *stormRelay) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		cur, err := r.s.Log.Claim(ctx, r.claim)
@@ -265,14 +265,14 @@ func (r *stormRelay) run(ctx context.Context) {
 	}
 }
 
-// explain fails the test for an error that nothing explains.
+// explain fails the test for an error that is not expected.
 func (r *stormRelay) explain(ctx context.Context, err error) {
 	if err != nil && ctx.Err() == nil && !errors.Is(err, outbox.ErrMoved) && !errors.Is(err, outbox.ErrFenced) {
 		r.s.Errorf("relay %d of %d at epoch %d: %v", r.claim.Index, r.claim.Instances, r.claim.Epoch, err)
 	}
 }
 
-// step delivers one page and what is due.
+// step delivers one page and the lanes that are due.
 func (r *stormRelay) step(ctx context.Context) error {
 	page, err := r.cur.Next(ctx, outbox.Limit{Rows: 1 + rand.IntN(40), Bytes: 1 << 20}) //nolint:gosec // not a secret
 	if err != nil {
@@ -344,7 +344,7 @@ func (r *stormRelay) retry(ctx context.Context) error {
 	return err
 }
 
-// idle waits for a moment: there is nothing to do.
+// idle pauses when there is nothing to do.
 func idle(ctx context.Context) {
 	t := time.NewTimer(2 * time.Millisecond)
 	defer t.Stop()

@@ -39,7 +39,7 @@ func (w *world) ok(err error) {
 	}
 }
 
-// is ends the test unless err is of a kind.
+// is ends the test unless errors.Is(err, kind).
 func (w *world) is(err, kind error) {
 	w.Helper()
 	if !errors.Is(err, kind) {
@@ -47,7 +47,7 @@ func (w *world) is(err, kind error) {
 	}
 }
 
-// same compares.
+// same ends the test unless got and want print the same.
 func (w *world) same(what string, got, want any) {
 	w.Helper()
 	if fmt.Sprint(got) != fmt.Sprint(want) {
@@ -71,7 +71,7 @@ func (w *world) publish(messages ...outbox.Message) {
 	w.ok(tx.Commit(w.ctx))
 }
 
-// msg is a message whose payload is its text: "key:anything", or without a key if it begins with ":".
+// msg returns a message whose payload is text. The key is the part of text before the colon.
 func msg(text string) outbox.Message {
 	key := text[:slices.Index([]byte(text), ':')]
 	return outbox.Message{Topic: "topic", Key: key, Payload: []byte(text)}
@@ -85,7 +85,7 @@ func (w *world) send(texts ...string) {
 	}
 }
 
-// numbered are n messages of a key.
+// numbered returns n texts of a key.
 func numbered(key string, n int) (texts []string) {
 	for i := range n {
 		texts = append(texts, fmt.Sprintf("%s:%03d", key, i))
@@ -93,7 +93,7 @@ func numbered(key string, n int) (texts []string) {
 	return texts
 }
 
-// texts are the payloads of rows.
+// texts returns the payloads of rows.
 func texts(rows []outbox.Row) []string {
 	out := []string{}
 	for _, r := range rows {
@@ -102,7 +102,7 @@ func texts(rows []outbox.Row) []string {
 	return out
 }
 
-// keyIn returns a key whose shard is in a range; n tells several apart.
+// keyIn returns a key whose shard is in a range; different n give different keys.
 func keyIn(r outbox.Range, n int) string {
 	for i := 0; ; i++ {
 		key := fmt.Sprintf("key-%d-%d", n, i)
@@ -112,17 +112,17 @@ func keyIn(r outbox.Range, n int) string {
 	}
 }
 
-// claim is unit 0 of 1 of sub, at an epoch.
+// claim returns a claim of unit 0 of 1 of sub at an epoch.
 func claim(epoch int64) outbox.Claim {
 	return outbox.Claim{Subscription: sub, Instances: 1, Epoch: epoch, Node: "node"}
 }
 
-// unit is a unit of sub.
+// unit returns a claim of a unit of sub.
 func unit(index, instances int, epoch int64) outbox.Claim {
 	return outbox.Claim{Subscription: sub, Index: index, Instances: instances, Epoch: epoch, Node: fmt.Sprint("node-", index)}
 }
 
-// claimed returns the bare cursor of a claim.
+// claimed claims and returns the cursor.
 func (w *world) claimed(c outbox.Claim) outbox.Cursor {
 	w.Helper()
 	cur, err := w.Log.Claim(w.ctx, c)
@@ -131,7 +131,7 @@ func (w *world) claimed(c outbox.Claim) outbox.Cursor {
 	return cur
 }
 
-// reader is a cursor that is claimed again when it was moved, as relays do.
+// reader is a cursor that claims again after ErrMoved, as relays do.
 type reader struct {
 	w     *world
 	claim outbox.Claim
@@ -143,7 +143,7 @@ func (w *world) reader(c outbox.Claim) *reader {
 	return &reader{w, c, w.claimed(c)}
 }
 
-// again runs an operation until the cursor was not moved under it.
+// again repeats an operation while it fails because the cursor was moved.
 func (r *reader) again(op func() error) {
 	r.w.Helper()
 	for range 10 {
@@ -157,7 +157,7 @@ func (r *reader) again(op func() error) {
 	r.w.Fatal("the cursor is moved without end")
 }
 
-// page is the next page.
+// page returns the next page.
 func (r *reader) page(limit outbox.Limit) (p outbox.Page) {
 	r.w.Helper()
 	r.again(func() (err error) {
@@ -167,10 +167,10 @@ func (r *reader) page(limit outbox.Limit) (p outbox.Page) {
 	return p
 }
 
-// full are limits that no test reaches by chance.
+// full is a limit that no test reaches by accident.
 var full = outbox.Limit{Rows: 1000, Bytes: 8 << 20}
 
-// drain reads and advances until nothing is to be delivered.
+// drain reads and advances until nothing is left to deliver.
 func (r *reader) drain() (rows []outbox.Row) {
 	r.w.Helper()
 	return r.drainBy(full)
@@ -196,10 +196,10 @@ func (r *reader) drainBy(limit outbox.Limit) (rows []outbox.Row) {
 	return rows
 }
 
-// fate says what becomes of a message, by its text; an outcome without kind delivers.
+// fate returns the outcome of a message, given its text. An outcome without kind means delivered.
 type fate func(text string) outbox.Outcome
 
-// deal reads everything and advances over it with what becomes of each message.
+// deal reads everything and advances with the outcomes that f returns.
 func (r *reader) deal(f fate) {
 	r.w.Helper()
 	for {
@@ -225,7 +225,8 @@ func outcomes(rows []outbox.Row, f fate) (out []outbox.Outcome) {
 	return out
 }
 
-// failing parks the first of the texts and the others behind it; the rest is delivered.
+// failing returns a fate that gives the first of the texts the outcome first, parks the others behind it,
+// and delivers the rest.
 func failing(first outbox.Outcome, texts ...string) fate {
 	return func(text string) outbox.Outcome {
 		switch i := slices.Index(texts, text); {
@@ -238,12 +239,12 @@ func failing(first outbox.Outcome, texts ...string) fate {
 	}
 }
 
-// fails is a failed attempt.
+// fails returns the outcome of a failed attempt.
 func fails(kind outbox.Kind, attempts int, in time.Duration) outbox.Outcome {
 	return outbox.Outcome{Kind: kind, Attempts: attempts, RetryIn: in, Cause: "no luck"}
 }
 
-// due returns what is due now, as texts by lane.
+// due returns the messages that are due now, as texts by lane.
 func (r *reader) due() (out [][]string) {
 	r.w.Helper()
 	lanes := r.dueRows()
@@ -254,7 +255,7 @@ func (r *reader) due() (out [][]string) {
 	return out
 }
 
-// dueLane is the one lane that is due.
+// dueLane returns the only lane that is due.
 func (r *reader) dueLane() []outbox.Row {
 	r.w.Helper()
 	lanes := r.dueRows()
@@ -271,7 +272,7 @@ func (r *reader) dueRows() (lanes [][]outbox.Row) {
 	return lanes
 }
 
-// settle settles one row.
+// settle stores the outcome of one row.
 func (r *reader) settle(row outbox.Row, o outbox.Outcome) (emptied []string) {
 	r.w.Helper()
 	o.Row = row
@@ -295,7 +296,7 @@ func (w *world) eventually(what string, cond func() bool) {
 	}
 }
 
-// list lists, as "text kind".
+// list returns the listed entries as "text kind".
 func (w *world) list(f outbox.Filter) (out []string) {
 	w.Helper()
 	entries, err := w.Operator.List(w.ctx, f)
@@ -306,7 +307,7 @@ func (w *world) list(f outbox.Filter) (out []string) {
 	return out
 }
 
-// entry is the one that a filter finds.
+// entry returns the one entry that a filter selects.
 func (w *world) entry(f outbox.Filter) outbox.Entry {
 	w.Helper()
 	entries, err := w.Operator.List(w.ctx, f)
@@ -315,7 +316,7 @@ func (w *world) entry(f outbox.Filter) outbox.Entry {
 	return entries[0]
 }
 
-// stats are those of sub.
+// stats returns the statistics of sub.
 func (w *world) stats() outbox.Stats {
 	w.Helper()
 	all, err := w.Operator.Stats(w.ctx, sub)
@@ -326,13 +327,13 @@ func (w *world) stats() outbox.Stats {
 	return all[0]
 }
 
-// fencedBy ends the test unless err says that a floor is to be exceeded.
+// fencedBy ends the test unless err is a FencedError with this floor.
 func (w *world) fencedBy(err error, floor int64) {
 	w.Helper()
 	w.same("floor", w.fenced(err).Floor, floor)
 }
 
-// fenced is what a refusal says.
+// fenced returns the FencedError in err, or ends the test.
 func (w *world) fenced(err error) *outbox.FencedError {
 	w.Helper()
 	var fenced *outbox.FencedError

@@ -9,13 +9,13 @@ import (
 	"github.com/emitd/emitd/outbox/internal/rules"
 )
 
-// part is a row of the cursors: where a range of shards stands.
+// part is a cursor row: the position of a range of shards, with its owner.
 type part struct {
 	rules.Part
-	last int64 // what has an id up to it is seen to
+	last int64 // everything up to this id is delivered or parked
 }
 
-// join says whether two neighbours stand at one position.
+// join reports whether two adjacent rows stand at the same position.
 func (p *part) join(next part) bool { return p.last == next.last }
 
 // Claim implements [outbox.Log].
@@ -42,7 +42,7 @@ func (l *Log) Claim(ctx context.Context, c outbox.Claim) (outbox.Cursor, error) 
 	return cur, nil
 }
 
-// take makes the range the cursor's.
+// take makes this cursor the owner of the range.
 func (c *cursor) take(q *query) error {
 	instances, since := c.subscribe(q)
 	rows := q.parts(c.claim.Subscription)
@@ -59,8 +59,8 @@ func (c *cursor) take(q *query) error {
 	return q.rewrite(c.claim.Subscription, c.claim.Node, rest, mine)
 }
 
-// subscribe makes the subscription if it is new, and returns how many instances it is claimed by and
-// the epoch of that.
+// subscribe creates the subscription if it is new. It returns the number of instances that it is claimed
+// with, and the epoch stored with that number.
 func (c *cursor) subscribe(q *query) (instances int, since int64) {
 	name := c.claim.Subscription
 	if q.one(`SELECT instances, instances_epoch, replayed FROM ~outbox_subscription WHERE name = ?`, []any{name}, &instances, &since, &c.replayed) || q.err != nil {
@@ -77,12 +77,12 @@ func (c *cursor) subscribe(q *query) (instances int, since int64) {
 	return c.claim.Instances, 0
 }
 
-// end is the last id of the log that was ever drawn by a transaction that committed.
+// end returns the highest id that a committed transaction has ever drawn.
 func (q *query) end() int64 {
 	return q.number(`SELECT seq FROM sqlite_sequence WHERE name = '~outbox'`)
 }
 
-// parts are all rows of a subscription, in the order of the shards.
+// parts reads all rows of a subscription, ordered by shard.
 func (q *query) parts(subscription string) (out []part) {
 	q.each(`SELECT lo, hi, claim_lo, claim_hi, last, epoch, turn, rev FROM ~outbox_cursor WHERE subscription = ? ORDER BY lo`,
 		[]any{subscription}, func(scan func(...any) error) (bool, error) {
@@ -94,7 +94,8 @@ func (q *query) parts(subscription string) (out []part) {
 	return out
 }
 
-// rewrite replaces all rows of a subscription. Those outside a claim keep node, time and trouble.
+// rewrite replaces all rows of a subscription. Rows outside the claimed range keep their node, time and
+// trouble.
 func (q *query) rewrite(subscription, node string, rest, mine []part) error {
 	type owner struct {
 		node    string
@@ -128,7 +129,8 @@ func (q *query) rewrite(subscription, node string, rest, mine []part) error {
 	return q.err
 }
 
-// keys are the keys of a range that have a lane. A lane of one message stands for no key.
+// keys returns the parked keys of a range. Lanes of a single message are left out, because they stand for
+// no key.
 func (q *query) keys(subscription string, r outbox.Range) (out []string) {
 	q.each(`SELECT key FROM ~outbox_lane WHERE subscription = ? AND shard BETWEEN ? AND ? AND solo = 0`,
 		[]any{subscription, r.Lo, r.Hi}, func(scan func(...any) error) (bool, error) {
@@ -140,7 +142,8 @@ func (q *query) keys(subscription string, r outbox.Range) (out []string) {
 	return out
 }
 
-// refusal says why a cursor's rows are not as it left them.
+// refusal returns the error for a cursor whose rows are not as it left them: fenced if a higher epoch
+// owns part of the range, else ErrMoved.
 func (c *cursor) refusal(q *query) error {
 	fenced := &outbox.FencedError{}
 	for _, p := range q.parts(c.claim.Subscription) {
@@ -161,7 +164,7 @@ func (c *cursor) refusal(q *query) error {
 	return fenced
 }
 
-// begin prepares reading at the lowest position of the range.
+// begin starts reading at the lowest position of the range.
 func (c *cursor) begin() {
 	c.floors = slices.Clone(c.parts)
 	c.pos = slices.MinFunc(c.parts, func(a, b part) int { return int(min(max(a.last-b.last, -1), 1)) }).last

@@ -12,40 +12,41 @@ import (
 	"github.com/emitd/emitd/outbox/internal/rules"
 )
 
-// cursor reads one range of one subscription. Next uses pos, floors and kept; the other methods use
-// parts; so Next may run beside one of them.
+// cursor implements [outbox.Cursor] for one range of one subscription. Next uses pos, floors, kept and
+// keptAt, the other methods use parts. So Next may run beside one other method.
 type cursor struct {
 	log   *Log
 	claim outbox.Claim
 	outbox.Range
-	file   os.FileInfo // that was claimed in
+	file   os.FileInfo // the file in which the range was claimed
 	parked []string
-	// replayed is the end of the log when the subscription was replayed last; a replay voids the claim.
+	// replayed is the end of the log at the time of the last replay. It stays valid for the life of the
+	// cursor, because a replay invalidates the claim.
 	replayed int64
 
-	floors []part // the rows as of the claim: a message up to its row's position is not read again
-	pos    int64  // read so far, of all rows
-	kept   int64  // the last position that was offered as a mark
+	floors []part // the rows as of the claim: messages up to a row's position are not read again
+	pos    int64  // everything up to this id has been read, for all rows
+	kept   int64  // the position of the last mark
 	keptAt time.Time
 
-	parts []part // the rows as this cursor left them
+	parts []part // the cursor rows as this cursor last wrote them
 }
 
 var _ outbox.Cursor = (*cursor)(nil)
 
-// Bounds of one page. Messages of other ranges lie between those of this one; a page looks at so
-// many ids at most, so that the time of a call does not depend on whose messages follow.
+// Limits of one page. Messages of other ranges lie between those of this one. So a page scans at most
+// window ids: the time of a call must not depend on whose messages follow.
 const (
 	defaultRows  = 1000
 	defaultBytes = 4 << 20
 	window       = 50_000
-	// An empty page carries a mark when so many messages of others, or so much time, have passed:
-	// the stored position must follow, for messages are removed when all have passed them.
+	// An empty page has a mark after keepEvery ids or the time keepAfter since the last mark. The stored
+	// position must follow, because messages are removed only when all cursors have passed them.
 	keepEvery = 1000
 	keepAfter = time.Second
 )
 
-// mark is a position behind a page.
+// mark is a position after a page.
 type mark struct {
 	cursor *cursor
 	pos    int64
@@ -54,7 +55,7 @@ type mark struct {
 // Parked implements [outbox.Cursor].
 func (c *cursor) Parked() []string { return c.parked }
 
-// Close implements [outbox.Cursor]. Connections are the log's.
+// Close implements [outbox.Cursor]. It does nothing, because the connections belong to the log.
 func (c *cursor) Close() {}
 
 func (c *cursor) explain(what string, err error) error {
@@ -91,7 +92,7 @@ func (c *cursor) Next(ctx context.Context, limit outbox.Limit) (outbox.Page, err
 	return page, nil
 }
 
-// next reads a page and returns the position behind it.
+// next reads a page and returns the position after it.
 func (c *cursor) next(q *query, limit outbox.Limit) (page outbox.Page, pos int64, err error) {
 	pos = c.pos
 	if err := c.owned(q); err != nil {
@@ -107,7 +108,7 @@ func (c *cursor) next(q *query, limit outbox.Limit) (page outbox.Page, pos int64
 	case q.err != nil:
 		return page, pos, q.err
 	case pos > end:
-		return page, pos, outbox.ErrMoved // the log went back: it is not the one that was read
+		return page, pos, outbox.ErrMoved // the log went back: it is not the one that was read before
 	case page.Paused:
 		page.Due = false
 		return page, pos, nil
@@ -126,7 +127,8 @@ func (c *cursor) next(q *query, limit outbox.Limit) (page outbox.Page, pos int64
 	return page, pos, nil
 }
 
-// owned makes sure that the rows are of this claim, untouched by operators, and in the same file.
+// owned checks that the rows still belong to this claim, are untouched by operators, and are in the same
+// file.
 func (c *cursor) owned(q *query) error {
 	if !os.SameFile(c.file, q.s.File) {
 		return errReplaced
@@ -139,10 +141,10 @@ func (c *cursor) owned(q *query) error {
 	return q.err
 }
 
-// bodyOf lists the columns of a message, as scanRow reads them.
+// bodyOf lists the columns of a message in the order in which decoder.row reads them.
 const bodyOf = "id, shard, created_at, dedup_id, key, topic, type, headers, traceparent, tracestate, payload"
 
-// rows reads what is in (from, to] of the range, and whether it stopped at the limit.
+// rows reads the messages of the range in (from, to], and reports whether it stopped at the limit.
 func (c *cursor) rows(q *query, from, to int64, limit outbox.Limit) (rows []outbox.Row, cut bool) {
 	text := strings.Builder{}
 	text.WriteString("SELECT " + bodyOf + " FROM ~outbox WHERE id > ? AND id <= ?")
@@ -180,7 +182,7 @@ func (c *cursor) rows(q *query, from, to int64, limit outbox.Limit) (rows []outb
 	return rows, cut
 }
 
-// behind are the rows of the claim, if one was ahead of where reading goes on.
+// behind returns the rows of the claim if one of them is ahead of from, else nil.
 func (c *cursor) behind(from int64) []part {
 	for _, p := range c.floors {
 		if p.last > from {
@@ -217,10 +219,10 @@ func (c *cursor) Advance(ctx context.Context, to outbox.Mark, outcomes []outbox.
 	return nil
 }
 
-// move writes a position to the rows, which must be as this cursor left them, and returns how they
-// are now. Each row is compared in full, so that a cursor of an older copy of the file, or of another
-// run, cannot write even if one of its numbers is right by chance. When all stand at one position
-// they become one.
+// move writes a position to the cursor rows and returns the rows as they are now. A row must be exactly
+// as this cursor left it. The whole row is compared, so that a cursor of another run, or of an older copy
+// of the file, cannot write even if one of its numbers happens to match. When all rows stand at one
+// position, they become one row.
 func (c *cursor) move(q *query, pos int64) ([]part, error) {
 	if !os.SameFile(c.file, q.s.File) {
 		return nil, errReplaced
@@ -251,7 +253,7 @@ func (c *cursor) move(q *query, pos int64) ([]part, error) {
 	return []part{whole}, q.err
 }
 
-// hold makes sure that the rows are this cursor's, and says that they were used.
+// hold checks that the rows are still this cursor's and updates their time.
 func (c *cursor) hold(q *query) ([]part, error) { return c.move(q, 0) }
 
 // Trouble implements [outbox.Cursor].
@@ -287,7 +289,8 @@ func (c *cursor) Promote(ctx context.Context, limit int) (int, error) {
 				return true, err
 			})
 		for _, id := range due {
-			// It is as old as its time: what nobody could deliver yet does not lag.
+			// created_at becomes not_before, if that is later: a message that nobody could deliver yet does not
+			// count as lag.
 			q.exec(`INSERT INTO ~outbox (shard, created_at, `+bodyColumns+`)
 				SELECT shard, max(created_at, not_before), `+bodyColumns+` FROM ~outbox_delayed WHERE id = ?`, id)
 			q.exec(`DELETE FROM ~outbox_delayed WHERE id = ?`, id)

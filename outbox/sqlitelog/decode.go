@@ -10,8 +10,8 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// decoder reads messages. Topics and types repeat from row to row and are kept once. What is scanned
-// into is the decoder's own, made once for all rows.
+// decoder decodes messages. Topics and types repeat from row to row, so equal ones share memory. All rows
+// are scanned into the same fields.
 type decoder struct {
 	scanned outbox.Row
 	dest    []any
@@ -21,9 +21,9 @@ type decoder struct {
 	texts   map[string]string
 }
 
-// row reads the columns of bodyOf, and what follows them into more; n is the size of payload and
-// headers. Programs in other languages may have written the row: what cannot be understood is left
-// out, because an error would stop all messages behind it.
+// row reads the columns of bodyOf, and the columns after them into more. n is the size of payload and
+// headers. A program in another language may have written the row, so an ID or headers that do not parse
+// are left out: an error would stop all messages behind the row.
 func (d *decoder) row(scan func(...any) error, more ...any) (r outbox.Row, n int, err error) {
 	if s := &d.scanned; d.dest == nil {
 		d.dest = []any{
@@ -45,7 +45,7 @@ func (d *decoder) row(scan func(...any) error, more ...any) (r outbox.Row, n int
 	return r, len(r.Payload) + len(d.headers), nil
 }
 
-// intern keeps one copy of texts that repeat.
+// intern returns a shared copy of a string that may repeat.
 func (d *decoder) intern(s string) string {
 	if known, ok := d.texts[s]; ok {
 		return known
@@ -59,7 +59,7 @@ func (d *decoder) intern(s string) string {
 	return s
 }
 
-// headersOf reads headers; a value that is no string is read as its text.
+// headersOf parses headers. A value that is not a string becomes its text.
 func headersOf(text string) map[string]string {
 	var out map[string]string
 	if json.Unmarshal([]byte(text), &out) == nil {

@@ -19,7 +19,7 @@ var (
 
 const hintMigrate = "migrate it (emitd migrate up, or sqlitelog.Migrate)"
 
-// explain says what was attempted and, where it is known, what to do.
+// explain adds to an error what was attempted and, if it is known, what to do.
 func explain(what, file string, err error) error {
 	if err == nil {
 		return nil

@@ -9,7 +9,8 @@ import (
 	"github.com/emitd/emitd/outbox/internal/rules"
 )
 
-// leave stores what became of a message of the log up to a position.
+// leave stores the outcome of a message that was read from the log. pos is the position that is being
+// stored.
 func (c *cursor) leave(q *query, o outbox.Outcome, pos int64) error {
 	if o.Row.Seq > pos || o.Row.Shard < c.Lo || o.Row.Shard > c.Hi {
 		return fmt.Errorf("message %d of shard %d is not in what is advanced over", o.Row.Seq, o.Row.Shard)
@@ -25,19 +26,19 @@ func (c *cursor) leave(q *query, o outbox.Outcome, pos int64) error {
 	case outbox.Waiting, outbox.Held:
 		q.setLane(sub, at, o)
 	case outbox.Behind:
-		// The lane may be gone because an operator emptied it: then it is made again, due at once.
+		// The lane may be gone because an operator emptied it. Then it is created again and is due at once.
 		q.exec(`INSERT OR IGNORE INTO ~outbox_lane (subscription, shard, key, solo, next_at) VALUES (?, ?, ?, ?, ?)`,
 			sub, at.Shard, at.Key, at.Solo, nanos(q.now))
 	default:
 		return fmt.Errorf("message %d is %q, which is no outcome", o.Row.Seq, o.Kind)
 	}
-	// It is there already if it was replayed.
+	// After a replay the message may be there already.
 	q.exec(`INSERT OR IGNORE INTO ~outbox_parked (subscription, id, shard, solo, parked_at, created_at, `+bodyColumns+`)
 		SELECT ?, id, shard, ?, ?, created_at, `+bodyColumns+` FROM ~outbox WHERE id = ?`, sub, at.Solo, nanos(q.now), o.Row.Seq)
 	return q.err
 }
 
-// setLane says what the first message of a lane waits for.
+// setLane stores the state of a lane, given the outcome of its first message.
 func (q *query) setLane(sub string, at rules.Lane, o outbox.Outcome) {
 	q.exec(`INSERT INTO ~outbox_lane (subscription, shard, key, solo, held, attempts, next_at, cause) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 		ON CONFLICT DO UPDATE SET held = excluded.held, attempts = excluded.attempts, next_at = excluded.next_at, cause = excluded.cause`,
@@ -85,7 +86,7 @@ func (c *cursor) Due(ctx context.Context, limit int) ([][]outbox.Row, error) {
 	return out, nil
 }
 
-// lane reads the first messages of a lane, so many at most.
+// lane reads at most the first most messages of a lane.
 func (q *query) lane(sub string, at rules.Lane, most int) (rows []outbox.Row) {
 	var dec decoder
 	size := 0
@@ -105,8 +106,8 @@ func (q *query) lane(sub string, at rules.Lane, most int) (rows []outbox.Row) {
 	return rows
 }
 
-// Settle implements [outbox.Cursor]. Messages that an operator has taken out of their lane since are
-// passed over.
+// Settle implements [outbox.Cursor]. Messages that an operator has taken out of their lane meanwhile are
+// ignored.
 func (c *cursor) Settle(ctx context.Context, outcomes []outbox.Outcome) (emptied []string, err error) {
 	if len(outcomes) == 0 {
 		return nil, nil
@@ -129,7 +130,7 @@ func (c *cursor) Settle(ctx context.Context, outcomes []outbox.Outcome) (emptied
 }
 
 func (c *cursor) settle(q *query, outcomes []outbox.Outcome) (emptied []string, err error) {
-	for _, o := range outcomes { // first what leaves, so that what stays is found to be first
+	for _, o := range outcomes { // first what leaves, so that what stays is first in its lane
 		switch o.Kind {
 		case outbox.Delivered, outbox.Dropped, outbox.Dead:
 			emptied, err = c.release(q, o, emptied)
@@ -152,7 +153,8 @@ func (c *cursor) settle(q *query, outcomes []outbox.Outcome) (emptied []string, 
 	return emptied, nil
 }
 
-// release takes a message out of its lane, and adds the key of a lane that is gone with it.
+// release takes a message out of its lane. If the lane of a key is gone with it, it adds the key to
+// emptied.
 func (c *cursor) release(q *query, o outbox.Outcome, emptied []string) ([]string, error) {
 	sub := c.claim.Subscription
 	at, found, err := c.find(q, o.Row.Seq)
@@ -168,7 +170,8 @@ func (c *cursor) release(q *query, o outbox.Outcome, emptied []string) ([]string
 	return emptied, nil
 }
 
-// keep sets the lane of a message that stays, which must be its first.
+// keep stores the state of the lane of a message that stays parked. The message must be the first of its
+// lane.
 func (c *cursor) keep(q *query, o outbox.Outcome) error {
 	kept := q.exec(`UPDATE ~outbox_lane SET held = ?3, attempts = ?4, next_at = ?5, cause = ?6
 		WHERE subscription = ?1 AND (shard, key, solo) = (SELECT shard, key, solo FROM ~outbox_parked WHERE subscription = ?1 AND id = ?2)
@@ -184,7 +187,7 @@ func (c *cursor) keep(q *query, o outbox.Outcome) error {
 	return fmt.Errorf("message %d is %s, but is not the first of its lane", o.Row.Seq, o.Kind)
 }
 
-// find says which lane of the range a message is in.
+// find returns the lane of a message of this range.
 func (c *cursor) find(q *query, seq int64) (at rules.Lane, found bool, err error) {
 	at, found = q.find(c.claim.Subscription, seq)
 	if found && (at.Shard < c.Lo || at.Shard > c.Hi) {
@@ -193,13 +196,13 @@ func (c *cursor) find(q *query, seq int64) (at rules.Lane, found bool, err error
 	return at, found, nil
 }
 
-// find says which lane a message is in.
+// find returns the lane of a message.
 func (q *query) find(sub string, seq int64) (at rules.Lane, found bool) {
 	found = q.one(`SELECT shard, key, solo FROM ~outbox_parked WHERE subscription = ? AND id = ?`, []any{sub, seq}, &at.Shard, &at.Key, &at.Solo)
 	return at, found
 }
 
-// first is the first message of a lane, 0 if it is empty.
+// first returns the id of the first message of a lane, 0 if the lane is empty.
 func (q *query) first(sub string, at rules.Lane) int64 {
 	return q.number(`SELECT min(id) FROM ~outbox_parked WHERE subscription = ? AND shard = ? AND key = ? AND solo = ?`, sub, at.Shard, at.Key, at.Solo)
 }
@@ -211,8 +214,8 @@ func (q *query) bury(sub string, seq int64, attempts int, cause string) {
 		attempts, nanos(q.now), rules.Cause(cause), sub, seq)
 }
 
-// leaveLane removes a message from its lane and says whether the lane is gone with it. If it was the
-// first one, the next is due at once, its attempts counted anew.
+// leaveLane removes a message from its lane and reports whether the lane is gone with it. If the message
+// was the first, the next one is due at once, with its attempts counted from zero.
 func (q *query) leaveLane(sub string, at rules.Lane, seq int64) (gone bool) {
 	head := q.first(sub, at) == seq
 	q.exec(`DELETE FROM ~outbox_parked WHERE subscription = ? AND id = ?`, sub, seq)
@@ -227,7 +230,7 @@ func (q *query) leaveLane(sub string, at rules.Lane, seq int64) (gone bool) {
 	return false
 }
 
-// wakeLane makes a lane due at once.
+// wakeLane makes a lane due at once, with its attempts counted from zero.
 func (q *query) wakeLane(sub string, at rules.Lane) {
 	q.exec(`UPDATE ~outbox_lane SET held = 0, attempts = 0, next_at = ?, cause = '' WHERE subscription = ? AND shard = ? AND key = ? AND solo = ?`,
 		nanos(q.now), sub, at.Shard, at.Key, at.Solo)

@@ -14,13 +14,13 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// Log is the log of an outbox in a file, for relays and operators. Its methods may be called from
-// any goroutine.
+// Log is the log of an outbox in a file, for relays and operators. Its methods may be called from any
+// goroutine.
 type Log struct {
 	cfg     Config // Path is absolute, symbolic links followed
 	db      *sql.DB
-	writer  chan *sqlitefile.Session // holds the one session that writes, nil if it must be opened
-	readers chan *sqlitefile.Session // holds the sessions that read, nil ones to be opened
+	writer  chan *sqlitefile.Session // holds the one session that writes, nil if it is not open
+	readers chan *sqlitefile.Session // holds the sessions that read, nil if not open
 	watch   sync.Once
 	ctx     context.Context // ends with Close
 	stop    context.CancelFunc
@@ -33,8 +33,8 @@ var (
 	_ outbox.Operator = (*Log)(nil)
 )
 
-// Open opens the log in the file cfg.Path. It creates the file and brings its tables to the version
-// of this program, unless NoMigrate is set.
+// Open opens the log in the file cfg.Path. Unless NoMigrate is set, it creates the file and migrates its
+// tables to the version of this program.
 func Open(ctx context.Context, cfg Config) (*Log, error) {
 	cfg, err := cfg.withDefaults()
 	if err == nil && (cfg.Path == "" || cfg.Path == ":memory:") {
@@ -57,7 +57,7 @@ func Open(ctx context.Context, cfg Config) (*Log, error) {
 		writer: make(chan *sqlitefile.Session, 1), readers: make(chan *sqlitefile.Session, cfg.MaxConns),
 	}
 	l.ctx, l.stop = context.WithCancel(context.Background())
-	l.db.SetMaxIdleConns(-1) // a session owns its connection; none is kept for another file's session
+	l.db.SetMaxIdleConns(-1) // sessions hold their connections; an idle one could belong to a replaced file
 	l.writer <- nil
 	for range cfg.MaxConns {
 		l.readers <- nil
@@ -65,8 +65,8 @@ func Open(ctx context.Context, cfg Config) (*Log, error) {
 	return l, nil
 }
 
-// locate makes a path absolute and follows symbolic links, so that all processes use one name for
-// the file and those beside it.
+// locate makes a path absolute and resolves symbolic links, so that all processes use the same names for
+// the file and for those beside it.
 func locate(path string) (string, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
@@ -86,7 +86,7 @@ func locate(path string) (string, error) {
 	return abs, nil
 }
 
-// prepareFile makes sure that the file is there, writes ahead, and has the tables.
+// prepareFile makes sure that the file exists, is in WAL mode and has the tables.
 func prepareFile(ctx context.Context, cfg Config) error {
 	db := sql.OpenDB(&sqlitefile.Connector{Path: cfg.Path, Create: func() bool { return !cfg.NoMigrate }})
 	defer db.Close()
@@ -111,7 +111,7 @@ func prepareFile(ctx context.Context, cfg Config) error {
 	return checkSchema(ctx, db, cfg.Prefix)
 }
 
-// Close ends watching and lets go of the file, after the calls under way. Calls after it fail.
+// Close stops watching the file, waits for calls in progress and closes the file. Later calls fail.
 func (l *Log) Close() {
 	l.closing.Do(func() {
 		l.stop()
@@ -120,7 +120,7 @@ func (l *Log) Close() {
 			(<-l.readers).Close()
 		}
 		(<-l.writer).Close()
-		for range cap(l.readers) { // whoever comes now finds it closed
+		for range cap(l.readers) { // later calls find closed sessions and do not block
 			l.readers <- nil
 		}
 		l.writer <- nil
@@ -128,7 +128,7 @@ func (l *Log) Close() {
 	})
 }
 
-// bounded applies QueryTimeout.
+// bounded limits ctx by QueryTimeout.
 func (l *Log) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, l.cfg.QueryTimeout)
 }

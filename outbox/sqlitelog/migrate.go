@@ -23,11 +23,11 @@ var migrationFiles embed.FS
 type Migration struct {
 	Version int
 	Name    string
-	// AppliedAt is zero for a step that was not taken.
+	// AppliedAt is zero for a step that was not applied.
 	AppliedAt time.Time
 }
 
-// known lists the steps of this program, in order.
+// known returns the steps that this program knows, in order.
 func known() []schema.Step { return schema.Steps(migrationFiles, Version) }
 
 const migrationTable = `CREATE TABLE IF NOT EXISTS ~outbox_migration (
@@ -37,9 +37,9 @@ const migrationTable = `CREATE TABLE IF NOT EXISTS ~outbox_migration (
 );
 `
 
-// Migrate brings the tables to a version, up or down, and returns the steps taken. Version is the
-// newest; 0 removes every table, and with them every message. Each step is a transaction of its own,
-// so an interrupted migration goes on where it stopped; two at once take turns.
+// Migrate migrates the tables to a version, up or down, and returns the applied steps. The newest version
+// is Version; 0 removes every table, and with them every message. Each step is a transaction of its own,
+// so an interrupted migration continues where it stopped. Two migrations at once wait for each other.
 func Migrate(ctx context.Context, db *sql.DB, cfg Config, target int) ([]Migration, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -65,8 +65,8 @@ func Migrate(ctx context.Context, db *sql.DB, cfg Config, target int) ([]Migrati
 	}
 }
 
-// migrateOnce takes the next step towards a version; nil if it is reached. The version is read under
-// the write lock.
+// migrateOnce applies the next step towards a version. It returns nil if the version is reached. It reads
+// the current version under the write lock.
 func migrateOnce(ctx context.Context, conn *sql.Conn, cfg Config, target int) (taken *Migration, err error) {
 	run := func(text string) error {
 		_, err := conn.ExecContext(ctx, strings.ReplaceAll(text, "~", cfg.Prefix))
@@ -77,7 +77,7 @@ func migrateOnce(ctx context.Context, conn *sql.Conn, cfg Config, target int) (t
 	}
 	defer func() {
 		if err != nil {
-			// After some errors SQLite has done so by itself.
+			// After some errors SQLite has already rolled back.
 			_, _ = conn.ExecContext(context.WithoutCancel(ctx), "ROLLBACK")
 			taken = nil
 		}
@@ -106,8 +106,8 @@ func migrateOnce(ctx context.Context, conn *sql.Conn, cfg Config, target int) (t
 	return taken, run("COMMIT")
 }
 
-// MigrationStatus lists the steps that this program knows and those, of a newer program, that the
-// file has. Those that were not taken have no time. It changes nothing.
+// MigrationStatus lists the steps that this program knows, and those of a newer program that the file
+// has. Steps that were not applied have a zero AppliedAt. It changes nothing.
 func MigrationStatus(ctx context.Context, db *sql.DB, cfg Config) ([]Migration, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -124,8 +124,8 @@ func MigrationStatus(ctx context.Context, db *sql.DB, cfg Config) ([]Migration, 
 	return have, nil
 }
 
-// MigrationSQL returns one step as text, complete with the record of itself, for those who apply it
-// by hand: sqlite3 FILE < step.sql.
+// MigrationSQL returns one step as text, including the statement that records it, to apply it by hand:
+// sqlite3 FILE < step.sql.
 func MigrationSQL(cfg Config, version int, up bool) (string, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -155,7 +155,7 @@ type querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// applied lists the steps that the file has; none where there is no table.
+// applied returns the steps that the file has; none if there is no migration table.
 func applied(ctx context.Context, db querier, prefix string) (out []Migration, err error) {
 	err = sqlitefile.RetryBusy(ctx, func() error {
 		out = nil
@@ -181,7 +181,7 @@ func applied(ctx context.Context, db querier, prefix string) (out []Migration, e
 	return out, err
 }
 
-// checkSchema says what to do about tables that do not fit.
+// checkSchema checks the version of the tables. Its errors say what to do.
 func checkSchema(ctx context.Context, db querier, prefix string) error {
 	have, err := applied(ctx, db, prefix)
 	switch {

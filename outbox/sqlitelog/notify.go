@@ -11,17 +11,17 @@ import (
 	"github.com/emitd/emitd/outbox/internal/herald"
 )
 
-// commits connects the publishers and logs of a process by the file they share. It is the one thing
-// that is global here: a publisher knows only its caller's handle, a log only its path.
+// commits connects the publishers and logs of a process that share a file. It is a global variable
+// because a publisher knows only its caller's handle and a log only its path.
 var commits = bell{ears: map[string]map[chan struct{}]bool{}}
 
-// bell hints those who listen to a file.
+// bell wakes the listeners of files.
 type bell struct {
 	mu   sync.Mutex
 	ears map[string]map[chan struct{}]bool
 }
 
-// ring hints all; one that has a hint needs no second.
+// ring wakes all listeners of a file. A listener with a pending wake-up gets no second one.
 func (b *bell) ring(path string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -33,7 +33,7 @@ func (b *bell) ring(path string) {
 	}
 }
 
-// listen returns a channel for hints about a file, until done is called.
+// listen returns a channel that receives wake-ups for a file until done is called.
 func (b *bell) listen(path string) (c chan struct{}, done func()) {
 	c = make(chan struct{}, 1)
 	b.mu.Lock()
@@ -51,9 +51,9 @@ func (b *bell) listen(path string) (c chan struct{}, done func()) {
 	}
 }
 
-// Wake implements [outbox.Log]. There are hints for commits of [Publisher.InTx] and [Publisher.Wrap]
-// of this process, for what operators of this process did, and for whatever another process or a
-// bare transaction added to the log.
+// Wake implements [outbox.Log]. In this process, commits of [Publisher.InTx] and [Publisher.Wrap] and
+// changes by operators wake relays at once. What other processes or other transactions add to the log is
+// found by watching the file.
 func (l *Log) Wake(ctx context.Context) <-chan struct{} {
 	c, done := commits.listen(l.cfg.Path)
 	context.AfterFunc(ctx, done)
@@ -63,8 +63,8 @@ func (l *Log) Wake(ctx context.Context) <-chan struct{} {
 	return c
 }
 
-// watchFile rings when the log has grown. A changed data version says that another connection has
-// committed; only then the end of the log is looked up.
+// watchFile wakes relays when the log has grown. A changed data version says that another connection has
+// committed; only then it queries the end of the log.
 func (l *Log) watchFile() {
 	var s *sqlitefile.Session
 	defer func() { s.Close() }()
@@ -99,7 +99,7 @@ func (l *Log) watchFile() {
 	}
 }
 
-// newHerald makes what tells of commits. Which file the handle is of is asked once.
+// newHerald returns the notifier of commits. It asks the handle for its file once.
 func newHerald(db *sql.DB, cfg Config) *herald.Herald {
 	path := ""
 	return herald.New(herald.Config{OnPublished: cfg.OnPublished, Logger: cfg.Logger, Ring: func(ctx context.Context) {
@@ -113,7 +113,7 @@ func newHerald(db *sql.DB, cfg Config) *herald.Herald {
 	}})
 }
 
-// fileOf asks a handle for its file, in the form that a log uses.
+// fileOf returns the path of a handle's file, in the form that a log uses.
 func fileOf(ctx context.Context, db *sql.DB) (string, error) {
 	var path string
 	if err := db.QueryRowContext(ctx, "SELECT file FROM pragma_database_list WHERE name = 'main'").Scan(&path); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/emitd/emitd/outbox/internal/rules"
 )
 
-// change runs one operator's change of a subscription, which must be there, and wakes relays.
+// change runs an operator's change of an existing subscription and wakes relays.
 func (l *Log) change(ctx context.Context, what, subscription string, fn func(*query) error) error {
 	ctx, cancel := l.bounded(ctx)
 	defer cancel()
@@ -27,7 +27,7 @@ func (l *Log) change(ctx context.Context, what, subscription string, fn func(*qu
 	return nil
 }
 
-// known refuses a subscription that is not there.
+// known returns an error if the subscription does not exist.
 func (q *query) known(subscription string) error {
 	if q.number(`SELECT count(*) FROM ~outbox_subscription WHERE name = ?`, subscription) == 0 && q.err == nil {
 		return fmt.Errorf("the subscription is %w", outbox.ErrNotFound)
@@ -35,8 +35,7 @@ func (q *query) known(subscription string) error {
 	return q.err
 }
 
-// Retry implements [outbox.Operator]. If none of the messages is there, that is an
-// [outbox.ErrNotFound].
+// Retry implements [outbox.Operator]. If none of the messages exists, it returns [outbox.ErrNotFound].
 func (l *Log) Retry(ctx context.Context, subscription string, seqs ...int64) (n int, err error) {
 	err = l.change(ctx, "retry messages of", subscription, func(q *query) error {
 		if len(seqs) == 0 {
@@ -76,7 +75,7 @@ func (q *query) retryAll(sub string) int {
 	return int(n + q.exec(`DELETE FROM ~outbox_dead WHERE subscription = ?`, sub))
 }
 
-// putBack makes a dead message a lane of its own, and says whether there was one.
+// putBack parks a dead message again, in a lane of its own, and reports whether there was one.
 func (q *query) putBack(sub string, seq int64) bool {
 	q.exec(`INSERT OR REPLACE INTO ~outbox_lane (subscription, shard, key, solo, next_at) SELECT subscription, shard, key, id, ?
 		FROM ~outbox_dead WHERE subscription = ? AND id = ?`, nanos(q.now), sub, seq)
@@ -85,7 +84,7 @@ func (q *query) putBack(sub string, seq int64) bool {
 	return q.exec(`DELETE FROM ~outbox_dead WHERE subscription = ? AND id = ?`, sub, seq) > 0
 }
 
-// Skip implements [outbox.Operator]: all of the messages, or none.
+// Skip implements [outbox.Operator]. It skips all of the messages or none.
 func (l *Log) Skip(ctx context.Context, subscription string, seqs ...int64) error {
 	return l.change(ctx, "skip messages of", subscription, func(q *query) error {
 		for _, seq := range seqs {
@@ -108,8 +107,8 @@ func (l *Log) Skip(ctx context.Context, subscription string, seqs ...int64) erro
 	})
 }
 
-// Replay implements [outbox.Operator]. What was removed from the log is not delivered again, and what
-// is not delivered yet is not passed over.
+// Replay implements [outbox.Operator]. Messages that were removed from the log are not delivered again.
+// Undelivered messages are not skipped.
 func (l *Log) Replay(ctx context.Context, subscription string, from outbox.Position) (used int64, err error) {
 	if from.After < 0 {
 		return 0, fmt.Errorf("replay %q: there is no position %d", subscription, from.After)
@@ -118,7 +117,7 @@ func (l *Log) Replay(ctx context.Context, subscription string, from outbox.Posit
 		used = max(from.After, q.number(`SELECT min(id) FROM ~outbox`)-1)
 		if !from.Since.IsZero() {
 			used = q.end()
-			// In log order: a clock that was set back must not hide what came before.
+			// Since selects by log order: a clock that was set back must not hide earlier messages.
 			q.one(`SELECT id - 1 FROM ~outbox WHERE created_at >= ? ORDER BY id LIMIT 1`, []any{nanos(from.Since)}, &used)
 		}
 		q.exec(`UPDATE ~outbox_subscription SET replayed = ? WHERE name = ?`, q.end(), subscription)
@@ -140,8 +139,8 @@ func (l *Log) Pause(ctx context.Context, subscription string, paused bool) error
 	})
 }
 
-// Forget implements [outbox.Operator]. A relay that still runs is refused; it makes the subscription
-// anew when it claims again.
+// Forget implements [outbox.Operator]. A relay that still runs is refused; when it claims again, it
+// creates the subscription anew.
 func (l *Log) Forget(ctx context.Context, subscription string) error {
 	return l.change(ctx, "forget", subscription, func(q *query) error {
 		q.forget(subscription)
@@ -156,7 +155,7 @@ func (q *query) forget(subscription string) {
 	q.exec(`DELETE FROM ~outbox_subscription WHERE name = ?`, subscription)
 }
 
-// listing is all that List may show, one kind per message.
+// listing selects the parked messages for List, one row per message.
 const listing = `SELECT ` + bodyOf + `, subscription, kind, attempts, cause, next_at, parked_at FROM (
 	SELECT p.*, CASE WHEN p.id > (SELECT min(f.id) FROM ~outbox_parked f
 				WHERE f.subscription = p.subscription AND f.shard = p.shard AND f.key = p.key AND f.solo = p.solo) THEN 'behind'

@@ -15,16 +15,16 @@ import (
 	"github.com/emitd/emitd/outbox/internal/herald"
 )
 
-// Publisher puts messages into the log, in transactions of the caller. Its methods may be called
-// from any goroutine.
+// Publisher inserts messages into the log in transactions of the caller. Its methods may be called from
+// any goroutine.
 type Publisher struct {
 	cfg    Config
 	herald *herald.Herald
 }
 
-// New makes a publisher. db is the caller's handle, of any SQLite driver; New does not use it yet,
-// and nobody but [Publisher.InTx] writes by it. The file must have the outbox's tables ([Migrate], or
-// [Open] of a log).
+// New returns a publisher. db is the caller's handle, of any SQLite driver. New itself does not use it,
+// and only [Publisher.InTx] writes through a handle. The file must have the outbox's tables ([Migrate],
+// or [Open] of a log).
 func New(db *sql.DB, cfg Config) (*Publisher, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -33,7 +33,7 @@ func New(db *sql.DB, cfg Config) (*Publisher, error) {
 	return &Publisher{cfg: cfg, herald: newHerald(db, cfg)}, nil
 }
 
-// Close tells what is left to hooks and relays, until ctx ends.
+// Close waits until hooks and relays are notified of all commits, or ctx ends.
 func (p *Publisher) Close(ctx context.Context) error { return p.herald.Close(ctx) }
 
 // Execer is a transaction: [*sql.Tx], [*Tx], or a [*sql.Conn] on which the caller has begun one.
@@ -42,14 +42,14 @@ type Execer interface {
 	PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)
 }
 
-// Publish puts messages into the log as part of tx. If tx is one of [Publisher.InTx] or
-// [Publisher.Wrap], relays of this process are told when it has committed; else they find the
-// messages by watching the file.
+// Publish inserts messages into the log as part of tx. If tx was made by [Publisher.InTx] or
+// [Publisher.Wrap], relays of this process are woken after its commit; otherwise they find the messages
+// by watching the file.
 //
-// Messages of one key are delivered in the order in which their transactions took the write lock,
-// and within a transaction in the order in which they were published. A transaction that has read
-// before it publishes for the first time may fail with SQLITE_BUSY, as before every first write,
-// unless it was begun by InTx or BEGIN IMMEDIATE.
+// Messages of one key are delivered in the order in which their transactions took the write lock, and
+// within a transaction in the order in which they were published. A transaction that has read before it
+// first publishes may fail with SQLITE_BUSY, as before every first write, unless it was begun by InTx or
+// BEGIN IMMEDIATE.
 func (p *Publisher) Publish(ctx context.Context, tx Execer, messages ...outbox.Message) error {
 	if _, handle := tx.(*sql.DB); handle {
 		return errors.New("publish: this is a handle, not a transaction: begin one, or use InTx")
@@ -84,9 +84,9 @@ func (p *Publisher) PublishTx(ctx context.Context, tx *sql.Tx, messages ...outbo
 	return p.Publish(ctx, tx, messages...)
 }
 
-// InTx runs fn in a transaction of its own: committed when fn returns nil, rolled back otherwise. The
-// write lock is taken at the beginning, and waited for as long as ctx allows: fn never finds the
-// file locked. After the commit relays are told, and Config.OnPublished is.
+// InTx runs fn in a transaction of its own: it is committed if fn returns nil, and rolled back otherwise.
+// It takes the write lock at the beginning and waits for it as long as ctx allows, so fn never finds the
+// file locked. After the commit relays are woken and Config.OnPublished is called.
 func (p *Publisher) InTx(ctx context.Context, db *sql.DB, fn func(tx *Tx) error) error {
 	tx, err := p.begin(ctx, db)
 	if err != nil {
@@ -103,8 +103,8 @@ func (p *Publisher) InTx(ctx context.Context, db *sql.DB, fn func(tx *Tx) error)
 	return nil
 }
 
-// begin takes the write lock, again and again while others have it. database/sql knows no BEGIN
-// IMMEDIATE; an UPDATE of no row (no subscription has an empty name) does the same.
+// begin retries until it has the write lock. database/sql has no BEGIN IMMEDIATE; an UPDATE of no row (no
+// subscription has an empty name) has the same effect.
 func (p *Publisher) begin(ctx context.Context, db *sql.DB) (tx *sql.Tx, err error) {
 	lock := p.text("UPDATE ~outbox_subscription SET paused = paused WHERE name = ''")
 	err = sqlitefile.RetryBusy(ctx, func() error {
@@ -119,7 +119,7 @@ func (p *Publisher) begin(ctx context.Context, db *sql.DB) (tx *sql.Tx, err erro
 	return tx, err
 }
 
-// Tx is a transaction whose commit tells relays and hooks.
+// Tx is a transaction whose commit wakes relays and calls OnPublished.
 type Tx struct {
 	*sql.Tx
 	p         *Publisher
@@ -127,12 +127,13 @@ type Tx struct {
 	published []outbox.Message
 }
 
-// Wrap makes the commit of tx tell relays and hooks. The caller commits what Wrap returned.
+// Wrap returns a transaction whose commit wakes relays and calls OnPublished. The caller must commit that
+// one instead of tx.
 func (p *Publisher) Wrap(tx *sql.Tx) *Tx { return &Tx{Tx: tx, p: p} }
 
-// Savepoint runs fn in a savepoint: what it did is undone if it returns an error, its messages
-// included, and the transaction goes on. Savepoints made by SQL undo messages as well, but
-// Config.OnPublished does not hear of it.
+// Savepoint runs fn in a savepoint. If fn returns an error, its changes are undone, including its
+// messages, and the transaction goes on. A savepoint made by SQL undoes messages as well, but
+// Config.OnPublished gets them all the same.
 func (t *Tx) Savepoint(ctx context.Context, fn func() error) (err error) {
 	t.depth++
 	name, before := fmt.Sprintf("outbox_%d", t.depth), len(t.published)
@@ -151,8 +152,8 @@ func (t *Tx) Savepoint(ctx context.Context, fn func() error) (err error) {
 	return explain("release a savepoint", "", run("RELEASE "))
 }
 
-// Commit commits and tells. After an error of which the outcome is unknown relays are told too: a
-// wake-up for nothing does no harm.
+// Commit commits and announces the messages. If an error leaves open whether the transaction committed,
+// relays are woken as well: a needless wake-up is harmless.
 func (t *Tx) Commit() error {
 	published := t.published
 	err := t.Tx.Commit()
@@ -168,16 +169,16 @@ func (t *Tx) Commit() error {
 	return err
 }
 
-// Rollback rolls back.
+// Rollback rolls back and announces nothing.
 func (t *Tx) Rollback() error {
 	t.published = nil
 	return t.Tx.Rollback()
 }
 
-// target is a table that messages go into.
+// target is a table into which messages are inserted.
 type target struct {
 	head string
-	row  string // of values
+	row  string // placeholders of one row
 	args func(m outbox.Message, now time.Time) []any
 }
 
@@ -201,15 +202,15 @@ var (
 	}
 )
 
-// body are the values of a message, behind others.
+// body returns the values of a message, after those in before.
 func body(m outbox.Message, before ...any) []any {
 	return append(before, m.ID[:], m.Key, m.Topic, m.Type, headerText(m.Headers), m.TraceParent, m.TraceState, m.Payload)
 }
 
-// together is how many messages one statement inserts where there are many.
+// together is how many messages one statement inserts if there are many.
 const together = 25
 
-// insert runs as few statements as it takes.
+// insert inserts messages with as few statements as possible.
 func (p *Publisher) insert(ctx context.Context, tx Execer, to target, messages []outbox.Message, now time.Time) error {
 	head := p.text(to.head)
 	if len(messages) >= 2*together {
@@ -235,7 +236,7 @@ func (p *Publisher) insert(ctx context.Context, tx Execer, to target, messages [
 	return nil
 }
 
-// values are the arguments of one statement.
+// values returns the arguments of one statement.
 func (to target) values(messages []outbox.Message, now time.Time) []any {
 	args := make([]any, 0, 11*len(messages))
 	for _, m := range messages {
@@ -248,7 +249,7 @@ func (p *Publisher) text(statement string) string {
 	return strings.ReplaceAll(statement, "~", p.cfg.Prefix)
 }
 
-// nanos writes a time; one that is too far away for 64 bits is as far as they go.
+// nanos converts a time. A time outside the range of int64 nanoseconds becomes the nearest one inside.
 func nanos(t time.Time) int64 {
 	switch {
 	case t.Year() > 2261:
@@ -259,7 +260,7 @@ func nanos(t time.Time) int64 {
 	return t.UnixNano()
 }
 
-// headerText writes headers as JSON; none are empty text.
+// headerText encodes headers as JSON; no headers give an empty text.
 func headerText(headers map[string]string) string {
 	if len(headers) == 0 {
 		return ""

@@ -10,11 +10,11 @@ import (
 	"github.com/emitd/emitd/outbox/internal/rules"
 )
 
-// sweepRows is how many messages one transaction removes at most: other writers wait for it.
+// sweepRows is how many messages one transaction removes at most, because other writers wait for it.
 const sweepRows = 2000
 
-// Tasks returns what the sweeper does for the log. The fence of the sweeper is not needed: what a
-// deposed one would remove, the next one would too.
+// Tasks returns the sweeper's tasks for the log. They ignore the sweeper's fence, because a sweeper that
+// was replaced removes nothing that its successor would not remove too.
 func (l *Log) Tasks() []sweeper.Task {
 	return []sweeper.Task{{
 		Name: "outbox", Every: time.Minute,
@@ -22,10 +22,10 @@ func (l *Log) Tasks() []sweeper.Task {
 	}}
 }
 
-// Sweep removes messages from the beginning of the log that every cursor has passed and that are
-// older than the retention: at most limit, and at most 2,000, in one transaction. It returns how many;
-// fewer than limit says that no more may go, unless the limit was higher than 2,000. When nothing may
-// go and the log is too large, [Config.OnLag] decides.
+// Sweep removes the oldest messages that every cursor has passed and that are older than the retention:
+// at most limit, and at most 2,000, in one transaction. It returns how many it removed. Fewer than limit
+// says that no more can go, unless limit is above 2,000. If no more can go and the log is too large,
+// [Config.OnLag] applies.
 func (l *Log) Sweep(ctx context.Context, limit int) (int, error) {
 	ctx, cancel := l.bounded(ctx)
 	defer cancel()
@@ -55,8 +55,8 @@ func (l *Log) Sweep(ctx context.Context, limit int) (int, error) {
 	return int(removed), nil
 }
 
-// sweep removes a beginning of the log. It ends before the first message that must stay, even if
-// later ones could go (after the clock was set back): the log has no holes.
+// sweep removes a prefix of the log. It stops before the first message that must stay, even if later ones
+// could go (after the clock was set back), because the log must have no holes.
 func (q *query) sweep(before time.Time, limit int) int64 {
 	floor := q.end()
 	q.one(`SELECT coalesce(min(last), ?) FROM ~outbox_cursor`, []any{floor}, &floor)
@@ -70,11 +70,13 @@ func (q *query) sweep(before time.Time, limit int) int64 {
 	return q.exec(`DELETE FROM ~outbox WHERE id <= ?`, last)
 }
 
-// excessMost is how many messages are given up at once: other writers wait while they are counted.
+// excessMost is how many messages are given up at once, because other writers wait while they are
+// counted.
 const excessMost = 50 * sweepRows
 
-// excess is the last id of a beginning of the log that must go, as far as it is past the retention: by
-// its share of what all take. 0 if the log is not too large.
+// excess returns the last id of the prefix that must be removed to make the log small enough, limited to
+// messages older than the retention. It assumes that all ids take the same space. 0 means that the log is
+// not too large.
 func (q *query) excess(before time.Time, limit int64) int64 {
 	size := q.retained()
 	if size <= limit {
@@ -90,8 +92,8 @@ func (q *query) excess(before time.Time, limit int64) int64 {
 	return last
 }
 
-// lagging are the rows of the cursors that have not passed an id, and how many messages up to there they
-// have not delivered.
+// lagging returns the cursor rows that have not passed an id, with the number of messages up to it that
+// they have not delivered.
 func (q *query) lagging(last int64) (late []rules.Late) {
 	q.each(`SELECT c.subscription, c.lo, (SELECT count(*) FROM ~outbox o WHERE o.id > c.last AND o.id <= ?1 AND o.shard BETWEEN c.lo AND c.hi)
 		FROM ~outbox_cursor c WHERE c.last < ?1 AND EXISTS (SELECT 1 FROM ~outbox o WHERE o.id > c.last AND o.id <= ?1) ORDER BY c.subscription, c.lo`,

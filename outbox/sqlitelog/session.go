@@ -11,14 +11,14 @@ import (
 	"github.com/emitd/emitd/internal/sqlitefile"
 )
 
-// openSession connects to the file that is there now.
+// openSession connects to the file that is at the path now.
 func (l *Log) openSession(ctx context.Context, pragmas ...string) (*sqlitefile.Session, error) {
 	s, err := sqlitefile.Open(ctx, l.db, l.cfg.Prefix, pragmas...)
 	if err != nil {
 		return nil, err
 	}
-	// SQLite opens a file lazily; by the pragmas it has. A file put in its place since then would be
-	// noticed at the first use, because it is another one than the one that s.File says.
+	// SQLite has opened the file by now, because the pragmas need it. If another file was put in its place
+	// since, s.File describes that other file, and the first use of the session notices the difference.
 	if s.File, err = os.Stat(l.cfg.Path); err != nil {
 		s.Close()
 		return nil, err
@@ -36,8 +36,8 @@ func (l *Log) openReader(ctx context.Context) (*sqlitefile.Session, error) {
 	return l.openSession(ctx, "query_only = 1")
 }
 
-// usable returns a session on the file that is at the path now, the given one if it is that. It
-// returns nil with an error.
+// usable returns a session on the file that is at the path now: s if it is on that file, otherwise a new
+// one. With an error the session is nil.
 func (l *Log) usable(ctx context.Context, s *sqlitefile.Session, open func(context.Context) (*sqlitefile.Session, error)) (*sqlitefile.Session, error) {
 	if l.ctx.Err() != nil {
 		s.Close()
@@ -55,12 +55,12 @@ func (l *Log) usable(ctx context.Context, s *sqlitefile.Session, open func(conte
 	return open(ctx)
 }
 
-// query runs the statements of one call. The first error sticks: later statements do nothing and
-// find nothing, so that what decides reads like the decision. Whoever began looks at err at the end.
+// query runs the statements of one call. The first error is kept, and later statements do nothing and
+// find nothing. So the code of a decision needs no error checks; the caller checks err at the end.
 type query struct {
 	s   *sqlitefile.Session
 	ctx context.Context
-	now time.Time // the log's clock; in a transaction that writes, read under the lock
+	now time.Time // the log's clock; a transaction that writes reads it under the lock
 	err error
 }
 
@@ -73,7 +73,7 @@ func (q *query) prepare(text string) *sql.Stmt {
 	return st
 }
 
-// exec returns how many rows were changed.
+// exec returns the number of affected rows.
 func (q *query) exec(text string, args ...any) int64 {
 	st := q.prepare(text) //nolint:sqlclosecheck // the session keeps it, and closes it with the connection
 	if st == nil {
@@ -89,7 +89,7 @@ func (q *query) exec(text string, args ...any) int64 {
 	return n
 }
 
-// one reads one row and reports whether there is one.
+// one reads one row and reports whether there was one.
 func (q *query) one(text string, args []any, dest ...any) bool {
 	st := q.prepare(text) //nolint:sqlclosecheck // the session keeps it, and closes it with the connection
 	if st == nil {
@@ -102,14 +102,14 @@ func (q *query) one(text string, args []any, dest ...any) bool {
 	return err == nil
 }
 
-// number reads one number; 0 where there is none.
+// number reads one number; 0 if there is no row or the value is null.
 func (q *query) number(text string, args ...any) int64 {
 	var n sql.NullInt64
 	q.one(text, args, &n)
 	return n.Int64
 }
 
-// each reads rows until take returns false or fails.
+// each calls take for each row until take returns false or fails.
 func (q *query) each(text string, args []any, take func(scan func(dest ...any) error) (bool, error)) {
 	st := q.prepare(text) //nolint:sqlclosecheck // the session keeps it, and closes it with the connection
 	if st == nil {
@@ -129,8 +129,8 @@ func (q *query) each(text string, args []any, take func(scan func(dest ...any) e
 	q.err = rows.Err()
 }
 
-// write runs fn in one transaction that holds the write lock from its beginning. An error of fn, or
-// of a statement, changes nothing; one of the commit leaves open whether it has.
+// write runs fn in one transaction that holds the write lock from its beginning. If fn or a statement
+// fails, nothing is changed. After an error of the commit it is unknown whether the change was made.
 func (l *Log) write(ctx context.Context, fn func(*query) error) error {
 	var s *sqlitefile.Session
 	select {
@@ -153,7 +153,7 @@ func (l *Log) write(ctx context.Context, fn func(*query) error) error {
 		err = q.err
 	}
 	if err == nil {
-		err = ctx.Err() // the last moment to change nothing
+		err = ctx.Err() // after this it is too late to change nothing
 	}
 	if err != nil {
 		s.Rollback(ctx)
@@ -189,6 +189,6 @@ func (l *Log) read(ctx context.Context, fn func(*query) error) error {
 		err = q.err
 	}
 	s.Rollback(ctx)
-	s.Broken = s.Broken || ctx.Err() != nil // an interrupted connection is not used again
+	s.Broken = s.Broken || ctx.Err() != nil // an interrupted connection is not reused
 	return err
 }

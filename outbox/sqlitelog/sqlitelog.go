@@ -1,12 +1,12 @@
-// Package sqlitelog keeps the log of an outbox in a SQLite file, beside the caller's own tables, so
-// that a row of business and the messages about it are one transaction.
+// Package sqlitelog stores the log of an outbox in a SQLite file, beside the caller's own tables. So a
+// change of business data and the messages about it are one transaction.
 //
 // # Publishing
 //
-// A [Publisher] puts messages into the log within the caller's transaction, of whichever SQLite
-// driver the caller uses. What is rolled back was never there. [Publisher.InTx] begins the
-// transaction properly (it takes the write lock before anything is read, and waits for it as long
-// as its context allows) and wakes relays when it has committed.
+// A [Publisher] inserts messages into the log within the caller's transaction, with whichever SQLite
+// driver the caller uses. If the transaction rolls back, the messages never existed. [Publisher.InTx]
+// begins a transaction that takes the write lock before it reads anything, and waits for the lock as long
+// as its context allows. After the commit it wakes relays.
 //
 // # Order
 //
@@ -14,40 +14,40 @@
 //
 //	order of ids = order of the write locks = order of the commits
 //
-// and a reader that has seen id n will never see a smaller one appear: a cursor is one number per
-// range of shards, and "id > last" is the whole of reading. There is no key to lock and nothing to
-// leave unordered.
+// A reader that has seen id n will never see a smaller one appear. So a cursor is one number per range of
+// shards, and reading is just "id > last". No key needs a lock, and there is no option to publish without
+// order.
 //
 // # Cursors
 //
-// Every change of a cursor is one BEGIN IMMEDIATE transaction with an UPDATE that compares bounds,
-// epoch, rev and position. Next looks, in the statement that it begins with, whether the range is
-// still owned: a claim or an operator raises the turn of the rows, and the reader is refused.
-// Rows of a range that stand at different positions are read in one pass and become one row as
-// soon as a position behind all of them is stored.
+// Every change of a cursor row is one BEGIN IMMEDIATE transaction with an UPDATE that compares bounds,
+// epoch, turn, rev and position. Next first checks whether the range is still owned: a claim or an
+// operator raises the turn of the rows, and the reader is refused. Rows of a range that stand at
+// different positions are read in one pass. They become one row as soon as a position after all of them
+// is stored.
 //
-// # Waking
+// # Waking relays
 //
-// A commit by InTx or Wrap wakes the relays of the same process at once. Commits of other processes,
-// and of bare transactions, are found by "PRAGMA data_version" every [Config.WatchInterval].
+// A commit by InTx or Wrap wakes the relays of the same process at once. Commits of other processes, and
+// of other transactions, are found by "PRAGMA data_version" every [Config.WatchInterval].
 //
 // # Durability
 //
-// A [Log] writes with synchronous = FULL. Whether a published message survives a power cut is
-// decided by the caller's connection: set "PRAGMA synchronous = FULL" there (SQLite's default).
-// With NORMAL in WAL mode the last commits may be gone after a power cut, of messages and of the
-// caller's rows alike, and a message that was already delivered may be among them.
+// A [Log] writes with synchronous = FULL. Whether a published message survives a power cut is decided by
+// the caller's connection: set "PRAGMA synchronous = FULL" there (SQLite's default). With NORMAL in WAL
+// mode the last commits may be lost in a power cut, messages and the caller's rows alike. Some of the
+// lost messages may already have been delivered.
 //
-// # What it does not promise
+// # What is not promised
 //
-//   - No network file system, and one host: those are SQLite's conditions.
-//   - A transaction that stays open after it has written holds up all other writers of the file, the
-//     relay's progress among them. Messages that were committed before are read meanwhile.
-//   - Times come from the wall clock of the host. When it is set back, what waits, waits longer.
-//   - The file does not shrink when messages are removed; their room is used again.
-//   - A file that is restored from a backup has the cursors of that backup: messages delivered since
-//     are delivered again, and those published since are lost. A file that is replaced under running
-//     relays is noticed at their next call.
+//   - Work on a network file system or across hosts: SQLite supports neither.
+//   - Progress while a transaction stays open after it has written: it holds up all other writers of the
+//     file, the relay's stored positions among them. Messages that were committed before are still read.
+//   - Correct times if the host's wall clock is set back: what waits then waits longer.
+//   - A smaller file after messages are removed; their space is used again.
+//   - Continuity after a restore: a file that is restored from a backup has the cursors of that backup.
+//     Messages delivered since are delivered again, and messages published since are lost. Running relays
+//     notice at their next call that a file was replaced.
 package sqlitelog
 
 import (
@@ -61,42 +61,42 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// Config says where the log is and how it is kept. The zero value, but for Path, is good.
+// Config says where the log is and how it is maintained. Only Path has no default.
 type Config struct {
-	// Path is the database file of a [Log], created if it is not there; a Publisher has its own
-	// handle. It may be the file of the cluster store, and must be the file of the caller's tables.
+	// Path is the database file of a [Log]; it is created if it does not exist. A Publisher does not use it,
+	// because it has its own handle. The file may also hold the cluster store, and must be that of the
+	// caller's tables.
 	Path string
-	// Prefix stands before each table's name; default "emitd_".
+	// Prefix is put before each table's name; default "emitd_".
 	Prefix string
-	// Sync is "full" by default. "normal" saves a flush of the disk for each change of a cursor; a
-	// power cut may then repeat deliveries and take back what an operator did last.
+	// Sync is "full" by default. "normal" saves a flush of the disk for each change of a cursor. After a
+	// power cut it may repeat deliveries and lose the last changes by an operator.
 	Sync string
-	// NoMigrate makes Open refuse a file without the tables of this program.
+	// NoMigrate makes Open refuse a file that lacks the tables of this program.
 	NoMigrate bool
-	// MaxConns bounds how many calls of a Log read at the same time; default 4. One connection more
-	// writes.
+	// MaxConns bounds how many calls of a Log read at the same time; default 4. One more connection writes.
 	MaxConns int
-	// QueryTimeout bounds every call of a Log, and with it the wait for another writer; default 10 s.
+	// QueryTimeout bounds every call of a Log, including the wait for another writer; default 10 s.
 	QueryTimeout time.Duration
-	// WatchInterval is how often a Log looks for commits of other processes; default 25 ms. Negative:
-	// never, relays poll.
+	// WatchInterval is how often a Log checks for commits of other processes; default 25 ms. If it is
+	// negative, the Log never checks and relays poll.
 	WatchInterval time.Duration
-	// Retention is how long messages stay for a replay; default 24 h, negative none. A subscription
-	// that lags holds them longer.
+	// Retention is how long messages are kept for a replay; default 24 h, negative none. A subscription that
+	// lags keeps them longer.
 	Retention time.Duration
-	// MaxRetained is how many bytes the log may take before OnLag says what becomes of subscriptions
-	// that hold its beginning and are a whole Retention behind; default 0, no bound. "keep" (the
-	// default) only warns; "forget" moves it behind the oldest messages, as many as must go: those it never
-	// delivers. It keeps its lanes, its dead letters and its pause.
+	// MaxRetained is how many bytes the log may use before OnLag applies to subscriptions that are a whole
+	// Retention behind and so keep the oldest messages; default 0, no bound. OnLag "keep" (the default) only
+	// warns. "forget" moves such a subscription past as many of the oldest messages as must be removed, and
+	// it never delivers them. The subscription keeps its lanes, its dead letters and its pause.
 	MaxRetained int64
 	OnLag       string
-	// OnPublished is told after a commit of [Publisher.InTx] or [Publisher.Wrap], in the order of
-	// the commits, on a goroutine of its own. A slow one misses what its buffer could not hold, which
-	// is logged.
+	// OnPublished is called after a commit of [Publisher.InTx] or [Publisher.Wrap], in the order of the
+	// commits, on its own goroutine. Commits that do not fit its buffer because it is slow are dropped and
+	// logged.
 	OnPublished func(messages []outbox.Message)
-	// Logger tells what cannot be an error of a call; default slog.Default().
+	// Logger gets what cannot be returned as an error of a call; default slog.Default().
 	Logger *slog.Logger
-	// Now replaces the clock of the host, for tests.
+	// Now replaces the host's clock, for tests.
 	Now func() time.Time
 }
 
@@ -108,10 +108,10 @@ const (
 	LagForget  = "forget"
 )
 
-// validPrefix is the allow-list: the prefix goes into statements as part of names.
+// validPrefix restricts the prefix, because it becomes part of names in statements.
 var validPrefix = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
 
-// withDefaults fills in what was left out and validates the rest.
+// withDefaults sets the defaults and validates the rest.
 func (c Config) withDefaults() (Config, error) {
 	c.Prefix = cmp.Or(c.Prefix, "emitd_")
 	c.Sync = cmp.Or(c.Sync, SyncFull)

@@ -7,11 +7,11 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// countTo is where counting stops.
+// countTo is the number at which counting stops.
 const countTo = 10_000
 
-// Stats implements [outbox.Operator]. There are none of a subscription that is not known. Retained is
-// estimated from how many messages there are and how long some of them are.
+// Stats implements [outbox.Operator]. It returns nothing for an unknown subscription. Retained is an
+// estimate from the number of messages and the length of a sample.
 func (l *Log) Stats(ctx context.Context, subscription string) ([]outbox.Stats, error) {
 	ctx, cancel := l.bounded(ctx)
 	defer cancel()
@@ -36,7 +36,7 @@ func (l *Log) Stats(ctx context.Context, subscription string) ([]outbox.Stats, e
 	return out, nil
 }
 
-// delayed counts what is held back, and says until when.
+// delayed counts the delayed messages and returns when the next one is due.
 func (q *query) delayed() (n int64, next time.Time) {
 	var first int64
 	q.one(`SELECT count(*), coalesce(min(not_before), 0) FROM (SELECT not_before FROM ~outbox_delayed ORDER BY not_before LIMIT ?)`, []any{countTo}, &n, &first)
@@ -46,7 +46,7 @@ func (q *query) delayed() (n int64, next time.Time) {
 	return n, next
 }
 
-// stats fills in one subscription.
+// stats adds the numbers of one subscription.
 func (q *query) stats(s *outbox.Stats) {
 	name := s.Subscription
 	var oldest int64
@@ -81,8 +81,8 @@ func (q *query) stats(s *outbox.Stats) {
 	})
 }
 
-// retained estimates the bytes of the log: the number of ids times what a sample of both ends takes.
-// Lengths are known from the beginning of a row, so long payloads are not read.
+// retained estimates the size of the log in bytes: the number of ids times the mean size of a sample from
+// both ends. The lengths stand at the beginning of a row, so long payloads are not read.
 func (q *query) retained() int64 {
 	const size = `SELECT 40 + length(key) + length(topic) + length(type) + length(headers) + length(traceparent) + length(tracestate) + coalesce(length(payload), 0) AS n FROM ~outbox ORDER BY id`
 	var rows, mean float64
