@@ -10,9 +10,9 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// The names under which facts about a message travel, where a receiver's protocol has headers or
-// attributes but no field for them. Headers of the message whose name begins with Prefix, and those
-// of the trace context, are not sent: these are ours.
+// The names of headers or attributes for facts about a message that have no field in a receiver's
+// protocol. A message's own headers are not sent if their name begins with Prefix or is that of a trace
+// context header.
 const (
 	Prefix       = "emitd-"
 	ID           = Prefix + "id"
@@ -21,23 +21,23 @@ const (
 	Type         = Prefix + "type"
 	Subscription = Prefix + "subscription"
 	Shard        = Prefix + "shard"
-	// Generation is the epoch of the relay. It grows with each take-over of a shard, so that a
-	// receiver that remembers the highest one per (subscription, shard) can refuse a deposed relay.
+	// Generation is the epoch of the relay. It grows with each takeover of a shard. A receiver that
+	// remembers the highest one per (subscription, shard) can reject a relay that was replaced.
 	Generation  = Prefix + "generation"
 	TraceParent = "traceparent"
 	TraceState  = "tracestate"
 )
 
-// Header is one name with its value.
+// Header is a name with its value.
 type Header struct{ Name, Value string }
 
-// Headers returns what travels along with a row, facts first, in a fixed order: id, subscription,
-// shard and generation always, the others if they are not empty.
+// Headers returns what travels with a row, in a fixed order and facts first. ID, subscription, shard and
+// generation are always included, other facts if they are not empty.
 func Headers(d outbox.Delivery, row outbox.Row) []Header {
 	return append(Facts(d, row, len(row.Headers)), Own(row)...)
 }
 
-// Facts are Headers without the message's own, with room for more.
+// Facts returns the headers about a row without the message's own. The slice has room for more others.
 func Facts(d outbox.Delivery, row outbox.Row, more int) []Header {
 	hs := append(make([]Header, 0, 8+more),
 		Header{ID, row.ID.String()},
@@ -53,7 +53,7 @@ func Facts(d outbox.Delivery, row outbox.Row, more int) []Header {
 	return hs
 }
 
-// Own returns the headers of the message itself, sorted by name, without those that are ours.
+// Own returns the message's own headers, sorted by name, without those whose names are reserved.
 func Own(row outbox.Row) []Header {
 	if len(row.Headers) == 0 {
 		return nil
@@ -69,7 +69,7 @@ func Own(row outbox.Row) []Header {
 	return hs
 }
 
-// ContentType returns the header content-type of the message, in whatever case, or a default.
+// ContentType returns the message's header content-type, in any case of letters, or a default.
 func ContentType(row outbox.Row, otherwise string) string {
 	for name, value := range row.Headers {
 		if strings.EqualFold(name, "content-type") && value != "" {
@@ -79,7 +79,7 @@ func ContentType(row outbox.Row, otherwise string) string {
 	return otherwise
 }
 
-// Secret is a credential in a Config: it prints as stars.
+// Secret is a credential in a Config. It prints as stars.
 type Secret string
 
 // String hides the secret.
@@ -96,7 +96,7 @@ func (s Secret) GoString() string { return strconv.Quote(s.String()) }
 // MarshalText hides the secret when a configuration is shown.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// Default returns d, or otherwise when d is zero.
+// Default returns d, or otherwise if d is zero.
 func Default(d, otherwise time.Duration) time.Duration {
 	if d == 0 {
 		return otherwise

@@ -8,7 +8,7 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// Range reads the name of a shard range, "0-31" or "7", as deliveries have it.
+// Range parses the name of a shard range, "0-31" or "7", as in [outbox.Delivery].
 func Range(name string) (outbox.Range, error) {
 	lo, hi, two := strings.Cut(name, "-")
 	if !two {

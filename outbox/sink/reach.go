@@ -16,9 +16,9 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// Unreachable reports whether an error says that no connection could be made: the name does not
-// resolve, the port refuses, the certificate is not to be trusted. No message can be delivered then.
-// An error after the connection stood is no such one: the message may be the cause of it.
+// Unreachable reports whether an error says that no connection could be made: the name does not resolve,
+// the port refuses, or the certificate is not trusted. Then no message can be delivered. An error on an
+// established connection does not count, because the message may be its cause.
 func Unreachable(err error) bool {
 	if op, ok := errors.AsType[*net.OpError](err); ok && (op.Op == "dial" || op.Op == "proxyconnect") {
 		return true
@@ -29,8 +29,8 @@ func Unreachable(err error) bool {
 	return Untrusted(err)
 }
 
-// Untrusted reports whether an error says that TLS could not agree: a certificate that expired, is
-// for another name or of an unknown authority, or a peer that speaks no TLS.
+// Untrusted reports whether an error says that TLS failed: the certificate has expired, is for another
+// name or from an unknown authority, or the peer does not speak TLS.
 func Untrusted(err error) bool {
 	_, verify := errors.AsType[*tls.CertificateVerificationError](err)
 	_, invalid := errors.AsType[x509.CertificateInvalidError](err)
@@ -41,17 +41,17 @@ func Untrusted(err error) bool {
 	return verify || invalid || host || unknown || plain || alert || errors.Is(err, http.ErrSchemeMismatch)
 }
 
-// Down wraps an error as [outbox.ErrSinkDown], with what was attempted.
+// Down wraps an error as [outbox.ErrSinkDown]. what says what was attempted.
 func Down(what string, err error) error {
 	return fmt.Errorf("%w: %s: %w", outbox.ErrSinkDown, what, err)
 }
 
-// Permanent makes an [outbox.ErrPermanent] with what happened.
+// Permanent returns an [outbox.ErrPermanent] with a cause.
 func Permanent(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", outbox.ErrPermanent, fmt.Errorf(format, args...))
 }
 
-// Bare takes the URL out of an HTTP client's error: its query may hold a token.
+// Bare removes the URL from an HTTP client's error, because its query may hold a token.
 func Bare(err error) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		return u.Err
@@ -59,7 +59,7 @@ func Bare(err error) error {
 	return err
 }
 
-// Host names where a URL leads, without user, password, path and query.
+// Host returns the scheme and host of a URL, without user, password, path and query.
 func Host(raw string) string {
 	u, err := url.Parse(raw)
 	if err != nil || u.Host == "" {
@@ -68,18 +68,18 @@ func Host(raw string) string {
 	return u.Scheme + "://" + u.Host
 }
 
-// TLS is how a connection is protected. The zero value trusts the system's authorities and presents
-// no certificate.
+// TLS configures how a connection is protected. The zero value trusts the system's authorities and
+// presents no certificate.
 type TLS struct {
 	CA         string `yaml:"ca"`          // file of authorities to trust instead of the system's
 	Cert       string `yaml:"cert"`        // file of the certificate to present
 	Key        string `yaml:"key"`         // file of its private key
 	ServerName string `yaml:"server_name"` // name to expect instead of the address's
-	// Insecure trusts any certificate. For trying things only.
+	// Insecure trusts any certificate. Use it only for experiments.
 	Insecure bool `yaml:"insecure"`
 }
 
-// Config reads the files.
+// Config reads the files and returns the TLS configuration.
 func (t TLS) Config() (*tls.Config, error) {
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName, InsecureSkipVerify: t.Insecure} //nolint:gosec // the user's own choice
 	if t.CA != "" {
@@ -102,7 +102,7 @@ func (t TLS) Config() (*tls.Config, error) {
 	return cfg, nil
 }
 
-// Limit is how long one call may take: at most d, and not longer than the delivery.
+// Limit returns a context for one call: it lasts at most d.After, and not longer than ctx.
 func Limit(ctx context.Context, d Deadline) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, d.After, d)
 }
@@ -113,10 +113,10 @@ type Deadline struct {
 	After time.Duration
 }
 
-// Error says what did not answer.
+// Error says what did not answer, and within which time.
 func (d Deadline) Error() string { return fmt.Sprintf("%s did not answer within %v", d.What, d.After) }
 
-// Redact replaces secrets in a text, for messages of libraries that may repeat what they were given.
+// Redact replaces secrets in a text, for errors of libraries that may repeat their arguments.
 func Redact(text string, secrets ...Secret) string {
 	for _, s := range secrets {
 		if len(s) > 0 {

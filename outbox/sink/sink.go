@@ -1,22 +1,21 @@
-// Package sink is what the sinks of the outbox share: how the rows of a delivery are spread over
-// calls without losing the order of a key, how failures are told apart, and what travels along with
-// a message. The sinks themselves are the packages below.
+// Package sink is what the sinks of the outbox share: how the rows of a delivery are spread over calls
+// without losing the order of a key, how failures are classified, and which headers travel with a
+// message. The sinks themselves are the packages below.
 //
-// # What every sink of this tree promises
+// # What every sink in this tree promises
 //
-//  1. A row is reported as taken only after the receiver has confirmed that it has it durably, in
-//     the words of its protocol.
-//  2. Rows of one key are given to the receiver in the order of the delivery, and a row only after
-//     the one before it was confirmed (or together with it, where the receiver takes a call as a
-//     whole). When a row of a key is not taken, no later row of the key is published in that
-//     delivery: those are reported with [outbox.ErrSkipped]. Rows of other keys, and rows of no key, are
-//     not held up.
-//  3. Every attempt of a message carries the same id, in the receiver's own field for it where there
-//     is one, so that receivers can drop repetitions.
-//  4. Deliver returns when its context ends, also if the receiver says nothing. What was under way
-//     is reported as not taken, though the receiver may have it: it is delivered again.
-//  5. Errors are of the kinds of package outbox and say what happened. They never contain
-//     credentials, nor payloads.
+//  1. A row is reported as taken only after the receiver has confirmed, in the terms of its protocol,
+//     that it has stored the row durably.
+//  2. Rows of one key are sent to the receiver in the order of the delivery, each after the one before it
+//     was confirmed (or in the same call, if the receiver takes a call as a whole). When a row of a key
+//     is not taken, no later row of the key is sent in that delivery; those are reported with
+//     [outbox.ErrSkipped]. Rows of other keys, and rows without a key, are not held up.
+//  3. Every attempt of a message carries the same ID, in the receiver's own field for it if there is one.
+//     So receivers can drop repetitions.
+//  4. Deliver returns when its context ends, even if the receiver does not answer. Rows in flight are
+//     reported as not taken, although the receiver may have them, and are delivered again.
+//  5. Errors are of the kinds of package outbox and say what happened. They never contain credentials or
+//     payloads.
 //
 // # What a failure means
 //
@@ -27,14 +26,14 @@
 //	an earlier row of the key was not taken                 outbox.ErrSkipped
 //	anything else                                           worth another attempt of that key
 //
-// After ErrSinkDown and ErrFenced no further call is begun: the rows that are left get the same
-// error, because it is true of them too.
+// After ErrSinkDown and ErrFenced no further call is made. The remaining rows get the same error, because
+// it holds for them too.
 //
 // # What is not promised
 //
-// Exactly once, except where a sink says so. A crash between the receiver's confirmation and the
-// advance of the cursor repeats messages. Sinks keep nothing between deliveries that order depends
-// on.
+// Exactly-once delivery, except where a sink says so. A crash after the receiver's confirmation and
+// before the cursor is advanced repeats messages. Sinks keep no state between deliveries on which order
+// depends.
 package sink
 
 import (
@@ -46,38 +45,39 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// Plan says how the rows of a delivery are spread over calls. The zero value is one row a call, one
-// call at a time.
+// Plan says how the rows of a delivery are spread over calls. With the zero value each call has one row,
+// and one call is made at a time.
 type Plan struct {
-	Parallel int // calls at once; default 1
+	Parallel int // calls in flight at once; default 1
 	Rows     int // most rows in a call; default 1
-	Bytes    int // most bytes in a call, 0: any. A call has at least one row.
-	// Size returns the bytes of a row as Bytes counts them.
+	Bytes    int // most bytes in a call, 0: no limit. A call always has at least one row.
+	// Size returns the bytes of a row for the limit Bytes.
 	Size func(i int) int
-	// Whole says that the receiver takes a call as a whole or not at all, in order. Then a call may
-	// have several rows of one key, and send returns nil or one error. A call that is refused as
-	// permanent is repeated row by row, so that only the rows that are to blame are refused.
+	// Whole says that the receiver takes or refuses a call as a whole, and keeps its order. Then a call may
+	// have several rows of one key, and send returns nil or one error. A call that fails with ErrPermanent
+	// is repeated row by row, so that only the bad rows fail.
 	Whole bool
-	// Target returns where a row goes; rows of different targets share no call. Default: one target.
+	// Target returns the destination of a row. Rows of different targets never share a call. Default: one
+	// target.
 	Target func(i int) string
-	// Lane returns what keeps rows in order; default the key. Rows of an empty lane have no order.
+	// Lane returns what keeps rows in order; default the key. Rows whose lane is empty have no order.
 	Lane func(i int) string
 }
 
-// Send publishes rows, given by their places in the delivery, and returns nil when all were taken,
-// an error for each, or a slice of one error for all.
+// Send sends rows, given by their indexes in the delivery. It returns nil if all were taken, an error for
+// each, or a slice of one error for all.
 type Send func(ctx context.Context, rows []int) []error
 
-// Each is [Run] for receivers that take one row a call.
+// Each is [Run] for receivers that take one row per call.
 func Each(ctx context.Context, rows []outbox.Row, parallel int, send func(ctx context.Context, i int) error) []error {
 	return Run(ctx, rows, Plan{Parallel: parallel}, func(ctx context.Context, r []int) []error {
 		return []error{send(ctx, r[0])}
 	})
 }
 
-// Run publishes rows by a plan, with the promises of this package, and returns what
-// [outbox.Sink.Deliver] has to. It returns when its context has ended even if send does not; calls
-// that are still under way then go on for as long as they like, and are not waited for.
+// Run sends rows by a plan, with the promises of this package, and returns the result of
+// [outbox.Sink.Deliver]. It returns when its context has ended even if send does not. Calls that are
+// still in flight then continue, and nothing waits for them.
 func Run(ctx context.Context, rows []outbox.Row, p Plan, send Send) []error {
 	if len(rows) == 0 {
 		return nil
@@ -93,12 +93,12 @@ func Run(ctx context.Context, rows []outbox.Row, p Plan, send Send) []error {
 	return r.result()
 }
 
-// lane is a queue of rows that are published one after the other.
+// lane is a queue of rows that are sent one after the other.
 type lane struct {
-	rows []int // not yet published
+	rows []int // not yet sent
 }
 
-// run is one delivery under way.
+// run is one delivery in progress.
 type run struct {
 	ctx  context.Context
 	rows []outbox.Row
@@ -107,14 +107,14 @@ type run struct {
 	done chan struct{}
 
 	mu      sync.Mutex
-	ready   []*lane // that have rows and none under way, first come first served
-	calls   int     // under way
+	ready   []*lane // lanes that have rows and none in flight, in order of arrival
+	calls   int     // in flight
 	settled []bool
 	errs    []error
-	failed  bool  // some errs are set
-	stop    error // holds for all rows that are left
+	failed  bool  // at least one row has failed
+	stop    error // the error of all rows that are left
 	idle    bool  // done is closed
-	over    bool  // the result was taken: what comes now is too late
+	over    bool  // the result was returned: later results are ignored
 }
 
 func newRun(ctx context.Context, rows []outbox.Row, p Plan, send Send) *run {
@@ -140,7 +140,7 @@ func newRun(ctx context.Context, rows []outbox.Row, p Plan, send Send) *run {
 	return r
 }
 
-// startLocked begins as many calls as may be, and notices the end.
+// startLocked starts as many calls as the plan allows, and closes done when nothing is left.
 func (r *run) startLocked() {
 	for r.calls < r.plan.Parallel && r.moreLocked() {
 		rows, lanes := r.nextLocked()
@@ -155,8 +155,8 @@ func (r *run) startLocked() {
 
 func (r *run) moreLocked() bool { return len(r.ready) > 0 && r.stop == nil && r.ctx.Err() == nil }
 
-// work makes one call after the other, as long as there are any: clients have deep stacks, which grow
-// once for each goroutine.
+// work makes one call after the other until there are none. It reuses one goroutine, because clients need
+// deep stacks, which grow once per goroutine.
 func (r *run) work(rows []int, lanes []*lane) {
 	for more := true; more; {
 		errs := r.carry(rows)
@@ -172,11 +172,11 @@ func (r *run) work(rows []int, lanes []*lane) {
 	}
 }
 
-// nextLocked takes rows for one call: from each lane its first one, or as many as follow where the
-// receiver keeps their order.
+// nextLocked takes rows for one call: the first row of each lane, or several if the receiver keeps their
+// order.
 func (r *run) nextLocked() (rows []int, lanes []*lane) {
 	c := call{plan: &r.plan}
-	var passed []*lane // they have no place in this call
+	var passed []*lane // lanes whose first row does not fit this call
 	next := 0
 	for ; next < len(r.ready) && !c.full; next++ {
 		l := r.ready[next]
@@ -195,7 +195,7 @@ func (r *run) nextLocked() (rows []int, lanes []*lane) {
 	return c.rows, lanes
 }
 
-// call is one that is being put together.
+// call is a call that is being assembled.
 type call struct {
 	plan  *Plan
 	rows  []int
@@ -203,7 +203,7 @@ type call struct {
 	full  bool
 }
 
-// add takes a row into the call, or reports that it has no place.
+// add adds a row to the call, or reports that it does not fit.
 func (c *call) add(i int) bool {
 	if len(c.rows) > 0 && c.plan.Target != nil && c.plan.Target(i) != c.plan.Target(c.rows[0]) {
 		return false
@@ -213,7 +213,7 @@ func (c *call) add(i int) bool {
 		size = c.plan.Size(i)
 	}
 	if len(c.rows) > 0 && c.bytes+size > c.plan.Bytes && c.plan.Bytes > 0 {
-		c.full = true // nearly: nobody looks for a smaller one
+		c.full = true // nearly full: a smaller row is not searched for
 		return false
 	}
 	c.rows, c.bytes = append(c.rows, i), c.bytes+size
@@ -221,7 +221,7 @@ func (c *call) add(i int) bool {
 	return true
 }
 
-// carry publishes rows.
+// carry sends rows in one call, or one by one after a permanent refusal of a whole call.
 func (r *run) carry(rows []int) []error {
 	errs := r.send(r.ctx, rows)
 	if r.plan.Whole && len(rows) > 1 && len(errs) > 0 && errors.Is(errs[0], outbox.ErrPermanent) {
@@ -230,7 +230,7 @@ func (r *run) carry(rows []int) []error {
 	return errs
 }
 
-// settledLocked notes what became of rows and gives their lanes back.
+// settledLocked records the results of rows and makes their lanes ready again.
 func (r *run) settledLocked(rows []int, lanes []*lane, errs []error) {
 	var failed map[string]bool
 	for n, i := range rows {
@@ -258,7 +258,7 @@ func (r *run) settledLocked(rows []int, lanes []*lane, errs []error) {
 	}
 }
 
-// oneByOne finds out which rows of a refused call are to blame.
+// oneByOne sends the rows of a refused call separately, to find those that the receiver refuses.
 func (r *run) oneByOne(rows []int) []error {
 	errs := make([]error, len(rows))
 	failed := map[string]bool{}
@@ -283,7 +283,7 @@ func (r *run) oneByOne(rows []int) []error {
 	return errs
 }
 
-// settleLocked notes what became of a row.
+// settleLocked records the result of a row.
 func (r *run) settleLocked(i int, err error) {
 	if r.over || r.settled[i] {
 		return
@@ -298,12 +298,12 @@ func (r *run) settleLocked(i int, err error) {
 	}
 }
 
-// halts reports whether no other row can do better.
+// halts reports whether an error holds for all other rows, too.
 func halts(err error) bool {
 	return errors.Is(err, outbox.ErrSinkDown) || errors.Is(err, outbox.ErrFenced)
 }
 
-// result is what became of the rows. Calls that are still under way cannot change it any more.
+// result returns the results of the rows. Calls that are still in flight cannot change it any more.
 func (r *run) result() []error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -325,7 +325,7 @@ func (r *run) result() []error {
 	return r.errs
 }
 
-// at returns the error of a row from what a Send returned.
+// at returns the error of row n in the result of a Send.
 func at(errs []error, n int) error {
 	switch {
 	case len(errs) == 0:

@@ -11,30 +11,30 @@ import (
 	"github.com/emitd/emitd/outbox/sink"
 )
 
-// How often it is asked whether any broker answers while a delivery waits, and after what time without
-// an answer a broker is taken to be gone, if Config.Options do not say otherwise.
+// askEvery is how often a waiting delivery checks whether any broker answers. silent is the time without
+// an answer after which a broker counts as gone, unless Config.Options set another one.
 const (
 	askEvery = 500 * time.Millisecond
 	silent   = 5 * time.Second
 )
 
-// watch asks whether brokers are there: clients repeat by themselves what they were given to produce,
-// and do not tell why that takes long.
+// watch checks whether brokers answer. It is needed because clients repeat produce requests by themselves
+// and do not report why that takes long.
 type watch struct {
 	client  *kgo.Client
 	redact  func(error) error
-	silence time.Duration // after which a broker is taken to be gone
+	silence time.Duration // a broker without an answer for this time counts as gone
 
 	mu    sync.Mutex
-	asked *question // the newest
-	lost  bool      // the newest answer was that none answers
+	asked *question // the newest check
+	lost  bool      // in the newest check no broker answered
 }
 
-// question is whether any broker answers.
+// question is one check whether any broker answers.
 type question struct {
 	done chan struct{}
-	at   time.Time // of the answer; valid when done is closed, like err
-	err  error     // why none does
+	at   time.Time // time of the answer; like err, valid once done is closed
+	err  error     // why no broker answers
 }
 
 func (s *Sink) newClient(more ...kgo.Opt) (*kgo.Client, error) {
@@ -46,9 +46,9 @@ func (s *Sink) newClient(more ...kgo.Opt) (*kgo.Client, error) {
 	return c, nil
 }
 
-// during returns a context that ends when no broker answers, with the [outbox.ErrSinkDown] that says
-// why as its cause. When that is how it was last, they are asked first, so that nothing is given to a
-// client that cannot produce it. The caller calls stop when it waits no longer.
+// during returns a context that ends when no broker answers; its cause is an [outbox.ErrSinkDown] with
+// the reason. If no broker answered last time, it checks first, so that no record is given to a client
+// that cannot produce it. The caller calls stop when it no longer waits.
 func (w *watch) during(ctx context.Context) (watched context.Context, stop func()) {
 	watched, cancel := context.WithCancelCause(ctx)
 	if w.wasLost() {
@@ -82,8 +82,9 @@ func (w *watch) wasLost() bool {
 	return w.lost
 }
 
-// silent says why no broker answers; nil if one does, or if ctx ended before that was known. The
-// question is shared, goes on for who asks next, and its answer holds for a while.
+// silent returns why no broker answers. It returns nil if one does, or if ctx ended before that was
+// known. Callers share a check, which continues for the next caller, and whose answer is reused for a
+// while.
 func (w *watch) silent(ctx context.Context) error {
 	w.mu.Lock()
 	if w.asked == nil || w.asked.old() {
@@ -98,7 +99,7 @@ func (w *watch) silent(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	select {
-	case <-q.done: // it is known all the same
+	case <-q.done: // the answer came at the same moment as the end of ctx
 		return q.err
 	default:
 		return nil
@@ -114,7 +115,7 @@ func (q *question) old() bool {
 	}
 }
 
-// answer finds the answer to a question. It ends with the client.
+// answer makes a check. It ends when the client is closed.
 func (w *watch) answer(q *question) {
 	if err := w.ask(); err != nil {
 		q.err = sink.Down("reach any broker", w.redact(err))
@@ -126,14 +127,14 @@ func (w *watch) answer(q *question) {
 	close(q.done)
 }
 
-// ask asks one broker after the other, the next as soon as one is out of reach or says nothing for a
-// while, until one answers.
+// ask asks the brokers in turn until one answers. It goes on to the next as soon as one cannot be reached
+// or has not answered for a while.
 func (w *watch) ask() (err error) {
 	ctx, cancel := sink.Limit(w.client.Context(), sink.Deadline{What: "the brokers", After: w.silence})
 	defer cancel()
 	brokers := append(w.client.DiscoveredBrokers(), w.client.SeedBrokers()...)
 	answers := make(chan error, len(brokers))
-	next := time.NewTicker(w.silence / 2 / time.Duration(len(brokers))) // all have half of the time, at least
+	next := time.NewTicker(w.silence / 2 / time.Duration(len(brokers))) // together they get half of the time, at least
 	defer next.Stop()
 	for asked, failed := 0, 0; failed < len(brokers); {
 		if asked < len(brokers) {
@@ -155,10 +156,10 @@ func (w *watch) ask() (err error) {
 	return err
 }
 
-// ping asks a broker for what costs it least.
+// ping sends a broker the request that costs it least.
 func ping(ctx context.Context, b *kgo.Broker) error {
 	req := kmsg.NewPtrMetadataRequest()
-	req.Topics = []kmsg.MetadataRequestTopic{} // of no topic; nil would be all
+	req.Topics = []kmsg.MetadataRequestTopic{} // no topic; nil would mean all
 	_, err := b.Request(ctx, req)
 	return err
 }

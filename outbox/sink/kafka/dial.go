@@ -10,22 +10,22 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// dialer connects the clients of a sink to brokers. One that is silent (a lost host, a stopped process:
-// no connection, or one on which nothing is said) is refused for a while to all who ask next. Else each
-// request that a client has for the broker would find out by itself, one after the other and without
-// looking who leads its partition by now, and so would each new client that happens to ask that broker
-// first.
+// dialer connects the clients of a sink to brokers. A broker is silent if it accepts no connection, or
+// sends nothing on one (a lost host, a stopped process). For a while, dialer then refuses every
+// connection to it. Otherwise each request of a client to that broker would wait for its own timeout, one
+// after the other, without checking which broker leads the partition by now. So would each new client
+// that happens to ask this broker first.
 type dialer struct {
 	dial    func(ctx context.Context, network, addr string) (net.Conn, error) // TLS included
-	silence time.Duration                                                     // after which a broker is taken to be gone, and for which it is
+	silence time.Duration                                                     // gone after, and for, this time
 
 	mu    sync.Mutex
-	until map[string]time.Time // by address: refused until then
+	until map[string]time.Time // by address: connections are refused until then
 }
 
-// newDialer connects as options say, those of the configuration and our own.
+// newDialer returns a dialer that connects as opts say: those of the configuration and the sink's own.
 func newDialer(opts []kgo.Opt) (*dialer, error) {
-	c, err := kgo.NewClient(opts...) // it knows what one makes of the other
+	c, err := kgo.NewClient(opts...) // the client resolves how the options combine
 	if err != nil {
 		return nil, err
 	}
@@ -38,15 +38,15 @@ func newDialer(opts []kgo.Opt) (*dialer, error) {
 	return d, nil
 }
 
-// options make a client connect by it.
+// options returns the options that make a client use the dialer.
 func (d *dialer) options() []kgo.Opt {
 	return []kgo.Opt{kgo.DialTLSConfig(nil), kgo.Dialer(d.connect)}
 }
 
 var errSilent = errors.New("the broker was silent a moment ago")
 
-// connect is what clients are given. A silent broker is one of which they look for another: the error of
-// a time that ended would make them try the same.
+// connect is the dial function of the clients. Its error for a silent broker makes a client look for
+// another broker; a timeout error would make it try the same one again.
 func (d *dialer) connect(ctx context.Context, network, addr string) (net.Conn, error) {
 	if d.refused(addr) {
 		return nil, gone(network)
@@ -78,8 +78,8 @@ func (d *dialer) refuse(addr string) {
 	d.until[addr] = time.Now().Add(d.silence)
 }
 
-// connection tells if nothing at all is said on it in the time that a client gives its first request. A
-// client that is no longer interested ends that time early, which says nothing about the broker.
+// connection detects a silent broker: nothing was read when the client's first request timed out. A
+// client that loses interest sets an earlier deadline, which says nothing about the broker.
 type connection struct {
 	net.Conn
 	since   time.Time
@@ -88,7 +88,7 @@ type connection struct {
 	heard   bool // one goroutine reads at a time
 }
 
-// Read is that of the connection.
+// Read reads from the connection and reports a silent broker.
 func (c *connection) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if c.heard = c.heard || n > 0; !c.heard && time.Since(c.since) >= c.silence {

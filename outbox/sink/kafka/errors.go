@@ -13,7 +13,7 @@ import (
 	"github.com/emitd/emitd/outbox/sink"
 )
 
-// Errors of Kafka by what they mean to us.
+// Kafka's errors, by what they mean for a delivery.
 var (
 	refused = []error{kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord, kerr.InvalidTimestamp, kerr.InvalidTopicException}
 	unknown = []error{kerr.UnknownTopicOrPartition, kerr.UnknownTopicID}
@@ -34,7 +34,7 @@ func oneOf(err error, kinds []error) bool {
 	return false
 }
 
-// classify says what an error of producing means.
+// classify returns the kind of an error of producing.
 func (s *Sink) classify(ctx context.Context, topic string, err error) error {
 	what := fmt.Sprintf("produce to %.80q", topic)
 	switch {
@@ -50,11 +50,11 @@ func (s *Sink) classify(ctx context.Context, topic string, err error) error {
 		return sink.Permanent("%s: no such topic: %w", what, err)
 	case oneOf(err, unknown), oneOf(err, down):
 		return sink.Down(what, s.redacted(err))
-	case errors.Is(context.Cause(ctx), outbox.ErrSinkDown): // what ended it failed this one too
+	case errors.Is(context.Cause(ctx), outbox.ErrSinkDown): // the reason that ended ctx made this record fail, too
 		return fmt.Errorf("%s: not confirmed: %w: %w", what, context.Cause(ctx), s.redacted(err))
 	case !answered(err), errors.Is(err, kgo.ErrRecordTimeout):
-		// A partition that takes nothing is the trouble of its topic alone, and so is a broker that is gone
-		// while others are there.
+		// A partition that takes no records affects only its topic, and so does a broker that is gone while
+		// others answer.
 		if why := s.watch.silent(ctx); why != nil {
 			return fmt.Errorf("%s: %w: %w", what, why, s.redacted(err))
 		}
@@ -69,14 +69,14 @@ func givenUp(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
-// answered reports whether an error is what a broker said.
+// answered reports whether an error was sent by a broker.
 func answered(err error) bool {
 	_, said := errors.AsType[*kerr.Error](err)
 	return said
 }
 
-// unreachable reports whether an error is one of connections, to whichever broker. That a context has
-// ended is an error of the network to its type, and says nothing about it.
+// unreachable reports whether an error concerns the connection to a broker. The error of an ended context
+// also has the type of a network error, but says nothing about the network.
 func unreachable(err error) bool {
 	if givenUp(err) {
 		return false
@@ -85,7 +85,7 @@ func unreachable(err error) bool {
 	return network || sink.Unreachable(err)
 }
 
-// redacted takes the password out of what a library says.
+// redacted removes the password from a library's error.
 func (s *Sink) redacted(err error) error {
 	if text := err.Error(); s.cfg.SASL.Password != "" {
 		if clean := sink.Redact(text, s.cfg.SASL.Password); clean != text {

@@ -15,8 +15,8 @@ import (
 	"github.com/emitd/emitd/outbox/sink"
 )
 
-// Fence makes the broker refuse older producers of the range, and of ranges that overlap it. It does
-// nothing if the sink is not transactional.
+// Fence makes the broker reject older producers of the range and of overlapping ranges. It does nothing
+// if the sink is not transactional.
 func (s *Sink) Fence(ctx context.Context, subscription, shards string, epoch int64) error {
 	if !s.cfg.Transactional {
 		return nil
@@ -33,7 +33,8 @@ func (s *Sink) Fence(ctx context.Context, subscription, shards string, epoch int
 	return s.fenceOthers(ctx, subscription, shards)
 }
 
-// takeTurn lets one at a time initialise producers of an id: each makes the broker refuse the one before.
+// takeTurn ensures that only one goroutine at a time initialises a producer of an ID, because each
+// initialisation makes the broker reject the producer before it.
 func (s *Sink) takeTurn(ctx context.Context, id string) (leave func(), err error) {
 	s.mu.Lock()
 	turn := s.turns[id]
@@ -50,7 +51,8 @@ func (s *Sink) takeTurn(ctx context.Context, id string) (leave func(), err error
 	}
 }
 
-// initialise makes a producer of a new generation of the transactional id. The caller has the id's turn.
+// initialise makes a producer with a new producer epoch of the transactional ID. The caller has called
+// takeTurn for the ID.
 func (s *Sink) initialise(ctx context.Context, subscription, shards string, epoch int64) (*producer, error) {
 	id := idOf(subscription, shards)
 	if err := s.superseded(id, epoch); err != nil {
@@ -74,12 +76,12 @@ func (s *Sink) initialise(ctx context.Context, subscription, shards string, epoc
 	}
 	s.producers[id] = p
 	if old != nil {
-		go old.close() // its transaction was aborted by the broker
+		go old.close() // the broker has aborted its transaction
 	}
 	return p, nil
 }
 
-// load has the coordinator give the client a producer's id and epoch.
+// load obtains a producer ID and epoch from the transaction coordinator.
 func (s *Sink) load(ctx context.Context, client *kgo.Client, id string) error {
 	ctx, stop := s.watch.during(ctx)
 	defer stop()
@@ -91,7 +93,7 @@ func (s *Sink) load(ctx context.Context, client *kgo.Client, id string) error {
 	return nil
 }
 
-// pause waits before a request is repeated; false says that ctx has ended.
+// pause waits before a request is repeated. It returns false if ctx has ended.
 func pause(ctx context.Context) bool {
 	t := time.NewTimer(50 * time.Millisecond)
 	defer t.Stop()
@@ -103,7 +105,8 @@ func pause(ctx context.Context) bool {
 	}
 }
 
-// initFailed says why there is no producer: nothing of the range can be delivered without.
+// initFailed returns the error for a producer that could not be made. Without it nothing of the range can
+// be delivered.
 func (s *Sink) initFailed(ctx context.Context, id string, err error) error {
 	switch {
 	case ctx.Err() != nil:
@@ -115,7 +118,7 @@ func (s *Sink) initFailed(ctx context.Context, id string, err error) error {
 	}
 }
 
-// superseded refuses an epoch below one that this process has seen.
+// superseded refuses an epoch below the highest that this process has seen for the ID.
 func (s *Sink) superseded(id string, epoch int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,9 +128,9 @@ func (s *Sink) superseded(id string, epoch int64) error {
 	return nil
 }
 
-// fenceOthers initialises the transactional ids of overlapping ranges, so that their producers are
-// refused. A broker that does not list transactions, or not to us, keeps them; so does one that is
-// silent, for which the others are not kept waiting.
+// fenceOthers initialises the transactional IDs of overlapping ranges, so that the broker rejects their
+// producers. It is best effort: a broker may not list transactions, or not to this user, and a silent
+// broker is skipped so that it does not hold up the others.
 func (s *Sink) fenceOthers(ctx context.Context, subscription, shards string) error {
 	own, err := sink.Range(shards)
 	if err != nil {
@@ -155,10 +158,10 @@ func (s *Sink) fenceOthers(ctx context.Context, subscription, shards string) err
 	return nil
 }
 
-// listed are the transactional ids that brokers know, as far as they tell.
+// listed returns the transactional IDs that the brokers report.
 func (s *Sink) listed(ctx context.Context) (ids []string, err error) {
 	all := kmsg.NewPtrMetadataRequest()
-	all.Topics = []kmsg.MetadataRequestTopic{} // the client learns of all brokers by it, for the watch too
+	all.Topics = []kmsg.MetadataRequestTopic{} // with this the client learns all brokers; the watch uses them too
 	if _, err := all.RequestWith(ctx, s.client); err != nil {
 		return nil, s.redacted(err)
 	}
@@ -175,7 +178,7 @@ func (s *Sink) listed(ctx context.Context) (ids []string, err error) {
 	return ids, nil
 }
 
-// list asks a broker for the transactional ids that it coordinates; one that does not tell has none.
+// list asks a broker for the transactional IDs that it coordinates. An error counts as none.
 func list(ctx context.Context, b *kgo.Broker) (ids []string) {
 	resp, err := b.Request(ctx, kmsg.NewPtrListTransactionsRequest())
 	if err != nil {
@@ -187,7 +190,7 @@ func list(ctx context.Context, b *kgo.Broker) (ids []string) {
 	return ids
 }
 
-// bump raises the producer epoch of a transactional id that nobody is to use any more.
+// bump raises the producer epoch of a transactional ID that no relay may use any more.
 func (s *Sink) bump(ctx context.Context, id string) error {
 	for {
 		req := kmsg.NewPtrInitProducerIDRequest()
@@ -201,7 +204,7 @@ func (s *Sink) bump(ctx context.Context, id string) error {
 		if err != nil {
 			return s.redacted(err)
 		}
-		// The epoch is raised when what it had begun is aborted.
+		// The broker first aborts the open transaction of the ID, and only then raises the epoch.
 		if err = kerr.ErrorForCode(resp.ErrorCode); !errors.Is(err, kerr.ConcurrentTransactions) {
 			return err
 		}
@@ -211,8 +214,8 @@ func (s *Sink) bump(ctx context.Context, id string) error {
 	}
 }
 
-// owner returns the producer of a delivery, and makes it when the relay did not call Fence or it was
-// given up.
+// owner returns the producer of a delivery. It makes one if the relay has not called Fence, or if the
+// producer was discarded.
 func (s *Sink) owner(ctx context.Context, d outbox.Delivery) (*producer, error) {
 	if p, err := s.current(d); p != nil || err != nil {
 		return p, err
@@ -223,12 +226,12 @@ func (s *Sink) owner(ctx context.Context, d outbox.Delivery) (*producer, error) 
 	}
 	defer leave()
 	if p, err := s.current(d); p != nil || err != nil {
-		return p, err // whoever had the turn has made it
+		return p, err // the goroutine that had the turn has made it
 	}
 	return s.initialise(ctx, d.Subscription, d.Range, d.Epoch)
 }
 
-// current is the producer of a delivery, nil if there is none.
+// current returns the producer of a delivery, nil if there is none.
 func (s *Sink) current(d outbox.Delivery) (*producer, error) {
 	id := idOf(d.Subscription, d.Range)
 	if err := s.superseded(id, d.Epoch); err != nil {

@@ -1,53 +1,54 @@
-// Package kafka is the sink that produces messages to Apache Kafka and what speaks its protocol.
+// Package kafka is the sink that produces messages to Apache Kafka, or anything that speaks its protocol.
 //
 // # What is produced
 //
-// A record in the topic that the message names (or in Config.Topic) with the message's key, so that
-// messages of a key are in one partition; the partition is chosen as Kafka's own Java client does.
-// Messages of no key are spread. Headers are those of package sink (emitd-id, emitd-generation, …)
-// and the message's own. An empty payload is an empty value, never a tombstone.
+// Each message becomes a record in the topic that the message names, or in Config.Topic. The record has
+// the message's key, so messages of a key are in one partition; the partition is chosen as Kafka's own
+// Java client does. Messages without a key are spread. The headers are those of package sink (emitd-id,
+// emitd-generation, …) and the message's own. An empty payload is an empty value, never a tombstone.
 //
-// # Idempotent, the default
+// # Idempotent mode, the default
 //
-// A record counts as taken when all in-sync replicas have it. The client numbers its records, so that
-// its own repetitions are dropped by the broker. One record of a key is under way at a time: a batch
-// that fails never lets a later record of a key pass an earlier one. A batch that the broker refuses
-// for good is repeated record by record, so that only the one to blame is given up.
+// A record counts as taken when all in-sync replicas have it. The client numbers its records, so the
+// broker drops the client's own repetitions. At most one record of a key is in flight, so a batch that
+// fails never lets a later record of a key overtake an earlier one. If the broker refuses a batch for
+// good, it is repeated record by record, and only the record at fault is given up.
 //
-// A deposed relay that is paused while it produces can still produce when it resumes: consumers drop
-// repetitions by the header emitd-id, and may drop lower generations of a shard.
+// A relay that is paused while it produces, and is replaced meanwhile, can still produce when it resumes.
+// Consumers drop repetitions by the header emitd-id, and may drop lower generations of a shard.
 //
-// # Transactional
+// # Transactional mode
 //
-// Config.Transactional makes each delivery one transaction of the transactional id
-// emitd/<subscription>/<range>. Fence initialises the producer, after which the broker refuses every
-// older producer of that id and aborts what it had begun: consumers that read committed records see
-// nothing of a deposed relay. Ids of the same subscription whose ranges overlap, which are left from
-// another number of relays, are fenced with it, as far as the broker tells them. A delivery is
-// visible as a whole; a record that cannot be produced is left out and the rest is produced again.
+// With Config.Transactional each delivery is one transaction of the transactional ID
+// emitd/<subscription>/<range>. Fence initialises the producer. From then on the broker rejects every
+// older producer of that ID and aborts its open transaction: consumers that read committed records see
+// nothing of a relay that was replaced. IDs of the same subscription with overlapping ranges, left from
+// another number of relays, are fenced too, as far as the brokers list them. A delivery becomes visible
+// as a whole. A record that cannot be produced is left out, and the rest is produced again.
 //
-// Kafka knows no epochs of ours: the last producer to initialise wins. A relay that was deposed
-// between its claim and Fence would win for a moment. Relays therefore look at their claim once more
-// after Fence and before the first delivery; the one that was fenced wrongly claims and fences anew.
+// Kafka does not know the relays' epochs: the last producer to initialise wins. So a relay that was
+// replaced between its claim and Fence would win for a moment. Relays therefore claim again after Fence
+// and before the first delivery. The owner that was fenced by mistake claims and fences again.
 //
 // # When brokers vanish
 //
-// A delivery that waits asks every half second whether any broker answers. When none does, because
-// nobody listens, or all are silent for 5 s, the sink is down; the client alone would say so when
-// Config.Timeout is over, or never of a record whose answer was lost. Nothing more is given to the
+// A delivery that waits checks every half second whether any broker answers. If none does, because
+// nothing listens or all are silent for 5 s, the sink is down. The client alone would report that only
+// after Config.Timeout, or never for a record whose answer was lost. No more records are given to the
 // client until a broker answers. Records that were sent and not answered may have been taken: their
-// messages come twice, in the order of their keys. In a transaction they are aborted, but for a commit
-// whose answer was lost.
+// messages are delivered twice, in the order of their keys. In a transaction they are aborted, unless the
+// lost answer was that of a commit.
 //
-// One broker of several that vanishes holds up the partitions that it leads until another leads them.
-// Their messages fail or hang and are tried again, and the others flow. A broker that is silent, be it
-// that no connection comes about or that nothing is said on one, is refused to all clients of the sink
-// for 5 s: they look for another one, and for who leads the partitions by now, instead of waiting for it
-// once for each request.
+// If one of several brokers vanishes, the partitions that it leads wait until another broker leads them.
+// Their messages fail or hang and are tried again, and other messages go on. A broker that is silent, on
+// connecting or afterwards, is refused to all clients of the sink for 5 s. So they look for another
+// broker and for the new leaders at once, instead of waiting once for each request.
 //
-// A range has one transaction at a time. One that waits for such a partition holds up the others, whose
-// deliveries end with a sink that is down when they do not get their turn: that is not counted against
-// their messages. The same holds for deliveries that wait for a producer.
+// A range has one transaction at a time. A transaction that waits for such a partition holds up the other
+// deliveries of the range. If their time ends first, they report that the sink is down, so no attempt of
+// their messages is counted. The same holds for deliveries that wait for a producer.
+//
+// # What an error means
 //
 // # What an error means
 //
@@ -79,39 +80,39 @@ import (
 	"github.com/emitd/emitd/outbox/sink"
 )
 
-// Config of the sink. Only Brokers is required.
+// Config configures the sink. Only Brokers is required.
 type Config struct {
-	// Brokers to ask for the others, host:port.
+	// Brokers are the addresses, host:port, from which the client learns all brokers.
 	Brokers []string `yaml:"brokers"`
-	// Topic for all messages, instead of each one's own.
+	// Topic receives all messages, instead of each message's own topic.
 	Topic string `yaml:"topic"`
-	// ClientID as brokers log it; default emitd.
+	// ClientID is the client's name in the brokers' logs; default emitd.
 	ClientID string `yaml:"client_id"`
-	// Transactional fences deposed relays at the price of about two round trips a delivery.
+	// Transactional fences relays that were replaced, and costs about two round trips per delivery.
 	Transactional bool `yaml:"transactional"`
-	// TransactionTimeout is after what time the broker aborts by itself; default 40 s.
+	// TransactionTimeout is when the broker aborts an open transaction by itself; default 40 s.
 	TransactionTimeout time.Duration `yaml:"transaction_timeout"`
-	// Timeout of a record, repetitions included; default 30 s.
+	// Timeout bounds producing one record, including repetitions; default 30 s.
 	Timeout time.Duration `yaml:"timeout"`
 	// Linger is how long a batch waits for more records; default none.
 	Linger time.Duration `yaml:"linger"`
-	// MaxBytes of a batch, and so of a record; default 1,000,012 as in Kafka's clients. It must not
-	// exceed message.max.bytes of the topic.
+	// MaxBytes bounds a batch, and so a record; default 1,000,012 as in Kafka's clients. It must not exceed
+	// max.message.bytes of the topic.
 	MaxBytes int `yaml:"max_bytes"`
-	// Parallel is how many keys of a delivery have a record under way; default 1,000.
+	// Parallel is how many keys of a delivery may have a record in flight; default 1,000.
 	Parallel int `yaml:"parallel"`
-	// Compression: none (default), gzip, snappy, lz4 or zstd.
+	// Compression is none (default), gzip, snappy, lz4 or zstd.
 	Compression string `yaml:"compression"`
-	// TLS is used if it is there, even if it is empty.
+	// TLS is used if it is not nil, even if it is empty.
 	TLS *sink.TLS `yaml:"tls"`
-	// SASL is how to log in, if need be.
+	// SASL is the login, if one is needed.
 	SASL SASL `yaml:"sasl"`
-	// Options are added to the clients', last. kgo.RequestTimeoutOverhead among them says after what time
-	// without an answer a broker is taken to be gone; default 5 s.
+	// Options are added to those of the clients, last. kgo.RequestTimeoutOverhead among them sets the time
+	// without an answer after which a broker counts as gone; default 5 s.
 	Options []kgo.Opt `yaml:"-"`
 }
 
-// SASL is a login.
+// SASL holds the login.
 type SASL struct {
 	Mechanism string      `yaml:"mechanism"` // plain, scram-sha-256 or scram-sha-512; empty: no login
 	User      string      `yaml:"user"`
@@ -123,17 +124,17 @@ type Sink struct {
 	cfg    Config
 	opts   []kgo.Opt
 	codec  kgo.CompressionCodec
-	client *kgo.Client // produces what is in no transaction, and asks
-	watch  *watch      // by client
+	client *kgo.Client // produces outside transactions, and sends other requests
+	watch  *watch      // checks through client whether brokers answer
 
-	alone struct { // for records that are to be the only one of their batch; nil with transactions
+	alone struct { // for records that must be alone in their batch; nil with transactions
 		turn   chan struct{}
 		client *kgo.Client
 	}
 
 	mu        sync.Mutex
 	producers map[string]*producer     // by transactional id
-	turns     map[string]chan struct{} // by transactional id: whoever initialises a producer has it
+	turns     map[string]chan struct{} // by transactional ID: held while a producer is initialised
 	closed    bool
 }
 
@@ -153,9 +154,9 @@ func New(_ context.Context, cfg Config) (*Sink, error) {
 		return nil, fmt.Errorf("kafka: %w", s.redacted(err))
 	}
 	s.opts = append(s.opts, d.options()...)
-	// A delivery that ends takes its records with it, those on their way included: kept, they would fill
-	// the client's buffer and hold up all topics. The client goes on with a higher epoch of the producer,
-	// so that brokers refuse what was given up and comes late.
+	// When a delivery ends, its records are given up, even those in flight. Otherwise they would fill the
+	// client's buffer and hold up all topics. The client then continues with a higher producer epoch, so
+	// brokers refuse a given-up record that arrives late.
 	cancellable := kgo.AllowIdempotentProduceCancellation()
 	if s.client, err = s.newClient(cancellable); err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
@@ -172,7 +173,7 @@ func New(_ context.Context, cfg Config) (*Sink, error) {
 	return s, nil
 }
 
-// configure fills in defaults, says what is wrong and makes the client's options.
+// configure sets the defaults, validates the configuration and makes the client's options.
 func (s *Sink) configure() error {
 	c := &s.cfg
 	if len(c.Brokers) == 0 {
@@ -259,7 +260,7 @@ func (a SASL) mechanism() (sasl.Mechanism, error) {
 	return nil, fmt.Errorf("sasl.mechanism %q is none of plain, scram-sha-256, scram-sha-512", a.Mechanism)
 }
 
-// Close closes the connections. Records that are under way fail.
+// Close closes the connections. Records in flight fail.
 func (s *Sink) Close() error {
 	s.mu.Lock()
 	s.closed = true
@@ -295,7 +296,7 @@ func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
 	})
 }
 
-// produce waits until the record is durable, or not.
+// produce produces a record and waits for the result.
 func (s *Sink) produce(ctx context.Context, c *kgo.Client, r *kgo.Record) error {
 	for {
 		done := make(chan error, 1)
@@ -303,16 +304,17 @@ func (s *Sink) produce(ctx context.Context, c *kgo.Client, r *kgo.Record) error 
 		select {
 		case err := <-done:
 			if givenUp(err) && ctx.Err() == nil {
-				continue // it stood behind a record of another delivery, with which the client gave it up
+				continue // the client gave it up together with a record of another delivery that was ahead of it
 			}
 			return s.classify(ctx, r.Topic, err)
-		case <-ctx.Done(): // the client gives the record up when it looks at it next
+		case <-ctx.Done(): // the client gives the record up when it next examines it
 			return fmt.Errorf("produce to %.80q: not confirmed: %w", r.Topic, context.Cause(ctx))
 		}
 	}
 }
 
-// produceAlone produces a record that shares its batch with no other: a broker refuses batches.
+// produceAlone produces a record that shares its batch with no other, because a broker refuses whole
+// batches.
 func (s *Sink) produceAlone(ctx context.Context, r *kgo.Record) error {
 	select {
 	case s.alone.turn <- struct{}{}:
@@ -323,10 +325,10 @@ func (s *Sink) produceAlone(ctx context.Context, r *kgo.Record) error {
 	return s.produce(ctx, s.alone.client, r)
 }
 
-// topic is where a row goes.
+// topic returns the topic of a row's record.
 func (s *Sink) topic(row outbox.Row) string { return cmp.Or(s.cfg.Topic, row.Topic) }
 
-// record makes a record of a row.
+// record returns the record of a row.
 func (s *Sink) record(d outbox.Delivery, row outbox.Row) *kgo.Record {
 	r := &kgo.Record{Topic: s.topic(row), Value: row.Payload}
 	if s.cfg.Topic != "" {

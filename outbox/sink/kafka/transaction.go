@@ -13,35 +13,35 @@ import (
 	"github.com/emitd/emitd/outbox/sink"
 )
 
-// errAborted is what became of rows whose transaction another row spoiled.
+// errAborted is the error of rows whose transaction was aborted because of another row.
 var errAborted = errors.New("the transaction was aborted on another message's account")
 
-// producer is the owner of a transactional id. It has one transaction at a time.
+// producer owns a transactional ID. It has one transaction at a time.
 type producer struct {
 	id     string
 	epoch  int64
 	client *kgo.Client
-	turn   chan struct{} // whoever has a transaction open has it
+	turn   chan struct{} // held while a transaction is open
 	once   sync.Once
-	// fenced: a newer producer has the id. Only Fence makes another of the same epoch.
+	// fenced says that a newer producer has the ID. Only Fence makes another producer of the same epoch.
 	fenced bool // under Sink.mu
 }
 
 func (p *producer) close() { p.once.Do(p.client.Close) }
 
-// idOf is the transactional id of a range.
+// idOf returns the transactional ID of a range.
 func idOf(subscription, shards string) string { return prefixOf(subscription) + shards }
 
 func prefixOf(subscription string) string { return "emitd/" + subscription + "/" }
 
-// discard forgets a producer whose state is unknown, or marks it as fenced.
+// discard removes a producer whose state is unknown, or marks it as fenced.
 func (s *Sink) discard(p *producer, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.producers[p.id] != p {
 		return
 	}
-	if p.fenced || errors.Is(err, outbox.ErrFenced) { // what follows a fence is its consequence
+	if p.fenced || errors.Is(err, outbox.ErrFenced) { // errors after a fence are its consequence
 		p.fenced = true
 	} else {
 		delete(s.producers, p.id)
@@ -49,15 +49,15 @@ func (s *Sink) discard(p *producer, err error) {
 	go p.close()
 }
 
-// owns reports whether a producer is the one of its id, and not discarded. One that was fenced still is.
+// owns reports whether p is still the producer of its ID: it was not discarded. It may have been fenced.
 func (s *Sink) owns(p *producer) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.producers[p.id] == p
 }
 
-// deliverInTx produces a delivery in one transaction. Its end is not hurried by the context: a
-// commit that is on its way is waited for by the next delivery of the range, but if no broker answers.
+// deliverInTx produces a delivery in one transaction. The end of ctx does not interrupt the commit: the
+// next delivery of the range waits for it, unless no broker answers.
 func (s *Sink) deliverInTx(ctx context.Context, d outbox.Delivery) []error {
 	p, err := s.owner(ctx, d)
 	if err != nil {
@@ -71,7 +71,7 @@ func (s *Sink) deliverInTx(ctx context.Context, d outbox.Delivery) []error {
 	case <-ctx.Done():
 		return []error{sink.Down("begin a transaction of "+p.id+" after the one before", context.Cause(ctx))}
 	}
-	if !s.owns(p) { // it was discarded by whoever had the turn
+	if !s.owns(p) { // the delivery that had the turn discarded it
 		<-p.turn
 		stop()
 		return s.deliverInTx(whole, d)
@@ -87,15 +87,15 @@ func (s *Sink) deliverInTx(ctx context.Context, d outbox.Delivery) []error {
 	case <-ctx.Done():
 		err := context.Cause(ctx)
 		if errors.Is(err, outbox.ErrSinkDown) {
-			s.discard(p, err) // so that nothing of it holds up who comes when brokers are back
+			s.discard(p, err) // its open transaction must not hold up deliveries when brokers are back
 		}
 		return []error{fmt.Errorf("produce: not confirmed: %w", err)}
 	}
 }
 
-// transactions produces all rows in one transaction. Those that spoil it are suspects, together with
-// what follows in their keys: the others are produced without them, and the suspects then one by one,
-// because a broker refuses batches and not records.
+// transactions produces all rows in one transaction. Rows that make it fail, and the rows behind them in
+// their keys, become suspects. The other rows are produced without them, and the suspects then one by
+// one, because a broker refuses batches and not records.
 func (s *Sink) transactions(ctx context.Context, p *producer, d outbox.Delivery) []error {
 	result := make([]error, len(d.Rows))
 	rows := make([]int, len(d.Rows))
@@ -134,12 +134,13 @@ func (s *Sink) transactions(ctx context.Context, p *producer, d outbox.Delivery)
 	return nil
 }
 
-// stuck reports whether a record's time has ended though brokers answer: its topic is to blame.
+// stuck reports whether a record timed out although brokers answer. Then the cause lies with its topic.
 func stuck(err error) bool {
 	return errors.Is(err, kgo.ErrRecordTimeout) && !errors.Is(err, outbox.ErrSinkDown)
 }
 
-// blame returns the places of rows that were refused for good or got stuck, or else what befell all.
+// blame returns the indexes of rows that were refused for good or are stuck. If there are none, it
+// returns the error that all rows failed by.
 func blame(errs []error) (places map[int]bool, err error) {
 	places = map[int]bool{}
 	for n, e := range errs {
@@ -153,8 +154,8 @@ func blame(errs []error) (places map[int]bool, err error) {
 	return places, err
 }
 
-// part takes the blamed rows and what follows in their keys out of a list: what follows one that is
-// guilty for sure is skipped, the others are suspects.
+// part takes the blamed rows, and the rows behind them in their keys, out of a list. Rows behind one that
+// is certainly guilty are skipped; the others become suspects.
 func part(d outbox.Delivery, rows []int, blamed map[int]bool, guilty func(n int) bool, result []error) (rest, suspects []int) {
 	const suspect, dead = 1, 2
 	keys := map[string]int{}
@@ -181,7 +182,7 @@ func part(d outbox.Delivery, rows []int, blamed map[int]bool, guilty func(n int)
 	return rest, suspects
 }
 
-// oneByOne gives each suspect a transaction of its own.
+// oneByOne produces each suspect in a transaction of its own.
 func (s *Sink) oneByOne(ctx context.Context, p *producer, d outbox.Delivery, suspects []int, result []error) {
 	failed := map[string]bool{}
 	for _, i := range suspects {
@@ -197,7 +198,8 @@ func (s *Sink) oneByOne(ctx context.Context, p *producer, d outbox.Delivery, sus
 	}
 }
 
-// transaction produces rows and commits: nil, or an error for each row, none of which is visible.
+// transaction produces rows and commits. It returns nil, or an error for each row, and then no row is
+// visible.
 func (s *Sink) transaction(ctx context.Context, p *producer, d outbox.Delivery, rows []int) []error {
 	all := func(err error) []error {
 		errs := make([]error, len(rows))
@@ -215,11 +217,11 @@ func (s *Sink) transaction(ctx context.Context, p *producer, d outbox.Delivery, 
 	errs, failed := s.fill(ctx, p, d, rows)
 	for _, err := range errs {
 		if errors.Is(err, outbox.ErrFenced) {
-			s.discard(p, err) // the broker has aborted what there was
+			s.discard(p, err) // the broker has aborted the transaction
 			return all(err)
 		}
 	}
-	// The end must not be cut short: what became of the transaction would be unknown.
+	// The end of the transaction has its own timeout: if ctx cut it short, its outcome would be unknown.
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.TransactionTimeout)
 	defer cancel()
 	commit := kgo.TransactionEndTry(!failed && ctx.Err() == nil)
@@ -239,8 +241,8 @@ func (s *Sink) transaction(ctx context.Context, p *producer, d outbox.Delivery, 
 	}
 }
 
-// fill produces rows into the open transaction and waits for all. When the context ends, what is
-// still buffered is given up.
+// fill produces rows into the open transaction and waits for all of them. When ctx ends, records that are
+// still buffered are given up.
 func (s *Sink) fill(ctx context.Context, p *producer, d outbox.Delivery, rows []int) (errs []error, failed bool) {
 	errs = make([]error, len(rows))
 	var wg sync.WaitGroup
@@ -273,8 +275,8 @@ func (s *Sink) fill(ctx context.Context, p *producer, d outbox.Delivery, rows []
 	return errs, failed
 }
 
-// giveUp makes all records of the producer settle. A broker that does not answer cannot be asked
-// what it has: then the producer goes, and with it what it holds.
+// giveUp makes the client finish with all records of the producer. If the broker does not answer, it is
+// unknown which it has; then the producer is discarded together with its records.
 func (s *Sink) giveUp(ctx context.Context, p *producer) {
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.watch.silence)
 	defer cancel()
@@ -283,8 +285,8 @@ func (s *Sink) giveUp(ctx context.Context, p *producer) {
 	}
 }
 
-// spoiled says why a transaction could not begin or end, and gives the producer up: the next delivery
-// initialises another one, unless this one was fenced.
+// spoiled returns the error for a transaction that could not begin or end, and discards the producer. The
+// next delivery initialises another one, unless this one was fenced.
 func (s *Sink) spoiled(p *producer, err error) error {
 	switch {
 	case oneOf(err, fenced) || errors.Is(err, kerr.InvalidProducerIDMapping):

@@ -21,7 +21,7 @@ type marker struct {
 	sequence uint64 // 0: there is none
 }
 
-// Fence writes the markers of a range. It does nothing if the sink has no fence.
+// Fence writes the markers of a range. It does nothing if Config.Fence is not set.
 func (s *Sink) Fence(ctx context.Context, subscription, shards string, epoch int64) error {
 	if !s.cfg.Fence {
 		return nil
@@ -44,7 +44,8 @@ func (s *Sink) Fence(ctx context.Context, subscription, shards string, epoch int
 	return errors.Join(first(errs, outbox.ErrFenced), first(errs, outbox.ErrSinkDown), first(errs, nil))
 }
 
-// first returns the first error of a kind; of no kind of ours if that is nil.
+// first returns the first error of a kind; with a nil kind the first that is neither ErrFenced nor
+// ErrSinkDown.
 func first(errs []error, kind error) error {
 	for _, err := range errs {
 		known := errors.Is(err, outbox.ErrFenced) || errors.Is(err, outbox.ErrSinkDown)
@@ -55,8 +56,8 @@ func first(errs []error, kind error) error {
 	return nil
 }
 
-// held returns the marker of a shard as this relay wrote it, and writes it if the relay did not call
-// Fence.
+// held returns the marker of a shard as this relay wrote it. It writes the marker if the relay has not
+// called Fence.
 func (s *Sink) held(ctx context.Context, d outbox.Delivery, shard int) (marker, error) {
 	subject := s.markerSubject(d.Subscription, shard)
 	s.mu.Lock()
@@ -71,7 +72,8 @@ func (s *Sink) held(ctx context.Context, d outbox.Delivery, shard int) (marker, 
 	return s.raise(ctx, subject, d.Epoch)
 }
 
-// raise makes sure that the marker has this epoch, and returns it. A higher one is another relay's.
+// raise makes sure that the marker has this epoch, and returns it. A higher epoch belongs to another
+// relay and is an error.
 func (s *Sink) raise(ctx context.Context, subject string, epoch int64) (marker, error) {
 	ctx, cancel := sink.Limit(ctx, sink.Deadline{What: "the stream", After: s.cfg.Timeout})
 	defer cancel()
@@ -91,7 +93,7 @@ func (s *Sink) raise(ctx context.Context, subject string, epoch int64) (marker, 
 		ack, err := s.js.PublishMsg(ctx, msg,
 			jetstream.WithExpectLastSequenceForSubject(m.sequence, subject), jetstream.WithExpectStream(s.cfg.Stream))
 		if code := codeOf(err); code == codeWrongSequence || code == codeBusySequence {
-			continue // somebody else was faster: look who; ends with the context
+			continue // another relay wrote at the same time: read again; ends with the context
 		}
 		if err != nil {
 			return marker{}, s.fenceFailed(ctx, subject, err)
@@ -102,7 +104,7 @@ func (s *Sink) raise(ctx context.Context, subject string, epoch int64) (marker, 
 	}
 }
 
-// newest reads a marker; sequence and epoch are 0 if there is none.
+// newest reads a marker. Sequence and epoch are 0 if there is none.
 func (s *Sink) newest(ctx context.Context, subject string) (marker, error) {
 	stream, err := s.js.Stream(ctx, s.cfg.Stream)
 	if err != nil {
@@ -122,9 +124,10 @@ func (s *Sink) newest(ctx context.Context, subject string) (marker, error) {
 	return marker{subject: subject, epoch: epoch, sequence: msg.Sequence}, nil
 }
 
-// fenceFailed says why a marker could not be read or written. Without it nothing can be published.
+// fenceFailed returns the error for a marker that could not be read or written. Without it nothing can be
+// published.
 func (s *Sink) fenceFailed(ctx context.Context, subject string, err error) error {
-	_, silent := errors.AsType[sink.Deadline](context.Cause(ctx)) // of ours, not of the delivery's
+	_, silent := errors.AsType[sink.Deadline](context.Cause(ctx)) // our own limit ended the call, not the delivery's
 	switch {
 	case !s.conn.IsConnected():
 		return s.disconnected()
@@ -149,7 +152,7 @@ func (s *Sink) remember(m marker) {
 	}
 }
 
-// forget makes the next publish look at the marker again.
+// forget makes the next publish read the marker again.
 func (s *Sink) forget(m marker) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,7 +161,8 @@ func (s *Sink) forget(m marker) {
 	}
 }
 
-// markerSubject names a shard's marker. What a subject cannot hold is written as = and two digits.
+// markerSubject returns the subject of a shard's marker. Characters that a subject cannot contain become
+// = and two digits.
 func (s *Sink) markerSubject(subscription string, shard int) string {
 	var b strings.Builder
 	b.WriteString(s.cfg.FenceSubject + ".")

@@ -2,27 +2,28 @@
 //
 // # What is published
 //
-// A message to the subject that the outbox message names as its topic, with Nats-Msg-Id as its id:
-// a stream drops repetitions within its duplicate window, which is to be longer than a take-over takes
-// (a few times the lease; JetStream's default of two minutes is enough for the profiles of emitd).
-// Headers are those of package sink (emitd-key, emitd-generation, …) and the message's own, but for names
-// that begin with nats-: to the server they are orders.
+// Each message goes to the subject that it names as its topic, with its ID in Nats-Msg-Id. A stream drops
+// repetitions within its duplicate window, which should be longer than a takeover takes: a few times the
+// lease. JetStream's default of two minutes is enough for the profiles of emitd. The headers are those of
+// package sink (emitd-key, emitd-generation, …) and the message's own, except names that begin with
+// nats-, which are commands to the server.
 //
-// A message counts as taken when the stream has acknowledged it. One message of a key is under way at
-// a time, all keys of a delivery at once.
+// A message counts as taken when the stream has acknowledged it. At most one message of a key is in
+// flight, but all keys of a delivery at once.
 //
 // # The fence
 //
-// Config.Fence makes the stream itself refuse a deposed relay. For every shard the stream holds a
-// marker: an empty message on the subject <fence_subject>.<subscription>.<shard>, whose header
-// emitd-generation is the epoch of the shard's relay. Fence replaces the markers, by compare-and-set
-// on their sequence, unless one has a higher epoch. Every message is published on the condition that
-// its shard's marker is still the one that this relay wrote (Nats-Expected-Last-Subject-Sequence for
-// the marker's subject), so that from the moment of a take-over nothing of the deposed relay is stored,
-// whenever it wakes up. It costs: the stream must bind the marker subjects too, consumers should not
-// (or skip them), and messages of one shard go one after the other, because a stream with replicas
+// With Config.Fence the stream itself rejects a relay that was replaced. For every shard the stream holds
+// a marker: an empty message on the subject <fence_subject>.<subscription>.<shard>. The marker's header
+// emitd-generation is the epoch of the shard's relay. Fence replaces the markers, by compare-and-set on
+// their sequence, unless one has a higher epoch. Every message is published on the condition that its
+// shard's marker is still the one that this relay wrote (Nats-Expected-Last-Subject-Sequence for the
+// marker's subject). So after a takeover nothing of the earlier relay is stored, whenever it resumes.
+//
+// The fence has a price. The stream must bind the marker subjects too, and consumers should not bind
+// them, or must skip them. Messages of one shard go one after the other, because a stream with replicas
 // checks one condition on a subject at a time. A marker that the stream's limits removed is written
-// anew.
+// again.
 //
 // # What an error means
 //
@@ -51,32 +52,33 @@ import (
 	"github.com/emitd/emitd/outbox/sink"
 )
 
-// Config of the sink. Only URL is required.
+// Config configures the sink. Only URL is required.
 type Config struct {
-	// URL of one or more servers, separated by commas. It may contain credentials, which are kept out
-	// of errors.
+	// URL names one or more servers, separated by commas. It may contain credentials, which errors never
+	// contain.
 	URL sink.Secret `yaml:"url"`
-	// Stream that messages must go to; default whichever binds the subject. Required with Fence.
+	// Stream is the stream that must take the messages; default whichever binds the subject. Required with
+	// Fence.
 	Stream string `yaml:"stream"`
-	// Domain of JetStream; default the server's.
+	// Domain is the JetStream domain; default the server's.
 	Domain string `yaml:"domain"`
-	// Fence makes the stream refuse deposed relays.
+	// Fence makes the stream reject relays that were replaced.
 	Fence bool `yaml:"fence"`
-	// FenceSubject is the beginning of the markers' subjects; default emitd.fence.
+	// FenceSubject is the prefix of the markers' subjects; default emitd.fence.
 	FenceSubject string `yaml:"fence_subject"`
-	// Timeout of one acknowledgement; default 5 s.
+	// Timeout bounds the wait for one acknowledgement; default 5 s.
 	Timeout time.Duration `yaml:"timeout"`
-	// Parallel is how many messages are under way at once in a delivery; default 1,000.
+	// Parallel is how many messages of a delivery may be in flight; default 1,000.
 	Parallel int `yaml:"parallel"`
-	// Name of the connection, as the server shows it; default emitd.
+	// Name is the connection's name as the server shows it; default emitd.
 	Name string `yaml:"name"`
-	// User, Password and Token log in; Credentials is a .creds file, NKey a file with a seed.
+	// User and Password, or Token, are the login. Credentials is a .creds file, NKey a file with a seed.
 	User        string      `yaml:"user"`
 	Password    sink.Secret `yaml:"password"`
 	Token       sink.Secret `yaml:"token"`
 	Credentials string      `yaml:"credentials"`
 	NKey        string      `yaml:"nkey"`
-	// TLS is used if it is there, even if it is empty, or if the URL says tls://.
+	// TLS is used if it is not nil, even if it is empty, or if the URL begins with tls://.
 	TLS *sink.TLS `yaml:"tls"`
 }
 
@@ -88,7 +90,7 @@ type Sink struct {
 
 	mu      sync.Mutex
 	markers map[string]marker // by subject
-	denied  map[string]string // subjects that the server does not let us publish to
+	denied  map[string]string // subjects that the server does not allow this user to publish to
 }
 
 var (
@@ -96,8 +98,8 @@ var (
 	_ outbox.Fencer = (*Sink)(nil)
 )
 
-// New checks the configuration and begins to connect. A server that is not there is no error: it is
-// connected to when it comes, and until then the sink is down.
+// New checks the configuration and starts to connect. A server that cannot be reached is not an error:
+// the sink is down until the connection succeeds.
 func New(_ context.Context, cfg Config) (*Sink, error) {
 	s := &Sink{cfg: cfg, markers: map[string]marker{}, denied: map[string]string{}}
 	opts, err := s.options()
@@ -123,7 +125,7 @@ func New(_ context.Context, cfg Config) (*Sink, error) {
 	return s, nil
 }
 
-// options fills in defaults, says what is wrong and makes the connection's options.
+// options sets the defaults, validates the configuration and makes the connection's options.
 func (s *Sink) options() ([]nats.Option, error) {
 	c := &s.cfg
 	switch {
@@ -152,7 +154,7 @@ func (s *Sink) options() ([]nats.Option, error) {
 	opts := []nats.Option{
 		nats.Name(c.Name), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
 		nats.ReconnectWait(time.Second), nats.Timeout(c.Timeout),
-		nats.ReconnectBufSize(-1), // what is published while there is no connection fails at once
+		nats.ReconnectBufSize(-1), // without a connection a publish fails at once
 		nats.ErrorHandler(s.asyncError),
 	}
 	if c.User != "" || c.Password != "" {
@@ -210,7 +212,7 @@ func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
 	return s.otherKeys(ctx, d, errs)
 }
 
-// otherKeys publishes what was held up only because another key of its shard failed.
+// otherKeys publishes rows that were held up only because another key of their shard failed.
 func (s *Sink) otherKeys(ctx context.Context, d outbox.Delivery, errs []error) []error {
 	for ctx.Err() == nil {
 		failed := map[string]bool{}
@@ -247,7 +249,7 @@ func (s *Sink) otherKeys(ctx context.Context, d outbox.Delivery, errs []error) [
 	return errs
 }
 
-// connected waits for a connection for as long as a publish may take.
+// connected waits for a connection, for at most Config.Timeout.
 func (s *Sink) connected(ctx context.Context) error {
 	bounded, cancel := sink.Limit(ctx, sink.Deadline{What: "the server", After: s.cfg.Timeout})
 	defer cancel()
@@ -266,7 +268,7 @@ func (s *Sink) connected(ctx context.Context) error {
 	return nil
 }
 
-// disconnected is the error of a sink without a connection, with its cause.
+// disconnected returns the error of a sink without a connection, with its cause.
 func (s *Sink) disconnected() error {
 	if err := s.conn.LastError(); err != nil {
 		return sink.Down("publish", errors.New("not connected: "+s.redact(err)))
@@ -274,7 +276,7 @@ func (s *Sink) disconnected() error {
 	return sink.Down("publish", errors.New("not connected"))
 }
 
-// redact takes what the URL has besides hosts out of a library's text.
+// redact removes the credentials, including those in the URL, from a library's error.
 func (s *Sink) redact(err error) string {
 	secrets := []sink.Secret{s.cfg.Password, s.cfg.Token}
 	for one := range strings.SplitSeq(string(s.cfg.URL), ",") {
@@ -289,7 +291,7 @@ func (s *Sink) redact(err error) string {
 	return sink.Redact(err.Error(), secrets...)
 }
 
-// valid reports whether a subject can be published to.
+// valid reports whether a message can be published to a subject.
 func valid(subject string) bool {
 	for token := range strings.SplitSeq(subject, ".") {
 		if token == "" || strings.ContainsAny(token, " \t\r\n*>") {

@@ -13,13 +13,13 @@ import (
 	"github.com/emitd/emitd/outbox/sink"
 )
 
-// Codes of JetStream's errors that have no name in the client.
+// Codes of JetStream errors for which the client has no name.
 const (
 	codeTooLarge      = 10054 // the stream's own limit
-	codeFull          = 10077 // the stream's limits, which refuse what is new: one stream of several
+	codeFull          = 10077 // limits of one stream, which refuse new messages
 	codeOtherStream   = 10060 // the subject belongs to a stream that is not Config.Stream
 	codeWrongSequence = 10071
-	codeBusySequence  = 10164 // the same, or another message of the condition's subject is under way
+	codeBusySequence  = 10164 // the same, or another message with a condition on the subject is in flight
 )
 
 // publish publishes one row and waits for the acknowledgement.
@@ -30,8 +30,8 @@ func (s *Sink) publish(ctx context.Context, d outbox.Delivery, row outbox.Row) e
 	if !s.cfg.Fence {
 		return s.send(ctx, d, row)
 	}
-	// The marker may have been removed by the stream's limits, or another message of the shard, of
-	// a delivery that was given up, may still be under way: look, and try again.
+	// The stream's limits may have removed the marker, or another message of the shard, from a delivery that
+	// was given up, may still be in flight. So the marker is read again and the publish repeated.
 	var err error
 	for range 3 {
 		var m marker
@@ -47,7 +47,7 @@ func (s *Sink) publish(ctx context.Context, d outbox.Delivery, row outbox.Row) e
 	return err
 }
 
-// send publishes a row once, under conditions.
+// send publishes a row once, with conditions as options.
 func (s *Sink) send(ctx context.Context, d outbox.Delivery, row outbox.Row, opts ...jetstream.PublishOpt) error {
 	ctx, cancel := sink.Limit(ctx, sink.Deadline{What: "the stream", After: s.cfg.Timeout})
 	defer cancel()
@@ -72,15 +72,15 @@ func (s *Sink) send(ctx context.Context, d outbox.Delivery, row outbox.Row, opts
 func message(d outbox.Delivery, row outbox.Row) *nats.Msg {
 	m := &nats.Msg{Subject: row.Topic, Data: row.Payload, Header: nats.Header{}}
 	for _, h := range sink.Headers(d, row) {
-		if !strings.HasPrefix(strings.ToLower(h.Name), "nats-") { // orders to the server
+		if !strings.HasPrefix(strings.ToLower(h.Name), "nats-") { // commands to the server
 			m.Header[h.Name] = []string{h.Value}
 		}
 	}
 	return m
 }
 
-// unacknowledged says why there may be no answer: a server that does not let us publish says so
-// without naming the message.
+// unacknowledged returns the error for a missing answer. If the server does not allow the publish, it
+// says so without naming the message, so denied subjects are looked up.
 func (s *Sink) unacknowledged(ctx context.Context, subject string) error {
 	s.mu.Lock()
 	why, denied := s.denied[subject]
@@ -95,7 +95,7 @@ func (s *Sink) unacknowledged(ctx context.Context, subject string) error {
 	}
 }
 
-// asyncError notes what the server says without being asked.
+// asyncError records permission errors, which the server sends outside of any answer.
 func (s *Sink) asyncError(_ *nats.Conn, _ *nats.Subscription, err error) {
 	if !errors.Is(err, nats.ErrPermissionViolation) {
 		return
@@ -110,7 +110,7 @@ func (s *Sink) asyncError(_ *nats.Conn, _ *nats.Subscription, err error) {
 	}
 }
 
-// classify says what an error of publishing means.
+// classify returns the kind of an error of publishing.
 func (s *Sink) classify(ctx context.Context, subject string, err error) error {
 	what := fmt.Sprintf("publish to %.80q", subject)
 	api, _ := errors.AsType[*jetstream.APIError](err)
@@ -136,7 +136,7 @@ func (s *Sink) classify(ctx context.Context, subject string, err error) error {
 	}
 }
 
-// noStream asks why nobody answered: a stream without a leader is silent for a moment, too.
+// noStream finds out why no stream answered. A stream that has no leader is also silent for a moment.
 func (s *Sink) noStream(ctx context.Context, subject string, err error) error {
 	what := fmt.Sprintf("publish to %.80q", subject)
 	_, asked := s.js.StreamNameBySubject(ctx, subject)

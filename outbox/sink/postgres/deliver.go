@@ -17,7 +17,7 @@ import (
 	"github.com/emitd/emitd/outbox/sink"
 )
 
-// pruneEvery is how often ids that are too old are removed, a thousand at a time.
+// pruneEvery is how often expired IDs are removed, a thousand at a time.
 const pruneEvery = time.Minute
 
 // Deliver writes the rows in one transaction.
@@ -45,10 +45,10 @@ func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
 		}
 		return []error{err}
 	}
-	// Some row is to blame: each gets a savepoint.
+	// At least one row is at fault: each gets a savepoint.
 	errs := make([]error, len(d.Rows))
 	err = s.inTx(ctx, "write", func(ctx context.Context, tx pgx.Tx) error {
-		clear(errs) // of an attempt that was rolled back
+		clear(errs) // from an attempt that was rolled back
 		if err := s.hold(ctx, tx, c); err != nil {
 			return err
 		}
@@ -60,7 +60,7 @@ func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
 	return errs
 }
 
-// together writes all rows in one go.
+// together writes all rows in one batch.
 func (s *Sink) together(ctx context.Context, tx pgx.Tx, d outbox.Delivery) error {
 	fresh, err := s.fresh(ctx, tx, d.Subscription, d.Rows)
 	if err != nil {
@@ -73,7 +73,7 @@ func (s *Sink) together(ctx context.Context, tx pgx.Tx, d outbox.Delivery) error
 	return tx.SendBatch(ctx, batch).Close()
 }
 
-// apart writes row by row, and what one fails by is its own.
+// apart writes row by row, each in a savepoint, so that a failure affects only its row.
 func (s *Sink) apart(ctx context.Context, tx pgx.Tx, d outbox.Delivery, errs []error) error {
 	failed := map[string]bool{}
 	for i, row := range d.Rows {
@@ -100,8 +100,8 @@ func (s *Sink) apart(ctx context.Context, tx pgx.Tx, d outbox.Delivery, errs []e
 	return nil
 }
 
-// fresh returns the rows that a statement is still to be run for, in order. The table of messages
-// knows by itself.
+// fresh returns the rows for which the statement has not run yet, in order. The message table needs no
+// such check, because its primary key refuses repetitions.
 func (s *Sink) fresh(ctx context.Context, tx pgx.Tx, subscription string, all []outbox.Row) ([]outbox.Row, error) {
 	if s.cfg.Statement == "" {
 		return all, nil
@@ -126,7 +126,7 @@ func (s *Sink) fresh(ctx context.Context, tx pgx.Tx, subscription string, all []
 	for _, row := range all {
 		if left[row.ID] {
 			out = append(out, row)
-			delete(left, row.ID) // the same id twice in a delivery is one message
+			delete(left, row.ID) // a repeated ID in a delivery is one message
 		}
 	}
 	return out, nil
@@ -156,7 +156,8 @@ func (s *Sink) queue(batch *pgx.Batch, d outbox.Delivery, row outbox.Row) {
 		row.TraceParent, row.TraceState, row.CreatedAt)
 }
 
-// prune removes ids that are older than Keep, now and then. That it fails is of no consequence.
+// prune removes IDs that are older than Keep, once per pruneEvery. Its errors are ignored, because the
+// next call tries again.
 func (s *Sink) prune(ctx context.Context) {
 	if s.cfg.Statement == "" {
 		return
@@ -172,7 +173,7 @@ func (s *Sink) prune(ctx context.Context) {
 	}
 }
 
-// inTx runs f in a transaction that is bounded in time, and says what its error means.
+// inTx runs f in a transaction of limited duration, and classifies its error.
 func (s *Sink) inTx(ctx context.Context, what string, f func(ctx context.Context, tx pgx.Tx) error) error {
 	ctx, cancel := sink.Limit(ctx, sink.Deadline{What: "the database", After: s.cfg.Timeout})
 	defer cancel()
@@ -188,8 +189,8 @@ func (s *Sink) inTx(ctx context.Context, what string, f func(ctx context.Context
 	}
 }
 
-// conflict reports whether a transaction failed only because of others: it was rolled back, and is
-// worth repeating at once.
+// conflict reports whether a transaction failed only because of concurrent transactions. It was rolled
+// back, and should be repeated at once.
 func conflict(err error) bool {
 	pg, _ := errors.AsType[*pgconn.PgError](err)
 	return pg != nil && (pg.Code == "40001" || pg.Code == "40P01")
@@ -208,8 +209,8 @@ func (s *Sink) once(ctx context.Context, what string, f func(ctx context.Context
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { return f(ctx, tx) })
 }
 
-// prepare makes the tables once, if that is asked for. It is one message and with it one transaction: a
-// relay that is stopped in the middle holds up nobody.
+// prepare creates the tables once, if the configuration asks for it. It sends all statements in one
+// message, which is one transaction, so a relay that stops in the middle blocks nothing.
 func (s *Sink) prepare(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -223,7 +224,7 @@ func (s *Sink) prepare(ctx context.Context) error {
 	return err
 }
 
-// rowError is what one row failed by: the others can be written without it.
+// rowError is the failure of a single row: the others can be written without it.
 type rowError struct{ error }
 
 func (e rowError) Unwrap() error { return e.error }
@@ -233,7 +234,7 @@ func ofRow(err error) bool {
 	return is
 }
 
-// classify says what an error of a statement means.
+// classify returns the kind of an error of a statement.
 func classify(ctx context.Context, what string, err error) error {
 	pg, _ := errors.AsType[*pgconn.PgError](err)
 	switch {
@@ -246,24 +247,24 @@ func classify(ctx context.Context, what string, err error) error {
 	}
 	text := fmt.Errorf("%s: %s (SQLSTATE %s)", what, pg.Message, pg.Code) // Detail may hold the payload
 	switch class := pg.Code[:min(2, len(pg.Code))]; {
-	case pg.Code == "57014": // by a timeout of the server's: the message may be the cause
+	case pg.Code == "57014": // a timeout of the server: the message may be the cause
 		return rowError{text}
 	case pg.Code == "23503":
 		return rowError{text}
-	case pg.Code == "42501" && pg.Routine == "ExecWithCheckOptions": // a policy for rows refuses this one
+	case pg.Code == "42501" && pg.Routine == "ExecWithCheckOptions": // a policy of row-level security refuses this row
 		return rowError{text}
 	case class == "22", class == "23", pg.Code == "P0001":
 		return rowError{sink.Permanent("%w", text)}
 	case class == "08", class == "28", class == "42", class == "53", class == "57", class == "3D", class == "3F", pg.Code == "25006":
 		return fmt.Errorf("%w: %w", outbox.ErrSinkDown, text)
-	case class == "40", pg.Code == "25P03": // still in conflict after repetitions; stopped for too long
+	case class == "40", pg.Code == "25P03": // still in conflict after repetitions; idle in the transaction for too long
 		return text
 	default:
 		return rowError{text}
 	}
 }
 
-// plain is a connection's error without what it was configured by.
+// plain returns a connection's error without the configuration that it contains.
 func plain(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

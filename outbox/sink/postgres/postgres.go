@@ -3,25 +3,25 @@
 // # What is written
 //
 // A delivery is one transaction on the target database. It locks the fence rows of the shards that it
-// writes, compares their epoch with its own, and inserts the messages:
+// writes, compares their epoch with its own, and writes the messages
 //
-//   - into Config.Table, which has the messages' id as its primary key: a message that is there is left
-//     as it is. The sink makes the table if Config.Create is set;
-//   - or by Config.Statement, run once for each message that was never delivered: its id is put into the
-//     table of delivered ids in the same transaction, and the statement runs only if it was not there.
-//     Ids are kept for Config.Keep, which bounds after what time a repetition is noticed.
+//   - into Config.Table, whose primary key is the message's ID, so that a message that is already there
+//     stays unchanged. The sink creates the table if Config.Create is set;
+//   - or by Config.Statement, run once for each new message. The message's ID is inserted into the table
+//     of delivered IDs in the same transaction, and the statement runs only if the ID was not there. IDs
+//     are kept for Config.Keep; a repetition after that time is not noticed.
 //
-// Either way a message takes effect once: repetitions, after a crash between the commit here and the
-// advance of the cursor there, change nothing. A replay of a subscription therefore changes nothing
-// either, as long as the ids are kept.
+// Either way a message takes effect once. Repetitions change nothing, for example after a crash between
+// the commit here and the advance of the cursor in the outbox. So a replay of a subscription changes
+// nothing either, as long as the IDs are kept.
 //
 // # The fence
 //
 // The fence table holds the epoch of each (subscription, shard). Fence raises it, and refuses an epoch
-// lower than what is there. A delivery reads it with a lock that holds off a raise until the
-// transaction has ended: so either it commits before the new relay begins, which then finds its ids, or
-// it sees the higher epoch and writes nothing. A relay that stops in the middle of a delivery (a paused
-// process, a lost host) holds its successor off for five seconds: then the database rolls it back.
+// lower than the stored one. A delivery reads it with a lock that blocks a raise until the transaction
+// has ended. So a delivery either commits before the new relay begins, which then finds its IDs, or it
+// sees the higher epoch and writes nothing. A relay that stops in the middle of a delivery (a paused
+// process, a lost host) blocks its successor for five seconds; then the database rolls it back.
 //
 // # What an error means
 //
@@ -54,16 +54,16 @@ import (
 	"github.com/emitd/emitd/outbox/sink"
 )
 
-// Config of the sink. URL or Pool is required.
+// Config configures the sink. URL or Pool is required.
 type Config struct {
-	// URL of the target database, as libpq knows it. It may contain a password.
-	// Behind a pooler that hands sessions around it needs default_query_exec_mode=cache_describe (with
-	// exec, types are unknown, and the database refuses every message).
+	// URL is the target database, in a form that libpq understands. It may contain a password. Behind a
+	// pooler that shares sessions it needs default_query_exec_mode=cache_describe. (With exec, types are
+	// unknown, and the database refuses every message.)
 	URL sink.Secret `yaml:"url"`
-	// Schema of the sink's own tables; default emitd_sink. It is made if Create is set.
+	// Schema holds the sink's own tables; default emitd_sink. It is created if Create is set.
 	Schema string `yaml:"schema"`
-	// Table to insert into, "name" or "schema.name"; default <schema>.message. Its columns: id uuid
-	// primary key, subscription, topic, key, type text, headers jsonb, payload bytea, traceparent,
+	// Table is the table to insert into, "name" or "schema.name"; default <schema>.message. Its columns: id
+	// uuid primary key, subscription, topic, key, type text, headers jsonb, payload bytea, traceparent,
 	// tracestate text, created_at, delivered_at timestamptz.
 	Table string `yaml:"table"`
 	// Statement to run instead for each new message. It may name @id (uuid), @subscription, @topic,
@@ -71,15 +71,15 @@ type Config struct {
 	//
 	//	insert into orders (id, body) values (@id, convert_from(@payload, 'UTF8')::jsonb)
 	Statement string `yaml:"statement"`
-	// Keep is how long ids are known that a Statement was run for; default 7 days.
+	// Keep is how long the IDs are kept for which a Statement was run; default 7 days.
 	Keep time.Duration `yaml:"keep"`
-	// Create makes schema and tables that are missing. Without it they must be there: see Schema.
+	// Create creates missing schemas and tables. Without it they must exist: see Schema.
 	Create bool `yaml:"create"`
-	// Timeout of one transaction; default 30 s.
+	// Timeout bounds one transaction; default 30 s.
 	Timeout time.Duration `yaml:"timeout"`
-	// Connections at most, if the sink makes the pool; default 8.
+	// Connections bounds the pool, if the sink makes one; default 8.
 	Connections int `yaml:"connections"`
-	// Pool to use instead of one of URL's. It is not closed.
+	// Pool is used instead of URL. The sink does not close it.
 	Pool *pgxpool.Pool `yaml:"-"`
 }
 
@@ -88,11 +88,11 @@ type Sink struct {
 	cfg  Config
 	sql  statements
 	pool *pgxpool.Pool
-	own  bool // the pool is ours
+	own  bool // the sink made the pool
 
 	mu     sync.Mutex
-	ready  bool      // tables were made, or need not be
-	pruned time.Time // when ids were removed last
+	ready  bool      // tables were created, or need not be
+	pruned time.Time // when expired IDs were last removed
 }
 
 var (
@@ -100,7 +100,8 @@ var (
 	_ outbox.Fencer = (*Sink)(nil)
 )
 
-// New checks the configuration. It does not connect: a database that is away is a sink that is down.
+// New checks the configuration. It does not connect: while the database cannot be reached, the sink is
+// down.
 func New(ctx context.Context, cfg Config) (*Sink, error) {
 	s := &Sink{cfg: cfg}
 	if err := s.configure(); err != nil {
@@ -131,12 +132,12 @@ func New(ctx context.Context, cfg Config) (*Sink, error) {
 
 var identifier = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
 
-// parameter finds the names in a statement, as far as they are not part of a literal.
+// parameter matches the names in a statement that are not part of a literal.
 var parameter = regexp.MustCompile(`(?:^|[\s(,=])@([a-zA-Z_]\w*)`)
 
 var parameters = []string{"id", "subscription", "topic", "key", "type", "headers", "payload", "created_at"}
 
-// configure fills in defaults and says what is wrong.
+// configure sets the defaults and validates the configuration.
 func (s *Sink) configure() error {
 	c := &s.cfg
 	if c.Schema == "" {
@@ -178,7 +179,7 @@ func (s *Sink) Close() error {
 	return nil
 }
 
-// Schema returns the statements that make the tables, for those who make them on their own.
+// Schema returns the statements that create the tables, for users who create them themselves.
 func (s *Sink) Schema() string { return s.sql.create }
 
 // Fence raises the epoch of the shards.
@@ -196,14 +197,14 @@ func (s *Sink) Fence(ctx context.Context, subscription, shards string, epoch int
 	})
 }
 
-// claim is an epoch on shards.
+// claim is an epoch for a set of shards.
 type claim struct {
 	subscription string
-	shards       []int32 // sorted: locks are taken in one order
+	shards       []int32 // sorted, so that locks are taken in one order
 	epoch        int64
 }
 
-// raise writes the epoch where it is lower, and refuses it where it is higher.
+// raise writes the epoch to shards with a lower one, and refuses it if a shard has a higher one.
 func (s *Sink) raise(ctx context.Context, tx pgx.Tx, c claim) error {
 	var highest int64
 	if err := tx.QueryRow(ctx, s.sql.raise, c.subscription, c.shards, c.epoch).Scan(&highest, nil); err != nil {
@@ -219,8 +220,8 @@ func (c claim) compare(highest int64) error {
 	return nil
 }
 
-// hold locks the fence rows until the transaction ends, so that no higher epoch can be written. A relay
-// that did not call Fence raises them here.
+// hold locks the fence rows until the transaction ends, so that no higher epoch can be written. If the
+// relay has not called Fence, it raises the epoch here.
 func (s *Sink) hold(ctx context.Context, tx pgx.Tx, c claim) error {
 	var found int
 	var lowest, highest int64

@@ -2,13 +2,13 @@ package postgres
 
 import "strings"
 
-// statements are those of a configuration.
+// statements holds the SQL texts of a configuration.
 type statements struct {
 	create, raise, hold, insert, note, prune string
 }
 
-// The templates: {schema} and {table} are names that match identifier. A session's search path is the role's,
-// because a Statement may mean it; so functions are named in full.
+// The templates; {schema} and {table} are names that match identifier. Functions are qualified, because
+// the session's search path is the role's: a Statement may depend on it.
 const (
 	createSQL = `create schema if not exists {schema};
 create table if not exists {schema}.fence (
@@ -25,7 +25,7 @@ create table if not exists {schema}.delivered (
 );
 create index if not exists delivered_at on {schema}.delivered (at);
 `
-	// Two relays that make them at once would get in each other's way.
+	// The lock makes two relays that create the tables at once wait for each other.
 	inTurnSQL = `select pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended('emitd sink'::text, 0::bigint));
 `
 
@@ -43,8 +43,8 @@ create index if not exists delivered_at on {schema}.delivered (at);
 	delivered_at timestamptz not null default pg_catalog.clock_timestamp()
 );
 `
-	// The rows are locked in the order of their shards, as hold does: two relays that overlap wait for
-	// each other, and do not deadlock.
+	// The rows are locked in the order of their shards, as in hold. So two relays with overlapping ranges
+	// wait for each other and do not deadlock.
 	raiseSQL = `with claim as (
 	select s.shard from unnest($2::int[]) s (shard) order by s.shard
 ), raised as (
@@ -60,8 +60,8 @@ select max(epoch), {idle} from raised`
 )
 select count(*), coalesce(min(epoch), 0), coalesce(max(epoch), 0), {idle} from held`
 
-	// What holds the fence must not hold it for ever: a relay that is stopped between two statements,
-	// or whose host is gone, is rolled back, so that its successor can begin.
+	// A transaction must not hold the fence for ever. If a relay stops between two statements, or its host
+	// is lost, the database rolls it back so that its successor can begin.
 	idleSQL = `pg_catalog.set_config('idle_in_transaction_session_timeout', '5s', true)`
 
 	insertSQL = `insert into {table} (id, subscription, topic, key, type, headers, payload, traceparent, tracestate, created_at)

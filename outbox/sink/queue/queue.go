@@ -1,17 +1,17 @@
-// Package queue is the sink that enqueues messages as jobs of emitd's own queue.
+// Package queue is the sink that submits messages as jobs to emitd's own queue.
 //
-// A message becomes a job whose ID is the message's id, so that a repetition within the queue's dedup
-// window changes nothing; whose group is the key, so that jobs of a key are on one shard in their
-// order; and whose type is the message's type. The queue is the one that the topic names, or
-// Config.Queue. The payload is handed on as it is. Headers and trace context have no place in a job:
-// a message that carries something besides its payload is one for another sink, or one whose payload
-// holds it; Config.Envelope wraps the payload into a JSON object with all of it.
+// A message becomes a job whose ID is the message's ID, so that a repetition within the queue's
+// deduplication window changes nothing. The job's group is the key, so jobs of a key are on one shard, in
+// their order. The job's type is the message's type. The queue is the one that the topic names, or
+// Config.Queue. The payload is passed on unchanged. A job has no place for headers and trace context. To
+// deliver those, use another sink, put them into the payload, or set Config.Envelope, which wraps the
+// payload in a JSON object with everything the message carries.
 //
-// A call is durable as a whole or not promised at all, so that messages of one key may share it. One
-// job that the queue refuses is found by enqueueing the call's jobs one by one.
+// A call is stored durably as a whole or not promised at all, so messages of one key may share it. If the
+// queue refuses a call because of one job, the sink submits the call's jobs one by one to find it.
 //
-// A key longer than a group may be becomes a digest of itself, which groups just as well. A type
-// longer than the queue allows is a permanent error of the queue's.
+// A key that is longer than a group may be is replaced by its digest, which groups just as well. A type
+// that is longer than the queue allows is a permanent error of the queue.
 //
 // # What an error means
 //
@@ -35,24 +35,23 @@ import (
 	"github.com/emitd/emitd/outbox/sink"
 )
 
-// Config of the sink. Only Producer is required.
+// Config configures the sink. Only Producer is required.
 type Config struct {
-	// Queue for all messages, instead of each one's topic.
+	// Queue receives all messages, instead of the queue that each topic names.
 	Queue string `yaml:"queue"`
-	// Envelope wraps the payload: {"id", "topic", "key", "type", "headers", "traceparent",
-	// "tracestate", "created_at", "payload"}; the payload as JSON if it is, else as the string
-	// payload_base64.
+	// Envelope wraps the payload: {"id", "topic", "key", "type", "headers", "traceparent", "tracestate",
+	// "created_at", "payload"}. A payload that is not JSON becomes the string payload_base64 instead.
 	Envelope bool `yaml:"envelope"`
-	// Timeout of one call; default 30 s.
+	// Timeout bounds one call; default 30 s.
 	Timeout time.Duration `yaml:"timeout"`
-	// Rows and Bytes of one call; default 500 and 4 MiB.
+	// Rows and Bytes bound one call; default 500 and 4 MiB.
 	Rows  int `yaml:"rows"`
 	Bytes int `yaml:"bytes"`
-	// Producer is the broker in this process, or a client of one.
+	// Producer is the broker in this process, or a client of a broker.
 	Producer queue.Producer `yaml:"-"`
 }
 
-// Sink enqueues messages. It is safe for concurrent use.
+// Sink submits messages. It is safe for concurrent use.
 type Sink struct{ cfg Config }
 
 var _ outbox.Sink = (*Sink)(nil)
@@ -75,10 +74,10 @@ func New(_ context.Context, cfg Config) (*Sink, error) {
 	return &Sink{cfg: cfg}, nil
 }
 
-// Close does nothing: the producer is the caller's.
+// Close does nothing, because the producer belongs to the caller.
 func (s *Sink) Close() error { return nil }
 
-// Deliver enqueues the rows.
+// Deliver submits the rows.
 func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
 	jobs := make([]queue.Job, len(d.Rows))
 	for i, row := range d.Rows {
@@ -105,7 +104,7 @@ func (s *Sink) target(row outbox.Row) string {
 	return row.Topic
 }
 
-// job makes a job of a row.
+// job returns the job of a row.
 func (s *Sink) job(row outbox.Row) queue.Job {
 	j := queue.Job{ID: row.ID.String(), Type: row.Type, Group: row.Key, Payload: row.Payload}
 	if len(j.Group) > maxGroup {
@@ -118,7 +117,7 @@ func (s *Sink) job(row outbox.Row) queue.Job {
 	return j
 }
 
-// maxGroup is the longest group that a queue takes, in bytes.
+// maxGroup is the longest group that a queue accepts, in bytes.
 const maxGroup = queue.MaxType
 
 // enqueue makes one call.
@@ -132,7 +131,7 @@ func (s *Sink) enqueue(ctx context.Context, name string, jobs []queue.Job) error
 	return s.classify(bounded, name, err)
 }
 
-// classify says what a refusal means.
+// classify returns the kind of a refusal.
 func (s *Sink) classify(ctx context.Context, name string, err error) error {
 	what := fmt.Sprintf("enqueue to %.80q", name)
 	e, _ := errors.AsType[*queue.Error](err)
@@ -159,7 +158,7 @@ func (s *Sink) classify(ctx context.Context, name string, err error) error {
 	return err
 }
 
-// envelope wraps a message with all that it carries.
+// envelope wraps a message with everything it carries.
 func envelope(row outbox.Row) []byte {
 	e := struct {
 		ID          string            `json:"id"`
@@ -183,7 +182,7 @@ func envelope(row outbox.Row) []byte {
 	}
 	out, err := json.Marshal(e)
 	if err != nil {
-		panic(fmt.Sprintf("queue: encode an envelope: %v", err)) // strings, bytes and valid JSON only
+		panic(fmt.Sprintf("queue: encode an envelope: %v", err)) // it has only strings, bytes and valid JSON
 	}
 	return out
 }

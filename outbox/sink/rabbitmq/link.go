@@ -13,23 +13,23 @@ import (
 	"github.com/emitd/emitd/outbox/sink"
 )
 
-// link is one connection with one channel that confirms.
+// link is one connection with one channel in confirm mode.
 type link struct {
 	conn    *amqp.Connection
 	channel *amqp.Channel
 	ended   chan struct{}          // closed when the channel has ended
-	why     atomic.Pointer[error]  // of the end; set before ended is closed
-	alarm   atomic.Pointer[string] // why the broker blocks, "" when it does not
+	why     atomic.Pointer[error]  // why the channel ended; set before ended is closed
+	alarm   atomic.Pointer[string] // why the broker blocks publishing, "" if it does not
 	asked   chan question
 }
 
-// question asks whether a message was returned.
+// question asks watch whether a message was returned.
 type question struct {
 	id     string
 	answer chan string
 }
 
-// connect returns the living link, or makes one.
+// connect returns the current link, or makes a new one.
 func (s *Sink) connect(ctx context.Context) (*link, error) {
 	select {
 	case s.turn <- struct{}{}:
@@ -57,7 +57,7 @@ func (s *Sink) connect(ctx context.Context) (*link, error) {
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("connect to %s: %w", sink.Host(string(s.cfg.URL)), context.Cause(ctx))
 		}
-		// What the library says may repeat the password that was refused.
+		// The library's error may repeat the password that was refused.
 		text := sink.Redact(err.Error(), sink.Secret(s.uri.Password))
 		s.failed = sink.Down("connect to "+sink.Host(string(s.cfg.URL)), errors.New(text))
 		return nil, s.failed
@@ -70,7 +70,8 @@ func (s *Sink) connect(ctx context.Context) (*link, error) {
 func (s *Sink) dial(ctx context.Context) (*link, error) {
 	ctx, cancel := sink.Limit(ctx, sink.Deadline{What: "the broker", After: s.cfg.Timeout})
 	defer cancel()
-	// The library keeps no time while it logs in: a silent peer would hold us.
+	// The library has no timeout during the login, so a silent peer would block the caller: the end of ctx
+	// closes the connection.
 	keep := func() bool { return true }
 	properties := amqp.NewConnectionProperties()
 	properties.SetClientConnectionName(s.cfg.Name)
@@ -116,9 +117,9 @@ func newLink(conn *amqp.Connection) (*link, error) {
 	return l, nil
 }
 
-// watch notes what the broker says about messages and about the channel, until that ends. Returns are
-// taken off a channel without a buffer: when a message's confirmation is seen, its return has been
-// taken, and a question asked after it finds the note.
+// watch records returned messages and alarms until the channel ends. The channel of returns has no
+// buffer. So when a message's confirmation is seen, its return has been received, and a question asked
+// after that finds the record.
 func (l *link) watch(ends chan *amqp.Error, returns chan amqp.Return, alarms chan amqp.Blocking) {
 	returned := map[string]string{}
 	for {
@@ -142,7 +143,7 @@ func (l *link) watch(ends chan *amqp.Error, returns chan amqp.Return, alarms cha
 				reason = "alarm: " + b.Reason
 			}
 			l.alarm.Store(&reason)
-		case e := <-ends: // nil when we closed it
+		case e := <-ends: // nil if this side closed it
 			err := errors.New("the channel was closed")
 			if e != nil {
 				err = e
@@ -154,7 +155,7 @@ func (l *link) watch(ends chan *amqp.Error, returns chan amqp.Return, alarms cha
 	}
 }
 
-// alive reports whether the channel can be published on.
+// alive reports whether the channel can be used to publish.
 func (l *link) alive() bool {
 	select {
 	case <-l.ended:
@@ -168,15 +169,15 @@ func (l *link) blocked() string { return *l.alarm.Load() }
 
 func (l *link) close() { _ = l.conn.CloseDeadline(time.Now().Add(time.Second)) }
 
-// errNack is a broker's refusal without a reason.
+// errNack is the broker's refusal, which has no reason.
 var errNack = errors.New("the broker refused it (nack): the queue may be full, or fail")
 
-// publish publishes a message and waits until the broker has confirmed it. A message that was
-// returned is confirmed, too: returned says why.
+// publish publishes a message and waits for the broker's confirmation. A returned message is confirmed as
+// well; then returned says why it came back.
 func (l *link) publish(ctx context.Context, exchange, key string, mandatory bool, m amqp.Publishing) (returned string, err error) {
 	sent := make(chan *amqp.DeferredConfirmation, 1)
 	failed := make(chan error, 1)
-	go func() { // a peer that does not read holds the library's write for ever
+	go func() { // the library's write never ends if the peer does not read
 		confirmation, err := l.channel.PublishWithDeferredConfirm(exchange, key, mandatory, false, m)
 		if err != nil {
 			failed <- err
@@ -201,7 +202,7 @@ func (l *link) publish(ctx context.Context, exchange, key string, mandatory bool
 		return "", context.Cause(ctx)
 	}
 	if !confirmation.Acked() {
-		if !l.alive() { // the library settles what is open when the channel ends
+		if !l.alive() { // when the channel ends, the library settles open confirmations as refused
 			return "", l.cause(ctx, errNack)
 		}
 		return "", errNack
@@ -212,7 +213,7 @@ func (l *link) publish(ctx context.Context, exchange, key string, mandatory bool
 	return l.returned(ctx, m.MessageId)
 }
 
-// forget takes the note of a message that nobody waits for any more.
+// forget removes the record of a returned message that no caller waits for any more.
 func (l *link) forget(confirmation *amqp.DeferredConfirmation, id string) {
 	select {
 	case <-confirmation.Done():
@@ -221,7 +222,7 @@ func (l *link) forget(confirmation *amqp.DeferredConfirmation, id string) {
 	}
 }
 
-// cause waits for the reason why the channel ended, which says more than what the library returned.
+// cause waits for the reason why the channel ended, which says more than the library's error.
 func (l *link) cause(ctx context.Context, err error) error {
 	if !l.channel.IsClosed() {
 		return err
@@ -234,7 +235,7 @@ func (l *link) cause(ctx context.Context, err error) error {
 	}
 }
 
-// returned asks whether the confirmed message came back.
+// returned asks whether the confirmed message was returned.
 func (l *link) returned(ctx context.Context, id string) (string, error) {
 	q := question{id, make(chan string, 1)}
 	select {

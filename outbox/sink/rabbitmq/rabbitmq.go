@@ -1,20 +1,20 @@
-// Package rabbitmq is the sink that publishes messages to RabbitMQ and what speaks AMQP 0-9-1.
+// Package rabbitmq is the sink that publishes messages to RabbitMQ, or anything that speaks AMQP 0-9-1.
 //
 // # What is published
 //
-// A persistent message with message-id = the id, type = the type, timestamp = when it was published,
-// content-type from the message's header of that name; other headers as headers, with those of package
-// sink (emitd-key, emitd-generation, …). It goes to Config.Exchange with the routing key that
-// Config.RoutingKey makes of it; by default to the default exchange with the topic as routing key,
-// which is the queue of that name.
+// Each message becomes a persistent AMQP message. Its message-id is the message's ID, its type the type,
+// its timestamp the time of publishing, and its content-type that of the message's header of this name.
+// Its headers are the message's other headers and those of package sink (emitd-key, emitd-generation, …).
+// It goes to Config.Exchange with the routing key that Config.RoutingKey gives. By default it goes to the
+// default exchange with the topic as routing key, which is the queue of that name.
 //
-// A message counts as taken when the broker has confirmed it: for durable queues when it is on disk,
-// for quorum queues when a majority has it. It is published as mandatory: one that no queue takes is
-// returned and is permanent, with the broker's words; Config.Unroutable lets those pass. One message
-// of a key is under way at a time, all keys of a delivery at once.
+// A message counts as taken when the broker has confirmed it: for durable queues when it is on disk, for
+// quorum queues when a majority has it. It is published as mandatory. A message that no queue takes is
+// returned, and fails as permanent with the broker's reason, unless Config.Unroutable is set. At most one
+// message of a key is in flight, but all keys of a delivery at once.
 //
-// A connection that is lost is made again by the next delivery. Messages that were under way are then
-// not confirmed, and are delivered again: consumers drop repetitions by message-id.
+// The next delivery after a lost connection connects again. Messages that were in flight are not
+// confirmed, and are delivered again: consumers drop repetitions by message-id.
 //
 // # What an error means
 //
@@ -26,8 +26,8 @@
 //
 // # What is not promised
 //
-// A fence: AMQP knows none. A deposed relay that was paused can still publish what it had in hand;
-// consumers may refuse a lower emitd-generation of a shard.
+// A fence, because AMQP has none. A relay that was paused and replaced can still publish what it had
+// begun to deliver. Consumers may reject a lower emitd-generation of a shard.
 package rabbitmq
 
 import (
@@ -45,25 +45,25 @@ import (
 	"github.com/emitd/emitd/outbox/sink"
 )
 
-// Config of the sink. Only URL is required.
+// Config configures the sink. Only URL is required.
 type Config struct {
-	// URL of the broker: amqp://user:password@host:5672/vhost, or amqps://….
+	// URL is the broker's address: amqp://user:password@host:5672/vhost, or amqps://….
 	URL sink.Secret `yaml:"url"`
-	// Exchange to publish to; default the default exchange, whose routing keys are queues.
+	// Exchange is the exchange to publish to; default the default exchange, whose routing keys are queues.
 	Exchange string `yaml:"exchange"`
 	// RoutingKey may contain {topic}, {type} and {key}; default {topic}.
 	RoutingKey string `yaml:"routing_key"`
-	// Unroutable says that messages which no queue takes are delivered as they are: to nobody.
+	// Unroutable says that a message that no queue takes counts as delivered, although nobody gets it.
 	Unroutable bool `yaml:"unroutable"`
-	// Timeout of a confirmation, and of connecting; default 10 s.
+	// Timeout bounds the wait for a confirmation, and connecting; default 10 s.
 	Timeout time.Duration `yaml:"timeout"`
-	// Heartbeat that notices a dead peer; default 10 s.
+	// Heartbeat is the AMQP heartbeat, by which a dead peer is noticed; default 10 s.
 	Heartbeat time.Duration `yaml:"heartbeat"`
-	// Parallel is how many messages are under way at once in a delivery; default 1,000.
+	// Parallel is how many messages of a delivery may be in flight; default 1,000.
 	Parallel int `yaml:"parallel"`
-	// Name of the connection as the broker shows it; default emitd.
+	// Name is the connection's name as the broker shows it; default emitd.
 	Name string `yaml:"name"`
-	// TLS of amqps.
+	// TLS is used for amqps.
 	TLS sink.TLS `yaml:"tls"`
 }
 
@@ -72,16 +72,16 @@ type Sink struct {
 	cfg    Config
 	uri    amqp.URI
 	tls    *tls.Config
-	turn   chan struct{} // held while connecting and while looking at what follows
+	turn   chan struct{} // held while connecting and while reading the fields below
 	link   *link         // nil: not connected
 	failed error         // why the last attempt to connect failed
-	tried  time.Time     // when
+	tried  time.Time     // when that was
 	closed bool
 }
 
 var _ outbox.Sink = (*Sink)(nil)
 
-// again is how long a failure to connect is believed before it is tried anew.
+// again is the pause after a failure to connect; during it the same error is returned.
 const again = time.Second
 
 // New checks the configuration. It does not connect.
@@ -118,7 +118,7 @@ func New(_ context.Context, cfg Config) (*Sink, error) {
 	return s, nil
 }
 
-// Close ends the connection. Messages that are under way are not confirmed.
+// Close closes the connection. Messages in flight are not confirmed.
 func (s *Sink) Close() error {
 	s.turn <- struct{}{}
 	defer func() { <-s.turn }()
@@ -144,7 +144,7 @@ func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
 	})
 }
 
-// publish publishes a row and waits for the broker's word.
+// publish publishes a row and waits for the broker's confirmation.
 func (s *Sink) publish(ctx context.Context, l *link, d outbox.Delivery, row outbox.Row) error {
 	key := s.routingKey(row)
 	if len(key) > 255 {
@@ -171,14 +171,14 @@ func (s *Sink) publish(ctx context.Context, l *link, d outbox.Delivery, row outb
 	}
 }
 
-// classify says what an error of a channel or connection means.
+// classify returns the kind of an error of a channel or connection.
 func classify(what string, err error) error {
 	e, _ := errors.AsType[*amqp.Error](err)
 	switch {
 	case e == nil:
 		return fmt.Errorf("%s: %w", what, err)
 	case e.Code == amqp.NotFound, e.Code == amqp.AccessRefused, e.Code == amqp.NotAllowed, e.Code == amqp.ResourceLocked:
-		return sink.Down(what, err) // exchange and login are the configuration's
+		return sink.Down(what, err) // exchange and login are configured, so this holds for all messages
 	default:
 		return fmt.Errorf("%s: %w", what, err)
 	}
@@ -198,7 +198,7 @@ func message(d outbox.Delivery, row outbox.Row) amqp.Publishing {
 	}
 	m.Headers[sink.Topic] = row.Topic
 	if len(m.ContentType) > 255 {
-		m.ContentType = "" // it is still among the headers
+		m.ContentType = "" // it remains among the headers
 	}
 	return m
 }

@@ -44,7 +44,8 @@ func (s Suite) repeated(t *testing.T, h *Harness) {
 	}
 }
 
-// odd messages are legal by outbox.Message.Validate and awkward for protocols of lines and text.
+// odd sends messages that outbox.Message.Validate allows and that are awkward for text and line-based
+// protocols.
 func odd(t *testing.T, h *Harness) {
 	rows := Rows(h.Topic, 6, 0)
 	rows[0].Payload = nil
@@ -86,7 +87,7 @@ func (s Suite) refused(t *testing.T, h *Harness) {
 	blocked(t, rows, errs, counts, bad)
 }
 
-// manyRefused has a whole key and a row of each kind refused; whatever is not refused flows.
+// manyRefused has a whole key and single rows refused. All other rows must be delivered.
 func (s Suite) manyRefused(t *testing.T, h *Harness) {
 	rows := Rows(h.Topic, 100, 10)
 	var bad []int
@@ -158,7 +159,7 @@ func (s Suite) resumed(t *testing.T, h *Harness) {
 	h.nothingIsLost(t, rows, make([]error, len(rows)))
 }
 
-// hung has one message to which the receiver never answers; the delivery's time ends.
+// hung has one message that the receiver never answers, until the delivery's context ends.
 func (s Suite) hung(t *testing.T, h *Harness) {
 	rows := Rows(h.Topic, 40, 4)
 	bad := 12

@@ -1,9 +1,9 @@
-// Package sinktest is the suite that every sink passes: what package sink promises, asked of a
+// Package sinktest is the conformance suite of sinks: it tests the promises of package sink against a
 // receiver that can be made to fail.
 //
-// A sink's tests bring a [Harness], a fresh receiver with a sink in front, and call [Run]. Faults
-// that the receiver cannot be made to have are named in [Suite.Without], beside the reason; the
-// rest of the suite always runs.
+// A sink's test makes a [Harness], which is a fresh receiver with a sink in front of it, and calls [Run].
+// Faults that the receiver cannot produce are listed in [Suite.Without], with the reason in a comment.
+// The rest of the suite always runs.
 package sinktest
 
 import (
@@ -19,45 +19,45 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// Bound is how long anything may take that has to come.
+// Bound limits every wait for something that must happen.
 const Bound = 30 * time.Second
 
-// Fault is something that a receiver can be made to do.
+// Fault is a failure that a receiver can be made to produce.
 type Fault string
 
 // The faults.
 const (
-	Refuse Fault = "refuse" // the named messages, for good
-	Falter Fault = "falter" // answers the named messages with an error that may pass
-	Hang   Fault = "hang"   // says nothing to the named messages
-	Down   Fault = "down"   // nobody listens any more
+	Refuse Fault = "refuse" // refuses the named messages for good
+	Falter Fault = "falter" // answers the named messages with a transient error
+	Hang   Fault = "hang"   // does not answer the named messages
+	Down   Fault = "down"   // nothing listens any more
 )
 
-// Taken is a message as the receiver has it.
+// Taken is a message that the receiver has taken.
 type Taken struct{ ID, Key string }
 
 // Harness is a sink with its receiver.
 type Harness struct {
 	Sink  outbox.Sink
 	Topic string // where messages go; default "orders"
-	// Received returns what the receiver has taken, in its order; per key where it keeps no total one.
+	// Received returns what the receiver has taken, in its order, or per key if it has no total order.
 	Received func(t *testing.T) []Taken
-	// Fail makes the receiver have a fault from now on; messages count for Refuse, Falter and Hang.
-	// A nil list of messages ends what can be ended.
+	// Fail makes the receiver produce a fault from now on. Refuse, Falter and Hang apply only to the given
+	// messages. A nil list of messages ends the faults that can be ended.
 	Fail func(t *testing.T, f Fault, messages []uuid.UUID)
 	// Secrets must not appear in any error.
 	Secrets []string
 }
 
-// Suite is what is run.
+// Suite configures the tests.
 type Suite struct {
 	New func(t *testing.T) *Harness
-	// Without are faults that this receiver cannot have.
+	// Without lists the faults that this receiver cannot produce.
 	Without []Fault
-	// Dedup says that the receiver drops a repeated id by itself.
+	// Dedup says that the receiver itself drops repeated IDs.
 	Dedup bool
-	// Atomic says that the rows of a call are taken together: one that fails with an error that may
-	// pass fails others with it.
+	// Atomic says that the rows of a call are taken together, so that a row with a transient error makes
+	// others fail with it.
 	Atomic bool
 }
 
@@ -99,7 +99,7 @@ func (s Suite) harness(t *testing.T) *Harness {
 	return h
 }
 
-// Rows makes n rows that go to a topic, spread over keys; every tenth has none if keys is positive.
+// Rows returns n rows for a topic, spread over keys. Every tenth has no key if keys is positive.
 func Rows(topic string, n, keys int) []outbox.Row {
 	rows := make([]outbox.Row, n)
 	for i := range rows {
@@ -120,12 +120,12 @@ func Rows(topic string, n, keys int) []outbox.Row {
 	return rows
 }
 
-// Delivery makes a delivery of rows by the first relay of the subscription "billing".
+// Delivery returns a delivery of rows by a relay of the subscription "billing".
 func Delivery(rows []outbox.Row) outbox.Delivery {
 	return outbox.Delivery{Subscription: "billing", Epoch: 7, Range: "0-63", Rows: rows}
 }
 
-// deliver calls the sink within the bound and looks at what holds for any result.
+// deliver calls the sink within the bound and checks what holds for any result.
 func (h *Harness) deliver(t *testing.T, ctx context.Context, rows []outbox.Row) []error { //nolint:revive // t first, as tests read
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, Bound)
@@ -142,7 +142,7 @@ func (h *Harness) deliver(t *testing.T, ctx context.Context, rows []outbox.Row) 
 	}
 }
 
-// judge checks that a result is well formed and keeps secrets.
+// judge checks that a result is well-formed and contains no secrets.
 func (h *Harness) judge(t *testing.T, rows []outbox.Row, errs []error) {
 	t.Helper()
 	if n := len(errs); n != 0 && n != 1 && n != len(rows) {
@@ -165,7 +165,7 @@ func (h *Harness) judge(t *testing.T, rows []outbox.Row, errs []error) {
 	}
 }
 
-// Spread turns what Deliver returned into one error a row.
+// Spread expands the result of Deliver to one error per row.
 func Spread(errs []error, n int) []error {
 	out := make([]error, n)
 	for i := range out {
@@ -179,8 +179,8 @@ func Spread(errs []error, n int) []error {
 	return out
 }
 
-// received asks the receiver and checks that what it has of each key is a beginning of the key's
-// rows, in order, repetitions of what was there aside.
+// received asks the receiver for its messages. It checks that those of each key, without repetitions, are
+// the first rows of the key in order.
 func (h *Harness) received(t *testing.T, rows []outbox.Row) map[string]int {
 	t.Helper()
 	counts := map[string]int{}
@@ -208,7 +208,7 @@ func (h *Harness) received(t *testing.T, rows []outbox.Row) map[string]int {
 	return counts
 }
 
-// nothingIsLost checks that what counts as delivered is at the receiver.
+// nothingIsLost checks that the receiver has every row that was reported as delivered.
 func (h *Harness) nothingIsLost(t *testing.T, rows []outbox.Row, errs []error) map[string]int {
 	t.Helper()
 	counts := h.received(t, rows)

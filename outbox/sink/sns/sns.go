@@ -1,15 +1,17 @@
-// Package sns is the sink that publishes messages to topics of Amazon SNS and what speaks its protocol.
+// Package sns is the sink that publishes messages to topics of Amazon SNS, or anything that speaks its
+// protocol.
 //
 // # What is published
 //
-// Batches of up to ten messages and 256 KiB. The SNS topic is the one whose ARN the message's topic
-// is, or Config.ARN with {topic} replaced by it. Body and attributes are as in the sink for SQS: the
-// payload or its base64, the facts of package sink and the message's headers; beyond ten attributes,
-// headers are the JSON object emitd-headers. Subscriptions with raw delivery get them as they are.
+// Messages are published in batches of up to ten messages and 256 KiB. The message's topic is the ARN of
+// the SNS topic, or replaces {topic} in Config.ARN. Body and attributes are as in the sink for SQS: the
+// payload or its base64, the facts of package sink and the message's headers. If there would be more than
+// ten attributes, the headers are the JSON object emitd-headers. Subscriptions with raw delivery get them
+// unchanged.
 //
 // In a FIFO topic (its ARN ends in .fifo) the message group is the key, or a digest of a key that is
-// longer than 128 bytes or not printable ASCII, and the deduplication id is the message's id: SNS
-// drops repetitions within five minutes. Of a key at most one message is in a batch.
+// longer than 128 bytes or not printable ASCII. The deduplication ID is the message's ID: SNS drops
+// repetitions within five minutes. A batch has at most one message of a key.
 //
 // # What an error means
 //
@@ -22,8 +24,8 @@
 //
 // # What is not promised
 //
-// A fence: SNS knows none, but in a FIFO topic what a deposed relay publishes again within five minutes
-// is dropped.
+// A fence, because SNS has none. But in a FIFO topic, what a replaced relay publishes again within five
+// minutes is dropped.
 package sns
 
 import (
@@ -43,19 +45,19 @@ import (
 	"github.com/emitd/emitd/outbox/sink/internal/amazon"
 )
 
-// Login is how to reach the service; the zero value takes everything from the environment.
+// Login configures access to the service. The zero value takes everything from the environment.
 type Login = amazon.Login
 
-// Config of the sink. The zero value publishes to the ARNs that the topics are, as the environment's
-// account.
+// Config configures the sink. With the zero value each message's topic is the ARN, and the account is
+// that of the environment.
 type Config struct {
 	Login `yaml:",inline"`
-	// ARN of the topic; may contain {topic}, e.g. arn:aws:sns:eu-central-1:123456789012:{topic}.
-	// Default {topic}.
+	// ARN is the ARN of the topic. It may contain {topic}, e.g.
+	// arn:aws:sns:eu-central-1:123456789012:{topic}. Default {topic}.
 	ARN string `yaml:"arn"`
-	// Timeout of one call, with the client's repetitions; default 30 s.
+	// Timeout bounds one call, including the client's repetitions; default 30 s.
 	Timeout time.Duration `yaml:"timeout"`
-	// Parallel is how many calls are under way at once in a delivery; default 16.
+	// Parallel is how many calls of a delivery may be in flight; default 16.
 	Parallel int `yaml:"parallel"`
 }
 
@@ -67,7 +69,7 @@ type Sink struct {
 
 var _ outbox.Sink = (*Sink)(nil)
 
-// New loads the configuration of AWS. It does not connect, unless credentials are to be fetched.
+// New loads the configuration of AWS. It does not connect, unless it must fetch credentials.
 func New(ctx context.Context, cfg Config) (*Sink, error) {
 	if cfg.ARN == "" {
 		cfg.ARN = "{topic}"
@@ -89,7 +91,7 @@ func New(ctx context.Context, cfg Config) (*Sink, error) {
 	return &Sink{cfg: cfg, client: sns.NewFromConfig(login)}, nil
 }
 
-// Close does nothing: connections end when they are idle.
+// Close does nothing: connections close when they are idle.
 func (s *Sink) Close() error { return nil }
 
 // Deliver publishes the rows.
@@ -146,7 +148,7 @@ func (s *Sink) publish(ctx context.Context, d outbox.Delivery, rows []int, messa
 		err = fmt.Errorf("%s: the answer does not mention the message", what)
 	}
 	for _, e := range entries {
-		n, _ := strconv.Atoi(*e.Id) // we made it
+		n, _ := strconv.Atoi(*e.Id) // publish wrote it
 		switch {
 		case failed[*e.Id] != nil:
 			errs[n] = failed[*e.Id]

@@ -14,12 +14,12 @@ import (
 	"github.com/emitd/emitd/outbox/sink/internal/amazon"
 )
 
-// protocol is the client's, but for calls whose context has a body: that is sent as it is. What the
-// client would encode are maps of pointers, ten messages of half a dozen attributes in each call,
-// which take more than all else that is done for a message.
+// protocol is the client's protocol, except for calls whose context has a body: that body is sent
+// unchanged. The client would encode maps of pointers, ten messages with half a dozen attributes in each
+// call, and that takes longer than everything else done for a message.
 type protocol struct{ smithyhttp.ClientProtocol }
 
-// body is the key of an encoded body.
+// body is the context key of an encoded body.
 type body struct{}
 
 // SerializeRequest implements [smithyhttp.ClientProtocol].
@@ -43,7 +43,7 @@ func (p protocol) SerializeRequest(ctx context.Context, schema *smithy.Operation
 	return nil
 }
 
-// batch is a call that is being written.
+// batch is the body of a call in progress.
 type batch struct {
 	url  string
 	fifo bool
@@ -51,19 +51,19 @@ type batch struct {
 	n    int
 }
 
-// perAttribute and perEntry are about what the names take.
+// perAttribute and perEntry are the approximate sizes of the field names.
 const (
 	perAttribute = 48
 	perEntry     = 160
 )
 
-// newBatch begins one whose messages have so many bytes and attributes.
+// newBatch starts a body. size and attributes are the totals of its messages.
 func newBatch(url string, fifo bool, size, attributes int) *batch {
 	size += size/16 + perAttribute*attributes + perEntry*amazon.MaxEntries + len(url)
 	return &batch{url: url, fifo: fifo, text: append(make([]byte, 0, size), `{"Entries":[`...)}
 }
 
-// add writes a message under a number.
+// add writes a message with the ID n.
 func (b *batch) add(n int, row outbox.Row, m amazon.Message) {
 	if b.n > 0 {
 		b.text = append(b.text, ',')
@@ -88,14 +88,14 @@ func (b *batch) add(n int, row outbox.Row, m amazon.Message) {
 	b.text = append(b.text, '}')
 }
 
-// end returns the whole.
+// end completes the body and returns it.
 func (b *batch) end() []byte {
 	b.quote(`],"QueueUrl":`, b.url)
 	return append(b.text, '}')
 }
 
-// quote writes a string of JSON behind some text. What is no UTF-8 becomes replacement characters, as
-// with encoding/json.
+// quote writes a JSON string after some text. Invalid UTF-8 becomes replacement characters, as in
+// encoding/json.
 func (b *batch) quote(before, s string) {
 	const hex = "0123456789abcdef"
 	text := append(append(b.text, before...), '"')

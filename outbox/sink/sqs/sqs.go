@@ -1,17 +1,19 @@
-// Package sqs is the sink that sends messages to queues of Amazon SQS and what speaks its protocol.
+// Package sqs is the sink that sends messages to queues of Amazon SQS, or anything that speaks its
+// protocol.
 //
 // # What is sent
 //
-// Batches of up to ten messages and 256 KiB. The queue is the one that the topic names, by name or by
-// URL, or Config.Queue. The body is the payload if it is text, else its base64; the attributes are
-// those of package sink (emitd-id, emitd-generation, …) and the message's headers, of which SQS takes
-// ten together: beyond, they are one attribute, the JSON object emitd-headers.
+// Messages are sent in batches of up to ten messages and 256 KiB. The topic names the queue, by name or
+// by URL, unless Config.Queue is set. The body is the payload if it is text, otherwise its base64. The
+// attributes are those of package sink (emitd-id, emitd-generation, …) and the message's headers. SQS
+// takes ten attributes: if there would be more, the headers become one attribute, the JSON object
+// emitd-headers.
 //
 // In a FIFO queue (its name ends in .fifo) the message group is the key, or a digest of a key that is
-// longer than 128 bytes or not printable ASCII; a message of no key is a group of its own. The
-// deduplication id is the message's id: SQS drops repetitions within five minutes. Of a key at most one
-// message is in a batch, so that an entry that fails is not overtaken. A standard queue keeps no order
-// and drops nothing, whatever we do.
+// longer than 128 bytes or not printable ASCII; a message without a key is a group of its own. The
+// deduplication ID is the message's ID: SQS drops repetitions within five minutes. A batch has at most
+// one message of a key, so that no message overtakes a failed one. A standard queue keeps no order and
+// drops no repetitions, whatever the sink does.
 //
 // # What an error means
 //
@@ -24,8 +26,8 @@
 //
 // # What is not promised
 //
-// A fence: SQS knows none, but in a FIFO queue what a deposed relay sends again within five minutes is
-// dropped.
+// A fence, because SQS has none. But in a FIFO queue, what a replaced relay sends again within five
+// minutes is dropped.
 package sqs
 
 import (
@@ -46,21 +48,21 @@ import (
 	"github.com/emitd/emitd/outbox/sink/internal/amazon"
 )
 
-// Login is how to reach the service; the zero value takes everything from the environment.
+// Login configures access to the service. The zero value takes everything from the environment.
 type Login = amazon.Login
 
-// Config of the sink. The zero value sends to the queues that the topics name, as the environment's
-// account.
+// Config configures the sink. With the zero value each message's topic names its queue, and the account
+// is that of the environment.
 type Config struct {
 	Login `yaml:",inline"`
-	// Queue for all messages, by name or by URL, instead of each one's topic.
+	// Queue receives all messages, by name or by URL, instead of the queue that each topic names.
 	Queue string `yaml:"queue"`
-	// Timeout of one call, with the client's repetitions; default 30 s.
+	// Timeout bounds one call, including the client's repetitions; default 30 s.
 	Timeout time.Duration `yaml:"timeout"`
-	// Parallel is how many calls are under way at once in a delivery; default 16.
+	// Parallel is how many calls of a delivery may be in flight; default 16.
 	Parallel int `yaml:"parallel"`
-	// MaxBytes of a batch, and so of a message; default and at most what SQS takes everywhere, 256 KiB,
-	// unless the queue is known to take 1 MiB.
+	// MaxBytes bounds a batch, and so a message; default 256 KiB, which SQS takes everywhere. Set up to 1
+	// MiB only if the queue is known to take that.
 	MaxBytes int `yaml:"max_bytes"`
 }
 
@@ -75,7 +77,7 @@ type Sink struct {
 
 var _ outbox.Sink = (*Sink)(nil)
 
-// New loads the configuration of AWS. It does not connect, unless credentials are to be fetched.
+// New loads the configuration of AWS. It does not connect, unless it must fetch credentials.
 func New(ctx context.Context, cfg Config) (*Sink, error) {
 	switch {
 	case cfg.Timeout < 0 || cfg.Parallel < 0:
@@ -98,7 +100,7 @@ func New(ctx context.Context, cfg Config) (*Sink, error) {
 	return &Sink{cfg: cfg, client: client, urls: map[string]string{}}, nil
 }
 
-// Close does nothing: connections end when they are idle.
+// Close does nothing: connections close when they are idle.
 func (s *Sink) Close() error { return nil }
 
 // Deliver sends the rows.
@@ -155,11 +157,11 @@ func (s *Sink) send(ctx context.Context, d outbox.Delivery, rows []int, messages
 	return errs
 }
 
-// ids are the names of a batch's messages.
+// ids are the IDs of a batch's entries.
 var ids = [amazon.MaxEntries]string{"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"}
 
-// encode writes the messages that can be sent, and returns what the client looks at of them: names, and
-// bodies for their checksums. It notes why others cannot.
+// encode writes the messages that can be sent. It returns what the client needs of them: IDs, and bodies
+// for their checksums. For the others it records the errors.
 func encode(url string, d outbox.Delivery, rows []int, messages []amazon.Message, errs []error) ([]types.SendMessageBatchRequestEntry, []byte) {
 	size, attributes := 0, 0
 	for _, i := range rows {
@@ -177,7 +179,7 @@ func encode(url string, d outbox.Delivery, rows []int, messages []amazon.Message
 	return entries, b.end()
 }
 
-// judge notes what became of the messages that were sent, by the answer: those that it does not mention
+// judge records the results of the messages that were sent. Messages that the answer does not mention
 // have failed.
 func judge(what string, out *sqs.SendMessageBatchOutput, errs []error) {
 	for i := range out.Failed {
@@ -199,7 +201,7 @@ func judge(what string, out *sqs.SendMessageBatchOutput, errs []error) {
 	}
 }
 
-// url returns the URL of a queue, and asks for it once.
+// url returns the URL of a queue. It asks the service once per queue.
 func (s *Sink) url(ctx context.Context, queue string) (string, error) {
 	if strings.HasPrefix(queue, "https://") || strings.HasPrefix(queue, "http://") {
 		return queue, nil
@@ -217,7 +219,7 @@ func (s *Sink) url(ctx context.Context, queue string) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.urls) > 10_000 {
-		clear(s.urls) // topics without end: ask again
+		clear(s.urls) // bounds the cache if there are endless topics
 	}
 	s.urls[queue] = aws.ToString(out.QueueUrl)
 	return s.urls[queue], nil

@@ -1,13 +1,13 @@
-// Package stdout is the sink that writes messages as lines of JSON: to the terminal while trying
-// things, to a pipe or a file for programs that read lines.
+// Package stdout is the sink that writes messages as lines of JSON: to the terminal for experiments, or
+// to a pipe or a file for programs that read lines.
 //
-// A line is one object with the members id, topic, subscription, shard, generation and created_at,
-// and, if they are not empty, key, type, headers, traceparent and tracestate. The payload is the
-// member payload if it is JSON, the string text if it is UTF-8, else payload_base64.
+// A line is one object with the members id, topic, subscription, shard, generation and created_at, and,
+// if they are not empty, key, type, headers, traceparent and tracestate. The payload is the member
+// payload if it is JSON, the string text if it is UTF-8, otherwise payload_base64.
 //
-// Lines are whole and in the order of the delivery; deliveries do not mix. A row is taken when the
-// writer has accepted its line: what the system has not yet written to a disk is lost with the
-// machine. A writer that fails is a sink that is down.
+// Lines are whole and in the order of the delivery, and lines of different deliveries are not mixed. A
+// row counts as taken when the writer has accepted its line; lines that the system has not yet written to
+// disk are lost if the machine crashes. If the writer fails, the sink is down.
 package stdout
 
 import (
@@ -26,18 +26,18 @@ import (
 	"github.com/emitd/emitd/outbox/sink"
 )
 
-// Config of the sink.
+// Config configures the sink.
 type Config struct {
-	// File is appended to, and created if it is not there; default standard output. "/dev/stderr" is
+	// File is appended to, and created if it does not exist; default standard output. "/dev/stderr" is
 	// standard error.
 	File string `yaml:"file"`
-	// Writer is written to instead.
+	// Writer is used instead of File.
 	Writer io.Writer `yaml:"-"`
 }
 
 // Sink writes lines. It is safe for concurrent use.
 type Sink struct {
-	turn chan struct{} // held while writing: a channel, because a writer may block for ever
+	turn chan struct{} // held while writing; a channel, because a writer may block for ever
 	out  io.Writer
 	file *os.File
 }
@@ -70,7 +70,7 @@ func (s *Sink) Close() error {
 	return s.file.Close()
 }
 
-// line is a message as it is written.
+// line is the JSON object of a message.
 type line struct {
 	ID           uuid.UUID         `json:"id"`
 	Topic        string            `json:"topic"`

@@ -16,7 +16,7 @@ import (
 	"github.com/emitd/emitd/outbox/sink"
 )
 
-// Of an answer's body, how much is read and how much is kept as cause, in bytes.
+// How much of an answer's body is read, and how much is kept as the cause, in bytes.
 const (
 	maxRead = 4 << 10
 	maxKept = 200
@@ -25,21 +25,21 @@ const (
 // maxRetryAfter bounds what a receiver may ask for.
 const maxRetryAfter = 24 * time.Hour
 
-// send posts and says what the answer means.
+// send sends the request and classifies the answer.
 func (s *Sink) send(ctx context.Context, req *http.Request) error {
 	resp, err := s.client.Do(req)
 	if err != nil {
 		return s.unanswered(ctx, req, err)
 	}
 	defer resp.Body.Close()
-	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxRead)) // the status says it all
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxRead)) // the status decides
 	if resp.StatusCode/100 == 2 {
 		return nil
 	}
 	return s.classify(resp, body)
 }
 
-// unanswered says why there is no answer.
+// unanswered returns the error for a request without an answer.
 func (s *Sink) unanswered(ctx context.Context, req *http.Request, err error) error {
 	err = sink.Bare(err)
 	what := "post to " + sink.Host(req.URL.String())
@@ -53,7 +53,7 @@ func (s *Sink) unanswered(ctx context.Context, req *http.Request, err error) err
 	}
 }
 
-// classify says what an answer other than 2xx means.
+// classify returns the kind of an answer other than 2xx.
 func (s *Sink) classify(resp *http.Response, body []byte) error {
 	code := resp.StatusCode
 	err := errors.New(s.describe(resp, body))
@@ -70,13 +70,13 @@ func (s *Sink) classify(resp *http.Response, body []byte) error {
 	return err
 }
 
-// describe is the cause as operators read it.
+// describe returns the cause that operators read.
 func (s *Sink) describe(resp *http.Response, body []byte) string {
 	text := fmt.Sprintf("%s answered %s", sink.Host(resp.Request.URL.String()), resp.Status)
 	if resp.StatusCode/100 == 3 {
 		return text + " to " + sink.Host(resp.Header.Get("Location")) + ", which is not followed"
 	}
-	// Redact before cutting: a secret that is cut in half is not found any more.
+	// Redact before cutting: a secret that is cut in half would no longer be found.
 	kept := strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
 			return r
@@ -93,7 +93,7 @@ func (s *Sink) describe(resp *http.Response, body []byte) string {
 	return s.redact(text) + ": " + kept
 }
 
-// redact hides the configured credentials, with which a receiver may answer.
+// redact hides the configured credentials, because a receiver's answer may contain them.
 func (s *Sink) redact(text string) string {
 	text = sink.Redact(text, s.cfg.Secrets...)
 	for _, value := range s.cfg.Headers {
@@ -105,7 +105,7 @@ func (s *Sink) redact(text string) string {
 	return text
 }
 
-// retryAfter reads seconds or a date; 0 is none.
+// retryAfter parses seconds or a date; 0 means none.
 func retryAfter(value string, now time.Time) time.Duration {
 	var after time.Duration
 	if seconds, err := strconv.ParseInt(value, 10, 32); err == nil {

@@ -53,7 +53,7 @@ func (s *Sink) event(d outbox.Delivery, row outbox.Row) event {
 	return e
 }
 
-// binary writes the event's attributes and the message's headers as headers of HTTP.
+// binary writes the event's attributes and the message's headers as HTTP headers.
 func (e event) binary(h http.Header) {
 	for _, own := range e.headers {
 		if !reserved(own.Name) {
@@ -79,15 +79,15 @@ func reserved(name string) bool {
 		!token(name)
 }
 
-// token reports whether HTTP knows a name as that of a header.
+// token reports whether name is valid as the name of an HTTP header.
 func token(name string) bool {
 	return name != "" && strings.IndexFunc(name, func(r rune) bool {
 		return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!#$%&'*+-.^_`|~", r)
 	}) < 0
 }
 
-// escape encodes an attribute as the HTTP binding wants it: everything but printable ASCII, and
-// space, quote and percent, as percent and two digits for each byte.
+// escape encodes an attribute by the HTTP binding of CloudEvents: each byte of space, quote, percent and
+// anything but printable ASCII becomes percent and two hexadecimal digits.
 func escape(value string) string {
 	var b strings.Builder
 	for i := range len(value) {
@@ -132,7 +132,7 @@ func (e event) structured() []byte {
 	return b.Bytes()
 }
 
-// encode is json.Marshal for what always can be.
+// encode is json.Marshal for values that can always be encoded.
 func encode(v any) []byte {
 	out, err := json.Marshal(v)
 	if err != nil {
@@ -141,7 +141,7 @@ func encode(v any) []byte {
 	return out
 }
 
-// setTrace hands the producer's span on.
+// setTrace passes on the producer's span.
 func setTrace(h http.Header, row outbox.Row) {
 	if row.TraceParent != "" {
 		h.Set(sink.TraceParent, row.TraceParent)

@@ -14,7 +14,7 @@ import (
 	"github.com/emitd/emitd/outbox/sink"
 )
 
-// decodeSecret reads "whsec_" and base64; the beginning may be left out.
+// decodeSecret decodes "whsec_" and base64; the prefix may be missing.
 func decodeSecret(s sink.Secret) ([]byte, error) {
 	key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(string(s), "whsec_"))
 	switch {
@@ -44,7 +44,7 @@ func (s *Sink) sign(h http.Header, id string, body []byte) {
 	h.Set("Webhook-Signature", strings.Join(signatures, " "))
 }
 
-// batchID is the same for the same messages in the same order.
+// batchID returns the same ID for the same messages in the same order.
 func batchID(d outbox.Delivery, rows []int) string {
 	sum := sha256.New()
 	for _, i := range rows {

@@ -3,9 +3,10 @@
 //
 // # What is sent
 //
-// A POST per message. In the mode Binary the payload is the body and the event's attributes are
-// ce-… headers; in the mode Structured the body is the event as one JSON object; in the mode Batch it
-// is a JSON array of events, which the receiver takes or refuses as a whole. The attributes:
+// In mode Binary each message is a POST: the payload is the body, and the event's attributes are ce-…
+// headers. In mode Structured each message is a POST whose body is the event as one JSON object. In mode
+// Batch the body is a JSON array of events, which the receiver takes or refuses as a whole. The
+// attributes are:
 //
 //	id               the message's id, the same in every attempt
 //	source           Config.Source, or emitd/<subscription>
@@ -17,21 +18,22 @@
 //	datacontenttype  the message's header content-type; else application/json if the payload is
 //	                 JSON; else application/octet-stream
 //
-// The message's headers travel as headers in the mode Binary, except those that HTTP needs itself (host,
-// connection, content-length, content-encoding, user-agent, …), those of this protocol (ce-…, webhook-…,
-// proxy-…, idempotency-key), and names that HTTP does not know, which only publishers other than in Go
-// can give; in the other modes as the attribute emitdheaders, a JSON object in a string.
+// In mode Binary the message's headers are sent as HTTP headers, with three exceptions: headers that HTTP
+// itself needs (host, connection, content-length, content-encoding, user-agent, …), those of this
+// protocol (ce-…, webhook-…, proxy-…, idempotency-key), and names that are invalid in HTTP, which only a
+// publisher in another language can write. In the other modes the headers are the attribute emitdheaders,
+// a JSON object in a string.
 //
-// Besides there are the headers emitd-subscription, emitd-shard (not in a batch) and
-// emitd-generation: the epoch of the relay. A receiver that remembers the highest generation per
-// subscription and shard can refuse a deposed relay.
+// Every request also has the headers emitd-subscription, emitd-shard (not in a batch) and
+// emitd-generation, the epoch of the relay. A receiver that remembers the highest generation per
+// subscription and shard can reject a relay that was replaced.
 //
 // # Signature
 //
-// With secrets, webhook-id (the message's id; of a batch a digest of its ids), webhook-timestamp
-// (seconds since 1970) and webhook-signature are sent. The signature is "v1," and the base64 of
-// HMAC-SHA256 over "<id>.<timestamp>.<body>"; one for each secret, separated by spaces, so that
-// secrets can be changed without a gap. A secret is "whsec_" and base64.
+// With secrets, each request has webhook-id (the message's ID; for a batch a digest of its IDs),
+// webhook-timestamp (seconds since 1970) and webhook-signature. The signature is "v1," and the base64 of
+// HMAC-SHA256 over "<id>.<timestamp>.<body>". There is one for each secret, separated by spaces, so that
+// secrets can be replaced without a gap. A secret is "whsec_" and base64.
 //
 // # What an answer means
 //
@@ -44,13 +46,13 @@
 //	no connection, bad TLS      the sink is down
 //	silence, garbage, hang-up   another attempt: the message may be the cause
 //
-// Redirects are followed when they keep method and body (307, 308) and stay on the same host and
-// scheme, three times; others are not, because signatures and credentials would go elsewhere. Of an
-// answer's body the first 4 KiB are read and 200 bytes are kept for the cause.
+// Redirects are followed up to three times if they keep method and body (307, 308) and stay on the same
+// host and scheme. Others are not followed, because signatures and credentials would go elsewhere. The
+// first 4 KiB of an answer's body are read, and 200 bytes are kept for the cause.
 //
 // # What is not promised
 //
-// Exactly once: the receiver drops repetitions by webhook-id or the event's id.
+// Exactly-once delivery: the receiver drops repetitions by webhook-id or the event's ID.
 package webhook
 
 import (
@@ -69,7 +71,7 @@ import (
 	"github.com/emitd/emitd/outbox/sink"
 )
 
-// Mode is how an event is put into a request.
+// Mode is how an event is encoded in a request.
 type Mode string
 
 // The modes.
@@ -79,31 +81,31 @@ const (
 	Batch      Mode = "batch"
 )
 
-// Config of the sink. Only URL is required.
+// Config configures the sink. Only URL is required.
 type Config struct {
-	// URL to post to; {topic} in its path or query is replaced by the message's topic.
+	// URL is where events are posted; {topic} in its path or query is replaced by the message's topic.
 	URL string `yaml:"url"`
-	// Mode of the events; default Binary.
+	// Mode is the encoding of the events; default Binary.
 	Mode Mode `yaml:"mode"`
-	// Source of the events; default emitd/<subscription>. A URI reference.
+	// Source is the source of the events, a URI reference; default emitd/<subscription>.
 	Source string `yaml:"source"`
-	// Secrets sign; several while one is replaced by another. None: no signature.
+	// Secrets sign the requests; several while one is being replaced. Without secrets there is no signature.
 	Secrets []sink.Secret `yaml:"secrets"`
-	// Headers are sent with every request, e.g. Authorization. Their values are kept out of errors.
+	// Headers are sent with every request, e.g. Authorization. Errors never contain their values.
 	Headers map[string]sink.Secret `yaml:"headers"`
-	// Timeout of one request, answer included; default 10 s. A receiver that needs longer is tried
-	// again and again: let it answer 202 first and work afterwards.
+	// Timeout bounds one request and its answer; default 10 s. A receiver that needs longer gets its
+	// messages again and again: it should answer 202 first and work afterwards.
 	Timeout time.Duration `yaml:"timeout"`
-	// Parallel is how many requests are under way at once, over all deliveries; default 16.
+	// Parallel is how many requests may be in flight, over all deliveries; default 16.
 	Parallel int `yaml:"parallel"`
-	// BatchRows and BatchBytes bound a request of the mode Batch; default 100 and 1 MiB.
+	// BatchRows and BatchBytes bound a request in mode Batch; default 100 and 1 MiB.
 	BatchRows  int `yaml:"batch_rows"`
 	BatchBytes int `yaml:"batch_bytes"`
-	// DownOn are answers that say that no message can be delivered, e.g. 503 of a gateway: then no
-	// attempt is counted and no key is parked. Default none, because one message that crashes the
-	// receiver would otherwise stop all.
+	// DownOn lists status codes that mean that no message can be delivered, e.g. 503 of a gateway. Then no
+	// attempt is counted and no key is parked. Default none, because otherwise one message that crashes the
+	// receiver would stop all others.
 	DownOn []int `yaml:"down_on"`
-	// TLS of https URLs.
+	// TLS is used for https URLs.
 	TLS sink.TLS `yaml:"tls"`
 }
 
@@ -112,7 +114,7 @@ type Sink struct {
 	cfg    Config
 	keys   [][]byte // of the secrets
 	client *http.Client
-	slots  chan struct{} // one for each request under way
+	slots  chan struct{} // one for each request in flight
 	now    func() time.Time
 }
 
@@ -133,7 +135,7 @@ func New(_ context.Context, cfg Config) (*Sink, error) {
 	return s, nil
 }
 
-// configure fills in defaults and says what is wrong.
+// configure sets the defaults and validates the configuration.
 func (s *Sink) configure() error {
 	c := &s.cfg
 	u, err := address.URL(strings.ReplaceAll(c.URL, "{topic}", "topic"))
@@ -190,7 +192,7 @@ func (s *Sink) transport() (*http.Transport, error) {
 	return t, nil
 }
 
-// sameHost follows redirects that repeat the request where it was sent.
+// sameHost allows only redirects that repeat the request on the same host.
 func sameHost(req *http.Request, via []*http.Request) error {
 	first, code := via[0], req.Response.StatusCode
 	kept := code == http.StatusTemporaryRedirect || code == http.StatusPermanentRedirect
@@ -200,13 +202,13 @@ func sameHost(req *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// Close lets go of idle connections.
+// Close closes idle connections.
 func (s *Sink) Close() error {
 	s.client.CloseIdleConnections()
 	return nil
 }
 
-// Deliver posts the rows: rows of one key one after the other, others at the same time.
+// Deliver posts the rows. Rows of one key are posted one after the other, other rows at the same time.
 func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
 	if s.cfg.Mode != Batch {
 		return sink.Each(ctx, d.Rows, s.cfg.Parallel, func(ctx context.Context, i int) error {
@@ -225,10 +227,10 @@ func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
 	})
 }
 
-// byTopic reports whether messages of other topics go to other URLs.
+// byTopic reports whether the URL depends on the message's topic.
 func (s *Sink) byTopic() bool { return strings.Contains(s.cfg.URL, "{topic}") }
 
-// size is about how long a row's event is in JSON: the payload may be base64.
+// size returns the approximate length of a row's event in JSON; the payload may become base64.
 func size(row outbox.Row) int {
 	n := 512 + len(row.Payload)*4/3 + len(row.Topic) + len(row.Key) + len(row.Type) + len(row.TraceState)
 	for name, value := range row.Headers {
@@ -253,7 +255,7 @@ func (s *Sink) single(ctx context.Context, d outbox.Delivery, row outbox.Row) er
 	return s.post(ctx, d, request{topic: row.Topic, id: row.ID.String(), header: h, body: body})
 }
 
-// batch posts several.
+// batch posts several messages in one request.
 func (s *Sink) batch(ctx context.Context, d outbox.Delivery, rows []int) error {
 	var body bytes.Buffer
 	body.WriteByte('[')
@@ -268,7 +270,7 @@ func (s *Sink) batch(ctx context.Context, d outbox.Delivery, rows []int) error {
 	return s.post(ctx, d, request{topic: d.Rows[rows[0]].Topic, id: batchID(d, rows), header: h, body: body.Bytes()})
 }
 
-// request is one POST, but for what all have in common.
+// request holds the parts of a POST that differ from request to request.
 type request struct {
 	topic, id string
 	header    http.Header
@@ -291,8 +293,8 @@ func (s *Sink) post(ctx context.Context, d outbox.Delivery, r request) error {
 		return sink.Permanent("post: the topic %.80q makes no URL", r.topic)
 	}
 	req.Header = r.header
-	// An empty one is not sent, and lets the transport repeat a request over a connection that
-	// turned out to be closed: the id makes repetitions harmless.
+	// An empty value is not sent, but it lets the transport repeat a request whose connection turned out to
+	// be closed. Repetitions are harmless because of the ID.
 	req.Header["Idempotency-Key"] = []string{}
 	req.Header.Set("User-Agent", "emitd")
 	req.Header.Set(sink.Subscription, d.Subscription)

@@ -1,5 +1,5 @@
-// Package amazon is what the sinks for SQS and SNS share: how a message becomes a body and at most
-// ten attributes, how a client is configured, and what errors mean.
+// Package amazon is what the sinks for SQS and SNS share: how a message becomes a body and at most ten
+// attributes, how a client is configured, and how errors are classified.
 package amazon
 
 import (
@@ -33,18 +33,18 @@ const (
 	Headers       = sink.Prefix + "headers"
 )
 
-// Login is how to reach the service. The zero value takes everything from the environment, as
+// Login configures access to the service. The zero value takes everything from the environment, as
 // Amazon's tools do.
 type Login struct {
 	Region string `yaml:"region"`
-	// Endpoint instead of Amazon's, e.g. http://localhost:9324.
+	// Endpoint replaces Amazon's, e.g. http://localhost:9324.
 	Endpoint string `yaml:"endpoint"`
-	// AccessKey and SecretKey instead of what the environment, a profile or the machine's role gives.
+	// AccessKey and SecretKey replace those of the environment, a profile or the machine's role.
 	AccessKey string      `yaml:"access_key"`
 	SecretKey sink.Secret `yaml:"secret_key"`
 }
 
-// Load makes the client's configuration.
+// Load returns the client's configuration.
 func (l Login) Load(ctx context.Context) (aws.Config, error) {
 	if l.Endpoint != "" {
 		u, err := address.URL(l.Endpoint)
@@ -78,14 +78,14 @@ func (l Login) Load(ctx context.Context) (aws.Config, error) {
 	return cfg, nil
 }
 
-// keep keeps the connections of all calls that a relay has under way: by default all but ten are closed
-// after each. A batch of small messages is written at once.
+// keep keeps the connections of all calls that a relay has in flight open; by default all but ten are
+// closed after each call. The larger write buffer sends a batch of small messages with one write.
 func keep(t *http.Transport) {
 	t.MaxIdleConns, t.MaxIdleConnsPerHost = 1000, 256
 	t.WriteBufferSize = 16 << 10
 }
 
-// Message is a row as the services take it.
+// Message is a row in the form that the services accept.
 type Message struct {
 	Body       string
 	Attributes []sink.Header
@@ -93,10 +93,10 @@ type Message struct {
 	Err        error
 }
 
-// NewMessage makes the body and attributes of a row. The payload is the body if it is text that XML
-// can hold; else the body is its base64 and the attribute emitd-encoding says base64; an empty payload
-// is a space and says empty. Headers are attributes if all of them can be; else they are one, the JSON
-// object emitd-headers.
+// NewMessage returns the body and attributes of a row. The body is the payload if that is text that XML
+// can contain. Otherwise it is the payload's base64, and the attribute emitd-encoding is "base64". An
+// empty payload becomes a space, and the attribute is "empty". Headers become attributes if all of them
+// can; otherwise they become one attribute, the JSON object emitd-headers.
 func NewMessage(d outbox.Delivery, row outbox.Row, limit int) Message {
 	m := Message{Body: string(row.Payload)}
 	own := sink.Own(row)
@@ -121,18 +121,18 @@ func NewMessage(d outbox.Delivery, row outbox.Row, limit int) Message {
 	return m
 }
 
-// Batches is how the messages of a delivery are sent.
+// Batches configures how the messages of a delivery are sent.
 type Batches struct {
-	Parallel int // calls under way at once
+	Parallel int // calls in flight at once
 	Bytes    int // of a batch
 	Target   func(outbox.Row) string
-	// Send makes one call with the messages of one target, by their places in the delivery. One error
-	// for several messages is that of the call.
+	// Send makes one call with messages of one target, given by their indexes in the delivery. One error for
+	// several messages is an error of the whole call.
 	Send func(ctx context.Context, rows []int) []error
 }
 
-// Deliver sends the messages of rows, each with its error if it is not to be sent. A call that was
-// refused for good is made again for each message by itself: that tells on whose account.
+// Deliver sends the messages of rows. Send must leave out those that have an Err. If a call is refused
+// for good, it sends each message of the call alone, to find those that are refused.
 func (b Batches) Deliver(ctx context.Context, rows []outbox.Row, messages []Message) []error {
 	plan := sink.Plan{
 		Parallel: b.Parallel, Rows: MaxEntries, Bytes: b.Bytes,
@@ -151,8 +151,8 @@ func (b Batches) Deliver(ctx context.Context, rows []outbox.Row, messages []Mess
 	})
 }
 
-// fit adds the message's headers, and keeps to the number of attributes: what there is no room for is
-// in the object, too.
+// fit adds the message's headers within the limit on attributes. Attributes that do not fit are moved
+// into the object emitd-headers.
 func (m *Message) fit(own []sink.Header) {
 	fits := len(m.Attributes)+len(own) <= maxAttributes
 	for _, h := range own {
@@ -166,7 +166,7 @@ func (m *Message) fit(own []sink.Header) {
 	for _, h := range own {
 		object[h.Name] = h.Value
 	}
-	for len(m.Attributes) >= maxAttributes { // the last facts, but not the encoding
+	for len(m.Attributes) >= maxAttributes { // move the last facts, but not the encoding
 		n := len(m.Attributes) - 1
 		if m.Attributes[n].Name == Encoding {
 			m.Attributes[n-1], m.Attributes[n] = m.Attributes[n], m.Attributes[n-1]
@@ -181,14 +181,14 @@ func (m *Message) fit(own []sink.Header) {
 	m.Attributes = append(m.Attributes, sink.Header{Name: Headers, Value: string(value)})
 }
 
-// text reports whether the services take it as it is: the characters of XML 1.0.
+// text reports whether the services accept s unchanged: it has only characters of XML 1.0.
 func text(s string) bool {
 	return utf8.ValidString(s) && strings.IndexFunc(s, func(r rune) bool {
 		return r < ' ' && r != '\t' && r != '\n' && r != '\r' || r == 0xfffe || r == 0xffff
 	}) < 0
 }
 
-// named reports whether an attribute may have this name.
+// named reports whether name is valid for an attribute.
 func named(name string) bool {
 	lower := strings.ToLower(name)
 	ok := len(name) <= maxName && !strings.HasPrefix(lower, "aws.") && !strings.HasPrefix(lower, "amazon.") &&
@@ -198,8 +198,8 @@ func named(name string) bool {
 	}) < 0
 }
 
-// Group returns the message group of a row: its key where a group can be named so, else the key's
-// base64 with a mark; a row of no key is a group of its own.
+// Group returns the message group of a row: its key if that is a valid group, otherwise the key's base64
+// with a prefix. A row without a key is a group of its own.
 func Group(row outbox.Row) string {
 	if row.Key == "" {
 		return row.ID.String()
@@ -211,8 +211,8 @@ func Group(row outbox.Row) string {
 	return "emitd:" + digest(row.Key)
 }
 
-// Errors of the services by what they mean to us. What is denied, or cannot be encrypted, is a matter of
-// one destination: we may be let into others.
+// The services' errors, by what they mean for a delivery. A denied or KMS error concerns one destination;
+// others may still be allowed.
 var (
 	missing = []string{"QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue", "NotFound", "NotFoundException", "InvalidAddress"}
 	busy    = []string{"Throttling", "ThrottlingException", "RequestThrottled", "Throttled", "ThrottledException", "OverLimit", "TooManyRequestsException"}
@@ -223,15 +223,15 @@ var (
 	denied = []string{"AccessDenied", "AccessDeniedException", "AuthorizationError", "AuthorizationErrorException"}
 )
 
-// local reports whether an error is one of a destination, to which its key for encryption belongs.
+// local reports whether an error concerns one destination, including its encryption key.
 func local(code string) bool {
 	return has(denied, code) || strings.Contains(strings.ToLower(code), "kms")
 }
 
-// Classify says what an error of a call means. Fixed says that the destination is the
-// configuration's, so that nothing can be delivered without it; else it is the message's, and what is
-// wrong with it is no reason to hold up the messages of others. A call that is refused for good has one
-// message to blame at least: the caller repeats it message by message.
+// Classify returns the kind of an error of a call. If fixed is set, the destination is configured, and an
+// error of it means that nothing can be delivered. Otherwise the message chose the destination, and an
+// error of it must not hold up other messages. If a call is refused for good, at least one of its
+// messages is at fault: the caller repeats it message by message.
 func Classify(ctx context.Context, what string, fixed bool, err error) error {
 	api, _ := errors.AsType[smithy.APIError](err)
 	switch {
@@ -255,7 +255,7 @@ func Classify(ctx context.Context, what string, fixed bool, err error) error {
 	}
 }
 
-// Entry says what a failed entry of a batch means.
+// Entry returns the error of a failed entry of a batch.
 func Entry(what, code, message string, senderFault bool) error {
 	err := fmt.Errorf("%s: %s: %s", what, code, message)
 	if senderFault && !has(busy, code) && !local(code) && !has(login, code) {

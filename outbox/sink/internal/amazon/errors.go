@@ -14,13 +14,13 @@ import (
 	"github.com/emitd/emitd/outbox/sink"
 )
 
-// digest names a key that cannot name itself.
+// digest replaces a key that is not a valid group.
 func digest(key string) string {
 	sum := sha256.Sum256([]byte(key))
 	return hex.EncodeToString(sum[:])
 }
 
-// has compares codes, which some services write with a namespace in front.
+// has reports whether codes contain a code; some services prefix it with a namespace.
 func has(codes []string, code string) bool {
 	if _, after, two := strings.Cut(code, "#"); two {
 		code = after
@@ -28,7 +28,7 @@ func has(codes []string, code string) bool {
 	return slices.Contains(codes, code)
 }
 
-// status is the answer's status, or 0 if there is none.
+// status returns the HTTP status of the answer, or 0 if there is none.
 func status(err error) int {
 	if r, ok := errors.AsType[*smithyhttp.ResponseError](err); ok && r.Response != nil {
 		return r.HTTPStatusCode()
@@ -36,12 +36,12 @@ func status(err error) int {
 	return 0
 }
 
-// short is the service's own words, without the client's wrapping.
+// short returns the service's own text, without the client's wrapping.
 func short(api smithy.APIError) error {
 	return fmt.Errorf("%s: %s", api.ErrorCode(), api.ErrorMessage())
 }
 
-// bare takes URLs out of what the client says about a connection.
+// bare removes URLs from the client's error about a connection.
 func bare(err error) error {
 	if r, ok := errors.AsType[*smithyhttp.ResponseError](err); ok && r.Response != nil {
 		return fmt.Errorf("answer %d makes no sense", r.HTTPStatusCode())

@@ -1,5 +1,5 @@
-// Package amazontest is a server that speaks as much of SQS (JSON) and SNS (query) as sending needs, and
-// looks at what it is sent as closely as the real ones: limits, names, groups and deduplication ids.
+// Package amazontest is a server that speaks the part of SQS (JSON) and SNS (query) that sending needs.
+// It checks requests as strictly as the real services: limits, names, groups and deduplication IDs.
 package amazontest
 
 import (
@@ -29,17 +29,17 @@ type Entry struct {
 	Attributes             map[string]string
 }
 
-// Server is the fake.
+// Server is the fake service.
 type Server struct {
 	URL string
 
 	server *httptest.Server
 	mu     sync.Mutex
 	taken  []Entry
-	known  map[string]bool // deduplication ids
+	known  map[string]bool // deduplication IDs
 	faults map[string]sinktest.Fault
-	answer func(w http.ResponseWriter) bool // instead of the usual
-	barred string                           // calls that name it are answered by refuse
+	answer func(w http.ResponseWriter) bool // answers calls instead of the server
+	barred string                           // refuse answers calls that name this
 	refuse func(w http.ResponseWriter)
 	calls  int
 	forget bool
@@ -54,7 +54,7 @@ func New(t testing.TB) *Server {
 	return s
 }
 
-// Fail makes entries fail, as sinktest.Harness wants it.
+// Fail implements the Fail of a sinktest.Harness.
 func (s *Server) Fail(_ *testing.T, f sinktest.Fault, ids []uuid.UUID) {
 	if f == sinktest.Down {
 		s.server.Close()
@@ -68,42 +68,42 @@ func (s *Server) Fail(_ *testing.T, f sinktest.Fault, ids []uuid.UUID) {
 	}
 }
 
-// Answer makes every call be answered so.
+// Answer makes f answer every call from now on.
 func (s *Server) Answer(f func(w http.ResponseWriter) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.answer = f
 }
 
-// Forbid makes every call about a destination of that name be answered so.
+// Forbid makes f answer every call about the destination of that name.
 func (s *Server) Forbid(name string, f func(w http.ResponseWriter)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.barred, s.refuse = name, f
 }
 
-// Forget makes the server take batches for SQS from now on without looking at them, and keep nothing.
+// Forget makes the server accept SQS batches unchecked from now on, and store nothing.
 func (s *Server) Forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.forget = true
 }
 
-// Entries returns what was taken, and Calls how many calls there were.
+// Entries returns the entries that the server has taken.
 func (s *Server) Entries() []Entry {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.taken)
 }
 
-// Calls returns how many batches came.
+// Calls returns how many batches the server has received.
 func (s *Server) Calls() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.calls
 }
 
-// Received returns what was taken, as sinktest.Harness wants it.
+// Received implements the Received of a sinktest.Harness.
 func (s *Server) Received(*testing.T) []sinktest.Taken {
 	var out []sinktest.Taken
 	for _, e := range s.Entries() {
@@ -125,7 +125,7 @@ type failure struct {
 
 // ServeHTTP speaks both protocols.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.ContentLength < 0 { // neither client does
+	if r.ContentLength < 0 { // the clients always send a length
 		http.Error(w, "a body has a length", http.StatusLengthRequired)
 		return
 	}
@@ -150,7 +150,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.sns(w, r, string(body))
 }
 
-// destined reports whether the body of a call names a destination, in the words of SQS or of SNS.
+// destined reports whether the body of a call names a destination, in the format of SQS or SNS.
 func destined(body, name string) bool {
 	for _, text := range []string{`"QueueName":"` + name + `"`, `/` + name + `"`, "%3A" + name + "&"} {
 		if strings.Contains(body, text) {
@@ -204,7 +204,7 @@ func (s *Server) take(r *http.Request, destination string, entries []Entry) (ok 
 	return ok, failed
 }
 
-// wrong says what the real service would refuse.
+// wrong returns why the real service would refuse an entry, "" if it would not.
 func wrong(e Entry, destination string) string {
 	fifo := strings.HasSuffix(destination, ".fifo")
 	switch {
@@ -271,8 +271,8 @@ func (s *Server) sqs(w http.ResponseWriter, r *http.Request, action string, body
 	_ = json.NewEncoder(w).Encode(out)
 }
 
-// quick takes a batch after Forget was called: with as little work as there can be, because what sends to it is to
-// be measured.
+// quick accepts a batch after Forget was called. It does as little work as possible, because the sender
+// is being measured.
 func (s *Server) quick(w http.ResponseWriter, action string, body []byte) bool {
 	s.mu.Lock()
 	forget := s.forget && action == "SendMessageBatch"
@@ -303,8 +303,8 @@ func (s *Server) quick(w http.ResponseWriter, action string, body []byte) bool {
 	return true
 }
 
-// cut finds the next field of that name whose value is a string, and returns the value and what is
-// behind it. No string contains what it looks for: quotes are escaped there.
+// cut finds the next field of that name with a string value. It returns the value and the text after it.
+// No string contains the searched text, because quotes in strings are escaped.
 func cut(text []byte, name string) (value, rest []byte, found bool) {
 	_, rest, found = bytes.Cut(text, []byte(`"`+name+`":"`))
 	for end := 0; found && end < len(rest); end++ {

@@ -11,22 +11,22 @@ import (
 	"github.com/emitd/emitd/outbox/sink/sinktest"
 )
 
-// Destination says where a sink sends to.
+// Destination selects where a sink sends to.
 type Destination int
 
 // The destinations.
 const (
-	ByTopic Destination = iota // what the message's topic names
-	Orders                     // one that the configuration names
-	FIFO                       // one that is FIFO
-	Nowhere                    // one that is not there
+	ByTopic Destination = iota // the one that the message's topic names
+	Orders                     // one named in the configuration
+	FIFO                       // a FIFO queue or topic
+	Nowhere                    // one that does not exist
 )
 
-// Suite is what the sinks for both services have in common, asked of one of them.
+// Suite holds the tests that the sinks of both services share, with what differs between them.
 type Suite struct {
-	// Open makes a sink with the credentials AKIA and hunter2 and this timeout, 0 for the default.
+	// Open makes a sink with the credentials AKIA and hunter2 and a timeout, 0 for the default.
 	Open func(t testing.TB, server *Server, to Destination, timeout time.Duration) outbox.Sink
-	// Refuse answers a call with an error, in the service's words.
+	// Refuse answers a call with an error, in the service's format.
 	Refuse func(w http.ResponseWriter, status int, code, message string)
 }
 
@@ -68,7 +68,7 @@ func (s Suite) sink(t *testing.T) {
 	}
 }
 
-// fields looks at what arrives of a message.
+// fields checks the body and attributes of messages as they arrive.
 func (s Suite) fields(t *testing.T) {
 	server := New(t)
 	rows := sinktest.Rows("shop", 4, 0)
@@ -97,7 +97,7 @@ func (s Suite) fields(t *testing.T) {
 			ok = e.Group == "k-1" && e.Body == `{"n":0}` && a["tenant"] == "acme" && a["emitd-key"] == "k-1"
 		case 1: // binary
 			ok = e.Group == row.ID.String() && e.Body == "/wA=" && a["emitd-encoding"] == "base64"
-		case 2: // a key that names no group
+		case 2: // a key that is not a valid group
 			ok = strings.HasPrefix(e.Group, "emitd:") && len(e.Group) <= 128 && a["emitd-key"] == row.Key
 		case 3: // more headers than attributes
 			ok = a["emitd-headers"] == `{"a":"1","b":"2","c":"3","d":"4","e":"5"}`
@@ -108,7 +108,7 @@ func (s Suite) fields(t *testing.T) {
 	}
 }
 
-// batches counts calls, and has one message above the limit among large ones.
+// batches counts calls, and sends one message above the limit among large ones.
 func (s Suite) batches(t *testing.T) {
 	server := New(t)
 	for _, err := range s.deliver(t, server, ByTopic, sinktest.Rows("orders", 100, 0)...) {
@@ -166,13 +166,13 @@ func (s Suite) missing(t *testing.T) {
 	}
 }
 
-// forbidden refuses whatever a topic of that name is asked, in each of the services' words: it is the
-// trouble of its messages alone, where the topic is theirs.
+// forbidden refuses every call about a topic of that name, with each error of the services. If messages
+// choose their topic, only those of this topic may be affected.
 func (s Suite) forbidden(t *testing.T) {
 	for _, c := range []struct {
 		code   string
 		status int
-		down   bool // whatever the topic
+		down   bool // for either kind of topic
 	}{
 		{"AccessDeniedException", 400, false},
 		{"AccessDenied", 403, false},
@@ -205,7 +205,7 @@ func (s Suite) forbidden(t *testing.T) {
 	}
 }
 
-// unconfirmed answers with success that names no message.
+// unconfirmed answers with success but without naming any message.
 func (s Suite) unconfirmed(t *testing.T) {
 	for _, body := range []string{"", "{}", "garbage", "<PublishBatchResponse><PublishBatchResult></PublishBatchResult></PublishBatchResponse>"} {
 		server := New(t)
