@@ -1,8 +1,7 @@
-// Command emitd makes processes on one store a cluster: they elect a leader, the leader assigns
-// daemons to nodes, and every node runs what is assigned to it.
+// Command emitd turns the processes that use one store into a cluster: they elect a leader, the leader
+// assigns daemons to nodes, and every node runs what is assigned to it.
 //
-// See package cli for what scripts may rely on, and docs/reference for all commands, settings and
-// errors.
+// Package cli documents what scripts may rely on. docs/reference lists all commands, settings and errors.
 package main
 
 import (
@@ -13,6 +12,6 @@ import (
 )
 
 func main() {
-	exec.GuardianMain() // in the processes that guard commands it does not return
+	exec.GuardianMain() // does not return in a process that guards commands
 	os.Exit(cli.Run())
 }

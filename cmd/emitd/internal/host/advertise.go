@@ -10,14 +10,15 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
 )
 
-// advertised returns the address under which other nodes reach this listener. It never is a wildcard, which
-// is the address of no node.
+// advertised returns the address under which other nodes reach this listener. It is never a wildcard,
+// because a wildcard is the address of no node. The first of these that exists counts:
 //
-//  1. What the configuration says.
+//  1. The configured address.
 //  2. The listener's own address, if it has one.
-//  3. The address from which this host reaches the stores that all nodes share: they are in the same network.
+//  3. The address from which this host reaches the stores that all nodes share, because they are in the
+//     same network.
 //  4. The address from which it reaches any other host.
-//  5. Any address of it that is not of this host alone.
+//  5. Any address of this host that other hosts can reach.
 func advertised(c *config.Config, at net.Addr, n network) string {
 	if c.Advertise != "" {
 		return c.Advertise
@@ -40,8 +41,8 @@ func advertised(c *config.Config, at net.Addr, n network) string {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), own.Port()).String()
 }
 
-// elsewhere are addresses of documentation, which lie beyond every network: the route to them is the default
-// route. Nothing is sent.
+// elsewhere holds addresses reserved for documentation. No network contains them, so the route to them is
+// the default route. Nothing is sent to them.
 var elsewhere = []string{"192.0.2.1:9", "[2001:db8::1]:9"}
 
 // usable reports whether other hosts may reach this one by an address.
@@ -49,7 +50,7 @@ func usable(ip netip.Addr) bool {
 	return ip.IsValid() && !ip.IsLoopback() && !ip.IsUnspecified() && !ip.IsLinkLocalUnicast() && !ip.IsMulticast()
 }
 
-// storeHosts returns the hosts that the URLs name, with a port.
+// storeHosts returns the hosts that the URLs name, each with a port.
 func storeHosts(urls ...string) (out []string) {
 	for _, text := range urls {
 		u, err := url.Parse(text)
@@ -58,7 +59,7 @@ func storeHosts(urls ...string) (out []string) {
 		}
 		hosts := u.Host
 		switch u.Scheme {
-		case "postgres", "postgresql": // several may be named
+		case "postgres", "postgresql": // may name several
 			if hosts == "" {
 				hosts = u.Query().Get("host")
 			}
@@ -72,7 +73,7 @@ func storeHosts(urls ...string) (out []string) {
 			continue
 		}
 		for _, host := range strings.Split(hosts, ",") {
-			if host == "" || strings.HasPrefix(host, "/") { // a socket of this host
+			if host == "" || strings.HasPrefix(host, "/") { // a Unix socket of this host
 				continue
 			}
 			if _, _, err := net.SplitHostPort(host); err != nil {
@@ -84,15 +85,15 @@ func storeHosts(urls ...string) (out []string) {
 	return out
 }
 
-// network is what this host knows of its network.
+// network is what this host knows about its network; tests replace it.
 type network struct {
-	from func(target string) (netip.Addr, error) // the address from which packets to the target would go
+	from func(target string) (netip.Addr, error) // the source address of packets to the target
 	own  func() []netip.Addr
 }
 
 var thisNetwork = network{
 	from: func(target string) (netip.Addr, error) {
-		c, err := net.Dial("udp", target) // sends nothing: it looks the route up
+		c, err := net.Dial("udp", target) // sends nothing: only looks up the route
 		if err != nil {
 			return netip.Addr{}, err
 		}
@@ -101,7 +102,7 @@ var thisNetwork = network{
 		return local.Addr().Unmap().WithZone(""), err
 	},
 	own: func() (out []netip.Addr) {
-		all, _ := net.InterfaceAddrs() // none, if it cannot be said
+		all, _ := net.InterfaceAddrs() // none after an error
 		for _, a := range all {
 			if p, err := netip.ParsePrefix(a.String()); err == nil {
 				out = append(out, p.Addr().Unmap())

@@ -9,11 +9,12 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 )
 
-// identity is who this process is to others, and whom it believes. It is read again when its files change.
+// identity holds the certificates of this process and the authorities that it trusts. It is read again
+// when its files change.
 type identity struct {
 	server *tls.Config // of the listener; nil: no TLS
 	client *tls.Config // of calls to other nodes; nil: no TLS
-	mutual bool        // callers must have a certificate
+	mutual bool        // callers must present a certificate
 }
 
 // readIdentity reads the files of api.tls.
@@ -26,7 +27,7 @@ func readIdentity(c config.TLS) (*identity, error) {
 			return nil, err
 		}
 		id.server = &tls.Config{Certificates: []tls.Certificate{*pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
-		if c.ClientCA != "" { // given, and checked; the guard decides which paths want one
+		if c.ClientCA != "" { // a presented certificate is checked; the guard decides which paths require one
 			if id.server.ClientCAs, err = authorities("api.tls.client_ca", c.ClientCA); err != nil {
 				return nil, err
 			}
@@ -37,8 +38,8 @@ func readIdentity(c config.TLS) (*identity, error) {
 	return id, err
 }
 
-// ClientTLS returns how nodes are called: with TLS if they listen with it, as this node does, or if an authority of
-// theirs is named. Nil is without.
+// ClientTLS returns the TLS configuration of calls to other nodes, nil for no TLS. TLS is used if this
+// node listens with it, because the others do as well, or if an authority for them is configured.
 func ClientTLS(c config.TLS) (*tls.Config, error) {
 	if c.Cert == "" && c.CA == "" {
 		return nil, nil

@@ -10,8 +10,8 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 )
 
-// Check judges what a node would find wrong on this machine without asking anybody else: the token
-// file, the certificate, and the commands of the exec daemons.
+// Check reports what a node would find wrong on this machine without calling others: the token file, the
+// certificate, and the commands of the exec daemons.
 func Check(c *config.Loaded) fault.List {
 	var bad fault.List
 	g, err := newGuard(c.API, slog.New(slog.DiscardHandler))
@@ -32,7 +32,7 @@ func Check(c *config.Loaded) fault.List {
 	return bad
 }
 
-// valid reports whether the chain's own certificate is in force now.
+// valid returns a fault unless the first certificate of the chain is valid now.
 func valid(chain [][]byte, file string) error {
 	leaf, err := x509.ParseCertificate(chain[0])
 	if err != nil {

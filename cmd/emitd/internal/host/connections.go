@@ -10,21 +10,21 @@ import (
 	"time"
 )
 
-// connections is a listener that has so many connections at most. When all places are taken, a new
-// connection takes that of the one which has asked nothing for longest. If all are busy, it takes one of the
-// address that has most of them, so that nobody keeps others out for ever with calls that last, such as
-// WebSockets; if its own address has as many, it is closed.
+// connections is a listener with a limit on open connections. When the limit is reached, a new connection
+// replaces the one that has been idle longest. If all are busy, it replaces one from the address with the
+// most connections, so that no client can keep others out for ever with long calls such as WebSockets. If
+// its own address has as many, the new connection is closed.
 type connections struct {
 	net.Listener
 	most int
 	log  *slog.Logger
 
 	mu     sync.Mutex
-	open   map[*connection]time.Time // since when nothing was asked; zero: it is busy
+	open   map[*connection]time.Time // idle since then; zero: busy
 	warned time.Time
 }
 
-// connection is one of them.
+// connection is a connection that connections counts.
 type connection struct {
 	net.Conn
 	of *connections
@@ -34,7 +34,7 @@ func newConnections(l net.Listener, most int, log *slog.Logger) *connections {
 	return &connections{Listener: l, most: most, log: log, open: map[*connection]time.Time{}}
 }
 
-// Accept waits for the next connection for which there is a place.
+// Accept waits for the next connection that is admitted.
 func (l *connections) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
@@ -48,7 +48,7 @@ func (l *connections) Accept() (net.Conn, error) {
 	}
 }
 
-// admit gives a connection a place, or returns nil.
+// admit adds a connection, or returns nil if it was closed.
 func (l *connections) admit(c net.Conn) *connection {
 	l.mu.Lock()
 	var victim *connection
@@ -80,7 +80,8 @@ func (l *connections) admit(c net.Conn) *connection {
 	return out
 }
 
-// heaviest returns a connection of the address that has most, nil if the newcomer's would then have as many.
+// heaviest returns a connection of the address that has most, or nil if the newcomer's address would then
+// have as many.
 func (l *connections) heaviest(newcomer netip.Addr) *connection {
 	count := map[netip.Addr]int{}
 	var victim *connection
@@ -97,8 +98,8 @@ func (l *connections) heaviest(newcomer netip.Addr) *connection {
 	return victim
 }
 
-// addressOf is where a connection comes from: of IPv6 the network, in which a host has as many addresses as
-// it likes.
+// addressOf returns the remote address of a connection. For IPv6 it is the network, because a host can
+// use any number of addresses in it.
 func addressOf(c net.Conn) netip.Addr {
 	at, err := netip.ParseAddrPort(c.RemoteAddr().String())
 	if err != nil {
@@ -113,7 +114,7 @@ func addressOf(c net.Conn) netip.Addr {
 	return ip
 }
 
-// note learns from the server what a connection does.
+// note records the state changes of a connection that the server reports.
 func (l *connections) note(c net.Conn, s http.ConnState) {
 	if t, ok := c.(*tls.Conn); ok {
 		c = t.NetConn()
@@ -134,7 +135,7 @@ func (l *connections) note(c net.Conn, s http.ConnState) {
 	l.open[own] = since
 }
 
-// Close closes the connection and frees its place.
+// Close closes the connection and makes room for another.
 func (c *connection) Close() error {
 	c.of.mu.Lock()
 	delete(c.of.open, c)

@@ -16,11 +16,11 @@ import (
 	"github.com/emitd/emitd/daemon/sweeper"
 )
 
-// builtin reports whether the id is one of ours.
+// builtin reports whether an ID is that of a built-in daemon.
 func builtin(id daemon.ID) bool { return strings.HasPrefix(string(id), daemon.Reserved) }
 
-// daemons makes what all nodes run alike: what the program brings along, and the commands of the
-// configuration. end is called when all nodes have stopped.
+// daemons makes the daemons that all nodes of the process run alike: those of Options.Extra and the
+// commands of the configuration. end is called when all nodes have stopped.
 func (h *host) daemons() (out []Daemon, end func() error, err error) {
 	commands, end, err := h.commands()
 	if err != nil {
@@ -29,8 +29,8 @@ func (h *host) daemons() (out []Daemon, end func() error, err error) {
 	return slices.Concat(h.Extra, commands), end, nil
 }
 
-// sweeper makes the daemon that keeps a node's store short, but for what people may want to look at;
-// none if the store sweeps nothing.
+// sweeper makes the daemon that removes old data from a node's store; nil if the store needs no sweeping.
+// What people may still want to see is kept for a while.
 func (h *host) sweeper(c *coordinator.Coordinator) []Daemon {
 	tasks := c.SweepTasks(coordinator.Retention{NodeAge: time.Hour, LockAge: 24 * time.Hour})
 	if len(tasks) == 0 {
@@ -39,8 +39,8 @@ func (h *host) sweeper(c *coordinator.Coordinator) []Daemon {
 	return []Daemon{{sweeper.Spec(), sweeper.New(tasks, sweeper.Config{Logger: h.log})}}
 }
 
-// commands makes the exec daemons. They share one guardian, which inherits the lock file: while
-// that is held, nobody takes this process and its commands for dead.
+// commands makes the exec daemons. They share one guardian, which inherits the lock file. While any
+// process holds the lock, no other node takes this process and its commands for dead.
 func (h *host) commands() (out []Daemon, end func() error, err error) {
 	if len(h.Config.Daemons.Exec) == 0 {
 		return nil, func() error { return nil }, nil

@@ -17,29 +17,28 @@ import (
 	"github.com/emitd/emitd/storage/blob/throttle"
 )
 
-// front is the queues' API of a process. It answers from the first moment on every node, and
-// forwards to whoever serves the shard; once the object store is open, this process serves shards
-// as well.
+// front is the queue API of a process. It answers from the start on every node and forwards calls to the
+// node that serves the shard. Once the object store is open, this process serves shards as well.
 //
 //	forwarding ──▶ object store opened ──▶ serving
 //	    ▲  │ cannot be used: again after a pause
 //	    └──┤
 //	       └ unfit (E3301): forwarding for good
 //
-// All of this is beside the way of the nodes: they start, lead and run other daemons whether the
-// object store answers or not.
+// The nodes do not depend on any of this: they start, lead and run other daemons whether or not the
+// object store answers.
 type front struct {
 	h     *host
 	where *locate.Locator
 	open  backend.Opener // nil: this process has no queues
 
 	answers atomic.Pointer[answers]
-	queues  atomic.Pointer[queues]      // nil until served
+	queues  atomic.Pointer[queues]      // nil until this process serves queues
 	failed  atomic.Pointer[fault.Fault] // why the object store is not open
-	past    []*answers                  // replaced, to be closed; of run's goroutine
+	past    []*answers                  // replaced, to be closed; only run's goroutine uses it
 }
 
-// answers is what answers calls.
+// answers is the handler of calls with its forwarder.
 type answers struct {
 	forward *api.Forwarder
 	handler *api.Handler
@@ -51,11 +50,11 @@ var (
 	_ client.Doubter = (*locate.Locator)(nil)
 )
 
-// newFront makes the API, which forwards. What is wrong with the configuration is an error.
+// newFront makes the API, which at first only forwards. Its errors are mistakes in the configuration.
 func (h *host) newFront() (*front, error) {
 	f := &front{h: h}
 	f.where = locate.New(locate.Config{Cluster: h.up.Store.Store, Exists: f.exists})
-	var list api.Directory // none: a node without an object store declares no queues
+	var list api.Directory // nil: a node without an object store declares no queues
 	if h.Config.Objects.URL != "" && h.Config.Runs(string(queue.Kind)) {
 		open, err := backend.Objects(h.Config.Objects.URL)
 		if err != nil {
@@ -71,7 +70,7 @@ func (h *host) newFront() (*front, error) {
 	return f, nil
 }
 
-// assemble makes what answers calls, with the broker of this process if there is one.
+// assemble makes the handler of calls, with the broker of this process if there is one.
 func (f *front) assemble(s api.Sharding, local queue.Service, d api.Directory) (*answers, error) {
 	forward, err := api.NewForwarder(api.ForwarderConfig{
 		Locator: f.where, Sharding: s, Self: f.h.up.Advertised, Local: local, TLS: f.h.guard.peers,
@@ -93,7 +92,7 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.answers.Load().handler.ServeHTTP(w, r)
 }
 
-// throttle counts what this process has asked of the object store.
+// throttle returns how many requests this process has made to the object store.
 func (f *front) throttle() api.ThrottleStats {
 	q := f.queues.Load()
 	if q == nil {
@@ -115,10 +114,10 @@ func both(a, b throttle.Stats) throttle.Stats {
 	}
 }
 
-// jobs are the queues as this process reaches them now.
+// jobs returns the queues as this process reaches them now.
 func (f *front) jobs() queue.Service { return f.answers.Load().forward }
 
-// declare makes a queue be.
+// declare creates a queue.
 func (f *front) declare(ctx context.Context, s queue.Settings) error {
 	q := f.queues.Load()
 	if q == nil {
@@ -128,7 +127,7 @@ func (f *front) declare(ctx context.Context, s queue.Settings) error {
 	return err
 }
 
-// close gives the connections to other nodes up; run has returned.
+// close closes the connections to other nodes. run must have returned.
 func (f *front) close() error {
 	var errs []error
 	for _, a := range append(f.past, f.answers.Load()) {
@@ -137,10 +136,10 @@ func (f *front) close() error {
 	return errors.Join(errs...)
 }
 
-// callAnew has other nodes called with what the certificates are now.
+// callAnew makes calls to other nodes use the current certificates.
 func (f *front) callAnew() { f.answers.Load().forward.CallAnew() }
 
-// run opens the object store and looks for queues, until done is closed.
+// run opens the object store and follows the list of queues, until done is closed.
 func (f *front) run(ctx context.Context, done <-chan struct{}) {
 	if f.open == nil {
 		return
@@ -150,15 +149,15 @@ func (f *front) run(ctx context.Context, done <-chan struct{}) {
 	}
 }
 
-// The first attempt to open the object store may take firstAttempt, each one after it twice as long, at
-// most lastAttempt; between them is a fifth of it.
+// firstAttempt bounds the first attempt to open the object store. The bound doubles with each attempt, up
+// to lastAttempt. The pause after an attempt is a fifth of its bound.
 const (
 	firstAttempt = 5 * time.Second
 	lastAttempt  = time.Minute
 )
 
-// begin tries until the queues are served. It returns nil if they never will be: the object store
-// is unfit, or ctx has ended.
+// begin tries to open the object store until the queues are served. It returns nil if they never will be:
+// the object store is unfit, or ctx has ended.
 func (f *front) begin(ctx context.Context) *queues {
 	for limit := firstAttempt; ; limit = min(2*limit, lastAttempt) {
 		begun := time.Now()
@@ -178,7 +177,7 @@ func (f *front) begin(ctx context.Context) *queues {
 	}
 }
 
-// note keeps and tells why the queues are not served, and reports whether it makes sense to try again.
+// note stores and logs why the queues are not served, and reports whether another attempt makes sense.
 func (f *front) note(err error, pause time.Duration) bool {
 	why := backend.Fault(err)
 	f.failed.Store(why)
@@ -191,7 +190,7 @@ func (f *front) note(err error, pause time.Duration) bool {
 	return true
 }
 
-// attempt opens the object store and begins to serve the queues in it.
+// attempt opens the object store and starts to serve the queues in it.
 func (f *front) attempt(ctx context.Context, limit time.Duration) (*queues, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -206,7 +205,7 @@ func (f *front) attempt(ctx context.Context, limit time.Duration) (*queues, erro
 	f.queues.Store(q)
 	old := f.answers.Swap(a)
 	f.past = append(f.past, old)
-	if err := late(ctx, old.handler.Shutdown); err != nil { // its WebSockets would go on being forwarded
+	if err := late(ctx, old.handler.Shutdown); err != nil { // otherwise its WebSockets would continue to be forwarded
 		f.h.log.Debug("WebSockets from before the queue broker", "error", err)
 	}
 	for _, set := range list {
@@ -217,8 +216,8 @@ func (f *front) attempt(ctx context.Context, limit time.Duration) (*queues, erro
 	return q, nil
 }
 
-// exists reports whether a queue is declared. This process knows once it has the list of queues;
-// before, the error says why not.
+// exists reports whether a queue is declared. The process knows that once it has read the list of queues;
+// until then the error says why it has not.
 func (f *front) exists(ctx context.Context, name string) (bool, error) {
 	if q := f.queues.Load(); q != nil {
 		return q.exists(ctx, name)
@@ -230,7 +229,7 @@ func (f *front) exists(ctx context.Context, name string) (bool, error) {
 	return false, f.why()
 }
 
-// why says what keeps the object store from being open.
+// why returns the reason why the object store is not open.
 func (f *front) why() error {
 	if failed := f.failed.Load(); failed != nil {
 		return fmt.Errorf("the object store of this node is not open: %w", failed)

@@ -9,7 +9,7 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// mux serves everything that listens here.
+// mux returns the handler of the listener once the nodes run.
 func (h *host) mux() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", h.about)
@@ -27,8 +27,8 @@ func (h *host) source() admin.Source {
 	return several(h.up.Nodes)
 }
 
-// several nodes in one process are live, started and ready when all of them are, and lead when
-// one of them does.
+// several combines nodes in one process. They are live, started and ready when all of them are, and lead
+// when one of them does.
 type several []*coordinator.Coordinator
 
 var _ admin.Source = several(nil)

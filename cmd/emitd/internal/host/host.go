@@ -1,17 +1,20 @@
-// Package host runs nodes inside the process: the listener, telemetry, the store, the built-in
-// and configured daemons, and one coordinator per node.
+// Package host runs nodes inside the process: the listener, telemetry, the store, the built-in and
+// configured daemons, and one coordinator per node.
 //
 //	settings ─▶ telemetry ─▶ listener ─▶ store ─▶ nodes ─▶ … ctx ends … ─▶ nodes stop
 //	                            └────────── health and metrics answer ──────────┘
 //
-// Whatever can be wrong is found before the first node runs, in this order: certificates and
-// tokens, the address, the store and its schema. A store that is away is waited for, unless store.wait
-// is false; meanwhile /livez answers ok and everything else 503 with the reason, see waiting. What was
-// begun is ended in the reverse order, whatever happened. [Run] returns nil after a clean stop because ctx ended. Only the object store of
-// the queues, and a database of the outbox that cannot be reached yet, are opened beside the nodes, see
-// front and relays: without them they do everything else.
+// Mistakes are found before the first node runs, in this order: certificates and tokens, the address, the
+// store and its schema. If the store cannot be reached, the process waits for it, unless store.wait is
+// false. Meanwhile /livez answers ok and everything else answers 503 with the reason: see waiting.
+// Whatever was started is stopped in reverse order, also after an error. [Run] returns nil if the nodes
+// stopped cleanly because ctx ended.
 //
-// The listener closes last, so that probes see the node drain (/readyz fails, /livez does not).
+// Two things are opened while the nodes already run, because the nodes can do everything else without
+// them: the object store of the queues (see front), and a database of the outbox that cannot be reached
+// at the start (see relays).
+//
+// The listener closes last, so that probes see the nodes drain: /readyz fails, /livez does not.
 package host
 
 import (
@@ -39,47 +42,47 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// Options say what to run.
+// Options configure Run.
 type Options struct {
 	Config  *config.Loaded
 	Version string
 	Handler slog.Handler   // of the log
 	Level   *slog.LevelVar // of the log
-	// Nodes names the nodes; empty is one, called node.name.
+	// Nodes are the names of the nodes. If it is empty, there is one, with the name node.name.
 	Nodes []string
 	// Open opens the store.
 	Open func(ctx context.Context, t *telemetry.Telemetry) (*backend.Store, error)
 	// OpenOutbox opens the outbox, for a configuration that has one.
 	OpenOutbox func(ctx context.Context, t *telemetry.Telemetry) (*backend.Outbox, error)
-	// NextPort takes a port near the one of listen if that is in use.
+	// NextPort makes Run use a port near the one in listen if that is in use.
 	NextPort bool
-	// Token is wanted by the listener if there is no api.tokens_file; empty is none.
+	// Token is required by the listener if there is no api.tokens_file; empty means none.
 	Token Token
-	// Extra are daemons that the program brings along.
+	// Extra are daemons that the program adds to those of the configuration.
 	Extra []Daemon
-	// Beside runs beside the nodes until its context ends, which it does when they stop; nil is none.
+	// Beside runs while the nodes run. Its context ends when they stop. It may be nil.
 	Beside func(ctx context.Context, r *Running)
-	// Started is called when everything is up and before the nodes run.
+	// Started is called when everything is set up and before the nodes run.
 	Started func(r *Running)
-	// Hooks are told what happens, with the name of the node.
+	// Hooks returns the hooks of the node with that name.
 	Hooks func(name string) coordinator.Hooks
-	// Reload delivers wishes to read the configuration again; nil is none.
+	// Reload delivers requests to read the configuration again; nil means there are none.
 	Reload <-chan func() (*config.Loaded, error)
 }
 
-// Token is a bearer token that the program made itself.
+// Token is a bearer token that the program generated itself.
 type Token struct {
 	Text string
-	Hint string // tells who comes without it where to find it
+	Hint string // tells a caller without the token where to find it
 }
 
-// Daemon is a daemon with what runs it.
+// Daemon is a daemon's specification with its agent.
 type Daemon struct {
 	Spec  daemon.Spec
 	Agent daemon.Agent
 }
 
-// Running is what is up.
+// Running is what a running process consists of.
 type Running struct {
 	Address string // host:port of the listener
 	URL     string // of the listener, for people
@@ -88,17 +91,17 @@ type Running struct {
 	Store      *backend.Store
 	Nodes      []*coordinator.Coordinator
 	Daemons    []daemon.Spec
-	Queues     bool // queues are run here, once the object store answers
+	Queues     bool // this process serves queues once the object store answers
 
-	// Outbox is nil while it is not open, or when there is none.
+	// Outbox returns nil while the outbox is not open, or if there is none.
 	Outbox func() *backend.Outbox
-	// Jobs are the queues, wherever they are served.
+	// Jobs returns the queues, wherever they are served.
 	Jobs func() queue.Service
-	// Declare makes a queue be; an error while the object store is not open.
+	// Declare creates a queue. It fails while the object store is not open.
 	Declare func(ctx context.Context, s queue.Settings) error
 }
 
-// host is a process while it is being built up and run.
+// host is the state of Run.
 type host struct {
 	Options
 	nodes []node.Identity
@@ -107,17 +110,16 @@ type host struct {
 	log   *slog.Logger
 	lock  string // path of the lock file, if there is one
 
-	connections int // at once
+	connections int // limit of open connections
 	limiter     *api.Limiter
 
-	routes atomic.Pointer[routes] // what the listener answers with
+	routes atomic.Pointer[routes] // the current handlers of the listener
 	front  *front
 	relays *relays
 	up     Running
 }
 
-// patience bounds what is done after the nodes have stopped: sending telemetry, closing
-// connections.
+// patience bounds each step after the nodes have stopped: exporting telemetry, closing connections.
 const patience = 2 * time.Second
 
 // Run runs the nodes until ctx ends and they have stopped, or one fails.
@@ -162,7 +164,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	defer func() { err = errors.Join(err, late(ctx, web.stop)) }()
 	if h.up.Store, err = wait.open(ctx, served); err != nil {
 		if ctx.Err() != nil {
-			return nil // stopped before there was anything to hand over
+			return nil // stopped before there was anything to drain
 		}
 		return err
 	}
@@ -171,7 +173,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	return h.serve(ctx, web, served)
 }
 
-// identities draws the ids that are not fixed, so that telemetry can carry them from the start.
+// identities generates the IDs that are not configured, so that telemetry can carry them from the start.
 func identities(o Options) ([]node.Identity, error) {
 	names := o.Nodes
 	if len(names) == 0 {
@@ -192,14 +194,14 @@ func identities(o Options) ([]node.Identity, error) {
 	return out, nil
 }
 
-// late calls end with a context of its own: what ends the program must not cut it short.
+// late calls end with a fresh context, because the end of the program's context must not interrupt it.
 func late(ctx context.Context, end func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
 	return end(ctx)
 }
 
-// serve makes the nodes, runs them and lets the listener answer for them.
+// serve makes the nodes, runs them and makes the listener answer for them.
 func (h *host) serve(ctx context.Context, web *web, served <-chan error) (err error) {
 	daemons, end, err := h.daemons()
 	if err != nil {
@@ -234,8 +236,8 @@ func (h *host) serve(ctx context.Context, web *web, served <-chan error) (err er
 	return err
 }
 
-// runNodes returns when all nodes have stopped. The first failure, of a node or of the listener,
-// stops the others cleanly.
+// runNodes runs the nodes until all have stopped. The first failure, of a node or of the listener, stops
+// the others cleanly.
 func (h *host) runNodes(ctx context.Context, served <-chan error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -284,7 +286,7 @@ func (h *host) add(ctx context.Context, id node.Identity, daemons []Daemon) (err
 	}
 	timing := cfg.Timing()
 	if timing.SettleWindow == 0 {
-		timing.SettleWindow = -1 // the coordinator's word for none
+		timing.SettleWindow = -1 // the coordinator's value for none
 	}
 	c, err := coordinator.New(h.up.Store.Store, coordinator.Config{
 		Cluster: cfg.Cluster, Node: id, Labels: cfg.Node.Labels, Capacity: cfg.Node.Capacity,
@@ -296,7 +298,7 @@ func (h *host) add(ctx context.Context, id node.Identity, daemons []Daemon) (err
 	if err != nil {
 		return err
 	}
-	h.up.Daemons = nil // those of one node: all run the same
+	h.up.Daemons = nil // those of one node, because all nodes run the same
 	for _, d := range slices.Concat(h.sweeper(c), daemons) {
 		if !h.Config.Runs(string(d.Spec.ID)) {
 			continue
@@ -321,7 +323,7 @@ func (h *host) hooks(name string) coordinator.Hooks {
 	return h.Hooks(name)
 }
 
-// tell says in the log what is up and what was set without effect.
+// tell logs what was started, and which settings have no effect.
 func (h *host) tell() {
 	for _, m := range h.up.Store.Migrated {
 		h.log.Info("schema migrated", "version", m.Version, "name", m.Name)
@@ -335,11 +337,11 @@ func (h *host) tell() {
 	h.log.Info("listening", "address", h.up.Address, "advertised", h.up.Advertised, "store", h.up.Store.Kind, "version", h.Version)
 }
 
-// nearby is how many ports after the wanted one are tried.
+// nearby is how many ports after the configured one are tried.
 const nearby = 30
 
-// listen binds the address. With next, a port that is in use gives way to one near it, and at
-// last to any.
+// listen binds the address. If next is set and the port is in use, it tries ports near it and finally any
+// free port.
 func listen(ctx context.Context, address string, next bool) (net.Listener, error) {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", address)
@@ -362,7 +364,7 @@ func listen(ctx context.Context, address string, next bool) (net.Listener, error
 	return l, nil
 }
 
-// reason drops what net repeats about the address.
+// reason unwraps a net.OpError, whose text would repeat the address.
 func reason(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) {

@@ -10,18 +10,18 @@ import (
 	"github.com/emitd/emitd/daemon/queue/api"
 )
 
-// What a process holds for its callers follows from the memory it has, unless the configuration says it: of
-// 256 MiB, 1,024 connections and 32 MiB of bodies and payloads.
+// The limits of what a process holds for its callers follow from its memory, unless they are configured.
+// With 256 MiB there are 1,024 connections and 32 MiB of bodies and payloads.
 const (
 	memoryPerConnection = 256 << 10
-	memoryPerByte       = 8 // of a body: it is decoded, written and sent, and the process needs the rest itself
+	memoryPerByte       = 8 // of a body: decoded, written and sent; the process itself needs the rest
 	mostConnections     = 10_000
 	leastConnections    = 64
 	mostInFlight        = 256 << 20
 	leastInFlight       = 4 << 20
 )
 
-// callLimits returns what the listener of a process with so much memory takes; 0: nobody knows how much.
+// callLimits returns the listener's limits for a process with that much memory; 0 means unknown.
 func callLimits(c config.API, memory int64) (connections int, l api.Limits) {
 	connections, inFlight := mostConnections, int64(mostInFlight)
 	if memory > 0 {
@@ -32,9 +32,10 @@ func callLimits(c config.API, memory int64) (connections int, l api.Limits) {
 	return connections, api.Limits{MaxInFlight: cmp.Or(int64(c.MaxInFlight), inFlight), MaxCalls: connections}
 }
 
-// limitHeap makes the garbage collector keep to the memory limit of the process's cgroup, unless GOMEMLIMIT
-// says what to keep to. A fifth of it is left to what the collector does not see: the page cache, stacks
-// of the kernel, commands that are run as daemons. It returns the limit of the cgroup, 0 if there is none.
+// limitHeap makes the garbage collector respect the memory limit of the process's cgroup, unless
+// GOMEMLIMIT is set. A fifth of the limit is left for what the collector does not see: the page cache,
+// kernel stacks, and commands that run as daemons. It returns the limit of the cgroup, 0 if there is
+// none.
 func limitHeap(log *slog.Logger) int64 {
 	limit := cgroupMemory()
 	if limit == 0 || debug.SetMemoryLimit(-1) != math.MaxInt64 {

@@ -8,14 +8,15 @@ import (
 	"strings"
 )
 
-// cgroupMemory returns the memory limit of the process's cgroup, in bytes; 0: it has none.
+// cgroupMemory returns the memory limit of the process's cgroup in bytes, 0 if there is none.
 func cgroupMemory() int64 { return cgroupMemoryIn(os.DirFS("/")) }
 
-// unlimited is beyond what a version 1 cgroup without a limit says, which is about 2^63 rounded to pages.
+// unlimited is less than what a version 1 cgroup without a limit reports: about 2^63 rounded to pages.
 const unlimited = 1 << 60
 
-// cgroupMemoryIn is cgroupMemory of another root. A limit of a cgroup holds for those below, so the least
-// on the way up counts. In a container the path may be one of the host; then what can be seen counts.
+// cgroupMemoryIn is cgroupMemory for another root directory. A cgroup's limit also holds for the cgroups
+// below it, so the lowest limit on the way up counts. In a container the path may be one of the host;
+// then only the visible part of it counts.
 func cgroupMemoryIn(root fs.FS) int64 {
 	text, err := fs.ReadFile(root, "proc/self/cgroup")
 	if err != nil {

@@ -2,5 +2,5 @@
 
 package host
 
-// cgroupMemory returns 0: there are no cgroups here.
+// cgroupMemory returns 0, because this system has no cgroups.
 func cgroupMemory() int64 { return 0 }

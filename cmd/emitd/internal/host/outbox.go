@@ -18,24 +18,24 @@ import (
 
 // relays are the subscriptions of a process: a relay and a sink for each, on one open outbox.
 //
-// What is wrong with the configuration or the schema ends the start. A database that cannot be
-// reached does not: the nodes run their other daemons, and the relays are offered to the cluster once
-// it answers.
+// A mistake in the configuration or the schema fails the start. A database that cannot be reached does
+// not: the nodes run their other daemons, and the relays are offered to the cluster once it answers.
 type relays struct {
 	h    *host
 	subs []subscription
 
-	box   atomic.Pointer[backend.Outbox] // nil until it is open
+	box   atomic.Pointer[backend.Outbox] // nil until the database is open
 	hooks []*outbox.Relay
 }
 
-// subscription is one with its sink.
+// subscription is a configured subscription with its sink.
 type subscription struct {
 	config.Subscription
 	sink sinks.Sink
 }
 
-// newRelays makes the sinks of what this process runs, and opens the outbox if that goes at once.
+// newRelays makes the sinks of this process's subscriptions, and opens the outbox if it can be opened at
+// once.
 func (h *host) newRelays(ctx context.Context) (*relays, error) {
 	r := &relays{h: h}
 	if !h.Config.HasOutbox() {
@@ -61,8 +61,8 @@ func (h *host) newRelays(ctx context.Context) (*relays, error) {
 	return r, nil
 }
 
-// ID of the daemon that keeps the log of the outbox short. It is not the sweeper's own unit: that may
-// be on a node which knows no outbox.
+// outboxSweeper is the ID of the daemon that removes old messages of the outbox. It is not a task of the
+// store's sweeper, because that may run on a node that has no outbox configured.
 const outboxSweeper = sweeper.ID + "/outbox"
 
 // open opens the outbox and offers its daemons to the cluster.
@@ -108,7 +108,7 @@ func (r *relays) offer(all []Daemon) error {
 	return nil
 }
 
-// run opens the outbox, if it is not open yet, until done is closed.
+// run tries to open the outbox, if it is not open yet, until done is closed.
 func (r *relays) run(ctx context.Context, done <-chan struct{}) {
 	for pause := time.Second; r.box.Load() == nil && r.h.Config.HasOutbox(); pause = min(2*pause, lastAttempt) {
 		select {
@@ -123,7 +123,7 @@ func (r *relays) run(ctx context.Context, done <-chan struct{}) {
 	}
 }
 
-// close ends observers and sinks; the nodes have stopped.
+// close closes hooks and sinks. The nodes must have stopped.
 func (r *relays) close(ctx context.Context) error {
 	var errs []error
 	for _, h := range r.hooks {
@@ -138,7 +138,7 @@ func (r *relays) close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// jobs is where the sink of the kind queue delivers to: whichever node serves the queue.
+// jobs is the destination of the sink of kind queue: whichever node serves the queue.
 type jobs struct{ h *host }
 
 var _ queue.Producer = jobs{}

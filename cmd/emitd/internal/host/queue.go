@@ -17,21 +17,21 @@ import (
 	"github.com/emitd/emitd/storage/blob/throttle"
 )
 
-// queues are the queues of a process: one broker for all shards that are assigned to its nodes, and
-// the list of queues.
+// queues holds the queues of a process: one broker for all shards that are assigned to its nodes, and the
+// list of queues.
 type queues struct {
 	h      *host
 	bucket *throttle.Bucket
 	broker *queue.Broker
 
 	mu      sync.Mutex
-	known   map[string]bool // registered with this process's nodes
-	damaged string          // what was said to be wrong with the list of queues
+	known   map[string]bool // queues registered with this process's nodes
+	damaged string          // the last warning about the list of queues
 }
 
 var _ api.Directory = (*queues)(nil)
 
-// newQueues opens the object store and makes the broker. It returns the queues that are declared, too.
+// newQueues opens the object store and makes the broker. It also returns the declared queues.
 func (f *front) newQueues(ctx context.Context) (*queues, []queue.Settings, error) {
 	h := f.h
 	opened, err := f.open(ctx)
@@ -75,10 +75,10 @@ func (f *front) newQueues(ctx context.Context) (*queues, []queue.Settings, error
 	return q, list, err
 }
 
-// perMinute is a rate; the requests of one second may come at once.
+// perMinute returns a rate with a burst of one second's requests.
 func perMinute(n int) throttle.Rate { return throttle.Rate{PerSecond: float64(n) / 60, Burst: n / 60} }
 
-// declared returns the queues that are declared; if there is none, it declares the default queue.
+// declared returns the declared queues. If there is none, it declares the default queue.
 func (h *host) declared(ctx context.Context, r *queue.Registry) ([]queue.Settings, error) {
 	list, err := r.List(ctx)
 	if err != nil || len(list) > 0 {
@@ -88,17 +88,17 @@ func (h *host) declared(ctx context.Context, r *queue.Registry) ([]queue.Setting
 	return []queue.Settings{made}, err
 }
 
-// storeTime estimates the clock of the cluster store.
+// storeTime estimates the current time of the cluster store's clock.
 func (h *host) storeTime() time.Time {
 	for _, c := range h.up.Nodes {
 		if t, ok := c.StoreTime(); ok {
 			return t
 		}
 	}
-	return time.Now() // nothing is assigned before the first answer
+	return time.Now() // nothing is assigned before the store's first reply
 }
 
-// defaults are the settings of a queue that was declared without any.
+// defaults returns the settings of a queue that was declared without any.
 func (h *host) defaults(name string) queue.Settings {
 	c := h.Config.Queue
 	return queue.Settings{
@@ -106,8 +106,8 @@ func (h *host) defaults(name string) queue.Settings {
 	}
 }
 
-// follow looks for queues that other nodes declared, as often as nodes heartbeat. It returns when
-// done is closed.
+// follow checks for queues that other nodes declared, once per heartbeat interval. It returns when done
+// is closed.
 func (q *queues) follow(ctx context.Context, done <-chan struct{}) {
 	tick := time.NewTicker(q.h.Config.Timing().HeartbeatInterval)
 	defer tick.Stop()
@@ -123,7 +123,7 @@ func (q *queues) follow(ctx context.Context, done <-chan struct{}) {
 	}
 }
 
-// look registers queues that are new, and takes those back that were removed.
+// look registers queues that are new, and withdraws those that were removed.
 func (q *queues) look(ctx context.Context) error {
 	list, err := q.broker.Queues().List(ctx)
 	if err != nil {
@@ -142,7 +142,7 @@ func (q *queues) look(ctx context.Context) error {
 	return nil
 }
 
-// warn tells, once, what is wrong with the list of queues.
+// warn logs damage of the list of queues, once for each text.
 func (q *queues) warn(ctx context.Context) {
 	damage := q.broker.Queues().Damage(ctx)
 	text := ""
@@ -174,7 +174,7 @@ func (q *queues) offer(set queue.Settings) error {
 	return nil
 }
 
-// withdraw takes back what is not on the list any more.
+// withdraw removes the daemons of queues that are no longer on the list.
 func (q *queues) withdraw(list []queue.Settings) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -200,7 +200,7 @@ func (q *queues) exists(ctx context.Context, name string) (bool, error) {
 	return slices.ContainsFunc(list, func(s queue.Settings) bool { return s.Name == name }), err
 }
 
-// Amend implements [api.Directory]. What is left out is this node's default.
+// Amend implements [api.Directory]. Settings that are left out get this node's defaults.
 func (q *queues) Amend(ctx context.Context, name string, revise func(queue.Settings) (queue.Settings, error)) (queue.Settings, error) {
 	d := q.h.defaults(name)
 	made, err := q.broker.Queues().Amend(ctx, name, func(inForce queue.Settings) (queue.Settings, error) {
@@ -223,12 +223,12 @@ func (q *queues) Remove(ctx context.Context, name string) error {
 	return q.look(ctx)
 }
 
-// queuePaths are where the queue's API is, its own and osqueue's.
+// queuePaths are the paths of the queue API, emitd's own and osqueue's.
 var queuePaths = []string{
 	"/v1/", "/state", "/healthz", "/osqueue.v1.QueueService/", "/emitd.queue.v1.QueueService/",
 }
 
-// ofQueues reports whether a path is one of the queue's API.
+// ofQueues reports whether a path belongs to the queue API.
 func ofQueues(path string) bool {
 	return slices.ContainsFunc(queuePaths, func(p string) bool {
 		return path == p || strings.HasSuffix(p, "/") && strings.HasPrefix(path, p)

@@ -11,7 +11,7 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/telemetry"
 )
 
-// reloads answers wishes to read the configuration again, until done is closed.
+// reloads serves requests to read the configuration again, until done is closed.
 func (h *host) reloads(done <-chan struct{}) {
 	for {
 		select {
@@ -23,12 +23,12 @@ func (h *host) reloads(done <-chan struct{}) {
 	}
 }
 
-// reloadable are the settings that take effect without a restart. The files of tokens and certificates are read
-// again even when their names stay.
+// reloadable lists the settings that take effect without a restart. The files of tokens and certificates
+// are read again even if their names stay the same.
 var reloadable = map[string]bool{"telemetry.log.level": true}
 
-// reload puts the log level, the tokens and the certificates into force and says what else has changed. A
-// configuration that is wrong changes nothing.
+// reload applies the log level, the tokens and the certificates, and logs which other settings have
+// changed. A wrong configuration changes nothing.
 func (h *host) reload(read func() (*config.Loaded, error)) {
 	fresh, err := read()
 	if err == nil {
@@ -65,11 +65,12 @@ func (h *host) access() error {
 	return nil
 }
 
-// accessInterval is how often the files of tokens and certificates are looked at.
+// accessInterval is how often the files of tokens and certificates are checked.
 const accessInterval = 10 * time.Second
 
-// watchFiles reads tokens and certificates again when their files have changed, until done is closed: what renews
-// certificates does not send signals. Half-written files are read at the next look.
+// watchFiles reads tokens and certificates again when their files have changed, until done is closed. It
+// polls, because programs that renew certificates do not send signals. A half-written file is read again
+// at the next check.
 func (h *host) watchFiles(done <-chan struct{}, every time.Duration) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -94,7 +95,7 @@ func (h *host) watchFiles(done <-chan struct{}, every time.Duration) {
 	}
 }
 
-// stamp changes when a file of the guard does.
+// stamp returns a text that changes when a file of the guard changes.
 func (g *guard) stamp() string {
 	var b strings.Builder
 	t := g.api.TLS

@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// startUp is how long a process is thought to be starting, on a machine with time for it and on one
-// that has little.
+// startUp is how long the start of a process takes: on a machine with spare processor time, and then on a
+// busy one.
 var startUp = []time.Duration{5 * time.Second, time.Minute}
 
-// settle gives back what only the start needed.
+// settle returns memory that only the start needed to the system.
 func settle(ctx context.Context) {
 	for _, d := range startUp {
 		select {
@@ -28,9 +28,9 @@ func settle(ctx context.Context) {
 	}
 }
 
-// giveBack gives back heap that is free, and the pages of the program itself, of which the packages'
-// initialisation touches most and a node at work a few. They are clean pages of a file; what is needed
-// is mapped again when it is touched.
+// giveBack returns free heap, and the pages of the program itself. The packages' initialisation touches
+// most of those pages, and a working node only a few. They are clean pages of a file, so the system maps
+// them again when they are needed.
 func giveBack() {
 	debug.FreeOSMemory()
 	maps, err := os.Open("/proc/self/maps")

@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// notifyEvery is how often a change of status is looked for.
+// notifyEvery is how often the status is checked for changes.
 const notifyEvery = time.Second
 
-// notifySystemd tells the service manager, if there is one (NOTIFY_SOCKET): READY when every
-// node has written its first heartbeat, STATUS when it changes, WATCHDOG while every node makes
-// progress (WATCHDOG_USEC), STOPPING when ctx ends. It returns when done is closed.
+// notifySystemd notifies the service manager, if there is one (NOTIFY_SOCKET): READY when every node has
+// written its first heartbeat, STATUS when it changes, WATCHDOG while every node makes progress
+// (WATCHDOG_USEC), STOPPING when ctx ends. It returns when done is closed.
 func (h *host) notifySystemd(ctx context.Context, done <-chan struct{}) error {
 	conn, err := dialSystemd()
 	if conn == nil {
@@ -33,7 +33,7 @@ func (h *host) notifySystemd(ctx context.Context, done <-chan struct{}) error {
 	for {
 		select {
 		case <-done:
-			if ending != nil { // a node that stops at once ends both together
+			if ending != nil { // a node that stops immediately ends both at once
 				stopping()
 			}
 			return nil
@@ -61,12 +61,12 @@ func dialSystemd() (net.Conn, error) {
 	return conn, nil
 }
 
-// startingLonger is what the service manager is told while the store is away: it would end a service that
-// takes too long to start (TimeoutStartSec), which would wait for the same store again. It is repeated with
-// each attempt, much more often than every two minutes.
+// startingLonger extends the start timeout while the store cannot be reached. Otherwise the service
+// manager would end the service (TimeoutStartSec), and the next process would wait for the same store. It
+// is sent with each attempt, much more often than every two minutes.
 const startingLonger = "STATUS=waiting for the cluster store\nEXTEND_TIMEOUT_USEC=120000000"
 
-// tellSystemd tells the service manager one thing, if there is one.
+// tellSystemd sends one message to the service manager, if there is one.
 func (h *host) tellSystemd(state string) {
 	conn, err := dialSystemd()
 	if err != nil {
@@ -79,7 +79,7 @@ func (h *host) tellSystemd(state string) {
 	_, _ = conn.Write([]byte(state))
 }
 
-// watchdog reports whether this process is watched.
+// watchdog reports whether the service manager's watchdog is on for this process.
 func watchdog() bool {
 	usec, err := strconv.ParseInt(os.Getenv("WATCHDOG_USEC"), 10, 64)
 	pid := os.Getenv("WATCHDOG_PID")
@@ -94,7 +94,7 @@ type notifier struct {
 	status   string
 }
 
-// round says what is new.
+// round sends what has changed.
 func (n *notifier) round() {
 	if !n.ready && n.h.every(passed) {
 		n.ready = true
@@ -118,7 +118,7 @@ func passed(checks map[string]error) bool {
 	return true
 }
 
-// every reports whether the judgement holds for every node's start.
+// every reports whether judge holds for the Started checks of every node.
 func (h *host) every(judge func(map[string]error) bool) bool {
 	for _, c := range h.up.Nodes {
 		if !judge(c.Started()) {
@@ -137,7 +137,7 @@ func (h *host) live() bool {
 	return true
 }
 
-// status reads as in: leader term 42, 3 daemons.
+// status returns a text such as "leader term 42, 3 daemons".
 func (h *host) status() string {
 	var out []string
 	for _, c := range h.up.Nodes {

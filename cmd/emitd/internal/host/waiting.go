@@ -16,17 +16,17 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// waiting is a process whose store is not open yet: it is alive, and not ready for anything.
+// waiting answers for a process whose store is not open yet: it is live, but neither started nor ready.
 type waiting struct {
 	h    *host
 	door *api.Handler
-	away atomic.Pointer[fault.Fault] // why the store could not be opened; nil at first
+	away atomic.Pointer[fault.Fault] // why the store could not be opened; nil before the first failure
 }
 
 var _ admin.Source = (*waiting)(nil)
 
-// newWaiting makes the listener answer that the process waits. What is wrong with the configuration is
-// an error.
+// newWaiting makes the listener answer that the process waits. Its errors are mistakes in the
+// configuration.
 func (h *host) newWaiting() (*waiting, error) {
 	w := &waiting{h: h}
 	var err error
@@ -43,14 +43,14 @@ func (h *host) newWaiting() (*waiting, error) {
 	return w, nil
 }
 
-// refuse answers calls of queues.
+// refuse answers calls of the queue API.
 func (w *waiting) refuse(to http.ResponseWriter, r *http.Request) {
 	e := queue.Refuse(queue.Unavailable, "%w", w.why()).WithHint("ask another node; this one serves when its cluster store answers")
 	e.RetryAfter = time.Second
 	w.door.Refuse(to, r, e)
 }
 
-// why says what the process waits for.
+// why returns what the process waits for.
 func (w *waiting) why() error {
 	f := w.away.Load()
 	if f == nil {
@@ -78,17 +78,17 @@ func (w *waiting) Leadership() (node.Term, context.Context, bool) {
 	return node.Term{}, ctx, false
 }
 
-// The pause between two attempts begins with firstPause and doubles up to lastPause, each cut at random by
-// up to half: nodes that wait for one database do not all come at the moment it is back. The log is told at
-// once, and then every remindEvery.
+// The pause between two attempts starts with firstPause and doubles up to lastPause. Each is shortened at
+// random by up to half, so that nodes that wait for one database do not all return at the same moment.
+// The wait is logged at once and then every remindEvery.
 const (
 	firstPause  = time.Second
 	lastPause   = 5 * time.Second
 	remindEvery = time.Minute
 )
 
-// open opens the store. One that is away is waited for until ctx ends or the listener breaks, unless
-// store.wait is false.
+// open opens the store. If the store cannot be reached, it tries again until ctx ends or the listener
+// fails, unless store.wait is false.
 func (w *waiting) open(ctx context.Context, broken <-chan error) (*backend.Store, error) {
 	begun := time.Now()
 	var said time.Time

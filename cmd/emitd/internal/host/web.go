@@ -27,30 +27,30 @@ import (
 	"github.com/emitd/emitd/daemon/queue/api/refusal"
 )
 
-// guard is what stands between the network and the mux: a certificate and bearer tokens. Health
-// endpoints need no token, because probes have none and they tell nothing but health.
+// guard protects the listener by certificates and bearer tokens. The health endpoints need no token,
+// because probes have none and the endpoints reveal only health.
 //
-// A listener for this machine alone that wants no tokens takes only requests for this machine: a site
-// whose name its owner points to 127.0.0.1 would be no other origin to a visitor's browser (DNS rebinding),
-// and could read and write whatever is served. Its name in the header Host gives it away.
+// A loopback listener without tokens accepts only requests whose Host header names this machine.
+// Otherwise a web site whose name resolves to 127.0.0.1 would be the same origin to a visitor's browser
+// (DNS rebinding), and could read and write whatever is served.
 type guard struct {
 	api   config.API
 	log   *slog.Logger
 	id    atomic.Pointer[identity]
-	hint  string   // how to come by a token; empty: the usual
-	names []string // of this machine, beside loopback addresses; nil: any Host will do
+	hint  string   // where to find a token; empty: the usual text
+	names []string // of this machine, beside loopback addresses; nil: any Host is accepted
 
-	grants atomic.Pointer[grants] // nil: no tokens wanted
-	mu     sync.Mutex             // of load
+	grants atomic.Pointer[grants] // nil: no token is required
+	mu     sync.Mutex             // held by load
 }
 
-// grants are what the tokens allow.
+// grants are the valid tokens.
 type grants []*grant
 
-// grant is a token that is good until it is revoked.
+// grant is a token, valid until it is revoked.
 type grant struct {
 	sum    [sha256.Size]byte
-	valid  context.Context // ends when it is not
+	valid  context.Context // ends when the token is revoked
 	revoke context.CancelCauseFunc
 }
 
@@ -59,7 +59,8 @@ func newGuard(c config.API, log *slog.Logger) (*guard, error) {
 	return g, g.load()
 }
 
-// accept makes the guard want the program's own token, if there is one and no token file.
+// accept makes the guard require the program's own token, if there is one and no token file is
+// configured.
 func (g *guard) accept(own Token) {
 	if g.api.TokensFile != "" || own.Text == "" {
 		return
@@ -70,11 +71,11 @@ func (g *guard) accept(own Token) {
 	g.grants.Store(&grants{x})
 }
 
-// shortestToken keeps guessable words out of the token file.
+// shortestToken is the shortest token that the token file may contain, to keep out guessable words.
 const shortestToken = 16
 
-// load reads the certificates and the token file; they are read again when they change. What is wrong changes
-// nothing. Tokens that are no more there are revoked: what is going on with them ends.
+// load reads the certificates and the token file. It is called again when they change. If a file is
+// wrong, nothing changes. Tokens that were removed are revoked, and calls made with them end.
 func (g *guard) load() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -113,7 +114,7 @@ func (g *guard) load() error {
 	return nil
 }
 
-// tokens reads the token file; nil: there is none.
+// tokens reads the token file; nil if none is configured.
 func (g *guard) tokens() (sums [][sha256.Size]byte, err error) {
 	file := g.api.TokensFile
 	if file == "" {
@@ -144,7 +145,7 @@ func (g *guard) tokens() (sums [][sha256.Size]byte, err error) {
 	return sums, nil
 }
 
-// TokensReadable says so if others of this machine can read the token file; else it is empty.
+// TokensReadable returns a warning if other users of this machine can read the token file, else "".
 func TokensReadable(file string) string {
 	info, err := os.Stat(file)
 	if err != nil || runtime.GOOS == "windows" || info.Mode().Perm()&0o004 == 0 {
@@ -160,12 +161,13 @@ func (g *guard) scheme() string {
 	return "http"
 }
 
-// peers says how this node calls others: they listen as it does.
+// peers returns how this node calls others: as it listens itself.
 func (g *guard) peers() *tls.Config { return g.id.Load().client }
 
 func (g *guard) secured() bool { return g.id.Load().server != nil && g.grants.Load() != nil }
 
-// find compares in constant time, so that an answer's time tells nothing of a token.
+// find returns the index of a token, -1 if it is unknown. It takes constant time, so that the duration of
+// an answer reveals nothing about a token.
 func (l *grants) find(sum [sha256.Size]byte) int {
 	found := -1
 	if l == nil {
@@ -179,7 +181,7 @@ func (l *grants) find(sum [sha256.Size]byte) int {
 	return found
 }
 
-// granted returns what a token allows, nil: nothing.
+// granted returns the grant of a token, nil if there is none.
 func (g *guard) granted(token string) *grant {
 	list := g.grants.Load()
 	if i := list.find(sha256.Sum256([]byte(token))); i >= 0 {
@@ -188,7 +190,7 @@ func (g *guard) granted(token string) *grant {
 	return nil
 }
 
-// under makes a call end when its token is revoked: long polls and WebSockets last.
+// under runs a call that ends when its token is revoked, because long polls and WebSockets may last long.
 func (x *grant) under(next http.Handler, w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
@@ -197,23 +199,24 @@ func (x *grant) under(next http.Handler, w http.ResponseWriter, r *http.Request)
 	next.ServeHTTP(w, r.WithContext(ctx))
 }
 
-// anonymous reports whether a caller lacks the certificate that it must have.
+// anonymous reports whether a caller lacks the required certificate.
 func (g *guard) anonymous(r *http.Request) bool {
 	return g.id.Load().mutual && (r.TLS == nil || len(r.TLS.VerifiedChains) == 0)
 }
 
 var open = map[string]bool{"/livez": true, "/readyz": true, "/leaderz": true, "/startupz": true, "/healthz": true}
 
-// confine tells the guard where it stands. listen is the setting, whose host is a name of this machine.
+// confine limits the accepted Host names if the listener is on loopback. listen is the setting; its host
+// is a name of this machine.
 func (g *guard) confine(at net.Addr, listen string) {
 	if tcp, ok := at.(*net.TCPAddr); ok && tcp.IP.IsLoopback() {
-		name, _, _ := net.SplitHostPort(listen) // it was listened on
+		name, _, _ := net.SplitHostPort(listen) // valid, because the listener uses it
 		g.names = []string{"localhost", strings.ToLower(name)}
 	}
 }
 
-// foreign reports whether a request with this Host was meant for another machine. Browsers send one
-// always; who sends none is no browser.
+// foreign reports whether a request with this Host header is meant for another machine. A caller that
+// sends no Host header is not a browser and is accepted.
 func (g *guard) foreign(host string) bool {
 	if g.names == nil || g.grants.Load() != nil || host == "" {
 		return false
@@ -227,7 +230,8 @@ func (g *guard) foreign(host string) bool {
 	return (err != nil || !ip.Unmap().IsLoopback()) && !slices.Contains(g.names, name)
 }
 
-// wrap lets through what is meant for this machine and has a token, or needs none; the rest goes to refuse.
+// wrap passes on requests that are meant for this machine and have a token or need none. refuse answers
+// the others.
 func (g *guard) wrap(next http.Handler, refuse func(w http.ResponseWriter, r *http.Request, e *queue.Error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token, sent := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
@@ -242,7 +246,7 @@ func (g *guard) wrap(next http.Handler, refuse func(w http.ResponseWriter, r *ht
 		case g.grants.Load() == nil:
 			next.ServeHTTP(w, r)
 		default:
-			if sent { // every token has every right yet; see api.Handler.RightOf
+			if sent { // a token gives every right; see api.Handler.RightOf
 				if x := g.granted(token); x != nil {
 					x.under(next, w, r)
 					return
@@ -261,7 +265,7 @@ func (g *guard) wrap(next http.Handler, refuse func(w http.ResponseWriter, r *ht
 	})
 }
 
-// refuse answers what the guard does not let through: calls of queues as their API does, others as text.
+// refuse answers requests that the guard rejects: calls of the queue API in its format, others as text.
 func (h *host) refuse(w http.ResponseWriter, r *http.Request, e *queue.Error) {
 	if ofQueues(r.URL.Path) {
 		h.routes.Load().door().Refuse(w, r, e)
@@ -271,24 +275,24 @@ func (h *host) refuse(w http.ResponseWriter, r *http.Request, e *queue.Error) {
 	http.Error(w, p.Message+": "+p.Hint, p.Status)
 }
 
-// routes are what the listener answers with: at first those of waiting, then those of the nodes.
+// routes are the handlers of the listener: at first those of waiting, then those of the nodes.
 type routes struct {
 	mux  http.Handler
-	door func() *api.Handler // refuses calls of queues, and ends their WebSockets
+	door func() *api.Handler // refuses calls of the queue API, and ends their WebSockets
 }
 
-// web is the listener's server.
+// web is the listener's HTTP server.
 type web struct {
 	server *http.Server
 	places *connections
 	tls    bool
-	// sockets ends what the server does not know of.
+	// sockets ends hijacked connections (WebSockets), which the server does not track.
 	sockets func(context.Context) error
 	stopped sync.Once
 }
 
-// Limits of the listener. The limiter bounds how long a body and an answer may take: a claim may wait
-// for jobs as long as it likes.
+// Limits of the listener. The time for a body and an answer is bounded by the limiter instead, because a
+// claim may wait for jobs as long as it likes.
 const (
 	headerTimeout = 5 * time.Second
 	idleTimeout   = 60 * time.Second
@@ -296,10 +300,11 @@ const (
 	streamsAtOnce = 100 // of one HTTP/2 connection
 )
 
-// limited puts the limiter in front of everything, so that no handler can forget it, and the guard behind it.
+// limited puts the limiter, and behind it the guard, in front of all handlers, so that no handler can
+// forget them.
 func (h *host) limited(mux http.Handler) http.Handler {
 	return h.limiter.Wrap(h.guard.wrap(mux, h.refuse), func(w http.ResponseWriter, r *http.Request, e *queue.Error) {
-		if open[r.URL.Path] { // a node that has much to do is not unwell
+		if open[r.URL.Path] { // a node that is overloaded is not unhealthy
 			mux.ServeHTTP(w, r)
 			return
 		}
@@ -307,7 +312,7 @@ func (h *host) limited(mux http.Handler) http.Handler {
 	})
 }
 
-// web serves l.
+// web makes the server for l.
 func (h *host) web(l net.Listener) *web {
 	places := newConnections(l, h.connections, h.log)
 	s := &http.Server{
@@ -319,13 +324,13 @@ func (h *host) web(l net.Listener) *web {
 	secured := h.guard.id.Load().server != nil
 	if secured {
 		s.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
-			return h.guard.id.Load().server, nil // of now
+			return h.guard.id.Load().server, nil // the current certificates
 		}}
 	}
 	return &web{server: s, places: places, tls: secured, sockets: func(ctx context.Context) error { return h.routes.Load().door().Shutdown(ctx) }}
 }
 
-// start serves until stop; only a failure is an error.
+// start serves until stop. It returns nil unless serving failed.
 func (w *web) start() error {
 	var err error
 	if w.tls {
@@ -339,7 +344,7 @@ func (w *web) start() error {
 	return fault.New(fault.CannotListen, "the listener failed: %w", err)
 }
 
-// stop lets answers under way finish within ctx. It stops once.
+// stop waits within ctx for answers in progress and closes the server. Only the first call has an effect.
 func (w *web) stop(ctx context.Context) (err error) {
 	w.stopped.Do(func() { err = w.shutdown(ctx) })
 	return err
@@ -350,12 +355,12 @@ func (w *web) shutdown(ctx context.Context) error {
 	go func() { ended <- w.sockets(ctx) }()
 	err := w.server.Shutdown(ctx)
 	if err = errors.Join(err, <-ended); err != nil {
-		return w.server.Close() // what is left is cut off: the nodes have stopped
+		return w.server.Close() // what remains is cut off: the nodes have stopped
 	}
 	return nil
 }
 
-// about answers the root: what listens here.
+// about answers requests for the root with a list of what is served.
 func (h *host) about(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	var b strings.Builder
