@@ -1,10 +1,10 @@
-// Package backend opens the cluster store that store.url names, and the outbox's database that
-// outbox.url names. It is the only place of the program that knows which backends there are;
-// everything else sees storage.Store, outbox.Log and faults.
+// Package backend opens the cluster store that store.url names, and the outbox database that outbox.url
+// names. It is the only place in the program that knows which backends exist. Everything else uses
+// storage.Store, outbox.Log and faults.
 //
 // # Who migrates
 //
-// A store's schema is created and brought up to date by [Policy]:
+// [Policy] decides whether opening a store creates or migrates its schema:
 //
 //	           sqlite                     postgres
 //	Look       refuse                     refuse                     reads and operators' commands
@@ -13,11 +13,11 @@
 //	Always     create, bring up to date   create, bring up to date   emitd serve --migrate
 //	Never      refuse                     refuse                     emitd serve --migrate=never
 //
-// An object store has no schema: each object says its format, and a newer one is refused.
+// An object store has no schema. Each object names its format, and a newer format is refused.
 //
-// A SQLite file belongs to one host, so its processes are replaced together; a Postgres schema is
-// shared with nodes of the version before, so moving it is the operator's decision. A refused
-// schema is a fault that says what to run. No policy goes back: a newer schema is always refused.
+// A SQLite file belongs to one host, so its processes are upgraded together. A Postgres schema is shared
+// with nodes of the previous version, so migrating it is the operator's decision. If a schema is refused,
+// the fault says what to run. No policy migrates down: a newer schema is always refused.
 package backend
 
 import (
@@ -37,7 +37,7 @@ import (
 	"github.com/emitd/emitd/storage/sqlite"
 )
 
-// Policy says what may happen to the schema.
+// Policy says which changes of the schema are allowed on opening.
 type Policy string
 
 // The policies.
@@ -48,19 +48,19 @@ const (
 	Never  Policy = "never"
 )
 
-// Options say how to open a store.
+// Options configure how a store is opened.
 type Options struct {
 	Config config.Config
 	Policy Policy
 	Logger *slog.Logger
-	Meter  metric.MeterProvider // nil is OpenTelemetry's global one
+	Meter  metric.MeterProvider // nil means OpenTelemetry's global one
 }
 
 // Store is an open store.
 type Store struct {
 	storage.Store
 	Kind string // for people: sqlite, postgres, object, memory
-	// Migrated lists what was applied on opening.
+	// Migrated lists the migrations that were applied on opening.
 	Migrated []Migration
 
 	close   func() error
@@ -71,7 +71,7 @@ type Store struct {
 // Close closes the store.
 func (s *Store) Close() error { return s.close() }
 
-// Blocker names the process that keeps all others from writing, if the backend can tell.
+// Blocker returns the process that keeps all others from writing, if the backend knows it.
 func (s *Store) Blocker() (pid int, stopped bool) {
 	if s.blocker == nil {
 		return 0, false
@@ -79,8 +79,8 @@ func (s *Store) Blocker() (pid int, stopped bool) {
 	return s.blocker()
 }
 
-// Wakes tries the store's wake-ups, if there are any that may fail to arrive: known is false if not.
-// Its error is [postgres.ErrDeaf] where they do not arrive.
+// Wakes tests the store's wake-ups. known is false if the store has none, or none that may fail to
+// arrive. The error is [postgres.ErrDeaf] if they do not arrive.
 func (s *Store) Wakes(ctx context.Context) (known bool, err error) {
 	if s.wakes == nil {
 		return false, nil
@@ -131,7 +131,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	return faulty(d.open(ctx, o))
 }
 
-// faulty makes a fault of an error.
+// faulty turns an error into a fault.
 func faulty[T any](v T, err error) (T, error) {
 	if err != nil {
 		return v, Fault(err)
@@ -139,7 +139,8 @@ func faulty[T any](v T, err error) (T, error) {
 	return v, nil
 }
 
-// Status lists every version known to the store or the program; those not applied have no time.
+// Status lists every version that the store or the program knows. Versions that are not applied have a
+// zero AppliedAt.
 func Status(ctx context.Context, o Options) ([]Migration, error) {
 	d, err := driverOf(o.Config)
 	if err != nil {
@@ -158,7 +159,7 @@ func pending(all []Migration) []Migration {
 	return slices.DeleteFunc(all, func(m Migration) bool { return !m.AppliedAt.IsZero() })
 }
 
-// Migrate brings the schema up to date and returns what it applied.
+// Migrate migrates the schema to the program's version and returns what it applied.
 func Migrate(ctx context.Context, o Options) ([]Migration, error) {
 	d, err := driverOf(o.Config)
 	if err != nil {
@@ -167,7 +168,7 @@ func Migrate(ctx context.Context, o Options) ([]Migration, error) {
 	return faulty(dated(ctx, o, d.migrate, d.status))
 }
 
-// dated migrates, and returns the steps that were taken with the times that the store has for them.
+// dated migrates, and returns the applied steps with the times that the store recorded.
 func dated(ctx context.Context, o Options, migrate, status func(context.Context, Options) ([]Migration, error)) ([]Migration, error) {
 	taken, err := migrate(ctx, o)
 	if err != nil || len(taken) == 0 {
@@ -179,7 +180,7 @@ func dated(ctx context.Context, o Options, migrate, status func(context.Context,
 	}), err
 }
 
-// SQL returns the statements that bring a store from a version to the program's.
+// SQL returns the statements that migrate a store from a version to the program's.
 func SQL(cfg config.Config, from int) (string, error) {
 	d, err := driverOf(cfg)
 	if err != nil {

@@ -15,12 +15,12 @@ import (
 	"github.com/emitd/emitd/storage/blob/s3"
 )
 
-// Opener opens an object store, and makes sure that it keeps conditional writes: 25 requests.
-// Its errors are faults: ObjectsUnfit for a store on which writes would be lost, and ObjectsFailed
-// for one that cannot be used now, which may be tried again.
+// Opener opens an object store and checks that it supports conditional writes, with 25 requests. Its
+// errors are faults: ObjectsUnfit for a store on which writes would be lost, and ObjectsFailed for one
+// that cannot be used now and may be tried again.
 type Opener func(ctx context.Context) (blob.Bucket, error)
 
-// Objects reads the address of an object store; nothing is called yet. A wrong address is a fault.
+// Objects parses the address of an object store. It makes no request. A wrong address is a fault.
 func Objects(address string) (Opener, error) {
 	open, err := parse(address, instrument.Config{Use: "queues", Roots: true})
 	if err != nil {
@@ -38,8 +38,8 @@ func Objects(address string) (Opener, error) {
 	}, nil
 }
 
-// Reader opens the object store of an address for somebody who only reads: nothing is written to see
-// whether it keeps conditional writes. Its errors are faults.
+// Reader opens the object store of an address for reading only: it does not write to check conditional
+// writes. Its errors are faults.
 func Reader(ctx context.Context, address string) (blob.Bucket, error) {
 	open, err := parse(address, instrument.Config{Use: "queues", Roots: true})
 	if err != nil {
@@ -57,7 +57,7 @@ func Bucket(ctx context.Context, address string) (blob.Bucket, error) {
 	return open(ctx)
 }
 
-// parse returns what opens a bucket without looking at it, and tells of its calls as given.
+// parse returns an opener that does not check the bucket, and instruments its calls as given.
 func parse(address string, as instrument.Config) (Opener, error) {
 	as.System, _, _ = strings.Cut(address, ":")
 	switch as.System {
@@ -73,7 +73,7 @@ func parse(address string, as instrument.Config) (Opener, error) {
 	return nil, fault.New(fault.ObjectsURL, "objects.url has the scheme %q, want file, s3, gs or mem", as.System)
 }
 
-// of makes an opener of what an address was parsed to; a wrong address is a fault of its own.
+// of makes an opener from a parsed address. A wrong address is a fault.
 func of[C any](c C, err error) func(instrument.Config, func(context.Context, C) (blob.Bucket, error)) (Opener, error) {
 	return func(as instrument.Config, open func(context.Context, C) (blob.Bucket, error)) (Opener, error) {
 		if err != nil {
@@ -93,7 +93,7 @@ func of[C any](c C, err error) func(instrument.Config, func(context.Context, C) 
 	}
 }
 
-// bucketFault makes a fault of what an object store answers.
+// bucketFault turns an error of an object store into a fault.
 func bucketFault(err error) error {
 	if errors.Is(err, blob.ErrUnfit) {
 		return fault.New(fault.ObjectsUnfit, "%w", err)
@@ -101,9 +101,9 @@ func bucketFault(err error) error {
 	return fault.New(fault.ObjectsFailed, "%w", err)
 }
 
-// LastingID is the part of a store's identity that outlives what changes it for the cluster: the
-// reboot of a SQLite host, a failover of Postgres. Queues are protected against what these lose by
-// generations; only another store altogether is refused.
+// LastingID returns the part of a store identity that survives changes which the cluster treats as a new
+// identity: the reboot of a SQLite host, a failover of Postgres. Generations protect queues against what
+// those lose, so a queue refuses only a completely different store.
 func LastingID(id string) string {
 	if rest, ok := strings.CutPrefix(id, "sqlite:"); ok {
 		file, _, _ := strings.Cut(rest, ":")

@@ -11,9 +11,9 @@ import (
 	"github.com/emitd/emitd/storage/postgres"
 )
 
-// Grants returns the statements that give roles what they need of a store's tables, or of the outbox's. The
-// roles are given by what they are for. Without any, the statements are comments, for roles with names that
-// say it; and there are none where the database has no roles.
+// Grants returns the statements that give roles the rights they need on the tables of a store or of the
+// outbox. The key of each role is its purpose. Without roles the statements are comments, with role names
+// that state the purpose. For a database without roles there are no statements.
 func Grants(cfg config.Config, outbox bool, roles map[string]string) (string, error) {
 	address, kinds, print := cfg.Store.URL, []string{"app", "node", "reader"}, storeGrants
 	if outbox {

@@ -14,8 +14,8 @@ import (
 	"github.com/emitd/emitd/storage/object"
 )
 
-// objectDriver is a cluster store on an object store. It has no schema that is migrated: each
-// object says its format.
+// objectDriver is a cluster store on an object store. It has no schema to migrate, because each object
+// names its format.
 var objectDriver = driver{
 	open:   openObject,
 	status: func(context.Context, Options) ([]Migration, error) { return nil, nil },
@@ -50,8 +50,8 @@ func openObject(ctx context.Context, o Options) (*Store, error) {
 	return &Store{Store: s, Kind: "object", close: func() error { return nil }}, nil
 }
 
-// answers asks a bucket for an object, any one, within what a call may take: that tells in time that the
-// bucket is away. The writes with which the store begins are repeated for up to a minute each.
+// answers requests any object from a bucket, within the time limit of a call. So a bucket that cannot be
+// reached is noticed soon: the first writes of the store are repeated for up to a minute each.
 func answers(ctx context.Context, bucket blob.Bucket, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -61,14 +61,14 @@ func answers(ctx context.Context, bucket blob.Bucket, limit time.Duration) error
 	return nil
 }
 
-// place is the address without options: every process of a cluster must name it alike, however it
-// reaches it.
+// place returns the address without options. Every process of a cluster must use the same place, whatever
+// options it needs.
 func place(address string) string {
 	address, _, _ = strings.Cut(address, "?")
 	return strings.TrimRight(address, "/")
 }
 
-// objectFault makes a fault of what an object store answers, or returns nil.
+// objectFault turns an error of an object store into a fault, or returns nil.
 func objectFault(err error) *fault.Fault {
 	for kind, code := range map[error]fault.Code{
 		blob.ErrUnfit: fault.ObjectsUnfit, blob.ErrDenied: fault.NoRight, blob.ErrNotFound: fault.NotMigrated,

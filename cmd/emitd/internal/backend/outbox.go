@@ -11,14 +11,14 @@ import (
 	"github.com/emitd/emitd/outbox/sink"
 )
 
-// Outbox is an open outbox: its log, what operators do with it, and a publisher for trying it.
+// Outbox is an open outbox: its log, its operator's commands, and a publisher for experiments.
 type Outbox struct {
 	outbox.Log
 	outbox.Operator
 	Kind string // for people: sqlite, postgres
-	// Migrated lists what was applied on opening.
+	// Migrated lists the migrations that were applied on opening.
 	Migrated []Migration
-	// Tasks are the sweeper's.
+	// Tasks are the tasks for the sweeper.
 	Tasks []sweeper.Task
 
 	publish func(ctx context.Context, messages []outbox.Message) error
@@ -30,7 +30,7 @@ func (o *Outbox) Publish(ctx context.Context, messages ...outbox.Message) error 
 	return o.publish(ctx, messages)
 }
 
-// Close closes the outbox; relays are told until ctx ends.
+// Close closes the outbox. Until ctx ends it waits for wake-ups that are still to be sent.
 func (o *Outbox) Close(ctx context.Context) error { return o.close(ctx) }
 
 // outboxDriver is one kind of database.
@@ -55,7 +55,7 @@ func outboxDriverOf(cfg config.Config) (outboxDriver, error) {
 	return outboxDriver{}, fault.New(fault.OutboxURL, "outbox.url is not set, and store.url is %s, which is no SQL database", config.RedactURL(cfg.Store.URL))
 }
 
-// OpenOutbox opens the outbox of a configuration. The policy is that of the cluster store. Its
+// OpenOutbox opens the outbox of a configuration. The policy means the same as for the cluster store. Its
 // errors are faults.
 func OpenOutbox(ctx context.Context, o Options) (*Outbox, error) {
 	d, err := outboxDriverOf(o.Config)
@@ -65,7 +65,8 @@ func OpenOutbox(ctx context.Context, o Options) (*Outbox, error) {
 	return outboxFaulty(d.open(ctx, o))
 }
 
-// OutboxStatus lists every version of the outbox's schema; those not applied have no time.
+// OutboxStatus lists every version of the outbox's schema. Versions that are not applied have a zero
+// AppliedAt.
 func OutboxStatus(ctx context.Context, o Options) ([]Migration, error) {
 	d, err := outboxDriverOf(o.Config)
 	if err != nil {
@@ -80,7 +81,7 @@ func PendingOutbox(ctx context.Context, o Options) ([]Migration, error) {
 	return pending(all), err
 }
 
-// MigrateOutbox brings the outbox's schema up to date and returns what it applied.
+// MigrateOutbox migrates the outbox's schema to the program's version and returns what it applied.
 func MigrateOutbox(ctx context.Context, o Options) ([]Migration, error) {
 	d, err := outboxDriverOf(o.Config)
 	if err != nil {
@@ -89,7 +90,7 @@ func MigrateOutbox(ctx context.Context, o Options) ([]Migration, error) {
 	return outboxFaulty(dated(ctx, o, d.migrate, d.status))
 }
 
-// OutboxSQL returns the statements that bring the outbox from a version to the program's.
+// OutboxSQL returns the statements that migrate the outbox from a version to the program's.
 func OutboxSQL(cfg config.Config, from int) (string, error) {
 	d, err := outboxDriverOf(cfg)
 	if err != nil {
@@ -109,7 +110,7 @@ func outboxFaulty[T any](v T, err error) (T, error) {
 	return v, nil
 }
 
-// OutboxFault makes a fault of what an outbox answers.
+// OutboxFault turns an error of an outbox into a fault.
 func OutboxFault(err error) *fault.Fault {
 	f := Fault(err)
 	switch {
@@ -121,7 +122,7 @@ func OutboxFault(err error) *fault.Fault {
 	return fault.New(fault.StoreFailed, "%w", err)
 }
 
-// outboxFault recognises what is the outbox's alone; nil if it is not.
+// outboxFault recognises errors that only the outbox has; nil for others.
 func outboxFault(err error) *fault.Fault {
 	switch {
 	case errors.Is(err, outbox.ErrSchema):

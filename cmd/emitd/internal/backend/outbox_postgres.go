@@ -28,7 +28,7 @@ func postgresOutboxConfig(o Options) pglog.Config {
 	schema, prefix := c.OutboxSchema()
 	retention := time.Duration(c.Outbox.Retention)
 	if retention == 0 {
-		retention = -1 // the library's word for none
+		retention = -1 // the library's value for none
 	}
 	return pglog.Config{
 		URL: c.OutboxURL(), Schema: schema, Prefix: prefix, Notify: c.Store.Notify, MaxConns: c.Outbox.MaxConnections,
@@ -73,7 +73,7 @@ func prepareOutbox(ctx context.Context, o Options) ([]Migration, error) {
 			return nil, err
 		}
 		if len(pending(have)) < len(have) {
-			return nil, nil // not empty: an older schema is the operator's to move
+			return nil, nil // not empty: migrating an older schema is left to the operator
 		}
 	}
 	if o.Policy == Auto || o.Policy == Always {
@@ -82,14 +82,14 @@ func prepareOutbox(ctx context.Context, o Options) ([]Migration, error) {
 	return nil, nil
 }
 
-// postgresPublisher makes a pool for trying things: it connects when something is published.
+// postgresPublisher makes a publisher for experiments, with a pool that connects at the first publish.
 func postgresPublisher(ctx context.Context, cfg pglog.Config) (*pgxpool.Pool, *pglog.Publisher, error) {
 	pc, err := pgxpool.ParseConfig(cfg.URL)
 	if err != nil {
 		return nil, nil, errors.New("outbox.url does not parse as a connection string of Postgres")
 	}
 	pc.MinConns, pc.MaxConns = 0, 2
-	pc.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe // nothing is left in a session, which a pooler may hand on
+	pc.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe // a pooler may share the session
 	pool, err := pgxpool.NewWithConfig(ctx, pc)
 	if err != nil {
 		return nil, nil, fmt.Errorf("make a pool for publishing: %w", err)
@@ -114,7 +114,7 @@ func fromPostgresOutbox(ms []pglog.Migration, err error) ([]Migration, error) {
 	return out, err
 }
 
-// postgresOutboxSQL prints the steps after a version, each in a transaction.
+// postgresOutboxSQL returns the steps after a version, each in a transaction.
 func postgresOutboxSQL(c config.Config, from int) (string, error) {
 	if from < 0 || from > pglog.Version {
 		return "", fmt.Errorf("there is no version %d, the newest is %d", from, pglog.Version)

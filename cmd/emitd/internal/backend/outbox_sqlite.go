@@ -41,7 +41,7 @@ func sqliteOutboxConfig(o Options) sqlitelog.Config {
 	_, prefix := c.OutboxSchema()
 	retention := time.Duration(c.Outbox.Retention)
 	if retention == 0 {
-		retention = -1 // the library's word for none
+		retention = -1 // the library's value for none
 	}
 	return sqlitelog.Config{
 		Path: path, Prefix: prefix, Retention: retention,
@@ -89,7 +89,7 @@ func openSQLiteOutbox(ctx context.Context, o Options) (*Outbox, error) {
 	}, nil
 }
 
-// there refuses a file that does not exist, where it must not be made.
+// there returns a fault if the file does not exist, for calls that must not create it.
 func there(path string) error {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return fault.New(fault.Unreachable, "database file %s does not exist", path).
@@ -98,7 +98,7 @@ func there(path string) error {
 	return nil
 }
 
-// openFile makes a handle of a file.
+// openFile returns a handle of a file.
 func openFile(path, options string) (*sql.DB, error) {
 	p := filepath.ToSlash(path)
 	if !strings.HasPrefix(p, "/") {
@@ -107,7 +107,7 @@ func openFile(path, options string) (*sql.DB, error) {
 	return sql.Open("sqlite", (&url.URL{Scheme: "file", Path: p, RawQuery: options}).String())
 }
 
-// migrateSQLiteOutbox makes the file if need be.
+// migrateSQLiteOutbox migrates the file and creates it if it does not exist.
 func migrateSQLiteOutbox(ctx context.Context, o Options) ([]Migration, error) {
 	cfg := sqliteOutboxConfig(o)
 	db, err := openFile(cfg.Path, "mode=rwc&_pragma=busy_timeout(2000)")
@@ -119,7 +119,7 @@ func migrateSQLiteOutbox(ctx context.Context, o Options) ([]Migration, error) {
 		return nil, fault.New(fault.Unreachable, "the directory of the database file %s does not exist", cfg.Path)
 	}
 	sqlitefile.Private(cfg.Path)
-	if _, err := db.ExecContext(ctx, "PRAGMA journal_mode = WAL"); err != nil { // readers do not wait for a writer
+	if _, err := db.ExecContext(ctx, "PRAGMA journal_mode = WAL"); err != nil { // readers must not wait for a writer
 		return nil, fmt.Errorf("write ahead in %s: %w", cfg.Path, err)
 	}
 	return fromSQLiteOutbox(sqlitelog.Migrate(ctx, db, cfg, sqlitelog.Version))
@@ -133,7 +133,7 @@ func fromSQLiteOutbox(ms []sqlitelog.Migration, err error) ([]Migration, error) 
 	return out, err
 }
 
-// sqliteOutboxSQL prints the steps after a version.
+// sqliteOutboxSQL returns the steps after a version.
 func sqliteOutboxSQL(c config.Config, from int) (string, error) {
 	if from < 0 || from > sqlitelog.Version {
 		return "", fmt.Errorf("there is no version %d, the newest is %d", from, sqlitelog.Version)

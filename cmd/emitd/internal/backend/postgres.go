@@ -69,7 +69,7 @@ func prepare(ctx context.Context, cfg postgres.Config, p Policy) ([]Migration, e
 		}
 		for _, m := range have {
 			if !m.AppliedAt.IsZero() {
-				return nil, nil // not empty: an older schema is the operator's to move
+				return nil, nil // not empty: migrating an older schema is left to the operator
 			}
 		}
 	}
@@ -79,11 +79,12 @@ func prepare(ctx context.Context, cfg postgres.Config, p Policy) ([]Migration, e
 	return nil, nil
 }
 
-// probe is the name and the owner of the lock that proves a store writable. All probes share one
-// owner, so none waits for another, nor for one that died in the middle.
+// probe is the name and the owner of the lock that shows that a store is writable. All probes share one
+// owner, so none waits for another, not even for one that crashed while it held the lock.
 const probe = "emit:probe"
 
-// Writable takes and releases a lock: a standby answers every question and takes no heartbeat.
+// Writable acquires and releases a lock. It detects a standby, which answers every read but accepts no
+// heartbeat.
 func Writable(ctx context.Context, s storage.Locker) error {
 	held, err := s.Acquire(ctx, probe, probe, time.Second, storage.Lock{})
 	if err == nil {
@@ -95,7 +96,7 @@ func Writable(ctx context.Context, s storage.Locker) error {
 	return nil
 }
 
-// postgresSQL prints the steps after a version, each in a transaction.
+// postgresSQL returns the steps after a version, each in a transaction.
 func postgresSQL(c config.Config, from int) (string, error) {
 	if from < 0 || from > postgres.Version {
 		return "", fmt.Errorf("there is no version %d, the newest is %d", from, postgres.Version)
@@ -124,7 +125,7 @@ func fromPostgres(ms []postgres.Migration, err error) ([]Migration, error) {
 	return out, err
 }
 
-// sqlStates are the server's codes that have a fault of their own.
+// sqlStates maps the server's error codes to faults.
 var sqlStates = map[string]fault.Code{
 	"25006": fault.ReadOnly,   // read_only_sql_transaction
 	"42501": fault.NoRight,    // insufficient_privilege
@@ -133,7 +134,7 @@ var sqlStates = map[string]fault.Code{
 	"3D000": fault.NoDatabase, // invalid_catalog_name
 }
 
-// postgresFault recognises what the server said; nil if it said nothing of the kind.
+// postgresFault recognises an error of the server; nil for others.
 func postgresFault(err error) *fault.Fault {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {

@@ -1,20 +1,18 @@
-// Package config makes emitd's configuration out of four layers and remembers where each value
-// came from.
+// Package config builds emitd's configuration from four layers and records where each value came from.
 //
 //	default (of the profile)  <  file (YAML)  <  EMITD_* variables  <  flags
 //
-// One setting has one name: the YAML path coordinator.lease_duration is the variable
-// EMITD_COORDINATOR_LEASE_DURATION and the flag --coordinator.lease-duration. The variable with
-// _FILE appended names a file that holds the value, for secrets. An empty variable counts as not
-// set.
+// Each setting has one name. The YAML path coordinator.lease_duration is also the variable
+// EMITD_COORDINATOR_LEASE_DURATION and the flag --coordinator.lease-duration. A variable with the suffix
+// _FILE names a file that holds the value, for secrets. An empty variable counts as not set.
 //
-// Nothing is ignored: an unknown key or EMITD_* variable, a value of the wrong type and durations
-// that quarrel are faults, each with the place it came from and, where one is near, a suggestion.
-// All are reported at once.
+// Nothing is ignored. An unknown key or EMITD_* variable, a value of the wrong type and durations that
+// contradict each other are faults. Each fault names the place that the value came from and, if there is
+// a similar name, a suggestion. All faults are reported at once.
 //
-// Loading reads the file and the secret files and nothing else; it opens no store and resolves no
-// name. Secrets (passwords in URLs, the environment of exec daemons, what sinks log in and sign with)
-// are kept for use and never stand in faults or in what [Loaded.Settings] returns.
+// Loading reads only the file and the secret files. It opens no store and resolves no name. Secrets
+// (passwords in URLs, the environment of exec daemons, the credentials and signing keys of sinks) are
+// kept for use. They never appear in faults or in the result of [Loaded.Settings].
 package config
 
 import (
@@ -27,7 +25,7 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// Config is every setting. Its fields' tags hold the key, the help text and the allowed words.
+// Config holds every setting. The tags of its fields hold the key, the help text and the allowed words.
 type Config struct {
 	Cluster   string `key:"cluster" help:"name of the cluster, for people, logs and metrics"`
 	Profile   string `key:"profile" words:"default,fast" help:"set of default durations: default replaces a dead leader after 60 s, fast after 5 s at 15 times the statements"`
@@ -46,7 +44,7 @@ type Config struct {
 	Telemetry   telemetryKeys   `key:"telemetry"`
 }
 
-// nodeKeys says who this process is and what it offers.
+// nodeKeys holds the name of this node and what it offers.
 type nodeKeys struct {
 	Name      string            `key:"name" help:"name for people; the host name by default"`
 	ID        string            `key:"id" help:"UUID of the member; empty draws one per process, which is what most want"`
@@ -68,7 +66,7 @@ type storeKeys struct {
 	MaxConnections int `key:"max_connections" help:"how many connections a process may have to a store in Postgres, and one more for wake-ups; calls wait while all are busy. At least 4, so that a heartbeat passes when others are blocked"`
 }
 
-// objectsKeys names the object store, and bounds what this process costs there; 0 is no bound.
+// objectsKeys names the object store and limits the requests of this process to it; 0 is no limit.
 type objectsKeys struct {
 	URL string `key:"url" secret:"url" help:"object store of the queues: file:///absolute/dir, s3://bucket/prefix?region=…, gs://bucket/prefix or mem://; empty: this node serves no queues"`
 
@@ -128,7 +126,7 @@ type queueKeys struct {
 	MaxShards         int      `key:"max_shards" help:"how many shards all queues of the cluster may have together; what would be beyond cannot be declared. Give all nodes the same"`
 }
 
-// outboxKeys says where the transactional outbox is and who reads it.
+// outboxKeys names the database of the transactional outbox and lists its subscriptions.
 type outboxKeys struct {
 	URL            string         `key:"url" secret:"url" help:"database of the outbox, which is that of the applications that publish: sqlite:///absolute/path.db or postgres://user@host:port/database; store.url by default, if that is one"`
 	Schema         string         `key:"schema" help:"Postgres schema that holds the outbox's tables; store.schema by default"`
@@ -140,7 +138,7 @@ type outboxKeys struct {
 	Subscriptions  []Subscription `key:"subscriptions" help:"who reads the outbox and delivers where; each is a daemon emit:outbox/<name>"`
 }
 
-// Subscription is a reader of the outbox.
+// Subscription is a subscription of the outbox.
 type Subscription struct {
 	Name           string    `key:"name" help:"of the subscription: lower-case letters, digits and ._:/-; its daemon is emit:outbox/<name>"`
 	Topics         []string  `key:"topics" help:"topics to deliver, or beginnings that end in *; all by default, the others are passed over"`
@@ -155,14 +153,14 @@ type Subscription struct {
 	PageRows       int       `key:"page_rows" help:"messages that are read at once; 1000 by default"`
 }
 
-// retryKeys say how a key that failed is tried again.
+// retryKeys holds the back-off of a parked key.
 type retryKeys struct {
 	MaxAttempts int      `key:"max_attempts" help:"attempts before the policy decides; 10 by default, -1: for ever"`
 	Backoff     Duration `key:"backoff" help:"pause after the first failure, doubled after each; 1s by default"`
 	MaxBackoff  Duration `key:"max_backoff" help:"longest pause; 5m by default"`
 }
 
-// Sink is where a subscription delivers to.
+// Sink is the destination of a subscription.
 type Sink struct {
 	Kind     string
 	Settings any // pointer to the Config of the kind's package
@@ -178,7 +176,7 @@ type API struct {
 	MaxInFlight    int `key:"max_in_flight" help:"bytes of bodies that are being read and of payloads on their way to clients, each of which costs up to four bytes of memory; more is answered 429; 0: an eighth of the cgroup's memory, 256 MiB at most and without a limit of memory"`
 }
 
-// TLS is the listener's certificate, and how other nodes are called.
+// TLS holds the listener's certificate, and how other nodes are called.
 type TLS struct {
 	Cert string `key:"cert" help:"PEM file of the certificate chain"`
 	Key  string `key:"key" help:"PEM file of the private key"`
@@ -190,12 +188,12 @@ type TLS struct {
 	ServerName string `key:"server_name" help:"name that the certificates of other nodes have; by default the host that is called"`
 }
 
-// telemetryKeys says what is told and how. OTEL_* variables are honoured as they are.
+// telemetryKeys configures the log. OTEL_* variables are honoured unchanged.
 type telemetryKeys struct {
 	Log logKeys `key:"log"`
 }
 
-// logKeys is the program's own log, on standard error.
+// logKeys configures the program's own log, on standard error.
 type logKeys struct {
 	Level  string `key:"level" words:"debug,info,warn,error" help:"least level that is written"`
 	Format string `key:"format" words:"auto,text,json" help:"auto is text on a terminal and json otherwise"`
@@ -204,10 +202,10 @@ type logKeys struct {
 // Duration is a time.Duration that is written with its unit: 15s, 1m30s, 250ms.
 type Duration time.Duration
 
-// String writes d the way it is read.
+// String formats d in the form in which it is parsed.
 func (d Duration) String() string { return time.Duration(d).String() }
 
-// Defaults returns the settings of a profile; an unknown profile gets those of default.
+// Defaults returns the settings of a profile. An unknown profile gets those of default.
 func Defaults(profile string) Config {
 	t := profileTiming(profile)
 	return Config{
@@ -232,7 +230,7 @@ func Defaults(profile string) Config {
 	}
 }
 
-// minConnections is the least, and the default, of store.max_connections.
+// minConnections is the minimum, and the default, of store.max_connections.
 const minConnections = 4
 
 func profileTiming(profile string) lease.Timing {
@@ -242,7 +240,7 @@ func profileTiming(profile string) lease.Timing {
 	return lease.Default()
 }
 
-// Timing returns the protocol's durations; the margins are the profile's.
+// Timing returns the protocol's durations. The margins are those of the profile.
 func (c Config) Timing() lease.Timing {
 	t := profileTiming(c.Profile)
 	t.HeartbeatInterval = time.Duration(c.Coordinator.HeartbeatInterval)
@@ -257,16 +255,16 @@ func (c Config) Timing() lease.Timing {
 	return t
 }
 
-// MinGap returns queue.min_gap; 0 is auto.
+// MinGap returns queue.min_gap; 0 means auto.
 func (c Config) MinGap() time.Duration {
-	d, _ := time.ParseDuration(c.Queue.MinGap) // was validated
+	d, _ := time.ParseDuration(c.Queue.MinGap) // has been validated
 	return d
 }
 
-// HasOutbox reports whether this node has to do with an outbox.
+// HasOutbox reports whether an outbox is configured for this node.
 func (c Config) HasOutbox() bool { return c.Outbox.URL != "" || len(c.Outbox.Subscriptions) > 0 }
 
-// OutboxURL returns the database of the outbox, or "" if none is named.
+// OutboxURL returns the URL of the outbox's database, or "" if none is configured.
 func (c Config) OutboxURL() string {
 	if c.Outbox.URL == "" && isSQL(c.Store.URL) {
 		return c.Store.URL
@@ -274,12 +272,12 @@ func (c Config) OutboxURL() string {
 	return c.Outbox.URL
 }
 
-// OutboxSchema returns the Postgres schema of the outbox and the prefix of its tables.
+// OutboxSchema returns the outbox's Postgres schema and the prefix of its tables.
 func (c Config) OutboxSchema() (schema, prefix string) {
 	return cmp.Or(c.Outbox.Schema, c.Store.Schema), cmp.Or(c.Outbox.Prefix, c.Store.Prefix)
 }
 
-// Relay returns the subscription as the outbox knows it; log, sink and observers are the caller's.
+// Relay returns the subscription as an outbox.Config. The caller sets log, sink and hooks.
 func (s Subscription) Relay() outbox.Config {
 	return outbox.Config{
 		Name: s.Name, Topics: s.Topics, Instances: s.Instances, Newest: s.Start == "newest", Policy: outbox.Policy(s.Policy),
@@ -290,7 +288,7 @@ func (s Subscription) Relay() outbox.Config {
 	}
 }
 
-// Spec returns what the exec daemon declares.
+// Spec returns the specification of the exec daemon.
 func (e Exec) Spec() daemon.Spec {
 	return daemon.Spec{
 		ID: daemon.ID(e.ID), Revision: int64(e.Revision), Instances: e.Instances, Weight: e.Weight,

@@ -16,8 +16,8 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/sinks"
 )
 
-// decoder fills a Config from one YAML document, walking the syntax tree so that every value
-// keeps its position. A value that does not fit is a fault and changes nothing.
+// decoder fills a Config from one YAML document. It walks the syntax tree, so that every value keeps its
+// position. A value that does not fit is a fault and changes nothing.
 type decoder struct {
 	doc    *document
 	found  func(path string, p place, v reflect.Value)
@@ -28,7 +28,7 @@ func (d *decoder) complain(code fault.Code, n ast.Node, remark, format string, a
 	d.faults = append(d.faults, d.doc.fault(code, at(d.doc, n), fmt.Sprintf(format, args...), remark))
 }
 
-// plain follows anchors, aliases and tags to what they stand for.
+// plain resolves anchors, aliases and tags.
 func (d *decoder) plain(n ast.Node) ast.Node {
 	switch n := n.(type) {
 	case *ast.AnchorNode:
@@ -49,7 +49,7 @@ func (d *decoder) plain(n ast.Node) ast.Node {
 	return n
 }
 
-// pairs returns the entries of a mapping; ok is false when n is none.
+// pairs returns the entries of a mapping; ok is false if n is not a mapping.
 func pairs(n ast.Node) (entries []*ast.MappingValueNode, ok bool) {
 	switch n := n.(type) {
 	case *ast.MappingNode:
@@ -60,7 +60,7 @@ func pairs(n ast.Node) (entries []*ast.MappingValueNode, ok bool) {
 	return nil, false
 }
 
-// section fills the struct v from a mapping. A null leaves everything as it is.
+// section fills the struct v from a mapping. A null changes nothing.
 func (d *decoder) section(n ast.Node, v reflect.Value, path string) {
 	if n = d.plain(n); n == nil {
 		return
@@ -73,7 +73,7 @@ func (d *decoder) section(n ast.Node, v reflect.Value, path string) {
 	d.entries(entries, v, path)
 }
 
-// entries fills the struct v.
+// entries fills the struct v from the entries of a mapping.
 func (d *decoder) entries(entries []*ast.MappingValueNode, v reflect.Value, path string) {
 	for _, e := range entries {
 		name := e.Key.GetToken().Value
@@ -101,7 +101,7 @@ func (d *decoder) entries(entries []*ast.MappingValueNode, v reflect.Value, path
 	}
 }
 
-// optional reports whether a setting is a section that counts by being there.
+// optional reports whether a setting is a section that has an effect even if it is empty.
 func optional(t reflect.Type) bool {
 	return t.Kind() == reflect.Pointer && t != reflect.TypeFor[*Sink]()
 }
@@ -110,8 +110,8 @@ func (d *decoder) unknown(n ast.Node, name, path string, t reflect.Type) {
 	d.complain(fault.UnknownKey, n, suggestion(name, path, t), "unknown key %q", name)
 }
 
-// suggestion guesses what an unknown key was meant to be: a key of this section, or one of that
-// name elsewhere.
+// suggestion guesses what an unknown key was meant to be: a key of this section, or a key with that name
+// elsewhere.
 func suggestion(name, path string, t reflect.Type) string {
 	if path != "" && !strings.Contains(path, "[") {
 		for _, k := range Keys() {
@@ -125,7 +125,7 @@ func suggestion(name, path string, t reflect.Type) string {
 		return fmt.Sprintf("did you mean %q?", near)
 	}
 	for _, k := range Keys() {
-		if strings.HasSuffix(k.Path, "."+name) && !strings.HasPrefix(path, subscriptionPath) { // a sink's url is none of ours
+		if strings.HasSuffix(k.Path, "."+name) && !strings.HasPrefix(path, subscriptionPath) { // a sink has its own url
 			return fmt.Sprintf("did you mean %s?", k.Path)
 		}
 	}
@@ -149,12 +149,12 @@ func (d *decoder) leaf(n ast.Node, v reflect.Value, f reflect.StructField, path 
 	default:
 		d.value(n, v, f, path)
 	}
-	if len(d.faults) == before || v.Kind() == reflect.Slice && v.Len() > 0 { // what is right of a list is judged too
+	if len(d.faults) == before || v.Kind() == reflect.Slice && v.Len() > 0 { // valid entries of a list are checked
 		d.found(path, at(d.doc, whole), v)
 	}
 }
 
-// value sets what is no block.
+// value sets a value that is not a block.
 func (d *decoder) value(n ast.Node, v reflect.Value, f reflect.StructField, path string) {
 	switch v.Kind() {
 	case reflect.Slice:
@@ -177,7 +177,7 @@ func (d *decoder) scalar(n ast.Node, v reflect.Value, f reflect.StructField, pat
 	}
 }
 
-// article puts "a" before what is counted.
+// article puts "a" before countable nouns.
 func article(kind string) string {
 	if kind == "number" || kind == "duration" {
 		return "a " + kind
@@ -233,7 +233,7 @@ func (d *decoder) element(n ast.Node, v reflect.Value, path string) bool {
 	return true
 }
 
-// blocksOf reads a list of blocks, each of which is called a noun.
+// blocksOf decodes a list of blocks. noun is the name of a block in faults.
 func blocksOf[T any](d *decoder, n ast.Node, path, noun string) []T {
 	seq, ok := n.(*ast.SequenceNode)
 	if !ok {
@@ -248,8 +248,8 @@ func blocksOf[T any](d *decoder, n ast.Node, path, noun string) []T {
 	return out
 }
 
-// sink reads where a subscription delivers to: a kind, an address that says the kind, or a block of
-// a kind and its settings. It returns nil if it is none of them.
+// sink decodes the destination of a subscription: a kind, an address that implies the kind, or a block
+// with a kind and its settings. It returns nil if it is none of these.
 func (d *decoder) sink(n ast.Node, path string) *Sink {
 	if text, ok := textOf(n); ok {
 		if kind, settings, ok := sinks.Address(text); ok {
@@ -280,7 +280,7 @@ func (d *decoder) sink(n ast.Node, path string) *Sink {
 	return to
 }
 
-// kind makes a sink of a kind without settings.
+// kind returns a sink of a kind without settings.
 func (d *decoder) kind(n ast.Node, text, path string) *Sink {
 	if settings, ok := sinks.Settings(text); ok {
 		return &Sink{Kind: text, Settings: settings}
@@ -328,8 +328,8 @@ func kindOf(n ast.Node) string {
 	return "not a plain value"
 }
 
-// setText sets a scalar from its text. Its errors read on after the setting's name and do not
-// show the value of a secret.
+// setText sets a scalar from its text. Its errors are phrased to follow the setting's name, and do not
+// contain the value of a secret.
 func setText(v reflect.Value, f reflect.StructField, text string) error {
 	if w := words(f); w != nil && !slices.Contains(w, text) {
 		near := ""
@@ -374,7 +374,7 @@ func setText(v reflect.Value, f reflect.StructField, text string) error {
 	return nil
 }
 
-// parseDuration reads a duration with its unit.
+// parseDuration parses a duration with its unit.
 func parseDuration(text string) (Duration, error) {
 	d, err := time.ParseDuration(text)
 	if err == nil {

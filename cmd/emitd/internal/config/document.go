@@ -16,19 +16,19 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 )
 
-// document is a YAML text with a name for its positions. It hides what looks secret when it
-// shows a line.
+// document is a YAML text with its name, for positions. It hides what looks secret in the lines that it
+// shows.
 type document struct {
 	name    string
 	lines   []string
 	root    ast.Node
 	anchors map[string]ast.Node
 	secrets []string
-	hidden  []int // from where on each line is not shown
-	private bool  // no line of it is shown
+	hidden  []int // for each line, the column from which it is not shown
+	private bool  // no line is shown
 }
 
-// place is where in a document something stands; the zero place is nowhere.
+// place is a position in a document. The zero place means no position.
 type place struct {
 	doc          *document
 	line, column int
@@ -36,13 +36,13 @@ type place struct {
 
 func (p place) String() string { return fmt.Sprintf("%s:%d:%d", p.doc.name, p.line, p.column) }
 
-// parse reads text as one YAML document. A nil document with nil error is an empty one. A private
+// parse parses text as one YAML document. A nil document with a nil error is an empty one. A private
 // text, such as a variable, may be a secret as a whole.
 func parse(name, text string, private bool) (doc *document, err error) {
 	doc = &document{name: name, lines: strings.Split(text, "\n"), anchors: map[string]ast.Node{}, private: private}
 	doc.findSecrets()
 	defer func() {
-		if p := recover(); p != nil { // the parser's own mistakes are the file's fault to its writer
+		if p := recover(); p != nil { // a panic of the parser is reported as a mistake in the file
 			err = fault.New(fault.ConfigSyntax, "%s: not valid YAML: %s", name, doc.hide(fmt.Sprint(p)))
 			doc = nil
 		}
@@ -80,8 +80,8 @@ func firstLine(s string) string {
 	return line
 }
 
-// at returns where the node begins. A block mapping's own token is the colon of its first entry,
-// so the key is taken instead.
+// at returns where a node begins. The token of a block mapping is the colon of its first entry, so the
+// position of the first key is used instead.
 func at(doc *document, n ast.Node) place {
 	switch m := n.(type) {
 	case *ast.MappingNode:
@@ -101,7 +101,7 @@ func atToken(doc *document, t *token.Token) place {
 	return place{doc, t.Position.Line, t.Position.Column}
 }
 
-// fault makes a fault that shows the place; under the caret stands the remark.
+// fault makes a fault that shows the place, with the remark under the caret.
 func (d *document) fault(code fault.Code, p place, what, remark string) *fault.Fault {
 	f := fault.New(code, "%s: %s", p, d.hide(what))
 	if d.private {
@@ -112,7 +112,7 @@ func (d *document) fault(code fault.Code, p place, what, remark string) *fault.F
 	return f
 }
 
-// excerpt shows the line of the place after the one before it, and a caret.
+// excerpt returns the line of the place, the line before it, and a caret.
 func (d *document) excerpt(p place, remark string) string {
 	if p.line < 1 || p.line > len(d.lines) {
 		return ""
@@ -145,7 +145,7 @@ func (d *document) show(line int) string {
 	return string(text)
 }
 
-// printable keeps a file's control characters away from the terminal.
+// printable replaces the file's control characters, which must not reach the terminal.
 func printable(r rune) rune {
 	if r == '\t' || r == '\r' {
 		return ' '
@@ -161,7 +161,7 @@ var (
 	namedSecret = regexp.MustCompile(`(?i)((?:password|passwd|secret|token|api[_-]?key)["']?\s*[:=]\s*)[^\s&,}]+`)
 )
 
-// hide replaces what is known or looks to be secret.
+// hide replaces what is known to be secret or looks like it.
 func (d *document) hide(text string) string { return Hide(fault.Redact(text, d.secrets...)) }
 
 // Hide replaces what looks like a password in text: in URLs and after words such as password=.
@@ -170,8 +170,8 @@ func Hide(text string) string {
 	return namedSecret.ReplaceAllString(text, "${1}***")
 }
 
-// secretKeys are those whose values are secret as a whole, or may be: the environment of an exec
-// daemon, what a sink logs in with.
+// secretKeys are the keys whose values are or may be secret as a whole: the environment of an exec
+// daemon, the credentials of a sink.
 var secretKeys = []string{"env", "secrets", "headers", "password", "token", "access_key", "secret_key"}
 
 // secretFinder collects the values of secretKeys, because an excerpt may show their lines.
@@ -198,7 +198,7 @@ func (s secretScalars) Visit(n ast.Node) ast.Visitor {
 	return s
 }
 
-// shortestSecret keeps words such as "no" from being starred everywhere.
+// shortestSecret keeps words such as "no" from being replaced everywhere.
 const shortestSecret = 4
 
 func isScalar(n ast.Node) bool {

@@ -13,14 +13,14 @@ type Key struct {
 	Path  string // coordinator.lease_duration
 	Help  string
 	Words []string // allowed values, if they are words
-	Type  string   // for people
+	Type  string   // for help texts and documentation
 	index []int
 }
 
-// Env returns the variable of the key.
+// Env returns the name of the key's variable.
 func (k Key) Env() string { return envName(k.Path) }
 
-// Flag returns the flag of the key, without dashes.
+// Flag returns the name of the key's flag, without dashes.
 func (k Key) Flag() string { return strings.ReplaceAll(k.Path, "_", "-") }
 
 func envName(path string) string {
@@ -36,13 +36,13 @@ const (
 	subscriptionPath = "outbox.subscriptions"
 )
 
-// blocks are the types of their entries.
+// blocks maps these settings to the types of their entries.
 var blocks = map[string]reflect.Type{
 	execPath:         reflect.TypeFor[Exec](),
 	subscriptionPath: reflect.TypeFor[Subscription](),
 }
 
-// ItemKeys returns the settings of one entry of a list of blocks; their paths are relative.
+// ItemKeys returns the settings of one entry of a list of blocks, with relative paths.
 func ItemKeys(list string) []Key { return keysOf(blocks[list], "", nil) }
 
 func keysOf(t reflect.Type, prefix string, index []int) []Key {
@@ -77,7 +77,7 @@ func join(prefix, key string) string {
 
 func item(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }
 
-// typeName says for people what a setting is.
+// typeName describes the type of a setting for users.
 func typeName(f reflect.StructField) string {
 	if w := words(f); w != nil {
 		return strings.Join(w, " or ")
@@ -97,7 +97,7 @@ func typeName(f reflect.StructField) string {
 	}[f.Type.Kind()]
 }
 
-// keyOf returns the key of a field, or "" if it has none: the tag key of our own structs, the tag
+// keyOf returns the key of a field, or "" if it has none: the tag key of this package's structs, the tag
 // yaml of a sink's settings.
 func keyOf(f reflect.StructField) string {
 	if key, ok := f.Tag.Lookup("key"); ok {
@@ -107,12 +107,12 @@ func keyOf(f reflect.StructField) string {
 	return strings.TrimPrefix(name, "-")
 }
 
-// fields returns the fields that have a key, those of embedded structs among them.
+// fields returns the fields that have a key, including those of embedded structs.
 func fields(t reflect.Type) []reflect.StructField {
 	return slices.DeleteFunc(reflect.VisibleFields(t), func(f reflect.StructField) bool { return keyOf(f) == "" })
 }
 
-// field finds the field of a struct that a key names.
+// field returns the field of a struct with a key.
 func field(t reflect.Type, key string) (reflect.StructField, bool) {
 	for _, f := range fields(t) {
 		if keyOf(f) == key {
@@ -130,8 +130,8 @@ func keyNames(t reflect.Type) []string {
 	return out
 }
 
-// Nearest returns the candidate that name was probably meant to be, or "": at most a third of
-// its letters, and at least two, may be wrong.
+// Nearest returns the candidate that name was probably meant to be, or "". At most a third of its letters
+// may be wrong, but always up to two.
 func Nearest(name string, candidates []string) string {
 	best, least := "", max(2, len(name)/3)+1
 	for _, c := range candidates {
@@ -142,7 +142,7 @@ func Nearest(name string, candidates []string) string {
 	return best
 }
 
-// distance counts the letters to insert, delete, replace or swap with the next (optimal string
+// distance counts the letters to insert, delete, replace or swap with the next one (optimal string
 // alignment).
 func distance(a, b string) int {
 	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)

@@ -16,31 +16,31 @@ import (
 // DefaultFile is read if it exists and no other file was named.
 const DefaultFile = "/etc/emitd/emitd.yaml"
 
-// FileEnv names the config file, as --config does.
+// FileEnv is the variable that names the config file, as --config does.
 const FileEnv = "EMITD_CONFIG"
 
-// Input is what a configuration is made of.
+// Input holds the sources of a configuration.
 type Input struct {
 	File    string            // --config; empty: FileEnv, then DefaultFile
-	Environ []string          // as of os.Environ
+	Environ []string          // as returned by os.Environ
 	Flags   map[string]string // by key path
-	// Flagged are the names under which flags were given, by key path, where they differ.
+	// Flagged holds the names under which flags were given, by key path, if they differ from the key's.
 	Flagged map[string]string
-	// ReadFile reads the config file and secret files; nil is os.ReadFile.
+	// ReadFile reads the config file and secret files; nil means os.ReadFile.
 	ReadFile func(string) ([]byte, error)
-	// Hostname is the default of node.name; nil is os.Hostname.
+	// Hostname is the default of node.name; nil means os.Hostname.
 	Hostname func() (string, error)
-	// Serving says that a node will run: a store must be named, and mem:// and an open
-	// listener are judged.
+	// Serving says that a node will run. Then a store must be named, and mem:// and an unprotected listener
+	// are checked.
 	Serving bool
-	// Dev says that the program brings its own store.
+	// Dev says that the program provides its own store.
 	Dev bool
-	// Preset overrides defaults, by key path; PresetName says who does.
+	// Preset overrides defaults, by key path. PresetName is shown as the origin of these values.
 	Preset     map[string]string
 	PresetName string
 }
 
-// Layer says which kind of source a value came from.
+// Layer is the kind of source that a value came from.
 type Layer string
 
 // The layers, weakest first.
@@ -51,7 +51,7 @@ const (
 	FromFlag    Layer = "flag"
 )
 
-// Origin says where a value came from and what it was there.
+// Origin says where a value came from, and its text there.
 type Origin struct {
 	Layer Layer  `json:"layer"`
 	Name  string `json:"name,omitempty"` // "emitd.yaml:9", "EMITD_X", "--x", "profile fast"
@@ -59,7 +59,7 @@ type Origin struct {
 	place place
 }
 
-// String reads as in: env EMITD_X.
+// String returns a text such as "env EMITD_X".
 func (o Origin) String() string {
 	switch {
 	case o.Name == "":
@@ -70,7 +70,7 @@ func (o Origin) String() string {
 	return string(o.Layer) + " " + o.Name
 }
 
-// Loaded is a configuration with its origins.
+// Loaded is a configuration with the origins of its values.
 type Loaded struct {
 	Config
 	// File is the config file that was read, or "".
@@ -79,7 +79,7 @@ type Loaded struct {
 	origins map[string][]Origin // by key path; strongest last
 }
 
-// Load makes the configuration. Its error is a fault.List with everything that is wrong.
+// Load builds the configuration. Its error is a fault.List with everything that is wrong.
 func Load(in Input) (*Loaded, error) {
 	in = in.withDefaults()
 	l := &loader{in: in, out: &Loaded{origins: map[string][]Origin{}}}
@@ -113,7 +113,7 @@ type loader struct {
 
 func (l *loader) add(f *fault.Fault) { l.faults = append(l.faults, f) }
 
-// note records where the setting's present value came from.
+// note records the origin of the setting's current value.
 func (l *loader) note(path string, o Origin, v reflect.Value) {
 	if v.IsValid() {
 		o.Text = showPath(path, v)
@@ -129,7 +129,7 @@ func (l *loader) preset() {
 	}
 }
 
-// MaxFile bounds the config file.
+// MaxFile bounds the size of the config file.
 const MaxFile = 1 << 20
 
 func (l *loader) file() {
@@ -174,7 +174,7 @@ func (l *loader) decode(doc *document, v reflect.Value, layer Layer) {
 	l.faults = append(l.faults, d.faults...)
 }
 
-// environ takes the EMITD_* variables in the order of their names.
+// environ applies the EMITD_* variables in the order of their names.
 func (l *loader) environ() {
 	values := map[string]string{}
 	for _, kv := range l.in.Environ {
@@ -209,8 +209,8 @@ func (l *loader) environ() {
 	}
 }
 
-// ignoredEnv lists the names that belong to others: what exec daemons are given, test components
-// and Kubernetes' service links of a service called emitd.
+// ignoredEnv reports whether a variable is not a setting: those that exec daemons are given, those of
+// test components, and Kubernetes' service links of a service called emitd.
 func ignoredEnv(name string) bool {
 	switch name {
 	case FileEnv, "EMITD_PORT":
@@ -249,8 +249,8 @@ func (l *loader) flags() {
 	}
 }
 
-// set sets one setting from the text of a variable or flag. Lists, maps and daemons are written
-// in YAML's flow form or, shorter, as a,b and name=value,name=value.
+// set sets one setting from the text of a variable or flag. Lists, maps and daemons are written in YAML's
+// flow form, or shorter as a,b and name=value,name=value.
 func (l *loader) set(k Key, o Origin, text string) {
 	v := reflect.ValueOf(&l.out.Config).Elem().FieldByIndex(k.index)
 	f := reflect.TypeFor[Config]().FieldByIndex(k.index)
@@ -274,7 +274,7 @@ func (l *loader) set(k Key, o Origin, text string) {
 	l.note(k.Path, o, v)
 }
 
-// shortForm sets a list or map written without brackets; ok is false when it is not one.
+// shortForm sets a list or map that is written without brackets; ok is false if the text is not one.
 func shortForm(to any, text string) (err error, ok bool) {
 	text = strings.TrimSpace(text)
 	switch to := to.(type) {
@@ -327,7 +327,7 @@ func (l *loader) setYAML(k Key, o Origin, text string) {
 	l.faults = append(l.faults, d.faults...)
 }
 
-// defaults fills what no layer has set from the profile, and the rest of each daemon.
+// defaults sets what no layer has set from the profile, and the defaults of each exec daemon.
 func (l *loader) defaults() {
 	def := Defaults(l.out.Profile)
 	from, to := reflect.ValueOf(def), reflect.ValueOf(&l.out.Config).Elem()

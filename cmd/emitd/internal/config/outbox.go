@@ -17,7 +17,8 @@ func isSQL(text string) bool {
 	return err == nil && (u.Scheme == "sqlite" || u.Scheme == "postgres" || u.Scheme == "postgresql")
 }
 
-// minOutboxConnections is the least of outbox.max_connections: a relay reads while it settles.
+// minOutboxConnections is the minimum of outbox.max_connections, because a relay reads and stores at the
+// same time.
 const minOutboxConnections = 2
 
 func (v *validator) outbox() {
@@ -43,7 +44,7 @@ func (v *validator) outbox() {
 	}
 }
 
-// outboxURL judges where the messages are, as far as it is known.
+// outboxURL validates the database of the outbox, as far as it is known.
 func (v *validator) outboxURL() {
 	switch text := v.Outbox.URL; {
 	case text != "" && !isSQL(text):
@@ -106,14 +107,14 @@ func (v *validator) retry(at string, r retryKeys) {
 	}
 }
 
-// positive judges a duration that may be left out.
+// positive validates a duration that may be left out.
 func (v *validator) positive(at, key string, d Duration) {
 	if d < 0 || d == 0 && v.isSet(at, key) {
 		v.complain(fault.BadOutbox, v.near(at, key), "is %v, want more than 0s", d)
 	}
 }
 
-// withDefaults are the pauses in force; the defaults are those of outbox.Retry.
+// withDefaults returns the effective pauses. The defaults are those of outbox.Retry.
 func (r retryKeys) withDefaults() (first, most Duration) {
 	return cmp.Or(r.Backoff, Duration(time.Second)), cmp.Or(r.MaxBackoff, Duration(5*time.Minute))
 }

@@ -5,20 +5,22 @@ import (
 	"strings"
 )
 
-// A file that is broken has no structure to find secrets by, and its source is shown in errors. So secrets
-// are found in its text: no line of a key that may hold one is shown behind that key, nor a line that
-// belongs to it by its indentation; and what stands there is replaced wherever it comes up.
+// A file with a syntax error has no structure by which to find secrets, and errors show its source. So
+// secrets are found in the text. After a key that may hold a secret, the rest of the line is not shown,
+// nor are lines that belong to the key by their indentation. Their content is replaced wherever else it
+// appears.
 
-// mayHold finds a key that may hold a secret, up to its colon.
+// mayHold matches a key that may hold a secret, up to its colon.
 var mayHold = regexp.MustCompile(`(?i)[\w.-]*(?:url|uri|dsn|secret|token|passw|passphrase|header|env|auth|bearer|credential|key)[\w.-]*["']?\s*[:=]`)
 
-// isAddress finds a key whose value is an address: of that only the login is secret.
+// isAddress matches a key whose value is an address. Only the login in an address is secret.
 var isAddress = regexp.MustCompile(`(?i)(?:url|uri|dsn)[\w.-]*["']?\s*[:=]$`)
 
-// ofFile finds a key that names a file.
+// ofFile matches a key that names a file.
 var ofFile = regexp.MustCompile(`(?i)_file["']?\s*[:=]$`)
 
-// findSecrets notes what is secret in the document's lines, and from where on each may not be shown.
+// findSecrets records the secrets in the document's lines, and the column from which each line may not be
+// shown.
 func (d *document) findSecrets() {
 	d.hidden = make([]int, len(d.lines))
 	within, list, address, open := -1, false, false, false
@@ -37,14 +39,14 @@ func (d *document) findSecrets() {
 		if at := secretFrom(line); at >= 0 {
 			d.hidden[i], within, address = at, indent, isAddress.MatchString(strings.TrimSpace(line[:at]))
 			d.collect(line[at:], address)
-			open, list = unbalanced(line), !strings.HasPrefix(body, "-") // a list may stand as far left as its key
+			open, list = unbalanced(line), !strings.HasPrefix(body, "-") // a list may be indented like its key
 		} else if strings.Contains(line, "://") {
 			d.collect(line, true)
 		}
 	}
 }
 
-// secretFrom returns where the value of the line's first key begins that may hold a secret, or -1.
+// secretFrom returns the column of the value of the line's first key that may hold a secret, or -1.
 func secretFrom(line string) int {
 	for _, at := range mayHold.FindAllStringIndex(line, -1) {
 		if !ofFile.MatchString(line[:at[1]]) {
@@ -54,13 +56,14 @@ func secretFrom(line string) int {
 	return -1
 }
 
-// unbalanced reports whether quotes or brackets go on in the next line, as far as can be told.
+// unbalanced reports whether quotes or brackets probably continue in the next line.
 func unbalanced(line string) bool {
 	return strings.Count(line, `"`)%2 == 1 || strings.Count(line, "'")%2 == 1 ||
 		strings.Count(line, "{")+strings.Count(line, "[") != strings.Count(line, "}")+strings.Count(line, "]")
 }
 
-// collect notes the words of a text; of an address the login, whatever characters it has.
+// collect records the words of a text as secrets; of an address only the login, whatever characters it
+// has.
 func (d *document) collect(text string, address bool) {
 	for _, word := range strings.FieldsFunc(text, func(r rune) bool { return r <= ' ' || strings.ContainsRune(`,[]{}"'`, r) }) {
 		if _, rest, is := strings.Cut(word, "://"); is {

@@ -15,17 +15,17 @@ import (
 	"github.com/emitd/emitd/outbox/sink"
 )
 
-// Setting is one line of what is in force.
+// Setting is one effective setting.
 type Setting struct {
 	Key    string `json:"key"`
 	Value  string `json:"value"`
 	Origin string `json:"origin"`
-	// Overrides are the weaker sources that say something else, strongest first.
+	// Overrides lists the weaker sources with other values, strongest first.
 	Overrides []Origin `json:"overrides,omitempty"`
 	Note      string   `json:"note,omitempty"`
 }
 
-// Settings returns every setting in force with its origin, without secrets.
+// Settings returns every effective setting with its origin, without secrets.
 func (l *Loaded) Settings() []Setting {
 	var out []Setting
 	v := reflect.ValueOf(l.Config)
@@ -41,7 +41,7 @@ func (l *Loaded) Settings() []Setting {
 	return out
 }
 
-// unused says why a setting has no effect, if that is so.
+// unused says why a setting has no effect; "" if it has one.
 func (l *Loaded) unused(path string) string {
 	if l.origin(path).Layer == FromDefault {
 		return ""
@@ -66,7 +66,7 @@ func (l *Loaded) setting(path string, v reflect.Value) Setting {
 	return s
 }
 
-// blockSettings lists what each block of a list sets.
+// blockSettings returns the settings of each block of a list.
 func (l *Loaded) blockSettings(path string, list reflect.Value) []Setting {
 	if list.Len() == 0 {
 		return []Setting{l.setting(path, list)}
@@ -83,7 +83,7 @@ func (l *Loaded) blockSettings(path string, list reflect.Value) []Setting {
 	return out
 }
 
-// walk visits what is set in a block, with its path.
+// walk visits the fields that are set in a block, with their paths.
 func walk(v reflect.Value, path string, visit func(path string, v reflect.Value)) {
 	for _, f := range fields(v.Type()) {
 		at, to := join(path, keyOf(f)), v.FieldByIndex(f.Index)
@@ -106,10 +106,10 @@ func walk(v reflect.Value, path string, visit func(path string, v reflect.Value)
 	}
 }
 
-// OriginOf returns where the setting's value came from.
+// OriginOf returns the origin of the setting's value.
 func (l *Loaded) OriginOf(path string) Origin { return l.origin(path) }
 
-// origin returns where the last of the paths that is known came from.
+// origin returns the origin of the last of the paths that has one.
 func (l *Loaded) origin(paths ...string) Origin {
 	o := Origin{Layer: FromDefault}
 	for _, p := range paths {
@@ -120,7 +120,7 @@ func (l *Loaded) origin(paths ...string) Origin {
 	return o
 }
 
-// Notes lists what is set and not used by this version.
+// Notes lists the settings that have no effect in this configuration.
 func (l *Loaded) Notes() []string {
 	var out []string
 	for _, s := range l.Settings() {
@@ -131,8 +131,8 @@ func (l *Loaded) Notes() []string {
 	return out
 }
 
-// Secrets returns the texts that must not be shown: passwords of URLs, the values given to exec
-// daemons, and what sinks log in and sign with.
+// Secrets returns the texts that must not be shown: passwords in URLs, values given to exec daemons, and
+// the credentials and signing keys of sinks.
 func (l *Loaded) Secrets() []string {
 	out := slices.Concat(urlSecrets(l.Store.URL), urlSecrets(l.Objects.URL), urlSecrets(l.Outbox.URL))
 	var long []string
@@ -162,17 +162,17 @@ func (l *Loaded) Secrets() []string {
 	return append(out, slices.DeleteFunc(long, func(s string) bool { return len(s) < shortestSecret })...)
 }
 
-// parts returns a secret and what is secret of it without its kind: Bearer …, whsec_….
+// parts returns a secret, and its parts without a leading type such as "Bearer " or "whsec_".
 func parts(s sink.Secret) []string {
 	_, word, _ := strings.Cut(string(s), " ")
 	_, key, _ := strings.Cut(string(s), "_")
 	return []string{string(s), word, key}
 }
 
-// keyPassword finds the password of a database's address that is no URL.
+// keyPassword matches the password in a database address that is not a URL.
 var keyPassword = regexp.MustCompile(`password\s*=\s*'?([^'\s]+)`)
 
-// addressSecrets are those of a sink's address, which may be several URLs or no URL at all.
+// addressSecrets returns the secrets in a sink's address, which may be several URLs or not a URL at all.
 func addressSecrets(text string) (out []string) {
 	for part := range strings.SplitSeq(text, ",") {
 		out = append(out, urlSecrets(part)...)
@@ -206,8 +206,8 @@ func urlSecrets(text string) []string {
 	return slices.DeleteFunc(out, func(s string) bool { return s == "" })
 }
 
-// RedactURL returns the URL with passwords replaced by ***; a text that is no URL is shown up to
-// its scheme only.
+// RedactURL returns the URL with passwords replaced by ***. Of a text that is not a URL only the scheme
+// is returned.
 func RedactURL(text string) string {
 	if text == "" {
 		return ""
@@ -237,7 +237,7 @@ func RedactURL(text string) string {
 	return strings.NewReplacer("%2A%2A%2A", "***").Replace(u.String())
 }
 
-// showPath returns the value as people write it, without secrets.
+// showPath returns the value in the form in which users write it, without secrets.
 func showPath(path string, v reflect.Value) string {
 	switch tagAt(path) {
 	case "url":
@@ -254,7 +254,8 @@ func showPath(path string, v reflect.Value) string {
 	return show(v)
 }
 
-// showAddress tells where a sink's address leads: the path of a webhook may be as good as a password.
+// showAddress returns the host of a sink's address. It omits the path, because a webhook's path may be as
+// secret as a password.
 func showAddress(text string) string {
 	parts := strings.Split(text, ",")
 	for i, part := range parts {
@@ -271,7 +272,7 @@ func showAddress(text string) string {
 	return strings.Join(parts, ",")
 }
 
-// tagAt returns the secret tag of the setting; a sink's url is an "address".
+// tagAt returns the secret tag of the setting. A sink's url has the tag "address".
 func tagAt(path string) string {
 	t := reflect.TypeFor[Config]()
 	if list, rest, ok := strings.Cut(path, "["); ok {
@@ -321,7 +322,7 @@ func show(v reflect.Value) string {
 	return fmt.Sprint(v.Interface())
 }
 
-// quoteIfNeeded quotes text that would read as something else inside a list or map.
+// quoteIfNeeded quotes a text that would be misread inside a list or map.
 func quoteIfNeeded(s string) string {
 	if s == "" || strings.ContainsAny(s, " ,:[]{}\"'#\n\t") {
 		return strconv.Quote(s)

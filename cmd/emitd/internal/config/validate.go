@@ -22,11 +22,11 @@ import (
 	"github.com/emitd/emitd/internal/pgerror"
 )
 
-// validator judges the values together, each complaint with the place its value came from.
+// validator validates the values together. Each fault names the origin of the value.
 type validator struct {
 	*Loaded
 	in     Input
-	broken bool // some value could not be read: what rests on all of them is not judged
+	broken bool // some value could not be parsed: rules that need all values are skipped
 	faults fault.List
 }
 
@@ -69,7 +69,7 @@ var (
 
 const (
 	longestName    = 253    // of a host name
-	maxConnections = 10_000 // more than a server takes
+	maxConnections = 10_000 // more than a server accepts
 )
 
 func (v *validator) names() {
@@ -121,7 +121,7 @@ func (v *validator) store() {
 	}
 }
 
-// storeURL says why the URL cannot name a store, or "". It never repeats more than the scheme.
+// storeURL says why the URL cannot name a store, or "". Its text contains at most the scheme of the URL.
 func storeURL(text string) string {
 	u, err := address.URL(text)
 	if err != nil {
@@ -160,10 +160,11 @@ func storeURL(text string) string {
 	return ""
 }
 
-// longestScheme is that of what is shown: a text that is no URL may be a secret from its beginning.
+// longestScheme bounds the scheme that is shown, because a text that is not a URL may be a secret from
+// its first letter.
 const longestScheme = 12
 
-// schemeOf says which scheme a text has, if it is a URL by all appearances.
+// schemeOf names the scheme of a text, if the text looks like a URL.
 func schemeOf(text string) string {
 	if scheme, _, is := strings.Cut(text, "://"); is && len(scheme) <= longestScheme && validSQL.MatchString(scheme) {
 		return fmt.Sprintf("the scheme %q", scheme)
@@ -275,7 +276,7 @@ func (v *validator) advertise() {
 	}
 }
 
-// leastInFlight is the least api.max_in_flight: less would refuse ordinary calls.
+// leastInFlight is the minimum of api.max_in_flight. A lower limit would refuse ordinary calls.
 const leastInFlight = 1 << 20
 
 func (v *validator) lacking() string {
@@ -289,7 +290,7 @@ func (v *validator) lacking() string {
 	return strings.Join(out, ", and ")
 }
 
-// Loopback reports whether an address, host:port or a URL, is of this machine alone.
+// Loopback reports whether an address, host:port or a URL, is reachable only from this machine.
 func Loopback(address string) bool {
 	_, rest, isURL := strings.Cut(address, "://")
 	if isURL {
@@ -310,7 +311,7 @@ func loopback(host string) bool {
 	return err == nil && ip.IsLoopback()
 }
 
-// timingPaths maps the names lease.Timing uses to keys.
+// timingPaths maps the names that lease.Timing uses to keys.
 func timingPaths() map[string]string {
 	out := map[string]string{}
 	for _, k := range Keys() {
@@ -324,8 +325,7 @@ func timingPaths() map[string]string {
 
 var timingName = regexp.MustCompile(`[a-z]+(?:_[a-z]+)+`)
 
-// timing turns each quarrel of lease.Timing into a fault that says where the quarrelling values
-// came from.
+// timing turns each contradiction that lease.Timing reports into a fault with the origins of the values.
 func (v *validator) timing() {
 	if v.broken {
 		return
@@ -399,7 +399,7 @@ func (v *validator) execs() {
 	}
 }
 
-// specField finds which field daemon.Spec complains of.
+// specField matches the field that an error of daemon.Spec is about.
 var specField = regexp.MustCompile(`^daemon \S+: ([a-z_]+) is `)
 
 func (v *validator) exec(at string, e Exec) {
@@ -439,7 +439,7 @@ func (v *validator) exec(at string, e Exec) {
 	}
 }
 
-// givenEnv are the variables that every exec daemon is given.
+// givenEnv are the variables that every exec daemon gets.
 var givenEnv = []string{"EMITD_DAEMON", "EMITD_UNIT", "EMITD_GENERATION", "EMITD_TERM", "EMITD_NODE"}
 
 func (v *validator) isSet(at, key string) bool {
@@ -447,7 +447,7 @@ func (v *validator) isSet(at, key string) bool {
 	return set
 }
 
-// near returns the path of the entry's key if it is set, else that of the entry.
+// near returns the path of the entry's key if it is set, otherwise that of the entry.
 func (v *validator) near(at, key string) string {
 	if v.isSet(at, key) {
 		return join(at, key)
@@ -459,7 +459,7 @@ func (v *validator) near(at, key string) string {
 	return at
 }
 
-// BuiltIn are the ids that daemons.disabled may name besides those of daemons.exec.
+// BuiltIn are the IDs that daemons.disabled may name besides those of daemons.exec.
 var BuiltIn = []string{"emit:sweeper", "emit:sweeper/outbox", "emit:outbox", "emit:queue"}
 
 func (v *validator) disabled() {
@@ -479,7 +479,7 @@ func (v *validator) disabled() {
 	}
 }
 
-// Runs reports whether the daemon is not disabled here.
+// Runs reports whether the daemon is enabled on this node.
 func (c Config) Runs(id string) bool {
 	return !slices.ContainsFunc(c.Daemons.Disabled, func(d string) bool {
 		return d == id || (d == "emit:outbox" || d == "emit:queue") && strings.HasPrefix(id, d+"/")

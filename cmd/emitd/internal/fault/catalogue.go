@@ -13,7 +13,7 @@ const (
 	ExitDegraded    = 6
 )
 
-// Entry is a code's line in the catalogue.
+// Entry describes a code in the catalogue.
 type Entry struct {
 	Code  Code   `json:"code"`
 	Exit  int    `json:"exit"`
@@ -22,7 +22,7 @@ type Entry struct {
 	Do    string `json:"do"`
 }
 
-// The codes. A code keeps its meaning for ever; one that is no longer used is not given out again.
+// The codes. A code keeps its meaning for ever, and a code that is no longer used is not reused.
 const (
 	Usage        Code = "E1001"
 	ConfigRead   Code = "E1101"

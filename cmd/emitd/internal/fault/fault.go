@@ -1,4 +1,5 @@
-// Package fault is how emitd tells a person what went wrong: what — why — do.
+// Package fault is how emitd tells a person what went wrong: what happened, why it matters, and what to
+// do.
 //
 //	error E1203: emitd.yaml:4:3: unknown key "heartbeat_intervall"     what: observed, expected
 //	    3 |   lease_duration: 60s                                      where, for config files
@@ -7,13 +8,13 @@
 //	  nothing was started.                                             why it matters
 //	  do: correct the key; all keys: emitd config show                 what to do now
 //
-// Every fault has a code that never changes its meaning, listed in one catalogue ([All]): E1xxx
-// config and usage, E2xxx coordination, E3xxx objects and queue, E4xxx outbox, E5xxx store. The
-// code decides the exit code of the program. The same text goes to the terminal and, with the
-// code as an attribute, to the log.
+// Every fault has a code that never changes its meaning. All codes are in one catalogue ([All]): E1xxx
+// config and usage, E2xxx coordination, E3xxx objects and queue, E4xxx outbox, E5xxx store. The code
+// decides the exit code of the program. The same text goes to the terminal and, with the code as an
+// attribute, to the log.
 //
-// Secrets never stand in a fault: callers redact URLs, and [Write] replaces what it is told is
-// secret in whatever text comes from elsewhere.
+// A fault never contains a secret: callers redact URLs, and [Write] replaces the secrets that it is given
+// in texts from elsewhere.
 package fault
 
 import (
@@ -23,37 +24,37 @@ import (
 	"strings"
 )
 
-// Code names a kind of fault: E and four digits.
+// Code identifies a kind of fault: E and four digits.
 type Code string
 
 // Fault is an error for a person.
 type Fault struct {
 	Code Code
-	// What happened, in one line: what was seen, what was expected.
+	// What happened, in one line: what was observed and what was expected.
 	What string
-	// Excerpt shows the place in a config file; lines without the indent.
+	// Excerpt shows the place in a config file, in lines without indentation.
 	Excerpt string
-	// Why it matters or what was not done; may be empty.
+	// Why it matters, or what was not done; may be empty.
 	Why string
-	// Do says what to do now; empty takes the catalogue's.
+	// Do says what to do now; if it is empty, the catalogue's advice is used.
 	Do string
 	// Err is the cause, if there is one.
 	Err error
 }
 
-// New returns a fault with a formatted What; an argument for %w becomes its cause.
+// New returns a fault with a formatted What. An argument for %w becomes its cause.
 func New(code Code, format string, args ...any) *Fault {
 	err := fmt.Errorf(format, args...)
 	return &Fault{Code: code, What: err.Error(), Err: errors.Unwrap(err)}
 }
 
-// Because adds why it matters.
+// Because sets Why.
 func (f *Fault) Because(format string, args ...any) *Fault {
 	f.Why = fmt.Sprintf(format, args...)
 	return f
 }
 
-// Hint says what to do, in place of the catalogue's advice.
+// Hint sets Do, which replaces the catalogue's advice.
 func (f *Fault) Hint(format string, args ...any) *Fault {
 	f.Do = fmt.Sprintf(format, args...)
 	return f
@@ -74,7 +75,7 @@ func (f *Fault) Advice() string {
 	return e.Do
 }
 
-// List is several faults found at once.
+// List holds several faults that were found at once.
 type List []*Fault
 
 // Error joins the faults' texts.
@@ -95,7 +96,7 @@ func (l List) Unwrap() []error {
 	return out
 }
 
-// Err returns the list as an error, nil when it is empty.
+// Err returns the list as an error, nil if it is empty.
 func (l List) Err() error {
 	if len(l) == 0 {
 		return nil
@@ -103,7 +104,7 @@ func (l List) Err() error {
 	return l
 }
 
-// Of returns the faults in err; an error that is none of ours becomes one by [From].
+// Of returns the faults in err. [From] turns any other error into a fault.
 func Of(err error) List {
 	var list List
 	if errors.As(err, &list) {
@@ -131,8 +132,8 @@ func Exit(err error) int {
 	return ExitFailed
 }
 
-// Write prints err for a person; advice that several faults in a row share stands once. Each of
-// secrets that occurs in a text is replaced.
+// Write prints err for a person. Advice that several consecutive faults share is printed once. The
+// secrets are replaced in every text.
 func Write(w io.Writer, err error, secrets ...string) {
 	var b strings.Builder
 	all := Of(err)

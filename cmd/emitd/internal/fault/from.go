@@ -8,7 +8,7 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// From turns an error of the packages below into a fault, by its kind.
+// From turns an error of the library's packages into a fault, by its type.
 func From(err error) *Fault {
 	var (
 		inUse  *storage.IDInUseError

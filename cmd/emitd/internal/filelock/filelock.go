@@ -1,6 +1,6 @@
-// Package filelock keeps a file locked for as long as a process has it open: the kernel releases
-// the lock when the last process that has inherited it ends, however it ends. The file itself
-// stays; its content means nothing.
+// Package filelock keeps a file locked for as long as a process has it open. The kernel releases the lock
+// when the last process that has inherited it ends, however it ends. The file itself remains, and its
+// content has no meaning.
 package filelock
 
 import (
@@ -14,7 +14,7 @@ import (
 // ErrHeld says that another process holds the lock.
 var ErrHeld = errors.New("the lock is held by another process")
 
-// Lock creates the file if needed and locks it, without waiting. unlock may be called once.
+// Lock creates the file if necessary and locks it, without waiting. unlock may be called once.
 func Lock(path string) (unlock func(), err error) {
 	f, err := open(path, os.O_CREATE|os.O_RDWR)
 	if err != nil {
@@ -34,12 +34,12 @@ func open(path string, flags int) (*os.File, error) {
 	return f, nil
 }
 
-// leftover is how old a file that nobody holds must be before Temp removes it: by then nobody
-// asks any more whether its process has ended.
+// leftover is the age at which Temp removes an unlocked file. By then no process asks any more whether
+// the file's owner has ended.
 const leftover = 24 * time.Hour
 
-// Temp makes a file of its own in dir, readable for everybody, and locks it. Files that processes
-// which were killed have left behind are removed.
+// Temp creates a new file in dir, readable for everyone, and locks it. It removes files that killed
+// processes have left behind.
 func Temp(dir string, now time.Time) (*os.File, error) {
 	sweep(dir, now)
 	f, err := os.CreateTemp(dir, "emitd-*.lock")
@@ -48,7 +48,7 @@ func Temp(dir string, now time.Time) (*os.File, error) {
 	}
 	err = lock(f)
 	if err == nil {
-		err = f.Chmod(0o644) // processes of other users may look whether it is held
+		err = f.Chmod(0o644) // processes of other users may check whether it is locked
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", f.Name(), err), f.Close(), os.Remove(f.Name()))

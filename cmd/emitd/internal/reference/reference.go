@@ -1,5 +1,5 @@
-// Package reference keeps the generated part of a page of docs/reference equal to the code. It is
-// for tests: what stands between the two marks of a page is generated, the rest is written by hand.
+// Package reference keeps the generated part of a page of docs/reference equal to the code. It is used by
+// tests. The text between the two marks of a page is generated, and the rest is written by hand.
 package reference
 
 import (
@@ -14,7 +14,7 @@ const (
 	end   = "<!-- end of what is generated -->\n"
 )
 
-// Check compares the generated part of the page with want, or writes it.
+// Check compares the generated part of the page with want. With update it writes it instead.
 func Check(t *testing.T, page, want string, update bool) {
 	t.Helper()
 	text, err := os.ReadFile(page)
@@ -37,5 +37,5 @@ func Check(t *testing.T, page, want string, update bool) {
 	}
 }
 
-// Cell makes a text fit into a cell of a table.
+// Cell escapes a text for a cell of a table.
 func Cell(s string) string { return strings.ReplaceAll(strings.ReplaceAll(s, "|", `\|`), "\n", " ") }

@@ -1,6 +1,6 @@
-// Package sinks makes sinks of the outbox out of settings. It is the only place of the program that
-// knows which kinds there are; the settings of a kind are the Config of its package, by the names of
-// its yaml tags.
+// Package sinks makes sinks of the outbox from settings. It is the only place in the program that knows
+// which kinds exist. The settings of a kind are the Config of its package, with the names in its yaml
+// tags.
 package sinks
 
 import (
@@ -26,7 +26,7 @@ import (
 	"github.com/emitd/emitd/outbox/sink/webhook"
 )
 
-// Sink is one that must be closed, after its last delivery.
+// Sink is a sink that must be closed after its last delivery.
 type Sink interface {
 	outbox.Sink
 	io.Closer
@@ -35,7 +35,7 @@ type Sink interface {
 // Queue is the kind that delivers to the queues of this cluster.
 const Queue = "queue"
 
-// settings makes the empty settings of each kind.
+// settings returns the empty settings of each kind.
 var settings = map[string]func() any{
 	"webhook":  func() any { return new(webhook.Config) },
 	"kafka":    func() any { return new(kafka.Config) },
@@ -60,13 +60,13 @@ func Settings(kind string) (any, bool) {
 	return empty(), true
 }
 
-// schemes are those of addresses that say enough: they name the kind, whose url they are.
+// schemes maps the schemes of addresses that need no further settings to the kind whose url they are.
 var schemes = map[string]string{
 	"http": "webhook", "https": "webhook", "nats": "nats", "tls": "nats",
 	"amqp": "rabbitmq", "amqps": "rabbitmq", "postgres": "postgres", "postgresql": "postgres",
 }
 
-// Address returns the kind and the settings that a URL alone says.
+// Address returns the kind and the settings for a URL alone.
 func Address(text string) (kind string, into any, ok bool) {
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" {
@@ -88,8 +88,8 @@ func Address(text string) (kind string, into any, ok bool) {
 	return kind, into, true
 }
 
-// Open makes a sink of settings, a pointer as [Settings] returns it. jobs takes what the kind queue
-// delivers; it may be nil for the others. Nothing is connected to that would have to answer.
+// Open makes a sink from settings, a pointer as returned by [Settings]. The kind queue delivers to jobs,
+// which may be nil for the others. Open does not wait for any connection.
 func Open(ctx context.Context, settings any, jobs queue.Producer) (Sink, error) {
 	switch c := settings.(type) {
 	case *webhook.Config:
@@ -116,10 +116,11 @@ func Open(ctx context.Context, settings any, jobs queue.Producer) (Sink, error) 
 	return nil, fmt.Errorf("there is no sink for %T", settings)
 }
 
-// Check reports what Open would refuse, as far as that is known without connecting or making a file.
+// Check reports what Open would refuse, as far as that can be known without connecting or creating a
+// file.
 func Check(ctx context.Context, settings any) error {
 	switch settings.(type) {
-	case *nats.Config, *stdout.Config: // making one begins to connect, or opens the file
+	case *nats.Config, *stdout.Config: // making one starts to connect, or opens the file
 		return nil
 	}
 	s, err := Open(ctx, settings, nobody{})
@@ -129,14 +130,14 @@ func Check(ctx context.Context, settings any) error {
 	return s.Close()
 }
 
-// nobody takes no jobs.
+// nobody is a Producer that refuses all jobs.
 type nobody struct{}
 
 func (nobody) Enqueue(context.Context, string, []queue.Job) ([]queue.Receipt, error) {
 	return nil, errors.New("there is no queue")
 }
 
-// made keeps a sink that is nil from becoming an interface that is not.
+// made keeps a nil sink from becoming a non-nil interface.
 func made[S Sink](s S, err error) (Sink, error) {
 	if err != nil {
 		return nil, err

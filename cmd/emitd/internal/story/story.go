@@ -1,5 +1,5 @@
-// Package story runs scripts against the real program: testscript with the commands that stories
-// about a cluster need. It is for tests.
+// Package story runs scripts against the real program. It is testscript with commands for stories about a
+// cluster, used by tests.
 //
 //	exits CODE cmd…            run cmd, whose exit code must be CODE
 //	start NAME cmd…            start cmd; its output goes to NAME.out and NAME.err
@@ -45,13 +45,13 @@ import (
 	daemonexec "github.com/emitd/emitd/daemon/exec"
 )
 
-// Main is for TestMain: the test binary is the program as well.
+// Main is called by TestMain. It makes the test binary run the program as well.
 func Main(m testscript.TestingM) {
-	daemonexec.GuardianMain() // guardians of the stories' nodes are this very binary
+	daemonexec.GuardianMain() // the guardians of the stories' nodes are this binary
 	testscript.Main(m, map[string]func(){"emitd": func() { os.Exit(cli.Run()) }})
 }
 
-// Run runs the scripts in dir. Each finds a fresh $STORE: that of store, or a SQLite file.
+// Run runs the scripts in dir. Each has a fresh $STORE: the result of store, or a SQLite file.
 func Run(t *testing.T, dir string, store func(env *testscript.Env) string) {
 	if store == nil {
 		store = func(env *testscript.Env) string {
@@ -78,7 +78,7 @@ func Run(t *testing.T, dir string, store func(env *testscript.Env) string) {
 // patience bounds every wait for something that should come much sooner.
 const patience = time.Minute
 
-// eventually repeats f, which says what is still missing, until nothing is.
+// eventually repeats f until it returns nil; its error says what is still missing.
 func eventually(ts *testscript.TestScript, f func() error) {
 	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
@@ -279,7 +279,7 @@ func objects(ts *testscript.TestScript, neg bool, args []string) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case args[1] == "hangs":
-			_, _ = io.Copy(io.Discard, r.Body) // only then it is seen that the client is gone
+			_, _ = io.Copy(io.Discard, r.Body) // a client that hangs up is noticed only after the body was read
 			<-r.Context().Done()
 		case args[1] == "denies":
 			http.Error(w, `{"error":{"message":"the key of bob is not allowed to"}}`, http.StatusForbidden)
@@ -305,7 +305,7 @@ func receiver(ts *testscript.TestScript, neg bool, args []string) {
 		case strings.Contains(string(body), "poison"):
 			http.Error(w, "no such customer", http.StatusUnprocessableEntity)
 		default:
-			fmt.Fprintf(log, "%s\n", body) // one write, so lines stay whole
+			fmt.Fprintf(log, "%s\n", body) // one write, so that lines stay whole
 		}
 	}))
 	ts.Defer(func() {
@@ -315,9 +315,9 @@ func receiver(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv(args[0], s.Listener.Addr().String())
 }
 
-// check judges a JSON text by triples of path, operator and value. A path is keys and indexes
-// joined by dots; * stands for every element of a list, count for its length. All values of a path
-// must pass, and there must be one. Operators: == != > matches has (a field of that name).
+// check tests a JSON text by triples of path, operator and value. A path is keys and indexes joined by
+// dots; * stands for every element of a list, count for its length. All values of a path must pass, and
+// there must be at least one. Operators: == != > matches has (a field of that name).
 func check(text string, triples []string) error {
 	for i := 0; i+2 < len(triples); i += 3 {
 		path, op, want := triples[i], triples[i+1], triples[i+2]
@@ -367,7 +367,7 @@ func compare(got, op, want string) (bool, error) {
 	return false, fmt.Errorf("unknown operator %q", op)
 }
 
-// values returns what a path leads to, as text: strings plain, everything else as JSON.
+// values returns the values at a path as text: strings unquoted, everything else as JSON.
 func values(text, path string) ([]string, error) {
 	dec := json.NewDecoder(strings.NewReader(text))
 	dec.UseNumber()
@@ -421,7 +421,7 @@ func descend(v any, key string) []any {
 	return nil
 }
 
-// loseSegment deletes the one segment that has a text.
+// loseSegment deletes the only segment that contains a text.
 func loseSegment(ts *testscript.TestScript, neg bool, args []string) {
 	want(ts, neg, len(args) == 2, "losesegment DIR TEXT")
 	var found []string

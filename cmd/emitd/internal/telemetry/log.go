@@ -1,16 +1,16 @@
-// Package telemetry sets up what the program tells about itself: its log, metrics and traces.
+// Package telemetry sets up the program's log, metrics and traces.
 //
-// The libraries below use the OpenTelemetry API and log/slog only; the SDK and the exporters are
-// here. Metrics always stand on the listener's /metrics. Beyond that the OTEL_* variables of the
-// OpenTelemetry specification are honoured as they are, with two differences:
+// The libraries use only the OpenTelemetry API and log/slog; the SDK and the exporters are here. Metrics
+// are always served on the listener's /metrics. Beyond that the OTEL_* variables of the OpenTelemetry
+// specification are honoured unchanged, with two differences:
 //
-//   - Nothing is exported unless asked for: without OTEL_TRACES_EXPORTER and without an
-//     OTEL_EXPORTER_OTLP_*ENDPOINT no collector is looked for (the specification's default would
-//     be one on localhost). The same goes for metrics and logs.
-//   - OTEL_METRICS_EXPORTER=prometheus opens no second port; /metrics is it.
+//   - Nothing is exported unless it is requested. Without OTEL_TRACES_EXPORTER and without an
+//     OTEL_EXPORTER_OTLP_*ENDPOINT no collector is used (the specification's default would be one on
+//     localhost). The same holds for metrics and logs.
+//   - OTEL_METRICS_EXPORTER=prometheus opens no second port, because /metrics serves it.
 //
-// A log line is text on a terminal and one JSON object otherwise, on standard error. What is
-// known to be secret is replaced in every line.
+// A log line is text on a terminal and otherwise one JSON object, on standard error. Known secrets are
+// replaced in every line.
 package telemetry
 
 import (
@@ -26,11 +26,11 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 )
 
-// LogOptions say how the log looks.
+// LogOptions configure the log's format.
 type LogOptions struct {
 	Level   *slog.LevelVar
 	Format  string // text, json, auto
-	TTY     bool   // what auto goes by
+	TTY     bool   // decides what auto means
 	Colour  bool
 	Secrets []string
 }
@@ -46,8 +46,8 @@ func NewLog(w io.Writer, o LogOptions) slog.Handler {
 	return slog.NewJSONHandler(w, &slog.HandlerOptions{Level: o.Level, ReplaceAttr: readable})
 }
 
-// units writes durations with their unit, and no more digits than somebody reads: a number of
-// nanoseconds means nothing to anybody. So are durations in a list, and those of a type of their own.
+// units formats durations with their unit and few digits, because a number of nanoseconds is hard to
+// read. It also covers durations in a list and named duration types.
 func units(_ []string, a slog.Attr) slog.Attr {
 	switch a.Value.Kind() {
 	case slog.KindDuration:
@@ -83,7 +83,7 @@ func unit(d time.Duration) string {
 	return d.String()
 }
 
-// spelled hands on records whose durations have units: for handlers that do not ask units.
+// spelled formats durations with units, for handlers that do not call units.
 type spelled struct{ slog.Handler }
 
 // Handle implements [slog.Handler].
@@ -108,7 +108,7 @@ func (s spelled) WithAttrs(as []slog.Attr) slog.Handler {
 // WithGroup implements [slog.Handler].
 func (s spelled) WithGroup(name string) slog.Handler { return spelled{s.Handler.WithGroup(name)} }
 
-// spell gives the durations of an attribute units, those of a group as well.
+// spell formats the durations of an attribute with units, including those of a group.
 func spell(a slog.Attr) slog.Attr {
 	if a.Value = a.Value.Resolve(); a.Value.Kind() != slog.KindGroup {
 		return units(nil, a)
@@ -120,7 +120,7 @@ func spell(a slog.Attr) slog.Attr {
 	return slog.Attr{Key: a.Key, Value: slog.GroupValue(out...)}
 }
 
-// readable writes durations with units, and times as everywhere else.
+// readable formats durations with units, and times as everywhere else.
 func readable(groups []string, a slog.Attr) slog.Attr {
 	a = units(groups, a)
 	if len(groups) == 0 && a.Key == slog.TimeKey && a.Value.Kind() == slog.KindTime {
@@ -132,11 +132,11 @@ func readable(groups []string, a slog.Attr) slog.Attr {
 // Level parses a level of the configuration.
 func Level(text string) *slog.LevelVar {
 	v := new(slog.LevelVar)
-	_ = v.UnmarshalText([]byte(text)) // the configuration lets only known words through
+	_ = v.UnmarshalText([]byte(text)) // the configuration accepts only known words
 	return v
 }
 
-// redactor replaces secrets in what handlers write; they write one whole line at a time.
+// redactor replaces secrets in the output of handlers, which write one whole line at a time.
 type redactor struct {
 	w       io.Writer
 	secrets []string
@@ -149,14 +149,13 @@ func (r redactor) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// coded adds the code of an error that has one to the record: the log names it as the command
-// line does.
+// coded adds an error's code to the record, so that the log shows it as the command line does.
 type coded struct {
 	slog.Handler
 	code func(error) string
 }
 
-// WithCodes returns a handler that adds code, where that is not empty for the attribute error.
+// WithCodes returns a handler that adds the code of the attribute error, if code returns one.
 func WithCodes(h slog.Handler, code func(error) string) slog.Handler { return coded{h, code} }
 
 func (c coded) Handle(ctx context.Context, r slog.Record) error {
@@ -178,7 +177,7 @@ func (c coded) WithAttrs(as []slog.Attr) slog.Handler { return coded{c.Handler.W
 
 func (c coded) WithGroup(name string) slog.Handler { return coded{c.Handler.WithGroup(name), c.code} }
 
-// both hands every record to two handlers.
+// both passes every record to two handlers.
 type both [2]slog.Handler
 
 func (b both) Enabled(ctx context.Context, l slog.Level) bool {

@@ -25,14 +25,14 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Options say who tells.
+// Options identify the process in its telemetry.
 type Options struct {
 	Cluster, Version string
-	Instance         string       // id of the node, if the process is one
+	Instance         string       // ID of the node, if the process is one
 	Handler          slog.Handler // of the local log
 }
 
-// Telemetry is what was set up. Close it last.
+// Telemetry holds what was set up. Close it last.
 type Telemetry struct {
 	Logger *slog.Logger
 	Tracer trace.TracerProvider
@@ -75,7 +75,7 @@ func (t *Telemetry) process(ctx context.Context, res *resource.Resource) (err er
 	return nil
 }
 
-// resource says which process tells; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win.
+// resource describes the process. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES take precedence.
 func (t *Telemetry) resource(ctx context.Context) (*resource.Resource, error) {
 	attrs := []attribute.KeyValue{
 		attribute.String("service.name", "emitd"),
@@ -92,7 +92,7 @@ func (t *Telemetry) resource(ctx context.Context) (*resource.Resource, error) {
 	return res, nil
 }
 
-// asked reports whether a signal should be exported.
+// asked reports whether the export of a signal is requested.
 func asked(signal string) bool {
 	if strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") {
 		return false
@@ -151,8 +151,7 @@ func (t *Telemetry) Node(ctx context.Context, name, id string) (metric.MeterProv
 	return t.meter(ctx, prometheus.WrapRegistererWith(prometheus.Labels{"node": name}, t.registry), res)
 }
 
-// meter returns a provider whose metrics stand in the registry, and are exported if that is
-// asked for.
+// meter returns a provider whose metrics are in the registry, and are exported if that is requested.
 func (t *Telemetry) meter(ctx context.Context, reg prometheus.Registerer, res *resource.Resource) (metric.MeterProvider, error) {
 	prom, err := promexport.New(promexport.WithRegisterer(reg), promexport.WithoutScopeInfo())
 	if err != nil {
@@ -173,12 +172,12 @@ func (t *Telemetry) meter(ctx context.Context, reg prometheus.Registerer, res *r
 	return p, nil
 }
 
-// Metrics serves what Prometheus reads.
+// Metrics returns the handler that Prometheus scrapes.
 func (t *Telemetry) Metrics() http.Handler {
 	return promhttp.HandlerFor(t.registry, promhttp.HandlerOpts{EnableOpenMetrics: true})
 }
 
-// Close sends what is left, within ctx.
+// Close exports what is still buffered, within ctx.
 func (t *Telemetry) Close(ctx context.Context) error {
 	var errs []error
 	for _, end := range t.ends {
