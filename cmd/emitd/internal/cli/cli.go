@@ -2,17 +2,17 @@
 //
 // What scripts may rely on:
 //
-//   - Data goes to standard output, talk to standard error.
-//   - The exit code is 0 ok, 1 failed, 2 wrong usage or configuration, 3 not found, 4 store
-//     unreachable, 5 conflict (a term has moved on), 6 degraded; see package fault.
-//   - Every read takes -o table, wide, json, jsonl, yaml or name. Tables show ages and may change
-//     with a version; JSON shows times in RFC 3339 UTC and keeps its fields.
-//   - Reads and operators' commands work on the store itself (--store URL): they need no node to
-//     be up. Only those of queue, adopt apart, ask a node. Where no store is named, the state of an
-//     emitd dev in the present directory is used.
-//   - A command that ends, removes or repeats what others rely on (a term, jobs, a queue, deliveries)
-//     names its effect and asks first; --yes does not ask. Without --yes and without a terminal to ask at
-//     nothing is done.
+//   - Data goes to standard output, messages to standard error.
+//   - The exit code is 0 ok, 1 failed, 2 wrong usage or configuration, 3 not found, 4 store unreachable,
+//     5 conflict (a term has moved on), 6 degraded; see package fault.
+//   - Every read takes -o table, wide, json, jsonl, yaml or name. Tables show ages and may change with a
+//     version. JSON shows times in RFC 3339 UTC and keeps its fields.
+//   - Reads and operators' commands work on the store itself (--store URL), so they need no running node.
+//     Only the commands of queue, except adopt, verify and repair, call a node. If no store is named, the
+//     state of an emitd dev in the current directory is used.
+//   - A command that ends, removes or repeats something that others rely on (a term, jobs, a queue,
+//     deliveries) states its effect and asks first; --yes skips the question. Without --yes and without a
+//     terminal to ask on, the command does nothing.
 package cli
 
 import (
@@ -36,15 +36,15 @@ import (
 	"github.com/emitd/emitd/daemon/queue"
 )
 
-// Streams are what a run of the program is connected to.
+// Streams are the inputs and outputs of a run of the program.
 type Streams struct {
 	In       io.Reader
 	Out, Err io.Writer
 	Environ  []string
 }
 
-// Main runs the program and returns its exit code. ctx ends when the program should; it is not
-// the program's to wait for signals, except where a second one should force.
+// Main runs the program and returns its exit code. ctx ends when the program should. Main does not handle
+// signals, except that a second one can force the end.
 func Main(ctx context.Context, args []string, s Streams) int {
 	a := &app{Streams: s}
 	root := a.root()
@@ -64,8 +64,8 @@ func Main(ctx context.Context, args []string, s Streams) int {
 type app struct {
 	Streams
 	flags   map[string]*flagValue // by name
-	ran     bool                  // the arguments were understood
-	secrets []string              // of the configuration, as far as it was loaded
+	ran     bool                  // the arguments were valid
+	secrets []string              // of the configuration that was loaded
 
 	output  string
 	timeout time.Duration
@@ -74,11 +74,10 @@ type app struct {
 	yes     bool
 
 	began   time.Time // of the command
-	bounded bool      // it ends after timeout at the latest
+	bounded bool      // the command ends after timeout at the latest
 }
 
-// asFault makes faults of errors that are none yet. Before a command runs there are only
-// mistakes of usage.
+// asFault turns errors into faults. An error before a command runs is always a mistake of usage.
 func (a *app) asFault(err error) error {
 	if list := fault.List(nil); errors.As(err, &list) {
 		return list
@@ -89,8 +88,8 @@ func (a *app) asFault(err error) error {
 	return a.blame(backend.Fault(err), err)
 }
 
-// blame says of a call that was given up that --timeout was over, where it was: nothing is known to be
-// wrong with what was called.
+// blame replaces the fault of a call that --timeout cut off by one that says so, because then nothing is
+// known to be wrong with the store.
 func (a *app) blame(f *fault.Fault, err error) error {
 	if f.Code != fault.Unreachable || !a.bounded || !errors.Is(err, context.DeadlineExceeded) || time.Since(a.began) < a.timeout {
 		return f
@@ -104,7 +103,7 @@ func firstLine(s string) string {
 	return line
 }
 
-// flagValue is the text given for a key; it counts only when it was given.
+// flagValue is the text given for a key. It counts only if given is set.
 type flagValue struct {
 	path  string
 	text  string
@@ -119,10 +118,10 @@ func (f *flagValue) Set(s string) error {
 	return nil
 }
 
-// short are the flags that have a shorter name than their key.
+// short maps the flags that have a shorter name to their key.
 var short = map[string]string{"store": "store.url", "objects": "objects.url", "node-name": "node.name"}
 
-// shown are the flags that help lists; every other key is a flag as well.
+// shown lists the flags that help shows. Every other key is a flag as well.
 var shown = []string{"store", "objects", "node-name", "listen", "profile", "cluster", "insecure"}
 
 func (a *app) root() *cobra.Command {
@@ -161,7 +160,7 @@ func (a *app) root() *cobra.Command {
 	return root
 }
 
-// helpCommand is --help in other words, for those who expect it there.
+// helpCommand does the same as --help, for users who expect a command.
 func helpCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "help [COMMAND]", Short: "Show what a command takes",
@@ -191,7 +190,7 @@ func noSuchCommand(cmd *cobra.Command, args []string) error {
 	return f.Hint("see %s --help", cmd.CommandPath())
 }
 
-// group makes a command that only has subcommands.
+// group returns a command that only has subcommands.
 func group(use, text string, commands ...*cobra.Command) *cobra.Command {
 	g := &cobra.Command{Use: use, Short: text, Args: noSuchCommand, RunE: needsCommand}
 	g.AddCommand(commands...)
@@ -228,7 +227,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	return f.Hint("see %s --help", cmd.CommandPath())
 }
 
-// wanted says what a flag of a type takes instead of a value.
+// wanted describes the values that a flag of a type accepts.
 func wanted(kind, value string) string {
 	switch kind {
 	case "duration":
@@ -245,7 +244,7 @@ func wanted(kind, value string) string {
 	return "a " + kind
 }
 
-// bind makes a flag of every key of the configuration.
+// bind adds a flag for every key of the configuration.
 func (a *app) bind(flags *pflag.FlagSet) {
 	a.flags = map[string]*flagValue{}
 	keys := map[string]config.Key{}
@@ -280,8 +279,8 @@ func (a *app) metaFlag(name string) *flagValue {
 	return a.flags[name]
 }
 
-// checkFlags refuses a key given twice under two names and a time to wait that is none, and marks that
-// usage was understood.
+// checkFlags refuses a key that is given under both of its names, and an invalid timeout. It records that
+// the arguments are valid.
 func (a *app) checkFlags() error {
 	for name, path := range short {
 		s, l := a.flags[name], a.flags[strings.ReplaceAll(path, "_", "-")]
@@ -296,7 +295,8 @@ func (a *app) checkFlags() error {
 	return nil
 }
 
-// sinceFlag adds --since to a command, whose 0 is everything: only an explicit value must be more.
+// sinceFlag adds --since to a command. The default 0 means everything; an explicit value must be
+// positive.
 func sinceFlag(cmd *cobra.Command, since *time.Duration, text string) {
 	cmd.Flags().DurationVar(since, "since", 0, text)
 	run := cmd.RunE
@@ -308,7 +308,7 @@ func sinceFlag(cmd *cobra.Command, since *time.Duration, text string) {
 	}
 }
 
-// input collects what the configuration is made of.
+// input collects the sources of the configuration.
 func (a *app) input() config.Input {
 	in := config.Input{
 		File: a.flags["config"].text, Environ: a.Environ,
@@ -325,7 +325,7 @@ func (a *app) input() config.Input {
 	return in
 }
 
-// load makes the configuration and remembers what is secret in it.
+// load loads the configuration and remembers its secrets.
 func (a *app) load(in config.Input) (*config.Loaded, error) {
 	cfg, err := config.Load(in)
 	if err != nil {
@@ -335,14 +335,15 @@ func (a *app) load(in config.Input) (*config.Loaded, error) {
 	return cfg, nil
 }
 
-// DevDir holds the state of emitd dev, DevConfig in it how to read that.
+// DevDir is the state directory of emitd dev. DevConfig is the file in it by which reads find the
+// cluster.
 const (
 	DevDir    = ".emitd"
 	DevConfig = "emitd.yaml"
 )
 
-// loadToRead makes the configuration of a command that looks at a store. If none is named, the
-// state of an emitd dev in the present directory is meant.
+// loadToRead loads the configuration of a command that reads a store. If none is named, it uses the state
+// of an emitd dev in the current directory.
 func (a *app) loadToRead() (*config.Loaded, error) {
 	in := a.input()
 	cfg, err := a.load(in)
@@ -357,12 +358,12 @@ func (a *app) loadToRead() (*config.Loaded, error) {
 	return a.load(in)
 }
 
-// open opens the store to look at it.
+// open opens the store for reading.
 func (a *app) open(ctx context.Context, cfg *config.Loaded) (*backend.Store, error) {
 	return backend.Open(ctx, backend.Options{Config: cfg.Config, Policy: backend.Look, Logger: a.talk(cfg)})
 }
 
-// reader says how a snapshot is to be seen.
+// reader returns the view.Reader for a snapshot of a store.
 func reader(cfg *config.Loaded, s *backend.Store, all bool) view.Reader {
 	return view.Reader{
 		Cluster: cfg.Cluster, Store: s.Kind, Timing: cfg.Timing(), All: all,
@@ -370,14 +371,14 @@ func reader(cfg *config.Loaded, s *backend.Store, all bool) view.Reader {
 	}
 }
 
-// say writes talk.
+// say writes a message to standard error.
 func (a *app) say(format string, args ...any) {
 	if !a.quiet {
 		fmt.Fprintf(a.Err, format+"\n", args...)
 	}
 }
 
-// terminal reports whether the stream is one.
+// terminal reports whether the stream is a terminal.
 func terminal(stream any) bool {
 	f, ok := stream.(*os.File)
 	return ok && (isatty.IsTerminal(f.Fd()) || isatty.IsCygwinTerminal(f.Fd()))

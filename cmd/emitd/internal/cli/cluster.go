@@ -31,13 +31,13 @@ func (a *app) clusterCommand() *cobra.Command {
 	return group("cluster", "Rename a cluster", a.outputFlag(rename))
 }
 
-// renamed is the outcome of a rename, for scripts.
+// renamed is the result of a rename, for scripts.
 type renamed struct {
 	Cluster string `json:"cluster"`
 	Was     string `json:"was"`
 }
 
-// renameEvery is how often a rename that a live node stands in the way of is tried again.
+// renameEvery is how often a rename is tried again while a live node prevents it.
 const renameEvery = time.Second
 
 func (a *app) rename(ctx context.Context, c *cluster, from, to string) error {
@@ -54,7 +54,7 @@ func (a *app) rename(ctx context.Context, c *cluster, from, to string) error {
 			ttl = max(ttl, m.Timing.NodeRegistrationTTL)
 		}
 	}
-	// A bucket has no clock: only repeated looks show that a killed node is gone.
+	// A bucket has no clock, so only repeated reads show that a killed node is gone.
 	wait := storage.CapabilitiesOf(c.store).NoClock
 	if err := renameUntil(ctx, wait, func() error { return r.RenameCluster(ctx, from, to, ttl) }); err != nil {
 		return err
@@ -65,7 +65,7 @@ func (a *app) rename(ctx context.Context, c *cluster, from, to string) error {
 	}})
 }
 
-// renameUntil calls rename, again and again if wait is set and a node may be live, until ctx ends.
+// renameUntil calls rename. If wait is set, it repeats the call while a node may be live, until ctx ends.
 func renameUntil(ctx context.Context, wait bool, rename func() error) error {
 	for {
 		err := rename()

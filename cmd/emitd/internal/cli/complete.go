@@ -14,8 +14,8 @@ import (
 // completeLimit is how long a shell waits for names.
 const completeLimit = 500 * time.Millisecond
 
-// complete makes a command offer names out of a snapshot for its n-th argument. A shell that asks is told
-// nothing of what goes wrong: there are no names then.
+// complete offers names from a snapshot as completions of a command's n-th argument. Errors are not shown
+// to the shell: there are just no names.
 func (a *app) complete(cmd *cobra.Command, n int, names func(c *cluster) []string) {
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 		if len(args) != n {
@@ -45,7 +45,7 @@ func (a *app) offered(ctx context.Context, begun string, names func(c *cluster) 
 	}
 	var out []string
 	found := make(chan []string, 1)
-	go func() { // what does not look at its context keeps no shell waiting
+	go func() { // a call that ignores its context must not keep the shell waiting
 		var all []string
 		_ = a.lookAt(ctx, cfg, true, func(_ context.Context, c *cluster) error {
 			all = names(c)
@@ -87,7 +87,7 @@ func unitNames(c *cluster) []string {
 	return sorted(out)
 }
 
-// queueNames lists the queues that have a unit, which is every one that a broker serves.
+// queueNames lists the queues that have a unit, which are all queues that a broker serves.
 func queueNames(c *cluster) []string {
 	var out []string
 	for _, r := range c.snap.Units {

@@ -33,7 +33,7 @@ func (a *app) configCommand() *cobra.Command {
 		Use: "check", Short: "Judge the configuration as emitd serve would, and the files and commands it names, starting nothing", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			in := a.input()
-			in.Serving, in.Dev = true, true // a missing store is noted below: checks run where it is not known
+			in.Serving, in.Dev = true, true // reported below: checks run where the store may be unknown
 			cfg, err := a.load(in)
 			if err == nil {
 				err = slices.Concat(host.Check(cfg), checkSinks(cmd.Context(), cfg)).Err()
@@ -47,7 +47,7 @@ func (a *app) configCommand() *cobra.Command {
 	return group("config", "Show and check the configuration", a.outputFlag(show), a.outputFlag(check))
 }
 
-// checkSinks judges what only the sinks themselves know.
+// checkSinks validates settings that only the sinks can check.
 func checkSinks(ctx context.Context, cfg *config.Loaded) fault.List {
 	var bad fault.List
 	for i, s := range cfg.Outbox.Subscriptions {
@@ -87,7 +87,7 @@ func originCell(s config.Setting) string {
 	return cell
 }
 
-// checked is what config check found.
+// checked is the result of config check.
 type checked struct {
 	OK    bool     `json:"ok"`
 	File  string   `json:"file"`

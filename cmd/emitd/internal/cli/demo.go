@@ -22,8 +22,11 @@ import (
 	"github.com/emitd/emitd/outbox/sink/webhook"
 )
 
-// demo is the traffic of emitd dev --demo: orders that are published into the outbox and delivered
-// twice, to a queue on which a worker works and to a webhook of this process.
+// demo generates the traffic of emitd dev --demo: orders that are published to the outbox and delivered
+// twice, to a queue with a worker and to a webhook in this process.
+//
+//	orders ──▶ outbox ──┬─ demo-queue ───▶ queue demo ──▶ worker
+//	                    └─ demo-webhook ─▶ POST /orders, which refuses orders of nothing
 //
 //	orders ──▶ outbox ──┬─ demo-queue ───▶ queue demo ──▶ worker
 //	                    └─ demo-webhook ─▶ POST /orders, which refuses orders of nothing
@@ -31,7 +34,7 @@ type demo struct {
 	board    *board
 	listener net.Listener
 	hook     *http.Server
-	jobs     bool // queues are served
+	jobs     bool // this process serves queues
 
 	mu             sync.Mutex
 	taken, refused int
@@ -49,7 +52,7 @@ const (
 const (
 	demoEvery   = 500 * time.Millisecond // between two orders
 	demoTell    = 20                     // orders between two lines on the board
-	demoNothing = 100                    // every so many orders, one is of nothing
+	demoNothing = 100                    // one of this many orders is of nothing
 )
 
 // demoOrder is a payload.
@@ -59,7 +62,7 @@ type demoOrder struct {
 	Amount   int    `json:"amount"`
 }
 
-// newDemo begins to listen and adds the demo's subscriptions to the configuration.
+// newDemo starts to listen and adds the demo's subscriptions to the configuration.
 func newDemo(ctx context.Context, cfg *config.Loaded, b *board) (*demo, error) {
 	if cfg.OutboxURL() == "" {
 		return nil, fault.New(fault.Usage, "--demo publishes messages, and there is no database for them").
@@ -88,7 +91,7 @@ func newDemo(ctx context.Context, cfg *config.Loaded, b *board) (*demo, error) {
 	return d, nil
 }
 
-// receive is the webhook.
+// receive is the handler of the webhook.
 func (d *demo) receive(w http.ResponseWriter, r *http.Request) {
 	var o demoOrder
 	if err := json.NewDecoder(io.LimitReader(r.Body, outbox.MaxPayload)).Decode(&o); err != nil {
@@ -108,7 +111,7 @@ func (d *demo) receive(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// run goes on until ctx ends.
+// run runs the demo until ctx ends.
 func (d *demo) run(ctx context.Context, r *host.Running) {
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = d.hook.Serve(d.listener) }) // returns when it is closed
@@ -120,10 +123,10 @@ func (d *demo) run(ctx context.Context, r *host.Running) {
 	wg.Wait()
 }
 
-// close is for a demo that was never run.
+// close ends a demo that was never run.
 func (d *demo) close() { _ = d.listener.Close() }
 
-// publish places orders.
+// publish publishes orders.
 func (d *demo) publish(ctx context.Context, r *host.Running) {
 	tick := time.NewTicker(demoEvery)
 	defer tick.Stop()
@@ -139,7 +142,7 @@ func (d *demo) publish(ctx context.Context, r *host.Running) {
 		}
 		payload, err := json.Marshal(o)
 		if err != nil {
-			panic("demo: " + err.Error()) // numbers and a string
+			panic("demo: " + err.Error()) // it has only numbers and a string
 		}
 		box := r.Outbox()
 		if box == nil {
@@ -152,7 +155,7 @@ func (d *demo) publish(ctx context.Context, r *host.Running) {
 	}
 }
 
-// work declares the queue, as soon as that goes, and takes what is in it.
+// work declares the queue, as soon as that is possible, and works off its jobs.
 func (d *demo) work(ctx context.Context, r *host.Running) {
 	tick := time.NewTicker(demoEvery)
 	defer tick.Stop()
@@ -165,12 +168,12 @@ func (d *demo) work(ctx context.Context, r *host.Running) {
 	}
 	w, err := worker.New(r.Jobs(), worker.Config{
 		Queue: demoQueue, Name: demoQueue, DrainTimeout: time.Second, StopTimeout: time.Second,
-		Logger: slog.New(slog.DiscardHandler), // it is told that the queue moves, which is what one tries here
+		Logger: slog.New(slog.DiscardHandler), // it would log that the queue moves, which the demo is meant to show
 	})
 	if err != nil {
 		d.board.say("the worker of --demo does not run: %v", err)
 		return
 	}
 	worker.Handle(w, demoType, func(context.Context, worker.Job[demoOrder]) error { return nil })
-	_ = w.Run(ctx) // an unfinished job comes back by itself
+	_ = w.Run(ctx) // an unfinished job is delivered again
 }

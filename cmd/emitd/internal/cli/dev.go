@@ -37,13 +37,13 @@ type dev struct {
 
 	a    *app
 	cfg  *config.Loaded
-	dir  string // of the state; empty when there is none
+	dir  string // of the state; empty if there is none
 	show *demo  // nil without --demo
 
 	token host.Token
 }
 
-// mostNodes bounds --nodes: they share one process and one file.
+// mostNodes bounds --nodes, because the nodes share one process and one file.
 const mostNodes = 50
 
 func (a *app) devCommand() *cobra.Command {
@@ -107,7 +107,7 @@ func (d *dev) run(ctx context.Context) error {
 	})
 }
 
-// input presets what makes the configuration one of dev; every other layer may override it.
+// input presets the settings of emitd dev. Every other layer may override them.
 func (d *dev) input() (config.Input, error) {
 	in := d.a.input()
 	in.Serving, in.Dev = true, true
@@ -139,8 +139,8 @@ func (d *dev) names() []string {
 	return out
 }
 
-// state makes the state directory, keeps other emitd dev out of it and leaves the configuration
-// with which reads find the cluster.
+// state creates the state directory, locks it against another emitd dev, and writes the configuration by
+// which reads find the cluster.
 func (d *dev) state() (unlock func(), err error) {
 	if d.dir == "" || d.cfg.OriginOf("store.url").Layer != config.FromDefault {
 		if d.ephemeral && d.cfg.Store.URL != "" {
@@ -169,11 +169,11 @@ func (d *dev) state() (unlock func(), err error) {
 	return unlock, nil
 }
 
-// devToken is the file in DevDir with the bearer token that the listener wants.
+// devToken is the file in DevDir with the bearer token that the listener requires.
 const devToken = "token"
 
-// secure keeps other users of the machine out: they reach the loopback listener as well, but cannot
-// read the token. It is kept with the state; without a state directory it is printed.
+// secure generates a token against other users of the machine: they can reach the loopback listener but
+// cannot read the token. It is stored with the state. Without a state directory it is printed.
 func (d *dev) secure() error {
 	if d.cfg.API.TokensFile != "" {
 		return nil
@@ -210,10 +210,10 @@ func (d *dev) openOutbox(ctx context.Context, t *telemetry.Telemetry) (*backend.
 	return backend.OpenOutbox(ctx, backend.Options{Config: d.cfg.Config, Policy: backend.Auto, Logger: t.Logger, Meter: t.Meter})
 }
 
-// sampleID is the sample daemon.
+// sampleID is the ID of the sample daemon.
 const sampleID = "demo:clock"
 
-// extra returns the sample daemon: it only waits, so that there is something to place and move.
+// extra returns the sample daemon. It only waits, so that there is something to place and move.
 func (d *dev) extra() []host.Daemon {
 	if !d.sample || len(d.cfg.Daemons.Exec) > 0 {
 		return nil
@@ -229,7 +229,7 @@ func (d *dev) extra() []host.Daemon {
 	return []host.Daemon{{Spec: daemon.Spec{ID: sampleID, Instances: 6}, Agent: wait}}
 }
 
-// board tells on standard output what a person at the terminal wants to see.
+// board prints what a person at the terminal wants to see on standard output.
 type board struct {
 	mu    sync.Mutex
 	out   io.Writer
@@ -244,7 +244,7 @@ func (b *board) say(format string, args ...any) {
 	}
 }
 
-// begin says what runs where, and what to try.
+// begin prints what runs where, and what to try.
 func (b *board) begin(d *dev, r *host.Running) {
 	state := "in memory, gone when this ends"
 	switch {
@@ -303,12 +303,12 @@ func (d *dev) try() string {
 	return text
 }
 
-// goRun reports whether go run built the program and started it: there is no emitd to call then.
+// goRun reports whether go run built and started the program. Then there is no emitd command to suggest.
 func goRun(program string) bool {
 	return strings.Contains(filepath.ToSlash(program), "/go-build")
 }
 
-// hooks tell of leadership as it happens.
+// hooks print changes of leadership as they happen.
 func (b *board) hooks(name string) coordinator.Hooks {
 	clock := func() string { return time.Now().Format("15:04:05") }
 	return coordinator.Hooks{

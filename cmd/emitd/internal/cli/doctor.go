@@ -19,7 +19,7 @@ import (
 	"github.com/emitd/emitd/storage/postgres"
 )
 
-// finding is what one check of doctor came to.
+// finding is the result of one check.
 type finding struct {
 	Check  string `json:"check"`
 	Result result `json:"result"`
@@ -35,7 +35,7 @@ const (
 	fail result = "fail"
 )
 
-// doctor runs checks in order; one that cannot run because an earlier one failed is left out.
+// doctor runs checks in order. A check that cannot run because an earlier one failed is left out.
 type doctor struct {
 	cfg   *config.Loaded
 	found []finding
@@ -45,7 +45,7 @@ func (d *doctor) add(check string, r result, do, format string, args ...any) {
 	d.found = append(d.found, finding{check, r, fmt.Sprintf(format, args...), do})
 }
 
-// bad adds a failure that is a fault.
+// bad adds an error as a failed check.
 func (d *doctor) bad(check string, err error) {
 	for _, f := range fault.Of(backend.Fault(err)) {
 		d.add(check, fail, f.Advice(), "%s: %s", f.Code, f.What)
@@ -121,7 +121,7 @@ func (d *doctor) config() {
 		t.LeaseDuration, beats, t.HeartbeatInterval, t.LeaseDuration, t.NodeRegistrationTTL)
 }
 
-// objects probes the object store, if there is one.
+// objects tests the object store, if there is one.
 func (d *doctor) objects(ctx context.Context) {
 	if d.cfg.Objects.URL == "" {
 		return
@@ -154,7 +154,7 @@ func (d *doctor) store(ctx context.Context, a *app) {
 	d.cluster(ctx, s)
 }
 
-// schema compares versions before opening, because a store that does not fit does not open.
+// schema compares the versions before opening, because a store with another schema does not open.
 func (d *doctor) schema(ctx context.Context, a *app) bool {
 	ms, err := backend.Status(ctx, backend.Options{Config: d.cfg.Config, Logger: a.talk(d.cfg)})
 	if err != nil {
@@ -175,7 +175,7 @@ func (d *doctor) schema(ctx context.Context, a *app) bool {
 	return true
 }
 
-// writes takes and releases a lock.
+// writes acquires and releases a lock, and measures the time.
 func (d *doctor) writes(ctx context.Context, s *backend.Store) {
 	locker, ok := s.Store.(storage.Locker)
 	if !ok {
@@ -186,7 +186,7 @@ func (d *doctor) writes(ctx context.Context, s *backend.Store) {
 		d.bad("write", err)
 		return
 	}
-	took := time.Since(begun) / 2 // it takes a lock and releases it
+	took := time.Since(begun) / 2 // two writes: it acquires a lock and releases it
 	if limit := d.cfg.Timing().QueryTimeout / 2; took > limit {
 		d.add("write", warn, "look at the store's load and the network", "a write took %s, more than half of query_timeout %v", milliseconds(took), 2*limit)
 		return
@@ -194,7 +194,8 @@ func (d *doctor) writes(ctx context.Context, s *backend.Store) {
 	d.add("write", fine, "", "a write took %s", milliseconds(took))
 }
 
-// wakes tells whether the store's wake-ups arrive: without them changes are found at the next heartbeat.
+// wakes tests whether the store's wake-ups arrive. Without them changes are noticed at the next
+// heartbeat.
 func (d *doctor) wakes(ctx context.Context, s *backend.Store) {
 	known, err := s.Wakes(ctx)
 	switch {
@@ -209,7 +210,7 @@ func (d *doctor) wakes(ctx context.Context, s *backend.Store) {
 	}
 }
 
-// offsetLimit is how far wall clocks may be apart before people are confused by timestamps.
+// offsetLimit is how far wall clocks may differ before timestamps confuse people.
 const offsetLimit = time.Second
 
 func (d *doctor) cluster(ctx context.Context, s *backend.Store) {

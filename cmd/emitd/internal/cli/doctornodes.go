@@ -21,8 +21,8 @@ import (
 // reachTimeout bounds how long one node may take to answer.
 const reachTimeout = 3 * time.Second
 
-// reach calls each node by the address that it advertises, as another node would from this host: calls on a
-// queue are passed on to the node that serves it.
+// reach calls each node at its advertised address, as another node would from this host. This matters
+// because calls on a queue are forwarded to the node that serves it.
 func (d *doctor) reach(ctx context.Context, snap *daemon.Snapshot) {
 	secured, err := host.ClientTLS(d.cfg.API.TLS)
 	if err != nil {
@@ -55,7 +55,7 @@ func (d *doctor) reach(ctx context.Context, snap *daemon.Snapshot) {
 	}
 }
 
-// reachNode says what keeps a node from being reached.
+// reachNode returns why a node cannot be reached.
 func reachNode(ctx context.Context, address string, secured *tls.Config) error {
 	name, _, err := net.SplitHostPort(address)
 	if err != nil {
@@ -80,7 +80,7 @@ func reachNode(ctx context.Context, address string, secured *tls.Config) error {
 		return err
 	}
 	defer resp.Body.Close()
-	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<16)) // what it says is for people
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<16)) // its content is for people
 	if resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusServiceUnavailable {
 		return fmt.Errorf("/livez is answered %s: is that an emitd?", resp.Status)
 	}

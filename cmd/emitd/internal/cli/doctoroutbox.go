@@ -11,14 +11,14 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// What is not alarming yet of an outbox.
+// Limits above or below which the state of an outbox is a warning.
 const (
-	oldestLimit    = time.Minute // the age of what is not delivered
+	oldestLimit    = time.Minute // age of the oldest pending message
 	partitionsLeft = 2           // ready to be written
 )
 
-// outbox looks at the outbox, as the status does: where none is configured, a database without its
-// tables has none.
+// outbox checks the outbox, as the status does. If none is configured and the database lacks its tables,
+// there is no outbox.
 func (d *doctor) outbox(ctx context.Context, a *app) {
 	begun := time.Now()
 	kind, all, err := a.askOutbox(ctx, d.cfg)
@@ -41,7 +41,7 @@ func (d *doctor) outbox(ctx context.Context, a *app) {
 	}
 }
 
-// subscription judges how a subscription is.
+// subscription checks the state of a subscription.
 func (d *doctor) subscription(s outbox.Stats) {
 	var wrong []string
 	do := "emitd outbox ls " + s.Subscription

@@ -16,7 +16,7 @@ import (
 	"github.com/emitd/emitd/daemon"
 )
 
-// eventsFilter says which events are wanted.
+// eventsFilter selects events.
 type eventsFilter struct {
 	follow bool
 	since  time.Duration
@@ -46,7 +46,7 @@ func (a *app) eventsCommand() *cobra.Command {
 	return a.outputFlag(cmd)
 }
 
-// wants reports whether the event is asked for.
+// wants reports whether the filter selects the event.
 func (f eventsFilter) wants(e daemon.Event, now time.Time) bool {
 	kind, _ := path.Match(f.kind, string(e.Kind))
 	return kind &&
@@ -82,11 +82,11 @@ func (a *app) events(ctx context.Context, f eventsFilter) error {
 	return a.follow(ctx, s, p, after)
 }
 
-// followEvery is how often the store is asked for newer events.
+// followEvery is how often the store is queried for newer events.
 const followEvery = 500 * time.Millisecond
 
-// follow prints newer events until ctx ends, which is no failure. It goes on through outages of
-// the store.
+// follow prints newer events until ctx ends, which is not an error. It continues through outages of the
+// store.
 func (a *app) follow(ctx context.Context, s *backend.Store, p *eventPrinter, after int64) error {
 	tick := time.NewTicker(followEvery)
 	defer tick.Stop()
@@ -114,17 +114,17 @@ func (a *app) follow(ctx context.Context, s *backend.Store, p *eventPrinter, aft
 	}
 }
 
-// eventPrinter writes events page by page where the format allows it.
+// eventPrinter writes events page by page if the format allows it.
 type eventPrinter struct {
 	a      *app
 	now    time.Time
 	filter eventsFilter
-	kept   []view.Event // of formats that need all of them at once
+	kept   []view.Event // for formats that need all events at once
 	headed bool
-	failed error // of the output
+	failed error // the first error of the output
 }
 
-// streams reports whether events are written as they come.
+// streams reports whether events are written as they arrive.
 func (p *eventPrinter) streams() bool {
 	return p.filter.follow || view.Format(p.a.output) == view.JSONLFormat
 }
@@ -168,7 +168,7 @@ func (p *eventPrinter) write(e view.Event) error {
 	return view.JSONLine(p.a.Out, e)
 }
 
-// eventLine writes a row in columns of fixed width, because what comes later is not known.
+// eventLine writes a row in columns of fixed width, because later rows are unknown.
 func eventLine(w io.Writer, row []string) error {
 	for i := range row {
 		row[i] = view.Line(row[i])

@@ -8,7 +8,7 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
 )
 
-// hangups does nothing: there is no SIGHUP here.
+// hangups does nothing, because this system has no SIGHUP.
 func hangups(context.Context, func() (*config.Loaded, error)) (<-chan func() (*config.Loaded, error), func()) {
 	return nil, func() {}
 }

@@ -75,7 +75,7 @@ func (a *app) history(ctx context.Context, c *cluster, since time.Duration) erro
 	return a.print(list(reigns, func(r view.Reign) string { return fmt.Sprint(r.Term) }, func(bool) *view.Table { return view.ReignTable(reigns) }))
 }
 
-// resignation is what an operator asks for.
+// resignation holds the operator's options.
 type resignation struct {
 	cooldown      time.Duration
 	reason, actor string
@@ -143,15 +143,15 @@ func (a *app) resign(ctx context.Context, r resignation) error {
 	})
 }
 
-// submitEvery is how often a command is filed again.
+// submitEvery is how often a command is submitted again.
 const submitEvery = 100 * time.Millisecond
 
-// submit files the command and waits until it is done. Filing is idempotent, so looking at it is
-// filing it again, and so is finding out what has become of it when an answer was lost.
+// submit submits the command until it is done. Submitting is idempotent, so each repetition also queries
+// the command, and finds out what happened if an answer was lost.
 func (a *app) submit(ctx context.Context, c *cluster, cmd storage.Command) error {
 	tick := time.NewTicker(submitEvery)
 	defer tick.Stop()
-	unknown := errors.New("the store did not answer in time") // why the outcome is not known; nil: the command waits in the store
+	unknown := errors.New("the store did not answer in time") // why the outcome is unknown; nil: it waits in the store
 	for first := true; ; first = false {
 		done, err := c.store.Submit(ctx, cmd)
 		switch {
@@ -159,7 +159,7 @@ func (a *app) submit(ctx context.Context, c *cluster, cmd storage.Command) error
 			return a.submitted(c, *done)
 		case err == nil:
 			unknown = nil
-		case ctx.Err() != nil: // the call was given up: what was known stays so
+		case ctx.Err() != nil: // the call was cut off, so nothing new is known
 		case first && refused(err):
 			return fmt.Errorf("file the command: %w", err)
 		default:
@@ -177,7 +177,7 @@ func (a *app) submit(ctx context.Context, c *cluster, cmd storage.Command) error
 	}
 }
 
-// refused reports whether the error says that nothing was written, and that trying again does not help.
+// refused reports whether the error says that nothing was written and that a repetition would not help.
 func refused(err error) bool {
 	code := backend.Fault(err).Code
 	return code != fault.Unreachable && code != fault.Locked
@@ -207,8 +207,8 @@ type resigned struct {
 	DoneAt  view.Time `json:"done_at"`
 }
 
-// confirm asks before something is done that cannot be taken back. A script that cannot be asked says
-// --yes: a command that was mistyped in one does no harm.
+// confirm asks before an irreversible action. A script that cannot be asked must pass --yes, so that a
+// mistyped command does no harm.
 func (a *app) confirm(effect string) error {
 	if a.yes {
 		return nil
@@ -225,7 +225,7 @@ func (a *app) confirm(effect string) error {
 	return nil
 }
 
-// actor names the user of this process.
+// actor returns the name of the user of this process.
 func actor() string {
 	u, err := user.Current()
 	if err != nil || u.Username == "" {

@@ -41,7 +41,7 @@ func (a *app) printMigrations(ms []migration) error {
 	}))
 }
 
-// schema is whose versions a command is about.
+// schema selects the schema that a command is about: the store's or the outbox's.
 type schema struct{ outbox bool }
 
 func (s *schema) flag(cmd *cobra.Command) *cobra.Command {
@@ -51,7 +51,7 @@ func (s *schema) flag(cmd *cobra.Command) *cobra.Command {
 
 type schemaCall func(context.Context, backend.Options) ([]backend.Migration, error)
 
-// of chooses between a call about the store and one about the outbox.
+// of selects the call for the store or the one for the outbox.
 func (s *schema) of(store, outbox schemaCall) schemaCall {
 	if s.outbox {
 		return outbox
@@ -86,7 +86,7 @@ func (a *app) migrateCommand() *cobra.Command {
 	return group("migrate", "Look at the store's schema, and bring it up to date", of.flag(a.outputFlag(status)), of.flag(a.outputFlag(up)), of.flag(a.migrateGetCommand(&of)))
 }
 
-// withSchema runs what concerns the schema only, which may be missing.
+// withSchema runs a call that concerns only the schema, which may be missing.
 func (a *app) withSchema(ctx context.Context, do schemaCall, show func([]migration) error) error {
 	cfg, err := a.loadToRead()
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// outboxes is what the commands of outbox share: they work on the database itself.
+// outboxes is what the outbox commands share. They work on the database itself.
 type outboxes struct{ a *app }
 
 func (a *app) outboxCommand() *cobra.Command {
@@ -26,7 +26,7 @@ func (a *app) outboxCommand() *cobra.Command {
 		o.stats(), o.ls(), o.show(), o.retry(), o.skip(), o.replay(), o.pause(true), o.pause(false), o.forget(), o.publish())
 }
 
-// with opens the outbox and hands it to f, within --timeout.
+// with opens the outbox and passes it to f, within --timeout.
 func (o *outboxes) with(ctx context.Context, f func(ctx context.Context, box *backend.Outbox) error) (err error) {
 	cfg, err := o.a.loadToRead()
 	if err != nil {
@@ -45,7 +45,7 @@ func (o *outboxes) with(ctx context.Context, f func(ctx context.Context, box *ba
 	return nil
 }
 
-// of is with, for one subscription that must be there.
+// of is with for one subscription, which must exist.
 func (o *outboxes) of(ctx context.Context, name string, f func(ctx context.Context, box *backend.Outbox) error) error {
 	return o.with(ctx, func(ctx context.Context, box *backend.Outbox) error {
 		all, err := box.Stats(ctx, "")
@@ -137,7 +137,7 @@ func (o *outboxes) ls() *cobra.Command {
 
 func (o *outboxes) list(ctx context.Context, box *backend.Outbox, f outbox.Filter) error {
 	want := f.Limit
-	f.Limit++ // to see whether there are more
+	f.Limit++ // to find out whether there are more
 	found, err := box.List(ctx, f)
 	if err != nil {
 		return err
@@ -178,7 +178,7 @@ func (o *outboxes) show() *cobra.Command {
 	})
 }
 
-// numbers reads the numbers of messages.
+// numbers parses the numbers of messages.
 func numbers(args []string) ([]int64, error) {
 	out := make([]int64, len(args))
 	for i, arg := range args {
@@ -213,7 +213,7 @@ func (o *outboxes) retry() *cobra.Command {
 	})
 }
 
-// done says what was done to a subscription.
+// done prints what was done to a subscription.
 func (o *outboxes) done(name, act, text string, more map[string]any) error {
 	whole := map[string]any{"subscription": name, "act": act}
 	for k, v := range more {
@@ -292,7 +292,7 @@ func (o *outboxes) replay() *cobra.Command {
 	return o.sure(cmd, func(args []string) string { return "messages that " + args[0] + " has delivered are delivered again" })
 }
 
-// moment reads a time, or how long before now it was; empty is none.
+// moment parses a time, or a duration before now; an empty text gives the zero time.
 func moment(text string, now time.Time) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
@@ -345,7 +345,7 @@ func (o *outboxes) forget() *cobra.Command {
 	})
 }
 
-// atMost refuses more arguments.
+// atMost refuses more than n arguments.
 func atMost(n int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) <= n {
@@ -355,7 +355,7 @@ func atMost(n int, what string) cobra.PositionalArgs {
 	}
 }
 
-// atLeast refuses fewer arguments.
+// atLeast refuses fewer than n arguments.
 func atLeast(n int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) >= n {

@@ -18,7 +18,7 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// publisher is one run of publish.
+// publisher holds the options of one publish command.
 type publisher struct {
 	outbox.Message
 	id        string
@@ -27,7 +27,7 @@ type publisher struct {
 	notBefore string
 }
 
-// like completes what all messages of the run share.
+// like returns the parts that all messages of the command share.
 func (p *publisher) like(now time.Time) (outbox.Message, error) {
 	m := p.Message
 	for _, h := range p.headers {
@@ -126,7 +126,7 @@ func (o *outboxes) putLines(ctx context.Context, box *backend.Outbox, like outbo
 	}
 }
 
-// published is a message that the database has.
+// published is a message that was published.
 type published struct {
 	ID    string `json:"id"`
 	Topic string `json:"topic"`

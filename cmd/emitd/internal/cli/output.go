@@ -13,7 +13,7 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/view"
 )
 
-// data is what a read has to show, in every format.
+// data is the result of a read, for every format.
 type data struct {
 	whole any                                // json, yaml
 	items []any                              // jsonl; nil: whole on one line
@@ -41,7 +41,7 @@ func (a *app) outputFlag(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// print writes d in the format asked for.
+// print writes d in the requested format.
 func (a *app) print(d data) error {
 	switch view.Format(a.output) {
 	case view.JSONFormat:
@@ -72,8 +72,8 @@ func (a *app) print(d data) error {
 	return d.table(view.Screen{Writer: a.Out, Columns: a.columns()}, false)
 }
 
-// columns returns how wide the terminal is that tables are written to; 0 is any width. COLUMNS says it for
-// what is no terminal.
+// columns returns the width of the terminal that tables are written to; 0 means unlimited. COLUMNS sets
+// the width for output that is not a terminal.
 func (a *app) columns() int {
 	for _, kv := range a.Environ {
 		if name, value, _ := strings.Cut(kv, "="); name == "COLUMNS" {
@@ -88,10 +88,10 @@ func (a *app) columns() int {
 	return max(terminalWidth(a.Out), 0)
 }
 
-// narrowest is the least width that tables are made for.
+// narrowest is the smallest width that tables adapt to.
 const narrowest = 40
 
-// list makes data of a list.
+// list returns the data of a list.
 func list[T any](items []T, name func(T) string, table func(wide bool) *view.Table) data {
 	d := data{items: []any{}, table: func(w io.Writer, wide bool) error { return table(wide).Write(w) }}
 	if items == nil {

@@ -27,7 +27,7 @@ import (
 	"github.com/emitd/emitd/daemon/queue/client"
 )
 
-// queues is what the commands of queue share: how to reach a node, any of which forwards.
+// queues is what the queue commands share: how to reach a node. Any node forwards calls.
 type queues struct {
 	a       *app
 	address string
@@ -51,22 +51,22 @@ func (a *app) queueCommand() *cobra.Command {
 	return g
 }
 
-// flags says how to reach a node.
+// flags adds the flags that say how to reach a node.
 func (q *queues) flags(fl *pflag.FlagSet) {
 	fl.StringVar(&q.address, "addr", "", "host:port or URL of a node; by default a live node of the store's cluster")
 	fl.StringVar(&q.token, "token-file", "", "file with the bearer token of the nodes' API")
 	fl.BoolVar(&q.tls, "tls", false, "nodes listen with TLS; so they do if api.tls.ca or api.tls.cert is set")
 }
 
-// with makes a client and hands it to f, within --timeout and what f waits for besides.
+// with makes a client and passes it to f, within --timeout plus wait, the time that f itself waits.
 func (q *queues) with(ctx context.Context, wait time.Duration, f func(ctx context.Context, c *client.Client) error) error {
 	ctx, cancel := context.WithTimeout(ctx, q.a.timeout+wait)
 	defer cancel()
 	return q.connected(ctx, func(c *client.Client) error { return f(ctx, c) })
 }
 
-// connected is with for an f that takes as long as its input does: --timeout is for each of its calls,
-// see call.
+// connected is with for an f whose duration depends on its input: --timeout bounds each of its calls, see
+// call.
 func (q *queues) connected(ctx context.Context, f func(c *client.Client) error) error {
 	ctx, cancel := context.WithTimeout(ctx, q.a.timeout)
 	defer cancel()
@@ -114,9 +114,9 @@ func (q *queues) client(ctx context.Context, nodes func(context.Context) ([]stri
 	return c, nil
 }
 
-// authenticate finds the token: that of --token-file, or of the api.tokens_file of the configuration,
-// which is that of an emitd dev in this directory too. The latter is for the cluster's own nodes, and
-// is not sent to whatever --addr names beyond this machine.
+// authenticate sets the token: that of --token-file, or of the configuration's api.tokens_file, which an
+// emitd dev in this directory has too. The latter is meant for the cluster's own nodes, so it is not sent
+// to an --addr beyond this machine.
 func (q *queues) authenticate(to *client.Config) error {
 	if q.token != "" {
 		text, err := os.ReadFile(q.token)
@@ -129,7 +129,7 @@ func (q *queues) authenticate(to *client.Config) error {
 		if err != nil || cfg.API.TokensFile == "" {
 			return nil //nolint:nilerr // without a configuration there is no token
 		}
-		text, _ := os.ReadFile(cfg.API.TokensFile) // a node that wants one says so
+		text, _ := os.ReadFile(cfg.API.TokensFile) // a node that requires a token will say so
 		to.Token = firstToken(text)
 	}
 	if to.Token != "" {
@@ -138,7 +138,7 @@ func (q *queues) authenticate(to *client.Config) error {
 	return nil
 }
 
-// firstToken returns the first token of a file that has one a line.
+// firstToken returns the first token of a file with one token per line.
 func firstToken(text []byte) string {
 	for l := range strings.Lines(string(text)) {
 		if l = strings.TrimSpace(l); l != "" && !strings.HasPrefix(l, "#") {
@@ -148,7 +148,7 @@ func firstToken(text []byte) string {
 	return ""
 }
 
-// nodes returns the addresses of the live nodes of the store's cluster that serve queues.
+// nodes returns the addresses of live nodes of the store's cluster: see serving.
 func (q *queues) nodes(ctx context.Context) (found []string, err error) {
 	err = q.a.look(ctx, false, func(_ context.Context, c *cluster) error {
 		found, err = serving(c)
@@ -157,8 +157,8 @@ func (q *queues) nodes(ctx context.Context) (found []string, err error) {
 	return found, err
 }
 
-// serving returns the addresses of the live nodes of a cluster: of those that serve queues, if there are
-// any, because only they have the list of queues.
+// serving returns the addresses of a cluster's live nodes. If some serve queues, it returns only those,
+// because only they have the list of queues.
 func serving(c *cluster) (found []string, err error) {
 	var serving []string
 	for _, n := range c.snap.Nodes {
@@ -180,7 +180,7 @@ func serving(c *cluster) (found []string, err error) {
 	return found, nil
 }
 
-// queueFaults are the codes of what a queue refuses.
+// queueFaults maps a queue's refusals to fault codes.
 var queueFaults = map[queue.Tag]fault.Code{
 	queue.Unavailable: fault.QueueDown, queue.QueueNotOwner: fault.QueueDown, queue.UnknownOutcome: fault.QueueUnknown,
 	queue.QueueNotFound: fault.NoQueue, queue.JobNotFound: fault.NoJob, queue.StaleClaim: fault.StaleClaim,
@@ -188,7 +188,7 @@ var queueFaults = map[queue.Tag]fault.Code{
 	queue.TooManyShards: fault.QueueShards,
 }
 
-// queueFault makes a fault of what a broker refused; what is no refusal stays as it is.
+// queueFault turns a broker's refusal into a fault. Other errors are returned unchanged.
 func queueFault(err error) error {
 	refused, ok := errors.AsType[*queue.Error](err)
 	if !ok {
@@ -205,7 +205,7 @@ func queueFault(err error) error {
 	return f
 }
 
-// loose makes of JSON what every output format can show.
+// loose parses JSON into values that every output format can show.
 func loose(text []byte) any {
 	dec := json.NewDecoder(strings.NewReader(string(text)))
 	dec.UseNumber()
@@ -216,7 +216,7 @@ func loose(text []byte) any {
 	return v
 }
 
-// field takes the list out of an answer of the API.
+// field returns the list with a name in an answer of the API.
 func field(text []byte, name string) []any {
 	m, _ := loose(text).(map[string]any)
 	l, _ := m[name].([]any)
@@ -341,7 +341,7 @@ func (q *queues) declare() *cobra.Command {
 	return q.a.outputFlag(cmd)
 }
 
-// named prints that something was done to a queue.
+// named prints what was done to a queue.
 func (q *queues) named(name, text string, whole any) error {
 	return q.a.print(data{whole: whole, names: []string{name}, table: func(w io.Writer, _ bool) error {
 		_, err := fmt.Fprintf(w, text+"\n", view.Line(name))
@@ -398,7 +398,7 @@ func (q *queues) peek() *cobra.Command {
 	return q.a.outputFlag(cmd)
 }
 
-// list reads pages until there are as many jobs as asked for.
+// list reads pages until it has as many jobs as requested.
 func (q *queues) list(ctx context.Context, c *client.Client, name string, query queue.Query) error {
 	var all queue.Page
 	for want := cmp.Or(query.Limit, 100); want > 0; want = query.Limit - len(all.Jobs) {
@@ -459,7 +459,7 @@ func jobTable(p queue.Page) *view.Table {
 	return t
 }
 
-// acts says what each act is for people; the texts name the effect.
+// acts describes each act for people; the texts state the effect.
 var acts = map[queue.Act]struct{ use, short, effect string }{
 	queue.RunNow:  {"retry QUEUE [JOB…]", "Let delayed jobs run now", "delayed jobs of %s wait now"},
 	queue.Redrive: {"redrive QUEUE [JOB…]", "Give dead jobs fresh attempts", "dead jobs of %s are tried again"},
@@ -524,7 +524,7 @@ func (q *queues) act(act queue.Act) *cobra.Command {
 	return q.a.outputFlag(cmd)
 }
 
-// adopt needs no node: it works on the object store and the cluster store themselves.
+// adopt needs no node, because it works on the object store and the cluster store themselves.
 func (q *queues) adopt() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "adopt QUEUE", Short: "Take a queue over that belonged to another cluster store",

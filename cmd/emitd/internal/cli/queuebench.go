@@ -14,17 +14,17 @@ import (
 	"github.com/emitd/emitd/daemon/queue"
 )
 
-// benchType is the type of the jobs of a benchmark, so that no worker takes them.
+// benchType is the type of a benchmark's jobs. No worker handles it, so workers do not take the jobs.
 const benchType = "emitd:bench"
 
-// benchmark is clients that each submit a batch, claim as much and complete it, again and again.
+// benchmark runs clients that each submit a batch, claim as many jobs and complete them, again and again.
 type benchmark struct {
 	clients, batch, size int
 	time                 time.Duration
 	payload              []byte
 }
 
-// benchResult is what came of it.
+// benchResult is the result of a benchmark.
 type benchResult struct {
 	Clients int     `json:"clients"`
 	Batch   int     `json:"batch"`
@@ -50,7 +50,7 @@ func (r benchResult) table(w io.Writer, _ bool) error {
 	return err
 }
 
-// run drives the queue. An error is counted; only the end of ctx ends the run early.
+// run runs the benchmark. Errors are counted; only the end of ctx ends it early.
 func (b benchmark) run(ctx context.Context, s queue.Service, name string) (benchResult, error) {
 	var mu sync.Mutex
 	out := benchResult{Clients: b.clients, Batch: b.batch}
@@ -87,7 +87,8 @@ func (b benchmark) run(ctx context.Context, s queue.Service, name string) (bench
 	return out, nil
 }
 
-// cycle submits a batch, and claims and completes until as many are done, whoever submitted them.
+// cycle submits a batch, and then claims and completes jobs until it has completed as many, whichever
+// client submitted them.
 func (b benchmark) cycle(ctx context.Context, s queue.Service, name, worker string) (done int, err error) {
 	jobs := make([]queue.Job, b.batch)
 	for i := range jobs {

@@ -20,8 +20,8 @@ import (
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
-// objects opens the object store with the queues, without a node. It is for those who read, and may
-// take as long as its context.
+// objects opens the queues' object store without a node, for reading. It may take as long as its context
+// allows.
 func (q *queues) objects(ctx context.Context, open func(context.Context, string) (blob.Bucket, error)) (blob.Bucket, error) {
 	cfg, err := q.a.loadToRead()
 	if err != nil {
@@ -33,7 +33,7 @@ func (q *queues) objects(ctx context.Context, open func(context.Context, string)
 	return open(ctx, cfg.Objects.URL)
 }
 
-// verify needs no node: it reads the objects themselves.
+// verify needs no node, because it reads the objects themselves.
 func (q *queues) verify() *cobra.Command {
 	return q.a.outputFlag(&cobra.Command{
 		Use: "verify [QUEUE]", Short: "Read all objects of the queues and name what is damaged or missing",
@@ -94,7 +94,7 @@ func problemTable(all []queue.Problem) *view.Table {
 	return t
 }
 
-// repair needs no node: it works on the objects themselves.
+// repair needs no node, because it works on the objects themselves.
 func (q *queues) repair() *cobra.Command {
 	var registry, dry bool
 	shard := -1
@@ -130,7 +130,7 @@ func (q *queues) repair() *cobra.Command {
 	return q.a.outputFlag(cmd)
 }
 
-// repairList writes the list of queues anew, only if unchanged, so nodes may run.
+// repairList writes the list of queues again, only if it is unchanged meanwhile, so nodes may run.
 func (q *queues) repairList(ctx context.Context, dry bool) error {
 	if !dry {
 		if err := q.a.confirm("the list of queues is written anew from its copy if it is damaged"); err != nil {
@@ -159,7 +159,7 @@ func (q *queues) repairList(ctx context.Context, dry bool) error {
 	}})
 }
 
-// repairQueue repairs the shards of a queue that nobody serves.
+// repairQueue repairs the shards of a queue that no node serves.
 func (q *queues) repairQueue(ctx context.Context, name string, shard int, dry bool) error {
 	how := queue.RepairOptions{Shard: shard, Served: func(ctx context.Context, shard int, generation int64) (bool, error) {
 		return q.served(ctx, name, shard, generation)
@@ -200,7 +200,7 @@ func (q *queues) repairQueue(ctx context.Context, name string, shard int, dry bo
 	return q.printRepaired(name, done, dry)
 }
 
-// served reports whether a live node runs a shard's unit under a generation, as the store has it now.
+// served reports whether a live node runs a shard's unit under a generation, according to the store.
 func (q *queues) served(ctx context.Context, name string, shard int, generation int64) (yes bool, err error) {
 	unit := daemon.Unit{Daemon: daemon.ID(string(queue.Kind) + "/" + name), Index: shard}
 	err = q.a.look(ctx, false, func(_ context.Context, c *cluster) error {

@@ -62,11 +62,11 @@ func (q *queues) enqueue() *cobra.Command {
 	return q.a.outputFlag(cmd)
 }
 
-// callBytes is about how many bytes of payloads one call has.
+// callBytes is the approximate number of payload bytes in one call.
 const callBytes = 8 << 20
 
-// submitLines submits the lines of standard input, in calls of many, and what it has read before it
-// waits for more.
+// submitLines submits the lines of standard input, many per call. Before it waits for more input, it
+// submits what it has read.
 func (q *queues) submitLines(ctx context.Context, c *client.Client, name string, like queue.Job) error {
 	lines := bufio.NewReaderSize(q.a.In, 1<<20)
 	var jobs []queue.Job
@@ -145,7 +145,8 @@ func (q *queues) importing() *cobra.Command {
 	})
 }
 
-// submitFile submits the jobs of a file in calls of many. Jobs that cannot be are an error at the end.
+// submitFile submits the jobs of a file, many per call. Jobs that cannot be submitted are reported as an
+// error at the end.
 func (q *queues) submitFile(ctx context.Context, c *client.Client, name string, file *queue.Osqueue) error {
 	fresh := 0
 	for rest := file.Jobs; len(rest) > 0; {
@@ -270,7 +271,7 @@ func (q *queues) settle(verb queue.Verb) *cobra.Command {
 	return q.a.outputFlag(cmd)
 }
 
-// bench drives a queue through its API.
+// bench runs a benchmark against a queue through its API.
 func (q *queues) bench() *cobra.Command {
 	b := benchmark{}
 	cmd := &cobra.Command{

@@ -17,7 +17,7 @@ import (
 	"github.com/emitd/emitd/daemon"
 )
 
-// cluster is an open store with one snapshot of it.
+// cluster is an open store with a snapshot.
 type cluster struct {
 	cfg   *config.Loaded
 	store *backend.Store
@@ -27,7 +27,7 @@ type cluster struct {
 
 func (c *cluster) status() view.Status { return view.Of(c.snap, reader(c.cfg, c.store, c.all)) }
 
-// look opens the store, takes a snapshot and hands it to f, within --timeout.
+// look opens the store, takes a snapshot and passes it to f, within --timeout.
 func (a *app) look(ctx context.Context, all bool, f func(ctx context.Context, c *cluster) error) error {
 	cfg, err := a.loadToRead()
 	if err != nil {
@@ -38,7 +38,7 @@ func (a *app) look(ctx context.Context, all bool, f func(ctx context.Context, c 
 	return a.lookAt(ctx, cfg, all, f)
 }
 
-// lookAt is look with the configuration.
+// lookAt is look with a loaded configuration.
 func (a *app) lookAt(ctx context.Context, cfg *config.Loaded, all bool, f func(ctx context.Context, c *cluster) error) error {
 	s, err := a.open(ctx, cfg)
 	if err != nil {
@@ -142,7 +142,7 @@ func noArgs(cmd *cobra.Command, args []string) error {
 		Hint("see %s --help", cmd.CommandPath())
 }
 
-// exactly refuses another number of arguments, naming what is wanted.
+// exactly refuses any other number of arguments, and names what is expected.
 func exactly(n int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) == n {
@@ -188,7 +188,7 @@ func (a *app) explain(c *cluster, name, on string) error {
 	return a.print(d)
 }
 
-// find returns the units that a name means: one unit, or all of a daemon.
+// find returns the units with a name: one unit, or all of a daemon.
 func find(units []view.Unit, name string) []view.Unit {
 	var out []view.Unit
 	for _, u := range units {
@@ -218,7 +218,7 @@ func noDaemon(s view.Status, name string) error {
 	return f
 }
 
-// pages reads the history after a sequence number, as it is now.
+// pages reads the current history after a sequence number.
 func pages(ctx context.Context, s *backend.Store, after int64, f func([]daemon.Event) error) (int64, error) {
 	for {
 		p, err := s.Events(ctx, after, pageSize)

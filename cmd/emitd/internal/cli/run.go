@@ -11,8 +11,8 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 )
 
-// Run runs the program on the process's own arguments and streams and returns its exit code. The
-// first interrupt ends it cleanly; one that comes a second or more later ends it at once.
+// Run runs the program with the process's own arguments and streams and returns its exit code. The first
+// interrupt ends it cleanly. Another one a second or more later ends it at once.
 func Run() int {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -26,11 +26,12 @@ func Run() int {
 	return Main(ctx, os.Args[1:], Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Environ: os.Environ()})
 }
 
-// oneStop is how long after the first signal others are taken for the same one. Who stops a process
-// often tells its group as well, so that it hears of it twice: timeout(1), shells and service managers.
+// oneStop is the time after the first signal in which others count as the same one. A program that stops
+// a process often signals its process group as well, so the process gets the signal twice: timeout(1),
+// shells and service managers do that.
 const oneStop = time.Second
 
-// forcing calls stop at the first signal and returns the one that asks for more.
+// forcing calls stop at the first signal, and returns the signal that asks to end at once.
 func forcing(signals <-chan os.Signal, stop func()) os.Signal {
 	<-signals
 	first := time.Now()

@@ -75,7 +75,7 @@ func (a *app) logHandler(cfg *config.Loaded, level *slog.LevelVar) slog.Handler 
 	})
 }
 
-// talk returns the log of a command that is not a node: only what is wrong.
+// talk returns the log of a command that is not a node: warnings and errors only.
 func (a *app) talk(cfg *config.Loaded) *slog.Logger {
 	level := telemetry.Level("warn")
 	if a.quiet {

@@ -14,10 +14,10 @@ import (
 // glanceLimit is how long the status of a cluster waits for its outbox.
 const glanceLimit = time.Second
 
-// glance looks at the outbox while the cluster is read, and returns what waits for the answer, until
-// glanceLimit has passed since the beginning. What is wrong with the outbox is part of the answer, for
-// the cluster is shown all the same; nil says that there is no outbox. What does not answer is left
-// to itself: its context has ended.
+// glance reads the outbox while the cluster is read. It returns a function that waits for the result,
+// until glanceLimit has passed since the start. A problem of the outbox is part of the result, because
+// the cluster is shown all the same; nil means that there is no outbox. A read that does not return is
+// abandoned; its context has ended.
 func (a *app) glance(ctx context.Context, cfg *config.Loaded) (wait func() *view.Outbox) {
 	ctx, cancel := context.WithTimeout(ctx, glanceLimit)
 	answer := make(chan *view.Outbox, 1)
@@ -30,7 +30,7 @@ func (a *app) glance(ctx context.Context, cfg *config.Loaded) (wait func() *view
 		case <-ctx.Done():
 		}
 		select {
-		case out := <-answer: // in time; it was the cluster that took long
+		case out := <-answer: // in time: reading the cluster took longer
 			return out
 		default:
 			return tooLate()
@@ -42,7 +42,7 @@ func tooLate() *view.Outbox {
 	return view.NoOutbox("it has not answered within " + view.Exact(glanceLimit))
 }
 
-// summary asks the outbox. Where none is configured, a database without its tables has none.
+// summary reads the outbox. If none is configured and the database lacks its tables, there is no outbox.
 func (a *app) summary(ctx context.Context, cfg *config.Loaded) *view.Outbox {
 	kind, all, err := a.askOutbox(ctx, cfg)
 	if err == nil {
@@ -58,8 +58,8 @@ func (a *app) summary(ctx context.Context, cfg *config.Loaded) *view.Outbox {
 	return view.NoOutbox(string(f.Code) + ": " + f.What)
 }
 
-// noOutbox reports whether a fault says that there is no outbox: none is configured, and the database has
-// no tables of one.
+// noOutbox reports whether a fault means that there is no outbox: none is configured, and the database
+// has no tables of one.
 func noOutbox(cfg *config.Loaded, f *fault.Fault) bool {
 	return f.Code == fault.OutboxURL || !cfg.HasOutbox() && (f.Code == fault.OutboxSchema || f.Code == fault.Unreachable)
 }

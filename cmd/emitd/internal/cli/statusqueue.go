@@ -14,11 +14,11 @@ import (
 	"github.com/emitd/emitd/daemon/queue/client"
 )
 
-// queuesAtOnce is how many queues are asked at the same time.
+// queuesAtOnce is how many queues are queried at the same time.
 const queuesAtOnce = 8
 
-// glance asks a node how the queues are, within glanceLimit. What is wrong with them is part of the
-// answer; nil says that no node serves any.
+// glance asks a node for the state of the queues, within glanceLimit. A problem is part of the result;
+// nil means that no node serves queues.
 func (q *queues) glance(ctx context.Context, c *cluster) *view.Queues {
 	if !slices.ContainsFunc(c.status().Nodes, func(n view.Node) bool { return slices.Contains(n.Kinds, queue.Kind) }) {
 		return nil

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// build says which program this is.
+// build identifies this program.
 type build struct {
 	Version  string `json:"version"`
 	Commit   string `json:"commit"`

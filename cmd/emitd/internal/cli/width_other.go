@@ -2,5 +2,5 @@
 
 package cli
 
-// terminalWidth returns how many columns a terminal has; 0 if it does not say.
+// terminalWidth returns 0, because the width is unknown on this system.
 func terminalWidth(any) int { return 0 }

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminalWidth returns how many columns a terminal has; 0 if it does not say.
+// terminalWidth returns the number of columns of a terminal; 0 if it is unknown.
 func terminalWidth(stream any) int {
 	f, ok := stream.(*os.File)
 	if !ok {

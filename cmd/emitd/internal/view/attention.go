@@ -35,7 +35,7 @@ func (v *viewer) attention(s Status) []Notice {
 	return out
 }
 
-// attend adds what a part of the status that was read later has to tell.
+// attend adds the notices about a part of the status that was read later.
 func (s *Status) attend(tell func(add notify)) {
 	tell(func(sev severity, subject, do, format string, args ...any) {
 		s.Attention = append(s.Attention, Notice{Severity: sev, Subject: subject, Text: fmt.Sprintf(format, args...), Do: do})
@@ -50,8 +50,8 @@ func sortNotices(all []Notice) {
 
 type notify func(sev severity, subject, do, format string, args ...any)
 
-// passesMissed is how many heartbeat intervals a leader may go without a pass before it is told:
-// three failed passes make it resign by itself.
+// passesMissed is how many heartbeat intervals a leader may go without a pass before there is a notice.
+// After three failed passes a leader resigns by itself.
 const passesMissed = 4
 
 func (v *viewer) aboutLeader(s Status, add notify) {
@@ -74,9 +74,9 @@ func (v *viewer) aboutLeader(s Status, add notify) {
 	}
 }
 
-// aboutStore tells if the store makes one change at a time and is too slow for the timings and the number of
-// nodes, with the figures of the node that it is slowest for. Dead nodes, whose rows wait to be removed, do not
-// count: they change nothing.
+// aboutStore adds a notice if the store makes one change at a time and is too slow for the timings and
+// the number of nodes. It shows the figures of the node for which the store is slowest. Dead nodes do not
+// count: they change nothing, and their rows only wait to be removed.
 func (v *viewer) aboutStore(add notify) {
 	nodes, slowest := 0, node.Member{}
 	for _, m := range v.Nodes {
@@ -99,7 +99,7 @@ func maxTime(a, b time.Time) time.Time {
 	return b
 }
 
-// candidates says so if no node stands for election.
+// candidates returns a text if no node campaigns for leadership.
 func (v *viewer) candidates(s Status) string {
 	for _, n := range s.Nodes {
 		if n.State == node.Live && !n.NeverLead {
@@ -128,8 +128,8 @@ func (v *viewer) aboutNodes(s Status, add notify) {
 	}
 }
 
-// aboutQueues tells if no node could open the object store, without which it does not advertise
-// queues: then there is no unit that could be late.
+// aboutQueues adds a notice if no node could open the object store. Without it no node advertises queues,
+// so no unit is late.
 func (v *viewer) aboutQueues(s Status, add notify) {
 	live := slices.DeleteFunc(slices.Clone(s.Nodes), func(n Node) bool { return n.State == node.Removed })
 	serves := func(n Node) bool { return slices.Contains(n.Kinds, queue.Kind) }
@@ -145,7 +145,7 @@ func (v *viewer) removal(age time.Duration) string {
 	return "due to be removed"
 }
 
-// aboutUnits tells of each daemon at most one thing of a kind.
+// aboutUnits adds at most one notice of each kind for each daemon.
 func (v *viewer) aboutUnits(s Status, add notify) {
 	for rest := s.Daemons; len(rest) > 0; {
 		n := 1
@@ -162,8 +162,8 @@ func (v *viewer) aboutUnits(s Status, add notify) {
 	}
 }
 
-// unassigned tells of free units, those that no node can take with the reason of the one that
-// waits longest.
+// unassigned adds a notice about unassigned units. For those that no node can take, it gives the reason
+// of the one that has waited longest.
 func (v *viewer) unassigned(group []Unit, add notify) {
 	var free []Unit
 	for _, u := range group {
@@ -195,7 +195,7 @@ func (v *viewer) unassigned(group []Unit, add notify) {
 	add(sev, id, "emitd daemon explain "+worst.Unit.String(), "%s %s%s: %s", id, which, since, worst.Reason)
 }
 
-// overdue tells of a unit that is longer in a state than it should be, or unreadable.
+// overdue adds a notice about a unit that has been in a state for too long, or whose state is unknown.
 func (v *viewer) overdue(u Unit, add notify) {
 	explain := "emitd daemon explain " + u.Unit.String()
 	age := v.age(u.Since.Time)
@@ -212,12 +212,13 @@ func (v *viewer) overdue(u Unit, add notify) {
 	}
 }
 
-// crashes says how a unit fails: "14 restarts, last: exit status 1".
+// crashes describes how a unit fails: "14 restarts, last: exit status 1".
 func (u Unit) crashes() string {
 	return fmt.Sprintf("%d restarts, last: %s", u.Failures, firstLine(u.Error))
 }
 
-// crashing tells of the units of a daemon whose runs fail again and again, with the worst of them.
+// crashing adds a notice about the units of a daemon whose runs fail again and again, with the worst of
+// them.
 func (v *viewer) crashing(group []Unit, add notify) {
 	var loops []Unit
 	for _, u := range group {

@@ -10,7 +10,7 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// Event is one line of the cluster's history.
+// Event is one entry of the cluster's history.
 type Event struct {
 	Seq         int64            `json:"seq"`
 	At          Time             `json:"at"`
@@ -21,13 +21,13 @@ type Event struct {
 	Daemon      daemon.ID        `json:"daemon"`
 	Unit        daemon.Unit      `json:"unit"`
 	Term        int64            `json:"term"`
-	TermOrdinal int64            `json:"term_ordinal,omitempty"` // only of leader.*: other events name the term by its number alone
+	TermOrdinal int64            `json:"term_ordinal,omitempty"` // leader.* only: other events have only the number
 	Generation  int64            `json:"generation"`
 	Reason      string           `json:"reason"`
 	Detail      json.RawMessage  `json:"detail,omitempty"`
 }
 
-// EventOf makes the view of an event.
+// EventOf returns the view of an event.
 func EventOf(e daemon.Event) Event {
 	return Event{
 		Seq: e.Seq, At: Time{e.At}, Kind: e.Kind,
@@ -38,22 +38,23 @@ func EventOf(e daemon.Event) Event {
 	}
 }
 
-// Reign is one term as the history tells it.
+// Reign is one term, read from the history.
 type Reign struct {
 	Term        int64   `json:"term"`
 	TermOrdinal int64   `json:"term_ordinal"`
 	Node        string  `json:"node"`
 	NodeID      node.ID `json:"node_id"`
 	ElectedAt   Time    `json:"elected_at"`
-	EndedAt     Time    `json:"ended_at"` // null for the present one
+	EndedAt     Time    `json:"ended_at"` // null for the current term
 	EndedBy     string  `json:"ended_by"`
-	// HeldSeconds is until it ended, or until now. GapSeconds is until the next election, null for
-	// the newest term. A term that expired ended with its lease, not when it was replaced.
+	// HeldSeconds is the time until the term ended, or until now. GapSeconds is the time until the next
+	// election, null for the newest term. A term that expired ended with its lease, not when another leader
+	// was elected.
 	HeldSeconds float64  `json:"held_seconds"`
 	GapSeconds  *float64 `json:"gap_seconds"`
 }
 
-// Reigns reads terms out of the history, newest first. now is the store's clock.
+// Reigns returns the terms in the history, newest first. now is the store's clock.
 func Reigns(events []daemon.Event, now time.Time) []Reign {
 	var out []Reign // oldest first
 	for _, e := range events {
@@ -82,7 +83,7 @@ func Reigns(events []daemon.Event, now time.Time) []Reign {
 	return out
 }
 
-// lostAt returns when a leadership ended: with its lease, if it was not given up.
+// lostAt returns when a leadership ended: when its lease ended, unless it was resigned.
 func lostAt(e daemon.Event) time.Time {
 	var d storage.LostDetail
 	if json.Unmarshal(e.Detail, &d) == nil && !d.LeaseEndedAt.IsZero() && d.LeaseEndedAt.Before(e.At) {

@@ -11,32 +11,32 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// OutboxStats is how a subscription of the outbox is.
+// OutboxStats is the state of a subscription of the outbox.
 type OutboxStats struct {
 	Subscription string `json:"subscription"`
 	Paused       bool   `json:"paused"`
-	// Pending is how many messages are not delivered, those of waiting keys included and dead ones not;
-	// without Exact there are at least so many.
+	// Pending counts undelivered messages: those of parked keys are included, dead ones not. If Exact is
+	// false, there are at least that many.
 	Pending     int64 `json:"pending"`
 	Exact       bool  `json:"exact"`
-	OldestAt    Time  `json:"oldest_at"` // of pending ones
+	OldestAt    Time  `json:"oldest_at"` // of the oldest pending message
 	OldestAgeMS int64 `json:"oldest_age_ms"`
-	KeysWaiting int64 `json:"keys_waiting"` // after a failure, held ones included
-	KeysHeld    int64 `json:"keys_held"`    // for an operator
+	KeysWaiting int64 `json:"keys_waiting"` // parked keys, including held ones
+	KeysHeld    int64 `json:"keys_held"`    // keys that wait for an operator
 	Dead        int64 `json:"dead"`
-	// Delayed is how many messages are held back until their time, for all subscriptions together, 10,000
-	// at most; NextAt is the first of their times.
+	// Delayed counts the messages that are held back until their time, for all subscriptions together, at
+	// most 10,000. NextAt is when the first of them is due.
 	Delayed   int64 `json:"delayed"`
 	NextAt    Time  `json:"next_at"`
 	Instances int   `json:"instances"`
-	// Retained is what the log takes on disk; PartitionsAhead are ready to be written, -1 where there
-	// are none.
+	// Retained is the size of the log on disk. PartitionsAhead is the number of partitions that are ready to
+	// be written, -1 for a log without partitions.
 	Retained        int64          `json:"retained_bytes"`
 	PartitionsAhead int            `json:"partitions_ahead"`
 	Cursors         []OutboxCursor `json:"cursors"`
 }
 
-// OutboxCursor is who reads a range of shards.
+// OutboxCursor says which node reads a range of shards.
 type OutboxCursor struct {
 	Shards     string `json:"shards"`
 	Generation int64  `json:"generation"`
@@ -45,7 +45,7 @@ type OutboxCursor struct {
 	Trouble    string `json:"trouble"` // why the sink is down; empty if it is not
 }
 
-// OutboxStatsOf shows what the log said.
+// OutboxStatsOf returns the view of the log's statistics.
 func OutboxStatsOf(s outbox.Stats) OutboxStats {
 	out := OutboxStats{
 		Subscription: s.Subscription, Paused: s.Paused, Pending: s.Pending, Exact: s.Exact, OldestAt: Time{s.OldestAt},
@@ -61,11 +61,11 @@ func OutboxStatsOf(s outbox.Stats) OutboxStats {
 	return out
 }
 
-// Outbox is how the outbox of a cluster is: its subscriptions, and all of them together. The oldest
-// message is that of the subscription that is furthest behind.
+// Outbox is the state of a cluster's outbox: its subscriptions, and their totals. The oldest message is
+// that of the subscription that is furthest behind.
 type Outbox struct {
-	Kind string `json:"kind"` // of database, for people
-	// Problem says why nothing is known; empty if it is.
+	Kind string `json:"kind"` // kind of database, for people
+	// Problem says why the outbox could not be read; empty if it could.
 	Problem       string        `json:"problem"`
 	Pending       int64         `json:"pending"`
 	Exact         bool          `json:"exact"`
@@ -78,19 +78,19 @@ type Outbox struct {
 	Subscriptions []OutboxStats `json:"subscriptions"`
 }
 
-// NoOutbox is an outbox of which nothing is known.
+// NoOutbox returns an outbox that could not be read.
 func NoOutbox(problem string) *Outbox {
 	return &Outbox{Problem: problem, Subscriptions: []OutboxStats{}}
 }
 
-// OutboxOf sums up what the log said of all subscriptions.
+// OutboxOf sums up the statistics of all subscriptions.
 func OutboxOf(kind string, all []outbox.Stats) *Outbox {
 	out := &Outbox{Kind: kind, Exact: true, Subscriptions: []OutboxStats{}}
 	for _, one := range all {
 		s := OutboxStatsOf(one)
 		out.Subscriptions = append(out.Subscriptions, s)
 		out.Pending, out.Exact = out.Pending+s.Pending, out.Exact && s.Exact
-		out.Delayed = max(out.Delayed, s.Delayed) // the same ones
+		out.Delayed = max(out.Delayed, s.Delayed) // the same messages for all
 		out.KeysWaiting, out.KeysHeld, out.Dead = out.KeysWaiting+s.KeysWaiting, out.KeysHeld+s.KeysHeld, out.Dead+s.Dead
 		if !s.OldestAt.IsZero() && (out.OldestAt.IsZero() || s.OldestAt.Before(out.OldestAt.Time)) {
 			out.OldestAt, out.OldestAgeMS = s.OldestAt, s.OldestAgeMS
@@ -99,9 +99,9 @@ func OutboxOf(kind string, all []outbox.Stats) *Outbox {
 	return out
 }
 
-// cell is the outbox in the line of a status: its age and length, and what is not as it should be: keys
-// that are parked after a failure, those of them that are held for an operator, dead messages. Delayed
-// messages are named too: they explain an outbox that is empty.
+// cell returns the outbox's line in a status: age and number of pending messages, and what needs
+// attention: parked keys, held keys and dead messages. Delayed messages are shown too, because they
+// explain why an outbox delivers nothing.
 func (o *Outbox) cell() string {
 	if o == nil {
 		return ""
@@ -137,7 +137,8 @@ func (o *Outbox) cell() string {
 	return text
 }
 
-// AddOutbox adds the outbox and what is wrong with it. A message that waits longer than limit is told.
+// AddOutbox adds the outbox and its notices to a status. A message that has waited longer than limit
+// gives a notice.
 func (s *Status) AddOutbox(o *Outbox, limit time.Duration) {
 	s.Outbox = o
 	if o == nil {
@@ -155,7 +156,7 @@ func (s *Status) AddOutbox(o *Outbox, limit time.Duration) {
 	})
 }
 
-// sinkDown tells of a sink that cannot be reached, with the first range of shards that says so.
+// sinkDown adds a notice about a sink that is down, with the first range of shards that reports it.
 func (s OutboxStats) sinkDown(add notify) {
 	i := slices.IndexFunc(s.Cursors, func(c OutboxCursor) bool { return c.Trouble != "" })
 	if i < 0 {
@@ -169,7 +170,7 @@ func (s OutboxStats) sinkDown(add notify) {
 		"outbox %s: the sink is down, says %s%s: %s", s.Subscription, s.Cursors[i].Node, waits, strings.TrimPrefix(firstLine(s.Cursors[i].Trouble), "sink is down: "))
 }
 
-// stuck tells of messages that no relay tries again by itself.
+// stuck adds notices about messages that no relay retries by itself.
 func (s OutboxStats) stuck(add notify) {
 	if s.Dead > 0 {
 		add(warning, "outbox "+s.Subscription, "emitd outbox ls "+s.Subscription+" --kind dead", "outbox %s has %s: refused for good, or skipped", s.Subscription, several(s.Dead, "dead message"))
@@ -179,7 +180,7 @@ func (s OutboxStats) stuck(add notify) {
 	}
 }
 
-// behind tells of messages that have waited for too long though the sink is not down.
+// behind adds a notice about messages that have waited too long although the sink is not down.
 func (s OutboxStats) behind(limit time.Duration, add notify) {
 	if s.Pending == 0 || limit == 0 || time.Duration(s.OldestAgeMS)*time.Millisecond <= limit || s.down() {
 		return
@@ -196,7 +197,7 @@ func (s OutboxStats) behind(limit time.Duration, add notify) {
 
 func (s OutboxStats) oldest() string { return Exact(time.Duration(s.OldestAgeMS) * time.Millisecond) }
 
-// atLeast writes a number that may be larger.
+// atLeast formats a number that may be a lower bound.
 func atLeast(n int64, exact bool) string {
 	if exact {
 		return fmt.Sprint(n)
@@ -204,7 +205,7 @@ func atLeast(n int64, exact bool) string {
 	return fmt.Sprint(n) + "+"
 }
 
-// OutboxTable lists subscriptions, wide ones with a line for each range of shards.
+// OutboxTable lists subscriptions. A wide table has a line for each range of shards.
 func OutboxTable(all []OutboxStats, wide bool) *Table {
 	t := &Table{Head: []string{"SUBSCRIPTION", "STATE", "PENDING", "OLDEST", "DELAYED", "KEYS WAITING", "HELD", "DEAD", "RETAINED"}}
 	if wide {
@@ -245,10 +246,10 @@ func (s OutboxStats) cells() []string {
 	}
 }
 
-// mostDelayed is where counting them stops.
+// mostDelayed is the number at which counting delayed messages stops.
 const mostDelayed = 10_000
 
-// size writes bytes for people.
+// size formats bytes for people.
 func size(n int64) string {
 	const unit = 1024
 	if n < unit {
@@ -263,7 +264,7 @@ func size(n int64) string {
 	return ""
 }
 
-// OutboxMessage is a message that waits, is held or dead.
+// OutboxMessage is a message that is waiting, behind, held or dead.
 type OutboxMessage struct {
 	Seq          int64             `json:"seq"`
 	Subscription string            `json:"subscription"`
@@ -276,16 +277,16 @@ type OutboxMessage struct {
 	Headers      map[string]string `json:"headers"`
 	Attempts     int               `json:"attempts"`
 	Cause        string            `json:"cause"`
-	NextAt       Time              `json:"next_at"` // of waiting ones
+	NextAt       Time              `json:"next_at"` // of waiting messages
 	ParkedAt     Time              `json:"parked_at"`
 	CreatedAt    Time              `json:"created_at"`
 	TraceParent  string            `json:"traceparent"`
-	// Payload is the text, Base64 what is none; neither in lists.
+	// Payload is the payload if it is text, otherwise Base64 is set. Lists have neither.
 	Payload *string `json:"payload,omitempty"`
 	Base64  []byte  `json:"payload_base64,omitempty"`
 }
 
-// OutboxMessageOf shows an entry.
+// OutboxMessageOf returns the view of an entry.
 func OutboxMessageOf(e outbox.Entry, payload bool) OutboxMessage {
 	m := OutboxMessage{
 		Seq: e.Seq, Subscription: e.Subscription, Kind: e.Kind, ID: e.ID.String(), Key: e.Key, Topic: e.Topic, Type: e.Type,
@@ -323,7 +324,7 @@ func OutboxMessages(all []OutboxMessage, wide bool) *Table {
 	return t
 }
 
-// Table shows one message, a field a line.
+// Table shows one message, one field per line.
 func (m OutboxMessage) Table() *Table {
 	payload := fmt.Sprintf("%d bytes that are no text", len(m.Base64))
 	if m.Payload != nil {

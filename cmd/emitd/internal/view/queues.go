@@ -5,30 +5,30 @@ import (
 	"time"
 )
 
-// QueueStats is how a queue is.
+// QueueStats is the state of a queue.
 type QueueStats struct {
 	Queue       string `json:"queue"`
 	Waiting     int64  `json:"waiting"`
 	Delayed     int64  `json:"delayed"`
 	Active      int64  `json:"active"`
 	Dead        int64  `json:"dead"`
-	OldestAgeMS int64  `json:"oldest_age_ms"` // of waiting ones
+	OldestAgeMS int64  `json:"oldest_age_ms"` // of the oldest waiting job
 	Paused      bool   `json:"paused"`
 	Broker      string `json:"broker"` // the node that serves it; empty if none does
-	// Problem says why nothing is known of it; empty if it is.
+	// Problem says why the queue's state is unknown; empty if it is known.
 	Problem string `json:"problem"`
 }
 
-// Queues is how the queues of a cluster are.
+// Queues is the state of a cluster's queues.
 type Queues struct {
-	// Problem says why nothing is known; empty if it is.
+	// Problem says why the state is unknown; empty if it is known.
 	Problem string       `json:"problem"`
 	Queues  []QueueStats `json:"queues"`
-	// Denied says that the problem is who asks, not the queues.
+	// Denied says that the problem is missing permission, not the queues.
 	Denied bool `json:"-"`
 }
 
-// cell is the queues in the line of a status.
+// cell returns the queues' line in a status.
 func (q *Queues) cell() string {
 	const name = "       QUEUE "
 	switch {
@@ -48,7 +48,8 @@ func (q *Queues) cell() string {
 	return text
 }
 
-// AddQueues adds the queues and what is wrong with them. A job that waits longer than limit is told.
+// AddQueues adds the queues and their notices to a status. A job that has waited longer than limit gives
+// a notice.
 func (s *Status) AddQueues(q *Queues, limit time.Duration) {
 	s.Queues = q
 	if q == nil {
@@ -66,21 +67,21 @@ func (s *Status) AddQueues(q *Queues, limit time.Duration) {
 	})
 }
 
-// unserved tells of a queue of which nothing is known.
+// unserved adds a notice about a queue whose state is unknown.
 func (q QueueStats) unserved(add notify) {
 	if q.Problem != "" {
 		add(failing, "queue "+q.Queue, "emitd queue stats "+q.Queue, "queue %s does not answer: %s", q.Queue, firstLine(q.Problem))
 	}
 }
 
-// dead tells of jobs that have used up their attempts.
+// dead adds a notice about jobs that have used up their attempts.
 func (q QueueStats) dead(add notify) {
 	if q.Dead > 0 {
 		add(warning, "queue "+q.Queue, "emitd queue peek "+q.Queue+" --state dead", "queue %s has %s: no attempt of it is left", q.Queue, several(q.Dead, "dead job"))
 	}
 }
 
-// waiting tells of a job that has waited for too long.
+// waiting adds a notice about a job that has waited too long.
 func (q QueueStats) waiting(limit time.Duration, add notify) {
 	age := time.Duration(q.OldestAgeMS) * time.Millisecond
 	if q.Waiting == 0 || limit == 0 || age <= limit {
@@ -96,7 +97,7 @@ func (q QueueStats) waiting(limit time.Duration, add notify) {
 	add(failing, "queue "+q.Queue, do, "queue %s keeps its oldest job waiting for %s, %d wait: %s", q.Queue, short(age), q.Waiting, why)
 }
 
-// several writes a number of things.
+// several formats a number of things.
 func several(n int64, thing string) string {
 	if n == 1 {
 		return "1 " + thing

@@ -7,26 +7,26 @@ import (
 	"unicode/utf8"
 )
 
-// Screen is a writer that is so many columns wide: tables drop the columns that matter least, and lines
-// wrap. What is written to any other writer has its full width.
+// Screen is a writer of a limited width. Tables drop the least important columns, and lines wrap. Output
+// to any other writer has its full width.
 type Screen struct {
 	io.Writer
 	Columns int
 }
 
-// columns returns the width to keep; 0 is any.
+// columns returns the width of a writer; 0 means unlimited.
 func columns(w io.Writer) int {
 	s, _ := w.(Screen)
 	return s.Columns
 }
 
-// least are the columns that a narrow table does without, the first ones first. -o wide has them all.
+// least lists the columns that a narrow table drops, in this order. With -o wide all are shown.
 var least = []string{
 	"CAPACITY", "VERSION", "ZONE", "RETAINED", "DELAYED", "AGE", "IN/S", "DONE/S", "LOAD", "BROKER", "KEYS WAITING", "GAP TO NEXT",
 	"ERRORS", "CLIENTS", "BATCH", "SCORE", "UNITS", "NEXT", "ATTEMPTS", "SUBSCRIPTION", "HEARTBEAT", "SINCE", "ELECTED", "ACTIVE", "HELD",
 }
 
-// narrow returns which columns of the given widths are kept so that a row fits, as far as that goes.
+// narrow returns which columns of the given widths are kept, so that a row fits if possible.
 func narrow(head []string, width []int, limit int) []bool {
 	keep := slices.Repeat([]bool{true}, len(head))
 	for _, name := range least {
@@ -54,7 +54,7 @@ func cut(line string, limit int) string {
 	return string([]rune(line)[:limit-1]) + "…"
 }
 
-// wrap breaks a line between words; what follows is indented.
+// wrap breaks a line between words and indents the following lines.
 func wrap(line string, limit int) string {
 	if limit <= 0 || utf8.RuneCountInString(line) <= limit {
 		return line

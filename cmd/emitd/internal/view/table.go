@@ -12,8 +12,8 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// Table is rows for people. A cell is one line; control characters in it are made harmless,
-// because names and errors come from other processes.
+// Table holds rows for people. A cell is one line. Control characters in it are replaced, because names
+// and errors come from other processes.
 type Table struct {
 	Head []string
 	Rows [][]string
@@ -64,7 +64,7 @@ func (t *Table) Write(w io.Writer) error {
 	return err
 }
 
-// Line makes a text safe to print within one line of a terminal.
+// Line makes a text safe to print in one line of a terminal.
 func Line(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -77,10 +77,10 @@ func Line(s string) string {
 	}, s)
 }
 
-// Format is a way to write data.
+// Format is an output format.
 type Format string
 
-// The formats. JSONL writes one value a line, Name only names.
+// The formats. JSONLFormat writes one value per line, NameFormat only names.
 const (
 	TableFormat Format = "table"
 	WideFormat  Format = "wide"
@@ -108,7 +108,7 @@ func encode(w io.Writer, v any, indent string) error {
 	return e.Encode(v)
 }
 
-// YAML writes v as its JSON reads.
+// YAML writes the YAML form of v's JSON.
 func YAML(w io.Writer, v any) error {
 	text, err := json.Marshal(v)
 	if err != nil {

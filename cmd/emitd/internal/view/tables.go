@@ -14,7 +14,8 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// Table writes the picture of the cluster; wide adds nodes, units and subscriptions of the outbox.
+// Table writes an overview of the cluster. With wide it adds nodes, units and subscriptions of the
+// outbox.
 func (s Status) Table(w io.Writer, wide bool) error {
 	limit := columns(w)
 	var b strings.Builder
@@ -148,13 +149,13 @@ func (s Status) UnitTable(wide bool) *Table {
 	return t
 }
 
-// Explained is a unit with what decides about it.
+// Explained is a unit with the reasons for its place.
 type Explained struct {
 	Unit Unit             `json:"unit"`
 	Plan plan.Explanation `json:"plan"`
 }
 
-// Table writes why the unit is where it is and where it would go.
+// Table writes why the unit is on its node and where it would be placed.
 func (e Explained) Table(w io.Writer, s Status) error {
 	u := e.Unit
 	var b strings.Builder
@@ -193,10 +194,10 @@ func (e Explained) Table(w io.Writer, s Status) error {
 	return t.Write(w)
 }
 
-// mostOthers bounds how many nodes are named that declare a daemon otherwise.
+// mostOthers bounds how many nodes with another declaration of a daemon are named.
 const mostOthers = 8
 
-// declared says whose spec of the daemon counts and why, and who declares another.
+// declared writes which node's spec of the daemon is used and why, and which nodes declare another.
 func (e Explained) declared(b *strings.Builder, s Status) {
 	d := e.Plan.Declared
 	rank := func(revision int64, first time.Time) string {
@@ -265,7 +266,7 @@ func (e Event) Row() []string {
 	return []string{strconv.FormatInt(e.Seq, 10), e.At.UTC().Format("2006-01-02T15:04:05.000Z"), string(e.Kind), e.Node, subject, e.Reason}
 }
 
-// Only keeps the rows of one node, by name or id.
+// Only keeps the rows of one node, given by name or ID.
 func (e Explained) Only(name string) Explained {
 	e.Plan.Rows = slices.DeleteFunc(slices.Clone(e.Plan.Rows), func(r plan.Row) bool {
 		return r.Node.Name != name && string(r.Node.ID) != name
@@ -273,7 +274,7 @@ func (e Explained) Only(name string) Explained {
 	return e
 }
 
-// LeaderTable shows who leads, one fact a line.
+// LeaderTable shows the leader, one fact per line.
 func (s Status) LeaderTable() *Table {
 	t := &Table{Head: []string{"LEADER", "nobody"}}
 	l := s.Leader

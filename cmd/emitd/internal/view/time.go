@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// short writes a duration as tables do: 41s, 11m03s, 5h07m, 2d4h.
+// short formats a duration for tables: 41s, 11m03s, 5h07m, 2d4h.
 func short(d time.Duration) string {
 	switch {
 	case d < time.Minute:
@@ -18,7 +18,7 @@ func short(d time.Duration) string {
 	return fmt.Sprintf("%dd%dh", int(d/(24*time.Hour)), int(d%(24*time.Hour)/time.Hour))
 }
 
-// Exact writes a duration below a minute with a tenth, any other as short does.
+// Exact formats a duration below a minute with tenths, any other as short does.
 func Exact(d time.Duration) string {
 	if d < time.Minute {
 		return fmt.Sprintf("%.1fs", d.Truncate(100*time.Millisecond).Seconds())
@@ -26,7 +26,7 @@ func Exact(d time.Duration) string {
 	return short(d)
 }
 
-// stamp writes a time of the store for people: in UTC, to the second.
+// stamp formats a time of the store for people: in UTC, to the second.
 func stamp(t time.Time) string {
 	if t.IsZero() {
 		return "-"

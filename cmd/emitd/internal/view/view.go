@@ -1,18 +1,18 @@
-// Package view turns one consistent read of the store into what people and scripts are shown.
+// Package view turns one consistent snapshot of the store into what people and scripts are shown.
 //
 // Everything here is a pure function of a snapshot (or of events) and of what the reader knows
-// ([Reader]); the clock is the store's, as of the snapshot. The structs are interface: scripts
-// read their JSON, so a field never changes its name or meaning, is present also when it is
-// empty, and times are RFC 3339 in UTC (null when there is none yet).
+// ([Reader]). The clock is the store's, as of the snapshot. The JSON of the structs is an interface for
+// scripts: a field never changes its name or meaning and is present even if it is empty. Times are RFC
+// 3339 in UTC, or null if there is none yet.
 //
 // What a view adds to the rows:
 //
-//   - A node that the leader has judged late or deaf is shown so, and also one whose last
-//     heartbeat is older than the cluster's timings allow (the reader's own, if no node tells any),
-//     because without a leader nobody judges.
-//   - A unit that nobody holds is unassigned, and its reason is recomputed by the code that plans:
-//     why no node can take it, or that the next pass of the leader will place it. A unit that is
-//     declared by a node and has no row yet is shown as well.
+//   - A node is shown as late or deaf if the leader has declared it so. It is also shown as late if its
+//     last heartbeat is older than the cluster's timings allow, because without a leader nothing declares
+//     it late. If no node states its timings, those of the reader are used.
+//   - A unit without a node is unassigned. Its reason is recomputed by the planner's code: why no node
+//     can take it, or that the leader's next pass will place it. A unit that a node declares and that has
+//     no row yet is shown as well.
 //   - A unit whose runs fail again and again is crashing, not active ([Crashing]).
 //   - [Status.Attention] lists what a person should look at, each with what to do.
 package view
@@ -28,28 +28,28 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// Reader is what the reader of a snapshot knows by itself. Cluster holds only for a store that has no name
-// yet, Timing where no node says what it goes by.
+// Reader holds what the reader of a snapshot knows from its own configuration. Cluster is used only for a
+// store that has no name yet, Timing only if no node states its timings.
 type Reader struct {
 	Cluster string
 	Store   string // kind of store, for people
 	Timing  lease.Timing
 	// Queues says that the reader's configuration has an object store, so nodes should serve queues.
 	Queues bool
-	// All includes tombstones of nodes and units that are no longer declared.
+	// All includes removed nodes, and units that are no longer declared.
 	All bool
 }
 
-// Status is a cluster at a moment.
+// Status is the state of a cluster at one moment.
 type Status struct {
 	Cluster   string    `json:"cluster"`
 	At        Time      `json:"at"` // the store's clock
 	Store     storeRead `json:"store"`
-	Leader    *Leader   `json:"leader"` // null when nobody leads
+	Leader    *Leader   `json:"leader"` // null if there is no leader
 	Nodes     []Node    `json:"nodes"`
 	Daemons   []Unit    `json:"daemons"`
-	Outbox    *Outbox   `json:"outbox"` // null when there is none
-	Queues    *Queues   `json:"queues"` // null when no node serves queues, or nobody asked
+	Outbox    *Outbox   `json:"outbox"` // null if there is none
+	Queues    *Queues   `json:"queues"` // null if no node serves queues, or they were not read
 	Attention []Notice  `json:"attention"`
 }
 
@@ -60,7 +60,7 @@ type storeRead struct {
 	Head int64  `json:"head"` // newest event
 }
 
-// Leader is who leads.
+// Leader describes the leader.
 type Leader struct {
 	Node        string           `json:"node"`
 	NodeID      node.ID          `json:"node_id"`
@@ -71,11 +71,11 @@ type Leader struct {
 	ExpiresAt   Time             `json:"expires_at"`
 	LastPassAt  Time             `json:"last_pass_at"`
 	PassSeq     uint64           `json:"pass_seq"`
-	// Expired says that the lease is over by the store's clock and nobody has taken over yet.
+	// Expired says that the lease has ended by the store's clock and there is no new leader yet.
 	Expired bool `json:"expired"`
 }
 
-// Node is a member.
+// Node describes a node.
 type Node struct {
 	Name            string            `json:"name"`
 	ID              node.ID           `json:"id"`
@@ -86,7 +86,7 @@ type Node struct {
 	Address         string            `json:"address"`
 	LastHeartbeatAt Time              `json:"last_heartbeat_at"`
 	RegisteredAt    Time              `json:"registered_at"`
-	Load            float64           `json:"load"` // sum of weights of the units it holds
+	Load            float64           `json:"load"` // sum of the weights of its units
 	Capacity        int               `json:"capacity"`
 	Units           int               `json:"units"`
 	Labels          map[string]string `json:"labels"`
@@ -101,23 +101,23 @@ type Unit struct {
 	Daemon     daemon.ID    `json:"daemon"`
 	Unit       daemon.Unit  `json:"unit"`
 	State      daemon.State `json:"state"`
-	Node       string       `json:"node"` // who holds it; empty if nobody
+	Node       string       `json:"node"` // the node that holds it; empty if none does
 	NodeID     node.ID      `json:"node_id"`
 	Generation int64        `json:"generation"`
 	Since      Time         `json:"since"`
 	Reason     string       `json:"reason"`
-	Failures   int          `json:"failures"` // in a row, on whatever nodes
+	Failures   int          `json:"failures"` // in a row, on any nodes
 	Error      string       `json:"error"`    // the last failure
-	// FailingSince is when the first of them was reported, RetryAt when the run is started again.
+	// FailingSince is when the first of these failures was reported, RetryAt when the run is started again.
 	FailingSince Time `json:"failing_since"`
 	RetryAt      Time `json:"retry_at"`
-	Forced       bool `json:"forced"` // the last end was not confirmed by the holder
+	Forced       bool `json:"forced"` // the holder did not confirm its last end
 
 	record  daemon.Record
 	nowhere bool // no node can take it
 }
 
-// Crashing is how a unit is shown of which [daemon.Record.Crashing] says so.
+// Crashing is the state shown for a unit if [daemon.Record.Crashing] reports true.
 const Crashing daemon.State = "crashing"
 
 // severity orders notices.
@@ -125,7 +125,7 @@ type severity string
 
 // The severities.
 const (
-	warning severity = "warning" // the cluster works; somebody should look
+	warning severity = "warning" // the cluster works, but a person should look
 	failing severity = "failing" // something that should run does not
 )
 
@@ -134,7 +134,7 @@ type Notice struct {
 	Severity severity `json:"severity"`
 	Subject  string   `json:"subject"` // a node, a daemon, "leader", "cluster"
 	Text     string   `json:"text"`
-	Do       string   `json:"do"` // a command that tells more, or what to do
+	Do       string   `json:"do"` // a command that shows more, or what to do
 }
 
 // Time is a time of the store in JSON: RFC 3339 in UTC, null for none.
@@ -148,7 +148,8 @@ func (t Time) MarshalJSON() ([]byte, error) {
 	return t.UTC().MarshalJSON()
 }
 
-// told returns the reader with what the leader's row says of the cluster, or the newest of the others'.
+// told returns the reader with the name and timings of the cluster, as the leader's row states them, or
+// the row with the newest heartbeat if there is no leader.
 func (r Reader) told(s *daemon.Snapshot) Reader {
 	var by *node.Member
 	for i := range s.Nodes {
@@ -168,7 +169,7 @@ func (r Reader) told(s *daemon.Snapshot) Reader {
 	return r
 }
 
-// Of makes the view of a snapshot.
+// Of returns the view of a snapshot.
 func Of(s *daemon.Snapshot, r Reader) Status {
 	v := &viewer{Snapshot: s, Reader: r.told(s)}
 	in := v.planInput()
@@ -184,7 +185,7 @@ func Of(s *daemon.Snapshot, r Reader) Status {
 	return out
 }
 
-// Explain recomputes where a unit goes, and why.
+// Explain recomputes where a unit is placed, and why.
 func Explain(s *daemon.Snapshot, r Reader, u daemon.Unit) plan.Explanation {
 	v := &viewer{Snapshot: s, Reader: r.told(s)}
 	return plan.Explain(v.planInput(), u)
@@ -196,7 +197,7 @@ type viewer struct {
 	plan plan.Plan
 }
 
-// planInput judges the nodes as far as a reader can.
+// planInput returns the planner's input, with the nodes' states as far as a reader can know them.
 func (v *viewer) planInput() plan.Input {
 	in := plan.Input{Now: v.Now, Units: v.Units}
 	for _, m := range v.Nodes {
@@ -205,8 +206,8 @@ func (v *viewer) planInput() plan.Input {
 	return in
 }
 
-// state returns what the row and the judgements say of the node. A word that the row's owner or
-// an operator said wins over lateness.
+// state returns the state of a node from its row and its age. A state that the node itself or an operator
+// set takes precedence over lateness.
 func (v *viewer) state(m node.Member) node.State {
 	switch {
 	case !m.Present():
@@ -278,7 +279,7 @@ func (v *viewer) weight(id daemon.ID) int {
 	return max(spec.Weight, 1)
 }
 
-// units lists the rows and what is declared without one.
+// units lists the units with a row and those that are only declared.
 func (v *viewer) units(leader *Leader) []Unit {
 	out := []Unit{}
 	why := v.whyFree(leader)
@@ -326,7 +327,7 @@ type whyFree struct {
 	nowhere bool
 }
 
-// retired says what becomes of a unit of a daemon that was taken away, which needs nobody's doing.
+// retired says what happens to a unit of a daemon that is no longer declared. It needs no action.
 func (v *viewer) retired(since time.Time) string {
 	if left := v.Timing.RetireAfter() - v.age(since); left > 0 {
 		return "it leaves the list in " + Exact(left) + " unless a node with it comes back"
@@ -334,7 +335,7 @@ func (v *viewer) retired(since time.Time) string {
 	return "it is due to leave the list"
 }
 
-// whyFree says of each free unit why it is free.
+// whyFree returns for each unassigned unit why it is unassigned.
 func (v *viewer) whyFree(leader *Leader) map[daemon.Unit]whyFree {
 	out := map[daemon.Unit]whyFree{}
 	for i := range v.plan.Unplaced {
