@@ -1,6 +1,6 @@
-// Embed runs a coordinator inside a program: an agent of four instances, each counting in its own
-// row of the program's own table, and all hooks that most programs want. Start it several times
-// on one file and kill one of the processes: the counters go on where they were, on the others.
+// Embed runs a coordinator inside a program: an agent with four instances, each of which counts in its
+// own row of the program's own table, and the hooks that most programs want. Start it several times on
+// one file and kill one of the processes: the others continue the counters where they stopped.
 //
 //	go run ./examples/embed -db /tmp/embed.db
 package main
@@ -68,7 +68,8 @@ func run(ctx context.Context, path, name string) error {
 	return c.Run(ctx) // nil after a clean stop because ctx ended
 }
 
-// table is the program's own, in the same file as the cluster's. A row says also which run has written it.
+// table is the program's own table, in the same file as the cluster's. Each row also names the run that
+// wrote it.
 const table = `CREATE TABLE IF NOT EXISTS counter (unit TEXT PRIMARY KEY, n INTEGER NOT NULL, generation INTEGER NOT NULL)`
 
 // counter counts in one row per unit.
@@ -77,8 +78,8 @@ type counter struct {
 	db    *sql.DB
 }
 
-// Run claims, then reads: when it is entered, the unit's fence is stamped with this run's
-// generation, so whatever it reads was written by runs that can no longer write.
+// Run reads the counter. When Run begins, the unit's fence is stamped with this run's generation. So
+// earlier runs can no longer write, and what it reads stays valid.
 func (c counter) Run(ctx context.Context, a *daemon.Assignment) error {
 	var n int
 	err := c.db.QueryRowContext(ctx, `SELECT n FROM counter WHERE unit = ?`, a.Unit.String()).Scan(&n)

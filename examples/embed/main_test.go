@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// TestTwoNodesShareTheCounters runs the program twice on one file, stops one, and sees all four
-// counters go on without a number lost or repeated, and all four hooks called.
+// TestTwoNodesShareTheCounters runs the program twice on one file and stops one. All four counters must
+// continue without a lost or repeated number, and all four hooks must be called.
 func TestTwoNodesShareTheCounters(t *testing.T) {
 	t.Parallel()
 	var said lines
@@ -45,7 +45,7 @@ func TestTwoNodesShareTheCounters(t *testing.T) {
 	judge(t, db)
 }
 
-// start runs the program; what is returned stops it and returns its error.
+// start runs the program. The returned function stops it and returns its error.
 func start(t *testing.T, path, name string) (stop func() error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -58,7 +58,7 @@ func start(t *testing.T, path, name string) (stop func() error) {
 	return stop
 }
 
-// record makes the program's table with a history of each change, written in the same transaction.
+// record creates the program's table with a history of each change, written in the same transaction.
 func record(t *testing.T, path string) *sql.DB {
 	t.Helper()
 	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(5000)")
@@ -80,8 +80,8 @@ func record(t *testing.T, path string) *sql.DB {
 	return db
 }
 
-// judge looks at every change: each counter has taken the numbers from 1 on, one by one, by runs whose
-// generations grow; and some went on in another run than they began in.
+// judge checks every change. Each counter must count from 1 in steps of one, by runs with growing
+// generations, and some counters must have continued in another run.
 func judge(t *testing.T, db *sql.DB) {
 	t.Helper()
 	type state struct{ n, generation int }
@@ -115,7 +115,7 @@ func judge(t *testing.T, db *sql.DB) {
 	}
 }
 
-// least returns the lowest of the four counters; 0 while one is missing.
+// least returns the lowest of the four counters, 0 while one is missing.
 func least(t *testing.T, db *sql.DB) (n int) {
 	t.Helper()
 	var units int
@@ -128,7 +128,7 @@ func least(t *testing.T, db *sql.DB) (n int) {
 	return n
 }
 
-// await waits until something is so, a minute at most.
+// await waits until a condition holds, at most a minute.
 func await(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -141,7 +141,7 @@ func await(t *testing.T, what string, so func() bool) {
 	t.Fatalf("not within a minute: %s", what)
 }
 
-// lines keeps what the program logs.
+// lines collects what the program logs.
 type lines struct {
 	mu   sync.Mutex
 	text bytes.Buffer

@@ -1,13 +1,12 @@
 // Outbox is an order service. An order and the message about it are one transaction: a sold-out order
-// leaves neither. A relay, an agent of the same process, delivers each message at least once, the
-// orders of one customer in their order; start several processes on one database and they share the
-// work, kill one and the others take over.
+// leaves neither. A relay, an agent in the same process, delivers each message at least once, and the
+// orders of one customer in their order. Start several processes on one database and they share the work;
+// kill one and the others take over.
 //
 //	go run ./examples/outbox
 //	go run ./examples/outbox -postgres "$DATABASE_URL" -nats nats://127.0.0.1:4222 -orders -1
 //
-// Without -nats the messages go to a webhook: that of -webhook, or one in this process which prints
-// them.
+// Without -nats the messages go to a webhook: that of -webhook, or one in this process that prints them.
 package main
 
 import (
@@ -31,8 +30,8 @@ import (
 
 // options are the flags.
 type options struct {
-	db, postgres  string // where orders, messages and the cluster are
-	nats, webhook string // where messages go
+	db, postgres  string // database of orders, messages and the cluster
+	nats, webhook string // destination of messages
 	name          string
 	orders        int
 	relay         bool
@@ -70,7 +69,7 @@ type shop struct {
 	close func()
 }
 
-// subscription names the reader of the log.
+// subscription is the name of the log's subscription.
 const subscription = "orders"
 
 func run(ctx context.Context, o options) error {
@@ -101,8 +100,8 @@ func open(ctx context.Context, o options) (*shop, error) {
 	return openSQLite(ctx, o.db)
 }
 
-// relay takes part in the cluster of all processes on the database, until ctx ends. The leader gives
-// the relay of the subscription to one of them.
+// relay joins the cluster of all processes on the database, until ctx ends. The leader assigns the
+// subscription's relay to one of them.
 func (s *shop) relay(ctx context.Context, o options) error {
 	to, err := o.sink(ctx)
 	if err != nil {
@@ -121,7 +120,7 @@ func (s *shop) relay(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	if err := c.RegisterBuiltin(r.Spec(), r); err != nil { // its id is emit:outbox/orders
+	if err := c.RegisterBuiltin(r.Spec(), r); err != nil { // its ID is emit:outbox/orders
 		return err
 	}
 	tasks := append(c.SweepTasks(coordinator.Retention{}), s.sweep...)
@@ -131,7 +130,7 @@ func (s *shop) relay(ctx context.Context, o options) error {
 	return c.Run(ctx) // nil after a clean stop because ctx ended
 }
 
-// sell takes orders: as many as there shall be, or one every 200 ms until ctx ends.
+// sell takes a number of orders; if it is negative, one every 200 ms until ctx ends.
 func (s *shop) sell(ctx context.Context, orders int) error {
 	customers, items := []string{"ada", "bob", "eve"}, []string{"book", "pen", "lamp"}
 	sold := 0
@@ -145,7 +144,7 @@ func (s *shop) sell(ctx context.Context, orders int) error {
 		}
 		err = s.place(ctx, order{ID: id, Customer: customers[n%3], Item: items[n/3%3]})
 		switch {
-		case errors.Is(err, errSoldOut): // nothing is left of the order, nor of its message
+		case errors.Is(err, errSoldOut): // neither the order nor its message remains
 		case err != nil:
 			return err
 		default:
@@ -167,7 +166,7 @@ func (s *shop) delivered(ctx context.Context, ended chan error) error {
 		}
 		all, err := s.log.Stats(ctx, subscription)
 		switch {
-		case errors.Is(err, outbox.ErrNotFound): // the relay has not begun
+		case errors.Is(err, outbox.ErrNotFound): // the relay has not started yet
 		case err != nil:
 			return err
 		case len(all) == 1 && all[0].Pending == 0:
@@ -175,10 +174,10 @@ func (s *shop) delivered(ctx context.Context, ended chan error) error {
 			return nil
 		}
 	}
-	return nil // by Ctrl-C: what is left is delivered by whoever comes next
+	return nil // after Ctrl-C: the next process delivers the rest
 }
 
-// pause waits; false says that ctx has ended.
+// pause waits for d. It returns false if ctx has ended.
 func pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():

@@ -12,11 +12,11 @@ import (
 	"testing"
 )
 
-// service is a webhook that remembers what it was sent.
+// service is a webhook that records the messages it gets.
 type service struct {
 	mu   sync.Mutex
 	seen map[string]bool
-	got  map[string][]int // numbers of orders by customer, as they came first
+	got  map[string][]int // numbers of orders by customer, in the order of first arrival
 }
 
 func (s *service) ServeHTTP(_ http.ResponseWriter, req *http.Request) {
@@ -50,15 +50,16 @@ func stored(t *testing.T, path string) map[string]int {
 	return out
 }
 
-// TestOrders runs the program on one file: without a relay, then with one, then twice at once. What
-// arrived is what is stored, the orders of each customer in their order, and nothing that was sold out.
+// TestOrders runs the program on one file: without a relay, then with one, then twice at once. The
+// messages that arrive must be those of the stored orders, in order for each customer, and none of a
+// sold-out order.
 func TestOrders(t *testing.T) {
 	t.Parallel()
 	s := &service{seen: map[string]bool{}, got: map[string][]int{}}
 	server := httptest.NewServer(s)
 	t.Cleanup(server.Close)
 	o := options{db: filepath.Join(t.TempDir(), "orders.db"), webhook: server.URL, orders: 27, name: "a"}
-	if err := run(context.Background(), o); err != nil { // nobody relays
+	if err := run(context.Background(), o); err != nil { // no relay runs
 		t.Fatal(err)
 	}
 	if len(s.got) > 0 {
@@ -86,7 +87,7 @@ func TestOrders(t *testing.T) {
 			t.Errorf("%s has %d orders, %d arrived", customer, n, len(s.got[customer]))
 		}
 		for i, number := range s.got[customer] {
-			if number != i+1 { // what was sold out left no number
+			if number != i+1 { // sold-out orders use no number
 				t.Errorf("the orders of %s came as %v", customer, s.got[customer])
 				break
 			}
@@ -98,8 +99,8 @@ func TestOrders(t *testing.T) {
 	}
 }
 
-// The receiver in the process takes every message once, however often it comes, and refuses what is
-// no order.
+// TestReceiver checks that the receiver in the process takes a repeated message once, and refuses a body
+// that is not an order.
 func TestReceiver(t *testing.T) {
 	t.Parallel()
 	r := &receiver{seen: map[string]bool{}}

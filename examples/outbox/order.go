@@ -9,7 +9,7 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// order is a row of business.
+// order is the business data.
 type order struct {
 	ID       uuid.UUID `json:"id"`
 	Customer string    `json:"customer"`
@@ -17,7 +17,7 @@ type order struct {
 	Item     string    `json:"item"`
 }
 
-// errSoldOut says that there is no piece left.
+// errSoldOut says that no piece is left.
 var errSoldOut = errors.New("sold out")
 
 // placed is the message about the order. Its key keeps the orders of one customer in their order.

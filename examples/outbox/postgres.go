@@ -9,7 +9,7 @@ import (
 	"github.com/emitd/emitd/storage/postgres"
 )
 
-// openPostgres keeps everything in one database: the shop's tables, the log of messages, the cluster.
+// openPostgres opens one database for everything: the shop's tables, the log of messages, the cluster.
 func openPostgres(ctx context.Context, url string) (*shop, error) {
 	store, err := postgres.OpenConfig(ctx, postgres.Config{URL: url, AutoMigrate: true})
 	if err != nil {
@@ -54,8 +54,8 @@ func openPostgres(ctx context.Context, url string) (*shop, error) {
 
 func placePostgres(ctx context.Context, pool *pgxpool.Pool, pub *pglog.Publisher, o order) error {
 	return pub.InTx(ctx, pool, func(tx *pglog.Tx) error {
-		// This locks the customer until the transaction ends. What is published behind it has the order
-		// of the numbers.
+		// This locks the customer until the transaction ends. So the messages that are published after it have
+		// the order of the numbers.
 		err := tx.QueryRow(ctx, `INSERT INTO customers (name, orders) VALUES ($1, 1)
 			ON CONFLICT (name) DO UPDATE SET orders = customers.orders + 1 RETURNING orders`, o.Customer).Scan(&o.Number)
 		if err != nil {

@@ -20,13 +20,13 @@ import (
 	"github.com/emitd/emitd/outbox/sink/webhook"
 )
 
-// closer is a sink that lets go of its connections.
+// closer is a sink with connections to close.
 type closer interface {
 	outbox.Sink
 	io.Closer
 }
 
-// sink makes what the flags ask for.
+// sink makes the sink that the flags select.
 func (o options) sink(ctx context.Context) (closer, error) {
 	switch {
 	case o.nats != "":
@@ -37,8 +37,8 @@ func (o options) sink(ctx context.Context) (closer, error) {
 	return openReceiver(ctx)
 }
 
-// openNATS makes sure of the stream. The stream drops what comes twice within Duplicates, and, by the
-// markers on emitd.fence.>, whatever a relay publishes that was replaced.
+// openNATS creates or updates the stream. The stream drops repetitions within Duplicates. By
+// the markers on emitd.fence.> it also rejects what a replaced relay publishes.
 func openNATS(ctx context.Context, url string) (closer, error) {
 	conn, err := natsgo.Connect(url)
 	if err != nil {
@@ -58,8 +58,8 @@ func openNATS(ctx context.Context, url string) (closer, error) {
 	return nats.New(ctx, nats.Config{URL: sink.Secret(url), Stream: "ORDERS", Fence: true})
 }
 
-// receiver is somebody else's service, which must bear that a message comes again: it knows the ids
-// it has seen.
+// receiver stands for another service. It must tolerate repeated messages, so it remembers the IDs it has
+// seen.
 type receiver struct {
 	mu   sync.Mutex
 	seen map[string]bool
@@ -69,20 +69,20 @@ type receiver struct {
 func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	var o order
 	if err := json.NewDecoder(req.Body).Decode(&o); err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest) // a dead letter: it would never be taken
+		http.Error(w, err.Error(), http.StatusBadRequest) // permanent: it becomes a dead letter
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	id := req.Header.Get("ce-id")
 	if r.seen[id] {
-		return // taken already: say so again
+		return // taken before: confirm it again
 	}
 	r.seen[id] = true
 	log.Printf("received %s: %d. order of %s, a %s", req.Header.Get("ce-type"), o.Number, o.Customer, o.Item)
 }
 
-// local is a webhook sink with the receiver behind it.
+// local is a webhook sink together with its receiver.
 type local struct {
 	*webhook.Sink
 	server *http.Server

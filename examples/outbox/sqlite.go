@@ -8,7 +8,7 @@ import (
 	"github.com/emitd/emitd/storage/sqlite"
 )
 
-// openSQLite keeps everything in one file: the shop's tables, the log of messages, the cluster.
+// openSQLite opens one file for everything: the shop's tables, the log of messages, the cluster.
 func openSQLite(ctx context.Context, path string) (*shop, error) {
 	store, err := sqlite.Open(ctx, path)
 	if err != nil {

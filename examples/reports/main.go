@@ -1,5 +1,5 @@
-// Reports is the program of the README: an agent of four instances that takes jobs from a table
-// and saves their results, fenced, in one transaction, on Postgres.
+// Reports is the program of the README: an agent with four instances that takes jobs and saves each
+// result in one fenced transaction, on Postgres.
 //
 //	emitd migrate up --store "$DATABASE_URL"
 //	psql "$DATABASE_URL" -c 'CREATE TABLE report (job bigint)'
@@ -41,7 +41,7 @@ func connect(ctx context.Context) error {
 	return run(ctx, pool)
 }
 
-// run is the README's, line by line; a test compares them.
+// run is the README's program, line by line; a test compares them.
 func run(ctx context.Context, pool *pgxpool.Pool) error {
 	store, err := postgres.Open(ctx, os.Getenv("DATABASE_URL"))
 	if err != nil {
@@ -70,7 +70,7 @@ func run(ctx context.Context, pool *pgxpool.Pool) error {
 	return c.Run(ctx) // nil after a clean stop because ctx ended
 }
 
-// next waits for a job: here, a moment.
+// next waits for a job; in this example it only waits a moment.
 func next(ctx context.Context) (int64, error) {
 	select {
 	case <-ctx.Done():
@@ -80,7 +80,7 @@ func next(ctx context.Context) (int64, error) {
 	}
 }
 
-// save is the effect, in the transaction that checked the fence.
+// save writes the result, in the transaction that checked the fence.
 func save(ctx context.Context, tx pgx.Tx, job int64) error {
 	_, err := tx.Exec(ctx, `INSERT INTO report (job) VALUES ($1)`, job)
 	return err

@@ -1,4 +1,4 @@
-// Worker submits jobs to a queue and works on them: a typed handler, retries by policy, and a clean
+// Worker submits jobs to a queue and works them off, with a typed handler, retries by policy, and a clean
 // end on Ctrl-C. It needs a node, such as emitd dev:
 //
 //	go run ./examples/worker 127.0.0.1:7070 .emitd/token
@@ -70,7 +70,7 @@ func run(ctx context.Context, q queue.Service) error {
 	return w.Run(ctx) // nil after a clean drain because ctx ended
 }
 
-// submit makes a job for each; a key makes a repetition no second job.
+// submit submits a job for each name; the key deduplicates repetitions.
 func submit(ctx context.Context, q queue.Producer, to ...string) error {
 	var jobs []queue.Job
 	for _, name := range to {

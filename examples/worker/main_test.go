@@ -10,15 +10,15 @@ import (
 	"github.com/emitd/emitd/daemon/queue/api/queuetest"
 )
 
-// TestWorker runs the program on a queue in memory: two jobs are done, the third is dead with its
-// cause, and the end is clean.
+// TestWorker runs the program on a queue in memory: two jobs are completed, the third is dead with its
+// cause, and the program ends cleanly.
 func TestWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := queuetest.New()
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
 		go func() { done <- run(ctx, q) }()
-		time.Sleep(time.Minute) // of the bubble
+		time.Sleep(time.Minute) // of the bubble's clock
 		cancel()
 		if err := <-done; err != nil {
 			t.Errorf("it ended with %v", err)
