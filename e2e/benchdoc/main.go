@@ -1,9 +1,10 @@
-// Benchdoc runs the benchmarks of the promises and puts their figures into docs/measurements.md:
+// Benchdoc runs the benchmarks behind the stated figures and writes the results into
+// docs/measurements.md:
 //
 //	go run ./benchdoc [word …]
 //
-// Words choose the suites whose packages contain one of them; without words all run. The parts of
-// suites that were not chosen stay as they were.
+// Words select the suites whose packages contain one of them; without words all run. The parts of other
+// suites stay unchanged.
 package main
 
 import (
@@ -20,15 +21,15 @@ import (
 	"time"
 )
 
-// suite is what runs together, so that its figures may be compared.
+// suite is a set of benchmarks that run together, so that their figures can be compared.
 type suite struct {
 	name, pkg, bench, time string
 	env                    []string // more variables
 	ratios                 []ratio
 }
 
-// ratio compares two benchmarks of one run by a metric of theirs, or is a metric that is a ratio
-// already; more is better.
+// ratio compares two benchmarks of one run by a metric, or is a metric that is already a ratio. More is
+// better.
 type ratio struct{ what, metric, over, under, promised string }
 
 var suites = []suite{
@@ -105,7 +106,7 @@ type result struct {
 
 var line = regexp.MustCompile(`^(Benchmark\S+?)(-\d+)?\s+\d+\s+(.*)$`)
 
-// run runs the suite and makes a table of it.
+// run runs the suite and returns its table.
 func (s suite) run() (string, error) {
 	cmd := exec.Command("go", "test", "-run", "^$", "-bench", s.bench, "-benchtime", s.time, "-benchmem", "-timeout", "60m", s.pkg)
 	cmd.Dir = ".." // the module above this one
@@ -173,7 +174,7 @@ func parse(out []byte) (all []result) {
 	return all
 }
 
-// number prints three digits or whole numbers, with thousands apart.
+// number formats three digits, or whole numbers with thousands separated.
 func number(v float64) string {
 	if v < 100 {
 		return strconv.FormatFloat(v, 'g', 3, 64)
@@ -194,7 +195,7 @@ func round(d time.Duration) time.Duration {
 	return d.Round(time.Second)
 }
 
-// version measures how long the program takes to say its version, started again and again.
+// version measures how long emitd version takes from start to end, over many runs.
 func version() (string, error) {
 	dir, err := os.MkdirTemp("", "emitd-benchdoc-")
 	if err != nil {
@@ -225,7 +226,7 @@ func version() (string, error) {
 		round(took[25]), round(took[49]), float64(info.Size())/1e6), nil
 }
 
-// replace puts a table between the marks of its part.
+// replace writes a table between the marks of its part.
 func replace(path, part, table string) error {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -36,8 +36,8 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// A server whose port was taken before it listens is started on another one; nobody mistakes who has
-// the port for it. One that is started again must have its own.
+// TestPortIsTaken checks that a server whose port is taken before it listens starts on another one, and
+// that the process which has the port is not mistaken for it. A restarted server must get its own port.
 func TestPortIsTaken(t *testing.T) {
 	t.Parallel()
 	for _, kind := range kinds {
@@ -67,9 +67,9 @@ func TestPortIsTaken(t *testing.T) {
 	}
 }
 
-// TestKilled: the server is killed -9 in the middle of a storm and started again, several times.
-// No acknowledged write may be lost, none doubled, and none that was refused may be there.
-// (fake-gcs-server and memory keep nothing when they are killed; see TestTroubledNetwork.)
+// TestKilled kills the server with kill -9 in the middle of a storm and starts it again, several times.
+// No acknowledged write may be lost or doubled, and no refused write may be there. (fake-gcs-server and
+// memory lose everything when they are killed; see TestTroubledNetwork.)
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	s := Start(t, Versity)
@@ -107,7 +107,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestTroubledNetwork: requests and answers get lost on the way to real servers.
+// TestTroubledNetwork loses requests and answers on the way to real servers.
 func TestTroubledNetwork(t *testing.T) {
 	t.Parallel()
 	for _, kind := range kinds {

@@ -16,17 +16,17 @@ import (
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
-// memory is a bucket in memory (storage/blob/mem) behind as much of S3's protocol as the backend
-// s3 speaks, without authentication: several processes can use it, and any of them can be killed.
+// memory is a bucket in memory (storage/blob/mem) behind the part of the S3 protocol that the backend s3
+// uses, without authentication. Several processes can use it, and any of them can be killed.
 //
-// Each first segment of a key is a bucket of its own, in which the keys are the test's own.
+// Each first segment of a key is a separate bucket, in which the rest is the key.
 type memory struct {
-	mu      sync.Mutex // held around a write with its nonce
+	mu      sync.Mutex // held during a write with its nonce
 	buckets map[string]*mem.Bucket
-	nonces  map[string]string // of the objects, by key with segment
+	nonces  map[string]string // of the objects, by key including the segment
 }
 
-// part returns the bucket of a key, and the key in it.
+// part returns the bucket of a key, and the key within it.
 func (m *memory) part(key string) (*mem.Bucket, string) {
 	segment, rest, _ := strings.Cut(key, "/")
 	m.mu.Lock()
@@ -70,7 +70,7 @@ func (m *memory) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// refuse answers with the status and the code that stand for an error.
+// refuse answers with the status and the code for an error.
 func refuse(w http.ResponseWriter, err error) {
 	for _, c := range []struct {
 		kind   error
@@ -106,7 +106,7 @@ func (m *memory) put(w http.ResponseWriter, r *http.Request, key string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var v blob.Version
-	ctx := context.WithoutCancel(r.Context()) // whole is whole
+	ctx := context.WithoutCancel(r.Context()) // a write is not interrupted
 	switch old := r.Header.Get("If-Match"); {
 	case r.Header.Get("If-None-Match") == "*":
 		v, err = b.Create(ctx, inner, data)
@@ -147,7 +147,7 @@ func (m *memory) get(w http.ResponseWriter, r *http.Request, key string) error {
 	h.Set("Content-Length", strconv.Itoa(len(o.Data)))
 	w.WriteHeader(status)
 	if r.Method == http.MethodGet {
-		_, _ = w.Write(o.Data) // the client has gone: nobody to tell
+		_, _ = w.Write(o.Data) // an error means that the client has gone
 	}
 	return nil
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/versity/versitygw/embedgw"
 )
 
-// serveVersity is versitygw on dir. Its metadata are extended attributes: those in files of their
-// own ("sidecar") change at another moment than the data, so that a reader may get old data with
-// the new ETag and a process that is killed leaves them so.
+// serveVersity runs versitygw on dir. It stores metadata in extended attributes. Metadata in separate
+// files ("sidecar") would change at another moment than the data: a reader could get old data with the
+// new ETag, and a killed process would leave them in that state.
 func serveVersity(address, dir string) error {
 	if err := (meta.XattrMeta{}).Test(dir); err != nil {
 		return fmt.Errorf("versitygw needs extended attributes in %s (set TMPDIR to a directory on ext4 or XFS): %w", dir, err)
@@ -31,7 +31,7 @@ func serveVersity(address, dir string) error {
 	return fmt.Errorf("versitygw: %w", errors.Join(err, errors.New("ended")))
 }
 
-// serveGCS is fake-gcs-server in memory: on a directory it loses objects when it is killed.
+// serveGCS runs fake-gcs-server in memory, because on a directory it loses objects when it is killed.
 func serveGCS(address string) error {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {

@@ -1,8 +1,9 @@
-// Package blob runs the object stores against real servers: versitygw, an S3 gateway over a
-// directory, fake-gcs-server, and the bucket in memory behind the protocol of S3. Each runs in a process of its own, so that it can be killed.
+// Package blob tests the object stores against real servers: versitygw, an S3 gateway over a directory,
+// fake-gcs-server, and the bucket in memory behind the S3 protocol. Each runs in a process of its own, so
+// that it can be killed.
 //
-// The process is the test binary itself, started again with [serverVariable] set: a test package
-// that uses Start calls [Main] from its TestMain.
+// The process is the test binary itself, started again with [serverVariable] set. A test package that
+// uses Start calls [Main] from its TestMain.
 package blob
 
 import (
@@ -28,7 +29,7 @@ import (
 	"github.com/emitd/emitd/storage/blob/s3"
 )
 
-// Kind is one of the servers.
+// Kind is a kind of server.
 type Kind string
 
 // The servers.
@@ -46,10 +47,10 @@ const (
 	patience       = 30 * time.Second
 )
 
-// statusTaken is the exit status of a server that could not have its port.
+// statusTaken is the exit status of a server whose port was taken.
 const statusTaken = 98
 
-// errTaken says that somebody else has the server's port.
+// errTaken says that another process has the server's port.
 var errTaken = errors.New("its port is taken")
 
 // Main runs a server instead of the tests if the process was started as one.
@@ -70,12 +71,12 @@ func serve(what string) error {
 	if len(part) != 3 {
 		return fmt.Errorf("%s=%q: want kind,address,directory", serverVariable, what)
 	}
-	// The server ends with the test that holds the other end of its standard input.
+	// The server ends when the test that holds the other end of its standard input ends.
 	go func() {
 		_, _ = bufio.NewReader(os.Stdin).ReadByte()
 		os.Exit(0)
 	}()
-	// Whoever connects before this is said may reach another process, which was faster.
+	// A client that connects before this is printed may reach another process that was faster.
 	l, err := net.Listen("tcp", part[1])
 	if err != nil {
 		return err
@@ -91,7 +92,7 @@ func serve(what string) error {
 	return serveVersity(part[1], part[2])
 }
 
-// Server is a server's process and what it keeps.
+// Server is a server's process and its data.
 type Server struct {
 	kind    Kind
 	address string
@@ -109,11 +110,11 @@ func Start(t testing.TB, kind Kind) *Server {
 	return startOn(t, kind, freeAddress(t))
 }
 
-// startTries bounds the addresses that are tried: a port that was free may be taken before the server
+// startTries bounds how many addresses are tried, because a free port may be taken before the server
 // listens on it.
 const startTries = 5
 
-// startOn is Start with the address that is tried first.
+// startOn is Start with the address to try first.
 func startOn(t testing.TB, kind Kind, address string) *Server {
 	t.Helper()
 	s := &Server{kind: kind, address: address, dir: t.TempDir()}
@@ -159,7 +160,7 @@ func (s *Server) Run() error {
 	}
 	go func() {
 		defer close(ended)
-		_ = cmd.Wait() // its exit status is read where it matters
+		_ = cmd.Wait() // its exit status is read elsewhere
 	}()
 	s.mu.Lock()
 	s.cmd, s.in, s.ended = cmd, write, ended
@@ -182,7 +183,7 @@ func (s *Server) Run() error {
 	}
 }
 
-// await waits for the next step of the process, unless that has ended.
+// await waits for next, or returns an error if the process has ended.
 func (s *Server) await(ctx context.Context, next <-chan time.Time, cmd *exec.Cmd, ended <-chan struct{}) error {
 	select {
 	case <-next:
@@ -197,7 +198,7 @@ func (s *Server) await(ctx context.Context, next <-chan time.Time, cmd *exec.Cmd
 	}
 }
 
-// said takes what a process says, and tells that it has said something.
+// said collects the output of a process, and signals the first output.
 type said struct{ first chan time.Time }
 
 func newSaid() *said { return &said{make(chan time.Time, 1)} }
@@ -224,7 +225,7 @@ func (s *Server) Kill() {
 	s.cmd = nil
 }
 
-// URL is the address of a prefix as users write it.
+// URL returns the address of a prefix as users write it.
 func (s *Server) URL(prefix string) string {
 	if s.kind == FakeGCS {
 		return fmt.Sprintf("gs://%s/%s?endpoint=http://%s", bucket, prefix, s.address)
@@ -232,7 +233,7 @@ func (s *Server) URL(prefix string) string {
 	return fmt.Sprintf("s3://%s/%s?endpoint=http://%s&path_style=true&region=us-east-1", bucket, prefix, s.address)
 }
 
-// Credentials are the variables of the environment with which URL works.
+// Credentials returns the environment variables that URL needs.
 func (s *Server) Credentials() []string {
 	if s.kind == FakeGCS {
 		return nil
@@ -246,7 +247,7 @@ func (s *Server) Open(t testing.TB, prefix string) blob.Bucket {
 	return s.OpenOver(t, prefix, nil)
 }
 
-// OpenOver is Open with a client of one's own, if it is not nil.
+// OpenOver is Open with the caller's HTTP client, if it is not nil.
 func (s *Server) OpenOver(t testing.TB, prefix string, client *http.Client) blob.Bucket {
 	t.Helper()
 	var b blob.Bucket

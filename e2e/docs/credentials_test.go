@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// credentials makes a folder with the files that pages name below /etc/emitd/: a certificate that is
-// its own authority, its key, and tokens.
+// credentials creates a folder with the files that pages name below /etc/emitd/: a self-signed
+// certificate, its key, and tokens.
 func credentials(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

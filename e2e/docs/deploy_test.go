@@ -23,8 +23,8 @@ import (
 
 const deployPage = "docs/how-to/deploy.md"
 
-// TestSystemdUnit starts what the unit starts, as systemd would: it says that it is ready and that it is
-// alive, and stops cleanly within the time that the unit gives it.
+// TestSystemdUnit starts the unit's command as systemd would. It must report readiness and liveness, and
+// stop cleanly within the unit's time limit.
 func TestSystemdUnit(t *testing.T) {
 	t.Parallel()
 	bin, dir := program(t), shortDir(t)
@@ -47,7 +47,7 @@ func TestSystemdUnit(t *testing.T) {
 		t.Errorf("TimeoutStopSec is %v, a stop may take %v", limit, grace(t, bin))
 	}
 
-	// What systemd fills in: %d is the folder of credentials, %H the host.
+	// Specifiers that systemd replaces: %d is the folder of credentials, %H the host.
 	credential, source, _ := strings.Cut(one("LoadCredential"), ":")
 	if !filepath.IsAbs(source) {
 		t.Errorf("credential from %q", source)
@@ -87,8 +87,8 @@ func TestSystemdUnit(t *testing.T) {
 	node.stop()
 }
 
-// TestKubernetesManifest starts what the pod starts, with its configuration and environment: the probes
-// get their answers, and it stops cleanly within the time that the pod gives it.
+// TestKubernetesManifest starts the pod's command with its configuration and environment. The probes must
+// get their answers, and it must stop cleanly within the pod's time limit.
 func TestKubernetesManifest(t *testing.T) {
 	t.Parallel()
 	bin, dir := program(t), t.TempDir()
@@ -169,7 +169,7 @@ func TestKubernetesManifest(t *testing.T) {
 	node.stop()
 }
 
-// only is the page's one block in a language.
+// only returns the page's one block in a language.
 func only(t *testing.T, lang string) block {
 	t.Helper()
 	var found []block
@@ -193,7 +193,7 @@ func program(t *testing.T) string {
 	return bin
 }
 
-// grace is how long a stop may take with the durations that the program has by default.
+// grace returns how long a stop may take with the default durations.
 func grace(t *testing.T, bin string) time.Duration {
 	t.Helper()
 	out, err := exec.Command(bin, "config", "show", "-o", "json").Output()
@@ -233,7 +233,7 @@ func write(t *testing.T, file, text string) {
 	}
 }
 
-// shortDir is a folder whose name leaves room for that of a socket.
+// shortDir creates a folder with a name short enough for a socket in it.
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "emitd")
@@ -265,7 +265,7 @@ func start(t *testing.T, cmd *exec.Cmd, env ...string) *running {
 	return n
 }
 
-// fail ends the node, so that its log is complete, and shows it.
+// fail ends the node, so that its log is complete, prints the log and fails the test.
 func (n *running) fail(format string, args ...any) {
 	n.t.Helper()
 	n.proc.Signal(syscall.SIGKILL)
@@ -273,7 +273,7 @@ func (n *running) fail(format string, args ...any) {
 	n.t.Fatalf(format+"\n%s", append(args, n.log)...)
 }
 
-// stop stops it as service managers do.
+// stop stops the node as service managers do.
 func (n *running) stop() {
 	n.t.Helper()
 	n.proc.Signal(syscall.SIGTERM)
@@ -287,7 +287,7 @@ func (n *running) stop() {
 	}
 }
 
-// until asks again and again until the answer is yes.
+// until repeats yes until it returns true.
 func (n *running) until(what string, yes func() bool) {
 	n.t.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)
@@ -300,7 +300,7 @@ func (n *running) until(what string, yes func() bool) {
 	n.fail("never: %s", what)
 }
 
-// address is where the node listens, as it tells the cluster.
+// address returns where the node listens, as it reports to the cluster.
 func (n *running) address(bin, store string) string {
 	n.t.Helper()
 	var nodes []struct{ Address string }
@@ -311,7 +311,7 @@ func (n *running) address(bin, store string) string {
 	return nodes[0].Address
 }
 
-// answers waits until a path is answered with 200.
+// answers waits until a URL is answered with 200.
 func (n *running) answers(url string) {
 	n.t.Helper()
 	n.until(url+" is answered with 200", func() bool {

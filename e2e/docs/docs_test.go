@@ -71,8 +71,8 @@ func blocks(t *testing.T) []block {
 	return out
 }
 
-// TestGoSnippetsAreBuilt compares each Go block, but for indentation, with the examples, which the
-// build and their own tests prove.
+// TestGoSnippetsAreBuilt compares each Go block, except for indentation, with the examples, which the
+// build and their own tests check.
 func TestGoSnippetsAreBuilt(t *testing.T) {
 	t.Parallel()
 	var programs string
@@ -104,7 +104,7 @@ func TestGoSnippetsAreBuilt(t *testing.T) {
 	}
 }
 
-// TestEmbeddingIsShort: what the README shows of embedding fits into 25 lines.
+// TestEmbeddingIsShort checks that the README's embedding example has at most 25 lines.
 func TestEmbeddingIsShort(t *testing.T) {
 	t.Parallel()
 	for _, b := range blocks(t) {
@@ -118,7 +118,7 @@ func TestEmbeddingIsShort(t *testing.T) {
 	t.Error("the README has no Go snippet")
 }
 
-// flat is the text without indentation and empty lines.
+// flat returns the text without indentation and empty lines.
 func flat(text string) string {
 	var b strings.Builder
 	for _, line := range strings.Split(text, "\n") {
@@ -171,13 +171,12 @@ func TestSQLRuns(t *testing.T) {
 
 var role = regexp.MustCompile(`(?m)^create role (\w+)`)
 
-// elsewhere are commands that are run by CI itself, or change the machine.
+// elsewhere lists the beginnings of commands that CI runs itself, or that change the machine.
 var elsewhere = []string{"make ", "apt-get "}
 
-// TestCommandsRun runs the commands of each page in one folder, in order. A command that does not
-// end (dev, serve) goes on beside the others until the page ends, and must then stop cleanly. What a
-// page says the file emitd.yaml has, it has from there on. Where a page has a database or a receiver,
-// there are those of the test.
+// TestCommandsRun runs the commands of each page in one folder, in order. A command that does not end
+// (dev, serve) keeps running until the page ends, and must then stop cleanly. The file emitd.yaml has the
+// text that the page last gave it. The test provides the database and the receiver that a page names.
 func TestCommandsRun(t *testing.T) {
 	t.Parallel()
 	bin := filepath.Join(t.TempDir(), "emitd")
@@ -224,7 +223,7 @@ func TestCommandsRun(t *testing.T) {
 	}
 }
 
-// example is the start of a program of ours.
+// example matches the command that starts an example program.
 var example = regexp.MustCompile(`go run \./examples/(\w+)`)
 
 func build(bin, pkg string) ([]byte, error) {
@@ -236,10 +235,10 @@ func build(bin, pkg string) ([]byte, error) {
 // isFile reports whether the block is the text of the file emitd.yaml.
 func (b block) isFile() bool { return b.lang == "yaml" && strings.HasPrefix(b.text, "# emitd.yaml") }
 
-// billing is the receiver that pages name.
+// billing is the address of the receiver that pages name.
 const billing = "https://billing.example.org"
 
-// checkConfig: what a page has as YAML is a configuration that emitd takes.
+// checkConfig checks that a page's YAML is a valid configuration.
 func checkConfig(t *testing.T, bin string, b block) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "emitd.yaml")
@@ -253,7 +252,7 @@ func checkConfig(t *testing.T, bin string, b block) {
 	}
 }
 
-// session is one reader at one page.
+// session plays one reader of one page.
 type session struct {
 	t    *testing.T
 	bin  string
@@ -261,7 +260,7 @@ type session struct {
 	env  []string // what was exported
 	live []*child.Process
 	hook *httptest.Server
-	got  chan http.Header // of what the receiver took
+	got  chan http.Header // headers of the requests that the receiver took
 }
 
 func newSession(t *testing.T, bin string) *session {
@@ -269,7 +268,7 @@ func newSession(t *testing.T, bin string) *session {
 	s.hook = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil || strings.Contains(string(body), `"number":0`) {
-			w.WriteHeader(http.StatusBadRequest) // what the pages call a senseless message
+			w.WriteHeader(http.StatusBadRequest) // the pages call this a senseless message
 			return
 		}
 		select {
@@ -281,7 +280,7 @@ func newSession(t *testing.T, bin string) *session {
 	return s
 }
 
-// write makes the file that a page shows.
+// write creates the file that a page shows.
 func (s *session) write(b block) {
 	s.t.Helper()
 	text := strings.ReplaceAll(b.text, billing, s.hook.URL)
@@ -307,7 +306,8 @@ func (s *session) receives(b block) {
 	}
 }
 
-// export keeps a variable for the commands that follow. A database of the reader's is one of the test's.
+// export sets a variable for the following commands. A database URL is replaced by one of the test's
+// databases.
 func (s *session) export(assignment string) {
 	name, value, _ := strings.Cut(assignment, "=")
 	if value = strings.Trim(value, `"`); strings.HasPrefix(value, "postgres://") {
@@ -316,7 +316,7 @@ func (s *session) export(assignment string) {
 	s.env = append(s.env, name+"="+value)
 }
 
-// command makes a command of the session.
+// command returns a command of the session.
 func (s *session) command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = s.dir
@@ -361,8 +361,8 @@ func (s *session) start(at string, cmd *exec.Cmd) *child.Process {
 	return proc
 }
 
-// finish runs a command to its end. One that takes up what another one has left, as $(…) says, is tried
-// again for a while: a reader is slower. So is a doctor, who warns while a busy machine is slow.
+// finish runs a command to its end. A command that uses the result of another, as $(…) shows, is retried
+// for a while, because a reader would be slower. So is doctor, which warns while a busy machine is slow.
 func (s *session) finish(at, line string) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
@@ -387,7 +387,7 @@ func (s *session) finish(at, line string) {
 	}
 }
 
-// ready waits until the cluster that was started has a leader.
+// ready waits until the started cluster has a leader.
 func (s *session) ready(at, line string) {
 	s.t.Helper()
 	tick := time.NewTicker(100 * time.Millisecond)
@@ -404,7 +404,8 @@ func (s *session) ready(at, line string) {
 	s.t.Fatalf("%s: %s: nobody leads after a minute", at, line)
 }
 
-// clean looks at what the commands have left in the folder, which stands for a clone: git must ignore it all.
+// clean checks what the commands have left in the folder, which stands for a clone: git must ignore all
+// of it.
 func (s *session) clean(page string) {
 	s.t.Helper()
 	rules, err := os.ReadFile(filepath.Join(root, ".gitignore"))

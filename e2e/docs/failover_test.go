@@ -15,8 +15,8 @@ import (
 	"github.com/emitd/emitd/internal/pgtest"
 )
 
-// TestFailoverRuns does what the how-to says about a failover, with its own commands: a node with the URL of
-// both servers leads, the primary is stopped, the standby promoted, and the node leads there.
+// TestFailoverRuns follows the how-to's steps for a failover, with its own commands: a node with the URL
+// of both servers leads, the primary is stopped, the standby is promoted, and the node leads there.
 func TestFailoverRuns(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join(root, "docs/how-to/run-a-cluster.md"))
@@ -51,7 +51,8 @@ func TestFailoverRuns(t *testing.T) {
 	s.env = []string{fmt.Sprintf("EMITD_STORE_URL=postgres://postgres@127.0.0.1:%d,127.0.0.1:%d/postgres?sslmode=disable&%s", primary.Port, standby.Port, url[1]), "EMITD_PROFILE=fast"}
 	s.run("the node", "emitd serve --listen 127.0.0.1:0 --node-name a")
 
-	// Whatever the node has written is on the standby, or the newest rows may be lost, as the page says.
+	// Either everything that the node wrote is on the standby, or the newest rows are lost, as the page
+	// says.
 	args := strings.Fields(strings.ReplaceAll(stop[0][1], "DATA", primary.Data()))
 	if _, err := primary.Tool("pg_ctl", args...); err != nil {
 		t.Fatal(err)
@@ -71,7 +72,8 @@ func TestFailoverRuns(t *testing.T) {
 	if err := conn.QueryRow(t.Context(), "select clock_timestamp()").Scan(&promoted); err != nil {
 		t.Fatal(err)
 	}
-	// The replicated rows name a leader and its units as well: only what beats here is alive.
+	// The replicated rows also name a leader and its units, so only a heartbeat after the promotion shows
+	// that the node is alive.
 	beats := func() (alive bool) {
 		err := conn.QueryRow(t.Context(), "select coalesce(max(last_heartbeat_at) > $1, false) from emitd.node", promoted).Scan(&alive)
 		return err == nil && alive

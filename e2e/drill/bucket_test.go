@@ -8,7 +8,7 @@ import (
 	"github.com/emitd/emitd/storage/object"
 )
 
-// TestDrillBucket is the life of a cluster that has nothing but a directory of objects.
+// TestDrillBucket is TestDrillLife for a cluster whose store is a directory of objects.
 func TestDrillBucket(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()

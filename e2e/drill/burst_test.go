@@ -16,8 +16,8 @@ import (
 )
 
 // TestDrillBurst gives one node many commands at once, on one core that two other programs keep busy for
-// a while: a minute after they have ended every command runs, and none was kept from the node or
-// abandoned on the way.
+// a while. A minute after those have ended every command must run, and none may have been withheld from
+// the node or abandoned.
 func TestDrillBurst(t *testing.T) {
 	counts := map[string][]int{"sqlite": {40}, "postgres": {40}}
 	busy := 3 * time.Second
@@ -55,7 +55,7 @@ func burst(t *testing.T, store string, c *Cluster, units int, busy time.Duration
 		}
 	}
 	t.Cleanup(end)
-	look := time.NewTicker(250 * time.Millisecond) // looking costs the node as well
+	look := time.NewTicker(250 * time.Millisecond) // reading the store costs the node time as well
 	defer look.Stop()
 	began := time.Now()
 	c.Until(busy+time.Minute, "the others have had their time", func() bool { <-look.C; return time.Since(began) >= busy })
@@ -90,7 +90,7 @@ func burst(t *testing.T, store string, c *Cluster, units int, busy time.Duration
 	c.Judge()
 }
 
-// countUnits counts the units of the drill's commands that are as asked for.
+// countUnits counts the units of the drill's commands for which is returns true.
 func countUnits(s *daemon.Snapshot, is func(daemon.Record) bool) (n int) {
 	for _, u := range s.Units {
 		if strings.HasPrefix(string(u.Unit.Daemon), "drill:") && is(u) {
@@ -100,8 +100,8 @@ func countUnits(s *daemon.Snapshot, is func(daemon.Record) bool) (n int) {
 	return n
 }
 
-// onOneCore has everything that f starts, and what that starts in turn, run on the first core that this
-// process may use.
+// onOneCore makes everything that f starts, and its descendants, run on the first core that this process
+// may use.
 func onOneCore(t *testing.T, f func()) {
 	t.Helper()
 	runtime.LockOSThread()

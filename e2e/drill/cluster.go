@@ -27,13 +27,13 @@ import (
 type Cluster struct {
 	T         testing.TB
 	URL       string        // of the store, for the nodes
-	Store     storage.Store // for judging
+	Store     storage.Store // read by the drill itself
 	Instances int
 	Profile   string
 	Config    string   // more lines of the configuration
 	Args, Env []string // more arguments and variables of emitd serve
 
-	steps bool // the drill steps the store's clock: its stamps say nothing about other clocks
+	steps bool // the drill steps the store's clock, so its timestamps do not compare with other clocks
 	dir   string
 	log   string // of the tickers
 	nodes []*Node
@@ -46,7 +46,7 @@ type Node struct {
 	proc    *child.Process
 	out     *os.File
 	address atomic.Pointer[string] // once it is known
-	harmed  bool                   // the drill did something to it, or stands between it and the store
+	harmed  bool                   // the drill harmed it, or stands between it and the store
 }
 
 var build struct {
@@ -83,7 +83,7 @@ func Cleanup() {
 	}
 }
 
-// New prepares a cluster without nodes. Everything it starts ends with the test.
+// New returns a cluster without nodes. Everything that it starts ends with the test.
 func New(t testing.TB, url string, store storage.Store) *Cluster {
 	t.Helper()
 	dir := t.TempDir()
@@ -92,7 +92,7 @@ func New(t testing.TB, url string, store storage.Store) *Cluster {
 	return c
 }
 
-// end kills what is left and shows the logs of a failed drill.
+// end kills the remaining nodes, and prints the logs of a failed drill.
 func (c *Cluster) end() {
 	for _, n := range c.nodes {
 		if n.Alive() {
@@ -145,7 +145,7 @@ daemons:
 `, c.Config, self, tickerEnv, c.log, c.Instances))
 }
 
-// write replaces a file as a whole: a node that starts may be reading it.
+// write replaces a file atomically, because a starting node may be reading it.
 func (c *Cluster) write(path, text string) string {
 	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
 		c.T.Fatal(err)
@@ -180,7 +180,7 @@ func (c *Cluster) launch(name string, cmd *exec.Cmd) *Node {
 		c.T.Fatal(err)
 	}
 	cmd.Dir, cmd.Stdout, cmd.Stderr = c.dir, out, out
-	// Nothing outlives the drill, also when the test binary is killed.
+	// Nothing outlives the drill, even if the test binary is killed.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	proc, err := child.Start(cmd)
 	if err != nil {
@@ -191,11 +191,11 @@ func (c *Cluster) launch(name string, cmd *exec.Cmd) *Node {
 	return n
 }
 
-// listening is how a node says in its log where it listens.
+// listening matches the log line in which a node names its address.
 var listening = regexp.MustCompile(`"msg":"listening","address":"([^"]+)"`)
 
-// Address returns where the node listens, as it says itself: it takes a port that is free. Before it
-// has said so, Address returns "".
+// Address returns the node's address from its log, because the node listens on any free port. It returns
+// "" until the log has it.
 func (n *Node) Address() string {
 	if known := n.address.Load(); known != nil {
 		return *known
@@ -208,7 +208,7 @@ func (n *Node) Address() string {
 	return said[1]
 }
 
-// Alive reports whether the process has not ended.
+// Alive reports whether the process is still running.
 func (n *Node) Alive() bool {
 	select {
 	case <-n.proc.Done:
@@ -218,7 +218,7 @@ func (n *Node) Alive() bool {
 	}
 }
 
-// Signal sends a signal to emitd itself, not to what it runs.
+// Signal sends a signal to emitd itself, not to its child processes.
 func (n *Node) Signal(s syscall.Signal) {
 	n.c.T.Helper()
 	n.harmed = true
@@ -227,14 +227,14 @@ func (n *Node) Signal(s syscall.Signal) {
 	}
 }
 
-// Kill is kill -9, and returns when the process has ended.
+// Kill sends SIGKILL, and returns when the process has ended.
 func (n *Node) Kill() {
 	n.harmed = true
 	_ = n.proc.Cmd.Process.Kill()
 	<-n.proc.Done
 }
 
-// Stop is SIGTERM; it fails the drill when the process does not end cleanly.
+// Stop sends SIGTERM, and fails the drill if the process does not end cleanly.
 func (n *Node) Stop() {
 	n.c.T.Helper()
 	n.Signal(syscall.SIGTERM)
@@ -255,7 +255,7 @@ func (c *Cluster) Snapshot() (*daemon.Snapshot, error) {
 	return c.Store.Snapshot(ctx)
 }
 
-// Events reads the whole history after a number.
+// Events reads the whole history after a sequence number.
 func (c *Cluster) Events(after int64) ([]daemon.Event, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -273,8 +273,8 @@ func (c *Cluster) Events(after int64) ([]daemon.Event, error) {
 	}
 }
 
-// Until waits for something to be so and returns how long that took. It looks every few
-// milliseconds, because what it waits for happens in other processes; the bound is generous.
+// Until waits for a condition and returns how long that took. It polls every few milliseconds, because
+// the condition depends on other processes. The bound is generous.
 func (c *Cluster) Until(bound time.Duration, what string, ok func() bool) time.Duration {
 	c.T.Helper()
 	began := time.Now()
@@ -292,7 +292,7 @@ func (c *Cluster) Until(bound time.Duration, what string, ok func() bool) time.D
 	return time.Since(began)
 }
 
-// Leader returns the node that the store names as leader and that is alive, or nil.
+// Leader returns the live node that is the leader according to the store, or nil.
 func (c *Cluster) Leader() *Node {
 	s, err := c.Snapshot()
 	if err != nil {
@@ -301,7 +301,7 @@ func (c *Cluster) Leader() *Node {
 	return c.leader(s)
 }
 
-// leader returns the living node that the snapshot names as leader, or nil.
+// leader returns the live node that is the leader according to the snapshot, or nil.
 func (c *Cluster) leader(s *daemon.Snapshot) *Node {
 	if !s.Term.Held() {
 		return nil
@@ -313,8 +313,8 @@ func (c *Cluster) leader(s *daemon.Snapshot) *Node {
 	return c.nodes[i]
 }
 
-// Leading waits until a living node leads, and returns it with the number of its term, both from
-// one reading of the store. A single reading may fail while a drill does harm to the store.
+// Leading waits until a live node leads. It returns the node and the number of its term, both from one
+// read of the store. A single read may fail while a drill harms the store.
 func (c *Cluster) Leading() (leader *Node, term int64) {
 	c.T.Helper()
 	c.Until(time.Minute, "a leader", func() bool {
@@ -329,7 +329,7 @@ func (c *Cluster) Leading() (leader *Node, term int64) {
 	return leader, term
 }
 
-// Term returns the number of the term in the store; 0 when it cannot be read.
+// Term returns the number of the term in the store, 0 if it cannot be read.
 func (c *Cluster) Term() int64 {
 	s, err := c.Snapshot()
 	if err != nil {
@@ -338,7 +338,7 @@ func (c *Cluster) Term() int64 {
 	return s.Term.Number
 }
 
-// Spread returns how many units live on each node, by their own signs of life.
+// Spread returns how many units run on each node, according to the tickers' own records.
 func (c *Cluster) Spread() map[string]int {
 	runs, err := ReadRuns(c.log)
 	if err != nil {
@@ -353,7 +353,7 @@ func (c *Cluster) Spread() map[string]int {
 	return spread
 }
 
-// Running reports whether all units run, on these nodes only.
+// Running reports whether all units run, and on these nodes only.
 func (c *Cluster) Running(names ...string) bool {
 	total := 0
 	for name, n := range c.Spread() {
@@ -365,7 +365,7 @@ func (c *Cluster) Running(names ...string) bool {
 	return total == c.Instances
 }
 
-// Settled waits until the nodes are there, one leads, and every unit runs.
+// Settled waits until the nodes are registered, one leads, and every unit runs.
 func (c *Cluster) Settled(names ...string) {
 	c.T.Helper()
 	c.Until(time.Minute, "all units run on "+strings.Join(names, ", "), func() bool {
@@ -373,8 +373,8 @@ func (c *Cluster) Settled(names ...string) {
 	})
 }
 
-// Known waits until every member has been one for so long: a cluster whose nodes are all new is
-// thought to be starting.
+// Known waits until every member has been registered for d, because a cluster of only new nodes counts as
+// starting.
 func (c *Cluster) Known(d time.Duration) {
 	c.T.Helper()
 	c.Until(time.Minute, "all members are known", func() bool {
@@ -400,7 +400,8 @@ func (c *Cluster) active() bool {
 	return n == c.Instances
 }
 
-// Judge compares the two records with the promises, and with what the drill did. What is judged is what was written until now.
+// Judge checks everything written so far, history and tickers' records, against the promises, given what
+// the drill did.
 func (c *Cluster) Judge() {
 	c.T.Helper()
 	runs, err := ReadRuns(c.log)
@@ -420,7 +421,7 @@ func (c *Cluster) Judge() {
 	})
 	if Full() {
 		bad = append(bad, dead...)
-	} else if len(dead) > 0 { // a busy machine may have kept it from its heartbeats
+	} else if len(dead) > 0 { // a busy machine may have delayed its heartbeats
 		c.T.Logf("without any harm: %v", dead)
 	}
 	for _, what := range bad {
@@ -428,7 +429,8 @@ func (c *Cluster) Judge() {
 	}
 }
 
-// boot returns what turns stamps of the store into times of the boot clock, at most a little late.
+// boot returns a function that converts timestamps of the store to the boot clock; the result is at most
+// a little late.
 func (c *Cluster) boot() func(time.Time) int64 {
 	c.T.Helper()
 	s, err := c.Snapshot()
@@ -447,7 +449,7 @@ func (c *Cluster) Timing() lease.Timing {
 	return lease.Fast()
 }
 
-// Others returns all living nodes but n.
+// Others returns the names of all live nodes except n.
 func (c *Cluster) Others(n *Node) (names []string) {
 	for _, o := range c.nodes {
 		if o != n && o.Alive() {
@@ -457,10 +459,10 @@ func (c *Cluster) Others(n *Node) (names []string) {
 	return names
 }
 
-// Nodes returns all that were started.
+// Nodes returns all nodes that were started.
 func (c *Cluster) Nodes() []*Node { return c.nodes }
 
-// Follower returns a living node that does not lead.
+// Follower returns a live node that does not lead.
 func (c *Cluster) Follower() *Node {
 	c.T.Helper()
 	l, _ := c.Leading()

@@ -34,7 +34,7 @@ func run(m *testing.M) int {
 	return code
 }
 
-// onSQLite and onPostgres give a cluster on a fresh store.
+// onSQLite returns a cluster on a new store, onPostgres likewise.
 func onSQLite(t *testing.T) *Cluster {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "emitd.db")
@@ -82,8 +82,8 @@ func onServer(t *testing.T, server *pgtest.Server) *Cluster {
 
 var stores = map[string]func(*testing.T) *Cluster{"sqlite": onSQLite, "postgres": onPostgres}
 
-// TestDrillLife is the life of a cluster: a cold start, a follower and a leader killed, a leader
-// stopped with SIGSTOP beyond its lease and continued, a leader stopped cleanly.
+// TestDrillLife goes through the life of a cluster: a cold start, a follower and a leader killed, a
+// leader stopped with SIGSTOP beyond its lease and continued, a leader stopped cleanly.
 func TestDrillLife(t *testing.T) {
 	t.Parallel()
 	for name, open := range stores {
@@ -145,7 +145,7 @@ func life(t *testing.T, c *Cluster) {
 	c.Judge()
 }
 
-// Ended waits for a node that was told to stop.
+// Ended waits for a node that was asked to stop.
 func (n *Node) Ended(began time.Time) {
 	n.c.T.Helper()
 	select {
@@ -159,7 +159,7 @@ func (n *Node) Ended(began time.Time) {
 	n.c.T.Logf("%s stopped after %v", n.Name, time.Since(began))
 }
 
-// TestDrillDatabase restarts the database, kills its connections, and swallows its answers.
+// TestDrillDatabase restarts the database, kills its connections, and drops its answers.
 func TestDrillDatabase(t *testing.T) {
 	t.Parallel()
 	server, err := pgtest.Start(pgtest.Config{})
@@ -214,7 +214,7 @@ func TestDrillDatabase(t *testing.T) {
 	c.Judge()
 }
 
-// terminate kills every connection but its own.
+// terminate kills every connection except its own.
 func terminate(t *testing.T, url string) {
 	t.Helper()
 	ctx := context.Background()
@@ -228,7 +228,7 @@ func terminate(t *testing.T, url string) {
 	}
 }
 
-// TestJudgesBite shows that the judges find what they look for.
+// TestJudgesBite checks that the judges find violations.
 func TestJudgesBite(t *testing.T) {
 	t.Parallel()
 	for name, runs := range map[string][]Run{

@@ -18,9 +18,9 @@ import (
 	"github.com/emitd/emitd/storage/postgres"
 )
 
-// TestDrillPausedWriter stops the process that holds a unit beyond its lease with SIGSTOP, in the
-// middle of its work, and lets it go on when another has taken over: no effect of its is accepted
-// out of order, and nothing acknowledged is lost.
+// TestDrillPausedWriter stops the process that holds a unit with SIGSTOP, beyond its lease and in the
+// middle of its work, and continues it after another process has taken over. None of its effects may be
+// accepted out of order, and nothing acknowledged may be lost.
 func TestDrillPausedWriter(t *testing.T) {
 	t.Parallel()
 	c := writersOn(t, pgtest.Database(t), true, "a", "b")
@@ -36,7 +36,8 @@ func TestDrillPausedWriter(t *testing.T) {
 	}
 }
 
-// TestDrillPausedWriterUnfenced is the same without the fence: that is found to be wrong, soon.
+// TestDrillPausedWriterUnfenced does the same without the fence: then the check must soon find a
+// violation.
 func TestDrillPausedWriterUnfenced(t *testing.T) {
 	t.Parallel()
 	c := writersOn(t, pgtest.Database(t), false, "a", "b")
@@ -53,7 +54,7 @@ func TestDrillPausedWriterUnfenced(t *testing.T) {
 // writers is a cluster of programs that embed a coordinator and append to a table.
 type writers struct{ *Cluster }
 
-// writersOn makes the table in a database and starts writers on it, with a fence or without.
+// writersOn creates the table in a database and starts writers on it, with or without a fence.
 func writersOn(t *testing.T, url string, fenced bool, names ...string) *writers {
 	t.Helper()
 	ctx := context.Background()
@@ -94,7 +95,7 @@ func (w *writers) pauseWriter() {
 	w.Until(time.Minute, "it is a member again", func() bool { m, ok := holder.Member(); return ok && m.Present() })
 }
 
-// stop stops the writers that live.
+// stop stops the live writers.
 func (w *writers) stop() {
 	w.T.Helper()
 	for _, n := range w.nodes {
@@ -118,7 +119,7 @@ func (w *writers) holder() string {
 	return ""
 }
 
-// writing waits until a living node holds the unit and returns it.
+// writing waits until a live node holds the unit and returns the node.
 func (w *writers) writing() (holder *Node) {
 	w.T.Helper()
 	w.Until(time.Minute, "somebody writes", func() bool {
@@ -134,7 +135,7 @@ func (w *writers) writing() (holder *Node) {
 	return holder
 }
 
-// newEffects waits for so many more effects.
+// newEffects waits for n more effects.
 func (w *writers) newEffects(n int) {
 	w.T.Helper()
 	before := len(w.effects())
@@ -144,7 +145,7 @@ func (w *writers) newEffects(n int) {
 // effect is a row of the table: the n-th effect, and the run that wrote it.
 type effect struct{ N, Generation int64 }
 
-// effects returns what is in the table, in the order in which it was written.
+// effects returns the rows of the table, in the order in which they were written.
 func (w *writers) effects() []effect {
 	w.T.Helper()
 	ctx := context.Background()
@@ -164,15 +165,15 @@ func (w *writers) effects() []effect {
 	return effects
 }
 
-// verdict is what a table and what its writers were told say about each other.
+// verdict is the result of comparing a table with what its writers were told.
 type verdict struct {
 	effects, told  int
 	disorder, lost int
-	refused        int // runs that the fence refused
+	refused        int // runs that the fence rejected
 	bad            []string
 }
 
-// verdict compares what is in the table with what writers were told. They may go on meanwhile.
+// verdict compares the table with what writers were told. Writers may continue meanwhile.
 func (w *writers) verdict() verdict {
 	w.T.Helper()
 	var told []effect
@@ -188,7 +189,7 @@ func (w *writers) verdict() verdict {
 			}
 		}
 	}
-	v := judgeEffects(w.effects(), told) // read last: all that was told is in it
+	v := judgeEffects(w.effects(), told) // read last, so that it has everything that was acknowledged
 	v.refused = refused
 	return v
 }
@@ -212,7 +213,7 @@ func judgeEffects(effects, told []effect) verdict {
 	return v
 }
 
-// report compares with the promises, and notes the figures for the document.
+// report checks the verdict against the promises, and records the figures for the document.
 func (v verdict) report(t *testing.T, what string) {
 	t.Helper()
 	for _, bad := range v.bad {
@@ -226,7 +227,7 @@ func (v verdict) report(t *testing.T, what string) {
 	Never(t, what+", acknowledged effects lost", v.lost)
 }
 
-// TestEffectJudgeBites shows that the judge finds what it looks for.
+// TestEffectJudgeBites checks that judgeEffects finds violations.
 func TestEffectJudgeBites(t *testing.T) {
 	t.Parallel()
 	table := []effect{{1, 7}, {2, 7}, {3, 9}, {4, 9}}

@@ -15,7 +15,7 @@ import (
 	"github.com/emitd/emitd/storage/postgres"
 )
 
-// TestDrillHandOver stops leaders cleanly, again and again, and then kills them.
+// TestDrillHandOver stops leaders cleanly, again and again, and then kills leaders.
 func TestDrillHandOver(t *testing.T) {
 	Aside(t)
 	for name, open := range stores {
@@ -70,8 +70,8 @@ func handOver(t *testing.T, store string, c *Cluster) {
 	c.Judge()
 }
 
-// TestDrillPartition cuts all nodes off for a while shorter than a lease, and measures how soon
-// the lease is renewed once the network is back.
+// TestDrillPartition cuts off all nodes for less than a lease, and measures how soon the lease is renewed
+// once the network is back.
 func TestDrillPartition(t *testing.T) {
 	t.Parallel()
 	c := onPostgres(t)
@@ -94,7 +94,7 @@ func TestDrillPartition(t *testing.T) {
 	c.Judge()
 }
 
-// elections returns how many terms began after one.
+// elections returns how many terms began after a term.
 func (c *Cluster) elections(term int64) (n int) {
 	c.T.Helper()
 	events, err := c.Events(0)
@@ -117,8 +117,8 @@ func (c *Cluster) renewals() int64 {
 	return s.Lease.Renewals
 }
 
-// sinceRenewal returns for how long nothing of the cluster reached its nodes: swallowed answers
-// make clients give up and connections end, so in the end renewals stop as well.
+// sinceRenewal returns for how long no answer has reached the cluster's nodes. When answers are dropped,
+// clients give up and connections end, so in the end renewals stop as well.
 func (c *Cluster) sinceRenewal() time.Duration {
 	s, err := c.Snapshot()
 	if err != nil {
@@ -138,9 +138,9 @@ func behindProxy(t *testing.T, direct string) (*Proxy, string) {
 	return proxy, u.String()
 }
 
-// TestDrillDatabaseClock steps the database's clock: +3 s every half second for 30 s, once by an
-// hour forward, once by an hour back. Nobody may lose the lead, a leader that dies afterwards is
-// replaced within the bound, and no fenced write is lost, also where a writer dies meanwhile.
+// TestDrillDatabaseClock steps the database's clock: +3 s every half second for 30 s, once an hour
+// forward, once an hour back. No leader may lose its term. A leader that dies afterwards must be replaced
+// within the bound. No fenced write may be lost, even if a writer dies meanwhile.
 func TestDrillDatabaseClock(t *testing.T) {
 	t.Parallel()
 	server, err := pgtest.Start(pgtest.Config{FakeTime: true})
@@ -195,8 +195,8 @@ func TestDrillDatabaseClock(t *testing.T) {
 	c.Judge()
 }
 
-// TestDrillFailover promotes an asynchronous standby that lost the newest rows under a living
-// cluster: no number repeats, no two runs of a unit at once.
+// TestDrillFailover promotes an asynchronous standby that lost the newest rows, under a running cluster.
+// No number may repeat, and no unit may have two runs at once.
 func TestDrillFailover(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -216,7 +216,7 @@ func TestDrillFailover(t *testing.T) {
 		c.StartOn(name, through)
 	}
 	c.Settled("a", "b", "c")
-	// The standby's stream ends here. What it will not have: another term, other generations.
+	// The standby stops replicating here. What follows is missing on it: another term and other generations.
 	execute(t, standby.URL("postgres"), `ALTER SYSTEM SET primary_conninfo = ''`)
 	execute(t, standby.URL("postgres"), `SELECT pg_reload_conf()`)
 	c.Until(time.Minute, "the stream has ended", func() bool { return !streaming(t, standby.URL("postgres")) })
@@ -246,7 +246,7 @@ func TestDrillFailover(t *testing.T) {
 	}
 	proxy.Switch(fmt.Sprintf("127.0.0.1:%d", standby.Port))
 	proxy.Cut()
-	c.StartOn("d", through) // one that knows nothing of the store before
+	c.StartOn("d", through) // a node that has not seen the old store
 	c.Until(2*time.Minute, "a new term", func() bool { return c.Term() > lost && c.Leader() != nil })
 	c.Until(2*time.Minute, "all units run", func() bool { return c.Running(c.Others(nil)...) })
 	now, err := c.Events(0)

@@ -10,8 +10,9 @@ import (
 	_ "modernc.org/sqlite" // to see whether a file can be written
 )
 
-// Freeze is SIGSTOP at a moment at which the process is not inside a write transaction of SQLite:
-// such a process keeps all others from writing until it goes on or ends, which is a stated limit.
+// Freeze sends SIGSTOP at a moment when the process is not inside a write transaction of SQLite. A
+// process stopped inside one blocks all other writers until it continues or ends, which is a stated
+// limit.
 func (n *Node) Freeze() {
 	n.c.T.Helper()
 	path, file := strings.CutPrefix(n.c.URL, "sqlite://")
@@ -25,7 +26,7 @@ func (n *Node) Freeze() {
 	})
 }
 
-// writable reports whether the file can be written within the time that other writers need.
+// writable reports whether the file can be written within the time that other writers wait.
 func writable(path string) bool {
 	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(200)&_txlock=immediate")
 	if err != nil {

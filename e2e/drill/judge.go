@@ -11,8 +11,8 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// JudgeRuns returns how the runs of the tickers break a promise: two of one unit at the same time,
-// or out of the order of their generations.
+// JudgeRuns returns how the tickers' runs break a promise: two runs of one unit at the same time, or runs
+// out of the order of their generations.
 func JudgeRuns(runs []Run) (bad []string) {
 	byUnit := map[string][]Run{}
 	for _, r := range runs {
@@ -35,10 +35,9 @@ func JudgeRuns(runs []Run) (bad []string) {
 	return bad
 }
 
-// JudgeEvents returns how a history, from its beginning, breaks a promise: gaps in its numbers,
-// terms that repeat or go back, assignments by another term than the newest, generations issued
-// twice, steps that the lifecycle does not have, nodes that were called dead too soon, and what they
-// did afterwards.
+// JudgeEvents returns how a complete history breaks a promise: gaps in its numbers, terms that repeat or
+// go back, assignments by a term other than the newest, generations issued twice, transitions that the
+// lifecycle does not have, nodes that were declared dead too soon, and actions of dead nodes.
 func JudgeEvents(events []daemon.Event, t lease.Timing) (bad []string) {
 	j := eventJudge{
 		timing: t, issued: map[daemon.Unit]int64{}, state: map[daemon.Unit]daemon.State{},
@@ -54,7 +53,7 @@ func JudgeEvents(events []daemon.Event, t lease.Timing) (bad []string) {
 	return bad
 }
 
-// eventJudge is what a history has told until now.
+// eventJudge is the state after the events so far.
 type eventJudge struct {
 	timing lease.Timing
 	seq    int64
@@ -62,8 +61,8 @@ type eventJudge struct {
 	vacant bool
 	issued map[daemon.Unit]int64
 	state  map[daemon.Unit]daemon.State
-	beats  map[node.Incarnation]time.Time // events that only a heartbeat makes
-	gone   map[node.Incarnation]string    // and why
+	beats  map[node.Incarnation]time.Time // times of events that only a heartbeat causes
+	gone   map[node.Incarnation]string    // dead nodes, with the reason
 }
 
 func (j *eventJudge) number(e daemon.Event) (err error) {
@@ -74,7 +73,7 @@ func (j *eventJudge) number(e daemon.Event) (err error) {
 	return err
 }
 
-// lead takes what events say about terms, those of assignments included.
+// lead checks what events say about terms, including the terms of assignments.
 func (j *eventJudge) lead(e daemon.Event) error {
 	switch e.Kind {
 	case daemon.LeaderElected:
@@ -93,9 +92,9 @@ func (j *eventJudge) lead(e daemon.Event) error {
 	return nil
 }
 
-// live takes what events say about the lives of nodes. One that was called dead because nobody heard
-// of it may come back; one that has left, or whose process has ended, may not. The stamps of a clock
-// that was stepped back say nothing.
+// live checks what events say about the lives of nodes. A node that was declared dead because of silence
+// may come back. A node that has left, or whose process has ended, may not. Timestamps of a clock that
+// was stepped back are not checked.
 func (j *eventJudge) live(e daemon.Event) error {
 	reason, gone := j.gone[e.Incarnation]
 	switch e.Kind {
@@ -124,10 +123,10 @@ func (j *eventJudge) live(e daemon.Event) error {
 	return nil
 }
 
-// silent reports whether it was silence that made a node dead for the cluster.
+// silent reports whether a node was declared dead because of silence.
 func silent(reason string) bool { return strings.HasPrefix(reason, "no heartbeat") }
 
-// assign takes a step of an assignment.
+// assign checks a transition of an assignment.
 func (j *eventJudge) assign(e daemon.Event) error {
 	next, from, ok := leadsTo(e.Kind)
 	if !ok {
@@ -141,7 +140,7 @@ func (j *eventJudge) assign(e daemon.Event) error {
 	return issue(j.issued, e)
 }
 
-// issue takes an event that may give a unit a new generation.
+// issue checks an event that may give a unit a new generation.
 func issue(issued map[daemon.Unit]int64, e daemon.Event) error {
 	if e.Kind != daemon.AssignmentAssigned && e.Kind != daemon.AssignmentResumed && e.Kind != daemon.AssignmentPostponed {
 		return nil
@@ -154,7 +153,7 @@ func issue(issued map[daemon.Unit]int64, e daemon.Event) error {
 	return nil
 }
 
-// leadsTo returns the state after an event of an assignment, and those it may come from.
+// leadsTo returns the state after an event of an assignment, and the states that may precede it.
 func leadsTo(kind daemon.EventKind) (next daemon.State, from []daemon.State, ok bool) {
 	free := []daemon.State{daemon.Unassigned, daemon.Deleted}
 	held := []daemon.State{daemon.Assigning, daemon.Active, daemon.Revoking}
@@ -175,7 +174,7 @@ func leadsTo(kind daemon.EventKind) (next daemon.State, from []daemon.State, ok 
 	return "", nil, false
 }
 
-// JudgeDeaths returns which processes were removed although nobody harmed them.
+// JudgeDeaths returns the processes that were removed although the drill did not harm them.
 func JudgeDeaths(events []daemon.Event, unharmed func(removed daemon.Event) bool) (bad []string) {
 	for _, e := range events {
 		if e.Kind == daemon.NodeRemoved && unharmed(e) {
@@ -185,11 +184,11 @@ func JudgeDeaths(events []daemon.Event, unharmed func(removed daemon.Event) bool
 	return bad
 }
 
-// blur is how inexactly the time of an event is known on the host's boot clock.
+// blur is the uncertainty of an event's time on the host's boot clock.
 const blur = 50 * time.Millisecond
 
-// JudgeTrust returns which runs of the tickers went on when the store had said that they were over:
-// their units were free, or another run's. boot turns stamps of events into times of the boot clock.
+// JudgeTrust returns the tickers' runs that continued after the store had recorded their end: their unit
+// was unassigned, or another run had it. boot converts timestamps of events to the boot clock.
 func JudgeTrust(runs []Run, events []daemon.Event, boot func(time.Time) int64) (bad []string) {
 	byUnit := map[string][]daemon.Event{}
 	for _, e := range events {
@@ -209,8 +208,8 @@ func JudgeTrust(runs []Run, events []daemon.Event, boot func(time.Time) int64) (
 	return bad
 }
 
-// ends reports whether an event of its unit says that the run of a generation is over. One that was
-// abandoned may go on; it is over when there is another.
+// ends reports whether an event of a unit ends the run of a generation. An abandoned run may continue; it
+// counts as ended when another one begins.
 func ends(e daemon.Event, generation int64) bool {
 	switch e.Kind {
 	case daemon.AssignmentDeleted, daemon.AssignmentForced, daemon.AssignmentFailed:
@@ -221,8 +220,8 @@ func ends(e daemon.Event, generation int64) bool {
 	return false
 }
 
-// JudgeFailover compares the history of a store with that of a copy that took its place and lost the
-// newest events, and returns which numbers of terms and generations the copy issued again.
+// JudgeFailover compares the history of a store with that of a copy that replaced it and lost the newest
+// events. It returns the numbers of terms and generations that the copy issued again.
 func JudgeFailover(before, after []daemon.Event) (bad []string) {
 	same := func(a, b daemon.Event) bool {
 		return a.Seq == b.Seq && a.Kind == b.Kind && a.At.Equal(b.At) && a.Unit == b.Unit && a.Term == b.Term && a.Generation == b.Generation

@@ -9,7 +9,7 @@ import (
 	"github.com/emitd/emitd/daemon"
 )
 
-// history makes events of a second each, numbered from 1.
+// history numbers events from 1 and gives them times one second apart.
 func history(events ...daemon.Event) []daemon.Event {
 	for i := range events {
 		if events[i].Seq == 0 {
@@ -20,10 +20,10 @@ func history(events ...daemon.Event) []daemon.Event {
 	return events
 }
 
-// stamp is the time of the i-th event.
+// stamp returns the time of the i-th event.
 func stamp(i int) time.Time { return time.Unix(1_700_000_000+int64(i), 0) }
 
-// The parts of made-up histories.
+// The parts of invented histories.
 var (
 	aUnit = daemon.Unit{Daemon: "u"}
 	join  = daemon.Event{Kind: daemon.NodeRegistered, Node: "a", Incarnation: "a1"}
@@ -42,7 +42,7 @@ func removed(reason string) daemon.Event {
 	return daemon.Event{Kind: daemon.NodeRemoved, Node: "a", Incarnation: "a1", Reason: reason}
 }
 
-// TestEventJudgeBites shows that the judge finds what it looks for, and nothing else.
+// TestEventJudgeBites checks that JudgeEvents finds violations, and nothing else.
 func TestEventJudgeBites(t *testing.T) {
 	t.Parallel()
 	assigned, active := step(daemon.AssignmentAssigned, 5, 7), step(daemon.AssignmentActive, 5, 7)
@@ -85,7 +85,7 @@ func TestEventJudgeBites(t *testing.T) {
 	}
 }
 
-// found demands one complaint, or none.
+// found fails the test unless there is exactly the wanted complaint, or none.
 func found(t *testing.T, name string, bad []string, want string) {
 	t.Helper()
 	if want == "" && len(bad) == 0 {
@@ -157,7 +157,7 @@ func TestFailoverJudgeBites(t *testing.T) {
 	}
 }
 
-// TestBounds shows what breaks a promise of durations, with the full counts and without.
+// TestBounds checks which figures break a promise about durations, with the full counts and without.
 func TestBounds(t *testing.T) {
 	t.Parallel()
 	fast := Bound{P50: 50 * time.Millisecond, P99: 250 * time.Millisecond, Max: time.Second}

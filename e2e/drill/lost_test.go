@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// TestDrillLostHost stops the leader's process with SIGSTOP for good. For the others that is what
-// the loss of its host is: nobody can prove that the process has ended, so its lease and
-// then its registration have to run out.
+// TestDrillLostHost stops the leader's process with SIGSTOP for good. To the other nodes this looks like
+// the loss of its host: nothing proves that the process has ended, so its lease and then its registration
+// have to expire.
 func TestDrillLostHost(t *testing.T) {
 	t.Parallel()
 	for name, open := range stores {
@@ -21,8 +21,8 @@ func TestDrillLostHost(t *testing.T) {
 	}
 }
 
-// TestDrillDefaultProfile is the same with the timings that are used unless told otherwise, with
-// wake-ups and without. It takes minutes and runs with the full counts only.
+// TestDrillDefaultProfile does the same with the timings of profile default, with wake-ups and without.
+// It takes minutes and runs with the full counts only.
 func TestDrillDefaultProfile(t *testing.T) {
 	if !Full() {
 		t.Log("the default profile takes minutes: make drills measures it")

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Full reports whether the drills run with the counts of the promises, and not with few.
+// Full reports whether the drills run with the full counts, by which the promises are measured.
 func Full() bool { return os.Getenv("EMITD_TEST_DRILLS") == "full" }
 
 // Times returns n with EMITD_TEST_DRILLS=full, else 1.
@@ -22,7 +22,7 @@ func Times(n int) int {
 	return 1
 }
 
-// Aside lets drills run beside each other, unless their figures are noted: what else runs would be in them.
+// Aside lets drills run in parallel, unless their figures are recorded: other load would falsify them.
 func Aside(t *testing.T) {
 	if !Full() {
 		t.Parallel()
@@ -35,14 +35,14 @@ var measured struct {
 	rows []string
 }
 
-// Bound is what is promised of durations. Zero promises nothing.
+// Bound is a promise about durations. A zero field promises nothing.
 type Bound struct {
 	P50, P99, Max time.Duration
-	// Other says in words what else is promised, or why so much; the drill itself sees to it.
+	// Other says in words what else is promised, or the reason for the bound. The drill itself checks it.
 	Other string
 }
 
-// String returns the promise as it stands in the document.
+// String returns the promise as it appears in the document.
 func (b Bound) String() string {
 	var parts []string
 	for _, p := range []struct {
@@ -59,14 +59,14 @@ func (b Bound) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// Without the full counts a promise of a duration is kept by what takes leeway times as long, or
-// least: the drills run beside each other then, on machines that have other things to do.
+// Without the full counts a promised duration may be exceeded by the factor leeway, or up to least.
+// Drills then run in parallel, on machines with other load.
 const (
 	leeway = 10
 	least  = 10 * time.Second
 )
 
-// spread is what is said of durations.
+// spread holds quantiles of durations.
 type spread struct{ p50, p99, max time.Duration }
 
 func spreadOf(took []time.Duration) spread {
@@ -77,7 +77,7 @@ func spreadOf(took []time.Duration) spread {
 	return spread{at(0.5), at(0.99), at(1)}
 }
 
-// broken returns in which figures a promise is broken, by the measure of a full run or not.
+// broken returns the figures that break a promise. full selects the exact bounds.
 func (b Bound) broken(got spread, full bool) (bad []string) {
 	for _, f := range []struct {
 		name      string
@@ -94,8 +94,8 @@ func (b Bound) broken(got spread, full bool) (bad []string) {
 	return bad
 }
 
-// Measure notes durations of one kind, at least one, with what was promised, and fails the drill
-// when they break it. Only with the full counts the promise is taken at its word.
+// Measure records at least one duration of one kind with the promise, and fails the drill if they break
+// it. The exact bounds apply only with the full counts.
 func Measure(t testing.TB, what string, promised Bound, took []time.Duration) {
 	t.Helper()
 	got := spreadOf(took)
@@ -107,7 +107,7 @@ func Measure(t testing.TB, what string, promised Bound, took []time.Duration) {
 	note("| %s | %d | %v | %v | %v | %s |", what, len(took), p50, p99, longest, promised)
 }
 
-// Never notes how often something happened that must not, and fails the drill if it did.
+// Never records how often something happened that must not happen, and fails the drill if it did.
 func Never(t testing.TB, what string, got int) {
 	t.Helper()
 	if got != 0 {
@@ -116,16 +116,16 @@ func Never(t testing.TB, what string, got int) {
 	Count(t, what, got, "0")
 }
 
-// Count notes a number and what is promised of it in words, to which the drill itself sees. What
-// must be 0 is a case for [Never].
+// Count records a number and what is promised of it in words; the drill itself checks that. For a number
+// that must be 0 use [Never].
 func Count(t testing.TB, what string, got int, promised string) {
 	t.Helper()
 	t.Logf("%s: %d (promised: %s)", what, got, promised)
 	note("| %s | %d | | | | %s |", what, got, promised)
 }
 
-// Amount notes so many of a unit, of which at most so many are promised; 0 promises nothing. It
-// fails the drill only with the full counts: what a short window or a busy machine shows is no figure.
+// Amount records an amount of a unit, with the promised maximum; 0 promises nothing. It fails the drill
+// only with the full counts, because a short window or a busy machine gives no reliable figure.
 func Amount(t testing.TB, what string, got float64, unit string, most float64) {
 	t.Helper()
 	promised := "reported"
@@ -140,14 +140,14 @@ func Amount(t testing.TB, what string, got float64, unit string, most float64) {
 	note("| %s | %s %s | | | | %s |", what, text, unit, promised)
 }
 
-// note adds a row to the table of the document.
+// note adds a row to the document's table.
 func note(format string, args ...any) {
 	measured.Lock()
 	defer measured.Unlock()
 	measured.rows = append(measured.rows, fmt.Sprintf(format, args...))
 }
 
-// WriteMeasurements puts the figures of this run into a part of the document, if it was a full one.
+// WriteMeasurements writes the figures of a full run into a part of the document.
 func WriteMeasurements(path, part string) error {
 	if !Full() || len(measured.rows) == 0 {
 		return nil

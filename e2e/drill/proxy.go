@@ -8,16 +8,16 @@ import (
 	"testing"
 )
 
-// Proxy stands between nodes and a server. It can swallow what the server answers, so that what
-// was asked happens and nobody hears of it, and cut all connections.
+// Proxy stands between nodes and a server. It can drop the server's answers, so that requests take effect
+// without confirmation, and it can close all connections.
 type Proxy struct {
 	l      net.Listener
 	target atomic.Pointer[string]
-	// swallow drops every byte of the server's while it is set.
+	// swallow makes the proxy drop every byte from the server.
 	swallow atomic.Bool
-	// Swallowed counts the bytes that were.
+	// Swallowed counts the dropped bytes.
 	Swallowed atomic.Int64
-	// Trips counts round trips: how often a client spoke after the server had.
+	// Trips counts round trips: how often a client sent after the server had sent.
 	Trips atomic.Int64
 
 	mu    sync.Mutex
@@ -44,13 +44,13 @@ func NewProxy(t testing.TB, target string) *Proxy {
 	return p
 }
 
-// Address is where the proxy listens.
+// Address returns where the proxy listens.
 func (p *Proxy) Address() string { return p.l.Addr().String() }
 
 // Switch sends new connections to another server.
 func (p *Proxy) Switch(target string) { p.target.Store(&target) }
 
-// Swallow begins or ends the swallowing of answers.
+// Swallow starts or stops dropping answers.
 func (p *Proxy) Swallow(on bool) { p.swallow.Store(on) }
 
 // Cut closes every connection.
@@ -126,7 +126,7 @@ func (p *Proxy) track(conns ...net.Conn) {
 	}
 }
 
-// said is a reader that tells when something was read.
+// said is a reader that calls tell when something was read.
 type said struct {
 	io.Reader
 	tell func()

@@ -9,9 +9,9 @@ import (
 	"github.com/emitd/emitd/internal/pgtest"
 )
 
-// TestDrillKilledAndRestarted kills the only node with SIGKILL, with the timings that are used unless
-// told otherwise, and starts it again, as a service manager does. The new process proves that its
-// predecessor has ended: it must not wait for the lease of 60 s.
+// TestDrillKilledAndRestarted kills the only node with SIGKILL, with the timings of profile default, and
+// starts it again, as a service manager does. The new process has exit evidence for its predecessor, so
+// it must not wait for the lease of 60 s.
 func TestDrillKilledAndRestarted(t *testing.T) {
 	t.Parallel()
 	for name, open := range stores {
@@ -24,8 +24,8 @@ func TestDrillKilledAndRestarted(t *testing.T) {
 	}
 }
 
-// The same for a node whose ID is fixed by its configuration: the row of the dead process is not in
-// the way of the next one.
+// TestDrillKilledAndRestartedWithAFixedID does the same for a node with a configured ID: the dead
+// process's row must not block the new one.
 func TestDrillKilledAndRestartedWithAFixedID(t *testing.T) {
 	t.Parallel()
 	c := onSQLite(t)
@@ -51,7 +51,7 @@ func restarted(t *testing.T, c *Cluster, what string) {
 }
 
 // TestDrillDatabaseAwayForTwoSeconds stops the database for two of the five seconds of a lease, again and
-// again: the leader's passes fail meanwhile, and it keeps its term all the same.
+// again. The leader's passes fail meanwhile, and it must keep its term.
 func TestDrillDatabaseAwayForTwoSeconds(t *testing.T) {
 	Aside(t)
 	server, err := pgtest.Start(pgtest.Config{})
@@ -78,12 +78,12 @@ func TestDrillDatabaseAwayForTwoSeconds(t *testing.T) {
 		c.Known(c.Timing().SettleWindow)
 		l, _ := c.Leading()
 		f := c.Follower()
-		f.Freeze() // it will be late while the database is away: a pass is due then
+		f.Freeze() // it becomes late while the database is away, so a pass is due then
 		time.Sleep(c.Timing().HeartbeatInterval / 2)
 		if err := server.Stop(pgtest.Immediate); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(2 * time.Second) // the length of the outage is what this is about
+		time.Sleep(2 * time.Second) // the outage must have exactly this length
 		if err := server.Start(); err != nil {
 			t.Fatal(err)
 		}

@@ -20,8 +20,8 @@ import (
 	"github.com/emitd/emitd/storage/postgres"
 )
 
-// TestDrillManyNodes runs many nodes in one process, on one pool of one Postgres, with the profile
-// fast: every heartbeat comes in time.
+// TestDrillManyNodes runs many nodes in one process, on one connection pool to one Postgres, with the
+// profile fast. Every heartbeat must be in time.
 func TestDrillManyNodes(t *testing.T) {
 	const units = 20
 	nodes, window := 100, 5*time.Second
@@ -67,11 +67,11 @@ func TestDrillManyNodes(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		// A deployment does not start a thousand replicas in one instant.
+		// A deployment does not start a thousand replicas at the same instant.
 		<-arrivals.C
 	}
 	cluster := New(t, server.URL("postgres"), store)
-	look := time.NewTicker(250 * time.Millisecond) // looking costs the server as well
+	look := time.NewTicker(250 * time.Millisecond) // reading the store costs the server time as well
 	defer look.Stop()
 	cluster.Until(2*time.Minute, "every node is there and every unit active", func() bool {
 		<-look.C
@@ -135,7 +135,7 @@ func TestDrillManyNodes(t *testing.T) {
 	Amount(t, what+", CPU of the server", 100*used.Seconds()/took.Seconds(), "% of one core", 0)
 }
 
-// serverCPU returns the CPU time of the server's processes, those that have ended included.
+// serverCPU returns the CPU time of the server's processes, including ended ones.
 func serverCPU(t *testing.T, s *pgtest.Server) time.Duration {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(s.Data(), "postmaster.pid"))
@@ -161,21 +161,21 @@ func serverCPU(t *testing.T, s *pgtest.Server) time.Duration {
 		}
 		last := 13 // utime and stime
 		if pid == master {
-			last = 15 // and those of children that have ended
+			last = 15 // and those of ended children
 		}
 		for _, v := range f[11:last] {
 			n, _ := strconv.Atoi(v)
 			ticks += n
 		}
 	}
-	return time.Duration(ticks) * 10 * time.Millisecond // the kernel counts hundredths for user space
+	return time.Duration(ticks) * 10 * time.Millisecond // the kernel reports hundredths of a second
 }
 
-// TestDrillIdle measures what a cluster costs in which nothing happens, with the profile default.
+// TestDrillIdle measures what an idle cluster costs, with the profile default.
 func TestDrillIdle(t *testing.T) {
 	t.Parallel()
 	const most = 40.0 // MB resident
-	// The sweeper's first round, which comes within a minute of its start, is not idleness.
+	// The sweeper's first round comes within a minute of its start, and is not part of being idle.
 	start, window := time.Duration(0), 2*time.Second
 	if Full() {
 		start, window = time.Minute, 5*time.Minute
@@ -225,7 +225,7 @@ func TestDrillIdle(t *testing.T) {
 		}
 		rate := float64(proxies[n.Name].Trips.Load()-before[n.Name]) / took
 		rss := resident(t, n)
-		if rss > most { // what its start needed is given back when the node gets round to it
+		if rss > most { // a node returns the memory of its start only after a while
 			c.Until(3*time.Minute, fmt.Sprintf("%s has %v MB resident at most", n.Name, most), func() bool { rss = resident(t, n); return rss <= most })
 		}
 		Amount(t, "idle, default, "+role, rate, "round trips/s", bound)

@@ -12,13 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tickerEnv names the file to which a ticker writes; it makes the test binary one.
+// tickerEnv names the file to which a ticker writes. If it is set, the test binary is a ticker.
 const tickerEnv = "DRILL_TICKER"
 
-// tickEvery is how often a ticker says that it lives.
+// tickEvery is how often a ticker writes a sign of life.
 const tickEvery = 5 * time.Millisecond
 
-// Ticker runs the process as a ticker, if it is one, and does not return then. Call it first in
+// Ticker runs the process as a ticker and does not return, if it was started as one. Call it first in
 // TestMain.
 func Ticker() {
 	path := os.Getenv(tickerEnv)
@@ -33,7 +33,7 @@ func Ticker() {
 	term := make(chan os.Signal, 1)
 	signal.Notify(term, syscall.SIGTERM)
 	say := func(what string) {
-		// One write of less than PIPE_BUF with O_APPEND: lines of several processes do not mix.
+		// A single write of less than PIPE_BUF with O_APPEND, so that lines of several processes do not mix.
 		fmt.Fprintf(f, "%s %s %s %s %d\n", what, os.Getenv("EMITD_UNIT"), os.Getenv("EMITD_GENERATION"), os.Getenv("EMITD_NODE"), Boot())
 	}
 	say("start")
@@ -49,8 +49,8 @@ func Ticker() {
 	}
 }
 
-// Boot returns the host's boot clock, in nanoseconds: the same for all processes, never stepping,
-// counting suspend.
+// Boot returns the time of the host's boot clock in nanoseconds. It is the same for all processes, never
+// steps, and includes suspended time.
 func Boot() int64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
@@ -65,14 +65,14 @@ type Run struct {
 	Generation int64
 	Node       string
 	Start, End int64 // first and last sign of life
-	Clean      bool  // it was asked to end, and did
+	Clean      bool  // it was asked to end, and ended
 }
 
 // Living reports whether the run showed a sign of life within the last d.
 func (r Run) Living(now int64, d time.Duration) bool { return !r.Clean && now-r.End < int64(d) }
 
-// ReadRuns reads what tickers wrote, in order of their starts. A process that crash-restarts under
-// the same generation appears once per process.
+// ReadRuns reads what tickers wrote, in the order of their starts. A process that crashes and restarts
+// under the same generation gives one Run per process.
 func ReadRuns(path string) ([]Run, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -86,7 +86,7 @@ func ReadRuns(path string) ([]Run, error) {
 	for _, line := range strings.Split(string(text), "\n") {
 		f := strings.Fields(line)
 		if len(f) != 5 {
-			continue // the last line may be on its way
+			continue // the last line may be incomplete
 		}
 		generation, err1 := strconv.ParseInt(f[2], 10, 64)
 		at, err2 := strconv.ParseInt(f[4], 10, 64)

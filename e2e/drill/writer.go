@@ -26,7 +26,7 @@ const (
 	writerFenceEnv = "DRILL_WRITER_FENCE"
 )
 
-// Short is a timing for drills in which many leases must run out: a lease of 1.4 s.
+// Short returns timings for drills in which many leases must expire: a lease of 1.4 s.
 func Short() lease.Timing {
 	t := lease.Fast()
 	t.HeartbeatInterval, t.QueryTimeout = 250*time.Millisecond, 200*time.Millisecond
@@ -36,9 +36,9 @@ func Short() lease.Timing {
 	return t
 }
 
-// Writer runs the process as a program that embeds a coordinator, if it is one, and does not
-// return then. Its agent appends numbered rows to a table of its own, each in a fenced
-// transaction, and prints each that was acknowledged.
+// Writer runs the process as a program that embeds a coordinator and does not return, if it was started
+// as one. Its agent appends numbered rows to a table of its own, each in a fenced transaction, and prints
+// each acknowledged row.
 func Writer() {
 	url := os.Getenv(writerEnv)
 	if url == "" {
@@ -83,8 +83,8 @@ type appender struct {
 	pool  *pgxpool.Pool
 }
 
-// Run claims, then reads, then appends. It does not break off an effect when its run ends, as many
-// programs cannot: that such an effect changes nothing is left to the fence.
+// Run reads the last row and appends. It does not interrupt an effect when its run ends, because many
+// programs cannot. The fence must ensure that such an effect changes nothing.
 func (a *appender) Run(ctx context.Context, as *daemon.Assignment) error {
 	var n int64
 	if err := a.pool.QueryRow(ctx, `SELECT coalesce(max(n), 0) FROM effect`).Scan(&n); err != nil {
@@ -101,7 +101,7 @@ func (a *appender) Run(ctx context.Context, as *daemon.Assignment) error {
 		}
 		n++
 		effect := func(tx pgx.Tx) error {
-			<-time.After(10 * time.Millisecond) // the work in flight that a pause falls into
+			<-time.After(10 * time.Millisecond) // the work in flight during which the drill pauses the process
 			_, err := tx.Exec(whole, `INSERT INTO effect (n, generation) VALUES ($1, $2)`, n, as.Generation)
 			return err
 		}
