@@ -18,19 +18,19 @@ import (
 	"time"
 )
 
-// attacks are what the hostile clients do. All but some have the token: the limits are not there for
-// strangers only.
+// attacks are the hostile clients. Most of them have the token, because the limits must also hold for
+// authorized clients.
 type attacks struct {
 	n *server
 
 	mu      sync.Mutex
 	rounds  map[string]int
-	answers map[string]map[string]int // by attack
+	answers map[string]map[string]int // counts by attack and answer
 
 	bombs []bomb
 }
 
-// bomb is a body that becomes a large one.
+// bomb is a compressed body that expands to a large one.
 type bomb struct {
 	path, kind, header string
 	body               []byte
@@ -64,7 +64,7 @@ func squeeze(text []byte) []byte {
 	return b.Bytes()
 }
 
-// kinds are the attacks by name; each is repeated until the drill ends.
+// kinds returns the attacks by name; each is repeated until the drill ends.
 func (a *attacks) kinds() map[string]func(ctx context.Context) {
 	return map[string]func(ctx context.Context){
 		"gzip bombs":            a.bomb,
@@ -85,7 +85,8 @@ func (a *attacks) kinds() map[string]func(ctx context.Context) {
 	}
 }
 
-// between is a pause after each round: the clients need the processor of the machine on which they attack.
+// between is the pause after each round, because the clients use the processor of the machine that they
+// attack.
 const between = 2 * time.Second
 
 func (a *attacks) repeat(ctx context.Context, name string, attack func(ctx context.Context)) {
@@ -98,7 +99,7 @@ func (a *attacks) repeat(ctx context.Context, name string, attack func(ctx conte
 	}
 }
 
-// wait passes time; what passes here is what the attack is about.
+// wait pauses for d, which is part of the attack.
 func wait(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -127,7 +128,7 @@ func (a *attacks) counts() map[string]int {
 	return out
 }
 
-// String returns what was done, and what was answered.
+// String returns the attacks made and the answers.
 func (a *attacks) String() string {
 	var b strings.Builder
 	counts := a.counts()
@@ -148,7 +149,7 @@ func (a *attacks) plain(ctx context.Context) net.Conn {
 	return c
 }
 
-// dial connects; nil: it does not.
+// dial connects with TLS; nil if that fails.
 func (a *attacks) dial(ctx context.Context) net.Conn {
 	c, err := (&tls.Dialer{NetDialer: &net.Dialer{Timeout: 5 * time.Second}, Config: a.n.tls()}).DialContext(ctx, "tcp", a.n.address)
 	if err != nil {
@@ -157,7 +158,7 @@ func (a *attacks) dial(ctx context.Context) net.Conn {
 	return c
 }
 
-// each connects so often at once and does something with each connection, which it then closes.
+// each opens a number of connections at once, and calls do with each before it closes it.
 func (a *attacks) each(ctx context.Context, times int, dial func(context.Context) net.Conn, do func(c net.Conn)) {
 	var all sync.WaitGroup
 	for range times {
@@ -175,7 +176,7 @@ func (a *attacks) each(ctx context.Context, times int, dial func(context.Context
 	all.Wait()
 }
 
-// head is the head of a call.
+// head returns the head of an HTTP request.
 func head(method, path string, more ...string) string {
 	return method + " " + path + " HTTP/1.1\r\nHost: target\r\nAuthorization: Bearer " + token + "\r\n" + strings.Join(append(more, ""), "\r\n") + "\r\n"
 }
@@ -184,7 +185,7 @@ func (a *attacks) http() *http.Client {
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: a.n.tls(), DisableKeepAlives: true}, Timeout: 30 * time.Second}
 }
 
-// send makes a call and notes its answer.
+// send makes a call and records its answer.
 func (a *attacks) send(ctx context.Context, attack, path string, body io.Reader, headers ...string) {
 	a.sendAs(ctx, attack, http.MethodPost, path, body, headers...)
 }
@@ -219,7 +220,7 @@ func (a *attacks) bomb(ctx context.Context) {
 	all.Wait()
 }
 
-// frames leaves twelve frames of 31 MiB of a WebSocket unfinished.
+// frames sends twelve WebSocket frames of 31 MiB that it never completes.
 func (a *attacks) frames(ctx context.Context) {
 	a.each(ctx, 12, a.dial, func(c net.Conn) {
 		_, _ = io.WriteString(c, head("GET", "/v1/ws", "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="))
@@ -240,7 +241,7 @@ func (a *attacks) frames(ctx context.Context) {
 	})
 }
 
-// unread asks for a large job and does not read the answer, on twenty connections.
+// unread requests a large job on twenty connections and does not read the answers.
 func (a *attacks) unread(ctx context.Context) {
 	a.each(ctx, 20, a.dial, func(c net.Conn) {
 		_, _ = io.WriteString(c, head("GET", "/v1/queues/default/jobs/"+large))
@@ -263,7 +264,7 @@ func (a *attacks) slowloris(ctx context.Context) {
 	})
 }
 
-// halfOpen begins TLS and goes no further.
+// halfOpen starts TLS handshakes and does not continue them.
 func (a *attacks) halfOpen(ctx context.Context) {
 	a.each(ctx, 100, a.plain, func(c net.Conn) {
 		_, _ = c.Write([]byte{0x16, 0x03, 0x01, 0x02, 0x00, 0x01})
@@ -274,7 +275,7 @@ func (a *attacks) halfOpen(ctx context.Context) {
 	})
 }
 
-// random sends what is nothing, outside of TLS and inside.
+// random sends random bytes, outside TLS and inside.
 func (a *attacks) random(ctx context.Context) {
 	for _, dial := range []func(context.Context) net.Conn{a.plain, a.dial} {
 		a.each(ctx, 20, dial, func(c net.Conn) {
@@ -299,7 +300,7 @@ func (a *attacks) bigHeaders(ctx context.Context) {
 	})
 }
 
-// connections opens more than there are places, and says nothing.
+// connections opens more connections than the listener allows, and sends nothing.
 func (a *attacks) connections(ctx context.Context) {
 	a.each(ctx, 1100, a.plain, func(c net.Conn) {
 		_ = c.SetReadDeadline(time.Now().Add(4 * time.Second))
@@ -308,7 +309,7 @@ func (a *attacks) connections(ctx context.Context) {
 	wait(ctx, 5*time.Second)
 }
 
-// largeBodies submits jobs that are as large as they may be, many at once, and of the wrong kind: nothing of them stays.
+// largeBodies submits many invalid jobs of the largest size at once; none of them is stored.
 func (a *attacks) largeBodies(ctx context.Context) {
 	body := `{"wrong":"` + strings.Repeat("x", 20<<20) + `"}`
 	var all sync.WaitGroup
@@ -320,7 +321,7 @@ func (a *attacks) largeBodies(ctx context.Context) {
 	all.Wait()
 }
 
-// crawl sends bodies by single bytes.
+// crawl sends bodies byte by byte.
 func (a *attacks) crawl(ctx context.Context) {
 	a.each(ctx, 30, a.dial, func(c net.Conn) {
 		_, _ = io.WriteString(c, head("POST", "/v1/jobs", "Content-Type: application/json", "Content-Length: 30000000"))
@@ -335,7 +336,7 @@ func (a *attacks) crawl(ctx context.Context) {
 	})
 }
 
-// longPolls waits for jobs of many types that nobody submits, many streams to a connection.
+// longPolls waits for jobs of many types that are never submitted, with many streams per connection.
 func (a *attacks) longPolls(ctx context.Context) {
 	types := make([]string, 900)
 	for i := range types {
@@ -365,14 +366,14 @@ func (a *attacks) longPolls(ctx context.Context) {
 	all.Wait()
 }
 
-// wrongToken guesses.
+// wrongToken guesses tokens.
 func (a *attacks) wrongToken(ctx context.Context) {
 	for i := range 20 {
 		a.send(ctx, "wrong tokens", "/v1/jobs", strings.NewReader(`{"payload":1}`), "Authorization", fmt.Sprintf("Bearer guess-%016d", i))
 	}
 }
 
-// pipeline asks for much in one breath and reads nothing.
+// pipeline sends many requests in one write and reads nothing.
 func (a *attacks) pipeline(ctx context.Context) {
 	a.each(ctx, 20, a.dial, func(c net.Conn) {
 		_ = c.SetWriteDeadline(time.Now().Add(10 * time.Second))

@@ -11,11 +11,11 @@ import (
 	"testing"
 )
 
-// confined is a limit of memory for a process.
+// confined is a memory limit for a process.
 type confined struct {
-	dir  string   // of the cgroup; empty: systemd made one
-	wrap []string // what the command line begins with
-	// files of the cgroup; the two versions have other names.
+	dir  string   // of the cgroup; empty if systemd made it
+	wrap []string // the beginning of the command line
+	// Files of the cgroup; the two cgroup versions name them differently.
 	peak, kills string
 }
 
@@ -24,7 +24,7 @@ const howToConfine = `this drill needs a cgroup with a limit of memory. Any of t
   - in a container: docker run --privileged, or podman run --cgroupns=private with a writable /sys/fs/cgroup
   - as a user of a machine with systemd, whose systemd-run --user --scope -p MemoryMax=256M works`
 
-// confine makes a cgroup that may use so many bytes. What runs in it is killed by the kernel when it needs more.
+// confine makes a cgroup with a memory limit. The kernel kills processes in it when they need more.
 func confine(t *testing.T, bytes int64) *confined {
 	t.Helper()
 	var tried []error
@@ -81,7 +81,7 @@ func made(dir, peak, kills, procs string, limits map[string]int64) (*confined, e
 
 func put(file, text string) error { return os.WriteFile(file, []byte(text), 0o644) }
 
-// systemd asks the user's systemd for a scope.
+// systemd requests a scope from the user's systemd.
 func systemd(_ string, bytes int64) (*confined, error) {
 	wrap := []string{"systemd-run", "--user", "--scope", "--quiet", "-p", fmt.Sprintf("MemoryMax=%d", bytes), "-p", "MemorySwapMax=0"}
 	if out, err := exec.Command(wrap[0], append(wrap[1:], "true")...).CombinedOutput(); err != nil {
@@ -90,13 +90,14 @@ func systemd(_ string, bytes int64) (*confined, error) {
 	return &confined{wrap: wrap}, nil
 }
 
-// command is a command that will run under the limit.
+// command returns a command that runs under the limit.
 func (c *confined) command(name string, args ...string) *exec.Cmd {
 	all := append(append(append([]string{}, c.wrap...), name), args...)
 	return exec.Command(all[0], all[1:]...)
 }
 
-// used returns the most that was used, page cache included, and how often the kernel killed for it; -1: unknown.
+// used returns the peak memory use, page cache included, and how often the kernel killed for it; -1 means
+// unknown.
 func (c *confined) used() (peak int64, kills int) {
 	peak, kills = -1, -1
 	if c.dir == "" {
@@ -114,7 +115,8 @@ func (c *confined) used() (peak int64, kills int) {
 	return peak, kills
 }
 
-// resident returns the most memory a process had, as the kernel counts it; 0: it has gone.
+// resident returns the peak resident memory of a process, as counted by the kernel; 0 if the process has
+// ended.
 func resident(pid int) int64 {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	for line := range strings.Lines(string(text)) {

@@ -1,3 +1,3 @@
-// Package hostile runs a node under a limit of memory while clients do to it what they can, and honest clients
-// beside them work as if nothing happened.
+// Package hostile runs a node under a memory limit while hostile clients attack it in many ways. Honest
+// clients must be served as if nothing happened.
 package hostile

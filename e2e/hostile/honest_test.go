@@ -15,14 +15,14 @@ import (
 	"github.com/emitd/emitd/daemon/queue/client"
 )
 
-// honest are the clients that work.
+// honest are the clients that work normally.
 type honest struct {
 	n *server
 
 	mu        sync.Mutex
-	took      map[string][]time.Duration // of calls that succeeded, repetitions included
+	took      map[string][]time.Duration // of calls that succeeded, including their retries
 	errors    map[string]int             // of attempts
-	failed    map[string]int             // of calls, after their repetitions
+	failed    map[string]int             // of calls, after their retries
 	submitted map[string]bool            // acknowledged, and not completed yet
 	done      int
 }
@@ -31,7 +31,7 @@ func newHonest(n *server) *honest {
 	return &honest{n: n, took: map[string][]time.Duration{}, errors: map[string]int{}, submitted: map[string]bool{}}
 }
 
-// call makes one call of a kind.
+// call makes one call and records its kind, duration and result.
 func (h *honest) call(ctx context.Context, kind string, do func() error) bool {
 	began := time.Now()
 	err := do()
@@ -59,7 +59,7 @@ func (h *honest) note(text string) {
 
 func (h *honest) client() *client.Client { return h.n.client(h.note) }
 
-const pause = 20 * time.Millisecond // between calls: they are honest, and not a benchmark
+const pause = 20 * time.Millisecond // between calls: the clients are not a benchmark
 
 // submit submits jobs until the first context ends.
 func (h *honest) submit(until, ctx context.Context, who int) {
@@ -75,7 +75,7 @@ func (h *honest) submit(until, ctx context.Context, who int) {
 		}
 		id := fmt.Sprintf("honest-%d-%d", who, i)
 		h.mu.Lock()
-		h.submitted[id] = true // before: a worker may be faster than the answer
+		h.submitted[id] = true // before the call, because a worker may be faster than the answer
 		h.mu.Unlock()
 		ok := h.call(ctx, "submit", func() error {
 			_, err := q.Enqueue(ctx, queue.DefaultQueue, []queue.Job{{ID: id, Type: "honest", Payload: fmt.Appendf(nil, `{"n":%d}`, i)}})
@@ -148,7 +148,7 @@ func (h *honest) drained(ctx context.Context, t *testing.T) {
 		if len(open) == 0 {
 			return
 		}
-		// A completion whose answer was lost is told as stale: the queue knows.
+		// A completion whose answer was lost is reported as stale, so the queue is asked for the job's state.
 		if info, _, err := q.Get(ctx, queue.DefaultQueue, open[0]); err == nil && info.State == queue.Completed {
 			h.completed(open[0])
 			continue
@@ -173,7 +173,7 @@ func (h *honest) failures() (n int) {
 	return n
 }
 
-// String returns how it went until now.
+// String returns the results so far.
 func (h *honest) String() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -44,10 +44,10 @@ func TestMain(m *testing.M) {
 const (
 	memory = 256 << 20
 	token  = "honest-and-hostile-clients-have-it"
-	large  = "large" // the job that is too much for those who do not read
+	large  = "large" // the large job that clients request and do not read
 )
 
-// duration of the drill: EMITD_TEST_HOSTILE, such as 1h; else short.
+// duration returns the length of the drill: EMITD_TEST_HOSTILE, such as 1h; otherwise it is short.
 func duration(t *testing.T) time.Duration {
 	text := os.Getenv("EMITD_TEST_HOSTILE")
 	if text == "" {
@@ -60,9 +60,9 @@ func duration(t *testing.T) time.Duration {
 	return d
 }
 
-// TestDrillHostileHour: a node of 256 MiB lives through everything that clients do to it, and honest clients are
-// served meanwhile. With EMITD_TEST_HOSTILE=1h it takes an hour; EMITD_TEST_BINARY names a program instead of a
-// fresh build.
+// TestDrillHostileHour attacks a node of 256 MiB in every way. The node must survive, and honest clients
+// must be served meanwhile. With EMITD_TEST_HOSTILE=1h it takes an hour. EMITD_TEST_BINARY names a
+// program to use instead of a fresh build.
 func TestDrillHostileHour(t *testing.T) {
 	n := start(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -104,7 +104,7 @@ func TestDrillHostileHour(t *testing.T) {
 	all.Wait()
 }
 
-// server is the node under the limit. It is started again when it ends, which must not happen.
+// server is the node under the limit. It is restarted if it ends, which must not happen.
 type server struct {
 	t       *testing.T
 	limit   *confined
@@ -165,7 +165,7 @@ func (n *server) write(name, text string) {
 	}
 }
 
-// certificate makes the server's certificate, which is its own authority.
+// certificate makes the server's certificate, which is self-signed.
 func (n *server) certificate() {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -203,7 +203,7 @@ func (n *server) launch() {
 	n.mu.Unlock()
 }
 
-// watch starts the node again when it ends, and notes its memory.
+// watch restarts the node if it ends, and records its memory.
 func (n *server) watch(ctx context.Context) {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
@@ -228,7 +228,8 @@ func (n *server) tls() *tls.Config {
 	return &tls.Config{RootCAs: n.roots, MinVersion: tls.VersionTLS12}
 }
 
-// client is one that repeats its calls, as real ones do; the errors of its attempts are noted.
+// client returns a client that retries its calls, as real ones do. The errors of its attempts are
+// recorded.
 func (n *server) client(note func(string)) *client.Client {
 	transport := &http.Transport{TLSClientConfig: n.tls(), ForceAttemptHTTP2: false, MaxIdleConnsPerHost: 4}
 	c, err := client.New(client.Config{
@@ -241,7 +242,7 @@ func (n *server) client(note func(string)) *client.Client {
 	return c
 }
 
-// noting notes what went wrong with each attempt.
+// noting records the error of each attempt.
 type noting struct {
 	http.RoundTripper
 	note func(string)
@@ -268,7 +269,7 @@ func (n *server) ready(ctx context.Context) {
 	}
 }
 
-// prepare submits the job that those ask for who do not read.
+// prepare submits the large job that the attack unread requests.
 func (n *server) prepare(ctx context.Context) {
 	q := n.client(func(string) {})
 	payload := bytes.Repeat([]byte("x"), 15<<20)
@@ -277,7 +278,7 @@ func (n *server) prepare(ctx context.Context) {
 	}
 }
 
-// tell says how it stands.
+// tell logs the results so far.
 func (n *server) tell(h *honest, a *attacks) {
 	peak, kills := n.limit.used()
 	n.t.Logf("restarts %d, killed by the kernel %d, resident at most %d MiB, cgroup at most %d MiB (page cache included)\n%s%s",
@@ -288,7 +289,7 @@ func (n *server) judge(h *honest, a *attacks) {
 	what := fmt.Sprintf("256 MiB, hostile clients for %v", duration(n.t))
 	drill.Never(n.t, what+", restarts", int(n.restarts.Load()))
 	drill.Never(n.t, what+", honest calls that failed after their repetitions", h.failures())
-	drill.Amount(n.t, what+", resident at most", float64(n.resident.Load()>>20), "MiB", 0) // pages of the binary among it, which the kernel can drop
+	drill.Amount(n.t, what+", resident at most", float64(n.resident.Load()>>20), "MiB", 0) // with pages of the binary
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, kind := range slices.Sorted(maps.Keys(h.took)) {

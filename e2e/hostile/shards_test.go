@@ -12,8 +12,8 @@ import (
 	"github.com/emitd/emitd/e2e/drill"
 )
 
-// shards declares six queues of 256 shards at once, and submits jobs to each of their shards. The names are
-// the same in each round: what was refused may be taken later.
+// shards declares six queues of 256 shards at once, and submits jobs to each of their shards. The names
+// are the same in each round, because a queue that was refused may be accepted later.
 func (a *attacks) shards(ctx context.Context) {
 	var all sync.WaitGroup
 	for n := range 6 {
@@ -26,7 +26,8 @@ func (a *attacks) shards(ctx context.Context) {
 	all.Wait()
 }
 
-// thousandJobs has the same IDs each time, so that a queue has them once. They are spread over its shards.
+// thousandJobs has the same IDs each time, so that a queue stores them once. They are spread over its
+// shards.
 var thousandJobs = func() string {
 	jobs := make([]string, 1000)
 	for i := range jobs {
@@ -35,7 +36,7 @@ var thousandJobs = func() string {
 	return `{"jobs":[` + strings.Join(jobs, ",") + `]}`
 }()
 
-// queues declares queues of random names and any number of shards, and removes some of them at once.
+// queues declares queues with random names and any number of shards, and removes some of them at once.
 func (a *attacks) queues(ctx context.Context) {
 	const attack = "queues without end"
 	for range 20 {
@@ -51,8 +52,8 @@ func (a *attacks) declare(ctx context.Context, attack, name string, shards int) 
 	a.sendAs(ctx, attack, http.MethodPut, "/v1/queues/"+name, strings.NewReader(fmt.Sprintf(`{"shards":%d}`, shards)), "Content-Type", "application/json")
 }
 
-// TestDrillShards: a node of 256 MiB lives through clients that declare queues with as many shards as they
-// can, one after the other, and serves honest ones meanwhile.
+// TestDrillShards runs clients that declare queues with as many shards as they can, one after the other.
+// A node of 256 MiB must survive and serve honest clients meanwhile.
 func TestDrillShards(t *testing.T) {
 	n := start(t)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -1,2 +1,2 @@
-// Package hosts runs nodes on hosts of their own: network namespaces that a cable joins.
+// Package hosts runs nodes on separate hosts: network namespaces that a virtual cable connects.
 package hosts

@@ -45,7 +45,7 @@ type machine struct {
 	log             string
 }
 
-// site is two machines that share a directory, and nothing else but the cable between them.
+// site is two machines that share only a directory and the cable between them.
 type site struct {
 	t        *testing.T
 	dir      string
@@ -64,7 +64,7 @@ func (s *site) run(name string, args ...string) {
 func build(t *testing.T) *site {
 	t.Helper()
 	s := &site{t: t, dir: t.TempDir(), binary: drill.Binary(t)}
-	id := fmt.Sprintf("e%d", os.Getpid()%100_000) // names of links are short
+	id := fmt.Sprintf("e%d", os.Getpid()%100_000) // names of links must be short
 	for i, name := range []string{"a", "b"} {
 		m := &machine{name: name, space: id + name, ip: fmt.Sprintf("10.77.0.%d", i+1)}
 		s.run("ip", "netns", "add", m.space)
@@ -92,7 +92,7 @@ func (s *site) write(name, text string) {
 	}
 }
 
-// certificates makes an authority that nobody else knows, and a certificate of it for each machine and for a client.
+// certificates makes a private authority, and a certificate from it for each machine and for a client.
 func (s *site) certificates() {
 	s.t.Helper()
 	var authority *x509.Certificate
@@ -139,7 +139,8 @@ func (s *site) command(m *machine, args ...string) *exec.Cmd {
 
 func (s *site) store() string { return "sqlite://" + s.path("emitd.db") }
 
-// start starts the node of a machine. It listens on all addresses, as in a pod, and is not told which one that is.
+// start starts the node of a machine. It listens on all addresses, as in a pod, and its address is not
+// configured.
 func (s *site) start(m *machine) {
 	s.t.Helper()
 	out, err := os.Create(s.path(m.name + ".log"))
@@ -166,7 +167,7 @@ func (s *site) start(m *machine) {
 	})
 }
 
-// client runs a command of a client on a machine; it has the authority, a certificate of it and the token.
+// client runs a client command on a machine, with the authority, a certificate and the token.
 func (s *site) client(m *machine, args ...string) (string, error) {
 	cmd := s.command(m, append(args, "--api.tls.ca", s.path("authority.pem"), "--api.tls.client-cert", s.path("client.pem"), "--api.tls.client-key", s.path("client.key"), "--timeout", "30s")...)
 	var out, complaint bytes.Buffer
@@ -222,8 +223,9 @@ func (s *site) joined() {
 	}
 }
 
-// TestTwoHosts: nodes on two hosts that listen on all addresses find each other. A job is submitted, claimed and
-// completed through either node, whichever serves the queue, under a private authority, with client certificates on all sides.
+// TestTwoHosts checks that nodes on two hosts that listen on all addresses find each other. A job is
+// submitted, claimed and completed through either node, whichever serves the queue, with a private
+// authority and client certificates on all sides.
 func TestTwoHosts(t *testing.T) {
 	t.Parallel()
 	s := build(t)
@@ -245,11 +247,11 @@ func TestTwoHosts(t *testing.T) {
 		}
 		s.must(a, slices.Concat([]string{"queue", "complete", "default", id, "--token", claimed[0].Token}, at)...)
 	}
-	// The nodes are found in the store as well, by their advertised addresses.
+	// The client also finds the nodes through the store, by their advertised addresses.
 	if out := s.must(a, "queue", "stats", "default", "-o", "json", "--store", s.store(), "--token-file", s.path("tokens")); !strings.Contains(out, `"completed": 2`) {
 		t.Errorf("statistics: %s", out)
 	}
-	// Who has no certificate, or believes only the system's authorities, is out.
+	// A client without a certificate is refused, and so is one that trusts only the system's authorities.
 	plain := s.command(a, "queue", "ls", "--addr", a.ip+":7070", "--token-file", s.path("tokens"), "--timeout", "10s", "--api.tls.ca", s.path("authority.pem"))
 	if out, err := plain.CombinedOutput(); err == nil || !strings.Contains(string(out), "client certificate") {
 		t.Errorf("without a certificate: %s, %v", out, err)
@@ -257,7 +259,7 @@ func TestTwoHosts(t *testing.T) {
 	if out, err := s.command(a, "queue", "ls", "--addr", a.ip+":7070", "--tls", "--timeout", "2s").CombinedOutput(); err == nil {
 		t.Errorf("of the system's authorities: %s", out)
 	}
-	// doctor calls the nodes from where it runs.
+	// doctor calls the nodes from the machine on which it runs.
 	out, err := s.client(a, "doctor", "--store", s.store(), "-o", "json")
 	if !strings.Contains(out, "2 of 2 nodes answer") {
 		t.Errorf("doctor: %s, %v", out, err)

@@ -27,17 +27,17 @@ func run(m *testing.M) int {
 	return code
 }
 
-// subscription is the drills' reader of the log.
+// subscription is the drills' subscription.
 const subscription = "drill"
 
-// cluster is nodes that relay the drills' subscription.
+// cluster is a cluster whose nodes relay the drills' subscription.
 type cluster struct {
 	*drill.Cluster
 	t         *testing.T
 	db        *database
 	to        receiver
 	instances int
-	valves    map[*drill.Node]*valve // each node's way to the receiver
+	valves    map[*drill.Node]*valve // on each node's connections to the receiver
 }
 
 // relays starts three nodes whose relays share the shards.
@@ -58,7 +58,7 @@ func (c *cluster) join() {
 		g := newGate(c.t, c.to.address)
 		v, address = &g.valve, g.address()
 	}
-	// In the environment, because each node has its own.
+	// Set by the environment, because it differs from node to node.
 	c.Env = []string{fmt.Sprintf("EMITD_OUTBOX_SUBSCRIPTIONS=[{name: %s, instances: %d, sink: %s}]", subscription, c.instances, c.to.sink(address))}
 	c.valves[c.Start(fmt.Sprintf("n%d", len(c.valves)+1))] = v
 }
@@ -79,8 +79,8 @@ type unit struct {
 	generation int64
 }
 
-// known waits until every node that lives has been a member for a heartbeat: a cluster whose nodes are
-// all new is thought to be starting, and waits for more.
+// known waits until every live node has been a member for a heartbeat, because a cluster of only new
+// nodes counts as starting and waits for more.
 func (c *cluster) known() {
 	c.t.Helper()
 	until(c.t, time.Minute, "all nodes are known members", func() bool {
@@ -96,8 +96,8 @@ func (c *cluster) known() {
 	})
 }
 
-// relaying waits until every unit runs on a living node, has claimed its shards, and, while more than
-// one node lives, not all on one node. It returns the units in their order.
+// relaying waits until every unit runs on a live node and has claimed its shards and, while more than one
+// node is live, not all units are on one node. It returns the units in order.
 func (c *cluster) relaying() (units []unit) {
 	c.t.Helper()
 	until(c.t, time.Minute, "all units relay", func() bool {
@@ -108,7 +108,7 @@ func (c *cluster) relaying() (units []unit) {
 	return units
 }
 
-// claimed returns the units, and whether each has its shards: in the log, not only in the store.
+// claimed returns the units, and whether each has claimed its shards in the log, not only in the store.
 func (c *cluster) claimed() ([]unit, bool) {
 	s, err := c.Snapshot()
 	if err != nil {
@@ -140,7 +140,7 @@ func (c *cluster) claimed() ([]unit, bool) {
 	return units, true
 }
 
-// node returns the process of a name.
+// node returns the node with a name.
 func (c *cluster) node(name string) *drill.Node {
 	for _, n := range c.Nodes() {
 		if n.Name == name {
@@ -150,7 +150,7 @@ func (c *cluster) node(name string) *drill.Node {
 	return nil
 }
 
-// moved waits until a unit is relayed by another node than was.
+// moved waits until another node than before relays a unit.
 func (c *cluster) moved(was unit) unit {
 	c.t.Helper()
 	var now unit
@@ -175,7 +175,7 @@ func (c *cluster) drained() {
 	})
 }
 
-// delivered waits until the subscription has delivered what was published before a moment.
+// delivered waits until the subscription has delivered everything that was published before a time.
 func (c *cluster) delivered(before time.Time) {
 	c.t.Helper()
 	until(c.t, time.Minute, "what was published before is delivered", func() bool {
@@ -184,7 +184,7 @@ func (c *cluster) delivered(before time.Time) {
 	})
 }
 
-// oneEach makes a message for each shard of a range.
+// oneEach returns a message for each shard of a range.
 func oneEach(r outbox.Range) (messages []outbox.Message) {
 	for shard := r.Lo; shard <= r.Hi; shard++ {
 		messages = append(messages, message(keyOf(shard)))
@@ -192,7 +192,7 @@ func oneEach(r outbox.Range) (messages []outbox.Message) {
 	return messages
 }
 
-// keyOf returns a key that falls into a shard and that no writer has.
+// keyOf returns a key in a shard that no writer uses.
 func keyOf(shard int) string {
 	for n := 0; ; n++ {
 		if key := fmt.Sprintf("probe-%d-%d", shard, n); outbox.ShardOf(key) == shard {

@@ -13,30 +13,30 @@ import (
 	"github.com/emitd/emitd/storage/sqlite"
 )
 
-// database has the outbox and the cluster in it. The drill reaches it by handles of its own.
+// database holds the outbox and the cluster. The drill has its own handles to it.
 type database struct {
 	name  string
 	url   string
 	store storage.Store
 	log   outbox.Operator
-	// inTx runs fn in a transaction of a caller: committed when fn returns nil.
+	// inTx runs fn in a transaction of a caller. It commits if fn returns nil.
 	inTx func(ctx context.Context, fn func(transaction) error) error
-	// stranger holds a transaction open that has written and published, and that no relay waits for,
-	// for 4 s and until enough is closed, and commits it. Nil where one transaction writes at a time.
+	// stranger opens a transaction that writes and publishes, holds it for 4 s and until enough is closed,
+	// and commits it. No relay may wait for it. It is nil if the database allows only one write transaction
+	// at a time.
 	stranger func(ctx context.Context, m outbox.Message, enough <-chan struct{}, note func()) error
 }
 
-// transaction is a writer's.
+// transaction is a transaction of a writer.
 type transaction interface {
 	publish(ctx context.Context, messages ...outbox.Message) error
-	// savepoint undoes what fn did if it returns an error.
+	// savepoint undoes what fn did if fn returns an error.
 	savepoint(ctx context.Context, fn func() error) error
-	// linger lets a while pass, different each time, so that transactions end in another order than
-	// they began.
+	// linger pauses for a random time, so that transactions end in another order than they began.
 	linger(ctx context.Context) error
 }
 
-// pending is how many messages wait for the drill's subscription; false when it cannot be said.
+// pending returns how many messages the drill's subscription has not delivered; false if that is unknown.
 func (d *database) pending(ctx context.Context) (int64, bool) {
 	s, ok := d.stats(ctx)
 	return s.Pending, ok
@@ -47,12 +47,12 @@ func (d *database) stats(ctx context.Context) (outbox.Stats, bool) {
 	defer cancel()
 	all, err := d.log.Stats(ctx, subscription)
 	if err != nil || len(all) != 1 {
-		return outbox.Stats{}, false // nobody has claimed it yet
+		return outbox.Stats{}, false // not claimed yet
 	}
 	return all[0], true
 }
 
-// databases are fresh ones by name.
+// databases opens fresh databases, by name.
 var databases = map[string]func(t *testing.T) *database{"sqlite": onSQLite, "postgres": onPostgres}
 
 func onSQLite(t *testing.T) *database {
@@ -100,5 +100,5 @@ func (x sqliteTx) savepoint(ctx context.Context, fn func() error) error {
 	return x.tx.Savepoint(ctx, fn)
 }
 
-// linger does nothing: the others wait for the lock, and end in the order in which they get it.
+// linger does nothing: writers wait for the write lock, and end in the order in which they get it.
 func (x sqliteTx) linger(context.Context) error { return nil }

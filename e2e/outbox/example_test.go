@@ -14,8 +14,9 @@ import (
 	"github.com/emitd/emitd/internal/pgtest"
 )
 
-// TestExample runs the order service on Postgres with NATS: two processes at once, 120 orders each.
-// The stream has what the table has, the orders of each customer in their order, and nothing twice.
+// TestExample runs the order service on Postgres with NATS: two processes at once, 120 orders each. The
+// stream must have exactly the orders of the table, those of each customer in their order, and none
+// twice.
 func TestExample(t *testing.T) {
 	t.Parallel()
 	bin := filepath.Join(t.TempDir(), "orders")
@@ -47,7 +48,7 @@ func TestExample(t *testing.T) {
 	for customer, list := range numbers {
 		seen += len(list)
 		for i, n := range list {
-			if n != i+1 { // what was sold out left no number
+			if n != i+1 { // sold-out orders use no number
 				t.Errorf("the orders of %s came as %v", customer, list)
 				break
 			}
@@ -58,7 +59,7 @@ func TestExample(t *testing.T) {
 	}
 }
 
-// stored is how many orders there are.
+// stored returns the number of orders.
 func stored(ctx context.Context, t *testing.T, url string) (n int) {
 	t.Helper()
 	conn, err := pgx.Connect(ctx, url)

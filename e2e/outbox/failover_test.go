@@ -16,10 +16,10 @@ import (
 	"github.com/emitd/emitd/internal/pgtest"
 )
 
-// TestDrillOtherServer moves the database to another server under living relays: to a standby that
-// lost the newest commits and is promoted, and to a new cluster from a dump, whose transaction numbers
-// are lower. What is on the new server is delivered, in order; what was lost with the old one may have
-// been delivered before.
+// TestDrillOtherServer moves the database to another server under running relays: to a promoted standby
+// that lost the newest commits, and to a new server restored from a dump, with lower transaction IDs.
+// What is on the new server must be delivered, in order. What was lost with the old one may have been
+// delivered before.
 func TestDrillOtherServer(t *testing.T) {
 	drill.Aside(t)
 	for name, move := range map[string]func(t *testing.T, from *pgtest.Server) (prepare func(), finish func() *pgtest.Server){
@@ -86,7 +86,7 @@ func otherServer(t *testing.T, name string, move func(*testing.T, *pgtest.Server
 	v.report(t, what, byFailover)
 }
 
-// keep forgets what is not on the new server, and returns it.
+// keep removes the messages that are not on the new server, and returns them.
 func (l *ledger) keep(kept map[uuid.UUID]bool) (gone map[uuid.UUID]bool) {
 	gone = map[uuid.UUID]bool{}
 	for id := range l.place {
@@ -111,7 +111,7 @@ func (l *ledger) follow(first *ledger) {
 	}
 }
 
-// promotion is a standby that stops following before the last commits.
+// promotion prepares a standby that stops replicating before the last commits.
 func promotion(t *testing.T, from *pgtest.Server) (prepare func(), finish func() *pgtest.Server) {
 	standby, err := from.Standby(pgtest.Config{})
 	if err != nil {
@@ -126,7 +126,7 @@ func promotion(t *testing.T, from *pgtest.Server) (prepare func(), finish func()
 	}
 }
 
-// restore is a dump that was taken before the last commits, on a new server.
+// restore prepares a dump that is taken before the last commits, for a new server.
 func restore(t *testing.T, from *pgtest.Server) (prepare func(), finish func() *pgtest.Server) {
 	bin, err := pgtest.Binaries()
 	must(t, err)
@@ -154,7 +154,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// address is the host and port of a URL.
+// address returns the host and port of a URL.
 func address(t *testing.T, text string) string {
 	t.Helper()
 	u, err := url.Parse(text)

@@ -8,22 +8,22 @@ import (
 	"testing"
 )
 
-// valve can keep back what some connections send, as a network does whose packets arrive late.
+// valve can delay what some connections send, as a network with late packets does.
 type valve struct {
-	held atomic.Int64 // bytes that were kept back
+	held atomic.Int64 // bytes that were delayed
 
 	mu   sync.Mutex
 	taps []*tap
-	open chan struct{} // of the taps that are held
+	open chan struct{} // of the held taps
 }
 
-// tap is one connection's.
+// tap is the valve's part in one connection.
 type tap struct{ open chan struct{} } // closed while bytes pass
 
-// passing is open for good.
+// passing is a channel that is closed from the start.
 var passing = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-// tap returns what bytes of a connection have to pass.
+// tap returns a function that each write of a connection must call; it blocks while the valve holds.
 func (v *valve) tap() (pass func(n int)) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -42,7 +42,7 @@ func (v *valve) tap() (pass func(n int)) {
 	}
 }
 
-// hold keeps back what is sent by the connections that there are. New ones are not held.
+// hold delays what the existing connections send. New connections are not affected.
 func (v *valve) hold() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -52,7 +52,7 @@ func (v *valve) hold() {
 	}
 }
 
-// release lets go of it.
+// release lets the delayed bytes pass.
 func (v *valve) release() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -88,7 +88,7 @@ func (c tappedConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// gate stands between a node and the receiver, with a valve.
+// gate is a proxy between a node and the receiver, with a valve.
 type gate struct {
 	valve
 	l net.Listener

@@ -11,8 +11,8 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// TestDrillTwoRelays has two relays on two nodes share the shards, and kills one after the other: the
-// messages of its shards are delivered by another node within the bound of the profile.
+// TestDrillTwoRelays lets relays on two nodes share the shards, and kills one after the other. Another
+// node must deliver the messages of the killed node's shards within the bound of the profile.
 func TestDrillTwoRelays(t *testing.T) {
 	for name, open := range databases {
 		t.Run(name, func(t *testing.T) {
@@ -30,7 +30,7 @@ func TestDrillTwoRelays(t *testing.T) {
 	}
 }
 
-// handOvers is how long shards waited, and what was seen.
+// handOvers holds how long shards waited, and the verdict.
 type handOvers struct {
 	verdict
 	took []time.Duration
@@ -48,7 +48,7 @@ func (c *cluster) handOvers(end func(*drill.Node) func()) (h handOvers) {
 	return h
 }
 
-// killed and stopped end a node, and return what waits until it has ended.
+// killed and stopped end a node, and return a function that waits until it has ended.
 func killed(n *drill.Node) func() {
 	n.Kill()
 	return func() {}
@@ -60,8 +60,8 @@ func stopped(n *drill.Node) func() {
 	return func() { <-ended }
 }
 
-// handOver ends the node of a unit and returns how long its shards wait, while those of another node go
-// on.
+// handOver ends the node of a unit and returns how long its shards wait, while the shards of another node
+// are still served.
 func (c *cluster) handOver(w *writers, index int, end func(*drill.Node) func()) time.Duration {
 	c.t.Helper()
 	c.known()
@@ -94,10 +94,10 @@ func (c *cluster) handOver(w *writers, index int, end func(*drill.Node) func()) 
 	return took
 }
 
-// TestDrillZombie stops a relay with SIGSTOP beyond its registration, while it publishes, and lets it
-// go on when another one has its shards; what it had sent arrives only then. It advances nothing, and
-// where the receiver fences, readers see nothing of it. The webhook has no fence: there the drill
-// must see it.
+// TestDrillZombie stops a relay with SIGSTOP beyond its registration, while it publishes, and continues
+// it after another relay has its shards; what it had sent arrives only then. It must advance nothing. If
+// the receiver fences, readers must see nothing of it. The webhook has no fence, so there the drill must
+// see its messages.
 func TestDrillZombie(t *testing.T) {
 	drill.Aside(t)
 	for _, s := range []struct{ database, receiver string }{
@@ -119,7 +119,7 @@ func zombie(t *testing.T, db *database, to receiver, name string) {
 		w.more(300)
 		old := c.relaying()[0]
 		late := c.valves[old.node]
-		late.hold() // what it sends just before it stops arrives when it goes on
+		late.hold() // what it sends just before the stop arrives when it continues
 		until(t, time.Minute, "something is on its way", func() bool { return late.held.Load() > 0 })
 		old.node.Freeze()
 		now := c.moved(old)

@@ -13,10 +13,10 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// TestDrillHeadOfLine puts 10,000 messages of one key and one of each of 1,000 more at the head of the
-// log, which the receiver refuses to take, and compares the latency of other keys with that of a log
-// without them, in runs by turns. Two sets of runs without them show what the machine itself makes of
-// equal runs: as long as those differ by more than a tenth there are more turns, up to twice as many.
+// TestDrillHeadOfLine puts 10,000 messages of one key, and one of each of 1,000 other keys, at the head
+// of the log, and the receiver refuses them all. It compares the latency of other keys with that of a log
+// without these messages, in alternating runs. Two sets of runs without them show the machine's own
+// variation. While those differ by more than a tenth there are more runs, up to twice as many.
 func TestDrillHeadOfLine(t *testing.T) {
 	drill.Aside(t)
 	stuck, bad, good, turns := 1000, 100, 200, 1
@@ -56,7 +56,7 @@ func at(p float64, took []time.Duration) time.Duration {
 	return sorted[min(int(p*float64(len(sorted))), len(sorted)-1)]
 }
 
-// undeliverable are messages of one key, and of others, which the receiver refuses.
+// undeliverable returns messages of one key and of other keys, all of which the receiver refuses.
 func undeliverable(ofOne, others int) (messages []outbox.Message) {
 	for range ofOne {
 		messages = append(messages, message("bad"))
@@ -67,8 +67,8 @@ func undeliverable(ofOne, others int) (messages []outbox.Message) {
 	return messages
 }
 
-// latency publishes one message after another, five milliseconds apart, behind those that cannot be
-// delivered, and returns how long each took from its commit to its arrival, and how long the first.
+// latency publishes messages five milliseconds apart, behind those that cannot be delivered. It returns
+// the time from commit to arrival for each, and for the first.
 func latency(t *testing.T, db *database, refused []outbox.Message, n int) (took []time.Duration, first time.Duration) {
 	h := newHook(t)
 	h.answer = func(key string) int {

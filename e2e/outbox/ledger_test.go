@@ -11,10 +11,10 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// ledger is what was committed and what was not, as those who did it noted.
+// ledger records what the writers committed and what they rolled back.
 type ledger struct {
 	mu sync.Mutex
-	// place is that of a committed message among those of its key, in the order of the key's lock.
+	// place is the index of a committed message among those of its key, in the order of the key's lock.
 	place  map[uuid.UUID]int
 	key    map[uuid.UUID]string
 	length map[string]int // of each key
@@ -25,8 +25,8 @@ func newLedger() *ledger {
 	return &ledger{place: map[uuid.UUID]int{}, key: map[uuid.UUID]string{}, length: map[string]int{}, undone: map[uuid.UUID]bool{}}
 }
 
-// note writes down what a transaction is about to commit, and what it has undone. The writer calls it
-// as its last act, while it has the lock of the key: so places are in the order of the locks.
+// note records what a transaction is about to commit and what it has undone. The writer calls it last,
+// while it holds the lock of the key, so that places are in the order of the locks.
 func (l *ledger) note(kept, gone []outbox.Message) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -39,7 +39,7 @@ func (l *ledger) note(kept, gone []outbox.Message) {
 	}
 }
 
-// committed is how many messages were.
+// committed returns the number of committed messages.
 func (l *ledger) committed() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -49,11 +49,11 @@ func (l *ledger) committed() int {
 // arrival is a message as a reader of the receiver sees it.
 type arrival struct {
 	id         uuid.UUID
-	generation int64 // of the relay that sent it; 0 where the receiver does not keep it
-	partition  int32 // of a receiver that keeps order in partitions only
+	generation int64 // of the relay that sent it; 0 if the receiver does not store it
+	partition  int32 // of a receiver that keeps order only within partitions
 }
 
-// verdict counts what the two records say about each other.
+// verdict is the result of comparing the two records.
 type verdict struct {
 	committed, undone int // messages
 
@@ -61,14 +61,15 @@ type verdict struct {
 	ghosts     int // seen, and not committed
 	inversions int // first seen after a later one of its key
 	repeated   int // seen again
-	// unexplained were seen again from the same relay: no crash and no hand-over lies between.
+	// unexplained counts messages seen again from the same relay, without a crash or a hand-over in between.
 	unexplained int
-	// backwards came from an older relay than one before of the same key, or the same message.
+	// backwards counts messages from an older relay than an earlier message of the same key, or than an
+	// earlier arrival of the same message.
 	backwards int
 }
 
-// judge compares. The arrivals are in the order in which readers see them; of different keys it may
-// be any.
+// judge compares the arrivals with the ledger. They are in the order in which readers see them; between
+// different keys any order is valid.
 func (l *ledger) judge(arrivals []arrival) verdict {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -108,7 +109,7 @@ func (l *ledger) judge(arrivals []arrival) verdict {
 	return v
 }
 
-// repeats is what may be seen again.
+// repeats says which messages may be seen again.
 type repeats string
 
 const (
@@ -117,7 +118,7 @@ const (
 	byFailover repeats = "explained by the failover"
 )
 
-// report compares with the promises, and notes the figures for the document.
+// report checks the verdict against the promises, and records the figures for the document.
 func (v verdict) report(t *testing.T, what string, again repeats) {
 	t.Helper()
 	t.Logf("%s: %d messages committed, %d rolled back: %+v", what, v.committed, v.undone, v)
@@ -135,7 +136,7 @@ func (v verdict) report(t *testing.T, what string, again repeats) {
 	}
 }
 
-// TestJudgeBites shows that the judge finds what it looks for.
+// TestJudgeBites checks that judge finds violations.
 func TestJudgeBites(t *testing.T) {
 	t.Parallel()
 	l := newLedger()

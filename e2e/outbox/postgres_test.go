@@ -34,7 +34,7 @@ func closed(t *testing.T, s *pgtest.Server) {
 	}
 }
 
-// onServer makes a cluster's and an outbox's tables on a server.
+// onServer creates the tables of a cluster and an outbox on a server.
 func onServer(t *testing.T, server *pgtest.Server) *database {
 	t.Helper()
 	if _, err := postgres.Migrate(t.Context(), postgres.Config{URL: server.URL("postgres")}, postgres.Version); err != nil {
@@ -46,7 +46,7 @@ func onServer(t *testing.T, server *pgtest.Server) *database {
 	return reach(t, server)
 }
 
-// reach opens what is on a server.
+// reach opens the tables on a server.
 func reach(t *testing.T, server *pgtest.Server) *database {
 	t.Helper()
 	ctx := context.Background()

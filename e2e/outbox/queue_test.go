@@ -19,7 +19,7 @@ import (
 	"github.com/emitd/emitd/storage/sqlite"
 )
 
-// dial makes a client of the nodes that live.
+// dial makes a client of the live nodes.
 func dial(t *testing.T, c *drill.Cluster) *client.Client {
 	t.Helper()
 	var addresses []string
@@ -37,8 +37,8 @@ func dial(t *testing.T, c *drill.Cluster) *client.Client {
 	return q
 }
 
-// toQueue enqueues jobs with the nodes' own broker, which dies with the relay when both are on one
-// node. The queue drops what comes again.
+// toQueue submits jobs to the nodes' own broker, which dies with the relay if both are on one node. The
+// queue drops repetitions.
 func toQueue(t *testing.T) receiver {
 	t.Helper()
 	return receiver{
@@ -49,7 +49,7 @@ func toQueue(t *testing.T) receiver {
 	}
 }
 
-// inQueue claims all jobs, in the order in which the queue hands them out: that of their submission.
+// inQueue claims all jobs, in the order in which the queue delivers them: that of their submission.
 func inQueue(t *testing.T, q queue.Consumer) (seen []arrival) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -72,8 +72,8 @@ func inQueue(t *testing.T, q queue.Consumer) (seen []arrival) {
 	}
 }
 
-// TestQueueSink is the suite of sinks against a node's broker. A queue that is not there is what
-// refuses; a broker that hangs at one job, or fails at it, there is none: it takes a call as a whole.
+// TestQueueSink runs the suite of sinks against a node's broker. A missing queue is the fault Refuse. The
+// faults that concern one job do not exist, because the broker takes a call as a whole.
 func TestQueueSink(t *testing.T) {
 	t.Parallel()
 	sinktest.Suite{
@@ -103,7 +103,7 @@ func TestQueueSink(t *testing.T) {
 	}.Run(t)
 }
 
-// altered sends messages to a queue that is not there.
+// altered sends chosen messages to a queue that does not exist.
 type altered struct {
 	to  outbox.Sink
 	bad map[uuid.UUID]bool
@@ -153,8 +153,8 @@ func jobs(t *testing.T, q queue.Operator) (all []queue.Info) {
 	}
 }
 
-// TestQueueJob looks at what arrives as a job: the id, the group, the type, and, in an envelope, all the
-// rest.
+// TestQueueJob checks the job that arrives: the ID, the group, the type, and, in an envelope, everything
+// else.
 func TestQueueJob(t *testing.T) {
 	t.Parallel()
 	q := dial(t, brokerNode(t))

@@ -24,28 +24,28 @@ import (
 	"github.com/emitd/emitd/internal/pgtest"
 )
 
-// receiver is where the relays deliver to.
+// receiver is the destination of the relays.
 type receiver struct {
-	// sink is YAML of the subscription's sink, which reaches the receiver at an address.
+	// sink returns the YAML of the subscription's sink for an address of the receiver.
 	sink    func(address string) string
-	address string   // host and port of the receiver; "" if it can be reached directly only
+	address string   // host and port of the receiver; "" if no proxy can be put in front of it
 	valve   *valve   // of the receiver itself, in that case; may be nil
 	args    []string // of the nodes
-	// arrivals are what readers see, in their order; it is read once, when all is delivered.
+	// arrivals returns what readers see, in their order. It is read once, when everything is delivered.
 	arrivals func(c *cluster) []arrival
-	// arrived tells whether a message has been seen; nil where that is not cheap.
+	// arrived reports whether a message has been seen; nil if that is expensive.
 	arrived func(id uuid.UUID) bool
-	// fenced says that the receiver itself refuses a relay that was replaced.
+	// fenced says that the receiver itself rejects a relay that was replaced.
 	fenced bool
 	again  repeats // of what readers see
 }
 
-// receivers are fresh ones by name.
+// receivers opens fresh receivers, by name.
 var receivers = map[string]func(t *testing.T) receiver{
 	"webhook":  func(t *testing.T) receiver { return newHook(t).receiver() },
 	"postgres": toPostgres,
 	"nats":     func(t *testing.T) receiver { return toNATS(t, 2*time.Minute, never) },
-	// A stream that soon forgets what it has: only its fence refuses what comes late.
+	// A stream with a short duplicate window: only its fence rejects late messages.
 	"nats, forgetful": func(t *testing.T) receiver { return toNATS(t, 100*time.Millisecond, byHandOver) },
 	"kafka":           toKafka,
 	"queue":           toQueue,
@@ -54,7 +54,7 @@ var receivers = map[string]func(t *testing.T) receiver{
 // hook is a service that is posted to.
 type hook struct {
 	server *httptest.Server
-	// answer says what to answer to messages of a key; nil: 200.
+	// answer returns the status for messages of a key; nil means 200.
 	answer func(key string) int
 
 	mu   sync.Mutex
@@ -90,7 +90,7 @@ func (h *hook) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// arrived tells when a message came first.
+// arrived returns when a message first arrived.
 func (h *hook) arrived(id uuid.UUID) (time.Time, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -116,7 +116,7 @@ func (h *hook) receiver() receiver {
 	}
 }
 
-// toPostgres inserts into a table that would take a message twice: only the sink keeps it from that.
+// toPostgres inserts into a table that would accept a message twice: only the sink prevents that.
 func toPostgres(t *testing.T) receiver {
 	t.Helper()
 	text := pgtest.Database(t)
@@ -181,8 +181,8 @@ func startNATS(t *testing.T) (url string, js jetstream.JetStream) {
 	return s.ClientURL(), js
 }
 
-// toNATS publishes to a stream that binds the markers of the fence, too, and drops what comes again
-// within a window.
+// toNATS publishes to a stream that also binds the markers of the fence, and drops repetitions within a
+// window.
 func toNATS(t *testing.T, window time.Duration, again repeats) receiver {
 	t.Helper()
 	url, js := startNATS(t)
@@ -202,7 +202,7 @@ func toNATS(t *testing.T, window time.Duration, again repeats) receiver {
 	}
 }
 
-// inStream is what the stream has.
+// inStream returns the messages of the stream.
 func inStream(t *testing.T, js jetstream.JetStream) (seen []arrival) {
 	t.Helper()
 	for _, m := range messagesIn(t, js) {
@@ -254,8 +254,8 @@ func parse(t *testing.T, id, generation string) arrival {
 	return a
 }
 
-// toKafka produces in transactions. A crash between a transaction and the advance of the cursor makes
-// messages come again: readers see them twice, but none of a relay that was replaced.
+// toKafka produces in transactions. A crash after a transaction and before the advance of the cursor
+// repeats messages: readers see them twice, but none of a replaced relay.
 func toKafka(t *testing.T) receiver {
 	t.Helper()
 	v := &valve{}
@@ -276,7 +276,7 @@ func toKafka(t *testing.T) receiver {
 	}
 }
 
-// inTopic reads what is committed in the topic, partition by partition in its order.
+// inTopic reads the committed records of the topic, in order within each partition.
 func inTopic(t *testing.T, k *kfake.Cluster) (seen []arrival) {
 	t.Helper()
 	client, err := kgo.NewClient(kgo.SeedBrokers(k.ListenAddrs()...), kgo.ConsumeTopics(topic),
@@ -308,7 +308,7 @@ func inTopic(t *testing.T, k *kfake.Cluster) (seen []arrival) {
 				delete(ends, r.Partition)
 			}
 		})
-		// Records of an aborted transaction are not handed out: look how far the reader is.
+		// Records of an aborted transaction are not returned, so the reader's position shows how far it is.
 		for p, at := range client.UncommittedOffsets()[topic] {
 			if end, open := ends[p]; open && at.Offset >= end {
 				delete(ends, p)

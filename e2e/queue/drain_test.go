@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	blob.Main(after{m})
 }
 
-// after is the tests, with what is done when they have ended.
+// after runs the tests and then cleans up.
 type after struct{ *testing.M }
 
 // Run runs the tests.
@@ -40,14 +40,14 @@ func (a after) Run() int {
 	return code
 }
 
-// place is an object store as the nodes reach it, and as the test does.
+// place is an object store with what nodes and the test need to reach it.
 type place struct {
 	url    string
-	env    []string // that reaching it needs
+	env    []string // that are needed to reach it
 	bucket objectstore.Bucket
 }
 
-// buckets open an object store each.
+// buckets open one object store each.
 var buckets = map[string]func(t *testing.T) place{
 	"directory": func(t *testing.T) place {
 		path := t.TempDir()
@@ -67,7 +67,7 @@ func served(t *testing.T, kind blob.Kind) place {
 	return place{url: s.URL("queues"), env: s.Credentials(), bucket: s.Open(t, "latency")}
 }
 
-// latency returns what a write takes, the median of some.
+// latency returns the median duration of a write.
 func (p place) latency(t *testing.T) time.Duration {
 	var took []time.Duration
 	for i := range 51 {
@@ -81,8 +81,8 @@ func (p place) latency(t *testing.T) time.Duration {
 	return took[len(took)/2]
 }
 
-// TestDrillDrain submits many jobs and works them off with two workers while the node with the
-// broker is killed again and again: every acknowledged job is completed exactly once.
+// TestDrillDrain submits many jobs, and two workers work them off while the broker's node is killed again
+// and again. Every acknowledged job must be completed exactly once.
 func TestDrillDrain(t *testing.T) {
 	drill.Aside(t)
 	for _, name := range slices.Sorted(maps.Keys(buckets)) {
@@ -166,8 +166,8 @@ func cluster(t *testing.T, objects place) *drill.Cluster {
 	return c
 }
 
-// reach makes a client of the nodes that live. Nodes that were killed are tried as well, as
-// addresses of a real client would be.
+// reach makes a client of the live nodes. It also tries killed nodes, as a real client with their
+// addresses would.
 func reach(t *testing.T, c *drill.Cluster) *client.Client {
 	q, err := client.New(client.Config{Locator: locate.New(locate.Config{Cluster: c.Store}), RetryFor: 2 * time.Minute, Backoff: 10 * time.Millisecond, MaxBackoff: 50 * time.Millisecond})
 	if err != nil {
@@ -177,7 +177,7 @@ func reach(t *testing.T, c *drill.Cluster) *client.Client {
 	return q
 }
 
-// broker returns the living node that serves the default queue.
+// broker returns the live node that serves the default queue.
 func broker(c *drill.Cluster) *drill.Node {
 	address, _, err := locate.New(locate.Config{Cluster: c.Store}).Broker(context.Background(), queue.DefaultQueue, 0)
 	if err != nil || address == "" {
@@ -226,14 +226,14 @@ func submit(ctx context.Context, t *testing.T, q queue.Producer, jobs int) []str
 	return ids
 }
 
-// record counts what happened to each job.
+// record counts the executions and completions of each job.
 type record struct {
 	mu                  sync.Mutex
 	executed, completed map[string]int
-	// unheard are jobs of which a worker gave up to say how they ended: a broker that was killed may
-	// have kept it without an answer, and the next one came too late.
+	// unheard holds jobs whose result a worker could not report. A killed broker may have stored the
+	// completion without answering, and the next attempt came too late.
 	unheard map[string]bool
-	asked   map[string]bool // those of them that the queue says were completed
+	asked   map[string]bool // those of them that are completed according to the queue
 }
 
 func (r *record) lost(id string) {
@@ -242,7 +242,7 @@ func (r *record) lost(id string) {
 	r.unheard[id] = true
 }
 
-// open returns the jobs that may have been completed without anybody hearing of it.
+// open returns the jobs that may have been completed without an answer to the worker.
 func (r *record) open() (ids []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -254,7 +254,7 @@ func (r *record) open() (ids []string) {
 	return ids
 }
 
-// hear asks the queue, which is empty, how those ended.
+// hear asks the queue, which is empty by then, how those jobs ended.
 func (r *record) hear(ctx context.Context, t *testing.T, q *client.Client) {
 	for _, id := range r.open() {
 		info, _, err := q.Get(ctx, queue.DefaultQueue, id)
@@ -266,7 +266,7 @@ func (r *record) hear(ctx context.Context, t *testing.T, q *client.Client) {
 	}
 }
 
-// ask notes a job of which the queue said that it was completed; a worker may say so yet.
+// ask records a job that is completed according to the queue. A worker may still report it.
 func (r *record) ask(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

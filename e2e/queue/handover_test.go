@@ -13,8 +13,8 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// TestDrillHandOver measures for how long the queue takes no job when its broker stops cleanly,
-// and when it is killed.
+// TestDrillHandOver measures for how long the queue accepts no job when its broker stops cleanly, and
+// when it is killed.
 func TestDrillHandOver(t *testing.T) {
 	drill.Aside(t)
 	for _, name := range slices.Sorted(maps.Keys(buckets)) {
@@ -62,7 +62,7 @@ func (h *handover) start() {
 	h.c.Start(fmt.Sprintf("n%d", h.started))
 }
 
-// put submits a job and returns what that took.
+// put submits a job and returns how long that took.
 func (h *handover) put() time.Duration {
 	began := time.Now()
 	if _, err := h.q.Enqueue(context.Background(), queue.DefaultQueue, []queue.Job{{Payload: []byte("1")}}); err != nil {
@@ -71,8 +71,8 @@ func (h *handover) put() time.Duration {
 	return time.Since(began)
 }
 
-// settled waits until all nodes have been members for a while: a cluster that has just come together
-// waits for more.
+// settled waits until all nodes have been members for a while, because a cluster of only new nodes waits
+// for more.
 func (h *handover) settled() {
 	alive := len(slices.DeleteFunc(slices.Clone(h.c.Nodes()), func(n *drill.Node) bool { return !n.Alive() }))
 	h.c.Until(time.Minute, "all nodes are members", func() bool {
@@ -82,8 +82,8 @@ func (h *handover) settled() {
 	h.c.Known(h.c.Timing().SettleWindow)
 }
 
-// gap ends the broker's node, starts another one, and returns the longest that a job took to be
-// taken until another node served the queue. What is longer than slow is told with its events.
+// gap ends the broker's node, starts another one, and returns the longest time that a submit took until
+// another node served the queue. If that is longer than slow, it logs the events.
 func (h *handover) gap(end func(n *drill.Node), slow time.Duration) (longest time.Duration) {
 	h.settled()
 	defer func() {
@@ -110,7 +110,7 @@ func (h *handover) gap(end func(n *drill.Node), slow time.Duration) (longest tim
 	return max(longest, h.put())
 }
 
-// TestDrillHandOverLoaded is the same with many jobs that wait: the successor reads them all.
+// TestDrillHandOverLoaded does the same with many waiting jobs, all of which the successor must read.
 func TestDrillHandOverLoaded(t *testing.T) {
 	drill.Aside(t)
 	jobs := 20_000

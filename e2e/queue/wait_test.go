@@ -13,11 +13,11 @@ import (
 	"github.com/emitd/emitd/e2e/drill"
 )
 
-// waitsAt is how a node that waits says where it listens.
+// waitsAt matches the log line in which a waiting node names its address.
 var waitsAt = regexp.MustCompile(`"msg":"the cluster store is away; this node waits for it","code":"E5101".*"address":"([^"]+)"`)
 
-// TestServeWaitsForABucket: a node whose cluster store is a bucket waits while the bucket's server is down,
-// says so, and runs once it is up.
+// TestServeWaitsForABucket checks a node whose cluster store is a bucket. It must wait while the bucket's
+// server is down, report that, and run once the server is up.
 func TestServeWaitsForABucket(t *testing.T) {
 	t.Parallel()
 	server := blob.Start(t, blob.FakeGCS)
@@ -47,7 +47,7 @@ func TestServeWaitsForABucket(t *testing.T) {
 	n.Stop()
 }
 
-// running fails when the node has ended, and pauses a little.
+// running fails the test if the node has ended, and pauses briefly.
 func running(t *testing.T, n *drill.Node) {
 	t.Helper()
 	time.Sleep(50 * time.Millisecond)
@@ -56,7 +56,7 @@ func running(t *testing.T, n *drill.Node) {
 	}
 }
 
-// probe returns status and body.
+// probe returns status and body of an answer.
 func probe(t *testing.T, url string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
