@@ -19,8 +19,9 @@ import (
 	"github.com/emitd/emitd/outbox/sink/sinktest"
 )
 
-// Workers that begin at once have one producer between them: whoever initialised another would have the
-// broker refuse those before. When it cannot be initialised, the next worker tries.
+// TestKafkaWorkersShareAProducer checks that workers that start at the same time share one producer. A
+// second initialisation would make the broker reject the producer before it. If the producer cannot be
+// initialised, the next worker tries.
 func TestKafkaWorkersShareAProducer(t *testing.T) {
 	t.Parallel()
 	for _, refused := range []int64{0, 1} {
@@ -73,8 +74,8 @@ func TestKafkaWorkersShareAProducer(t *testing.T) {
 	}
 }
 
-// A broker that is silent holds up a fence no longer than it takes to know that, and others' producers
-// are fenced all the same.
+// TestKafkaFenceBesideASilentBroker checks that a silent broker delays a fence only until it counts as
+// gone, and that producers of other ranges are fenced all the same.
 func TestKafkaFenceBesideASilentBroker(t *testing.T) {
 	t.Parallel()
 	k := newCluster(t, kfake.NumBrokers(3), kfake.SeedTopics(1, "good"))
@@ -97,8 +98,8 @@ func TestKafkaFenceBesideASilentBroker(t *testing.T) {
 	}
 }
 
-// A delivery that does not get its turn, because the transaction before does not end, is no failure of
-// its messages.
+// TestKafkaWaitsForTheTransactionBefore checks a delivery that cannot start because the previous
+// transaction does not end: that is not a failure of its messages.
 func TestKafkaWaitsForTheTransactionBefore(t *testing.T) {
 	t.Parallel()
 	k := newCluster(t)
@@ -131,7 +132,8 @@ func TestKafkaWaitsForTheTransactionBefore(t *testing.T) {
 	judge(t, k.received(t), rows, true)
 }
 
-// The broker that is asked for the others may vanish: that the others are there is known.
+// TestKafkaFirstBrokerVanishes loses the broker that the client asks for the others: the sink must find
+// out that the others are there.
 func TestKafkaFirstBrokerVanishes(t *testing.T) {
 	t.Parallel()
 	k := newCluster(t, kfake.NumBrokers(3), kfake.SeedTopics(1, "good"))
@@ -147,7 +149,7 @@ func TestKafkaFirstBrokerVanishes(t *testing.T) {
 	k.ControlKey(int16(kmsg.Metadata), func(kmsg.Request) (kmsg.Response, error, bool) {
 		k.KeepControl()
 		if lost.Load() {
-			ask() // another broker, whether it is there
+			ask() // checks that another broker is there
 		}
 		return nil, nil, false
 	})
@@ -161,7 +163,7 @@ func TestKafkaFirstBrokerVanishes(t *testing.T) {
 	all(t, deliver(t, s, "0-63", 5, sinktest.Rows("good", 5, 1)), nil)
 }
 
-// begin is a producer that has a transaction open, with a record of the topic good.
+// begin returns a producer with an open transaction that has a record of the topic good.
 func (c *cluster) begin(t *testing.T, id string) *kgo.Client {
 	t.Helper()
 	client, err := kgo.NewClient(kgo.SeedBrokers(c.ListenAddrs()...), kgo.TransactionalID(id))
@@ -172,8 +174,8 @@ func (c *cluster) begin(t *testing.T, id string) *kgo.Client {
 	return client
 }
 
-// A fence ends with its context, whatever it waits for: its turn, the coordinator, the brokers that
-// list, or another producer's transaction that does not end.
+// TestKafkaFenceEndsWithItsContext checks that a fence ends with its context, whatever it waits for: its
+// turn, the coordinator, the brokers that list, or another producer's transaction that does not end.
 func TestKafkaFenceEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	for name, wait := range map[string]func(k *cluster, release <-chan struct{}, waits func()){

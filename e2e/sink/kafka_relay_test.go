@@ -64,7 +64,7 @@ func (o *office) publish(t *testing.T, keys ...string) {
 	}))
 }
 
-// relay starts a relay of a generation.
+// relay starts a relay with a generation.
 func (o *office) relay(t *testing.T, generation int64, cfg outbox.Config) (a *daemon.Assignment, ended <-chan error) {
 	t.Helper()
 	cfg.Name, cfg.Log, cfg.Logger = "billing", o.log, slog.New(slog.DiscardHandler)
@@ -77,7 +77,7 @@ func (o *office) relay(t *testing.T, generation int64, cfg outbox.Config) (a *da
 	return a, done
 }
 
-// drained waits for a relay that is to end by itself.
+// drained drains a relay and waits until it has ended.
 func drained(t *testing.T, a *daemon.Assignment, ended <-chan error) {
 	t.Helper()
 	a.BeginDrain()
@@ -89,8 +89,8 @@ func drained(t *testing.T, a *daemon.Assignment, ended <-chan error) {
 	}
 }
 
-// arrived is what readers of committed records see of each key, by the first arrival of each message,
-// and how many came again. It fails when one overtook another.
+// arrived returns the last message of each key that readers of committed records see, by first arrival,
+// and how many messages were repeated. It fails if a message overtook another.
 func (o *office) arrived(t *testing.T, k *cluster) (last map[string]int, again int) {
 	t.Helper()
 	last = map[string]int{}
@@ -109,7 +109,7 @@ func (o *office) arrived(t *testing.T, k *cluster) (last map[string]int, again i
 	return last, again
 }
 
-// delivered waits until all messages of keys have arrived and nothing waits.
+// delivered waits until all messages of keys have arrived and nothing is pending.
 func (o *office) delivered(t *testing.T, k *cluster, keys ...string) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("everything of %v is delivered", keys), func() bool {
@@ -132,7 +132,7 @@ func (o *office) empty(t *testing.T) {
 	})
 }
 
-// outage is a sink that tells how often it was down, and whether it failed at all.
+// outage is a sink that records how often it was down, and whether it failed at all.
 type outage struct {
 	*kafka.Sink
 	down     atomic.Int64
@@ -153,10 +153,10 @@ func (o *outage) Deliver(ctx context.Context, d outbox.Delivery) []error {
 	return errs
 }
 
-// A relay delivers while brokers come and go. While one is gone, keys of its partition wait in their
-// lanes, and without transactions the others flow and nothing is counted against them; while all are,
-// nothing is counted against any message. Keys stay in order, nothing is given up, and what comes again
-// is what was under way.
+// TestKafkaRelayOutlivesBrokers delivers while brokers vanish and return. While one is gone, keys of its
+// partitions are parked; without transactions other keys go on and no attempt of theirs is counted. While
+// all are gone, no attempt is counted at all. Keys stay in order, no message is given up, and only
+// messages that were in flight are repeated.
 func TestKafkaRelayOutlivesBrokers(t *testing.T) {
 	t.Parallel()
 	losses(t, relayOutlives)
@@ -171,12 +171,12 @@ func relayOutlives(t *testing.T, transactional bool, how loss) {
 	n := newNetwork(t, k)
 	sink := &outage{Sink: k.open(t, kafka.Config{Transactional: transactional, Options: n.through(time.Second)})}
 	o := newOffice(t)
-	const each = 5 // messages of a key in each part of the story
+	const each = 5 // messages of a key in each phase
 	type failure struct {
 		key string
 		err error
 	}
-	var failed [3][]failure // by the part in which a message was published; complete when the relay has ended
+	var failed [3][]failure // by the phase in which a message was published; complete when the relay has ended
 	a, ended := o.relay(t, 1, outbox.Config{
 		Sink: sink, DeliverTimeout: 2 * time.Second, Patience: time.Second,
 		Retry: outbox.Retry{Backoff: 100 * time.Millisecond, MaxBackoff: time.Second, MaxAttempts: -1},
@@ -212,7 +212,7 @@ func relayOutlives(t *testing.T, transactional bool, how loss) {
 	for range each {
 		o.publish(t, keys...)
 	}
-	if transactional { // a range has one transaction at a time, and one that waits holds up the others
+	if transactional { // a range has one transaction at a time, which holds up the others while it waits
 		eventually(t, "something waits", func() bool { return sink.troubled.Load() })
 	} else {
 		o.delivered(t, k, live...)
@@ -252,8 +252,9 @@ func relayOutlives(t *testing.T, transactional bool, how loss) {
 	}
 }
 
-// A relay that is paused in the middle of a transaction and overtaken publishes nothing that readers of
-// committed records see: not what it had produced, and nothing that it tries when it goes on.
+// TestKafkaRelayIsFencedByItsSuccessor pauses a relay in the middle of a transaction until it is
+// replaced. Readers of committed records must see neither what it had produced nor what it tries when it
+// continues.
 func TestKafkaRelayIsFencedByItsSuccessor(t *testing.T) {
 	t.Parallel()
 	k := newCluster(t)
@@ -270,7 +271,7 @@ func TestKafkaRelayIsFencedByItsSuccessor(t *testing.T) {
 	paused.Store(true)
 	k.ControlKey(int16(kmsg.EndTxn), func(kmsg.Request) (kmsg.Response, error, bool) {
 		k.KeepControl()
-		if paused.CompareAndSwap(true, false) { // all is produced, and the commit on its way
+		if paused.CompareAndSwap(true, false) { // everything is produced, and the commit is in flight
 			close(holds)
 			k.SleepControl(func() { <-release })
 		}

@@ -24,11 +24,11 @@ import (
 	"github.com/emitd/emitd/outbox/sink/sinktest"
 )
 
-// cluster is Kafka in the process.
+// cluster is a Kafka cluster in this process.
 type cluster struct {
 	*kfake.Cluster
 	mu      sync.Mutex
-	bad     map[string]sinktest.Fault // by id
+	bad     map[string]sinktest.Fault // by ID
 	release chan struct{}
 }
 
@@ -44,8 +44,8 @@ func newCluster(t *testing.T, opts ...kfake.Opt) *cluster {
 	return c
 }
 
-// produce makes a request fail that has a record with a fault in it: all of it, as brokers refuse
-// batches.
+// produce makes a request fail as a whole if it contains a record with a fault, because brokers refuse
+// whole batches.
 func (c *cluster) produce(req kmsg.Request) (kmsg.Response, error, bool) {
 	c.KeepControl()
 	p := req.(*kmsg.ProduceRequest)
@@ -109,7 +109,7 @@ func (c *cluster) fail(_ *testing.T, f sinktest.Fault, ids []uuid.UUID) {
 	}
 }
 
-// records reads what is committed in a topic.
+// records reads the committed records of a topic.
 func (c *cluster) records(t *testing.T, topic string) []*kgo.Record {
 	t.Helper()
 	client, err := kgo.NewClient(kgo.SeedBrokers(c.ListenAddrs()...), kgo.ConsumeTopics(topic),
@@ -140,7 +140,7 @@ func (c *cluster) records(t *testing.T, topic string) []*kgo.Record {
 				delete(ends, r.Partition)
 			}
 		})
-		// Records of an aborted transaction are not handed out: look how far the reader is.
+		// Records of an aborted transaction are not returned, so the reader's position shows how far it is.
 		for topic, partitions := range client.UncommittedOffsets() {
 			_ = topic
 			for p, at := range partitions {
@@ -204,7 +204,7 @@ func TestKafka(t *testing.T) {
 					Sink:     c.open(t, kafka.Config{Transactional: transactional, Options: []kgo.Opt{kgo.Dialer(n.dial)}}),
 					Received: c.received,
 					Fail: func(t *testing.T, f sinktest.Fault, ids []uuid.UUID) {
-						if f == sinktest.Down { // refused, and its port stays its own
+						if f == sinktest.Down { // refused; the port stays reserved
 							n.lose(refusing, c.ListenAddrs()...)
 							return
 						}
@@ -225,8 +225,8 @@ func TestKafkaFence(t *testing.T) {
 	}.run)
 }
 
-// A relay that is stopped in the middle of a transaction has its records in the log; a take-over aborts
-// them, and nothing it does later commits them.
+// TestKafkaTakeOverAbortsWhatIsOpen stops a relay in the middle of a transaction, with its records in
+// Kafka's log. A takeover must abort them, and nothing that the relay does later may commit them.
 func TestKafkaTakeOverAbortsWhatIsOpen(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -253,14 +253,15 @@ func TestKafkaTakeOverAbortsWhatIsOpen(t *testing.T) {
 	}
 }
 
-// A relay that was fenced by a newer one publishes nothing until Fence is called anew.
+// TestKafkaFencedOwnerComesBackByFence checks that a relay that was fenced by a newer producer publishes
+// nothing until Fence is called again.
 func TestKafkaFencedOwnerComesBackByFence(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	rows := sinktest.Rows("orders", 6, 2)
 	owner, late := c.open(t, kafka.Config{Transactional: true}), c.open(t, kafka.Config{Transactional: true})
 	all(t, []error{raise(t, owner, "0-63", 6)}, nil)
-	all(t, []error{raise(t, late, "0-63", 5)}, nil) // deposed before, but Kafka cannot know
+	all(t, []error{raise(t, late, "0-63", 5)}, nil) // replaced before, but Kafka cannot know that
 	all(t, deliver(t, owner, "0-63", 6, rows), outbox.ErrFenced)
 	all(t, deliver(t, owner, "0-63", 6, rows), outbox.ErrFenced)
 	all(t, []error{raise(t, owner, "0-63", 6)}, nil)
@@ -271,7 +272,7 @@ func TestKafkaFencedOwnerComesBackByFence(t *testing.T) {
 	}
 }
 
-// A delivery is visible as a whole.
+// TestKafkaTransactionIsWhole checks that a delivery becomes visible as a whole.
 func TestKafkaTransactionIsWhole(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -349,9 +350,9 @@ func TestKafkaErrors(t *testing.T) {
 	}
 }
 
-// A topic that takes nothing, because its partition has too few replicas, holds up its own messages and
-// no others, whether the record's time ends first or the delivery's. If brokers do not answer at all by
-// then, the sink is down.
+// TestKafkaStuckTopic checks a topic that takes no records because its partition has too few replicas. It
+// may hold up only its own messages, whether the record's time ends first or the delivery's. If no broker
+// answers by then, the sink is down.
 func TestKafkaStuckTopic(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -420,7 +421,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// What a broker refuses as a batch is not blamed on those who shared it.
+// TestKafkaInnocentsOfABatch checks that records that shared a refused batch are not blamed for it.
 func TestKafkaInnocentsOfABatch(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)

@@ -21,15 +21,15 @@ import (
 	"github.com/emitd/emitd/outbox/sink/sinktest"
 )
 
-// loss is how brokers vanish.
+// loss is a way in which brokers vanish.
 type loss string
 
 const (
-	refusing loss = "refusing" // connections end, and nobody listens
-	mute     loss = "mute"     // connections stand, and nothing comes through
+	refusing loss = "refusing" // connections end, and nothing listens
+	mute     loss = "mute"     // connections stay open, and no bytes get through
 )
 
-// network leads to the brokers of a cluster, to each by a wire of its own.
+// network connects to the brokers of a cluster, to each through its own wire.
 type network struct {
 	wires map[string]*wire // by the broker's address
 
@@ -46,7 +46,8 @@ func newNetwork(t *testing.T, c *cluster) *network {
 	return n
 }
 
-// through makes a client take this way, and a broker be gone that is silent for so long.
+// through returns the options of a client that uses the network, and treats a broker as gone after
+// silence.
 func (n *network) through(silence time.Duration, more ...kgo.Opt) []kgo.Opt {
 	return append(more, kgo.Dialer(n.dial), kgo.RequestTimeoutOverhead(silence))
 }
@@ -74,7 +75,7 @@ func (n *network) lose(how loss, addrs ...string) {
 	}
 }
 
-// restore makes all brokers be there.
+// restore brings all brokers back.
 func (n *network) restore() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -84,7 +85,7 @@ func (n *network) restore() {
 	}
 }
 
-// losses runs a test for both kinds of producers, and for both ways to vanish.
+// losses runs a test for both kinds of producers and both ways to vanish.
 func losses(t *testing.T, test func(t *testing.T, transactional bool, how loss)) {
 	for _, transactional := range []bool{false, true} {
 		for _, how := range []loss{refusing, mute} {
@@ -96,9 +97,9 @@ func losses(t *testing.T, test func(t *testing.T, transactional bool, how loss))
 	}
 }
 
-// Brokers that vanish after they have answered are a sink that is down, whether something was under way
-// or not, long before a record's time ends. When they are back, what was tried is delivered, keys in
-// their order, and not once for each attempt.
+// TestKafkaBrokersVanish checks that the sink is down soon after all brokers vanish, long before a
+// record's time ends, whether or not something was in flight. When they are back, everything that was
+// tried is delivered, keys in order, and not once per attempt.
 func TestKafkaBrokersVanish(t *testing.T) {
 	t.Parallel()
 	losses(t, func(t *testing.T, transactional bool, how loss) {
@@ -124,14 +125,14 @@ func vanish(t *testing.T, transactional, busy bool, how loss) {
 		k.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
 			k.KeepControl()
 			if produced.Add(1) == 1 {
-				n.lose(how, k.ListenAddrs()...) // the record is taken, and the answer lost
+				n.lose(how, k.ListenAddrs()...) // the record is taken, and its answer lost
 			}
 			return nil, nil, false
 		})
 	} else {
 		n.lose(how, k.ListenAddrs()...)
 	}
-	var workers sync.WaitGroup // as those of a relay, with keys of their own
+	var workers sync.WaitGroup // like those of a relay, each with its own keys
 	for w := range 3 {
 		workers.Go(func() {
 			for range 3 {
@@ -160,7 +161,7 @@ func vanish(t *testing.T, transactional, busy bool, how loss) {
 	judge(t, k.received(t), rows, transactional)
 }
 
-// part is what a worker has of rows: keys of its own.
+// part returns the rows of a worker, which has its own keys.
 func part(rows []outbox.Row, worker, of int) (mine []outbox.Row) {
 	for _, r := range rows {
 		if r.Shard%of == worker {
@@ -170,7 +171,7 @@ func part(rows []outbox.Row, worker, of int) (mine []outbox.Row) {
 	return mine
 }
 
-// judge looks for what was lost, overtaken or repeated once too often.
+// judge fails the test if a message was lost, overtaken, or repeated too often.
 func judge(t *testing.T, got []sinktest.Taken, rows []outbox.Row, once bool) {
 	t.Helper()
 	at := map[string]int{}
@@ -194,10 +195,10 @@ func judge(t *testing.T, got []sinktest.Taken, rows []outbox.Row, once bool) {
 	}
 }
 
-// One broker of several that vanishes is no sink that is down. The messages of its partitions wait, and
-// are neither given up nor overtaken; the others flow meanwhile, however many wait. When another broker
-// leads the partitions, one attempt delivers all. (With transactions a range has one at a time, and
-// others wait for their turn.)
+// TestKafkaOneBrokerVanishes checks that the sink is not down when one of several brokers vanishes. The
+// messages of its partitions wait, and are neither given up nor overtaken. The others go on meanwhile,
+// however many wait. When another broker leads the partitions, one attempt delivers all. (With
+// transactions a range has one at a time, and others wait for their turn.)
 func TestKafkaOneBrokerVanishes(t *testing.T) {
 	t.Parallel()
 	losses(t, oneVanishes)
@@ -211,7 +212,7 @@ func oneVanishes(t *testing.T, transactional bool, how loss) {
 	n := newNetwork(t, k)
 	s := k.open(t, kafka.Config{
 		Timeout: time.Minute, Transactional: transactional,
-		Options: n.through(2*time.Second, kgo.MaxBufferedRecords(50)), // less than is tried
+		Options: n.through(2*time.Second, kgo.MaxBufferedRecords(50)), // fewer than are tried
 	})
 	good, lost := sinktest.Rows("good", 50, 3), sinktest.Rows("lost", 30, 3)
 	must(t, raise(t, s, "0-63", 5))
@@ -234,7 +235,7 @@ func oneVanishes(t *testing.T, transactional bool, how loss) {
 		waiting := make(chan []error, 1)
 		go func() { waiting <- s.Deliver(ctx, d) }()
 		<-vanished
-		if transactional { // a transaction of the range is one of all its rows
+		if transactional { // a transaction has all rows of the range
 			cancel()
 		} else {
 			all(t, deliver(t, s, "0-63", 5, good[10*(round+1):10*(round+2)]), nil)

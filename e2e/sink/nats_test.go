@@ -18,7 +18,7 @@ import (
 	"github.com/emitd/emitd/outbox/sink/sinktest"
 )
 
-// broker is a NATS server in the process.
+// broker is a NATS server in this process.
 type broker struct {
 	server *server.Server
 	js     jetstream.JetStream
@@ -115,7 +115,7 @@ func TestNATS(t *testing.T) {
 			t.Parallel()
 			sinktest.Suite{Dedup: true, New: func(t *testing.T) *sinktest.Harness {
 				b := newBroker(t, &server.Options{})
-				// A full stream, and a subject that somebody listens to who never answers.
+				// A full stream, and a subject whose only listener never answers.
 				b.stream(t, jetstream.StreamConfig{Name: "FULL", Subjects: []string{"full"}, MaxMsgs: 1, Discard: jetstream.DiscardNew})
 				if _, err := b.js.Publish(t.Context(), "full", nil); err != nil {
 					t.Fatal(err)
@@ -130,7 +130,7 @@ func TestNATS(t *testing.T) {
 				a := &altered{Sink: b.open(t, cfg)}
 				topics := map[sinktest.Fault]string{sinktest.Refuse: "nowhere", sinktest.Falter: "full", sinktest.Hang: "silent"}
 				if fence {
-					// Another stream would be refused for good, for not being the one that is given.
+					// With Config.Stream, a message to another stream would be refused for good.
 					topics[sinktest.Falter] = "silent"
 				}
 				return &sinktest.Harness{Sink: a, Received: b.received, Fail: func(_ *testing.T, f sinktest.Fault, ids []uuid.UUID) {
@@ -154,7 +154,8 @@ func TestNATSFence(t *testing.T) {
 	}.run)
 }
 
-// A marker that the stream's limits removed is written anew, by its owner and by nobody else.
+// TestNATSMarkersMayExpire checks that a marker which the stream's limits removed is written again, by
+// its owner only.
 func TestNATSMarkersMayExpire(t *testing.T) {
 	t.Parallel()
 	b := newBroker(t, &server.Options{})
@@ -179,7 +180,7 @@ func TestNATSMessage(t *testing.T) {
 	s := b.open(t, nats.Config{})
 	row := sinktest.Rows("orders", 1, 1)[0]
 	row.TraceParent = "00-a-b-01"
-	row.Headers["Nats-Expected-Stream"] = "OTHER" // an order to the server, not a header
+	row.Headers["Nats-Expected-Stream"] = "OTHER" // a command to the server, not a header
 	all(t, deliver(t, s, "0-63", 5, []outbox.Row{row}), nil)
 	m := b.messages(t)[0]
 	for name, want := range map[string]string{
@@ -230,7 +231,7 @@ func TestNATSErrors(t *testing.T) {
 	}
 }
 
-// A server that comes back is connected to without a new sink.
+// TestNATSComesBack checks that the sink reconnects to a server that comes back.
 func TestNATSComesBack(t *testing.T) {
 	t.Parallel()
 	b := newBroker(t, &server.Options{})

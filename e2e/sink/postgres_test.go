@@ -20,7 +20,7 @@ import (
 	"github.com/emitd/emitd/outbox/sink/sinktest"
 )
 
-// faults lets a table refuse rows by id.
+// faults makes a table refuse rows by ID.
 const faults = `
 create table fault (id uuid primary key, kind text);
 create function failing() returns trigger language plpgsql as $$
@@ -37,7 +37,7 @@ end $$;
 create trigger failing before insert on emitd_sink.message for each row execute function failing();
 `
 
-// database is a target.
+// database is a target database.
 type database struct {
 	url  string
 	pool *pgxpool.Pool
@@ -125,7 +125,8 @@ func TestPostgresFence(t *testing.T) {
 	}.run)
 }
 
-// A delivery that is under way holds the take-over: it is there when the new relay begins.
+// TestPostgresTakeOverWaitsForWhatIsUnderWay checks that a delivery in flight delays the takeover, so
+// that its rows are there when the new relay begins.
 func TestPostgresTakeOverWaitsForWhatIsUnderWay(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
@@ -171,8 +172,8 @@ func TestPostgresTakeOverWaitsForWhatIsUnderWay(t *testing.T) {
 	}
 }
 
-// A relay that is stopped in the middle of a delivery does not hold off its successor for longer than
-// the database's patience with it, and nothing of that delivery is to be seen.
+// TestPostgresTakeOverFromAStoppedRelay checks that a relay that stops in the middle of a delivery blocks
+// its successor only until the database's timeout, and that nothing of that delivery is visible.
 func TestPostgresTakeOverFromAStoppedRelay(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
@@ -205,7 +206,7 @@ func TestPostgresTakeOverFromAStoppedRelay(t *testing.T) {
 		delivered <- old.Deliver(t.Context(), outbox.Delivery{Subscription: "billing", Range: "0-63", Epoch: 5, Rows: rows})
 	}()
 	d.waiting(t, 1)
-	w.hold(true) // it does not hear that its statements are done, and will not commit
+	w.hold(true) // it does not get the answers to its statements, so it will not commit
 	if err := holder.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -229,7 +230,8 @@ func TestPostgresTakeOverFromAStoppedRelay(t *testing.T) {
 	}
 }
 
-// A relay that is stopped while it makes the tables holds up nobody.
+// TestPostgresStoppedWhileTablesAreMade checks that a relay that stops while it creates the tables blocks
+// nothing.
 func TestPostgresStoppedWhileTablesAreMade(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
@@ -265,7 +267,7 @@ func TestPostgresStoppedWhileTablesAreMade(t *testing.T) {
 	_ = stopped.Close()
 }
 
-// waiting waits until so many sessions wait for a lock.
+// waiting waits until a number of sessions wait for a lock.
 func (d *database) waiting(t *testing.T, want int) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("%d sessions wait for a lock", want), func() bool {
@@ -278,8 +280,8 @@ func (d *database) waiting(t *testing.T, want int) {
 	})
 }
 
-// A statement of the user's takes effect once for each message, also when it is delivered again, by
-// another relay, in another order, twice at once.
+// TestPostgresStatementOnce checks that a user's statement takes effect once for each message, even if
+// the message is delivered again by another relay, in another order, or twice at once.
 func TestPostgresStatementOnce(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
@@ -324,7 +326,8 @@ func TestPostgresColumns(t *testing.T) {
 	}
 }
 
-// asPlainRole makes later connections those of a role that no policy spares, with rights on what is there.
+// asPlainRole makes later connections use a role to which all policies apply, with rights on the existing
+// tables.
 const asPlainRole = `do $$ declare r text := current_database() || '_plain'; begin
 	execute format('create role %I', r);
 	execute format('grant usage on schema emitd_sink, public to %I', r);

@@ -25,8 +25,8 @@ import (
 	"github.com/emitd/emitd/outbox/sink/sinktest"
 )
 
-// rabbit is the one node of this test binary: it takes seconds to start. Each test has a virtual host
-// of its own.
+// rabbit is the only node of this test binary, because it takes seconds to start. Each test has its own
+// virtual host.
 var rabbit struct {
 	once sync.Once
 	node *rabbitNode
@@ -37,7 +37,7 @@ const rabbitMissing = "RabbitMQ is missing: make deps, or apt-get install rabbit
 
 var errRabbitEnded = errors.New("RabbitMQ ended")
 
-// rabbitNode is a private node: own folder, ports, cookie; ended with the tests.
+// rabbitNode is a private node with its own folder, ports and cookie. It ends with the tests.
 type rabbitNode struct {
 	addr, admin string
 	log         bytes.Buffer
@@ -56,7 +56,7 @@ func startRabbit(dir string) (*rabbitNode, error) {
 			return nil, err
 		}
 	}
-	epmd := fmt.Sprint(ports[3]) // of Erlang's own daemon, which outlives the node unless it is told
+	epmd := fmt.Sprint(ports[3]) // of Erlang's own daemon, which outlives the node unless it is stopped
 	cmd := exec.Command(program)
 	cmd.Dir = dir
 	cmd.Env = []string{
@@ -75,7 +75,7 @@ func startRabbit(dir string) (*rabbitNode, error) {
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	stop = append(stop, func() {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // the group that was started here
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // the process group that was started here
 		<-ended
 		_ = exec.Command("epmd", "-port", epmd, "-kill").Run()
 	})
@@ -97,29 +97,29 @@ func startRabbit(dir string) (*rabbitNode, error) {
 	}
 }
 
-// freePorts finds ports that are free, for the moment.
+// freePorts finds ports that are free at the moment.
 func freePorts(n int) (ports []int) {
 	for range n {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			panic(err)
 		}
-		defer l.Close() // all at the end: none is found twice
+		defer l.Close() // all are closed at the end, so that none is found twice
 		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
 	}
 	return ports
 }
 
-// call asks the management interface.
+// call calls the management interface.
 func (n *rabbitNode) call(method, path, body string) error {
 	req, err := http.NewRequest(method, "http://"+n.admin+path, strings.NewReader(body))
 	if err != nil {
 		return err
 	}
 	req.SetBasicAuth("guest", "guest")
-	limit := 10 * time.Second // a look whether it is there
+	limit := 10 * time.Second // only checks that it answers
 	if method == http.MethodPut {
-		limit = time.Minute // virtual hosts are made one after the other
+		limit = time.Minute // virtual hosts are created one after the other
 	}
 	resp, err := (&http.Client{Timeout: limit}).Do(req)
 	if err != nil {
@@ -141,7 +141,7 @@ type vhost struct {
 func newVhost(t *testing.T) *vhost {
 	t.Helper()
 	rabbit.once.Do(func() {
-		for try := 1; try == 1 || try <= 3 && errors.Is(rabbit.err, errRabbitEnded); try++ { // a port may be taken by now
+		for try := 1; try == 1 || try <= 3 && errors.Is(rabbit.err, errRabbitEnded); try++ { // a port may be taken
 			dir, err := os.MkdirTemp("", "emitd-rabbitmq-")
 			if err != nil {
 				rabbit.err = err
@@ -193,7 +193,7 @@ func (v *vhost) open(t *testing.T, cfg rabbitmq.Config) *rabbitmq.Sink {
 	return s
 }
 
-// through is the URL by way of a wire.
+// through returns the URL with the wire's address.
 func (v *vhost) through(w *wire) sinkpkg.Secret {
 	return sinkpkg.Secret(strings.Replace(v.url, v.target, w.addr(), 1))
 }
@@ -211,7 +211,7 @@ func (v *vhost) messages(t *testing.T) []amqp.Delivery {
 		}
 		out = append(out, m)
 	}
-	if len(out) > 0 { // back to where they were
+	if len(out) > 0 { // return them to the queue
 		if err := v.channel.Nack(out[len(out)-1].DeliveryTag, true, true); err != nil {
 			t.Fatal(err)
 		}
@@ -245,7 +245,7 @@ func TestRabbitMQ(t *testing.T) {
 				a.to("nowhere", ids)
 			case sinktest.Falter:
 				a.to("full", ids)
-			case sinktest.Hang: // all of it: a broker does not tell messages apart
+			case sinktest.Hang: // the whole connection: a broker treats all messages alike
 				w.hold(ids != nil)
 			case sinktest.Down:
 				w.cut()
@@ -320,7 +320,8 @@ func TestRabbitMQErrors(t *testing.T) {
 	}
 }
 
-// A connection that breaks in the middle loses nothing and is made again.
+// TestRabbitMQReconnects checks that a connection which breaks in the middle loses nothing and is made
+// again.
 func TestRabbitMQReconnects(t *testing.T) {
 	t.Parallel()
 	v := newVhost(t)
@@ -359,7 +360,8 @@ func TestRabbitMQReconnects(t *testing.T) {
 	}
 }
 
-// A peer that accepts and says nothing does not hold a delivery longer than it may take.
+// TestRabbitMQSilentPeer checks that a peer which accepts the connection and sends nothing delays a
+// delivery only for its timeout.
 func TestRabbitMQSilentPeer(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -1,7 +1,7 @@
-// Package sink_test runs the sinks of the outbox against real receivers: an embedded NATS server, a
-// Kafka cluster in the process, RabbitMQ as a private node, Postgres, and HTTPS servers. Each runs the
-// suite of outbox/sink/sinktest; what only one receiver knows (fences, transactions, returns, alarms)
-// is tested beside it.
+// Package sink_test runs the sinks of the outbox against real receivers: an embedded NATS server, a Kafka
+// cluster in the process, RabbitMQ as a private node, Postgres, and HTTPS servers. Each runs the suite of
+// outbox/sink/sinktest. Features of a single receiver (fences, transactions, returns, alarms) have their
+// own tests.
 package sink_test
 
 import (
@@ -22,11 +22,11 @@ import (
 	"github.com/emitd/emitd/outbox/sink/sinktest"
 )
 
-// stop is what ends the servers of this test binary, the newest first.
+// stop holds the functions that end the servers of this test binary, called in reverse order.
 var stop []func()
 
 func TestMain(m *testing.M) {
-	// Most of these tests wait for a receiver that is silent, and not for the processor. -parallel wins.
+	// Most of these tests wait for a silent receiver, not for the processor. -parallel takes precedence.
 	if err := flag.Set("test.parallel", "16"); err != nil {
 		panic(err)
 	}
@@ -37,8 +37,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// altered changes messages on their way to the sink, so that a receiver that knows no faults has a
-// reason for one: a topic that nobody takes, a queue that is full.
+// altered changes messages on their way to the sink. So a receiver without faults of its own has a reason
+// to fail: an unknown topic, a full queue.
 type altered struct {
 	outbox.Sink
 	mu     sync.Mutex
@@ -54,7 +54,7 @@ func (a *altered) set(ids []uuid.UUID, change func(*outbox.Row)) {
 	}
 }
 
-// to makes messages go to another topic.
+// to sends messages to another topic.
 func (a *altered) to(topic string, ids []uuid.UUID) {
 	a.set(ids, func(r *outbox.Row) { r.Topic = topic })
 }
@@ -73,20 +73,20 @@ func (a *altered) Deliver(ctx context.Context, d outbox.Delivery) []error {
 	return a.Sink.Deliver(ctx, d)
 }
 
-// fencer is a sink that fences.
+// fencer is a sink that can fence.
 type fencer interface {
 	outbox.Sink
 	outbox.Fencer
 	io.Closer
 }
 
-// fence is one receiver with as many relays as a test wants.
+// fence tests the fence of one receiver with any number of relays.
 type fence struct {
 	open     func(t *testing.T) fencer
 	received func(t *testing.T) []sinktest.Taken
 	topic    string
-	// compares says that the receiver compares epochs, so that even a late Fence of the deposed relay
-	// is refused.
+	// compares says that the receiver compares epochs, so that even a late Fence of the replaced relay is
+	// refused.
 	compares bool
 }
 
@@ -113,8 +113,7 @@ func all(t *testing.T, errs []error, kind error) {
 	}
 }
 
-// run tells the story of a relay that is deposed while it is paused, and of one that comes with
-// another number of relays.
+// run tests a relay that is replaced while it is paused, and a later change of the number of relays.
 func (f fence) run(t *testing.T) {
 	t.Parallel()
 	rows := sinktest.Rows(f.topic, 30, 5)
@@ -134,7 +133,7 @@ func (f fence) run(t *testing.T) {
 	all(t, deliver(t, young, "0-63", 6, rows[10:20]), nil)
 	all(t, deliver(t, old, "0-63", 5, rows[20:]), outbox.ErrFenced)
 
-	var mine []outbox.Row // what the third relay, of two now, takes over
+	var mine []outbox.Row // rows that the third relay, one of two now, takes over
 	for _, r := range rows[20:] {
 		if r.Shard < 32 {
 			mine = append(mine, r)
@@ -161,7 +160,7 @@ func (f fence) run(t *testing.T) {
 	}
 }
 
-// wire is a connection's way through this process, which can be held.
+// wire forwards connections through this process, and can hold their bytes.
 type wire struct {
 	listener net.Listener
 	mu       sync.Mutex
@@ -217,7 +216,7 @@ func (w *wire) pump(to, from net.Conn) {
 	}
 }
 
-// hold keeps bytes back, or lets them go.
+// hold holds bytes back, or lets them pass.
 func (w *wire) hold(on bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -233,7 +232,7 @@ func (w *wire) hold(on bool) {
 	}
 }
 
-// drop ends the connections; new ones are accepted.
+// drop closes the connections; new ones are accepted.
 func (w *wire) drop() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -243,14 +242,14 @@ func (w *wire) drop() {
 	w.conns = nil
 }
 
-// cut ends it all.
+// cut closes the listener and all connections.
 func (w *wire) cut() {
 	w.listener.Close()
 	w.hold(false)
 	w.drop()
 }
 
-// eventually waits for a condition that something else brings about.
+// eventually waits for a condition.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.After(sinktest.Bound)
