@@ -15,7 +15,7 @@ import (
 	"github.com/emitd/emitd/outbox/logtest"
 )
 
-// BenchmarkRelay is what the relay itself costs: a log and a sink that do nothing, pages of 1,000.
+// BenchmarkRelay measures the cost of the relay itself: a log and a sink that do nothing, pages of 1,000.
 func BenchmarkRelay(b *testing.B) {
 	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	for _, c := range []struct {
@@ -60,7 +60,7 @@ func BenchmarkRelay(b *testing.B) {
 	}
 }
 
-// benchRows is a page of small events.
+// benchRows returns a page of small events.
 func benchRows(keys int, parent string) []outbox.Row {
 	rows := make([]outbox.Row, 1000)
 	for i := range rows {

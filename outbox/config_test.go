@@ -8,7 +8,8 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// A header's name is one that every protocol can carry: otherwise it would be lost on the way.
+// TestHeaderNames checks that a header's name must be one that every protocol can carry: otherwise sinks
+// would lose the header.
 func TestHeaderNames(t *testing.T) {
 	t.Parallel()
 	for name, good := range map[string]bool{
@@ -52,7 +53,8 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// Shards: every unit has its own, together they have all, and a key never moves.
+// TestShards checks that units have disjoint shards, that together they have all, and that a key's shard
+// never changes.
 func TestShards(t *testing.T) {
 	t.Parallel()
 	for n := 1; n <= outbox.Shards; n++ {

@@ -12,8 +12,8 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// guarded is a sink with a receiver that knows only the order of calls: whoever fenced last may
-// deliver.
+// guarded is a sink with a receiver that knows only the order of calls: only the epoch that fenced last
+// may deliver.
 type guarded struct {
 	*stage
 	last  atomic.Int64 // epoch of the last Fence
@@ -46,8 +46,8 @@ func (s *stage) guard() *guarded {
 	return g
 }
 
-// A relay that was deposed before its Fence came through delivers nothing: its second claim is
-// refused.
+// TestDeposedWhileFencing checks that a relay that was replaced during its Fence delivers nothing: its
+// second claim is refused.
 func TestDeposedWhileFencing(t *testing.T) {
 	bubble(t, func(s *stage) {
 		g := s.guard()
@@ -55,7 +55,7 @@ func TestDeposedWhileFencing(t *testing.T) {
 			sub := s.log.sub("sub")
 			s.log.mu.Lock()
 			defer s.log.mu.Unlock()
-			sub.epoch, sub.rev = 9, sub.rev+1 // somebody else claims meanwhile
+			sub.epoch, sub.rev = 9, sub.rev+1 // another relay claims meanwhile
 			return nil
 		}
 		s.log.publish(m("a", 1))
@@ -71,7 +71,8 @@ func TestDeposedWhileFencing(t *testing.T) {
 	})
 }
 
-// The owner whom a deposed relay's late Fence made the receiver refuse fences again, and goes on.
+// TestOwnerFencesAgain checks that an owner whom a replaced relay's late Fence locked out fences again
+// and continues.
 func TestOwnerFencesAgain(t *testing.T) {
 	bubble(t, func(s *stage) {
 		g := s.guard()
@@ -79,7 +80,7 @@ func TestOwnerFencesAgain(t *testing.T) {
 		s.log.publish(m("a", 1))
 		s.after(time.Second)
 		s.want("before", "a1@1")
-		g.last.Store(4) // the late call
+		g.last.Store(4) // the late Fence
 		s.log.publish(m("a", 2))
 		s.after(time.Minute)
 		s.want("after", "a2@1")
@@ -92,7 +93,8 @@ func TestOwnerFencesAgain(t *testing.T) {
 	})
 }
 
-// A receiver that never lets the owner in is asked again with growing pauses, and draining ends that.
+// TestReceiverRefusesForEver checks that a receiver that always refuses is tried with growing pauses, and
+// that a drain ends that.
 func TestReceiverRefusesForEver(t *testing.T) {
 	bubble(t, func(s *stage) {
 		g := s.guard()
@@ -110,8 +112,9 @@ func TestReceiverRefusesForEver(t *testing.T) {
 	})
 }
 
-// A receiver that holds a higher epoch than the log knows, because the log or the cluster's store lost
-// it: the run ends, and the node is told, so that the next generation is above it.
+// TestReceiverKnowsHigherEpoch tests a receiver with a higher epoch than the log has, because the log or
+// the cluster's store lost it. The run must end and report the epoch to the node, so that the next
+// generation is above it.
 func TestReceiverKnowsHigherEpoch(t *testing.T) {
 	for name, refuse := range map[string]func(s *stage, err error){
 		"fencing":    func(s *stage, err error) { s.guard().fence = func(int64) error { return err } },
@@ -135,7 +138,7 @@ func TestReceiverKnowsHigherEpoch(t *testing.T) {
 	}
 }
 
-// A Fence that hangs is cut off and tried again.
+// TestFenceHangs checks that a Fence that hangs is cut off and tried again.
 func TestFenceHangs(t *testing.T) {
 	bubble(t, func(s *stage) {
 		f := &slowFence{stage: s}
@@ -153,7 +156,7 @@ func TestFenceHangs(t *testing.T) {
 	})
 }
 
-// A drain does not wait for a Fence that hangs.
+// TestDrainWhileFenceHangs checks that a drain does not wait for a Fence that hangs.
 func TestDrainWhileFenceHangs(t *testing.T) {
 	bubble(t, func(s *stage) {
 		s.cfg.Sink = &slowFence{stage: s}
@@ -171,7 +174,7 @@ func TestDrainWhileFenceHangs(t *testing.T) {
 	})
 }
 
-// slowFence answers the second call of Fence.
+// slowFence hangs in the first call of Fence and answers the second.
 type slowFence struct {
 	*stage
 	calls int
@@ -185,8 +188,8 @@ func (f *slowFence) Fence(ctx context.Context, _, _ string, _ int64) error {
 	return nil
 }
 
-// A process that was stopped for so long that its assignment can no longer be trusted delivers nothing
-// when it goes on, not even before its timers have noticed.
+// TestNoTrustNoCall tests a process that was stopped for so long that its assignment can no longer be
+// trusted. When it continues, it must deliver nothing, not even before its timers have fired.
 func TestNoTrustNoCall(t *testing.T) {
 	bubble(t, func(s *stage) {
 		var left atomic.Int64
@@ -199,7 +202,7 @@ func TestNoTrustNoCall(t *testing.T) {
 		ctx := daemon.WithTrust(context.Background(), func() time.Duration { return time.Duration(left.Load()) })
 		go func() { s.done <- r.Run(ctx, a) }()
 		s.after(100 * time.Millisecond)
-		left.Store(0) // its timer looks again in a second
+		left.Store(0) // its timer checks again only in a second
 		s.log.publish(m("a", 1))
 		s.after(10 * time.Millisecond)
 		s.want("without trust")

@@ -14,8 +14,8 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// partial is a sink as those of this tree are: keys are tried side by side, each takes a while, and what
-// hangs is given up when the context ends. It returns what it knows then.
+// partial makes the sink behave like the real ones: keys are sent in parallel, each takes a while, and
+// what hangs is given up when the context ends. It then returns the results it has.
 func (s *stage) partial(parallel int, took time.Duration, hangs func(r outbox.Row) bool) {
 	s.do = func(ctx context.Context, d outbox.Delivery) []error {
 		errs := make([]error, len(d.Rows))
@@ -58,7 +58,7 @@ func (s *stage) partial(parallel int, took time.Duration, hangs func(r outbox.Ro
 	}
 }
 
-// twice are the messages that came more than once.
+// twice returns the messages that came more than once.
 func twice(got []string) (out []string) {
 	seen := map[string]bool{}
 	for _, g := range got {
@@ -71,8 +71,8 @@ func twice(got []string) (out []string) {
 	return out
 }
 
-// A key that hangs delays the others of its page by the relay's patience once, and nobody after that;
-// nothing that was taken comes again.
+// TestHungKeyLeavesItsPage checks that a key that hangs delays the other keys of its page once, by
+// Config.Patience, and no key after that. Messages that were taken must not come again.
 func TestHungKeyLeavesItsPage(t *testing.T) {
 	bubble(t, func(s *stage) {
 		s.partial(8, time.Millisecond, func(r outbox.Row) bool { return r.Key == "k7" })
@@ -106,8 +106,8 @@ func TestHungKeyLeavesItsPage(t *testing.T) {
 	})
 }
 
-// Many keys that hang, in a receiver that takes a few at a time: the others wait behind them in lanes,
-// and come as soon as they are tried without.
+// TestManyHungKeys tests many keys that hang in a receiver that takes a few at a time. The other keys are
+// parked behind them, and must come as soon as they are tried without them.
 func TestManyHungKeys(t *testing.T) {
 	bubble(t, func(s *stage) {
 		bad := func(r outbox.Row) bool { return strings.HasPrefix(r.Key, "bad") }
@@ -138,8 +138,8 @@ func TestManyHungKeys(t *testing.T) {
 	})
 }
 
-// A receiver that answers nothing at all is a sink that is down: no key is blamed, no lane is made
-// for what was not tried.
+// TestNothingAnswers checks that the sink counts as down if the receiver answers nothing at all: no key
+// is blamed, and keys that were not tried are not parked.
 func TestNothingAnswers(t *testing.T) {
 	bubble(t, func(s *stage) {
 		var silent atomic.Bool
@@ -165,8 +165,8 @@ func TestNothingAnswers(t *testing.T) {
 	})
 }
 
-// A sink that finds out that it is down only when the relay looks for the keys that hang is down, and no
-// key is parked.
+// TestDownAsItTurnsOut tests a sink that reports that it is down only while the relay searches for the
+// keys that hang. The sink must count as down, and no key is parked.
 func TestDownAsItTurnsOut(t *testing.T) {
 	bubble(t, func(s *stage) {
 		s.partial(8, time.Millisecond, func(outbox.Row) bool { return false })
@@ -202,7 +202,7 @@ func TestDownAsItTurnsOut(t *testing.T) {
 	})
 }
 
-// A sink that is slow by nature, slower than a page has patience, is slow and delivers everything.
+// TestSlowSink checks that a sink that is always slower than Config.Patience delivers everything, slowly.
 func TestSlowSink(t *testing.T) {
 	bubble(t, func(s *stage) {
 		s.partial(4, 7*time.Second, func(outbox.Row) bool { return false })
@@ -223,8 +223,8 @@ func TestSlowSink(t *testing.T) {
 	})
 }
 
-// A receiver that closes in the middle of a page: what it took is not given again, the rest comes in
-// order.
+// TestClosesMidPage tests a receiver that closes in the middle of a page. Messages that it took must not
+// be sent again, and the rest must come in order.
 func TestClosesMidPage(t *testing.T) {
 	bubble(t, func(s *stage) {
 		var calls atomic.Int64

@@ -14,7 +14,7 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// crowd is what stands at the head of the log before the others come.
+// crowd is a set of undeliverable messages at the head of the log.
 type crowd struct {
 	name  string
 	rows  []outbox.Message
@@ -45,8 +45,8 @@ func crowds() []crowd {
 	}
 }
 
-// A crowd at the head of the log that cannot be delivered does not delay other keys, though the sink
-// and the log take their time: the p99 of the others is what it is without.
+// TestHeadOfLine checks that undeliverable messages at the head of the log do not delay other keys,
+// although the sink and the log take time: the p99 of the others must stay the same.
 func TestHeadOfLine(t *testing.T) {
 	for _, c := range crowds() {
 		t.Run(c.name, func(t *testing.T) {
@@ -68,7 +68,7 @@ func others(s *stage, c crowd) time.Duration {
 	const n = 300
 	var mu sync.Mutex
 	sent, got := map[string]time.Time{}, map[string]time.Duration{}
-	s.log.takes = func(call string) time.Duration { // as a database would
+	s.log.takes = func(call string) time.Duration { // as long as a database would
 		switch call {
 		case "next":
 			return 2 * time.Millisecond
@@ -127,8 +127,8 @@ func others(s *stage, c crowd) time.Duration {
 	return all[len(all)*99/100]
 }
 
-// Keys that are tried in vain leave the log and the processor to others three quarters of the time; as
-// soon as they can be delivered, they are without a pause.
+// TestLanesArePaced checks that keys that are tried in vain leave the log and the processor free for
+// three quarters of the time. As soon as they can be delivered, there is no pause.
 func TestLanesArePaced(t *testing.T) {
 	bubble(t, func(s *stage) {
 		const keys = 320
@@ -158,7 +158,7 @@ func TestLanesArePaced(t *testing.T) {
 			defer mu.Unlock()
 			shortest = time.Hour
 			for i := 1; i < len(asked); i++ {
-				if gap := asked[i].Sub(asked[i-1]); gap < 500*time.Millisecond { // else it is the next wave
+				if gap := asked[i].Sub(asked[i-1]); gap < 500*time.Millisecond { // otherwise the next wave has begun
 					shortest, longest = min(shortest, gap), max(longest, gap)
 				}
 			}
@@ -182,12 +182,12 @@ func TestLanesArePaced(t *testing.T) {
 	})
 }
 
-// Keys that are tried in vain wait for a gap between pages, if there are gaps; if there are none, they
-// are tried all the same.
+// TestLanesWaitForGaps checks that keys that are tried in vain wait for a gap between pages. If there are
+// no gaps, they are tried all the same.
 func TestLanesWaitForGaps(t *testing.T) {
 	for name, c := range map[string]struct {
-		atSink, every time.Duration // how long a page is there, and how often one comes
-		beside        int           // most attempts in vain beside a page, in percent
+		atSink, every time.Duration // how long a page takes, and how often one comes
+		beside        int           // most attempts in vain during a page, in percent
 	}{
 		"gaps":    {3 * time.Millisecond, 5 * time.Millisecond, 10},
 		"no gaps": {20 * time.Millisecond, 5 * time.Millisecond, 100},
@@ -222,7 +222,7 @@ func TestLanesWaitForGaps(t *testing.T) {
 				}
 				s.bad(keys)
 				s.start(1)
-				s.after(500 * time.Millisecond) // they are in lanes
+				s.after(500 * time.Millisecond) // they are in lanes now
 				for i := range 600 {
 					s.log.publish(m("good", i))
 					s.after(c.every)
@@ -240,7 +240,8 @@ func TestLanesWaitForGaps(t *testing.T) {
 	}
 }
 
-// Keys that are due one after the other, and tried in vain, are stored together.
+// TestLanesAreGathered checks that keys that become due one after the other and are tried in vain are
+// stored together.
 func TestLanesAreGathered(t *testing.T) {
 	bubble(t, func(s *stage) {
 		const keys = 100
@@ -268,7 +269,7 @@ func TestLanesAreGathered(t *testing.T) {
 		s.cfg.Retry.Jitter = 0.2
 		s.bad(keys)
 		s.start(1)
-		for i := range 300 { // the first attempts in lanes are due from 0.8 to 1.2 s after the failures
+		for i := range 300 { // the first retries are due 0.8 to 1.2 s after the failures
 			s.log.publish(m("good", i))
 			s.after(5 * time.Millisecond)
 		}

@@ -11,16 +11,17 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// slow is a receiver that has so many slots, all keys side by side, and refuses bad keys after a while.
+// slow is a receiver with a number of slots that handles keys in parallel and refuses bad keys after a
+// while.
 type slow struct {
 	slots chan struct{}
-	bad   time.Duration // until a bad key is refused; 0: it is taken
+	bad   time.Duration // time until a bad key is refused; 0: it is taken
 
 	mu       sync.Mutex
-	under    int // way
+	under    int // calls in flight
 	most     int
-	took     map[string]time.Duration // of the others, by payload
-	accepted int                      // of the bad ones
+	took     map[string]time.Duration // latency of the other keys, by payload
+	accepted int                      // bad keys that were taken
 }
 
 func (r *slow) deliver(_ context.Context, d outbox.Delivery) []error {
@@ -63,29 +64,29 @@ func (r *slow) one(row outbox.Row, began time.Time) error {
 	return nil
 }
 
-// change sets how long bad keys take, and forgets how many there were at once.
+// change sets how long bad keys take, and resets the highest number in flight.
 func (r *slow) change(bad time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.bad, r.most = bad, 0
 }
 
-// bad publishes one message of each of so many keys.
+// bad publishes one message of each of a number of keys.
 func (s *stage) bad(keys int) {
 	for i := range keys {
 		s.log.publish(m(fmt.Sprint("bad", i), 1))
 	}
 }
 
-// Keys that a receiver refuses only after a long time leave it room for others: of its slots they have
-// few, however many they are.
+// TestLanesInVainLeaveRoom checks that keys which a receiver refuses only after a long time use few of
+// its slots, however many keys there are.
 func TestLanesInVainLeaveRoom(t *testing.T) {
 	bubble(t, func(s *stage) {
 		r := &slow{slots: make(chan struct{}, 16), bad: time.Millisecond, took: map[string]time.Duration{}}
 		s.do = r.deliver
 		s.bad(1000)
 		s.start(1)
-		s.after(500 * time.Millisecond) // they are in lanes
+		s.after(500 * time.Millisecond) // they are in lanes now
 		r.change(10 * time.Second)
 		const others = 200
 		for i := range others {
@@ -107,8 +108,8 @@ func TestLanesInVainLeaveRoom(t *testing.T) {
 	})
 }
 
-// What became of lanes that were tried in vain is stored once for all that were asked for; when they can
-// be delivered, many are tried at once.
+// TestLanesAreSettledTogether checks that the outcomes of lanes tried in vain are stored once for each
+// Due. When they can be delivered, many are tried at once.
 func TestLanesAreSettledTogether(t *testing.T) {
 	bubble(t, func(s *stage) {
 		const keys = 320
@@ -124,9 +125,9 @@ func TestLanesAreSettledTogether(t *testing.T) {
 		}
 		s.bad(keys)
 		s.start(1)
-		s.after(500 * time.Millisecond) // they are in lanes
+		s.after(500 * time.Millisecond) // they are in lanes now
 		r.change(3 * time.Millisecond)
-		s.after(2 * time.Second) // the first attempts in lanes, a second after the failures
+		s.after(2 * time.Second) // the first retries, a second after the failures
 		mu.Lock()
 		if calls["settle"] < keys/40 || calls["settle"] > keys/20 {
 			t.Errorf("%d lanes were settled in %d transactions, after %d questions", keys, calls["settle"], calls["due"])
@@ -145,8 +146,8 @@ func TestLanesAreSettledTogether(t *testing.T) {
 	})
 }
 
-// A drain in the middle of lanes that are tried in vain stores what became of those that were, and tries
-// no more.
+// TestDrainAmongLanes checks that a drain while lanes are tried in vain stores the outcomes so far, and
+// tries no more.
 func TestDrainAmongLanes(t *testing.T) {
 	bubble(t, func(s *stage) {
 		const keys = 30

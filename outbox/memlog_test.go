@@ -10,15 +10,15 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// memLog is the contract of [outbox.Log] in memory, one range per subscription: the plain form that
-// relays are tested against without a database and under a clock of their own.
+// memLog implements [outbox.Log] in memory, with one range per subscription, in the simplest form. Relays
+// are tested against it without a database and with a fake clock.
 type memLog struct {
-	replayed int64 // of all subscriptions
+	replayed int64 // the same for all subscriptions
 	mu       sync.Mutex
 	rows     []outbox.Row
 	subs     map[string]*memSub
 	wake     chan struct{}
-	// fail, if set, may refuse a call; takes says how long one takes.
+	// fail, if set, may refuse a call; takes returns how long a call takes.
 	fail  func(call string) error
 	takes func(call string) time.Duration
 }
@@ -29,7 +29,7 @@ type memSub struct {
 	lanes   map[string]*memLane // by key, or by seq
 	dead    []outbox.Outcome
 	paused  bool
-	trouble []string // as it was noted
+	trouble []string // each text that was stored
 }
 
 type memLane struct {
@@ -102,7 +102,7 @@ type memCursor struct {
 func (c *memCursor) Parked() []string { return c.parked }
 func (c *memCursor) Close()           {}
 
-// locked runs a call under the lock, unless it is refused.
+// locked runs a call under the lock, unless fail refuses it.
 func (c *memCursor) locked(call string, do func() error) error {
 	if c.l.takes != nil {
 		time.Sleep(c.l.takes(call))
@@ -112,7 +112,7 @@ func (c *memCursor) locked(call string, do func() error) error {
 	if err := c.l.refuse(call); err != nil {
 		return err
 	}
-	if c.rev != c.s.rev && call != "next" { // reading need not be refused
+	if c.rev != c.s.rev && call != "next" { // a log need not refuse reads
 		return outbox.ErrMoved
 	}
 	return do()

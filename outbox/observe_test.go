@@ -22,7 +22,7 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// measured is a log that knows its state.
+// measured is a log with statistics.
 type measured struct {
 	*memLog
 	outbox.Operator
@@ -39,7 +39,7 @@ func (l *measured) Stats(_ context.Context, subscription string) ([]outbox.Stats
 	return []outbox.Stats{l.stats}, nil
 }
 
-// watched is what a relay tells its observers.
+// watched collects the metrics, spans and hook calls of a relay.
 type watched struct {
 	reader *metric.ManualReader
 	spans  *tracetest.SpanRecorder
@@ -70,7 +70,7 @@ func (s *stage) watch() *watched {
 	return w
 }
 
-// values are the metrics by name and attributes other than the subscription: a sum, a gauge, or the
+// values returns the metrics by name and attributes other than the subscription: a sum, a gauge, or the
 // count of a histogram.
 func (w *watched) values(t *testing.T) map[string]float64 {
 	t.Helper()
@@ -113,7 +113,7 @@ func (w *watched) values(t *testing.T) map[string]float64 {
 	return out
 }
 
-// Every event is told once, by hooks and by metrics.
+// TestObserved checks that hooks and metrics report every event once.
 func TestObserved(t *testing.T) {
 	bubble(t, func(s *stage) {
 		w := s.watch()
@@ -159,7 +159,8 @@ func TestObserved(t *testing.T) {
 	})
 }
 
-// Messages that come again in a replay are counted, and do not spoil how long deliveries take.
+// TestReplaysAreNoDelay checks that replayed messages are counted but not included in the delivery
+// duration.
 func TestReplaysAreNoDelay(t *testing.T) {
 	bubble(t, func(s *stage) {
 		w := s.watch()
@@ -185,7 +186,8 @@ func TestReplaysAreNoDelay(t *testing.T) {
 	})
 }
 
-// The state of the log is measured by the node that has the first unit, as long as it has it.
+// TestStateIsMeasured checks that the node with the first unit measures the log's state, as long as it
+// has the unit.
 func TestStateIsMeasured(t *testing.T) {
 	bubble(t, func(s *stage) {
 		w := s.watch()
@@ -232,7 +234,7 @@ func TestStateIsMeasured(t *testing.T) {
 	})
 }
 
-// A relay that is refused is counted.
+// TestFencedIsMeasured checks that a relay that is refused is counted.
 func TestFencedIsMeasured(t *testing.T) {
 	bubble(t, func(s *stage) {
 		w := s.watch()
@@ -245,7 +247,8 @@ func TestFencedIsMeasured(t *testing.T) {
 	})
 }
 
-// Every call of the sink is a span, linked to the producers of its messages, and says what failed.
+// TestSpans checks that every call of the sink is a span that is linked to the producers of its messages
+// and names failures.
 func TestSpans(t *testing.T) {
 	bubble(t, func(s *stage) {
 		w := s.watch()
@@ -287,8 +290,8 @@ func TestSpans(t *testing.T) {
 	})
 }
 
-// A span has room for so many links: one call of the sink with more messages is several spans, which
-// together link each producer once.
+// TestSpansOfALargeCall checks a call with more messages than a span has room for links: it is several
+// spans, which together link each producer once.
 func TestSpansOfALargeCall(t *testing.T) {
 	bubble(t, func(s *stage) {
 		w := s.watch()
@@ -301,7 +304,7 @@ func TestSpansOfALargeCall(t *testing.T) {
 			one.TraceParent = fmt.Sprintf("00-0af7651916cd43dd8448eb211c8%05x-b7ad6b7169203331-01", i)
 			all = append(all, one)
 		}
-		all = append(all, m("bad", 1)) // which links nobody
+		all = append(all, m("bad", 1)) // it has no producer to link
 		s.log.publish(all...)
 		s.start(7)
 		s.after(time.Millisecond)
@@ -328,8 +331,8 @@ func TestSpansOfALargeCall(t *testing.T) {
 	})
 }
 
-// What the buffer of a slow hook cannot hold is counted; no delivery waits for it, and its panic ends
-// nothing.
+// TestSlowHook checks that events beyond the buffer of a slow hook are counted, that no delivery waits
+// for it, and that its panic ends nothing.
 func TestSlowHook(t *testing.T) {
 	bubble(t, func(s *stage) {
 		w := s.watch()

@@ -21,7 +21,7 @@ import (
 
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 
-// stage is a relay on a log in memory, in a bubble of its own time.
+// stage is a relay on a log in memory, in a synctest bubble.
 type stage struct {
 	t     *testing.T
 	log   *memLog
@@ -37,14 +37,14 @@ type stage struct {
 	do    func(ctx context.Context, d outbox.Delivery) []error // nil takes everything
 }
 
-// bubble runs a story.
+// bubble runs a parallel test in a stage.
 func bubble(t *testing.T, story func(s *stage)) {
 	t.Helper()
 	t.Parallel()
 	staged(t, story)
 }
 
-// staged runs a story while its test waits.
+// staged runs a test in a stage.
 func staged(t *testing.T, story func(s *stage)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -74,7 +74,7 @@ func (s *stage) take(rows ...outbox.Row) {
 	}
 }
 
-// sink makes the sink decide row by row, as the contract says.
+// sink makes the sink decide row by row, by the rules of [outbox.Sink].
 func (s *stage) sink(decide func(r outbox.Row) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,7 +114,7 @@ func (s *stage) start(generation int64) {
 	}()
 }
 
-// came returns what was taken so far.
+// came returns the messages taken so far.
 func (s *stage) came() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,8 +156,8 @@ func refuse(key string, err error) func(outbox.Row) error {
 
 var errBad = errors.New("bad")
 
-// A key that fails waits with what is behind it, longer each time; others flow; in the end it comes in
-// order.
+// TestKeyWaits checks that a failing key is parked with the messages behind it, longer each time, while
+// other keys go on. In the end its messages come in order.
 func TestKeyWaits(t *testing.T) {
 	bubble(t, func(s *stage) {
 		var tries []time.Duration
@@ -191,7 +191,8 @@ func TestKeyWaits(t *testing.T) {
 	})
 }
 
-// What follows a message that cannot be delivered, by policy; the cause is kept.
+// TestPolicies checks what each policy does with a message that cannot be delivered, and that the cause
+// is stored.
 func TestPolicies(t *testing.T) {
 	for _, c := range []struct {
 		policy outbox.Policy
@@ -221,7 +222,7 @@ func TestPolicies(t *testing.T) {
 				s.start(1)
 				s.log.publish(m("a", 1), m("a", 2), m("b", 1))
 				s.after(time.Hour)
-				slices.SortFunc(s.got, func(a, b string) int { return strings.Compare(b, a) }) // workers are not ordered among each other
+				slices.SortFunc(s.got, func(a, b string) int { return strings.Compare(b, a) }) // workers have no order
 				s.want("delivered", c.want...)
 				if err := s.drain(); err != nil {
 					t.Error(err)
@@ -245,7 +246,8 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// A sink that is down gets a rest: no attempt is counted, no key waits, one call at a time tries.
+// TestSinkDown checks that a sink that is down is left alone for a pause: no attempt is counted, no key
+// is parked, and one call at a time probes it.
 func TestSinkDown(t *testing.T) {
 	bubble(t, func(s *stage) {
 		var up atomic.Bool
@@ -287,8 +289,8 @@ func TestSinkDown(t *testing.T) {
 	})
 }
 
-// A sink that takes some messages and is down for others: the others come later, without an attempt
-// counted or a lane.
+// TestSinkPartlyDown tests a sink that takes some messages and is down for others. The others must come
+// later, without a counted attempt and without being parked.
 func TestSinkPartlyDown(t *testing.T) {
 	bubble(t, func(s *stage) {
 		n := 0
@@ -314,7 +316,7 @@ func TestSinkPartlyDown(t *testing.T) {
 	})
 }
 
-// A relay whose sink is down drains at once.
+// TestDrainWhileSinkIsDown checks that a relay whose sink is down drains at once.
 func TestDrainWhileSinkIsDown(t *testing.T) {
 	bubble(t, func(s *stage) {
 		s.sink(func(outbox.Row) error { return outbox.ErrSinkDown })
@@ -334,7 +336,8 @@ func TestDrainWhileSinkIsDown(t *testing.T) {
 	})
 }
 
-// A sink that hangs on one key delays its worker and fails that key alone.
+// TestSinkHangs checks that a sink that hangs on one key delays that key's worker and fails only that
+// key.
 func TestSinkHangs(t *testing.T) {
 	bubble(t, func(s *stage) {
 		s.do = func(ctx context.Context, d outbox.Delivery) []error {
@@ -371,7 +374,8 @@ func TestSinkHangs(t *testing.T) {
 	})
 }
 
-// A panic of the sink, or an answer that fits nothing, is a failure of what was tried.
+// TestSinkMisbehaves checks that a panic of the sink, or a result of the wrong length, is a failure of
+// the messages that were tried.
 func TestSinkMisbehaves(t *testing.T) {
 	bubble(t, func(s *stage) {
 		n := 0
@@ -399,7 +403,7 @@ func TestSinkMisbehaves(t *testing.T) {
 	})
 }
 
-// RetryAfter asks for more than the back-off.
+// TestRetryAfter checks that a RetryAfterError prolongs the back-off.
 func TestRetryAfter(t *testing.T) {
 	bubble(t, func(s *stage) {
 		var tries []time.Duration
@@ -423,7 +427,7 @@ func TestRetryAfter(t *testing.T) {
 	})
 }
 
-// Only the topics that the subscription is for.
+// TestTopics checks that only the subscription's topics are delivered.
 func TestTopics(t *testing.T) {
 	bubble(t, func(s *stage) {
 		s.cfg.Topics, s.cfg.Parallel = []string{"orders.*", "users"}, 1
@@ -442,7 +446,7 @@ func TestTopics(t *testing.T) {
 	})
 }
 
-// How a run ends: overtaken, with another number of instances, drained, cancelled.
+// TestEnds checks how a run ends: replaced, with another number of instances, drained, cancelled.
 func TestEnds(t *testing.T) {
 	for name, c := range map[string]struct {
 		arrange func(s *stage)
@@ -494,7 +498,8 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// Deliveries end when the assignment can no longer be trusted, before anybody cancels the run.
+// TestTrust checks that deliveries end when the assignment can no longer be trusted, before the run is
+// cancelled.
 func TestTrust(t *testing.T) {
 	bubble(t, func(s *stage) {
 		var until, last atomic.Int64
@@ -525,7 +530,7 @@ func TestTrust(t *testing.T) {
 	})
 }
 
-// A unit that the configuration does not have is given back.
+// TestUnknownUnit checks that a unit which the configuration does not have is released.
 func TestUnknownUnit(t *testing.T) {
 	bubble(t, func(s *stage) {
 		r, err := outbox.NewRelay(s.cfg)
@@ -542,8 +547,8 @@ func TestUnknownUnit(t *testing.T) {
 	})
 }
 
-// A log that fails at random, a sink that fails at random, runs that end at random: everything comes,
-// each key in order, and what comes twice is explained by an interruption.
+// TestRandomTrouble uses a log and a sink that fail at random and runs that end at random. Every message
+// must come, each key in order, and every repetition must be explained by an interruption.
 func TestRandomTrouble(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(40) {

@@ -14,8 +14,8 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// A sink that publishes one after the other and stops at the first failure: what it skipped has not
-// failed.
+// TestSkippedIsTriedAgain tests a sink that sends one row after the other and stops at the first failure:
+// the skipped rows have not failed.
 func TestSkippedIsTriedAgain(t *testing.T) {
 	bubble(t, func(s *stage) {
 		s.do = func(_ context.Context, d outbox.Delivery) []error {
@@ -45,8 +45,8 @@ func TestSkippedIsTriedAgain(t *testing.T) {
 	})
 }
 
-// A sink that says only that it skipped has failed: nothing explains it, and it must not be asked for
-// ever.
+// TestSkippedForNothing tests a sink that reports only skipped rows. That counts as a failure, because
+// otherwise the relay would repeat the call for ever.
 func TestSkippedForNothing(t *testing.T) {
 	bubble(t, func(s *stage) {
 		s.do = func(context.Context, outbox.Delivery) []error { return []error{outbox.ErrSkipped} }
@@ -63,8 +63,7 @@ func TestSkippedForNothing(t *testing.T) {
 	})
 }
 
-// A sink that is down and says for how long is left alone for so long, but not for longer than an
-// hour.
+// TestSinkAsksForRest checks that a sink that is down and asks for a pause gets it, but at most an hour.
 func TestSinkAsksForRest(t *testing.T) {
 	for after, want := range map[time.Duration][2]time.Duration{
 		10 * time.Minute:     {10 * time.Minute, 11 * time.Minute},
@@ -100,7 +99,8 @@ func TestSinkAsksForRest(t *testing.T) {
 	}
 }
 
-// Nonsense in a receiver's answer does not hold a key for longer than a day.
+// TestRetryAfterIsBounded checks that a nonsensical pause in a receiver's answer holds a key for at most
+// a day.
 func TestRetryAfterIsBounded(t *testing.T) {
 	bubble(t, func(s *stage) {
 		began := time.Now()
@@ -124,7 +124,7 @@ func TestRetryAfterIsBounded(t *testing.T) {
 	})
 }
 
-// The back-off grows by its factor up to its bound, with jitter to either side.
+// TestBackoff checks that the back-off grows by its factor up to its bound, with jitter to either side.
 func TestBackoff(t *testing.T) {
 	bubble(t, func(s *stage) {
 		tries := map[string][]time.Time{}
@@ -161,7 +161,8 @@ func TestBackoff(t *testing.T) {
 	})
 }
 
-// Units of one relay share its sink, and so its rest: one call tries, not one of each.
+// TestUnitsShareTheBreaker checks that units of one relay share the circuit breaker, because they share
+// the sink: one call probes it, not one per unit.
 func TestUnitsShareTheBreaker(t *testing.T) {
 	bubble(t, func(s *stage) {
 		const units = 8
@@ -221,8 +222,8 @@ func (u unitLogs) Claim(ctx context.Context, c outbox.Claim) (outbox.Cursor, err
 
 func (u unitLogs) Wake(context.Context) <-chan struct{} { return nil }
 
-// A key of which every message is refused for good gives its page back after a few calls; its messages
-// are dead one by one, in order.
+// TestRefusedKeyGoesToItsLane tests a key of which every message is refused for good. It must free its
+// page after a few calls, and its messages become dead one by one, in order.
 func TestRefusedKeyGoesToItsLane(t *testing.T) {
 	bubble(t, func(s *stage) {
 		s.sink(func(r outbox.Row) error {

@@ -8,8 +8,9 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// TestUnsendable: a message with a header that no protocol can carry, which a publisher that is no Go program may have
-// written into the log, is dead at once with the cause, and its key goes on, by whatever policy. It is never given to the sink.
+// TestUnsendable tests a message with a header that no protocol can carry, as a publisher in another
+// language may write it. It must be dead at once with the cause, its key must go on under every policy,
+// and the sink must never get it.
 func TestUnsendable(t *testing.T) {
 	for _, policy := range []outbox.Policy{outbox.Hold, outbox.Skip, outbox.Drop} {
 		t.Run(string(policy), func(t *testing.T) {

@@ -20,7 +20,7 @@ import (
 	"github.com/emitd/emitd/outbox/sink/sinktest"
 )
 
-// receiver is the plainest one: a list.
+// receiver is the simplest receiver: a list.
 type receiver struct {
 	mu     sync.Mutex
 	taken  []sinktest.Taken
@@ -122,8 +122,8 @@ func TestPlansKeepThePromises(t *testing.T) {
 	}
 }
 
-// Whatever the plan and the faults: keys in order, nothing behind a failure, limits kept, every
-// row asked at most once by parts, none left without an answer.
+// TestAnyPlanAnyFaults checks random plans and faults: keys stay in order, nothing is sent behind a
+// failure, limits hold, every row is sent at most once per part, and every row has a result.
 func TestAnyPlanAnyFaults(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -207,7 +207,8 @@ func TestNothingBeginsOnceTheSinkIsDown(t *testing.T) {
 	}
 }
 
-// A receiver that ignores even the end of its context does not hold the delivery.
+// TestADeafReceiverIsLeftBehind checks that a receiver that ignores the end of its context does not hold
+// up the delivery.
 func TestADeafReceiverIsLeftBehind(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -243,7 +244,7 @@ func TestParallelIsBounded(t *testing.T) {
 			now++
 			most = max(most, now)
 			mu.Unlock()
-			time.Sleep(time.Second) // of the bubble
+			time.Sleep(time.Second) // of the bubble's clock
 			mu.Lock()
 			now--
 			mu.Unlock()

@@ -16,7 +16,8 @@ import (
 
 func message(topic string) []outbox.Message { return []outbox.Message{{Topic: topic}} }
 
-// The first commit rings at once, those of a pause ring together, and none rings after the end.
+// TestRing checks that the first commit rings at once, that those of a pause ring together, and that none
+// rings after Close.
 func TestRing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -41,8 +42,8 @@ func TestRing(t *testing.T) {
 	})
 }
 
-// The hook hears of all commits in their order, also of those it had not heard of when the end came; a
-// panic ends nothing.
+// TestHook checks that the hook gets all commits in their order, including those still buffered at Close,
+// and that a panic ends nothing.
 func TestHook(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -68,7 +69,8 @@ func TestHook(t *testing.T) {
 	})
 }
 
-// A hook that hangs delays nobody else, and the end no longer than it may: what it misses is logged.
+// TestHookThatHangs checks that a hook that hangs delays nothing else, and Close only until its context
+// ends. Commits that it misses are logged.
 func TestHookThatHangs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

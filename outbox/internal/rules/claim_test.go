@@ -8,7 +8,7 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// place is a row of a log whose positions are numbers.
+// place is a cursor row of a log whose positions are numbers.
 type place struct {
 	Part
 	last int64
@@ -16,9 +16,9 @@ type place struct {
 
 func (p *place) join(next place) bool { return p.last == next.last }
 
-// Whatever is claimed in whatever order, the rows cover all shards, none twice, each shard keeps its
-// position, and those inside belong to the claim. Beside it stands the plain version: an array of
-// shards.
+// TestCarve claims ranges in random order and compares the rows with a plain model, an array of shards.
+// The rows must cover all shards exactly once, each shard must keep its position, and the rows inside a
+// claim must belong to it.
 func TestCarve(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(200) {
@@ -32,9 +32,9 @@ func TestCarve(t *testing.T) {
 			r := outbox.RangeOf(rng.IntN(n), n)
 			rest, mine := Carve(rows, r, epoch, (*place).join)
 			rows = slices.Concat(rest, mine)
-			slices.SortFunc(rows, func(a, b place) int { return a.Lo - b.Lo }) // as they are read
+			slices.SortFunc(rows, func(a, b place) int { return a.Lo - b.Lo }) // the order in which logs read them
 			for i := range rows {
-				if rng.IntN(3) == 0 { // somebody advances
+				if rng.IntN(3) == 0 { // the owner advances
 					rows[i].last += rng.Int64N(3)
 					for s := rows[i].Lo; s <= rows[i].Hi; s++ {
 						last[s] = rows[i].last

@@ -7,7 +7,7 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// Messages of a key share a lane, and those of none have each their own.
+// TestLaneOf checks that messages of a key share a lane, and that each message without a key has its own.
 func TestLaneOf(t *testing.T) {
 	t.Parallel()
 	row := func(seq int64, key string) outbox.Row {
@@ -29,7 +29,7 @@ func TestLaneOf(t *testing.T) {
 	}
 }
 
-// Causes are kept as valid text of bounded length.
+// TestCause checks that causes are stored as valid text of bounded length.
 func TestCause(t *testing.T) {
 	t.Parallel()
 	for cause, want := range map[string]string{"plain": "plain", "a\x00b": "a b", "a\xffb": "a\uFFFDb"} {

@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// A broker is refused for a while when it was silent, and for nothing else.
+// TestDialer checks that a broker is refused for a while if it was silent, and for no other reason.
 func TestDialer(t *testing.T) {
 	t.Parallel()
 	const silence = 5 * time.Second
 	for name, c := range map[string]struct {
 		dial    func(ctx context.Context, far chan<- net.Conn) (net.Conn, error)
-		says    bool          // before it is silent
-		patient time.Duration // of who reads
+		says    bool          // sends something before it is silent
+		patient time.Duration // read timeout of the client
 		refused bool
 	}{
 		"nothing said":    {patient: silence, refused: true},
@@ -75,7 +75,7 @@ func TestDialer(t *testing.T) {
 	}
 }
 
-// listen reads as a client does that waits for so long.
+// listen reads like a client with this timeout.
 func listen(t *testing.T, conn, broker net.Conn, says bool, patient time.Duration) {
 	t.Helper()
 	b := make([]byte, 8)

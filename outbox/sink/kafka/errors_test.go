@@ -15,15 +15,16 @@ import (
 	"github.com/emitd/emitd/outbox/sink"
 )
 
-// What stops all topics is told from what stops one: a record's time that ends and a connection that fails
-// while brokers answer, and a context that ends, are about one at most.
+// TestClassify checks which errors stop all topics and which only one. A record that times out, or a
+// connection that fails, while brokers answer concerns at most one topic, and so does a context that
+// ends.
 func TestClassify(t *testing.T) {
 	t.Parallel()
 	dial := &net.OpError{Op: "dial", Err: errors.New("refused")}
 	read := &net.OpError{Op: "read", Err: errors.New("reset")}
 	for _, c := range []struct {
 		err  error
-		ping error // what the brokers said
+		ping error // result of asking the brokers
 		down bool
 	}{
 		{err: kgo.ErrRecordTimeout},
@@ -45,7 +46,7 @@ func TestClassify(t *testing.T) {
 		{err: kerr.TopicAuthorizationFailed},
 		{err: kerr.SaslAuthenticationFailed, down: true},
 	} {
-		q := &question{at: time.Now().Add(time.Hour), done: make(chan struct{})} // so that nobody is asked
+		q := &question{at: time.Now().Add(time.Hour), done: make(chan struct{})} // no broker is asked
 		if close(q.done); c.ping != nil {
 			q.err = sink.Down("reach any broker", c.ping)
 		}

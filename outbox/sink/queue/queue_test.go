@@ -17,7 +17,7 @@ import (
 	"github.com/emitd/emitd/outbox/sink/sinktest"
 )
 
-// producer is a broker that takes calls as a whole and knows ids.
+// producer is a broker that takes calls as a whole and drops repeated IDs.
 type producer struct {
 	mu     sync.Mutex
 	jobs   []daemonqueue.Job

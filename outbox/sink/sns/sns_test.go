@@ -9,7 +9,7 @@ import (
 	"github.com/emitd/emitd/outbox/sink/sns"
 )
 
-// destinations are named so.
+// destinations maps the suite's destinations to ARNs.
 var destinations = map[amazontest.Destination]string{
 	amazontest.ByTopic: "arn:aws:sns:eu-1:1:{topic}",
 	amazontest.Orders:  "arn:aws:sns:eu-1:1:orders",

@@ -19,9 +19,9 @@ import (
 	"github.com/emitd/emitd/outbox/sink/sinktest"
 )
 
-// BenchmarkFake is what the fake itself can take, and the connections to it: calls of ten messages as
-// large as those of BenchmarkDrain, written once, from as many goroutines. What it leaves of the
-// processors is the sink's and the relay's.
+// BenchmarkFake measures the capacity of the fake server and its connections: prepared calls of ten
+// messages as large as those of BenchmarkDrain, from as many goroutines. The rest of the processor time
+// is that of the sink and the relay.
 func BenchmarkFake(b *testing.B) {
 	server := amazontest.New(b)
 	server.Forget()
@@ -65,8 +65,8 @@ func BenchmarkFake(b *testing.B) {
 	b.ReportMetric(float64(b.N)/time.Since(began).Seconds(), "messages/s")
 }
 
-// BenchmarkDrain is a relay that empties a backlog into the fake of SQS, which runs in the same process:
-// client, server and relay share the processors.
+// BenchmarkDrain measures a relay that delivers a backlog to the fake SQS in the same process. Client,
+// server and relay share the processors.
 func BenchmarkDrain(b *testing.B) {
 	for name, to := range map[string]amazontest.Destination{"standard": amazontest.ByTopic, "fifo": amazontest.FIFO} {
 		b.Run(name, func(b *testing.B) {

@@ -25,7 +25,7 @@ import (
 	"github.com/emitd/emitd/outbox/sink/sinktest"
 )
 
-// TestEncode compares a call as we write it with the client's own.
+// TestEncode compares an encoded call with the client's own encoding.
 func TestEncode(t *testing.T) {
 	t.Parallel()
 	rows := sinktest.Rows("orders", 10, 3)
@@ -69,7 +69,7 @@ func TestEncode(t *testing.T) {
 	}
 }
 
-// entry is a message as the client takes it.
+// entry returns a message as the client's type.
 func entry(n int, row outbox.Row, m amazon.Message, fifo bool) types.SendMessageBatchRequestEntry {
 	e := types.SendMessageBatchRequestEntry{Id: &ids[n], MessageBody: aws.String(m.Body), MessageAttributes: map[string]types.MessageAttributeValue{}}
 	for _, a := range m.Attributes {
@@ -82,7 +82,7 @@ func entry(n int, row outbox.Row, m amazon.Message, fifo bool) types.SendMessage
 	return e
 }
 
-// request is what a call sends.
+// request returns the request that a call sends.
 func request(ctx context.Context, t *testing.T, in *sqs.SendMessageBatchInput) (*smithyhttp.Request, []byte) {
 	t.Helper()
 	p := protocol{awsjson.New10(schemas.AmazonSQS)}
@@ -106,7 +106,8 @@ func parsed(t *testing.T, text []byte) (v any) {
 	return v
 }
 
-// TestJudge: only a message that the answer confirms was taken, and what was not sent keeps its error.
+// TestJudge checks that only a message that the answer confirms counts as taken, and that a message that
+// was not sent keeps its error.
 func TestJudge(t *testing.T) {
 	t.Parallel()
 	errs := make([]error, 5)

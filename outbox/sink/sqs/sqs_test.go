@@ -17,7 +17,7 @@ import (
 	"github.com/emitd/emitd/outbox/sqlitelog"
 )
 
-// destinations are named so.
+// destinations maps the suite's destinations to queues.
 var destinations = map[amazontest.Destination]string{
 	amazontest.Orders:  "http://127.0.0.1/1/orders",
 	amazontest.FIFO:    "orders.fifo",
@@ -42,7 +42,8 @@ func TestSuite(t *testing.T) {
 	amazontest.Suite{Open: open, Refuse: amazontest.Refuse}.Run(t)
 }
 
-// A queue that we may not use holds up its own messages, and no others.
+// TestForbiddenQueueThroughARelay checks that a queue that this account may not use holds up only its own
+// messages.
 func TestForbiddenQueueThroughARelay(t *testing.T) {
 	t.Parallel()
 	server := amazontest.New(t)
@@ -92,7 +93,7 @@ func TestForbiddenQueueThroughARelay(t *testing.T) {
 		}
 	}
 	select {
-	case <-failed: // an attempt that counts
+	case <-failed: // a counted attempt
 	case <-late:
 		t.Error("the message of the other queue did not fail")
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/emitd/emitd/outbox/sink/stdout"
 )
 
-// pipe is a writer that can block and break.
+// pipe is a writer that can block and fail.
 type pipe struct {
 	mu      sync.Mutex
 	text    bytes.Buffer
@@ -59,7 +59,7 @@ func (p *pipe) received(t *testing.T) []sinktest.Taken {
 
 func TestSuite(t *testing.T) {
 	t.Parallel()
-	// A writer takes lines or breaks: it refuses no single message.
+	// A writer accepts every line or fails as a whole: it refuses no single message.
 	sinktest.Suite{Without: []sinktest.Fault{sinktest.Refuse, sinktest.Falter}, New: func(t *testing.T) *sinktest.Harness {
 		p := &pipe{release: make(chan struct{})}
 		release := sync.OnceFunc(func() { close(p.release) })

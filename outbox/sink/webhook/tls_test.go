@@ -26,7 +26,7 @@ import (
 	"github.com/emitd/emitd/outbox/sink/sinktest"
 )
 
-// certificate makes one that signs itself, and a file that trusts it.
+// certificate makes a self-signed certificate, and a file by which it is trusted.
 func certificate(t *testing.T, until time.Time) (tls.Certificate, string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -48,14 +48,15 @@ func certificate(t *testing.T, until time.Time) (tls.Certificate, string) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, file
 }
 
-// A certificate that is not to be trusted is the sink's trouble, not the message's.
+// TestCertificates checks that a certificate that is not trusted means that the sink is down; no message
+// fails.
 func TestCertificates(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name  string
 		until time.Duration
 		tls   func(ca string) sink.TLS
-		says  string // "": delivered
+		says  string // text of the error; "": delivered
 	}{
 		{"good", time.Hour, func(ca string) sink.TLS { return sink.TLS{CA: ca} }, ""},
 		{"expired", -time.Hour, func(ca string) sink.TLS { return sink.TLS{CA: ca} }, "expired"},

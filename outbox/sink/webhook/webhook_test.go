@@ -49,7 +49,7 @@ func newEndpoint(t *testing.T) *endpoint {
 	return e
 }
 
-// events reads a request as a consumer does.
+// events parses a request as a consumer does.
 func events(r *http.Request, body []byte) ([]sinktest.Taken, error) {
 	type event struct {
 		ID  string `json:"id"`
@@ -251,7 +251,7 @@ func TestContentTypeIsGuessed(t *testing.T) {
 	}
 }
 
-// The known answer of the Standard Webhooks specification's example, and rotation.
+// TestSignature checks the example of the Standard Webhooks specification, and rotation of secrets.
 func TestSignature(t *testing.T) {
 	t.Parallel()
 	s := open(t, Config{URL: "http://localhost", Secrets: []sink.Secret{secretA, secretB}})
@@ -283,7 +283,7 @@ func TestAnswers(t *testing.T) {
 		code  int
 		after string
 		query string
-		kind  error // nil: worth another attempt
+		kind  error // nil: another attempt
 		wait  time.Duration
 	}{
 		{code: 400, kind: outbox.ErrPermanent},
@@ -380,7 +380,7 @@ func TestRedirects(t *testing.T) {
 	}
 }
 
-// A peer that speaks no HTTP, or hangs up, may do so because of the message.
+// TestGarbage checks a peer that does not speak HTTP, or hangs up: the message may be the cause.
 func TestGarbage(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]string{
@@ -415,7 +415,7 @@ func TestGarbage(t *testing.T) {
 	}
 }
 
-// An answer's body may not end; what counts is there already.
+// TestEndlessBody checks an answer whose body never ends: the status is enough.
 func TestEndlessBody(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
