@@ -22,7 +22,7 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// payload is what a small event takes.
+// payload is that of a small event.
 var payload = make([]byte, 200)
 
 // fill publishes n messages of 500 keys, by COPY.
@@ -37,7 +37,7 @@ func fill(b testing.TB, w *world, n int) {
 	}
 }
 
-// fillFast does what fill does on the server, for millions.
+// fillFast does what fill does inside the server, for millions of messages.
 func fillFast(b testing.TB, w *world, n int) {
 	b.Helper()
 	const step = 1_000_000
@@ -48,8 +48,8 @@ func fillFast(b testing.TB, w *world, n int) {
 	}
 }
 
-// serverCPU is what all processes of the server have used of the processors, those that ended
-// included; 0 where that cannot be told.
+// serverCPU returns the CPU time of all processes of the server, including ended ones; 0 if it is
+// unknown.
 func serverCPU(s *pgtest.Server) time.Duration {
 	var total int64
 	dirs, _ := os.ReadDir("/proc")
@@ -65,9 +65,9 @@ func serverCPU(s *pgtest.Server) time.Duration {
 		}
 		pid, _ := strconv.Atoi(d.Name())
 		ppid, _ := strconv.Atoi(f[1])
-		fields := f[11:13] // of itself
+		fields := f[11:13] // of the process itself
 		if pid == s.PID() {
-			fields = f[11:15] // and of its children that ended
+			fields = f[11:15] // and of its ended children
 		} else if ppid != s.PID() {
 			continue
 		}
@@ -79,7 +79,7 @@ func serverCPU(s *pgtest.Server) time.Duration {
 	return time.Duration(total) * 10 * time.Millisecond
 }
 
-// bench is a world on a server of its own.
+// bench returns a world on a server of its own.
 func bench(b testing.TB, cfg Config, settings map[string]string) (*pgtest.Server, *world) {
 	b.Helper()
 	all := map[string]string{"shared_buffers": "256MB", "max_wal_size": "4GB", "autovacuum": "off"}
@@ -125,8 +125,8 @@ func (w *world) relay(t testing.TB, cfg outbox.Config) (stop func()) {
 	return stop
 }
 
-// BenchmarkRelay is the real relay with a sink that takes everything, from a backlog, in pages of
-// 1,000: wall time, and the processor time of Postgres.
+// BenchmarkRelay measures the real relay with a sink that takes everything, from a backlog, in pages of
+// 1,000: elapsed time, and the CPU time of Postgres.
 func BenchmarkRelay(b *testing.B) {
 	for _, backlog := range []int{20_000, 400_000, 10_000_000} {
 		b.Run(fmt.Sprint("backlog=", backlog), func(b *testing.B) {
@@ -151,7 +151,7 @@ func BenchmarkRelay(b *testing.B) {
 	}
 }
 
-// drain delivers everything to nobody, as a new subscription.
+// drain delivers everything to a sink that discards it, as a new subscription.
 func (w *world) drain(b testing.TB, s *pgtest.Server, name string, backlog int) (took, cpu time.Duration) {
 	b.Helper()
 	var n atomic.Int64
@@ -170,7 +170,7 @@ func (w *world) drain(b testing.TB, s *pgtest.Server, name string, backlog int) 
 	return took, cpu
 }
 
-// BenchmarkLatency is the time from the commit of InTx to the sink at 1,000 messages a second.
+// BenchmarkLatency measures the time from the commit of InTx to the sink at 1,000 messages a second.
 func BenchmarkLatency(b *testing.B) {
 	_, w := bench(b, Config{}, nil)
 	var mu sync.Mutex
@@ -216,8 +216,8 @@ func BenchmarkLatency(b *testing.B) {
 	b.ReportMetric(float64(n)/b.Elapsed().Seconds(), "messages/s")
 }
 
-// BenchmarkInsert compares with a plain table of the same columns and primary key: a message a
-// transaction, and many in one statement.
+// BenchmarkInsert compares publishing with inserts into a plain table with the same columns and primary
+// key: one message per transaction, and many in one statement.
 func BenchmarkInsert(b *testing.B) {
 	s, w := bench(b, Config{}, nil)
 	w.exec(`create table plain (tx xid8 not null default pg_current_xact_id(), id bigint generated always as identity primary key, shard smallint not null,
@@ -254,8 +254,8 @@ func BenchmarkInsert(b *testing.B) {
 	}
 }
 
-// BenchmarkIdle counts the statements of a relay that has nothing to do, in a database that others
-// write to, with many partitions.
+// BenchmarkIdle counts the statements of an idle relay, in a database with other writers and many
+// partitions.
 func BenchmarkIdle(b *testing.B) {
 	s, w := bench(b, Config{width: 1000}, map[string]string{"log_statement": "none"})
 	fill(b, w, 3000)
@@ -283,8 +283,9 @@ func BenchmarkIdle(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// emitForm is the outbox of the project that this one follows, in its own statements: look for the
-// oldest, deliver one after the other, delete each; one message a transaction, 16 writers.
+// emitForm is the outbox of the project that this one follows, with its own statements: it selects the
+// oldest messages, delivers one after the other, and deletes each. 16 writers publish one message per
+// transaction.
 type emitForm struct{ pool *pgxpool.Pool }
 
 func (e emitForm) publish(ctx context.Context) error {
@@ -294,7 +295,7 @@ func (e emitForm) publish(ctx context.Context) error {
 	})
 }
 
-// drain is one interval's work: a batch of 100, each confirmed by a delete in a transaction of its own.
+// drain does one interval's work: a batch of 100, each confirmed by a delete in a transaction of its own.
 func (e emitForm) drain(ctx context.Context) (int, error) {
 	rows, err := e.pool.Query(ctx, `select sequence, group_key, payload from emit_outbox order by sequence limit 100`)
 	if err != nil {
@@ -317,8 +318,8 @@ func (e emitForm) drain(ctx context.Context) (int, error) {
 	return len(ids), err
 }
 
-// BenchmarkAgainstEmit drains what 16 writers publish one by one, in both forms; Emit's without its
-// pause of five seconds between batches, which would make it 20 messages a second.
+// BenchmarkAgainstEmit drains what 16 writers publish one by one, in both forms. Emit's form runs without
+// its pause of five seconds between batches, which would limit it to 20 messages a second.
 func BenchmarkAgainstEmit(b *testing.B) {
 	_, w := bench(b, Config{}, nil)
 	w.exec(`create table emit_outbox (sequence bigint generated always as identity primary key, group_key text, payload bytea)`)

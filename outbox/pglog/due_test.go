@@ -9,8 +9,8 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// What is not due yet costs nothing: neither a look for messages nor one for lanes or delayed messages
-// reads what has its time ahead.
+// TestWhatWaitsIsNotRead checks that messages that are not due cost nothing: polls for messages, lanes
+// and delayed messages do not read them.
 func TestWhatWaitsIsNotRead(t *testing.T) {
 	t.Parallel()
 	const waiting, looks = 1000, 20
@@ -34,7 +34,7 @@ func TestWhatWaitsIsNotRead(t *testing.T) {
 		t.Fatalf("%d messages came, want %d", len(parked), waiting)
 	}
 	ok(t, c.Advance(ctx, page.Mark, parked))
-	// Sessions tell what they have read when they end, at the latest.
+	// A session reports its statistics when it ends, at the latest.
 	type count struct{ scans, read int64 }
 	counted := func(index string) (n count) {
 		n.scans = value[int64](w, `select coalesce(sum(idx_scan), 0)::bigint from pg_stat_user_indexes where indexrelid = '~`+index+`'::regclass`)

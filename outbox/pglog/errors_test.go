@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A call that gets no connection says which setting would help: whether its own log has none left, or
-// the server.
+// TestNoConnection checks that a call without a connection names the setting that helps: whether the
+// log's own pool or the server has none left.
 func TestNoConnection(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

@@ -26,7 +26,7 @@ func mustServer(t testing.TB) *pgtest.Server {
 	return s
 }
 
-// burnTransactions draws so many numbers of transactions.
+// burnTransactions draws n transaction IDs.
 func (w *world) burnTransactions(n int) {
 	w.t.Helper()
 	for range n {
@@ -34,7 +34,7 @@ func (w *world) burnTransactions(n int) {
 	}
 }
 
-// needs leaves a test out where the chosen Postgres came without a program.
+// needs skips a test if the chosen Postgres lacks a program.
 func needs(t testing.TB, programs ...string) {
 	t.Helper()
 	bin, err := pgtest.Binaries()
@@ -48,7 +48,7 @@ func needs(t testing.TB, programs ...string) {
 	}
 }
 
-// dump copies a database into one on another server by pg_dump.
+// dump copies a database into one on another server, with pg_dump.
 func dump(t testing.TB, from, to string) {
 	t.Helper()
 	bin, err := pgtest.Binaries()
@@ -62,9 +62,9 @@ func dump(t testing.TB, from, to string) {
 	}
 }
 
-// A dump is restored into a new cluster, whose transactions have lower numbers than those in the log.
-// What was not delivered is, what was is not (but for a tick that was not finished), what is published
-// there before the first relay and long after is: once.
+// TestRestore restores a dump into a new server with lower transaction IDs than those in the log.
+// Undelivered messages must be delivered, delivered ones must not (except those of an unfinished tick).
+// Messages that are published there before the first relay and long after must be delivered once.
 func TestRestore(t *testing.T) {
 	t.Parallel()
 	needs(t, "pg_dump", "psql")
@@ -108,7 +108,7 @@ func TestRestore(t *testing.T) {
 			if got := drain(t, r.claim("new", 1)); len(got) != 7 {
 				t.Errorf("a new subscription got %v", got)
 			}
-			r.burnTransactions(3500) // the old numbers come again
+			r.burnTransactions(3500) // the old transaction IDs are used again
 			r.publish(text("a", "a7"))
 			if got := drain(t, c); !slices.Equal(got, []string{"a7"}) {
 				t.Errorf("when the old numbers came again came %v", got)
@@ -122,9 +122,9 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-// An asynchronous standby that has not received the last writes is promoted under a living relay.
-// What it has is delivered; what was delivered since its last write comes again; what is published
-// after is delivered, though the cursor in memory was ahead of it.
+// TestPromotion promotes an asynchronous standby that lacks the last writes, under a running relay. Its
+// messages must be delivered. What was delivered since its last write comes again. What is published
+// afterwards must be delivered, although the cursor in memory was ahead of the new server.
 func TestPromotion(t *testing.T) {
 	t.Parallel()
 	needs(t, "pg_basebackup")
@@ -145,7 +145,8 @@ func TestPromotion(t *testing.T) {
 		return err == nil && there
 	})
 
-	// By mistake a relay connects to the standby: its snapshots do not show open transactions.
+	// A relay that connects to the standby by mistake is refused, because a standby's snapshots do not show
+	// open transactions.
 	wrong, err := Open(ctx, Config{URL: standby.URL("postgres"), Logger: slog.New(slog.DiscardHandler)})
 	ok(t, err)
 	t.Cleanup(wrong.Close)
@@ -162,7 +163,7 @@ func TestPromotion(t *testing.T) {
 		t.Errorf("a pooler before a standby: %v", err)
 	}
 
-	// The standby receives no more.
+	// From here the standby receives no more.
 	hot.Close()
 	wrong.Close()
 	ok(t, standby.Stop(pgtest.Fast))
@@ -177,7 +178,7 @@ func TestPromotion(t *testing.T) {
 
 	p := openWorld(t, Config{URL: standby.URL("postgres")})
 	p.publish(text("a", "3"), text("a", "4"))
-	// The cursor as it is in memory, were its connection moved unnoticed, is ahead of what is stored.
+	// If its connection moved unnoticed, the cursor in memory would be ahead of what is stored.
 	ahead := c.movedTo(t, p.Log)
 	if err := ahead.Advance(ctx, mark{ahead, []position{ahead.stored[0].position}}, nil); !errors.Is(err, outbox.ErrMoved) {
 		t.Errorf("a cursor that is ahead of the server: %v", err)
@@ -187,7 +188,7 @@ func TestPromotion(t *testing.T) {
 	}
 }
 
-// movedTo is a cursor whose connections lead to another server without anybody having noticed.
+// movedTo returns a cursor whose connections lead to another server, unnoticed.
 func (c *cursor) movedTo(t testing.TB, l *Log) *cursor {
 	t.Helper()
 	conn, err := l.acquire(context.Background())
@@ -199,7 +200,8 @@ func (c *cursor) movedTo(t testing.TB, l *Log) *cursor {
 	return moved
 }
 
-// A cursor that is claimed in one run of the server is refused in the next: it is read again.
+// TestRestartOfTheServer checks that a cursor claimed in one run of the server is refused in the next,
+// and is read again.
 func TestRestartOfTheServer(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -225,7 +227,7 @@ func TestRestartOfTheServer(t *testing.T) {
 	}
 }
 
-// What is missing is named, and nothing that is there is harmed.
+// TestMissingTables checks that missing tables are named, and that existing ones are not harmed.
 func TestMissingTables(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -260,7 +262,7 @@ func TestMissingTables(t *testing.T) {
 	}
 }
 
-// Secrets of the connection string stand in no error and no log.
+// TestNoSecrets checks that no error and no log contains secrets of the connection string.
 func TestNoSecrets(t *testing.T) {
 	t.Parallel()
 	const secret = "hunter2!"

@@ -15,7 +15,7 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// roles are a log beside a table of its owner, and a pool for each role that GrantSQL knows.
+// roles is a log beside a table of its owner, with a pool for each role that GrantSQL knows.
 type roles struct {
 	*world
 	s                        *stage
@@ -33,7 +33,7 @@ func newRoles(t *testing.T) *roles {
 	return &roles{world: w, s: s, relay: mustPool(t, s.user), publisher: w.app, reader: mustPool(t, pgtest.As(s.url, reader, "secret"))}
 }
 
-// refused runs a statement that must fail by this code.
+// refused runs a statement that must fail with this code.
 func (r *roles) refused(pool *pgxpool.Pool, code, sql string, args ...any) {
 	r.t.Helper()
 	if _, err := pool.Exec(context.Background(), r.names.q(sql), args...); pgerror.Code(err) != code {
@@ -43,8 +43,8 @@ func (r *roles) refused(pool *pgxpool.Pool, code, sql string, args ...any) {
 
 const denied = "42501"
 
-// Each role does what it is for: a relay and its sweeper everything that they do, a publisher every way of
-// publishing, a reader looks.
+// TestRights checks that each role can do its work: a relay and its sweeper everything they do, a
+// publisher every way to publish, a reader every read.
 func TestRights(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -94,8 +94,8 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// What a relay's role is abused for reaches no table but the log's own, and takes no partition that is
-// not through.
+// TestRelayRoleKeepsToTheLog checks that a relay's role, if it is abused, reaches no table outside the
+// log and removes no partition that is still needed.
 func TestRelayRoleKeepsToTheLog(t *testing.T) {
 	t.Parallel()
 	r := newRoles(t)
@@ -116,7 +116,7 @@ func TestRelayRoleKeepsToTheLog(t *testing.T) {
 	r.refused(r.relay, denied, "select nextval('~outbox_id')")
 	r.refused(r.relay, denied, "insert into ~outbox_migration values (99, 'x')")
 
-	// A row that the owner has spoiled, as if somebody had got around the grants.
+	// A row that the owner has spoiled, as if the grants had been circumvented.
 	r.exec("create table ~outbox_p77 (n int)")
 	r.exec("insert into ~outbox_partition (n, lo, hi, emptied_at) values (77, -2, -1, now()), (78, -3, -2, now())")
 	r.refused(r.relay, "P0001", "select ~outbox_drop(77, true)")
@@ -131,7 +131,7 @@ func TestRelayRoleKeepsToTheLog(t *testing.T) {
 			t.Errorf("%s took what is not through", sql)
 		}
 	}
-	// Neither partitions without number nor tiny ones.
+	// It can create neither unlimited nor tiny partitions.
 	for range 3 {
 		_, err := r.relay.Exec(t.Context(), r.names.q("select ~outbox_extend(1::bigint << 50, 1)"))
 		ok(t, err)
@@ -139,7 +139,8 @@ func TestRelayRoleKeepsToTheLog(t *testing.T) {
 	if n, least := value[int](r.world, "select count(*) from ~outbox_partition"), value[int](r.world, "select min(hi - lo) from ~outbox_partition"); n > 65 || least < 1000 {
 		t.Errorf("%d partitions, the smallest for %d ids", n, least)
 	}
-	// A number that was drawn earlier would let a partition go while somebody writes into it.
+	// With a transaction ID that was drawn earlier, a partition could be removed while a transaction writes
+	// into it.
 	tx := beginAs(t, r.relay)
 	_, err := tx.Exec(t.Context(), "select pg_current_xact_id()")
 	ok(t, err)
@@ -151,7 +152,8 @@ func TestRelayRoleKeepsToTheLog(t *testing.T) {
 	}
 }
 
-// What a publisher's role is abused for: ids of its own, rows of any size, other people's messages, upkeep.
+// TestPublisherRoleOnlyPublishes checks that a publisher's role cannot choose ids, insert rows of any
+// size, read other messages or do maintenance.
 func TestPublisherRoleOnlyPublishes(t *testing.T) {
 	t.Parallel()
 	r := newRoles(t)
@@ -217,13 +219,15 @@ func TestPublisherRoleOnlyPublishes(t *testing.T) {
 	r.publish(text("k", "still"))
 }
 
-// Functions, operators and tables that a role makes where its session looks first stand before nothing
-// that the owner's functions, a relay's or a publisher's statements mean.
+// TestShadowsAreNotSeen creates functions, operators and tables where a session's search path finds them
+// first. They must not replace what the owner's functions or the statements of relays and publishers
+// mean.
 func TestShadowsAreNotSeen(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	r := newRoles(t)
-	// Postgres 14 lets everybody create in public. What is called there tells on itself.
+	// Postgres 14 lets every role create objects in public. The planted functions record that they were
+	// called.
 	r.s.exec(t, `create schema evil; grant usage on schema evil to public;
 		create table evil.called (by text); grant insert on evil.called to public;
 		create function evil.tell() returns void language sql as 'insert into evil.called select session_user';
@@ -255,7 +259,7 @@ func TestShadowsAreNotSeen(t *testing.T) {
 		shadowed(r.relay, sql)
 	}
 	shadowed(r.publisher, "select ~outbox_publish('t', 'x', 'k')")
-	// Sessions that look there by themselves, as the owner, whom it would cost most.
+	// A session with this search path as the owner, for whom it would be worst.
 	cfg := r.cfg
 	cfg.URL = r.s.url + "&search_path=" + "evil,pg_catalog"
 	w := openAs(t, cfg, mustPool(t, cfg.URL), r.owner)

@@ -26,12 +26,12 @@ func ok(t testing.TB, err error) {
 	}
 }
 
-// stage is a database in which every log of a test has a schema of its own.
+// stage is a database in which each log of a test has its own schema.
 type stage struct {
 	url       string // of the owner
-	user      string // of the role that relays run as, with the rights of GrantSQL
+	user      string // of the role of relays, with the rights of GrantSQL
 	role      string
-	publisher string // another role, likewise
+	publisher string // role of publishers, likewise
 	pool      *pgxpool.Pool
 	n         atomic.Int64
 }
@@ -60,7 +60,7 @@ func (s *stage) exec(t testing.TB, sql string, args ...any) {
 	}
 }
 
-// config is of a migrated schema of its own, for the role that programs run as.
+// config returns the configuration of a new migrated schema, for the role that programs run as.
 func (s *stage) config(t testing.TB, cfg Config) Config {
 	t.Helper()
 	cfg.URL, cfg.Schema = s.url, fmt.Sprintf("s%d", s.n.Add(1))
@@ -81,7 +81,7 @@ type world struct {
 	*Log
 	t     testing.TB
 	app   *pgxpool.Pool // publishes
-	owner *pgxpool.Pool // of the tables
+	owner *pgxpool.Pool // owner of the tables
 	pub   *Publisher
 }
 
@@ -95,14 +95,14 @@ func newWorld(t testing.TB, cfg Config) *world {
 	return newStage(t).world(t, cfg)
 }
 
-// open opens a log whose messages come from the publisher's role, and whose rows the test sees to as their
+// open opens a log. Its messages come from the publisher's role, and the test reads its rows as the
 // owner.
 func (s *stage) open(t testing.TB, cfg Config) *world {
 	t.Helper()
 	return openAs(t, cfg, mustPool(t, pgtest.As(s.url, s.publisher, "secret")), s.pool)
 }
 
-// openWorld opens a log as the owner of its tables, who publishes too.
+// openWorld opens a log as the owner of its tables, who also publishes.
 func openWorld(t testing.TB, cfg Config) *world {
 	t.Helper()
 	pool := mustPool(t, cfg.URL)
@@ -166,7 +166,7 @@ func beginAs(t testing.TB, pool *pgxpool.Pool) pgx.Tx {
 	return tx
 }
 
-// claim is unit 0 of 1 of a subscription.
+// claim claims unit 0 of 1 of a subscription.
 func (w *world) claim(subscription string, epoch int64) *cursor {
 	w.t.Helper()
 	c, err := w.Claim(context.Background(), outbox.Claim{Subscription: subscription, Instances: 1, Epoch: epoch})
@@ -193,7 +193,7 @@ func drain(t testing.TB, c outbox.Cursor) (texts []string) {
 	}
 }
 
-// text is a message.
+// text returns a message.
 func text(key, payload string) outbox.Message {
 	return outbox.Message{Topic: "t", Key: key, Payload: []byte(payload)}
 }
@@ -213,7 +213,7 @@ func eventually(t testing.TB, what string, cond func() bool) {
 	}
 }
 
-// tx is a transaction of the suite.
+// tx is a transaction of the conformance suite.
 type tx struct {
 	*Tx
 	p *Publisher
@@ -223,7 +223,7 @@ func (x tx) Publish(ctx context.Context, messages ...outbox.Message) error {
 	return x.p.Publish(ctx, x.Tx, messages...)
 }
 
-// backend is the log for the suite.
+// backend returns the log for the conformance suite.
 func (s *stage) backend(t testing.TB) logtest.Backend {
 	w := s.world(t, Config{})
 	return logtest.Backend{

@@ -12,7 +12,7 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// Up, twice at once, down and up again; the printed text does the same.
+// TestMigrate migrates up, twice at once, down and up again. The printed SQL must do the same.
 func TestMigrate(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

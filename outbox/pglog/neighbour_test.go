@@ -8,8 +8,8 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// A neighbour that gets on while a claim waits is not taken for one of another server: nothing is
-// delivered again.
+// TestClaimWaitsWhileNeighboursGetOn checks that a neighbouring row that advances while a claim waits
+// does not make the server look like another one: nothing is delivered again.
 func TestClaimWaitsWhileNeighboursGetOn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{})

@@ -18,7 +18,7 @@ import (
 	"github.com/emitd/emitd/outbox/logtest"
 )
 
-// through opens a log behind a pooler, with a caller who goes through it as well.
+// through opens a log behind a pooler, with a caller that uses the pooler too.
 func (s *stage) through(t testing.TB, pooler *pgtest.PgBouncer) *world {
 	t.Helper()
 	cfg := s.config(t, Config{})
@@ -36,8 +36,9 @@ func openPooled(t testing.TB, cfg Config, owner *pgxpool.Pool) *world {
 	return w
 }
 
-// The whole suite again through a transaction pooler, where every transaction may run in another
-// session: only wake-ups are missing. Callers keep many transactions open, so they go to the server.
+// TestConformanceThroughPooler runs the whole suite through a transaction pooler, where every transaction
+// may run in another session. Only wake-ups are missing. Callers keep many transactions open, so they
+// connect directly.
 func TestConformanceThroughPooler(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -58,8 +59,8 @@ func TestConformanceThroughPooler(t *testing.T) {
 	})
 }
 
-// A pooler is noticed whether it refuses a connection's parameters or ignores them, and where only the
-// URL tells; a server is not taken for one.
+// TestPoolerIsNoticed checks that a pooler is detected if it refuses a connection's parameters, if it
+// ignores them, and if only the URL says so; a server must not be taken for a pooler.
 func TestPoolerIsNoticed(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -103,7 +104,7 @@ func TestPoolerIsNoticed(t *testing.T) {
 	}
 }
 
-// Nothing of a log stays in the sessions that others get.
+// TestPooledSessionsAreClean checks that a log leaves nothing in the sessions that other clients get.
 func TestPooledSessionsAreClean(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -126,7 +127,7 @@ func TestPooledSessionsAreClean(t *testing.T) {
 	if !silent {
 		t.Error("it listens with a session that others get")
 	}
-	w.owner = w.app // whose session is that of the log, for there is one
+	w.owner = w.app // its session is that of the log, because there is only one
 	for name := range w.cfg.settings() {
 		if value[string](w, "select source from pg_settings where name = $1", name) == "session" {
 			t.Errorf("%s is left in the session", name)
@@ -137,8 +138,8 @@ func TestPooledSessionsAreClean(t *testing.T) {
 	}
 }
 
-// A relay behind a pooler delivers, in order, what callers publish through it, also when it is killed
-// and started again meanwhile.
+// TestRelayThroughPooler checks that a relay behind a pooler delivers, in order, what callers publish
+// through it, even if the pooler is killed and started again meanwhile.
 func TestRelayThroughPooler(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -193,8 +194,9 @@ func TestRelayThroughPooler(t *testing.T) {
 	}
 }
 
-// A claim through a pooler fences the one before, with the pooler restarted in between or not: neither
-// reads on nor writes, and the new one reads everything.
+// TestFenceThroughPooler checks that a claim through a pooler fences the earlier one, with or without a
+// restart of the pooler in between. The earlier one must neither read nor write, and the new one must
+// read everything.
 func TestFenceThroughPooler(t *testing.T) {
 	t.Parallel()
 	for _, restart := range []bool{false, true} {
@@ -218,7 +220,7 @@ func TestFenceThroughPooler(t *testing.T) {
 				return err == nil
 			})
 			defer fresh.Close()
-			// Its connections may have ended with the pooler; what it gets in the end is the refusal.
+			// Its connections may have ended with the pooler; in the end it must get the refusal.
 			eventually(t, "the deposed relay hears of it", func() bool {
 				err := old.Advance(t.Context(), p.Mark, nil)
 				if err == nil {
@@ -237,8 +239,7 @@ func TestFenceThroughPooler(t *testing.T) {
 	}
 }
 
-// claimed is a reader as it was when the cursor was claimed: with nothing read ahead and no error of a
-// connection.
+// claimed returns a cursor as it was when it was claimed: nothing read ahead and no connection error.
 func (w *world) claimed(c *cursor) *cursor {
 	again := &cursor{log: w.Log, claim: c.claim, Range: c.Range, server: c.server, wrote: c.witness(), stored: slices.Clone(c.stored)}
 	again.begin()
@@ -246,8 +247,8 @@ func (w *world) claimed(c *cursor) *cursor {
 	return again
 }
 
-// The server restarts behind a pooler, which keeps the relay's connections and gives them sessions of
-// the new run: a cursor of the old one is refused, and is read again.
+// TestServerRestartsBehindPooler restarts the server behind a pooler, which keeps the relay's connections
+// and gives them sessions of the new run. A cursor of the old run must be refused, and read again.
 func TestServerRestartsBehindPooler(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

@@ -20,7 +20,7 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// Every way to publish stores the same, in order, with locks and without.
+// TestWaysToPublish checks that every way to publish stores the same, in order, with locks and without.
 func TestWaysToPublish(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{})
@@ -60,7 +60,7 @@ func TestWaysToPublish(t *testing.T) {
 						Headers: map[string]string{"x-quote": "a\"b'c\\"}, TraceParent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", TraceState: "a=1",
 					}
 					if n == 70 && i%2 == 1 {
-						all[i].NotBefore = time.Now().Add(-time.Hour) // is none
+						all[i].NotBefore = time.Now().Add(-time.Hour) // a time in the past has no effect
 					}
 				}
 				ok(t, publish(all))
@@ -70,7 +70,7 @@ func TestWaysToPublish(t *testing.T) {
 	}
 }
 
-// sameMessages compares what comes with what was published.
+// sameMessages compares the delivered messages with the published ones.
 func sameMessages(t *testing.T, what string, c outbox.Cursor, want []outbox.Message) {
 	t.Helper()
 	var got []outbox.Row
@@ -96,8 +96,8 @@ func sameMessages(t *testing.T, what string, c outbox.Cursor, want []outbox.Mess
 	}
 }
 
-// Programs in other languages publish by a function of the schema, which computes the same shard and
-// takes the same lock.
+// TestPublishInSQL checks the SQL function with which programs in other languages publish: it computes
+// the same shard and takes the same lock.
 func TestPublishInSQL(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{})
@@ -129,7 +129,7 @@ func TestPublishInSQL(t *testing.T) {
 	}
 }
 
-// waits asserts whether publishing for a key waits for somebody.
+// waits asserts whether publishing for a key has to wait.
 func (w *world) waits(t *testing.T, key string, want bool) {
 	t.Helper()
 	ctx := context.Background()
@@ -143,8 +143,8 @@ func (w *world) waits(t *testing.T, key string, want bool) {
 	ok(t, tx.Rollback(ctx))
 }
 
-// Publish waits for those who published for the same key, and for nobody else; for many keys it locks
-// their shards, which excludes those who lock one key of them.
+// TestOrdered checks that Publish waits only for transactions that published for the same key. For many
+// keys it locks their shards, which excludes publishers that lock one of these keys.
 func TestOrdered(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{})
@@ -187,8 +187,8 @@ func TestOrdered(t *testing.T) {
 	}
 }
 
-// A message that waits for its key has no id meanwhile: relays deliver in the order of ids. Also in the one
-// statement that locks and inserts.
+// TestIDsAreDrawnUnderTheLock checks that a message that waits for its key has no id meanwhile, because
+// relays deliver in the order of ids. This includes the single statement that locks and inserts.
 func TestIDsAreDrawnUnderTheLock(t *testing.T) {
 	t.Parallel()
 	for name, publish := range map[string]func(w *world, tx pgx.Tx, m ...outbox.Message) error{
@@ -229,7 +229,8 @@ func TestIDsAreDrawnUnderTheLock(t *testing.T) {
 	}
 }
 
-// The hook is told after the commit and only then, savepoints apart; it may be slow or panic.
+// TestOnPublished checks that the hook is called only after the commit, and without messages of undone
+// savepoints. It may be slow or panic.
 func TestOnPublished(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
@@ -267,7 +268,7 @@ func TestOnPublished(t *testing.T) {
 	if err := wrapped.Commit(ctx); !errors.Is(err, pgx.ErrTxClosed) {
 		t.Errorf("a second commit: %v", err)
 	}
-	// A commit that fails is none.
+	// A failed commit is not reported.
 	err := w.pub.InTx(ctx, w.app, func(tx *Tx) error {
 		_, err := tx.Exec(ctx, "create temp table u (n int unique deferrable initially deferred) on commit drop; insert into u values (1), (1)")
 		return errors.Join(err, w.pub.Publish(ctx, tx, text("k", "undone")))
@@ -275,7 +276,7 @@ func TestOnPublished(t *testing.T) {
 	if pgerror.Code(err) != "23505" {
 		t.Errorf("a commit that fails: %v", err)
 	}
-	ok(t, w.pub.Close(ctx)) // tells what is left
+	ok(t, w.pub.Close(ctx)) // reports the remaining commits
 	if want := []string{"ab", "cd", "e"}; !slices.Equal(told, want) {
 		t.Errorf("the hook was told of %v, want %v", told, want)
 	}
@@ -284,14 +285,15 @@ func TestOnPublished(t *testing.T) {
 	}
 }
 
-// A commit wakes relays of other processes; a rollback, and publishing before the commit, does not.
+// TestWake checks that a commit wakes relays of other processes; a rollback, or publishing before the
+// commit, does not.
 func TestWake(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{})
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	wake := w.Wake(ctx)
-	<-wake // it listens
+	<-wake // it listens now
 	_ = w.pub.InTx(ctx, w.app, func(tx *Tx) error {
 		return errors.Join(w.pub.Publish(ctx, tx, text("k", "undone")), errors.New("undo"))
 	})
@@ -308,7 +310,8 @@ func TestWake(t *testing.T) {
 	}
 }
 
-// Bad input is refused before anything is sent; a mistake names itself.
+// TestBadConfig checks that bad input is refused before anything is sent, and that every mistake is
+// named.
 func TestBadConfig(t *testing.T) {
 	t.Parallel()
 	_, err := New(nil, Config{Schema: "x; drop", Prefix: strings.Repeat("p", 60), Notify: "no", OnLag: "panic", MaxConns: 1, QueryTimeout: 1, MaxRetained: -1})
@@ -325,8 +328,8 @@ func TestBadConfig(t *testing.T) {
 	}
 }
 
-// Rows that other programs wrote into the log are delivered as far as they can be understood: they do
-// not stop those behind them.
+// TestForeignRows checks rows that other programs wrote into the log: what can be decoded is delivered,
+// and they do not stop the rows behind them.
 func TestForeignRows(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{})
@@ -339,8 +342,8 @@ func TestForeignRows(t *testing.T) {
 	}
 }
 
-// Calls with many messages that come to the same keys in other orders wait for each other, and not in a
-// circle.
+// TestPublishTxLocksInOneOrder checks that calls with many messages for the same keys in different orders
+// wait for each other and do not deadlock.
 func TestPublishTxLocksInOneOrder(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{})
@@ -348,14 +351,14 @@ func TestPublishTxLocksInOneOrder(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var first, second []outbox.Message
 			for i := range 3 * together {
-				key := fmt.Sprint("k", i) // too many for locks of their own
+				key := fmt.Sprint("k", i) // too many for separate locks
 				if keys != nil {
 					key = keys[i/together]
 				}
 				first, second = append(first, text(key, "x")), append(second, text(key, "x"))
 			}
 			slices.Reverse(second)
-			// What is locked comes first and as a whole, and in one order, whatever that of the messages.
+			// All locks come first, in one order, whatever the order of the messages.
 			one, two := w.pub.txStatements(first), w.pub.txStatements(second)
 			n := 0
 			for n < len(one) && strings.Contains(one[n].text, "pg_advisory") {

@@ -12,8 +12,8 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// The relay, the publisher and the log together: some keys fail at first, some for ever; the others are
-// delivered, everything in order, and the log is empty afterwards but for the dead letters.
+// TestRelay runs relay, publisher and log together. Some keys fail at first, some always. The others must
+// be delivered, everything in order, and in the end the log has only the dead letters.
 func TestRelay(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{})
@@ -70,7 +70,7 @@ func TestRelay(t *testing.T) {
 	}
 }
 
-// What only a mistaken relay does is refused, and changes nothing.
+// TestMistakenRelay checks that calls that only a faulty relay makes are refused and change nothing.
 func TestMistakenRelay(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{})
@@ -131,7 +131,8 @@ func TestMistakenRelay(t *testing.T) {
 	}
 }
 
-// A claim of one unit leaves what is a neighbour's as it is: its next write is not refused.
+// TestClaimLeavesNeighbours checks that a claim of one unit does not change a neighbour's rows, so that
+// the neighbour's next write is not refused.
 func TestClaimLeavesNeighbours(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{})
@@ -156,7 +157,7 @@ func TestClaimLeavesNeighbours(t *testing.T) {
 	drain(t, left)
 }
 
-// A closed log answers, and a cursor of it too.
+// TestClosed checks that calls of a closed log, and of a cursor of it, fail with a clear error.
 func TestClosed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{})
@@ -171,8 +172,8 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// Reading finds a range's messages behind a hundred thousand of others, in statements of bounded
-// length, each of which gets on.
+// TestWindow checks that a range's messages behind a hundred thousand of other ranges are found, by
+// statements of bounded duration that each make progress.
 func TestWindow(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{})

@@ -39,14 +39,16 @@ func (w *world) sweepAll() (n int) {
 
 func (w *world) left() int { return value[int](w, "select count(*) from ~outbox") }
 
-// keep stores a cursor's position as it does when it has nothing to read and somebody waits for it.
+// keep stores a cursor's position, as it does when there is nothing to read and its position blocks a
+// removal.
 func (w *world) keep(c *cursor) {
 	w.t.Helper()
 	c.reader.keptAt = time.Time{}
 	drain(w.t, c)
 }
 
-// goes waits until so many partitions went: an open transaction of any test on the server delays it.
+// goes waits until a number of partitions was removed. An open transaction of any test on the server
+// delays that.
 func (w *world) goes(want int, cursors ...*cursor) {
 	w.t.Helper()
 	n := 0
@@ -62,7 +64,8 @@ func (w *world) goes(want int, cursors ...*cursor) {
 	}
 }
 
-// Full partitions go when every cursor has passed them and they are old enough; others are made ahead.
+// TestSweep checks that full partitions are removed when every cursor has passed them and they are old
+// enough, and that others are created ahead.
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{width: 10, Retention: time.Hour})
@@ -93,7 +96,7 @@ func TestSweep(t *testing.T) {
 		return value[int](w, "select count(*) from ~outbox_partition where hi <= 21") == 0
 	})
 	w.many(10)
-	w.sweepAll() // the next one is full now, and young
+	w.sweepAll() // the next one is full now, and recent
 	w.keep(a)
 	w.keep(b)
 	if n := w.sweepAll(); n != 0 || w.left() != 15 {
@@ -109,8 +112,8 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// A transaction that began before its partition was full, and commits after everything else would let
-// the partition go, loses nothing.
+// TestLateCommitIntoFullPartition tests a transaction that began before its partition was full and
+// commits after everything else would allow the partition's removal. It must lose nothing.
 func TestLateCommitIntoFullPartition(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{width: 10, Retention: -1})
@@ -135,7 +138,8 @@ func TestLateCommitIntoFullPartition(t *testing.T) {
 	w.goes(3, c)
 }
 
-// A partition that few messages come into is filled up, so that it goes in time.
+// TestOldPartitionIsFilledUp checks that a partition with few messages is closed, so that it can be
+// removed in time.
 func TestOldPartitionIsFilledUp(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{width: 1000, Retention: 2 * time.Hour, age: time.Minute})
@@ -159,7 +163,8 @@ func TestOldPartitionIsFilledUp(t *testing.T) {
 	}
 }
 
-// What nobody drew is no speed: partitions grow no wider by it, and no further ahead.
+// TestClosingIsNoSpeed checks that the unused ids of closed partitions do not count as rate: partitions
+// become neither larger nor more.
 func TestClosingIsNoSpeed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{width: 1 << 22, Retention: 2 * time.Hour})
@@ -169,7 +174,7 @@ func TestClosingIsNoSpeed(t *testing.T) {
 		w.publish(text("k", "x"))
 		was := value[int64](w, "select last_value from ~outbox_id")
 		w.exec("update ~outbox set created_at = created_at - interval '2 hours'")
-		eventually(t, "the partition ends", func() bool { // transactions of other tests do not matter, ours has ended
+		eventually(t, "the partition ends", func() bool { // our transactions have ended
 			w.exec("update ~outbox_state set drawn_at = drawn_at - interval '1 minute'")
 			w.sweepAll()
 			return value[int64](w, "select last_value from ~outbox_id") > was
@@ -188,8 +193,8 @@ func TestClosingIsNoSpeed(t *testing.T) {
 	}
 }
 
-// An open transaction that has published keeps a partition from being ended, for a moment only, and its
-// messages are not passed by.
+// TestClosingWaitsForNobody checks that an open transaction that has published delays the closing of a
+// partition, without blocking anything for long, and that its messages are delivered.
 func TestClosingWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -214,7 +219,7 @@ func TestClosingWaitsForNobody(t *testing.T) {
 	}
 }
 
-// Lanes and dead letters outlive the log.
+// TestLanesOutliveTheLog checks that lanes and dead letters outlive the log's partitions.
 func TestLanesOutliveTheLog(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{width: 2, Retention: -1})
@@ -235,8 +240,8 @@ func TestLanesOutliveTheLog(t *testing.T) {
 	}
 }
 
-// A log that is too large passes over what who lags has not delivered, if that is wanted, and says so in
-// any case. The subscription stays.
+// TestMaxRetained checks that a log that is too large skips undelivered messages of a lagging
+// subscription only if OnLag is forget, and logs it in any case. The subscription remains.
 func TestMaxRetained(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []string{LagKeep, LagForget} {
@@ -280,8 +285,8 @@ func TestMaxRetained(t *testing.T) {
 	}
 }
 
-// Neither a living relay whose sink is down, nor one that is paused, nor a replay that stands still
-// keeps a log with a bound from going.
+// TestForgetWithLivingRelay checks that a log with a bound is swept despite a running relay whose sink is
+// down, a paused one, and a replay without progress.
 func TestForgetWithLivingRelay(t *testing.T) {
 	t.Parallel()
 	for _, state := range []string{"sink is down", "paused", "replayed"} {
@@ -349,8 +354,9 @@ func TestForgetWithLivingRelay(t *testing.T) {
 	}
 }
 
-// What is passed over is passed over once and for all, wherever the row stood, and if the log is restored
-// elsewhere before the next claim. What comes behind is not, and what was open then may come.
+// TestPassOver checks that skipped messages stay skipped, whatever the row's position was, and even if
+// the log is restored on another server before the next claim. Later messages are delivered, and messages
+// of transactions open at that time may be.
 func TestPassOver(t *testing.T) {
 	t.Parallel()
 	for name, before := range map[string]func(w *world, c *cursor){
@@ -403,7 +409,8 @@ func TestPassOver(t *testing.T) {
 	}
 }
 
-// A partition that was passed over stays while a transaction is open that may have drawn an id of it.
+// TestPassedOverPartitionWaitsForTransactions checks that a skipped partition remains while a transaction
+// is open that may have drawn one of its ids.
 func TestPassedOverPartitionWaitsForTransactions(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -431,7 +438,8 @@ func TestPassedOverPartitionWaitsForTransactions(t *testing.T) {
 	}
 }
 
-// Partitions are made ahead for three days at the highest speed of late, and not by the thousand.
+// TestPartitionsKeepAhead checks that partitions are created ahead for three days at the recent peak
+// rate, and not by the thousand.
 func TestPartitionsKeepAhead(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{width: 1000})
@@ -446,7 +454,7 @@ func TestPartitionsKeepAhead(t *testing.T) {
 	}
 }
 
-// Reading does not begin at the first id that ever was, and gets over gaps of any length.
+// TestGaps checks that reading does not start at the first id ever drawn, and crosses gaps of any length.
 func TestGaps(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -467,8 +475,8 @@ func TestGaps(t *testing.T) {
 	}
 }
 
-// After a pause in which much was published, the floor is not that of before the pause: what is
-// delivered then is not looked at again.
+// TestFloorAfterPause checks that after a pause in which much was published, the floor is a new one, so
+// that delivered messages are not scanned again.
 func TestFloorAfterPause(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{})

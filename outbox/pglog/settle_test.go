@@ -9,8 +9,8 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// What becomes of lanes is stored at the cost of these lanes, however many messages wait in others: in a
-// session as a relay has it, with statistics of when the tables were empty.
+// TestSettlingReadsItsOwn checks that storing outcomes of lanes reads only these lanes, however many
+// messages are in others: in a session like a relay's, with statistics from when the tables were empty.
 func TestSettlingReadsItsOwn(t *testing.T) {
 	t.Parallel()
 	const behind, keys, rounds = 5000, 200, 3
@@ -64,7 +64,7 @@ func TestSettlingReadsItsOwn(t *testing.T) {
 	}
 	c.Close()
 	w.Close()
-	// Sessions tell what they have read when they end, at the latest.
+	// A session reports its statistics when it ends, at the latest.
 	eventually(t, "the statistics are told", func() bool { return counted().scans >= int64(settled) })
 	if n := counted().read; n > int64(50*settled) {
 		t.Errorf("%d lanes were settled, and %d entries of indexes read", settled, n)

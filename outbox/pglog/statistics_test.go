@@ -14,8 +14,9 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// The server's statistics (pg_stat_statements) have one entry for each kind of statement of a publisher, however
-// many messages are published together: else batches evict the entries of the user.
+// TestStatisticsHaveOneEntryPerKind checks that pg_stat_statements has one entry for each kind of a
+// publisher's statements, however many messages are published together. Otherwise batches would evict the
+// user's entries.
 func TestStatisticsHaveOneEntryPerKind(t *testing.T) {
 	t.Parallel()
 	server, err := pgtest.Start(pgtest.Config{Settings: map[string]string{
@@ -68,7 +69,7 @@ func TestStatisticsHaveOneEntryPerKind(t *testing.T) {
 	t.Logf("%d entries", len(after))
 }
 
-// entries are the statistics of this database: calls by the identifier and text of a statement.
+// entries returns the statistics of this database: calls by the ID and text of a statement.
 func (w *world) entries(t *testing.T) map[string]int64 {
 	t.Helper()
 	rows, err := w.app.Query(context.Background(), `select queryid::text || ' ' || query, calls from pg_stat_statements
@@ -85,7 +86,8 @@ func (w *world) entries(t *testing.T) map[string]int64 {
 	return out
 }
 
-// What is empty, missing or needs quotes is stored as it is, also in statements of many messages without arrays.
+// TestPublishTxStoresOddValues checks that empty and missing values and those that need quotes are stored
+// unchanged, also by statements for many messages without arrays.
 func TestPublishTxStoresOddValues(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{})

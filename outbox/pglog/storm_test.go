@@ -17,14 +17,14 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// visibility is the storm that the log is made for: writers that commit in any order, with savepoints
-// and rollbacks, some in a transaction beside which many others commit; a stranger's open
-// transaction; relays whose connections are cut, and which take the shards from each other.
+// visibility is the storm for which the log is designed. Writers commit in any order, with savepoints and
+// rollbacks, some in long transactions beside many short ones. One unrelated transaction stays open.
+// Relays lose their connections, and take the shards from each other.
 type visibility struct {
 	*world
 	mu     sync.Mutex
 	order  map[string][]string // committed messages of each key, in the order of its lock
-	loose  map[string]bool     // committed, of no key
+	loose  map[string]bool     // committed, without a key
 	undone map[string]bool     // rolled back
 	first  map[string][]string // first deliveries of each key
 	count  map[string]int
@@ -49,7 +49,8 @@ func TestVisibilityStorm(t *testing.T) {
 	behind.URL = proxy.URL()
 	relayed := s.open(t, behind)
 
-	// A stranger draws a number, and holds back nobody until all else is delivered.
+	// An unrelated transaction draws a transaction ID, and must hold up nothing until everything else is
+	// delivered.
 	stranger := v.begin()
 	_, err := stranger.Exec(context.Background(), "select pg_current_xact_id()")
 	ok(t, err)
@@ -74,8 +75,8 @@ func TestVisibilityStorm(t *testing.T) {
 	v.judge(t)
 }
 
-// write is one writer. It holds the lock of its key until its end, so what it notes before is in the
-// order of the locks.
+// write runs one writer. It holds the lock of its key until its transaction ends, so what it records
+// before that is in the order of the locks.
 func (v *visibility) write(writer, each int) {
 	ctx := context.Background()
 	rng := rand.New(rand.NewPCG(uint64(writer), 7)) //nolint:gosec // a storm is no secret
@@ -108,7 +109,7 @@ func (v *visibility) write(writer, each int) {
 	}
 }
 
-// publishSome publishes a few messages, some of them in savepoints, some of those undone. The first
+// publishSome publishes a few messages, some in savepoints, some of which are undone. The first message
 // takes the key's lock.
 func (v *visibility) publishSome(ctx context.Context, tx pgx.Tx, rng *rand.Rand, key, name string) (kept, undone []string) {
 	for i := range 1 + rng.IntN(4) {
@@ -144,8 +145,8 @@ func (v *visibility) publishSome(ctx context.Context, tx pgx.Tx, rng *rand.Rand,
 	return kept, undone
 }
 
-// reassign gives the shards to one relay, or two, or three, each time after some deliveries; the
-// former ones are not told, and go on until they are refused.
+// reassign gives the shards to one, two or three relays, each time after some deliveries. The former
+// relays are not stopped: they continue until they are refused.
 func (v *visibility) reassign(ctx context.Context, log outbox.Log) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -167,7 +168,7 @@ func (v *visibility) reassign(ctx context.Context, log outbox.Log) {
 	}
 }
 
-// cut breaks the relays' connections every so many deliveries.
+// cut breaks the relays' connections after every hundred deliveries.
 func (v *visibility) cut(ctx context.Context, proxy *pgtest.Proxy) {
 	for ctx.Err() == nil {
 		goal := v.sunk.Load() + 100
@@ -176,7 +177,7 @@ func (v *visibility) cut(ctx context.Context, proxy *pgtest.Proxy) {
 	}
 }
 
-// until waits for a condition, or the end.
+// until waits for a condition, or the end of ctx.
 func (v *visibility) until(ctx context.Context, cond func() bool) {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -242,14 +243,15 @@ func (v *visibility) judge(t *testing.T) {
 		committed, len(v.undone), v.total, v.total-len(v.count), inversions)
 }
 
-// A transaction that stays open for long has published for a key before and after others have; many
-// ticks later it commits. What it published comes once, its key in order, and nobody has waited.
+// TestLateTransactions tests a long transaction that publishes for a key before and after others do, and
+// commits many ticks later. Its messages must come once, the key in order, and no other message may have
+// waited.
 func TestLateTransactions(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{})
 	ctx := context.Background()
 	c := w.claim("s", 1)
-	for _, n := range []int{3, lateMost + 10} { // few are found by their transaction, many by reading on from them
+	for _, n := range []int{3, lateMost + 10} { // few are looked up, many are read again
 		slow := w.begin()
 		for i := range n {
 			ok(t, w.pub.Publish(ctx, slow, text("slow", fmt.Sprint("slow", i))))
@@ -273,8 +275,8 @@ func TestLateTransactions(t *testing.T) {
 	}
 }
 
-// A tick that was not finished goes on where its last mark was. What commits after its snapshot, though
-// its ids lie in between, is of the next tick.
+// TestUnfinishedTick checks that an unfinished tick continues at its last mark. Messages that commit
+// after its snapshot belong to the next tick, even if their ids lie in between.
 func TestUnfinishedTick(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{})
@@ -296,7 +298,8 @@ func TestUnfinishedTick(t *testing.T) {
 	}
 }
 
-// Messages larger than what was read before are read in bounded pieces.
+// TestSuddenlyLarge checks that messages much larger than those before are read in chunks of bounded
+// size.
 func TestSuddenlyLarge(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{})

@@ -9,10 +9,10 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// payload is what a small event takes.
+// payload is that of a small event.
 var payload = make([]byte, 200)
 
-// BenchmarkRead reads and advances in pages of 1,000, as a relay does, to nowhere.
+// BenchmarkRead reads and advances in pages of 1,000 as a relay does, without a sink.
 func BenchmarkRead(b *testing.B) {
 	for _, backlog := range []int{20_000, 400_000} {
 		b.Run(fmt.Sprint("backlog=", backlog), func(b *testing.B) {
@@ -49,7 +49,7 @@ func fill(b *testing.B, w *world, n int) {
 	}
 }
 
-// BenchmarkPublish publishes so many messages in each transaction.
+// BenchmarkPublish publishes n messages in each transaction.
 func BenchmarkPublish(b *testing.B) {
 	for _, n := range []int{1, 10, 500} {
 		for _, sync := range []string{"full", "normal"} {
@@ -72,7 +72,7 @@ func BenchmarkPublish(b *testing.B) {
 	}
 }
 
-// BenchmarkIdle is a poll that finds nothing.
+// BenchmarkIdle measures a poll that finds nothing.
 func BenchmarkIdle(b *testing.B) {
 	w := newWorld(b, Config{})
 	fill(b, w, 20_000)

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// Whoever waited for a lock until time was up hears what it waited for.
+// TestExplainSaysWhatWasWaitedFor checks that the error of a wait for a lock that timed out says what it
+// waited for.
 func TestExplainSaysWhatWasWaitedFor(t *testing.T) {
 	t.Parallel()
 	err := explain("publish", "", errors.Join(context.Canceled, errors.New("database is locked")))

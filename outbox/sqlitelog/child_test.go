@@ -15,8 +15,8 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// The test binary is also the program that tests run as other processes: with this variable set it
-// does what it says and ends.
+// With this variable set, the test binary is a program that tests run as another process. Its value names
+// the role.
 const childVar = "EMITD_TEST_SQLITELOG_CHILD"
 
 func TestMain(m *testing.M) {
@@ -70,8 +70,7 @@ func (c *child) line() string {
 	return c.lines.Text()
 }
 
-// kill ends the child as nothing can be caught, and returns what it had said and nobody has read.
-// A last line that was cut off is left out.
+// kill ends the child with SIGKILL, and returns its unread output without an incomplete last line.
 func (c *child) kill() (lines []string) {
 	if c.ended {
 		return nil
@@ -85,7 +84,7 @@ func (c *child) kill() (lines []string) {
 	return lines
 }
 
-// wait reads until the child ends, which must be well.
+// wait reads until the child ends, which must be without an error.
 func (c *child) wait() {
 	c.t.Helper()
 	for c.lines.Scan() {
@@ -106,8 +105,8 @@ func childOpens(path string, _ []string) error {
 	return nil
 }
 
-// childPublishes publishes until it is killed: "name-key n" in order for each of three keys, and says
-// so after each commit. Every fourth transaction is rolled back; its messages end with "undone".
+// childPublishes publishes until it is killed: "name-key n" in order for each of three keys, and prints
+// them after each commit. Every fourth transaction is rolled back; its messages end with "undone".
 func childPublishes(path string, args []string) error {
 	db, err := openApp(path)
 	if err != nil {
@@ -139,8 +138,8 @@ func childPublishes(path string, args []string) error {
 	}
 }
 
-// childRelays delivers by saying, in pages of ten, until it is killed. Every seventh message fails at
-// first and gets into a lane.
+// childRelays delivers by printing, in pages of ten, until it is killed. Every seventh message fails at
+// first and is parked.
 func childRelays(path string, args []string) error {
 	ctx := context.Background()
 	l, err := Open(ctx, Config{Path: path})

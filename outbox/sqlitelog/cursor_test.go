@@ -16,8 +16,8 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// A range whose messages lie behind a hundred thousand of others is read in calls of bounded length,
-// each of which gets on.
+// TestWindow checks that a range's messages behind a hundred thousand of other ranges are found, in calls
+// of bounded duration that each make progress.
 func TestWindow(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{})
@@ -47,7 +47,7 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// Reading does not begin at the first id that ever was.
+// TestReadingSkipsWhatWasRemoved checks that reading does not start at the first id ever drawn.
 func TestReadingSkipsWhatWasRemoved(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{})
@@ -65,7 +65,7 @@ func TestReadingSkipsWhatWasRemoved(t *testing.T) {
 	}
 }
 
-// What only a mistaken relay does is refused, and changes nothing.
+// TestMistakenRelay checks that calls that only a faulty relay makes are refused and change nothing.
 func TestMistakenRelay(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{})
@@ -128,8 +128,8 @@ func TestMistakenRelay(t *testing.T) {
 	}
 }
 
-// Rows that other programs wrote into the log are delivered as far as they can be understood: they
-// do not stop those behind them.
+// TestForeignRows checks rows that other programs wrote into the log: what can be decoded is delivered,
+// and they do not stop the rows behind them.
 func TestForeignRows(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{})
@@ -155,7 +155,8 @@ func TestForeignRows(t *testing.T) {
 	}
 }
 
-// Tables that are dropped under a relay are a clear error, and so are those that never were.
+// TestMissingTables checks that tables that are dropped under a relay, or never existed, give a clear
+// error.
 func TestMissingTables(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{})
@@ -184,8 +185,8 @@ func TestMissingTables(t *testing.T) {
 	}
 }
 
-// A file that vanishes or is replaced under a running relay is noticed: the cursor is void, the next
-// claim is of the new file, and nothing is created where the file was.
+// TestFileReplaced checks that a file that vanishes or is replaced under a running relay is noticed. The
+// cursor becomes invalid, the next claim is made in the new file, and no file is created at the old path.
 func TestFileReplaced(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{})
@@ -217,8 +218,8 @@ func TestFileReplaced(t *testing.T) {
 	}
 }
 
-// A log that went back (an older copy was restored into the same file) is not read from where the
-// newer one was read to.
+// TestLogWentBack checks a log that went back, because an older copy was restored into the same file. It
+// must not be read from the position in the newer one.
 func TestLogWentBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{})
@@ -237,7 +238,7 @@ func TestLogWentBack(t *testing.T) {
 	}
 }
 
-// Calls of a closed log fail, at once.
+// TestClosed checks that calls of a closed log fail at once.
 func TestClosed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{})
@@ -253,7 +254,8 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// A call waits for another writer no longer than QueryTimeout, and says whom for; readers do not wait.
+// TestQueryTimeout checks that a call waits for another writer at most QueryTimeout and says what it
+// waited for, and that readers do not wait.
 func TestQueryTimeout(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{})
@@ -273,7 +275,7 @@ func TestQueryTimeout(t *testing.T) {
 	}
 }
 
-// IDs that the caller gave are kept; those that it left out are drawn.
+// TestIDs checks that IDs given by the caller are kept, and missing ones are generated.
 func TestIDs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{})

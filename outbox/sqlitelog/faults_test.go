@@ -31,7 +31,7 @@ import (
 	"github.com/emitd/emitd/outbox/sink/webhook"
 )
 
-// receiver answers by the topic that is its path, in every way that is wrong.
+// receiver answers by the topic, which is the path of the request, in every way that is wrong.
 type receiver struct {
 	*httptest.Server
 	ended   chan struct{}
@@ -40,7 +40,7 @@ type receiver struct {
 	got     []string
 }
 
-// Write takes the server's log.
+// Write receives the server's log.
 func (r *receiver) Write(line []byte) (int, error) {
 	if bytes.Contains(line, []byte("TLS handshake error")) {
 		r.refused.Add(1)
@@ -85,14 +85,14 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// came returns what was taken, in order.
+// came returns the messages taken so far, in order.
 func (r *receiver) came() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.got)
 }
 
-// causes are the dead letters' causes by topic.
+// causes returns the dead letters' causes by topic.
 func (w *world) causes(t *testing.T) map[string]string {
 	t.Helper()
 	all, err := w.List(t.Context(), outbox.Filter{Subscription: "s", Kind: outbox.Dead})
@@ -104,9 +104,10 @@ func (w *world) causes(t *testing.T) map[string]string {
 	return out
 }
 
-// A receiver that hangs, fails, refuses, hangs up or talks nonsense for some messages: each of these is
-// a dead letter with its cause in the end, the others are delivered, in order, and nothing is lost. So
-// are messages that are due in the far past; those of the far future wait.
+// TestBadReceiver tests a receiver that hangs, fails, refuses, hangs up or sends garbage for some
+// messages. Each of these must end as a dead letter with its cause. The others must be delivered, in
+// order, and nothing may be lost. Messages due in the far past are delivered too; those of the far future
+// wait.
 func TestBadReceiver(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{})
@@ -150,8 +151,8 @@ func TestBadReceiver(t *testing.T) {
 	}
 }
 
-// A certificate that has expired stops the sink and blames no message: when there is a good one, all
-// come.
+// TestExpiredCertificate checks that an expired certificate means that the sink is down, and no message
+// fails. Once the certificate is valid, all come.
 func TestExpiredCertificate(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{})
@@ -191,7 +192,7 @@ func TestExpiredCertificate(t *testing.T) {
 	eventually(t, "all come", func() bool { return len(r.came()) == 10 })
 }
 
-// logged keeps what is logged.
+// logged collects the log.
 type logged struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -209,7 +210,7 @@ func (l *logged) String() string {
 	return l.text.String()
 }
 
-// selfSigned makes a certificate for this machine that signs itself.
+// selfSigned makes a self-signed certificate for this machine.
 func selfSigned(t *testing.T, valid time.Duration) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -13,8 +13,7 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// crowd publishes messages that nobody can deliver: so many of one key, and one of each of so many
-// keys.
+// crowd publishes undeliverable messages: ofOne of one key, and one of each of keys other keys.
 func (w *world) crowd(t testing.TB, ofOne, keys int) {
 	t.Helper()
 	var all []outbox.Message
@@ -29,7 +28,7 @@ func (w *world) crowd(t testing.TB, ofOne, keys int) {
 	}
 }
 
-// arrivals is a sink that refuses the crowd and notes when the others came.
+// arrivals is a sink that refuses the crowd and records when the other messages came.
 type arrivals struct {
 	mu   sync.Mutex
 	at   map[string]time.Time
@@ -77,8 +76,8 @@ func (w *world) others(t testing.TB, a *arrivals, n int) (took []time.Duration) 
 	return took
 }
 
-// Ten thousand messages of one key and a thousand keys at the head of the log that nobody can deliver
-// hold back no other key, and are all kept, in order.
+// TestHeadOfLine checks that ten thousand undeliverable messages of one key, and of a thousand other
+// keys, at the head of the log hold back no other key. All of them must be kept, in order.
 func TestHeadOfLine(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{QueryTimeout: time.Minute}) // all are listed at once
@@ -108,7 +107,7 @@ func TestHeadOfLine(t *testing.T) {
 	}
 }
 
-// BenchmarkHeadOfLine is the p99 of other keys, from the commit to the sink, beside a crowd that is
+// BenchmarkHeadOfLine measures the p99 of other keys, from the commit to the sink, beside a crowd that is
 // tried again and again, and without one: five times each, alternating, the median of each.
 func BenchmarkHeadOfLine(b *testing.B) {
 	for b.Loop() {

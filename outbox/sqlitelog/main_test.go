@@ -31,12 +31,12 @@ func mustOpen(t testing.TB, cfg Config) *Log {
 	return l
 }
 
-// openApp opens a file as a caller may.
+// openApp opens a file as a caller would.
 func openApp(path string) (*sql.DB, error) {
 	return sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(10000)")
 }
 
-// appDB is a caller's own handle of a file.
+// appDB returns a caller's handle of a file.
 func appDB(t testing.TB, path string) *sql.DB {
 	t.Helper()
 	db, err := openApp(path)
@@ -80,7 +80,7 @@ func (w *world) publish(t testing.TB, messages ...outbox.Message) {
 	}))
 }
 
-// claim is unit 0 of 1 of a subscription.
+// claim claims unit 0 of 1 of a subscription.
 func (w *world) claim(t testing.TB, subscription string, epoch int64) outbox.Cursor {
 	t.Helper()
 	c, err := w.Claim(context.Background(), outbox.Claim{Subscription: subscription, Instances: 1, Epoch: epoch})
@@ -106,12 +106,12 @@ func drain(t testing.TB, c outbox.Cursor) (texts []string) {
 	}
 }
 
-// text is a message.
+// text returns a message.
 func text(key, payload string) outbox.Message {
 	return outbox.Message{Topic: "t", Key: key, Payload: []byte(payload)}
 }
 
-// tx is a transaction of the suite.
+// tx is a transaction of the conformance suite.
 type tx struct {
 	*Tx
 	p *Publisher
@@ -123,7 +123,7 @@ func (x tx) Publish(ctx context.Context, messages ...outbox.Message) error {
 func (x tx) Commit(context.Context) error   { return x.Tx.Commit() }
 func (x tx) Rollback(context.Context) error { return x.Tx.Rollback() }
 
-// backend is the log for the suite.
+// backend returns the log for the conformance suite.
 func backend(t testing.TB) logtest.Backend {
 	w := newWorld(t, Config{})
 	return logtest.Backend{

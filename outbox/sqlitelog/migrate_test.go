@@ -9,7 +9,7 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// Up, down and up again; what is there is left alone.
+// TestMigrate migrates up, down and up again. Other tables must stay untouched.
 func TestMigrate(t *testing.T) {
 	t.Parallel()
 	db := appDB(t, filepath.Join(t.TempDir(), "app.db"))
@@ -40,7 +40,7 @@ func TestMigrate(t *testing.T) {
 	}
 }
 
-// A newer program's tables are refused, not touched.
+// TestNewerSchema checks that a newer program's tables are refused and not changed.
 func TestNewerSchema(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "app.db")
@@ -62,7 +62,7 @@ func TestNewerSchema(t *testing.T) {
 	}
 }
 
-// The printed steps do what Migrate does.
+// TestMigrationSQL checks that the printed steps do what Migrate does.
 func TestMigrationSQL(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "app.db")
@@ -88,7 +88,7 @@ func TestMigrationSQL(t *testing.T) {
 	}
 }
 
-// Two logs share a file under different prefixes.
+// TestPrefixes checks that two logs can share a file with different prefixes.
 func TestPrefixes(t *testing.T) {
 	t.Parallel()
 	a := newWorld(t, Config{})

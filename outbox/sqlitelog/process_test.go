@@ -11,15 +11,15 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// history is what publishers and relays of other processes said.
+// history is what publishers and relays in other processes printed.
 type history struct {
 	acked     map[string]bool
 	delivered map[string]int
-	last      map[string]int // by key, the highest number delivered
+	last      map[string]int // the highest number delivered, by key
 	repeated  int
 }
 
-// deliver notes what a relay said, and checks the order of first deliveries: numbers of a key grow.
+// deliver records a line of a relay, and checks that the numbers of first deliveries of a key grow.
 func (h *history) deliver(t *testing.T, line string) {
 	t.Helper()
 	h.delivered[line]++
@@ -44,9 +44,9 @@ func (h *history) deliver(t *testing.T, line string) {
 	h.last[fields[0]] = n
 }
 
-// Publishers and relays are killed again and again while others go on: what was acknowledged is
-// delivered, in order per key, nothing that was rolled back is, and a kill repeats no more than was
-// under way.
+// TestKilledProcesses kills publishers and relays again and again while others continue. Acknowledged
+// messages must be delivered, in order per key. Rolled-back ones must not. A kill may repeat only what
+// was in flight.
 func TestKilledProcesses(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "app.db")
@@ -60,7 +60,7 @@ func TestKilledProcesses(t *testing.T) {
 			spawn(t, "publish", path, "b"+strconv.Itoa(round)),
 		}
 		relay := spawn(t, "relay", path, strconv.Itoa(round+1))
-		for range 10 + 7*round { // as much as it takes to be in the middle of something
+		for range 10 + 7*round { // enough to be in the middle of something
 			h.deliver(t, relay.line())
 		}
 		for _, p := range publishers {
@@ -84,14 +84,14 @@ func TestKilledProcesses(t *testing.T) {
 			t.Errorf("%q was acknowledged and is lost", line)
 		}
 	}
-	// Under way are a page of ten, and ten lanes of at most a hundred; far fewer in truth.
+	// In flight are at most a page of ten and ten lanes of a hundred; in practice far fewer.
 	if h.repeated > kills*60 {
 		t.Errorf("%d deliveries were repeated by %d kills", h.repeated, kills)
 	}
 	t.Logf("%d acknowledged, %d delivered, %d repeated by %d kills", len(h.acked), len(h.delivered), h.repeated, kills)
 }
 
-// finish delivers what is left.
+// finish delivers the rest.
 func finish(t *testing.T, l *Log, h *history, epoch int) {
 	t.Helper()
 	ctx := context.Background()
@@ -141,7 +141,7 @@ func finish(t *testing.T, l *Log, h *history, epoch int) {
 	}
 }
 
-// A commit of another process is found without polling the log.
+// TestAnotherProcessWakes checks that a commit of another process is found without polling the log.
 func TestAnotherProcessWakes(t *testing.T) {
 	t.Parallel()
 	l := mustOpen(t, Config{WatchInterval: 5 * time.Millisecond})
@@ -150,7 +150,7 @@ func TestAnotherProcessWakes(t *testing.T) {
 	wake := l.Wake(ctx)
 	c := spawn(t, "publish", l.cfg.Path, "other")
 	c.line()
-	for range 3 { // hints may be coalesced, but they do not end
+	for range 3 { // wake-ups may be coalesced, but they do not end
 		select {
 		case <-wake:
 		case <-ctx.Done():
@@ -160,7 +160,8 @@ func TestAnotherProcessWakes(t *testing.T) {
 	}
 }
 
-// Processes that open a file that is not there yet agree on its tables.
+// TestProcessesMigrateOnce checks that processes that open a missing file at the same time agree on its
+// tables.
 func TestProcessesMigrateOnce(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "app.db")

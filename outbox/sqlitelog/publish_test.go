@@ -15,7 +15,8 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// A business row and its message are one.
+// TestPublishIsPartOfTheTransaction checks that a business row and its message are committed or rolled
+// back together.
 func TestPublishIsPartOfTheTransaction(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{})
@@ -46,7 +47,8 @@ func TestPublishIsPartOfTheTransaction(t *testing.T) {
 	}
 }
 
-// A panic of the caller does not leave the transaction, and the write lock, behind.
+// TestPanicRollsBack checks that a panic of the caller leaves neither an open transaction nor the write
+// lock.
 func TestPanicRollsBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{})
@@ -63,7 +65,8 @@ func TestPanicRollsBack(t *testing.T) {
 	}
 }
 
-// Every form of transaction that database/sql has will do; a handle will not.
+// TestPublishInEveryTransaction checks that every kind of transaction in database/sql works, and that a
+// handle is refused.
 func TestPublishInEveryTransaction(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{})
@@ -88,7 +91,7 @@ func TestPublishInEveryTransaction(t *testing.T) {
 	}
 }
 
-// A savepoint takes its messages with it, from the log and from the hook.
+// TestSavepoint checks that an undone savepoint removes its messages from the log and from the hook.
 func TestSavepoint(t *testing.T) {
 	t.Parallel()
 	told := make(chan []outbox.Message, 1)
@@ -116,7 +119,8 @@ func TestSavepoint(t *testing.T) {
 	}
 }
 
-// Hooks hear of commits only, in their order, whole; one that panics hears of the next.
+// TestOnPublished checks that hooks get only whole commits, in order, and that a hook that panics gets
+// the next one.
 func TestOnPublished(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
@@ -150,13 +154,14 @@ func TestOnPublished(t *testing.T) {
 	if err := wrapped.Commit(); !errors.Is(err, sql.ErrTxDone) {
 		t.Errorf("a second commit: %v", err)
 	}
-	ok(t, w.pub.Close(ctx)) // tells what is left
+	ok(t, w.pub.Close(ctx)) // reports the remaining commits
 	if want := []string{"2a", "1c"}; !slices.Equal(told, want) || before > 1 {
 		t.Errorf("the hook was told of %v, want %v (%d before the commit)", told, want, before)
 	}
 }
 
-// A commit wakes the relays of the process at once, without any watching; a rollback does not.
+// TestInTxWakes checks that a commit wakes the relays of the process at once, without watching the file;
+// a rollback does not.
 func TestInTxWakes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{WatchInterval: -1})
@@ -187,7 +192,8 @@ func TestInTxWakes(t *testing.T) {
 	})
 }
 
-// A bare transaction is found by watching the file, also one of the same process.
+// TestBareTransactionIsFound checks that the commit of any other transaction is found by watching the
+// file, even in the same process.
 func TestBareTransactionIsFound(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{WatchInterval: 2 * time.Millisecond})
@@ -205,11 +211,12 @@ func TestBareTransactionIsFound(t *testing.T) {
 	}
 }
 
-// InTx waits for the write lock as long as its context allows, and says what it waited for.
+// TestInTxWaitsForTheLock checks that InTx waits for the write lock as long as its context allows, and
+// says what it waited for.
 func TestInTxWaitsForTheLock(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{})
-	db, err := sql.Open("sqlite", "file:"+w.cfg.Path) // without any busy timeout
+	db, err := sql.Open("sqlite", "file:"+w.cfg.Path) // without a busy timeout
 	ok(t, err)
 	defer db.Close()
 	blocker, err := w.pub.begin(context.Background(), db)
@@ -226,8 +233,8 @@ func TestInTxWaitsForTheLock(t *testing.T) {
 	ok(t, <-done)
 }
 
-// A transaction that read before it publishes may find that somebody wrote since: an error that says
-// how to begin, and nothing is published.
+// TestReadBeforeWrite checks a transaction that reads before it publishes while another one writes: the
+// error says how to begin it, and nothing is published.
 func TestReadBeforeWrite(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{})
@@ -243,7 +250,7 @@ func TestReadBeforeWrite(t *testing.T) {
 	ok(t, tx.Rollback())
 }
 
-// Mistakes in a configuration are named, all at once.
+// TestConfigIsValidated checks that all mistakes in a configuration are named at once.
 func TestConfigIsValidated(t *testing.T) {
 	t.Parallel()
 	_, err := New(nil, Config{Prefix: "x; drop", Sync: "off", OnLag: "panic", MaxConns: -1, QueryTimeout: 1, WatchInterval: 1, MaxRetained: -1})

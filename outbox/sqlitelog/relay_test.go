@@ -46,8 +46,8 @@ func (w *world) relay(t testing.TB, cfg outbox.Config) (stop func()) {
 	return stop
 }
 
-// The relay, the publisher and the log together: some keys fail at first, some for ever; the others
-// are delivered, everything in order, and the log is empty afterwards but for the dead letters.
+// TestRelay runs relay, publisher and log together. Some keys fail at first, some always. The others must
+// be delivered, everything in order, and in the end the log has only the dead letters.
 func TestRelay(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{})
@@ -104,7 +104,7 @@ func TestRelay(t *testing.T) {
 	}
 }
 
-// BenchmarkRelay is the real relay with a sink that takes everything, from a backlog.
+// BenchmarkRelay measures the real relay with a sink that takes everything, from a backlog.
 func BenchmarkRelay(b *testing.B) {
 	w := newWorld(b, Config{})
 	fill(b, w, (b.N/2000+1)*2000) // at least b.N
@@ -130,7 +130,7 @@ func BenchmarkRelay(b *testing.B) {
 	stop()
 }
 
-// BenchmarkLatency is the time from the commit of InTx to the sink, one message at a time.
+// BenchmarkLatency measures the time from the commit of InTx to the sink, one message at a time.
 func BenchmarkLatency(b *testing.B) {
 	w := newWorld(b, Config{})
 	arrived := make(chan struct{}, 1)

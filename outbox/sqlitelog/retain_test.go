@@ -14,7 +14,7 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// clock is a clock that tests move.
+// clock is a clock that tests set.
 type clock struct{ now time.Time }
 
 func newClock() *clock { return &clock{time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)} }
@@ -32,7 +32,7 @@ func (w *world) many(t testing.TB, n int) {
 	w.publish(t, all...)
 }
 
-// left counts the log.
+// left returns the number of messages in the log.
 func (w *world) left(t testing.TB) (n int) {
 	t.Helper()
 	ok(t, w.db.QueryRow("SELECT count(*) FROM emitd_outbox").Scan(&n))
@@ -50,7 +50,8 @@ func (w *world) sweepAll(t testing.TB) (n int) {
 	}
 }
 
-// What every cursor has passed goes when it is old enough, in bounded transactions; ids go on.
+// TestSweep checks that messages which every cursor has passed are removed when they are old enough, in
+// bounded transactions, and that ids continue.
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	c := newClock()
@@ -72,7 +73,7 @@ func TestSweep(t *testing.T) {
 		t.Errorf("%d messages went, %d are left", n, w.left(t))
 	}
 	drain(t, b)
-	w.many(t, 10) // young
+	w.many(t, 10) // recent
 	drain(t, a)
 	drain(t, b)
 	if n := w.sweepAll(t); n != 500 || w.left(t) != 10 {
@@ -91,7 +92,8 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// A range without messages of its own does not hold back the others' for ever.
+// TestIdleRangeIsNoBound checks that a range without messages does not hold back the removal of other
+// messages for ever.
 func TestIdleRangeIsNoBound(t *testing.T) {
 	t.Parallel()
 	c := newClock()
@@ -116,7 +118,8 @@ func TestIdleRangeIsNoBound(t *testing.T) {
 	}
 }
 
-// After the clock was set back, young ids carry old times: the log is still cut from its beginning.
+// TestSweepLeavesNoHoles checks that only a prefix of the log is removed, even if later messages have
+// older times after the clock was set back.
 func TestSweepLeavesNoHoles(t *testing.T) {
 	t.Parallel()
 	c := newClock()
@@ -134,7 +137,7 @@ func TestSweepLeavesNoHoles(t *testing.T) {
 	}
 }
 
-// Lanes and dead letters outlive the log.
+// TestLanesOutliveTheLog checks that lanes and dead letters outlive the log's messages.
 func TestLanesOutliveTheLog(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{Retention: -1})
@@ -157,8 +160,8 @@ func TestLanesOutliveTheLog(t *testing.T) {
 	}
 }
 
-// A log that is too large passes over what who lags has not delivered, if that is wanted, and says so in
-// any case. The subscription stays.
+// TestMaxRetained checks that a log that is too large skips undelivered messages of a lagging
+// subscription only if OnLag is forget, and logs it in any case. The subscription remains.
 func TestMaxRetained(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []string{LagKeep, LagForget} {
@@ -187,7 +190,7 @@ func TestMaxRetained(t *testing.T) {
 			if !strings.Contains(told.String(), "slow messages=") || strings.Contains(told.String(), "fast") || !s.Paused || s.Dead != 1 {
 				t.Errorf("%+v, told: %s", s, told.String())
 			}
-			if policy == LagKeep && (s.Pending != 1000 || w.left(t) != 1000) { // the dead one went
+			if policy == LagKeep && (s.Pending != 1000 || w.left(t) != 1000) { // the dead one was removed
 				t.Errorf("%d messages left, %d pending", w.left(t), s.Pending)
 			}
 			if policy == LagForget && (s.Retained > 10_000 || s.Retained < 9_000 || int(s.Pending) != w.left(t)) {
@@ -201,7 +204,8 @@ func TestMaxRetained(t *testing.T) {
 	}
 }
 
-// A living relay, whose sink is down or that is paused, does not keep a log with a bound from going.
+// TestForgetWithLivingRelay checks that a log with a bound is swept despite a running relay whose sink is
+// down or that is paused.
 func TestForgetWithLivingRelay(t *testing.T) {
 	t.Parallel()
 	for _, paused := range []bool{false, true} {
@@ -254,7 +258,7 @@ func TestForgetWithLivingRelay(t *testing.T) {
 	}
 }
 
-// The sweeper's task does the same.
+// TestTasks checks that the sweeper's task does the same as Sweep.
 func TestTasks(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{Retention: -1})
