@@ -19,7 +19,8 @@ import (
 	"github.com/emitd/emitd/storage/sqlite"
 )
 
-// TestAway: what passes by itself is waited for; what somebody has to correct is told at once.
+// TestAway checks that conditions that end by themselves count as away, and mistakes that need a
+// correction do not.
 func TestAway(t *testing.T) {
 	t.Parallel()
 	dial := func(err error) error { return &net.OpError{Op: "dial", Net: "tcp", Err: err} }

@@ -31,7 +31,8 @@ func codeOf(err error) fault.Code {
 	return ""
 }
 
-// TestPolicies: who looks makes nothing; a node makes the file; the schema is then there for all.
+// TestPolicies checks that policy Look creates nothing, that a node creates the file, and that the schema
+// is then there for all.
 func TestPolicies(t *testing.T) {
 	t.Parallel()
 	ctx, o := context.Background(), options(t, Look)
@@ -109,7 +110,7 @@ func TestSQL(t *testing.T) {
 	}
 }
 
-// TestPostgresConfig: what the configuration says of the pool comes to the store.
+// TestPostgresConfig checks that the store gets the configuration's settings of the pool.
 func TestPostgresConfig(t *testing.T) {
 	t.Parallel()
 	c := config.Defaults("fast")

@@ -20,7 +20,8 @@ import (
 	"github.com/emitd/emitd/outbox/sqlitelog"
 )
 
-// TestOutboxPolicies: who looks makes nothing; a node makes the tables, unless it must not.
+// TestOutboxPolicies checks that policy Look creates nothing, and that a node creates the tables unless
+// it must not.
 func TestOutboxPolicies(t *testing.T) {
 	t.Parallel()
 	ctx, o := context.Background(), options(t, Look)
@@ -126,7 +127,7 @@ func TestOutboxFaults(t *testing.T) {
 	}
 }
 
-// TestOutboxSettings: both databases get the same ones.
+// TestOutboxSettings checks that both databases get the same settings.
 func TestOutboxSettings(t *testing.T) {
 	t.Parallel()
 	c := config.Defaults("default")

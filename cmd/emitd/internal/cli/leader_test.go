@@ -16,10 +16,10 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// moody answers each Submit with the next of its answers, and then for ever with the last.
+// moody answers each Submit with the next of its answers, and after the last one with that.
 type moody struct {
 	storage.Store
-	ids     map[string]int // how often each command was filed
+	ids     map[string]int // how often each command was submitted
 	answers []func(ctx context.Context, c storage.Command) (*storage.Command, error)
 }
 
@@ -52,16 +52,16 @@ func denied(context.Context, storage.Command) (*storage.Command, error) {
 	return nil, errors.New("submit: permission denied")
 }
 
-// TestSubmit: a command is filed again under its id until its outcome is known or the time is over; then
-// it is said what is known.
+// TestSubmit checks that a command is submitted again under its ID until its outcome is known or the time
+// is over, and that the result says what is known.
 func TestSubmit(t *testing.T) {
 	t.Parallel()
 	type answers = []func(context.Context, storage.Command) (*storage.Command, error)
 	for name, tt := range map[string]struct {
 		answers answers
-		code    fault.Code // "" is none
+		code    fault.Code // "" means no fault
 		says    string
-		filed   int // at least so often
+		filed   int // at least this often
 	}{
 		"done at once":                      {answers{done}, "", "", 1},
 		"done later":                        {answers{waits, waits, done}, "", "", 3},

@@ -14,7 +14,7 @@ import (
 	"github.com/emitd/emitd/outbox/sqlitelog"
 )
 
-// emitd runs the program on an empty outbox of its own.
+// emitd runs the program on a new, empty outbox.
 func emitd(t *testing.T) func(in string, args ...string) (code int, out, err string) {
 	t.Helper()
 	store := config.SQLiteURL(filepath.Join(t.TempDir(), "app.db"))
@@ -29,7 +29,7 @@ func emitd(t *testing.T) func(in string, args ...string) (code int, out, err str
 	return run
 }
 
-// TestPayloadLimit: what is too long is refused with all that shares its transaction.
+// TestPayloadLimit checks that a payload that is too long is refused with its whole transaction.
 func TestPayloadLimit(t *testing.T) {
 	t.Parallel()
 	run := emitd(t)
@@ -44,7 +44,7 @@ func TestPayloadLimit(t *testing.T) {
 	}
 }
 
-// TestManyLines: more than fit into one transaction are published, each once.
+// TestManyLines checks that more lines than fit into one transaction are published, each once.
 func TestManyLines(t *testing.T) {
 	t.Parallel()
 	run := emitd(t)
@@ -61,7 +61,8 @@ func TestManyLines(t *testing.T) {
 	}
 }
 
-// TestStatusDoesNotWait: an outbox that accepts connections and never answers is shown as unknown.
+// TestStatusDoesNotWait checks that an outbox that accepts connections and never answers is shown as
+// unknown.
 func TestStatusDoesNotWait(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -84,8 +85,8 @@ func TestStatusDoesNotWait(t *testing.T) {
 	}
 }
 
-// TestDoctorLooksAtTheOutbox: as the status does, also where the operator's configuration names no
-// subscription; a database without an outbox has none.
+// TestDoctorLooksAtTheOutbox checks that doctor finds the outbox as status does, even if the operator's
+// configuration names no subscription, and that a database without an outbox has none.
 func TestDoctorLooksAtTheOutbox(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "app.db")

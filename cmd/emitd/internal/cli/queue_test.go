@@ -27,7 +27,7 @@ import (
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
-// queueNode is a node that serves the queue q, and a way to run the program with it.
+// queueNode is a node that serves the queue q, with a way to run the program against it.
 type queueNode struct {
 	*queue.Broker
 	t   *testing.T
@@ -76,7 +76,7 @@ func (n *queueNode) waiting() int64 {
 	return st.Waiting
 }
 
-// TestDeclareChangesWhatIsNamed: settings that no flag names stay as they are.
+// TestDeclareChangesWhatIsNamed checks that settings without a flag stay as they are.
 func TestDeclareChangesWhatIsNamed(t *testing.T) {
 	t.Parallel()
 	n := newQueueNode(t)
@@ -98,7 +98,7 @@ func TestDeclareChangesWhatIsNamed(t *testing.T) {
 	}
 }
 
-// TestDeclareTooManyShards: what the cluster may not have is refused with its code, the figures and what to do.
+// TestDeclareTooManyShards checks that the refusal has its code, the figures and what to do.
 func TestDeclareTooManyShards(t *testing.T) {
 	t.Parallel()
 	n := newQueueNode(t)
@@ -117,7 +117,8 @@ func TestDeclareTooManyShards(t *testing.T) {
 	}
 }
 
-// TestDeclaredByTwoAtOnce: what one command names stays although another one names something else meanwhile.
+// TestDeclaredByTwoAtOnce checks that the settings of one command stay although another command sets
+// others at the same time.
 func TestDeclaredByTwoAtOnce(t *testing.T) {
 	t.Parallel()
 	n := newQueueNode(t)
@@ -152,7 +153,8 @@ func TestDeclaredByTwoAtOnce(t *testing.T) {
 	}
 }
 
-// TestAdoptIsRepeated: a queue of another cluster is adopted once; what is ours already is told so.
+// TestAdoptIsRepeated checks that a queue of another cluster is adopted once, and that a repetition says
+// that the queue is ours already.
 func TestAdoptIsRepeated(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -177,7 +179,7 @@ func TestAdoptIsRepeated(t *testing.T) {
 	if _, err := b.Queues().Declare(t.Context(), queue.Settings{Name: "q"}); err != nil {
 		t.Fatal(err)
 	}
-	if taken, err := b.Adopt(t.Context(), "q"); taken != 1 || err != nil { // it is the other cluster's
+	if taken, err := b.Adopt(t.Context(), "q"); taken != 1 || err != nil { // it belongs to the other cluster
 		t.Fatal(taken, err)
 	}
 	for _, says := range []string{"adopted q\n", "q belongs to this cluster already\n"} {
@@ -188,8 +190,8 @@ func TestAdoptIsRepeated(t *testing.T) {
 	run(fault.ExitNotFound, "queue", "adopt", "none", "--yes", "--objects", objects)
 }
 
-// TestEnqueueSlowInput: what was read is submitted before more is waited for, and the timeout is that
-// of a call.
+// TestEnqueueSlowInput checks that lines already read are submitted before the command waits for more,
+// and that the timeout applies to each call.
 func TestEnqueueSlowInput(t *testing.T) {
 	t.Parallel()
 	n := newQueueNode(t)
@@ -226,7 +228,7 @@ func TestEnqueueSlowInput(t *testing.T) {
 	}
 }
 
-// TestImportLargeFile: more than fits into one call, with jobs that the queue does not take.
+// TestImportLargeFile imports more jobs than fit into one call, some of which the queue refuses.
 func TestImportLargeFile(t *testing.T) {
 	t.Parallel()
 	n := newQueueNode(t)
@@ -264,7 +266,7 @@ func TestImportLargeFile(t *testing.T) {
 	}
 }
 
-// TestNoQueues: an empty list says so, to people.
+// TestNoQueues checks that an empty list prints a message for people.
 func TestNoQueues(t *testing.T) {
 	t.Parallel()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"queues":[]}`) }))
@@ -278,7 +280,7 @@ func TestNoQueues(t *testing.T) {
 	}
 }
 
-// TestBenchmarkInMilliseconds: how long a cycle takes is shown in the unit that people compare.
+// TestBenchmarkInMilliseconds checks that the duration of a cycle is shown in milliseconds.
 func TestBenchmarkInMilliseconds(t *testing.T) {
 	t.Parallel()
 	r := benchResult{Clients: 2, Batch: 3, Jobs: 400, Seconds: 5, Rate: 80, P50: 0.0123, P99: 1.5}

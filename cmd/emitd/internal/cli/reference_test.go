@@ -66,7 +66,7 @@ func flags(b *strings.Builder, fs *pflag.FlagSet) {
 			name = "`-" + f.Shorthand + "`, " + name
 		}
 		usage := f.Usage
-		// Zeros are told in the text if they mean something; who calls is not the same everywhere.
+		// The text mentions zero defaults if they matter, and the actor differs from machine to machine.
 		if !slices.Contains([]string{"", "0", "0s", "false", "[]", actor()}, f.DefValue) {
 			usage += " (default " + f.DefValue + ")"
 		}
@@ -75,7 +75,7 @@ func flags(b *strings.Builder, fs *pflag.FlagSet) {
 	})
 }
 
-// TestEveryReadHasFormats: a command that shows data takes -o; those that do not are listed here.
+// TestEveryReadHasFormats checks that a command that shows data takes -o. The exceptions are listed here.
 func TestEveryReadHasFormats(t *testing.T) {
 	t.Parallel()
 	without := map[string]bool{"emitd serve": true, "emitd dev": true, "emitd migrate get": true}

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// TestStopSignals: signals within a second of the first are the same one, a later one forces.
+// TestStopSignals checks that signals within a second of the first count as the same one, and that a
+// later one forces the end.
 func TestStopSignals(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -16,7 +17,7 @@ func TestStopSignals(t *testing.T) {
 		go func() { forced <- forcing(signals, func() { stops++ }) }()
 		signals <- os.Interrupt
 		for _, after := range []time.Duration{0, time.Millisecond, oneStop - 2*time.Millisecond} {
-			time.Sleep(after) // of the bubble
+			time.Sleep(after) // of the bubble's clock
 			signals <- os.Interrupt
 		}
 		synctest.Wait()
@@ -31,7 +32,7 @@ func TestStopSignals(t *testing.T) {
 	})
 }
 
-// Suggested commands name a program that is there.
+// TestWhoeverUsesGoRunIsToldSo checks that suggested commands name a program that exists.
 func TestWhoeverUsesGoRunIsToldSo(t *testing.T) {
 	t.Parallel()
 	for program, want := range map[string]bool{

@@ -15,7 +15,7 @@ import (
 	"github.com/emitd/emitd/daemon/exec"
 )
 
-// snake writes a Go field's name as its key: NodeRegistrationTTL is node_registration_ttl.
+// snake converts a Go field's name to its key: NodeRegistrationTTL to node_registration_ttl.
 func snake(name string) string {
 	runes := []rune(name)
 	var b strings.Builder
@@ -50,7 +50,7 @@ func TestKeysAreNamedAsTheirFields(t *testing.T) {
 	}
 }
 
-// TestVariablesAreUnambiguous: a variable names one key, and none of them is ignored.
+// TestVariablesAreUnambiguous checks that each variable names one key, and that none is ignored.
 func TestVariablesAreUnambiguous(t *testing.T) {
 	t.Parallel()
 	seen := map[string]string{}
@@ -77,7 +77,7 @@ func TestVariablesAreUnambiguous(t *testing.T) {
 	}
 }
 
-// TestAdvertiseNamesANode: what is advertised is an address that others can call.
+// TestAdvertiseNamesANode checks that the advertised address must be one that others can call.
 func TestAdvertiseNamesANode(t *testing.T) {
 	t.Parallel()
 	for text, ok := range map[string]bool{
@@ -125,7 +125,7 @@ func TestEveryKeyInEveryLayer(t *testing.T) {
 			FromFlag: {Flags: map[string]string{k.Path: text}},
 		}
 		for layer, in := range layers {
-			if strings.HasPrefix(k.Path, "api.tls") { // some need each other
+			if strings.HasPrefix(k.Path, "api.tls") { // some of them require each other
 				in.Environ = append(in.Environ, "EMITD_API_TLS_CERT=/c", "EMITD_API_TLS_KEY=/k", "EMITD_API_TLS_CLIENT_CERT=/d", "EMITD_API_TLS_CLIENT_KEY=/e")
 			}
 			if in.ReadFile == nil {
@@ -168,7 +168,7 @@ func withFile(text string) Input {
 	}, Hostname: func() (string, error) { return "host-1", nil }}
 }
 
-// nested writes path: value in YAML.
+// nested returns path: value as YAML.
 func nested(path, value string) string {
 	var b strings.Builder
 	parts := strings.Split(path, ".")
@@ -271,7 +271,7 @@ func TestNearest(t *testing.T) {
 	}
 }
 
-// TestExecDaemonsFit: what passes here must pass in the package that runs it.
+// TestExecDaemonsFit checks that a daemon that is accepted here is accepted by the package that runs it.
 func TestExecDaemonsFit(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
@@ -291,10 +291,10 @@ func TestExecDaemonsFit(t *testing.T) {
 	}
 }
 
-// secret stands in every fuzzed input; it must never come out.
+// secret is part of every fuzzed input, and must never appear in the output.
 const secret = "S3CRETS3CRET"
 
-// judgeLoad checks what holds whatever is loaded.
+// judgeLoad checks what must hold for any input.
 func judgeLoad(t *testing.T, in Input) {
 	l, err := Load(in)
 	if err != nil {
@@ -338,7 +338,7 @@ func FuzzFile(f *testing.F) {
 	f.Add("outbox:\n  subscriptions:\n    - {name: a, sink: {kind: webhook, secrets: [" + secret + "], headers: {A: " + secret + "}, tls: {}, url: \"https://h/" + secret + "\"}}\n")
 	f.Add("outbox: {url: \"postgres://u:" + secret + "@h/d\", subscriptions: [{name: b, sink: {kind: kafka, sasl: {password: " + secret + ", x: y}}}, {sink: {kind: {}}}, {sink: {kind: nats, tls: 7}}, 3]}\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		// Whatever stands before it, and however that is broken: what a key that may hold a secret holds is not shown.
+		// The value of a key that may hold a secret is not shown, however the text before it is broken.
 		text = strings.ReplaceAll(text, secret, "none")
 		for _, holder := range []string{
 			"store: {urll: \"postgres://u:" + secret + "@h/x\"}\n",
@@ -354,8 +354,8 @@ func FuzzFile(f *testing.F) {
 	})
 }
 
-// What was seen in errors before: a bearer of a header in a file that is no YAML, and the rest of a password
-// that a slash has cut.
+// TestSecretsOfBrokenFiles checks cases that once appeared in errors: the bearer token of a header in a
+// file that is not YAML, and the rest of a password after a slash.
 func TestSecretsOfBrokenFiles(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
@@ -382,7 +382,7 @@ func FuzzEnv(f *testing.F) {
 	f.Add("X_FILE", "/x")
 	f.Fuzz(func(t *testing.T, name, value string) {
 		if strings.ContainsAny(name, "=\x00") || strings.Contains(value, "\x00") {
-			return // no environment holds them
+			return // not possible in an environment
 		}
 		in := Input{ReadFile: noFile, Environ: []string{
 			"EMITD_STORE_URL=postgres://u:" + secret + "@h/x",

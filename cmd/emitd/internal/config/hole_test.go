@@ -7,13 +7,13 @@ import (
 	"testing"
 )
 
-// documented is a row of the reference: a key, the values its type names, its default.
+// documented is a row of the reference: a key, the values that its type names, its default.
 type documented struct {
 	key    string
 	values []string
 }
 
-// ofReference reads the settings out of docs/reference/config.md, with the values that it names for a profile.
+// ofReference reads the settings in docs/reference/config.md, with their values for a profile.
 func ofReference(t *testing.T, profile string) []documented {
 	t.Helper()
 	text, err := os.ReadFile("../../../../docs/reference/config.md")
@@ -43,9 +43,9 @@ func ofReference(t *testing.T, profile string) []documented {
 	return out
 }
 
-// TestHole11DocumentedSettingsStart is named after a weakness that was found in another queue: its
-// documented production settings were refused at the start. Here every value that the reference
-// names is accepted, alone and with all others, in both profiles, with each kind of object store.
+// TestHole11DocumentedSettingsStart is named after a weakness of another queue, which refused its own
+// documented production settings at the start. Here every value that the reference names must be
+// accepted, alone and with all others, in both profiles, with each kind of object store.
 func TestHole11DocumentedSettingsStart(t *testing.T) {
 	t.Parallel()
 	for _, profile := range []string{"default", "fast"} {

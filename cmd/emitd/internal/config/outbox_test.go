@@ -13,7 +13,7 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// full is every setting of every sink, with a secret wherever one may stand.
+// full has every setting of every sink, with a secret wherever one is possible.
 const full = `
 outbox:
   url: postgres://app:` + secret + `@db/app
@@ -31,7 +31,7 @@ outbox:
 
 func TestEverySettingOfEverySink(t *testing.T) {
 	t.Parallel()
-	text, all := full, []string(nil) // each secret is another one
+	text, all := full, []string(nil) // all secrets differ
 	for strings.Contains(text, secret) {
 		all = append(all, fmt.Sprintf("hunter-%02d", len(all)))
 		text = strings.Replace(text, secret, all[len(all)-1], 1)
@@ -45,7 +45,7 @@ func TestEverySettingOfEverySink(t *testing.T) {
 		kinds[s.Sink.Kind] = true
 		v := reflect.ValueOf(s.Sink.Settings).Elem()
 		for _, f := range fields(v.Type()) {
-			empty := f.Type.Kind() == reflect.Struct && f.Type.Name() == "TLS" // every key of it may be left out
+			empty := f.Type.Kind() == reflect.Struct && f.Type.Name() == "TLS" // every key of it is optional
 			if v.FieldByIndex(f.Index).IsZero() && !empty {
 				t.Errorf("%s.%s was not set", s.Sink.Kind, keyOf(f))
 			}
@@ -79,7 +79,7 @@ func TestEverySettingOfEverySink(t *testing.T) {
 	}
 }
 
-// TestAddressesNameTheKind: what a URL or a kind alone comes to.
+// TestAddressesNameTheKind checks the result of a URL or a kind alone.
 func TestAddressesNameTheKind(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -104,7 +104,8 @@ func TestAddressesNameTheKind(t *testing.T) {
 	}
 }
 
-// TestSubscriptionsFit: what passes here must pass in the package that runs it.
+// TestSubscriptionsFit checks that a subscription that is accepted here is accepted by the package that
+// runs it.
 func TestSubscriptionsFit(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
@@ -131,7 +132,7 @@ func TestSubscriptionsFit(t *testing.T) {
 	}
 }
 
-// nowhere is a log that nothing is read from.
+// nowhere is a log that is never read.
 type nowhere struct{ outbox.Log }
 
 func TestWhereTheOutboxIs(t *testing.T) {

@@ -34,7 +34,8 @@ func TestReference(t *testing.T) {
 
 const page = "../../../../docs/reference/config.md"
 
-// TestBuiltInDaemonsAreDocumented: each has its row below the settings, by its id or that of its kind.
+// TestBuiltInDaemonsAreDocumented checks that each built-in daemon has a row below the settings, by its
+// ID or that of its kind.
 func TestBuiltInDaemonsAreDocumented(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(page)

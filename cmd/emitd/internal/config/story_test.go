@@ -18,9 +18,9 @@ import (
 
 var update = flag.Bool("update", false, "write what came out into the stories")
 
-// TestStories loads the configuration of each archive in testdata and compares what comes out:
-// the faults, or the settings that are not defaults. An archive holds the file emitd.yaml, env
-// (NAME=value lines), flags (path=value lines), serving (empty marker), secret files, and want.
+// TestStories loads the configuration of each archive in testdata and compares the result: the faults, or
+// the settings that are not defaults. An archive has the files emitd.yaml, env (NAME=value lines), flags
+// (path=value lines), serving (an empty marker), secret files, and want.
 func TestStories(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/*.txtar")
@@ -91,7 +91,7 @@ func input(parts map[string]string) Input {
 	return in
 }
 
-// tell writes what a load came to, as emitd would show it.
+// tell returns the result of a load as emitd would show it.
 func tell(l *Loaded, err error) string {
 	var b strings.Builder
 	if err != nil {

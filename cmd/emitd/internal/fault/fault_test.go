@@ -33,7 +33,7 @@ func TestReference(t *testing.T) {
 	reference.Check(t, page, b.String(), *update)
 }
 
-// TestEveryCodeIsInTheReference looks for codes in all of the program's sources.
+// TestEveryCodeIsInTheReference checks the codes in all of the program's sources.
 func TestEveryCodeIsInTheReference(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(page)

@@ -29,7 +29,7 @@ func TestLock(t *testing.T) {
 	}
 }
 
-// TestTemp: only what is old and free is swept.
+// TestTemp checks that only old, unlocked files are removed.
 func TestTemp(t *testing.T) {
 	t.Parallel()
 	dir, now := t.TempDir(), time.Now()

@@ -22,8 +22,8 @@ import (
 
 const other = "another-token-of-the-file"
 
-// TestRevokedTokenEndsWhatItStarted: a WebSocket and a long poll of a token that is taken out of the file end; those of
-// others go on.
+// TestRevokedTokenEndsWhatItStarted checks that a WebSocket and a long poll end when their token is
+// removed from the file, and that those of other tokens continue.
 func TestRevokedTokenEndsWhatItStarted(t *testing.T) {
 	t.Parallel()
 	file := write(t, "tokens", token+"\n"+other+"\n")
@@ -64,7 +64,7 @@ func TestRevokedTokenEndsWhatItStarted(t *testing.T) {
 	}
 }
 
-// TestRevokedTokenEndsCalls: whatever lasts ends with the token, and says why.
+// TestRevokedTokenEndsCalls checks that a long call ends with its token and says why.
 func TestRevokedTokenEndsCalls(t *testing.T) {
 	t.Parallel()
 	file := write(t, "tokens", token+"\n")
@@ -93,8 +93,8 @@ func TestRevokedTokenEndsCalls(t *testing.T) {
 	}
 }
 
-// TestChangedFilesAreRead: tokens and certificates are taken when their files change, without a signal. What is wrong
-// changes nothing.
+// TestChangedFilesAreRead checks that tokens and certificates take effect when their files change,
+// without a signal, and that a wrong file changes nothing.
 func TestChangedFilesAreRead(t *testing.T) {
 	t.Parallel()
 	cert, key, first := certificate(t)
@@ -141,7 +141,7 @@ func TestChangedFilesAreRead(t *testing.T) {
 	}
 }
 
-// swap replaces a file as a whole.
+// swap replaces a file atomically.
 func swap(t *testing.T, file, text string) {
 	t.Helper()
 	if err := os.WriteFile(file+".new", []byte(text), 0o600); err != nil {
@@ -152,8 +152,8 @@ func swap(t *testing.T, file, text string) {
 	}
 }
 
-// TestClientCertificates: with api.tls.client_ca callers need a certificate, and probes do not. The node's own calls
-// have one.
+// TestClientCertificates checks that with api.tls.client_ca callers need a certificate and probes do not,
+// and that the node's own calls have one.
 func TestClientCertificates(t *testing.T) {
 	t.Parallel()
 	cert, key, _ := certificate(t)
@@ -199,7 +199,7 @@ func TestClientCertificates(t *testing.T) {
 	}
 }
 
-// TestReadableTokensAreTold: a token file that everybody can read is a warning.
+// TestReadableTokensAreTold checks that a token file that everyone can read gives a warning.
 func TestReadableTokensAreTold(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS == "windows" {

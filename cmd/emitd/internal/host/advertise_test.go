@@ -9,8 +9,8 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
 )
 
-// TestAdvertised: a node says the address by which others reach it, and never one of no node. It was [::]:7070 on
-// every pod of the documented deployment.
+// TestAdvertised checks that a node advertises an address by which others reach it, never a wildcard. It
+// once was [::]:7070 on every pod of the documented deployment.
 func TestAdvertised(t *testing.T) {
 	t.Parallel()
 	all, one := &net.TCPAddr{IP: net.IPv6unspecified, Port: 7070}, &net.TCPAddr{IP: net.IPv4(10, 0, 0, 5), Port: 7070}
@@ -21,7 +21,7 @@ func TestAdvertised(t *testing.T) {
 	for name, c := range map[string]struct {
 		advertise, store, objects string
 		at                        net.Addr
-		routes                    bool // whether there is a route to anything
+		routes                    bool // there is a route to any address
 		own                       []string
 		want                      string
 	}{
@@ -60,7 +60,7 @@ func TestAdvertised(t *testing.T) {
 	}
 }
 
-// TestThisNetwork: on any machine the address is one that can be called.
+// TestThisNetwork checks that the address can be called on any machine.
 func TestThisNetwork(t *testing.T) {
 	t.Parallel()
 	got := advertised(&config.Config{}, &net.TCPAddr{IP: net.IPv6unspecified, Port: 7070}, thisNetwork)

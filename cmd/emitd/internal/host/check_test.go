@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// A certificate that is not in force serves nobody.
+// TestCertificateInForce checks that a certificate outside its validity is refused.
 func TestCertificateInForce(t *testing.T) {
 	t.Parallel()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -15,7 +15,8 @@ import (
 	"github.com/emitd/emitd/daemon/queue/api"
 )
 
-// TestConnectionsAreBounded: new connections take the place of idle ones, and get none where all are busy.
+// TestConnectionsAreBounded checks that new connections replace idle ones, and are closed if all are
+// busy.
 func TestConnectionsAreBounded(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -63,12 +64,12 @@ func TestConnectionsAreBounded(t *testing.T) {
 	silent, busy := dial(), dial()
 	ask(busy, "/busy")
 	<-inside
-	third := dial() // in the place of the silent one
+	third := dial() // replaces the idle one
 	ask(third, "/")
 	if !closed(silent) || !answered(third) {
 		t.Error("an idle connection kept its place")
 	}
-	fourth := dial() // in the place of the third, which is idle again
+	fourth := dial() // replaces the third, which is idle again
 	ask(fourth, "/busy")
 	<-inside
 	if !closed(third) {
@@ -83,8 +84,8 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 }
 
-// TestNobodyKeepsOthersOut: an address whose busy connections take all places loses some to others, down to its
-// share.
+// TestNobodyKeepsOthersOut checks that an address whose busy connections fill the limit loses some to
+// others, down to its share.
 func TestNobodyKeepsOthersOut(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -137,7 +138,7 @@ func TestNobodyKeepsOthersOut(t *testing.T) {
 	}
 }
 
-// TestCallLimits: what a process holds for its callers follows from its memory, unless it was said.
+// TestCallLimits checks that the limits follow from the process's memory, unless they are configured.
 func TestCallLimits(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -159,7 +160,7 @@ func TestCallLimits(t *testing.T) {
 	}
 }
 
-// TestProbesAreAnsweredByABusyNode: a node that answers as many calls as it may is alive all the same.
+// TestProbesAreAnsweredByABusyNode checks that a node with as many calls as it may answer is still live.
 func TestProbesAreAnsweredByABusyNode(t *testing.T) {
 	t.Parallel()
 	limiter, err := api.NewLimiter(api.Limits{MaxCalls: 1})

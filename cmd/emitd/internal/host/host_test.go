@@ -50,7 +50,7 @@ var quiet = slog.New(slog.DiscardHandler)
 
 const token = "0123456789abcdef0123"
 
-// teapot is what the guard lets through to.
+// teapot is the handler behind the guard.
 var teapot = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
 
 func TestGuard(t *testing.T) {
@@ -139,7 +139,7 @@ func TestListen(t *testing.T) {
 	}
 }
 
-// rig is a host over a store in memory.
+// rig returns the options of a host with a store in memory.
 func rig(t *testing.T, change func(*config.Config, *Options)) Options {
 	t.Helper()
 	in := config.Input{
@@ -160,7 +160,7 @@ func rig(t *testing.T, change func(*config.Config, *Options)) Options {
 	return o
 }
 
-// started runs a host until what is under test has been seen.
+// started runs a host until see has returned.
 func started(t *testing.T, o Options, see func(ctx context.Context, r *Running)) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -179,7 +179,7 @@ func started(t *testing.T, o Options, see func(ctx context.Context, r *Running))
 	}
 }
 
-// active waits until a run of a unit of the daemon is entered.
+// active returns a daemon that reports the start of each run.
 func active(entered chan<- struct{}) Daemon {
 	return Daemon{Spec: daemon.Spec{ID: "test:wait"}, Agent: daemon.AgentFunc(func(ctx context.Context, a *daemon.Assignment) error {
 		entered <- struct{}{}
@@ -239,8 +239,8 @@ func ask(ctx context.Context, t *testing.T, c *http.Client, url string) string {
 	return string(b)
 }
 
-// TestNothingIsLeftWhenItCannotStart: every step that fails undoes the ones before it; goleak
-// looks for goroutines, the listener's port is free again.
+// TestNothingIsLeftWhenItCannotStart checks that every step that fails undoes the earlier ones: goleak
+// finds no goroutines, and the listener's port is free again.
 func TestNothingIsLeftWhenItCannotStart(t *testing.T) {
 	t.Parallel()
 	for try := 1; ; try++ {
@@ -248,7 +248,7 @@ func TestNothingIsLeftWhenItCannotStart(t *testing.T) {
 		if err == nil {
 			break
 		}
-		if try == 5 { // somebody may have taken the port in between, but not each time
+		if try == 5 { // another process may take the port, but not every time
 			t.Fatal(err)
 		}
 	}
@@ -260,7 +260,7 @@ func TestNothingIsLeftWhenItCannotStart(t *testing.T) {
 	}
 }
 
-// startBroken starts a host whose store does not open, and says what else happened than that.
+// startBroken starts a host whose store does not open, and returns any unexpected error.
 func startBroken(t *testing.T) error {
 	broken := errors.New("no store today")
 	var port string
@@ -324,7 +324,8 @@ func certificate(t *testing.T) (cert, key string, pool *x509.CertPool) {
 	return write(t, "cert.pem", string(chain)), write(t, "key.pem", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}))), pool
 }
 
-// TestReload: the level and the tokens change, nothing else; what is wrong changes nothing.
+// TestReload checks that only the log level and the tokens change, and that a wrong configuration changes
+// nothing.
 func TestReload(t *testing.T) {
 	t.Parallel()
 	file := write(t, "tokens", token+"\n")
@@ -355,7 +356,7 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// TestSystemd listens where systemd would. Not parallel: it sets the environment.
+// TestSystemd listens in place of systemd. It is not parallel, because it sets the environment.
 func TestSystemd(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		return // no systemd there

@@ -6,12 +6,12 @@ import (
 	"testing/fstest"
 )
 
-// TestCgroupMemory: the least limit on the way up counts, of either version, also where the path is one of
-// another root.
+// TestCgroupMemory checks that the lowest limit on the way up counts, for both cgroup versions, also if
+// the path is that of another root.
 func TestCgroupMemory(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		files string // name, text, in turn
+		files string // alternating names and texts
 		want  int64
 	}{
 		"nothing":                {"", 0},

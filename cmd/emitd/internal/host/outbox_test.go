@@ -23,7 +23,7 @@ import (
 	"github.com/emitd/emitd/outbox/sink/webhook"
 )
 
-// outboxRig is a host with one subscription, hooks, that delivers to a receiver.
+// outboxRig returns a host with one subscription, hooks, that delivers to a receiver.
 func outboxRig(t *testing.T, answer http.HandlerFunc, change func(*config.Subscription, *Options)) (o Options, path string) {
 	t.Helper()
 	receiver := httptest.NewServer(answer)
@@ -42,7 +42,7 @@ func outboxRig(t *testing.T, answer http.HandlerFunc, change func(*config.Subscr
 	}), path
 }
 
-// eventually asks until the answer is yes.
+// eventually repeats yes until it returns true.
 func eventually(ctx context.Context, t *testing.T, what string, yes func() bool) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -77,8 +77,8 @@ func taken(ctx context.Context, t *testing.T, got <-chan string, want string) {
 	}
 }
 
-// TestWhateverTheReceiverDoes: it hangs, fails, talks nonsense, hangs up, refuses: each message of its
-// kind is a dead letter with its cause, and others are delivered.
+// TestWhateverTheReceiverDoes tests a receiver that hangs, fails, sends garbage, hangs up, or refuses.
+// Each such message must become a dead letter with its cause, and the others must be delivered.
 func TestWhateverTheReceiverDoes(t *testing.T) {
 	t.Parallel()
 	got, end := make(chan string, 100), make(chan struct{})
@@ -119,7 +119,7 @@ func TestWhateverTheReceiverDoes(t *testing.T) {
 		for kind := range causes {
 			publish(ctx, t, r, kind, kind)
 		}
-		publish(ctx, t, r, "midway", "hangs up midway") // the answer says 200: it has the message
+		publish(ctx, t, r, "midway", "hangs up midway") // the answer says 200: the receiver has the message
 		publish(ctx, t, r, "fine", "fine")
 		taken(ctx, t, got, "fine")
 		for kind := range causes {
@@ -146,7 +146,7 @@ func TestWhateverTheReceiverDoes(t *testing.T) {
 	}
 }
 
-// buffer is a log that may be read meanwhile.
+// buffer is a log that can be read while it is written.
 type buffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -164,8 +164,8 @@ func (b *buffer) has(text string) bool {
 	return strings.Contains(b.b.String(), text)
 }
 
-// TestTablesDroppedUnderTheRelay: the log says what is missing, with code and what to do; once the
-// tables are there again, messages flow again, without a restart.
+// TestTablesDroppedUnderTheRelay checks that the log says what is missing, with code and what to do. Once
+// the tables are there again, messages are delivered again, without a restart.
 func TestTablesDroppedUnderTheRelay(t *testing.T) {
 	t.Parallel()
 	got, log := make(chan string, 10), &buffer{}
@@ -209,7 +209,8 @@ func TestTablesDroppedUnderTheRelay(t *testing.T) {
 	}
 }
 
-// TestADatabaseThatComesLater: the node runs without it, and relays once it answers.
+// TestADatabaseThatComesLater checks that the node runs without the outbox's database, and relays once
+// the database answers.
 func TestADatabaseThatComesLater(t *testing.T) {
 	t.Parallel()
 	got := make(chan string, 10)
@@ -242,7 +243,7 @@ func TestADatabaseThatComesLater(t *testing.T) {
 	}
 }
 
-// TestABadSinkEndsTheStart: and nothing is left behind.
+// TestABadSinkEndsTheStart checks that a bad sink fails the start, and that nothing is left running.
 func TestABadSinkEndsTheStart(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*config.Subscription, *Options){
@@ -264,7 +265,8 @@ func TestABadSinkEndsTheStart(t *testing.T) {
 	}
 }
 
-// TestDisabledSubscriptions are neither made nor offered; the log is swept all the same.
+// TestDisabledSubscriptions checks that disabled subscriptions are neither made nor offered, and that the
+// log is swept all the same.
 func TestDisabledSubscriptions(t *testing.T) {
 	t.Parallel()
 	for disabled, want := range map[string]string{

@@ -20,7 +20,8 @@ import (
 	"github.com/emitd/emitd/daemon/queue/api/refusal"
 )
 
-// TestIdleReads: the page on what a queue promises says how often a process looks for queues.
+// TestIdleReads checks that the page about the queue's promises states how often a process reads the list
+// of queues.
 func TestIdleReads(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../../../docs/explanation/queue.md")
@@ -34,7 +35,8 @@ func TestIdleReads(t *testing.T) {
 	}
 }
 
-// TestThrottle: what the object store may cost is bounded by the configuration, and told.
+// TestThrottle checks that the configuration bounds the requests to the object store, and that the
+// throttling is reported.
 func TestThrottle(t *testing.T) {
 	t.Parallel()
 	o := rig(t, func(c *config.Config, _ *Options) {
@@ -60,8 +62,8 @@ func TestThrottle(t *testing.T) {
 	}
 }
 
-// TestObjectStoresThatCannotBeUsed: a node whose object store refuses it, is not there, or ignores conditions runs
-// on; of the queues it takes nothing, and says why.
+// TestObjectStoresThatCannotBeUsed checks that a node runs on if its object store refuses it, does not
+// exist, or ignores conditions. The node must refuse calls about queues and say why.
 func TestObjectStoresThatCannotBeUsed(t *testing.T) {
 	t.Parallel()
 	var generation atomic.Int64
@@ -107,7 +109,7 @@ func TestObjectStoresThatCannotBeUsed(t *testing.T) {
 	}
 }
 
-// submit returns how a job is refused.
+// submit returns the refusal of a job.
 func submit(ctx context.Context, t *testing.T, c *http.Client, url string) (p refusal.Problem) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/jobs", strings.NewReader(`{"payload":1}`))

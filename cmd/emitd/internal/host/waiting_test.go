@@ -22,18 +22,18 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// errRefused is what a server that is down comes to, and errWrong what no waiting mends.
+// errRefused is the error for a server that is down, errWrong one that waiting does not cure.
 var (
 	errRefused = fmt.Errorf("%w: %w", storage.ErrUnavailable, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED})
 	errWrong   = fault.New(fault.NoRight, "the server refuses the password")
 )
 
-// lines keeps the messages of a log.
+// lines collects the messages of a log.
 type lines struct {
 	slog.Handler
 	mu      sync.Mutex
 	said    []string
-	address chan string // takes the first address that is told; nil takes none
+	address chan string // receives the first logged address; may be nil
 }
 
 func (l *lines) Enabled(context.Context, slog.Level) bool { return true }
@@ -58,7 +58,7 @@ func (l *lines) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// waiter waits with an Open of the test.
+// waiter returns a waiting with the test's Open.
 func waiter(t *testing.T, open func() error) (*waiting, *lines) {
 	t.Helper()
 	log := &lines{Handler: slog.DiscardHandler}
@@ -71,8 +71,8 @@ func waiter(t *testing.T, open func() error) (*waiting, *lines) {
 	}}}}, log
 }
 
-// TestStoreIsWaitedFor: a store that is away for ten minutes is tried every few seconds and told of at once
-// and then once a minute.
+// TestStoreIsWaitedFor checks that a store that is away for ten minutes is tried every few seconds, and
+// logged at once and then once a minute.
 func TestStoreIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -107,8 +107,8 @@ func TestStoreIsWaitedFor(t *testing.T) {
 	})
 }
 
-// TestWaitingEnds: with the first mistake that somebody has to correct, with a stop, with the listener, and
-// at once where nobody wants to wait.
+// TestWaitingEnds checks that waiting ends at the first mistake that needs a correction, at a stop, when
+// the listener fails, and at once if store.wait is false.
 func TestWaitingEnds(t *testing.T) {
 	t.Parallel()
 	down := func() error { return errRefused }
@@ -156,8 +156,8 @@ func TestWaitingEnds(t *testing.T) {
 	}
 }
 
-// TestListenerWhileTheStoreIsAway: the process is alive and says why it is not ready; everything comes with
-// the store, and a stop before that is a clean one.
+// TestListenerWhileTheStoreIsAway checks that the process is live and says why it is not ready, that
+// everything starts once the store answers, and that a stop before that is clean.
 func TestListenerWhileTheStoreIsAway(t *testing.T) {
 	t.Parallel()
 	for _, comes := range []bool{true, false} {

@@ -15,8 +15,8 @@ import (
 	"github.com/emitd/emitd/daemon/queue/api/refusal"
 )
 
-// TestForeignHosts: a listener for this machine alone, without tokens, takes no request that was meant
-// for another one.
+// TestForeignHosts checks that a loopback listener without tokens refuses requests that are meant for
+// another host.
 func TestForeignHosts(t *testing.T) {
 	t.Parallel()
 	near, far := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 7070}, &net.TCPAddr{IP: net.IPv4zero, Port: 7070}
@@ -56,7 +56,7 @@ func TestForeignHosts(t *testing.T) {
 		h := g.wrap(teapot, func(w http.ResponseWriter, _ *http.Request, e *queue.Error) { w.WriteHeader(refusal.Status(e.Tag)) })
 		for _, path := range []string{"/livez", "/metrics", "/v1/jobs", "/v1/ws"} {
 			if c.tokens && path == "/livez" {
-				continue // needs none
+				continue // needs no token
 			}
 			r := httptest.NewRequest(http.MethodGet, path, nil)
 			r.Host = c.host
@@ -75,7 +75,7 @@ type said struct {
 	body   string
 }
 
-// say makes a request of a listener; headers are name and value by turns.
+// say makes a request to a listener; headers alternates names and values.
 func say(ctx context.Context, t *testing.T, method, url, body string, headers ...string) said {
 	t.Helper()
 	r, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
@@ -110,7 +110,7 @@ func (s said) problem(t *testing.T, status int, tag queue.Tag) {
 	}
 }
 
-// TestRefusedAtTheDoor: what the listener itself refuses looks as what the queue refuses, on every
+// TestRefusedAtTheDoor checks that refusals of the listener look like those of the queue, on every
 // transport.
 func TestRefusedAtTheDoor(t *testing.T) {
 	t.Parallel()
@@ -133,8 +133,8 @@ func TestRefusedAtTheDoor(t *testing.T) {
 	}
 }
 
-// TestTokensAndOrigins: tokens do not keep pages of a named origin out. A browser asks without a token,
-// and shows the page why it was refused.
+// TestTokensAndOrigins checks that tokens do not exclude pages of a configured origin. A browser's
+// preflight request has no token, and the page must see why it was refused.
 func TestTokensAndOrigins(t *testing.T) {
 	t.Parallel()
 	const origin, connectPath = "https://queue.example.org", "/emitd.queue.v1.QueueService/Claim"
@@ -164,13 +164,13 @@ func TestTokensAndOrigins(t *testing.T) {
 		if s.problem(t, 401, queue.Unauthorized); s.header.Get("Access-Control-Allow-Origin") != "" {
 			t.Errorf("%v", s.header)
 		}
-		for _, path := range []string{"/metrics", "/"} { // no API: nothing to ask before
+		for _, path := range []string{"/metrics", "/"} { // not part of the API: no preflight
 			if s := say(ctx, t, "OPTIONS", r.URL+path, "", "Origin", origin, "Access-Control-Request-Method", "GET"); s.status != 401 {
 				t.Errorf("%s: %d %s", path, s.status, s.body)
 			}
 		}
 		s = say(ctx, t, "GET", r.URL+"/v1/ws", "", "Origin", origin, "Authorization", "Bearer "+token)
-		s.problem(t, 400, queue.BadRequest) // let in
+		s.problem(t, 400, queue.BadRequest) // it passed the guard
 		http.DefaultClient.CloseIdleConnections()
 	})
 	if err != nil {

@@ -11,15 +11,15 @@ import (
 	"github.com/emitd/emitd/internal/pgtest"
 )
 
-// withServer runs the tests and stops the server that they have started.
+// withServer runs the tests and stops the server that they started.
 type withServer struct{ *testing.M }
 
 func (m withServer) Run() int { return pgtest.Run(m.M) }
 
 func TestMain(m *testing.M) { story.Main(withServer{m}) }
 
-// TestStories runs the scripts in testdata, each on an empty database of its own ($STORE), which can be
-// reached in other ways as well.
+// TestStories runs the scripts in testdata, each on a new database ($STORE), which other variables reach
+// in other ways.
 func TestStories(t *testing.T) {
 	t.Parallel()
 	story.Run(t, "testdata", func(env *testscript.Env) string {
@@ -32,13 +32,13 @@ func TestStories(t *testing.T) {
 		env.Setenv("READ_ONLY_STORE", with(tb, store, func(u *url.URL) {
 			q := u.Query()
 			q.Set("options", "-c default_transaction_read_only=on")
-			u.RawQuery = strings.ReplaceAll(q.Encode(), "+", "%20") // libpq's form knows no plus
+			u.RawQuery = strings.ReplaceAll(q.Encode(), "+", "%20") // libpq does not decode a plus
 		}))
 		return store
 	})
 }
 
-// with returns the URL changed.
+// with returns the URL after change.
 func with(tb testing.TB, text string, change func(*url.URL)) string {
 	u, err := url.Parse(text)
 	if err != nil {

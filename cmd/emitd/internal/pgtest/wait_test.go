@@ -15,9 +15,9 @@ import (
 	"github.com/emitd/emitd/internal/pgtest"
 )
 
-// TestServeWaitsForPostgres: a server that is down when a node starts is waited for, and named as what the
-// node waits for; once it is up, the node joins. A refused password ends a node at once, as does a server
-// that is down where nobody wants to wait; a stop while it waits is a clean one.
+// TestServeWaitsForPostgres checks that a starting node waits for a server that is down, and names the
+// server. Once the server is up, the node joins. A refused password ends a node at once, and so does a
+// server that is down if store.wait is false. A stop while the node waits is clean.
 func TestServeWaitsForPostgres(t *testing.T) {
 	t.Parallel()
 	server, err := pgtest.Start(pgtest.Config{})
@@ -97,7 +97,7 @@ func (n *node) Write(p []byte) (int, error) {
 	return n.text.Write(p)
 }
 
-// String is what it has said so far.
+// String returns the output so far.
 func (n *node) String() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -106,7 +106,7 @@ func (n *node) String() string {
 
 func (n *node) says(pattern string) bool { return regexp.MustCompile(pattern).MatchString(n.String()) }
 
-// until waits until it has said something, and returns the last group of the pattern.
+// until waits until the output matches, and returns the last group of the pattern.
 func (n *node) until(ctx context.Context, t *testing.T, pattern string) string {
 	t.Helper()
 	for {
@@ -123,7 +123,7 @@ func (n *node) until(ctx context.Context, t *testing.T, pattern string) string {
 	}
 }
 
-// get returns status and body.
+// get returns status and body of an answer.
 func get(ctx context.Context, t *testing.T, url string) string {
 	t.Helper()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestEverySettingIsDocumented looks for each kind's settings in its section of the how-to, and for the
-// section's in the kind.
+// TestEverySettingIsDocumented checks that the how-to's section about each kind has all of its settings,
+// and no others.
 func TestEverySettingIsDocumented(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile(filepath.Join("..", "..", "..", "..", "docs", "how-to", "outbox-sinks.md"))
@@ -31,7 +31,7 @@ func TestEverySettingIsDocumented(t *testing.T) {
 		}
 		for _, row := range regexp.MustCompile("(?m)^\\| (`[^|]*) \\|").FindAllStringSubmatch(section, -1) {
 			if other := regexp.MustCompile(`\((\w+)\)`).FindStringSubmatch(row[1]); other != nil && other[1] != kind {
-				continue // of the kind that shares the section
+				continue // of the other kind in this section
 			}
 			for _, name := range regexp.MustCompile("`([a-z_]+)`").FindAllStringSubmatch(row[1], -1) {
 				if !tags[name[1]] {
@@ -42,7 +42,7 @@ func TestEverySettingIsDocumented(t *testing.T) {
 	}
 }
 
-// tagsOf returns the names of the settings, those of inlined structs included.
+// tagsOf returns the names of the settings, including those of inlined structs.
 func tagsOf(typ reflect.Type) map[string]bool {
 	tags := map[string]bool{}
 	for i := range typ.NumField() {
@@ -60,7 +60,7 @@ func tagsOf(typ reflect.Type) map[string]bool {
 	return tags
 }
 
-// sectionOf is what stands below the heading that names the kind.
+// sectionOf returns the text below the heading that names the kind.
 func sectionOf(page, kind string) string {
 	for _, section := range strings.Split(page, "\n## ")[1:] {
 		heading, text, _ := strings.Cut(section, "\n")

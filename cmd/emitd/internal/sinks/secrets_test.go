@@ -22,8 +22,8 @@ import (
 	store "github.com/emitd/emitd/storage/postgres"
 )
 
-// FuzzConstructors: whatever an address looks like, what is made of it tells no password of it: in no error
-// and no log. Nothing is connected to: contexts have ended.
+// FuzzConstructors checks that no error and no log contains the password of an address, whatever the
+// address looks like. Nothing connects, because all contexts have ended.
 func FuzzConstructors(f *testing.F) {
 	schemes := []string{"postgres://", "https://", "amqp://", "nats://", "s3://", "gs://", "", "host=127.0.0.1 password="}
 	for i := range schemes {
@@ -33,7 +33,7 @@ func FuzzConstructors(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, scheme uint8, user, password, rest string) {
 		if strings.ContainsAny(user, "@/?#") || strings.Contains(password, "=") {
-			return // the secret is no password then, but a part of a host or path, or another setting
+			return // then it is not a password, but part of a host or path, or another setting
 		}
 		const planted = "S3CRETS3CRET"
 		text := schemes[int(scheme)%len(schemes)] + user + ":" + password + planted + rest
@@ -46,7 +46,7 @@ func FuzzConstructors(f *testing.F) {
 				t.Errorf("%s of %q tells the password: %s", what, text, told)
 			}
 		}
-		if strings.Contains(rest, "@") { // else no login ends behind it, and it is no password but a host
+		if strings.Contains(rest, "@") { // otherwise it is part of the host, not a password
 			_, err := store.OpenConfig(ctx, store.Config{URL: text, Logger: logger})
 			check("a store", err)
 			_, err = store.MigrationStatus(ctx, store.Config{URL: text, Logger: logger})
@@ -64,7 +64,7 @@ func FuzzConstructors(f *testing.F) {
 			check("RabbitMQ", err)
 			_, err = webhook.New(ctx, webhook.Config{URL: text})
 			check("a webhook", err)
-			if address.List(text) != nil { // or it would begin to connect
+			if address.List(text) != nil { // otherwise it would start to connect
 				_, err = nats.New(ctx, nats.Config{URL: sink.Secret(text)})
 				check("NATS", err)
 			}

@@ -12,7 +12,7 @@ import (
 	"github.com/emitd/emitd/outbox/sink/stdout"
 )
 
-// least is what a kind needs to be made, where that is more than nothing.
+// least returns the settings without which a kind cannot be made.
 func least(t *testing.T, kind string) any {
 	t.Helper()
 	urls := map[string]string{"webhook": "http://127.0.0.1:1/x", "nats": "nats://127.0.0.1:1", "postgres": "postgres://127.0.0.1:1/x"}
@@ -42,7 +42,7 @@ func least(t *testing.T, kind string) any {
 	return settings
 }
 
-// TestEveryKindIsMade, with nobody there to connect to.
+// TestEveryKindIsMade makes each kind while nothing listens.
 func TestEveryKindIsMade(t *testing.T) {
 	t.Parallel()
 	for _, kind := range Kinds() {
@@ -61,7 +61,8 @@ func TestEveryKindIsMade(t *testing.T) {
 	}
 }
 
-// TestWhatIsMissingIsSaid, and comes back as a nil interface.
+// TestWhatIsMissingIsSaid checks the error for missing settings, and that the sink is a nil interface
+// then.
 func TestWhatIsMissingIsSaid(t *testing.T) {
 	t.Parallel()
 	for kind, want := range map[string]string{

@@ -93,7 +93,7 @@ func count(t *testing.T, p metric.MeterProvider) {
 
 // The tests below set the environment, so they are not parallel.
 
-// TestMetrics: several nodes of one process do not overwrite each other.
+// TestMetrics checks that nodes of one process do not overwrite each other's metrics.
 func TestMetrics(t *testing.T) {
 	unset(t)
 	ctx := context.Background()
@@ -122,7 +122,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// unset takes away what would export.
+// unset removes the variables that enable exports.
 func unset(t *testing.T) {
 	for _, signal := range []string{"TRACES", "METRICS", "LOGS"} {
 		t.Setenv("OTEL_"+signal+"_EXPORTER", "")
@@ -175,7 +175,7 @@ func TestBadExporter(t *testing.T) {
 	}
 }
 
-// A duration in the log has its unit, in each format and wherever it stands.
+// TestDurationsHaveUnits checks that every duration in the log has its unit, in each format.
 func TestDurationsHaveUnits(t *testing.T) {
 	t.Parallel()
 	for _, format := range []string{"json", "text"} {
@@ -191,7 +191,8 @@ func TestDurationsHaveUnits(t *testing.T) {
 	}
 }
 
-// A handler that formats by itself, such as that of OTLP, gets durations with units as well.
+// TestDurationsOfOtherHandlers checks that handlers with their own format, such as that of OTLP, get
+// durations with units as well.
 func TestDurationsOfOtherHandlers(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer

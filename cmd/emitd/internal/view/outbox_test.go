@@ -48,8 +48,8 @@ down          sink down  1        0.0s    0        0             0     0     0 B
 	}
 }
 
-// The status of a cluster says how old and long its outbox is, and what is not as it should be; what is
-// right is left out.
+// TestOutboxInStatus checks that the status shows the age and length of the outbox and what needs
+// attention, and omits the rest.
 func TestOutboxInStatus(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2030, 1, 31, 9, 0, 0, 0, time.UTC)
@@ -95,7 +95,8 @@ func TestOutboxInStatus(t *testing.T) {
 	}
 }
 
-// A message is text for people, and for scripts whatever it is; a list has no payloads.
+// TestOutboxMessage checks that a payload is shown as text to people and unchanged to scripts, and that
+// lists have no payloads.
 func TestOutboxMessage(t *testing.T) {
 	t.Parallel()
 	e := outbox.Entry{

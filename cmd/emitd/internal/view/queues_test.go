@@ -9,8 +9,8 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// TestWhatIsReadLaterNeedsAttention: what is wrong with queues and the outbox is told in the list and by
-// --exit-code, each with why and what to do; what is right, and what is asked for by nobody, is not.
+// TestWhatIsReadLaterNeedsAttention checks that problems of queues and the outbox give notices, each with
+// the reason and what to do, and change the exit code with --exit-code. Healthy ones give none.
 func TestWhatIsReadLaterNeedsAttention(t *testing.T) {
 	t.Parallel()
 	const limit = 5 * time.Minute
@@ -18,7 +18,7 @@ func TestWhatIsReadLaterNeedsAttention(t *testing.T) {
 	for name, c := range map[string]struct {
 		queues *Queues
 		box    *Outbox
-		want   string // severity, text and command of each, a line
+		want   string // severity, text and command of each notice, one per line
 	}{
 		"no queue, no outbox": {},
 		"all is well": {

@@ -9,7 +9,7 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// TestSixtyColumns: everything that is shown fits a narrow screen, and says what matters first.
+// TestSixtyColumns checks that everything fits a narrow screen, with the most important columns.
 func TestSixtyColumns(t *testing.T) {
 	t.Parallel()
 	for name, change := range scenes {

@@ -27,7 +27,7 @@ func ago(d time.Duration) time.Time { return now.Add(-d) }
 
 var reader = Reader{Cluster: "billing", Store: "sqlite", Timing: lease.Default()}
 
-// healthy is a cluster of three nodes with two daemons.
+// healthy returns a cluster of three nodes with two daemons.
 func healthy() *daemon.Snapshot {
 	advert := &daemon.Advert{
 		Kinds: []daemon.Kind{"acme:reports", "emit:sweeper"},
@@ -216,7 +216,8 @@ func TestJSON(t *testing.T) {
 	golden(t, "status.yaml", b.Bytes())
 }
 
-// TestFieldsAreAlwaysThere: scripts must not have to care for absent fields, whatever is empty.
+// TestFieldsAreAlwaysThere checks that every field is present even if it is empty, so that scripts need
+// not handle missing ones.
 func TestFieldsAreAlwaysThere(t *testing.T) {
 	t.Parallel()
 	fields := func(v any) map[string]any {
@@ -330,7 +331,7 @@ func TestReigns(t *testing.T) {
 		return e
 	}
 	events := []daemon.Event{
-		lost(at(0, 0), 38, node.Resigned), // its election is no longer kept
+		lost(at(0, 0), 38, node.Resigned), // its election is no longer in the history
 		elected(at(0, 1), 39, "emitd-0"), elected(at(1, 0), 40, "emitd-2"),
 		expired(at(7, 46), 40, at(6, 58)), elected(at(7, 46), 41, "emitd-0"),
 		{At: at(8, 0), Kind: daemon.NodeLate, Node: "x"},
@@ -343,7 +344,8 @@ func TestReigns(t *testing.T) {
 	golden(t, "history.txt", b.Bytes())
 }
 
-// TestNobodyServesQueues: a reader that knows of an object store is told if no node could open it.
+// TestNobodyServesQueues checks that a reader with an object store gets a notice if no node could open
+// it.
 func TestNobodyServesQueues(t *testing.T) {
 	t.Parallel()
 	told := func(s *daemon.Snapshot, r Reader) bool {
