@@ -300,7 +300,7 @@ func (p *Publisher) insertPacked(messages []outbox.Message) statement {
 	packed := []byte{} // not null
 	begins, sizes := make([]int32, len(messages)), make([]*int32, len(messages))
 	for i, m := range messages {
-		begins[i] = int32(len(packed)) + 1 //nolint:gosec // at most together messages of MaxPayload
+		begins[i] = int32(len(packed)) + 1 //nolint:gosec // together messages of at most MaxPayload
 		if packed = append(packed, m.Payload...); m.Payload != nil {
 			sizes[i] = new(int32(len(m.Payload))) //nolint:gosec // at most MaxPayload
 		}
