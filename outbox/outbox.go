@@ -68,9 +68,10 @@ type Delivery struct {
 // Sink delivers messages to a receiver.
 type Sink interface {
 	// Deliver sends the rows and returns when the receiver has stored them durably. It returns nil if the
-	// receiver has taken all rows, a slice with one entry per row of d.Rows (nil for a row that was taken),
-	// or a slice of one error for all rows. It may send rows of different keys at the same time. It must not
-	// send a row after an earlier row of the same key was not taken; that row fails with [ErrSkipped].
+	// receiver has taken all rows. Otherwise it returns one entry per row of d.Rows, nil for a row that was
+	// taken, or a slice of one error that holds for all rows. It may send rows of different keys at the same
+	// time. It must not send a row after an earlier row of the same key was not taken; that row fails with
+	// [ErrSkipped].
 	//
 	// When ctx ends, it is unknown which rows were sent, and they are delivered again. Deliver must return
 	// soon after ctx ends, because the relay waits for it and cannot go on with these rows before. Deliver

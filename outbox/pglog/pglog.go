@@ -36,8 +36,8 @@
 // # Reading
 //
 // A reader finds T without reading again what it has delivered. Every write of a cursor row reads the
-// last id that was drawn, and only then draws its own transaction ID. So transactions with higher
-// transaction IDs have higher ids; that last id is a *floor*. With it, T is
+// last id that was drawn, and only then draws its own transaction ID. So a transaction with a higher
+// transaction ID has only ids above that last id, which is called a *floor*. With it, T is
 //
 //	messages of transactions that were open in S1 and have ended since, by the index on (tx, id)
 //	+ a range of the primary key above a known floor
@@ -60,12 +60,12 @@
 //
 // # Another server
 //
-// Snapshots are made of transaction IDs of one server. A server that was restored from a dump numbers
-// transactions anew. When the log finds itself on such a server, it begins another *era*. For a moment
-// publishers are blocked, and all ids up to the highest one count as ended. Then the log delivers what
-// the stored snapshots do not see, and whatever is above the last id that was drawn when they were
+// Snapshots are made of transaction IDs of one server. A server that was restored from a dump has its
+// own, lower transaction IDs. When the log finds itself on such a server, it begins another *era*. For a
+// moment publishers are blocked, and all ids up to the highest one count as ended. Then the log delivers
+// what the stored snapshots do not see, and whatever is above the last id that was drawn when they were
 // stored. After the promotion of an asynchronous standby, the cursors are those that the standby had
-// received, and what was delivered since is delivered again.
+// received. What was delivered since is delivered again.
 //
 // # Retention
 //

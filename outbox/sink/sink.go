@@ -6,9 +6,9 @@
 //
 //  1. A row is reported as taken only after the receiver has confirmed, in the terms of its protocol,
 //     that it has stored the row durably.
-//  2. Rows of one key are sent to the receiver in the order of the delivery, each after the one before it
-//     was confirmed (or in the same call, if the receiver takes a call as a whole). When a row of a key
-//     is not taken, no later row of the key is sent in that delivery; those are reported with
+//  2. Rows of one key are sent in the order of the delivery. A row is sent only after the one before it
+//     was confirmed, or in the same call if the receiver takes a call as a whole. When a row of a key is
+//     not taken, no later row of the key is sent in that delivery; those are reported with
 //     [outbox.ErrSkipped]. Rows of other keys, and rows without a key, are not held up.
 //  3. Every attempt of a message carries the same ID, in the receiver's own field for it if there is one.
 //     So receivers can drop repetitions.
