@@ -32,6 +32,7 @@
 //  5. A message leaves the log only in one of three ways: delivered; dead, and kept with the cause
 //  5. A message leaves the log only in one of three ways: delivered; dead, and kept with the cause
 //     ([Skip], or a message that no sink can send); or discarded because the policy says [Drop].
+//
 // # The way of a message, from publish to sink
 //
 //	publisher ──▶ log ──▶ page ──▶ worker of the key ──▶ sink ──▶ delivered ──────────────▶ position stored
