@@ -105,7 +105,7 @@ func (c *Cluster) end() {
 			c.T.Logf("log of %s, its end:\n%s", n.Name, tail(text, 6000))
 		}
 	}
-	if c.T.Failed() {
+	if c.T.Failed() && c.Store != nil {
 		c.T.Log("events:\n" + c.History())
 	}
 }

@@ -26,12 +26,14 @@ func TestServeWaitsForABucket(t *testing.T) {
 	c.Instances = 0
 	n := c.Start("a")
 	var address string
-	for address == "" {
-		if said := waitsAt.FindStringSubmatch(n.Output()); said != nil {
+	c.Until(time.Minute, "it says that it waits", func() bool {
+		alive(t, n)
+		said := waitsAt.FindStringSubmatch(n.Output())
+		if said != nil {
 			address = said[1]
 		}
-		running(t, n)
-	}
+		return said != nil
+	})
 	if got := probe(t, "http://"+address+"/readyz"); !strings.HasPrefix(got, "503") || !strings.Contains(got, "connection refused") {
 		t.Errorf("/readyz: %s", got)
 	}
@@ -41,16 +43,16 @@ func TestServeWaitsForABucket(t *testing.T) {
 	if err := server.Run(); err != nil {
 		t.Fatal(err)
 	}
-	for !strings.HasPrefix(probe(t, "http://"+address+"/readyz"), "200") {
-		running(t, n)
-	}
+	c.Until(time.Minute, "it is ready", func() bool {
+		alive(t, n)
+		return strings.HasPrefix(probe(t, "http://"+address+"/readyz"), "200")
+	})
 	n.Stop()
 }
 
-// running fails the test if the node has ended, and pauses briefly.
-func running(t *testing.T, n *drill.Node) {
+// alive fails the test if the node has ended.
+func alive(t *testing.T, n *drill.Node) {
 	t.Helper()
-	time.Sleep(50 * time.Millisecond)
 	if !n.Alive() {
 		t.Fatalf("the node has ended: %s", n.Output())
 	}

@@ -207,9 +207,7 @@ func TestListenerWhileTheStoreIsAway(t *testing.T) {
 			case err := <-done:
 				t.Fatal(err)
 			}
-			for say(ctx, t, "GET", url+"/readyz", "").status != 200 {
-				time.Sleep(10 * time.Millisecond)
-			}
+			eventually(ctx, t, "it is ready", func() bool { return say(ctx, t, "GET", url+"/readyz", "").status == 200 })
 		}
 		http.DefaultClient.CloseIdleConnections()
 		cancel()
