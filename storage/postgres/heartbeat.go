@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/emitd/emitd/daemon"
@@ -155,22 +156,21 @@ func (b *beat) sayQuickly(m *message) {
 		number(b.Seq), number(b.Heard), b.HighestTerm, b.HighestGeneration, b.Claim.Holds, b.Claim.LostThrough,
 		micros(b.Claim.Lease), number(b.Claim.PassSeq), b.EventsAfter, b.EventsAfter + maxRoll,
 	} {
-		args = append(args, n)
+		args = append(args, strconv.FormatInt(n, 10)) // a quoted number needs no cast: the function has one form
 	}
-	m.ask(columns(func(c *composite) error {
-		text, null := c.field()
-		if b.admitted = !null; !b.admitted {
+	m.ask(func(values [][]byte) error {
+		if b.admitted = values[0] != nil; !b.admitted {
 			return nil
 		}
-		single := rowOf(text)
-		if single.bool() {
+		c := rowOf(values[0])
+		if c.bool() {
 			b.reply.Verdict = storage.Renew
 		}
-		return cmp.Or(b.state.row(single), single.err,
+		return cmp.Or(b.state.row(c),
 			each(c.array(), &b.reply.Units, (*composite).record),
 			each(c.array(), &b.reply.Events, (*composite).event),
-			each(c.array(), &b.waiting, (*composite).command))
-	}), "heartbeat", args...)
+			each(c.array(), &b.waiting, (*composite).command), c.err)
+	}, "heartbeat", args...)
 }
 
 // slowDown repeats a heartbeat without the function. The first attempt has changed nothing: it

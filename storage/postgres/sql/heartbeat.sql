@@ -1,1 +1,1 @@
-select * from {{schema}}.{{name "heartbeat_1"}}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+select {{schema}}.{{name "heartbeat_1"}}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
