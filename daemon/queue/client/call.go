@@ -51,7 +51,8 @@ func (c *Client) call(ctx context.Context, r request) error {
 	)
 	for pause := c.cfg.Backoff; ; pause = min(2*pause, c.cfg.MaxBackoff) {
 		p, err := c.find(ctx, r.queue, failed)
-		if err == nil {
+		found := err == nil
+		if found {
 			err = c.attempt(ctx, p, r)
 		}
 		if err == nil {
@@ -61,6 +62,9 @@ func (c *Client) call(ctx context.Context, r request) error {
 		least, again := refusal.Retryable(e)
 		if !again {
 			return e
+		}
+		if !found || errors.Is(e, errNoAnswer) {
+			least = 0 // no broker has asked for a pause
 		}
 		unsure = unsure || e.Tag == queue.UnknownOutcome
 		if last == nil || ctx.Err() == nil { // a timeout says less than the error before

@@ -80,7 +80,7 @@ type Config struct {
 	// negative: without limit.
 	RetryFor time.Duration
 	// Backoff is the first pause between attempts, MaxBackoff the longest; default 50 ms and 2
-	// s.
+	// s. A broker that answers may ask for a longer first pause.
 	Backoff, MaxBackoff time.Duration
 	// Once makes the client never repeat a call. It is for programs that forward the calls of
 	// others.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/emitd/emitd/daemon/queue"
@@ -73,4 +74,34 @@ func TestPausesAreMade(t *testing.T) {
 	if q.Calls("Enqueue") != 0 {
 		t.Error("another node was asked at once")
 	}
+}
+
+// nowhere is a locator that knows no broker.
+type nowhere struct{ asked int }
+
+func (n *nowhere) Broker(context.Context, string, int) (string, int64, error) {
+	n.asked++
+	return "", 0, nil
+}
+
+// TestOwnPauses: while a queue moves, no broker asks for a pause. The client then makes its own
+// pauses, which begin short, and does not wait for as long as a broker would ask it to.
+func TestOwnPauses(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		where := &nowhere{}
+		c, err := client.New(client.Config{Locator: where})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
+		defer cancel()
+		if _, err := c.Enqueue(ctx, "q", []queue.Job{{ID: "x"}}); queue.TagOf(err) != queue.Unavailable {
+			t.Errorf("%v, want %s", err, queue.Unavailable)
+		}
+		if where.asked < 3 {
+			t.Errorf("the locator was asked %d times in 400 ms", where.asked)
+		}
+	})
 }
