@@ -4,13 +4,13 @@ GO ?= go
 TOOL = $(GO) tool -modfile=$(CURDIR)/tools/go.mod
 SOURCES = $$(git ls-files '*.go' | grep -v -e '\.pb\.go$$' -e '\.connect\.go$$')
 # Packages whose tests need a Postgres server.
-POSTGRES = -e "/storage/postgres$$" -e "/outbox/pglog$$" -e "/internal/pgtest$$"
+POSTGRES = -e "/storage/postgres$$" -e "/outbox/postgres$$" -e "/internal/pgtest$$"
 # Packages without goroutines: the race detector finds nothing in them and makes them ten times slower.
-ALONE = -e "/coordinator/sim$$" -e "/coordinator/member$$" -e "/coordinator/plan$$" -e "/coordinator/lease$$" -e "/queue/ledger$$" -e "/journal/owner$$"
+ALONE = -e "/internal/coordinator/sim$$" -e "/internal/coordinator/member$$" -e "/internal/coordinator/plan$$" -e "/coordinator/lease$$" -e "/queue/ledger$$" -e "/journal/owner$$"
 # Packages whose tests take longer than all others together: whole processes, the suite of the stores over objects.
 LONG = -e "/cmd/emitd$$" -e "/storage/object$$"
 # Packages whose goroutines share most: make check has these with the race detector, make race all.
-SHARING = ./coordinator ./coordinator/lock ./daemon/supervisor ./daemon/queue ./outbox ./storage/memory
+SHARING = ./coordinator ./coordinator/lock ./internal/coordinator/supervisor ./queue ./outbox ./storage/memory
 
 # The drill that promises that no heartbeat is late runs beside nothing else.
 CROWD = '^TestDrillManyNodes$$'
@@ -29,8 +29,8 @@ build: ## build bin/emitd
 test: deps ## everything: unit, stories, conformance, 300 seeds, planted bugs, each drill twice
 	$(GO) vet ./...
 	EMITD_TEST_SEEDS=1..1 EMITD_TEST_JOURNAL_SEEDS=170 $(GO) test -vet=off -timeout 20m ./... # the storms follow
-	EMITD_TEST_SEEDS=1..300 GOGC=400 $(GO) test -count=1 -timeout 30m -run 'TestStorm$$' ./coordinator/sim
-	EMITD_TEST_SEEDS=1..100 GOGC=400 $(GO) test -count=1 -timeout 30m -run 'TestStormFast$$' ./coordinator/sim
+	EMITD_TEST_SEEDS=1..300 GOGC=400 $(GO) test -count=1 -timeout 30m -run 'TestStorm$$' ./internal/coordinator/sim
+	EMITD_TEST_SEEDS=1..100 GOGC=400 $(GO) test -count=1 -timeout 30m -run 'TestStormFast$$' ./internal/coordinator/sim
 	GOGC=400 $(GO) test -count=1 -timeout 20m -tags planted -run TestPlanted ./internal/planted
 	cd e2e && $(GO) vet ./... && $(GO) test -vet=off -count=1 -timeout 30m -skip '^TestDrill' ./...
 	cd e2e && $(GO) test -vet=off -p 2 -parallel 3 -count=2 -timeout 30m -run '^TestDrill' -skip $(CROWD) ./drill ./queue ./outbox # they wait a lot
@@ -40,7 +40,7 @@ test: deps ## everything: unit, stories, conformance, 300 seeds, planted bugs, e
 test-go: ## what needs nothing but Go; says at the end what did not run
 	$(GO) vet ./...
 	$(GO) test -timeout 20m $$($(GO) list ./... | grep -v $(POSTGRES))
-	@echo "not run: storage/postgres, outbox/pglog, internal/pgtest, cmd/emitd/internal/pgtest and e2e need a Postgres server (make test installs it)"
+	@echo "not run: storage/postgres, outbox/postgres, internal/pgtest, cmd/emitd/internal/pgstories and e2e need a Postgres server (make test installs it)"
 
 check: lint ## format, vet, linters, house rules, unit tests, stories, 50 seeds of a virtual hour; -race where most is shared
 	@test -z "$$($(TOOL) gofumpt -l $(SOURCES))" || { $(TOOL) gofumpt -l $(SOURCES); echo "run: make fmt"; exit 1; }
@@ -69,9 +69,9 @@ drills: deps ## the counts of the promises on real processes; writes docs/measur
 
 SEEDS ?= 1..2000
 storm: ## many seeds of 24 virtual hours: make storm SEEDS=1..2000 (resumable)
-	EMITD_TEST_SEEDS=$(SEEDS) EMITD_TEST_STORM_PROGRESS=$(CURDIR)/.storm $(GO) test -count=1 -timeout 0 -run 'TestStorm' -v ./coordinator/sim
+	EMITD_TEST_SEEDS=$(SEEDS) EMITD_TEST_STORM_PROGRESS=$(CURDIR)/.storm $(GO) test -count=1 -timeout 0 -run 'TestStorm' -v ./internal/coordinator/sim
 
-matrix: ## the tests of storage/postgres and outbox/pglog on Postgres 14 to 18, each fetched once
+matrix: ## the tests of storage/postgres and outbox/postgres on Postgres 14 to 18, each fetched once
 	cd e2e && $(GO) run ./pgmatrix
 
 bench: deps ## the benchmarks of the promises, as ratios within one run; writes docs/measurements.md

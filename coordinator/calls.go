@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/emitd/emitd/coordinator/member"
+	"github.com/emitd/emitd/internal/coordinator/member"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )

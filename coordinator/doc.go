@@ -40,7 +40,7 @@
 //	              ┌──────── inputs: answers, wake-ups, reports, requests, time ──────────┐
 //	              ▼                                                                      │
 //	one loop: member.Step ── effects ─┬─▶ store calls, each on its own goroutine ────────┤
-//	                                  ├─▶ daemon/supervisor: start, drain, cancel ───────┤
+//	                                  ├─▶ internal/coordinator/supervisor: start, drain, cancel ───────┤
 //	                                  ├─▶ plan.Make, on its own goroutine ───────────────┤
 //	                                  └─▶ leadership: context, hooks, subscribers, log   │
 //	                                              └─ leader-only work has returned ──────┘
@@ -55,7 +55,7 @@
 //	every call, for a while        leadership ends when its validity does, and agents are cancelled
 //	                               when theirs does; both before another node may take over
 //	the store ignores its context  the call is answered by an error in time all the same
-//	an agent                       restarted with back-off, then given back: see daemon/supervisor
+//	an agent                       restarted with back-off, then given back: see internal/coordinator/supervisor
 //	a hook panics                  logged and counted; the next hook is called
 //	leader-only work               repeated with back-off; after failing for a whole LeaseDuration
 //	                               the node resigns

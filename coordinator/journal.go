@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/coordinator/lease"
-	"github.com/emitd/emitd/coordinator/member"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/coordinator/member"
 	"github.com/emitd/emitd/node"
 )
 

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/coordinator/lease"
-	"github.com/emitd/emitd/coordinator/member"
+	"github.com/emitd/emitd/internal/coordinator/member"
 )
 
 // TestAfterIsTheOutage: the log line for an answered heartbeat says how long none was answered. If no failure was

@@ -9,12 +9,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/emitd/emitd/coordinator/internal/crash"
 	"github.com/emitd/emitd/coordinator/lease"
-	"github.com/emitd/emitd/coordinator/member"
-	"github.com/emitd/emitd/coordinator/plan"
 	"github.com/emitd/emitd/daemon"
-	"github.com/emitd/emitd/daemon/supervisor"
+	"github.com/emitd/emitd/internal/coordinator/crash"
+	"github.com/emitd/emitd/internal/coordinator/member"
+	"github.com/emitd/emitd/internal/coordinator/plan"
+	"github.com/emitd/emitd/internal/coordinator/supervisor"
 	"github.com/emitd/emitd/node"
 )
 

@@ -7,8 +7,8 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
-	"github.com/emitd/emitd/coordinator/member"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/coordinator/member"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )

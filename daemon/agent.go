@@ -87,7 +87,7 @@ type Assignment struct {
 	stale    func(held int64)
 }
 
-// NewAssignment makes the handle of a run. It is for daemon/supervisor and for tests of agents.
+// NewAssignment makes the handle of a run. It is for internal/coordinator/supervisor and for tests of agents.
 // Refused, which may be nil, is called with the generation that a fence held when it refused this
 // run.
 func NewAssignment(f Fence, term int64, nodeName string, refused func(held int64)) *Assignment {
@@ -104,13 +104,13 @@ func (a *Assignment) Fence() Fence { return Fence{Unit: a.Unit, Generation: a.Ge
 // return.
 func (a *Assignment) Draining() <-chan struct{} { return a.draining }
 
-// BeginDrain closes Draining. It is for daemon/supervisor and for tests of agents.
+// BeginDrain closes Draining. It is for internal/coordinator/supervisor and for tests of agents.
 func (a *Assignment) BeginDrain() { a.drain.Do(func() { close(a.draining) }) }
 
 // Ready declares the run ready. It matters only when Spec.WaitReady is set.
 func (a *Assignment) Ready() { a.readied.Do(func() { close(a.ready) }) }
 
-// IsReady returns a channel that Ready closes. It is for daemon/supervisor.
+// IsReady returns a channel that Ready closes. It is for internal/coordinator/supervisor.
 func (a *Assignment) IsReady() <-chan struct{} { return a.ready }
 
 // Progress adds n to the run's progress. With Spec.StallTimeout, a run that does not call it for
@@ -118,7 +118,7 @@ func (a *Assignment) IsReady() <-chan struct{} { return a.ready }
 func (a *Assignment) Progress(n int) { a.progress.Add(int64(max(n, 0)) + 1) }
 
 // Progressed returns a number that changes with every call of Progress. It is for
-// daemon/supervisor.
+// internal/coordinator/supervisor.
 func (a *Assignment) Progressed() int64 { return a.progress.Load() }
 
 // Refused reports to the node that a resource outside the store refused this run's fence, and which
@@ -132,7 +132,7 @@ func (a *Assignment) Refused(held int64) {
 type trustKey struct{}
 
 // WithTrust returns a context that carries the validity of a run's assignment. Remaining returns
-// how much of it is left. It is for daemon/supervisor.
+// how much of it is left. It is for internal/coordinator/supervisor.
 func WithTrust(ctx context.Context, remaining func() time.Duration) context.Context {
 	return context.WithValue(ctx, trustKey{}, remaining)
 }

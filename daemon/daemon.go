@@ -26,7 +26,7 @@
 // order of generations. Running code overlaps only where a process was paused or abandoned. It does
 // not promise that exactly one run executes. No coordinator can promise that.
 //
-// The types here are plain values, except [Assignment]: it is the handle that daemon/supervisor
+// The types here are plain values, except [Assignment]: it is the handle that internal/coordinator/supervisor
 // gives to the user's code.
 //
 // The terms are those of docs/glossary.md.

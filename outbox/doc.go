@@ -5,7 +5,7 @@
 // # Terms
 //
 //   - A [Message] is published as part of the caller's transaction, by the publisher of a backend
-//     (outbox/pglog, outbox/sqlitelog). From then on it is a [Row] of the log.
+//     (outbox/postgres, outbox/sqlite). From then on it is a [Row] of the log.
 //   - A *subscription* is a named reader of the log with its own positions and its own sink. A log may
 //     have several.
 //   - Every key falls into one of [Shards] shards. A *range* of shards is a unit of the daemon

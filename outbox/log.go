@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Log is the part of a backend, such as outbox/sqlitelog, that relays use: it stores the messages until
+// Log is the part of a backend, such as outbox/sqlite, that relays use: it stores the messages until
 // they are delivered. Publishing is not part of it, because it happens in a transaction of the caller's
 // driver and differs per backend.
 //

@@ -34,9 +34,9 @@ type ratio struct{ what, metric, over, under, promised string }
 
 var suites = []suite{
 	{
-		name: "plan", pkg: "./coordinator/plan", bench: "Full|NoChange|OneNodeLost|Size", time: "1s",
+		name: "plan", pkg: "./internal/coordinator/plan", bench: "Full|NoChange|OneNodeLost|Size", time: "1s",
 	},
-	{name: "sim", pkg: "./coordinator/sim", bench: "Sim$", time: "20s"},
+	{name: "sim", pkg: "./internal/coordinator/sim", bench: "Sim$", time: "20s"},
 	{
 		name: "heartbeat", pkg: "./storage/postgres", bench: "Heartbeat", time: "5s",
 		ratios: []ratio{
@@ -45,11 +45,11 @@ var suites = []suite{
 			{"16 nodes, bare statements sent together, against four statements", "x", "BenchmarkHeartbeat/nodes=16/bareOverFourStatement", "", "reported"},
 		},
 	},
-	{name: "journal", pkg: "./daemon/queue/journal", bench: ".", time: "2s"},
-	{name: "broker", pkg: "./daemon/queue", bench: ".", time: "2s"},
-	{name: "wire", pkg: "./daemon/queue/api", bench: ".", time: "3s"},
+	{name: "journal", pkg: "./queue/internal/journal", bench: ".", time: "2s"},
+	{name: "broker", pkg: "./queue", bench: ".", time: "2s"},
+	{name: "wire", pkg: "./queue/api", bench: ".", time: "3s"},
 	{
-		name: "pglog", pkg: "./outbox/pglog", bench: "Relay|Latency|Insert|Idle|AgainstEmit", time: "5s", env: []string{"EMITD_TEST_LONG=1"},
+		name: "outbox-postgres", pkg: "./outbox/postgres", bench: "Relay|Latency|Insert|Idle|AgainstEmit", time: "5s", env: []string{"EMITD_TEST_LONG=1"},
 		ratios: []ratio{
 			{"relay, 400,000 waiting, against 20,000", "messages/s", "BenchmarkRelay/backlog=400000", "BenchmarkRelay/backlog=20000", "≥ 0.9"},
 			{"relay, 10,000,000 waiting, against 20,000", "messages/s", "BenchmarkRelay/backlog=10000000", "BenchmarkRelay/backlog=20000", "≥ 0.9"},
@@ -60,7 +60,7 @@ var suites = []suite{
 			{"drained, against the statements of Emit", "times", "BenchmarkAgainstEmit", "", "≥ 20"},
 		},
 	},
-	{name: "sqlitelog", pkg: "./outbox/sqlitelog", bench: "Relay|Latency|Publish|Idle", time: "3s"},
+	{name: "outbox-sqlite", pkg: "./outbox/sqlite", bench: "Relay|Latency|Publish|Idle", time: "3s"},
 	{name: "sqs", pkg: "./outbox/sink/sqs", bench: "Drain", time: "3s"},
 }
 

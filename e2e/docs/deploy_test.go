@@ -17,8 +17,8 @@ import (
 
 	"github.com/goccy/go-yaml"
 
-	"github.com/emitd/emitd/internal/child"
 	"github.com/emitd/emitd/internal/pgtest"
+	"github.com/emitd/emitd/internal/testproc"
 )
 
 const deployPage = "docs/how-to/deploy.md"
@@ -247,7 +247,7 @@ func shortDir(t *testing.T) string {
 // running is a node that a test has started.
 type running struct {
 	t    *testing.T
-	proc *child.Process
+	proc *testproc.Process
 	log  *bytes.Buffer
 }
 
@@ -258,7 +258,7 @@ func start(t *testing.T, cmd *exec.Cmd, env ...string) *running {
 	cmd.Stdout, cmd.Stderr = n.log, n.log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var err error
-	if n.proc, err = child.Start(cmd); err != nil {
+	if n.proc, err = testproc.Start(cmd); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { n.proc.Signal(syscall.SIGKILL); <-n.proc.Done })

@@ -20,9 +20,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/emitd/emitd/internal/child"
 	"github.com/emitd/emitd/internal/pgtest"
-	"github.com/emitd/emitd/outbox/pglog"
+	"github.com/emitd/emitd/internal/testproc"
+	"github.com/emitd/emitd/outbox/postgres"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -145,7 +145,7 @@ func TestSQLRuns(t *testing.T) {
 		t.Run(page, func(t *testing.T) {
 			t.Parallel()
 			url := pgtest.Database(t)
-			if _, err := pglog.Migrate(t.Context(), pglog.Config{URL: url}, pglog.Version); err != nil {
+			if _, err := postgres.Migrate(t.Context(), postgres.Config{URL: url}, postgres.Version); err != nil {
 				t.Fatal(err)
 			}
 			conn, err := pgx.Connect(t.Context(), url)
@@ -258,7 +258,7 @@ type session struct {
 	bin  string
 	dir  string
 	env  []string // what was exported
-	live []*child.Process
+	live []*testproc.Process
 	hook *httptest.Server
 	got  chan http.Header // headers of the requests that the receiver took
 }
@@ -351,10 +351,10 @@ func (s *session) run(at, line string) {
 }
 
 // start starts a command that does not outlive the test.
-func (s *session) start(at string, cmd *exec.Cmd) *child.Process {
+func (s *session) start(at string, cmd *exec.Cmd) *testproc.Process {
 	s.t.Helper()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	proc, err := child.Start(cmd)
+	proc, err := testproc.Start(cmd)
 	if err != nil {
 		s.t.Fatalf("%s: %v", at, err)
 	}

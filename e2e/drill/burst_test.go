@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/emitd/emitd/daemon"
-	"github.com/emitd/emitd/internal/child"
+	"github.com/emitd/emitd/internal/testproc"
 )
 
 // TestDrillBurst gives one node many commands at once, on one core that two other programs keep busy for
@@ -37,10 +37,10 @@ func TestDrillBurst(t *testing.T) {
 func burst(t *testing.T, store string, c *Cluster, units int, busy time.Duration) {
 	c.Instances = 0
 	c.Config = fmt.Sprintf("daemons:\n  exec:\n    - id: drill:sleep\n      command: [sleep, \"100000\"]\n      instances: %d\n", units)
-	var burners []*child.Process
+	var burners []*testproc.Process
 	onOneCore(t, func() {
 		for range 2 {
-			p, err := child.Start(exec.Command("sh", "-c", "while :; do :; done"))
+			p, err := testproc.Start(exec.Command("sh", "-c", "while :; do :; done"))
 			if err != nil {
 				t.Fatal(err)
 			}

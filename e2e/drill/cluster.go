@@ -18,7 +18,7 @@ import (
 
 	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/daemon"
-	"github.com/emitd/emitd/internal/child"
+	"github.com/emitd/emitd/internal/testproc"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )
@@ -43,7 +43,7 @@ type Cluster struct {
 type Node struct {
 	Name    string
 	c       *Cluster
-	proc    *child.Process
+	proc    *testproc.Process
 	out     *os.File
 	address atomic.Pointer[string] // once it is known
 	harmed  bool                   // the drill harmed it, or stands between it and the store
@@ -182,7 +182,7 @@ func (c *Cluster) launch(name string, cmd *exec.Cmd) *Node {
 	cmd.Dir, cmd.Stdout, cmd.Stderr = c.dir, out, out
 	// Nothing outlives the drill, even if the test binary is killed.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
-	proc, err := child.Start(cmd)
+	proc, err := testproc.Start(cmd)
 	if err != nil {
 		c.T.Fatal(err)
 	}

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/emitd/emitd/daemon/queue"
-	"github.com/emitd/emitd/daemon/queue/client"
+	"github.com/emitd/emitd/queue"
+	"github.com/emitd/emitd/queue/client"
 )
 
 // honest are the clients that work normally.

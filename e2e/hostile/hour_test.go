@@ -25,10 +25,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/emitd/emitd/daemon/queue"
-	"github.com/emitd/emitd/daemon/queue/client"
 	"github.com/emitd/emitd/e2e/drill"
-	"github.com/emitd/emitd/internal/child"
+	"github.com/emitd/emitd/internal/testproc"
+	"github.com/emitd/emitd/queue"
+	"github.com/emitd/emitd/queue/client"
 )
 
 func TestMain(m *testing.M) {
@@ -114,7 +114,7 @@ type server struct {
 	dir     string
 
 	mu       sync.Mutex
-	proc     *child.Process
+	proc     *testproc.Process
 	out      *os.File
 	restarts atomic.Int64
 	resident atomic.Int64
@@ -193,7 +193,7 @@ func (n *server) launch() {
 	cmd := n.limit.command(n.args[0], n.args[1:]...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = n.dir, n.out, n.out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
-	proc, err := child.Start(cmd)
+	proc, err := testproc.Start(cmd)
 	if err != nil {
 		n.t.Error(err)
 		return

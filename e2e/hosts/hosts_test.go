@@ -24,7 +24,7 @@ import (
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/e2e/drill"
-	"github.com/emitd/emitd/internal/child"
+	"github.com/emitd/emitd/internal/testproc"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage/sqlite"
 )
@@ -41,7 +41,7 @@ needs CAP_SYS_ADMIN and CAP_NET_ADMIN: docker run --privileged`
 // machine is a network namespace with a node in it.
 type machine struct {
 	name, space, ip string
-	proc            *child.Process
+	proc            *testproc.Process
 	log             string
 }
 
@@ -152,7 +152,7 @@ func (s *site) start(m *machine) {
 		"--api.tls.ca", s.path("authority.pem"), "--api.tls.client-ca", s.path("authority.pem"))
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
-	if m.proc, err = child.Start(cmd); err != nil {
+	if m.proc, err = testproc.Start(cmd); err != nil {
 		s.t.Fatal(err)
 	}
 	m.log = out.Name()

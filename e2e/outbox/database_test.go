@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/outbox"
-	"github.com/emitd/emitd/outbox/sqlitelog"
+	outboxlite "github.com/emitd/emitd/outbox/sqlite"
 	"github.com/emitd/emitd/storage"
 	"github.com/emitd/emitd/storage/sqlite"
 )
@@ -64,7 +64,7 @@ func onSQLite(t *testing.T) *database {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { store.Close() })
-	messages, err := sqlitelog.Open(ctx, sqlitelog.Config{Path: path})
+	messages, err := outboxlite.Open(ctx, outboxlite.Config{Path: path})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func onSQLite(t *testing.T) *database {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { db.Close() })
-	pub, err := sqlitelog.New(db, sqlitelog.Config{})
+	pub, err := outboxlite.New(db, outboxlite.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,14 +82,14 @@ func onSQLite(t *testing.T) *database {
 	return &database{
 		name: "sqlite", url: "sqlite://" + path, store: store, log: messages,
 		inTx: func(ctx context.Context, fn func(transaction) error) error {
-			return pub.InTx(ctx, db, func(tx *sqlitelog.Tx) error { return fn(sqliteTx{tx, pub}) })
+			return pub.InTx(ctx, db, func(tx *outboxlite.Tx) error { return fn(sqliteTx{tx, pub}) })
 		},
 	}
 }
 
 type sqliteTx struct {
-	tx  *sqlitelog.Tx
-	pub *sqlitelog.Publisher
+	tx  *outboxlite.Tx
+	pub *outboxlite.Publisher
 }
 
 func (x sqliteTx) publish(ctx context.Context, messages ...outbox.Message) error {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/emitd/emitd/internal/pgtest"
 	"github.com/emitd/emitd/outbox"
-	"github.com/emitd/emitd/outbox/pglog"
+	outboxpg "github.com/emitd/emitd/outbox/postgres"
 	"github.com/emitd/emitd/storage/postgres"
 )
 
@@ -40,7 +40,7 @@ func onServer(t *testing.T, server *pgtest.Server) *database {
 	if _, err := postgres.Migrate(t.Context(), postgres.Config{URL: server.URL("postgres")}, postgres.Version); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := pglog.Migrate(t.Context(), pglog.Config{URL: server.URL("postgres")}, pglog.Version); err != nil {
+	if _, err := outboxpg.Migrate(t.Context(), outboxpg.Config{URL: server.URL("postgres")}, outboxpg.Version); err != nil {
 		t.Fatal(err)
 	}
 	return reach(t, server)
@@ -56,7 +56,7 @@ func reach(t *testing.T, server *pgtest.Server) *database {
 		t.Fatal(err)
 	}
 	t.Cleanup(store.Close)
-	messages, err := pglog.Open(ctx, pglog.Config{URL: url})
+	messages, err := outboxpg.Open(ctx, outboxpg.Config{URL: url})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func reach(t *testing.T, server *pgtest.Server) *database {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	pub, err := pglog.New(pool, pglog.Config{})
+	pub, err := outboxpg.New(pool, outboxpg.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,10 +79,10 @@ func reach(t *testing.T, server *pgtest.Server) *database {
 	return &database{
 		name: "postgres", url: url, store: store, log: messages,
 		inTx: func(ctx context.Context, fn func(transaction) error) error {
-			return pub.InTx(ctx, pool, func(tx *pglog.Tx) error { return fn(&postgresTx{tx, pub}) })
+			return pub.InTx(ctx, pool, func(tx *outboxpg.Tx) error { return fn(&postgresTx{tx, pub}) })
 		},
 		stranger: func(ctx context.Context, m outbox.Message, enough <-chan struct{}, note func()) error {
-			return pub.InTx(ctx, pool, func(tx *pglog.Tx) error {
+			return pub.InTx(ctx, pool, func(tx *outboxpg.Tx) error {
 				if err := pub.Publish(ctx, tx, m); err != nil {
 					return err
 				}
@@ -101,7 +101,7 @@ func reach(t *testing.T, server *pgtest.Server) *database {
 
 type postgresTx struct {
 	tx  pgx.Tx
-	pub *pglog.Publisher
+	pub *outboxpg.Publisher
 }
 
 func (x *postgresTx) publish(ctx context.Context, messages ...outbox.Message) error {

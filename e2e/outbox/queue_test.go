@@ -10,12 +10,12 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/emitd/emitd/daemon/queue"
-	"github.com/emitd/emitd/daemon/queue/client"
 	"github.com/emitd/emitd/e2e/drill"
 	"github.com/emitd/emitd/outbox"
 	queuesink "github.com/emitd/emitd/outbox/sink/queue"
 	"github.com/emitd/emitd/outbox/sink/sinktest"
+	"github.com/emitd/emitd/queue"
+	"github.com/emitd/emitd/queue/client"
 	"github.com/emitd/emitd/storage/sqlite"
 )
 

@@ -1,4 +1,4 @@
-// Pgmatrix runs the tests of storage/postgres and outbox/pglog, except the long ones, on every supported
+// Pgmatrix runs the tests of storage/postgres and outbox/postgres, except the long ones, on every supported
 // major version of Postgres. Each version is a private server from binaries that are downloaded once. A
 // test that needs a Postgres program which the binaries lack is skipped and named.
 //
@@ -89,7 +89,7 @@ func run(only string, majors []string) error {
 }
 
 // packages are those whose tests depend on the behaviour of Postgres.
-var packages = []string{"storage/postgres", "outbox/pglog"}
+var packages = []string{"storage/postgres", "outbox/postgres"}
 
 func binary(pkg string) string { return filepath.Base(pkg) + ".test" }
 

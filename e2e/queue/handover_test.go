@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/emitd/emitd/daemon/queue"
 	"github.com/emitd/emitd/e2e/drill"
 	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/queue"
 )
 
 // TestDrillHandOver measures for how long the queue accepts no job when its broker stops cleanly, and

@@ -22,14 +22,14 @@ import (
 	sinkpkg "github.com/emitd/emitd/outbox/sink"
 	"github.com/emitd/emitd/outbox/sink/kafka"
 	"github.com/emitd/emitd/outbox/sink/sinktest"
-	"github.com/emitd/emitd/outbox/sqlitelog"
+	"github.com/emitd/emitd/outbox/sqlite"
 )
 
 // office is an outbox on SQLite from which relays deliver to Kafka.
 type office struct {
-	log  *sqlitelog.Log
+	log  *sqlite.Log
 	db   *sql.DB
-	pub  *sqlitelog.Publisher
+	pub  *sqlite.Publisher
 	sent map[string]int // messages by key
 }
 
@@ -38,13 +38,13 @@ func newOffice(t *testing.T) *office {
 	path := filepath.Join(t.TempDir(), "outbox.db")
 	o := &office{sent: map[string]int{}}
 	var err error
-	o.log, err = sqlitelog.Open(t.Context(), sqlitelog.Config{Path: path})
+	o.log, err = sqlite.Open(t.Context(), sqlite.Config{Path: path})
 	must(t, err)
 	t.Cleanup(o.log.Close)
 	o.db, err = sql.Open("sqlite", "file:"+path+"?_txlock=immediate&_pragma=busy_timeout(30000)")
 	must(t, err)
 	t.Cleanup(func() { _ = o.db.Close() })
-	o.pub, err = sqlitelog.New(o.db, sqlitelog.Config{})
+	o.pub, err = sqlite.New(o.db, sqlite.Config{})
 	must(t, err)
 	t.Cleanup(func() { _ = o.pub.Close(context.Background()) })
 	return o
@@ -53,7 +53,7 @@ func newOffice(t *testing.T) *office {
 // publish commits a message of each key.
 func (o *office) publish(t *testing.T, keys ...string) {
 	t.Helper()
-	must(t, o.pub.InTx(t.Context(), o.db, func(tx *sqlitelog.Tx) error {
+	must(t, o.pub.InTx(t.Context(), o.db, func(tx *sqlite.Tx) error {
 		for _, key := range keys {
 			if err := o.pub.Publish(t.Context(), tx, outbox.Message{Topic: "orders", Key: key, Payload: strconv.AppendInt(nil, int64(o.sent[key]), 10)}); err != nil {
 				return err

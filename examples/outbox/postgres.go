@@ -5,7 +5,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/emitd/emitd/outbox/pglog"
+	outboxpg "github.com/emitd/emitd/outbox/postgres"
 	"github.com/emitd/emitd/storage/postgres"
 )
 
@@ -15,7 +15,7 @@ func openPostgres(ctx context.Context, url string) (*shop, error) {
 	if err != nil {
 		return nil, err
 	}
-	messages, err := pglog.Open(ctx, pglog.Config{URL: url, AutoMigrate: true})
+	messages, err := outboxpg.Open(ctx, outboxpg.Config{URL: url, AutoMigrate: true})
 	if err != nil {
 		store.Close()
 		return nil, err
@@ -26,7 +26,7 @@ func openPostgres(ctx context.Context, url string) (*shop, error) {
 		store.Close()
 		return nil, err
 	}
-	pub, err := pglog.New(pool, pglog.Config{})
+	pub, err := outboxpg.New(pool, outboxpg.Config{})
 	if err == nil {
 		_, err = pool.Exec(ctx, `
 			SELECT pg_advisory_xact_lock(20); -- two processes may begin at once
@@ -52,8 +52,8 @@ func openPostgres(ctx context.Context, url string) (*shop, error) {
 	return s, nil
 }
 
-func placePostgres(ctx context.Context, pool *pgxpool.Pool, pub *pglog.Publisher, o order) error {
-	return pub.InTx(ctx, pool, func(tx *pglog.Tx) error {
+func placePostgres(ctx context.Context, pool *pgxpool.Pool, pub *outboxpg.Publisher, o order) error {
+	return pub.InTx(ctx, pool, func(tx *outboxpg.Tx) error {
 		// This locks the customer until the transaction ends. So the messages that are published after it have
 		// the order of the numbers.
 		err := tx.QueryRow(ctx, `INSERT INTO customers (name, orders) VALUES ($1, 1)

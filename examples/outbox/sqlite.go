@@ -4,7 +4,7 @@ import (
 	"context"
 	"database/sql"
 
-	"github.com/emitd/emitd/outbox/sqlitelog"
+	outboxlite "github.com/emitd/emitd/outbox/sqlite"
 	"github.com/emitd/emitd/storage/sqlite"
 )
 
@@ -14,7 +14,7 @@ func openSQLite(ctx context.Context, path string) (*shop, error) {
 	if err != nil {
 		return nil, err
 	}
-	messages, err := sqlitelog.Open(ctx, sqlitelog.Config{Path: path})
+	messages, err := outboxlite.Open(ctx, outboxlite.Config{Path: path})
 	if err != nil {
 		store.Close()
 		return nil, err
@@ -25,7 +25,7 @@ func openSQLite(ctx context.Context, path string) (*shop, error) {
 		store.Close()
 		return nil, err
 	}
-	pub, err := sqlitelog.New(db, sqlitelog.Config{})
+	pub, err := outboxlite.New(db, outboxlite.Config{})
 	if err == nil {
 		_, err = db.ExecContext(ctx, `
 			CREATE TABLE IF NOT EXISTS customers (name TEXT PRIMARY KEY, orders INTEGER NOT NULL);
@@ -50,8 +50,8 @@ func openSQLite(ctx context.Context, path string) (*shop, error) {
 	return s, nil
 }
 
-func placeSQLite(ctx context.Context, db *sql.DB, pub *sqlitelog.Publisher, o order) error {
-	return pub.InTx(ctx, db, func(tx *sqlitelog.Tx) error {
+func placeSQLite(ctx context.Context, db *sql.DB, pub *outboxlite.Publisher, o order) error {
+	return pub.InTx(ctx, db, func(tx *outboxlite.Tx) error {
 		err := tx.QueryRowContext(ctx, `INSERT INTO customers (name, orders) VALUES (?, 1)
 			ON CONFLICT (name) DO UPDATE SET orders = orders + 1 RETURNING orders`, o.Customer).Scan(&o.Number)
 		if err != nil {

@@ -15,9 +15,9 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/emitd/emitd/daemon/queue"
-	"github.com/emitd/emitd/daemon/queue/client"
-	"github.com/emitd/emitd/daemon/queue/worker"
+	"github.com/emitd/emitd/queue"
+	"github.com/emitd/emitd/queue/client"
+	"github.com/emitd/emitd/queue/worker"
 )
 
 func main() {

@@ -6,8 +6,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/emitd/emitd/daemon/queue"
-	"github.com/emitd/emitd/daemon/queue/api/queuetest"
+	"github.com/emitd/emitd/queue"
+	"github.com/emitd/emitd/queue/queuetest"
 )
 
 // TestWorker runs the program on a queue in memory: two jobs are completed, the third is dead with its

@@ -128,19 +128,19 @@ func TestEventsAreDocumented(t *testing.T) {
 	kinds := constants(t, "daemon/event.go", "EventKind")
 	reasons := slices.Concat(
 		constants(t, "node/node.go", "LossReason"),
-		constants(t, "coordinator/plan/why.go", "Rule"),
-		constants(t, "coordinator/member/api.go", "CancelCause"),
+		constants(t, "internal/coordinator/plan/why.go", "Rule"),
+		constants(t, "internal/coordinator/member/api.go", "CancelCause"),
 		constants(t, "storage/sqlite/sqlite.go", "Rebooted"),
 		// Evidence and reports: all texts of these files except the names of phases.
-		texts(parse(t, "coordinator/member/judge.go")),
-		texts(without(parse(t, "coordinator/member/runs.go"), "phase")),
+		texts(parse(t, "internal/coordinator/member/judge.go")),
+		texts(without(parse(t, "internal/coordinator/member/runs.go"), "phase")),
 		given(t),
 	)
 	slices.Sort(reasons)
 	page := read(t, eventsPage)
 	compare(t, "kind", kinds, column(page, "kind"))
 	compare(t, "reason", slices.Compact(reasons), slices.Concat(column(page, "reason"), column(page, "cause")))
-	for _, f := range constants(t, "coordinator/plan/why.go", "Filter") {
+	for _, f := range constants(t, "internal/coordinator/plan/why.go", "Filter") {
 		if !strings.Contains(page, "`"+f+"`") {
 			t.Errorf("%s has no filter %q", eventsPage, f)
 		}
@@ -263,7 +263,7 @@ func constants(t *testing.T, file, name string) (out []string) {
 
 // writers are the packages that write events, or decide about them.
 var writers = []string{
-	"daemon", "daemon/supervisor", "coordinator", "coordinator/member", "storage",
+	"daemon", "internal/coordinator/supervisor", "coordinator", "internal/coordinator/member", "storage",
 	"storage/internal/rules", "storage/memory", "storage/sqlite", "storage/postgres", "storage/object",
 }
 

@@ -16,7 +16,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/emitd/emitd/internal/child"
+	"github.com/emitd/emitd/internal/testproc"
 )
 
 // PgBouncer is a pooler in transaction mode.
@@ -24,7 +24,7 @@ type PgBouncer struct {
 	URL string // of the database, through the pooler
 
 	bin, dir string
-	proc     *child.Process
+	proc     *testproc.Process
 }
 
 // Pooler starts PgBouncer in transaction mode in front of the server of a URL. It returns the URL
@@ -109,7 +109,7 @@ func (b *PgBouncer) start() error {
 	}
 	defer log.Close()
 	cmd.Stdout, cmd.Stderr = log, log
-	if b.proc, err = child.Start(cmd); err != nil {
+	if b.proc, err = testproc.Start(cmd); err != nil {
 		return fmt.Errorf("pgtest: start pgbouncer: %w", err)
 	}
 	if err := answers(b.proc, b.URL); err != nil {
@@ -153,7 +153,7 @@ func freePort() (int, error) {
 }
 
 // answers waits until the server behind a URL answers.
-func answers(proc *child.Process, base string) error {
+func answers(proc *testproc.Process, base string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)

@@ -17,7 +17,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/emitd/emitd/internal/child"
+	"github.com/emitd/emitd/internal/testproc"
 )
 
 // Config configures a server. The zero value is a small server that does not wait for the disk.
@@ -48,7 +48,7 @@ type Server struct {
 	dir  string // holds data, log, the socket and the clock's offset
 	bin  string
 	cfg  Config
-	proc *child.Process
+	proc *testproc.Process
 }
 
 // Start initialises a cluster and starts its server.
@@ -203,7 +203,7 @@ func (s *Server) start(env []string) error {
 	cmd := exec.Command(filepath.Join(s.bin, "postgres"), "-D", s.Data(), "-p", strconv.Itoa(port))
 	cmd.SysProcAttr = attributes(syscall.SIGQUIT)
 	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = env, s.dir, log, log
-	proc, err := child.Start(cmd)
+	proc, err := testproc.Start(cmd)
 	if err != nil {
 		return fmt.Errorf("pgtest: start postgres: %w", err)
 	}
@@ -218,7 +218,7 @@ func (s *Server) start(env []string) error {
 
 // ready waits until the server writes in its own pid file that it accepts connections. A port that
 // answers proves nothing, because it may be another server's.
-func (s *Server) ready(proc *child.Process) error {
+func (s *Server) ready(proc *testproc.Process) error {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	late := time.NewTimer(time.Minute)

@@ -12,7 +12,7 @@
 //
 //	== the bug's name
 //	The rule that it breaks, and how.
-//	coordinator/sim TestStorm
+//	internal/coordinator/sim TestStorm
 //	@ storage/storage.go
 //	 func NextGeneration(previous, term, highestReported int64) int64 {
 //	-	return max(previous+1, term, highestReported+1)

@@ -30,9 +30,9 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/emitd/emitd/daemon/queue"
 	"github.com/emitd/emitd/outbox"
 	"github.com/emitd/emitd/outbox/sink"
+	"github.com/emitd/emitd/queue"
 )
 
 // Config configures the sink. Only Producer is required.

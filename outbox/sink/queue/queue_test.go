@@ -11,10 +11,10 @@ import (
 
 	"github.com/google/uuid"
 
-	daemonqueue "github.com/emitd/emitd/daemon/queue"
 	"github.com/emitd/emitd/outbox"
 	"github.com/emitd/emitd/outbox/sink/queue"
 	"github.com/emitd/emitd/outbox/sink/sinktest"
+	daemonqueue "github.com/emitd/emitd/queue"
 )
 
 // producer is a broker that takes calls as a whole and drops repeated IDs.

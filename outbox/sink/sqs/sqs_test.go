@@ -14,7 +14,7 @@ import (
 	"github.com/emitd/emitd/outbox"
 	"github.com/emitd/emitd/outbox/sink/internal/amazon/amazontest"
 	"github.com/emitd/emitd/outbox/sink/sqs"
-	"github.com/emitd/emitd/outbox/sqlitelog"
+	"github.com/emitd/emitd/outbox/sqlite"
 )
 
 // destinations maps the suite's destinations to queues.
@@ -51,13 +51,13 @@ func TestForbiddenQueueThroughARelay(t *testing.T) {
 		amazontest.Refuse(w, http.StatusBadRequest, "com.amazonaws.sqs#AccessDeniedException", "no")
 	})
 	path, quiet := filepath.Join(t.TempDir(), "outbox.db"), slog.New(slog.DiscardHandler)
-	l, err := sqlitelog.Open(t.Context(), sqlitelog.Config{Path: path, Logger: quiet})
+	l, err := sqlite.Open(t.Context(), sqlite.Config{Path: path, Logger: quiet})
 	must(t, err)
 	defer l.Close()
 	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(10000)")
 	must(t, err)
 	defer db.Close()
-	pub, err := sqlitelog.New(db, sqlitelog.Config{Logger: quiet})
+	pub, err := sqlite.New(db, sqlite.Config{Logger: quiet})
 	must(t, err)
 	defer pub.Close(context.Background())
 
@@ -66,7 +66,7 @@ func TestForbiddenQueueThroughARelay(t *testing.T) {
 	for i := range good {
 		messages = append(messages, outbox.Message{Topic: "orders", Key: fmt.Sprint("k", i)})
 	}
-	must(t, pub.InTx(t.Context(), db, func(tx *sqlitelog.Tx) error { return pub.Publish(t.Context(), tx, messages...) }))
+	must(t, pub.InTx(t.Context(), db, func(tx *sqlite.Tx) error { return pub.Publish(t.Context(), tx, messages...) }))
 
 	arrived, failed := make(chan outbox.Row, good), make(chan error, 100)
 	r, err := outbox.NewRelay(outbox.Config{Name: "s", Log: l, Sink: open(t, server, amazontest.ByTopic, 0), Logger: quiet, Hooks: outbox.Hooks{

@@ -7,7 +7,7 @@ import (
 
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
-	"github.com/emitd/emitd/outbox/pglog"
+	outboxpg "github.com/emitd/emitd/outbox/postgres"
 	"github.com/emitd/emitd/storage/postgres"
 )
 
@@ -57,7 +57,7 @@ func storeGrants(cfg config.Config, roles map[string]string) (string, error) {
 }
 
 func outboxGrants(cfg config.Config, roles map[string]string) (string, error) {
-	return pglog.GrantSQL(postgresOutboxConfig(Options{Config: cfg}), pglog.Roles{
+	return outboxpg.GrantSQL(postgresOutboxConfig(Options{Config: cfg}), outboxpg.Roles{
 		Relay: roles["relay"], Publisher: roles["publisher"], Reader: roles["reader"],
 	})
 }

@@ -12,7 +12,7 @@ import (
 
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
 	"github.com/emitd/emitd/outbox"
-	"github.com/emitd/emitd/outbox/pglog"
+	"github.com/emitd/emitd/outbox/postgres"
 )
 
 var postgresOutbox = outboxDriver{
@@ -20,17 +20,17 @@ var postgresOutbox = outboxDriver{
 }
 
 func postgresOutboxStatus(ctx context.Context, o Options) ([]Migration, error) {
-	return fromPostgresOutbox(pglog.MigrationStatus(ctx, postgresOutboxConfig(o)))
+	return fromPostgresOutbox(postgres.MigrationStatus(ctx, postgresOutboxConfig(o)))
 }
 
-func postgresOutboxConfig(o Options) pglog.Config {
+func postgresOutboxConfig(o Options) postgres.Config {
 	c := o.Config
 	schema, prefix := c.OutboxSchema()
 	retention := time.Duration(c.Outbox.Retention)
 	if retention == 0 {
 		retention = -1 // the library's value for none
 	}
-	return pglog.Config{
+	return postgres.Config{
 		URL: c.OutboxURL(), Schema: schema, Prefix: prefix, Notify: c.Store.Notify, MaxConns: c.Outbox.MaxConnections,
 		Retention: retention, MaxRetained: int64(c.Outbox.MaxRetained), OnLag: c.Outbox.OnLag, Logger: o.Logger,
 	}
@@ -42,7 +42,7 @@ func openPostgresOutbox(ctx context.Context, o Options) (*Outbox, error) {
 		return nil, err
 	}
 	cfg := postgresOutboxConfig(o)
-	log, err := pglog.Open(ctx, cfg)
+	log, err := postgres.Open(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +54,7 @@ func openPostgresOutbox(ctx context.Context, o Options) (*Outbox, error) {
 	return &Outbox{
 		Log: log, Operator: log, Kind: "postgres", Tasks: log.Tasks(), Migrated: migrated,
 		publish: func(ctx context.Context, messages []outbox.Message) error {
-			return pub.InTx(ctx, pool, func(tx *pglog.Tx) error { return pub.Publish(ctx, tx, messages...) })
+			return pub.InTx(ctx, pool, func(tx *postgres.Tx) error { return pub.Publish(ctx, tx, messages...) })
 		},
 		close: func(ctx context.Context) error {
 			err := pub.Close(ctx)
@@ -83,7 +83,7 @@ func prepareOutbox(ctx context.Context, o Options) ([]Migration, error) {
 }
 
 // postgresPublisher makes a publisher for experiments, with a pool that connects at the first publish.
-func postgresPublisher(ctx context.Context, cfg pglog.Config) (*pgxpool.Pool, *pglog.Publisher, error) {
+func postgresPublisher(ctx context.Context, cfg postgres.Config) (*pgxpool.Pool, *postgres.Publisher, error) {
 	pc, err := pgxpool.ParseConfig(cfg.URL)
 	if err != nil {
 		return nil, nil, errors.New("outbox.url does not parse as a connection string of Postgres")
@@ -94,7 +94,7 @@ func postgresPublisher(ctx context.Context, cfg pglog.Config) (*pgxpool.Pool, *p
 	if err != nil {
 		return nil, nil, fmt.Errorf("make a pool for publishing: %w", err)
 	}
-	pub, err := pglog.New(pool, cfg)
+	pub, err := postgres.New(pool, cfg)
 	if err != nil {
 		pool.Close()
 		return nil, nil, err
@@ -103,10 +103,10 @@ func postgresPublisher(ctx context.Context, cfg pglog.Config) (*pgxpool.Pool, *p
 }
 
 func migratePostgresOutbox(ctx context.Context, o Options) ([]Migration, error) {
-	return fromPostgresOutbox(pglog.Migrate(ctx, postgresOutboxConfig(o), pglog.Version))
+	return fromPostgresOutbox(postgres.Migrate(ctx, postgresOutboxConfig(o), postgres.Version))
 }
 
-func fromPostgresOutbox(ms []pglog.Migration, err error) ([]Migration, error) {
+func fromPostgresOutbox(ms []postgres.Migration, err error) ([]Migration, error) {
 	out := make([]Migration, len(ms))
 	for i, m := range ms {
 		out[i] = Migration{Version: m.Version, Name: m.Name, AppliedAt: m.AppliedAt}
@@ -116,12 +116,12 @@ func fromPostgresOutbox(ms []pglog.Migration, err error) ([]Migration, error) {
 
 // postgresOutboxSQL returns the steps after a version, each in a transaction.
 func postgresOutboxSQL(c config.Config, from int) (string, error) {
-	if from < 0 || from > pglog.Version {
-		return "", fmt.Errorf("there is no version %d, the newest is %d", from, pglog.Version)
+	if from < 0 || from > postgres.Version {
+		return "", fmt.Errorf("there is no version %d, the newest is %d", from, postgres.Version)
 	}
 	var b strings.Builder
-	for v := from + 1; v <= pglog.Version; v++ {
-		text, err := pglog.MigrationSQL(postgresOutboxConfig(Options{Config: c}), v, true)
+	for v := from + 1; v <= postgres.Version; v++ {
+		text, err := postgres.MigrationSQL(postgresOutboxConfig(Options{Config: c}), v, true)
 		if err != nil {
 			return "", err
 		}

@@ -16,7 +16,7 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/internal/sqlitefile"
 	"github.com/emitd/emitd/outbox"
-	"github.com/emitd/emitd/outbox/sqlitelog"
+	"github.com/emitd/emitd/outbox/sqlite"
 )
 
 var sqliteOutbox = outboxDriver{
@@ -31,11 +31,11 @@ var sqliteOutbox = outboxDriver{
 			return nil, err
 		}
 		defer db.Close()
-		return fromSQLiteOutbox(sqlitelog.MigrationStatus(ctx, db, cfg))
+		return fromSQLiteOutbox(sqlite.MigrationStatus(ctx, db, cfg))
 	},
 }
 
-func sqliteOutboxConfig(o Options) sqlitelog.Config {
+func sqliteOutboxConfig(o Options) sqlite.Config {
 	c := o.Config
 	path, _ := config.SQLitePath(c.OutboxURL())
 	_, prefix := c.OutboxSchema()
@@ -43,7 +43,7 @@ func sqliteOutboxConfig(o Options) sqlitelog.Config {
 	if retention == 0 {
 		retention = -1 // the library's value for none
 	}
-	return sqlitelog.Config{
+	return sqlite.Config{
 		Path: path, Prefix: prefix, Retention: retention,
 		MaxRetained: int64(c.Outbox.MaxRetained), OnLag: c.Outbox.OnLag, Logger: o.Logger,
 	}
@@ -62,7 +62,7 @@ func openSQLiteOutbox(ctx context.Context, o Options) (*Outbox, error) {
 	if err := there(cfg.Path); err != nil {
 		return nil, err
 	}
-	log, err := sqlitelog.Open(ctx, cfg)
+	log, err := sqlite.Open(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +71,7 @@ func openSQLiteOutbox(ctx context.Context, o Options) (*Outbox, error) {
 		log.Close()
 		return nil, err
 	}
-	pub, err := sqlitelog.New(db, cfg)
+	pub, err := sqlite.New(db, cfg)
 	if err != nil {
 		log.Close()
 		return nil, errors.Join(err, db.Close())
@@ -79,7 +79,7 @@ func openSQLiteOutbox(ctx context.Context, o Options) (*Outbox, error) {
 	return &Outbox{
 		Log: log, Operator: log, Kind: "sqlite", Tasks: log.Tasks(), Migrated: migrated,
 		publish: func(ctx context.Context, messages []outbox.Message) error {
-			return pub.InTx(ctx, db, func(tx *sqlitelog.Tx) error { return pub.Publish(ctx, tx, messages...) })
+			return pub.InTx(ctx, db, func(tx *sqlite.Tx) error { return pub.Publish(ctx, tx, messages...) })
 		},
 		close: func(ctx context.Context) error {
 			err := pub.Close(ctx)
@@ -122,10 +122,10 @@ func migrateSQLiteOutbox(ctx context.Context, o Options) ([]Migration, error) {
 	if _, err := db.ExecContext(ctx, "PRAGMA journal_mode = WAL"); err != nil { // readers must not wait for a writer
 		return nil, fmt.Errorf("write ahead in %s: %w", cfg.Path, err)
 	}
-	return fromSQLiteOutbox(sqlitelog.Migrate(ctx, db, cfg, sqlitelog.Version))
+	return fromSQLiteOutbox(sqlite.Migrate(ctx, db, cfg, sqlite.Version))
 }
 
-func fromSQLiteOutbox(ms []sqlitelog.Migration, err error) ([]Migration, error) {
+func fromSQLiteOutbox(ms []sqlite.Migration, err error) ([]Migration, error) {
 	out := make([]Migration, len(ms))
 	for i, m := range ms {
 		out[i] = Migration{Version: m.Version, Name: m.Name, AppliedAt: m.AppliedAt}
@@ -135,12 +135,12 @@ func fromSQLiteOutbox(ms []sqlitelog.Migration, err error) ([]Migration, error) 
 
 // sqliteOutboxSQL returns the steps after a version.
 func sqliteOutboxSQL(c config.Config, from int) (string, error) {
-	if from < 0 || from > sqlitelog.Version {
-		return "", fmt.Errorf("there is no version %d, the newest is %d", from, sqlitelog.Version)
+	if from < 0 || from > sqlite.Version {
+		return "", fmt.Errorf("there is no version %d, the newest is %d", from, sqlite.Version)
 	}
 	var b strings.Builder
-	for v := from + 1; v <= sqlitelog.Version; v++ {
-		text, err := sqlitelog.MigrationSQL(sqliteOutboxConfig(Options{Config: c}), v, true)
+	for v := from + 1; v <= sqlite.Version; v++ {
+		text, err := sqlite.MigrationSQL(sqliteOutboxConfig(Options{Config: c}), v, true)
 		if err != nil {
 			return "", err
 		}

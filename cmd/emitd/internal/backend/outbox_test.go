@@ -16,8 +16,8 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/outbox"
-	"github.com/emitd/emitd/outbox/pglog"
-	"github.com/emitd/emitd/outbox/sqlitelog"
+	"github.com/emitd/emitd/outbox/postgres"
+	"github.com/emitd/emitd/outbox/sqlite"
 )
 
 // TestOutboxPolicies checks that policy Look creates nothing, and that a node creates the tables unless
@@ -136,13 +136,13 @@ func TestOutboxSettings(t *testing.T) {
 	for retention, want := range map[config.Duration]time.Duration{0: -1, config.Duration(time.Hour): time.Hour} {
 		c.Outbox.Retention = retention
 		pg := postgresOutboxConfig(Options{Config: c})
-		if pg.URL != "postgres://h/d" || pg.Schema != "s" || pg.Prefix != "box_" || pg.Retention != want || pg.MaxRetained != 7 || pg.OnLag != pglog.LagForget {
+		if pg.URL != "postgres://h/d" || pg.Schema != "s" || pg.Prefix != "box_" || pg.Retention != want || pg.MaxRetained != 7 || pg.OnLag != postgres.LagForget {
 			t.Errorf("postgres: %+v", pg)
 		}
 		lite := c
 		lite.Outbox.URL = config.SQLiteURL("/a.db")
 		got := sqliteOutboxConfig(Options{Config: lite})
-		if got.Path != "/a.db" || got.Prefix != "box_" || got.Retention != want || got.MaxRetained != 7 || got.OnLag != sqlitelog.LagForget {
+		if got.Path != "/a.db" || got.Prefix != "box_" || got.Retention != want || got.MaxRetained != 7 || got.OnLag != sqlite.LagForget {
 			t.Errorf("sqlite: %+v", got)
 		}
 	}

@@ -33,7 +33,7 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/cmd/emitd/internal/view"
-	"github.com/emitd/emitd/daemon/queue"
+	"github.com/emitd/emitd/queue"
 )
 
 // Streams are the inputs and outputs of a run of the program.

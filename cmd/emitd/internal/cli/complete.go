@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/emitd/emitd/daemon/queue"
+	"github.com/emitd/emitd/queue"
 )
 
 // completeLimit is how long a shell waits for names.

@@ -15,11 +15,11 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/cmd/emitd/internal/host"
 	"github.com/emitd/emitd/cmd/emitd/internal/sinks"
-	"github.com/emitd/emitd/daemon/queue"
-	"github.com/emitd/emitd/daemon/queue/worker"
 	"github.com/emitd/emitd/outbox"
 	queuesink "github.com/emitd/emitd/outbox/sink/queue"
 	"github.com/emitd/emitd/outbox/sink/webhook"
+	"github.com/emitd/emitd/queue"
+	"github.com/emitd/emitd/queue/worker"
 )
 
 // demo generates the traffic of emitd dev --demo: orders that are published to the outbox and delivered

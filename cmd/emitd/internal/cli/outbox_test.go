@@ -11,7 +11,7 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/outbox"
-	"github.com/emitd/emitd/outbox/sqlitelog"
+	"github.com/emitd/emitd/outbox/sqlite"
 )
 
 // emitd runs the program on a new, empty outbox.
@@ -102,7 +102,7 @@ func TestDoctorLooksAtTheOutbox(t *testing.T) {
 	}
 	run("migrate", "up", "--outbox")
 	run("outbox", "publish", "t", "x")
-	l, err := sqlitelog.Open(t.Context(), sqlitelog.Config{Path: path})
+	l, err := sqlite.Open(t.Context(), sqlite.Config{Path: path})
 	if err != nil {
 		t.Fatal(err)
 	}

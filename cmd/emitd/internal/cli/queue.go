@@ -21,10 +21,9 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/cmd/emitd/internal/host"
 	"github.com/emitd/emitd/cmd/emitd/internal/view"
-	"github.com/emitd/emitd/daemon/queue"
-	"github.com/emitd/emitd/daemon/queue/api/operate"
-	"github.com/emitd/emitd/daemon/queue/api/wire"
-	"github.com/emitd/emitd/daemon/queue/client"
+	"github.com/emitd/emitd/internal/queue/wire"
+	"github.com/emitd/emitd/queue"
+	"github.com/emitd/emitd/queue/client"
 )
 
 // queues is what the queue commands share: how to reach a node. Any node forwards calls.
@@ -235,11 +234,11 @@ func (q *queues) ls() *cobra.Command {
 				if len(declared) == 0 {
 					q.a.say("there are no queues yet: emitd queue declare NAME makes one")
 				}
-				var all []operate.Stats
+				var all []wire.Stats
 				for _, d := range declared {
-					s := operate.Stats{Queue: d.Name, Shards: max(d.Shards, 1)}
+					s := wire.Stats{Queue: d.Name, Shards: max(d.Shards, 1)}
 					if got, err := c.Stats(ctx, d.Name); err == nil {
-						s = operate.StatsOf(got)
+						s = wire.StatsOf(got)
 					} else if ctx.Err() != nil {
 						return err
 					} else {
@@ -247,13 +246,13 @@ func (q *queues) ls() *cobra.Command {
 					}
 					all = append(all, s)
 				}
-				return q.a.print(list(all, func(s operate.Stats) string { return s.Queue }, func(wide bool) *view.Table { return statsTable(all, wide) }))
+				return q.a.print(list(all, func(s wire.Stats) string { return s.Queue }, func(wide bool) *view.Table { return statsTable(all, wide) }))
 			})
 		},
 	})
 }
 
-func statsTable(all []operate.Stats, wide bool) *view.Table {
+func statsTable(all []wire.Stats, wide bool) *view.Table {
 	t := &view.Table{Head: []string{"QUEUE", "WAITING", "DELAYED", "ACTIVE", "DEAD", "OLDEST", "IN/S", "DONE/S", "BROKER", "STATE"}}
 	if wide {
 		t.Head = append(t.Head, "SHARDS", "ENQUEUED", "COMPLETED", "FAILED", "DEDUP")
@@ -289,9 +288,9 @@ func (q *queues) stats() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				s := operate.StatsOf(got)
+				s := wire.StatsOf(got)
 				return q.a.print(data{whole: s, names: []string{s.Queue}, table: func(w io.Writer, wide bool) error {
-					return statsTable([]operate.Stats{s}, wide).Write(w)
+					return statsTable([]wire.Stats{s}, wide).Write(w)
 				}})
 			})
 		},

@@ -21,9 +21,9 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/backend"
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/daemon"
-	"github.com/emitd/emitd/daemon/queue"
-	"github.com/emitd/emitd/daemon/queue/api"
-	"github.com/emitd/emitd/daemon/queue/api/operate"
+	"github.com/emitd/emitd/internal/queue/wire"
+	"github.com/emitd/emitd/queue"
+	"github.com/emitd/emitd/queue/api"
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
@@ -143,7 +143,7 @@ func TestDeclaredByTwoAtOnce(t *testing.T) {
 	if code := Main(t.Context(), []string{"queue", "declare", "q", "--claims", "durable", "-o", "json", "--addr", between.URL}, Streams{Out: &out, Err: &text}); code != 0 {
 		t.Fatal(text.String())
 	}
-	var shown operate.Declaration
+	var shown wire.Declaration
 	if err := json.Unmarshal(out.Bytes(), &shown); err != nil || shown.Claims != queue.DurableClaims || shown.Retry == nil || shown.Retry.MaxAttempts != 7 {
 		t.Errorf("%s: %v", &out, err)
 	}

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/view"
-	"github.com/emitd/emitd/daemon/queue"
+	"github.com/emitd/emitd/queue"
 )
 
 // benchType is the type of a benchmark's jobs. No worker handles it, so workers do not take the jobs.

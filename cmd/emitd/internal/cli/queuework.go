@@ -16,9 +16,9 @@ import (
 
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/cmd/emitd/internal/view"
-	"github.com/emitd/emitd/daemon/queue"
-	"github.com/emitd/emitd/daemon/queue/api/wire"
-	"github.com/emitd/emitd/daemon/queue/client"
+	"github.com/emitd/emitd/internal/queue/wire"
+	"github.com/emitd/emitd/queue"
+	"github.com/emitd/emitd/queue/client"
 )
 
 func (q *queues) enqueue() *cobra.Command {

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/view"
-	"github.com/emitd/emitd/daemon/queue"
-	"github.com/emitd/emitd/daemon/queue/api/operate"
-	"github.com/emitd/emitd/daemon/queue/client"
+	"github.com/emitd/emitd/internal/queue/wire"
+	"github.com/emitd/emitd/queue"
+	"github.com/emitd/emitd/queue/client"
 )
 
 // queuesAtOnce is how many queues are queried at the same time.
@@ -68,7 +68,7 @@ func askQueue(ctx context.Context, c *client.Client, name string) view.QueueStat
 		}
 		return view.QueueStats{Queue: name, Problem: problem}
 	}
-	s := operate.StatsOf(got)
+	s := wire.StatsOf(got)
 	return view.QueueStats{
 		Queue: name, Waiting: s.Waiting, Delayed: s.Delayed, Active: s.Active, Dead: s.Dead, OldestAgeMS: s.OldestAgeMS,
 		Paused: s.Paused, Broker: s.Broker,

@@ -21,8 +21,8 @@ import (
 
 	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/daemon"
-	"github.com/emitd/emitd/daemon/queue"
 	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/queue"
 )
 
 // Config holds every setting. The tags of its fields hold the key, the help text and the allowed words.

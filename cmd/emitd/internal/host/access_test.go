@@ -16,8 +16,8 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
-	"github.com/emitd/emitd/daemon/queue"
-	"github.com/emitd/emitd/daemon/queue/api/refusal"
+	"github.com/emitd/emitd/internal/queue/wire/refusal"
+	"github.com/emitd/emitd/queue"
 )
 
 const other = "another-token-of-the-file"

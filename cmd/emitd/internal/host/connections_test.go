@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
-	"github.com/emitd/emitd/daemon/queue/api"
+	"github.com/emitd/emitd/queue/api"
 )
 
 // TestConnectionsAreBounded checks that new connections replace idle ones, and are closed if all are

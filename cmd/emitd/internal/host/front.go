@@ -10,10 +10,10 @@ import (
 
 	"github.com/emitd/emitd/cmd/emitd/internal/backend"
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
-	"github.com/emitd/emitd/daemon/queue"
-	"github.com/emitd/emitd/daemon/queue/api"
-	"github.com/emitd/emitd/daemon/queue/client"
-	"github.com/emitd/emitd/daemon/queue/client/locate"
+	"github.com/emitd/emitd/queue"
+	"github.com/emitd/emitd/queue/api"
+	"github.com/emitd/emitd/queue/client"
+	"github.com/emitd/emitd/queue/client/locate"
 	"github.com/emitd/emitd/storage/blob/throttle"
 )
 

@@ -37,9 +37,9 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/telemetry"
 	"github.com/emitd/emitd/coordinator"
 	"github.com/emitd/emitd/daemon"
-	"github.com/emitd/emitd/daemon/queue"
-	"github.com/emitd/emitd/daemon/queue/api"
 	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/queue"
+	"github.com/emitd/emitd/queue/api"
 )
 
 // Options configure Run.

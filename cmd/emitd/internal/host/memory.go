@@ -7,7 +7,7 @@ import (
 	"runtime/debug"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
-	"github.com/emitd/emitd/daemon/queue/api"
+	"github.com/emitd/emitd/queue/api"
 )
 
 // The limits of what a process holds for its callers follow from its memory, unless they are configured.

@@ -11,9 +11,9 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/cmd/emitd/internal/sinks"
 	"github.com/emitd/emitd/daemon"
-	"github.com/emitd/emitd/daemon/queue"
 	"github.com/emitd/emitd/daemon/sweeper"
 	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/queue"
 )
 
 // relays are the subscriptions of a process: a relay and a sink for each, on one open outbox.

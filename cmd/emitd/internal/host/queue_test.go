@@ -15,9 +15,9 @@ import (
 
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
 	"github.com/emitd/emitd/coordinator/lease"
-	"github.com/emitd/emitd/daemon/queue"
-	"github.com/emitd/emitd/daemon/queue/api"
-	"github.com/emitd/emitd/daemon/queue/api/refusal"
+	"github.com/emitd/emitd/internal/queue/wire/refusal"
+	"github.com/emitd/emitd/queue"
+	"github.com/emitd/emitd/queue/api"
 )
 
 // TestIdleReads checks that the page about the queue's promises states how often a process reads the list

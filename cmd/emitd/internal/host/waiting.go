@@ -11,9 +11,9 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/backend"
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/coordinator/admin"
-	"github.com/emitd/emitd/daemon/queue"
-	"github.com/emitd/emitd/daemon/queue/api"
 	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/queue"
+	"github.com/emitd/emitd/queue/api"
 )
 
 // waiting answers for a process whose store is not open yet: it is live, but neither started nor ready.

@@ -18,7 +18,7 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/cmd/emitd/internal/telemetry"
-	"github.com/emitd/emitd/daemon/queue"
+	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/storage"
 )
 

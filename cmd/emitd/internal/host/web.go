@@ -22,9 +22,9 @@ import (
 
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
-	"github.com/emitd/emitd/daemon/queue"
-	"github.com/emitd/emitd/daemon/queue/api"
-	"github.com/emitd/emitd/daemon/queue/api/refusal"
+	"github.com/emitd/emitd/internal/queue/wire/refusal"
+	"github.com/emitd/emitd/queue"
+	"github.com/emitd/emitd/queue/api"
 )
 
 // guard protects the listener by certificates and bearer tokens. The health endpoints need no token,

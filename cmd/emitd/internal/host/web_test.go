@@ -11,8 +11,8 @@ import (
 	"testing"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
-	"github.com/emitd/emitd/daemon/queue"
-	"github.com/emitd/emitd/daemon/queue/api/refusal"
+	"github.com/emitd/emitd/internal/queue/wire/refusal"
+	"github.com/emitd/emitd/queue"
 )
 
 // TestForeignHosts checks that a loopback listener without tokens refuses requests that are meant for

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/emitd/emitd/internal/address"
-	"github.com/emitd/emitd/outbox/pglog"
+	outboxpg "github.com/emitd/emitd/outbox/postgres"
 	"github.com/emitd/emitd/outbox/sink"
 	"github.com/emitd/emitd/outbox/sink/kafka"
 	"github.com/emitd/emitd/outbox/sink/nats"
@@ -51,9 +51,9 @@ func FuzzConstructors(f *testing.F) {
 			check("a store", err)
 			_, err = store.MigrationStatus(ctx, store.Config{URL: text, Logger: logger})
 			check("a migration", err)
-			_, err = pglog.Open(ctx, pglog.Config{URL: text, Logger: logger})
+			_, err = outboxpg.Open(ctx, outboxpg.Config{URL: text, Logger: logger})
 			check("a log", err)
-			_, err = pglog.MigrationStatus(ctx, pglog.Config{URL: text, Logger: logger})
+			_, err = outboxpg.MigrationStatus(ctx, outboxpg.Config{URL: text, Logger: logger})
 			check("a migration of a log", err)
 			if s, err := postgres.New(ctx, postgres.Config{URL: sink.Secret(text)}); err != nil {
 				check("the sink of Postgres", err)

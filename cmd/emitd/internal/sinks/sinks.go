@@ -12,7 +12,6 @@ import (
 	"net/url"
 	"slices"
 
-	"github.com/emitd/emitd/daemon/queue"
 	"github.com/emitd/emitd/outbox"
 	"github.com/emitd/emitd/outbox/sink"
 	"github.com/emitd/emitd/outbox/sink/kafka"
@@ -24,6 +23,7 @@ import (
 	"github.com/emitd/emitd/outbox/sink/sqs"
 	"github.com/emitd/emitd/outbox/sink/stdout"
 	"github.com/emitd/emitd/outbox/sink/webhook"
+	"github.com/emitd/emitd/queue"
 )
 
 // Sink is a sink that must be closed after its last delivery.

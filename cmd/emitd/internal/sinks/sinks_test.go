@@ -4,12 +4,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/emitd/emitd/daemon/queue"
 	"github.com/emitd/emitd/outbox/sink/kafka"
 	"github.com/emitd/emitd/outbox/sink/rabbitmq"
 	"github.com/emitd/emitd/outbox/sink/sns"
 	"github.com/emitd/emitd/outbox/sink/sqs"
 	"github.com/emitd/emitd/outbox/sink/stdout"
+	"github.com/emitd/emitd/queue"
 )
 
 // least returns the settings without which a kind cannot be made.

@@ -7,10 +7,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/emitd/emitd/coordinator/member"
 	"github.com/emitd/emitd/daemon"
-	"github.com/emitd/emitd/daemon/queue"
+	"github.com/emitd/emitd/internal/coordinator/member"
 	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/queue"
 )
 
 // attention lists what a person should look at, the worst first.

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/emitd/emitd/coordinator/plan"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/coordinator/plan"
 	"github.com/emitd/emitd/node"
 )
 

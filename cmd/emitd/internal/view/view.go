@@ -23,8 +23,8 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/coordinator/lease"
-	"github.com/emitd/emitd/coordinator/plan"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/coordinator/plan"
 	"github.com/emitd/emitd/node"
 )
 

@@ -14,8 +14,8 @@ import (
 
 	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/daemon"
-	"github.com/emitd/emitd/daemon/queue"
 	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/storage"
 )
 

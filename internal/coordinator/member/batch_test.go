@@ -1,0 +1,66 @@
+package member_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/emitd/emitd/internal/coordinator/member"
+	"github.com/emitd/emitd/storage"
+)
+
+// changesOf returns how many rows a commit changes; 0 for other calls.
+func changesOf(call member.Call) int {
+	if call.Commit == nil {
+		return 0
+	}
+	return len(call.Commit.Changes)
+}
+
+// A store that needs longer than the query timeout for a full batch still gets everything, in smaller batches.
+// Once it is fast again, the batches are full again.
+func TestCommitsShrinkForASlowStoreAndGrowBack(t *testing.T) {
+	t.Parallel()
+	const units = 2 * storage.MaxChanges
+	c := newCluster(t, 1, advert("acme:work", units))
+	p := c.nodes[0]
+	p.takes = func(call member.Call) time.Duration { // a full batch takes a second, and the timeout is half a second
+		return time.Duration(changesOf(call)) * 2 * time.Millisecond
+	}
+	c.until(time.Minute, "all units are active", func() bool { return active(c) == units })
+	if !p.said("pass failed") {
+		t.Fatal("no commit was too long: the test shows nothing")
+	}
+	if p.said("passes_failed") {
+		t.Error("the leader lost its term over a store that was only slow")
+	}
+
+	p.takes = nil
+	from := len(p.calls)
+	p.step(member.Advertise{Advert: advert("acme:work", 6*storage.MaxChanges)})
+	c.until(time.Minute, "a batch is full again", func() bool {
+		for _, call := range p.calls[from:] {
+			if changesOf(call) == storage.MaxChanges {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// If the store fails commits of any length, batches do not shrink below a few rows.
+func TestCommitsShrinkToAFew(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 1, advert("acme:work", 200))
+	p, fewest := c.nodes[0], storage.MaxChanges
+	p.loseOne = func(call member.Call) bool {
+		if n := changesOf(call); n > 0 {
+			fewest = min(fewest, n)
+		}
+		return false
+	}
+	p.takes = func(call member.Call) time.Duration { return time.Duration(changesOf(call)) * time.Hour }
+	c.run(20 * time.Second)
+	if fewest != 16 {
+		t.Errorf("the smallest commit had %d rows, want 16", fewest)
+	}
+}

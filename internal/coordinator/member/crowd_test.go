@@ -1,0 +1,87 @@
+package member_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/emitd/emitd/internal/coordinator/member"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+)
+
+// A wake-up for all nodes spreads the heartbeats of a large cluster, while those of a few nodes
+// follow at once. A node that is named alone does not wait for the spread of many.
+func TestHintsSpreadACrowd(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		nodes           int
+		everybody, mine time.Duration // at most
+	}{
+		{3, 10 * time.Millisecond, 10 * time.Millisecond},
+		{200, 100 * time.Millisecond, 10 * time.Millisecond},
+		{3000, 500 * time.Millisecond, 10 * time.Millisecond},
+	} {
+		c := newCluster(t, 1)
+		p := c.nodes[0]
+		for i := range tt.nodes - 1 {
+			who := node.Identity{Name: "x", ID: node.ID(fmt.Sprint("x", i)), Incarnation: node.Incarnation(fmt.Sprint("x", i))}
+			a := advert("acme:work", 6)
+			if _, err := c.store.Heartbeat(context.Background(), storage.Heartbeat{Node: who, Seq: 1, Advert: &a, TTL: time.Hour, EventsAfter: -1}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.run(500 * time.Millisecond)
+		longest := func(w storage.Wake) (d time.Duration) {
+			for range 100 {
+				c.until(2*time.Second, "the next heartbeat is far away", func() bool {
+					return len(c.queue) == 0 && p.m.Next().Sub(c.now) > 600*time.Millisecond
+				})
+				p.step(member.Woken{Wake: w})
+				d = max(d, p.m.Next().Sub(c.now))
+			}
+			return d
+		}
+		if d := longest(storage.Wake{}); d > tt.everybody || d < tt.everybody/2 {
+			t.Errorf("%d nodes: a hint for everybody is followed within %v, want %v", tt.nodes, d, tt.everybody)
+		}
+		if d := longest(storage.Wake{Nodes: []node.Incarnation{p.id.Incarnation, "other"}}); d > tt.mine {
+			t.Errorf("%d nodes: a hint for two is followed within %v, want %v", tt.nodes, d, tt.mine)
+		}
+	}
+}
+
+// A leader whose passes take long pauses between them.
+func TestLongPassesArePausedBetween(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		latency time.Duration
+		most    int // passes within 2 s of wake-ups
+	}{
+		{time.Millisecond, 2000 / 11}, // read within 2 ms, a pause of 10 ms
+		{20 * time.Millisecond, 2000 / 40},
+		{100 * time.Millisecond, 2000 / 200},
+	} {
+		c := newCluster(t, 2)
+		c.latency = tt.latency
+		c.until(20*time.Second, "six units run", func() bool { return c.leader() != nil && c.total() == 6 })
+		l := c.leader()
+		passes := func() (n int) {
+			for _, call := range l.calls {
+				if call.Snapshot {
+					n++
+				}
+			}
+			return n
+		}
+		before := passes()
+		for range 1000 {
+			l.step(member.Woken{Wake: storage.Wake{Leader: true, Nodes: []node.Incarnation{l.id.Incarnation}}})
+			c.run(2 * time.Millisecond)
+		}
+		if n := passes() - before; n > tt.most || n < tt.most/2 {
+			t.Errorf("latency %v: %d passes in 2s, want %d at most and half of that at least", tt.latency, n, tt.most)
+		}
+	}
+}

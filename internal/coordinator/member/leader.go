@@ -1,0 +1,454 @@
+package member
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/emitd/emitd/coordinator/lease"
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/coordinator/plan"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+)
+
+// leader is the state of the leader's passes: read a snapshot, judge, plan, commit.
+type leader struct {
+	// beats and heard record, by this node's own clock, when each row's sequence number and its echo last
+	// changed. Followers record them too, for the rows that they see, so that a new leader does not start from
+	// nothing.
+	beats lease.Sightings[node.Incarnation, uint64]
+	// stamps record the heartbeats' stamps alone: reports change the sequence number as well.
+	stamps lease.Sightings[node.Incarnation, int64]
+	heard  lease.Sightings[node.Incarnation, echo]
+	units  lease.Sightings[daemon.Unit, holding]
+	read   lease.Read // the newest read of all rows that was quick enough to compare clocks by
+
+	// grace is until when no node is declared dead: after the election and after an outage.
+	grace lease.Instant
+	// settle is until when the leader of a young cluster in which nothing runs waits for more nodes to join.
+	settle  lease.Instant
+	settled bool // it has been decided whether to wait
+
+	phase   passPhase
+	began   lease.Instant // beginning of the newest pass
+	wanted  bool
+	due     lease.Instant // when a deadline needs a pass
+	snap    *daemon.Snapshot
+	verdict map[node.Incarnation]node.State
+	changes []storage.Change
+	nodes   []storage.NodeChange
+	redo    bool // something was skipped, or a unit was only declared: do another pass at once
+	size    batch
+
+	passSeq uint64
+	failed  int // how many passes failed in a row
+	// withoutPass is for how long heartbeats were answered since the first failed pass. It does not grow while
+	// the store is away altogether, because another leader would do no better.
+	withoutPass time.Duration
+	retry       lease.Instant
+	// quiet is the fingerprint of the newest pass that had nothing to do. The same cluster needs no plan again.
+	quiet fingerprint
+	// unplaced is what the newest plan found no node for. unplacedTold is what the hooks know of it: per unit,
+	// the reason.
+	unplaced     []plan.Unplaced
+	unplacedTold map[daemon.Unit]string
+	// disagreed are the disagreements that the hooks know of.
+	disagreed map[string]bool
+	patience  lease.Instant // a plan that is not there by then has failed
+}
+
+// echo is the newest sequence number that a node confirms to have received, and when the node registered.
+type echo struct {
+	heard      uint64
+	registered int64
+}
+
+// holding is what must stay unchanged while a unit's deadline runs.
+type holding struct {
+	generation int64
+	state      daemon.State
+}
+
+// passPhase is the step of the pass that is in flight.
+type passPhase uint8
+
+const (
+	passIdle passPhase = iota
+	passReading
+	passPlanning
+	passCommitting
+)
+
+// init prepares a leader loop that is idle.
+func (l *leader) init() {
+	l.forget()
+	l.verdict = map[node.Incarnation]node.State{}
+	l.due = lease.Never
+	l.size = full()
+}
+
+// forget drops all sightings after the store was replaced by another one.
+func (l *leader) forget() {
+	l.beats = lease.Sightings[node.Incarnation, uint64]{}
+	l.stamps = lease.Sightings[node.Incarnation, int64]{}
+	l.heard = lease.Sightings[node.Incarnation, echo]{}
+	l.units = lease.Sightings[daemon.Unit, holding]{}
+	l.read = lease.Read{}
+}
+
+// see records a node's row, as observed at now.
+func (l *leader) see(p *node.Member, now lease.Instant) {
+	l.beats.See(p.Incarnation, p.Seq, now, l.read)
+	l.stamps.See(p.Incarnation, p.LastHeartbeatAt.UnixNano(), now, l.read)
+	if p.Present() {
+		l.heard.See(p.Incarnation, echo{p.Heard, p.RegisteredAt.UnixNano()}, now, l.read)
+	} else {
+		delete(l.heard, p.Incarnation) // a row that registers again starts anew
+	}
+}
+
+// readRows records that a reply received at now showed all rows.
+func (m *Member) readRows(now lease.Instant, store time.Time) {
+	if m.clock.Sharp() {
+		m.leader.read = lease.Read{At: now, Store: store}
+	}
+}
+
+// beat returns since when the node's row is unchanged, and the floor for its heartbeat's stamp.
+func (l *leader) beat(inc node.Incarnation) lease.Seen {
+	return lease.Seen{Since: l.beats[inc].Since, Floor: l.stamps[inc].Floor}
+}
+
+// keep drops the sightings of processes for which row returns false.
+func (l *leader) keep(row func(node.Incarnation) bool) {
+	l.beats.Keep(row)
+	l.stamps.Keep(row)
+	l.heard.Keep(row)
+}
+
+// begin starts the passes of a new term.
+func (l *leader) begin(now lease.Instant, t lease.Timing) {
+	l.end()
+	l.grace = max(l.grace, now.Add(t.Grace()))
+	l.settle, l.settled = now, false
+	l.passSeq = 0
+	l.want()
+}
+
+// end stops the passes. Answers to calls in flight will be dropped.
+func (l *leader) end() {
+	l.phase, l.wanted, l.due, l.retry = passIdle, false, lease.Never, 0
+	l.failed, l.withoutPass, l.quiet, l.snap, l.redo = 0, 0, fingerprint{}, nil, false
+	l.unplaced, l.unplacedTold = nil, map[daemon.Unit]string{}
+}
+
+// want asks for a pass, as soon as the current one has ended.
+func (l *leader) want() { l.wanted = true }
+
+// planPatience is how many query timeouts a plan may take.
+const planPatience = 4
+
+// watchPass fails a pass whose plan takes too long.
+func (m *Member) watchPass(now lease.Instant) {
+	if m.leading() && m.leader.phase == passPlanning && now >= m.leader.patience {
+		m.passFailed(now, errNoPlan)
+	}
+}
+
+var errNoPlan = errors.New("the plan takes too long")
+
+// nextPass returns when the pass must be continued or the next one begins.
+func (m *Member) nextPass() lease.Instant {
+	l := &m.leader
+	switch {
+	case m.leading() && l.phase == passPlanning:
+		return l.patience
+	case !m.leading() || l.phase != passIdle:
+		return lease.Never
+	case l.wanted:
+		return l.retry
+	}
+	return l.due
+}
+
+// startPass begins a pass if one is wanted or due.
+func (m *Member) startPass(now lease.Instant) {
+	l := &m.leader
+	if !m.leading() || l.phase != passIdle || now < m.nextPass() {
+		return
+	}
+	l.wanted, l.due, l.redo = false, lease.Never, false
+	l.phase, l.began = passReading, now
+	m.send(now, callSnapshot, Call{Snapshot: true})
+}
+
+// fresh reports whether an answer belongs to the current pass of the term that this node leads.
+func (m *Member) fresh(c call, phase passPhase) bool {
+	return m.leading() && c.term == m.election.held.Number && m.leader.phase == phase
+}
+
+// passFailed ends a pass that failed. After an error it is unknown what was applied, so the next pass begins with
+// a new snapshot.
+func (m *Member) passFailed(now lease.Instant, err error) {
+	l := &m.leader
+	l.phase, l.wanted = passIdle, true
+	l.failed++
+	l.retry = now.Add(m.jitter(min(firstRetry<<min(l.failed, 10), m.t.Backoff())))
+	m.emit(Notice{Kind: PassFailed, Err: err, Term: m.election.held.Number})
+}
+
+// countWithoutPass adds the time between two answered heartbeats, with no failed one in between. If a leader
+// completes no pass for a whole LeaseDuration although its heartbeats are answered, it resigns so that another
+// node can try.
+func (m *Member) countWithoutPass(now lease.Instant, served time.Duration) {
+	l := &m.leader
+	if l.failed == 0 {
+		return
+	}
+	if l.withoutPass += served; l.withoutPass >= m.t.LeaseDuration {
+		m.resign(now, node.PassesFailed, 0, "", "")
+	}
+}
+
+// onSnapshot handles the snapshot of a pass: it applies the deadlines, and then asks for a plan. Without a plan
+// it commits only what the deadlines decide: while the first leader waits for nodes to join, and for
+// NodeRegistrationTTL after the store was replaced by another one.
+func (m *Member) onSnapshot(now lease.Instant, c call, r Result) {
+	if !m.fresh(c, passReading) {
+		return
+	}
+	l := &m.leader
+	if r.Err != nil || r.Snapshot == nil {
+		m.passFailed(now, r.Err)
+		return
+	}
+	s := r.Snapshot
+	if s.StoreID != m.store.id || s.Term.Ref() != m.election.held.Ref() || s.Term.Vacant {
+		// A snapshot ends no leadership. Ask for a heartbeat instead: its reply decides.
+		l.phase = passIdle
+		m.beatSoon(now)
+		return
+	}
+	m.observeClock(now, c.sent, s.Now)
+	l.snap = s
+	m.judge(now)
+	if now < l.settle || m.stranger(now, m.t.NodeRegistrationTTL) {
+		m.commitNext(now)
+		return
+	}
+	if f := m.fingerprint(); len(l.changes) == 0 && len(l.nodes) == 0 && f == l.quiet {
+		m.passDone(now)
+		return
+	}
+	l.phase = passPlanning
+	l.patience = now.Add(planPatience * m.t.QueryTimeout)
+	m.callID++
+	m.calls[m.callID] = call{kind: callCompute, sent: now, term: m.election.held.Number}
+	m.emit(Compute{ID: m.callID, Input: m.planInput()})
+}
+
+// fingerprint identifies everything that a plan depends on. The zero value equals no other.
+type fingerprint struct {
+	head  int64
+	nodes uint64
+	now   int64 // set while a unit is unplaced: embargoes end by time alone
+}
+
+// fingerprint returns the fingerprint of the pass's snapshot.
+func (m *Member) fingerprint() fingerprint {
+	s := m.leader.snap
+	h := uint64(14695981039346656037)
+	mix := func(text string) {
+		for i := range len(text) {
+			h = (h ^ uint64(text[i])) * 1099511628211
+		}
+		h = (h ^ 0xff) * 1099511628211
+	}
+	for i := range s.Nodes {
+		p := &s.Nodes[i]
+		mix(string(p.Incarnation))
+		mix(p.Advert)
+		mix(string(m.leader.verdict[p.Incarnation]))
+	}
+	f := fingerprint{head: s.Head, nodes: h}
+	if len(m.leader.unplaced) > 0 {
+		f.now = s.Now.UnixNano()
+	}
+	return f
+}
+
+// planInput returns the snapshot for the plan: with the states that judge found, and with the units that this
+// pass frees already free.
+func (m *Member) planInput() plan.Input {
+	l, s := &m.leader, m.leader.snap
+	in := plan.Input{Now: s.Now, RetireAfter: m.t.RetireAfter(), Units: s.Units}
+	in.Nodes = make([]plan.Node, len(s.Nodes))
+	for i := range s.Nodes {
+		p := &s.Nodes[i]
+		in.Nodes[i] = plan.Node{Member: *p, Advert: s.Advert(*p), State: l.verdict[p.Incarnation]}
+	}
+	if len(l.changes) == 0 {
+		return in
+	}
+	in.Units = slices.Clone(s.Units)
+	for _, c := range l.changes {
+		i, ok := slices.BinarySearchFunc(in.Units, c.Unit, func(r daemon.Record, u daemon.Unit) int { return r.Unit.Compare(u) })
+		if !ok {
+			continue
+		}
+		r := &in.Units[i]
+		r.State, r.Since, r.Reason = daemon.Deleted, s.Now, c.Reason
+		if c.Embargo > 0 {
+			r.Embargoes = append(slices.Clone(r.Embargoes), daemon.Embargo{Incarnation: r.Holder.Incarnation, Until: s.Now.Add(c.Embargo), Length: c.Embargo})
+		}
+	}
+	return in
+}
+
+// onPlanned handles the plan of the pass, and begins to commit.
+func (m *Member) onPlanned(now lease.Instant, p Planned) {
+	c, ok := m.calls[p.ID]
+	if !ok || c.kind != callCompute {
+		return
+	}
+	delete(m.calls, p.ID)
+	if !m.fresh(c, passPlanning) {
+		return
+	}
+	l := &m.leader
+	if p.Err != nil {
+		m.passFailed(now, p.Err)
+		return
+	}
+	for i := range p.Plan.Decisions {
+		l.changes = append(l.changes, m.change(&p.Plan.Decisions[i]))
+		l.redo = l.redo || p.Plan.Decisions[i].Step == ""
+	}
+	m.tellUnplaced(&p.Plan)
+	m.tellDisagreements(&p.Plan)
+	if len(l.changes) == 0 && len(l.nodes) == 0 {
+		l.quiet = m.fingerprint()
+	}
+	m.commitNext(now)
+}
+
+// change turns a decision of the plan into a guarded change.
+func (m *Member) change(d *plan.Decision) storage.Change {
+	c := storage.Change{
+		Unit: d.Unit, Step: d.Step, Generation: d.Generation, State: d.State, To: d.To, Retired: d.Retired,
+		AcknowledgeTimeout: m.t.AcknowledgeTimeout, DrainTimeout: m.t.DrainTimeout, Reason: d.Why.String(),
+	}
+	if d.Spec.AcknowledgeTimeout > 0 {
+		c.AcknowledgeTimeout = d.Spec.AcknowledgeTimeout
+	}
+	if d.Spec.DrainTimeout > 0 {
+		c.DrainTimeout = d.Spec.DrainTimeout
+	}
+	if text, err := json.Marshal(d.Why); err == nil {
+		c.Detail = text
+	}
+	return c
+}
+
+// tellUnplaced informs the hooks of units that no node can take, once per reason.
+func (m *Member) tellUnplaced(p *plan.Plan) {
+	told := make(map[daemon.Unit]string, len(p.Unplaced))
+	for i := range p.Unplaced {
+		u := &p.Unplaced[i]
+		why := u.Why.String()
+		if u.Why.Rule == plan.NotAdvertised {
+			why += fmt.Sprintf("; it leaves the list %v after it became free", m.t.RetireAfter())
+		}
+		told[u.Unit] = why
+		if m.leader.unplacedTold[u.Unit] != why {
+			m.emit(Notice{Kind: Unplaced, Fence: daemon.Fence{Unit: u.Unit}, Reason: why})
+		}
+	}
+	m.leader.unplaced, m.leader.unplacedTold = p.Unplaced, told
+}
+
+// tellDisagreements informs the hooks of daemons that nodes advertise differently, once each.
+func (m *Member) tellDisagreements(p *plan.Plan) {
+	told := make(map[string]bool, len(p.Disagreements))
+	for i := range p.Disagreements {
+		d := &p.Disagreements[i]
+		what := fmt.Sprintf("%s: %s says otherwise than %s: %s", d.Daemon, d.Loser.Name, d.Winner.Name, d.What)
+		if d.Why != "" {
+			what += "; " + d.Winner.Name + " wins: " + d.Why
+		}
+		told[what] = true
+		if !m.leader.disagreed[what] {
+			m.emit(Notice{Kind: Disagreement, Fence: daemon.Fence{Unit: daemon.Unit{Daemon: d.Daemon}}, Reason: what})
+		}
+	}
+	m.leader.disagreed = told
+}
+
+// commitNext commits the next batch of the pass's changes, or ends the pass.
+func (m *Member) commitNext(now lease.Instant) {
+	l := &m.leader
+	if len(l.changes) == 0 && len(l.nodes) == 0 {
+		m.passDone(now)
+		return
+	}
+	n := l.size.of(len(l.changes))
+	commit := &storage.Commit{
+		Term: m.election.held.Ref(), StoreID: l.snap.StoreID, HighestGeneration: m.highestGeneration,
+		Changes: l.changes[:n:n], Nodes: l.nodes,
+	}
+	l.changes, l.nodes = l.changes[n:], nil
+	l.phase = passCommitting
+	m.send(now, callCommit, Call{Commit: commit})
+}
+
+// onCommit handles the answer to one batch of the pass's changes.
+func (m *Member) onCommit(now lease.Instant, c call, r Result) {
+	if !m.fresh(c, passCommitting) {
+		return
+	}
+	l := &m.leader
+	switch {
+	case errors.Is(r.Err, storage.ErrTermLost):
+		m.lose(now, node.Replaced)
+		return
+	case errors.Is(r.Err, storage.ErrStoreChanged):
+		l.phase = passIdle
+		m.beatSoon(now) // as with a snapshot: the heartbeat's reply decides
+		return
+	case r.Err != nil:
+		l.size.failed()
+		m.passFailed(now, r.Err)
+		return
+	}
+	l.size.succeeded()
+	for i := range r.Outcomes {
+		o := &r.Outcomes[i]
+		m.raise(0, o.Record.Generation)
+		l.redo = l.redo || !o.Applied
+		if o.Applied && o.Record.HeldBy(m.cfg.Node.Incarnation) {
+			m.beatSoon(now) // this node's own units need no wake-up
+		}
+	}
+	m.commitNext(now)
+}
+
+// passDone ends a pass in which every call succeeded.
+func (m *Member) passDone(now lease.Instant) {
+	l := &m.leader
+	pause := min(max(passPause, now.Sub(l.began)), maxPassPause)
+	l.phase, l.failed, l.withoutPass, l.retry = passIdle, 0, 0, now.Add(pause)
+	l.passSeq++
+	l.snap = nil
+	l.wanted = l.wanted || l.redo
+}
+
+// passPause lies between two passes, so that a burst of wake-ups or rows that change all the time do not keep the
+// leader busy. After a long pass (a large cluster, a slow connection) the pause is as long as the pass was, up to
+// maxPassPause.
+const (
+	passPause    = 10 * time.Millisecond
+	maxPassPause = 100 * time.Millisecond
+)

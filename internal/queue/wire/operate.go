@@ -1,0 +1,132 @@
+package wire
+
+import (
+	"time"
+
+	"github.com/emitd/emitd/internal/queue/wire/limits"
+	"github.com/emitd/emitd/queue"
+)
+
+// ActRequest selects the jobs that a command applies to.
+type ActRequest struct {
+	IDs   []string    `json:"ids,omitempty"`
+	State queue.State `json:"state,omitempty"`
+	Type  string      `json:"type,omitempty"`
+}
+
+// ActResponse says how many jobs a command affected.
+type ActResponse struct {
+	Count int `json:"count"`
+}
+
+// Stats are the counts of a queue.
+type Stats struct {
+	Queue       string `json:"queue"`
+	Shards      int    `json:"shards"`
+	Paused      bool   `json:"paused"`
+	Waiting     int64  `json:"waiting"`
+	Delayed     int64  `json:"delayed"`
+	Active      int64  `json:"active"`
+	Dead        int64  `json:"dead"`
+	OldestAgeMS int64  `json:"oldest_age_ms"`
+
+	Enqueued   int64 `json:"enqueued"`
+	Completed  int64 `json:"completed"`
+	Failed     int64 `json:"failed"`
+	Expired    int64 `json:"expired"`
+	Cancelled  int64 `json:"cancelled"`
+	Died       int64 `json:"died"`
+	Duplicates int64 `json:"duplicates"`
+
+	EnqueueRate  float64 `json:"enqueue_rate"`
+	CompleteRate float64 `json:"complete_rate"`
+
+	IndexBytes   int64 `json:"index_bytes"`
+	PayloadBytes int64 `json:"payload_bytes"`
+	DedupBytes   int64 `json:"dedup_bytes"`
+	DedupIDs     int64 `json:"dedup_ids"`
+
+	Broker string `json:"broker,omitempty"`
+	Epoch  int64  `json:"epoch,omitempty"`
+}
+
+// Declaration is the settings with which a queue is declared. An omitted field takes the broker's
+// default.
+type Declaration struct {
+	Name   string `json:"name"`
+	Shards int    `json:"shards,omitempty"` // default 1; fixed once the queue exists
+	// Claims is "soft" (default) or "durable": a durable claim is answered after it is stored.
+	Claims        string `json:"claims,omitempty"`
+	VisibilityMS  int64  `json:"visibility_ms,omitempty"`
+	TTLMS         int64  `json:"ttl_ms,omitempty"`
+	DedupWindowMS int64  `json:"dedup_window_ms,omitempty"`
+	DedupIDs      int    `json:"dedup_ids,omitempty"`
+	MaxJobs       int    `json:"max_jobs,omitempty"`
+	MaxBytes      int64  `json:"max_bytes,omitempty"`
+	Retry         *Retry `json:"retry,omitempty"`
+}
+
+// DeclarationOf converts a queue's settings.
+func DeclarationOf(s queue.Settings) Declaration {
+	d := Declaration{
+		Name: s.Name, Shards: s.Shards, Claims: s.Claims, VisibilityMS: limits.InMillis(s.Visibility), TTLMS: limits.InMillis(s.TTL),
+		DedupWindowMS: limits.InMillis(s.DedupWindow), DedupIDs: s.DedupIDs, MaxJobs: s.MaxJobs, MaxBytes: s.MaxBytes,
+	}
+	if s.Retry != (queue.Retry{}) {
+		d.Retry = RetryOf(s.Retry)
+	}
+	return d
+}
+
+// Settings converts d to the broker's settings; the broker checks the rest. The error is a refusal.
+func (d *Declaration) Settings() (queue.Settings, error) {
+	out := queue.Settings{
+		Name: d.Name, Shards: d.Shards, Claims: d.Claims, DedupIDs: d.DedupIDs, MaxJobs: d.MaxJobs, MaxBytes: d.MaxBytes,
+	}
+	var errs [4]error
+	out.Visibility, errs[0] = limits.Millis("visibility_ms", d.VisibilityMS)
+	out.TTL, errs[1] = limits.Millis("ttl_ms", d.TTLMS)
+	out.DedupWindow, errs[2] = limits.Millis("dedup_window_ms", d.DedupWindowMS)
+	out.Retry, errs[3] = d.Retry.Policy()
+	for _, err := range errs {
+		if err != nil {
+			return out, err
+		}
+	}
+	if d.Shards < 0 || d.DedupIDs < 0 || d.MaxJobs < 0 || d.MaxBytes < 0 {
+		return out, queue.Refuse(queue.BadRequest, "shards, dedup_ids, max_jobs and max_bytes are not negative")
+	}
+	return out, limits.Job(&queue.Job{Retry: out.Retry})
+}
+
+// QueuesResponse lists the declared queues.
+type QueuesResponse struct {
+	Queues []Declaration `json:"queues"`
+}
+
+// StatsOf converts statistics.
+func StatsOf(s *queue.Stats) Stats {
+	return Stats{
+		Queue: s.Queue, Shards: s.Shards, Paused: s.Paused,
+		Waiting: s.Waiting, Delayed: s.Delayed, Active: s.Active, Dead: s.Dead, OldestAgeMS: limits.InMillis(s.OldestAge),
+		Enqueued: s.Enqueued, Completed: s.Completed, Failed: s.Failed, Expired: s.Expired,
+		Cancelled: s.Cancelled, Died: s.Died, Duplicates: s.Duplicates,
+		EnqueueRate: s.EnqueueRate, CompleteRate: s.CompleteRate,
+		IndexBytes: s.IndexBytes, PayloadBytes: s.PayloadBytes, DedupBytes: s.DedupBytes, DedupIDs: s.DedupIDs,
+		Broker: s.Broker, Epoch: s.Epoch,
+	}
+}
+
+// Stats is the inverse of StatsOf.
+func (s *Stats) Stats() *queue.Stats {
+	return &queue.Stats{
+		Queue: s.Queue, Shards: s.Shards, Paused: s.Paused,
+		Waiting: s.Waiting, Delayed: s.Delayed, Active: s.Active, Dead: s.Dead,
+		OldestAge: time.Duration(s.OldestAgeMS) * time.Millisecond,
+		Enqueued:  s.Enqueued, Completed: s.Completed, Failed: s.Failed, Expired: s.Expired,
+		Cancelled: s.Cancelled, Died: s.Died, Duplicates: s.Duplicates,
+		EnqueueRate: s.EnqueueRate, CompleteRate: s.CompleteRate,
+		IndexBytes: s.IndexBytes, PayloadBytes: s.PayloadBytes, DedupBytes: s.DedupBytes, DedupIDs: s.DedupIDs,
+		Broker: s.Broker, Epoch: s.Epoch,
+	}
+}

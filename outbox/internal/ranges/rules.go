@@ -1,0 +1,31 @@
+// Package ranges is the part of the log's contract that does not depend on how a log stores its data:
+// which claims are refused, how a claim splits the cursor rows of a subscription, which lane a message
+// belongs to, and what an operator may list. The logs share it, so that each rule is written once;
+// [outbox.Log] gives the reasons. Every rule takes values and returns values.
+package ranges
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/emitd/emitd/outbox"
+)
+
+// SkipCause is the cause stored with a dead letter that an operator made.
+const SkipCause = "skipped by an operator"
+
+// Listing validates a filter and sets its default limit, 100.
+func Listing(f outbox.Filter) (outbox.Filter, error) {
+	switch f.Kind {
+	case "", outbox.Waiting, outbox.Held, outbox.Behind, outbox.Dead:
+	default:
+		return f, fmt.Errorf("%q is not what is kept, want %q, %q, %q or %q", f.Kind, outbox.Waiting, outbox.Held, outbox.Behind, outbox.Dead)
+	}
+	if f.Limit < 0 {
+		return f, errors.New("the limit is negative")
+	}
+	if f.Limit == 0 {
+		f.Limit = 100
+	}
+	return f, nil
+}

@@ -1,0 +1,137 @@
+// Package wakeup notifies relays and the application's OnPublished hook of commits. It uses goroutines of
+// its own, so that no publisher waits for either.
+package wakeup
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/emitd/emitd/outbox"
+)
+
+// buffer is how many commits the hook may lag behind.
+const buffer = 1024
+
+// Config says what a Herald calls after commits.
+type Config struct {
+	// Ring wakes relays, once for all commits since its last call. If it is nil, nothing is woken. Its
+	// context ends when Close has finished or given up.
+	Ring func(context.Context)
+	// Pause is the shortest time between the end of one Ring and the next.
+	Pause time.Duration
+	// OnPublished is the application's hook. It gets the commits in their order; nil means no hook.
+	OnPublished func([]outbox.Message)
+	Logger      *slog.Logger
+}
+
+// Herald notifies of commits. Its goroutines start with the first commit and end with Close.
+type Herald struct {
+	cfg    Config
+	signal chan struct{} // holds a value if there was a commit since the last ring
+	told   chan []outbox.Message
+	done   chan struct{} // closed when no more commits come
+	ctx    context.Context
+	stop   context.CancelFunc
+	start  sync.Once
+	end    sync.Once
+	wg     sync.WaitGroup
+}
+
+// New returns a Herald, which the caller must close.
+func New(cfg Config) *Herald {
+	h := &Herald{cfg: cfg, signal: make(chan struct{}, 1), told: make(chan []outbox.Message, buffer), done: make(chan struct{})}
+	h.ctx, h.stop = context.WithCancel(context.Background())
+	return h
+}
+
+// Committed reports that messages were committed. A nil slice wakes relays without calling the hook.
+// Committed never blocks.
+func (h *Herald) Committed(messages []outbox.Message) {
+	h.start.Do(func() {
+		if h.cfg.Ring != nil {
+			h.wg.Go(h.ring)
+		}
+		if h.cfg.OnPublished != nil {
+			h.wg.Go(h.tell)
+		}
+	})
+	select {
+	case h.signal <- struct{}{}:
+	default:
+	}
+	if h.cfg.OnPublished == nil || messages == nil {
+		return
+	}
+	select {
+	case h.told <- messages:
+	default:
+		h.cfg.Logger.Warn("outbox hook is too slow; it missed a commit", "hook", "OnPublished", "messages", len(messages))
+	}
+}
+
+// ring wakes relays at the first commit, and then once for all commits of a pause.
+func (h *Herald) ring() {
+	for {
+		select {
+		case <-h.signal:
+		case <-h.done:
+			return
+		}
+		h.cfg.Ring(h.ctx)
+		if h.cfg.Pause <= 0 {
+			continue
+		}
+		t := time.NewTimer(h.cfg.Pause)
+		select {
+		case <-t.C:
+		case <-h.done:
+			t.Stop()
+			return
+		}
+	}
+}
+
+// tell calls the hook, in the order of the commits. After Close it first empties the buffer.
+func (h *Herald) tell() {
+	for {
+		select {
+		case m := <-h.told:
+			h.call(m)
+		case <-h.done:
+			for {
+				select {
+				case m := <-h.told:
+					h.call(m)
+				default:
+					return
+				}
+			}
+		}
+	}
+}
+
+func (h *Herald) call(messages []outbox.Message) {
+	defer func() {
+		if p := recover(); p != nil {
+			h.cfg.Logger.Error("outbox hook panicked", "hook", "OnPublished", "panic", p)
+		}
+	}()
+	h.cfg.OnPublished(messages)
+}
+
+// Close waits until the buffered commits are reported, or ctx ends. It may be called more than once.
+func (h *Herald) Close(ctx context.Context) error {
+	h.start.Do(func() {}) // from now on nothing starts
+	h.end.Do(func() { close(h.done) })
+	ended := make(chan struct{})
+	go func() { h.wg.Wait(); close(ended) }()
+	defer h.stop()
+	select {
+	case <-ended:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

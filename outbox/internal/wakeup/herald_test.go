@@ -1,0 +1,98 @@
+package wakeup_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/outbox/internal/wakeup"
+)
+
+func message(topic string) []outbox.Message { return []outbox.Message{{Topic: topic}} }
+
+// TestRing checks that the first commit rings at once, that those of a pause ring together, and that none
+// rings after Close.
+func TestRing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var rings atomic.Int64
+		h := wakeup.New(wakeup.Config{Ring: func(context.Context) { rings.Add(1) }, Pause: time.Second, Logger: slog.Default()})
+		for i, want := range []int64{1, 1, 1, 2} {
+			h.Committed(nil)
+			synctest.Wait()
+			if n := rings.Load(); n != want {
+				t.Errorf("%d rings after commit %d, want %d", n, i, want)
+			}
+			time.Sleep(400 * time.Millisecond)
+		}
+		if err := h.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		h.Committed(nil)
+		synctest.Wait()
+		if n := rings.Load(); n != 2 {
+			t.Errorf("%d rings", n)
+		}
+	})
+}
+
+// TestHook checks that the hook gets all commits in their order, including those still buffered at Close,
+// and that a panic ends nothing.
+func TestHook(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		var heard []string
+		h := wakeup.New(wakeup.Config{Logger: slog.New(slog.NewTextHandler(&log, nil)), OnPublished: func(m []outbox.Message) {
+			heard = append(heard, m[0].Topic)
+			time.Sleep(time.Second)
+			if m[0].Topic == "b" {
+				panic("oh")
+			}
+		}})
+		const all = "abcdefghijklmnopqrst"
+		for _, topic := range all {
+			h.Committed(message(string(topic)))
+		}
+		if err := h.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if strings.Join(heard, "") != all || !strings.Contains(log.String(), "panic=oh") {
+			t.Errorf("heard %v, logged %q", heard, log.String())
+		}
+	})
+}
+
+// TestHookThatHangs checks that a hook that hangs delays nothing else, and Close only until its context
+// ends. Commits that it misses are logged.
+func TestHookThatHangs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		hang := make(chan struct{})
+		var rings atomic.Int64
+		h := wakeup.New(wakeup.Config{
+			Logger: slog.New(slog.NewTextHandler(&log, nil)),
+			Ring:   func(context.Context) { rings.Add(1) }, OnPublished: func([]outbox.Message) { <-hang },
+		})
+		for range 2000 {
+			h.Committed(message("t"))
+		}
+		synctest.Wait()
+		if n := rings.Load(); n == 0 || !strings.Contains(log.String(), "missed a commit") {
+			t.Errorf("%d rings, logged %q", n, log.String())
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := h.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("closed: %v", err)
+		}
+		close(hang)
+	})
+}

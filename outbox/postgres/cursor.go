@@ -1,0 +1,216 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/outbox/internal/ranges"
+)
+
+// cursor implements [outbox.Cursor] for one range of one subscription. Next uses reader, the other
+// methods use stored, and both use wrote under mu. So Next may run beside one other method.
+type cursor struct {
+	log   *Log
+	claim outbox.Claim
+	outbox.Range
+	server server // the server on which the range was claimed
+	parked []string
+	// replayed is the end of the log at the time of the last replay. It stays valid for the life of the
+	// cursor, because a replay invalidates the claim.
+	replayed int64
+	reader   reader
+
+	mu    sync.Mutex
+	wrote witness // the newest committed write of this cursor
+
+	stored []part // the cursor rows as this cursor last wrote them
+}
+
+var _ outbox.Cursor = (*cursor)(nil)
+
+// mark is a position after a page: one position for each claimed row, or one for all.
+type mark struct {
+	cursor *cursor
+	at     []position
+}
+
+// begin prepares the reader.
+func (c *cursor) begin() { c.reader.begin(c) }
+
+// Parked implements [outbox.Cursor].
+func (c *cursor) Parked() []string { return c.parked }
+
+// Close implements [outbox.Cursor]. It waits until reading ahead has stopped.
+func (c *cursor) Close() { c.reader.close() }
+
+func (c *cursor) explain(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return c.log.cfg.explain(fmt.Sprintf("%s of %q, shards %v", what, c.claim.Subscription, c.Range), err)
+}
+
+// bears records the witness of a committed transaction, if it is newer.
+func (c *cursor) bears(w witness) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if w.tx > c.wrote.tx {
+		c.wrote = w
+	}
+}
+
+// witness returns the newest witness.
+func (c *cursor) witness() witness {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.wrote
+}
+
+// Advance implements [outbox.Cursor]. Without outcomes it is a single statement.
+func (c *cursor) Advance(ctx context.Context, to outbox.Mark, outcomes []outbox.Outcome) error {
+	m, ok := to.(mark)
+	if !ok || m.cursor != c {
+		return c.explain("advance", errors.New("the mark is not of this cursor"))
+	}
+	ctx, cancel := c.log.bounded(ctx)
+	defer cancel()
+	var moved []part
+	var w witness
+	work := func(q *query) (err error) {
+		if moved, w, err = c.move(q, m.at); err == nil {
+			err = c.leave(q, outcomes)
+		}
+		return err
+	}
+	run := c.log.write
+	if len(outcomes) == 0 && len(c.stored) == 1 {
+		run = c.log.read // one statement is a transaction
+	}
+	if err := run(ctx, &c.server, work); err != nil {
+		return c.explain("advance", err)
+	}
+	c.stored = moved
+	c.bears(w)
+	return nil
+}
+
+// move writes positions to the cursor rows and returns the rows as they are now. A row must be exactly as
+// this cursor left it. The whole row is compared, so that a cursor of another run, or one whose server
+// has lost its last writes, cannot write even if one of its numbers happens to match. If to is one
+// position for several rows, they become one row.
+func (c *cursor) move(q *query, to []position) (moved []part, w witness, err error) {
+	if len(to) > 1 && len(to) != len(c.stored) {
+		return nil, w, errors.New("the mark is older than what is stored") // rows have been merged since
+	}
+	for i, p := range c.stored {
+		at := to[min(i, len(to)-1)]
+		if !q.moveOne(c.claim.Subscription, p, at, &w) {
+			if q.err != nil {
+				return nil, w, q.err
+			}
+			return nil, w, c.refusal(q)
+		}
+		p.position, p.drawn, p.Rev = at, w.drawn, p.Rev+1
+		moved = append(moved, p)
+	}
+	if len(to) > 1 || len(moved) == 1 {
+		return moved, w, q.err
+	}
+	whole := moved[0]
+	whole.Hi = moved[len(moved)-1].Hi
+	q.exec(`delete from ~outbox_cursor where subscription = $1 and lo > $2 and hi <= $3`, c.claim.Subscription, whole.Lo, whole.Hi)
+	q.exec(`update ~outbox_cursor set hi = $3 where subscription = $1 and lo = $2`, c.claim.Subscription, whole.Lo, whole.Hi)
+	return []part{whole}, w, q.err
+}
+
+// moveOne writes one row, guarded by a comparison of the whole row.
+func (q *query) moveOne(subscription string, p part, to position, w *witness) bool {
+	return q.one(writing+`
+		update ~outbox_cursor c set snap_from = $1::pg_snapshot, base_from = $2, snap_to = nullif($3::text, '')::pg_snapshot, base_to = $4,
+			last = $5, floor = $6, again = nullif($7::bigint, -1), drawn = at.drawn, rev = c.rev + 1, updated_at = clock_timestamp()
+		from at
+		where c.subscription = $8 and c.lo = $9 and c.hi = $10 and c.epoch = $11 and c.turn = $12 and c.rev = $13 and c.last = $14 and c.era = $15
+		returning at.drawn, at.tx::text::bigint`,
+		[]any{
+			string(to.from.at), to.from.base, string(to.to.at), to.to.base, to.last, to.floor, to.again,
+			subscription, p.Lo, p.Hi, p.Epoch, p.Turn, p.Rev, p.last, p.era,
+		}, &w.drawn, &w.tx)
+}
+
+// hold writes the rows with unchanged positions: so it checks that they are still this cursor's, locks
+// them and updates their time.
+func (c *cursor) hold(q *query) ([]part, witness, error) {
+	at := make([]position, len(c.stored))
+	for i, p := range c.stored {
+		at[i] = p.position
+	}
+	return c.move(q, at)
+}
+
+// held runs fn in a transaction in which hold has succeeded.
+func (c *cursor) held(ctx context.Context, what string, fn func(*query) error) error {
+	ctx, cancel := c.log.bounded(ctx)
+	defer cancel()
+	var moved []part
+	var w witness
+	err := c.log.write(ctx, &c.server, func(q *query) (err error) {
+		if moved, w, err = c.hold(q); err == nil {
+			err = fn(q)
+		}
+		return err
+	})
+	if err != nil {
+		return c.explain(what, err)
+	}
+	c.stored = moved
+	c.bears(w)
+	return nil
+}
+
+const bodyColumns = "dedup_id, key, topic, type, headers, traceparent, tracestate, payload"
+
+// Trouble implements [outbox.Cursor].
+func (c *cursor) Trouble(ctx context.Context, text string) error {
+	ctx, cancel := c.log.bounded(ctx)
+	defer cancel()
+	return c.explain("note trouble", c.log.read(ctx, &c.server, func(q *query) error { // one statement is a transaction
+		q.exec(`update ~outbox_cursor set trouble = $5 where subscription = $1 and lo >= $2 and hi <= $3 and epoch = $4`,
+			c.claim.Subscription, c.Lo, c.Hi, c.claim.Epoch, ranges.Cause(text))
+		return q.err
+	}))
+}
+
+// Promote implements [outbox.Cursor]. Rows are locked in the order in which they are moved, so relays of
+// several subscriptions may wait for each other but cannot deadlock. The second relay moves what the
+// first has left.
+func (c *cursor) Promote(ctx context.Context, limit int) (promoted int, err error) {
+	if limit <= 0 {
+		limit = defaultRows
+	}
+	err = c.held(ctx, "promote delayed messages", func(q *query) error {
+		var due []int64
+		q.each(`select id from ~outbox_delayed where not_before <= `+clock+` and shard between $1 and $2
+			order by not_before, id limit $3 for update`, []any{c.Lo, c.Hi, limit}, func(row pgx.Rows) error {
+			due = append(due, 0)
+			return row.Scan(&due[len(due)-1])
+		})
+		// created_at becomes not_before, if that is later: a message that nobody could deliver yet does not
+		// count as lag.
+		promoted = int(q.exec(`with due as materialized (delete from ~outbox_delayed where id = any($1) returning *)
+			insert into ~outbox (shard, created_at, `+bodyColumns+`)
+			select shard, greatest(created_at, not_before), `+bodyColumns+` from due order by not_before, due.id`, due))
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	if promoted > 0 {
+		c.log.bell.ring()
+	}
+	return promoted, nil
+}

@@ -1,0 +1,80 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/emitd/emitd/outbox"
+)
+
+// TestMigrate migrates up, twice at once, down and up again. The printed SQL must do the same.
+func TestMigrate(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := newStage(t)
+	cfg := Config{URL: s.url, Schema: "m", Prefix: "my_"}
+	status := func(want bool) {
+		t.Helper()
+		all, err := MigrationStatus(ctx, cfg)
+		ok(t, err)
+		if len(all) != Version || all[0].AppliedAt.IsZero() == want {
+			t.Errorf("status: %+v", all)
+		}
+	}
+	status(false)
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			if _, err := Migrate(ctx, cfg, Version); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	status(true)
+	w := openWorld(t, cfg)
+	w.publish(text("k", "x"))
+	w.sweepAll()
+	if got := drain(t, w.claim("s", 1)); len(got) != 1 {
+		t.Errorf("got %v", got)
+	}
+	down, err := Migrate(ctx, cfg, 0)
+	ok(t, err)
+	var left int
+	ok(t, s.pool.QueryRow(ctx, `select count(*) from pg_class c join pg_namespace n on n.oid = c.relnamespace where n.nspname = 'm'`).Scan(&left))
+	if len(down) != Version || left != 0 {
+		t.Errorf("%d steps down, %d relations left", len(down), left)
+	}
+	status(false)
+	for _, up := range []bool{true, false, true} {
+		text, err := MigrationSQL(cfg, 1, up)
+		ok(t, err)
+		ok(t, pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, text)
+			return err
+		}))
+		status(up)
+	}
+	w = openWorld(t, cfg)
+	w.publish(text("k", "x"))
+	for _, bad := range []int{-1, Version + 1} {
+		if _, err := Migrate(ctx, cfg, bad); err == nil {
+			t.Errorf("migrated to %d", bad)
+		}
+		if _, err := MigrationSQL(cfg, bad, true); err == nil {
+			t.Errorf("printed step %d", bad)
+		}
+	}
+	s.exec(t, "insert into m.my_outbox_migration values (99, 'future')")
+	if _, err := Open(ctx, cfg); !errors.Is(err, outbox.ErrSchema) || !strings.Contains(err.Error(), "upgrade") {
+		t.Errorf("a newer schema: %v", err)
+	}
+	if _, err := Migrate(ctx, cfg, Version); !errors.Is(err, outbox.ErrSchema) {
+		t.Errorf("migrating a newer schema: %v", err)
+	}
+}

@@ -1,0 +1,124 @@
+package postgres
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/emitd/emitd/internal/pgschema"
+	"github.com/emitd/emitd/outbox/internal/wakeup"
+)
+
+// bell wakes the listeners of one Log.
+type bell struct {
+	mu   sync.Mutex
+	ears map[chan struct{}]bool
+}
+
+// ring wakes all listeners. A listener with a pending wake-up gets no second one.
+func (b *bell) ring() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for c := range b.ears {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// ear returns a channel that receives wake-ups until ctx ends.
+func (b *bell) ear(ctx context.Context) <-chan struct{} {
+	c := make(chan struct{}, 1)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ears == nil {
+		b.ears = map[chan struct{}]bool{}
+	}
+	b.ears[c] = true
+	context.AfterFunc(ctx, func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.ears, c)
+	})
+	return c
+}
+
+// Wake implements [outbox.Log]. Commits of [Publisher.InTx] and [Publisher.Wrap] in any process wake
+// relays, and so do changes by operators. Behind a pooler only this log's own wake-ups arrive.
+func (l *Log) Wake(ctx context.Context) <-chan struct{} {
+	if l.cfg.Notify == NotifyAuto && !l.pooled {
+		l.listen.Do(func() { l.wg.Go(l.listenOn) })
+	}
+	return l.bell.ear(ctx)
+}
+
+// Pauses before a listener that lost its connection reconnects.
+const (
+	firstPause = 100 * time.Millisecond
+	lastPause  = 15 * time.Second
+)
+
+// listenOn listens until the log is closed. While it cannot listen, relays poll.
+func (l *Log) listenOn() {
+	for pause := firstPause; l.ctx.Err() == nil; pause = min(2*pause, lastPause) {
+		began := time.Now()
+		err := l.listenOnce()
+		if l.ctx.Err() != nil {
+			return
+		}
+		l.cfg.Logger.Debug("outbox relays poll until notifications can be heard again", "error", l.cfg.explain("listen", err))
+		if time.Since(began) > time.Minute {
+			pause = firstPause
+		}
+		t := time.NewTimer(pause/2 + rand.N(pause)) //nolint:gosec // jitter is no secret
+		select {
+		case <-t.C:
+		case <-l.ctx.Done():
+			t.Stop()
+		}
+	}
+}
+
+// listenOnce listens on one connection. It first wakes all relays, for commits from before it listened.
+func (l *Log) listenOnce() error {
+	cc := l.pool.Config().ConnConfig
+	cc.RuntimeParams["statement_timeout"] = "0"
+	conn, err := pgx.ConnectConfig(l.ctx, cc)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(l.ctx))
+	if _, err := conn.Exec(l.ctx, "listen "+pgx.Identifier{l.names.channel()}.Sanitize()); err != nil {
+		return err
+	}
+	for {
+		l.bell.ring()
+		if _, err := conn.WaitForNotification(l.ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// between is the shortest time between two notifications of a publisher. More of them would only cost.
+const between = 25 * time.Millisecond
+
+// newHerald returns the notifier of commits. Each notification uses a connection of the pool.
+func newHerald(pool *pgxpool.Pool, cfg Config) *wakeup.Herald {
+	c := wakeup.Config{Pause: between, OnPublished: cfg.OnPublished, Logger: cfg.Logger}
+	if cfg.Notify == NotifyAuto && pool != nil {
+		text := "select pg_catalog.pg_notify(" + pgschema.Literal(cfg.names().channel()) + ", '')"
+		c.Ring = func(ctx context.Context) {
+			timed, cancel := context.WithTimeout(ctx, cfg.QueryTimeout)
+			defer cancel()
+			if _, err := pool.Exec(timed, text, pgx.QueryExecModeSimpleProtocol); err != nil && ctx.Err() == nil {
+				cfg.Logger.Debug("outbox wake-up failed; relays find messages by polling", "error", cfg.explain("notify", err))
+			}
+		}
+	}
+	return wakeup.New(c)
+}

@@ -1,0 +1,210 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/outbox/internal/ranges"
+)
+
+// change runs an operator's change of an existing subscription and wakes relays. It locks the
+// subscription's cursor rows, so that the change happens entirely before or after each write of a relay.
+func (l *Log) change(ctx context.Context, what, subscription string, fn func(*query) error) error {
+	ctx, cancel := l.bounded(ctx)
+	defer cancel()
+	err := l.write(ctx, nil, func(q *query) error {
+		if !q.one(`select from ~outbox_subscription where name = $1 for update`, []any{subscription}) {
+			return errors.Join(q.err, fmt.Errorf("the subscription is %w", outbox.ErrNotFound))
+		}
+		q.exec(`select from ~outbox_cursor where subscription = $1 order by lo for update`, subscription)
+		if err := fn(q); err != nil || l.cfg.Notify == NotifyPoll {
+			return err
+		}
+		q.exec(`select pg_notify($1, '')`, l.names.channel())
+		return nil
+	})
+	if err != nil {
+		return l.cfg.explain(fmt.Sprintf("%s %q", what, subscription), err)
+	}
+	l.bell.ring()
+	return nil
+}
+
+// Retry implements [outbox.Operator]. If none of the messages exists, it returns [outbox.ErrNotFound].
+func (l *Log) Retry(ctx context.Context, subscription string, seqs ...int64) (n int, err error) {
+	err = l.change(ctx, "retry messages of", subscription, func(q *query) error {
+		const wake = `update ~outbox_lane n set held = false, attempts = 0, next_at = clock_timestamp(), cause = '' where n.subscription = $1 and `
+		if len(seqs) == 0 {
+			n = int(q.exec(wake+`n.held`, subscription)) + q.putBack(subscription, nil)
+			return nil
+		}
+		n = int(q.exec(wake+`exists (select from ~outbox_parked p
+			where p.subscription = $1 and p.id = any($2) and p.shard = n.shard and p.lane = n.key and p.solo = n.solo)`, subscription, seqs))
+		if n += q.putBack(subscription, seqs); n == 0 && q.err == nil {
+			return fmt.Errorf("messages %v that wait or are dead: %w", seqs, outbox.ErrNotFound)
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	return n, nil
+}
+
+// putBack parks dead messages again, each in a lane of its own, and returns how many. Nil seqs means all.
+// A message that is parked already, because of a replay, is only removed from the dead letters.
+func (q *query) putBack(sub string, seqs []int64) int {
+	return int(q.exec(`with back as materialized (delete from ~outbox_dead where subscription = $1 and ($2::bigint[] is null or id = any($2)) returning *),
+		parked as (insert into ~outbox_parked (subscription, id, shard, lane, solo, created_at, `+bodyColumns+`)
+			select subscription, id, shard, coalesce(key, ''), id, created_at, `+bodyColumns+` from back
+			on conflict do nothing returning shard, lane, solo),
+		lanes as (insert into ~outbox_lane (subscription, shard, key, solo) select $1, shard, lane, solo from parked
+			on conflict (subscription, shard, key, solo) do update set held = false, attempts = 0, next_at = excluded.next_at, cause = '')
+		select from back`, sub, seqs))
+}
+
+// Skip implements [outbox.Operator]. It skips all of the messages or none.
+func (l *Log) Skip(ctx context.Context, subscription string, seqs ...int64) error {
+	return l.change(ctx, "skip messages of", subscription, func(q *query) error {
+		where := q.find(subscription, seqs)
+		for _, seq := range seqs {
+			if _, found := where[seq]; !found && q.err == nil {
+				return fmt.Errorf("message %d is %w", seq, outbox.ErrNotFound)
+			}
+		}
+		var ids, attempts []int64
+		var causes []string
+		q.each(`select p.id, case when h.head then n.attempts else 0 end, case when h.head then n.cause else '' end
+			from ~outbox_parked p
+			join ~outbox_lane n on n.subscription = p.subscription and n.shard = p.shard and n.key = p.lane and n.solo = p.solo
+			cross join lateral (select not exists (select from ~outbox_parked f
+				where f.subscription = p.subscription and f.shard = p.shard and f.lane = p.lane and f.solo = p.solo and f.id < p.id) as head) h
+			where p.subscription = $1 and p.id = any($2)`, []any{subscription, seqs}, func(row pgx.Rows) error {
+			var id, n int64
+			var cause string
+			err := row.Scan(&id, &n, &cause)
+			ids, attempts, causes = append(ids, id), append(attempts, n), append(causes, strings.TrimSuffix(ranges.SkipCause+": "+cause, ": "))
+			return err
+		})
+		q.bury(subscription, ids, attempts, causes)
+		q.leaveLanes(subscription, ids, where)
+		return nil
+	})
+}
+
+// Replay implements [outbox.Operator]. Messages that were removed from the log are not delivered again.
+// Undelivered messages are not skipped.
+func (l *Log) Replay(ctx context.Context, subscription string, from outbox.Position) (used int64, err error) {
+	if from.After < 0 {
+		return 0, fmt.Errorf("replay %q: there is no position %d", subscription, from.After)
+	}
+	err = l.change(ctx, "replay", subscription, func(q *query) error {
+		used = max(from.After, q.number(`select id from ~outbox order by id limit 1`)-1)
+		if !from.Since.IsZero() {
+			// Since selects by log order: a clock that was set back must not hide earlier messages.
+			used = q.number(`select case when is_called then last_value else 0 end from ~outbox_id`)
+			if id := q.firstSince(from.Since); id > 0 {
+				used = id - 1
+			}
+		}
+		q.exec(`update ~outbox_subscription set replayed = (select case when is_called then last_value else 0 end from ~outbox_id) where name = $1`, subscription)
+		rows, _ := q.parts(subscription)
+		for _, p := range rows {
+			at := p.moved(used)
+			q.exec(`update ~outbox_cursor set snap_from = $1::pg_snapshot, base_from = $2, snap_to = null, base_to = 0, last = 0, again = $3,
+					turn = turn + 1, rev = rev + 1, updated_at = clock_timestamp()
+				where subscription = $4 and lo = $5`, string(at.from.at), at.from.base, at.again, subscription, p.Lo)
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	return used, nil
+}
+
+// firstSince returns the id of the first message that was published at time t or later, 0 if there is
+// none. Ids are drawn shortly before a message gets its time, in nearly the same order. So a partition
+// that was full more than an hour before t has none.
+func (q *query) firstSince(t time.Time) int64 {
+	lo := q.number(`select coalesce(max(hi), 1) from ~outbox_partition where passed_at < $1::timestamptz - interval '1 hour' and emptied_at is null`, t)
+	return q.number(`select id from ~outbox where id >= $1 and created_at >= $2 order by id limit 1`, lo, t)
+}
+
+// Pause implements [outbox.Operator].
+func (l *Log) Pause(ctx context.Context, subscription string, paused bool) error {
+	return l.change(ctx, "pause or resume", subscription, func(q *query) error {
+		q.exec(`update ~outbox_subscription set paused = $2 where name = $1`, subscription, paused)
+		return nil
+	})
+}
+
+// Forget implements [outbox.Operator]. A relay that still runs is refused; when it claims again, it
+// creates the subscription anew.
+func (l *Log) Forget(ctx context.Context, subscription string) error {
+	return l.change(ctx, "forget", subscription, func(q *query) error {
+		q.forget(subscription)
+		return nil
+	})
+}
+
+func (q *query) forget(subscription string) {
+	for _, table := range []string{"parked", "lane", "dead", "cursor"} {
+		q.exec(`delete from ~outbox_`+table+` where subscription = $1`, subscription)
+	}
+	q.exec(`delete from ~outbox_subscription where name = $1`, subscription)
+}
+
+// listing selects the parked messages for List, one row per message.
+const listing = `select ` + parkedOf + `, p.subscription, p.what, p.attempts, p.cause, p.next_at, p.at from (
+	select p.*, case when f.id is not null then 'behind' when n.held then 'held' else 'waiting' end as what,
+		n.attempts, case when f.id is null then n.cause else '' end as cause, n.next_at, p.parked_at as at
+	from ~outbox_parked p
+	join ~outbox_lane n on n.subscription = p.subscription and n.shard = p.shard and n.key = p.lane and n.solo = p.solo
+	left join lateral (select f.id from ~outbox_parked f
+		where f.subscription = p.subscription and f.shard = p.shard and f.lane = p.lane and f.solo = p.solo and f.id < p.id limit 1) f on true
+	where ($1 = '' or p.subscription = $1) and ($3 = '' or p.lane = $3) and ($4::bigint = 0 or p.id = $4::bigint) and p.id > $5::bigint
+) p where $2 in ('', p.what) and $2 <> 'dead'`
+
+const deadListing = `select ` + parkedOf + `, p.subscription, 'dead', p.attempts, p.cause, p.died_at, p.died_at from ~outbox_dead p
+	where ($1 = '' or p.subscription = $1) and $2 in ('', 'dead') and ($3 = '' or p.key = $3) and ($4::bigint = 0 or p.id = $4::bigint) and p.id > $5::bigint`
+
+// List implements [outbox.Operator].
+func (l *Log) List(ctx context.Context, f outbox.Filter) (out []outbox.Entry, err error) {
+	if f, err = ranges.Listing(f); err != nil {
+		return nil, fmt.Errorf("list messages: %w", err)
+	}
+	ctx, cancel := l.bounded(ctx)
+	defer cancel()
+	err = l.read(ctx, nil, func(q *query) error {
+		var b body
+		q.each(`select * from (`+listing+` union all `+deadListing+`) e order by id, subscription limit $6`,
+			[]any{f.Subscription, string(f.Kind), f.Key, f.Seq, f.After, f.Limit}, func(row pgx.Rows) error {
+				var e outbox.Entry
+				var attempts int
+				var next time.Time
+				if err := b.scan(row, &e.Subscription, &e.Kind, &attempts, &e.Cause, &next, &e.ParkedAt); err != nil {
+					return err
+				}
+				if e.Row = b.row; e.Kind != outbox.Behind {
+					e.Attempt = attempts
+				}
+				if e.Kind == outbox.Waiting {
+					e.NextAt = next
+				}
+				out = append(out, e)
+				return nil
+			})
+		return q.err
+	})
+	if err != nil {
+		return nil, l.cfg.explain("list messages", err)
+	}
+	return out, nil
+}

@@ -1,0 +1,90 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/emitd/emitd/outbox"
+)
+
+// countTo is the number at which counting stops.
+const countTo = 10_000
+
+// Stats implements [outbox.Operator]. It returns nothing for an unknown subscription. Retained is the
+// size of all partitions with their indexes.
+func (l *Log) Stats(ctx context.Context, subscription string) (out []outbox.Stats, err error) {
+	ctx, cancel := l.bounded(ctx)
+	defer cancel()
+	err = l.read(ctx, nil, func(q *query) error {
+		var all outbox.Stats
+		q.one(`select clock_timestamp(), `+retained+`, (select count(*) from ~outbox_partition n, ~outbox_id s where n.lo > s.last_value)`,
+			nil, &all.Now, &all.Retained, &all.Ahead)
+		var next *time.Time
+		q.one(`select count(*), min(not_before) from (select not_before from ~outbox_delayed order by not_before limit $1) d`,
+			[]any{countTo}, &all.Delayed, &next)
+		if next != nil {
+			all.NextAt = *next
+		}
+		q.each(`select s.name, s.paused, s.instances, (select count(*) from ~outbox_lane n where n.subscription = s.name),
+				(select count(*) from ~outbox_lane n where n.subscription = s.name and n.held),
+				(select count(*) from ~outbox_dead d where d.subscription = s.name),
+				(select count(*) from (select from ~outbox_parked p where p.subscription = s.name limit $2) p),
+				(select min(p.created_at) from (select p.created_at from ~outbox_parked p where p.subscription = s.name order by p.id limit $2) p)
+			from ~outbox_subscription s where $1 in ('', s.name) order by s.name`, []any{subscription, countTo + 1}, func(row pgx.Rows) error {
+			s := all
+			var oldest *time.Time
+			err := row.Scan(&s.Subscription, &s.Paused, &s.Instances, &s.Lanes, &s.HeldLanes, &s.Dead, &s.Pending, &oldest)
+			if oldest != nil {
+				s.OldestAt = *oldest
+			}
+			out = append(out, s)
+			return err
+		})
+		for i := range out {
+			q.cursors(&out[i])
+			out[i].Exact = out[i].Pending <= countTo
+			out[i].Pending = min(out[i].Pending, countTo)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, l.cfg.explain("read the outbox's state", err)
+	}
+	return out, nil
+}
+
+const retained = `(select coalesce(sum(pg_total_relation_size(i.inhrelid)), 0)::bigint from pg_inherits i where i.inhparent = '~outbox'::regclass)`
+
+// cursors adds the cursor rows of a subscription and the messages that were published but not read: those
+// that a row's snapshots do not see. Like a reader it scans from the floor, and looks up earlier messages
+// by their transactions.
+func (q *query) cursors(s *outbox.Stats) {
+	q.each(`select c.lo, c.hi, c.epoch, c.node, c.updated_at, c.trouble, u.pending, u.oldest
+		from ~outbox_cursor c cross join lateral (
+			select count(*) as pending, min(u.created_at) as oldest from (
+				(select o.created_at from ~outbox o
+					where o.id > case when c.again is null then c.floor else least(c.again, c.floor) end and o.shard between c.lo and c.hi
+						and (o.id > c.again or not (o.id <= c.base_from or pg_visible_in_snapshot(o.tx, c.snap_from)))
+						and not coalesce(o.id <= c.last and (o.id <= c.base_to or pg_visible_in_snapshot(o.tx, c.snap_to)), false)
+					order by o.id limit $2)
+				union all
+				(select o.created_at from (select pg_snapshot_xip(c.snap_from) as tx where c.again is null) x cross join lateral (
+					select o.created_at from ~outbox o where o.tx = x.tx and o.id <= c.floor and o.id > c.base_from and o.shard between c.lo and c.hi
+						and not coalesce(o.id <= c.last and pg_visible_in_snapshot(o.tx, c.snap_to), false) offset 0) o
+					limit $2)
+			) u) u
+		where c.subscription = $1 order by c.lo`, []any{s.Subscription, countTo + 1}, func(row pgx.Rows) error {
+		var c outbox.CursorStats
+		var pending int64
+		var oldest *time.Time
+		err := row.Scan(&c.Range.Lo, &c.Range.Hi, &c.Epoch, &c.Node, &c.UpdatedAt, &c.Trouble, &pending, &oldest)
+		if oldest != nil && (s.OldestAt.IsZero() || oldest.Before(s.OldestAt)) {
+			s.OldestAt = *oldest
+		}
+		s.Pending += pending
+		s.Cursors = append(s.Cursors, c)
+		return err
+	})
+}

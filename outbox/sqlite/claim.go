@@ -1,0 +1,172 @@
+package sqlite
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/outbox/internal/ranges"
+)
+
+// part is a cursor row: the position of a range of shards, with its owner.
+type part struct {
+	ranges.Part
+	last int64 // everything up to this id is delivered or parked
+}
+
+// join reports whether two adjacent rows stand at the same position.
+func (p *part) join(next part) bool { return p.last == next.last }
+
+// Claim implements [outbox.Log].
+func (l *Log) Claim(ctx context.Context, c outbox.Claim) (outbox.Cursor, error) {
+	what := fmt.Sprintf("claim %q, unit %d of %d at epoch %d", c.Subscription, c.Index, c.Instances, c.Epoch)
+	if err := ranges.Valid(c); err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	ctx, cancel := l.bounded(ctx)
+	defer cancel()
+	cur := &cursor{log: l, claim: c, Range: outbox.RangeOf(c.Index, c.Instances)}
+	err := l.write(ctx, func(q *query) error {
+		if err := cur.take(q); err != nil {
+			return err
+		}
+		cur.file = q.s.File
+		cur.parked = q.keys(c.Subscription, cur.Range)
+		return nil
+	})
+	if err != nil {
+		return nil, explain(what, l.cfg.Path, err)
+	}
+	cur.begin()
+	return cur, nil
+}
+
+// take makes this cursor the owner of the range.
+func (c *cursor) take(q *query) error {
+	instances, since := c.subscribe(q)
+	rows := q.parts(c.claim.Subscription)
+	if q.err != nil {
+		return q.err
+	}
+	if err := ranges.Refuse(rows, c.Range, c.claim, instances, since); err != nil {
+		return err
+	}
+	q.exec(`UPDATE ~outbox_subscription SET instances = ?, instances_epoch = max(instances_epoch, ?) WHERE name = ?`,
+		c.claim.Instances, c.claim.Epoch, c.claim.Subscription)
+	rest, mine := ranges.Carve(rows, c.Range, c.claim.Epoch, (*part).join)
+	c.parts = mine
+	return q.rewrite(c.claim.Subscription, c.claim.Node, rest, mine)
+}
+
+// subscribe creates the subscription if it is new. It returns the number of instances that it is claimed
+// with, and the epoch stored with that number.
+func (c *cursor) subscribe(q *query) (instances int, since int64) {
+	name := c.claim.Subscription
+	if q.one(`SELECT instances, instances_epoch, replayed FROM ~outbox_subscription WHERE name = ?`, []any{name}, &instances, &since, &c.replayed) || q.err != nil {
+		return instances, since
+	}
+	now, oldest, end := nanos(q.now), q.number(`SELECT min(id) FROM ~outbox`), q.end()
+	last := end
+	if !c.claim.Newest && oldest > 0 {
+		last = oldest - 1
+	}
+	q.exec(`INSERT INTO ~outbox_subscription (name, instances, instances_epoch, created_at) VALUES (?, ?, 0, ?)`, name, c.claim.Instances, now)
+	q.exec(`INSERT INTO ~outbox_cursor (subscription, lo, hi, claim_lo, claim_hi, last, epoch, turn, rev, updated_at) VALUES (?, 0, ?, 0, ?, ?, 0, 0, 0, ?)`,
+		name, outbox.Shards-1, outbox.Shards-1, last, now)
+	return c.claim.Instances, 0
+}
+
+// end returns the highest id that a committed transaction has ever drawn.
+func (q *query) end() int64 {
+	return q.number(`SELECT seq FROM sqlite_sequence WHERE name = '~outbox'`)
+}
+
+// parts reads all rows of a subscription, ordered by shard.
+func (q *query) parts(subscription string) (out []part) {
+	q.each(`SELECT lo, hi, claim_lo, claim_hi, last, epoch, turn, rev FROM ~outbox_cursor WHERE subscription = ? ORDER BY lo`,
+		[]any{subscription}, func(scan func(...any) error) (bool, error) {
+			var p part
+			err := scan(&p.Lo, &p.Hi, &p.Claim.Lo, &p.Claim.Hi, &p.last, &p.Epoch, &p.Turn, &p.Rev)
+			out = append(out, p)
+			return true, err
+		})
+	return out
+}
+
+// rewrite replaces all rows of a subscription. Rows outside the claimed range keep their node, time and
+// trouble.
+func (q *query) rewrite(subscription, node string, rest, mine []part) error {
+	type owner struct {
+		node    string
+		at      int64
+		trouble string
+	}
+	owners := map[outbox.Range]owner{}
+	q.each(`SELECT lo, hi, node, updated_at, trouble FROM ~outbox_cursor WHERE subscription = ?`, []any{subscription}, func(scan func(...any) error) (bool, error) {
+		var r outbox.Range
+		var o owner
+		err := scan(&r.Lo, &r.Hi, &o.node, &o.at, &o.trouble)
+		owners[r] = o
+		return true, err
+	})
+	q.exec(`DELETE FROM ~outbox_cursor WHERE subscription = ?`, subscription)
+	put := func(p part, o owner) {
+		q.exec(`INSERT INTO ~outbox_cursor (subscription, lo, hi, claim_lo, claim_hi, last, epoch, turn, rev, node, updated_at, trouble)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, subscription, p.Lo, p.Hi, p.Claim.Lo, p.Claim.Hi, p.last, p.Epoch, p.Turn, p.Rev, o.node, o.at, o.trouble)
+	}
+	for _, p := range rest {
+		for r, o := range owners {
+			if ranges.Overlap(r, p.Range) {
+				put(p, o)
+				break
+			}
+		}
+	}
+	for _, p := range mine {
+		put(p, owner{node: node, at: nanos(q.now)})
+	}
+	return q.err
+}
+
+// keys returns the parked keys of a range. Lanes of a single message are left out, because they stand for
+// no key.
+func (q *query) keys(subscription string, r outbox.Range) (out []string) {
+	q.each(`SELECT key FROM ~outbox_lane WHERE subscription = ? AND shard BETWEEN ? AND ? AND solo = 0`,
+		[]any{subscription, r.Lo, r.Hi}, func(scan func(...any) error) (bool, error) {
+			var key string
+			err := scan(&key)
+			out = append(out, key)
+			return true, err
+		})
+	return out
+}
+
+// refusal returns the error for a cursor whose rows are not as it left them: fenced if a higher epoch
+// owns part of the range, else ErrMoved.
+func (c *cursor) refusal(q *query) error {
+	fenced := &outbox.FencedError{}
+	for _, p := range q.parts(c.claim.Subscription) {
+		if ranges.Overlap(p.Range, c.Range) && p.Epoch > c.claim.Epoch {
+			fenced.Floor = max(fenced.Floor, p.Epoch)
+		}
+	}
+	if q.err != nil {
+		return q.err
+	}
+	if fenced.Floor == 0 {
+		return outbox.ErrMoved
+	}
+	instances, since := 0, int64(0)
+	if q.one(`SELECT instances, instances_epoch FROM ~outbox_subscription WHERE name = ?`, []any{c.claim.Subscription}, &instances, &since) {
+		fenced.Instances, fenced.Resized = instances, ranges.Resized(c.claim, instances, since)
+	}
+	return fenced
+}
+
+// begin starts reading at the lowest position of the range.
+func (c *cursor) begin() {
+	c.floors = slices.Clone(c.parts)
+	c.pos = slices.MinFunc(c.parts, func(a, b part) int { return int(min(max(a.last-b.last, -1), 1)) }).last
+	c.kept, c.keptAt = c.pos, c.log.cfg.Now()
+}

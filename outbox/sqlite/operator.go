@@ -1,0 +1,208 @@
+package sqlite
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/outbox/internal/ranges"
+)
+
+// change runs an operator's change of an existing subscription and wakes relays.
+func (l *Log) change(ctx context.Context, what, subscription string, fn func(*query) error) error {
+	ctx, cancel := l.bounded(ctx)
+	defer cancel()
+	err := l.write(ctx, func(q *query) error {
+		if err := q.known(subscription); err != nil {
+			return err
+		}
+		return fn(q)
+	})
+	if err != nil {
+		return explain(fmt.Sprintf("%s %q", what, subscription), l.cfg.Path, err)
+	}
+	commits.ring(l.cfg.Path)
+	return nil
+}
+
+// known returns an error if the subscription does not exist.
+func (q *query) known(subscription string) error {
+	if q.number(`SELECT count(*) FROM ~outbox_subscription WHERE name = ?`, subscription) == 0 && q.err == nil {
+		return fmt.Errorf("the subscription is %w", outbox.ErrNotFound)
+	}
+	return q.err
+}
+
+// Retry implements [outbox.Operator]. If none of the messages exists, it returns [outbox.ErrNotFound].
+func (l *Log) Retry(ctx context.Context, subscription string, seqs ...int64) (n int, err error) {
+	err = l.change(ctx, "retry messages of", subscription, func(q *query) error {
+		if len(seqs) == 0 {
+			n = q.retryAll(subscription)
+			return nil
+		}
+		lanes := map[ranges.Lane]bool{}
+		dead := 0
+		for _, seq := range seqs {
+			at, found := q.find(subscription, seq)
+			switch {
+			case found && !lanes[at]:
+				q.wakeLane(subscription, at)
+				lanes[at] = true
+			case !found && q.putBack(subscription, seq):
+				dead++
+			}
+		}
+		if n = len(lanes) + dead; n == 0 && q.err == nil {
+			return fmt.Errorf("messages %v that wait or are dead: %w", seqs, outbox.ErrNotFound)
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	return n, nil
+}
+
+// retryAll retries everything that is held or dead.
+func (q *query) retryAll(sub string) int {
+	n := q.exec(`UPDATE ~outbox_lane SET held = 0, attempts = 0, next_at = ?, cause = '' WHERE subscription = ? AND held = 1`, nanos(q.now), sub)
+	q.exec(`INSERT OR IGNORE INTO ~outbox_lane (subscription, shard, key, solo, next_at) SELECT subscription, shard, key, id, ? FROM ~outbox_dead
+		WHERE subscription = ? AND id NOT IN (SELECT id FROM ~outbox_parked WHERE subscription = ?)`, nanos(q.now), sub, sub)
+	q.exec(`INSERT OR IGNORE INTO ~outbox_parked (subscription, id, shard, solo, parked_at, created_at, `+bodyColumns+`)
+		SELECT subscription, id, shard, id, ?, created_at, `+bodyColumns+` FROM ~outbox_dead WHERE subscription = ?`, nanos(q.now), sub)
+	return int(n + q.exec(`DELETE FROM ~outbox_dead WHERE subscription = ?`, sub))
+}
+
+// putBack parks a dead message again, in a lane of its own, and reports whether there was one.
+func (q *query) putBack(sub string, seq int64) bool {
+	q.exec(`INSERT OR REPLACE INTO ~outbox_lane (subscription, shard, key, solo, next_at) SELECT subscription, shard, key, id, ?
+		FROM ~outbox_dead WHERE subscription = ? AND id = ?`, nanos(q.now), sub, seq)
+	q.exec(`INSERT INTO ~outbox_parked (subscription, id, shard, solo, parked_at, created_at, `+bodyColumns+`)
+		SELECT subscription, id, shard, id, ?, created_at, `+bodyColumns+` FROM ~outbox_dead WHERE subscription = ? AND id = ?`, nanos(q.now), sub, seq)
+	return q.exec(`DELETE FROM ~outbox_dead WHERE subscription = ? AND id = ?`, sub, seq) > 0
+}
+
+// Skip implements [outbox.Operator]. It skips all of the messages or none.
+func (l *Log) Skip(ctx context.Context, subscription string, seqs ...int64) error {
+	return l.change(ctx, "skip messages of", subscription, func(q *query) error {
+		for _, seq := range seqs {
+			at, found := q.find(subscription, seq)
+			if q.err != nil {
+				return q.err
+			}
+			if !found {
+				return fmt.Errorf("message %d is %w", seq, outbox.ErrNotFound)
+			}
+			attempts, cause := 0, ""
+			if q.first(subscription, at) == seq {
+				q.one(`SELECT attempts, cause FROM ~outbox_lane WHERE subscription = ? AND shard = ? AND key = ? AND solo = ?`,
+					[]any{subscription, at.Shard, at.Key, at.Solo}, &attempts, &cause)
+			}
+			q.bury(subscription, seq, attempts, strings.TrimSuffix(ranges.SkipCause+": "+cause, ": "))
+			q.leaveLane(subscription, at, seq)
+		}
+		return nil
+	})
+}
+
+// Replay implements [outbox.Operator]. Messages that were removed from the log are not delivered again.
+// Undelivered messages are not skipped.
+func (l *Log) Replay(ctx context.Context, subscription string, from outbox.Position) (used int64, err error) {
+	if from.After < 0 {
+		return 0, fmt.Errorf("replay %q: there is no position %d", subscription, from.After)
+	}
+	err = l.change(ctx, "replay", subscription, func(q *query) error {
+		used = max(from.After, q.number(`SELECT min(id) FROM ~outbox`)-1)
+		if !from.Since.IsZero() {
+			used = q.end()
+			// Since selects by log order: a clock that was set back must not hide earlier messages.
+			q.one(`SELECT id - 1 FROM ~outbox WHERE created_at >= ? ORDER BY id LIMIT 1`, []any{nanos(from.Since)}, &used)
+		}
+		q.exec(`UPDATE ~outbox_subscription SET replayed = ? WHERE name = ?`, q.end(), subscription)
+		q.exec(`UPDATE ~outbox_cursor SET last = min(last, ?), turn = turn + 1, rev = rev + 1, updated_at = ? WHERE subscription = ?`,
+			used, nanos(q.now), subscription)
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	return used, nil
+}
+
+// Pause implements [outbox.Operator].
+func (l *Log) Pause(ctx context.Context, subscription string, paused bool) error {
+	return l.change(ctx, "pause or resume", subscription, func(q *query) error {
+		q.exec(`UPDATE ~outbox_subscription SET paused = ? WHERE name = ?`, paused, subscription)
+		return nil
+	})
+}
+
+// Forget implements [outbox.Operator]. A relay that still runs is refused; when it claims again, it
+// creates the subscription anew.
+func (l *Log) Forget(ctx context.Context, subscription string) error {
+	return l.change(ctx, "forget", subscription, func(q *query) error {
+		q.forget(subscription)
+		return nil
+	})
+}
+
+func (q *query) forget(subscription string) {
+	for _, table := range []string{"parked", "lane", "dead", "cursor"} {
+		q.exec(`DELETE FROM ~outbox_`+table+` WHERE subscription = ?`, subscription)
+	}
+	q.exec(`DELETE FROM ~outbox_subscription WHERE name = ?`, subscription)
+}
+
+// listing selects the parked messages for List, one row per message.
+const listing = `SELECT ` + bodyOf + `, subscription, kind, attempts, cause, next_at, parked_at FROM (
+	SELECT p.*, CASE WHEN p.id > (SELECT min(f.id) FROM ~outbox_parked f
+				WHERE f.subscription = p.subscription AND f.shard = p.shard AND f.key = p.key AND f.solo = p.solo) THEN 'behind'
+			WHEN l.held THEN 'held' ELSE 'waiting' END AS kind, l.attempts, l.cause, l.next_at
+		FROM ~outbox_parked p JOIN ~outbox_lane l ON l.subscription = p.subscription AND l.shard = p.shard AND l.key = p.key AND l.solo = p.solo
+		WHERE (?1 = '' OR p.subscription = ?1) AND (?3 = '' OR p.key = ?3) AND (?4 = 0 OR p.id = ?4) AND p.id > ?5)
+	WHERE ?2 = '' OR kind = ?2`
+
+const deadListing = `SELECT ` + bodyOf + `, subscription, 'dead', attempts, cause, 0, died_at FROM ~outbox_dead
+	WHERE (?1 = '' OR subscription = ?1) AND ?2 IN ('', 'dead') AND (?3 = '' OR key = ?3) AND (?4 = 0 OR id = ?4) AND id > ?5`
+
+// List implements [outbox.Operator].
+func (l *Log) List(ctx context.Context, f outbox.Filter) ([]outbox.Entry, error) {
+	f, err := ranges.Listing(f)
+	if err != nil {
+		return nil, fmt.Errorf("list messages: %w", err)
+	}
+	ctx, cancel := l.bounded(ctx)
+	defer cancel()
+	var out []outbox.Entry
+	err = l.read(ctx, func(q *query) error {
+		var dec decoder
+		q.each(listing+" UNION ALL "+deadListing+" ORDER BY id, subscription LIMIT ?6",
+			[]any{f.Subscription, string(f.Kind), f.Key, f.Seq, f.After, f.Limit}, func(scan func(...any) error) (bool, error) {
+				var e outbox.Entry
+				var attempts int
+				var next, parked int64
+				var err error
+				if e.Row, _, err = dec.row(scan, &e.Subscription, &e.Kind, &attempts, &e.Cause, &next, &parked); err != nil {
+					return false, err
+				}
+				e.ParkedAt = time.Unix(0, parked)
+				if e.Kind != outbox.Behind {
+					e.Attempt = attempts
+				} else {
+					e.Cause = ""
+				}
+				if e.Kind == outbox.Waiting {
+					e.NextAt = time.Unix(0, next)
+				}
+				out = append(out, e)
+				return true, nil
+			})
+		return nil
+	})
+	if err != nil {
+		return nil, explain("list messages", l.cfg.Path, err)
+	}
+	return out, nil
+}

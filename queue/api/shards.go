@@ -1,0 +1,384 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"hash/fnv"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/emitd/emitd/queue"
+	"github.com/emitd/emitd/queue/client"
+)
+
+// Sharding maps jobs and claims to the shards of a queue.
+type Sharding interface {
+	// Shards returns how many shards a queue has. [queue.QueueNotFound] if there is none.
+	Shards(ctx context.Context, queue string) (int, error)
+	// OfJob returns the shard of a job that has an ID or a key.
+	OfJob(j *queue.Job, shards int) int
+	// OfSettlement returns the shard of a claim: the one that its token names, or else that of
+	// its job's ID.
+	OfSettlement(s *queue.Settlement, shards int) int
+}
+
+// claimSlice is how long a waiting claim waits at one node before it asks the next.
+const claimSlice = 500 * time.Millisecond
+
+// place is a node that serves shards of a queue.
+type place struct {
+	first      int // the lowest shard
+	shards     []int
+	part       bool // not all of the queue's shards
+	svc        queue.Service
+	generation int64           // generation of the run that serves the first shard
+	asked      context.Context // context of the caller
+	ctx        context.Context // context of the call at this node: has the generation and the shards
+	err        error           // why no node serves these shards now
+}
+
+// on returns the place restricted to some of its shards.
+func (p place) on(shards ...int) place {
+	p.shards, p.first, p.part = shards, shards[0], true
+	p.ctx = queue.OnShards(p.ctx, shards)
+	return p
+}
+
+// places returns the nodes that serve a queue. For most queues it is one node, which has all
+// shards.
+func (f *Forwarder) places(ctx context.Context, name string) ([]place, error) {
+	n := 1
+	if f.cfg.Sharding != nil && !hopOf(ctx).forwarded {
+		var err error
+		if n, err = f.cfg.Sharding.Shards(ctx, name); err != nil {
+			return nil, err
+		}
+	}
+	var out []place
+	for shard := range n {
+		p := f.route(ctx, name, shard)
+		i := slices.IndexFunc(out, func(o place) bool { return o.svc == p.svc && (o.err == nil) == (p.err == nil) })
+		if i < 0 {
+			out = append(out, p)
+			continue
+		}
+		out[i].shards = append(out[i].shards, shard)
+	}
+	if len(out) > 1 {
+		for i := range out {
+			out[i] = out[i].on(out[i].shards...)
+		}
+	}
+	return out, nil
+}
+
+// single returns the only place, if there is exactly one.
+func single(places []place) (place, bool) {
+	return places[0], len(places) == 1
+}
+
+// scatter makes a call on a list at all places to which elements belong, concurrently, and returns
+// the answers in the list's order. If the call fails at one place and may have had an effect at
+// another, its outcome is unknown: the caller repeats all of it, which changes nothing where it had
+// an effect.
+func scatter[T any](f *Forwarder, name string, places []place, shards []int, do func(p place, positions []int) ([]T, error)) ([]T, error) {
+	out := make([]T, len(shards))
+	errs := make([]error, len(places))
+	asked := 0
+	var all sync.WaitGroup
+	for i, p := range places {
+		var positions []int
+		for position, shard := range shards {
+			if slices.Contains(p.shards, shard) {
+				positions = append(positions, position)
+			}
+		}
+		if len(positions) == 0 {
+			continue
+		}
+		asked++
+		all.Go(func() {
+			part, err := at(f, name, p, func(p place) ([]T, error) { return do(p, positions) })
+			if errs[i] = err; err != nil {
+				return
+			}
+			for n, position := range positions {
+				out[position] = part[n]
+			}
+		})
+	}
+	all.Wait()
+	return out, verdict(errs, asked)
+}
+
+// verdict combines the errors of the places that were asked.
+func verdict(errs []error, asked int) error {
+	var failed []error
+	for _, err := range errs {
+		if err != nil {
+			failed = append(failed, err)
+		}
+	}
+	switch {
+	case len(failed) == 0:
+		return nil
+	case asked == 1:
+		return failed[0]
+	case len(failed) == asked && !slices.ContainsFunc(failed, func(err error) bool { return queue.TagOf(err) == queue.UnknownOutcome }):
+		return failed[0]
+	}
+	return queue.Refuse(queue.UnknownOutcome, "it may have happened at some of the queue's shards: %w", errors.Join(failed...)).
+		WithHint("repeat it with the same ids, keys or tokens")
+}
+
+// pick returns the elements at the given positions.
+func pick[T any](list []T, positions []int) []T {
+	out := make([]T, len(positions))
+	for i, at := range positions {
+		out[i] = list[at]
+	}
+	return out
+}
+
+// Enqueue implements [queue.Producer].
+func (f *Forwarder) Enqueue(ctx context.Context, name string, jobs []queue.Job) ([]queue.Receipt, error) {
+	places, err := f.places(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if p, only := single(places); only {
+		return at(f, name, p, func(p place) ([]queue.Receipt, error) { return p.svc.Enqueue(p.ctx, name, jobs) })
+	}
+	count := shardCount(places)
+	named := slices.Clone(jobs)
+	shards := make([]int, len(jobs))
+	for i := range named {
+		if named[i].ID == "" && named[i].Key == "" { // the ID determines the shard
+			named[i].ID = client.NewID()
+		}
+		shards[i] = f.cfg.Sharding.OfJob(&named[i], count)
+	}
+	return scatter(f, name, places, shards, func(p place, positions []int) ([]queue.Receipt, error) {
+		return p.svc.Enqueue(p.ctx, name, pick(named, positions))
+	})
+}
+
+// Settle implements [queue.Consumer].
+func (f *Forwarder) Settle(ctx context.Context, name string, what []queue.Settlement) ([]queue.Outcome, error) {
+	places, err := f.places(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if p, only := single(places); only {
+		return at(f, name, p, func(p place) ([]queue.Outcome, error) { return p.svc.Settle(p.ctx, name, what) })
+	}
+	count := shardCount(places)
+	shards := make([]int, len(what))
+	for i := range what {
+		shards[i] = f.cfg.Sharding.OfSettlement(&what[i], count)
+	}
+	return scatter(f, name, places, shards, func(p place, positions []int) ([]queue.Outcome, error) {
+		return p.svc.Settle(p.ctx, name, pick(what, positions))
+	})
+}
+
+func shardCount(places []place) int {
+	n := 0
+	for _, p := range places {
+		n += len(p.shards)
+	}
+	return n
+}
+
+// Claim implements [queue.Consumer]. It asks one place after the other until one has jobs. A
+// waiting claim waits at each of them for a while. The order depends on the request ID, so a
+// repeated call first asks the place that has answered it before.
+func (f *Forwarder) Claim(ctx context.Context, name string, req queue.ClaimRequest) ([]queue.Claimed, error) {
+	places, err := f.places(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if p, only := single(places); only {
+		return at(f, name, p, func(p place) ([]queue.Claimed, error) { return p.svc.Claim(p.ctx, name, req) })
+	}
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(cmp.Or(req.RequestID, req.Worker, client.NewID())))
+	begin := int(h.Sum32() % uint32(len(places))) // there are few places
+	deadline := time.Now().Add(req.Wait)
+	for n := 0; ; n++ {
+		p, part := places[(begin+n)%len(places)], req
+		if part.Wait = 0; n >= len(places) { // after one round without waiting
+			part.Wait = min(claimSlice, time.Until(deadline))
+		}
+		last := n >= len(places)-1 && time.Until(deadline) <= 0
+		claims, err := ask(f, name, p, func(p place) ([]queue.Claimed, error) { return p.svc.Claim(p.ctx, name, part) })
+		switch {
+		case len(claims) > 0 || ctx.Err() != nil || queue.TagOf(err) == queue.UnknownOutcome:
+			return claims, err
+		case last && shut(places):
+			return nil, err // no node serves any of the shards
+		case last:
+			return nil, nil
+		case err != nil && part.Wait > 0 && !pause(ctx, part.Wait):
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// shut reports whether no place serves its shards.
+func shut(places []place) bool {
+	return !slices.ContainsFunc(places, func(p place) bool { return p.err == nil })
+}
+
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// Get implements [queue.Operator]. A job with a group may not be on the shard of its ID, so all
+// shards are asked, that one first.
+func (f *Forwarder) Get(ctx context.Context, name, id string) (*queue.Info, []byte, error) {
+	places, err := f.places(ctx, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(places) > 1 {
+		own := f.cfg.Sharding.OfJob(&queue.Job{ID: id}, shardCount(places))
+		slices.SortStableFunc(places, func(a, b place) int {
+			return cmp.Compare(away(a, own), away(b, own))
+		})
+	}
+	var unsure error
+	for _, p := range places {
+		var payload []byte
+		info, err := at(f, name, p, func(p place) (info *queue.Info, err error) {
+			info, payload, err = p.svc.Get(p.ctx, name, id)
+			return info, err
+		})
+		if err == nil {
+			return info, payload, nil
+		}
+		if unsure == nil || queue.TagOf(err) != queue.JobNotFound { // a place that did not answer may have it
+			unsure = err
+		}
+	}
+	return nil, nil, unsure
+}
+
+func away(p place, shard int) int {
+	if slices.Contains(p.shards, shard) {
+		return 0
+	}
+	return 1
+}
+
+// pageLimit is the length of a page if the caller sets none.
+const pageLimit = 100
+
+// List implements [queue.Operator]. It lists shard by shard, wherever each is now, so that the list
+// is complete even if shards move meanwhile. A cursor is "<shard>~<its own cursor>".
+func (f *Forwarder) List(ctx context.Context, name string, q queue.Query) (*queue.Page, error) {
+	places, err := f.places(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if p, only := single(places); only {
+		return at(f, name, p, func(p place) (*queue.Page, error) { return p.svc.List(p.ctx, name, q) })
+	}
+	shard := 0
+	if q.Cursor != "" {
+		first, inner, ok := strings.Cut(q.Cursor, "~")
+		if shard, err = strconv.Atoi(first); err != nil || !ok || shard < 0 || shard >= shardCount(places) {
+			return nil, queue.Refuse(queue.BadRequest, "cursor: %.80q is none of a page", q.Cursor)
+		}
+		q.Cursor = inner
+	}
+	out, limit := &queue.Page{Jobs: []queue.Info{}}, cmp.Or(q.Limit, pageLimit)
+	bytes := 0
+	for ; shard < shardCount(places); shard++ {
+		p := of(places, shard)
+		q.Limit = limit - len(out.Jobs)
+		page, err := at(f, name, p, func(p place) (*queue.Page, error) { return p.svc.List(p.ctx, name, q) })
+		if err != nil {
+			return nil, err
+		}
+		out.Jobs, out.Payloads = append(out.Jobs, page.Jobs...), append(out.Payloads, page.Payloads...)
+		for _, p := range page.Payloads {
+			bytes += len(p)
+		}
+		switch {
+		case page.Cursor != "":
+			out.Cursor = strconv.Itoa(shard) + "~" + page.Cursor
+			return out, nil
+		case (len(out.Jobs) >= limit || bytes >= queue.MaxPayload) && shard+1 < shardCount(places):
+			out.Cursor = strconv.Itoa(shard+1) + "~"
+			return out, nil
+		}
+		q.Cursor = ""
+	}
+	return out, nil
+}
+
+// of returns the place of one shard.
+func of(places []place, shard int) place {
+	i := slices.IndexFunc(places, func(p place) bool { return slices.Contains(p.shards, shard) })
+	return places[i].on(shard)
+}
+
+// gather makes a call at every place, concurrently. Answers and errors are in the order of the
+// places.
+func gather[T any](f *Forwarder, name string, places []place, do func(p place) (T, error)) ([]T, []error) {
+	out, errs := make([]T, len(places)), make([]error, len(places))
+	var all sync.WaitGroup
+	for i, p := range places {
+		all.Go(func() { out[i], errs[i] = at(f, name, p, do) })
+	}
+	all.Wait()
+	return out, errs
+}
+
+// Stats implements [queue.Operator]. It returns the sum over all shards, or an error.
+func (f *Forwarder) Stats(ctx context.Context, name string) (*queue.Stats, error) {
+	places, err := f.places(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	parts, errs := gather(f, name, places, func(p place) (*queue.Stats, error) { return p.svc.Stats(p.ctx, name) })
+	for _, err := range errs {
+		if err != nil {
+			return nil, err
+		}
+	}
+	sum, brokers := *parts[0], []string{parts[0].Broker}
+	for _, part := range parts[1:] {
+		sum.Add(part)
+		brokers = append(brokers, part.Broker)
+	}
+	sum.Broker = strings.Join(brokers, ",")
+	return &sum, nil
+}
+
+// Do implements [queue.Operator], at every place. After an unknown outcome, the count is that of
+// the places that are known to have carried out the command. Repeating it changes nothing there.
+func (f *Forwarder) Do(ctx context.Context, name string, c queue.Command) (int, error) {
+	places, err := f.places(ctx, name)
+	if err != nil {
+		return 0, err
+	}
+	met, errs := gather(f, name, places, func(p place) (int, error) { return p.svc.Do(p.ctx, name, c) })
+	sum := 0
+	for _, n := range met {
+		sum += n
+	}
+	return sum, verdict(errs, len(places))
+}

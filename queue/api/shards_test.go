@@ -1,0 +1,214 @@
+package api_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/emitd/emitd/queue"
+	"github.com/emitd/emitd/queue/api"
+	"github.com/emitd/emitd/queue/queuetest"
+)
+
+// spread has one shard per node; the shard of a job is the number at the end of its ID.
+type spread struct{ addrs []string }
+
+func (s *spread) Broker(_ context.Context, _ string, shard int) (string, int64, error) {
+	if s.addrs[shard] == "" {
+		return "", 0, errors.New("unassigned")
+	}
+	return s.addrs[shard], int64(shard + 1), nil
+}
+
+func (s *spread) Shards(context.Context, string) (int, error) { return len(s.addrs), nil }
+
+func (s *spread) OfJob(j *queue.Job, shards int) int {
+	return int(j.ID[len(j.ID)-1]) % shards
+}
+
+func (s *spread) OfSettlement(x *queue.Settlement, shards int) int {
+	return s.OfJob(&queue.Job{ID: x.ID}, shards)
+}
+
+// sharded returns a forwarder for a queue whose even jobs are on this node and odd ones on another.
+func sharded(t testing.TB) (f *api.Forwarder, even, odd *queuetest.Queue, where *spread) {
+	t.Helper()
+	even, odd = queuetest.New(), queuetest.New()
+	h, err := api.New(odd, api.Options{Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	where = &spread{addrs: []string{"here:1", listen(t, h).Listener.Addr().String()}}
+	f, err = api.NewForwarder(api.ForwarderConfig{Locator: where, Sharding: where, Self: "here:1", Local: even})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f, even, odd, where
+}
+
+func ids(n int) []queue.Job {
+	var jobs []queue.Job
+	for i := range n {
+		jobs = append(jobs, queue.Job{ID: fmt.Sprintf("j%d", i)})
+	}
+	return jobs
+}
+
+// TestShardsAreOneQueue: a queue on two nodes is one queue to its callers.
+func TestShardsAreOneQueue(t *testing.T) {
+	t.Parallel()
+	f, even, odd, _ := sharded(t)
+	ctx := t.Context()
+	receipts, err := f.Enqueue(ctx, "q", ids(10))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range receipts {
+		if r.ID != fmt.Sprintf("j%d", i) || r.State != queue.Waiting {
+			t.Errorf("receipt %d: %+v", i, r)
+		}
+	}
+	for name, q := range map[string]*queuetest.Queue{"even": even, "odd": odd} {
+		if s, _ := q.Stats(ctx, "q"); s.Waiting != 5 {
+			t.Errorf("%s has %d", name, s.Waiting)
+		}
+	}
+	if r, err := f.Enqueue(ctx, "other", []queue.Job{{}}); err != nil || len(r[0].ID) != 16 {
+		t.Errorf("%+v %v", r, err)
+	}
+
+	var seen []string
+	for cursor, pages := "", 0; ; pages++ {
+		p, err := f.List(ctx, "q", queue.Query{Limit: 3, Cursor: cursor})
+		if err != nil || pages > 5 {
+			t.Fatal(err, pages)
+		}
+		for _, j := range p.Jobs {
+			seen = append(seen, j.ID)
+		}
+		if cursor = p.Cursor; cursor == "" {
+			break
+		}
+	}
+	if slices.Sort(seen); len(slices.Compact(seen)) != 10 {
+		t.Errorf("listed %q", seen)
+	}
+
+	var claims []queue.Claimed
+	for range 2 {
+		c, err := f.Claim(ctx, "q", queue.ClaimRequest{Max: 10, RequestID: fmt.Sprint(len(claims))})
+		if err != nil || len(c) != 5 {
+			t.Fatalf("%d claims, %v", len(c), err)
+		}
+		claims = append(claims, c...)
+	}
+	var what []queue.Settlement
+	for _, c := range claims {
+		what = append(what, queue.Settlement{Verb: queue.Complete, ID: c.Job.ID, Token: c.Token})
+	}
+	what[3].Token = "forged"
+	outcomes, err := f.Settle(ctx, "q", what)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, o := range outcomes {
+		if o.ID != what[i].ID || (o.Err != nil) != (i == 3) {
+			t.Errorf("outcome %d of %s: %+v", i, what[i].ID, o)
+		}
+	}
+	for _, id := range []string{"j4", "j5"} {
+		if info, _, err := f.Get(ctx, "q", id); err != nil || info.ID != id {
+			t.Errorf("%s: %+v %v", id, info, err)
+		}
+	}
+	if _, _, err := f.Get(ctx, "q", "none"); queue.TagOf(err) != queue.JobNotFound {
+		t.Error(err)
+	}
+	if s, err := f.Stats(ctx, "q"); err != nil || s.Completed != 9 || s.Active != 1 || s.Shards != 2 {
+		t.Errorf("%+v %v", s, err)
+	}
+	if _, err := f.Do(ctx, "q", queue.Command{Act: queue.Pause}); err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range []*queuetest.Queue{even, odd} {
+		if s, _ := q.Stats(ctx, "q"); !s.Paused {
+			t.Error("a shard goes on")
+		}
+	}
+}
+
+// TestClaimsReachEveryShard: a waiting claim is answered on whichever node the job arrives.
+func TestClaimsReachEveryShard(t *testing.T) {
+	t.Parallel()
+	for _, id := range []string{"j0", "j1"} {
+		t.Run(id, func(t *testing.T) {
+			t.Parallel()
+			f, _, _, _ := sharded(t)
+			got := make(chan []queue.Claimed, 1)
+			go func() {
+				claims, err := f.Claim(context.WithoutCancel(t.Context()), "q", queue.ClaimRequest{Wait: 20 * time.Second, Worker: "w"})
+				if err != nil {
+					t.Error(err)
+				}
+				got <- claims
+			}()
+			if _, err := f.Enqueue(t.Context(), "q", []queue.Job{{ID: id}}); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case claims := <-got:
+				if len(claims) != 1 || claims[0].Job.ID != id {
+					t.Errorf("%+v", claims)
+				}
+			case <-time.After(15 * time.Second):
+				t.Error("no answer")
+			}
+		})
+	}
+}
+
+// TestOneShardDown: calls for the other shard still work. A call on both has an unknown outcome,
+// and its repetition duplicates nothing.
+func TestOneShardDown(t *testing.T) {
+	t.Parallel()
+	f, even, _, where := sharded(t)
+	ctx := t.Context()
+	up := where.addrs[1]
+	where.addrs[1] = ""
+	if _, err := f.Enqueue(ctx, "q", ids(1)); err != nil {
+		t.Error(err)
+	}
+	_, err := f.Enqueue(ctx, "q", ids(4))
+	if queue.TagOf(err) != queue.UnknownOutcome || !strings.Contains(err.Error(), "unassigned") {
+		t.Error(err)
+	}
+	if _, err := f.Enqueue(ctx, "q", []queue.Job{{ID: "j1"}}); queue.TagOf(err) != queue.Unavailable {
+		t.Error(err)
+	}
+	if c, err := f.Claim(ctx, "q", queue.ClaimRequest{Max: 9, Wait: time.Second}); err != nil || len(c) != 2 {
+		t.Errorf("%d claims, %v", len(c), err)
+	}
+	if c, err := f.Claim(ctx, "q", queue.ClaimRequest{}); err != nil || len(c) != 0 {
+		t.Errorf("%d claims, %v", len(c), err)
+	}
+	if _, _, err := f.Get(ctx, "q", "j1"); queue.TagOf(err) != queue.Unavailable {
+		t.Error(err) // it may be there
+	}
+	where.addrs[1] = up
+	r, err := f.Enqueue(ctx, "q", ids(4))
+	if err != nil || !r[0].Duplicate || r[1].Duplicate || !r[2].Duplicate {
+		t.Errorf("%+v %v", r, err)
+	}
+	if s, _ := even.Stats(ctx, "q"); s.Enqueued != 2 {
+		t.Errorf("%d jobs", s.Enqueued)
+	}
+	where.addrs[0], where.addrs[1] = "", ""
+	if _, err := f.Claim(ctx, "q", queue.ClaimRequest{}); queue.TagOf(err) != queue.Unavailable {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,298 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptrace"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/emitd/emitd/internal/inflight"
+	"github.com/emitd/emitd/internal/queue/wire/batch"
+	"github.com/emitd/emitd/internal/queue/wire/queuev1"
+	"github.com/emitd/emitd/internal/queue/wire/refusal"
+	"github.com/emitd/emitd/queue"
+)
+
+// maxAnswer is the largest accepted answer: a thousand jobs with inline payloads.
+const maxAnswer = 512 << 20
+
+// request is one call in a form that can be sent again.
+type request struct {
+	queue, method, path string
+	kind                string // media type of the body
+	body                []byte
+	wait                time.Duration // additional time that the server may take
+	repeatable          bool          // sending it twice has no further effect
+	read                func(body []byte) error
+}
+
+// call sends a call until it is answered, may not be repeated, or time is up.
+func (c *Client) call(ctx context.Context, r request) error {
+	if _, bounded := ctx.Deadline(); !bounded && c.cfg.RetryFor > 0 && !c.cfg.Once {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, c.cfg.RetryFor+r.wait)
+		defer cancel()
+	}
+	var (
+		unsure bool // an attempt may have taken effect
+		last   *queue.Error
+		failed place
+		tried  []place
+	)
+	for pause := c.cfg.Backoff; ; pause = min(2*pause, c.cfg.MaxBackoff) {
+		p, err := c.find(ctx, r.queue, failed)
+		found := err == nil
+		if found {
+			err = c.attempt(ctx, p, r)
+		}
+		if err == nil {
+			return nil
+		}
+		e := asRefusal(err)
+		least, again := refusal.Retryable(e)
+		if !again {
+			return e
+		}
+		if !found || errors.Is(e, errNoAnswer) {
+			least = 0 // no broker has asked for a pause
+		}
+		unsure = unsure || e.Tag == queue.UnknownOutcome
+		if last == nil || ctx.Err() == nil { // a timeout says less than the error before
+			last = e
+		}
+		if e.Tag != queue.QueueFull {
+			c.forget(r.queue, p, e.Holder)
+			failed = p
+		}
+		if c.cfg.Once || unsure && !r.repeatable {
+			return e
+		}
+		if tried = append(tried, p); c.elsewhere(ctx, r.queue, e, tried) {
+			continue
+		}
+		if e.Holder == "" || e.Tag == queue.QueueFull {
+			least = max(min(least, c.cfg.MaxBackoff), jitter(pause))
+		} else {
+			least = jitter(c.cfg.Backoff)
+		}
+		if err := sleep(ctx, least); err != nil {
+			return giveUp(last, unsure, err)
+		}
+	}
+}
+
+// elsewhere reports whether another place is known that was not tried yet. When a node is gone, or
+// names the holder, the next place is called without a pause. If a node that answered asks for a
+// pause, the client pauses.
+func (c *Client) elsewhere(ctx context.Context, name string, e *queue.Error, tried []place) bool {
+	if !errors.Is(e, errNoAnswer) && (e.Holder == "" || e.Tag == queue.QueueFull) {
+		return false
+	}
+	next, err := c.find(ctx, name, tried[len(tried)-1])
+	if err != nil {
+		return false
+	}
+	if slices.Contains(tried, next) {
+		c.drop(name, next) // after the pause, there may be another place
+		return false
+	}
+	return true
+}
+
+// errNoAnswer is the cause when a node is gone or does not respond.
+var errNoAnswer = errors.New("no answer")
+
+// giveUp returns the error of a call when time is up.
+func giveUp(last *queue.Error, unsure bool, err error) error {
+	if unsure {
+		return queue.Refuse(queue.UnknownOutcome, "%w; the last attempt: %s", err, last.Message).
+			WithHint("it may have happened; repeat it with the same ids, keys or request_id")
+	}
+	return queue.Refuse(last.Tag, "%w; the last attempt: %s", err, last.Message)
+}
+
+func asRefusal(err error) *queue.Error {
+	if e, ok := errors.AsType[*queue.Error](err); ok {
+		return e
+	}
+	return queue.Refuse(refusal.Internal, "%w", err)
+}
+
+// attempt sends a call once.
+func (c *Client) attempt(ctx context.Context, p place, r request) error {
+	bounded, cancel := context.WithTimeout(ctx, c.cfg.Timeout+r.wait)
+	defer cancel()
+	var connected atomic.Bool // before that, nothing was sent
+	bounded = httptrace.WithClientTrace(bounded, &httptrace.ClientTrace{
+		GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
+	})
+	var body io.Reader
+	if r.body != nil {
+		body = bytes.NewReader(r.body)
+	}
+	req, err := http.NewRequestWithContext(bounded, r.method, p.base+r.path, body)
+	if err != nil {
+		return queue.Refuse(queue.BadRequest, "%s %s: %w", r.method, r.path, err)
+	}
+	c.dress(req, r)
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return r.broken(err, connected.Load())
+	}
+	defer resp.Body.Close()
+	answer, err := readAll(ctx, resp)
+	if err != nil {
+		return r.broken(err, true)
+	}
+	if resp.StatusCode/100 != 2 {
+		return r.refused(resp.StatusCode, answer)
+	}
+	if err := r.read(answer); err != nil {
+		// The call took effect, but the answer is invalid: it is not from this server.
+		return queue.Refuse(refusal.Internal, "the answer to %s %s: %w", r.method, r.path, err)
+	}
+	return nil
+}
+
+func (c *Client) dress(req *http.Request, r request) {
+	if r.body != nil {
+		req.Header.Set("Content-Type", r.kind)
+	}
+	if r.kind == protobuf {
+		req.Header.Set("Connect-Protocol-Version", "1")
+	}
+	req.Header.Set("User-Agent", "emitd-queue-client")
+	if c.cfg.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.cfg.Token)
+	}
+	if c.cfg.Prepare != nil {
+		c.cfg.Prepare(req)
+	}
+}
+
+// readAll reads an answer into a buffer of its size. A node that forwards a call holds the answer
+// for its caller, and counts it in its memory budget.
+func readAll(ctx context.Context, resp *http.Response) ([]byte, error) {
+	memory := inflight.Of(ctx)
+	if n := resp.ContentLength; n >= 0 && n <= maxAnswer {
+		if !memory.Take(n) {
+			return nil, errCrowded
+		}
+		b := make([]byte, n)
+		_, err := io.ReadFull(resp.Body, b)
+		return b, err
+	}
+	var b bytes.Buffer
+	for {
+		n, err := io.CopyN(&b, resp.Body, answerPiece)
+		switch {
+		case !memory.Take(n):
+			return nil, errCrowded
+		case b.Len() > maxAnswer:
+			return nil, errors.New("the answer is too large")
+		case errors.Is(err, io.EOF):
+			return b.Bytes(), nil
+		case err != nil:
+			return nil, err
+		}
+	}
+}
+
+const answerPiece = 64 << 10
+
+var errCrowded = errors.New("this process holds too many large answers for its callers")
+
+// broken returns the error of a call without an answer. Without a connection, nothing was sent;
+// otherwise a write may have taken effect.
+func (r request) broken(err error, connected bool) *queue.Error {
+	if !connected || r.method == http.MethodGet {
+		return queue.Refuse(queue.Unavailable, "%w: %w", errNoAnswer, err)
+	}
+	return queue.Refuse(queue.UnknownOutcome, "%w: %w", errNoAnswer, err)
+}
+
+// refused decodes a refusal in either form: a problem, or Connect's error with a Refusal in it.
+func (r request) refused(status int, body []byte) *queue.Error {
+	if r.kind == protobuf {
+		if e := connectRefusal(body); e != nil {
+			return e
+		}
+	}
+	e := refusal.Parse(status, body)
+	gateway := status == http.StatusBadGateway || status == http.StatusGatewayTimeout
+	if gateway && e.Tag == queue.Unavailable && r.method != http.MethodGet {
+		// A proxy that lost the connection to the server does not know whether the call had
+		// an effect.
+		return queue.Refuse(queue.UnknownOutcome, "%s", e.Message)
+	}
+	return e
+}
+
+// connectError is an error in Connect's own form.
+type connectError struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+	Details []struct {
+		Type  string `json:"type"`
+		Value string `json:"value"`
+	} `json:"details"`
+}
+
+// connectRefusal returns the refusal in an error of Connect; nil if the body is none, for example a
+// proxy's page.
+func connectRefusal(body []byte) *queue.Error {
+	var e connectError
+	if err := json.Unmarshal(body, &e); err == nil {
+		return e.refusal()
+	}
+	return nil
+}
+
+func (e *connectError) refusal() *queue.Error {
+	for _, d := range e.Details {
+		var r queuev1.Refusal
+		raw, err := base64.RawStdEncoding.DecodeString(d.Value)
+		if err == nil && d.Type == "emitd.queue.v1.Refusal" && proto.Unmarshal(raw, &r) == nil && r.GetTag() != "" {
+			return batch.Refused(&r)
+		}
+	}
+	switch e.Code {
+	case "invalid_argument":
+		return queue.Refuse(queue.BadRequest, "%s", e.Message)
+	case "resource_exhausted": // Connect's own message limit
+		return queue.Refuse(queue.PayloadTooLarge, "%s", e.Message)
+	case "unimplemented":
+		return queue.Refuse(refusal.NotFound, "%s", e.Message)
+	}
+	return nil
+}
+
+// jitter returns a random pause in the second half of d, so that clients that failed together do
+// not retry together.
+func jitter(d time.Duration) time.Duration {
+	return d/2 + rand.N(d/2+1) // no secret
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < d {
+		return context.DeadlineExceeded // there would be no attempt after it
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}

@@ -1,0 +1,150 @@
+// Package locate finds the brokers of queues in the cluster store. It is for a [client.Client] that
+// calls them directly, and for a node that forwards calls to them.
+//
+//	where := locate.New(locate.Config{Cluster: store}) // a storage.Store of the cluster
+//	q, err := client.New(client.Config{Locator: where})
+//
+// Each shard of a queue is a unit of the daemon emit:queue/<queue>. The node that holds the unit
+// has its address in its row. A [Locator] reads both in the cluster's snapshot.
+//
+//   - A snapshot is used for a quarter of a second, by any number of callers. A program that makes
+//     no calls reads nothing; a busy one reads four times a second.
+//   - After [Locator.Doubt] it is used for 10 ms. So a program that waits for the next broker reads
+//     the store at most a hundred times a second.
+//   - An answer may be out of date. The generation distinguishes two brokers of one shard. A node
+//     that is no longer the broker refuses the call, so no call takes effect twice.
+package locate
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/queue"
+)
+
+// fresh is how long a snapshot is used: short compared with a takeover, long compared with a call.
+// After Doubt it is used for doubted only, because calls then wait for the next broker.
+const (
+	fresh   = 250 * time.Millisecond
+	doubted = 10 * time.Millisecond
+)
+
+// Cluster reads the current state of a cluster; a storage.Store does.
+type Cluster interface {
+	Snapshot(ctx context.Context) (*daemon.Snapshot, error)
+}
+
+// Config configures a locator. Cluster is required.
+type Config struct {
+	Cluster Cluster
+	// Exists reports whether a queue is declared. It is called only if no broker is found. Nil:
+	// the locator cannot distinguish a queue between two brokers from one that does not exist.
+	Exists func(ctx context.Context, queue string) (bool, error)
+}
+
+// Locator finds brokers. It is safe for concurrent use and starts no goroutine. It does not close
+// the cluster store; its owner does so after the last call.
+type Locator struct {
+	cfg   Config
+	doubt atomic.Bool
+
+	mu   sync.Mutex
+	snap *daemon.Snapshot
+	at   time.Time
+}
+
+// New creates a locator. It does not read the store yet.
+func New(c Config) *Locator { return &Locator{cfg: c} }
+
+// Doubt makes the next answer come from the store, unless the last snapshot is less than 10 ms old.
+// Call it when a broker was not where the locator said.
+func (l *Locator) Doubt() { l.doubt.Store(true) }
+
+// Broker returns where a shard of a queue is served: the address (host:port) of the node that holds
+// its unit, and the generation.
+//
+// If no node serves it, the address is empty and there is no error. An error means that the store
+// does not answer, that there is no such queue ([queue.QueueNotFound]), or that Exists failed.
+func (l *Locator) Broker(ctx context.Context, name string, shard int) (addr string, generation int64, err error) {
+	snap, err := l.snapshot(ctx)
+	if err != nil {
+		return "", 0, fmt.Errorf("read the cluster: %w", err)
+	}
+	u := daemon.Unit{Daemon: unitsOf(name), Index: shard}
+	for i := range snap.Units {
+		r := &snap.Units[i]
+		if r.Unit != u || r.State != daemon.Active {
+			continue
+		}
+		for j := range snap.Nodes {
+			if n := &snap.Nodes[j]; n.Incarnation == r.Holder.Incarnation && n.Present() {
+				return n.Address, r.Generation, nil
+			}
+		}
+	}
+	if l.cfg.Exists == nil {
+		return "", 0, nil
+	}
+	known, err := l.cfg.Exists(ctx, name)
+	switch {
+	case err == nil && !known:
+		return "", 0, queue.Refuse(queue.QueueNotFound, "there is no queue %q", name).WithHint("emitd queue declare %s makes it", name)
+	case err != nil && shards(snap, name) == 0:
+		return "", 0, err
+	}
+	return "", 0, nil // between two brokers
+}
+
+// unitsOf returns the daemon whose units are a queue's shards.
+func unitsOf(name string) daemon.ID { return queue.Settings{Name: name}.Spec().ID }
+
+// shards counts the units of a queue.
+func shards(s *daemon.Snapshot, name string) int {
+	id, n := unitsOf(name), 0
+	for i := range s.Units {
+		if u := &s.Units[i]; u.Unit.Daemon == id && !u.Retired {
+			n++
+		}
+	}
+	return n
+}
+
+// Shards returns how many shards a queue has in the cluster's snapshot; 1 for a queue that is not
+// in it.
+func (l *Locator) Shards(ctx context.Context, name string) (int, error) {
+	snap, err := l.snapshot(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("read the cluster: %w", err)
+	}
+	return max(shards(snap, name), 1), nil
+}
+
+// OfJob returns the shard of a job that has an ID or a key.
+func (*Locator) OfJob(j *queue.Job, shards int) int { return (*queue.Registry)(nil).OfJob(j, shards) }
+
+// OfSettlement returns the shard of a claim: the one that its token names, or else that of its
+// job's ID.
+func (*Locator) OfSettlement(s *queue.Settlement, shards int) int {
+	return (*queue.Registry)(nil).OfSettlement(s, shards)
+}
+
+// snapshot returns a recent snapshot. Concurrent callers wait for the same one.
+func (l *Locator) snapshot(ctx context.Context) (*daemon.Snapshot, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	age := time.Since(l.at)
+	if l.snap != nil && (age < doubted || age < fresh && !l.doubt.Load()) {
+		return l.snap, nil
+	}
+	l.doubt.Store(false) // before the read: a doubt that comes during the read concerns the old snapshot
+	snap, err := l.cfg.Cluster.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l.snap, l.at = snap, time.Now()
+	return snap, nil
+}

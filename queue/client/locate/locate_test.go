@@ -1,0 +1,113 @@
+package locate
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/queue"
+)
+
+// moving is a cluster whose queue q has a new broker in each snapshot.
+type moving struct {
+	generation int64
+	err        error
+}
+
+func (m *moving) Snapshot(context.Context) (*daemon.Snapshot, error) {
+	m.generation++
+	holder := node.Member{State: node.Live}
+	holder.Incarnation, holder.Address = "i", "broker:1"
+	gone := node.Identity{Incarnation: "gone"}
+	return &daemon.Snapshot{Nodes: []node.Member{holder}, Units: []daemon.Record{
+		{Unit: daemon.Unit{Daemon: "emit:queue/q"}, State: daemon.Active, Generation: m.generation, Holder: holder.Identity},
+		{Unit: daemon.Unit{Daemon: "emit:queue/q", Index: 1}, State: daemon.Active, Generation: m.generation, Holder: gone},
+		{Unit: daemon.Unit{Daemon: "emit:queue/q", Index: 2}, Generation: m.generation},
+		{Unit: daemon.Unit{Daemon: "emit:queue/q", Index: 3}, Retired: true},
+	}}, m.err
+}
+
+// TestDoubts: a snapshot is used for a while; after Doubt, only until the next read is allowed. So
+// calls that wait for a broker do not each read the store.
+func TestDoubts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := New(Config{Cluster: &moving{}})
+		for n, step := range []struct {
+			after time.Duration
+			doubt bool
+			want  int64
+		}{
+			{0, false, 1},
+			{fresh - 1, false, 1},
+			{1, false, 2},
+			{0, true, 2},
+			{doubted - 1, false, 2},
+			{1, false, 3}, // the earlier doubt
+			{doubted, false, 3},
+			{0, true, 4},
+		} {
+			time.Sleep(step.after)
+			if step.doubt {
+				l.Doubt()
+			}
+			addr, generation, err := l.Broker(t.Context(), "q", 0)
+			if addr != "broker:1" || generation != step.want || err != nil {
+				t.Errorf("step %d: %q at generation %d, %v; want %d", n, addr, generation, err, step.want)
+			}
+		}
+	})
+}
+
+// TestNobody: a shard without a broker has no address and no error, and Exists decides whether the
+// queue exists if no unit shows it.
+func TestNobody(t *testing.T) {
+	t.Parallel()
+	unsure := errors.New("the list of queues does not answer")
+	exists := func(known bool, err error) func(context.Context, string) (bool, error) {
+		return func(context.Context, string) (bool, error) { return known, err }
+	}
+	for n, c := range []struct {
+		exists func(context.Context, string) (bool, error)
+		queue  string
+		shard  int
+		tag    queue.Tag
+		err    error
+	}{
+		{nil, "q", 1, "", nil},
+		{nil, "q", 2, "", nil},
+		{nil, "other", 0, "", nil},
+		{exists(true, nil), "other", 0, "", nil},
+		{exists(true, nil), "q", 1, "", nil},
+		{exists(false, nil), "other", 0, queue.QueueNotFound, nil},
+		{exists(false, unsure), "other", 0, "", unsure},
+		{exists(false, unsure), "q", 1, "", nil},
+	} {
+		addr, _, err := New(Config{Cluster: &moving{}, Exists: c.exists}).Broker(t.Context(), c.queue, c.shard)
+		if addr != "" || queue.TagOf(err) != c.tag || c.tag == "" && !errors.Is(err, c.err) {
+			t.Errorf("case %d: %q, %v", n, addr, err)
+		}
+	}
+	down := New(Config{Cluster: &moving{err: unsure}})
+	if _, _, err := down.Broker(t.Context(), "q", 0); !errors.Is(err, unsure) {
+		t.Error(err)
+	}
+	if _, err := down.Shards(t.Context(), "q"); !errors.Is(err, unsure) {
+		t.Error(err)
+	}
+}
+
+// TestShards: retired units do not count.
+func TestShards(t *testing.T) {
+	t.Parallel()
+	l := New(Config{Cluster: &moving{}})
+	for name, want := range map[string]int{"q": 3, "other": 1} {
+		if n, err := l.Shards(t.Context(), name); n != want || err != nil {
+			t.Errorf("%s has %d shards, %v; want %d", name, n, err, want)
+		}
+	}
+}

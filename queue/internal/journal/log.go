@@ -1,0 +1,227 @@
+package journal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"sync"
+	"time"
+
+	"github.com/emitd/emitd/queue/internal/journal/format"
+	"github.com/emitd/emitd/queue/internal/journal/owner"
+)
+
+// The limits of one call of Append, and of a segment.
+const (
+	MaxCall    = 32 << 20 // bytes of records in one call of Append
+	maxSegment = 4 << 20  // bytes of records at which a segment is cut; a larger call gets a segment of its own
+)
+
+// Log is a journal that this process owns. Its methods may be called from any goroutine. Except
+// Close and Read, they never wait for the store.
+type Log struct {
+	cfg      Config
+	executor Executor
+	begun    time.Time // the machine's time 0
+
+	ctx     context.Context // context of all requests
+	cancel  context.CancelFunc
+	calls   sync.WaitGroup // requests in flight
+	answers chan *answer
+	rearm   chan struct{} // signalled when wakeAt has changed
+
+	acks chan uint64
+	done chan struct{} // closed when the log has ended
+	gone chan struct{} // closed when its goroutines have ended, too
+
+	mu      sync.Mutex // guards the fields below; the machine is called only with mu held
+	machine *owner.Machine
+	wakeAt  time.Duration
+	ckpt    *Checkpoint
+	owned   bool
+	lost    []Lost
+	err     error
+	notices []func() // hook calls to make without mu
+}
+
+// Lost is a range of slots that a salvaged journal continues without: from Slot up to, but not
+// including, Next.
+type Lost struct {
+	Slot, Next uint64
+	Err        error
+}
+
+// Lost lists the slots that were skipped because of Config.Salvage.
+func (l *Log) Lost() []Lost { return l.lost }
+
+// Now returns the time to pass to Append: the estimate, or the newest time in the journal if that
+// is later, in whole microseconds (the journal's precision). A decision that replay repeats must
+// use this time.
+func (l *Log) Now(estimate time.Time) time.Time {
+	return time.UnixMicro(max(estimate.UnixMicro(), l.view().Time))
+}
+
+// Append adds records to the segment that is being gathered, and returns its slot. The records are
+// durable when that slot is. All records of a call are in one segment and reach one call of Replay.
+// They are copied. at is the time of the records; see Now. Without records, Append does nothing and
+// returns Barrier.
+//
+// Errors: ErrFull and ErrTooLarge (nothing was appended), and Err once the log has ended.
+func (l *Log) Append(at time.Time, records ...[]byte) (slot uint64, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	slot, effects, err := l.machine.Append(l.now(), at.UnixMicro(), records)
+	l.perform(effects)
+	return slot, l.because(err)
+}
+
+// Full reports whether Append would return ErrFull for any record. Only an acknowledgement changes
+// that.
+func (l *Log) Full() bool {
+	return l.view().Full
+}
+
+// Barrier returns the highest slot that has a record or is being gathered. An answer that depends
+// on the state but writes nothing (for a duplicate, or a repeated complete) is valid once Durable
+// has reached this slot.
+func (l *Log) Barrier() uint64 {
+	return l.view().Barrier
+}
+
+// Durable returns the highest acknowledged slot: everything appended to it and to lower slots is
+// durable. After Done is closed it does not change any more; records in higher slots have an
+// unknown outcome.
+func (l *Log) Durable() uint64 {
+	return l.view().Durable
+}
+
+// Acks delivers Durable after it grew. The channel holds the newest value only and is never closed:
+// receive from it and from Done.
+func (l *Log) Acks() <-chan uint64 { return l.acks }
+
+// Done is closed when the log has ended: because it was fenced or closed, or because its context
+// ended.
+func (l *Log) Done() <-chan struct{} { return l.done }
+
+// Err returns why the log has ended: ErrFenced, ErrClosed, ErrCorrupt, …; nil before that.
+func (l *Log) Err() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
+}
+
+// Epoch returns the number of this ownership; it grows with every takeover.
+func (l *Log) Epoch() int64 {
+	return l.view().Epoch
+}
+
+// Secret returns 32 random bytes that were made with the journal. They are the same for all its
+// owners, and serve as the key for MACs over what the caller gives to clients.
+func (l *Log) Secret() []byte {
+	return l.view().Secret
+}
+
+// Stats returns the log's counts.
+func (l *Log) Stats() Stats {
+	v := l.view()
+	return Stats{
+		Epoch: v.Epoch, Head: v.Barrier, Durable: v.Durable, PendingBytes: v.Pending, Outstanding: v.Outstanding,
+		Slots: v.Stats.Slots, Bytes: v.Stats.Bytes,
+		Segments: v.Stats.Segments, Records: v.Stats.Records, SegmentBytes: v.Stats.SegmentBytes,
+		Repeated: v.Stats.Repeated, Recognised: v.Stats.Recognised,
+	}
+}
+
+// view returns the machine's state.
+func (l *Log) view() owner.View {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.machine.View()
+}
+
+// Limits at which replay becomes long: about a second of reading at 60 ms per request, or a quarter
+// of a second of decoding.
+const (
+	dueSlots = 4096
+	dueBytes = 64 << 20
+)
+
+// CheckpointDue reports whether replay has become long enough for a checkpoint to be worth its
+// cost: 4,096 slots or 64 MiB since the last one; for a state that is large itself, a quarter of
+// its bytes. Before Close, a checkpoint is worth it above Config.Readahead slots.
+func (l *Log) CheckpointDue(stateBytes int64) bool {
+	s := l.Stats()
+	return s.Slots >= dueSlots || s.Bytes >= max(dueBytes, stateBytes/4)
+}
+
+// Read returns the records of a durable slot with their positions, in the order of replay. It is
+// for payloads to which the state refers and which a checkpoint kept (Checkpoint.Commit). Errors:
+// ErrMissing, ErrCorrupt, ErrNewer, and those of the bucket.
+func (l *Log) Read(ctx context.Context, slot uint64) (iter.Seq2[int, []byte], error) {
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.CallTimeout)
+	defer cancel()
+	o, err := l.cfg.Bucket.Read(ctx, l.executor.Key(format.SlotKey(slot)))
+	if err != nil {
+		return nil, l.wrap(readError(err))
+	}
+	s, err := l.executor.Codec.Decode(o.Data)
+	if err == nil && s.Header.Slot != slot {
+		err = fmt.Errorf("%w: it says slot %d", format.ErrCorrupt, s.Header.Slot)
+	}
+	if err != nil {
+		return nil, l.wrap(readError(err))
+	}
+	return func(yield func(int, []byte) bool) {
+		i := 0
+		for _, b := range s.Batches {
+			for r := range b.Records() {
+				if !yield(i, r) {
+					return
+				}
+				i++
+			}
+		}
+	}, nil
+}
+
+// Close writes the remaining records, waits until all are acknowledged, and marks the journal as
+// closed, so that the next owner can start at once. A checkpoint that HEAD does not name, and is
+// not about to name, is aborted. If ctx ends first, or the log ends otherwise, the error says why,
+// and the next owner takes over as after a crash. When Close returns, all goroutines of the log
+// have ended. Close may be called after the log has ended; it then returns Err, or nil if the log
+// was closed cleanly.
+func (l *Log) Close(ctx context.Context) error {
+	l.mu.Lock()
+	l.perform(l.machine.Close(l.now()))
+	l.mu.Unlock()
+	select {
+	case <-l.done:
+	case <-ctx.Done():
+		l.mu.Lock()
+		l.perform(l.machine.Stop(fmt.Errorf("%w before everything was acknowledged: %w", ErrClosed, ctx.Err())))
+		l.mu.Unlock()
+	}
+	<-l.gone
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.machine.View().Err != nil {
+		return l.err
+	}
+	return nil
+}
+
+// because converts errors of the machine: once the log has ended, the reason replaces them.
+func (l *Log) because(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case l.err != nil && !errors.Is(err, ErrFull) && !errors.Is(err, ErrTooLarge):
+		return l.err
+	}
+	return err
+}
+
+func (l *Log) wrap(err error) error { return fmt.Errorf("journal %s: %w", l.cfg.Prefix, err) }
+
+func (l *Log) now() time.Duration { return time.Since(l.begun) }

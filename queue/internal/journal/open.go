@@ -1,0 +1,198 @@
+package journal
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/emitd/emitd/queue/internal/journal/format"
+	"github.com/emitd/emitd/queue/internal/journal/owner"
+	"github.com/emitd/emitd/storage/blob"
+)
+
+// The defaults of Config.
+const (
+	defaultWindow      = 8
+	leastGap           = 2 * time.Millisecond
+	mostGap            = 5 * time.Millisecond
+	defaultMaxPending  = 64 << 20
+	defaultPartSize    = 8 << 20
+	defaultReadahead   = 256
+	defaultCallTimeout = 15 * time.Second
+	defaultOpenTimeout = time.Minute
+	defaultMarkAfter   = time.Second
+	defaultMarkEvery   = time.Minute
+	readBytes          = 64 << 20
+)
+
+// withDefaults sets zero fields to their defaults, and returns an error for invalid ones.
+func (c Config) withDefaults() (Config, error) {
+	if c.Codec == nil {
+		c.Codec = NewCodec()
+	}
+	defaulted(&c.Window, defaultWindow)
+	defaulted(&c.MaxPending, defaultMaxPending)
+	defaulted(&c.PartSize, defaultPartSize)
+	defaulted(&c.Readahead, defaultReadahead)
+	defaulted(&c.CallTimeout, defaultCallTimeout)
+	defaulted(&c.OpenTimeout, defaultOpenTimeout)
+	defaulted(&c.MarkAfter, defaultMarkAfter)
+	defaulted(&c.MarkEvery, defaultMarkEvery)
+	switch {
+	case c.Bucket == nil:
+		return c, errors.New("config: Bucket is nil")
+	case c.StoreID == "" || c.Owner == "":
+		return c, fmt.Errorf("config: StoreID %q and Owner %q must be given", c.StoreID, c.Owner)
+	case c.Generation < 1:
+		return c, fmt.Errorf("config: Generation is %d, at least 1 is needed", c.Generation)
+	case c.Window < 0 || c.Window > owner.MaxWindow:
+		return c, fmt.Errorf("config: Window is %d, at most %d are allowed", c.Window, owner.MaxWindow)
+	case c.PartSize > format.MaxRaw/2:
+		return c, fmt.Errorf("config: PartSize is %d, at most %d are allowed", c.PartSize, format.MaxRaw/2)
+	case c.MinGap < 0 || c.MaxPending < 0 || c.PartSize < 0 || c.Readahead < 0 || c.CallTimeout < 0 || c.OpenTimeout < 0 || c.MarkAfter < 0 || c.MarkEvery < 0:
+		return c, errors.New("config: a negative number")
+	}
+	longest := format.PartKey(format.Checkpoint{}, 0)
+	if err := blob.CheckKey(c.Prefix + "/" + longest); err != nil {
+		return c, fmt.Errorf("config: Prefix %q: %w", c.Prefix, err)
+	}
+	return c, nil
+}
+
+func defaulted[T int | time.Duration](v *T, standard T) {
+	if *v == 0 {
+		*v = standard
+	}
+}
+
+func (c Config) machine() owner.Config {
+	least, most := c.MinGap, c.MinGap
+	if c.MinGap == 0 {
+		least, most = leastGap, mostGap
+	}
+	return owner.Config{
+		StoreID: c.StoreID, Generation: c.Generation, Owner: c.Owner, Adopt: c.Adopt, Name: c.Name, Salvage: c.Salvage, MarkAfter: c.MarkAfter, MarkEvery: c.MarkEvery,
+		Window: c.Window, MinGap: least, MaxGap: most, MaxSegment: maxSegment, MaxCall: MaxCall, MaxPending: c.MaxPending,
+		PartSize: c.PartSize, Readahead: c.Readahead, ReadBytes: readBytes, Rand: random,
+	}
+}
+
+// random returns 64 random bits from the operating system. A seeded generator would not do: a copy
+// of this process would draw the same numbers.
+func random() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return binary.LittleEndian.Uint64(b[:])
+}
+
+// Open takes over the journal and rebuilds the state in fold; see the package comment. The journal
+// is owned until the log is closed, ctx ends, or another process takes it over. If ctx carries a
+// deadline of the assignment (daemon.Trust), no request outlasts it. Failing requests are repeated
+// until nothing was read for OpenTimeout; a denied request is not repeated.
+//
+// Errors to act on: [GenerationError] (also if another process took over meanwhile), [ErrForeign],
+// [ErrFenced] (another run of this same process took over meanwhile), [ErrCorrupt], [ErrNewer],
+// [ErrMissing], [ErrRepairing], and those of package blob, such as blob.ErrDenied.
+func Open(ctx context.Context, cfg Config, fold Fold) (*Log, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("open journal: %w", err)
+	}
+	l := &Log{
+		cfg: cfg, executor: Executor{Bucket: cfg.Bucket, Prefix: cfg.Prefix, Codec: cfg.Codec}, begun: time.Now(), machine: owner.New(cfg.machine()),
+		answers: make(chan *answer), rearm: make(chan struct{}, 1), acks: make(chan uint64, 1),
+		done: make(chan struct{}), gone: make(chan struct{}), wakeAt: never,
+	}
+	l.ctx, l.cancel = context.WithCancel(ctx)
+	if err := l.takeOver(fold); err != nil {
+		l.cancel()
+		l.calls.Wait()
+		return nil, fmt.Errorf("open %w", l.wrap(err))
+	}
+	go l.run()
+	return l, nil
+}
+
+// takeOver drives the machine until it owns the journal.
+func (l *Log) takeOver(fold Fold) error {
+	timeout := time.NewTimer(l.cfg.OpenTimeout)
+	defer timeout.Stop()
+	var last error // error of the latest request that failed
+	effects := l.machine.Start(l.now())
+	for {
+		moved, err := l.rebuild(fold, effects)
+		if err != nil {
+			return err
+		}
+		if moved {
+			timeout.Reset(l.cfg.OpenTimeout)
+		}
+		if l.owned {
+			return nil
+		}
+		select {
+		case a := <-l.answers:
+			if a.failed() {
+				last = a.result.Err
+				l.trouble(a)
+			}
+			if fatal(a.result.Err, true) {
+				return a.result.Err
+			}
+			effects = l.machine.Result(l.now(), a.result)
+		case <-l.ctx.Done():
+			return errors.Join(l.ctx.Err(), last)
+		case <-timeout.C:
+			return errors.Join(fmt.Errorf("no progress for %s", l.cfg.OpenTimeout), last)
+		}
+	}
+}
+
+// rebuild carries out the effects of a takeover, and reports whether one of them added to the
+// state.
+func (l *Log) rebuild(fold Fold, effects []owner.Effect) (moved bool, err error) {
+	for _, e := range effects {
+		switch e := e.(type) {
+		case owner.Reset:
+			l.lost = nil
+			fold.Reset()
+		case owner.Restore:
+			moved, err = true, restore(fold, e.Part)
+		case owner.Replay:
+			moved, err = true, replay(fold, e.Segment)
+		case owner.Lost:
+			l.lost = append(l.lost, Lost{Slot: e.Slot, Next: e.Next, Err: e.Err})
+		case owner.End:
+			err = e.Err
+		default:
+			l.perform([]owner.Effect{e})
+		}
+		if err != nil {
+			return moved, err
+		}
+	}
+	return moved, nil
+}
+
+func restore(fold Fold, part *format.Segment) error {
+	for _, b := range part.Batches {
+		for chunk := range b.Records() {
+			if err := fold.Restore(chunk); err != nil {
+				return fmt.Errorf("restore checkpoint %d: %w", part.Header.Slot, err)
+			}
+		}
+	}
+	return nil
+}
+
+func replay(fold Fold, s *format.Segment) error {
+	for _, b := range s.Batches {
+		if err := fold.Replay(s.Header.Slot, time.UnixMicro(b.At), b.Records()); err != nil {
+			return fmt.Errorf("replay slot %d: %w", s.Header.Slot, err)
+		}
+	}
+	return nil
+}

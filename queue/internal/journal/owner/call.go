@@ -1,0 +1,109 @@
+package owner
+
+import (
+	"errors"
+	"time"
+
+	"github.com/emitd/emitd/queue/internal/journal/format"
+)
+
+// The pause before a repeated attempt begins with firstPause, doubles each time, and is at most
+// lastPause.
+const (
+	firstPause = 20 * time.Millisecond
+	lastPause  = 2 * time.Second
+)
+
+// believesAfter is how often an object is read again before it counts as corrupt.
+const believesAfter = 2
+
+// call emits a call and records it as in flight.
+func (m *Machine) call(c *Call) {
+	m.lastID++
+	c.ID = m.lastID
+	m.calls[c.ID] = c
+	m.emit(c)
+}
+
+// again repeats a call with the same bytes.
+func (m *Machine) again(c *Call, least time.Duration) {
+	next := *c
+	next.Attempt++
+	next.After = max(m.pause(c.Attempt), least)
+	m.stats.Repeated++
+	m.call(&next)
+}
+
+// pause returns the pause before an attempt. Half of it is random, so that owners do not retry in
+// step.
+func (m *Machine) pause(attempt int) time.Duration {
+	p := min(firstPause<<min(attempt, 10), lastPause)
+	return p/2 + time.Duration(m.cfg.Rand()%uint64(p/2))
+}
+
+// Result handles the answer to a call.
+func (m *Machine) Result(now time.Duration, r Result) []Effect {
+	c, ok := m.calls[r.ID]
+	if !ok || m.phase == ended {
+		return m.effects()
+	}
+	delete(m.calls, r.ID)
+	if c.Op == ReadHead && r.Answer == Done {
+		if r.head, r.Err = format.DecodeHead(r.Data); r.Err != nil {
+			r.Answer = Broken
+		}
+	}
+	switch {
+	case r.Answer == Broken && (c.broken >= believesAfter || errors.Is(r.Err, format.ErrNewer)):
+		if c.Op == ReadSlot {
+			m.unreadable(c, r)
+		} else {
+			m.end(broken(c.Key, r.Err))
+		}
+	case r.Answer == Broken: // a read may be torn although the object is whole
+		c.broken++
+		m.again(c, r.Retry)
+	case c.Op == List || c.Op == Delete:
+		m.collected(c, r)
+	case c.Op == CopyHead && c.Attempt >= givesUpAfter:
+	case r.Answer == Failed, r.Answer == Unknown:
+		m.again(c, r.Retry)
+	case m.phase == taking:
+		m.taken(c, r)
+	default:
+		m.owned(now, c, r)
+	}
+	return m.effects()
+}
+
+// taken handles answers during the takeover.
+func (m *Machine) taken(c *Call, r Result) {
+	switch c.Op {
+	case ReadHead:
+		m.readHead(r)
+	case CreateHead, ReplaceHead:
+		m.claimed(r)
+	case ReadPart:
+		m.readPart(c, r)
+	case ReadSlot:
+		m.readSlot(c, r)
+	case CreateSlot:
+		m.fenced(c, r)
+	}
+}
+
+// owned handles answers while the machine owns the journal.
+func (m *Machine) owned(now time.Duration, c *Call, r Result) {
+	switch c.Op {
+	case CreateSlot, CreatePart:
+		m.wrote(now, c, r)
+	case ReadHeader:
+		m.compare(now, c, r)
+	case ReplaceHead, ReadHead:
+		m.changed(now, c, r)
+	}
+}
+
+func slotCall(op Op, slot uint64) *Call {
+	return &Call{Op: op, Key: format.SlotKey(slot), slot: slot}
+}

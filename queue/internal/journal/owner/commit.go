@@ -1,0 +1,289 @@
+package owner
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/emitd/emitd/queue/internal/journal/format"
+)
+
+// minTime is before every time of a journal.
+const minTime = math.MinInt64
+
+// commits is the pipeline of segments:
+//
+//	gather ─▶ sealed ─▶ window (outstanding, at most W) ─▶ durable
+//
+// Slots are numbered in this order without gaps, so the slot of a record is known when it is
+// appended.
+type commits struct {
+	gather  *format.Body // records of the next segment; nil if there are none
+	sealed  []format.Body
+	window  []outstanding // slots durable+1 … next-1
+	next    uint64        // the slot of the next segment to be cut
+	durable uint64
+	pending int // bytes in gather, sealed and window
+	lastCut time.Duration
+	latency time.Duration // latency of a write, smoothed
+	last    uint64        // put ID of the newest segment or fence; 0: not known
+
+	// Only the newest segment proves that its records exist, until the next one is written. If
+	// none follows, a mark is written: a segment without records.
+	unmarked bool          // no mark or segment follows the newest records
+	ackedAt  time.Duration // when durable last grew
+	markedAt time.Duration // when the newest mark was cut
+	wake     time.Duration // when Tick is requested
+}
+
+type outstanding struct {
+	write  *Write
+	bytes  int
+	cut    time.Duration // when it was cut
+	landed bool
+}
+
+// overhead is the most bytes that a record takes in a body in addition to its own.
+const overhead = 16
+
+// own begins the ownership; first is the first slot for records (R5).
+func (m *Machine) own(first uint64) {
+	t := m.take
+	m.phase, m.head, m.version = owning, t.mine, t.version
+	m.log.next, m.log.durable = first, first-1
+	m.log.latency = m.cfg.MaxGap * time.Duration(m.cfg.Window) // until a write was measured
+	m.log.last = t.link
+	m.gc.kept = t.kept
+	m.take = nil
+	clear(m.calls)
+	m.emit(Own{})
+	m.copyHead()
+}
+
+// newest returns the highest slot that has a record.
+func (m *Machine) newest() uint64 {
+	slot := m.log.next + uint64(len(m.log.sealed))
+	if m.log.gather == nil {
+		slot--
+	}
+	return slot
+}
+
+// Append adds records to the segment that is being gathered and returns its slot. If at is before
+// the journal's newest time, that time is used.
+func (m *Machine) Append(now time.Duration, at int64, records [][]byte) (uint64, []Effect, error) {
+	size := 0
+	for _, r := range records {
+		size += len(r) + overhead
+	}
+	switch {
+	case m.phase == ended && m.err != nil:
+		return 0, nil, m.err
+	case m.phase != owning:
+		return 0, nil, ErrClosed
+	case len(records) == 0:
+		return m.newest(), nil, nil
+	case size > m.cfg.MaxCall:
+		return 0, nil, fmt.Errorf("%w: about %d bytes, at most %d are allowed", ErrTooLarge, size, m.cfg.MaxCall)
+	case m.log.pending > 0 && m.log.pending+size > m.cfg.MaxPending:
+		return 0, nil, ErrFull
+	}
+	l := &m.log
+	if l.gather != nil && l.gather.Len()+size > m.cfg.MaxSegment {
+		m.seal()
+	}
+	m.time = max(m.time, at)
+	fresh := l.gather == nil
+	if fresh {
+		b := format.NewBody(m.time)
+		l.gather = &b
+	}
+	before := l.gather.Len()
+	if fresh {
+		before = 0
+	}
+	l.gather.Add(m.time, records...)
+	l.pending += l.gather.Len() - before
+	slot := m.newest()
+	if l.gather.Len() >= m.cfg.MaxSegment {
+		m.seal()
+	}
+	m.pump(now)
+	return slot, m.effects(), nil
+}
+
+// seal ends the segment that is being gathered, if there is one. It is cut as soon as the window
+// allows.
+func (m *Machine) seal() {
+	if m.log.gather != nil {
+		m.log.sealed = append(m.log.sealed, *m.log.gather)
+		m.log.gather = nil
+	}
+}
+
+// Tick tells the machine the time.
+func (m *Machine) Tick(now time.Duration) []Effect {
+	m.log.wake = never
+	if m.owns() {
+		m.pump(now)
+	}
+	return m.effects()
+}
+
+// pump cuts segments while the window has room.
+func (m *Machine) pump(now time.Duration) {
+	for l := &m.log; m.room(); {
+		switch due := l.lastCut + m.gap(); {
+		case len(l.sealed) > 0:
+			body := l.sealed[0]
+			l.sealed[0] = format.Body{}
+			l.sealed = l.sealed[1:]
+			m.cut(now, body)
+		case l.gather == nil:
+			m.mark(now)
+			return
+		case now >= due || m.phase == closing:
+			body := *l.gather
+			l.gather = nil
+			m.cut(now, body)
+		default:
+			if l.wake != due {
+				l.wake = due
+				m.emit(Wake{At: due})
+			}
+			return
+		}
+	}
+}
+
+// mark cuts a segment without records if the journal has been idle for long enough.
+func (m *Machine) mark(now time.Duration) {
+	l := &m.log
+	if !l.unmarked || m.cfg.MarkAfter == 0 || m.phase != owning || len(l.window) > 0 || m.head.Known > l.durable {
+		return
+	}
+	if due := max(l.ackedAt+m.cfg.MarkAfter, l.markedAt+m.cfg.MarkEvery); now < due {
+		if l.wake != due {
+			l.wake = due
+			m.emit(Wake{At: due})
+		}
+		return
+	}
+	body := format.NewBody(m.time)
+	body.Add(m.time)
+	l.pending += body.Len()
+	m.cut(now, body)
+	l.unmarked, l.markedAt = false, now
+}
+
+// gap returns the time between two segments under load.
+func (m *Machine) gap() time.Duration {
+	return max(m.cfg.MinGap, min(m.cfg.MaxGap, m.log.latency/time.Duration(m.cfg.Window)))
+}
+
+// room reports whether another slot may be outstanding. The window counts from the lowest slot that
+// is not acknowledged, even if higher ones are written already, because the next owner's fence
+// voids exactly that many slots.
+func (m *Machine) room() bool {
+	return len(m.log.window) < m.cfg.Window
+}
+
+// cut gives the next slot to a body and writes it as a segment.
+func (m *Machine) cut(now time.Duration, body format.Body) {
+	l := &m.log
+	w := &Write{
+		Header: format.Header{Slot: l.next, Epoch: m.head.Epoch, PutID: m.cfg.Rand(), Previous: l.last, Known: l.durable},
+		Body:   body,
+	}
+	l.last, l.unmarked = w.Header.PutID, true
+	if c := m.ckpt; c != nil && c.upTo == l.next {
+		c.ref.Last = l.last
+	}
+	l.window = append(l.window, outstanding{write: w, bytes: body.Len(), cut: now})
+	m.stats.Segments++
+	m.stats.Records += int64(body.Records())
+	c := slotCall(CreateSlot, l.next)
+	c.Write = w
+	l.next++
+	l.lastCut = now
+	m.call(c)
+}
+
+// wrote handles the answer to the write of a segment or of a part of a checkpoint.
+func (m *Machine) wrote(now time.Duration, c *Call, r Result) {
+	if r.Answer == Done {
+		m.done(now, c)
+		return
+	}
+	// The key is taken, by an earlier attempt of ours or by another process. The header tells.
+	m.call(&Call{Op: ReadHeader, Key: c.Key, write: c})
+}
+
+func (m *Machine) done(now time.Duration, c *Call) {
+	if c.Op == CreatePart {
+		m.stored(c)
+	} else {
+		m.landed(now, c.slot)
+	}
+}
+
+// compare handles the header of an object that existed already.
+func (m *Machine) compare(now time.Duration, c *Call, r Result) {
+	h, w := r.Header, c.write
+	switch {
+	case r.Answer == NotFound: // refused although the key does not exist: some stores do that
+		m.again(w, 0)
+	case h.SamePut(w.Write.Header):
+		m.stats.Recognised++
+		m.done(now, w)
+	case h.Epoch > m.head.Epoch && w.Op == CreateSlot:
+		m.end(fmt.Errorf("slot %d: %w: epoch %d, ours is %d", w.slot, ErrFenced, h.Epoch, m.head.Epoch))
+	default:
+		m.end(corrupt(w.Key, "epoch %d wrote it, in the window of epoch %d", h.Epoch, m.head.Epoch))
+	}
+}
+
+// landed marks a slot as written, and acknowledges slots strictly in order.
+func (m *Machine) landed(now time.Duration, slot uint64) {
+	l := &m.log
+	o := &l.window[slot-l.durable-1]
+	if o.landed {
+		return
+	}
+	o.landed = true
+	l.latency += (now - o.cut - l.latency) / 8
+	size := int64(o.write.Size())
+	m.stats.Slots++
+	m.stats.Bytes += size
+	m.stats.SegmentBytes += size
+	before := l.durable
+	for len(l.window) > 0 && l.window[0].landed {
+		l.pending -= l.window[0].bytes
+		l.window[0] = outstanding{}
+		l.window = l.window[1:]
+		l.durable++
+	}
+	if l.durable > before {
+		l.ackedAt = now
+		m.emit(Ack{Slot: l.durable})
+	}
+	m.pump(now)
+	m.progress()
+}
+
+// Close accepts no more records, writes what is left, and then marks HEAD as closed.
+func (m *Machine) Close(now time.Duration) []Effect {
+	switch m.phase {
+	case owning:
+		m.phase = closing
+		if m.change == nil { // otherwise HEAD is about to name it
+			m.ckpt = nil
+		}
+		m.seal()
+		m.pump(now)
+		m.progress()
+	case idle, taking:
+		m.end(ErrClosed)
+	}
+	return m.effects()
+}

@@ -1,0 +1,162 @@
+package worker
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	mathrand "math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/emitd/emitd/queue"
+)
+
+const (
+	firstPause   = 100 * time.Millisecond
+	longestPause = 5 * time.Second
+	// saturatedWait is how long a claim waits if types at their limit are left out: one of
+	// their places may become free meanwhile.
+	saturatedWait = time.Second
+	// salvage is the time limit for finding and releasing the jobs of a claim call that was
+	// cancelled.
+	salvage = 2 * time.Second
+)
+
+// claims claims jobs and starts their runs until ctx ends.
+func (w *Worker) claims(ctx context.Context, jobs *sync.WaitGroup) {
+	pause := firstPause
+	for ctx.Err() == nil {
+		n, types, saturated := w.room()
+		if n <= 0 {
+			select {
+			case <-ctx.Done():
+			case <-w.freed:
+			}
+			continue
+		}
+		req := queue.ClaimRequest{
+			Worker: w.cfg.Name, Types: types, Max: n, Wait: w.cfg.Wait, Visibility: w.cfg.Visibility,
+			RequestID: strings.ToLower(rand.Text()[:16]),
+		}
+		if saturated {
+			req.Wait = min(req.Wait, saturatedWait)
+		}
+		asked := time.Now()
+		claims, err := w.svc.Claim(ctx, w.cfg.Queue, req)
+		switch {
+		case ctx.Err() != nil:
+			w.giveBack(ctx, req, claims, err)
+			return
+		case err != nil:
+			w.cfg.Hooks.erred(fmt.Errorf("claim: %w", err))
+			rest(ctx, jitter(pause))
+			pause = min(2*pause, longestPause)
+			continue
+		}
+		pause = firstPause
+		for _, c := range claims[:min(n, len(claims))] {
+			w.start(ctx, c, asked, jobs)
+		}
+		if len(claims) > n { // the broker returned more than was asked for
+			w.giveBack(ctx, req, claims[n:], nil)
+		}
+		if len(claims) == 0 && time.Since(asked) < req.Wait/2 {
+			rest(ctx, jitter(saturatedWait)) // the broker does not wait
+		}
+	}
+}
+
+// start starts the run of a claimed job.
+func (w *Worker) start(ctx context.Context, c queue.Claimed, asked time.Time, jobs *sync.WaitGroup) {
+	if c.For <= 0 {
+		c.For = w.cfg.Visibility
+	}
+	r := newRun(ctx, c, asked)
+	w.enter(r)
+	jobs.Go(func() { w.work(r) })
+}
+
+// giveBack releases the jobs of a cancelled claim call. If its answer was lost, the repeated call
+// returns the same jobs; otherwise they would have to time out.
+func (w *Worker) giveBack(ctx context.Context, req queue.ClaimRequest, claims []queue.Claimed, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), salvage)
+	defer cancel()
+	if queue.TagOf(err) == queue.UnknownOutcome {
+		req.Wait = 0
+		if claims, err = w.svc.Claim(ctx, w.cfg.Queue, req); err != nil {
+			return
+		}
+	}
+	if len(claims) == 0 {
+		return
+	}
+	what := make([]queue.Settlement, len(claims))
+	for i, c := range claims {
+		what[i] = queue.Settlement{Verb: queue.Release, ID: c.Job.ID, Token: c.Token}
+	}
+	if _, err := w.svc.Settle(ctx, w.cfg.Queue, what); err != nil {
+		w.cfg.Hooks.erred(fmt.Errorf("release what was claimed last: %w", err))
+	}
+}
+
+// heartbeat extends the claims every third of the visibility timeout.
+func (w *Worker) heartbeat(ctx context.Context) {
+	every := w.cfg.Visibility / 3
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		runs := w.active()
+		for len(runs) > 0 {
+			n := min(len(runs), queue.MaxCall)
+			w.extend(ctx, runs[:n], every)
+			runs = runs[n:]
+		}
+	}
+}
+
+// extend sends the heartbeats of some runs, and cancels those whose claims are over.
+func (w *Worker) extend(ctx context.Context, runs []*run, limit time.Duration) {
+	what := make([]queue.Settlement, len(runs))
+	for i, r := range runs {
+		what[i] = queue.Settlement{Verb: queue.Extend, ID: r.claim.Job.ID, Token: r.claim.Token, Visibility: w.cfg.Visibility}
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	asked := time.Now()
+	outcomes, err := w.svc.Settle(ctx, w.cfg.Queue, what)
+	if err != nil {
+		if ctx.Err() == nil || errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+			w.cfg.Hooks.erred(fmt.Errorf("heartbeat of %d jobs: %w", len(runs), err))
+		}
+		return
+	}
+	for i, o := range outcomes {
+		switch {
+		case i >= len(runs):
+		case o.Err == nil:
+			runs[i].extended(asked, w.cfg.Visibility)
+		case !transient(o.Err):
+			runs[i].over(o.Err)
+		}
+	}
+}
+
+func jitter(d time.Duration) time.Duration {
+	return d/2 + mathrand.N(d/2+1) // no secret
+}
+
+func rest(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}
