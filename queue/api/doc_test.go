@@ -18,7 +18,7 @@ import (
 
 func reference(t *testing.T) string {
 	t.Helper()
-	b, err := os.ReadFile("../../../docs/reference/queue-http.md")
+	b, err := os.ReadFile("../../docs/reference/queue-http.md")
 	if err != nil {
 		t.Fatal(err)
 	}
