@@ -37,15 +37,22 @@ func free(pkg string) bool {
 }
 
 type listed struct {
-	ImportPath, Dir string
-	GoFiles         []string
-	Imports, Deps   []string
+	ImportPath, Name, Dir string
+	GoFiles               []string
+	Imports, Deps         []string
+	Export                string // the file with the compiled package's declarations
 }
 
 // list returns the packages of the module, as the go command reports them.
 func list(t *testing.T) map[string]listed {
 	t.Helper()
-	cmd := exec.Command("go", "list", "-json=ImportPath,Dir,GoFiles,Imports,Deps", "./...")
+	return goList(t, "./...")
+}
+
+// goList returns the packages that go list reports, by their path without the module's.
+func goList(t *testing.T, args ...string) map[string]listed {
+	t.Helper()
+	cmd := exec.Command("go", append([]string{"list", "-json=ImportPath,Name,Dir,GoFiles,Imports,Deps,Export"}, args...)...)
 	cmd.Dir = filepath.Join("..", "..")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
