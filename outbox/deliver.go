@@ -115,7 +115,7 @@ func (s *session) judge(t *tally, row Row, err error) {
 		t.hung++
 		f = waits
 	default:
-		o := s.r.cfg.judge(row, err, rand.Float64()) //nolint:gosec // jitter is no secret
+		o := s.r.cfg.judge(row, err, rand.Float64())
 		s.failed(o, err)
 		t.outcomes = append(t.outcomes, o)
 		f = waits

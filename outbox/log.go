@@ -302,5 +302,5 @@ func ShardOf(key string) int { return int(sha256.Sum256([]byte(key))[0]) % Shard
 // independent of the shard.
 func LockOf(key string) int32 {
 	sum := sha256.Sum256([]byte(key))
-	return int32(binary.BigEndian.Uint32(sum[1:5])) //nolint:gosec // any number will do
+	return int32(binary.BigEndian.Uint32(sum[1:5]))
 }

@@ -149,7 +149,7 @@ func spanContext(parent, state string) (trace.SpanContext, bool) {
 // Shard returns the shard of the message's key, or a random one for a message without a key.
 func (m Message) Shard() int {
 	if m.Key == "" {
-		return rand.IntN(Shards) //nolint:gosec // spreads, is no secret
+		return rand.IntN(Shards)
 	}
 	return ShardOf(m.Key)
 }

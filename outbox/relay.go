@@ -180,7 +180,7 @@ func (r *Relay) Run(ctx context.Context, a *daemon.Assignment) error {
 			return context.Cause(ctx)
 		case errors.Is(err, ErrMoved):
 			log.Debug("outbox cursor moved; claiming again", "error", err)
-			if time.Since(began) < firstPause && !sleep(ctx, a.Draining(), firstPause/2+rand.N(firstPause)) { //nolint:gosec // jitter is no secret
+			if time.Since(began) < firstPause && !sleep(ctx, a.Draining(), firstPause/2+rand.N(firstPause)) {
 				return context.Cause(ctx) // nil if the unit drains
 			}
 			continue
@@ -193,7 +193,7 @@ func (r *Relay) Run(ctx context.Context, a *daemon.Assignment) error {
 		if time.Since(began) > time.Minute {
 			pause = firstPause
 		}
-		wait := pause/2 + rand.N(pause) //nolint:gosec // jitter is no secret
+		wait := pause/2 + rand.N(pause)
 		log.Warn("outbox relay is interrupted", "error", err, "retry_in", wait)
 		if !sleep(ctx, a.Draining(), wait) {
 			return context.Cause(ctx) // nil if the unit drains

@@ -157,7 +157,7 @@ func (b *breaker) result(s state, rest time.Duration) {
 		return
 	case b.pause == 0 || !now.Before(b.until): // otherwise this call began before, too: the pause is not doubled
 		b.pause = min(max(2*b.pause, breakFirst), breakLast)
-		b.until = now.Add(b.pause/2 + rand.N(b.pause)) //nolint:gosec // jitter is no secret
+		b.until = now.Add(b.pause/2 + rand.N(b.pause))
 	}
 	if at := now.Add(min(rest, breakMost)); at.After(b.until) {
 		b.until = at

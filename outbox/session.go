@@ -322,12 +322,12 @@ func (s *session) part(rows []Row) [][]Row {
 
 // worker returns the worker of a key. Rows without a key are spread over the workers in turn.
 func (s *session) worker(key string) int32 {
-	n := uint32(len(s.workers)) //nolint:gosec // few
+	n := uint32(len(s.workers))
 	if key == "" {
 		s.next++
-		return int32(s.next % n) //nolint:gosec // less than n
+		return int32(s.next % n)
 	}
-	return int32(hash(key) % n) //nolint:gosec // less than n
+	return int32(hash(key) % n)
 }
 
 // part reports that one lot of the page is done.

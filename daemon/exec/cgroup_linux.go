@@ -39,7 +39,7 @@ func newCgroups() *cgroups {
 	}
 	endLeftCgroups(parent)
 	c := &cgroups{dir: filepath.Join(parent, cgroupPrefix+strconv.Itoa(os.Getpid()))}
-	if err := os.Mkdir(c.dir, 0o755); err != nil { //nolint:gosec // its content is the kernel's
+	if err := os.Mkdir(c.dir, 0o755); err != nil { // its content is the kernel's
 		return nil
 	}
 	if c.lock, err = lockCgroup(c.dir); err != nil {
@@ -111,7 +111,7 @@ func lockCgroup(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil { //nolint:gosec // descriptors are small
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil { // descriptors are small
 		_ = f.Close()
 		return nil, errLocked
 	}
@@ -155,7 +155,7 @@ func endLeftCgroups(parent string) {
 // make returns a control group for a run, or nil.
 func (c *cgroups) make(run uint64) *cgroup {
 	dir := filepath.Join(c.dir, strconv.FormatUint(run, 10))
-	if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // its content is the kernel's
+	if err := os.Mkdir(dir, 0o755); err != nil { // its content is the kernel's
 		return nil
 	}
 	fd, err := unix.Open(dir, unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_RDONLY, 0)

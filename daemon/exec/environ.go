@@ -163,7 +163,7 @@ func cause(err error) error {
 // rights returns the user whose rights the command has; nil means emitd's.
 func (c Config) rights() (*user, error) {
 	if c.User == "" && c.Group == "" {
-		return nil, nil //nolint:nilnil // no other user
+		return nil, nil // no other user
 	}
 	me, err := osuser.Current()
 	if err != nil {
@@ -182,7 +182,7 @@ func (c Config) rights() (*user, error) {
 		}
 	}
 	if u.Uid == me.Uid && gid == me.Gid {
-		return nil, nil //nolint:nilnil // no other user
+		return nil, nil // no other user
 	}
 	if os.Geteuid() != 0 {
 		return nil, fmt.Errorf("user and group need emitd to run as root; it runs as %s", me.Username)
@@ -197,7 +197,7 @@ func (c Config) rights() (*user, error) {
 
 func number(id string) uint32 {
 	n, _ := strconv.ParseUint(id, 10, 32)
-	return uint32(n) //nolint:gosec // 32 bits
+	return uint32(n) // 32 bits
 }
 
 func lookupUser(name string) (*osuser.User, error) {

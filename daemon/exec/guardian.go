@@ -167,7 +167,7 @@ func socketPair() (*net.UnixConn, *os.File, error) {
 	if err != nil {
 		return nil, nil, os.NewSyscallError("socketpair", err)
 	}
-	ours, theirs := os.NewFile(uintptr(fds[0]), "guardian"), os.NewFile(uintptr(fds[1]), "emitd") //nolint:gosec // descriptors are small
+	ours, theirs := os.NewFile(uintptr(fds[0]), "guardian"), os.NewFile(uintptr(fds[1]), "emitd") // descriptors are small
 	defer ours.Close()
 	conn, err := net.FileConn(ours)
 	if err != nil {
@@ -321,7 +321,7 @@ func (l *link) start(g *group, c *program, deadline instant, files ...*os.File) 
 	defer closeAll(files...)
 	var fds []int
 	for _, f := range files {
-		fds = append(fds, int(f.Fd())) //nolint:gosec // descriptors are small
+		fds = append(fds, int(f.Fd())) // descriptors are small
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -175,16 +175,16 @@ func (g *guard) run() {
 }
 
 func (g *guard) wait() error {
-	fds := []unix.PollFd{{Fd: int32(g.wake[0]), Events: unix.POLLIN}} //nolint:gosec // descriptors are small
+	fds := []unix.PollFd{{Fd: int32(g.wake[0]), Events: unix.POLLIN}} // descriptors are small
 	if !g.orphaned {
 		events := int16(unix.POLLIN)
 		if len(g.out) > 0 {
 			events |= unix.POLLOUT
 		}
-		fds = append(fds, unix.PollFd{Fd: int32(g.conn), Events: events}) //nolint:gosec // descriptors are small
+		fds = append(fds, unix.PollFd{Fd: int32(g.conn), Events: events}) // descriptors are small
 	}
 	if g.reaper != 0 && !g.orphaned {
-		fds = append(fds, unix.PollFd{Fd: int32(g.reaper)}) //nolint:gosec // descriptors are small
+		fds = append(fds, unix.PollFd{Fd: int32(g.reaper)}) // descriptors are small
 	}
 	err := g.alarm.wait(g.next(), fds)
 	if g.reaper != 0 && !g.orphaned && fds[len(fds)-1].Revents != 0 {

@@ -39,7 +39,7 @@ func TestCommandsInheritNoDescriptors(t *testing.T) {
 func TestACommandThatHangsBeforeItBeginsIsKilled(t *testing.T) {
 	t.Parallel()
 	program, marker := filepath.Join(t.TempDir(), "program"), filepath.Join(t.TempDir(), "ran")
-	if err := os.WriteFile(program, []byte("#!/bin/sh\ntouch "+marker+"\n"), 0o700); err != nil { //nolint:gosec // a program
+	if err := os.WriteFile(program, []byte("#!/bin/sh\ntouch "+marker+"\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	r := try(t, Config{Command: sh("exit 0")})

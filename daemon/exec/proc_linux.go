@@ -51,7 +51,7 @@ func (a *alarm) wait(until instant, fds []unix.PollFd) error {
 	if err := unix.TimerfdSettime(a.timer, unix.TFD_TIMER_ABSTIME, &spec, nil); err != nil {
 		return fmt.Errorf("set timer: %w", err)
 	}
-	fds = append(fds, unix.PollFd{Fd: int32(a.timer), Events: unix.POLLIN}) //nolint:gosec // descriptors are small
+	fds = append(fds, unix.PollFd{Fd: int32(a.timer), Events: unix.POLLIN}) // descriptors are small
 	if _, err := unix.Poll(fds, -1); err != nil && !errors.Is(err, unix.EINTR) {
 		return fmt.Errorf("poll: %w", err)
 	}

@@ -260,7 +260,7 @@ func (r *run) end(ctx context.Context) error {
 	case !complete:
 		r.log.Warn("a process that left the command's process group still holds its output: it may run on")
 	}
-	status := syscall.WaitStatus(r.group.last.Wait) //nolint:gosec // 16 bits
+	status := syscall.WaitStatus(r.group.last.Wait) // 16 bits
 	killed := status.Signaled() && status.Signal() == syscall.SIGKILL
 	if r.lost == nil && !r.signalled && killed && r.link.isClosing() {
 		r.lost = ErrGuardian // the guardian killed the group when it was closed

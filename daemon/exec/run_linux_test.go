@@ -97,7 +97,7 @@ func TestHowCommandsEnd(t *testing.T) {
 func notAProgram(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "data")
-	if err := os.WriteFile(path, []byte("\x00\x01\x02"), 0o700); err != nil { //nolint:gosec // it must look executable
+	if err := os.WriteFile(path, []byte("\x00\x01\x02"), 0o700); err != nil { // it must look executable
 		t.Fatal(err)
 	}
 	return path
@@ -318,7 +318,7 @@ func TestLongAndOddOutput(t *testing.T) {
 }
 
 // Run leaves neither processes nor descriptors behind.
-func TestRunsLeaveNothingBehind(t *testing.T) { //nolint:paralleltest // it counts the descriptors of the process
+func TestRunsLeaveNothingBehind(t *testing.T) { // not parallel: it counts the descriptors of the process
 	g := newGuardian(t, newJournal())
 	once := func() {
 		if err := try(t, Config{Command: sh("echo hello")}, with(g)).end(t); err != nil {

@@ -69,7 +69,7 @@ func scarce(err error) bool {
 func fork(w *ward, null *os.File, c *cgroup) (int, error) {
 	files := []uintptr{null.Fd(), null.Fd(), null.Fd()}
 	for i, fd := range w.files {
-		files[i+1] = uintptr(fd) //nolint:gosec // descriptors are small
+		files[i+1] = uintptr(fd) // descriptors are small
 	}
 	attr := processAttr(c)
 	attr.Setpgid = true

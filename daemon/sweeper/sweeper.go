@@ -142,7 +142,7 @@ type broom struct {
 // sweep repeats the task. It returns nil when the run drains or ctx ends, and daemon.ErrStale when
 // the fence refuses.
 func (b *broom) sweep(ctx context.Context) error {
-	pause := rand.N(min(b.task.Every, time.Minute)) //nolint:gosec // jitter is no secret
+	pause := rand.N(min(b.task.Every, time.Minute))
 	t := time.NewTimer(pause)
 	defer t.Stop()
 	for wait(ctx, b.a, t.C) {
@@ -213,5 +213,5 @@ func (b *broom) failed(err error) time.Duration {
 
 // jitter returns d ±10 %.
 func (b *broom) jitter(d time.Duration) time.Duration {
-	return d*9/10 + rand.N(d/5+1) //nolint:gosec // jitter is no secret
+	return d*9/10 + rand.N(d/5+1)
 }

@@ -57,7 +57,7 @@ func RetryBusy(ctx context.Context, attempt func() error) error {
 		default:
 			return errors.Join(ctx.Err(), cmp.Or(err, now))
 		}
-		timer := time.NewTimer(pause/2 + rand.N(pause)) //nolint:gosec // jitter is no secret
+		timer := time.NewTimer(pause/2 + rand.N(pause))
 		select {
 		case <-timer.C:
 		case <-ctx.Done():

@@ -63,7 +63,7 @@ type storm struct {
 
 func (s *storm) run() {
 	var writers, relays sync.WaitGroup
-	s.writing.Store(int32(s.cfg.Writers)) //nolint:gosec // a few
+	s.writing.Store(int32(s.cfg.Writers))
 	for i := range s.cfg.Writers {
 		writers.Go(func() {
 			defer s.writing.Add(-1)
@@ -87,7 +87,7 @@ func (s *storm) run() {
 
 // write runs one writer: transactions of one to four messages, every fifth rolled back.
 func (s *storm) write(writer int) {
-	rng := rand.New(rand.NewPCG(uint64(writer), 4)) //nolint:gosec // a storm is no secret
+	rng := rand.New(rand.NewPCG(uint64(writer), 4))
 	for n := range s.cfg.Transactions {
 		tx, err := s.Begin(s.ctx)
 		if err != nil {
@@ -152,7 +152,7 @@ func flaky(text string) bool  { return hash(text)%11 == 1 }
 // deliver is the sink.
 func (s *storm) deliver(row outbox.Row) error {
 	text := string(row.Payload)
-	if poison(text) || flaky(text) && row.Attempt == 1 && rand.IntN(4) > 0 { //nolint:gosec // not a secret
+	if poison(text) || flaky(text) && row.Attempt == 1 && rand.IntN(4) > 0 {
 		return errors.New("refused")
 	}
 	s.mu.Lock()
@@ -169,13 +169,13 @@ func (s *storm) deliver(row outbox.Row) error {
 func (s *storm) round(ctx context.Context, relays *sync.WaitGroup, n int) {
 	s.epoch++
 	instances := 1 + n%3
-	life, end := context.WithTimeout(ctx, s.cfg.Round/2+rand.N(s.cfg.Round/2)) //nolint:gosec // not a secret
+	life, end := context.WithTimeout(ctx, s.cfg.Round/2+rand.N(s.cfg.Round/2))
 	defer end()
 	var here sync.WaitGroup
 	for i := range instances {
 		r := &stormRelay{s: s, claim: outbox.Claim{Subscription: sub, Index: i, Instances: instances, Epoch: s.epoch}}
 		own := life
-		if rand.IntN(3) == 0 { //nolint:gosec // not a secret
+		if rand.IntN(3) == 0 {
 			own = ctx // the relay does not notice its end
 			relays.Go(func() { r.run(own) })
 			continue
@@ -274,7 +274,7 @@ func (r *stormRelay) explain(ctx context.Context, err error) {
 
 // step delivers one page and the lanes that are due.
 func (r *stormRelay) step(ctx context.Context) error {
-	page, err := r.cur.Next(ctx, outbox.Limit{Rows: 1 + rand.IntN(40), Bytes: 1 << 20}) //nolint:gosec // not a secret
+	page, err := r.cur.Next(ctx, outbox.Limit{Rows: 1 + rand.IntN(40), Bytes: 1 << 20})
 	if err != nil {
 		return err
 	}
@@ -303,7 +303,7 @@ func (r *stormRelay) step(ctx context.Context) error {
 			r.parked[row.Key] = row.Key != ""
 		}
 	}
-	if rand.IntN(60) == 0 { //nolint:gosec // not a secret
+	if rand.IntN(60) == 0 {
 		return errors.Join(outbox.ErrMoved, errors.New("it died before it confirmed"))
 	}
 	return r.cur.Advance(ctx, page.Mark, out)

@@ -358,12 +358,12 @@ func (d *decoder) decode(row *outbox.Row, i int, v [][]byte) (size int, err erro
 	if len(v) != 11 || len(v[0]) != 8 || len(v[1]) != 2 || len(v[2]) != 8 || len(v[3]) != len(uuid.UUID{}) {
 		return 0, fmt.Errorf("%w: the outbox has columns of other types", outbox.ErrSchema)
 	}
-	row.Seq, row.Shard, row.Attempt = int64(binary.BigEndian.Uint64(v[0])), int(binary.BigEndian.Uint16(v[1])), 1 //nolint:gosec // as sent
-	row.CreatedAt = moment(int64(binary.BigEndian.Uint64(v[2])))                                                  //nolint:gosec // as sent
+	row.Seq, row.Shard, row.Attempt = int64(binary.BigEndian.Uint64(v[0])), int(binary.BigEndian.Uint16(v[1])), 1
+	row.CreatedAt = moment(int64(binary.BigEndian.Uint64(v[2])))
 	copy(row.ID[:], v[3])
-	from := int32(len(d.keys)) //nolint:gosec // at most a chunk
+	from := int32(len(d.keys)) // at most a chunk
 	d.keys = append(d.keys, v[4]...)
-	d.spans = append(d.spans[:i], [2]int32{from, int32(len(d.keys))}) //nolint:gosec // at most a chunk
+	d.spans = append(d.spans[:i], [2]int32{from, int32(len(d.keys))}) // at most a chunk
 	row.Topic, row.Type = d.intern(v[5]), d.intern(v[6])
 	if len(v[7]) > 0 {
 		row.Headers = headersOf(v[7])

@@ -22,7 +22,7 @@ type laneTable struct {
 }
 
 func (t *laneTable) add(at ranges.Lane, o outbox.Outcome) {
-	t.shards, t.keys, t.solos = append(t.shards, int16(at.Shard)), append(t.keys, at.Key), append(t.solos, at.Solo) //nolint:gosec // below Shards
+	t.shards, t.keys, t.solos = append(t.shards, int16(at.Shard)), append(t.keys, at.Key), append(t.solos, at.Solo) // below Shards
 	t.held, t.attempts = append(t.held, o.Kind == outbox.Held), append(t.attempts, o.Attempts)
 	t.micros, t.causes = append(t.micros, max(o.RetryIn, 0).Microseconds()), append(t.causes, ranges.Cause(o.Cause))
 }

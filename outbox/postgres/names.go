@@ -30,7 +30,7 @@ func (n names) scope() string { return "emitd." + n.schema + "." + n.prefix + "o
 // locks is the class of the log's advisory locks on shards. The class of its locks on keys is one higher.
 func (n names) locks() int32 {
 	sum := sha256.Sum256([]byte(n.scope()))
-	return int32(binary.BigEndian.Uint32(sum[:4]) >> 2) //nolint:gosec // 30 bits
+	return int32(binary.BigEndian.Uint32(sum[:4]) >> 2) // 30 bits
 }
 
 // channel is the channel of the log's notifications.

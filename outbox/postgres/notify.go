@@ -75,7 +75,7 @@ func (l *Log) listenOn() {
 		if time.Since(began) > time.Minute {
 			pause = firstPause
 		}
-		t := time.NewTimer(pause/2 + rand.N(pause)) //nolint:gosec // jitter is no secret
+		t := time.NewTimer(pause/2 + rand.N(pause))
 		select {
 		case <-t.C:
 		case <-l.ctx.Done():

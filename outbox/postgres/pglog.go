@@ -248,7 +248,7 @@ func (c Config) pool(connected func(context.Context, *pgx.Conn) error) (*pgxpool
 	if err != nil {
 		return nil, errors.New("outbox.url is no connection string")
 	}
-	p.MaxConns, p.MinConns = int32(c.MaxConns), 0 //nolint:gosec // validated
+	p.MaxConns, p.MinConns = int32(c.MaxConns), 0 // validated
 	p.ShouldPing = func(_ context.Context, idle pgxpool.ShouldPingParams) bool {
 		return idle.IdleDuration > time.Second && idle.Conn.PgConn().CheckConn() != nil //nolint:staticcheck // no round trip
 	}

@@ -168,7 +168,7 @@ func (p *Publisher) locks(messages []outbox.Message) (shards, keys []int32, whol
 		if m.Key == "" {
 			continue
 		}
-		ofShards[int32(outbox.ShardOf(m.Key))] = true //nolint:gosec // below Shards
+		ofShards[int32(outbox.ShardOf(m.Key))] = true // below Shards
 		if len(ofKeys) <= most {
 			ofKeys[outbox.LockOf(m.Key)] = true
 		}
@@ -251,7 +251,7 @@ func payloadOf(m outbox.Message) any {
 
 // values returns the columns of a message for a COPY.
 func values(m outbox.Message) []any {
-	return []any{int16(m.Shard()), m.ID, nullable(m.Key), m.Topic, nullable(m.Type), headerText(m.Headers), nullable(m.TraceParent), nullable(m.TraceState), payloadOf(m)} //nolint:gosec // below Shards
+	return []any{int16(m.Shard()), m.ID, nullable(m.Key), m.Topic, nullable(m.Type), headerText(m.Headers), nullable(m.TraceParent), nullable(m.TraceState), payloadOf(m)} // below Shards
 }
 
 const inserted = "shard, dedup_id, key, topic, type, headers, traceparent, tracestate, payload"
@@ -262,7 +262,7 @@ func (p *Publisher) insert(messages []outbox.Message) statement {
 		m := messages[0]
 		return statement{
 			p.names.q(`insert into ~outbox (` + inserted + `) select $1::smallint, $2::uuid, $3::text, $4::text, $5::text, $6::json, $7::text, $8::text, $9::bytea`),
-			[]any{int16(m.Shard()), m.ID.String(), nullable(m.Key), m.Topic, nullable(m.Type), headerText(m.Headers), nullable(m.TraceParent), nullable(m.TraceState), payloadOf(m)}, //nolint:gosec // below Shards
+			[]any{int16(m.Shard()), m.ID.String(), nullable(m.Key), m.Topic, nullable(m.Type), headerText(m.Headers), nullable(m.TraceParent), nullable(m.TraceState), payloadOf(m)}, // below Shards
 		}
 	}
 	args := arrays(messages)
@@ -279,7 +279,7 @@ func arrays(messages []outbox.Message) []any {
 	shards, ids, topics, payloads := make([]int16, n), make([]string, n), make([]string, n), make([][]byte, n)
 	keys, types, headers, parents, states := make([]*string, n), make([]*string, n), make([]*string, n), make([]*string, n), make([]*string, n)
 	for i, m := range messages {
-		shards[i], ids[i], topics[i], payloads[i] = int16(m.Shard()), m.ID.String(), m.Topic, m.Payload //nolint:gosec // below Shards
+		shards[i], ids[i], topics[i], payloads[i] = int16(m.Shard()), m.ID.String(), m.Topic, m.Payload // below Shards
 		keys[i], types[i], headers[i], parents[i], states[i] = nullable(m.Key), nullable(m.Type), headerText(m.Headers), nullable(m.TraceParent), nullable(m.TraceState)
 	}
 	return []any{shards, ids, keys, topics, types, headers, parents, states, payloads}
@@ -300,9 +300,9 @@ func (p *Publisher) insertPacked(messages []outbox.Message) statement {
 	packed := []byte{} // not null
 	begins, sizes := make([]int32, len(messages)), make([]*int32, len(messages))
 	for i, m := range messages {
-		begins[i] = int32(len(packed)) + 1 //nolint:gosec // together messages of at most MaxPayload
+		begins[i] = int32(len(packed)) + 1 // together messages of at most MaxPayload
 		if packed = append(packed, m.Payload...); m.Payload != nil {
-			sizes[i] = new(int32(len(m.Payload))) //nolint:gosec // at most MaxPayload
+			sizes[i] = new(int32(len(m.Payload))) // at most MaxPayload
 		}
 	}
 	const (

@@ -79,7 +79,7 @@ func TestVisibilityStorm(t *testing.T) {
 // before that is in the order of the locks.
 func (v *visibility) write(writer, each int) {
 	ctx := context.Background()
-	rng := rand.New(rand.NewPCG(uint64(writer), 7)) //nolint:gosec // a storm is no secret
+	rng := rand.New(rand.NewPCG(uint64(writer), 7))
 	for n := range each {
 		key := fmt.Sprint("key-", rng.IntN(40))
 		tx, err := v.app.Begin(ctx)

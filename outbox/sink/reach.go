@@ -81,7 +81,7 @@ type TLS struct {
 
 // Config reads the files and returns the TLS configuration.
 func (t TLS) Config() (*tls.Config, error) {
-	cfg := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName, InsecureSkipVerify: t.Insecure} //nolint:gosec // the user's own choice
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName, InsecureSkipVerify: t.Insecure} // the user's own choice
 	if t.CA != "" {
 		pem, err := os.ReadFile(t.CA)
 		if err != nil {

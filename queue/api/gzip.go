@@ -142,6 +142,6 @@ func (m *plainMessages) next() error {
 	}
 	text := m.ready.Bytes()
 	text[0] &^= 1
-	binary.BigEndian.PutUint32(text[1:], uint32(len(text)-messageHead)) //nolint:gosec // at most MaxBody
+	binary.BigEndian.PutUint32(text[1:], uint32(len(text)-messageHead)) // at most MaxBody
 	return nil
 }

@@ -63,7 +63,7 @@ func TestKilled(t *testing.T) {
 	for i := range 3 {
 		children.Go(func() {
 			for _, last := range []int{30 + 7*i, 20 + 11*i} { // then another takes its place
-				cmd := exec.CommandContext(ctx, os.Args[0]) //nolint:gosec // this very test
+				cmd := exec.CommandContext(ctx, os.Args[0]) // this very test
 				cmd.Env, cmd.Stderr = append(os.Environ(), childDir+"="+root), t.Output()
 				out, err := cmd.StdoutPipe()
 				if err == nil {

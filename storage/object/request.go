@@ -36,7 +36,7 @@ func (s *Store) insist(ctx context.Context, request func() error) error {
 		if err == nil || !passes(err) || try == tries || corrupt == corruptTries || ctx.Err() != nil {
 			return err
 		}
-		wait := max(pause/2+rand.N(pause/2), blob.RetryAfter(err)) //nolint:gosec // jitter is no secret
+		wait := max(pause/2+rand.N(pause/2), blob.RetryAfter(err))
 		if ended := sleep(ctx, wait); ended != nil {
 			return fmt.Errorf("%w (%w)", err, ended)
 		}

@@ -54,7 +54,7 @@ func (s *Store) run(ctx context.Context, st step) (*cluster, error) {
 		// The pause grows with the time that an attempt takes: two processes that collide must get that far apart.
 		took := max(time.Since(began), time.Microsecond)
 		if !guess {
-			if err := own.pause(ctx, min(rand.N(took<<min(round, 4)), maxPause)); err != nil { //nolint:gosec // jitter is no secret
+			if err := own.pause(ctx, min(rand.N(took<<min(round, 4)), maxPause)); err != nil {
 				return nil, err
 			}
 		}

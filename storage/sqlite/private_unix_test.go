@@ -12,7 +12,7 @@ import (
 
 // Only the owner may access what a store keeps, whatever the umask is. An operator who wants others
 // to use it changes the mode of the database, and the files beside it take that mode.
-func TestFilesAreTheOwnersAlone(t *testing.T) { //nolint:paralleltest // the umask is that of the process
+func TestFilesAreTheOwnersAlone(t *testing.T) { // not parallel: the umask is that of the process
 	defer syscall.Umask(syscall.Umask(0))
 	for name, want := range map[string]fs.FileMode{"new.db": 0o600, "shared.db": 0o660} {
 		dir := t.TempDir()

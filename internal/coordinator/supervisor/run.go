@@ -199,7 +199,7 @@ func (r *run) backoff(n int) time.Duration {
 		d *= 2
 	}
 	d = min(d, longest)
-	return max(d/2+rand.N(d/2+1), shortest) //nolint:gosec // jitter is no secret
+	return max(d/2+rand.N(d/2+1), shortest)
 }
 
 // sleep waits for d and returns true, or returns false as soon as the run is cancelled or drained.

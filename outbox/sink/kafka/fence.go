@@ -195,7 +195,7 @@ func (s *Sink) bump(ctx context.Context, id string) error {
 	for {
 		req := kmsg.NewPtrInitProducerIDRequest()
 		req.TransactionalID = &id
-		req.TransactionTimeoutMillis = int32(min(s.cfg.TransactionTimeout.Milliseconds(), 1<<30)) //nolint:gosec // bounded
+		req.TransactionTimeoutMillis = int32(min(s.cfg.TransactionTimeout.Milliseconds(), 1<<30)) // bounded
 		req.ProducerID, req.ProducerEpoch = -1, -1
 		resp, err := req.RequestWith(ctx, s.client)
 		if ctx.Err() != nil {

@@ -205,7 +205,7 @@ func (s *Sink) configure() error {
 	s.opts = []kgo.Opt{
 		kgo.SeedBrokers(c.Brokers...), kgo.ClientID(c.ClientID), kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.RecordDeliveryTimeout(c.Timeout), kgo.RetryTimeout(c.Timeout), kgo.ProducerLinger(c.Linger),
-		kgo.ProducerBatchMaxBytes(int32(min(c.MaxBytes, 1<<30))), //nolint:gosec // bounded
+		kgo.ProducerBatchMaxBytes(int32(min(c.MaxBytes, 1<<30))), // bounded
 		kgo.DialTimeout(silent), kgo.RequestTimeoutOverhead(silent), kgo.UnknownTopicRetries(8), kgo.MetadataMinAge(500 * time.Millisecond), kgo.DisableClientMetrics(),
 	}
 	if c.TLS != nil {

@@ -27,7 +27,7 @@ func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
 	}
 	c := claim{subscription: d.Subscription, epoch: d.Epoch}
 	for _, row := range d.Rows {
-		c.shards = append(c.shards, int32(row.Shard)) //nolint:gosec // below 64
+		c.shards = append(c.shards, int32(row.Shard)) // below 64
 	}
 	slices.Sort(c.shards)
 	c.shards = slices.Compact(c.shards)

@@ -119,7 +119,7 @@ func New(ctx context.Context, cfg Config) (*Sink, error) {
 	if err != nil {
 		return nil, errors.New("postgres sink: url is no connection string")
 	}
-	pc.MaxConns = int32(min(s.cfg.Connections, 1000)) //nolint:gosec // bounded
+	pc.MaxConns = int32(min(s.cfg.Connections, 1000)) // bounded
 	if pc.ConnConfig.RuntimeParams["application_name"] == "" {
 		pc.ConnConfig.RuntimeParams["application_name"] = "emitd sink"
 	}
@@ -190,7 +190,7 @@ func (s *Sink) Fence(ctx context.Context, subscription, shards string, epoch int
 	}
 	var all []int32
 	for shard := r.Lo; shard <= r.Hi; shard++ {
-		all = append(all, int32(shard)) //nolint:gosec // below 64
+		all = append(all, int32(shard)) // below 64
 	}
 	return s.inTx(ctx, "fence", func(ctx context.Context, tx pgx.Tx) error {
 		return s.raise(ctx, tx, claim{subscription, all, epoch})

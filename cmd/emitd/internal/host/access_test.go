@@ -109,7 +109,7 @@ func TestChangedFilesAreRead(t *testing.T) {
 	go func() { defer close(ended); h.watchFiles(done, time.Millisecond) }()
 	defer func() { close(done); <-ended }()
 	s := httptest.NewUnstartedServer(teapot)
-	s.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return g.id.Load().server, nil }} //nolint:gosec // of the guard
+	s.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return g.id.Load().server, nil }}
 	s.StartTLS()
 	defer s.Close()
 	believes := func(roots *x509.CertPool) bool {

@@ -111,7 +111,7 @@ func (w *waiting) open(ctx context.Context, broken <-chan error) (*backend.Store
 		}
 		w.h.tellSystemd(startingLonger)
 		select {
-		case <-time.After(pause/2 + rand.N(pause/2)): //nolint:gosec // jitter is no secret
+		case <-time.After(pause/2 + rand.N(pause/2)):
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case err := <-broken:
