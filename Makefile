@@ -10,7 +10,7 @@ ALONE = -e "/internal/coordinator/sim$$" -e "/internal/coordinator/member$$" -e 
 # Packages whose tests take longer than all others together: whole processes, the suite of the stores over objects.
 LONG = -e "/cmd/emitd$$" -e "/storage/object$$"
 # Packages whose goroutines share most: make check has these with the race detector, make race all.
-SHARING = ./coordinator ./coordinator/lock ./internal/coordinator/supervisor ./queue ./outbox ./storage/memory
+SHARING = ./coordinator ./coordinator/lock ./internal/coordinator/supervisor ./queue/broker ./outbox ./storage/memory
 
 # The drill that promises that no heartbeat is late runs beside nothing else.
 CROWD = '^TestDrillManyNodes$$'

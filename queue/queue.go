@@ -232,6 +232,31 @@ type Stats struct {
 	Epoch                                int64
 }
 
+// Add adds the counts of other shards of the same queue. Broker stays.
+func (t *Stats) Add(s *Stats) {
+	t.Shards += s.Shards
+	t.Paused = t.Paused && s.Paused
+	t.Waiting += s.Waiting
+	t.Delayed += s.Delayed
+	t.Active += s.Active
+	t.Dead += s.Dead
+	t.OldestAge = max(t.OldestAge, s.OldestAge)
+	t.Enqueued += s.Enqueued
+	t.Completed += s.Completed
+	t.Failed += s.Failed
+	t.Expired += s.Expired
+	t.Cancelled += s.Cancelled
+	t.Died += s.Died
+	t.Duplicates += s.Duplicates
+	t.EnqueueRate += s.EnqueueRate
+	t.CompleteRate += s.CompleteRate
+	t.IndexBytes += s.IndexBytes
+	t.PayloadBytes += s.PayloadBytes
+	t.DedupBytes += s.DedupBytes
+	t.DedupIDs += s.DedupIDs
+	t.Epoch = max(t.Epoch, s.Epoch)
+}
+
 // Producer submits jobs.
 type Producer interface {
 	// Enqueue makes all jobs durable and returns one receipt per job. After [UnknownOutcome]

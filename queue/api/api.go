@@ -41,6 +41,7 @@ import (
 
 	"github.com/emitd/emitd/internal/queue/wire/refusal"
 	"github.com/emitd/emitd/queue"
+	"github.com/emitd/emitd/queue/broker"
 )
 
 // Options configure the API. The zero value is a good default.
@@ -65,7 +66,7 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Directory manages the queues of a cluster; *queue.Registry is one.
+// Directory manages the queues of a cluster; *broker.Registry is one.
 type Directory interface {
 	// List returns the declared queues, sorted by name.
 	List(ctx context.Context) ([]queue.Settings, error)
@@ -77,7 +78,7 @@ type Directory interface {
 	Remove(ctx context.Context, name string) error
 }
 
-var _ Directory = (*queue.Registry)(nil)
+var _ Directory = (*broker.Registry)(nil)
 
 // ThrottleStats are the counters of a throttled object store, with osqueue's names.
 type ThrottleStats struct {

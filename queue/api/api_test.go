@@ -351,7 +351,7 @@ var badCalls = []struct {
 // to do, and the call has no effect.
 func TestHole16BadInputIsA4xx(t *testing.T) {
 	t.Parallel()
-	q := broker(t, mem.Config{})
+	q := startBroker(t, mem.Config{})
 	h, err := api.New(q, api.Options{Queues: directory{q}, Logger: quiet})
 	if err != nil {
 		t.Fatal(err)

@@ -158,7 +158,7 @@ func (r *raw) read(b *testing.B, n int) {
 // cycles runs b.N jobs over n connections, with batch jobs per cycle, and reports jobs per second.
 func cycles(b *testing.B, n, batch int, cycle func(b *testing.B, r *raw)) {
 	b.Run("fifo", func(b *testing.B) { cyclesOn(b, &fifo{active: map[string]struct{}{}}, n, batch, cycle) })
-	b.Run("broker", func(b *testing.B) { cyclesOn(b, broker(b, mem.Config{}), n, batch, cycle) })
+	b.Run("broker", func(b *testing.B) { cyclesOn(b, startBroker(b, mem.Config{}), n, batch, cycle) })
 }
 
 // cyclesOn returns how long the cycles took, sorted.
@@ -211,7 +211,7 @@ func BenchmarkFar(b *testing.B) {
 		cycle func(b *testing.B, r *raw)
 	}{{"own", single("/v1/queues/q")}, {"osqueue", osqueue}} {
 		b.Run(by.name, func(b *testing.B) {
-			took := cyclesOn(b, broker(b, mem.Config{Latency: mem.Constant(50 * time.Millisecond)}), clients, 1, by.cycle)
+			took := cyclesOn(b, startBroker(b, mem.Config{Latency: mem.Constant(50 * time.Millisecond)}), clients, 1, by.cycle)
 			b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")
 			b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")
 		})

@@ -11,12 +11,13 @@ import (
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/api"
+	"github.com/emitd/emitd/queue/broker"
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 // live is a broker on a bucket in memory. It serves the queues that are declared in its directory.
 type live struct {
-	*queue.Broker
+	*broker.Broker
 
 	mu   sync.Mutex
 	runs map[string]func() // ends the run of a queue
@@ -30,7 +31,7 @@ var _ api.Directory = directory{}
 // newLive returns a broker without queues.
 func newLive(t testing.TB, bucket mem.Config) *live {
 	t.Helper()
-	b, err := queue.NewBroker(queue.Config{
+	b, err := broker.New(broker.Config{
 		Bucket: mem.New(bucket), StoreID: "s", Owner: "o", Address: "127.0.0.1:7070", Now: time.Now, Logger: quiet,
 	})
 	if err != nil {
@@ -45,8 +46,8 @@ func newLive(t testing.TB, bucket mem.Config) *live {
 	return l
 }
 
-// broker returns a broker that serves q and default.
-func broker(t testing.TB, bucket mem.Config) *live {
+// startBroker returns a broker that serves q and default.
+func startBroker(t testing.TB, bucket mem.Config) *live {
 	t.Helper()
 	l := newLive(t, bucket)
 	for _, name := range []string{"q", "default"} {
@@ -130,7 +131,7 @@ func newLiveAPI(t testing.TB) *api.Handler {
 // broker.
 func TestOsqueueAtTheBroker(t *testing.T) {
 	t.Parallel()
-	h, err := api.New(broker(t, mem.Config{}), api.Options{Logger: quiet})
+	h, err := api.New(startBroker(t, mem.Config{}), api.Options{Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/api"
+	"github.com/emitd/emitd/queue/broker"
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
@@ -29,7 +30,7 @@ type brokers struct {
 }
 
 type brokerNode struct {
-	*queue.Broker
+	*broker.Broker
 	addr string
 	runs map[int]func() // ends the run of a shard
 }
@@ -77,7 +78,7 @@ func (b *brokers) node(bucket *mem.Bucket, n int) {
 	server := listen(b.t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handler.Load().ServeHTTP(w, r) }))
 	node := &brokerNode{addr: server.Listener.Addr().String(), runs: map[int]func(){}}
 	var err error
-	node.Broker, err = queue.NewBroker(queue.Config{
+	node.Broker, err = broker.New(broker.Config{
 		Bucket: bucket, StoreID: "s", Owner: fmt.Sprint("owner-", n), Address: node.addr, Now: time.Now, Logger: quiet,
 	})
 	if err != nil {

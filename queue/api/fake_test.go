@@ -15,7 +15,7 @@ import (
 func TestFakeAgrees(t *testing.T) {
 	t.Parallel()
 	var players [2]play
-	for i, svc := range []queue.Service{broker(t, mem.Config{}), queuetest.New()} {
+	for i, svc := range []queue.Service{startBroker(t, mem.Config{}), queuetest.New()} {
 		h, err := api.New(svc, api.Options{Logger: quiet})
 		if err != nil {
 			t.Fatal(err)

@@ -19,7 +19,7 @@ import (
 // FuzzCalls: whatever is sent to any path, the answer is no 5xx, and a refusal says what is wrong.
 // The queue still works afterwards.
 func FuzzCalls(f *testing.F) {
-	q := broker(f, mem.Config{})
+	q := startBroker(f, mem.Config{})
 	h, err := api.New(q, api.Options{Logger: quiet, Queues: directory{q}})
 	if err != nil {
 		f.Fatal(err)
@@ -71,7 +71,7 @@ func FuzzCalls(f *testing.F) {
 // FuzzSocket: whatever is sent over a WebSocket, the answer is JSON, says what is wrong if anything
 // is, and is no 5xx. The connection still works afterwards.
 func FuzzSocket(f *testing.F) {
-	q := broker(f, mem.Config{})
+	q := startBroker(f, mem.Config{})
 	h, err := api.New(q, api.Options{Logger: quiet})
 	if err != nil {
 		f.Fatal(err)

@@ -163,7 +163,7 @@ func TestHole13AnswersAreBounded(t *testing.T) {
 // they say "truncated".
 func TestPayloadsLeftOutAreTold(t *testing.T) {
 	t.Parallel()
-	h, err := api.New(broker(t, mem.Config{}), api.Options{Logger: quiet})
+	h, err := api.New(startBroker(t, mem.Config{}), api.Options{Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -97,7 +97,7 @@ func TestOsqueueReplay(t *testing.T) {
 	for name, exchanges := range replays {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h, err := api.New(broker(t, mem.Config{}), api.Options{Logger: quiet})
+			h, err := api.New(startBroker(t, mem.Config{}), api.Options{Logger: quiet})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -66,7 +66,7 @@ func fieldsOf(t *testing.T, body string) map[protowire.Number]string {
 // would not notice if they changed.
 func TestOsqueueFieldNumbers(t *testing.T) {
 	t.Parallel()
-	h, err := api.New(broker(t, mem.Config{}), api.Options{Logger: quiet})
+	h, err := api.New(startBroker(t, mem.Config{}), api.Options{Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/emitd/emitd/internal/queue/wire"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/api"
+	"github.com/emitd/emitd/queue/broker"
 	"github.com/emitd/emitd/queue/client"
 	"github.com/emitd/emitd/queue/worker"
 	"github.com/emitd/emitd/storage/blob"
@@ -30,7 +31,7 @@ type cluster struct {
 }
 
 type brokerNode struct {
-	broker *queue.Broker
+	broker *broker.Broker
 	addr   string
 	url    string
 	end    func() // ends the run as if the process had crashed
@@ -46,7 +47,7 @@ func newCluster(t testing.TB, nodes int) *cluster {
 		s := serveHandler(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.ServeHTTP(w, r) }))
 		n.addr, n.url = s.Listener.Addr().String(), s.URL
 		var err error
-		n.broker, err = queue.NewBroker(queue.Config{
+		n.broker, err = broker.New(broker.Config{
 			Bucket: c.bucket, StoreID: "store", Owner: fmt.Sprint("node-", i), Address: n.addr, Now: time.Now,
 			Logger: slog.New(slog.DiscardHandler),
 		})

@@ -24,6 +24,7 @@ import (
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/queue"
+	"github.com/emitd/emitd/queue/broker"
 )
 
 // fresh is how long a snapshot is used: short compared with a takeover, long compared with a call.
@@ -124,12 +125,12 @@ func (l *Locator) Shards(ctx context.Context, name string) (int, error) {
 }
 
 // OfJob returns the shard of a job that has an ID or a key.
-func (*Locator) OfJob(j *queue.Job, shards int) int { return (*queue.Registry)(nil).OfJob(j, shards) }
+func (*Locator) OfJob(j *queue.Job, shards int) int { return (*broker.Registry)(nil).OfJob(j, shards) }
 
 // OfSettlement returns the shard of a claim: the one that its token names, or else that of its
 // job's ID.
 func (*Locator) OfSettlement(s *queue.Settlement, shards int) int {
-	return (*queue.Registry)(nil).OfSettlement(s, shards)
+	return (*broker.Registry)(nil).OfSettlement(s, shards)
 }
 
 // snapshot returns a recent snapshot. Concurrent callers wait for the same one.

@@ -23,6 +23,7 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/view"
 	"github.com/emitd/emitd/internal/queue/wire"
 	"github.com/emitd/emitd/queue"
+	"github.com/emitd/emitd/queue/broker"
 	"github.com/emitd/emitd/queue/client"
 )
 
@@ -543,7 +544,7 @@ func (q *queues) adopt() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				b, err := queue.NewBroker(queue.Config{
+				b, err := broker.New(broker.Config{
 					Bucket: bucket, StoreID: backend.LastingID(c.snap.StoreID), Owner: "adopt-" + client.NewID(),
 					Now: func() time.Time { return c.snap.Now }, Logger: q.a.talk(c.cfg),
 				})

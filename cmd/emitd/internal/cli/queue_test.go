@@ -24,12 +24,13 @@ import (
 	"github.com/emitd/emitd/internal/queue/wire"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/api"
+	"github.com/emitd/emitd/queue/broker"
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 // queueNode is a node that serves the queue q, with a way to run the program against it.
 type queueNode struct {
-	*queue.Broker
+	*broker.Broker
 	t   *testing.T
 	url string
 }
@@ -37,7 +38,7 @@ type queueNode struct {
 func newQueueNode(t *testing.T) *queueNode {
 	t.Helper()
 	quiet := slog.New(slog.DiscardHandler)
-	b, err := queue.NewBroker(queue.Config{Bucket: mem.New(mem.Config{}), StoreID: "s", Owner: "o", Now: time.Now, Logger: quiet})
+	b, err := broker.New(broker.Config{Bucket: mem.New(mem.Config{}), StoreID: "s", Owner: "o", Now: time.Now, Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +173,7 @@ func TestAdoptIsRepeated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := queue.NewBroker(queue.Config{Bucket: bucket, StoreID: "another", Owner: "o", Now: time.Now, Logger: slog.New(slog.DiscardHandler)})
+	b, err := broker.New(broker.Config{Bucket: bucket, StoreID: "another", Owner: "o", Now: time.Now, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

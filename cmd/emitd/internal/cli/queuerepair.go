@@ -15,6 +15,7 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/view"
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/queue"
+	"github.com/emitd/emitd/queue/broker"
 	"github.com/emitd/emitd/queue/client"
 	"github.com/emitd/emitd/storage/blob"
 	"github.com/emitd/emitd/storage/blob/mem"
@@ -56,7 +57,7 @@ func (q *queues) verify() *cobra.Command {
 			if len(args) > 0 {
 				name = args[0]
 			}
-			found, err := queue.NewRegistry(bucket, "").Verify(cmd.Context(), name)
+			found, err := broker.NewRegistry(bucket, "").Verify(cmd.Context(), name)
 			if err != nil {
 				return queueFault(err)
 			}
@@ -65,8 +66,8 @@ func (q *queues) verify() *cobra.Command {
 	})
 }
 
-func (q *queues) printVerified(v *queue.Verified) error {
-	d := list(v.Problems, func(p queue.Problem) string { return p.Object }, func(bool) *view.Table { return problemTable(v.Problems) })
+func (q *queues) printVerified(v *broker.Verified) error {
+	d := list(v.Problems, func(p broker.Problem) string { return p.Object }, func(bool) *view.Table { return problemTable(v.Problems) })
 	d.whole = v
 	if err := q.a.print(d); err != nil {
 		return err
@@ -79,7 +80,7 @@ func (q *queues) printVerified(v *queue.Verified) error {
 	return fault.New(fault.QueueFaulty, "%d objects are not as they should be, the first: %s: %s", len(v.Problems), first.Object, first.Text)
 }
 
-func problemTable(all []queue.Problem) *view.Table {
+func problemTable(all []broker.Problem) *view.Table {
 	t := &view.Table{Head: []string{"QUEUE", "SHARD", "OBJECT", "IS", "LOST", "WHY"}}
 	for _, p := range all {
 		name, shard, lost := p.Queue, fmt.Sprint(p.Shard), "no"
@@ -145,7 +146,7 @@ func (q *queues) repairList(ctx context.Context, dry bool) error {
 	if err != nil {
 		return err
 	}
-	known, kept, err := queue.NewRegistry(bucket, "").Repair(ctx, dry)
+	known, kept, err := broker.NewRegistry(bucket, "").Repair(ctx, dry)
 	if err != nil {
 		return queueFault(err)
 	}
@@ -161,7 +162,7 @@ func (q *queues) repairList(ctx context.Context, dry bool) error {
 
 // repairQueue repairs the shards of a queue that no node serves.
 func (q *queues) repairQueue(ctx context.Context, name string, shard int, dry bool) error {
-	how := queue.RepairOptions{Shard: shard, Served: func(ctx context.Context, shard int, generation int64) (bool, error) {
+	how := broker.RepairOptions{Shard: shard, Served: func(ctx context.Context, shard int, generation int64) (bool, error) {
 		return q.served(ctx, name, shard, generation)
 	}}
 	open := backend.Bucket
@@ -177,10 +178,10 @@ func (q *queues) repairQueue(ctx context.Context, name string, shard int, dry bo
 	if err != nil {
 		return err
 	}
-	var cfg queue.Config
+	var cfg broker.Config
 	err = q.a.look(ctx, false, func(_ context.Context, c *cluster) error {
 		ahead := time.Until(c.snap.Now)
-		cfg = queue.Config{
+		cfg = broker.Config{
 			Bucket: bucket, StoreID: backend.LastingID(c.snap.StoreID), Owner: "repair-" + client.NewID(),
 			Now: func() time.Time { return time.Now().Add(ahead) }, Logger: q.a.talk(c.cfg),
 		}
@@ -189,7 +190,7 @@ func (q *queues) repairQueue(ctx context.Context, name string, shard int, dry bo
 	if err != nil {
 		return err
 	}
-	b, err := queue.NewBroker(cfg)
+	b, err := broker.New(cfg)
 	if err != nil {
 		return err
 	}
@@ -217,8 +218,8 @@ func (q *queues) served(ctx context.Context, name string, shard int, generation 
 	return yes, err
 }
 
-func (q *queues) printRepaired(name string, done []queue.Repaired, dry bool) error {
-	d := list(done, func(r queue.Repaired) string { return fmt.Sprintf("%s/%d", r.Queue, r.Shard) }, func(bool) *view.Table {
+func (q *queues) printRepaired(name string, done []broker.Repaired, dry bool) error {
+	d := list(done, func(r broker.Repaired) string { return fmt.Sprintf("%s/%d", r.Queue, r.Shard) }, func(bool) *view.Table {
 		t := &view.Table{Head: []string{"QUEUE", "SHARD", "JOBS", "LOST SLOTS", "VOID RECORDS", "DAMAGED OBJECTS", "EVIDENCE"}}
 		for _, r := range done {
 			lost := []string{}

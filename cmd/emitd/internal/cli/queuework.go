@@ -18,6 +18,7 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/view"
 	"github.com/emitd/emitd/internal/queue/wire"
 	"github.com/emitd/emitd/queue"
+	"github.com/emitd/emitd/queue/broker"
 	"github.com/emitd/emitd/queue/client"
 )
 
@@ -133,7 +134,7 @@ func (q *queues) importing() *cobra.Command {
 			if err != nil {
 				return fault.New(fault.BadJob, "read the file: %w", err)
 			}
-			file, err := queue.ParseOsqueue(text)
+			file, err := broker.ParseOsqueue(text)
 			if err != nil {
 				return queueFault(err)
 			}
@@ -147,7 +148,7 @@ func (q *queues) importing() *cobra.Command {
 
 // submitFile submits the jobs of a file, many per call. Jobs that cannot be submitted are reported as an
 // error at the end.
-func (q *queues) submitFile(ctx context.Context, c *client.Client, name string, file *queue.Osqueue) error {
+func (q *queues) submitFile(ctx context.Context, c *client.Client, name string, file *broker.Osqueue) error {
 	fresh := 0
 	for rest := file.Jobs; len(rest) > 0; {
 		n, size := 0, 0

@@ -22,7 +22,7 @@ import (
 	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/outbox"
-	"github.com/emitd/emitd/queue"
+	"github.com/emitd/emitd/queue/broker"
 )
 
 // Config holds every setting. The tags of its fields hold the key, the help text and the allowed words.
@@ -223,7 +223,7 @@ func Defaults(profile string) Config {
 		},
 		Queue: queueKeys{
 			MinGap: "auto", Claims: "soft",
-			VisibilityTimeout: Duration(30 * time.Second), DedupWindow: Duration(10 * time.Minute), MaxShards: queue.DefaultMaxShards,
+			VisibilityTimeout: Duration(30 * time.Second), DedupWindow: Duration(10 * time.Minute), MaxShards: broker.DefaultMaxShards,
 		},
 		Outbox:    outboxKeys{MaxConnections: 8, Retention: Duration(24 * time.Hour), OnLag: "keep"},
 		Telemetry: telemetryKeys{Log: logKeys{Level: "info", Format: "auto"}},

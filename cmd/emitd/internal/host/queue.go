@@ -14,6 +14,7 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/api"
+	"github.com/emitd/emitd/queue/broker"
 	"github.com/emitd/emitd/storage/blob/throttle"
 )
 
@@ -22,7 +23,7 @@ import (
 type queues struct {
 	h      *host
 	bucket *throttle.Bucket
-	broker *queue.Broker
+	broker *broker.Broker
 
 	mu      sync.Mutex
 	known   map[string]bool // queues registered with this process's nodes
@@ -46,11 +47,11 @@ func (f *front) newQueues(ctx context.Context) (*queues, []queue.Settings, error
 	if err != nil {
 		return nil, nil, err
 	}
-	list, err := h.declared(ctx, queue.NewRegistry(bucket, ""))
+	list, err := h.declared(ctx, broker.NewRegistry(bucket, ""))
 	if err != nil {
 		return nil, nil, fault.New(fault.ObjectsFailed, "the list of queues: %w", err)
 	}
-	if err := queue.NewRegistry(bucket, "").Secure(ctx); err != nil {
+	if err := broker.NewRegistry(bucket, "").Secure(ctx); err != nil {
 		h.log.Error("the list of queues is not secured by a copy", "error", err)
 	}
 	snap, err := h.up.Store.Snapshot(ctx)
@@ -62,7 +63,7 @@ func (f *front) newQueues(ctx context.Context) (*queues, []queue.Settings, error
 		return nil, nil, err
 	}
 	q := &queues{h: h, bucket: bucket, known: map[string]bool{}}
-	q.broker, err = queue.NewBroker(queue.Config{
+	q.broker, err = broker.New(broker.Config{
 		Bucket: bucket, StoreID: backend.LastingID(snap.StoreID), Owner: owner.String(), Address: h.up.Advertised,
 		Now: h.storeTime, MinGap: h.Config.MinGap(), MaxShards: h.Config.Queue.MaxShards, Logger: h.log,
 		Holder: func(name string, shard int) string {
@@ -79,7 +80,7 @@ func (f *front) newQueues(ctx context.Context) (*queues, []queue.Settings, error
 func perMinute(n int) throttle.Rate { return throttle.Rate{PerSecond: float64(n) / 60, Burst: n / 60} }
 
 // declared returns the declared queues. If there is none, it declares the default queue.
-func (h *host) declared(ctx context.Context, r *queue.Registry) ([]queue.Settings, error) {
+func (h *host) declared(ctx context.Context, r *broker.Registry) ([]queue.Settings, error) {
 	list, err := r.List(ctx)
 	if err != nil || len(list) > 0 {
 		return list, err

@@ -1,0 +1,335 @@
+package broker
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/queue"
+	"github.com/emitd/emitd/queue/internal/journal"
+	"github.com/emitd/emitd/storage/blob"
+)
+
+// Config configures a broker. Bucket, StoreID, Owner and Now are required.
+type Config struct {
+	Bucket blob.Bucket
+	// Root is the prefix of all keys; may be empty.
+	Root string
+	// StoreID is the identity of the cluster store, whose generations order the owners of a
+	// shard.
+	StoreID string
+	// Owner is the incarnation of this process.
+	Owner string
+	// Address is where clients reach this node; it appears in statistics.
+	Address string
+	// Now estimates the clock of the cluster store: its time in the last heartbeat's reply plus
+	// what has passed since. Delays, times to live, claims and the deduplication window go by
+	// it; durability does not.
+	Now func() time.Time
+	// Holder returns the address of the node that serves a shard (-1: any shard of the queue),
+	// or "" if it is not known. May be nil.
+	Holder func(queue string, shard int) string
+	// MaxShards is the limit for the shards of all queues of the cluster together; a queue
+	// beyond it cannot be declared. 0: [DefaultMaxShards]. Set the same value on all nodes.
+	MaxShards int
+	// MinGap and Window configure the journal; see journal.Config.
+	MinGap time.Duration
+	Window int
+	// Logger receives warnings and errors; default slog.Default().
+	Logger *slog.Logger
+}
+
+// Broker serves the queue shards that are assigned to this node: it is their agent, and the Service
+// for their callers. It refuses a call for a shard of another node with QueueNotOwner.
+type Broker struct {
+	cfg         Config
+	registry    *Registry
+	instruments *instruments
+	codec       *journal.Codec // shared by all journals
+	turn        atomic.Uint32
+	hands       sync.Pool                                   // of *[]handed, which are large
+	due         func(l *journal.Log, stateBytes int64) bool // whether a checkpoint is worth its cost
+
+	mu       sync.RWMutex
+	queues   map[string]*served
+	arriving map[place]chan struct{} // shards that are being taken over; closed at the takeover's end
+	damaged  map[place]*queue.Error  // shards that are not served because stored objects are damaged
+
+	buried      atomic.Pointer[time.Time] // when bury was last started
+	watching    watching
+	damagedWait time.Duration
+	marks       time.Duration // journal.Config.MarkAfter and MarkEvery; 0: the journal's own
+}
+
+// served is a queue of which this node serves shards.
+type served struct {
+	settings *queue.Settings
+	shards   []*shard // by index
+}
+
+var (
+	_ queue.Service = (*Broker)(nil)
+	_ daemon.Agent  = (*Broker)(nil)
+)
+
+// New makes a broker. It does nothing until Run is called.
+func New(cfg Config) (*Broker, error) {
+	switch {
+	case cfg.Bucket == nil:
+		return nil, errors.New("queue broker: Bucket is not given")
+	case cfg.StoreID == "" || cfg.Owner == "":
+		return nil, fmt.Errorf("queue broker: StoreID is %q and Owner %q, both are needed", cfg.StoreID, cfg.Owner)
+	case cfg.Now == nil:
+		return nil, errors.New("queue broker: Now is not given")
+	case cfg.MaxShards < 0:
+		return nil, fmt.Errorf("queue broker: MaxShards is %d, want 1 or more, or 0 (the default)", cfg.MaxShards)
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	b := &Broker{
+		cfg: cfg, codec: journal.NewCodec(), queues: map[string]*served{}, arriving: map[place]chan struct{}{}, damaged: map[place]*queue.Error{},
+		due: (*journal.Log).CheckpointDue, damagedWait: damagedWait,
+	}
+	b.registry = NewRegistry(cfg.Bucket, cfg.Root)
+	b.registry.LimitShards(cmp.Or(cfg.MaxShards, DefaultMaxShards))
+	b.registry.onChange = b.changed
+	var err error
+	b.instruments, err = newInstruments(b)
+	return b, err
+}
+
+// Queues returns the registry: the list of queues.
+func (b *Broker) Queues() *Registry { return b.registry }
+
+// NewRegistry returns the registry below a root. It is for programs that declare queues and serve
+// none.
+func NewRegistry(bucket blob.Bucket, root string) *Registry {
+	return &Registry{
+		bucket: bucket, root: root, key: join(root, "v1/queues"), copyKey: join(root, "v1/queues.copy"), most: DefaultMaxShards,
+		turn: make(chan struct{}, 1),
+	}
+}
+
+func join(root, key string) string {
+	if root = strings.Trim(root, "/"); root != "" {
+		return root + "/" + key
+	}
+	return key
+}
+
+// prefix returns the prefix of a shard's objects. Its hash spreads shards over a store that splits
+// load by prefix. Its incarnation gives a queue that is declared again objects of its own.
+func prefix(root string, set *queue.Settings, index int) string {
+	path := path(set, index)
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(path))
+	return join(root, fmt.Sprintf("v1/%02x/%s", h.Sum32()&0xff, path))
+}
+
+// path returns the name of a shard; it is never used for another one.
+func path(set *queue.Settings, index int) string {
+	return fmt.Sprintf("%s/%d/%d", set.Name, set.Incarnation, index)
+}
+
+// Run serves one shard, the one with the unit's index, until ctx ends, the assignment drains, or
+// the shard is lost.
+func (b *Broker) Run(ctx context.Context, a *daemon.Assignment) error {
+	s, err := b.enter(ctx, a)
+	if err != nil {
+		return err
+	}
+	return b.left(ctx, a, s, s.runToEnd(a.Draining()))
+}
+
+// enter takes over the unit's shard and opens it to callers.
+func (b *Broker) enter(ctx context.Context, a *daemon.Assignment) (*shard, error) {
+	name, ok := strings.CutPrefix(string(a.Unit.Daemon), specPrefix)
+	if !ok {
+		return nil, fmt.Errorf("unit %s is none of a queue", a.Unit)
+	}
+	arrived := b.arrive(place{name, a.Index})
+	defer arrived()
+	s, err := b.begin(ctx, a, name)
+	if isDamage(err) {
+		arrived()
+		b.refuse(ctx, a, place{name, a.Index}, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	set := s.settings
+	s.tell(&set) // the first round writes a Configure record if the log has other settings
+	s.rubbish.begin(s.sweepLeft, s.sweep)
+	b.add(s)
+	arrived()
+	a.Ready()
+	return s, nil
+}
+
+// runToEnd serves a shard that was taken over until its run ends. The goroutine of each shard is in
+// it all the time, so this function and those that call it keep little on the stack.
+func (s *shard) runToEnd(draining <-chan struct{}) error {
+	defer s.b.watch()()
+	defer s.rubbish.end()
+	defer func() { _ = s.log.Close(s.ctx) }() // the log has ended already: this waits for its goroutines
+	return s.run(draining)
+}
+
+// left translates the end of a shard's run into the error that the supervisor acts on.
+func (b *Broker) left(ctx context.Context, a *daemon.Assignment, s *shard, err error) error {
+	if s.removed && ctx.Err() == nil {
+		b.DeleteRemoved(ctx)
+		return gone(a.Unit, noQueue(s.name))
+	}
+	if errors.Is(err, journal.ErrFenced) {
+		b.instruments.conflict(s.name)
+	}
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// gone returns the error of a run that has no queue to serve. If the queue was removed, the unit is
+// released at once (daemon.ErrRelease), because trying again would not bring it back.
+func gone(u daemon.Unit, err error) error {
+	if queue.TagOf(err) == queue.QueueNotFound {
+		return fmt.Errorf("serve %s: %w (%w)", u, err, daemon.ErrRelease)
+	}
+	return fmt.Errorf("serve %s: %w", u, err)
+}
+
+// add puts a shard on the list that callers use, or replaces the one with the same index.
+func (b *Broker) add(s *shard) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.damaged, place{s.name, s.index})
+	q := b.queues[s.name]
+	if q == nil {
+		q = &served{}
+		b.queues[s.name] = q
+	}
+	set := s.settings
+	q.settings = &set
+	q.shards = append(slices.DeleteFunc(slices.Clone(q.shards), func(o *shard) bool { return o.index == s.index }), s)
+	slices.SortFunc(q.shards, func(x, y *shard) int { return cmp.Compare(x.index, y.index) })
+}
+
+// forget takes a shard off the list that callers use.
+func (b *Broker) forget(s *shard) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	q := b.queues[s.name]
+	if q == nil {
+		return
+	}
+	q.shards = slices.DeleteFunc(slices.Clone(q.shards), func(o *shard) bool { return o == s })
+	if len(q.shards) == 0 {
+		delete(b.queues, s.name)
+	}
+}
+
+// local returns the queue's shards that this node serves.
+func (b *Broker) local(name string) []*shard {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	if q := b.queues[name]; q != nil {
+		return slices.Clone(q.shards)
+	}
+	return nil
+}
+
+// shard returns a shard that this node serves; nil if it does not.
+func (b *Broker) shard(name string, index int) *shard {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	if q := b.queues[name]; q != nil {
+		for _, s := range q.shards {
+			if s.index == index {
+				return s
+			}
+		}
+	}
+	return nil
+}
+
+// missAge is how old the list of queues may be when it decides between a queue that no node here
+// serves (QueueNotOwner) and one that does not exist (QueueNotFound).
+const missAge = 2 * time.Second
+
+// open begins a call: it returns the queue's settings as the shards on this node have them. It
+// waits for a shard that is being taken over.
+func (b *Broker) open(ctx context.Context, name string) (*queue.Settings, error) {
+	if err := over(ctx); err != nil {
+		return nil, err
+	}
+	if set := b.settings(name); set != nil {
+		return set, nil
+	}
+	if err := checkName(name); err != nil {
+		return nil, err
+	}
+	if b.await(ctx, name, -1) {
+		if set := b.settings(name); set != nil {
+			return set, nil
+		}
+	}
+	if _, err := b.registry.get(ctx, name, missAge); err != nil {
+		return nil, err
+	}
+	return nil, b.notOwner(name, -1)
+}
+
+// settings returns a queue's settings; nil if this node serves no shard of it.
+func (b *Broker) settings(name string) *queue.Settings {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	if q := b.queues[name]; q != nil {
+		return q.settings
+	}
+	return nil
+}
+
+// notOwner refuses a call for a shard (-1: any) that this node does not serve. It names the holder
+// if known, or the damage if this node was assigned the shard and cannot serve it.
+func (b *Broker) notOwner(name string, index int) *queue.Error {
+	e := queue.Refuse(queue.QueueNotOwner, "this node does not serve shard %d of the queue %q", index, name)
+	if index < 0 {
+		e = queue.Refuse(queue.QueueNotOwner, "this node serves no shard of the queue %q", name)
+	}
+	e.Hint, e.RetryAfter = "ask again, or ask the holder", 100*time.Millisecond
+	if b.cfg.Holder != nil {
+		e.Holder = b.cfg.Holder(name, index)
+	}
+	if damage := b.damage(name, index); damage != nil && (e.Holder == "" || e.Holder == b.cfg.Address) {
+		return damage
+	}
+	return e
+}
+
+// snapshots returns the latest counts of this node's shards, added up by queue.
+func (b *Broker) snapshots() map[string]queue.Stats {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	out := map[string]queue.Stats{}
+	for name, q := range b.queues {
+		total := queue.Stats{Queue: name}
+		for _, s := range q.shards {
+			if st := s.snapshot.Load(); st != nil {
+				total.Add(st)
+			}
+		}
+		out[name] = total
+	}
+	return out
+}

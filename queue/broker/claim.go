@@ -1,0 +1,390 @@
+package broker
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"hash/fnv"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/emitd/emitd/internal/inflight"
+	"github.com/emitd/emitd/queue"
+	"github.com/emitd/emitd/queue/internal/ledger"
+)
+
+// Claim claims jobs of the shards that this node serves; see the package comment for its way.
+func (b *Broker) Claim(ctx context.Context, name string, req queue.ClaimRequest) (_ []queue.Claimed, err error) {
+	defer b.instruments.operation(ctx, name, "claim", "receive")(&err)
+	set, err := b.open(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if refusal := checkClaim(&req, set); refusal != nil {
+		return nil, refusal
+	}
+	shards := b.local(name)
+	if len(shards) == 0 {
+		return nil, b.notOwner(name, -1)
+	}
+	got, err := b.claimNow(ctx, shards, req)
+	if len(got) == 0 && err == nil && req.Wait > 0 {
+		got, err = b.poll(ctx, shards, req)
+	}
+	if len(got) == 0 && err != nil {
+		return nil, err
+	}
+	out, err := b.claims(ctx, got, &req)
+	b.instruments.consumed(ctx, name, len(out))
+	if cap(got) > 0 {
+		clear(got)
+		b.hands.Put(&got)
+	}
+	return out, err
+}
+
+// room returns an empty slice for this many claims, reused if possible: the elements are large.
+func (b *Broker) room(jobs int) []handed {
+	if kept, _ := b.hands.Get().(*[]handed); kept != nil && cap(*kept) >= jobs {
+		return (*kept)[:0]
+	}
+	return make([]handed, 0, jobs)
+}
+
+// handed is a claimed job as the shard returns it. Token and payload object are left to the
+// caller's goroutine, because they take time.
+type handed struct {
+	shard *shard
+	id    ledger.ID
+	job   ledger.Job    // without its ID's text
+	until time.Duration // visibility timeout from now
+}
+
+// take fills in the job with this number as it stands in the ledger, and reports whether there is
+// one.
+func (h *handed) take(s *shard, number uint64) (ok bool) {
+	h.shard = s
+	h.job, ok = s.ledger.Glance(number)
+	h.id, h.job.Payload = s.ledger.Content(number)
+	return ok
+}
+
+// claimNow asks the shards one after the other until it has enough jobs, each time beginning with
+// another shard. It does not wait for jobs.
+func (b *Broker) claimNow(ctx context.Context, shards []*shard, req queue.ClaimRequest) ([]handed, error) {
+	if len(shards) == 1 && req.Wait > 0 {
+		return nil, nil // poll does the same in one call: it returns at once if there are jobs
+	}
+	var claims []handed
+	room := queue.MaxPayload
+	ask := func(again bool) error {
+		first := int(b.turn.Add(1)) % len(shards)
+		for n := range shards {
+			part := req
+			part.Max -= len(claims)
+			c := claimCall(ctx, &part, new(atomic.Bool), make(chan *call, 1))
+			c.retried, c.room = again, room
+			s := shards[(first+n)%len(shards)]
+			if err := s.do(ctx, c); err != nil {
+				if ctx.Err() != nil && c.taken.Swap(true) {
+					leave(s, c)
+				}
+				return err
+			}
+			room = c.room
+			if claims = append(claims, c.claims...); len(claims) >= req.Max || again && len(claims) > 0 {
+				return nil
+			}
+		}
+		return nil
+	}
+	if req.RequestID != "" && len(shards) > 1 { // first the shards that have answered this request ID before
+		if err := ask(true); err != nil || len(claims) > 0 {
+			return claims, err
+		}
+	}
+	return claims, ask(false)
+}
+
+// poll puts the call into all shards; the first one that has jobs answers it.
+func (b *Broker) poll(ctx context.Context, shards []*shard, req queue.ClaimRequest) ([]handed, error) {
+	taken, done := new(atomic.Bool), make(chan *call, 1)
+	calls := make([]*call, len(shards))
+	for i, s := range shards {
+		calls[i] = claimCall(ctx, &req, taken, done)
+		calls[i].wait = true
+		if err := s.submit(ctx, calls[i]); err != nil {
+			if taken.Swap(true) {
+				return handing(ctx, shards[:i], calls, done)
+			}
+			return nil, err
+		}
+	}
+	timer := time.NewTimer(req.Wait)
+	defer timer.Stop()
+	var why error
+	select {
+	case c := <-done:
+		return answerOf(c)
+	case <-shards[0].gone:
+		why = shards[0].notOwner()
+	case <-timer.C:
+	case <-ctx.Done():
+		why = canceled(ctx, queue.Unavailable)
+	}
+	if taken.Swap(true) {
+		return handing(ctx, shards, calls, done)
+	}
+	for i, s := range shards {
+		s.withdraw(calls[i])
+	}
+	return nil, why
+}
+
+// handing waits for the shard that has taken the call already: its jobs are claimed and must reach
+// the caller. If the context ends first, leave makes the shards release them.
+func handing(ctx context.Context, shards []*shard, calls []*call, done chan *call) ([]handed, error) {
+	select {
+	case c := <-done:
+		return answerOf(c)
+	case <-ctx.Done():
+	}
+	for i, s := range shards {
+		leave(s, calls[i])
+	}
+	return nil, canceled(ctx, queue.UnknownOutcome)
+}
+
+// answerOf returns the result of an answered claim call.
+func answerOf(c *call) ([]handed, error) {
+	if c.err != nil {
+		return nil, c.err
+	}
+	return c.claims, nil
+}
+
+func claimCall(ctx context.Context, req *queue.ClaimRequest, taken *atomic.Bool, done chan *call) *call {
+	return &call{step: claimStep, claim: req, taken: taken, done: done, room: queue.MaxPayload, memory: inflight.Of(ctx)}
+}
+
+// withdraw tells the shard that the caller of a long poll has stopped waiting.
+func (s *shard) withdraw(c *call) {
+	s.left.put(c) // if left is full, the shard notices by c.taken when it serves the poll
+}
+
+// claims makes the worker's view of claimed jobs: it adds tokens, and payloads that are objects of
+// their own; see deliver.
+func (b *Broker) claims(ctx context.Context, got []handed, req *queue.ClaimRequest) ([]queue.Claimed, error) {
+	out := make([]queue.Claimed, len(got))
+	for i := range got {
+		h := &got[i]
+		j := &h.job
+		j.ID = h.id.String()
+		out[i] = queue.Claimed{Job: h.shard.info(j), Payload: []byte(j.Payload), Until: time.UnixMilli(j.At), For: h.until}
+		if !j.Tokenless {
+			t := token{shard: h.shard.index, number: j.Number, epoch: j.Epoch, delivery: uint64(j.Deliveries), nonce: j.Nonce}
+			seal := h.shard.sealers.Get().(*sealer)
+			out[i].Token = seal.seal(t, j.ID)
+			h.shard.sealers.Put(seal)
+		}
+	}
+	return b.deliver(ctx, got, out, req)
+}
+
+// claimStep decides a claim call: it repeats an earlier answer, hands out jobs, adds the call to
+// the long polls, or answers that there is none.
+func claimStep(s *shard, c *call) progress {
+	if c.decided { // its durable claims were written; finish answers it
+		return placed
+	}
+	if again := s.repeated(c); again != nil {
+		return *again
+	}
+	if !c.retried && s.hand(c) {
+		return placed
+	}
+	if c.wait && !s.full() {
+		s.polls = append(s.polls, c)
+		return placed
+	}
+	if !c.take() {
+		return placed
+	}
+	if s.full() && !c.retried {
+		c.refuse(full("too much is being written at the moment"))
+		return placed
+	}
+	c.answer()
+	return placed
+}
+
+// repeated answers a call whose request ID was used before with the same claims. It returns nil if
+// there are none.
+func (s *shard) repeated(c *call) *progress {
+	if c.claim.RequestID == "" {
+		return nil
+	}
+	if w := s.requests[c.claim.RequestID]; w != nil {
+		p := s.park(c, w)
+		return &p
+	}
+	var claims []handed
+	fits := true
+	for _, n := range s.ledger.Requested(c.claim.RequestID) {
+		var h handed
+		if h.take(s, n) && !h.job.Held {
+			fits = fits && c.memory.Take(int64(h.job.Size))
+			h.until = millisecond(h.job.At - s.now)
+			claims = append(claims, h)
+		}
+	}
+	if len(claims) == 0 {
+		return nil
+	}
+	p := placed
+	switch {
+	case !c.take():
+	case !fits:
+		c.refuse(crowded())
+	default:
+		c.claims = claims
+		c.answer()
+	}
+	return &p
+}
+
+// serve gives jobs to the long polls, in the order in which they came.
+func (s *shard) serve() {
+	for c, ok := s.left.get(); ok; c, ok = s.left.get() {
+		s.polls = slices.DeleteFunc(s.polls, func(p *call) bool { return p == c })
+	}
+	if len(s.polls) == 0 || s.stuck {
+		return
+	}
+	kept := s.polls[:0]
+	for i, c := range s.polls {
+		if _, any := s.ledger.Best(nil); !any || s.ledger.Paused() {
+			kept = append(kept, s.polls[i:]...)
+			break
+		}
+		if c.taken.Load() || s.hand(c) {
+			continue
+		}
+		kept = append(kept, c)
+	}
+	clear(s.polls[len(kept):])
+	s.polls = kept
+}
+
+// hand claims the best jobs for a call. It returns false if there are none or they may not be
+// handed out now, and true if the call needs nothing more: it was answered, refused, waits for its
+// durable claims, or its caller has gone.
+func (s *shard) hand(c *call) bool {
+	req := c.claim
+	if s.ledger.Paused() || s.full() {
+		return false
+	}
+	n, ok := s.ledger.Best(req.Types)
+	if !ok || s.ledger.Size(n) > c.room {
+		return false
+	}
+	fits := c.memory.Take(int64(s.ledger.Size(n)))
+	if !c.take() {
+		return true
+	}
+	if !fits {
+		c.refuse(crowded())
+		return true
+	}
+	r := ledger.Record{
+		Kind: ledger.Claim, Worker: req.Worker, Request: req.RequestID, Epoch: s.epoch, Nonce: nonce(req),
+		Until: s.now + millis(req.Visibility), Visibility: millis(req.Visibility), Tokenless: req.Tokenless,
+	}
+	durable := req.Tokenless || s.settings.Claims == queue.DurableClaims
+	one := r
+	c.claims = s.b.room(min(req.Max, s.ledger.Waiting()))
+	for ; ok && len(c.claims) < req.Max; n, ok = s.ledger.Best(req.Types) {
+		size := s.ledger.Size(n)
+		if size > c.room || len(c.claims) > 0 && !c.memory.Take(int64(size)) {
+			break // it stays for another call
+		}
+		c.room -= size
+		c.claims = append(c.claims, handed{until: req.Visibility})
+		h := &c.claims[len(c.claims)-1]
+		h.take(s, n)
+		j := &h.job
+		r.Numbers = append(r.Numbers, n)
+		r.Deliveries = append(r.Deliveries, uint64(j.Deliveries)+1)
+		if durable {
+			if err := s.ledger.Hold(n); err != nil {
+				panic(err) // Best returns no held job
+			}
+		} else { // applied now, or Best would return it again
+			one.At, one.Numbers, one.Deliveries = s.now, r.Numbers[len(r.Numbers)-1:], r.Deliveries[len(r.Deliveries)-1:]
+			s.must(&one, s.now)
+		}
+		// h shows the job as the claim leaves it.
+		j.State, j.At, j.Worker, j.Epoch, j.Nonce, j.Begun = ledger.Active, r.Until, r.Worker, r.Epoch, r.Nonce, false
+		j.Visibility, j.Tokenless, j.Deliveries = r.Visibility, r.Tokenless, j.Deliveries+1
+	}
+	if durable {
+		s.durably(c, &r)
+		return true
+	}
+	r.At = s.now
+	s.softly(&r)
+	c.answer()
+	return true
+}
+
+// durably writes the claims as a hard record; the call is answered when it is durable. A repeated
+// call with the same request ID finds the batch in requests.
+func (s *shard) durably(c *call, r *ledger.Record) {
+	w := s.gather()
+	if r.Request != "" {
+		s.requests[r.Request] = w
+		w.requests = append(w.requests, r.Request)
+	}
+	s.pend(c, pending{other: r})
+	c.decided = true
+}
+
+// nonce returns a number that distinguishes claims that are equal in everything else. For a claim
+// without a token it is derived from the worker's name, so that the worker's repeated complete is
+// recognised.
+func nonce(req *queue.ClaimRequest) uint32 {
+	if req.Tokenless {
+		return workerNonce(req.Worker)
+	}
+	var b [4]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return binary.BigEndian.Uint32(b[:])
+}
+
+func workerNonce(worker string) uint32 {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(worker))
+	return h.Sum32()
+}
+
+// info returns the job as callers see it.
+func (s *shard) info(j *ledger.Job) queue.Info {
+	i := queue.Info{
+		ID: j.ID, Queue: s.name, Type: j.Type, Group: j.Group, State: stateOf(j.State), Priority: int(j.Priority), Attempts: j.Attempts,
+		Deliveries: j.Deliveries, MaxAttempts: int(j.Policy.Max), Worker: j.Worker, CreatedAt: time.UnixMilli(j.Created), Cause: j.Cause, Size: j.Size,
+	}
+	if j.Expires != 0 {
+		i.ExpiresAt = time.UnixMilli(j.Expires)
+	}
+	switch j.State {
+	case ledger.Delayed:
+		i.RunAt = time.UnixMilli(j.At)
+	case ledger.Active:
+		i.Until = time.UnixMilli(j.At)
+	case ledger.Dead:
+		i.EndedAt = time.UnixMilli(j.At)
+	default:
+	}
+	return i
+}

@@ -1,0 +1,71 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/queue"
+	"github.com/emitd/emitd/queue/internal/journal"
+)
+
+// damagedWait is how long a run holds on to a shard that it refuses to serve. Callers are told the
+// reason during that time, instead of being told that no node serves the shard. Then the run ends
+// with the error, which the cluster's status shows, and the takeover is tried again.
+const damagedWait = 10 * time.Second
+
+// isDamage reports whether a takeover failed because stored objects are missing or damaged, or
+// because a repair is not finished.
+func isDamage(err error) bool {
+	return errors.Is(err, journal.ErrMissing) || errors.Is(err, journal.ErrCorrupt) || errors.Is(err, journal.ErrRepairing)
+}
+
+// refuse makes callers of a damaged shard get the reason, and holds the run for damagedWait.
+func (b *Broker) refuse(ctx context.Context, a *daemon.Assignment, p place, err error) {
+	b.mu.Lock()
+	first := b.damaged[p] == nil
+	b.damaged[p] = queue.Refuse(queue.Damaged, "shard %d of the queue %q is not served, to keep what is left of it: %w", p.index, p.queue, err).
+		WithHint("the queue's other shards are served; emitd queue verify %s names everything that is damaged; when the objects are back as they were, it is served again; to go on without what is lost: emitd queue repair %s --dry-run", p.queue, p.queue)
+	b.mu.Unlock()
+	if first {
+		b.cfg.Logger.ErrorContext(ctx, "a queue's shard is damaged and is not served", "queue", p.queue, "shard", p.index, "error", err,
+			"hint", fmt.Sprintf("emitd queue verify %s", p.queue))
+	}
+	if b.damagedWait == 0 {
+		return
+	}
+	a.Ready() // the cluster sends callers here
+	wait := time.NewTimer(b.damagedWait)
+	defer wait.Stop()
+	select {
+	case <-wait.C:
+	case <-a.Draining():
+	case <-ctx.Done():
+	}
+}
+
+// damage returns why this node does not serve a shard (-1: any of the queue) that it was assigned;
+// nil if stored objects are not the reason.
+func (b *Broker) damage(name string, index int) *queue.Error {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	for p, e := range b.damaged {
+		if p.queue == name && (index < 0 || p.index == index) {
+			return e
+		}
+	}
+	return nil
+}
+
+// damages counts the damaged shards of this node by queue.
+func (b *Broker) damages() map[string]int {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	out := map[string]int{}
+	for p := range b.damaged {
+		out[p.queue]++
+	}
+	return out
+}

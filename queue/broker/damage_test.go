@@ -1,0 +1,191 @@
+package broker
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/emitd/emitd/queue"
+	"github.com/emitd/emitd/queue/internal/journal"
+	"github.com/emitd/emitd/storage/blob/mem"
+)
+
+// TestDamagedJournal: a broker that finds an object of the journal damaged, missing, or written by
+// a newer version does not serve the shard at all, rather than with a part of its state. Callers
+// are told to come back, nothing is deleted, and when the object is restored every acknowledged job
+// is there.
+func TestDamagedJournal(t *testing.T) {
+	t.Parallel()
+	change := func(at int, value byte) func([]byte) []byte {
+		return func(b []byte) []byte { b[at] = value; return b }
+	}
+	for name, damage := range map[string]struct {
+		key   string // a part of it
+		bytes func([]byte) []byte
+		want  error
+	}{
+		"a flipped bit":          {"/log/", func(b []byte) []byte { b[len(b)-1] ^= 1; return b }, journal.ErrCorrupt},
+		"cut off":                {"/log/", func(b []byte) []byte { return b[:len(b)-3] }, journal.ErrCorrupt},
+		"not a segment":          {"/log/", func([]byte) []byte { return []byte("<html>not found</html>") }, journal.ErrCorrupt},
+		"empty":                  {"/log/", func([]byte) []byte { return nil }, journal.ErrCorrupt},
+		"a newer format":         {"/log/", change(4, 99), journal.ErrNewer},
+		"HEAD that is none":      {"/HEAD", func([]byte) []byte { return []byte("x") }, journal.ErrCorrupt},
+		"a newer list of queues": {"v1/queues", func(b []byte) []byte { return bytes.Replace(b, []byte(`"format": 1`), []byte(`"format": 9`), 1) }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bucket := mem.New(mem.Config{})
+			w := newWorld(t, bucket)
+			w.declare(queue.Settings{})
+			n := w.node("n1")
+			r := n.serve(queue.DefaultQueue, 0)
+			for _, j := range ids(3) {
+				n.enqueue(j)
+			}
+			r.kill()
+			keys := bucket.Keys()
+			i := slices.IndexFunc(keys, func(k string) bool { return strings.Contains(k, damage.key) })
+			if i < 0 {
+				t.Fatalf("no %s in %q", damage.key, keys)
+			}
+			good, _ := bucket.Peek(keys[i])
+			bad := damage.bytes(bytes.Clone(good))
+			if bytes.Equal(bad, good) {
+				t.Fatal("nothing was damaged")
+			}
+			if _, err := bucket.Write(w.ctx, keys[i], bad); err != nil {
+				t.Fatal(err)
+			}
+
+			second := w.node("n2")
+			refused := second.begin(queue.DefaultQueue, 0)
+			select {
+			case <-refused.done:
+			case <-refused.a.IsReady():
+				t.Fatal("the shard is served")
+			}
+			if refused.err == nil || damage.want != nil && !errors.Is(refused.err, damage.want) {
+				t.Errorf("the broker ended with %v, want %v", refused.err, damage.want)
+			}
+			_, err := second.Enqueue(w.ctx, queue.DefaultQueue, ids(1))
+			if tag := queue.TagOf(err); tag != queue.Damaged && (errors.Is(damage.want, journal.ErrCorrupt) || tag != queue.QueueNotOwner && tag != queue.Unavailable) {
+				t.Errorf("a call is answered %v", err)
+			}
+			for _, k := range keys {
+				if _, ok := bucket.Peek(k); !ok {
+					t.Errorf("%s was deleted", k)
+				}
+			}
+
+			if _, err := bucket.Write(w.ctx, keys[i], good); err != nil {
+				t.Fatal(err)
+			}
+			third := w.node("n3")
+			third.serve(queue.DefaultQueue, 0)
+			if st := third.stat(); st.Waiting != 3 || st.Enqueued != 3 {
+				t.Errorf("after the repair: %+v", st)
+			}
+		})
+	}
+}
+
+// TestDamagedList: whatever happens to the list of queues, each known queue is served and nothing
+// is declared over the damage. The damage is reported and can be repaired.
+func TestDamagedList(t *testing.T) {
+	t.Parallel()
+	for name, damage := range map[string]func(now, before []byte) []byte{
+		"gone":          func(_, _ []byte) []byte { return nil },
+		"cut off":       func(now, _ []byte) []byte { return now[:len(now)/2] },
+		"unknown names": func(now, _ []byte) []byte { return bytes.Replace(now, []byte(`"mail"`), []byte(`"../x"`), 1) },
+		"an older one":  func(_, before []byte) []byte { return before },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bucket := mem.New(mem.Config{})
+			w := newWorld(t, bucket)
+			w.declare(queue.Settings{})
+			before, _ := bucket.Peek("v1/queues")
+			before = bytes.Clone(before)
+			w.declare(queue.Settings{Name: "mail"})
+			n := w.node("n1")
+			r := n.serve("mail", 0)
+			if _, err := n.Enqueue(w.ctx, "mail", ids(3)); err != nil {
+				t.Fatal(err)
+			}
+			now, _ := bucket.Peek("v1/queues")
+			var err error
+			if bad := damage(bytes.Clone(now), before); bad == nil {
+				err = bucket.Delete(w.ctx, "v1/queues")
+			} else {
+				_, err = bucket.Write(w.ctx, "v1/queues", bad)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := n.registry.Secure(w.ctx); queue.TagOf(err) != queue.Damaged {
+				t.Errorf("a node that runs: %v", err)
+			}
+			r.drain(t)
+
+			second := w.node("n2")
+			second.serve("mail", 0)
+			if st, err := second.Stats(w.ctx, "mail"); err != nil || st.Waiting != 3 {
+				t.Errorf("%+v, %v", st, err)
+			}
+			list, err := second.Queues().List(w.ctx)
+			if err != nil || len(list) != 2 {
+				t.Errorf("%v, %v", list, err)
+			}
+			if _, err := second.Queues().Declare(w.ctx, queue.Settings{Name: "new"}); queue.TagOf(err) != queue.Damaged {
+				t.Errorf("declared: %v", err)
+			}
+			if err := second.Queues().Remove(w.ctx, "mail"); queue.TagOf(err) != queue.Damaged {
+				t.Errorf("removed: %v", err)
+			}
+
+			registry := NewRegistry(bucket, "")
+			if _, _, err := registry.Repair(w.ctx, true); err != nil || registry.Secure(w.ctx) == nil {
+				t.Errorf("a dry run: %v, or it has repaired the list", err)
+			}
+			known, kept, err := registry.Repair(w.ctx, false)
+			if err != nil || len(known) != 2 {
+				t.Fatal(known, err)
+			}
+			if _, there := bucket.Peek(kept); there != (name != "gone") {
+				t.Errorf("the damaged list is kept as %q: %t", kept, there)
+			}
+			found, err := registry.Verify(w.ctx, "")
+			if err != nil || len(found.Problems) != 0 {
+				t.Errorf("after the repair: %+v, %v", found, err)
+			}
+			if _, err := second.Queues().Declare(w.ctx, queue.Settings{Name: "new"}); err != nil {
+				t.Errorf("after the repair: %v", err)
+			}
+		})
+	}
+}
+
+// TestNoListAndQueues: a bucket without the list of queues and its copy, but with journals, does
+// not count as new.
+func TestNoListAndQueues(t *testing.T) {
+	t.Parallel()
+	bucket := mem.New(mem.Config{})
+	w := newWorld(t, bucket)
+	w.declare(queue.Settings{})
+	n := w.node("n1")
+	n.serve(queue.DefaultQueue, 0)
+	n.enqueue(ids(3)...)
+	for _, key := range []string{"v1/queues", "v1/queues.copy"} {
+		if err := bucket.Delete(w.ctx, key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := NewRegistry(bucket, "").Declare(w.ctx, queue.Settings{Name: "new"}); queue.TagOf(err) != queue.Damaged {
+		t.Errorf("declared: %v", err)
+	}
+	if _, err := n.Queues().List(w.ctx); err != nil {
+		t.Errorf("the node that serves it: %v", err)
+	}
+}

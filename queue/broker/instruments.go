@@ -1,0 +1,141 @@
+package broker
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/emitd/emitd/queue"
+)
+
+// instruments are the broker's metrics, from OpenTelemetry's global provider.
+type instruments struct {
+	calls     metric.Float64Histogram
+	commits   metric.Float64Histogram
+	mutations metric.Int64Histogram
+	conflicts metric.Int64Counter
+	out, in   metric.Int64Counter
+}
+
+var seconds = metric.WithExplicitBucketBoundaries(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+
+func newInstruments(b *Broker) (*instruments, error) {
+	m := otel.GetMeterProvider().Meter("github.com/emitd/emitd/queue")
+	var i instruments
+	var errs [6]error
+	i.calls, errs[0] = m.Float64Histogram("messaging.client.operation.duration", metric.WithUnit("s"), seconds,
+		metric.WithDescription("Duration of calls to the queue broker."))
+	i.commits, errs[1] = m.Float64Histogram("emitd.queue.commit.duration", metric.WithUnit("s"), seconds,
+		metric.WithDescription("Time from a decision until its segment is durable."))
+	i.mutations, errs[2] = m.Int64Histogram("emitd.queue.commit.mutations", metric.WithUnit("{mutation}"),
+		metric.WithDescription("Records appended at a time."), metric.WithExplicitBucketBoundaries(1, 3, 10, 30, 100, 300, 1000, 3000, 10_000))
+	i.conflicts, errs[3] = m.Int64Counter("emitd.queue.cas.conflicts", metric.WithUnit("{conflict}"),
+		metric.WithDescription("Times that another owner was found to have the journal."))
+	i.out, errs[4] = m.Int64Counter("messaging.client.sent.messages", metric.WithUnit("{message}"), metric.WithDescription("Jobs enqueued."))
+	i.in, errs[5] = m.Int64Counter("messaging.client.consumed.messages", metric.WithUnit("{message}"), metric.WithDescription("Jobs claimed."))
+	for _, err := range errs {
+		if err != nil {
+			return nil, fmt.Errorf("make the queue's instruments: %w", err)
+		}
+	}
+	return &i, observe(m, b)
+}
+
+// observe reports the state of the shards that this node serves, from snapshots. It never waits for
+// a shard.
+func observe(m metric.Meter, b *Broker) error {
+	depth, err := m.Int64ObservableUpDownCounter("emitd.queue.depth", metric.WithUnit("{message}"), metric.WithDescription("Jobs by state."))
+	if err != nil {
+		return fmt.Errorf("make emitd.queue.depth: %w", err)
+	}
+	age, err := m.Float64ObservableGauge("emitd.queue.oldest.age", metric.WithUnit("s"), metric.WithDescription("Age of the oldest waiting job."))
+	if err != nil {
+		return fmt.Errorf("make emitd.queue.oldest.age: %w", err)
+	}
+	size, err := m.Int64ObservableGauge("emitd.queue.state.size", metric.WithUnit("By"), metric.WithDescription("Memory of a queue's jobs."))
+	if err != nil {
+		return fmt.Errorf("make emitd.queue.state.size: %w", err)
+	}
+	damaged, err := m.Int64ObservableUpDownCounter("emitd.queue.shards.damaged", metric.WithUnit("{shard}"),
+		metric.WithDescription("Shards that this node was assigned and does not serve, because stored objects are missing or damaged."))
+	if err != nil {
+		return fmt.Errorf("make emitd.queue.shards.damaged: %w", err)
+	}
+	_, err = m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+		for name, st := range b.snapshots() {
+			q := attribute.String("queue", name)
+			for state, n := range map[string]int64{"ready": st.Waiting, "delayed": st.Delayed, "claimed": st.Active, "dead": st.Dead} {
+				o.ObserveInt64(depth, n, metric.WithAttributes(q, attribute.String("emitd.queue.state", state)))
+			}
+			o.ObserveFloat64(age, st.OldestAge.Seconds(), metric.WithAttributes(q))
+			o.ObserveInt64(size, st.IndexBytes+st.PayloadBytes+st.DedupBytes, metric.WithAttributes(q))
+		}
+		for name, n := range b.damages() {
+			o.ObserveInt64(damaged, int64(n), metric.WithAttributes(attribute.String("queue", name)))
+		}
+		return nil
+	}, depth, age, size, damaged)
+	if err != nil {
+		return fmt.Errorf("observe the queues: %w", err)
+	}
+	return nil
+}
+
+// operation measures a call until the function that it returns is called.
+func (i *instruments) operation(ctx context.Context, queue, name, kind string) func(*error) {
+	if !i.calls.Enabled(ctx) {
+		return func(*error) {}
+	}
+	begun := time.Now()
+	return func(err *error) {
+		attrs := []attribute.KeyValue{
+			attribute.String("messaging.system", "emitd"), attribute.String("messaging.destination.name", queue),
+			attribute.String("messaging.operation.name", name), attribute.String("messaging.operation.type", kind),
+		}
+		if *err != nil {
+			attrs = append(attrs, attribute.String("error.type", errorType(*err)))
+		}
+		i.calls.Record(ctx, time.Since(begun).Seconds(), metric.WithAttributes(attrs...))
+	}
+}
+
+func errorType(err error) string {
+	if tag := queue.TagOf(err); tag != "" {
+		return string(tag)
+	}
+	return "_OTHER"
+}
+
+func (i *instruments) sent(ctx context.Context, queue string, n int) {
+	if i.out.Enabled(ctx) {
+		i.out.Add(ctx, int64(n), metric.WithAttributes(attribute.String("messaging.destination.name", queue)))
+	}
+}
+
+func (i *instruments) consumed(ctx context.Context, queue string, n int) {
+	if n > 0 && i.in.Enabled(ctx) {
+		i.in.Add(ctx, int64(n), metric.WithAttributes(attribute.String("messaging.destination.name", queue)))
+	}
+}
+
+func (i *instruments) batch(queue string, records int) {
+	if ctx := context.Background(); i.mutations.Enabled(ctx) {
+		i.mutations.Record(ctx, int64(records), metric.WithAttributes(attribute.String("queue", queue)))
+	}
+}
+
+func (i *instruments) commit(queue string, d time.Duration) {
+	if ctx := context.Background(); i.commits.Enabled(ctx) {
+		i.commits.Record(ctx, d.Seconds(), metric.WithAttributes(attribute.String("queue", queue)))
+	}
+}
+
+func (i *instruments) conflict(queue string) {
+	if ctx := context.Background(); i.conflicts.Enabled(ctx) {
+		i.conflicts.Add(ctx, 1, metric.WithAttributes(attribute.String("queue", queue)))
+	}
+}

@@ -1,0 +1,395 @@
+package broker
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/emitd/emitd/queue"
+	"github.com/emitd/emitd/storage/blob"
+)
+
+// specPrefix is how the name of each queue's daemon begins.
+const specPrefix = string(queue.Kind) + "/"
+
+// Registry is the list of queues. It is one small object, <root>/v1/queues, that is replaced only
+// if it is unchanged since it was read (compare and swap). A copy, <root>/v1/queues.copy, is
+// written after it. The copy is read only when the list has changed or is damaged; see
+// registrycopy.go. All methods may be called concurrently.
+type Registry struct {
+	bucket   blob.Bucket
+	root     string
+	key      string
+	copyKey  string
+	onChange func(queue.Settings)
+	most     int      // limit for the shards of all queues together
+	quiet    sync.Map // removed queues of which nothing was found: since when
+
+	turn    chan struct{} // mutex that a context can abandon: guards the object and the fields below
+	version blob.Version
+	list    registryFile
+	read    time.Time    // when list was last known to be current; zero: never
+	damage  *queue.Error // what is wrong with the object; list is then the newest known
+}
+
+// registryFile is the content of the object. Its nonce makes every version's bytes different, as
+// package blob requires.
+type registryFile struct {
+	Format int             `json:"format"`
+	Nonce  string          `json:"nonce"`
+	Serial uint64          `json:"serial,omitempty"` // number of changes so far
+	Next   uint64          `json:"next_incarnation"`
+	Queues []registryQueue `json:"queues"`
+	// Removed are removed queues whose objects are not all deleted yet.
+	Removed []registryGrave `json:"removed,omitempty"`
+}
+
+// registryGrave identifies the objects of a removed queue.
+type registryGrave struct {
+	Name        string `json:"name"`
+	Incarnation uint64 `json:"incarnation"`
+	Shards      int    `json:"shards"`
+}
+
+// registryQueue is the stored form of Settings; durations are in milliseconds.
+type registryQueue struct {
+	Name        string        `json:"name"`
+	Incarnation uint64        `json:"incarnation"`
+	Shards      int           `json:"shards"`
+	Claims      string        `json:"claims,omitempty"`
+	Visibility  int64         `json:"visibility_ms,omitempty"`
+	TTL         int64         `json:"ttl_ms,omitempty"`
+	DedupWindow int64         `json:"dedup_window_ms,omitempty"`
+	DedupIDs    int           `json:"dedup_ids,omitempty"`
+	MaxJobs     int           `json:"max_jobs,omitempty"`
+	MaxBytes    int64         `json:"max_bytes,omitempty"`
+	Retry       registryRetry `json:"retry,omitzero"`
+}
+
+type registryRetry struct {
+	MaxAttempts int     `json:"max_attempts,omitempty"`
+	Backoff     int64   `json:"backoff_ms,omitempty"`
+	MaxBackoff  int64   `json:"max_backoff_ms,omitempty"`
+	Factor      float64 `json:"factor,omitempty"`
+	Jitter      float64 `json:"jitter,omitempty"`
+	Back        bool    `json:"back,omitempty"`
+}
+
+const registryFormat = 1
+
+// storedForm returns the settings as they are stored.
+func storedForm(set queue.Settings) registryQueue {
+	r := set.Retry
+	return registryQueue{
+		Name: set.Name, Incarnation: set.Incarnation, Shards: max(1, set.Shards), Claims: set.Claims, Visibility: millis(set.Visibility),
+		TTL: millis(set.TTL), DedupWindow: millis(set.DedupWindow), DedupIDs: set.DedupIDs, MaxJobs: set.MaxJobs, MaxBytes: set.MaxBytes,
+		Retry: registryRetry{r.MaxAttempts, millis(r.Backoff), millis(r.MaxBackoff), r.Factor, r.Jitter, r.Back},
+	}
+}
+
+func (q registryQueue) settings() queue.Settings {
+	return queue.Settings{
+		Name: q.Name, Incarnation: q.Incarnation, Shards: q.Shards, Claims: q.Claims, Visibility: millisecond(q.Visibility),
+		TTL: millisecond(q.TTL), DedupWindow: millisecond(q.DedupWindow), DedupIDs: q.DedupIDs, MaxJobs: q.MaxJobs, MaxBytes: q.MaxBytes,
+		Retry: queue.Retry{
+			MaxAttempts: q.Retry.MaxAttempts, Backoff: millisecond(q.Retry.Backoff), MaxBackoff: millisecond(q.Retry.MaxBackoff),
+			Factor: q.Retry.Factor, Jitter: q.Retry.Jitter, Back: q.Retry.Back,
+		},
+	}
+}
+
+// Declare creates a queue, or changes the settings of an existing one; declaring the same again
+// changes nothing. It returns the settings with the queue's incarnation. Shards that are being
+// served follow within half a minute.
+func (r *Registry) Declare(ctx context.Context, set queue.Settings) (queue.Settings, error) {
+	if err := checkSettings(&set); err != nil {
+		return queue.Settings{}, err
+	}
+	return r.Amend(ctx, set.Name, func(queue.Settings) (queue.Settings, error) { return set, nil })
+}
+
+// Amend is Declare with settings that revise derives from the current ones. For a queue that does
+// not exist, revise gets settings with only its name. The change is atomic: if another declaration
+// came first, revise is called again. If revise returns an error, Amend returns it and changes
+// nothing.
+func (r *Registry) Amend(ctx context.Context, name string, revise func(queue.Settings) (queue.Settings, error)) (queue.Settings, error) {
+	if err := checkName(name); err != nil {
+		return queue.Settings{}, err
+	}
+	var made queue.Settings
+	err := r.change(ctx, func(f *registryFile) (bool, error) {
+		at := slices.IndexFunc(f.Queues, func(q registryQueue) bool { return q.Name == name })
+		now := queue.Settings{Name: name}
+		if at >= 0 {
+			now = f.Queues[at].settings()
+		}
+		set, err := revise(now)
+		if err != nil {
+			return false, err
+		}
+		if err := checkSettings(&set); err != nil {
+			return false, err
+		}
+		made = set
+		made.Name = name
+		if at < 0 {
+			if err := f.room(name, max(1, made.Shards), r.most); err != nil {
+				return false, err
+			}
+			f.Next++
+			made.Incarnation = f.Next
+			f.Queues = append(f.Queues, storedForm(made))
+			slices.SortFunc(f.Queues, func(a, b registryQueue) int { return cmp.Compare(a.Name, b.Name) })
+			return true, nil
+		}
+		old := f.Queues[at]
+		made.Incarnation, made.Shards = old.Incarnation, cmp.Or(set.Shards, old.Shards)
+		if made.Shards != old.Shards {
+			return false, queue.Refuse(queue.BadRequest, "queue %q has %d shards: their number cannot be changed", name, old.Shards).
+				WithHint("declare another queue with %d shards, let workers drain this one, then remove it", set.Shards)
+		}
+		if old == storedForm(made) {
+			return false, nil
+		}
+		f.Queues[at] = storedForm(made)
+		return true, nil
+	})
+	if err != nil {
+		return queue.Settings{}, err
+	}
+	if r.onChange != nil {
+		r.onChange(made)
+	}
+	return made, nil
+}
+
+// List returns the queues, sorted by name.
+func (r *Registry) List(ctx context.Context) ([]queue.Settings, error) {
+	if err := r.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer r.unlock()
+	if err := r.refresh(ctx); err != nil {
+		return nil, err
+	}
+	out := make([]queue.Settings, len(r.list.Queues))
+	for i, q := range r.list.Queues {
+		out[i] = q.settings()
+	}
+	return out, nil
+}
+
+// Remove takes a queue off the list. Its brokers stop serving it within a minute. Its objects are
+// deleted after that, by the broker of any queue.
+func (r *Registry) Remove(ctx context.Context, name string) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	err := r.change(ctx, func(f *registryFile) (bool, error) {
+		at := slices.IndexFunc(f.Queues, func(q registryQueue) bool { return q.Name == name })
+		if at < 0 {
+			return false, noQueue(name)
+		}
+		q := f.Queues[at]
+		f.Queues = slices.Delete(f.Queues, at, at+1)
+		f.Removed = append(slices.Clone(f.Removed), registryGrave{q.Name, q.Incarnation, q.Shards})
+		return true, nil
+	})
+	if err == nil && r.onChange != nil {
+		r.onChange(queue.Settings{Name: name})
+	}
+	return err
+}
+
+// lock takes the mutex. It is held during requests to the bucket, so waiting for it ends with ctx.
+func (r *Registry) lock(ctx context.Context) error {
+	select {
+	case r.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return canceled(ctx, queue.Unavailable)
+	}
+}
+
+func (r *Registry) unlock() { <-r.turn }
+
+func noQueue(name string) *queue.Error {
+	return queue.Refuse(queue.QueueNotFound, "there is no queue %q", name).WithHint("declare it first")
+}
+
+// get returns a queue's settings with defaults, from a list that is at most age old.
+func (r *Registry) get(ctx context.Context, name string, age time.Duration) (*queue.Settings, error) {
+	if err := r.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer r.unlock()
+	if r.read.IsZero() || time.Since(r.read) >= age {
+		if err := r.refresh(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if set := r.find(name); set != nil {
+		return set, nil
+	}
+	return nil, noQueue(name)
+}
+
+// all returns the settings of all queues by name, with defaults, from a list that is at most age
+// old.
+func (r *Registry) all(ctx context.Context, age time.Duration) (map[string]*queue.Settings, error) {
+	if err := r.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer r.unlock()
+	if r.read.IsZero() || time.Since(r.read) >= age {
+		if err := r.refresh(ctx); err != nil {
+			return nil, err
+		}
+	}
+	out := make(map[string]*queue.Settings, len(r.list.Queues))
+	for _, q := range r.list.Queues {
+		set := withDefaults(q.settings())
+		out[q.Name] = &set
+	}
+	return out, nil
+}
+
+// find returns a queue's settings with defaults; nil if it is not on the list. The caller holds the
+// lock.
+func (r *Registry) find(name string) *queue.Settings {
+	for _, q := range r.list.Queues {
+		if q.Name == name {
+			set := withDefaults(q.settings())
+			return &set
+		}
+	}
+	return nil
+}
+
+var errNewerList = errors.New("the list of queues was written by a newer version")
+
+func parseRegistry(data []byte) (*registryFile, error) {
+	var f registryFile
+	if err := json.Unmarshal(data, &f); err != nil {
+		return nil, queue.Refuse(queue.Damaged, "the list of queues is corrupt: %w", err)
+	}
+	if f.Format != registryFormat {
+		return nil, queue.Refuse(queue.Unavailable, "%w: it has format %d, this version knows %d", errNewerList, f.Format, registryFormat).
+			WithHint("run the newest version on all nodes")
+	}
+	for _, q := range f.Queues {
+		set := q.settings()
+		if err := checkSettings(&set); err != nil {
+			return nil, queue.Refuse(queue.Damaged, "the list of queues is corrupt at %.80q: %w", q.Name, err)
+		}
+		if q.Shards < 1 || q.Incarnation == 0 || q.Incarnation > f.Next {
+			return nil, queue.Refuse(queue.Damaged, "the list of queues is corrupt at %.80q: %d shards, incarnation %d of %d", q.Name, q.Shards, q.Incarnation, f.Next)
+		}
+	}
+	for _, g := range f.Removed {
+		if checkName(g.Name) != nil || g.Shards < 1 || g.Shards > maxShards || g.Incarnation == 0 {
+			return nil, queue.Refuse(queue.Damaged, "the list of queues is corrupt at the removed queue %.80q", g.Name)
+		}
+	}
+	return &f, nil
+}
+
+const registryTries = 10
+
+// change replaces the list by the one that f makes of it. If others change it at the same time, it
+// reads the list and calls f again, registryTries times at most.
+func (r *Registry) change(ctx context.Context, f func(*registryFile) (bool, error)) error {
+	if err := r.lock(ctx); err != nil {
+		return err
+	}
+	defer r.unlock()
+	for range registryTries {
+		if err := r.refresh(ctx); err != nil {
+			return err
+		}
+		if r.damage != nil { // the change would be based on a list that may be too old
+			return r.damage
+		}
+		next := r.list
+		next.Queues = slices.Clone(next.Queues)
+		changed, err := f(&next)
+		if err != nil || !changed {
+			return err
+		}
+		next.Format, next.Nonce, next.Serial = registryFormat, nonceText(), next.Serial+1
+		done, err := r.write(ctx, &next)
+		if err != nil {
+			return err
+		}
+		if done {
+			return r.writeCopy(ctx)
+		}
+	}
+	return queue.Refuse(queue.Unavailable, "the list of queues was changed by others %d times in a row", registryTries)
+}
+
+// write writes the list and reports whether it is now the stored one; if not, another process
+// changed it first. After an unknown outcome it reads the list again and compares the nonce.
+func (r *Registry) write(ctx context.Context, next *registryFile) (bool, error) {
+	data, err := json.MarshalIndent(next, "", "  ")
+	if err != nil {
+		return false, queue.Refuse(queue.Unavailable, "encode the list of queues: %w", err)
+	}
+	var version blob.Version
+	if r.version == "" {
+		version, err = r.bucket.Create(ctx, r.key, data)
+	} else {
+		version, err = r.bucket.Replace(ctx, r.key, data, r.version)
+	}
+	switch {
+	case err == nil:
+		r.version, r.list = version, *next
+		return true, nil
+	case errors.Is(err, blob.ErrUnknownOutcome):
+		if r.refresh(ctx) == nil && r.list.Nonce == next.Nonce {
+			return true, nil
+		}
+		return false, queue.Refuse(queue.UnknownOutcome, "write the list of queues: %w", err).WithHint("repeat the call")
+	case errors.Is(err, blob.ErrChanged), errors.Is(err, blob.ErrExists):
+		return false, nil
+	}
+	return false, queue.Refuse(queue.Unavailable, "write the list of queues: %w", err)
+}
+
+func nonceText() string {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+// registryAge is how old the list may be when it tells to which shard a job belongs: the number of
+// a queue's shards never changes.
+const registryAge = 30 * time.Second
+
+// Shards returns how many shards a queue has, or QueueNotFound.
+func (r *Registry) Shards(ctx context.Context, name string) (int, error) {
+	set, err := r.get(ctx, name, registryAge)
+	if err != nil && queue.TagOf(err) == queue.QueueNotFound {
+		set, err = r.get(ctx, name, 0)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return set.Shards, nil
+}
+
+// OfJob returns the shard of a job that has an ID or a key, in a queue with this many shards.
+func (*Registry) OfJob(j *queue.Job, shards int) int {
+	id, _ := jobID(j) // an invalid ID is refused by every shard
+	return shardOf(cmp.Or(j.Group, id), shards)
+}
+
+// OfSettlement returns the shard of a claim: the one that its token names, or else that of its
+// job's ID.
+func (*Registry) OfSettlement(x *queue.Settlement, shards int) int { return shardOfClaim(x, shards) }

@@ -1,0 +1,92 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/emitd/emitd/queue"
+)
+
+// deletesAtOnce is how many deletions run concurrently.
+const deletesAtOnce = 16
+
+// buryAfter is how long no object of a removed queue must be found before the queue is struck off
+// the list. By then all brokers know of its removal.
+const buryAfter = 2 * followEvery
+
+// bury deletes the objects of the removed queues that the list, as it was last read, names. A
+// broker that does not know of the removal yet may still write. So a queue is struck off only after
+// nothing was found of it for buryAfter. It costs no request if no queue was removed.
+func (r *Registry) bury(ctx context.Context) error {
+	if err := r.lock(ctx); err != nil {
+		return err
+	}
+	graves := slices.Clone(r.list.Removed)
+	r.unlock()
+	var failed error
+	for _, g := range graves {
+		found, err := r.raze(ctx, g)
+		if err == nil && r.still(g, found == 0) {
+			err = r.change(ctx, func(f *registryFile) (bool, error) {
+				at := slices.Index(f.Removed, g)
+				if at >= 0 {
+					f.Removed = slices.Delete(slices.Clone(f.Removed), at, at+1)
+				}
+				return at >= 0, nil
+			})
+		}
+		failed = errors.Join(failed, err)
+	}
+	return failed
+}
+
+// still reports whether no object of a removed queue was found for buryAfter.
+func (r *Registry) still(g registryGrave, nothing bool) bool {
+	since, seen := r.quiet.LoadOrStore(g, time.Now())
+	if !nothing {
+		r.quiet.Delete(g)
+		return false
+	}
+	over := seen && time.Since(since.(time.Time)) >= buryAfter
+	if over {
+		r.quiet.Delete(g)
+	}
+	return over
+}
+
+// raze deletes all objects of a removed queue and returns how many it found.
+func (r *Registry) raze(ctx context.Context, g registryGrave) (found int, err error) {
+	set := queue.Settings{Name: g.Name, Incarnation: g.Incarnation}
+	for index := range g.Shards {
+		n, err := r.empty(ctx, prefix(r.root, &set, index)+"/")
+		found += n
+		if err != nil {
+			return found, err
+		}
+	}
+	return found, nil
+}
+
+// empty deletes all objects below a prefix and returns how many it found.
+func (r *Registry) empty(ctx context.Context, prefix string) (found int, err error) {
+	for after := ""; ; {
+		page, err := r.bucket.List(ctx, prefix, after, 0)
+		if err != nil {
+			return found, err
+		}
+		var all errgroup.Group
+		all.SetLimit(deletesAtOnce)
+		for _, e := range page.Entries {
+			all.Go(func() error { return r.bucket.Delete(ctx, e.Key) })
+			after = e.Key
+		}
+		found += len(page.Entries)
+		if err := all.Wait(); err != nil || !page.More {
+			return found, err
+		}
+	}
+}

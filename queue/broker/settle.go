@@ -1,0 +1,325 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/emitd/emitd/queue"
+	"github.com/emitd/emitd/queue/internal/ledger"
+)
+
+// Settle settles claims: it splits the settlements by shard, lets each shard decide its own, and
+// returns the outcomes in the order of the settlements.
+func (b *Broker) Settle(ctx context.Context, name string, what []queue.Settlement) (_ []queue.Outcome, err error) {
+	defer b.instruments.operation(ctx, name, "settle", "settle")(&err)
+	set, err := b.open(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if len(what) > queue.MaxCall {
+		return nil, queue.Refuse(queue.TooManyJobs, "%d settlements in one call, the limit is %d", len(what), queue.MaxCall)
+	}
+	outcomes := make([]queue.Outcome, len(what))
+	parts := map[int][]int{}
+	for i := range what {
+		if refusal := checkSettlement(&what[i]); refusal != nil {
+			outcomes[i] = queue.Outcome{ID: what[i].ID, Err: refusal}
+			continue
+		}
+		index := shardOfClaim(&what[i], set.Shards)
+		if parts[index] == nil {
+			parts[index] = make([]int, 0, len(what)/set.Shards+1)
+		}
+		parts[index] = append(parts[index], i)
+	}
+	var failed error
+	for index, positions := range parts {
+		err := b.settlePart(ctx, name, index, what, positions, outcomes)
+		if err != nil && (failed == nil || queue.TagOf(err) == queue.UnknownOutcome) {
+			failed = err
+		}
+	}
+	if failed != nil && len(parts) > 1 && queue.TagOf(failed) != queue.UnknownOutcome {
+		failed = errors.Join(unknown("some of the settlements may be durable"), failed)
+	}
+	if failed != nil {
+		return nil, failed
+	}
+	return outcomes, b.elsewhere(ctx, name, set, what, outcomes)
+}
+
+// shardOfClaim returns the shard that the token names. Without a token it is the shard of the job's
+// ID, which is right for jobs without a group only; see elsewhere.
+func shardOfClaim(x *queue.Settlement, shards int) int {
+	if x.Token != "" && shards > 1 {
+		var room [maxToken]byte
+		if t, _, _, ok := parseToken(x.Token, &room); ok && t.shard < shards {
+			return t.shard
+		}
+	}
+	return shardOf(x.ID, shards)
+}
+
+// settlePart settles one shard's part of a call and stores the outcomes at their positions.
+func (b *Broker) settlePart(ctx context.Context, name string, index int, what []queue.Settlement, positions []int, outcomes []queue.Outcome) error {
+	s, err := b.serving(ctx, name, index)
+	if err != nil {
+		return err
+	}
+	c := newCall(settleStep)
+	c.settle = make([]queue.Settlement, len(positions))
+	for n, at := range positions {
+		c.settle[n] = what[at]
+	}
+	c.tokens = s.tokens(c.settle)
+	c.outcomes = make([]queue.Outcome, 0, len(positions))
+	if err := s.do(ctx, c); err != nil {
+		return err
+	}
+	for n, at := range positions {
+		outcomes[at] = c.outcomes[n]
+	}
+	return nil
+}
+
+// tokens parses and verifies the tokens. It runs on the caller's goroutine.
+func (s *shard) tokens(what []queue.Settlement) []token {
+	out := make([]token, len(what))
+	seal := s.sealers.Get().(*sealer)
+	for i := range what {
+		if t, ok := seal.open(what[i].Token, what[i].ID); ok && t.shard == s.index {
+			out[i] = t
+		}
+	}
+	s.sealers.Put(seal)
+	return out
+}
+
+// elsewhere asks the node's other shards about settlements without a token that the ID's shard does
+// not know: a job with a group is on its group's shard.
+func (b *Broker) elsewhere(ctx context.Context, name string, set *queue.Settings, what []queue.Settlement, outcomes []queue.Outcome) error {
+	if set.Shards == 1 {
+		return nil
+	}
+	for i := range what {
+		if what[i].Token != "" || outcomes[i].Err == nil || outcomes[i].Err.Tag != queue.JobNotFound {
+			continue
+		}
+		for _, s := range b.local(name) {
+			if s.index == shardOf(what[i].ID, set.Shards) {
+				continue
+			}
+			if err := b.settlePart(ctx, name, s.index, what, []int{i}, outcomes); err != nil {
+				return err
+			}
+			if outcomes[i].Err == nil || outcomes[i].Err.Tag != queue.JobNotFound {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// settleStep decides settlements until it meets one whose job is held.
+func settleStep(s *shard, c *call) progress {
+	if c.next == 0 && s.full() && slices.ContainsFunc(c.settle, func(x queue.Settlement) bool { return x.Verb != queue.Extend }) {
+		c.refuse(full("too much is being written at the moment"))
+		return placed
+	}
+	for ; c.next < len(c.settle); c.next++ {
+		x := &c.settle[c.next]
+		j, out := s.claimOf(c, x)
+		if j != nil && j.Held {
+			return s.held(c)
+		}
+		if j != nil {
+			out = s.carryOut(c, x, j)
+		}
+		if out.Err != nil {
+			c.negative = true
+		}
+		c.outcomes = append(c.outcomes, out)
+	}
+	return decided
+}
+
+// claimOf returns the job if the settlement comes from the claim's holder, or if the job is held.
+// Otherwise it returns the answer.
+func (s *shard) claimOf(c *call, x *queue.Settlement) (*ledger.Job, queue.Outcome) {
+	if x.Token == "" {
+		return s.claimOfWorker(c, x)
+	}
+	t := c.tokens[c.next]
+	if t == (token{}) {
+		return nil, stale(x, "this is no token of the job")
+	}
+	var ok bool
+	j := &s.use().scratch
+	*j, ok = s.ledger.Glance(t.number) // the MAC proves that the job has this ID
+	switch {
+	case !ok:
+		return nil, s.afterEnd(c, x, t.nonce)
+	case j.Held:
+		return j, queue.Outcome{}
+	}
+	same := j.Epoch == t.epoch && uint64(j.Deliveries) == t.delivery && j.Nonce == t.nonce
+	if j.State == ledger.Active && same {
+		return j, queue.Outcome{}
+	}
+	if s.adopt(x, j, t) {
+		return j, queue.Outcome{}
+	}
+	return nil, stale(x, "the claim is over; the job is "+string(stateOf(j.State)))
+}
+
+// adopt accepts a claim that an earlier owner made and whose record was lost with it. The claim
+// must be newer than what the log knows of the job, and this owner must not have handed out the job
+// since.
+//
+// Example: owner 1 hands out delivery 3 as a soft claim and crashes before its record is written.
+// Owner 2 replays delivery 2 and has the job waiting. The worker completes delivery 3 with its
+// token: epoch 1 is older than owner 2's, delivery 3 is newer than 2, so the claim is applied now.
+// If owner 2 had claimed the job for another worker, its own epoch would be in the job and the old
+// token is stale.
+func (s *shard) adopt(x *queue.Settlement, j *ledger.Job, t token) bool {
+	if t.epoch >= s.epoch || t.delivery > 1<<16-2 {
+		return false
+	}
+	switch j.State {
+	case ledger.Waiting, ledger.Delayed:
+		if t.delivery <= uint64(j.Deliveries) {
+			return false
+		}
+	case ledger.Active:
+		newer := t.epoch > j.Epoch || t.epoch == j.Epoch && t.delivery > uint64(j.Deliveries)
+		if j.Epoch >= s.epoch || !newer || t.delivery < uint64(j.Deliveries) {
+			return false
+		}
+	default:
+		return false
+	}
+	visibility := millis(s.settings.Visibility)
+	s.apply(ledger.Record{
+		Kind: ledger.Claim, Numbers: []uint64{j.Number}, Deliveries: []uint64{t.delivery}, Worker: x.Worker, Epoch: t.epoch, Nonce: t.nonce,
+		Until: s.now + visibility, Visibility: visibility,
+	})
+	*j, _ = s.ledger.Glance(j.Number)
+	return true
+}
+
+// claimOfWorker is claimOf for a settlement without a token: the worker's name must be that of the
+// claim.
+func (s *shard) claimOfWorker(c *call, x *queue.Settlement) (*ledger.Job, queue.Outcome) {
+	j, ok := s.ledger.Find(x.ID)
+	if !ok {
+		return nil, s.afterEnd(c, x, workerNonce(x.Worker))
+	}
+	if j.Held {
+		return &j, queue.Outcome{}
+	}
+	if j.State != ledger.Active || !j.Tokenless || j.Worker != x.Worker {
+		return nil, stale(x, "the worker does not hold the job; it is "+string(stateOf(j.State)))
+	}
+	return &j, queue.Outcome{}
+}
+
+// afterEnd answers for a job that the ledger no longer has. The claim that completed it may repeat
+// its complete.
+func (s *shard) afterEnd(c *call, x *queue.Settlement, nonce uint32) queue.Outcome {
+	end, ok := s.ledger.Ended(x.ID)
+	switch {
+	case !ok:
+		return queue.Outcome{ID: x.ID, Err: queue.Refuse(queue.JobNotFound, "there is no job %q, or it ended too long ago", x.ID)}
+	case end.State == ledger.Completed && x.Verb == queue.Complete && end.Nonce == nonce:
+		s.barrier(c)
+		return queue.Outcome{ID: x.ID, State: queue.Completed}
+	}
+	return stale(x, "the job is "+string(stateOf(end.State)))
+}
+
+// stale returns a StaleClaim outcome.
+func stale(x *queue.Settlement, why string) queue.Outcome {
+	return queue.Outcome{ID: x.ID, Err: queue.Refuse(queue.StaleClaim, "job %q: %s", x.ID, why).WithHint("stop working on it; another worker may have it")}
+}
+
+// carryOut makes the records of a settlement by the claim's holder.
+func (s *shard) carryOut(c *call, x *queue.Settlement, j *ledger.Job) queue.Outcome {
+	switch {
+	case x.Verb == queue.Extend:
+		return s.extend(x, j)
+	case x.Verb == queue.Complete && len(x.Result) == 0:
+		s.hold(j.Number)
+		s.pend(c, pending{number: j.Number})
+		return queue.Outcome{ID: x.ID, State: queue.Completed}
+	}
+	return s.write(c, x, j)
+}
+
+// write adds the hard record of a settlement other than Extend, and returns the outcome.
+func (s *shard) write(c *call, x *queue.Settlement, j *ledger.Job) queue.Outcome {
+	var r ledger.Record
+	out := queue.Outcome{ID: x.ID}
+	switch x.Verb {
+	case queue.Complete:
+		r.Kind, r.Result, out.State = ledger.Complete, x.Result, queue.Completed
+	case queue.Fail:
+		s.failing(x, j, &r)
+		switch {
+		case r.Dead:
+			out.State = queue.Dead
+		case r.RunAt > s.now:
+			out.State = queue.Delayed
+		default:
+			out.State = queue.Waiting
+		}
+	case queue.Release:
+		r.Kind, out.State = ledger.Release, queue.Waiting
+		if j.Exhausted(false) {
+			r.Kind, r.Cause, out.State = ledger.Kill, exhausted(j, "handed out and given back too often"), queue.Dead
+		} else if j.Policy.Back {
+			r.Places = []uint64{s.ledger.Number()}
+		}
+	}
+	r.Numbers = []uint64{j.Number}
+	s.hard(c, &r)
+	return out
+}
+
+// extend starts the visibility timeout anew. The first extension proves that the attempt began, so
+// it makes a soft record; later ones write nothing.
+func (s *shard) extend(x *queue.Settlement, j *ledger.Job) queue.Outcome {
+	visibility := j.Visibility
+	if x.Visibility > 0 {
+		visibility = millis(x.Visibility)
+	}
+	if !j.Begun {
+		s.apply(ledger.Record{Kind: ledger.Started, Numbers: []uint64{j.Number}, Deliveries: []uint64{uint64(j.Deliveries)}, Epoch: j.Epoch})
+	}
+	s.ledger.Extend(j.Number, s.now+visibility)
+	return queue.Outcome{ID: x.ID, State: queue.Active, For: millisecond(visibility)}
+}
+
+// failing fills in a Fail record: the job is dead, or waits for its next attempt.
+func (s *shard) failing(x *queue.Settlement, j *ledger.Job, r *ledger.Record) {
+	r.Kind, r.Cause = ledger.Fail, cut(x.Cause, queue.MaxCause)
+	if x.Dead || j.Exhausted(true) {
+		r.Dead = true
+		return
+	}
+	attempts := j.Attempts
+	if !j.Begun {
+		attempts++
+	}
+	wait := j.Policy.Wait(attempts, rand.Float64())
+	if x.RetryAfter != nil {
+		wait = millis(*x.RetryAfter)
+	}
+	if wait > 0 {
+		r.RunAt = s.now + wait
+	}
+	if j.Policy.Back {
+		r.Places = []uint64{s.ledger.Number()}
+	}
+}

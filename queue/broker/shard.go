@@ -1,0 +1,324 @@
+package broker
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/queue"
+	"github.com/emitd/emitd/queue/internal/journal"
+	"github.com/emitd/emitd/queue/internal/ledger"
+)
+
+// shard is one shard that this node serves. One goroutine, run, owns its fields and works in
+// rounds. Other goroutines use only these: calls, changes and left (queues to that goroutine),
+// snapshot (atomic), gone (closed when run has returned), rubbish (has a mutex), sealers (a pool),
+// and the fields that never change after the takeover, such as name, index, epoch and ctx.
+//
+// A round (method round) has these steps, in this order:
+//
+//  1. clock reads the time and moves the ledger's time forward.
+//  2. settle applies the batches that have become durable to the ledger, answers their calls, and
+//     puts the calls that waited for them (parked) into again. If the journal refused the last
+//     append, flushStuck repeats it.
+//  3. take decides what time brings (due), the calls in again, and the calls in the inbox. Each
+//     call's step makes records; encode puts them into buf. At its end, serve gives jobs to long
+//     polls. A shard that has drained skips this step.
+//  4. flush appends buf to the journal as one batch. The batch moves from cur to works.
+//  5. checkpoint starts or continues a checkpoint, and show publishes the counts for metrics.
+//
+// There are two kinds of records. A hard record is applied to the ledger when its batch is durable.
+// Until then its jobs are held: nothing else may happen to them, and a call that meets one is
+// parked. A soft record (claim, first heartbeat, expiry) is applied at once and written with the
+// next batch, at the latest after softDelay. If the process crashes before that, the record is
+// lost; this is what soft claims allow.
+//
+// An answer that depends on the state must not come from a broker that may have been replaced. So
+// decide and finish check that the run's assignment still holds (trusted) before a refusal, or an
+// answer that wrote nothing, goes out. An answer that wrote something needs no check: the journal
+// rejects every write of a replaced owner, and the batch of this one is durable.
+type shard struct {
+	b        *Broker
+	unit     daemon.Unit
+	name     string // of the queue
+	index    int
+	blobs    string // prefix of payload objects
+	settings queue.Settings
+	ctx      context.Context // of the run; daemon.Trust reads from it how long the assignment holds
+	log      *journal.Log
+	ledger   *ledger.Ledger
+	sealers  *sync.Pool
+	begun    time.Time // start of this run, by the local clock
+	tools    *tools    // nil until the first call or record; see use
+	epoch    int64
+	void     int // records that the takeover's replay rejected (ledger.ErrVoid); expected to be 0
+
+	calls       *mailbox[*call]
+	changes     chan *queue.Settings // new settings of the queue, from the goroutine that re-reads the registry
+	configuring *work                // the batch with a Configure record that is not durable yet
+	leave       time.Time            // when the drain begins at the latest; zero: no drain is wanted
+	closing     chan error           // receives the result of log.Close
+	drained     bool
+	removed     bool // the queue was removed
+	gone        chan struct{}
+	snapshot    atomic.Pointer[queue.Stats]
+	shown       time.Time // when snapshot was stored
+	stale       bool      // the ledger has changed since
+
+	now  int64     // queue time of this round, milliseconds
+	at   time.Time // the same in the journal's precision
+	wall time.Time // local time of this round, for durations only
+
+	// Records that were decided and are not appended yet.
+	buf   []byte
+	ends  []int    // end offset of each record in buf
+	cuts  [][]byte // the slices of buf that are passed to log.Append, reused
+	cur   *work    // the hard records in buf and the calls that wait for them; nil: none
+	soft  time.Time
+	stuck bool // the journal accepted no more (ErrFull, or it has ended); buf is kept
+
+	works    []*work // appended and not durable yet, in the order of slots
+	spare    [][]pending
+	requests map[string]*work // batches with durable claims that are not durable yet, by request ID
+	again    []*call          // calls to decide in the next round
+	polls    []*call
+	left     *mailbox[*call] // long polls whose callers have stopped waiting
+	inflight struct {
+		jobs  int
+		bytes int64
+	}
+	ckpt    checkpoint
+	written *journal.Checkpoint // the newest checkpoint that was committed
+	rubbish rubbish             // payload objects to delete
+}
+
+// tools holds what only a shard with work needs. A process may have thousands of shards, most of
+// them idle, so it is allocated on first use.
+type tools struct {
+	rates   rates
+	scratch ledger.Job    // the job of the settlement that is being decided
+	record  ledger.Record // the record that is being written or applied
+}
+
+// use returns the tools, and allocates them on first use.
+func (s *shard) use() *tools {
+	if s.tools == nil {
+		s.tools = &tools{rates: rates{begun: s.begun}}
+	}
+	return s.tools
+}
+
+const (
+	softDelay  = time.Second // longest time until a soft record is written
+	softBytes  = 64 << 10
+	roundBytes = 4 << 20 // bytes of records in one round
+	roundCalls = 4096
+	inbox      = 4096 // calls that may wait for the shard's goroutine
+	dueStep    = 1000
+	showEvery  = time.Second
+)
+
+// run serves the shard until the context ends, the drain is complete, or the journal is lost to
+// another owner.
+func (s *shard) run(draining <-chan struct{}) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	defer s.shutdown()
+	for {
+		var calls chan struct{}
+		if !s.drained {
+			calls = s.calls.filled
+		}
+		if s.ready() {
+			s.drain()
+		}
+		if s.restless() {
+			select {
+			case <-s.log.Acks():
+				s.round()
+			case <-s.log.Done():
+				return s.ended()
+			default:
+				s.round()
+			}
+			continue
+		}
+		timer.Reset(s.sleep())
+		select {
+		case <-calls:
+			s.round()
+		case <-s.log.Acks():
+			s.round()
+		case <-timer.C:
+			s.round()
+		case <-s.ckpt.moved():
+			s.round()
+		case next := <-s.changes:
+			s.configure(next)
+		case <-draining:
+			draining = nil
+			s.part()
+		case <-s.prepared():
+		case <-s.log.Done():
+			return s.ended()
+		}
+	}
+}
+
+// restless reports whether there is work that needs no event: calls to decide again, or a
+// checkpoint that can go on.
+func (s *shard) restless() bool {
+	return !s.stuck && len(s.again) > 0 || s.ckpt.eager()
+}
+
+// round does everything that can be done now; see shard for its steps.
+func (s *shard) round() {
+	s.clock()
+	s.settle()
+	s.flushStuck()
+	if !s.drained {
+		s.take()
+	}
+	s.flush()
+	s.checkpoint()
+	s.show()
+}
+
+// take decides the waiting calls. While the journal accepts nothing more, only calls that write
+// nothing are answered. New calls that would write are refused, and calls that have written a part
+// wait in again.
+func (s *shard) take() {
+	if !s.stuck {
+		s.due()
+		again := s.again
+		s.again = nil
+		for _, c := range again {
+			s.decide(c)
+		}
+	}
+	for n := 0; n < roundCalls && (s.stuck || len(s.buf) < roundBytes); n++ {
+		c, ok := s.calls.get()
+		if !ok {
+			break
+		}
+		s.decide(c)
+	}
+	s.calls.again()
+	s.serve()
+}
+
+// full reports whether a record that is decided now could not be written.
+func (s *shard) full() bool { return s.stuck || s.log.Full() }
+
+// clock reads the time of this round.
+func (s *shard) clock() {
+	s.wall, s.at = s.time()
+	s.now = s.at.UnixMilli()
+	s.ledger.Advance(s.now)
+}
+
+// slower is the divisor for the catch-up: queue time runs 1/slower slower than the local clock
+// while it is ahead of the estimate.
+const slower = 16
+
+// time returns the local time and queue time. Queue time never goes back, across all owners of the
+// shard. It can be ahead of the estimate, for example after an owner whose estimate was ahead. If
+// it stood still until the estimate catches up, no claim would expire meanwhile. So it goes on with
+// the local clock, a little slower, until they meet.
+func (s *shard) time() (wall, at time.Time) {
+	wall, at = time.Now(), s.b.cfg.Now()
+	passed := wall.Sub(s.wall)
+	if on := s.at.Add(passed - passed/slower); on.After(at) {
+		at = on
+	}
+	return wall, s.log.Now(at)
+}
+
+// decide runs the call's step and handles its result. A shard that has drained, or whose assignment
+// no longer holds, fails the call instead.
+func (s *shard) decide(c *call) {
+	if s.drained || !s.trusted() {
+		s.fail(c)
+		return
+	}
+	switch c.step(s, c) {
+	case decided:
+		c.decided = true
+		s.finish(c)
+	case later:
+		s.again = append(s.again, c)
+	case busy, placed:
+	}
+}
+
+// finish answers a call once every batch that it waits for is durable. A refusal, and an answer
+// that wrote nothing, is given only while the assignment holds: a broker that may have been
+// replaced could be wrong about the state.
+func (s *shard) finish(c *call) {
+	switch {
+	case !c.decided || c.waits > 0:
+	case (c.negative || !c.wrote) && !s.trusted():
+		s.fail(c)
+	default:
+		c.answer()
+	}
+}
+
+// trusted reports whether the run's assignment still holds. Without a deadline in the context it
+// always does.
+func (s *shard) trusted() bool {
+	left, ok := daemon.Trust(s.ctx)
+	return !ok || left > 0
+}
+
+// due makes the records that time causes: a waiting job whose time to live is over dies, a claim
+// whose visibility timeout is over expires. At most dueStep of each are handled in one round.
+func (s *shard) due() {
+	for _, n := range s.ledger.Late(s.now, dueStep) {
+		s.hard(nil, &ledger.Record{Kind: ledger.Kill, Numbers: []uint64{n}, Cause: "it waited longer than its time to live", Late: true})
+	}
+	for _, n := range s.ledger.Due(s.now, dueStep) {
+		j, _ := s.ledger.Glance(n)
+		if j.Exhausted(true) {
+			r := ledger.Record{Kind: ledger.Kill, Numbers: []uint64{n}, Cause: exhausted(&j, "its last claim ended without a word of the worker "+j.Worker)}
+			s.hard(nil, &r)
+			continue
+		}
+		r := ledger.Record{
+			Kind: ledger.Expire, Numbers: []uint64{n}, Deliveries: []uint64{uint64(j.Deliveries)}, Epoch: j.Epoch,
+			Cause: "the claim of the worker " + j.Worker + " ended without a word",
+		}
+		if j.Policy.Back {
+			r.Places = []uint64{s.ledger.Number()}
+		}
+		s.apply(r)
+	}
+}
+
+// exhausted returns the cause of a job's death after its last attempt or delivery.
+func exhausted(j *ledger.Job, why string) string {
+	return fmt.Sprintf("given up after %d of %d attempts and %d deliveries: %s", j.Attempts, j.Policy.Max, j.Deliveries, why)
+}
+
+// sleep returns how long run may wait if no event comes: until the next deadline of the ledger, the
+// soft records, the drain or the snapshot.
+func (s *shard) sleep() time.Duration {
+	wait := time.Hour
+	if at, ok := s.ledger.Next(); ok && !s.drained {
+		_, now := s.time()
+		wait = min(wait, max(0, time.Duration(at-now.UnixMilli())*time.Millisecond))
+	}
+	if !s.soft.IsZero() && !s.stuck {
+		wait = min(wait, max(0, softDelay-time.Since(s.soft)))
+	}
+	if !s.leave.IsZero() {
+		wait = min(wait, max(0, time.Until(s.leave)))
+	}
+	if s.stale {
+		wait = min(wait, max(0, showEvery-time.Since(s.shown)))
+	}
+	return wait
+}

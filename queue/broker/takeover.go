@@ -1,0 +1,191 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/queue"
+	"github.com/emitd/emitd/queue/internal/journal"
+	"github.com/emitd/emitd/queue/internal/ledger"
+)
+
+// folder rebuilds a ledger from a journal. It begins with the ledger's own defaults and not with
+// today's settings, because the log contains the settings that each record was decided under.
+type folder struct {
+	restore *ledger.Restore
+	l       *ledger.Ledger
+	records int
+	void    int // records that the ledger rejected (ErrVoid)
+}
+
+var _ journal.Fold = (*folder)(nil)
+
+// Reset discards everything and begins with an empty state.
+func (f *folder) Reset() { *f = folder{} }
+
+// Restore reads one chunk of the checkpoint.
+func (f *folder) Restore(chunk []byte) error {
+	if f.restore == nil {
+		f.restore = ledger.NewRestore()
+	}
+	return f.restore.Add(chunk)
+}
+
+// Replay applies records of the log. It skips a record that does not apply: it changed nothing for
+// the owner that wrote it either.
+func (f *folder) Replay(slot uint64, at time.Time, records iter.Seq[[]byte]) error {
+	l, err := f.ledger()
+	if err != nil {
+		return err
+	}
+	for b := range records {
+		f.records++
+		switch err := l.Replay(b, at.UnixMilli()); {
+		case errors.Is(err, ledger.ErrVoid):
+			f.void++
+		case err != nil:
+			return fmt.Errorf("slot %d: %w", slot, err)
+		}
+	}
+	return nil
+}
+
+// ledger returns the state so far.
+func (f *folder) ledger() (*ledger.Ledger, error) {
+	if f.l == nil && f.restore == nil {
+		f.l = ledger.New(ledger.Config{})
+	}
+	if f.l != nil {
+		return f.l, nil
+	}
+	l, err := f.restore.Ledger()
+	f.l, f.restore = l, nil
+	return l, err
+}
+
+func ledgerConfig(set *queue.Settings) ledger.Config {
+	return ledger.Config{DedupWindow: millis(set.DedupWindow), DedupIDs: set.DedupIDs}
+}
+
+func (b *Broker) journalConfig(set *queue.Settings, index int, generation int64) journal.Config {
+	return journal.Config{
+		Bucket: b.cfg.Bucket, Prefix: prefix(b.cfg.Root, set, index), StoreID: b.cfg.StoreID, Generation: generation, Owner: b.cfg.Owner,
+		MinGap: b.cfg.MinGap, Window: b.cfg.Window, Name: path(set, index), MarkAfter: b.marks, MarkEvery: b.marks, Codec: b.codec,
+		Hooks: journal.Hooks{
+			Trouble: func(op string, attempt int, err error) {
+				b.cfg.Logger.Warn("a request of a queue's journal failed and is repeated", "queue", set.Name, "shard", index, "op", op, "attempt", attempt, "error", err)
+			},
+			Collected: func(_ int, err error) {
+				if err != nil {
+					b.cfg.Logger.Warn("garbage of a queue's journal was not deleted", "queue", set.Name, "shard", index, "error", err)
+				}
+			},
+		},
+	}
+}
+
+// takeOver makes this process the owner of a shard: it opens the journal, which fences the former
+// owner and replays the log, gives every known claim a fresh visibility timeout, and builds the
+// shard.
+func (b *Broker) takeOver(ctx context.Context, a *daemon.Assignment, set *queue.Settings) (*shard, error) {
+	if a.Index >= set.Shards {
+		return nil, fmt.Errorf("serve %s: the queue has %d shards", a.Unit, set.Shards)
+	}
+	begun := time.Now()
+	f := &folder{}
+	log, err := journal.Open(ctx, b.journalConfig(set, a.Index, a.Generation), f)
+	if err != nil {
+		return nil, b.refused(a, set, err)
+	}
+	l, err := f.ledger()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("take over %s: %w", a.Unit, err), log.Close(ctx))
+	}
+	at := log.Now(b.cfg.Now())
+	now := at.UnixMilli()
+	l.TakeOver(now)
+	s := &shard{
+		b: b, unit: a.Unit, name: set.Name, index: a.Index, settings: *set, ctx: ctx, log: log, ledger: l, epoch: log.Epoch(),
+		sealers: newSealers(log.Secret()), calls: newMailbox[*call](inbox), changes: make(chan *queue.Settings, 1), gone: make(chan struct{}),
+		left:     newMailbox[*call](inbox),
+		blobs:    blobPrefix(prefix(b.cfg.Root, set, a.Index)),
+		requests: map[string]*work{}, stale: true, now: now, at: at, wall: time.Now(), begun: time.Now(), void: f.void,
+	}
+	b.cfg.Logger.InfoContext(ctx, "a queue's shard was taken over", "unit", a.Unit.String(), "epoch", s.epoch, "jobs", l.Jobs(),
+		"records", f.records, "void", f.void, "took", time.Since(begun))
+	return s, nil
+}
+
+// refused adds to the error of a failed takeover what the operator can do. It reports a generation
+// that is too old to the cluster, so that the next one is above the journal's.
+func (b *Broker) refused(a *daemon.Assignment, set *queue.Settings, err error) error {
+	if g, ok := errors.AsType[*journal.GenerationError](err); ok {
+		a.Refused(g.Held)
+		return fmt.Errorf("take over %s: %w", a.Unit, err)
+	}
+	if errors.Is(err, journal.ErrForeign) {
+		return fmt.Errorf("take over %s: %w; to move the queue to this cluster, stop the other one and run: emitd queue adopt %s", a.Unit, err, set.Name)
+	}
+	if isDamage(err) {
+		return fmt.Errorf("take over %s: %w; see emitd queue verify %s", a.Unit, err, set.Name)
+	}
+	return fmt.Errorf("take over %s: %w", a.Unit, err)
+}
+
+// Adopt takes over a queue that belonged to another cluster store. That store's brokers must not
+// run any more: they would lose the queue for good. It returns how many shards it took. It skips
+// shards that belong to this cluster already, so an interrupted adoption can be repeated.
+func (b *Broker) Adopt(ctx context.Context, name string) (taken int, err error) {
+	set, err := b.registry.get(ctx, name, 0)
+	if err != nil {
+		return 0, err
+	}
+	for index := range set.Shards {
+		cfg := b.journalConfig(set, index, 1) // the lowest generation, so that it never replaces a run of this cluster
+		cfg.Adopt = true
+		log, err := journal.Open(ctx, cfg, &folder{})
+		if errors.Is(err, journal.ErrGeneration) {
+			continue
+		}
+		if err == nil {
+			err = log.Close(ctx)
+		}
+		if err != nil {
+			return taken, fmt.Errorf("adopt shard %d of queue %s: %w", index, name, err)
+		}
+		taken++
+	}
+	return taken, nil
+}
+
+// configure puts new settings into force. Settings that the ledger's replay depends on become a
+// record in the log, so that every replay sees them at the same place.
+func (s *shard) configure(next *queue.Settings) {
+	if s.drained {
+		return
+	}
+	if next.Incarnation != s.settings.Incarnation { // the queue was removed, and perhaps declared again
+		s.removed, s.leave = true, time.Now()
+		return
+	}
+	s.settings = *next
+	s.b.add(s)
+	if c := ledgerConfig(next); c != s.ledger.Config() && s.configuring == nil && !s.stuck {
+		s.clock()
+		s.hard(nil, &ledger.Record{Kind: ledger.Configure, Config: c})
+		s.configuring = s.cur
+		s.flush()
+	}
+}
+
+// show publishes the shard's counts for metrics, at most once per showEvery.
+func (s *shard) show() {
+	if s.stale && s.wall.Sub(s.shown) >= showEvery {
+		s.snapshot.Store(s.stats())
+		s.shown, s.stale = s.wall, false
+	}
+}

@@ -1,0 +1,116 @@
+package broker
+
+import (
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/emitd/emitd/queue"
+	"github.com/emitd/emitd/storage/blob/mem"
+)
+
+// TestTrustEndsMeanwhile: an answer that was decided while the assignment held and waits for the
+// store is not given after the assignment has expired, if it refuses a part or wrote nothing.
+func TestTrustEndsMeanwhile(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w, _, a, _ := slow(t, queue.Settings{})
+		r := a.serve(queue.DefaultQueue, 0)
+		a.enqueue(ids(2)...)
+		claims := a.claim(queue.ClaimRequest{Max: 2})
+		want(t, a.say(queue.Complete, claims[0]), queue.Completed, "")
+		settle := func(what ...queue.Settlement) <-chan error {
+			failed := make(chan error, 1)
+			go func() {
+				out, err := a.Settle(w.ctx, queue.DefaultQueue, what)
+				if err == nil && out[0].Err != nil {
+					err = out[0].Err
+				}
+				failed <- err
+			}()
+			synctest.Wait()
+			return failed
+		}
+		done := queue.Settlement{Verb: queue.Complete, ID: "j1", Token: claims[1].Token}
+		both := settle(queue.Settlement{Verb: queue.Fail, ID: "j0", Token: claims[0].Token}, done)
+		again := settle(queue.Settlement{Verb: queue.Complete, ID: "j0", Token: claims[0].Token})
+		r.trust.Store(0) // the writes are in flight
+		refusedAs(t, <-both, queue.UnknownOutcome)
+		refusedAs(t, <-again, queue.QueueNotOwner)
+		r.kill()
+	})
+}
+
+// TestDeadWhenDurable: a job is not dead before the record of its death is durable. A broker that
+// takes over before that finds it as it was.
+func TestDeadWhenDurable(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var down atomic.Bool
+		w := newWorld(t, mem.New(mem.Config{Latency: mem.Constant(latency), Faults: func(c mem.Call) mem.Fault {
+			if down.Load() && c.Op == mem.Create {
+				return mem.Fault{Kind: mem.Unavailable}
+			}
+			return mem.Fault{}
+		}}))
+		w.declare(queue.Settings{})
+		n := w.node("n1")
+		r := n.serve(queue.DefaultQueue, 0)
+		n.enqueue(queue.Job{ID: "spent", Retry: queue.Retry{MaxAttempts: 1}}, queue.Job{ID: "late", TTL: 10 * time.Second})
+		n.one("spent")
+		time.Sleep(5 * time.Second)
+		down.Store(true)
+		time.Sleep(time.Minute)
+		alive := func() {
+			t.Helper()
+			if i, j, st := n.get("spent"), n.get("late"), n.stat(); i.State != queue.Active || j.State != queue.Waiting || st.Dead+st.Died+st.Expired != 0 {
+				t.Fatalf("%s and %s, %+v", i.State, j.State, st)
+			}
+			if got := n.claim(queue.ClaimRequest{}); len(got) != 0 {
+				t.Fatalf("handed out: %+v", got)
+			}
+		}
+		alive()
+		r.kill()
+		down.Store(false)
+		n.serve(queue.DefaultQueue, 0)
+		time.Sleep(time.Second)
+		if i := n.get("spent"); i.State != queue.Active {
+			t.Fatalf("after a takeover: %+v", i)
+		}
+		time.Sleep(time.Minute)
+		if i, j := n.get("spent"), n.get("late"); i.State != queue.Dead || j.State != queue.Dead || i.Cause == "" || j.Cause == "" {
+			t.Fatalf("%+v, %+v", i, j)
+		}
+	})
+}
+
+// TestTimeGoesOn: a successor whose estimate is behind does not stop queue time, and does not keep
+// it ahead for ever.
+func TestTimeGoesOn(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w, _, a, b := slow(t, queue.Settings{})
+		w.clock = func() time.Time { return time.Now().Add(time.Hour) }
+		r := a.serve(queue.DefaultQueue, 0)
+		a.enqueue(queue.Job{ID: "before", Delay: time.Minute})
+		r.kill()
+		w.clock = time.Now
+		b.serve(queue.DefaultQueue, 0)
+		begun := time.Now()
+		b.enqueue(queue.Job{ID: "after", Delay: time.Minute})
+		for _, id := range []string{"before", "after"} {
+			c := b.claim(queue.ClaimRequest{Wait: queue.MaxWait})
+			for len(c) == 0 && time.Since(begun) < 3*time.Minute {
+				c = b.claim(queue.ClaimRequest{Wait: queue.MaxWait})
+			}
+			if took := time.Since(begun); len(c) != 1 || c[0].Job.ID != id || took < time.Minute || took > 65*time.Second {
+				t.Fatalf("%+v after %v", c, took)
+			}
+			want(t, b.say(queue.Complete, c[0]), queue.Completed, "")
+		}
+		time.Sleep(16 * time.Hour)
+		b.enqueue(queue.Job{ID: "new"})
+		if ahead := time.Until(b.get("new").CreatedAt); ahead > time.Second {
+			t.Fatalf("queue time is ahead by %v still", ahead)
+		}
+	})
+}

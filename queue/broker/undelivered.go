@@ -1,0 +1,171 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/emitd/emitd/queue"
+	"github.com/emitd/emitd/queue/internal/ledger"
+	"github.com/emitd/emitd/storage/blob"
+)
+
+// readsAtOnce is how many payload objects of a claim are read concurrently.
+const readsAtOnce = 16
+
+// A job whose payload could not be read can be claimed again after unreadableWait. The wait doubles
+// each time, up to unreadableMost.
+const (
+	unreadableWait = time.Second
+	unreadableMost = time.Minute
+)
+
+// undelivered is a claim that was made and reached no worker.
+type undelivered struct {
+	number   uint64
+	epoch    int64
+	delivery int
+	nonce    uint32
+	err      error // why its payload could not be read; nil: the caller had gone
+}
+
+func (h *handed) undelivered(err error) undelivered {
+	j := &h.job
+	return undelivered{number: j.Number, epoch: j.Epoch, delivery: j.Deliveries, nonce: j.Nonce, err: err}
+}
+
+// deliver adds the payloads that are objects of their own, and returns the claims that can be
+// handed out. It sends the others back to their shards. The error is set only if the caller has
+// gone, or if no claim can be handed out now but one may be later.
+func (b *Broker) deliver(ctx context.Context, got []handed, out []queue.Claimed, req *queue.ClaimRequest) ([]queue.Claimed, error) {
+	errs := b.fetch(ctx, got, out)
+	gone := ctx.Err() != nil // the caller gets none of them
+	switch {
+	case errs != nil:
+	case gone && req.RequestID == "":
+		errs = make([]error, len(got))
+	default:
+		return out, nil
+	}
+	back := map[*shard][]undelivered{}
+	kept := out[:0]
+	var later error
+	for i, err := range errs {
+		if err == nil && !gone {
+			kept = append(kept, out[i])
+			continue
+		}
+		s := got[i].shard
+		back[s] = append(back[s], got[i].undelivered(err))
+		if err != nil && !errors.Is(err, blob.ErrNotFound) {
+			later = queue.Refuse(queue.Unavailable, "read the payload of job %q: %w", got[i].job.ID, err)
+		}
+	}
+	for s, jobs := range back {
+		s.handBack(jobs)
+	}
+	if later != nil {
+		b.cfg.Logger.WarnContext(ctx, "payloads of claimed jobs were not read; the jobs wait again", "queue", got[0].shard.name, "error", later)
+	}
+	switch {
+	case gone:
+		return nil, canceled(ctx, queue.Unavailable)
+	case len(kept) > 0:
+		return kept, nil
+	}
+	return kept, later
+}
+
+// fetch reads payload objects into out. It returns one error per job, or nil if all reads
+// succeeded. A read may take half of the visibility timeout; a worker could not do much with the
+// rest.
+func (b *Broker) fetch(ctx context.Context, got []handed, out []queue.Claimed) []error {
+	var errs []error
+	var all errgroup.Group
+	all.SetLimit(readsAtOnce)
+	for i := range got {
+		j := &got[i].job
+		if j.Blob == "" {
+			continue
+		}
+		if errs == nil {
+			errs = make([]error, len(got))
+		}
+		all.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, millisecond(j.Visibility)/2)
+			defer cancel()
+			payload, err := payloadOf(ctx, b.cfg.Bucket, j.Blob)
+			if err == nil {
+				out[i].Payload = payload
+			}
+			errs[i] = err
+			return err
+		})
+	}
+	if all.Wait() == nil {
+		return nil
+	}
+	return errs
+}
+
+// handBack sends claims that reached no worker back to the shard. It does not wait until the
+// release is written, because no answer rests on it. If the shard's run has ended, nothing is
+// needed: at its successor, the claims expire.
+func (s *shard) handBack(jobs []undelivered) {
+	c := newCall(handBackStep)
+	c.back = jobs
+	s.post(c)
+}
+
+// leave tells the shard that the caller of a claim call has gone, so that its jobs are released. A
+// call with a request ID keeps its claims for the repeated call.
+func leave(s *shard, gone *call) {
+	if gone.claim.RequestID != "" {
+		return
+	}
+	c := newCall(leaveStep)
+	c.gone = gone
+	s.post(c)
+}
+
+// leaveStep releases the claims of a call whose caller has gone. It comes into the inbox after that
+// call, so the call has been decided already.
+func leaveStep(s *shard, c *call) progress {
+	for i := range c.gone.claims {
+		c.back = append(c.back, c.gone.claims[i].undelivered(nil))
+	}
+	c.step, c.gone = handBackStep, nil
+	return c.step(s, c)
+}
+
+// handBackStep releases claims that reached no worker. They count as no attempts and as no
+// deliveries toward the job's death. A job whose payload object is gone dies: nobody could ever
+// work on it.
+func handBackStep(s *shard, c *call) progress {
+	for ; c.next < len(c.back); c.next++ {
+		u := &c.back[c.next]
+		j, ok := s.ledger.Glance(u.number)
+		switch {
+		case ok && j.Held:
+			return s.held(c)
+		case !ok || j.State != ledger.Active || j.Begun || j.Epoch != u.epoch || j.Deliveries != u.delivery || j.Nonce != u.nonce:
+			continue // the claim is over, or the call was repeated and the worker got that answer
+		}
+		r := ledger.Record{Kind: ledger.Release, Numbers: []uint64{u.number}, Undelivered: true}
+		switch {
+		case errors.Is(u.err, blob.ErrNotFound):
+			r.Kind, r.Cause = ledger.Kill, fmt.Sprintf("given up after %d attempts: its payload, the object %s, is gone", j.Attempts, j.Blob)
+		case j.Deliveries >= math.MaxUint16-1: // the counter ends here; claims could not be distinguished
+			r.Kind, r.Cause = ledger.Kill, exhausted(&j, "it never reached a worker")
+		case u.err != nil:
+			r.Cause = cut("its payload could not be read: "+u.err.Error(), queue.MaxCause)
+			r.RunAt = s.now + millis(min(unreadableWait<<min(j.Uncounted, 10), unreadableMost))
+		}
+		s.hard(c, &r)
+	}
+	return decided
+}
