@@ -14,7 +14,7 @@ import (
 )
 
 // waitsAt matches the log line in which a waiting node names its address.
-var waitsAt = regexp.MustCompile(`"msg":"the cluster store is away; this node waits for it","code":"E5101".*"address":"([^"]+)"`)
+var waitsAt = regexp.MustCompile(`"msg":"the cluster store cannot be reached; this node waits for it","code":"E5101".*"address":"([^"]+)"`)
 
 // TestServeWaitsForABucket checks a node whose cluster store is a bucket. It must wait while the bucket's
 // server is down, report that, and run once the server is up.

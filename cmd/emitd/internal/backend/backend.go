@@ -112,7 +112,7 @@ func driverOf(cfg config.Config) (driver, error) {
 	case "file", "s3", "gs":
 		return objectDriver, nil
 	case "":
-		return driver{}, fault.New(fault.StoreURL, "store.url is not set: there is nothing to read")
+		return driver{}, fault.New(fault.StoreURL, "store.url is not set, so there is no cluster to read")
 	}
 	return driver{}, fault.New(fault.StoreURL, "store.url has the scheme %q, want sqlite, postgres, file, s3 or gs", scheme(cfg.Store.URL))
 }

@@ -21,13 +21,13 @@ func Grants(cfg config.Config, outbox bool, roles map[string]string) (string, er
 	}
 	if !strings.HasPrefix(scheme(address), "postgres") {
 		if len(roles) > 0 {
-			return "", fault.New(fault.Usage, "--grant is for Postgres: there are no roles in this kind of store")
+			return "", fault.New(fault.Usage, "--grant is only for Postgres: this kind of store has no roles")
 		}
 		return "", nil
 	}
 	for _, kind := range slices.Sorted(maps.Keys(roles)) {
 		if !slices.Contains(kinds, kind) || roles[kind] == "" {
-			return "", fault.New(fault.Usage, "--grant %s=%s names no role that is for something here, want %s=ROLE", kind, roles[kind], strings.Join(kinds, "=ROLE, "))
+			return "", fault.New(fault.Usage, "--grant %s=%s is not a known purpose, want %s=ROLE", kind, roles[kind], strings.Join(kinds, "=ROLE, "))
 		}
 	}
 	if len(roles) > 0 {
@@ -41,7 +41,7 @@ func Grants(cfg config.Config, outbox bool, roles map[string]string) (string, er
 	if err != nil {
 		return "", err
 	}
-	return "\n-- What the roles of programs need, and no more; --grant " + kinds[0] + "=NAME prints it for a role of yours.\n-- " +
+	return "\n-- The rights that the roles of programs need, and no more; --grant " + kinds[0] + "=NAME prints them for one of your roles.\n-- " +
 		strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n-- ") + "\n", nil
 }
 

@@ -50,9 +50,9 @@ func outboxDriverOf(cfg config.Config) (outboxDriver, error) {
 		return postgresOutbox, nil
 	}
 	if cfg.Store.URL == "" {
-		return outboxDriver{}, fault.New(fault.OutboxURL, "neither outbox.url nor store.url is set: where are the messages?")
+		return outboxDriver{}, fault.New(fault.OutboxURL, "neither outbox.url nor store.url is set, so the outbox has no database")
 	}
-	return outboxDriver{}, fault.New(fault.OutboxURL, "outbox.url is not set, and store.url is %s, which is no SQL database", config.RedactURL(cfg.Store.URL))
+	return outboxDriver{}, fault.New(fault.OutboxURL, "outbox.url is not set, and store.url is %s, which is not a SQL database", config.RedactURL(cfg.Store.URL))
 }
 
 // OpenOutbox opens the outbox of a configuration. The policy means the same as for the cluster store. Its

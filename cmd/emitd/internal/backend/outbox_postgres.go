@@ -86,13 +86,13 @@ func prepareOutbox(ctx context.Context, o Options) ([]Migration, error) {
 func postgresPublisher(ctx context.Context, cfg postgres.Config) (*pgxpool.Pool, *postgres.Publisher, error) {
 	pc, err := pgxpool.ParseConfig(cfg.URL)
 	if err != nil {
-		return nil, nil, errors.New("outbox.url does not parse as a connection string of Postgres")
+		return nil, nil, errors.New("outbox.url is not a valid connection string of Postgres")
 	}
 	pc.MinConns, pc.MaxConns = 0, 2
 	pc.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe // a pooler may share the session
 	pool, err := pgxpool.NewWithConfig(ctx, pc)
 	if err != nil {
-		return nil, nil, fmt.Errorf("make a pool for publishing: %w", err)
+		return nil, nil, fmt.Errorf("create a pool for publishing: %w", err)
 	}
 	pub, err := postgres.New(pool, cfg)
 	if err != nil {

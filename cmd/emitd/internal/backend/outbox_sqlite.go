@@ -93,7 +93,7 @@ func openSQLiteOutbox(ctx context.Context, o Options) (*Outbox, error) {
 func there(path string) error {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return fault.New(fault.Unreachable, "database file %s does not exist", path).
-			Hint("correct the path; emitd migrate up --outbox makes the file")
+			Hint("correct the path; emitd migrate up --outbox creates the file")
 	}
 	return nil
 }

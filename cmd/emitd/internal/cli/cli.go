@@ -95,7 +95,7 @@ func (a *app) blame(f *fault.Fault, err error) error {
 		return f
 	}
 	return fault.New(fault.Unreachable, "no answer within --timeout %v: %s", a.timeout, strings.TrimPrefix(f.What, "store unreachable: ")).
-		Hint("give it longer, such as --timeout 30s; if that does not help: %s", f.Advice())
+		Hint("allow more time, such as --timeout 30s; if that does not help: %s", f.Advice())
 }
 
 func firstLine(s string) string {
@@ -128,9 +128,9 @@ func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "emitd",
 		Short: "Elect a leader, assign daemons to nodes, run them",
-		Long: "emitd makes processes on one store a cluster: they elect a leader, the leader assigns daemons to\n" +
-			"nodes, every node runs what is assigned to it and drains what is revoked.\n\n" +
-			"Begin with emitd dev: three nodes in one process, nothing else needed.",
+		Long: "emitd turns the processes that use one store into a cluster: they elect a leader, the leader assigns daemons to\n" +
+			"nodes, and every node runs the units assigned to it and drains those that are revoked.\n\n" +
+			"Start with emitd dev: three nodes in one process, without any other service.",
 		SilenceErrors: true, SilenceUsage: true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 		Args:              noSuchCommand,
@@ -163,7 +163,7 @@ func (a *app) root() *cobra.Command {
 // helpCommand does the same as --help, for users who expect a command.
 func helpCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "help [COMMAND]", Short: "Show what a command takes",
+		Use: "help [COMMAND]", Short: "Show the help of a command",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			found, rest, err := cmd.Root().Find(args)
 			if err == nil {
@@ -269,9 +269,9 @@ func (a *app) bind(flags *pflag.FlagSet) {
 		add(name, keys[path], false)
 	}
 	flags.Var(a.metaFlag("config"), "config", "config file; also "+config.FileEnv+", else "+config.DefaultFile+" if there is one")
-	flags.DurationVar(&a.timeout, "timeout", 10*time.Second, "how long a read or an operator's command may take")
-	flags.BoolVar(&a.noColor, "no-color", false, "no colours; also NO_COLOR")
-	flags.BoolVarP(&a.quiet, "quiet", "q", false, "say only what is wrong")
+	flags.DurationVar(&a.timeout, "timeout", 10*time.Second, "longest duration of a read or of an operator's command")
+	flags.BoolVar(&a.noColor, "no-color", false, "print without colours; also NO_COLOR")
+	flags.BoolVarP(&a.quiet, "quiet", "q", false, "print only errors")
 }
 
 func (a *app) metaFlag(name string) *flagValue {
@@ -285,7 +285,7 @@ func (a *app) checkFlags() error {
 	for name, path := range short {
 		s, l := a.flags[name], a.flags[strings.ReplaceAll(path, "_", "-")]
 		if s.given && l.given && s.text != l.text {
-			return fault.New(fault.Usage, "--%s and --%s are one setting and say different things", name, strings.ReplaceAll(path, "_", "-"))
+			return fault.New(fault.Usage, "--%s and --%s are the same setting and have different values", name, strings.ReplaceAll(path, "_", "-"))
 		}
 	}
 	if a.timeout <= 0 {
@@ -352,7 +352,7 @@ func (a *app) loadToRead() (*config.Loaded, error) {
 	}
 	dev := DevDir + string(os.PathSeparator) + DevConfig
 	if _, err := os.Stat(dev); err != nil || cfg.File != "" {
-		return nil, fault.New(fault.StoreURL, "store.url is not set, and there is no emitd dev in this directory: which cluster?")
+		return nil, fault.New(fault.StoreURL, "store.url is not set, and there is no emitd dev in this directory, so the cluster is not known")
 	}
 	in.File = dev
 	return a.load(in)

@@ -16,12 +16,12 @@ import (
 
 func (a *app) clusterCommand() *cobra.Command {
 	rename := &cobra.Command{
-		Use: "rename OLD NEW", Short: "Give the cluster of a store another name, while no node is live",
-		Long: "Give the cluster of a store another name. The store remembers the name that its first node gave it and\n" +
-			"refuses nodes with another (E2107). To rename a cluster, stop all nodes, run this command, and start them\n" +
-			"with the new name. On a bucket, a node that was killed is known to be gone once this command has watched it\n" +
-			"for node_registration_ttl: give it --timeout 3m.",
-		Args: exactly(2, "the present name of the cluster and the new one"),
+		Use: "rename OLD NEW", Short: "Rename the cluster of a store while none of its nodes is live",
+		Long: "Rename the cluster of a store. The store holds the name that its first node wrote, and nodes with another\n" +
+			"name are refused (E2107). To rename a cluster, stop all nodes, run this command, and start them with the new\n" +
+			"name. On a bucket, a killed node counts as gone only after this command has watched its row for\n" +
+			"node_registration_ttl: allow for it with --timeout 3m.",
+		Args: exactly(2, "the current name of the cluster and the new one"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.look(cmd.Context(), false, func(ctx context.Context, c *cluster) error {
 				return a.rename(ctx, c, args[0], args[1])

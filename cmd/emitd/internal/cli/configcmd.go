@@ -19,7 +19,7 @@ import (
 func (a *app) configCommand() *cobra.Command {
 	var origin bool
 	show := &cobra.Command{
-		Use: "show", Short: "Show every setting in force, without secrets", Args: noArgs,
+		Use: "show", Short: "Show every effective setting, without secrets", Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			cfg, err := a.load(a.input())
 			if err != nil {
@@ -28,9 +28,9 @@ func (a *app) configCommand() *cobra.Command {
 			return a.printSettings(cfg, origin)
 		},
 	}
-	show.Flags().BoolVar(&origin, "origin", false, "also where each value comes from, and what it overrides")
+	show.Flags().BoolVar(&origin, "origin", false, "also show where each value comes from and what it overrides")
 	check := &cobra.Command{
-		Use: "check", Short: "Judge the configuration as emitd serve would, and the files and commands it names, starting nothing", Args: noArgs,
+		Use: "check", Short: "Validate the configuration, and the files and commands it names, without starting anything", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			in := a.input()
 			in.Serving, in.Dev = true, true // reported below: checks run where the store may be unknown
@@ -106,14 +106,14 @@ func (a *app) printCheck(cfg *config.Loaded) error {
 		c.Notes = append(c.Notes, note)
 	}
 	if cfg.Store.URL == "" {
-		c.Notes = append(c.Notes, "store.url is not set: emitd serve wants it")
+		c.Notes = append(c.Notes, "store.url is not set: emitd serve requires it")
 	}
 	return a.print(data{whole: c, names: []string{c.File}, table: func(w io.Writer, _ bool) error {
 		file := c.File
 		if file == "" {
 			file = "no file"
 		}
-		fmt.Fprintf(w, "ok: %s, %d settings are not defaults, profile %s\n", file, c.Set, cfg.Profile)
+		fmt.Fprintf(w, "ok: %s, %d settings differ from their defaults, profile %s\n", file, c.Set, cfg.Profile)
 		for _, n := range c.Notes {
 			fmt.Fprintf(w, "note: %s\n", view.Line(n))
 		}
@@ -123,7 +123,7 @@ func (a *app) printCheck(cfg *config.Loaded) error {
 
 func (a *app) errorCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "error [CODE]", Short: "Say what an error code means; without one, list them",
+		Use: "error [CODE]", Short: "Explain an error code; without one, list all",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) == 1 {
@@ -149,7 +149,7 @@ func (a *app) printError(code string) error {
 	}
 	e, ok := fault.Lookup(fault.Code(code))
 	if !ok {
-		return fault.New(fault.Usage, "there is no error code %q", code).Hint("list them: emitd error")
+		return fault.New(fault.Usage, "there is no error code %q", code).Hint("list all: emitd error")
 	}
 	return a.print(data{whole: e, names: []string{code}, table: func(w io.Writer, _ bool) error {
 		_, err := fmt.Fprintf(w, "%s %s (exit code %d)\n%s\ndo: %s\n", e.Code, e.Title, e.Exit, e.Means, e.Do)

@@ -65,8 +65,8 @@ type demoOrder struct {
 // newDemo starts to listen and adds the demo's subscriptions to the configuration.
 func newDemo(ctx context.Context, cfg *config.Loaded, b *board) (*demo, error) {
 	if cfg.OutboxURL() == "" {
-		return nil, fault.New(fault.Usage, "--demo publishes messages, and there is no database for them").
-			Hint("leave --ephemeral out, or set outbox.url")
+		return nil, fault.New(fault.Usage, "--demo publishes messages, but there is no database for them").
+			Hint("remove --ephemeral, or set outbox.url")
 	}
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
@@ -95,14 +95,14 @@ func newDemo(ctx context.Context, cfg *config.Loaded, b *board) (*demo, error) {
 func (d *demo) receive(w http.ResponseWriter, r *http.Request) {
 	var o demoOrder
 	if err := json.NewDecoder(io.LimitReader(r.Body, outbox.MaxPayload)).Decode(&o); err != nil {
-		http.Error(w, "the body is no order", http.StatusBadRequest)
+		http.Error(w, "the body is not an order", http.StatusBadRequest)
 		return
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if o.Amount == 0 {
 		d.refused++
-		http.Error(w, fmt.Sprintf("order %d is of nothing", o.Order), http.StatusUnprocessableEntity)
+		http.Error(w, fmt.Sprintf("order %d is empty", o.Order), http.StatusUnprocessableEntity)
 		return
 	}
 	if d.taken++; d.taken%demoTell == 1 {

@@ -49,18 +49,18 @@ const mostNodes = 50
 func (a *app) devCommand() *cobra.Command {
 	d := &dev{a: a}
 	cmd := &cobra.Command{
-		Use: "dev", Short: "Run a cluster of three nodes in this process, to try and to develop",
-		Long: "Run a cluster in this process: three nodes on a SQLite file in ./" + DevDir + ", which is kept, so that a later\n" +
-			"emitd dev in this directory goes on with the same state. The profile is fast, the listener loopback.\n" +
-			"In the same directory emitd status, events and the like need no --store. Other users of the machine are\n" +
-			"refused: the listener wants the token in ./" + DevDir + "/token, which emitd queue finds in the same directory.",
+		Use: "dev", Short: "Run a cluster of three nodes in this process, for experiments and development",
+		Long: "Run a cluster in this process: three nodes on a SQLite file in ./" + DevDir + ". The file is kept, and a later\n" +
+			"emitd dev in this directory continues with its state. The profile is fast, and the listener is loopback.\n" +
+			"In the same directory, emitd status, events and the like need no --store. Other users of the machine are\n" +
+			"refused: the listener requires the token in ./" + DevDir + "/token, which emitd queue finds in the same directory.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return d.run(cmd.Context()) },
 	}
 	cmd.Flags().IntVar(&d.nodes, "nodes", 3, "number of nodes")
-	cmd.Flags().BoolVar(&d.ephemeral, "ephemeral", false, "keep the state in memory: nothing is written, other processes cannot see it")
-	cmd.Flags().BoolVar(&d.sample, "sample", true, "run a sample daemon of six units, unless daemons.exec has some")
-	cmd.Flags().BoolVar(&d.demo, "demo", false, "publish sample orders, which flow through the outbox to a queue and to a webhook")
+	cmd.Flags().BoolVar(&d.ephemeral, "ephemeral", false, "keep the state in memory: no file is written, and other processes cannot see it")
+	cmd.Flags().BoolVar(&d.sample, "sample", true, "run a sample daemon of six units, unless daemons.exec has entries")
+	cmd.Flags().BoolVar(&d.demo, "demo", false, "publish sample orders, which go through the outbox to a queue and to a webhook")
 	return cmd
 }
 
@@ -76,7 +76,7 @@ func (d *dev) run(ctx context.Context) error {
 		return err
 	}
 	if d.cfg.Node.ID != "" && d.nodes > 1 {
-		return fault.New(fault.Usage, "node.id is fixed, and %d nodes cannot have one id", d.nodes).Hint("leave node.id out, or give --nodes 1")
+		return fault.New(fault.Usage, "node.id is set, and %d nodes cannot share one ID", d.nodes).Hint("remove node.id, or use --nodes 1")
 	}
 	unlock, err := d.state()
 	if err != nil {
@@ -144,7 +144,7 @@ func (d *dev) names() []string {
 func (d *dev) state() (unlock func(), err error) {
 	if d.dir == "" || d.cfg.OriginOf("store.url").Layer != config.FromDefault {
 		if d.ephemeral && d.cfg.Store.URL != "" {
-			return nil, fault.New(fault.Usage, "--ephemeral keeps the state in memory, and store.url (%s) names a store", d.cfg.OriginOf("store.url"))
+			return nil, fault.New(fault.Usage, "--ephemeral keeps the state in memory, but store.url (%s) names a store", d.cfg.OriginOf("store.url"))
 		}
 		d.dir = ""
 		return func() {}, nil
@@ -159,7 +159,7 @@ func (d *dev) state() (unlock func(), err error) {
 	if err != nil {
 		return nil, fault.New(fault.StateDir, "state directory: %w", err)
 	}
-	text := "# written by emitd dev; read by emitd status and others when they are called beside this directory\n" +
+	text := "# written by emitd dev; read by emitd status and other commands that run next to this directory\n" +
 		fmt.Sprintf("cluster: %q\nprofile: %s\nstore:\n  url: %q\nobjects:\n  url: %q\napi:\n  tokens_file: %q\n",
 			d.cfg.Cluster, d.cfg.Profile, d.cfg.Store.URL, d.cfg.Objects.URL, cmp.Or(d.cfg.API.TokensFile, filepath.Join(d.dir, devToken)))
 	if err := os.WriteFile(filepath.Join(d.dir, DevConfig), []byte(text), 0o600); err != nil {
@@ -178,13 +178,13 @@ func (d *dev) secure() error {
 	if d.cfg.API.TokensFile != "" {
 		return nil
 	}
-	d.token = host.Token{Text: rand.Text(), Hint: "this is emitd dev, for its user alone: curl -H \"Authorization: Bearer TOKEN\" with the token that it has printed"}
+	d.token = host.Token{Text: rand.Text(), Hint: "this is emitd dev, only for its own user: curl -H \"Authorization: Bearer TOKEN\" with the token that emitd dev printed"}
 	if d.dir == "" {
 		d.a.secrets = append(d.a.secrets, d.token.Text)
 		return nil
 	}
 	path := filepath.Join(d.dir, devToken)
-	d.token.Hint = fmt.Sprintf("this is emitd dev, for its user alone: in its directory, curl -H \"Authorization: Bearer $(cat %s)\"", filepath.ToSlash(filepath.Join(DevDir, devToken)))
+	d.token.Hint = fmt.Sprintf("this is emitd dev, only for its own user: in its directory, curl -H \"Authorization: Bearer $(cat %s)\"", filepath.ToSlash(filepath.Join(DevDir, devToken)))
 	text, err := os.ReadFile(path)
 	if old := strings.TrimSpace(string(text)); err == nil && len(old) >= len(d.token.Text) {
 		d.token.Text = old
@@ -269,7 +269,7 @@ func (b *board) begin(d *dev, r *host.Running) {
 	b.say("  nodes    %s     daemons  %s", strings.Join(names, "  "), strings.Join(daemons, "  "))
 	b.say("  token    %s", d.where())
 	b.say("%s", d.try())
-	b.say("Ctrl-C drains and stops; again, a second later, to force.  dev mode: profile %s, loopback and this user only.", d.cfg.Profile)
+	b.say("Ctrl-C drains and stops; again after a second forces the end.  dev mode: profile %s, loopback and this user only.", d.cfg.Profile)
 }
 
 // where says where the listener's token is.

@@ -54,10 +54,10 @@ func (d *doctor) bad(check string, err error) {
 
 func (a *app) doctorCommand() *cobra.Command {
 	return a.outputFlag(&cobra.Command{
-		Use: "doctor", Short: "Check configuration, store, object store, outbox and cluster; writes and removes a lock and scratch objects",
-		Long: "Check configuration, store and cluster; each node is called by the address that it advertises. To see that the store takes writes, one lock is taken and\n" +
-			"released; to see that the object store keeps conditional writes, some objects below probe/ are written and\n" +
-			"removed. The exit code is 1 if a check fails and 6 if one only warns.",
+		Use: "doctor", Short: "Check configuration, store, object store, outbox and cluster; writes and removes a lock and test objects",
+		Long: "Check configuration, store and cluster; each node is called at the address that it advertises. To check that the store accepts writes, one lock is taken and\n" +
+			"released; to check that the object store supports conditional writes, some objects below probe/ are written and\n" +
+			"removed. The exit code is 1 if a check fails, and 6 if one warns and none fails.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := a.loadToRead()
@@ -110,7 +110,7 @@ func (a *app) printFindings(found []finding) error {
 func (d *doctor) config() {
 	d.add("config", fine, "", "%s, profile %s", cmp.Or(d.cfg.File, "no file"), d.cfg.Profile)
 	for _, note := range d.cfg.Notes() {
-		d.add("config", warn, "remove the key, or set what it needs", "%s", note)
+		d.add("config", warn, "remove the key, or set the key that it needs", "%s", note)
 	}
 	if note := host.TokensReadable(d.cfg.API.TokensFile); note != "" {
 		d.add("config", warn, "chmod o-r "+d.cfg.API.TokensFile, "%s", note)
@@ -131,7 +131,7 @@ func (d *doctor) objects(ctx context.Context) {
 		d.bad("objects", err)
 		return
 	}
-	d.add("objects", fine, "", "%s keeps conditional writes; probed in %s", config.RedactURL(d.cfg.Objects.URL), milliseconds(time.Since(begun)))
+	d.add("objects", fine, "", "%s supports conditional writes; probed in %s", config.RedactURL(d.cfg.Objects.URL), milliseconds(time.Since(begun)))
 }
 
 func (d *doctor) store(ctx context.Context, a *app) {
@@ -147,7 +147,7 @@ func (d *doctor) store(ctx context.Context, a *app) {
 	defer s.Close()
 	d.add("store", fine, "", "%s at %s opened in %s", s.Kind, config.RedactURL(d.cfg.Store.URL), milliseconds(time.Since(begun)))
 	if pid, stopped := s.Blocker(); stopped {
-		d.add("writer", fail, fmt.Sprintf("continue it (kill -CONT %d) or end it", pid), "process %d is stopped inside a write transaction: nobody else can write", pid)
+		d.add("writer", fail, fmt.Sprintf("continue it (kill -CONT %d) or end it", pid), "process %d is stopped inside a write transaction: no other process can write", pid)
 	}
 	d.writes(ctx, s)
 	d.wakes(ctx, s)
@@ -188,7 +188,7 @@ func (d *doctor) writes(ctx context.Context, s *backend.Store) {
 	}
 	took := time.Since(begun) / 2 // two writes: it acquires a lock and releases it
 	if limit := d.cfg.Timing().QueryTimeout / 2; took > limit {
-		d.add("write", warn, "look at the store's load and the network", "a write took %s, more than half of query_timeout %v", milliseconds(took), 2*limit)
+		d.add("write", warn, "check the store's load and the network", "a write took %s, more than half of query_timeout %v", milliseconds(took), 2*limit)
 		return
 	}
 	d.add("write", fine, "", "a write took %s", milliseconds(took))
@@ -201,8 +201,8 @@ func (d *doctor) wakes(ctx context.Context, s *backend.Store) {
 	switch {
 	case !known:
 	case errors.Is(err, postgres.ErrDeaf):
-		d.add("wake-ups", warn, "name the database itself in store.url, or set store.notify: poll to keep it so",
-			"no wake-up arrives: a transaction pooler, such as PgBouncer, accepts LISTEN and drops it; nodes find changes at their next heartbeat, in up to %v", d.cfg.Timing().HeartbeatInterval)
+		d.add("wake-ups", warn, "name the database itself in store.url, or set store.notify: poll to keep the pooler",
+			"no wake-up arrived: a transaction pooler, such as PgBouncer, accepts LISTEN and drops it; nodes see changes only at their next heartbeat, after up to %v", d.cfg.Timing().HeartbeatInterval)
 	case err != nil:
 		d.bad("wake-ups", err)
 	default:
@@ -225,9 +225,9 @@ func (d *doctor) cluster(ctx context.Context, s *backend.Store) {
 	offset := snap.Now.Sub(before.Add(after.Sub(before) / 2))
 	if offset.Abs() > offsetLimit {
 		d.add("clock", warn, "set this host's clock (NTP); leases do not depend on it, logs and timestamps do",
-			"the store's clock is %+.1fs from this host's", offset.Seconds())
+			"the store's clock differs from this host's by %+.1fs", offset.Seconds())
 	} else {
-		d.add("clock", fine, "", "the store's clock is %+dms from this host's", offset.Milliseconds())
+		d.add("clock", fine, "", "the store's clock differs from this host's by %+dms", offset.Milliseconds())
 	}
 	status := view.Of(snap, reader(d.cfg, s, false))
 	d.versions(status)

@@ -59,10 +59,10 @@ func (d *doctor) reach(ctx context.Context, snap *daemon.Snapshot) {
 func reachNode(ctx context.Context, address string, secured *tls.Config) error {
 	name, _, err := net.SplitHostPort(address)
 	if err != nil {
-		return fmt.Errorf("%q is no host:port", address)
+		return fmt.Errorf("%q is not a host:port", address)
 	}
 	if ip, err := netip.ParseAddr(name); err == nil && ip.IsUnspecified() {
-		return errors.New("that is the address of no node: it listens on all addresses and does not know which one others reach")
+		return errors.New("this address cannot be called: the node listens on all addresses and does not know at which one others reach it")
 	}
 	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
 	defer cancel()
@@ -82,7 +82,7 @@ func reachNode(ctx context.Context, address string, secured *tls.Config) error {
 	defer resp.Body.Close()
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<16)) // its content is for people
 	if resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusServiceUnavailable {
-		return fmt.Errorf("/livez is answered %s: is that an emitd?", resp.Status)
+		return fmt.Errorf("/livez answers %s: the address may not belong to an emitd", resp.Status)
 	}
 	return nil
 }

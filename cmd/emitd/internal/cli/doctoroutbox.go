@@ -49,16 +49,16 @@ func (d *doctor) subscription(s outbox.Stats) {
 		wrong = append(wrong, fmt.Sprintf("%d dead messages, %d keys are held", s.Dead, s.HeldLanes))
 	}
 	if s.Ahead >= 0 && s.Ahead < partitionsLeft {
-		do = "let a node run the sweeper, with the right to execute the outbox's functions"
-		wrong = append(wrong, fmt.Sprintf("%d partitions are ready to be written: publishing fails when there is none", s.Ahead))
+		do = "run the sweeper on a node whose role may execute the outbox's functions"
+		wrong = append(wrong, fmt.Sprintf("%d partitions are ready for new messages: publishing fails when there is none", s.Ahead))
 	}
 	if age := s.Now.Sub(s.OldestAt); !s.OldestAt.IsZero() && age > oldestLimit {
 		wrong = append(wrong, "the oldest message waits for "+view.Exact(age))
 	}
 	for _, c := range s.Cursors {
 		if c.Trouble != "" {
-			do = "look at the receiver: the relay tries again by itself"
-			wrong = append(wrong, fmt.Sprintf("its sink is down for node %s: %s", c.Node, c.Trouble))
+			do = "check the receiver; the relay tries again by itself"
+			wrong = append(wrong, fmt.Sprintf("node %s reports that its sink is down: %s", c.Node, c.Trouble))
 		}
 	}
 	if s.Paused {

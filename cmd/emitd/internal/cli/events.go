@@ -38,10 +38,10 @@ func (a *app) eventsCommand() *cobra.Command {
 		},
 	}
 	fl := cmd.Flags()
-	fl.BoolVarP(&f.follow, "follow", "f", false, "go on with events as they happen, until interrupted")
-	sinceFlag(cmd, &f.since, "only events of the last so long, by the store's clock")
+	fl.BoolVarP(&f.follow, "follow", "f", false, "continue with new events as they happen, until interrupted")
+	sinceFlag(cmd, &f.since, "only events of this last period, such as 1h, by the store's clock")
 	fl.StringVar(&f.kind, "kind", "*", "only kinds that match, such as leader.* or assignment.failed")
-	fl.StringVar(&f.node, "node", "", "only of this node, by name or id")
+	fl.StringVar(&f.node, "node", "", "only of this node, by name or ID")
 	fl.StringVar(&f.daemon, "daemon", "", "only of this daemon or unit")
 	return a.outputFlag(cmd)
 }
@@ -106,7 +106,7 @@ func (a *app) follow(ctx context.Context, s *backend.Store, p *eventPrinter, aft
 		case p.failed != nil:
 			return p.failed
 		case err != nil && !down:
-			a.say("the store does not answer, trying on: %v", backend.Fault(err).What)
+			a.say("the store does not answer, trying again: %v", backend.Fault(err).What)
 		case err == nil && down:
 			a.say("the store answers again")
 		}

@@ -23,20 +23,20 @@ import (
 
 func (a *app) leaderCommand() *cobra.Command {
 	show := &cobra.Command{
-		Use: "show", Short: "Show who leads", Args: noArgs,
+		Use: "show", Short: "Show the leader", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.look(cmd.Context(), false, func(_ context.Context, c *cluster) error { return a.showLeader(c.status()) })
 		},
 	}
 	var since time.Duration
 	history := &cobra.Command{
-		Use: "history", Short: "List terms, the newest first", Args: noArgs,
+		Use: "history", Short: "List terms, newest first", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.look(cmd.Context(), false, func(ctx context.Context, c *cluster) error { return a.history(ctx, c, since) })
 		},
 	}
-	sinceFlag(history, &since, "only terms that ended in the last so long, by the store's clock")
-	return group("leader", "Look at leadership, and move it", a.outputFlag(show), a.outputFlag(history), a.resignCommand())
+	sinceFlag(history, &since, "only terms that ended in this last period, such as 1h, by the store's clock")
+	return group("leader", "Show leadership, and move it", a.outputFlag(show), a.outputFlag(history), a.resignCommand())
 }
 
 func (a *app) showLeader(s view.Status) error {
@@ -47,7 +47,7 @@ func (a *app) showLeader(s view.Status) error {
 	if err := a.print(d); err != nil || s.Leader != nil {
 		return err
 	}
-	return fault.New(fault.NoLeader, "nobody leads cluster %s", s.Cluster)
+	return fault.New(fault.NoLeader, "cluster %s has no leader", s.Cluster)
 }
 
 func (a *app) history(ctx context.Context, c *cluster, since time.Duration) error {
@@ -86,7 +86,7 @@ type resignation struct {
 func (a *app) resignCommand() *cobra.Command {
 	var r resignation
 	cmd := &cobra.Command{
-		Use: "resign", Short: "Ask the leader to give up its term; daemons go on running",
+		Use: "resign", Short: "Ask the leader to resign; daemons keep running",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if r.cooldown < 0 {
@@ -97,11 +97,11 @@ func (a *app) resignCommand() *cobra.Command {
 		},
 	}
 	fl := cmd.Flags()
-	fl.DurationVar(&r.cooldown, "cooldown", 0, "how long that node does not stand again, unless another has led")
-	fl.StringVar(&r.reason, "reason", "", "why, for the history")
-	fl.StringVar(&r.actor, "actor", "", "who asks, for the history; the user of this process by default")
-	fl.BoolVar(&r.dryRun, "dry-run", false, "only say what would happen")
-	fl.BoolVarP(&a.yes, "yes", "y", false, "do not ask")
+	fl.DurationVar(&r.cooldown, "cooldown", 0, "how long that node does not campaign again, unless another node has led")
+	fl.StringVar(&r.reason, "reason", "", "reason, shown in the history")
+	fl.StringVar(&r.actor, "actor", "", "who asks, shown in the history; by default the user of this process")
+	fl.BoolVar(&r.dryRun, "dry-run", false, "only show what would happen")
+	fl.BoolVarP(&a.yes, "yes", "y", false, "do not ask for confirmation")
 	return a.outputFlag(cmd)
 }
 
@@ -109,14 +109,14 @@ func (a *app) resign(ctx context.Context, r resignation) error {
 	return a.look(ctx, false, func(_ context.Context, c *cluster) error {
 		l := c.status().Leader
 		if l == nil {
-			return fault.New(fault.NoLeader, "nobody leads cluster %s, so there is nobody to resign", c.cfg.Cluster)
+			return fault.New(fault.NoLeader, "cluster %s has no leader, so no node can resign", c.cfg.Cluster)
 		}
 		if l.Expired {
-			return fault.New(fault.NoLeader, "the lease of %s is over, so there is nobody to resign", l.Node)
+			return fault.New(fault.NoLeader, "the lease of %s has expired, so no node can resign", l.Node)
 		}
-		effect := fmt.Sprintf("%s gives up term %d; daemons go on running where they are", l.Node, l.TermOrdinal)
+		effect := fmt.Sprintf("%s resigns term %d; daemons keep running where they are", l.Node, l.TermOrdinal)
 		if r.cooldown > 0 {
-			effect += fmt.Sprintf("; it stands again when another has led or after %s", r.cooldown)
+			effect += fmt.Sprintf("; it campaigns again when another node has led, or after %s", r.cooldown)
 		}
 		if r.dryRun {
 			a.say("would ask: %s", effect)
@@ -127,7 +127,7 @@ func (a *app) resign(ctx context.Context, r resignation) error {
 		}
 		id, err := uuid.NewV7()
 		if err != nil {
-			return fmt.Errorf("draw an id: %w", err)
+			return fmt.Errorf("generate an ID: %w", err)
 		}
 		wait := a.timeout
 		if !r.patient {
@@ -161,7 +161,7 @@ func (a *app) submit(ctx context.Context, c *cluster, cmd storage.Command) error
 			unknown = nil
 		case ctx.Err() != nil: // the call was cut off, so nothing new is known
 		case first && refused(err):
-			return fmt.Errorf("file the command: %w", err)
+			return fmt.Errorf("store the command: %w", err)
 		default:
 			unknown = err
 		}
@@ -173,7 +173,7 @@ func (a *app) submit(ctx context.Context, c *cluster, cmd storage.Command) error
 		if unknown != nil {
 			return fault.New(fault.CommandUnknown, "it is not known whether command %s was carried out: %s", cmd.ID, backend.Fault(unknown).What)
 		}
-		return fault.New(fault.NotAnswered, "command %s is filed and not carried out yet", cmd.ID)
+		return fault.New(fault.NotAnswered, "command %s is stored, but not carried out yet", cmd.ID)
 	}
 }
 
@@ -185,7 +185,7 @@ func refused(err error) bool {
 
 func (a *app) submitted(c *cluster, done storage.Command) error {
 	if strings.HasPrefix(done.Result, "conflict") {
-		return fault.New(fault.NotLeader, "%s is not the leader any more: its term %d is over", c.snap.Term.Leader.Name, c.snap.Term.Ordinal).
+		return fault.New(fault.NotLeader, "%s is no longer the leader: its term %d has ended", c.snap.Term.Leader.Name, c.snap.Term.Ordinal).
 			Because("nothing was written. The command was refused by its term check, not lost.")
 	}
 	return a.print(data{
@@ -214,7 +214,7 @@ func (a *app) confirm(effect string) error {
 		return nil
 	}
 	if !terminal(a.In) {
-		return fault.New(fault.Usage, "%s: this needs a yes, and standard input is no terminal to ask at; nothing was done", effect).Hint("add --yes")
+		return fault.New(fault.Usage, "%s: this needs a confirmation, and standard input is not a terminal; nothing was done", effect).Hint("add --yes")
 	}
 	fmt.Fprintf(a.Err, "%s. Continue? [y/N] ", effect)
 	answer, _ := bufio.NewReader(a.In).ReadString('\n')

@@ -67,12 +67,12 @@ func TestSubmit(t *testing.T) {
 		"done later":                        {answers{waits, waits, done}, "", "", 3},
 		"the answer was lost":               {answers{down, done}, "", "", 2},
 		"lost in the middle":                {answers{waits, down, denied, done}, "", "", 4},
-		"never done":                        {answers{waits}, fault.NotAnswered, "command c1 is filed and not carried out yet", 50},
-		"never done, and no answer at last": {answers{waits, hangs}, fault.NotAnswered, "command c1 is filed", 2},
+		"never done":                        {answers{waits}, fault.NotAnswered, "command c1 is stored, but not carried out yet", 50},
+		"never done, and no answer at last": {answers{waits, hangs}, fault.NotAnswered, "command c1 is stored", 2},
 		"never an answer":                   {answers{hangs}, fault.CommandUnknown, "whether command c1 was carried out: the store did not answer in time", 1},
 		"down from the beginning":           {answers{down}, fault.CommandUnknown, "whether command c1 was carried out: store unreachable: submit:", 50},
 		"down after it was filed":           {answers{waits, down}, fault.CommandUnknown, "the connection broke", 50},
-		"refused":                           {answers{denied}, fault.Internal, "file the command: submit: permission denied", 1},
+		"refused":                           {answers{denied}, fault.Internal, "store the command: submit: permission denied", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

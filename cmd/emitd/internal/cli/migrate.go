@@ -69,7 +69,7 @@ func (a *app) migrateCommand() *cobra.Command {
 	}
 	var dryRun bool
 	up := &cobra.Command{
-		Use: "up", Short: "Bring the schema to the version of this program; rows are kept", Args: noArgs,
+		Use: "up", Short: "Migrate the schema to the version of this program; rows are kept", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if dryRun {
 				return a.withSchema(cmd.Context(), of.of(backend.Pending, backend.PendingOutbox), a.printMigrations)
@@ -82,8 +82,8 @@ func (a *app) migrateCommand() *cobra.Command {
 			})
 		},
 	}
-	up.Flags().BoolVar(&dryRun, "dry-run", false, "only list what would be applied")
-	return group("migrate", "Look at the store's schema, and bring it up to date", of.flag(a.outputFlag(status)), of.flag(a.outputFlag(up)), of.flag(a.migrateGetCommand(&of)))
+	up.Flags().BoolVar(&dryRun, "dry-run", false, "only list the versions that would be applied")
+	return group("migrate", "Show the store's schema, and migrate it", of.flag(a.outputFlag(status)), of.flag(a.outputFlag(up)), of.flag(a.migrateGetCommand(&of)))
 }
 
 // withSchema runs a call that concerns only the schema, which may be missing.
@@ -105,11 +105,11 @@ func (a *app) migrateGetCommand(of *schema) *cobra.Command {
 	var from int
 	var roles map[string]string
 	get := &cobra.Command{
-		Use: "get", Short: "Print the schema as plain SQL, for those who apply it by other means",
-		Long: "Print the schema as plain SQL. The store is not contacted: its URL only says which kind of SQL,\n" +
-			"so --store postgres:// or --store sqlite:///x is enough; store.schema and store.prefix count.\n" +
-			"For Postgres it ends with what the roles of programs need: as comments, or for the roles of --grant. For these\n" +
-			"alone add --from with the newest version.",
+		Use: "get", Short: "Print the schema as SQL, to apply it by other means",
+		Long: "Print the schema as SQL. The store is not contacted: its URL only selects the kind of SQL,\n" +
+			"so --store postgres:// or --store sqlite:///x is enough; store.schema and store.prefix are used.\n" +
+			"For Postgres the output ends with the rights that the roles of programs need: as comments, or as statements\n" +
+			"for the roles of --grant. To get only these, add --from with the newest version.",
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			cfg, err := a.loadToRead()
@@ -132,7 +132,7 @@ func (a *app) migrateGetCommand(of *schema) *cobra.Command {
 			return err
 		},
 	}
-	get.Flags().StringToStringVar(&roles, "grant", nil, "role to grant rights to, by what it is for: node=, app= (transactions behind a fence) and reader=ROLE; with --outbox relay=, publisher= and reader=ROLE")
-	get.Flags().IntVar(&from, "from", 0, "version that the store has; 0 is an empty store")
+	get.Flags().StringToStringVar(&roles, "grant", nil, "role to grant rights to, by its purpose: node=, app= (transactions behind a fence) and reader=ROLE; with --outbox relay=, publisher= and reader=ROLE")
+	get.Flags().IntVar(&from, "from", 0, "version that the store has now; 0: an empty store")
 	return get
 }

@@ -22,7 +22,7 @@ type outboxes struct{ a *app }
 
 func (a *app) outboxCommand() *cobra.Command {
 	o := &outboxes{a: a}
-	return group("outbox", "Look at the outbox, and after messages that could not be delivered",
+	return group("outbox", "Inspect the outbox, and handle messages that could not be delivered",
 		o.stats(), o.ls(), o.show(), o.retry(), o.skip(), o.replay(), o.pause(true), o.pause(false), o.forget(), o.publish())
 }
 
@@ -69,14 +69,14 @@ func noSubscription(name string, names []string) error {
 	case near != "":
 		out.What += fmt.Sprintf("; did you mean %s?", near)
 	case len(names) == 0:
-		return out.Hint("start a node with outbox.subscriptions: no relay has claimed one yet")
+		return out.Hint("start a node with outbox.subscriptions: no relay has opened a subscription yet")
 	}
 	return out
 }
 
 func (o *outboxes) stats() *cobra.Command {
 	return o.a.outputFlag(&cobra.Command{
-		Use: "stats [SUBSCRIPTION]", Short: "Show what waits, how old it is, and who reads",
+		Use: "stats [SUBSCRIPTION]", Short: "Show pending messages, their age and the reading nodes",
 		Args: atMost(1, "the name of a subscription"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.with(cmd.Context(), func(ctx context.Context, box *backend.Outbox) error {
@@ -107,9 +107,9 @@ func (o *outboxes) ls() *cobra.Command {
 	f := outbox.Filter{}
 	var kind string
 	cmd := &cobra.Command{
-		Use: "ls [SUBSCRIPTION]", Short: "List messages that wait after a failure, are held or dead",
-		Long: "List messages that could not be delivered, in log order: waiting (tried again), held (for an operator),\n" +
-			"behind (another one of the key) and dead. What only waits for its turn is counted by emitd outbox stats.",
+		Use: "ls [SUBSCRIPTION]", Short: "List messages that are parked after a failure, held or dead",
+		Long: "List messages that could not be delivered, in log order: waiting (for another attempt), held (for an operator),\n" +
+			"behind (an earlier message of the key) and dead. emitd outbox stats counts the messages not tried yet.",
 		Args: atMost(1, "the name of a subscription"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.Kind = outbox.Kind(kind); f.Limit < 1 {
@@ -130,8 +130,8 @@ func (o *outboxes) ls() *cobra.Command {
 	fl := cmd.Flags()
 	fl.StringVar(&kind, "kind", "", "waiting, held, behind or dead; empty: all")
 	fl.StringVar(&f.Key, "key", "", "only messages of this key")
-	fl.Int64Var(&f.After, "after", 0, "only messages behind this number")
-	fl.IntVar(&f.Limit, "limit", 100, "how many")
+	fl.Int64Var(&f.After, "after", 0, "only messages after this number")
+	fl.IntVar(&f.Limit, "limit", 100, "most entries to list")
 	return o.a.outputFlag(cmd)
 }
 
@@ -149,14 +149,14 @@ func (o *outboxes) list(ctx context.Context, box *backend.Outbox, f outbox.Filte
 	err = o.a.print(list(all, func(m view.OutboxMessage) string { return strconv.FormatInt(m.Seq, 10) },
 		func(wide bool) *view.Table { return view.OutboxMessages(all, wide) }))
 	if err == nil && len(found) > want {
-		o.a.say("there are more messages: --after %d", all[want-1].Seq)
+		o.a.say("more messages: --after %d", all[want-1].Seq)
 	}
 	return err
 }
 
 func (o *outboxes) show() *cobra.Command {
 	return o.a.outputFlag(&cobra.Command{
-		Use: "show SUBSCRIPTION SEQ", Short: "Show a message that could not be delivered, with its payload and why",
+		Use: "show SUBSCRIPTION SEQ", Short: "Show a message that could not be delivered, with its payload and the reason",
 		Args: exactly(2, "the name of a subscription and the number of a message"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			seqs, err := numbers(args[1:])
@@ -169,7 +169,7 @@ func (o *outboxes) show() *cobra.Command {
 					return err
 				}
 				if len(found) == 0 {
-					return fault.New(fault.NoMessage, "no message %d of %s waits or is dead", seqs[0], args[0])
+					return fault.New(fault.NoMessage, "no parked or dead message %d in %s", seqs[0], args[0])
 				}
 				m := view.OutboxMessageOf(found[0], true)
 				return o.a.print(data{whole: m, names: args[1:], table: func(w io.Writer, _ bool) error { return m.Table().Write(w) }})
@@ -184,7 +184,7 @@ func numbers(args []string) ([]int64, error) {
 	for i, arg := range args {
 		n, err := strconv.ParseInt(arg, 10, 64)
 		if err != nil || n < 1 {
-			return nil, fault.New(fault.Usage, "%q is no number of a message", arg).Hint("see the column SEQ of emitd outbox ls")
+			return nil, fault.New(fault.Usage, "%q is not the number of a message", arg).Hint("see the column SEQ of emitd outbox ls")
 		}
 		out[i] = n
 	}
@@ -193,10 +193,10 @@ func numbers(args []string) ([]int64, error) {
 
 func (o *outboxes) retry() *cobra.Command {
 	return o.a.outputFlag(&cobra.Command{
-		Use: "retry SUBSCRIPTION [SEQ…]", Short: "Try messages again now: those given, or all that are held or dead",
-		Long: "Try messages again now, with attempts counted anew. Without numbers, all that are held or dead. A dead\n" +
-			"message comes after what was delivered of its key meanwhile; receivers see its old id.",
-		Args: atLeast(1, "the name of a subscription, and perhaps numbers of messages"),
+		Use: "retry SUBSCRIPTION [SEQ…]", Short: "Retry messages now: the given ones, or all that are held or dead",
+		Long: "Retry messages now and count their attempts from zero. Without numbers: all that are held or dead. A dead\n" +
+			"message arrives after later messages of its key that were delivered meanwhile; it keeps its ID.",
+		Args: atLeast(1, "the name of a subscription, and optionally numbers of messages"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			seqs, err := numbers(args[1:])
 			if err != nil {
@@ -207,7 +207,7 @@ func (o *outboxes) retry() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return o.done(args[0], "retry", fmt.Sprintf("%d keys and messages of %s are tried again", n, args[0]), map[string]any{"retried": n})
+				return o.done(args[0], "retry", fmt.Sprintf("%d keys and messages of %s are retried", n, args[0]), map[string]any{"retried": n})
 			})
 		},
 	})
@@ -234,15 +234,15 @@ func (o *outboxes) sure(cmd *cobra.Command, effect func(args []string) string) *
 		}
 		return run(cmd, args)
 	}
-	cmd.Flags().BoolVarP(&o.a.yes, "yes", "y", false, "do not ask")
+	cmd.Flags().BoolVarP(&o.a.yes, "yes", "y", false, "do not ask for confirmation")
 	return o.a.outputFlag(cmd)
 }
 
 func (o *outboxes) skip() *cobra.Command {
 	return o.sure(&cobra.Command{
-		Use: "skip SUBSCRIPTION SEQ…", Short: "Give messages up that wait or are held; their keys go on",
-		Long: "Give messages up that wait or are held: they become dead letters, which are kept, and their keys go on\n" +
-			"without them. All of them or none.",
+		Use: "skip SUBSCRIPTION SEQ…", Short: "Skip parked messages: they become dead letters, and their keys continue",
+		Long: "Skip messages that wait or are held: they become dead letters, which are kept, and their keys continue\n" +
+			"without them. Either all given messages are skipped or none.",
 		Args: atLeast(2, "the name of a subscription and numbers of messages"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			seqs, err := numbers(args[1:])
@@ -253,11 +253,11 @@ func (o *outboxes) skip() *cobra.Command {
 				if err := box.Skip(ctx, args[0], seqs...); err != nil {
 					return err
 				}
-				return o.done(args[0], "skip", fmt.Sprintf("%d messages of %s are dead letters; their keys go on", len(seqs), args[0]), map[string]any{"skipped": seqs})
+				return o.done(args[0], "skip", fmt.Sprintf("%d messages of %s are dead letters; their keys continue", len(seqs), args[0]), map[string]any{"skipped": seqs})
 			})
 		},
 	}, func(args []string) string {
-		return fmt.Sprintf("%d messages of %s are given up, and their keys go on without them", len(args)-1, args[0])
+		return fmt.Sprintf("%d messages of %s become dead letters, and their keys continue without them", len(args)-1, args[0])
 	})
 }
 
@@ -265,9 +265,9 @@ func (o *outboxes) replay() *cobra.Command {
 	var after int64
 	var since string
 	cmd := &cobra.Command{
-		Use: "replay SUBSCRIPTION --after SEQ | --since TIME", Short: "Deliver again what is in the log behind a place",
-		Long: "Deliver again what is in the log behind a message, or was published since a time, in log order and before\n" +
-			"what comes next. The log keeps delivered messages for outbox.retention. Receivers see the old ids.",
+		Use: "replay SUBSCRIPTION --after SEQ | --since TIME", Short: "Deliver again the messages after a position",
+		Long: "Deliver again the messages that follow a message in the log, or were published since a time, in log order\n" +
+			"and before any later ones. The log keeps delivered messages for outbox.retention. Messages keep their IDs.",
 		Args: exactly(1, "the name of a subscription"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			from := outbox.Position{After: after}
@@ -276,19 +276,19 @@ func (o *outboxes) replay() *cobra.Command {
 				return err
 			}
 			if after < 0 || cmd.Flags().Changed("after") == (since != "") {
-				return fault.New(fault.Usage, "want either --after with the number of a message, 0 being before the first, or --since with a time")
+				return fault.New(fault.Usage, "want either --after with the number of a message (0: before the first) or --since with a time")
 			}
 			return o.of(cmd.Context(), args[0], func(ctx context.Context, box *backend.Outbox) error {
 				at, err := box.Replay(ctx, args[0], from)
 				if err != nil {
 					return err
 				}
-				return o.done(args[0], "replay", fmt.Sprintf("%s delivers again what is behind message %d", args[0], at), map[string]any{"after": at})
+				return o.done(args[0], "replay", fmt.Sprintf("%s delivers again the messages after number %d", args[0], at), map[string]any{"after": at})
 			})
 		},
 	}
-	cmd.Flags().Int64Var(&after, "after", 0, "behind this message; 0: from the beginning")
-	cmd.Flags().StringVar(&since, "since", "", "what was published since a time (RFC 3339), or in the last so long, such as 1h")
+	cmd.Flags().Int64Var(&after, "after", 0, "after the message with this number; 0: from the beginning")
+	cmd.Flags().StringVar(&since, "since", "", "messages published since this time (RFC 3339), or in this last period, such as 1h")
 	return o.sure(cmd, func(args []string) string { return "messages that " + args[0] + " has delivered are delivered again" })
 }
 
@@ -310,7 +310,7 @@ func moment(text string, now time.Time) (time.Time, error) {
 func (o *outboxes) pause(paused bool) *cobra.Command {
 	use, short, text := "resume", "Deliver again", "%s delivers"
 	if paused {
-		use, short, text = "pause", "Deliver nothing until it is resumed; messages are kept", "%s delivers nothing until it is resumed"
+		use, short, text = "pause", "Pause a subscription until it is resumed; messages are kept", "%s delivers nothing until it is resumed"
 	}
 	return o.a.outputFlag(&cobra.Command{
 		Use: use + " SUBSCRIPTION", Short: short, Args: exactly(1, "the name of a subscription"),
@@ -327,10 +327,10 @@ func (o *outboxes) pause(paused bool) *cobra.Command {
 
 func (o *outboxes) forget() *cobra.Command {
 	return o.sure(&cobra.Command{
-		Use: "forget SUBSCRIPTION", Short: "Remove a subscription that nobody reads any more, so that the log can be swept",
-		Long: "Remove a subscription with its place in the log, its waiting keys and its dead letters. Do so after it was\n" +
-			"taken out of every node's configuration: until then the log is kept for it, and a relay that still runs\n" +
-			"would make it anew, from the oldest message that is there.",
+		Use: "forget SUBSCRIPTION", Short: "Delete an unused subscription, so that old messages can be removed",
+		Long: "Delete a subscription with its position in the log, its parked keys and its dead letters. First remove it\n" +
+			"from the configuration of every node: a relay that still runs would create it again, starting at the\n" +
+			"oldest message in the log. Until it is deleted, the log keeps messages for it.",
 		Args: exactly(1, "the name of a subscription"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.of(cmd.Context(), args[0], func(ctx context.Context, box *backend.Outbox) error {
@@ -341,7 +341,7 @@ func (o *outboxes) forget() *cobra.Command {
 			})
 		},
 	}, func(args []string) string {
-		return fmt.Sprintf("subscription %s is removed with what it has not delivered and its dead letters", args[0])
+		return fmt.Sprintf("subscription %s is deleted with its undelivered messages and its dead letters", args[0])
 	})
 }
 

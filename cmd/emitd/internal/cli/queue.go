@@ -37,7 +37,7 @@ type queues struct {
 
 func (a *app) queueCommand() *cobra.Command {
 	q := &queues{a: a}
-	g := group("queue", "Submit jobs, work on them, look after queues",
+	g := group("queue", "Submit jobs, work on them, and manage queues",
 		q.ls(), q.declare(), q.remove(), q.stats(),
 		q.enqueue(), q.importing(), q.claim(), q.settle(queue.Complete), q.settle(queue.Fail), q.settle(queue.Release), q.settle(queue.Extend),
 		q.peek(), q.act(queue.RunNow), q.act(queue.Redrive), q.act(queue.Cancel), q.act(queue.Pause), q.act(queue.Resume), q.act(queue.Purge),
@@ -53,9 +53,9 @@ func (a *app) queueCommand() *cobra.Command {
 
 // flags adds the flags that say how to reach a node.
 func (q *queues) flags(fl *pflag.FlagSet) {
-	fl.StringVar(&q.address, "addr", "", "host:port or URL of a node; by default a live node of the store's cluster")
+	fl.StringVar(&q.address, "addr", "", "host:port or URL of a node; by default any live node of the store's cluster")
 	fl.StringVar(&q.token, "token-file", "", "file with the bearer token of the nodes' API")
-	fl.BoolVar(&q.tls, "tls", false, "nodes listen with TLS; so they do if api.tls.ca or api.tls.cert is set")
+	fl.BoolVar(&q.tls, "tls", false, "call the nodes with TLS; implied if api.tls.ca or api.tls.cert is set")
 }
 
 // with makes a client and passes it to f, within --timeout plus wait, the time that f itself waits.
@@ -233,7 +233,7 @@ func (q *queues) ls() *cobra.Command {
 					return err
 				}
 				if len(declared) == 0 {
-					q.a.say("there are no queues yet: emitd queue declare NAME makes one")
+					q.a.say("there are no queues yet: emitd queue declare NAME creates one")
 				}
 				var all []wire.Stats
 				for _, d := range declared {
@@ -303,9 +303,9 @@ func (q *queues) declare() *cobra.Command {
 	var claims string
 	var visibility, dedup time.Duration
 	cmd := &cobra.Command{
-		Use: "declare QUEUE", Short: "Make a queue be, or change its settings",
-		Long: "Make a queue be, or change its settings. Of a queue that is there, what no flag names stays as it is; 0 or\n" +
-			"an empty text is the default.",
+		Use: "declare QUEUE", Short: "Create a queue or change its settings",
+		Long: "Create a queue or change its settings. In an existing queue, settings without a flag stay as they are; 0 or\n" +
+			"an empty text means the default.",
 		Args: exactly(1, "the name of a queue"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			fields := map[string]any{}
@@ -333,11 +333,11 @@ func (q *queues) declare() *cobra.Command {
 		},
 	}
 	fl := cmd.Flags()
-	fl.IntVar(&shards, "shards", 0, "how many brokers share the queue; order holds within one (default 1)")
-	fl.StringVar(&claims, "claims", "", "soft or durable (default soft)")
+	fl.IntVar(&shards, "shards", 0, "number of shards; jobs keep their order within one (default 1)")
+	fl.StringVar(&claims, "claims", "", "soft or durable claims (default soft)")
 	fl.DurationVar(&visibility, "visibility-timeout", 0, "how long a claimed job stays hidden (default 30s)")
-	fl.DurationVar(&dedup, "dedup-window", 0, "how long an id is remembered (default 10m)")
-	fl.IntVar(&attempts, "max-attempts", 0, "before a job is dead (default 3)")
+	fl.DurationVar(&dedup, "dedup-window", 0, "how long a submitted ID is recognised (default 10m)")
+	fl.IntVar(&attempts, "max-attempts", 0, "attempts before a job becomes a dead letter (default 3)")
 	return q.a.outputFlag(cmd)
 }
 
@@ -351,10 +351,10 @@ func (q *queues) named(name, text string, whole any) error {
 
 func (q *queues) remove() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "remove QUEUE", Short: "Take a queue and all its jobs away",
+		Use: "remove QUEUE", Short: "Delete a queue and all its jobs",
 		Args: exactly(1, "the name of a queue"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := q.a.confirm(fmt.Sprintf("queue %s and all its jobs are removed for good", args[0])); err != nil {
+			if err := q.a.confirm(fmt.Sprintf("queue %s and all its jobs are deleted for good", args[0])); err != nil {
 				return err
 			}
 			return q.with(cmd.Context(), 0, func(ctx context.Context, c *client.Client) error {
@@ -365,7 +365,7 @@ func (q *queues) remove() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVarP(&q.a.yes, "yes", "y", false, "do not ask")
+	cmd.Flags().BoolVarP(&q.a.yes, "yes", "y", false, "do not ask for confirmation")
 	return q.a.outputFlag(cmd)
 }
 
@@ -378,7 +378,7 @@ func (q *queues) peek() *cobra.Command {
 			if len(args) == 2 {
 				return nil
 			}
-			return exactly(1, "the name of a queue, and perhaps the id of a job")(cmd, args)
+			return exactly(1, "the name of a queue, and optionally the ID of a job")(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			query.State = queue.State(state)
@@ -391,10 +391,10 @@ func (q *queues) peek() *cobra.Command {
 		},
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&state, "state", "", "waiting, delayed, active or dead; empty: all of them")
+	fl.StringVar(&state, "state", "", "waiting, delayed, active or dead; empty: all")
 	fl.StringVar(&query.Type, "type", "", "only jobs of this type")
-	fl.IntVar(&query.Limit, "limit", 100, "how many")
-	fl.BoolVar(&query.Payload, "payload", false, "with payloads")
+	fl.IntVar(&query.Limit, "limit", 100, "most entries to list")
+	fl.BoolVar(&query.Payload, "payload", false, "show payloads")
 	return q.a.outputFlag(cmd)
 }
 
@@ -424,7 +424,7 @@ func (q *queues) list(ctx context.Context, c *client.Client, name string, query 
 	if err := q.a.print(d); err != nil || all.Cursor == "" {
 		return err
 	}
-	q.a.say("there are more jobs: --limit %d", 10*len(all.Jobs))
+	q.a.say("more jobs: --limit %d", 10*len(all.Jobs))
 	return nil
 }
 
@@ -461,12 +461,12 @@ func jobTable(p queue.Page) *view.Table {
 
 // acts describes each act for people; the texts state the effect.
 var acts = map[queue.Act]struct{ use, short, effect string }{
-	queue.RunNow:  {"retry QUEUE [JOB…]", "Let delayed jobs run now", "delayed jobs of %s wait now"},
-	queue.Redrive: {"redrive QUEUE [JOB…]", "Give dead jobs fresh attempts", "dead jobs of %s are tried again"},
-	queue.Cancel:  {"cancel QUEUE JOB…", "Take jobs back; workers lose their claims", "jobs of %s are cancelled"},
-	queue.Pause:   {"pause QUEUE", "Hand out no more jobs", "queue %s hands out no more jobs"},
-	queue.Resume:  {"resume QUEUE", "Hand out jobs again", "queue %s hands out jobs again"},
-	queue.Purge:   {"purge QUEUE", "Remove jobs for good", "jobs of %s are removed for good"},
+	queue.RunNow:  {"retry QUEUE [JOB…]", "Run delayed jobs now", "delayed jobs of %s become waiting"},
+	queue.Redrive: {"redrive QUEUE [JOB…]", "Retry dead jobs with new attempts", "dead jobs of %s are retried"},
+	queue.Cancel:  {"cancel QUEUE JOB…", "Cancel jobs; workers lose their claims", "jobs of %s are cancelled"},
+	queue.Pause:   {"pause QUEUE", "Stop delivering jobs", "queue %s stops delivering jobs"},
+	queue.Resume:  {"resume QUEUE", "Deliver jobs again", "queue %s delivers jobs again"},
+	queue.Purge:   {"purge QUEUE", "Delete jobs for good", "jobs of %s are deleted for good"},
 }
 
 func (q *queues) act(act queue.Act) *cobra.Command {
@@ -513,13 +513,13 @@ func (q *queues) act(act queue.Act) *cobra.Command {
 	}
 	fl := cmd.Flags()
 	if act == queue.Purge {
-		fl.StringVar(&state, "state", "", "waiting, delayed, active or dead; empty: all but the active")
+		fl.StringVar(&state, "state", "", "waiting, delayed, active or dead; empty: all but active ones")
 	}
 	if act != queue.Pause && act != queue.Resume {
 		fl.StringVar(&c.Type, "type", "", "only jobs of this type")
 	}
 	if act == queue.Purge || act == queue.Cancel {
-		fl.BoolVarP(&q.a.yes, "yes", "y", false, "do not ask")
+		fl.BoolVarP(&q.a.yes, "yes", "y", false, "do not ask for confirmation")
 	}
 	return q.a.outputFlag(cmd)
 }
@@ -527,18 +527,18 @@ func (q *queues) act(act queue.Act) *cobra.Command {
 // adopt needs no node, because it works on the object store and the cluster store themselves.
 func (q *queues) adopt() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "adopt QUEUE", Short: "Take a queue over that belonged to another cluster store",
-		Long: "Take a queue over whose objects were written under another cluster store: after that was lost and made\n" +
-			"anew, or when the bucket was copied. No node of the other cluster may run any more. What belongs to this\n" +
-			"cluster already is left alone. Needs --objects and --store (or their settings).",
+		Use: "adopt QUEUE", Short: "Adopt a queue of another cluster store",
+		Long: "Adopt a queue whose objects were written under another cluster store: after that store was lost and created\n" +
+			"again, or after the bucket was copied. No node of the other cluster may run any more. Shards that already\n" +
+			"belong to this cluster are not changed. Needs --objects and --store (or their settings).",
 		Args: exactly(1, "the name of a queue"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := q.a.confirm(fmt.Sprintf("queue %s belongs to this cluster from now on; nodes of another one lose it", args[0])); err != nil {
+			if err := q.a.confirm(fmt.Sprintf("queue %s will belong to this cluster; nodes of any other cluster lose it", args[0])); err != nil {
 				return err
 			}
 			return q.a.look(cmd.Context(), false, func(ctx context.Context, c *cluster) error {
 				if c.cfg.Objects.URL == "" {
-					return fault.New(fault.ObjectsURL, "objects.url is not set: where are the queues?")
+					return fault.New(fault.ObjectsURL, "objects.url is not set, so the queues cannot be found")
 				}
 				bucket, err := backend.Bucket(ctx, c.cfg.Objects.URL)
 				if err != nil {
@@ -557,12 +557,12 @@ func (q *queues) adopt() *cobra.Command {
 				}
 				text := "adopted %s"
 				if taken == 0 {
-					text = "%s belongs to this cluster already"
+					text = "%s already belongs to this cluster"
 				}
 				return q.named(args[0], text, map[string]any{"queue": args[0], "store_id": backend.LastingID(c.snap.StoreID), "shards": taken})
 			})
 		},
 	}
-	cmd.Flags().BoolVarP(&q.a.yes, "yes", "y", false, "do not ask")
+	cmd.Flags().BoolVarP(&q.a.yes, "yes", "y", false, "do not ask for confirmation")
 	return q.a.outputFlag(cmd)
 }

@@ -29,7 +29,7 @@ func (q *queues) objects(ctx context.Context, open func(context.Context, string)
 		return nil, err
 	}
 	if cfg.Objects.URL == "" {
-		return nil, fault.New(fault.ObjectsURL, "objects.url is not set: where are the queues?")
+		return nil, fault.New(fault.ObjectsURL, "objects.url is not set, so the queues cannot be found")
 	}
 	return open(ctx, cfg.Objects.URL)
 }
@@ -37,11 +37,11 @@ func (q *queues) objects(ctx context.Context, open func(context.Context, string)
 // verify needs no node, because it reads the objects themselves.
 func (q *queues) verify() *cobra.Command {
 	return q.a.outputFlag(&cobra.Command{
-		Use: "verify [QUEUE]", Short: "Read all objects of the queues and name what is damaged or missing",
-		Long: "Read all objects of the queues, or of one, compare them with each other, and name each that is missing, is not\n" +
-			"what was written, or is an older one. Nothing is written, and nodes may run. It reads everything that is\n" +
-			"stored, so it takes as long as that does: --timeout does not bound it. The exit code is 6 if something is\n" +
-			"wrong. Needs --objects (or its setting).",
+		Use: "verify [QUEUE]", Short: "Read all objects of the queues and list those that are damaged or missing",
+		Long: "Read all objects of the queues, or of one, compare them with each other, and list each that is missing, differs\n" +
+			"from what was written, or is an older version. Nothing is written, and nodes may run. The command reads every\n" +
+			"stored object; --timeout does not limit it. The exit code is 6 if an object is missing or\n" +
+			"damaged. Needs --objects (or its setting).",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return nil
@@ -72,12 +72,12 @@ func (q *queues) printVerified(v *broker.Verified) error {
 	if err := q.a.print(d); err != nil {
 		return err
 	}
-	q.a.say("%d objects of %d queues and %d shards were read, %d jobs are stored in them", v.Objects, v.Queues, v.Shards, v.Jobs)
+	q.a.say("read %d objects of %d queues and %d shards, which hold %d jobs", v.Objects, v.Queues, v.Shards, v.Jobs)
 	if len(v.Problems) == 0 {
 		return nil
 	}
 	first := v.Problems[0]
-	return fault.New(fault.QueueFaulty, "%d objects are not as they should be, the first: %s: %s", len(v.Problems), first.Object, first.Text)
+	return fault.New(fault.QueueFaulty, "%d objects are missing or damaged, the first: %s: %s", len(v.Problems), first.Object, first.Text)
 }
 
 func problemTable(all []broker.Problem) *view.Table {
@@ -100,17 +100,17 @@ func (q *queues) repair() *cobra.Command {
 	var registry, dry bool
 	shard := -1
 	cmd := &cobra.Command{
-		Use: "repair QUEUE | --list", Short: "Make a queue whose objects are damaged whole again, without what is lost",
-		Long: "Make the damaged shards of a queue whole again, without what is lost for good: the segments of the log that\n" +
-			"are missing or damaged. Jobs that were submitted in them are gone, and jobs that ended in them are handed out\n" +
-			"again. HEAD is restored from its copies, a damaged checkpoint from the one before; nothing is lost by that.\n" +
-			"First, every object of the shard is kept below its prefix evidence/<time>, with a report of what is lost.\n" +
-			"Until the repair has ended nobody serves the shard, also after an interruption: then run it again. Shards that\n" +
-			"a node serves are left alone: it knows everything that was acknowledged. Nodes may run, and serve the others.\n" +
-			"--dry-run repairs a copy in memory and says what would be lost. Needs --objects and --store (or their\n" +
-			"settings).\n\n" +
-			"With --list: write the list of queues anew, from its copy, when it is gone, damaged or an older one; what\n" +
-			"stood in its place is kept below v1/damaged/. No job is touched, and nodes may run. Needs --objects.",
+		Use: "repair QUEUE | --list", Short: "Repair a damaged queue, without the jobs that are lost",
+		Long: "Repair the damaged shards of a queue. Missing or damaged segments of the journal are lost: jobs that were\n" +
+			"submitted in them are gone, and jobs that ended in them are delivered again. HEAD is restored from its copies\n" +
+			"and a damaged checkpoint from the one before, without loss.\n" +
+			"First, every object of the shard is copied below its prefix evidence/<time>, with a report of what is lost.\n" +
+			"No node serves the shard until the repair has ended; if the command is interrupted, run it again. Shards that\n" +
+			"a node serves are not changed: that node has everything that was acknowledged. Nodes may run and serve the\n" +
+			"other shards. --dry-run repairs a copy in memory and shows what would be lost. Needs --objects and --store\n" +
+			"(or their settings).\n\n" +
+			"With --list: rewrite the list of queues from its copy if it is missing, damaged or an older version; the\n" +
+			"former object is kept below v1/damaged/. No job is changed, and nodes may run. Needs --objects.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if registry {
 				return noArgs(cmd, args)
@@ -125,16 +125,16 @@ func (q *queues) repair() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&registry, "list", false, "repair the list of queues")
-	cmd.Flags().IntVar(&shard, "shard", -1, "only this shard; -1: all that are damaged")
-	cmd.Flags().BoolVar(&dry, "dry-run", false, "say what would be done, and do nothing")
-	cmd.Flags().BoolVarP(&q.a.yes, "yes", "y", false, "do not ask")
+	cmd.Flags().IntVar(&shard, "shard", -1, "only this shard; -1: all damaged shards")
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "only show what would be done")
+	cmd.Flags().BoolVarP(&q.a.yes, "yes", "y", false, "do not ask for confirmation")
 	return q.a.outputFlag(cmd)
 }
 
 // repairList writes the list of queues again, only if it is unchanged meanwhile, so nodes may run.
 func (q *queues) repairList(ctx context.Context, dry bool) error {
 	if !dry {
-		if err := q.a.confirm("the list of queues is written anew from its copy if it is damaged"); err != nil {
+		if err := q.a.confirm("the list of queues is rewritten from its copy if it is damaged"); err != nil {
 			return err
 		}
 	}
@@ -155,7 +155,7 @@ func (q *queues) repairList(ctx context.Context, dry bool) error {
 		names = append(names, set.Name)
 	}
 	return q.a.print(data{whole: map[string]any{"queues": names, "kept": kept, "dry_run": dry}, names: names, table: func(w io.Writer, _ bool) error {
-		_, err := fmt.Fprintf(w, "the list has %d queues; the damaged one is kept as %s\n", len(names), cmp.Or(kept, "nothing: there was none that could be read, or none was damaged"))
+		_, err := fmt.Fprintf(w, "the list has %d queues; the damaged one is kept as %s\n", len(names), cmp.Or(kept, "nothing: no list could be read, or the list is not damaged"))
 		return err
 	}})
 }
@@ -169,7 +169,7 @@ func (q *queues) repairQueue(ctx context.Context, name string, shard int, dry bo
 	if dry {
 		how.Scratch, open = mem.New(mem.Config{}), backend.Reader
 	} else {
-		effect := fmt.Sprintf("jobs of queue %s that stand in damaged or missing segments are given up, and jobs that ended there are handed out again", name)
+		effect := fmt.Sprintf("jobs of queue %s in damaged or missing segments are lost, and jobs that ended in those segments are delivered again", name)
 		if err := q.a.confirm(effect); err != nil {
 			return err
 		}
@@ -244,10 +244,10 @@ func (q *queues) printRepaired(name string, done []broker.Repaired, dry bool) er
 			served = append(served, fmt.Sprint(r.Shard))
 		}
 		for _, key := range r.Unread {
-			q.a.say("shard %d: nothing could be kept of %s", r.Shard, key)
+			q.a.say("shard %d: %s could not be kept", r.Shard, key)
 		}
 		for _, key := range r.Raw {
-			q.a.say("shard %d: %s cannot be read, and was kept as it is stored", r.Shard, key)
+			q.a.say("shard %d: %s cannot be decoded and was kept unchanged", r.Shard, key)
 		}
 		for _, p := range r.Problems {
 			q.a.say("shard %d: %s is %s: %s", r.Shard, p.Object, p.What, p.Text)
@@ -255,14 +255,14 @@ func (q *queues) printRepaired(name string, done []broker.Repaired, dry bool) er
 	}
 	switch {
 	case len(served) > 0:
-		return fault.New(fault.Usage, "shard %s of queue %s is damaged and served; there, nothing was done", strings.Join(served, ", "), name).
-			Hint("its broker knows everything that was acknowledged, and its next checkpoints replace what is damaged; to repair it all the same, stop its node first")
+		return fault.New(fault.Usage, "shard %s of queue %s is damaged, but a node serves it; it was not repaired", strings.Join(served, ", "), name).
+			Hint("its broker has everything that was acknowledged in memory, and its next checkpoints replace the damaged objects; to repair it anyway, stop its node first")
 	case len(done) == 0:
 		q.a.say("the journals of queue %s are not damaged; nothing was done", name)
 	case dry:
 		q.a.say("nothing was changed: this is what a repair would do")
 	case left > 0:
-		return fault.New(fault.QueueFaulty, "%d objects of queue %s are damaged still: see emitd queue verify %s", left, name, name)
+		return fault.New(fault.QueueFaulty, "%d objects of queue %s are still damaged: see emitd queue verify %s", left, name, name)
 	}
 	return nil
 }

@@ -58,13 +58,13 @@ func (a *app) statusCommand() *cobra.Command {
 	q := &queues{a: a}
 	cmd := &cobra.Command{
 		Use: "status", Short: "Show the cluster: leader, nodes, daemons, outbox, queues, and what needs attention",
-		Long: "Show the cluster: leader, nodes, daemons, and what needs attention. Of the outbox, if the configuration\n" +
-			"or the store's database has one: the age of the oldest message that is not delivered, how many there are,\n" +
-			"and what is parked or dead; -o wide and json tell it of each subscription. Of the queues, which a node is\n" +
-			"asked for: how many jobs wait, are worked on and are dead. What does not answer within a second is shown as\n" +
-			"unknown.\n\n" +
-			"Each line that begins with ! is something to look at, the worst first: what it is, since when, why, and a\n" +
-			"command that tells more or what to do. With --exit-code there is none if the code is 0.",
+		Long: "Show the cluster: leader, nodes, daemons, and what needs attention. For the outbox, if the configuration\n" +
+			"or the store's database has one, it shows the age of the oldest undelivered message, the number of undelivered\n" +
+			"messages, and how many are parked or dead; -o wide and json show this for each subscription. For the queues,\n" +
+			"which a node reports, it shows how many jobs are waiting, active and dead. A part that does not answer within\n" +
+			"a second is shown as unknown.\n\n" +
+			"Each line that begins with ! is a problem, the worst first: what it is, since when, why, and a command that\n" +
+			"shows details or corrects it. With --exit-code, exit code 0 means that there is no such line.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := a.loadToRead()
@@ -87,7 +87,7 @@ func (a *app) statusCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&judge, "exit-code", false, "exit with 6 if anything needs attention")
-	cmd.Flags().DurationVar(&limit, "max-wait", 5*time.Minute, "how long a job or a message of the outbox may wait; 0s: for ever")
+	cmd.Flags().DurationVar(&limit, "max-wait", 5*time.Minute, "how long a job or a message of the outbox may wait; 0s: no limit")
 	q.flags(cmd.Flags())
 	return a.outputFlag(cmd)
 }
@@ -103,15 +103,15 @@ func (a *app) nodeCommand() *cobra.Command {
 			})
 		},
 	}
-	ls.Flags().BoolVar(&all, "all", false, "also nodes that have left")
-	return group("node", "Look at nodes", a.outputFlag(ls))
+	ls.Flags().BoolVar(&all, "all", false, "also show nodes that have left")
+	return group("node", "Show nodes", a.outputFlag(ls))
 }
 
 func (a *app) daemonCommand() *cobra.Command {
 	var all bool
 	var on string
 	ls := &cobra.Command{
-		Use: "ls", Short: "List daemons, one unit a line", Args: noArgs,
+		Use: "ls", Short: "List daemons, one unit per line", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.look(cmd.Context(), all, func(_ context.Context, c *cluster) error {
 				s := c.status()
@@ -119,10 +119,10 @@ func (a *app) daemonCommand() *cobra.Command {
 			})
 		},
 	}
-	ls.Flags().BoolVar(&all, "all", false, "also units that are no longer declared")
+	ls.Flags().BoolVar(&all, "all", false, "also show units that are no longer declared")
 	explain := &cobra.Command{
-		Use: "explain DAEMON[/INDEX]", Short: "Say why a unit is where it is, and where it would go",
-		Args: exactly(1, "the id of a daemon or unit, such as acme:reports or acme:reports/2"),
+		Use: "explain DAEMON[/INDEX]", Short: "Explain why a unit is on its node and where it would be placed",
+		Args: exactly(1, "the ID of a daemon or unit, such as acme:reports or acme:reports/2"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.look(cmd.Context(), true, func(_ context.Context, c *cluster) error { return a.explain(c, args[0], on) })
 		},
@@ -130,7 +130,7 @@ func (a *app) daemonCommand() *cobra.Command {
 	explain.Flags().StringVar(&on, "node", "", "only this node")
 	a.complete(explain, 0, unitNames)
 	a.completeFlag(explain, "node", nodeNames)
-	return group("daemon", "Look at daemons", a.outputFlag(ls), a.outputFlag(explain))
+	return group("daemon", "Show daemons", a.outputFlag(ls), a.outputFlag(explain))
 }
 
 // noArgs refuses arguments.
@@ -138,7 +138,7 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	return fault.New(fault.Usage, "%s takes no arguments; it was given %q", cmd.CommandPath(), args).
+	return fault.New(fault.Usage, "%s takes no arguments, but got %q", cmd.CommandPath(), args).
 		Hint("see %s --help", cmd.CommandPath())
 }
 
@@ -148,7 +148,7 @@ func exactly(n int, what string) cobra.PositionalArgs {
 		if len(args) == n {
 			return nil
 		}
-		return fault.New(fault.Usage, "%s wants %s; it was given %d arguments", cmd.CommandPath(), what, len(args)).
+		return fault.New(fault.Usage, "%s requires %s, but got %d arguments", cmd.CommandPath(), what, len(args)).
 			Hint("see %s --help", cmd.CommandPath())
 	}
 }
@@ -171,7 +171,7 @@ func (a *app) explain(c *cluster, name, on string) error {
 		out = append(out, e)
 	}
 	if !known {
-		return fault.New(fault.NoNode, "no node is called %q", on)
+		return fault.New(fault.NoNode, "there is no node %q", on)
 	}
 	d := list(out, func(e view.Explained) string { return e.Unit.Unit.String() }, nil)
 	d.table = func(w io.Writer, _ bool) error {
@@ -211,7 +211,7 @@ func noDaemon(s view.Status, name string) error {
 		}
 	}
 	slices.Sort(ids)
-	f := fault.New(fault.NoDaemon, "no daemon or unit is called %q", name)
+	f := fault.New(fault.NoDaemon, "there is no daemon or unit %q", name)
 	if near := config.Nearest(name, slices.Compact(ids)); near != "" {
 		f.What += fmt.Sprintf("; did you mean %s?", near)
 	}

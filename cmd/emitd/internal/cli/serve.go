@@ -18,12 +18,12 @@ func (a *app) serveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "serve", Short: "Run a node until interrupted",
 		Long: "Run a node: it joins the cluster of its store, may be elected leader, and runs the daemons assigned\n" +
-			"to it. SIGTERM or Ctrl-C hands everything over and ends it with 0; another one forces, if it comes a\n" +
-			"second or more later: before that it is taken for the same one, delivered twice.\n" +
-			"SIGHUP reads the log level, the tokens and the certificates again.\n\n" +
-			"A store that is away at the start (down, starting, cut off) is waited for: /livez answers ok, /readyz the\n" +
-			"reason, and the log has a line each minute. With --store.wait=false the node ends at once, with 4. What\n" +
-			"somebody has to correct, such as a password, ends it in either case.\n\n" +
+			"to it. SIGTERM or Ctrl-C hands all units over and ends the node with exit code 0. A second signal forces the\n" +
+			"end if it comes at least a second later; one that comes earlier counts as a repetition of the first.\n" +
+			"SIGHUP reloads the log level, the tokens and the certificates.\n\n" +
+			"If the store cannot be reached at the start (down, starting, cut off), the node waits: /livez answers ok,\n" +
+			"/readyz shows the reason, and the log has a line each minute. With --store.wait=false the node ends at once\n" +
+			"with exit code 4. A mistake, such as a wrong password, always ends it.\n\n" +
 			"Every key of the configuration is also a flag, such as --coordinator.lease-duration 30s; they are in\n" +
 			"emitd config show and docs/reference/config.md.",
 		Args: noArgs,
@@ -36,7 +36,7 @@ func (a *app) serveCommand() *cobra.Command {
 			return a.serve(cmd.Context(), backend.Policy(policy))
 		},
 	}
-	cmd.Flags().StringVar(&policy, "migrate", policy, "auto: create the schema in an empty store, and bring a SQLite file up to date; always: also bring Postgres up to date; never")
+	cmd.Flags().StringVar(&policy, "migrate", policy, "auto: create the schema in an empty store, and migrate a SQLite file; always: also migrate Postgres; never: neither")
 	cmd.Flags().Lookup("migrate").NoOptDefVal = string(backend.Always)
 	return cmd
 }

@@ -29,7 +29,7 @@ func (q *queues) glance(ctx context.Context, c *cluster) *view.Queues {
 	if err := q.askAll(ctx, c, out); err != nil {
 		out.Problem = firstLine(err.Error())
 		if refused, ok := errors.AsType[*queue.Error](err); ok && refused.Tag == queue.Unauthorized {
-			out.Problem, out.Denied = "the nodes want a token, give --token-file", true
+			out.Problem, out.Denied = "the nodes require a token: use --token-file", true
 		}
 	}
 	return out

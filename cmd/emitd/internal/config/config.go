@@ -27,10 +27,10 @@ import (
 
 // Config holds every setting. The tags of its fields hold the key, the help text and the allowed words.
 type Config struct {
-	Cluster   string `key:"cluster" help:"name of the cluster, for people, logs and metrics"`
-	Profile   string `key:"profile" words:"default,fast" help:"set of default durations: default replaces a dead leader after 60 s, fast after 5 s at 15 times the statements"`
-	Listen    string `key:"listen" help:"host:port of the one HTTP listener (health, metrics, the queue's API); port 0 takes a free one"`
-	Advertise string `key:"advertise" help:"host:port under which other nodes reach this listener; by default the listener's own address or, where it listens on all, the one from which this host reaches the store"`
+	Cluster   string `key:"cluster" help:"name of the cluster, shown in output, logs and metrics; all nodes of a store use the same"`
+	Profile   string `key:"profile" words:"default,fast" help:"set of default durations: default replaces a dead leader after 60 s; fast after 5 s, with 15 times as many statements"`
+	Listen    string `key:"listen" help:"host:port of the HTTP listener (health, metrics, the queue's API); port 0 chooses a free one"`
+	Advertise string `key:"advertise" help:"host:port at which other nodes reach this listener; by default the listener's own address or, if it listens on all addresses, the one from which this host reaches the store"`
 	Insecure  bool   `key:"insecure" help:"accept a listener that is not loopback without TLS and tokens"`
 
 	Node        nodeKeys        `key:"node"`
@@ -46,12 +46,12 @@ type Config struct {
 
 // nodeKeys holds the name of this node and what it offers.
 type nodeKeys struct {
-	Name      string            `key:"name" help:"name for people; the host name by default"`
-	ID        string            `key:"id" help:"UUID of the member; empty draws one per process, which is what most want"`
-	NeverLead bool              `key:"never_lead" help:"never stand for election"`
-	NoDaemons bool              `key:"no_daemons" help:"take no daemons; may still lead"`
-	Capacity  int               `key:"capacity" help:"load is weight divided by capacity"`
-	Labels    map[string]string `key:"labels" help:"what daemons may require and spread over, such as zone=eu-1a"`
+	Name      string            `key:"name" help:"node name for people; the host name by default"`
+	ID        string            `key:"id" help:"UUID of the node; if empty, each process generates one (recommended)"`
+	NeverLead bool              `key:"never_lead" help:"never campaign for leadership"`
+	NoDaemons bool              `key:"no_daemons" help:"run no daemons; the node may still lead"`
+	Capacity  int               `key:"capacity" help:"relative capacity: a node's load is the weight of its units divided by its capacity"`
+	Labels    map[string]string `key:"labels" help:"labels that daemons may require and spread over, such as zone=eu-1a"`
 }
 
 // storeKeys names the cluster store.
@@ -59,31 +59,31 @@ type storeKeys struct {
 	URL    string `key:"url" secret:"url" help:"sqlite:///absolute/path.db, postgres://user@host:port/database, or an object store: file:///absolute/dir, s3://bucket/prefix, gs://bucket/prefix"`
 	Schema string `key:"schema" help:"Postgres schema that holds the tables"`
 	Prefix string `key:"prefix" help:"prefix of the table names; SQLite's default is emitd_"`
-	Notify string `key:"notify" words:"auto,poll" help:"auto uses the store's wake-ups; poll only heartbeats, for transaction poolers that drop LISTEN"`
+	Notify string `key:"notify" words:"auto,poll" help:"auto uses the store's wake-ups; poll relies on heartbeats only, for transaction poolers that drop LISTEN"`
 
-	Wait bool `key:"wait" help:"a node that starts waits for a store that is away: down, starting, cut off or locked; false: it ends at once. What somebody has to correct (a password, a schema, a name) ends it in either case"`
+	Wait bool `key:"wait" help:"a starting node waits while the store cannot be reached (down, starting, cut off or locked); false: it ends at once. A mistake in a password, a schema or a name always ends it"`
 
-	MaxConnections int `key:"max_connections" help:"how many connections a process may have to a store in Postgres, and one more for wake-ups; calls wait while all are busy. At least 4, so that a heartbeat passes when others are blocked"`
+	MaxConnections int `key:"max_connections" help:"most connections of a process to a store in Postgres, plus one for wake-ups; calls wait while all are busy. At least 4, so that heartbeats get through while other calls are blocked"`
 }
 
 // objectsKeys names the object store and limits the requests of this process to it; 0 is no limit.
 type objectsKeys struct {
 	URL string `key:"url" secret:"url" help:"object store of the queues: file:///absolute/dir, s3://bucket/prefix?region=…, gs://bucket/prefix or mem://; empty: this node serves no queues"`
 
-	ReadsPerMinute   int `key:"reads_per_minute" help:"how many reads this process makes of the object store of the queues; more wait for their turn; 0: any number"`
-	WritesPerMinute  int `key:"writes_per_minute" help:"the same for writes: queue.min_gap is what makes them fewer, this is the bound"`
+	ReadsPerMinute   int `key:"reads_per_minute" help:"most reads of the queues' object store per minute by this process; further reads wait; 0: no limit"`
+	WritesPerMinute  int `key:"writes_per_minute" help:"the same for writes; to reduce the number of writes use queue.min_gap"`
 	ListsPerMinute   int `key:"lists_per_minute" help:"the same for listings"`
 	DeletesPerMinute int `key:"deletes_per_minute" help:"the same for deletions"`
-	WritesPerDay     int `key:"writes_per_day" help:"budget of writes and deletions in 24 hours from the first one on; beyond it they fail until the next day, and queues take and hand out nothing; 0: any number"`
+	WritesPerDay     int `key:"writes_per_day" help:"budget of writes and deletions per 24 hours, counted from the first one; beyond it they fail until the next day, and queues accept and deliver no jobs; 0: no limit"`
 }
 
 // coordinatorKeys holds the durations of heartbeat and election.
 type coordinatorKeys struct {
 	HeartbeatInterval   Duration `key:"heartbeat_interval" help:"how often a node writes its row"`
-	QueryTimeout        Duration `key:"query_timeout" help:"bound of every call of the store"`
-	LeaseDuration       Duration `key:"lease_duration" help:"how long a leader keeps its term unrenewed: the gap after a crash"`
-	NodeRegistrationTTL Duration `key:"node_registration_ttl" help:"how long a silent node keeps its units"`
-	SettleWindow        Duration `key:"settle_window" help:"how long the first leader of an idle cluster waits for nodes to arrive"`
+	QueryTimeout        Duration `key:"query_timeout" help:"longest duration of one call to the store"`
+	LeaseDuration       Duration `key:"lease_duration" help:"how long a leader may act without renewing; after a crash there is no leader for this time"`
+	NodeRegistrationTTL Duration `key:"node_registration_ttl" help:"how long a node without heartbeats keeps its units"`
+	SettleWindow        Duration `key:"settle_window" help:"how long the first leader of an idle cluster waits for nodes to join"`
 	LeaderStopTimeout   Duration `key:"leader_stop_timeout" help:"how long leader-only work has to return at a clean stop"`
 }
 
@@ -98,64 +98,64 @@ type daemonsKeys struct {
 
 // Exec is an external command as a daemon.
 type Exec struct {
-	ID                 string            `key:"id" help:"of the daemon, such as acme:reports"`
-	Command            []string          `key:"command" help:"program and arguments; no shell unless named"`
-	Revision           int               `key:"revision" help:"ranks entries of one id that nodes have differently: the highest counts; of equal ones, that of the process that registered last. Raise it with each change if old and new nodes may start in any order"`
+	ID                 string            `key:"id" help:"ID of the daemon, such as acme:reports"`
+	Command            []string          `key:"command" help:"program and arguments; not run by a shell unless you name one"`
+	Revision           int               `key:"revision" help:"if nodes have different entries for one ID, the entry with the highest revision counts; if revisions are equal, the one of the process that registered last. Raise it with each change if old and new nodes may start in any order"`
 	Instances          int               `key:"instances" help:"number of units"`
 	Weight             int               `key:"weight" help:"what one unit adds to a node's load"`
 	Dir                string            `key:"dir" help:"working directory; emitd's own by default"`
-	Env                map[string]string `key:"env" secret:"all" help:"variables the command gets; besides, it has PATH, HOME, USER, LOGNAME, SHELL, LANG, LANGUAGE, LC_*, TZ, TMPDIR and TERM as emitd has them, and EMITD_DAEMON, EMITD_UNIT, EMITD_GENERATION, EMITD_TERM and EMITD_NODE"`
-	InheritEnv         []string          `key:"inherit_env" help:"what else of emitd's own environment the command gets: names, or beginnings of names with a * behind, such as PROXY_*"`
-	User               string            `key:"user" help:"name or number of the user whose rights the command has; emitd's own by default. Only root may give others"`
-	Group              string            `key:"group" help:"name or number of its group; that of user by default"`
+	Env                map[string]string `key:"env" secret:"all" help:"variables for the command; it also gets PATH, HOME, USER, LOGNAME, SHELL, LANG, LANGUAGE, LC_*, TZ, TMPDIR and TERM as emitd has them, and EMITD_DAEMON, EMITD_UNIT, EMITD_GENERATION, EMITD_TERM and EMITD_NODE"`
+	InheritEnv         []string          `key:"inherit_env" help:"further variables of emitd's own environment that the command gets: names, or prefixes followed by *, such as PROXY_*"`
+	User               string            `key:"user" help:"name or number of the user that runs the command; emitd's own by default. Only root may name another"`
+	Group              string            `key:"group" help:"name or number of the command's group; that of user by default"`
 	Requires           map[string]string `key:"requires" help:"labels a node must have"`
 	Spread             string            `key:"spread" help:"label to spread units over; zone by default"`
 	AcknowledgeTimeout Duration          `key:"acknowledge_timeout" help:"overrides daemons.acknowledge_timeout"`
 	DrainTimeout       Duration          `key:"drain_timeout" help:"overrides daemons.drain_timeout"`
-	StallTimeout       Duration          `key:"stall_timeout" help:"a run without a line of output for so long has failed; 0s never"`
-	MaxFailures        int               `key:"max_failures" help:"failures in a row before the node gives the unit back; -1 never"`
-	OnAbandoned        string            `key:"on_abandoned" words:"exit" help:"exit ends the node when a command could not be ended; nothing goes on"`
+	StallTimeout       Duration          `key:"stall_timeout" help:"a run that prints nothing for this long counts as failed; 0s: never"`
+	MaxFailures        int               `key:"max_failures" help:"consecutive failures before the node releases the unit; -1: never"`
+	OnAbandoned        string            `key:"on_abandoned" words:"exit" help:"exit: the node ends if a command cannot be ended; empty: it continues, and the unit stays occupied until the command ends"`
 }
 
 // queueKeys holds the defaults of queues.
 type queueKeys struct {
-	MinGap            string   `key:"min_gap" help:"least time between two commits of a queue: auto keeps 2 to 5 ms under load, 250ms costs fewer requests"`
+	MinGap            string   `key:"min_gap" help:"shortest time between two commits of a queue: auto chooses 2 to 5 ms under load; 250ms costs fewer requests"`
 	Claims            string   `key:"claims" words:"soft,durable" help:"soft or durable claims"`
 	VisibilityTimeout Duration `key:"visibility_timeout" help:"how long a claimed job stays hidden"`
-	DedupWindow       Duration `key:"dedup_window" help:"how long a submitted id is remembered"`
-	MaxShards         int      `key:"max_shards" help:"how many shards all queues of the cluster may have together; what would be beyond cannot be declared. Give all nodes the same"`
+	DedupWindow       Duration `key:"dedup_window" help:"deduplication window: how long a submitted ID is recognised"`
+	MaxShards         int      `key:"max_shards" help:"most shards of all queues of the cluster together; a queue beyond it cannot be declared. All nodes need the same value"`
 }
 
 // outboxKeys names the database of the transactional outbox and lists its subscriptions.
 type outboxKeys struct {
-	URL            string         `key:"url" secret:"url" help:"database of the outbox, which is that of the applications that publish: sqlite:///absolute/path.db or postgres://user@host:port/database; store.url by default, if that is one"`
+	URL            string         `key:"url" secret:"url" help:"database of the outbox, the one that the publishing applications use: sqlite:///absolute/path.db or postgres://user@host:port/database; store.url by default, if it is a SQL database"`
 	Schema         string         `key:"schema" help:"Postgres schema that holds the outbox's tables; store.schema by default"`
 	Prefix         string         `key:"prefix" help:"prefix of the outbox's table names; store.prefix by default"`
-	MaxConnections int            `key:"max_connections" help:"how many connections a process may have to an outbox in Postgres, and one more for wake-ups; calls wait while all are busy. A relay uses two while it is busy"`
-	Retention      Duration       `key:"retention" help:"how long delivered messages stay for a replay; 0s: until they are delivered"`
-	MaxRetained    int            `key:"max_retained" help:"bytes that the log may take before on_lag decides about subscriptions that hold its beginning; 0: any"`
-	OnLag          string         `key:"on_lag" words:"keep,forget" help:"keep only warns of such a subscription; forget moves it behind the oldest messages that it has not delivered, as many as must go"`
-	Subscriptions  []Subscription `key:"subscriptions" help:"who reads the outbox and delivers where; each is a daemon emit:outbox/<name>"`
+	MaxConnections int            `key:"max_connections" help:"most connections of a process to an outbox in Postgres, plus one for wake-ups; calls wait while all are busy. A busy relay uses two"`
+	Retention      Duration       `key:"retention" help:"how long delivered messages are kept for a replay; 0s: they are deleted once delivered"`
+	MaxRetained    int            `key:"max_retained" help:"size of the log in bytes above which on_lag applies to subscriptions that have not delivered its oldest messages; 0: no limit"`
+	OnLag          string         `key:"on_lag" words:"keep,forget" help:"what to do about such a subscription: keep only warns; forget skips the oldest messages that it has not delivered, as many as needed"`
+	Subscriptions  []Subscription `key:"subscriptions" help:"readers of the outbox and their sinks; each is a daemon emit:outbox/<name>"`
 }
 
 // Subscription is a subscription of the outbox.
 type Subscription struct {
-	Name           string    `key:"name" help:"of the subscription: lower-case letters, digits and ._:/-; its daemon is emit:outbox/<name>"`
-	Topics         []string  `key:"topics" help:"topics to deliver, or beginnings that end in *; all by default, the others are passed over"`
-	Sink           *Sink     `key:"sink" help:"where to: {kind: webhook, url: …} with the settings of docs/how-to/outbox-sinks.md, or a kind or URL alone"`
-	Instances      int       `key:"instances" help:"units that share the 64 shards, on nodes of their own if there are enough; 1 by default"`
-	Start          string    `key:"start" words:"oldest,newest" help:"where a subscription that is new begins: oldest (the default) with what is in the log, newest behind it"`
-	Policy         string    `key:"policy" words:"hold,skip,drop" help:"what follows a message that cannot be delivered: hold (the default) its key waits for an operator, skip it is kept as a dead letter, drop it is gone"`
+	Name           string    `key:"name" help:"name of the subscription: lower-case letters, digits and ._:/-; its daemon is emit:outbox/<name>"`
+	Topics         []string  `key:"topics" help:"topics to deliver, or prefixes followed by *; all by default. Messages of other topics are not delivered"`
+	Sink           *Sink     `key:"sink" help:"where to deliver: {kind: webhook, url: …} with the settings of docs/how-to/outbox-sinks.md, or only a kind or URL"`
+	Instances      int       `key:"instances" help:"units that share the 64 shards, each on another node if there are enough; 1 by default"`
+	Start          string    `key:"start" words:"oldest,newest" help:"where a new subscription starts: oldest (the default) with the messages in the log, newest with those published later"`
+	Policy         string    `key:"policy" words:"hold,skip,drop" help:"what happens to a message that cannot be delivered: hold (the default) its key waits for an operator, skip it becomes a dead letter, drop it is deleted"`
 	Retry          retryKeys `key:"retry"`
-	DeliverTimeout Duration  `key:"deliver_timeout" help:"bound of one call of the sink; 30s by default"`
-	Patience       Duration  `key:"patience" help:"how long other keys wait for a call of the sink that hangs; a third of deliver_timeout by default"`
-	Parallel       int       `key:"parallel" help:"calls of the sink at once, for different keys; 4 by default"`
+	DeliverTimeout Duration  `key:"deliver_timeout" help:"longest duration of one call to the sink; 30s by default"`
+	Patience       Duration  `key:"patience" help:"how long other keys wait for a call to the sink that does not return; a third of deliver_timeout by default"`
+	Parallel       int       `key:"parallel" help:"calls to the sink at once, for different keys; 4 by default"`
 	PageRows       int       `key:"page_rows" help:"messages that are read at once; 1000 by default"`
 }
 
 // retryKeys holds the back-off of a parked key.
 type retryKeys struct {
-	MaxAttempts int      `key:"max_attempts" help:"attempts before the policy decides; 10 by default, -1: for ever"`
+	MaxAttempts int      `key:"max_attempts" help:"attempts before the policy applies; 10 by default, -1: no limit"`
 	Backoff     Duration `key:"backoff" help:"pause after the first failure, doubled after each; 1s by default"`
 	MaxBackoff  Duration `key:"max_backoff" help:"longest pause; 5m by default"`
 }
@@ -168,12 +168,12 @@ type Sink struct {
 
 // API secures the listener.
 type API struct {
-	TokensFile string   `key:"tokens_file" help:"file with one bearer token a line; with it everything but the health endpoints wants one"`
-	Origins    []string `key:"origins" help:"web origins whose pages may call the API, such as https://queue.example.org; none but its own by default"`
+	TokensFile string   `key:"tokens_file" help:"file with one bearer token per line; if set, every path except the health endpoints requires one"`
+	Origins    []string `key:"origins" help:"web origins whose pages may call the API, such as https://queue.example.org; only its own by default"`
 	TLS        TLS      `key:"tls"`
 
-	MaxConnections int `key:"max_connections" help:"how many connections the listener has at once, and calls that it answers; new ones take the place of idle ones, or else of the address that has most; 0: one for each 256 KiB of the cgroup's memory, 10000 at most and without a limit of memory"`
-	MaxInFlight    int `key:"max_in_flight" help:"bytes of bodies that are being read and of payloads on their way to clients, each of which costs up to four bytes of memory; more is answered 429; 0: an eighth of the cgroup's memory, 256 MiB at most and without a limit of memory"`
+	MaxConnections int `key:"max_connections" help:"most open connections of the listener, and most calls in progress; a new connection replaces an idle one, or else one of the address with the most; 0: one for each 256 KiB of the cgroup's memory, at most 10000, and 10000 without a memory limit"`
+	MaxInFlight    int `key:"max_in_flight" help:"bytes of request bodies and payloads in flight, each of which costs up to four bytes of memory; calls beyond it get 429; 0: an eighth of the cgroup's memory, at most 256 MiB, and 256 MiB without a memory limit"`
 }
 
 // TLS holds the listener's certificate, and how other nodes are called.
@@ -181,11 +181,11 @@ type TLS struct {
 	Cert string `key:"cert" help:"PEM file of the certificate chain"`
 	Key  string `key:"key" help:"PEM file of the private key"`
 
-	CA         string `key:"ca" help:"PEM file of the authorities of the nodes' certificates, for calls to other nodes and of emitd queue and doctor; the system's by default"`
-	ClientCA   string `key:"client_ca" help:"PEM file of authorities: callers must have a certificate of one of them, beside their token (mTLS); health endpoints need none"`
-	ClientCert string `key:"client_cert" help:"PEM file of the certificate that nodes are called with; cert and key by default"`
-	ClientKey  string `key:"client_key" help:"PEM file of its private key"`
-	ServerName string `key:"server_name" help:"name that the certificates of other nodes have; by default the host that is called"`
+	CA         string `key:"ca" help:"PEM file of the authorities that issued the nodes' certificates, for calls to other nodes and by emitd queue and doctor; the system's by default"`
+	ClientCA   string `key:"client_ca" help:"PEM file of authorities: callers must present a certificate of one of them in addition to their token (mTLS); health endpoints require none"`
+	ClientCert string `key:"client_cert" help:"PEM file of the client certificate for calls to other nodes; cert and key by default"`
+	ClientKey  string `key:"client_key" help:"PEM file of the private key of client_cert"`
+	ServerName string `key:"server_name" help:"name in the certificates of other nodes; by default the host that is called"`
 }
 
 // telemetryKeys configures the log. OTEL_* variables are honoured unchanged.
@@ -195,8 +195,8 @@ type telemetryKeys struct {
 
 // logKeys configures the program's own log, on standard error.
 type logKeys struct {
-	Level  string `key:"level" words:"debug,info,warn,error" help:"least level that is written"`
-	Format string `key:"format" words:"auto,text,json" help:"auto is text on a terminal and json otherwise"`
+	Level  string `key:"level" words:"debug,info,warn,error" help:"lowest level that is logged"`
+	Format string `key:"format" words:"auto,text,json" help:"auto: text on a terminal, otherwise json"`
 }
 
 // Duration is a time.Duration that is written with its unit: 15s, 1m30s, 250ms.

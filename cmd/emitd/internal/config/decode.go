@@ -129,7 +129,7 @@ func suggestion(name, path string, t reflect.Type) string {
 			return fmt.Sprintf("did you mean %s?", k.Path)
 		}
 	}
-	return "known here: " + strings.Join(names, ", ")
+	return "known keys: " + strings.Join(names, ", ")
 }
 
 // leaf sets one setting.
@@ -286,14 +286,14 @@ func (d *decoder) kind(n ast.Node, text, path string) *Sink {
 		return &Sink{Kind: text, Settings: settings}
 	}
 	if scheme, _, address := strings.Cut(text, "://"); address { // the rest may hold a password
-		d.complain(fault.BadOutbox, n, "", "%s is an address with the scheme %.20q; only http, https, nats, tls, amqp, amqps and postgres say the kind by themselves: write {kind: …}", path, scheme)
+		d.complain(fault.BadOutbox, n, "", "%s is an address with the scheme %.20q; only http, https, nats, tls, amqp, amqps and postgres imply the kind: write {kind: …}", path, scheme)
 		return nil
 	}
 	remark := "known are " + strings.Join(sinks.Kinds(), ", ")
 	if near := Nearest(text, sinks.Kinds()); near != "" {
 		remark = fmt.Sprintf("did you mean %q?", near)
 	}
-	d.complain(fault.BadOutbox, n, remark, "%s is %.40q, and there is no such sink", path, text)
+	d.complain(fault.BadOutbox, n, remark, "%s is %.40q, which is not a known sink", path, text)
 	return nil
 }
 

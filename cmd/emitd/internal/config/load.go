@@ -197,7 +197,7 @@ func (l *loader) environ() {
 			continue
 		}
 		if _, twice := values[k.Env()]; twice {
-			l.add(fault.New(fault.SecretFile, "%s and %s are both set; which one counts?", k.Env(), name))
+			l.add(fault.New(fault.SecretFile, "%s and %s are both set: set only one", k.Env(), name))
 			continue
 		}
 		text, err := l.in.ReadFile(values[name])

@@ -29,7 +29,7 @@ func (v *validator) outbox() {
 		v.complain(fault.BadValue, "outbox.max_connections", "is %d, want %d to %d", n, minOutboxConnections, maxConnections)
 	}
 	if v.Outbox.MaxRetained < 0 {
-		v.complain(fault.BadValue, "outbox.max_retained", "is %d bytes, want 0 (any) or more", v.Outbox.MaxRetained)
+		v.complain(fault.BadValue, "outbox.max_retained", "is %d bytes, want 0 (no limit) or more", v.Outbox.MaxRetained)
 	}
 	v.outboxURL()
 	seen := map[string]int{}
@@ -48,13 +48,13 @@ func (v *validator) outbox() {
 func (v *validator) outboxURL() {
 	switch text := v.Outbox.URL; {
 	case text != "" && !isSQL(text):
-		v.complain(fault.OutboxURL, "outbox.url", "has %s: messages are published in transactions, so the outbox is in a SQL database", schemeOf(text))
+		v.complain(fault.OutboxURL, "outbox.url", "has %s: messages are published in transactions, so the outbox needs a SQL database", schemeOf(text))
 	case text != "":
 		if why := storeURL(text); why != "" {
 			v.complain(fault.OutboxURL, "outbox.url", "%s", why)
 		}
 	case len(v.Outbox.Subscriptions) > 0 && v.Store.URL != "" && !isSQL(v.Store.URL) && !v.broken:
-		v.complain(fault.OutboxURL, subscriptionPath, "are there, but outbox.url is not, and store.url is no SQL database: where are the messages?")
+		v.complain(fault.OutboxURL, subscriptionPath, "are set, but outbox.url is not, and store.url is not a SQL database")
 	}
 }
 
@@ -69,11 +69,11 @@ func (v *validator) subscription(at string, s Subscription) {
 	}
 	for _, t := range s.Topics {
 		if t == "" || strings.Contains(strings.TrimSuffix(t, "*"), "*") {
-			bad("topics", "has %.80q, want a topic, or a beginning and *", t)
+			bad("topics", "has %.80q, want a topic, or a prefix followed by *", t)
 		}
 	}
 	if s.Instances < 0 || s.Instances > outbox.Shards || s.Instances == 0 && v.isSet(at, "instances") {
-		bad("instances", "is %d, want 1 to %d (that is how many shards there are)", s.Instances, outbox.Shards)
+		bad("instances", "is %d, want 1 to %d (the number of shards)", s.Instances, outbox.Shards)
 	}
 	for _, n := range []struct {
 		key   string
@@ -94,7 +94,7 @@ func (v *validator) subscription(at string, s Subscription) {
 
 func (v *validator) retry(at string, r retryKeys) {
 	if r.MaxAttempts < -1 || r.MaxAttempts == 0 && v.isSet(at, "retry.max_attempts") {
-		v.complain(fault.BadOutbox, v.near(at, "retry.max_attempts"), "is %d, want 1 or more, or -1 for ever", r.MaxAttempts)
+		v.complain(fault.BadOutbox, v.near(at, "retry.max_attempts"), "is %d, want 1 or more, or -1 for no limit", r.MaxAttempts)
 	}
 	v.positive(at, "retry.backoff", r.Backoff)
 	v.positive(at, "retry.max_backoff", r.MaxBackoff)
@@ -103,7 +103,7 @@ func (v *validator) retry(at string, r retryKeys) {
 		if r.Backoff == 0 {
 			key = "retry.max_backoff"
 		}
-		v.complain(fault.BadOutbox, v.near(at, key), "quarrels: retry.backoff is %v, more than retry.max_backoff, which is %v", first, most)
+		v.complain(fault.BadOutbox, v.near(at, key), "is contradictory: retry.backoff is %v, more than retry.max_backoff, which is %v", first, most)
 	}
 }
 
@@ -123,6 +123,6 @@ func (v *validator) sink(at string, s Subscription) {
 	if s.Sink != nil || v.broken {
 		return
 	}
-	f := v.complain(fault.BadOutbox, at, "has no sink: where does %.80q deliver to?", s.Name)
+	f := v.complain(fault.BadOutbox, at, "has no sink for %.80q", s.Name)
 	f.Do = "add sink: {kind: …} with one of " + strings.Join(sinks.Kinds(), ", ")
 }

@@ -139,7 +139,7 @@ func storeURL(text string) string {
 		}
 	case "postgres", "postgresql":
 		if u.Opaque != "" {
-			return "lacks the slashes, want postgres://user@host/database"
+			return "has no slashes after the scheme, want postgres://user@host/database"
 		}
 		if err := pgerror.Check(text); err != nil {
 			return err.Error()
@@ -205,7 +205,7 @@ func (v *validator) objects() {
 		"deletes_per_minute": v.Objects.DeletesPerMinute, "writes_per_day": v.Objects.WritesPerDay,
 	} {
 		if n < 0 {
-			v.complain(fault.BadValue, "objects."+key, "is %d, want 0 (any number) or more", n)
+			v.complain(fault.BadValue, "objects."+key, "is %d, want 0 (no limit) or more", n)
 		}
 	}
 	if v.Objects.URL == "" {
@@ -247,21 +247,21 @@ func (v *validator) listen() {
 			Hint("set api.tls.client_cert and api.tls.client_key, or neither")
 	}
 	if v.API.TLS.ClientCA != "" && v.API.TLS.Cert == "" {
-		v.complain(fault.AccessFile, "api.tls.client_ca", "is set without api.tls.cert: a listener without TLS sees no certificates")
+		v.complain(fault.AccessFile, "api.tls.client_ca", "is set without api.tls.cert: a listener without TLS gets no client certificates")
 	}
 	v.advertise()
 	if n := v.API.MaxConnections; n < 0 {
-		v.complain(fault.BadValue, "api.max_connections", "is %d, want 0 (by the memory there is) or more", n)
+		v.complain(fault.BadValue, "api.max_connections", "is %d, want 0 (derived from the available memory) or more", n)
 	}
 	if n := v.API.MaxInFlight; n < 0 || n > 0 && n < leastInFlight {
-		v.complain(fault.BadValue, "api.max_in_flight", "is %d, want 0 (by the memory there is) or %d and more", n, leastInFlight)
+		v.complain(fault.BadValue, "api.max_in_flight", "is %d, want 0 (derived from the available memory) or at least %d", n, leastInFlight)
 	}
 	secured := v.API.TLS.Cert != "" && v.API.TokensFile != ""
 	if loopback(host) || v.Insecure || secured || !v.in.Serving {
 		return
 	}
 	v.complain(fault.OpenListen, "listen", "is %s, which is not a loopback address, and %s", v.Listen, v.lacking()).
-		Because("anyone who reaches that address could read what this node tells; nothing was started.")
+		Because("anyone who reaches that address could read what this node serves; nothing was started.")
 }
 
 func (v *validator) advertise() {
@@ -425,16 +425,16 @@ func (v *validator) exec(at string, e Exec) {
 	for _, name := range sortedKeys(e.Env) {
 		switch {
 		case !validEnv.MatchString(name):
-			v.complain(fault.BadDaemon, v.near(at, "env"), "has %q, which is no name of a variable", name)
+			v.complain(fault.BadDaemon, v.near(at, "env"), "has %q, which is not the name of a variable", name)
 		case slices.Contains(givenEnv, name):
-			v.complain(fault.BadDaemon, v.near(at, "env"), "sets %s, which tells the command what it is", name)
+			v.complain(fault.BadDaemon, v.near(at, "env"), "sets %s, which emitd sets for the command itself", name)
 		case strings.ContainsRune(e.Env[name], 0):
 			v.complain(fault.BadDaemon, v.near(at, "env"), "has a zero byte in %s", name)
 		}
 	}
 	for _, name := range e.InheritEnv {
 		if !exec.ValidPattern(name) {
-			v.complain(fault.BadDaemon, v.near(at, "inherit_env"), "has %q, which is no name of a variable, nor the beginning of one with a * behind", name)
+			v.complain(fault.BadDaemon, v.near(at, "inherit_env"), "has %q, which is neither the name of a variable nor a prefix followed by *", name)
 		}
 	}
 }

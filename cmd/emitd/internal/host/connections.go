@@ -64,7 +64,7 @@ func (l *connections) admit(c net.Conn) *connection {
 		}
 		if time.Since(l.warned) > time.Minute {
 			l.warned = time.Now()
-			l.log.Warn("all connections are in use (api.max_connections): idle ones, and then those of the address that has most, are closed for new ones", "connections", l.most)
+			l.log.Warn("all connections are in use (api.max_connections): each new one closes an idle one, or else one of the address with the most", "connections", l.most)
 		}
 	}
 	var out *connection

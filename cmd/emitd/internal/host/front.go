@@ -183,10 +183,10 @@ func (f *front) note(err error, pause time.Duration) bool {
 	f.failed.Store(why)
 	args := []any{"code", why.Code, "error", why.What, "do", why.Advice()}
 	if why.Code == fault.ObjectsUnfit {
-		f.h.log.Error("the queue broker was not started; other daemons run", args...)
+		f.h.log.Error("cannot start the queue broker; other daemons run", args...)
 		return false
 	}
-	f.h.log.Warn("the queue broker was not started yet; other daemons run", append(args, "again_in", pause)...)
+	f.h.log.Warn("the queue broker has not started yet; other daemons run", append(args, "again_in", pause)...)
 	return true
 }
 
@@ -210,7 +210,7 @@ func (f *front) attempt(ctx context.Context, limit time.Duration) (*queues, erro
 	}
 	for _, set := range list {
 		if err := q.offer(set); err != nil {
-			f.h.log.Error("a queue cannot be offered to the cluster", "queue", set.Name, "error", err)
+			f.h.log.Error("cannot register a queue with the cluster", "queue", set.Name, "error", err)
 		}
 	}
 	return q, nil
@@ -223,8 +223,8 @@ func (f *front) exists(ctx context.Context, name string) (bool, error) {
 		return q.exists(ctx, name)
 	}
 	if f.open == nil {
-		return false, queue.Refuse(queue.QueueNotFound, "no node is known to serve a queue %q, and this one runs no queues", name).
-			WithHint("nodes with an object store (objects.url) do, unless daemons.disabled has %s", queue.Kind)
+		return false, queue.Refuse(queue.QueueNotFound, "no known node serves the queue %q, and this one serves no queues", name).
+			WithHint("nodes with an object store (objects.url) serve queues, unless daemons.disabled has %s", queue.Kind)
 	}
 	return false, f.why()
 }
@@ -243,7 +243,7 @@ type closed struct{ f *front }
 var _ api.Directory = closed{}
 
 func (c closed) refuse() error {
-	e := queue.Refuse(queue.Unavailable, "%w", c.f.why()).WithHint("ask another node; emitd doctor tells more")
+	e := queue.Refuse(queue.Unavailable, "%w", c.f.why()).WithHint("ask another node; emitd doctor shows details")
 	e.RetryAfter = time.Second
 	return e
 }

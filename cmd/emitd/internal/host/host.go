@@ -187,7 +187,7 @@ func identities(o Options) ([]node.Identity, error) {
 		}
 		id, err := uuid.NewV7()
 		if err != nil {
-			return nil, fmt.Errorf("draw a node id: %w", err)
+			return nil, fmt.Errorf("generate a node ID: %w", err)
 		}
 		out[i].ID = node.ID(id.String())
 	}
@@ -271,7 +271,7 @@ func (h *host) runNodes(ctx context.Context, served <-chan error) error {
 	err := nodes.Wait()
 	close(done)
 	if err := background.Wait(); err != nil {
-		h.log.Warn("systemd was not told", "error", err)
+		h.log.Warn("cannot notify systemd", "error", err)
 	}
 	return errors.Join(err, broken)
 }

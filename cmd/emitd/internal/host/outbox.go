@@ -118,7 +118,7 @@ func (r *relays) run(ctx context.Context, done <-chan struct{}) {
 		}
 		if err := r.open(ctx); err != nil && ctx.Err() == nil {
 			why := backend.OutboxFault(err)
-			r.h.log.Warn("the outbox is not open; other daemons run", "code", why.Code, "error", why.What, "do", why.Advice(), "again_in", pause)
+			r.h.log.Warn("cannot open the outbox; other daemons run", "code", why.Code, "error", why.What, "do", why.Advice(), "again_in", pause)
 		}
 	}
 }

@@ -52,7 +52,7 @@ func (f *front) newQueues(ctx context.Context) (*queues, []queue.Settings, error
 		return nil, nil, fault.New(fault.ObjectsFailed, "the list of queues: %w", err)
 	}
 	if err := broker.NewRegistry(bucket, "").Secure(ctx); err != nil {
-		h.log.Error("the list of queues is not secured by a copy", "error", err)
+		h.log.Error("cannot write the copy of the list of queues", "error", err)
 	}
 	snap, err := h.up.Store.Snapshot(ctx)
 	if err != nil {

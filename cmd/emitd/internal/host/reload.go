@@ -87,11 +87,11 @@ func (h *host) watchFiles(done <-chan struct{}, every time.Duration) {
 		was = now
 		if err := h.access(); err != nil {
 			for _, f := range fault.Of(err) {
-				h.log.Error("changed tokens or certificates were not taken", "code", f.Code, "error", f.What)
+				h.log.Error("cannot load the changed tokens or certificates; the former ones stay in use", "code", f.Code, "error", f.What)
 			}
 			continue
 		}
-		h.log.Info("tokens and certificates were read again")
+		h.log.Info("tokens and certificates reloaded")
 	}
 }
 

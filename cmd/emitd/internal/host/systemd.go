@@ -70,7 +70,7 @@ const startingLonger = "STATUS=waiting for the cluster store\nEXTEND_TIMEOUT_USE
 func (h *host) tellSystemd(state string) {
 	conn, err := dialSystemd()
 	if err != nil {
-		h.log.Debug("systemd was not told", "error", err)
+		h.log.Debug("cannot notify systemd", "error", err)
 	}
 	if conn == nil {
 		return

@@ -45,7 +45,7 @@ func (h *host) newWaiting() (*waiting, error) {
 
 // refuse answers calls of the queue API.
 func (w *waiting) refuse(to http.ResponseWriter, r *http.Request) {
-	e := queue.Refuse(queue.Unavailable, "%w", w.why()).WithHint("ask another node; this one serves when its cluster store answers")
+	e := queue.Refuse(queue.Unavailable, "%w", w.why()).WithHint("ask another node; this one serves as soon as its cluster store answers")
 	e.RetryAfter = time.Second
 	w.door.Refuse(to, r, e)
 }
@@ -107,7 +107,7 @@ func (w *waiting) open(ctx context.Context, broken <-chan error) (*backend.Store
 		w.away.Store(why)
 		if said.IsZero() || time.Since(said) >= remindEvery {
 			said = time.Now()
-			w.h.log.Warn("the cluster store is away; this node waits for it", "code", why.Code, "error", why.What, "do", why.Advice(), "waited", time.Since(begun), "address", w.h.up.Address)
+			w.h.log.Warn("the cluster store cannot be reached; this node waits for it", "code", why.Code, "error", why.What, "do", why.Advice(), "waited", time.Since(begun), "address", w.h.up.Address)
 		}
 		w.h.tellSystemd(startingLonger)
 		select {

@@ -137,7 +137,7 @@ func (g *guard) tokens() (sums [][sha256.Size]byte, err error) {
 		sums = append(sums, sha256.Sum256([]byte(line)))
 	}
 	if len(sums) == 0 {
-		return nil, fault.New(fault.AccessFile, "api.tokens_file %s has no token: nobody could be let in", file)
+		return nil, fault.New(fault.AccessFile, "api.tokens_file %s has no token: every call would be refused", file)
 	}
 	if note := TokensReadable(file); note != "" {
 		g.log.Warn(note)
@@ -237,12 +237,12 @@ func (g *guard) wrap(next http.Handler, refuse func(w http.ResponseWriter, r *ht
 		token, sent := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 		switch {
 		case g.foreign(r.Host):
-			refuse(w, r, queue.Refuse(refusal.Forbidden, "this server is not %.100q", r.Host).
-				WithHint("call it by a loopback address, localhost or the host in listen; with api.tokens_file any host will do"))
+			refuse(w, r, queue.Refuse(refusal.Forbidden, "this server does not answer to the host %.100q", r.Host).
+				WithHint("call it by a loopback address, localhost or the host in listen; with api.tokens_file any host is accepted"))
 		case open[r.URL.Path] || ofQueues(r.URL.Path) && api.Preflight(r):
 			next.ServeHTTP(w, r)
 		case g.anonymous(r):
-			refuse(w, r, queue.Refuse(queue.Unauthorized, "a client certificate is needed").WithHint("of an authority in api.tls.client_ca"))
+			refuse(w, r, queue.Refuse(queue.Unauthorized, "a client certificate is required").WithHint("use one issued by an authority in api.tls.client_ca"))
 		case g.grants.Load() == nil:
 			next.ServeHTTP(w, r)
 		default:
@@ -253,9 +253,9 @@ func (g *guard) wrap(next http.Handler, refuse func(w http.ResponseWriter, r *ht
 				}
 			}
 			w.Header().Set("WWW-Authenticate", `Bearer realm="emitd"`)
-			e := queue.Refuse(queue.Unauthorized, "a bearer token is needed")
+			e := queue.Refuse(queue.Unauthorized, "a bearer token is required")
 			if sent {
-				e = queue.Refuse(queue.Unauthorized, "the bearer token is none of this server's")
+				e = queue.Refuse(queue.Unauthorized, "the bearer token is not one of this server's")
 			}
 			if g.hint != "" {
 				e = e.WithHint("%s", g.hint)

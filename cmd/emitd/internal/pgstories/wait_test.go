@@ -41,7 +41,7 @@ func TestServeWaitsForPostgres(t *testing.T) {
 	}
 	stopped, stop := context.WithCancel(ctx)
 	n := serve(stopped, store)
-	n.until(ctx, t, "is away")
+	n.until(ctx, t, "this node waits for it")
 	stop()
 	if code := <-n.code; code != fault.ExitOK {
 		t.Errorf("stopped while it waited: exit %d, %s", code, n)
@@ -50,7 +50,7 @@ func TestServeWaitsForPostgres(t *testing.T) {
 	running, stop := context.WithCancel(ctx)
 	defer stop()
 	n = serve(running, store)
-	address := n.until(ctx, t, `"msg":"the cluster store is away; this node waits for it","code":"E5101".*"address":"([^"]+)"`)
+	address := n.until(ctx, t, `"msg":"the cluster store cannot be reached; this node waits for it","code":"E5101".*"address":"([^"]+)"`)
 	for path, want := range map[string]string{"/livez": "200 ok", "/readyz": "503 .*E5101: .*connection refused"} {
 		if got := get(ctx, t, "http://"+address+path); !regexp.MustCompile("(?s)^" + want).MatchString(got) {
 			t.Errorf("%s: %s, want %s", path, got, want)
@@ -70,7 +70,7 @@ func TestServeWaitsForPostgres(t *testing.T) {
 	if code := <-n.code; code != fault.ExitOK || !n.says("the cluster store answers") || n.says("hunter2") {
 		t.Errorf("exit %d: %s", code, n)
 	}
-	if n := serve(ctx, pgtest.As(store, "nobody_at_all", "hunter2hunter2")); <-n.code != fault.ExitFailed || !n.says("error E5106") || n.says("is away") {
+	if n := serve(ctx, pgtest.As(store, "nobody_at_all", "hunter2hunter2")); <-n.code != fault.ExitFailed || !n.says("error E5106") || n.says("this node waits for it") {
 		t.Errorf("a role that does not exist: %s", n)
 	}
 	http.DefaultClient.CloseIdleConnections()

@@ -11,7 +11,7 @@ import (
 // The marks.
 const (
 	begin = "<!-- generated: go test -update writes this -->\n"
-	end   = "<!-- end of what is generated -->\n"
+	end   = "<!-- end of the generated part -->\n"
 )
 
 // Check compares the generated part of the page with want. With update it writes it instead.
@@ -24,13 +24,13 @@ func Check(t *testing.T, page, want string, update bool) {
 	before, rest, ok := strings.Cut(string(text), begin)
 	got, after, closed := strings.Cut(rest, end)
 	if !ok || !closed {
-		t.Fatalf("%s lacks its marks", page)
+		t.Fatalf("%s has no markers for the generated part", page)
 	}
 	if got == want {
 		return
 	}
 	if !update {
-		t.Fatalf("%s is not what the code says; go test -update writes it", page)
+		t.Fatalf("%s differs from the code; go test -update writes it", page)
 	}
 	if err := os.WriteFile(page, []byte(before+begin+want+end+after), 0o644); err != nil {
 		t.Fatal(err)

@@ -134,7 +134,7 @@ func Check(ctx context.Context, settings any) error {
 type nobody struct{}
 
 func (nobody) Enqueue(context.Context, string, []queue.Job) ([]queue.Receipt, error) {
-	return nil, errors.New("there is no queue")
+	return nil, errors.New("no queue is configured")
 }
 
 // made keeps a nil sink from becoming a non-nil interface.

@@ -60,11 +60,11 @@ func (v *viewer) aboutLeader(s Status, add notify) {
 	case len(s.Nodes) == 0:
 		add(failing, "cluster", "emitd serve --store …", "no node is registered in this store")
 	case l == nil && v.Term.Number == 0:
-		add(failing, "leader", "emitd node ls", "nobody has led yet%s", v.candidates(s))
+		add(failing, "leader", "emitd node ls", "there has been no leader yet%s", v.candidates(s))
 	case l == nil:
-		add(failing, "leader", "emitd leader history", "nobody leads since %s gave up term %d%s", v.Term.Leader.Name, v.Term.Ordinal, v.candidates(s))
+		add(failing, "leader", "emitd leader history", "there is no leader since %s resigned term %d%s", v.Term.Leader.Name, v.Term.Ordinal, v.candidates(s))
 	case l.Expired:
-		add(failing, "leader", "emitd leader history", "%s's lease is over since %s and nobody has taken over%s",
+		add(failing, "leader", "emitd leader history", "the lease of %s expired %s ago and no other node has taken over%s",
 			l.Node, Exact(v.age(l.ExpiresAt.Time)), v.candidates(s))
 	default:
 		since := v.age(maxTime(l.LastPassAt.Time, l.ElectedAt.Time))
@@ -106,7 +106,7 @@ func (v *viewer) candidates(s Status) string {
 			return ""
 		}
 	}
-	return ": no live node stands for election (never_lead, late or draining)"
+	return ": no live node campaigns (never_lead, late or draining)"
 }
 
 func (v *viewer) aboutNodes(s Status, add notify) {
@@ -134,7 +134,7 @@ func (v *viewer) aboutQueues(s Status, add notify) {
 	live := slices.DeleteFunc(slices.Clone(s.Nodes), func(n Node) bool { return n.State == node.Removed })
 	serves := func(n Node) bool { return slices.Contains(n.Kinds, queue.Kind) }
 	if v.Queues && len(live) > 0 && !slices.ContainsFunc(live, serves) {
-		add(failing, "queues", "emitd doctor", "no node serves queues: none has opened the object store yet, and the log of each says why")
+		add(failing, "queues", "emitd doctor", "no node serves queues: none has opened the object store yet; the log of each node says why")
 	}
 }
 
@@ -201,7 +201,7 @@ func (v *viewer) overdue(u Unit, add notify) {
 	age := v.age(u.Since.Time)
 	switch {
 	case !u.record.State.Known():
-		add(warning, string(u.Daemon), "emitd version", "%s is in state %q, which this version does not know: it is left alone", u.Unit, u.record.State)
+		add(warning, string(u.Daemon), "emitd version", "%s is in state %q, which this version does not know and does not change", u.Unit, u.record.State)
 	case u.State == daemon.Assigning && age > cmp.Or(u.record.AcknowledgeTimeout, v.Timing.AcknowledgeTimeout):
 		add(failing, string(u.Daemon), explain, "%s was assigned to %s %s ago and is not acknowledged", u.Unit, u.Node, Exact(age))
 	case u.State == daemon.Revoking:

@@ -146,7 +146,7 @@ func (s *Status) AddOutbox(o *Outbox, limit time.Duration) {
 	}
 	s.attend(func(add notify) {
 		if o.Problem != "" {
-			add(failing, "outbox", "emitd doctor", "nothing is known of the outbox: %s", o.Problem)
+			add(failing, "outbox", "emitd doctor", "the state of the outbox is not known: %s", o.Problem)
 		}
 		for _, sub := range o.Subscriptions {
 			sub.sinkDown(add)
@@ -166,17 +166,17 @@ func (s OutboxStats) sinkDown(add notify) {
 	if s.Pending > 0 {
 		waits = fmt.Sprintf(", %s wait, the oldest for %s", atLeast(s.Pending, s.Exact), s.oldest())
 	}
-	add(failing, "outbox "+s.Subscription, "look at the receiver; emitd outbox stats "+s.Subscription+" -o wide",
+	add(failing, "outbox "+s.Subscription, "check the receiver; emitd outbox stats "+s.Subscription+" -o wide",
 		"outbox %s: the sink is down, says %s%s: %s", s.Subscription, s.Cursors[i].Node, waits, strings.TrimPrefix(firstLine(s.Cursors[i].Trouble), "sink is down: "))
 }
 
 // stuck adds notices about messages that no relay retries by itself.
 func (s OutboxStats) stuck(add notify) {
 	if s.Dead > 0 {
-		add(warning, "outbox "+s.Subscription, "emitd outbox ls "+s.Subscription+" --kind dead", "outbox %s has %s: refused for good, or skipped", s.Subscription, several(s.Dead, "dead message"))
+		add(warning, "outbox "+s.Subscription, "emitd outbox ls "+s.Subscription+" --kind dead", "outbox %s has %s: given up or skipped", s.Subscription, several(s.Dead, "dead message"))
 	}
 	if s.KeysHeld > 0 {
-		add(warning, "outbox "+s.Subscription, "emitd outbox ls "+s.Subscription+" --kind held", "outbox %s holds %s: what follows a message that failed for good waits for an operator", s.Subscription, several(s.KeysHeld, "key"))
+		add(warning, "outbox "+s.Subscription, "emitd outbox ls "+s.Subscription+" --kind held", "outbox %s holds %s: each key waits for an operator, because one of its messages cannot be delivered", s.Subscription, several(s.KeysHeld, "key"))
 	}
 }
 
@@ -185,7 +185,7 @@ func (s OutboxStats) behind(limit time.Duration, add notify) {
 	if s.Pending == 0 || limit == 0 || time.Duration(s.OldestAgeMS)*time.Millisecond <= limit || s.down() {
 		return
 	}
-	why, do := "the relay does not keep up, or keys wait after a failure", "emitd outbox ls "+s.Subscription
+	why, do := "the relay is too slow, or keys are parked after a failure", "emitd outbox ls "+s.Subscription
 	switch {
 	case s.Paused:
 		why, do = "the subscription is paused", "emitd outbox stats "+s.Subscription
@@ -207,9 +207,9 @@ func atLeast(n int64, exact bool) string {
 
 // OutboxTable lists subscriptions. A wide table has a line for each range of shards.
 func OutboxTable(all []OutboxStats, wide bool) *Table {
-	t := &Table{Head: []string{"SUBSCRIPTION", "STATE", "PENDING", "OLDEST", "DELAYED", "KEYS WAITING", "HELD", "DEAD", "RETAINED"}}
+	t := &Table{Head: []string{"SUBSCRIPTION", "STATE", "PENDING", "OLDEST", "DELAYED", "PARKED KEYS", "HELD", "DEAD", "RETAINED"}}
 	if wide {
-		t.Head = append(t.Head, "SHARDS", "NODE", "GENERATION", "STORED", "TROUBLE")
+		t.Head = append(t.Head, "SHARDS", "NODE", "GENERATION", "STORED", "PROBLEM")
 	}
 	for _, s := range all {
 		row := s.cells()
@@ -326,7 +326,7 @@ func OutboxMessages(all []OutboxMessage, wide bool) *Table {
 
 // Table shows one message, one field per line.
 func (m OutboxMessage) Table() *Table {
-	payload := fmt.Sprintf("%d bytes that are no text", len(m.Base64))
+	payload := fmt.Sprintf("%d bytes that are not text", len(m.Base64))
 	if m.Payload != nil {
 		payload = *m.Payload
 	}

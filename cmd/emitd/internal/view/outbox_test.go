@@ -27,15 +27,15 @@ func TestOutboxTable(t *testing.T) {
 		OutboxStatsOf(outbox.Stats{Subscription: "idle", Paused: true, Exact: true, Now: now, Retained: 1023}),
 	}
 	for wide, want := range map[bool]string{
-		false: `SUBSCRIPTION  STATE      PENDING  OLDEST  DELAYED  KEYS WAITING  HELD  DEAD  RETAINED
-busy          running    10000+   1m30s   10000+   3             1     2     3.0 MiB
-down          sink down  1        0.0s    0        0             0     0     0 B
-idle          paused     0        -       0        0             0     0     1023 B
+		false: `SUBSCRIPTION  STATE      PENDING  OLDEST  DELAYED  PARKED KEYS  HELD  DEAD  RETAINED
+busy          running    10000+   1m30s   10000+   3            1     2     3.0 MiB
+down          sink down  1        0.0s    0        0            0     0     0 B
+idle          paused     0        -       0        0            0     0     1023 B
 `,
-		true: `SUBSCRIPTION  STATE      PENDING  OLDEST  DELAYED  KEYS WAITING  HELD  DEAD  RETAINED  SHARDS  NODE  GENERATION  STORED                TROUBLE
-busy          running    10000+   1m30s   10000+   3             1     2     3.0 MiB   0-31    a     7           2030-01-31 09:00:00Z  -
-busy          running    10000+   1m30s   10000+   3             1     2     3.0 MiB   32-63   b     9           2030-01-31 09:00:00Z  -
-down          sink down  1        0.0s    0        0             0     0     0 B       0-63    a     3           2030-01-31 09:00:00Z  connection refused
+		true: `SUBSCRIPTION  STATE      PENDING  OLDEST  DELAYED  PARKED KEYS  HELD  DEAD  RETAINED  SHARDS  NODE  GENERATION  STORED                PROBLEM
+busy          running    10000+   1m30s   10000+   3            1     2     3.0 MiB   0-31    a     7           2030-01-31 09:00:00Z  -
+busy          running    10000+   1m30s   10000+   3            1     2     3.0 MiB   32-63   b     9           2030-01-31 09:00:00Z  -
+down          sink down  1        0.0s    0        0            0     0     0 B       0-63    a     3           2030-01-31 09:00:00Z  connection refused
 `,
 	} {
 		var b bytes.Buffer

@@ -57,7 +57,7 @@ func (s *Status) AddQueues(q *Queues, limit time.Duration) {
 	}
 	s.attend(func(add notify) {
 		if q.Problem != "" && !q.Denied {
-			add(warning, "queues", "emitd queue ls", "nothing is known of the queues: %s", q.Problem)
+			add(warning, "queues", "emitd queue ls", "the state of the queues is not known: %s", q.Problem)
 		}
 		for _, one := range q.Queues {
 			one.unserved(add)
@@ -77,7 +77,7 @@ func (q QueueStats) unserved(add notify) {
 // dead adds a notice about jobs that have used up their attempts.
 func (q QueueStats) dead(add notify) {
 	if q.Dead > 0 {
-		add(warning, "queue "+q.Queue, "emitd queue peek "+q.Queue+" --state dead", "queue %s has %s: no attempt of it is left", q.Queue, several(q.Dead, "dead job"))
+		add(warning, "queue "+q.Queue, "emitd queue peek "+q.Queue+" --state dead", "queue %s has %s: all attempts were used", q.Queue, several(q.Dead, "dead job"))
 	}
 }
 
@@ -87,12 +87,12 @@ func (q QueueStats) waiting(limit time.Duration, add notify) {
 	if q.Waiting == 0 || limit == 0 || age <= limit {
 		return
 	}
-	why, do := "is any worker claiming?", "emitd queue stats "+q.Queue
+	why, do := "no job is active; check that workers run", "emitd queue stats "+q.Queue
 	switch {
 	case q.Paused:
 		why, do = "the queue is paused", "emitd queue resume "+q.Queue
 	case q.Active > 0:
-		why = fmt.Sprintf("%d active: the workers do not keep up", q.Active)
+		why = fmt.Sprintf("%d active: the workers are too slow", q.Active)
 	}
 	add(failing, "queue "+q.Queue, do, "queue %s keeps its oldest job waiting for %s, %d wait: %s", q.Queue, short(age), q.Waiting, why)
 }

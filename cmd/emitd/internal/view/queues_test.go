@@ -25,21 +25,21 @@ func TestWhatIsReadLaterNeedsAttention(t *testing.T) {
 			&Queues{Queues: []QueueStats{{Queue: "q", Waiting: 4, Active: 1, OldestAgeMS: 1000, Broker: "a"}}},
 			OutboxOf("sqlite", []outbox.Stats{{Subscription: "s", Pending: 3, Exact: true, OldestAt: now.Add(-time.Second), Now: now}}), "",
 		},
-		"dead jobs":          {&Queues{Queues: []QueueStats{{Queue: "q", Dead: 2}}}, nil, "warning queue q has 2 dead jobs: no attempt of it is left -> emitd queue peek q --state dead"},
-		"nobody claims":      {&Queues{Queues: []QueueStats{{Queue: "q", Waiting: 7, OldestAgeMS: old}}}, nil, "failing queue q keeps its oldest job waiting for 12m00s, 7 wait: is any worker claiming? -> emitd queue stats q"},
+		"dead jobs":          {&Queues{Queues: []QueueStats{{Queue: "q", Dead: 2}}}, nil, "warning queue q has 2 dead jobs: all attempts were used -> emitd queue peek q --state dead"},
+		"nobody claims":      {&Queues{Queues: []QueueStats{{Queue: "q", Waiting: 7, OldestAgeMS: old}}}, nil, "failing queue q keeps its oldest job waiting for 12m00s, 7 wait: no job is active; check that workers run -> emitd queue stats q"},
 		"paused":             {&Queues{Queues: []QueueStats{{Queue: "q", Waiting: 7, OldestAgeMS: old, Paused: true}}}, nil, "failing queue q keeps its oldest job waiting for 12m00s, 7 wait: the queue is paused -> emitd queue resume q"},
 		"no broker":          {&Queues{Queues: []QueueStats{{Queue: "q", Problem: "no node serves it\nnow"}}}, nil, "failing queue q does not answer: no node serves it -> emitd queue stats q"},
-		"no node answers":    {&Queues{Problem: "connection refused"}, nil, "warning nothing is known of the queues: connection refused -> emitd queue ls"},
+		"no node answers":    {&Queues{Problem: "connection refused"}, nil, "warning the state of the queues is not known: connection refused -> emitd queue ls"},
 		"a token is missing": {&Queues{Problem: "want a token", Denied: true}, nil, ""},
-		"outbox unknown":     {nil, NoOutbox("E5101: unreachable"), "failing nothing is known of the outbox: E5101: unreachable -> emitd doctor"},
+		"outbox unknown":     {nil, NoOutbox("E5101: unreachable"), "failing the state of the outbox is not known: E5101: unreachable -> emitd doctor"},
 		"sink down": {nil, OutboxOf("sqlite", []outbox.Stats{{
 			Subscription: "s", Pending: 3, Exact: true, OldestAt: now.Add(-12 * time.Minute), Now: now,
 			Cursors: []outbox.CursorStats{{Node: "a", Trouble: "sink is down: dial tcp: refused\nmore"}},
-		}}), "failing outbox s: the sink is down, says a, 3 wait, the oldest for 12m00s: dial tcp: refused -> look at the receiver; emitd outbox stats s -o wide"},
+		}}), "failing outbox s: the sink is down, says a, 3 wait, the oldest for 12m00s: dial tcp: refused -> check the receiver; emitd outbox stats s -o wide"},
 		"dead messages": {
 			nil, OutboxOf("sqlite", []outbox.Stats{{Subscription: "s", Exact: true, Now: now, Dead: 1, HeldLanes: 2}}),
-			"warning outbox s has 1 dead message: refused for good, or skipped -> emitd outbox ls s --kind dead\n" +
-				"warning outbox s holds 2 keys: what follows a message that failed for good waits for an operator -> emitd outbox ls s --kind held",
+			"warning outbox s has 1 dead message: given up or skipped -> emitd outbox ls s --kind dead\n" +
+				"warning outbox s holds 2 keys: each key waits for an operator, because one of its messages cannot be delivered -> emitd outbox ls s --kind held",
 		},
 		"no relay": {
 			nil, OutboxOf("sqlite", []outbox.Stats{{Subscription: "s", Pending: 3, OldestAt: now.Add(-12 * time.Minute), Now: now}}),

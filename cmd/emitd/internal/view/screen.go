@@ -22,7 +22,7 @@ func columns(w io.Writer) int {
 
 // least lists the columns that a narrow table drops, in this order. With -o wide all are shown.
 var least = []string{
-	"CAPACITY", "VERSION", "ZONE", "RETAINED", "DELAYED", "AGE", "IN/S", "DONE/S", "LOAD", "BROKER", "KEYS WAITING", "GAP TO NEXT",
+	"CAPACITY", "VERSION", "ZONE", "RETAINED", "DELAYED", "AGE", "IN/S", "DONE/S", "LOAD", "BROKER", "PARKED KEYS", "GAP TO NEXT",
 	"ERRORS", "CLIENTS", "BATCH", "SCORE", "UNITS", "NEXT", "ATTEMPTS", "SUBSCRIPTION", "HEARTBEAT", "SINCE", "ELECTED", "ACTIVE", "HELD",
 }
 

@@ -52,7 +52,7 @@ func (s Status) leaderCell() string {
 	left := l.ExpiresAt.Sub(s.At.Time)
 	lease := "LEASE " + Exact(left) + " left"
 	if l.Expired {
-		lease = "LEASE over since " + Exact(-left)
+		lease = "LEASE expired " + Exact(-left) + " ago"
 	}
 	return fmt.Sprintf("%s (term %d, %s)    %s", Line(l.Node), l.TermOrdinal, short(max(s.At.Sub(l.ElectedAt.Time), 0)), lease)
 }
@@ -219,17 +219,17 @@ func (e Explained) declared(b *strings.Builder, s Status) {
 	}
 	for i, o := range d.Others {
 		if i == mostOthers {
-			fmt.Fprintf(b, "  and %d more do not count\n", len(d.Others)-i)
+			fmt.Fprintf(b, "  and %d more, which are not used\n", len(d.Others)-i)
 			break
 		}
-		fmt.Fprintf(b, "  that of %s (%s) does not count: %s\n", Line(o.Node.Name), rank(o.Revision, o.FirstRegisteredAt), Line(o.What))
+		fmt.Fprintf(b, "  that of %s (%s) is not used: %s\n", Line(o.Node.Name), rank(o.Revision, o.FirstRegisteredAt), Line(o.What))
 	}
 }
 
 func (e Explained) next() string {
 	switch {
 	case e.Plan.Next.Name == "":
-		return "no node could take it: " + Line(e.Plan.Why.String())
+		return "no node can run it: " + Line(e.Plan.Why.String())
 	case e.Plan.Decision != nil && e.Plan.Decision.Step == daemon.Assign:
 		return fmt.Sprintf("goes to %s: %s", Line(e.Plan.Next.Name), Line(e.Plan.Why.String()))
 	case e.Unit.record.State.Free():
@@ -292,7 +292,7 @@ func (s Status) LeaderTable() *Table {
 	t.Add("elected", stamp(l.ElectedAt.Time)+", "+ago(l.ElectedAt))
 	left := l.ExpiresAt.Sub(s.At.Time)
 	if l.Expired {
-		t.Add("lease", "over since "+Exact(-left)+", nobody has taken over")
+		t.Add("lease", "expired "+Exact(-left)+" ago, no other node has taken over")
 	} else {
 		t.Add("lease", Exact(left)+" left")
 	}

@@ -330,9 +330,9 @@ type whyFree struct {
 // retired says what happens to a unit of a daemon that is no longer declared. It needs no action.
 func (v *viewer) retired(since time.Time) string {
 	if left := v.Timing.RetireAfter() - v.age(since); left > 0 {
-		return "it leaves the list in " + Exact(left) + " unless a node with it comes back"
+		return "it disappears from the list in " + Exact(left) + " unless a node that declares it returns"
 	}
-	return "it is due to leave the list"
+	return "it is about to disappear from the list"
 }
 
 // whyFree returns for each unassigned unit why it is unassigned.
@@ -349,11 +349,11 @@ func (v *viewer) whyFree(leader *Leader) map[daemon.Unit]whyFree {
 	next := "the next pass of the leader places it"
 	switch {
 	case leader == nil:
-		next = "nobody leads, so nobody assigns it"
+		next = "there is no leader to assign it"
 	case leader.Expired:
-		next = "the leader's lease is over, so nobody assigns it"
+		next = "the leader's lease has expired, so it is not assigned"
 	case v.Lease.LastPassAt.IsZero():
-		next = "the leader has not finished its first pass (it waits for nodes to arrive)"
+		next = "the leader has not finished its first pass (it waits for nodes to join)"
 	}
 	for _, d := range v.plan.Decisions {
 		if d.Step == daemon.Assign || d.Step == "" && !d.Retired {
