@@ -48,9 +48,9 @@ func (c *checkpoint) abort() {
 	*c = checkpoint{}
 }
 
-// cutBefore cuts the state if all slots up to the checkpoint's are applied and next, the next slot
+// beforeSlot cuts the state if all slots up to the checkpoint's are applied and next, the next slot
 // to apply, lies behind it.
-func (s *shard) cutBefore(next uint64) {
+func (s *shard) beforeSlot(next uint64) {
 	if s.ckpt.log != nil && s.ckpt.cut == nil && next > s.ckpt.upTo {
 		s.ckpt.cut = s.ledger.Cut()
 	}
@@ -108,5 +108,5 @@ func (s *shard) beginCheckpoint() {
 		return // the last one is still being finished, or the log has ended
 	}
 	s.ckpt = checkpoint{log: log, upTo: upTo}
-	s.cutBefore(s.log.Durable() + 1)
+	s.beforeSlot(s.log.Durable() + 1)
 }

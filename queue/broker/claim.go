@@ -204,14 +204,14 @@ func claimStep(s *shard, c *call) progress {
 	if !c.retried && s.hand(c) {
 		return placed
 	}
-	if c.wait && !s.full() {
+	if c.wait && !s.commits.full() {
 		s.polls = append(s.polls, c)
 		return placed
 	}
 	if !c.take() {
 		return placed
 	}
-	if s.full() && !c.retried {
+	if s.commits.full() && !c.retried {
 		c.refuse(full("too much is being written at the moment"))
 		return placed
 	}
@@ -226,7 +226,7 @@ func (s *shard) repeated(c *call) *progress {
 		return nil
 	}
 	if w := s.requests[c.claim.RequestID]; w != nil {
-		p := s.park(c, w)
+		p := s.commits.waitFor(c, w)
 		return &p
 	}
 	var claims []handed
@@ -235,7 +235,7 @@ func (s *shard) repeated(c *call) *progress {
 		var h handed
 		if h.take(s, n) && !h.job.Held {
 			fits = fits && c.memory.Take(int64(h.job.Size))
-			h.until = millisecond(h.job.At - s.now)
+			h.until = millisecond(h.job.At - s.clock.now)
 			claims = append(claims, h)
 		}
 	}
@@ -259,7 +259,7 @@ func (s *shard) serve() {
 	for c, ok := s.left.get(); ok; c, ok = s.left.get() {
 		s.polls = slices.DeleteFunc(s.polls, func(p *call) bool { return p == c })
 	}
-	if len(s.polls) == 0 || s.stuck {
+	if len(s.polls) == 0 || s.commits.blocked {
 		return
 	}
 	kept := s.polls[:0]
@@ -282,7 +282,7 @@ func (s *shard) serve() {
 // durable claims, or its caller has gone.
 func (s *shard) hand(c *call) bool {
 	req := c.claim
-	if s.ledger.Paused() || s.full() {
+	if s.ledger.Paused() || s.commits.full() {
 		return false
 	}
 	n, ok := s.ledger.Best(req.Types)
@@ -299,7 +299,7 @@ func (s *shard) hand(c *call) bool {
 	}
 	r := ledger.Record{
 		Kind: ledger.Claim, Worker: req.Worker, Request: req.RequestID, Epoch: s.epoch, Nonce: nonce(req),
-		Until: s.now + millis(req.Visibility), Visibility: millis(req.Visibility), Tokenless: req.Tokenless,
+		Until: s.clock.now + millis(req.Visibility), Visibility: millis(req.Visibility), Tokenless: req.Tokenless,
 	}
 	durable := req.Tokenless || s.settings.Claims == queue.DurableClaims
 	one := r
@@ -317,12 +317,10 @@ func (s *shard) hand(c *call) bool {
 		r.Numbers = append(r.Numbers, n)
 		r.Deliveries = append(r.Deliveries, uint64(j.Deliveries)+1)
 		if durable {
-			if err := s.ledger.Hold(n); err != nil {
-				panic(err) // Best returns no held job
-			}
+			s.commits.hold(n) // Best returns no held job
 		} else { // applied now, or Best would return it again
-			one.At, one.Numbers, one.Deliveries = s.now, r.Numbers[len(r.Numbers)-1:], r.Deliveries[len(r.Deliveries)-1:]
-			s.must(&one, s.now)
+			one.At, one.Numbers, one.Deliveries = s.clock.now, r.Numbers[len(r.Numbers)-1:], r.Deliveries[len(r.Deliveries)-1:]
+			s.commits.mustApply(&one, s.clock.now)
 		}
 		// h shows the job as the claim leaves it.
 		j.State, j.At, j.Worker, j.Epoch, j.Nonce, j.Begun = ledger.Active, r.Until, r.Worker, r.Epoch, r.Nonce, false
@@ -332,8 +330,8 @@ func (s *shard) hand(c *call) bool {
 		s.durably(c, &r)
 		return true
 	}
-	r.At = s.now
-	s.softly(&r)
+	r.At = s.clock.now
+	s.commits.encodeSoft(&r)
 	c.answer()
 	return true
 }
@@ -341,12 +339,12 @@ func (s *shard) hand(c *call) bool {
 // durably writes the claims as a hard record; the call is answered when it is durable. A repeated
 // call with the same request ID finds the batch in requests.
 func (s *shard) durably(c *call, r *ledger.Record) {
-	w := s.gather()
+	w := s.commits.gather()
 	if r.Request != "" {
 		s.requests[r.Request] = w
 		w.requests = append(w.requests, r.Request)
 	}
-	s.pend(c, pending{other: r})
+	s.commits.recordPending(c, pending{other: r})
 	c.decided = true
 }
 

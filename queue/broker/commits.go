@@ -8,9 +8,57 @@ import (
 	"github.com/emitd/emitd/queue/internal/ledger"
 )
 
-// work is a batch of records that is appended as one, and the calls that wait for it. Before the
-// append it is shard.cur, after it one of shard.works.
-type work struct {
+// commits is the group commit of one shard, and the only part that changes the ledger. It gathers the
+// records that a round decides, appends them to the journal as one batch, and applies them when the
+// batch is durable. Only then it lets the calls that wait for them be answered. The shard's
+// goroutine owns it.
+//
+// Soft records are the exception: they are applied at once and written with the next batch.
+type commits struct {
+	log    commitLog
+	ledger *ledger.Ledger
+	clock  *queueClock
+	host   commitHost
+
+	// Records that were decided and are not appended yet.
+	buf       []byte
+	ends      []int    // end offset of each record in buf
+	cuts      [][]byte // the slices of buf that are passed to log.Append, reused
+	gathering *batch   // the hard records in buf and the calls that wait for them; nil: none
+	softSince time.Time
+	blocked   bool // the journal accepted no more (ErrFull, or it has ended); buf is kept
+
+	inFlight  []*batch // appended and not durable yet, in the order of slots
+	spare     [][]pending
+	scratch   *ledger.Record // the record that is being written or applied; nil until the first
+	unapplied struct {       // new jobs in batches that are not applied yet
+		jobs  int
+		bytes int64
+	}
+	changes uint64 // number of changes of the ledger
+}
+
+// commitLog is what commits needs of the journal.
+type commitLog interface {
+	Append(at time.Time, records ...[]byte) (slot uint64, err error)
+	Durable() uint64
+	Barrier() uint64
+	Full() bool
+}
+
+// commitHost is told what becomes of batches.
+type commitHost interface {
+	appended(records int)
+	beforeSlot(next uint64)          // all slots before next are applied, and no later one
+	beforeApplying(r *ledger.Record) // the ledger still has the jobs that a durable record ends
+	applied(b *batch)                // all records of the batch are in the ledger
+	finish(c *call)                  // one batch less to wait for
+	retry(calls []*call)             // what these calls waited for is applied: decide them anew
+}
+
+// batch is the records that are appended as one, and the calls that wait for them. Before the
+// append it is commits.gathering, after it one of commits.inFlight.
+type batch struct {
 	slot    uint64 // 0: not appended yet
 	at      int64
 	records [][]pending // hard records in chunks, in the order in which they were decided
@@ -28,19 +76,19 @@ type waiter struct {
 	upTo int
 }
 
-// held parks a call that met a held job. It waits for the newest batch, which is durable only after
+// waitForNewest parks a call that met a held job. It waits for the newest batch, which is durable only after
 // all batches before it.
-func (s *shard) held(c *call) progress {
-	w := s.cur
-	if w == nil {
-		w = s.works[len(s.works)-1]
+func (g *commits) waitForNewest(c *call) progress {
+	b := g.gathering
+	if b == nil {
+		b = g.inFlight[len(g.inFlight)-1]
 	}
-	return s.park(c, w)
+	return g.waitFor(c, b)
 }
 
-// park makes a call wait for a batch, to be decided anew when the batch is applied.
-func (s *shard) park(c *call, w *work) progress {
-	w.parked = append(w.parked, c)
+// waitFor makes a call wait for a batch, to be decided anew when the batch is applied.
+func (g *commits) waitFor(c *call, b *batch) progress {
+	b.parked = append(b.parked, c)
 	return busy
 }
 
@@ -54,42 +102,45 @@ type pending struct {
 	other  *ledger.Record // any other record; if job is nil too: Complete number without a result
 }
 
-// hard adds a hard record to the batch and holds its jobs until it is applied. If c is not nil, its
+// record adds a hard record to the batch and holds its jobs until it is applied. If c is not nil, its
 // answer waits for the record.
-func (s *shard) hard(c *call, r *ledger.Record) {
-	s.hold(r.Numbers...)
-	s.pend(c, pending{other: r})
+func (g *commits) record(c *call, r *ledger.Record) {
+	g.hold(r.Numbers...)
+	g.recordPending(c, pending{other: r})
 }
 
 // hold marks jobs as held in the ledger. The caller has checked that each exists and is not held.
-func (s *shard) hold(numbers ...uint64) {
+func (g *commits) hold(numbers ...uint64) {
 	for _, n := range numbers {
-		if err := s.ledger.Hold(n); err != nil {
+		if err := g.ledger.Hold(n); err != nil {
 			panic(err) // the caller has checked it
 		}
 	}
 }
 
-// pend is hard without holding the jobs: they are held already, or are new. The record that it
+// recordPending is record without holding the jobs: they are held already, or are new. The record that it
 // returns is valid until the next call.
-func (s *shard) pend(c *call, p pending) *ledger.Record {
-	p.at = s.now
-	w := s.gather()
-	s.add(w, p)
-	r := s.unfold(&p)
-	s.encode(r)
+func (g *commits) recordPending(c *call, p pending) *ledger.Record {
+	p.at = g.clock.now
+	b := g.gather()
+	g.add(b, p)
+	r := g.unfold(&p)
+	g.encode(r)
 	if c != nil {
 		c.wrote = true
-		s.attach(c, w)
+		g.attach(c, b)
 	}
 	return r
 }
 
 // unfold returns the ledger's record of a pending one. It is valid until the next call.
-func (s *shard) unfold(p *pending) *ledger.Record {
+func (g *commits) unfold(p *pending) *ledger.Record {
 	r := p.other
 	if r == nil {
-		r = &s.use().record
+		if g.scratch == nil {
+			g.scratch = new(ledger.Record)
+		}
+		r = g.scratch
 		*r = ledger.Record{Kind: ledger.Complete, Numbers: append(r.Numbers[:0], p.number)}
 	}
 	r.At = p.at
@@ -104,25 +155,35 @@ const (
 	spareChunks  = 128
 )
 
+// recordEnqueue adds the record of a new job. The ledger keeps its ID as held until then.
+func (g *commits) recordEnqueue(c *call, j *prepared) *ledger.Record {
+	number := g.ledger.Number()
+	g.ledger.Expect(number, j.packed)
+	r := g.recordPending(c, pending{number: number, job: j})
+	g.unapplied.jobs++
+	g.unapplied.bytes += int64(len(j.text))
+	return r
+}
+
 // add stores a record in the batch's chunks. Chunks are never copied when the batch grows.
-func (s *shard) add(w *work, p pending) {
-	n := len(w.records)
-	if n == 0 || len(w.records[n-1]) == cap(w.records[n-1]) {
-		w.records = append(w.records, s.chunk(n == 0))
+func (g *commits) add(b *batch, p pending) {
+	n := len(b.records)
+	if n == 0 || len(b.records[n-1]) == cap(b.records[n-1]) {
+		b.records = append(b.records, g.chunk(n == 0))
 		n++
 	}
-	w.records[n-1] = append(w.records[n-1], p)
-	w.n++
+	b.records[n-1] = append(b.records[n-1], p)
+	b.n++
 }
 
 // chunk returns an empty chunk: a spare one if there is any. The first chunk of a batch holds only
 // one record, because most batches of a quiet queue have one.
-func (s *shard) chunk(first bool) []pending {
-	n := len(s.spare)
+func (g *commits) chunk(first bool) []pending {
+	n := len(g.spare)
 	switch {
 	case n > 0:
-		chunk := s.spare[n-1]
-		s.spare = s.spare[:n-1]
+		chunk := g.spare[n-1]
+		g.spare = g.spare[:n-1]
 		return chunk
 	case first:
 		return make([]pending, 0, 1)
@@ -131,186 +192,228 @@ func (s *shard) chunk(first bool) []pending {
 }
 
 // reuse returns the chunks of an applied batch to the spare ones.
-func (s *shard) reuse(w *work) {
-	for _, chunk := range w.records {
-		if cap(chunk) == pendingChunk && len(s.spare) < spareChunks {
+func (g *commits) reuse(b *batch) {
+	for _, chunk := range b.records {
+		if cap(chunk) == pendingChunk && len(g.spare) < spareChunks {
 			clear(chunk)
-			s.spare = append(s.spare, chunk[:0])
+			g.spare = append(g.spare, chunk[:0])
 		}
 	}
-	w.records = nil
+	b.records = nil
 }
 
 // gather returns the batch that is being filled, and makes it if there is none.
-func (s *shard) gather() *work {
-	if s.cur == nil {
-		s.cur = &work{begun: s.wall}
+func (g *commits) gather() *batch {
+	if g.gathering == nil {
+		g.gathering = &batch{begun: g.clock.wall}
 	}
-	return s.cur
+	return g.gathering
 }
 
 // attach makes the call's answer wait for all records that the batch has now.
-func (s *shard) attach(c *call, w *work) {
-	if n := len(w.waiters); n > 0 && w.waiters[n-1].call == c {
-		w.waiters[n-1].upTo = w.n
+func (g *commits) attach(c *call, b *batch) {
+	if n := len(b.waiters); n > 0 && b.waiters[n-1].call == c {
+		b.waiters[n-1].upTo = b.n
 		return
 	}
-	w.waiters = append(w.waiters, waiter{c, w.n})
+	b.waiters = append(b.waiters, waiter{c, b.n})
 	c.waits++
 }
 
-// barrier makes the call's answer wait for everything that was decided before it. The call writes
+// waitForAll makes the call's answer wait for everything that was decided before it. The call writes
 // nothing itself, but its answer may rest on records that are not durable yet: a duplicate's
 // receipt must not arrive before the first submission is durable.
-func (s *shard) barrier(c *call) {
-	if s.cur != nil {
-		s.attach(c, s.cur)
+func (g *commits) waitForAll(c *call) {
+	if g.gathering != nil {
+		g.attach(c, g.gathering)
 		return
 	}
-	slot := s.log.Barrier()
-	if slot <= s.log.Durable() {
+	slot := g.log.Barrier()
+	if slot <= g.log.Durable() {
 		return
 	}
-	if n := len(s.works); n == 0 || s.works[n-1].slot < slot {
-		s.works = append(s.works, &work{slot: slot, begun: s.wall})
+	if n := len(g.inFlight); n == 0 || g.inFlight[n-1].slot < slot {
+		g.inFlight = append(g.inFlight, &batch{slot: slot, begun: g.clock.wall})
 	}
-	s.attach(c, s.works[len(s.works)-1])
+	g.attach(c, g.inFlight[len(g.inFlight)-1])
 }
 
-// apply applies a soft record at once; it becomes durable with a later batch.
-func (s *shard) apply(r ledger.Record) {
-	r.At = s.now
-	s.softly(&r)
-	s.must(&r, s.now)
+// applySoft applies a soft record at once; it becomes durable with a later batch.
+func (g *commits) applySoft(r ledger.Record) {
+	r.At = g.clock.now
+	g.encodeSoft(&r)
+	g.mustApply(&r, g.clock.now)
 }
 
-// softly puts a soft record that is applied already into buf.
-func (s *shard) softly(r *ledger.Record) {
-	s.encode(r)
-	if s.soft.IsZero() {
-		s.soft = s.wall
+// encodeSoft puts a soft record that is applied already into buf.
+func (g *commits) encodeSoft(r *ledger.Record) {
+	g.encode(r)
+	if g.softSince.IsZero() {
+		g.softSince = g.clock.wall
 	}
 }
 
-// must applies a record that this process has decided. An error means a bug in this package, so it
+// mustApply applies a record that this process has decided. An error means a bug in this package, so it
 // panics.
-func (s *shard) must(r *ledger.Record, now int64) {
-	s.stale = true
-	if err := s.ledger.Apply(r, now); err != nil {
+func (g *commits) mustApply(r *ledger.Record, now int64) {
+	g.changes++
+	if err := g.ledger.Apply(r, now); err != nil {
 		panic(err)
 	}
 }
 
 // encode appends the record's bytes to buf.
-func (s *shard) encode(r *ledger.Record) {
-	s.buf = r.Append(s.buf)
-	s.ends = append(s.ends, len(s.buf))
+func (g *commits) encode(r *ledger.Record) {
+	g.buf = r.Append(g.buf)
+	g.ends = append(g.ends, len(g.buf))
 }
 
-// flush appends buf to the journal as one batch. It does nothing as long as there are only soft
-// records that are neither softBytes large nor softDelay old.
-func (s *shard) flush() {
-	if len(s.ends) == 0 {
+// appendBatch appends buf to the journal as one batch. Unless all is set, it does nothing as long as
+// there are only soft records that are neither softBytes large nor softDelay old.
+func (g *commits) appendBatch(all bool) {
+	if len(g.ends) == 0 {
 		return
 	}
-	if s.cur == nil && len(s.buf) < softBytes && s.wall.Sub(s.soft) < softDelay && !s.drained {
+	if g.gathering == nil && len(g.buf) < softBytes && g.clock.wall.Sub(g.softSince) < softDelay && !all {
 		return
 	}
-	records, from := s.cuts[:0], 0
-	for _, end := range s.ends {
-		records = append(records, s.buf[from:end:end])
+	records, from := g.cuts[:0], 0
+	for _, end := range g.ends {
+		records = append(records, g.buf[from:end:end])
 		from = end
 	}
-	s.cuts = records
-	slot, err := s.log.Append(s.at, records...)
+	g.cuts = records
+	slot, err := g.log.Append(g.clock.at, records...)
 	switch {
 	case errors.Is(err, journal.ErrFull):
-		s.stuck = true // the records stay in buf until there is room
+		g.blocked = true // the records stay in buf until there is room
 		return
 	case err != nil:
-		s.stuck = true // the log has ended: run sees it on log.Done
+		g.blocked = true // the log has ended: run sees it on log.Done
 		return
 	}
-	s.stuck = false
-	s.b.instruments.batch(s.name, len(records))
-	s.buf, s.ends, s.soft = s.buf[:0], s.ends[:0], time.Time{}
-	if cap(s.buf) > 2*roundBytes || cap(s.cuts) > roundBytes/16 {
-		s.buf, s.cuts = nil, nil
+	g.blocked = false
+	g.host.appended(len(records))
+	g.buf, g.ends, g.softSince = g.buf[:0], g.ends[:0], time.Time{}
+	if cap(g.buf) > 2*roundBytes || cap(g.cuts) > roundBytes/16 {
+		g.buf, g.cuts = nil, nil
 	}
-	if s.cur != nil {
-		s.cur.slot, s.cur.at = slot, s.now
-		s.works = append(s.works, s.cur)
-		s.cur = nil
+	if g.gathering != nil {
+		g.gathering.slot, g.gathering.at = slot, g.clock.now
+		g.inFlight = append(g.inFlight, g.gathering)
+		g.gathering = nil
 	}
 }
 
-// flushStuck repeats an append that the journal had refused, so that it precedes what this round
+// retryAppend repeats an append that the journal had refused, so that it precedes what this round
 // decides.
-func (s *shard) flushStuck() {
-	if s.stuck {
-		s.flush()
+func (g *commits) retryAppend(all bool) {
+	if g.blocked {
+		g.appendBatch(all)
 	}
 }
 
-// settle applies all batches that have become durable and answers the calls that waited for them. A
+// applyDurable applies all batches that have become durable and answers the calls that waited for them. A
 // checkpoint's state is cut between the batches.
-func (s *shard) settle() {
-	durable := s.log.Durable()
+func (g *commits) applyDurable() {
+	durable := g.log.Durable()
 	n := 0
-	for n < len(s.works) && s.works[n].slot <= durable {
-		s.cutBefore(s.works[n].slot)
-		s.settled(s.works[n])
-		s.works[n] = nil
+	for n < len(g.inFlight) && g.inFlight[n].slot <= durable {
+		g.host.beforeSlot(g.inFlight[n].slot)
+		g.applyBatch(g.inFlight[n])
+		g.inFlight[n] = nil
 		n++
 	}
-	s.works = s.works[n:]
-	s.cutBefore(durable + 1)
+	g.inFlight = g.inFlight[n:]
+	g.host.beforeSlot(durable + 1)
 }
 
-// settled applies one durable batch, record by record.
-func (s *shard) settled(w *work) {
+// applyBatch applies one durable batch, record by record.
+func (g *commits) applyBatch(b *batch) {
 	done, answered := 0, 0
-	for _, chunk := range w.records {
+	for _, chunk := range b.records {
 		for i := range chunk {
-			s.applied(&chunk[i], w.at)
+			g.applyRecord(&chunk[i], b.at)
 			done++
 			// Answer now: these callers go on while the rest is applied.
-			for ; answered < len(w.waiters) && w.waiters[answered].upTo == done; answered++ {
-				s.answered(w.waiters[answered].call)
+			for ; answered < len(b.waiters) && b.waiters[answered].upTo == done; answered++ {
+				g.batchDone(b.waiters[answered].call)
 			}
 		}
 	}
-	if w.n > 0 {
-		s.b.instruments.commit(s.name, s.wall.Sub(w.begun))
+	g.host.applied(b)
+	g.reuse(b)
+	for _, left := range b.waiters[answered:] { // barriers that wait for no record of this batch
+		g.batchDone(left.call)
 	}
-	s.reuse(w)
-	if s.configuring == w {
-		s.configuring = nil
-	}
-	for _, id := range w.requests {
-		delete(s.requests, id)
-	}
-	for _, left := range w.waiters[answered:] { // barriers that wait for no record of this batch
-		s.answered(left.call)
-	}
-	s.again = append(s.again, w.parked...)
+	g.host.retry(b.parked)
 }
 
-// answered counts one batch of those that a call waits for as durable.
-func (s *shard) answered(c *call) {
+// batchDone counts one batch of those that a call waits for as durable.
+func (g *commits) batchDone(c *call) {
 	c.waits--
-	s.finish(c)
+	g.host.finish(c)
 }
 
-// applied applies one durable hard record to the ledger, and schedules the deletion of payload
-// objects that it makes unneeded.
-func (s *shard) applied(p *pending, at int64) {
-	r := s.unfold(p)
-	s.unlink(r)
-	s.must(r, at)
+// applyRecord applies one durable hard record to the ledger.
+func (g *commits) applyRecord(p *pending, at int64) {
+	r := g.unfold(p)
+	g.host.beforeApplying(r)
+	g.mustApply(r, at)
 	if p.job != nil {
-		s.inflight.jobs--
-		s.inflight.bytes -= int64(len(p.job.text))
+		g.unapplied.jobs--
+		g.unapplied.bytes -= int64(len(p.job.text))
 	}
-	s.use().rates.count(r, s.wall)
+}
+
+// full reports whether a record that is decided now could not be written.
+func (g *commits) full() bool { return g.blocked || g.log.Full() }
+
+// size returns the bytes of the records that were decided and are not appended yet.
+func (g *commits) size() int { return len(g.buf) }
+
+// idle reports whether no hard record waits to be durable.
+func (g *commits) idle() bool { return g.gathering == nil && len(g.inFlight) == 0 }
+
+// advance moves the ledger to the clock's time.
+func (g *commits) advance() { g.ledger.Advance(g.clock.now) }
+
+// extend starts the visibility timeout of a claimed job anew. Extensions are not stored.
+func (g *commits) extend(number uint64, visibility int64) {
+	g.ledger.Extend(number, g.clock.now+visibility)
+}
+
+// untilSoft returns how long soft records may still wait; ok is false if there are none, or if the
+// journal accepts nothing.
+func (g *commits) untilSoft() (wait time.Duration, ok bool) {
+	if g.softSince.IsZero() || g.blocked {
+		return 0, false
+	}
+	return max(0, softDelay-time.Since(g.softSince)), true
+}
+
+// releaseParked takes the calls that wait to be decided anew after an appended batch.
+func (g *commits) releaseParked(release func(*call)) {
+	for _, b := range g.inFlight {
+		for _, c := range b.parked {
+			release(c)
+		}
+		b.parked = nil
+	}
+}
+
+// releaseAll takes all calls that wait for a batch. It is for the end of the run.
+func (g *commits) releaseAll(release func(*call)) {
+	all := g.inFlight
+	if g.gathering != nil {
+		all = append(all, g.gathering)
+	}
+	for _, b := range all {
+		for _, w := range b.waiters {
+			release(w.call)
+		}
+		for _, c := range b.parked {
+			release(c)
+		}
+	}
 }

@@ -113,12 +113,12 @@ func enqueueStep(s *shard, c *call) progress {
 	for ; c.next < len(c.jobs); c.next++ {
 		j := &c.jobs[c.next]
 		if state, held := s.ledger.Known(j.packed); held {
-			return s.held(c)
+			return s.commits.waitForNewest(c)
 		} else if state != ledger.None {
 			s.duplicate(c, j.id, stateOf(state))
 			continue
 		}
-		if len(s.buf) > roundBytes {
+		if s.commits.size() > roundBytes {
 			return later
 		}
 		s.enqueue(c, j)
@@ -131,19 +131,15 @@ func enqueueStep(s *shard, c *call) progress {
 func (s *shard) duplicate(c *call, id string, state queue.State) {
 	s.use().rates.duplicates++
 	c.receipts = append(c.receipts, queue.Receipt{ID: id, Duplicate: true, State: state})
-	s.barrier(c)
+	s.commits.waitForAll(c)
 }
 
-// enqueue adds the record of a new job. The ledger keeps its ID as held until then.
+// enqueue adds the record of a new job, and its receipt.
 func (s *shard) enqueue(c *call, j *prepared) {
 	state := queue.Waiting
-	number := s.ledger.Number()
-	s.ledger.Expect(number, j.packed)
-	if r := s.pend(c, pending{number: number, job: j}); r.RunAt > 0 {
+	if r := s.commits.recordEnqueue(c, j); r.RunAt > 0 {
 		state = queue.Delayed
 	}
-	s.inflight.jobs++
-	s.inflight.bytes += int64(len(j.text))
 	c.receipts = append(c.receipts, queue.Receipt{ID: j.id, State: state})
 }
 
@@ -166,17 +162,17 @@ func (j *prepared) fill(r *ledger.Record) {
 
 // room refuses a call that would exceed the shard's memory limits.
 func (s *shard) room(c *call) *queue.Error {
-	if s.full() {
+	if s.commits.full() {
 		return full("too much is being written at the moment")
 	}
 	var bytes int64
 	for i := range c.jobs {
 		bytes += int64(len(c.jobs[i].text)) + 100
 	}
-	if jobs := s.ledger.Jobs() + s.inflight.jobs + len(c.jobs); jobs > s.settings.MaxJobs {
+	if jobs := s.ledger.Jobs() + s.commits.unapplied.jobs + len(c.jobs); jobs > s.settings.MaxJobs {
 		return full(fmt.Sprintf("the shard holds %d jobs, the limit is %d", s.ledger.Jobs(), s.settings.MaxJobs))
 	}
-	if s.ledger.Bytes()+s.inflight.bytes+bytes > s.settings.MaxBytes {
+	if s.ledger.Bytes()+s.commits.unapplied.bytes+bytes > s.settings.MaxBytes {
 		return full(fmt.Sprintf("the shard's jobs take %d bytes of memory, the limit is %d", s.ledger.Bytes(), s.settings.MaxBytes))
 	}
 	return nil

@@ -79,10 +79,10 @@ func unknown(why string) *queue.Error {
 // drain ends the run in order: what was decided is written and answered, all other calls are
 // refused, and the journal is closed so that the successor can start at once.
 func (s *shard) drain() {
-	s.clock()
+	s.readClock()
 	s.drained, s.leave = true, time.Time{}
 	s.b.forget(s)
-	s.flush()
+	s.commits.appendBatch(s.drained)
 	s.dismiss()
 	s.ckpt.abort()
 	s.closing = make(chan error, 1)
@@ -95,12 +95,7 @@ func (s *shard) dismiss() {
 		s.fail(c)
 	}
 	s.again, s.polls = nil, nil
-	for _, w := range s.works {
-		for _, c := range w.parked {
-			s.fail(c)
-		}
-		w.parked = nil
-	}
+	s.commits.releaseParked(s.fail)
 	for c, ok := s.calls.get(); ok; c, ok = s.calls.get() {
 		s.fail(c)
 	}
@@ -113,8 +108,8 @@ func (s *shard) ended() error {
 	if s.closing != nil {
 		err = <-s.closing
 	}
-	s.wall = time.Now()
-	s.settle()
+	s.clock.wall = time.Now()
+	s.commits.applyDurable()
 	if err != nil {
 		return fmt.Errorf("serve %s: %w", s.unit, err)
 	}
@@ -126,18 +121,7 @@ func (s *shard) shutdown() {
 	s.b.forget(s)
 	s.drained = true
 	s.dismiss()
-	works := s.works
-	if s.cur != nil {
-		works = append(works, s.cur)
-	}
-	for _, w := range works {
-		for _, left := range w.waiters {
-			s.fail(left.call)
-		}
-		for _, c := range w.parked {
-			s.fail(c)
-		}
-	}
+	s.commits.releaseAll(s.fail)
 	s.ckpt.abort()
 	close(s.gone)
 	s.dismiss() // calls that came between the first dismiss and the close

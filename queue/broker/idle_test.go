@@ -38,7 +38,7 @@ func TestIdleCosts(t *testing.T) {
 		if got := added(before, bucket.Stats()); len(got) != 1 || got[mem.ReadNewer] != reads {
 			t.Errorf("an idle hour made the requests %v, want %d reads", got, reads)
 		}
-		page, err := os.ReadFile("../docs/explanation/queue.md")
+		page, err := os.ReadFile("../../docs/explanation/queue.md")
 		if err != nil {
 			t.Fatal(err)
 		}

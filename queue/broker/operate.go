@@ -256,10 +256,10 @@ func (s *shard) stats() *queue.Stats {
 	}
 	if s.tools != nil {
 		st.Duplicates = s.tools.rates.duplicates
-		st.EnqueueRate, st.CompleteRate = s.tools.rates.perSecond(s.wall)
+		st.EnqueueRate, st.CompleteRate = s.tools.rates.perSecond(s.clock.wall)
 	}
 	if l.Oldest != 0 {
-		st.OldestAge = millisecond(max(0, s.now-l.Oldest))
+		st.OldestAge = millisecond(max(0, s.clock.now-l.Oldest))
 	}
 	return st
 }
@@ -342,10 +342,10 @@ var commandKinds = map[queue.Act]ledger.Kind{
 // commandStep makes one record for up to commandJobs jobs. It returns later if there are more.
 func commandStep(s *shard, c *call) progress {
 	cmd := c.command
-	if s.full() {
+	if s.commits.full() {
 		switch {
-		case c.wrote && (s.cur != nil || len(s.works) > 0):
-			return s.held(c) // continues when a batch is durable and there may be room again
+		case c.wrote && !s.commits.idle():
+			return s.commits.waitForNewest(c) // continues when a batch is durable and there may be room again
 		case c.wrote:
 			return later
 		}
@@ -353,7 +353,7 @@ func commandStep(s *shard, c *call) progress {
 		return placed
 	}
 	if cmd.Act == queue.Pause || cmd.Act == queue.Resume {
-		s.hard(c, &ledger.Record{Kind: commandKinds[cmd.Act]})
+		s.commits.record(c, &ledger.Record{Kind: commandKinds[cmd.Act]})
 		return decided
 	}
 	if len(cmd.IDs) > 0 {
@@ -375,7 +375,7 @@ func (s *shard) commandIDs(c *call) progress {
 			break
 		}
 		if !ok && c.command.Act == queue.Cancel {
-			s.barrier(c)
+			s.commits.waitForAll(c)
 		}
 		if ok && qualifies(c.command, j.State) && (c.command.Type == "" || c.command.Type == j.Type) {
 			r.Numbers = append(r.Numbers, j.Number)
@@ -383,10 +383,10 @@ func (s *shard) commandIDs(c *call) progress {
 	}
 	if len(r.Numbers) > 0 {
 		c.met += len(r.Numbers)
-		s.hard(c, &r)
+		s.commits.record(c, &r)
 	}
 	if wait {
-		return s.held(c)
+		return s.commits.waitForNewest(c)
 	}
 	return decided
 }
@@ -415,13 +415,13 @@ func (s *shard) commandAll(c *call) progress {
 	})
 	if len(r.Numbers) > 0 {
 		c.met += len(r.Numbers)
-		s.hard(c, &r)
+		s.commits.record(c, &r)
 	}
 	switch {
 	case end:
 		return decided
 	case wait:
-		return s.held(c)
+		return s.commits.waitForNewest(c)
 	}
 	return later
 }

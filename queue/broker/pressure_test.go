@@ -171,8 +171,8 @@ func TestAStoreThatIsDown(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		s := n.shard(queue.DefaultQueue, 0)
 		synctest.Wait()
-		if s.inflight.bytes > 100<<20 || full.Load() == 0 || acked.Load() != 0 {
-			t.Errorf("%d bytes are under way, %d calls were refused, %d acknowledged", s.inflight.bytes, full.Load(), acked.Load())
+		if s.commits.unapplied.bytes > 100<<20 || full.Load() == 0 || acked.Load() != 0 {
+			t.Errorf("%d bytes are under way, %d calls were refused, %d acknowledged", s.commits.unapplied.bytes, full.Load(), acked.Load())
 		}
 		down.Store(false)
 		callers.Wait()

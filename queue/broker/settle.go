@@ -124,7 +124,7 @@ func (b *Broker) elsewhere(ctx context.Context, name string, set *queue.Settings
 
 // settleStep decides settlements until it meets one whose job is held.
 func settleStep(s *shard, c *call) progress {
-	if c.next == 0 && s.full() && slices.ContainsFunc(c.settle, func(x queue.Settlement) bool { return x.Verb != queue.Extend }) {
+	if c.next == 0 && s.commits.full() && slices.ContainsFunc(c.settle, func(x queue.Settlement) bool { return x.Verb != queue.Extend }) {
 		c.refuse(full("too much is being written at the moment"))
 		return placed
 	}
@@ -132,7 +132,7 @@ func settleStep(s *shard, c *call) progress {
 		x := &c.settle[c.next]
 		j, out := s.claimOf(c, x)
 		if j != nil && j.Held {
-			return s.held(c)
+			return s.commits.waitForNewest(c)
 		}
 		if j != nil {
 			out = s.carryOut(c, x, j)
@@ -201,9 +201,9 @@ func (s *shard) adopt(x *queue.Settlement, j *ledger.Job, t token) bool {
 		return false
 	}
 	visibility := millis(s.settings.Visibility)
-	s.apply(ledger.Record{
+	s.commits.applySoft(ledger.Record{
 		Kind: ledger.Claim, Numbers: []uint64{j.Number}, Deliveries: []uint64{t.delivery}, Worker: x.Worker, Epoch: t.epoch, Nonce: t.nonce,
-		Until: s.now + visibility, Visibility: visibility,
+		Until: s.clock.now + visibility, Visibility: visibility,
 	})
 	*j, _ = s.ledger.Glance(j.Number)
 	return true
@@ -233,7 +233,7 @@ func (s *shard) afterEnd(c *call, x *queue.Settlement, nonce uint32) queue.Outco
 	case !ok:
 		return queue.Outcome{ID: x.ID, Err: queue.Refuse(queue.JobNotFound, "there is no job %q, or it ended too long ago", x.ID)}
 	case end.State == ledger.Completed && x.Verb == queue.Complete && end.Nonce == nonce:
-		s.barrier(c)
+		s.commits.waitForAll(c)
 		return queue.Outcome{ID: x.ID, State: queue.Completed}
 	}
 	return stale(x, "the job is "+string(stateOf(end.State)))
@@ -250,8 +250,8 @@ func (s *shard) carryOut(c *call, x *queue.Settlement, j *ledger.Job) queue.Outc
 	case x.Verb == queue.Extend:
 		return s.extend(x, j)
 	case x.Verb == queue.Complete && len(x.Result) == 0:
-		s.hold(j.Number)
-		s.pend(c, pending{number: j.Number})
+		s.commits.hold(j.Number)
+		s.commits.recordPending(c, pending{number: j.Number})
 		return queue.Outcome{ID: x.ID, State: queue.Completed}
 	}
 	return s.write(c, x, j)
@@ -269,7 +269,7 @@ func (s *shard) write(c *call, x *queue.Settlement, j *ledger.Job) queue.Outcome
 		switch {
 		case r.Dead:
 			out.State = queue.Dead
-		case r.RunAt > s.now:
+		case r.RunAt > s.clock.now:
 			out.State = queue.Delayed
 		default:
 			out.State = queue.Waiting
@@ -283,7 +283,7 @@ func (s *shard) write(c *call, x *queue.Settlement, j *ledger.Job) queue.Outcome
 		}
 	}
 	r.Numbers = []uint64{j.Number}
-	s.hard(c, &r)
+	s.commits.record(c, &r)
 	return out
 }
 
@@ -295,9 +295,9 @@ func (s *shard) extend(x *queue.Settlement, j *ledger.Job) queue.Outcome {
 		visibility = millis(x.Visibility)
 	}
 	if !j.Begun {
-		s.apply(ledger.Record{Kind: ledger.Started, Numbers: []uint64{j.Number}, Deliveries: []uint64{uint64(j.Deliveries)}, Epoch: j.Epoch})
+		s.commits.applySoft(ledger.Record{Kind: ledger.Started, Numbers: []uint64{j.Number}, Deliveries: []uint64{uint64(j.Deliveries)}, Epoch: j.Epoch})
 	}
-	s.ledger.Extend(j.Number, s.now+visibility)
+	s.commits.extend(j.Number, visibility)
 	return queue.Outcome{ID: x.ID, State: queue.Active, For: millisecond(visibility)}
 }
 
@@ -317,7 +317,7 @@ func (s *shard) failing(x *queue.Settlement, j *ledger.Job, r *ledger.Record) {
 		wait = millis(*x.RetryAfter)
 	}
 	if wait > 0 {
-		r.RunAt = s.now + wait
+		r.RunAt = s.clock.now + wait
 	}
 	if j.Policy.Back {
 		r.Places = []uint64{s.ledger.Number()}

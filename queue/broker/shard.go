@@ -20,14 +20,14 @@ import (
 //
 // A round (method round) has these steps, in this order:
 //
-//  1. clock reads the time and moves the ledger's time forward.
-//  2. settle applies the batches that have become durable to the ledger, answers their calls, and
-//     puts the calls that waited for them (parked) into again. If the journal refused the last
-//     append, flushStuck repeats it.
+//  1. readClock reads the time and moves the ledger's time forward.
+//  2. commits.applyDurable applies the batches that have become durable to the ledger, answers their
+//     calls, and puts the calls that waited for them (parked) into again. If the journal refused the
+//     last append, retryAppend repeats it.
 //  3. take decides what time brings (due), the calls in again, and the calls in the inbox. Each
-//     call's step makes records; encode puts them into buf. At its end, serve gives jobs to long
+//     call's step makes records, which commits gathers. At its end, serve gives jobs to long
 //     polls. A shard that has drained skips this step.
-//  4. flush appends buf to the journal as one batch. The batch moves from cur to works.
+//  4. commits.appendBatch appends what was gathered to the journal as one batch.
 //  5. checkpoint starts or continues a checkpoint, and show publishes the counts for metrics.
 //
 // There are two kinds of records. A hard record is applied to the ledger when its batch is durable.
@@ -58,7 +58,7 @@ type shard struct {
 
 	calls       *mailbox[*call]
 	changes     chan *queue.Settings // new settings of the queue, from the goroutine that re-reads the registry
-	configuring *work                // the batch with a Configure record that is not durable yet
+	configuring *batch               // the batch with a Configure record that is not durable yet
 	leave       time.Time            // when the drain begins at the latest; zero: no drain is wanted
 	closing     chan error           // receives the result of log.Close
 	drained     bool
@@ -66,41 +66,24 @@ type shard struct {
 	gone        chan struct{}
 	snapshot    atomic.Pointer[queue.Stats]
 	shown       time.Time // when snapshot was stored
-	stale       bool      // the ledger has changed since
+	shownAt     uint64    // commits.changes at that time
 
-	now  int64     // queue time of this round, milliseconds
-	at   time.Time // the same in the journal's precision
-	wall time.Time // local time of this round, for durations only
-
-	// Records that were decided and are not appended yet.
-	buf   []byte
-	ends  []int    // end offset of each record in buf
-	cuts  [][]byte // the slices of buf that are passed to log.Append, reused
-	cur   *work    // the hard records in buf and the calls that wait for them; nil: none
-	soft  time.Time
-	stuck bool // the journal accepted no more (ErrFull, or it has ended); buf is kept
-
-	works    []*work // appended and not durable yet, in the order of slots
-	spare    [][]pending
-	requests map[string]*work // batches with durable claims that are not durable yet, by request ID
-	again    []*call          // calls to decide in the next round
+	clock    queueClock
+	commits  commits
+	requests map[string]*batch // batches with durable claims that are not durable yet, by request ID
+	again    []*call           // calls to decide in the next round
 	polls    []*call
 	left     *mailbox[*call] // long polls whose callers have stopped waiting
-	inflight struct {
-		jobs  int
-		bytes int64
-	}
-	ckpt    checkpoint
-	written *journal.Checkpoint // the newest checkpoint that was committed
-	rubbish rubbish             // payload objects to delete
+	ckpt     checkpoint
+	written  *journal.Checkpoint // the newest checkpoint that was committed
+	rubbish  rubbish             // payload objects to delete
 }
 
 // tools holds what only a shard with work needs. A process may have thousands of shards, most of
 // them idle, so it is allocated on first use.
 type tools struct {
 	rates   rates
-	scratch ledger.Job    // the job of the settlement that is being decided
-	record  ledger.Record // the record that is being written or applied
+	scratch ledger.Job // the job of the settlement that is being decided
 }
 
 // use returns the tools, and allocates them on first use.
@@ -171,18 +154,18 @@ func (s *shard) run(draining <-chan struct{}) error {
 // restless reports whether there is work that needs no event: calls to decide again, or a
 // checkpoint that can go on.
 func (s *shard) restless() bool {
-	return !s.stuck && len(s.again) > 0 || s.ckpt.eager()
+	return !s.commits.blocked && len(s.again) > 0 || s.ckpt.eager()
 }
 
 // round does everything that can be done now; see shard for its steps.
 func (s *shard) round() {
-	s.clock()
-	s.settle()
-	s.flushStuck()
+	s.readClock()
+	s.commits.applyDurable()
+	s.commits.retryAppend(s.drained)
 	if !s.drained {
 		s.take()
 	}
-	s.flush()
+	s.commits.appendBatch(s.drained)
 	s.checkpoint()
 	s.show()
 }
@@ -191,7 +174,7 @@ func (s *shard) round() {
 // nothing are answered. New calls that would write are refused, and calls that have written a part
 // wait in again.
 func (s *shard) take() {
-	if !s.stuck {
+	if !s.commits.blocked {
 		s.due()
 		again := s.again
 		s.again = nil
@@ -199,7 +182,7 @@ func (s *shard) take() {
 			s.decide(c)
 		}
 	}
-	for n := 0; n < roundCalls && (s.stuck || len(s.buf) < roundBytes); n++ {
+	for n := 0; n < roundCalls && (s.commits.blocked || s.commits.size() < roundBytes); n++ {
 		c, ok := s.calls.get()
 		if !ok {
 			break
@@ -210,31 +193,10 @@ func (s *shard) take() {
 	s.serve()
 }
 
-// full reports whether a record that is decided now could not be written.
-func (s *shard) full() bool { return s.stuck || s.log.Full() }
-
-// clock reads the time of this round.
-func (s *shard) clock() {
-	s.wall, s.at = s.time()
-	s.now = s.at.UnixMilli()
-	s.ledger.Advance(s.now)
-}
-
-// slower is the divisor for the catch-up: queue time runs 1/slower slower than the local clock
-// while it is ahead of the estimate.
-const slower = 16
-
-// time returns the local time and queue time. Queue time never goes back, across all owners of the
-// shard. It can be ahead of the estimate, for example after an owner whose estimate was ahead. If
-// it stood still until the estimate catches up, no claim would expire meanwhile. So it goes on with
-// the local clock, a little slower, until they meet.
-func (s *shard) time() (wall, at time.Time) {
-	wall, at = time.Now(), s.b.cfg.Now()
-	passed := wall.Sub(s.wall)
-	if on := s.at.Add(passed - passed/slower); on.After(at) {
-		at = on
-	}
-	return wall, s.log.Now(at)
+// readClock reads the time of this round, and moves the ledger's time forward.
+func (s *shard) readClock() {
+	s.clock.read()
+	s.commits.advance()
 }
 
 // decide runs the call's step and handles its result. A shard that has drained, or whose assignment
@@ -277,14 +239,14 @@ func (s *shard) trusted() bool {
 // due makes the records that time causes: a waiting job whose time to live is over dies, a claim
 // whose visibility timeout is over expires. At most dueStep of each are handled in one round.
 func (s *shard) due() {
-	for _, n := range s.ledger.Late(s.now, dueStep) {
-		s.hard(nil, &ledger.Record{Kind: ledger.Kill, Numbers: []uint64{n}, Cause: "it waited longer than its time to live", Late: true})
+	for _, n := range s.ledger.Late(s.clock.now, dueStep) {
+		s.commits.record(nil, &ledger.Record{Kind: ledger.Kill, Numbers: []uint64{n}, Cause: "it waited longer than its time to live", Late: true})
 	}
-	for _, n := range s.ledger.Due(s.now, dueStep) {
+	for _, n := range s.ledger.Due(s.clock.now, dueStep) {
 		j, _ := s.ledger.Glance(n)
 		if j.Exhausted(true) {
 			r := ledger.Record{Kind: ledger.Kill, Numbers: []uint64{n}, Cause: exhausted(&j, "its last claim ended without a word of the worker "+j.Worker)}
-			s.hard(nil, &r)
+			s.commits.record(nil, &r)
 			continue
 		}
 		r := ledger.Record{
@@ -294,9 +256,38 @@ func (s *shard) due() {
 		if j.Policy.Back {
 			r.Places = []uint64{s.ledger.Number()}
 		}
-		s.apply(r)
+		s.commits.applySoft(r)
 	}
 }
+
+// The shard is the host of its commits.
+var _ commitHost = (*shard)(nil)
+
+// appended counts the records of a batch.
+func (s *shard) appended(records int) { s.b.instruments.batch(s.name, records) }
+
+// beforeApplying schedules the deletion of payload objects that a durable record makes unneeded, and
+// counts the record.
+func (s *shard) beforeApplying(r *ledger.Record) {
+	s.unlink(r)
+	s.use().rates.count(r, s.clock.wall)
+}
+
+// applied forgets a batch that is durable.
+func (s *shard) applied(b *batch) {
+	if b.n > 0 {
+		s.b.instruments.commit(s.name, s.clock.wall.Sub(b.begun))
+	}
+	if s.configuring == b {
+		s.configuring = nil
+	}
+	for _, id := range b.requests {
+		delete(s.requests, id)
+	}
+}
+
+// retry decides calls anew in the next round.
+func (s *shard) retry(calls []*call) { s.again = append(s.again, calls...) }
 
 // exhausted returns the cause of a job's death after its last attempt or delivery.
 func exhausted(j *ledger.Job, why string) string {
@@ -308,16 +299,16 @@ func exhausted(j *ledger.Job, why string) string {
 func (s *shard) sleep() time.Duration {
 	wait := time.Hour
 	if at, ok := s.ledger.Next(); ok && !s.drained {
-		_, now := s.time()
+		_, now := s.clock.time()
 		wait = min(wait, max(0, time.Duration(at-now.UnixMilli())*time.Millisecond))
 	}
-	if !s.soft.IsZero() && !s.stuck {
-		wait = min(wait, max(0, softDelay-time.Since(s.soft)))
+	if soft, ok := s.commits.untilSoft(); ok {
+		wait = min(wait, soft)
 	}
 	if !s.leave.IsZero() {
 		wait = min(wait, max(0, time.Until(s.leave)))
 	}
-	if s.stale {
+	if s.shownAt != s.commits.changes {
 		wait = min(wait, max(0, showEvery-time.Since(s.shown)))
 	}
 	return wait

@@ -113,8 +113,10 @@ func (b *Broker) takeOver(ctx context.Context, a *daemon.Assignment, set *queue.
 		sealers: newSealers(log.Secret()), calls: newMailbox[*call](inbox), changes: make(chan *queue.Settings, 1), gone: make(chan struct{}),
 		left:     newMailbox[*call](inbox),
 		blobs:    blobPrefix(prefix(b.cfg.Root, set, a.Index)),
-		requests: map[string]*work{}, stale: true, now: now, at: at, wall: time.Now(), begun: time.Now(), void: f.void,
+		requests: map[string]*batch{}, begun: time.Now(), void: f.void,
+		clock: queueClock{estimate: b.cfg.Now, log: log, now: now, at: at, wall: time.Now()},
 	}
+	s.commits = commits{log: log, ledger: l, clock: &s.clock, host: s, changes: 1}
 	b.cfg.Logger.InfoContext(ctx, "a queue's shard was taken over", "unit", a.Unit.String(), "epoch", s.epoch, "jobs", l.Jobs(),
 		"records", f.records, "void", f.void, "took", time.Since(begun))
 	return s, nil
@@ -174,18 +176,18 @@ func (s *shard) configure(next *queue.Settings) {
 	}
 	s.settings = *next
 	s.b.add(s)
-	if c := ledgerConfig(next); c != s.ledger.Config() && s.configuring == nil && !s.stuck {
-		s.clock()
-		s.hard(nil, &ledger.Record{Kind: ledger.Configure, Config: c})
-		s.configuring = s.cur
-		s.flush()
+	if c := ledgerConfig(next); c != s.ledger.Config() && s.configuring == nil && !s.commits.blocked {
+		s.readClock()
+		s.commits.record(nil, &ledger.Record{Kind: ledger.Configure, Config: c})
+		s.configuring = s.commits.gathering
+		s.commits.appendBatch(s.drained)
 	}
 }
 
 // show publishes the shard's counts for metrics, at most once per showEvery.
 func (s *shard) show() {
-	if s.stale && s.wall.Sub(s.shown) >= showEvery {
+	if s.shownAt != s.commits.changes && s.clock.wall.Sub(s.shown) >= showEvery {
 		s.snapshot.Store(s.stats())
-		s.shown, s.stale = s.wall, false
+		s.shown, s.shownAt = s.clock.wall, s.commits.changes
 	}
 }

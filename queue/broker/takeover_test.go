@@ -589,8 +589,8 @@ func TestNothingPilesUp(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
 		s := a.shard(queue.DefaultQueue, 0)
-		if n := len(s.polls) + len(s.works) + len(s.requests) + len(s.again) + s.inflight.jobs + int(s.inflight.bytes) + len(s.buf); n != 0 {
-			t.Errorf("left: %d polls, %d works, %d requests, %+v, %d bytes", len(s.polls), len(s.works), len(s.requests), s.inflight, len(s.buf))
+		if n := len(s.polls) + len(s.commits.inFlight) + len(s.requests) + len(s.again) + s.commits.unapplied.jobs + int(s.commits.unapplied.bytes) + s.commits.size(); n != 0 {
+			t.Errorf("left: %d polls, %d works, %d requests, %+v, %d bytes", len(s.polls), len(s.commits.inFlight), len(s.requests), s.commits.unapplied, s.commits.size())
 		}
 	})
 }

@@ -151,7 +151,7 @@ func handBackStep(s *shard, c *call) progress {
 		j, ok := s.ledger.Glance(u.number)
 		switch {
 		case ok && j.Held:
-			return s.held(c)
+			return s.commits.waitForNewest(c)
 		case !ok || j.State != ledger.Active || j.Begun || j.Epoch != u.epoch || j.Deliveries != u.delivery || j.Nonce != u.nonce:
 			continue // the claim is over, or the call was repeated and the worker got that answer
 		}
@@ -163,9 +163,9 @@ func handBackStep(s *shard, c *call) progress {
 			r.Kind, r.Cause = ledger.Kill, exhausted(&j, "it never reached a worker")
 		case u.err != nil:
 			r.Cause = cut("its payload could not be read: "+u.err.Error(), queue.MaxCause)
-			r.RunAt = s.now + millis(min(unreadableWait<<min(j.Uncounted, 10), unreadableMost))
+			r.RunAt = s.clock.now + millis(min(unreadableWait<<min(j.Uncounted, 10), unreadableMost))
 		}
-		s.hard(c, &r)
+		s.commits.record(c, &r)
 	}
 	return decided
 }
