@@ -14,7 +14,7 @@
 //     Values stand only in statements whose constants every version of the server removes, never in
 //     a CALL or a SET.
 //   - The role needs USAGE on the schema and SELECT, INSERT, UPDATE and DELETE on its tables. Two
-//     more things make heartbeats cheap: EXECUTE on the function heartbeat_1, which every role has
+//     more things make heartbeats cheap: EXECUTE on the function heartbeat_2, which every role has
 //     unless it is revoked, and transactions that begin as READ COMMITTED, the server's default.
 //     Without them heartbeats do the same by separate statements, and the store logs one warning.
 //   - No error and no log contains a password.
@@ -24,7 +24,7 @@
 // [Store.Heartbeat] takes a connection from the share of its kind (traffic.go), because a thousand
 // nodes that register at once must not delay renewals. A heartbeat that neither registers nor
 // campaigns, asks for no members and reports no exit evidence and no returned run is simple. The
-// store sends a simple heartbeat as one call of the database function heartbeat_1
+// store sends a simple heartbeat as one call of the database function heartbeat_2
 // (migrations/001_heartbeat.sql). Any other becomes a list of statements, which [Store.Heartbeat]
 // joins into one message (heartbeat.go, message.go, sql/*.sql). Both forms do the same in the same
 // order:
@@ -63,7 +63,7 @@
 //   - Statements after a node's own write take effect only if that write happened in this
 //     transaction. A setting of the transaction records the write. A late or repeated heartbeat
 //     that is refused therefore renews nothing.
-//   - The function heartbeat_1 runs the same statements as the message. Each has a snapshot of its
+//   - The function heartbeat_2 runs the same statements as the message. Each has a snapshot of its
 //     own and is planned once in a session. The function skips what the row counter says does not
 //     exist: events about members (rolled) and open commands (waiting).
 //   - Events are numbered from one row, counter, that is updated last. Its lock makes the order of

@@ -30,7 +30,7 @@ var errNoCounter = errors.New("the table counter has lost its row: restore the w
 
 // Classes and codes of SQLSTATE that decide the kind of an error.
 const (
-	codeIsolation      = "25000" // invalid_transaction_state: raised by the function heartbeat_1
+	codeIsolation      = "25000" // invalid_transaction_state: raised by the function heartbeat_2
 	codeReadOnly       = "25006" // read_only_sql_transaction
 	codeRecovery       = "55000" // object_not_in_prerequisite_state: log functions of a standby
 	codeStarting       = "57P03" // cannot_connect_now
@@ -51,7 +51,7 @@ const (
 	classConnection    = "08"
 	classNoResources   = "53"
 	codeDuplicateTable = "42P07"
-	codeNoRow          = "P0002" // no_data_found: raised by the function heartbeat_1
+	codeNoRow          = "P0002" // no_data_found: raised by the function heartbeat_2
 )
 
 // misdirected reports whether the server that answered cannot be written to, because it is a

@@ -18,14 +18,14 @@ func fake(clock, id string) *strings.Replacer {
 }
 
 // FakeServer makes a store use SQL expressions instead of the server's clock and identity. The
-// function heartbeat_1 belongs to the schema: see [FakeFunction].
+// function heartbeat_2 belongs to the schema: see [FakeFunction].
 func (s *Store) FakeServer(clock, id string) {
 	for name, text := range s.sql {
 		s.sql[name] = cut(fake(clock, id).Replace(text.String()))
 	}
 }
 
-// FakeFunction is the definition of a function heartbeat_1 that uses the expressions.
+// FakeFunction is the definition of a function heartbeat_2 that uses the expressions.
 func FakeFunction(cfg Config, clock, id string) string {
 	return fake(clock, id).Replace(cfg.names().include("001_heartbeat"))
 }

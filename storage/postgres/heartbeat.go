@@ -93,7 +93,7 @@ func (b *beat) operation() string {
 	return "heartbeat"
 }
 
-// simple reports whether the function heartbeat_1 can serve the heartbeat. It must not register or
+// simple reports whether the function heartbeat_2 can serve the heartbeat. It must not register or
 // campaign, ask for members, or report exit evidence or returned runs.
 func (b *beat) simple() bool {
 	return b.Advert == nil && !b.Claim.Stand && !b.WantMembers && len(b.Ended) == 0 && len(b.Returned) == 0
@@ -147,7 +147,7 @@ func returnedInput(runs []daemon.Fence) []stepInput {
 	return out
 }
 
-// sayQuickly writes a simple heartbeat as one call of the function heartbeat_1, which does the
+// sayQuickly writes a simple heartbeat as one call of the function heartbeat_2, which does the
 // same. It depends on nothing in the session. A session that has planned the function's statements
 // before only makes it faster.
 func (b *beat) sayQuickly(m *message) {
@@ -180,7 +180,7 @@ func (s *Store) slowDown(ctx context.Context, b *beat, cause error) error {
 	*b = beat{Heartbeat: b.Heartbeat, before: b.before}
 	err := s.call(ctx, b.operation(), writing, func(m *message) { b.say(m, nil) })
 	if err == nil && s.quick.CompareAndSwap(true, false) {
-		s.cfg.Logger.Warn("heartbeats cost the database more than they need to: the function heartbeat_1 may not be used, or is missing",
+		s.cfg.Logger.Warn("heartbeats cost the database more than they need to: the function heartbeat_2 may not be used, or is missing",
 			"schema", s.cfg.Schema, "error", sentence(cause))
 	}
 	return err

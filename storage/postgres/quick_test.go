@@ -56,8 +56,8 @@ func TestConformanceWithoutFunction(t *testing.T) {
 func TestFunctionIsNotNeeded(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ spoil, session string }{
-		"forbidden":    {spoil: "revoke execute on function SCHEMA.heartbeat_1 from public, ROLE"},
-		"missing":      {spoil: "drop function SCHEMA.heartbeat_1"},
+		"forbidden":    {spoil: "revoke execute on function SCHEMA.heartbeat_2 from public, ROLE"},
+		"missing":      {spoil: "drop function SCHEMA.heartbeat_2"},
 		"serializable": {session: "&default_transaction_isolation=serializable"},
 	} {
 		t.Run(name, func(t *testing.T) {

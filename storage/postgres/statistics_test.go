@@ -59,7 +59,7 @@ func TestStatisticsHaveOneEntryPerKind(t *testing.T) {
 	}
 	beats := 0
 	for query := range after {
-		if strings.Contains(query, `select "s"."heartbeat_1"`) {
+		if strings.Contains(query, `select "s"."heartbeat_2"`) {
 			beats++
 		}
 	}

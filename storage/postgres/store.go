@@ -32,7 +32,7 @@ type Store struct {
 	line     chan struct{} // places of stamps that wait in line for their fence
 	silent   atomic.Bool   // notifications do not arrive, or Config.Notify is poll
 	audience audience
-	quick    atomic.Bool // heartbeats may use the function heartbeat_1
+	quick    atomic.Bool // heartbeats may use the function heartbeat_2
 
 	calls    context.Context // ends when Close begins
 	endCalls context.CancelFunc

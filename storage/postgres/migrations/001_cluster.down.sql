@@ -1,4 +1,5 @@
-drop function if exists {{schema}}.{{name "heartbeat_1"}};
+drop function if exists {{schema}}.{{name "heartbeat_1"}}; -- of earlier programs
+drop function if exists {{schema}}.{{name "heartbeat_2"}};
 drop table {{lock}};
 drop table {{command}};
 drop table {{counter}};

@@ -11,8 +11,9 @@
 -- lease was renewed, the columns of the statement single, and arrays of the rows of held, roll and waiting.
 --
 -- The name contains the version: programs of this version go on calling it while a later one migrates.
--- Another list of parameters needs another name.
-create or replace function {{schema}}.{{name "heartbeat_1"}}(
+-- Another list of parameters, or another answer, needs another name. Where the function of that name is
+-- missing, programs send the statements.
+create or replace function {{schema}}.{{name "heartbeat_2"}}(
 	patience text, who text, beat bigint, heard_by bigint, term_seen bigint, generation_seen bigint,
 	holds bigint, lost_through bigint, lease_micros bigint, pass bigint, roll_after bigint, roll_to bigint
 ) returns record language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $heartbeat$
