@@ -118,9 +118,9 @@ func (c Config) withDefaults() (Config, error) {
 	return c, err
 }
 
+// draw returns a new UUID of version 7.
 func draw[T ~string]() (T, error) {
 	id, err := uuid.NewV7()
-	// draw returns a new UUID of version 7.
 	if err != nil {
 		return "", fmt.Errorf("draw a node id: %w", err)
 	}

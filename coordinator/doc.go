@@ -5,6 +5,12 @@
 //	err = c.Register(daemon.Spec{ID: "acme:reports", Instances: 4}, agent)
 //	err = c.Run(ctx) // blocks until ctx ends, then stops cleanly
 //
+// The store comes from storage/postgres, storage/sqlite, storage/object or storage/memory. The caller opens it, and
+// closes it after Run has returned; every goroutine of the coordinator belongs to Run. The profile "default" replaces
+// a dead leader after 60 s and a dead node after 90 s, "fast" after 5 s and 6 s. [Coordinator.Run] lists the errors
+// with which a node ends by itself. [Coordinator.SweepTasks] keeps the history from growing for ever.
+// examples/embed is a whole program, and docs/explanation/guarantees.md explains what an agent can rely on.
+//
 // # Terms used here
 //
 // A node is one process. A term is one period of leadership of one node. A unit is one instance of

@@ -7,6 +7,21 @@
 // repeats and only grows. [Fence] is the pair (unit, generation). It is the fencing token by which
 // a resource can refuse the effects of earlier runs.
 //
+// A program registers a spec with its agent at a coordinator. The agent works until it is told to stop:
+//
+//	agent := daemon.AgentFunc(func(ctx context.Context, a *daemon.Assignment) error {
+//		select {
+//		case <-ctx.Done(): // stop now: the unit may be another node's soon
+//			return ctx.Err()
+//		case <-a.Draining(): // finish what is in flight, then return
+//			return nil
+//		}
+//	})
+//	err := c.Register(daemon.Spec{ID: "acme:reports", Instances: 4}, agent)
+//
+// The coordinator calls the agent on a goroutine of its own for each run. What the agent starts must have ended when
+// it returns. [Each] makes an agent of a function that does one step.
+//
 // One table ([Next]) defines the life of an assignment:
 //
 //	             assign              acknowledge            revoke             confirm

@@ -2,6 +2,23 @@
 // message of a committed transaction reaches the sink at least once, in order per key. A message of a
 // transaction that was rolled back is never delivered.
 //
+// To publish, open the log, make a publisher, and publish in a transaction of your own:
+//
+//	messages, err := postgres.Open(ctx, postgres.Config{URL: url, AutoMigrate: true}) // of outbox/postgres
+//	publisher, err := postgres.New(pool, postgres.Config{})
+//	err = publisher.InTx(ctx, pool, func(tx *postgres.Tx) error {
+//		…
+//		return publisher.Publish(ctx, tx, outbox.Message{Topic: "orders", Key: "alice", Payload: order})
+//	})
+//
+// To deliver, register a relay with a coordinator, which runs it on one node of the cluster:
+//
+//	relay, err := outbox.NewRelay(outbox.Config{Name: "shop", Log: messages, Sink: sink})
+//	err = c.RegisterBuiltin(relay.Spec(), relay)
+//
+// The caller closes the log and the sink after the coordinator's Run has returned. examples/outbox is a whole program,
+// docs/how-to/outbox-publish.md and outbox-sinks.md describe each step, and docs/explanation/outbox.md the guarantees.
+//
 // # Terms
 //
 //   - A [Message] is published as part of the caller's transaction, by the publisher of a backend
@@ -29,7 +46,6 @@
 //  4. A relay that was replaced stores nothing, because every write compares epoch and revision. It also
 //     stops calling the sink when its assignment can no longer be trusted. Calls in flight at that moment
 //     may still reach the receiver, unless the receiver rejects lower epochs ([Fencer]).
-//  5. A message leaves the log only in one of three ways: delivered; dead, and kept with the cause
 //  5. A message leaves the log only in one of three ways: delivered; dead, and kept with the cause
 //     ([Skip], or a message that no sink can send); or discarded because the policy says [Drop].
 //

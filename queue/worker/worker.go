@@ -7,6 +7,10 @@
 //	})
 //	err = w.Run(ctx) // until ctx ends, then drains
 //
+// The caller closes q after Run has returned; all goroutines of the worker belong to Run. Without other settings ten
+// handlers run at once, a claim lasts 30 s without an answered heartbeat, and a stopping worker gives its handlers
+// 30 s. examples/worker is a whole program, and docs/explanation/queue.md explains the guarantees of the queue.
+//
 // # What is promised
 //
 //  1. Concurrency is reached and never exceeded. A claim asks for as many jobs as there are free
@@ -70,7 +74,7 @@ type Config struct {
 	// that died wait longer.
 	Visibility time.Duration
 	// Wait is how long a claim call waits for jobs. Default and maximum is half of Visibility,
-	// because the visibility timeout is counted from before the call.
+	// because the visibility timeout is counted from before the call, but no more than queue.MaxWait.
 	Wait time.Duration
 	// DrainTimeout is how long handlers may continue after Run's context has ended; default 30
 	// s; negative: not at all.

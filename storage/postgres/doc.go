@@ -1,5 +1,14 @@
 // Package postgres keeps the cluster's state in a schema of a Postgres database (14 or newer).
 //
+//	store, err := postgres.OpenConfig(ctx, postgres.Config{URL: url, AutoMigrate: true})
+//	defer store.Close() // after the coordinator's Run has returned
+//	c, err := coordinator.New(store, coordinator.Config{})
+//
+// Defaults: schema emitd, 4 connections and one more for notifications, 5 s for each call. Without AutoMigrate the
+// schema must be at this program's version already ([Migrate], [MigrationSQL]); [GrantSQL] prints the rights that a
+// role needs. An agent writes its own tables in [Store.InTx], which refuses a run that was replaced. Errors that pass
+// by themselves are storage.ErrUnavailable. docs/how-to/run-a-cluster.md describes the operation.
+//
 // # What it promises
 //
 // The package promises everything that package storage promises, and does so beside other users of
