@@ -50,7 +50,7 @@ func (h *fakeHost) finish(c *call) {
 
 func newCommits() (*commits, *fakeLog, *fakeHost) {
 	log, host := &fakeLog{}, &fakeHost{}
-	start := time.Unix(1_700_000_000, 0)
+	start := time.Now()
 	clock := &queueClock{now: start.UnixMilli(), at: start, wall: start}
 	return &commits{log: log, ledger: ledger.New(ledger.Config{DedupWindow: 60_000, DedupIDs: 100}), clock: clock, host: host}, log, host
 }

@@ -2,7 +2,6 @@ package broker
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,9 +23,9 @@ import (
 //  2. commits.applyDurable applies the batches that have become durable to the ledger, answers their
 //     calls, and puts the calls that waited for them (parked) into again. If the journal refused the
 //     last append, retryAppend repeats it.
-//  3. take decides what time brings (due), the calls in again, and the calls in the inbox. Each
-//     call's step makes records, which commits gathers. At its end, serve gives jobs to long
-//     polls. A shard that has drained skips this step.
+//  3. take records what time brings (recordDue), and decides the calls in again and those in the
+//     inbox. Each call's step makes records, which commits gathers. At its end, serve gives jobs to
+//     long polls. A shard that has drained skips this step.
 //  4. commits.appendBatch appends what was gathered to the journal as one batch.
 //  5. checkpoint starts or continues a checkpoint, and show publishes the counts for metrics.
 //
@@ -100,7 +99,6 @@ const (
 	roundBytes = 4 << 20 // bytes of records in one round
 	roundCalls = 4096
 	inbox      = 4096 // calls that may wait for the shard's goroutine
-	dueStep    = 1000
 	showEvery  = time.Second
 )
 
@@ -175,7 +173,7 @@ func (s *shard) round() {
 // wait in again.
 func (s *shard) take() {
 	if !s.commits.blocked {
-		s.due()
+		recordDue(&s.commits)
 		again := s.again
 		s.again = nil
 		for _, c := range again {
@@ -236,30 +234,6 @@ func (s *shard) trusted() bool {
 	return !ok || left > 0
 }
 
-// due makes the records that time causes: a waiting job whose time to live is over dies, a claim
-// whose visibility timeout is over expires. At most dueStep of each are handled in one round.
-func (s *shard) due() {
-	for _, n := range s.ledger.Late(s.clock.now, dueStep) {
-		s.commits.record(nil, &ledger.Record{Kind: ledger.Kill, Numbers: []uint64{n}, Cause: "it waited longer than its time to live", Late: true})
-	}
-	for _, n := range s.ledger.Due(s.clock.now, dueStep) {
-		j, _ := s.ledger.Glance(n)
-		if j.Exhausted(true) {
-			r := ledger.Record{Kind: ledger.Kill, Numbers: []uint64{n}, Cause: exhausted(&j, "its last claim ended without a word of the worker "+j.Worker)}
-			s.commits.record(nil, &r)
-			continue
-		}
-		r := ledger.Record{
-			Kind: ledger.Expire, Numbers: []uint64{n}, Deliveries: []uint64{uint64(j.Deliveries)}, Epoch: j.Epoch,
-			Cause: "the claim of the worker " + j.Worker + " ended without a word",
-		}
-		if j.Policy.Back {
-			r.Places = []uint64{s.ledger.Number()}
-		}
-		s.commits.applySoft(r)
-	}
-}
-
 // The shard is the host of its commits.
 var _ commitHost = (*shard)(nil)
 
@@ -289,18 +263,12 @@ func (s *shard) applied(b *batch) {
 // retry decides calls anew in the next round.
 func (s *shard) retry(calls []*call) { s.again = append(s.again, calls...) }
 
-// exhausted returns the cause of a job's death after its last attempt or delivery.
-func exhausted(j *ledger.Job, why string) string {
-	return fmt.Sprintf("given up after %d of %d attempts and %d deliveries: %s", j.Attempts, j.Policy.Max, j.Deliveries, why)
-}
-
 // sleep returns how long run may wait if no event comes: until the next deadline of the ledger, the
 // soft records, the drain or the snapshot.
 func (s *shard) sleep() time.Duration {
 	wait := time.Hour
-	if at, ok := s.ledger.Next(); ok && !s.drained {
-		_, now := s.clock.time()
-		wait = min(wait, max(0, time.Duration(at-now.UnixMilli())*time.Millisecond))
+	if next, ok := untilDue(&s.commits); ok && !s.drained {
+		wait = min(wait, next)
 	}
 	if soft, ok := s.commits.untilSoft(); ok {
 		wait = min(wait, soft)

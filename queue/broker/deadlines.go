@@ -1,0 +1,51 @@
+package broker
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/emitd/emitd/queue/internal/ledger"
+)
+
+// dueStep is how many jobs of each kind recordDue handles in one round.
+const dueStep = 1000
+
+// recordDue makes the records that time causes: a waiting job whose time to live is over dies, a claim
+// whose visibility timeout is over expires. At most dueStep of each are handled in one round.
+func recordDue(g *commits) {
+	for _, n := range g.ledger.Late(g.clock.now, dueStep) {
+		g.record(nil, &ledger.Record{Kind: ledger.Kill, Numbers: []uint64{n}, Cause: "it waited longer than its time to live", Late: true})
+	}
+	for _, n := range g.ledger.Due(g.clock.now, dueStep) {
+		j, _ := g.ledger.Glance(n)
+		if j.Exhausted(true) {
+			r := ledger.Record{Kind: ledger.Kill, Numbers: []uint64{n}, Cause: exhausted(&j, "its last claim ended without a word of the worker "+j.Worker)}
+			g.record(nil, &r)
+			continue
+		}
+		r := ledger.Record{
+			Kind: ledger.Expire, Numbers: []uint64{n}, Deliveries: []uint64{uint64(j.Deliveries)}, Epoch: j.Epoch,
+			Cause: "the claim of the worker " + j.Worker + " ended without a word",
+		}
+		if j.Policy.Back {
+			r.Places = []uint64{g.ledger.Number()}
+		}
+		g.applySoft(r)
+	}
+}
+
+// untilDue returns how long it is until recordDue has something to do; ok is false if nothing is
+// to come.
+func untilDue(g *commits) (wait time.Duration, ok bool) {
+	at, ok := g.ledger.Next()
+	if !ok {
+		return 0, false
+	}
+	_, now := g.clock.time()
+	return max(0, millisecond(at-now.UnixMilli())), true
+}
+
+// exhausted returns the cause of a job's death after its last attempt or delivery.
+func exhausted(j *ledger.Job, why string) string {
+	return fmt.Sprintf("given up after %d of %d attempts and %d deliveries: %s", j.Attempts, j.Policy.Max, j.Deliveries, why)
+}
