@@ -16,7 +16,7 @@
 //	relay, err := outbox.NewRelay(outbox.Config{Name: "shop", Log: messages, Sink: sink})
 //	err = c.RegisterBuiltin(relay.Spec(), relay)
 //
-// The caller closes the log and the sink after the coordinator's Run has returned. examples/outbox is a whole program,
+// After the coordinator's Run has returned, the caller closes relay, sink and log. examples/outbox is a whole program,
 // docs/how-to/outbox-publish.md and outbox-sinks.md describe each step, and docs/explanation/outbox.md the guarantees.
 //
 // # Terms
