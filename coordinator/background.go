@@ -95,7 +95,7 @@ func (s *shell) watchStore() {
 		}
 		failures++
 		pause := backoff(failures, 100*time.Millisecond, 5*time.Second)
-		s.c.aside.Warn("listening for the store's hints ended, it begins again", "pause", pause, "error", err)
+		s.c.aside.Warn("listening for wake-ups of the store ended; starting again", "pause", pause, "error", err)
 		sleep(s.background, pause)
 	}
 }
@@ -154,7 +154,7 @@ func (s *shell) wind(b *bound) error {
 	ctx, cancel := context.WithTimeout(b.over, c.timing.StopTimeout)
 	defer cancel()
 	if s.stopped == nil {
-		s.say("the stop took too long and is cut short: the cluster waits for this node's death", "bound", c.stopBound())
+		s.say("the stop took too long and is cut short: the cluster frees this node's units when its registration expires", "bound", c.stopBound())
 	}
 	c.lead.close()
 	s.end()
@@ -165,7 +165,7 @@ func (s *shell) wind(b *bound) error {
 	c.inbox.close()
 	s.owned.Wait()
 	if err := s.sup.Wait(ctx); err != nil {
-		s.say("the node stopped while agents run", "runs", s.sup.Running())
+		s.say("the node stopped while agents were still running", "runs", s.sup.Running())
 	}
 	s.await(ctx, "leader-only work or calls of the store", &s.strangers)
 	s.await(ctx, "hooks", &c.observers.done)
@@ -196,6 +196,6 @@ func (s *shell) await(ctx context.Context, what string, group *sync.WaitGroup) {
 	select {
 	case <-done:
 	case <-ctx.Done():
-		s.say("the node stopped while something runs", "what", what)
+		s.say("the node stopped while work was still running", "what", what)
 	}
 }

@@ -226,7 +226,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	advert := c.advert()
 	c.mu.Unlock()
 	if !first {
-		return errors.New("run: a coordinator runs once; make a new one")
+		return errors.New("run: a coordinator runs only once; create a new one")
 	}
 	m := member.New(member.Config{
 		Node: c.cfg.Node, Advert: advert, Timing: c.timing,

@@ -48,7 +48,7 @@ func (c *Coordinator) Events(ctx context.Context, after int64) iter.Seq2[daemon.
 	}
 }
 
-var errBroken = errors.New("the reader broke off")
+var errBroken = errors.New("the reader stopped")
 
 // readEvents reads and yields one page. It returns the number of the page's last event.
 func (c *Coordinator) readEvents(ctx context.Context, after int64, yield func(daemon.Event, error) bool) (int64, error) {

@@ -84,7 +84,7 @@ func (c *Coordinator) Live() map[string]error {
 	case phaseNew: // whether the coordinator was started is not checked here
 	default:
 		if idle := c.clock().Sub(lease.Instant(c.progress.Load())); c.progress.Load() != 0 && idle > limit {
-			loop = fmt.Errorf("the loop has not gone round for %v, at most %v is fine", idle.Round(time.Millisecond), limit)
+			loop = fmt.Errorf("the main loop has made no progress for %v, at most %v is allowed", idle.Round(time.Millisecond), limit)
 		}
 	}
 	return map[string]error{"loop": loop}
@@ -128,7 +128,7 @@ func (c *Coordinator) Degraded() map[string]error {
 	}
 	var err error
 	if worst := plan.Oldest(view.Unplaced); worst != nil {
-		err = fmt.Errorf("no node can take %d; longest %s, since %s: %s",
+		err = fmt.Errorf("no node can run %d; longest %s, since %s: %s",
 			len(view.Unplaced), worst.Unit, worst.Since.UTC().Format(time.RFC3339), worst)
 	}
 	checks["units"] = err

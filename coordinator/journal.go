@@ -89,29 +89,29 @@ func (j *journal) notice(now lease.Instant, n member.Notice) {
 		j.log.Warn("heartbeat fails", "for", now.Sub(j.failing), "error", n.Err)
 	case member.HeartbeatFine:
 		if j.failing == 0 { // the failure was not logged
-			j.log.Info("heartbeat is answered again")
+			j.log.Info("heartbeat succeeds again")
 			return
 		}
-		j.log.Info("heartbeat is answered again", "after", now.Sub(j.failing))
+		j.log.Info("heartbeat succeeds again", "after", now.Sub(j.failing))
 		j.failing = 0
 	case member.PassFailed:
-		j.log.Warn("the leader's pass failed, it will be repeated", "term", n.Term, "error", n.Err)
+		j.log.Warn("the leader's pass failed; it will be repeated", "term", n.Term, "error", n.Err)
 	case member.StoreChanged:
-		j.log.Warn("the store became another one: waiting before anything is assigned or started", "store", n.Reason)
+		j.log.Warn("the store was replaced: the node waits before it assigns or starts anything", "store", n.Reason)
 	case member.ClockStepped:
-		j.log.Warn("the store's clock stepped: judging by the local clock alone for a while")
+		j.log.Warn("the store's clock jumped: deadlines are measured by the local clock alone for a while")
 	case member.IDInUse:
-		j.log.Error("another process has this node's id: this node joins once that one is gone, and ends if it lives", "error", n.Err)
+		j.log.Error("another process has this node's ID: this node joins once that process is gone, and ends if it is alive", "error", n.Err)
 	case member.TimingsDiffer:
-		j.log.Warn("another node has other timings: this node waits until that one is known to be dead, and ends if it lives", "error", n.Err)
+		j.log.Warn("another node has other timings: this node waits until that one is declared dead, and ends if it is alive", "error", n.Err)
 	case member.StoreSlow:
 		j.log.Warn("the store has become too slow for the timings and the number of nodes: units may move before they have started", "error", n.Err)
 	case member.StoreFine:
 		j.log.Info("the store is fast enough again for the timings and the number of nodes")
 	case member.NoRoom:
-		j.log.Warn("the store does not carry one more node: this node waits until one has left or is known to be dead, and ends if that takes too long", "at_most", n.Reason, "error", n.Err)
+		j.log.Warn("the store cannot serve one more node: this node waits until another has left or is declared dead, and ends if that takes too long", "at_most", n.Reason, "error", n.Err)
 	case member.Disagreement:
-		j.log.Warn("nodes describe a daemon differently", "daemon", n.Fence.Unit.Daemon, "reason", n.Reason)
+		j.log.Warn("nodes declare a daemon differently", "daemon", n.Fence.Unit.Daemon, "reason", n.Reason)
 	default:
 		j.unit(n)
 	}
@@ -162,7 +162,7 @@ func (j *journal) unit(n member.Notice) {
 	case member.UnitAbandoned: // the supervisor logs where it hangs
 		log.Error("daemon abandoned", "reason", n.Reason)
 	case member.UnitUnknown:
-		log.Warn("the unit's row has a state that this version does not know; it is left alone", "state", n.Reason)
+		log.Warn("the unit's row has a state that this version does not know; it is not changed", "state", n.Reason)
 	default:
 		log.Debug(string(n.Kind), "reason", n.Reason, "error", n.Err)
 	}

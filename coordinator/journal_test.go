@@ -24,7 +24,7 @@ func TestAfterIsTheOutage(t *testing.T) {
 		j.notice(now, n)
 		return out.String()
 	}
-	if text := said(member.Notice{Kind: member.HeartbeatFine}); !strings.Contains(text, "answered again") || strings.Contains(text, "after=") {
+	if text := said(member.Notice{Kind: member.HeartbeatFine}); !strings.Contains(text, "succeeds again") || strings.Contains(text, "after=") {
 		t.Errorf("without a failure before: %s", text)
 	}
 	for range 2 { // the second outage is counted from its own beginning

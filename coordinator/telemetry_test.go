@@ -243,7 +243,7 @@ func TestLog(t *testing.T) {
 			"daemon stopped":                         {"daemon", "reason"},
 			"no node can run the daemon":             {"daemon", "reason"},
 			"heartbeat fails":                        {"error"},
-			"heartbeat is answered again":            {"after"},
+			"heartbeat succeeds again":               {"after"},
 		} {
 			if len(lines[msg]) == 0 {
 				t.Errorf("nothing says %q", msg)

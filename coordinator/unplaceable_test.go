@@ -50,7 +50,7 @@ func TestUnitsWithoutANodeAreShown(t *testing.T) {
 			t.Fatal("node-0 does not lead")
 		}
 		status, text := readyz(c.Node(0))
-		for _, want := range []string{"[!] units: no node can take 2; longest acme:gpu/0, since ", ": no eligible node; lacks gpu=yes: node-0, node-1\n", "\nok\n"} {
+		for _, want := range []string{"[!] units: no node can run 2; longest acme:gpu/0, since ", ": no eligible node; lacks gpu=yes: node-0, node-1\n", "\nok\n"} {
 			if status != 200 || !strings.Contains(text, want) {
 				t.Errorf("%d %s, want %s", status, text, want)
 			}

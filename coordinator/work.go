@@ -43,7 +43,7 @@ func (c *Coordinator) work(name string, f func(context.Context, node.Term) error
 			return
 		}
 		pause := backoff(failures, c.timing.HeartbeatInterval/10, c.timing.HeartbeatInterval)
-		log.Warn("leader-only work failed, it will be repeated", "failures", failures, "pause", pause, "error", err)
+		log.Warn("leader-only work failed; it will be repeated", "failures", failures, "pause", pause, "error", err)
 		if !sleep(r.ctx, pause) {
 			return
 		}

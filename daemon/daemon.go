@@ -259,7 +259,7 @@ func (a Advert) Encode() []byte {
 	slices.SortFunc(a.Specs, func(x, y Spec) int { return cmp.Compare(x.ID, y.ID) })
 	text, err := json.Marshal(a)
 	if err != nil {
-		panic("daemon: an advert holds plain values only: " + err.Error())
+		panic("daemon: an advert holds only plain values: " + err.Error())
 	}
 	return text
 }

@@ -10,13 +10,13 @@ import (
 
 // The answers of a store. Compare with errors.Is.
 var (
-	ErrTermLost      = errors.New("the term is not held any more")
+	ErrTermLost      = errors.New("the term is no longer held")
 	ErrStaleSeq      = errors.New("sequence number is not newer than the row's")
 	ErrNotRegistered = errors.New("the node is not registered")
-	ErrIDInUse       = errors.New("another live process has this node id")
+	ErrIDInUse       = errors.New("another live process has this node ID")
 	ErrCrowded       = errors.New("the store cannot carry another node with these timings")
 	ErrOtherCluster  = errors.New("the store belongs to a cluster of another name")
-	ErrStoreChanged  = errors.New("the store has become another one since it was read")
+	ErrStoreChanged  = errors.New("the store was replaced since it was read")
 	ErrUnavailable   = errors.New("store unavailable")
 	ErrSchema        = errors.New("store schema does not fit")
 )

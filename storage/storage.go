@@ -530,7 +530,7 @@ func (l Lock) Free() bool { return l.Owner == "" }
 var ErrLocked = errors.New("lock is held by another owner")
 
 // ErrLockLost says that the caller does not hold the lock under that owner and number any more.
-var ErrLockLost = errors.New("lock is not held any more")
+var ErrLockLost = errors.New("lock is no longer held")
 
 // Locker is implemented by stores that have locks. Owner names one acquisition (a UUID), so a repeated Acquire
 // after a lost reply returns the same holding.

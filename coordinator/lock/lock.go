@@ -162,9 +162,9 @@ func (c Config) validate() error {
 	case c.RetryMax < c.RetryMin:
 		return fmt.Errorf("the field RetryMax %v is below RetryMin %v", c.RetryMax, c.RetryMin)
 	case c.Watch > c.Wakeup:
-		return fmt.Errorf("the field Watch %v is above Wakeup %v: an end would be noticed too late", c.Watch, c.Wakeup)
+		return fmt.Errorf("the field Watch %v is above Wakeup %v: the end of a holder would be noticed too late", c.Watch, c.Wakeup)
 	case c.trust() < need:
-		return fmt.Errorf("the field TTL %v is too short: %v of it can be believed in, a renewal every %v that may take %v needs %v",
+		return fmt.Errorf("the field TTL %v is too short: its validity is %v, but a renewal every %v that may take %v needs %v",
 			c.TTL, c.trust(), c.Renew, c.QueryTimeout, need)
 	}
 	return nil
@@ -313,7 +313,7 @@ func (l *Locks) forget(name string) {
 	delete(l.seen, name)
 }
 
-var errLate = fmt.Errorf("%w: the answer came when the lock could not be trusted any more", storage.ErrUnavailable)
+var errLate = fmt.Errorf("%w: the answer came after the lock's validity had ended", storage.ErrUnavailable)
 
 // passes reports whether the error is temporary, so that asking again may help.
 func passes(err error) bool {

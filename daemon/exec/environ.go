@@ -120,7 +120,7 @@ func (c Config) find(path string) (string, error) {
 		case err != nil:
 			return "", fmt.Errorf("chdir %s: %w", c.Dir, cause(err))
 		case !info.IsDir():
-			return "", fmt.Errorf("chdir %s: is no directory", c.Dir)
+			return "", fmt.Errorf("chdir %s: is not a directory", c.Dir)
 		}
 	}
 	name := c.Command[0]

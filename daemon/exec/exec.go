@@ -168,7 +168,7 @@ func (c Config) Validate() error {
 	for _, name := range slices.Sorted(maps.Keys(c.Env)) {
 		switch {
 		case !validEnv.MatchString(name):
-			bad("env %q is no name of an environment variable", name)
+			bad("env %q is not the name of an environment variable", name)
 		case slices.Contains(ownEnv, name):
 			bad("env %s is set by emitd", name)
 		case strings.ContainsRune(c.Env[name], 0):
@@ -178,7 +178,7 @@ func (c Config) Validate() error {
 	for _, name := range c.InheritEnv {
 		switch {
 		case !ValidPattern(name):
-			bad("inherit_env %q is no name of an environment variable, nor the beginning of one with a * behind", name)
+			bad("inherit_env %q is neither the name of an environment variable nor a prefix followed by *", name)
 		case slices.Contains(ownEnv, name):
 			bad("inherit_env %s is set by emitd", name)
 		}

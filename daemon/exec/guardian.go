@@ -54,7 +54,7 @@ func (g *Guardian) Close() error {
 	case <-l.gone:
 		return nil
 	case <-t.C:
-		return errors.New("close guardian: it still waits for processes to end")
+		return errors.New("close guardian: processes are still ending")
 	}
 }
 
@@ -215,7 +215,7 @@ func (l *link) listen() {
 	for lines.Scan() {
 		var a answer
 		if err := json.Unmarshal(lines.Bytes(), &a); err != nil || a.Status == "" {
-			l.log.Error("guardian says what is no answer", "line", lines.Text())
+			l.log.Error("guardian sent a malformed answer", "line", lines.Text())
 			l.kill()
 			break
 		}
@@ -256,7 +256,7 @@ func (l *link) hear(a answer) {
 	case statusStarted:
 		g.begin(a)
 	case statusKilled:
-		l.log.Warn("guardian killed a process group: its assignment's trust was over", "pgid", g.pgid)
+		l.log.Warn("guardian killed a process group: the validity of its assignment had ended", "pgid", g.pgid)
 	case statusExited:
 		close(g.exited)
 	case statusGone, statusFailed, statusLate:
@@ -286,7 +286,7 @@ func (l *link) watchdog() {
 		}
 		switch late, idle := l.overdue(); {
 		case late:
-			l.log.Error("guardian does not answer; it is killed")
+			l.log.Error("guardian does not answer and is killed")
 			l.kill()
 		case idle:
 			l.send(request{Verb: verbPing})
@@ -365,7 +365,7 @@ func (l *link) write(text, rights []byte) {
 		_, err = l.conn.Write(text[n:])
 	}
 	if err != nil {
-		l.log.Error("guardian does not listen; it is killed", "error", err)
+		l.log.Error("guardian does not accept requests and is killed", "error", err)
 		l.kill()
 	}
 }

@@ -447,5 +447,5 @@ func TestAGuardianThatTalksNonsense(t *testing.T) {
 	if _, err := l.ask(context.Background(), request{Verb: verbExtend, Run: 2}); !errors.Is(err, ErrGuardian) {
 		t.Errorf("ask: %v", err)
 	}
-	log.after(t, "guardian says what is no answer")
+	log.after(t, "guardian sent a malformed answer")
 }

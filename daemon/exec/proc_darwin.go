@@ -174,7 +174,7 @@ type target struct {
 	start string
 }
 
-var errOther = errors.New("is not the one that was meant")
+var errOther = errors.New("is another process than expected")
 
 // aim returns the group whose first process has that number and start time.
 func aim(pgid int, start string) (*target, error) {

@@ -281,7 +281,7 @@ func aim(pgid int, start string) (*target, error) {
 	return t, nil
 }
 
-var errOther = errors.New("is not the one that was meant")
+var errOther = errors.New("is another process than expected")
 
 func (t *target) close() {
 	if t.pidfd >= 0 {

@@ -76,7 +76,7 @@ func (r *run) begin(ctx context.Context, guardian *Guardian) error {
 }
 
 // errUntrusted is the failure of a run whose validity ended before the run was cancelled.
-var errUntrusted = errors.New("the assignment's trust is over")
+var errUntrusted = errors.New("the validity of the assignment has ended")
 
 // untrusted waits up to a second for the cancellation that must come when the validity has ended. A
 // process that was stopped may continue here before it has checked its own deadlines.
@@ -228,7 +228,7 @@ func (r *run) interval() time.Duration {
 func (r *run) extended(ctx context.Context, a answer) {
 	r.extending = nil
 	if a.Status == statusUnknown && !r.isGone() {
-		r.lost = fmt.Errorf("%w: it does not know the group", ErrGuardian)
+		r.lost = fmt.Errorf("%w: the group is unknown to it", ErrGuardian)
 		r.signal(unix.SIGKILL)
 	}
 	if r.missed {
@@ -256,7 +256,7 @@ func (r *run) end(ctx context.Context) error {
 	switch last := r.group.last; {
 	case r.lost != nil:
 	case last.Strays > 0:
-		r.log.Warn("processes that had left the command's process group were ended with it", "processes", last.Strays)
+		r.log.Warn("killed processes that had left the command's process group", "processes", last.Strays)
 	case !complete:
 		r.log.Warn("a process that left the command's process group still holds its output: it may run on")
 	}

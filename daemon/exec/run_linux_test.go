@@ -238,7 +238,7 @@ func TestWhatEscapesIsEnded(t *testing.T) {
 						t.Error("Run returned while a process that left the group lives")
 						away.signal(t, unix.SIGKILL)
 					}
-					r.after(t, "processes that had left the command's process group were ended")
+					r.after(t, "killed processes that had left the command's process group")
 				})
 			}
 		}

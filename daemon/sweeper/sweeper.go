@@ -71,7 +71,7 @@ func New(tasks []Task, cfg Config) daemon.Agent {
 	names := map[string]bool{}
 	for _, t := range tasks {
 		if t.Name == "" || t.Every <= 0 || t.Step == nil || names[t.Name] {
-			panic(fmt.Sprintf("sweeper: task %q (every %v) lacks something, or is there twice", t.Name, t.Every))
+			panic(fmt.Sprintf("sweeper: task %q (every %v) is incomplete or duplicated", t.Name, t.Every))
 		}
 		names[t.Name] = true
 	}

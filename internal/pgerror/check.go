@@ -23,7 +23,7 @@ func Check(text string) error {
 		return errors.New("names a file that cannot be read (sslrootcert, sslcert, sslkey)")
 	}
 	if err != nil {
-		return errors.New("is no connection string, want postgres://user:password@host:port/database (special characters in a password percent-encoded) or key=value pairs")
+		return errors.New("is not a valid connection string, want postgres://user:password@host:port/database (special characters in a password percent-encoded) or key=value pairs")
 	}
 	return nil
 }

@@ -146,19 +146,19 @@ type Page struct {
 // The kinds of errors. Compare with errors.Is. The package comment says what each class promises.
 var (
 	ErrNotFound       = errors.New("no such object")
-	ErrExists         = errors.New("the object exists already")
+	ErrExists         = errors.New("the object already exists")
 	ErrChanged        = errors.New("the object is not the one that was read")
 	ErrUnchanged      = errors.New("the object is the known one")
-	ErrUnknownOutcome = errors.New("it is not known whether the write has happened or still will")
+	ErrUnknownOutcome = errors.New("it is not known whether the write was or will be applied")
 	ErrDenied         = errors.New("permission denied")
 	ErrNoBucket       = errors.New("no such bucket")
-	ErrThrottled      = errors.New("the store asks for fewer requests")
+	ErrThrottled      = errors.New("the store requests a lower rate")
 	ErrBudget         = errors.New("the budget of requests is used up")
 	ErrUnavailable    = errors.New("the store is not available")
-	ErrCorrupt        = errors.New("the object is not what was written")
+	ErrCorrupt        = errors.New("the object differs from what was written")
 	ErrKey            = errors.New("not a valid key")
 	ErrTooLarge       = errors.New("the object is too large")
-	ErrUnfit          = errors.New("the store does not keep the contract")
+	ErrUnfit          = errors.New("the store violates the contract")
 )
 
 // certain are the kinds that say a write has not happened and never will.

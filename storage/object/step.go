@@ -60,7 +60,7 @@ func (s *Store) run(ctx context.Context, st step) (*cluster, error) {
 		}
 		guess = false
 	}
-	return nil, fmt.Errorf("%w: another process was first %d times", blob.ErrUnavailable, rounds)
+	return nil, fmt.Errorf("%w: other processes wrote first %d times in a row", blob.ErrUnavailable, rounds)
 }
 
 // pause waits for d, or until another call's attempt has answered this step.
@@ -375,7 +375,7 @@ func (s *Store) judge(w *write, now *view, err error) error {
 		return fmt.Errorf("%w: %w", blob.ErrUnknownOutcome, err) // not yet: send the same bytes again
 	case now.N < w.next.N || now.StoreID != w.next.StoreID || !known:
 		// Another history has replaced this one, or more than keepPast contents have followed.
-		return fmt.Errorf("write the cluster: what became of it cannot be told any more: %s", err.Error())
+		return fmt.Errorf("write the cluster: its outcome can no longer be determined: %s", err.Error())
 	case nonce == w.next.Nonce:
 		w.open = false
 		if now.N == w.next.N {

@@ -100,7 +100,7 @@ func (c Config) names() names {
 func (c Config) pool(dial func(ctx context.Context, network, address string) (net.Conn, error)) (*pgxpool.Config, error) {
 	p, err := pgxpool.ParseConfig(c.URL)
 	if err != nil {
-		return nil, errors.New("store.url is no connection string")
+		return nil, errors.New("store.url is not a valid connection string")
 	}
 	p.MaxConns, p.MinConns = int32(c.MaxConns), 0
 	// CheckConn notices without a round trip that a connection broke while it idled, because the

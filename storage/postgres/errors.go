@@ -26,7 +26,7 @@ func (e *unavailable) Unwrap() []error {
 }
 
 // errNoCounter says that the schema lacks the row that every write updates.
-var errNoCounter = errors.New("the table counter has lost its row: restore the whole schema, or drop it and migrate")
+var errNoCounter = errors.New("the table counter has no row: restore the whole schema, or drop it and migrate")
 
 // Classes and codes of SQLSTATE that decide the kind of an error.
 const (
@@ -100,7 +100,7 @@ func explain(err error, cfg Config) error {
 	case c == codeTooMany:
 		return clean("the server has no connection left: lower store.max_connections or raise the server's max_connections: " + sentence(err))
 	case c == codeCancelled || c == codeLockTimeout:
-		return clean("no answer within the query timeout, something holds a lock: " + sentence(err))
+		return clean("no answer within the query timeout; another session may hold a lock: " + sentence(err))
 	case c == codeSerialization || c == codeDeadlock || c == codeAdminShutdown || c == codeCrashShutdown,
 		strings.HasPrefix(c, classConnection), strings.HasPrefix(c, classNoResources):
 		return clean(sentence(err))
@@ -157,7 +157,7 @@ func denied(err error, cfg Config) error {
 	what := "lacks privileges in schema " + cfg.Schema
 	hint := "grant what emitd migrate get prints (GrantSQL) to it"
 	if _, migrates := errors.AsType[*mayNotMigrate](err); migrates {
-		what = "may not make the tables of schema " + cfg.Schema
+		what = "may not create the tables of schema " + cfg.Schema
 		hint = "run what emitd migrate get prints as a role that may, once; the role of the nodes needs only the grants at its end"
 	}
 	return fmt.Errorf("the role in store.url %s (%s): %s: %w", what, sentence(err), hint, pgerror.Strip(err, cfg.URL))

@@ -51,7 +51,7 @@ func TestWhatOpenSays(t *testing.T) {
 		"no rights": {with(stranger, func(*postgres.Config) {}), nil, "lacks privileges in schema " + good.Schema},
 		"no URL":    {with("postgres", func(c *postgres.Config) { c.URL = "" }), nil, "store.url is empty"},
 		"no text of a URL": {
-			with("postgres", func(c *postgres.Config) { c.URL = "postgres://u:" + secret + "@host:port:/db" }), nil, "no connection string",
+			with("postgres", func(c *postgres.Config) { c.URL = "postgres://u:" + secret + "@host:port:/db" }), nil, "not a valid connection string",
 		},
 		"a schema that is no name": {with("postgres", func(c *postgres.Config) { c.Schema = `x"; drop` }), nil, "store.schema is"},
 		"too few connections":      {with("postgres", func(c *postgres.Config) { c.MaxConns = 3 }), nil, "store.max_connections is 3, want 4 or more"},

@@ -104,7 +104,7 @@ func (s *Store) tellWaiting(ctx context.Context, f daemon.Fence) {
 		m.do("fence_waiting", d, i, f.Generation)
 	})
 	if err != nil && ctx.Err() == nil {
-		s.cfg.Logger.Warn("a stamp waits for a transaction of an earlier run", "fence", f.String(), "error", s.fail("write the event", err))
+		s.cfg.Logger.Warn("a fence stamp waits for a transaction of an earlier run", "fence", f.String(), "error", s.fail("write the event", err))
 	}
 }
 

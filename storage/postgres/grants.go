@@ -28,7 +28,7 @@ func GrantSQL(cfg Config, roles Roles) (string, error) {
 	cfg.URL = "postgres://" // any: only the names count
 	cfg, err := cfg.withDefaults()
 	if err == nil && roles == (Roles{}) {
-		err = errors.New("no role is named")
+		err = errors.New("no role is given")
 	}
 	if err != nil {
 		return "", fmt.Errorf("print the store's grants: %w", err)

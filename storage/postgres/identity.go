@@ -70,7 +70,7 @@ func (s *Store) identify(ctx context.Context, b *beat) error {
 	name := b.id
 	if lost {
 		name = server + "#" + rand.Text()
-		s.cfg.Logger.Warn("the store's rows went back in time, it is another store now: was a backup restored, or lost a crash what was committed?",
+		s.cfg.Logger.Warn("the store's rows went back in time, so it counts as another store now: a backup may have been restored, or a crash may have lost commits",
 			"events_now", b.state.head, "events_seen", b.before[b.id])
 	}
 	var then state

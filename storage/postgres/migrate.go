@@ -124,7 +124,7 @@ func withConn(ctx context.Context, cfg Config, what string, do func(*pgx.Conn, n
 	}
 	cc, err := pgx.ParseConfig(cfg.URL)
 	if err != nil {
-		return fmt.Errorf("%s: store.url is no connection string", what)
+		return fmt.Errorf("%s: store.url is not a valid connection string", what)
 	}
 	cfg.connection(cc, dialer.DialContext)
 	conn, err := pgx.ConnectConfig(ctx, cc)

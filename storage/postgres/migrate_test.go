@@ -236,7 +236,7 @@ func TestMigrateNeedsRights(t *testing.T) {
 	s := newStage(t)
 	cfg := s.bare()
 	cfg.URL = s.user
-	if _, err := postgres.Migrate(context.Background(), cfg, postgres.Version); err == nil || !strings.Contains(err.Error(), "may not make the tables of schema "+cfg.Schema) ||
+	if _, err := postgres.Migrate(context.Background(), cfg, postgres.Version); err == nil || !strings.Contains(err.Error(), "may not create the tables of schema "+cfg.Schema) ||
 		!strings.Contains(err.Error(), "emitd migrate get") || strings.Contains(err.Error(), "grant usage") {
 		t.Errorf("error %v, want what is missing", err)
 	}

@@ -299,13 +299,13 @@ func TestCounterIsGone(t *testing.T) {
 			seq := c.in("select seq from %s.node where name = 'worker'")
 			before := value[int64](t, c.stage, seq)
 			c.exec(t, c.in("delete from %s.counter"))
-			if _, err := c.worker.try(); err == nil || !strings.Contains(err.Error(), "counter has lost its row") {
+			if _, err := c.worker.try(); err == nil || !strings.Contains(err.Error(), "counter has no row") {
 				t.Errorf("the heartbeat: %v", err)
 			}
 			if after := value[int64](t, c.stage, seq); !slow && after != before {
 				t.Errorf("the node's row counts heartbeat %d, want %d", after, before)
 			}
-			if _, err := c.store.Snapshot(context.Background()); err == nil || !strings.Contains(err.Error(), "counter has lost its row") {
+			if _, err := c.store.Snapshot(context.Background()); err == nil || !strings.Contains(err.Error(), "counter has no row") {
 				t.Errorf("the snapshot: %v", err)
 			}
 		})

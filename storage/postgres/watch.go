@@ -99,8 +99,8 @@ func (s *Store) hear(ctx context.Context) {
 		}
 		if deaf == 2 {
 			s.silent.Store(true)
-			s.cfg.Logger.Warn("notifications do not arrive, changes are found at the next heartbeat: "+
-				"is there a transaction pooler before the database? give coordination a direct connection, or set store.notify: poll to keep it so",
+			s.cfg.Logger.Warn("notifications do not arrive, so changes are found at the next heartbeat: "+
+				"a transaction pooler may stand before the database: use a direct connection for the store, or set store.notify: poll to keep the pooler",
 				"channel", s.cfg.names().channel())
 			return
 		}
@@ -109,7 +109,7 @@ func (s *Store) hear(ctx context.Context) {
 		} else {
 			wait = min(2*wait, reconnectCap)
 		}
-		s.cfg.Logger.Debug("the connection for notifications ended, connecting again", "after", wait, "error", s.fail("watch", err))
+		s.cfg.Logger.Debug("the connection for notifications ended; connecting again", "after", wait, "error", s.fail("watch", err))
 		select {
 		case <-ctx.Done():
 		case <-s.calls.Done():

@@ -84,7 +84,7 @@ func (s *Store) explain(err error) error {
 	case lib.SQLITE_READONLY, lib.SQLITE_PERM:
 		return file("cannot be written", "make the file, its -wal and -shm files and its directory writable for this user, on a file system that is not mounted read-only")
 	case lib.SQLITE_CANTOPEN:
-		return file("cannot be opened or created", "make the file and its directory readable and writable for this user (the -wal, -shm and .wake files are made beside it)")
+		return file("cannot be opened or created", "make the file and its directory readable and writable for this user (the -wal, -shm and .wake files are created beside it)")
 	case lib.SQLITE_NOTADB:
 		return file("is not a SQLite database", "give the path of another file, or move this one away")
 	case lib.SQLITE_CORRUPT:
@@ -117,7 +117,7 @@ func (s *Store) locked(err error) error {
 func (s *Store) gone(err error) error {
 	return fmt.Errorf("%w: %w", storage.ErrUnavailable, &FileError{
 		Path: s.cfg.Path, Problem: "is gone", Err: err,
-		Hint: "put it back (it is not created again while processes use it), or stop them all and start anew",
+		Hint: "put it back (it is not created again while processes use it), or stop them all and start again",
 	})
 }
 

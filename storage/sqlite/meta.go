@@ -98,11 +98,11 @@ func (s *Store) adopt(ctx context.Context, st *step) error {
 	switch {
 	case known && !here:
 		st.bury()
-		s.cfg.Logger.WarnContext(ctx, "the host was started anew since the store was used: all its nodes are gone", "path", s.cfg.Path)
+		s.cfg.Logger.WarnContext(ctx, "the host was restarted since the store was last used: all its nodes have ended", "path", s.cfg.Path)
 	case restored:
-		s.cfg.Logger.WarnContext(ctx, "an earlier copy was restored into the database file: it is another store now", "path", s.cfg.Path)
+		s.cfg.Logger.WarnContext(ctx, "an earlier copy was restored into the database file: it counts as another store now", "path", s.cfg.Path)
 	case moved:
-		s.cfg.Logger.WarnContext(ctx, "the database file is a copy, or was moved: it is another store now", "path", s.cfg.Path)
+		s.cfg.Logger.WarnContext(ctx, "the database file is a copy, or was moved: it counts as another store now", "path", s.cfg.Path)
 	}
 	st.c.adopted = true
 	return st.err
@@ -180,5 +180,5 @@ func randomID() string {
 
 var (
 	errReplaced = errors.New("another file is in its place")
-	errForeign  = errors.New("another machine, or another boot of this one, has written the database file since it was opened here: one file serves the processes of one host; give each host a store of its own, or use Postgres")
+	errForeign  = errors.New("another machine, or another boot of this one, has written the database file since it was opened here: one file serves the processes of one host; give each host its own store, or use Postgres")
 )

@@ -108,7 +108,7 @@ func (s *Store) ready(ctx context.Context, c *session, open func(context.Context
 			return nil, err
 		}
 		c = nil
-		s.cfg.Logger.WarnContext(ctx, "the database file was replaced by another one; going on with it", "path", s.cfg.Path)
+		s.cfg.Logger.WarnContext(ctx, "the database file was replaced by another one, which is used now", "path", s.cfg.Path)
 	}
 	c.close()
 	return open(ctx)

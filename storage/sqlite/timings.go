@@ -22,7 +22,7 @@ func newTimings(p metric.MeterProvider) (timings, error) {
 		p = otel.GetMeterProvider()
 	}
 	h, err := p.Meter("github.com/emitd/emitd/storage/sqlite").Float64Histogram("db.client.operation.duration",
-		metric.WithUnit("s"), metric.WithDescription("Duration of calls of the store."),
+		metric.WithUnit("s"), metric.WithDescription("Duration of calls to the cluster store."),
 		metric.WithExplicitBucketBoundaries(0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10))
 	if err != nil {
 		return timings{}, fmt.Errorf("metric db.client.operation.duration: %w", err)

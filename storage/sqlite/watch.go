@@ -63,7 +63,7 @@ func (w *wakeFile) touch(head int64) {
 	}
 	if err != nil {
 		w.failed.Do(func() {
-			w.log.Warn("cannot write the wake file: changes are found at the next heartbeat only", "path", w.path, "error", err)
+			w.log.Warn("cannot write the wake file: changes are found only at the next heartbeat", "path", w.path, "error", err)
 		})
 	}
 }

@@ -31,9 +31,9 @@ func newTelemetry(cfg Config) telemetry {
 	meter := meters.Meter(scope)
 	// The API returns a usable instrument with every error, and the names are constants.
 	restarts, _ := meter.Int64Counter("emitd.daemon.restarts", metric.WithUnit("{restart}"),
-		metric.WithDescription("Attempts of a run that were started again"))
+		metric.WithDescription("Attempts of a run that were restarted"))
 	running, _ := meter.Int64UpDownCounter("emitd.daemon.active", metric.WithUnit("{daemon}"),
-		metric.WithDescription("Agents whose Run was entered and has not returned"))
+		metric.WithDescription("Agents whose Run has been called and has not returned"))
 	return telemetry{tracer: tracers.Tracer(scope), restarts: restarts, running: running}
 }
 

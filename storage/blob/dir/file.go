@@ -191,7 +191,7 @@ func (b *Bucket) at(step string) error {
 }
 
 // errBusy is the error of a call that lost a thousand races.
-var errBusy = fmt.Errorf("%w: other writers were faster a thousand times", blob.ErrUnavailable)
+var errBusy = fmt.Errorf("%w: other writers won a thousand times in a row", blob.ErrUnavailable)
 
 // with adds a cause, if there is one, to a kind.
 func with(kind, cause error) error {

@@ -22,7 +22,7 @@ func ParseURL(raw, emulator string) (Config, error) {
 	}
 	for name, values := range u.Query() {
 		if name != "endpoint" {
-			return Config{}, fmt.Errorf("object store address gs://%s: a parameter is not known: endpoint is", u.Hostname())
+			return Config{}, fmt.Errorf("object store address gs://%s: unknown parameter, want endpoint", u.Hostname())
 		}
 		config.Endpoint = values[len(values)-1]
 	}

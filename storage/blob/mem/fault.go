@@ -25,7 +25,7 @@ const (
 	// blob.ErrChanged.
 	Refused
 
-	// Throttled: the store asks for fewer requests (503). Nothing happens; blob.ErrThrottled
+	// Throttled: the store requests a lower rate (503). Nothing happens; blob.ErrThrottled
 	// with Delay as the time to wait.
 	Throttled
 

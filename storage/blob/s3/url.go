@@ -22,7 +22,7 @@ func ParseURL(raw string) (Config, error) {
 		return Config{}, errors.New("object store address: want s3://bucket/prefix, and behind it ?region=, endpoint=, path_style=, sse= and kms_key=")
 	}
 	if u.User != nil {
-		return Config{}, errors.New("object store address: credentials do not belong into it: use AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or a role")
+		return Config{}, errors.New("object store address: it must not contain credentials: use AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or a role")
 	}
 	config := Config{Bucket: u.Host, Prefix: strings.Trim(u.Path, "/")}
 	for name, values := range u.Query() {
@@ -49,7 +49,7 @@ func (c *Config) set(name, value string) (err error) {
 	case "kms_key":
 		c.KMSKey = value
 	default:
-		err = errors.New("a parameter is not known: region, endpoint, path_style, sse and kms_key are")
+		err = errors.New("unknown parameter, want region, endpoint, path_style, sse or kms_key")
 	}
 	return err
 }

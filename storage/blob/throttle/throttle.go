@@ -210,7 +210,7 @@ func (b *Bucket) overPlan(class Class, left time.Duration, tooLong bool) (turn, 
 	b.count(class, func(s *Stats) { s.OverPlan++ })
 	return turn{}, &blob.Error{
 		Kind: blob.ErrBudget, RetryAfter: left,
-		Err: fmt.Errorf("%d of %d writes of this day are made: raise the writes per day, or wait", b.day.used, b.day.limit),
+		Err: fmt.Errorf("%d of %d writes of this day are used: raise the writes per day, or wait", b.day.used, b.day.limit),
 	}
 }
 

@@ -215,7 +215,7 @@ func (w *writing) look(ctx context.Context, answer Answer) (v blob.Version, agai
 }
 
 // errDiffer is the error if a second read differs from the first.
-var errDiffer = errors.New("the object changed between two looks")
+var errDiffer = errors.New("the object changed between two reads")
 
 // same reads a second time, and reports whether the result is the same.
 func (w *writing) same(ctx context.Context, first Seen) bool {
