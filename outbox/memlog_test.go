@@ -199,7 +199,7 @@ func (c *memCursor) Settle(_ context.Context, outcomes []outbox.Outcome) (emptie
 				continue
 			case outbox.Waiting, outbox.Held:
 				if lane.rows[0].Seq != o.Row.Seq {
-					return fmt.Errorf("message %d is not the first of its lane", o.Row.Seq)
+					return fmt.Errorf("message %d is not the first parked message of its key", o.Row.Seq)
 				}
 				lane.held, lane.attempts, lane.next = o.Kind == outbox.Held, o.Attempts, time.Now().Add(o.RetryIn)
 				continue

@@ -68,7 +68,7 @@ func header(name, value string) error {
 	case len(value) > maxHeaderValue:
 		return fmt.Errorf("has a value of %d bytes, the limit is %d", len(value), maxHeaderValue)
 	case strings.IndexFunc(name, func(r rune) bool { return !strings.ContainsRune(token, r) }) >= 0:
-		return errors.New("has a name with other characters than letters and digits of ASCII and !#$%&'*+-.^_`|~")
+		return errors.New("has a name with characters other than ASCII letters, digits and !#$%&'*+-.^_`|~")
 	case strings.IndexFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) >= 0:
 		return errors.New("has control characters in its value")
 	}
@@ -101,7 +101,7 @@ func Prepare(ctx context.Context, messages []Message) ([]Message, error) {
 		if m.ID == uuid.Nil {
 			id, err := uuid.NewV7()
 			if err != nil {
-				return nil, fmt.Errorf("draw a message id: %w", err)
+				return nil, fmt.Errorf("generate a message ID: %w", err)
 			}
 			m.ID = id
 		}

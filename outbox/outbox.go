@@ -103,7 +103,7 @@ var (
 	// ErrPermanent says that another attempt of this message is useless. The [Policy] decides at once.
 	ErrPermanent = errors.New("permanent")
 	// errUnsendable is the ErrPermanent of a message that no sink can send.
-	errUnsendable = fmt.Errorf("no receiver can be sent this: %w", ErrPermanent)
+	errUnsendable = fmt.Errorf("this message cannot be sent to any receiver: %w", ErrPermanent)
 	// ErrSinkDown says that no message can be delivered now. The circuit breaker stops calls to the sink for
 	// a while, no attempt is counted and no key is parked. A [RetryAfterError] around it sets the shortest
 	// pause.

@@ -109,7 +109,7 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	for _, t := range c.Topics {
 		if t == "" || strings.Contains(strings.TrimSuffix(t, "*"), "*") {
-			bad("topic filter %q: want a name, or a beginning and *", t)
+			bad("topic filter %q: want a name, or a prefix followed by *", t)
 		}
 	}
 	return c, errors.Join(append(errs, c.Retry.validate())...)
@@ -137,7 +137,7 @@ var _ daemon.Agent = (*Relay)(nil)
 func NewRelay(cfg Config) (*Relay, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
-		return nil, fmt.Errorf("make an outbox relay: %w", err)
+		return nil, fmt.Errorf("create an outbox relay: %w", err)
 	}
 	r := &Relay{cfg: cfg, take: newInstruments(cfg), breaker: newBreaker()}
 	r.hooks = newHooks(cfg.Hooks, cfg.Logger, r.take.missed)
@@ -160,7 +160,7 @@ func (r *Relay) Spec() daemon.Spec {
 // relay has replaced it.
 func (r *Relay) Run(ctx context.Context, a *daemon.Assignment) error {
 	if a.Index >= r.cfg.Instances {
-		r.cfg.Logger.Warn("this node relays with fewer instances than the cluster; it gives the unit back", "unit", a.Unit.String(), "instances", r.cfg.Instances)
+		r.cfg.Logger.Warn("this node is configured with fewer instances than the cluster; it releases the unit", "unit", a.Unit.String(), "instances", r.cfg.Instances)
 		return fmt.Errorf("unit %s of %d instances: %w", a.Unit, r.cfg.Instances, daemon.ErrRelease)
 	}
 	ctx, cancel := trusted(ctx)
@@ -179,7 +179,7 @@ func (r *Relay) Run(ctx context.Context, a *daemon.Assignment) error {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case errors.Is(err, ErrMoved):
-			log.Debug("outbox cursor moved; claiming again", "error", err)
+			log.Debug("outbox cursor moved; the relay opens its cursors again", "error", err)
 			if time.Since(began) < firstPause && !sleep(ctx, a.Draining(), firstPause/2+rand.N(firstPause)) {
 				return context.Cause(ctx) // nil if the unit drains
 			}
@@ -217,7 +217,7 @@ func (r *Relay) deposed(a *daemon.Assignment, err error, log *slog.Logger) error
 		return nil
 	}
 	a.Refused(f.Floor)
-	log.Info("outbox relay was overtaken", "error", err)
+	log.Info("outbox relay was replaced by a newer one", "error", err)
 	if f.Resized {
 		return fmt.Errorf("relay %s with %d instances: %w: %w", r.cfg.Name, r.cfg.Instances, daemon.ErrRelease, err)
 	}

@@ -74,12 +74,12 @@ func newInstruments(cfg Config) *instruments {
 	// ignored.
 	bounds := metric.WithExplicitBucketBoundaries(0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60, 300)
 	i.latency, _ = m.Float64Histogram("emitd.outbox.delivery.duration", metric.WithUnit("s"), bounds,
-		metric.WithDescription("From when a message was published, by the log's clock, to when the receiver had it, by this node's. Replays are not among them."))
-	i.publish, _ = m.Float64Histogram("emitd.outbox.publish.duration", metric.WithUnit("s"), bounds, metric.WithDescription("Calls of the sink."))
-	i.sent, _ = m.Int64Counter("messaging.client.sent.messages", metric.WithUnit("{message}"), metric.WithDescription("Messages that a receiver has taken."))
-	i.fences, _ = m.Int64Counter("emitd.outbox.fenced", metric.WithUnit("{relay}"), metric.WithDescription("Relays that were refused because another one owns their shards."))
-	i.polls, _ = m.Int64Counter("emitd.outbox.poll.empty", metric.WithUnit("{poll}"), metric.WithDescription("Looks at the log that found nothing."))
-	i.lost, _ = m.Int64Counter("emitd.outbox.hook.missed", metric.WithUnit("{event}"), metric.WithDescription("Events that a slow hook missed."))
+		metric.WithDescription("Time from publishing a message (the log's clock) to its delivery (this node's clock). Replayed messages are not included."))
+	i.publish, _ = m.Float64Histogram("emitd.outbox.publish.duration", metric.WithUnit("s"), bounds, metric.WithDescription("Duration of calls to the sink."))
+	i.sent, _ = m.Int64Counter("messaging.client.sent.messages", metric.WithUnit("{message}"), metric.WithDescription("Messages that a receiver has accepted."))
+	i.fences, _ = m.Int64Counter("emitd.outbox.fenced", metric.WithUnit("{relay}"), metric.WithDescription("Relays that were fenced because another relay owns their shards."))
+	i.polls, _ = m.Int64Counter("emitd.outbox.poll.empty", metric.WithUnit("{poll}"), metric.WithDescription("Reads of the log that found nothing."))
+	i.lost, _ = m.Int64Counter("emitd.outbox.hook.missed", metric.WithUnit("{event}"), metric.WithDescription("Events that were dropped because a hook was too slow."))
 	i.gauges(m)
 	return i
 }
@@ -90,13 +90,13 @@ func (i *instruments) gauges(m metric.Meter) {
 		c, _ := m.Int64ObservableUpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(about))
 		return c
 	}
-	pending := count("emitd.outbox.pending", "{message}", "Messages that are not delivered, at most 10,000 of them counted.")
-	delayed := count("emitd.outbox.delayed", "{message}", "Messages that the log holds back until their time, at most 10,000 of them counted.")
-	dead := count("emitd.outbox.dead", "{message}", "Messages that were given up and kept.")
-	parked := count("emitd.outbox.parked", "{key}", "Keys that wait after a failure.")
-	retained := count("emitd.outbox.retained.size", "By", "What the log takes on disk.")
-	ahead := count("emitd.outbox.partitions", "{partition}", "Partitions that are ready to be written.")
-	oldest, _ := m.Float64ObservableGauge("emitd.outbox.oldest.age", metric.WithUnit("s"), metric.WithDescription("Age of the oldest message that is not delivered."))
+	pending := count("emitd.outbox.pending", "{message}", "Messages that are not delivered yet; counting stops at 10,000.")
+	delayed := count("emitd.outbox.delayed", "{message}", "Delayed messages that are not due yet; counting stops at 10,000.")
+	dead := count("emitd.outbox.dead", "{message}", "Dead letters: messages that are tried no more and kept.")
+	parked := count("emitd.outbox.parked", "{key}", "Parked keys: keys whose first message waits for another attempt or for an operator.")
+	retained := count("emitd.outbox.retained.size", "By", "Size of the log on disk.")
+	ahead := count("emitd.outbox.partitions", "{partition}", "Partitions that are ready for new messages.")
+	oldest, _ := m.Float64ObservableGauge("emitd.outbox.oldest.age", metric.WithUnit("s"), metric.WithDescription("Age of the oldest message that is not delivered yet."))
 	i.observe, _ = m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 		s := i.stats.Load()
 		if s == nil {
@@ -250,7 +250,7 @@ func (r *Relay) sample(ctx context.Context, a *daemon.Assignment, log *slog.Logg
 		for more := true; more; more = sleep(ctx, nil, sampleEvery) {
 			all, err := op.Stats(ctx, r.cfg.Name)
 			if err != nil && !errors.Is(err, context.Canceled) {
-				log.Debug("outbox is not measured", "error", err)
+				log.Debug("cannot read the outbox's statistics", "error", err)
 			}
 			for _, s := range all {
 				r.take.stats.Store(&s)

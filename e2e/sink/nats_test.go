@@ -207,8 +207,8 @@ func TestNATSErrors(t *testing.T) {
 		says   string
 	}{
 		{name: "no stream", change: func(r *outbox.Row) { r.Topic = "nowhere" }, kind: outbox.ErrPermanent, says: "no stream has this subject"},
-		{name: "no subject", change: func(r *outbox.Row) { r.Topic = "a..b" }, kind: outbox.ErrPermanent, says: "is no subject"},
-		{name: "wildcard", change: func(r *outbox.Row) { r.Topic = "orders.*" }, kind: outbox.ErrPermanent, says: "is no subject"},
+		{name: "no subject", change: func(r *outbox.Row) { r.Topic = "a..b" }, kind: outbox.ErrPermanent, says: "is not a valid subject"},
+		{name: "wildcard", change: func(r *outbox.Row) { r.Topic = "orders.*" }, kind: outbox.ErrPermanent, says: "is not a valid subject"},
 		{name: "too large", opts: server.Options{MaxPayload: 4096}, change: func(r *outbox.Row) { r.Payload = make([]byte, 5000) }, kind: outbox.ErrPermanent, says: "maximum payload"},
 		{name: "other stream", cfg: nats.Config{Stream: "OTHER"}, kind: outbox.ErrPermanent, says: "not of the stream OTHER"},
 		{name: "stream of the fence is missing", cfg: nats.Config{Stream: "OTHER", Fence: true}, kind: outbox.ErrSinkDown, says: "there is no stream OTHER"},
@@ -257,12 +257,12 @@ func TestNATSComesBack(t *testing.T) {
 func TestNATSConfig(t *testing.T) {
 	t.Parallel()
 	for want, cfg := range map[string]nats.Config{
-		"url is empty":         {},
-		"fence needs":          {URL: "nats://x", Fence: true},
-		"must not be negative": {URL: "nats://x", Parallel: -1},
-		"is no subject":        {URL: "nats://x", FenceSubject: "a.*"},
-		"nats: ":               {URL: "nats://u:hunter2@[::1", NKey: ""},
-		"read nkey":            {URL: "nats://x", NKey: "/does/not/exist"},
+		"url is empty":           {},
+		"fence needs":            {URL: "nats://x", Fence: true},
+		"must not be negative":   {URL: "nats://x", Parallel: -1},
+		"is not a valid subject": {URL: "nats://x", FenceSubject: "a.*"},
+		"nats: ":                 {URL: "nats://u:hunter2@[::1", NKey: ""},
+		"read nkey":              {URL: "nats://x", NKey: "/does/not/exist"},
 	} {
 		if _, err := nats.New(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%v, want …%s…", err, want)

@@ -75,7 +75,7 @@ func (c *cursor) witness() witness {
 func (c *cursor) Advance(ctx context.Context, to outbox.Mark, outcomes []outbox.Outcome) error {
 	m, ok := to.(mark)
 	if !ok || m.cursor != c {
-		return c.explain("advance", errors.New("the mark is not of this cursor"))
+		return c.explain("advance", errors.New("the mark belongs to another cursor"))
 	}
 	ctx, cancel := c.log.bounded(ctx)
 	defer cancel()
@@ -105,7 +105,7 @@ func (c *cursor) Advance(ctx context.Context, to outbox.Mark, outcomes []outbox.
 // position for several rows, they become one row.
 func (c *cursor) move(q *query, to []position) (moved []part, w witness, err error) {
 	if len(to) > 1 && len(to) != len(c.stored) {
-		return nil, w, errors.New("the mark is older than what is stored") // rows have been merged since
+		return nil, w, errors.New("the mark is older than the stored position") // rows have been merged since
 	}
 	for i, p := range c.stored {
 		at := to[min(i, len(to)-1)]

@@ -48,7 +48,7 @@ func hintOf(code string, c Config) string {
 	case "42P01", "3F000", "42703", "42883": // no table, schema, column, function
 		return hintMigrate
 	case "42501":
-		return fmt.Sprintf("the role lacks privileges in schema %s: grant what emitd migrate get --outbox prints at its end (postgres.GrantSQL); to make tables, run it as a role that may", c.Schema)
+		return fmt.Sprintf("the role lacks privileges in schema %s: grant what emitd migrate get --outbox prints at its end (postgres.GrantSQL); to create tables, run it as a role that may", c.Schema)
 	case "28P01", "28000":
 		return "the server refuses the user or password"
 	case "3D000":
@@ -60,7 +60,7 @@ func hintOf(code string, c Config) string {
 	case "53300":
 		return "the server has no connection left: lower outbox.max_connections or raise the server's max_connections"
 	case "57014", "55P03":
-		return "no answer within the query timeout, something holds a lock"
+		return "no answer within the query timeout; another session may hold a lock"
 	case "23514":
 		return "the log has no partition for the next id: run the sweeper (emitd serve, or Log.Sweep)"
 	case "40P01":

@@ -45,7 +45,7 @@ func (n names) privileged() []string {
 func GrantSQL(cfg Config, roles Roles) (string, error) {
 	cfg, err := cfg.withDefaults()
 	if err == nil && roles == (Roles{}) {
-		err = errors.New("no role is named")
+		err = errors.New("no role is given")
 	}
 	if err != nil {
 		return "", fmt.Errorf("print the outbox's grants: %w", err)

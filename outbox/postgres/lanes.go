@@ -38,7 +38,7 @@ func (c *cursor) leave(q *query, outcomes []outbox.Outcome) error {
 	first := map[ranges.Lane]outbox.Outcome{} // the last outcome of each lane's first message
 	for _, o := range outcomes {
 		if o.Row.Shard < c.Lo || o.Row.Shard > c.Hi {
-			return fmt.Errorf("message %d of shard %d is not in what is advanced over", o.Row.Seq, o.Row.Shard)
+			return fmt.Errorf("message %d of shard %d is outside the range or position being stored", o.Row.Seq, o.Row.Shard)
 		}
 		at := ranges.LaneOf(o.Row)
 		switch o.Kind {
@@ -53,7 +53,7 @@ func (c *cursor) leave(q *query, outcomes []outbox.Outcome) error {
 			// The lane may be gone because an operator emptied it. Then it is created again and is due at once.
 			behind.add(at, outbox.Outcome{})
 		default:
-			return fmt.Errorf("message %d is %q, which is no outcome", o.Row.Seq, o.Kind)
+			return fmt.Errorf("message %d has %q, which is not an outcome", o.Row.Seq, o.Kind)
 		}
 		parked, solos, keys = append(parked, o.Row.Seq), append(solos, at.Solo), append(keys, at.Key)
 	}
@@ -208,7 +208,7 @@ func (c *cursor) settle(q *query, outcomes []outbox.Outcome) (emptied []string, 
 		case outbox.Behind:
 			continue
 		default:
-			return nil, fmt.Errorf("message %d is %q, which is no outcome", o.Row.Seq, o.Kind)
+			return nil, fmt.Errorf("message %d has %q, which is not an outcome", o.Row.Seq, o.Kind)
 		}
 		gone = append(gone, o.Row.Seq)
 	}
@@ -255,7 +255,7 @@ func (c *cursor) keep(q *query, stay []outbox.Outcome) error {
 	wrong := q.number(`select p.id from unnest($2::bigint[]) l (id) `+parkedOne+`
 		where p.shard not between $3 and $4 or `+notFirst+` limit 1`, c.claim.Subscription, seqs, c.Lo, c.Hi)
 	if wrong != 0 {
-		return fmt.Errorf("message %d waits, but is not the first of a lane of the shards", wrong)
+		return fmt.Errorf("message %d is not the first parked message of a key in this range", wrong)
 	}
 	return q.err
 }

@@ -143,7 +143,7 @@ func withConn(ctx context.Context, cfg Config, what string, do func(*pgx.Conn, C
 	}
 	cc, err := pgx.ParseConfig(cfg.URL)
 	if err != nil {
-		return fmt.Errorf("%s: outbox.url is no connection string", what)
+		return fmt.Errorf("%s: outbox.url is not a valid connection string", what)
 	}
 	cc.DialFunc, cc.ConnectTimeout = dialer.DialContext, cfg.QueryTimeout
 	cc.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
@@ -176,7 +176,7 @@ func checkSchema(ctx context.Context, q pgschema.Querier, cfg Config) error {
 		return fmt.Errorf("%w: the table %s is missing", outbox.ErrSchema, n.table("outbox"))
 	}
 	if err == nil && cache != 1 {
-		err = fmt.Errorf("%w: the sequence %s has a cache, by which keys lose their order: alter sequence %[2]s cache 1", outbox.ErrSchema, n.table("outbox_id"))
+		err = fmt.Errorf("%w: the sequence %s has a cache, so keys would lose their order: run alter sequence %[2]s cache 1", outbox.ErrSchema, n.table("outbox_id"))
 	}
 	return err
 }

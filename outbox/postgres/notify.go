@@ -71,7 +71,7 @@ func (l *Log) listenOn() {
 		if l.ctx.Err() != nil {
 			return
 		}
-		l.cfg.Logger.Debug("outbox relays poll until notifications can be heard again", "error", l.cfg.explain("listen", err))
+		l.cfg.Logger.Debug("outbox relays poll until notifications arrive again", "error", l.cfg.explain("listen", err))
 		if time.Since(began) > time.Minute {
 			pause = firstPause
 		}

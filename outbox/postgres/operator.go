@@ -47,7 +47,7 @@ func (l *Log) Retry(ctx context.Context, subscription string, seqs ...int64) (n 
 		n = int(q.exec(wake+`exists (select from ~outbox_parked p
 			where p.subscription = $1 and p.id = any($2) and p.shard = n.shard and p.lane = n.key and p.solo = n.solo)`, subscription, seqs))
 		if n += q.putBack(subscription, seqs); n == 0 && q.err == nil {
-			return fmt.Errorf("messages %v that wait or are dead: %w", seqs, outbox.ErrNotFound)
+			return fmt.Errorf("parked or dead messages %v: %w", seqs, outbox.ErrNotFound)
 		}
 		return nil
 	})

@@ -203,7 +203,7 @@ func (c Config) withDefaults() (Config, error) {
 		bad("outbox.query_timeout is %v, want 10ms or more", c.QueryTimeout)
 	}
 	if c.MaxRetained < 0 {
-		bad("outbox.max_retained is %d, want 0 (no bound) or more", c.MaxRetained)
+		bad("outbox.max_retained is %d, want 0 (no limit) or more", c.MaxRetained)
 	}
 	return c, errors.Join(errs...)
 }
@@ -246,7 +246,7 @@ func (c Config) connection(cc *pgx.ConnConfig, pooled bool) {
 func (c Config) pool(connected func(context.Context, *pgx.Conn) error) (*pgxpool.Config, error) {
 	p, err := pgxpool.ParseConfig(c.URL)
 	if err != nil {
-		return nil, errors.New("outbox.url is no connection string")
+		return nil, errors.New("outbox.url is not a valid connection string")
 	}
 	p.MaxConns, p.MinConns = int32(c.MaxConns), 0 // validated
 	p.ShouldPing = func(_ context.Context, idle pgxpool.ShouldPingParams) bool {

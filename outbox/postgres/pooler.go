@@ -153,7 +153,7 @@ func (l *Log) connect(ctx context.Context, behindPooler bool) error {
 func (l *Log) open(ctx context.Context) error {
 	cc, err := pgx.ParseConfig(l.cfg.URL)
 	if err != nil {
-		return errors.New("outbox.url is no connection string")
+		return errors.New("outbox.url is not a valid connection string")
 	}
 	if cc.DefaultQueryExecMode != pgx.QueryExecModeCacheStatement {
 		return l.connect(ctx, true)
@@ -164,6 +164,6 @@ func (l *Log) open(ctx context.Context) error {
 	if err := l.connect(ctx, true); err != nil {
 		return err
 	}
-	l.cfg.Logger.InfoContext(ctx, "the outbox's database is behind a pooler that hands sessions around: relays poll, and statements are planned each time")
+	l.cfg.Logger.InfoContext(ctx, "the outbox's database is behind a transaction pooler: relays poll instead of listening, and statements are planned each time")
 	return nil
 }

@@ -34,7 +34,7 @@ type Publisher struct {
 func New(pool *pgxpool.Pool, cfg Config) (*Publisher, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
-		return nil, fmt.Errorf("make an outbox publisher: %w", err)
+		return nil, fmt.Errorf("create an outbox publisher: %w", err)
 	}
 	return &Publisher{cfg: cfg, names: cfg.names(), herald: newHerald(pool, cfg)}, nil
 }

@@ -214,6 +214,6 @@ func (l *Log) tend(ctx context.Context) {
 		return nil
 	})
 	if err != nil && ctx.Err() == nil {
-		l.cfg.Logger.WarnContext(ctx, "the outbox's partitions could not be made ahead", "error", l.cfg.explain("extend the outbox", err))
+		l.cfg.Logger.WarnContext(ctx, "cannot create the outbox's partitions ahead", "error", l.cfg.explain("extend the outbox", err))
 	}
 }

@@ -20,7 +20,7 @@ func Range(name string) (outbox.Range, error) {
 		r.Hi, err = strconv.Atoi(hi)
 	}
 	if err != nil || r.Lo < 0 || r.Hi < r.Lo || r.Hi >= outbox.Shards {
-		return outbox.Range{}, fmt.Errorf("%q is no range of the shards 0-%d", name, outbox.Shards-1)
+		return outbox.Range{}, fmt.Errorf("%q is not a range of the shards 0-%d", name, outbox.Shards-1)
 	}
 	return r, nil
 }

@@ -196,7 +196,7 @@ func (c *cursor) behind(from int64) []part {
 func (c *cursor) Advance(ctx context.Context, to outbox.Mark, outcomes []outbox.Outcome) error {
 	m, ok := to.(mark)
 	if !ok || m.cursor != c {
-		return c.explain("advance", errors.New("the mark is not of this cursor"))
+		return c.explain("advance", errors.New("the mark belongs to another cursor"))
 	}
 	ctx, cancel := c.log.bounded(ctx)
 	defer cancel()

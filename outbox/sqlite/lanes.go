@@ -13,7 +13,7 @@ import (
 // stored.
 func (c *cursor) leave(q *query, o outbox.Outcome, pos int64) error {
 	if o.Row.Seq > pos || o.Row.Shard < c.Lo || o.Row.Shard > c.Hi {
-		return fmt.Errorf("message %d of shard %d is not in what is advanced over", o.Row.Seq, o.Row.Shard)
+		return fmt.Errorf("message %d of shard %d is outside the range or position being stored", o.Row.Seq, o.Row.Shard)
 	}
 	sub, at := c.claim.Subscription, ranges.LaneOf(o.Row)
 	switch o.Kind {
@@ -30,7 +30,7 @@ func (c *cursor) leave(q *query, o outbox.Outcome, pos int64) error {
 		q.exec(`INSERT OR IGNORE INTO ~outbox_lane (subscription, shard, key, solo, next_at) VALUES (?, ?, ?, ?, ?)`,
 			sub, at.Shard, at.Key, at.Solo, nanos(q.now))
 	default:
-		return fmt.Errorf("message %d is %q, which is no outcome", o.Row.Seq, o.Kind)
+		return fmt.Errorf("message %d has %q, which is not an outcome", o.Row.Seq, o.Kind)
 	}
 	// After a replay the message may be there already.
 	q.exec(`INSERT OR IGNORE INTO ~outbox_parked (subscription, id, shard, solo, parked_at, created_at, `+bodyColumns+`)
@@ -136,7 +136,7 @@ func (c *cursor) settle(q *query, outcomes []outbox.Outcome) (emptied []string, 
 			emptied, err = c.release(q, o, emptied)
 		case outbox.Waiting, outbox.Held, outbox.Behind:
 		default:
-			err = fmt.Errorf("message %d is %q, which is no outcome", o.Row.Seq, o.Kind)
+			err = fmt.Errorf("message %d has %q, which is not an outcome", o.Row.Seq, o.Kind)
 		}
 		if err != nil || q.err != nil {
 			return nil, errors.Join(err, q.err)
@@ -184,7 +184,7 @@ func (c *cursor) keep(q *query, o outbox.Outcome) error {
 	if _, found, err := c.find(q, o.Row.Seq); !found {
 		return err
 	}
-	return fmt.Errorf("message %d is %s, but is not the first of its lane", o.Row.Seq, o.Kind)
+	return fmt.Errorf("message %d is %s, but is not the first parked message of its key", o.Row.Seq, o.Kind)
 }
 
 // find returns the lane of a message of this range.

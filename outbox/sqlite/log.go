@@ -38,7 +38,7 @@ var (
 func Open(ctx context.Context, cfg Config) (*Log, error) {
 	cfg, err := cfg.withDefaults()
 	if err == nil && (cfg.Path == "" || cfg.Path == ":memory:") {
-		err = fmt.Errorf("the path of the database file is %q: relays and callers need a file to meet in", cfg.Path)
+		err = fmt.Errorf("the path of the database file is %q: want a file that relays and callers share", cfg.Path)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open the outbox: %w", err)

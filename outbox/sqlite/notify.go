@@ -89,7 +89,7 @@ func (l *Log) watchFile() {
 			s = nil
 		}
 		if err != nil && !sqlitefile.IsBusy(err) && l.ctx.Err() == nil {
-			l.cfg.Logger.Debug("outbox relays poll until the file can be watched again", "file", l.cfg.Path, "error", err)
+			l.cfg.Logger.Debug("outbox relays poll until the database file can be watched again", "file", l.cfg.Path, "error", err)
 		}
 		select {
 		case <-tick.C:

@@ -55,7 +55,7 @@ func (l *Log) Retry(ctx context.Context, subscription string, seqs ...int64) (n 
 			}
 		}
 		if n = len(lanes) + dead; n == 0 && q.err == nil {
-			return fmt.Errorf("messages %v that wait or are dead: %w", seqs, outbox.ErrNotFound)
+			return fmt.Errorf("parked or dead messages %v: %w", seqs, outbox.ErrNotFound)
 		}
 		return nil
 	})

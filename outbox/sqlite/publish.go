@@ -28,7 +28,7 @@ type Publisher struct {
 func New(db *sql.DB, cfg Config) (*Publisher, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
-		return nil, fmt.Errorf("make an outbox publisher: %w", err)
+		return nil, fmt.Errorf("create an outbox publisher: %w", err)
 	}
 	return &Publisher{cfg: cfg, herald: newHerald(db, cfg)}, nil
 }
@@ -52,7 +52,7 @@ type Execer interface {
 // BEGIN IMMEDIATE.
 func (p *Publisher) Publish(ctx context.Context, tx Execer, messages ...outbox.Message) error {
 	if _, handle := tx.(*sql.DB); handle {
-		return errors.New("publish: this is a handle, not a transaction: begin one, or use InTx")
+		return errors.New("publish: this is a database handle, not a transaction: begin one, or use InTx")
 	}
 	messages, err := outbox.Prepare(ctx, messages)
 	if err != nil || len(messages) == 0 {
@@ -143,7 +143,7 @@ func (t *Tx) Savepoint(ctx context.Context, fn func() error) (err error) {
 		return err
 	}
 	if err := run("SAVEPOINT "); err != nil {
-		return explain("make a savepoint", "", err)
+		return explain("create a savepoint", "", err)
 	}
 	if err := fn(); err != nil {
 		t.published = t.published[:before]

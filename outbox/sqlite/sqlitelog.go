@@ -145,7 +145,7 @@ func (c Config) withDefaults() (Config, error) {
 		bad("outbox.watch_interval is %v, want 1ms or more, or negative", c.WatchInterval)
 	}
 	if c.MaxRetained < 0 {
-		bad("outbox.max_retained is %d, want 0 (no bound) or more", c.MaxRetained)
+		bad("outbox.max_retained is %d, want 0 (no limit) or more", c.MaxRetained)
 	}
 	return c, errors.Join(errs...)
 }

@@ -19,7 +19,7 @@ func Listing(f outbox.Filter) (outbox.Filter, error) {
 	switch f.Kind {
 	case "", outbox.Waiting, outbox.Held, outbox.Behind, outbox.Dead:
 	default:
-		return f, fmt.Errorf("%q is not what is kept, want %q, %q, %q or %q", f.Kind, outbox.Waiting, outbox.Held, outbox.Behind, outbox.Dead)
+		return f, fmt.Errorf("%q is not a kind of stored message, want %q, %q, %q or %q", f.Kind, outbox.Waiting, outbox.Held, outbox.Behind, outbox.Dead)
 	}
 	if f.Limit < 0 {
 		return f, errors.New("the limit is negative")

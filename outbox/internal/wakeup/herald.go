@@ -67,7 +67,7 @@ func (h *Herald) Committed(messages []outbox.Message) {
 	select {
 	case h.told <- messages:
 	default:
-		h.cfg.Logger.Warn("outbox hook is too slow; it missed a commit", "hook", "OnPublished", "messages", len(messages))
+		h.cfg.Logger.Warn("outbox hook is too slow; a commit was not passed to it", "hook", "OnPublished", "messages", len(messages))
 	}
 }
 

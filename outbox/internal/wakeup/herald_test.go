@@ -85,7 +85,7 @@ func TestHookThatHangs(t *testing.T) {
 			h.Committed(message("t"))
 		}
 		synctest.Wait()
-		if n := rings.Load(); n == 0 || !strings.Contains(log.String(), "missed a commit") {
+		if n := rings.Load(); n == 0 || !strings.Contains(log.String(), "a commit was not passed") {
 			t.Errorf("%d rings, logged %q", n, log.String())
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)

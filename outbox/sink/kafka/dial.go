@@ -43,7 +43,7 @@ func (d *dialer) options() []kgo.Opt {
 	return []kgo.Opt{kgo.DialTLSConfig(nil), kgo.Dialer(d.connect)}
 }
 
-var errSilent = errors.New("the broker was silent a moment ago")
+var errSilent = errors.New("the broker did not answer a moment ago")
 
 // connect is the dial function of the clients. Its error for a silent broker makes a client look for
 // another broker; a timeout error would make it try the same one again.

@@ -239,7 +239,7 @@ func codecOf(name string) (kgo.CompressionCodec, error) {
 	case "zstd":
 		return kgo.ZstdCompression(), nil
 	}
-	return kgo.CompressionCodec{}, fmt.Errorf("compression %q is none of none, gzip, snappy, lz4, zstd", name)
+	return kgo.CompressionCodec{}, fmt.Errorf("compression is %q, want none, gzip, snappy, lz4 or zstd", name)
 }
 
 func (a SASL) mechanism() (sasl.Mechanism, error) {
@@ -257,7 +257,7 @@ func (a SASL) mechanism() (sasl.Mechanism, error) {
 	case "scram-sha-512":
 		return scram.Auth{User: user, Pass: password}.AsSha512Mechanism(), nil
 	}
-	return nil, fmt.Errorf("sasl.mechanism %q is none of plain, scram-sha-256, scram-sha-512", a.Mechanism)
+	return nil, fmt.Errorf("sasl.mechanism is %q, want plain, scram-sha-256 or scram-sha-512", a.Mechanism)
 }
 
 // Close closes the connections. Records in flight fail.

@@ -14,7 +14,7 @@ import (
 )
 
 // errAborted is the error of rows whose transaction was aborted because of another row.
-var errAborted = errors.New("the transaction was aborted on another message's account")
+var errAborted = errors.New("the transaction was aborted because of another message")
 
 // producer owns a transactional ID. It has one transaction at a time.
 type producer struct {

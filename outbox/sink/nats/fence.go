@@ -119,7 +119,7 @@ func (s *Sink) newest(ctx context.Context, subject string) (marker, error) {
 	}
 	epoch, err := strconv.ParseInt(msg.Header.Get(sink.Generation), 10, 64)
 	if err != nil {
-		return marker{}, sink.Down("fence", fmt.Errorf("%s holds something that is no marker of ours", subject))
+		return marker{}, sink.Down("fence", fmt.Errorf("the subject %s holds a message that is not a fence marker", subject))
 	}
 	return marker{subject: subject, epoch: epoch, sequence: msg.Sequence}, nil
 }

@@ -134,7 +134,7 @@ func (s *Sink) options() ([]nats.Option, error) {
 	case address.List(string(c.URL)) != nil:
 		return nil, fmt.Errorf("url %w", address.List(string(c.URL)))
 	case c.Fence && c.Stream == "":
-		return nil, errors.New("fence needs the stream that has the markers and the messages")
+		return nil, errors.New("fence needs stream: the stream with the markers and the messages")
 	case c.Timeout < 0 || c.Parallel < 0:
 		return nil, errors.New("timeout and parallel must not be negative")
 	}
@@ -146,7 +146,7 @@ func (s *Sink) options() ([]nats.Option, error) {
 		c.FenceSubject = "emitd.fence"
 	}
 	if !valid(c.FenceSubject) {
-		return nil, fmt.Errorf("fence_subject %q is no subject", c.FenceSubject)
+		return nil, fmt.Errorf("fence_subject %q is not a valid subject", c.FenceSubject)
 	}
 	if c.Name == "" {
 		c.Name = "emitd"

@@ -25,7 +25,7 @@ const (
 // publish publishes one row and waits for the acknowledgement.
 func (s *Sink) publish(ctx context.Context, d outbox.Delivery, row outbox.Row) error {
 	if !valid(row.Topic) {
-		return sink.Permanent("publish: the topic %.80q is no subject", row.Topic)
+		return sink.Permanent("publish: the topic %.80q is not a valid subject", row.Topic)
 	}
 	if !s.cfg.Fence {
 		return s.send(ctx, d, row)
@@ -122,7 +122,7 @@ func (s *Sink) classify(ctx context.Context, subject string, err error) error {
 	case api != nil && int(api.ErrorCode) == codeTooLarge:
 		return sink.Permanent("%s: %w", what, err)
 	case api != nil && int(api.ErrorCode) == codeOtherStream:
-		return sink.Permanent("%s: the subject is not of the stream %s: %w", what, s.cfg.Stream, err)
+		return sink.Permanent("%s: the subject does not belong to the stream %s: %w", what, s.cfg.Stream, err)
 	case api != nil && api.Code == 503 && (s.cfg.Stream != "" || int(api.ErrorCode) != codeFull):
 		return sink.Down(what, err)
 	case api != nil:

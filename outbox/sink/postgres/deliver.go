@@ -178,7 +178,7 @@ func (s *Sink) inTx(ctx context.Context, what string, f func(ctx context.Context
 	ctx, cancel := sink.Limit(ctx, sink.Deadline{What: "the database", After: s.cfg.Timeout})
 	defer cancel()
 	if err := s.prepare(ctx); err != nil {
-		return classify(ctx, "make the tables", err)
+		return classify(ctx, "create the tables", err)
 	}
 	for attempt := 1; ; attempt++ {
 		err := s.once(ctx, what, f)

@@ -117,7 +117,7 @@ func New(ctx context.Context, cfg Config) (*Sink, error) {
 	}
 	pc, err := pgxpool.ParseConfig(string(cfg.URL))
 	if err != nil {
-		return nil, errors.New("postgres sink: url is no connection string")
+		return nil, errors.New("postgres sink: url is not a valid connection string")
 	}
 	pc.MaxConns = int32(min(s.cfg.Connections, 1000)) // bounded
 	if pc.ConnConfig.RuntimeParams["application_name"] == "" {
@@ -160,7 +160,7 @@ func (s *Sink) configure() error {
 	}
 	for _, m := range parameter.FindAllStringSubmatch(c.Statement, -1) {
 		if !slices.Contains(parameters, m[1]) {
-			return fmt.Errorf("the statement names @%s, which is none of %s", m[1], strings.Join(parameters, ", "))
+			return fmt.Errorf("the statement names @%s, want one of %s", m[1], strings.Join(parameters, ", "))
 		}
 	}
 	c.Timeout = sink.Default(c.Timeout, 30*time.Second)

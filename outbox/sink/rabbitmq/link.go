@@ -170,7 +170,7 @@ func (l *link) blocked() string { return *l.alarm.Load() }
 func (l *link) close() { _ = l.conn.CloseDeadline(time.Now().Add(time.Second)) }
 
 // errNack is the broker's refusal, which has no reason.
-var errNack = errors.New("the broker refused it (nack): the queue may be full, or fail")
+var errNack = errors.New("the broker refused the message (nack): the queue may be full or failing")
 
 // publish publishes a message and waits for the broker's confirmation. A returned message is confirmed as
 // well; then returned says why it came back.

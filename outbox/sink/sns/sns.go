@@ -78,7 +78,7 @@ func New(ctx context.Context, cfg Config) (*Sink, error) {
 	case cfg.Timeout < 0 || cfg.Parallel < 0:
 		return nil, errors.New("sns: timeout and parallel must not be negative")
 	case !strings.HasPrefix(cfg.ARN, "arn:") && cfg.ARN != "{topic}":
-		return nil, fmt.Errorf("sns: arn %q is no ARN", cfg.ARN)
+		return nil, fmt.Errorf("sns: arn %q is not a valid ARN", cfg.ARN)
 	}
 	cfg.Timeout = sink.Default(cfg.Timeout, 30*time.Second)
 	if cfg.Parallel == 0 {
@@ -100,7 +100,7 @@ func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
 	for i, row := range d.Rows {
 		messages[i] = amazon.NewMessage(d, row, amazon.MaxBytes)
 		if arn := s.target(row); messages[i].Err == nil && !strings.HasPrefix(arn, "arn:") {
-			messages[i].Err = sink.Permanent("publish: the topic %.80q is no ARN", arn)
+			messages[i].Err = sink.Permanent("publish: the topic %.80q is not a valid ARN", arn)
 		}
 	}
 	b := amazon.Batches{Parallel: s.cfg.Parallel, Bytes: amazon.MaxBytes, Target: s.target, Send: func(ctx context.Context, rows []int) []error {

@@ -149,7 +149,7 @@ func (s *Sink) configure() error {
 		c.Mode = Binary
 	}
 	if !slices.Contains([]Mode{Binary, Structured, Batch}, c.Mode) {
-		return fmt.Errorf("mode %q is none of binary, structured, batch", c.Mode)
+		return fmt.Errorf("mode is %q, want binary, structured or batch", c.Mode)
 	}
 	for i, secret := range c.Secrets {
 		key, err := decodeSecret(secret)
@@ -160,7 +160,7 @@ func (s *Sink) configure() error {
 	}
 	for _, code := range c.DownOn {
 		if code < 400 || code > 599 {
-			return fmt.Errorf("down_on: %d is no failure of HTTP", code)
+			return fmt.Errorf("down_on: %d is not an HTTP error status", code)
 		}
 	}
 	if c.Timeout < 0 || c.Parallel < 0 || c.BatchRows < 0 || c.BatchBytes < 0 {
@@ -290,7 +290,7 @@ func (s *Sink) post(ctx context.Context, d outbox.Delivery, r request) error {
 	target := strings.ReplaceAll(s.cfg.URL, "{topic}", url.PathEscape(r.topic))
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target, bytes.NewReader(r.body))
 	if err != nil {
-		return sink.Permanent("post: the topic %.80q makes no URL", r.topic)
+		return sink.Permanent("post: the topic %.80q does not give a valid URL", r.topic)
 	}
 	req.Header = r.header
 	// An empty value is not sent, but it lets the transport repeat a request whose connection turned out to

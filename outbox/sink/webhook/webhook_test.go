@@ -448,7 +448,7 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 		"must begin with http://":   {URL: "ftp://u:hunter2@x"},
 		"url must":                  {},
 		"url does not parse":        {URL: "http://[::1"},
-		"mode \"xml\"":              {URL: "http://x", Mode: "xml"},
+		"mode is \"xml\"":           {URL: "http://x", Mode: "xml"},
 		"secrets[0] is not":         {URL: "http://x", Secrets: []sink.Secret{"whsec_hunter2!"}},
 		"24 to 64 bytes":            {URL: "http://x", Secrets: []sink.Secret{"aHVudGVyMg=="}},
 		"down_on: 200":              {URL: "http://x", DownOn: []int{200}},

@@ -44,7 +44,7 @@ func short(api smithy.APIError) error {
 // bare removes URLs from the client's error about a connection.
 func bare(err error) error {
 	if r, ok := errors.AsType[*smithyhttp.ResponseError](err); ok && r.Response != nil {
-		return fmt.Errorf("answer %d makes no sense", r.HTTPStatusCode())
+		return fmt.Errorf("cannot understand the answer with status %d", r.HTTPStatusCode())
 	}
 	if s, ok := errors.AsType[*smithyhttp.RequestSendError](err); ok {
 		return sink.Bare(s.Err)
