@@ -167,7 +167,7 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err := h.guard.Check(r); err != nil {
-		h.deny(w, r, queue.Refuse(refusal.Forbidden, "a page of another origin may not call: %w", err))
+		h.deny(w, r, queue.Refuse(refusal.Forbidden, "a page of another origin may not call this API: %w", err))
 		return
 	}
 	if ctx := withHop(r.Context(), r); ctx != r.Context() {
@@ -230,10 +230,10 @@ func (h *Handler) refusal(ctx context.Context, err error) *queue.Error {
 		return e
 	}
 	if ctx.Err() != nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return queue.Refuse(queue.UnknownOutcome, "the call was given up before its answer")
+		return queue.Refuse(queue.UnknownOutcome, "the call was cancelled before its answer")
 	}
 	h.log.ErrorContext(ctx, "queue call", "error", err)
-	return queue.Refuse(refusal.Internal, "a mistake on the server's side; its log has it")
+	return queue.Refuse(refusal.Internal, "an error on the server's side; see its log")
 }
 
 func refuse(w http.ResponseWriter, e *queue.Error) {

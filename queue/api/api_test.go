@@ -299,7 +299,7 @@ var badCalls = []struct {
 	{"POST", "/v1/queues/q/jobs/a/complete", `{"token":"t","id":"a"}`, 400, queue.BadRequest, "path"},
 	{"POST", "/v1/queues/q/jobs/a/complete", `{"token":"t","result":"` + strings.Repeat("r", 64<<10) + `"}`, 413, queue.PayloadTooLarge, "result"},
 	{"POST", "/v1/queues/q/jobs/a/fail", `{"token":"t","result":1}`, 400, queue.BadRequest, "result"},
-	{"POST", "/v1/queues/q/jobs/none/complete", `{"token":"t"}`, 409, queue.StaleClaim, "no token"},
+	{"POST", "/v1/queues/q/jobs/none/complete", `{"token":"t"}`, 409, queue.StaleClaim, "not a token"},
 	{"GET", "/v1/queues/unheard-of/jobs", "", 404, queue.QueueNotFound, "unheard-of"},
 	{"GET", "/v1/queues/unheard-of/stats", "", 404, queue.QueueNotFound, "unheard-of"},
 	{"POST", "/v1/queues/unheard-of/jobs", `{}`, 404, queue.QueueNotFound, "unheard-of"},

@@ -53,7 +53,7 @@ func (h *Handler) mark(w http.ResponseWriter, r *http.Request) (named bool) {
 // preflight answers a CORS preflight.
 func preflight(w http.ResponseWriter, r *http.Request, named bool) {
 	if !named {
-		refuse(w, queue.Refuse(refusal.Forbidden, "the origin %.100q is not named", r.Header.Get("Origin")))
+		refuse(w, queue.Refuse(refusal.Forbidden, "the origin %.100q is not allowed", r.Header.Get("Origin")))
 		return
 	}
 	w.Header().Set("Access-Control-Allow-Methods", "GET, POST, PUT, PATCH, DELETE")

@@ -189,7 +189,7 @@ func (f *Forwarder) route(ctx context.Context, name string, shard int) place {
 	case addr == "" || addr == f.cfg.Self:
 		p.err = f.nobody("", "no broker of queue %q is known: %w", name, errMoved)
 	case hopOf(ctx).forwarded:
-		p.err = f.nobody(addr, "this node is not the broker of queue %q, and a call is passed on once", name)
+		p.err = f.nobody(addr, "this node is not the broker of queue %q, and a call is forwarded only once", name)
 	default:
 		peer, err := f.peer(addr)
 		if err != nil {

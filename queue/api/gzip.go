@@ -85,7 +85,7 @@ func gzipRefusal(err error) error {
 		return err
 	}
 	if errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return queue.Refuse(queue.BadRequest, "the body is no gzip: %w", err)
+		return queue.Refuse(queue.BadRequest, "the body is not gzip: %w", err)
 	}
 	return bodyRefusal(err)
 }

@@ -119,8 +119,8 @@ func errTooManyBytes() *queue.Error {
 }
 
 func errTooLarge(limit int64) *queue.Error {
-	return queue.Refuse(queue.PayloadTooLarge, "the body is larger than the %d bytes that are taken", limit).
-		WithHint("split the call; a large payload is better stored elsewhere and named in the job")
+	return queue.Refuse(queue.PayloadTooLarge, "the body is larger than the limit of %d bytes", limit).
+		WithHint("split the call; store a large payload elsewhere and refer to it in the job")
 }
 
 // pace moves the deadline of a connection as bytes are transferred. It limits both the time without

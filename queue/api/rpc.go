@@ -84,7 +84,7 @@ func (s osqueueService) SubmitJob(ctx context.Context, r *connect.Request[osqueu
 	}
 	if p := r.Msg.GetPayload(); len(p) > 0 {
 		if !json.Valid(p) {
-			return nil, s.h.rpcError(ctx, queue.Refuse(queue.BadRequest, "payload is no JSON").
+			return nil, s.h.rpcError(ctx, queue.Refuse(queue.BadRequest, "payload is not JSON").
 				WithHint("emitd.queue.v1.QueueService takes any bytes"))
 		}
 		body.Payload = p

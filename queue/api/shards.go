@@ -131,7 +131,7 @@ func verdict(errs []error, asked int) error {
 	case len(failed) == asked && !slices.ContainsFunc(failed, func(err error) bool { return queue.TagOf(err) == queue.UnknownOutcome }):
 		return failed[0]
 	}
-	return queue.Refuse(queue.UnknownOutcome, "it may have happened at some of the queue's shards: %w", errors.Join(failed...)).
+	return queue.Refuse(queue.UnknownOutcome, "some of the queue's shards may have carried it out: %w", errors.Join(failed...)).
 		WithHint("repeat it with the same ids, keys or tokens")
 }
 
@@ -299,7 +299,7 @@ func (f *Forwarder) List(ctx context.Context, name string, q queue.Query) (*queu
 	if q.Cursor != "" {
 		first, inner, ok := strings.Cut(q.Cursor, "~")
 		if shard, err = strconv.Atoi(first); err != nil || !ok || shard < 0 || shard >= shardCount(places) {
-			return nil, queue.Refuse(queue.BadRequest, "cursor: %.80q is none of a page", q.Cursor)
+			return nil, queue.Refuse(queue.BadRequest, "cursor: %.80q is not from a page", q.Cursor)
 		}
 		q.Cursor = inner
 	}

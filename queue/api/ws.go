@@ -47,7 +47,7 @@ type response struct {
 // socket serves osqueue's WebSocket protocol until either side ends it.
 func (h *Handler) socket(c *call) error {
 	if origin := c.r.Header.Get("Origin"); origin != "" && !h.sameOrigin(origin, c.r.Host) {
-		return queue.Refuse(refusal.Forbidden, "the origin %.100q is not named", origin)
+		return queue.Refuse(refusal.Forbidden, "the origin %.100q is not allowed", origin)
 	}
 	if !upgrade(c.r) {
 		return queue.Refuse(queue.BadRequest, "a WebSocket is expected here").WithHint("GET with Upgrade: websocket")
@@ -194,7 +194,7 @@ func (h *Handler) dispatch(ctx context.Context, in *received) (out response) {
 	defer func() {
 		if why := recover(); why != nil {
 			h.log.ErrorContext(ctx, "queue call", "panic", why, "stack", string(debug.Stack()))
-			out = h.refused(ctx, m.ID, queue.Refuse(refusal.Internal, "a mistake on the server's side; its log has it"))
+			out = h.refused(ctx, m.ID, queue.Refuse(refusal.Internal, "an error on the server's side; see its log"))
 		}
 	}()
 	if err := wire.Decode(in.text, &m); err != nil {
@@ -265,7 +265,7 @@ func (h *Handler) socketCall(ctx context.Context, m message) (any, error) {
 		}
 		return h.osqueueList(ctx)
 	}
-	return nil, queue.Refuse(queue.BadRequest, "method: %.40q is none of submitJob, claimJob, heartbeat, completeJob, getStats, listJobs", m.Method)
+	return nil, queue.Refuse(queue.BadRequest, "method is %.40q, want one of submitJob, claimJob, heartbeat, completeJob, getStats, listJobs", m.Method)
 }
 
 func params(m message, v any) error {

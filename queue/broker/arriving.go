@@ -108,7 +108,7 @@ func (b *Broker) begin(ctx context.Context, a *daemon.Assignment, name string) (
 	case err != nil:
 		return nil, err
 	case unread != nil: // follow reads the settings later
-		b.cfg.Logger.WarnContext(ctx, "the list of queues cannot be read; the shard is served as it was", "unit", a.Unit.String(), "error", unread)
+		b.cfg.Logger.WarnContext(ctx, "cannot read the list of queues; the shard is served with its former settings", "unit", a.Unit.String(), "error", unread)
 	default:
 		s.settings = *set
 	}

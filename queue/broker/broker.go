@@ -155,7 +155,7 @@ func (b *Broker) Run(ctx context.Context, a *daemon.Assignment) error {
 func (b *Broker) enter(ctx context.Context, a *daemon.Assignment) (*shard, error) {
 	name, ok := strings.CutPrefix(string(a.Unit.Daemon), specPrefix)
 	if !ok {
-		return nil, fmt.Errorf("unit %s is none of a queue", a.Unit)
+		return nil, fmt.Errorf("unit %s is not a shard of a queue", a.Unit)
 	}
 	arrived := b.arrive(place{name, a.Index})
 	defer arrived()

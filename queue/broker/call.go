@@ -118,7 +118,7 @@ func (s *shard) submit(ctx context.Context, c *call) error {
 		case <-ctx.Done():
 			return canceled(ctx, queue.Unavailable)
 		case <-patience.C:
-			return full("the broker has more calls than it can take")
+			return full("the broker has more calls than it can handle")
 		}
 	}
 	return nil
@@ -156,7 +156,7 @@ func (s *shard) wait(ctx context.Context, c *call) error {
 }
 
 func canceled(ctx context.Context, tag queue.Tag) *queue.Error {
-	return queue.Refuse(tag, "the caller gave up: %w", context.Cause(ctx))
+	return queue.Refuse(tag, "the caller cancelled: %w", context.Cause(ctx))
 }
 
 // full returns a QueueFull refusal with a hint to try again after a second.
@@ -169,7 +169,7 @@ func full(why string) *queue.Error {
 // crowded refuses a call whose answer would exceed the memory that the process may hold for its
 // callers.
 func crowded() *queue.Error {
-	e := queue.Refuse(queue.QueueFull, "too many large payloads are on their way to clients").WithHint("try again later")
+	e := queue.Refuse(queue.QueueFull, "too many large payloads are in flight to clients").WithHint("try again later")
 	e.RetryAfter = time.Second
 	return e
 }

@@ -26,11 +26,11 @@ func isDamage(err error) bool {
 func (b *Broker) refuse(ctx context.Context, a *daemon.Assignment, p place, err error) {
 	b.mu.Lock()
 	first := b.damaged[p] == nil
-	b.damaged[p] = queue.Refuse(queue.Damaged, "shard %d of the queue %q is not served, to keep what is left of it: %w", p.index, p.queue, err).
-		WithHint("the queue's other shards are served; emitd queue verify %s names everything that is damaged; when the objects are back as they were, it is served again; to go on without what is lost: emitd queue repair %s --dry-run", p.queue, p.queue)
+	b.damaged[p] = queue.Refuse(queue.Damaged, "shard %d of the queue %q is not served, because stored objects are damaged or missing: %w", p.index, p.queue, err).
+		WithHint("the queue's other shards are served; emitd queue verify %s lists what is damaged; the shard is served again once the objects are restored; to accept the loss: emitd queue repair %s --dry-run", p.queue, p.queue)
 	b.mu.Unlock()
 	if first {
-		b.cfg.Logger.ErrorContext(ctx, "a queue's shard is damaged and is not served", "queue", p.queue, "shard", p.index, "error", err,
+		b.cfg.Logger.ErrorContext(ctx, "a shard of a queue is damaged and is not served", "queue", p.queue, "shard", p.index, "error", err,
 			"hint", fmt.Sprintf("emitd queue verify %s", p.queue))
 	}
 	if b.damagedWait == 0 {

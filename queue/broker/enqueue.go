@@ -243,7 +243,7 @@ func payloadOf(ctx context.Context, bucket blob.Bucket, key string) ([]byte, err
 	}
 	want := key[strings.LastIndexByte(key, '-')+1:]
 	if got := digest(o.Data); len(want) == len(got) && want != got {
-		return nil, fmt.Errorf("%w: the payload %s is another one", blob.ErrCorrupt, key)
+		return nil, fmt.Errorf("%w: the stored payload %s differs", blob.ErrCorrupt, key)
 	}
 	return o.Data, nil
 }

@@ -121,6 +121,6 @@ func (b *Broker) DeleteRemoved(ctx context.Context) {
 		return
 	}
 	if err := b.registry.bury(ctx); err != nil && ctx.Err() == nil {
-		b.cfg.Logger.WarnContext(ctx, "the objects of removed queues were not all deleted", "error", err)
+		b.cfg.Logger.WarnContext(ctx, "some objects of removed queues were not deleted", "error", err)
 	}
 }

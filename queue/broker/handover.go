@@ -63,7 +63,7 @@ func (s *shard) notOwner() *queue.Error { return s.b.notOwner(s.name, s.index) }
 func (s *shard) fail(c *call) {
 	switch {
 	case c.wrote:
-		c.refuse(unknown("the broker lost the queue before this was durable"))
+		c.refuse(unknown("the broker lost the shard before this was durable"))
 	case c.take():
 		c.refuse(s.notOwner())
 	}

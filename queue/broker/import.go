@@ -50,13 +50,13 @@ func ParseOsqueue(data []byte) (*Osqueue, error) {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields() // a field that is not understood must not be lost silently
 	if err := d.Decode(&f); err != nil {
-		return nil, queue.Refuse(queue.BadRequest, "this is no queue.json of osqueue: %w", err)
+		return nil, queue.Refuse(queue.BadRequest, "this is not a queue.json of osqueue: %w", err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, queue.Refuse(queue.BadRequest, "this is no queue.json of osqueue: something follows it")
+		return nil, queue.Refuse(queue.BadRequest, "this is not a queue.json of osqueue: more data follows the document")
 	}
 	if f.Jobs == nil || f.CompletedTotal == nil || *f.CompletedTotal < 0 {
-		return nil, queue.Refuse(queue.BadRequest, "this is no queue.json of osqueue: jobs or completedTotal are missing")
+		return nil, queue.Refuse(queue.BadRequest, "this is not a queue.json of osqueue: jobs or completedTotal are missing")
 	}
 	out := &Osqueue{Jobs: make([]queue.Job, 0, len(f.Jobs))}
 	set := withDefaults(queue.Settings{})

@@ -32,14 +32,14 @@ func newInstruments(b *Broker) (*instruments, error) {
 	i.commits, errs[1] = m.Float64Histogram("emitd.queue.commit.duration", metric.WithUnit("s"), seconds,
 		metric.WithDescription("Time from a decision until its segment is durable."))
 	i.mutations, errs[2] = m.Int64Histogram("emitd.queue.commit.mutations", metric.WithUnit("{mutation}"),
-		metric.WithDescription("Records appended at a time."), metric.WithExplicitBucketBoundaries(1, 3, 10, 30, 100, 300, 1000, 3000, 10_000))
+		metric.WithDescription("Records per append."), metric.WithExplicitBucketBoundaries(1, 3, 10, 30, 100, 300, 1000, 3000, 10_000))
 	i.conflicts, errs[3] = m.Int64Counter("emitd.queue.cas.conflicts", metric.WithUnit("{conflict}"),
-		metric.WithDescription("Times that another owner was found to have the journal."))
+		metric.WithDescription("Times the broker found that another owner had taken the journal over."))
 	i.out, errs[4] = m.Int64Counter("messaging.client.sent.messages", metric.WithUnit("{message}"), metric.WithDescription("Jobs enqueued."))
 	i.in, errs[5] = m.Int64Counter("messaging.client.consumed.messages", metric.WithUnit("{message}"), metric.WithDescription("Jobs claimed."))
 	for _, err := range errs {
 		if err != nil {
-			return nil, fmt.Errorf("make the queue's instruments: %w", err)
+			return nil, fmt.Errorf("create the queue's instruments: %w", err)
 		}
 	}
 	return &i, observe(m, b)
@@ -50,20 +50,20 @@ func newInstruments(b *Broker) (*instruments, error) {
 func observe(m metric.Meter, b *Broker) error {
 	depth, err := m.Int64ObservableUpDownCounter("emitd.queue.depth", metric.WithUnit("{message}"), metric.WithDescription("Jobs by state."))
 	if err != nil {
-		return fmt.Errorf("make emitd.queue.depth: %w", err)
+		return fmt.Errorf("create emitd.queue.depth: %w", err)
 	}
 	age, err := m.Float64ObservableGauge("emitd.queue.oldest.age", metric.WithUnit("s"), metric.WithDescription("Age of the oldest waiting job."))
 	if err != nil {
-		return fmt.Errorf("make emitd.queue.oldest.age: %w", err)
+		return fmt.Errorf("create emitd.queue.oldest.age: %w", err)
 	}
 	size, err := m.Int64ObservableGauge("emitd.queue.state.size", metric.WithUnit("By"), metric.WithDescription("Memory of a queue's jobs."))
 	if err != nil {
-		return fmt.Errorf("make emitd.queue.state.size: %w", err)
+		return fmt.Errorf("create emitd.queue.state.size: %w", err)
 	}
 	damaged, err := m.Int64ObservableUpDownCounter("emitd.queue.shards.damaged", metric.WithUnit("{shard}"),
-		metric.WithDescription("Shards that this node was assigned and does not serve, because stored objects are missing or damaged."))
+		metric.WithDescription("Shards that are assigned to this node but not served, because stored objects are missing or damaged."))
 	if err != nil {
-		return fmt.Errorf("make emitd.queue.shards.damaged: %w", err)
+		return fmt.Errorf("create emitd.queue.shards.damaged: %w", err)
 	}
 	_, err = m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 		for name, st := range b.snapshots() {

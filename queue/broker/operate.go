@@ -142,7 +142,7 @@ func (b *Broker) List(ctx context.Context, name string, q queue.Query) (*queue.P
 		return nil, queue.Refuse(queue.BadRequest, "the limit is %d, want 1 to %d", q.Limit, queue.MaxPage)
 	case !slices.Contains([]queue.State{"", queue.Waiting, queue.Delayed, queue.Active, queue.Dead}, q.State):
 		return nil, queue.Refuse(queue.BadRequest, "jobs of the state %.20q are not listed", q.State).
-			WithHint("states that are: waiting, delayed, active, dead; a completed or cancelled job can be asked for by its ID")
+			WithHint("listed states: waiting, delayed, active, dead; a completed or cancelled job can be shown by its ID")
 	}
 	if q.Limit == 0 {
 		q.Limit = 100
@@ -283,7 +283,7 @@ func (b *Broker) Do(ctx context.Context, name string, cmd queue.Command) (int, e
 		c.command = &cmd
 		if err := s.do(ctx, c); err != nil {
 			if n > 0 && queue.TagOf(err) != queue.UnknownOutcome { // it was carried out on the shards before
-				err = errors.Join(unknown(fmt.Sprintf("the act was carried out on %d of %d shards", n, len(shards))), err)
+				err = errors.Join(unknown(fmt.Sprintf("the action was carried out on %d of %d shards", n, len(shards))), err)
 			}
 			return met, err
 		}
@@ -296,7 +296,7 @@ func (b *Broker) Do(ctx context.Context, name string, cmd queue.Command) (int, e
 func checkCommand(cmd *queue.Command) *queue.Error {
 	switch {
 	case !slices.Contains([]queue.Act{queue.Cancel, queue.Redrive, queue.RunNow, queue.Purge, queue.Pause, queue.Resume}, cmd.Act):
-		return queue.Refuse(queue.BadRequest, "the act %.20q is not one of cancel, redrive, retry, purge, pause, resume", cmd.Act)
+		return queue.Refuse(queue.BadRequest, "the action %.20q is not one of cancel, redrive, retry, purge, pause, resume", cmd.Act)
 	case len(cmd.IDs) > queue.MaxCall:
 		return queue.Refuse(queue.TooManyJobs, "%d IDs in one call, the limit is %d", len(cmd.IDs), queue.MaxCall)
 	case len(cmd.IDs) > 0 && (cmd.Act == queue.Purge || cmd.Act == queue.Pause || cmd.Act == queue.Resume):
@@ -304,7 +304,7 @@ func checkCommand(cmd *queue.Command) *queue.Error {
 	case cmd.State != "" && cmd.Act != queue.Purge:
 		return queue.Refuse(queue.BadRequest, "%s takes no state", cmd.Act)
 	case !slices.Contains([]queue.State{"", queue.Waiting, queue.Delayed, queue.Active, queue.Dead}, cmd.State):
-		return queue.Refuse(queue.BadRequest, "jobs of the state %.20q cannot be purged", cmd.State).WithHint("states that can: waiting, delayed, active, dead")
+		return queue.Refuse(queue.BadRequest, "jobs of the state %.20q cannot be purged", cmd.State).WithHint("states that can be purged: waiting, delayed, active, dead")
 	}
 	for _, id := range cmd.IDs {
 		if err := checkID(id); err != nil {

@@ -80,7 +80,7 @@ func (s *shard) sweepLeft() {
 	ctx := s.ctx
 	left, err := s.blobsBefore(ctx)
 	if err != nil && ctx.Err() == nil {
-		s.b.cfg.Logger.WarnContext(ctx, "payloads that nobody needs were not looked for", "unit", s.unit.String(), "error", err)
+		s.b.cfg.Logger.WarnContext(ctx, "cannot look for unused payloads", "unit", s.unit.String(), "error", err)
 	}
 	if len(left) == 0 {
 		return
@@ -121,6 +121,6 @@ func (s *shard) blobsBefore(ctx context.Context) (map[string]bool, error) {
 // remove deletes one object; an error is only logged.
 func (s *shard) remove(ctx context.Context, key string) {
 	if err := s.b.cfg.Bucket.Delete(ctx, key); err != nil && ctx.Err() == nil {
-		s.b.cfg.Logger.WarnContext(ctx, "a payload was not deleted", "key", key, "error", err)
+		s.b.cfg.Logger.WarnContext(ctx, "cannot delete an unused payload", "key", key, "error", err)
 	}
 }

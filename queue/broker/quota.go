@@ -37,5 +37,5 @@ func (f *registryFile) room(name string, shards, most int) *queue.Error {
 	if declared+shards <= most {
 		return e.WithHint("try again in a few minutes, when the removed queues are deleted")
 	}
-	return e.WithHint("declare fewer shards, remove queues that nobody needs, or raise queue.max_shards on all nodes")
+	return e.WithHint("declare fewer shards, remove queues that are no longer needed, or raise queue.max_shards on all nodes")
 }

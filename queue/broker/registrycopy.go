@@ -101,7 +101,7 @@ func isJournal(key string) bool {
 
 func damagedList(format string, args ...any) *queue.Error {
 	return queue.Refuse(queue.Damaged, "the list of queues is damaged: "+format, args...).
-		WithHint("the queues that are known are served; see emitd queue verify, and write the list anew from its copy with emitd queue repair --list")
+		WithHint("the queues that are known are served; see emitd queue verify, and rewrite the list from its copy with emitd queue repair --list")
 }
 
 // readCopy returns the copy; nil if it is missing or damaged.

@@ -153,7 +153,7 @@ func (s *shard) claimOf(c *call, x *queue.Settlement) (*ledger.Job, queue.Outcom
 	}
 	t := c.tokens[c.next]
 	if t == (token{}) {
-		return nil, stale(x, "this is no token of the job")
+		return nil, stale(x, "this is not a token of the job")
 	}
 	var ok bool
 	j := &s.use().scratch
@@ -277,7 +277,7 @@ func (s *shard) write(c *call, x *queue.Settlement, j *ledger.Job) queue.Outcome
 	case queue.Release:
 		r.Kind, out.State = ledger.Release, queue.Waiting
 		if j.Exhausted(false) {
-			r.Kind, r.Cause, out.State = ledger.Kill, exhausted(j, "handed out and given back too often"), queue.Dead
+			r.Kind, r.Cause, out.State = ledger.Kill, exhausted(j, "delivered and released too often"), queue.Dead
 		} else if j.Policy.Back {
 			r.Places = []uint64{s.ledger.Number()}
 		}

@@ -77,11 +77,11 @@ func (b *Broker) journalConfig(set *queue.Settings, index int, generation int64)
 		MinGap: b.cfg.MinGap, Window: b.cfg.Window, Name: path(set, index), MarkAfter: b.marks, MarkEvery: b.marks, Codec: b.codec,
 		Hooks: journal.Hooks{
 			Trouble: func(op string, attempt int, err error) {
-				b.cfg.Logger.Warn("a request of a queue's journal failed and is repeated", "queue", set.Name, "shard", index, "op", op, "attempt", attempt, "error", err)
+				b.cfg.Logger.Warn("a request of a queue's journal failed and is retried", "queue", set.Name, "shard", index, "op", op, "attempt", attempt, "error", err)
 			},
 			Collected: func(_ int, err error) {
 				if err != nil {
-					b.cfg.Logger.Warn("garbage of a queue's journal was not deleted", "queue", set.Name, "shard", index, "error", err)
+					b.cfg.Logger.Warn("cannot delete unused objects of a queue's journal", "queue", set.Name, "shard", index, "error", err)
 				}
 			},
 		},
@@ -117,7 +117,7 @@ func (b *Broker) takeOver(ctx context.Context, a *daemon.Assignment, set *queue.
 		clock: queueClock{estimate: b.cfg.Now, log: log, now: now, at: at, wall: time.Now()},
 	}
 	s.commits = commits{log: log, ledger: l, clock: &s.clock, host: s, changes: 1}
-	b.cfg.Logger.InfoContext(ctx, "a queue's shard was taken over", "unit", a.Unit.String(), "epoch", s.epoch, "jobs", l.Jobs(),
+	b.cfg.Logger.InfoContext(ctx, "took over a shard of a queue", "unit", a.Unit.String(), "epoch", s.epoch, "jobs", l.Jobs(),
 		"records", f.records, "void", f.void, "took", time.Since(begun))
 	return s, nil
 }

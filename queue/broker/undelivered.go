@@ -69,7 +69,7 @@ func (b *Broker) deliver(ctx context.Context, got []handed, out []queue.Claimed,
 		s.handBack(jobs)
 	}
 	if later != nil {
-		b.cfg.Logger.WarnContext(ctx, "payloads of claimed jobs were not read; the jobs wait again", "queue", got[0].shard.name, "error", later)
+		b.cfg.Logger.WarnContext(ctx, "cannot read payloads of claimed jobs; the jobs wait again", "queue", got[0].shard.name, "error", later)
 	}
 	switch {
 	case gone:

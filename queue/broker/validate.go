@@ -167,7 +167,7 @@ func jobID(j *queue.Job) (string, *queue.Error) {
 	}
 	id, err := uuid.NewV7()
 	if err != nil {
-		return "", queue.Refuse(queue.Unavailable, "make an ID: %w", err)
+		return "", queue.Refuse(queue.Unavailable, "generate an ID: %w", err)
 	}
 	return id.String(), nil
 }
@@ -268,9 +268,9 @@ func checkSettlement(x *queue.Settlement) *queue.Error {
 	case x.Verb != queue.Extend && x.Verb != queue.Complete && x.Verb != queue.Fail && x.Verb != queue.Release:
 		return queue.Refuse(queue.BadRequest, "job %q: the verb %.20q is not one of extend, complete, fail, release", x.ID, x.Verb)
 	case x.Token == "" && x.Worker == "":
-		return queue.Refuse(queue.BadRequest, "job %q: a settlement needs a token, or the worker's name of a claim without one", x.ID)
+		return queue.Refuse(queue.BadRequest, "job %q: a settlement needs a token or, for a claim without one, the worker's name", x.ID)
 	case len(x.Token) > maxToken:
-		return queue.Refuse(queue.StaleClaim, "job %q: this is no token", x.ID)
+		return queue.Refuse(queue.StaleClaim, "job %q: this is not a token", x.ID)
 	case len(x.Result) > queue.MaxResult:
 		return queue.Refuse(queue.PayloadTooLarge, "job %q: the result has %d bytes, the limit is %d", x.ID, len(x.Result), queue.MaxResult)
 	case x.Visibility < 0 || x.Visibility > maxVisibility:
@@ -329,7 +329,7 @@ func parseCursor(text string) (shard int, number uint64, err *queue.Error) {
 }
 
 func notACursor(text string) *queue.Error {
-	return queue.Refuse(queue.BadRequest, "the cursor %.80q is not one of a page", text)
+	return queue.Refuse(queue.BadRequest, "the cursor %.80q is not from a page", text)
 }
 
 // over refuses a call whose context has ended already.

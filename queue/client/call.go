@@ -116,7 +116,7 @@ var errNoAnswer = errors.New("no answer")
 func giveUp(last *queue.Error, unsure bool, err error) error {
 	if unsure {
 		return queue.Refuse(queue.UnknownOutcome, "%w; the last attempt: %s", err, last.Message).
-			WithHint("it may have happened; repeat it with the same ids, keys or request_id")
+			WithHint("it may have been carried out; repeat it with the same ids, keys or request_id")
 	}
 	return queue.Refuse(last.Tag, "%w; the last attempt: %s", err, last.Message)
 }

@@ -186,7 +186,7 @@ func (c *Client) base(address string) (string, error) {
 	case u.Hostname() == "" && u.Port() == "" || u.Scheme != "http" && u.Scheme != "https":
 		return "", errors.New("address: host:port or an http URL is expected")
 	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
-		return "", errors.New("address: only host, port and path are taken, no login and no parameters")
+		return "", errors.New("address: only host, port and path are allowed, no login and no parameters")
 	}
 	return strings.TrimRight(u.String(), "/"), nil
 }

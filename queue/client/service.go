@@ -308,7 +308,7 @@ func (r *request) count(want int, got func() int) {
 			return err
 		}
 		if n := got(); n != want {
-			return fmt.Errorf("%d entries for %d that were asked", n, want)
+			return fmt.Errorf("%d entries in answer to %d", n, want)
 		}
 		return nil
 	}

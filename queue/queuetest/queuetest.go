@@ -279,7 +279,7 @@ func (s *state) settle(w queue.Settlement, now time.Time) queue.Outcome {
 	j := s.byID[w.ID]
 	switch {
 	case j == nil && w.Token != "":
-		out.Err = stale(w, "this is no token of the job")
+		out.Err = stale(w, "this is not a token of the job")
 		return out
 	case j == nil:
 		out.Err = notFound(w.ID)
@@ -295,7 +295,7 @@ func (s *state) settle(w queue.Settlement, now time.Time) queue.Outcome {
 	switch {
 	case holds:
 	case w.Token != "" && !slices.Contains(j.tokens, w.Token):
-		out.Err = stale(w, "this is no token of the job")
+		out.Err = stale(w, "this is not a token of the job")
 	case ended(i.State):
 		out.Err = stale(w, "the job is "+string(i.State))
 	case w.Token != "":
@@ -373,13 +373,13 @@ func (q *Queue) List(_ context.Context, name string, query queue.Query) (*queue.
 	defer q.mu.Unlock()
 	if !slices.Contains(kept, query.State) {
 		return nil, queue.Refuse(queue.BadRequest, "jobs of the state %.20q are not listed", query.State).
-			WithHint("states that are: waiting, delayed, active, dead; a completed or cancelled job can be asked for by its ID")
+			WithHint("listed states: waiting, delayed, active, dead; a completed or cancelled job can be shown by its ID")
 	}
 	begin := 0
 	if query.Cursor != "" {
 		begin = slices.IndexFunc(s.jobs, func(j *job) bool { return j.info.ID == query.Cursor }) + 1
 		if begin == 0 {
-			return nil, queue.Refuse(queue.BadRequest, "the cursor %.80q is not one of a page", query.Cursor)
+			return nil, queue.Refuse(queue.BadRequest, "the cursor %.80q is not from a page", query.Cursor)
 		}
 	}
 	page := &queue.Page{Jobs: []queue.Info{}}
@@ -440,11 +440,11 @@ func (q *Queue) Do(_ context.Context, name string, c queue.Command) (int, error)
 		return 0, nil
 	case queue.Cancel, queue.Redrive, queue.RunNow, queue.Purge:
 	default:
-		return 0, queue.Refuse(queue.BadRequest, "the act %.20q is not one of cancel, redrive, retry, purge, pause, resume", c.Act)
+		return 0, queue.Refuse(queue.BadRequest, "the action %.20q is not one of cancel, redrive, retry, purge, pause, resume", c.Act)
 	}
 	if !slices.Contains(kept, c.State) {
 		return 0, queue.Refuse(queue.BadRequest, "jobs of the state %.20q cannot be purged", c.State).
-			WithHint("states that can: waiting, delayed, active, dead")
+			WithHint("states that can be purged: waiting, delayed, active, dead")
 	}
 	n := 0
 	for _, j := range slices.Clone(s.jobs) {

@@ -148,7 +148,7 @@ func guard(ctx context.Context, h handler, r *run, draining <-chan struct{}) (re
 			if v := recover(); v != nil {
 				err = &PanicError{Value: v, Stack: debug.Stack()}
 			} else if !returned {
-				err = &PanicError{Value: "the handler ended its goroutine"}
+				err = &PanicError{Value: "the handler ended its goroutine (runtime.Goexit)"}
 			}
 		}()
 		result, err = h(ctx, r.claim.Job, r.claim.Payload, draining)

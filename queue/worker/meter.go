@@ -34,10 +34,10 @@ func newMeters(p metric.MeterProvider, tp trace.TracerProvider, name string) (me
 	const scope = "github.com/emitd/emitd/queue/worker"
 	m := p.Meter(scope)
 	duration, err1 := m.Float64Histogram("messaging.process.duration", metric.WithUnit("s"),
-		metric.WithDescription("Time a handler took."),
+		metric.WithDescription("Duration of a handler."),
 		metric.WithExplicitBucketBoundaries(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300))
 	active, err2 := m.Int64UpDownCounter("emitd.queue.worker.active", metric.WithUnit("{job}"),
-		metric.WithDescription("Handlers running."))
+		metric.WithDescription("Handlers that are running."))
 	if err := errors.Join(err1, err2); err != nil {
 		return meters{}, fmt.Errorf("worker: instruments: %w", err)
 	}

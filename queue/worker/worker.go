@@ -210,7 +210,7 @@ func (c *Config) validate() error {
 		errs = append(errs, fmt.Errorf("concurrency is %d, less than 1", c.Concurrency))
 	}
 	if c.Visibility < time.Second {
-		errs = append(errs, fmt.Errorf("visibility is %v, less than 1s: heartbeats could not keep a claim", c.Visibility))
+		errs = append(errs, fmt.Errorf("visibility is %v, less than 1s: heartbeats could not extend a claim in time", c.Visibility))
 	}
 	if c.Wait < 0 || c.Wait > c.Visibility/2 || c.Wait > queue.MaxWait {
 		errs = append(errs, fmt.Errorf("wait is %v, more than half of visibility (%v) or %v", c.Wait, c.Visibility, queue.MaxWait))
@@ -258,7 +258,7 @@ func (w *Worker) begin() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.started {
-		return errors.New("worker: run twice")
+		return errors.New("worker: Run was called twice")
 	}
 	if len(w.handlers) == 0 {
 		return errors.New("worker: there are no handlers")
@@ -289,7 +289,7 @@ func (w *Worker) drain(ended <-chan struct{}) error {
 		names = append(names, fmt.Sprintf("%s (%s)", r.claim.Job.ID, r.claim.Job.Type))
 	}
 	slices.Sort(names)
-	return fmt.Errorf("worker: %d handlers go on although their context has ended: %s", len(names), strings.Join(names, ", "))
+	return fmt.Errorf("worker: %d handlers ignore the end of their context: %s", len(names), strings.Join(names, ", "))
 }
 
 func within(ended <-chan struct{}, d time.Duration) bool {

@@ -93,7 +93,7 @@ func (l *Locator) Broker(ctx context.Context, name string, shard int) (addr stri
 	known, err := l.cfg.Exists(ctx, name)
 	switch {
 	case err == nil && !known:
-		return "", 0, queue.Refuse(queue.QueueNotFound, "there is no queue %q", name).WithHint("emitd queue declare %s makes it", name)
+		return "", 0, queue.Refuse(queue.QueueNotFound, "there is no queue %q", name).WithHint("emitd queue declare %s creates it", name)
 	case err != nil && shards(snap, name) == 0:
 		return "", 0, err
 	}

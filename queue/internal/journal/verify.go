@@ -384,7 +384,7 @@ func (v *verifier) checkpoint(ctx context.Context, c format.Checkpoint, spare bo
 			v.broken(key, o.err, spare)
 			whole = false
 		case !o.header.Part || o.header.PutID != part.ID || int(o.header.Jump) != max(part.Part, 0):
-			v.problem(key, ErrCorrupt, spare, "it is not this part of the checkpoint")
+			v.problem(key, ErrCorrupt, spare, "it is another part of the checkpoint")
 			whole = false
 		}
 	}

@@ -94,7 +94,7 @@ var hints = map[queue.Tag]string{
 	NotFound:              "docs/reference/queue-http.md lists the paths",
 	MethodNotAllowed:      "the header Allow has the methods",
 	queue.StaleClaim:      "claim another job; this one may be in other hands",
-	queue.TooManyShards:   "declare fewer shards, remove queues that nobody needs, or raise queue.max_shards on all nodes",
+	queue.TooManyShards:   "declare fewer shards, remove queues that are no longer needed, or raise queue.max_shards on all nodes",
 	queue.PayloadTooLarge: "store it elsewhere and enqueue where it is",
 	queue.QueueFull:       "try again a little later",
 	queue.QueueNotOwner:   "ask again, or the holder",

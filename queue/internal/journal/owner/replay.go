@@ -53,7 +53,7 @@ func (m *Machine) readPart(c *Call, r Result) {
 		m.doubt(missing(c.Key))
 		return
 	case r.Segment.Header.PutID != want.ID || !r.Segment.Header.Part || int(r.Segment.Header.Jump) != want.Part:
-		m.end(corrupt(c.Key, "it is not this part of the checkpoint"))
+		m.end(corrupt(c.Key, "it is another part of the checkpoint"))
 		return
 	case c.part < 0:
 		m.readKept(c, r.Segment)
