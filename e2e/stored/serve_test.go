@@ -142,12 +142,16 @@ func (f *fixture) outbox(received *bodies) {
 	f.compare([][]string{{"outbox", "ls", "holds"}, {"outbox", "ls", "skips"}})
 }
 
-// queues checks the jobs, and works on them.
+// settings are those of the queue mail, as program make has declared it.
+const settings = `{"name": "mail", "claims": "durable", "visibility_ms": 3600000, "dedup_window_ms": 2592000000, "retry": {"max_attempts": 5}}`
+
+// queues checks the jobs and the settings, and works on the jobs.
 func (f *fixture) queues() {
 	f.t.Helper()
 	f.until("all brokers", func() bool { return strings.Count(string(f.emitd("queue", "ls")), `"broker": "127`) == 3 })
 	_, online := f.kind.Reads()
 	f.compare(online)
+	f.same("queue declare mail", []byte(settings), f.emitd("queue", "declare", "mail")) // without flags it changes nothing
 	// The claim of before is completed with its token; a waiting job is claimed and completed.
 	f.emitd("queue", "complete", "mail", "active", "--token", f.facts.Token)
 	var jobs []struct {
