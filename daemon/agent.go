@@ -13,7 +13,7 @@ import (
 // Compare with errors.Is; [StaleError] has the numbers.
 var ErrStale = errors.New("stale generation")
 
-// ErrRelease, returned from Run, gives the unit back. The leader assigns it to another node, and
+// ErrRelease gives the unit back, when Run returns it. The leader assigns it to another node, and
 // this node gets an embargo for it for a while. It does not count as a failure.
 var ErrRelease = errors.New("release the unit")
 
